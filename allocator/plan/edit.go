@@ -17,9 +17,8 @@ type Edit struct {
 	do func(*allocator.Layout) error // changes a layout that is its own
 }
 
-// Apply returns what the edits, in their order, make of l, which stays as it
-// is. The result is valid and its Version is 0. Its error is Invalid and says
-// which edit cannot be made, and why.
+// Apply applies the edits to l in their order. l stays as it is. The result is valid and its
+// Version is 0. The error is Invalid; it names the edit that cannot be made, and why.
 func Apply(l allocator.Layout, edits ...Edit) (allocator.Layout, error) {
 	if err := l.Validate(); err != nil {
 		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "from: %w", err)
@@ -40,9 +39,8 @@ func Apply(l allocator.Layout, edits ...Edit) (allocator.Layout, error) {
 	return l, nil
 }
 
-// ParseMove parses "a:25-50=b": the residues [25, 50) of room a go to room b.
-// They must lie at an edge of a's range, next to b's, and not be all that a
-// has.
+// ParseMove parses "a:25-50=b": the residues [25, 50) of room a go to room b. They must lie at
+// an edge of a's range, next to b's, and a must keep some.
 func ParseMove(s string) (Edit, error) {
 	const form = "FROM:LOWER-UPPER=TO, like a:25-50=b"
 	from, rest, ok1 := strings.Cut(s, ":")
@@ -86,9 +84,9 @@ func moveResidues(l *allocator.Layout, s string, a, b allocator.Room, moved allo
 			s, moved, a, ra)
 	}
 	switch {
-	case rb.Upper == moved.Lower: // so at a's lower edge
+	case rb.Upper == moved.Lower: // at a's lower edge
 		rb.Upper, ra.Lower = moved.Upper, moved.Upper
-	case rb.Lower == moved.Upper: // so at a's upper edge
+	case rb.Lower == moved.Upper: // at a's upper edge
 		rb.Lower, ra.Upper = moved.Lower, moved.Lower
 	default:
 		return allocator.Errorf(allocator.Invalid, "move: %s: %v does not touch room %s's %v; allowed: residues of room %s %v next to it, as a range is one run",
@@ -230,8 +228,8 @@ func ScaleBoundary(n int64) Edit {
 	}}
 }
 
-// mayScale refuses another boundary while ranges are reserved: they are residues of the present
-// one, in another cluster, too.
+// mayScale refuses another boundary while ranges are reserved: these are residues of the
+// present boundary, in another cluster, too.
 func mayScale(l allocator.Layout, boundary int64) error {
 	if boundary == l.Boundary || len(l.Reserved) == 0 {
 		return nil

@@ -23,7 +23,7 @@ func paint(l allocator.Layout) []allocator.Room {
 	return residues
 }
 
-// whole reports whether every one of the rooms has one run of residues.
+// whole reports whether each of the rooms has one run of residues.
 func whole(residues []allocator.Room, rooms []allocator.Room) bool {
 	runs := make(map[allocator.Room]int)
 	var last allocator.Room
@@ -42,7 +42,7 @@ func TestEditsAgainstPaint(t *testing.T) {
 	accepted := make(map[string]int)
 	rapid.Check(t, func(t *rapid.T) {
 		for range pairs {
-			from := drawLayout(t, 16-rapid.Int64Range(0, 15).Draw(t, "boundary"), "from") // rapid likes small numbers
+			from := drawLayout(t, 16-rapid.Int64Range(0, 15).Draw(t, "boundary"), "from") // rapid prefers small numbers
 			rooms := from.Rooms()
 			want, good := paint(from), true
 			one := rapid.SampledFrom(append([]allocator.Room{"new"}, rooms...))

@@ -40,8 +40,8 @@ func safe(before, after allocator.Layout) bool {
 	return true
 }
 
-// least returns, for each layout, the fewest safe moves from layout i to it, or 0 if
-// there are none. Every layout on the way has all the rooms of keep.
+// least returns, for each layout, the fewest safe moves from layout i to it, or 0 if there are
+// none. Every layout on the way has all rooms of keep.
 func least(all []allocator.Layout, next [][]int, i int, keep []allocator.Room) []int {
 	moves := make([]int, len(all))
 	reached := []int{i}
@@ -67,9 +67,9 @@ func hasAll(l allocator.Layout, rooms []allocator.Room) bool {
 	return true
 }
 
-// TestPlansAreShort compares the planner with a search over every sequence of
-// layouts: a plan is refused only if there is none, and is at most a move longer
-// than the shortest.
+// TestPlansAreShort compares the planner with a search over every sequence of layouts. The
+// planner refuses a plan only if there is none, and its plans are at most one move longer than
+// the shortest.
 func TestPlansAreShort(t *testing.T) {
 	for _, c := range []struct {
 		boundary int64

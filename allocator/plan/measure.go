@@ -7,10 +7,10 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// measure says which residues count in a search. The zero value counts all. Where rooms need a
-// worker of so few bits that not each residue has one, those count that have: worker k
-// belongs to the room with the residue floor(k * boundary / 2^bits). The residues of a
-// greater width's workers are among them too, so only the least width matters.
+// measure says which residues count in a search. The zero value counts all. If rooms need a
+// worker of so few bits that some residues have none, only the residues with a worker count:
+// worker k belongs to the room with the residue floor(k * boundary / 2^bits). The workers of
+// greater widths include these residues, so only the least width matters.
 type measure struct {
 	from    allocator.Layout
 	needs   Workers
@@ -49,8 +49,8 @@ func (s measure) residue(worker int64) int64 {
 	return int64(quotient)
 }
 
-// half returns where the first half of r ends, the larger one: all of r where it has a
-// single residue that counts.
+// half returns the end of the first half of r, the larger one: all of r if only one of its
+// residues counts.
 func (s measure) half(r allocator.Range) int64 {
 	if !s.workers {
 		return r.Upper - r.Width()/2
@@ -69,8 +69,8 @@ func (s measure) last(r allocator.Range) int64 {
 	return s.residue(s.slice(r).Upper - 1)
 }
 
-// head returns the first residues of r up to a width, and begins with one that counts if
-// there is none among the first. r has one.
+// head returns the first residues of r up to a width. If none of them counts, it begins with
+// the first one that does. r has one.
 func (s measure) head(r allocator.Range, width int64) allocator.Range {
 	first := allocator.Range{Lower: r.Lower, Upper: r.Lower + min(r.Width(), width)}
 	if s.weight(first) == 0 {
@@ -91,7 +91,7 @@ func (s measure) widest(runs []allocator.Range) allocator.Range {
 	return best
 }
 
-// keepsPins reports whether a room of l has its pinned workers with a range r, too.
+// keepsPins reports whether a room of l also has its pinned workers with a range r.
 func (s measure) keepsPins(l allocator.Layout, room allocator.Room, r allocator.Range) bool {
 	l = cloneLayout(l)
 	l.Ranges[room] = r

@@ -8,13 +8,11 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Picture draws a layout as one line of width characters between brackets:
-// each room's stretch in proportion, gaps as dots, reserved
-// ranges as number signs. A stretch begins with the
-// room's name, where that fits, and goes on with the name's last character. A
-// room and a gap get at least one character each, and the line more than width
-// where that is too narrow. The same room looks the same in every picture; what
-// stands where exactly is the legend's to say.
+// Picture draws a layout as one line of width characters between brackets: each room's range in
+// proportion, gaps as dots, reserved ranges as number signs. A room's stretch begins with its
+// name, if that fits, and goes on with the name's last character. Each room and each gap gets
+// at least one character, and the line is longer than width if that is too narrow. The same
+// room looks the same in every picture. The legend has the exact numbers.
 //
 //	[aaaaaaaaaabbbbbb....eu-111111]
 func Picture(l allocator.Layout, width int) string {
@@ -53,7 +51,7 @@ func Picture(l allocator.Layout, width int) string {
 	drawn := 0
 	for i, s := range all {
 		end := nearest(s.upper, int64(width), l.Boundary)
-		end = min(max(end, drawn+1), width-(len(all)-1-i)) // one for this, one for each to come
+		end = min(max(end, drawn+1), width-(len(all)-1-i)) // one for this, and one for each that follows
 		n := end - drawn
 		drawn = end
 		switch {

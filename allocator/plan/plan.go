@@ -46,8 +46,8 @@ const (
 	Switch MoveKind = "switch"
 )
 
-// Move is one change of layout, in a plan and in the migration that follows it, which
-// stores it as it is here.
+// Move is one change of layout, in a plan and in the migration that follows it. The migration
+// stores it unchanged.
 type Move struct {
 	Kind MoveKind `json:"kind"`
 	// Why is one sentence for operators.
@@ -55,33 +55,32 @@ type Move struct {
 	// Layout after the move. Its Version is the one it will have: From's plus
 	// 1 for the first move, plus 2 for the second.
 	Layout allocator.Layout `json:"layout"`
-	// Loses are the rooms that lose residues by the move, the drained ones
-	// too, by lower: before the next move (of this plan, or of the plan back
-	// that takes its place) every registered instance of theirs must have
-	// reported Layout.
+	// Loses are the rooms that lose residues by the move, the drained ones too, by lower.
+	// Before the next move (of this plan, or of the plan back that replaces it) every
+	// registered instance of these rooms must have reported Layout.
 	Loses []allocator.Room `json:"loses,omitempty"`
 }
 
-// Plan is how to get From From to Target. Its layouts are its own: they share
-// nothing with what New was given.
+// Plan is the way from layout From to layout Target. It shares no memory with the arguments of
+// New.
 type Plan struct {
-	From   allocator.Layout // the layout, by version, that the plan is made for; it fits no other
+	From   allocator.Layout // by version: the plan fits no other layout
 	Target allocator.Layout // Version is the last move's
-	Atomic bool             // asked for in one move
-	Moves  []Move           // at least one, but for a plan back from where it began
+	Atomic bool             // requested as a single move
+	Moves  []Move           // at least one, except in a plan back from its own start
 }
 
-// New finds moves from one layout to another, as few as it can. With atomic
-// it is always a single move, of whatever kind that is. A changed boundary is a
-// single switch too, as residues of two boundaries cannot be compared. Target's
-// Version is not looked at. Its errors are Invalid (either layout is; they are
-// equal) and Refused (no sequence exists that keeps the promises above).
+// New finds moves from one layout to another, as few as it can. With atomic the plan is always
+// a single move, of whatever kind. A changed boundary is a single switch too, as residues of
+// two boundaries cannot be compared. New ignores Target's Version. Its errors are Invalid
+// (either layout is invalid, or they are equal) and Refused (no sequence keeps the promises
+// above).
 func New(from, target allocator.Layout, atomic bool) (Plan, error) {
 	return newPlan(from, target, atomic, measure{from: from})
 }
 
-// New is New with moves that pass Check, where there are any. Else they are those of New,
-// and Check tells what is wrong with them.
+// New is New with moves that pass Check, if there are any. Otherwise it returns the moves of
+// New, and Check says what is wrong with them.
 func (w Workers) New(from, target allocator.Layout, atomic bool) (Plan, error) {
 	p, err := New(from, target, atomic)
 	if err != nil || p.check(w) == nil {
@@ -102,7 +101,7 @@ func (p Plan) check(w Workers) error {
 	return w.Check(p.From, layouts...)
 }
 
-// newPlan is New, by a measure.
+// newPlan is New by a measure.
 func newPlan(from, target allocator.Layout, atomic bool, s measure) (Plan, error) {
 	if err := from.Validate(); err != nil {
 		return Plan{}, allocator.Errorf(allocator.Invalid, "from: %w", err)
@@ -137,7 +136,8 @@ func newPlan(from, target allocator.Layout, atomic bool, s measure) (Plan, error
 }
 
 // reservedFirst returns from with the reserved ranges of target that are free in it: they keep
-// rooms out from the first move on. Those that rooms hold yet come with the last one.
+// rooms out from the first move on. Reserved ranges that rooms still hold come with the last
+// move.
 func reservedFirst(from, target allocator.Layout) allocator.Layout {
 	from = cloneLayout(from)
 	from.Reserved = nil
@@ -152,15 +152,15 @@ func reservedFirst(from, target allocator.Layout) allocator.Layout {
 	return from
 }
 
-// Back is the plan of an abort: from where a migration stands to where it
-// began, by moves if there are any and by one switch if not. Where nothing was
-// moved yet it has no moves. Its first move must wait for the Loses of the move
-// it follows, like any other: residues that were just given up may be in it.
+// Back is the plan of an abort: from the layout that a migration has reached to its first one,
+// by moves if there are any and by one switch if not. It has no moves if nothing was moved yet.
+// Its first move must wait for the Loses of the move before it, like any other: it may give
+// away residues that were just given up.
 func Back(current, original allocator.Layout) (Plan, error) {
 	return Workers{}.Back(current, original)
 }
 
-// Back is Back with moves that pass Check, where there are any.
+// Back is Back with moves that pass Check, if there are any.
 func (w Workers) Back(current, original allocator.Layout) (Plan, error) {
 	if current.Validate() == nil && current.Equal(original) {
 		return Plan{From: cloneLayout(current), Target: cloneLayout(current)}, nil
@@ -205,8 +205,8 @@ func kindOf(before, after allocator.Layout) MoveKind {
 	}
 }
 
-// onlyFree reports whether no room has a residue after that another had before.
-// The boundaries must be the same.
+// onlyFree reports whether no room gains a residue that another room had before. The boundaries
+// must be the same.
 func onlyFree(before, after allocator.Layout) bool {
 	for gainer, r := range after.Ranges {
 		for holder, held := range before.Ranges {

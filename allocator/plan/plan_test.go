@@ -184,8 +184,7 @@ func TestNewPlanChecksItsInput(t *testing.T) {
 	}
 }
 
-// A plan lives as long as a migration. The layouts that it was made of may change
-// meanwhile.
+// A plan lives as long as a migration. The layouts passed to New may change meanwhile.
 func TestPlanOwnsItsLayouts(t *testing.T) {
 	from := allocator.Layout{Version: 1, Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}
 	target := allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 7}}}

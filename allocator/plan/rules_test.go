@@ -13,8 +13,8 @@ import (
 	"github.com/march-id/march/allocator/plan"
 )
 
-// holders lists the rooms that hold each residue of a sample: a layout in its
-// slowest form. Its entry for a gap is "".
+// holders lists the rooms that hold each residue of a sample: the slow, obvious form of a
+// layout. The entry of a gap is "".
 type holders map[int64][]allocator.Room
 
 // sample returns every residue of a small boundary. Of a huge one it returns the
@@ -80,7 +80,7 @@ func compare(before, after allocator.Layout, residues []int64) change {
 	return c
 }
 
-// checkPlan holds a plan against every rule.
+// checkPlan checks a plan against every rule.
 func checkPlan(p plan.Plan, from, target allocator.Layout) error {
 	if !p.From.Equal(from) || p.From.Version != from.Version || !p.Target.Equal(target) {
 		return fmt.Errorf("is from %v to %v", p.From, p.Target)
@@ -221,8 +221,8 @@ func drawLayout(t *rapid.T, boundary int64, label string) allocator.Layout {
 	return l
 }
 
-// drawPair draws two layouts that differ: at random, or the second with the
-// first one's ranges dealt anew, which is where rooms block each other.
+// drawPair draws two layouts that differ: two at random, or one and the same ranges dealt to
+// other rooms, so that rooms block each other.
 func drawPair(t *rapid.T) (from, target allocator.Layout) {
 	boundary := rapid.OneOf(
 		rapid.Int64Range(1, 60), rapid.Int64Range(1, 8), rapid.Int64Range(1e6, 1e9), rapid.Int64Range(1<<62, allocator.MaxID),
@@ -250,7 +250,7 @@ func drawPair(t *rapid.T) (from, target allocator.Layout) {
 	return from, target
 }
 
-// pairs is how many pairs each check of rapid's hundred draws.
+// pairs is how many pairs each of rapid's hundred checks draws.
 const pairs = 50
 
 func TestEveryPlanKeepsTheRules(t *testing.T) {
@@ -288,8 +288,7 @@ func TestEveryPlanKeepsTheRules(t *testing.T) {
 	t.Logf("%d plans, %.2f moves each, %d at most; %d refused", plans, float64(moves)/float64(plans), longest, refusals)
 }
 
-// checkBack plans back from after every move of p, and back again from the
-// middle of that.
+// checkBack plans back from after every move of p, and back again from the middle of that plan.
 func checkBack(t *rapid.T, p plan.Plan) {
 	original := p.From
 	if back, err := plan.Back(original, original); err != nil || len(back.Moves) != 0 {

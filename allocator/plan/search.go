@@ -7,11 +7,10 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// The simple way to a target is to shrink every range to what it has in common
-// with its target, and then to grow. It fails for a displaced room, one whose
-// range and target share nothing: it would be left without a range between the
-// two. A displaced room must jump, to a part of its target that is free, and
-// what blocks it may be other displaced rooms, in chains or in circles.
+// The simple way to a target is to shrink every range to its common part with its target, and
+// then to grow. It fails for a displaced room: one with a range and a target that share
+// nothing. It would have no range between the two moves. A displaced room must jump to a free
+// part of its target, and other displaced rooms may block it, in chains or in circles.
 //
 // The search below is simple and complete for these reasons:
 //
@@ -32,9 +31,9 @@ import (
 // such a search only these residues count (type measure). A range without any counts as empty,
 // be it a gap or what a room has of its target. The reasons above hold for them alike.
 
-// shortest returns the layouts to pass, target included, or nil if there is no
-// way. Of the two searches it takes the one with fewer moves, and then the one
-// that squeezes no room as hard as the other does.
+// shortest returns the layouts to pass, target included, or nil if there is no way. Of the two
+// searches it takes the one with fewer moves; if they have as many, the one that squeezes its
+// narrowest room less.
 func shortest(from, target allocator.Layout, s measure) []allocator.Layout {
 	patient, eager := s.search(from, target, false), s.search(from, target, true)
 	if eager == nil {
@@ -47,8 +46,8 @@ func shortest(from, target allocator.Layout, s measure) []allocator.Layout {
 	return patient
 }
 
-// squeeze returns how many times narrower than before and after a room gets on
-// the way, for the room that suffers most.
+// squeeze returns the largest factor by which any room is narrower on the way than before and
+// after.
 func squeeze(from, target allocator.Layout, layouts []allocator.Layout) float64 {
 	worst := 1.0
 	for _, l := range layouts {
@@ -62,9 +61,9 @@ func squeeze(from, target allocator.Layout, layouts []allocator.Layout) float64 
 	return worst
 }
 
-// search goes step by step. An eager one has rooms give way to every displaced
-// room at once, so that they can all jump together; a patient one, only when
-// nothing else can move, and parks rooms rather than have them give way.
+// search goes step by step. An eager search makes rooms give way to every displaced room at
+// once, so that all can jump together. A patient search does so only when nothing else can
+// move, and prefers to park rooms.
 func (s measure) search(from, target allocator.Layout, eager bool) []allocator.Layout {
 	var layouts []allocator.Layout
 	for at := from; !onlyFree(at, target); {
@@ -86,8 +85,8 @@ func (s measure) search(from, target allocator.Layout, eager bool) []allocator.L
 // mostMoves is more than any search needs.
 func mostMoves(from allocator.Layout) int { return 3*len(from.Ranges) + 4 }
 
-// advance changes l, some of whose rooms stay, to the next layout, or not at
-// all where nothing can move.
+// advance changes l, which keeps some of its rooms, to the next layout. It leaves l unchanged
+// if nothing can move.
 func (s measure) advance(l, target allocator.Layout, eager bool) {
 	at := cloneLayout(l)
 	var blocked []allocator.Room
@@ -114,7 +113,7 @@ func (s measure) advance(l, target allocator.Layout, eager bool) {
 	}
 }
 
-// someStay reports whether a room of l is one of target.
+// someStay reports whether a room of l is also in target.
 func someStay(l, target allocator.Layout) bool {
 	for room := range l.Ranges {
 		if _, stays := target.Ranges[room]; stays {
@@ -124,8 +123,8 @@ func someStay(l, target allocator.Layout) bool {
 	return false
 }
 
-// hand is advance where no room stays. A layout cannot be without rooms, so the
-// last to go must wait for the first of the new, and that one for a gap.
+// hand is advance for a target with other rooms only. A layout cannot be without rooms, so the
+// last old room must wait for the first new one, and that one for a gap.
 func (s measure) hand(l, target allocator.Layout) {
 	all := s.widest(gaps(l, allocator.Range{Upper: l.Boundary}))
 	if rooms := l.Rooms(); s.weight(all) == 0 {
@@ -152,8 +151,8 @@ func (s measure) hand(l, target allocator.Layout) {
 	l.Ranges[first] = part
 }
 
-// giveWay shrinks blocked rooms, the widest first, until every one of them has
-// a free residue in its target, as far as shrinking goes.
+// giveWay shrinks blocked rooms, the widest first, until each has a free residue in its target,
+// or shrinking does not help any more.
 func (s measure) giveWay(l, target allocator.Layout, blocked []allocator.Room) {
 	byWidth := slices.SortedStableFunc(slices.Values(blocked), func(a, b allocator.Room) int {
 		return cmp.Compare(l.Ranges[b].Width(), l.Ranges[a].Width())
@@ -170,9 +169,9 @@ func (s measure) giveWay(l, target allocator.Layout, blocked []allocator.Room) {
 	}
 }
 
-// less returns what of r to keep for the rooms of waiting: the widest of the
-// runs outside their ranges and of the halves of what r has of each. It is all
-// of r where that is none of theirs, and where there is nothing to give.
+// less returns the part of r to keep for the rooms of waiting: the widest of the runs outside
+// their ranges and of the halves of r's part of each. It is all of r if none of it is theirs,
+// or if r has nothing to give.
 func (s measure) less(r allocator.Range, waiting allocator.Layout) allocator.Range {
 	keep := gaps(waiting, r)
 	for _, room := range waiting.Rooms() {
@@ -187,9 +186,9 @@ func (s measure) less(r allocator.Range, waiting allocator.Layout) allocator.Ran
 	return r
 }
 
-// park moves the narrowest blocked room that blocks another into the widest
-// gap, and reports whether there was one. No blocked room may have a gap in its
-// target. A parked room blocks no one, so it is not parked again.
+// park moves the narrowest blocked room that blocks another into the widest gap, and reports
+// whether there was one. No blocked room may have a gap in its target. A parked room blocks no
+// other, so it is not parked again.
 func (s measure) park(l, target allocator.Layout, blocked []allocator.Room) bool {
 	gap := s.widest(gaps(l, allocator.Range{Upper: l.Boundary}))
 	blockers := slices.DeleteFunc(slices.Clone(blocked), func(room allocator.Room) bool {

@@ -7,7 +7,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// why says in one sentence what a move does, to whom, and what it promises.
+// why describes in one sentence what a move does to which rooms, and what it promises.
 func why(kind MoveKind, before, after, target allocator.Layout) string {
 	if before.Boundary != after.Boundary {
 		return fmt.Sprintf("the boundary changes from %d to %d, and residues of two boundaries cannot be compared: "+
@@ -27,7 +27,7 @@ func why(kind MoveKind, before, after, target allocator.Layout) string {
 	}
 }
 
-// changes lists the rooms by what becomes of them: "room b goes, rooms a and c grow".
+// changes lists the rooms by their change: "room b goes, rooms a and c grow".
 func changes(before, after, target allocator.Layout) string {
 	var gone, shrink, yield, over, wait, grow, appear []allocator.Room
 	for _, room := range before.Rooms() {

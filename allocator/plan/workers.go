@@ -10,9 +10,9 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// Workers is what the tags of time-ordered IDs need of every layout that a plan passes. A
-// room takes workers from its slice alone, the image of its range. So a range that is
-// enough for counters may have no worker. The zero value needs nothing.
+// Workers are the needs of tags of time-ordered IDs in every layout that a plan passes. A room
+// takes workers only from its slice, the image of its range. So a range that is enough for
+// counters may have no worker. The zero value needs nothing.
 type Workers struct {
 	widths map[int]allocator.Tag // bits of a worker, and the first tag by name that has them
 	last   allocator.Tag         // the first tag by name with the worker last; empty for none
@@ -46,7 +46,7 @@ func (w *Workers) addWidth(bits int, name allocator.Tag) {
 // AddPin adds a pin.
 func (w *Workers) AddPin(p Pin) { w.pins = append(w.pins, p) }
 
-// With returns what both w and other need.
+// With returns the needs of w and other together.
 func (w Workers) With(other Workers) Workers {
 	sum := Workers{widths: maps.Clone(w.widths), last: w.last, pins: slices.Clone(w.pins)}
 	for bits, tag := range other.widths {
@@ -96,7 +96,7 @@ func (w Workers) checkSlices(l allocator.Layout, bits int) error {
 		if slice, _ := timeid.SliceOf(l, room, bits); slice.Width() > 0 {
 			continue
 		}
-		least := (l.Boundary-1)>>bits + 1 // residues that have a worker wherever they are
+		least := (l.Boundary-1)>>bits + 1 // residues that have a worker wherever the range lies
 		return allocator.Errorf(allocator.Refused,
 			"range %v of room %s in layout version %d has no worker of %d bits, and tag %s needs one in each room; allowed: %d residues or more of the boundary %d, which have one wherever they lie; this is refused with --force, too",
 			l.Ranges[room], room, l.Version, bits, w.widths[bits], least, l.Boundary)
@@ -104,12 +104,12 @@ func (w Workers) checkSlices(l allocator.Layout, bits int) error {
 	return nil
 }
 
-// checkPins checks that every pinned worker of a width stays what it is.
+// checkPins checks that every pinned worker of a width keeps its number.
 func (w Workers) checkPins(from, to allocator.Layout, bits int) error {
 	for _, p := range slices.SortedFunc(slices.Values(w.pins), comparePins) {
 		before, _ := timeid.SliceOf(from, p.Room, bits)
 		if p.Number >= before.Width() {
-			continue // the instance has no such worker as it is
+			continue // the instance does not have this worker now
 		}
 		after, serves := timeid.SliceOf(to, p.Room, bits)
 		if serves && after.Lower == before.Lower && p.Number < after.Width() {

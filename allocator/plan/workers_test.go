@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// rooms returns a layout of two rooms that meet at a residue, and leave the residues from
-// end on free.
+// rooms returns a layout of two rooms that meet at a residue, with the residues from end on
+// free.
 func rooms(boundary, meet, end int64) allocator.Layout {
 	return allocator.Layout{Version: 1, Boundary: boundary, Ranges: map[allocator.Room]allocator.Range{
 		"a": {Lower: 0, Upper: meet}, "b": {Lower: meet, Upper: end},
@@ -27,7 +27,7 @@ func TestPlansThatWorkersRefuse(t *testing.T) {
 		tags map[allocator.Tag]timeid.Layout
 		pins []plan.Pin
 		to   allocator.Layout
-		want []string // in the error; none for a plan that is allowed
+		want []string // in the error; none if the plan is allowed
 	}{
 		"no tags":             {pins: []plan.Pin{pinned}, to: rooms(7, 1, 2)},
 		"wide enough":         {tags: map[allocator.Tag]timeid.Layout{"t": two, "u": two}, to: rooms(100, 75, 76)},
@@ -70,7 +70,7 @@ func TestPlansThatWorkersRefuse(t *testing.T) {
 	}
 }
 
-// The sum of two needs refuses what either of them refuses, and leaves both as they were.
+// The sum of two needs refuses whatever either of them refuses, and leaves both unchanged.
 func TestNeedsAreAdded(t *testing.T) {
 	var two, last, none plan.Workers
 	two.AddTag("t", timeid.Layout{WorkerBits: 2})
@@ -95,7 +95,7 @@ func TestNeedsAreAdded(t *testing.T) {
 	}
 }
 
-// Each layout that a plan passes is checked, not only the last one.
+// Check checks each layout that a plan passes, not only the last one.
 func TestWorkersOfEachMove(t *testing.T) {
 	var w plan.Workers
 	w.AddTag("t", timeid.Layout{WorkerBits: 2})
@@ -104,7 +104,7 @@ func TestWorkersOfEachMove(t *testing.T) {
 	}
 }
 
-// What an error says is allowed is always enough: a range of so many residues has a worker
+// The allowed width in an error is always enough: a range of that many residues has a worker
 // wherever it lies.
 func TestResiduesThatHaveAWorker(t *testing.T) {
 	for range 100_000 {
@@ -120,8 +120,8 @@ func TestResiduesThatHaveAWorker(t *testing.T) {
 	}
 }
 
-// With tags of time-ordered IDs, a plan leaves each room a worker in each move, wherever
-// that is possible at all, and pinned workers stay.
+// With tags of time-ordered IDs, a plan leaves each room a worker in each move if that is
+// possible at all, and pinned workers stay.
 func TestPlansKeepWorkers(t *testing.T) {
 	var plans, mended, pinned, unkept, wedges int
 	rapid.Check(t, func(t *rapid.T) {
@@ -186,7 +186,7 @@ func layoutsOf(p plan.Plan) (all []allocator.Layout) {
 	return all
 }
 
-// wedgedBy reports whether no room can give up a worker, and none is free: no move leaves
+// wedgedBy reports whether no room can give up a worker and none is free: then no move leaves
 // each room one.
 func wedgedBy(from, target allocator.Layout, bits int) bool {
 	held := int64(0)

@@ -11,15 +11,15 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// alone is the yardsticks' word, in cache lines of its own.
+// alone is a word of the yardsticks, in cache lines of its own.
 type alone struct {
 	_ [128]byte
 	atomic.Int64
 	_ [128]byte
 }
 
-// locked is a generator of the usual kind, as the well-known Go packages have it: a
-// lock, the clock's tick, a sequence. Its clock is given, too.
+// locked is a usual generator, like those of well-known Go packages: a lock, the clock's tick,
+// a sequence. Its clock is an argument, too.
 type locked struct {
 	mu       sync.Mutex
 	clock    func() int64
@@ -46,7 +46,7 @@ func (l *locked) next() int64 {
 	return now<<l.shift | l.sequence
 }
 
-// swap is the least that a generator with a clock does: one reading of the clock, one
+// swap does the least that a generator with a clock must do: one reading of the clock, and one
 // compare-and-swap that succeeds.
 func swap(word *alone, now int64) int64 {
 	for {
@@ -80,7 +80,7 @@ func rate(d time.Duration, n int, op func(times int)) float64 {
 	return float64(total.Load()) / time.Since(start).Seconds()
 }
 
-// repeat makes an op of a call.
+// repeat makes an op from a call.
 func repeat(call func() int64) func(int) {
 	return func(times int) {
 		var sum int64
@@ -91,8 +91,8 @@ func repeat(call func() int64) func(int) {
 	}
 }
 
-// compare reports the median, over rounds in which both are measured in turn, of the
-// rate of op to the rate of yard.
+// compare reports the ratio of the rates of op and yard: the median over rounds that measure
+// both in turn.
 func compare(b *testing.B, goroutines int, op, yard func(times int)) {
 	b.Helper()
 	const rounds, unit = 7, 100 * time.Millisecond
@@ -158,9 +158,9 @@ func variable(b *testing.B) func() int64 {
 	return ms.Load
 }
 
-// BenchmarkNext compares a generator of 22 bits of sequence with what no one can
-// beat, and with the usual kind, in one run. "given" is a clock that is only a
-// variable: what is left is the generator itself.
+// BenchmarkNext compares a generator of 22 bits of sequence with the least possible work and
+// with a usual generator, in one run. "given" is a clock that is only a variable: it shows the
+// cost of the generator itself.
 func BenchmarkNext(b *testing.B) {
 	for _, goroutines := range []int{1, 2} {
 		name := string(rune('0' + goroutines))
@@ -189,8 +189,8 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// BenchmarkLimit reports the rate of one worker with 12 bits of sequence as a share of
-// what the bits allow, 4.096 million per second.
+// BenchmarkLimit reports the rate of one worker with 12 bits of sequence as a share of the
+// limit that the bits allow, 4.096 million per second.
 func BenchmarkLimit(b *testing.B) {
 	for name, clock := range map[string]func() int64{"given": wall, "computer": nil} {
 		for _, goroutines := range []int{1, 2} {

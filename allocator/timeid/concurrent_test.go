@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// wildClock is a clock that many goroutines read: it goes on with each read, and now
-// and then jumps.
+// wildClock is a clock that many goroutines read. It advances with each read, and sometimes
+// jumps.
 type wildClock struct {
 	reads atomic.Int64
 	start int64
@@ -36,8 +36,8 @@ func yield(context.Context, time.Duration, int) error {
 	return nil
 }
 
-// TestConcurrent: many goroutines never get an ID twice, nor one out of the windows,
-// whatever the clock does; not even from the generators after this one.
+// TestConcurrent checks that many goroutines never get an ID twice, nor one outside the
+// windows, whatever the clock does, and neither from the generators that follow.
 func TestConcurrent(t *testing.T) {
 	for name, wild := range wildClocks {
 		for _, rollback := range []timeid.Rollback{timeid.Wait, timeid.Offset, timeid.Fail} {
@@ -65,8 +65,8 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// owner runs a generator with several goroutines until it is closed in the midst of
-// their calls, and adds what it issued to all.
+// owner runs a generator with several goroutines until it is closed during their calls, and
+// adds the issued IDs to all.
 func owner(t *testing.T, cfg timeid.Config, all map[int64]bool) (used int64) {
 	t.Helper()
 	const goroutines, each = 8, 600
@@ -129,7 +129,7 @@ func owner(t *testing.T, cfg timeid.Config, all map[int64]bool) (used int64) {
 	return used
 }
 
-// answerless fails for an error that is none of the package's.
+// answerless fails for an error that is not one of the package.
 func answerless(t *testing.T, err error) {
 	t.Helper()
 	switch err.(type) {
@@ -141,8 +141,8 @@ func answerless(t *testing.T, err error) {
 	}
 }
 
-// TestConcurrentFail: a caller that read the clock before others did is not told that
-// the clock went back.
+// TestConcurrentFail checks that a caller which read the clock before others did gets no error
+// that the clock went back.
 func TestConcurrentFail(t *testing.T) {
 	clock := &wildClock{start: at, wild: wildClocks["steady"]}
 	cfg, _ := config(12, time.Millisecond)
@@ -165,7 +165,7 @@ func TestConcurrentFail(t *testing.T) {
 	}
 }
 
-// TestFew goroutines lose few sequences: a tick that is full takes no more.
+// TestFew checks that goroutines waste few sequences: a tick that is full takes no more.
 func TestFew(t *testing.T) {
 	clock := &wildClock{start: at, wild: wildClocks["slow"]}
 	cfg, _ := config(8, time.Millisecond)

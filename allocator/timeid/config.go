@@ -7,14 +7,13 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Window is the time for which a worker is the generator's: From inclusive to
-// Until exclusive, both Unix ms. A tick may be issued only if all of it lies in the
-// window. Two owners of a worker have windows that do not overlap: the caller
-// answers for that, and uniqueness rests on it.
+// Window is the time of a generator's worker, from From inclusive to Until exclusive, both Unix
+// ms. A tick may be issued only if all of it lies in the window. The windows of two owners of a
+// worker must not overlap: the caller answers for that, and uniqueness depends on it.
 type Window struct{ From, Until int64 }
 
-// Config says whose IDs a generator issues, and how. Zero values of the fields
-// from Sequence on mean the defaults.
+// Config is the configuration of a generator. Zero values of the fields from Sequence on mean
+// the defaults.
 type Config struct {
 	Layout Layout
 	Worker int64  // from 0, below 2^WorkerBits
@@ -29,23 +28,23 @@ type Config struct {
 	RandomBelow int64
 
 	Rollback Rollback
-	// MaxWait is how long a call waits for a clock that went back or, beyond one
-	// tick, that stands still: up to a minute. Default 500 ms, CosId's: a step of
-	// NTP is mostly less, and a caller's deadline is mostly more.
+	// MaxWait bounds a call's wait for a clock that went back or, beyond one tick, that stands
+	// still: up to a minute. Default 500 ms, CosId's: most steps of NTP are shorter, and most
+	// callers' deadlines are longer.
 	MaxWait time.Duration
-	// MaxAhead is by how much IDs may be ahead of the clock with Offset: up to an
-	// hour. Default 10 s.
+	// MaxAhead bounds how far IDs may be ahead of the clock with Offset: up to an hour. Default
+	// 10 s.
 	MaxAhead time.Duration
 
-	// Clock returns the present in Unix ms, and may be called by any number of
-	// goroutines. nil is the computer's clock, which is read once for each ID and
-	// compared with the wall clock each tick, and each ms at least.
+	// Clock returns the present in Unix ms. It must be safe for concurrent use. nil is the
+	// computer's clock. The generator reads that once for each ID, and compares it with the
+	// wall clock at each tick, and at least each ms.
 	Clock func() int64
-	// Pause returns after about d, of Clock's time, or with ctx's error. Callers that
-	// have to wait call it between two looks at the clock; look counts them from 0.
-	// nil yields the processor for waits of up to a ms, and sleeps for longer ones.
+	// Pause returns after about d of Clock's time, or with ctx's error. A waiting caller calls
+	// it between two readings of the clock; look counts the readings from 0. nil yields the
+	// processor for waits of up to a ms, and sleeps for longer ones.
 	Pause func(ctx context.Context, d time.Duration, look int) error
-	// Rand returns a random number below n, for Random. nil is math/rand/v2's.
+	// Rand returns a random number below n, for Random. nil is math/rand/v2.
 	Rand func(n uint64) uint64
 }
 
@@ -58,7 +57,7 @@ const (
 	FurthestAhead      = time.Hour
 )
 
-// WithDefaults returns the configuration with each default in its place. The layout is valid.
+// WithDefaults returns the configuration with the defaults filled in. The layout must be valid.
 func (c Config) WithDefaults() Config {
 	if c.CarryTo == 0 {
 		c.CarryTo = max(c.Layout.PerTick()/2-1, 1)

@@ -24,16 +24,16 @@
 //
 // # Life of an ID
 //
-//  1. TryNext reads the clock. If it is still in the tick of the last look, TryNext
-//     adds one to the word, and compares with the tick's last word. If it is not
-//     above, two shifts make the ID.
-//  2. Otherwise it takes a word by compare-and-swap: the first of the clock's tick, or
-//     the next one of the last tick. This is where the policies are, and where the
-//     window's bound limits what TryNext may add up to.
-//  3. Where neither has a word, Next waits or returns a typed error.
+//  1. TryNext reads the clock. If the clock is still in the tick of the last reading, TryNext
+//     adds one to the word and compares it with the tick's last word. If it is not above that,
+//     two shifts make the ID.
+//  2. Otherwise take takes a word by compare-and-swap: the first of the clock's tick, or the
+//     next one of the last tick. It applies the policies, and sets from the window how far
+//     TryNext may add.
+//  3. If neither has a word, Next waits or returns a typed error.
 //
 // # What it does not do
 //
-// The package does not know which other process has the worker: the ledger leases windows. Text
-// forms of IDs are not its matter, either.
+// The package does not know which other process has the worker: the ledger leases windows. It
+// does not write or read texts of IDs, either.
 package timeid

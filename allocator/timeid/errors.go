@@ -7,11 +7,11 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// ErrClosed is what a generator's methods return after Close.
+// ErrClosed is the error of a generator's methods after Close.
 var ErrClosed = &allocator.Error{Kind: allocator.Unavailable, Msg: "generator of time-ordered IDs closed"}
 
-// WindowError says that the clock is outside the generator's window. Its Kind is
-// Unavailable: Extend, or the clock, makes IDs possible again.
+// WindowError says that the clock is outside the generator's window. Its Kind is Unavailable:
+// Extend, or time, makes IDs possible again.
 type WindowError struct {
 	Worker int64
 	Now    int64  // the clock, Unix ms
@@ -32,8 +32,8 @@ func (e *WindowError) Error() string {
 // Unwrap returns the Kind.
 func (e *WindowError) Unwrap() error { return allocator.Unavailable }
 
-// RollbackError says that the clock is behind the last ID by more than the policy
-// allows. Its Kind is Unavailable.
+// RollbackError says that the clock is further behind the last ID than the policy allows. Its
+// Kind is Unavailable.
 type RollbackError struct {
 	Policy  Rollback
 	Now     int64         // the clock, Unix ms
@@ -49,8 +49,8 @@ func (e *RollbackError) Error() string {
 // Unwrap returns the Kind.
 func (e *RollbackError) Unwrap() error { return allocator.Unavailable }
 
-// OverflowError says that a tick's sequence is full, and the clock did not reach
-// the next tick in time: it stands still. Its Kind is Unavailable.
+// OverflowError says that a tick's sequence is full, and that the clock did not reach the next
+// tick in time: it stands still. Its Kind is Unavailable.
 type OverflowError struct {
 	Now     int64         // the clock, Unix ms
 	PerTick int64         // how many IDs a tick has
@@ -80,8 +80,8 @@ func (e *EndError) Error() string {
 // Unwrap returns the Kind.
 func (e *EndError) Unwrap() error { return allocator.Exhausted }
 
-// NoWindowError says that a caller's process gets no window for a worker of its own, and
-// why. Its Kind is the cause's. The room's own worker serves the tag all the same.
+// NoWindowError says why a caller's process gets no window for a worker of its own. Its Kind is
+// the cause's. The room's own worker still serves the tag.
 type NoWindowError struct{ Err error }
 
 func (e *NoWindowError) Error() string {

@@ -2,8 +2,8 @@ package timeid
 
 import "time"
 
-// Trusted returns for how long the generator goes by the computer's monotonic clock
-// alone from now on.
+// Trusted returns how long the generator, from now on, goes by the computer's monotonic clock
+// alone.
 func (g *Generator) Trusted() time.Duration {
 	return time.Duration(g.ends.Load()) - time.Since(g.base)
 }

@@ -8,23 +8,22 @@ import (
 	"time"
 )
 
-// Generator issues the IDs of one worker, within its window. All methods are safe
-// for concurrent use; TryNext, and Next while it need not wait, take no lock and
-// allocate nothing.
+// Generator issues the IDs of one worker within its window. All methods are safe for concurrent
+// use. TryNext takes no lock and allocates nothing; neither does Next unless it waits.
 //
-// A word is a tick's ordinal and a sequence in one number, ordinal << s | sequence.
-// The ordinal of a tick is its number + 1, so that there is a word below all. The
-// word of the last ID that was taken is the one thing that decides whose an ID is:
-// an ID is taken by moving it up, by adding (TryNext) or by compare-and-swap
-// (take). It goes down in one case only, see giveBack.
+// A word is a tick's ordinal and a sequence in one number, ordinal << s | sequence. The ordinal
+// of a tick is its number + 1, so that one word is below all others. The word of the last taken
+// ID alone decides which caller an ID belongs to: a caller takes an ID by moving the word up,
+// by adding (TryNext) or by compare-and-swap (take). The word goes down in one case only, see
+// giveBack.
 type Generator struct {
-	// What every call reads, and a tick changes. Invariant: last is below bound, or
-	// was before Close. Callers that read a mixture of two ticks' values may get an
-	// ID of the later one, or look again; no ID is issued twice for it, and none
-	// outside the window.
-	start atomic.Int64  // a given clock is in the tick of last while it reads from here on, below start + unit; noTick for none
-	ends  atomic.Int64  // the computer's clock is, until so many ns after base
-	last  atomic.Uint64 // the last word that may be taken by adding; 0 once closed
+	// Every call reads these fields, and each tick changes them. Invariant: last is below
+	// bound, or was before Close. Callers that read a mixture of two ticks' values may get an
+	// ID of the later tick, or try again; no ID is issued twice because of it, and none outside
+	// the window.
+	start atomic.Int64  // a given clock is in the tick of last from this reading on, below start + unit; noTick for none
+	ends  atomic.Int64  // the same for the computer's clock: until so many ns after base
+	last  atomic.Uint64 // the last word that adding may take; 0 once closed
 
 	clock func() int64 // nil for the computer's
 	base  time.Time    // when the generator was made, with a monotonic reading
@@ -33,17 +32,17 @@ type Generator struct {
 	// The ID of a word is (word & high) << shift + word & low + plus.
 	high, low, plus uint64
 	shift           uint8
-	_               [128]byte // what follows changes with each ID: keep it out of these cache lines
+	_               [128]byte // the next field changes with each ID: keep it out of these cache lines
 
 	word atomic.Uint64
 	_    [128 - 8]byte
 
-	// What a call reads that has to look again.
+	// A call that has to look again reads these fields.
 	bound atomic.Uint64 // the first word past the window; 0 once closed
 	floor atomic.Uint64 // the last word before the window
-	top   atomic.Uint64 // the highest ordinal issued, or the window's first: below it, the clock went back
-	ahead atomic.Uint64 // with Offset: by how many ticks IDs may be ahead of the clock now
-	seen  atomic.Uint64 // the top at which a rollback was counted last
+	top   atomic.Uint64 // the highest ordinal issued, or the window's first: a clock below it went back
+	ahead atomic.Uint64 // with Offset: how many ticks IDs may be ahead of the clock now
+	seen  atomic.Uint64 // the top at the last counted rollback
 
 	overflows, overflowNanos, rollbacks atomic.Int64
 
@@ -60,10 +59,10 @@ type Generator struct {
 	}
 }
 
-// noTick is a start that no clock's reading matches.
+// noTick is a start that matches no reading of a clock.
 const noTick = math.MaxInt64
 
-// New returns a generator. Its errors are Config.Validate's.
+// New returns a generator. Its errors are those of Config.Validate.
 func New(cfg Config) (*Generator, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -76,7 +75,7 @@ func New(cfg Config) (*Generator, error) {
 		maxAhead: uint64(cfg.MaxAhead / l.Unit),
 		shift:    uint8(l.WorkerBits),
 	}
-	// The ordinal is the tick + 1: plus takes that back.
+	// The ordinal is the tick + 1: plus subtracts that again.
 	if l.Order == WorkerLast {
 		g.high = math.MaxUint64
 		g.plus = uint64(cfg.Worker)
@@ -109,16 +108,16 @@ func (l Layout) ticks(w Window) (from, until uint64) {
 	return from, until
 }
 
-// FirstTick returns when the first tick that begins in a window begins, in Unix ms, and
-// whether all of it lies in the window.
+// FirstTick returns when the first tick that begins in a window begins, in Unix ms, and whether
+// that whole tick lies in the window.
 func (l Layout) FirstTick(w Window) (at int64, whole bool) {
 	w.From = max(w.From, l.Epoch)
 	from, until := l.ticks(w)
 	return l.Epoch + int64(from-1)*l.unit(), from < until
 }
 
-// TryNext returns the next ID, unless the caller would have to wait or there is
-// none: then it returns false, and Next says why.
+// TryNext returns the next ID. It returns false if the caller would have to wait or there is
+// none; Next says why.
 func (g *Generator) TryNext() (id int64, ok bool) {
 	if g.inTick() {
 		word := g.word.Add(1)
@@ -134,10 +133,10 @@ func (g *Generator) TryNext() (id int64, ok bool) {
 	return g.id(first), true
 }
 
-// Next returns the next ID. It waits while the tick's sequence is full, and for a
-// clock that went back as the policy says, until ctx ends at the latest. Its errors
-// are *WindowError, *RollbackError and *OverflowError, ErrClosed, and ctx's cause
-// with the Kind Unavailable: all of them Unavailable; and *EndError, Exhausted.
+// Next returns the next ID. It waits while the tick's sequence is full, and for a clock that
+// went back as the policy allows, at most until ctx ends. Its errors are *WindowError,
+// *RollbackError, *OverflowError, ErrClosed and ctx's cause, all of Kind Unavailable, and
+// *EndError of Kind Exhausted.
 func (g *Generator) Next(ctx context.Context) (int64, error) {
 	if id, ok := g.TryNext(); ok {
 		return id, nil
@@ -163,7 +162,7 @@ func (g *Generator) id(word uint64) int64 {
 	return int64((word&g.high)<<(g.shift&63) + word&g.low + g.plus)
 }
 
-// Parts returns the parts of an ID that the generator issued. Of Wide only it knows the
+// Parts returns the parts of an ID that the generator issued. For Wide it returns only the
 // worker.
 func (g *Generator) Parts(id int64) Parts {
 	p, _ := g.cfg.Layout.Narrow().Decompose(id) // it fits, as the generator issued it
@@ -173,16 +172,15 @@ func (g *Generator) Parts(id int64) Parts {
 
 // giveBack takes back a word above last that the caller added and will not issue.
 //
-// The word then falls by one, if no other caller took one in the meantime;
-// otherwise a gap remains. This keeps two invariants. No word that a caller issues
-// is above g.word: the caller gives back the highest word of all, and only its
-// own. And a single goroutine never skips a sequence.
+// The word then falls by one, if no other caller took one in the meantime; otherwise a gap
+// remains. This keeps two invariants. No issued word is above g.word: the caller gives back the
+// highest word of all, and only its own. And a single goroutine never skips a sequence.
 func (g *Generator) giveBack(word uint64) { g.word.CompareAndSwap(word, word-1) }
 
 // instant is a reading of the clock.
 type instant struct {
 	ms    int64 // Unix
-	nanos int64 // of the computer's clock only: since base
+	nanos int64 // of the computer's clock only: ns since base
 	left  int64 // of the computer's clock only: ns to the end of the ms
 }
 

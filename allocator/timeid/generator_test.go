@@ -16,13 +16,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("rapid.checks", "2000"); err != nil { // a default: the command line comes after
+	if err := flag.Set("rapid.checks", "2000"); err != nil { // a default: the command line is parsed later
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// at is where the tests' clocks begin.
+// at is the first time of the tests' clocks.
 const at = 1_800_000_000_000
 
 // config is a configuration of worker 5 with a window of an hour, and its clock.
@@ -70,8 +70,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestCarry has CosId's rule: the first ID has sequence 1; a new tick goes on, or
-// begins at 1 from the threshold 2^(s-1)-1 on; after a full tick, at 0.
+// TestCarry checks CosId's rule: the first ID has sequence 1; a new tick goes on, or begins at
+// 1 from the threshold 2^(s-1)-1 on; after a full tick, at 0.
 func TestCarry(t *testing.T) {
 	cfg, clock := config(3, time.Millisecond)
 	cfg.Sequence = timeid.Carry
@@ -90,7 +90,8 @@ func TestCarry(t *testing.T) {
 	wantPairs(t, pairs(t, g, cfg.Layout, 1), [2]int64{11, 1})
 }
 
-// TestCarryIsEven: one ID a tick spreads over id mod n, where Reset does not.
+// TestCarryIsEven checks that one ID per tick spreads evenly over id mod n. With Reset it would
+// not.
 func TestCarryIsEven(t *testing.T) {
 	for sequence, want := range map[timeid.Sequence]int{timeid.Carry: 16, timeid.Reset: 1} {
 		cfg, clock := config(12, time.Millisecond)
@@ -197,7 +198,7 @@ func TestRollbackOffset(t *testing.T) {
 	if s := g.Stats(); s.Ahead != 10*time.Millisecond || s.Rollbacks != 1 {
 		t.Errorf("%+v", s)
 	}
-	// The tick is full: the next one comes as the clock goes on.
+	// The tick is full: IDs of the next one come as the clock advances.
 	wantPairs(t, pairs(t, g, cfg.Layout, 4), [2]int64{21, 0}, [2]int64{21, 1}, [2]int64{22, 0}, [2]int64{22, 1})
 	if clock.now() != at+12 {
 		t.Errorf("the clock is at %d", clock.now()-at)
@@ -213,7 +214,7 @@ func TestRollbackOffset(t *testing.T) {
 	if ahead := g.Stats().Ahead; ahead != 0 {
 		t.Errorf("%v ahead of a clock that has caught up", ahead)
 	}
-	// Never past the window.
+	// No ID is past the window.
 	end := cfg.Window.Until
 	clock.set(end - 1)
 	pairs(t, g, cfg.Layout, 1)
@@ -227,7 +228,7 @@ func TestRollbackOffset(t *testing.T) {
 	}
 }
 
-// TestFrozen: a clock that stands still ends a call after one tick and MaxWait.
+// TestFrozen checks that a clock that stands still ends a call after one tick and MaxWait.
 func TestFrozen(t *testing.T) {
 	cfg, clock := config(1, 10*time.Millisecond)
 	clock.pace = paces[1]
@@ -296,11 +297,11 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestComputersClock uses the computer's clock, which synctest stands in for.
+// TestComputersClock uses the computer's clock, which synctest replaces.
 func TestComputersClock(t *testing.T) {
 	for _, unit := range []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			time.Sleep(300*time.Microsecond + 7*time.Millisecond) // into a tick
+			time.Sleep(300*time.Microsecond + 7*time.Millisecond) // to the middle of a tick
 			start := time.Now()
 			cfg := timeid.Config{Layout: preset(t, "cosid").Layout, Window: timeid.Window{From: start.UnixMilli() - 1000, Until: start.UnixMilli() + 10_000}}
 			cfg.Layout.Unit, cfg.Layout.Epoch, cfg.Layout.SequenceBits = unit, 0, 3
@@ -336,7 +337,7 @@ func TestComputersClock(t *testing.T) {
 	}
 }
 
-// The numbers of Wide are of its narrow layout, and with the worker they are its parts. Its
+// The numbers of Wide are those of its narrow layout; with the worker they give its parts. Its
 // IDs are no numbers.
 func TestWide(t *testing.T) {
 	const at = 1624425450192

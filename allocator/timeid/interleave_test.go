@@ -9,9 +9,9 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// TestInterleaved runs calls in the midst of others: a call that reads the clock, or
-// asks for a random number, has read the generator's words, and is about to move
-// them. There the other call comes in between, up to three deep.
+// TestInterleaved runs calls in the middle of others. A call that reads the clock or asks for a
+// random number has read the generator's words, and is about to move them. At that point
+// another call comes in between, up to three deep.
 func TestInterleaved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(what string, n int) int { return rapid.IntRange(0, n-1).Draw(t, what) }
@@ -21,7 +21,7 @@ func TestInterleaved(t *testing.T) {
 		cfg.Window.Until = at + 30
 		var g *timeid.Generator
 		issued := make(map[int64]bool)
-		used, depth := int64(-1), 0 // used is where the worker's next owner begins
+		used, depth := int64(-1), 0 // used is the start of the worker's next owner
 		take := func(id int64) {
 			p, err := cfg.Layout.Decompose(id)
 			if issued[id] || err != nil || p.Worker != cfg.Worker || p.Time < cfg.Window.From || used >= 0 && p.Time >= used {
@@ -102,9 +102,8 @@ func newRapidGenerator(t *rapid.T, cfg timeid.Config) *timeid.Generator {
 	return g
 }
 
-// interrupted returns a generator of one ID, and has do run in the midst of the next
-// call, as it reads the clock for the nth time: the second time it has read the
-// generator's words.
+// interrupted returns a generator of one ID. do runs in the middle of the next call, at its nth
+// reading of the clock: before the second reading the call has read the generator's words.
 func interrupted(t *testing.T, cfg timeid.Config, nth int, do func(g *timeid.Generator)) *timeid.Generator {
 	t.Helper()
 	clock, left := cfg.Clock, 0
@@ -124,8 +123,8 @@ func interrupted(t *testing.T, cfg timeid.Config, nth int, do func(g *timeid.Gen
 	return g
 }
 
-// TestLate: a caller that read the clock before another one issued of a later tick
-// gets an ID, and no clock went back, and no tick was full.
+// TestLate checks a caller that read the clock before another one issued an ID of a later tick.
+// It gets an ID, and counts neither a rollback nor a full tick.
 func TestLate(t *testing.T) {
 	for _, rollback := range []timeid.Rollback{timeid.Wait, timeid.Offset, timeid.Fail} {
 		for _, later := range []int64{0, 1, 10} {
@@ -149,7 +148,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestCloseInCall: a call in whose midst the generator is closed gets no ID.
+// TestCloseInCall checks that a call during which the generator is closed gets no ID.
 func TestCloseInCall(t *testing.T) {
 	for _, test := range []struct {
 		by  int64 // the call is in the tick of the last ID, or in a later one
@@ -168,7 +167,7 @@ func TestCloseInCall(t *testing.T) {
 	}
 }
 
-// TestLook: the wall clock is looked at each ms, whatever the unit.
+// TestLook checks that the wall clock is read each ms, whatever the unit.
 func TestLook(t *testing.T) {
 	for _, unit := range []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second} {
 		cfg, _ := config(12, unit)

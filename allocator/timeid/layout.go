@@ -9,11 +9,11 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Order says where the worker stands in an ID. The time is always first.
+// Order is the position of the worker in an ID. The time always comes first.
 type Order uint8
 
 const (
-	// WorkerMiddle is time | worker | sequence, as Snowflake has it. It is the zero value.
+	// WorkerMiddle is time | worker | sequence, as in Snowflake. It is the zero value.
 	WorkerMiddle Order = iota
 	// WorkerLast is time | sequence | worker: the worker is then id mod 2^WorkerBits.
 	WorkerLast
@@ -39,8 +39,8 @@ func (o *Order) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Layout says what the bits of an ID mean. With t, w, s for the three widths and
-// tick = (time - Epoch) / Unit, rounded down, an ID is
+// Layout is the meaning of the bits of an ID. With t, w, s for the three widths and tick =
+// (time - Epoch) / Unit, rounded down, an ID is
 //
 //	tick << (w+s) | worker << s | sequence     WorkerMiddle
 //	tick << (w+s) | sequence << w | worker     WorkerLast
@@ -69,7 +69,7 @@ func (l Layout) Narrow() Layout {
 	return l
 }
 
-// checkNumber refuses Wide, whose IDs are no numbers. Its error is Invalid.
+// checkNumber refuses Wide, as its IDs are no numbers. Its error is Invalid.
 func (l Layout) checkNumber() error {
 	if l == Wide {
 		return allocator.Errorf(allocator.Invalid, "id: an ID of %s, %d bits, is no 64-bit number; allowed: its text", l.BitsString(), l.bits())
@@ -77,7 +77,7 @@ func (l Layout) checkNumber() error {
 	return nil
 }
 
-// MaxBits is how many bits an ID has: an int64 without its sign.
+// MaxBits is the number of bits of an ID: an int64 without its sign.
 const MaxBits = 63
 
 // LatestEpoch is the largest Epoch, in Unix ms: the last ms of the year 9999.
@@ -110,8 +110,8 @@ func (l Layout) Validate() error {
 	return nil
 }
 
-// maxTimeBits returns the most bits of time whose end, after the latest epoch,
-// fits an int64 of ms.
+// maxTimeBits returns the most bits of time that end, after the latest epoch, within an int64
+// of ms.
 func (l Layout) maxTimeBits() int {
 	return bits.Len64(uint64((math.MaxInt64-LatestEpoch)/l.unit())) - 1
 }
@@ -121,14 +121,13 @@ func (l Layout) BitsString() string {
 	return fmt.Sprintf("%d/%d/%d", l.TimeBits, l.WorkerBits, l.SequenceBits)
 }
 
-// Workers returns how many workers there are, 2^WorkerBits: they count from 0.
+// Workers returns the number of workers, 2^WorkerBits. They count from 0.
 func (l Layout) Workers() int64 { return 1 << l.WorkerBits }
 
 // PerTick returns how many IDs one worker has in one tick, 2^SequenceBits.
 func (l Layout) PerTick() int64 { return 1 << l.SequenceBits }
 
-// PerSecond returns how many IDs one worker has in a second, or
-// allocator.LargestStep where that is less.
+// PerSecond returns how many IDs one worker has in a second, at most allocator.LargestStep.
 func (l Layout) PerSecond() int64 {
 	ticks := int64(time.Second / l.Unit)
 	if l.PerTick() > allocator.LargestStep/ticks {
@@ -137,15 +136,15 @@ func (l Layout) PerSecond() int64 {
 	return l.PerTick() * ticks
 }
 
-// Largest returns the largest ID, 2^(t+w+s)-1; of Wide that of Narrow.
+// Largest returns the largest ID, 2^(t+w+s)-1; for Wide that of Narrow.
 func (l Layout) Largest() int64 { return int64(uint64(1)<<l.Narrow().bits() - 1) }
 
 // End returns when the time bits are used up, in Unix ms: Epoch + 2^t * Unit,
 // exclusive.
 func (l Layout) End() int64 { return l.Epoch + int64(1)<<l.TimeBits*l.unit() }
 
-// Stride returns the distance between IDs of one worker that follow each other in
-// a tick: 1, or 2^WorkerBits where the worker is last.
+// Stride returns the distance between consecutive IDs of one worker within a tick: 1, or
+// 2^WorkerBits if the worker is last.
 func (l Layout) Stride() int64 {
 	if l.Order == WorkerLast {
 		return l.Workers()

@@ -31,8 +31,8 @@ func preset(t testing.TB, name string) timeid.Preset {
 	return p
 }
 
-// TestGolden holds the presets to IDs that other systems made, or that their code
-// would make.
+// TestGolden compares the presets with IDs that other systems made, or that their code would
+// make.
 func TestGolden(t *testing.T) {
 	for _, test := range []struct {
 		preset, time     string
@@ -44,7 +44,7 @@ func TestGolden(t *testing.T) {
 		{"cosid", "2021-06-23T13:17:30.192Z", 1, 0, 198185268824510464},
 		// Leaf's documentation of /decodeSnowflakeId.
 		{"leaf", "2019-09-06T01:35:00.834Z", 39, 3448, 1169786042799259000},
-		// The epoch of each, and the largest parts.
+		// The epoch of each preset, and the largest parts.
 		{"leaf", "2010-11-04T01:42:54.657Z", 0, 0, 0},
 		{"cosid", "2019-12-24T16:00:00Z", 0, 0, 0},
 		{"cosid-second", "2019-12-24T16:00:00Z", 0, 1, 1},
@@ -68,7 +68,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestPresets holds the constants to the other systems' own.
+// TestPresets compares the constants with the other systems' own.
 func TestPresets(t *testing.T) {
 	for _, want := range []struct {
 		name, bits string
@@ -111,8 +111,8 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// wantInvalid wants an error of that kind, whose message begins with the field and
-// has all the texts in it.
+// wantInvalid checks that the error is Invalid, and that its message begins with the field and
+// contains all the texts.
 func wantInvalid(t *testing.T, err error, field string, texts ...string) {
 	t.Helper()
 	if allocator.KindOf(err) != allocator.Invalid || !strings.HasPrefix(err.Error(), field+":") || !strings.Contains(err.Error(), "allowed: ") {
@@ -159,7 +159,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// randomLayout returns any valid layout, with each of its extremes now and then.
+// randomLayout returns any valid layout, sometimes with each of its extremes.
 func randomLayout(intN func(int) int) timeid.Layout {
 	l := timeid.Layout{Unit: []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second}[intN(3)], Order: timeid.Order(intN(2))}
 	most := map[time.Duration]int{time.Millisecond: 62, 10 * time.Millisecond: 59, time.Second: 53}[l.Unit]
@@ -191,7 +191,7 @@ func slowCompose(l timeid.Layout, p timeid.Parts) *big.Int {
 	return id
 }
 
-// TestComposeDecompose compares with the slow formula, over random layouts.
+// TestComposeDecompose compares Compose with the slow formula, over random layouts.
 func TestComposeDecompose(t *testing.T) {
 	below := func(n int64) int64 {
 		switch rand.IntN(4) {
@@ -222,7 +222,7 @@ func TestComposeDecompose(t *testing.T) {
 	}
 }
 
-// TestForeign: what does not fit is refused by the name of the field.
+// TestForeign checks that parts which do not fit are refused by the name of the field.
 func TestForeign(t *testing.T) {
 	l := preset(t, "cosid-js").Layout
 	now := ms(t, "2026-01-01T00:00:00Z")

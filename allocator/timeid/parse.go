@@ -83,7 +83,7 @@ func parseName[T interface {
 	return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: %s", field, short(s), strings.Join(names, ", "))
 }
 
-// short bounds what an error repeats of its input.
+// short bounds how much of its input an error repeats.
 func short(s string) string {
 	if len(s) > 64 {
 		return s[:64] + "..."

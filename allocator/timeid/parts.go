@@ -7,9 +7,9 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Parts are what an ID is made of.
+// Parts are the parts of an ID.
 type Parts struct {
-	Time     int64 // Unix ms; of a decomposed ID the start of its tick
+	Time     int64 // Unix ms; in a decomposed ID the start of its tick
 	Worker   int64 // from 0, below 2^WorkerBits
 	Sequence int64 // from 0, below 2^SequenceBits
 }
@@ -30,8 +30,8 @@ func (l Layout) Check(p Parts) error {
 	return nil
 }
 
-// Compose returns the ID of parts: the formula at Layout. A time within a tick
-// counts as the tick's start. Its errors are Check's, and Invalid for Wide.
+// Compose returns the ID of parts by the formula at Layout. A time within a tick counts as the
+// tick's start. Its errors are those of Check, and Invalid for Wide.
 func (l Layout) Compose(p Parts) (int64, error) {
 	if err := cmp.Or(l.checkNumber(), l.Check(p)); err != nil {
 		return 0, err
@@ -43,10 +43,10 @@ func (l Layout) Compose(p Parts) (int64, error) {
 	return (p.Time-l.Epoch)/l.unit()<<(l.WorkerBits+l.SequenceBits) | low, nil
 }
 
-// Decompose returns the parts of an ID. It needs no server, so routers can call it
-// for each request. Its error is Invalid and names the id: negative, or with bits
-// above the layout's. Any other number has parts: whether an ID of another system
-// has sensible ones, DecomposeBefore tells better. The layout must be valid.
+// Decompose returns the parts of an ID. It needs no server, so routers can call it for each
+// request. Its error is Invalid and names the id if that is negative, or has bits above the
+// layout's. Any other number has parts. DecomposeBefore is better at telling whether an ID of
+// another system has sensible ones. The layout must be valid.
 func (l Layout) Decompose(id int64) (Parts, error) {
 	if err := l.checkNumber(); err != nil {
 		return Parts{}, err
@@ -67,9 +67,9 @@ func (l Layout) Decompose(id int64) (Parts, error) {
 	return p, nil
 }
 
-// DecomposeBefore is Decompose for an ID that exists already. latest is the
-// present, in Unix ms, plus what clocks may differ by. It also refuses, by name,
-// an epoch or a time after latest.
+// DecomposeBefore is Decompose for an ID that exists already. latest is the present, in Unix
+// ms, plus the most by which clocks may differ. It also refuses, by name, an epoch or a time
+// after latest.
 func (l Layout) DecomposeBefore(id, latest int64) (Parts, error) {
 	if l.Epoch > latest {
 		return Parts{}, allocator.Errorf(allocator.Invalid, "epoch: %s is in the future; allowed: up to %s", date(l.Epoch), date(latest))
@@ -81,8 +81,7 @@ func (l Layout) DecomposeBefore(id, latest int64) (Parts, error) {
 	return p, p.CheckBefore(latest)
 }
 
-// CheckBefore refuses parts of an ID whose time is after latest, in Unix ms. Its error is
-// Invalid.
+// CheckBefore refuses parts with a time after latest, in Unix ms. Its error is Invalid.
 func (p Parts) CheckBefore(latest int64) error {
 	if p.Time > latest {
 		return allocator.Errorf(allocator.Invalid, "time: %s of the ID is in the future; allowed: up to %s: the ID has other bits, unit or epoch",

@@ -2,17 +2,17 @@ package timeid
 
 import "fmt"
 
-// Sequence says at which number a tick's sequence starts.
+// Sequence is the policy for the first sequence of a tick.
 type Sequence uint8
 
 const (
 	// Reset starts each tick at 0. It is the zero value.
 	Reset Sequence = iota
-	// Carry goes on from tick to tick, so that id mod n is even at low rates, too. A
-	// new tick starts at 1 where the last one had reached Config.CarryTo, and one
-	// above the last ID otherwise; after a full tick it starts at 0. So the first ID
-	// of all has sequence 1, and a tick has at least half of the sequence. (CosId,
-	// AbstractSnowflakeId.java, generate.)
+	// Carry goes on from tick to tick, so that id mod n is even at low rates, too. A new tick
+	// starts one above the last ID's sequence, or at 1 if the last tick had reached
+	// Config.CarryTo; after a full tick it starts at 0. So the very first ID has sequence 1,
+	// and a tick has at least half of the sequence. (CosId, AbstractSnowflakeId.java,
+	// generate.)
 	Carry
 	// Random starts each tick at a random number below Config.RandomBelow, also after
 	// a full tick. (Leaf, SnowflakeIDGenImpl.java.)
@@ -32,16 +32,15 @@ func (s Sequence) String() string {
 	return fmt.Sprintf("sequence-%d", uint8(s))
 }
 
-// Rollback says what a generator does while the clock is behind the tick of the
-// last ID.
+// Rollback is the policy for a clock that is behind the tick of the last ID.
 type Rollback uint8
 
 const (
 	// Wait waits for the clock, for Config.MaxWait in all. It is the zero value.
 	Wait Rollback = iota
-	// Offset goes on in the last tick, and, when its sequence is full, in the next
-	// one as soon as the clock has gone on by one tick, too. So it runs ahead of the
-	// clock by what the clock went back, at most Config.MaxAhead.
+	// Offset goes on in the last tick. When the tick's sequence is full, it goes on in the next
+	// tick as soon as the clock has advanced by one tick, too. So it runs ahead of the clock by
+	// as much as the clock went back, at most Config.MaxAhead.
 	Offset
 	// Fail refuses at once.
 	Fail

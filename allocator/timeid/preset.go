@@ -8,13 +8,13 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Preset is a layout that other systems' clients and decoders know, with the way
-// that system counts within a tick.
+// Preset is a layout that other systems' clients and decoders know, with that system's way to
+// count within a tick.
 type Preset struct {
 	Name     string
 	Layout   Layout
 	Sequence Sequence
-	Note     string // one line: whose it is
+	Note     string // one line: the system
 }
 
 // Epochs of the presets, in Unix ms.
@@ -42,7 +42,7 @@ var presets = []Preset{
 // Presets returns all presets.
 func Presets() []Preset { return slices.Clone(presets) }
 
-// PresetNames returns their names.
+// PresetNames returns the names of all presets.
 func PresetNames() []string {
 	names := make([]string, len(presets))
 	for i, p := range presets {
@@ -51,8 +51,7 @@ func PresetNames() []string {
 	return names
 }
 
-// PresetNamed returns the preset of a name. Its error is Invalid and lists the
-// names that there are.
+// PresetNamed returns the preset of a name. Its error is Invalid and lists the names.
 func PresetNamed(name string) (Preset, error) {
 	for _, p := range presets {
 		if p.Name == name {

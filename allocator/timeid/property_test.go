@@ -31,7 +31,7 @@ func small(t *rapid.T) timeid.Layout {
 	return l
 }
 
-// TestAgainstSlow compares a generator with one that is obvious, call by call, over
+// TestAgainstSlow compares a generator, call by call, with one that is obviously right, over
 // random layouts, policies, windows and clocks.
 func TestAgainstSlow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -59,7 +59,7 @@ func TestAgainstSlow(t *testing.T) {
 		cfg.Clock, cfg.Pause = clock.now, clock.pause
 		g, err := timeid.New(cfg)
 		if err != nil {
-			// Only where the window has no whole tick before the layout's end.
+			// This is allowed only if the window has no whole tick before the layout's end.
 			if want.first() < want.end() && want.first()*unit < span {
 				t.Fatal(err)
 			}

@@ -2,5 +2,5 @@
 
 package timeid_test
 
-// raceDetector tells that the test is built with -race, which allocates.
+// raceDetector says whether the test is built with -race, which allocates.
 const raceDetector = false

@@ -6,10 +6,10 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// NextN appends n IDs, n from 1 to Layout.PerSecond, to dst as runs in growing order
-// and returns the longer slice. It waits as Next does, for every tick that it
-// fills. Its errors are Next's and Invalid; the runs it appended before one are
-// lost, a gap. A run's Stride is Layout.Stride's.
+// NextN appends n IDs, n from 1 to Layout.PerSecond, to dst as runs in growing order and
+// returns the longer slice. It waits as Next does, for every tick that it fills. Its errors are
+// those of Next, and Invalid. After an error the runs that it appended are lost, a gap. A run's
+// Stride is the layout's.
 func (g *Generator) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
 	if n < 1 || n > g.cfg.Layout.PerSecond() {
 		return dst, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second", n, g.cfg.Layout.PerSecond())

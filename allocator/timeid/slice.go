@@ -11,10 +11,9 @@ import (
 //
 //	[ceil(Lower * 2^w / boundary), ceil(Upper * 2^w / boundary))
 //
-// So slices of disjoint ranges are disjoint, and slices of ranges that cover
-// [0, boundary) cover all workers. A slice is empty (Width is 0) where the range is
-// too narrow to have a worker of its own. r and boundary are of a valid layout, and
-// workerBits is 0 to MaxBits-1.
+// So slices of disjoint ranges are disjoint, and slices of ranges that cover [0, boundary)
+// cover all workers. A slice is empty (Width is 0) if the range is too narrow to have a worker
+// of its own. r and boundary are of a valid layout, and workerBits is 0 to MaxBits-1.
 func Slice(r allocator.Range, boundary int64, workerBits int) allocator.Range {
 	return allocator.Range{Lower: image(r.Lower, boundary, workerBits), Upper: image(r.Upper, boundary, workerBits)}
 }
@@ -30,8 +29,7 @@ func image(residue, boundary int64, workerBits int) int64 {
 	return int64(quotient)
 }
 
-// SliceOf returns the slice of a room in a layout, and whether the room has a range
-// there.
+// SliceOf returns the slice of a room in a layout, and whether the room has a range there.
 func SliceOf(l allocator.Layout, room allocator.Room, workerBits int) (allocator.Range, bool) {
 	r, serves := l.Ranges[room]
 	if !serves {
@@ -40,7 +38,7 @@ func SliceOf(l allocator.Layout, room allocator.Room, workerBits int) (allocator
 	return Slice(r, l.Boundary, workerBits), true
 }
 
-// RoomOf returns the room that has a worker in its slice of a layout, and whether one has.
+// RoomOf returns the room that has a worker in its slice of a layout, and whether there is one.
 func RoomOf(l allocator.Layout, worker int64, workerBits int) (allocator.Room, bool) {
 	for room, r := range l.Ranges {
 		if Slice(r, l.Boundary, workerBits).Contains(worker) {

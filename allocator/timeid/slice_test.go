@@ -12,7 +12,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// slowImage is the image of a residue by big numbers.
+// slowImage is the image of a residue, computed with big numbers.
 func slowImage(residue, boundary int64, workerBits int) int64 {
 	product := new(big.Int).Lsh(big.NewInt(residue), uint(workerBits))
 	quotient, rest := new(big.Int).QuoRem(product, big.NewInt(boundary), new(big.Int))

@@ -10,8 +10,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// fakeClock is a clock that a test moves. Its pace is what it does while a caller
-// pauses.
+// fakeClock is a clock that a test moves. Its pace says how it moves while a caller pauses.
 type fakeClock struct {
 	mu   sync.Mutex
 	ms   int64
@@ -41,8 +40,8 @@ func (c *fakeClock) pause(ctx context.Context, d time.Duration, _ int) error {
 	return ctx.Err()
 }
 
-// slow is a generator as one would write it on paper: a lock, a tick, a sequence. It
-// is what Generator must do for one caller at a time.
+// slow is a generator in its plainest form: a lock, a tick, a sequence. It does what Generator
+// must do for one caller at a time.
 type slow struct {
 	mu     sync.Mutex
 	cfg    timeid.Config
@@ -55,7 +54,7 @@ type slow struct {
 	ahead    int64 // ticks
 }
 
-// answer is what a try found.
+// answer is the outcome of a try.
 type answer string
 
 const (
@@ -86,8 +85,7 @@ func (s *slow) highest() int64 {
 	return s.first()
 }
 
-// start returns the first sequence of a tick. again tells that the tick before it
-// was full.
+// start returns the first sequence of a tick. again says that the previous tick was full.
 func (s *slow) start(again bool) int64 {
 	largest := s.cfg.Layout.PerTick() - 1
 	switch {
@@ -171,7 +169,7 @@ func (s *slow) next(ctx context.Context) (timeid.Parts, answer) {
 	}
 }
 
-// extend is Generator.Extend of a window that is allowed.
+// extend is Generator.Extend for an allowed window.
 func (s *slow) extend(w timeid.Window) {
 	if w.From > s.window.Until {
 		s.window.From, s.issued = w.From, false
@@ -179,7 +177,7 @@ func (s *slow) extend(w timeid.Window) {
 	s.window.Until = w.Until
 }
 
-// used is what Generator.Close returns.
+// used is the result of Generator.Close.
 func (s *slow) used() int64 {
 	if !s.issued {
 		return s.window.From
@@ -187,7 +185,7 @@ func (s *slow) used() int64 {
 	return s.cfg.Layout.Epoch + (s.tick+1)*s.unit()
 }
 
-// answerOf tells which answer an error is.
+// answerOf returns the answer that an error stands for.
 func answerOf(t interface{ Fatalf(string, ...any) }, err error, window timeid.Window) answer {
 	var (
 		windowError *timeid.WindowError

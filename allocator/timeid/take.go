@@ -1,27 +1,25 @@
 package timeid
 
-// state is how an attempt to take words ended.
+// state is the outcome of an attempt to take words.
 type state uint8
 
 const (
 	taken  state = iota
-	full         // of the tick, or of what Offset allows: a later tick is needed
+	full         // of the tick, or of the ticks that Offset allows: a later tick is needed
 	behind       // the clock is behind the last ID, or before the window
-	over         // the clock is past the window, or Offset would be
+	over         // the clock is past the window, or Offset would go past it
 	ended        // the time bits are used up
 	closed
 )
 
-// take takes up to n words that follow each other in one tick, if that needs no
-// wait, and returns the first and how many, with the reading of the clock that it
-// went by. waited tells that the caller has waited for this tick, as the one before
-// was full.
+// take takes up to n consecutive words of one tick if that needs no wait. It returns the first
+// word, how many it took, and the reading of the clock that it used. waited says that the
+// caller has waited for this tick, as the previous one was full.
 //
-// Two orders of events matter. A word is taken by moving g.word, and only then
-// compared with the bound: a Close that the comparison does not see reads a word
-// that is no lower. And all words are read before the clock, and top is raised before
-// g.word: so a clock below top did go back, and a word of a later tick than top's is
-// one that a caller added and gave up.
+// Two orders of events matter. A word is taken by moving g.word, and only then compared with
+// the bound: a Close that the comparison does not see reads a word that is no lower. And all
+// words are read before the clock, and top is raised before g.word: so a clock below top did go
+// back, and a word of a later tick than top's is one that a caller added and gave up.
 func (g *Generator) take(n uint64, waited bool) (first, count uint64, at instant, s state) {
 	for {
 		top, word, bound := g.top.Load(), g.word.Load(), g.bound.Load()
@@ -75,8 +73,8 @@ func (g *Generator) take(n uint64, waited bool) (first, count uint64, at instant
 	}
 }
 
-// ordinal returns the ordinal of the tick at ms, which is not before the epoch, or
-// one above the latest.
+// ordinal returns the ordinal of the tick at ms, which is not before the epoch, or one more
+// than the latest ordinal.
 func (g *Generator) ordinal(ms int64) uint64 {
 	return min(uint64(ms-g.cfg.Layout.Epoch)/uint64(g.unit), g.latest) + 1
 }
@@ -86,9 +84,9 @@ func (g *Generator) startOf(ordinal uint64) int64 {
 	return g.cfg.Layout.Epoch + int64(ordinal-1)*g.unit
 }
 
-// begin returns the first sequence of a tick after word's. waited tells that
-// the caller waited for it, or goes on to it, as word's tick is full. What is before
-// a window counts as a tick that was full.
+// begin returns the first sequence of a tick after word's. waited says that the caller waited
+// for it, or goes on to it, as word's tick is full. The time before a window counts as a full
+// tick.
 func (g *Generator) begin(word uint64, waited bool) uint64 {
 	switch sequence := word & g.mask; {
 	case g.cfg.Sequence == Random:
@@ -98,16 +96,16 @@ func (g *Generator) begin(word uint64, waited bool) uint64 {
 	case sequence >= uint64(g.cfg.CarryTo):
 		return min(1, g.mask)
 	default:
-		return min(sequence+1, g.mask) // less only without any bits
+		return min(sequence+1, g.mask) // less only if there are no sequence bits
 	}
 }
 
-// reach returns the highest ordinal that may be issued while the clock is in the
-// tick of an ordinal, and false where the clock went back by too much.
+// reach returns the highest ordinal that may be issued while the clock is in the tick of an
+// ordinal, and false if the clock went back by too much.
 //
-// With Offset the clock may be behind top. Then ahead is the distance at which that
-// was found, and reach goes on as the clock does: so a full tick costs a tick's
-// wait, as ever. Once the clock has caught up, ahead is 0 again.
+// With Offset the clock may be behind top. Then ahead is the distance at the time when that was
+// found, and reach advances with the clock: so a full tick costs a wait of one tick, as always.
+// Once the clock has caught up, ahead is 0 again.
 func (g *Generator) reach(tick, top uint64) (uint64, bool) {
 	for {
 		ahead := g.ahead.Load()
@@ -120,13 +118,13 @@ func (g *Generator) reach(tick, top uint64) (uint64, bool) {
 		case tick+ahead >= top:
 			return tick + ahead, true
 		case g.cfg.Rollback != Offset || top-tick > g.maxAhead:
-			// Of the callers that find it, one counts it.
+			// Of the callers that find a rollback, one counts it.
 			if seen := g.seen.Load(); g.issued() && seen != top && g.seen.CompareAndSwap(seen, top) {
 				g.rollbacks.Add(1)
 			}
 			return 0, false
 		case g.ahead.CompareAndSwap(ahead, top-tick):
-			g.shut() // so that a caller looks again when the clock is back, and ahead is 0
+			g.shut() // so that callers look again when the clock is back, and ahead becomes 0
 			if g.issued() {
 				g.rollbacks.Add(1)
 			}
@@ -135,7 +133,7 @@ func (g *Generator) reach(tick, top uint64) (uint64, bool) {
 	}
 }
 
-// issued reports whether anything was issued in the window so far.
+// issued reports whether any ID was issued in the window so far.
 func (g *Generator) issued() bool { return g.word.Load()>>g.sequence >= g.top.Load() }
 
 // raiseTop raises top to an ordinal that was issued.
@@ -148,14 +146,14 @@ func (g *Generator) raiseTop(ordinal uint64) {
 	}
 }
 
-// shut makes all callers look again: nothing more is to be taken by adding.
+// shut makes all callers look again: adding takes no more words.
 func (g *Generator) shut() {
 	g.start.Store(noTick)
 	g.ends.Store(0)
 }
 
-// publish lets callers take words up to last by adding, while the clock is in the
-// tick that it is in now. It does nothing once closed.
+// publish lets callers take words up to last by adding, while the clock is in its present tick.
+// It does nothing once closed.
 func (g *Generator) publish(at instant, last uint64) {
 	for {
 		old := g.last.Load()
@@ -167,8 +165,8 @@ func (g *Generator) publish(at instant, last uint64) {
 		}
 	}
 	if g.clock == nil {
-		// The tick's end, but at most the end of this ms: then the wall clock is looked
-		// at again.
+		// The end of the tick, but at most the end of this ms: then the wall clock is read
+		// again.
 		g.ends.Store(at.nanos + at.left)
 		return
 	}

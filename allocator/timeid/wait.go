@@ -9,12 +9,11 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// claim takes up to n words, as take does, and waits for them where that is
-// allowed.
+// claim takes up to n words, as take does, and waits for them if the policies allow it.
 func (g *Generator) claim(ctx context.Context, n uint64) (first, count uint64, err error) {
 	var (
-		from   int64         // the clock at the first look, ms
-		slept  time.Duration // in all
+		from   int64         // the first reading of the clock, ms
+		slept  time.Duration // the total sleep
 		missed bool          // the tick was full
 	)
 	for look := 0; ; look++ {
@@ -53,13 +52,13 @@ func (g *Generator) claim(ctx context.Context, n uint64) (first, count uint64, e
 	}
 }
 
-// untilNext returns how long it is from ms to the next tick, at least 1 ms.
+// untilNext returns the time from ms to the next tick, at least 1 ms.
 func (g *Generator) untilNext(ms int64) time.Duration {
 	return time.Duration(g.unit-(ms-g.cfg.Layout.Epoch)%g.unit) * time.Millisecond
 }
 
-// lag returns by how much ms is behind the last ID, or the window, up to two
-// minutes: more than any wait.
+// lag returns how far ms is behind the last ID, or the window, up to two minutes: more than any
+// wait.
 func (g *Generator) lag(ms int64) time.Duration {
 	const most = 2 * LongestWait
 	last := g.startOf(g.top.Load())
@@ -69,7 +68,7 @@ func (g *Generator) lag(ms int64) time.Duration {
 	return time.Duration(last-ms) * time.Millisecond
 }
 
-// refusal is the error of a call that cannot go on.
+// refusal returns the error of a call that cannot go on.
 func (g *Generator) refusal(ms int64, s state, slept time.Duration) error {
 	window := g.Window()
 	switch s {
@@ -95,12 +94,12 @@ func (g *Generator) refusal(ms int64, s state, slept time.Duration) error {
 	return ErrClosed
 }
 
-// yields is how often a caller yields before it sleeps: for a few ms, so that a
-// clock that stands still does not keep a processor busy.
+// yields is how often a caller yields before it sleeps. That takes a few ms, so that a clock
+// that stands still does not keep a processor busy.
 const yields = 1 << 14
 
-// pause waits before the next look at the clock, for d at most, and returns for how
-// long it slept.
+// pause waits before the next reading of the clock, for at most d, and returns how long it
+// slept.
 func (g *Generator) pause(ctx context.Context, d time.Duration, look int) (slept time.Duration, err error) {
 	if g.cfg.Pause != nil {
 		return d, g.cfg.Pause(ctx, d, look)
@@ -108,7 +107,7 @@ func (g *Generator) pause(ctx context.Context, d time.Duration, look int) (slept
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	// A timer of less than a ms may take one: so the last ms is not slept through.
+	// A timer of less than a ms may take a whole ms, so the last ms is not slept through.
 	if d <= time.Millisecond && look < yields {
 		runtime.Gosched()
 		return 0, nil
@@ -134,10 +133,10 @@ func (g *Generator) random() uint64 {
 
 // Stats are counts of a generator since it was made.
 type Stats struct {
-	Overflows    int64         // calls that found a tick's sequence full, and waited for a later tick
-	OverflowWait time.Duration // how long they waited together, by the clock, in whole ms each
-	Rollbacks    int64         // how often the clock was found behind the last ID
-	Ahead        time.Duration // with Offset: how far ahead of the clock IDs may be now, as of the last look
+	Overflows    int64         // calls that found a tick's sequence full and waited for a later tick
+	OverflowWait time.Duration // their total wait, by the clock, in whole ms each
+	Rollbacks    int64         // how often the clock was behind the last ID
+	Ahead        time.Duration // with Offset: how far IDs may be ahead of the clock, at the last reading
 }
 
 // Stats returns the counts.

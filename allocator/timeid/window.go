@@ -2,10 +2,10 @@ package timeid
 
 import "github.com/march-id/march/allocator"
 
-// Extend gives the generator more time. Where w begins at the end of its window or
-// before, w.Until is the new end, which is not below the old one. Where w begins
-// later, the generator goes on at w.From, and issues nothing of the time between.
-// Its errors are Invalid, *EndError and ErrClosed; then nothing changes.
+// Extend gives the generator more time. If w begins at the end of its window or before, w.Until
+// is the new end, and must not be below the old one. If w begins later, the generator goes on
+// at w.From, and issues nothing of the time between. Its errors are Invalid, *EndError and
+// ErrClosed; then nothing changes.
 func (g *Generator) Extend(w Window) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -19,9 +19,9 @@ func (g *Generator) Extend(w Window) error {
 		if err := g.cfg.Layout.checkWindow(w); err != nil {
 			return err
 		}
-		// First no word before the new window can be taken any more, but for a call
-		// that is under way and takes one of the old window; then those of the new one
-		// can.
+		// First make sure that no word before the new window can be taken any more, except by a
+		// call that is under way and takes one of the old window. Then allow the words of the
+		// new window.
 		g.shut()
 		from, _ := g.cfg.Layout.ticks(w)
 		g.raiseTop(from)
@@ -37,25 +37,25 @@ func (g *Generator) Extend(w Window) error {
 	return nil
 }
 
-// Window returns the generator's window: From of the first one, or of the last that
-// began later than the one before had ended.
+// Window returns the generator's window. Its From is the start of the first window, or of the
+// last one that began after the end of its predecessor.
 func (g *Generator) Window() Window {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.mu.window
 }
 
-// Close ends the generator and returns the end of the last tick that it may have
-// issued an ID of, in Unix ms: at most Window.Until, and Window.From where it issued
-// none. A later owner of the worker may begin there. A call that is under way either
-// got an ID below that, or fails. A second Close returns the same.
+// Close ends the generator and returns the end of the last tick of which it may have issued an
+// ID, in Unix ms. That is at most Window.Until, and Window.From if it issued none. A later
+// owner of the worker may begin there. A call that is under way either got an ID below that, or
+// fails. A second Close returns the same.
 func (g *Generator) Close() (used int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.bound.Store(0)
 	g.last.Store(0)
-	// A caller took its word before it compared it with last or bound. If it did not
-	// see these zeros, its word was taken before them, and is in what is read here.
+	// A caller takes its word before it compares it with last or bound. If it did not see these
+	// zeros, it took its word before them, so that the word is included in the read below.
 	if word := g.word.Load(); !g.mu.closed {
 		g.mu.closed = true
 		used = g.mu.window.From

@@ -20,7 +20,7 @@ func TestWindow(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	clock.set(at + 5)
-	wantPairs(t, pairs(t, g, cfg.Layout, 1), [2]int64{1, 0}) // having waited
+	wantPairs(t, pairs(t, g, cfg.Layout, 1), [2]int64{1, 0}) // after a wait
 	clock.set(at + 29)
 	wantPairs(t, pairs(t, g, cfg.Layout, 1), [2]int64{2, 0})
 	clock.set(at + 30)
@@ -36,7 +36,7 @@ func TestWindow(t *testing.T) {
 	wantInvalid(t, g.Extend(timeid.Window{From: at, Until: at + 59}), "window", "until 2027-01-15T08:00:00.059Z")
 	wantInvalid(t, g.Extend(timeid.Window{From: at + 60, Until: at + 60}), "window")
 	wantInvalid(t, g.Extend(timeid.Window{From: at + 61, Until: at + 79}), "window", "no whole tick of 10ms")
-	// A window after a gap, of which nothing is issued.
+	// After a gap comes another window; nothing of the gap is issued.
 	if err := g.Extend(timeid.Window{From: at + 100, Until: at + 200}); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestEnd: the time bits end, in a generator and at its start.
+// TestEnd checks a layout whose time bits end while the generator runs, and before its start.
 func TestEnd(t *testing.T) {
 	p := preset(t, "uid-generator")
 	end := p.Layout.End()
@@ -75,7 +75,7 @@ func TestEnd(t *testing.T) {
 	if _, err = timeid.New(cfg); !errors.As(err, &ended) {
 		t.Errorf("%v", err)
 	}
-	// The layout's last ID of all, of 63 bits.
+	// The very last ID of the layout, of 63 bits.
 	last := timeid.Layout{TimeBits: 62, SequenceBits: 1, Unit: time.Millisecond}
 	clock.set(last.End() - 1)
 	g = newGenerator(t, timeid.Config{Layout: last, Window: timeid.Window{From: last.End() - 2, Until: last.End()}, Clock: clock.now, Pause: clock.pause})

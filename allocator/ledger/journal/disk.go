@@ -12,12 +12,12 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// disk is what a journal does with the file system, a method for each
-// operation. Any of them may fail, may have been done although it failed, and
-// may take for ever. Tests put a disk with faults in its place.
+// disk is the journal's view of the file system, with one method for each operation. An
+// operation may fail, may take effect although it reports an error, and may never return. Tests
+// put a disk with faults in its place.
 type disk interface {
-	// Lock makes a file and the folders above it, and locks the file until it is
-	// closed. Its error is fileutil.ErrLocked where another process has the lock.
+	// Lock makes a file and the folders above it, and locks the file until it is closed. Its
+	// error is fileutil.ErrLocked if another process has the lock.
 	Lock(path string) (file, error)
 	Read(path string) ([]byte, error)
 	Create(path string) (file, error)
@@ -68,7 +68,7 @@ func makeDir(path string) error {
 	}
 }
 
-// maxFile bounds what is read of a file: some millions of tags.
+// maxFile bounds how much of a file is read: enough for some millions of tags.
 const maxFile = 1 << 30
 
 func (osDisk) Read(path string) ([]byte, error) {

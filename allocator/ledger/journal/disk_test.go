@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// fate is what becomes of an operation of the disk.
+// fate is the outcome of an operation of the disk.
 type fate int
 
 const (
 	well    fate = iota
 	notDone      // an error; nothing happened
 	lost         // it happened; the answer is an error
-	hangs        // it happens once the disk is well again; until then there is no answer
+	hangs        // it happens once the disk works again; until then there is no answer
 	slow         // it takes 200 ms to just under patience
 )
 
@@ -27,7 +27,7 @@ type faulty struct {
 		op    string
 		fate  fate
 		err   error
-		again chan struct{} // closed when the disk is well again
+		again chan struct{} // closed when the disk works again
 	}
 }
 
@@ -118,7 +118,7 @@ type faultyFile struct {
 	disk *faulty
 }
 
-// Write fails half way where it is not done.
+// Write fails half way if its fate is notDone.
 func (f faultyFile) Write(b []byte) (n int, err error) {
 	err = f.disk.do("write", func() (err error) { n, err = f.file.Write(b); return err })
 	if err != nil && n == 0 {

@@ -49,8 +49,8 @@ import (
 const (
 	// patience is how long one operation of the disk may take.
 	patience = 2 * time.Second
-	// lookEvery is how often the writer looks whether its file is still there, and
-	// how often it tries again what failed.
+	// lookEvery is how often the writer checks that its file still exists, and how often it
+	// retries a failed operation.
 	lookEvery = time.Second
 	// openWithin bounds Open: it reads the whole file.
 	openWithin = time.Minute
@@ -58,7 +58,7 @@ const (
 	maxWaiting = 10_000
 )
 
-// Journal is an open journal. Its methods may be called by many at once.
+// Journal is an open journal. Its methods are safe for concurrent use.
 type Journal struct {
 	path string
 	log  hclog.Logger
@@ -68,31 +68,30 @@ type Journal struct {
 
 	mu struct {
 		sync.Mutex
-		batch   *batch // that the next write takes, nil for none
+		batch   *batch // taken by the next write; nil for none
 		closing bool
-		number  int       // of the operation that the disk was last asked for
+		number  int       // of the last operation that the disk was given
 		since   time.Time // when the trouble began, zero for none
 		trouble *trouble  // never nil
 	}
 }
 
-// batch is records that share a line.
+// batch is the records that share a line.
 type batch struct {
 	records []Record
-	done    chan struct{} // closed when they are written, or could not be
-	err     error         // then
+	done    chan struct{} // closed when the records are written or have failed
+	err     error         // valid after done is closed
 }
 
-// trouble is why nothing can be written. It is replaced when it is over.
+// trouble says why nothing can be written. The journal replaces it when the trouble is over.
 type trouble struct {
 	begun chan struct{} // closed when err is set
 	err   error
 }
 
-// Open opens the journal of an instance, or makes it. The state is for the
-// caller to read until the first Append. Its errors are Refused (another process
-// has it, it cannot be read, or it is another instance's) and Unavailable (the
-// disk does not answer, or ctx ended).
+// Open opens the journal of an instance, or makes it. The caller may read the state until the
+// first Append. The errors of Open are Refused (another process has the journal, it cannot be
+// read, or it is another instance's) and Unavailable (the disk does not answer, or ctx ended).
 func Open(ctx context.Context, path string, head Record, log hclog.Logger) (*Journal, State, error) {
 	return open(ctx, osDisk{}, path, head, log)
 }
@@ -141,9 +140,9 @@ func Read(path string) (State, error) {
 	return State{}, allocator.Errorf(allocator.Refused, "journal %s: %w", path, err)
 }
 
-// Append adds a record and returns when it is on the disk. Its error is
-// Unavailable: the record may be there or not, and is written when the disk is
-// well again. While the disk is in trouble it fails at once.
+// Append adds a record and returns when the record is on the disk. Its error is Unavailable:
+// the record may be on the disk or not, and the journal writes it when the disk works again.
+// While the disk is in trouble, Append fails at once.
 func (j *Journal) Append(ctx context.Context, r Record) error {
 	b, t, err := j.add(r)
 	if err != nil {
@@ -159,14 +158,13 @@ func (j *Journal) Append(ctx context.Context, r Record) error {
 	}
 }
 
-// Note adds a record without waiting for the disk: nothing is served that
-// stands on it.
+// Note adds a record without waiting for the disk. It is for records that no answer depends on.
 func (j *Journal) Note(r Record) error {
 	_, _, err := j.add(r)
 	return err
 }
 
-// add has the next write take a record.
+// add puts a record into the next batch.
 func (j *Journal) add(r Record) (*batch, *trouble, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -190,12 +188,12 @@ func (j *Journal) add(r Record) (*batch, *trouble, error) {
 func (j *Journal) rouse() {
 	select {
 	case j.wake <- struct{}{}:
-	default: // it is about to look
+	default: // the writer is about to look
 	}
 }
 
-// take returns what is to be written, unless that must wait, and whether the
-// journal is to be closed.
+// take returns the batch to write, unless the batch must wait, and reports whether the journal
+// is to be closed.
 func (j *Journal) take(wait bool) (b *batch, closing bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -206,7 +204,7 @@ func (j *Journal) take(wait bool) (b *batch, closing bool) {
 	return b, j.mu.closing
 }
 
-// do has the disk do one operation, and notices where that takes long.
+// do performs one operation of the disk, and notes if it takes longer than patience.
 func (j *Journal) do(what string, op func() error) error {
 	began := time.Now()
 	j.mu.Lock()
@@ -238,7 +236,7 @@ func (e *hangError) Error() string {
 	return fmt.Sprintf("the disk hangs: it was asked to %s at %s, and has not answered", e.what, e.since.Format(time.RFC3339))
 }
 
-// finish notes what became of a write, of a batch or of none.
+// finish notes the outcome of a write. The batch is nil if the write had none.
 func (j *Journal) finish(b *batch, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -255,7 +253,7 @@ func (j *Journal) finish(b *batch, err error) {
 	}
 }
 
-// fails notes why nothing can be written, since a time unless it was so before.
+// fails notes why nothing can be written, and since when unless the disk was in trouble before.
 // The caller holds the lock.
 func (j *Journal) fails(err error, since time.Time) error {
 	t := j.mu.trouble
@@ -293,10 +291,10 @@ func (e *UnwritableError) Error() string {
 // Unwrap returns what the disk said.
 func (e *UnwritableError) Unwrap() error { return e.Err }
 
-// Remedy says what an operator does: it begins with a small letter.
+// Remedy returns what the operator should do, beginning with a small letter.
 func (e *UnwritableError) Remedy() string { return remedy(e.Err) }
 
-// remedy says what an operator does.
+// remedy returns what the operator should do.
 func remedy(err error) string {
 	var hangs *hangError
 	switch {
@@ -315,8 +313,8 @@ func remedy(err error) string {
 	}
 }
 
-// Ready returns why nothing can be written: known before a lease, so that none
-// is wasted. It does not wait for the disk.
+// Ready returns why nothing can be written, or nil. An instance calls it before a lease, so
+// that no lease is wasted. It does not wait for the disk.
 func (j *Journal) Ready() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -329,7 +327,7 @@ func (j *Journal) Ready() error {
 	return nil
 }
 
-// end has the writer end once it has written what waits.
+// end makes the writer end after it has written what waits.
 func (j *Journal) end() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -337,9 +335,8 @@ func (j *Journal) end() {
 	j.rouse()
 }
 
-// Close writes what waits, and closes the journal. Where the disk hangs it
-// returns an error, and the writer ends when the disk answers. It may be called
-// more than once.
+// Close writes what waits, and closes the journal. If the disk hangs, Close returns an error,
+// and the writer ends when the disk answers. It may be called more than once.
 func (j *Journal) Close() error {
 	j.end()
 	late := time.NewTimer(2 * patience)

@@ -33,7 +33,7 @@ func mustOpen(t *testing.T, path string) (*Journal, State) {
 	return j, s
 }
 
-// quick is a disk that counts syncs, and does none: for tests with many.
+// quick is a disk that counts syncs and performs none: for tests with many.
 type quick struct {
 	osDisk
 	syncs atomic.Int64
@@ -54,7 +54,7 @@ func (f quickFile) Sync() error {
 	return nil
 }
 
-// What was appended is there when the journal is opened again, whether it was
+// A record that was appended is there when the journal is opened again, whether the file was
 // written anew in between or not.
 func TestAppendAndOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x", "j")
@@ -100,8 +100,7 @@ func TestAppendAndOpen(t *testing.T) {
 	}
 }
 
-// A file that is not this instance's journal is refused, in words, and stays as
-// it is.
+// A file that is not this instance's journal is refused with a reason, and is not changed.
 func TestRefused(t *testing.T) {
 	sealed := func(text string) string {
 		return fmt.Sprintf("%08x %s\n", crc32.Checksum([]byte(text), castagnoli), text)
@@ -127,7 +126,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Many at once share syncs, and each is there when it was told so.
+// Concurrent appends share syncs, and each record is on the disk when its Append returns.
 func TestConcurrent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j")
 	d := &quick{}
@@ -190,7 +189,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// Revisions belong to an epoch: one of an epoch that is over is not taken.
+// Revisions belong to an epoch. A revision of an epoch that is over is ignored.
 func TestRevisionsBelongToAnEpoch(t *testing.T) {
 	var s State
 	s.add(Record{Epochs: []string{"e1"}, Epoch: "e1", Revision: 900})
@@ -206,8 +205,8 @@ func TestRevisionsBelongToAnEpoch(t *testing.T) {
 	}
 }
 
-// Every way to cut a journal off leaves what was there before; every flipped bit
-// but those of the last line is refused.
+// A journal that is cut off anywhere still has all lines before the cut. Every flipped bit
+// outside the last line is refused.
 func TestTornAndCorrupt(t *testing.T) {
 	lines := [][]byte{}
 	h := head
@@ -243,8 +242,8 @@ func TestTornAndCorrupt(t *testing.T) {
 	}
 }
 
-// A record that has its checksum was written so: where it is not known, nothing
-// of it is left out in silence.
+// A record with a correct checksum was written on purpose. If this program does not know it,
+// Parse refuses it rather than leave it out in silence.
 func TestUnknownRecord(t *testing.T) {
 	h := head
 	h.Format = Format
@@ -257,9 +256,9 @@ func TestUnknownRecord(t *testing.T) {
 	}
 }
 
-// FuzzParse: any bytes: no panic, and no record with a bad checksum: what is
-// read can be written and read again. Where sealed is set, each line is given its
-// checksum first: bytes that come to have one by chance are rare.
+// FuzzParse feeds any bytes to Parse. It must not panic or accept a record with a bad checksum,
+// and what it reads can be written and read again. If sealed is set, each line first gets its
+// checksum: bytes that have one by chance are rare.
 func FuzzParse(f *testing.F) {
 	h := head
 	h.Format = Format
@@ -295,7 +294,7 @@ func FuzzParse(f *testing.F) {
 		if diff := cmp.Diff(s, back); err != nil || diff != "" {
 			t.Errorf("%v %s", err, diff)
 		}
-		var want map[allocator.Tag]Mark // by lines that are whole and have their checksum
+		var want map[allocator.Tag]Mark // from the lines that are whole and have their checksum
 		for line := range bytes.Lines(content) {
 			sum, text, _ := bytes.Cut(line, []byte(" "))
 			text, whole := bytes.CutSuffix(text, []byte("\n"))

@@ -17,8 +17,7 @@ import (
 // release's.
 const Format = 2
 
-// Record is some of what an instance remembers. A field that is empty says
-// nothing.
+// Record is a part of an instance's memory. An empty field says nothing.
 type Record struct {
 	// In the first record, and in no other.
 	Format int                `json:"format,omitempty"`
@@ -26,37 +25,37 @@ type Record struct {
 	Room   allocator.Room     `json:"room,omitempty"`
 	Name   allocator.Instance `json:"name,omitempty"`
 
-	Incarnations []string              `json:"incarnations,omitempty"` // processes that wrote it
+	Incarnations []string              `json:"incarnations,omitempty"` // processes that wrote the journal
 	Epochs       []string              `json:"epochs,omitempty"`       // that came into force
-	Epoch        string                `json:"epoch,omitempty"`        // that Revision is of
+	Epoch        string                `json:"epoch,omitempty"`        // the epoch of Revision
 	Revision     int64                 `json:"revision,string,omitempty"`
 	Version      int64                 `json:"version,string,omitempty"` // of the layout
-	Rooms        []allocator.Room      `json:"rooms,omitempty"`          // that ever had a range
+	Rooms        []allocator.Room      `json:"rooms,omitempty"`          // all rooms that ever had a range
 	Seen         []record.SeenInstance `json:"seen,omitempty"`
-	SeenUnder    string                `json:"seen_under,omitempty"` // the epoch that Seen is of; with another one, what was seen before goes
+	SeenUnder    string                `json:"seen_under,omitempty"` // the epoch of Seen; under another epoch the list is dropped
 	MarginTotal  int64                 `json:"margin_total,string,omitempty"`
-	Unconfirmed  bool                  `json:"unconfirmed,omitempty"` // a process began without what those before it remembered
-	Confirmed    bool                  `json:"confirmed,omitempty"`   // it is no matter any longer; not in a state
+	Unconfirmed  bool                  `json:"unconfirmed,omitempty"` // a process began without the memory of its predecessors
+	Confirmed    bool                  `json:"confirmed,omitempty"`   // ends Unconfirmed; not in a state
 	Marks        []Mark                `json:"marks,omitempty"`
 	Windows      []Window              `json:"windows,omitempty"`
 	NotBefore    int64                 `json:"not_before,string,omitempty"` // the latest of any epoch
 }
 
-// Mark is the next ID of a tag that is not yet leased, at least.
+// Mark is the least ID of a tag that may not be leased yet.
 type Mark struct {
 	Tag     allocator.Tag `json:"tag"`
 	Next    int64         `json:"next,string"`
 	Version int64         `json:"version,string"` // of the layout of the last lease
 }
 
-// Window is the time for which a worker is leased, as it was written last. A journal
-// without time-ordered IDs has none, and programs that know none can read it.
+// Window is the time for which a worker is leased, as last written. A journal without
+// time-ordered IDs has none, so that older programs can read it.
 type Window struct {
 	record.WorkerID
 	Incarnation string `json:"incarnation"`
 	From        int64  `json:"from,string"` // Unix ms
 	Until       int64  `json:"until,string"`
-	Epoch       string `json:"epoch"` // and the revision of the layout, of the lease
+	Epoch       string `json:"epoch"` // of the lease, as are the layout's revision
 	Revision    int64  `json:"layout_revision,string"`
 	Clock       int64  `json:"clock,string"`
 }
@@ -68,10 +67,10 @@ type State struct {
 	Windows map[record.WorkerID]Window
 }
 
-// MaxWindows is how many windows a state has at most: those that end last.
+// MaxWindows bounds the windows of a state. Those that end last are kept.
 const MaxWindows = 10_000
 
-// most bounds each list of a state; the oldest go.
+// most bounds each list of a state; the oldest entries go.
 const most = 1000
 
 // add adds a record.
@@ -116,7 +115,7 @@ func (s *State) add(r Record) {
 	}
 }
 
-// window adds a window, over that which the worker had before: a clean stop ends it
+// window adds a window, and replaces the worker's previous one: a clean stop ends a window
 // earlier.
 func (s *State) window(w Window) {
 	if s.Windows == nil {
@@ -135,8 +134,7 @@ func (s *State) window(w Window) {
 	delete(s.Windows, first)
 }
 
-// union returns a with those of b that it does not have; at most the last most
-// of them.
+// union returns a with the values of b that it does not have, at most the last most of them.
 func union[T comparable](a, b []T) []T {
 	for _, x := range b {
 		if !slices.Contains(a, x) {
@@ -148,7 +146,7 @@ func union[T comparable](a, b []T) []T {
 
 // records yields the state as records, the first one with the format.
 func (s *State) records(yield func(Record) bool) {
-	const marks = 1000 // in one
+	const marks = 1000 // in one record
 	if !yield(s.Record) {
 		return
 	}
@@ -192,8 +190,8 @@ var (
 		"and begin with a new cluster where it was the first release's", Format)
 )
 
-// decode reads a line without its end. Its error is errChecksum, or that of
-// records that another program wrote, or another version of this one.
+// decode reads a line without its end. Its error is errChecksum, or says that another program
+// or another version of this one wrote the records.
 func decode(line []byte) ([]Record, error) {
 	sum, text, ok := bytes.Cut(line, []byte(" "))
 	if !ok || string(sum) != fmt.Sprintf("%08x", crc32.Checksum(text, castagnoli)) {
@@ -211,8 +209,8 @@ func decode(line []byte) ([]Record, error) {
 	return records, nil
 }
 
-// foreign reports whether a first line that has its checksum says another
-// format: the first release wrote an object, later ones write an array.
+// foreign reports whether a first line with a correct checksum has another format: the first
+// release wrote an object, later releases write an array.
 func foreign(line []byte) bool {
 	_, text, _ := bytes.Cut(line, []byte(" "))
 	var head struct {
@@ -227,8 +225,8 @@ func foreign(line []byte) bool {
 	return head.Format != 0 && head.Format != Format
 }
 
-// endsWell reports whether a line that cannot be read ends in one that can: the
-// end of the one before was damaged, which no crash does.
+// endsWell reports whether a line that cannot be read ends in one that can. Then the end of the
+// previous line was damaged, which no crash does.
 func endsWell(line []byte) bool {
 	for from := 1; from < len(line); from++ {
 		at := bytes.Index(line[from:], []byte(" ["))
@@ -244,10 +242,10 @@ func endsWell(line []byte) bool {
 	return false
 }
 
-// Parse reads a journal. It leaves out a last line that is cut off, or whose checksum is
-// wrong: a crash broke a write that no caller was told of. Any other line that cannot be
-// read is an error, as the leases that it recorded are lost. The error is Refused and
-// names the line.
+// Parse reads a journal. It leaves out a last line that is cut off or has a wrong checksum: a
+// crash interrupted a write, and no caller was told that it succeeded. Any other line that
+// cannot be read is an error, as the leases in it are lost. The error is Refused and names the
+// line.
 func Parse(content []byte) (State, error) {
 	var s State
 	for number := 1; len(content) > 0; number++ {

@@ -13,7 +13,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// journaled is a source that has each lease written into a journal, as an instance does.
+// journaled is a source that writes each lease into a journal, as an instance does.
 type journaled struct {
 	j              *Journal
 	tag            allocator.Tag
@@ -36,9 +36,8 @@ func (s *journaled) Lease(ctx context.Context, n int64) (allocator.Segment, erro
 	return seg, nil
 }
 
-// TestSlowDisk has each sync take 200 ms to 2 s, which is no hanging disk. Leases go on
-// at the disk's pace and none is lost, calls from memory do not wait, and the journal is
-// ready all the while.
+// TestSlowDisk makes each sync take 200 ms to 2 s, which is slow but no hang. Leases go on at
+// the disk's pace and none is lost. Calls from memory do not wait, and the journal stays ready.
 func TestSlowDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &faulty{}

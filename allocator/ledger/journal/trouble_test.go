@@ -21,7 +21,7 @@ import (
 
 func mark(next int64) Record { return Record{Marks: []Mark{{"t", next, 1}}} }
 
-// soon is when the writer has tried again, at the latest.
+// soon is the time by which the writer has tried again.
 const soon = 3 * lookEvery
 
 // openOn opens a journal on a disk with faults, and appends a first mark.
@@ -59,11 +59,10 @@ func unwritable(t *testing.T, err error, path string, says ...string) {
 	}
 }
 
-// TestFaults has each operation of the disk fail, both where it did not happen
-// and where it happened and the answer was lost. Where Append returns nil the
-// record is in the file. Otherwise the error says what failed, the next Append
-// fails at once, and once the disk is well all that was said is written, without
-// a further call.
+// TestFaults makes each operation of the disk fail: once without effect, and once with its
+// effect and a lost answer. If Append returns nil, the record is in the file. Otherwise the
+// error says what failed, and the next Append fails at once. Once the disk works again, the
+// writer writes all records without a further call.
 func TestFaults(t *testing.T) {
 	for _, op := range []string{"lock", "create", "write", "sync", "rename", "sync folder", "stat", "remove", "close"} {
 		for _, f := range []fate{notDone, lost} {
@@ -118,10 +117,9 @@ func testFault(t *testing.T, op string, f fate, hurt func(path string) error) {
 	holds(t, path, 4)
 }
 
-// TestHangs has each operation of the disk hang. Append did not look at its
-// context before, and held every other caller. Now it returns when its context
-// ends, and within patience without one; later ones fail at once; and all that
-// was said is written when the disk answers.
+// TestHangs makes each operation of the disk hang. Append returns when its context ends, and
+// within patience without one. Later calls fail at once. All records are written when the disk
+// answers.
 func TestHangs(t *testing.T) {
 	for _, op := range []string{"write", "sync", "stat", "lock", "create", "rename", "sync folder", "close"} {
 		t.Run(op, func(t *testing.T) {
@@ -171,9 +169,8 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestClosesWhileItHangs closes a journal whose disk hangs: that takes seconds,
-// and the goroutine that waits for the disk ends with it. (synctest fails where
-// one is left.)
+// TestClosesWhileItHangs closes a journal while its disk hangs. That takes seconds, and the
+// goroutine that waits for the disk ends with it. (synctest fails if a goroutine is left.)
 func TestClosesWhileItHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &faulty{}
@@ -211,14 +208,13 @@ func TestOpenHangs(t *testing.T) {
 				t.Errorf("%s: %v", op, err)
 			}
 			d.isWell()
-			synctest.Wait() // until the goroutine is through with it
+			synctest.Wait() // until the goroutine has ended
 		})
 	}
 }
 
-// TestGone takes the file of a running journal away in every way. Nothing
-// noticed that before: records went to a file without a name. Now the journal is
-// there again soon, whole, without any call.
+// TestGone takes the file of a running journal away in every way. The journal is soon there
+// again, whole, without any call.
 func TestGone(t *testing.T) {
 	for what, hurt := range map[string]func(path string) error{
 		"file removed":   os.Remove,
@@ -243,7 +239,7 @@ func TestGone(t *testing.T) {
 				if err := os.Remove(path); err != nil {
 					t.Fatal(err)
 				}
-				if err := j.Append(t.Context(), mark(2)); err != nil { // that notices by itself
+				if err := j.Append(t.Context(), mark(2)); err != nil { // which notices by itself
 					t.Error(err)
 				}
 				holds(t, path, 2)
@@ -258,13 +254,13 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestTakenOver removes the folder of a running journal, and another process
-// opens one there: the first leaves it alone, and says so.
+// TestTakenOver removes the folder of a running journal, and another process opens one there.
+// The first process does not touch that journal, and returns an error.
 func TestTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &faulty{}
 		j, path, _ := openOn(t, d)
-		d.is("stat", hangs, nil) // so that the first does not look meanwhile
+		d.is("stat", hangs, nil) // so that the first process does not look meanwhile
 		if err := os.RemoveAll(filepath.Dir(path)); err != nil {
 			t.Fatal(err)
 		}

@@ -14,11 +14,11 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// slack is by how much a file may exceed twice what it holds.
+// slack is by how much a file may exceed twice the size of its contents.
 const slack = 1 << 20
 
-// writer is the only goroutine that touches the disk, and owns all that is in
-// this struct. So an operation that hangs holds no lock and no caller.
+// writer is the only goroutine that touches the disk, and owns this struct. So an operation
+// that hangs holds no lock and delays no caller.
 type writer struct {
 	*Journal
 	disk  disk
@@ -26,9 +26,9 @@ type writer struct {
 	lock  file
 	file  file
 	size  int64     // of the file
-	held  int64     // its size when it was written anew
+	held  int64     // its size when it was last written anew
 	torn  bool      // the file may end in half a line, or is not the one at path: it must be written anew
-	retry time.Time // when to write anew, after that failed
+	retry time.Time // when to write anew after a failure
 }
 
 // open reads the journal, and writes it anew.
@@ -63,7 +63,7 @@ func (w *writer) open(head Record) error {
 	return w.rewrite()
 }
 
-// run writes what is appended, until the journal is closed.
+// run writes the appended records until the journal is closed.
 func (w *writer) run() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -77,7 +77,8 @@ func (w *writer) run() {
 		if b != nil || closing || !began.Before(w.retry) {
 			err := w.write(b)
 			if err != nil {
-				// At most a tenth of the time: a full disk is not kept full by the tries.
+				// Retries take at most a tenth of the time, so that they do not keep a full
+				// disk full.
 				ended := time.Now()
 				w.retry = ended.Add(max(lookEvery, 9*ended.Sub(began)))
 			}
@@ -89,8 +90,7 @@ func (w *writer) run() {
 	}
 }
 
-// write writes a batch, nil for none, and looks whether the file is still the
-// one at path.
+// write writes a batch, nil for none, and checks that its file is still the one at path.
 func (w *writer) write(b *batch) error {
 	if b != nil {
 		for _, r := range b.records {
@@ -112,8 +112,8 @@ func (w *writer) write(b *batch) error {
 		}
 		w.torn = false
 	}
-	// After the sync: records in a file that is gone are written again before any
-	// caller is told.
+	// The check comes after the sync: records in a file that is gone are written again before
+	// any caller is told.
 	var there bool
 	err := w.do("stat", func() (err error) {
 		there, err = w.there(w.file, w.path)
@@ -175,8 +175,7 @@ func (w *writer) relock() error {
 
 var errLocked = errors.New("another process has it: give every instance a name of its own (--name)")
 
-// rewrite writes all that is held into a new file, which takes the place of
-// the old one.
+// rewrite writes the whole memory into a new file, which takes the old one's place.
 func (w *writer) rewrite() error {
 	w.torn = true
 	if err := w.relock(); err != nil { // the folder may be gone
@@ -209,14 +208,14 @@ func (w *writer) rewrite() error {
 	if w.file != nil {
 		_ = w.do("close", w.file.Close)
 	}
-	// Appended to from here on: the writer stands at its end.
+	// From here on lines are appended: the writer stands at the file's end.
 	w.file, w.size, w.held, w.torn = f, size, size, false
 	return nil
 }
 
 const newSuffix = ".new"
 
-// fill writes all that is held, in pieces, and returns how much that is.
+// fill writes the whole memory in pieces, and returns how many bytes that is.
 func (w *writer) fill(f file) (size int64, err error) {
 	buffered := bufio.NewWriterSize(putter{w, f}, 1<<16)
 	for r := range w.state.records {

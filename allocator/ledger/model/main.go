@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// exitCode does what the command line asks, and returns the exit code.
+// exitCode runs what the command line asks for, and returns the exit code.
 func exitCode() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -61,7 +61,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		if errors.Is(err, flag.ErrHelp) {
 			return err
 		}
-		return errUsage // and the flags have said which
+		return errUsage // the flag package has printed the reason
 	}
 	if flags.NArg() > 0 || *memory < 1 || *atOnce < 1 || *timeout <= 0 {
 		_, _ = fmt.Fprintln(stderr, "model: no arguments but flags; -memory, -at-once and -timeout above 0")
@@ -88,7 +88,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return c.all(ctx, todo, *atOnce, stdout, stderr)
 }
 
-// selected returns the runs that are asked for.
+// selected returns the runs that the flags choose.
 func selected(only string, quick bool) ([]run, error) {
 	if only != "" {
 		r, err := find(only)
@@ -103,13 +103,13 @@ func selected(only string, quick bool) ([]run, error) {
 	return todo, nil
 }
 
-// all does some runs at once and prints the table, in the order of the runs. Its error
-// says how many did not end as they must.
+// all performs some runs at once and prints the table, in the order of the runs. Its error says
+// how many did not end as they must.
 func (c *checker) all(ctx context.Context, todo []run, atOnce int, stdout, stderr io.Writer) error {
 	said := make([]ended, len(todo))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
-	var progress sync.Mutex // of the lines on stderr
+	var progress sync.Mutex // guards the lines on stderr
 	done := 0
 	for i, r := range todo {
 		group.Go(func() error {
@@ -136,7 +136,7 @@ func (c *checker) all(ctx context.Context, todo []run, atOnce int, stdout, stder
 	return show(todo, said, stdout)
 }
 
-// ended is how a run ended: verdict says what is wrong with that, if anything.
+// ended is a run with its outcome. verdict says what is wrong with that; empty if nothing is.
 type ended struct {
 	outcome
 	verdict string

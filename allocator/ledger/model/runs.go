@@ -10,7 +10,7 @@ import (
 type run struct {
 	kind    string // holds, mutant or limit
 	name    string
-	what    string // what is asked, or what is broken
+	what    string // the question, or the broken part
 	options string // of the model, without the mutant's own
 	states  int64  // the fewest that must be met: as many as spin 6.5.2 met when they were recorded, less 1%
 	large   bool   // left out by -quick
@@ -19,14 +19,14 @@ type run struct {
 
 const (
 	holds  = "holds"  // no ID is issued twice, and all states were met
-	mutant = "mutant" // the protocol broken in one place: an ID is issued twice
-	limit  = "limit"  // an assumption taken away: an ID is issued twice, as README says
+	mutant = "mutant" // the protocol is broken in one place: an ID is issued twice
+	limit  = "limit"  // an assumption is taken away: an ID is issued twice, as README says
 )
 
-// runs is everything that is asked of the two models.
+// runs has every run of the two models.
 var runs = slices.Concat(segmentRuns, windowRuns)
 
-// segmentRuns are those of march.pml.
+// segmentRuns are the runs of march.pml.
 var segmentRuns = []run{
 	{holds, "any-layout", "two rooms under any layout after any other",
 		"", 485111, false, false},
@@ -188,7 +188,7 @@ func (r run) defines() []string {
 	return args
 }
 
-// verdict returns what is wrong with the outcome of r; nothing where it is empty.
+// verdict returns what is wrong with the outcome of r, or an empty text.
 func (r run) verdict(o outcome, err error) string {
 	switch {
 	case err != nil:
@@ -216,7 +216,7 @@ func (r run) result(verdict string) string {
 	return "caught"
 }
 
-// find returns the run with a name.
+// find returns the run of a name.
 func find(name string) (run, error) {
 	names := make([]string, 0, len(runs))
 	for _, r := range runs {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Every mutant and limit of the model is run, and none that is not in it.
+// Every mutant and limit in a model's source has a run, and every run names one.
 func TestRunsCoverTheModel(t *testing.T) {
 	inModel := map[string]bool{} // by file, kind and name
 	for _, file := range []string{"march.pml", "workers.pml"} {
@@ -45,7 +45,7 @@ func TestRunsCoverTheModel(t *testing.T) {
 	}
 }
 
-// What spin 6.5.2 prints.
+// Outputs of spin 6.5.2.
 const (
 	unique = `
 Full statespace search for:
@@ -100,7 +100,7 @@ func TestVerdict(t *testing.T) {
 		name  string
 		run   run
 		o     outcome
-		wrong string // part of the verdict; none where it is empty
+		wrong string // part of the verdict; empty if nothing is wrong
 	}{
 		{"unique", config, outcome{complete: true, states: 100}, ""},
 		{"twice", config, outcome{violated: true, states: 100}, "issued twice"},

@@ -21,11 +21,11 @@ var models embed.FS
 // checker runs spin in folders of its own below dir.
 type checker struct {
 	dir     string
-	memory  int // megabytes a run
+	memory  int // megabytes for each run
 	timeout time.Duration
 }
 
-// outcome is what spin said of one run.
+// outcome is the result of one run, as spin prints it.
 type outcome struct {
 	violated bool // an assertion, the model's only kind of error
 	complete bool // every reachable state was met
@@ -34,7 +34,7 @@ type outcome struct {
 	took     time.Duration
 }
 
-// check has spin make a checker of the model with r's options and runs it.
+// check makes spin write a checker of the model with r's options, and runs it.
 func (c *checker) check(ctx context.Context, r run) (outcome, error) {
 	dir := c.folder(r)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -104,7 +104,7 @@ var (
 	errorsLine = regexp.MustCompile(`errors: ([0-9]+)`)
 )
 
-// parse reads what a checker printed. Its error says why that is no result.
+// parse reads a checker's output. Its error says why the output is no result.
 func parse(said []byte) (outcome, error) {
 	var o outcome
 	found := errorsLine.FindSubmatch(said)

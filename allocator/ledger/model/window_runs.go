@@ -1,6 +1,6 @@
 package main
 
-// windowRuns are those of workers.pml.
+// windowRuns are the runs of workers.pml.
 var windowRuns = []run{
 	{holds, "windows", "two instances of one room take and renew windows of one number, with late requests and kills",
 		"ROOM_MATES LATE=1 TICKS=3", 88762, false, false},

@@ -17,8 +17,8 @@ type AuditEntry struct {
 	Actor  string          `json:"actor"`
 	Action string          `json:"action"`         // "create tag", say
 	Object string          `json:"object"`         // the key without the cluster's prefix: "tags/order", say
-	From   json.RawMessage `json:"from,omitempty"` // what was stored before; empty for nothing
-	To     json.RawMessage `json:"to,omitempty"`   // what was stored after
+	From   json.RawMessage `json:"from,omitempty"` // the stored value before; empty for none
+	To     json.RawMessage `json:"to,omitempty"`   // the stored value after
 }
 
 // Audited returns the operation that records a change, to be part of the change's own
@@ -30,8 +30,8 @@ func (k Keys) Audited(at time.Time, actor, action, object string, from, to []byt
 	}))
 }
 
-// asJSON returns a value as it is, and one that is no JSON, a slip by hand perhaps,
-// as a text.
+// asJSON returns a value unchanged, or as a JSON text if it is no JSON, perhaps after a slip by
+// hand.
 func asJSON(value []byte) json.RawMessage {
 	if len(value) == 0 || json.Valid(value) {
 		return value

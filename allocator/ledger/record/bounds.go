@@ -5,8 +5,8 @@ package record
 const (
 	// MaxEras is how many eras a mark keeps.
 	MaxEras = 8
-	// MaxLayouts, MaxMigrations and MaxAudits are how many keys of the kind are
-	// kept at most, the latest.
+	// MaxLayouts, MaxMigrations and MaxAudits bound how many keys of the kind are kept, the
+	// latest ones.
 	MaxLayouts    = 1_000
 	MaxMigrations = 1_000
 	MaxAudits     = 100_000
@@ -15,11 +15,11 @@ const (
 	// bound a process keeps them, so that the bound holds while 60 processes write.
 	AuditSlack   = 16
 	AuditReserve = 1_000
-	// overflowMost is how many more keys than that one write removes, where races
-	// or a lower bound left them.
+	// overflowMost bounds how many further old keys one write removes, if races or a lower
+	// bound left some.
 	OverflowMost = 4
 )
 
-// RecoverVersions is how far above all that are known the layout version of a
-// recover lies at least.
+// RecoverVersions is the least distance between the layout version of a recover and all known
+// versions.
 const RecoverVersions = 1000

@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/allocator/plan"
 )
 
-// TestBytes: each kind of value is stored as these bytes, which other versions of the
-// program read and compare. A change of one of them is a change of a format.
+// TestBytes holds the bytes of each kind of value. Other versions of the program read and
+// compare them, so a change of these bytes is a change of a format.
 func TestBytes(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
 	const big = 9007199254740993 // not a float64

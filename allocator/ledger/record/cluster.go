@@ -18,13 +18,13 @@ import (
 type Cluster struct {
 	Store      store.Store
 	Keys       Keys
-	UUID       string        // which the cluster must have; empty accepts any
+	UUID       string        // the uuid that the cluster must have; empty accepts any
 	TryTimeout time.Duration // bounds one try of a read
 
-	Now func() time.Time // the clock that records carry the time of
+	Now func() time.Time // the clock for the times in records
 	Log hclog.Logger
 
-	identity Identity // zero until it was read
+	identity Identity // zero until it is read
 }
 
 // Attach reads the cluster's identity. From then on each answer must come from the etcd
@@ -93,9 +93,9 @@ func (c *Cluster) Status(ctx context.Context) (store.Status, error) {
 	return c.Store.Status(ctx)
 }
 
-// Check returns why a process may not work with the cluster of this identity, nil where it
-// may: uuid is the one that the process is configured for, empty for any, and clusterID
-// that of the etcd cluster which answered. Its error is Refused.
+// Check returns why a process may not work with the cluster of this identity, or nil. uuid is
+// the one that the process is configured for, empty for any, and clusterID is the ID of the
+// etcd cluster that answered. The error is Refused.
 func (v Identity) Check(k Keys, uuid string, clusterID uint64) error {
 	switch {
 	case uuid != "" && !strings.EqualFold(uuid, v.UUID):
@@ -108,11 +108,11 @@ func (v Identity) Check(k Keys, uuid string, clusterID uint64) error {
 	return nil
 }
 
-// NoCluster says that no cluster was made yet. It takes the prefix.
+// NoCluster says that no cluster was made yet. It is a format string for the prefix.
 const NoCluster = "there is no cluster under %s yet: make one with `march layout init FILE`"
 
-// LostIdentity returns a key of a cluster that has lost its identity, empty where it
-// has not: found are identity, epoch and layout.
+// LostIdentity returns a key of a cluster that has lost its identity, or an empty text if it
+// has not. found are identity, epoch and layout.
 func LostIdentity(found [][]store.KV) string {
 	if len(found[0]) > 0 {
 		return ""
@@ -125,26 +125,25 @@ func LostIdentity(found [][]store.KV) string {
 	return ""
 }
 
-// IdentityLost says that the identity is missing while another key of the cluster is
-// there. No command makes it again: only a backup has the uuid and the ID of the etcd
-// cluster.
+// IdentityLost says that the identity is missing while another key of the cluster exists. No
+// command can make it again: only a backup has the uuid and the ID of the etcd cluster.
 func (k Keys) IdentityLost(other string) error {
 	return allocator.Errorf(allocator.Refused, "the key %s is missing, though %s is there: restore etcd from a backup, then run `march recover`; if nothing else was deleted, put the key back with etcdctl as a backup has it",
 		k.Identity(), other)
 }
 
-// OtherClusterError says that another etcd cluster answered than the one that the
-// cluster lives in.
+// OtherClusterError says that the answer came from another etcd cluster than the one in the
+// cluster's identity.
 type OtherClusterError struct {
 	UUID         string
-	Pinned, Told uint64 // IDs of etcd clusters: the cluster's own, and the one that answered
+	Pinned, Told uint64 // IDs of etcd clusters: the one in the identity, and the one that answered
 }
 
 func (e *OtherClusterError) Error() string {
 	return e.Answered() + ": wrong endpoint, or etcd was restored; see `march recover`"
 }
 
-// Answered says which etcd cluster answered, and which should have.
+// Answered names the etcd cluster that answered, and the one that should have.
 func (e *OtherClusterError) Answered() string {
 	return fmt.Sprintf("etcd cluster %x answered, but cluster %s lives in etcd cluster %x", e.Told, e.UUID, e.Pinned)
 }

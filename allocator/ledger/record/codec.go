@@ -11,11 +11,11 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Formats. A value carries the number of its format, each kind and each value its
-// own: a field that changes which IDs may be issued raises it, and a value is
-// written in the lowest format that holds it. A program reads formats that it
-// knows only. Other new fields leave the format as it is: a program that does not
-// know such a field keeps it and ignores it.
+// Formats. A value carries the number of its format. Each kind of value has its own numbers. A
+// field that changes which IDs may be issued raises the format, and a value is written in the
+// lowest format that holds it. A program reads only formats that it knows. Other new fields
+// leave the format unchanged: a program that does not know such a field keeps it and ignores
+// it.
 const (
 	firstFormat = 1 // of the first release; its data is not read
 	baseFormat  = 2
@@ -26,23 +26,22 @@ const (
 	wideFormat = 5 // of a tag of time-ordered IDs of 80 bits, which exist only as texts
 )
 
-// Value is a pointer to a struct that is stored. Where it has a method format, that
-// returns the lowest format that holds the value; for all others that is baseFormat.
+// Value is a pointer to a struct that is stored. Its method format, if it has one, returns the
+// lowest format that holds the value; for other types that is baseFormat.
 type Value interface {
-	// Validate returns why a value that is written as it should be says what cannot be.
+	// Validate checks a value that was decoded. Its error says what is impossible in it.
 	Validate() error
 }
 
-// kept is part of the values that keep the fields that this program does not know.
-// Values without it say which IDs may be issued, so all of them counts: a field that is
-// not known is refused.
+// kept is embedded in the values that keep fields that this program does not know. Values
+// without it say which IDs may be issued: there an unknown field is refused.
 type kept struct {
 	Rest []byte `json:"-"` // `,"name":value` of each, as it was written
 }
 
 func (k *kept) unknown() *[]byte { return &k.Rest }
 
-// Validate is for values that have nothing to check. Others have a method of their own.
+// Validate is for values with nothing to check. Other values have a method of their own.
 func (*kept) Validate() error { return nil }
 
 // formatOf returns the lowest format that holds a value.
@@ -64,29 +63,28 @@ func Encode(v Value) []byte {
 		panic("ledger: a value cannot be encoded: " + err.Error()) // plain structs: a defect in this package
 	}
 	b := fmt.Appendf(nil, `{"format":%d`, formatOf(v))
-	if object = object[1:]; object[0] != '}' && object[0] != ',' { // it has a field of its own
+	if object = object[1:]; object[0] != '}' && object[0] != ',' { // it has fields of its own
 		b = append(b, ',')
 	}
 	return append(b, object...)
 }
 
-// marshal writes an object, and after its own fields the rest.
+// marshal writes an object, and the rest after its own fields.
 func marshal(object any, rest []byte) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // it would change what is kept
+	e.SetEscapeHTML(false) // escaping would change the kept fields
 	if err := e.Encode(object); err != nil {
 		return nil, err
 	}
 	return append(append(bytes.TrimSuffix(b.Bytes(), []byte("}\n")), rest...), '}'), nil
 }
 
-// Decode reads kv into v, a zero one, and validates it. It is strict with the fields
-// that v knows: package json would read a field that is missing or null as zero, and
-// take other spellings of its name, and a mark whose next was read as zero would lease
-// all IDs again. Other fields are kept in v, or refused where v keeps none. With an
-// error v is zero. Decode's errors are KeyErrors: Internal, and Refused for what the
-// first release wrote.
+// Decode reads kv into v, which must be zero, and validates it. It is strict with the fields of
+// v. Package json would read a missing field or a null as zero, and accept other spellings of a
+// name; a mark with its next read as zero would lease all IDs again. Other fields are kept in
+// v, or refused if v keeps none. After an error v is zero. The errors are KeyErrors: Internal,
+// or Refused for a value of the first release.
 func Decode(kv store.KV, v Value) error {
 	err := read(kv.Value, v)
 	if err == nil {
@@ -101,7 +99,7 @@ func Decode(kv store.KV, v Value) error {
 	return nil
 }
 
-// decode is Decode of a value that does not depend on its key.
+// decode is Decode for a value that does not depend on its key.
 func decode[T any, P interface {
 	*T
 	Value
@@ -111,8 +109,8 @@ func decode[T any, P interface {
 }
 
 func read(b []byte, v Value) error {
-	// Nearly always this program wrote it and would write it so again: then all
-	// that is looked for below is as it must be.
+	// Nearly always this program wrote the value and would write it so again. Then all checks
+	// below would pass.
 	null := bytes.Contains(b, []byte(":null"))
 	if !null && json.Unmarshal(b, v) == nil && bytes.Equal(Encode(v), b) {
 		return nil
@@ -150,14 +148,14 @@ func read(b []byte, v Value) error {
 	return same(b, Encode(v))
 }
 
-// Identity says which cluster this is, and in which etcd cluster it lives.
+// Identity names the cluster, and the etcd cluster that it lives in.
 type Identity struct {
 	kept
 	UUID      string `json:"uuid"`
 	ClusterID uint64 `json:"etcd_cluster_id,string"`
 }
 
-// Beat says that etcd was at least at this point of its raft log.
+// Beat says that etcd has reached at least this point of its raft log.
 type Beat struct {
 	kept
 	RaftIndex uint64    `json:"raft_index,string"`
@@ -171,13 +169,13 @@ func NewBeat(s store.Status, at time.Time) Beat {
 	return Beat{RaftIndex: s.RaftIndex, RaftTerm: s.RaftTerm, Revision: s.Revision, Time: at}
 }
 
-// Heartbeat is what an instance writes again and again while it runs.
+// Heartbeat is written by an instance again and again while it runs.
 type Heartbeat struct {
 	kept
 	Incarnation string    `json:"incarnation"`
-	Counter     int64     `json:"counter,string"` // grows with each that the process sends
+	Counter     int64     `json:"counter,string"` // grows with each heartbeat of the process
 	Time        time.Time `json:"time"`           // by the instance's clock
-	Nonce       string    `json:"nonce"`          // new in each, so that a process knows its own
+	Nonce       string    `json:"nonce"`          // new in each, so that a process recognizes its own
 }
 
 // ActiveMigration names the migration that is under way.

@@ -56,8 +56,8 @@ func TestValuesSurviveExactly(t *testing.T) {
 	}
 }
 
-// Whatever is not exactly what this program writes is refused, in every kind
-// of value: nothing that is missing is read as zero.
+// A value is refused unless it is exactly what this program writes, in every kind: no missing
+// field is read as zero.
 func TestValuesAreReadStrictly(t *testing.T) {
 	for kind, value := range samples {
 		decode := decoder(kind)
@@ -116,20 +116,19 @@ func TestValuesAreReadStrictly(t *testing.T) {
 		for _, bad := range []string{"", "null", "0", `"x"`, "[]", "{}", "\xff", `{"format":2,"format":2}`} {
 			refused("other JSON", bad)
 		}
-		// Spaces and the order of fields are an operator's own.
+		// Operators may change spaces and the order of fields.
 		if _, err := decode([]byte(" " + edit("format", json.RawMessage("2")) + "\n")); err != nil {
 			t.Errorf("%s in another order: %v", kind, err)
 		}
 	}
 }
 
-// exact are the kinds that refuse what they do not know.
+// exact are the kinds that refuse unknown fields.
 var exact = map[string]bool{"epoch": true, "halted": true, "layout": true, "mark": true, "raised": true, "worker": true, "machine": true}
 
-// What a newer version of the program adds to a value comes through this one as it
-// was written, except where it may say something of which IDs may be issued: there it
-// is refused. All unknown fields were refused, so two versions could not run beside
-// each other.
+// Fields that a newer version of the program adds to a value pass through this version
+// unchanged. They are refused if they may change which IDs may be issued. So two versions can
+// run beside each other.
 func TestUnknownFieldsAreKept(t *testing.T) {
 	for kind, value := range samples {
 		for _, field := range []string{
@@ -150,8 +149,8 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	}
 }
 
-// A field in a part of a value is kept where the part is of the migration's own, and
-// refused where it may say which IDs a room may issue.
+// An unknown field in a part of a value is kept if the part is the migration's own, and refused
+// if it may change which IDs a room may issue.
 func TestUnknownFieldsOfParts(t *testing.T) {
 	again := func(old, changed string) (string, error) {
 		value := strings.Replace(samples["migration"], old, changed, 1)
@@ -231,8 +230,8 @@ func TestMarksThatDoNotFit(t *testing.T) {
 	}
 }
 
-// fuzz feeds any bytes to a decoder: it never panics, and what it accepts it
-// writes so that it reads the same again.
+// fuzz feeds any bytes to a decoder. It must not panic, and a value that it accepts must read
+// the same after it is written again.
 func fuzz(f *testing.F, kinds []string, decode func([]byte) ([]byte, error)) {
 	for _, kind := range kinds {
 		f.Add([]byte(samples[kind]))

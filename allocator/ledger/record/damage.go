@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Damage is what a key that cannot be read stops, and what an operator does about it.
-// Verify and every list of problems say it in these words.
+// Damage describes an unreadable key: what it stops, and what an operator can do about it.
+// Verify and every list of problems use these words.
 type Damage struct {
 	Stops   string // "all leasing, in every room", say
-	Remedy  string // begins with a small letter, and has no full stop at its end
-	Command string // does it; empty where no command does
+	Remedy  string // begins with a small letter and has no full stop
+	Command string // applies the remedy; empty if no command does
 }
 
 const (
@@ -20,12 +20,12 @@ const (
 	fromBackup = "put the value of a backup back"
 )
 
-// Says returns why the key cannot be read, and what that stops, in one line.
+// Says returns, in one line, why the key cannot be read and what that stops.
 func (d Damage) Says(why error) string {
 	return Cut(strings.ReplaceAll(why.Error(), "\n", "; ")) + "; it stops " + d.Stops
 }
 
-// Cut bounds a text to maxProblem.
+// Cut cuts a text to maxProblem.
 func Cut(text string) string {
 	if len(text) > maxProblem {
 		return strings.ToValidUTF8(text[:maxProblem], "") + "..."
@@ -33,8 +33,9 @@ func Cut(text string) string {
 	return text
 }
 
-// Damage is Damage, where the layout in force is of a version, 0 where that is not known.
-// TestVerifySaysWhatDamageStops holds it against what a cluster does.
+// Damage returns the Damage of an unreadable key, given the version of the layout in force, 0
+// if that is not known. TestVerifySaysWhatDamageStops compares it with the behaviour of a
+// cluster.
 func (k Keys) Damage(key string, version int64, migration string) Damage {
 	p, err := k.Parse(key)
 	if err != nil {
@@ -43,7 +44,7 @@ func (k Keys) Damage(key string, version int64, migration string) Damage {
 	return k.kindOf(key).damage(damaged{p, key[len(k):], version, migration})
 }
 
-// damaged is a damaged key, and what it may matter to.
+// damaged is a damaged key, with what decides its effect.
 type damaged struct {
 	KeyParts
 	object    string // the key without the cluster's prefix
@@ -51,7 +52,7 @@ type damaged struct {
 	migration string // the one that is under way
 }
 
-// always is the damage of keys that all stop the same.
+// always has the damage of kinds whose keys all stop the same.
 func always(stops, remedy, command string) func(damaged) Damage {
 	return func(damaged) Damage { return Damage{stops, remedy, command} }
 }
@@ -110,8 +111,8 @@ func damagedMigration(of damaged) Damage {
 	return Damage{onlyLists, oldKey, ""}
 }
 
-// damagedHistory returns what a damaged layout of the history stops: processes read the
-// one of the current version, and the one before it.
+// damagedHistory returns what a damaged layout of the history stops. Processes read the layout
+// of the current version and the one before it.
 func damagedHistory(of damaged) Damage {
 	switch of.version {
 	case of.inForce:
@@ -122,5 +123,5 @@ func damagedHistory(of damaged) Damage {
 	return Damage{"`march id decode` for IDs that were leased under it", fromBackup, ""}
 }
 
-// maxProblem bounds what a problem says of a value, in bytes: it may quote it.
+// maxProblem bounds the text of a problem, in bytes: it may quote a value.
 const maxProblem = 300

@@ -7,12 +7,12 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Dump is the whole content of a cluster in etcd, from one snapshot. It has everything
-// that a check of the whole needs, in a form for which a tool need not know keys.
+// Dump is the whole content of a cluster in etcd, from one snapshot. It has everything that a
+// check of the whole cluster needs, so that a tool need not know keys.
 type Dump struct {
 	Revision  int64  // of the store
-	UUID      string // of the cluster
-	ClusterID uint64 // of the etcd cluster that it lives in
+	UUID      string // the cluster's
+	ClusterID uint64 // the etcd cluster that it lives in
 	Epoch     string // empty while leasing is halted
 
 	Layout  Layout
@@ -24,10 +24,10 @@ type Dump struct {
 	Workers []Lease // by width and number
 
 	Registrations []Instance // by room and name
-	Audits        int        // how many audit entries there are
+	Audits        int        // number of audit entries
 }
 
-// Dump returns what keys of one snapshot say. Its errors are Dump's.
+// Dump decodes the keys of one snapshot. It has the errors of Cluster.Dump.
 func (k Keys) Dump(revision int64, kvs []store.KV) (*Dump, error) {
 	d := &Dump{
 		Revision: revision,

@@ -13,11 +13,11 @@ func DurationOf(d time.Duration) Duration { return Duration(d.String()) }
 
 // Duration returns the length of time of a valid value.
 func (d Duration) Duration() time.Duration {
-	length, _ := time.ParseDuration(string(cmp.Or(d, "0s"))) // Validate of the value that d is part of has parsed it
+	length, _ := time.ParseDuration(string(cmp.Or(d, "0s"))) // Validate of the enclosing value has parsed d
 	return length
 }
 
-// MarshalText writes zero as such.
+// MarshalText writes an empty duration as zero.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(cmp.Or(d, "0s")), nil }
 
 func (d Duration) validate() error {

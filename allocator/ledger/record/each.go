@@ -4,11 +4,11 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// MaxUnreadable bounds how many keys that cannot be read are named at once.
+// MaxUnreadable bounds how many unreadable keys are named at once.
 const MaxUnreadable = 1000
 
-// ReadEach reads every value that can be read, in order, and names the keys of the
-// others, up to maxUnreadable of them.
+// ReadEach reads every readable value in order, and names the keys of the others, at most
+// maxUnreadable.
 func ReadEach[T any](found []store.KV, read func(store.KV) (T, error)) (all []T, bad []KeyError) {
 	all = make([]T, 0, len(found))
 	for _, kv := range found {

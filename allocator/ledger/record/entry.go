@@ -20,7 +20,7 @@ func (r *Reader) All() store.Interval {
 	return store.Interval{Key: string(r.keys), End: store.PrefixEnd(string(r.keys))}
 }
 
-// Epoch is the key that says which epoch it is, or that leasing is halted.
+// Epoch returns the key of the epoch in force, or of the halt.
 func (r *Reader) Epoch() string { return r.keys.Epoch() }
 
 // Marks is the interval of a room's marks, or of all rooms'.
@@ -29,15 +29,15 @@ func (r *Reader) Marks(room allocator.Room) store.Interval {
 	return store.Interval{Key: marks, End: store.PrefixEnd(marks)}
 }
 
-// Lasting reports whether a key says something that lasts, and not only that an
-// instance lives.
+// Lasting reports whether a key holds lasting data, and not only the sign that an instance
+// runs.
 func (r *Reader) Lasting(key string) bool { return !r.keys.kindOf(key).passes }
 
-// Kept reports whether a key, once it is there, is never deleted.
+// Kept reports whether a key, once written, is never deleted.
 func (r *Reader) Kept(key string) bool { return r.keys.kindOf(key).kept }
 
-// Entry is what a key and its value say. Of its records the one of its kind is
-// set, none where the key was deleted.
+// Entry is the decoded content of a key and its value. Only the record of its kind is set, and
+// none if the key was deleted.
 type Entry struct {
 	Kind     string // the first part of the key: "marks", say, see the package comment
 	Room     allocator.Room
@@ -54,8 +54,8 @@ type Entry struct {
 	Migration    *Migration
 }
 
-// Entry reads a key and its value. A key without a mod revision was deleted. Its errors
-// are Internal.
+// Entry reads a key and its value. A key without a mod revision was deleted. Its errors are
+// Internal.
 func (r *Reader) Entry(kv store.KV) (Entry, error) {
 	key, err := r.keys.Parse(kv.Key)
 	e := Entry{Kind: key.Kind, Room: key.Room, Tag: key.Tag, Instance: key.Instance, Version: key.version}
@@ -83,8 +83,7 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 	return e, err
 }
 
-// Dump returns what keys and values of one snapshot say together: see
-// Cluster.Dump.
+// Dump decodes the keys and values of one snapshot: see Cluster.Dump.
 func (r *Reader) Dump(revision int64, kvs []store.KV) (*Dump, error) {
 	return r.keys.Dump(revision, kvs)
 }

@@ -24,7 +24,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"holder":       again[ActiveMigration],
 }
 
-// newerValue is a kind of value that has had a second format since.
+// newerValue is a kind of value that later got a second format.
 type newerValue struct {
 	kept
 	Name  string `json:"name"`
@@ -52,8 +52,8 @@ func again[V any, P interface {
 	return Encode(v), nil
 }
 
-// AgainMark, AgainLayout and AgainTag open the decoders that check what
-// they decode, and encode it again.
+// AgainMark, AgainLayout and AgainTag export the decoders that check a value and encode it
+// again.
 func AgainMark(b []byte) (Mark, []byte, error) {
 	m, err := DecodeMark(store.KV{Key: "test", Value: b})
 	return m, m.Encode(), err
@@ -69,13 +69,13 @@ func AgainTag(b []byte) (Tag, []byte, error) {
 	return t, t.Encode(t.Nonce), err
 }
 
-// Key is a key in its parts.
+// Key is the parts of a key.
 type Key = KeyParts
 
 // ParseKey parses a key of cluster "default".
 func ParseKey(key string) (Key, error) { return Keys("/march/default/").Parse(key) }
 
-// MakeKeys makes every key that there is of the parts.
+// MakeKeys makes every key that these parts can make.
 func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64, ulid string) map[string]string {
 	k := Keys("/march/default/")
 	return map[string]string{
@@ -85,7 +85,7 @@ func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, v
 	}
 }
 
-// Parts returns what key says.
+// Parts returns the parts of a key.
 func Parts(k Key) (kind string, room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64, ulid string) {
 	return k.Kind, k.Room, k.Tag, k.Instance, k.version, k.ulid
 }

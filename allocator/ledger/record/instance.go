@@ -15,32 +15,31 @@ func NewInstanceID(room allocator.Room, name allocator.Instance) InstanceID {
 	return InstanceID(string(room) + "/" + string(name))
 }
 
-// Registration is what an instance's registration is stored as.
+// Registration is the stored value of an instance's registration.
 type Registration struct {
 	kept
 	Incarnation string    `json:"incarnation"`
 	Address     string    `json:"address"`
 	Build       string    `json:"build"`
-	Version     int64     `json:"version,string"` // of the layout it serves
+	Version     int64     `json:"version,string"` // of the layout that it serves
 	Started     time.Time `json:"started"`
-	Hold        Duration  `json:"hold"` // for how long it goes on under a layout that was not confirmed again
-	// Epoch is the last one that this was written under, empty where that was not known.
-	// Lost are the earlier processes of this name under it whose memory this one does not
+	Hold        Duration  `json:"hold"` // how long it goes on under a layout that was not confirmed again
+	// Epoch is the last one that this was written under, empty if it was not known. Lost has
+	// the earlier processes of this name under that epoch whose memory this process does not
 	// have.
 	Epoch string   `json:"epoch,omitempty"`
 	Lost  []string `json:"lost,omitempty"`
-	// Unconfirmed is set where the instance leases nothing before an operator has
-	// confirmed its marks: see unconfirmed.go.
+	// Unconfirmed is set while the instance leases nothing because no operator has confirmed
+	// its marks: see unconfirmed.go.
 	Unconfirmed bool `json:"unconfirmed,omitempty"`
-	// Leaving is set as the last write of a clean stop, before the registration goes:
-	// the instance leases nothing any longer, and other instances see that.
+	// Leaving is set by the last write of a clean stop, before the registration is deleted:
+	// other instances see that the instance leases nothing any longer.
 	Leaving bool `json:"leaving,omitempty"`
-	// Pin is the number of the instance's workers of time-ordered IDs, counted from the
-	// lower end of its room's slice; nil where it takes any. A plan does not take the
-	// number away.
+	// Pin is the number of the instance's workers of time-ordered IDs, counted from the lower
+	// end of its room's slice; nil if it takes any. A plan keeps the number in the slice.
 	Pin *int64 `json:"pin,string,omitempty"`
-	// Keeps names the doors whose clients keep IDs for as long as they like: a plan says
-	// that such clients go on with residues that the room loses.
+	// Keeps names the doors whose clients keep IDs without limit: a plan warns that such
+	// clients go on with residues that the room loses.
 	Keeps []string `json:"keeps,omitempty"`
 }
 
@@ -52,36 +51,35 @@ func (v *Registration) Validate() error {
 	return v.Hold.validate()
 }
 
-// Instance is an instance as etcd knows it: its registration, and what other keys of the
-// same snapshot say of it.
+// Instance is an instance in etcd: its registration, and its data in other keys of the same
+// snapshot.
 type Instance struct {
 	Room allocator.Room
 	Name allocator.Instance
 	Registration
-	LastSeen time.Time // when its last heartbeat was sent, by its clock; zero when it is not there
-	// Beat changes with each heartbeat and with each process: an instance is silent
-	// for as long as a console sees the same.
+	LastSeen time.Time // when its last heartbeat was sent, by its clock; zero if it has none
+	// Beat changes with each heartbeat and with each process. A console that sees the same Beat
+	// for some time counts the instance as silent for that time.
 	Beat string
-	// Stale is set where the instance has reported no layout of the epoch in force: a
-	// restore has brought an old registration back, or a recover began an epoch since, and
-	// the instance may still serve a layout from before it.
+	// Stale is set if the instance has reported no layout of the epoch in force. A restore
+	// brought an old registration back, or a recover began an epoch since. The instance may
+	// still serve a layout of an earlier epoch.
 	Stale bool
-	// Unreadable is why its registration cannot be read, nil where it can: then no
-	// more is known than its name. It counts as registered, and as an instance that
-	// has not reported.
+	// Unreadable is why its registration cannot be read, nil if it can. Then only its name is
+	// known. It counts as registered, and as an instance that has not reported.
 	Unreadable error
 
 	RegistrationKV store.KV
-	BeatKV         store.KV // without a value where there is none
-	EpochKV        store.KV // as it was in the same snapshot
+	BeatKV         store.KV // without a value if there is none
+	EpochKV        store.KV // of the same snapshot
 }
 
 // ID returns the instance's name in the cluster.
 func (r Instance) ID() InstanceID { return NewInstanceID(r.Room, r.Name) }
 
 // Reported returns the version of the layout that the instance reported under the epoch in
-// force, 0 where it reported none: a report of an earlier epoch does not count, as the
-// instance may have leased under layouts since that etcd has forgotten.
+// force, 0 if it reported none. A report of an earlier epoch does not count, as the instance
+// may since have leased under layouts that etcd has forgotten.
 func (r Instance) Reported() int64 {
 	if r.Stale {
 		return 0
@@ -89,8 +87,8 @@ func (r Instance) Reported() int64 {
 	return r.Version
 }
 
-// ParseInstance reads a registration; with an error the record has the name, where
-// the key has one.
+// ParseInstance reads a registration. With an error the record has only the name, if the key
+// has one.
 func (k Keys) ParseInstance(kv store.KV) (Instance, error) { return readAs[Instance](k, kv) }
 
 func readInstance(key KeyParts, kv store.KV) (any, error) {
@@ -99,9 +97,9 @@ func readInstance(key KeyParts, kv store.KV) (any, error) {
 	return i, i.Unreadable
 }
 
-// Under notes the epoch under which the registration is written. It does nothing if
-// epoch is empty, as it is while leasing is halted or the epoch is not known. It drops
-// the lost processes of an earlier epoch: `march recover` has gone on without them.
+// Under stores the epoch under which the registration is written. It does nothing if epoch is
+// empty, because leasing is halted or the epoch is not known. It drops the lost processes of an
+// earlier epoch: `march recover` has gone on without them.
 func (v *Registration) Under(epoch string) {
 	if epoch != "" && epoch != v.Epoch {
 		v.Epoch, v.Lost = epoch, nil

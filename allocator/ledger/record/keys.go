@@ -19,11 +19,11 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Keys makes and parses the keys of one cluster. It is its prefix,
+// Keys makes and parses the keys of one cluster. It is the prefix of these keys,
 // /march/<cluster>/.
 type Keys string
 
-// NewKeys checks the cluster's name, which follows a room's rules.
+// NewKeys checks the cluster's name, which follows the rules of a room's name.
 func NewKeys(cluster string) (Keys, error) {
 	if _, err := allocator.ParseRoom(cluster); err != nil {
 		return "", allocator.Errorf(allocator.Invalid, "cluster: %q is not a name; allowed: [a-z0-9][a-z0-9-]{0,62}", cluster)
@@ -37,7 +37,7 @@ func (k Keys) Identity() string { return string(k) + "identity" }
 // Epoch names the key that every lease compares.
 func (k Keys) Epoch() string { return string(k) + "epoch" }
 
-// Answered names the key of the processes whose memory the last recover took.
+// Answered names the key of the processes whose memory the last recover used.
 func (k Keys) Answered() string { return string(k) + "answered" }
 
 // Layout names the key of the layout in force.
@@ -66,7 +66,7 @@ func (k Keys) ParseTag(key string) (allocator.Tag, error) {
 	return allocator.ParseTag(strings.TrimPrefix(key, k.Tags()))
 }
 
-// ofRoom is the prefix of a kind's keys of one room, or of all rooms.
+// ofRoom returns the prefix of a kind's keys of one room, or of all rooms.
 func (k Keys) ofRoom(kind string, room allocator.Room) string {
 	if room == "" {
 		return string(k) + kind + "/"
@@ -74,15 +74,15 @@ func (k Keys) ofRoom(kind string, room allocator.Room) string {
 	return string(k) + kind + "/" + string(room) + "/"
 }
 
-// Marks is the prefix of the marks of a room, or of all rooms where room is empty.
+// Marks is the prefix of a room's marks, or of all marks if room is empty.
 func (k Keys) Marks(room allocator.Room) string { return k.ofRoom("marks", room) }
 
-// Mark names the key of what a room leased of a tag.
+// Mark names the key of a room's mark of a tag.
 func (k Keys) Mark(room allocator.Room, tag allocator.Tag) string {
 	return k.Marks(room) + string(tag)
 }
 
-// Registrations is the prefix of the registered instances of a room, or of all rooms.
+// Registrations is the prefix of a room's registered instances, or of all if room is empty.
 func (k Keys) Registrations(room allocator.Room) string { return k.ofRoom("rooms", room) }
 
 // Registration names the key of an instance's registration.
@@ -90,7 +90,7 @@ func (k Keys) Registration(room allocator.Room, name allocator.Instance) string 
 	return k.Registrations(room) + string(name)
 }
 
-// Heartbeats is the prefix of the heartbeats of a room, or of all rooms.
+// Heartbeats is the prefix of a room's heartbeats, or of all if room is empty.
 func (k Keys) Heartbeats(room allocator.Room) string { return k.ofRoom("alive", room) }
 
 // Alive names the key of an instance's heartbeat.
@@ -104,16 +104,16 @@ func (k Keys) Workers() string { return string(k) + "workers/" }
 // WorkersOf is the prefix of the workers of a width.
 func (k Keys) WorkersOf(bits int) string { return fmt.Sprintf("%s%02d/", k.Workers(), bits) }
 
-// Worker names the key of a worker. It pads the number to 19 digits, so that a slice
-// of workers is one interval of keys.
+// Worker names the key of a worker. It pads the number to 19 digits, so that a slice of workers
+// is one interval of keys.
 func (k Keys) Worker(id WorkerID) string {
 	return k.WorkersOf(id.Bits) + padded(id.Number)
 }
 
-// Machines is the prefix of the machine IDs that clients of CosId have.
+// Machines is the prefix of the machine IDs of CosId's clients.
 func (k Keys) Machines() string { return string(k) + "machines/" }
 
-// Machine names the key of a machine ID, as Worker does.
+// Machine names the key of a machine ID, padded as in Worker.
 func (k Keys) Machine(id WorkerID) string {
 	return fmt.Sprintf("%s%02d/%s", k.Machines(), id.Bits, padded(id.Number))
 }
@@ -139,9 +139,9 @@ type Role struct {
 	Rights []store.Right
 }
 
-// RoomRole returns the role of the instances of a room. They read all keys of the cluster.
-// Of the keys that name a room they write their own room's. tags says that they also write
-// tags' settings: for operators who change tags at a room, and rooms that create tags.
+// RoomRole returns the role of the instances of a room. They read all keys of the cluster. Of
+// the keys that name a room they write their own room's. With tags they also write tags'
+// settings: operators may then change tags at a room, and rooms can create tags.
 func (k Keys) RoomRole(room allocator.Room, tags bool) Role {
 	return k.role("room-"+string(room), room, func(is kind) bool { return is.byRoom || tags && is.name == "tags" })
 }
@@ -151,13 +151,13 @@ func (k Keys) ConsoleRole() Role {
 	return k.role("console", "", func(is kind) bool { return is.byConsole })
 }
 
-// OperatorRole returns the role of operators who run commands that reach etcd themselves,
-// such as recover.
+// OperatorRole returns the role of operators' commands that reach etcd directly, such as
+// recover.
 func (k Keys) OperatorRole() Role {
 	return k.role("operator", "", func(kind) bool { return true })
 }
 
-// role returns a role that reads all keys, and writes those of some kinds.
+// role returns a role that reads all keys, and writes the keys of some kinds.
 func (k Keys) role(name string, room allocator.Room, writes func(kind) bool) Role {
 	cluster := strings.Split(string(k), "/")[2]
 	r := Role{Name: "march-" + cluster + "-" + name, Rights: []store.Right{{Interval: within(string(k))}}}
@@ -187,7 +187,7 @@ func (is kind) perRoom() bool {
 	return len(is.parts) > 0 && is.parts[0](&p, "a") == nil && p.Room != ""
 }
 
-// Commands returns the commands of etcdctl that make the role.
+// Commands returns the etcdctl commands that make the role.
 func (r Role) Commands() []string {
 	all := []string{"etcdctl role add " + r.Name}
 	for _, right := range r.Rights {

@@ -7,8 +7,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// What is made of good names parses to the same names, and no two names share
-// a key.
+// A key that is made of good names parses to the same names, and different names have different
+// keys.
 func FuzzKeys(f *testing.F) {
 	f.Add("a", "t", "i", int64(1), "b", "t.u", "i-2", int64(2))
 	f.Add("a-b", "c", "d", int64(1<<62), "a", "b-c", "d", int64(1<<62+1))
@@ -68,7 +68,7 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
-// A key that parses is the one that is made of its parts.
+// A key that parses equals the key that is made of its parts.
 func FuzzParseKey(f *testing.F) {
 	for _, key := range record.MakeKeys("a", "t", "i", 7, "01ARZ3NDEKTSV4RRFFQ69G5FAV") {
 		f.Add(key)

@@ -15,12 +15,12 @@ import (
 // kind is a kind of key.
 type kind struct {
 	name  string // the first part of its keys
-	parts []part // the other parts; none where there is one key of the kind
+	parts []part // the other parts; none if the kind has a single key
 
-	kept   bool // a key of the kind, once it is there, is never deleted
-	passes bool // its keys only say what lives, or is under way
+	kept   bool // a key of the kind, once written, is never deleted
+	passes bool // its keys only say that something lives or is under way
 
-	byRoom    bool // rooms write its keys: each its own ones where the keys name a room
+	byRoom    bool // rooms write its keys: each its own ones if the keys name a room
 	byConsole bool // consoles write its keys
 
 	read   func(KeyParts, store.KV) (any, error)
@@ -110,7 +110,7 @@ func ofNumber(p *KeyParts, text string) (err error) {
 // in order.
 func padded(n int64) string { return fmt.Sprintf("%019d", n) }
 
-// reads reads a value that does not depend on its key.
+// reads decodes a value that does not depend on its key.
 func reads[T any, P interface {
 	*T
 	Value
@@ -119,7 +119,7 @@ func reads[T any, P interface {
 	return v, err
 }
 
-// kindOf returns the kind that a key begins as, the zero kind where there is none.
+// kindOf returns the kind of a key by its beginning, the zero kind if there is none.
 func (k Keys) kindOf(key string) kind {
 	rest, ok := strings.CutPrefix(key, string(k))
 	name, _, _ := strings.Cut(rest, "/")
@@ -131,7 +131,7 @@ func (k Keys) kindOf(key string) kind {
 	return kind{}
 }
 
-// KeyParts is what a key says: which kind it is, and of what.
+// KeyParts is a key's kind and the names in it.
 type KeyParts struct {
 	Kind     string // the part after the prefix: "layouts", say
 	Room     allocator.Room
@@ -142,8 +142,8 @@ type KeyParts struct {
 	ulid     string
 }
 
-// Parse is the reverse of the methods that make keys: a key that it accepts is the key
-// that they make of its parts. Its error is a KeyError.
+// Parse is the reverse of the methods that make keys: a key that it accepts equals the key that
+// they make of its parts. Its error is a KeyError.
 func (k Keys) Parse(key string) (KeyParts, error) {
 	is := k.kindOf(key)
 	p := KeyParts{Kind: is.name}
@@ -158,9 +158,9 @@ func (k Keys) Parse(key string) (KeyParts, error) {
 	return p, nil
 }
 
-// Read reads a key and its value, of whichever kind it is: an Identity, Epoch, Layout,
-// Answered, Beat, ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat,
-// Worker, Machine, Migration or AuditEntry. Its error is a KeyError.
+// Read decodes a key and its value, of any kind: an Identity, Epoch, Layout, Answered, Beat,
+// ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat, Worker, Machine, Migration
+// or AuditEntry. Its error is a KeyError.
 func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
 	p, err := k.Parse(kv.Key)
 	if err != nil {
@@ -170,15 +170,15 @@ func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
 	return p, v, err
 }
 
-// readAs is Read of a key whose kind is known.
+// readAs is Read for a key of a known kind.
 func readAs[T any](k Keys, kv store.KV) (T, error) {
 	_, v, err := k.Read(kv)
 	is, _ := v.(T)
 	return is, err
 }
 
-// Known returns what keys of each kind begin with: the whole key, or a prefix that ends
-// in a slash.
+// Known returns the beginning of each kind's keys: the whole key, or a prefix that ends in a
+// slash.
 func (k Keys) Known() (all []string) {
 	for _, is := range kinds {
 		if len(is.parts) > 0 {

@@ -10,10 +10,10 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Layout is a layout as it is stored.
+// Layout is the stored value of a layout.
 type Layout struct {
 	allocator.Layout
-	Ever  []allocator.Room `json:"ever"`  // rooms that ever had a range, sorted; their marks count for floors
+	Ever  []allocator.Room `json:"ever"`  // all rooms that ever had a range, sorted; their marks count for floors
 	Time  time.Time        `json:"time"`  // by the clock of the process that stored it
 	Actor string           `json:"actor"` // the caller that stored it
 	Nonce string           `json:"nonce"` // new in each write
@@ -32,7 +32,7 @@ func (r Layout) Encode(nonce string) []byte {
 	return Encode(&r)
 }
 
-// After returns r with the extremes of all layouts, the last of which was before.
+// After returns r with the extremes of all layouts, given those up to before.
 func (r Layout) After(before Layout) Layout {
 	r.LargestBoundary = max(r.LargestBoundary, before.LargestBoundary, r.Layout.Boundary)
 	narrower := func(width int64) {
@@ -53,8 +53,7 @@ func (r Layout) Next(to allocator.Layout) Layout {
 	return Layout{Layout: to, Ever: Union(r.Ever, to.Rooms())}.After(r)
 }
 
-// AtLeast reports whether r's extremes are at least those of itself and of a layout
-// before.
+// AtLeast reports whether r's extremes are at least those of itself and of an earlier layout.
 func (r Layout) AtLeast(before Layout) bool {
 	of := r.After(before)
 	return r.NarrowestRange > 0 && of.NarrowestRange == r.NarrowestRange && of.LargestBoundary == r.LargestBoundary
@@ -74,12 +73,13 @@ func readLayout(key KeyParts, kv store.KV) (any, error) {
 	return r, err
 }
 
-// Validate checks all that a layout must be by itself. Its errors are Invalid and Internal.
+// Validate makes every check that a layout allows by itself. Its errors are Invalid and
+// Internal.
 func (r *Layout) Validate() error {
 	if err := r.Layout.Validate(); err != nil {
 		return err
 	}
-	for i, room := range r.Ever { // they become parts of keys
+	for i, room := range r.Ever { // rooms become parts of keys
 		if _, err := allocator.ParseRoom(string(room)); err != nil || i > 0 && r.Ever[i-1] >= room {
 			return allocator.Errorf(allocator.Internal, "rooms that ever were: %q; allowed: names in order", r.Ever)
 		}
@@ -100,7 +100,7 @@ func RandomHex() string {
 	return hex.EncodeToString(b[:])
 }
 
-// Recorded is a time as records carry it.
+// Recorded returns a time with the precision of records.
 func Recorded(at time.Time) time.Time { return at.UTC().Truncate(time.Millisecond) }
 
 // Union returns the rooms of a and b, sorted.
@@ -113,7 +113,7 @@ func Union(a, b []allocator.Room) []allocator.Room {
 	return slices.Compact(all)
 }
 
-// ContainsAll reports whether every room of some is in all, which is sorted.
+// ContainsAll reports whether all, which is sorted, has every room of some.
 func ContainsAll(all, some []allocator.Room) bool {
 	for _, room := range some {
 		if _, ok := slices.BinarySearch(all, room); !ok {

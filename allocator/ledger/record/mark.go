@@ -8,15 +8,15 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Stamp identifies a layout in a way that cannot be retyped: by the epoch and the
-// mod revision of the layout's key. The zero value is no stamp.
+// Stamp identifies a layout by the epoch and the mod revision of the layout's key: typing the
+// same layout again makes another stamp. The zero value is no stamp.
 type Stamp struct {
 	Epoch    string `json:"epoch"`
 	Revision int64  `json:"layout_revision,string"`
 }
 
-// Era is what a room leased of a tag under one stamp: IDs of the room's range in
-// layout Version, from First up to End, exclusive. End is the last ID leased + 1.
+// Era is a room's leases of a tag under one stamp: IDs of the room's range in layout Version,
+// from First up to End, exclusive. End is the last leased ID + 1.
 type Era struct {
 	Version int64  `json:"version,string"`
 	Epoch   string `json:"epoch"`
@@ -24,17 +24,17 @@ type Era struct {
 	End     int64  `json:"end,string"`
 }
 
-// Mark is what a room leased of a tag. The zero value is the mark of a room that
-// never leased any. Marks are values: a changed mark shares no era with the old one.
+// Mark is a room's leases of a tag. The zero value is the mark of a room that never leased any.
+// Marks are values: a changed mark shares no era with the old one.
 type Mark struct {
 	Next  int64 `json:"next,string"`            // the next ID not yet leased; an operator may have raised it above the last era
-	Stamp Stamp `json:"stamp,omitzero"`         // of the last lease; zero: no lease yet
+	Stamp Stamp `json:"stamp,omitzero"`         // of the last lease; zero if there was no lease yet
 	Total int64 `json:"total,string,omitempty"` // the margin total of the epoch of Stamp
-	Began int64 `json:"began,string,omitempty"` // the base at which the room began in the epoch of Stamp
+	Began int64 `json:"began,string,omitempty"` // the base of the room's first lease in the epoch of Stamp
 	Eras  []Era `json:"eras,omitempty"`         // at most MaxEras, the latest last
 }
 
-// Last returns the era of the last lease, the zero Era where nothing was leased.
+// Last returns the era of the last lease, the zero Era if nothing was leased.
 func (m Mark) Last() Era {
 	if len(m.Eras) == 0 {
 		return Era{}
@@ -42,21 +42,21 @@ func (m Mark) Last() Era {
 	return m.Eras[len(m.Eras)-1]
 }
 
-// AbsentMark is what a room counts with that has no mark of a tag: the tag's start,
-// with the margin total that the tag was made with.
+// AbsentMark stands for the mark of a room that has none of a tag: the tag's start, with the
+// margin total at the tag's creation.
 func AbsentMark(start, baseTotal int64) Mark { return Mark{Next: start, Total: baseTotal} }
 
-// Raised returns the mark, raised to next where it is below. It keeps its stamp,
-// none where nothing was leased: so the next lease still passes by the floor.
-// Every new mark is made here, that of a lease too.
+// Raised returns the mark with its next raised to at least next. It keeps its stamp, or has
+// none if nothing was leased, so that the next lease still has to pass the floor. Every new
+// mark is made here, also a lease's.
 func (m Mark) Raised(next int64) Mark {
 	m.Next = max(m.Next, next)
 	return m
 }
 
-// Leased returns the mark after a segment was leased under stamp. total is the margin
-// total of the stamp's epoch. The segment was computed up from base, which is not
-// below m.Next. A new era begins where the stamp is new.
+// Leased returns the mark after a lease of a segment under stamp. total is the margin total of
+// the stamp's epoch. The segment was computed up from base, which is at least m.Next. A new
+// stamp begins a new era.
 func (m Mark) Leased(stamp Stamp, total, base int64, seg allocator.Segment) Mark {
 	if m.Stamp.Epoch != stamp.Epoch {
 		m.Total, m.Began = total, base
@@ -72,7 +72,7 @@ func (m Mark) Leased(stamp Stamp, total, base int64, seg allocator.Segment) Mark
 	return m.Raised(era.End)
 }
 
-// Encode returns the value under which the mark is stored.
+// Encode returns the stored value of the mark.
 func (m Mark) Encode() []byte { return Encode(&m) }
 
 // DecodeMark reads a mark. Its error is a KeyError.
@@ -87,8 +87,8 @@ func DecodeMark(kv store.KV) (Mark, error) {
 
 func readMark(_ KeyParts, kv store.KV) (any, error) { return DecodeMark(kv) }
 
-// oneString returns one copy of an epoch for all marks: an instance may keep a
-// million of them.
+// oneString returns one shared copy of an epoch for all marks: an instance may hold a million
+// of them.
 func oneString(epoch string) string { return unique.Make(epoch).Value() }
 
 // Validate checks that the numbers fit. Its error is Internal.
@@ -99,7 +99,7 @@ func (m *Mark) Validate() error {
 	return nil
 }
 
-// fits reports whether the numbers of m can be those of a mark.
+// fits reports whether the numbers of m are possible in a mark.
 func (m Mark) fits() bool {
 	if len(m.Eras) == 0 { // nothing was leased
 		return m.Next >= 0 && m.Stamp == Stamp{} && m.Total == 0 && m.Began == 0
@@ -121,11 +121,12 @@ func (m Mark) fits() bool {
 	return true
 }
 
-// At returns the era that an ID lies in, zero for none; whether the ID may be of an
-// era that is older than those kept; and whether it lies between the eras of two
-// epochs, below a first era that is not of the first epoch, or in what a mark was raised
-// by. recovered says that there was a recover; layouts of the first epoch have versions from 1 on, those of a later one versions
-// above recoverVersions.
+// At returns three things about an ID. The first is the era that contains it, zero for none.
+// The second is whether the ID may belong to an older era that is no longer kept. The third is
+// whether it lies between the eras of two epochs, below a first era that is not of the first
+// epoch, or in a part that the mark was raised by. recovered says that there was a recover.
+// Layouts of the first epoch have versions from 1 on, layouts of a later one versions above
+// RecoverVersions.
 func (m Mark) At(id int64, recovered bool) (in Era, older, lost bool) {
 	for i, e := range m.Eras {
 		switch {

@@ -9,30 +9,30 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Memory is everything that one instance remembers. `march recover` asks for it.
+// Memory is everything that one instance remembers. `march recover` asks instances for it.
 type Memory struct {
 	UUID         string // of the cluster
 	Room         allocator.Room
 	Name         allocator.Instance
-	Incarnations []string // of the processes whose memory this is, the last one last
-	Epochs       []string // that the instance was in, the last one last
+	Incarnations []string // of the processes with this memory, in order
+	Epochs       []string // the epochs of the instance, in order
 	Version      int64    // the highest layout version,
-	Latest       string   // the epoch in which that was in force
+	Latest       string   // the epoch in which Version was in force
 	Layout       allocator.Layout
-	// NarrowestRange and LargestBoundary are over all layouts that the instance knows
-	// of, 0 where it knows of none.
+	// NarrowestRange and LargestBoundary are over all layouts that the instance knows of, 0 if
+	// it knows of none.
 	NarrowestRange, LargestBoundary int64
 	MarginTotal                     int64 // the largest of any epoch
 	Rooms                           []allocator.Room
 	Seen                            []SeenInstance
-	SeenUnder                       string           // the epoch under which these were seen
+	SeenUnder                       string           // the epoch of Seen
 	Marks                           []RememberedMark // of its own room, in the order of tags
-	Workers                         []Lease          // that it leased, with the latest end that may be in etcd
+	Workers                         []Lease          // its leased workers, with the latest end that may be in etcd
 	NotBefore                       int64            // the latest of any epoch: see Epoch
 
-	Barred   bool   // the instance accepted the barrier that it was asked with,
+	Barred   bool   // the instance accepted the barrier of the question,
 	Unbarred string // or why it did not
-	Sequence int64  // where the memory stands: see Question.After
+	Sequence int64  // the present point of the memory: see Question.After
 }
 
 // ID returns the instance's name in the cluster.
@@ -41,10 +41,10 @@ func (m Memory) ID() InstanceID { return NewInstanceID(m.Room, m.Name) }
 // RememberedMark is what an instance remembers of one mark.
 type RememberedMark struct {
 	Tag  allocator.Tag
-	Next int64 // the next ID not yet leased, at least
+	Next int64 // the least ID not yet leased, at least
 }
 
-// UseMarks takes some of the marks that an instance of a room remembers.
+// UseMarks receives some of an instance's remembered marks.
 type UseMarks func(room allocator.Room, marks []RememberedMark) error
 
 // SeenInstance is a process that was registered. A journal stores it as JSON.
@@ -53,21 +53,21 @@ type SeenInstance struct {
 	Name        allocator.Instance `json:"name"`
 	Incarnation string             `json:"incarnation"`
 	Address     string             `json:"address"`
-	// Left is the revision at which the process was seen to leave in good order: it
-	// leased nothing after it. 0 where that was not seen.
+	// Left is the revision at which the process was seen to leave in good order: it leased
+	// nothing after that. 0 if that was not seen.
 	Left int64 `json:"left,string,omitempty"`
 }
 
 // ID returns the instance's name in the cluster.
 func (s SeenInstance) ID() InstanceID { return NewInstanceID(s.Room, s.Name) }
 
-// SortMarks puts the marks into the order of tags.
+// SortMarks sorts marks by tag.
 func (m Memory) SortMarks() {
 	slices.SortFunc(m.Marks, func(a, b RememberedMark) int { return cmp.Compare(a.Tag, b.Tag) })
 }
 
-// Validate checks the names and numbers of a memory that came from outside: from
-// a journal, or from another instance. Its errors are Invalid.
+// Validate checks the names and numbers of a memory from outside: from a journal, or from
+// another instance. Its errors are Invalid.
 func (m Memory) Validate() error {
 	var errs []error
 	room := func(r allocator.Room) {
@@ -98,7 +98,7 @@ func (m Memory) Validate() error {
 	return errors.Join(append(errs, ValidateMarks(m.Marks))...)
 }
 
-// ValidateMarks checks marks that came from outside. Its errors are Invalid.
+// ValidateMarks checks marks from outside. Its errors are Invalid.
 func ValidateMarks(marks []RememberedMark) error {
 	for _, m := range marks {
 		if _, err := allocator.ParseTag(string(m.Tag)); err != nil {
@@ -111,14 +111,14 @@ func ValidateMarks(marks []RememberedMark) error {
 	return nil
 }
 
-// Question is what `march recover` asks an instance.
+// Question is the question of `march recover` to an instance.
 type Question struct {
 	UUID string // of the cluster: an instance of another one refuses to answer
-	// Barrier, where it is set, asks the instance to lease nothing under any epoch
-	// that it has seen so far.
+	// Barrier, if set, asks the instance to lease nothing under any epoch that it has seen so
+	// far.
 	Barrier *Barrier
-	// After asks only for marks that changed after this point of the instance's memory:
-	// the Sequence of an earlier answer of the same process. 0 for all.
+	// After asks only for marks that changed after a point of the instance's memory: the
+	// Sequence of an earlier answer of the same process. 0 for all.
 	After int64
 }
 
@@ -128,9 +128,9 @@ type Barrier struct {
 	ClusterID uint64 // of the etcd cluster that holds it
 }
 
-// SeenIn returns the processes that a registration names: the one that is registered, and
-// those of its name whose memory it does not have, under an epoch, or under any where that
-// is empty.
+// SeenIn returns the processes that a registration names: the registered one, and the earlier
+// ones of its name whose memory it does not have, under an epoch, or under any epoch if that is
+// empty.
 func (k Keys) SeenIn(kv store.KV, epoch string) (all []SeenInstance, err error) {
 	key, err := k.Parse(kv.Key)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/march-id/march/allocator/plan"
 )
 
-// MigrationState says what becomes of a migration by itself.
+// MigrationState says whether a migration goes on by itself.
 type MigrationState string
 
-// A migration runs or pauses until it is done or, when it was aborted, back.
+// A migration runs or pauses until it is done or, after an abort, back.
 const (
 	Running MigrationState = "running"
 	Paused  MigrationState = "paused"
@@ -23,11 +23,11 @@ const (
 	Aborted MigrationState = "aborted"
 )
 
-// Ended reports whether nothing more will happen.
+// Ended reports whether the migration has ended.
 func (s MigrationState) Ended() bool { return s == Done || s == Aborted }
 
-// Migration is a way from one layout to another through moves, as it is
-// stored. It says everything that a console needs to go on with it.
+// Migration is the stored form of a migration from one layout to another through moves. It has
+// everything that a console needs to go on with it.
 type Migration struct {
 	kept
 	ID      string           `json:"-"` // a ULID, as the key has it
@@ -36,38 +36,38 @@ type Migration struct {
 	From    allocator.Layout `json:"from"`
 	Target  allocator.Layout `json:"target"`
 	Moves   []Move           `json:"moves"`
-	Reached int              `json:"reached"`           // so many of Moves were made
-	Hold    Duration         `json:"hold"`              // for how long a silent instance is waited for, if its own hold is not longer
-	Without []Waiver         `json:"without,omitempty"` // instances that an operator said to go on without
+	Reached int              `json:"reached"`           // how many of Moves were made
+	Hold    Duration         `json:"hold"`              // how long a silent instance is waited for, if its own hold is not longer
+	Without []Waiver         `json:"without,omitempty"` // instances that an operator decided to go on without
 	Log     []LogEntry       `json:"log"`
 	Actor   string           `json:"actor"`
 	Created time.Time        `json:"created"`
 	Updated time.Time        `json:"updated"`
 	Nonce   string           `json:"nonce"`
-	// Error is what keeps it from going on, since when; empty for nothing.
+	// Error says what keeps the migration from going on, and since when; empty for nothing.
 	Error      string    `json:"error,omitempty"`
 	ErrorSince time.Time `json:"error_since,omitzero"`
-	// NoWayBack is why the migration ended where it stood when it was aborted. Empty
-	// where it did not.
+	// NoWayBack is why an aborted migration ended at the layout that it had reached. Empty if
+	// it did not.
 	NoWayBack string `json:"no_way_back,omitempty"`
 
 	KV store.KV `json:"-"`
 }
 
-// Move is a move of a plan, and what a migration notes of it.
+// Move is a move of a plan, with its state in a migration.
 type Move struct {
 	kept
 	plan.Move
-	Made time.Time `json:"made,omitzero"` // zero before it is made
-	// Hold is the longest hold of the instances of Loses that were registered when
-	// the move was planned, or before a later change of the migration until it was
-	// made; and ClientsUntil when what they leased to clients ends: until then these
-	// may still issue residues that the rooms lost. It is zero before all reported.
-	Hold         Duration  `json:"hold,omitempty"` // stored of every move that was made
+	Made time.Time `json:"made,omitzero"` // zero before the move is made
+	// Hold is the longest hold of the registered instances of Loses. It is set when the move is
+	// planned, and by later changes of the migration until the move is made. ClientsUntil is
+	// the end of these instances' leases to clients: until then the clients may still issue
+	// residues that the rooms lost. It is zero before all instances have reported.
+	Hold         Duration  `json:"hold,omitempty"` // stored with every move that was made
 	ClientsUntil time.Time `json:"clients_until,omitzero"`
 }
 
-// MovesOf returns moves of a plan of which nothing is noted yet.
+// MovesOf returns the moves of a plan, none of them made yet.
 func MovesOf(planned ...plan.Move) []Move {
 	moves := make([]Move, len(planned))
 	for i, m := range planned {
@@ -76,7 +76,7 @@ func MovesOf(planned ...plan.Move) []Move {
 	return moves
 }
 
-// MarshalJSON writes a move with the fields that are kept in it.
+// MarshalJSON writes a move with its kept fields.
 func (v Move) MarshalJSON() ([]byte, error) {
 	type plain Move
 	if !v.Made.IsZero() {
@@ -94,12 +94,12 @@ func (v *Move) UnmarshalJSON(b []byte) (err error) {
 	return err
 }
 
-// Waiver is an operator's word that a migration goes on without an instance: for
-// the one process that was registered then, and for the next move only.
+// Waiver is an operator's decision that a migration goes on without an instance. It counts for
+// the process that was registered then, and for the next move only.
 type Waiver struct {
 	Instance    InstanceID `json:"instance"`
 	Incarnation string     `json:"incarnation"`
-	Reached     int        `json:"reached"` // the moves made so far
+	Reached     int        `json:"reached"` // moves made so far
 }
 
 // LogEntry is one line of a migration's history.
@@ -109,7 +109,7 @@ type LogEntry struct {
 	Text string    `json:"text"`
 }
 
-// MarshalJSON writes a line of the log with the fields that are kept in it.
+// MarshalJSON writes a line of the log with its kept fields.
 func (v LogEntry) MarshalJSON() ([]byte, error) {
 	type plain LogEntry
 	return marshal(plain(v), v.Rest)
@@ -124,17 +124,17 @@ func (v *LogEntry) UnmarshalJSON(b []byte) (err error) {
 	return err
 }
 
-// Encode returns the value under which the migration is stored.
+// Encode returns the stored value of the migration.
 func (m Migration) Encode() []byte {
-	if m.Moves == nil { // it was aborted before the first
+	if m.Moves == nil { // it was aborted before the first move
 		m.Moves = []Move{}
 	}
 	return Encode(&m)
 }
 
-// Brief is what the audit keeps of a migration. The moves are under its own
-// key, which stays: with them twice more, a change of a long plan would be more
-// than etcd takes in one transaction.
+// Brief is the form of a migration in the audit. The moves are under the migration's own key,
+// which stays. With the moves twice more, a change of a long plan would exceed etcd's limit for
+// one transaction.
 func (m Migration) Brief() []byte {
 	return Encode(&migrationBrief{
 		State: m.State, Abort: m.Abort, From: m.From.Version, Target: m.Target,
@@ -146,7 +146,7 @@ type migrationBrief struct {
 	kept
 	State   MigrationState   `json:"state"`
 	Abort   bool             `json:"abort,omitempty"`
-	From    int64            `json:"from,string"` // the layout version
+	From    int64            `json:"from,string"` // version of the layout
 	Target  allocator.Layout `json:"target"`
 	Moves   int              `json:"moves"`
 	Reached int              `json:"reached"`
@@ -154,7 +154,7 @@ type migrationBrief struct {
 	Without []Waiver         `json:"without,omitempty"`
 }
 
-// ParseMigration reads a migration with the ID that its key has.
+// ParseMigration reads a migration. The ID comes from its key.
 func (k Keys) ParseMigration(kv store.KV) (Migration, error) { return readAs[Migration](k, kv) }
 
 func readMigration(key KeyParts, kv store.KV) (any, error) {
@@ -163,7 +163,7 @@ func readMigration(key KeyParts, kv store.KV) (any, error) {
 	return m, err
 }
 
-// Validate checks the layouts, the times and how far the migration is.
+// Validate checks the layouts, the times and the progress of the migration.
 func (m *Migration) Validate() error {
 	errs := []error{m.Hold.validate(), m.From.Validate(), m.Target.Validate()}
 	for _, move := range m.Moves {
@@ -183,9 +183,8 @@ func (m *Migration) Validate() error {
 	return cmp.Or(errs...)
 }
 
-// Waived reports whether an operator said to make the next move without an
-// instance. The end of a migration needs no word of its own where the instance's
-// room lost nothing since.
+// Waived reports whether an operator decided to make the next move without an instance. The end
+// of a migration needs no decision of its own if the instance's room lost nothing since.
 func (m Migration) Waived(i Instance) bool {
 	return slices.ContainsFunc(m.Without, func(w Waiver) bool {
 		ends := m.Reached == len(m.Moves) && w.Reached <= m.Reached &&
@@ -205,8 +204,7 @@ func (m Migration) Stands() allocator.Layout {
 // Same reports whether two records of a migration are of one state of it.
 func (m Migration) Same(other Migration) bool { return m.KV.ModRevision == other.KV.ModRevision }
 
-// Fail notes what keeps the migration from going on, an empty text that nothing
-// does.
+// Fail stores what keeps the migration from going on; an empty text means nothing.
 func (m *Migration) Fail(text string) {
 	m.Error, m.ErrorSince = text, time.Time{}
 	if text != "" {
@@ -215,7 +213,7 @@ func (m *Migration) Fail(text string) {
 	}
 }
 
-// maxLog bounds a migration's log; the oldest lines but the first go.
+// maxLog bounds a migration's log. The oldest lines go first, except the very first.
 const maxLog = 200
 
 // Note adds a line to the log.
@@ -226,7 +224,7 @@ func (m *Migration) Note(text string) {
 	}
 }
 
-// Clone returns a copy that shares nothing that changes.
+// Clone returns a copy that shares nothing that can change.
 func (m Migration) Clone() Migration {
 	m.Moves, m.Without, m.Log = slices.Clone(m.Moves), slices.Clone(m.Without), slices.Clone(m.Log)
 	return m

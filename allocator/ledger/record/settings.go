@@ -9,8 +9,8 @@ import (
 // until an operator sets them.
 type ClusterSettings struct {
 	kept
-	// RequireJournal has an instance that starts without its journal lease nothing
-	// until its marks are confirmed: see unconfirmed.go.
+	// RequireJournal makes an instance that starts without its journal lease nothing until its
+	// marks are confirmed: see unconfirmed.go.
 	RequireJournal JournalRequired `json:"journal"`
 	Nonce          string          `json:"nonce"` // new in each write
 }
@@ -18,7 +18,7 @@ type ClusterSettings struct {
 // JournalRequired is whether a journal is required. It is stored as a word.
 type JournalRequired bool
 
-// The words of JournalRequired.
+// The words for JournalRequired.
 const (
 	journalOptional = "optional"
 	journalRequired = "required"
@@ -40,7 +40,7 @@ func (r *JournalRequired) UnmarshalText(word []byte) error {
 	return nil
 }
 
-// DecodeSettings reads the settings; there may be none.
+// DecodeSettings reads the settings, or returns the zero value if there are none.
 func DecodeSettings(found []store.KV) (s ClusterSettings, err error) {
 	if len(found) > 0 {
 		err = Decode(found[0], &s)

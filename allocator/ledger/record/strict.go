@@ -13,7 +13,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// KeyError says that a key, or the value under it, cannot be read.
+// KeyError says that a key, or its value, cannot be read.
 type KeyError struct {
 	Key string
 	Err error
@@ -21,7 +21,7 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return fmt.Sprintf("key %s: %v", printable(e.Key), e.Err) }
 
-// printable returns a key as it is, or quoted where a terminal would not show it so.
+// printable returns a key unchanged, or quoted if a terminal would not show it right.
 func printable(key string) string {
 	if quoted := strconv.Quote(key); strings.Contains(key, " ") || quoted[1:len(quoted)-1] != key {
 		return quoted
@@ -29,16 +29,16 @@ func printable(key string) string {
 	return key
 }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e *KeyError) Unwrap() error { return e.Err }
 
-// Gone returns the error of a key that must be there, and is not.
+// Gone returns the error of a key that must exist and does not.
 func Gone(key string) error { return &KeyError{Key: key, Err: errors.New("it is missing")} }
 
-// NoEpoch returns the error of an epoch that says neither what is in force nor what halts.
+// NoEpoch returns the error of an epoch that names neither an epoch in force nor a halt.
 func NoEpoch(key string) error { return &KeyError{Key: key, Err: errors.New("it is empty")} }
 
-// Unreadable returns err as a KeyError: the one that it has, or one of key.
+// Unreadable returns err as a KeyError: the one in its chain, or a new one of key.
 func Unreadable(key string, err error) *KeyError {
 	if named, ok := errors.AsType[*KeyError](err); ok {
 		return named
@@ -46,14 +46,13 @@ func Unreadable(key string, err error) *KeyError {
 	return &KeyError{Key: key, Err: err}
 }
 
-// Damaged returns the error of a value that is written as it should be, and says
-// what cannot be: Internal.
+// Damaged returns the error of a value that is well formed but impossible: Internal.
 func Damaged(key, format string, args ...any) error {
 	return &KeyError{Key: key, Err: allocator.Errorf(allocator.Internal, format, args...)}
 }
 
-// writer returns which version of the program wrote a value, in words: where the
-// value says that, as registrations do.
+// writer returns in words which version of the program wrote a value, if the value says so, as
+// registrations do.
 func writer(b []byte) string {
 	var by struct {
 		Build string `json:"build"`
@@ -64,10 +63,9 @@ func writer(b []byte) string {
 	return ", written by version " + by.Build
 }
 
-// unknown returns the fields of an object, as they are written, that have no place
-// in the struct that of points to, and are not one of also. Another spelling of a field's
-// name is none. Its error is that a field of the struct is null: package json takes that
-// for zero.
+// unknown returns the fields of an object, as written, that have no place in the struct that of
+// points to, and are not one of also. Another spelling of a field's name does not count as the
+// field. The error says that a field of the struct is null, which package json takes for zero.
 func unknown(object []byte, of any, also ...string) (rest []byte, err error) {
 	fields, err := fieldsOf(object)
 	if err != nil {
@@ -90,8 +88,8 @@ func unknown(object []byte, of any, also ...string) (rest []byte, err error) {
 	return rest, nil
 }
 
-// same checks that two values are the same, but for spaces, the order of fields and
-// how texts are escaped. again is what this program writes.
+// same checks that two values are equal except for spaces, the order of fields and the escapes
+// in texts. again is this program's form of the value.
 func same(written, again []byte) error {
 	if bytes.Equal(written, again) {
 		return nil
@@ -136,7 +134,7 @@ func same(written, again []byte) error {
 	return errors.New("not written as this program writes it")
 }
 
-// field is what an object has under a name: the name, its value, and both as they are written.
+// field is a field of an object: its name, its value, and both as written.
 type field struct {
 	name  string
 	value json.RawMessage
@@ -150,8 +148,8 @@ func bothFields(a, b []byte) (as, bs []field, err error) {
 	return as, bs, err
 }
 
-// fieldsOf returns the fields of an object in their order. Its error is that it is
-// none, or has a field twice.
+// fieldsOf returns the fields of an object in their order. Its error says that the text is no
+// object, or has a field twice.
 func fieldsOf(object []byte) ([]field, error) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {

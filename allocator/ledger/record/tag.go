@@ -12,38 +12,38 @@ import (
 	"github.com/march-id/march/allocator/period"
 )
 
-// TagSettings is what operators set of a tag.
+// TagSettings are the settings of a tag.
 type TagSettings struct {
-	Start   int64    `json:"start,string"`    // the least ID ever issued; default 1, so that zero is not issued unless asked for
+	Start   int64    `json:"start,string"`    // the least ID ever issued; default 1, so that zero is issued only on request
 	Limit   int64    `json:"limit,string"`    // the end of the IDs, exclusive; default allocator.MaxID
 	MinStep int64    `json:"min_step,string"` // see allocator.Settings, as for MaxStep, Reserve and Prescale
 	MaxStep int64    `json:"max_step,string"`
 	Reserve Duration `json:"reserve"`
 	MaxJump int64    `json:"max_jump,string"` // see DefaultMaxJump
-	// MaxSkew bounds how far below the furthest room's mark a lease may begin: a room
-	// that lies further behind skips ahead at its next lease. Segments that an instance
-	// holds may lie further behind. 0 is no bound.
+	// MaxSkew bounds how far below the furthest room's mark a lease may begin: a room further
+	// behind skips ahead at its next lease. Segments that an instance already holds may lie
+	// further behind. 0 is no bound.
 	MaxSkew int64 `json:"max_skew,string,omitempty"`
-	// StrictRetract has instances issue IDs of a layout only while it was
-	// confirmed lately: rather none than one of residues that the room gave up.
+	// StrictRetract makes instances issue IDs of a layout only while it was confirmed recently.
+	// They rather issue none than an ID of a residue that the room gave up.
 	StrictRetract bool      `json:"strict_retract,omitempty"`
 	Prescale      int64     `json:"prescale,string,omitempty"`
 	PrescaleUntil time.Time `json:"prescale_until,omitzero"`
-	// Skips holds, for rooms that an operator made jump ahead, the least ID that
-	// they may lease. See SkipTag.
+	// Skips has, for rooms that an operator made jump ahead, the least ID that they may lease.
+	// See SkipTag.
 	Skips Skips `json:"skips,omitempty"`
-	// Time is set where the tag has time-ordered IDs. All settings above are as they
-	// are by default then: they say nothing, and are stored as zeros. nil for a counter.
-	// Not to be changed in place.
+	// Time is set if the tag has time-ordered IDs; nil for a counter. All settings above then
+	// have their defaults, mean nothing, and are stored as zeros. Time must not be changed in
+	// place.
 	Time *TimeTag `json:"time,omitempty"`
-	// Period divides the IDs of a counter by the calendar; zero for none. Start and Limit
-	// then say which periods there are: see package period.
+	// Period divides the IDs of a counter by the calendar; zero for none. Start and Limit then
+	// say which periods there are: see package period.
 	Period period.Period `json:"period,omitzero"`
-	// Format describes the texts of the tag's IDs, as package format does; empty for none.
-	// It changes no ID, so a process that knows no formats issues the same IDs, without
+	// Format describes the texts of the tag's IDs for package format; empty for none. It
+	// changes no ID, so a process that does not know the format issues the same IDs without
 	// texts.
-	Format string `json:"text_format,omitempty"` // "format" is the number of the value's own
-	// KeyCheck is the check value of the format's opaque key; empty where it needs none.
+	Format string `json:"text_format,omitempty"` // "format" is the number of the value's own format
+	// KeyCheck is the check value of the format's opaque key; empty if the format needs none.
 	KeyCheck string `json:"key_check,omitempty"`
 }
 
@@ -52,8 +52,7 @@ func (s TagSettings) Chain() allocator.Settings {
 	return allocator.Settings{MinStep: s.MinStep, MaxStep: s.MaxStep, Reserve: s.Reserve.Duration(), Prescale: s.Prescale, PrescaleUntil: s.PrescaleUntil}
 }
 
-// Skips are the least IDs that rooms may lease. They are stored as a list in the order
-// of rooms.
+// Skips are the least IDs that rooms may lease. They are stored as a list sorted by room.
 type Skips map[allocator.Room]int64
 
 type skip struct {
@@ -81,14 +80,13 @@ func (s *Skips) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// DefaultMaxJump is how far above the second largest mark of a tag (the tag's
-// start where there is none) a room may be made to jump by a floor before an
-// operator must agree by raising the tag's max_jump: so that a typo in one room
-// does not drag all others to the end of the space. 10^15 IDs are 31 years at a
-// million per second.
+// DefaultMaxJump bounds how far above the second largest mark of a tag (the tag's start if
+// there is none) a floor may make a room jump. Beyond that an operator must agree by raising
+// the tag's max_jump, so that a typo in one room does not drag all others to the end of the
+// space. 10^15 IDs are 31 years at a million per second.
 const DefaultMaxJump = 1_000_000_000_000_000
 
-// DefaultTag returns the settings of a tag of which nothing was said.
+// DefaultTag returns the settings of a new tag before any are changed.
 func DefaultTag() TagSettings {
 	chain := allocator.DefaultSettings()
 	return TagSettings{
@@ -127,10 +125,9 @@ func (s TagSettings) Validate() error {
 	return s.Chain().Validate()
 }
 
-// Present returns the settings of a tag as they are at a time, where next is the largest
-// mark. Those of a tag with a period have its start and its limit: of the period that the
-// time lies in, or of a later one if a room has turned to it. span is that period, zero for
-// other tags.
+// Present returns the settings of a tag at a time; next is the largest mark. For a tag with a
+// period, start and limit are those of the period at that time, or of a later period if a room
+// has gone on to it. span is that period, zero for other tags.
 func (s TagSettings) Present(now time.Time, next int64) (present TagSettings, span period.Span) {
 	if s.Period == (period.Period{}) {
 		return s, span
@@ -145,8 +142,8 @@ func (s TagSettings) Present(now time.Time, next int64) (present TagSettings, sp
 	return s, span
 }
 
-// LeastBlocks is how many boundaries a tag's IDs, or those of one of its periods, have at
-// least: each move of a range may skip a block.
+// LeastBlocks is the least number of boundaries that the IDs of a tag, or of one of its
+// periods, must have: each move of a range may skip a block.
 const LeastBlocks = 10
 
 // CheckBlocks checks that a new counter has LeastBlocks boundaries of IDs, in each period.
@@ -154,7 +151,7 @@ const LeastBlocks = 10
 func (s TagSettings) CheckBlocks(boundary int64) error {
 	least := LeastBlocks * min(boundary, allocator.MaxID/LeastBlocks)
 	switch {
-	case s.Time != nil || s.Limit <= s.Start: // Validate says why
+	case s.Time != nil || s.Limit <= s.Start: // Validate reports it
 	case s.Period != period.Period{} && s.Period.Size() < least:
 		return allocator.Errorf(allocator.Invalid, "period_digits: %d, of which there are %d IDs in a period; allowed: so many that a period has %d boundaries, %d IDs",
 			s.Period.Digits, s.Period.Size(), LeastBlocks, least)
@@ -164,15 +161,15 @@ func (s TagSettings) CheckBlocks(boundary int64) error {
 	return nil
 }
 
-// Tag is a tag as it is stored.
+// Tag is the stored value of a tag.
 type Tag struct {
 	kept
-	Name allocator.Tag `json:"-"` // as the key has it
+	Name allocator.Tag `json:"-"` // from the key
 	TagSettings
 
-	LargestStep int64 `json:"largest_step,string"` // the largest max_step that it ever had
-	// BaseTotal is the margin total that rooms without a mark count with: 0, or that of
-	// the epoch in which an operator said that the name was never in use.
+	LargestStep int64 `json:"largest_step,string"` // the largest max_step that the tag ever had
+	// BaseTotal is the margin total that counts for rooms without a mark. It is 0, or the total
+	// of the epoch in which an operator declared that the name was never in use.
 	BaseTotal int64     `json:"base_total,string,omitempty"`
 	Created   time.Time `json:"created"` // by the clock of the process that created it
 	Nonce     string    `json:"nonce"`   // new in each write
@@ -180,7 +177,7 @@ type Tag struct {
 	KV store.KV `json:"-"`
 }
 
-// Encode returns the value under which the tag is stored, with a nonce.
+// Encode returns the stored value of the tag, with a nonce.
 func (t Tag) Encode(nonce string) []byte {
 	t.LargestStep, t.Nonce = max(t.LargestStep, t.MaxStep), nonce
 	if t.Time != nil {
@@ -189,7 +186,8 @@ func (t Tag) Encode(nonce string) []byte {
 	return Encode(&t)
 }
 
-// format: a tag of time-ordered IDs, and one with a period, issue others than a counter.
+// format: a tag of time-ordered IDs, and one with a period, issue other IDs than a plain
+// counter.
 func (t *Tag) format() int {
 	if t.Time != nil && t.Time.Wide() {
 		return wideFormat
@@ -203,7 +201,7 @@ func (t *Tag) format() int {
 	return baseFormat
 }
 
-// Validate checks the settings, and what goes with them, as they are stored.
+// Validate checks the settings and the rest of the stored value.
 func (t *Tag) Validate() error {
 	if t.Time != nil {
 		if !reflect.DeepEqual(t.TagSettings, t.onlyTime()) || t.LargestStep != 0 || t.BaseTotal != 0 {
@@ -220,7 +218,7 @@ func (t *Tag) Validate() error {
 	return nil
 }
 
-// DecodeTag reads a tag with the name that its key has. Its error is a KeyError.
+// DecodeTag reads a tag. Its name comes from the key. Its error is a KeyError.
 func (k Keys) DecodeTag(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
 
 func readTag(key KeyParts, kv store.KV) (any, error) {

@@ -9,12 +9,12 @@ import (
 	"github.com/march-id/march/allocator/period"
 )
 
-// checkDigits is how long a key's check value is.
+// checkDigits is the length of a key's check value.
 const checkDigits = 16
 
-// CheckFormat checks that the tag's format writes each of the tag's IDs. It is asked when a
-// tag is created or its limit changes, and not where a tag is read: a format with a part of
-// a later release is no damage. Its error is Invalid.
+// CheckFormat checks that the tag's format can write each of the tag's IDs. It is called when a
+// tag is created or its limit changes, and not when a tag is read: a format with a part of a
+// later release is no damage. Its error is Invalid.
 func (s TagSettings) CheckFormat() error {
 	if s.Format == "" && s.Time != nil && s.Time.Wide() {
 		return allocator.Errorf(allocator.Invalid, "format: none; allowed for IDs of 80 bits, which exist only as texts: formats with sortable, or friendly(cosid-string, ZONE)")
@@ -63,12 +63,12 @@ func (s TagSettings) CheckFormat() error {
 	return nil
 }
 
-// withoutZone returns the tag's period as a format has it.
+// withoutZone returns the tag's period in the terms of a format.
 func (s TagSettings) withoutZone() period.Period {
 	return period.Period{Unit: s.Period.Unit, Digits: s.Period.Digits}
 }
 
-// periodPart returns the tag's period as the part of a format.
+// periodPart returns the part of a format for the tag's period.
 func (s TagSettings) periodPart() string {
 	if s.Period == (period.Period{}) {
 		return "none"
@@ -76,12 +76,12 @@ func (s TagSettings) periodPart() string {
 	return fmt.Sprintf("period(%v, %d)", s.Period.Unit, s.Period.Digits)
 }
 
-// FormatLimit returns the largest limit of a counter whose IDs a format writes.
+// FormatLimit returns the largest limit of a counter that a format can write.
 func FormatLimit(f *format.Format) int64 {
 	return min(f.Domain().Largest, allocator.MaxID-1) + 1
 }
 
-// checkKey checks that the check value is there where the format needs a key.
+// checkKey checks that the check value is set if the format needs a key.
 func (s TagSettings) checkKey(f *format.Format) error {
 	switch raw, err := hex.DecodeString(s.KeyCheck); {
 	case f.Key() == "" && s.KeyCheck != "":

@@ -12,7 +12,7 @@ import (
 
 const keyCheck = "0123456789abcdef"
 
-// A tag's format writes each of its IDs, or is refused.
+// A tag's format can write each of its IDs, or is refused.
 func TestFormatsOfTags(t *testing.T) {
 	preset, err := timeid.PresetNamed("cosid")
 	if err != nil {
@@ -21,7 +21,7 @@ func TestFormatsOfTags(t *testing.T) {
 	ordered, wide := record.NewTimeTag(preset.Layout), record.NewTimeTag(timeid.Wide)
 	for _, c := range []struct {
 		settings record.TagSettings
-		says     string // empty where it is taken
+		says     string // empty if the format is accepted
 	}{
 		{record.TagSettings{Format: "", Limit: 1000}, ""},
 		{record.TagSettings{Format: "decimal(3)", Limit: 1000}, ""},
@@ -64,8 +64,8 @@ func TestFormatsOfTags(t *testing.T) {
 	}
 }
 
-// A tag of time-ordered IDs is stored with its format, and a format that this program
-// cannot parse is none of a tag's damages.
+// A tag of time-ordered IDs is stored with its format. A format that this program cannot parse
+// does not make the tag unreadable.
 func TestFormatsAreKept(t *testing.T) {
 	for _, text := range []string{"friendly(cosid, UTC)", "part-of-a-later-release"} {
 		value := strings.Replace(timeTag, `"largest_step"`, `"text_format":"`+text+`","largest_step"`, 1)
@@ -91,7 +91,7 @@ func TestLimitsOfOpaqueTags(t *testing.T) {
 	}
 }
 
-// Programs that know no IDs of 80 bits refuse their tags: the values have a format of their
+// Programs that know no IDs of 80 bits refuse such tags: their values have a format of their
 // own.
 func TestWideTagsAreNewer(t *testing.T) {
 	wide := record.NewTimeTag(timeid.Wide)

@@ -10,9 +10,9 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// TimeTag is what makes a tag one of time-ordered IDs. Its bits, unit, epoch and
-// order are chosen when the tag is created and never change, as two layouts may give
-// one ID to different times. How it meets rollbacks and starts sequences may change.
+// TimeTag is set in a tag of time-ordered IDs. Bits, unit, epoch and order are chosen at the
+// tag's creation and never change, as two layouts may give one ID to different times. The
+// policies for rollbacks and for the start of sequences may change.
 type TimeTag struct {
 	TimeBits     int          `json:"time_bits"`
 	WorkerBits   int          `json:"worker_bits"`
@@ -25,7 +25,7 @@ type TimeTag struct {
 	CarryTo     int64           `json:"carry_to,string,omitempty"`     // see timeid.Config; 0 is its default
 	RandomBelow int64           `json:"random_below,string,omitempty"` // likewise
 	Rollback    timeid.Rollback `json:"rollback"`
-	MaxWaitMS   int64           `json:"max_wait_ms,string,omitempty"` // likewise
+	MaxWaitMS   int64           `json:"max_wait_ms,string,omitempty"` // as for CarryTo
 }
 
 // NewTimeTag returns the tag of a layout, with the default policies.
@@ -36,7 +36,7 @@ func NewTimeTag(l timeid.Layout) TimeTag {
 	}
 }
 
-// Layout returns what the bits of the tag's IDs mean.
+// Layout returns the meaning of the bits of the tag's IDs.
 func (t TimeTag) Layout() timeid.Layout {
 	return timeid.Layout{
 		TimeBits: t.TimeBits, WorkerBits: t.WorkerBits, SequenceBits: t.SequenceBits,
@@ -44,11 +44,10 @@ func (t TimeTag) Layout() timeid.Layout {
 	}
 }
 
-// Wide reports whether the tag's IDs are timeid.Wide's: they exist only as texts.
+// Wide reports whether the tag's IDs are those of timeid.Wide: they exist only as texts.
 func (t TimeTag) Wide() bool { return t.Layout() == timeid.Wide }
 
-// Config returns the configuration of a generator of the tag's IDs, but for the
-// clock.
+// Config returns the configuration of a generator of the tag's IDs, without the clock.
 func (t TimeTag) Config(worker int64, window timeid.Window) timeid.Config {
 	return timeid.Config{
 		Layout: t.Layout(), Worker: worker, Window: window,
@@ -74,8 +73,8 @@ func (t TimeTag) Validate() error {
 	return t.Config(0, timeid.Window{From: t.EpochMS, Until: t.EpochMS + t.UnitMS}).Validate()
 }
 
-// CheckTime checks that the tag has IDs at a time: its epoch is not in the future, and its
-// time bits are not used up. Its error is Invalid.
+// CheckTime checks that the tag has IDs at a time: its epoch is not in the future, and its time
+// bits are not used up. Its error is Invalid.
 func (t TimeTag) CheckTime(now time.Time) error {
 	l, at := t.Layout(), now.UTC().Format(timeid.Format)
 	switch ms := now.UnixMilli(); {
@@ -88,14 +87,13 @@ func (t TimeTag) CheckTime(now time.Time) error {
 	return nil
 }
 
-// onlyTime returns the settings of a tag of time-ordered IDs as they are stored: of a
-// counter's settings there is none, whatever their defaults are by now.
+// onlyTime returns the settings of a tag of time-ordered IDs as they are stored: without those
+// of a counter, whatever their defaults are.
 func (s TagSettings) onlyTime() TagSettings {
 	return TagSettings{Reserve: DurationOf(0), Time: s.Time, Format: s.Format, KeyCheck: s.KeyCheck}
 }
 
-// CheckSlices checks that every room of a layout has a worker of the tag's width in its
-// slice.
+// CheckSlices checks that every room of a layout has a worker of the tag's width in its slice.
 // Its error is Refused.
 func (t TimeTag) CheckSlices(l allocator.Layout) error {
 	for _, room := range l.Rooms() {
@@ -108,8 +106,8 @@ func (t TimeTag) CheckSlices(l allocator.Layout) error {
 	return nil
 }
 
-// validateTime checks the settings of a tag of time-ordered IDs: those of a counter
-// are as they are by default. Its error is Invalid.
+// validateTime checks the settings of a tag of time-ordered IDs: the settings of a counter must
+// have their defaults. Its error is Invalid.
 func (s TagSettings) validateTime() error {
 	refused := func(field string) error {
 		return allocator.Errorf(allocator.Invalid, "%s: a tag of kind time has none: its IDs follow the clock", field)
@@ -150,8 +148,7 @@ func (s TagSettings) Clone() TagSettings {
 	return s
 }
 
-// Changeable checks that an update of settings changes nothing that never changes.
-// Its error is Invalid.
+// Changeable checks that an update leaves the fixed settings unchanged. Its error is Invalid.
 func (s TagSettings) Changeable(to TagSettings) error {
 	switch {
 	case s.Start != to.Start:

@@ -20,10 +20,10 @@ type Walk struct {
 // defaultPage is how many tags a Walk reads at once.
 const defaultPage = 1000
 
-// EachTag calls use with every tag, in the order of names, and its marks in some rooms.
-// It holds a page of tags in memory at a time; tags that change meanwhile may be
-// seen before or after. It ends with use's first error. It passes over a tag that
-// cannot be read, or of which a mark cannot be read, and returns the key.
+// EachTag calls use with every tag, in the order of names, and its marks in some rooms. It
+// holds one page of tags in memory at a time; tags that change meanwhile may be seen before or
+// after the change. It ends with use's first error. It passes over a tag that is unreadable or
+// has an unreadable mark, and returns the key.
 func (w Walk) EachTag(ctx context.Context, rooms []allocator.Room, use func(Tag, map[allocator.Room]Mark) error) ([]KeyError, error) {
 	return w.eachPage(ctx, cmp.Or(w.Page, defaultPage), func(tags []Tag) ([]KeyError, error) {
 		marks, bad, err := w.marksBetween(ctx, rooms, tags[0].Name, tags[len(tags)-1].Name)
@@ -41,9 +41,8 @@ func (w Walk) EachTag(ctx context.Context, rooms []allocator.Room, use func(Tag,
 	})
 }
 
-// eachPage calls use with the tags that can be read, in the order of names, at most
-// size and at least one at a time. It returns the keys of the others, and those that
-// use returns.
+// eachPage calls use with the readable tags, in the order of names, in pages of at least one
+// and at most size tags. It returns the keys of the others, and the keys that use returns.
 func (w Walk) eachPage(ctx context.Context, size int64, use func([]Tag) ([]KeyError, error)) ([]KeyError, error) {
 	var bad []KeyError
 	pages := store.Pager{Read: w.Gets, Prefix: w.Keys.Tags()}
@@ -75,8 +74,8 @@ func (w Walk) eachPage(ctx context.Context, size int64, use func([]Tag) ([]KeyEr
 	}
 }
 
-// patiently makes a read of a long walk again where etcd is slow to answer: one answer
-// that is late does not end the walk.
+// patiently repeats a read of a long walk if etcd is slow to answer, so that one late answer
+// does not end the walk.
 func patiently(ctx context.Context, read func() error) error {
 	const tries = 3
 	for try := 1; ; try++ {
@@ -90,7 +89,7 @@ func patiently(ctx context.Context, read func() error) error {
 // marksOfTag are a tag's marks by room.
 type marksOfTag struct {
 	byRoom     map[allocator.Room]Mark
-	unreadable bool // one of them
+	unreadable bool // one of them is unreadable
 }
 
 // marksBetween returns the marks of all tags from first to last in rooms.

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// LongestWindow is how far a window may end after the clock of the instance that
-	// leases it: twice the largest reserve of a worker.
+	// LongestWindow bounds how far a window may end after the clock of the instance that leases
+	// it: twice the largest reserve of a worker.
 	LongestWindow = 20 * time.Minute
-	// MaxAhead is how far apart the clocks of a cluster may be: an instance that is
-	// further ahead of the median takes no window without an operator's consent.
+	// MaxAhead is how far apart the clocks of a cluster may be. An instance that is further
+	// ahead of the median takes no window without an operator's consent.
 	MaxAhead = timeid.DefaultMaxAhead
 )
 
@@ -27,31 +27,31 @@ type WorkerID struct {
 	Number int64 `json:"number,string"` // from 0, below 2^Bits
 }
 
-// String returns the worker as the end of its key has it, without the padding: 10/7.
+// String returns the worker as the end of its key, without the padding: 10/7.
 func (id WorkerID) String() string { return fmt.Sprintf("%d/%d", id.Bits, id.Number) }
 
-// Valid reports whether there is such a worker.
+// Valid reports whether such a worker exists.
 func (id WorkerID) Valid() bool {
 	return id.Bits >= 0 && id.Bits < timeid.MaxBits && id.Number >= 0 && id.Number < 1<<id.Bits
 }
 
-// Worker is what a worker's key is stored as: the process that has the worker, and
-// for which time. Within [From, Until) no other process may use the worker. The key
-// stays when the window is over: the next owner begins at Until at the earliest.
+// Worker is the stored value of a worker's key: the process that has the worker, and its time.
+// Within [From, Until) no other process may use the worker. The key stays after the window is
+// over: the next owner begins at Until at the earliest.
 type Worker struct {
 	Room        allocator.Room     `json:"room"`
 	Instance    allocator.Instance `json:"instance"`
 	Incarnation string             `json:"incarnation"`
-	From        int64              `json:"from,string"`  // Unix ms, inclusive; where this incarnation began
+	From        int64              `json:"from,string"`  // Unix ms, inclusive; where this process began
 	Until       int64              `json:"until,string"` // Unix ms, exclusive, From at least
-	Stamp       Stamp              `json:"stamp"`        // of the epoch and the layout that the window was leased under
-	Clock       int64              `json:"clock,string"` // the owner's clock when it sent this, Unix ms
-	// Caller says that the owner took the worker for a caller's process, which may issue
-	// until the window's end whatever becomes of the owner.
+	Stamp       Stamp              `json:"stamp"`        // the epoch and the layout that the window was leased under
+	Clock       int64              `json:"clock,string"` // the owner's clock at this write, Unix ms
+	// Caller says that the owner took the worker for a caller's process. That process may issue
+	// until the window's end, whatever happens to the owner.
 	Caller bool `json:"caller,omitempty"`
 }
 
-// format: a program that does not know that a caller has the worker does not read it.
+// format: a program that does not know about callers' workers must not read the value.
 func (w *Worker) format() int {
 	if w.Caller {
 		return baseFormat + 1
@@ -65,8 +65,8 @@ func (w Worker) Window() timeid.Window { return timeid.Window{From: w.From, Unti
 // ID returns the owner's name in the cluster.
 func (w Worker) ID() InstanceID { return NewInstanceID(w.Room, w.Instance) }
 
-// Raised returns the key that holds for what both w and o say: that of the later end.
-// A recover that learns of o from a memory writes it.
+// Raised returns the key that covers both w and o: the one with the later end. A recover writes
+// it when it learns of o from a memory.
 func (w Worker) Raised(o Worker) Worker {
 	if o.Until > w.Until {
 		return o
@@ -97,31 +97,32 @@ func (w Worker) Validate() error {
 	return nil
 }
 
-// Encode returns the value under which the worker is stored.
+// Encode returns the stored value of the worker.
 func (w Worker) Encode() []byte { return Encode(&w) }
 
-// DecodeWorker reads a worker's key, and checks that both fit. Its error is a KeyError.
+// DecodeWorker reads a worker's key and value, and checks that they fit each other. Its error
+// is a KeyError.
 func (k Keys) DecodeWorker(kv store.KV) (WorkerID, Worker, error) {
 	key, err := k.Parse(kv.Key)
 	if err != nil {
 		return WorkerID{}, Worker{}, err
 	}
 	w, err := decode[Worker](kv)
-	return key.Worker, w, err // the worker also where its value is damaged
+	return key.Worker, w, err // the worker also if its value is damaged
 }
 
-// Lease is a worker of a width, as one snapshot shows it or a memory knows it.
+// Lease is a worker of a width, in a snapshot or in a memory.
 type Lease struct {
 	WorkerID
 	Worker
 }
 
-// SortLeases puts workers into the order of width and number.
+// SortLeases sorts workers by width and number.
 func SortLeases(leases []Lease) {
 	slices.SortFunc(leases, func(a, b Lease) int { return cmp.Or(cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Number, b.Number)) })
 }
 
-// ValidateLeases checks workers that came from outside. Its errors are Invalid.
+// ValidateLeases checks workers from outside. Its errors are Invalid.
 func ValidateLeases(leases []Lease) error {
 	for _, l := range leases {
 		if !l.Valid() {
@@ -137,17 +138,17 @@ func ValidateLeases(leases []Lease) error {
 // MaxMachineText bounds the namespace and the instance ID of a machine, in bytes.
 const MaxMachineText = 255
 
-// Machine is what the key of a machine ID is stored as: the client of CosId that has the
-// number. The key stays when the client gives the number back.
+// Machine is the stored value of a machine ID's key: the CosId client that has the number. The
+// key stays when the client gives the number back.
 type Machine struct {
 	Namespace string `json:"namespace"`
-	Instance  string `json:"instance"`    // as the client names itself: HOST:PORT, say
-	Stable    bool   `json:"stable"`      // the number stays the client's
-	Last      int64  `json:"last,string"` // when the client had the number last for certain, Unix ms
+	Instance  string `json:"instance"`    // the client's own name: HOST:PORT, say
+	Stable    bool   `json:"stable"`      // the client keeps the number
+	Last      int64  `json:"last,string"` // when the client certainly had the number last, Unix ms
 	Returned  bool   `json:"returned"`    // the client gave it back
 }
 
-// Encode returns the value under which the machine is stored.
+// Encode returns the stored value of the machine.
 func (m Machine) Encode() []byte { return Encode(&m) }
 
 // Validate checks the names and the time. Its errors are Invalid and name the field.

@@ -47,7 +47,7 @@ func TestWorkersThatDoNotFit(t *testing.T) {
 	}
 }
 
-// The later end of two holds: a recover raises a key by what a memory knows.
+// Of two keys the later end counts: a recover raises a key by a memory.
 func TestRaisedWorkers(t *testing.T) {
 	a, b := record.Worker{Incarnation: "a", Until: 5}, record.Worker{Incarnation: "b", Until: 6}
 	for _, got := range []record.Worker{a.Raised(b), b.Raised(a)} {
@@ -87,7 +87,7 @@ func TestTimeTags(t *testing.T) {
 	}
 }
 
-// An older program must not enter an epoch whose not_before it does not know.
+// An older program, which does not know not_before, must not enter such an epoch.
 func TestNotBeforeRaisesTheFormat(t *testing.T) {
 	const value = `{"format":3,"epoch":"e","margin_total":"2","not_before":"9007199254740993"}`
 	if got, err := record.Decoders["epoch"]([]byte(value)); err != nil || string(got) != value {
@@ -104,7 +104,7 @@ func FuzzDecodeMachine(f *testing.F) { fuzz(f, []string{"machine"}, decoder("mac
 
 func FuzzDecodeWorker(f *testing.F) { fuzz(f, []string{"worker"}, decoder("worker")) }
 
-// An operator cannot give a tag of kind time a counter's setting.
+// An operator cannot give a tag of kind time a setting of counters.
 func TestTimeTagsRefuseACountersSettings(t *testing.T) {
 	of := func(change func(*record.TagSettings)) error {
 		s := record.DefaultTag()
@@ -120,9 +120,9 @@ func TestTimeTagsRefuseACountersSettings(t *testing.T) {
 	if err := of(func(*record.TagSettings) {}); err != nil {
 		t.Error(err)
 	}
-	// No field of TagSettings is forgotten, should a new one come.
+	// This test names every field of TagSettings, so that a new one is not forgotten.
 	for f := range reflect.TypeFor[record.TagSettings]().Fields() {
-		if f.Name == "Time" || f.Name == "Format" || f.Name == "KeyCheck" { // of tags of both kinds
+		if f.Name == "Time" || f.Name == "Format" || f.Name == "KeyCheck" { // fields of tags of both kinds
 			continue
 		}
 		err := of(func(s *record.TagSettings) {
@@ -166,7 +166,7 @@ func TestTimeTagsRefuseACountersSettings(t *testing.T) {
 	}
 }
 
-// What says when and where an ID was issued never changes; what says how may.
+// Settings that decide the meaning of an ID never change; those of how IDs are made may.
 func TestWhatOfATagMayChange(t *testing.T) {
 	preset, err := timeid.PresetNamed("cosid")
 	if err != nil {
@@ -195,7 +195,7 @@ func TestWhatOfATagMayChange(t *testing.T) {
 	}
 }
 
-// A tag of which a room would have no worker is refused.
+// A tag is refused if a room would have no worker of it.
 func TestSlicesOfATimeTag(t *testing.T) {
 	l := allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 500}, "b": {Lower: 501, Upper: 502}}}
 	if err := (record.TimeTag{WorkerBits: 3}).CheckSlices(l); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "room b") {

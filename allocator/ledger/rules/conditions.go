@@ -7,8 +7,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Conditions returns the rules that a transaction breaks by what it does not compare.
-// prefix is what the cluster's keys begin with.
+// Conditions returns the rules that a transaction breaks because it does not compare some key.
+// prefix is the prefix of the cluster's keys.
 func Conditions(prefix string, before Before, conds []store.Cond, writes []Write) (broken []Broken) {
 	for _, w := range writes {
 		for _, needed := range needs(prefix, before, w) {
@@ -22,15 +22,15 @@ func Conditions(prefix string, before Before, conds []store.Cond, writes []Write
 	return broken
 }
 
-// needs returns the keys that the transaction of a lease must compare. One that ends with
-// a slash stands for any key below it that is there.
+// needs returns the keys that the transaction of a lease must compare. A name that ends with a
+// slash stands for any existing key below it.
 func needs(prefix string, before Before, w Write) []string {
 	switch {
 	case w.ModRevision == 0:
 		return nil
 	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
 		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag), prefix + "rooms/" + string(w.Room) + "/", w.Key}
-	case w.Kind == "workers" && before.Epoch().Halted != nil: // a recover raises it
+	case w.Kind == "workers" && before.Epoch().Halted != nil: // a recover raises the window
 		return []string{prefix + "epoch", w.Key}
 	case w.Kind == "machines":
 		return []string{prefix + "epoch", prefix + "layout", w.Key}

@@ -35,7 +35,7 @@ func (t *transaction) mark(w Write) {
 	}
 }
 
-// lease checks a mark that was leased.
+// lease checks a mark after a lease.
 func (t *transaction) lease(w Write, now, was record.Mark) {
 	era, in := now.Last(), t.Layout()
 	layout := in.Layout
@@ -111,8 +111,8 @@ func (t *transaction) lease(w Write, now, was record.Mark) {
 const keptEras = 7
 
 // Floor returns how far the marks of a tag in all rooms reach under a layout and an epoch's
-// margin total: no room may lease below it under them for the first time. t is nil if the
-// tag is gone: then only the marks count.
+// margin total. No room's first lease under them may begin below it. t is nil if the tag is
+// gone: then only the marks count.
 func Floor(layout record.Layout, total int64, t *record.Tag, marks map[allocator.Room]record.Mark) (floor int64) {
 	for _, mark := range marks {
 		floor = max(floor, mark.Next)
@@ -125,7 +125,7 @@ func Floor(layout record.Layout, total int64, t *record.Tag, marks map[allocator
 		if !there {
 			mark = record.Mark{Next: t.Start, Total: t.BaseTotal}
 		}
-		if mark.Total < total { // what was lost began at the start, or at a skip
+		if mark.Total < total { // leases that were lost began at the start, or at a skip
 			mark.Next = max(mark.Next, t.Start, t.Skips[room])
 		}
 		floor = max(floor, reach(layout, total, mark, t.LargestStep))
@@ -133,11 +133,11 @@ func Floor(layout record.Layout, total int64, t *record.Tag, marks map[allocator
 	return floor
 }
 
-// reach is what a mark says of where other rooms may lease: its next, and above it
-// what the recovers since its last lease left free. For each step of their margins
-// that is (ceil(s/w) + 1) * b, with s the largest step of the tag, w the narrowest
-// range and b the largest boundary so far. It is reckoned with numbers of any size:
-// not as what is checked here does it.
+// reach returns the least ID that other rooms may lease by a mark: its next, and above it what
+// the recovers since its last lease left free. For each step of their margins that is
+// (ceil(s/w) + 1) * b, with s the largest step of the tag, w the narrowest range and b the
+// largest boundary so far. It uses numbers of any size, so that it does not repeat the code
+// that it checks.
 func reach(layout record.Layout, total int64, mark record.Mark, largestStep int64) int64 {
 	steps, width := big.NewInt(largestStep), big.NewInt(layout.NarrowestRange)
 	if width.Sign() < 1 || total <= mark.Total {

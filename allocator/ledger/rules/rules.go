@@ -10,19 +10,19 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Before is what a cluster has in etcd before a transaction. What is not there, or cannot
-// be read, is zero.
+// Before is the content of a cluster's keys in etcd before a transaction. A value is zero if
+// its key is missing or cannot be read.
 type Before interface {
 	// Get returns a key and its value.
 	Get(key string) (store.KV, bool)
-	// Older returns the keys that begin with a prefix and come before a key.
+	// Older returns the keys with a prefix that sort before a key.
 	Older(prefix, key string) []string
 	Epoch() record.Epoch
 	Layout() record.Layout // with its revision
 	Tag(tag allocator.Tag) (record.Tag, bool)
 	Mark(room allocator.Room, tag allocator.Tag) record.Mark
-	// Floor returns what Floor returned for a tag when the present layout and epoch came
-	// into force, 0 if that is not known.
+	// Floor returns the result of the function Floor for a tag when the present layout and
+	// epoch came into force, 0 if it is not known.
 	Floor(tag allocator.Tag) int64
 	// Registered reports whether an instance of a room is registered.
 	Registered(room allocator.Room) bool
@@ -30,7 +30,7 @@ type Before interface {
 	WasInForce(epoch string) bool
 }
 
-// Write is a key that a transaction writes, or deletes: then its mod revision is 0.
+// Write is a key that a transaction writes or deletes. A deleted key has mod revision 0.
 type Write struct {
 	store.KV
 	record.Entry
@@ -38,11 +38,11 @@ type Write struct {
 
 // Broken is a rule that a transaction breaks.
 type Broken struct {
-	Rule string // the same words for the same rule
+	Rule string // constant for each rule
 	Text string
 }
 
-// transaction is what one transaction writes, and what is broken by it so far.
+// transaction has what one transaction writes, and the rules that it broke so far.
 type transaction struct {
 	Before
 	reader *record.Reader
@@ -50,8 +50,8 @@ type transaction struct {
 	broken []Broken
 }
 
-// Check returns the rules that a transaction breaks. Its conditions were met by what was
-// there before it, so that is what its writes are compared with.
+// Check returns the rules that a transaction breaks. The transaction's conditions held on the
+// state before it, so its writes are compared with that state.
 func Check(reader *record.Reader, before Before, writes []Write) []Broken {
 	t := &transaction{Before: before, reader: reader, writes: writes}
 	for _, w := range writes {
@@ -108,8 +108,8 @@ func (t *transaction) check(w Write) {
 	}
 }
 
-// inTurn reports whether a key that is deleted may be: of layouts, migrations and audit
-// entries the oldest goes when another one comes.
+// inTurn reports whether a deleted key may be deleted: of layouts, migrations and audit entries
+// the oldest goes when another one comes.
 func (t *transaction) inTurn(w Write) bool {
 	if w.Kind != "layouts" && w.Kind != "migrations" && w.Kind != "audit" {
 		return true

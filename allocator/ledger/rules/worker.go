@@ -34,7 +34,7 @@ func (t *transaction) worker(w Write, there bool) {
 	lower, upper := slice(in.Layout, now.Room, now.Bits)
 	switch {
 	case goesOn && now.Until < was.Until && now.Stamp == was.Stamp:
-		// It is given back. The room may not have it in its slice any longer.
+		// The window is given back. The room's slice may not have the worker any longer.
 	case now.Stamp.Epoch != epoch.Epoch || now.Stamp.Revision != in.Revision:
 		say("window stamp", "epoch %s and layout revision %d, but %s and %d are in force",
 			now.Stamp.Epoch, now.Stamp.Revision, epoch.Epoch, in.Revision)
@@ -52,8 +52,8 @@ func (t *transaction) worker(w Write, there bool) {
 	}
 }
 
-// slice returns the workers of a width that a room has: from lower, below upper. It is
-// reckoned with numbers of any size, and not as package timeid does it.
+// slice returns the workers of a width that a room has: from lower, below upper. It uses
+// numbers of any size, and not the code of package timeid.
 func slice(layout allocator.Layout, room allocator.Room, bits int) (lower, upper int64) {
 	image := func(residue int64) int64 {
 		n := new(big.Int).Lsh(big.NewInt(residue), uint(bits))

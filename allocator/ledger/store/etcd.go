@@ -25,23 +25,22 @@ import (
 
 // EtcdConfig says how to reach etcd.
 type EtcdConfig struct {
-	// Endpoints are the client URLs of the cluster's members, or host:port.
-	// One at a time is used; another when it fails. No balancer belongs in
-	// between.
+	// Endpoints are the client URLs of the cluster's members, or host:port. The store uses one
+	// at a time, and another one when that fails. Put no load balancer in between.
 	Endpoints []string
 	// Username and Password authenticate, where Username is set.
 	Username, Password string
-	// ReadPassword, if set, is asked for the password in place of Password, before each
-	// connection and after etcd refused the user: the password may have been changed.
+	// ReadPassword, if set, is called for the password in place of Password: before each
+	// connection, and after etcd refused the user, as the password may have been changed.
 	ReadPassword func() (string, error)
 	// TLS secures the connection; nil is plain text.
 	TLS *tls.Config
-	// Silence is how long a watch may hear nothing, though progress was asked
-	// for, before it counts as broken. Default 10 s.
+	// Silence is how long a watch may receive nothing, although it asked for progress, before
+	// it counts as broken. Default 10 s.
 	Silence time.Duration
 	// Tracer makes spans of calls that belong to a trace; nil makes none.
 	Tracer trace.TracerProvider
-	// Logger; nil logs nothing. The client's own log goes there from warnings up.
+	// Logger; nil logs nothing. It also gets the log of etcd's client, from warnings up.
 	Logger hclog.Logger
 }
 
@@ -49,18 +48,18 @@ type EtcdConfig struct {
 type etcd struct {
 	cfg EtcdConfig
 
-	ended atomic.Int64 // connections that ended, so far
+	ended atomic.Int64 // connections that ended so far
 
 	mu struct {
 		sync.Mutex
 		member  *member // nil before the first use and after Close
-		next    int     // which endpoint is used next
+		next    int     // the endpoint to use next
 		closed  bool
-		retired []*member // replaced, not yet closed: they still have calls under way
+		retired []*member // replaced but not yet closed: they still have calls under way
 
-		refused   error // why etcd refused the user; not asked again for refusedFor
+		refused   error // why etcd refused the user; etcd is not asked again for refusedFor
 		refusedAt time.Time
-		rights    Rights // of the user, as last asked for after a refusal
+		rights    Rights // of the user, as last read after a refusal
 		rightsAt  time.Time
 	}
 }
@@ -120,8 +119,8 @@ func (e *etcd) client() (*member, error) {
 		DialTimeout:          2 * time.Second,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
-		// One send per try: a transaction sent again could be applied twice
-		// between our looking at the answers.
+		// Each try is sent once. A transaction that is sent again could be applied twice before
+		// the answer to the first is read.
 		MaxUnaryRetries: 1,
 		Logger:          zaplog.New(e.cfg.Logger.Named("etcd-client"), hclog.Error),
 		DialOptions: append(traced(e.cfg.Tracer),
@@ -167,22 +166,22 @@ func ignoreCanceled(err error) error {
 	return err
 }
 
-// failed translates an error of m and, where another endpoint may do better,
-// moves on to it.
+// failed translates an error of m. If another endpoint may do better, the store goes on to
+// that.
 func (e *etcd) failed(m *member, endpoint string, err error) error {
 	translated := translate(endpoint, err)
-	gaveUp := errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled // the caller: no fault of the member's
+	gaveUp := errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled // by the caller: not the member's fault
 	switch {
 	case translated.Kind == allocator.Unavailable && m != nil && !gaveUp:
 		e.rotate(m, 1)
 	case translated.Kind == allocator.Unauthenticated && m != nil:
-		e.rotate(m, 0) // the same endpoint again, with the password as it is then
+		e.rotate(m, 0) // the same endpoint again, with the password that it has then
 	}
 	return translated
 }
 
-// rotate moves on by some endpoints, unless another call did already. Calls
-// under way on the old client run to their own deadline.
+// rotate goes on to another endpoint, unless another call did already. Calls under way on the
+// old client run to their own deadline.
 func (e *etcd) rotate(m *member, by int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -191,9 +190,9 @@ func (e *etcd) rotate(m *member, by int) {
 	}
 	e.mu.next += by
 	e.mu.member = nil
-	e.ended.Add(1) // for us
+	e.ended.Add(1) // for this store
 	e.mu.retired = append(e.mu.retired, m)
-	if len(e.mu.retired) > len(e.cfg.Endpoints) { // its calls are long over
+	if len(e.mu.retired) > len(e.cfg.Endpoints) { // its calls have ended long ago
 		_ = e.mu.retired[0].Client.Close()
 		e.mu.retired = e.mu.retired[1:]
 	}
@@ -278,12 +277,12 @@ func (e *etcd) Txn(ctx context.Context, txn Txn) (Answer, error) {
 	return answer, nil
 }
 
-// refusedFor is how long a refused user is not tried again: a check of a password costs etcd
+// refusedFor is how long a refused user is not tried again: each check of a password costs etcd
 // some 100 ms.
 const refusedFor = time.Second
 
-// outdated reports whether etcd refused a request because the client's token ended, or users
-// or roles were changed since. Then nothing was done, and the client has a new token.
+// outdated reports whether etcd refused a request because the client's token ended, or because
+// users or roles have changed since. Then nothing was done, and the client has a new token.
 func outdated(err error) bool {
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision)
 }
@@ -324,7 +323,7 @@ func getOptions(g Get) []clientv3.OpOption {
 // many connections had ended before the request was sent.
 func (e *etcd) sender(header *etcdserverpb.ResponseHeader, ended int64) Sender {
 	o := Sender{ClusterID: header.ClusterId, MemberID: header.MemberId}
-	if e.ended.Load() == ended { // else it may have been sent on the next one
+	if e.ended.Load() == ended { // otherwise it may have been sent on the next one
 		o.Connection = ended + 1
 	}
 	return o
@@ -339,7 +338,7 @@ func (e *etcd) Status(ctx context.Context) (Status, error) {
 			return Status{}, err
 		}
 		ended := e.ended.Load()
-		// The client's own Status would make a connection for itself.
+		// The client's own Status would open another connection.
 		var r *etcdserverpb.StatusResponse
 		if r, err = etcdserverpb.NewMaintenanceClient(m.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{}); err == nil {
 			return Status{

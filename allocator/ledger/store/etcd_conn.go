@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// traced returns what makes spans of transactions. Watches and heartbeats,
-// which belong to no caller, have none.
+// traced returns the interceptor that makes spans of transactions. Watches and heartbeats
+// belong to no caller and have no spans.
 func traced(tracer trace.TracerProvider) []grpc.DialOption {
 	if tracer == nil {
 		return nil
@@ -26,14 +26,13 @@ func traced(tracer trace.TracerProvider) []grpc.DialOption {
 	))}
 }
 
-// failFast makes calls fail at once, with the reason, while there is no
-// connection: the client would have them wait for their deadline, and the
-// ledger retries by itself.
+// failFast makes calls fail at once, with the reason, while there is no connection. The
+// client's default is to wait for the call's deadline; the ledger retries by itself.
 func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
 }
 
-// endings counts the connections that end, on either side.
+// endings counts the connections that end, from either side.
 type endings etcd
 
 // HandleConn implements stats.Handler.

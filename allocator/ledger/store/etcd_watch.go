@@ -23,8 +23,8 @@ func (e *etcd) Watch(ctx context.Context, intervals []Interval, from int64) <-ch
 	return out
 }
 
-// watch runs one etcd watch per interval, all on one stream, and asks the
-// member for progress, so that one that hangs is found out.
+// watch runs one etcd watch for each interval, all on one stream. It asks the member for
+// progress, so that it notices a watch that hangs.
 func (e *etcd) watch(ctx context.Context, intervals []Interval, from int64, out chan<- Change) error {
 	m, err := e.client()
 	if err != nil {

@@ -5,31 +5,30 @@ import (
 	"slices"
 )
 
-// Pager parts a long list of keys into pages. etcd visits each key of an interval,
-// whatever the limit is, and writers wait meanwhile: pages that each begin where
-// the last one ended and reach to the end of the list would take the square of its
-// length. So a pager reads the names of many pages at once, and the pages are the
-// intervals between them.
+// Pager divides a long list of keys into pages. etcd visits each key of an interval whatever
+// the limit is, and writers wait meanwhile. Pages that each reach to the end of the list would
+// take the square of its length. So a pager reads the names of many pages at once, and the
+// pages are the intervals between them.
 type Pager struct {
 	Read   func(context.Context, ...Op) (Answer, error)
 	Prefix string
 	names  []string // of the keys without the prefix that are next, in order
-	whole  bool     // names has all to the end
+	whole  bool     // names has all names to the end
 	began  bool     // names were read before
 }
 
 const (
-	// pagesAhead is how many pages' names are read at once, and pagesFirst how many
-	// at first: most lists are short.
+	// pagesAhead is how many pages' names are read at once, and pagesFirst how many the first
+	// time: most lists are short.
 	pagesAhead = 64
 	pagesFirst = 2
-	// namesAtOnce is how many names of all lists one transaction reads at most, where
-	// no single list has more.
+	// namesAtOnce bounds the names that one transaction reads of all lists together, unless a
+	// single list has more.
 	namesAtOnce = 100_000
 )
 
-// more returns the operation that reads the names which a page of at most size keys
-// from lo on needs, and its limit; 0 where the names that are known suffice.
+// more returns the operation that reads the names needed for a page of at most size keys from
+// lo on, and its limit; 0 if the known names suffice.
 func (p *Pager) more(lo string, size int64) (op Op, limit int64) {
 	n, _ := slices.BinarySearch(p.names, lo)
 	p.names = p.names[n:]
@@ -49,7 +48,7 @@ func (p *Pager) more(lo string, size int64) (op Op, limit int64) {
 	}}, limit
 }
 
-// took takes up the names that more asked for.
+// took stores the names that more asked for.
 func (p *Pager) took(found []KV, limit int64) {
 	p.names = slices.Clone(p.names)
 	for _, kv := range found {
@@ -58,14 +57,14 @@ func (p *Pager) took(found []KV, limit int64) {
 	p.whole, p.began = int64(len(found)) < limit, true
 }
 
-// End returns where a page from lo on ends that has at most size keys, exclusive;
-// empty for the end of the list.
+// End returns the exclusive end of a page of at most size keys from lo on; empty for the end of
+// the list.
 func (p *Pager) End(ctx context.Context, lo string, size int64) (string, error) {
 	return EndOfAll(ctx, []*Pager{p}, lo, size)
 }
 
-// EndOfAll returns the least end of a page from lo on of several lists. It reads
-// what they need together.
+// EndOfAll returns the least end of a page from lo on of several lists. It reads the names that
+// they need together.
 func EndOfAll(ctx context.Context, pagers []*Pager, lo string, size int64) (hi string, err error) {
 	var ops []Op
 	var asking []*Pager
@@ -108,7 +107,7 @@ func EndOfAll(ctx context.Context, pagers []*Pager, lo string, size int64) (hi s
 	return hi, nil
 }
 
-// Within reads what a list has from lo up to hi, empty for its end.
+// Within reads the part of a list from lo up to hi; an empty hi is the list's end.
 func Within(prefix, lo, hi string) Op {
 	end := PrefixEnd(prefix)
 	if hi != "" {

@@ -10,9 +10,9 @@ import (
 // retryPause is the pause between two tries.
 const retryPause = 50 * time.Millisecond
 
-// Retry calls try, which changes nothing, until it is answered, fails for good, or ctx
-// ends, for at most two tries' time. Its error is that of the last try which had its time,
-// Unavailable where a later one may succeed.
+// Retry calls try, which changes nothing, until try is answered, fails for good, or ctx ends,
+// for at most twice a try's time. It returns the error of the last try that had its full time:
+// Unavailable if a later try may succeed.
 func Retry(ctx context.Context, timeout time.Duration, try func(context.Context) (Answer, error)) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
 	defer cancel()
@@ -41,11 +41,12 @@ func Pause(ctx context.Context) bool {
 	}
 }
 
-// Outcome says what became of a change whose answer and error were returned: nil if it was
-// made, else the error, or refused where its conditions did not hold. If the answer does
-// not say that it was made, applied looks in etcd: no answer may have come, or the
-// transaction was sent twice and its own first copy refused the second. applied tells this
-// change from every other, by its nonce say. It returns false where it could not look.
+// Outcome decides the outcome of a change, given its answer and error. It returns nil if the
+// change was made, the error if not, and refused if the change's conditions did not hold. If
+// the answer does not say that the change was made, Outcome calls applied, which looks in etcd:
+// perhaps no answer came, or the transaction was sent twice and its own first copy refused the
+// second. applied recognizes the change, for example by its nonce. It returns false if it could
+// not read etcd.
 func Outcome(answer Answer, err error, applied func() bool, refused error) error {
 	switch {
 	case err == nil && answer.Succeeded, applied():

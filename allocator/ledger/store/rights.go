@@ -12,13 +12,13 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Right is a right on keys in etcd: to read them or to write them.
+// Right is the right to read or to write keys in etcd.
 type Right struct {
 	Interval
 	Write bool
 }
 
-// String returns the right as a sentence goes on after "may not": write /march/a/beat.
+// String returns the right as it follows "may not" in a sentence: write /march/a/beat.
 func (r Right) String() string {
 	verb := "read "
 	if r.Write {
@@ -39,7 +39,8 @@ type Rights struct {
 	granted []Right
 }
 
-// ends is the end of an interval, exclusive. A single key's is the least key above it.
+// ends returns the exclusive end of an interval. For a single key that is the least key above
+// it.
 func (in Interval) ends() string {
 	if in.End == "" {
 		return in.Key + "\x00"
@@ -47,10 +48,10 @@ func (in Interval) ends() string {
 	return in.End
 }
 
-// noEnd is above every key: what a right on all keys from one on ends with.
+// noEnd is above every key: the end of a right on all keys from some key on.
 const noEnd = "\xff\xff\xff\xff"
 
-// Allows reports whether the user has a right, perhaps by several grants together.
+// Allows reports whether the user has a right, possibly by several grants together.
 func (r Rights) Allows(right Right) bool {
 	if r.User == "" {
 		return true
@@ -92,8 +93,8 @@ func (t Txn) needs() (all []Right) {
 	return all
 }
 
-// RightsOf returns what the user of a store may do. A store that has no users lets all of
-// them do everything.
+// RightsOf returns the rights of a store's user. In a store without users everyone may do
+// everything.
 func RightsOf(ctx context.Context, s Store) (Rights, error) {
 	if e, ok := s.(*etcd); ok {
 		return e.rights(ctx)
@@ -101,8 +102,8 @@ func RightsOf(ctx context.Context, s Store) (Rights, error) {
 	return Rights{}, nil
 }
 
-// rights asks etcd for the user's roles and their grants, which each user may read. The
-// user of a certificate is not known here: then nothing is missing.
+// rights reads from etcd the user's roles and their grants, which every user may read. The user
+// of a certificate is not known here: then nothing counts as missing.
 func (e *etcd) rights(ctx context.Context) (Rights, error) {
 	m, err := e.client()
 	if err != nil || e.cfg.Username == "" {
@@ -142,10 +143,10 @@ func (e *etcd) rights(ctx context.Context) (Rights, error) {
 	return r, nil
 }
 
-// rightsLast is how long the answer to rights counts for the messages of refusals.
+// rightsLast is how long the result of rights is reused for messages of refusals.
 const rightsLast = 5 * time.Second
 
-// denied adds to an error that etcd refused a transaction which rights the user lacks.
+// denied adds to etcd's refusal of a transaction the rights that the user lacks.
 func (e *etcd) denied(ctx context.Context, txn Txn, err error) error {
 	if allocator.KindOf(err) != allocator.Denied {
 		return err

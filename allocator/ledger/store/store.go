@@ -1,10 +1,10 @@
-// Package store is what March needs of etcd: transactions, reads of intervals, watches and
-// the status of a server, behind one interface. It knows no key and no protocol. It is the
-// only package that imports etcd's client.
+// Package store has what March uses of etcd: transactions, reads of intervals, watches and the
+// status of a server, behind one interface. It knows no key and no protocol. It is the only
+// package that imports etcd's client.
 //
-// A transaction is sent at most once per call. After an error its outcome is unknown: it
-// may have been applied. The caller has to find out, as only the caller can tell its own
-// write from another one.
+// A transaction is sent at most once per call. After an error its outcome is unknown: it may
+// have been applied. The caller has to find out, as only the caller can tell its own write from
+// others.
 package store
 
 import (
@@ -31,20 +31,20 @@ type Store interface {
 	// in order.
 	Watch(ctx context.Context, intervals []Interval, from int64) <-chan Change
 
-	// Status asks the member that is in use, or another one where that does not
-	// answer, which is then in use.
+	// Status asks the member in use. If that does not answer, it asks another member, which is
+	// then in use.
 	Status(ctx context.Context) (Status, error)
-	// Compact forgets what keys were before a revision. ErrCompacted means that
-	// this was done already.
+	// Compact forgets the values of keys before a revision. ErrCompacted means that they are
+	// forgotten already.
 	Compact(ctx context.Context, revision int64) error
 	Close() error
 }
 
-// ErrCompacted says that the history which is asked for is gone.
+// ErrCompacted says that the requested history is gone.
 var ErrCompacted = errors.New("revision compacted")
 
-// CompactedError is an ErrCompacted that says up to which revision the history is gone. The
-// errors of watches are of this type.
+// CompactedError is an ErrCompacted with the revision up to which the history is gone. The
+// errors of watches have this type.
 type CompactedError struct{ Revision int64 }
 
 func (e *CompactedError) Error() string { return fmt.Sprintf("%v: up to %d", ErrCompacted, e.Revision) }
@@ -52,12 +52,10 @@ func (e *CompactedError) Error() string { return fmt.Sprintf("%v: up to %d", Err
 // Unwrap returns ErrCompacted.
 func (e *CompactedError) Unwrap() error { return ErrCompacted }
 
-// ErrNoSpace says that etcd answers, and takes no writes: its database is as large as
-// its quota lets it be.
+// ErrNoSpace says that etcd answers but takes no writes: its database has reached its quota.
 var ErrNoSpace = errors.New("database space exceeded, etcd takes no writes: compact and defragment it, then `etcdctl alarm disarm`")
 
-// Interval is the keys from Key up to End, exclusive; the one key where End is
-// empty.
+// Interval is the keys from Key up to End, exclusive; the single key if End is empty.
 type Interval struct{ Key, End string }
 
 // Txn is one transaction: if all conditions hold, Then is done, else Else.
@@ -106,9 +104,9 @@ type KV struct {
 type Answer struct {
 	Sender
 	Revision  int64  // of the store after the transaction
-	Succeeded bool   // whether Then was done
+	Succeeded bool   // whether Then was done, and not Else
 	Got       [][]KV // for each Get of the branch that was done
-	// Counts says, for each Get, how many keys its interval has, whatever the limit.
+	// Counts has, for each Get, how many keys its interval has, whatever the limit.
 	Counts []int64
 }
 
@@ -116,14 +114,13 @@ type Answer struct {
 type Sender struct {
 	ClusterID uint64 // of the etcd cluster
 	MemberID  uint64
-	// Connection numbers the connection that was used: two answers with one
-	// number are of one process, which was not started again in between. 0 where
-	// the connection broke meanwhile.
+	// Connection numbers the connection that was used. Two answers with one number are from one
+	// process that was not restarted in between. It is 0 if the connection broke meanwhile.
 	Connection int64
 }
 
-// Status is what a member says of itself. Nothing of it is linearizable, but
-// RaftIndex is at or above the index of all that this member answered before.
+// Status is a member's report of itself. It is not linearizable, but RaftIndex is at or above
+// the index of every earlier answer of this member.
 type Status struct {
 	Sender
 	Revision  int64
@@ -131,10 +128,10 @@ type Status struct {
 	RaftIndex uint64 // up to which it knows the log to be committed
 	RaftTerm  uint64
 	Size      int64 // of its database, in bytes
-	Quota     int64 // which Size may reach; 0 where the server does not say
+	Quota     int64 // the limit of Size; 0 if the server does not report it
 }
 
-// One returns what the i-th Get of a single key found.
+// One returns the key that the i-th Get, of a single key, found.
 func (a Answer) One(i int) (KV, bool) {
 	if len(a.Got[i]) == 0 {
 		return KV{}, false
@@ -142,7 +139,7 @@ func (a Answer) One(i int) (KV, bool) {
 	return a.Got[i][0], true
 }
 
-// Change is what one watch message carries.
+// Change is the content of one watch message.
 type Change struct {
 	KVs []KV
 	Err error
@@ -159,16 +156,16 @@ func OpGetPrefix(prefix string) Op {
 	return Op{Get: &Get{Interval: Interval{Key: prefix, End: PrefixEnd(prefix)}}}
 }
 
-// Absent holds where there is no such key.
+// Absent holds if the key does not exist.
 func Absent(key string) Cond { return Cond{Key: key} }
 
-// Unchanged holds where the key was not written since it was read.
+// Unchanged holds if the key was not written since it was read.
 func Unchanged(kv KV) Cond { return Cond{Key: kv.Key, ModRevision: kv.ModRevision} }
 
-// HasValue holds where the key has exactly this value.
+// HasValue holds if the key has exactly this value.
 func HasValue(key string, value []byte) Cond { return Cond{Key: key, Value: value} }
 
-// FirstIfAny returns the first key of the first Get, where the answer has one.
+// FirstIfAny returns the first key of the first Get, if the answer has one.
 func (a Answer) FirstIfAny() (KV, bool) {
 	if len(a.Got) == 0 {
 		return KV{}, false
@@ -179,7 +176,7 @@ func (a Answer) FirstIfAny() (KV, bool) {
 // MaxOps is how many operations etcd takes in one transaction.
 const MaxOps = 128
 
-// With returns a transaction that does so many more operations as fit.
+// With returns the transaction with as many of these operations added as fit.
 func (t Txn) With(more []Op) Txn {
 	t.Then = append(t.Then, more[:min(len(more), max(MaxOps-len(t.Then), 0))]...)
 	return t

@@ -12,10 +12,10 @@ import (
 // candidate is a worker that may be taken.
 type candidate struct {
 	id   record.WorkerID
-	kv   store.KV          // without a mod revision where there is no such key yet
-	by   record.InstanceID // that had it last, empty for none
+	kv   store.KV          // without a mod revision if the key does not exist yet
+	by   record.InstanceID // the last owner, empty for none
 	free int64             // the earliest begin of a window, Unix ms
-	mine bool              // a Take of this process wrote it, and did not hear of that
+	mine bool              // a Take of this process wrote it, and did not get the answer
 }
 
 // field is the candidates of a request.
@@ -23,25 +23,25 @@ type field struct {
 	now     int64
 	name    record.InstanceID // of this instance
 	callers allocator.Range   // the workers that callers may have
-	caller  bool              // it is for a caller
-	known   []candidate       // that have a key, by number
-	unused  []candidate       // that have none, some of the first
+	caller  bool              // the request is for a caller
+	known   []candidate       // with a key, by number
+	unused  []candidate       // without a key, some of the first
 }
 
-// unusedLook is how many of the unused workers a Take chooses among at random: so that
-// processes that start together seldom want the same, and numbers stay low.
+// unusedLook is how many of the unused workers a Take chooses among at random, so that
+// processes that start together seldom choose the same, and numbers stay low.
 const unusedLook = 16
 
-// choose returns the worker to take, by the order of section 8:
+// choose returns the worker to take, in the order of section 8:
 //
 //   - the one that a lost answer left to this process;
 //   - the one that this instance had before, if its window is over;
 //   - one with a window that ended more than record.MaxAhead ago, at random;
 //   - one that was never used;
-//   - the one that is free soonest. It may have to be waited for.
+//   - the one that is free soonest, after a wait perhaps.
 //
-// Workers that callers may have come after the others, for an instance's own. False
-// means that there is none at all.
+// For an instance's own use, workers that callers may have come after the others. It returns
+// false if there is no worker at all.
 func (f field) choose(random func(n int64) int64) (candidate, bool) {
 	var own, over []candidate
 	var soonest *candidate
@@ -77,7 +77,8 @@ func (f field) choose(random func(n int64) int64) (candidate, bool) {
 	return *soonest, true
 }
 
-// latest returns the candidate with the window that ended last: the worker that the instance had.
+// latest returns the candidate with the window that ended last: the worker that the instance
+// had before.
 func latest(all []candidate) candidate {
 	c := all[0]
 	for _, other := range all[1:] {
@@ -88,9 +89,9 @@ func latest(all []candidate) candidate {
 	return c
 }
 
-// claim chooses a worker that is free by now, and marks it so that no other Take of
-// this process chooses it meanwhile. Its error is a *BusyError, for a caller a
-// *CallersError, or NoRange where this process has all workers of the slice.
+// claim chooses a worker that is free by now, and marks it so that no other Take of this
+// process chooses it meanwhile. Its error is a *BusyError, for a caller a *CallersError, or
+// NoRange if this process has all workers of the slice.
 func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, found []store.KV) (candidate, error) {
 	i := w.instance
 	now := w.now()
@@ -114,7 +115,7 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 			continue
 		}
 		c := candidate{id: id, kv: kv, by: lease.ID(), free: lease.Until}
-		// Also where this process had the worker before: that window began elsewhere.
+		// This holds also if this process had the worker before: that window began elsewhere.
 		if from, sought := w.mu.sought[id]; sought && from == lease.From && lease.Incarnation == i.Incarnation() && lease.Stamp.Epoch == f.Stamp.Epoch {
 			c.free, c.mine = lease.From, true
 		}
@@ -123,7 +124,7 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 		}
 		of.known = append(of.known, c)
 	}
-	if len(found) < listed { // else there are keys that were not read
+	if len(found) < listed { // otherwise there are keys that were not read
 		others := allocator.Range{Lower: slice.Lower, Upper: slice.Upper - of.callers.Width()}
 		if of.unused = w.unused(f, r.Bits, others, there); len(of.unused) == 0 {
 			of.unused = w.unused(f, r.Bits, of.callers, there)
@@ -143,8 +144,8 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 	return c, nil
 }
 
-// unused returns some of the first workers of a slice without a key that this process
-// does not take just now. The caller holds the lock.
+// unused returns some of the first workers of a slice that have no key and that no Take of this
+// process is about to claim. The caller holds the lock.
 func (w *Workers) unused(f ledger.Footing, bits int, slice allocator.Range, there map[int64]bool) (some []candidate) {
 	for number := slice.Lower; number < slice.Upper && len(some) < unusedLook; number++ {
 		id := record.WorkerID{Bits: bits, Number: number}
@@ -155,14 +156,14 @@ func (w *Workers) unused(f ledger.Footing, bits int, slice allocator.Range, ther
 	return some
 }
 
-// forget forgets the workers that a recover took from this instance, as it went on without
-// it: no owner gives them back. And the workers of callers with windows that are over by a clock
-// that is further behind than clocks may be. Each may be taken again, from its end on. The
-// caller holds the lock.
+// forget drops the workers that a recover took from this instance because it went on without
+// it: no owner gives them back. It also drops the workers of callers with windows that are over
+// even by a clock that is behind by the most that clocks may differ. Each may be taken again,
+// from its end on. The caller holds the lock.
 func (w *Workers) forget(now int64) {
 	for id, held := range w.mu.held {
 		switch {
-		case held == nil: // it is being taken
+		case held == nil: // a Take has it under way
 		case !w.instance.HoldsWorker(id):
 			_ = held.loses(&LostError{Worker: id})
 			delete(w.mu.held, id)

@@ -71,7 +71,7 @@ func TestLengths(t *testing.T) {
 			t.Errorf("age %v, tick %v, pinned %v: got %v, want %v", test.age, test.tick, test.pinned, got, test.want)
 		}
 	}
-	// Renewed at half, a process is as old as the reserve after few windows.
+	// A process that renews at half of its window is as old as the reserve after a few windows.
 	age, windows := time.Duration(0), 0
 	for ; age < cfg.Reserve; windows++ {
 		age += cfg.Length(age, time.Millisecond, false) / 2
@@ -81,8 +81,8 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// Windows end at a tick's end and have three ticks, and none ends further after the
-// clock than the longest.
+// Windows end at a tick's end and have at least three ticks. None ends further after the clock
+// than the longest window.
 func TestEndsOfWindows(t *testing.T) {
 	const longest = 20 * time.Minute
 	for _, test := range []struct {

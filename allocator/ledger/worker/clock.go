@@ -14,37 +14,36 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// A clock that is an hour ahead makes IDs that sort an hour ahead for ever. So an
-// instance compares its clock with the median of the heartbeats' before it leases a
-// window. Three clocks make a median: the own one counts, too.
+// A clock that is an hour ahead makes IDs that sort an hour ahead for ever. So an instance
+// compares its clock with the median of the heartbeats' clocks before it leases a window. A
+// median needs three clocks; the instance's own counts, too.
 //
-// A heartbeat stays in etcd when its instance is gone, and tells an old time then. An
-// instance that looks ahead of the median of all heartbeats is refused only once it is
-// ahead of the median of those that changed since its first look, which are of
-// instances that run.
+// A heartbeat stays in etcd after its instance is gone, and has an old time then. So an
+// instance that is ahead of the median of all heartbeats is refused only once it is also ahead
+// of the median of those that changed since its first look: these come from running instances.
 
-// clocks is what an instance knows of the others' clocks.
+// clocks is an instance's knowledge of other instances' clocks.
 type clocks struct {
-	ahead atomic.Int64 // of the median of the heartbeats, at the last look
+	ahead atomic.Int64 // of the median of the heartbeats when last compared
 
 	mu struct {
 		sync.Mutex
-		first  map[string]int64 // the mod revisions of heartbeats as they were when the clock first looked ahead; nil while it does not
-		looked time.Duration    // when that was, as Config.Elapsed counts
+		first  map[string]int64 // mod revisions of the heartbeats when the clock was first found ahead; nil while it is not ahead
+		looked time.Duration    // when that was, by Config.Elapsed
 		warned bool
 
-		checked time.Duration // when CheckClock last read heartbeats, as Config.Elapsed counts; 0 for never
-		err     error         // what it found
+		checked time.Duration // when CheckClock last read heartbeats, by Config.Elapsed; 0 for never
+		err     error         // the result of that
 	}
 }
 
-// ClockError says that the clock is ahead of the other instances'. Its Kind is Refused,
-// or Unavailable while it is not certain.
+// ClockError says that the clock is ahead of the other instances' clocks. Its Kind is Refused,
+// or Unavailable while that is not certain.
 type ClockError struct {
 	Ahead   time.Duration // of the median
 	Allowed time.Duration
-	Clocks  int  // that were compared, the own one included
-	Certain bool // these are clocks of instances that run
+	Clocks  int  // compared clocks, the own one included
+	Certain bool // the clocks are from running instances
 }
 
 func (e *ClockError) Error() string {
@@ -63,12 +62,13 @@ func (e *ClockError) Unwrap() error {
 	return allocator.Unavailable
 }
 
-// ClockAhead returns how far the clock was ahead of the median of the heartbeats', the own
-// one included, when a window was last taken or renewed; negative where it was behind.
+// ClockAhead returns how far the clock was ahead of the median of the heartbeats' clocks, the
+// own one included, when a window was last taken or renewed. It is negative if the clock was
+// behind.
 func (w *Workers) ClockAhead() time.Duration { return time.Duration(w.clocks.ahead.Load()) }
 
-// CheckClock compares the clock with the other instances', as Take does, at most once in
-// an interval of heartbeats. Its errors are a *ClockError and Unavailable.
+// CheckClock compares the clock with the other instances' clocks, as Take does, at most once
+// per interval of heartbeats. Its errors are a *ClockError and Unavailable.
 func (w *Workers) CheckClock(ctx context.Context) error {
 	c := &w.clocks
 	c.mu.Lock()
@@ -144,8 +144,8 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 	return &ClockError{Ahead: ahead, Allowed: allowed, Clocks: len(all) + 1, Certain: true}
 }
 
-// median returns the median of the clock and others, the later one of two in the
-// middle: it is no reason to refuse.
+// median returns the median of the clock and others. Of two in the middle it takes the later
+// one, which refuses less.
 func median(now time.Time, others map[string]time.Time) time.Time {
 	all := []time.Time{now}
 	for _, at := range others {

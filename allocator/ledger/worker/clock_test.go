@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
-// beat has instances send a heartbeat, as a process that runs does.
+// beat makes instances send heartbeats, as running processes do.
 func (c *cluster) beat(all ...*process) {
 	c.tb.Helper()
 	for _, p := range all {
@@ -26,7 +26,7 @@ func (c *cluster) beat(all ...*process) {
 	}
 }
 
-// A clock an hour ahead of those of instances that run takes and renews no window,
+// An instance with a clock an hour ahead of running instances takes and renews no window
 // without an operator's consent.
 func TestAClockThatIsAhead(t *testing.T) {
 	c := newCluster(t, halves)
@@ -55,14 +55,14 @@ func TestAClockThatIsAhead(t *testing.T) {
 	q.take(ms(9)) // the others go on
 }
 
-// Heartbeats of instances that are gone tell an old time. They refuse no window, but
-// the first look cannot know that they are gone.
+// Heartbeats of instances that are gone have an old time. They refuse no window, but the first
+// look cannot know yet that those instances are gone.
 func TestOldHeartbeats(t *testing.T) {
 	c := newCluster(t, halves)
 	c.start("a")
 	c.start("a")
 	c.start("b")
-	c.pass(time.Hour) // a power cut, say
+	c.pass(time.Hour) // after a power cut, for example
 	p := c.start("a")
 	_, err := p.Take(bg, ms(10))
 	wantKind(t, err, allocator.Unavailable, "looking again")
@@ -73,7 +73,7 @@ func TestOldHeartbeats(t *testing.T) {
 	p.take(ms(10))
 }
 
-// What a clock is compared with, and by how much it may be ahead.
+// Cases: the other clocks, and by how much a clock may be ahead of them.
 func TestMedians(t *testing.T) {
 	for name, test := range map[string]struct {
 		others  []time.Duration // their clocks are ahead

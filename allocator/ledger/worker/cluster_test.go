@@ -20,7 +20,7 @@ import (
 
 var bg = context.Background()
 
-// start is when the clocks of tests begin, in Unix ms: at the full second.
+// start is the first time of the tests' clocks, in Unix ms: a full second.
 const start = int64(1_800_000_000_000)
 
 // cluster is a cluster of rooms. open connects to its etcd, which is real or in memory.
@@ -33,7 +33,7 @@ type cluster struct {
 	now    atomic.Int64 // Unix ms
 	names  int
 
-	journals []record.Memory // that recover takes
+	journals []record.Memory // given to recover
 }
 
 // newCluster makes a cluster in memory with a layout of boundary 100.
@@ -141,10 +141,10 @@ func (c *cluster) startWith(r ledger.Registration, change ...func(*worker.Config
 	return p
 }
 
-// ms is a request for a worker of so many bits, for tags that count ms.
+// ms is a request for a worker of some bits, for tags that count ms.
 func ms(bits int) worker.Request { return worker.Request{Bits: bits, Tick: time.Millisecond} }
 
-// take takes a worker; it must not fail.
+// take takes a worker, and fails the test on an error.
 func (p *process) take(r worker.Request) *worker.Worker {
 	p.c.tb.Helper()
 	w, err := p.Take(bg, r)
@@ -154,7 +154,7 @@ func (p *process) take(r worker.Request) *worker.Worker {
 	return w
 }
 
-// renew renews a worker; it must not fail.
+// renew renews a worker, and fails the test on an error.
 func (p *process) renew(w *worker.Worker) {
 	p.c.tb.Helper()
 	if err := p.Renew(bg, w); err != nil {

@@ -16,33 +16,33 @@ import (
 
 // Config says how an instance leases workers.
 type Config struct {
-	// Reserve is for how long etcd may be away at any moment without a window ending,
-	// once the process is as old: a window is twice as long at most. 1 s to 10 min;
-	// default 10 min.
+	// Reserve is how long etcd may be away at any moment without a window ending, once the
+	// process has run that long: a window lasts at most twice as long. 1 s to 10 min; default
+	// 10 min.
 	Reserve time.Duration
-	// PinnedWindow bounds the windows of pinned workers: the next process with the
-	// number waits for so long after a crash. 3 s to twice Reserve; default 30 s.
+	// PinnedWindow bounds the windows of pinned workers: after a crash the next process with
+	// the number waits that long at most. 3 s to twice Reserve; default 30 s.
 	PinnedWindow time.Duration
-	// CallerWorkers is how many workers of the slice, the last ones, are for callers'
-	// processes at most: never more than half of it, which is the default (0).
-	// Negative for none.
+	// CallerWorkers is how many workers of the slice, the last ones, callers' processes may
+	// have at most. It never exceeds half of the slice, which is the default (0). Negative for
+	// none.
 	CallerWorkers int64
 
-	// Now is the wall clock of generators and heartbeats, which windows follow. nil is
-	// the ledger's.
+	// Now is the wall clock of generators and heartbeats; windows follow it. nil is the
+	// ledger's clock.
 	Now func() time.Time
-	// Elapsed returns for how long the process has run. nil counts from New, by the
-	// monotonic clock.
+	// Elapsed returns how long the process has run. nil counts from New, by the monotonic
+	// clock.
 	Elapsed func() time.Duration
-	// Rand returns a random number below n, which is above 0. nil is math/rand/v2's.
+	// Rand returns a random number below n, with n above 0. nil is math/rand/v2.
 	Rand func(n int64) int64
-	// AgreeClock is an operator's consent to this process's clock, however far it is ahead
-	// of the others', until the process ends.
+	// AgreeClock is an operator's consent to this process's clock, until the process ends,
+	// however far the clock is ahead.
 	AgreeClock bool
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
-	// Span begins a span of what is asked of etcd for a worker of some bits, and returns what
-	// ends it. nil makes none.
+	// Span begins a span of a request to etcd for a worker of some bits, and returns the
+	// function that ends it. nil makes none.
 	Span func(ctx context.Context, operation string, bits int) (context.Context, func(error))
 }
 
@@ -50,8 +50,9 @@ type Config struct {
 const (
 	DefaultReserve      = record.LongestWindow / 2
 	DefaultPinnedWindow = 30 * time.Second
-	// Shortest is the shortest window, unless three ticks are longer: a process that
-	// crashes again and again burns seconds, and its first renewal is not at once.
+	// Shortest is the shortest window, unless three ticks are longer. It is short because a
+	// process that crashes again and again uses up a window each time, but not so short that
+	// the first renewal is due at once.
 	Shortest = 3 * time.Second
 )
 
@@ -91,18 +92,18 @@ func (c Config) withDefaults(i Instance) Config {
 	return c
 }
 
-// Request says which worker is wanted.
+// Request describes a wanted worker.
 type Request struct {
 	Bits int           // the width: 0 to timeid.MaxBits-1
-	Tick time.Duration // the longest unit of the tags that it is for: 1 ms to 1 s
+	Tick time.Duration // the longest unit of the tags to be issued: 1 ms to 1 s
 	Pin  Pin           // the zero value for any worker
-	// Caller says that the worker is for a caller's process. Its window is never given
-	// back, as the caller may issue until its end.
+	// Caller marks a worker for a caller's process. Its window is never given back, as the
+	// caller may issue until its end.
 	Caller bool
-	// Age is for how long the caller's process has run. Its window grows with that, and
-	// with the age of this process: callers that crash again and again burn seconds.
+	// Age is how long the caller's process has run. Its window grows with that, and with the
+	// age of this process, so that callers that crash again and again use up little time.
 	Age time.Duration
-	// Longest bounds a caller's windows, down to Shortest; 0 does not.
+	// Longest bounds a caller's windows, down to Shortest; 0 is no bound.
 	Longest time.Duration
 }
 
@@ -121,21 +122,21 @@ func (r Request) Validate() error {
 	return nil
 }
 
-// Pin chooses a worker by number, from 0, counted from the lower end of the room's
-// slice. The zero value chooses none.
+// Pin chooses a worker by number, counted from 0 at the lower end of the room's slice. The zero
+// value chooses none.
 type Pin struct {
 	set    bool
 	number int64
 }
 
-// PinTo returns the pin of a number, which is not negative.
+// PinTo returns the pin of a number, which must not be negative.
 func PinTo(number int64) Pin { return Pin{set: true, number: number} }
 
-// Number returns the number that is pinned, and whether one is.
+// Number returns the pinned number, and whether there is one.
 func (p Pin) Number() (int64, bool) { return p.number, p.set }
 
-// ParsePin reads what `march room --worker` is given: auto, a number, or ordinal,
-// which is the digits after the last dash of the host's name. Its error is Invalid.
+// ParsePin reads the value of `march room --worker`: auto, a number, or ordinal (the digits
+// after the last dash of the host's name). Its error is Invalid.
 func ParsePin(text, host string) (Pin, error) {
 	digits := text
 	switch text {
@@ -157,8 +158,8 @@ func ParsePin(text, host string) (Pin, error) {
 	return PinTo(int64(n)), nil
 }
 
-// ParseCallers reads what `march room --client-workers` is given, half or a number, and
-// returns it as Config.CallerWorkers has it. Its error is Invalid.
+// ParseCallers reads the value of `march room --client-workers`, half or a number, and returns
+// it as Config.CallerWorkers. Its error is Invalid.
 func ParseCallers(text string) (int64, error) {
 	if text == "half" {
 		return 0, nil

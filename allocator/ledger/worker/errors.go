@@ -8,11 +8,11 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// BusyError says that no worker is free yet, or not the pinned one. Its Kind is
+// BusyError says that no worker is free yet, or that the pinned one is not. Its Kind is
 // Unavailable: a Take at Until finds one.
 type BusyError struct {
-	Worker record.WorkerID   // that is free soonest
-	By     record.InstanceID // that has it; empty where the epoch lets no window begin yet
+	Worker record.WorkerID   // the one that is free soonest
+	By     record.InstanceID // its owner; empty if the epoch lets no window begin yet
 	Until  time.Time         // when it is free, by this process's clock
 }
 
@@ -27,8 +27,8 @@ func (e *BusyError) Error() string {
 // Unwrap returns the Kind.
 func (e *BusyError) Unwrap() error { return allocator.Unavailable }
 
-// CallersError says that no worker of those that callers may have is free. Its Kind is
-// TooMany. A caller does not wait for one, as the room issues with its own worker.
+// CallersError says that none of the workers for callers is free. Its Kind is TooMany. A caller
+// does not wait for one, as the room can issue with its own worker.
 type CallersError struct {
 	Room    allocator.Room
 	Bits    int
@@ -61,12 +61,12 @@ func (e *MovedError) Error() string {
 // Unwrap returns the Kind.
 func (e *MovedError) Unwrap() error { return allocator.NoRange }
 
-// LostError says that another process has the worker, or that a recover or an operator
-// took it away. Its Kind is Conflict. The window may be used to its end, unless the
-// instance was told to drop it (ledger.Instance.OnDrop).
+// LostError says that another process has the worker, or that a recover or an operator took it
+// away. Its Kind is Conflict. The window may be used to its end, unless the instance was told
+// to drop it (ledger.Instance.OnDrop).
 type LostError struct {
 	Worker record.WorkerID
-	By     record.InstanceID // that has it; empty where it was taken away
+	By     record.InstanceID // the new owner; empty if the worker was taken away
 }
 
 func (e *LostError) Error() string {

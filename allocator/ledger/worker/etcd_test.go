@@ -11,8 +11,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
-// Over a real etcd, instances that start together take different workers, and renew and
-// give them back.
+// Over a real etcd, instances that start together take different workers, renew them and give
+// them back.
 func TestWithEtcd(t *testing.T) {
 	etcd := ledgertest.StartEtcd(t)
 	c := newClusterOn(t, func() store.Store { return etcd.Store(t) }, halves)
@@ -37,7 +37,7 @@ func TestWithEtcd(t *testing.T) {
 			t.Errorf("worker %v was taken twice", w.ID())
 		}
 		seen[w.ID().Number] = true
-		c.pass(time.Second) // no heartbeats are sent: by them the clock would be ahead soon
+		c.pass(time.Second) // no heartbeats are sent, so the clock would soon count as ahead
 		all[k].renew(w)
 	}
 	if err := all[0].GiveBack(bg, taken[0], taken[0].Window().From+1000); err != nil {

@@ -7,26 +7,26 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// Length opens how long a window is.
+// Length exports length.
 func (c Config) Length(age, tick time.Duration, pinned bool) time.Duration {
 	return c.length(age, Request{Tick: tick, Pin: Pin{set: pinned}})
 }
 
-// Begin and End open where a window begins and ends.
+// Begin and End export begin and end.
 var (
 	Begin = begin
 	End   = end
 )
 
-// Candidate is a worker of which Choose may choose, with the time from which it is free.
+// Candidate is a worker for Choose, with the time from which it is free.
 type Candidate struct {
 	Number, Free int64
 	By           record.InstanceID
 	Mine         bool
 }
 
-// Choose opens the choice of a worker of instance a/i at a time. callers are the workers
-// that callers may have, and unused the numbers without a key.
+// Choose exports choose, for instance a/i at a time. callers are the workers that callers may
+// have, and unused the numbers without a key.
 func Choose(now int64, caller bool, callers allocator.Range, known []Candidate, unused []int64, random func(int64) int64) (int64, bool) {
 	f := field{now: now, name: "a/i", caller: caller, callers: callers}
 	for _, c := range known {

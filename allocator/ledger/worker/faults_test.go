@@ -11,12 +11,12 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
-// unknown are the fates of a transaction of which the sender hears nothing: whether it
-// was done is in the comment.
+// unknown are the fates of a transaction without an answer. The comment says whether the
+// transaction was done.
 var unknown = map[ledgertest.FateName]bool{ledgertest.DoneAnswerLost: true, ledgertest.NotDone: false, ledgertest.NoSpaceButApplied: true}
 
-// A Take of which no answer came has the worker in etcd or not. The next Take finds it,
-// and takes no second one.
+// After a Take without an answer, etcd may have the worker or not. The next Take finds it, and
+// takes no second one.
 func TestTakeOfUnknownOutcome(t *testing.T) {
 	for fate, done := range unknown {
 		c := newCluster(t, halves)
@@ -43,8 +43,7 @@ func TestTakeOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A window that an earlier holding of the same process had is not gone on with: a
-// generator used it.
+// A process does not go on with a window that it held earlier: a generator used it.
 func TestAGivenBackWindowIsNotTakenUpAgain(t *testing.T) {
 	c := newCluster(t, halves)
 	p := c.start("a")
@@ -68,8 +67,8 @@ func TestAGivenBackWindowIsNotTakenUpAgain(t *testing.T) {
 	}
 }
 
-// After a renewal of which no answer came, the window is what it was. The next renewal
-// reads the key back: one with the own incarnation goes on.
+// After a renewal without an answer, the window stays as it was. The next renewal reads the key
+// back, and goes on if the key has the own incarnation.
 func TestRenewalOfUnknownOutcome(t *testing.T) {
 	for fate, done := range unknown {
 		c := newCluster(t, halves)
@@ -84,7 +83,7 @@ func TestRenewalOfUnknownOutcome(t *testing.T) {
 		if got := c.stored(w.ID()).Until - start; (got == 30_000) != done {
 			t.Errorf("%v: etcd has the end %d", fate, got)
 		}
-		p.began = c.now.Load() // a shorter window is due: what is in etcd is not lowered
+		p.began = c.now.Load() // a shorter window is due: the end in etcd is not lowered
 		p.renew(w)
 		until := int64(13_000)
 		if done {
@@ -109,7 +108,7 @@ func TestAnswersThatDoNotCount(t *testing.T) {
 	}
 }
 
-// A window that is late is not done over another that came meanwhile.
+// A late transaction of a window fails if another window came meanwhile.
 func TestALateRenewalComesToNothing(t *testing.T) {
 	c := newCluster(t, halves)
 	p := c.start("a")
@@ -130,8 +129,7 @@ func TestALateRenewalComesToNothing(t *testing.T) {
 	wantKind(t, w.Lost(), allocator.Conflict, "a/i2")
 }
 
-// A give-back of which no answer came may be tried again, and nothing below what was
-// used is freed.
+// A give-back without an answer may be tried again. It frees nothing below what was used.
 func TestGiveBackOfUnknownOutcome(t *testing.T) {
 	for fate := range unknown {
 		c := newCluster(t, halves)
@@ -147,7 +145,7 @@ func TestGiveBackOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A halt stops renewals, and what is held is held to its end.
+// A halt stops renewals. The instance keeps its windows to their end.
 func TestHaltStopsRenewals(t *testing.T) {
 	c := newCluster(t, halves)
 	p := c.start("a")
@@ -165,7 +163,7 @@ func TestHaltStopsRenewals(t *testing.T) {
 	}
 }
 
-// A forgotten instance has no worker any longer, and may take one anew.
+// A forgotten instance has no worker any longer, and may take a new one.
 func TestForgetTakesWorkersAway(t *testing.T) {
 	c := newCluster(t, halves)
 	p := c.start("a")

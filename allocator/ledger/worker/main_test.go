@@ -6,5 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// goleak tries again for a second before it complains.
+// goleak tries again for a second before it fails.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

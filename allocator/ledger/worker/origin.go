@@ -10,28 +10,28 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// Origin is what an ID of a tag of kind time says of itself, and what etcd says of its
+// Origin is what an ID of a tag of kind time says by itself, together with etcd's record of its
 // worker.
 type Origin struct {
 	timeid.Parts
 
-	// Room issued the ID; empty where that is not known.
+	// Room issued the ID; empty if it is not known.
 	Room allocator.Room
-	// Layout is the version in force then, the newest where it changed about that time;
-	// 0 where it is no longer kept.
+	// Layout is the version in force then, the newest if it changed about that time; 0 if it is
+	// no longer kept.
 	Layout int64
-	// Instance issued the ID, where its worker is still that instance's, or was last;
-	// empty where that is not known.
+	// Instance issued the ID, if the worker is still that instance's, or was last; empty if it
+	// is not known.
 	Instance allocator.Instance
-	// Rooms, where Room is empty, had the worker in a layout of about that time.
+	// Rooms had the worker in a layout of about that time; set only if Room is empty.
 	Rooms []allocator.Room
 }
 
-// OriginOf finds the room that issued an ID of a tag, of which it has the parts: by the
-// worker's key (nil where there is none), or by the layouts of that time. A room uses a
-// worker for up to record.LongestWindow after a layout took it away, and clocks differ
-// by up to record.MaxAhead. layouts are all that are kept, in any order. Its error is
-// Invalid, where the ID is of the future.
+// OriginOf finds the room that issued an ID of a tag, given the ID's parts. It looks at the
+// worker's key (nil if there is none), and then at the layouts of that time. A room uses a
+// worker for up to record.LongestWindow after a layout took it away, and clocks differ by up to
+// record.MaxAhead. layouts are all that are kept, in any order. Its error is Invalid if the ID
+// is of the future.
 func OriginOf(tag record.TimeTag, parts timeid.Parts, now time.Time, key *record.Worker, layouts []record.Layout) (Origin, error) {
 	if err := parts.CheckBefore(now.Add(record.MaxAhead).UnixMilli()); err != nil {
 		return Origin{}, err
@@ -40,7 +40,7 @@ func OriginOf(tag record.TimeTag, parts timeid.Parts, now time.Time, key *record
 	at := time.UnixMilli(parts.Time)
 	layouts = slices.SortedFunc(slices.Values(layouts), func(a, b record.Layout) int { return cmp.Compare(a.Layout.Version, b.Layout.Version) })
 	for k, l := range layouts {
-		// In force from its time to that of the next.
+		// A layout is in force from its time to that of the next.
 		if l.Time.After(at.Add(record.MaxAhead)) {
 			break
 		}

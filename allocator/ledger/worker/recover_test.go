@@ -37,7 +37,7 @@ func (c *cluster) recover(answer []*process, without ...record.InstanceID) *reco
 	return report
 }
 
-// hear has p read what etcd shows now, and enter the epoch.
+// hear makes p read etcd's present state, and enter the epoch.
 func (p *process) hear() {
 	p.c.tb.Helper()
 	if _, err := p.ledger.Refresh(bg); err != nil && allocator.KindOf(err) == allocator.Unavailable {
@@ -46,7 +46,7 @@ func (p *process) hear() {
 	_ = p.ledger.Check(bg)
 }
 
-// busyUntil checks that no worker is to be had before a time, in ms from start.
+// busyUntil checks that no worker is free before a time, in ms from start.
 func busyUntil(tb testing.TB, p *process, r worker.Request, until int64) {
 	tb.Helper()
 	_, err := p.Take(bg, r)
@@ -55,8 +55,8 @@ func busyUntil(tb testing.TB, p *process, r worker.Request, until int64) {
 	}
 }
 
-// A restored etcd has forgotten a renewal. The instance answers recover, which raises
-// its worker: it goes on in its window without a gap, and no other takes the worker.
+// A restored etcd has forgotten a renewal. The instance answers recover, which raises its
+// worker: the instance goes on in its window without a gap, and no other takes the worker.
 func TestRecoverRaisesTheWindowsOfWhoAnswers(t *testing.T) {
 	c := newCluster(t, halves)
 	p := c.start("a")
@@ -82,8 +82,8 @@ func TestRecoverRaisesTheWindowsOfWhoAnswers(t *testing.T) {
 	}
 }
 
-// Where an instance was left out, no window begins before its windows can be over, but
-// those of instances that answered go on. The one that was left out drops its own.
+// If an instance was left out, no window begins before its windows can be over. Instances that
+// answered go on in theirs, and the one that was left out drops its own.
 func TestRecoverWithoutAnInstance(t *testing.T) {
 	c := newCluster(t, halves)
 	p, q := c.start("a"), c.start("a", func(cfg *worker.Config) { cfg.PinnedWindow = 15 * time.Second })
@@ -103,7 +103,8 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 	until := 60_000 + longest.Milliseconds()
 	q.renew(qw)
 	q.window(qw, 0, 180_000)
-	// Over at the barrier, by some clock: another may have taken it since.
+	// The window was over at the barrier by some clock: another process may have taken the
+	// worker since.
 	for _, w := range []*worker.Worker{short, pinned} {
 		err := q.Renew(bg, w)
 		if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" {
@@ -112,7 +113,7 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 	}
 	busyUntil(t, q, ms(8), until)
 	third := c.start("a", func(cfg *worker.Config) { cfg.AgreeClock = true })                                         // the others send no heartbeats
-	busyUntil(t, third, worker.Request{Bits: 8, Tick: time.Millisecond, Pin: worker.PinTo(short.ID().Number)}, until) // which was raised
+	busyUntil(t, third, worker.Request{Bits: 8, Tick: time.Millisecond, Pin: worker.PinTo(short.ID().Number)}, until) // recover raised it
 	busyUntil(t, q, ms(9), until)                                                                                     // of a pool that was never used
 	p.hear()
 	err := p.Renew(bg, pw)
@@ -121,7 +122,7 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 	}
 	busyUntil(t, p, ms(9), until)
 
-	// A recover that leaves none out keeps the time, also where etcd has forgotten it.
+	// A recover that leaves no instance out keeps the time, even if etcd has forgotten it.
 	c.fake.Restore(backup, 0, 0)
 	c.recover([]*process{p, q})
 	p.hear()
@@ -134,8 +135,8 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 	p.take(only) // the one that was left out has its number again
 }
 
-// A journal is no answer to the barrier: its owner may have stopped, and another may have
-// taken the worker since.
+// A journal is no answer to the barrier: its owner may have stopped, and another process may
+// have taken the worker since.
 func TestAJournalExemptsNoWindow(t *testing.T) {
 	c, dir := newCluster(t, halves), t.TempDir()
 	p := c.startWith(ledger.Registration{Room: "a", Name: "i1", Address: "i1.test:7010", Build: "test", Journal: dir})
@@ -184,14 +185,14 @@ func TestJournalKeepsWindows(t *testing.T) {
 		m.Workers[0].Incarnation != p.Incarnation() || m.Validate() != nil {
 		t.Errorf("%+v, %v", m.Workers, err)
 	}
-	c.fake.RollBack(backup, 1000) // which only a memory sees
+	c.fake.RollBack(backup, 1000) // which only a memory can show
 	q := begin()
 	defer func() { _ = q.Close() }()
 	_, err = q.Take(bg, ms(10))
 	wantKind(t, err, allocator.WentBack, "worker")
 }
 
-// A window that was given back ends earlier in the journal, too: it is no evidence.
+// A window that was given back ends earlier in the journal, too, so it is no evidence.
 func TestJournalOfAWindowGivenBack(t *testing.T) {
 	c, dir := newCluster(t, halves), t.TempDir()
 	for range 2 {

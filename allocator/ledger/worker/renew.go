@@ -11,11 +11,10 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// Renew moves the end of a worker's window. Its errors are a *MovedError and a
-// *LostError, after which the worker is not renewed any longer and GiveBack is due, once
-// another is taken; a *ClockError, and
-// those of a lease: Unavailable, WentBack, Refused. After these the window is what it
-// was, and Renew may be called again; it reads the key back.
+// Renew moves the end of a worker's window. After a *MovedError or a *LostError the worker is
+// not renewed any longer; the caller takes another worker and then calls GiveBack. After a
+// *ClockError, or an error of a lease (Unavailable, WentBack, Refused), the window stays as it
+// was. Renew may be called again then; it reads the key back.
 func (w *Workers) Renew(ctx context.Context, held *Worker) (err error) {
 	held.renewing.Lock()
 	defer held.renewing.Unlock()
@@ -33,7 +32,7 @@ func (w *Workers) Renew(ctx context.Context, held *Worker) (err error) {
 	return allocator.Errorf(allocator.Unavailable, "renewing worker %v: what it stands on was changed %d times", held.id, attempts)
 }
 
-// renew makes one try. False without an error means that what it knew was out of date.
+// renew makes one try. It returns false without an error if its knowledge was out of date.
 func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 	if lost := held.Lost(); lost != nil {
 		return false, lost
@@ -54,7 +53,7 @@ func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 	}
 	r, now := held.request, w.now()
 	length := w.cfg.length(w.age(r, w.cfg.Elapsed()-held.taken), r)
-	// An end that is in etcd is never lowered here, also where its answer was lost.
+	// An end in etcd is never lowered here, even if its answer was lost.
 	lease.Until = max(lease.Until, end(now, lease.From, length, 2*w.cfg.Reserve, r.Tick))
 	lease.Stamp, lease.Clock = f.Stamp, max(now, 0)
 	_, done, err := w.instance.PutWorker(ctx, f, kv, held.id, lease, true)
@@ -65,8 +64,8 @@ func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 	return true, nil
 }
 
-// Check returns a *MovedError where the room's slice no longer has a worker under the
-// layout in force. Its other errors are those of a lease, after which it is not known.
+// Check returns a *MovedError if the room's slice under the layout in force no longer has a
+// worker. Its other errors are those of a lease; then it is not known.
 func (w *Workers) Check(ctx context.Context, held *Worker) error {
 	f, err := w.instance.Footing(ctx)
 	if err != nil {
@@ -75,13 +74,13 @@ func (w *Workers) Check(ctx context.Context, held *Worker) error {
 	return w.Fits(f, held)
 }
 
-// Holds reports whether a worker is this process's to use: it is not lost, and no
-// recover went on without this instance since it was taken.
+// Holds reports whether this process may use a worker: it is not lost, and no recover went on
+// without this instance since it was taken.
 func (w *Workers) Holds(held *Worker) bool {
 	return held.Lost() == nil && w.instance.HoldsWorker(held.id)
 }
 
-// Fits returns a *MovedError where the room's slice no longer has a worker.
+// Fits returns a *MovedError if the room's slice no longer has a worker.
 func (w *Workers) Fits(f ledger.Footing, held *Worker) error {
 	l, room := f.Layout.Layout, w.instance.Room()
 	if slice, _ := timeid.SliceOf(l, room, held.id.Bits); !slice.Contains(held.id.Number) {
@@ -91,7 +90,7 @@ func (w *Workers) Fits(f ledger.Footing, held *Worker) error {
 }
 
 // read reads the key of a worker that this process has, and heartbeats. Its error is a
-// *LostError where the key is another process's.
+// *LostError if the key is another process's.
 func (w *Workers) read(ctx context.Context, f ledger.Footing, held *Worker) (kv store.KV, lease record.Worker, beats []store.KV, ok bool, err error) {
 	i, id := w.instance, held.id
 	if !i.HoldsWorker(id) {
@@ -110,11 +109,11 @@ func (w *Workers) read(ctx context.Context, f ledger.Footing, held *Worker) (kv 
 	return found[0], lease, beats, true, nil
 }
 
-// GiveBack ends a worker's window early, for the next owner: used is the end of the
-// last tick that any generator of the worker used, as timeid.Generator.Close returns
-// it, and the window's start where none was. All generators of the worker must be
-// closed. The window of a worker that was taken for a caller stays, and after an error
-// the window stays or not; either is safe.
+// GiveBack ends a worker's window early, for the next owner. used is the end of the last tick
+// that any generator of the worker used, as timeid.Generator.Close returns it, or the window's
+// start if none was used. All generators of the worker must be closed. The window of a worker
+// that was taken for a caller stays. After an error the end may have moved or not; either is
+// safe.
 func (w *Workers) GiveBack(ctx context.Context, held *Worker, used int64) (err error) {
 	held.renewing.Lock()
 	defer held.renewing.Unlock()

@@ -11,13 +11,13 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
-// A layout takes a worker out of the slice: it is not renewed any longer, another is
-// taken while its window lasts, and the room that has the slice now waits for its end,
-// or for the give-back.
+// A layout takes a worker out of the slice. The instance does not renew it, and takes another
+// while its window lasts. The room that has the slice now waits for the window's end, or for
+// the give-back.
 func TestASliceIsTakenAway(t *testing.T) {
 	c := newCluster(t, halves)
 	p, q := c.start("a"), c.start("b")
-	w := p.take(worker.Request{Bits: 1, Tick: time.Millisecond}) // worker 0 is all that room a has
+	w := p.take(worker.Request{Bits: 1, Tick: time.Millisecond}) // worker 0 is all of room a's slice
 	c.pass(2 * time.Second)
 	c.move(map[allocator.Room]allocator.Range{"a": {Lower: 60, Upper: 100}, "b": {Lower: 0, Upper: 60}})
 	err := p.Renew(bg, w)
@@ -27,7 +27,7 @@ func TestASliceIsTakenAway(t *testing.T) {
 	}
 	wantKind(t, err, allocator.NoRange, "worker 1/0", "room a", "version 2")
 	p.window(w, 0, 3000)
-	// Half of the numbers below 60 are 0 and 1: room b has both by now.
+	// Room b has both numbers of the half below 60, 0 and 1, by now.
 	_, err = p.Take(bg, worker.Request{Bits: 1, Tick: time.Millisecond})
 	wantKind(t, err, allocator.NoRange, "too narrow", "version 2")
 	other := p.take(ms(10))
@@ -42,7 +42,7 @@ func TestASliceIsTakenAway(t *testing.T) {
 	q.window(taken, 2000, 6000)
 }
 
-// A process that has not heard of a layout takes no worker of its old slice: the
+// A process that does not know of a new layout takes no worker of its old slice: the
 // transaction compares the layout.
 func TestTheLayoutIsCompared(t *testing.T) {
 	c := newCluster(t, halves)
@@ -72,8 +72,8 @@ func TestRoomsWithoutWorkers(t *testing.T) {
 	wantKind(t, err, allocator.NoRange, "all 1 workers")
 }
 
-// Pinned workers count from the slice's lower end, and their windows are short: the
-// next process with the number waits for the end, and says until when.
+// Pinned workers count from the slice's lower end, and their windows are short. The next
+// process with the number waits for the end, and says until when.
 func TestPinnedWorkers(t *testing.T) {
 	c := newCluster(t, halves)
 	pin := worker.Request{Bits: 10, Tick: time.Second, Pin: worker.PinTo(7)}
@@ -85,7 +85,7 @@ func TestPinnedWorkers(t *testing.T) {
 	c.pass(time.Hour)
 	p.renew(w)
 	p.window(w, 0, 3_630_000)
-	again := c.startAs("b", "b-7") // it was killed
+	again := c.startAs("b", "b-7") // b-7 was killed
 	c.pass(time.Second)
 	_, err := again.Take(bg, pin)
 	wantKind(t, err, allocator.Unavailable, "worker 10/519", "b/b-7", "until")
@@ -97,8 +97,7 @@ func TestPinnedWorkers(t *testing.T) {
 	wantKind(t, err, allocator.Invalid, "worker: 512; allowed: 0 to 511", "room b")
 }
 
-// A window begins at the end of the one before, also where that is within the tick that
-// the clock is in.
+// A window begins at the end of the previous one, even within the tick of the clock.
 func TestAWindowBeginsWithinATick(t *testing.T) {
 	c := newCluster(t, halves)
 	p := c.start("a")
@@ -113,8 +112,8 @@ func TestAWindowBeginsWithinATick(t *testing.T) {
 	q.window(q.take(second), 1400, 5000)
 }
 
-// The worker that an instance had is its own again after a restart, once its window is
-// over, and another's is taken at random only when it ended long ago.
+// After a restart an instance gets its previous worker again once its window is over. It takes
+// another instance's, at random, only if that ended long ago.
 func TestRestartsTakeTheSameWorker(t *testing.T) {
 	c := newCluster(t, halves)
 	w := c.startAs("a", "x").take(ms(10))
@@ -130,7 +129,7 @@ func TestRestartsTakeTheSameWorker(t *testing.T) {
 	}
 }
 
-// A crash loop burns seconds and not workers.
+// A crash loop uses up seconds and not workers.
 func TestCrashLoop(t *testing.T) {
 	c := newCluster(t, halves)
 	for range 20 {
@@ -142,8 +141,8 @@ func TestCrashLoop(t *testing.T) {
 	}
 }
 
-// Callers' workers are of the upper half of the slice, or fewer, and are never given
-// back early.
+// Callers' workers are in the upper half of the slice, or fewer, and are never given back
+// early.
 func TestCallersWorkers(t *testing.T) {
 	c := newCluster(t, halves)
 	p := c.start("a")
@@ -174,17 +173,17 @@ func TestCallersWorkers(t *testing.T) {
 	}
 }
 
-// An instance takes a worker that callers may have only where there is no other.
+// An instance takes a worker for callers only if there is no other.
 func TestInstancesLeaveCallersTheirWorkers(t *testing.T) {
 	c := newCluster(t, halves)
-	for want := range int64(2) { // of [0, 2), callers' [1, 2)
+	for want := range int64(2) { // of [0, 2); callers may have [1, 2)
 		if n := c.start("a").take(ms(2)).ID().Number; n != want {
 			t.Errorf("took worker %d, want %d", n, want)
 		}
 	}
 }
 
-// A caller's window grows with the age of its process, and with that of the instance.
+// A caller's window grows with the age of its process, and with the age of the instance.
 func TestCallersWindowsGrow(t *testing.T) {
 	c := newCluster(t, halves)
 	p := c.start("a")
@@ -218,7 +217,7 @@ func TestCallersWindowsGrow(t *testing.T) {
 	wantKind(t, err, allocator.Invalid, "age: -1ns")
 }
 
-// A worker's key that cannot be read is not taken; another is.
+// A Take passes over a worker with an unreadable key.
 func TestDamagedWorkers(t *testing.T) {
 	c := newCluster(t, halves)
 	key := record.Keys("/march/default/").Worker(record.WorkerID{Bits: 2, Number: 0})
@@ -231,8 +230,8 @@ func TestDamagedWorkers(t *testing.T) {
 	wantKind(t, err, allocator.NoRange)
 }
 
-// Where another process of the name has registered, the older one takes and renews
-// nothing: the transaction compares the registration.
+// If another process of the same name has registered, the older one takes and renews nothing:
+// the transaction compares the registration.
 func TestTheRegistrationIsCompared(t *testing.T) {
 	c := newCluster(t, halves)
 	p := c.startAs("a", "x")

@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// A tag of kind time is created only where every room has a worker of its width, is
-// never leased from, and keeps its bits.
+// A tag of kind time is created only if every room has a worker of its width. It is never
+// leased from, and keeps its bits.
 func TestTagsOfKindTime(t *testing.T) {
 	c := newCluster(t, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 90}, "b": {Lower: 91, Upper: 92}})
 	preset, err := timeid.PresetNamed("cosid-js")
@@ -54,8 +54,9 @@ func TestTagsOfKindTime(t *testing.T) {
 	ledgertest.CheckCluster(t, c.open(), "default", nil)
 }
 
-// The audit says which instance took a worker over from which: not that one renewed its
-// own, took it again, or took one that was never used; and of many at once only the first.
+// The audit records that an instance took a worker over from another one. It does not record
+// that an instance renewed its own, took it again, or took an unused one. Of many at once it
+// records only the first.
 func TestTheAuditOfWorkers(t *testing.T) {
 	c := newCluster(t, halves)
 	pin := func(n int64) worker.Request {

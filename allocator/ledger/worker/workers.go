@@ -13,10 +13,10 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// Instance is what this package needs of *ledger.Instance: the process that leases, and
-// the transactions of a window. An error of these methods leaves it unknown whether
-// something was written. False without an error means that what the call stood on was
-// out of date, so that another Footing is due.
+// Instance has the methods of *ledger.Instance that this package needs: the process that
+// leases, and the transactions of a window. After an error of these methods it is unknown
+// whether something was written. False without an error means that the call's Footing was out
+// of date, so that another one is due.
 type Instance interface {
 	Room() allocator.Room
 	Name() allocator.Instance
@@ -41,11 +41,11 @@ type Workers struct {
 	mu struct {
 		sync.Mutex
 		held   map[record.WorkerID]*Worker // nil while Take or GiveBack is under way
-		sought map[record.WorkerID]int64   // where windows begin of which a Take's outcome is unknown: no generator had them
+		sought map[record.WorkerID]int64   // starts of the windows of Takes with an unknown outcome: no generator had these windows
 	}
 }
 
-// New returns what leases workers to an instance. Its error is Invalid.
+// New returns the Workers of an instance. Its error is Invalid.
 func New(i Instance, cfg Config) (*Workers, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -61,14 +61,14 @@ func New(i Instance, cfg Config) (*Workers, error) {
 type Worker struct {
 	request Request
 	id      record.WorkerID
-	taken   time.Duration // when, as Config.Elapsed counts
+	taken   time.Duration // when, by Config.Elapsed
 
 	renewing sync.Mutex // held by Renew and GiveBack while they ask etcd
 
 	mu struct {
 		sync.Mutex
-		window timeid.Window // that is this process's for certain
-		renew  int64         // when it is to be renewed, Unix ms
+		window timeid.Window // certainly this process's
+		renew  int64         // when to renew it, Unix ms
 		lost   error         // why it is not renewed any longer; nil while it is
 	}
 }
@@ -83,23 +83,22 @@ func (w *Worker) Window() timeid.Window {
 	return w.mu.window
 }
 
-// RenewAt returns when the window is to be renewed, by Config.Now: when half of it is
-// over.
+// RenewAt returns when the window is to be renewed, by Config.Now: when half of it is over.
 func (w *Worker) RenewAt() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return time.UnixMilli(w.mu.renew)
 }
 
-// Lost returns why the window is not renewed any longer, nil while it is: a
-// *MovedError, a *LostError, or that it was given back.
+// Lost returns why the window is not renewed any longer, nil while it is: a *MovedError, a
+// *LostError, or that it was given back.
 func (w *Worker) Lost() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mu.lost
 }
 
-// leased notes a window that an accepted transaction wrote.
+// leased stores a window that an accepted transaction wrote.
 func (w *Worker) leased(now int64, window timeid.Window) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,7 +106,7 @@ func (w *Worker) leased(now int64, window timeid.Window) {
 	w.mu.renew = now + max(window.Until-max(now, window.From), 0)/2
 }
 
-// loses notes why the window is not renewed any longer, and returns it.
+// loses stores why the window is not renewed any longer, and returns it.
 func (w *Worker) loses(err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,22 +116,21 @@ func (w *Worker) loses(err error) error {
 	return w.mu.lost
 }
 
-// attempts bounds how often a call starts over because something that it knew was
-// out of date.
+// attempts bounds how often a call starts over because its knowledge was out of date.
 const attempts = 20
 
 const (
-	// listed is how many workers of a slice are read at once. A room that has more
-	// chooses among these.
+	// listed is how many workers of a slice are read at once. A room that has more chooses
+	// among these.
 	listed = 10_000
 	// beatsRead is how many heartbeats a clock is compared with.
 	beatsRead = 200
 )
 
-// Take leases a worker. Its errors are Invalid, NoRange (the room's slice has no such
-// worker), a *BusyError (none is free yet), for a caller a *CallersError, a *ClockError (the clock is ahead of the
-// others'), and those of a lease: Unavailable, WentBack, Refused. After Unavailable,
-// etcd may have the window all the same; another Take finds that.
+// Take leases a worker. Its errors are Invalid, NoRange (the room's slice has no such worker),
+// a *BusyError (none is free yet), for a caller a *CallersError, a *ClockError (the clock is
+// ahead of the others), and those of a lease: Unavailable, WentBack, Refused. After
+// Unavailable, etcd may have the window all the same; another Take finds that.
 func (w *Workers) Take(ctx context.Context, r Request) (_ *Worker, err error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -151,8 +149,7 @@ func (w *Workers) Take(ctx context.Context, r Request) (_ *Worker, err error) {
 	return nil, allocator.Errorf(allocator.Unavailable, "taking a worker of %d bits in room %s: lost the race for it %d times", r.Bits, w.instance.Room(), attempts)
 }
 
-// take makes one try. It returns nil without an error when what it knew turned out to
-// be out of date.
+// take makes one try. It returns nil without an error if its knowledge was out of date.
 func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	i := w.instance
 	f, err := i.Footing(ctx)
@@ -181,7 +178,7 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 		}
 	}()
 	now := w.now()
-	from := c.free // an own window is what its key says
+	from := c.free // an own window is as its key says
 	if !c.mine {
 		from = begin(now, c.free, r.Tick)
 	}
@@ -193,8 +190,8 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	}
 	w.seek(c.id, from)
 	_, done, err := i.PutWorker(ctx, f, c.kv, c.id, lease, false)
-	// If the answer is lost here, the key may have this incarnation, and no generator
-	// has the window: the next Take goes on with it.
+	// If the answer is lost here, the key may have this incarnation, and no generator has the
+	// window: the next Take goes on with it.
 	if err != nil || !done {
 		return nil, err
 	}
@@ -206,8 +203,8 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	return taken, nil
 }
 
-// slice returns the workers that a request may choose among. Its error is NoRange, or
-// Invalid for a pinned number.
+// slice returns the workers that a request may choose among. Its error is NoRange, or Invalid
+// for a pinned number.
 func (w *Workers) slice(f ledger.Footing, r Request) (allocator.Range, error) {
 	room, version := w.instance.Room(), f.Layout.Layout.Version
 	slice, serves := timeid.SliceOf(f.Layout.Layout, room, r.Bits)
@@ -247,14 +244,14 @@ func (w *Workers) callers(slice allocator.Range) int64 {
 // now returns the clock in Unix ms.
 func (w *Workers) now() int64 { return w.cfg.Now().UnixMilli() }
 
-// seek notes that a window of a worker is about to be taken.
+// seek notes that a Take is about to write a window of a worker.
 func (w *Workers) seek(id record.WorkerID, from int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.sought[id] = from
 }
 
-// keep notes that a worker is this process's.
+// keep notes that this process has a worker.
 func (w *Workers) keep(taken *Worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -262,7 +259,7 @@ func (w *Workers) keep(taken *Worker) {
 	delete(w.mu.sought, taken.id)
 }
 
-// has reports whether a worker is among those of this process.
+// has reports whether this process has a worker.
 func (w *Workers) has(held *Worker) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
