@@ -15,13 +15,13 @@ import (
 	"github.com/march-id/march/internal/access"
 )
 
-// accessPolicy has a quota that no run reaches, so that it is counted.
+// accessPolicy has a quota that no run reaches, so that the room counts calls for it.
 const accessPolicy = `grants:
   - {subjects: ["token:other"], roles: viewer}
   - {subjects: ["token:bench"], roles: issuer, tags: ["a*", "b*", "bench*", "*"], quotas: {ids_per_second: 1000000000, tags: 10}}
 `
 
-// accessRows compares a room with a policy, whose callers give a token, with one without.
+// accessRows compares a room with a policy and callers with tokens to a room without.
 func accessRows(ctx context.Context, b *bench) (err error) {
 	dir, err := os.MkdirTemp("", "march-bench")
 	if err != nil {

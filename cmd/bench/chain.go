@@ -20,7 +20,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// cluster is an etcd in this process, with two rooms' layout and a tag.
+// cluster is an etcd in this process, with a layout of two rooms and a tag.
 type cluster struct {
 	dir      string
 	etcd     *embedded.Server
@@ -55,9 +55,8 @@ func startCluster(ctx context.Context) (*cluster, error) {
 		_, err = own.Init(ctx, layout, "bench")
 	}
 	if err == nil {
-		// No service issues 200 million IDs per second for long, as this benchmark does.
-		// A step must last for some time at that rate, or each refill is a race against
-		// etcd.
+		// No service issues 200 million IDs per second for long, as this benchmark does. A step
+		// must last for some time at that rate; otherwise each refill is a race against etcd.
 		settings := record.DefaultTag()
 		settings.MaxStep = 100_000_000_000
 		_, err = own.CreateTag(ctx, tag, settings, "bench")
@@ -133,8 +132,8 @@ type counter struct {
 	_ [128]byte
 }
 
-// perSecond measures how often per second loop's body runs on n goroutines.
-// loop runs its body rounds of 1,000 times until stop is set.
+// perSecond measures how often per second the body of loop runs on n goroutines. loop runs its
+// body in rounds of 1,000 until stop is set.
 func perSecond(d time.Duration, n int, loop func(stop *atomic.Bool) int64) float64 {
 	var stop atomic.Bool
 	var total atomic.Int64
@@ -149,8 +148,8 @@ func perSecond(d time.Duration, n int, loop func(stop *atomic.Bool) int64) float
 	return float64(total.Load()) / time.Since(start).Seconds()
 }
 
-// The loops' makers are not inlined: a loop that becomes part of a large
-// function is compiled with less inlining than a caller's own loop would be.
+// The functions that make loops are not inlined: in a large function the compiler inlines less
+// than in a caller's own loop.
 
 //go:noinline
 func addLoop(c *counter) func(*atomic.Bool) int64 {
@@ -169,8 +168,8 @@ func addLoop(c *counter) func(*atomic.Bool) int64 {
 
 var sink atomic.Int64
 
-// failure keeps the first error of a loop. Its set must not be inlined into
-// the loop: the error would be on the heap each time round.
+// failure keeps the first error of a loop. Its set must not be inlined into the loop: then
+// every round would allocate the error.
 type failure struct{ first atomic.Pointer[error] }
 
 //go:noinline
@@ -183,8 +182,8 @@ func (f *failure) get() error {
 	return nil
 }
 
-// nextLoop calls Next the way its documentation shows: TryNext is part of the
-// loop, Next is called when it finds nothing.
+// nextLoop calls Next the way its documentation shows: TryNext is part of the loop, and Next is
+// called when TryNext finds no ID.
 //
 //go:noinline
 func nextLoop(ctx context.Context, c *allocator.Chain, failed *failure) func(*atomic.Bool) int64 {
@@ -209,7 +208,7 @@ func nextLoop(ctx context.Context, c *allocator.Chain, failed *failure) func(*at
 	}
 }
 
-// plainLoop calls Next itself each time.
+// plainLoop calls Next each time.
 //
 //go:noinline
 func plainLoop(ctx context.Context, c *allocator.Chain, failed *failure) func(*atomic.Bool) int64 {
@@ -284,7 +283,7 @@ func chainRows(ctx context.Context, b *bench) error {
 	perSecond(2*b.unit, 2, nextLoop(ctx, ch.Chain, &failed)) // let the step grow
 	for range b.rounds {
 		var add counter
-		// Yardstick and figure in turn, so that both see the same machine.
+		// Measure yardstick and figure in turn, so that both see the same machine.
 		one.yard = append(one.yard, perSecond(b.unit, 1, addLoop(&add)))
 		one.measured = append(one.measured, perSecond(b.unit, 1, nextLoop(ctx, ch.Chain, &failed)))
 		two.yard = append(two.yard, perSecond(b.unit, 2, addLoop(&add)))
@@ -322,7 +321,7 @@ func writeRows(ctx context.Context, b *bench) error {
 	var first, ids int64
 	var runs []allocator.Run
 	for at := time.Duration(0); at < 7*time.Hour; at += tick {
-		if at == time.Hour { // steady by now
+		if at == time.Hour { // the steps are steady by now
 			if first, err = revision(ctx, ch.store); err != nil {
 				return err
 			}

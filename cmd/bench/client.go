@@ -13,8 +13,7 @@ import (
 	"github.com/march-id/march/api/client"
 )
 
-// clientLoop calls a client's Next as its documentation shows, as nextLoop does
-// a chain's.
+// clientLoop calls a client's Next as its documentation shows, as nextLoop does for a chain.
 //
 //go:noinline
 func clientLoop(ctx context.Context, t *client.Tag, failed *failure) func(*atomic.Bool) int64 {
@@ -39,7 +38,7 @@ func clientLoop(ctx context.Context, t *client.Tag, failed *failure) func(*atomi
 	}
 }
 
-// plainClientLoop calls Next itself each time.
+// plainClientLoop calls Next each time.
 //
 //go:noinline
 func plainClientLoop(ctx context.Context, t *client.Tag, failed *failure) func(*atomic.Bool) int64 {
@@ -61,12 +60,11 @@ func plainClientLoop(ctx context.Context, t *client.Tag, failed *failure) func(*
 	}
 }
 
-// paced is how many IDs per second the client's calls to the room are counted
-// at.
+// paced is the number of IDs per second at which the client's calls to the room are counted.
 const paced = 10_000_000
 
-// pacedLoop takes IDs of t one by one, paced of them per second, for a while,
-// and returns how many.
+// pacedLoop takes IDs of t one by one for a while, paced of them per second, and returns how
+// many it took.
 func pacedLoop(ctx context.Context, t *client.Tag, d time.Duration) (ids int64, err error) {
 	for start := time.Now(); time.Since(start) < d; {
 		for due := int64(time.Since(start).Seconds() * paced); ids < due; ids++ {
@@ -81,8 +79,8 @@ func pacedLoop(ctx context.Context, t *client.Tag, d time.Duration) (ids int64, 
 	return ids, nil
 }
 
-// clientRows measure a client in this process against the chain alone, over a
-// room on loopback, and count its calls to the room.
+// clientRows measures a client in this process against the chain alone, over a room on
+// loopback, and counts the client's calls to the room.
 func clientRows(ctx context.Context, b *bench) error {
 	c, err := startCluster(ctx)
 	if err != nil {
@@ -130,8 +128,8 @@ func (b *bench) client(ctx context.Context, chain *allocator.Chain, ids *client.
 	var failed failure
 	perSecond(2*b.unit, 1, nextLoop(ctx, chain, &failed)) // let the steps grow
 	perSecond(2*b.unit, 1, clientLoop(ctx, t, &failed))
-	// The two are the same instructions, and a machine differs more from one
-	// second to the next: many short rounds, either side first in turn.
+	// Both run the same instructions, and a machine differs more from one second to the next:
+	// use many short rounds, and take turns in going first.
 	const parts = 20
 	for n := range parts * b.rounds {
 		loops := []struct {

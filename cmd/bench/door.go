@@ -25,8 +25,8 @@ import (
 // doorClients is how many clients redis-benchmark has.
 const doorClients = 50
 
-// doorRows measures a room's door for Redis clients against Redis itself, both over TCP,
-// called by redis-benchmark.
+// doorRows measures a room's door for Redis clients against Redis itself. redis-benchmark calls
+// both over TCP.
 func doorRows(ctx context.Context, b *bench) error {
 	rows := []struct {
 		rate, p99 *row
@@ -74,8 +74,8 @@ func doorRows(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// webDoorRows measures the doors that speak HTTP against an empty handler of such a door, in
-// the same process.
+// webDoorRows measures the doors over HTTP against a door with an empty handler, in the same
+// process.
 func webDoorRows(ctx context.Context, b *bench) error {
 	empty := "/empty"
 	calls := []struct {
@@ -113,7 +113,7 @@ func webDoorRows(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// doors are a room's, and one that answers nothing.
+// doors are the doors of a room, and one with an empty handler.
 type doors struct {
 	room.Doors
 	empty net.Listener
@@ -126,10 +126,10 @@ func (d *doors) rate(ctx context.Context, b *bench, method string, at net.Listen
 	return r.CallsPerSecond(), err
 }
 
-// doorKey is the key that redis-benchmark counts with.
+// doorKey is the key that redis-benchmark increments.
 const doorKey = "counter:__rand_int__"
 
-// startDoor runs a room with doors, and the tags that they are asked for.
+// startDoor runs a room with doors, and creates the tags that their callers use.
 func startDoor(ctx context.Context) (d *doors, stop func(), err error) {
 	c, err := startCluster(ctx)
 	if err != nil {
@@ -192,7 +192,7 @@ func startDoor(ctx context.Context) (d *doors, stop func(), err error) {
 
 // startRedis runs a Redis that writes nothing to disk.
 func startRedis(ctx context.Context) (address string, stop func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
+	l, err := net.Listen("tcp", "127.0.0.1:0") // to find a free port
 	if err != nil {
 		return "", nil, err
 	}
@@ -217,7 +217,7 @@ func startRedis(ctx context.Context) (address string, stop func(), err error) {
 	return address, stop, nil
 }
 
-// incrCSV has the rate, and the p99 in milliseconds.
+// incrCSV matches the rate and the p99 in milliseconds.
 var incrCSV = regexp.MustCompile(`"INCR","([0-9.]+)","[0-9.]+","[0-9.]+","[0-9.]+","[0-9.]+","([0-9.]+)"`)
 
 func incrRate(ctx context.Context, address string, pipeline, requests int) (rate, p99 float64, err error) {

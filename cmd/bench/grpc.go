@@ -25,7 +25,7 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// workers is the concurrency of all gRPC, Redis and PostgreSQL figures.
+// workers is the concurrency of all figures of gRPC, Redis and PostgreSQL.
 const workers = 16
 
 // served is a running room and an echo server with the same settings.
@@ -40,7 +40,7 @@ func (c *cluster) serve(ctx context.Context, name allocator.Instance, metrics bo
 	return c.serveWith(ctx, name, metrics, nil, warm...)
 }
 
-// serveWith is serve for a room whose callers a gate checks; nil for none.
+// serveWith is serve for a room with a gate that checks callers; nil for none.
 func (c *cluster) serveWith(ctx context.Context, name allocator.Instance, metrics bool, gate *access.Gate, warm ...allocator.Tag) (*served, error) {
 	l, _, err := c.ledger()
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *cluster) serveWith(ctx context.Context, name allocator.Instance, metric
 	return result, nil
 }
 
-// echoService answers each empty message of a stream with another.
+// echoService answers each empty message of a stream with another one.
 var echoService = grpc.ServiceDesc{
 	ServiceName: "bench.Echo", HandlerType: (*any)(nil),
 	Streams: []grpc.StreamDesc{{
@@ -147,7 +147,7 @@ func healthCalls(conns []*grpc.ClientConn) func(int) load.Caller {
 	}
 }
 
-// measure makes load and returns what came of it; a failed call is an error.
+// measure makes load and returns the result. A failed call is an error.
 func measure(ctx context.Context, cfg load.Config) (load.Result, error) {
 	cfg.Workers = workers
 	r, err := load.Run(ctx, cfg)
@@ -203,10 +203,10 @@ func grpcRows(ctx context.Context, b *bench) error {
 	return s.stop()
 }
 
-// firstRows compares the first Next of a tag in warm_tags after a room said it
-// is ready with the hundredth. The connection and the code are warm from another
-// tag, so that what is left is what a first call of a tag costs. Two equal calls
-// differ by some percent from round to round, so the goal is 1.05.
+// firstRows compares the first Next of a tag in warm_tags, after a room said that it is ready,
+// with the hundredth. Another tag has warmed up the connection and the code, so that only the
+// cost of the tag's first call is left. Two equal calls differ by some percent from round to
+// round, so the goal is 1.05.
 func firstRows(ctx context.Context, b *bench) error {
 	c, err := startCluster(ctx)
 	if err != nil {

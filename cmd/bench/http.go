@@ -13,8 +13,8 @@ import (
 	"github.com/march-id/march/cmd/internal/load"
 )
 
-// httpRows compares POST /v1/tags/{tag}/next with a POST to a handler that does
-// nothing, on a server with the same settings.
+// httpRows compares POST /v1/tags/{tag}/next with a POST to an empty handler, on a server with
+// the same settings.
 func httpRows(ctx context.Context, b *bench) error {
 	c, err := startCluster(ctx)
 	if err != nil {
@@ -48,8 +48,8 @@ func httpRows(ctx context.Context, b *bench) error {
 }
 
 // posts sends requests without a body to a path, each caller over a connection of its own. It
-// does no more than it must: net/http's client takes longer than its server, and
-// longer still for an answer with a body, which would hide what the server takes.
+// does as little as possible. net/http's client takes longer than its server, and longer still
+// for an answer with a body, which would hide the server's time.
 type posts struct {
 	method, address, path string
 	header                string // further header lines; empty for none
@@ -80,7 +80,7 @@ func (p *posts) caller(int) load.Caller {
 	}
 }
 
-// skipAnswer reads an answer, which must be a success.
+// skipAnswer reads an answer, which must report success.
 func skipAnswer(from *textproto.Reader) error {
 	line, err := from.ReadLineBytes()
 	if err != nil {

@@ -1,10 +1,10 @@
-// Command bench measures March against its yardsticks on this machine, in one
-// run, and prints a table of ratios with a column that says whether each goal
-// is reached. Machines differ and are noisy, so every figure is the median of
-// several rounds, and each round measures both sides in turn.
+// Command bench measures March against its yardsticks on this machine, in one run. It prints a
+// table of ratios, with a column that says whether each goal is reached. Machines differ and
+// are noisy, so every figure is the median of several rounds, and each round measures both
+// sides in turn.
 //
-// Redis and PostgreSQL are measured where their programs are installed
-// (redis-server and redis-benchmark; initdb, postgres and pgbench).
+// Redis and PostgreSQL are measured if their programs are installed (redis-server and
+// redis-benchmark; initdb, postgres and pgbench).
 package main
 
 import (
@@ -33,19 +33,18 @@ func main() {
 	}
 }
 
-// row is one line of the table: a figure against its yardstick, or a figure
-// alone.
+// row is one line of the table: a figure with a yardstick, or a figure alone.
 type row struct {
 	what     string
-	measured []float64 // one a round
+	measured []float64 // one per round
 	unit     string    // of measured
 	yard     []float64 // the yardstick's, in the same unit; nil for none
-	goal     float64   // what the ratio must reach; 0 for none
+	goal     float64   // the least ratio; 0 for none
 	atMost   bool      // the ratio must not exceed the goal
 }
 
-// ratio returns the median over the rounds of measured to yardstick, or the
-// median measured where there is no yardstick.
+// ratio returns the median over the rounds of measured to yardstick, or the median of measured
+// if there is no yardstick.
 func (r *row) ratio() float64 {
 	if r.yard == nil {
 		return load.Median(r.measured)
@@ -72,7 +71,7 @@ type bench struct {
 	rounds int
 	unit   time.Duration
 	rows   []*row
-	stream []float64 // IDs per second of Stream, one a round, for later yardsticks
+	stream []float64 // IDs per second of Stream, one per round, for later yardsticks
 }
 
 // add makes a row.
@@ -121,7 +120,7 @@ func (b *bench) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintln(w, "what\tMarch\tyardstick\tratio\tgoal\t\t")
 	for _, r := range b.rows {
-		if len(r.measured) == 0 { // its other part was not chosen
+		if len(r.measured) == 0 { // the other part of the row was not chosen
 			_, _ = fmt.Fprintf(w, "%s\t-\t-\t-\t-\tnot measured\t\n", r.what)
 			continue
 		}

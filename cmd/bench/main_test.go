@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A row of which one part was not chosen, by -rows, has no figures, and the others have theirs.
+// If -rows chooses one part of a row only, that row has no figures, and the others have theirs.
 func TestPrint(t *testing.T) {
 	b := &bench{}
 	b.add(row{what: "half", unit: "/s", goal: 1.5, yard: []float64{3}})

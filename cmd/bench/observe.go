@@ -11,9 +11,8 @@ import (
 // metricsTurns is how many turns make a round.
 const metricsTurns = 16
 
-// metricsRows compares Next of a room that counts and times its calls with one
-// that does not, both running, in short turns: on, off, off, on, so that what
-// else the machine does meets both.
+// metricsRows compares Next of a room that counts and times its calls with one that does not.
+// Both run, in short turns (on, off, off, on), so that other work of the machine slows both.
 func metricsRows(ctx context.Context, b *bench) error {
 	c, err := startCluster(ctx)
 	if err != nil {
@@ -50,7 +49,7 @@ func metricsRows(ctx context.Context, b *bench) error {
 	return on.stop()
 }
 
-// turns is what came of several turns of load.
+// turns is the result of several turns of load.
 type turns struct {
 	calls int64
 	time  time.Duration
@@ -66,12 +65,11 @@ func (t *turns) add(ctx context.Context, cfg load.Config) error {
 	return err
 }
 
-// rate returns calls per second, cost the processor's microseconds per call, of
-// both sides.
+// rate returns calls per second of both sides, and cost the processor's microseconds per call.
 func (t *turns) rate() float64 { return float64(t.calls) / t.time.Seconds() }
 func (t *turns) cost() float64 { return float64(t.cpu.Microseconds()) / float64(t.calls) }
 
-// cpuTime returns how long this process has kept processors busy.
+// cpuTime returns how long this process has used processors.
 func cpuTime() time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

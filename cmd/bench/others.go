@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// redisRows measures INCR with as many clients as Stream has workers, one
-// request at a time each.
+// redisRows measures INCR with as many clients as Stream has workers. Each has one request
+// under way at a time.
 func redisRows(ctx context.Context, b *bench) error {
 	incr := b.add(row{what: "Stream, IDs, vs Redis INCR", unit: "/s", goal: 1.5, measured: b.stream})
 	if !installed("redis-server", "redis-benchmark") {
@@ -34,7 +34,7 @@ func redisRows(ctx context.Context, b *bench) error {
 		return err
 	}
 	for range b.rounds {
-		// A run of known length first tells how many requests take 2 units.
+		// A first run of known length shows how many requests take 2 units.
 		const trial = 50_000
 		rate, err := redisRate(ctx, socket, trial)
 		if err == nil {
@@ -120,8 +120,8 @@ func postgresRows(ctx context.Context, b *bench) error {
 
 var pgbenchTPS = regexp.MustCompile(`tps = ([0-9.]+)`)
 
-// postgresBin returns the folder of PostgreSQL's programs, "" for none: Debian
-// keeps them out of the path.
+// postgresBin returns the folder of PostgreSQL's programs, "" for none: Debian keeps them out
+// of the path.
 func postgresBin() string {
 	if path, err := exec.LookPath("initdb"); err == nil {
 		return filepath.Dir(path)
@@ -133,7 +133,7 @@ func postgresBin() string {
 	return found[len(found)-1]
 }
 
-// leaveOut takes a row out of the table and says why.
+// leaveOut removes a row from the table and prints why.
 func (b *bench) leaveOut(r *row, needs string) error {
 	b.progress("  left out: %q needs %s", r.what, needs)
 	b.rows = b.rows[:len(b.rows)-1]
@@ -157,7 +157,7 @@ func dial(network, address string) bool {
 	return err == nil
 }
 
-// await polls until ready, for ten seconds at most.
+// await polls until ready returns true, for at most ten seconds.
 func await(ctx context.Context, ready func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/march-id/march/allocator/format"
 )
 
-// textIDs are IDs below a limit, in no order: as many as a loop's round has.
+// textIDs are IDs below a limit, in no order: as many as one round of a loop needs.
 func textIDs(largest int64) []int64 {
 	ids := make([]int64, 1000)
 	for i := range ids {
@@ -40,7 +40,7 @@ func textLoop(f *format.Format, ids []int64, failed *failure) func(*atomic.Bool)
 	}
 }
 
-// strconvLoop is the yardstick: the standard library's text of the shortest radix it has.
+// strconvLoop is the yardstick: the standard library's text in the largest radix that it has.
 //
 //go:noinline
 func strconvLoop(ids []int64) func(*atomic.Bool) int64 {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	snowflakeBits = 12 // of sequence, as Snowflake has them
-	wideBits      = 22 // of sequence: so many that the generator is the limit and not its bits
+	snowflakeBits = 12 // of sequence, as in Snowflake
+	wideBits      = 22 // of sequence: so many that the generator is the limit and not the bits
 )
 
 // generator returns a generator of one worker, with some bits of sequence and a window of
@@ -28,7 +28,7 @@ func generator(sequenceBits int, clock func() int64) (*timeid.Generator, error) 
 	})
 }
 
-// givenClock is a clock that is only a variable, which a goroutine sets each ms until stop.
+// givenClock is a clock that is only a variable. A goroutine sets it each ms until stop.
 func givenClock() (clock func() int64, stop func()) {
 	ms := new(counter)
 	ms.n.Store(time.Now().UnixMilli())
@@ -52,7 +52,7 @@ func givenClock() (clock func() int64, stop func()) {
 	}
 }
 
-// callLoop calls next without end.
+// callLoop calls next without a pause.
 //
 //go:noinline
 func callLoop(next func() (int64, error), failed *failure) func(*atomic.Bool) int64 {
@@ -99,7 +99,7 @@ func timeLoop(ctx context.Context, g *timeid.Generator, failed *failure) func(*a
 	}
 }
 
-// clockAndSwap is the least that a generator with a clock does for an ID: it reads the
+// clockAndSwap does the least that a generator with a clock must do for an ID: it reads the
 // clock once, and compares and swaps once.
 func clockAndSwap(c *counter) func() (int64, error) {
 	return func() (int64, error) {
@@ -114,8 +114,8 @@ func clockAndSwap(c *counter) func() (int64, error) {
 	}
 }
 
-// others returns the generators of two well-known packages, with as many bits of
-// sequence as ours.
+// others returns the generators of two well-known packages, with as many bits of sequence as
+// this project's.
 func others() (bwmarrin, sony func() (int64, error), err error) {
 	snowflake.NodeBits, snowflake.StepBits = 0, wideBits // the package's way to set them
 	node, err := snowflake.NewNode(0)
@@ -141,7 +141,7 @@ func timeRows(ctx context.Context, b *bench) error {
 		return err
 	}
 	var failed failure
-	// rate is how many IDs per second a new generator issues.
+	// rate returns how many IDs per second a new generator issues.
 	rate := func(goroutines, sequenceBits int, clock func() int64) float64 {
 		g, err := generator(sequenceBits, clock)
 		if err != nil {

@@ -25,7 +25,7 @@ import (
 
 const (
 	timeTag   = "timed"
-	timeTag12 = "timed12" // as Snowflake has it
+	timeTag12 = "timed12" // as in Snowflake
 )
 
 // timeTagOf returns a tag with some bits of sequence, and workers for both rooms.
@@ -54,7 +54,7 @@ func (c *cluster) createTimeTags(ctx context.Context) error {
 	return nil
 }
 
-// timed is the tags of time-ordered IDs of an instance of room a, over a real etcd.
+// timed has the tags of time-ordered IDs of an instance of room a, over a real etcd.
 type timed struct {
 	*timetags.Tags
 	wide    *timetags.Tag
@@ -63,8 +63,8 @@ type timed struct {
 	cluster *cluster
 }
 
-// startTimed starts an etcd and an instance. A nil now is the computer's clock, a nil age
-// that of the process.
+// startTimed starts an etcd and an instance. A nil now is the computer's clock, a nil age the
+// age of the process.
 func startTimed(ctx context.Context, now func() time.Time, age func() time.Duration) (_ *timed, err error) {
 	c, err := startCluster(ctx)
 	if err != nil {
@@ -108,8 +108,8 @@ func (t *timed) close() {
 	t.cluster.close()
 }
 
-// tagRows measures a tag of time-ordered IDs in a room's process, while its worker's
-// window is renewed as often as ever: an instance that is young for ever renews each 1.5 s.
+// tagRows measures a tag of time-ordered IDs in a room's process, while its worker's window is
+// renewed as often as possible: an instance that always counts as young renews each 1.5 s.
 func tagRows(ctx context.Context, b *bench) error {
 	t, err := startTimed(ctx, nil, func() time.Duration { return 0 })
 	if err != nil {
@@ -147,8 +147,8 @@ func tagRows(ctx context.Context, b *bench) error {
 	return failed.get()
 }
 
-// windowRows counts etcd's writes in six hours of an instance that has one width, with the
-// clock moved by hand: of an idle tag, and of one that issues without end.
+// windowRows counts etcd's writes in six hours of an instance with one width, with the clock
+// moved by hand: for an idle tag, and for one that issues without a pause.
 func windowRows(ctx context.Context, b *bench) error {
 	const warm, steady, step = time.Hour, 6 * time.Hour, 10 * time.Second
 	for _, rate := range []int64{1, 1_000_000} {
@@ -203,7 +203,7 @@ func serveTimeTags(ctx context.Context, warm ...allocator.Tag) (*cluster, *serve
 	return c, s, err
 }
 
-// timeClientRows measures the IDs that a client issues in the caller's process.
+// timeClientRows measures IDs that a client issues in the caller's process.
 func timeClientRows(ctx context.Context, b *bench) error {
 	c, s, err := serveTimeTags(ctx, timeTag)
 	if err != nil {
@@ -245,8 +245,8 @@ func (b *bench) timeClient(ctx context.Context, ids *client.Client, calls *atomi
 	return failed.get()
 }
 
-// timeCallRows compares Next of a time tag over gRPC with that of a counter of the same
-// room, in short turns as metricsRows does.
+// timeCallRows compares Next of a time tag over gRPC with Next of a counter of the same room,
+// in short turns as metricsRows does.
 func timeCallRows(ctx context.Context, b *bench) error {
 	c, s, err := serveTimeTags(ctx, tag, timeTag12)
 	if err != nil {

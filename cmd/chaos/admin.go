@@ -16,8 +16,8 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 )
 
-// admin does what operators do, at whichever console answers. It takes no link:
-// an operator's own bad connection shows nothing.
+// admin calls the consoles as operators do. It takes no link: an operator's own bad connection
+// shows nothing.
 type admin struct {
 	cluster *cluster.Cluster
 	conns   []*grpc.ClientConn
@@ -25,11 +25,11 @@ type admin struct {
 
 func newAdmin(c *cluster.Cluster) *admin { return &admin{cluster: c} }
 
-// askWithin is how long one console may take.
+// askWithin bounds one call of a console.
 const askWithin = 3 * time.Second
 
-// call asks the consoles in turn, until one of them answers. A call that may have
-// been carried out though it failed may be made again: all of them are safe to.
+// call asks the consoles in turn, until one of them answers. It may repeat a call that failed
+// although it took effect: all its calls are safe to repeat.
 func (a *admin) call(ctx context.Context, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 	if a.conns == nil {
 		for _, s := range a.cluster.Consoles {
@@ -72,7 +72,7 @@ func (a *admin) init(ctx context.Context) error {
 			last = a.call(ctx, use)
 			return last == nil || allocator.KindOf(last) != allocator.Unavailable
 		})
-		if last != nil && allocator.KindOf(last) != allocator.Exists { // a try that was carried out though it failed
+		if last != nil && allocator.KindOf(last) != allocator.Exists { // an earlier try took effect although it failed
 			return errors.Join(err, last)
 		}
 		return err

@@ -60,8 +60,8 @@ func TestDeck(t *testing.T) {
 	}
 }
 
-// Every cell of the restore matrix is there once. Only the cells in which no process can
-// see the restore are residual.
+// The restore matrix has each cell once. Only the cells in which no process can see the restore
+// are residual.
 func TestCells(t *testing.T) {
 	seen := make(map[string]bool)
 	residual := 0
@@ -109,7 +109,7 @@ func TestWrongUsage(t *testing.T) {
 }
 
 // A run that broke is checked as far as it came. Its error says how it broke, and its report
-// says what was wrong by then. A run that was interrupted is not checked.
+// says what was wrong until then. A run that was interrupted is not checked.
 func TestBrokenRunIsChecked(t *testing.T) {
 	dir := t.TempDir()
 	check := func(err error) {

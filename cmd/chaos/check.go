@@ -29,7 +29,7 @@ func newCheck(cfg *config) *cobra.Command {
 	}
 }
 
-// The forms in which a report is printed.
+// The forms of a printed report.
 const (
 	outputText = "text"
 	outputJSON = "json"
@@ -42,7 +42,7 @@ func (c *config) validateOutput() error {
 	return nil
 }
 
-// check holds the run in dir to everything, and prints what it was.
+// check checks the run in dir against everything, and prints its report.
 func (c *config) check(ctx context.Context, dir string) error {
 	r, err := report.Check(ctx, dir)
 	if err != nil {

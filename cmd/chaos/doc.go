@@ -9,35 +9,35 @@
 //	go run ./cmd/chaos --time 10m --seed 7
 //	go run ./cmd/chaos check DIR
 //
-// The seed decides which faults come in which order, which processes they hit, and for
-// how long. The effect on the cluster depends on the machine's timing, too. So a seed
-// leads to the same faults, not to the same run. The record of a run is in its
-// directory (package runlog), and can be checked again.
+// The seed decides which faults come in which order, which processes they hit, and for how
+// long. Their effect depends on the machine's timing, too. So a seed leads to the same faults,
+// not to the same run. The record of a run is in its directory (package runlog), and can be
+// checked again.
 //
-// A run ends when its time is over. It fails by a broken promise: an ID twice or out of
-// range, a process that panics or does not come back within 5 s of a fault, calls that
-// fail while the reserve lasts, a migration that does not end. Package report has the
-// whole list. A run that breaks is checked as far as it came. A run that met too few
-// faults to show anything is weak, and fails as well.
+// A run ends when its time is over. It fails by a broken promise: an ID twice or out of range,
+// a process that panics or does not come back within 5 s of a fault, calls that fail while the
+// reserve lasts, a migration that does not end. Package report has the whole list. A run that
+// breaks is checked as far as it came. A run with too few faults to show anything is weak, and
+// fails as well.
 //
-// The journals are on a disk of the run's own, so that the disk can be full and can
-// hang. The run can mount such a disk as root on Linux, with loop devices. On other
-// machines the log says that no fault of the disk is made.
+// The journals are on a disk of the run's own, so that the disk can be full and can hang. The
+// run can mount such a disk as root on Linux, with loop devices. On other machines the log says
+// that the run has no faults of the disk.
 //
-// Two tags have time-ordered IDs: one counts ms, the other one seconds. Faults set the
-// clocks of instances wrong, too (package skew). The IDs are held against the windows of
-// workers in etcd's history. How long their callers wait is not measured: after some
+// Two tags have time-ordered IDs: one counts ms, the other one seconds. Faults set the clocks
+// of instances wrong, too (package skew). The check compares the IDs with the windows of
+// workers in etcd's history. The run does not measure how long their callers wait: after some
 // restores, no window begins for 20 minutes.
 //
-// A fault is drawn from a deck that has each kind once. It begins, lasts for a while,
-// and ends. Then all callers of all instances must be given IDs again, and the run
-// records how long that takes. Meanwhile another lane stops single processes for up to
-// a minute; these are not measured.
+// A fault is drawn from a deck that has each kind once. It begins, lasts for a while, and ends.
+// Then all callers of all instances must get IDs again, and the run records how long that
+// takes. Meanwhile another lane stops single processes for up to a minute; these are not
+// measured.
 //
 // # Track record
 //
-// The defects that it found in March, and mistakes made on purpose, each with the fault that showed it, and the
-// command that finds it again in a tree without the repair:
+// These are the defects that it found in March, and mistakes made on purpose. Each has the
+// fault that showed it, and the command that finds it again in a tree without the repair:
 //
 //   - An instance that had written its registration again in the stretch that a
 //     restore lost never leased again after march recover: it compared a mod

@@ -31,7 +31,7 @@ type driver struct {
 	log    hclog.Logger
 	admin  *admin
 
-	background context.Context // of what only watches
+	background context.Context // of the parts that only watch
 	stopWatch  context.CancelFunc
 	watching   sync.WaitGroup
 
@@ -39,19 +39,19 @@ type driver struct {
 	violated           atomic.Int64
 	doing              atomic.Pointer[string]
 
-	// The main lane's:
-	token       string          // etcd's cluster ID is made of it
-	disk        *disk.Disk      // of the journals; nil where it has none of its own
-	journalLost map[string]bool // instances, ROOM/NAME, that ever started without
+	// Used by the main lane only:
+	token       string          // etcd's cluster ID depends on it
+	disk        *disk.Disk      // of the journals; nil if they have none of their own
+	journalLost map[string]bool // instances, ROOM/NAME, that ever started without their journal
 
 	hold   sync.Mutex    // held while no process may be stopped for long
 	goesOn chan struct{} // ends a long pause
 
 	mu struct {
 		sync.Mutex
-		began   time.Time                    // when the first fault could come
-		paused  map[*cluster.Server]bool     // by the lane of pauses: not measured
-		touched map[allocator.Room]time.Time // when a room was hurt last
+		began   time.Time                    // the earliest time of a fault
+		paused  map[*cluster.Server]bool     // stopped by the lane of pauses: not measured
+		touched map[allocator.Room]time.Time // when a room was last hurt
 		kinds   map[string]int
 	}
 }
@@ -65,14 +65,14 @@ func newDriver(cfg *config, c *cluster.Cluster, events *runlog.Events, log hclog
 	return d
 }
 
-// close ends what only watches.
+// close ends the parts that only watch.
 func (d *driver) close() error {
 	d.stopWatch()
 	d.watching.Wait()
 	return d.admin.close()
 }
 
-// note writes an event down.
+// note records an event.
 func (d *driver) note(e runlog.Event) {
 	if e.Violation != "" {
 		d.violated.Add(1)
@@ -83,23 +83,22 @@ func (d *driver) note(e runlog.Event) {
 	d.events.Add(e)
 }
 
-// say says what is being done, in the progress line.
+// say sets the current action in the progress line.
 func (d *driver) say(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	d.doing.Store(&text)
 }
 
-// limit is for how long an instance may issue nothing after a fault has ended.
+// limit bounds how long an instance may issue nothing after a fault has ended.
 const limit = 5 * time.Second
 
-// whose tells whether callers are those of a server: its own, or programs with the
-// Go client, which may ask it.
+// whose reports whether callers belong to a server: its own callers, or programs with the Go
+// client, which may ask it.
 func whose(s *cluster.Server, who string) bool {
 	return strings.HasPrefix(who, id(s)+" ") || strings.HasPrefix(who, traffic.Who(s.Room, "", ""))
 }
 
-// expected are the callers that should be given IDs: all but those of servers
-// that are left out.
+// expected are the callers that should get IDs: all but those of servers that are left out.
 func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
 	who := make(map[string]bool)
 	for _, s := range d.Instances {
@@ -116,14 +115,14 @@ func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
 	return slices.Sorted(maps.Keys(who))
 }
 
-// awaitIssuing waits until all callers were given IDs after since, or ctx ends:
-// then it returns one that was not. each is told of every caller that was.
+// awaitIssuing waits until all callers got IDs after since, or ctx ends: then it returns a
+// caller that did not. It calls each with every caller that did.
 func (d *driver) awaitIssuing(ctx context.Context, since time.Time, leftOut func(*cluster.Server) bool, each func(who string, took time.Duration)) (late string) {
 	waiting := make(map[string]bool)
 	for _, who := range d.expected(leftOut) {
 		waiting[who] = true
 	}
-	_ = cluster.Poll(ctx, "", func() bool { // what is left says it
+	_ = cluster.Poll(ctx, "", func() bool { // the result shows what is left
 		counts := d.Counts()
 		for who := range waiting {
 			if last := counts[who].Last; last.After(since) {
@@ -150,40 +149,40 @@ func (d *driver) awaitIssuing(ctx context.Context, since time.Time, leftOut func
 	return late
 }
 
-// id is what operators call an instance.
+// id is an instance's name as operators write it.
 func id(s *cluster.Server) string { return string(s.Room) + "/" + s.ID }
 
-// touch notes that a room is hurt: for some time its callers then ask for more
-// than they did, to catch up, or ask another instance of it.
+// touch notes that a room is hurt: for some time its callers then ask for more than before, to
+// catch up, or ask another instance of it.
 func (d *driver) touch(room allocator.Room) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.mu.touched[room] = time.Now()
 }
 
-// settled reports whether no fault has hurt a room for long.
+// settled reports whether no fault has hurt a room for a long time.
 func (d *driver) settled(room allocator.Room) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return time.Since(d.mu.touched[room]) > settleFor
 }
 
-// isPaused tells whether the lane of pauses has a server stopped.
+// isPaused reports whether the lane of pauses has stopped a server.
 func (d *driver) isPaused(s *cluster.Server) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mu.paused[s]
 }
 
-// timed tells whether callers are those of a tag of time-ordered IDs. No promise on times is
-// measured for them: their workers wait for clocks, which faults set wrong, and for windows
+// timed reports whether callers ask for a tag of time-ordered IDs. The run checks no promise
+// about their times: their workers wait for clocks, which faults set wrong, and for windows
 // that a restore brought back.
 func (d *driver) timed(who string) bool {
 	return slices.ContainsFunc(d.Times, func(tag allocator.Tag) bool { return strings.HasSuffix(who, " "+string(tag)) })
 }
 
-// failed returns how many calls have failed since before, of all callers that
-// accept accepts, and the last error of one of them.
+// failed returns how many calls of the accepted callers have failed since before, and the last
+// error of one of them.
 func (d *driver) failed(before map[string]traffic.Count, accept func(who string) bool) (n int64, last string) {
 	for who, now := range d.Counts() {
 		if d.timed(who) {
@@ -197,8 +196,8 @@ func (d *driver) failed(before map[string]traffic.Count, accept func(who string)
 	return n, last
 }
 
-// calm waits for a while in which no call fails: nothing is wrong. It must come
-// within a minute; a machine with more to do than this may stumble before.
+// calm waits for a while in which no call fails. That must come within a minute; a busy machine
+// may have failures before.
 func (d *driver) calm(ctx context.Context, lasts time.Duration) error {
 	for began := time.Now(); ; {
 		before := d.Counts()
@@ -222,7 +221,7 @@ func (d *driver) calm(ctx context.Context, lasts time.Duration) error {
 
 const calmWithin = time.Minute
 
-// pause returns false when ctx ended.
+// pause returns false if ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -232,7 +231,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// ready tells whether a server's health check passes.
+// ready reports whether a server's health check passes.
 func ready(ctx context.Context, s *cluster.Server) bool {
 	_, ok := fetch(ctx, "http://"+s.HTTP+"/readyz")
 	return ok
@@ -255,8 +254,8 @@ func fetch(ctx context.Context, url string) ([]byte, bool) {
 	return body, err == nil && answer.StatusCode == http.StatusOK
 }
 
-// progress prints how it goes until the returned function is called: in place on
-// a terminal, a line every few seconds elsewhere.
+// progress prints the progress until the returned function is called: in place on a terminal, a
+// line every few seconds elsewhere.
 func (d *driver) progress(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	every, before, after := 5*time.Second, "", "\n"

@@ -17,8 +17,8 @@ import (
 // fault is a kind of fault.
 type fault struct {
 	kind, what string
-	// begin draws what to hit from r, hurts it, and says how to end that. An error
-	// is one of this program; errSkip says that there is nothing to hit now.
+	// begin draws its target from r, hurts it, and returns how to end that. An error is one of
+	// this program; errSkip says that there is no target now.
 	begin func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error)
 }
 
@@ -26,13 +26,13 @@ type fault struct {
 type injury struct {
 	target, detail string
 	lasts          time.Duration
-	// end ends it: the processes that it hurt are well again, or on their way to be.
+	// end ends it: the hurt processes are well again, or will be.
 	end func(ctx context.Context) error
-	// unhurt accepts callers of whom no call may fail meanwhile; nil for none.
+	// unhurt accepts callers whose calls must not fail meanwhile; nil for none.
 	unhurt func(who string) bool
 }
 
-// errSkip says that a fault cannot be had now.
+// errSkip says that a fault is not possible now.
 var errSkip = errors.New("nothing to hit now")
 
 // deck returns the faults to draw from.
@@ -74,8 +74,8 @@ func (d *driver) deck() ([]fault, error) {
 	return kinds, err
 }
 
-// faults is the main lane: one fault after the other, until lanes ends. A fault
-// that is under way then ends in good order.
+// faults is the main lane: one fault after the other, until lanes ends. A fault that is under
+// way then ends in good order.
 func (d *driver) faults(ctx, lanes context.Context) error {
 	kinds, err := d.deck()
 	if err != nil {
@@ -84,7 +84,7 @@ func (d *driver) faults(ctx, lanes context.Context) error {
 	order := rand.New(rand.NewPCG(d.config.seed, 1))
 	for number := 1; ; {
 		order.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
-		if number == 1 { // a short run must see one of these: transactions that fail and are applied
+		if number == 1 { // a short run must have one of these: transactions that fail and are applied
 			if i := slices.IndexFunc(kinds, func(f fault) bool { return f.kind == lostAnswers }); i > 2 {
 				kinds[i], kinds[2] = kinds[2], kinds[i]
 			}
@@ -95,7 +95,7 @@ func (d *driver) faults(ctx, lanes context.Context) error {
 			if lanes.Err() != nil || ctx.Err() != nil {
 				return ctx.Err()
 			}
-			// A source of its own, so that what one fault draws moves no other.
+			// Each fault has a source of its own, so that what it draws changes no other.
 			r := rand.New(rand.NewPCG(d.config.seed, 1_000+uint64(number)))
 			err := d.inject(ctx, f, number, r)
 			if err != nil && !errors.Is(err, errSkip) {
@@ -157,16 +157,16 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 }
 
 const (
-	// beginWithin and endWithin are how long the beginning and the end of a fault
-	// may take: a restore of etcd begins within half a minute. An etcd that does not
-	// come back must not have a run wait for ever.
+	// beginWithin and endWithin bound how long the beginning and the end of a fault may take: a
+	// restore of etcd begins within half a minute. If an etcd does not come back, the run must
+	// not wait for ever.
 	beginWithin = 3 * time.Minute
 	endWithin   = 60 * time.Second
-	// giveUp is how long to wait for IDs after the end.
+	// giveUp bounds the wait for IDs after the end.
 	giveUp = 60 * time.Second
 )
 
-// recovered waits until all are given IDs again, and says how long it took.
+// recovered waits until all callers get IDs again, and returns how long it took.
 func (d *driver) recovered(ctx context.Context, f fault, number int, hurt *injury, ended time.Time) error {
 	waiting, cancel := context.WithTimeout(ctx, giveUp)
 	defer cancel()
@@ -196,7 +196,7 @@ func between(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }
 
-// pick draws one of several.
+// pick draws one of several values.
 func pick[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
 // instance draws an instance that the lane of pauses leaves alone.
@@ -209,8 +209,8 @@ func (d *driver) instance(r *rand.Rand) (*cluster.Server, error) {
 	return s, nil
 }
 
-// pauses is the lane of long pauses: one instance or console after the other is
-// stopped for up to a minute, and goes on as if nothing had been.
+// pauses is the lane of long pauses. It stops one instance or console after the other for up to
+// a minute, and then lets it go on.
 func (d *driver) pauses(ctx, lanes context.Context) error {
 	if len(d.config.only) > 0 {
 		return nil
@@ -228,14 +228,14 @@ func (d *driver) pauses(ctx, lanes context.Context) error {
 				break
 			}
 		}
-		lasts = min(lasts, d.config.time/4) // the rest of a short run is for others
+		lasts = min(lasts, d.config.time/4) // the rest of a short run is for other faults
 		if err := d.longPause(ctx, lanes, s, lasts, number); err != nil {
 			return err
 		}
 	}
 }
 
-// pausedFor is for how long a server that went on is not measured yet.
+// pausedFor is how long a server is still not measured after it went on.
 const pausedFor = 10 * time.Second
 
 func (d *driver) longPause(ctx, lanes context.Context, s *cluster.Server, lasts time.Duration, number int) error {
@@ -275,7 +275,7 @@ func (d *driver) longPause(ctx, lanes context.Context, s *cluster.Server, lasts 
 		return nil
 	}
 	d.touch(s.Room)
-	// Faults go on meanwhile, so this is measured and held to no limit.
+	// Faults go on meanwhile, so this is measured without a limit.
 	waiting, cancel := context.WithTimeout(ctx, pausedFor)
 	defer cancel()
 	took := time.Duration(0)

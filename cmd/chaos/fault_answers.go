@@ -16,17 +16,16 @@ import (
 )
 
 const (
-	// leaseWithin is how long a room that hears nothing of etcd may take to send it a
-	// lease all the same. Then it is let go on: without an answer it soon sends none.
+	// leaseWithin is how long a room that receives nothing from etcd may take to send it a
+	// lease all the same. Then the room is let go: without answers it soon sends none.
 	leaseWithin = time.Second
 	// leaseTries is how many rooms are tried, one after the other and again.
 	leaseTries = 15
 )
 
-// loseAnswers keeps what etcd answers from all instances of a room until etcd has
-// done a lease of theirs, and cuts their connections then: a transaction that
-// failed, as far as anybody can tell, and was applied. Other faults have it happen
-// when they may; this one has seen it in etcd.
+// loseAnswers keeps etcd's answers from all instances of a room until etcd has done a lease of
+// theirs, and then cuts their connections. So a transaction failed, as far as its sender can
+// tell, and was applied. Other faults may cause the same; this one has seen it in etcd.
 func loseAnswers(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	rooms := slices.Clone(d.Rooms)
 	r.Shuffle(len(rooms), func(i, j int) { rooms[i], rooms[j] = rooms[j], rooms[i] })
@@ -60,8 +59,8 @@ func loseAnswers(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) 
 	return nil, fmt.Errorf("%w: no room leased anything in %d times %v", errSkip, leaseTries, leaseWithin)
 }
 
-// awaitLease waits until a room has leased something and returns the mark's key,
-// empty where it did not within leaseWithin.
+// awaitLease waits until a room has leased a segment and returns the mark's key, empty if it
+// did not within leaseWithin.
 func (d *driver) awaitLease(ctx context.Context, r *rand.Rand, room allocator.Room) (leased string, err error) {
 	client, err := d.etcd(r)
 	if err != nil {
@@ -85,7 +84,7 @@ func (d *driver) awaitLease(ctx context.Context, r *rand.Rand, room allocator.Ro
 	if err != nil {
 		return "", err
 	}
-	_ = cluster.Poll(waiting, "", func() bool { // what is leased says it
+	_ = cluster.Poll(waiting, "", func() bool { // the result shows the lease
 		key, revision, err := newest()
 		if err == nil && revision > before {
 			leased = key

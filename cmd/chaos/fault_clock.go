@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/internal/skew"
 )
 
-// clockFaults have an instance lease windows and issue time-ordered IDs by a wrong clock.
+// clockFaults make an instance lease windows and issue time-ordered IDs by a wrong clock.
 func clockFaults() []fault {
 	return []fault{
 		{"clock ahead", "an instance's clock is an hour ahead", wrongClock(skew.Clock{Ahead: time.Hour})},
@@ -24,8 +24,8 @@ func clockFaults() []fault {
 	}
 }
 
-// wrongClock gives an instance a wrong clock while it runs. Half of the time the instance is
-// killed meanwhile, so that the next process begins with that clock, in the same ms.
+// wrongClock gives an instance a wrong clock while it runs. In half of the cases the instance
+// is killed meanwhile, so that the next process begins with that clock, in the same ms.
 func wrongClock(clock skew.Clock) func(context.Context, *driver, *rand.Rand) (*injury, error) {
 	return func(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 		s, err := d.instance(r)
@@ -47,7 +47,7 @@ func wrongClock(clock skew.Clock) func(context.Context, *driver, *rand.Rand) (*i
 	}
 }
 
-// clockAgreed has an instance start with a clock that an operator consented to. The process
+// clockAgreed makes an instance start with a clock that an operator consented to. The process
 // ends before the clock is right again: until then its generators would wait for an hour.
 func clockAgreed(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	s, err := d.instance(r)
@@ -64,7 +64,7 @@ func clockAgreed(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	}}, nil
 }
 
-// restart kills an instance, and has it started again at once.
+// restart kills an instance, and starts it again at once.
 func restart(s *cluster.Server) error {
 	if err := s.Down(killSignal); err != nil {
 		return fmt.Errorf("kill %s: %w", s.ID, err)

@@ -10,11 +10,11 @@ import (
 	"github.com/march-id/march/internal/crash"
 )
 
-// crashWithin is how long a process may take to come by its crash point.
+// crashWithin bounds how long a process may take to reach its crash point.
 const crashWithin = 6 * time.Second
 
-// crashAt has a server die at a named point of its own code: it is started again
-// to come by there for the n-th time, and then once more, to live.
+// crashAt makes a server die at a named point of its own code. It is started to reach that
+// point for the n-th time, and then once more, to live.
 func crashAt(where crash.Where, choose choose) func(context.Context, *driver, *rand.Rand) (*injury, error) {
 	return func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 		s, err := choose(d, r)
@@ -31,7 +31,7 @@ func crashAt(where crash.Where, choose choose) func(context.Context, *driver, *r
 			}
 		}
 		most := 8
-		if where == crash.Console { // not much that it does
+		if where == crash.Console { // a console does not do much
 			most = 2
 		}
 		point, n := pick(r, points), 1+r.IntN(most)

@@ -20,7 +20,7 @@ const unlimited = proc.Unlimited
 
 // Faults of etcd: the work of its operators, and their accidents.
 
-// etcd returns a client of some member that is none of those.
+// etcd returns a client of some member that is not among those.
 func (d *driver) etcd(r *rand.Rand, but ...*cluster.Member) (*clientv3.Client, error) {
 	for {
 		m := pick(r, d.Members)
@@ -55,7 +55,7 @@ func moveLeader(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	return &injury{target: of[0].Name, detail: "to " + m.Name, end: d.await}, nil
 }
 
-// replaceMember removes a member and adds it again, with nothing of what it had.
+// replaceMember removes a member and adds it again without its data.
 func replaceMember(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	m := pick(r, d.Members)
 	client, err := d.etcd(r, m)
@@ -129,11 +129,10 @@ func (d *driver) defragment(ctx context.Context, of []*cluster.Member) error {
 	return nil
 }
 
-// filling is a prefix that is not March's.
+// filling is a prefix outside March's keys.
 const filling = "/filling/"
 
-// fillQuota fills etcd until it raises its alarm: from then on it refuses to
-// write anything.
+// fillQuota fills etcd until it raises its alarm: from then on it refuses all writes.
 func fillQuota(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	client, err := d.etcd(r)
 	if err != nil {
@@ -163,7 +162,7 @@ func fillQuota(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	}}, nil
 }
 
-// free does what etcd's manual says.
+// free follows etcd's manual.
 func (d *driver) free(ctx context.Context, client *clientv3.Client) error {
 	freeing, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// journalFaults hurt what instances remember.
+// journalFaults hurt the memory of instances.
 func journalFaults() []fault {
 	return []fault{
 		{"remove journal", "an instance is killed, and started again without its journal", removeJournal},
@@ -21,8 +21,7 @@ func journalFaults() []fault {
 	}
 }
 
-// diskFaults hurt the disk of the journals, which not every machine lets a run
-// have.
+// diskFaults hurt the disk of the journals, which not every machine allows.
 func diskFaults() []fault {
 	return []fault{
 		{"fill disk of journals", "no instance has space for its journal", fillDisk},
@@ -54,8 +53,8 @@ func removeJournal(_ context.Context, d *driver, r *rand.Rand) (*injury, error) 
 	}}, nil
 }
 
-// removeFolder deletes the journals of a room while its instances run: each must
-// write its own anew, whole, by itself.
+// removeFolder deletes the journals of a room while its instances run: each must write its own
+// anew, whole, by itself.
 func removeFolder(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	of := d.instancesOf(pick(r, d.Rooms))
 	dir := ""
@@ -70,7 +69,7 @@ func removeFolder(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 		dir = filepath.Dir(files[0])
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		return nil, fmt.Errorf("%w: %w", errSkip, err) // a journal was written there just then
+		return nil, fmt.Errorf("%w: %w", errSkip, err) // a journal was written there at that moment
 	}
 	return &injury{target: names(of), end: func(ctx context.Context) error {
 		for _, s := range of {
@@ -106,8 +105,7 @@ func fillDisk(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	}}, nil
 }
 
-// hangDisk has the disk of all journals answer no write: nothing may wait with
-// it but leases.
+// hangDisk makes the disk of all journals answer no write: nothing but leases may wait for it.
 func hangDisk(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	if err := d.disk.Freeze(); err != nil {
 		return nil, err
@@ -117,8 +115,8 @@ func hangDisk(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	}}, nil
 }
 
-// limitJournal keeps an instance from writing to any file: it must lease nothing
-// that it cannot remember, and go on with what it holds.
+// limitJournal keeps an instance from writing to any file. It must lease nothing that it cannot
+// remember, and go on with the IDs that it has.
 func limitJournal(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	s, err := d.instance(r)
 	if err != nil {
@@ -129,7 +127,7 @@ func limitJournal(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	}
 	return &injury{target: s.ID, lasts: between(r, 500*time.Millisecond, 4*time.Second), end: func(context.Context) error {
 		if !s.Running() {
-			return nil // it did not take it well, and was started again
+			return nil // it ended, and was started again
 		}
 		return s.LimitFiles(unlimited)
 	}}, nil

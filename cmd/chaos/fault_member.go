@@ -118,7 +118,7 @@ func pauseMembers(choose chooseMembers) func(context.Context, *driver, *rand.Ran
 	}
 }
 
-// around draws which links near some members are hurt.
+// around draws the links near some members to hurt.
 type around func(d *driver, of []*cluster.Member, r *rand.Rand) (links []*proxy.Link, detail string)
 
 // aroundBoth are the links from and to them.
@@ -126,8 +126,8 @@ func aroundBoth(d *driver, of []*cluster.Member, _ *rand.Rand) ([]*proxy.Link, s
 	return append(d.dialled(of), d.dialling(of)...), ""
 }
 
-// fromOrTo are the links by which they dial, or by which they are dialled.
-// Members take what they hear from streams that they dial, for the most part.
+// fromOrTo are the links by which they dial, or by which other members dial them. Members
+// mostly receive over streams that they dial.
 func fromOrTo(d *driver, of []*cluster.Member, r *rand.Rand) ([]*proxy.Link, string) {
 	if r.IntN(2) == 0 {
 		return d.dialling(of), "where it dials"
@@ -183,8 +183,8 @@ func peers(choose chooseMembers, around around, ail ailment) func(context.Contex
 	}
 }
 
-// limitMember keeps a member from writing beyond the first bytes of any file,
-// its log, too: it ends by itself, and is started again without that.
+// limitMember keeps a member from writing beyond the first bytes of any file, its log, too: the
+// member ends by itself, and is started again without the limit.
 func limitMember(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	m := pick(r, d.Members)
 	m.Expect()

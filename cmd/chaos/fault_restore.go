@@ -33,11 +33,11 @@ type cell struct {
 
 func (c cell) String() string { return c.way.name + ", rooms " + c.rooms }
 
-// residual cells are those that cannot be seen, as docs/restore.md says: duplicates may
-// come of them.
+// residual cells are those that no process can see, as docs/restore.md says: they may lead to
+// duplicates.
 func (c cell) residual() bool { return c.way.unseen && c.rooms == withoutJournal }
 
-// cells are all of the matrix.
+// cells are all cells of the matrix.
 func cells() (all []cell) {
 	for _, way := range waysBack() {
 		for _, rooms := range []string{alive, withJournal, withoutJournal} {
@@ -58,19 +58,19 @@ func restoreFaults() []fault {
 	}}}
 }
 
-// someonePaused reports whether the lane of pauses has stopped a process: recover would
-// ask that one in vain.
+// someonePaused reports whether the lane of pauses has stopped a process: a recover would ask
+// that one in vain.
 func (d *driver) someonePaused() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.mu.paused) > 0
 }
 
-// age is how long rooms lease after the backup: it lacks what they lease then.
+// age is how long rooms lease after the backup. The backup lacks these leases.
 const age = 3 * time.Second
 
-// restoreCell goes through a cell of the matrix up to the point where etcd is
-// back; the injury's end is what operators do then.
+// restoreCell goes through a cell of the matrix until etcd is back. The injury's end is the
+// operators' work after that.
 func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury, error) {
 	d.hold.Lock() // no process is stopped for long until the end
 	released := false
@@ -79,7 +79,7 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 			d.hold.Unlock()
 		}
 	}()
-	// A recover would ask in vain for one that is stopped: its pause ends now.
+	// A recover would ask a stopped process in vain: its pause ends now.
 	if err := cluster.Poll(ctx, "stopped processes to go on", func() bool {
 		if !d.someonePaused() {
 			return true
@@ -137,11 +137,11 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 		if err := d.goOn(ctx, c, before, r); err != nil {
 			return err
 		}
-		return os.RemoveAll(dir) // copies of members are large, and a long run makes many
+		return os.RemoveAll(dir) // copies of members are large, and a long run has many
 	}}, nil
 }
 
-// ids is how many IDs all callers were given so far.
+// ids is how many IDs all callers got so far.
 func (d *driver) ids() (n int64) {
 	for _, count := range d.Counts() {
 		n += count.IDs
@@ -149,8 +149,7 @@ func (d *driver) ids() (n int64) {
 	return n
 }
 
-// goOn is what operators do once etcd is back: they wait for the halt, and have
-// March recover.
+// goOn is the operators' work once etcd is back: they wait for the halt, and run march recover.
 func (d *driver) goOn(ctx context.Context, c cell, before int64, r *rand.Rand) error {
 	defer func() {
 		for _, room := range d.Rooms {
@@ -193,12 +192,11 @@ func (d *driver) goOn(ctx context.Context, c cell, before int64, r *rand.Rand) e
 	return nil
 }
 
-// haltWithin is how long to wait for a halt: a refill comes within the reserve,
-// and a process that was killed must start.
+// haltWithin bounds the wait for a halt: a refill comes within the reserve, and a killed
+// process must start first.
 const haltWithin = 20 * time.Second
 
-// awaitHalt waits until the epoch is halted. Where nothing needs to be, it waits
-// for a moment only.
+// awaitHalt waits until the epoch is halted. If no halt must come, it waits only briefly.
 func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error) {
 	within := haltWithin
 	if c.way.moved || !c.way.loses {
@@ -229,7 +227,7 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 	return halted, ctx.Err()
 }
 
-// recover runs the command, and again where it failed, as the runbook says.
+// recover runs the command, and again if it failed, as the runbook says.
 func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 	args := []string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s", "--timeout", "3s", "--layout", "known"}
 	switch {
@@ -251,7 +249,7 @@ func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 		}
 	}
 	var env []string
-	for _, p := range crash.Points() { // the first try dies on its way, where it can
+	for _, p := range crash.Points() { // the first try dies on its way, if it can
 		if p.In == crash.Recover && r.IntN(2) == 0 {
 			env = []string{fmt.Sprintf("MARCH_CRASH=%s:1", p.Name)}
 		}
@@ -274,7 +272,7 @@ func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 			without := string(missing[1])
 			if who, ok := d.forgot(without); ok {
 				args = append(args, "--without", without)
-			} else { // it may have been slow to answer: asked again, it must
+			} else { // it may have been slow to answer: asked again, it must answer
 				last = fmt.Errorf("march recover misses %s, which has its memory, %d times; see logs/%s", who, try+1, name)
 			}
 		}
@@ -288,11 +286,11 @@ func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 // recoverTries is how often operators try.
 const recoverTries = 6
 
-// goOnWithout is what march recover says when instances are missing.
+// goOnWithout begins the message of march recover if instances are missing.
 var goOnWithout = regexp.MustCompile(`go on --without (\S+)`)
 
-// forgot tells whether all of some instances have lost their journal at some
-// time; a process before that may be missed.
+// forgot reports whether all of some instances have once lost their journal; an earlier process
+// may be missed.
 func (d *driver) forgot(list string) (who string, ok bool) {
 	for id := range strings.SplitSeq(list, ",") {
 		if !d.journalLost[id] {

@@ -55,7 +55,7 @@ func serverFaults() []fault {
 	}
 }
 
-// lostAnswers is what a short run must have: without a transaction that failed and
+// lostAnswers is the fault that a short run must have: without a transaction that failed and
 // was applied it shows nothing.
 const lostAnswers = "lose answers of etcd"
 
@@ -123,8 +123,7 @@ func pauseServer(choose choose) func(context.Context, *driver, *rand.Rand) (*inj
 	}
 }
 
-// ailment draws what ails a link, and whether its connections are cut, how
-// often.
+// ailment draws a fault of a link, whether its connections are cut, and how often.
 type ailment func(r *rand.Rand) (f proxy.Fault, cutEvery time.Duration, detail string)
 
 func oneWay(r *rand.Rand) (proxy.Fault, time.Duration, string) {
@@ -165,8 +164,8 @@ func link(choose choose, of func(*cluster.Server) []*proxy.Link, ail ailment) fu
 	}
 }
 
-// hurtLinks hurts the links with f until the injury ends. Bytes that were held are then
-// lost if cutAtEnd is set, and arrive late otherwise.
+// hurtLinks hurts the links with f until the injury ends. Bytes that were held are then lost if
+// cutAtEnd is set, and arrive late otherwise.
 func (d *driver) hurtLinks(links []*proxy.Link, f proxy.Fault, every time.Duration, cutAtEnd bool, i *injury) *injury {
 	for _, l := range links {
 		l.Set(f)
@@ -198,14 +197,14 @@ func (d *driver) hurtLinks(links []*proxy.Link, f proxy.Fault, every time.Durati
 	return i
 }
 
-// settleFor is how long a room is left alone before its reserve is one: steps grow
-// with the rate that was seen, from min_step on, and a room whose instances were
-// hurt is asked for more than at that rate.
+// settleFor is how long a room is left alone before its reserve is full again: steps grow with
+// the measured rate, from min_step on, and the callers of a hurt room ask for more than that
+// rate.
 const settleFor = 20 * time.Second
 
-// cutOff holds a room's links to etcd for less time than its instances' reserves last:
-// no caller may notice. So no process is stopped for long meanwhile: calls to a stopped
-// process fail for another reason than etcd.
+// cutOff holds a room's links to etcd for less time than its instances' reserves last: no
+// caller may notice. So no process is stopped for long meanwhile: calls to a stopped process
+// fail for another reason than etcd.
 func cutOff(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	d.hold.Lock()
 	i, err := d.cutOff(ctx, r)
@@ -257,8 +256,7 @@ func (d *driver) cutOff(ctx context.Context, r *rand.Rand) (*injury, error) {
 	return d.hurtLinks(links, proxy.Fault{HoldUp: true, HoldDown: true}, 0, r.IntN(2) == 0, i), nil
 }
 
-// reserveOf asks an instance how long what it holds lasts, of the tag that it
-// holds least of.
+// reserveOf asks an instance how long its IDs last, for the tag of which it has the least.
 func reserveOf(ctx context.Context, d *driver, s *cluster.Server) (time.Duration, error) {
 	conn, err := api.Dial(s.GRPC)
 	if err != nil {

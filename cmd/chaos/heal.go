@@ -15,8 +15,8 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// heal takes all that may still ail from the cluster, and checks that it lives:
-// all instances lease and issue, migrations end, and then no call fails.
+// heal removes all faults that may be left, and checks that the cluster works: all instances
+// lease and issue, migrations end, and then no call fails.
 func (d *driver) heal(ctx context.Context) error {
 	d.say("healing")
 	began := time.Now()
@@ -34,7 +34,7 @@ func (d *driver) heal(ctx context.Context) error {
 		_ = s.Signal(contSignal)
 	}
 	if d.config.cell != nil && d.config.cell.residual() {
-		return nil // no instance saw the restore, so none heals it
+		return nil // no instance saw the restore, so the cluster does not heal from it
 	}
 	e := runlog.Event{What: runlog.Healed}
 	if err := d.lives(healing); err != nil {
@@ -75,7 +75,7 @@ func (d *driver) lives(ctx context.Context) error {
 			return nil
 		})
 	}
-	// Their segments may last for minutes: a skip makes all instances lease anew.
+	// Their segments may last for minutes: a skip makes all instances lease again.
 	for _, tag := range d.Tags {
 		err := cluster.Poll(ctx, "a skip of tag "+string(tag), func() bool {
 			_, err := d.skipBy(ctx, string(tag), 1, nil)

@@ -43,7 +43,7 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// failure is a verdict: the run worked, and March or the run did not.
+// failure is a verdict: the program worked, and March or the run failed.
 type failure struct{ error }
 
 // Unwrap returns what failed.
@@ -110,7 +110,7 @@ func none(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// newLoad is the process that makes load on one room.
+// newLoad makes the process that loads one room.
 func newLoad() *cobra.Command {
 	var cfg traffic.Config
 	var room string
@@ -181,7 +181,7 @@ type config struct {
 	rate           int
 	only           []string
 	output         string
-	cell           *cell // the only thing that a run of the matrix does
+	cell           *cell // the only action of a run of the matrix
 	stdout, stderr io.Writer
 }
 
@@ -219,7 +219,7 @@ func (c *config) run(ctx context.Context) (err error) {
 	return err
 }
 
-// again returns the flags that lead to the same torture.
+// again returns the flags for the same faults.
 func (c *config) again() string {
 	flags := fmt.Sprintf(" --time %v --seed %d --rate %d", c.time, c.seed, c.rate)
 	if len(c.only) > 0 {
@@ -254,7 +254,7 @@ func emptyDir(dir string) error {
 	return nil
 }
 
-// logger keeps the log of this program itself.
+// logger opens the log of this program itself.
 func (c *config) logger() (hclog.Logger, io.Closer, error) {
 	file, err := os.Create(filepath.Join(c.dir, "chaos.log"))
 	if err != nil {
@@ -263,5 +263,5 @@ func (c *config) logger() (hclog.Logger, io.Closer, error) {
 	return hclog.New(&hclog.LoggerOptions{Name: "chaos", Output: file, Level: hclog.Debug, TimeFormat: "15:04:05.000"}), file, nil
 }
 
-// joined returns names as a list for people.
+// joined joins names to a list for people.
 func joined(names []string) string { return strings.Join(names, ", ") }

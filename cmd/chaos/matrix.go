@@ -49,7 +49,7 @@ docs/restore.md names as invisible may issue IDs twice; all others may not.`,
 	return cmd
 }
 
-// matrix runs cells and prints what became of them.
+// matrix runs cells and prints their outcomes.
 func (c *config) matrix(ctx context.Context, numbers []int) error {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
@@ -88,7 +88,7 @@ func (c *config) matrix(ctx context.Context, numbers []int) error {
 	return nil
 }
 
-// cellLine makes the run of one cell, and says what became of it.
+// cellLine makes the run of one cell, and returns its outcome.
 func (c *config) cellLine(ctx context.Context) (line string, ok bool, err error) {
 	if err := c.produce(ctx); err != nil {
 		return "", false, c.broken(ctx, err)
@@ -136,6 +136,6 @@ func (d *driver) oneCell(ctx context.Context) error {
 	if err := d.inject(ctx, f, 1, rand.New(rand.NewPCG(d.config.seed, 1_001))); err != nil {
 		return err
 	}
-	pause(ctx, 2*time.Second) // some refills more
+	pause(ctx, 2*time.Second) // for some further refills
 	return ctx.Err()
 }

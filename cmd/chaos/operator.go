@@ -16,8 +16,8 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// operate is the lane of operators: they migrate, skip, and change tags, until
-// lanes ends. Failures are noted only: consoles and etcd are being hurt.
+// operate is the lane of operators: they migrate, skip, and change tags, until lanes ends.
+// Failures are only recorded: consoles and etcd are being hurt.
 func (d *driver) operate(ctx, lanes context.Context) error {
 	r := rand.New(rand.NewPCG(d.config.seed, 3))
 	for pause(lanes, between(r, 100*time.Millisecond, 1500*time.Millisecond)) {
@@ -40,7 +40,7 @@ func (d *driver) operate(ctx, lanes context.Context) error {
 	return nil
 }
 
-// migrate changes to a random layout, and sees it through.
+// migrate changes to a random layout, and waits for the migration's end.
 func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, error) {
 	target := randomLayout(r, d.roomNames())
 	hold := between(r, 0, 3*time.Second)
@@ -67,11 +67,11 @@ func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, erro
 	return fmt.Sprintf("%s %s after %v", id, state, time.Since(began).Round(time.Millisecond)), err
 }
 
-// patience is how long an operator waits for instances, when he is in a hurry.
+// patience is how long an operator in a hurry waits for instances.
 const patience = 3 * time.Second
 
-// seeThrough waits until a migration has ended, and pauses, resumes or aborts it
-// on the way at times, or goes on without the instances that have not reported.
+// seeThrough waits until a migration has ended. On the way it sometimes pauses, resumes or
+// aborts it, or goes on without the instances that have not reported.
 func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (state string, err error) {
 	var abort, pauseIt, impatient bool
 	switch change {
@@ -128,8 +128,8 @@ func (d *driver) roomNames() []string {
 	return list
 }
 
-// randomLayout returns a layout in which each room has a tenth of the boundary at
-// least: so the IDs of a run stay near each other.
+// randomLayout returns a layout in which each room has at least a tenth of the boundary, so
+// that the IDs of a run stay near each other.
 func randomLayout(r *rand.Rand, names []string) *marchv1.Layout {
 	boundary := pick(r, []int64{10, 97, 100, 1000, 1000, 1000, 1024, 4096, 65_537, 1_000_000})
 	names = slices.Clone(names)
@@ -148,14 +148,14 @@ func randomLayout(r *rand.Rand, names []string) *marchv1.Layout {
 		width := least + cuts[2*i+1] - cuts[2*i]
 		layout.Rooms[name] = &marchv1.Range{Lower: at, Upper: at + width}
 		at += width
-		if r.IntN(2) == 0 { // else the next room begins here
+		if r.IntN(2) == 0 { // otherwise the next room begins here
 			at += cuts[2*i+2] - cuts[2*i+1]
 		}
 	}
 	return layout
 }
 
-// skip makes one room or all skip IDs of a tag.
+// skip makes one room or all rooms skip IDs of a tag.
 func (d *driver) skip(ctx, _ context.Context, r *rand.Rand) (string, error) {
 	tag := string(pick(r, d.Tags))
 	by := 1 + r.Int64N(3_000_000)
@@ -167,7 +167,7 @@ func (d *driver) skip(ctx, _ context.Context, r *rand.Rand) (string, error) {
 	return fmt.Sprintf("skip %s to %d in %v", tag, to, only), err
 }
 
-// skipBy makes rooms skip so many IDs above the largest mark of a tag.
+// skipBy makes rooms skip a number of IDs above the largest mark of a tag.
 func (d *driver) skipBy(ctx context.Context, tag string, by int64, only []string) (to int64, err error) {
 	err = d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
 		answer, err := c.GetTag(ctx, &marchv1.GetTagRequest{Name: tag})

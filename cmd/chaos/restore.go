@@ -17,22 +17,22 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// wayBack is a way in which etcd goes back in time: it keeps a state, and brings it back.
+// wayBack is a way in which etcd goes back in time: it saves a state, and brings it back.
 type wayBack struct {
 	name string
-	// keep keeps etcd's present state, and bring brings it back some time later. All
-	// members are down when bring is called, and run when it returns.
+	// keep saves etcd's present state, and bring brings it back some time later. All members
+	// are down when bring is called, and run when it returns.
 	keep  func(ctx context.Context, d *driver, dir string) error
 	bring func(ctx context.Context, d *driver, dir string) error
-	// moved: it is another cluster by etcd's ID then, and refused as that.
+	// moved: etcd then has another cluster ID, and is refused because of that.
 	moved bool
 	// unseen: a process without a memory cannot see it: a residual risk.
 	unseen bool
-	// loses: something is lost by it.
+	// loses: some writes are lost by it.
 	loses bool
 }
 
-// bump is how far a restore raises the revision, as etcd's manual has it.
+// bump is how far a restore raises the revision, as etcd's manual recommends.
 const bump = 1_000_000_000
 
 func waysBack() []wayBack {
@@ -52,7 +52,7 @@ func waysBack() []wayBack {
 	}
 }
 
-// saveSnapshot does what `etcdctl snapshot save` does.
+// saveSnapshot saves a backup as `etcdctl snapshot save` does.
 func saveSnapshot(ctx context.Context, d *driver, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -60,7 +60,7 @@ func saveSnapshot(ctx context.Context, d *driver, dir string) error {
 	return err
 }
 
-// restore does what `etcdutl snapshot restore` does, for each member.
+// restore restores it as `etcdutl snapshot restore` does, for each member.
 func (d *driver) restore(ctx context.Context, dir string, bump uint64) error {
 	for _, m := range d.Members {
 		if err := m.Wipe(); err != nil {
@@ -101,7 +101,7 @@ func down(members ...*cluster.Member) error {
 	return nil
 }
 
-// initial is the list of members that one of them is told.
+// initial is the list of members for a member's command line.
 func initial(members []*cluster.Member) string {
 	var list []string
 	for _, m := range members {
@@ -110,7 +110,7 @@ func initial(members []*cluster.Member) string {
 	return strings.Join(list, ",")
 }
 
-// copyMembers copies the data of the first n members, which are stopped for that.
+// copyMembers stops the first n members and copies their data.
 func copyMembers(n int) func(context.Context, *driver, string) error {
 	return func(ctx context.Context, d *driver, dir string) error {
 		of := d.Members[:n]
@@ -134,12 +134,12 @@ func putBack(m *cluster.Member, dir string) error {
 	return os.CopyFS(m.Dir, os.DirFS(filepath.Join(dir, m.Name)))
 }
 
-// bringOne has one of three members forget: nothing is lost by it.
+// bringOne makes one of three members forget: nothing is lost by it.
 func bringOne(ctx context.Context, d *driver, dir string) error {
 	if err := putBack(d.Members[0], dir); err != nil {
 		return err
 	}
-	// First the members that remember: the one that does not may have confirmed writes
+	// The members that remember start first: the one that does not may have confirmed writes
 	// that only one of them has.
 	for _, m := range d.Members[1:] {
 		m.Keep(true)
@@ -150,8 +150,8 @@ func bringOne(ctx context.Context, d *driver, dir string) error {
 	return d.up(ctx, d.Members[0])
 }
 
-// bringTwo has two of three members forget: they are the majority, and the third
-// is made anew, as it does not fit any longer.
+// bringTwo makes two of three members forget. They are the majority, and the third is made
+// anew, as it does not fit any longer.
 func bringTwo(ctx context.Context, d *driver, dir string) error {
 	two, third := d.Members[:2], d.Members[2]
 	for _, m := range two {
@@ -165,8 +165,8 @@ func bringTwo(ctx context.Context, d *driver, dir string) error {
 	return d.anew(ctx, two, third)
 }
 
-// anew removes a member that is down and adds it again without its data; others
-// are the members besides.
+// anew removes a member that is down and adds it again without its data; others are the members
+// besides it.
 func (d *driver) anew(ctx context.Context, others []*cluster.Member, m *cluster.Member) error {
 	client, err := others[0].Etcd()
 	if err != nil {
@@ -189,7 +189,7 @@ func (d *driver) anew(ctx context.Context, others []*cluster.Member, m *cluster.
 	return d.up(ctx, m)
 }
 
-// replace removes the member, where it is one, and adds it.
+// replace removes the member, if it is one, and adds it.
 func replace(ctx context.Context, client *clientv3.Client, m *cluster.Member) error {
 	list, err := client.MemberList(ctx)
 	if err != nil {
@@ -215,8 +215,8 @@ func replace(ctx context.Context, client *clientv3.Client, m *cluster.Member) er
 // holdBack stops a member, so that it lags behind.
 func holdBack(_ context.Context, d *driver, _ string) error { return down(d.Members[0]) }
 
-// forceNew makes a cluster of the member that lagged behind, alone, and adds the
-// others to it without their data.
+// forceNew makes a cluster of the lagging member alone, and adds the others to it without their
+// data.
 func forceNew(ctx context.Context, d *driver, _ string) error {
 	first := d.Members[0]
 	first.Begin(initial(d.Members), "existing", d.token, "--force-new-cluster")

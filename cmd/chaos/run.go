@@ -26,8 +26,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// The processes of a run. One room has a single instance, which cannot hide behind
-// another.
+// The processes of a run. One room has a single instance, which cannot hide behind another.
 var (
 	rooms = []cluster.Room{{Name: "a", Instances: 2}, {Name: "b", Instances: 2}, {Name: "c", Instances: 1}}
 	tags  = []allocator.Tag{"order", "item", "user", strictTag}
@@ -37,8 +36,8 @@ var (
 	}
 )
 
-// strictTag is the tag with strict_retract: it rather stops than goes on under a
-// layout that was not confirmed lately.
+// strictTag is the tag with strict_retract: it stops rather than go on under a layout that was
+// not confirmed recently.
 const strictTag allocator.Tag = "ticket"
 
 const (
@@ -55,8 +54,8 @@ func (c *config) torture(ctx context.Context) error {
 	return c.check(ctx, c.dir)
 }
 
-// broken checks a run that broke by err, as far as it came, unless the user interrupted
-// it. An ID may have come twice by then, or an oracle may see the cause of err.
+// broken checks, as far as it came, a run that broke by err, unless the user interrupted it. An
+// ID may have come twice by then, or an oracle may see the cause of err.
 func (c *config) broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -98,7 +97,7 @@ func (c *config) produce(ctx context.Context) (err error) {
 	}
 	err = d.run(ctx)
 	if d.disk != nil {
-		_ = d.disk.Thaw() // what hangs there cannot be ended
+		_ = d.disk.Thaw() // a process that hangs there cannot be ended
 	}
 	err = errors.Join(err, d.close(), cl.Close(), events.Close())
 	if d.disk != nil {
@@ -123,7 +122,7 @@ func build(ctx context.Context, dir string) (string, error) {
 	return path, nil
 }
 
-// run starts everything, tortures it, heals it, and stops it.
+// run starts everything, hurts it, heals it, and stops it.
 func (d *driver) run(ctx context.Context) error {
 	if err := d.start(ctx); err != nil {
 		return err
@@ -172,7 +171,7 @@ func (d *driver) start(ctx context.Context) error {
 	return nil
 }
 
-// describe writes down what the run is.
+// describe records the run's description.
 func (d *driver) describe() error {
 	r := runlog.Run{
 		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version, Go: runtime.Version(), Cluster: clusterName,
@@ -247,8 +246,8 @@ func (d *driver) torment(ctx context.Context) error {
 	return err
 }
 
-// last waits until the time is over. Where the machine is slow it is not before
-// enough has happened to show anything, but never more than twice as long.
+// last waits until the time is over. On a slow machine it waits longer, until enough has
+// happened, but never more than twice as long.
 func (d *driver) last(ctx context.Context) {
 	if !pause(ctx, d.config.time) {
 		return
@@ -258,7 +257,7 @@ func (d *driver) last(ctx context.Context) {
 	_ = cluster.Poll(bounded, "", d.enough) // the report says what is missing
 }
 
-// enough tells whether as much happened as the report will ask for.
+// enough reports whether as much happened as the report will require.
 func (d *driver) enough() bool {
 	kinds, err := deck(d.config.only)
 	if err != nil {
@@ -270,7 +269,7 @@ func (d *driver) enough() bool {
 	return d.injected.Load() >= int64(least.Faults) && len(d.mu.kinds) >= least.Kinds && d.migrated.Load() >= int64(least.Migrations)
 }
 
-// stop ends everything in good order: callers first.
+// stop ends everything cleanly: callers first.
 func (d *driver) stop(ctx context.Context) error {
 	d.say("stopping")
 	if err := d.StopLoads(); err != nil {
@@ -285,7 +284,7 @@ func (d *driver) stop(ctx context.Context) error {
 	return d.ended(ctx)
 }
 
-// verify has march itself check what etcd has.
+// verify makes march itself check the state of etcd.
 func (d *driver) verify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 // clusterName is March's name in etcd.
 const clusterName = "default"
 
-// follow begins to keep etcd's history.
+// follow begins to record etcd's history.
 func (d *driver) follow() {
 	d.watching.Go(func() {
 		err := history.Follow(d.background, history.Config{
@@ -26,11 +26,11 @@ func (d *driver) follow() {
 	})
 }
 
-// lookOnce is longer than the pause between two looks of what keeps the history.
+// lookOnce is longer than the pause between two checks of the recorder.
 const lookOnce = 3 * time.Second
 
-// ended notes where etcd's history ends, once no one writes any longer, and has
-// it followed up to there.
+// ended records the end of etcd's history, when no process writes any longer, and waits until
+// the recorder has come up to it.
 func (d *driver) ended(ctx context.Context) error {
 	for _, m := range d.Members {
 		s, err := m.Status(ctx)

@@ -6,7 +6,7 @@ import (
 	"github.com/march-id/march/internal/overlay"
 )
 
-// segmentEdits are the edits of leases of segments, and of what stands on them.
+// segmentEdits are the edits of leases of segments, and of the code that relies on them.
 var segmentEdits = []overlay.Edit{
 	{
 		File: "allocator/ledger/lease.go",
@@ -365,8 +365,8 @@ var segmentEdits = []overlay.Edit{
 	},
 }
 
-// switches returns the files that have the edited packages make one mistake: the
-// functions that the edits call.
+// switches returns the files that make the edited packages make one mistake: the functions that
+// the edits call.
 func switches() []overlay.Edit {
 	written := make(map[string]bool)
 	var all []overlay.Edit
@@ -382,10 +382,10 @@ import "os"
 
 var chosen = os.Getenv("MARCH_MUTANT")
 
-// mutant reports whether a mistake is to be made.
+// mutant reports whether the program is to make a mistake.
 func mutant(name string) bool { return name == chosen }
 
-// mutated returns what is wrong where a mistake is to be made.
+// mutated returns what is wrong in a line of code if the program is to make a mistake.
 func mutated[T any](name string, right, wrong T) T {
 	if mutant(name) {
 		return wrong

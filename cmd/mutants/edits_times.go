@@ -6,8 +6,8 @@ import (
 	"github.com/march-id/march/internal/overlay"
 )
 
-// edits are how each mistake changes the code: in one program all of them are made,
-// and MARCH_MUTANT says which is wrong.
+// edits are the changes of the code for all mistakes. One program contains all of them, and
+// MARCH_MUTANT chooses the mistake that it makes.
 var edits = slices.Concat(segmentEdits, windowEdits)
 
 // windowEdits are the edits of the windows of workers, and of the generators.

@@ -18,19 +18,19 @@ import (
 	"github.com/march-id/march/internal/sim/steady"
 )
 
-// gate runs test programs that were built with all edits. The simulation is built steady,
-// too, so that it finds a mistake each time or never.
+// gate runs test programs that were built with all edits. The simulation is built steady, too,
+// so that it finds a mistake each time or never.
 type gate struct {
 	dir     string // of the programs
 	seeds   int
 	timeout time.Duration
 }
 
-// fate is what became of a mistake.
+// fate is the outcome of a mistake.
 type fate struct {
 	caught bool
 	by     string // a seed, or a test
-	how    string // what was found first
+	how    string // the first finding
 	seed   int    // of the simulation
 	took   time.Duration
 	said   []byte
@@ -61,8 +61,7 @@ func (g gate) build(ctx context.Context, todo []mistake) error {
 
 func (g gate) program(pkg string) string { return filepath.Join(g.dir, path.Base(pkg)+".test") }
 
-// all makes each mistake, one after the other: the simulation has all processors
-// busy by itself.
+// all makes each mistake, one after the other: the simulation uses all processors by itself.
 func (g gate) all(ctx context.Context, todo []mistake) ([]fate, error) {
 	fates := make([]fate, len(todo))
 	for i, m := range todo {
@@ -74,7 +73,7 @@ func (g gate) all(ctx context.Context, todo []mistake) ([]fate, error) {
 	return fates, nil
 }
 
-// make makes a mistake.
+// make makes one mistake.
 func (g gate) make(ctx context.Context, m mistake) (fate, error) {
 	if m.pkg != "" {
 		return g.run(ctx, m.name, m.pkg, "-test.run", "^"+m.test+"$")
@@ -82,9 +81,9 @@ func (g gate) make(ctx context.Context, m mistake) (fate, error) {
 	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-seeds", strconv.Itoa(g.seeds), "-with", m.with)
 }
 
-// control runs without a mistake what caught each: it must pass.
+// control runs everything that caught a mistake, without a mistake: it must pass.
 func (g gate) control(ctx context.Context, todo []mistake, fates []fate) error {
-	most := make(map[string]int) // by what the seeds have
+	most := make(map[string]int) // by the fault that the seeds have
 	for i, m := range todo {
 		if m.pkg == "" {
 			most[m.with] = max(most[m.with], fates[i].seed)
@@ -94,7 +93,7 @@ func (g gate) control(ctx context.Context, todo []mistake, fates []fate) error {
 			return fmt.Errorf("without a mistake: %s: %w%s", f.by, err, f.said)
 		}
 	}
-	// A few seeds of each kind: CI runs more of them all, without the tag.
+	// A few seeds of each kind: CI runs more of all kinds, without the tag.
 	for with, seed := range most {
 		g.seeds = min(seed+1, 20)
 		if f, err := g.make(ctx, mistake{with: with}); err != nil || f.caught {
@@ -104,7 +103,7 @@ func (g gate) control(ctx context.Context, todo []mistake, fates []fate) error {
 	return nil
 }
 
-// run runs a program with a mistake in it.
+// run runs a program with one mistake in it.
 func (g gate) run(ctx context.Context, name, pkg string, args ...string) (fate, error) {
 	bounded, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
@@ -141,14 +140,13 @@ var (
 	testLine = regexp.MustCompile(`--- FAIL: ([^ ]+)[^\n]*\n\s*(?:[^ ]+\.go:[0-9]+: )?(.*)`)
 )
 
-// found reads what a test that failed said: which seed or test it was, and the
-// first thing that it found.
+// found reads the output of a failed test: its seed or name, and its first finding.
 func found(said string) (by, how string, seed int) {
 	if m := seedLine.FindStringSubmatch(said); m != nil {
 		seed, _ = strconv.Atoi(m[1])
 		return "seed " + m[1], short(m[2]), seed
 	}
-	// The first line of the first test that none is in: its parts come after it.
+	// The first line of the first test that is not part of another: its parts come after it.
 	for rest := said; ; {
 		m := testLine.FindStringSubmatchIndex(rest)
 		if m == nil {

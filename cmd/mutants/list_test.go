@@ -7,8 +7,7 @@ import (
 	"github.com/march-id/march/internal/overlay"
 )
 
-// Every mistake that the edits make is listed, and none that they do not; and they
-// fit the code.
+// The list has exactly the mistakes that the edits make, and the edits fit the code.
 func TestMistakesAreTheEdits(t *testing.T) {
 	t.Chdir("../..")
 	if _, err := overlay.Write(t.TempDir(), append(switches(), edits...)); err != nil {

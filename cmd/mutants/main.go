@@ -4,8 +4,8 @@
 // by its nature has a test that sees it. The command prints the check or test that
 // caught each mistake, and exits with 1 if a mistake is not caught.
 //
-// The mistakes are not in the code itself: edits.go says which lines are replaced while
-// the program is built. All mistakes are in one program, so that it is built once.
+// The mistakes are not in the code itself: edits.go has the lines to replace while the program
+// is built. One program has all mistakes, so that it is built once.
 package main
 
 import (
@@ -48,7 +48,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		if errors.Is(err, flag.ErrHelp) {
 			return err
 		}
-		return errUsage // and the flags have said which
+		return errUsage // the flag package has printed the reason
 	}
 	if flags.NArg() > 0 || *seeds < 1 || *timeout <= 0 {
 		_, _ = fmt.Fprintln(stderr, "mutants: no arguments but flags; -seeds and -timeout above 0")
@@ -86,7 +86,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return err
 }
 
-// show prints the table, and returns how many mistakes lived.
+// show prints the table, and returns how many mistakes were not caught.
 func show(to io.Writer, todo []mistake, fates []fate) (lived int) {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "MISTAKE\tSECONDS\tFOUND BY\tWHICH SAID")
@@ -97,6 +97,6 @@ func show(to io.Writer, todo []mistake, fates []fate) (lived int) {
 		}
 		_, _ = fmt.Fprintf(table, "%s\t%.1f\t%s\t%s\n", m.name, f.took.Seconds(), f.by, f.how)
 	}
-	_ = table.Flush() // to a file that others write to as well
+	_ = table.Flush() // to a file that other processes also write to
 	return lived
 }

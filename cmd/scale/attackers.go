@@ -17,16 +17,16 @@ import (
 	"github.com/march-id/march/internal/frame"
 )
 
-// The attackers go on whatever the server answers, and open another connection
-// where one was closed. They count what they do, because an attacker that gets no
-// processor does no harm: its row would say nothing of the room.
+// The attackers go on whatever the server answers, and open another connection if one was
+// closed. They count what they do: an attacker without a processor does no harm, and its row
+// would say nothing about the room.
 
-// counts are what an attacker did. What is sent has been handed to the kernel, and
+// counts are an attacker's actions. A message counts as sent when the kernel has it, so that it
 // does not wait in the attacker.
 type counts struct{ sent, answered atomic.Int64 }
 
-// rawConn is a connection of HTTP/2 that is written to by hand. It throws away the bytes
-// that it receives.
+// rawConn is a connection of HTTP/2 that this program writes to by hand. It discards what it
+// receives.
 type rawConn struct {
 	*http2.Framer
 	counts  *counts
@@ -95,7 +95,7 @@ func (c *rawConn) flush() error {
 	return nil
 }
 
-// countedConn counts the messages that go over a connection of gRPC: each of ours is in
+// countedConn counts the messages on a connection of gRPC: each message of this program fits
 // one frame.
 type countedConn struct {
 	net.Conn
@@ -117,7 +117,7 @@ func (c *countedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// messages returns how many frames with messages begin in b, which p parses.
+// messages returns how many frames with messages begin in b. p parses b.
 func messages(p *frame.Parser, b []byte) (n int64) {
 	p.Parse(b, func(h frame.Header) bool {
 		if h.Kind == http2.FrameData {
@@ -128,14 +128,14 @@ func messages(p *frame.Parser, b []byte) (n int64) {
 	return n
 }
 
-// dialCounted returns a connection of gRPC from an address, with its messages counted.
+// dialCounted returns a connection of gRPC from an address that counts its messages.
 func dialCounted(counts *counts, address, from string) (*grpc.ClientConn, error) {
 	return dialThrough(address, from, func(conn net.Conn) net.Conn {
 		return &countedConn{Conn: conn, counts: counts, out: frame.FromClient()}
 	})
 }
 
-// forever calls try again and again, a moment after it failed.
+// forever calls try again and again, with a pause after a failure.
 func forever(ctx context.Context, try func() error) error {
 	for ctx.Err() == nil {
 		if err := try(); err != nil {
@@ -176,7 +176,7 @@ func resets(ctx context.Context, counts *counts, address string) error {
 	return group.Wait()
 }
 
-// silent opens 60,000 streams on one connection, and says nothing on them.
+// silent opens 60,000 streams on one connection, and sends nothing on them.
 func silent(ctx context.Context, counts *counts, address string) error {
 	return forever(ctx, func() error {
 		c, err := dialRaw(ctx, counts, address, badCaller+"1", marchv1.IDService_Stream_FullMethodName)
@@ -199,8 +199,8 @@ func silent(ctx context.Context, counts *counts, address string) error {
 	})
 }
 
-// eager sends requests on 500 streams of 10 connections, as fast as they go, and reads
-// the answers.
+// eager sends requests on 500 streams of 10 connections as fast as it can, and reads the
+// answers.
 func eager(ctx context.Context, counts *counts, address string) error {
 	return eagerStreams(ctx, counts, address, true)
 }
@@ -245,8 +245,8 @@ func eagerStreams(ctx context.Context, counts *counts, address string, read bool
 	return group.Wait()
 }
 
-// unknownTags has 2,000 callers at 100 addresses ask for tags that do not exist,
-// half of them always for the same one.
+// unknownTags makes 2,000 callers at 100 addresses ask for tags that do not exist, half of them
+// always for the same one.
 func unknownTags(ctx context.Context, counts *counts, address string) error {
 	const addresses, each = 100, 20
 	group, ctx := errgroup.WithContext(ctx)

@@ -37,10 +37,10 @@ func (p pressure) String() string {
 	return fmt.Sprintf("%.3g requests/s, %.3g answers/s; %d requests in all, %d without an answer", p.sent, p.answered, p.total, p.waiting)
 }
 
-// attackKinds are those that are measured. What each does at least is a fraction of what it
-// does on an idle machine of two processors. For eager streams it is what they ask and what
-// waits: how much of that the room answers is the room's choice. A client that reads no
-// answer is sent 64 KiB on each stream: 5,000 answers.
+// attackKinds are the measured attacks. Each must do at least a fraction of what it does on an
+// idle machine of two processors. For eager streams that is what they ask and what waits: the
+// room decides how much of it it answers. A client that reads no answer receives 64 KiB on each
+// stream: 5,000 answers.
 var attackKinds = []attack{
 	{"resets", "rapid reset on 4 connections", resets, pressure{sent: 10_000}},
 	{"silent", "60,000 silent streams on one connection", silent, pressure{total: 60_000}},
@@ -49,14 +49,14 @@ var attackKinds = []attack{
 	{"unknown", "2,000 callers of unknown tags", unknownTags, pressure{total: 2_000}},
 }
 
-// halfTheProcessors is the setting of the environment with which a Go program uses half
-// of the processors. The room has one half, the attacker the other, as if each had a
-// machine of its own. If both use all processors, the kernel takes the room's threads
-// off them for 4 to 12 ms at a time, and the row measures the kernel.
+// halfTheProcessors is the environment setting with which a Go program uses half of the
+// processors. The room has one half, the attacker the other, as if each had a machine of its
+// own. If both use all processors, the kernel takes the room's threads off them for 4 to 12 ms
+// at a time, and the row measures the kernel.
 func halfTheProcessors() string { return fmt.Sprint("GOMAXPROCS=", max(1, runtime.NumCPU()/2)) }
 
-// attacks measures a good caller beside each attack, against the same caller
-// alone, and how much memory the room takes.
+// attacks measures a good caller beside each attack, against the same caller alone, and the
+// memory that the room takes.
 func attacks(ctx context.Context, s sizes, add func(row)) error {
 	const (
 		tags      = 10
@@ -118,7 +118,7 @@ func besideAttack(ctx context.Context, p *process, kind string, busy int, during
 		return r, did, 0, err
 	}
 	defer func() { err = errors.Join(err, attacker.close()) }()
-	time.Sleep(2 * time.Second) // it is under way
+	time.Sleep(2 * time.Second) // the attack is under way
 	watching, watched := make(chan struct{}), make(chan int64, 1)
 	go func() {
 		var most int64
@@ -152,8 +152,8 @@ func besideAttack(ctx context.Context, p *process, kind string, busy int, during
 	return r, did, resident, err
 }
 
-// childAttack attacks the room at an address until its standard input ends. It answers
-// the command counts.
+// childAttack attacks the room at an address until its standard input ends. It answers the
+// command counts.
 func childAttack(args []string) error {
 	if len(args) != 2 {
 		return fmt.Errorf("want KIND ADDRESS, got %q", args)

@@ -25,7 +25,7 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// child runs this program as one of the processes of a measurement.
+// child runs this program as one process of a measurement.
 func child(name string, args []string) error {
 	signal.Ignore(os.Interrupt) // its parent ends it
 	switch name {
@@ -39,22 +39,20 @@ func child(name string, args []string) error {
 	return fmt.Errorf("unknown: %s", name)
 }
 
-// goodCaller is the address that the good caller calls from, and badCallers begin
-// the addresses of others.
+// goodCaller is the address of the good caller, and badCallers begins the addresses of others.
 const (
 	goodCaller = "127.0.0.9"
 	badCaller  = "127.0.1."
 )
 
-// quiet is for how long nothing is leased once all tags are idle. A chain leases a
-// second segment when the room looks after it next, which it does each 10 s or a little
-// later. A collection beside such leases counts as in use what they leave behind.
+// quiet is how long nothing must be leased once all tags are idle. A chain leases a second
+// segment at the room's next look, each 10 s or a little later. A garbage collection beside
+// such leases counts their garbage as in use.
 const quiet = 25 * time.Second
 
-// startRoom starts a room in a process of its own. It answers the commands that it
-// reads: load makes and uses its tags, memory waits until they are idle and tells of its
-// heap, times tells of the times of calls.
-// Its environment has the settings env besides this program's.
+// startRoom starts a room in a process of its own. The room answers the commands that it reads:
+// load makes and uses its tags, memory waits until they are idle and returns the size of its
+// heap, times returns the times of calls. env is added to this program's environment.
 func startRoom(ctx context.Context, tags int, env ...string) (*process, error) {
 	return startChild(ctx, env, "child-room", strconv.Itoa(tags))
 }

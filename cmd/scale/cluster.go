@@ -22,8 +22,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// cluster is a whole cluster: etcd, and an instance of each room, which is the march
-// that users run, in processes of their own.
+// cluster is a whole cluster: etcd, and an instance of each room. These are the march that
+// users run, in processes of their own.
 type cluster struct {
 	dir, march string
 	etcd       *process
@@ -32,13 +32,13 @@ type cluster struct {
 	rooms      map[allocator.Room]*exec.Cmd
 }
 
-// prefix is what all keys of the cluster begin with.
+// prefix is the prefix of all keys of the cluster.
 const prefix = "/march/default/"
 
 // model is the tag that all others are copies of.
 const model = allocator.Tag("model")
 
-// patience is how long to wait for what must happen.
+// patience bounds each wait.
 const patience = 5 * time.Minute
 
 // startCluster starts etcd and makes a cluster with a layout, and the model.
@@ -46,7 +46,7 @@ func startCluster(ctx context.Context, march string, layout allocator.Layout) (_
 	if _, err := os.Stat(march); err != nil {
 		return nil, fmt.Errorf("%w; build it first (make build), or say where it is (-march)", err)
 	}
-	dir, err := os.MkdirTemp("", "scale") // short: a unix socket's path is limited
+	dir, err := os.MkdirTemp("", "scale") // a short path: a unix socket's path is limited
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func startCluster(ctx context.Context, march string, layout allocator.Layout) (_
 	return c, err
 }
 
-// newLedger returns a ledger that does not mind a machine that is busy.
+// newLedger returns a ledger with long timeouts, for a busy machine.
 func newLedger(etcd store.Store) (*ledger.Ledger, error) {
 	cfg := ledger.DefaultConfig()
 	cfg.TryTimeout = 30 * time.Second
@@ -92,9 +92,9 @@ func (c *cluster) close() error {
 	return errors.Join(append(errs, os.RemoveAll(c.dir))...)
 }
 
-// startRooms starts an instance of each room, and returns their addresses once all
-// answer. They have no journals: those share the disk with etcd here, and a recover
-// does not read the journal of an instance that lives.
+// startRooms starts an instance of each room, and returns their addresses once all answer. They
+// have no journals: those would share the disk with etcd here, and a recover does not read the
+// journal of an instance that runs.
 func (c *cluster) startRooms(ctx context.Context, rooms []allocator.Room) (map[allocator.Room]string, error) {
 	for _, room := range rooms {
 		log, err := os.Create(filepath.Join(c.dir, string(room)+".log"))
@@ -144,7 +144,7 @@ func (c *cluster) awaitRoom(ctx context.Context, room allocator.Room, address st
 	})
 }
 
-// stopRooms stops all instances in good order.
+// stopRooms stops all instances cleanly.
 func (c *cluster) stopRooms() error {
 	var errs []error
 	for room, cmd := range c.rooms {
@@ -154,8 +154,8 @@ func (c *cluster) stopRooms() error {
 	return errors.Join(errs...)
 }
 
-// fill makes tags that are copies of the model: of its settings, and of its mark in
-// each room that leased it.
+// fill creates tags that are copies of the model: of its settings, and of its mark in each room
+// that leased it.
 func (c *cluster) fill(ctx context.Context, tags int) error {
 	const atOnce, ops = 8, 120
 	var like []store.KV
@@ -167,7 +167,7 @@ func (c *cluster) fill(ctx context.Context, tags int) error {
 	if err != nil {
 		return err
 	}
-	each := ops / len(like) // tags in a transaction
+	each := ops / len(like) // tags in one transaction
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	for from := 0; from < tags && ctx.Err() == nil; from += each {
@@ -206,7 +206,7 @@ func (c *cluster) each(ctx context.Context, start string, use func(store.KV)) er
 	}
 }
 
-// restore takes etcd back to a backup. Rooms live on.
+// restore takes etcd back to a backup. The rooms run on.
 func (c *cluster) restore(ctx context.Context, backup string) (err error) {
 	if err := c.etcd.close(); err != nil {
 		return err
@@ -221,7 +221,7 @@ func equal(rooms ...allocator.Room) (allocator.Layout, error) {
 	return allocator.EqualLayout(int64(100*len(rooms)), rooms)
 }
 
-// await polls until done, or returns an error where that takes too long.
+// await polls until done returns true, or returns an error if that takes too long.
 func await(ctx context.Context, what string, done func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

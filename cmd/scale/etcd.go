@@ -19,9 +19,9 @@ import (
 // etcdReady is how long etcd may take to start: it reads all keys.
 const etcdReady = 5 * time.Minute
 
-// startEtcd starts etcd in a process of its own, with its data in dir: the data that is there,
-// or the data of a backup. Where sync is set it syncs its log, as in production; a
-// measurement that only fills etcd does without.
+// startEtcd starts etcd in a process of its own. Its data is in dir, from before or from a
+// backup. With sync it syncs its log, as in production; a measurement that only fills etcd does
+// not need that.
 func startEtcd(ctx context.Context, dir, backup string, sync bool) (*process, error) {
 	return startChild(ctx, nil, "child-etcd", dir, backup, fmt.Sprint(sync))
 }
@@ -56,14 +56,14 @@ func childEtcd(args []string) error {
 	return err
 }
 
-// saveBackup does what `etcdctl snapshot save` does.
+// saveBackup saves a backup as `etcdctl snapshot save` does.
 func saveBackup(ctx context.Context, endpoint, path string) error {
 	cfg := clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()}
 	_, err := snapshot.NewV3(zap.NewNop()).Save(ctx, cfg, path)
 	return err
 }
 
-// restoreBackup does what `etcdutl snapshot restore` does.
+// restoreBackup restores a backup as `etcdutl snapshot restore` does.
 func restoreBackup(path string, cfg embedded.Config) error {
 	if err := os.RemoveAll(cfg.Dir); err != nil {
 		return err

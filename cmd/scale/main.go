@@ -26,9 +26,9 @@ import (
 	"text/tabwriter"
 )
 
-// sizes say how much is measured.
+// sizes are the amounts to measure.
 type sizes struct {
-	tags, busy int // in memory, and of these in use
+	tags, busy int // in memory, and the part of these in use
 	rounds     int
 	seconds    int // of each measurement
 	march      string
@@ -52,10 +52,10 @@ var groups = []struct {
 type row struct {
 	what     string
 	measured float64
-	goal     float64 // at most
+	goal     float64 // the most that is allowed
 	unit     string
 	note     string
-	void     string // why nothing was measured; empty where something was
+	void     string // why nothing was measured; empty if something was
 }
 
 func (r row) reached() bool { return r.void == "" && r.measured <= r.goal }
@@ -70,7 +70,7 @@ func (r row) verdict() string {
 	return "short"
 }
 
-// figure is what was measured, with its unit.
+// figure is a measured number with its unit.
 func (r row) figure() string {
 	if r.void != "" {
 		return "-"
@@ -108,8 +108,8 @@ func groupNames() string {
 	return strings.Join(names, ", ")
 }
 
-// run measures and prints. Its error says how many rows fall short, after all were
-// measured.
+// run measures and prints. Its error says, after all measurements, how many rows miss their
+// goals.
 func run(out io.Writer, s sizes, rows string) error {
 	chosen, err := regexp.Compile(rows)
 	if err != nil {

@@ -22,7 +22,7 @@ func dial(address, from string) (*grpc.ClientConn, error) {
 	return dialThrough(address, from, func(conn net.Conn) net.Conn { return conn })
 }
 
-// dialThrough is dial with each connection wrapped.
+// dialThrough is dial with a wrapper around each connection.
 func dialThrough(address, from string, wrap func(net.Conn) net.Conn) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -34,7 +34,7 @@ func dialThrough(address, from string, wrap func(net.Conn) net.Conn) (*grpc.Clie
 		}))
 }
 
-// loadTags has a room make the chains of all tags, and lease for each.
+// loadTags makes a room create the chains of all tags, and lease for each.
 func loadTags(ctx context.Context, address string, tags int) error {
 	conn, err := dial(address, "127.0.0.1")
 	if err != nil {
@@ -61,8 +61,8 @@ func loadTags(ctx context.Context, address string, tags int) error {
 	return group.Wait()
 }
 
-// again makes a call again while the room says that a later one may succeed: here all
-// processes share one disk.
+// again repeats a call while the room says that a later one may succeed: here all processes
+// share one disk.
 func again(ctx context.Context, call func() error) error {
 	const times = 100
 	for i := 1; ; i++ {
@@ -74,11 +74,11 @@ func again(ctx context.Context, call func() error) error {
 	}
 }
 
-// caller calls a room as often as a good one does: so many
-// goroutines, one call after another each, with pauses, of so many tags in turn.
+// caller calls a room as often as a good caller does: some goroutines, each with one call after
+// another, with pauses, for a number of tags in turn.
 type caller struct {
 	room    *process
-	busy    int // the tags it calls for, the first so many
+	busy    int // it calls for the first so many tags
 	clients []marchv1.IDServiceClient
 	conns   []*grpc.ClientConn
 	calls   []int // of each client so far
@@ -137,16 +137,15 @@ func timesOf(ctx context.Context, p *process, busy int, during time.Duration) (r
 	return times[0], errors.Join(err, c.close())
 }
 
-// turn is for how long one of several callers calls before it is the next one's turn.
+// turn is how long one of several callers calls before the next one's turn.
 const turn = 250 * time.Millisecond
 
-// timesInTurn measures the times in the servers of several callers' calls, each for a
-// while. They call in short turns, so that other work of the machine slows all of them
-// alike.
+// timesInTurn measures the times in the servers of several callers' calls, each for a while.
+// They call in short turns, so that other work of the machine slows all of them alike.
 func timesInTurn(ctx context.Context, each time.Duration, callers ...*caller) ([]reply, error) {
 	times := make([]reply, len(callers))
 	for _, c := range callers {
-		if _, err := c.room.ask("times"); err != nil { // what was measured before
+		if _, err := c.room.ask("times"); err != nil { // discards earlier measurements
 			return times, err
 		}
 	}
@@ -238,8 +237,8 @@ func million(ctx context.Context, s sizes, add func(row)) error {
 	return errors.Join(smallCaller.close(), largeCaller.close(), small.close(), large.close())
 }
 
-// pageTime returns the longest that a page of chains takes, of the first, the
-// last and those between.
+// pageTime returns the longest time that a page of chains takes, of the first, the last and
+// some between.
 func pageTime(ctx context.Context, address string) (longest time.Duration, err error) {
 	conn, err := dial(address, "127.0.0.1")
 	if err != nil {

@@ -15,18 +15,18 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// The rooms of moves: the range of one never changes, one only grows, and one loses
-// residues in every other move.
+// The rooms of moves: the range of one never changes, one only grows, and one loses residues in
+// every other move.
 const (
 	same  = allocator.Room("same")
 	grows = allocator.Room("grows")
 	loses = allocator.Room("loses")
 )
 
-// moves measures what 20 moves of the layout cost rooms that lose nothing by them:
-// leases, and what is written in etcd.
+// moves measures what 20 moves of the layout cost rooms that lose nothing by them: leases, and
+// writes in etcd.
 func moves(ctx context.Context, s sizes, add func(row)) (err error) {
-	const count, every = 20, 50 // every so manieth tag is active in the room that loses
+	const count, every = 20, 50 // every 50th tag is active in the room that loses
 	tags := min(s.tags, 100_000)
 	c, err := startCluster(ctx, s.march, moved(0))
 	if err != nil {
@@ -89,7 +89,7 @@ func moves(ctx context.Context, s sizes, add func(row)) (err error) {
 	add(row{what: what + "more keys in etcd", measured: float64(after.keys - before.keys),
 		note: fmt.Sprintf("than %d", before.keys)})
 	add(row{
-		// Numbers have more digits: versions, revisions, counters of heartbeats.
+		// Numbers have more digits later: versions, revisions, counters of heartbeats.
 		what: what + "more bytes in etcd", measured: float64(after.bytes - before.bytes), goal: 200, unit: "bytes",
 		note: fmt.Sprintf("than %d, without the marks of the room that lost, and layouts/ and audit/ (%d keys, then %d)",
 			before.bytes, before.history, after.history),
@@ -97,7 +97,7 @@ func moves(ctx context.Context, s sizes, add func(row)) (err error) {
 	return nil
 }
 
-// moved is the layout after so many moves.
+// moved is the layout after a number of moves.
 func moved(move int64) allocator.Layout {
 	return allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{
 		same:  {Lower: 0, Upper: 300},
@@ -106,8 +106,8 @@ func moved(move int64) allocator.Layout {
 	}}
 }
 
-// activate has a room lease of every so manieth tag. Its chain then holds less than
-// its target: a second lease follows.
+// activate makes a room lease some of the tags, evenly spread. Their chains then hold less than
+// their target: a second lease follows.
 func activate(ctx context.Context, address string, tags, step int) error {
 	const workers = 32
 	conn, err := dial(address, "127.0.0.1")
@@ -134,9 +134,9 @@ func activate(ctx context.Context, address string, tags, step int) error {
 	return group.Wait()
 }
 
-// keepActive has callers ask a room for an ID of every so manieth tag, again and again
-// until ctx ends: a tag that no caller asked for of late leases nothing after a move. So
-// few IDs are far from what a refill waits for.
+// keepActive makes callers ask a room for an ID of some of the tags, again and again until ctx
+// ends: a tag without recent callers leases nothing after a move. These IDs are too few to
+// cause a refill.
 func keepActive(ctx context.Context, address string, tags, step int) error {
 	const pause = 5 * time.Second
 	conn, err := dial(address, "127.0.0.1")
@@ -183,9 +183,9 @@ func (c *cluster) move(ctx context.Context, to allocator.Layout) error {
 	})
 }
 
-// contents is what etcd holds.
+// contents is the content of etcd.
 type contents struct {
-	keys, bytes int // but for the history, and the marks of the room that loses
+	keys, bytes int // without the history, and the marks of the room that loses
 	history     int // keys of layouts/ and audit/
 	marks       map[allocator.Room]map[string]int64
 }
@@ -208,7 +208,7 @@ func (c *cluster) contents(ctx context.Context) (contents, error) {
 	return found, err
 }
 
-// settled returns what etcd holds once no room has leased anything for some seconds.
+// settled returns the content of etcd once no room has leased anything for some seconds.
 func (c *cluster) settled(ctx context.Context) (now contents, err error) {
 	err = await(ctx, "rooms to lease no more", func() (bool, error) {
 		before, err := c.contents(ctx)
@@ -224,7 +224,7 @@ func (c *cluster) settled(ctx context.Context) (now contents, err error) {
 	return now, err
 }
 
-// written returns how many marks were written between two looks.
+// written returns how many marks were written between two readings.
 func written(before, after map[string]int64) (n int) {
 	for tag, revision := range after {
 		if before[tag] != revision {

@@ -21,9 +21,9 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// pages measures what an operator waits for in a cluster with many tags: a plan, pages
-// of tags, the status, and the pages of the console. Each is asked for several times,
-// and the longest counts, the first one of a console that has just started included.
+// pages measures what an operator waits for in a cluster with many tags: a plan, pages of tags,
+// the status, and the pages of the console. Each is requested several times, and the longest
+// time counts, the first one of a newly started console included.
 func pages(ctx context.Context, s sizes, add func(row)) (err error) {
 	const goal = 0.5
 	c, err := leasedCluster(ctx, s.march, s.tags, "a", "b", "c")
@@ -50,8 +50,7 @@ func pages(ctx context.Context, s sizes, add func(row)) (err error) {
 	return nil
 }
 
-// longest calls ask some times, and returns how long the longest took, and how long the
-// first, as a note.
+// longest calls ask some times, and returns the longest time, and the first time as a note.
 func longest(rounds int, ask func() error) (took time.Duration, note string, err error) {
 	for i := range rounds {
 		began := time.Now()
@@ -66,15 +65,15 @@ func longest(rounds int, ask func() error) (took time.Duration, note string, err
 	return took, note, nil
 }
 
-// asked is something that an operator asks a console for.
+// asked is a request of an operator to a console.
 type asked struct {
 	what string
 	ask  func() error
-	note func() string // after the note of how long the first took
+	note func() string // added to the note about the first time
 }
 
-// asked returns all that is measured, in its order. Costs that are being counted, and
-// tags that are being read for pages of tags, go on beside what comes next.
+// asked returns all measured requests in order. Counting costs, and reading tags for pages of
+// tags, continue beside the next requests.
 func (c *consoleProcess) asked() []asked {
 	none := func() string { return "" }
 	var token string
@@ -114,7 +113,7 @@ func (c *consoleProcess) asked() []asked {
 	}
 }
 
-// count has what a plan costs counted, and returns how long that took.
+// count makes the console count what a plan costs, and returns how long that took.
 func (c *consoleProcess) count(plan *marchv1.Plan) (time.Duration, error) {
 	began := time.Now()
 	r := &marchv1.CountPlanCostRequest{Plan: plan, Wait: durationpb.New(time.Second)}
@@ -134,8 +133,8 @@ func planForm() url.Values {
 	}
 }
 
-// leasedCluster returns a cluster of rooms with so many tags, all of which each room
-// leased. No room runs.
+// leasedCluster returns a cluster of rooms with a number of tags, all leased in each room. No
+// room runs.
 func leasedCluster(ctx context.Context, march string, tags int, rooms ...allocator.Room) (_ *cluster, err error) {
 	layout, err := equal(rooms...)
 	if err != nil {
@@ -169,7 +168,7 @@ func leasedCluster(ctx context.Context, march string, tags int, rooms ...allocat
 	return c, nil
 }
 
-// consoleProcess is a console that runs as the march that users run.
+// consoleProcess is a console: the march that users run.
 type consoleProcess struct {
 	ctx        context.Context
 	march      string
@@ -225,7 +224,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// listTags asks for a page of tags, and returns the token of the next one.
+// listTags requests a page of tags, and returns the token of the next one.
 func (c *consoleProcess) listTags(token string) (next string, err error) {
 	page, err := c.client.ListTags(c.ctx, &marchv1.ListTagsRequest{PageToken: token})
 	if err == nil && len(page.GetTags()) != 100 {
@@ -234,7 +233,7 @@ func (c *consoleProcess) listTags(token string) (next string, err error) {
 	return page.GetNextPageToken(), err
 }
 
-// get asks HTTP for an answer, which must have a text.
+// get requests a page over HTTP. The answer must contain a text.
 func (c *consoleProcess) get(path string, query url.Values, text string) error {
 	address := url.URL{Scheme: "http", Host: c.http, Path: path, RawQuery: query.Encode()}
 	request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, address.String(), nil)

@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// process is this program as one of the processes of a measurement. It says that it
-// is ready, answers the commands that it reads, and ends where its standard input
-// does.
+// process is this program as one process of a measurement. It says that it is ready, answers
+// the commands that it reads, and ends when its standard input does.
 type process struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -24,19 +23,19 @@ type process struct {
 	Address string
 }
 
-// reply is what a process answers.
+// reply is the answer of a process.
 type reply struct {
 	Address   string `json:",omitempty"`
 	Error     string `json:",omitempty"`
-	Heap      uint64 `json:",omitempty"` // bytes that are in use after a collection, stacks included
+	Heap      uint64 `json:",omitempty"` // bytes in use after a collection, stacks included
 	P99, P999 time.Duration
 	Calls     int
 	// of an attacker, since it began
 	Sent, Answered int64 `json:",omitempty"`
 }
 
-// startChild starts a process and waits until it is ready. Its environment has the
-// settings env besides this program's.
+// startChild starts a process and waits until it is ready. env is added to this program's
+// environment.
 func startChild(ctx context.Context, env []string, args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// recovers measures `march recover` of etcd after a restore: with many tags of three
-// rooms, and with ten.
+// recovers measures `march recover` of etcd after a restore: with many tags of three rooms, and
+// with ten.
 func recovers(ctx context.Context, s sizes, add func(row)) error {
 	for _, size := range []struct {
 		tags   int
@@ -39,16 +39,16 @@ func recovers(ctx context.Context, s sizes, add func(row)) error {
 	return nil
 }
 
-// recovered is what a recover took.
+// recovered is the measurement of a recover.
 type recovered struct {
 	halted time.Duration // from its own halt to the new epoch
 	took   time.Duration // the command
-	memory int64         // the most that the command had, in bytes
+	memory int64         // the command's peak, in bytes
 	raised int64         // marks
 }
 
-// recoverOf makes a cluster of three rooms with so many tags, all of which the rooms
-// leased, has them lease some again after a backup, restores that, and recovers.
+// recoverOf makes a cluster of three rooms with a number of tags, all leased. The rooms lease
+// some of them again after a backup; then it restores that backup, and recovers.
 func recoverOf(ctx context.Context, march string, tags, leased int) (r recovered, err error) {
 	c, err := restored(ctx, march, tags, leased)
 	if err != nil {
@@ -58,8 +58,8 @@ func recoverOf(ctx context.Context, march string, tags, leased int) (r recovered
 	return c.recover(ctx)
 }
 
-// restored returns a cluster of three rooms. Its etcd has gone back to a backup, from
-// before each of its instances leased some of the tags again.
+// restored returns a cluster of three rooms. Its etcd has gone back to a backup from before
+// each instance leased some of the tags again.
 func restored(ctx context.Context, march string, tags, leased int) (_ *cluster, err error) {
 	rooms := []allocator.Room{"a", "b", "c"}
 	c, err := leasedCluster(ctx, march, tags, rooms...)
@@ -98,7 +98,7 @@ func restored(ctx context.Context, march string, tags, leased int) (_ *cluster, 
 	})
 }
 
-// recover runs the command, with the rooms as they are.
+// recover runs the command while the rooms run on.
 func (c *cluster) recover(ctx context.Context) (r recovered, err error) {
 	var out, log bytes.Buffer
 	cmd := exec.CommandContext(ctx, c.march, "recover", "--etcd", c.etcd.Address, "--yes", "--output", "json")
@@ -128,7 +128,7 @@ func (c *cluster) recover(ctx context.Context) (r recovered, err error) {
 	return r, nil
 }
 
-// say tells how far a long measurement is.
+// say prints the progress of a long measurement.
 func say(format string, args ...any) {
 	_, _ = fmt.Fprintf(os.Stderr, "  "+format+"\n", args...)
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// flatStore is a Store with a million tags that takes no time, and no memory
-// while it is used: all tags have the value of one, and the marks are in slots
-// that were made before. So what a room's memory grows by is the room's.
+// flatStore is a Store with a million tags that takes no time, and allocates no memory while it
+// is used: all tags have the same value, and the marks are in slots that were made before. So a
+// room's memory grows only by what the room itself allocates.
 //
-// The tags are t0000000, t0000001 and so on; the mark of such a tag, in whatever
-// form its key is, has the tag's slot. Everything else is in a map.
+// The tags are t0000000, t0000001 and so on; the mark of such a tag, whatever form its key has,
+// is in the tag's slot. Everything else is in a map.
 type flatStore struct {
 	mu    sync.Mutex
 	rev   int64
@@ -27,16 +27,16 @@ type flatStore struct {
 	slots []byte
 	marks []mark
 
-	leased time.Time // when a mark was written last, the zero time before any
+	leased time.Time // when a mark was last written, zero for never
 }
 
-// mark is what a slot holds.
+// mark is the content of a slot.
 type mark struct {
 	size     int32
 	revision int64
 }
 
-// slotSize is more than the value of a mark that was never moved has.
+// slotSize is larger than the value of a mark that was never moved.
 const slotSize = 512
 
 func tagName(i int) allocator.Tag { return allocator.Tag("t" + leftPadded(i)) }
@@ -49,13 +49,13 @@ func leftPadded(i int) string {
 func newFlatStore(tags int) *flatStore {
 	s := &flatStore{rev: 1, keys: make(map[string]store.KV), slots: make([]byte, tags*slotSize), marks: make([]mark, tags)}
 	for i := 0; i < len(s.slots); i += 4096 {
-		s.slots[i] = 1 // the system gives the memory only now
+		s.slots[i] = 1 // the system provides the memory only now
 	}
 	return s
 }
 
-// slotOf returns the number of the tag that a key is about, -1 for none, and
-// whether the key is the tag's own.
+// slotOf returns the number of the tag in a key, -1 for none, and whether the key is the tag's
+// own.
 func (s *flatStore) slotOf(key string) (slot int, own bool) {
 	for part := range strings.SplitSeq(key, "/") {
 		if len(part) != 8 || part[0] != 't' {
@@ -93,7 +93,7 @@ func (s *flatStore) put(key string, value []byte) {
 	}
 }
 
-// settle waits until no mark was written for as long as given.
+// settle waits until no mark was written for some time.
 func (s *flatStore) settle(quiet time.Duration) {
 	for {
 		s.mu.Lock()
@@ -163,7 +163,7 @@ func (s *flatStore) list(g store.Get) []store.KV {
 
 func sender() store.Sender { return store.Sender{ClusterID: 1, MemberID: 1, Connection: 1} }
 
-// Watch implements ledger.Store: nothing changes that a room does not write.
+// Watch implements ledger.Store: nothing changes that the room did not write.
 func (s *flatStore) Watch(ctx context.Context, _ []store.Interval, _ int64) <-chan store.Change {
 	changes := make(chan store.Change)
 	go func() {

@@ -9,9 +9,9 @@ import (
 	"github.com/march-id/march/internal/frame"
 )
 
-// timedListener measures for how long calls of one caller are in the server:
-// from when it has read the last frame of a request to when it writes the last
-// frame of the answer. That caller has one call under way on a connection.
+// timedListener measures how long calls of one caller are in the server: from reading the last
+// frame of a request to writing the last frame of the answer. That caller has one call at a
+// time on a connection.
 type timedListener struct {
 	net.Listener
 	caller string // its IP address
@@ -32,7 +32,7 @@ func (l *timedListener) Accept() (net.Conn, error) {
 	return &timed{Conn: conn, listener: l, in: frame.FromClient()}, nil
 }
 
-// take returns the times that were measured since it was called last, sorted.
+// take returns, sorted, the times measured since its last call.
 func (l *timedListener) take() []time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,7 +42,7 @@ func (l *timedListener) take() []time.Duration {
 	return times
 }
 
-// timed is a connection of the caller whose calls are measured.
+// timed is a connection of the measured caller.
 type timed struct {
 	net.Conn
 	listener *timedListener
@@ -76,7 +76,7 @@ func (c *timed) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// ends reports whether a stream ends in b, which p parses.
+// ends reports whether a stream ends in b. p parses b.
 func ends(p *frame.Parser, b []byte) (ends bool) {
 	p.Parse(b, func(h frame.Header) bool {
 		ends = ends || h.Ends()
@@ -85,7 +85,7 @@ func ends(p *frame.Parser, b []byte) (ends bool) {
 	return ends
 }
 
-// percentile returns the p-th part of sorted times, 0 where there are none.
+// percentile returns the p-th part of sorted times, 0 if there are none.
 func percentile(times []time.Duration, p float64) time.Duration {
 	if len(times) == 0 {
 		return 0

@@ -18,8 +18,8 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// trips counts the round trips to etcd, one after another, of verify and recover: what
-// they take where etcd is far away.
+// trips counts the round trips to etcd, one after another, of verify and recover: they decide
+// how long these take if etcd is far away.
 func trips(ctx context.Context, s sizes, add func(row)) (err error) {
 	const tags = 3
 	c, err := restored(ctx, s.march, tags, tags)
@@ -46,8 +46,8 @@ func trips(ctx context.Context, s sizes, add func(row)) (err error) {
 	return err
 }
 
-// recoverTrips recovers as the command does, and returns the round trips that it took,
-// and how often each instance was asked.
+// recoverTrips recovers as the command does, and returns the number of its round trips, and how
+// often each instance was asked.
 func (c *cluster) recoverTrips(ctx context.Context) (n, asked int, err error) {
 	var mu sync.Mutex
 	questions := 0
@@ -72,7 +72,7 @@ func (c *cluster) recoverTrips(ctx context.Context) (n, asked int, err error) {
 	return n, questions / len(c.rooms), err
 }
 
-// trips counts the round trips to etcd that a command makes, one after another.
+// trips counts the round trips to etcd of a command, one after another.
 func (c *cluster) trips(ctx context.Context, command func(*ledger.Ledger) error) (int, error) {
 	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{c.etcd.Address}})
 	if err != nil {
@@ -89,20 +89,20 @@ func (c *cluster) trips(ctx context.Context, command func(*ledger.Ledger) error)
 	return far.longest(), errors.Join(err, l.Close())
 }
 
-// farStore is a store at the end of a long line. It counts calls that come one after
-// another: each counts one more than the call that ended last before it began. All
-// take the same long time, so calls that are sent at once, and do not wait for each
-// other, begin before any of them ends, and count as one.
+// farStore is a store at the end of a long line. It counts calls that follow one another: each
+// counts one more than the call that last ended before it began. All take the same long time,
+// so calls that are sent at once, without waiting for each other, begin before any of them
+// ends, and count as one.
 type farStore struct {
 	store.Store
 	mu   sync.Mutex
 	ends int // the longest chain of calls that have ended
 }
 
-// away is how long a call takes at least: much longer than all else between two calls.
+// away is how long a call takes at least: much longer than all other work between two calls.
 const away = 300 * time.Millisecond
 
-// far begins a call, and returns what ends it.
+// far begins a call, and returns the function that ends it.
 func (s *farStore) far() (end func()) {
 	s.mu.Lock()
 	this := s.ends + 1
@@ -133,7 +133,7 @@ func (s *farStore) Status(ctx context.Context) (store.Status, error) {
 	return s.Store.Status(ctx)
 }
 
-// leaseModel has a room lease the model.
+// leaseModel makes a room lease the model.
 func leaseModel(ctx context.Context, address string) error {
 	conn, err := dial(address, "127.0.0.1")
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"github.com/march-id/march/cmd/scale/internal/writes"
 )
 
-// simulatedTags is how many active tags are simulated at most. Of more, every so manieth
-// is, and what is written for tags is multiplied: chains of equal tags write the same.
+// simulatedTags bounds the simulated active tags. Of more tags only a part is simulated, and
+// their writes are multiplied: chains of equal tags write the same.
 const simulatedTags = 250
 
 // perTag are the kinds of keys that are written for a tag.
 var perTag = []string{"marks", "tags"}
 
-// etcdWrites counts what a whole cluster writes in etcd, in simulated time. A tenth of
-// the tags is active, each in one instance of each room. Idle ones have no part in it:
-// they write nothing.
+// etcdWrites counts the writes of a whole cluster in etcd, in simulated time. A tenth of the
+// tags is active, each in one instance of each room. Idle tags write nothing, so they are left
+// out.
 func etcdWrites(ctx context.Context, s sizes, add func(row)) (err error) {
 	simulation, err := writes.Build(ctx)
 	if err != nil {
@@ -34,14 +34,15 @@ func etcdWrites(ctx context.Context, s sizes, add func(row)) (err error) {
 	return writesSlopes(ctx, simulation, add)
 }
 
-// steadyWrites counts for ten minutes, and in the busiest minute after one range of two
-// rooms was changed.
+// steadyWrites counts for ten minutes, and in the busiest minute after a change of one range of
+// two rooms.
 func steadyWrites(ctx context.Context, simulation *writes.Simulation, active int, add func(row)) error {
 	factor := (active + simulatedTags - 1) / simulatedTags // rounded up, and so are the tags
 	spec := writes.Spec{
 		Rooms: 12, Instances: 100, Tags: (active + factor - 1) / factor, Rate: 10,
-		// In the time in which a chain takes a step, so that refills are spread over it.
-		// The last step grows 15 s after the first call, and is taken 200 s after it.
+		// Callers begin within the time in which a chain uses a step, so that refills are
+		// spread over it. The last step grows 15 s after the first call, and is used up 200 s
+		// after it.
 		Spread: 686 * time.Second, Settle: 5 * time.Minute,
 		Count: 10 * time.Minute, Move: 12 * time.Minute, // a step and more
 	}
@@ -76,12 +77,12 @@ func steadyWrites(ctx context.Context, simulation *writes.Simulation, active int
 	return nil
 }
 
-// writesSlopes measures how what is written grows with instances, and with the (tag,
-// room) pairs in use: tenfold each, against a growth that is linear.
+// writesSlopes measures how the writes grow with instances, and with the (tag, room) pairs in
+// use: tenfold each, compared with linear growth.
 func writesSlopes(ctx context.Context, simulation *writes.Simulation, add func(row)) error {
 	spec := writes.Spec{
 		Rooms: 10, Tags: 200, Rate: 10, Reserve: 2 * time.Minute,
-		Spread: time.Minute, Settle: time.Minute, Count: 137 * time.Second, // in which each pair takes one step
+		Spread: time.Minute, Settle: time.Minute, Count: 137 * time.Second, // in which each pair uses one step
 	}
 	run := func(instances, tags int) (all writes.Count, err error) {
 		spec.Instances, spec.Tags = instances, tags
@@ -131,7 +132,7 @@ func writesSlopes(ctx context.Context, simulation *writes.Simulation, add func(r
 
 func rate(n int64, during time.Duration) float64 { return float64(n) / during.Seconds() }
 
-// split says how much is written for which kind of key, the most first.
+// split lists the writes by kind of key, the most first.
 func split(sums map[string]writes.Count, during time.Duration) string {
 	kinds := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
 		return int(sums[b].Writes - sums[a].Writes)

@@ -21,11 +21,11 @@ type answered struct {
 	tag  allocator.Tag
 	runs []allocator.Run
 	seg  allocator.Segment // of a client's lease
-	ttl  time.Duration     // for how long the client may use it
-	bad  error             // why it is none
+	ttl  time.Duration     // how long the client may use it
+	bad  error             // why the lease is wrong
 }
 
-// lease takes up a client's lease.
+// lease stores a client's lease.
 func (a *answered) lease(r *marchv1.LeaseResponse) {
 	if a.seg, a.bad = api.SegmentFromProto(r.GetSegment()); a.bad == nil {
 		a.ttl = r.GetTtl().AsDuration()
@@ -35,7 +35,7 @@ func (a *answered) lease(r *marchv1.LeaseResponse) {
 	}
 }
 
-// note takes up what a call was given, and checks what can be said at once.
+// note stores the IDs of a call, and makes the checks that are possible at once.
 func (w *world) note(a answered) {
 	if a.bad != nil {
 		w.Errorf("%s, tag %s: %v", a.by.id, a.tag, a.bad)
@@ -76,7 +76,7 @@ func (w *world) note(a answered) {
 	}
 }
 
-// everIn reports whether a run lies in a range that a room had.
+// everIn reports whether a run lies in a range that a room ever had.
 func everIn(changes []change, room allocator.Room, run allocator.Run) bool {
 	for _, c := range changes {
 		if inRange(c.layout, room, run) {
@@ -99,7 +99,7 @@ func inRange(l allocator.Layout, room allocator.Room, run allocator.Run) bool {
 	return r.Contains(lowest) && run.Count <= r.Upper-lowest
 }
 
-// checkAll checks what can be said at the end.
+// checkAll makes the checks that are possible at the end.
 func (w *world) checkAll() {
 	ctx := context.Background()
 	list, _, err := w.admin.Migrations(ctx, "", 10_000)
@@ -128,7 +128,7 @@ func (w *world) checkAll() {
 			w.checkRun(eras, a, run)
 			w.checkRetracted(a, run)
 		}
-		// It may go on from a lease that etcd remembers to one that etcd forgot.
+		// It may go on from a lease that etcd remembers to one that it forgot.
 		if a.seg.Count > 0 && !w.forgotten(a, a.seg.First) && !w.forgotten(a, a.seg.Last()) {
 			issued.Add(a.tag, a.by.in, a.seg)
 		}
@@ -136,8 +136,8 @@ func (w *world) checkAll() {
 	ledgertest.CheckCluster(w, w.mem.Open(), "default", issued)
 }
 
-// checkRun finds the era of IDs, and checks that the room had their residues
-// then, and whether they were still in time.
+// checkRun finds the era of IDs, and checks that the room had their residues then, and that
+// they were still in time.
 func (w *world) checkRun(eras ledgertest.AllEras, a answered, run allocator.Run) {
 	era, ok := eraOf(eras, a, run.First)
 	if !ok && w.forgotten(a, run.First) {
@@ -148,15 +148,15 @@ func (w *world) checkRun(eras ledgertest.AllEras, a answered, run allocator.Run)
 		w.Errorf("%s, tag %s: ID %d lies in no era of room %s", a.by.id, a.tag, run.First, a.by.in)
 		return
 	}
-	if end := run.First + run.Count; end > era.End { // the rest is of another
+	if end := run.First + run.Count; end > era.End { // the rest belongs to another era
 		w.checkRun(eras, a, allocator.Run{First: era.End, Count: end - era.End})
 		run.Count = era.End - run.First
 	}
 	under := w.under(era.Version)
 	layout := w.mu.changes[under].layout
 	reported := w.reported(a)
-	// A restore may have forgotten the layout that was reported; and another may
-	// have had its version since.
+	// A restore may have forgotten the reported layout; and another layout may have its version
+	// since.
 	since := w.under(reported)
 	known := since < len(w.mu.changes) && w.mu.changes[since].layout.Version == reported && !w.mu.changes[since].at.After(a.at)
 	switch {
@@ -184,7 +184,7 @@ func (w *world) checkRun(eras ledgertest.AllEras, a answered, run allocator.Run)
 		return
 	}
 	replaced := w.mu.changes[last+1].at
-	for _, f := range w.mu.forgotten { // one may have kept them until etcd forgot it
+	for _, f := range w.mu.forgotten { // an instance may have kept the IDs until etcd forgot the layout
 		if f.at.Before(until) && keepsAll(f.layout, layout, a.by.in) {
 			replaced = latest(replaced, f.until)
 		}
@@ -196,20 +196,20 @@ func (w *world) checkRun(eras ledgertest.AllEras, a answered, run allocator.Run)
 	w.count("IDs of strict tags checked for lateness", int(run.Count))
 }
 
-// keeps reports whether a room has by one layout all that it had by another, each
-// given as an index of changes: what was leased under that other one may stay.
+// keeps reports whether a room has by one layout all that it had by another, each given as an
+// index of changes: leases under that other one may stay.
 func (w *world) keeps(by, leased int, room allocator.Room) bool {
 	return keepsAll(w.mu.changes[by].layout, w.mu.changes[leased].layout, room)
 }
 
-// keepsAll reports whether a room has by a layout all that it had by another one then.
+// keepsAll reports whether a room has by a layout all that it had by an earlier one.
 func keepsAll(now, then allocator.Layout, room allocator.Room) bool {
 	had, has := then.Ranges[room], now.Ranges[room]
 	return now.Boundary == then.Boundary && has.Contains(had.Lower) && has.Contains(had.Upper-1)
 }
 
-// noteWaived notes the instances that migrations went on without, before etcd forgets
-// it. The caller holds the lock, or is the last.
+// noteWaived notes the instances that migrations went on without, before etcd forgets it. The
+// caller holds the lock, or is the last to run.
 func (w *world) noteWaived() {
 	for _, key := range w.keys("migrations/") {
 		m := stored[struct {
@@ -228,8 +228,8 @@ func (w *world) noteWaived() {
 	}
 }
 
-// leasedUnder returns the index in the timeline of the layout that a lease of an ID was
-// made under, the last of them where several may count; false where none does.
+// leasedUnder returns the index in the timeline of the layout under which an ID was leased, the
+// last of several candidates; false if there is none.
 func (w *world) leasedUnder(a answered, id int64) (index int, ok bool) {
 	for _, have := range a.by.link.leasesWith(a.tag, id) {
 		for i, c := range w.mu.timeline {
@@ -241,18 +241,17 @@ func (w *world) leasedUnder(a answered, id int64) (index int, ok bool) {
 	return index, ok
 }
 
-// checkRetracted checks IDs that were issued of residues that a migration had
-// taken from the room and given to another: it waits in between until who may
-// issue such has reported. Where one move did both it does not; and stale reads
-// may hide who is registered. It goes by the layouts as they came into force, those
-// too that etcd forgot since.
+// checkRetracted checks IDs of residues that a migration had taken from the room and given to
+// another. In between, the migration waits for the reports of all instances that may issue such
+// IDs. It does not wait if one move did both, and stale reads may hide registrations. The check
+// uses the layouts as they came into force, also those that etcd forgot since.
 func (w *world) checkRetracted(a answered, run allocator.Run) {
 	under, ok := w.leasedUnder(a, run.First)
 	if !ok || !w.strict {
 		return
 	}
-	var given *change                  // to another room, after a move that took them away
-	retracted, promised := false, true // by a move of its own; not where one move did both
+	var given *change                  // to another room, after the move that took them
+	retracted, promised := false, true // by a move of its own; not if one move did both
 	for _, c := range w.mu.timeline[under+1:] {
 		if !c.at.Before(a.at) {
 			break

@@ -7,17 +7,17 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// wallClock is the wall clock of the machine that an instance runs on. It goes on from a
-// time that it showed, at some speed.
+// wallClock is the wall clock of an instance's machine. It goes on at some speed from a time
+// that it showed.
 type wallClock struct {
 	w  *world
 	mu struct {
 		sync.Mutex
-		set    time.Time     // the instant when it was last set, in the simulation's time
-		ahead  time.Duration // of the right time, it was then
-		speed  int64         // 1; 0 while it stands still
-		jitter int64         // it jumps by up to so many ms each ms
-		wrong  bool          // it was ever shown a time further off than clocks may be
+		set    time.Time     // when it was last set, in the simulation's time
+		ahead  time.Duration // of the right time, when it was set
+		speed  int64         // 1; 0 if it stands still
+		jitter int64         // it jumps by up to this many ms each ms
+		wrong  bool          // it once showed a time further off than clocks may be
 	}
 }
 
@@ -27,11 +27,11 @@ func (w *world) wallClock(ahead time.Duration) *wallClock {
 	return c
 }
 
-// rightTime is the time that a clock is to show: the simulation's own, and for how long
-// all machines slept.
+// rightTime is the time that a clock should show: the simulation's own, plus the time that all
+// machines slept.
 func (w *world) rightTime() time.Time { return time.Now().Add(time.Duration(w.slept.Load())) }
 
-// now returns the time that the clock shows.
+// now returns the clock's time.
 func (c *wallClock) now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,19 +47,19 @@ func (c *wallClock) now() time.Time {
 	return right.Add(ahead)
 }
 
-// off returns by how much the clock is ahead. The caller holds the lock.
+// off returns how far the clock is ahead. The caller holds the lock.
 func (c *wallClock) off() time.Duration {
 	return c.mu.ahead + time.Duration(c.mu.speed-1)*time.Since(c.mu.set)
 }
 
-// change sets the clock, and how it goes on.
+// change sets the clock and its speed.
 func (c *wallClock) change(ahead time.Duration, speed, jitter int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.set, c.mu.ahead, c.mu.speed, c.mu.jitter = time.Now(), ahead, speed, jitter
 }
 
-// runs has the clock go on at a speed from the time that it shows.
+// runs changes the clock's speed from now on.
 func (c *wallClock) runs(speed int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

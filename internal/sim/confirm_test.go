@@ -11,12 +11,11 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// journalsRequired is the name, among the faults, of a cluster that requires
-// journals: instances without their own lease nothing before an operator has
-// confirmed their marks.
+// journalsRequired is the name, among the faults, of a cluster that requires journals:
+// instances without their own lease nothing before an operator has confirmed their marks.
 const journalsRequired = "journals required"
 
-// require has the cluster require journals.
+// require makes the cluster require journals.
 func (w *world) require(ctx context.Context) {
 	_, err := w.admin.UpdateSettings(ctx, func(s *record.ClusterSettings) error { s.RequireJournal = true; return nil }, "simulation")
 	if err != nil {
@@ -25,7 +24,7 @@ func (w *world) require(ctx context.Context) {
 	w.count(journalsRequired, 1)
 }
 
-// confirmations has an operator confirm instances that wait for it, until the end.
+// confirmations makes an operator confirm instances that wait for it, until the end.
 func (w *world) confirmations(lane int) {
 	d := w.dice("confirmations")
 	for n := 1; w.sleep(w.end, d.between(time.Second, 15*time.Second), lane); n++ {
@@ -33,8 +32,8 @@ func (w *world) confirmations(lane int) {
 	}
 }
 
-// confirm confirms some of those that wait, while etcd has forgotten nothing that
-// was not recovered since: an operator knows of every restore.
+// confirm confirms some of the waiting instances, if etcd has forgotten nothing since the last
+// recover: an operator knows of every restore.
 func (w *world) confirm(d dice, l *link) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

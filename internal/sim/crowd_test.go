@@ -9,14 +9,14 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// crowd is how many processes come and go at once, and crowdHost where they were.
+// crowd is how many processes come and go at once, and crowdHost is their host.
 const (
 	crowd     = 500
 	crowdHost = "192.0.2.2:"
 )
 
-// crowdGone has hundreds of instances register, and be gone without a word: those that
-// stay remember each as one that may have leased. Then leasing is halted, or etcd goes
+// crowdGone makes hundreds of instances register and vanish without a word: the remaining
+// instances remember each as one that may have leased. Then leasing is halted, or etcd goes
 // back. A recover asks them all, and none answers.
 func (w *world) crowdGone(d dice) {
 	lane := w.lane()
@@ -49,7 +49,7 @@ func (w *world) crowdGone(d dice) {
 	w.until(ready, lane)
 }
 
-// inPages does an operation for each process of the crowd, as many at once as etcd takes.
+// inPages performs an operation for each process of the crowd, as many at once as etcd accepts.
 func (w *world) inPages(op func(i int) store.Op) {
 	const page = 100
 	for from := 0; from < crowd; from += page {
@@ -63,7 +63,7 @@ func (w *world) inPages(op func(i int) store.Op) {
 	}
 }
 
-// waitsFor is how long the process at an address takes not to answer.
+// waitsFor returns how long the process at an address takes without answering.
 func (w *world) waitsFor(ctx context.Context, l *link, address string) {
 	if !strings.HasPrefix(address, crowdHost) {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// dice is randomness of one purpose: the world's seed or script, and the name,
-// decide all that it shows.
+// dice is the randomness of one purpose. The world's seed or script, together with the name,
+// decides all its results.
 type dice struct{ *rand.Rand }
 
 func (w *world) dice(name string) dice {
@@ -21,8 +21,8 @@ func (w *world) dice(name string) dice {
 	return dice{rand.New(&scripted{script: w.script, at: int(hashOf(name) % uint64(len(w.script))), rest: random})}
 }
 
-// scripted is a source of randomness of which a script decides the high bytes:
-// whatever is drawn among few follows it.
+// scripted is a source of randomness with its high bytes from a script: a choice among few
+// follows the script.
 type scripted struct {
 	script []byte
 	at     int
@@ -50,14 +50,13 @@ func (d dice) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(d.Int64N(int64(most-least)))
 }
 
-// pick returns one of some.
+// pick returns one of some values.
 func pick[T any](d dice, some []T) T { return some[d.IntN(len(some))] }
 
 // lanes is how many sleepers have last digits of their own.
 const lanes = 512
 
-// align returns the least duration from d on after which the clock shows a time
-// of the lane.
+// align returns the least duration from d on after which the clock shows a time of the lane.
 func align(d time.Duration, lane int) time.Duration {
 	at := time.Now().Add(d).UnixNano()
 	return d + time.Duration((int64(lane)-at%lanes+lanes)%lanes)

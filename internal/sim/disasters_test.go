@@ -9,8 +9,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 )
 
-// powerFailure has all processes crash at once, and sometimes some disks with
-// them. They start again one by one.
+// powerFailure makes all processes crash at once, and sometimes loses some of their disks. They
+// start again one by one.
 func (w *world) powerFailure(d dice) bool {
 	w.log("--- power fails")
 	disks := d.chance(3)
@@ -24,9 +24,8 @@ func (w *world) powerFailure(d dice) bool {
 	return true
 }
 
-// backUpAndRestore takes a backup, or restores the last one, as it comes about;
-// before does what comes just before, and returns false where all has healed
-// since. Mostly an operator recovers at once.
+// backUpAndRestore takes a backup, or restores the last one. before runs just before that, and
+// returns false if all has healed since. Mostly an operator recovers at once.
 func backUpAndRestore(before func(w *world, d dice) bool) func(w *world, d dice) {
 	return func(w *world, d dice) {
 		switch d.IntN(6) {
@@ -47,7 +46,7 @@ func backUpAndRestore(before func(w *world, d dice) bool) func(w *world, d dice)
 	}
 }
 
-// cutOff cuts off one process. Perhaps the operator that recovers does not reach it either.
+// cutOff cuts off one process. Perhaps the operator who recovers cannot reach it either.
 func (w *world) cutOff(d dice) bool {
 	if p := w.victim(d, w.slots); p != nil && d.chance(2) {
 		p.link.stall(w.log1("--- %s is cut off for %v", p.id, d.between(time.Second, 20*time.Second)))
@@ -55,7 +54,7 @@ func (w *world) cutOff(d dice) bool {
 	return true
 }
 
-// answersUnderWay has answers of the etcd that is restored come after that.
+// answersUnderWay delays answers of the etcd that is restored until after the restore.
 func (w *world) answersUnderWay(d dice) bool {
 	for _, s := range w.slots {
 		if p := s.running(); p != nil && !d.chance(3) {
@@ -65,8 +64,8 @@ func (w *world) answersUnderWay(d dice) bool {
 	return w.sleep(w.heal, d.between(time.Millisecond, 500*time.Millisecond), w.lane())
 }
 
-// misleadClock puts the clock of a console's or an instance's machine a day forwards or
-// back, until it starts anew.
+// misleadClock sets the clock of a console's or an instance's machine a day forwards or back,
+// until it starts anew.
 func (w *world) misleadClock(d dice) {
 	if p := w.victim(d, pick(d, [][]*slot{w.consoles, w.slots})); p != nil {
 		ahead := pick(d, []time.Duration{24 * time.Hour, -24 * time.Hour})
@@ -77,15 +76,15 @@ func (w *world) misleadClock(d dice) {
 // latest returns the latest of some times.
 func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
-// mute has the link carry requests, and no answers for a while.
+// mute makes the link carry requests but no answers for a while.
 func (l *link) mute(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.muted = time.Now().Add(d)
 }
 
-// heldAnd returns for how long the link tells of no watch from now on, and the
-// latency that comes after; 0 where it tells.
+// heldAnd returns how long the link passes on no watch from now on, and the latency after that;
+// 0 if it does.
 func (l *link) heldAnd(d dice) time.Duration {
 	if wait := l.held(true); wait > 0 {
 		return wait + l.latency(d)
@@ -107,11 +106,11 @@ func (l *link) back(d dice, f func()) {
 	})
 }
 
-// lose has the link lead to another etcd cluster for a while: one with what the
-// cluster's own holds now, restored from a backup for a rehearsal.
+// lose makes the link lead to another etcd cluster for a while: one with a copy of the
+// cluster's keys, restored from a backup for a rehearsal.
 func (l *link) lose(d time.Duration) {
 	other := l.w.rehearse()
-	time.AfterFunc(d, other.Break) // and the watches go back
+	time.AfterFunc(d, other.Break) // and the watches return
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.lost = time.Now().Add(d)
@@ -132,8 +131,8 @@ func (l *link) etcd() *ledgertest.Fake {
 	return w.mem
 }
 
-// rehearse makes that other cluster: its raft log is a new one's, or as long as
-// that of a cluster that runs for long.
+// rehearse makes that other cluster. Its raft log is new, or as long as that of a cluster that
+// has run for long.
 func (w *world) rehearse() *ledgertest.Fake {
 	d := w.dice(fmt.Sprint("rehearsal ", time.Since(w.began)))
 	other := w.mem.Copy(ledgertest.ClusterID+3, pick(d, []uint64{0, 1 << 40}))
@@ -156,7 +155,7 @@ func faults() (names []string) {
 	return append(names, journalsRequired, timeTags)
 }
 
-// knownFault refuses a fault that is none.
+// knownFault refuses an unknown name of a fault.
 func knownFault(name string) error {
 	if name == "" || slices.Contains(faults(), name) {
 		return nil

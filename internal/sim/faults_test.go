@@ -13,8 +13,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// trouble is a fault of something other than a single transaction. A further
-// kind is a further row.
+// trouble is a fault of something other than a single transaction. A new kind is a new row.
 type trouble struct {
 	name  string
 	bring func(w *world, d dice)
@@ -127,7 +126,7 @@ func (w *world) chooseFaults() {
 	w.strict = !slices.Contains(w.fates, ledgertest.StaleRead)
 }
 
-// fate draws what becomes of a transaction.
+// fate draws the fate of a transaction.
 func (w *world) fate(d dice, txn store.Txn) ledgertest.Fate {
 	if len(w.fates) == 0 || !d.chance(w.rate) || w.healed.Load() {
 		return ledgertest.Fate{}
@@ -146,7 +145,7 @@ func (w *world) fate(d dice, txn store.Txn) ledgertest.Fate {
 
 const failedButApplied = "failed but applied"
 
-// met counts a fate, and whether it was one that failed and yet happened.
+// met counts a fate, and whether the transaction failed and yet happened.
 func (w *world) met(fate ledgertest.Fate, txn store.Txn, applied bool) {
 	w.count("transactions", 1)
 	if fate.Name != ledgertest.Done {
@@ -157,8 +156,8 @@ func (w *world) met(fate ledgertest.Fate, txn store.Txn, applied bool) {
 	}
 }
 
-// trouble brings trouble until all heals. Disasters come in between, and make none of
-// the other troubles rarer.
+// trouble makes trouble until all heals. Disasters come in between, and make no other trouble
+// rarer.
 func (w *world) trouble(lane int) {
 	d, most := w.dice("trouble"), 4*time.Second
 	if n := len(w.troubles); n > w.disasters {
@@ -176,7 +175,7 @@ func (w *world) trouble(lane int) {
 	}
 }
 
-// victim picks a process that runs, nil where that slot is empty.
+// victim picks a process that runs, nil if that slot is empty.
 func (w *world) victim(d dice, slots []*slot) *process { return pick(d, slots).running() }
 
 func (w *world) crash(d dice, slots []*slot) {
@@ -202,13 +201,13 @@ func (w *world) clone(p *process, d time.Duration) {
 	})
 }
 
-// calm is how long after all has healed everybody has looked at etcd.
+// calm is how long after healing every process has read etcd.
 const calm = 20 * time.Second
 
-// settle waits, after all has healed, until everything goes again.
+// settle waits, after all has healed, until everything works again.
 func (w *world) settle() {
 	lane := w.lane()
-	w.repair() // what a restore brought back
+	w.repair() // of what a restore brought back
 	w.sleep(nil, calm, lane)
 	for within := time.Now().Add(5 * time.Minute); w.forgetful() || w.halted() || w.moved(); w.sleep(nil, time.Second, lane) {
 		if time.Now().After(within) {
@@ -241,7 +240,7 @@ func (w *world) settle() {
 			if slices.Contains(w.timers, s) {
 				continue
 			}
-			// A margin may take a tag that begins near the end of the space to its end: recover
+			// A margin may move a tag that begins near the end of the space to its end: recover
 			// names it.
 			if w.floor(tag) > allocator.MaxID-w.span(tag) {
 				w.count("tags that margins ended", 1)
@@ -251,10 +250,10 @@ func (w *world) settle() {
 		}
 	}
 	w.settleTimes(lane)
-	w.sleep(nil, time.Second, lane) // so that the end comes at an instant of its own
+	w.sleep(nil, time.Second, lane) // so that the end comes at a time of its own
 }
 
-// issuesAgain waits until a slot's process has issued an ID since all was well.
+// issuesAgain waits until a slot's process has issued an ID since everything healed.
 func (w *world) issuesAgain(s *slot, tag allocator.Tag, since time.Time, lane int) bool {
 	for within := time.Now().Add(time.Minute); time.Now().Before(within); w.sleep(nil, 500*time.Millisecond, lane) {
 		w.mu.Lock()

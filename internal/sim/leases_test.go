@@ -10,17 +10,17 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// lease is a transaction by which a process asked for IDs.
+// lease is a transaction by which a process asks for IDs.
 type lease struct {
 	tag        allocator.Tag
-	first, end int64     // of the IDs of its room in between, all are this lease's
+	first, end int64     // of the IDs of its room in between, all belong to this lease
 	sent, done time.Time // done: when it was answered
-	lost       string    // why it is leased and lost; empty where it counts
-	epoch      string    // that it was leased under
-	version    int64     // of the layout, likewise
+	lost       string    // why it is leased and lost; empty if it counts
+	epoch      string    // in force at the lease
+	version    int64     // of the layout at the lease
 }
 
-// markRecord is what is read of a mark here.
+// markRecord has the fields of a mark that are read here.
 type markRecord struct {
 	Next int64 `json:"next,string"`
 	Eras []struct {
@@ -40,7 +40,7 @@ func (m markRecord) last() (version, first, end int64) {
 
 const markKeys = "/march/default/marks/"
 
-// leaseOf returns the lease that a transaction is, false where it is none.
+// leaseOf returns the lease that a transaction is, and false if it is none.
 func (l *link) leaseOf(txn store.Txn) (lease, bool) {
 	if len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, markKeys) {
 		return lease{}, false
@@ -54,7 +54,7 @@ func (l *link) leaseOf(txn store.Txn) (lease, bool) {
 	version, first, end := mark.last()
 	at := slices.IndexFunc(txn.If, func(c store.Cond) bool { return c.Key == put.Key })
 	switch {
-	case mark.Next != end || at < 0: // it raises a mark only
+	case mark.Next != end || at < 0: // it only raises a mark
 		l.w.checkRaise(l, epochOf(txn), tag)
 		return lease{}, false
 	case txn.If[at].Value != nil:
@@ -67,10 +67,10 @@ func (l *link) leaseOf(txn store.Txn) (lease, bool) {
 	return lease{tag: allocator.Tag(tag), first: max(was.Next, first), end: mark.Next, sent: time.Now(), epoch: epochName(epochOf(txn)), version: version}, true
 }
 
-// epochName returns the random part of an epoch's value, empty while it is halted.
+// epochName returns the random part of an epoch's value, empty while leasing is halted.
 func epochName(value string) string {
 	var e struct{ Epoch string }
-	_ = json.Unmarshal([]byte(value), &e) // it is none
+	_ = json.Unmarshal([]byte(value), &e) // it may be none
 	return e.Epoch
 }
 
@@ -84,15 +84,15 @@ func epochOf(txn store.Txn) string {
 	return ""
 }
 
-// shown is the highest revision that a process was shown under an epoch, in
-// answers to what it asked under that; and before the present instant, since
-// nothing says what comes first in one.
+// shown is the highest revision that a process was shown under an epoch, in answers to requests
+// under that epoch. It also keeps the value before the present instant, as nothing orders the
+// events of one instant.
 type shown struct {
 	before, now int64
 	at          time.Time
 }
 
-// show takes note of a revision.
+// show stores a revision.
 func (s shown) show(revision int64) shown {
 	if now := time.Now(); now != s.at {
 		s = shown{before: max(s.before, s.now), at: now}
@@ -115,10 +115,10 @@ type asked struct {
 	lease  lease
 	leases bool
 	window window
-	takes  bool // a window
+	takes  bool // takes a window
 	epoch  string
 	shown  int64  // the highest revision under that epoch when it was sent
-	pinned uint64 // the etcd cluster that the cluster lived in when it was done
+	pinned uint64 // the etcd cluster that the cluster lived in when the transaction was done
 }
 
 func (l *link) asks(txn store.Txn) *asked {
@@ -138,10 +138,9 @@ func (a *asked) done(w *world) {
 	}
 }
 
-// answered notes whether a lease is its process's: it is where there was no
-// error, the transaction succeeded, and the answer is the pinned etcd cluster's,
-// at a revision above all that the process had been shown. Else it is leased and
-// lost, and none of its IDs may be issued.
+// answered notes whether a lease is its process's. It is if there was no error, the transaction
+// succeeded, and the answer came from the pinned etcd cluster at a revision above all that the
+// process had been shown. Otherwise it is leased and lost, and none of its IDs may be issued.
 func (l *link) answered(a *asked, answer store.Answer, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,8 +171,8 @@ func (l *link) answered(a *asked, answer store.Answer, err error) {
 	}
 }
 
-// leasesWith returns the leases with an ID of a tag. Only one of them counts: a
-// process that asks on what it knew asks for the same IDs again.
+// leasesWith returns the leases with an ID of a tag. Only one of them counts: a process whose
+// knowledge has not changed asks for the same IDs again.
 func (l *link) leasesWith(tag allocator.Tag, id int64) (all []lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,7 +184,7 @@ func (l *link) leasesWith(tag allocator.Tag, id int64) (all []lease) {
 	return all
 }
 
-// checkLease checks that IDs are of leases that count.
+// checkLease checks that IDs belong to leases that count.
 func (w *world) checkLease(a answered) {
 	for _, run := range a.runs {
 		for id := run.First; id < run.First+run.Count; id++ {

@@ -10,17 +10,16 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// leftOut is an instance that runs, and that the next recover does not reach and goes
-// on without.
+// leftOut is a running instance that the next recover does not reach and goes on without.
 type leftOut struct {
 	*process
 
 	swaps bool // the recover exchanges the range of its room with that of another
 }
 
-// recoverWithout has an operator leave out an instance that runs: it is cut off, etcd
-// goes back to before what it leased last, or leasing is halted on purpose, and the
-// recover has a small margin. Then the instance meets the new epoch. before comes first.
+// recoverWithout makes an operator leave out a running instance. The instance is cut off, etcd
+// goes back to before its last leases or leasing is halted on purpose, and the recover has a
+// small margin. Then the instance meets the new epoch. before comes first.
 func recoverWithout(swaps bool, before func(w *world, p *process)) func(w *world, d dice) {
 	return func(w *world, d dice) {
 		lane := w.lane()
@@ -59,7 +58,7 @@ func (w *world) mayRestore() bool {
 	return w.mu.past.backup > 0
 }
 
-// leaveOutNext says which instance the next recover goes on without, nil for none.
+// leaveOutNext sets the instance that the next recover goes on without, nil for none.
 func (w *world) leaveOutNext(p *leftOut) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,8 +72,8 @@ func (w *world) toLeaveOut() *leftOut {
 	return w.mu.without
 }
 
-// swapped returns a layout in which the room of the instance that is left out has the
-// range of another room, and that room its: false where none is to be swapped.
+// swapped returns a layout in which the room of the left-out instance has the range of another
+// room, and that room has its range; false if no ranges are to be swapped.
 func (r *recovering) swapped(from allocator.Layout) (allocator.Layout, bool) {
 	p := r.w.toLeaveOut()
 	if p == nil || !p.swaps || !slices.Contains(r.missing, p.process) {
@@ -94,8 +93,8 @@ func (r *recovering) swapped(from allocator.Layout) (allocator.Layout, bool) {
 	return to, true
 }
 
-// deny has etcd's roles let the instances of p's room write no mark of another room,
-// until all heals.
+// deny makes etcd's roles let the instances of p's room write no mark of another room, until
+// all heals.
 func (w *world) deny(p *process) {
 	w.log("--- etcd lets room %s write its own marks only", p.in)
 	w.mu.Lock()
@@ -110,7 +109,7 @@ type denied struct {
 	epoch string
 }
 
-// deniedTo notes the marks that a transaction was to raise, and was not let.
+// deniedTo notes the marks that a transaction was not allowed to raise.
 func (l *link) deniedTo(txn store.Txn) {
 	l.w.count("marks that roles refused", 1)
 	for _, op := range txn.Then {
@@ -125,8 +124,8 @@ func (l *link) deniedTo(txn store.Txn) {
 	}
 }
 
-// checkDenied checks a lease: that its process leases nothing in an epoch in which it
-// might not raise marks over what it leased, unless they have come to reach over that.
+// checkDenied checks a lease of a process that was not allowed to raise marks over its earlier
+// leases. It leases nothing in such an epoch until the marks have come to reach over those.
 func (l *link) checkDenied(a *asked) {
 	l.mu.Lock()
 	all := l.mu.denied

@@ -14,9 +14,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// link is one process's connection to the store: a ledger.Store over a network.
-// A request that was sent arrives, whatever becomes of the sender. Each arrival
-// is at a time of its own: it is what puts transactions in an order.
+// link is one process's connection to the store: a ledger.Store over a network. A request that
+// was sent arrives, whatever happens to the sender. Each arrival has a time of its own: these
+// times order the transactions.
 type link struct {
 	w    *world
 	name string
@@ -26,17 +26,17 @@ type link struct {
 
 	recovers *recovering // the recover that uses the link; nil for a process
 
-	clock *wallClock   // of the process's machine; nil where it is right but for ahead
-	ahead atomic.Int64 // of the time, in nanoseconds, is the clock of the process's machine
+	clock *wallClock   // of the process's machine; nil if it is right except for ahead
+	ahead atomic.Int64 // of the time, in nanoseconds: the clock of the process's machine
 
-	loses, lost atomic.Bool // answers to takes of workers are to be lost; one was
+	loses, lost atomic.Bool // answers to takes of workers are to be lost; one was lost
 
 	mu struct {
 		sync.Mutex
-		stalled time.Time        // nothing is carried before
-		deaf    time.Time        // no watch tells anything before
+		stalled time.Time        // the link carries nothing before
+		deaf    time.Time        // watches deliver nothing before
 		muted   time.Time        // no answer is carried before
-		lost    time.Time        // it leads to another etcd cluster before
+		lost    time.Time        // the link leads to another etcd cluster before
 		sent    map[string]times // how often, and when last
 		reports []reported
 		leases  []lease          // in the order of their answers
@@ -47,7 +47,7 @@ type link struct {
 
 		paused      time.Time // the process does nothing before
 		windows     []window  // of workers, in the order of their answers
-		incarnation string    // that the process wrote windows for
+		incarnation string    // for which the process wrote windows
 	}
 }
 
@@ -65,7 +65,7 @@ func (l *link) now() time.Time {
 	return l.w.rightTime().Add(time.Duration(l.ahead.Load()))
 }
 
-// kill cuts the connection for good: no answer comes any more.
+// kill cuts the connection for good: no further answer comes.
 func (l *link) kill() { l.once.Do(func() { close(l.dead) }) }
 
 // Close implements ledger.Store.
@@ -86,7 +86,7 @@ func (l *link) deafen(d time.Duration) {
 	l.mu.deaf = time.Now().Add(d)
 }
 
-// held returns for how long the link carries nothing from now on.
+// held returns how long the link carries nothing from now on.
 func (l *link) held(watch bool) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,8 +105,8 @@ type times struct {
 	last time.Time
 }
 
-// toss returns the dice for a message. Two of a kind at one instant get the same,
-// since nothing says which of them is the first.
+// toss returns the dice for a message. Two messages of a kind at one instant get the same,
+// since nothing orders them.
 func (l *link) toss(what string) dice {
 	l.mu.Lock()
 	sent := l.mu.sent[what]
@@ -119,7 +119,7 @@ func (l *link) toss(what string) dice {
 	return l.w.dice(fmt.Sprint(l.name, " ", what, " ", n))
 }
 
-// latency is of one way.
+// latency is the latency of one way.
 func (l *link) latency(d dice) time.Duration {
 	if l.w.slow > 0 && d.chance(l.w.slow) {
 		return d.between(10*time.Millisecond, 700*time.Millisecond)
@@ -127,12 +127,12 @@ func (l *link) latency(d dice) time.Duration {
 	return d.between(200*time.Microsecond, 3*time.Millisecond)
 }
 
-// after calls f after a way of the network.
+// after calls f after one way of the network.
 func (l *link) after(d dice, f func()) {
 	time.AfterFunc(align(l.latency(d), l.lane), func() { l.carried(d, f) })
 }
 
-// carried calls f once the link carries.
+// carried calls f once the link carries again.
 func (l *link) carried(d dice, f func()) {
 	if wait := l.held(false); wait > 0 {
 		time.AfterFunc(align(wait+l.latency(d), l.lane), func() { l.carried(d, f) })
@@ -141,8 +141,7 @@ func (l *link) carried(d dice, f func()) {
 	f()
 }
 
-// call sends a request and waits for its answer. do is done when the request
-// arrives.
+// call sends a request and waits for its answer. do runs when the request arrives.
 func call[T any](ctx context.Context, l *link, d dice, do func() (T, error)) (T, error) {
 	type outcome struct {
 		answer T
@@ -207,8 +206,8 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	return answer, err
 }
 
-// reported is an instance's word that, of segments from before the layout of version,
-// it issues only those that this layout keeps.
+// reported is an instance's report that, of segments from before the layout of version, it
+// issues only those that this layout keeps.
 type reported struct {
 	at      time.Time
 	version int64
@@ -241,8 +240,8 @@ func ending(answer store.Answer, err error) string {
 	}
 }
 
-// describe says what a transaction writes, or, where it writes nothing, reads.
-// It says nothing that is random.
+// describe names the keys that a transaction writes, or reads if it writes none. The text has
+// nothing random in it.
 func describe(txn store.Txn) string {
 	var b strings.Builder
 	list := func(ops []store.Op) {
@@ -317,7 +316,7 @@ func (l *link) Watch(ctx context.Context, intervals []store.Interval, from int64
 
 // listens waits until a change has come over the network.
 func (l *link) listens(ctx context.Context, change store.Change) bool {
-	what := "end" // that a connection is no more is not seen at once, either
+	what := "end" // the end of a connection is not seen at once, either
 	if change.Err == nil {
 		what = fmt.Sprint(change.KVs[0].ModRevision)
 	}
@@ -326,7 +325,7 @@ func (l *link) listens(ctx context.Context, change store.Change) bool {
 		select {
 		case <-time.After(align(wait, l.lane)):
 		case <-l.dead:
-			return true // and the next thing that is seen is that
+			return true // the end is the next thing that is seen
 		case <-ctx.Done():
 			return false
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// identityRecord is what is read of the identity here.
+// identityRecord has the fields of the identity that are read here.
 type identityRecord struct {
 	ClusterID uint64 `json:"etcd_cluster_id,string"`
 }
@@ -33,29 +33,28 @@ func (w *world) answers() uint64 {
 	return answer.ClusterID
 }
 
-// moved reports whether another etcd cluster answers than the cluster lives in.
+// moved reports whether another etcd cluster answers than the one that the cluster lives in.
 func (w *world) moved() bool { return w.answers() != w.pinned() }
 
-// lives is the etcd cluster that a process takes for the one that its cluster
-// lives in. It is each process's own: one that was cut off while an operator
-// recovered still lives where the cluster did before, and no restore back to
-// there, or recover that it has yet to see, changes that.
+// lives is the etcd cluster that a process takes for the home of its cluster. Each process has
+// its own: one that was cut off during a recover still assumes the earlier home. No restore
+// back to that, and no recover that it has yet to see, changes it.
 type lives struct {
 	in    uint64          // 0 before the first answer
-	under map[string]bool // the epochs under which it did, or its journal's
+	under map[string]bool // the epochs under which the process, or its journal, was there
 }
 
-// learn takes up what an answer says of that: a process lives where it found its
-// cluster first, and moves only when it asks for identity and epoch alone, as it
-// does where another etcd cluster answered, and the identity names that, under an
-// epoch that it has never seen.
+// learn reads the home of the cluster from an answer. A process lives where it first found its
+// cluster. It moves only when it asks for identity and epoch alone, as it does after an answer
+// of another etcd cluster, and the identity names that cluster under an epoch that the process
+// has never seen.
 func (l *lives) learn(txn store.Txn, answer store.Answer) {
 	gets := txn.Then
 	if !answer.Succeeded {
 		gets = txn.Else
 	}
 	var id identityRecord
-	var e struct{ Epoch string } // empty while it is halted
+	var e struct{ Epoch string } // empty while leasing is halted
 	named := find(gets, answer, "identity", &id) && id.ClusterID == answer.ClusterID
 	find(gets, answer, "epoch", &e)
 	if named && (l.in == 0 || len(gets) == 2 && e.Epoch != "" && !l.under[e.Epoch]) {
@@ -66,14 +65,14 @@ func (l *lives) learn(txn store.Txn, answer store.Answer) {
 	}
 }
 
-// find reads what an answer holds of a key. It reports whether that was asked for,
-// with nothing but gets, and is there.
+// find reads a key from an answer. It reports whether the request, with nothing but gets, asked
+// for the key, and the key exists.
 func find(gets []store.Op, answer store.Answer, key string, v any) bool {
 	at := slices.IndexFunc(gets, func(op store.Op) bool { return op.Get != nil && op.Get.Key == "/march/default/"+key })
 	return at >= 0 && len(answer.Got) == len(gets) && len(answer.Got[at]) > 0 && json.Unmarshal(answer.Got[at][0].Value, v) == nil
 }
 
-// remembers has a process know the epochs that its journal knows.
+// remembers makes a process know the epochs of its journal.
 func (l *link) remembers(journals []record.Memory) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,11 +90,11 @@ func (l *link) livesIn() uint64 {
 	return l.mu.lives.in
 }
 
-// TestLives has an instance be cut off while etcd goes back to before the cluster
-// moved, an operator recovers there, and etcd goes back to before that as well. It
-// lives where the cluster did before, then, and does not register: the operator is
-// not to wait for it, though nothing but the instance itself knows. At each step
-// what the simulation takes it for is what it does.
+// TestLives cuts an instance off while etcd goes back to before the cluster moved, an operator
+// recovers there, and etcd goes back to before that as well. The instance then lives in the
+// earlier etcd cluster, and does not register: the operator must not wait for it, though only
+// the instance itself knows that. At each step the simulation's model of the instance matches
+// the instance.
 func TestLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1, nil, "", nil)
@@ -158,7 +157,7 @@ func TestLives(t *testing.T) {
 	})
 }
 
-// recoverNow recovers, and asks no instance.
+// recoverNow recovers without asking any instance.
 func recoverNow(t *testing.T, w *world) {
 	t.Helper()
 	_, err := recovery.Run(t.Context(), w.fresh(), recovery.Config{Actor: "simulation", Apply: true})

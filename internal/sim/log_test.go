@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// log adds a line to the transcript, where there is one.
+// log adds a line to the transcript, if there is one.
 func (w *world) log(format string, args ...any) {
 	if w.verbose == nil {
 		return
@@ -23,8 +23,8 @@ func (w *world) log(format string, args ...any) {
 	w.mu.lines = append(w.mu.lines, line)
 }
 
-// print prints the lines of the last instant, in an order that does not depend on
-// that of goroutines. The caller holds the lock.
+// print prints the lines of the last instant, in an order that does not depend on the order of
+// goroutines. The caller holds the lock.
 func (w *world) print() {
 	slices.Sort(w.mu.lines)
 	for _, line := range w.mu.lines {
@@ -33,7 +33,7 @@ func (w *world) print() {
 	w.mu.lines = nil
 }
 
-// logger returns what a process logs with.
+// logger returns the logger of a process.
 func (w *world) logger(name string) hclog.Logger {
 	if w.verbose == nil || !*logs {
 		return nil

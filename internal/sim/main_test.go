@@ -21,7 +21,7 @@ var (
 	counts   = flag.String("counts", "", "with -first, the file to write what was met to")
 )
 
-// One processor, as the order of goroutines is the seed's only then.
+// Use one processor: only then does the seed decide the order of goroutines.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := knownFault(*with); err != nil {
@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 		os.Exit(2)
 	}
 	runtime.GOMAXPROCS(1)
-	if !steady { // which has none but those it asks for
-		debug.SetGCPercent(800) // a run's memory is small, its time is not
+	if !steady { // a steady program collects only on request
+		debug.SetGCPercent(800) // a run needs little memory and much time
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// What a newer version of the program writes: a field that this one keeps and ignores,
-// and a format that it does not read.
+// Values of a newer version of the program: a field that this one keeps and ignores, and a
+// format that it does not read.
 const (
 	newerField  = `,"newer":"<of a newer version>"}`
 	knownFormat = `{"format":2,`
@@ -24,8 +24,8 @@ const (
 // newerKinds are kinds of values that may have fields of a newer version.
 func newerKinds() []string { return []string{"tags/", "rooms/", "migrations/", "settings"} }
 
-// newer has a newer version of the program write some values: all with a field that is
-// new, and perhaps one in a new format, until an operator has repaired it.
+// newer makes a newer version of the program write some values: all with a new field, and
+// perhaps one in a new format, until an operator has repaired it.
 func (w *world) newer(d dice) {
 	for _, kind := range newerKinds() {
 		for _, key := range w.keys(kind) {
@@ -62,7 +62,7 @@ func (w *world) newer(d dice) {
 	})
 }
 
-// repair has all values in the format again that this program reads.
+// repair rewrites all values in the format that this program reads.
 func (w *world) repair() {
 	for _, kind := range newerKinds() {
 		for _, key := range w.keys(kind) {
@@ -73,7 +73,7 @@ func (w *world) repair() {
 	}
 }
 
-// plain returns a key without what is random in it.
+// plain returns a key without its random parts.
 func plain(key string) string {
 	if strings.HasPrefix(key, "migrations/") {
 		return "a migration"
@@ -81,7 +81,7 @@ func plain(key string) string {
 	return key
 }
 
-// rewrite writes a key anew where that changes its value, and reports whether it did.
+// rewrite writes a key anew if that changes its value, and reports whether it did.
 func (w *world) rewrite(key string, change func(string) string) bool {
 	key = "/march/default/" + key
 	was, ok := w.mem.Value(key)
@@ -101,8 +101,7 @@ func (w *world) rewrite(key string, change func(string) string) bool {
 // expected reports whether an error is one that faults and operators may cause.
 func (w *world) expected(err error) bool { return expected(err) || w.unreadable(err) }
 
-// unreadable reports whether an error says that a value cannot be read which a newer
-// version wrote.
+// unreadable reports whether an error says that a value of a newer version cannot be read.
 func (w *world) unreadable(err error) bool {
 	bad, ok := errors.AsType[*record.KeyError](err)
 	w.mu.Lock()
@@ -110,8 +109,8 @@ func (w *world) unreadable(err error) bool {
 	return ok && w.mu.unreadable[bad.Key]
 }
 
-// checkReadable checks a lease that is done: that etcd's settings of its tag are none
-// of a format that no process knows.
+// checkReadable checks that a lease which is done is not of a tag whose settings in etcd have
+// an unknown format.
 func (w *world) checkReadable(l *link, tag allocator.Tag) {
 	if value, _ := w.mem.Value(fmt.Sprintf("/march/default/tags/%s", tag)); bytes.HasPrefix(value, []byte(newerFormat)) {
 		w.Errorf("%s, tag %s: it leased though the tag's settings are of a newer format", l.name, tag)
@@ -132,8 +131,8 @@ func (w *world) checkReadable(l *link, tag allocator.Tag) {
 	}
 }
 
-// checkKept checks, where etcd forgot nothing, that fields of a newer version are still
-// there. A registration goes with its process.
+// checkKept checks, if etcd forgot nothing, that fields of a newer version are still there. A
+// registration goes with its process.
 func (w *world) checkKept() {
 	for key := range w.mu.newer {
 		value, ok := w.mem.Value("/march/default/" + key)

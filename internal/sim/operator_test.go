@@ -16,7 +16,7 @@ import (
 	"github.com/march-id/march/internal/operator"
 )
 
-// action is what an operator does by a console. A further one is a further row.
+// action is an operator's action at a console. A new one is a new row.
 type action struct {
 	name   string
 	weight int
@@ -62,9 +62,9 @@ func (w *world) instance(d dice) string {
 	return string(s.room) + "/" + s.name
 }
 
-// operate does at a console what operators do, until all heals.
+// operate makes operators' actions at a console, until all heals.
 func (w *world) operate(slot *slot, lane int) {
-	var hat []action // with each action in it as often as it weighs
+	var hat []action // each action as often as its weight
 	for _, a := range actions() {
 		for range a.weight {
 			hat = append(hat, a)
@@ -88,7 +88,7 @@ func (w *world) operate(slot *slot, lane int) {
 }
 
 func migrate(ctx context.Context, w *world, d dice, c *console.Server) error {
-	// Not GetLayout: while leasing is halted that asks the instances over a real network.
+	// Not GetLayout: while leasing is halted it asks the instances over a real network.
 	answer, err := c.ListLayouts(ctx, &marchv1.ListLayoutsRequest{PageSize: 1})
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func migrate(ctx context.Context, w *world, d dice, c *console.Server) error {
 	return err
 }
 
-// resized returns l with other cuts between the same rooms in the same order.
+// resized returns l with other borders between the same rooms in the same order.
 func (d dice) resized(l allocator.Layout) allocator.Layout {
 	next := allocator.Layout{Boundary: l.Boundary, Ranges: make(map[allocator.Room]allocator.Range)}
 	rooms, lower := l.Rooms(), int64(0)
@@ -175,8 +175,8 @@ func update(ctx context.Context, w *world, d dice, c *console.Server) error {
 	return err
 }
 
-// tag returns a tag and its marks, as the store has them. Consoles' own GetTag
-// asks instances by gRPC, which is not here.
+// tag returns a tag and its marks from the store. The consoles' GetTag asks instances by gRPC,
+// which does not exist here.
 func (w *world) tag(name allocator.Tag) (record.Tag, map[allocator.Room]record.Mark) {
 	ctx, l := context.Background(), admin.New(w.fresh(), admin.DefaultConfig())
 	tag, err := l.Tag(ctx, name)
@@ -190,7 +190,7 @@ func (w *world) tag(name allocator.Tag) (record.Tag, map[allocator.Room]record.M
 	return tag, marks
 }
 
-// agree agrees with whatever jumps a tag needs, and gives it room.
+// agree agrees with all jumps that a tag needs, and gives it room.
 func (w *world) agree(tag allocator.Tag) {
 	_, err := w.admin.UpdateTag(context.Background(), tag, func(s *record.TagSettings) error {
 		s.Limit, s.MaxJump = allocator.MaxID, allocator.MaxID
@@ -201,7 +201,7 @@ func (w *world) agree(tag allocator.Tag) {
 	}
 }
 
-// migrationsEnded reports whether none is under way. It resumes one that is paused.
+// migrationsEnded reports whether no migration is under way. It resumes one that is paused.
 func (w *world) migrationsEnded() bool {
 	ctx := context.Background()
 	m, active, err := w.admin.ActiveMigration(ctx)

@@ -17,39 +17,39 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// process is one that runs: an instance of a room, or a console.
+// process is a running instance of a room, or a console.
 type process struct {
-	id      string // its own
+	id      string // its name
 	link    *link
-	stop    context.CancelFunc // a clean stop
-	gone    chan struct{}      // closed when it has ended
+	stop    context.CancelFunc // stops it cleanly
+	gone    chan struct{}      // closed when the process has ended
 	serving <-chan struct{}    // closed when it may be called
 
 	console *console.Server          // of a console
 	room    *room.Server             // of an instance
-	timed   *timed                   // of one that issues time-ordered IDs instead
-	again   func(id string) *process // starts another of its name
+	timed   *timed                   // of an instance that issues time-ordered IDs instead
+	again   func(id string) *process // starts another process of its name
 	in      allocator.Room
 	name    allocator.Instance
 	address string      // its own
 	journal string      // its directory, empty for none
-	forgets atomic.Bool // its journal goes with it
+	forgets atomic.Bool // its journal is lost with it
 }
 
-// crash ends p without its knowing.
+// crash ends p without warning.
 func (p *process) crash() {
 	p.link.kill()
 	p.stop()
 }
 
-// slot is a place where a process is kept running, by systemd say.
+// slot is a place in which a process is kept running, as systemd would.
 type slot struct {
 	name string
 	room allocator.Room // empty for a console
 	mu   struct {
 		sync.Mutex
 		now  *process
-		down time.Time // it is not started again before
+		down time.Time // no new process starts before
 	}
 }
 
@@ -77,7 +77,7 @@ func (w *world) keep(room allocator.Room, name string, start func(id string) *pr
 	return w.keepWithin(room, name, 500*time.Millisecond, start)
 }
 
-// keepWithin is keep where the process starts again within some time.
+// keepWithin is keep for a process that starts again within some time.
 func (w *world) keepWithin(room allocator.Room, name string, most time.Duration, start func(id string) *process) *slot {
 	s := &slot{name: name, room: room}
 	d, lane := w.dice("keep "+name), w.lane()
@@ -151,7 +151,7 @@ func (w *world) startConsole(id string) *process {
 	return p
 }
 
-// chain asks the instance at an address for its chain of a tag, as a console does.
+// chain reads a tag's chain of the instance at an address, as a console does.
 func (w *world) chain(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error) {
 	w.mu.Lock()
 	at := slices.IndexFunc(w.mu.processes, func(p *process) bool { return p.address == address })
@@ -211,8 +211,8 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 	return p
 }
 
-// call calls an instance for IDs of a tag, sometimes often and sometimes not,
-// until it is gone.
+// call calls an instance for IDs of a tag until it is gone, sometimes often and sometimes
+// rarely.
 func (w *world) call(p *process, tag allocator.Tag, d dice, lane int) {
 	select {
 	case <-p.serving:
@@ -233,7 +233,7 @@ func (w *world) call(p *process, tag allocator.Tag, d dice, lane int) {
 	}
 }
 
-// ask makes one call of whatever kind, and notes what it was given.
+// ask makes one call of any kind, and notes the IDs.
 func (w *world) ask(ctx context.Context, p *process, tag allocator.Tag, d dice) {
 	a := answered{by: p, tag: tag}
 	var err error
@@ -278,7 +278,7 @@ func expected(err error) bool {
 	return false
 }
 
-// kind is an error's, in a word.
+// kind returns the kind of an error in one word.
 func kind(err error) string {
 	if err == nil {
 		return "done"

@@ -14,7 +14,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// recovering is a recover, and what its operator learned.
+// recovering is a recover, with what its operator learned.
 type recovering struct {
 	w        *world
 	d        dice
@@ -22,10 +22,10 @@ type recovering struct {
 	cancel   context.CancelFunc
 	mu       sync.Mutex
 	answered map[string]bool // by address, of all that were asked; under mu
-	needed   bool            // every instance that answered must do so again
-	missing  []*process      // that run, and did not answer
-	left     bool            // and are left out, with a small margin
-	epoch    string          // that was begun
+	needed   bool            // every instance that answered must answer again
+	missing  []*process      // running processes that did not answer
+	left     bool            // the missing are left out, with a small margin
+	epoch    string          // begun by the recover
 }
 
 // ask asks an instance for its memory: see recovery.Config.
@@ -49,8 +49,8 @@ func (r *recovering) ask(ctx context.Context, s record.SeenInstance, q record.Qu
 	return m, err
 }
 
-// memory asks the instance at an address, over a link. An instance that is cut off
-// from etcd may be cut off from recover as well, or not.
+// memory asks the instance at an address over a link. An instance that is cut off from etcd may
+// be cut off from recover as well, or not.
 func (w *world) memory(ctx context.Context, l *link, address string, request *marchv1.ReportMarksRequest) (record.Memory, error) {
 	unreachable := allocator.Errorf(allocator.Unavailable, "sim: no instance answers at %s", address)
 	for _, p := range w.alive() {
@@ -80,8 +80,7 @@ func (w *world) memory(ctx context.Context, l *link, address string, request *ma
 	return record.Memory{}, unreachable
 }
 
-// decide decides, after a dry run, which instances to go on without, and with what
-// margin.
+// decide decides, after a dry run, which instances to go on without, and with which margin.
 func (r *recovering) decide(cfg *recovery.Config, report *recovery.Report) error {
 	w := r.w
 	alive := w.alive()
@@ -101,7 +100,7 @@ func (r *recovering) decide(cfg *recovery.Config, report *recovery.Report) error
 		cfg.Margin, r.left, r.needed = &steps, true, true
 	case len(r.missing) == 0:
 		if r.d.chance(3) {
-			cfg.Margin = new(int64) // all that was leased is known
+			cfg.Margin = new(int64) // all leases are known
 		}
 		r.needed = true
 	case r.elsewhere() && w.journals == "":
@@ -131,19 +130,19 @@ func (r *recovering) decide(cfg *recovery.Config, report *recovery.Report) error
 	return nil
 }
 
-// elsewhere reports whether all processes that run, and did not answer, live in another etcd
-// cluster than the one that answers: none registers again there, however long
-// one waits.
+// elsewhere reports whether all running processes that did not answer live in another etcd
+// cluster than the one that answers: none of them will register again, however long the
+// operator waits.
 func (r *recovering) elsewhere() bool {
 	here := r.w.answers()
 	return !slices.ContainsFunc(r.missing, func(p *process) bool { return p.link.livesIn() == here })
 }
 
-// leaveOut notes, when a recover begins an epoch and leaves instances out, which IDs those may issue
-// that others are given too: none where the margin was over all of them.
+// leaveOut notes, when a recover begins an epoch and leaves instances out, which of their IDs
+// other processes may also get: none if the margin was above all of them.
 func (r *recovering) leaveOut(epoch string) {
 	if r.epoch == epoch {
-		return // that is known
+		return // the instance's leases are known
 	}
 	w := r.w
 	r.epoch = epoch
@@ -159,7 +158,7 @@ func (r *recovering) leaveOut(epoch string) {
 		w.mu.Lock()
 		processes := w.mu.processes
 		w.mu.Unlock()
-		for _, other := range processes { // and those before it whose memory only it has
+		for _, other := range processes { // and earlier ones whose memory only it has
 			if other == p || p.journal != "" && other.journal == p.journal {
 				other.link.leaveOut(out)
 			}
@@ -167,15 +166,15 @@ func (r *recovering) leaveOut(epoch string) {
 	}
 }
 
-// outside is what a recover did without an instance.
+// outside is a recover that went on without an instance.
 type outside struct {
 	at    time.Time
 	epoch string                  // that it began
-	marks map[allocator.Tag]int64 // the floor that it gave all rooms
+	marks map[allocator.Tag]int64 // the floor that it gave to all rooms
 }
 
-// begins notes which instances were left out, if a transaction that is done began an
-// epoch: before any process leases under it.
+// begins notes which instances were left out, if a done transaction began an epoch. It runs
+// before any process leases under that epoch.
 func (l *link) begins(txn store.Txn) {
 	begins := func(op store.Op) bool { return op.Put != nil && op.Put.Key == "/march/default/answered" }
 	if l.recovers == nil || !slices.ContainsFunc(txn.Then, begins) {
@@ -190,8 +189,8 @@ func (l *link) begins(txn store.Txn) {
 	}
 }
 
-// nothingSince reports whether a process has leased nothing since a recover went
-// on without it: then the next one may do so, too.
+// nothingSince reports whether a process has leased nothing since a recover went on without it:
+// then the next one may do so, too.
 func (l *link) nothingSince() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,14 +204,14 @@ func (l *link) leaveOut(o outside) {
 	l.mu.outside = append(l.mu.outside, o)
 }
 
-// leftWith reports whether an ID that an instance issued is one that it leased
-// before a recover which left it out, and above the floor of that recover: the
-// one ID of which the documentation says that it may be issued twice.
+// leftWith reports whether an instance leased an issued ID before a recover that left the
+// instance out, above the floor of that recover. The documentation says that only such an ID
+// may be issued twice.
 func (p *process) leftWith(tag allocator.Tag, id int64) bool {
 	return slices.ContainsFunc(p.link.leftOut(), func(o outside) bool { return p.leftBy(o, tag, id) })
 }
 
-// leftBy is leftWith of one recover.
+// leftBy is leftWith for one recover.
 func (p *process) leftBy(o outside, tag allocator.Tag, id int64) bool {
 	return id >= o.marks[tag] &&
 		slices.ContainsFunc(p.link.leasesWith(tag, id), func(l lease) bool { return l.sent.Before(o.at) })
@@ -225,9 +224,10 @@ func (l *link) leftOut() []outside {
 	return l.mu.outside
 }
 
-// mayShare reports whether an ID that p issued may be another process's, too: p was
-// left out with it, and the other leased it before p leased anything in the epoch that
-// began then. Before that p holds what it leased against the marks of all rooms.
+// mayShare reports whether an ID that p issued may also be another process's. p was left out
+// with the ID, and the other process leased it before p leased anything in the epoch that began
+// then. Before its first lease in that epoch p compares its segments with the marks of all
+// rooms.
 func (p *process) mayShare(tag allocator.Tag, id int64, other *process) bool {
 	theirs := other.link.leasesWith(tag, id)
 	return slices.ContainsFunc(p.link.leftOut(), func(o outside) bool {
@@ -237,8 +237,8 @@ func (p *process) mayShare(tag allocator.Tag, id int64, other *process) bool {
 	})
 }
 
-// entered returns when a process had leased in the epoch of a recover that left it out,
-// zero where it has not.
+// entered returns when a process had leased in the epoch of a recover that left it out, zero if
+// it has not.
 func (l *link) entered(o outside) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -250,14 +250,14 @@ func (l *link) entered(o outside) time.Time {
 	return time.Time{}
 }
 
-// leftRun is leftWith of a run: of one lease, or of several in a row.
+// leftRun is leftWith for a run: of one lease, or of several in a row.
 func (p *process) leftRun(tag allocator.Tag, run allocator.Run) bool {
 	return p.leftWith(tag, run.First) || p.leftWith(tag, run.First+run.Count-1)
 }
 
-// reported returns the layout version that the processes which answered a call had reported last:
-// since the last recover, which may have forgotten layouts that a process serves
-// whom it left out.
+// reported returns the last reported layout version of the processes that answered a call. It
+// counts reports since the last recover, which may have forgotten layouts of a process that it
+// left out.
 func (w *world) reported(a answered) (version int64) {
 	var since time.Time
 	for _, s := range w.mu.past.lostTimes {
@@ -276,7 +276,7 @@ func (w *world) reported(a answered) (version int64) {
 	return version
 }
 
-// heard notes which instances a recover had answers from, under the epoch that it began.
+// heard notes which instances answered a recover, under the epoch that it began.
 func (r *recovering) heard() {
 	epoch, _ := r.w.mem.Value("/march/default/epoch")
 	r.w.mu.Lock()
@@ -284,16 +284,16 @@ func (r *recovering) heard() {
 	r.w.mu.past.heard[string(epoch)] = r.answered
 }
 
-// checkRaise checks an instance that raises a mark over what it leased below: it
-// may where a recover did not know of that, but not where the instance answered
-// it, since all that it ever leased is what it answered with.
+// checkRaise checks an instance that raises a mark over its own earlier leases. It may do so if
+// a recover did not know of them, but not if the instance answered the recover, since it
+// answered with all its leases.
 func (w *world) checkRaise(l *link, epoch, tag string) {
 	w.mu.Lock()
 	heard, at := w.mu.past.heard[epoch], slices.IndexFunc(w.mu.processes, func(p *process) bool { return p.link == l })
 	said := at >= 0 && heard[w.mu.processes[at].address]
 	w.mu.Unlock()
-	// One that never leased in the epoch that the recover's halt stopped may have missed
-	// that, and counts as left out.
+	// An instance that never leased in the epoch that the recover's halt stopped may have
+	// missed that epoch, and counts as left out.
 	var e struct{ Ended struct{ Stopped string } }
 	_ = json.Unmarshal([]byte(epoch), &e)
 	l.mu.Lock()

@@ -15,8 +15,7 @@ import (
 
 const rollbackOfARecover = "rollback to before a recover"
 
-// disasters are troubles that come to a seed one in five, whatever other troubles it
-// has.
+// disasters are troubles that one seed in five has, whatever other troubles it has.
 func disasters() []trouble {
 	return []trouble{
 		{"rehearsal of a recover", (*world).rehearseRecover},
@@ -30,8 +29,8 @@ func disasters() []trouble {
 	}
 }
 
-// rehearseRecover recovers a copy of etcd, while the addresses in it are those of the
-// instances that run: none of them may be barred by that.
+// rehearseRecover recovers a copy of etcd, while the addresses in it are those of running
+// instances: the rehearsal must bar none of them.
 func (w *world) rehearseRecover(d dice) {
 	w.log("--- somebody rehearses a recover on a copy")
 	id := pick(d, []uint64{w.answers(), ledgertest.ClusterID + 4})
@@ -54,8 +53,8 @@ func (w *world) rehearseRecover(d dice) {
 	})
 }
 
-// rehearse recovers in the ledger of a copy, and goes on without every instance or
-// without those only that a dry run misses.
+// rehearse recovers in the ledger of a copy. It goes on without every instance, or without
+// those that a dry run misses.
 func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) error {
 	cfg := recovery.Config{Actor: "simulation", Layout: recovery.LayoutStored}
 	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
@@ -66,7 +65,7 @@ func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) e
 		}
 		return m, err
 	}
-	report, err := recovery.Run(ctx, l, cfg) // is refused where an operator has to say more
+	report, err := recovery.Run(ctx, l, cfg) // is refused if an operator has to decide more
 	if err != nil && allocator.KindOf(err) != allocator.Refused {
 		return err
 	}
@@ -83,8 +82,7 @@ func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) e
 	return err
 }
 
-// empty takes etcd's data away for a while. Then all is back as it was, or a backup is
-// restored.
+// empty removes etcd's data for a while. Then the data comes back as it was, or from a backup.
 func (w *world) empty(d dice) {
 	away := w.log1("--- %s is empty for %v", "etcd", d.between(100*time.Millisecond, 15*time.Second))
 	putBack := w.mem.Empty(pick(d, []uint64{ledgertest.ClusterID, ledgertest.ClusterID + 5}))
@@ -99,9 +97,9 @@ func (w *world) empty(d dice) {
 	}
 }
 
-// rollBackRecover has an operator recover. Then all processes start anew without
-// journals, and raft's own data go back to before the recover. No process has ever seen
-// the epoch of that time, and none may lease under it.
+// rollBackRecover makes an operator recover. Then all processes start anew without journals,
+// and raft's own data goes back to before the recover. No process has ever seen the epoch of
+// that time, and none may lease under it.
 func (w *world) rollBackRecover(d dice) {
 	lane := w.lane()
 	if w.required || w.forgetful() || w.halted() || w.moved() {
@@ -141,7 +139,7 @@ func (w *world) rollBackRecover(d dice) {
 	if !w.until(serving, lane) || !w.sleep(w.heal, d.between(time.Millisecond, 5*time.Second), lane) || !serving() || !ready() {
 		return
 	}
-	for _, s := range slots { // one that starts now knows nothing
+	for _, s := range slots { // a process that starts now knows nothing
 		s.stayDown(5 * time.Minute)
 	}
 	before := w.nexts()
@@ -159,7 +157,7 @@ func (w *world) rollBackRecover(d dice) {
 	}
 }
 
-// until waits until something is so. It returns false where all heals first.
+// until waits until a condition holds. It returns false if all heals first.
 func (w *world) until(so func() bool, lane int) bool {
 	for !so() {
 		if !w.sleep(w.heal, 100*time.Millisecond, lane) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestReplay runs seeds again, after others: each goes the same way as it did, to
-// the line.
+// TestReplay runs seeds again, after others: each has the same transcript as before, line by
+// line.
 func TestReplay(t *testing.T) {
 	const seeds = 16
 	way := func(seed int) (lines []string) {
@@ -31,7 +31,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// differ returns the first index at which a and b differ, -1 where they do not.
+// differ returns the first index at which a and b differ, -1 if they are equal.
 func differ(a, b []string) int {
 	for i := range max(len(a), len(b)) {
 		if i >= min(len(a), len(b)) || a[i] != b[i] {

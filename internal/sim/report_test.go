@@ -42,13 +42,13 @@ func (r *reports) memory() (record.Memory, error) {
 	return m, err
 }
 
-// journalsOfTheDead reads the journals of those that do not run.
+// journalsOfTheDead reads the journals of processes that do not run.
 func (w *world) journalsOfTheDead() (all []record.Memory) {
 	alive := make(map[string]bool)
 	for _, p := range w.alive() {
 		alive[p.journal] = true
 	}
-	dirs, _ := os.ReadDir(w.journals) // none where it has none
+	dirs, _ := os.ReadDir(w.journals) // there may be none
 	for _, dir := range dirs {
 		if path := filepath.Join(w.journals, dir.Name()); !alive[path] {
 			all = append(all, w.journalsIn(path)...)
@@ -59,7 +59,7 @@ func (w *world) journalsOfTheDead() (all []record.Memory) {
 
 // journalsIn reads the journals in a directory.
 func (w *world) journalsIn(path string) (all []record.Memory) {
-	_ = filepath.WalkDir(path, func(file string, _ fs.DirEntry, _ error) error { // it may be none
+	_ = filepath.WalkDir(path, func(file string, _ fs.DirEntry, _ error) error { // there may be none
 		if filepath.Ext(file) == ".journal" {
 			m, err := ledger.ReadJournal(file)
 			if err != nil {

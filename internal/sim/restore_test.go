@@ -13,34 +13,33 @@ import (
 	"github.com/march-id/march/allocator/ledger/recovery"
 )
 
-// past is what an operator knows of a store that forgets.
+// past is an operator's knowledge of a store that forgets.
 type past struct {
 	backup    int64     // the revision of the last backup, 0 for none
-	saved     time.Time // until when it has all that was written
+	saved     time.Time // the backup has all writes until then
 	leased    bool      // there was a mark by then
 	restores  int
-	wentBack  bool // it did ever
+	wentBack  bool // the store went back once
 	lostTimes []stretch
 	heard     map[string]map[string]bool // instances that answered a recover: addresses, by the epoch that it began
-	forgot    time.Time                  // what was written after that is forgotten; zero where nothing is
-	lost      time.Time                  // when a process last ended whose memory is lost
+	forgot    time.Time                  // writes after that are forgotten; zero if none are
+	lost      time.Time                  // when a process whose memory is lost last ended
 	highest   map[allocator.Tag]int64
 	rolled    map[string]map[allocator.Tag]bool // the tags of which a rollback lost leases, by epoch
 }
 
-// stretch is a time of which etcd forgot what was written.
+// stretch is a time of which etcd forgot the writes.
 type stretch struct{ from, until time.Time }
 
-// forgotten reports whether a call was given an ID that was leased in a time that
-// etcd forgot.
+// forgotten reports whether a call was given an ID that was leased in a time that etcd forgot.
 func (w *world) forgotten(a answered, id int64) bool {
 	return len(w.mu.past.lostTimes) > 0 && slices.ContainsFunc(a.by.link.leasesWith(a.tag, id), func(l lease) bool {
 		return slices.ContainsFunc(w.mu.past.lostTimes, func(s stretch) bool { return l.done.After(s.from) && l.sent.Before(s.until) })
 	})
 }
 
-// remember notes the highest marks before they are forgotten, and what migrations went
-// on without. The caller holds the lock.
+// remember stores the highest marks before they are forgotten, and the instances that
+// migrations went on without. The caller holds the lock.
 func (w *world) remember() {
 	w.noteWaived()
 	for _, tag := range w.tags {
@@ -48,7 +47,7 @@ func (w *world) remember() {
 	}
 }
 
-// highest returns the largest mark of a tag that is in the store.
+// highest returns the largest mark of a tag in the store.
 func (w *world) highest(tag allocator.Tag) (next int64) {
 	for _, room := range w.rooms {
 		mark := stored[struct {
@@ -59,7 +58,7 @@ func (w *world) highest(tag allocator.Tag) (next int64) {
 	return next
 }
 
-// forgets notes that the store forgot what was written after a time.
+// forgets notes that the store forgot the writes after a time.
 func (w *world) forgets(since time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -69,12 +68,11 @@ func (w *world) forgets(since time.Time) {
 	}
 }
 
-// grown is a raft index, of a beat, that takes a new raft log some seconds to
-// reach.
+// grown is a raft index, of a beat, that a new raft log needs some seconds to reach.
 const grown = 150
 
-// backUp takes a backup, once a beat shows how far raft's log has grown: an etcd
-// that was just born, or restored, does not show that it was restored.
+// backUp takes a backup, once a beat shows how far raft's log has grown: an etcd that was just
+// born, or restored, does not show that it was restored.
 func (w *world) backUp(dice) {
 	beat := stored[struct {
 		RaftIndex uint64 `json:"raft_index,string"`
@@ -87,13 +85,13 @@ func (w *world) backUp(dice) {
 	p := &w.mu.past
 	p.backup, p.saved, p.leased = w.mem.Revision(), time.Now(), len(w.keys("marks/")) > 0
 	if !p.forgot.IsZero() {
-		p.saved = p.forgot // what is lost is lost to the backup, too
+		p.saved = p.forgot // a write that is lost is lost to the backup, too
 	}
 	w.count1("backups")
 }
 
-// restore restores the last backup: with its revision raised or not, and as the
-// same etcd cluster or as another.
+// restore restores the last backup: with its revision raised or not, and as the same etcd
+// cluster or as another.
 func (w *world) restore(d dice) {
 	bump, id := pick(d, []int64{0, 0, 1_000_000_000}), pick(d, []uint64{ledgertest.ClusterID, ledgertest.ClusterID, ledgertest.ClusterID + 2})
 	w.mu.Lock()
@@ -113,7 +111,7 @@ func (w *world) restore(d dice) {
 	w.mem.Restore(backup, bump, id)
 }
 
-// halted reports whether leasing is.
+// halted reports whether leasing is halted.
 func (w *world) halted() bool { return stored[struct{ Halted *struct{} }](w, "epoch").Halted != nil }
 
 // fence halts leasing on purpose.
@@ -124,7 +122,7 @@ func (w *world) fence(dice) {
 	}
 }
 
-// fresh returns a ledger that knows nothing, and no faults.
+// fresh returns a ledger without memory and without faults.
 func (w *world) fresh() *ledger.Ledger {
 	l, err := ledger.New(w.mem.Open(), ledger.DefaultConfig())
 	if err != nil {
@@ -133,8 +131,7 @@ func (w *world) fresh() *ledger.Ledger {
 	return l
 }
 
-// recoveries recovers whenever leasing is halted, or etcd was restored, until the
-// end.
+// recoveries recovers whenever leasing is halted or etcd was restored, until the end.
 func (w *world) recoveries(lane int) {
 	d := w.dice("recoveries")
 	for n := 1; w.waits(d.between(500*time.Millisecond, 6*time.Second), lane); {
@@ -150,8 +147,7 @@ func (w *world) recoveries(lane int) {
 	}
 }
 
-// waits sleeps for about d, or until a recover is wanted at once. It returns false at
-// the end.
+// waits sleeps for about d, or until a recover is wanted at once. It returns false at the end.
 func (w *world) waits(d time.Duration, lane int) bool {
 	timer := time.NewTimer(align(d, lane))
 	defer timer.Stop()
@@ -165,18 +161,18 @@ func (w *world) waits(d time.Duration, lane int) bool {
 	}
 }
 
-// forgetful reports whether the store has forgotten what no operator has recovered.
+// forgetful reports whether the store has forgotten writes and no operator has recovered since.
 func (w *world) forgetful() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.mu.past.forgot.IsZero()
 }
 
-// recover does what the runbook says: it sees which instances answer, gives the journals of
-// those that do not run, and goes on without an instance only where none will
-// ever know what that leased; then with a margin that the highest ID in use
-// asks for. Sometimes it names none to go on without, and relies on being
-// refused; and sometimes it leaves out an instance that runs, with a small margin.
+// recover follows the runbook. The operator lists the instances that answer, and gives the
+// journals of those that do not run. The operator goes on without an instance only if its
+// leases will never be known, and then with the margin that the highest ID in use requires.
+// Sometimes the operator names no instance to go on without, and relies on a refusal; and
+// sometimes leaves out a running instance, with a small margin.
 func (w *world) recover(d dice, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -189,7 +185,7 @@ func (w *world) recover(d dice, name string) error {
 	cfg := recovery.Config{
 		Actor: "simulation", Wait: pick(d, []time.Duration{0, 0, 6 * time.Second}), Memories: w.journalsOfTheDead(), Ask: r.ask,
 	}
-	report, err := recovery.Run(ctx, l, cfg) // is refused where an operator has to say more
+	report, err := recovery.Run(ctx, l, cfg) // is refused if an operator has to decide more
 	if err != nil && allocator.KindOf(err) != allocator.Refused {
 		return err
 	}
@@ -197,7 +193,7 @@ func (w *world) recover(d dice, name string) error {
 	if err := r.decide(&cfg, report); err != nil {
 		return err
 	}
-	if len(cfg.Memories) > known { // more journals may know of more that is gone
+	if len(cfg.Memories) > known { // more journals may show more lost processes
 		again := cfg
 		again.Apply, again.Wait = false, 0
 		if report, err = recovery.Run(ctx, l, again); err != nil && allocator.KindOf(err) != allocator.Refused {
@@ -224,7 +220,7 @@ func (w *world) recover(d dice, name string) error {
 		w.count("recovers by a clock a day off", 1)
 	}
 	w.mu.Lock()
-	if w.mu.past.restores == restores { // else another restore may have come just after
+	if w.mu.past.restores == restores { // otherwise another restore may have come just after
 		w.mu.past.lostTimes = append(w.mu.past.lostTimes, stretch{w.mu.past.forgot, time.Now()})
 		w.mu.past.forgot = time.Time{}
 	}
@@ -238,7 +234,7 @@ func (w *world) recover(d dice, name string) error {
 		w.count("recovers without hundreds of instances", 1)
 	}
 	r.heard()
-	r.leaveOut(report.Epoch) // where it was a late transaction that began it
+	r.leaveOut(report.Epoch) // if a late transaction began it
 	if len(r.missing) > 0 {
 		w.count("recovers without a running instance", 1)
 	}
@@ -248,8 +244,8 @@ func (w *world) recover(d dice, name string) error {
 	return nil
 }
 
-// marginFor returns the margin that a recover needs because no memory is left of
-// what some process leased: nil for the usual one.
+// marginFor returns the margin that a recover needs because the leases of some process are not
+// remembered anywhere; nil for the usual one.
 func (w *world) marginFor() *int64 {
 	w.mu.Lock()
 	p := w.mu.past
@@ -260,7 +256,7 @@ func (w *world) marginFor() *int64 {
 	return w.margin()
 }
 
-// margin returns one, in steps, that reaches over all that was ever leased.
+// margin returns a margin, in steps, that reaches over all leases ever made.
 func (w *world) margin() *int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -272,7 +268,7 @@ func (w *world) margin() *int64 {
 	return &steps
 }
 
-// span returns how far one step of the margin takes a tag: see DESIGN 3.2.
+// span returns how many IDs of a tag one step of the margin covers: see DESIGN 3.2.
 func (w *world) span(tag allocator.Tag) int64 {
 	step := stored[struct {
 		LargestStep int64 `json:"largest_step,string"`
@@ -287,8 +283,8 @@ func (w *world) span(tag allocator.Tag) int64 {
 	return ((step+layout.NarrowestRange-1)/layout.NarrowestRange + 1) * layout.LargestBoundary
 }
 
-// floor returns the least ID that may be leased next of a tag by a room that has
-// not leased in the present epoch.
+// floor returns the least ID of a tag that a room without a lease in the present epoch may
+// lease next.
 func (w *world) floor(tag allocator.Tag) (floor int64) {
 	for _, room := range w.rooms {
 		floor = max(floor, w.reach(tag, room))
@@ -296,8 +292,8 @@ func (w *world) floor(tag allocator.Tag) (floor int64) {
 	return floor
 }
 
-// reach returns how far a room's mark of a tag keeps other rooms from leasing that have
-// not leased in the present epoch.
+// reach returns the end of the IDs that a room's mark of a tag keeps from rooms without a lease
+// in the present epoch.
 func (w *world) reach(tag allocator.Tag, room allocator.Room) int64 {
 	total := stored[struct {
 		MarginTotal int64 `json:"margin_total,string"`
@@ -349,8 +345,8 @@ func (p *process) runs() bool {
 	}
 }
 
-// bury notes what becomes of an instance's memory when it has ended: a journal
-// keeps it, unless that is lost as well.
+// bury notes the fate of an instance's memory when the instance has ended: a journal keeps it,
+// unless the journal is lost as well.
 func (w *world) bury(p *process) {
 	if p.journal != "" && !p.forgets.Load() {
 		return

@@ -12,9 +12,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// rollbacks rolls raft's own data back now and then, until all heals, in half of
-// the clusters that require journals. In others nothing keeps those from leasing who
-// do not see it.
+// rollbacks sometimes rolls raft's own data back, until all heals, in half of the clusters that
+// require journals. In other clusters an instance that does not see the rollback would lease
+// on.
 func (w *world) rollbacks(lane int) {
 	d := w.dice("rollbacks")
 	if d.chance(2) && *with != journalsRequired {
@@ -29,9 +29,9 @@ func (w *world) rollbacks(lane int) {
 	}
 }
 
-// rollsBack reports whether etcd can be rolled back to the last backup, so that
-// rooms see it. Nobody does where no ID had been leased by then: to a new cluster
-// that is there are no marks to confirm.
+// rollsBack reports whether etcd can be rolled back to the last backup so that rooms see it.
+// They do not see it if no ID had been leased by then: that looks like a new cluster, with no
+// marks to confirm.
 func (w *world) rollsBack() bool {
 	w.mu.Lock()
 	p := w.mu.past
@@ -39,9 +39,9 @@ func (w *world) rollsBack() bool {
 	return p.backup > 0 && p.leased && !w.forgetful() && !w.halted() && !w.moved() && !w.healed.Load()
 }
 
-// rollBack has power fail for all at once, etcd too, and rolls raft's own data back
-// meanwhile: only journals show that, and perhaps there are none any longer. One
-// that does not show it, since others leased what was lost, goes too: nothing helps
+// rollBack makes power fail for all processes and for etcd, and rolls raft's own data back
+// meanwhile. Only journals show that, and perhaps there are none any longer. A journal that
+// does not show it, because other processes leased the lost IDs, is removed too: nothing helps
 // against that.
 func (w *world) rollBack(d dice, lane int) {
 	w.log("--- power fails, for etcd too")
@@ -73,8 +73,8 @@ func (w *world) rollBack(d dice, lane int) {
 	}
 }
 
-// takeBack rolls back to the last backup. Who has a journal that shows it is called
-// by no caller for a while: others find it, then, before it leases and sees for itself.
+// takeBack rolls back to the last backup. A process with a journal that shows it gets no calls
+// for a while: so others find out first, before it leases and sees for itself.
 func (w *world) takeBack(d dice) {
 	w.mu.Lock()
 	backup, saved := w.mu.past.backup, w.mu.past.saved
@@ -83,7 +83,7 @@ func (w *world) takeBack(d dice) {
 	before := w.nexts()
 	w.log("--- raft's own data goes back to revision %d, %v ago", backup, time.Since(saved))
 	w.forgets(saved)
-	w.mem.RollBack(backup, pick(d, []int64{0, 10_000})) // too many for revisions to tell
+	w.mem.RollBack(backup, pick(d, []int64{0, 10_000})) // too many for revisions to show it
 	after, epoch := w.nexts(), stored[struct{ Epoch string }](w, "epoch").Epoch
 	w.count("rollbacks of raft's data", 1)
 	w.rolledBack(before, after)
@@ -112,8 +112,8 @@ func (w *world) takeBack(d dice) {
 	}
 }
 
-// rolledBack notes of which tags a rollback lost leases, and the epoch that it was
-// in: no instance leases those under that again.
+// rolledBack notes the tags of which a rollback lost leases, and the epoch: no instance leases
+// these tags under that epoch again.
 func (w *world) rolledBack(before, after map[string]int64) {
 	epoch, _ := w.mem.Value("/march/default/epoch")
 	w.mu.Lock()
@@ -131,8 +131,8 @@ func (w *world) rolledBack(before, after map[string]int64) {
 	}
 }
 
-// checkRolledBack checks a lease: that it is not of an etcd that was rolled back,
-// and that no operator has recovered since.
+// checkRolledBack checks that a lease does not come from an etcd that was rolled back and not
+// recovered since.
 func (w *world) checkRolledBack(l *link, a *asked) {
 	w.mu.Lock()
 	bad := a.leases && a.lease.lost == "" && w.mu.past.rolled[a.epoch][a.lease.tag]
@@ -142,7 +142,7 @@ func (w *world) checkRolledBack(l *link, a *asked) {
 	}
 }
 
-// quiet returns for how long no caller calls an instance from now on.
+// quiet returns how long no caller calls an instance from now on.
 func (w *world) quiet(p *process) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,9 +160,9 @@ func (w *world) nexts() map[string]int64 {
 	return nexts
 }
 
-// shows reports whether a journal shows a rollback to a process that has it, whatever that
-// asks etcd for first: by the epoch; or by its room's mark of each tag that was
-// leased since the backup, whichever room did.
+// shows reports whether a journal shows a rollback to its process, whatever the process asks
+// etcd for first: by the epoch; or by its room's mark of each tag that any room leased since
+// the backup.
 func (w *world) shows(m record.Memory, epoch string, before, after map[string]int64) (shows bool) {
 	n := len(m.Epochs)
 	if n == 0 || m.Epochs[n-1] != epoch {
@@ -182,7 +182,7 @@ func (w *world) shows(m record.Memory, epoch string, before, after map[string]in
 	return shows
 }
 
-// remembered returns the next that a memory has of a tag, 0 for none.
+// remembered returns the next of a tag in a memory, 0 for none.
 func remembered(m record.Memory, tag allocator.Tag) int64 {
 	for _, mark := range m.Marks {
 		if mark.Tag == tag {

@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// silent is a listener to which no connection comes. serving is closed when it is first
-// listened to.
+// silent is a listener without connections. serving is closed by the first Accept.
 type silent struct {
 	closed, serving chan struct{}
 	close, serve    sync.Once

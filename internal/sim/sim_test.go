@@ -23,13 +23,13 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 )
 
-// result is what a seed came to.
+// result is the outcome of a seed.
 type result struct {
 	problems []string
 	counts   map[string]int
 }
 
-// simulate runs a seed, or a script where there is one.
+// simulate runs a seed, or a script if there is one.
 func simulate(t *testing.T, seed uint64, script []byte, verbose func(string)) (r result) {
 	journals, err := os.MkdirTemp(shm(), "march-sim-")
 	if err != nil {
@@ -37,7 +37,7 @@ func simulate(t *testing.T, seed uint64, script []byte, verbose func(string)) (r
 	}
 	defer func() { _ = os.RemoveAll(journals) }()
 	if steady {
-		runtime.GC() // there is no other, and memory that was used costs less than new
+		runtime.GC() // there is no other collection, and reused memory is cheaper than new memory
 	}
 	cryptotest.SetGlobalRandom(t, seed)
 	synctest.Test(t, func(*testing.T) {
@@ -48,7 +48,7 @@ func simulate(t *testing.T, seed uint64, script []byte, verbose func(string)) (r
 	return r
 }
 
-// shm returns a directory in memory where there is one: a journal syncs often.
+// shm returns a directory in memory if there is one: a journal syncs often.
 func shm() string {
 	const dir = "/dev/shm"
 	if _, err := os.Stat(dir); err != nil {
@@ -68,8 +68,8 @@ func seeds() int {
 	return 60
 }
 
-// TestSimulation runs all seeds, or the one that is asked for: in processes of
-// their own, as many at once as there are processors.
+// TestSimulation runs all seeds, or the requested one, in processes of their own: as many at
+// once as there are processors.
 func TestSimulation(t *testing.T) {
 	switch {
 	case *oneSeed >= 0:
@@ -105,7 +105,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// startBatch runs some seeds in a process of their own, and returns what they met.
+// startBatch runs some seeds in a process of their own, and returns the faults that they met.
 func startBatch(t *testing.T, from int) (met map[string]int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "counts")
@@ -122,7 +122,7 @@ func startBatch(t *testing.T, from int) (met map[string]int) {
 	return met
 }
 
-// runBatch is what such a process does.
+// runBatch is the body of such a process.
 func runBatch(t *testing.T) {
 	total := make(map[string]int)
 	for seed := *first; seed < *first+*batch && !t.Failed(); seed++ {
@@ -148,7 +148,7 @@ func report(t *testing.T, seed uint64, r result) {
 	}
 }
 
-// again is the command that runs a seed as it was run here.
+// again returns the command that runs a seed again in the same way.
 func again(seed uint64) string {
 	command := fmt.Sprintf("go test ./sim -run TestSimulation -v -seed %d", seed)
 	if steady {
@@ -160,8 +160,8 @@ func again(seed uint64) string {
 	return command
 }
 
-// weak fails where the seeds did not meet what they are there to meet. A few seeds
-// need not have met what is rare: a thousand must.
+// weak fails if the seeds did not meet their faults. A few seeds need not meet rare faults: a
+// thousand must.
 func weak(t *testing.T, total map[string]int) {
 	t.Helper()
 	if *with != "" || seeds() < 40 {
@@ -171,7 +171,7 @@ func weak(t *testing.T, total map[string]int) {
 		failedButApplied, "IDs", "issued again", "migrations done", "migrations aborted",
 		journalsRequired, "call: unavailable", "call: no_range", "call: exhausted", "backups", "recover: done",
 	}
-	if *with != ledgertest.StaleRead.String() { // where all have it, no strict tag can be relied on
+	if *with != ledgertest.StaleRead.String() { // if all seeds have it, no strict tag can be relied on
 		want = append(want, "IDs of strict tags checked for lateness")
 	}
 	if seeds() >= 1000 {
@@ -208,11 +208,10 @@ func weak(t *testing.T, total map[string]int) {
 	}
 }
 
-// FuzzSimulation runs scripts instead of seeds, so that a fuzzer can look for
-// what leads further.
+// FuzzSimulation runs scripts instead of seeds, so that a fuzzer can search for new behaviour.
 func FuzzSimulation(f *testing.F) {
 	for seed := range uint64(5) {
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a simulation's, to be repeated
+		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // repeatable on purpose
 		script := make([]byte, 200)
 		for i := range script {
 			script[i] = byte(random.Uint32())

@@ -23,8 +23,8 @@ import (
 // timeTags is the name, among the faults, of a cluster that has time-ordered IDs.
 const timeTags = "time-ordered IDs"
 
-// timed is the part of an instance that issues time-ordered IDs: a room's own tags and
-// workers, with a clock of its own. It does what a room's server does with them.
+// timed is the part of an instance that issues time-ordered IDs: a room's own tags and workers,
+// with a clock of its own. It does the same with them as a room's server.
 type timed struct {
 	w        *world
 	cfg      ledger.Registration
@@ -34,7 +34,7 @@ type timed struct {
 	id       string
 	clock    *wallClock
 	serving  chan struct{}
-	instance *ledger.Instance // once it serves, as for leases and tags
+	instance *ledger.Instance // set once it serves, for leases and tags
 	leases   *worker.Workers
 	tags     atomic.Pointer[timetags.Tags]
 }
@@ -61,7 +61,7 @@ func (w *world) beginTimes(ctx context.Context) {
 	}
 	w.count("clusters with time-ordered IDs", 1)
 	for _, room := range w.rooms {
-		pinned := d.chance(3) // all of a room or none: others take any number that is free
+		pinned := d.chance(3) // in all instances of a room or in none: the others take any free number
 		for i := range 1 + d.Int64N(2) {
 			name, pin := fmt.Sprintf("%s-timed-%d", room, i+1), worker.Pin{}
 			if pinned {
@@ -75,8 +75,8 @@ func (w *world) beginTimes(ctx context.Context) {
 	w.slots = append(w.slots, w.timers...)
 }
 
-// createTimeTags creates two tags of a width, which share their workers. It returns false
-// where a room's range is too narrow for that.
+// createTimeTags creates two tags of a width, which share their workers. It returns false if a
+// room's range is too narrow for that.
 func (w *world) createTimeTags(ctx context.Context, d dice, bits int) bool {
 	for i, unit := range []time.Duration{time.Millisecond, pick(d, []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second})} {
 		s := record.NewTimeTag(timeid.Layout{
@@ -84,7 +84,7 @@ func (w *world) createTimeTags(ctx context.Context, d dice, bits int) bool {
 			Epoch: w.began.Add(-24 * time.Hour).Truncate(time.Second).UnixMilli(), Order: pick(d, []timeid.Order{timeid.WorkerMiddle, timeid.WorkerLast}),
 		})
 		s.Sequence = pick(d, []timeid.Sequence{timeid.Reset, timeid.Carry, timeid.Random})
-		// To wait for a clock takes the simulation's processor.
+		// A wait for a clock uses the simulation's processor.
 		s.Rollback = pick(d, []timeid.Rollback{timeid.Fail, timeid.Offset})
 		name := allocator.Tag(fmt.Sprint("timed-", i+1))
 		settings := record.DefaultTag()
@@ -180,7 +180,7 @@ func (t *timed) run(ctx context.Context) error {
 	return nil
 }
 
-// anew has the instance begin with no tag in memory, and no worker.
+// anew makes the instance begin again without tags in memory and without workers.
 func (t *timed) anew() {
 	t.tags.Store(timetags.New(timetags.Config{
 		Workers: t.leases, Pin: t.pin, Clock: func() int64 { return t.clock.now().UnixMilli() }, Logger: t.workers.Logger,
@@ -190,7 +190,7 @@ func (t *timed) anew() {
 	}))
 }
 
-// changed takes up the settings of a tag, or that it was deleted.
+// changed applies a tag's new settings, or its deletion.
 func (t *timed) changed(c ledger.TagChange) {
 	switch {
 	case c.Settings == nil:
@@ -200,7 +200,7 @@ func (t *timed) changed(c ledger.TagChange) {
 	}
 }
 
-// idleAfter is for how long a tag may be unused before it goes from memory.
+// idleAfter is how long a tag may be unused before it leaves memory.
 const idleAfter = 2 * time.Second
 
 // renew renews the windows of workers, and drops idle tags, until ctx ends.
@@ -233,7 +233,7 @@ func (t *timed) adopt(ctx context.Context, instance *ledger.Instance, served int
 			if !t.tags.Load().Adopt(ctx) {
 				return nil
 			}
-			// Where the registration is lost, the heartbeat finds out, too.
+			// If the registration is lost, the heartbeat finds out, too.
 			err := instance.Serve(ctx, version)
 			if err == nil {
 				served = version
@@ -290,10 +290,10 @@ func (w *world) callTimed(p *process, tag timeTag, d dice, lane int) {
 		err := w.askTimed(ctx, p, tag, d)
 		cancel()
 		_, pinned := p.timed.pin.Number()
-		if err == nil || pinned && allocator.KindOf(err) == allocator.Invalid { // the slice is too small for it
+		if err == nil || pinned && allocator.KindOf(err) == allocator.Invalid { // the slice is too small for the number
 			continue
 		}
-		w.log("%-12s %s: %v", p.id, tag.name, kind(err)) // its text has a console's name, which is chance
+		w.log("%-12s %s: %v", p.id, tag.name, kind(err)) // its text has a console's name, which is random
 		w.count("time-ordered IDs: "+kind(err), 1)
 		if _, wrong := errors.AsType[*worker.ClockError](err); wrong {
 			w.count("clocks that were refused", 1)
@@ -307,7 +307,7 @@ func (w *world) callTimed(p *process, tag timeTag, d dice, lane int) {
 	}
 }
 
-// askTimed makes one call, and notes what it was given.
+// askTimed makes one call, and notes the IDs.
 func (w *world) askTimed(ctx context.Context, p *process, tag timeTag, d dice) (err error) {
 	batch, n := d.chance(3), 1+d.Int64N(8)
 	for {
@@ -316,7 +316,7 @@ func (w *world) askTimed(ctx context.Context, p *process, tag timeTag, d dice) (
 		if err == nil {
 			w.noteTimed(p, tag, runs)
 		}
-		// A tag that went from memory is loaded again, as by a room's server.
+		// A tag that left memory is loaded again, as by a room's server.
 		if !errors.Is(err, error(timeid.ErrClosed)) || tags == p.timed.tags.Load() && tags.Get(string(tag.name)) != nil {
 			return err
 		}

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// timeTroubles are troubles of clusters with time-ordered IDs, as disasters are of all.
+// timeTroubles are troubles only of clusters with time-ordered IDs; disasters are troubles of
+// all.
 func timeTroubles() []trouble {
 	return []trouble{
 		{"wall clock set", func(w *world, d dice) {
@@ -42,9 +43,9 @@ func timeTroubles() []trouble {
 	}
 }
 
-// recoverWhileTaken has an instance take a worker, and lose the answer. It is cut off,
-// and a recover goes on without it. No window of the epoch begins that early, be it the
-// one that the instance finds in etcd.
+// recoverWhileTaken makes an instance take a worker and lose the answer. The instance is cut
+// off, and a recover goes on without it. No window of the new epoch begins before not_before,
+// not even the one that the instance finds in etcd.
 func (w *world) recoverWhileTaken(d dice) {
 	lane := w.lane()
 	ready := func() bool { return !w.forgetful() && !w.halted() && !w.moved() }
@@ -54,7 +55,7 @@ func (w *world) recoverWhileTaken(d dice) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_ = p.timed.tags.Load().Close(ctx) // that gives the worker back
+	_ = p.timed.tags.Load().Close(ctx) // gives the worker back
 	p.link.loses.Store(true)
 	p.timed.anew()
 	w.log("--- %s is to take a worker, and to hear of no answer", p.id)
@@ -78,8 +79,8 @@ func (w *world) recoverWhileTaken(d dice) {
 	w.count("recovers while a worker was taken", 1)
 }
 
-// wrongSpeed has a clock go at another speed for a while: not for so long, where clocks
-// are to be right, that it is wrong after that.
+// wrongSpeed makes a clock run at another speed for a while. If clocks are to be right, the
+// while is short enough.
 func wrongSpeed(speed int64) func(w *world, d dice) {
 	return func(w *world, d dice) {
 		p := w.victim(d, w.timers)
@@ -116,8 +117,8 @@ func (w *world) timeTrouble(lane int) {
 	}
 }
 
-// pause has the process of a link do nothing for a while, as SIGSTOP does: nothing comes
-// to it or goes from it, and no caller is answered.
+// pause makes the process of a link do nothing for a while, as SIGSTOP does: it receives and
+// sends nothing, and answers no caller.
 func (l *link) pause(d time.Duration) {
 	l.stall(d)
 	l.mu.Lock()
@@ -125,14 +126,14 @@ func (l *link) pause(d time.Duration) {
 	l.mu.paused = time.Now().Add(d)
 }
 
-// paused reports whether the process of a link does nothing.
+// paused reports whether the process of a link is paused.
 func (l *link) paused() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Now().Before(l.mu.paused) && !l.w.healed.Load()
 }
 
-// withTimes reports whether every seed is to have time-ordered IDs.
+// withTimes reports whether every seed has time-ordered IDs.
 func withTimes() bool {
 	return *with == timeTags || slices.ContainsFunc(timeTroubles(), func(t trouble) bool { return t.name == *with })
 }

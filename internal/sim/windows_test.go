@@ -13,18 +13,18 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// window is a transaction by which a process asked for the window of a worker.
+// window is a transaction by which a process asks for the window of a worker.
 type window struct {
-	worker     string // bits/number, as its key has them
+	worker     string // bits/number, as in its key
 	record     record.Worker
 	sent, done time.Time
-	lost       string // why it does not count; empty where it counts
+	lost       string // why it does not count; empty if it counts
 }
 
 const workerKeys = "/march/default/workers/"
 
-// windowOf returns the window that a transaction of an instance asks for, false where it
-// asks for none. An instance writes its own windows only.
+// windowOf returns the window that a transaction of an instance asks for, false if it asks for
+// none. An instance writes only its own windows.
 func (l *link) windowOf(txn store.Txn) (window, bool) {
 	if l.clock == nil || len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, workerKeys) {
 		return window{}, false
@@ -46,7 +46,7 @@ func (l *link) windowOf(txn store.Txn) (window, bool) {
 	return w, true
 }
 
-// windowWith returns the latest window that counts, of a worker, with a tick in it.
+// windowWith returns the latest counting window of a worker that contains a tick.
 func (l *link) windowWith(worker string, from, until int64) (window, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,23 +58,22 @@ func (l *link) windowWith(worker string, from, until int64) (window, bool) {
 	return window{}, false
 }
 
-// timedID is a time-ordered ID that was issued: which process did, in which window, and
-// when.
+// timedID is an issued time-ordered ID: its process, its window and its time.
 type timedID struct {
 	by     *process
 	window window
 	at     time.Time
 }
 
-// timedRecover is a recover that went on without an instance. The windows of that one end before
-// its not_before if clocks are right.
+// timedRecover is a recover that went on without an instance. That instance's windows end
+// before the recover's not_before if clocks are right.
 type timedRecover struct {
 	at    time.Time
-	wrong bool // its own clock was
+	wrong bool // its own clock was wrong
 }
 
-// noteTimed takes up time-ordered IDs. No worker, tick and sequence may be issued twice;
-// the tick lies in a window of the process, and the worker in its room's slice.
+// noteTimed stores time-ordered IDs. No worker, tick and sequence may be issued twice; the tick
+// lies in a window of the process, and the worker in its room's slice.
 func (w *world) noteTimed(p *process, tag timeTag, runs []allocator.Run) {
 	now := time.Now()
 	w.log("%-12s %s: %v", p.id, tag.name, runs)
@@ -107,7 +106,7 @@ func (w *world) noteTimed(p *process, tag timeTag, runs []allocator.Run) {
 	}
 }
 
-// inSlice reports whether a room has a worker by a layout from a version on.
+// inSlice reports whether a room has a worker in a layout from a version on.
 func inSlice(ever []change, room allocator.Room, from, worker int64, bits int) bool {
 	return slices.ContainsFunc(ever, func(c change) bool {
 		if c.layout.Version < from {
@@ -118,8 +117,8 @@ func inSlice(ever []change, room allocator.Room, from, worker int64, bits int) b
 	})
 }
 
-// noteTick takes up one ID of a tag: its layout never changes, so the ID is its worker,
-// tick and sequence.
+// noteTick stores one ID of a tag. The tag's layout never changes, so the ID stands for its
+// worker, tick and sequence.
 func (w *world) noteTick(tag allocator.Tag, id int64, parts timeid.Parts, is timedID) {
 	w.mu.Lock()
 	was, twice := w.mu.ticks[tag][id]
@@ -136,9 +135,9 @@ func (w *world) noteTick(tag allocator.Tag, id int64, parts timeid.Parts, is tim
 	}
 }
 
-// excused reports whether two processes may have issued one ID: a recover came in between
-// that went on without an instance, and the clock of one of them, or of the recover, was
-// wrong. Nowhere else does uniqueness depend on clocks. The caller holds the lock.
+// excused reports whether two processes may have issued one ID: a recover came in between that
+// went on without an instance, and the clock of one of them, or of the recover, was wrong. In
+// no other case does uniqueness depend on clocks. The caller holds the lock.
 func (w *world) excused(a, b timedID) bool {
 	first, last := a.window.sent, b.at
 	if b.window.sent.Before(first) {
@@ -149,8 +148,8 @@ func (w *world) excused(a, b timedID) bool {
 	})
 }
 
-// noteNotBefore notes that a recover began an epoch in which windows begin later, as it
-// went on without an instance.
+// noteNotBefore notes that a recover began an epoch with a later start of windows, as it went
+// on without an instance.
 func (w *world) noteNotBefore(l *link) {
 	now := stored[struct {
 		NotBefore int64 `json:"not_before,string"`
@@ -164,9 +163,9 @@ func (w *world) noteNotBefore(l *link) {
 	w.mu.notBefore = now
 }
 
-// settleTimes has every clock be right, and all machines sleep until windows that were
-// taken by wrong clocks, or by an instance that was left out, are over. Then each
-// instance issues each tag again that is sure to find a worker.
+// settleTimes sets every clock right and makes all machines sleep until the windows taken by
+// wrong clocks, or by an instance that was left out, are over. Then each instance that is sure
+// to find a worker issues each tag again.
 func (w *world) settleTimes(lane int) {
 	if len(w.times) == 0 {
 		return
@@ -196,7 +195,7 @@ func (w *world) settleTimes(lane int) {
 	settled := time.Now()
 	for _, s := range w.timers {
 		slice, _ := timeid.SliceOf(layout.Layout, s.room, w.times[0].settings.WorkerBits)
-		if slice.Width() < 4 { // that all instances of the room have one
+		if slice.Width() < 4 { // so that all instances of the room have one
 			continue
 		}
 		for _, tag := range w.times {
@@ -210,7 +209,7 @@ func (w *world) settleTimes(lane int) {
 // furthest is how far wild clocks are off at most.
 const furthest = time.Hour
 
-// skew returns how far the clock of a machine is off at first.
+// skew returns how far a machine's clock is off at first.
 func (w *world) skew(d dice) time.Duration {
 	if w.wild && d.chance(3) {
 		return pick(d, []time.Duration{furthest, -furthest, time.Minute, -time.Minute})

@@ -20,23 +20,23 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// world is one run: everything that its seed makes.
+// world is one run: all that its seed makes.
 type world struct {
 	seed    uint64
-	script  []byte // decides instead of the seed, where there is one
-	first   dice   // of the beginning alone
+	script  []byte // replaces the seed, if there is one
+	first   dice   // for the beginning alone
 	verbose func(line string)
 	began   time.Time
 
 	mem   *ledgertest.Fake
-	admin *admin.Admin // knows no faults
+	admin *admin.Admin // without faults
 	rooms []allocator.Room
 	tags  []allocator.Tag
 
-	fates     []ledgertest.FateName // which transactions may meet
-	rate      int                   // once in so many
-	slow      int                   // one message in so many is slow; 0 none is
-	troubles  []trouble             // that befall processes
+	fates     []ledgertest.FateName // the fates that transactions may have
+	rate      int                   // one fate in so many transactions
+	slow      int                   // one message in so many is slow; 0 for none
+	troubles  []trouble             // the troubles of processes
 	disasters int                   // how many of these are disasters
 	length    time.Duration         // until all heals
 	hold      time.Duration
@@ -44,20 +44,20 @@ type world struct {
 	required  bool   // the cluster requires them
 	strict    bool   // the hold of strict tags can be relied on
 
-	timed  bool         // it has time-ordered IDs
-	wild   bool         // and clocks that are further off than clocks may be
-	times  []timeTag    // the tags of these, none for none
-	timers []*slot      // their instances
-	slept  atomic.Int64 // for how long all machines did, in ns: only wall clocks went on
+	timed  bool         // the cluster has time-ordered IDs
+	wild   bool         // with clocks that are further off than clocks may be
+	times  []timeTag    // the tags of these, empty for none
+	timers []*slot      // the instances of these
+	slept  atomic.Int64 // how long all machines slept, in ns: only wall clocks went on
 
 	lanes    atomic.Int64
 	slots    []*slot
 	consoles []*slot
 	actors   sync.WaitGroup
 	healed   atomic.Bool   // no more faults
-	heal     chan struct{} // closed then
+	heal     chan struct{} // closed when all heals
 	end      chan struct{} // closed when all must stop
-	hurry    chan struct{} // each value has an operator recover at once
+	hurry    chan struct{} // each value makes an operator recover at once
 
 	mu struct {
 		sync.Mutex
@@ -66,19 +66,19 @@ type world struct {
 		problems   []string
 		past       past
 		rehearsal  *ledgertest.Fake // another etcd cluster
-		processes  []*process       // instances that were started
+		processes  []*process       // started instances
 		counts     map[string]int
-		changes    []change // of the layout, by version, as the store knows them
+		changes    []change // of the layout, by version, as they are in the store
 		forgotten  []forgottenLayout
-		ever       []change                   // and all that there were
-		timeline   []change                   // as they came into force: again, too, where etcd went back to one
+		ever       []change                   // all layouts that ever were
+		timeline   []change                   // as they came into force: again if etcd went back to one
 		waived     map[record.InstanceID]bool // that a migration went on without
 		calls      []answered
-		issued     map[allocator.Tag]map[int64]int // by which of calls
-		quiet      map[string]time.Time            // until when no caller calls an instance, by name
+		issued     map[allocator.Tag]map[int64]int // the calls that issued each ID
+		quiet      map[string]time.Time            // no caller calls an instance before, by name
 		newer      map[string]bool                 // keys that a newer version wrote, with a field of its own
-		unreadable map[string]bool                 // whole keys that it ever wrote in a format of its own
-		without    *leftOut                        // that the next recover goes on without, nil for none
+		unreadable map[string]bool                 // whole keys that it wrote in a format of its own
+		without    *leftOut                        // the instance that the next recover goes on without, nil for none
 		denied     map[allocator.Room]bool         // rooms with instances that may write marks of their own room only
 		latest     map[string]time.Time            // when an instance, by tag and name, last issued an ID
 
@@ -88,17 +88,17 @@ type world struct {
 	}
 }
 
-// change is a layout, when it was committed, and the addresses of the processes
-// that were registered then.
+// change is a layout, the time of its commit, and the addresses of the processes that were
+// registered then.
 type change struct {
 	layout     allocator.Layout
 	at         time.Time
 	registered map[string]bool
-	wentBack   bool // no move made it: etcd went back to it
+	wentBack   bool // etcd went back to it without a move
 }
 
-// forgottenLayout is a layout that etcd forgot, and until when it was in force: until
-// another replaced it, or etcd went back.
+// forgottenLayout is a layout that etcd forgot, with the end of its time in force: another
+// replaced it, or etcd went back.
 type forgottenLayout struct {
 	change
 
@@ -109,8 +109,8 @@ type forgottenLayout struct {
 const strictTag = allocator.Tag("strict")
 
 func newWorld(seed uint64, script []byte, journals string, verbose func(string)) *world {
-	// The time in a bubble begins in 2000, and versions of recovers go by the seconds
-	// since 2026: the world begins in 2027.
+	// The time in a bubble begins in 2000, and versions of recovers count the seconds since
+	// 2026: the world begins in 2027.
 	time.Sleep(time.Until(time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)))
 	w := &world{
 		seed: seed, script: script, verbose: verbose, began: time.Now(), journals: journals,
@@ -151,7 +151,7 @@ func (w *world) Errorf(format string, args ...any) {
 	}
 }
 
-// Fatalf is Errorf: a run is always taken to its end.
+// Fatalf is Errorf: a run always goes to its end.
 func (w *world) Fatalf(format string, args ...any) { w.Errorf(format, args...) }
 
 func (w *world) count(what string, n int) {
@@ -160,12 +160,12 @@ func (w *world) count(what string, n int) {
 	w.mu.counts[what] += n
 }
 
-// count1 is count for who holds the lock.
+// count1 is count for a caller that holds the lock.
 func (w *world) count1(what string) { w.mu.counts[what]++ }
 
 func (w *world) lane() int { return int(w.lanes.Add(1)) }
 
-// sleep sleeps for about d, and returns false when until is closed first.
+// sleep sleeps for about d, and returns false if until is closed first.
 func (w *world) sleep(until <-chan struct{}, d time.Duration, lane int) bool {
 	timer := time.NewTimer(align(d, lane))
 	defer timer.Stop()
@@ -177,11 +177,11 @@ func (w *world) sleep(until <-chan struct{}, d time.Duration, lane int) bool {
 	}
 }
 
-// run is the whole of a run. It must be called in a bubble.
+// run runs the world. It must be called in a bubble.
 func (w *world) run() {
 	w.begin()
 	var busy sync.WaitGroup // goroutines that end when all heals
-	lane := w.lane()        // before a goroutine runs, as all of them are given out in order
+	lane := w.lane()        // before a goroutine runs, as lanes are given out in order
 	busy.Go(func() { w.trouble(lane) })
 	for _, slot := range w.consoles {
 		lane := w.lane()
@@ -267,7 +267,7 @@ func (w *world) settings(tag allocator.Tag) record.TagSettings {
 	return s
 }
 
-// observe follows the layouts as they are committed, with no delay.
+// observe follows the layouts as they are committed, without delay.
 func (w *world) observe() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -278,7 +278,7 @@ func (w *world) observe() {
 		case <-w.end:
 			return
 		case c := <-changes:
-			if c.Err != nil { // broken on purpose, or compacted: from now on again, and what was missed is read
+			if c.Err != nil { // broken on purpose, or compacted: watch again from now on, and read what was missed
 				changes = w.mem.Open().Watch(ctx, []store.Interval{{Key: layouts, End: layouts + "\xff"}}, w.mem.Revision()+1)
 			}
 			w.readLayouts()
@@ -286,8 +286,8 @@ func (w *world) observe() {
 	}
 }
 
-// stored is a value in the store, read past the ledger: be it halted, or another
-// etcd cluster's by now.
+// stored returns a value in the store, read past the ledger, so that neither a halt nor another
+// etcd cluster matters.
 func stored[T any](w *world, key string) (v T) {
 	if value, ok := w.mem.Value("/march/default/" + key); ok {
 		if err := json.Unmarshal(value, &v); err != nil {
@@ -297,7 +297,7 @@ func stored[T any](w *world, key string) (v T) {
 	return v
 }
 
-// keys returns the keys below one.
+// keys returns the keys below a prefix.
 func (w *world) keys(below string) (keys []string) {
 	for _, key := range w.mem.Keys("/march/default/" + below) {
 		keys = append(keys, strings.TrimPrefix(key, "/march/default/"))
@@ -305,7 +305,7 @@ func (w *world) keys(below string) (keys []string) {
 	return keys
 }
 
-// readLayouts takes up layouts that are new, or there again.
+// readLayouts stores layouts that are new, or in force again.
 func (w *world) readLayouts() {
 	if w.pinned() == 0 { // etcd's data is away
 		return
@@ -348,8 +348,8 @@ func (w *world) readLayouts() {
 	}
 }
 
-// forgetLayouts notes that etcd forgot the layouts from an index of changes on. The
-// caller holds the lock.
+// forgetLayouts notes that etcd forgot the layouts from an index of changes on. The caller
+// holds the lock.
 func (w *world) forgetLayouts(from int) {
 	for i := from; i < len(w.mu.changes); i++ {
 		until := time.Now()
@@ -366,14 +366,14 @@ func (w *world) forgetLayouts(from int) {
 	w.mu.changes = w.mu.changes[:min(from, len(w.mu.changes))]
 }
 
-// under returns the index of a layout version in changes. The caller holds the
-// lock, or is the last.
+// under returns the index of a layout version in changes. The caller holds the lock, or is the
+// last to run.
 func (w *world) under(version int64) int {
 	i, _ := slices.BinarySearchFunc(w.mu.changes, version, func(c change, v int64) int { return cmp.Compare(c.layout.Version, v) })
 	return i
 }
 
-// summary lists what a run met.
+// summary lists the faults that a run met.
 func (w *world) summary() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

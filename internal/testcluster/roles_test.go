@@ -21,8 +21,8 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// guarded is a cluster whose etcd asks for users, who have the roles that `march etcd roles`
-// prints. The password of all is "first".
+// guarded is a cluster with users in etcd. The users have the roles that `march etcd roles`
+// prints, and the password "first".
 type guarded struct {
 	*testcluster.Cluster
 	t        *testing.T

@@ -177,7 +177,7 @@ func TestChangeLayoutUnknownOutcome(t *testing.T) {
 	}
 }
 
-// Somebody else's change under an unknown outcome is not taken for our own.
+// Another caller's change under an unknown outcome does not count as the own change.
 func TestChangeLayoutLostToAnother(t *testing.T) {
 	c := memcluster.New(t, "10 a=0-5 b=5-10")
 	p := c.Start("a")

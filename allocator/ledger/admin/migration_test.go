@@ -49,7 +49,7 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 	if err != nil || again.Reached != 2 || len(again.Log) != len(m.Log) {
 		t.Errorf("in the end: %+v, %v", again, err)
 	}
-	// Who reads it from the past is told so when changing it.
+	// A caller that read an old version of it gets an error when changing it.
 	m, _ = manage(l).Migration(bg, m.ID)
 	if _, err := manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("late"); return nil }); stale == 0 {
 		t.Error("nothing was read from the past")

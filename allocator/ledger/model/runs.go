@@ -98,7 +98,7 @@ var segmentRuns = []run{
 		"SMALL NO_KILLS IDS=2 SNAPSHOTS=1", 47275, false, false},
 	{mutant, "RAISE_STAMPS", "a raise writes the new stamp, so that the next lease passes by the floor",
 		"SMALL NO_KILLS IDS=4 RAISES=1", 182208, false, false},
-	{mutant, "UNKNOWN_IS_SUCCESS", "a lease of which no answer came is taken for done",
+	{mutant, "UNKNOWN_IS_SUCCESS", "a lease without an answer counts as done",
 		"SMALL ROOM_MATES NO_KILLS IDS=2", 2253, false, false},
 	{mutant, "MARK_DELETED", "a room's mark goes when the room leaves the layout",
 		"SMALL NO_KILLS IDS=2 CHANGES=2", 13136, false, false},

@@ -27,29 +27,29 @@ import (
 	"github.com/march-id/march/internal/overlay"
 )
 
-// Tag is the build tag of what is only true of a steady program.
+// Tag is the build tag for code that holds only in a steady program.
 const Tag = "steady"
 
 // patch replaces one text of a file of Go's source.
 type patch struct{ file, from, to string }
 
-// patches are for Go 1.26. Each says what it takes away.
+// patches are for Go 1.26. Each comment names what the patch removes.
 func patches() []patch {
 	return []patch{
-		// The order of timers of one instant: that in which they were made. Not that in
-		// which they were added, as a select adds those of its channels by their
-		// addresses.
+		// The order of timers of one instant becomes the order in which they were made. It is
+		// not the order in which they were added: a select adds the timers of its channels by
+		// their addresses.
 		{"runtime/synctest.go", "type synctestBubble struct {\n", "type synctestBubble struct {\n\tmade uint32\n\tdrawn uint64\n"},
 		{"runtime/time.go", "gp.bubble != nil {\n\t\t\tt.isFake = true\n", "bubble := gp.bubble; bubble != nil {\n\t\t\tbubble.made++\n\t\t\tt.isFake, t.rand = true, bubble.made\n"},
 		{"runtime/time.go", "bubble != nil {\n\t\tt.isFake = true\n", "bubble != nil {\n\t\tbubble.made++\n\t\tt.isFake, t.rand = true, bubble.made\n"},
 		{"runtime/time.go", "t.rand = cheaprand()", ""},
-		// The order in which a select looks at its cases.
+		// The order in which a select examines its cases.
 		{"runtime/select.go", "cheaprandn(uint32(norder + 1))", "uint32(0)"},
-		// Where the iteration of a map begins, and how its keys are hashed.
+		// The start of an iteration over a map, and the hash of its keys.
 		{"runtime/rand.go", "func maps_rand() uint64 {\n", "func maps_rand() uint64 {\n\tif true {\n\t\treturn 1\n\t}\n"},
 		// The random numbers that the compiler draws for a map on a stack, and those of
-		// math/rand without a seed. They are drawn by thread, and the thread is chance. In
-		// a bubble they are a sequence that begins anew with each bubble (Steele and
+		// math/rand without a seed. Each thread draws its own, and which thread runs is chance.
+		// In a bubble they become a sequence that begins anew with each bubble (Steele and
 		// others, SplitMix64).
 		{"runtime/rand.go", "func rand() uint64 {\n", "func rand() uint64 {\n" +
 			"\tif gp := getg(); gp.bubble != nil {\n" +
@@ -59,13 +59,12 @@ func patches() []patch {
 			"\t\tz = (z ^ z>>27) * 0x94d049bb133111eb\n" +
 			"\t\treturn z ^ z>>31\n\t}\n"},
 		{"runtime/rand.go", "globalRand.state.Init(*seed)", "*seed = [32]byte{1}\n\tglobalRand.state.Init(*seed)"},
-		// Which goroutine is given a mutex. With this patch a goroutine that always comes
-		// back for a mutex without a pause keeps it: a simulation may hang because of that.
+		// Which goroutine gets a mutex. With this patch a goroutine that comes back for a mutex
+		// without a pause keeps it: a simulation may hang because of that.
 		{"internal/sync/mutex.go", "starvationThresholdNs = 1e6", "starvationThresholdNs = 1 << 62"},
-		// How many goroutines, of whatever kind, ran before one of the queue of all
-		// processors has its turn.
+		// How many goroutines run before one of the queue of all processors has its turn.
 		{"runtime/proc.go", "if pp.schedtick%61 == 0 &&", "if gomaxprocs > 1 && pp.schedtick%61 == 0 &&"},
-		// The monitor that takes a processor away, where there is but one.
+		// The monitor that takes the processor away, when there is only one.
 		{"runtime/proc.go", "func retake(now int64) uint32 {\n", "func retake(now int64) uint32 {\n\tif gomaxprocs == 1 {\n\t\treturn 0\n\t}\n"},
 		// The order in which the children of a context end: they are in a map by their
 		// addresses.
@@ -77,7 +76,8 @@ func patches() []patch {
 	}
 }
 
-// edits returns what is replaced. Its error is that Go cannot be asked where it is.
+// edits returns the edits of Go's source. Its error says that the go command did not tell where
+// that is.
 func edits(ctx context.Context) ([]overlay.Edit, error) {
 	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
@@ -90,9 +90,8 @@ func edits(ctx context.Context) ([]overlay.Edit, error) {
 	return all, nil
 }
 
-// Build builds the tests of a package as the program out, with more edits than those
-// that make it steady. It fails where this Go's runtime has not the lines that these
-// know.
+// Build builds the tests of a package as the program out, with further edits besides those that
+// make it steady. It fails if this Go's runtime does not have the lines that the edits replace.
 func Build(ctx context.Context, pkg, out string, more ...overlay.Edit) error {
 	all, err := edits(ctx)
 	if err != nil {
@@ -101,9 +100,8 @@ func Build(ctx context.Context, pkg, out string, more ...overlay.Edit) error {
 	return overlay.BuildTests(ctx, pkg, out, append(all, more...), "-tags", Tag)
 }
 
-// Env returns the environment that a steady program is to run in: one processor from
-// its beginning, no garbage collection that it does not ask for, and no preemption of
-// goroutines.
+// Env returns the environment for a steady program: one processor from the beginning, no
+// garbage collection except on request, and no preemption of goroutines.
 func Env() []string {
 	return append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1")
 }

@@ -58,7 +58,7 @@ func Test(t *testing.T) {
 }
 `
 
-// A steady program does what it did. The same one is not steady without.
+// A steady program does the same each time. Without the patches the same program does not.
 func TestBuild(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"go.mod": "module chance\n\ngo 1.26\n", "chance_test.go": chance} {
@@ -78,7 +78,7 @@ func TestBuild(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		return string(out[:min(len(out), 700)]) // the rest is how long it took
+		return string(out[:min(len(out), 700)]) // the rest is its duration
 	}
 	first := said(steady.Env(), program)
 	for range 5 {

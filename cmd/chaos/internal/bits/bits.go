@@ -1,14 +1,13 @@
-// Package bits remembers every ID of a run by one bit, so that none can come a
-// second time unnoticed: 10^9 IDs in 125 MB.
+// Package bits remembers every ID of a run by one bit, so that a second issue of any ID is
+// noticed: 10^9 IDs in 125 MB.
 //
-// A tag has two files: NAME.bits holds pages of PageIDs bits, in the order in
-// which they were first needed, and NAME.index says which page is where. So IDs
-// may lie as far apart as they like; only the number of pages is bounded.
+// A tag has two files. NAME.bits has pages of PageIDs bits, in the order in which they were
+// first needed, and NAME.index has the place of each page. So IDs may lie far apart; only the
+// number of pages is bounded.
 //
-// The bits are memory-mapped, by any number of processes at once. A bit that was set
-// is in the page cache of the operating system and outlives a process, however that
-// ends; a crash of the machine may lose it. The files are for machines of one
-// byte order.
+// The bits are memory-mapped, by any number of processes at once. A bit that was set is in the
+// page cache of the operating system and outlives its process, however that ends; a crash of
+// the machine may lose it. The files are for machines of one byte order.
 //
 // # Invariants
 //
@@ -36,26 +35,25 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// PageIDs is how many IDs a page holds.
+// PageIDs is how many IDs a page has.
 const PageIDs = 1 << 18
 
-// Limits bound what a Set takes of disk and memory.
+// Limits bound a Set's use of disk and memory.
 type Limits struct {
-	// Pages is how many pages all tags may have together; each is 32 KiB.
-	// Default 65536: 2 GiB, enough for 17 thousand million IDs that lie close.
+	// Pages bounds the pages of all tags together; each is 32 KiB. Default 65536: 2 GiB, enough
+	// for 17 thousand million IDs that lie close together.
 	Pages int
 }
 
 // DefaultLimits returns the defaults.
 func DefaultLimits() Limits { return Limits{Pages: 1 << 16} }
 
-// Set holds the bits of all tags of a run. Its methods are safe for concurrent
-// use, but for Close.
+// Set has the bits of all tags of a run. Its methods are safe for concurrent use, except Close.
 type Set struct {
 	dir            string
 	limits         Limits
-	pages          atomic.Int64 // of all tags, as far as this process needed them
-	twice, planted *os.File     // lines are appended, each by one write
+	pages          atomic.Int64 // of all tags, as far as this process has used them
+	twice, planted *os.File     // each line is appended by one write
 
 	mu struct {
 		sync.RWMutex
@@ -109,7 +107,7 @@ func (s *Set) open() error {
 	return nil
 }
 
-// refresh learns of the pages that other processes made.
+// refresh reads the index for pages that other processes made.
 func (s *Set) refresh() error {
 	files, err := filepath.Glob(filepath.Join(s.dir, "*"+indexSuffix))
 	if err != nil {
@@ -131,7 +129,7 @@ func (s *Set) full(pages int64) error {
 	return fmt.Errorf("bits: %d pages of %d IDs are needed; allowed: %d (the IDs lie too far apart, or are too many)", pages, PageIDs, s.limits.Pages)
 }
 
-// Close closes the files. Nothing may be added any longer.
+// Close closes the files. No ID may be added after it.
 func (s *Set) Close() error {
 	var errs []error
 	for _, t := range s.mu.tags {
@@ -145,7 +143,7 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// tag returns a tag's bits, made if need be.
+// tag returns a tag's bits, and makes them if necessary.
 func (s *Set) tag(name allocator.Tag) (*tagBits, error) {
 	s.mu.RLock()
 	t := s.mu.tags[name]
@@ -153,7 +151,7 @@ func (s *Set) tag(name allocator.Tag) (*tagBits, error) {
 	if t != nil {
 		return t, nil
 	}
-	if _, err := allocator.ParseTag(string(name)); err != nil { // it becomes a file's name
+	if _, err := allocator.ParseTag(string(name)); err != nil { // it becomes part of a file's name
 		return nil, err
 	}
 	s.mu.Lock()
@@ -168,8 +166,7 @@ func (s *Set) tag(name allocator.Tag) (*tagBits, error) {
 	return t, err
 }
 
-// Add adds IDs. It returns those that were there already, in order, and notes
-// them.
+// Add adds IDs. It returns, in order, and records the IDs that were there already.
 func (s *Set) Add(tag allocator.Tag, run allocator.Run) ([]allocator.Run, error) {
 	if run.First < 0 || run.Count < 1 || run.First > allocator.MaxID-run.Count+1 {
 		return nil, fmt.Errorf("bits: tag %s: %d IDs from %d on; allowed: 1 or more, from 0 to %d", tag, run.Count, run.First, int64(allocator.MaxID))
@@ -195,8 +192,8 @@ func (s *Set) Add(tag allocator.Tag, run allocator.Run) ([]allocator.Run, error)
 	return twice, err
 }
 
-// setBits sets the bits from from on, n of them, and appends those that were
-// set to twice, as IDs: base is the page's first.
+// setBits sets n bits from from on, and appends those that were already set to twice, as IDs:
+// base is the page's first.
 func setBits(page []uint64, from, n, base int64, twice []allocator.Run) []allocator.Run {
 	for end := from + n; from < end; {
 		word, bit := from/64, from%64
@@ -210,7 +207,7 @@ func setBits(page []uint64, from, n, base int64, twice []allocator.Run) []alloca
 	return twice
 }
 
-// appendBits appends the bits of a word as runs; base is the first one's ID.
+// appendBits appends the bits of a word as runs; base is the ID of the first bit.
 func appendBits(runs []allocator.Run, word uint64, base int64) []allocator.Run {
 	for word != 0 {
 		skip := int64(bits.TrailingZeros64(word))
@@ -228,7 +225,7 @@ func appendBits(runs []allocator.Run, word uint64, base int64) []allocator.Run {
 	return runs
 }
 
-// Has reports whether an ID is there.
+// Has reports whether the set has an ID.
 func (s *Set) Has(tag allocator.Tag, id int64) (bool, error) {
 	t, err := s.tag(tag)
 	if err != nil || id < 0 {

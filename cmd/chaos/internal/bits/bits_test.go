@@ -224,7 +224,7 @@ func TestPlant(t *testing.T) {
 	}
 }
 
-// A set that did not find the planted IDs says so.
+// A set that did not find the planted IDs reports that.
 func TestMissedPlant(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

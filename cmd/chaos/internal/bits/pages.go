@@ -20,10 +20,10 @@ const (
 	indexSuffix = ".index"
 
 	pageBytes = PageIDs / 8
-	// chunkPages is how many pages are mapped at once, and the file grows by.
+	// chunkPages is how many pages are mapped at once, and by how many the file grows.
 	chunkPages = 256
 	chunkBytes = chunkPages * pageBytes
-	// An entry of the index is a page's number and the checksum of that.
+	// An entry of the index is a page's number and its checksum.
 	entryBytes = 12
 )
 
@@ -32,7 +32,7 @@ var (
 	zeros      [pageBytes]byte
 )
 
-// tagBits is the bits of one tag.
+// tagBits has the bits of one tag.
 type tagBits struct {
 	set         *Set
 	name        allocator.Tag
@@ -40,7 +40,7 @@ type tagBits struct {
 
 	mu struct {
 		sync.RWMutex
-		slots  map[int64]int // where a page is, by its number
+		slots  map[int64]int // the slot of each page, by its number
 		chunks [][]byte      // the mapped file
 	}
 }
@@ -62,7 +62,7 @@ func openTag(s *Set, name allocator.Tag) (*tagBits, error) {
 	return t, nil
 }
 
-// refresh learns of the pages that other processes made.
+// refresh reads the index for pages that other processes made.
 func (t *tagBits) refresh() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,8 +81,8 @@ func (t *tagBits) locked(use func() error) error {
 	return nil
 }
 
-// load reads the entries of the index that are new. One that is cut off is what
-// a process left that was killed: it is overwritten.
+// load reads the new entries of the index. An entry that is cut off was written by a process
+// that was killed: it is overwritten.
 func (t *tagBits) load() error {
 	known := len(t.mu.slots)
 	entries, err := io.ReadAll(io.NewSectionReader(t.index, int64(known)*entryBytes, 1<<40))
@@ -141,7 +141,7 @@ func (t *tagBits) at(slot int) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(first)), pageBytes/8)
 }
 
-// known returns a page, nil where there is none.
+// known returns a page, nil if there is none.
 func (t *tagBits) known(number int64) []uint64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -151,7 +151,7 @@ func (t *tagBits) known(number int64) []uint64 {
 	return nil
 }
 
-// page returns a page, made if need be.
+// page returns a page, and makes it if necessary.
 func (t *tagBits) page(number int64) ([]uint64, error) {
 	if page := t.known(number); page != nil {
 		return page, nil
@@ -164,8 +164,8 @@ func (t *tagBits) page(number int64) ([]uint64, error) {
 	return t.at(t.mu.slots[number]), nil
 }
 
-// make makes a page, unless another process did: zeros on the disk, then the
-// entry. If the process ends in between, the slot is the next one's.
+// make makes a page, unless another process made it: zeros on the disk, then the entry. If the
+// process ends in between, the next page gets the slot.
 func (t *tagBits) make(number int64) error {
 	if err := t.load(); err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 
 const twiceFile, plantedFile = "twice.jsonl", "planted.jsonl"
 
-// readRuns reads a file of runs, a line of JSON each. A last line without an end
-// is what a process left that was killed.
+// readRuns reads a file of runs, a line of JSON each. A last line without an end was written by
+// a process that was killed.
 func readRuns(file *os.File) ([]Run, error) {
 	content, err := io.ReadAll(io.NewSectionReader(file, 0, 1<<40))
 	if err != nil {
@@ -52,7 +52,7 @@ func write(file *os.File, runs ...Run) error {
 	return err
 }
 
-// note notes what came twice.
+// note records IDs that came twice.
 func (s *Set) note(tag allocator.Tag, twice []allocator.Run) error {
 	runs := make([]Run, len(twice))
 	for i, r := range twice {
@@ -61,9 +61,8 @@ func (s *Set) note(tag allocator.Tag, twice []allocator.Run) error {
 	return write(s.twice, runs...)
 }
 
-// Plant adds an ID that is there once more, as if it had been issued twice: by
-// what Add does, so a set that misses it would miss any other. It is noted, so
-// that Verdict can tell it from those that were not planted.
+// Plant adds an ID again, as if it had been issued twice. It uses Add, so a set that misses it
+// would miss any other. It records the ID, so that Verdict can tell planted IDs from others.
 func (s *Set) Plant(tag allocator.Tag, id int64) error {
 	there, err := s.Has(tag, id)
 	if err == nil && !there {
@@ -79,17 +78,17 @@ func (s *Set) Plant(tag allocator.Tag, id int64) error {
 	return err
 }
 
-// Verdict is what a set found.
+// Verdict is the result of a set.
 type Verdict struct {
 	IDs     int64 // different ones
 	Pages   int64
 	Planted int
-	Missed  []Run // planted and not found: the set is of no use
+	Missed  []Run // planted and not found: the set cannot be trusted
 	Twice   []Run // found and not planted
 }
 
-// TwiceIDs returns how many IDs came twice that were not planted, each as often
-// as it came again.
+// TwiceIDs returns how many IDs came twice without being planted, each as often as it came
+// again.
 func (v Verdict) TwiceIDs() (n int64) {
 	for _, r := range v.Twice {
 		n += r.Count
@@ -97,12 +96,12 @@ func (v Verdict) TwiceIDs() (n int64) {
 	return n
 }
 
-// Verdict returns what was found until now, by all processes.
+// Verdict returns the findings until now, of all processes.
 func (s *Set) Verdict() (Verdict, error) {
 	if err := s.refresh(); err != nil {
 		return Verdict{}, err
 	}
-	planted, err := readRuns(s.planted) // first: what is planted is found later
+	planted, err := readRuns(s.planted) // first: planted IDs are found later
 	if err != nil {
 		return Verdict{}, err
 	}
@@ -129,7 +128,7 @@ func (s *Set) Verdict() (Verdict, error) {
 	return v, nil
 }
 
-// tags returns the tags that have bits, in order.
+// tags returns, in order, the tags with bits.
 func (s *Set) tags() []*tagBits {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -153,7 +152,7 @@ func (t *tagBits) numbers() []int64 {
 	return numbers
 }
 
-// count counts the IDs that are there.
+// count counts the IDs in the set.
 func (s *Set) count() (n int64) {
 	for _, t := range s.tags() {
 		for _, number := range t.numbers() {
@@ -165,8 +164,8 @@ func (s *Set) count() (n int64) {
 	return n
 }
 
-// Missing returns how many IDs s has that other does not have, and the first
-// few. Nothing may be added meanwhile.
+// Missing returns how many IDs s has that other does not have, and the first few of them. No ID
+// may be added meanwhile.
 func (s *Set) Missing(other *Set) (n int64, first []Run, err error) {
 	const few = 10
 	if err := errors.Join(s.refresh(), other.refresh()); err != nil {

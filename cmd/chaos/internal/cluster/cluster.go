@@ -2,8 +2,8 @@
 // instances, consoles and callers, each a process, with a proxy.Link in every
 // connection between them.
 //
-// The cluster keeps its processes alive as a service manager would: it starts a process
-// that ended by itself again. A fault that wants a process to stay away calls Keep.
+// The cluster keeps its processes alive as a service manager does: it starts a process again
+// that ended by itself. A fault calls Keep if a process is to stay away.
 package cluster
 
 import (
@@ -21,22 +21,22 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// Config says what cluster.
+// Config describes a cluster.
 type Config struct {
 	// Dir is the run's directory: data, logs, records.
 	Dir string
-	// March and Chaos are the programs; Chaos has etcd and load in it.
+	// March and Chaos are the programs; Chaos includes etcd and load.
 	March, Chaos string
 	// Rooms have so many instances each.
 	Rooms []Room
-	// Members and Consoles are how many there are.
+	// Members and Consoles are their numbers.
 	Members, Consoles int
 	Tags              []allocator.Tag
 	Times             []allocator.Tag // tags of time-ordered IDs
-	// Rate is how many IDs a second callers ask for, in all.
+	// Rate is how many IDs per second all callers together ask for.
 	Rate int
 	Seed uint64
-	// Events gets what happens.
+	// Events receives events.
 	Events *runlog.Events
 	Logger hclog.Logger
 }
@@ -47,7 +47,7 @@ type Room struct {
 	Instances int
 }
 
-// Cluster is a cluster that runs. Its fields do not change.
+// Cluster is a running cluster. Its fields do not change.
 type Cluster struct {
 	Config
 	Members   []*Member
@@ -58,7 +58,7 @@ type Cluster struct {
 	ports *ports
 }
 
-// New makes a cluster of which nothing runs yet.
+// New makes a cluster without starting its processes.
 func New(cfg Config) (*Cluster, error) {
 	c := &Cluster{Config: cfg, ports: newPorts()}
 	if err := c.make(); err != nil {
@@ -133,8 +133,7 @@ func begin(servers []*Server) {
 	}
 }
 
-// StopLoads ends the callers, and waits: all that they were given is written
-// down then.
+// StopLoads ends the callers, and waits: then all IDs that they got are on disk.
 func (c *Cluster) StopLoads() error {
 	var errs []error
 	for _, l := range c.Loads {
@@ -143,7 +142,7 @@ func (c *Cluster) StopLoads() error {
 	return errors.Join(errs...)
 }
 
-// StopServers ends rooms and consoles in good order.
+// StopServers ends rooms and consoles cleanly.
 func (c *Cluster) StopServers() error {
 	var errs []error
 	for _, s := range c.Servers() {
@@ -152,10 +151,10 @@ func (c *Cluster) StopServers() error {
 	return errors.Join(errs...)
 }
 
-// stopWithin is how long a server may take to end.
+// stopWithin bounds how long a server may take to end.
 const stopWithin = 15 * time.Second
 
-// Close ends everything that still runs, at once.
+// Close ends all processes that still run, at once.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, l := range c.Loads {
@@ -190,8 +189,8 @@ func (c *Cluster) Links() []*proxy.Link {
 	return links
 }
 
-// Endpoints are the members' own addresses, with no link in between: for the
-// code that watches the run.
+// Endpoints are the members' own addresses, without a link in between: for the code that
+// watches the run.
 func (c *Cluster) Endpoints() []string {
 	endpoints := make([]string, len(c.Members))
 	for i, m := range c.Members {

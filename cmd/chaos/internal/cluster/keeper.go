@@ -9,7 +9,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// keeper keeps a process running while it is wanted.
+// keeper keeps a process running as long as that is wanted.
 type keeper struct {
 	*proc.Process
 	command func() proc.Command
@@ -22,12 +22,12 @@ type keeper struct {
 
 	mu struct {
 		sync.Mutex
-		wanted, expected bool // expected: it is to end, by our own doing
+		wanted, expected bool // expected: the run itself ends it
 		started          time.Time
 	}
 }
 
-// restartPause is how long a process that ended stays away.
+// restartPause is how long a process stays away after its end.
 const restartPause = 100 * time.Millisecond
 
 func newKeeper(p *proc.Process, events *runlog.Events, command func() proc.Command) *keeper {
@@ -77,7 +77,7 @@ func (k *keeper) keep() {
 	}
 }
 
-// Up returns for how long it has run.
+// Up returns how long the process has run.
 func (k *keeper) Up() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -90,7 +90,7 @@ func (k *keeper) wanted() bool {
 	return k.mu.wanted
 }
 
-// Keep says whether the process is to be started again when it has ended.
+// Keep says whether to start the process again when it has ended.
 func (k *keeper) Keep(wanted bool) {
 	k.mu.Lock()
 	k.mu.wanted = wanted
@@ -117,7 +117,7 @@ func (k *keeper) Down(s syscall.Signal) error {
 	return err
 }
 
-// Stop ends the process in good order, for good.
+// Stop ends the process cleanly, for good.
 func (k *keeper) Stop(within time.Duration) error {
 	k.Keep(false)
 	k.Expect()

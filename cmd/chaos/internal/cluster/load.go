@@ -15,7 +15,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/traffic"
 )
 
-// Load is the callers of a room.
+// Load has the callers of a room.
 type Load struct {
 	*proc.Process
 	Room allocator.Room
@@ -100,7 +100,7 @@ func (l *Load) kill() error {
 	return err
 }
 
-// Counts returns what all callers were given so far, by traffic.Who.
+// Counts returns the counts of all callers so far, by traffic.Who.
 func (c *Cluster) Counts() map[string]traffic.Count {
 	counts := make(map[string]traffic.Count)
 	for _, l := range c.Loads {

@@ -20,20 +20,20 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/proxy"
 )
 
-// Member is one of etcd's. Members dial each other by addresses that are nowhere
-// (RFC 5737), through a SOCKS proxy of each one's own: so the link from one to
-// another is one that can be hurt alone, in one direction, too.
+// Member is one of etcd's members. Members dial each other by addresses that do not exist (RFC
+// 5737), each through a SOCKS proxy of its own. So each link from one member to another can be
+// hurt alone, and in one direction only.
 type Member struct {
 	*keeper
-	// Client is where it serves clients, HOST:PORT.
+	// Client is its address for clients, HOST:PORT.
 	Client string
 	// Peers are the links over which it dials the others, by their names.
 	Peers map[string]*proxy.Link
-	// Dir is its data.
+	// Dir has its data.
 	Dir string
 
-	listen  string         // where it serves its peers,
-	address netip.AddrPort // and what they call that
+	listen  string         // its address for peers,
+	address netip.AddrPort // and the address by which they dial it
 	socks   *proxy.Listener
 	chaos   string
 
@@ -45,10 +45,10 @@ type Member struct {
 	}
 }
 
-// Token is what etcd's cluster ID is made of, besides its members.
+// Token is the part of etcd's cluster ID that does not depend on its members.
 const Token = "march-chaos"
 
-// Quota is how large a member's data may be, in bytes.
+// Quota bounds a member's data, in bytes.
 const Quota = 48 << 20
 
 func (c *Cluster) newMember(name string) (*Member, error) {
@@ -70,7 +70,7 @@ func (c *Cluster) newMember(name string) (*Member, error) {
 	return m, nil
 }
 
-// linkMembers makes the links between members, and tells them of each other.
+// linkMembers makes the links between members, and gives each member its links.
 func (c *Cluster) linkMembers() (err error) {
 	var initial []string
 	for _, m := range c.Members {
@@ -92,7 +92,7 @@ func (c *Cluster) linkMembers() (err error) {
 	return nil
 }
 
-// PeerURL is what other members know it by.
+// PeerURL is the address by which other members know it.
 func (m *Member) PeerURL() string { return "http://" + m.address.String() }
 
 func (m *Member) command() proc.Command {
@@ -103,7 +103,7 @@ func (m *Member) command() proc.Command {
 		"--listen-client-urls", "http://" + m.Client, "--advertise-client-urls", "http://" + m.Client,
 		"--listen-peer-urls", "http://" + m.listen, "--initial-advertise-peer-urls", m.PeerURL(),
 		"--initial-cluster", m.mu.initial, "--initial-cluster-state", m.mu.state, "--initial-cluster-token", m.mu.token,
-		// Short, so that a run sees many elections; long enough for two cores.
+		// Short, so that a run has many elections; long enough for two cores.
 		"--heartbeat-interval", "100", "--election-timeout", "1000",
 		"--snapshot-count", "2000", "--quota-backend-bytes", fmt.Sprint(Quota), "--strict-reconfig-check=false",
 		"--logger", "zap", "--log-level", "info",
@@ -113,14 +113,14 @@ func (m *Member) command() proc.Command {
 	}}
 }
 
-// Begin says how the member starts when it has no data: as one of which cluster.
+// Begin says how a member without data starts: in which cluster.
 func (m *Member) Begin(initial, state, token string, more ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.initial, m.mu.state, m.mu.token, m.mu.more = initial, state, token, more
 }
 
-// Wipe removes its data. It must not run.
+// Wipe removes its data. The member must not run.
 func (m *Member) Wipe() error {
 	if m.Running() {
 		return fmt.Errorf("member %s runs", m.Name)
@@ -186,7 +186,7 @@ func Poll(ctx context.Context, what string, done func() bool) error {
 	return nil
 }
 
-// Leader returns the member that leads, nil when none is known.
+// Leader returns the leading member, nil if none is known.
 func (c *Cluster) Leader(ctx context.Context) *Member {
 	for _, m := range c.Members {
 		if s, err := m.Status(ctx); err == nil && s.Leader != 0 && s.Leader == s.Header.GetMemberId() {
@@ -196,7 +196,7 @@ func (c *Cluster) Leader(ctx context.Context) *Member {
 	return nil
 }
 
-// close ends the member, at once and for good.
+// close ends the member at once and for good.
 func (m *Member) close() error {
 	errs := []error{m.kill()}
 	if m.socks != nil {

@@ -8,9 +8,8 @@ import (
 	"sync"
 )
 
-// ports hands out free ports of the loopback, each once: below those that
-// systems hand out to clients, so that they are still free when a process is
-// started again.
+// ports gives out free ports of the loopback, each once. They are below the range that systems
+// give to clients, so that they are still free when a process is started again.
 type ports struct {
 	mu   sync.Mutex
 	next int

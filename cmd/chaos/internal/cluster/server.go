@@ -20,17 +20,17 @@ type Server struct {
 	Room allocator.Room
 	// ID is the instance's or the console's name.
 	ID string
-	// GRPC and HTTP are where it serves, with no link in between.
+	// GRPC and HTTP are its addresses, without a link in between.
 	GRPC, HTTP string
-	// Etcd are its links to the members, in their order.
+	// Etcd are its links to the members, in the members' order.
 	Etcd []*proxy.Link
-	// Callers is the link that its callers take; nil for a console.
+	// Callers is the link of its callers; nil for a console.
 	Callers *proxy.Link
-	// Reached is where that link listens.
+	// Reached is the address of that link.
 	Reached string
 
 	listeners []*proxy.Listener
-	etcd      []string // where its links to the members listen
+	etcd      []string // the addresses of its links to the members
 	march     string
 	journal   string // the directory of journals
 	clock     string // the file of its clock: package skew
@@ -41,14 +41,13 @@ type Server struct {
 	}
 }
 
-// Hold is for how long clients may use what they lease, and Drain how long
-// calls may take at the end.
+// Hold is how long clients may use leased IDs, and Drain how long calls may take at the end.
 const (
 	Hold  = "5s"
 	Drain = "2s"
 )
 
-// DiskDir is a folder for a disk that faults may hurt.
+// DiskDir is the folder of a disk that faults may hurt.
 func (c *Cluster) DiskDir() string { return filepath.Join(c.Dir, "disk") }
 
 // JournalDir is the folder of all instances' journals.
@@ -103,15 +102,15 @@ func (s *Server) command() proc.Command {
 	return proc.Command{Path: s.march, Args: args, Env: append(slices.Clone(s.mu.env), skew.Variable+"="+s.clock), Piped: true}
 }
 
-// SetClock gives it another clock, and keeps that over restarts.
+// SetClock changes its clock, also for later starts.
 func (s *Server) SetClock(c skew.Clock) error { return c.Write(s.clock) }
 
-// Journals returns the files that it keeps what it remembers in.
+// Journals returns the files of its journal.
 func (s *Server) Journals() ([]string, error) {
 	return filepath.Glob(filepath.Join(s.journal, "*", string(s.Room), s.ID+".journal"))
 }
 
-// Environment sets what the next starts have in their environment.
+// Environment sets further environment variables for the next starts.
 func (s *Server) Environment(env ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package disk makes a small file system that can be full and can hang. It is an ext4
 // in a file, mounted through a loop device, which needs root on Linux.
 //
-// A run that is killed leaves it mounted; `umount DIR` takes it away.
+// A run that is killed leaves the disk mounted; `umount DIR` unmounts it.
 package disk
 
 import (
@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// size is enough for journals and a file system's own.
+// size is enough for journals and the file system itself.
 const size = 32 << 20
 
 // Disk is a mounted file system.
 type Disk struct{ dir string }
 
-// Mount makes a file system and mounts it at dir. The error says what this
-// machine does not allow.
+// Mount makes a file system and mounts it at dir. The error says what this machine does not
+// allow.
 func Mount(dir string) (*Disk, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, err
@@ -64,13 +64,13 @@ func (d *Disk) Fill() error {
 	return f.Close()
 }
 
-// Free gives the space back.
+// Free frees the space again.
 func (d *Disk) Free() error { return os.Remove(d.filler()) }
 
 func (d *Disk) filler() string { return filepath.Join(d.dir, "filler") }
 
-// Freeze has each write to the disk hang until Thaw. A process that hangs so
-// cannot be killed.
+// Freeze makes each write to the disk hang until Thaw. A process that hangs so cannot be
+// killed.
 func (d *Disk) Freeze() error { return run("fsfreeze", "-f", d.dir) }
 
 // Thaw ends Freeze.
@@ -78,13 +78,13 @@ func (d *Disk) Thaw() error { return run("fsfreeze", "-u", d.dir) }
 
 // Close unmounts the disk and removes it. No process may have a file open there.
 func (d *Disk) Close() error {
-	_ = d.Thaw() // it is not frozen, as a rule
+	_ = d.Thaw() // mostly it is not frozen
 	err := run("umount", d.dir)
 	for range 50 {
 		if err == nil {
 			break
 		}
-		time.Sleep(100 * time.Millisecond) // a process that was killed is on its way out
+		time.Sleep(100 * time.Millisecond) // a killed process is about to end
 		err = run("umount", d.dir)
 	}
 	return errors.Join(err, os.Remove(d.dir+".img"))

@@ -8,14 +8,13 @@
 //
 // # Lives
 //
-// An etcd that was restored from a backup has gone back in time: its revisions repeat.
-// From then on it has another life. Follow finds that out by itself: by another cluster
-// ID, by a lower revision or raft index, or by keys that differ from its record though
-// they were last written at revisions that it has recorded in full. It looks once a
-// second and whenever a watch ends. If a look finds another life, the changes that the
-// watch brought since the last good look may be of either life: Read leaves them out,
-// and counts them.
+// An etcd that was restored from a backup has gone back in time: its revisions repeat. From
+// then on it has another life. Follow finds that out by itself: by another cluster ID, by a
+// lower revision or raft index, or by keys that differ from its record though they were last
+// written at revisions that it has recorded in full. It checks once a second and whenever a
+// watch ends. If a check finds another life, the changes that the watch brought since the last
+// good check may be of either life: Read leaves them out, and counts them.
 //
-// Where changes were compacted before they were seen, there is a gap: marks may
-// have moved any number of times meanwhile, but never down.
+// If changes were compacted before Follow saw them, there is a gap: marks may have moved any
+// number of times meanwhile, but never down.
 package history

@@ -23,14 +23,14 @@ const (
 	whatLife    = "life"    // a new life of etcd begins, with the snapshot of all keys that the line has
 	whatGap     = "gap"     // changes were missed; the line has a snapshot of all keys after them
 	whatChanges = "changes" // keys that changed, in order
-	whatChecked = "checked" // what was recorded so far is this life's
+	whatChecked = "checked" // the changes recorded so far belong to this life
 )
 
-// line is a line of the file: what it says, and what etcd showed.
+// line is a line of the file: its kind, and the keys that etcd showed.
 type line struct {
 	Time      time.Time `json:"time"`
 	What      string    `json:"what"`
-	Why       string    `json:"why,omitempty"` // a life or a gap begins
+	Why       string    `json:"why,omitempty"` // the reason for a life or a gap
 	ClusterID uint64    `json:"cluster_id,string,omitempty"`
 	Revision  int64     `json:"revision,string,omitempty"` // of the snapshot; of a check, up to which all is recorded
 	Shown     int64     `json:"shown,string,omitempty"`    // of a check: etcd's revision then
@@ -42,7 +42,7 @@ type line struct {
 type kv struct {
 	Key      string `json:"key"`
 	Value    string `json:"value,omitempty"`
-	Revision int64  `json:"revision,string"` // 0: it was deleted
+	Revision int64  `json:"revision,string"` // 0 if it was deleted
 }
 
 func (k kv) ledger() store.KV {
@@ -78,8 +78,8 @@ func decode(text []byte) (line, error) {
 	return l, fmt.Errorf("%q; allowed: life, gap, changes, checked", l.What)
 }
 
-// read calls use with every line of the history in dir. A last line without an
-// end is what a recorder left that was killed; whole is the size without it.
+// read calls use with every line of the history in dir. A last line without an end was written
+// by a recorder that was killed; whole is the size without it.
 func read(dir string, use func(line) error) (whole int64, err error) {
 	file, err := os.Open(filepath.Join(dir, fileName))
 	if err != nil {
@@ -112,11 +112,11 @@ func read(dir string, use func(line) error) (whole int64, err error) {
 // log is a history that is being written.
 type log struct {
 	file *os.File
-	keys map[string]kv // as they are now
-	seen int64         // the highest revision of all that was recorded
-	live bool          // a life was begun,
+	keys map[string]kv // the present keys
+	seen int64         // the highest recorded revision
+	live bool          // a life has begun,
 	id   uint64        // in this etcd cluster,
-	// which showed these at least, though it may not be recorded yet what was written
+	// which has shown these at least, though the changes may not be recorded yet
 	shown int64
 	index uint64
 }
@@ -146,7 +146,7 @@ func openLog(dir string) (*log, error) {
 	return l, nil
 }
 
-// take notes what a line says.
+// take stores the content of a line.
 func (l *log) take(line line) {
 	switch line.What {
 	case whatLife:

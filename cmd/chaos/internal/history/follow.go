@@ -12,33 +12,31 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Config says whose history is recorded, and where.
+// Config says which history is recorded, and where.
 type Config struct {
-	// Endpoints are etcd's members, host:port, without any proxy in between.
+	// Endpoints are etcd's members, host:port, without a proxy in between.
 	Endpoints []string
 	// Cluster is March's name in etcd.
 	Cluster string
 	// Dir is the history's own directory.
 	Dir string
-	// Store, where it is set, is followed instead of Endpoints, and not closed.
+	// Store, if set, is followed instead of Endpoints, and not closed.
 	Store store.Store
-	// CheckEvery is how often what was recorded is held against what etcd has.
-	// Default 1 s.
+	// CheckEvery is how often the record is compared with etcd. Default 1 s.
 	CheckEvery time.Duration
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
 
 const (
-	// callTimeout bounds a call, and silence for how long a watch may hear nothing.
+	// callTimeout bounds a call, and silence bounds how long a watch may receive nothing.
 	callTimeout = 2 * time.Second
 	silence     = 3 * time.Second
 	retryPause  = 100 * time.Millisecond
 )
 
-// Follow records until ctx ends, and returns nil then. Whatever happens to etcd
-// is no error: it goes on when etcd answers again. Its errors are those of the
-// configuration and of the file.
+// Follow records until ctx ends, and then returns nil. Trouble with etcd is no error: it goes
+// on when etcd answers again. Its errors are those of the configuration and of the file.
 func Follow(ctx context.Context, cfg Config) error {
 	reader, err := record.NewReader(cfg.Cluster)
 	if err != nil {
@@ -75,7 +73,7 @@ func Follow(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// fileError is an error of the history's own file: it cannot go on.
+// fileError is an error of the history's own file: Follow cannot go on.
 type fileError struct{ err error }
 
 func (e *fileError) Error() string { return "history: " + e.err.Error() }
@@ -88,10 +86,10 @@ type follower struct {
 	log    hclog.Logger
 	file   *log
 
-	looked int64 // what was recorded when it was checked last
+	looked int64 // the recorded revision at the last check
 
-	// missing is a key that is there by what was recorded, and was not at a
-	// revision of etcd's: its deletion is still to come, or this is another life.
+	// missing is a key that is in the record but was absent at a later revision of etcd: its
+	// deletion is still to come, or this is another life.
 	missing struct {
 		key      string
 		revision int64
@@ -109,12 +107,12 @@ func (f *follower) add(l line) error {
 type snapshot struct {
 	clusterID uint64
 	revision  int64
-	index     uint64 // of raft, 0 where it is not known
+	index     uint64 // of raft, 0 if it is not known
 	values    bool
 	kvs       []kv
 }
 
-// snapshot reads one, without values where none are wanted.
+// snapshot reads a snapshot, without values if they are not wanted.
 func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -124,7 +122,7 @@ func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) 
 		return snapshot{}, err
 	}
 	s := snapshot{clusterID: answer.ClusterID, revision: answer.Revision, values: values}
-	// The member that answered has the log up to there; another one may lag.
+	// The member that answered has the log up to this index; another one may lag.
 	if status, err := f.store.Status(ctx); err == nil && status.Sender == answer.Sender {
 		s.index = status.RaftIndex
 	}
@@ -136,7 +134,7 @@ func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) 
 	return s, nil
 }
 
-// session looks at etcd, then watches it until it has to look again.
+// session reads etcd, then watches it until it has to read it again.
 func (f *follower) session(ctx context.Context) error {
 	now, err := f.snapshot(ctx, true)
 	if err != nil {
@@ -178,7 +176,7 @@ func (f *follower) session(ctx context.Context) error {
 	}
 }
 
-// resume begins a life where now is not of the one that was recorded.
+// resume begins a life if now does not belong to the recorded one.
 func (f *follower) resume(now snapshot) error {
 	why := "first"
 	if f.file.live {
@@ -199,7 +197,7 @@ func (f *follower) begin(what, why string, now snapshot) error {
 	return f.add(line{What: what, Why: why, ClusterID: now.clusterID, Revision: now.revision, Index: now.index, KVs: now.kvs})
 }
 
-// gap records what is there now, where the changes until then are compacted.
+// gap records the present keys after changes that were compacted.
 func (f *follower) gap(ctx context.Context) error {
 	now, err := f.snapshot(ctx, true)
 	if err != nil {
@@ -214,7 +212,7 @@ func (f *follower) gap(ctx context.Context) error {
 	return f.begin(whatGap, fmt.Sprintf("compacted after revision %d", f.file.seen), now)
 }
 
-// changed records changes. A watch that was resumed may repeat some.
+// changed records changes. A resumed watch may repeat some.
 func (f *follower) changed(changes []store.KV) error {
 	l := line{What: whatChanges}
 	for _, c := range changes {
@@ -230,8 +228,7 @@ func (f *follower) changed(changes []store.KV) error {
 	return f.add(l)
 }
 
-// check holds what was recorded against what etcd has. That etcd does not
-// answer says nothing.
+// check compares the record with etcd. A missing answer of etcd shows nothing.
 func (f *follower) check(ctx context.Context) error {
 	now, err := f.snapshot(ctx, false)
 	if err != nil {
@@ -239,7 +236,7 @@ func (f *follower) check(ctx context.Context) error {
 		return nil
 	}
 	if why := f.otherLife(now); why != "" {
-		return errors.New(why) // the next session looks again, and begins it
+		return errors.New(why) // the next session reads etcd again, and begins the life
 	}
 	behind := f.file.shown > f.file.seen && f.file.seen == f.looked
 	f.looked = f.file.seen
@@ -249,9 +246,9 @@ func (f *follower) check(ctx context.Context) error {
 	return fmt.Errorf("the watch stands at revision %d, etcd is at %d", f.file.seen, now.revision)
 }
 
-// otherLife returns why etcd, as it is now, cannot have come from what was
-// recorded; empty where it can. It looks at the past alone: at keys that were
-// last written at revisions of which all is known.
+// otherLife returns why the present state of etcd cannot have followed from the record; empty
+// if it can. It compares only the past: keys that were last written at revisions that are
+// recorded in full.
 func (f *follower) otherLife(now snapshot) string {
 	switch was := f.file; {
 	case now.clusterID != was.id:

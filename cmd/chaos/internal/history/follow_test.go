@@ -66,7 +66,7 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 				}
 				fate := ledgertest.Fate{Name: fates[n/every%int64(len(fates))], N: 2}
 				if fate.Name == ledgertest.WrongCluster || fate.Name == ledgertest.OldRevision {
-					return ledgertest.Fate{} // no healthy etcd answers so
+					return ledgertest.Fate{} // no healthy etcd answers like this
 				}
 				return fate
 			})

@@ -31,7 +31,7 @@ type tb interface {
 	Cleanup(func())
 }
 
-// recorded is a store whose history is recorded.
+// recorded is a store with a recorder of its history.
 type recorded struct {
 	tb    tb
 	store *ledgertest.Fake
@@ -42,7 +42,7 @@ type recorded struct {
 	stalled atomic.Bool // the recorder's watches bring nothing
 }
 
-// stalling is a store whose watches may bring nothing, like the watches of a member that
+// stalling is a store whose watches can be made to bring nothing, like those of a member that
 // hangs.
 type stalling struct {
 	*ledgertest.Conn
@@ -105,7 +105,8 @@ func (r *recorded) open() *ledger.Ledger {
 // read waits until everything is recorded, and reads it.
 func (r *recorded) read() *history.History {
 	r.tb.Helper()
-	// The recorder does not see the revision of a delete. So write a key that it ignores after it.
+	// The recorder does not see the revision of a delete. So write a key that it ignores after
+	// it.
 	r.store.Corrupt(store.Op{Put: &store.Put{Key: prefix + "migration", Value: []byte("x")}})
 	return r.wait()
 }
@@ -187,8 +188,8 @@ func (r *recorded) join(room allocator.Room, name allocator.Instance, tag alloca
 	return instance{joined, source}
 }
 
-// lease leases n IDs. It tries again, because an instance that saw a halt checks only now and
-// then whether the halt has ended.
+// lease leases n IDs. It tries again, because an instance that saw a halt checks only from time
+// to time whether the halt has ended.
 func (r *recorded) lease(i instance, n int64) allocator.Segment {
 	r.tb.Helper()
 	seg, err := i.source.Lease(bg, n)

@@ -11,37 +11,36 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// History is what a file of it says.
+// History is the content of a history's file.
 type History struct {
 	Lives    []Life
 	Rises    []Rise   // of marks, in order
 	Layouts  []Layout // in order
 	Epochs   []Epoch
 	Reports  []Report
-	Windows  []Window                        // of workers, as they were written, in order
-	Strict   map[allocator.Tag]bool          // tags that had strict_retract whenever they were seen
+	Windows  []Window                        // of workers, as written, in order
+	Strict   map[allocator.Tag]bool          // tags that had strict_retract in every version seen
 	Times    map[allocator.Tag]timeid.Layout // tags of time-ordered IDs
 	Ended    int                             // migrations that ended, done or aborted
 	Problems []Problem                       // rules that were broken
 	More     int                             // besides those
 }
 
-// Life is the time from an etcd's beginning, or its restore, to the next.
+// Life is the time from an etcd's beginning, or its restore, to the next restore.
 type Life struct {
 	Why      string
 	Cluster  uint64 // etcd's cluster ID
 	Began    time.Time
-	First    int64     // its revision when it was first seen
-	Last     int64     // the last one of which is known what it wrote
-	Shown    int64     // the highest revision that it was found at
-	Checked  time.Time // when it was last found to be this life still
-	Known    time.Time // all that was written some seconds before is recorded
+	First    int64     // its first revision seen
+	Last     int64     // the last revision with known changes
+	Shown    int64     // the highest revision that it showed
+	Checked  time.Time // when it was last found to be still this life
+	Known    time.Time // all changes until some seconds before are recorded
 	Gaps     []Gap
 	Doubtful int // changes that may be of this life or the next, and were left out
 }
 
-// Gap is revisions of which it is not known what they wrote: above After, up to
-// To.
+// Gap is revisions with unknown changes: above After, up to To.
 type Gap struct{ After, To int64 }
 
 // Rise is a rise of a mark.
@@ -51,18 +50,17 @@ type Rise struct {
 	Revision int64
 	Room     allocator.Room
 	Tag      allocator.Tag
-	Lease    bool  // else raised: by an operator, a recover
+	Lease    bool  // false if an operator or a recover raised it
 	Was      int64 // next before
 	Next     int64
-	Floor    int64 // the least ID that a lease might have, by the tag's settings and, where it is known, the floor
+	Floor    int64 // the least ID that a lease may have, by the tag's settings and, if it is known, the floor
 	Mark     record.Mark
-	Layout   allocator.Layout // that it was made under
+	Layout   allocator.Layout // of the lease
 	NewEra   bool
 }
 
-// Least returns the least ID that a lease may have given, and how many it gave
-// at most: what is said of an era's first lease exactly, of later ones as far as
-// no skip is in between.
+// Least returns the least ID that a lease may have given, and the most IDs that it may have
+// given. That is exact for an era's first lease, and for later ones if no skip is in between.
 func (s Rise) Least() (least, most int64) {
 	from := s.Was
 	if s.NewEra {
@@ -75,7 +73,7 @@ func (s Rise) Least() (least, most int64) {
 	return seg.First, s.Layout.CountIDs(s.Layout.Ranges[s.Room], seg.First, s.Next)
 }
 
-// Window is a worker's key as it was written: who has the worker, and for which time.
+// Window is a written worker's key: the owner, and the time.
 type Window struct {
 	Life     int // counted from 0
 	Revision int64
@@ -97,20 +95,20 @@ type Epoch struct {
 	record.Epoch
 }
 
-// Report is what an instance says it serves: of segments from before the layout of
-// Version it issues only those that this layout keeps (History.Keeps). It holds from
-// From, when it was seen, to Until.
+// Report is an instance's report of its layout: of segments from before the layout of Version
+// it issues only those that this layout keeps (History.Keeps). It holds from From, when it was
+// seen, to Until.
 type Report struct {
 	Life        int
 	Room        allocator.Room
 	Instance    allocator.Instance
 	Version     int64
-	From, Until time.Time // Until is zero: to the end
+	From, Until time.Time // a zero Until is the end
 }
 
 // Problem is a rule that was broken.
 type Problem struct {
-	Rule     string // the same words for the same rule
+	Rule     string // constant for each rule
 	Life     int
 	Revision int64
 	Text     string
@@ -120,7 +118,7 @@ func (p Problem) String() string {
 	return fmt.Sprintf("%s: life %d, revision %d: %s", p.Rule, p.Life+1, p.Revision, p.Text)
 }
 
-// maxProblems bounds a History's.
+// maxProblems bounds the Problems of a History.
 const maxProblems = 1000
 
 // Read replays the history in dir. Its errors are those of the file.
@@ -143,8 +141,8 @@ func Read(dir, cluster string) (*History, error) {
 	return r.h, nil
 }
 
-// Taken returns since when, as of some time, residues of a segment were taken from
-// the room that leased it; the zero time where the layout then in force keeps it.
+// Taken returns when, as of some time, residues of a segment were taken from the room that
+// leased it; the zero time if the layout then in force keeps the segment.
 func (h *History) Taken(room allocator.Room, seg allocator.Segment, asOf time.Time) (since time.Time) {
 	leased := false
 	for _, l := range h.Layouts {
@@ -161,8 +159,8 @@ func (h *History) Taken(room allocator.Room, seg allocator.Segment, asOf time.Ti
 	return since
 }
 
-// Keeps reports whether a version of the layout, the last of that number, keeps a
-// segment of a room.
+// Keeps reports whether a version of the layout, the last one with that number, keeps a segment
+// of a room.
 func (h *History) Keeps(version int64, room allocator.Room, seg allocator.Segment) bool {
 	for _, l := range slices.Backward(h.Layouts) {
 		if l.Layout.Layout.Version == version {
@@ -172,14 +170,14 @@ func (h *History) Keeps(version int64, room allocator.Room, seg allocator.Segmen
 	return false
 }
 
-// replay is a history being read.
+// replay is a history that is being read.
 type replay struct {
 	reader  *record.Reader
 	h       *History
 	epochs  map[string]bool // all that were ever in force
 	s       *state          // nil before the first life
-	pending []line          // changes not yet confirmed to be of this life
-	checks  []line          // which showed revisions that are not recorded yet
+	pending []line          // changes that are not yet confirmed to be of this life
+	checks  []line          // checks that showed revisions which are not recorded yet
 }
 
 func (r *replay) life() *Life { return &r.h.Lives[len(r.h.Lives)-1] }
@@ -233,14 +231,14 @@ func (r *replay) take(l line) {
 	}
 }
 
-// doubt leaves out pending changes that may be of a life that begins at a
-// revision: those up to it.
+// doubt leaves out pending changes that may belong to a life that begins at a revision: the
+// changes up to that revision.
 func (r *replay) doubt(revision int64) {
 	kept := r.pending[:0]
 	for _, l := range r.pending {
 		if slices.ContainsFunc(l.KVs, func(k kv) bool { return k.Revision > 0 && k.Revision <= revision }) {
 			r.life().Doubtful += len(l.KVs)
-			break // and what comes after it
+			break // and the changes after it
 		}
 		kept = append(kept, l)
 	}
@@ -254,7 +252,7 @@ func (r *replay) doubt(revision int64) {
 	r.pending = kept
 }
 
-// window notes the window of a worker.
+// window stores the window of a worker.
 func (r *replay) window(revision int64, e record.Entry) {
 	if e.Lease != nil {
 		r.h.Windows = append(r.h.Windows, Window{len(r.h.Lives) - 1, revision, *e.Lease})
@@ -276,8 +274,7 @@ func (r *replay) confirm() {
 	r.pending = nil
 }
 
-// endLife ends the reports of a life, and looks at what is there at its end as
-// a whole.
+// endLife ends the reports of a life, and checks its final state as a whole.
 func (r *replay) endLife(until time.Time) {
 	for i := range r.h.Reports {
 		if report := &r.h.Reports[i]; report.Life == len(r.h.Lives)-1 && report.Until.IsZero() {

@@ -19,9 +19,9 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
-// A restored etcd begins another life, even if the restore is hidden: revisions may be
-// raised, or may have grown past the old ones before a process looks. Nothing of one life is
-// taken for part of the other, and a correct recover breaks no rule.
+// A restored etcd begins another life, even if the restore is hidden: revisions may be raised,
+// or may have grown past the old ones before a process reads them. Nothing of one life counts
+// as part of the other, and a correct recover breaks no rule.
 func TestRestore(t *testing.T) {
 	for _, test := range []struct {
 		bump      int64

@@ -9,7 +9,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// before is what etcd had before a transaction: rules.Before.
+// before is the content of etcd before a transaction: rules.Before.
 type before struct {
 	*state
 	epochs map[string]bool // all that were ever in force
@@ -42,9 +42,9 @@ func (b before) Floor(tag allocator.Tag) int64                           { retur
 func (b before) Registered(room allocator.Room) bool                     { return len(b.registered[room]) > 0 }
 func (b before) WasInForce(epoch string) bool                            { return b.epochs[epoch] }
 
-// transaction compares what one transaction wrote with the rules, and takes it over.
+// transaction compares the writes of one transaction with the rules, and applies them.
 func (r *replay) transaction(at time.Time, kvs []kv) {
-	revision := int64(0) // where it deleted only
+	revision := int64(0) // if it only deleted
 	var writes []rules.Write
 	for _, k := range kvs {
 		revision = max(revision, k.Revision)
@@ -79,7 +79,7 @@ func (r *replay) transaction(at time.Time, kvs []kv) {
 	r.life().Last = max(r.life().Last, revision)
 }
 
-// note adds what a transaction wrote to the history.
+// note adds the writes of a transaction to the history.
 func (r *replay) note(at time.Time, was before, w rules.Write) {
 	life := len(r.h.Lives) - 1
 	r.window(w.ModRevision, w.Entry)

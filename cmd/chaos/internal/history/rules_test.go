@@ -34,8 +34,8 @@ func lastEra(mark string, next, version, first, end int64) string {
 		ReplaceAllString(mark, fmt.Sprintf(`{"version":"%d",$1,"first":"%d","end":"%d"}]`, version, first, end))
 }
 
-// Each case does something by hand to a healthy cluster that no ledger does. The rule that
-// it breaks is named.
+// Each case makes a change by hand to a healthy cluster that no ledger makes. It names the rule
+// that the change breaks.
 func TestRulesFindPlantedFaults(t *testing.T) {
 	const lost = `"layout_revision":"(\d+)"`
 	type plant func(r *recorded)

@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// state is what etcd has at a revision.
+// state is the content of etcd at a revision.
 type state struct {
 	revision int64
 	kvs      map[string]kv
@@ -23,9 +23,9 @@ type state struct {
 	tags       map[allocator.Tag]record.Tag
 	registered map[allocator.Room]map[allocator.Instance]bool
 
-	// floors is, by tag, how far the marks of all rooms reached when the present
-	// layout and epoch came into force: no room may lease below it under them for
-	// the first time. nil where that was not seen.
+	// floors has, by tag, the reach of the marks of all rooms when the present layout and epoch
+	// came into force. No room's first lease under them may be below it. nil if that is not
+	// known.
 	floors map[allocator.Tag]int64
 }
 
@@ -51,7 +51,7 @@ func (s *state) all() []store.KV {
 	return all
 }
 
-// apply takes over a key.
+// apply applies a change of a key.
 func (s *state) apply(k kv, e record.Entry) {
 	s.revision = max(s.revision, k.Revision)
 	gone := k.Revision == 0
@@ -93,10 +93,10 @@ func (s *state) apply(k kv, e record.Entry) {
 	}
 }
 
-// adopted notes the floors of a layout and an epoch that just came into force.
+// adopted computes the floors of a layout and an epoch that just came into force.
 func (s *state) adopted() {
 	s.floors = make(map[allocator.Tag]int64, len(s.marks))
-	for tag, rooms := range s.marks { // of tags that are gone, too
+	for tag, rooms := range s.marks { // also of tags that are gone
 		s.floors[tag] = rules.Floor(s.layout, s.epoch.MarginTotal, nil, rooms)
 	}
 	for tag, stored := range s.tags {
@@ -104,7 +104,7 @@ func (s *state) adopted() {
 	}
 }
 
-// load takes over a snapshot.
+// load loads a snapshot.
 func (r *replay) load(l line) {
 	s := r.s
 	for _, k := range l.KVs {
@@ -131,8 +131,8 @@ func (r *replay) load(l line) {
 	s.revision = l.Revision
 }
 
-// gap takes over a snapshot after changes that were not seen: marks have not
-// fallen. (Where a key is gone that is never deleted, it is another life.)
+// gap loads a snapshot after changes that were not seen: marks have not fallen. (If a key is
+// gone that is never deleted, it is another life.)
 func (r *replay) gap(l line) {
 	was := r.s
 	life := r.life()
@@ -152,7 +152,7 @@ func (r *replay) gap(l line) {
 	}
 }
 
-// report notes what an instance says it serves.
+// report stores an instance's report of its layout.
 func (r *replay) report(at time.Time, e record.Entry) {
 	life := len(r.h.Lives) - 1
 	for i := range slices.Backward(r.h.Reports) {
@@ -160,7 +160,7 @@ func (r *replay) report(at time.Time, e record.Entry) {
 		if last.Room == e.Room && last.Instance == e.Instance {
 			if last.Life == life && last.Until.IsZero() {
 				if e.Registration != nil && e.Registration.Version == last.Version {
-					return // it goes on
+					return // the report continues
 				}
 				last.Until = at
 			}

@@ -6,16 +6,16 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Finder finds the segments that IDs of an owner are of. It remembers the last
-// one: IDs come in order, mostly. It is for one goroutine.
+// Finder finds the segments of an owner's IDs. It remembers the last one, because IDs mostly
+// come in order. It is for one goroutine.
 type Finder struct {
 	lines []*Line
 	most  []int64 // the highest last ID of the segments up to each
 	last  int
 }
 
-// Finder returns a finder for what an owner leased; of all instances of the room
-// where Instance is empty.
+// Finder returns a finder for the segments of an owner; of all instances of the room if
+// Instance is empty.
 func (s *Segments) Finder(o Owner) *Finder {
 	f := &Finder{lines: s.owners[o]}
 	if o.Instance == "" {
@@ -29,23 +29,23 @@ func (s *Segments) Finder(o Owner) *Finder {
 	return f
 }
 
-// Found is what Find says of the first IDs of a run.
+// Found is the result of Find for the first IDs of a run.
 type Found int
 
 const (
-	// Nowhere: they are of no segment.
+	// Nowhere: they are in no segment.
 	Nowhere Found = iota
-	// Foreign: they lie between the first and the last ID of a segment, and their
-	// residue is not in its range.
+	// Foreign: they lie between the first and the last ID of a segment, but their residue is
+	// not in its range.
 	Foreign
-	// Within: they are of a segment.
+	// Within: they are in a segment.
 	Within
 )
 
-// Find returns what the first n IDs of a run are, and the segment where they are
-// of one, or lie within one.
+// Find classifies the first n IDs of a run, and returns their segment if they are in one, or
+// lie between its ends.
 func (f *Finder) Find(run allocator.Run) (found Found, n int64, line *Line) {
-	// Where all is well it is the first one or none: segments of a room are apart.
+	// In a correct run it is the first segment tried or none: segments of a room are apart.
 	for i := f.at(run.First); i >= 0 && f.most[i] >= run.First; i-- {
 		seg := f.lines[i].Segment
 		residue := run.First % seg.Boundary

@@ -142,7 +142,7 @@ func TestMatchAgainstLedger(t *testing.T) {
 		}
 		c := start(rt, dir)
 		defer c.follow()
-		wrong := 0 // transactions that were done and answered otherwise
+		wrong := 0 // transactions that were done but answered otherwise
 		var sources []allocator.Source
 		var closers []func()
 		owners := []leased.Owner{{Room: "a", Instance: "one", Tag: "t"}, {Room: "a", Instance: "two", Tag: "t"}, {Room: "b", Instance: "one", Tag: "t"}}
@@ -234,7 +234,7 @@ func TestMatchFindsPlantedFaults(t *testing.T) {
 	closeOne()
 	closeTwo()
 	good, err := leased.Read(c.dir)
-	good = slices.DeleteFunc(good, func(l leased.Line) bool { return l.Outcome != leased.Leased }) // two instances are refused now and then
+	good = slices.DeleteFunc(good, func(l leased.Line) bool { return l.Outcome != leased.Leased }) // two instances are refused at times
 	if err != nil || len(good) != 10 {
 		t.Fatalf("%d lines, %v", len(good), err)
 	}
@@ -283,7 +283,7 @@ func TestMatchFindsPlantedFaults(t *testing.T) {
 			}
 		})
 	}
-	// A lease without a line is an orphan. A lease whose line says lost is applied.
+	// A lease without a line is an orphan. A lease with a line that says lost is applied.
 	if s := leased.Match(good[1:], h); len(s.Orphans) != 1 || len(s.Applied) != 0 {
 		t.Errorf("a line left out: orphans %v, applied %v", s.Orphans, s.Applied)
 	}
@@ -294,8 +294,8 @@ func TestMatchFindsPlantedFaults(t *testing.T) {
 	}
 }
 
-// The history does not bear out a line that says an instance leased from below a skip on, in
-// an era that goes on above the skip. The history has only the end of a lease.
+// The history contradicts a line that says an instance leased from below a skip on, in an era
+// that goes on above the skip. The history has only the end of a lease.
 func TestMatchKnowsSkips(t *testing.T) {
 	c := start(t, t.TempDir())
 	defer c.follow()

@@ -1,13 +1,12 @@
-// Package leased reads from the instances' own logs which instance leased which segment.
-// An instance logs a segment before a caller gets an ID of it. The package compares the
-// segments with etcd's history, and with each other.
+// Package leased reads from the instances' own logs which instance leased which segment. An
+// instance logs a segment before a caller gets an ID of it. The package compares the segments
+// with etcd's history, and with each other.
 //
-//   - A segment that an instance has must be a rise of a mark in the history, of
-//     its own: two instances cannot have one rise.
+//   - Each segment of an instance must be a rise of a mark in the history, and no two instances
+//     have the same rise.
 //   - No two segments share an ID, over all instances, rooms and lives of etcd.
-//   - A rise that no instance has is a gap. Where an instance says that the
-//     transaction failed, it is one that failed and was done all the same; the
-//     others are of instances that died in between.
+//   - A rise without an instance is a gap. Either some instance logged a failed transaction
+//     that took effect all the same, or the instance died in between.
 package leased
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Outcome is what became of a segment that was asked for.
+// Outcome is the outcome of a request for a segment.
 type Outcome string
 
 // The outcomes, as package ledger logs them.
@@ -42,14 +41,14 @@ type Owner struct {
 
 func (o Owner) String() string { return fmt.Sprintf("%s/%s %s", o.Room, o.Instance, o.Tag) }
 
-// Line is what an instance said of a segment.
+// Line is a line of an instance's log about a segment.
 type Line struct {
 	Owner
 	Time     time.Time
 	Outcome  Outcome
 	Segment  allocator.Segment
 	Epoch    string
-	Revision int64         // of the mark, where it was leased
+	Revision int64         // of the mark, if it was leased
 	Took     time.Duration // since the lease began
 	Error    string        // why it was lost
 }
@@ -73,7 +72,7 @@ type logged struct {
 	Error    string    `json:"error"`
 }
 
-// Read reads what all instances of a run said, from the logs in its directory.
+// Read reads the lines of all instances of a run, from the logs in its directory.
 func Read(dir string) ([]Line, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "logs", "*.log"))
 	if err != nil {
@@ -94,8 +93,8 @@ func Read(dir string) ([]Line, error) {
 	return all, nil
 }
 
-// parse reads a log. It leaves out lines that are not of a segment: other messages, and
-// the lines that a runtime prints when it ends.
+// parse reads a log. It leaves out lines that are not about a segment: other messages, and the
+// lines that a runtime prints when it ends.
 func parse(log io.Reader) ([]Line, error) {
 	var lines []Line
 	in := bufio.NewReaderSize(log, 1<<20)

@@ -12,23 +12,23 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
-// Segments is which instance leased which segment, compared with the history.
+// Segments are the leased segments by instance, compared with the history.
 type Segments struct {
-	Leased, Lost, Refused int // as the instances say
+	Leased, Lost, Refused int // by the instances' logs
 
-	Applied []Line         // lost, by what the instance says, but the history has it
-	GivenUp []Line         // the same of those that were refused: sent twice, or not trusted
-	Orphans []history.Rise // that no instance has, and no log mentions: an instance died
-	Unseen  int            // leased where the history has a gap, or ends
-	Past    int            // those of them that the last life should have, and ends before
-	IDs     int64          // of all that were leased
+	Applied []Line         // lost, by the instance's log, but in the history
+	GivenUp []Line         // refused, by the instance's log, but in the history: sent twice, or not trusted
+	Orphans []history.Rise // in no instance's log: an instance died
+	Unseen  int            // leased while the history has a gap, or after its end
+	Past    int            // the part of Unseen after the end of the last life
+	IDs     int64          // of all leases
 	Skipped int64          // of a room's range, below its marks, and never leased
 
 	Problems []string
-	More     int // besides those
+	More     int // further problems
 
-	owners map[Owner][]*Line // what each leased, by first ID
-	rooms  map[Owner][]*Line // the same of all instances of a room; Instance is empty
+	owners map[Owner][]*Line // the leases of each, by first ID
+	rooms  map[Owner][]*Line // the same for all instances of a room; Instance is empty
 }
 
 // maxProblems bounds Problems.
@@ -42,17 +42,17 @@ func (s *Segments) problem(format string, args ...any) {
 	s.Problems = append(s.Problems, fmt.Sprintf(format, args...))
 }
 
-// place is where a rise is: in which room and tag, and at which revision.
+// place is the room, the tag and the revision of a rise.
 type place struct {
 	room     allocator.Room
 	tag      allocator.Tag
 	revision int64
 }
 
-// Match holds what instances said against the history.
+// Match compares the instances' logs with the history.
 func Match(lines []Line, h *history.History) *Segments {
 	s := &Segments{owners: make(map[Owner][]*Line), rooms: make(map[Owner][]*Line)}
-	rises := make(map[place][]int) // more than one where revisions repeat after a restore
+	rises := make(map[place][]int) // more than one if revisions repeat after a restore
 	for i, rise := range h.Rises {
 		s.Skipped += passed(rise)
 		if rise.Lease {
@@ -102,8 +102,8 @@ func Match(lines []Line, h *history.History) *Segments {
 	return s
 }
 
-// passed returns how many IDs of the room's range a rise passed, leased or not:
-// from the mark on, or where there was none, from the first that was leased.
+// passed returns how many IDs of the room's range a rise passed, leased or not: from the mark
+// on, or from the first leased ID if there was no mark.
 func passed(rise history.Rise) int64 {
 	from := rise.Was
 	if from == 0 {
@@ -157,14 +157,13 @@ func (s *Segments) match(l *Line, h *history.History, rises map[place][]int, tak
 	s.problem("%v says that it leased %v at revision %d, which the history does not have", l.Owner, l.Segment, l.Revision)
 }
 
-// slack is how much older than a history's line the log's may be that tells of
-// the same: etcd may take as long to answer, and a watch to bring it.
+// slack is how much older a line of the log may be than the line of the history about the same
+// lease: etcd may take that long to answer, and a watch to deliver it.
 const slack = 5 * time.Second
 
-// unseen reports whether a lease may have been made where the history has not
-// seen what was written: at the end of a life, which a restore, or the end of the
-// run, cut off; before a life was first looked at; in a gap. past: only if it was
-// at the end of the last life.
+// unseen reports whether a lease may have been made while the history has not seen the writes:
+// at the end of a life, cut off by a restore or by the end of the run; before the first reading
+// of a life; in a gap. past says that it was at the end of the last life.
 func unseen(h *history.History, l *Line) (missed, past bool) {
 	for i, life := range h.Lives {
 		last := i+1 == len(h.Lives)
@@ -187,8 +186,8 @@ func unseen(h *history.History, l *Line) (missed, past bool) {
 	return past, past
 }
 
-// unclaimed looks for the lines of instances that failed to lease the rises that no
-// instance has. Each line is of one rise at most.
+// unclaimed finds, for the rises without an instance, the lines of instances that failed to
+// lease them. Each line fits at most one rise.
 func (s *Segments) unclaimed(lines []*Line, h *history.History, taken map[int]*Line, use func(*Line)) {
 	type end struct {
 		room allocator.Room
@@ -215,9 +214,8 @@ func (s *Segments) unclaimed(lines []*Line, h *history.History, taken map[int]*L
 	}
 }
 
-// disjoint checks that no two segments of a tag share an ID. It goes through
-// them by their first IDs and compares each with those that have not ended
-// there.
+// disjoint checks that no two segments of a tag share an ID. It goes through them by their
+// first IDs and compares each with those that have not ended there.
 func (s *Segments) disjoint(lines []*Line) {
 	sortByFirst(lines)
 	var open []*Line
@@ -232,9 +230,9 @@ func (s *Segments) disjoint(lines []*Line) {
 	}
 }
 
-// common returns an ID that is in both, if there is one. It goes through the
-// runs of b, which begins within a: where all is well no two segments of one
-// layout lie so, but of several rooms, whose ranges share nothing.
+// common returns an ID that is in both, if there is one. It goes through the runs of b, which
+// begins within a. In a correct run, two segments lie so only if they are of several rooms, and
+// their ranges share nothing.
 func common(a, b allocator.Segment) (int64, bool) {
 	if a.Boundary == b.Boundary {
 		if _, ok := a.Range.Intersect(b.Range); !ok {

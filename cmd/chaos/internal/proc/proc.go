@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// Process is a program that may run, and may be started again. Its methods are
-// safe for concurrent use.
+// Process is a program that may run, and may be started again. Its methods are safe for
+// concurrent use.
 type Process struct {
-	// Name is the log's: Name.log.
+	// Name names its log: Name.log.
 	Name string
 	log  string
 
@@ -29,28 +29,28 @@ type Process struct {
 	}
 }
 
-// New returns a process whose log is in dir.
+// New returns a process with its log in dir.
 func New(dir, name string) *Process {
 	return &Process{Name: name, log: filepath.Join(dir, name+".log")}
 }
 
-// Log returns the path of what it writes to stderr, of all its starts.
+// Log returns the path of its log: the stderr of all its starts.
 func (p *Process) Log() string { return p.log }
 
-// Command is what to start.
+// Command is a program to start.
 type Command struct {
 	Path string
 	Args []string
-	// Env is added to this program's.
+	// Env is added to this program's environment.
 	Env []string
-	// Stdout, where it is set, gets what it writes there; the log does otherwise.
+	// Stdout, if set, receives its standard output; otherwise the log does.
 	Stdout *os.File
-	// Piped has what it writes to its log go through a pipe, so that a limit of
-	// LimitFiles does not keep it from that.
+	// Piped sends its log through a pipe, so that a limit of LimitFiles does not apply to the
+	// log.
 	Piped bool
 }
 
-// Start starts it. It must not run.
+// Start starts the process. It must not run.
 func (p *Process) Start(c Command) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +60,7 @@ func (p *Process) Start(c Command) error {
 	if err := os.MkdirAll(filepath.Dir(p.log), 0o750); err != nil {
 		return err
 	}
-	// A file and no pipe: the lines that it wrote before it was killed are there.
+	// A file and no pipe: it keeps the lines that the process wrote before it was killed.
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (p *Process) Start(c Command) error {
 	cmd.Env = append(os.Environ(), c.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if c.Piped {
-		piped := struct{ io.Writer }{log} // no *os.File, which the process would be given
+		piped := struct{ io.Writer }{log} // no *os.File, which the process would get directly
 		cmd.Stdout, cmd.Stderr = piped, piped
 	}
 	if c.Stdout != nil {
@@ -81,15 +81,15 @@ func (p *Process) Start(c Command) error {
 	}
 	ended := make(chan struct{})
 	p.mu.cmd, p.mu.ended, p.mu.stopped = cmd, ended, false
-	go func() { // ends with the process, which Stop and Kill wait for
-		_ = cmd.Wait() // until all that it wrote is in the log
+	go func() { // ends with the process; Stop and Kill wait for it
+		_ = cmd.Wait() // until all its output is in the log
 		_ = log.Close()
 		close(ended)
 	}()
 	return nil
 }
 
-// running is for holders of mu.
+// running is for callers that hold mu.
 func (p *Process) running() bool {
 	if p.mu.cmd == nil {
 		return false
@@ -102,14 +102,14 @@ func (p *Process) running() bool {
 	}
 }
 
-// Running reports whether it runs, be it stopped by SIGSTOP.
+// Running reports whether it runs, even stopped by SIGSTOP.
 func (p *Process) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.running()
 }
 
-// Ended returns a channel that is closed when what was started last has ended.
+// Ended returns a channel that is closed when the last started program has ended.
 func (p *Process) Ended() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +121,7 @@ func (p *Process) Ended() <-chan struct{} {
 	return p.mu.ended
 }
 
-// Pid returns the process's number; 0 when it does not run.
+// Pid returns the process's number; 0 if it does not run.
 func (p *Process) Pid() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +141,7 @@ func (p *Process) How() string {
 	return p.mu.cmd.ProcessState.String()
 }
 
-// Signal sends a signal; nothing where it does not run.
+// Signal sends a signal, or does nothing if the process does not run.
 func (p *Process) Signal(s syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,8 +168,7 @@ func (p *Process) Kill() error {
 	return err
 }
 
-// Stop asks it to end and waits; after that time it kills it, and returns an
-// error.
+// Stop asks it to end and waits. If it takes too long, Stop kills it and returns an error.
 func (p *Process) Stop(within time.Duration) error {
 	if err := p.Signal(syscall.SIGCONT); err != nil {
 		return err
@@ -182,7 +181,7 @@ func (p *Process) Stop(within time.Duration) error {
 		return nil
 	case <-time.After(within):
 	}
-	_ = p.Signal(syscall.SIGQUIT) // its log then tells where it hangs
+	_ = p.Signal(syscall.SIGQUIT) // its log then shows where it hangs
 	select {
 	case <-p.Ended():
 	case <-time.After(time.Second):
@@ -190,8 +189,8 @@ func (p *Process) Stop(within time.Duration) error {
 	return errors.Join(fmt.Errorf("%s did not end within %v of SIGTERM", p.Name, within), p.Kill())
 }
 
-// LimitFiles keeps the process from writing files beyond so many bytes; Unlimited
-// takes that away.
+// LimitFiles keeps the process from writing files beyond a number of bytes; Unlimited removes
+// the limit.
 func (p *Process) LimitFiles(bytes uint64) error {
 	pid := p.Pid()
 	if pid == 0 {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes keep ^C from a process, which is for this program to handle, and
-// take it along should this program be killed.
+// attributes keep ^C from a process, because this program handles it, and kill the process if
+// this program is killed.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// attributes keep ^C from a process, which is for this program to handle.
+// attributes keep ^C from a process, because this program handles it.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func limitFiles(int, uint64) error { return errors.ErrUnsupported }

@@ -1,11 +1,11 @@
-// Package proxy is a TCP link that can be hurt: held in one direction or both,
-// slowed down, made narrow, and cut. Every connection that a chaos run hurts goes
-// through one, so that no fault needs a privilege: those of rooms and consoles to
-// etcd, of etcd's members to each other, and of callers to rooms.
+// Package proxy is a TCP link that can be hurt: held in one direction or both, slowed down,
+// made narrow, and cut. Every connection that a chaos run hurts uses such a link, so that no
+// fault needs a privilege: those of rooms and consoles to etcd, of etcd's members to each
+// other, and of callers to rooms.
 //
-// A held link loses no bytes, as TCP loses none: they arrive late, when the link is let
-// go. So answers come after their callers gave up, and requests take effect for which no
-// caller waits any longer. After Cut they never arrive.
+// A held link loses no bytes, as TCP loses none: they arrive late, after the link is released.
+// So answers come after their callers gave up, and requests take effect although no caller
+// waits any longer. After Cut they never arrive.
 package proxy
 
 import (
@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// Fault is what ails a link. The zero value is a link that is well.
+// Fault is the fault of a link. The zero value is no fault.
 type Fault struct {
-	// HoldUp and HoldDown let nothing pass: from the side that connects, to it.
+	// HoldUp and HoldDown let nothing pass: from the connecting side, and to it.
 	HoldUp, HoldDown bool
 	// Refuse ends new connections at once.
 	Refuse bool
 	// Delay is added in each direction.
 	Delay time.Duration
-	// Rate is how many bytes pass in a second, in each direction; 0 for any number.
+	// Rate is how many bytes pass per second, in each direction; 0 is no limit.
 	Rate int
 }
 
@@ -45,8 +45,7 @@ type Link struct {
 	}
 }
 
-// New returns a link to target. Connections come from a listener, see Listen, or
-// a Dialer's.
+// New returns a link to target. Connections come from a listener, see Listen, or from a Dialer.
 func New(name, target string) *Link {
 	l := &Link{Name: name, target: target}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -55,7 +54,7 @@ func New(name, target string) *Link {
 	return l
 }
 
-// Set makes f what ails the link.
+// Set sets the link's fault.
 func (l *Link) Set(f Fault) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +63,7 @@ func (l *Link) Set(f Fault) {
 	l.mu.changed = make(chan struct{})
 }
 
-// Fault returns what ails the link.
+// Fault returns the link's fault.
 func (l *Link) Fault() Fault {
 	f, _ := l.fault()
 	return f
@@ -76,7 +75,8 @@ func (l *Link) fault() (Fault, <-chan struct{}) {
 	return l.mu.fault, l.mu.changed
 }
 
-// Cut resets all connections: bytes that were under way are lost. It returns how many.
+// Cut resets all connections: bytes that were under way are lost. It returns the number of
+// connections.
 func (l *Link) Cut() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,8 +93,7 @@ func reset(c net.Conn) {
 	_ = c.Close()
 }
 
-// Close cuts all connections, takes no more, and waits for the link's
-// goroutines.
+// Close cuts all connections, accepts no more, and waits for the link's goroutines.
 func (l *Link) Close() {
 	l.cancel()
 	l.Cut()
@@ -119,7 +118,7 @@ func (l *Link) carry(from net.Conn) {
 	dialer := net.Dialer{Timeout: 5 * time.Second}
 	to, err := dialer.DialContext(l.ctx, "tcp", l.target)
 	if err != nil {
-		reset(from) // as the target's machine would say
+		reset(from) // as the target's machine would answer
 		return
 	}
 	if !l.take(to) {
@@ -132,7 +131,7 @@ func (l *Link) carry(from net.Conn) {
 	both.Wait()
 }
 
-// take remembers a connection, unless the link is closed.
+// take stores a connection, unless the link is closed.
 func (l *Link) take(c net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +150,7 @@ func (l *Link) drop(c net.Conn) {
 	_ = c.Close()
 }
 
-// pass waits until the fault lets something pass; false when the link closed.
+// pass waits until the fault lets data pass; it returns false if the link closed.
 func (l *Link) pass(open func(Fault) bool) bool {
 	for {
 		f, changed := l.fault()
@@ -166,21 +165,20 @@ func (l *Link) pass(open func(Fault) bool) bool {
 	}
 }
 
-// part is what was read at once, and when it may go on.
+// part is the data of one read, and the time from which it may pass.
 type part struct {
 	b   []byte
 	due time.Time
 }
 
-// window is how many parts may be under way in a direction, chunk how many
-// bytes each has at most.
+// window bounds the parts under way in a direction, chunk the bytes of each.
 const (
 	window = 64
 	chunk  = 16 << 10
 )
 
-// pump copies from one connection to the other, and ends both at the end: a
-// half-closed connection is of no use to gRPC or HTTP.
+// pump copies from one connection to the other, and ends both at the end: a half-closed
+// connection is useless for gRPC and HTTP.
 func (l *Link) pump(to io.Writer, from io.Reader, open func(Fault) bool) {
 	ended := make(chan struct{})
 	parts := make(chan part, window)
@@ -225,10 +223,10 @@ func (l *Link) write(to io.Writer, parts <-chan part, open func(Fault) bool) {
 			return
 		}
 	}
-	l.pass(open) // the end passes no sooner than what was before it
+	l.pass(open) // the end passes no sooner than the data before it
 }
 
-// sleep returns false when the link closed.
+// sleep returns false if the link closed.
 func (l *Link) sleep(d time.Duration) bool {
 	if d <= 0 {
 		return l.ctx.Err() == nil
@@ -247,11 +245,11 @@ type Listener struct {
 	work     sync.WaitGroup
 }
 
-// Listen takes connections for a link, on a free port of the loopback.
+// Listen accepts connections for a link, on a free port of the loopback.
 func Listen(l *Link) (*Listener, error) { return serve(l.Carry) }
 
-// serve calls take with each connection, in a goroutine of its own. Its listener
-// must be closed before what take hands them to.
+// serve calls take with each connection, in a goroutine of its own. Its listener must be closed
+// before the links that take uses.
 func serve(take func(net.Conn)) (*Listener, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -274,10 +272,10 @@ func serve(take func(net.Conn)) (*Listener, error) {
 	return s, nil
 }
 
-// Address returns where it listens.
+// Address returns its address.
 func (s *Listener) Address() string { return s.listener.Addr().String() }
 
-// Close takes no more connections.
+// Close accepts no more connections.
 func (s *Listener) Close() error {
 	err := s.listener.Close()
 	s.work.Wait()

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Socks takes connections for several links, on a free port of the loopback, as
-// a SOCKS5 proxy (RFC 1928, CONNECT to an IPv4 address, no authentication). route
-// returns the link to what the client names, and nil for what is unknown.
+// Socks accepts connections for several links, on a free port of the loopback, as a SOCKS5
+// proxy (RFC 1928, CONNECT to an IPv4 address, no authentication). route returns the link to
+// the address that the client names, nil for an unknown one.
 //
-// It is how the links between etcd's members are told apart: all members dial
-// the same URL of a member, but each of them through a proxy of its own.
+// It tells the links between etcd's members apart: all members dial the same URL of a member,
+// but each of them through a proxy of its own.
 func Socks(route func(netip.AddrPort) *Link) (*Listener, error) {
 	return serve(func(conn net.Conn) {
 		_ = conn.SetDeadline(time.Now().Add(time.Second))

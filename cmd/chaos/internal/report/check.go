@@ -18,12 +18,12 @@ import (
 // Directories of a run.
 const (
 	historyDir = "history"
-	bitsDir    = "bits"  // as callers set them
-	checkDir   = "check" // set again from callers' files; it is gone after the check
+	bitsDir    = "bits"  // set by the callers
+	checkDir   = "check" // set again from callers' files; removed after the check
 )
 
-// Check holds the run in dir to all oracles. Its errors are of reading what
-// belongs to the run.
+// Check checks the run in dir with all oracles. Its errors are those of reading the run's
+// files.
 func Check(ctx context.Context, dir string) (*Report, error) {
 	c := &check{dir: dir, r: &Report{Faults: make(map[string]int)}}
 	if err := c.run(ctx); err != nil {
@@ -39,7 +39,7 @@ type check struct {
 	history  *history.History
 	segments *leased.Segments
 	faults   spans
-	// told and felt are when etcd was being restored; see restores.
+	// told and felt are the times of restores; see restores.
 	told, felt spans
 	resumed    map[string]spans // by instance
 }
@@ -79,7 +79,7 @@ func (c *check) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// happened counts what events tell.
+// happened counts events.
 func (c *check) happened() {
 	var recoveries []time.Duration
 	began := make(map[int]time.Time)
@@ -99,7 +99,7 @@ func (c *check) happened() {
 			if e.Fault > 0 && e.Limit > 0 {
 				recoveries = append(recoveries, e.Took)
 			}
-			if e.Fault != 0 && len(c.faults) > 0 { // under the fault until it is over
+			if e.Fault != 0 && len(c.faults) > 0 { // under the fault until that is over
 				c.faults = append(c.faults, span{e.Time.Add(-e.Took), e.Time})
 			}
 			delete(began, e.Fault)
@@ -116,7 +116,7 @@ func (c *check) happened() {
 	c.r.Recovery = times(recoveries)
 }
 
-// etcd counts what the history tells.
+// etcd counts what is in the history.
 func (c *check) etcd() {
 	h := c.history
 	c.r.Layouts, c.r.Migrations, c.r.Lives = len(h.Layouts)-max(len(h.Lives)-1, 0), h.Ended, len(h.Lives)
@@ -146,20 +146,20 @@ func (c *check) etcd() {
 	}
 }
 
-// recovers is the reason of a halt that march recover writes itself, whatever there
-// was before: it does not tell that an instance saw what etcd forgot.
+// recovers is the reason of a halt that march recover writes itself, after any other halt: it
+// does not show that an instance saw what etcd forgot.
 const recovers = "march recover"
 
-// forgot reports whether a restore by which etcd forgets began after one life of
-// its and before the next.
+// forgot reports whether a restore by which etcd forgets began after one life and before the
+// next.
 func (c *check) forgot(after, before time.Time) bool {
 	return slices.ContainsFunc(c.events, func(e runlog.Event) bool {
 		return e.What == runlog.Restoring && e.Loses() && e.Time.After(after) && e.Time.Before(before)
 	})
 }
 
-// last holds the history's end against etcd's, where the run came to its end: by
-// then no process wrote any longer, and the follower of the history had time to see all.
+// last compares the history's end with etcd's, if the run came to its end: by then no process
+// wrote any longer, and the recorder of the history had time to see everything.
 func (c *check) last() {
 	n := slices.IndexFunc(c.events, func(e runlog.Event) bool { return e.What == runlog.Ended })
 	if n < 0 {
@@ -169,7 +169,7 @@ func (c *check) last() {
 	if n := c.segments.Past; n > 0 {
 		c.r.Checker.add(int64(n), fmt.Sprintf("%d leases are not seen in the last life of etcd's history, though it was kept until the run had ended", n))
 	}
-	if end.Revision == 0 { // it does not say where
+	if end.Revision == 0 { // the run did not record it
 		return
 	}
 	var life history.Life
@@ -179,12 +179,12 @@ func (c *check) last() {
 	if id := fmt.Sprintf("%x", life.Cluster); id != end.ClusterID {
 		c.r.Checker.add(1, fmt.Sprintf("the run ended in etcd cluster %s, and its history in %s", end.ClusterID, id))
 	}
-	if seen := max(life.Last, life.Shown); seen < end.Revision { // the revision of a delete is shown only
+	if seen := max(life.Last, life.Shown); seen < end.Revision { // only a shown revision includes deletes
 		c.r.Checker.add(1, fmt.Sprintf("etcd was at revision %d when the run ended, and its history was last held against it at %d", end.Revision, seen))
 	}
 }
 
-// leases counts what instances tell of their leases.
+// leases counts the leases in the instances' logs.
 func (c *check) leases(lines []leased.Line) {
 	s := c.segments
 	c.r.Segments = s.Leased
@@ -209,7 +209,7 @@ func (c *check) leases(lines []leased.Line) {
 	c.r.Refill.Calm, c.r.Refill.Faults = times(calm), times(hurt)
 }
 
-// issued goes through all that callers were given.
+// issued goes through all IDs that callers got.
 func (c *check) issued(ctx context.Context) (err error) {
 	fresh := filepath.Join(c.dir, checkDir)
 	if err := os.RemoveAll(fresh); err != nil {
@@ -227,7 +227,7 @@ func (c *check) issued(ctx context.Context) (err error) {
 	return c.verdict(set)
 }
 
-// verdict holds the bits that were set now against those that callers set.
+// verdict compares the bits that were set now with those that callers set.
 func (c *check) verdict(fresh *bits.Set) error {
 	v, err := fresh.Verdict()
 	if err != nil {
@@ -254,7 +254,7 @@ func (c *check) verdict(fresh *bits.Set) error {
 		return errors.Join(err, live.Close())
 	}
 	c.r.Planted += lived.Planted
-	if c.r.Duplicates.Count == 0 { // or else they would be told twice
+	if c.r.Duplicates.Count == 0 { // otherwise they would be reported twice
 		c.twice("while the run went on: ", lived)
 	}
 	for _, missed := range lived.Missed {

@@ -16,25 +16,24 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// leftBehind begins the message of a room which says that a recover did not know of
-// segments that the room held. That must never be, except after a restore that no
-// process can see.
+// leftBehind begins a room's message that a recover did not know of segments which the room
+// held. It must never appear, except after a restore that no process can see.
 const leftBehind = "IDs may have been issued twice"
 
-// leeway is how long before a restore and after its recover instances may still
-// find out that something is wrong, and what a strict tag's hold is measured to.
+// leeway is how long before a restore and after its recover instances may still find out that
+// something is wrong. A strict tag's hold is measured with the same leeway.
 const leeway = time.Second
 
-// said is a line of a log as hclog writes it, and as far as it matters here.
+// said has the fields of a line of a log, as hclog writes it, that matter here.
 type said struct {
 	Level   string    `json:"@level"`
 	Message string    `json:"@message"`
 	Time    time.Time `json:"@timestamp"`
 }
 
-// logs looks for what processes of March, and callers, say for people to act on,
-// and for what a runtime says that gives up; for that in the output of operators'
-// commands, too. etcd's members are not ours.
+// logs reads the logs of March's processes, of callers and of operators' commands, for messages
+// on which people must act and for the last words of a runtime. It does not read the logs of
+// etcd's members.
 func (c *check) logs() error {
 	paths, err := filepath.Glob(filepath.Join(c.dir, "logs", "*.*"))
 	if err != nil {
@@ -60,7 +59,7 @@ func (c *check) logs() error {
 func (c *check) log(name string, file io.Reader) error {
 	in := bufio.NewReaderSize(file, 1<<16)
 	for number := 1; ; number++ {
-		text, err := in.ReadString('\n') // and what a process that was killed left without an end
+		text, err := in.ReadString('\n') // and the rest of a killed process, without an end
 		if what := c.alarming(name, text); what != "" {
 			c.r.Processes.add(1, fmt.Sprintf("%s, line %d, %s: %s", name, number, what, firstLine(text)))
 		}
@@ -73,9 +72,8 @@ func (c *check) log(name string, file io.Reader) error {
 	}
 }
 
-// calls counts the calls that failed. That March had a defect must never be, and
-// that etcd went back, or a request that was well is invalid, only where etcd was
-// restored.
+// calls counts the calls that failed. A defect in March must never be reported. An answer that
+// etcd went back, or that a correct request is invalid, may come only during a restore of etcd.
 func (c *check) calls() error {
 	failed, err := runlog.ReadFailed(c.dir)
 	if err != nil {
@@ -100,7 +98,7 @@ func (c *check) calls() error {
 	return nil
 }
 
-// alarming says why a line must not be; empty where it may.
+// alarming says why a line must not appear; empty if it may.
 func (c *check) alarming(name, text string) string {
 	if strings.HasPrefix(text, "panic:") || strings.HasPrefix(text, "fatal error:") {
 		return "a process gave up"
@@ -121,9 +119,9 @@ func (c *check) alarming(name, text string) string {
 	return ""
 }
 
-// late reports whether all of the time from one moment to another is of an instance,
-// one that is accepted, which went on then after it was stopped within a restore: it
-// hears only now that march recover ran, and until it has it says what it knew.
+// late reports whether all of the time between two moments belongs to an accepted instance that
+// went on then, after it was stopped within a restore: it learns only now that march recover
+// ran, and until then it reports its old knowledge.
 func (c *check) late(from, to time.Time, accept func(room, id string) bool) bool {
 	for _, room := range c.r.Run.Rooms {
 		for _, id := range room.Instances {
@@ -135,8 +133,8 @@ func (c *check) late(from, to time.Time, accept func(room, id string) bool) bool
 	return false
 }
 
-// resumed returns when instances went on that had been stopped within felt, by the
-// lane of pauses, each until it was given IDs again.
+// resumed returns when instances went on that the lane of pauses had stopped within felt, each
+// until it got IDs again.
 func resumed(events []runlog.Event, felt spans) map[string]spans {
 	all := make(map[string]spans)
 	for i, e := range events {
@@ -158,12 +156,12 @@ func resumed(events []runlog.Event, felt spans) map[string]spans {
 	return all
 }
 
-// restores returns when an etcd that forgets was being restored, and a little more
-// on both sides: told is from the restore to the end of march recover, felt until
-// all were given IDs again. One that was never recovered from lasts to the end.
+// restores returns the times of restores by which etcd forgets, with a margin on both sides:
+// told is from the restore to the end of march recover, felt until all callers got IDs again. A
+// restore without a recover lasts to the end.
 func restores(events []runlog.Event) (told, felt spans) {
 	next := func(from int, what string) int {
-		n := slices.IndexFunc(events[from:], func(e runlog.Event) bool { return e.What == what && e.Fault >= 0 }) // not of a pause, which is not of all
+		n := slices.IndexFunc(events[from:], func(e runlog.Event) bool { return e.What == what && e.Fault >= 0 }) // not of a pause, which does not concern all instances
 		if n < 0 {
 			return len(events) - 1
 		}

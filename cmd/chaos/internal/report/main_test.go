@@ -36,7 +36,7 @@ type run struct {
 	events *runlog.Events
 	bits   *bits.Set
 	stop   func()
-	short  bool      // its history was stopped before it ended
+	short  bool      // its history was stopped before the end of the run
 	at     time.Time // the time of the last answer: a millisecond apart, an hour ago
 	leased time.Time // the time of the leases: before the answers
 }
@@ -115,7 +115,7 @@ func (r *run) join(room allocator.Room, name allocator.Instance) *worker {
 	return r.joinFor("t", room, name)
 }
 
-// joinFor has an instance join, which leases IDs of a tag.
+// joinFor makes an instance join that leases IDs of a tag.
 func (r *run) joinFor(tag allocator.Tag, room allocator.Room, name allocator.Instance) *worker {
 	r.t.Helper()
 	w := &worker{run: r, room: room, name: name, tag: tag, conn: r.store.Open(), log: &bytes.Buffer{}}

@@ -23,7 +23,7 @@ type caller struct {
 	next runlog.Issued
 }
 
-// callers are in the order of when their next answers came.
+// callers are sorted by the times of their next answers.
 type callers []*caller
 
 func (c callers) Len() int           { return len(c) }
@@ -40,7 +40,7 @@ func (c *callers) Pop() any {
 	return last
 }
 
-// pass goes through all that callers were given, in the order in which it came.
+// pass goes through all IDs that callers got, in the order of arrival.
 type pass struct {
 	*check
 	set     *bits.Set
@@ -118,7 +118,7 @@ func (p *pass) run(ctx context.Context) (err error) {
 	return p.end()
 }
 
-// take holds one answer to all oracles.
+// take passes one answer to all oracles.
 func (p *pass) take(i runlog.Issued) error {
 	if len(i.Runs) == 0 {
 		return nil
@@ -133,7 +133,7 @@ func (p *pass) take(i runlog.Issued) error {
 		finder = p.segments.Finder(owner)
 		p.finders[owner] = finder
 	}
-	version := int64(0) // that IDs must not be of layouts before
+	version := int64(0) // IDs must not be of layouts before it
 	if s := p.served[leased.Owner{Room: i.Room, Instance: i.Instance}]; s != nil {
 		version = s.at(i.Sent)
 	}
@@ -155,11 +155,11 @@ func (p *pass) take(i runlog.Issued) error {
 	return nil
 }
 
-// find finds the segments that a run is of.
+// find finds the segments of a run.
 func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run, version int64, i runlog.Issued) {
 	for run.Count > 0 {
 		found, n, line := finder.Find(run)
-		// A segment is logged before anybody has it; the clock is the same.
+		// A segment is logged before any caller has it; the clock is the same.
 		if found == leased.Within && i.Received.Before(line.Time) {
 			p.r.Early.add(n, fmt.Sprintf("%v was given %d at %s, and %v was leased at %s", owner, run.First, i.Received.Format(stamp), line.Segment, line.Time.Format(stamp)))
 		}
@@ -181,10 +181,9 @@ func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run
 	}
 }
 
-// stale reports whether an ID of a strict tag was asked for when no room or client
-// might have any of its segment any longer: hold after the room lost residues of it.
-// The history sees that a moment after it was, and no instance confirms such a
-// layout then.
+// stale reports whether a call asked for an ID of a strict tag when no room or client may have
+// any of its segment any longer: hold after the room lost residues of it. The history sees that
+// slightly later, and no instance confirms such a layout then.
 func (p *pass) stale(i runlog.Issued, line *leased.Line) bool {
 	if p.r.Run.Hold <= 0 || !p.history.Strict[i.Tag] {
 		return false
@@ -193,7 +192,7 @@ func (p *pass) stale(i runlog.Issued, line *leased.Line) bool {
 	return !taken.IsZero() && i.Sent.After(taken.Add(p.r.Run.Hold+leeway))
 }
 
-// stamp is how times are written.
+// stamp is the format of times.
 const stamp = "15:04:05.000"
 
 // grow checks that IDs of an instance grow.
@@ -213,7 +212,7 @@ func (p *pass) grow(owner leased.Owner, i runlog.Issued) {
 	g.add(i.Received, before)
 }
 
-// count counts for the tally.
+// count counts an answer for the tally.
 func (p *pass) count(i runlog.Issued, ids int64) {
 	room := p.rooms[i.Room]
 	if room == nil {
@@ -229,7 +228,7 @@ func (p *pass) count(i runlog.Issued, ids int64) {
 	}
 }
 
-// silent takes note of the time until IDs came again, or the run ended.
+// silent records the time until IDs came again, or the run ended.
 func (r *Room) silent(until time.Time) {
 	if silence := until.Sub(r.last); silence > r.Silence {
 		r.Silence, r.At = silence, r.last

@@ -76,7 +76,7 @@ func firstLine(text string) string {
 	return line
 }
 
-// round leaves three digits or so.
+// round keeps about three digits.
 func round(d time.Duration) time.Duration {
 	unit := time.Microsecond
 	for d >= 1000*unit && unit < time.Second {
@@ -85,7 +85,7 @@ func round(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// String tells the times for people.
+// String formats the times for people.
 func (t Times) String() string {
 	if t.Count == 0 {
 		return "none"

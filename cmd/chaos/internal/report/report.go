@@ -1,5 +1,5 @@
-// Package report holds a run to everything that March promises, from the run's
-// directory alone, and says what the run was and how it ended.
+// Package report checks a run against everything that March promises, from the run's directory
+// alone, and reports what the run was and how it ended.
 //
 // # The oracles
 //
@@ -13,9 +13,9 @@
 //   - After an instance has reported a layout, it answers no call that is sent later
 //     with an ID of an older segment that this layout does not keep. A retract relies on
 //     that.
-//   - An ID of a tag with strict_retract is of a layout that was in force less than hold
-//     before the ID was asked for. That is true of rooms and of the Go client, whatever
-//     they have heard, and however long they were stopped.
+//   - An ID of a tag with strict_retract is of a layout that was in force less than hold before
+//     the ID was asked for. That is true of rooms and of the Go client, whatever they have
+//     heard, and however long they were stopped.
 //   - A time-ordered ID has a worker that its instance had, by etcd's history, in a window
 //     with all of its tick. No worker, tick and sequence of a tag come twice, whatever the
 //     clocks were. A duplicate is planted here, too.
@@ -31,15 +31,14 @@
 //
 // # What has no oracle
 //
-// A tag's max_skew has no oracle. It bounds how far a lease may begin below the largest
-// mark of all rooms, as the marks were when the instance read them. etcd does not record
-// when that was, and the lease does not compare these marks. So history can only show
-// leases that lag, which may have been right when they began.
+// A tag's max_skew has no oracle. It bounds how far a lease may begin below the largest mark of
+// all rooms, as the marks were when the instance read them. etcd does not record the time of
+// that reading, and the lease does not compare these marks. So the history can only show leases
+// that lag, which may have been right when they began.
 //
 // # Weak runs
 //
-// A run in which too little happened shows nothing, however well it ended: it is
-// weak, not passed.
+// A run with too few events shows nothing, however well it ended: it is weak, not passed.
 package report
 
 import (
@@ -48,16 +47,16 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// Report is what a run was, and how it ended.
+// Report describes a run and its end.
 type Report struct {
 	Verdict Verdict `json:"verdict"`
 
 	Run runlog.Run `json:"run"`
 
-	IDs      int64 `json:"ids"` // different ones that callers were given
+	IDs      int64 `json:"ids"` // different ones that callers got
 	Answers  int64 `json:"answers"`
 	Segments int   `json:"segments"` // that instances leased
-	TimeIDs  int64 `json:"time_ids"` // time-ordered ones that callers were given
+	TimeIDs  int64 `json:"time_ids"` // time-ordered ones that callers got
 	Windows  int   `json:"windows"`  // of workers, without renewals
 
 	Layouts    int            `json:"layouts"`
@@ -78,26 +77,26 @@ type Report struct {
 	Duplicates  Finding `json:"duplicates"`
 	WrongRoom   Finding `json:"wrong_residues"`
 	NotLeased   Finding `json:"not_leased"`
-	Early       Finding `json:"early"` // IDs that came before their segment was leased
+	Early       Finding `json:"early"` // IDs that came before the lease of their segment
 	Inversions  Finding `json:"inversions"`
 	Retracted   Finding `json:"retracted"`
 	NoWindow    Finding `json:"no_window"` // time-ordered IDs of a worker that the instance did not have at their tick
 	Stale       Finding `json:"stale"`     // IDs of a strict tag, longer than hold after their layout was replaced
 	Rules       Finding `json:"rules"`     // of the protocol, broken in etcd's history
-	Leases      Finding `json:"leases"`    // that instances say they have, and the history does not bear out
-	Measured    Finding `json:"measured"`  // promises that were measured while the run went on
-	Calls       Finding `json:"calls"`     // that failed in a way in which none may
-	Processes   Finding `json:"processes"` // that gave up, or said that a person must act
+	Leases      Finding `json:"leases"`    // that instances logged and the history contradicts
+	Measured    Finding `json:"measured"`  // promises that were measured during the run
+	Calls       Finding `json:"calls"`     // that failed in a way that is not allowed
+	Processes   Finding `json:"processes"` // that gave up, or logged that a person must act
 	Checker     Finding `json:"checker"`   // the oracles themselves
 	Planted     int     `json:"planted"`
 	Lives       int     `json:"lives"` // of etcd: one, and one for each restore
 	HistoryGaps int     `json:"history_gaps"`
 
-	// UnseenWindows is NoWindow in a run whose history has gaps: these windows may be in
-	// them, so it is none of the findings.
+	// UnseenWindows is NoWindow in a run with gaps in its history: these windows may be in the
+	// gaps, so it is no finding.
 	UnseenWindows Finding `json:"unseen_windows"`
 
-	Recovery Times    `json:"recovery"` // from the end of a fault until all issue
+	Recovery Times    `json:"recovery"` // from the end of a fault until all callers get IDs
 	WeakFor  []string `json:"weak,omitempty"`
 }
 
@@ -107,31 +106,31 @@ type Room struct {
 	IDs     int64         `json:"ids"` // given to callers, with those that came twice
 	Silence time.Duration `json:"longest_silence"`
 	At      time.Time     `json:"longest_silence_from"`
-	last    time.Time     // when IDs came last
+	last    time.Time     // of the last IDs
 }
 
-// Transactions is what became of leases' transactions, as instances say.
+// Transactions counts the outcomes of leases' transactions, by the instances' logs.
 type Transactions struct {
 	OK      int `json:"ok"`
-	Refused int `json:"refused"` // what they stood on had changed
+	Refused int `json:"refused"` // their conditions had changed
 	Failed  int `json:"failed"`
 	Applied int `json:"failed_but_applied"`
 	GivenUp int `json:"refused_but_applied"` // sent twice, or the instance did not trust the answer
-	Orphans int `json:"applied_for_ended"`   // the instance died before it could say anything
+	Orphans int `json:"applied_for_ended"`   // the instance died before it could log anything
 	Unseen  int `json:"not_seen_in_history"` // at the end of a life of etcd, or in a gap
 }
 
-// Restore is one time that etcd went back.
+// Restore is one time when etcd went back.
 type Restore struct {
 	Kind     string        `json:"kind"`
 	Restored time.Time     `json:"restored"`
 	Halted   bool          `json:"halted"`       // by an instance or a console that saw it
-	After    time.Duration `json:"halted_after"` // the restore
+	After    time.Duration `json:"halted_after"` // the time from the restore to the halt
 	IDs      int64         `json:"ids_until_halted"`
 	from     time.Time     // when etcd was taken down for it: some members may answer, and be halted, before all do
 }
 
-// Times is how long something took.
+// Times are the durations of some event.
 type Times struct {
 	Count int           `json:"count"`
 	P50   time.Duration `json:"p50"`
@@ -139,13 +138,13 @@ type Times struct {
 	Most  time.Duration `json:"most"`
 }
 
-// Finding is something that must not be.
+// Finding is something that must not happen.
 type Finding struct {
 	Count    int64    `json:"count"`
 	Examples []string `json:"examples,omitempty"` // the first few
 }
 
-// examples is how many a Finding has.
+// examples bounds the examples of a Finding.
 const examples = 10
 
 func (f *Finding) add(n int64, example string) {
@@ -181,8 +180,8 @@ func (r *Report) findings() []named {
 	}
 }
 
-// Failures returns what must not be, with examples; none where the run shows
-// what it should, if it is not weak.
+// Failures returns the findings with examples; none if the run shows what it should. The run
+// may still be weak.
 func (r *Report) Failures() []string {
 	var all []string
 	for _, f := range r.findings() {
@@ -193,7 +192,7 @@ func (r *Report) Failures() []string {
 	return all
 }
 
-// Verdict is how a run ended.
+// Verdict is the end of a run.
 type Verdict string
 
 // The verdicts.

@@ -17,7 +17,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// A run without a fault passes. Each fault is found by the oracle for it.
+// A run without a fault passes. The oracle for each fault finds it.
 func TestOraclesFindPlantedFaults(t *testing.T) {
 	type run3 struct {
 		*run
@@ -295,7 +295,7 @@ func (r *run) restored(e runlog.Event, ago time.Duration) {
 	must(r.t, errors.Join(json.NewEncoder(file).Encode(e), file.Close()))
 }
 
-// failed has calls fail some time ago.
+// failed makes calls fail some time ago.
 func (r *run) failed(kind string, ago time.Duration, n int64) {
 	r.t.Helper()
 	must(r.t, os.MkdirAll(filepath.Join(r.dir, "failed"), 0o700))

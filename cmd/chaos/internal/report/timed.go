@@ -13,16 +13,16 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// timed are the oracles of time-ordered IDs. Bits do not hold them, because an ID has up to
-// 63 bits: they are sorted and compared at the end.
+// timed has the oracles of time-ordered IDs. Bits cannot hold them, because an ID has up to 63
+// bits: they are sorted and compared at the end.
 type timed struct {
 	*check
 	windows map[record.WorkerID][]history.Window
 	spans   map[allocator.Tag][]span64
-	last    history.Window // where the window of an ID was found: the next one is often there, too
+	last    history.Window // the window of the last found ID: the next one is often there, too
 }
 
-// span64 is IDs of one worker and tick that a caller was given.
+// span64 is IDs of one worker and tick that a caller got.
 type span64 struct {
 	first, count int64
 	who          string
@@ -37,7 +37,7 @@ func newTimed(c *check) *timed {
 		inc  string
 		from int64
 	}
-	final := make(map[taken]history.Window) // a window that is given back ends where its owner says then
+	final := make(map[taken]history.Window) // the owner may move the end of a window that it gives back
 	for _, w := range c.history.Windows {
 		final[taken{w.Life, w.WorkerID, w.Incarnation, w.From}] = w
 	}
@@ -48,7 +48,7 @@ func newTimed(c *check) *timed {
 	return t
 }
 
-// take holds one answer to the oracles.
+// take passes one answer to the oracles.
 func (t *timed) take(i runlog.Issued, l timeid.Layout) error {
 	who := fmt.Sprintf("%s/%s %s", i.Room, cmp.Or(string(i.Instance), "client"), i.Tag)
 	for _, run := range i.Runs {
@@ -70,9 +70,9 @@ func (t *timed) take(i runlog.Issued, l timeid.Layout) error {
 	return nil
 }
 
-// find checks that IDs are of a worker that the instance had in etcd, for a window that
-// their whole tick is in. A caller with a window of its own, or of none, got it of any
-// instance of the room.
+// find checks that the instance had the worker of IDs in etcd, for a window that contains their
+// whole tick. A caller with a window of its own, or of none, got it from any instance of the
+// room.
 func (t *timed) find(i runlog.Issued, who string, l timeid.Layout, p timeid.Parts, n int64) {
 	unit := max(l.Unit, time.Millisecond).Milliseconds()
 	id := record.WorkerID{Bits: l.WorkerBits, Number: p.Worker}
@@ -96,7 +96,7 @@ func (t *timed) find(i runlog.Issued, who string, l timeid.Layout, p timeid.Part
 	t.r.NoWindow.add(n, example)
 }
 
-// end finds the IDs that were issued twice: with the same worker, tick and sequence. An ID of
+// end finds the IDs that were issued twice: with the same worker, tick and sequence. One ID of
 // each tag comes twice for this oracle, which must find that.
 func (t *timed) end() {
 	for tag, spans := range t.spans {

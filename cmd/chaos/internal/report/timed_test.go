@@ -13,7 +13,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// timedLayout is that of the tag e.
+// timedLayout is the layout of the tag e.
 var timedLayout = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
 
 // timer is an instance with a worker, and its caller.
@@ -52,11 +52,11 @@ func (w *timer) answer(of *timer, at, sequence, count int64) {
 	}))
 }
 
-// The oracles of time-ordered IDs find each fault that is planted, and nothing else.
+// The oracles of time-ordered IDs find each planted fault, and nothing else.
 func TestTimedOracles(t *testing.T) {
 	for _, test := range []struct {
 		name          string
-		twice, window int64 // what is found
+		twice, window int64 // findings
 		fault         func(a, a2, b *timer)
 	}{
 		{name: "nothing", fault: func(_, _, _ *timer) {}},

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// span is the time from one moment to another.
+// span is the time between two moments.
 type span struct{ from, to time.Time }
 
-// spans are in order, and do not meet, once they are merged.
+// spans are sorted, and do not meet once they are merged.
 type spans []span
 
 // merged returns the same times as spans that do not meet.
@@ -27,19 +27,19 @@ func (s spans) merged() spans {
 	return all
 }
 
-// meet reports whether any of the spans, which are merged, has a moment of the
-// one from from to to.
+// meet reports whether any of the spans, which are merged, shares a moment with the one from
+// from to to.
 func (s spans) meet(from, to time.Time) bool {
 	i, _ := slices.BinarySearchFunc(s, from, func(a span, from time.Time) int { return a.to.Compare(from) })
 	return i < len(s) && !s[i].from.After(to)
 }
 
-// times sums up how long things took.
+// times summarizes durations.
 func times(all []time.Duration) Times {
 	if len(all) == 0 {
 		return Times{}
 	}
 	slices.Sort(all)
-	at := func(percent int) time.Duration { return all[(len(all)*percent+99)/100-1] } // the least that so many do not exceed
+	at := func(percent int) time.Duration { return all[(len(all)*percent+99)/100-1] } // the least value that this percentage does not exceed
 	return Times{Count: len(all), P50: at(50), P99: at(99), Most: all[len(all)-1]}
 }

@@ -9,25 +9,25 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// The least that a run of full length must have; a shorter run needs its part of it.
+// The minimum for a run of full length; a shorter run needs its part of it.
 const (
 	fullLength     = 10 * time.Minute
 	fullFaults     = 100
 	fullMigrations = 20
-	// leastKinds is how many kinds of faults a shorter run needs: it has not the
-	// time for all of them.
+	// leastKinds is how many kinds of faults a shorter run needs: it has no time for all of
+	// them.
 	leastKinds = 10
-	// unknownAfter is how long a run must be to have met a transaction that failed
-	// and was applied.
+	// unknownAfter is the length from which a run must have met a transaction that failed and
+	// was applied.
 	unknownAfter = 30 * time.Second
 )
 
-// Least is what a run must have had at least.
+// Least is the minimum for a run.
 type Least struct{ Faults, Kinds, Migrations int }
 
-// LeastOf returns what a run needs that is to last so long and draws from so many
-// kinds of faults: its part of what one of full length needs. Of a few kinds, one
-// each will do: the user has chosen them and looks, and some take half a minute.
+// LeastOf returns the minimum for a run of a length that draws from some kinds of faults: its
+// part of the minimum for full length. With few kinds, one of each is enough: the user has
+// chosen them and watches, and some take half a minute.
 func LeastOf(length time.Duration, kinds int) Least {
 	part := func(full int) int { return max(int(int64(full)*int64(min(length, fullLength))/int64(fullLength)), 1) }
 	least := Least{Faults: part(fullFaults), Kinds: min(kinds, leastKinds, part(fullFaults)), Migrations: part(fullMigrations)}
@@ -88,8 +88,8 @@ func (c *check) weak() {
 	}
 }
 
-// ended reports whether the run came to its end: if it did not, callers may have
-// been killed before they had written down all.
+// ended reports whether the run came to its end: if it did not, callers may have been killed
+// before they had recorded all their IDs.
 func (c *check) ended() bool {
 	return slices.ContainsFunc(c.events, func(e runlog.Event) bool { return e.What == runlog.Ended })
 }

@@ -16,31 +16,31 @@ const (
 	// FaultBegan and FaultEnded enclose a fault; both have its number.
 	FaultBegan = "fault began"
 	FaultEnded = "fault ended"
-	// Issuing follows FaultEnded: all instances issue IDs again, after Took. Limit
-	// is what Took was held to.
+	// Issuing follows FaultEnded: all instances issue IDs again, after Took. Limit is the
+	// allowed Took.
 	Issuing = "issuing"
-	// CutOff tells, after the end of a cut-off that was shorter than the reserve,
-	// how many calls failed: Failed.
+	// CutOff has the number of failed calls, Failed, after the end of a cut-off that was
+	// shorter than the reserve.
 	CutOff = "cut off"
 	// Migration, Operator: a migration began or ended; an operator did something.
 	Migration = "migration"
 	Operator  = "operator"
-	// Restoring: etcd is down, to come back as it was; Restored: it answers again.
-	// Halted: the epoch was found halted, Took after that, with so many IDs issued
-	// in between; Recovered: march recover ran.
+	// Restoring: etcd is down, to come back; Restored: it answers again. Halted: the epoch was
+	// found halted, Took after that, with the IDs issued in between; Recovered: march recover
+	// ran.
 	Restoring = "restoring"
 	Restored  = "restored"
 	Halted    = "halted"
 	Recovered = "recovered"
 	// Healed: all faults have ended and all rooms lease, Took after the last fault.
 	Healed = "healed"
-	// Ended is the last event; Revision is etcd's then.
+	// Ended is the last event; Revision is etcd's at that time.
 	Ended = "ended"
 	// Process: a process ended by itself, or was started again.
 	Process = "process"
 )
 
-// Event is something that was done to the cluster, or measured.
+// Event is a change of the cluster, or a measurement.
 type Event struct {
 	Time time.Time `json:"time"`
 	What string    `json:"what"`
@@ -58,7 +58,7 @@ type Event struct {
 	// Revision and ClusterID are etcd's.
 	Revision  int64  `json:"revision,omitempty"`
 	ClusterID string `json:"cluster_id,omitempty"`
-	// Violation, where it is set, says which promise was broken: the run failed.
+	// Violation, if set, names the broken promise: the run failed.
 	Violation string `json:"violation,omitempty"`
 }
 
@@ -84,8 +84,7 @@ func CreateEvents(dir string) (*Events, error) {
 	return e, nil
 }
 
-// Add writes an event, with the present time where it has none. An error is
-// Close's to return.
+// Add writes an event, with the present time if it has none. Close returns its errors.
 func (e *Events) Add(event Event) {
 	if event.Time.IsZero() {
 		event.Time = time.Now()
@@ -127,7 +126,7 @@ func ReadEvents(dir string) ([]Event, error) {
 	}
 }
 
-// Run is what a run was.
+// Run describes a run.
 type Run struct {
 	Seed     uint64        `json:"seed"`
 	Time     time.Duration `json:"time"`
@@ -141,7 +140,7 @@ type Run struct {
 	Consoles []string      `json:"consoles"`
 	Tags     []string      `json:"tags"`
 	Times    []string      `json:"times,omitempty"` // tags of time-ordered IDs
-	Hold     time.Duration `json:"hold"`            // for how long a strict tag's IDs may be used without its layout being confirmed
+	Hold     time.Duration `json:"hold"`            // how long a strict tag's IDs may be used after its layout was last confirmed
 	Kinds    []string      `json:"kinds"`           // of faults that the schedule draws from
 }
 
@@ -160,7 +159,7 @@ func (r Run) Write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, runFile), append(b, '\n'), 0o640)
 }
 
-// ReadRun reads what the run in dir was.
+// ReadRun reads the description of the run in dir.
 func ReadRun(dir string) (Run, error) {
 	b, err := os.ReadFile(filepath.Join(dir, runFile))
 	if err != nil {

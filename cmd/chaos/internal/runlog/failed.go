@@ -13,13 +13,12 @@ import (
 	"time"
 )
 
-// Failed is calls that failed in one way within a second or so.
+// Failed is calls that failed in one way within about a second.
 type Failed struct {
 	// From is when the first of them failed, To when the last did.
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
-	// Kind is the way: an allocator.Kind's name where March said it, else another
-	// word.
+	// Kind is the way: the name of an allocator.Kind if March returned one, or another word.
 	Kind  string `json:"kind"`
 	Count int64  `json:"count"`
 	// Who and Error are those of the first failure.
@@ -27,13 +26,12 @@ type Failed struct {
 	Error string `json:"error"`
 }
 
-// FailedDir is where the processes' failed calls are in a run's directory.
+// FailedDir is the folder of the processes' failed calls in a run's directory.
 const FailedDir = "failed"
 
 const failedSuffix = ".jsonl"
 
-// Failures writes down the calls of one process that failed. Its methods are safe
-// for concurrent use.
+// Failures records the failed calls of one process. Its methods are safe for concurrent use.
 type Failures struct {
 	mu struct {
 		sync.Mutex
@@ -71,7 +69,7 @@ func (f *Failures) Add(kind, who string, err error) {
 	f.mu.some[kind] = one
 }
 
-// Flush writes what was added. It is to be called every second or so.
+// Flush writes what was added. The process calls it about every second.
 func (f *Failures) Flush() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,8 +86,8 @@ func (f *Failures) Flush() error {
 // Close writes what was added and closes the file.
 func (f *Failures) Close() error { return errors.Join(f.Flush(), f.mu.file.Close()) }
 
-// ReadFailed reads what failed in the run in dir: nothing where no process wrote
-// that down. Torn last lines are left out.
+// ReadFailed reads the failed calls of the run in dir: none if no process recorded any. Torn
+// last lines are left out.
 func ReadFailed(dir string) ([]Failed, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, FailedDir, "*"+failedSuffix))
 	if err != nil {

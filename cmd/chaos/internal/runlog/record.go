@@ -5,12 +5,11 @@
 //
 // # The file of a caller
 //
-// A caller is sequential: it asks, takes the answer, writes it down, asks
-// again. So the order of the records in its file is the order of the calls. A
-// file begins with magic and a line of JSON, the Header. Then come records: the
-// length of the body as a uvarint, the body's CRC-32C in four bytes, the body.
-// Names are written once and then meant by a number. A process that was killed
-// leaves a torn record at the end at most; Reader ends before it.
+// A caller is sequential: it asks, takes the answer, records it, asks again. So the order of
+// the records in its file is the order of the calls. A file begins with magic and a line of
+// JSON, the Header. Then come records: the length of the body as a uvarint, the body's CRC-32C
+// in four bytes, the body. A name is written once, and after that only its number. A process
+// that was killed leaves at most a torn record at the end; Reader stops before it.
 package runlog
 
 import (
@@ -28,16 +27,16 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Kind says how IDs came to a caller.
+// Kind is the way in which IDs came to a caller.
 type Kind uint8
 
 const (
-	// Batch and Stream are IDService's calls. The IDs that one caller gets of one
-	// instance by them only grow, per tag.
+	// Batch and Stream are IDService's calls. The IDs that one caller gets of one instance by
+	// them only grow, per tag.
 	Batch Kind = iota + 1
 	Stream
-	// Client is IDs of api/client, out of segments leased from any instance of
-	// the room: Instance is empty, and they need not grow.
+	// Client is IDs of api/client, from segments leased from any instance of the room: Instance
+	// is empty, and the IDs need not grow.
 	Client
 )
 
@@ -54,9 +53,9 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// Issued is IDs that a caller was given in one answer, or several of a stream.
+// Issued is the IDs that a caller got in one answer, or in several of a stream.
 type Issued struct {
-	// Sent is when the first of them was asked for, Received when the last came.
+	// Sent is when the first of them was requested, Received when the last came.
 	Sent, Received time.Time
 	Room           allocator.Room
 	Instance       allocator.Instance
@@ -66,14 +65,14 @@ type Issued struct {
 	Runs []allocator.Run
 }
 
-// Header says whose file it is.
+// Header identifies the caller of a file.
 type Header struct {
 	Process string `json:"process"`
 	Worker  string `json:"worker"`
 }
 
-// Dir is where the callers' files are in a run's directory, and Suffix how they
-// end.
+// Dir is the folder of the callers' files in a run's directory, and Suffix the end of their
+// names.
 const (
 	Dir    = "issued"
 	Suffix = ".rec"
@@ -97,11 +96,10 @@ type Writer struct {
 	flushed time.Time
 }
 
-// flushEvery is how much of a killed process's last records is lost.
+// flushEvery bounds the lost records of a killed process.
 const flushEvery = 200 * time.Millisecond
 
-// Create makes a caller's file, Process-Worker.rec in the run's directory. It
-// must not exist.
+// Create makes a caller's file, Process-Worker.rec in the run's directory. It must not exist.
 func Create(dir string, h Header) (*Writer, error) {
 	path := filepath.Join(dir, Dir, h.Process+"-"+h.Worker+Suffix)
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
@@ -206,11 +204,11 @@ func (r *Reader) header() error {
 // Close closes the file.
 func (r *Reader) Close() error { return r.file.Close() }
 
-// ErrBad is returned for a record that is whole and wrong.
+// ErrBad is the error of a record that is complete and wrong.
 var ErrBad = errors.New("not a record")
 
-// Next returns the next record; its Runs are the caller's to keep. Its errors
-// are io.EOF, also before a torn record at the end, and ErrBad.
+// Next returns the next record; the caller may keep its Runs. Its errors are io.EOF, also
+// before a torn record at the end, and ErrBad.
 func (r *Reader) Next() (Issued, error) {
 	n, err := binary.ReadUvarint(r.buf)
 	if err != nil {
@@ -265,7 +263,7 @@ func (r *Reader) decode(b []byte) (i Issued, err error) {
 	return i, nil
 }
 
-// decoder takes a body apart; failed says that it was too short.
+// decoder reads the parts of a body; failed says that it was too short.
 type decoder struct {
 	b      []byte
 	failed bool

@@ -1,8 +1,8 @@
 package runlog
 
-// The values by which Restoring and the events after it describe a restore: Kind is the
-// way in which etcd came back, Target the fate of the rooms meanwhile. Only those that an
-// oracle must know are here.
+// The values by which Restoring and the events after it describe a restore: Kind is the way in
+// which etcd came back, Target the fate of the rooms meanwhile. Only the values that an oracle
+// must know are here.
 const (
 	OneCopiedBack   = "one copied back"
 	TwoCopiedBack   = "two copied back"
@@ -11,13 +11,13 @@ const (
 	WithoutJournal = "restarted without journal"
 )
 
-// Loses reports whether etcd forgets by a restore like that of e: one member of
-// three that does so is told again by the others.
+// Loses reports whether etcd forgets by a restore like that of e. If one member of three
+// forgets, the others restore its data.
 func (e Event) Loses() bool { return e.Kind != OneCopiedBack }
 
-// Residual reports whether no process can see a restore like that of e, as
-// docs/restore.md says: cluster ID, term and index stay, and all memory is lost. IDs may
-// be issued twice after it.
+// Residual reports whether no process can see a restore like that of e, as docs/restore.md
+// says: cluster ID, term and index stay, and all memory is lost. IDs may be issued twice after
+// it.
 func (e Event) Residual() bool {
 	return e.Target == WithoutJournal && (e.Kind == TwoCopiedBack || e.Kind == ForceNewCluster)
 }

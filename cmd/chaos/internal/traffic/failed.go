@@ -11,10 +11,9 @@ import (
 	"github.com/march-id/march/api"
 )
 
-// kindOf names the way in which a call failed: by its allocator.Kind where March
-// said so, in a status with its ErrorInfo or in the Go client itself. An error that
-// gRPC itself makes is another thing, though its codes mean Kinds, too: a link that was
-// cut may be INTERNAL.
+// kindOf names the way in which a call failed: by its allocator.Kind if March returned it, in a
+// status with its ErrorInfo or from the Go client itself. An error of gRPC's own is different,
+// though its codes stand for Kinds, too: a link that was cut may be INTERNAL.
 func kindOf(err error) string {
 	kind := allocator.KindOf(err)
 	s, ok := status.FromError(err)

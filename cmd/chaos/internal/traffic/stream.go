@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// streamFor is how long a stream lives, and streamWindow how many requests are
-	// sent at once.
+	// streamFor is how long a stream lives, and streamWindow how many requests are sent at
+	// once.
 	streamFor    = 5 * time.Second
 	streamWindow = 50
 )
@@ -43,10 +43,10 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 	return nil
 }
 
-// stream sends bursts of requests and takes their answers, for streamFor. bad is
-// an error of this program's own.
+// stream sends bursts of requests and takes their answers, for streamFor. bad is an error of
+// this program.
 func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *runlog.Writer, name allocator.Instance, tag allocator.Tag, every time.Duration) (bad, err error) {
-	// Without a deadline, which would end it in the middle of a burst.
+	// No deadline: it would end the stream in the middle of a burst.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stream, err := ids.Stream(streaming)
@@ -104,7 +104,7 @@ func count(runs []allocator.Run) (n int64) {
 	return n
 }
 
-// short is an error where callers were not given as many IDs as they asked for.
+// short is an error if callers got fewer IDs than they asked for.
 func short(who string, want int64, runs []allocator.Run) error {
 	if got := count(runs); got != want {
 		return fmt.Errorf("%s: asked for %d IDs and got %d", who, want, got)

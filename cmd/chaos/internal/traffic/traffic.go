@@ -1,7 +1,6 @@
 // Package traffic is the load of a chaos run. Its callers ask for IDs by single calls, by
-// streams and by the Go client, and write down each ID (package runlog). It runs in a
-// process for each room, and reports several times a second which callers were given IDs
-// and which failed.
+// streams and by the Go client, and record each ID (package runlog). It runs in a process for
+// each room, and reports several times a second which callers got IDs and which failed.
 package traffic
 
 import (
@@ -29,10 +28,10 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// BitsDir is where the bits of all IDs are, in a run's directory.
+// BitsDir is the folder of the bits of all IDs, in a run's directory.
 const BitsDir = "bits"
 
-// Config says what load, and on whom.
+// Config describes the load and its target.
 type Config struct {
 	// Dir is the run's directory.
 	Dir  string
@@ -43,22 +42,22 @@ type Config struct {
 	// Times are tags of time-ordered IDs. Package report compares their IDs at the end,
 	// because they are too far apart for bits.
 	Times []allocator.Tag
-	// Rate is how many IDs a second are to be asked for, in all.
+	// Rate is how many IDs per second all callers together ask for.
 	Rate int
 	Seed uint64
-	// Report gets a Report as a line of JSON several times a second.
+	// Report receives a Report as a line of JSON several times a second.
 	Report io.Writer
 }
 
-// Report is what happened so far.
+// Report has the counts so far.
 type Report struct {
 	Time time.Time `json:"time"`
-	// Callers are those of each instance and tag; see Who.
+	// Callers are the callers of each instance and tag; see Who.
 	Callers map[string]Count `json:"callers"`
 }
 
-// Who names the callers of one tag at an instance, and at a room by the Go
-// client where instance is empty.
+// Who names the callers of one tag at an instance; if instance is empty, the Go client's at the
+// room.
 func Who(room allocator.Room, instance allocator.Instance, tag allocator.Tag) string {
 	if instance == "" {
 		instance = "client"
@@ -66,27 +65,27 @@ func Who(room allocator.Room, instance allocator.Instance, tag allocator.Tag) st
 	return fmt.Sprintf("%s/%s %s", room, instance, tag)
 }
 
-// Count is of the callers of one tag at one instance.
+// Count counts the IDs of the callers of one tag at one instance.
 type Count struct {
 	IDs    int64     `json:"ids"`
 	Calls  int64     `json:"calls"`
 	Failed int64     `json:"failed"`
-	Twice  int64     `json:"twice"` // IDs that a caller had been given before
-	Last   time.Time `json:"last"`  // when IDs came last
+	Twice  int64     `json:"twice"` // IDs that a caller had got before
+	Last   time.Time `json:"last"`  // of the last IDs
 	Error  string    `json:"error"` // the last one
 }
 
 const (
-	// patience is how long a call may take.
+	// patience bounds a call.
 	patience = 2 * time.Second
-	// retryPause is what a caller waits for after an error.
+	// retryPause is a caller's pause after an error.
 	retryPause  = 20 * time.Millisecond
 	reportEvery = 50 * time.Millisecond
-	// flushEvery is how often it is written down which calls failed.
+	// flushEvery is how often the failed calls are recorded.
 	flushEvery = time.Second
-	// largestBatch is how many IDs a call asks for at most.
+	// largestBatch bounds the IDs of a call.
 	largestBatch = 1_000
-	// timeBatch is the same of time-ordered IDs: many calls show more than many IDs.
+	// timeBatch is the same for time-ordered IDs: many calls show more than many IDs.
 	timeBatch = 100
 )
 
@@ -138,8 +137,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	defer func() { err = errors.Join(err, l.failures.Close()) }()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.report(ctx) })
-	// Half of the IDs by batches and the most of the rest by the client: single
-	// IDs out of streams cost the most.
+	// Half of the IDs come by batches, and most of the rest by the client: single IDs in
+	// streams cost the most.
 	tags := len(cfg.Tags)
 	instances := slices.Sorted(maps.Keys(cfg.Instances))
 	var conns []*grpc.ClientConn
@@ -191,14 +190,14 @@ type load struct {
 	planted  atomic.Bool
 }
 
-// failed notes that a call failed.
+// failed counts a failed call.
 func (l *load) failed(who string, err error) {
 	l.counts.failed(who, err)
 	l.failures.Add(kindOf(err), who, err)
 }
 
-// got writes down what a caller was given: in its file, and as bits, which all
-// callers of the run share.
+// got records the IDs that a caller got: in its file, and as bits, which all callers of the run
+// share.
 func (l *load) got(file *runlog.Writer, who string, issued runlog.Issued) error {
 	if err := file.Add(issued); err != nil {
 		return err
@@ -244,7 +243,7 @@ func (l *load) report(ctx context.Context) error {
 	}
 }
 
-// process is the process's name in what it writes down.
+// process is the process's name in its files.
 func (l *load) process() string { return "load-" + string(l.Room) }
 
 // file makes the file of one caller.
@@ -264,8 +263,8 @@ func (l *load) pace(rate, worker int) *pacer {
 	return &pacer{rand: rand.New(rand.NewPCG(l.Seed, uint64(worker))), rate: float64(max(rate, 1)), largest: largestBatch}
 }
 
-// wait waits for a caller's next turn and returns how many IDs to ask for. A caller that
-// was late does not catch up.
+// wait waits for a caller's next turn and returns how many IDs to ask for. A caller that was
+// late does not catch up.
 func (p *pacer) wait(ctx context.Context) (int64, bool) {
 	n := 1 + p.rand.Int64N(p.largest)
 	now := time.Now()
@@ -279,7 +278,7 @@ func (p *pacer) wait(ctx context.Context) (int64, bool) {
 	return n, true
 }
 
-// pause returns false when ctx ended.
+// pause returns false if ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -306,7 +305,7 @@ func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name al
 			return nil
 		}
 		sent := time.Now()
-		// Not ctx: the IDs of the last call are to be written down.
+		// Not ctx: the IDs of the last call must be recorded.
 		calling, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		answer, err := ids.NextBatch(calling, &marchv1.NextBatchRequest{Tag: string(tag), Count: n})
 		cancel()

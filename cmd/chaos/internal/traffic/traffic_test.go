@@ -16,9 +16,9 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// A Kind comes from March, at a room or in its client. A code of gRPC's own has none.
+// A Kind comes from March, at a room or in its client. A code of gRPC's own has no Kind.
 func TestKinds(t *testing.T) {
-	over := func(err error) error { return api.FromStatus(api.ToStatus(err)) } // the wire
+	over := func(err error) error { return api.FromStatus(api.ToStatus(err)) } // as over the network
 	for _, test := range []struct {
 		err  error
 		want string
@@ -42,7 +42,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// An answer has as many IDs as were asked for, in any number of runs.
+// An answer must have the requested number of IDs, in any number of runs.
 func TestShort(t *testing.T) {
 	runs := []allocator.Run{{First: 5, Count: 3}, {First: 100, Count: 4}}
 	if err := short("a/client t", 7, runs); err != nil {

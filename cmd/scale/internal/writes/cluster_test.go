@@ -45,8 +45,8 @@ func (c *counter) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) 
 	return c.Store.Txn(ctx, txn)
 }
 
-// silent is a listener without callers. serving is closed by the first Accept: from then on
-// the room's methods may be called.
+// silent is a listener without callers. serving is closed by the first Accept: from then on the
+// room's methods may be called.
 type silent struct {
 	closed, serving chan struct{}
 	close, serve    sync.Once
@@ -77,7 +77,7 @@ type cluster struct {
 	admin   *admin.Admin
 	rooms   []allocator.Room
 
-	mu struct { // run writes it, issued reads it
+	mu struct { // written by run, read by issued
 		sync.Mutex
 		servers []*room.Server
 	}
@@ -127,10 +127,10 @@ func (c *cluster) layout(moved int64) allocator.Layout {
 	return l
 }
 
-// starting is the time in which instances start. After it callers begin.
+// starting is the time in which instances start. Callers begin after it.
 const starting = time.Minute
 
-// spread returns the k-th of n evenly spaced moments, in an order in which neighbours are far
+// spread returns the k-th of n evenly spaced times, in an order in which neighbours are far
 // apart.
 func spread(within time.Duration, k, n int) time.Duration {
 	const prime = 7_368_787
@@ -193,14 +193,14 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// caller asks for a tag, beginning some time after the start.
+// caller asks for a tag, from some time after the start on.
 type caller struct {
 	tag    string
 	begins time.Duration
 }
 
-// slots is the number of equal parts of the time between two calls. Callers call at one moment
-// in each part.
+// slots is the number of equal parts of the time between two calls. Callers call at one time in
+// each part.
 const slots = 4
 
 // call makes the calls of all callers of an instance in a slot until ctx ends.

@@ -7,21 +7,22 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Count is how much was written.
+// Count is an amount of writes.
 type Count struct {
-	Writes int64 // transactions that went into etcd's log, also where they changed nothing
-	Bytes  int64 // of the keys and values that these carried, those that are compared included
+	Writes int64 // transactions that went into etcd's log, even if they changed nothing
+	Bytes  int64 // of their keys and values, including the compared ones
 }
 
 func (c Count) plus(o Count) Count { return Count{c.Writes + o.Writes, c.Bytes + o.Bytes} }
 
 func (c Count) times(n int64) Count { return Count{c.Writes * n, c.Bytes * n} }
 
-// Series is what was written in each second, by the kind of key: the first part of the
-// first key that a transaction writes.
+// Series has the writes of each second, by the kind of key: the first part of the first key
+// that a transaction writes.
 type Series map[string][]Count
 
-// add counts a transaction in a second. One that writes in neither branch is no write.
+// add counts a transaction in a second. A transaction that writes in neither branch is no
+// write.
 func (s Series) add(second int, txn store.Txn) {
 	kind := kindOf(txn)
 	if kind == "" {
@@ -33,8 +34,8 @@ func (s Series) add(second int, txn store.Txn) {
 	s[kind][second] = s[kind][second].plus(Count{1, size(txn)})
 }
 
-// kindOf returns the kind of the first key that a transaction may write, empty for none.
-// etcd puts it into its log whatever its conditions decide.
+// kindOf returns the kind of the first key that a transaction may write, empty for none. etcd
+// puts such a transaction into its log whatever its conditions decide.
 func kindOf(txn store.Txn) string {
 	for _, ops := range [][]store.Op{txn.Then, txn.Else} {
 		for _, op := range ops {
@@ -70,7 +71,7 @@ func size(txn store.Txn) (n int64) {
 	return n
 }
 
-// Sum returns what was written from one second on, before another, by kind of key.
+// Sum returns the writes from one second until before another, by kind of key.
 func (s Series) Sum(from, to int) map[string]Count {
 	sums := make(map[string]Count)
 	for kind, counts := range s {
@@ -85,9 +86,8 @@ func (s Series) Sum(from, to int) map[string]Count {
 	return sums
 }
 
-// Busiest returns the first second of the window of so many seconds in which most was
-// written, of those windows that lie between two seconds. Kinds that are named in
-// weights count so many times.
+// Busiest returns the first second of the window of some seconds with the most writes, of the
+// windows between two seconds. Kinds in weights count that many times.
 func (s Series) Busiest(from, to, window int, weights map[string]int64) (second int) {
 	most := int64(-1)
 	for at := from; at+window <= to; at++ {
@@ -98,7 +98,7 @@ func (s Series) Busiest(from, to, window int, weights map[string]int64) (second 
 	return second
 }
 
-// Weigh returns sums where kinds that are named in weights count so many times.
+// Weigh returns sums in which kinds in weights count that many times.
 func Weigh(sums map[string]Count, weights map[string]int64) map[string]Count {
 	weighed := maps.Clone(sums)
 	for kind, times := range weights {

@@ -31,7 +31,7 @@ func simulate(t *testing.T, spec Spec) (o Outcome) {
 				t.Error(err)
 			}
 		}()
-		// A moment after the full second, so that the callers of that second have called.
+		// A short time after the full second, so that the callers of that second have called.
 		time.Sleep(starting + spec.Spread + spec.Settle + time.Second/callsPerSecond/slots/2)
 		before, err := c.issued()
 		if err != nil {
@@ -65,7 +65,7 @@ func simulate(t *testing.T, spec Spec) (o Outcome) {
 	return o
 }
 
-// A small cluster makes the writes that it must, and no more.
+// A small cluster makes the necessary writes, and no more.
 func TestSmall(t *testing.T) {
 	spec := Spec{
 		Rooms: 3, Instances: 6, Tags: 40, Rate: 10, Reserve: 2 * time.Minute,
@@ -80,12 +80,12 @@ func TestSmall(t *testing.T) {
 			t.Errorf("%s: %d, want about %.0f", what, is, want)
 		}
 	}
-	// A step is as large as the rate needs for the reserve and a seventh of it.
+	// A step is as large as the rate needs for the reserve, and a seventh more.
 	leases := float64(spec.Pairs()) / (spec.Reserve.Seconds() * 8 / 7)
 	near("leases", steady["marks"].Writes, leases*seconds)
 	near("heartbeats", steady["alive"].Writes, float64(spec.Instances)*seconds/5)
-	// A beat is written every 10 s, or when the log has doubled. If instances probe at the
-	// same moment, each tries to write it.
+	// A beat is written every 10 s, or when the log has doubled. Instances that probe at the
+	// same time each try to write it.
 	if n := steady["beat"].Writes; n < seconds/10-2 || n > 2*seconds/10 {
 		t.Errorf("beats: %d, want %d to %d", n, seconds/10, 2*seconds/10)
 	}
@@ -93,7 +93,7 @@ func TestSmall(t *testing.T) {
 		t.Errorf("%v is written while nothing changes, want three kinds", steady)
 	}
 	// Each tag of the room that lost residues is leased once more, and each instance reports
-	// the layout that it serves.
+	// its new layout.
 	near("leases in the minute after a move", moved["marks"].Writes, leases*60+float64(spec.Tags))
 	if got := moved["rooms"].Writes; got != int64(spec.Instances) {
 		t.Errorf("%d registrations after a move, want %d", got, spec.Instances)

@@ -11,25 +11,25 @@ import (
 	"time"
 )
 
-// Spec says what to simulate. Each time is a whole number of seconds.
+// Spec describes a simulation. Each time is a whole number of seconds.
 type Spec struct {
 	Rooms     int // 2 to 64, with equal ranges
-	Instances int // in all, each room's number as equal as can be; Rooms or more
-	Tags      int // each in use in every room, in one instance of it; 1 or more
-	// Rate is how many IDs a second callers take of a tag in a room, without a break and
-	// without a jump: so no chain leases more at once than this rate needs, and
-	// refills are as frequent as they can be. A multiple of 5.
+	Instances int // in all, spread over the rooms as evenly as possible; Rooms or more
+	Tags      int // each used in every room, by one instance of it; 1 or more
+	// Rate is how many IDs per second callers take of a tag in a room, evenly. So no chain
+	// leases more at once than this rate needs, and refills are as frequent as they can be. A
+	// multiple of 5.
 	Rate int64
-	// Reserve is that of the tags; 0 for the default.
+	// Reserve is the reserve of the tags; 0 for the default.
 	Reserve time.Duration
 
-	Spread time.Duration // in which callers begin, after a minute in which instances start
-	Settle time.Duration // in which nothing is counted, then
-	Count  time.Duration // for how long is counted
-	Move   time.Duration // for how long is counted after a move; 0 for no move
+	Spread time.Duration // callers begin within it, after a minute in which instances start
+	Settle time.Duration // nothing is counted then
+	Count  time.Duration // how long writes are counted
+	Move   time.Duration // how long writes are counted after a move; 0 for no move
 }
 
-// Validate checks the bounds that are named above.
+// Validate checks the bounds above.
 func (s Spec) Validate() error {
 	var errs []error
 	check := func(ok bool, what string, is any, allowed string) {
@@ -56,10 +56,10 @@ const callsPerSecond = 5
 // Pairs returns how many (tag, room) pairs are in use.
 func (s Spec) Pairs() int { return s.Rooms * s.Tags }
 
-// Outcome is what a simulation wrote.
+// Outcome is the result of a simulation.
 type Outcome struct {
 	Series Series // from the first second on
-	Steady int    // the first second that is counted; Spec.Count later the layout moves
+	Steady int    // the first counted second; Spec.Count later the layout moves
 }
 
 // Simulation is the program that simulates.
@@ -85,7 +85,7 @@ func (s *Simulation) program() string { return filepath.Join(s.dir, "writes.test
 // Close removes the program.
 func (s *Simulation) Close() error { return os.RemoveAll(s.dir) }
 
-// Run simulates. Its error is that of Validate, or says what the simulation found wrong.
+// Run simulates. Its error is that of Validate, or reports what the simulation found wrong.
 func (s *Simulation) Run(ctx context.Context, spec Spec) (o Outcome, err error) {
 	if err := spec.Validate(); err != nil {
 		return o, err
@@ -100,7 +100,7 @@ func (s *Simulation) Run(ctx context.Context, spec Spec) (o Outcome, err error) 
 	}
 	defer func() { _ = file.Close() }()
 	cmd := exec.CommandContext(ctx, s.program(), "-test.run=^TestSpec$", "-test.timeout=30m", "-spec", string(what), "-outcome", file.Name()) //nolint:gosec // just built
-	// A run needs a few hundred megabytes, and its time is what is scarce.
+	// A run needs a few hundred megabytes and a lot of time.
 	cmd.Env = append(os.Environ(), "GOGC=300")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return o, fmt.Errorf("simulation: %w: %s", err, said)
