@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -81,48 +80,6 @@ func migrate(t *testing.T, c *cluster, to string) {
 	}
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// The bounds themselves, of what is quickly filled.
-func TestLayoutsAndMigrationsAreBounded(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	for i := range record.MaxLayouts + 10 {
-		migrate(t, c, fmt.Sprintf("100 a=0-%d b=50-100", 40+i%7))
-	}
-	for kind, want := range map[string]int{"layouts/": record.MaxLayouts, "migrations/": record.MaxMigrations} {
-		if got := len(c.Mem.Keys(prefix + kind)); got != want {
-			t.Errorf("%d keys %s, want %d", got, kind, want)
-		}
-	}
-	c.Check()
-}
-
-// The audit, with entries put there by hand: of several processes that write, each
-// counts now and then only.
-func TestAuditIsBounded(t *testing.T) {
-	const audits = 5_000
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	entry, _ := c.Mem.Value(c.Mem.Keys(prefix + "audit/")[0])
-	var ops []store.Op
-	for i := range audits {
-		ops = append(ops, store.Op{Put: &store.Put{Key: fmt.Sprintf("%saudit/00000000%018d", prefix, i), Value: entry}})
-	}
-	for page := range slices.Chunk(ops, 100) {
-		c.Mem.Corrupt(page...)
-	}
-	others := []*ledger.Ledger{c.Admin.Ledger, ledgertest.Open(t, c.Mem.Open()), ledgertest.Open(t, c.Mem.Open())}
-	for _, l := range others {
-		l.Keep(record.MaxLayouts, record.MaxMigrations, audits)
-	}
-	for i := range 60 {
-		name := allocator.Tag(fmt.Sprint("t", i))
-		if _, err := manage(others[i%len(others)]).CreateTag(bg, name, record.DefaultTag(), "test"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := len(c.Mem.Keys(prefix + "audit/")); got > audits || got < audits-1000 {
-		t.Errorf("%d audit entries, want about %d and no more", got, audits)
 	}
 }
 

@@ -10,12 +10,12 @@ const (
 	MaxLayouts    = 1_000
 	MaxMigrations = 1_000
 	MaxAudits     = 100_000
-	// auditSlack is how many audit entries a process writes before it counts them
-	// again: etcd visits every key that it counts. auditReserve is how far below the
+	// AuditSlack is how many audit entries a process writes before it counts them
+	// again: etcd visits every key that it counts. AuditReserve is how far below the
 	// bound a process keeps them, so that the bound holds while 60 processes write.
 	AuditSlack   = 16
 	AuditReserve = 1_000
-	// overflowMost bounds how many further old keys one write removes, if races or a lower
+	// OverflowMost bounds how many further old keys one write removes, if races or a lower
 	// bound left some.
 	OverflowMost = 4
 )
