@@ -31,7 +31,7 @@ func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*mar
 	if err := serve.Failed(checks); err != nil {
 		p.NotReady = err.Error()
 	}
-	p.Barred, p.Problems = s.barred(), s.problemsOf(lacks)
+	p.Barred, p.Problems, p.Certificates = s.barred(), s.problemsOf(lacks), s.cfg.Diagnose.Certificates()
 	return &marchv1.GetInstanceResponse{Status: p, Rates: s.rates.get()}, nil
 }
 

@@ -92,6 +92,27 @@ func local_request_ConsoleService_GetHistory_0(ctx context.Context, marshaler ru
 	return msg, metadata, err
 }
 
+func request_ConsoleService_GetCapacity_0(ctx context.Context, marshaler runtime.Marshaler, client extMarchv1.ConsoleServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq extMarchv1.GetCapacityRequest
+		metadata runtime.ServerMetadata
+	)
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.GetCapacity(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_ConsoleService_GetCapacity_0(ctx context.Context, marshaler runtime.Marshaler, server extMarchv1.ConsoleServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq extMarchv1.GetCapacityRequest
+		metadata runtime.ServerMetadata
+	)
+	msg, err := server.GetCapacity(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 func request_ConsoleService_InitLayout_0(ctx context.Context, marshaler runtime.Marshaler, client extMarchv1.ConsoleServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
 		protoReq extMarchv1.InitLayoutRequest
@@ -1560,6 +1581,26 @@ func RegisterConsoleServiceHandlerServer(ctx context.Context, mux *runtime.Serve
 		}
 		forward_ConsoleService_GetHistory_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodGet, pattern_ConsoleService_GetCapacity_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/march.v1.ConsoleService/GetCapacity", runtime.WithHTTPPathPattern("/v1/capacity"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_ConsoleService_GetCapacity_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ConsoleService_GetCapacity_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodPost, pattern_ConsoleService_InitLayout_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -2348,6 +2389,23 @@ func RegisterConsoleServiceHandlerClient(ctx context.Context, mux *runtime.Serve
 		}
 		forward_ConsoleService_GetHistory_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodGet, pattern_ConsoleService_GetCapacity_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/march.v1.ConsoleService/GetCapacity", runtime.WithHTTPPathPattern("/v1/capacity"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_ConsoleService_GetCapacity_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ConsoleService_GetCapacity_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodPost, pattern_ConsoleService_InitLayout_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -2983,6 +3041,7 @@ func RegisterConsoleServiceHandlerClient(ctx context.Context, mux *runtime.Serve
 var (
 	pattern_ConsoleService_GetOverview_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "overview"}, ""))
 	pattern_ConsoleService_GetHistory_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "history"}, ""))
+	pattern_ConsoleService_GetCapacity_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "capacity"}, ""))
 	pattern_ConsoleService_InitLayout_0        = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "layout"}, "init"))
 	pattern_ConsoleService_GetLayout_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "layout"}, ""))
 	pattern_ConsoleService_GetLayout_1         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "layouts", "version"}, ""))
@@ -3025,6 +3084,7 @@ var (
 var (
 	forward_ConsoleService_GetOverview_0       = runtime.ForwardResponseMessage
 	forward_ConsoleService_GetHistory_0        = runtime.ForwardResponseMessage
+	forward_ConsoleService_GetCapacity_0       = runtime.ForwardResponseMessage
 	forward_ConsoleService_InitLayout_0        = runtime.ForwardResponseMessage
 	forward_ConsoleService_GetLayout_0         = runtime.ForwardResponseMessage
 	forward_ConsoleService_GetLayout_1         = runtime.ForwardResponseMessage

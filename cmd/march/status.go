@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -32,8 +33,8 @@ func newStatus(c *common) *cobra.Command {
 		Short: "Show the state of every room, the migration under way, and all problems",
 		Long: `Show what every room does now, the migration that is under way, and all
 problems: since when, until when, the next step, and the command. With
---capacity, show instead how full etcd, the tags and the slices of workers are,
-and when each is full at the present rate.`,
+--capacity, show instead what runs out at the present rate, the soonest first,
+and then the fullest: tags, periods, workers, certificates, reserves, and etcd.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if full {
@@ -55,34 +56,41 @@ and when each is full at the present rate.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&full, "capacity", false, "show when what is full: etcd, tags, workers")
+	cmd.Flags().BoolVar(&full, "capacity", false, "show what runs out first: tags, periods, workers, certificates, reserves, etcd")
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
 }
 
 func showCapacity(cmd *cobra.Command, c *common, t *target) error {
-	if err := c.checkOutput(); err != nil {
-		return err
-	}
-	facts, err := collect(cmd.Context(), t, &marchv1.DiagnoseRequest{})
-	if err != nil {
-		return err
-	}
-	list := doctor.Capacities(facts, time.Now())
-	if c.output == "json" {
-		return json.NewEncoder(c.stdout).Encode(map[string]any{"capacity": list})
-	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+		answer, err := s.GetCapacity(ctx, &marchv1.GetCapacityRequest{})
+		if err == nil { // no page or command asked recently: rates are measured, and tags are read meanwhile
+			select {
+			case <-ctx.Done():
+			case <-time.After(measureAfter):
+				answer, err = s.GetCapacity(ctx, &marchv1.GetCapacityRequest{})
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return c.print(answer, func(w *tabwriter.Writer) { capacityText(w, answer.GetCapacity()) })
+	})
+}
+
+func capacityText(w *tabwriter.Writer, list []*marchv1.Capacity) {
 	_, _ = fmt.Fprintln(w, "WHAT\tUSED\tOF\tSHARE\tFULL\tNOTE")
 	for _, l := range list {
-		full := "-"
-		if l.Full != nil {
-			full = l.Full.Format(time.RFC3339)
+		used, of, share, full := "-", "-", "-", "-"
+		if l.GetOf() > 0 {
+			used, of, share = strconv.FormatInt(l.GetUsed(), 10), strconv.FormatInt(l.GetOf(), 10), fmt.Sprintf("%.1f%%", 100*l.GetShare())
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%.1f%%\t%s\t%s\n", l.What, l.Used, l.Of, 100*l.Share, full, l.Note)
+		if l.GetFull() != nil {
+			full = l.GetFull().AsTime().Format(time.RFC3339)
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", l.GetWhat(), used, of, share, full, l.GetNote())
 	}
-	return w.Flush()
 }
 
 func measured(o *marchv1.GetOverviewResponse) bool {

@@ -76,7 +76,7 @@ func sentence(s string) string {
 type entry struct{ Name, Label, Path string }
 
 var menu = []entry{
-	{"overview", "Overview", "/"}, {"history", "History", "/history"}, {"tags", "Tags", "/tags"}, {"migrations", "Migrations", "/migrations"},
+	{"overview", "Overview", "/"}, {"history", "History", "/history"}, {"capacity", "Capacity", "/capacity"}, {"tags", "Tags", "/tags"}, {"migrations", "Migrations", "/migrations"},
 	{"instances", "Instances", "/instances"}, {"workers", "Workers", "/workers"}, {"decode", "Decode", "/decode"}, {"audit", "Audit", "/audit"},
 }
 

@@ -63,7 +63,7 @@ func (b *browser) looks(t *testing.T) {
 	migration := eval[string](p, "location.pathname")
 	plan["upper"][3] = fmt.Sprint(record.Layout.Ranges[rooms[3]].Upper - 2000)
 	pages := []string{
-		"/", "/history", "/history?span=24h&room=room-00&numbers=1", "/tags", "/tags/" + long, "/tags/" + long + "?do=skip&to=5000000000&room=room-00", "/migrations", "/migrations?" + plan.Encode(),
+		"/", "/history", "/history?span=24h&room=room-00&numbers=1", "/capacity", "/tags", "/tags/" + long, "/tags/" + long + "?do=skip&to=5000000000&room=room-00", "/migrations", "/migrations?" + plan.Encode(),
 		"/migrations?" + plan.Encode() + "&do=apply", "/migrations?" + broken, migration, "/instances", "/workers", "/decode?tag=order&id=1", "/audit", "/tags/none",
 	}
 	for _, path := range pages {

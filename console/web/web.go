@@ -72,6 +72,7 @@ func New(cfg Config) (*Handler, error) {
 	for _, p := range []*page{
 		{name: "overview", nav: "overview", path: "/{$}", every: time.Second, build: (*Handler).overview},
 		{name: "history", nav: "history", path: "/history", every: 5 * time.Second, build: (*Handler).history},
+		{name: "capacity", nav: "capacity", path: "/capacity", every: 5 * time.Second, build: (*Handler).capacity},
 		{name: "tags", nav: "tags", path: "/tags", every: 2 * time.Second, build: (*Handler).tags},
 		{name: "tag", nav: "tags", path: "/tags/{tag}", every: time.Second, build: (*Handler).tag},
 		{name: "migrations", nav: "migrations", path: "/migrations", every: time.Second, build: (*Handler).migrations},

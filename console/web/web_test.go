@@ -242,7 +242,7 @@ func TestStreams(t *testing.T) {
 		return html.UnescapeString(live[1])
 	}
 	for path, want := range map[string]string{
-		"/": "/live/", "/tags": "/live/tags", "/tags?search=x": "/live/tags?search=x", "/tags/order": "/live/tags/order", "/migrations": "/live/migrations",
+		"/": "/live/", "/capacity": "/live/capacity", "/tags": "/live/tags", "/tags?search=x": "/live/tags?search=x", "/tags/order": "/live/tags/order", "/migrations": "/live/migrations",
 		"/instances?room=a": "/live/instances?room=a", "/audit": "/live/audit", "/audit?actor=": "/live/audit?actor=",
 		"/audit?actor=ann": "", "/audit?action=create": "", "/audit?object=tags%2F": "", "/audit?before=01M7ZJKZWRJWBA2S6WT424NRG9": "",
 		"/decode": "", "/decode?tag=order&id=1": "", "/decode?tag=order&id=x": "",

@@ -198,6 +198,10 @@ func (g *console) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) 
 	return checked(ctx, g.gate, marchv1.ConsoleService_GetHistory_FullMethodName, r, g.s.GetHistory)
 }
 
+func (g *console) GetCapacity(ctx context.Context, r *marchv1.GetCapacityRequest) (*marchv1.GetCapacityResponse, error) {
+	return checked(ctx, g.gate, marchv1.ConsoleService_GetCapacity_FullMethodName, r, g.s.GetCapacity)
+}
+
 func (g *console) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (*marchv1.InitLayoutResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_InitLayout_FullMethodName, r, g.s.InitLayout)
 }

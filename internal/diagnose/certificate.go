@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -34,6 +36,40 @@ func certificates(settings []*marchv1.Setting) []*marchv1.CertificateStatus {
 		list = append(list, c)
 	}
 	return list
+}
+
+// readEvery is how often Certificates reads the files.
+const readEvery = time.Minute
+
+// known has certificates as they were read last.
+type known struct {
+	mu struct {
+		sync.Mutex
+		at   time.Time
+		list []*marchv1.CertificateStatus
+	}
+}
+
+// Certificates returns the certificates that can be read, without the paths of their files, as
+// they were at most a minute ago. A nil Server has none.
+func (s *Server) Certificates() []*marchv1.CertificateStatus {
+	if s == nil {
+		return nil
+	}
+	k := &s.known
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.mu.at.IsZero() && time.Since(k.mu.at) < readEvery {
+		return k.mu.list
+	}
+	k.mu.at, k.mu.list = time.Now(), nil
+	for _, c := range certificates(s.cfg.Settings) {
+		if c.GetError() == "" {
+			c.Path = ""
+			k.mu.list = append(k.mu.list, c)
+		}
+	}
+	return k.mu.list
 }
 
 // firstToEnd returns the certificate of a file (PEM) that ends first.

@@ -27,8 +27,9 @@ import (
 // Server implements marchv1.DiagnoseServiceServer.
 type Server struct {
 	marchv1.UnimplementedDiagnoseServiceServer
-	cfg Config
-	mu  sync.Mutex // held while a caller is answered: profiles and syncs cost the others
+	cfg   Config
+	known known
+	mu    sync.Mutex // held while a caller is answered: profiles and syncs cost the others
 }
 
 // Config says what a process is.

@@ -43,6 +43,9 @@ func (a *Admin) CountTags(ctx context.Context) (int64, error) {
 	return answer.Counts[0], nil
 }
 
+// MaxTags returns the bound on the tags of the cluster.
+func (a *Admin) MaxTags() int64 { return a.cfg.MaxTags }
+
 // mayCreateTag returns TooMany if the cluster has MaxTags tags. Otherwise it counts
 // the tag as created.
 func (a *Admin) mayCreateTag(ctx context.Context, name allocator.Tag) error {

@@ -23,6 +23,87 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// CapacityKind is a kind of thing that runs out.
+type CapacityKind int32
+
+const (
+	CapacityKind_CAPACITY_KIND_UNSPECIFIED CapacityKind = 0
+	// The IDs that the instances of a room have in memory. They run out only while etcd does
+	// not answer.
+	CapacityKind_CAPACITY_KIND_RESERVE CapacityKind = 1
+	// The database of etcd, in bytes.
+	CapacityKind_CAPACITY_KIND_ETCD CapacityKind = 2
+	// The rooms that a cluster may ever have.
+	CapacityKind_CAPACITY_KIND_ROOMS CapacityKind = 3
+	// The tags that a cluster may have.
+	CapacityKind_CAPACITY_KIND_TAGS CapacityKind = 4
+	// The workers of a room.
+	CapacityKind_CAPACITY_KIND_WORKERS CapacityKind = 5
+	// The IDs of a tag up to its limit.
+	CapacityKind_CAPACITY_KIND_IDS CapacityKind = 6
+	// The IDs of a tag in the period that is now.
+	CapacityKind_CAPACITY_KIND_PERIOD CapacityKind = 7
+	// The time bits of a tag of kind time.
+	CapacityKind_CAPACITY_KIND_TIME CapacityKind = 8
+	// A certificate.
+	CapacityKind_CAPACITY_KIND_CERTIFICATE CapacityKind = 9
+)
+
+// Enum value maps for CapacityKind.
+var (
+	CapacityKind_name = map[int32]string{
+		0: "CAPACITY_KIND_UNSPECIFIED",
+		1: "CAPACITY_KIND_RESERVE",
+		2: "CAPACITY_KIND_ETCD",
+		3: "CAPACITY_KIND_ROOMS",
+		4: "CAPACITY_KIND_TAGS",
+		5: "CAPACITY_KIND_WORKERS",
+		6: "CAPACITY_KIND_IDS",
+		7: "CAPACITY_KIND_PERIOD",
+		8: "CAPACITY_KIND_TIME",
+		9: "CAPACITY_KIND_CERTIFICATE",
+	}
+	CapacityKind_value = map[string]int32{
+		"CAPACITY_KIND_UNSPECIFIED": 0,
+		"CAPACITY_KIND_RESERVE":     1,
+		"CAPACITY_KIND_ETCD":        2,
+		"CAPACITY_KIND_ROOMS":       3,
+		"CAPACITY_KIND_TAGS":        4,
+		"CAPACITY_KIND_WORKERS":     5,
+		"CAPACITY_KIND_IDS":         6,
+		"CAPACITY_KIND_PERIOD":      7,
+		"CAPACITY_KIND_TIME":        8,
+		"CAPACITY_KIND_CERTIFICATE": 9,
+	}
+)
+
+func (x CapacityKind) Enum() *CapacityKind {
+	p := new(CapacityKind)
+	*p = x
+	return p
+}
+
+func (x CapacityKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CapacityKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_console_proto_enumTypes[0].Descriptor()
+}
+
+func (CapacityKind) Type() protoreflect.EnumType {
+	return &file_march_v1_console_proto_enumTypes[0]
+}
+
+func (x CapacityKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CapacityKind.Descriptor instead.
+func (CapacityKind) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{0}
+}
+
 // TagSort is the order of tags. Tags that are equal in it are in the order of their
 // names.
 type TagSort int32
@@ -80,11 +161,11 @@ func (x TagSort) String() string {
 }
 
 func (TagSort) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_console_proto_enumTypes[0].Descriptor()
+	return file_march_v1_console_proto_enumTypes[1].Descriptor()
 }
 
 func (TagSort) Type() protoreflect.EnumType {
-	return &file_march_v1_console_proto_enumTypes[0]
+	return &file_march_v1_console_proto_enumTypes[1]
 }
 
 func (x TagSort) Number() protoreflect.EnumNumber {
@@ -93,7 +174,7 @@ func (x TagSort) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TagSort.Descriptor instead.
 func (TagSort) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{0}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{1}
 }
 
 type WorkerState int32
@@ -135,11 +216,11 @@ func (x WorkerState) String() string {
 }
 
 func (WorkerState) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_console_proto_enumTypes[1].Descriptor()
+	return file_march_v1_console_proto_enumTypes[2].Descriptor()
 }
 
 func (WorkerState) Type() protoreflect.EnumType {
-	return &file_march_v1_console_proto_enumTypes[1]
+	return &file_march_v1_console_proto_enumTypes[2]
 }
 
 func (x WorkerState) Number() protoreflect.EnumNumber {
@@ -148,7 +229,7 @@ func (x WorkerState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkerState.Descriptor instead.
 func (WorkerState) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{1}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{2}
 }
 
 // JournalMode says whether instances need their journals to lease.
@@ -189,11 +270,11 @@ func (x JournalMode) String() string {
 }
 
 func (JournalMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_console_proto_enumTypes[2].Descriptor()
+	return file_march_v1_console_proto_enumTypes[3].Descriptor()
 }
 
 func (JournalMode) Type() protoreflect.EnumType {
-	return &file_march_v1_console_proto_enumTypes[2]
+	return &file_march_v1_console_proto_enumTypes[3]
 }
 
 func (x JournalMode) Number() protoreflect.EnumNumber {
@@ -202,7 +283,7 @@ func (x JournalMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JournalMode.Descriptor instead.
 func (JournalMode) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{2}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{3}
 }
 
 type GetHistoryRequest struct {
@@ -486,6 +567,221 @@ func (x *HistoryMigration) GetState() MigrationState {
 	return MigrationState_MIGRATION_STATE_UNSPECIFIED
 }
 
+type GetCapacityRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetCapacityRequest) Reset() {
+	*x = GetCapacityRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetCapacityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetCapacityRequest) ProtoMessage() {}
+
+func (x *GetCapacityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetCapacityRequest.ProtoReflect.Descriptor instead.
+func (*GetCapacityRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{4}
+}
+
+type GetCapacityResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// First what runs out at its present rate, the soonest first; then the others, the fullest
+	// first. Of tags it has at most 40: those that run out first, and the fullest.
+	Capacity []*Capacity `protobuf:"bytes,1,rep,name=capacity,proto3" json:"capacity,omitempty"`
+	// When the tags were read. Absent while this console reads them for the first time, or
+	// etcd does not answer it; then the answer is without tags.
+	TagsAsOf      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=tags_as_of,json=tagsAsOf,proto3" json:"tags_as_of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetCapacityResponse) Reset() {
+	*x = GetCapacityResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetCapacityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetCapacityResponse) ProtoMessage() {}
+
+func (x *GetCapacityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetCapacityResponse.ProtoReflect.Descriptor instead.
+func (*GetCapacityResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetCapacityResponse) GetCapacity() []*Capacity {
+	if x != nil {
+		return x.Capacity
+	}
+	return nil
+}
+
+func (x *GetCapacityResponse) GetTagsAsOf() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TagsAsOf
+	}
+	return nil
+}
+
+// Capacity is how full a part of a cluster is, and when it is full.
+type Capacity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is, in words.
+	What string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
+	// How much is used, and how much there is. Both are 0 where nothing is counted.
+	Used int64 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
+	Of   int64 `protobuf:"varint,3,opt,name=of,proto3" json:"of,omitempty"`
+	// The share that is used, 0 to 1.
+	Share float64 `protobuf:"fixed64,4,opt,name=share,proto3" json:"share,omitempty"`
+	// When it is full or ends; absent where that is unknown, or where nothing is used now.
+	Full *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=full,proto3" json:"full,omitempty"`
+	Note string                 `protobuf:"bytes,6,opt,name=note,proto3" json:"note,omitempty"`
+	Kind CapacityKind           `protobuf:"varint,7,opt,name=kind,proto3,enum=march.v1.CapacityKind" json:"kind,omitempty"`
+	// The tag that it is of, or the room, or the process that has the certificate: an
+	// instance, ROOM/NAME, or the console. Each is empty where it is of none.
+	Tag           string `protobuf:"bytes,8,opt,name=tag,proto3" json:"tag,omitempty"`
+	Room          string `protobuf:"bytes,9,opt,name=room,proto3" json:"room,omitempty"`
+	Process       string `protobuf:"bytes,10,opt,name=process,proto3" json:"process,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Capacity) Reset() {
+	*x = Capacity{}
+	mi := &file_march_v1_console_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Capacity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Capacity) ProtoMessage() {}
+
+func (x *Capacity) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Capacity.ProtoReflect.Descriptor instead.
+func (*Capacity) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Capacity) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Capacity) GetUsed() int64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *Capacity) GetOf() int64 {
+	if x != nil {
+		return x.Of
+	}
+	return 0
+}
+
+func (x *Capacity) GetShare() float64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *Capacity) GetFull() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Full
+	}
+	return nil
+}
+
+func (x *Capacity) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *Capacity) GetKind() CapacityKind {
+	if x != nil {
+		return x.Kind
+	}
+	return CapacityKind_CAPACITY_KIND_UNSPECIFIED
+}
+
+func (x *Capacity) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *Capacity) GetRoom() string {
+	if x != nil {
+		return x.Room
+	}
+	return ""
+}
+
+func (x *Capacity) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
 type InitLayoutRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Layout        *Layout                `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
@@ -495,7 +791,7 @@ type InitLayoutRequest struct {
 
 func (x *InitLayoutRequest) Reset() {
 	*x = InitLayoutRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[4]
+	mi := &file_march_v1_console_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -507,7 +803,7 @@ func (x *InitLayoutRequest) String() string {
 func (*InitLayoutRequest) ProtoMessage() {}
 
 func (x *InitLayoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[4]
+	mi := &file_march_v1_console_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -520,7 +816,7 @@ func (x *InitLayoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitLayoutRequest.ProtoReflect.Descriptor instead.
 func (*InitLayoutRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{4}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *InitLayoutRequest) GetLayout() *Layout {
@@ -541,7 +837,7 @@ type InitLayoutResponse struct {
 
 func (x *InitLayoutResponse) Reset() {
 	*x = InitLayoutResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[5]
+	mi := &file_march_v1_console_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -553,7 +849,7 @@ func (x *InitLayoutResponse) String() string {
 func (*InitLayoutResponse) ProtoMessage() {}
 
 func (x *InitLayoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[5]
+	mi := &file_march_v1_console_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -566,7 +862,7 @@ func (x *InitLayoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitLayoutResponse.ProtoReflect.Descriptor instead.
 func (*InitLayoutResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{5}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InitLayoutResponse) GetLayout() *LayoutRecord {
@@ -593,7 +889,7 @@ type GetLayoutRequest struct {
 
 func (x *GetLayoutRequest) Reset() {
 	*x = GetLayoutRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[6]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -605,7 +901,7 @@ func (x *GetLayoutRequest) String() string {
 func (*GetLayoutRequest) ProtoMessage() {}
 
 func (x *GetLayoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[6]
+	mi := &file_march_v1_console_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -618,7 +914,7 @@ func (x *GetLayoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLayoutRequest.ProtoReflect.Descriptor instead.
 func (*GetLayoutRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{6}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetLayoutRequest) GetVersion() int64 {
@@ -650,7 +946,7 @@ type GetLayoutResponse struct {
 
 func (x *GetLayoutResponse) Reset() {
 	*x = GetLayoutResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[7]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +958,7 @@ func (x *GetLayoutResponse) String() string {
 func (*GetLayoutResponse) ProtoMessage() {}
 
 func (x *GetLayoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[7]
+	mi := &file_march_v1_console_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +971,7 @@ func (x *GetLayoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLayoutResponse.ProtoReflect.Descriptor instead.
 func (*GetLayoutResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{7}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetLayoutResponse) GetLayout() *LayoutRecord {
@@ -732,7 +1028,7 @@ type ListLayoutsRequest struct {
 
 func (x *ListLayoutsRequest) Reset() {
 	*x = ListLayoutsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[8]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +1040,7 @@ func (x *ListLayoutsRequest) String() string {
 func (*ListLayoutsRequest) ProtoMessage() {}
 
 func (x *ListLayoutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[8]
+	mi := &file_march_v1_console_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +1053,7 @@ func (x *ListLayoutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayoutsRequest.ProtoReflect.Descriptor instead.
 func (*ListLayoutsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{8}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListLayoutsRequest) GetPageSize() int32 {
@@ -787,7 +1083,7 @@ type ListLayoutsResponse struct {
 
 func (x *ListLayoutsResponse) Reset() {
 	*x = ListLayoutsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +1095,7 @@ func (x *ListLayoutsResponse) String() string {
 func (*ListLayoutsResponse) ProtoMessage() {}
 
 func (x *ListLayoutsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[9]
+	mi := &file_march_v1_console_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +1108,7 @@ func (x *ListLayoutsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayoutsResponse.ProtoReflect.Descriptor instead.
 func (*ListLayoutsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{9}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListLayoutsResponse) GetLayouts() []*LayoutRecord {
@@ -845,7 +1141,7 @@ type ValidateLayoutRequest struct {
 
 func (x *ValidateLayoutRequest) Reset() {
 	*x = ValidateLayoutRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +1153,7 @@ func (x *ValidateLayoutRequest) String() string {
 func (*ValidateLayoutRequest) ProtoMessage() {}
 
 func (x *ValidateLayoutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[10]
+	mi := &file_march_v1_console_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +1166,7 @@ func (x *ValidateLayoutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateLayoutRequest.ProtoReflect.Descriptor instead.
 func (*ValidateLayoutRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{10}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ValidateLayoutRequest) GetLayout() *Layout {
@@ -892,7 +1188,7 @@ type ValidateLayoutResponse struct {
 
 func (x *ValidateLayoutResponse) Reset() {
 	*x = ValidateLayoutResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +1200,7 @@ func (x *ValidateLayoutResponse) String() string {
 func (*ValidateLayoutResponse) ProtoMessage() {}
 
 func (x *ValidateLayoutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[11]
+	mi := &file_march_v1_console_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +1213,7 @@ func (x *ValidateLayoutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateLayoutResponse.ProtoReflect.Descriptor instead.
 func (*ValidateLayoutResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{11}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ValidateLayoutResponse) GetProblems() []string {
@@ -945,7 +1241,7 @@ type LayoutProblem struct {
 
 func (x *LayoutProblem) Reset() {
 	*x = LayoutProblem{}
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -957,7 +1253,7 @@ func (x *LayoutProblem) String() string {
 func (*LayoutProblem) ProtoMessage() {}
 
 func (x *LayoutProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[12]
+	mi := &file_march_v1_console_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1266,7 @@ func (x *LayoutProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LayoutProblem.ProtoReflect.Descriptor instead.
 func (*LayoutProblem) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{12}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LayoutProblem) GetText() string {
@@ -1001,7 +1297,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1309,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[13]
+	mi := &file_march_v1_console_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1322,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{13}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Mark) GetRoom() string {
@@ -1062,7 +1358,7 @@ type CreateTagRequest struct {
 
 func (x *CreateTagRequest) Reset() {
 	*x = CreateTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1370,7 @@ func (x *CreateTagRequest) String() string {
 func (*CreateTagRequest) ProtoMessage() {}
 
 func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[14]
+	mi := &file_march_v1_console_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1383,7 @@ func (x *CreateTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagRequest.ProtoReflect.Descriptor instead.
 func (*CreateTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{14}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CreateTagRequest) GetTag() *Tag {
@@ -1113,7 +1409,7 @@ type CreateTagResponse struct {
 
 func (x *CreateTagResponse) Reset() {
 	*x = CreateTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1421,7 @@ func (x *CreateTagResponse) String() string {
 func (*CreateTagResponse) ProtoMessage() {}
 
 func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[15]
+	mi := &file_march_v1_console_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1434,7 @@ func (x *CreateTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTagResponse.ProtoReflect.Descriptor instead.
 func (*CreateTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{15}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CreateTagResponse) GetTag() *Tag {
@@ -1158,7 +1454,7 @@ type GetTagRequest struct {
 
 func (x *GetTagRequest) Reset() {
 	*x = GetTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[16]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1466,7 @@ func (x *GetTagRequest) String() string {
 func (*GetTagRequest) ProtoMessage() {}
 
 func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[16]
+	mi := &file_march_v1_console_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1479,7 @@ func (x *GetTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagRequest.ProtoReflect.Descriptor instead.
 func (*GetTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{16}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetTagRequest) GetName() string {
@@ -1212,7 +1508,7 @@ type GetTagResponse struct {
 
 func (x *GetTagResponse) Reset() {
 	*x = GetTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[17]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1520,7 @@ func (x *GetTagResponse) String() string {
 func (*GetTagResponse) ProtoMessage() {}
 
 func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[17]
+	mi := &file_march_v1_console_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1533,7 @@ func (x *GetTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTagResponse.ProtoReflect.Descriptor instead.
 func (*GetTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{17}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetTagResponse) GetTag() *Tag {
@@ -1296,7 +1592,7 @@ type ListTagsRequest struct {
 
 func (x *ListTagsRequest) Reset() {
 	*x = ListTagsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1604,7 @@ func (x *ListTagsRequest) String() string {
 func (*ListTagsRequest) ProtoMessage() {}
 
 func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[18]
+	mi := &file_march_v1_console_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1617,7 @@ func (x *ListTagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsRequest.ProtoReflect.Descriptor instead.
 func (*ListTagsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{18}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListTagsRequest) GetPageSize() int32 {
@@ -1358,7 +1654,7 @@ type ListTagsResponse struct {
 
 func (x *ListTagsResponse) Reset() {
 	*x = ListTagsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1370,7 +1666,7 @@ func (x *ListTagsResponse) String() string {
 func (*ListTagsResponse) ProtoMessage() {}
 
 func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[19]
+	mi := &file_march_v1_console_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1383,7 +1679,7 @@ func (x *ListTagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTagsResponse.ProtoReflect.Descriptor instead.
 func (*ListTagsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{19}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListTagsResponse) GetTags() []*Tag {
@@ -1424,7 +1720,7 @@ type SearchTagsRequest struct {
 
 func (x *SearchTagsRequest) Reset() {
 	*x = SearchTagsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[20]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1436,7 +1732,7 @@ func (x *SearchTagsRequest) String() string {
 func (*SearchTagsRequest) ProtoMessage() {}
 
 func (x *SearchTagsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[20]
+	mi := &file_march_v1_console_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1449,7 +1745,7 @@ func (x *SearchTagsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchTagsRequest.ProtoReflect.Descriptor instead.
 func (*SearchTagsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{20}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SearchTagsRequest) GetSearch() string {
@@ -1505,7 +1801,7 @@ type SearchTagsResponse struct {
 
 func (x *SearchTagsResponse) Reset() {
 	*x = SearchTagsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[21]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1813,7 @@ func (x *SearchTagsResponse) String() string {
 func (*SearchTagsResponse) ProtoMessage() {}
 
 func (x *SearchTagsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[21]
+	mi := &file_march_v1_console_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1826,7 @@ func (x *SearchTagsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchTagsResponse.ProtoReflect.Descriptor instead.
 func (*SearchTagsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{21}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SearchTagsResponse) GetTags() []*TagSummary {
@@ -1588,7 +1884,7 @@ type TagSummary struct {
 
 func (x *TagSummary) Reset() {
 	*x = TagSummary{}
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1896,7 @@ func (x *TagSummary) String() string {
 func (*TagSummary) ProtoMessage() {}
 
 func (x *TagSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[22]
+	mi := &file_march_v1_console_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1909,7 @@ func (x *TagSummary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagSummary.ProtoReflect.Descriptor instead.
 func (*TagSummary) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{22}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TagSummary) GetTag() *Tag {
@@ -1663,7 +1959,7 @@ type DeleteTagRequest struct {
 
 func (x *DeleteTagRequest) Reset() {
 	*x = DeleteTagRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1971,7 @@ func (x *DeleteTagRequest) String() string {
 func (*DeleteTagRequest) ProtoMessage() {}
 
 func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[23]
+	mi := &file_march_v1_console_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1984,7 @@ func (x *DeleteTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTagRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{23}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeleteTagRequest) GetName() string {
@@ -1713,7 +2009,7 @@ type DeleteTagResponse struct {
 
 func (x *DeleteTagResponse) Reset() {
 	*x = DeleteTagResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +2021,7 @@ func (x *DeleteTagResponse) String() string {
 func (*DeleteTagResponse) ProtoMessage() {}
 
 func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[24]
+	mi := &file_march_v1_console_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +2034,7 @@ func (x *DeleteTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTagResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTagResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{24}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
 }
 
 type ListRoomsRequest struct {
@@ -1749,7 +2045,7 @@ type ListRoomsRequest struct {
 
 func (x *ListRoomsRequest) Reset() {
 	*x = ListRoomsRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +2057,7 @@ func (x *ListRoomsRequest) String() string {
 func (*ListRoomsRequest) ProtoMessage() {}
 
 func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[25]
+	mi := &file_march_v1_console_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +2070,7 @@ func (x *ListRoomsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsRequest.ProtoReflect.Descriptor instead.
 func (*ListRoomsRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{25}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
 }
 
 type ListRoomsResponse struct {
@@ -1788,7 +2084,7 @@ type ListRoomsResponse struct {
 
 func (x *ListRoomsResponse) Reset() {
 	*x = ListRoomsResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +2096,7 @@ func (x *ListRoomsResponse) String() string {
 func (*ListRoomsResponse) ProtoMessage() {}
 
 func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[26]
+	mi := &file_march_v1_console_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +2109,7 @@ func (x *ListRoomsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRoomsResponse.ProtoReflect.Descriptor instead.
 func (*ListRoomsResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{26}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListRoomsResponse) GetRooms() []*Room {
@@ -1843,7 +2139,7 @@ type Room struct {
 
 func (x *Room) Reset() {
 	*x = Room{}
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +2151,7 @@ func (x *Room) String() string {
 func (*Room) ProtoMessage() {}
 
 func (x *Room) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[27]
+	mi := &file_march_v1_console_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +2164,7 @@ func (x *Room) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Room.ProtoReflect.Descriptor instead.
 func (*Room) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{27}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Room) GetName() string {
@@ -1909,7 +2205,7 @@ type GetRoomUseRequest struct {
 
 func (x *GetRoomUseRequest) Reset() {
 	*x = GetRoomUseRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2217,7 @@ func (x *GetRoomUseRequest) String() string {
 func (*GetRoomUseRequest) ProtoMessage() {}
 
 func (x *GetRoomUseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[28]
+	mi := &file_march_v1_console_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2230,7 @@ func (x *GetRoomUseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRoomUseRequest.ProtoReflect.Descriptor instead.
 func (*GetRoomUseRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{28}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetRoomUseRequest) GetRoom() string {
@@ -1954,7 +2250,7 @@ type GetRoomUseResponse struct {
 
 func (x *GetRoomUseResponse) Reset() {
 	*x = GetRoomUseResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2262,7 @@ func (x *GetRoomUseResponse) String() string {
 func (*GetRoomUseResponse) ProtoMessage() {}
 
 func (x *GetRoomUseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[29]
+	mi := &file_march_v1_console_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2275,7 @@ func (x *GetRoomUseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRoomUseResponse.ProtoReflect.Descriptor instead.
 func (*GetRoomUseResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{29}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetRoomUseResponse) GetUse() *RoomUse {
@@ -2001,7 +2297,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2309,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[30]
+	mi := &file_march_v1_console_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2322,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{30}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListInstancesRequest) GetRoom() string {
@@ -2061,7 +2357,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2073,7 +2369,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[31]
+	mi := &file_march_v1_console_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2086,7 +2382,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{31}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -2140,7 +2436,7 @@ type ListWorkersRequest struct {
 
 func (x *ListWorkersRequest) Reset() {
 	*x = ListWorkersRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2152,7 +2448,7 @@ func (x *ListWorkersRequest) String() string {
 func (*ListWorkersRequest) ProtoMessage() {}
 
 func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[32]
+	mi := &file_march_v1_console_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2165,7 +2461,7 @@ func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
 func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{32}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListWorkersRequest) GetPageSize() int32 {
@@ -2212,7 +2508,7 @@ type ListWorkersResponse struct {
 
 func (x *ListWorkersResponse) Reset() {
 	*x = ListWorkersResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2520,7 @@ func (x *ListWorkersResponse) String() string {
 func (*ListWorkersResponse) ProtoMessage() {}
 
 func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[33]
+	mi := &file_march_v1_console_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2533,7 @@ func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
 func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{33}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListWorkersResponse) GetWorkers() []*Worker {
@@ -2299,7 +2595,7 @@ type Worker struct {
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2311,7 +2607,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[34]
+	mi := &file_march_v1_console_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2324,7 +2620,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{34}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Worker) GetBits() int32 {
@@ -2422,7 +2718,7 @@ type WorkerSlice struct {
 
 func (x *WorkerSlice) Reset() {
 	*x = WorkerSlice{}
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2434,7 +2730,7 @@ func (x *WorkerSlice) String() string {
 func (*WorkerSlice) ProtoMessage() {}
 
 func (x *WorkerSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[35]
+	mi := &file_march_v1_console_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2447,7 +2743,7 @@ func (x *WorkerSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerSlice.ProtoReflect.Descriptor instead.
 func (*WorkerSlice) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{35}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WorkerSlice) GetBits() int32 {
@@ -2509,7 +2805,7 @@ type Halt struct {
 
 func (x *Halt) Reset() {
 	*x = Halt{}
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2817,7 @@ func (x *Halt) String() string {
 func (*Halt) ProtoMessage() {}
 
 func (x *Halt) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[36]
+	mi := &file_march_v1_console_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2830,7 @@ func (x *Halt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Halt.ProtoReflect.Descriptor instead.
 func (*Halt) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{36}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Halt) GetBy() string {
@@ -2577,7 +2873,7 @@ type BarredInstance struct {
 
 func (x *BarredInstance) Reset() {
 	*x = BarredInstance{}
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2885,7 @@ func (x *BarredInstance) String() string {
 func (*BarredInstance) ProtoMessage() {}
 
 func (x *BarredInstance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[37]
+	mi := &file_march_v1_console_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2898,7 @@ func (x *BarredInstance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarredInstance.ProtoReflect.Descriptor instead.
 func (*BarredInstance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{37}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *BarredInstance) GetRoom() string {
@@ -2667,7 +2963,7 @@ type Instance struct {
 
 func (x *Instance) Reset() {
 	*x = Instance{}
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +2975,7 @@ func (x *Instance) String() string {
 func (*Instance) ProtoMessage() {}
 
 func (x *Instance) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[38]
+	mi := &file_march_v1_console_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2692,7 +2988,7 @@ func (x *Instance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Instance.ProtoReflect.Descriptor instead.
 func (*Instance) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{38}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Instance) GetRoom() string {
@@ -2801,7 +3097,7 @@ type GetOverviewRequest struct {
 
 func (x *GetOverviewRequest) Reset() {
 	*x = GetOverviewRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +3109,7 @@ func (x *GetOverviewRequest) String() string {
 func (*GetOverviewRequest) ProtoMessage() {}
 
 func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[39]
+	mi := &file_march_v1_console_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +3122,7 @@ func (x *GetOverviewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewRequest.ProtoReflect.Descriptor instead.
 func (*GetOverviewRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{39}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
 }
 
 type GetOverviewResponse struct {
@@ -2861,7 +3157,7 @@ type GetOverviewResponse struct {
 
 func (x *GetOverviewResponse) Reset() {
 	*x = GetOverviewResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2873,7 +3169,7 @@ func (x *GetOverviewResponse) String() string {
 func (*GetOverviewResponse) ProtoMessage() {}
 
 func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[40]
+	mi := &file_march_v1_console_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2886,7 +3182,7 @@ func (x *GetOverviewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetOverviewResponse.ProtoReflect.Descriptor instead.
 func (*GetOverviewResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{40}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetOverviewResponse) GetLayout() *LayoutRecord {
@@ -3002,7 +3298,7 @@ type RoomStatus struct {
 
 func (x *RoomStatus) Reset() {
 	*x = RoomStatus{}
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3014,7 +3310,7 @@ func (x *RoomStatus) String() string {
 func (*RoomStatus) ProtoMessage() {}
 
 func (x *RoomStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[41]
+	mi := &file_march_v1_console_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3027,7 +3323,7 @@ func (x *RoomStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RoomStatus.ProtoReflect.Descriptor instead.
 func (*RoomStatus) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{41}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RoomStatus) GetName() string {
@@ -3147,7 +3443,7 @@ type ForgetInstanceRequest struct {
 
 func (x *ForgetInstanceRequest) Reset() {
 	*x = ForgetInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3159,7 +3455,7 @@ func (x *ForgetInstanceRequest) String() string {
 func (*ForgetInstanceRequest) ProtoMessage() {}
 
 func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[42]
+	mi := &file_march_v1_console_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3172,7 +3468,7 @@ func (x *ForgetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{42}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ForgetInstanceRequest) GetRoom() string {
@@ -3197,7 +3493,7 @@ type ForgetInstanceResponse struct {
 
 func (x *ForgetInstanceResponse) Reset() {
 	*x = ForgetInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[43]
+	mi := &file_march_v1_console_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3209,7 +3505,7 @@ func (x *ForgetInstanceResponse) String() string {
 func (*ForgetInstanceResponse) ProtoMessage() {}
 
 func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[43]
+	mi := &file_march_v1_console_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3222,7 +3518,7 @@ func (x *ForgetInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ForgetInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{43}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{46}
 }
 
 type ConfirmInstanceRequest struct {
@@ -3237,7 +3533,7 @@ type ConfirmInstanceRequest struct {
 
 func (x *ConfirmInstanceRequest) Reset() {
 	*x = ConfirmInstanceRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[44]
+	mi := &file_march_v1_console_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3249,7 +3545,7 @@ func (x *ConfirmInstanceRequest) String() string {
 func (*ConfirmInstanceRequest) ProtoMessage() {}
 
 func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[44]
+	mi := &file_march_v1_console_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3262,7 +3558,7 @@ func (x *ConfirmInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{44}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ConfirmInstanceRequest) GetRoom() string {
@@ -3287,7 +3583,7 @@ type ConfirmInstanceResponse struct {
 
 func (x *ConfirmInstanceResponse) Reset() {
 	*x = ConfirmInstanceResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[45]
+	mi := &file_march_v1_console_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3299,7 +3595,7 @@ func (x *ConfirmInstanceResponse) String() string {
 func (*ConfirmInstanceResponse) ProtoMessage() {}
 
 func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[45]
+	mi := &file_march_v1_console_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3312,7 +3608,7 @@ func (x *ConfirmInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmInstanceResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{45}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{48}
 }
 
 // Cluster is the settings of a whole cluster.
@@ -3325,7 +3621,7 @@ type Cluster struct {
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_march_v1_console_proto_msgTypes[46]
+	mi := &file_march_v1_console_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +3633,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[46]
+	mi := &file_march_v1_console_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3350,7 +3646,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{46}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Cluster) GetJournal() JournalMode {
@@ -3368,7 +3664,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[47]
+	mi := &file_march_v1_console_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3380,7 +3676,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[47]
+	mi := &file_march_v1_console_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3393,7 +3689,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{47}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{50}
 }
 
 type GetClusterResponse struct {
@@ -3407,7 +3703,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[48]
+	mi := &file_march_v1_console_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3419,7 +3715,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[48]
+	mi := &file_march_v1_console_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3432,7 +3728,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{48}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GetClusterResponse) GetCluster() *Cluster {
@@ -3458,7 +3754,7 @@ type UpdateClusterRequest struct {
 
 func (x *UpdateClusterRequest) Reset() {
 	*x = UpdateClusterRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[49]
+	mi := &file_march_v1_console_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3470,7 +3766,7 @@ func (x *UpdateClusterRequest) String() string {
 func (*UpdateClusterRequest) ProtoMessage() {}
 
 func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[49]
+	mi := &file_march_v1_console_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3483,7 +3779,7 @@ func (x *UpdateClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterRequest.ProtoReflect.Descriptor instead.
 func (*UpdateClusterRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{49}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *UpdateClusterRequest) GetCluster() *Cluster {
@@ -3502,7 +3798,7 @@ type UpdateClusterResponse struct {
 
 func (x *UpdateClusterResponse) Reset() {
 	*x = UpdateClusterResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[50]
+	mi := &file_march_v1_console_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3514,7 +3810,7 @@ func (x *UpdateClusterResponse) String() string {
 func (*UpdateClusterResponse) ProtoMessage() {}
 
 func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[50]
+	mi := &file_march_v1_console_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3527,7 +3823,7 @@ func (x *UpdateClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateClusterResponse.ProtoReflect.Descriptor instead.
 func (*UpdateClusterResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{50}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *UpdateClusterResponse) GetCluster() *Cluster {
@@ -3555,7 +3851,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[51]
+	mi := &file_march_v1_console_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +3863,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[51]
+	mi := &file_march_v1_console_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +3876,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{51}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -3633,7 +3929,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[52]
+	mi := &file_march_v1_console_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3645,7 +3941,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[52]
+	mi := &file_march_v1_console_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3658,7 +3954,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{52}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -3703,7 +3999,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[53]
+	mi := &file_march_v1_console_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3715,7 +4011,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[53]
+	mi := &file_march_v1_console_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3728,7 +4024,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{53}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -3805,7 +4101,24 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
 	"\x05began\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05began\x120\n" +
 	"\x05ended\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x12.\n" +
-	"\x05state\x18\x04 \x01(\x0e2\x18.march.v1.MigrationStateR\x05state\"=\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x18.march.v1.MigrationStateR\x05state\"\x14\n" +
+	"\x12GetCapacityRequest\"\x7f\n" +
+	"\x13GetCapacityResponse\x12.\n" +
+	"\bcapacity\x18\x01 \x03(\v2\x12.march.v1.CapacityR\bcapacity\x128\n" +
+	"\n" +
+	"tags_as_of\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\btagsAsOf\"\x88\x02\n" +
+	"\bCapacity\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x12\n" +
+	"\x04used\x18\x02 \x01(\x03R\x04used\x12\x0e\n" +
+	"\x02of\x18\x03 \x01(\x03R\x02of\x12\x14\n" +
+	"\x05share\x18\x04 \x01(\x01R\x05share\x12.\n" +
+	"\x04full\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04full\x12\x12\n" +
+	"\x04note\x18\x06 \x01(\tR\x04note\x12*\n" +
+	"\x04kind\x18\a \x01(\x0e2\x16.march.v1.CapacityKindR\x04kind\x12\x10\n" +
+	"\x03tag\x18\b \x01(\tR\x03tag\x12\x12\n" +
+	"\x04room\x18\t \x01(\tR\x04room\x12\x18\n" +
+	"\aprocess\x18\n" +
+	" \x01(\tR\aprocess\"=\n" +
 	"\x11InitLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"^\n" +
 	"\x12InitLayoutResponse\x12.\n" +
@@ -4060,7 +4373,18 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
 	"\x06object\x18\x05 \x01(\tR\x06object\x12\x12\n" +
 	"\x04from\x18\x06 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\a \x01(\tR\x02to*\xae\x01\n" +
+	"\x02to\x18\a \x01(\tR\x02to*\x94\x02\n" +
+	"\fCapacityKind\x12\x1d\n" +
+	"\x19CAPACITY_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15CAPACITY_KIND_RESERVE\x10\x01\x12\x16\n" +
+	"\x12CAPACITY_KIND_ETCD\x10\x02\x12\x17\n" +
+	"\x13CAPACITY_KIND_ROOMS\x10\x03\x12\x16\n" +
+	"\x12CAPACITY_KIND_TAGS\x10\x04\x12\x19\n" +
+	"\x15CAPACITY_KIND_WORKERS\x10\x05\x12\x15\n" +
+	"\x11CAPACITY_KIND_IDS\x10\x06\x12\x18\n" +
+	"\x14CAPACITY_KIND_PERIOD\x10\a\x12\x16\n" +
+	"\x12CAPACITY_KIND_TIME\x10\b\x12\x1d\n" +
+	"\x19CAPACITY_KIND_CERTIFICATE\x10\t*\xae\x01\n" +
 	"\aTagSort\x12\x18\n" +
 	"\x14TAG_SORT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rTAG_SORT_NAME\x10\x01\x12\x13\n" +
@@ -4078,11 +4402,12 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\vJournalMode\x12\x1c\n" +
 	"\x18JOURNAL_MODE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15JOURNAL_MODE_OPTIONAL\x10\x01\x12\x19\n" +
-	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xc8\x14\n" +
+	"\x15JOURNAL_MODE_REQUIRED\x10\x022\x94\x15\n" +
 	"\x0eConsoleService\x12J\n" +
 	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
-	"GetHistory\x12\x1b.march.v1.GetHistoryRequest\x1a\x1c.march.v1.GetHistoryResponse\x12G\n" +
+	"GetHistory\x12\x1b.march.v1.GetHistoryRequest\x1a\x1c.march.v1.GetHistoryResponse\x12J\n" +
+	"\vGetCapacity\x12\x1c.march.v1.GetCapacityRequest\x1a\x1d.march.v1.GetCapacityResponse\x12G\n" +
 	"\n" +
 	"InitLayout\x12\x1b.march.v1.InitLayoutRequest\x1a\x1c.march.v1.InitLayoutResponse\x12D\n" +
 	"\tGetLayout\x12\x1a.march.v1.GetLayoutRequest\x1a\x1b.march.v1.GetLayoutResponse\x12J\n" +
@@ -4132,261 +4457,271 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 	return file_march_v1_console_proto_rawDescData
 }
 
-var file_march_v1_console_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_march_v1_console_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_march_v1_console_proto_goTypes = []any{
-	(TagSort)(0),                      // 0: march.v1.TagSort
-	(WorkerState)(0),                  // 1: march.v1.WorkerState
-	(JournalMode)(0),                  // 2: march.v1.JournalMode
-	(*GetHistoryRequest)(nil),         // 3: march.v1.GetHistoryRequest
-	(*GetHistoryResponse)(nil),        // 4: march.v1.GetHistoryResponse
-	(*RoomHistory)(nil),               // 5: march.v1.RoomHistory
-	(*HistoryMigration)(nil),          // 6: march.v1.HistoryMigration
-	(*InitLayoutRequest)(nil),         // 7: march.v1.InitLayoutRequest
-	(*InitLayoutResponse)(nil),        // 8: march.v1.InitLayoutResponse
-	(*GetLayoutRequest)(nil),          // 9: march.v1.GetLayoutRequest
-	(*GetLayoutResponse)(nil),         // 10: march.v1.GetLayoutResponse
-	(*ListLayoutsRequest)(nil),        // 11: march.v1.ListLayoutsRequest
-	(*ListLayoutsResponse)(nil),       // 12: march.v1.ListLayoutsResponse
-	(*ValidateLayoutRequest)(nil),     // 13: march.v1.ValidateLayoutRequest
-	(*ValidateLayoutResponse)(nil),    // 14: march.v1.ValidateLayoutResponse
-	(*LayoutProblem)(nil),             // 15: march.v1.LayoutProblem
-	(*Mark)(nil),                      // 16: march.v1.Mark
-	(*CreateTagRequest)(nil),          // 17: march.v1.CreateTagRequest
-	(*CreateTagResponse)(nil),         // 18: march.v1.CreateTagResponse
-	(*GetTagRequest)(nil),             // 19: march.v1.GetTagRequest
-	(*GetTagResponse)(nil),            // 20: march.v1.GetTagResponse
-	(*ListTagsRequest)(nil),           // 21: march.v1.ListTagsRequest
-	(*ListTagsResponse)(nil),          // 22: march.v1.ListTagsResponse
-	(*SearchTagsRequest)(nil),         // 23: march.v1.SearchTagsRequest
-	(*SearchTagsResponse)(nil),        // 24: march.v1.SearchTagsResponse
-	(*TagSummary)(nil),                // 25: march.v1.TagSummary
-	(*DeleteTagRequest)(nil),          // 26: march.v1.DeleteTagRequest
-	(*DeleteTagResponse)(nil),         // 27: march.v1.DeleteTagResponse
-	(*ListRoomsRequest)(nil),          // 28: march.v1.ListRoomsRequest
-	(*ListRoomsResponse)(nil),         // 29: march.v1.ListRoomsResponse
-	(*Room)(nil),                      // 30: march.v1.Room
-	(*GetRoomUseRequest)(nil),         // 31: march.v1.GetRoomUseRequest
-	(*GetRoomUseResponse)(nil),        // 32: march.v1.GetRoomUseResponse
-	(*ListInstancesRequest)(nil),      // 33: march.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),     // 34: march.v1.ListInstancesResponse
-	(*ListWorkersRequest)(nil),        // 35: march.v1.ListWorkersRequest
-	(*ListWorkersResponse)(nil),       // 36: march.v1.ListWorkersResponse
-	(*Worker)(nil),                    // 37: march.v1.Worker
-	(*WorkerSlice)(nil),               // 38: march.v1.WorkerSlice
-	(*Halt)(nil),                      // 39: march.v1.Halt
-	(*BarredInstance)(nil),            // 40: march.v1.BarredInstance
-	(*Instance)(nil),                  // 41: march.v1.Instance
-	(*GetOverviewRequest)(nil),        // 42: march.v1.GetOverviewRequest
-	(*GetOverviewResponse)(nil),       // 43: march.v1.GetOverviewResponse
-	(*RoomStatus)(nil),                // 44: march.v1.RoomStatus
-	(*ForgetInstanceRequest)(nil),     // 45: march.v1.ForgetInstanceRequest
-	(*ForgetInstanceResponse)(nil),    // 46: march.v1.ForgetInstanceResponse
-	(*ConfirmInstanceRequest)(nil),    // 47: march.v1.ConfirmInstanceRequest
-	(*ConfirmInstanceResponse)(nil),   // 48: march.v1.ConfirmInstanceResponse
-	(*Cluster)(nil),                   // 49: march.v1.Cluster
-	(*GetClusterRequest)(nil),         // 50: march.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),        // 51: march.v1.GetClusterResponse
-	(*UpdateClusterRequest)(nil),      // 52: march.v1.UpdateClusterRequest
-	(*UpdateClusterResponse)(nil),     // 53: march.v1.UpdateClusterResponse
-	(*ListAuditRequest)(nil),          // 54: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 55: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 56: march.v1.AuditEntry
-	(*timestamppb.Timestamp)(nil),     // 57: google.protobuf.Timestamp
-	(*HistorySeries)(nil),             // 58: march.v1.HistorySeries
-	(MigrationState)(0),               // 59: march.v1.MigrationState
-	(*Layout)(nil),                    // 60: march.v1.Layout
-	(*LayoutRecord)(nil),              // 61: march.v1.LayoutRecord
-	(*Problem)(nil),                   // 62: march.v1.Problem
-	(*Unreadable)(nil),                // 63: march.v1.Unreadable
-	(*Tag)(nil),                       // 64: march.v1.Tag
-	(*Chain)(nil),                     // 65: march.v1.Chain
-	(*durationpb.Duration)(nil),       // 66: google.protobuf.Duration
-	(*Range)(nil),                     // 67: march.v1.Range
-	(*RoomUse)(nil),                   // 68: march.v1.RoomUse
-	(*Barred)(nil),                    // 69: march.v1.Barred
-	(*InstanceStatus)(nil),            // 70: march.v1.InstanceStatus
-	(*Migration)(nil),                 // 71: march.v1.Migration
-	(*UpdateTagRequest)(nil),          // 72: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 73: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 74: march.v1.PrescaleTagRequest
-	(*DecodeRequest)(nil),             // 75: march.v1.DecodeRequest
-	(*PlanMigrationRequest)(nil),      // 76: march.v1.PlanMigrationRequest
-	(*CountPlanCostRequest)(nil),      // 77: march.v1.CountPlanCostRequest
-	(*ApplyMigrationRequest)(nil),     // 78: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 79: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 80: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 81: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 82: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 83: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 84: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 85: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 86: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 87: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 88: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 89: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 90: march.v1.PlanMigrationResponse
-	(*CountPlanCostResponse)(nil),     // 91: march.v1.CountPlanCostResponse
-	(*ApplyMigrationResponse)(nil),    // 92: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 93: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 94: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 95: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 96: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 97: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 98: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 99: march.v1.ContinueMigrationResponse
+	(CapacityKind)(0),                 // 0: march.v1.CapacityKind
+	(TagSort)(0),                      // 1: march.v1.TagSort
+	(WorkerState)(0),                  // 2: march.v1.WorkerState
+	(JournalMode)(0),                  // 3: march.v1.JournalMode
+	(*GetHistoryRequest)(nil),         // 4: march.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),        // 5: march.v1.GetHistoryResponse
+	(*RoomHistory)(nil),               // 6: march.v1.RoomHistory
+	(*HistoryMigration)(nil),          // 7: march.v1.HistoryMigration
+	(*GetCapacityRequest)(nil),        // 8: march.v1.GetCapacityRequest
+	(*GetCapacityResponse)(nil),       // 9: march.v1.GetCapacityResponse
+	(*Capacity)(nil),                  // 10: march.v1.Capacity
+	(*InitLayoutRequest)(nil),         // 11: march.v1.InitLayoutRequest
+	(*InitLayoutResponse)(nil),        // 12: march.v1.InitLayoutResponse
+	(*GetLayoutRequest)(nil),          // 13: march.v1.GetLayoutRequest
+	(*GetLayoutResponse)(nil),         // 14: march.v1.GetLayoutResponse
+	(*ListLayoutsRequest)(nil),        // 15: march.v1.ListLayoutsRequest
+	(*ListLayoutsResponse)(nil),       // 16: march.v1.ListLayoutsResponse
+	(*ValidateLayoutRequest)(nil),     // 17: march.v1.ValidateLayoutRequest
+	(*ValidateLayoutResponse)(nil),    // 18: march.v1.ValidateLayoutResponse
+	(*LayoutProblem)(nil),             // 19: march.v1.LayoutProblem
+	(*Mark)(nil),                      // 20: march.v1.Mark
+	(*CreateTagRequest)(nil),          // 21: march.v1.CreateTagRequest
+	(*CreateTagResponse)(nil),         // 22: march.v1.CreateTagResponse
+	(*GetTagRequest)(nil),             // 23: march.v1.GetTagRequest
+	(*GetTagResponse)(nil),            // 24: march.v1.GetTagResponse
+	(*ListTagsRequest)(nil),           // 25: march.v1.ListTagsRequest
+	(*ListTagsResponse)(nil),          // 26: march.v1.ListTagsResponse
+	(*SearchTagsRequest)(nil),         // 27: march.v1.SearchTagsRequest
+	(*SearchTagsResponse)(nil),        // 28: march.v1.SearchTagsResponse
+	(*TagSummary)(nil),                // 29: march.v1.TagSummary
+	(*DeleteTagRequest)(nil),          // 30: march.v1.DeleteTagRequest
+	(*DeleteTagResponse)(nil),         // 31: march.v1.DeleteTagResponse
+	(*ListRoomsRequest)(nil),          // 32: march.v1.ListRoomsRequest
+	(*ListRoomsResponse)(nil),         // 33: march.v1.ListRoomsResponse
+	(*Room)(nil),                      // 34: march.v1.Room
+	(*GetRoomUseRequest)(nil),         // 35: march.v1.GetRoomUseRequest
+	(*GetRoomUseResponse)(nil),        // 36: march.v1.GetRoomUseResponse
+	(*ListInstancesRequest)(nil),      // 37: march.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),     // 38: march.v1.ListInstancesResponse
+	(*ListWorkersRequest)(nil),        // 39: march.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),       // 40: march.v1.ListWorkersResponse
+	(*Worker)(nil),                    // 41: march.v1.Worker
+	(*WorkerSlice)(nil),               // 42: march.v1.WorkerSlice
+	(*Halt)(nil),                      // 43: march.v1.Halt
+	(*BarredInstance)(nil),            // 44: march.v1.BarredInstance
+	(*Instance)(nil),                  // 45: march.v1.Instance
+	(*GetOverviewRequest)(nil),        // 46: march.v1.GetOverviewRequest
+	(*GetOverviewResponse)(nil),       // 47: march.v1.GetOverviewResponse
+	(*RoomStatus)(nil),                // 48: march.v1.RoomStatus
+	(*ForgetInstanceRequest)(nil),     // 49: march.v1.ForgetInstanceRequest
+	(*ForgetInstanceResponse)(nil),    // 50: march.v1.ForgetInstanceResponse
+	(*ConfirmInstanceRequest)(nil),    // 51: march.v1.ConfirmInstanceRequest
+	(*ConfirmInstanceResponse)(nil),   // 52: march.v1.ConfirmInstanceResponse
+	(*Cluster)(nil),                   // 53: march.v1.Cluster
+	(*GetClusterRequest)(nil),         // 54: march.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),        // 55: march.v1.GetClusterResponse
+	(*UpdateClusterRequest)(nil),      // 56: march.v1.UpdateClusterRequest
+	(*UpdateClusterResponse)(nil),     // 57: march.v1.UpdateClusterResponse
+	(*ListAuditRequest)(nil),          // 58: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 59: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 60: march.v1.AuditEntry
+	(*timestamppb.Timestamp)(nil),     // 61: google.protobuf.Timestamp
+	(*HistorySeries)(nil),             // 62: march.v1.HistorySeries
+	(MigrationState)(0),               // 63: march.v1.MigrationState
+	(*Layout)(nil),                    // 64: march.v1.Layout
+	(*LayoutRecord)(nil),              // 65: march.v1.LayoutRecord
+	(*Problem)(nil),                   // 66: march.v1.Problem
+	(*Unreadable)(nil),                // 67: march.v1.Unreadable
+	(*Tag)(nil),                       // 68: march.v1.Tag
+	(*Chain)(nil),                     // 69: march.v1.Chain
+	(*durationpb.Duration)(nil),       // 70: google.protobuf.Duration
+	(*Range)(nil),                     // 71: march.v1.Range
+	(*RoomUse)(nil),                   // 72: march.v1.RoomUse
+	(*Barred)(nil),                    // 73: march.v1.Barred
+	(*InstanceStatus)(nil),            // 74: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 75: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 76: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 77: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 78: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 79: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 80: march.v1.PlanMigrationRequest
+	(*CountPlanCostRequest)(nil),      // 81: march.v1.CountPlanCostRequest
+	(*ApplyMigrationRequest)(nil),     // 82: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 83: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 84: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 85: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 86: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 87: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 88: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 89: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 90: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 91: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 92: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 93: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 94: march.v1.PlanMigrationResponse
+	(*CountPlanCostResponse)(nil),     // 95: march.v1.CountPlanCostResponse
+	(*ApplyMigrationResponse)(nil),    // 96: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 97: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 98: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 99: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 100: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 101: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 102: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 103: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	57,  // 0: march.v1.GetHistoryResponse.first:type_name -> google.protobuf.Timestamp
-	5,   // 1: march.v1.GetHistoryResponse.rooms:type_name -> march.v1.RoomHistory
-	58,  // 2: march.v1.GetHistoryResponse.tags:type_name -> march.v1.HistorySeries
-	6,   // 3: march.v1.GetHistoryResponse.migrations:type_name -> march.v1.HistoryMigration
-	58,  // 4: march.v1.RoomHistory.all:type_name -> march.v1.HistorySeries
-	58,  // 5: march.v1.RoomHistory.tags:type_name -> march.v1.HistorySeries
-	57,  // 6: march.v1.HistoryMigration.began:type_name -> google.protobuf.Timestamp
-	57,  // 7: march.v1.HistoryMigration.ended:type_name -> google.protobuf.Timestamp
-	59,  // 8: march.v1.HistoryMigration.state:type_name -> march.v1.MigrationState
-	60,  // 9: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	61,  // 10: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	61,  // 11: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	39,  // 12: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	62,  // 13: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
-	61,  // 14: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	63,  // 15: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
-	60,  // 16: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	15,  // 17: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	64,  // 18: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	64,  // 19: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	64,  // 20: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	16,  // 21: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	65,  // 22: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	63,  // 23: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
-	38,  // 24: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
-	64,  // 25: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	63,  // 26: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	0,   // 27: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
-	25,  // 28: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	57,  // 29: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	63,  // 30: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	64,  // 31: march.v1.TagSummary.tag:type_name -> march.v1.Tag
-	16,  // 32: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	66,  // 33: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
-	30,  // 34: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	67,  // 35: march.v1.Room.range:type_name -> march.v1.Range
-	68,  // 36: march.v1.GetRoomUseResponse.use:type_name -> march.v1.RoomUse
-	41,  // 37: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	39,  // 38: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	63,  // 39: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
-	62,  // 40: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
-	37,  // 41: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
-	63,  // 42: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
-	38,  // 43: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
-	57,  // 44: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
-	57,  // 45: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
-	66,  // 46: march.v1.Worker.left:type_name -> google.protobuf.Duration
-	1,   // 47: march.v1.Worker.state:type_name -> march.v1.WorkerState
-	57,  // 48: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
-	57,  // 49: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
-	40,  // 50: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
-	69,  // 51: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
-	57,  // 52: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	57,  // 53: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	66,  // 54: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	66,  // 55: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
-	70,  // 56: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	61,  // 57: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
-	44,  // 58: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	71,  // 59: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	57,  // 60: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	39,  // 61: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
-	49,  // 62: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
-	63,  // 63: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
-	62,  // 64: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
-	67,  // 65: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	66,  // 66: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	66,  // 67: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	66,  // 68: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	57,  // 69: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	2,   // 70: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
-	49,  // 71: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
-	49,  // 72: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
-	49,  // 73: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
-	56,  // 74: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	63,  // 75: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
-	57,  // 76: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	42,  // 77: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	3,   // 78: march.v1.ConsoleService.GetHistory:input_type -> march.v1.GetHistoryRequest
-	7,   // 79: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	9,   // 80: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	11,  // 81: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	13,  // 82: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	17,  // 83: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	19,  // 84: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	21,  // 85: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	23,  // 86: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	72,  // 87: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	26,  // 88: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	73,  // 89: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	74,  // 90: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	75,  // 91: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	28,  // 92: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	31,  // 93: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
-	33,  // 94: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	35,  // 95: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
-	45,  // 96: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	47,  // 97: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
-	50,  // 98: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
-	52,  // 99: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
-	76,  // 100: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	77,  // 101: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
-	78,  // 102: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	79,  // 103: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	80,  // 104: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	81,  // 105: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	82,  // 106: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	83,  // 107: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	84,  // 108: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	85,  // 109: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	54,  // 110: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	43,  // 111: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	4,   // 112: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
-	8,   // 113: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	10,  // 114: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	12,  // 115: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	14,  // 116: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	18,  // 117: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	20,  // 118: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	22,  // 119: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	24,  // 120: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	86,  // 121: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	27,  // 122: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	87,  // 123: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	88,  // 124: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	89,  // 125: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	29,  // 126: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	32,  // 127: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
-	34,  // 128: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	36,  // 129: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
-	46,  // 130: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	48,  // 131: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	51,  // 132: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	53,  // 133: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	90,  // 134: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	91,  // 135: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
-	92,  // 136: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	93,  // 137: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	94,  // 138: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	95,  // 139: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	96,  // 140: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	97,  // 141: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	98,  // 142: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	99,  // 143: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	55,  // 144: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	111, // [111:145] is the sub-list for method output_type
-	77,  // [77:111] is the sub-list for method input_type
-	77,  // [77:77] is the sub-list for extension type_name
-	77,  // [77:77] is the sub-list for extension extendee
-	0,   // [0:77] is the sub-list for field type_name
+	61,  // 0: march.v1.GetHistoryResponse.first:type_name -> google.protobuf.Timestamp
+	6,   // 1: march.v1.GetHistoryResponse.rooms:type_name -> march.v1.RoomHistory
+	62,  // 2: march.v1.GetHistoryResponse.tags:type_name -> march.v1.HistorySeries
+	7,   // 3: march.v1.GetHistoryResponse.migrations:type_name -> march.v1.HistoryMigration
+	62,  // 4: march.v1.RoomHistory.all:type_name -> march.v1.HistorySeries
+	62,  // 5: march.v1.RoomHistory.tags:type_name -> march.v1.HistorySeries
+	61,  // 6: march.v1.HistoryMigration.began:type_name -> google.protobuf.Timestamp
+	61,  // 7: march.v1.HistoryMigration.ended:type_name -> google.protobuf.Timestamp
+	63,  // 8: march.v1.HistoryMigration.state:type_name -> march.v1.MigrationState
+	10,  // 9: march.v1.GetCapacityResponse.capacity:type_name -> march.v1.Capacity
+	61,  // 10: march.v1.GetCapacityResponse.tags_as_of:type_name -> google.protobuf.Timestamp
+	61,  // 11: march.v1.Capacity.full:type_name -> google.protobuf.Timestamp
+	0,   // 12: march.v1.Capacity.kind:type_name -> march.v1.CapacityKind
+	64,  // 13: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	65,  // 14: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	65,  // 15: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	43,  // 16: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
+	66,  // 17: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
+	65,  // 18: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	67,  // 19: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
+	64,  // 20: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	19,  // 21: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	68,  // 22: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	68,  // 23: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	68,  // 24: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	20,  // 25: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	69,  // 26: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	67,  // 27: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
+	42,  // 28: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
+	68,  // 29: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	67,  // 30: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	1,   // 31: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
+	29,  // 32: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	61,  // 33: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	67,  // 34: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	68,  // 35: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	20,  // 36: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	70,  // 37: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	34,  // 38: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	71,  // 39: march.v1.Room.range:type_name -> march.v1.Range
+	72,  // 40: march.v1.GetRoomUseResponse.use:type_name -> march.v1.RoomUse
+	45,  // 41: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	43,  // 42: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	67,  // 43: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
+	66,  // 44: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
+	41,  // 45: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
+	67,  // 46: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
+	42,  // 47: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
+	61,  // 48: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
+	61,  // 49: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
+	70,  // 50: march.v1.Worker.left:type_name -> google.protobuf.Duration
+	2,   // 51: march.v1.Worker.state:type_name -> march.v1.WorkerState
+	61,  // 52: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
+	61,  // 53: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	44,  // 54: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
+	73,  // 55: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
+	61,  // 56: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	61,  // 57: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	70,  // 58: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	70,  // 59: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
+	74,  // 60: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	65,  // 61: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	48,  // 62: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	75,  // 63: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	61,  // 64: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	43,  // 65: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
+	53,  // 66: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
+	67,  // 67: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
+	66,  // 68: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
+	71,  // 69: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	70,  // 70: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	70,  // 71: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	70,  // 72: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	61,  // 73: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	3,   // 74: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
+	53,  // 75: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
+	53,  // 76: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
+	53,  // 77: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
+	60,  // 78: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	67,  // 79: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
+	61,  // 80: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	46,  // 81: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	4,   // 82: march.v1.ConsoleService.GetHistory:input_type -> march.v1.GetHistoryRequest
+	8,   // 83: march.v1.ConsoleService.GetCapacity:input_type -> march.v1.GetCapacityRequest
+	11,  // 84: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	13,  // 85: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	15,  // 86: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	17,  // 87: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	21,  // 88: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	23,  // 89: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	25,  // 90: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	27,  // 91: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	76,  // 92: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	30,  // 93: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	77,  // 94: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	78,  // 95: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	79,  // 96: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	32,  // 97: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	35,  // 98: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
+	37,  // 99: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	39,  // 100: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
+	49,  // 101: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	51,  // 102: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	54,  // 103: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	56,  // 104: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	80,  // 105: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	81,  // 106: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
+	82,  // 107: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	83,  // 108: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	84,  // 109: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	85,  // 110: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	86,  // 111: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	87,  // 112: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	88,  // 113: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	89,  // 114: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	58,  // 115: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	47,  // 116: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	5,   // 117: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
+	9,   // 118: march.v1.ConsoleService.GetCapacity:output_type -> march.v1.GetCapacityResponse
+	12,  // 119: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	14,  // 120: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	16,  // 121: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	18,  // 122: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	22,  // 123: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	24,  // 124: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	26,  // 125: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	28,  // 126: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	90,  // 127: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	31,  // 128: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	91,  // 129: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	92,  // 130: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	93,  // 131: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	33,  // 132: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	36,  // 133: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
+	38,  // 134: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	40,  // 135: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
+	50,  // 136: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	52,  // 137: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	55,  // 138: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	57,  // 139: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	94,  // 140: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	95,  // 141: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	96,  // 142: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	97,  // 143: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	98,  // 144: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	99,  // 145: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	100, // 146: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	101, // 147: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	102, // 148: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	103, // 149: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	59,  // 150: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	116, // [116:151] is the sub-list for method output_type
+	81,  // [81:116] is the sub-list for method input_type
+	81,  // [81:81] is the sub-list for extension type_name
+	81,  // [81:81] is the sub-list for extension extendee
+	0,   // [0:81] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -4400,16 +4735,16 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_problem_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
-	file_march_v1_console_proto_msgTypes[32].OneofWrappers = []any{}
-	file_march_v1_console_proto_msgTypes[38].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[35].OneofWrappers = []any{}
 	file_march_v1_console_proto_msgTypes[41].OneofWrappers = []any{}
+	file_march_v1_console_proto_msgTypes[44].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   54,
+			NumEnums:      4,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ConsoleService_GetOverview_FullMethodName       = "/march.v1.ConsoleService/GetOverview"
 	ConsoleService_GetHistory_FullMethodName        = "/march.v1.ConsoleService/GetHistory"
+	ConsoleService_GetCapacity_FullMethodName       = "/march.v1.ConsoleService/GetCapacity"
 	ConsoleService_InitLayout_FullMethodName        = "/march.v1.ConsoleService/InitLayout"
 	ConsoleService_GetLayout_FullMethodName         = "/march.v1.ConsoleService/GetLayout"
 	ConsoleService_ListLayouts_FullMethodName       = "/march.v1.ConsoleService/ListLayouts"
@@ -73,6 +74,9 @@ type ConsoleServiceClient interface {
 	// GetHistory returns what the instances remember of the last 24 hours, put together by
 	// room and by tag. A console asks the instances for each call.
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
+	// GetCapacity returns what can run out, the soonest first. It answers from what the console
+	// knows for GetOverview and SearchTags, so the first call may lack rates and tags.
+	GetCapacity(ctx context.Context, in *GetCapacityRequest, opts ...grpc.CallOption) (*GetCapacityResponse, error)
 	// InitLayout creates the cluster: its identity, epoch and first layout, in one
 	// transaction. If there is a cluster already, its error is exists.
 	InitLayout(ctx context.Context, in *InitLayoutRequest, opts ...grpc.CallOption) (*InitLayoutResponse, error)
@@ -185,6 +189,16 @@ func (c *consoleServiceClient) GetHistory(ctx context.Context, in *GetHistoryReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetHistoryResponse)
 	err := c.cc.Invoke(ctx, ConsoleService_GetHistory_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *consoleServiceClient) GetCapacity(ctx context.Context, in *GetCapacityRequest, opts ...grpc.CallOption) (*GetCapacityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetCapacityResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_GetCapacity_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -538,6 +552,9 @@ type ConsoleServiceServer interface {
 	// GetHistory returns what the instances remember of the last 24 hours, put together by
 	// room and by tag. A console asks the instances for each call.
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
+	// GetCapacity returns what can run out, the soonest first. It answers from what the console
+	// knows for GetOverview and SearchTags, so the first call may lack rates and tags.
+	GetCapacity(context.Context, *GetCapacityRequest) (*GetCapacityResponse, error)
 	// InitLayout creates the cluster: its identity, epoch and first layout, in one
 	// transaction. If there is a cluster already, its error is exists.
 	InitLayout(context.Context, *InitLayoutRequest) (*InitLayoutResponse, error)
@@ -641,6 +658,9 @@ func (UnimplementedConsoleServiceServer) GetOverview(context.Context, *GetOvervi
 }
 func (UnimplementedConsoleServiceServer) GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHistory not implemented")
+}
+func (UnimplementedConsoleServiceServer) GetCapacity(context.Context, *GetCapacityRequest) (*GetCapacityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetCapacity not implemented")
 }
 func (UnimplementedConsoleServiceServer) InitLayout(context.Context, *InitLayoutRequest) (*InitLayoutResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method InitLayout not implemented")
@@ -791,6 +811,24 @@ func _ConsoleService_GetHistory_Handler(srv interface{}, ctx context.Context, de
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ConsoleServiceServer).GetHistory(ctx, req.(*GetHistoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ConsoleService_GetCapacity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetCapacityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).GetCapacity(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_GetCapacity_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).GetCapacity(ctx, req.(*GetCapacityRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1378,6 +1416,10 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetHistory",
 			Handler:    _ConsoleService_GetHistory_Handler,
+		},
+		{
+			MethodName: "GetCapacity",
+			Handler:    _ConsoleService_GetCapacity_Handler,
 		},
 		{
 			MethodName: "InitLayout",

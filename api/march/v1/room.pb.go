@@ -735,7 +735,10 @@ type InstanceStatus struct {
 	// The recover that has barred the instance from leasing; absent if none has.
 	Barred *Barred `protobuf:"bytes,15,opt,name=barred,proto3" json:"barred,omitempty"`
 	// All problems of this instance as it sees them, the worst first.
-	Problems      []*Problem `protobuf:"bytes,16,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []*Problem `protobuf:"bytes,16,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The certificates in the files that its settings name, without the paths: as they were
+	// up to a minute ago. A file that cannot be read is left out.
+	Certificates  []*CertificateStatus `protobuf:"bytes,17,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -882,6 +885,13 @@ func (x *InstanceStatus) GetProblems() []*Problem {
 	return nil
 }
 
+func (x *InstanceStatus) GetCertificates() []*CertificateStatus {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
 // Barred says that an instance leases nothing until a recover has ended.
 type Barred struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -940,7 +950,7 @@ var File_march_v1_room_proto protoreflect.FileDescriptor
 
 const file_march_v1_room_proto_rawDesc = "" +
 	"\n" +
-	"\x13march/v1/room.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16march/v1/problem.proto\x1a\x16march/v1/recover.proto\x1a\x12march/v1/tag.proto\"#\n" +
+	"\x13march/v1/room.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17march/v1/diagnose.proto\x1a\x16march/v1/problem.proto\x1a\x16march/v1/recover.proto\x1a\x12march/v1/tag.proto\"#\n" +
 	"\x0fGetChainRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\"9\n" +
 	"\x10GetChainResponse\x12%\n" +
@@ -987,7 +997,7 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\breserves\x18\x03 \x03(\x02R\breserves\x12%\n" +
 	"\x0eetcd_latencies\x18\x04 \x03(\x02R\retcdLatencies\x12\x16\n" +
 	"\x06failed\x18\x05 \x03(\x02R\x06failed\x12\x1b\n" +
-	"\tetcd_away\x18\x06 \x03(\x02R\betcdAway\"\xfc\x04\n" +
+	"\tetcd_away\x18\x06 \x03(\x02R\betcdAway\"\xbd\x05\n" +
 	"\x0eInstanceStatus\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x14\n" +
@@ -1006,7 +1016,8 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\x0fetcd_away_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\retcdAwaySince\x12\x1b\n" +
 	"\tnot_ready\x18\x0e \x01(\tR\bnotReady\x12(\n" +
 	"\x06barred\x18\x0f \x01(\v2\x10.march.v1.BarredR\x06barred\x12-\n" +
-	"\bproblems\x18\x10 \x03(\v2\x11.march.v1.ProblemR\bproblems\"J\n" +
+	"\bproblems\x18\x10 \x03(\v2\x11.march.v1.ProblemR\bproblems\x12?\n" +
+	"\fcertificates\x18\x11 \x03(\v2\x1b.march.v1.CertificateStatusR\fcertificates\"J\n" +
 	"\x06Barred\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since2\xe6\x04\n" +
@@ -1050,14 +1061,15 @@ var file_march_v1_room_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),        // 12: google.protobuf.Duration
 	(*timestamppb.Timestamp)(nil),      // 13: google.protobuf.Timestamp
 	(*Problem)(nil),                    // 14: march.v1.Problem
-	(*UpdateTagRequest)(nil),           // 15: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),             // 16: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),         // 17: march.v1.PrescaleTagRequest
-	(*ReportMarksRequest)(nil),         // 18: march.v1.ReportMarksRequest
-	(*UpdateTagResponse)(nil),          // 19: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),            // 20: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),        // 21: march.v1.PrescaleTagResponse
-	(*ReportMarksResponse)(nil),        // 22: march.v1.ReportMarksResponse
+	(*CertificateStatus)(nil),          // 15: march.v1.CertificateStatus
+	(*UpdateTagRequest)(nil),           // 16: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),             // 17: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),         // 18: march.v1.PrescaleTagRequest
+	(*ReportMarksRequest)(nil),         // 19: march.v1.ReportMarksRequest
+	(*UpdateTagResponse)(nil),          // 20: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),            // 21: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),        // 22: march.v1.PrescaleTagResponse
+	(*ReportMarksResponse)(nil),        // 23: march.v1.ReportMarksResponse
 }
 var file_march_v1_room_proto_depIdxs = []int32{
 	4,  // 0: march.v1.GetChainResponse.chain:type_name -> march.v1.Chain
@@ -1075,28 +1087,29 @@ var file_march_v1_room_proto_depIdxs = []int32{
 	13, // 12: march.v1.InstanceStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
 	11, // 13: march.v1.InstanceStatus.barred:type_name -> march.v1.Barred
 	14, // 14: march.v1.InstanceStatus.problems:type_name -> march.v1.Problem
-	13, // 15: march.v1.Barred.since:type_name -> google.protobuf.Timestamp
-	5,  // 16: march.v1.RoomService.GetInstance:input_type -> march.v1.GetInstanceRequest
-	0,  // 17: march.v1.RoomService.GetChain:input_type -> march.v1.GetChainRequest
-	2,  // 18: march.v1.RoomService.ListChains:input_type -> march.v1.ListChainsRequest
-	7,  // 19: march.v1.RoomService.GetInstanceHistory:input_type -> march.v1.GetInstanceHistoryRequest
-	15, // 20: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	16, // 21: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
-	17, // 22: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	18, // 23: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
-	6,  // 24: march.v1.RoomService.GetInstance:output_type -> march.v1.GetInstanceResponse
-	1,  // 25: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
-	3,  // 26: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
-	8,  // 27: march.v1.RoomService.GetInstanceHistory:output_type -> march.v1.GetInstanceHistoryResponse
-	19, // 28: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	20, // 29: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
-	21, // 30: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	22, // 31: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
-	24, // [24:32] is the sub-list for method output_type
-	16, // [16:24] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	15, // 15: march.v1.InstanceStatus.certificates:type_name -> march.v1.CertificateStatus
+	13, // 16: march.v1.Barred.since:type_name -> google.protobuf.Timestamp
+	5,  // 17: march.v1.RoomService.GetInstance:input_type -> march.v1.GetInstanceRequest
+	0,  // 18: march.v1.RoomService.GetChain:input_type -> march.v1.GetChainRequest
+	2,  // 19: march.v1.RoomService.ListChains:input_type -> march.v1.ListChainsRequest
+	7,  // 20: march.v1.RoomService.GetInstanceHistory:input_type -> march.v1.GetInstanceHistoryRequest
+	16, // 21: march.v1.RoomService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	17, // 22: march.v1.RoomService.SkipTag:input_type -> march.v1.SkipTagRequest
+	18, // 23: march.v1.RoomService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	19, // 24: march.v1.RoomService.ReportMarks:input_type -> march.v1.ReportMarksRequest
+	6,  // 25: march.v1.RoomService.GetInstance:output_type -> march.v1.GetInstanceResponse
+	1,  // 26: march.v1.RoomService.GetChain:output_type -> march.v1.GetChainResponse
+	3,  // 27: march.v1.RoomService.ListChains:output_type -> march.v1.ListChainsResponse
+	8,  // 28: march.v1.RoomService.GetInstanceHistory:output_type -> march.v1.GetInstanceHistoryResponse
+	20, // 29: march.v1.RoomService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	21, // 30: march.v1.RoomService.SkipTag:output_type -> march.v1.SkipTagResponse
+	22, // 31: march.v1.RoomService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	23, // 32: march.v1.RoomService.ReportMarks:output_type -> march.v1.ReportMarksResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_room_proto_init() }
@@ -1104,6 +1117,7 @@ func file_march_v1_room_proto_init() {
 	if File_march_v1_room_proto != nil {
 		return
 	}
+	file_march_v1_diagnose_proto_init()
 	file_march_v1_problem_proto_init()
 	file_march_v1_recover_proto_init()
 	file_march_v1_tag_proto_init()

@@ -98,7 +98,7 @@ var table = slices.Concat(
 	of(rooms, all, none, admin, "ReportMarks"),
 
 	of(console, all, none, viewer, "GetOverview", "ListTags", "SearchTags", "PlanMigration", "CountPlanCost", "ListAudit", "GetRoomUse",
-		"GetHistory"),
+		"GetHistory", "GetCapacity"),
 	of(console, none, none, either, "ListInstances"), // clients find their room's instances by it
 	of(console, none, none, viewer, "GetLayout", "ListLayouts", "ValidateLayout", "ListRooms", "ListWorkers",
 		"GetCluster", "GetMigration", "ListMigrations", "WatchMigration"),

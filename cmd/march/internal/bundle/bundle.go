@@ -48,11 +48,11 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, program stri
 	b := &builder{}
 	b.text("about.txt", fmt.Sprintf("made by march %s at %s\n", program, now.UTC().Format(time.RFC3339)))
 	b.value("doctor.json", doctor.Examine(facts))
-	b.value("capacity.json", doctor.Capacities(facts, now))
 	b.message("overview.json", facts.Overview)
 	b.message("instances.json", &marchv1.ListInstancesResponse{Instances: facts.Instances})
 	b.message("tags.json", &marchv1.SearchTagsResponse{Tags: facts.Tags, Total: facts.TagsTotal})
 	c := marchv1.NewConsoleServiceClient(console)
+	b.ask("capacity.json", func() (proto.Message, error) { return c.GetCapacity(ctx, &marchv1.GetCapacityRequest{}) })
 	b.ask("layout.json", func() (proto.Message, error) { return c.GetLayout(ctx, &marchv1.GetLayoutRequest{}) })
 	b.ask("cluster.json", func() (proto.Message, error) { return c.GetCluster(ctx, &marchv1.GetClusterRequest{}) })
 	b.ask("workers.json", func() (proto.Message, error) {

@@ -45,11 +45,6 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1
 	if err := f.searchTags(ctx, c); err != nil {
 		return f, err
 	}
-	workers, err := c.ListWorkers(ctx, &marchv1.ListWorkersRequest{PageSize: 1})
-	if err != nil {
-		return f, err
-	}
-	f.Slices = workers.GetSlices()
 	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within, options)...)
 	return f, nil
 }

@@ -48,7 +48,6 @@ type Facts struct {
 	Tags      []*marchv1.TagSummary // those that have used most, and those that end first
 	TagsTotal int64                 // how many tags there are
 	TagsRead  bool                  // the console has read them all
-	Slices    []*marchv1.WorkerSlice
 }
 
 // The bounds, from which on a finding is a warning or a failure.

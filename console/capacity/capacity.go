@@ -1,0 +1,139 @@
+// Package capacity computes what of a cluster can run out, and when.
+package capacity
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// Facts are what a console knows of its cluster.
+type Facts struct {
+	Rooms           []*marchv1.RoomStatus
+	Ever            int64 // how many rooms ever had a range
+	EtcdSize, Quota int64 // bytes; Quota is 0 where etcd does not say
+	Tags            []*marchv1.TagSummary
+	TagsTotal       int64 // how many tags there are
+	TagsRead        bool  // TagsTotal is known
+	MaxTags         int64
+	Slices          []*marchv1.WorkerSlice
+	Certificates    []Certificate
+	AsOf            time.Time // when the rooms were asked
+}
+
+// Certificate is a certificate of a process: an instance, ROOM/NAME, or the console.
+type Certificate struct {
+	Process string
+	*marchv1.CertificateStatus
+}
+
+// etcdPerMark is how many bytes a tag takes in etcd for each room, at most: a mark with eight
+// eras has some 700 bytes, and etcd keeps an older revision of it until it compacts.
+const etcdPerMark = 2 << 10
+
+// List returns what can run out: what does at its present rate, the soonest first, and then
+// the others, the fullest first.
+func List(f Facts, now time.Time) []*marchv1.Capacity {
+	list := slices.Concat(f.reserves(), f.certificates(), f.tags(now))
+	if f.Quota > 0 {
+		c := counted(marchv1.CapacityKind_CAPACITY_KIND_ETCD, "bytes in etcd", f.EtcdSize, f.Quota)
+		c.Note = fmt.Sprintf("its keys are bounded: it has room for at least %d more tags", max(f.Quota-f.EtcdSize, 0)/(etcdPerMark*max(f.Ever, 1)))
+		list = append(list, c)
+	}
+	c := counted(marchv1.CapacityKind_CAPACITY_KIND_ROOMS, "rooms", f.Ever, allocator.MaxRooms)
+	c.Note = "that ever had a range"
+	list = append(list, c)
+	if f.TagsRead {
+		c := counted(marchv1.CapacityKind_CAPACITY_KIND_TAGS, "tags", f.TagsTotal, f.MaxTags)
+		c.Note = "the console's --max-tags"
+		list = append(list, c)
+	}
+	for _, s := range f.Slices {
+		c := counted(marchv1.CapacityKind_CAPACITY_KIND_WORKERS, fmt.Sprintf("workers of %d bits in room %s", s.GetBits(), s.GetRoom()), s.GetLive(), s.GetUpper()-s.GetLower())
+		c.Room, c.Note = s.GetRoom(), "with a window now"
+		list = append(list, c)
+	}
+	slices.SortStableFunc(list, func(a, b *marchv1.Capacity) int {
+		switch {
+		case (a.GetFull() == nil) != (b.GetFull() == nil):
+			return map[bool]int{true: 1, false: -1}[a.GetFull() == nil]
+		case a.GetFull() != nil:
+			return a.GetFull().AsTime().Compare(b.GetFull().AsTime())
+		}
+		return cmp.Compare(b.GetShare(), a.GetShare())
+	})
+	return list
+}
+
+func counted(kind marchv1.CapacityKind, what string, used, of int64) *marchv1.Capacity {
+	c := &marchv1.Capacity{Kind: kind, What: what, Used: used, Of: of}
+	if of > 0 {
+		c.Share = min(float64(used)/float64(of), 1)
+	}
+	return c
+}
+
+// reserves returns what the rooms have in memory. It runs out only while etcd does not
+// answer: otherwise instances lease more.
+func (f Facts) reserves() (list []*marchv1.Capacity) {
+	for _, r := range f.Rooms {
+		if r.GetReserve() == nil {
+			continue
+		}
+		c := &marchv1.Capacity{Kind: marchv1.CapacityKind_CAPACITY_KIND_RESERVE, What: "IDs in memory of room " + r.GetName(), Room: r.GetName(), Tag: r.GetReserveTag()}
+		if reserve := r.GetReserve().AsDuration(); r.GetEtcdAwaySince() != nil {
+			c.Full, c.Note = timestamppb.New(f.AsOf.Add(reserve).Truncate(time.Second)), "etcd does not answer; first of tag "+r.GetReserveTag()
+		} else {
+			c.Note = fmt.Sprintf("%v without etcd; first of tag %s", reserve.Truncate(time.Second), r.GetReserveTag())
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+func (f Facts) certificates() (list []*marchv1.Capacity) {
+	for _, c := range f.Certificates {
+		list = append(list, &marchv1.Capacity{
+			Kind: marchv1.CapacityKind_CAPACITY_KIND_CERTIFICATE, What: fmt.Sprintf("certificate of %s (--%s)", c.Process, c.GetSetting()), Process: c.Process,
+			Full: c.GetEnds(), Note: c.GetSubject(),
+		})
+	}
+	return list
+}
+
+func (f Facts) tags(now time.Time) (list []*marchv1.Capacity) {
+	for _, t := range f.Tags {
+		tag := t.GetTag()
+		c := &marchv1.Capacity{Kind: marchv1.CapacityKind_CAPACITY_KIND_IDS, What: "IDs of tag " + tag.GetName(), Share: t.GetUsed(), Tag: tag.GetName()}
+		if p := tag.GetTime(); p != nil {
+			c.Kind, c.What, c.Of = marchv1.CapacityKind_CAPACITY_KIND_TIME, "time of tag "+tag.GetName(), int64(1)<<p.GetTimeBits()
+			c.Used, c.Note = int64(c.GetShare()*float64(c.GetOf())), "in units of "+p.GetUnit().AsDuration().String()
+		} else {
+			next := tag.GetStart()
+			for _, m := range t.GetMarks() {
+				next = max(next, m.GetNext())
+			}
+			c.Used, c.Of = next-tag.GetStart(), tag.GetLimit()-tag.GetStart()
+			c.Note = fmt.Sprintf("%.0f IDs a second", t.GetRate())
+			if p := tag.GetPeriod(); p != nil { // the share is that of the period
+				c.Kind, c.What = marchv1.CapacityKind_CAPACITY_KIND_PERIOD, c.GetWhat()+" in period "+p.GetCurrent()
+				c.Of = min(tag.GetLimit(), p.GetEnd()) - max(tag.GetStart(), p.GetFirst())
+				c.Used = int64(math.Round(c.GetShare() * float64(c.GetOf())))
+				c.Note += ", the next period begins at " + p.GetEnds().AsTime().Format(time.RFC3339)
+			}
+		}
+		// A Duration, and so a time, reaches 290 years.
+		if d := t.GetLasts(); d != nil && d.GetSeconds() < math.MaxInt64/int64(time.Second) {
+			c.Full = timestamppb.New(now.Add(d.AsDuration()).Truncate(time.Second))
+		}
+		list = append(list, c)
+	}
+	return list
+}

@@ -1,0 +1,57 @@
+package web_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/march-id/march/allocator/ledger/record"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
+)
+
+// The page lists what runs out first: a small tag that is in use before the others. While etcd
+// does not answer, the reserves are first.
+func (b *browser) capacity(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	small := record.DefaultTag()
+	small.Limit = 100_000_000
+	if _, err := w.Admin.CreateTag(t.Context(), "small", small, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	w.tag("idle")
+	ids, _ := w.server("a", "host-1")
+	console := w.Console(nil)
+	testcluster.Await(t, "the console sees how fast the tag is used", func() bool {
+		if _, err := ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "small", Count: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		c, err := console.GetCapacity(t.Context(), &marchv1.GetCapacityRequest{})
+		return err == nil && c.GetCapacity()[0].GetTag() == "small" && c.GetCapacity()[0].GetFull() != nil
+	})
+	p := b.open(t, at)
+	p.visit("/capacity")
+	p.until("the small tag is first, and runs out", `document.querySelector("tbody tr").innerText.match(/IDs of tag small\s+in \d+/)`)
+	p.until("the reserve does not", `[...document.querySelectorAll("tbody tr")].some((r) => /IDs in memory of room a\s+not while etcd answers/.test(r.innerText))`)
+	p.says("Bytes in etcd not at the present rate")
+	p.says("Rooms not at the present rate 2")
+	w.Etcd.Stop()
+	p.until("the reserve is first", `document.querySelector("tbody tr").innerText.match(/IDs in memory of room a\s+in \d+ (min|s|h)/)`)
+	w.Etcd.Start(t)
+	p.says("not while etcd answers")
+	p.click(button("IDs of tag small"))
+	p.until("its page", `location.pathname === "/tags/small"`)
+}
+
+// TestCapacityWithoutTags: the page of a cluster that has just begun says what it does not know.
+func TestCapacityWithoutTags(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	testcluster.Await(t, "the tags are read", func() bool {
+		_, page := get(t, at+"/capacity")
+		if !strings.Contains(page, ">Rooms</a>") {
+			t.Fatalf("the page has no rooms:\n%s", page)
+		}
+		return !strings.Contains(page, "Tags are not in this list yet") && strings.Contains(page, ">Tags</a>")
+	})
+}
