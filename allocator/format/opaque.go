@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -69,35 +70,39 @@ func (k Key) derive(label string) []byte {
 }
 
 // rounds of the Feistel network. The known attacks on so many (Patarin; Bellare, Hoang and
-// Tessaro 2016) need more texts than one key and tweak have. More rounds would cost time
-// in each text.
+// Tessaro 2016; Beyne 2021) need more texts than one key and tweak have. More rounds would
+// cost time in each text.
 const rounds = 8
 
 // leastOpaque is the smallest domain, as in NIST SP 800-38G revision 1: in a smaller one a
 // few known pairs give away much of the permutation.
 const leastOpaque = 1_000_000
 
-// opaque is a keyed permutation of the numbers below size: a Feistel network over as many
-// bits as size-1 has, whose round function is AES-128, with cycle walking. In the parts
-// that other implementations need:
+// opaque is a keyed permutation of the numbers below size: a Feistel network over a grid of
+// about as many numbers, as FE2 (Bellare, Ristenpart, Rogaway and Stegers 2009). Its round
+// function is AES-128, and it walks cycles. In the parts that other implementations need:
 //
-//	bits   = length of size-1 in bits; low = (bits+1)/2, high = bits-low
+//	low    = the square root of size, rounded up
+//	high   = size / low, rounded up
 //	key    = the first 16 bytes of HMAC-SHA-256(secret, "march opaque 1\n" + size in
 //	         decimal + "\n" + tweak)
 //	F(i,x) = AES-128(key, the byte i, 7 zero bytes, x in 8 bytes, big-endian):
 //	         its first 8 bytes, big-endian
-//	n      = h << low | l
-//	round i = 0, 2, 4, 6:  h = h XOR the lowest high bits of F(i, l)
-//	round i = 1, 3, 5, 7:  l = l XOR the lowest low bits of F(i, h)
+//	n      = h * low + l, where l < low and h < high
+//	round i = 0, 2, 4, 6:  h = (h + F(i, l) * high / 2^64) mod high
+//	round i = 1, 3, 5, 7:  l = (l + F(i, h) * low / 2^64) mod low
+//
+// The product has 128 bits, and its division is rounded down: no number below high or low
+// is more likely than another by more than one part in 2^32.
 //
 // All rounds are done again while the result is size or more. As a permutation of all
-// numbers of so many bits leads back into the domain, and less than half of them are
-// outside, that is seldom.
+// numbers below low * high leads back into the domain, and at most low of them, one in a
+// thousand, are outside, that is rare in each domain.
 type opaque struct {
 	key       string // its name
 	tweak     string
 	size      uint64 // up to 2^63
-	low, high int    // bits of the halves
+	low, high uint64 // the sides of the grid, below 2^32
 	cipher    cipher.Block
 	buffers   *sync.Pool // of *buffer: what an interface's method gets is on the heap
 }
@@ -105,8 +110,14 @@ type opaque struct {
 type buffer [2 * aes.BlockSize]byte
 
 func newOpaque(key string, size uint64, tweak string) *opaque {
-	length := bits.Len64(size - 1)
-	return &opaque{key: key, tweak: tweak, size: size, low: (length + 1) / 2, high: length / 2}
+	low := uint64(math.Sqrt(float64(size))) // may be one off
+	for low*low < size {
+		low++
+	}
+	for (low-1)*(low-1) >= size {
+		low--
+	}
+	return &opaque{key: key, tweak: tweak, size: size, low: low, high: (size + low - 1) / low}
 }
 
 // unlock gives the permutation its key.
@@ -119,24 +130,33 @@ func (o *opaque) unlock(k Key) error {
 	return nil
 }
 
-// round returns F(i, x).
-func (o *opaque) round(b *buffer, i int, x uint64) uint64 {
+// round returns F(i, x) * below / 2^64, which is below below.
+func (o *opaque) round(b *buffer, i int, x, below uint64) uint64 {
 	b[0] = byte(i)
 	binary.BigEndian.PutUint64(b[8:], x)
 	o.cipher.Encrypt(b[aes.BlockSize:], b[:aes.BlockSize])
-	return binary.BigEndian.Uint64(b[aes.BlockSize:])
+	scaled, _ := bits.Mul64(binary.BigEndian.Uint64(b[aes.BlockSize:]), below)
+	return scaled
+}
+
+// wrapped returns n mod side, where n is below twice the side.
+func wrapped(n, side uint64) uint64 {
+	if n >= side {
+		return n - side
+	}
+	return n
 }
 
 func (o *opaque) forward(n uint64) uint64 {
 	b, _ := o.buffers.Get().(*buffer)
 	defer o.buffers.Put(b)
 	for {
-		h, l := n>>o.low, n&(1<<o.low-1)
+		h, l := n/o.low, n%o.low
 		for i := 0; i < rounds; i += 2 {
-			h ^= o.round(b, i, l) & (1<<o.high - 1)
-			l ^= o.round(b, i+1, h) & (1<<o.low - 1)
+			h = wrapped(h+o.round(b, i, l, o.high), o.high)
+			l = wrapped(l+o.round(b, i+1, h, o.low), o.low)
 		}
-		if n = h<<o.low | l; n < o.size {
+		if n = h*o.low + l; n < o.size {
 			return n
 		}
 	}
@@ -146,12 +166,12 @@ func (o *opaque) backward(n uint64) uint64 {
 	b, _ := o.buffers.Get().(*buffer)
 	defer o.buffers.Put(b)
 	for {
-		h, l := n>>o.low, n&(1<<o.low-1)
+		h, l := n/o.low, n%o.low
 		for i := rounds - 2; i >= 0; i -= 2 {
-			l ^= o.round(b, i+1, h) & (1<<o.low - 1)
-			h ^= o.round(b, i, l) & (1<<o.high - 1)
+			l = wrapped(l+o.low-o.round(b, i+1, h, o.low), o.low)
+			h = wrapped(h+o.high-o.round(b, i, l, o.high), o.high)
 		}
-		if n = h<<o.low | l; n < o.size {
+		if n = h*o.low + l; n < o.size {
 			return n
 		}
 	}

@@ -70,7 +70,7 @@ func textRows(_ context.Context, b *bench) error {
 		}
 	}
 	radix, opaque := formats["radix62(11)"], formats["opaque(bench, 10^12) | decimal(12)"]
-	worst := formats["opaque(bench, 549755813889) | radix62(11)"] // 2^39+1: half of its walks leave the domain
+	worst := formats["opaque(bench, 549755813889) | radix62(11)"] // 2^39+1: half of all numbers of its bits are outside
 	all := textIDs(radix.Domain().Largest)
 
 	texts := b.add(row{what: "texts radix62(11), appended, vs strconv.AppendInt of radix 36", unit: "/s", goal: 1})
