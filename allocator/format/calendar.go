@@ -122,7 +122,7 @@ func (p *pattern) parse(text string, from int) (Date, error) {
 			into = &d.Day
 		default:
 			if text[from+i] != p.text[i] {
-				return Date{}, refuse(text, from+i, p.text, "%q in the period", text[from+i:from+i+1])
+				return Date{}, refuse(text, from+i, p.text, "%s in the period", character(text, from+i))
 			}
 			i++
 			continue

@@ -203,7 +203,7 @@ func (b number) parse(text string, from, to int) (uint64, error) {
 			if b.radix == radix32 && text[i] == '-' { // "hyphens are ignored in decoding"
 				continue
 			}
-			return 0, refuse(text, i, b.radix.allowed(), "%q is no digit of %s", text[i:i+1], b.radix.name())
+			return 0, refuse(text, i, b.radix.allowed(), "%s is no digit of %s", character(text, i), b.radix.name())
 		}
 		fits := n <= room
 		if n = n*radix + uint64(digit); !fits || n > maxID {

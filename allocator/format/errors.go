@@ -2,7 +2,9 @@ package format
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/march-id/march/allocator"
 )
@@ -76,6 +78,12 @@ func (e *KeyError) Error() string {
 
 // Unwrap returns the Kind.
 func (e *KeyError) Unwrap() error { return allocator.Refused }
+
+// character returns the character at a place of a text, in quotes.
+func character(text string, at int) string {
+	_, size := utf8.DecodeRuneInString(text[at:])
+	return strconv.Quote(text[at : at+size])
+}
 
 // short bounds what an error repeats of its input.
 func short(s string) string {

@@ -178,7 +178,11 @@ func (f *Format) take(v Value) (d Date, n uint64, err error) {
 		n = uint64(in)
 	}
 	if f.unit != noUnit && !f.holds(d) {
-		return d, 0, &ValueError{"period", d.String(), fmt.Sprintf("a day with which a period (%v) begins, from %v to %v", f.unit, f.domain.Dates[0], f.domain.Dates[1])}
+		is := d.String()
+		if d == (Date{}) {
+			is = "none"
+		}
+		return d, 0, &ValueError{"period", is, fmt.Sprintf("a day with which a period (%v) begins, from %v to %v", f.unit, f.domain.Dates[0], f.domain.Dates[1])}
 	}
 	for _, s := range f.steps {
 		n = s.forward(n)

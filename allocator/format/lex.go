@@ -58,7 +58,7 @@ func (l *lexer) found() string {
 	if l.at >= len(l.text) {
 		return "the end"
 	}
-	return fmt.Sprintf("%q", l.text[l.at:l.at+1])
+	return character(l.text, l.at)
 }
 
 func isWord(c byte) bool {
