@@ -23,6 +23,7 @@ type chains struct {
 	unknown unknown
 	deleted deletedTimes
 	tour    tour
+	periods periods
 	mu      struct {
 		sync.RWMutex
 		chains map[allocator.Tag]*tagChain
@@ -34,6 +35,7 @@ func (c *chains) init(owner allocator.Instance, unknown *observe.Limit) {
 	c.owner = owner
 	c.slots = make(chan struct{}, loadAtOnce)
 	c.unknown.init(unknown)
+	c.periods.init()
 	c.mu.chains = make(map[allocator.Tag]*tagChain)
 }
 
@@ -136,6 +138,7 @@ func (c *chains) remove(tag allocator.Tag, chain *tagChain) {
 	if is {
 		delete(c.mu.chains, tag)
 		c.mu.index.remove(tag)
+		c.periods.remove(tag) // before the next chain of the tag is made
 	}
 	c.mu.Unlock()
 	if is {
@@ -183,8 +186,8 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 		s.chains.remove(change.Name, chain)
 		s.lines.deleted.Log(time.Now(), s.log.Info, "tag deleted", "tag", change.Name)
 	case change.Settings == nil:
-	case chain != nil && !chain.text.Is(change.Settings.Format, change.Settings.KeyCheck): // it was deleted and made anew
-		s.chains.remove(change.Name, chain)
+	case chain != nil && (!chain.text.Is(change.Settings.Format, change.Settings.KeyCheck) || s.chains.periods.of(change.Name) != change.Settings.Period):
+		s.chains.remove(change.Name, chain) // the tag was deleted and made anew
 	case chain != nil && chain.Gated() != s.strict(*change.Settings):
 		s.chains.remove(change.Name, chain) // the next caller makes a new chain
 		s.log.Info("tag updated", "tag", change.Name, "strict_retract", s.strict(*change.Settings))

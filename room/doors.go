@@ -234,7 +234,7 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 		if c.Gated() {
 			return allocator.Errorf(allocator.Refused, "tag %s is strict: a caller that keeps its IDs would go on with them after their range is another room's", tag)
 		}
-		if s.periods.of(c.Tag()) != (period.Period{}) {
+		if s.chains.periods.of(c.Tag()) != (period.Period{}) {
 			return allocator.Errorf(allocator.Refused, "tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
 		}
 		settings := c.Settings()

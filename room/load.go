@@ -137,6 +137,10 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *tagChain,
 		return nil, err
 	}
 	s.chains.put(tag, chain)
+	// The tag's period may have ended since it was read, before the chain was there to turn.
+	if its := s.chains.periods.of(tag); its != (period.Period{}) {
+		chain.begin(its.At(s.instance.Now()))
+	}
 	return chain, nil
 }
 
@@ -164,7 +168,7 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 	chain := &tagChain{text: s.textOf(tag, settings)}
 	chain.setSpace(s.spaceOf(settings))
 	if settings.Period != (period.Period{}) {
-		s.periods.add(tag, settings.Period, s.instance.Now())
+		s.chains.periods.add(tag, settings.Period, s.instance.Now())
 	}
 	metered := &meteredSource{Source: source, server: s, chain: chain}
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller, Settings: settings.Chain(), Gate: s.gateOf(settings)})

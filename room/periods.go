@@ -30,7 +30,7 @@ func (p *periods) init() {
 	p.mu.now = make(map[period.Period]period.Span)
 }
 
-// add notes a tag whose chain is made.
+// add notes a tag whose chain is being made.
 func (p *periods) add(tag allocator.Tag, its period.Period, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *periods) of(tag allocator.Tag) period.Period {
 	return p.mu.tags[tag]
 }
 
-// remove forgets a tag.
+// remove forgets a tag, whose chain leaves memory.
 func (p *periods) remove(tag allocator.Tag) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,9 +94,9 @@ func (s *Server) followPeriods(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-s.periods.added:
+		case <-s.chains.periods.added:
 		}
-		tags, again := s.periods.turned(s.instance.Now())
+		tags, again := s.chains.periods.turned(s.instance.Now())
 		if len(tags) > 0 {
 			s.turnAll(ctx, tags)
 			again = 0 // another period may have ended meanwhile
@@ -105,20 +105,25 @@ func (s *Server) followPeriods(ctx context.Context) error {
 	}
 }
 
-// turnAll turns chains to the period that is now, the busiest first, at the pace of a
-// layout's renewals.
+// Where a period ends, all chains of a room are turned, unlike most often by a layout. So
+// that a caller hardly waits behind their leases, they are spread over turnWithin, and few
+// are asked for at once: some more every turnPoll.
+const (
+	turnWithin = 10 * time.Second
+	turnPoll   = time.Millisecond
+)
+
+// turnAll turns chains to the period that is now, the busiest first.
 func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span) {
 	start := time.Now()
 	var pending []tagged
 	for tag := range tags {
-		if chain := s.chains.get(string(tag)); chain != nil {
+		if chain := s.chains.get(string(tag)); chain != nil { // otherwise it is being made
 			pending = append(pending, tagged{tag, chain})
-		} else {
-			s.periods.remove(tag)
 		}
 	}
 	s.chains.sortByPeak(pending)
-	rate := min(max(adoptLeast, float64(len(pending))/adoptWithin.Seconds()), adoptMost)
+	rate := min(max(adoptLeast, float64(len(pending))/turnWithin.Seconds()), adoptMost)
 	for done := 0; done < len(pending); {
 		due := min(1+int(time.Since(start).Seconds()*rate), len(pending))
 		for ; done < due; done++ {
@@ -127,7 +132,7 @@ func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(adoptPoll):
+		case <-time.After(turnPoll):
 		}
 	}
 	s.log.Info("tags turned to the next period", "tags", len(pending), "took", time.Since(start).Round(time.Millisecond))
@@ -137,12 +142,16 @@ func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span
 func (s *Server) turn(t tagged, span period.Span) {
 	if t.chain.Cold(s.cfg.ColdAfter) {
 		s.chains.remove(t.tag, t.chain)
-		s.periods.remove(t.tag)
 		return
 	}
-	t.chain.setSpace(space{max(t.chain.getSpace().start, span.First), min(t.chain.Limited(), span.End), unix(span.Ends)})
-	t.chain.growth.restart()
-	t.chain.Skip(span.First)
+	t.chain.begin(span)
+}
+
+// begin has a chain lease and issue IDs of a period, or of a later one, from now on.
+func (c *tagChain) begin(span period.Span) {
+	c.setSpace(space{max(c.getSpace().start, span.First), min(c.Limited(), span.End), unix(span.Ends)})
+	c.growth.restart()
+	c.Skip(span.First)
 }
 
 // spaceOf returns the interval of a tag's IDs; of a tag with a period, that of the period
@@ -159,12 +168,12 @@ func (s *Server) spaceOf(settings record.TagSettings) space {
 func unix(t time.Time) uint32 { return uint32(min(max(t.Unix(), 0), math.MaxUint32)) }
 
 // afterPeriod is how long a client may go on with the IDs of a period that has ended. The
-// room needs some seconds to turn all of its tags.
-const afterPeriod = 10 * time.Second
+// room needs turnWithin to turn all of its tags.
+const afterPeriod = turnWithin
 
 // ttlInPeriod bounds how long a client may use a segment by the end of its period.
 func (s *Server) ttlInPeriod(tag allocator.Tag, seg allocator.Segment, ttl time.Duration) time.Duration {
-	its := s.periods.of(tag)
+	its := s.chains.periods.of(tag)
 	if its == (period.Period{}) {
 		return ttl
 	}

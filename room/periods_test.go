@@ -145,6 +145,36 @@ func TestLeasesEndWithThePeriod(t *testing.T) {
 	}
 }
 
+// A tag that is deleted and made anew without a period has none, and the other way round:
+// only the leases of one with a period end with it.
+func TestATagAnewWithoutItsPeriod(t *testing.T) {
+	c := newCluster(t, testcluster.Halves())
+	c.tag(daily, "was-daily")
+	c.tag(nil, "is-daily")
+	c.midnight(time.Hour)
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = 5 * time.Hour })
+	lasts := func(tag string) time.Duration {
+		r, err := a.Lease(bg, &marchv1.LeaseRequest{Tag: tag, Count: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.GetTtl().AsDuration()
+	}
+	if with, without := lasts("was-daily"), lasts("is-daily"); with > 2*time.Hour || without < 2*time.Hour {
+		t.Errorf("leases last %v and %v", with, without)
+	}
+	for _, tag := range []allocator.Tag{"was-daily", "is-daily"} {
+		if err := c.Admin.DeleteTag(bg, tag, "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.tag(nil, "was-daily")
+	c.tag(daily, "is-daily")
+	a.await("the tags as they are now", func() bool {
+		return lasts("was-daily") > 2*time.Hour && lasts("is-daily") < 2*time.Hour
+	})
+}
+
 // A period that is full says when the next one begins.
 func TestAFullPeriod(t *testing.T) {
 	c := newCluster(t, testcluster.Halves())

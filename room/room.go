@@ -151,7 +151,6 @@ type Server struct {
 	admin    *admin.Admin
 	refiller *allocator.Refiller
 	chains   chains
-	periods  periods
 	texts    *texts.Cache
 	health   *health.Server
 	status   status
@@ -250,7 +249,6 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.chains.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)))
 	s.status.init()
-	s.periods.init()
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)
 	}
