@@ -42,21 +42,35 @@ const model = allocator.Tag("model")
 const patience = 5 * time.Minute
 
 // startCluster starts etcd and makes a cluster with a layout, and the model.
-func startCluster(ctx context.Context, march string, layout allocator.Layout) (_ *cluster, err error) {
+func startCluster(ctx context.Context, march string, layout allocator.Layout) (*cluster, error) {
 	if _, err := os.Stat(march); err != nil {
 		return nil, fmt.Errorf("%w; build it first (make build), or say where it is (-march)", err)
 	}
+	c, err := newCluster(ctx, false, layout)
+	if err != nil {
+		return nil, err
+	}
+	c.march = march
+	if _, err = c.admin.CreateTag(ctx, model, record.DefaultTag(), "scale"); err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	return c, nil
+}
+
+// newCluster starts etcd, which syncs its log or not, with settings of its environment, and
+// makes a cluster with a layout.
+func newCluster(ctx context.Context, sync bool, layout allocator.Layout, env ...string) (_ *cluster, err error) {
 	dir, err := os.MkdirTemp("", "scale") // a short path: a unix socket's path is limited
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{dir: dir, march: march, rooms: make(map[allocator.Room]*exec.Cmd)}
+	c := &cluster{dir: dir, rooms: make(map[allocator.Room]*exec.Cmd)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.close())
 		}
 	}()
-	if c.etcd, err = startEtcd(ctx, dir, "", false); err != nil {
+	if c.etcd, err = startEtcd(ctx, dir, "", sync, env...); err != nil {
 		return nil, err
 	}
 	if c.store, err = store.NewEtcd(store.EtcdConfig{Endpoints: []string{c.etcd.Address}}); err != nil {
@@ -67,10 +81,7 @@ func startCluster(ctx context.Context, march string, layout allocator.Layout) (_
 		return nil, err
 	}
 	c.admin = admin.New(l, admin.DefaultConfig())
-	if _, err = c.admin.Init(ctx, layout, "scale"); err != nil {
-		return nil, err
-	}
-	_, err = c.admin.CreateTag(ctx, model, record.DefaultTag(), "scale")
+	_, err = c.admin.Init(ctx, layout, "scale")
 	return c, err
 }
 

@@ -21,9 +21,9 @@ const etcdReady = 5 * time.Minute
 
 // startEtcd starts etcd in a process of its own. Its data is in dir, from before or from a
 // backup. With sync it syncs its log, as in production; a measurement that only fills etcd does
-// not need that.
-func startEtcd(ctx context.Context, dir, backup string, sync bool) (*process, error) {
-	return startChild(ctx, nil, "child-etcd", dir, backup, fmt.Sprint(sync))
+// not need that. env is added to this program's environment.
+func startEtcd(ctx context.Context, dir, backup string, sync bool, env ...string) (*process, error) {
+	return startChild(ctx, env, "child-etcd", dir, backup, fmt.Sprint(sync))
 }
 
 // childEtcd serves etcd until its standard input ends.

@@ -6,7 +6,7 @@
 // with the lowest priority, as they would run on other machines. The groups recover,
 // trips, moves and pages have a whole cluster: a real etcd, and the march that users run
 // (-march). The group writes simulates a cluster, in a program that it builds: see
-// package writes. Time in the server counts from when the server has read a request to
+// package writes. The group midnight has a real etcd, and a room whose clock it sets. Time in the server counts from when the server has read a request to
 // when it writes the answer.
 //
 // A group of rows is a function in a file of its own, listed in groups.
@@ -46,6 +46,7 @@ var groups = []struct {
 	{"moves", moves},
 	{"writes", etcdWrites},
 	{"pages", pages},
+	{"midnight", midnight},
 }
 
 // row is one line of the table.
