@@ -28,39 +28,6 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// MoveKind says how a move changes the ranges.
-type MoveKind string
-
-const (
-	// Retract: ranges only shrink or go away.
-	Retract MoveKind = "retract"
-	// Expand: ranges only grow or appear, into residues that were free.
-	Expand MoveKind = "expand"
-	// Shift: residues are gained and lost by one move, the gained ones all
-	// from what was free: a range goes elsewhere, or one grows where another
-	// shrinks.
-	Shift MoveKind = "shift"
-	// Switch: residues pass from room to room at once, or the boundary changes,
-	// so the retract promise is not given: a residue may still be issued by the
-	// room that lost it until that room's instances have all reported.
-	Switch MoveKind = "switch"
-)
-
-// Move is one change of layout, in a plan and in the migration that follows it. The migration
-// stores it unchanged.
-type Move struct {
-	Kind MoveKind `json:"kind"`
-	// Why is one sentence for operators.
-	Why string `json:"why"`
-	// Layout after the move. Its Version is the one it will have: From's plus
-	// 1 for the first move, plus 2 for the second.
-	Layout allocator.Layout `json:"layout"`
-	// Loses are the rooms that lose residues by the move, the drained ones too, by lower.
-	// Before the next move (of this plan, or of the plan back that replaces it) every
-	// registered instance of these rooms must have reported Layout.
-	Loses []allocator.Room `json:"loses,omitempty"`
-}
-
 // Plan is the way from layout From to layout Target. It shares no memory with the arguments of
 // New.
 type Plan struct {
@@ -170,60 +137,6 @@ func (w Workers) Back(current, original allocator.Layout) (Plan, error) {
 		return New(current, original, true)
 	}
 	return p, err
-}
-
-// newMove describes the step from one layout to the next on the way to target.
-func newMove(before, after, target allocator.Layout) Move {
-	m := Move{Kind: kindOf(before, after), Layout: after}
-	for _, room := range before.Rooms() {
-		if before.Boundary != after.Boundary || !within(before.Ranges[room], after.Ranges[room]) {
-			m.Loses = append(m.Loses, room)
-		}
-	}
-	m.Why = why(m.Kind, before, after, target)
-	return m
-}
-
-func kindOf(before, after allocator.Layout) MoveKind {
-	if before.Boundary != after.Boundary || !onlyFree(before, after) {
-		return Switch
-	}
-	var gains, loses bool
-	for room, r := range after.Ranges {
-		gains = gains || !within(r, before.Ranges[room])
-	}
-	for room, r := range before.Ranges {
-		loses = loses || !within(r, after.Ranges[room])
-	}
-	switch {
-	case gains && loses:
-		return Shift
-	case gains:
-		return Expand
-	default:
-		return Retract
-	}
-}
-
-// onlyFree reports whether no room gains a residue that another room had before. The boundaries
-// must be the same.
-func onlyFree(before, after allocator.Layout) bool {
-	for gainer, r := range after.Ranges {
-		for holder, held := range before.Ranges {
-			if _, meet := r.Intersect(held); meet && gainer != holder {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// within reports whether o contains all of r. r must not be empty.
-func within(r, o allocator.Range) bool { return o.Lower <= r.Lower && r.Upper <= o.Upper }
-
-func cloneLayout(l allocator.Layout) allocator.Layout {
-	l.Ranges, l.Reserved = maps.Clone(l.Ranges), maps.Clone(l.Reserved)
-	return l
 }
 
 // ListRanges lists a layout's rooms: "a [0, 50), b [50, 100)".

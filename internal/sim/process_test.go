@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/testcluster/silent"
 	"github.com/march-id/march/room"
 )
 
@@ -137,7 +138,7 @@ func (w *world) start(id string, serve func(context.Context) error) *process {
 }
 
 func (w *world) startConsole(id string) *process {
-	listener, link := newSilent(), w.link(id, w.lane())
+	listener, link := silent.Listen(), w.link(id, w.lane())
 	cfg := console.DefaultConfig()
 	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter, cfg.Logger = w.ledger(link), listener, time.Minute, w.logger(id)
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
@@ -147,7 +148,7 @@ func (w *world) startConsole(id string) *process {
 		panic(err) // the settings are valid
 	}
 	p := w.start(id, server.Run)
-	p.link, p.console, p.serving = link, server, listener.serving
+	p.link, p.console, p.serving = link, server, listener.Serving()
 	return p
 }
 
@@ -179,7 +180,7 @@ func (w *world) chain(ctx context.Context, address string, tag allocator.Tag) (*
 
 func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string) *process {
 	lane := w.lane()
-	listener, link := newSilent(), w.link(id, lane)
+	listener, link := silent.Listen(), w.link(id, lane)
 	cfg := room.DefaultConfig()
 	cfg.Advertise = fmt.Sprint("192.0.2.1:", lane)
 	if w.journals != "" { // a double runs on another host
@@ -198,7 +199,7 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 		panic(err) // the settings are valid
 	}
 	p := w.start(id, server.Run)
-	p.link, p.room, p.serving, p.in, p.name = link, server, listener.serving, in, name
+	p.link, p.room, p.serving, p.in, p.name = link, server, listener.Serving(), in, name
 	p.address, p.journal = cfg.Advertise, cfg.Journal
 	p.again = func(id string) *process { return w.startRoom(in, name, id) }
 	w.mu.Lock()

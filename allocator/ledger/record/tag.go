@@ -231,3 +231,43 @@ func readTag(key KeyParts, kv store.KV) (any, error) {
 	}
 	return t, err
 }
+
+// Terms are the settings of a tag that limit its leases.
+type Terms struct {
+	Numbers
+	Skips map[allocator.Room]int64 // the least ID that a room may lease; not to be changed
+}
+
+// Numbers are the terms without the skips. Most tags have equal ones, so sources can share one
+// copy.
+type Numbers struct {
+	Start, Limit           int64
+	MaxJump, MaxSkew       int64
+	LargestStep, BaseTotal int64 // see Tag
+	Period                 period.Period
+}
+
+// At returns the terms of leases at a time. For a tag with a period they are the terms of the
+// period at that time, with the period's first ID as start. span is zero for other tags.
+//
+// A later start only raises the base of leases, which is always safe. So a wrong clock can open
+// a period too early, but no ID comes twice because of it.
+func (t Terms) At(now time.Time) (terms Terms, span period.Span) {
+	if t.Period == (period.Period{}) {
+		return t, span
+	}
+	span = t.Period.At(now)
+	t.Start = max(t.Start, span.First)
+	return t, span
+}
+
+// Terms returns the settings that limit leases.
+func (t Tag) Terms() Terms {
+	return Terms{
+		Numbers: Numbers{
+			Start: t.Start, Limit: t.Limit, MaxJump: t.MaxJump, MaxSkew: t.MaxSkew,
+			LargestStep: t.LargestStep, BaseTotal: t.BaseTotal, Period: t.Period,
+		},
+		Skips: t.Skips,
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster/silent"
 	"github.com/march-id/march/room"
 )
 
@@ -44,29 +44,6 @@ func (c *counter) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) 
 	}
 	return c.Store.Txn(ctx, txn)
 }
-
-// silent is a listener without callers. serving is closed by the first Accept: from then on the
-// room's methods may be called.
-type silent struct {
-	closed, serving chan struct{}
-	close, serve    sync.Once
-}
-
-// Accept implements net.Listener.
-func (s *silent) Accept() (net.Conn, error) {
-	s.serve.Do(func() { close(s.serving) })
-	<-s.closed
-	return nil, net.ErrClosed
-}
-
-// Close implements net.Listener.
-func (s *silent) Close() error {
-	s.close.Do(func() { close(s.closed) })
-	return nil
-}
-
-// Addr implements net.Listener.
-func (s *silent) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
 
 // cluster is a simulated cluster.
 type cluster struct {
@@ -142,7 +119,7 @@ func (c *cluster) run(ctx context.Context) error {
 	running, ctx := errgroup.WithContext(ctx)
 	for i := range c.spec.Instances {
 		in, place := i%c.spec.Rooms, i/c.spec.Rooms
-		listener := &silent{closed: make(chan struct{}), serving: make(chan struct{})}
+		listener := silent.Listen()
 		cfg := room.DefaultConfig()
 		cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC = c.rooms[in], allocator.Instance(fmt.Sprintf("i%04d", i)), c.ledger(), listener
 		cfg.Advertise = fmt.Sprintf("192.0.2.1:%d", i+1)
@@ -172,7 +149,7 @@ func (c *cluster) run(ctx context.Context) error {
 			}
 			running.Go(func() error {
 				select {
-				case <-listener.serving:
+				case <-listener.Serving():
 					return c.call(ctx, server, slot, callers)
 				case <-ctx.Done():
 					return nil
