@@ -3,7 +3,10 @@ package console
 import (
 	"context"
 	"strings"
+	"time"
 
+	"github.com/oklog/ulid/v2"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
@@ -31,6 +34,11 @@ func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*m
 		}
 	}
 	chunk := size + 1
+	if r.GetUntil() != nil && r.GetPageToken() == "" {
+		if r, err = endAt(r); err != nil {
+			return nil, err
+		}
+	}
 	if r.GetActor() != "" || r.GetAction() != "" || r.GetObject() != "" {
 		chunk = scanPage
 	}
@@ -45,6 +53,17 @@ func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*m
 	return answer, nil
 }
 
+// endAt returns a request for the page of the latest entries before until.
+func endAt(r *marchv1.ListAuditRequest) (*marchv1.ListAuditRequest, error) {
+	var end ulid.ULID // the least of its millisecond
+	if err := end.SetTime(ulid.Timestamp(r.GetUntil().AsTime())); err != nil || r.GetUntil().AsTime().Before(time.UnixMilli(0)) {
+		return nil, allocator.Errorf(allocator.Invalid, "until: %v; allowed: from 1970 to 10889", r.GetUntil().AsTime())
+	}
+	r = proto.CloneOf(r)
+	r.PageToken = end.String()
+	return r, nil
+}
+
 // listAudit is ListAudit without a bound in bytes; it reads in chunks.
 func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, size, chunk int) (*marchv1.ListAuditResponse, error) {
 	answer := &marchv1.ListAuditResponse{}
@@ -56,6 +75,9 @@ func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, siz
 		}
 		answer.Unreadable = append(answer.Unreadable, passedOver(bad)...)
 		for _, e := range entries {
+			if r.GetSince() != nil && e.Time.Before(r.GetSince().AsTime()) {
+				return answer, nil
+			}
 			if len(answer.GetEntries()) == size {
 				answer.NextPageToken = before
 				return answer, nil
@@ -81,5 +103,8 @@ const maxFilter = 256
 // wanted reports whether an entry matches a filter, in large or small letters.
 func wanted(r *marchv1.ListAuditRequest, e record.AuditEntry) bool {
 	low := strings.ToLower
+	if r.GetExact() && e.Object != r.GetObject() {
+		return false
+	}
 	return strings.Contains(low(e.Actor), low(r.GetActor())) && strings.Contains(low(e.Action), low(r.GetAction())) && strings.HasPrefix(low(e.Object), low(r.GetObject()))
 }

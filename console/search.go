@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -63,7 +64,7 @@ type indexed struct {
 }
 
 // readTags reads all tags.
-func (s *Server) readTags(ctx context.Context, _ *tagIndex) (*tagIndex, time.Duration, error) {
+func (s *Server) readTags(ctx context.Context, before *tagIndex) (*tagIndex, time.Duration, error) {
 	began := time.Now()
 	s.reading.Store(0)
 	stored, _, err := s.admin.LastLayout(ctx)
@@ -85,6 +86,10 @@ func (s *Server) readTags(ctx context.Context, _ *tagIndex) (*tagIndex, time.Dur
 	x.took = time.Since(began)
 	if err != nil {
 		s.log.Debug("tags not read", "error", err)
+	} else if before != nil { // callers who page through an order find the next one sorted
+		for _, by := range before.sorted() {
+			x.order(by)
+		}
 	}
 	return x, max(searchAge, (indexShare-1)*x.took), err
 }
@@ -188,6 +193,13 @@ func (x *tagIndex) order(by marchv1.TagSort) []int32 {
 	return order
 }
 
+// sorted returns the orders that callers asked for.
+func (x *tagIndex) sorted() []marchv1.TagSort {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Keys(x.mu.orders))
+}
+
 // SearchTags implements ConsoleService.
 func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (*marchv1.SearchTagsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
@@ -207,8 +219,8 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 	if before := s.tags.before(); before != nil && before.took > within {
 		within = 0 // waiting would not help
 	}
-	x, at, err := s.tags.get(ctx, searchAge, within)
-	if at.IsZero() {
+	x, asOf, err := s.tags.get(ctx, searchAge, within)
+	if asOf.IsZero() {
 		answer := &marchv1.SearchTagsResponse{Total: s.reading.Load()}
 		if err == nil && by == marchv1.TagSort_TAG_SORT_NAME && !r.GetDescending() && r.GetSearch() == "" {
 			head, _, _ := s.heads.get(ctx, time.Hour, headWithin) // its error is the same as the index's
@@ -218,14 +230,23 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 		}
 		return answer, err
 	}
-	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(at), Unreadable: passedOver(x.bad)}
+	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(asOf), Unreadable: passedOver(x.bad)}
 	order, search := x.order(by), strings.ToLower(r.GetSearch()) // names have no large letters
-	for k := range order {
-		place := order[k]
+	at := func(k int) *indexed {
 		if r.GetDescending() {
-			place = order[len(order)-1-k]
+			k = len(order) - 1 - k
 		}
-		t := &x.tags[place]
+		return &x.tags[order[k]]
+	}
+	if search == "" { // a page costs the same however many tags there are
+		answer.Found = int64(len(order))
+		for k := int(r.GetOffset()); k < len(order) && len(answer.GetTags()) < size; k++ {
+			answer.Tags = append(answer.Tags, at(k).summary())
+		}
+		return answer, nil
+	}
+	for k := range order {
+		t := at(k)
 		if !strings.Contains(string(t.tag.Name), search) {
 			continue
 		}

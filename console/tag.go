@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -159,10 +160,44 @@ func (s *Server) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*m
 // UpdateTag implements ConsoleService.
 func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
 	answer, err := operator.UpdateTag(ctx, s.admin, r)
+	if err == nil && r.GetDryRun() {
+		return answer, s.addChainEffect(ctx, r.GetTag(), answer)
+	}
 	if err == nil && r.GetTag().Limit != nil {
 		answer.Behind = s.behind(ctx, answer.GetTag())
 	}
 	return answer, err
+}
+
+// addChainEffect adds to a dry run what the change does to the instances that hold the tag.
+func (s *Server) addChainEffect(ctx context.Context, change *marchv1.Tag, answer *marchv1.UpdateTagResponse) error {
+	if change.Reserve == nil && change.MinStep == nil && change.MaxStep == nil {
+		return nil
+	}
+	name := allocator.Tag(answer.GetTag().GetName())
+	tag, err := s.admin.Tag(ctx, name)
+	if err != nil {
+		return err
+	}
+	before, after := tag.Chain(), tag.Chain()
+	after.MinStep, after.MaxStep, after.Reserve = answer.GetTag().GetMinStep(), answer.GetTag().GetMaxStep(), answer.GetTag().GetReserve().AsDuration()
+	if before == after {
+		return nil
+	}
+	chains, _, err := s.chainsOf(ctx, name)
+	if err != nil {
+		return err
+	}
+	var was, is int64
+	for _, c := range chains {
+		was, is = atMost(was, before.Target(c.GetPeak(), time.Now())), atMost(is, after.Target(c.GetPeak(), time.Now()))
+	}
+	effect := fmt.Sprintf("At the present rates the instances that hold the tag (%d) aim for %d IDs in memory together; now for %d.", len(chains), is, was)
+	if len(chains) == 0 {
+		effect = fmt.Sprintf("No instance holds the tag now. The first lease of an instance takes %d IDs.", after.MinStep)
+	}
+	answer.Effects = append(answer.Effects, effect)
+	return nil
 }
 
 // SkipTag implements ConsoleService.

@@ -1,56 +1,110 @@
 package web
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/url"
 	"strings"
+	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 type auditView struct {
 	Actor, Action, Object string
+	Since, Until          string // as the fields have them
+	Exact                 bool
 	Rows                  []auditRow
 	Older                 string // address of the next page
-	Newer                 bool
+	Newest                string // and of the first one; empty on that
 	Filtered              bool
 	Unreadable            []*marchv1.Unreadable
+	Problem               *problem
 }
 
 type auditRow struct {
 	*marchv1.AuditEntry
-	Link     string // to the object's page, empty if it has none
-	From, To string // in lines
+	Link    string // to the object's page, empty if it has none
+	Changes []difference
+	Others  []difference // that are folded away
+	By      string       // address of the actor's changes
 }
 
-// auditPage is how many entries a page has.
-const auditPage = 50
+const (
+	// auditPage is how many entries a page has, and latestAudit how many the page of an object.
+	auditPage, latestAudit = 50, 5
+	// shownChanges is how many fields of a change are shown; the others are folded away.
+	shownChanges = 6
+)
 
 func (h *Handler) audit(c *call) (string, any, error) {
 	q := c.URL.Query()
-	v := &auditView{Actor: q.Get("actor"), Action: q.Get("action"), Object: q.Get("object"), Newer: q.Get("before") != ""}
-	v.Filtered = v.Actor+v.Action+v.Object != ""
-	list, err := h.console.ListAudit(c.Context(), &marchv1.ListAuditRequest{
-		PageSize: auditPage, PageToken: q.Get("before"), Actor: v.Actor, Action: v.Action, Object: v.Object,
-	})
+	v := &auditView{Actor: q.Get("actor"), Action: q.Get("action"), Object: q.Get("object"), Since: q.Get("since"), Until: q.Get("until"), Exact: q.Get("exact") != ""}
+	v.Filtered = v.Actor+v.Action+v.Object+v.Since+v.Until != ""
+	r := &marchv1.ListAuditRequest{PageSize: auditPage, PageToken: q.Get("before"), Actor: v.Actor, Action: v.Action, Object: v.Object, Exact: v.Exact}
+	var err error
+	if r.Since, err = auditTime("since", v.Since); err == nil {
+		r.Until, err = auditTime("until", v.Until)
+	}
+	if err != nil {
+		c.failed, c.err = "audit", err
+		v.Problem = c.problemOf("audit", "since", "until")
+		return "Audit", v, nil
+	}
+	list, err := h.console.ListAudit(c.Context(), r)
 	if err != nil {
 		return "", nil, err
 	}
-	v.Unreadable = list.GetUnreadable()
-	for _, e := range list.GetEntries() {
-		v.Rows = append(v.Rows, auditRow{AuditEntry: e, Link: linkOf(e.GetObject()), From: lines(e.GetFrom()), To: lines(e.GetTo())})
-	}
+	v.Unreadable, v.Rows = list.GetUnreadable(), newAuditRows(list.GetEntries())
 	if next := list.GetNextPageToken(); next != "" {
 		v.Older = with(q, "before", next)
 	}
+	if q.Get("before") != "" {
+		v.Newest = with(q, "before", "")
+	}
 	return "Audit", v, nil
+}
+
+// auditTime parses the time of a filter in UTC, as browsers and people write it; nil for none. Its
+// error is Invalid.
+func auditTime(field, text string) (*timestamppb.Timestamp, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // no bound
+	}
+	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339, "2006-01-02"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return timestamppb.New(t), nil
+		}
+	}
+	return nil, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a time in UTC such as 2026-11-24T15:04", field, text)
+}
+
+func newAuditRows(entries []*marchv1.AuditEntry) (rows []auditRow) {
+	for _, e := range entries {
+		actor, _, _ := strings.Cut(e.GetActor(), " from ")
+		row := auditRow{AuditEntry: e, Link: linkOf(e.GetObject()), Changes: differences(e.GetFrom(), e.GetTo()), By: "/audit" + with(nil, "actor", actor)}
+		if len(row.Changes) > shownChanges {
+			row.Changes, row.Others = row.Changes[:shownChanges-1], row.Changes[shownChanges-1:]
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// latestChanges returns the latest changes of an object; none if the caller may not read the audit.
+func (h *Handler) latestChanges(c *call, object string) ([]auditRow, error) {
+	list, err := h.console.ListAudit(c.Context(), &marchv1.ListAuditRequest{PageSize: latestAudit, Object: object, Exact: true})
+	if denied(err) {
+		return nil, nil
+	}
+	return newAuditRows(list.GetEntries()), err
 }
 
 // searched reports whether a page shows older entries or those that match a filter:
 // each reading of such a page may read thousands.
 func searched(q url.Values) bool {
-	return q.Get("before")+q.Get("actor")+q.Get("action")+q.Get("object") != ""
+	return q.Get("before")+q.Get("actor")+q.Get("action")+q.Get("object")+q.Get("since")+q.Get("until") != ""
 }
 
 // linkOf returns the page of an object.
@@ -66,13 +120,4 @@ func linkOf(object string) string {
 		return "/"
 	}
 	return ""
-}
-
-// lines indents JSON. It returns other texts unchanged.
-func lines(text string) string {
-	var out bytes.Buffer
-	if text == "" || json.Indent(&out, []byte(text), "", "\u00a0\u00a0") != nil {
-		return text
-	}
-	return out.String()
 }

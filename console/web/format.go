@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ import (
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago), "clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
-		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "counted": counted, "word": api.Word,
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "counted": counted, "grouped": grouped, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
 		"pick": func(p *problem, field string) string {
@@ -105,6 +106,14 @@ func num(n any) string {
 		b.WriteRune(d)
 	}
 	return sign + b.String()
+}
+
+// longNumber is a number in a sentence whose digits are to be grouped.
+var longNumber = regexp.MustCompile(`\b\d{5,}\b`)
+
+// grouped returns a sentence with the digits of its numbers in groups.
+func grouped(text string) string {
+	return longNumber.ReplaceAllStringFunc(text, func(digits string) string { return num(digits) })
 }
 
 // rate returns IDs per second, with three digits or so.

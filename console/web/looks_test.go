@@ -64,7 +64,7 @@ func (b *browser) looks(t *testing.T) {
 	plan["upper"][3] = fmt.Sprint(record.Layout.Ranges[rooms[3]].Upper - 2000)
 	pages := []string{
 		"/", "/history", "/history?span=24h&room=room-00&numbers=1", "/capacity", "/tags", "/tags/" + long, "/tags/" + long + "?do=skip&to=5000000000&room=room-00", "/migrations", "/migrations?" + plan.Encode(),
-		"/migrations?" + plan.Encode() + "&do=apply", "/migrations?" + broken, migration, "/instances", "/workers", "/decode?tag=order&id=1", "/audit", "/tags/none",
+		"/migrations?" + plan.Encode() + "&do=apply", "/migrations?" + broken, migration, "/instances", "/workers", "/decode?tag=order&id=1", "/audit", "/audit?since=x", "/find?search=room", "/tags?do=new", "/tags/" + long + "?do=settings&limit=500&reserve=30m&strict_retract=on", "/tags/none",
 	}
 	for _, path := range pages {
 		p.visit(path)

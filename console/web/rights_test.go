@@ -84,8 +84,8 @@ func TestRights(t *testing.T) {
 	const plan = "/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=50&upper=100"
 	offers := map[string]map[string]string{ // by page: what each button does, and a part of its HTML
 		"/tags":       {"create": `aria-labelledby="new"`, "search": `role="search"`},
-		"/tags/order": {"settings": `action="/tags/order/settings"`, "skip": `name="do" value="skip"`, "prescale": `name="do" value="prescale"`},
-		"/tags/stock": {"settings": `action="/tags/stock/settings"`, "skip": `name="do" value="skip"`, "prescale": `name="do" value="prescale"`},
+		"/tags/order": {"settings": `name="do" value="settings"`, "skip": `name="do" value="skip"`, "prescale": `name="do" value="prescale"`},
+		"/tags/stock": {"settings": `name="do" value="settings"`, "skip": `name="do" value="skip"`, "prescale": `name="do" value="prescale"`},
 		"/instances":  {"forget": `do=forget`},
 		plan:          {"apply": `id="apply"`, "plan": `id="planform"`},
 	}

@@ -22,8 +22,8 @@ type tagView struct {
 	Used     float64
 	Next     int64
 	Settings tagForm
-	Lower    string // the error of a limit that stops rooms, which the user must confirm
-	LowerTo  int64  // that limit
+	Preview  *previewView // of the change in the form; nil for none
+	Audit    []auditRow   // the latest changes of the tag; none in the live part
 	Skip     skipView
 	Prescale prescaleView
 	Time     *timeView // nil for a counter; if set, only Settings of the fields above counts
@@ -70,7 +70,17 @@ func (h *Handler) tag(c *call) (string, any, error) {
 		return "", nil, err
 	}
 	colour, s := colours(l.GetEver()...), t.GetTag()
-	v := &tagView{GetTagResponse: t, Settings: newTagForm(c, "settings", s)}
+	v := &tagView{GetTagResponse: t}
+	if !c.live {
+		v.Preview = h.newPreview(c, s)
+		if v.Audit, err = h.latestChanges(c, "tags/"+s.GetName()); err != nil {
+			return "", nil, err
+		}
+	}
+	v.Settings = newTagForm(c, "settings", s)
+	if v.Preview != nil {
+		v.Settings.Problem = nil // the preview says what is wrong
+	}
 	if s.GetTime() != nil {
 		v.Time, err = h.newTimeView(c, t, colour)
 		return "Tag " + s.GetName(), v, err
@@ -88,32 +98,9 @@ func (h *Handler) tag(c *call) (string, any, error) {
 		v.Chains = append(v.Chains, chainView{Chain: chain, Colour: colour[chain.GetRoom()],
 			Low: chain.GetPeak() > 0 && chain.GetReserve().AsDuration() < lowReserve*time.Second})
 	}
-	if p := v.Settings.Problem; p != nil && p.Field == "limit" && allocator.KindOf(c.err) == allocator.Refused {
-		v.Lower, v.Settings.Problem = p.Text, nil
-		v.LowerTo, _ = number(c, "limit") // the console has read it
-	}
 	v.Skip = newSkip(c, t, l.GetLayout().GetLayout())
 	v.Prescale = newPrescale(c, t)
 	return "Tag " + s.GetName(), v, nil
-}
-
-func (h *Handler) updateTag(c *call) (string, error) {
-	var err error
-	t := &marchv1.Tag{}
-	if c.FormValue("kind") == kindTime {
-		t.Time, err = readTime(c, false)
-	} else {
-		t, err = readTag(c, false)
-	}
-	if err != nil {
-		return "", err
-	}
-	t.Name = c.PathValue("tag")
-	request := &marchv1.UpdateTagRequest{Tag: t, Confirm: c.FormValue("confirm") != ""}
-	if _, err := h.console.UpdateTag(c.Context(), request); err != nil {
-		return "", err
-	}
-	return "/tags/" + escape(t.GetName()) + "?done=saved", nil
 }
 
 // skipView is the form of a skip and, once that was filled in, its effect.

@@ -25,6 +25,8 @@ type tagsView struct {
 	First, Last int
 	Prev, Next  string // addresses
 	New         tagForm
+	NewOpen     bool
+	Orders      []shownLink // by name, rate or risk
 }
 
 // column is a column by which tags can be sorted.
@@ -64,8 +66,17 @@ func (h *Handler) tags(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	v := &tagsView{SearchTagsResponse: found, Search: q.Get("search"), New: newTagForm(c, "create", nil)}
+	v := &tagsView{NewOpen: q.Get("do") == "new", SearchTagsResponse: found, Search: q.Get("search"), New: newTagForm(c, "create", nil)}
 	v.New.Name = c.or("create", "name", "")
+	for _, o := range []struct {
+		label, sort, order string
+		by                 marchv1.TagSort
+	}{
+		{"by name", "", "", marchv1.TagSort_TAG_SORT_NAME}, {"busiest first", "rate", "down", marchv1.TagSort_TAG_SORT_RATE},
+		{"first to run out", "lasts", "", marchv1.TagSort_TAG_SORT_LASTS}, {"fullest first", "used", "down", marchv1.TagSort_TAG_SORT_USED},
+	} {
+		v.Orders = append(v.Orders, shownLink{o.label, "/tags" + with(q, "sort", o.sort, "order", o.order, "page", ""), by == o.by && down == (o.order != "")})
+	}
 	for _, col := range []column{
 		{Name: "name", Label: "Tag"}, {Name: "strict", Label: "Kind"}, {Name: "rate", Label: "IDs/s", Class: "n"}, {Name: "next", Label: "Marks"},
 		{Name: "used", Label: "Space used", Class: "n"}, {Name: "lasts", Label: "Time to the limit", Class: "n"}, {Name: "created", Label: "Created"},
@@ -148,7 +159,7 @@ func (h *Handler) createTag(c *call) (string, error) {
 	if text := c.FormValue("key_check"); text != "" {
 		t.KeyCheck = &text
 	}
-	if _, err := h.console.CreateTag(c.Context(), &marchv1.CreateTagRequest{Tag: t}); err != nil {
+	if _, err := h.console.CreateTag(c.Context(), &marchv1.CreateTagRequest{Tag: t, Fresh: c.FormValue("fresh") != ""}); err != nil {
 		return "", err
 	}
 	return "/tags/" + escape(t.GetName()) + "?done=created", nil
@@ -160,7 +171,8 @@ type tagForm struct {
 	Format, KeyCheck                                                string
 	Period, PeriodDigits, TimeZone                                  string // of a tag to be created
 	Periods                                                         []string
-	Strict                                                          bool
+	Strict, Fresh                                                   bool
+	More                                                            bool // a field that is folded away was filled in
 	Time                                                            timeForm
 
 	Problem *problem
@@ -181,11 +193,11 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 		reserve = shortest(t.GetReserve().AsDuration())
 	}
 	strict := t.GetStrictRetract()
-	if c.failed == form && c.err != nil {
+	if c.filled(form) {
 		strict = c.FormValue("strict_retract") != "" // browsers do not send an unticked box
 	}
-	return tagForm{
-		Strict: strict, Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
+	f := tagForm{
+		Strict: strict, Fresh: c.filled(form) && c.FormValue("fresh") != "", Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
 		Reserve: c.or(form, "reserve", reserve), MaxJump: value("max_jump", t.MaxJump), MaxSkew: value("max_skew", t.MaxSkew),
 		Format: c.or(form, "format", t.GetFormat()), KeyCheck: c.or(form, "key_check", t.GetKeyCheck()),
 		Period: c.or(form, "period", ""), PeriodDigits: c.or(form, "period_digits", ""), TimeZone: c.or(form, "time_zone", ""),
@@ -193,6 +205,8 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 		Time:    newTimeForm(c, form, t.GetTime()),
 		Problem: c.problemOf(form, slices.Concat(timeFields, periodFields, []string{"kind", "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "format", "key_check"})...),
 	}
+	f.More = f.MinStep+f.MaxStep+f.Reserve+f.MaxJump+f.MaxSkew != "" || f.Fresh
+	return f
 }
 
 // readTag reads the form of a tag. An empty field leaves its setting unset, except

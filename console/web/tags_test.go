@@ -57,6 +57,12 @@ func (b *browser) tags(t *testing.T) {
 	p.says("11 of " + all + " tags contain “" + part + "”") // of 10,000 shard-00999 and shard-09990 to 09999
 	p.do(chromedp.Reload())
 	p.says("11 of " + all + " tags contain “" + part + "”")
+	p.click(button("All tags"))
+	p.click(button("busiest first"))
+	p.until("the busiest is first again", `document.querySelector("tbody th").innerText === "`+busy+`" && document.querySelector(".choices [aria-current]").innerText === "busiest first"`)
+	p.click(button("first to run out"))
+	p.until("the tag in use runs out first", `document.querySelector("tbody th").innerText === "`+busy+`" && document.querySelector("th[aria-sort=ascending]").innerText === "Time to the limit"`)
+	p.visit("/tags?search=" + part)
 	p.click(button(fmt.Sprintf("shard-%05d", many-5)))
 	p.says("No room has leased IDs of this tag yet.")
 }
@@ -87,33 +93,56 @@ func (b *browser) tag(t *testing.T) {
 	p.until("marks of both rooms are drawn", `document.querySelectorAll(".dots circle").length === 2`)
 
 	p.fill("#s-limit", "5")
-	p.click(button("Save"))
+	p.click(button("Save settings…"))
 	p.says("limit: 5; allowed: above start (1000)")
 	p.until("it is said at the field", `document.querySelector("#s-limit[aria-invalid]") && document.querySelector("#s-limit-hint .wrong") && document.querySelector("#s-limit").value === "5"`)
 	p.fill("#s-limit", "2,000,000")
 	p.fill("#s-reserve", "20m")
-	p.click(button("Save"))
-	p.says("The settings were saved")
+	p.click(button("Save settings…"))
+	p.says("Limit 9,223,372,036,854,775,807 2,000,000 Reserve 10m 20m")
+	p.says("the tag has 1")
+	p.says("the instances that hold the tag (2) aim for")
 	tag, err := w.Admin.Tag(t.Context(), "order")
+	if err != nil || tag.Limit == 2_000_000 {
+		t.Errorf("the preview has changed the tag: %+v, %v", tag.TagSettings, err)
+	}
+	if focus := eval[string](p, "document.activeElement.id"); focus != "sure0" {
+		t.Errorf("%q has the focus, want the question", focus)
+	}
+	p.click(button("Save these settings"))
+	p.says("The settings were saved")
+	tag, err = w.Admin.Tag(t.Context(), "order")
 	if s := tag.TagSettings; err != nil || s.Limit != 2_000_000 || s.Reserve != "20m0s" || s.MinStep != 1000 {
 		t.Errorf("settings %+v, %v", s, err)
 	}
+	p.click(button("Save settings…"))
+	p.says("nothing was changed: these are the settings that the tag has")
 
 	p.fill("#s-limit", "1005")
-	p.click(button("Save"))
-	p.says("Lower the limit to 1,005?")
-	p.says("these rooms would stop issuing at once: a (its next ID is ")
+	p.click(button("Save settings…"))
+	p.says("Stop a, b with these settings?")
+	p.says("These rooms stop issuing at once, because they have leased IDs from the limit on: a (its next ID is ")
 	if tag, err = w.Admin.Tag(t.Context(), "order"); err != nil || tag.Limit != 2_000_000 {
 		t.Errorf("before it is confirmed: %+v, %v", tag.TagSettings, err)
 	}
-	p.click(button("Lower the limit"))
+	// Meanwhile the tag is changed elsewhere: the preview is made anew, and must be confirmed again.
+	if _, err := w.Admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error { s.MaxJump = 5_000_000; return nil }, "bob"); err != nil {
+		t.Fatal(err)
+	}
+	p.click(button("Save, and stop 2 rooms"))
+	p.says("Largest jump 5,000,000 1,000,000,000,000,000")
+	p.fill("#s-max_jump", "5000000")
+	p.click(button("Save settings…"))
+	p.until("the other change stays", `!document.querySelector("main").innerText.includes("Largest jump 5,000,000") && document.querySelector("#sure0")`)
+	p.click(button("Save, and stop 2 rooms"))
 	p.says("The settings were saved")
 	tag, err = w.Admin.Tag(t.Context(), "order")
-	if s := tag.TagSettings; err != nil || s.Limit != 1005 || s.Reserve != "20m0s" {
+	if s := tag.TagSettings; err != nil || s.Limit != 1005 || s.Reserve != "20m0s" || s.MaxJump != 5_000_000 {
 		t.Errorf("once it is confirmed: %+v, %v", tag.TagSettings, err)
 	}
 	p.fill("#s-limit", "2,000,000")
-	p.click(button("Save"))
+	p.click(button("Save settings…"))
+	p.click(button("Save these settings"))
 	p.until("the limit is as it was", `document.querySelector("#s-limit").value === "2000000"`)
 
 	p.fill("#skip-to", "3000000")
@@ -142,10 +171,11 @@ func (b *browser) tag(t *testing.T) {
 	p.says("Prescaled to 50,000")
 	p.until("an instance holds as many", `[...document.querySelectorAll('td[data-l=held]')].some((e) => +e.innerText.replaceAll(",", "") >= 50000)`)
 
+	p.until("its latest changes are there", `document.querySelector("#changes") && document.querySelectorAll(".audit tbody tr").length === 5`)
 	p.visit("/audit?action=update&object=tags%2Forder")
-	p.until("five changes are there", `document.querySelectorAll("tbody tr").length === 5`)
-	p.click(css("details summary"))
-	p.says(`"prescale": "50000"`)
+	p.until("six changes are there", `document.querySelectorAll("tbody tr").length === 6`)
+	p.says("prescale nothing → 50,000")
+	p.says("limit 1,005 → 2,000,000")
 	p.click(button("tags/order"))
 	p.says("Prescaled to 50,000")
 }
@@ -233,7 +263,7 @@ func (b *browser) small(t *testing.T) {
 	}
 	p.visit("/tags/order")
 	p.fill("#s-max_skew", "x")
-	p.click(button("Save settings"))
+	p.click(button("Save settings…"))
 	p.says(`max_skew: "x"; allowed: a whole number`)
 	p.until("the wrong field is seen and has the focus", `((e) => e.id === "s-max_skew" && e.getBoundingClientRect().bottom < innerHeight)(document.activeElement)`)
 	p.visit("/tags?search=ORD")

@@ -80,6 +80,7 @@ func New(cfg Config) (*Handler, error) {
 		{name: "instances", nav: "instances", path: "/instances", every: time.Second, build: (*Handler).instances},
 		{name: "workers", nav: "workers", path: "/workers", every: 2 * time.Second, build: (*Handler).workers},
 		{name: "decode", nav: "decode", path: "/decode", every: 5 * time.Second, still: always, build: (*Handler).decode},
+		{name: "find", path: "/find", every: 5 * time.Second, still: always, build: (*Handler).find},
 		{name: "audit", nav: "audit", path: "/audit", every: 2 * time.Second, still: searched, build: (*Handler).audit},
 		{name: "none", build: (*Handler).none},
 	} {
@@ -113,6 +114,7 @@ type call struct {
 	live   bool   // the request is for the page's live part only
 	failed string // the form that was refused, and why
 	err    error
+	asked  string // the form whose fields the address has
 }
 
 // Routes adds the pages to a mux.
@@ -339,9 +341,12 @@ func (c *call) problemOf(form string, fields ...string) *problem {
 	return &problem{Text: text}
 }
 
-// or returns the user's input if the form was refused, otherwise value.
+// filled reports whether the request has a form as the user filled it in.
+func (c *call) filled(form string) bool { return c.asked == form || c.failed == form && c.err != nil }
+
+// or returns the user's input if the request has the form, otherwise value.
 func (c *call) or(form, field, value string) string {
-	if c.failed == form && c.err != nil && c.Form.Has(field) {
+	if c.filled(form) && c.Form.Has(field) {
 		return c.FormValue(field)
 	}
 	return value

@@ -78,7 +78,7 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 		return nil, err
 	}
 	var marks map[allocator.Room]record.Mark
-	if r.GetTag().Limit != nil && !r.GetConfirm() {
+	if r.GetDryRun() || r.GetTag().Limit != nil && !r.GetConfirm() {
 		if marks, err = a.Marks(ctx, name); err != nil {
 			return nil, err
 		}
@@ -88,13 +88,24 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 		if !time.Now().Before(settings.PrescaleUntil) { // it has ended, so it no longer bounds max_step
 			settings.Prescale, settings.PrescaleUntil = 0, time.Time{}
 		}
-		if err := apply(r.GetTag(), settings); err != nil || settings.Limit >= before {
+		if err := apply(r.GetTag(), settings); err != nil || settings.Limit >= before || r.GetDryRun() || r.GetConfirm() {
 			return err
 		}
 		if err := settings.Validate(); err != nil {
 			return err
 		}
 		return stops(marks, settings.Limit)
+	}
+	if r.GetDryRun() {
+		before, after, err := a.PreviewTag(ctx, name, r.GetIfRevision(), change)
+		if err != nil {
+			return nil, err
+		}
+		answer := &marchv1.UpdateTagResponse{Tag: TagToProto(after), Effects: effects(before.TagSettings, after.TagSettings, marks)}
+		if after.Limit < before.Limit {
+			answer.Stops, _ = stopped(marks, after.Limit)
+		}
+		return answer, nil
 	}
 	var tag record.Tag
 	if r.GetIfRevision() != 0 {
@@ -112,18 +123,24 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 // have already leased IDs from the limit on; nil if it stops none. Its Kind is
 // Refused.
 func stops(marks map[allocator.Room]record.Mark, limit int64) error {
-	var rooms []string
-	for _, room := range slices.Sorted(maps.Keys(marks)) {
-		if next := marks[room].Next; next > limit {
-			rooms = append(rooms, fmt.Sprintf("%s (its next ID is %d or higher)", room, next))
-		}
-	}
+	_, rooms := stopped(marks, limit)
 	if rooms == nil {
 		return nil
 	}
 	return allocator.Errorf(allocator.Refused,
 		"limit: %d lies below IDs that rooms have already leased, so these rooms would stop issuing at once: %s; confirm the limit if you want that",
 		limit, strings.Join(rooms, ", "))
+}
+
+// stopped returns the rooms that a limit stops, and the same with their next IDs, in words.
+func stopped(marks map[allocator.Room]record.Mark, limit int64) (rooms, said []string) {
+	for _, room := range slices.Sorted(maps.Keys(marks)) {
+		if next := marks[room].Next; next > limit {
+			rooms = append(rooms, string(room))
+			said = append(said, fmt.Sprintf("%s (its next ID is %d or higher)", room, next))
+		}
+	}
+	return rooms, said
 }
 
 // SkipTag is the call of that name.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"strings"
 
@@ -73,33 +74,38 @@ func (a *Admin) UpdateTag(ctx context.Context, name allocator.Tag, change func(*
 // UpdateTagAt is UpdateTag for a tag whose settings were stored at a revision, 0 for any.
 // Its error is Conflict if they were changed since, also while it runs.
 func (a *Admin) UpdateTagAt(ctx context.Context, name allocator.Tag, revision int64, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
-	t, err := a.Tag(ctx, name)
-	if err == nil {
-		err = unchangedSince(t.KV, name, revision)
-	}
+	t, next, err := a.PreviewTag(ctx, name, revision, change)
 	if err != nil {
 		return record.Tag{}, err
-	}
-	next := t
-	next.TagSettings = t.TagSettings.Clone()
-	if err := change(&next.TagSettings); err != nil {
-		return record.Tag{}, err
-	}
-	if err := next.TagSettings.Validate(); err != nil {
-		return record.Tag{}, err
-	}
-	if err := t.TagSettings.Changeable(next.TagSettings); err != nil {
-		return record.Tag{}, err
-	}
-	if t.Limit != next.Limit {
-		if err := next.CheckFormat(); err != nil {
-			return record.Tag{}, err
-		}
 	}
 	if bytes.Equal(next.Encode(""), t.Encode("")) {
 		return t, nil
 	}
 	return a.putTag(ctx, next, store.Unchanged(t.KV), "update tag", t.KV.Value, actor)
+}
+
+// PreviewTag returns a tag as it is, and as UpdateTagAt would make it. It changes nothing. Its
+// errors are those of UpdateTagAt.
+func (a *Admin) PreviewTag(ctx context.Context, name allocator.Tag, revision int64, change func(*record.TagSettings) error) (t, next record.Tag, err error) {
+	t, err = a.Tag(ctx, name)
+	if err == nil {
+		err = unchangedSince(t.KV, name, revision)
+	}
+	if err != nil {
+		return t, next, err
+	}
+	next = t
+	next.TagSettings = t.TagSettings.Clone()
+	if err := change(&next.TagSettings); err != nil {
+		return t, next, err
+	}
+	if err := cmp.Or(next.TagSettings.Validate(), t.TagSettings.Changeable(next.TagSettings)); err != nil {
+		return t, next, err
+	}
+	if t.Limit != next.Limit {
+		err = next.CheckFormat()
+	}
+	return t, next, err
 }
 
 // unchangedSince refuses a tag that was stored at another revision than the given one, unless

@@ -3844,7 +3844,13 @@ type ListAuditRequest struct {
 	// whose action contains this,
 	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
 	// and of an object that begins with this, such as "tags/".
-	Object        string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
+	Object string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
+	// Only changes from this time on, inclusive,
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// and before this time. A page token already says where its page begins.
+	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
+	// The object is the whole name, in the case given, and not its beginning.
+	Exact         bool `protobuf:"varint,8,opt,name=exact,proto3" json:"exact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3912,6 +3918,27 @@ func (x *ListAuditRequest) GetObject() string {
 		return x.Object
 	}
 	return ""
+}
+
+func (x *ListAuditRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListAuditRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListAuditRequest) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
 }
 
 type ListAuditResponse struct {
@@ -4351,14 +4378,17 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x14UpdateClusterRequest\x12+\n" +
 	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\"D\n" +
 	"\x15UpdateClusterResponse\x12+\n" +
-	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\"\x94\x01\n" +
+	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\"\x8e\x02\n" +
 	"\x10ListAuditRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x14\n" +
 	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x16\n" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
-	"\x06object\x18\x05 \x01(\tR\x06object\"\xa1\x01\n" +
+	"\x06object\x18\x05 \x01(\tR\x06object\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x14\n" +
+	"\x05exact\x18\b \x01(\bR\x05exact\"\xa1\x01\n" +
 	"\x11ListAuditResponse\x12.\n" +
 	"\aentries\x18\x01 \x03(\v2\x14.march.v1.AuditEntryR\aentries\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x124\n" +
@@ -4644,84 +4674,86 @@ var file_march_v1_console_proto_depIdxs = []int32{
 	53,  // 75: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
 	53,  // 76: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
 	53,  // 77: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
-	60,  // 78: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	67,  // 79: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
-	61,  // 80: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	46,  // 81: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	4,   // 82: march.v1.ConsoleService.GetHistory:input_type -> march.v1.GetHistoryRequest
-	8,   // 83: march.v1.ConsoleService.GetCapacity:input_type -> march.v1.GetCapacityRequest
-	11,  // 84: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	13,  // 85: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	15,  // 86: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	17,  // 87: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	21,  // 88: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	23,  // 89: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	25,  // 90: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	27,  // 91: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	76,  // 92: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	30,  // 93: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	77,  // 94: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	78,  // 95: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	79,  // 96: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	32,  // 97: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	35,  // 98: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
-	37,  // 99: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	39,  // 100: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
-	49,  // 101: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	51,  // 102: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
-	54,  // 103: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
-	56,  // 104: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
-	80,  // 105: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	81,  // 106: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
-	82,  // 107: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	83,  // 108: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	84,  // 109: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	85,  // 110: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	86,  // 111: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	87,  // 112: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	88,  // 113: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	89,  // 114: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	58,  // 115: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	47,  // 116: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	5,   // 117: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
-	9,   // 118: march.v1.ConsoleService.GetCapacity:output_type -> march.v1.GetCapacityResponse
-	12,  // 119: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	14,  // 120: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	16,  // 121: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	18,  // 122: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	22,  // 123: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	24,  // 124: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	26,  // 125: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	28,  // 126: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	90,  // 127: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	31,  // 128: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	91,  // 129: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	92,  // 130: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	93,  // 131: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	33,  // 132: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	36,  // 133: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
-	38,  // 134: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	40,  // 135: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
-	50,  // 136: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	52,  // 137: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	55,  // 138: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	57,  // 139: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	94,  // 140: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	95,  // 141: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
-	96,  // 142: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	97,  // 143: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	98,  // 144: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	99,  // 145: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	100, // 146: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	101, // 147: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	102, // 148: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	103, // 149: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	59,  // 150: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	116, // [116:151] is the sub-list for method output_type
-	81,  // [81:116] is the sub-list for method input_type
-	81,  // [81:81] is the sub-list for extension type_name
-	81,  // [81:81] is the sub-list for extension extendee
-	0,   // [0:81] is the sub-list for field type_name
+	61,  // 78: march.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
+	61,  // 79: march.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
+	60,  // 80: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	67,  // 81: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
+	61,  // 82: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	46,  // 83: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	4,   // 84: march.v1.ConsoleService.GetHistory:input_type -> march.v1.GetHistoryRequest
+	8,   // 85: march.v1.ConsoleService.GetCapacity:input_type -> march.v1.GetCapacityRequest
+	11,  // 86: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	13,  // 87: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	15,  // 88: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	17,  // 89: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	21,  // 90: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	23,  // 91: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	25,  // 92: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	27,  // 93: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	76,  // 94: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	30,  // 95: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	77,  // 96: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	78,  // 97: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	79,  // 98: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	32,  // 99: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	35,  // 100: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
+	37,  // 101: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	39,  // 102: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
+	49,  // 103: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	51,  // 104: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	54,  // 105: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	56,  // 106: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	80,  // 107: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	81,  // 108: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
+	82,  // 109: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	83,  // 110: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	84,  // 111: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	85,  // 112: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	86,  // 113: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	87,  // 114: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	88,  // 115: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	89,  // 116: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	58,  // 117: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	47,  // 118: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	5,   // 119: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
+	9,   // 120: march.v1.ConsoleService.GetCapacity:output_type -> march.v1.GetCapacityResponse
+	12,  // 121: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	14,  // 122: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	16,  // 123: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	18,  // 124: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	22,  // 125: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	24,  // 126: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	26,  // 127: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	28,  // 128: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	90,  // 129: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	31,  // 130: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	91,  // 131: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	92,  // 132: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	93,  // 133: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	33,  // 134: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	36,  // 135: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
+	38,  // 136: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	40,  // 137: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
+	50,  // 138: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	52,  // 139: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	55,  // 140: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	57,  // 141: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	94,  // 142: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	95,  // 143: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	96,  // 144: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	97,  // 145: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	98,  // 146: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	99,  // 147: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	100, // 148: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	101, // 149: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	102, // 150: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	103, // 151: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	59,  // 152: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	118, // [118:153] is the sub-list for method output_type
+	83,  // [83:118] is the sub-list for method input_type
+	83,  // [83:83] is the sub-list for extension type_name
+	83,  // [83:83] is the sub-list for extension extendee
+	0,   // [0:83] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }

@@ -740,7 +740,11 @@ type UpdateTagRequest struct {
 	Confirm bool `protobuf:"varint,2,opt,name=confirm,proto3" json:"confirm,omitempty"`
 	// Change the tag only if its settings are still those of this revision (Tag.revision);
 	// otherwise the error is ABORTED. 0 for any.
-	IfRevision    int64 `protobuf:"varint,3,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"`
+	IfRevision int64 `protobuf:"varint,3,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"`
+	// Change nothing: answer with the tag as it would be, and what the change would do. The
+	// errors are those of the change, but a limit that needs confirm is none: the answer says
+	// what it stops.
+	DryRun        bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -796,12 +800,24 @@ func (x *UpdateTagRequest) GetIfRevision() int64 {
 	return 0
 }
 
+func (x *UpdateTagRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
 type UpdateTagResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
 	// From a console, if the limit is set: the instances, as room/instance, that did
 	// not answer, or still held IDs from the limit on, after three seconds.
-	Behind        []string `protobuf:"bytes,2,rep,name=behind,proto3" json:"behind,omitempty"`
+	Behind []string `protobuf:"bytes,2,rep,name=behind,proto3" json:"behind,omitempty"`
+	// Of a dry run: what the change would do, a sentence each. From a console with the effect
+	// on the instances that hold the tag.
+	Effects []string `protobuf:"bytes,3,rep,name=effects,proto3" json:"effects,omitempty"`
+	// Of a dry run: the rooms that would stop issuing at once, so that the change needs confirm.
+	Stops         []string `protobuf:"bytes,4,rep,name=stops,proto3" json:"stops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -846,6 +862,20 @@ func (x *UpdateTagResponse) GetTag() *Tag {
 func (x *UpdateTagResponse) GetBehind() []string {
 	if x != nil {
 		return x.Behind
+	}
+	return nil
+}
+
+func (x *UpdateTagResponse) GetEffects() []string {
+	if x != nil {
+		return x.Effects
+	}
+	return nil
+}
+
+func (x *UpdateTagResponse) GetStops() []string {
+	if x != nil {
+		return x.Stops
 	}
 	return nil
 }
@@ -1147,15 +1177,18 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	" \x01(\x03R\vrandomBelow\x124\n" +
 	"\brollback\x18\v \x01(\x0e2\x18.march.v1.RollbackPolicyR\brollback\x124\n" +
 	"\bmax_wait\x18\f \x01(\v2\x19.google.protobuf.DurationR\amaxWaitB\v\n" +
-	"\t_epoch_ms\"n\n" +
+	"\t_epoch_ms\"\x87\x01\n" +
 	"\x10UpdateTagRequest\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x18\n" +
 	"\aconfirm\x18\x02 \x01(\bR\aconfirm\x12\x1f\n" +
 	"\vif_revision\x18\x03 \x01(\x03R\n" +
-	"ifRevision\"L\n" +
+	"ifRevision\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"|\n" +
 	"\x11UpdateTagResponse\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x16\n" +
-	"\x06behind\x18\x02 \x03(\tR\x06behind\"`\n" +
+	"\x06behind\x18\x02 \x03(\tR\x06behind\x12\x18\n" +
+	"\aeffects\x18\x03 \x03(\tR\aeffects\x12\x14\n" +
+	"\x05stops\x18\x04 \x03(\tR\x05stops\"`\n" +
 	"\x0eSkipTagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\x03R\x02to\x12\x14\n" +
