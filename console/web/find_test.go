@@ -17,6 +17,7 @@ func (b *browser) palette(t *testing.T) {
 	p := b.open(t, at)
 	open := func() {
 		t.Helper()
+		p.until("the page has its scripts", `document.readyState === "complete" && document.querySelector("#link").className`)
 		p.do(chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
 		p.until("the palette is open", `document.querySelector("dialog[open] input") === document.activeElement && document.querySelectorAll("[role=option]").length > 8`)
 	}
