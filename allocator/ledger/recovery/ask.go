@@ -30,6 +30,15 @@ type answer struct {
 	sequence    int64
 }
 
+// place returns where s is asked. Without proof of its name an instance is not asked twice at
+// one address: whichever process answers there tells its own name.
+func (r *run) place(s record.SeenInstance) string {
+	if r.cfg.Named {
+		return s.Address + " of " + string(s.ID())
+	}
+	return s.Address
+}
+
 // askAtOnce is how many instances are asked at once.
 const askAtOnce = 64
 
@@ -128,12 +137,13 @@ func (r *run) askAll(ctx context.Context, barrier *record.Barrier) error {
 		for _, incarnation := range slices.Sorted(maps.Keys(r.mu.known)) {
 			k := r.mu.known[incarnation]
 			for _, address := range k.addresses {
-				if k.left || asked[address] || barrier != nil && r.mu.silent[address] != "" {
-					continue
-				}
-				asked[address] = true
 				s := k.SeenInstance
 				s.Address = address
+				place := r.place(s)
+				if k.left || asked[place] || barrier != nil && r.mu.silent[place] != "" {
+					continue
+				}
+				asked[place] = true
 				wave = append(wave, s)
 			}
 		}
@@ -156,8 +166,9 @@ func (r *run) askAll(ctx context.Context, barrier *record.Barrier) error {
 
 // ask asks the process at an address. Its error is of the store, and ends the recover.
 func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Barrier) error {
+	place := r.place(s)
 	r.mu.Lock()
-	before := r.mu.answers[s.Address]
+	before := r.mu.answers[place]
 	r.mu.Unlock()
 	q := record.Question{UUID: r.report.UUID, Barrier: barrier}
 	if before != nil {
@@ -165,6 +176,9 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 	}
 	var failed error
 	use := func(room allocator.Room, marks []record.RememberedMark) error {
+		if r.cfg.Named && room != s.Room {
+			return allocator.Errorf(allocator.Invalid, "the answer is of room %s", room)
+		}
 		failed = r.compare(ctx, room, marks)
 		return failed
 	}
@@ -179,16 +193,18 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 	case err != nil && ctx.Err() != nil:
 		return brokenOff(ctx)
 	case err != nil:
-		r.unanswered(s.Address, err.Error())
+		r.unanswered(place, err.Error())
+	case r.cfg.Named && m.ID() != s.ID():
+		r.unanswered(place, "the answer is of instance "+string(m.ID()))
 	case m.UUID != r.report.UUID:
-		r.unanswered(s.Address, "an instance of another cluster answers at this address")
+		r.unanswered(place, "an instance of another cluster answers at this address")
 	case barrier != nil && !m.Barred:
-		r.unanswered(s.Address, "it did not accept the barrier: "+m.Unbarred)
+		r.unanswered(place, "it did not accept the barrier: "+m.Unbarred)
 	default:
 		r.take(m)
 		r.mu.Lock()
-		delete(r.mu.silent, s.Address)
-		r.mu.answers[s.Address] = &answer{
+		delete(r.mu.silent, place)
+		r.mu.answers[place] = &answer{
 			id: m.ID(), incarnation: m.Incarnations[len(m.Incarnations)-1], sequence: m.Sequence,
 		}
 		r.mu.Unlock()
@@ -196,16 +212,16 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 	return nil
 }
 
-// unanswered notes why the memory of the processes at an address is missing.
-func (r *run) unanswered(address, why string) {
+// unanswered notes why the memory of the processes at a place is missing.
+func (r *run) unanswered(place, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if a := r.mu.answers[address]; a != nil {
+	if a := r.mu.answers[place]; a != nil {
 		// It answered before, but its leases since then are not known.
 		delete(r.mu.taken, a.incarnation)
-		delete(r.mu.answers, address)
+		delete(r.mu.answers, place)
 	}
-	r.mu.silent[address] = why
+	r.mu.silent[place] = why
 }
 
 // complete brings the report up to date. Its error is Refused if a process did not
@@ -231,7 +247,9 @@ func (r *run) complete() error {
 			Why: "the process that answers there does not have this process's memory",
 		}
 		for _, address := range k.addresses {
-			m.Why = cmp.Or(r.mu.silent[address], m.Why)
+			s := k.SeenInstance
+			s.Address = address
+			m.Why = cmp.Or(r.mu.silent[r.place(s)], m.Why)
 		}
 		p.Missing = append(p.Missing, m)
 	}

@@ -16,6 +16,9 @@ type Config struct {
 	Apply bool
 	// Ask asks an instance for its memory.
 	Ask Ask
+	// Named says that Ask speaks only with the instance that it is to ask, which proves its
+	// name. Then no answer counts that names another instance.
+	Named bool
 	// Memories are those of journals.
 	Memories []record.Memory
 	// Without are instances to go on without.
