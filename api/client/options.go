@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/tlsfiles"
 )
 
 // Options are the settings of a client. Only Addresses or Discover must be set; the zero
@@ -51,6 +52,10 @@ type Options struct {
 	Timeout time.Duration
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
+	// TLS has the CAs of servers and the own certificate, from files that are followed while the
+	// client runs (tlsfiles.Open). A server's certificate must name the host that the client
+	// calls. Default nil: connections have no TLS.
+	TLS *tlsfiles.Files
 	// TokenFile is a file with the token that the client gives with each call, over TLS or to
 	// this machine. The client reads it again when it changes. Default none.
 	TokenFile string
@@ -134,12 +139,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// dialOptions are Dial, with the token.
+// dialOptions are Dial, after TLS and the token.
 func (o Options) dialOptions() []grpc.DialOption {
-	if o.TokenFile == "" {
-		return o.Dial
-	}
-	return append([]grpc.DialOption{grpc.WithPerRPCCredentials(api.TokenFile(o.TokenFile))}, o.Dial...)
+	return append(api.Credentials{TLS: o.TLS, TokenFile: o.TokenFile}.Options(), o.Dial...)
 }
 
 func (o Options) settings() allocator.Settings {

@@ -126,6 +126,16 @@ func (f *Files) State() (expires time.Time, err error) {
 	return expires, f.read.err
 }
 
+// Broken returns why the files' present contents are not in force, nil if they are, or if f
+// is nil.
+func (f *Files) Broken() error {
+	if f == nil {
+		return nil
+	}
+	_, err := f.State()
+	return err
+}
+
 // reload reads the files. The lock is held.
 func (f *Files) reload(at time.Time) error {
 	f.read.at = at

@@ -124,3 +124,33 @@ func (i Instance) NoLease(err error, since time.Time, damage func(key string) re
 	}
 	return p
 }
+
+// Insecure says that other machines reach a server that has no TLS or no identities. who
+// names the server in a text, of in the list of problems.
+func Insecure(who, of, why string) *marchv1.Problem {
+	return &marchv1.Problem{
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_INSECURE, Of: of, What: who + " is insecure: " + why,
+		Remedy: "Give it a certificate and a policy, then take --insecure away.",
+	}
+}
+
+// Certificate says that the files of a server's certificate cannot be used since they were
+// replaced.
+func Certificate(who, of string, err error) *marchv1.Problem {
+	return &marchv1.Problem{
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_CERTIFICATE, Of: of, What: who + " goes on with its old certificates: " + err.Error(),
+		Remedy: "Mend the files; they are read again within seconds.",
+	}
+}
+
+// Safety lists what is wrong with a server's TLS. insecure is why it is insecure, empty if it
+// is not; broken why its certificates' files cannot be used, nil if they can.
+func Safety(who, of, insecure string, broken error) (list []*marchv1.Problem) {
+	if insecure != "" {
+		list = append(list, Insecure(who, of, insecure))
+	}
+	if broken != nil {
+		list = append(list, Certificate(who, of, broken))
+	}
+	return list
+}

@@ -45,6 +45,7 @@ type callers struct {
 	limits  limits
 	log     hclog.Logger
 	refused throttle.Log
+	shaken  throttle.Log // connections whose TLS did not begin
 	turns   *turns
 	chunks  sync.Pool // of *[chunkSize]byte
 	mu      struct {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/frame"
 )
 
@@ -32,12 +33,20 @@ type watched struct {
 	credentials.TransportCredentials
 }
 
-func newWatched() watched { return watched{insecure.NewCredentials()} }
+func newWatched(files *tlsfiles.Files) watched {
+	if !files.Serves() {
+		return watched{insecure.NewCredentials()}
+	}
+	return watched{credentials.NewTLS(files.Server("h2"))}
+}
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (w watched) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := w.TransportCredentials.ServerHandshake(raw)
 	from, ok := raw.(*connection)
+	if err != nil && ok {
+		from.callers.handshake(from.RemoteAddr().String(), err)
+	}
 	if err != nil || !ok {
 		return conn, info, err
 	}

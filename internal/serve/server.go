@@ -1,6 +1,7 @@
 // Package serve serves gRPC and HTTP the same way in rooms and consoles. It bounds sizes
 // and times, answers errors as package api defines them, logs unforeseen errors, and
-// counts and traces calls. It serves health, reflection, /livez, /readyz and /metrics. A
+// counts and traces calls. It serves health, reflection, /livez, /readyz and /metrics, over
+// TLS where it has a certificate (tls.go). A
 // server that listens on a loopback address answers no HTTP request under a foreign name
 // (hosts.go). A server that stops lets the calls under way finish.
 package serve
@@ -8,6 +9,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"log"
 	"net"
 	"net/http"
 	"strings"
@@ -24,6 +26,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
 )
@@ -32,6 +35,8 @@ import (
 type Config struct {
 	// GRPC and HTTP are where to listen; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
+	// TLS has the certificate that GRPC and HTTP serve with; nil serves without TLS.
+	TLS *tlsfiles.Files
 	// Register registers the services.
 	Register func(grpc.ServiceRegistrar)
 	// Health has the answers of gRPC's health service; the caller keeps it up to
@@ -77,6 +82,8 @@ type Config struct {
 // Door serves the clients of another protocol.
 type Door struct {
 	Listener net.Listener
+	// TLS has the certificate; nil serves without TLS.
+	TLS *tlsfiles.Files
 	// Run serves the connections of a listener until the context ends, then lets the
 	// calls under way finish, closes the listener and returns nil.
 	Run func(context.Context, net.Listener) error
@@ -91,7 +98,7 @@ func NewHTTP(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
-		ConnContext: peers,
+		ConnContext: peers, ErrorLog: log.New(doorErrors{}, "", 0),
 	}
 }
 
@@ -138,7 +145,7 @@ func Run(ctx context.Context, cfg Config) error {
 		grpc.StaticStreamWindowSize(64<<10),
 		grpc.StaticConnWindowSize(64<<20), // bounds nothing that waits: it is given anew when bytes are read
 		grpc.WriteBufferSize(mostWritten),
-		grpc.Creds(newWatched()),
+		grpc.Creds(newWatched(cfg.TLS)),
 		grpc.InTapHandle(admit),
 		grpc.WaitForHandlers(true), // Stop too: no call outlives Run
 	)...)
@@ -149,6 +156,7 @@ func Run(ctx context.Context, cfg Config) error {
 		requests.Serves(g.GetServiceInfo())
 	}
 	h := NewHTTP(handler(cfg, requests))
+	h.ErrorLog = log.New(&httpErrors{callers}, "", 0)
 
 	serve, serving := errgroup.WithContext(ctx)
 	serve.Go(func() error {
@@ -160,14 +168,14 @@ func Run(ctx context.Context, cfg Config) error {
 	})
 	if cfg.HTTP != nil {
 		serve.Go(func() error {
-			if err := h.Serve(&listener{cfg.HTTP, callers}); !errors.Is(err, http.ErrServerClosed) {
+			if err := h.Serve(secured(&listener{cfg.HTTP, callers}, cfg.TLS)); !errors.Is(err, http.ErrServerClosed) {
 				return err
 			}
 			return nil
 		})
 	}
 	for _, d := range cfg.Doors {
-		serve.Go(func() error { return d.Run(serving, &listener{d.Listener, callers}) })
+		serve.Go(func() error { return d.Run(serving, securedDoor(&listener{d.Listener, callers}, d.TLS)) })
 	}
 	<-serving.Done()
 
@@ -210,7 +218,7 @@ func handler(cfg Config, requests *observe.Requests) http.Handler {
 	if cfg.Routes != nil {
 		cfg.Routes(mux)
 	}
-	h := cfg.Access.HTTP(mux, cfg.Sessions)
+	h := requireCertificate(cfg.TLS, cfg.Access.HTTP(mux, cfg.Sessions))
 	if cfg.HTTP != nil {
 		h = guardHosts(cfg.HTTP.Addr(), cfg.AllowedHosts, h)
 	}

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"log"
 	"net"
 	"net/http"
 	"time"
@@ -34,9 +35,10 @@ func Wait(ctx context.Context, cfg Config, until func(context.Context) error) er
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
 	}
 	callers := newCallers(newLimits(DefaultLimits(), nil), cfg.Logger)
+	h.ErrorLog = log.New(&httpErrors{callers}, "", 0)
 	work, waiting := errgroup.WithContext(ctx)
 	work.Go(func() error {
-		if err := h.Serve(&listener{kept, callers}); !errors.Is(err, http.ErrServerClosed) {
+		if err := h.Serve(secured(&listener{kept, callers}, cfg.TLS)); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

@@ -2926,7 +2926,7 @@ type Instance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Where it serves gRPC, host:port.
+	// Where it serves IDService over gRPC, host:port.
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	// The program's version.
 	Build string `protobuf:"bytes,4,opt,name=build,proto3" json:"build,omitempty"`
@@ -2952,6 +2952,8 @@ type Instance struct {
 	// Why its registration cannot be read; then only its name is known, and it counts
 	// as an instance that has not reported. Empty if it can be read.
 	Unreadable string `protobuf:"bytes,12,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// Where it serves RoomService over gRPC, host:port; empty if at its address.
+	AdminAddress string `protobuf:"bytes,13,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`
 	// The status that the instance reports, if requested; absent if it did not
 	// answer.
 	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
@@ -3071,6 +3073,13 @@ func (x *Instance) GetUnconfirmed() bool {
 func (x *Instance) GetUnreadable() string {
 	if x != nil {
 		return x.Unreadable
+	}
+	return ""
+}
+
+func (x *Instance) GetAdminAddress() string {
+	if x != nil {
+		return x.AdminAddress
 	}
 	return ""
 }
@@ -4303,7 +4312,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x0eBarredInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12(\n" +
-	"\x06barred\x18\x03 \x01(\v2\x10.march.v1.BarredR\x06barred\"\x80\x04\n" +
+	"\x06barred\x18\x03 \x01(\v2\x10.march.v1.BarredR\x06barred\"\xa5\x04\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -4320,7 +4329,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\vunconfirmed\x18\v \x01(\bR\vunconfirmed\x12\x1e\n" +
 	"\n" +
 	"unreadable\x18\f \x01(\tR\n" +
-	"unreadable\x120\n" +
+	"unreadable\x12#\n" +
+	"\radmin_address\x18\r \x01(\tR\fadminAddress\x120\n" +
 	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
 	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
 	"\x05_rate\"\x14\n" +

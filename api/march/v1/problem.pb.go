@@ -74,6 +74,10 @@ const (
 	ProblemKind_PROBLEM_KIND_RIGHTS ProblemKind = 22
 	// The etcd user of an instance lacks rights.
 	ProblemKind_PROBLEM_KIND_ETCD_RIGHTS ProblemKind = 23
+	// A server that other machines reach has no TLS or no identities of callers (--insecure).
+	ProblemKind_PROBLEM_KIND_INSECURE ProblemKind = 24
+	// A certificate was replaced by one that cannot be used: the old one is in force.
+	ProblemKind_PROBLEM_KIND_CERTIFICATE ProblemKind = 25
 )
 
 // Enum value maps for ProblemKind.
@@ -103,6 +107,8 @@ var (
 		21: "PROBLEM_KIND_WORKERS_USED",
 		22: "PROBLEM_KIND_RIGHTS",
 		23: "PROBLEM_KIND_ETCD_RIGHTS",
+		24: "PROBLEM_KIND_INSECURE",
+		25: "PROBLEM_KIND_CERTIFICATE",
 	}
 	ProblemKind_value = map[string]int32{
 		"PROBLEM_KIND_UNSPECIFIED":      0,
@@ -129,6 +135,8 @@ var (
 		"PROBLEM_KIND_WORKERS_USED":     21,
 		"PROBLEM_KIND_RIGHTS":           22,
 		"PROBLEM_KIND_ETCD_RIGHTS":      23,
+		"PROBLEM_KIND_INSECURE":         24,
+		"PROBLEM_KIND_CERTIFICATE":      25,
 	}
 )
 
@@ -272,7 +280,7 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x06remedy\x18\x04 \x01(\tR\x06remedy\x12\x18\n" +
 	"\acommand\x18\x05 \x01(\tR\acommand\x12)\n" +
 	"\x04kind\x18\x06 \x01(\x0e2\x15.march.v1.ProblemKindR\x04kind\x12\x0e\n" +
-	"\x02of\x18\a \x01(\tR\x02of*\xb3\x05\n" +
+	"\x02of\x18\a \x01(\tR\x02of*\xec\x05\n" +
 	"\vProblemKind\x12\x1c\n" +
 	"\x18PROBLEM_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PROBLEM_KIND_HALTED\x10\x01\x12\x17\n" +
@@ -298,7 +306,9 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x16PROBLEM_KIND_TIME_ENDS\x10\x14\x12\x1d\n" +
 	"\x19PROBLEM_KIND_WORKERS_USED\x10\x15\x12\x17\n" +
 	"\x13PROBLEM_KIND_RIGHTS\x10\x16\x12\x1c\n" +
-	"\x18PROBLEM_KIND_ETCD_RIGHTS\x10\x17B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x18PROBLEM_KIND_ETCD_RIGHTS\x10\x17\x12\x19\n" +
+	"\x15PROBLEM_KIND_INSECURE\x10\x18\x12\x1c\n" +
+	"\x18PROBLEM_KIND_CERTIFICATE\x10\x19B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_problem_proto_rawDescOnce sync.Once

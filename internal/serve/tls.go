@@ -1,0 +1,82 @@
+package serve
+
+import (
+	"bytes"
+	"crypto/tls"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/internal/rest"
+)
+
+// secured returns a listener of HTTP that speaks TLS if there is a certificate.
+// It takes clients without a certificate, too: health checks need none, and
+// requireCertificate refuses other requests of theirs.
+func secured(l net.Listener, files *tlsfiles.Files) net.Listener {
+	if !files.Serves() {
+		return l
+	}
+	return tls.NewListener(l, files.ServerOptional("http/1.1"))
+}
+
+// securedDoor returns a door's listener that speaks TLS if there is a certificate.
+func securedDoor(l net.Listener, files *tlsfiles.Files) net.Listener {
+	if !files.Serves() {
+		return l
+	}
+	return tls.NewListener(l, files.Server("http/1.1"))
+}
+
+// requireCertificate returns a handler that passes requests to next. Where clients must have
+// a certificate it refuses those without one, except for health checks.
+func requireCertificate(files *tlsfiles.Files, next http.Handler) http.Handler {
+	if !files.RequiresClient() {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/livez" || r.URL.Path == "/readyz" || r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		rest.WriteError(w, allocator.Errorf(allocator.Unauthenticated, "this server takes clients with a certificate only (--tls-client-auth), and this one gave none"))
+	})
+}
+
+// handshake logs a connection whose TLS did not begin.
+func (c *callers) handshake(from string, err any) {
+	c.shaken.Log(time.Now(), c.log.Warn, "TLS handshake failed", "caller", from, "error", err)
+}
+
+// doorErrors writes the lines that net/http logs of a door, which has no logger.
+type doorErrors struct{}
+
+// Write implements io.Writer. Each port scan fails a handshake: such lines are left out.
+func (doorErrors) Write(line []byte) (int, error) {
+	if !bytes.HasPrefix(line, []byte(handshakeFailed)) {
+		log.Print(string(line))
+	}
+	return len(line), nil
+}
+
+// handshakeFailed begins net/http's line about a handshake.
+const handshakeFailed = "http: TLS handshake error from "
+
+// httpErrors writes the lines that net/http logs.
+type httpErrors struct{ callers *callers }
+
+// Write implements io.Writer.
+func (h *httpErrors) Write(line []byte) (int, error) {
+	text := string(bytes.TrimSpace(line))
+	if failed, ok := strings.CutPrefix(text, handshakeFailed); ok {
+		from, why, _ := strings.Cut(failed, ": ")
+		h.callers.handshake(from, why)
+		return len(line), nil
+	}
+	h.callers.log.Error("HTTP", "error", text)
+	return len(line), nil
+}

@@ -1,0 +1,169 @@
+package serve_test
+
+import (
+	"crypto/tls"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/serve"
+)
+
+// tlsFolder has a CA, and a certificate for 127.0.0.1 with its settings.
+type tlsFolder struct {
+	ca  *devca.CA
+	dir string
+	cfg tlsfiles.Config
+}
+
+func newTLSFolder(t *testing.T) *tlsFolder {
+	t.Helper()
+	ca, err := devca.New("test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &tlsFolder{ca: ca, dir: t.TempDir()}
+	path, err := ca.WriteCA(f.dir, "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.renew(t)
+	f.cfg = tlsfiles.Config{Flags: "tls", CA: path, ClientCA: path, Cert: f.dir + "/own.pem", Key: f.dir + "/own-key.pem"}
+	return f
+}
+
+// renew replaces the certificate.
+func (f *tlsFolder) renew(t *testing.T) {
+	t.Helper()
+	if _, err := f.ca.Write(f.dir, "own", devca.Leaf{Hosts: []string{"127.0.0.1", "caller.example"}}); err != nil {
+		t.Error(err)
+	}
+}
+
+func (f *tlsFolder) open(t *testing.T, change func(*tlsfiles.Config)) *tlsfiles.Files {
+	t.Helper()
+	cfg := f.cfg
+	if change != nil {
+		change(&cfg)
+	}
+	files, err := tlsfiles.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func (r *running) over(t *testing.T, files *tlsfiles.Files) marchv1.IDServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(files.Credentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return marchv1.NewIDServiceClient(conn)
+}
+
+// bare is a client's settings without a certificate of its own.
+func bare(cfg *tlsfiles.Config) { cfg.Cert, cfg.Key, cfg.ClientCA = "", "", "" }
+
+// A server with a certificate speaks TLS 1.3 alone, over gRPC and HTTP.
+func TestTLS(t *testing.T) {
+	f := newTLSFolder(t)
+	files := f.open(t, nil)
+	r := startWith(t, func(cfg *serve.Config) { cfg.TLS = files })
+	if err := r.next("fast"); status.Code(err) != codes.Unavailable {
+		t.Errorf("a call without TLS: %v", err)
+	}
+	client := f.open(t, bare)
+	if _, err := r.over(t, client).Next(bg, &marchv1.NextRequest{Tag: "fast"}); err != nil {
+		t.Error(err)
+	}
+	for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusOK, "/none": http.StatusNotFound} {
+		if code, _ := get(t, client.Client("127.0.0.1"), r.http, path); code != want {
+			t.Errorf("%s: %d, want %d", path, code, want)
+		}
+	}
+	old := client.Client("127.0.0.1")
+	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	if code, err := get(t, old, r.http, "/livez"); code != 0 || !strings.Contains(err, "protocol version") {
+		t.Errorf("TLS 1.2: %d, %s", code, err)
+	}
+}
+
+func get(t *testing.T, cfg *tls.Config, address, path string) (code int, failed string) {
+	t.Helper()
+	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: cfg}}
+	answer, err := c.Get("https://" + address + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = answer.Body.Close() }()
+	_, _ = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode, ""
+}
+
+// Where clients must have a certificate, only health checks over HTTP do without.
+func TestTLSClientsRequired(t *testing.T) {
+	f := newTLSFolder(t)
+	files := f.open(t, func(cfg *tlsfiles.Config) { cfg.RequireClient = true })
+	r := startWith(t, func(cfg *serve.Config) { cfg.TLS = files })
+	for _, c := range []struct {
+		client *tlsfiles.Files
+		code   codes.Code
+		other  int
+	}{{f.open(t, bare), codes.Unavailable, http.StatusUnauthorized}, {f.open(t, nil), codes.OK, http.StatusNotFound}} {
+		if _, err := r.over(t, c.client).Next(bg, &marchv1.NextRequest{Tag: "fast"}); status.Code(err) != c.code {
+			t.Errorf("gRPC: %v, want %v", err, c.code)
+		}
+		for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusOK, "/none": c.other} {
+			if code, err := get(t, c.client.Client("127.0.0.1"), r.http, path); code != want {
+				t.Errorf("%s: %d (%s), want %d", path, code, err, want)
+			}
+		}
+	}
+}
+
+// Requests that the server holds, because their stream has many under way, are given to it
+// when it can take them. It is woken by a deadline of the connection, which TLS passes on.
+func TestTLSHeldRequests(t *testing.T) {
+	f := newTLSFolder(t)
+	files := f.open(t, nil)
+	s := &prompt{}
+	r := startWith(t, func(cfg *serve.Config) {
+		cfg.TLS, cfg.Limits = files, serve.DefaultLimits()
+		cfg.Limits.StreamAnswers = 10
+		cfg.Register = func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, s) }
+	})
+	stream, err := r.over(t, f.open(t, bare)).Stream(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const requests = 3000
+	sent := make(chan error, 1)
+	go func() {
+		for range requests {
+			if err := stream.Send(&marchv1.NextRequest{Tag: "order"}); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- stream.CloseSend()
+	}()
+	for i := range requests {
+		if _, err := stream.Recv(); err != nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}
