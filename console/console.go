@@ -23,7 +23,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/allocator/texts"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console/login"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
@@ -65,15 +67,15 @@ type Config struct {
 	Access *access.Gate
 	// Login are the settings of logins to the page, which there are with Access only.
 	Login login.Config
-	// TokenFile is a file with the token that this console gives to instances; empty for
-	// none.
-	TokenFile string
+	// Credentials are those with which this console calls instances.
+	Credentials api.Credentials
+	// TLS has the certificate that it serves with; nil serves without TLS.
+	TLS *tlsfiles.Files
+	// Insecure is why it is not secure, for the operators; empty if it is.
+	Insecure string
 	// AllowedHosts are host names that HTTP requests may have besides localhost and
 	// loopback addresses, if HTTP listens on such an address. Default none.
 	AllowedHosts []string
-	// Chain asks the instance at an address for its chain of a tag; its error is
-	// NotFound if there is none. nil asks over gRPC.
-	Chain func(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error)
 	// Diagnose tells operators of the process; nil does not.
 	Diagnose *diagnose.Server
 	// Metrics, if set, are served at /metrics.
@@ -119,6 +121,7 @@ type Server struct {
 	metrics  *metrics
 	failed   time.Time     // when drive last stored why a migration cannot go on
 	name     string        // of this process, unique
+	host     string        // where it runs
 	stopping chan struct{} // closed when the drain begins
 	routes   func(*http.ServeMux)
 	login    *login.Handler // nil for none
@@ -170,11 +173,11 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), health: health.NewServer(), texts: texts.NewCache(nil),
 		samples: newCache[sample](), tags: newCache[*tagIndex](), heads: newCache[*tagIndex](),
-		name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
+		host: host, name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),
 	}
 	s.heartbeats.silentAfter = silentAfter
-	s.rooms.tracer, s.rooms.tokenFile = cfg.Tracer, cfg.TokenFile
+	s.rooms.tracer, s.rooms.credentials = cfg.Tracer, cfg.Credentials
 	s.ledger.HaltAs("console " + s.name)
 	if cfg.HTTP != nil {
 		if err := s.makeRoutes(); err != nil {
@@ -239,7 +242,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer work.Wait()
 	defer stop()
 	err := serve.Run(ctx, serve.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterConsoleServiceServer(r, s)
 			s.cfg.Diagnose.Register(r)

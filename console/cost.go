@@ -196,7 +196,7 @@ func (s *Server) rates(ctx context.Context) peaks {
 	for i, instance := range instances {
 		if instance.Alive {
 			asking.Go(func() error {
-				answers[i] = s.chainsIn(ctx, instance.Address)
+				answers[i] = s.chainsIn(ctx, instance)
 				return nil
 			})
 		}
@@ -215,12 +215,12 @@ func (s *Server) rates(ctx context.Context) peaks {
 	return rates
 }
 
-// chainsIn returns the chains of the instance at an address that issue IDs. If the
+// chainsIn returns the chains of an instance that issue IDs. If the
 // instance does not answer in time, some are missing.
-func (s *Server) chainsIn(ctx context.Context, address string) (busy []*marchv1.Chain) {
+func (s *Server) chainsIn(ctx context.Context, i instance) (busy []*marchv1.Chain) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	conn, err := s.rooms.dial(address)
+	conn, err := s.rooms.dial(i)
 	if err != nil {
 		return nil
 	}

@@ -73,7 +73,7 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		now, _ = s.sampled(ctx, lookWithin)
 	}
 	f := findings{
-		halt: s.halt(ctx, lookWithin), unusable: unusable, instances: inRoom(instances, room), sample: now, own: s.cfg.Access.Problems(),
+		halt: s.halt(ctx, lookWithin), unusable: unusable, instances: inRoom(instances, room), sample: now, own: s.ownProblems(),
 		forgetAfter: s.cfg.ForgetAfter, unreadable: bad, damage: s.damage(""),
 	}
 	answer := &marchv1.ListInstancesResponse{
@@ -127,7 +127,7 @@ func (s *Server) GetRoomUse(ctx context.Context, r *marchv1.GetRoomUseRequest) (
 		asking.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
-			told[k].Answered = s.askUse(ctx, i.Address, &told[k]) == nil
+			told[k].Answered = s.askUse(ctx, i, &told[k]) == nil
 			return nil
 		})
 	}
@@ -136,8 +136,8 @@ func (s *Server) GetRoomUse(ctx context.Context, r *marchv1.GetRoomUseRequest) (
 }
 
 // askUse asks an instance for its rates and chains.
-func (s *Server) askUse(ctx context.Context, address string, told *use.Told) error {
-	conn, err := s.rooms.dial(address)
+func (s *Server) askUse(ctx context.Context, i instance, told *use.Told) error {
+	conn, err := s.rooms.dial(i)
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (s *Server) askHistory(ctx context.Context, instances []instance, r *marchv
 		asking.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
-			if conn, err := s.rooms.dial(i.Address); err == nil {
+			if conn, err := s.rooms.dial(i); err == nil {
 				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstanceHistory(ctx, r); err == nil {
 					told[k].Answer = answer
 				}
@@ -287,12 +287,8 @@ func (s *Server) askChains(ctx context.Context, instances []instance, tag alloca
 		asking.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
-			ask := s.cfg.Chain
-			if ask == nil {
-				ask = s.askChain
-			}
 			var err error
-			answers[i], err = ask(ctx, instance.Address, tag)
+			answers[i], err = s.askChain(ctx, instance, tag)
 			failed[i] = err != nil && allocator.KindOf(err) != allocator.NotFound
 			return nil
 		})
@@ -310,8 +306,8 @@ func (s *Server) askChains(ctx context.Context, instances []instance, tag alloca
 }
 
 // askChain asks an instance over gRPC.
-func (s *Server) askChain(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error) {
-	conn, err := s.rooms.dial(address)
+func (s *Server) askChain(ctx context.Context, i instance, tag allocator.Tag) (*marchv1.Chain, error) {
+	conn, err := s.rooms.dial(i)
 	if err != nil {
 		return nil, err
 	}
@@ -322,37 +318,49 @@ func (s *Server) askChain(ctx context.Context, address string, tag allocator.Tag
 // dialer keeps a connection to each instance that was asked. The zero value is
 // ready.
 type dialer struct {
-	tracer    trace.TracerProvider // nil for none
-	tokenFile string               // with this console's own token; empty for none
+	tracer      trace.TracerProvider // nil for none
+	credentials api.Credentials
 
 	mu struct {
 		sync.Mutex
-		conns map[string]*grpc.ClientConn
+		conns map[peer]*grpc.ClientConn
 	}
+}
+
+// peer is an instance at an address; without a room where only the address is known.
+type peer struct {
+	address string
+	room    allocator.Room
+	name    allocator.Instance
 }
 
 // maxConns bounds the connections kept; instances come and go.
 const maxConns = 1024
 
-func (d *dialer) dial(address string) (*grpc.ClientConn, error) {
+// dial returns a connection to an instance. Under TLS the certificate there must name the
+// instance, because the address may be another process's by now.
+func (d *dialer) dial(i instance) (*grpc.ClientConn, error) {
+	to := peer{i.Address, i.Room, i.Name}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if conn, ok := d.mu.conns[address]; ok {
+	if conn, ok := d.mu.conns[to]; ok {
 		return conn, nil
 	}
 	options := append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute)) // an idle connection is dialled again with the next call
-	if d.tokenFile != "" {
-		options = append(options, grpc.WithPerRPCCredentials(api.TokenFile(d.tokenFile)))
+	if to.room == "" {
+		options = append(options, d.credentials.Options()...)
+	} else {
+		options = append(options, d.credentials.InstanceOptions(string(to.room), string(to.name))...)
 	}
-	conn, err := api.Dial(address, options...)
+	conn, err := api.Dial(to.address, options...)
 	if err != nil {
 		return nil, err
 	}
 	if d.mu.conns == nil || len(d.mu.conns) >= maxConns {
 		d.closeLocked()
-		d.mu.conns = make(map[string]*grpc.ClientConn)
+		d.mu.conns = make(map[peer]*grpc.ClientConn)
 	}
-	d.mu.conns[address] = conn
+	d.mu.conns[to] = conn
 	return conn, nil
 }
 

@@ -78,13 +78,21 @@ func (s *Server) askAll(ctx context.Context) ([]instance, []*marchv1.GetInstance
 	var found []instance
 	var answers []*marchv1.GetInstanceResponse
 	var silent []string
-	for i, answer := range s.ask(ctx, all) {
+	told := s.ask(ctx, all)
+	if s.cfg.Credentials.TLS != nil { // now that they have a name, each must prove it
+		for i, answer := range told {
+			all[i].Room, all[i].Name = nameOf(answer)
+			all[i].Alive = answer != nil
+		}
+		told = s.ask(ctx, all)
+	}
+	for i, answer := range told {
 		is := answer.GetStatus()
 		if is == nil {
 			silent = append(silent, all[i].Address)
 			continue
 		}
-		all[i].Room, all[i].Name = allocator.Room(is.GetRoom()), allocator.Instance(is.GetInstance())
+		all[i].Room, all[i].Name = nameOf(answer)
 		all[i].Build, all[i].Version, all[i].Started = is.GetBuild(), is.GetVersion(), is.GetStarted().AsTime()
 		found, answers = append(found, all[i]), append(answers, answer)
 	}
@@ -94,6 +102,12 @@ func (s *Server) askAll(ctx context.Context) ([]instance, []*marchv1.GetInstance
 		s.known.mu.found, s.known.mu.silent = found, silent
 	}
 	return found, answers, nil
+}
+
+// nameOf returns the instance that an answer names.
+func nameOf(answer *marchv1.GetInstanceResponse) (allocator.Room, allocator.Instance) {
+	is := answer.GetStatus()
+	return allocator.Room(is.GetRoom()), allocator.Instance(is.GetInstance())
 }
 
 // look asks all instances that are alive.
@@ -201,7 +215,7 @@ func (s *Server) ask(ctx context.Context, instances []instance) []*marchv1.GetIn
 		asking.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
-			if conn, err := s.rooms.dial(instance.Address); err == nil {
+			if conn, err := s.rooms.dial(instance); err == nil {
 				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstance(ctx, &marchv1.GetInstanceRequest{}); err == nil {
 					answers[i] = answer
 				}

@@ -203,6 +203,11 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 	return list
 }
 
+// ownProblems returns the problems of this console itself.
+func (s *Server) ownProblems() []*marchv1.Problem {
+	return append(s.cfg.Access.Problems(), problem.Safety("console "+s.host, s.host, s.cfg.Insecure, s.cfg.TLS.Broken())...)
+}
+
 // ownProblems returns the problems that an instance reports of itself.
 func ownProblems(me problem.Instance, s *marchv1.InstanceStatus) []*marchv1.Problem {
 	own := s.GetProblems()

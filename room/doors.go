@@ -28,6 +28,8 @@ import (
 // door that there is not.
 type Doors struct {
 	Redis, Leaf, TinyID, CosID net.Listener
+	// Plain serves them without TLS, also if the room has a certificate.
+	Plain bool
 	// LeafSnowflake is the tag of time-ordered IDs that Leaf's Snowflake answers from; empty
 	// for none.
 	LeafSnowflake allocator.Tag
@@ -76,7 +78,11 @@ func (s *Server) addDoors() error {
 		calls.Login = s.doorLogin
 	}
 	add := func(l net.Listener, run func(context.Context, net.Listener) error, metrics prometheus.Collector) {
-		s.doors = append(s.doors, serve.Door{Listener: l, Run: run})
+		door := serve.Door{Listener: l, Run: run}
+		if !s.cfg.Doors.Plain {
+			door.TLS = s.cfg.TLS
+		}
+		s.doors = append(s.doors, door)
 		if s.cfg.Metrics != nil {
 			s.cfg.Metrics.Register(metrics)
 		}

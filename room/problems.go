@@ -47,6 +47,8 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 		p.What = "instance " + p.GetOf() + ": " + p.GetWhat()
 		list = append(list, p)
 	}
+	id := string(s.cfg.Room) + "/" + string(s.cfg.Name)
+	list = append(list, problem.Safety("instance "+id, id, s.cfg.Insecure, s.cfg.TLS.Broken())...)
 	return s.met.Note(problem.Unique(list), time.Now())
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
@@ -47,6 +48,10 @@ type Config struct {
 	Admin admin.Config
 	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
+	// TLS has the certificate that it serves with; nil serves without TLS.
+	TLS *tlsfiles.Files
+	// Insecure is why it is not secure, for the operators; empty if it is.
+	Insecure string
 	// Doors are where it answers other systems' clients; Run closes them. Default: nowhere.
 	Doors Doors
 	// Advertise is the address at which other processes reach GRPC; default: GRPC's
@@ -325,7 +330,7 @@ func (s *Server) Run(ctx context.Context) error {
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
 	err = serve.Run(serving, serve.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterIDServiceServer(r, s)
 			marchv1.RegisterRoomServiceServer(r, s)

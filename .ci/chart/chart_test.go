@@ -179,6 +179,9 @@ func TestRefusals(t *testing.T) {
 		{`{etcd: {endpoints: ["a b"]}}`, "endpoints"},
 		{`{etcd: {endpoints: [e:1], user: ann}}`, "passwordSecret"},
 		{`{etcd: {endpoints: [e:1], certManager: {enabled: true}}}`, "issuerRef"},
+		{`{etcd: {endpoints: [e:1]}, rooms: [{name: a}]}`, "tls: no secret and no certManager"},
+		{`{etcd: {endpoints: [e:1]}, tls: {certManager: {enabled: true}}}`, "issuerRef"},
+		{`{etcd: {endpoints: [e:1]}, tls: {secret: a, clientAuth: never}}`, "clientAuth"},
 		{`{etcd: {endpoints: [e:1]}, replicas: 3}`, "replicas"},
 		{`{etcd: {endpoints: [e:1]}, settings: {grpc: "0.0.0.0:1"}}`, "/settings/grpc"},
 		{`{etcd: {endpoints: [e:1]}, settings: {Log: text}}`, "'/settings': additional properties 'Log'"},
@@ -187,8 +190,8 @@ func TestRefusals(t *testing.T) {
 		{`{etcd: {endpoints: [e:1]}, rooms: [{name: EU}]}`, "name"},
 		{`{etcd: {endpoints: [e:1]}, rooms: [{replicas: 2}]}`, "name"},
 		{`{etcd: {endpoints: [e:1]}, rooms: [{name: a, replica: 2}]}`, "replica"},
-		{`{etcd: {endpoints: [e:1]}, rooms: [{name: a}, {name: a, replicas: 3}]}`, `"a" is named twice`},
-		{`{etcd: {endpoints: [e:1]}, fullnameOverride: a-long-name-of-a-release, rooms: [{name: a-long-name-of-a-room-of-march}]}`, "longer than 52"},
+		{`{etcd: {endpoints: [e:1]}, settings: {insecure: true}, rooms: [{name: a}, {name: a, replicas: 3}]}`, `"a" is named twice`},
+		{`{etcd: {endpoints: [e:1]}, settings: {insecure: true}, fullnameOverride: a-long-name-of-a-release, rooms: [{name: a-long-name-of-a-room-of-march}]}`, "longer than 52"},
 		{`{etcd: {endpoints: [e:1]}, room: {antiAffinity: never}}`, "antiAffinity"},
 		{`{etcd: {endpoints: [e:1]}, room: {drainSeconds: 0}}`, "drainSeconds"},
 		{`{etcd: {endpoints: [e:1]}, room: {extraArgs: [eu-1]}}`, "extraArgs"},
@@ -232,7 +235,7 @@ func TestDocument(t *testing.T) {
 		}
 	}
 	all := objectsOf(t, values)
-	if n := len(workloads(all)); len(sets) != 3 || n != 2 {
+	if n := len(workloads(all)); len(sets) != 4 || n != 2 {
 		t.Errorf("%d values make %d workloads, want a room and the consoles", len(sets), n)
 	}
 }

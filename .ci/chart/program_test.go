@@ -85,6 +85,9 @@ func (w workload) command(t *testing.T, all objects) (args, env []string) {
 			}
 		}
 	}
+	for k := range env {
+		env[k] = strings.NewReplacer(expand...).Replace(env[k])
+	}
 	for _, arg := range w.container().Args {
 		args = append(args, strings.NewReplacer(expand...).Replace(arg))
 	}
@@ -120,7 +123,7 @@ func TestProgram(t *testing.T) {
 			"cluster": "prod", "log-format": "json", "max-connections": "1000000", "traces-ratio": "0.01",
 			"ready-reserve": "30s", "warm-tags": "order,invoice", "name": "prod-march-eu-1-0", "drain": "20s",
 			"advertise": "prod-march-eu-1-0.prod-march-eu-1-pods.ids.svc.cluster.local:7010", "journal": "/var/lib/march",
-			"etcd-user": "march",
+			"etcd-user": "march", "tls-client-auth": "required",
 		},
 		"prod-march-us-1":    {"advertise": "prod-march-us-1-0.march.example.net:7010", "redis": "0.0.0.0:6379", "worker-window": "45s", "require-journal": "true"},
 		"prod-march-console": {"forget-after": "48h0m0s", "cluster": "prod", "http": "0.0.0.0:7000"},
@@ -180,8 +183,8 @@ func TestEverySetting(t *testing.T) {
 	values := func(server, name, value string) map[string]any {
 		return map[string]any{
 			"etcd":  map[string]any{"endpoints": []any{"etcd:2379"}},
-			"rooms": []any{map[string]any{"name": "eu-1"}},
-			server:  map[string]any{"settings": map[string]any{name: value}},
+			"rooms": []any{map[string]any{"name": "eu-1"}}, "settings": map[string]any{"insecure": true},
+			server: map[string]any{"settings": map[string]any{name: value}},
 		}
 	}
 	full := objectsOf(t, cases(t)["full"])
@@ -200,7 +203,11 @@ func TestEverySetting(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 				for _, w := range workloads(full) {
-					if w.name == c.workload && !slices.ContainsFunc(w.container().Args, func(a string) bool { return strings.HasPrefix(a, "--"+name+"=") }) {
+					given := slices.ContainsFunc(w.container().Args, func(a string) bool { return strings.HasPrefix(a, "--"+name+"=") }) ||
+						slices.ContainsFunc(w.container().Env, func(e corev1.EnvVar) bool {
+							return e.Name == "MARCH_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+						})
+					if w.name == c.workload && !given {
 						t.Errorf("the chart refuses the setting %s of %s, and never gives it", name, server)
 					}
 				}
@@ -215,7 +222,7 @@ func TestEverySetting(t *testing.T) {
 					continue
 				}
 				args, env := w.command(t, all)
-				if got := settings(t, env, args...)[name]; got.Value != v.Value || !strings.HasSuffix(got.Origin, "march.yaml:1") {
+				if got := settings(t, env, args...)[name]; got.Value != v.Value || !strings.Contains(got.Origin, "/march.yaml:") {
 					t.Errorf("%s: %s is %q by %s, want %q by the file", server, name, got.Value, got.Origin, v.Value)
 				}
 				inSettings++

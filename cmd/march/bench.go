@@ -14,12 +14,13 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/internal/load"
+	"github.com/march-id/march/cmd/march/internal/secure"
 )
 
 // benchFlags describe the load of march bench.
 type benchFlags struct {
 	address, tag, mode   string
-	token                string // a file with the token to give; empty for none
+	secure               secure.Client
 	connections, workers int
 	window               int
 	count                int64
@@ -54,7 +55,7 @@ under way on each), lease (Lease).`,
 	}
 	flags := cmd.Flags()
 	cmd.PersistentFlags().StringVar(&f.address, "room", defaultRoom, "the room's gRPC address, HOST:PORT")
-	cmd.PersistentFlags().StringVar(&f.token, "token-file", "", "file with the token to give")
+	f.secure.Add(cmd.PersistentFlags(), "")
 	flags.StringVar(&f.tag, "tag", "bench", "the tag")
 	flags.StringVar(&f.mode, "mode", "unary", strings.Join(benchModes, ", "))
 	flags.IntVar(&f.connections, "connections", 2, "connections, 1 to 1000")
@@ -102,15 +103,12 @@ func (f *benchFlags) dial() (conns []*grpc.ClientConn, hangUp func(), err error)
 			_ = conn.Close()
 		}
 	}
-	var options []grpc.DialOption
-	if f.token != "" {
-		if _, err := api.ReadToken(f.token); err != nil {
-			return nil, nil, usageError{err}
-		}
-		options = append(options, grpc.WithPerRPCCredentials(api.TokenFile(f.token)))
+	given, err := f.secure.Credentials()
+	if err != nil {
+		return nil, nil, usageError{err}
 	}
 	for range f.connections {
-		conn, err := api.Dial(f.address, options...)
+		conn, err := api.Dial(f.address, given.Options()...)
 		if err != nil {
 			hangUp()
 			return nil, nil, usageError{allocator.Errorf(allocator.Invalid, "room: %w", err)}

@@ -17,7 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/cmd/march/internal/secure"
 )
 
 // target is a server that a command calls.
@@ -25,8 +27,11 @@ type target struct {
 	what    string // "console" or "room": also the flag
 	address string
 	timeout time.Duration
-	token   string // a file with the token to give; empty for none
+	secure  secure.Client
 	purpose string // what the calls are for, after the caller's name in the audit
+
+	given    *api.Credentials    // what secure asks for; nil before it was opened
+	instance record.SeenInstance // that must answer; without a name any server may
 }
 
 const (
@@ -38,7 +43,7 @@ func (t *target) flags(cmd *cobra.Command, what, address string) {
 	t.what = what
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&t.address, what, address, "the "+what+"'s gRPC address, HOST:PORT")
-	flags.StringVar(&t.token, "token-file", "", "file with the token to give")
+	t.secure.Add(flags, "")
 	flags.DurationVar(&t.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
 }
 
@@ -70,19 +75,32 @@ func (t *target) dial() (*link, error) {
 	l := &link{target: t}
 	// The dialer also resolves names, so that an error names the address and the
 	// cause.
-	options := []grpc.DialOption{grpc.WithContextDialer(l.connect)}
-	if t.token != "" {
-		if _, err := api.ReadToken(t.token); err != nil {
-			return nil, usageError{err}
-		}
-		options = append(options, grpc.WithPerRPCCredentials(api.TokenFile(t.token)))
+	given, err := t.credentials()
+	if err != nil {
+		return nil, usageError{err}
 	}
-	conn, err := api.Dial("passthrough:///"+t.address, options...)
+	options := given.Options()
+	if t.instance.Name != "" {
+		options = given.InstanceOptions(string(t.instance.Room), string(t.instance.Name))
+	}
+	conn, err := api.Dial("passthrough:///"+t.address, append(options, grpc.WithContextDialer(l.connect))...)
 	if err != nil {
 		return nil, usageError{allocator.Errorf(allocator.Invalid, "%s: %w", t.what, err)}
 	}
 	l.conn = conn
 	return l, nil
+}
+
+// credentials returns what the flags ask for.
+func (t *target) credentials() (api.Credentials, error) {
+	if t.given == nil {
+		given, err := t.secure.Credentials()
+		if err != nil {
+			return given, err
+		}
+		t.given = &given
+	}
+	return *t.given, nil
 }
 
 func (l *link) close() { _ = l.conn.Close() }

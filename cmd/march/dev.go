@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -24,6 +24,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/cmd/march/internal/devtls"
+	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/observe"
@@ -45,6 +47,8 @@ type dev struct {
 	opaqueKeys []string // NAME=FILE
 	hosts      []string // by which HTTP may be called besides localhost
 	doors      doorFlags
+	secured    bool        // --tls
+	tls        *devtls.TLS // nil without
 	// snowflake is the tag that Leaf's Snowflake answers from.
 	snowflake allocator.Tag
 
@@ -66,6 +70,10 @@ base+50+i, base+60+i and base+70+i. TinyId's token is "dev". Tags are created wh
 are first asked for.
 
 A tag is created when a caller first asks for it.
+
+With --tls the servers have certificates of a CA that is made at each start, and a
+policy: the directory tls in the data directory has both, a certificate and a token of
+an operator, who may do everything, and a certificate of a service that takes IDs.
 
 --rooms and --boundary count at the first start only: the rooms then get equal
 ranges. Later starts use the layout in the data directory.`,
@@ -89,6 +97,7 @@ ranges. Later starts use the layout in the data directory.`,
 	d.doors.addSnowflake(flags)
 	d.doors.addMachines(flags)
 	flags.StringSliceVar(&d.opaqueKeys, "opaque-key", nil, opaqueKeyUsage)
+	flags.BoolVar(&d.secured, "tls", false, "serve over TLS, by a CA made for this run, with a policy and client certificates to try")
 	hostsFlag(cmd, &d.hosts)
 	return cmd
 }
@@ -224,11 +233,22 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	if err != nil {
 		return err
 	}
+	if d.secured {
+		if d.tls, err = devtls.Make(filepath.Join(d.data.dir, "tls"), names, d.hosts); err != nil {
+			return err
+		}
+	}
 	consoleConfig := console.DefaultConfig()
 	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = l, d.log.Named("console"), w.metrics
 	consoleConfig.Admin, consoleConfig.AllowedHosts = w.admin(admin.DefaultConfig().MaxTags), d.hosts
 	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.take(portConsoleGRPC), d.ports.take(portConsoleHTTP)
 	consoleConfig.Diagnose = diagnosing(d.cmd, l, "", w)
+	if consoleConfig.Access, err = d.tls.Gate("", w.metrics, d.log); err != nil {
+		return err
+	}
+	consoleConfig.TLS = d.tls.Files()
+	consoleConfig.Credentials.TLS = consoleConfig.TLS
+	consoleConfig.Login.Lasts = 12 * time.Hour
 	cons, err := console.New(consoleConfig)
 	if err != nil {
 		return err
@@ -258,25 +278,6 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	return group.Wait()
 }
 
-// slots returns the rooms of the current layout in the order of their ports, and
-// each room's slot: the number of its ports.
-func (d *dev) slots(ctx context.Context, l *ledger.Ledger, stored record.Layout) ([]allocator.Room, map[allocator.Room]int, error) {
-	records, _, err := admin.New(l, admin.DefaultConfig()).Layouts(ctx, 0, maxDevLayouts)
-	if err != nil {
-		return nil, nil, err
-	}
-	layouts := make([]allocator.Layout, 0, len(records)+1)
-	for _, r := range slices.Backward(records) {
-		layouts = append(layouts, r.Layout)
-	}
-	slots, names := slotsOf(append(layouts, stored.Layout)), stored.Layout.Rooms()
-	slices.SortFunc(names, func(a, b allocator.Room) int { return slots[a] - slots[b] })
-	if last := slots[names[len(names)-1]]; last >= maxDevRooms {
-		return nil, nil, allocator.Errorf(allocator.Refused, "the layout in %s needs ports for more than %d rooms; march dev runs up to %d", d.data.dir, len(names), maxDevRooms)
-	}
-	return names, slots, nil
-}
-
 // room makes a room's server, at the ports of a slot.
 func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Server, error) {
 	w := watched{metrics: observe.New(build(), prometheus.Labels{"room": string(name)})}
@@ -303,6 +304,10 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 		cfg.Journal = d.data.journal()
 	}
 	cfg.Diagnose = diagnosing(d.cmd, l, cfg.Journal, w)
+	cfg.TLS = d.tls.Files()
+	if cfg.Access, err = d.tls.Gate(string(name), w.metrics, d.log); err != nil {
+		return nil, err
+	}
 	cfg.Drain = 2 * time.Second
 	cfg.Logger = d.log.Named("room")
 	if cfg.GRPC == nil || cfg.HTTP == nil {
@@ -327,7 +332,7 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
-	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: http://%s/\n", d.ports.address(portConsoleGRPC), d.ports.address(portConsoleHTTP), d.ports.address(portConsoleHTTP))
+	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: %s://%s/\n", d.ports.address(portConsoleGRPC), d.ports.address(portConsoleHTTP), secure.Scheme(d.tls.Files()), d.ports.address(portConsoleHTTP))
 	for _, name := range names {
 		slot := slots[name]
 		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.ports.address(portRoomGRPC+slot), d.ports.address(portRoomHTTP+slot), stored.Layout.Ranges[name], stored.Layout.Boundary)
@@ -345,12 +350,15 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	} else {
 		_, _ = fmt.Fprintf(w, "  data\t%s\n", d.data.dir)
 	}
+	if d.tls != nil {
+		_, _ = fmt.Fprintf(w, "  tls\t%s\tpolicy.yaml; the page takes the token in operator.token\n", d.tls.Dir)
+	}
 	self, flags := selfName(), [2]string{}
 	if first := slots[names[0]]; d.ports.base != 7000 || first > 0 {
 		flags = [2]string{" --room " + d.ports.address(portRoomGRPC+first), " --console " + d.ports.address(portConsoleGRPC)}
 	}
-	_, _ = fmt.Fprintf(w, "\nTry, in another terminal:\n\n  %s id next order --count 5%s\n  %s id decode order 1%s\n  %s tag show order%s\n\n",
-		self, flags[0], self, flags[0], self, flags[1])
+	_, _ = fmt.Fprintf(w, "\nTry, in another terminal:\n\n%s  %s id next order --count 5%s\n  %s id decode order 1%s\n  %s tag show order%s\n\n",
+		d.tls.Export(), self, flags[0], self, flags[0], self, flags[1])
 	_ = w.Flush()
 	if _, err := text.WriteTo(d.common.stdout); err != nil {
 		d.log.Warn("could not print the servers' addresses", "error", err)

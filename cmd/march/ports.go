@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"slices"
@@ -9,6 +10,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/room"
 	"github.com/march-id/march/room/tinyid"
@@ -71,6 +76,25 @@ func slotsOf(layouts []allocator.Layout) map[allocator.Room]int {
 		}
 	}
 	return slots
+}
+
+// slots returns the rooms of the current layout in the order of their ports, and
+// each room's slot: the number of its ports.
+func (d *dev) slots(ctx context.Context, l *ledger.Ledger, stored record.Layout) ([]allocator.Room, map[allocator.Room]int, error) {
+	records, _, err := admin.New(l, admin.DefaultConfig()).Layouts(ctx, 0, maxDevLayouts)
+	if err != nil {
+		return nil, nil, err
+	}
+	layouts := make([]allocator.Layout, 0, len(records)+1)
+	for _, r := range slices.Backward(records) {
+		layouts = append(layouts, r.Layout)
+	}
+	slots, names := slotsOf(append(layouts, stored.Layout)), stored.Layout.Rooms()
+	slices.SortFunc(names, func(a, b allocator.Room) int { return slots[a] - slots[b] })
+	if last := slots[names[len(names)-1]]; last >= maxDevRooms {
+		return nil, nil, allocator.Errorf(allocator.Refused, "the layout in %s needs ports for more than %d rooms; march dev runs up to %d", d.data.dir, len(names), maxDevRooms)
+	}
+	return names, slots, nil
 }
 
 // check checks --base-port.
@@ -189,12 +213,14 @@ type doorFlags struct {
 	tokens    string
 	snowflake string
 	machines  string
+	tls       bool
 }
 
 func (f *doorFlags) add(flags *pflag.FlagSet) {
 	for k, kind := range doorKinds {
 		flags.StringVar(&f.addresses[k], kind.flag, "", "where to answer clients of "+kind.system+", HOST:PORT; empty for nowhere")
 	}
+	flags.BoolVar(&f.tls, "tls-doors", true, "with --tls-cert: answer clients of other systems over TLS, too")
 	f.addSnowflake(flags)
 	f.addMachines(flags)
 	flags.StringVar(&f.tokens, "tinyid-tokens", "", "file of TinyId's tokens: lines of a token and a bizType, * for all; read again each minute")
@@ -248,6 +274,15 @@ func (f *doorFlags) settings(doors *room.Doors, policy bool, log hclog.Logger) (
 		}
 	}
 	return nil
+}
+
+// at returns where the doors are to listen, and notes in doors whether they have TLS.
+func (f *doorFlags) at(doors *room.Doors) (list []secure.Address) {
+	doors.Plain = !f.tls
+	for k, kind := range doorKinds {
+		list = append(list, secure.Address{Flag: kind.flag, At: f.addresses[k], Plain: doors.Plain})
+	}
+	return list
 }
 
 // open opens the doors. The caller closes them where no server did.

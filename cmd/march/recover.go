@@ -22,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/room"
 )
 
@@ -85,7 +86,7 @@ type recoverFlags struct {
 	margin        int64
 	timeout       time.Duration
 	wait          time.Duration
-	token         string // a file
+	secure        secure.Client
 }
 
 func newRecover(c *common) *cobra.Command {
@@ -115,8 +116,12 @@ the IDs that it leased since the backup.`,
 			if err != nil {
 				return err
 			}
+			given, err := f.secure.Credentials()
+			if err != nil {
+				return usageError{err}
+			}
 			return withCluster(cmd, c, &f.cluster, func(l *ledger.Ledger) error {
-				cfg.Ask = askInstance(f.timeout, f.token)
+				cfg.Ask, cfg.Named = askInstance(f.timeout, given), given.TLS != nil
 				if !f.quiet {
 					cfg.Progress = recoverProgress(c.stderr)
 				}
@@ -139,7 +144,7 @@ the IDs that it leased since the backup.`,
 	flags.StringVar(&f.layout, "layout", "", "the layout to go on with if an instance knows a later one than etcd: known (the instance's), stored (etcd's) or FILE")
 	flags.DurationVar(&f.wait, "wait", f.wait, "how long to wait, before leasing is halted, for instances that etcd has forgotten to register again")
 	flags.Int64Var(&f.margin, "margin", 0, "how many steps of each tag to leave free for instances that recover goes on without (default computed from the age of the backup, for each of them)")
-	cmd.PersistentFlags().StringVar(&f.token, "token-file", "", "file with the token to give to instances that have a policy: an admin's")
+	f.secure.Add(cmd.PersistentFlags(), " to instances that have a policy: an admin's")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long an instance may take to begin its answer, and to go on with it")
 	return cmd
 }
@@ -218,7 +223,7 @@ func recoverProgress(w io.Writer) func(recovery.Progress) {
 
 // askInstance returns the function that asks an instance for its memory. The timeout
 // counts for the start of the answer, and for each of its parts: there may be many.
-func askInstance(timeout time.Duration, token string) recovery.Ask {
+func askInstance(timeout time.Duration, given api.Credentials) recovery.Ask {
 	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (m record.Memory, err error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -226,7 +231,7 @@ func askInstance(timeout time.Duration, token string) recovery.Ask {
 			cancel(allocator.Errorf(allocator.Unavailable, "no answer within %v (--timeout)", timeout))
 		})
 		defer late.Stop()
-		t := &target{what: "room", token: token, address: s.Address, timeout: longestAnswer}
+		t := &target{what: "room", given: &given, instance: s, address: s.Address, timeout: longestAnswer}
 		err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			m, err = room.AskMarks(ctx, conn, q, func(in allocator.Room, marks []record.RememberedMark) error {
 				late.Stop() // the store has its own time-outs

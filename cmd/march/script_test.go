@@ -20,6 +20,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/devca"
 	"github.com/march-id/march/internal/testservers"
 )
 
@@ -30,6 +31,8 @@ import (
 //	                        $REDIS_DOOR, $LEAF_DOOR, $TINYID_DOOR, $COSID_DOOR and $ETCD to the addresses
 //	                        that march dev has there; $MARCH_ROOM and $MARCH_CONSOLE too
 //	etcd                    starts an etcd of its own and sets $ETCD
+//	ca NAME                 makes a CA, and NAME.pem
+//	cert CA NAME HOST|URI.. has it issue NAME.pem and NAME-key.pem
 //	put KEY VALUE           puts a value under a key of $ETCD
 //	redis                   starts a Redis and sets $REDIS to its address
 //	postgres                starts a PostgreSQL and sets $POSTGRES to its address
@@ -50,7 +53,7 @@ func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", UpdateScripts: rewriting(), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
-			s := &script{processes: make(map[string]*process)}
+			s := &script{processes: make(map[string]*process), cas: make(map[string]*devca.CA)}
 			if tb, ok := env.T().(testing.TB); ok {
 				s.tb = tb
 			}
@@ -61,7 +64,7 @@ func TestScript(t *testing.T) {
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ports": cmdPorts, "etcd": cmdEtcd, "put": cmdPut, "redis": cmdRedis, "postgres": cmdPostgres, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
+			"ports": cmdPorts, "etcd": cmdEtcd, "ca": cmdCA, "cert": cmdCert, "put": cmdPut, "redis": cmdRedis, "postgres": cmdPostgres, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
 			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct, "residues": cmdResidues, "max": cmdMax,
 		},
 	})
@@ -71,6 +74,7 @@ func TestScript(t *testing.T) {
 type script struct {
 	tb        testing.TB
 	processes map[string]*process
+	cas       map[string]*devca.CA
 }
 
 type scriptKey struct{}
@@ -103,6 +107,7 @@ func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
 	at := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
 	ts.Setenv("BASE", strconv.Itoa(base))
 	ts.Setenv("CONSOLE", at(portConsoleGRPC))
+	ts.Setenv("CONSOLE_PORT", strconv.Itoa(base+portConsoleGRPC))
 	ts.Setenv("CONSOLE_HTTP", at(portConsoleHTTP))
 	ts.Setenv("ETCD", at(portEtcdClient))
 	for i := range 3 {
@@ -120,6 +125,29 @@ func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
 func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) == 0, "etcd")
 	ts.Setenv("ETCD", ledgertest.StartEtcd(of(ts).tb).Endpoint)
+}
+
+func cmdCA(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 1, "ca NAME")
+	ca, err := devca.New(args[0], 365*24*time.Hour)
+	ts.Check(err)
+	_, err = ca.WriteCA(ts.MkAbs("."), args[0])
+	ts.Check(err)
+	of(ts).cas[args[0]] = ca
+}
+
+func cmdCert(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) > 2 && of(ts).cas[args[0]] != nil, "cert CA NAME HOST|URI...")
+	leaf := devca.Leaf{Name: args[1]}
+	for _, name := range args[2:] {
+		if strings.Contains(name, "://") {
+			leaf.URIs = append(leaf.URIs, name)
+		} else {
+			leaf.Hosts = append(leaf.Hosts, name)
+		}
+	}
+	_, err := of(ts).cas[args[0]].Write(ts.MkAbs("."), args[1], leaf)
+	ts.Check(err)
 }
 
 func cmdPut(ts *testscript.TestScript, neg bool, args []string) {

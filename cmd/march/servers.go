@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,9 +22,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/march/internal/rights"
+	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
 )
 
@@ -35,7 +34,7 @@ type clusterFlags struct {
 	cluster, uuid      string
 	user, passwordFile string
 	ca, cert, key      string
-	maxTags            int64 // a flag of commands that create tags: limitFlags
+	maxTags            int64 // a flag of commands that create tags: LimitFlags
 }
 
 func (f *clusterFlags) add(cmd *cobra.Command) {
@@ -159,6 +158,7 @@ func newRoom(c *common) *cobra.Command {
 		watch             watchFlags
 		doors             doorFlags
 		policy            rights.Flags
+		safe              secure.Server
 		name              string
 		start             = startup.Server{What: "room"}
 		journal, pin      string
@@ -232,6 +232,12 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if cfg.Access, err = policy.Gate(string(cfg.Room), w.metrics, log); err != nil {
 				return usageError{err}
 			}
+			if cfg.TLS, err = safe.Open(log); err != nil {
+				return usageError{err}
+			}
+			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger, append(start.Addresses(), doors.at(&cfg.Doors)...)...); err != nil {
+				return usageError{err}
+			}
 			defer func() { cfg.Doors.Close() }() // if the server did not take them over
 			if err := doors.settings(&cfg.Doors, cfg.Access != nil, log); err != nil {
 				return usageError{err}
@@ -250,10 +256,10 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if c.checkOnly {
 				return nil
 			}
-			start.Hosts, start.Access, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, w.metrics, cfg.Logger
+			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, cfg.Journal, w)
-				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, advertise(cfg.Advertise, g.Addr(), hostname)
+				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, startup.Advertise(cfg.Advertise, g.Addr(), hostname)
 				if err := doors.open(&cfg.Doors); err != nil {
 					return nil, err
 				}
@@ -282,7 +288,8 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "wait, alive and not ready, where etcd does not answer or has no layout yet, instead of ending with exit code 5 or 1")
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	policy.Add(flags)
-	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
+	safe.Add(flags)
+	startup.LimitFlags(flags, &cfg.Limits, &cluster.maxTags)
 	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags, "how many names of tags that do not exist a caller may ask for in a minute")
 	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name")
 	flags.DurationVar(&cfg.WorkerWindow, "worker-window", cfg.WorkerWindow, "with --worker: how long the next process with that number waits after a crash, at most")
@@ -297,6 +304,7 @@ func newConsole(c *common) *cobra.Command {
 		cluster     clusterFlags
 		watch       watchFlags
 		policy      rights.ConsoleFlags
+		safe        secure.Server
 		start       = startup.Server{What: "console"}
 		cfg         = console.DefaultConfig()
 		hostname, _ = os.Hostname() // only for people
@@ -330,6 +338,13 @@ cluster, anywhere.`,
 			if err := policy.Set(&cfg, w.metrics, log); err != nil {
 				return usageError{err}
 			}
+			if cfg.TLS, err = safe.Open(log); err != nil {
+				return usageError{err}
+			}
+			cfg.Credentials.TLS = safe.Calls(cfg.TLS)
+			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger, start.Addresses()...); err != nil {
+				return usageError{err}
+			}
 			// A console does without a layout: the first one is made through it.
 			start.Needs = func(ctx context.Context) error { return cfg.Needs(cluster.ping(ctx, cfg.Ledger)) }
 			if err := cfg.Validate(); err != nil { // not only once etcd is there
@@ -338,12 +353,12 @@ cluster, anywhere.`,
 			if c.checkOnly {
 				return nil
 			}
-			start.Hosts, start.Access, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, w.metrics, cfg.Logger
+			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, "", w)
 				cfg.GRPC, cfg.HTTP = g, h
 				if h != nil {
-					_, _ = fmt.Fprintf(c.stderr, "the console's page: http://%s/\n", h.Addr())
+					_, _ = fmt.Fprintf(c.stderr, "the console's page: %s://%s/\n", secure.Scheme(cfg.TLS), h.Addr())
 				}
 				return console.New(cfg)
 			}))
@@ -358,7 +373,9 @@ cluster, anywhere.`,
 	flags.StringSliceVar(&cfg.Rooms, "rooms", nil, "addresses of instances, HOST:PORT: start and show them, where etcd does not answer")
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	policy.Add(flags, &cfg)
-	limitFlags(cmd, &cfg.Limits, &cluster.maxTags)
+	safe.Add(flags)
+	safe.AddCA(flags)
+	startup.LimitFlags(flags, &cfg.Limits, &cluster.maxTags)
 	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages, "how many pages browsers may keep up to date at once")
 	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages, "how many pages the browsers of one caller may keep up to date at once")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
@@ -370,30 +387,4 @@ cluster, anywhere.`,
 func hostsFlag(cmd *cobra.Command, names *[]string) {
 	cmd.PersistentFlags().StringSliceVar(names, "allowed-hosts", nil,
 		"host names besides localhost that HTTP requests may have if the server listens on a loopback address: the name of a proxy that passes its own name on")
-}
-
-// limitFlags are the limits on how much of a server callers may use.
-func limitFlags(cmd *cobra.Command, l *serve.Limits, maxTags *int64) {
-	flags := cmd.PersistentFlags()
-	flags.IntVar(&l.Connections, "max-connections", l.Connections, "how many connections may be open, gRPC and HTTP together")
-	flags.IntVar(&l.CallerConnections, "max-caller-connections", l.CallerConnections, "how many connections one caller (an IP address) may have")
-	flags.IntVar(&l.ConnectionStreams, "max-connection-streams", l.ConnectionStreams, "how many calls and streams may be under way on one gRPC connection")
-	flags.IntVar(&l.CallerStreams, "max-caller-streams", l.CallerStreams, "how many calls and streams one caller may have under way over gRPC")
-	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may reset in 10 s, unless the server finished as many")
-	flags.IntVar(&l.StreamAnswers, "max-stream-answers", l.StreamAnswers, "how many answers of a gRPC stream may wait for its client to read; the stream then takes no request")
-	flags.IntVar(&l.BusyStreams, "max-busy-streams", l.BusyStreams, "how many streams are answered at the same moment; others wait for their turn")
-	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
-}
-
-// advertise returns the address at which other processes reach a listener: the one
-// that was set, or its own, with the host's name if it listens on all addresses.
-func advertise(set string, at net.Addr, hostname string) string {
-	tcp, ok := at.(*net.TCPAddr)
-	if set != "" || !ok {
-		return set
-	}
-	if tcp.IP.IsUnspecified() && hostname != "" {
-		return net.JoinHostPort(hostname, strconv.Itoa(tcp.Port))
-	}
-	return tcp.String()
 }

@@ -259,14 +259,14 @@ func newAuditList(c *common, t *target) *cobra.Command {
 
 // collect asks a console and all instances. Each may take as long as the timeout says.
 func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (facts doctor.Facts, err error) {
+	given, err := t.credentials()
+	if err != nil {
+		return facts, usageError{err}
+	}
 	link := *t
 	link.timeout = 2*t.timeout + 2*time.Second // the console, then the instances; and etcd may be slow
 	err = link.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		var options []grpc.DialOption
-		if t.token != "" {
-			options = append(options, grpc.WithPerRPCCredentials(api.TokenFile(t.token)))
-		}
-		facts, err = doctor.Collect(ctx, conn, ask, t.timeout, options...)
+		facts, err = doctor.Collect(ctx, conn, ask, t.timeout, given)
 		return err
 	})
 	return facts, err

@@ -25,8 +25,8 @@ const (
 
 // Collect asks a console for what it knows, and each process for what it tells of itself.
 // ask says what they tell, and within bounds how long each instance may take. Its errors are
-// those of the console.
-func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration, options ...grpc.DialOption) (Facts, error) {
+// those of the console. given is what it gives to instances.
+func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration, given api.Credentials) (Facts, error) {
 	c := marchv1.NewConsoleServiceClient(console)
 	var f Facts
 	var err error
@@ -45,7 +45,7 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1
 	if err := f.searchTags(ctx, c); err != nil {
 		return f, err
 	}
-	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within, options)...)
+	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within, given)...)
 	return f, nil
 }
 
@@ -115,7 +115,7 @@ func (f *Facts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) 
 }
 
 // askAll asks all instances that are alive.
-func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration, options []grpc.DialOption) []Answer {
+func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration, given api.Credentials) []Answer {
 	alive := slices.DeleteFunc(slices.Clone(instances), func(i *marchv1.Instance) bool { return !i.GetAlive() })
 	answers := make([]Answer, len(alive))
 	var work errgroup.Group
@@ -125,7 +125,7 @@ func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.Dia
 			ctx, cancel := context.WithTimeout(ctx, within)
 			defer cancel()
 			process := i.GetRoom() + "/" + i.GetName()
-			conn, err := api.Dial(i.GetAddress(), options...)
+			conn, err := api.Dial(i.GetAddress(), given.InstanceOptions(i.GetRoom(), i.GetName())...)
 			if err != nil {
 				answers[k] = Answer{Process: process, Err: err}
 				return nil

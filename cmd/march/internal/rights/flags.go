@@ -38,7 +38,7 @@ type ConsoleFlags struct {
 // Add adds the flags, which set cfg.
 func (f *ConsoleFlags) Add(flags *pflag.FlagSet, cfg *console.Config) {
 	f.Flags.Add(flags)
-	flags.StringVar(&cfg.TokenFile, "token-file", "", "file with the token that this console gives to the instances that it asks")
+	flags.StringVar(&cfg.Credentials.TokenFile, "token-file", "", "file with the token that this console gives to the instances that it asks")
 	flags.StringVar(&cfg.Login.ClientID, "oidc-client-id", "", "this console's client ID at --oidc-issuer, for logins to the page; empty for logins by tokens only")
 	flags.StringVar(&f.secret, "oidc-client-secret-file", "", "file with that client's secret, if it has one")
 	flags.StringVar(&cfg.Login.PublicURL, "public-url", "", "address at which browsers reach the page, such as https://march.example.com; it is served under this name only")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +20,8 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
@@ -39,6 +42,7 @@ type Server struct {
 	Needs   func(context.Context) error
 	Hosts   []string     // by which HTTP may be called
 	Access  *access.Gate // checks callers; nil for none
+	TLS     *tlsfiles.Files
 	Metrics *observe.Metrics
 	Log     hclog.Logger
 }
@@ -66,6 +70,11 @@ func (s *Server) Run(ctx context.Context, build func(g, h net.Listener) (Runner,
 		return err
 	}
 	return running.Run(ctx)
+}
+
+// Addresses are where the server is to listen.
+func (s *Server) Addresses() []secure.Address {
+	return []secure.Address{{Flag: "grpc", At: s.GRPC}, {Flag: "http", At: s.HTTP}}
 }
 
 // closed closes a listener, which may be nil.
@@ -100,7 +109,7 @@ func (s *Server) await(ctx context.Context) (net.Listener, error) {
 	w := waiting{Server: s, since: time.Now()}
 	w.missing.Store(&missing)
 	return h, serve.Wait(ctx, serve.Config{
-		HTTP: h, AllowedHosts: s.Hosts, Access: s.Access, Metrics: s.Metrics, Logger: s.Log, Ready: w.checks,
+		HTTP: h, AllowedHosts: s.Hosts, Access: s.Access, TLS: s.TLS, Metrics: s.Metrics, Logger: s.Log, Ready: w.checks,
 	}, w.run)
 }
 
@@ -192,4 +201,17 @@ func JournalDir(set string) (string, error) {
 		return "", allocator.Errorf(allocator.Invalid, "journal: there is no directory for it by default: %w; give --journal DIR, or --journal off", err)
 	}
 	return filepath.Join(home, ".local", "state", "march"), nil
+}
+
+// Advertise returns the address at which other processes reach a listener: the one
+// that was set, or its own, with the host's name if it listens on all addresses.
+func Advertise(set string, at net.Addr, hostname string) string {
+	tcp, ok := at.(*net.TCPAddr)
+	if set != "" || !ok {
+		return set
+	}
+	if tcp.IP.IsUnspecified() && hostname != "" {
+		return net.JoinHostPort(hostname, strconv.Itoa(tcp.Port))
+	}
+	return tcp.String()
 }

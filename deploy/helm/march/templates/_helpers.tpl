@@ -85,16 +85,76 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end -}}
 
+{{/* The secret of a server's certificate; empty for no TLS. Given: root, and name (of the server). */}}
+{{- define "march.tlssecret" -}}
+{{- if .root.Values.tls.certManager.enabled -}}
+{{ .name }}-tls
+{{- else -}}
+{{ .root.Values.tls.secret }}
+{{- end -}}
+{{- end -}}
+
+{{/* TLS by the environment, so that commands that are run in the pod have it, too. */}}
+{{- define "march.tlsenv" -}}
+{{- if include "march.tlssecret" . }}
+- {name: MARCH_TLS_CA, value: /etc/march/tls/ca.crt}
+- {name: MARCH_TLS_CERT, value: /etc/march/tls/tls.crt}
+- {name: MARCH_TLS_KEY, value: /etc/march/tls/tls.key}
+- {name: MARCH_TLS_CLIENT_CA, value: /etc/march/tls/ca.crt}
+- {name: MARCH_TLS_CLIENT_AUTH, value: {{ .root.Values.tls.clientAuth }}}
+{{- else if not .root.Values.settings.insecure }}
+{{- fail "tls: no secret and no certManager; set one of them, or settings.insecure: true" }}
+{{- end }}
+{{- end -}}
+
+{{/* How gRPC is spoken to a server. */}}
+{{- define "march.grpc" -}}
+{{- if include "march.tlssecret" . }}https{{ else }}kubernetes.io/h2c{{ end -}}
+{{- end -}}
+
+{{/* A server's certificate. Given: root, name (of the server), hosts (a list). */}}
+{{- define "march.certificate" -}}
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata:
+  name: {{ .name }}-tls
+  labels:
+    {{- include "march.labels" .root | nindent 4 }}
+spec:
+  secretName: {{ .name }}-tls
+  dnsNames:
+    {{- range .hosts }}
+    - {{ . | quote }}
+    {{- end }}
+    - localhost
+  ipAddresses: [127.0.0.1]
+  usages: [server auth, client auth]
+  duration: {{ .root.Values.tls.certManager.duration }}
+  renewBefore: {{ .root.Values.tls.certManager.renewBefore }}
+  privateKey:
+    algorithm: ECDSA
+    size: 256
+    rotationPolicy: Always
+  issuerRef:
+    {{- toYaml .root.Values.tls.certManager.issuerRef | nindent 4 }}
+{{- end -}}
+
+{{/* Given: root, and name (of the server). */}}
 {{- define "march.mounts" -}}
 - name: settings
   mountPath: /etc/march/settings
   readOnly: true
-{{- if include "march.etcdsecret" . }}
+{{- if include "march.tlssecret" . }}
+- name: tls
+  mountPath: /etc/march/tls
+  readOnly: true
+{{- end }}
+{{- if include "march.etcdsecret" .root }}
 - name: etcd
   mountPath: /etc/march/etcd
   readOnly: true
 {{- end }}
-{{- if .Values.etcd.user }}
+{{- if .root.Values.etcd.user }}
 - name: etcd-user
   mountPath: /etc/march/etcd-user
   readOnly: true
@@ -106,6 +166,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - name: settings
   configMap:
     name: {{ .settings }}
+{{- with include "march.tlssecret" (dict "root" .root "name" .settings) }}
+- name: tls
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
 {{- with include "march.etcdsecret" .root }}
 - name: etcd
   secret:
@@ -137,15 +203,15 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* Probes by HTTP. A server is alive while it waits for etcd. */}}
+{{/* Probes by HTTP. A server is alive while it waits for etcd. Given: root, and name (of the server). */}}
 {{- define "march.probes" -}}
 livenessProbe:
-  httpGet: {path: /livez, port: http}
+  httpGet: {path: /livez, port: http, scheme: {{ ternary "HTTPS" "HTTP" (ne (include "march.tlssecret" .) "") }}}
   periodSeconds: 10
   failureThreshold: 6
   timeoutSeconds: 5
 readinessProbe:
-  httpGet: {path: /readyz, port: http}
+  httpGet: {path: /readyz, port: http, scheme: {{ ternary "HTTPS" "HTTP" (ne (include "march.tlssecret" .) "") }}}
   periodSeconds: 5
   failureThreshold: 2
   timeoutSeconds: 5

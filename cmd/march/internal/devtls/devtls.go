@@ -1,0 +1,110 @@
+// Package devtls makes what `march dev --tls` needs: a CA for one run, the certificates of the
+// servers, of an operator and of a service, a policy, and the operator's token.
+package devtls
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/observe"
+)
+
+// life is how long the CA lasts: longer than a cluster for development runs.
+const life = 365 * 24 * time.Hour
+
+// policy is what each certificate may do.
+const policy = `# Who may do what in march dev --tls. It is made at each start, and read again when it changes.
+grants:
+  - {subjects: ["spiffe://dev/operator", "token:operator"], roles: admin}
+  - {subjects: "spiffe://dev/march/*", roles: viewer} # the console, which asks the rooms
+  - {subjects: "spiffe://dev/service", roles: issuer}
+`
+
+// TLS is a folder with what was made. A nil TLS is a cluster without it.
+type TLS struct {
+	Dir   string
+	files *tlsfiles.Files
+}
+
+// Make makes a folder, and writes over what is there. hosts are names, besides localhost, by
+// which the servers may be called.
+func Make(dir string, rooms []allocator.Room, hosts []string) (*TLS, error) {
+	dir, err := filepath.Abs(dir) // commands may run elsewhere
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	ca, err := devca.New("march dev", life)
+	if err != nil {
+		return nil, err
+	}
+	root, err := ca.WriteCA(dir, "ca")
+	if err != nil {
+		return nil, err
+	}
+	server := devca.Leaf{
+		Name: "march dev server", Hosts: append([]string{"localhost", "127.0.0.1"}, hosts...), URIs: []string{"spiffe://dev/march/console"},
+	}
+	for _, room := range rooms {
+		server.URIs = append(server.URIs, "spiffe://dev"+tlsfiles.Instance(string(room), "dev")[0])
+	}
+	pair, err := ca.Write(dir, "server", server)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"operator", "service"} {
+		if _, err := ca.Write(dir, name, devca.Leaf{Name: name, URIs: []string{"spiffe://dev/" + name}}); err != nil {
+			return nil, err
+		}
+	}
+	token, line, err := access.NewToken("operator", time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	for name, content := range map[string]string{"policy.yaml": policy, "tokens": line + "\n", "operator.token": token + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, Cert: pair.Cert, Key: pair.Key})
+	return &TLS{Dir: dir, files: files}, err
+}
+
+// Files returns the servers' TLS, nil for none.
+func (t *TLS) Files() *tlsfiles.Files {
+	if t == nil {
+		return nil
+	}
+	return t.files
+}
+
+// Gate returns what checks the callers of a server, nil for none. room is its room, empty for
+// the console.
+func (t *TLS) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*access.Gate, error) {
+	if t == nil {
+		return nil, nil
+	}
+	return access.New(access.Config{
+		Policy: filepath.Join(t.Dir, "policy.yaml"), Tokens: filepath.Join(t.Dir, "tokens"),
+		Room: room, Metrics: metrics, Logger: log.Named("access"),
+	})
+}
+
+// Export returns the line with which a shell's commands call as the operator; empty for none.
+func (t *TLS) Export() string {
+	if t == nil {
+		return ""
+	}
+	at := func(name string) string { return filepath.Join(t.Dir, name) }
+	return fmt.Sprintf("  export MARCH_TLS_CA=%q MARCH_TLS_CERT=%q MARCH_TLS_KEY=%q\n", at("ca.pem"), at("operator.pem"), at("operator-key.pem"))
+}

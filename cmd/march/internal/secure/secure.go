@@ -1,0 +1,161 @@
+// Package secure has the settings of TLS: the flags of servers, and of commands that call
+// servers. It also has the rule that a server has TLS and identities where other machines
+// reach it.
+package secure
+
+import (
+	"net"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/pflag"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/tlsfiles"
+)
+
+// Client are the settings with which a command calls servers.
+type Client struct {
+	files
+	on    bool
+	token string
+}
+
+// Add adds the flags. whose says whose token is asked for; it may be empty.
+func (c *Client) Add(flags *pflag.FlagSet, whose string) {
+	flags.BoolVar(&c.on, "tls", false, "call over TLS; each of the other flags of TLS turns it on, too")
+	c.files.add(flags)
+	flags.StringVar(&c.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the servers' certificates; default the system's")
+	flags.StringVar(&c.token, "token-file", "", "file with the token to give"+whose)
+}
+
+// Credentials returns what the flags ask for. Its errors are Invalid.
+func (c *Client) Credentials() (given api.Credentials, err error) {
+	given.TokenFile = c.token
+	if c.token != "" { // not only with the first call
+		if _, err := api.ReadToken(c.token); err != nil {
+			return given, err
+		}
+	}
+	given.TLS, err = c.open(c.on, hclog.NewNullLogger())
+	return given, err
+}
+
+// Server are the settings of a server's own TLS, and of its calls to other servers.
+type Server struct {
+	files
+	auth string
+	// Insecure allows a server that other machines reach without TLS and identities.
+	Insecure bool
+}
+
+// Add adds the flags.
+func (s *Server) Add(flags *pflag.FlagSet) {
+	s.files.add(flags)
+	flags.StringVar(&s.cfg.ClientCA, "tls-client-ca", "", "file with the CA certificates (PEM) that sign clients' certificates: a client may then prove by one who it is")
+	flags.StringVar(&s.auth, "tls-client-auth", "optional", "with --tls-client-ca: optional, or required to refuse clients without a certificate")
+	flags.BoolVar(&s.Insecure, "insecure", false, "serve other machines although there is no TLS, or no identity of callers")
+}
+
+// AddCA adds the flag of a server that calls other servers.
+func (s *Server) AddCA(flags *pflag.FlagSet) {
+	flags.StringVar(&s.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the rooms' certificates; default the system's. This flag or --tls-cert has the rooms called over TLS")
+}
+
+// Open returns what the flags ask for, nil for no TLS. Its errors are Invalid.
+func (s *Server) Open(log hclog.Logger) (*tlsfiles.Files, error) {
+	switch s.auth {
+	case "optional", "required":
+		s.cfg.RequireClient = s.auth == "required"
+	default:
+		return nil, allocator.Errorf(allocator.Invalid, "tls-client-auth: %q; allowed: optional, required", s.auth)
+	}
+	return s.open(false, log)
+}
+
+// Address is where a server is to listen, HOST:PORT; empty for nowhere.
+type Address struct {
+	Flag, At string
+	Plain    bool // without TLS, also where the server has it
+}
+
+// Calls returns the TLS with which a server calls others: own is its own; nil for none.
+func (s *Server) Calls(own *tlsfiles.Files) *tlsfiles.Files {
+	if s.cfg.CA == "" && s.cfg.Cert == "" {
+		return nil
+	}
+	return own
+}
+
+// Scheme is that of a server's URLs.
+func Scheme(own *tlsfiles.Files) string {
+	if own.Serves() {
+		return "https"
+	}
+	return "http"
+}
+
+// Check returns why a server is not secure, empty if it is: other machines reach it, and it
+// has no TLS or no identities. policy says that it has a policy. Its error is Invalid if the
+// server is not secure and --insecure was not given.
+func (s *Server) Check(own *tlsfiles.Files, policy bool, log hclog.Logger, addresses ...Address) (why string, err error) {
+	for _, a := range addresses {
+		if a.At == "" || loopback(a.At) {
+			continue
+		}
+		var lacks []string
+		if !own.Serves() || a.Plain {
+			lacks = append(lacks, "no TLS (--tls-cert, --tls-key)")
+		}
+		if !policy && !own.RequiresClient() {
+			lacks = append(lacks, "no identities of callers (--policy)")
+		}
+		if len(lacks) == 0 {
+			continue
+		}
+		why = "other machines reach it at " + a.At + " (--" + a.Flag + "), where it has " + strings.Join(lacks, " and ")
+		if !s.Insecure {
+			return why, allocator.Errorf(allocator.Invalid,
+				"%s: other machines reach %s, where this server would have %s; allowed: a loopback address such as 127.0.0.1, or with TLS and a policy, or with --insecure",
+				a.Flag, a.At, strings.Join(lacks, " and "))
+		}
+		log.Warn("insecure, as --insecure allows", "why", why)
+		return why, nil
+	}
+	return "", nil
+}
+
+// loopback reports whether only this machine reaches an address. An address that cannot be
+// resolved is none.
+func loopback(address string) bool {
+	at, err := net.ResolveTCPAddr("tcp", address)
+	return err == nil && at.IP.IsLoopback()
+}
+
+// files are the flags that servers and clients share.
+type files struct {
+	cfg   tlsfiles.Config
+	least string
+}
+
+func (f *files) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.cfg.Cert, "tls-cert", "", "file with the own certificate (PEM), and the intermediate ones behind it; read again when it changes")
+	flags.StringVar(&f.cfg.Key, "tls-key", "", "file with the certificate's key (PEM)")
+	flags.StringVar(&f.least, "tls-min-version", "1.3", "the least version of TLS: 1.2 or 1.3")
+}
+
+// open returns the files; nil if none is named and TLS is not on.
+func (f *files) open(on bool, log hclog.Logger) (*tlsfiles.Files, error) {
+	switch f.least {
+	case "", "1.2", "1.3": // none where there are no flags
+		f.cfg.TLS12 = f.least == "1.2"
+	default:
+		return nil, allocator.Errorf(allocator.Invalid, "tls-min-version: %q; allowed: 1.2, 1.3", f.least)
+	}
+	f.cfg.Flags, f.cfg.Logger = "tls", log.Named("tls")
+	if c := f.cfg; !on && c.CA == "" && c.Cert == "" && c.Key == "" && c.ClientCA == "" && !c.RequireClient {
+		return nil, nil
+	}
+	return tlsfiles.Open(f.cfg)
+}

@@ -1,0 +1,19 @@
+package startup
+
+import (
+	"github.com/spf13/pflag"
+
+	"github.com/march-id/march/internal/serve"
+)
+
+// LimitFlags adds the limits on how much of a server callers may use.
+func LimitFlags(flags *pflag.FlagSet, l *serve.Limits, maxTags *int64) {
+	flags.IntVar(&l.Connections, "max-connections", l.Connections, "how many connections may be open, gRPC and HTTP together")
+	flags.IntVar(&l.CallerConnections, "max-caller-connections", l.CallerConnections, "how many connections one caller (an IP address) may have")
+	flags.IntVar(&l.ConnectionStreams, "max-connection-streams", l.ConnectionStreams, "how many calls and streams may be under way on one gRPC connection")
+	flags.IntVar(&l.CallerStreams, "max-caller-streams", l.CallerStreams, "how many calls and streams one caller may have under way over gRPC")
+	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may reset in 10 s, unless the server finished as many")
+	flags.IntVar(&l.StreamAnswers, "max-stream-answers", l.StreamAnswers, "how many answers of a gRPC stream may wait for its client to read; the stream then takes no request")
+	flags.IntVar(&l.BusyStreams, "max-busy-streams", l.BusyStreams, "how many streams are answered at the same moment; others wait for their turn")
+	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
+}
