@@ -107,9 +107,11 @@ func (s *Server) followPeriods(ctx context.Context) error {
 
 // Where a period ends, all chains of a room are turned, unlike most often by a layout. So
 // that a caller hardly waits behind their leases, they are spread over turnWithin, and few
-// are asked for at once: some more every turnPoll.
+// are asked for at once: some more every turnPoll. There are at least turnLeast a second,
+// which no caller notices.
 const (
 	turnWithin = 10 * time.Second
+	turnLeast  = 500
 	turnPoll   = time.Millisecond
 )
 
@@ -123,7 +125,7 @@ func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span
 		}
 	}
 	s.chains.sortByPeak(pending)
-	rate := min(max(adoptLeast, float64(len(pending))/turnWithin.Seconds()), adoptMost)
+	rate := min(max(turnLeast, float64(len(pending))/turnWithin.Seconds()), adoptMost)
 	for done := 0; done < len(pending); {
 		due := min(1+int(time.Since(start).Seconds()*rate), len(pending))
 		for ; done < due; done++ {
