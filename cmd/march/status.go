@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -215,6 +216,7 @@ func newAudit(c *common) *cobra.Command {
 
 func newAuditList(c *common, t *target) *cobra.Command {
 	var most int
+	var since, until string
 	r := &marchv1.ListAuditRequest{PageSize: 1000}
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -223,6 +225,13 @@ func newAuditList(c *common, t *target) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if most < 0 {
 				return usageError{allocator.Errorf(allocator.Invalid, "most: %d; allowed: 1 or more, 0 for all", most)}
+			}
+			var err error
+			if r.Since, err = momentOf("since", since); err == nil {
+				r.Until, err = momentOf("until", until)
+			}
+			if err != nil {
+				return usageError{err}
 			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				all := &marchv1.ListAuditResponse{}
@@ -253,8 +262,25 @@ func newAuditList(c *common, t *target) *cobra.Command {
 	cmd.Flags().StringVar(&r.Actor, "by", "", "only changes by actors whose name contains this")
 	cmd.Flags().StringVar(&r.Action, "did", "", "only changes whose action contains this, such as update")
 	cmd.Flags().StringVar(&r.Object, "to", "", "only changes of objects that begin with this, such as tags/order")
+	cmd.Flags().StringVar(&since, "since", "", "only changes from this time on: 2026-11-24T15:00:00Z, or as long ago as 2h")
+	cmd.Flags().StringVar(&until, "until", "", "only changes before this time, in the same way")
 	cmd.Flags().IntVarP(&most, "most", "n", 100, "how many at most; 0 for all")
 	return cmd
+}
+
+// momentOf parses a time, or how long ago it was; nil for none. Its error is Invalid.
+func momentOf(flag, text string) (*timestamppb.Timestamp, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // no bound
+	}
+	if ago, err := time.ParseDuration(text); err == nil {
+		return timestamppb.New(time.Now().Add(-ago)), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a time such as 2026-11-24T15:00:00Z, or how long ago, such as 2h", flag, text)
+	}
+	return timestamppb.New(at), nil
 }
 
 // collect asks a console and all instances. Each may take as long as the timeout says.

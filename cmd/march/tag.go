@@ -125,7 +125,7 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 
 func newTagUpdate(c *common, t *target) *cobra.Command {
 	var f tagFlags
-	var yes bool
+	var yes, dry bool
 	cmd := &cobra.Command{
 		Use:     "update TAG",
 		Short:   "Change a tag's settings; other settings stay as they are",
@@ -136,13 +136,16 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			request := &marchv1.UpdateTagRequest{Tag: tag, Confirm: yes}
+			request := &marchv1.UpdateTagRequest{Tag: tag, Confirm: yes, DryRun: dry}
 			update := func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.UpdateTag(ctx, request)
 				if err != nil {
 					return err
 				}
 				sayBehind(c, answer.GetBehind())
+				for _, effect := range answer.GetEffects() {
+					_, _ = fmt.Fprintln(c.stderr, effect)
+				}
 				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
 			}
 			err = callConsole(cmd, c, t, update)
@@ -158,6 +161,7 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 		},
 	}
 	f.add(cmd, false)
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "change nothing: print the tag as it would be, and what the change does")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask before a limit stops rooms that have leased IDs above it")
 	return cmd
 }

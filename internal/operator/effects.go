@@ -34,7 +34,7 @@ func effects(before, after record.TagSettings, marks map[allocator.Room]record.M
 	}
 	if before.StrictRetract != after.StrictRetract {
 		if after.StrictRetract {
-			say("An instance stops to issue IDs of the tag when etcd has not confirmed its layout for as long as its hold. So in an outage of etcd the reserve no longer counts.")
+			say("An instance stops issuing IDs of the tag when etcd has not confirmed its layout for as long as its hold, whatever its reserve.")
 		} else {
 			say("Instances go on issuing in an outage of etcd, as long as their reserve lasts. They may then issue residues that their room gave up: unique IDs, but out of range.")
 		}
