@@ -24,7 +24,7 @@ const (
 
 // deeds are what operators do on pages.
 var deeds = []finding{
-	{"do", "Create a tag", "/tags?do=new#new", ""}, {"do", "Plan a migration", "/migrations", ""}, {"do", "Decode an ID or a text", "/decode", ""},
+	{"do", "Plan a migration", "/migrations", ""}, {"do", "Decode an ID or a text", "/decode", ""},
 	{"do", "See the tags that run out first", "/tags?sort=lasts", ""}, {"do", "See the busiest tags", "/tags?order=down&sort=rate", ""},
 }
 
@@ -70,6 +70,9 @@ func (h *Handler) find(c *call) (string, any, error) {
 			return "", nil, err
 		}
 		v.Found = append(v.Found, rooms...)
+	}
+	if c.mayAny("CreateTag") {
+		add(finding{"do", "Create a tag", "/tags?do=new#new", ""})
 	}
 	add(deeds...)
 	add(commands...)

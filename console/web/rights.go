@@ -8,12 +8,21 @@ import (
 // May reports whether the caller may make a call of the console, by its short name: for the
 // page's tag if it has one, or for any tag.
 func (f *frame) May(name string) bool {
-	method := "/" + marchv1.ConsoleService_ServiceDesc.ServiceName + "/" + name
 	if tag := f.call.PathValue("tag"); tag != "" {
-		return f.call.may(method, tag)
+		return f.call.may(methodOf(name), tag)
 	}
-	s := access.From(f.call.Context())
-	return s == nil || s.May(method)
+	return f.call.mayAny(name)
+}
+
+func methodOf(name string) string {
+	return "/" + marchv1.ConsoleService_ServiceDesc.ServiceName + "/" + name
+}
+
+// mayAny reports whether the policy lets the caller make a call of the console, by its short
+// name, for any tag or room.
+func (c *call) mayAny(name string) bool {
+	s := access.From(c.Context())
+	return s == nil || s.May(methodOf(name))
 }
 
 // may reports whether the policy lets the caller make a call for a tag and rooms. Pages do

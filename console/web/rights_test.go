@@ -114,6 +114,16 @@ func TestRights(t *testing.T) {
 		}
 	}
 	reader := login(t, at, tokens["reader"])
+	for path, button := range map[string]string{
+		"/tags/order?do=settings&limit=5": "<button", "/find": "do=new", "/capacity": "<button", "/": "<button",
+	} {
+		if _, text := send(t, http.MethodGet, at+path, reader, nil); strings.Contains(strings.ReplaceAll(strings.ReplaceAll(text, `<button type="button" class="copy"`, ""), "<button>Log out", ""), button) {
+			t.Errorf("%s offers a reader %s:\n%s", path, button, text)
+		}
+	}
+	if _, text := send(t, http.MethodGet, at+"/find", login(t, at, tokens["ops"]), nil); !strings.Contains(text, "do=new") {
+		t.Errorf("an operator does not find the form of a new tag:\n%s", text)
+	}
 	for path, form := range map[string]url.Values{
 		"/tags": {"name": {"mine"}}, "/tags/order/settings": {"limit": {"10"}}, "/tags/order/skip": {"to": {"1000"}, "room": {"a"}}, "/tags/order/prescale": {"step": {"10"}, "duration": {"1m"}},
 		"/instances/forget": {"of": {"a"}, "name": {"host-1"}},
