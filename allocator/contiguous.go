@@ -17,12 +17,8 @@ func (c *Chain) NextRun(ctx context.Context, n int64) (run Run, skipped int64, e
 	}
 	if c.gate == nil {
 		l := c.head.Load()
-		if l.magic == 0 && l.left() >= n {
-			first, got := l.takeN(n)
-			if got == n {
-				return Run{First: l.id(first), Count: n}, 0, nil
-			}
-			skipped = got // other callers took the rest of the link meanwhile
+		if first, ok := l.takeRun(n); ok {
+			return Run{First: l.id(first), Count: n}, 0, nil
 		}
 	}
 	for {

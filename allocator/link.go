@@ -98,6 +98,26 @@ func (l *link) takeN(n int64) (first uint64, got int64) {
 	return first, min(n, int64(l.end-first))
 }
 
+// takeRun takes n ordinals whose IDs are consecutive, and returns the first. It returns false,
+// and takes nothing, if the rest of the link, or of its present block, is shorter.
+func (l *link) takeRun(n int64) (first uint64, ok bool) {
+	for {
+		last := l.counter.Load()
+		first = uint64(last + 1)
+		if first >= l.end || uint64(n) > l.end-first {
+			return 0, false
+		}
+		if l.magic != 0 { // the link spans blocks
+			if width := uint64(l.seg.Range.Width()); uint64(n) > width-first%width {
+				return 0, false
+			}
+		}
+		if l.counter.CompareAndSwap(last, last+n) {
+			return first, true
+		}
+	}
+}
+
 // start returns the link's first ordinal.
 func (l *link) start() uint64 { return l.end - uint64(l.seg.Count) }
 

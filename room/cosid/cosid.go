@@ -73,7 +73,7 @@ func fail(w http.ResponseWriter, err error) {
 
 // number reads a parameter that has to be there.
 func number(r *http.Request, name string, least, most int64) (int64, error) {
-	s := r.URL.Query().Get(name)
+	s, _ := door.Query(r.URL.RawQuery).Get(name)
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < least || n > most {
 		return 0, allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: %d to %d", name, s, least, most)
@@ -117,7 +117,7 @@ func (c *cosid) segment(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	door.Number(w, "application/json", last)
+	door.Number(w, door.BareJSON, last)
 }
 
 func (c *cosid) last(r *http.Request) (int64, error) {
@@ -159,7 +159,7 @@ func (c *cosid) next(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	door.Number(w, "application/json", id)
+	door.Number(w, door.BareJSON, id)
 }
 
 func (c *cosid) nextText(w http.ResponseWriter, r *http.Request) {
@@ -168,5 +168,5 @@ func (c *cosid) nextText(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	door.Number(w, "text/plain;charset=UTF-8", id)
+	door.Number(w, door.Text, id)
 }

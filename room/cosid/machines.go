@@ -11,6 +11,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/machine"
+	"github.com/march-id/march/room/door"
 )
 
 // Machines gives machine IDs; see package machine, whose errors it returns.
@@ -46,10 +47,9 @@ func (c *cosid) distribute(w http.ResponseWriter, r *http.Request) {
 		failMachine(w, err)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
 	b := strconv.AppendInt([]byte(`{"machineId":`), number, 10)
 	b = strconv.AppendInt(append(b, `,"lastTimeStamp":`...), last, 10)
-	_, _ = w.Write(append(b, '}'))
+	door.Body(w, door.BareJSON, append(b, '}'))
 }
 
 // guard notes that a client lives. Its safeGuardDuration says nothing to the key: the next

@@ -117,6 +117,22 @@ func (d *HTTP) Run(ctx context.Context, l net.Listener) error {
 	return <-ended
 }
 
+// ContentType is the type of an answer. Answers share it, so nothing may change it.
+type ContentType []string
+
+// The types of answers.
+var (
+	Text     = ContentType{"text/plain;charset=UTF-8"}
+	JSONText = ContentType{"application/json;charset=UTF-8"}
+	BareJSON = ContentType{"application/json"}
+)
+
+// Body answers a body with the status 200.
+func Body(w http.ResponseWriter, t ContentType, body []byte) {
+	w.Header()["Content-Type"] = t // Set would make a slice
+	_, _ = w.Write(body)
+}
+
 // JSON answers a value with a status.
 func JSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
@@ -124,16 +140,15 @@ func JSON(w http.ResponseWriter, status int, v any) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json;charset=UTF-8")
+	w.Header()["Content-Type"] = JSONText
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
 
 // Number answers a number as text, without a line's end: callers parse the whole body.
-func Number(w http.ResponseWriter, contentType string, n int64) {
-	w.Header().Set("Content-Type", contentType)
+func Number(w http.ResponseWriter, t ContentType, n int64) {
 	var digits [20]byte
-	_, _ = w.Write(strconv.AppendInt(digits[:0], n, 10))
+	Body(w, t, strconv.AppendInt(digits[:0], n, 10))
 }
 
 // SpringError answers an error as Spring Boot 1.5 does, which Leaf and TinyId run on.

@@ -24,27 +24,34 @@ const digits = "0123456789abcdef"
 // tag would be longer than tags are.
 func Tag(name string) (allocator.Tag, error) {
 	if plain(name) {
-		return allocator.ParseTag(name)
+		return checked(name)
 	}
-	var b strings.Builder
+	var usual [64]byte // longer than any tag
+	b := usual[:0]
 	for i := range len(name) {
 		c := name[i]
 		if i == 0 && !alphanumeric(c) {
-			b.WriteString(marker)
+			b = append(b, marker...)
 		}
 		if escaped(name, i) {
-			b.WriteByte('_')
-			b.WriteByte(digits[c>>4])
-			b.WriteByte(digits[c&15])
+			b = append(b, '_', digits[c>>4], digits[c&15])
 		} else {
-			b.WriteByte(c)
+			b = append(b, c)
 		}
 	}
-	tag, err := allocator.ParseTag(b.String())
+	tag, err := checked(string(b))
 	if err != nil {
 		return "", allocator.Errorf(allocator.Invalid, "key %.100q, as a tag: %w", name, err)
 	}
 	return tag, nil
+}
+
+// checked returns a tag of which each byte is one that tags have.
+func checked(tag string) (allocator.Tag, error) {
+	if tag == "" || len(tag) > allocator.MaxNameLength {
+		return allocator.ParseTag(tag) // it has the error
+	}
+	return allocator.Tag(tag), nil
 }
 
 // Key returns the foreign name that a tag stands for: the tag itself, for a tag that has

@@ -35,8 +35,6 @@ const (
 	nothingLeft    = -3 // of segments: both are used up
 )
 
-const text = "text/plain;charset=UTF-8"
-
 type leaf struct {
 	cfg    Config
 	layout timeid.Layout
@@ -65,7 +63,7 @@ func (l *leaf) segment(w http.ResponseWriter, r *http.Request) {
 	}
 	switch id, err := l.cfg.Next(r.Context(), string(tag)); {
 	case err == nil:
-		door.Number(w, text, id)
+		door.Number(w, door.Text, id)
 	case allocator.KindOf(err) == allocator.NotFound:
 		fail(w, r, noSuchKey)
 	default:
@@ -80,7 +78,7 @@ func (l *leaf) snowflake(w http.ResponseWriter, r *http.Request) {
 	}
 	switch id, err := l.cfg.Snowflake(r.Context()); {
 	case err == nil:
-		door.Number(w, text, id)
+		door.Number(w, door.Text, id)
 	case allocator.KindOf(err) == allocator.Unavailable:
 		fail(w, r, notInitialised)
 	default:
@@ -97,12 +95,13 @@ func fail(w http.ResponseWriter, r *http.Request, code int) {
 // decode answers the parts of an ID of Leaf's own Snowflake. The epoch and the bits are fixed
 // (LeafMonitorController.java).
 func (l *leaf) decode(w http.ResponseWriter, r *http.Request) {
-	if !r.URL.Query().Has("snowflakeId") {
+	given, ok := door.Query(r.URL.RawQuery).Get("snowflakeId")
+	if !ok {
 		door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.bind.MissingServletRequestParameterException",
 			"Required String parameter 'snowflakeId' is not present")
 		return
 	}
-	id, err := strconv.ParseInt(r.URL.Query().Get("snowflakeId"), 10, 64)
+	id, err := strconv.ParseInt(given, 10, 64)
 	var parts timeid.Parts
 	if err == nil {
 		parts, err = l.layout.Decompose(id)

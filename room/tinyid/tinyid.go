@@ -2,9 +2,9 @@
 // /tinyid/id/, with query or form parameters bizType, token and batchSize.
 //
 // A bizType is the tag of its name, escaped as package foreign says. Tokens come from a
-// file, or are those of the room's policy: without either the door does not open. A failed call is answered with 200, as TinyId
-// does it: with a code in JSON, and with an empty body in the Simple forms, since its client
-// throws on any other status.
+// file, or are those of the room's policy: without either the door does not open. A failed
+// call is answered with 200, as TinyId does it: with a code in JSON, and with an empty body
+// in the Simple forms, since its client throws on any other status.
 //
 // A segment is a run of consecutive IDs of one block with delta 1: (currentId, maxId].
 package tinyid
@@ -13,7 +13,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 
 	"github.com/march-id/march/allocator"
@@ -23,7 +22,6 @@ import (
 
 // TinyId's codes (ErrorCode.java).
 const (
-	success  = 200
 	badToken = 5
 	failed   = 6
 )
@@ -41,83 +39,45 @@ type tinyid struct {
 func New(calls door.Calls, tokens *Tokens) *door.HTTP {
 	t := &tinyid{calls, tokens}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/tinyid/id/nextId", t.serve((*tinyid).next, answer))
-	mux.HandleFunc("/tinyid/id/nextIdSimple", t.serve((*tinyid).next, simple))
-	mux.HandleFunc("/tinyid/id/nextSegmentId", t.serve((*tinyid).nextSegment, answer))
-	mux.HandleFunc("/tinyid/id/nextSegmentIdSimple", t.serve((*tinyid).nextSegment, simple))
+	mux.HandleFunc("/tinyid/id/nextId", t.serve((*tinyid).next, false))
+	mux.HandleFunc("/tinyid/id/nextIdSimple", t.serve((*tinyid).next, true))
+	mux.HandleFunc("/tinyid/id/nextSegmentId", t.serve((*tinyid).nextSegment, false))
+	mux.HandleFunc("/tinyid/id/nextSegmentIdSimple", t.serve((*tinyid).nextSegment, true))
 	mux.HandleFunc("/", door.SpringNotFound)
 	return door.NewHTTP("tinyid", mux)
 }
 
-// result is what a call answers.
-type result interface {
-	// text is the body of the Simple form.
-	text() []byte
-}
-
-// request is what a call asks for.
+// request is what a call asks for, in which form.
 type request struct {
-	tag   string
-	batch int64
+	tag    string
+	batch  int64
+	simple bool // as text, and not as JSON
 }
 
-// refusal is an error of TinyId's, with its code.
-type refusal struct {
-	code    int
-	message string
-}
-
-// response is TinyId's Response.
-type response struct {
-	Data    any    `json:"data"`
-	Code    int    `json:"code"`
-	Message string `json:"message"`
-}
-
-// answer answers as JSON.
-func answer(w http.ResponseWriter, v result, refused *refusal) {
-	if refused != nil {
-		door.JSON(w, http.StatusOK, response{nil, refused.code, refused.message})
-		return
-	}
-	door.JSON(w, http.StatusOK, response{v, success, ""})
-}
-
-// simple answers as text, and any failure with nothing.
-func simple(w http.ResponseWriter, v result, refused *refusal) {
-	w.Header().Set("Content-Type", "text/plain;charset=UTF-8")
-	if refused == nil {
-		_, _ = w.Write(v.text())
-	}
-}
-
-// parameters returns those of the query and of the form. Most requests have no form, for
-// which ParseForm would make two maps more.
-func parameters(r *http.Request) (url.Values, error) {
-	if r.ContentLength == 0 {
-		return url.ParseQuery(r.URL.RawQuery)
-	}
-	err := r.ParseForm()
-	return r.Form, err
-}
+// call does what a request asks for, and appends the answer to b.
+type call func(t *tinyid, ctx context.Context, asked request, b []byte) ([]byte, error)
 
 // serve reads the parameters, checks the token, and answers what a call returns.
-func (t *tinyid) serve(call func(*tinyid, context.Context, request) (result, error), answer func(http.ResponseWriter, result, *refusal)) http.HandlerFunc {
+func (t *tinyid) serve(do call, simple bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		form, err := parameters(r)
+		given, err := parameters(r)
 		if err != nil {
 			door.SpringError(w, r, http.StatusBadRequest, "", "the form cannot be read: "+err.Error())
 			return
 		}
-		for _, name := range [...]string{"bizType", "token"} {
-			if !form.Has(name) {
-				door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.bind.MissingServletRequestParameterException",
-					fmt.Sprintf("Required String parameter '%s' is not present", name))
-				return
+		key, hasKey := given.Get("bizType")
+		token, hasToken := given.Get("token")
+		if !hasKey || !hasToken {
+			missing := "token"
+			if !hasKey {
+				missing = "bizType"
 			}
+			door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.bind.MissingServletRequestParameterException",
+				fmt.Sprintf("Required String parameter '%s' is not present", missing))
+			return
 		}
-		asked := request{batch: 1}
-		if s := form.Get("batchSize"); s != "" {
+		asked := request{batch: 1, simple: simple}
+		if s, _ := given.Get("batchSize"); s != "" {
 			n, err := strconv.ParseInt(s, 10, 32)
 			if err != nil {
 				door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.method.annotation.MethodArgumentTypeMismatchException",
@@ -126,31 +86,69 @@ func (t *tinyid) serve(call func(*tinyid, context.Context, request) (result, err
 			}
 			asked.batch = min(n, maxBatch)
 		}
-		key := form.Get("bizType")
-		ctx, err := t.login(r.Context(), form.Get("token"), key)
-		if err != nil && allocator.KindOf(err) == allocator.Unauthenticated {
-			answer(w, nil, &refusal{badToken, "token is error"})
-			return
+		body, err := t.answer(r.Context(), do, asked, key, token)
+		switch {
+		case err != nil:
+			refuse(w, simple, err)
+		case simple:
+			door.Body(w, door.Text, body)
+		default:
+			door.Body(w, door.JSONText, body)
 		}
-		var tag allocator.Tag
-		if err == nil {
-			tag, err = foreign.Tag(key)
-		}
-		var v result
-		if err == nil {
-			asked.tag = string(tag)
-			v, err = call(t, ctx, asked)
-		}
-		if kind := allocator.KindOf(err); err != nil && (kind == allocator.Denied || kind == allocator.Unauthenticated) {
-			answer(w, nil, &refusal{badToken, "token is error"}) // as for a token of another bizType
-			return
-		}
-		if err != nil {
-			answer(w, nil, &refusal{failed, err.Error()})
-			return
-		}
-		answer(w, v, nil)
 	}
+}
+
+// parameters returns those of the form and of the query; most requests have no form.
+func parameters(r *http.Request) (door.Query, error) {
+	if r.ContentLength == 0 {
+		q := door.Query(r.URL.RawQuery)
+		return q, q.Check()
+	}
+	err := r.ParseForm()
+	return door.Query(r.Form.Encode()), err
+}
+
+// usual is the room that an answer most often needs, in bytes.
+const usual = 128
+
+// answer returns the body that answers a request. Its error is Unauthenticated for a wrong
+// token, and Denied for one that may not take IDs of the key.
+func (t *tinyid) answer(ctx context.Context, do call, asked request, key, token string) ([]byte, error) {
+	ctx, err := t.login(ctx, token, key)
+	if err != nil {
+		return nil, err
+	}
+	tag, err := foreign.Tag(key)
+	if err != nil {
+		return nil, err
+	}
+	asked.tag = string(tag)
+	b := make([]byte, 0, usual)
+	if asked.simple {
+		return do(t, ctx, asked, b)
+	}
+	if b, err = do(t, ctx, asked, append(b, `{"data":`...)); err != nil {
+		return nil, err
+	}
+	return append(b, `,"code":200,"message":""}`...), nil
+}
+
+// refuse answers an error: with its code in JSON, and with nothing in the Simple forms. A
+// token that may not take IDs of a bizType is one of another bizType.
+func refuse(w http.ResponseWriter, simple bool, err error) {
+	if simple {
+		door.Body(w, door.Text, nil)
+		return
+	}
+	refused := struct {
+		Data    any    `json:"data"`
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}{nil, failed, err.Error()}
+	if kind := allocator.KindOf(err); kind == allocator.Denied || kind == allocator.Unauthenticated {
+		refused.Code, refused.Message = badToken, "token is error"
+	}
+	door.JSON(w, http.StatusOK, refused)
 }
 
 // login checks a token: one of the door's file, or else one of the room's policy. It returns
@@ -165,67 +163,56 @@ func (t *tinyid) login(ctx context.Context, token, key string) (context.Context,
 	return ctx, nil
 }
 
-// ids is a batch.
-type ids []int64
-
-func (v ids) text() []byte {
-	b := make([]byte, 0, 20*len(v))
-	for i, id := range v {
-		if i > 0 {
-			b = append(b, ',')
+// next appends a batch: numbers with commas between them, in JSON as an array.
+func (t *tinyid) next(ctx context.Context, asked request, b []byte) ([]byte, error) {
+	if !asked.simple {
+		b = append(b, '[')
+	}
+	switch {
+	case asked.batch == 1:
+		id, err := t.calls.Next(ctx, asked.tag)
+		if err != nil {
+			return nil, err
 		}
 		b = strconv.AppendInt(b, id, 10)
-	}
-	return b
-}
-
-func (t *tinyid) next(ctx context.Context, asked request) (result, error) {
-	if asked.batch < 1 {
-		return ids{}, nil
-	}
-	if asked.batch == 1 {
-		id, err := t.calls.Next(ctx, asked.tag)
-		return ids{id}, err
-	}
-	runs, err := t.calls.NextN(ctx, asked.tag, asked.batch)
-	if err != nil {
-		return nil, err
-	}
-	all := make(ids, 0, asked.batch)
-	for _, run := range runs {
-		for i := range run.Count {
-			all = append(all, run.First+i*max(run.Stride, 1))
+	case asked.batch > 1:
+		runs, err := t.calls.NextN(ctx, asked.tag, asked.batch)
+		if err != nil {
+			return nil, err
 		}
+		for _, run := range runs {
+			for i := range run.Count {
+				b = append(strconv.AppendInt(b, run.First+i*max(run.Stride, 1), 10), ',')
+			}
+		}
+		b = b[:len(b)-1] // without the last comma
 	}
-	return all, nil
-}
-
-// segment is TinyId's SegmentId: the IDs above CurrentID, up to MaxID. The client asks for
-// the next one at LoadingID.
-type segment struct {
-	MaxID     int64 `json:"maxId"`
-	LoadingID int64 `json:"loadingId"`
-	CurrentID int64 `json:"currentId"`
-	Delta     int   `json:"delta"`
-	Remainder int   `json:"remainder"`
-}
-
-func (s segment) text() []byte {
-	return ids{s.CurrentID, s.LoadingID, s.MaxID, int64(s.Delta), int64(s.Remainder)}.text()
+	if !asked.simple {
+		b = append(b, ']')
+	}
+	return b, nil
 }
 
 // loadingPercent is how much of a segment is used when its client asks for the next
 // (Constants.java).
 const loadingPercent = 20
 
-func (t *tinyid) nextSegment(ctx context.Context, asked request) (result, error) {
+// nextSegment appends a segment: the IDs above its currentId, up to its maxId. The client
+// asks for the next one at its loadingId.
+func (t *tinyid) nextSegment(ctx context.Context, asked request, b []byte) ([]byte, error) {
 	run, err := t.calls.NextKept(ctx, asked.tag, 0)
 	if err != nil {
 		return nil, err
 	}
 	current := run.First - 1
-	return segment{
-		MaxID: current + run.Count, LoadingID: current + max(1, run.Count*loadingPercent/100), CurrentID: current,
-		Delta: 1, Remainder: 0,
-	}, nil
+	loading, last := current+max(1, run.Count*loadingPercent/100), current+run.Count
+	if asked.simple {
+		b = append(strconv.AppendInt(b, current, 10), ',')
+		b = append(strconv.AppendInt(b, loading, 10), ',')
+		return append(strconv.AppendInt(b, last, 10), ",1,0"...), nil
+	}
+	b = strconv.AppendInt(append(b, `{"maxId":`...), last, 10)
+	b = strconv.AppendInt(append(b, `,"loadingId":`...), loading, 10)
+	b = strconv.AppendInt(append(b, `,"currentId":`...), current, 10)
+	return append(b, `,"delta":1,"remainder":0}`...), nil
 }

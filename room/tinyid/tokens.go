@@ -74,7 +74,9 @@ func (t *Tokens) Allow(token, bizType string) bool {
 }
 
 func digest(token, bizType string) [sha256.Size]byte {
-	return sha256.Sum256([]byte(token + "\x00" + bizType))
+	var usual [128]byte
+	b := append(append(usual[:0], token...), 0)
+	return sha256.Sum256(append(b, bizType...))
 }
 
 func readTokens(path string) (map[[sha256.Size]byte]bool, error) {
