@@ -38,13 +38,7 @@ type tinyid struct {
 // the room's policy.
 func New(calls door.Calls, tokens *Tokens) *door.HTTP {
 	t := &tinyid{calls, tokens}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/tinyid/id/nextId", t.serve((*tinyid).next, false))
-	mux.HandleFunc("/tinyid/id/nextIdSimple", t.serve((*tinyid).next, true))
-	mux.HandleFunc("/tinyid/id/nextSegmentId", t.serve((*tinyid).nextSegment, false))
-	mux.HandleFunc("/tinyid/id/nextSegmentIdSimple", t.serve((*tinyid).nextSegment, true))
-	mux.HandleFunc("/", door.SpringNotFound)
-	return door.NewHTTP("tinyid", mux)
+	return door.NewHTTP("tinyid", http.HandlerFunc(t.serve))
 }
 
 // request is what a call asks for, in which form.
@@ -57,44 +51,58 @@ type request struct {
 // call does what a request asks for, and appends the answer to b.
 type call func(t *tinyid, ctx context.Context, asked request, b []byte) ([]byte, error)
 
-// serve reads the parameters, checks the token, and answers what a call returns.
-func (t *tinyid) serve(do call, simple bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		given, err := parameters(r)
+// serve answers a request by its path.
+func (t *tinyid) serve(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/tinyid/id/nextId":
+		t.do((*tinyid).next, false, w, r)
+	case "/tinyid/id/nextIdSimple":
+		t.do((*tinyid).next, true, w, r)
+	case "/tinyid/id/nextSegmentId":
+		t.do((*tinyid).nextSegment, false, w, r)
+	case "/tinyid/id/nextSegmentIdSimple":
+		t.do((*tinyid).nextSegment, true, w, r)
+	default:
+		door.SpringNotFound(w, r)
+	}
+}
+
+// do reads the parameters, checks the token, and answers what a call returns.
+func (t *tinyid) do(do call, simple bool, w http.ResponseWriter, r *http.Request) {
+	given, err := parameters(r)
+	if err != nil {
+		door.SpringError(w, r, http.StatusBadRequest, "", "the form cannot be read: "+err.Error())
+		return
+	}
+	key, hasKey := given.Get("bizType")
+	token, hasToken := given.Get("token")
+	if !hasKey || !hasToken {
+		missing := "token"
+		if !hasKey {
+			missing = "bizType"
+		}
+		door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.bind.MissingServletRequestParameterException",
+			fmt.Sprintf("Required String parameter '%s' is not present", missing))
+		return
+	}
+	asked := request{batch: 1, simple: simple}
+	if s, _ := given.Get("batchSize"); s != "" {
+		n, err := strconv.ParseInt(s, 10, 32)
 		if err != nil {
-			door.SpringError(w, r, http.StatusBadRequest, "", "the form cannot be read: "+err.Error())
+			door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.method.annotation.MethodArgumentTypeMismatchException",
+				fmt.Sprintf("Failed to convert value of type 'java.lang.String' to required type 'java.lang.Integer'; nested exception is java.lang.NumberFormatException: For input string: %q", s))
 			return
 		}
-		key, hasKey := given.Get("bizType")
-		token, hasToken := given.Get("token")
-		if !hasKey || !hasToken {
-			missing := "token"
-			if !hasKey {
-				missing = "bizType"
-			}
-			door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.bind.MissingServletRequestParameterException",
-				fmt.Sprintf("Required String parameter '%s' is not present", missing))
-			return
-		}
-		asked := request{batch: 1, simple: simple}
-		if s, _ := given.Get("batchSize"); s != "" {
-			n, err := strconv.ParseInt(s, 10, 32)
-			if err != nil {
-				door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.method.annotation.MethodArgumentTypeMismatchException",
-					fmt.Sprintf("Failed to convert value of type 'java.lang.String' to required type 'java.lang.Integer'; nested exception is java.lang.NumberFormatException: For input string: %q", s))
-				return
-			}
-			asked.batch = min(n, maxBatch)
-		}
-		body, err := t.answer(r.Context(), do, asked, key, token)
-		switch {
-		case err != nil:
-			refuse(w, simple, err)
-		case simple:
-			door.Body(w, door.Text, body)
-		default:
-			door.Body(w, door.JSONText, body)
-		}
+		asked.batch = min(n, maxBatch)
+	}
+	body, err := t.answer(r.Context(), do, asked, key, token)
+	switch {
+	case err != nil:
+		refuse(w, simple, err)
+	case simple:
+		door.Body(w, door.Text, body)
+	default:
+		door.Body(w, door.JSONText, body)
 	}
 }
 

@@ -25,10 +25,26 @@ type Tokens struct {
 	path string
 	log  hclog.Logger
 
-	mu   sync.Mutex // guards what follows
-	read time.Time
-	// pairs has digests, which take no longer to compare for a token that is nearly right.
-	pairs map[[sha256.Size]byte]bool
+	mu    sync.Mutex // guards what follows
+	read  time.Time
+	pairs pairs
+}
+
+// pairs has the bizTypes of each token. It has tokens' digests, which take no longer to
+// compare for a token that is nearly right.
+type pairs map[[sha256.Size]byte]map[string]bool
+
+func (p pairs) add(token, bizType string) {
+	of := sha256.Sum256([]byte(token))
+	if p[of] == nil {
+		p[of] = make(map[string]bool)
+	}
+	p[of][bizType] = true
+}
+
+func (p pairs) has(token, bizType string) bool {
+	of := p[sha256.Sum256([]byte(token))]
+	return of[bizType] || of[everything]
 }
 
 // everything stands in the file for every bizType.
@@ -42,19 +58,21 @@ const (
 // OpenTokens reads the file. Its error is Invalid and names the line: one that is not two
 // words, or a file without any.
 func OpenTokens(path string, log hclog.Logger) (*Tokens, error) {
-	pairs, err := readTokens(path)
+	all, err := readTokens(path)
 	if err != nil {
 		return nil, err
 	}
 	if log == nil {
 		log = hclog.NewNullLogger()
 	}
-	return &Tokens{path: path, log: log, read: time.Now(), pairs: pairs}, nil
+	return &Tokens{path: path, log: log, read: time.Now(), pairs: all}, nil
 }
 
 // AnyToken returns tokens of which one is for all bizTypes, and no other is known.
 func AnyToken(token string) *Tokens {
-	return &Tokens{pairs: map[[sha256.Size]byte]bool{digest(token, everything): true}}
+	t := &Tokens{pairs: make(pairs)}
+	t.pairs.add(token, everything)
+	return t
 }
 
 // Allow reports whether a token may take IDs of a bizType. If the file cannot be read again,
@@ -64,22 +82,16 @@ func (t *Tokens) Allow(token, bizType string) bool {
 	defer t.mu.Unlock()
 	if now := time.Now(); t.path != "" && now.Sub(t.read) >= reread {
 		t.read = now
-		if pairs, err := readTokens(t.path); err != nil {
+		if all, err := readTokens(t.path); err != nil {
 			t.log.Error("tinyid: the tokens could not be read again; those read before count", "error", err)
 		} else {
-			t.pairs = pairs
+			t.pairs = all
 		}
 	}
-	return t.pairs[digest(token, bizType)] || t.pairs[digest(token, everything)]
+	return t.pairs.has(token, bizType)
 }
 
-func digest(token, bizType string) [sha256.Size]byte {
-	var usual [128]byte
-	b := append(append(usual[:0], token...), 0)
-	return sha256.Sum256(append(b, bizType...))
-}
-
-func readTokens(path string) (map[[sha256.Size]byte]bool, error) {
+func readTokens(path string) (pairs, error) {
 	data, err := os.ReadFile(path) //nolint:gosec // the operator's own
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %w", err)
@@ -87,7 +99,7 @@ func readTokens(path string) (map[[sha256.Size]byte]bool, error) {
 	if len(data) > mostTokens {
 		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s has %d bytes; allowed: %d", path, len(data), mostTokens)
 	}
-	pairs := make(map[[sha256.Size]byte]bool)
+	all := make(pairs)
 	lines := bufio.NewScanner(bytes.NewReader(data))
 	for n := 1; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
@@ -98,13 +110,13 @@ func readTokens(path string) (map[[sha256.Size]byte]bool, error) {
 		if len(words) != 2 {
 			return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s line %d has %d words; allowed: a token and a bizType", path, n, len(words))
 		}
-		pairs[digest(words[0], words[1])] = true
+		all.add(words[0], words[1])
 	}
 	if err := lines.Err(); err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s: %w", path, err)
 	}
-	if len(pairs) == 0 {
+	if len(all) == 0 {
 		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s has no token; allowed: lines of a token and a bizType", path)
 	}
-	return pairs, nil
+	return all, nil
 }
