@@ -2,11 +2,13 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -191,6 +193,15 @@ func (c *connection) Close() error {
 	err := c.Conn.Close()
 	c.closed.Do(func() { c.callers.leave(c.at, c.who, time.Now()) })
 	return err
+}
+
+// SyscallConn implements syscall.Conn if the connection has a descriptor, and otherwise
+// returns an error.
+func (c *connection) SyscallConn() (syscall.RawConn, error) {
+	if s, ok := c.Conn.(syscall.Conn); ok {
+		return s.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
 }
 
 // peers makes a connection's peer known to HTTP's handlers, as gRPC does to its

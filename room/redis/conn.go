@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc/peer"
@@ -23,6 +24,7 @@ const (
 type conn struct {
 	door *Door
 	net  net.Conn
+	raw  syscall.RawConn // of net, nil if serveReady cannot serve it
 	ctx  context.Context // of the subject that AUTH proved
 
 	anonymous context.Context // as ctx is before AUTH
@@ -55,7 +57,7 @@ func (d *Door) serve(ctx context.Context, nc net.Conn) {
 	defer context.AfterFunc(ctx, func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) })()
 	anonymous := peer.NewContext(ctx, &peer.Peer{Addr: nc.RemoteAddr()})
 	c := &conn{
-		door: d, net: nc, ctx: anonymous, anonymous: anonymous,
+		door: d, net: nc, raw: rawOf(nc), ctx: anonymous, anonymous: anonymous,
 		in: make([]byte, 0, firstBuffer), id: d.ids.Add(1), protocol: 2,
 	}
 	err := c.run()
@@ -71,6 +73,14 @@ func (c *conn) run() error {
 		}
 		if err := c.flush(); err != nil || c.quits {
 			return err
+		}
+		if c.raw != nil && c.between() {
+			if err := c.await(soon); err != nil {
+				return err
+			}
+			if err := c.serveReady(); err != nil || c.quits {
+				return err
+			}
 		}
 		if err := c.read(); err != nil {
 			return err
@@ -107,24 +117,39 @@ func (c *conn) answerAll() error {
 	return nil
 }
 
+// between reports whether the client is between two commands and in no transaction.
+func (c *conn) between() bool { return len(c.in) == 0 && c.queue == nil }
+
+// await sets how long the next bytes may take. It returns an error if ctx has ended.
+func (c *conn) await(patience time.Duration) error {
+	now := time.Now()
+	if patience == c.patience && now.Sub(c.readSet) <= slack {
+		return nil
+	}
+	c.patience, c.readSet = patience, now
+	if err := c.net.SetReadDeadline(now.Add(patience)); err != nil {
+		return err
+	}
+	return c.ctx.Err() // it may have ended before the deadline was set
+}
+
+// makeRoom lets the buffer grow if it is full. It is bounded: parse refuses long commands.
+func (c *conn) makeRoom() {
+	if len(c.in) == cap(c.in) {
+		c.in = append(make([]byte, 0, 2*cap(c.in)), c.in...)
+	}
+}
+
 // read reads some more.
 func (c *conn) read() error {
 	patience := idle
-	if len(c.in) > 0 || c.queue != nil {
+	if !c.between() {
 		patience = halfway
 	}
-	if now := time.Now(); patience != c.patience || now.Sub(c.readSet) > slack {
-		c.patience, c.readSet = patience, now
-		if err := c.net.SetReadDeadline(now.Add(patience)); err != nil {
-			return err
-		}
-		if err := c.ctx.Err(); err != nil { // ctx ended before the deadline was set
-			return err
-		}
+	if err := c.await(patience); err != nil {
+		return err
 	}
-	if len(c.in) == cap(c.in) {
-		c.in = append(make([]byte, 0, 2*cap(c.in)), c.in...) // bounded: parse refuses long commands
-	}
+	c.makeRoom()
 	n, err := c.net.Read(c.in[len(c.in):cap(c.in)])
 	c.in = c.in[:len(c.in)+n]
 	if n > 0 {

@@ -30,7 +30,8 @@ const (
 	idle    = 30 * time.Minute
 	halfway = 10 * time.Second
 	unread  = 10 * time.Second
-	slack   = time.Second // a connection may be cut off this much sooner
+	soon    = 2 * time.Second // of serveReady
+	slack   = time.Second     // each of these may be this much shorter
 )
 
 // Door serves clients of Redis.
