@@ -173,7 +173,8 @@ func TestCosIdDoor(t *testing.T) {
 		{"PATCH /segments/ns/order?step=20", "", "200 application/json", "119"}, // 41 to 49 are too few
 		{"PATCH /segments/ns/order?step=51", "", jsonBad, failed("march: step: 51; allowed: 1 to 50, as no more of the room's range lie in a row")},
 		{"PATCH /segments/ns/order?step=0", "", jsonBad, failed(`march: step: "0"; allowed: 1 to 9223372036854775807`)},
-		{"PATCH /segments/ns/order", "", jsonBad, failed(`march: step: ""; allowed: 1 to 9223372036854775807`)},
+		{"PATCH /segments/ns/order?step=x", "", jsonFailed, failed(`march: step: "x"; allowed: 1 to 9223372036854775807`)},
+		{"PATCH /segments/ns/order", "", jsonFailed, failed(`march: step: ""; allowed: 1 to 9223372036854775807`)},
 		{"POST /segments/distributor/ns/fresh?offset=1000&step=10", "", "200 ", ""},
 		{"POST /segments/distributor/ns/fresh?offset=5&step=10", "", "200 ", ""}, // there is one
 		{"PATCH /segments/ns/fresh?step=10", "", "200 application/json", "1010"},

@@ -10,6 +10,7 @@
 package cosid
 
 import (
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -62,7 +63,7 @@ func answer(w http.ResponseWriter, status int, code, message string) {
 }
 
 // fail answers an error of the room: 400 for what the caller asked wrongly, as CosId does
-// for an IllegalArgumentException.
+// for an IllegalArgumentException. A parameterError has no such kind.
 func fail(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	if kind := allocator.KindOf(err); kind == allocator.Invalid || kind == allocator.Refused {
@@ -75,7 +76,10 @@ func fail(w http.ResponseWriter, err error) {
 func number(r *http.Request, name string, least, most int64) (int64, error) {
 	s, _ := door.Query(r.URL.RawQuery).Get(name)
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < least || n > most {
+	if err != nil {
+		return 0, bad(r, name, fmt.Sprintf("%d to %d", least, most))
+	}
+	if n < least || n > most {
 		return 0, allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: %d to %d", name, s, least, most)
 	}
 	return n, nil
