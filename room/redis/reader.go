@@ -70,6 +70,9 @@ func tooLong(b []byte) error {
 // parseLength reads a number and the end of its line, beginning at from. It returns
 // where the next line begins, 0 if the line is not complete yet.
 func parseLength(b []byte, from int, what string, most int) (length, next int, err error) {
+	if from+2 < len(b) && b[from+1] == '\r' && b[from] >= '0' && b[from] <= '9' { // most often
+		return int(b[from] - '0'), from + 3, nil
+	}
 	sign, at := 1, from
 	if at < len(b) && b[at] == '-' {
 		sign, at = -1, at+1
