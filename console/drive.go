@@ -243,8 +243,8 @@ func waitsUntil(m record.Migration, i instance) time.Time {
 }
 
 // prepare stores in m, before its next change, facts about the moves so far for the
-// operator: the instances that it went on without, and until when clients may use
-// the IDs that instances leased to them before these reported.
+// operator: when instances reported the last one, the instances that it went on without, and
+// until when clients may use the IDs that instances leased to them before these reported.
 func prepare(m *record.Migration, waits, instances []instance) {
 	for _, i := range waits {
 		if !m.Waived(i.Instance) {
@@ -252,6 +252,7 @@ func prepare(m *record.Migration, waits, instances []instance) {
 				i.ID(), time.Since(i.SilentSince).Truncate(time.Second)))
 		}
 	}
+	noteReports(m, instances)
 	for k := range m.Moves {
 		move := &m.Moves[k]
 		late := slices.ContainsFunc(instances, func(i instance) bool {

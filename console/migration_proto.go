@@ -63,7 +63,11 @@ func migrationToProto(m record.Migration, instances []instance) *marchv1.Migrati
 	for k, move := range m.Moves {
 		for _, i := range instances { // by room and name
 			if slices.Contains(move.Loses, i.Room) {
-				p.Moves[k].Reports = append(p.Moves[k].Reports, &marchv1.Report{Instance: string(i.ID()), Version: i.Version, State: standing(m, k, i)})
+				r := &marchv1.Report{Instance: string(i.ID()), Version: i.Version, State: standing(m, k, i)}
+				if at := reportedAt(m, k, i); !at.IsZero() {
+					r.Reported = timestamppb.New(at)
+				}
+				p.Moves[k].Reports = append(p.Moves[k].Reports, r)
 			}
 		}
 	}

@@ -35,6 +35,9 @@ type instance struct {
 	// SilentSince is when this console last saw a new heartbeat; zero while the
 	// instance is alive. It has a monotonic reading.
 	SilentSince time.Time
+	// ReportedAt is when this console saw the instance report the layout that it serves; zero
+	// if the console was not looking then.
+	ReportedAt time.Time
 	// WaitedSince is since when a migration waits for the silent instance; zero if
 	// none does.
 	WaitedSince time.Time
@@ -61,10 +64,13 @@ type heartbeats struct {
 	}
 }
 
-// sighting is a heartbeat, and when this console first saw it.
+// sighting is a heartbeat, and when this console first saw it; and the same of the version
+// that the instance reports. reported is zero if the console has seen no other version.
 type sighting struct {
-	beat  string
-	since time.Time
+	beat     string
+	since    time.Time
+	version  int64
+	reported time.Time
 }
 
 // silentAfter returns how long a heartbeat must stay the same for its instance to
@@ -90,10 +96,16 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 	for k, r := range records {
 		is, ok := h.mu.seen[r.ID()]
 		if !ok || is.beat != r.Beat {
-			is = sighting{r.Beat, now}
+			is.beat, is.since = r.Beat, now
+		}
+		if version := r.Reported(); is.version != version {
+			is.version, is.reported = version, time.Time{}
+			if ok {
+				is.reported = now
+			}
 		}
 		seen[r.ID()] = is
-		list[k] = instance{Instance: r, Alive: sent.Sub(is.since) < h.mu.limit}
+		list[k] = instance{Instance: r, Alive: sent.Sub(is.since) < h.mu.limit, ReportedAt: is.reported}
 		if !list[k].Alive {
 			list[k].SilentSince = is.since
 		}

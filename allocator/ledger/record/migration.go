@@ -217,8 +217,15 @@ func (m *Migration) Fail(text string) {
 const maxLog = 200
 
 // Note adds a line to the log.
-func (m *Migration) Note(text string) {
-	m.Log = append(m.Log, LogEntry{Time: Recorded(time.Now()), Text: text})
+func (m *Migration) Note(text string) { m.NoteAt(time.Now(), text) }
+
+// NoteAt adds a line on what was at a time; the present if at is zero. The log is in the order in
+// which lines were added.
+func (m *Migration) NoteAt(at time.Time, text string) {
+	if at.IsZero() {
+		at = time.Now()
+	}
+	m.Log = append(m.Log, LogEntry{Time: Recorded(at), Text: text})
 	if len(m.Log) > maxLog {
 		m.Log = slices.Delete(m.Log, 1, len(m.Log)-maxLog+1)
 	}

@@ -322,8 +322,11 @@ type Report struct {
 	// room/instance.
 	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	// The version it serves.
-	Version       int64       `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	State         ReportState `protobuf:"varint,3,opt,name=state,proto3,enum=march.v1.ReportState" json:"state,omitempty"`
+	Version int64       `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	State   ReportState `protobuf:"varint,3,opt,name=state,proto3,enum=march.v1.ReportState" json:"state,omitempty"`
+	// When the answering console saw the report; absent before it, and if that console was not
+	// looking then.
+	Reported      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=reported,proto3" json:"reported,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +380,13 @@ func (x *Report) GetState() ReportState {
 		return x.State
 	}
 	return ReportState_REPORT_STATE_UNSPECIFIED
+}
+
+func (x *Report) GetReported() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Reported
+	}
+	return nil
 }
 
 // Plan is a way from one layout to another. It changes nothing; ApplyMigration
@@ -2494,11 +2504,12 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x05loses\x18\x04 \x03(\tR\x05loses\x12.\n" +
 	"\x04made\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04made\x12?\n" +
 	"\rclients_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fclientsUntil\x12*\n" +
-	"\areports\x18\a \x03(\v2\x10.march.v1.ReportR\areports\"k\n" +
+	"\areports\x18\a \x03(\v2\x10.march.v1.ReportR\areports\"\xa3\x01\n" +
 	"\x06Report\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12+\n" +
-	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\"\x97\x03\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\x126\n" +
+	"\breported\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\x97\x03\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -2746,60 +2757,61 @@ var file_march_v1_migration_proto_depIdxs = []int32{
 	37, // 3: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
 	4,  // 4: march.v1.Move.reports:type_name -> march.v1.Report
 	1,  // 5: march.v1.Report.state:type_name -> march.v1.ReportState
-	36, // 6: march.v1.Plan.from:type_name -> march.v1.Layout
-	36, // 7: march.v1.Plan.target:type_name -> march.v1.Layout
-	3,  // 8: march.v1.Plan.moves:type_name -> march.v1.Move
-	8,  // 9: march.v1.Plan.cost:type_name -> march.v1.PlanCost
-	38, // 10: march.v1.Plan.unreadable:type_name -> march.v1.Unreadable
-	6,  // 11: march.v1.Plan.use:type_name -> march.v1.RoomUse
-	7,  // 12: march.v1.RoomUse.latest:type_name -> march.v1.TagUse
-	39, // 13: march.v1.RoomUse.idle:type_name -> google.protobuf.Duration
-	37, // 14: march.v1.TagUse.last:type_name -> google.protobuf.Timestamp
-	10, // 15: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
-	9,  // 16: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
-	35, // 17: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
-	39, // 18: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
-	39, // 19: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
-	11, // 20: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
-	39, // 21: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
-	39, // 22: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
-	2,  // 23: march.v1.Migration.state:type_name -> march.v1.MigrationState
-	36, // 24: march.v1.Migration.from:type_name -> march.v1.Layout
-	36, // 25: march.v1.Migration.target:type_name -> march.v1.Layout
-	3,  // 26: march.v1.Migration.moves:type_name -> march.v1.Move
-	39, // 27: march.v1.Migration.hold:type_name -> google.protobuf.Duration
-	13, // 28: march.v1.Migration.waiting:type_name -> march.v1.Waiting
-	14, // 29: march.v1.Migration.log:type_name -> march.v1.MigrationLog
-	37, // 30: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
-	37, // 31: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
-	37, // 32: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
-	40, // 33: march.v1.Migration.problems:type_name -> march.v1.Problem
-	37, // 34: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	37, // 35: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	37, // 36: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	36, // 37: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	5,  // 38: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	5,  // 39: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
-	39, // 40: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
-	8,  // 41: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
-	38, // 42: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
-	37, // 43: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
-	5,  // 44: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	39, // 45: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	12, // 46: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 47: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 48: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	38, // 49: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
-	12, // 50: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 51: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 52: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 53: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 54: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	55, // [55:55] is the sub-list for method output_type
-	55, // [55:55] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	37, // 6: march.v1.Report.reported:type_name -> google.protobuf.Timestamp
+	36, // 7: march.v1.Plan.from:type_name -> march.v1.Layout
+	36, // 8: march.v1.Plan.target:type_name -> march.v1.Layout
+	3,  // 9: march.v1.Plan.moves:type_name -> march.v1.Move
+	8,  // 10: march.v1.Plan.cost:type_name -> march.v1.PlanCost
+	38, // 11: march.v1.Plan.unreadable:type_name -> march.v1.Unreadable
+	6,  // 12: march.v1.Plan.use:type_name -> march.v1.RoomUse
+	7,  // 13: march.v1.RoomUse.latest:type_name -> march.v1.TagUse
+	39, // 14: march.v1.RoomUse.idle:type_name -> google.protobuf.Duration
+	37, // 15: march.v1.TagUse.last:type_name -> google.protobuf.Timestamp
+	10, // 16: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
+	9,  // 17: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
+	35, // 18: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
+	39, // 19: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
+	39, // 20: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
+	11, // 21: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
+	39, // 22: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
+	39, // 23: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
+	2,  // 24: march.v1.Migration.state:type_name -> march.v1.MigrationState
+	36, // 25: march.v1.Migration.from:type_name -> march.v1.Layout
+	36, // 26: march.v1.Migration.target:type_name -> march.v1.Layout
+	3,  // 27: march.v1.Migration.moves:type_name -> march.v1.Move
+	39, // 28: march.v1.Migration.hold:type_name -> google.protobuf.Duration
+	13, // 29: march.v1.Migration.waiting:type_name -> march.v1.Waiting
+	14, // 30: march.v1.Migration.log:type_name -> march.v1.MigrationLog
+	37, // 31: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
+	37, // 32: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
+	37, // 33: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
+	40, // 34: march.v1.Migration.problems:type_name -> march.v1.Problem
+	37, // 35: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
+	37, // 36: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	37, // 37: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	36, // 38: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	5,  // 39: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	5,  // 40: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
+	39, // 41: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
+	8,  // 42: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
+	38, // 43: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
+	37, // 44: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
+	5,  // 45: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	39, // 46: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	12, // 47: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 48: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 49: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	38, // 50: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
+	12, // 51: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 52: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 53: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 54: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	12, // 55: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }
