@@ -61,10 +61,25 @@ type stretch struct {
 	Room         string
 	Reserved     string // its name, in a reserved range
 	Colour       int
-	Text         string // the text that fits in, perhaps none
+	Text         string // the text that fits in on a wide screen, perhaps none
+	Slim         bool   // it does not fit in on a narrow one
 	Range        string
 	Share        float64
+	Load, Rest   string // how high its load is drawn, and what is above that; percentages, empty for none
 	lower, upper int64
+}
+
+// label sets the text of a stretch that is so many percent wide: the name, or its beginning.
+func (s *stretch) label(name string, percent float64) {
+	const before, letter, wide, narrow = 12, 8, 1100, 300 // pixels
+	fits := func(screen float64) int { return int((screen*percent/100 - before) / letter) }
+	switch n := fits(wide); {
+	case len(name) <= n:
+		s.Text = name
+	case n >= 4: // three letters, and dots
+		s.Text = name[:n-1] + "…"
+	}
+	s.Slim = fits(narrow) < min(len(name), 8)
 }
 
 // clash is where ranges overlap.
@@ -126,9 +141,7 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 			X: pct(x), W: pct(w), Room: room, Reserved: reserved, Colour: colour[room], lower: lower, upper: upper,
 			Range: "[" + num(lower) + ", " + num(upper) + ")", Share: w / 100,
 		}
-		if w >= 3 {
-			s.Text = cmp.Or(room, reserved, "free")
-		}
+		s.label(cmp.Or(room, reserved, "free"), w)
 		b.Stretches = append(b.Stretches, s)
 	}
 	gap := func(upper int64) {

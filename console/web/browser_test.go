@@ -22,7 +22,7 @@ func TestBrowser(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"migration": b.migration, "planner": b.planner, "steering": b.steering, "two": b.two, "restart": b.restart, "keyboard": b.keyboard,
 		"tags": b.tags, "tag": b.tag, "timeTag": b.timeTag, "rest": b.rest, "empty": b.empty, "looks": b.looks,
-		"costs": b.costs, "history": b.history, "silence": b.silence, "small": b.small, "capacity": b.capacity, "palette": b.palette, "audit": b.audit,
+		"costs": b.costs, "history": b.history, "silence": b.silence, "small": b.small, "capacity": b.capacity, "palette": b.palette, "audit": b.audit, "skipByKeys": b.skipByKeys,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait for most of their time
@@ -46,7 +46,10 @@ func (b *browser) two(t *testing.T) {
 	q.visit(plan)
 	p.click(button("Apply: 2 moves"))
 	p.says("Waiting until a/gone reports.")
-	q.click(button("Apply: 2 moves"))
+	q.says("A migration has begun meanwhile") // without a reload
+	q.until("it offers no second one", `getComputedStyle(document.querySelector("#planner form[method=post]")).display === "none"`)
+	eval[bool](q, `(() => { document.querySelector("#planner form[method=post]").requestSubmit(); return true })()`)
+	q.says("What you typed is kept")
 	q.until("the second is refused", `/layout is version 2: plan again|is under way, and there is one at a time/.test(document.body.innerText)`)
 	over.says("Migration under way") // without a reload
 	over.says("Waiting until a/gone reports.")

@@ -20,7 +20,7 @@ import (
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago), "clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
-		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "counted": counted, "grouped": grouped, "word": api.Word,
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline, "counted": counted, "grouped": grouped, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
 		"pick": func(p *problem, field string) string {
@@ -63,6 +63,15 @@ func prose(message any) template.HTML {
 		}
 	}
 	return template.HTML(b.String()) //nolint:gosec // escaped above
+}
+
+// headline returns a problem as a sentence that stands out, up to the error in it if it has one.
+func headline(what string) template.HTML {
+	head, cause, found := strings.Cut(what, ": ")
+	if found {
+		return template.HTML("<b>" + template.HTMLEscapeString(sentence(head)) + "</b>: " + template.HTMLEscapeString(cause) + ".") //nolint:gosec // escaped
+	}
+	return template.HTML("<b>" + template.HTMLEscapeString(sentence(what)) + ".</b>") //nolint:gosec // escaped
 }
 
 // sentence returns words with their first letter large.

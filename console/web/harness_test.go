@@ -14,6 +14,7 @@ import (
 	clog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"go.uber.org/goleak"
 
 	"github.com/march-id/march/allocator"
@@ -302,6 +303,21 @@ func (p *tab) choose(selector, option string) {
 func (p *tab) keys(text string) {
 	p.Helper()
 	p.do(chromedp.KeyEvent(text))
+}
+
+// tabTo presses the tab key until the element e that has the focus meets the condition.
+func (p *tab) tabTo(what, condition string) {
+	p.Helper()
+	for range 80 {
+		p.keys(kb.Tab)
+		if eval[bool](p, `((e) => !!(`+condition+`))(document.activeElement)`) {
+			if !eval[bool](p, `document.activeElement.matches(":focus-visible")`) {
+				p.Errorf("%s has the focus, but it is not seen", what)
+			}
+			return
+		}
+	}
+	p.Fatalf("tab never comes to %s\n%s", what, p.text())
 }
 
 // picture returns the whole page as a PNG.

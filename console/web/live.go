@@ -66,8 +66,8 @@ func (l *live) made(p *page, now time.Time) {
 
 // tick returns the tick of a page, and how long to wait for the next. All browsers get
 // the ticks of a page at the same times, with the same data: so all say the same when
-// the console falls silent.
-func (l *live) tick(p *page, now time.Time) (event string, next time.Duration) {
+// the console falls silent. problems is the number that the page shows.
+func (l *live) tick(p *page, problems int, now time.Time) (event string, next time.Duration) {
 	slot := now.UnixNano() / int64(tickEvery)
 	next = time.Unix(0, (slot+1)*int64(tickEvery)).Sub(now)
 	l.mu.Lock()
@@ -81,7 +81,7 @@ func (l *live) tick(p *page, now time.Time) (event string, next time.Duration) {
 	if !f.told.IsZero() {
 		asOf = stamp(timestamppb.New(f.told))
 	}
-	return fmt.Sprintf("event: tick\ndata: {\"now\": %q, \"as_of\": %q}\n", stamp(timestamppb.New(now)), asOf), next
+	return fmt.Sprintf("event: tick\ndata: {\"now\": %q, \"as_of\": %q, \"problems\": %d}\n", stamp(timestamppb.New(now)), asOf, problems), next
 }
 
 func (l *live) init(cfg Config) {
@@ -178,7 +178,7 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 				sent = e.id
 			}
 		case <-ticks.C:
-			event, next := h.live.tick(p, time.Now())
+			event, next := h.live.tick(p, h.knownProblems(ctx), time.Now())
 			err = send("%s\n", event)
 			ticks.Reset(next)
 		}

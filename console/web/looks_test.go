@@ -4,26 +4,207 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"html"
+	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 //go:embed testdata/axe.min.js
 var axe string
 
-// Every page, with long names and many rooms, fits its width from narrow to wide. axe finds
-// nothing in it, light and dark.
+var pictures = flag.String("pictures", "", "a directory into which to write a picture of each page in each state, width and scheme")
+
+// state is a console of a cluster in some state, and the pages to look at.
+type state struct {
+	at    string
+	pages []string
+}
+
+// everyPage has the pages that need nothing to exist.
+var everyPage = []string{"/", "/history", "/capacity", "/tags", "/migrations", "/instances", "/workers", "/decode?tag=order&id=1", "/audit", "/find?search=room", "/tags?do=new"}
+
+// Every page fits its width from narrow to wide, and axe finds nothing in it, light and dark: without
+// a cluster, in a new one, with long names and many rooms, during a migration, in an outage of etcd.
 func (b *browser) looks(t *testing.T) {
 	if raceEnabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
 	}
+	for name, make := range map[string]func(*testing.T) state{
+		"nothing": withoutCluster, "new": withoutTags, "rooms": b.withManyRooms, "migration": duringMigration, "outage": withoutEtcd, "history": withHistory,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := make(t)
+			p := b.open(t, s.at)
+			for _, path := range s.pages {
+				p.look(name, path)
+			}
+		})
+	}
+}
+
+// look opens a page, and checks how it looks. It writes pictures of the page if they are asked for.
+func (p *tab) look(state, path string) {
+	p.Helper()
+	p.size(1280, 900)
+	p.visit(path)
+	eval[bool](p, axe+"; true")
+	for _, width := range []int64{360, 1280, 2560} {
+		p.size(width, 900)
+		if over := eval[float64](p, "document.documentElement.scrollWidth - innerWidth"); over > 0 {
+			wide := eval[string](p, `[...document.querySelectorAll("main *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5).map((e) => e.outerHTML.slice(0, 120)).join("\n")`)
+			p.Errorf("%s at %d px: %v px too wide:\n%s", path, width, over, wide)
+		}
+		if cut := eval[string](p, cutText); cut != "" {
+			p.Errorf("%s at %d px: text is cut or in a column of a letter:\n%s", path, width, cut)
+		}
+		for _, dark := range []bool{false, true} {
+			p.dark(dark)
+			for _, found := range p.axe() {
+				p.Errorf("%s at %d px (dark: %t): %s", path, width, dark, found)
+			}
+			if *pictures != "" && eval[float64](p, "document.documentElement.scrollHeight") < 16_000 { // Chromium's textures end there
+				page := slug.ReplaceAllString(path, "-")
+				name := fmt.Sprintf("%s_%s_%d_%s.png", state, page[:min(len(page), 70)], width, map[bool]string{false: "light", true: "dark"}[dark])
+				if err := os.WriteFile(filepath.Join(*pictures, name), p.picture(), 0o644); err != nil {
+					p.Fatal(err)
+				}
+			}
+		}
+		p.dark(false)
+	}
+}
+
+var slug = regexp.MustCompile(`[^a-zA-Z0-9]+`)
+
+// cutText lists the elements whose text is cut without dots, or stands in a column of a letter or two.
+const cutText = `[...document.querySelectorAll("main *, header *")].filter((e) => {
+	const own = [...e.childNodes].filter((n) => n.nodeType === 3 && n.data.trim()), style = getComputedStyle(e);
+	if (!own.length || !e.getClientRects().length || e.closest(".hidden, svg, select, thead") || style.textOverflow === "ellipsis") return false;
+	const range = document.createRange();
+	range.selectNodeContents(own[0]);
+	const box = range.getBoundingClientRect(), length = own[0].data.trim().length;
+	const narrow = length > 6 && range.getClientRects().length > 2 && box.width < 4 * parseFloat(style.fontSize);
+	return narrow || style.overflowX === "hidden" && e.scrollWidth > e.clientWidth + 1;
+}).slice(0, 5).map((e) => e.outerHTML.slice(0, 160)).join("\n")`
+
+func withoutCluster(t *testing.T) state {
+	at, _ := newWorld(t, 0).console("")
+	return state{at, append(slices.Clone(everyPage), "/tags/none", "/nothing")}
+}
+
+func withoutTags(t *testing.T) state {
+	at, _ := newWorld(t, 100, "a").console("")
+	return state{at, everyPage}
+}
+
+func withHistory(t *testing.T) state {
+	rooms := make([]string, 12)
+	for i := range rooms {
+		rooms[i] = "room-" + string(rune('a'+i))
+	}
+	rooms[3] = strings.Repeat("a-very-long-room-", 3) + "with-63-byte"
+	return state{pastPages(t, rooms...), []string{"/history", "/history?span=24h&numbers=1", "/history?room=room-a"}}
+}
+
+// duringMigration has a migration that waits for a silent instance.
+func duringMigration(t *testing.T) state {
+	rooms := []allocator.Room{"eu-1", "eu-2", "us-1", "ap-1"}
+	w := newWorld(t, 1000, rooms...)
+	at, _ := w.console("")
+	w.tag("order", "invoice")
+	for i, room := range rooms {
+		ids, _ := w.server(room, "host-1")
+		w.load(ids, "order", int64(20+30*i))
+	}
+	gone := ledger.Registration{Room: "eu-1", Name: "host-2", Address: "127.0.0.1:1", Hold: 10 * time.Minute}
+	if _, err := w.Ledger().Join(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	const plan = "/migrations?boundary=1000&room=eu-1&lower=0&upper=150&room=eu-2&lower=150&upper=500&room=us-1&lower=500&upper=750&room=ap-1&lower=750&upper=1000"
+	id := w.migrate(at, map[allocator.Room]allocator.Range{"eu-1": {Lower: 0, Upper: 150}, "eu-2": {Lower: 150, Upper: 500}, "us-1": {Lower: 500, Upper: 750}, "ap-1": {Lower: 750, Upper: 1000}})
+	testcluster.Await(w, "the others have reported, and one is silent", func() bool {
+		_, page := get(t, at+"/migrations/"+id)
+		return strings.Contains(page, "1 of 2 instances reported it") && strings.Contains(page, "silent")
+	})
+	of := "/migrations/" + id
+	return state{at, []string{"/", "/migrations", plan, of, of + "?do=abort", of + "?do=continue&without=eu-1/host-2", "/instances", "/tags/order", "/history", "/audit"}}
+}
+
+// migrate applies a plan as the form of the page does. It returns the migration's ID.
+func (w *world) migrate(at string, ranges map[allocator.Room]allocator.Range) string {
+	w.Helper()
+	record, err := w.Admin.Ledger.Refresh(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	form := url.Values{"boundary": {fmt.Sprint(record.Layout.Boundary)}, "do": {"apply"}, "force": {"1"}, "hold": {"0s"}}
+	for room, r := range ranges {
+		form.Add("room", string(room))
+		form.Add("lower", fmt.Sprint(r.Lower))
+		form.Add("upper", fmt.Sprint(r.Upper))
+	}
+	_, page := get(w, at+"/migrations?"+form.Encode())
+	plan := regexp.MustCompile(`name="plan" value="([^"]*)"`).FindStringSubmatch(page)
+	if plan == nil {
+		w.Fatalf("there is no plan to apply:\n%s", page)
+	}
+	form.Set("plan", html.UnescapeString(plan[1]))
+	r, err := http.NewRequestWithContext(w.Context(), http.MethodPost, at+"/migrations", strings.NewReader(form.Encode()))
+	if err != nil {
+		w.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer, page := fetch(w, r)
+	id, _, _ := strings.Cut(strings.TrimPrefix(answer.Header.Get("Location"), "/migrations/"), "?")
+	if answer.StatusCode != http.StatusSeeOther {
+		w.Fatalf("%s\n%s", answer.Status, page)
+	}
+	return id
+}
+
+// withoutEtcd has an outage of etcd: rooms serve from their reserve.
+func withoutEtcd(t *testing.T) state {
+	rooms := []allocator.Room{"eu-1", "us-1", "ap-1"}
+	w := newWorld(t, 1000, rooms...)
+	at, _ := w.console("")
+	w.tag("order")
+	for _, room := range rooms {
+		ids, _ := w.server(room, "host-1")
+		if _, err := ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 1000}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func(text string) {
+		testcluster.Await(w, "the overview says "+text, func() bool {
+			_, page := get(t, at+"/")
+			return strings.Contains(page, text)
+		})
+	}
+	says("3 of 3")
+	get(t, at+"/migrations")
+	w.Etcd.Stop()
+	says("etcd away")
+	return state{at, append(slices.Clone(everyPage), "/tags/order")}
+}
+
+func (b *browser) withManyRooms(t *testing.T) state {
 	rooms := make([]allocator.Room, 12)
 	for i := range rooms {
 		rooms[i] = allocator.Room(fmt.Sprintf("room-%02d", i))
@@ -41,49 +222,30 @@ func (b *browser) looks(t *testing.T) {
 			}
 		}
 	}
-	p := b.open(t, at)
-	plan := url.Values{"boundary": {"1000000007"}}
 	record, err := w.Admin.Ledger.Refresh(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, room := range rooms {
-		r := record.Layout.Ranges[room]
-		if i == 3 {
-			r.Upper -= 1000
+	plan := func(less int64) string {
+		form := url.Values{"boundary": {"1000000007"}}
+		for i, room := range rooms {
+			r := record.Layout.Ranges[room]
+			if i == 3 {
+				r.Upper -= less
+			}
+			form.Add("room", string(room))
+			form.Add("lower", fmt.Sprint(r.Lower))
+			form.Add("upper", fmt.Sprint(r.Upper))
 		}
-		plan.Add("room", string(room))
-		plan.Add("lower", fmt.Sprint(r.Lower))
-		plan.Add("upper", fmt.Sprint(r.Upper))
+		return "/migrations?" + form.Encode()
 	}
-	broken := "boundary=10&room=x&lower=a&upper=5"
-	p.visit("/migrations?" + plan.Encode() + "&do=apply")
+	p := b.open(t, at)
+	p.visit(plan(1000) + "&do=apply")
 	p.click(button("Apply: 1 move"))
 	p.says("Done: all moves were made and reported.")
 	migration := eval[string](p, "location.pathname")
-	plan["upper"][3] = fmt.Sprint(record.Layout.Ranges[rooms[3]].Upper - 2000)
-	pages := []string{
-		"/", "/history", "/history?span=24h&room=room-00&numbers=1", "/capacity", "/tags", "/tags/" + long, "/tags/" + long + "?do=skip&to=5000000000&room=room-00", "/migrations", "/migrations?" + plan.Encode(),
-		"/migrations?" + plan.Encode() + "&do=apply", "/migrations?" + broken, migration, "/instances", "/workers", "/decode?tag=order&id=1", "/audit", "/audit?since=x", "/find?search=room", "/tags?do=new", "/tags/" + long + "?do=settings&limit=500&reserve=30m&strict_retract=on", "/tags/none",
-	}
-	for _, path := range pages {
-		p.visit(path)
-		eval[bool](p, axe+"; true")
-		for _, width := range []int64{360, 1280, 2560} {
-			p.size(width, 900)
-			for _, dark := range []bool{false, true} {
-				p.dark(dark)
-				for _, found := range p.axe() {
-					t.Errorf("%s at %d px (dark: %t): %s", path, width, dark, found)
-				}
-			}
-			p.dark(false)
-			if over := eval[float64](p, "document.documentElement.scrollWidth - innerWidth"); over > 0 {
-				wide := eval[string](p, `[...document.querySelectorAll("main *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5).map((e) => e.outerHTML.slice(0, 120)).join("\n")`)
-				t.Errorf("%s at %d px: %v px too wide:\n%s", path, width, over, wide)
-			}
-		}
-	}
+	return state{at, append(slices.Clone(everyPage), "/history?span=24h&room=room-00&numbers=1", "/tags/"+long, "/tags/"+long+"?do=skip&to=5000000000&room=room-00",
+		"/audit?since=x", "/tags/"+long+"?do=settings&limit=500&reserve=30m&strict_retract=on", plan(2000), plan(2000)+"&do=apply", "/migrations?boundary=10&room=x&lower=a&upper=5", migration, "/tags/none")}
 }
 
 // axe returns the findings of axe-core in a page. The page has loaded axe-core.

@@ -18,6 +18,9 @@ type migrationView struct {
 	From, Target *bar
 	Steps        []step
 	Says         string // the present activity
+	Waits        []wait
+	Loads        *loads  // nil in a card
+	Timeline     []event // none in a card
 	Ended        bool
 	May          bool     // the caller may steer it
 	Percent      string   // the share of the moves and waits that is done
@@ -60,9 +63,7 @@ type report struct {
 // changes lists what differs between two layouts, room by room.
 func changes(before, after *marchv1.Layout, colour map[string]int) []change {
 	var list []change
-	rooms := append(roomsOf(before), roomsOf(after)...)
-	slices.Sort(rooms)
-	for _, room := range slices.Compact(rooms) {
+	for _, room := range sortedRooms(before, after) {
 		was, is := before.GetRooms()[room], after.GetRooms()[room]
 		if was != nil && is != nil && was.GetLower() == is.GetLower() && was.GetUpper() == is.GetUpper() && before.GetBoundary() == after.GetBoundary() {
 			continue
@@ -75,6 +76,13 @@ func changes(before, after *marchv1.Layout, colour map[string]int) []change {
 		list = append(list, c)
 	}
 	return list
+}
+
+// sortedRooms returns the rooms of two layouts by name.
+func sortedRooms(one, other *marchv1.Layout) []string {
+	rooms := append(roomsOf(one), roomsOf(other)...)
+	slices.Sort(rooms)
+	return slices.Compact(rooms)
 }
 
 // steps draws moves, starting at a layout.
@@ -100,19 +108,12 @@ func roomNames(names []string, from *marchv1.Layout, moves []*marchv1.Move) []st
 	return names
 }
 
-// view draws a migration; colour may be nil.
-func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*migrationView, error) {
-	if colour == nil {
-		l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
-		if err != nil {
-			return nil, err
-		}
-		colour = colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
-	}
+// view draws a migration.
+func view(c *call, m *marchv1.Migration, colour map[string]int) *migrationView {
 	v := &migrationView{
 		May:       c.may(marchv1.ConsoleService_PauseMigration_FullMethodName, ""),
 		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour), Steps: steps(m.GetFrom(), m.GetMoves(), colour),
-		Ended: api.Ended(m.GetState()),
+		Ended: api.Ended(m.GetState()), Waits: waits(m, colour),
 	}
 	done, all := 0, 0
 	for i := range v.Steps {
@@ -144,7 +145,7 @@ func (h *Handler) view(c *call, m *marchv1.Migration, colour map[string]int) (*m
 		v.Percent = pct(100 * float64(done) / float64(all))
 	}
 	v.Says = says(v)
-	return v, nil
+	return v
 }
 
 func newReport(m *marchv1.Migration, r *marchv1.Report, colour map[string]int) report {
@@ -157,6 +158,19 @@ func newReport(m *marchv1.Migration, r *marchv1.Report, colour map[string]int) r
 		}
 	}
 	return shown
+}
+
+// Errors returns the problems that stop the migration, without those of Waits.
+func (v *migrationView) Errors() []*marchv1.Problem {
+	return slices.DeleteFunc(slices.Clone(v.GetProblems()), func(p *marchv1.Problem) bool {
+		return p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS
+	})
+}
+
+// RoomOf returns the room of an instance.
+func (*migrationView) RoomOf(instance string) string {
+	room, _, _ := strings.Cut(instance, "/")
+	return room
 }
 
 // says returns a sentence about the present activity of a migration.
@@ -178,7 +192,7 @@ func says(v *migrationView) string {
 		}
 		return "Aborted: the layout is as it was."
 	case marchv1.MigrationState_MIGRATION_STATE_PAUSED:
-		return back + "Paused before the next move."
+		return back + "Paused before the next move. So it is since " + stamp(v.GetUpdated()) + ", and until an operator resumes it."
 	}
 	switch {
 	case v.GetError() != "":
@@ -192,14 +206,22 @@ func says(v *migrationView) string {
 }
 
 func (h *Handler) migration(c *call) (string, any, error) {
-	m, err := h.console.GetMigration(c.Context(), &marchv1.GetMigrationRequest{Id: c.PathValue("id")})
+	answer, err := h.console.GetMigration(c.Context(), &marchv1.GetMigrationRequest{Id: c.PathValue("id")})
 	if err != nil {
 		return "", nil, err
 	}
-	v, err := h.view(c, m.GetMigration(), nil)
+	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
 	if err != nil {
 		return "", nil, err
 	}
+	m := answer.GetMigration()
+	colour := colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
+	v := view(c, m, colour)
+	var rates map[string]float64
+	if !v.Ended {
+		rates = h.rates(c.Context())
+	}
+	v.Timeline, v.Loads = timeline(m), newLoads(m.GetFrom(), m.GetTarget(), rates, colour)
 	v.Problem = c.problemOf("steer")
 	if do := c.URL.Query().Get("do"); c.Method == http.MethodGet && !v.Ended {
 		v.Leave = c.URL.Query()["without"]

@@ -19,6 +19,15 @@ import (
 type told struct {
 	marchv1.UnimplementedConsoleServiceServer
 	migration *marchv1.Migration
+	rates     map[string]float64 // IDs per second, by room
+}
+
+func (c *told) GetOverview(context.Context, *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
+	o := &marchv1.GetOverviewResponse{}
+	for room, rate := range c.rates {
+		o.Rooms = append(o.Rooms, &marchv1.RoomStatus{Name: room, Rate: &rate})
+	}
+	return o, nil
 }
 
 func (c *told) GetMigration(context.Context, *marchv1.GetMigrationRequest) (*marchv1.GetMigrationResponse, error) {
@@ -66,7 +75,7 @@ func TestReports(t *testing.T) {
 		},
 		Waiting: []*marchv1.Waiting{
 			{Instance: "a/away", SilentSince: timestamppb.New(time.Date(2026, 11, 21, 11, 30, 0, 0, time.UTC)), Until: timestamppb.New(time.Date(2026, 11, 21, 11, 40, 0, 0, time.UTC))},
-			{Instance: "a/one"},
+			{Instance: "a/one", Version: 2},
 		},
 	}
 	page := shown(t, &told{migration: m}, "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9")
@@ -75,6 +84,8 @@ func TestReports(t *testing.T) {
 		"1 of 3 instances reported it a/away silent since 11:30:00 · waited for until 11:40:00 a/one waiting a/two reported",
 		"0 of 1 instance reported it a/one later",
 		"Waiting until a/away, a/one reports.",
+		"a/away silent 2026-11-21 11:30:00 UTC 2026-11-21 11:40:00 UTC , if it stays silent Start it again. If it surely does not run, go on without it .",
+		"a/one serves layout 2 – it reports, or is silent Nothing: an instance reports within seconds. After minutes, look at it .",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
@@ -82,6 +93,47 @@ func TestReports(t *testing.T) {
 	}
 	if made := strings.Count(page, "made, waiting"); made != 1 {
 		t.Errorf("%d moves have a waiting instance, want the second alone:\n%s", made, page)
+	}
+}
+
+// TestTimeline: the page has all events of a migration in their order: also the reports that the
+// console saw and has not written down yet, and the waits between moves.
+func TestTimeline(t *testing.T) {
+	at := func(second int) *timestamppb.Timestamp {
+		return timestamppb.New(time.Date(2026, 11, 21, 11, 30, second, 0, time.UTC))
+	}
+	layout := func(version, edge int64) *marchv1.Layout {
+		return &marchv1.Layout{Version: version, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: 50}, "b": {Lower: edge, Upper: 100}}}
+	}
+	reported := func(instance string, second int) *marchv1.Report {
+		return &marchv1.Report{Instance: instance, State: marchv1.ReportState_REPORT_STATE_REPORTED, Reported: at(second)}
+	}
+	m := &marchv1.Migration{
+		State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Reached: 2, From: layout(1, 50), Target: layout(4, 90),
+		Moves: []*marchv1.Move{
+			{Layout: layout(2, 60), Loses: []string{"b"}, Why: "room b shrinks", Made: at(1), Reports: []*marchv1.Report{reported("b/one", 3), reported("b/two", 9)}},
+			{Layout: layout(3, 70), Loses: []string{"b"}, Why: "room b shrinks more", Made: at(10), Reports: []*marchv1.Report{
+				reported("b/one", 11), {Instance: "b/two", State: marchv1.ReportState_REPORT_STATE_WAITING},
+			}},
+			{Layout: layout(4, 90), Loses: []string{"b"}},
+		},
+		Log: []*marchv1.MigrationLog{
+			{Time: at(0), Text: "started by ann"}, {Time: at(1), Text: "move retract made: layout version 2"}, {Time: at(3), Text: "b/one reported move 1"},
+			{Time: at(9), Text: "b/two reported move 1"}, {Time: at(10), Text: "move retract made: layout version 3"}, {Time: at(5), Text: "paused by bob"},
+		},
+		Waiting: []*marchv1.Waiting{{Instance: "b/two", Version: 2}},
+	}
+	page := shown(t, &told{migration: m, rates: map[string]float64{"a": 100, "b": 400}}, "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9")
+	for _, want := range []string{
+		"Timeline 11:30:00 Planned and applied by ann: 3 moves from layout 1 to layout 4. 11:30:01 Move 1 of 3 is made, and layout 2 holds: room b shrinks. " +
+			"11:30:03 b/one reported move 1. 11:30:05 Paused by bob. 11:30:09 b/two reported move 1. 11:30:10 Waited 9 s for the reports of b. " +
+			"11:30:10 Move 2 of 3 is made, and layout 3 holds: room b shrinks more. 11:30:11 b/one reported move 2. now Waiting until b/two reports. Moves",
+		"b/two serves layout 2 2026-11-21 11:30:10 UTC it reports, or is silent",
+		"a [0, 50) [0, 50) 100 2.0 2.0 b [50, 100) [90, 100) 400 8.0 40",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q:\n%s", want, page)
+		}
 	}
 }
 

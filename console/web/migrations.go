@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -52,6 +53,7 @@ type planner struct {
 	Hold     string
 	Refused  *problem // the apply
 	May      bool     // the caller may apply it
+	Again    string   // the address that plans it again
 }
 
 // row is a room in the planner's form.
@@ -70,11 +72,18 @@ const historyPage = 10
 func (h *Handler) migrations(c *call) (string, any, error) {
 	q := c.URL.Query()
 	token := q.Get("before")
-	list, err := h.console.ListMigrations(c.Context(), &marchv1.ListMigrationsRequest{PageSize: historyPage, PageToken: token})
-	if err != nil {
-		return "", nil, err
-	}
-	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+	var list *marchv1.ListMigrationsResponse
+	var l *marchv1.GetLayoutResponse
+	reads, ctx := errgroup.WithContext(c.Context())
+	reads.Go(func() (err error) {
+		list, err = h.console.ListMigrations(ctx, &marchv1.ListMigrationsRequest{PageSize: historyPage, PageToken: token})
+		return err
+	})
+	reads.Go(func() (err error) {
+		l, err = h.console.GetLayout(ctx, &marchv1.GetLayoutRequest{})
+		return err
+	})
+	err := reads.Wait()
 	if err != nil {
 		return "", nil, err
 	}
@@ -86,9 +95,7 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 		colour := colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
 		r := historyRow{Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour)}
 		if r.Live = !api.Ended(m.GetState()); r.Live {
-			if v.Active, err = h.view(c, m, colour); err != nil {
-				return "", nil, err
-			}
+			v.Active = view(c, m, colour)
 		}
 		v.History = append(v.History, r)
 	}
@@ -98,15 +105,15 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	if c.live { // a plan is not in the live part
 		return "Migrations", v, nil
 	}
-	if v.Planner, err = h.plan(c, l); err != nil {
+	if v.Planner, err = h.plan(c, l, v.Active != nil); err != nil {
 		return "", nil, err
 	}
 	return "Migrations", v, nil
 }
 
 // plan reads the planner's form and plans. Faults of the form are shown in it and
-// are not errors.
-func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) {
+// are not errors. During a migration it only keeps what was typed.
+func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*planner, error) {
 	_ = c.ParseForm() // the page shows the fields that can be read
 	form, now := c.Form, l.GetLayout().GetLayout()
 	p := &planner{
@@ -114,7 +121,8 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 		Version: now.GetVersion(), Boundary: strconv.FormatInt(now.GetBoundary(), 10), Hold: cmp.Or(form.Get("hold"), "0s"),
 		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"), Refused: c.problemOf("apply", "hold"),
 	}
-	if form.Has("scale") {
+	p.Again = "/migrations?" + typed(form).Encode()
+	if form.Has("scale") && !during {
 		if err := h.scale(c, now, p); err != nil {
 			return nil, err
 		}
@@ -131,23 +139,32 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse) (*planner, error) 
 		p.Bar.moved(p.Now)
 	}
 	p.Broken = len(p.Problems) > 0 || slices.ContainsFunc(p.Rows, func(r row) bool { return len(r.Problems) > 0 })
-	if !p.Touched || p.Broken {
-		return p, nil
-	}
-	checked, err := h.console.ValidateLayout(c.Context(), &marchv1.ValidateLayoutRequest{Layout: target})
-	if err != nil {
-		return nil, err
-	}
-	if len(checked.GetDetails()) > 0 {
-		p.blame(checked.GetDetails())
-		p.Broken = true
+	if !p.Touched || p.Broken || during {
 		return p, nil
 	}
 	p.Changed = len(changes(now, target, nil)) > 0
+	var checked *marchv1.ValidateLayoutResponse
+	var answer *marchv1.PlanMigrationResponse
+	var reads errgroup.Group
+	reads.Go(func() (err error) {
+		checked, err = h.console.ValidateLayout(c.Context(), &marchv1.ValidateLayoutRequest{Layout: target})
+		return err
+	})
+	var err error
+	if p.Changed {
+		answer, err = h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic, Force: p.Force})
+	}
+	if err := reads.Wait(); err != nil {
+		return nil, err
+	}
+	if len(checked.GetDetails()) > 0 { // the plan has no use then
+		p.blame(checked.GetDetails())
+		p.Broken, p.Changed = true, false
+		return p, nil
+	}
 	if !p.Changed {
 		return p, nil
 	}
-	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic, Force: p.Force})
 	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the plan is wrong, or a value cannot be read
 		p.Problems, p.Broken = append(p.Problems, problem{Text: err.Error()}), true
 		return p, nil

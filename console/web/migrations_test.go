@@ -221,63 +221,57 @@ func (b *browser) keyboard(t *testing.T) {
 	}
 	p := b.open(t, at)
 	p.visit("/")
-	// tabTo presses the tab key until the element with the focus meets the condition.
-	tabTo := func(what, condition string) {
-		t.Helper()
-		for range 60 {
-			p.keys(kb.Tab)
-			if eval[bool](p, `((e) => !!(`+condition+`))(document.activeElement)`) {
-				if !eval[bool](p, `document.activeElement.matches(":focus-visible")`) {
-					t.Errorf("%s has the focus, but it is not seen", what)
-				}
-				return
-			}
-		}
-		t.Fatalf("tab never comes to %s\n%s", what, p.text())
-	}
 	p.keys(kb.Tab)
 	if got := eval[string](p, `document.activeElement.textContent`); got != "Skip to content" {
 		t.Errorf("the first stop is %q", got)
 	}
-	tabTo("Migrations", `e.textContent === "Migrations"`)
+	p.tabTo("Migrations", `e.textContent === "Migrations"`)
 	p.keys(kb.Enter)
 	p.says("Plan a migration")
-	tabTo("the edge between a and b", `e.matches(".handle[data-below=a][data-above=b]")`)
+	p.tabTo("the edge between a and b", `e.matches(".handle[data-below=a][data-above=b]")`)
 	for range 5 {
 		p.keys(kb.ArrowLeft)
 	}
 	p.until("the edge moved by five", value("upper", "a")+` === "45"`)
 	p.says("The plan: 2 moves")
 	p.until("the edge keeps the focus", `document.activeElement.matches(".handle[data-below=a]")`)
-	tabTo("Apply", `e.id === "apply"`)
+	p.tabTo("Apply", `e.id === "apply"`)
 	p.keys(kb.Enter)
 	p.says("Apply this plan?")
 	p.until("the button has the focus", `document.activeElement.innerText.startsWith("Apply: 2 moves")`)
 	p.keys(kb.Enter)
 	p.says("Waiting until a/gone reports.")
-	tabTo("Pause", `e.id === "pause"`)
+	p.tabTo("Pause", `e.id === "pause"`)
 	p.keys(kb.Enter)
 	p.says("Paused before the next move.")
 	p.says("The migration stops before its next move.")
-	tabTo("Resume", `e.id === "resume"`)
+	p.tabTo("Resume", `e.id === "resume"`)
 	p.keys(kb.Enter)
 	p.says("The migration goes on.")
 	q := b.open(t, at)
 	q.visit("/migrations")
 	q.says("A migration is under way, and there is one at a time")
+	typed := b.open(t, at)
+	typed.visit("/migrations?boundary=100&room=a&lower=0&upper=30&room=b&lower=30&upper=100&do=apply")
+	typed.says("What you typed is kept: plan it again when the migration has ended.")
 	if eval[bool](q, `document.querySelector("#planform") !== null`) {
 		t.Error("the planner offers a plan during a migration")
 	}
-	tabTo("Pause", `e.id === "pause"`)
+	p.tabTo("Pause", `e.id === "pause"`)
 	p.keys(kb.Enter)
 	p.says("Paused before the next move.")
-	tabTo("Abort", `e.id === "abort"`)
+	p.tabTo("Abort", `e.id === "abort"`)
 	p.keys(kb.Enter)
 	p.says("Abort this migration?")
 	p.until("no dangerous button has the focus", `document.activeElement.id === "sure"`)
-	tabTo("Abort and go back", `e.innerText === "Abort and go back"`)
+	p.tabTo("Abort and go back", `e.innerText === "Abort and go back"`)
 	p.keys(kb.Enter)
 	p.says("Aborted: the layout is as it was.")
+	typed.says("The migration has ended.")
+	typed.click(button("plan it again"))
+	typed.says("Apply this plan?")
+	typed.click(button("Change the plan"))
+	typed.until("what was typed is planned", value("upper", "a")+` === "30" && document.body.innerText.includes("The plan: 2 moves")`)
 	p.until("it looks aborted", `document.querySelector(".card.aborted .progress.aborted")`)
 	p.until("the notice is over", `!document.body.innerText.includes("The migration goes back.") && location.search === ""`)
 }

@@ -51,9 +51,7 @@ func (h *Handler) overview(c *call) (string, any, error) {
 		v.Bar = newBar(o.GetLayout().GetLayout(), colour)
 	}
 	if m := o.GetMigration(); m != nil {
-		if v.Migration, err = h.view(c, m, colour); err != nil {
-			return "", nil, err
-		}
+		v.Migration = view(c, m, colour)
 	}
 	for _, r := range o.GetRooms() {
 		card := roomCard{RoomStatus: r, Colour: colour[r.GetName()], Now: -1, Spark: newSpark(r.GetRates(), api.RatesKept)}

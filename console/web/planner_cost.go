@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// costsSoon is how long a page waits for the cost of its plan: a page must come
-	// at once. costsLater is how long later requests of that page wait for the cost.
+	// costsSoon is after how long a page no longer waits for the cost of its plan: a page
+	// must come at once. costsLater is how long later requests of that page wait for the cost.
 	costsSoon  = 100 * time.Millisecond
 	costsLater = time.Second
 	// applyWithin is how long a form waits until a plan is applied. It is short
@@ -45,7 +45,7 @@ type roomCost struct {
 // countCosts asks for the cost of the planner's plan. The console goes on counting
 // while the page asks again.
 func (h *Handler) countCosts(c *call, p *planner, target *marchv1.Layout, colour map[string]int) {
-	wait, count := costsSoon, c.Form.Get("costs")
+	wait, count := max(costsSoon-time.Since(c.began), 0), c.Form.Get("costs")
 	if count != "" {
 		wait = costsLater
 	}
@@ -55,13 +55,8 @@ func (h *Handler) countCosts(c *call, p *planner, target *marchv1.Layout, colour
 	}
 	v := &costs{CountPlanCostResponse: answer}
 	p.Costs = v
-	form := url.Values{}
-	for _, name := range []string{"boundary", "room", "lower", "upper", "drain", "atomic", "force"} {
-		if values := c.Form[name]; len(values) > 0 {
-			form[name] = values
-		}
-	}
-	if p.Do != "" {
+	form := typed(c.Form)
+	if form.Del("do"); p.Do != "" {
 		form.Set("do", p.Do)
 	}
 	sum := fnv.New64a()
@@ -76,6 +71,17 @@ func (h *Handler) countCosts(c *call, p *planner, target *marchv1.Layout, colour
 	}
 	form.Set("costs", answer.GetCount())
 	v.Again = "/migrations?" + form.Encode()
+}
+
+// typed returns the fields that a user filled in of the planner's form.
+func typed(form url.Values) url.Values {
+	kept := url.Values{}
+	for _, name := range []string{"boundary", "room", "lower", "upper", "drain", "atomic", "force", "do"} {
+		if values := form[name]; len(values) > 0 {
+			kept[name] = values
+		}
+	}
+	return kept
 }
 
 // costRows are the tags that skip the most.

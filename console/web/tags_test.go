@@ -232,6 +232,35 @@ func TestFormOfATagWithAPeriod(t *testing.T) {
 	}
 }
 
+// Keys alone skip IDs of a tag: from the overview to the question and its answer.
+func (b *browser) skipByKeys(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	w.tag("order")
+	ids, _ := w.server("a", "host-1")
+	p := b.open(t, at)
+	p.visit("/")
+	p.tabTo("Tags", `e.textContent === "Tags"`)
+	p.keys(kb.Enter)
+	p.until("the tag is listed", `document.querySelector("#tag-order")`)
+	p.tabTo("the tag", `e.matches("#tag-order a")`)
+	p.keys(kb.Enter)
+	p.until("its page is there", `document.querySelector("#skip-to")`)
+	p.tabTo("the number", `e.id === "skip-to"`)
+	p.keys("500,000")
+	p.tabTo("Skip…", `e.innerText === "Skip…"`)
+	p.keys(kb.Enter)
+	p.says("Skip to 500,000?")
+	p.until("the question has the focus", `document.activeElement.id === "sure"`)
+	p.tabTo("Skip to 500,000", `e.innerText === "Skip to 500,000"`)
+	p.keys(kb.Enter)
+	p.says("Done: rooms lease only IDs from that number on.")
+	testcluster.Await(t, "a issues from there", func() bool {
+		r, err := ids.Next(t.Context(), &marchv1.NextRequest{Tag: "order"})
+		return err == nil && r.GetId() >= 500_000
+	})
+}
+
 // Numbers are read with the separators that the page writes, and copied without. A search
 // and a decode of a tag that does not exist say so.
 func (b *browser) small(t *testing.T) {
@@ -277,8 +306,17 @@ func (b *browser) small(t *testing.T) {
 	p.visit("/")
 	p.says("Room a has a range, and no instance of it is alive.")
 	p.until("the title has the number of problems", `document.title.startsWith("(2) Overview") && document.querySelector("link[rel=icon]").href.includes("icon-bad")`)
+	const two = `document.title.startsWith("(2) ") && document.querySelector("link[rel=icon]").href.includes("icon-bad") && document.querySelector("#problem-count").dataset.problems === "2"`
+	others := []*tab{b.open(t, at), b.open(t, at)}
+	for i, path := range []string{"/tags", "/decode"} { // with a stream, and without
+		others[i].visit(path)
+		others[i].until("each page has the number", two)
+	}
 	for _, room := range []allocator.Room{"a", "b"} {
 		w.server(room, "host-1")
+	}
+	for _, p := range others {
+		p.until("no page has a number", `document.title.match(/^[A-Z]/) && document.querySelector("link[rel=icon]").href.includes("icon.svg") && !document.querySelector("#problem-count").dataset.problems`)
 	}
 	p.says("No problem is known")
 	p.until("the title has no number", `document.title.startsWith("Overview") && document.querySelector("link[rel=icon]").href.includes("icon.svg")`)

@@ -48,6 +48,7 @@ type Handler struct {
 	assets   *assets
 	pages    map[string]*page // by name
 	live     live
+	problems problemCount
 }
 
 const (
@@ -111,8 +112,9 @@ func always(url.Values) bool { return true }
 // call is a request as a page or a form sees it.
 type call struct {
 	*http.Request
-	live   bool   // the request is for the page's live part only
-	failed string // the form that was refused, and why
+	began  time.Time // when the page began to be made
+	live   bool      // the request is for the page's live part only
+	failed string    // the form that was refused, and why
 	err    error
 	asked  string // the form whose fields the address has
 }
@@ -164,6 +166,7 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 		})
 	}
 	handle("GET /static/{file}", h.assets.serve)
+	handle("GET /live/problems", h.tellProblems)
 	handle("/", func(w http.ResponseWriter, r *http.Request) { h.show(w, h.pages["none"], &call{Request: r}) })
 }
 
@@ -212,11 +215,12 @@ func headers(next http.Handler) http.Handler {
 type frame struct {
 	Title, Nav string
 	Live       string // the address of its stream; empty for none
+	Back       string // its own address, also after a form; with what was typed, if the form is a plan
 	Body       any
 	Err        error // why there is no Body
 	Missing    bool  // Err is NotFound
 	Notice     notice
-	Problems   int    // how many the page lists
+	Problems   int    // of the cluster; 0 if the caller may not see them
 	Refresh    string // the address that a browser without scripts goes on to; empty for none
 	User       string // whom the login names; empty if there was none
 	Denied     string // why the policy refused a form; empty if it did not
@@ -269,15 +273,20 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	address := *c.URL
 	if c.Method == http.MethodPost { // a refused form: show its page again
 		address = url.URL{Path: pathOf(p, c)}
+		if p.name == "migrations" {
+			address.RawQuery = typed(c.Form).Encode()
+		}
 	}
-	f := &frame{call: c, User: access.LoggedIn(ctx), Nav: p.nav, Title: labelOf(p.nav), Live: "/live" + address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
+	f := &frame{call: c, User: access.LoggedIn(ctx), Nav: p.nav, Title: labelOf(p.nav), Live: "/live" + address.RequestURI(), Back: address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
 	if p.path == "" {
 		f.Live = ""
 	}
 	if allocator.KindOf(c.err) == allocator.Denied {
 		f.Denied = c.err.Error()
 	}
-	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), live: c.live, failed: c.failed, err: c.err})
+	counted := h.countBeside(ctx, p)
+	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), began: time.Now(), live: c.live, failed: c.failed, err: c.err})
+	f.Problems = counted()
 	if err != nil {
 		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""
 		f.Err, f.Missing = err, ofOne && allocator.KindOf(err) == allocator.NotFound
@@ -288,8 +297,9 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	}
 	h.live.made(p, time.Now())
 	f.Title, f.Body = title, body
-	if b, ok := body.(interface{ GetProblems() []*marchv1.Problem }); ok {
-		f.Problems = len(b.GetProblems())
+	if o, ok := body.(*overviewView); ok {
+		f.Problems = len(o.GetProblems())
+		h.problems.set(f.Problems)
 	}
 	if b, ok := body.(interface{ refresh() string }); ok {
 		f.Refresh = b.refresh()

@@ -30,6 +30,14 @@
     const form = document.getElementById("planform");
     if (back && form && [...form.elements].some((i) => i.value !== i.defaultValue || i.checked !== i.defaultChecked)) form.dispatchEvent(new Event("change", { bubbles: true }));
   };
+  // The number of problems, in the title, the icon and the menu.
+  const icon = document.querySelector("link[rel=icon]"), title = document.title.replace(/^\(\d+\) /, ""), menu = document.getElementById("problem-count");
+  const count = (n) => {
+    document.title = n ? `(${n}) ${title}` : title;
+    icon.href = n ? icon.dataset.bad : icon.dataset.good;
+    if (n) menu.dataset.problems = n;
+    else delete menu.dataset.problems;
+  };
   const failed = () => document.querySelector("#live[data-failed]");
   const away = () => say("away", still ? "No answer from this console. The page goes on by itself." : `No answer from this console. ${stood()}; the page goes on by itself.`);
   const answers = () => {
@@ -44,7 +52,10 @@
     if (state === "away" && to && !e.ctrlKey && !e.metaKey && !e.shiftKey) e.preventDefault();
   }, true);
   if (still) {
-    const ask = () => { if (!document.hidden) fetch(link.dataset.ask, { method: "HEAD", cache: "no-store", signal: AbortSignal.timeout(pollEvery) }).then(answers, () => {}); };
+    const ask = () => {
+      if (document.hidden) return;
+      fetch(link.dataset.ask, { cache: "no-store", signal: AbortSignal.timeout(patience) }).then((r) => { answers(); return r.text(); }).then((n) => { if (/^\d+$/.test(n)) count(Number(n)); }, () => {});
+    };
     answers();
     setInterval(ask, pollEvery);
     document.addEventListener("visibilitychange", () => { heard = performance.now(); ask(); });
@@ -57,12 +68,14 @@
   });
   document.addEventListener("htmx:sse:before:message", (e) => {
     if (e.detail.message.event) return;
-    if (failed()) location.reload();
+    if (failed()) location.replace(failed().dataset.failed);
     trouble = "";
     answers();
   });
   document.addEventListener("tick", (e) => {
-    asOf = JSON.parse(e.detail.data).as_of || asOf;
+    const tick = JSON.parse(e.detail.data);
+    asOf = tick.as_of || asOf;
+    count(tick.problems);
     answers();
   });
   document.addEventListener("trouble", (e) => {
@@ -70,15 +83,6 @@
     answers();
   });
   document.addEventListener("htmx:error", (e) => { if (e.target.id === "live") away(); });
-
-  // The number of problems, in the title and the icon.
-  const icon = document.querySelector("link[rel=icon]"), title = document.title.replace(/^\(\d+\) /, "");
-  const count = () => {
-    const n = Number(document.getElementById("problems")?.dataset.count ?? 0);
-    document.title = n ? `(${n}) ${title}` : title;
-    icon.href = n ? icon.dataset.bad : icon.dataset.good;
-  };
-  document.addEventListener("htmx:sse:after:message", count);
 
   // A notice of a change is for once. Numbers are copied without separators; times tell the
   // local time.

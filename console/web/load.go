@@ -1,0 +1,92 @@
+package web
+
+import (
+	"context"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
+)
+
+// loads draws a layout before a migration and the one after it over each other, with the load
+// on each range.
+type loads struct {
+	Before, After *bar
+	Rooms         []roomLoad
+	Known         bool // some rate is known
+}
+
+// roomLoad is the load of a room on its ranges.
+type roomLoad struct {
+	Room         string
+	Colour       int
+	Was, Is      string
+	Rate         float64 // IDs per second now; -1 for unknown
+	Before, Then float64 // the part of Rate that falls on a hundredth of the residues; -1 for unknown, or no range
+}
+
+// newLoads draws the loads of rates, by room. In a drawing, the width of a range is its share of
+// the residues, and its area is its room's rate: the height is the rate for each residue. A room's
+// callers stay with it, so its rate is the same under both layouts.
+func newLoads(before, after *marchv1.Layout, rates map[string]float64, colour map[string]int) *loads {
+	l := &loads{Before: newBar(before, colour), After: newBar(after, colour), Known: len(rates) > 0}
+	most := 0.0
+	rooms := roomsOf(before) // in the order of the drawing
+	for _, room := range roomsOf(after) {
+		if before.GetRooms()[room] == nil {
+			rooms = append(rooms, room)
+		}
+	}
+	for _, room := range rooms {
+		r := roomLoad{Room: room, Colour: colour[room], Was: interval(before.GetRooms()[room]), Is: interval(after.GetRooms()[room]), Rate: -1, Before: -1, Then: -1}
+		if rate, known := rates[room]; known {
+			r.Rate = rate
+			r.Before, r.Then = density(rate, before, room), density(rate, after, room)
+			most = max(most, r.Before, r.Then)
+		}
+		l.Rooms = append(l.Rooms, r)
+	}
+	if most > 0 {
+		l.Before.load(most, func(room string) float64 { return density(rates[room], before, room) })
+		l.After.load(most, func(room string) float64 { return density(rates[room], after, room) })
+	}
+	return l
+}
+
+// density returns the part of a room's rate that falls on a hundredth of the boundary's residues; -1
+// if the room has no range.
+func density(rate float64, l *marchv1.Layout, room string) float64 {
+	r := l.GetRooms()[room]
+	if r == nil || r.GetUpper() <= r.GetLower() || l.GetBoundary() < 1 {
+		return -1
+	}
+	return rate / part(r.GetUpper()-r.GetLower(), l.GetBoundary())
+}
+
+// load sets how high the load of each stretch is drawn; of is the load, at most most.
+func (b *bar) load(most float64, of func(room string) float64) {
+	for i := range b.Stretches {
+		s := &b.Stretches[i]
+		if s.Room != "" {
+			s.Load = pct(100 * max(of(s.Room), 0) / most)
+			s.Rest = pct(100 - 100*max(of(s.Room), 0)/most)
+		}
+	}
+}
+
+// rates returns the IDs per second of rooms, as far as they are known and the caller may see them.
+func (h *Handler) rates(ctx context.Context) map[string]float64 {
+	if s := access.From(ctx); s != nil && !s.Allows(marchv1.ConsoleService_GetOverview_FullMethodName, "") {
+		return nil
+	}
+	o, err := h.console.GetOverview(ctx, &marchv1.GetOverviewRequest{})
+	if err != nil { // the page is without the load then
+		return nil
+	}
+	rates := make(map[string]float64)
+	for _, r := range o.GetRooms() {
+		if r.Rate != nil {
+			rates[r.GetName()] = r.GetRate()
+		}
+	}
+	return rates
+}

@@ -1,0 +1,116 @@
+package web
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// event is a line of a migration's timeline.
+type event struct {
+	Time *timestamppb.Timestamp
+	Kind string // move, report, wait, error, end, or empty for what operators did: a class of style.css
+	Text string
+}
+
+// wait is an instance that a migration waits for now.
+type wait struct {
+	Instance string
+	Colour   int
+	Version  int64                  // of the layout that it serves
+	Silent   bool                   // otherwise it is alive and has not reported yet
+	Since    *timestamppb.Timestamp // since when it is silent, or since when the move is made that it must report
+	Until    *timestamppb.Timestamp // when the migration goes on without it; nil if it is waited for as long as it is alive
+}
+
+// waits returns the instances that a migration waits for now.
+func waits(m *marchv1.Migration, colour map[string]int) (list []wait) {
+	var made *timestamppb.Timestamp
+	if n := int(m.GetReached()); n > 0 {
+		made = m.GetMoves()[n-1].GetMade()
+	}
+	for _, w := range m.GetWaiting() {
+		room, _, _ := strings.Cut(w.GetInstance(), "/")
+		one := wait{Instance: w.GetInstance(), Colour: colour[room], Version: w.GetVersion(), Since: made}
+		if w.GetSilentSince() != nil {
+			one.Silent, one.Since, one.Until = true, w.GetSilentSince(), w.GetUntil()
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// noticeable is how long a migration must have waited between two moves for its timeline to say so.
+const noticeable = time.Second
+
+// timeline returns the events of a migration, the first one first: those of its log, the moves
+// with their layouts, the waits between moves, and the reports that are not in the log yet.
+func timeline(m *marchv1.Migration) (list []event) {
+	logged := make(map[string]bool)
+	for i, e := range m.GetLog() {
+		text := e.GetText()
+		if strings.HasPrefix(text, "move ") { // moves follow, with more about each
+			continue
+		}
+		if i == 0 {
+			text = fmt.Sprintf("planned and %s: %s from layout %d to layout %d", strings.Replace(text, "started", "applied", 1), counted(len(m.GetMoves()), "move"), m.GetFrom().GetVersion(), m.GetTarget().GetVersion())
+		}
+		logged[text] = true
+		kind := kindOf(text)
+		if kind != "report" { // which begins with an instance's name
+			text = sentence(text)
+		}
+		list = append(list, event{e.GetTime(), kind, text + "."})
+	}
+	for i, move := range m.GetMoves() {
+		if move.GetMade() == nil {
+			continue
+		}
+		if i > 0 {
+			if w, long := waited(m.GetMoves()[i-1], move.GetMade()); long {
+				list = append(list, w)
+			}
+		}
+		list = append(list, event{move.GetMade(), "move", fmt.Sprintf("Move %d of %d is made, and layout %d holds: %s.", i+1, len(m.GetMoves()), move.GetLayout().GetVersion(), move.GetWhy())})
+		for _, r := range move.GetReports() {
+			text := fmt.Sprintf("%s reported move %d", r.GetInstance(), i+1)
+			if r.GetReported() != nil && !logged[text] {
+				list = append(list, event{r.GetReported(), "report", text + "."})
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b event) int { return a.Time.AsTime().Compare(b.Time.AsTime()) })
+	return list
+}
+
+// waited returns the wait between a move and what followed it at next. It reports whether the
+// wait was long enough to say so.
+func waited(move *marchv1.Move, next *timestamppb.Timestamp) (event, bool) {
+	took := next.AsTime().Sub(move.GetMade().AsTime())
+	text := "Waited " + short(durationpb.New(took))
+	if len(move.GetLoses()) > 0 {
+		text += " for the reports of " + strings.Join(move.GetLoses(), ", ")
+	}
+	return event{next, "wait", text + "."}, took >= noticeable
+}
+
+// kindOf returns the kind of a line of the log.
+func kindOf(text string) string {
+	switch {
+	case strings.Contains(text, " reported move "):
+		return "report"
+	case strings.HasPrefix(text, "cannot go on"):
+		return "error"
+	case strings.HasPrefix(text, "goes on without"):
+		return "wait"
+	case text == "done", text == "aborted", strings.HasPrefix(text, "ended "):
+		return "end"
+	}
+	return ""
+}
