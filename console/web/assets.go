@@ -36,6 +36,9 @@ func newAssets() (*assets, error) {
 		if err != nil {
 			return nil, err
 		}
+		if name := entry.Name(); !strings.Contains(name, ".min.") && (strings.HasSuffix(name, ".js") || strings.HasSuffix(name, ".css")) {
+			content = packed(content)
+		}
 		var zipped bytes.Buffer
 		zip, err := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
 		if err != nil {
@@ -53,6 +56,19 @@ func newAssets() (*assets, error) {
 		}
 	}
 	return a, nil
+}
+
+// packed leaves out of a script or style sheet of ours what is there for its readers alone:
+// indentation, empty lines and lines of comments. No text of a script spans lines.
+func packed(content []byte) []byte {
+	var out bytes.Buffer
+	for line := range bytes.Lines(content) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && !bytes.HasPrefix(line, []byte("//")) {
+			out.Write(line)
+			out.WriteByte('\n')
+		}
+	}
+	return out.Bytes()
 }
 
 // address returns where a file is served.
