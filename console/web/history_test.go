@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
@@ -130,6 +132,18 @@ func (b *browser) history(t *testing.T) {
 	p.keys("\r")
 	p.says("Without the numbers")
 	p.says("From (UTC)")
+	readout := css("#plot-rates") + `.parentElement.querySelector(".readout").innerText`
+	eval[bool](p, `(() => { document.querySelector("#plot-rates").focus(); return true })()`)
+	p.until("the chart tells its latest point", readout+`.startsWith("03:59 · room-a: 1,183 · room-b: ")`)
+	p.keys(kb.ArrowLeft)
+	p.keys(kb.ArrowLeft)
+	p.until("two points before", readout+`.startsWith("03:57 · room-a: ")`)
+	p.until("a screen reader hears it", `document.querySelector("#plot-rates").getAttribute("aria-valuetext").startsWith("03:57\nroom-a: ")`)
+	p.keys(kb.Home)
+	p.until("the first one", readout+`.startsWith("03:00 · ")`)
+	x, y := p.place(css("#plot-rates"))
+	p.do(chromedp.MouseEvent("mouseMoved", x, y))
+	p.until("the one under the pointer", `/^03:(29|30) · room-a: /.test(`+readout+`)`)
 	p.click(button("room-a"))
 	p.says("Busiest tags of room-a")
 }

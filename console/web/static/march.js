@@ -102,6 +102,37 @@
     if (time) time.title = `${new Date(time.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })} (local time)`;
   });
 
+  const clamp = (v, least, most) => (v < least ? least : v > most ? most : v);
+
+  // A chart tells the values of a point: of that under the pointer, and with the focus of that
+  // which the arrow keys choose. Updates keep it.
+  let chosen = null; // the chart's id, and the point, counted from the latest
+  const tell = (slot) => {
+    const plot = slot.closest(".plot"), slots = [...plot.querySelectorAll(".slot")], text = slot.textContent;
+    for (const s of slots) s.classList.toggle("at", s === slot);
+    plot.setAttribute("aria-valuenow", slots.indexOf(slot));
+    plot.setAttribute("aria-valuetext", text);
+    plot.parentElement.querySelector(".readout").textContent = text.replaceAll("\n", " · ");
+  };
+  const choose = (plot, to) => {
+    const slots = plot.querySelectorAll(".slot");
+    chosen = { id: plot.id, back: clamp(to, 0, slots.length - 1) };
+    tell(slots[slots.length - 1 - chosen.back]);
+  };
+  document.addEventListener("mouseover", (e) => { if (e.target.closest?.(".slot")) tell(e.target.closest(".slot")); });
+  document.addEventListener("focusin", (e) => { if (e.target.matches?.(".plot") && chosen?.id !== e.target.id) choose(e.target, 0); });
+  document.addEventListener("keydown", (e) => {
+    if (!e.target.matches?.(".plot") || chosen?.id !== e.target.id) return;
+    const to = { ArrowLeft: chosen.back + 1, ArrowRight: chosen.back - 1, PageUp: chosen.back + 10, PageDown: chosen.back - 10, Home: Infinity, End: 0 }[e.key];
+    if (to === undefined) return;
+    e.preventDefault();
+    choose(e.target, to);
+  });
+  document.addEventListener("htmx:sse:after:message", () => {
+    const plot = chosen && document.getElementById(chosen.id);
+    if (plot) choose(plot, chosen.back);
+  });
+
   // An answer to what the planner's form held before is dropped: what was typed
   // or dragged since stays, and is asked for next.
   const sorted = (query) => { query.delete("scale"); query.sort(); return String(query); };
@@ -115,7 +146,6 @@
   // The planner's edges. Residues have up to 63 bits: BigInt.
   const number = (text) => BigInt(String(text ?? "").replace(/[,_\s]/g, "") || 0);
   const grouped = (v) => String(v).replace(/\B(?=(\d{3})+$)/g, ",");
-  const clamp = (v, least, most) => (v < least ? least : v > most ? most : v);
   const field = (room, name) => [...document.querySelectorAll(`#planform input[name=${name}]`)].find((i) => i.dataset.room === room);
   const boundary = () => { try { return number(document.getElementById("boundary").value); } catch { return 0n; } };
   const percent = (v, whole) => `${Number(v * 1000000n / whole) / 10000}%`;
