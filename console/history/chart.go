@@ -128,7 +128,7 @@ func (c *Chart) axis() {
 	}
 	for at := c.First.UTC().Truncate(every); !at.After(c.end()); at = at.Add(every) {
 		share := float64(at.Sub(c.First)) / float64(whole)
-		if share < .03 || share > .97 { // it would be cut
+		if share < .055 || share > .945 { // it would be cut on a narrow screen
 			continue
 		}
 		c.Hours = append(c.Hours, Tick{At: percent(share), Text: clock(at), Anchor: "middle"})
