@@ -302,46 +302,6 @@ func newTagPrescale(c *common, t *target) *cobra.Command {
 	return cmd
 }
 
-func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
-	_, _ = fmt.Fprintf(w, "tag\t%s\n", t.GetName())
-	if t.GetFormat() != "" {
-		_, _ = fmt.Fprintf(w, "format\t%s\n", t.GetFormat())
-	}
-	if t.GetKeyCheck() != "" {
-		_, _ = fmt.Fprintf(w, "key check\t%s\n", t.GetKeyCheck())
-	}
-	if name := t.GetForeignName(); name != "" {
-		_, _ = fmt.Fprintf(w, "name at doors\t%s\n", printable(name))
-	}
-	if t.GetTime() != nil {
-		timeTagText(w, t)
-		return
-	}
-	if p := t.GetPeriod(); p != nil {
-		_, _ = fmt.Fprintf(w, "period\t%s, %d digits, %s: now %s, IDs %d to %d; the next begins at %s\n", api.Word(p.GetUnit()), p.GetDigits(), p.GetTimeZone(),
-			p.GetCurrent(), p.GetFirst(), p.GetEnd()-1, p.GetEnds().AsTime().Format(time.RFC3339))
-	}
-	_, _ = fmt.Fprintf(w, "start\t%d\n", t.GetStart())
-	_, _ = fmt.Fprintf(w, "limit\t%d\n", t.GetLimit())
-	_, _ = fmt.Fprintf(w, "min step\t%d\n", t.GetMinStep())
-	_, _ = fmt.Fprintf(w, "max step\t%d\n", t.GetMaxStep())
-	_, _ = fmt.Fprintf(w, "reserve\t%s\n", t.GetReserve().AsDuration())
-	_, _ = fmt.Fprintf(w, "max jump\t%d\n", t.GetMaxJump())
-	if t.GetMaxSkew() > 0 {
-		_, _ = fmt.Fprintf(w, "max skew\t%d\n", t.GetMaxSkew())
-	}
-	if t.GetStrictRetract() {
-		_, _ = fmt.Fprintf(w, "strict retract\tyes\n")
-	}
-	if t.GetPrescaleUntil() != nil {
-		_, _ = fmt.Fprintf(w, "prescale\t%d until %s\n", t.GetPrescale(), t.GetPrescaleUntil().AsTime().Format(time.RFC3339))
-	}
-	for _, room := range sortedKeys(t.GetSkips()) {
-		_, _ = fmt.Fprintf(w, "skip\troom %s to %d\n", room, t.GetSkips()[room])
-	}
-	_, _ = fmt.Fprintf(w, "created\t%s\n", t.GetCreated().AsTime().Format(time.RFC3339))
-}
-
 func newTagSearch(c *common, t *target) *cobra.Command {
 	r := &marchv1.SearchTagsRequest{}
 	var by string
