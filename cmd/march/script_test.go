@@ -30,7 +30,9 @@ import (
 //	ports                   sets $BASE to a free base port, and $CONSOLE, $ROOM0, $ROOM1, $ROOM2,
 //	                        $REDIS_DOOR, $LEAF_DOOR, $TINYID_DOOR, $COSID_DOOR and $ETCD to the addresses
 //	                        that march dev has there; $MARCH_ROOM and $MARCH_CONSOLE too
-//	etcd                    starts an etcd of its own and sets $ETCD
+//	etcd [FILE]             starts an etcd of its own and sets $ETCD; with the output of march etcd
+//	                        roles in FILE, one with these users, whose password is
+//	                        planted-etcd-password, and with TLS: $ETCD_CA, $ETCD_CERT and $ETCD_KEY
 //	ca NAME                 makes a CA, and NAME.pem
 //	cert CA NAME HOST|URI.. has it issue NAME.pem and NAME-key.pem
 //	put KEY VALUE           puts a value under a key of $ETCD
@@ -123,8 +125,19 @@ func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 0, "etcd")
-	ts.Setenv("ETCD", ledgertest.StartEtcd(of(ts).tb).Endpoint)
+	usage(ts, neg, len(args) <= 1, "etcd [FILE]")
+	tb := of(ts).tb
+	if len(args) == 0 {
+		ts.Setenv("ETCD", ledgertest.StartEtcd(tb).Endpoint)
+		return
+	}
+	e := ledgertest.StartSecureEtcd(tb)
+	e.Etcdctl(tb, "planted-etcd-password", strings.Split(ts.ReadFile(args[0]), "\n")...)
+	e.RequireCredentials(tb)
+	own := e.Certificate(tb, "march", devca.Leaf{})
+	for name, value := range map[string]string{"ETCD": e.Endpoint, "ETCD_CA": e.CA(), "ETCD_CERT": own.Cert, "ETCD_KEY": own.Key} {
+		ts.Setenv(name, value)
+	}
 }
 
 func cmdCA(ts *testscript.TestScript, neg bool, args []string) {

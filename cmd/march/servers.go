@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -21,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/march/internal/rights"
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
@@ -44,7 +44,7 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one ('march layout show' prints it)")
 	flags.StringVar(&f.user, "etcd-user", "", "etcd user")
 	flags.StringVar(&f.passwordFile, "etcd-password-file", "", "file with the etcd user's password")
-	flags.StringVar(&f.ca, "etcd-ca", "", "file with the CA certificates (PEM) that sign etcd's certificate; turns TLS on")
+	flags.StringVar(&f.ca, "etcd-ca", "", "file with the CA certificates (PEM) that sign etcd's certificate; turns TLS on. It is read again when it changes, as are the next two")
 	flags.StringVar(&f.cert, "etcd-cert", "", "file with this client's certificate (PEM)")
 	flags.StringVar(&f.key, "etcd-key", "", "file with this client's key (PEM)")
 	f.maxTags = admin.DefaultConfig().MaxTags
@@ -81,7 +81,7 @@ func (f *clusterFlags) ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 		}
 	}
 	var err error
-	if cfg.TLS, err = f.tls(); err != nil {
+	if cfg.TLS, err = f.tls(log); err != nil {
 		return nil, err
 	}
 	own := ledger.DefaultConfig()
@@ -122,34 +122,27 @@ func pingEtcd(ctx context.Context, l *ledger.Ledger, endpoints []string) error {
 	ctx, cancel := context.WithTimeout(ctx, askEtcd)
 	defer cancel()
 	if err := l.Ping(ctx); err != nil {
-		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(endpoints, ","), err)
+		shown := make([]string, len(endpoints))
+		for k, endpoint := range endpoints {
+			shown[k] = store.WithoutUser(endpoint)
+		}
+		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(shown, ","), err)
 	}
 	return nil
 }
 
-func (f *clusterFlags) tls() (*tls.Config, error) {
+// tls returns the settings of connections to etcd, which follow their files; nil for plain
+// text. Its error is Invalid.
+func (f *clusterFlags) tls(log hclog.Logger) (func(host string) *tls.Config, error) {
 	if f.ca == "" && f.cert == "" && f.key == "" {
 		return nil, nil
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
-		if err != nil {
-			return nil, allocator.Errorf(allocator.Invalid, "etcd-ca: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, allocator.Errorf(allocator.Invalid, "etcd-ca: no certificate (PEM) in %s", f.ca)
-		}
+	// Many an etcd is set to TLS 1.2.
+	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: f.ca, Cert: f.cert, Key: f.key, TLS12: true, Logger: log})
+	if err != nil {
+		return nil, err
 	}
-	if f.cert != "" || f.key != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return nil, allocator.Errorf(allocator.Invalid, "etcd-cert and etcd-key: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
+	return files.Client, nil
 }
 
 func newRoom(c *common) *cobra.Command {

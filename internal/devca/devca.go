@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"net/url"
@@ -47,7 +48,7 @@ func New(name string, life time.Duration) (*CA, error) {
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(life),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -109,6 +110,27 @@ func (ca *CA) Issue(l Leaf) (cert, key []byte, err error) {
 		return nil, nil, err
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), nil
+}
+
+// Revoked returns a list of revoked certificates (DER), given in PEM.
+func (ca *CA) Revoked(certs ...[]byte) ([]byte, error) {
+	number, err := serial()
+	if err != nil {
+		return nil, err
+	}
+	list := &x509.RevocationList{Number: number, ThisUpdate: ca.cert.NotBefore, NextUpdate: ca.cert.NotAfter}
+	for _, text := range certs {
+		block, _ := pem.Decode(text)
+		if block == nil {
+			return nil, errors.New("no PEM")
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: cert.SerialNumber, RevocationTime: time.Now()})
+	}
+	return x509.CreateRevocationList(rand.Reader, list, ca.cert, ca.key)
 }
 
 // Pair names the files of a certificate and its key.

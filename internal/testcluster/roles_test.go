@@ -158,6 +158,44 @@ func TestEtcdRolesSuffice(t *testing.T) {
 	g.end()
 }
 
+// An instance that a recover went on without, and that may not raise the marks of the other
+// room over its leases, halts leasing instead.
+func TestEtcdOrphanHalts(t *testing.T) {
+	g := newGuarded(t)
+	ctx := t.Context()
+	g.Init(testcluster.Halves(), "ann")
+	g.Tag(nil, "ann", "order")
+	a, b := g.room("a"), g.room("b")
+	g.takes(b, "order")
+	for range 20 { // above all that room b's mark reaches
+		g.takes(a, "order")
+	}
+	b.Stop()
+	if _, err := g.ledger("operator").Halt(ctx, "ann", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	none := int64(0)
+	if _, err := recovery.Run(ctx, g.ledger("operator"), recovery.Config{
+		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/one"}, Margin: &none,
+		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
+			return record.Memory{}, errors.New("no answer")
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const why = "a recover went on without this instance, and it may not raise the marks of tag order"
+	testcluster.Await(t, "room a halts leasing", func() bool {
+		answer, err := g.store("operator").Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: keys.Epoch()}}}}})
+		return err == nil && strings.Contains(string(answer.Got[0][0].Value), why) && strings.Contains(string(answer.Got[0][0].Value), "a/one")
+	})
+	testcluster.Await(t, "room a says why", func() bool {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := a.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: "order", Count: 100_000})
+		return err != nil && strings.Contains(err.Error(), "may not write "+keys.Mark("b", "order"))
+	})
+}
+
 // Each right that a room lacks is named, in its problems too.
 func TestEtcdRightsMissing(t *testing.T) {
 	g := newGuarded(t)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
 
@@ -24,6 +25,9 @@ type Config struct {
 	// Client and Peer are the URLs it listens on: http://127.0.0.1:PORT, or
 	// unix://PATH.
 	Client, Peer string
+	// TLS, if set, is for clients, and Client then is https://127.0.0.1:PORT. All clients must
+	// have a certificate of its CA, which may name their user.
+	TLS *TLS
 	// NoSync leaves out fsync, for tests: the data may not survive a crash of
 	// the machine.
 	NoSync bool
@@ -35,6 +39,12 @@ type Config struct {
 	Quota int64
 	// Logger gets etcd's errors; nil logs nothing.
 	Logger hclog.Logger
+}
+
+// TLS names the files of a member's TLS.
+type TLS struct {
+	CA, Cert, Key string // PEM
+	Revoked       string // the serial numbers of revoked certificates of clients (DER)
 }
 
 // Server is a running member.
@@ -66,6 +76,12 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	c.TickMs, c.ElectionMs = 10, 100 // one member: there is no other to wait for
 	c.UnsafeNoFsync, c.ForceNewCluster = cfg.NoSync, cfg.ForceNewCluster
 	c.QuotaBackendBytes = cfg.Quota
+	if cfg.TLS != nil {
+		c.ClientTLSInfo = transport.TLSInfo{
+			TrustedCAFile: cfg.TLS.CA, CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, ClientCertAuth: true, CRLFile: cfg.TLS.Revoked,
+		}
+		c.EnableGRPCGateway = false // it would call as the member, whose certificate names no user
+	}
 	log := cfg.Logger
 	if log == nil {
 		log = hclog.NewNullLogger()

@@ -21,7 +21,11 @@ const rootUser = "root"
 // the member asks for a user.
 func (e *Etcd) auth(tb testing.TB) (etcdserverpb.AuthClient, context.Context) {
 	tb.Helper()
-	conn, err := grpc.NewClient(e.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	target, how := e.Endpoint, insecure.NewCredentials()
+	if e.tls != nil {
+		target, how = strings.TrimPrefix(target, "https://"), e.tls.root(tb)
+	}
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(how))
 	if err != nil {
 		tb.Fatal(err)
 	}

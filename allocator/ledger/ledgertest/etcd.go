@@ -21,6 +21,7 @@ type Etcd struct {
 	dir      string
 	config   embedded.Config
 	server   *embedded.Server
+	tls      *certificates // nil for plain text
 }
 
 // StartEtcd starts a member that lives until the test ends.

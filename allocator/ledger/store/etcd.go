@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,8 +32,9 @@ type EtcdConfig struct {
 	// ReadPassword, if set, is called for the password in place of Password: before each
 	// connection, and after etcd refused the user, as the password may have been changed.
 	ReadPassword func() (string, error)
-	// TLS secures the connection; nil is plain text.
-	TLS *tls.Config
+	// TLS returns the settings that secure a connection to a host, before each connection to
+	// an endpoint that is not plain text by its scheme; nil is plain text.
+	TLS func(host string) *tls.Config
 	// Silence is how long a watch may receive nothing, although it asked for progress, before
 	// it counts as broken. Default 10 s.
 	Silence time.Duration
@@ -73,19 +73,14 @@ type member struct {
 // NewEtcd returns a store over etcd. It does not connect yet. Its error is
 // Invalid.
 func NewEtcd(cfg EtcdConfig) (Store, error) {
-	if len(cfg.Endpoints) == 0 {
-		return nil, allocator.Errorf(allocator.Invalid, "etcd endpoints: none given; allowed: one or more of host:port or http(s)://host:port")
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
 	}
-	for _, endpoint := range cfg.Endpoints {
-		if strings.TrimSpace(endpoint) == "" || strings.ContainsAny(endpoint, " \t\n,") {
-			return nil, allocator.Errorf(allocator.Invalid, "etcd endpoints: %q; allowed: host:port or http(s)://host:port", endpoint)
-		}
+	if err := cfg.readEndpoints(); err != nil {
+		return nil, err
 	}
 	if cfg.Silence == 0 {
 		cfg.Silence = 10 * time.Second
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = hclog.NewNullLogger()
 	}
 	return &etcd{cfg: cfg}, nil
 }
@@ -115,7 +110,7 @@ func (e *etcd) client() (*member, error) {
 		Endpoints:            []string{endpoint},
 		Username:             e.cfg.Username,
 		Password:             password,
-		TLS:                  e.cfg.TLS,
+		TLS:                  e.cfg.secured(endpoint),
 		DialTimeout:          2 * time.Second,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
@@ -196,45 +191,6 @@ func (e *etcd) rotate(m *member, by int) {
 		_ = e.mu.retired[0].Client.Close()
 		e.mu.retired = e.mu.retired[1:]
 	}
-}
-
-// translate turns an error of etcd's client into one with a Kind.
-func translate(endpoint string, err error) *allocator.Error {
-	kind := allocator.Internal
-	s, ok := status.FromError(err)
-	code := s.Code()
-	if e := rpctypes.Error(err); !ok {
-		if etcdErr, isEtcd := e.(rpctypes.EtcdError); isEtcd {
-			code, ok = etcdErr.Code(), true
-		}
-	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, clientv3.ErrNoAvailableEndpoints):
-		kind = allocator.Unavailable
-	case !ok:
-	default:
-		switch code {
-		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
-			kind = allocator.Unavailable
-		case codes.ResourceExhausted: // NOSPACE, or too many requests: an operator or time mends it
-			kind = allocator.Unavailable
-		case codes.PermissionDenied:
-			kind = allocator.Denied
-		case codes.Unauthenticated:
-			kind = allocator.Unauthenticated
-		case codes.InvalidArgument, codes.FailedPrecondition:
-			if errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) {
-				kind = allocator.Unauthenticated
-			}
-		}
-	}
-	switch {
-	case errors.Is(err, rpctypes.ErrNoSpace):
-		return allocator.Errorf(kind, "etcd at %s: %w", endpoint, ErrNoSpace)
-	case kind == allocator.Unauthenticated:
-		return allocator.Errorf(kind, "etcd at %s: %w; give --etcd-user and --etcd-password-file", endpoint, err)
-	}
-	return allocator.Errorf(kind, "etcd at %s: %w", endpoint, err)
 }
 
 // Txn implements Store.

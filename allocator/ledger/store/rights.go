@@ -3,6 +3,8 @@ package store
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"slices"
 	"strings"
 	"time"
@@ -102,31 +104,52 @@ func RightsOf(ctx context.Context, s Store) (Rights, error) {
 	return Rights{}, nil
 }
 
-// rights reads from etcd the user's roles and their grants, which every user may read. The user
-// of a certificate is not known here: then nothing counts as missing.
+// user returns the name by which etcd knows the caller: that of the password, or else the
+// common name of the certificate. It is empty if there is neither.
+func (e *etcd) user() string {
+	if e.cfg.Username != "" || e.cfg.TLS == nil {
+		return e.cfg.Username
+	}
+	cfg := e.cfg.TLS("")
+	if cfg.GetClientCertificate == nil {
+		return ""
+	}
+	pair, err := cfg.GetClientCertificate(&tls.CertificateRequestInfo{})
+	if err != nil || len(pair.Certificate) == 0 {
+		return ""
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		return ""
+	}
+	return leaf.Subject.CommonName
+}
+
+// rights reads from etcd the user's roles and their grants, which every user may read.
 func (e *etcd) rights(ctx context.Context) (Rights, error) {
 	m, err := e.client()
-	if err != nil || e.cfg.Username == "" {
+	name := e.user()
+	if err != nil || name == "" {
 		return Rights{}, err
 	}
 	status, err := m.AuthStatus(ctx)
 	if err == nil && !status.Enabled {
 		return Rights{}, nil
 	}
-	user, err := m.UserGet(ctx, e.cfg.Username)
+	user, err := m.UserGet(ctx, name)
 	if err != nil {
 		return Rights{}, e.failed(m, m.endpoint, err)
 	}
-	r := Rights{User: e.cfg.Username}
-	for _, name := range user.Roles {
-		if name == "root" {
+	r := Rights{User: name}
+	for _, role := range user.Roles {
+		if role == "root" {
 			return Rights{}, nil
 		}
-		role, err := m.RoleGet(ctx, name)
+		granted, err := m.RoleGet(ctx, role)
 		if err != nil {
 			return Rights{}, e.failed(m, m.endpoint, err)
 		}
-		for _, p := range role.Perm {
+		for _, p := range granted.Perm {
 			in := Interval{Key: string(p.Key), End: string(p.RangeEnd)}
 			if in.End == "\x00" {
 				in.End = noEnd
@@ -155,7 +178,7 @@ func (e *etcd) denied(ctx context.Context, txn Txn, err error) error {
 	if !known {
 		var failed error
 		if r, failed = e.rights(ctx); failed != nil {
-			return err // the refusal says more than this
+			return allocator.Errorf(allocator.Denied, "%w: user %q; `march etcd roles` prints how to make it", err, e.user())
 		}
 		e.keepRights(r)
 	}

@@ -49,8 +49,8 @@ func Of(visit func(func(*pflag.Flag))) []Setting {
 }
 
 // userInfo is the user and the password in a URL. Passwords stand in files otherwise, of
-// which a setting has only the path.
-var userInfo = regexp.MustCompile(`(//)[^/?#,\s]*@`)
+// which a setting has only the path. A slash in a password is a mistake, and is hidden too.
+var userInfo = regexp.MustCompile(`(//)(?:[^/?#,\s:]*:[^?#,\s]*|[^/?#,\s]*)@`)
 
 // WithoutSecrets returns a text without the users and passwords of its URLs.
 func WithoutSecrets(text string) string { return userInfo.ReplaceAllString(text, "${1}hidden@") }

@@ -35,6 +35,8 @@ func TestWithoutSecrets(t *testing.T) {
 		"https://token@c":         "https://hidden@c",
 		"http://a:p@ss@c":         "http://hidden@c",
 		"http://c/d?mail=x@y":     "http://c/d?mail=x@y",
+		"http://a:p/s@c":          "http://hidden@c",
+		"http://c:80/d?mail=x@y":  "http://c:80/d?mail=x@y",
 		"one:2379,http://u:p@two": "one:2379,http://hidden@two",
 		"user@host":               "user@host",
 	} {

@@ -1,0 +1,87 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator"
+)
+
+// translate turns an error of etcd's client into one with a Kind.
+func translate(endpoint string, err error) *allocator.Error {
+	kind := allocator.Internal
+	s, ok := status.FromError(err)
+	code := s.Code()
+	if e := rpctypes.Error(err); !ok {
+		if etcdErr, isEtcd := e.(rpctypes.EtcdError); isEtcd {
+			code, ok = etcdErr.Code(), true
+		}
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, clientv3.ErrNoAvailableEndpoints):
+		kind = allocator.Unavailable
+	case !ok:
+	default:
+		switch code {
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
+			kind = allocator.Unavailable
+		case codes.ResourceExhausted: // NOSPACE, or too many requests: an operator or time mends it
+			kind = allocator.Unavailable
+		case codes.PermissionDenied:
+			kind = allocator.Denied
+		case codes.Unauthenticated:
+			kind = allocator.Unauthenticated
+		case codes.InvalidArgument, codes.FailedPrecondition:
+			if errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) {
+				kind = allocator.Unauthenticated
+			}
+		}
+	}
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return allocator.Errorf(kind, "etcd at %s: %w", endpoint, ErrNoSpace)
+	case kind == allocator.Unauthenticated:
+		return allocator.Errorf(kind, "etcd at %s: %w; give --etcd-user and --etcd-password-file", endpoint, plain(err))
+	}
+	return allocator.Errorf(kind, "etcd at %s: %w", endpoint, plain(err))
+}
+
+// plainError is an error of gRPC, told without gRPC's codes and the names of its parts.
+type plainError struct {
+	text string
+	err  error
+}
+
+func (e *plainError) Error() string { return e.text }
+
+// Unwrap returns gRPC's error.
+func (e *plainError) Unwrap() error { return e.err }
+
+// plain returns an error with a text for people.
+func plain(err error) error {
+	s, ok := status.FromError(err)
+	if !ok {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return &plainError{"no answer in time", err}
+		}
+		return err // of etcd, or of the caller's context
+	}
+	text := s.Message()
+	// What gRPC knows of a connection that it could not make is in this text alone.
+	if _, quoted, isConn := strings.Cut(text, "connection error: desc = "); isConn {
+		if why, failed := strconv.QuotedPrefix(quoted); failed == nil {
+			text, _ = strconv.Unquote(why)
+		}
+		text = strings.TrimPrefix(strings.TrimPrefix(text, "transport: "), "Error while dialing: ")
+	} else if s.Code() == codes.DeadlineExceeded {
+		text = "no answer in time"
+	}
+	return &plainError{text, err}
+}
