@@ -381,6 +381,9 @@ func TestAttacks(t *testing.T) {
 	if w := try(s.token, "192.0.2.8:1"); w.Code != http.StatusSeeOther {
 		t.Errorf("a good login from another address: %d %s", w.Code, w.Body)
 	}
+	if w := try(s.token, "192.0.2.7:1"); w.Code != http.StatusSeeOther {
+		t.Errorf("a good login from the same address: %d %s", w.Code, w.Body)
+	}
 }
 
 // Settings that cannot work are refused.

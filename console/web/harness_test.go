@@ -30,12 +30,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const patience = 30 * time.Second
 
 // world is a cluster with consoles and rooms. Its operator is ann.
-type world struct{ *testcluster.Cluster }
+type world struct {
+	*testcluster.Cluster
+	policy string // the file of the guarded console
+}
 
 // newWorld makes a cluster with a layout, or an etcd without a cluster if boundary is 0.
 func newWorld(tb testing.TB, boundary int64, rooms ...allocator.Room) *world {
 	tb.Helper()
-	w := &world{testcluster.New(tb)}
+	w := &world{Cluster: testcluster.New(tb)}
 	if boundary > 0 {
 		l, err := allocator.EqualLayout(boundary, rooms)
 		if err != nil {

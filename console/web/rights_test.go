@@ -21,6 +21,7 @@ import (
 func (w *world) guardedConsole(policy string, names ...string) (at string, tokens map[string]string) {
 	w.Helper()
 	dir, tokens, lines := w.TempDir(), make(map[string]string), ""
+	w.policy = filepath.Join(dir, "policy.yaml")
 	for _, name := range names {
 		token, line, err := access.NewToken(name, time.Time{})
 		if err != nil {

@@ -119,6 +119,23 @@ type call struct {
 	asked  string // the form whose fields the address has
 }
 
+// forms are the forms of all pages.
+var forms = []struct {
+	pattern, form, page string
+	change              func(*Handler, *call) (to string, err error)
+}{
+	{"POST /tags", "create", "tags", (*Handler).createTag},
+	{"POST /tags/{tag}/settings", "settings", "tag", (*Handler).updateTag},
+	{"POST /tags/{tag}/skip", "skip", "tag", (*Handler).skipTag},
+	{"POST /tags/{tag}/prescale", "prescale", "tag", (*Handler).prescaleTag},
+	{"POST /migrations", "apply", "migrations", (*Handler).applyMigration},
+	{"POST /migrations/{id}/pause", "steer", "migration", (*Handler).pauseMigration},
+	{"POST /migrations/{id}/resume", "steer", "migration", (*Handler).resumeMigration},
+	{"POST /migrations/{id}/abort", "steer", "migration", (*Handler).abortMigration},
+	{"POST /migrations/{id}/continue", "steer", "migration", (*Handler).continueMigration},
+	{"POST /instances/forget", "forget", "instances", (*Handler).forgetInstance},
+}
+
 // Routes adds the pages to a mux.
 func (h *Handler) Routes(mux *http.ServeMux) {
 	guard := http.NewCrossOriginProtection()
@@ -132,21 +149,7 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 		handle("GET "+p.path, func(w http.ResponseWriter, r *http.Request) { h.show(w, p, &call{Request: r}) })
 		handle("GET /live"+p.path, func(w http.ResponseWriter, r *http.Request) { h.keep(w, r, p) })
 	}
-	for _, f := range []struct {
-		pattern, form, page string
-		change              func(*Handler, *call) (to string, err error)
-	}{
-		{"POST /tags", "create", "tags", (*Handler).createTag},
-		{"POST /tags/{tag}/settings", "settings", "tag", (*Handler).updateTag},
-		{"POST /tags/{tag}/skip", "skip", "tag", (*Handler).skipTag},
-		{"POST /tags/{tag}/prescale", "prescale", "tag", (*Handler).prescaleTag},
-		{"POST /migrations", "apply", "migrations", (*Handler).applyMigration},
-		{"POST /migrations/{id}/pause", "steer", "migration", (*Handler).pauseMigration},
-		{"POST /migrations/{id}/resume", "steer", "migration", (*Handler).resumeMigration},
-		{"POST /migrations/{id}/abort", "steer", "migration", (*Handler).abortMigration},
-		{"POST /migrations/{id}/continue", "steer", "migration", (*Handler).continueMigration},
-		{"POST /instances/forget", "forget", "instances", (*Handler).forgetInstance},
-	} {
+	for _, f := range forms {
 		handle(f.pattern, func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 			c := &call{Request: r, failed: f.form}

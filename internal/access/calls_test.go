@@ -2,8 +2,6 @@ package access_test
 
 import (
 	"context"
-	"crypto/tls"
-	"encoding/base64"
 	"errors"
 	"io"
 	"strings"
@@ -164,89 +162,6 @@ func TestRoles(t *testing.T) {
 		if err := ask(bearer(w.tokens["issuer"]), t, conn, m, "shop"); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%s for a tag outside the pattern: %v", m.FullName(), err)
 		}
-	}
-}
-
-// Identities that prove nothing are refused, for every call.
-func TestBadIdentities(t *testing.T) {
-	w := newWorld(t)
-	other := newIssuer(t)
-	plain := w.dial(w.serve(plainly, w.intercepted()...), nil)
-	parts := strings.Split(w.issuer.token(w.issuer.claims("root", "admins")), ".")
-	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + parts[1] + "."
-	claims := func(change func(map[string]any)) string {
-		c := w.issuer.claims("root", "admins")
-		change(c)
-		return w.issuer.token(c)
-	}
-	forged := other.claims("root", "admins")
-	forged["iss"] = w.issuer.URL
-	bad := map[string]string{
-		"another issuer":       other.token(other.claims("root", "admins")),
-		"another issuer's key": other.token(forged),
-		"alg none":             none,
-		"expired":              claims(func(c map[string]any) { c["exp"] = time.Now().Add(-time.Minute).Unix() }),
-		"another audience":     claims(func(c map[string]any) { c["aud"] = "bank" }),
-		"without a subject":    claims(func(c map[string]any) { delete(c, "sub") }),
-		"not valid yet":        claims(func(c map[string]any) { c["nbf"] = time.Now().Add(time.Hour).Unix() }),
-		"changed":              parts[0] + "." + parts[1] + "x." + parts[2],
-		"expired in the file":  w.expired,
-		"unknown":              "march_abc",
-		"a word":               "root",
-	}
-	for name, token := range bad {
-		for k, m := range methods() {
-			if k%5 != 0 && len(name)%2 == 0 { // every call with some, and some with every
-				continue
-			}
-			err := ask(bearer(token), t, plain, m, "order")
-			if c := status.Code(err); c != codes.Unauthenticated && c != codes.ResourceExhausted {
-				t.Errorf("%s, %s: %v", name, m.FullName(), err)
-			}
-			if strings.Contains(err.Error(), token) && len(token) > 8 {
-				t.Errorf("%s: the error has the token: %v", name, err)
-			}
-		}
-	}
-	if err := ask(metadata.AppendToOutgoingContext(bg, "authorization", "Basic cm9vdDpyb290"), t, plain, methods()[0], "order"); status.Code(err) != codes.Unauthenticated {
-		t.Errorf("a scheme other than Bearer: %v", err)
-	}
-
-	// Certificates.
-	address := w.serve(plainly, w.intercepted(grpc.Creds(serverTLS(w)))...)
-	with := func(pair tls.Certificate) *grpc.ClientConn {
-		return w.dial(address, &tls.Config{RootCAs: w.ca.pool(), Certificates: []tls.Certificate{pair}})
-	}
-	wrong := newAuthority(t)
-	wrong.cert.RawSubject = w.ca.cert.RawSubject // so that the client sends it
-	for name, c := range map[string]struct {
-		pair tls.Certificate
-		want codes.Code
-	}{
-		"wrong CA":           {wrong.pair("spiffe://prod/shop", time.Time{}), codes.Unavailable}, // no handshake
-		"expired":            {w.ca.pair("spiffe://prod/shop", time.Now().Add(-time.Minute)), codes.Unavailable},
-		"of no name":         {w.ca.pair("", time.Time{}), codes.Unauthenticated},
-		"of another name":    {w.ca.pair("spiffe://prod/shopping", time.Time{}), codes.PermissionDenied},
-		"of a longer name":   {w.ca.pair("viewer.prod.evil", time.Time{}), codes.PermissionDenied},
-		"of a name as a URI": {w.ca.pair("https://viewer.prod", time.Time{}), codes.Unauthenticated},
-	} {
-		conn := with(c.pair)
-		for _, m := range methods() {
-			if err := ask(bg, t, conn, m, "order"); status.Code(err) != c.want {
-				t.Errorf("a certificate %s, %s: %v, want %v", name, m.FullName(), err, c.want)
-			}
-		}
-	}
-	next := methods()[0]
-	if err := ask(bg, t, with(w.ca.pair("spiffe://prod/shop", time.Time{})), next, "order"); status.Code(err) != codes.Unimplemented {
-		t.Errorf("a good certificate: %v", err)
-	}
-	// A wrong token is not made good by a certificate.
-	if err := ask(bearer("march_wrong"), t, with(w.ca.pair("spiffe://prod/shop", time.Time{})), next, "order"); status.Code(err) == codes.Unimplemented {
-		t.Errorf("a wrong token with a good certificate: %v", err)
-	}
-	if err := ask(bg, t, w.dial(address, &tls.Config{RootCAs: w.ca.pool()}), next, "order"); status.Code(err) != codes.Unauthenticated {
-		t.Errorf("TLS without a certificate: %v", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/access/policy"
+	"github.com/march-id/march/internal/observe"
 )
 
 func serverTLS(w *world) credentials.TransportCredentials { return credentials.NewTLS(w.ca.server()) }
@@ -148,15 +150,35 @@ func TestWrongTokens(t *testing.T) {
 // A broken file changes nothing, and is a problem until it is mended.
 func TestReload(t *testing.T) {
 	w := newWorld(t)
+	var log bytes.Buffer
+	m := observe.New("test", nil)
+	var err error
+	if w.gate, err = access.New(access.Config{
+		Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Metrics: m, Logger: hclog.New(&hclog.LoggerOptions{Output: &log}),
+	}); err != nil {
+		t.Fatal(err)
+	}
 	next := func() error { return w.may(w.tokens["issuer"], "IDService/Next", "order") }
 	problems := func() int { return len(w.gate.Problems()) }
+	alarm := func(want string, lines int) {
+		t.Helper()
+		if got := metric(t, m, "march_access_broken"); got != want {
+			t.Errorf("the metric is %s, want %s", got, want)
+		}
+		if n := strings.Count(log.String(), "[ERROR] file of rights is broken"); n != lines {
+			t.Errorf("%d lines of the log, want %d: %s", n, lines, &log)
+		}
+	}
+	alarm("0", 0)
 	for _, broken := range []string{"grants: [", "grants: [{subjects: bob}]", ""} {
 		w.write("policy.yaml", broken)
 		w.gate.Reload(time.Now())
 		if err := next(); err != nil || problems() != 1 {
 			t.Errorf("%q: %v, %d problems", broken, err, problems())
 		}
+		w.gate.Reload(time.Now()) // once is enough for the log
 	}
+	alarm("1", 3)
 	w.write("tokens", "root march_plain")
 	w.gate.Reload(time.Now())
 	if err := next(); err != nil || problems() != 2 {
@@ -176,6 +198,29 @@ func TestReload(t *testing.T) {
 	if err := next(); allocator.KindOf(err) != allocator.Unauthenticated || problems() != 0 {
 		t.Errorf("a token that was taken out: %v, %v", err, w.gate.Problems())
 	}
+	alarm("0", 4)
+	if strings.Contains(log.String(), "march_plain") {
+		t.Errorf("the log has a token: %s", &log)
+	}
+}
+
+// metric returns the value of a metric; those of one name are summed.
+func metric(t *testing.T, m *observe.Metrics, name string) string {
+	t.Helper()
+	families, err := m.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			sum := 0.0
+			for _, one := range f.GetMetric() {
+				sum += one.GetGauge().GetValue() + one.GetCounter().GetValue()
+			}
+			return strconv.FormatFloat(sum, 'f', -1, 64)
+		}
+	}
+	return "missing"
 }
 
 // answering issues IDs, and answers each request of a stream.
@@ -240,12 +285,19 @@ func TestStreams(t *testing.T) {
 		t.Errorf("after the policy changed: %v", err)
 	}
 	s = open()
-	var err error
+	if err := next(s, "shop-1"); err != nil {
+		t.Fatal(err)
+	}
+	err := next(open(), "shop-1")
+	if status.Code(err) != codes.ResourceExhausted || api.RetryAfter(err) <= 0 {
+		t.Errorf("a stream above the quota: %v, wait %v", err, api.RetryAfter(err))
+	}
+	err = nil
 	n := 0
 	for ; err == nil; n++ {
 		err = next(s, "shop-1")
 	}
-	if status.Code(err) != codes.ResourceExhausted || api.RetryAfter(err) <= 0 || n < 6 {
+	if status.Code(err) != codes.ResourceExhausted || api.RetryAfter(err) <= 0 || n < 5 {
 		t.Errorf("after %d IDs: %v, wait %v", n, err, api.RetryAfter(err))
 	}
 }
@@ -301,13 +353,18 @@ func TestRefusalsAreTold(t *testing.T) {
 	w := newWorld(t)
 	var log bytes.Buffer
 	var err error
-	w.gate, err = access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
+	m := observe.New("test", nil)
+	w.gate, err = access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Metrics: m, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for k := range 10_000 {
 		_ = w.may(w.tokens["viewer"], "ConsoleService/SkipTag", "order")
 		_ = w.may(w.tokens["viewer"], "ConsoleService/SkipTag", "tag-"+string(rune('a'+k%26)))
+		from := access.Credentials{Token: "march_wrong", Address: "192.0.2." + strconv.Itoa(k%100)} // the first 2,000 are looked at
+		if _, err := w.gate.Login(bg, from); err == nil {
+			t.Fatal("a wrong token")
+		}
 	}
 	var told []access.Refusal
 	ctx, stop := context.WithCancel(bg)
@@ -326,12 +383,23 @@ func TestRefusalsAreTold(t *testing.T) {
 	if len(told) != 16 {
 		t.Fatalf("%d were told", len(told))
 	}
+	wrong := 0
 	for _, r := range told {
+		if r.Subject == "unknown" && r.Why == allocator.Unauthenticated {
+			wrong = r.Times
+			continue
+		}
 		if r.Subject != "token:viewer" || r.Call != "ConsoleService/SkipTag" || r.Why != allocator.Denied || r.Tag == "order" && r.Times != 10_000 {
 			t.Errorf("%+v", r)
 		}
 	}
-	if n := strings.Count(log.String(), "\n"); n > 20 || strings.Contains(log.String(), w.tokens["viewer"]) {
+	if wrong < 2000 || wrong > 2300 { // the others had to wait
+		t.Errorf("%d wrong tokens are told", wrong)
+	}
+	if n := metric(t, m, "march_access_refused_total"); n != "30000" {
+		t.Errorf("%s refusals are counted", n)
+	}
+	if n := strings.Count(log.String(), "\n"); n > 20 || strings.Contains(log.String(), "march_wrong") || strings.Contains(log.String(), w.tokens["viewer"]) {
 		t.Errorf("%d lines:\n%s", n, log.String())
 	}
 }
