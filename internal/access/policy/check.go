@@ -130,6 +130,9 @@ func (c *Caller) CheckMany(now time.Time, r Request, tags []TagIDs) (refused int
 	return 0, nil
 }
 
+// streamWait is when to ask for a stream again: one that is open may end at any time.
+const streamWait = time.Second
+
 // Stream counts a stream that the caller opens, until end is called.
 func (c *Caller) Stream(r Request) (end func(), err error) {
 	found := c.find(r)
@@ -139,7 +142,8 @@ func (c *Caller) Stream(r Request) (end func(), err error) {
 	open := &found.used.streams
 	if n := open.Add(1); n > found.quotas.Streams {
 		open.Add(-1)
-		return nil, allocator.Errorf(allocator.TooMany, "subject %s has %d open streams; allowed by its quota streams: %d", c.Name(), n-1, found.quotas.Streams)
+		return nil, &allocator.WaitError{After: streamWait, Err: allocator.Errorf(allocator.TooMany,
+			"subject %s has %d open streams; allowed by its quota streams: %d", c.Name(), n-1, found.quotas.Streams)}
 	}
 	return func() { open.Add(-1) }, nil
 }

@@ -4,42 +4,47 @@ import "strings"
 
 // pattern is a name in which * stands for any characters, also none.
 type pattern struct {
-	parts []string // between the stars
+	head string   // before the first star
+	rest []string // between the stars, and after the last
 }
 
-func compile(text string) pattern { return pattern{strings.Split(text, "*")} }
+func compile(text string) pattern {
+	parts := strings.Split(text, "*")
+	return pattern{parts[0], parts[1:]}
+}
 
 // any reports whether the pattern matches every name.
 func (p pattern) any() bool {
-	for _, part := range p.parts {
+	for _, part := range p.rest {
 		if part != "" {
 			return false
 		}
 	}
-	return len(p.parts) > 1
+	return p.head == "" && len(p.rest) > 0
 }
 
 // exact reports whether the pattern is one name.
-func (p pattern) exact() bool { return len(p.parts) == 1 }
+func (p pattern) exact() bool { return len(p.rest) == 0 }
 
 // match reports whether a name matches. It allocates nothing.
-func (p pattern) match(name string) bool {
-	first, last := p.parts[0], len(p.parts)-1
-	if last == 0 {
-		return name == first
-	}
-	if !strings.HasPrefix(name, first) {
+func (p *pattern) match(name string) bool {
+	// Most patterns differ in the first byte. That is on the path of every ID.
+	if p.head != "" && (name == "" || name[0] != p.head[0]) || !strings.HasPrefix(name, p.head) {
 		return false
 	}
-	name = name[len(first):]
-	for _, part := range p.parts[1:last] {
+	last := len(p.rest) - 1
+	if last < 0 {
+		return name == p.head
+	}
+	name = name[len(p.head):]
+	for _, part := range p.rest[:last] {
 		at := strings.Index(name, part)
 		if at < 0 {
 			return false
 		}
 		name = name[at+len(part):]
 	}
-	return strings.HasSuffix(name, p.parts[last])
+	return strings.HasSuffix(name, p.rest[last])
 }
 
 // names is a set of names and patterns.
@@ -67,7 +72,7 @@ func (n *names) add(text string) {
 
 // match reports whether a name is in the set. It allocates nothing.
 func (n *names) match(name string) bool {
-	if n.all || n.exact[name] {
+	if n.all || n.exact != nil && n.exact[name] {
 		return true
 	}
 	for k := range n.patterns {

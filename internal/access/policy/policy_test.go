@@ -230,7 +230,8 @@ func TestQuotas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Stream(r); allocator.KindOf(err) != allocator.TooMany {
+	var later *allocator.WaitError
+	if _, err := a.Stream(r); allocator.KindOf(err) != allocator.TooMany || !errors.As(err, &later) || later.After <= 0 {
 		t.Errorf("a second stream: %v", err)
 	}
 	end()
