@@ -28,8 +28,8 @@ type Config struct {
 	// TLS, if set, is for clients, and Client then is https://127.0.0.1:PORT. All clients must
 	// have a certificate of its CA, which may name their user.
 	TLS *TLS
-	// NoSync leaves out fsync, for tests: the data may not survive a crash of
-	// the machine.
+	// NoSync is for tests. It leaves out fsync, so the data may not survive a crash of the
+	// machine, and hashes passwords quickly.
 	NoSync bool
 	// ForceNewCluster makes a cluster of this member alone out of what Dir has of a
 	// larger one.
@@ -76,6 +76,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	c.TickMs, c.ElectionMs = 10, 100 // one member: there is no other to wait for
 	c.UnsafeNoFsync, c.ForceNewCluster = cfg.NoSync, cfg.ForceNewCluster
 	c.QuotaBackendBytes = cfg.Quota
+	if cfg.NoSync {
+		c.BcryptCost = 4 // its least: to check a password takes long on a busy machine
+	}
 	if cfg.TLS != nil {
 		c.ClientTLSInfo = transport.TLSInfo{
 			TrustedCAFile: cfg.TLS.CA, CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, ClientCertAuth: true, CRLFile: cfg.TLS.Revoked,
