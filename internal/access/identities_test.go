@@ -121,8 +121,21 @@ func TestBadCertificates(t *testing.T) {
 			t.Errorf("a wrong token with a good certificate, %s: %v", m.FullName(), err)
 		}
 	}
-	if err := ask(bg, t, good, methods()[0], "order"); status.Code(err) != codes.Unimplemented {
-		t.Errorf("a good certificate: %v", err)
+	viewer := with(w.ca.pair("viewer.prod", time.Time{}))
+	for _, m := range methods() {
+		rule := strings.Join(policy.CallOf("/"+string(m.Parent().FullName())+"/"+string(m.Name())).Roles, " ")
+		for who, c := range map[string]struct {
+			conn *grpc.ClientConn
+			may  bool
+		}{"issuer": {good, strings.Contains(rule, "issuer")}, "viewer": {viewer, strings.Contains(rule, "viewer")}} {
+			want := codes.PermissionDenied
+			if c.may {
+				want = codes.Unimplemented
+			}
+			if err := ask(bg, t, c.conn, m, "order"); status.Code(err) != want {
+				t.Errorf("a good certificate of an %s, %s: %v, want %v", who, m.FullName(), err, want)
+			}
+		}
 	}
 }
 
