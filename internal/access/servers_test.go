@@ -43,7 +43,7 @@ func TestServers(t *testing.T) {
 		cfg.Access, cfg.HTTP = w.gateOf("a"), testcluster.Listen(t, "")
 	})
 	s := c.Console(func(cfg *console.Config) {
-		cfg.Access, cfg.TokenFile = w.gateOf(""), w.path("own.token")
+		cfg.Access, cfg.Credentials.TokenFile = w.gateOf(""), w.path("own.token")
 	})
 	testcluster.Await(t, "the room is ready", func() bool {
 		code, _ := testcluster.Get(r.HTTP, "/readyz")
