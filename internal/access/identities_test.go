@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -198,24 +199,31 @@ type deadlines struct{ *httptest.ResponseRecorder }
 func (deadlines) SetReadDeadline(time.Time) error  { return nil }
 func (deadlines) SetWriteDeadline(time.Time) error { return nil }
 
+// muxes returns the routes of a room and of a console, of which no call is implemented.
+func (w *world) muxes() map[string]*http.ServeMux {
+	w.t.Helper()
+	cfg := rest.Config{MaxBody: 1 << 20, Logger: hclog.NewNullLogger()}
+	muxes := map[string]*http.ServeMux{"room": http.NewServeMux(), "console": http.NewServeMux()}
+	room, err := rest.Room(w.gate.IDs(marchv1.UnimplementedIDServiceServer{}), w.gate.Room(marchv1.UnimplementedRoomServiceServer{}), cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	room(muxes["room"])
+	console, err := rest.Console(w.gate.Console(marchv1.UnimplementedConsoleServiceServer{}), cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	console(muxes["console"])
+	return muxes
+}
+
 // Every route of HTTP refuses callers without an identity, with one that proves nothing, and
 // without the right or for another tag, and lets an admin pass.
 func TestEveryRoute(t *testing.T) {
 	w := newWorld(t)
 	w.write("policy.yaml", "grants: [{subjects: token:root, roles: admin}, {subjects: token:operator, roles: admin, tags: [other]}]")
 	w.gate.Reload(time.Now())
-	cfg := rest.Config{MaxBody: 1 << 20, Logger: hclog.NewNullLogger()}
-	muxes := map[string]*http.ServeMux{"room": http.NewServeMux(), "console": http.NewServeMux()}
-	room, err := rest.Room(w.gate.IDs(marchv1.UnimplementedIDServiceServer{}), w.gate.Room(marchv1.UnimplementedRoomServiceServer{}), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	room(muxes["room"])
-	console, err := rest.Console(w.gate.Console(marchv1.UnimplementedConsoleServiceServer{}), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	console(muxes["console"])
+	muxes := w.muxes()
 	bad := w.badTokens()
 	for _, r := range routes(t) {
 		h := w.gate.HTTP(muxes[r.server], func(*http.Request) *access.Session { // a login to the page counts for no program
@@ -255,6 +263,52 @@ func TestEveryRoute(t *testing.T) {
 		want("another scheme", "Basic cm9vdDpyb290", http.StatusUnauthorized)
 		for name, token := range bad {
 			want(name, "Bearer "+token, http.StatusUnauthorized)
+		}
+	}
+}
+
+// Every route of HTTP over TLS refuses certificates that prove nothing.
+func TestEveryRouteWithBadCertificates(t *testing.T) {
+	w := newWorld(t)
+	wrong := newAuthority(t)
+	wrong.cert.RawSubject = w.ca.cert.RawSubject // so that the client sends it
+	muxes, all := w.muxes(), routes(t)
+	for server, mux := range muxes {
+		s := httptest.NewUnstartedServer(w.gate.HTTP(mux, nil))
+		s.TLS, s.Config.ErrorLog = w.ca.server(), log.New(io.Discard, "", 0)
+		s.StartTLS()
+		defer s.Close()
+		for name, c := range map[string]struct {
+			pair tls.Certificate
+			code int // 0 for no handshake
+		}{
+			"wrong CA":        {wrong.pair("spiffe://prod/shop", time.Time{}), 0},
+			"expired":         {w.ca.pair("spiffe://prod/shop", time.Now().Add(-time.Minute)), 0},
+			"of no name":      {w.ca.pair("", time.Time{}), http.StatusUnauthorized},
+			"of another name": {w.ca.pair("spiffe://prod/shopping", time.Time{}), http.StatusForbidden},
+		} {
+			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool(), Certificates: []tls.Certificate{c.pair}}}
+			defer transport.CloseIdleConnections()
+			for _, r := range all {
+				if r.server != server {
+					continue
+				}
+				request, err := http.NewRequestWithContext(t.Context(), r.method, s.URL+r.path, strings.NewReader(r.body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				answer, err := transport.RoundTrip(request)
+				if err != nil {
+					if c.code != 0 {
+						t.Errorf("a certificate %s, %s %s: %v", name, r.method, r.path, err)
+					}
+					continue
+				}
+				if answer.StatusCode != c.code {
+					t.Errorf("a certificate %s, %s %s: %s, want %d", name, r.method, r.path, answer.Status, c.code)
+				}
+				_ = answer.Body.Close()
+			}
 		}
 	}
 }

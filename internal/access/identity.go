@@ -69,10 +69,19 @@ type Session struct {
 	Expires time.Time `json:"e"`
 }
 
-// held is what a context has of its caller.
+// held is a context that has its caller: one allocation for each call.
 type held struct {
+	context.Context
 	subject     *Subject
 	credentials Credentials
+}
+
+// Value implements context.Context.
+func (h *held) Value(key any) any {
+	if _, ok := key.(heldKey); ok {
+		return h
+	}
+	return h.Context.Value(key)
 }
 
 // heldKey is the key of a context's caller.
@@ -93,7 +102,7 @@ func (g *Gate) Login(ctx context.Context, c Credentials) (context.Context, error
 }
 
 func with(ctx context.Context, s *Subject, c Credentials) context.Context {
-	return context.WithValue(ctx, heldKey{}, &held{s, c})
+	return &held{ctx, s, c}
 }
 
 // From returns a context's subject; nil if there is none.
