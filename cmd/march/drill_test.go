@@ -52,24 +52,12 @@ func newDrill(t *testing.T, fallback bool) *drill {
 	ctx, stop := context.WithCancel(t.Context())
 	var calling sync.WaitGroup
 	for _, room := range []string{"a", "b"} {
-		opts := client.Options{
-			Addresses: []string{d.address(room + "-0"), d.address(room + "-1")},
-			WarmTags:  []string{"drill"},
-			MinStep:   reserve,
-			MaxStep:   reserve,
+		from := []string{d.address(room + "-0"), d.address(room + "-1")}
+		var other []string
+		if name := map[string]string{"a": "b", "b": "a"}[room]; fallback {
+			other = []string{d.address(name + "-0"), d.address(name + "-1")}
 		}
-		if other := map[string]string{"a": "b", "b": "a"}[room]; fallback {
-			opts.Fallback = []string{d.address(other + "-0"), d.address(other + "-1")}
-		}
-		ids, err := client.New(t.Context(), opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(ids.Close)
-		s := &service{t: t, room: room}
-		if s.order, err = ids.Tag("drill"); err != nil {
-			t.Fatal(err)
-		}
+		s := newService(t, room, "drill", from, other)
 		for range 2 {
 			calling.Go(func() { s.run(ctx) })
 		}
@@ -79,10 +67,28 @@ func newDrill(t *testing.T, fallback bool) *drill {
 		stop()
 		calling.Wait()
 		for _, s := range d.services {
-			s.report(d)
+			d.runs = append(d.runs, s.report()...)
 		}
 	})
 	return d
+}
+
+// newService makes the client of a service that takes IDs of a tag at the addresses of its
+// room, or of another one.
+func newService(t *testing.T, room, tag string, from, other []string) *service {
+	t.Helper()
+	ids, err := client.New(t.Context(), client.Options{
+		Addresses: from, Fallback: other, WarmTags: []string{tag}, MinStep: reserve, MaxStep: reserve,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(ids.Close)
+	s := &service{t: t, room: room}
+	if s.order, err = ids.Tag(tag); err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // run takes IDs until ctx ends.
@@ -116,13 +122,15 @@ func (s *service) take(n int64) []allocator.Run {
 	return runs
 }
 
-func (s *service) report(d *drill) {
+// report logs what a service did, and returns the IDs that it took.
+func (s *service) report() (all []issuedRun) {
 	for _, run := range s.mu.runs {
-		d.runs = append(d.runs, issuedRun{run.First, run.Count, "room " + s.room})
+		all = append(all, issuedRun{run.First, run.Count, "room " + s.room})
 	}
 	status := s.order.Status()
 	s.t.Logf("service of room %s: %d calls, %d failed, the longest %v; %d IDs, %d leases, %d waits",
 		s.room, s.calls.Load(), s.failed.Load(), time.Duration(s.slow.Load()), status.Issued, status.Refills, status.Waits)
+	return all
 }
 
 // refill has each service take all but a fifth of its reserve, and waits until it has leased

@@ -167,11 +167,17 @@ func (c *processCluster) take(name string, n int64) error {
 // unique checks that no ID came twice, and returns their number.
 func (c *processCluster) unique() (n int64) {
 	c.Helper()
-	slices.SortFunc(c.runs, func(a, b issuedRun) int { return cmp.Compare(a.first, b.first) })
+	return checkUnique(c.T, c.runs)
+}
+
+// checkUnique checks that no ID came twice, and returns how many came.
+func checkUnique(t *testing.T, runs []issuedRun) (n int64) {
+	t.Helper()
+	slices.SortFunc(runs, func(a, b issuedRun) int { return cmp.Compare(a.first, b.first) })
 	last := issuedRun{}
-	for _, run := range c.runs {
+	for _, run := range runs {
 		if n > 0 && run.first < last.first+last.count {
-			c.Errorf("%d came from %s and from %s", run.first, last.by, run.by)
+			t.Errorf("%d came from %s and from %s", run.first, last.by, run.by)
 		}
 		last, n = run, n+run.count
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -59,6 +60,7 @@ func buildNext(t *testing.T) string {
 	program := filepath.Join(dir, "next")
 	args := []string{"build", "-buildvcs=false", "-overlay", file, "-o", program, "."}
 	cmd := exec.CommandContext(t.Context(), "go", args...) //nolint:gosec // the project's own
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")        // as a release is built
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cmd, err, out)
 	}
