@@ -61,6 +61,7 @@ func (s *Server) tend(ctx context.Context) {
 		size, err := s.admin.StoreSize(ctx)
 		if err == nil {
 			s.metrics.size(size)
+			s.trends.Etcd(time.Now(), size.Bytes)
 			if s.fullness.note(size, time.Now()) {
 				fullLog.Log(time.Now(), s.log.Warn, "etcd is nearly full: at its quota it takes no more writes, and no IDs are leased",
 					"bytes", size.Bytes, "quota", size.Quota, "remedy", "run `etcdctl defrag` on one member after the other, or raise --quota-backend-bytes")

@@ -274,7 +274,7 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 			size = now
 		}
 	}
-	f := capacity.Facts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: size.Bytes, Quota: size.Quota, MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime()}
+	f := capacity.Facts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: size.Bytes, Quota: size.Quota, MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime(), Trends: &s.trends}
 	for _, c := range s.cfg.Diagnose.Certificates() {
 		f.Certificates = append(f.Certificates, capacity.Certificate{Process: "the console", CertificateStatus: c})
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/capacity"
 	"github.com/march-id/march/internal/problem"
 )
 
@@ -199,6 +200,7 @@ func (s *Server) lookAtWorkers(ctx context.Context) {
 	}
 	if uses, err := s.admin.SliceUses(ctx, stored.Layout); err == nil {
 		s.metrics.workersUsed.Set(largestShare(uses))
+		s.trends.Workers(time.Now(), liveWorkers(uses))
 		s.workers.mu.Lock()
 		s.workers.mu.slices = uses
 		s.workers.mu.Unlock()
@@ -213,10 +215,11 @@ func (s *Server) lookAtWorkers(ctx context.Context) {
 
 // lookAtEnds notes when the time bits of tags end.
 func (s *Server) lookAtEnds(ctx context.Context) error {
-	ends, err := s.readEnds(ctx)
+	ends, tags, err := s.readEnds(ctx)
 	if err != nil {
 		return err
 	}
+	s.trends.Tags(time.Now(), tags)
 	s.metrics.timeEnds(ends, time.Now())
 	s.workers.mu.Lock()
 	defer s.workers.mu.Unlock()
@@ -224,14 +227,14 @@ func (s *Server) lookAtEnds(ctx context.Context) error {
 	return nil
 }
 
-// readEnds returns the tags whose time bits end first.
-func (s *Server) readEnds(ctx context.Context) (ends []tagEnd, err error) {
+// readEnds returns the tags whose time bits end first, and how many tags there are.
+func (s *Server) readEnds(ctx context.Context) (ends []tagEnd, tags int64, err error) {
 	first := func() {
 		slices.SortFunc(ends, func(a, b tagEnd) int { return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.tag, b.tag)) })
 		ends = ends[:min(len(ends), problemsOfKind+1)]
 	}
 	_, err = s.admin.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
-		if t.Time == nil {
+		if tags++; t.Time == nil {
 			return nil
 		}
 		if ends = append(ends, tagEnd{t.Name, t.Time.Layout().End()}); len(ends) > 10*problemsOfKind {
@@ -240,7 +243,16 @@ func (s *Server) readEnds(ctx context.Context) (ends []tagEnd, err error) {
 		return nil
 	})
 	first()
-	return ends, err
+	return ends, tags, err
+}
+
+// liveWorkers returns how many workers of each slice have a window.
+func liveWorkers(uses []admin.SliceUse) map[capacity.Slice]int64 {
+	live := make(map[capacity.Slice]int64, len(uses))
+	for _, u := range uses {
+		live[capacity.Slice{Room: string(u.Room), Bits: int32(u.Bits)}] = u.Live //nolint:gosec // below timeid.MaxBits
+	}
+	return live
 }
 
 // largestShare returns the largest share of a slice's workers that are in use. A slice of

@@ -35,7 +35,9 @@ func newStatus(c *common) *cobra.Command {
 		Long: `Show what every room does now, the migration that is under way, and all
 problems: since when, until when, the next step, and the command. With
 --capacity, show instead what runs out at the present rate, the soonest first,
-and then the fullest: tags, periods, workers, certificates, reserves, and etcd.`,
+and then the fullest: tags, periods, workers, certificates, reserves, and etcd.
+A console measures how etcd, the number of tags and workers grow. It knows that
+six hours after its start, and then says a date, or "not growing".`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if full {
@@ -87,8 +89,11 @@ func capacityText(w *tabwriter.Writer, list []*marchv1.Capacity) {
 		if l.GetOf() > 0 {
 			used, of, share = strconv.FormatInt(l.GetUsed(), 10), strconv.FormatInt(l.GetOf(), 10), fmt.Sprintf("%.1f%%", 100*l.GetShare())
 		}
-		if l.GetFull() != nil {
+		switch {
+		case l.GetFull() != nil:
 			full = l.GetFull().AsTime().Format(time.RFC3339)
+		case l.Growth != nil && l.GetGrowth() == 0:
+			full = "not growing"
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", l.GetWhat(), used, of, share, full, l.GetNote())
 	}

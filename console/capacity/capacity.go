@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
@@ -26,6 +27,7 @@ type Facts struct {
 	Slices          []*marchv1.WorkerSlice
 	Certificates    []Certificate
 	AsOf            time.Time // when the rooms were asked
+	Trends          *Trends   // how etcd, tags and workers grow
 }
 
 // Certificate is a certificate of a process: an instance, ROOM/NAME, or the console.
@@ -38,6 +40,9 @@ type Certificate struct {
 // eras has some 700 bytes, and etcd keeps an older revision of it until it compacts.
 const etcdPerMark = 2 << 10
 
+// horizon is how far ahead a date is told.
+const horizon = 100 * 365 * 24 * time.Hour
+
 // List returns what can run out: what does at its present rate, the soonest first, and then
 // the others, the fullest first.
 func List(f Facts, now time.Time) []*marchv1.Capacity {
@@ -45,6 +50,7 @@ func List(f Facts, now time.Time) []*marchv1.Capacity {
 	if f.Quota > 0 {
 		c := counted(marchv1.CapacityKind_CAPACITY_KIND_ETCD, "bytes in etcd", f.EtcdSize, f.Quota)
 		c.Note = fmt.Sprintf("its keys are bounded: it has room for at least %d more tags", max(f.Quota-f.EtcdSize, 0)/(etcdPerMark*max(f.Ever, 1)))
+		grow(c, f.Trends.etcdGrowth(now), now)
 		list = append(list, c)
 	}
 	c := counted(marchv1.CapacityKind_CAPACITY_KIND_ROOMS, "rooms", f.Ever, allocator.MaxRooms)
@@ -53,11 +59,13 @@ func List(f Facts, now time.Time) []*marchv1.Capacity {
 	if f.TagsRead {
 		c := counted(marchv1.CapacityKind_CAPACITY_KIND_TAGS, "tags", f.TagsTotal, f.MaxTags)
 		c.Note = "the console's --max-tags"
+		grow(c, f.Trends.tagGrowth(now), now)
 		list = append(list, c)
 	}
 	for _, s := range f.Slices {
 		c := counted(marchv1.CapacityKind_CAPACITY_KIND_WORKERS, fmt.Sprintf("workers of %d bits in room %s", s.GetBits(), s.GetRoom()), s.GetLive(), s.GetUpper()-s.GetLower())
 		c.Room, c.Note = s.GetRoom(), "with a window now"
+		grow(c, f.Trends.workerGrowth(now, Slice{s.GetRoom(), s.GetBits()}), now)
 		list = append(list, c)
 	}
 	slices.SortStableFunc(list, func(a, b *marchv1.Capacity) int {
@@ -78,6 +86,22 @@ func counted(kind marchv1.CapacityKind, what string, used, of int64) *marchv1.Ca
 		c.Share = min(float64(used)/float64(of), 1)
 	}
 	return c
+}
+
+// grow adds a growth that was measured, and the date that follows from it.
+func grow(c *marchv1.Capacity, g Growth, now time.Time) {
+	c.Measured = durationpb.New(g.Measured.Truncate(time.Second))
+	if !g.Known {
+		c.Note += fmt.Sprintf("; its growth is known %v after the console's start", Needed)
+		return
+	}
+	c.Growth = &g.PerSecond
+	if g.PerSecond == 0 {
+		return
+	}
+	if left := float64(c.GetOf()-c.GetUsed()) / g.PerSecond; left < horizon.Seconds() {
+		c.Full = timestamppb.New(now.Add(time.Duration(max(left, 0) * float64(time.Second))).Truncate(time.Second))
+	}
 }
 
 // reserves returns what the rooms have in memory. It runs out only while etcd does not

@@ -17,7 +17,7 @@ func TestList(t *testing.T) {
 	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 	limit, start, end, bits := int64(1100), int64(100), int64(20991231_0000), int32(41)
 	f := capacity.Facts{
-		Ever: 3, EtcdSize: 1 << 30, Quota: 2 << 30, TagsRead: true, TagsTotal: 250, MaxTags: 1000, AsOf: now,
+		Ever: 3, EtcdSize: 1 << 30, Quota: 2 << 30, TagsRead: true, TagsTotal: 250, MaxTags: 1000, AsOf: now, Trends: &capacity.Trends{},
 		Rooms: []*marchv1.RoomStatus{
 			{Name: "a", Reserve: durationpb.New(10 * time.Minute), ReserveTag: "order"},
 			{Name: "b", Reserve: durationpb.New(5 * time.Minute), ReserveTag: "stock", EtcdAwaySince: timestamppb.New(now)},
@@ -52,7 +52,7 @@ func TestList(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Fatalf("got %q, want %q", names, want)
 	}
-	if e := of["bytes in etcd"]; e.GetUsed() != 1<<30 || e.GetOf() != 2<<30 || e.GetShare() != 0.5 || e.GetNote() != "its keys are bounded: it has room for at least 174762 more tags" {
+	if e := of["bytes in etcd"]; e.GetUsed() != 1<<30 || e.GetOf() != 2<<30 || e.GetShare() != 0.5 || e.GetNote() != "its keys are bounded: it has room for at least 174762 more tags; its growth is known 6h0m0s after the console's start" {
 		t.Errorf("etcd: %v", e)
 	}
 	if r, n, w := of["rooms"], of["tags"], of["workers of 10 bits in room a"]; r.GetUsed() != 3 || r.GetOf() != 64 || n.GetShare() != 0.25 || w.GetShare() != 0.4 || w.GetRoom() != "a" {

@@ -20,6 +20,7 @@ type capacityRow struct {
 	Left    *durationpb.Duration // until it is full; nil where that is unknown
 	Soon    bool
 	Reserve bool // it lasts as long as etcd answers
+	Unknown bool // its growth was not measured for long enough
 	Width   string
 }
 
@@ -34,6 +35,7 @@ func (h *Handler) capacity(c *call) (string, any, error) {
 	v := &capacityView{GetCapacityResponse: answer}
 	for _, one := range answer.GetCapacity() {
 		row := capacityRow{Capacity: one, Link: capacityLink(one), Width: used(one.GetShare()), Reserve: one.GetKind() == marchv1.CapacityKind_CAPACITY_KIND_RESERVE}
+		row.Unknown = one.GetMeasured() != nil && one.Growth == nil
 		if one.GetFull() != nil {
 			left := time.Until(one.GetFull().AsTime())
 			row.Left, row.Soon = durationpb.New(max(left, 0)), left < runsOutSoon

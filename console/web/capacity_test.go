@@ -33,7 +33,7 @@ func (b *browser) capacity(t *testing.T) {
 	p.visit("/capacity")
 	p.until("the small tag is first, and runs out", `document.querySelector("tbody tr").innerText.match(/IDs of tag small\s+in \d+/)`)
 	p.until("the reserve does not", `[...document.querySelectorAll("tbody tr")].some((r) => /IDs in memory of room a\s+not while etcd answers/.test(r.innerText))`)
-	p.says("Bytes in etcd not at the present rate")
+	p.says("Bytes in etcd not known yet")
 	p.says("Rooms not at the present rate 2")
 	w.Etcd.Stop()
 	p.until("the reserve is first", `document.querySelector("tbody tr").innerText.match(/IDs in memory of room a\s+in \d+ (min|s|h)/)`)

@@ -675,9 +675,14 @@ type Capacity struct {
 	Kind CapacityKind           `protobuf:"varint,7,opt,name=kind,proto3,enum=march.v1.CapacityKind" json:"kind,omitempty"`
 	// The tag that it is of, or the room, or the process that has the certificate: an
 	// instance, ROOM/NAME, or the console. Each is empty where it is of none.
-	Tag           string `protobuf:"bytes,8,opt,name=tag,proto3" json:"tag,omitempty"`
-	Room          string `protobuf:"bytes,9,opt,name=room,proto3" json:"room,omitempty"`
-	Process       string `protobuf:"bytes,10,opt,name=process,proto3" json:"process,omitempty"`
+	Tag     string `protobuf:"bytes,8,opt,name=tag,proto3" json:"tag,omitempty"`
+	Room    string `protobuf:"bytes,9,opt,name=room,proto3" json:"room,omitempty"`
+	Process string `protobuf:"bytes,10,opt,name=process,proto3" json:"process,omitempty"`
+	// By how much `used` of etcd, tags or workers grows in a second, as this console measured
+	// it since its start; 0 where it does not grow, absent where that is not known yet.
+	Growth *float64 `protobuf:"fixed64,11,opt,name=growth,proto3,oneof" json:"growth,omitempty"`
+	// Over how long the growth was measured.
+	Measured      *durationpb.Duration `protobuf:"bytes,12,opt,name=measured,proto3" json:"measured,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -780,6 +785,20 @@ func (x *Capacity) GetProcess() string {
 		return x.Process
 	}
 	return ""
+}
+
+func (x *Capacity) GetGrowth() float64 {
+	if x != nil && x.Growth != nil {
+		return *x.Growth
+	}
+	return 0
+}
+
+func (x *Capacity) GetMeasured() *durationpb.Duration {
+	if x != nil {
+		return x.Measured
+	}
+	return nil
 }
 
 type InitLayoutRequest struct {
@@ -4142,7 +4161,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x13GetCapacityResponse\x12.\n" +
 	"\bcapacity\x18\x01 \x03(\v2\x12.march.v1.CapacityR\bcapacity\x128\n" +
 	"\n" +
-	"tags_as_of\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\btagsAsOf\"\x88\x02\n" +
+	"tags_as_of\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\btagsAsOf\"\xe7\x02\n" +
 	"\bCapacity\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x03R\x04used\x12\x0e\n" +
@@ -4154,7 +4173,10 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x03tag\x18\b \x01(\tR\x03tag\x12\x12\n" +
 	"\x04room\x18\t \x01(\tR\x04room\x12\x18\n" +
 	"\aprocess\x18\n" +
-	" \x01(\tR\aprocess\"=\n" +
+	" \x01(\tR\aprocess\x12\x1b\n" +
+	"\x06growth\x18\v \x01(\x01H\x00R\x06growth\x88\x01\x01\x125\n" +
+	"\bmeasured\x18\f \x01(\v2\x19.google.protobuf.DurationR\bmeasuredB\t\n" +
+	"\a_growth\"=\n" +
 	"\x11InitLayoutRequest\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\"^\n" +
 	"\x12InitLayoutResponse\x12.\n" +
@@ -4564,13 +4586,13 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil),     // 61: google.protobuf.Timestamp
 	(*HistorySeries)(nil),             // 62: march.v1.HistorySeries
 	(MigrationState)(0),               // 63: march.v1.MigrationState
-	(*Layout)(nil),                    // 64: march.v1.Layout
-	(*LayoutRecord)(nil),              // 65: march.v1.LayoutRecord
-	(*Problem)(nil),                   // 66: march.v1.Problem
-	(*Unreadable)(nil),                // 67: march.v1.Unreadable
-	(*Tag)(nil),                       // 68: march.v1.Tag
-	(*Chain)(nil),                     // 69: march.v1.Chain
-	(*durationpb.Duration)(nil),       // 70: google.protobuf.Duration
+	(*durationpb.Duration)(nil),       // 64: google.protobuf.Duration
+	(*Layout)(nil),                    // 65: march.v1.Layout
+	(*LayoutRecord)(nil),              // 66: march.v1.LayoutRecord
+	(*Problem)(nil),                   // 67: march.v1.Problem
+	(*Unreadable)(nil),                // 68: march.v1.Unreadable
+	(*Tag)(nil),                       // 69: march.v1.Tag
+	(*Chain)(nil),                     // 70: march.v1.Chain
 	(*Range)(nil),                     // 71: march.v1.Range
 	(*RoomUse)(nil),                   // 72: march.v1.RoomUse
 	(*Barred)(nil),                    // 73: march.v1.Barred
@@ -4619,151 +4641,152 @@ var file_march_v1_console_proto_depIdxs = []int32{
 	61,  // 10: march.v1.GetCapacityResponse.tags_as_of:type_name -> google.protobuf.Timestamp
 	61,  // 11: march.v1.Capacity.full:type_name -> google.protobuf.Timestamp
 	0,   // 12: march.v1.Capacity.kind:type_name -> march.v1.CapacityKind
-	64,  // 13: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	65,  // 14: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	65,  // 15: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	43,  // 16: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	66,  // 17: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
-	65,  // 18: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	67,  // 19: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
-	64,  // 20: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
-	19,  // 21: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	68,  // 22: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	68,  // 23: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	68,  // 24: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
-	20,  // 25: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	69,  // 26: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	67,  // 27: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
-	42,  // 28: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
-	68,  // 29: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	67,  // 30: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	1,   // 31: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
-	29,  // 32: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	61,  // 33: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	67,  // 34: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	68,  // 35: march.v1.TagSummary.tag:type_name -> march.v1.Tag
-	20,  // 36: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	70,  // 37: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
-	34,  // 38: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	71,  // 39: march.v1.Room.range:type_name -> march.v1.Range
-	72,  // 40: march.v1.GetRoomUseResponse.use:type_name -> march.v1.RoomUse
-	45,  // 41: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
-	43,  // 42: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	67,  // 43: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
-	66,  // 44: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
-	41,  // 45: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
-	67,  // 46: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
-	42,  // 47: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
-	61,  // 48: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
-	61,  // 49: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
-	70,  // 50: march.v1.Worker.left:type_name -> google.protobuf.Duration
-	2,   // 51: march.v1.Worker.state:type_name -> march.v1.WorkerState
-	61,  // 52: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
-	61,  // 53: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
-	44,  // 54: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
-	73,  // 55: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
-	61,  // 56: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	61,  // 57: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	70,  // 58: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	70,  // 59: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
-	74,  // 60: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	65,  // 61: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
-	48,  // 62: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	75,  // 63: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	61,  // 64: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
-	43,  // 65: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
-	53,  // 66: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
-	67,  // 67: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
-	66,  // 68: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
-	71,  // 69: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	70,  // 70: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	70,  // 71: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	70,  // 72: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	61,  // 73: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
-	3,   // 74: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
-	53,  // 75: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
-	53,  // 76: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
-	53,  // 77: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
-	61,  // 78: march.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
-	61,  // 79: march.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
-	60,  // 80: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	67,  // 81: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
-	61,  // 82: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	46,  // 83: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	4,   // 84: march.v1.ConsoleService.GetHistory:input_type -> march.v1.GetHistoryRequest
-	8,   // 85: march.v1.ConsoleService.GetCapacity:input_type -> march.v1.GetCapacityRequest
-	11,  // 86: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	13,  // 87: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	15,  // 88: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	17,  // 89: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	21,  // 90: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	23,  // 91: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	25,  // 92: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	27,  // 93: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	76,  // 94: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	30,  // 95: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	77,  // 96: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	78,  // 97: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	79,  // 98: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	32,  // 99: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	35,  // 100: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
-	37,  // 101: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	39,  // 102: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
-	49,  // 103: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	51,  // 104: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
-	54,  // 105: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
-	56,  // 106: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
-	80,  // 107: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	81,  // 108: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
-	82,  // 109: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	83,  // 110: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	84,  // 111: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	85,  // 112: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	86,  // 113: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	87,  // 114: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	88,  // 115: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	89,  // 116: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	58,  // 117: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	47,  // 118: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	5,   // 119: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
-	9,   // 120: march.v1.ConsoleService.GetCapacity:output_type -> march.v1.GetCapacityResponse
-	12,  // 121: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	14,  // 122: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	16,  // 123: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	18,  // 124: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	22,  // 125: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	24,  // 126: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	26,  // 127: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	28,  // 128: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	90,  // 129: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	31,  // 130: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	91,  // 131: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	92,  // 132: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	93,  // 133: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	33,  // 134: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	36,  // 135: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
-	38,  // 136: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	40,  // 137: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
-	50,  // 138: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	52,  // 139: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	55,  // 140: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	57,  // 141: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	94,  // 142: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	95,  // 143: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
-	96,  // 144: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	97,  // 145: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	98,  // 146: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	99,  // 147: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	100, // 148: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	101, // 149: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	102, // 150: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	103, // 151: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	59,  // 152: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	118, // [118:153] is the sub-list for method output_type
-	83,  // [83:118] is the sub-list for method input_type
-	83,  // [83:83] is the sub-list for extension type_name
-	83,  // [83:83] is the sub-list for extension extendee
-	0,   // [0:83] is the sub-list for field type_name
+	64,  // 13: march.v1.Capacity.measured:type_name -> google.protobuf.Duration
+	65,  // 14: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	66,  // 15: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	66,  // 16: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	43,  // 17: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
+	67,  // 18: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
+	66,  // 19: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	68,  // 20: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
+	65,  // 21: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	19,  // 22: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
+	69,  // 23: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	69,  // 24: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	69,  // 25: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	20,  // 26: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
+	70,  // 27: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	68,  // 28: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
+	42,  // 29: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
+	69,  // 30: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	68,  // 31: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	1,   // 32: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
+	29,  // 33: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
+	61,  // 34: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	68,  // 35: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	69,  // 36: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	20,  // 37: march.v1.TagSummary.marks:type_name -> march.v1.Mark
+	64,  // 38: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	34,  // 39: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
+	71,  // 40: march.v1.Room.range:type_name -> march.v1.Range
+	72,  // 41: march.v1.GetRoomUseResponse.use:type_name -> march.v1.RoomUse
+	45,  // 42: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
+	43,  // 43: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
+	68,  // 44: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
+	67,  // 45: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
+	41,  // 46: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
+	68,  // 47: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
+	42,  // 48: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
+	61,  // 49: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
+	61,  // 50: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
+	64,  // 51: march.v1.Worker.left:type_name -> google.protobuf.Duration
+	2,   // 52: march.v1.Worker.state:type_name -> march.v1.WorkerState
+	61,  // 53: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
+	61,  // 54: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	44,  // 55: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
+	73,  // 56: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
+	61,  // 57: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	61,  // 58: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	64,  // 59: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	64,  // 60: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
+	74,  // 61: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	66,  // 62: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	48,  // 63: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
+	75,  // 64: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	61,  // 65: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	43,  // 66: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
+	53,  // 67: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
+	68,  // 68: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
+	67,  // 69: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
+	71,  // 70: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	64,  // 71: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	64,  // 72: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	64,  // 73: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	61,  // 74: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	3,   // 75: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
+	53,  // 76: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
+	53,  // 77: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
+	53,  // 78: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
+	61,  // 79: march.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
+	61,  // 80: march.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
+	60,  // 81: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	68,  // 82: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
+	61,  // 83: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	46,  // 84: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	4,   // 85: march.v1.ConsoleService.GetHistory:input_type -> march.v1.GetHistoryRequest
+	8,   // 86: march.v1.ConsoleService.GetCapacity:input_type -> march.v1.GetCapacityRequest
+	11,  // 87: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	13,  // 88: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	15,  // 89: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	17,  // 90: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	21,  // 91: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	23,  // 92: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	25,  // 93: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	27,  // 94: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	76,  // 95: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	30,  // 96: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	77,  // 97: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	78,  // 98: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	79,  // 99: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	32,  // 100: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	35,  // 101: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
+	37,  // 102: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	39,  // 103: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
+	49,  // 104: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	51,  // 105: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	54,  // 106: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	56,  // 107: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	80,  // 108: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	81,  // 109: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
+	82,  // 110: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	83,  // 111: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	84,  // 112: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	85,  // 113: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	86,  // 114: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	87,  // 115: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	88,  // 116: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	89,  // 117: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	58,  // 118: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	47,  // 119: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	5,   // 120: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
+	9,   // 121: march.v1.ConsoleService.GetCapacity:output_type -> march.v1.GetCapacityResponse
+	12,  // 122: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	14,  // 123: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	16,  // 124: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	18,  // 125: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	22,  // 126: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	24,  // 127: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	26,  // 128: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	28,  // 129: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	90,  // 130: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	31,  // 131: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	91,  // 132: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	92,  // 133: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	93,  // 134: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	33,  // 135: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	36,  // 136: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
+	38,  // 137: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	40,  // 138: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
+	50,  // 139: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	52,  // 140: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	55,  // 141: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	57,  // 142: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	94,  // 143: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	95,  // 144: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	96,  // 145: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	97,  // 146: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	98,  // 147: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	99,  // 148: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	100, // 149: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	101, // 150: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	102, // 151: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	103, // 152: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	59,  // 153: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	119, // [119:154] is the sub-list for method output_type
+	84,  // [84:119] is the sub-list for method input_type
+	84,  // [84:84] is the sub-list for extension type_name
+	84,  // [84:84] is the sub-list for extension extendee
+	0,   // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -4777,6 +4800,7 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_problem_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
+	file_march_v1_console_proto_msgTypes[6].OneofWrappers = []any{}
 	file_march_v1_console_proto_msgTypes[35].OneofWrappers = []any{}
 	file_march_v1_console_proto_msgTypes[41].OneofWrappers = []any{}
 	file_march_v1_console_proto_msgTypes[44].OneofWrappers = []any{}
