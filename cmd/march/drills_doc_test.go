@@ -35,6 +35,9 @@ func TestDrillsDocument(t *testing.T) {
 		title, _, _ := strings.Cut(section, "\n")
 		steps := readmeSteps(section)
 		ran += len(steps)
+		if row := fmt.Sprintf("\n| %s | %d |", title, len(steps)); !strings.Contains(sections[0], row) {
+			t.Errorf("the table of %s has no row%s", drillsDocument, row)
+		}
 		t.Run(title, func(t *testing.T) {
 			s := newShell(t, programs)
 			for _, step := range prelude {
