@@ -54,7 +54,7 @@ func buildPrevious(t *testing.T) string {
 func command(t *testing.T, dir string, args ...string) ([]byte, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...) //nolint:gosec // buildPrevious's
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0") // what it builds is a release
 	return cmd.CombinedOutput()
 }
 
@@ -89,5 +89,34 @@ func TestPreviousVersion(t *testing.T) {
 		v.runs = append(v.runs, issuedRun{id, 1, "a-0, asked by the previous version"})
 	}
 	v.verify(previous)
+	v.reserves(previous)
 	t.Logf("%d IDs, none twice", v.unique())
+}
+
+// reserves reserves a range while an instance of the previous version runs. That version
+// does not know reserved ranges, and must not issue their IDs: it leases nothing, says why,
+// and goes on once it is upgraded.
+func (v *versions) reserves(previous string) {
+	v.Helper()
+	v.replace("a-0", previous)
+	console, address := v.console("march")
+	target, plan := filepath.Join(v.dir, "target.json"), filepath.Join(v.dir, "reserve.json")
+	if err := os.WriteFile(target, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":50},"b":{"lower":50,"upper":90}},"reserved":{"elsewhere":{"lower":90,"upper":100}}}`), 0o600); err != nil {
+		v.Fatal(err)
+	}
+	does(v.T, "migrate", "plan", "--target", target, "--out", plan, "--console", address)
+	does(v.T, "migrate", "apply", plan, "--yes", "--console", address)
+
+	says := "fields that this program does not know"
+	v.logged("a-0", says)
+	out, err := command(v.T, v.dir, previous, "verify", "--etcd", v.etcd.Endpoint)
+	if err == nil || !strings.Contains(string(out), says) || !strings.Contains(string(out), "use the version of the program that wrote it") {
+		v.Errorf("verify of the previous version: %v\n%s", err, out)
+	}
+	if out, _ := does(v.T, "layout", "show", "--console", address); !strings.Contains(out, "reserved: elsewhere") {
+		v.Errorf("the layout is\n%s", out)
+	}
+	v.issue(3_000, "b-0")
+	v.replace("a-0", "march")
+	v.signal(console, syscall.SIGTERM)
 }
