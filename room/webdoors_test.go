@@ -110,6 +110,8 @@ func TestLeafDoor(t *testing.T) {
 		{"GET /api/segment/get/nosuch", "", jsonFailed, failed(-2, "/api/segment/get/nosuch")},
 		{"GET /api/segment/get/" + strings.Repeat("x", 100), "", jsonFailed, failed(-2, "/api/segment/get/"+strings.Repeat("x", 100))},
 		{"GET /api/segment/get/", "", "404 application/json;charset=UTF-8", `{"timestamp":TIME,"status":404,"error":"Not Found","message":"No message available","path":"/api/segment/get/"}`},
+		{"GET /api/segment/get/a/b", "", "404 application/json;charset=UTF-8", `{"timestamp":TIME,"status":404,"error":"Not Found","message":"No message available","path":"/api/segment/get/a/b"}`},
+		{"GET /api/segment/get/a%2Fb", "", jsonFailed, failed(-2, "/api/segment/get/a/b")},
 		{"GET /decodeSnowflakeId?snowflakeId=1169786042799259000", "", jsonOK, `{"timestamp":"` + decoded + `","sequenceId":"3448","workerId":"39"}`},
 		{"GET /decodeSnowflakeId?snowflakeId=x", "", jsonOK, `{"errorMsg":"snowflake Id反解析发生异常!"}`},
 		{"GET /decodeSnowflakeId", "", jsonBad, `{"timestamp":TIME,"status":400,"error":"Bad Request","exception":"org.springframework.web.bind.MissingServletRequestParameterException","message":"Required String parameter 'snowflakeId' is not present","path":"/decodeSnowflakeId"}`},

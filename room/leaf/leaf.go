@@ -10,7 +10,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -46,17 +48,36 @@ func New(cfg Config) (*door.HTTP, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &leaf{cfg, preset.Layout}
-	mux := http.NewServeMux()
-	mux.HandleFunc("/api/segment/get/{key}", l.segment)
-	mux.HandleFunc("/api/snowflake/get/{key}", l.snowflake)
-	mux.HandleFunc("/decodeSnowflakeId", l.decode)
-	mux.HandleFunc("/", door.SpringNotFound)
-	return door.NewHTTP("leaf", mux), nil
+	return door.NewHTTP("leaf", &leaf{cfg, preset.Layout}), nil
 }
 
-func (l *leaf) segment(w http.ResponseWriter, r *http.Request) {
-	tag, err := foreign.Tag(r.PathValue("key"))
+// ServeHTTP looks at the path as it was sent: a key may have an escaped slash. A ServeMux
+// would cost more than all else that the door does for an ID.
+func (l *leaf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	if key, ok := keyOf(path, "/api/segment/get/"); ok {
+		l.segment(w, r, key)
+	} else if _, ok := keyOf(path, "/api/snowflake/get/"); ok {
+		l.snowflake(w, r)
+	} else if path == "/decodeSnowflakeId" {
+		l.decode(w, r)
+	} else {
+		door.SpringNotFound(w, r)
+	}
+}
+
+// keyOf returns the key that follows prefix in an escaped path: one element, not empty.
+func keyOf(path, prefix string) (key string, ok bool) {
+	escaped, ok := strings.CutPrefix(path, prefix)
+	if !ok || escaped == "" || strings.Contains(escaped, "/") {
+		return "", false
+	}
+	key, err := url.PathUnescape(escaped)
+	return key, err == nil
+}
+
+func (l *leaf) segment(w http.ResponseWriter, r *http.Request, key string) {
+	tag, err := foreign.Tag(key)
 	if err != nil {
 		fail(w, r, noSuchKey)
 		return
