@@ -134,6 +134,7 @@ func (b *browser) planner(t *testing.T) {
 	// A plan that was made for an earlier layout is not applied.
 	q := url.Values{"boundary": {"900"}, "room": {"a", "b", "c"}, "lower": {"0", "200", "600"}, "upper": {"200", "600", "900"}, "do": {"apply"}}
 	p.visit("/migrations?" + q.Encode())
+	p.until("its cost is counted", button("Apply: 2 moves")) // until then, the page plans again
 	record, err := w.Admin.Ledger.Refresh(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +194,7 @@ func (b *browser) steering(t *testing.T) {
 
 	p.visit("/instances?room=a")
 	p.says("silent for at least")
-	p.click(css("#i-a-host-2 .act a"))
+	p.click(css("#i-a-host-2 .act a[href*=forget]"))
 	p.says("Forget a/host-2?")
 	p.click(button("Forget it"))
 	p.says("The instance was forgotten.")
