@@ -277,7 +277,7 @@ func TestEveryRouteWithBadCertificates(t *testing.T) {
 		s := httptest.NewUnstartedServer(w.gate.HTTP(mux, nil))
 		s.TLS, s.Config.ErrorLog = w.ca.server(), log.New(io.Discard, "", 0)
 		s.StartTLS()
-		defer s.Close()
+		t.Cleanup(s.Close)
 		for name, c := range map[string]struct {
 			pair tls.Certificate
 			code int // 0 for no handshake
@@ -288,7 +288,7 @@ func TestEveryRouteWithBadCertificates(t *testing.T) {
 			"of another name": {w.ca.pair("spiffe://prod/shopping", time.Time{}), http.StatusForbidden},
 		} {
 			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool(), Certificates: []tls.Certificate{c.pair}}}
-			defer transport.CloseIdleConnections()
+			t.Cleanup(transport.CloseIdleConnections)
 			for _, r := range all {
 				if r.server != server {
 					continue
