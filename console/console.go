@@ -77,6 +77,9 @@ type Config struct {
 	// AllowedHosts are host names that HTTP requests may have besides localhost and
 	// loopback addresses, if HTTP listens on such an address. Default none.
 	AllowedHosts []string
+	// Chain asks the instance at an address for its chain of a tag; its error is
+	// NotFound if there is none. nil asks over gRPC.
+	Chain func(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error)
 	// Diagnose tells operators of the process; nil does not.
 	Diagnose *diagnose.Server
 	// Metrics, if set, are served at /metrics.

@@ -288,7 +288,11 @@ func (s *Server) askChains(ctx context.Context, instances []instance, tag alloca
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
 			var err error
-			answers[i], err = s.askChain(ctx, instance, tag)
+			if ask := s.cfg.Chain; ask != nil {
+				answers[i], err = ask(ctx, instance.Address, tag)
+			} else {
+				answers[i], err = s.askChain(ctx, instance, tag)
+			}
 			failed[i] = err != nil && allocator.KindOf(err) != allocator.NotFound
 			return nil
 		})
