@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/cmd/internal/load"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/access/policy"
+	"github.com/march-id/march/room"
 )
 
 // accessPolicy has a quota that no run reaches, so that the room counts calls for it.
@@ -95,7 +96,7 @@ func accessRows(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, open.stop()) }()
-	guarded, err := c.serveWith(ctx, "guarded", true, gate, tag)
+	guarded, err := c.serveWith(ctx, "guarded", true, func(cfg *room.Config) { cfg.Access = gate }, tag)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/internal/load"
-	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
@@ -37,11 +36,11 @@ type served struct {
 }
 
 func (c *cluster) serve(ctx context.Context, name allocator.Instance, metrics bool, warm ...allocator.Tag) (*served, error) {
-	return c.serveWith(ctx, name, metrics, nil, warm...)
+	return c.serveWith(ctx, name, metrics, func(*room.Config) {}, warm...)
 }
 
-// serveWith is serve for a room with a gate that checks callers; nil for none.
-func (c *cluster) serveWith(ctx context.Context, name allocator.Instance, metrics bool, gate *access.Gate, warm ...allocator.Tag) (*served, error) {
+// serveWith is serve for a room whose settings change modifies.
+func (c *cluster) serveWith(ctx context.Context, name allocator.Instance, metrics bool, change func(*room.Config), warm ...allocator.Tag) (*served, error) {
 	l, _, err := c.ledger()
 	if err != nil {
 		return nil, err
@@ -54,7 +53,7 @@ func (c *cluster) serveWith(ctx context.Context, name allocator.Instance, metric
 	}
 	rooms, echoes, roomHTTP, echoHTTP := listeners[0], listeners[1], listeners[2], listeners[3]
 	cfg := room.DefaultConfig()
-	cfg.Access = gate
+	change(&cfg)
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.HTTP, cfg.WarmTags = "a", name, l, rooms, roomHTTP, warm
 	var echoMetrics *observe.Metrics
 	if metrics {
