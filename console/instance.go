@@ -85,7 +85,7 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 			continue
 		}
 		p := &marchv1.Instance{
-			Room: string(i.Room), Name: string(i.Name), Address: i.Address, Build: i.Build,
+			Room: string(i.Room), Name: string(i.Name), Address: i.Address, AdminAddress: i.AdminAddress, Build: i.Build,
 			Version: i.Version, Started: timestamppb.New(i.Started), Alive: i.Alive,
 			Hold: durationpb.New(i.Hold.Duration()), Unconfirmed: i.Unconfirmed,
 		}
@@ -344,7 +344,7 @@ const maxConns = 1024
 // dial returns a connection to an instance. Under TLS the certificate there must name the
 // instance, because the address may be another process's by now.
 func (d *dialer) dial(i instance) (*grpc.ClientConn, error) {
-	to := peer{i.Address, i.Room, i.Name}
+	to := peer{i.Operators(), i.Room, i.Name}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if conn, ok := d.mu.conns[to]; ok {

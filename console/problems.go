@@ -195,7 +195,7 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 	case told.status != nil:
 		list = ownProblems(me, told.status)
 	case asked:
-		list = append(list, me.NoAnswer(i.Address, told.mute))
+		list = append(list, me.NoAnswer(i.Operators(), told.mute))
 	}
 	if i.Unconfirmed {
 		list = problem.Unique(append(list, me.Unconfirmed(i.Started)))

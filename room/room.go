@@ -29,7 +29,6 @@ import (
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
-	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
 	"github.com/march-id/march/room/history"
@@ -48,6 +47,9 @@ type Config struct {
 	Admin admin.Config
 	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
+	// AdminGRPC and AdminHTTP are where it answers operators' calls and shows metrics; Run
+	// closes them. If AdminGRPC is nil, GRPC and HTTP do that, too.
+	AdminGRPC, AdminHTTP net.Listener
 	// TLS has the certificate that it serves with; nil serves without TLS.
 	TLS *tlsfiles.Files
 	// Insecure is why it is not secure, for the operators; empty if it is.
@@ -57,6 +59,9 @@ type Config struct {
 	// Advertise is the address at which other processes reach GRPC; default: GRPC's
 	// own.
 	Advertise string
+	// AdvertiseAdmin is the address at which other processes reach AdminGRPC; default:
+	// AdminGRPC's own.
+	AdvertiseAdmin string
 	// Diagnose tells operators of the process; nil does not.
 	Diagnose *diagnose.Server
 	// Build is the program's version.
@@ -168,6 +173,7 @@ type Server struct {
 	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
 	metrics     *metrics           // nil for none
 	routes      func(*http.ServeMux)
+	adminRoutes func(*http.ServeMux) // nil if routes has them
 	doors       []serve.Door
 	lines       lines
 
@@ -226,13 +232,8 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Advertise == "" {
-		cfg.Advertise = cfg.GRPC.Addr().String()
-	}
-	if host, _, err := net.SplitHostPort(cfg.Advertise); err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q; allowed: HOST:PORT", cfg.Advertise)
-	} else if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return nil, allocator.Errorf(allocator.Invalid, "advertise: %q is not an address that other processes can reach; if --grpc listens on all addresses, give --advertise HOST:PORT", cfg.Advertise)
+	if err := cfg.addresses(); err != nil {
+		return nil, err
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -247,10 +248,8 @@ func New(cfg Config) (*Server, error) {
 		texts:     texts.NewCache(cfg.OpaqueKeys),
 		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
 	}
-	if cfg.HTTP != nil {
-		if s.routes, err = rest.Room(cfg.Access.IDs(s), cfg.Access.Room(s), rest.Config{MaxBody: maxRequest, Logger: s.log}); err != nil {
-			return nil, err
-		}
+	if err := s.makeRoutes(); err != nil {
+		return nil, err
 	}
 	s.chains.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)))
 	s.status.init()
@@ -270,7 +269,7 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
-		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, Build: s.cfg.Build, Hold: s.cfg.Hold,
+		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, AdminAddress: s.cfg.AdvertiseAdmin, Build: s.cfg.Build, Hold: s.cfg.Hold,
 		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Pin: pinned(s.cfg.Worker), Keeps: s.cfg.Doors.keeps(),
 	})
 	if err != nil {
@@ -331,10 +330,13 @@ func (s *Server) Run(ctx context.Context) error {
 	warming.Go(func() { s.warm(serving) })
 	err = serve.Run(serving, serve.Config{
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
-		Register: func(r grpc.ServiceRegistrar) {
-			marchv1.RegisterIDServiceServer(r, s)
-			marchv1.RegisterRoomServiceServer(r, s)
-			s.cfg.Diagnose.Register(r)
+		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, s) },
+		Admin: serve.Admin{
+			GRPC: s.cfg.AdminGRPC, HTTP: s.cfg.AdminHTTP, Routes: s.adminRoutes,
+			Register: func(r grpc.ServiceRegistrar) {
+				marchv1.RegisterRoomServiceServer(r, s)
+				s.cfg.Diagnose.Register(r)
+			},
 		},
 		Ready:    func(context.Context) []serve.Check { return s.checks() },
 		Problems: func(context.Context) []string { return problem.AsLines(s.problems()) },

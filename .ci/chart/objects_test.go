@@ -289,7 +289,7 @@ func checkSelectors(t *testing.T, all objects) {
 			}
 			scraped++
 			for _, p := range s.Spec.Ports {
-				if p.Name == m.Spec.Endpoints[0].Port {
+				if slices.ContainsFunc(m.Spec.Endpoints, func(e monitoringv1.Endpoint) bool { return e.Port == p.Name }) {
 					ports++
 				}
 			}

@@ -18,7 +18,9 @@ type Registration struct {
 	Room    allocator.Room
 	Name    allocator.Instance // stable over restarts: a host or pod name
 	Address string             // where it serves gRPC, host:port
-	Build   string             // the program's version
+	// AdminAddress is where it answers operators' calls; empty if at Address.
+	AdminAddress string
+	Build        string // the program's version
 	// Journal is the directory of the instance's journal. Empty for none: the
 	// memory of the instance then ends with the process.
 	Journal string
@@ -112,7 +114,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	started := l.now()
 	i.mu.serves = stored.Layout.Version
 	i.mu.value = record.Registration{
-		Incarnation: i.incarnation, Address: r.Address, Build: r.Build, Hold: record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
+		Incarnation: i.incarnation, Address: r.Address, AdminAddress: r.AdminAddress, Build: r.Build, Hold: record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
 	}
 	for range joinAttempts {
 		order := l.before().epochSeq

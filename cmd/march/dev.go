@@ -66,7 +66,8 @@ func newDev(c *common) *cobra.Command {
 Ports: console HTTP on the base port and gRPC on base+1, the i-th room's gRPC on
 base+10+i and HTTP on base+20+i, etcd's client and peer ports on base+30 and
 base+31; the i-th room's doors for clients of Redis, Leaf, TinyId and CosId on base+40+i,
-base+50+i, base+60+i and base+70+i. TinyId's token is "dev". Tags are created when they
+base+50+i, base+60+i and base+70+i; with --admin-ports the i-th room's gRPC and HTTP for
+operators on base+80+i and base+90+i. TinyId's token is "dev". Tags are created when they
 are first asked for.
 
 A tag is created when a caller first asks for it.
@@ -97,6 +98,7 @@ ranges. Later starts use the layout in the data directory.`,
 	d.doors.addSnowflake(flags)
 	d.doors.addMachines(flags)
 	flags.StringSliceVar(&d.opaqueKeys, "opaque-key", nil, opaqueKeyUsage)
+	flags.BoolVar(&d.ports.admin, "admin-ports", false, "have the rooms serve operators on ports of their own")
 	flags.BoolVar(&d.secured, "tls", false, "serve over TLS, by a CA made for this run, with a policy and client certificates to try")
 	hostsFlag(cmd, &d.hosts)
 	return cmd
@@ -291,6 +293,12 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	}
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
 	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
+	if d.ports.admin {
+		cfg.AdminGRPC, cfg.AdminHTTP = d.ports.take(portAdminGRPC+i), d.ports.take(portAdminHTTP+i)
+		if cfg.AdminGRPC == nil || cfg.AdminHTTP == nil {
+			return nil, allocator.Errorf(allocator.Refused, "an admin port of room %s (%s or %s) is in use; choose others with --base-port", name, d.ports.address(portAdminGRPC+i), d.ports.address(portAdminHTTP+i))
+		}
+	}
 	if err := d.ports.takeDoors(i, &cfg.Doors); err != nil {
 		return nil, err
 	}
@@ -336,6 +344,11 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	for _, name := range names {
 		slot := slots[name]
 		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.ports.address(portRoomGRPC+slot), d.ports.address(portRoomHTTP+slot), stored.Layout.Ranges[name], stored.Layout.Boundary)
+	}
+	for _, name := range names {
+		if slot := slots[name]; d.ports.admin {
+			_, _ = fmt.Fprintf(w, "  admin\tgRPC %s\tHTTP %s\troom %s, for operators\n", d.ports.address(portAdminGRPC+slot), d.ports.address(portAdminHTTP+slot), name)
+		}
 	}
 	for k, kind := range doorKinds {
 		for _, name := range names {

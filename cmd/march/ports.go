@@ -38,13 +38,16 @@ const (
 	portLeaf        = 50
 	portTinyID      = 60
 	portCosID       = 70
-	lastDevPort     = portCosID + maxDevRooms - 1
+	portAdminGRPC   = 80
+	portAdminHTTP   = 90
+	lastDevPort     = portAdminHTTP + maxDevRooms - 1
 )
 
 // devPorts are march dev's ports. All are opened before anything runs, so that
 // march dev stops early if one of them is in use.
 type devPorts struct {
 	base      int
+	admin     bool                 // whether rooms have ports of their own for operators
 	doors     [len(doorKinds)]bool // which of them each room has
 	listeners map[int]net.Listener // by offset from base, until taken
 }
@@ -105,6 +108,9 @@ func (p *devPorts) check() error {
 			last = kind.offset + maxDevRooms - 1
 		}
 	}
+	if p.admin {
+		last = lastDevPort
+	}
 	if most := 65535 - last; p.base < 1 || p.base > most {
 		return allocator.Errorf(allocator.Invalid, "base-port: %d; allowed: 1 to %d", p.base, most)
 	}
@@ -138,6 +144,12 @@ func (p *devPorts) open(rooms int) error {
 		err := open(fmt.Sprintf("room %d gRPC", i), portRoomGRPC+i)
 		if err == nil {
 			err = open(fmt.Sprintf("room %d HTTP", i), portRoomHTTP+i)
+		}
+		if err == nil && p.admin {
+			err = open(fmt.Sprintf("room %d admin gRPC", i), portAdminGRPC+i)
+		}
+		if err == nil && p.admin {
+			err = open(fmt.Sprintf("room %d admin HTTP", i), portAdminHTTP+i)
 		}
 		for k, kind := range doorKinds {
 			if err == nil && p.doors[k] {

@@ -165,7 +165,7 @@ var basePorts struct {
 // freeBase returns a base port at which all ports of march dev are free. They lie below those
 // that systems hand out to clients. Each test program begins its search somewhere else.
 func freeBase() (int, error) {
-	const first, last, ports = 12000, 31900, 80
+	const first, last, ports = 12000, 31900, 100
 	basePorts.Lock()
 	defer basePorts.Unlock()
 	if basePorts.next == 0 {

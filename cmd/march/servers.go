@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
-	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/march/internal/rights"
 	"github.com/march-id/march/cmd/march/internal/secure"
@@ -205,10 +203,8 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if cfg.Journal == "" && cfg.RequireJournal {
 				return usageError{allocator.Errorf(allocator.Invalid, "require-journal: there is none with --journal off; allowed: --journal DIR")}
 			}
-			if cfg.Advertise != "" {
-				if err := api.CheckAddress("advertise", cfg.Advertise); err != nil {
-					return usageError{err}
-				}
+			if err := start.CheckAdmin(cfg.Advertise, cfg.AdvertiseAdmin); err != nil {
+				return usageError{err}
 			}
 			w, stop, err := watch.start(cmd.Context(), "march-room", string(cfg.Room)+"/"+string(cfg.Name), prometheus.Labels{"room": string(cfg.Room)}, log)
 			if err != nil {
@@ -250,9 +246,11 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 				return nil
 			}
 			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.metrics, cfg.Logger
-			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
+			return stopped(cmd.Context(), start.Run(cmd.Context(), func(l startup.Listeners) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, cfg.Journal, w)
-				cfg.GRPC, cfg.HTTP, cfg.Advertise = g, h, startup.Advertise(cfg.Advertise, g.Addr(), hostname)
+				cfg.GRPC, cfg.HTTP, cfg.AdminGRPC, cfg.AdminHTTP = l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP
+				cfg.Advertise = startup.Advertise(cfg.Advertise, l.GRPC, hostname)
+				cfg.AdvertiseAdmin = startup.Advertise(cfg.AdvertiseAdmin, l.AdminGRPC, hostname)
 				if err := doors.open(&cfg.Doors); err != nil {
 					return nil, err
 				}
@@ -268,6 +266,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "if this instance starts without its predecessor's journal, lease nothing until 'march instance confirm'; 'march cluster update --journal required' does the same for all instances")
 	flags.StringVar(&start.GRPC, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
+	start.AddAdmin(flags, &cfg.AdvertiseAdmin)
 	doors.add(flags)
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address at which other processes reach this instance (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
@@ -347,10 +346,10 @@ cluster, anywhere.`,
 				return nil
 			}
 			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.metrics, cfg.Logger
-			return stopped(cmd.Context(), start.Run(cmd.Context(), func(g, h net.Listener) (startup.Runner, error) {
+			return stopped(cmd.Context(), start.Run(cmd.Context(), func(l startup.Listeners) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, "", w)
-				cfg.GRPC, cfg.HTTP = g, h
-				if h != nil {
+				cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
+				if h := l.HTTP; h != nil {
 					_, _ = fmt.Fprintf(c.stderr, "the console's page: %s://%s/\n", secure.Scheme(cfg.TLS), h.Addr())
 				}
 				return console.New(cfg)

@@ -60,10 +60,12 @@ func NewRequests(m *Metrics) *Requests {
 	return r
 }
 
-// Serves sets the methods. All are shown from the start, at 0, because a rate needs
+// Serves adds the methods of a server. All are shown from the start, at 0, because a rate needs
 // a first value.
 func (r *Requests) Serves(services map[string]grpc.ServiceInfo) {
-	r.methods = make(map[string]method)
+	if r.methods == nil {
+		r.methods = make(map[string]method)
+	}
 	for service, info := range services {
 		for _, m := range info.Methods {
 			name := service + "/" + m.Name

@@ -22,20 +22,27 @@ type Config struct {
 	Logger hclog.Logger
 }
 
-// Room returns a function that adds a room's routes to a mux.
+// Room returns a function that adds a room's routes to a mux. A service that is nil has none:
+// it is served elsewhere.
 func Room(ids marchv1.IDServiceServer, room marchv1.RoomServiceServer, cfg Config) (func(*http.ServeMux), error) {
 	h, err := newHandler(gateway.RoomDocument, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(
-		gateway.RegisterIDServiceHandlerServer(context.Background(), h.gateway, ids),
-		gateway.RegisterRoomServiceHandlerServer(context.Background(), h.gateway, room),
-	); err != nil {
+	if ids != nil {
+		err = gateway.RegisterIDServiceHandlerServer(context.Background(), h.gateway, ids)
+	}
+	if room != nil {
+		err = errors.Join(err, gateway.RegisterRoomServiceHandlerServer(context.Background(), h.gateway, room))
+	}
+	if err != nil {
 		return nil, err
 	}
 	return func(mux *http.ServeMux) {
 		h.mount(mux)
+		if ids == nil {
+			return
+		}
 		// This pattern takes precedence over "/v1/" for POST; other methods go
 		// there.
 		mux.Handle("POST /v1/tags/{tag}/next", h.guard(h.next(ids)))

@@ -8,22 +8,20 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"log"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
@@ -39,6 +37,9 @@ type Config struct {
 	TLS *tlsfiles.Files
 	// Register registers the services.
 	Register func(grpc.ServiceRegistrar)
+	// Admin is what is for operators. It has listeners of its own, or else GRPC and HTTP serve
+	// it, too.
+	Admin Admin
 	// Health has the answers of gRPC's health service; the caller keeps it up to
 	// date.
 	Health *health.Server
@@ -77,6 +78,17 @@ type Config struct {
 	Doors []Door
 	// Draining, if set, is called when the drain begins.
 	Draining func()
+}
+
+// Admin is what a server has for operators. Metrics and reflection belong to it.
+type Admin struct {
+	// GRPC and HTTP are where to listen; Run closes them. If GRPC is nil there is no address
+	// for operators alone. HTTP may be nil: then HTTP serves operators nowhere.
+	GRPC, HTTP net.Listener
+	// Register registers the services; nil for none.
+	Register func(grpc.ServiceRegistrar)
+	// Routes, if set, adds HTTP routes to the mux, besides Config.Routes.
+	Routes func(*http.ServeMux)
 }
 
 // Door serves the clients of another protocol.
@@ -134,7 +146,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Access != nil {
 		options = append(options, grpc.ChainUnaryInterceptor(cfg.Access.Unary), grpc.ChainStreamInterceptor(cfg.Access.Stream))
 	}
-	g := grpc.NewServer(append(options,
+	options = append(options,
 		grpc.MaxRecvMsgSize(cfg.MaxRequest),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -148,31 +160,17 @@ func Run(ctx context.Context, cfg Config) error {
 		grpc.Creds(newWatched(cfg.TLS)),
 		grpc.InTapHandle(admit),
 		grpc.WaitForHandlers(true), // Stop too: no call outlives Run
-	)...)
-	cfg.Register(g)
-	healthpb.RegisterHealthServer(g, cfg.Health)
-	reflection.Register(g)
-	if requests != nil {
-		requests.Serves(g.GetServiceInfo())
-	}
-	h := NewHTTP(handler(cfg, requests))
-	h.ErrorLog = log.New(&httpErrors{callers}, "", 0)
-
+	)
 	serve, serving := errgroup.WithContext(ctx)
-	serve.Go(func() error {
-		// ctx may end before this begins: then the error is ErrServerStopped.
-		if err := g.Serve(&listener{cfg.GRPC, callers}); !errors.Is(err, grpc.ErrServerStopped) {
-			return err
+	sides := cfg.sides()
+	for _, s := range sides { // all, before any of them serves
+		s.make(cfg, options, requests, callers)
+	}
+	for _, s := range sides {
+		serve.Go(func() error { return s.serveGRPC(callers) })
+		if s.at.HTTP != nil {
+			serve.Go(func() error { return s.serveHTTP(callers, cfg.TLS) })
 		}
-		return nil
-	})
-	if cfg.HTTP != nil {
-		serve.Go(func() error {
-			if err := h.Serve(secured(&listener{cfg.HTTP, callers}, cfg.TLS)); !errors.Is(err, http.ErrServerClosed) {
-				return err
-			}
-			return nil
-		})
 	}
 	for _, d := range cfg.Doors {
 		serve.Go(func() error { return d.Run(serving, securedDoor(&listener{d.Listener, callers}, d.TLS)) })
@@ -185,12 +183,11 @@ func Run(ctx context.Context, cfg Config) error {
 	cfg.Health.Shutdown()
 	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
 	defer cancel()
-	stop := context.AfterFunc(draining, g.Stop)
-	g.GracefulStop()
-	stop()
-	if h.Shutdown(draining) != nil {
-		_ = h.Close()
+	var ending sync.WaitGroup
+	for _, s := range sides {
+		ending.Go(func() { s.end(draining) })
 	}
+	ending.Wait()
 	return serve.Wait()
 }
 
@@ -205,30 +202,6 @@ func untraced(fullMethod string) bool {
 		return true
 	}
 	return false
-}
-
-// handler serves /livez, /readyz and /metrics.
-func handler(cfg Config, requests *observe.Requests) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", answer("livez", func(context.Context) []Check { return []Check{{Name: "ping"}} }, nil))
-	mux.HandleFunc("GET /readyz", answer("readyz", cfg.Ready, cfg.Problems))
-	if cfg.Metrics != nil {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics.Gatherer(), promhttp.HandlerOpts{}))
-	}
-	if cfg.Routes != nil {
-		cfg.Routes(mux)
-	}
-	h := requireCertificate(cfg.TLS, cfg.Access.HTTP(mux, cfg.Sessions))
-	if cfg.HTTP != nil {
-		h = guardHosts(cfg.HTTP.Addr(), cfg.AllowedHosts, h)
-	}
-	if requests != nil {
-		h = requests.HTTP(h)
-	}
-	if cfg.Tracer != nil {
-		h = observe.HTTP(cfg.Tracer, h, untracedPath)
-	}
-	return h
 }
 
 // untracedPath is untraced for requests over HTTP.

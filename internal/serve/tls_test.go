@@ -1,20 +1,26 @@
 package serve_test
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -132,6 +138,51 @@ func TestTLSClientsRequired(t *testing.T) {
 	}
 }
 
+// With addresses for operators, callers find there none of what operators have.
+func TestAdmin(t *testing.T) {
+	admin := listen(t)
+	adminHTTP := listen(t)
+	r := startWith(t, func(cfg *serve.Config) {
+		cfg.Metrics = observe.New("test", nil)
+		cfg.Routes = func(mux *http.ServeMux) { mux.HandleFunc("/ids", func(http.ResponseWriter, *http.Request) {}) }
+		cfg.Admin = serve.Admin{
+			GRPC: admin, HTTP: adminHTTP,
+			Register: func(s grpc.ServiceRegistrar) {
+				marchv1.RegisterRoomServiceServer(s, marchv1.UnimplementedRoomServiceServer{})
+			},
+			Routes: func(mux *http.ServeMux) { mux.HandleFunc("/operators", func(http.ResponseWriter, *http.Request) {}) },
+		}
+	})
+	operators, err := grpc.NewClient(admin.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = operators.Close() })
+	const unknown = "unknown service"
+	for name, conn := range map[string]*grpc.ClientConn{"callers": r.conn, "operators": operators} {
+		_, ids := marchv1.NewIDServiceClient(conn).Next(bg, &marchv1.NextRequest{Tag: "fast"})
+		_, room := marchv1.NewRoomServiceClient(conn).GetInstance(bg, &marchv1.GetInstanceRequest{})
+		if _, err := healthpb.NewHealthClient(conn).Check(bg, &healthpb.HealthCheckRequest{}); err != nil {
+			t.Errorf("%s: health: %v", name, err)
+		}
+		if isOperator := name == "operators"; (ids == nil) == isOperator || strings.Contains(status.Convert(room).Message(), unknown) == isOperator {
+			t.Errorf("%s: Next: %v, GetInstance: %v", name, ids, room)
+		}
+	}
+	for path, want := range map[string][2]int{"/livez": {200, 200}, "/readyz": {200, 200}, "/metrics": {404, 200}, "/ids": {200, 404}, "/operators": {404, 200}} {
+		for i, address := range []string{r.http, adminHTTP.Addr().String()} {
+			answer, err := http.Get("http://" + address + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if answer.StatusCode != want[i] {
+				t.Errorf("%s at %d: %d, want %d", path, i, answer.StatusCode, want[i])
+			}
+		}
+	}
+}
+
 // Requests that the server holds, because their stream has many under way, are given to it
 // when it can take them. It is woken by a deadline of the connection, which TLS passes on.
 func TestTLSHeldRequests(t *testing.T) {
@@ -164,6 +215,59 @@ func TestTLSHeldRequests(t *testing.T) {
 		}
 	}
 	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}
+
+// A certificate that is renewed again and again under load fails no call: not on connections
+// that are open, and not on those that begin meanwhile. Both sides also read the files while
+// only the key was replaced.
+func TestTLSRenewedUnderLoad(t *testing.T) {
+	f := newTLSFolder(t)
+	server, client := f.open(t, nil), f.open(t, nil)
+	r := startWith(t, func(cfg *serve.Config) { cfg.TLS = server })
+	ctx, stop := context.WithCancel(bg)
+	defer stop()
+	var calls, failed atomic.Int64
+	var work sync.WaitGroup
+	call := func(lasts int) {
+		for ctx.Err() == nil {
+			conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(client.Credentials()))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ids := marchv1.NewIDServiceClient(conn)
+			for range lasts {
+				if ctx.Err() != nil {
+					break
+				}
+				if _, err := ids.Next(bg, &marchv1.NextRequest{Tag: "fast"}); err != nil {
+					t.Errorf("call %d: %v", calls.Load(), err)
+					failed.Add(1)
+				}
+				calls.Add(1)
+			}
+			_ = conn.Close()
+		}
+	}
+	for range 4 {
+		work.Go(func() { call(1 << 30) })
+		work.Go(func() { call(10) })
+	}
+	work.Go(func() { // it finds halves of a renewal, too
+		for ctx.Err() == nil {
+			_, _ = server.Reload(), client.Reload()
+		}
+	})
+	for range 30 {
+		before := calls.Load()
+		f.renew(t)
+		eventually(t, "calls go on", func() bool { return calls.Load() >= before+200 || failed.Load() > 0 })
+	}
+	stop()
+	work.Wait()
+	if err := server.Reload(); err != nil {
 		t.Error(err)
 	}
 }

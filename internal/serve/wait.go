@@ -29,14 +29,15 @@ func Wait(ctx context.Context, cfg Config, until func(context.Context) error) er
 			http.Error(w, "not ready: "+oneLine(Failed(cfg.Ready(r.Context())).Error()), http.StatusServiceUnavailable)
 		})
 	}
+	waiting := &side{at: Admin{HTTP: cfg.HTTP, Routes: cfg.Routes}, operators: true}
 	kept := &keptListener{Listener: cfg.HTTP}
 	h := &http.Server{
-		Handler: handler(cfg, nil), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		Handler: waiting.handler(cfg, nil), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
 	}
 	callers := newCallers(newLimits(DefaultLimits(), nil), cfg.Logger)
 	h.ErrorLog = log.New(&httpErrors{callers}, "", 0)
-	work, waiting := errgroup.WithContext(ctx)
+	work, working := errgroup.WithContext(ctx)
 	work.Go(func() error {
 		if err := h.Serve(secured(&listener{kept, callers}, cfg.TLS)); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -44,7 +45,7 @@ func Wait(ctx context.Context, cfg Config, until func(context.Context) error) er
 		return nil
 	})
 	work.Go(func() error {
-		err := until(waiting)
+		err := until(working)
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if h.Shutdown(ending) != nil {

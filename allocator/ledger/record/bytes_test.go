@@ -90,8 +90,8 @@ func TestBytes(t *testing.T) {
 			`{"format":2,"incarnation":"x","address":"a:1","build":"v1","version":"3","started":` + time0 + `,"hold":"1m0s"}`,
 		},
 		"registration with everything": {
-			record.Encode(&record.Registration{Incarnation: "x", Started: at, Hold: "0s", Epoch: "e", Lost: []string{"w"}, Unconfirmed: true, Leaving: true, Keeps: []string{"tinyid"}}),
-			`{"format":2,"incarnation":"x","address":"","build":"","version":"0","started":` + time0 + `,"hold":"0s","epoch":"e","lost":["w"],"unconfirmed":true,"leaving":true,"keeps":["tinyid"]}`,
+			record.Encode(&record.Registration{Incarnation: "x", Started: at, Hold: "0s", Epoch: "e", Lost: []string{"w"}, Unconfirmed: true, Leaving: true, Keeps: []string{"tinyid"}, AdminAddress: "h:1"}),
+			`{"format":2,"incarnation":"x","address":"","build":"","version":"0","started":` + time0 + `,"hold":"0s","epoch":"e","lost":["w"],"unconfirmed":true,"leaving":true,"keeps":["tinyid"],"admin_address":"h:1"}`,
 		},
 		"machine": {
 			record.Machine{Namespace: "ns", Instance: "h:1", Last: 1767323045678}.Encode(), `{"format":2,"namespace":"ns","instance":"h:1","stable":false,"last":"1767323045678","returned":false}`,

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -41,7 +42,12 @@ type Registration struct {
 	// Keeps names the doors whose clients keep IDs without limit: a plan warns that such
 	// clients go on with residues that the room loses.
 	Keeps []string `json:"keeps,omitempty"`
+	// AdminAddress is where operators' calls are answered, empty if at Address.
+	AdminAddress string `json:"admin_address,omitempty"`
 }
+
+// Operators returns the address at which operators' calls are answered.
+func (v *Registration) Operators() string { return cmp.Or(v.AdminAddress, v.Address) }
 
 // Validate checks the hold and the pin.
 func (v *Registration) Validate() error {

@@ -47,7 +47,8 @@ type RememberedMark struct {
 // UseMarks receives some of an instance's remembered marks.
 type UseMarks func(room allocator.Room, marks []RememberedMark) error
 
-// SeenInstance is a process that was registered. A journal stores it as JSON.
+// SeenInstance is a process that was registered, with the address at which it answers
+// operators' calls. A journal stores it as JSON.
 type SeenInstance struct {
 	Room        allocator.Room     `json:"room"`
 	Name        allocator.Instance `json:"name"`
@@ -144,9 +145,9 @@ func (k Keys) SeenIn(kv store.KV, epoch string) (all []SeenInstance, err error) 
 		v.Under(epoch)
 	}
 	for _, incarnation := range v.Lost {
-		all = append(all, SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: incarnation, Address: v.Address})
+		all = append(all, SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: incarnation, Address: v.Operators()})
 	}
-	s := SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: v.Incarnation, Address: v.Address}
+	s := SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: v.Incarnation, Address: v.Operators()}
 	if v.Leaving {
 		s.Left = kv.ModRevision
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -125,7 +126,7 @@ func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.Dia
 			ctx, cancel := context.WithTimeout(ctx, within)
 			defer cancel()
 			process := i.GetRoom() + "/" + i.GetName()
-			conn, err := api.Dial(i.GetAddress(), given.InstanceOptions(i.GetRoom(), i.GetName())...)
+			conn, err := api.Dial(cmp.Or(i.GetAdminAddress(), i.GetAddress()), given.InstanceOptions(i.GetRoom(), i.GetName())...)
 			if err != nil {
 				answers[k] = Answer{Process: process, Err: err}
 				return nil

@@ -3,8 +3,32 @@ package startup
 import (
 	"github.com/spf13/pflag"
 
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/serve"
 )
+
+// AddAdmin adds the flags of the addresses for operators.
+func (s *Server) AddAdmin(flags *pflag.FlagSet, advertise *string) {
+	flags.StringVar(&s.AdminGRPC, "admin-grpc", "", "where to serve operators' calls, reflection and health over gRPC, HOST:PORT; empty for --grpc. With it, --grpc serves callers who take IDs only")
+	flags.StringVar(&s.AdminHTTP, "admin-http", "", "with --admin-grpc: where to serve operators' calls, /metrics, /livez and /readyz over HTTP, HOST:PORT; empty for nowhere")
+	flags.StringVar(advertise, "advertise-admin", "", "the address at which consoles and operators reach --admin-grpc (default that address, with this host's name for 0.0.0.0)")
+}
+
+// CheckAdmin checks those addresses, and the ones that others are told. Its error is Invalid.
+func (s *Server) CheckAdmin(advertise, admin string) error {
+	if s.AdminGRPC == "" && (s.AdminHTTP != "" || admin != "") {
+		return allocator.Errorf(allocator.Invalid, "admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
+	}
+	for flag, address := range map[string]string{"advertise": advertise, "advertise-admin": admin} {
+		if address != "" {
+			if err := api.CheckAddress(flag, address); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // LimitFlags adds the limits on how much of a server callers may use.
 func LimitFlags(flags *pflag.FlagSet, l *serve.Limits, maxTags *int64) {

@@ -36,6 +36,8 @@ type Runner interface {
 type Server struct {
 	What       string // room or console
 	GRPC, HTTP string // where to listen; HTTP may be empty
+	// AdminGRPC and AdminHTTP are where to listen for operators; empty for GRPC and HTTP.
+	AdminGRPC, AdminHTTP string
 	// Wait says that the server waits for what it needs. Otherwise it ends.
 	Wait bool
 	// Needs asks for what the server cannot start without, and returns why it is missing.
@@ -47,26 +49,43 @@ type Server struct {
 	Log     hclog.Logger
 }
 
-// Run opens the listeners and runs the server that build makes with them.
-func (s *Server) Run(ctx context.Context, build func(g, h net.Listener) (Runner, error)) error {
-	signal.Ignore(syscall.SIGPIPE) // a server goes on when the reader of its log has gone
-	h, err := s.await(ctx)
-	if err != nil {
-		return errors.Join(err, closed(h))
-	}
-	// Nothing listens for gRPC before, so callers are refused at once and ask another server.
-	g, err := Listen(s.What+" gRPC", s.GRPC, "grpc")
-	if err != nil {
-		return errors.Join(err, closed(h))
-	}
-	if h == nil && s.HTTP != "" {
-		if h, err = Listen(s.What+" HTTP", s.HTTP, "http"); err != nil {
-			return errors.Join(err, g.Close())
+// Listeners are a server's; nil for an address that it does not have.
+type Listeners struct{ GRPC, HTTP, AdminGRPC, AdminHTTP net.Listener }
+
+// close closes the listeners.
+func (l *Listeners) close() {
+	for _, l := range []net.Listener{l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP} {
+		if l != nil {
+			_ = l.Close()
 		}
 	}
-	running, err := build(g, h)
+}
+
+// Run opens the listeners and runs the server that build makes with them.
+func (s *Server) Run(ctx context.Context, build func(Listeners) (Runner, error)) error {
+	signal.Ignore(syscall.SIGPIPE) // a server goes on when the reader of its log has gone
+	var l Listeners
+	var err error
+	l.HTTP, err = s.await(ctx)
+	// Nothing listens for gRPC before, so callers are refused at once and ask another server.
+	for _, open := range []struct {
+		to             *net.Listener
+		what, at, flag string
+	}{
+		{&l.GRPC, " gRPC", s.GRPC, "grpc"}, {&l.HTTP, " HTTP", s.HTTP, "http"},
+		{&l.AdminGRPC, " admin gRPC", s.AdminGRPC, "admin-grpc"}, {&l.AdminHTTP, " admin HTTP", s.AdminHTTP, "admin-http"},
+	} {
+		if err == nil && *open.to == nil && open.at != "" {
+			*open.to, err = Listen(s.What+open.what, open.at, open.flag)
+		}
+	}
 	if err != nil {
-		_, _ = g.Close(), closed(h)
+		l.close()
+		return err
+	}
+	running, err := build(l)
+	if err != nil {
+		l.close()
 		return err
 	}
 	return running.Run(ctx)
@@ -74,15 +93,10 @@ func (s *Server) Run(ctx context.Context, build func(g, h net.Listener) (Runner,
 
 // Addresses are where the server is to listen.
 func (s *Server) Addresses() []secure.Address {
-	return []secure.Address{{Flag: "grpc", At: s.GRPC}, {Flag: "http", At: s.HTTP}}
-}
-
-// closed closes a listener, which may be nil.
-func closed(l net.Listener) error {
-	if l == nil {
-		return nil
+	return []secure.Address{
+		{Flag: "grpc", At: s.GRPC}, {Flag: "http", At: s.HTTP},
+		{Flag: "admin-grpc", At: s.AdminGRPC}, {Flag: "admin-http", At: s.AdminHTTP},
 	}
-	return l.Close()
 }
 
 // askEvery is how often a server that waits asks again, and sayEvery how often it says in
@@ -106,10 +120,14 @@ func (s *Server) await(ctx context.Context) (net.Listener, error) {
 			return nil, err
 		}
 	}
+	metrics := s.Metrics
+	if s.AdminGRPC != "" {
+		metrics = nil // they are for operators
+	}
 	w := waiting{Server: s, since: time.Now()}
 	w.missing.Store(&missing)
 	return h, serve.Wait(ctx, serve.Config{
-		HTTP: h, AllowedHosts: s.Hosts, Access: s.Access, TLS: s.TLS, Metrics: s.Metrics, Logger: s.Log, Ready: w.checks,
+		HTTP: h, AllowedHosts: s.Hosts, Access: s.Access, TLS: s.TLS, Metrics: metrics, Logger: s.Log, Ready: w.checks,
 	}, w.run)
 }
 
@@ -205,9 +223,12 @@ func JournalDir(set string) (string, error) {
 
 // Advertise returns the address at which other processes reach a listener: the one
 // that was set, or its own, with the host's name if it listens on all addresses.
-func Advertise(set string, at net.Addr, hostname string) string {
-	tcp, ok := at.(*net.TCPAddr)
-	if set != "" || !ok {
+func Advertise(set string, l net.Listener, hostname string) string {
+	if set != "" || l == nil {
+		return set
+	}
+	tcp, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
 		return set
 	}
 	if tcp.IP.IsUnspecified() && hostname != "" {

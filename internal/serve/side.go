@@ -1,0 +1,111 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/internal/observe"
+)
+
+// side is a server over gRPC and HTTP. There is one for callers and one for operators, or one
+// for both. Each has the health checks.
+type side struct {
+	at        Admin // its listeners and services
+	operators bool  // it has what is for operators
+	grpc      *grpc.Server
+	http      *http.Server
+}
+
+// sides returns the servers, which are not made yet.
+func (cfg Config) sides() []*side {
+	callers := &side{at: Admin{GRPC: cfg.GRPC, HTTP: cfg.HTTP, Register: cfg.Register, Routes: cfg.Routes}, operators: true}
+	if cfg.Admin.GRPC != nil {
+		callers.operators = false
+		return []*side{callers, {at: cfg.Admin, operators: true}}
+	}
+	callers.at.Register = func(r grpc.ServiceRegistrar) {
+		cfg.Register(r)
+		if cfg.Admin.Register != nil {
+			cfg.Admin.Register(r)
+		}
+	}
+	callers.at.Routes = func(mux *http.ServeMux) {
+		for _, add := range []func(*http.ServeMux){cfg.Routes, cfg.Admin.Routes} {
+			if add != nil {
+				add(mux)
+			}
+		}
+	}
+	return []*side{callers}
+}
+
+func (s *side) make(cfg Config, options []grpc.ServerOption, requests *observe.Requests, callers *callers) {
+	s.grpc = grpc.NewServer(options...)
+	s.at.Register(s.grpc)
+	healthpb.RegisterHealthServer(s.grpc, cfg.Health)
+	if s.operators {
+		reflection.Register(s.grpc)
+	}
+	if requests != nil {
+		requests.Serves(s.grpc.GetServiceInfo())
+	}
+	s.http = NewHTTP(s.handler(cfg, requests))
+	s.http.ErrorLog = log.New(&httpErrors{callers}, "", 0)
+}
+
+func (s *side) serveGRPC(callers *callers) error {
+	// The context may end before this begins: then the error is ErrServerStopped.
+	if err := s.grpc.Serve(&listener{s.at.GRPC, callers}); !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
+}
+
+func (s *side) serveHTTP(callers *callers, files *tlsfiles.Files) error {
+	if err := s.http.Serve(secured(&listener{s.at.HTTP, callers}, files)); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// end lets the calls under way finish until a context ends.
+func (s *side) end(draining context.Context) {
+	stop := context.AfterFunc(draining, s.grpc.Stop)
+	s.grpc.GracefulStop()
+	stop()
+	if s.http.Shutdown(draining) != nil {
+		_ = s.http.Close()
+	}
+}
+
+// handler serves /livez and /readyz, and to operators /metrics.
+func (s *side) handler(cfg Config, requests *observe.Requests) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", answer("livez", func(context.Context) []Check { return []Check{{Name: "ping"}} }, nil))
+	mux.HandleFunc("GET /readyz", answer("readyz", cfg.Ready, cfg.Problems))
+	if cfg.Metrics != nil && s.operators {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics.Gatherer(), promhttp.HandlerOpts{}))
+	}
+	if s.at.Routes != nil {
+		s.at.Routes(mux)
+	}
+	h := requireCertificate(cfg.TLS, cfg.Access.HTTP(mux, cfg.Sessions))
+	if s.at.HTTP != nil {
+		h = guardHosts(s.at.HTTP.Addr(), cfg.AllowedHosts, h)
+	}
+	if requests != nil {
+		h = requests.HTTP(h)
+	}
+	if cfg.Tracer != nil {
+		h = observe.HTTP(cfg.Tracer, h, untracedPath)
+	}
+	return h
+}
