@@ -8,7 +8,11 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api/client"
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/devca"
 	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
 )
 
 // console starts a console, and returns its address and what stops it.
@@ -121,4 +125,50 @@ func TestDiscoverConsoleAway(t *testing.T) {
 	opts.Discover.Room = "nowhere"
 	_, err = client.New(t.Context(), opts)
 	is(t, err, allocator.Unavailable, "room nowhere has no live instance")
+}
+
+// A client finds its room over TLS. It shows consoles and rooms its own certificate, and follows
+// neither to a server that its CA does not know.
+func TestDiscoverTLS(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	known, stranger := files(t), files(t)
+	c.Room("a", "a1", func(cfg *room.Config) { cfg.TLS, cfg.CreateTags = known, true })
+	s := c.Console(func(cfg *console.Config) { cfg.TLS, cfg.Credentials.TLS = known, known })
+	opts := discover(strings.TrimPrefix(s.Conn.Target(), "passthrough:///"))
+	opts.TLS = known
+	if _, err := newClient(t, opts).Next(t.Context(), "order"); err != nil {
+		t.Error(err)
+	}
+	for name, other := range map[string]*tlsfiles.Files{"another CA": stranger, "no TLS": nil} {
+		opts.TLS = other
+		if ids, err := client.New(t.Context(), opts); err == nil {
+			ids.Close()
+			t.Errorf("%s: the client believed the console", name)
+		}
+	}
+}
+
+// files returns a certificate for servers and clients on this machine, of a CA of its own. Servers
+// take only clients with a certificate of that CA.
+func files(t *testing.T) *tlsfiles.Files {
+	t.Helper()
+	dir := t.TempDir()
+	ca, err := devca.New("test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := ca.WriteCA(dir, "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := ca.Write(dir, "own", devca.Leaf{Hosts: []string{"127.0.0.1", "a1.a.march"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, RequireClient: true, Cert: own.Cert, Key: own.Key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }

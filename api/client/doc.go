@@ -37,6 +37,16 @@
 //		Consoles: []string{"127.0.0.1:7001"}, Room: "eu-1", Fallback: []string{"us-1"},
 //	}})
 //
+// # TLS
+//
+// Servers with certificates need Options.TLS, from [tlsfiles.Open]. Its files are followed while
+// the client runs, so a renewed certificate needs no restart. Options.TokenFile has a token to
+// give:
+//
+//	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: "ca.pem", Cert: "shop.pem", Key: "shop-key.pem"})
+//	...
+//	ids, err := client.New(ctx, client.Options{Addresses: []string{"eu-1.example.net:7010"}, TLS: files})
+//
 // # Life of a segment
 //
 //  1. A tag's chain holds less than its target: the IDs that the recent peak rate takes
