@@ -1,3 +1,22 @@
+// Package web has the console's pages, which show and change the cluster in a browser.
+//
+// The pages are a view and nothing else. They show and change everything through a
+// ConsoleServiceServer, so they cannot differ from the command line. They keep no
+// state: a page's address says everything that the page shows. So a reload, another
+// console or another browser show the same.
+//
+//  1. Pages work without JavaScript: links, forms, HTML from templates. Each change has
+//     a form of its own: a POST, then a redirect to the thing that was changed. A form
+//     that is refused comes back as the user filled it in, with the reason next to the
+//     field.
+//  2. Everything that changes by itself is in one part of the page, its live part. A
+//     page's stream, at /live and the page's address, sends that part whenever it
+//     differs, and the browser merges it in (htmx, hx-sse). An event's id is a digest
+//     of the event. So a browser that comes back is not sent a part that it has.
+//  3. There is no inline script or style: the policy (see headers) forbids both. The
+//     numbers of a drawing are attributes of SVG.
+//  4. No field that a user fills in is in a live part: the text that a user types must
+//     not change meanwhile.
 package web
 
 import (
@@ -331,72 +350,3 @@ func pathOf(p *page, c *call) string {
 	}
 	return path
 }
-
-// problem is why a form was refused, for its template.
-type problem struct {
-	Field string // "" for the form as a whole
-	Text  string
-}
-
-// problemOf returns why a form was refused, nil if it was not. A message begins
-// with its field's name. If the form has that field, the message is shown next to
-// it, otherwise above the form.
-func (c *call) problemOf(form string, fields ...string) *problem {
-	if c.failed != form || c.err == nil || allocator.KindOf(c.err) == allocator.Denied { // the page shows that one
-		return nil
-	}
-	text := c.err.Error()
-	for _, field := range fields {
-		if strings.HasPrefix(text, field+":") || strings.HasPrefix(text, strings.ReplaceAll(field, "_", " ")+":") {
-			return &problem{Field: field, Text: text}
-		}
-	}
-	return &problem{Text: text}
-}
-
-// filled reports whether the request has a form as the user filled it in.
-func (c *call) filled(form string) bool { return c.asked == form || c.failed == form && c.err != nil }
-
-// or returns the user's input if the request has the form, otherwise value.
-func (c *call) or(form, field, value string) string {
-	if c.filled(form) && c.Form.Has(field) {
-		return c.FormValue(field)
-	}
-	return value
-}
-
-// with returns a query with values set; "" removes a name.
-func with(q url.Values, pairs ...string) string {
-	next := url.Values{}
-	for name, values := range q {
-		if name != "done" {
-			next[name] = values
-		}
-	}
-	for i := 0; i < len(pairs); i += 2 {
-		if next.Del(pairs[i]); pairs[i+1] != "" {
-			next.Set(pairs[i], pairs[i+1])
-		}
-	}
-	return "?" + next.Encode()
-}
-
-// number parses a form's number. Its error is Invalid.
-func number(c *call, field string) (int64, error) {
-	n, err := parseInt(c.FormValue(field))
-	if err != nil {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a whole number, 0 to %d", field, c.FormValue(field), int64(allocator.MaxID))
-	}
-	return n, nil
-}
-
-// period parses a form's duration. Its error is Invalid.
-func period(c *call, field string) (time.Duration, error) {
-	d, err := time.ParseDuration(strings.ReplaceAll(c.FormValue(field), " ", ""))
-	if err != nil {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a duration such as 30s, 10m or 1h30m", field, c.FormValue(field))
-	}
-	return d, nil
-}
-
-func escape(s string) string { return url.PathEscape(s) }
