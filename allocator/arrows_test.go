@@ -30,7 +30,7 @@ func TestArrows(t *testing.T) {
 		}},
 		{"api/client", func(path string) bool {
 			if strings.HasPrefix(path, march) {
-				return path == march+"allocator" || path == march+"allocator/period" || path == march+"allocator/timeid" || path == march+"allocator/format" || path == march+"allocator/texts" || path == march+"api" || path == march+"api/march/v1" || path == march+"api/client"
+				return path == march+"allocator" || path == march+"allocator/period" || path == march+"allocator/timeid" || path == march+"allocator/format" || path == march+"allocator/texts" || path == march+"api" || path == march+"api/tlsfiles" || path == march+"api/march/v1" || path == march+"api/client"
 			}
 			return !strings.HasPrefix(path, "go.etcd.io/")
 		}},

@@ -51,7 +51,7 @@ func TestBrokenLayout(t *testing.T) {
 		}
 		for _, path := range []string{"/", "/instances", "/migrations"} {
 			code, page := c.get(path)
-			if said := strings.Contains(page, "The layout in etcd cannot be used") || strings.Contains(page, "Key "+key+": "); code != 200 || said != (l.GetProblem() != "") {
+			if said := strings.Contains(page, "The layout in etcd cannot be used") || strings.Contains(page, "Key "+key+"</b>: "); code != 200 || said != (l.GetProblem() != "") {
 				t.Errorf("%s: %d, it is said: %t\n%s", path, code, said, page)
 			}
 		}

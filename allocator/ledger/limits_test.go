@@ -41,7 +41,7 @@ func TestKeysInLimitsDoc(t *testing.T) {
 		if strings.HasSuffix(kind, "/") {
 			want = filled[kind]
 		}
-		if row := fmt.Sprintf("\n| `%s` | %s |", kind, want); !strings.Contains(string(content), row) {
+		if row := "\n| `" + kind + "` | " + want + " |"; !strings.Contains(string(content), row) {
 			t.Errorf("docs/limits.md does not have the row %s", strings.TrimSpace(row))
 		}
 	}

@@ -82,10 +82,9 @@ func drillPrograms(t *testing.T) string {
 // shell is a bash that runs commands one after the other.
 type shell struct {
 	*testing.T
-	in    io.Writer
-	out   chan string // its lines
-	base  int
-	doing string
+	in   io.Writer
+	out  chan string // its lines
+	base int
 }
 
 func newShell(t *testing.T, programs string) *shell {
@@ -169,7 +168,7 @@ func (s *shell) run(command string) {
 		case line, ok := <-s.out:
 			m := drillReturn.FindStringSubmatch(line)
 			switch {
-			case !ok || m != nil && m[1] != "0":
+			case !ok || len(m) == 2 && m[1] != "0":
 				s.Fatalf("$ %s%s%s", command, said.String(), line)
 			case m != nil:
 				s.Logf("%6.1fs $ %s", time.Since(began).Seconds(), strings.TrimSpace(command))

@@ -26,7 +26,7 @@ func TestWords(t *testing.T) {
 	}
 	for _, want := range []string{
 		`{"id":"MIGRATION_STATE_DONE","state":"paused",`, `"moves":[{"kind":"switch","why":"\"kind\":\"MOVE_KIND_SHIFT\"",`,
-		`{"instance":"","version":"0","state":99},{"instance":"","version":"0","state":"later"}`, `{"kind":77,`, `"kind":"migration_waits"`,
+		`{"instance":"","version":"0","state":99,"reported":null},{"instance":"","version":"0","state":"later","reported":null}`, `{"kind":77,`, `"kind":"migration_waits"`,
 	} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("%s; want %s in it", b, want)

@@ -45,12 +45,12 @@ func (b *browser) looks(t *testing.T) {
 	if raceEnabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
 	}
-	for name, make := range map[string]func(*testing.T) state{
+	for name, cluster := range map[string]func(*testing.T) state{
 		"nothing": withoutCluster, "new": withoutTags, "rooms": b.withManyRooms, "migration": duringMigration, "outage": withoutEtcd, "history": withHistory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := make(t)
+			s := cluster(t)
 			p := b.open(t, s.at)
 			for _, path := range s.pages {
 				p.look(name, path)
