@@ -12,9 +12,8 @@ help: ## print this list
 dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
 	@exec bin/march dev $(ARGS)
 
-# The large packages mostly wait, so four run at once, however few processors there are.
 test: ## run all tests; needs Go, bash, curl, redis-server, redis-cli, PostgreSQL, Prometheus, and Chromium for the console's page
-	go test -p 4 -timeout 10m ./...
+	go test -timeout 15m ./...
 
 race: ## run all tests, the long ones shortened, under the race detector; needs a C compiler too
 	go test -race -short -timeout 15m ./...

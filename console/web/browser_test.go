@@ -185,7 +185,7 @@ func (b *browser) rest(t *testing.T) {
 
 	// Names are shown as text, even if they contain a script.
 	p.visit("/audit?actor=" + url.QueryEscape(`"><script>document.title = "owned"</script>`))
-	if title := eval[string](p, "document.title"); title != "Audit · March" {
+	if title := eval[string](p, "document.title"); !strings.HasSuffix(title, "Audit · March") { // behind the number of problems
 		t.Errorf("the title is %q", title)
 	}
 }

@@ -75,6 +75,9 @@ func (p *tab) look(state, path string) {
 			p.Errorf("%s at %d px: text is cut or in a column of a letter:\n%s", path, width, cut)
 		}
 		for _, dark := range []bool{false, true} {
+			if dark && width != 1280 && *pictures == "" { // contrasts are the same at each width
+				continue
+			}
 			p.dark(dark)
 			for _, found := range p.axe() {
 				p.Errorf("%s at %d px (dark: %t): %s", path, width, dark, found)

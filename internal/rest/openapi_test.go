@@ -143,6 +143,8 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op *opena
 		p := parameter.Value
 		value := "a"
 		switch {
+		case p.Schema.Value.Format == "date-time":
+			value = "2026-01-01T00:00:00Z"
 		case p.Schema.Value.Format != "":
 			value = "5"
 		case p.Name == "window.age": // a duration, which the document calls a string
