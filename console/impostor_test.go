@@ -1,0 +1,84 @@
+package console_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/testcluster"
+)
+
+// TestConsoleBelievesInstances: with TLS, a console takes an answer only from the instance that
+// it asks. Each impostor at the address of a/one has a certificate of the same CA.
+func TestConsoleBelievesInstances(t *testing.T) {
+	t.Parallel()
+	ca, err := devca.New("test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	roots, err := ca.WriteCA(dir, "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(cfg tlsfiles.Config) *tlsfiles.Files {
+		t.Helper()
+		files, err := tlsfiles.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	calls := open(tlsfiles.Config{Flags: "tls", CA: roots})
+	for name, test := range map[string]struct {
+		leaf     devca.Leaf
+		believed bool
+	}{
+		"itself":                    {devca.Leaf{Hosts: []string{"127.0.0.1"}, URIs: []string{"spiffe://example/march/room/a/instance/one"}}, true},
+		"itself, by a DNS name":     {devca.Leaf{Hosts: []string{"127.0.0.1", "one.a.march"}}, true},
+		"another instance":          {devca.Leaf{Hosts: []string{"127.0.0.1"}, URIs: []string{"spiffe://example/march/room/a/instance/two"}}, false},
+		"one of its name elsewhere": {devca.Leaf{Hosts: []string{"127.0.0.1"}, URIs: []string{"spiffe://example/march/room/b/instance/one"}}, false},
+		"only the address":          {devca.Leaf{Hosts: []string{"127.0.0.1"}}, false},
+		"a longer name":             {devca.Leaf{Hosts: []string{"127.0.0.1", "one.a.march.example"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test.leaf.Name = "impostor"
+			cert, err := ca.Write(t.TempDir(), "server", test.leaf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			served := open(tlsfiles.Config{Flags: "tls", Cert: cert.Cert, Key: cert.Key}).Server("h2")
+			cluster := testcluster.New(t)
+			cluster.Init(testcluster.Halves(), "test")
+			c := &consoleOf{cluster, cluster.Console(func(cfg *console.Config) { cfg.Credentials = api.Credentials{TLS: calls} })}
+			c.create(&marchv1.Tag{Name: "order"})
+			l := testcluster.Listen(t, "")
+			server := grpc.NewServer(grpc.Creds(credentials.NewTLS(served)), grpc.UnaryInterceptor(api.UnaryServerInterceptor))
+			marchv1.RegisterRoomServiceServer(server, chainOf{})
+			var serving sync.WaitGroup
+			serving.Go(func() { _ = server.Serve(l) })
+			defer serving.Wait()
+			defer server.Stop()
+			c.register("a", "one", l.Addr().String(), true)
+			testcluster.Await(t, "the console asked it", func() bool {
+				tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
+				if err != nil || len(tag.GetChains())+len(tag.GetSilent()) == 0 { // a busy etcd may answer late
+					return false
+				}
+				if believed := len(tag.GetChains()) == 1; believed != test.believed {
+					t.Fatalf("chains %v, silent %v", tag.GetChains(), tag.GetSilent())
+				}
+				return true
+			})
+		})
+	}
+}
