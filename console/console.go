@@ -28,6 +28,7 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console/capacity"
 	"github.com/march-id/march/console/login"
+	"github.com/march-id/march/console/prometheus"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
@@ -56,6 +57,8 @@ type Config struct {
 	// Rooms are addresses of instances, HOST:PORT, that this console asks if it starts
 	// while etcd does not answer. Afterwards it knows the addresses from etcd.
 	Rooms []string
+	// Prometheus says which Prometheus has the histories of more than 24 hours; none by default.
+	Prometheus prometheus.Config
 	// Limits bound how much of the server each caller may use.
 	Limits serve.Limits
 	// MaxLivePages bounds the pages that browsers keep up to date at once: each
@@ -117,6 +120,7 @@ type Server struct {
 	trends     capacity.Trends
 	counted    atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
 	met        problem.Log                  // since when problems are
+	prometheus *prometheus.Client           // nil for none
 
 	counts   counts
 	samples  *cache[sample]
@@ -146,7 +150,7 @@ func (cfg Config) Validate() error {
 		}
 	}
 	return errors.Join(
-		serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), cfg.Limits.Validate(),
+		serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), cfg.Prometheus.Validate(), cfg.Limits.Validate(),
 		serve.CheckLimit(web.MaxPages, cfg.MaxLivePages), serve.CheckLimit(web.MaxCallerPages, cfg.MaxCallerLivePages),
 	)
 }
@@ -183,6 +187,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.heartbeats.silentAfter = silentAfter
 	s.rooms.tracer, s.rooms.credentials = cfg.Tracer, cfg.Credentials
+	if s.prometheus, err = prometheus.New(cfg.Prometheus, s.log.Named("prometheus")); err != nil {
+		return nil, err
+	}
 	s.ledger.HaltAs("console " + s.name)
 	if cfg.HTTP != nil {
 		if err := s.makeRoutes(); err != nil {
@@ -200,7 +207,7 @@ func (s *Server) makeRoutes() error {
 		return err
 	}
 	pages, err := web.New(web.Config{
-		Console: s.cfg.Access.Console(s), Stopping: s.stopping, Logger: s.log.Named("web"),
+		Console: s.cfg.Access.Console(s), Stopping: s.stopping, LongHistory: s.prometheus != nil, Logger: s.log.Named("web"),
 		Pages: s.cfg.Metrics.Limit(web.MaxPages, int64(s.cfg.MaxLivePages)), CallerPages: s.cfg.Metrics.Limit(web.MaxCallerPages, int64(s.cfg.MaxCallerLivePages)),
 	})
 	if err != nil {
@@ -230,6 +237,7 @@ func (s *Server) makeRoutes() error {
 // the error of a listener that failed.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.rooms.close()
+	defer s.prometheus.Close()
 	s.reportHealth(healthpb.HealthCheckResponse_NOT_SERVING) // until etcd has answered
 	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String())
 	background, stop := context.WithCancel(ctx)

@@ -14,14 +14,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/history"
 	"github.com/march-id/march/console/use"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/operator"
-	minutes "github.com/march-id/march/room/history"
 )
 
 // ListRooms implements ConsoleService.
@@ -158,75 +155,6 @@ func (s *Server) askUse(ctx context.Context, i instance, told *use.Told) error {
 		}
 	}
 	return nil
-}
-
-// mostMigrations bounds the migrations of a history.
-const mostMigrations = 50
-
-// GetHistory implements ConsoleService.
-func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (*marchv1.GetHistoryResponse, error) {
-	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
-	if err != nil {
-		return nil, err
-	}
-	v, outage, err := s.viewOrKnown(ctx)
-	if err != nil {
-		return nil, err
-	}
-	layout, instances := v.record, v.instances
-	var migrations []record.Migration
-	if len(outage) == 0 {
-		migrations, _, err = s.admin.Migrations(ctx, "", mostMigrations)
-	} else if v.migration != nil {
-		migrations = append(migrations, *v.migration)
-	}
-	if err != nil {
-		return nil, err
-	}
-	span := history.Span{First: minutes.First(time.Now(), back, step), Step: step, Points: int(back / step)}
-	answer := &marchv1.GetHistoryResponse{First: timestamppb.New(span.First), Step: int32(step)}                      //nolint:gosec // 60 at most
-	told := s.askHistory(ctx, instances, &marchv1.GetInstanceHistoryRequest{Minutes: int32(back), Step: int32(step)}) //nolint:gosec // 1440 at most
-	for i, t := range told {
-		if instances[i].Alive && t.Answer == nil {
-			answer.Silent = append(answer.Silent, string(instances[i].Room)+"/"+string(instances[i].Name))
-		}
-	}
-	answer.Rooms, answer.Tags = history.Merge(span, names(layout.Layout.Rooms()), told)
-	for _, m := range slices.Backward(migrations) { // the oldest first
-		mark := &marchv1.HistoryMigration{Id: m.ID, Began: timestamppb.New(m.Created), State: api.FromWord[marchv1.MigrationState](string(m.State))}
-		if m.State.Ended() {
-			mark.Ended = timestamppb.New(m.Updated)
-		}
-		if !m.State.Ended() || !m.Updated.Before(span.First) {
-			answer.Migrations = append(answer.Migrations, mark)
-		}
-	}
-	return answer, nil
-}
-
-// askHistory asks each instance that is alive for its history.
-func (s *Server) askHistory(ctx context.Context, instances []instance, r *marchv1.GetInstanceHistoryRequest) []history.Told {
-	told := make([]history.Told, len(instances))
-	var asking errgroup.Group
-	asking.SetLimit(askAtOnce)
-	for k, i := range instances {
-		told[k].Room = string(i.Room)
-		if !i.Alive {
-			continue
-		}
-		asking.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			if conn, err := s.rooms.dial(i); err == nil {
-				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstanceHistory(ctx, r); err == nil {
-					told[k].Answer = answer
-				}
-			}
-			return nil
-		})
-	}
-	_ = asking.Wait()
-	return told
 }
 
 // ForgetInstance implements ConsoleService.

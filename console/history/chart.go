@@ -46,6 +46,7 @@ type Band struct {
 type Slot struct {
 	X, W string
 	Time time.Time
+	At   string // Time for people
 	Text string
 	Rows []string // the values, one for each line
 }
@@ -104,7 +105,7 @@ func NewChart(kind Kind, span Span, lines []Line, bands []Band) *Chart {
 
 // describe says the chart in words.
 func (c *Chart) describe() {
-	c.Label = c.Title + ", " + clock(c.First) + " to " + clock(c.end()) + " UTC"
+	c.Label = c.Title + ", " + c.at(c.First) + " to " + c.at(c.end()) + " UTC"
 	if c.Nothing {
 		c.Label += ": nothing was measured"
 		return
@@ -115,15 +116,33 @@ func (c *Chart) describe() {
 	}
 }
 
-func (c *Chart) end() time.Time { return c.First.Add(c.step() * time.Duration(c.Points)) }
+func (s Span) end() time.Time { return s.First.Add(s.step() * time.Duration(s.Points)) }
+
+// Long reports whether the span has more than a day, so that a time of day alone says too little.
+func (s Span) Long() bool { return s.end().Sub(s.First) > 24*time.Hour }
+
+// at writes a time of the span for people.
+func (s Span) at(t time.Time) string {
+	if s.Long() {
+		return t.UTC().Format("2 Jan 15:04")
+	}
+	return t.UTC().Format("15:04")
+}
 
 func (s Span) step() time.Duration { return time.Duration(s.Step) * time.Minute }
 
-// axis labels the time: every ten minutes of an hour, every four hours of a day.
+// axis labels the time: every ten minutes of an hour, every four hours of a day, every day of a
+// week, every five days of a month.
 func (c *Chart) axis() {
+	const day = 24 * time.Hour
 	whole := c.end().Sub(c.First)
-	every := 10 * time.Minute
-	if whole > 2*time.Hour {
+	every, layout := 10*time.Minute, "15:04"
+	switch {
+	case whole > 10*day:
+		every, layout = 5*day, "2 Jan"
+	case c.Long():
+		every, layout = day, "2 Jan"
+	case whole > 2*time.Hour:
 		every = 4 * time.Hour
 	}
 	for at := c.First.UTC().Truncate(every); !at.After(c.end()); at = at.Add(every) {
@@ -131,7 +150,7 @@ func (c *Chart) axis() {
 		if share < .055 || share > .945 { // it would be cut on a narrow screen
 			continue
 		}
-		c.Hours = append(c.Hours, Tick{At: percent(share), Text: clock(at), Anchor: "middle"})
+		c.Hours = append(c.Hours, Tick{At: percent(share), Text: at.Format(layout), Anchor: "middle"})
 	}
 }
 
@@ -147,8 +166,9 @@ func (c *Chart) slots() {
 	width := Width / float64(c.Points)
 	for i := range c.Points {
 		s := Slot{X: coordinate(float64(i) * width), W: coordinate(width), Time: c.First.Add(time.Duration(i) * c.step())}
+		s.At = c.at(s.Time)
 		var text strings.Builder
-		text.WriteString(clock(s.Time))
+		text.WriteString(s.At)
 		for _, l := range c.Lines {
 			value := "–"
 			if v := l.Values[i]; v >= 0 {
@@ -190,6 +210,16 @@ func (s Span) NewBand(kind, text string, began, ended time.Time) (Band, bool) {
 
 // Outage is a time without etcd.
 type Outage struct{ Began, Ended time.Time } // of the first and after the last point that has one
+
+// Longest returns the largest value of the points in an outage.
+func (s Span) Longest(all *marchv1.HistorySeries, o Outage) (most float32) {
+	for i, v := range all.GetEtcdAway() {
+		if at := s.First.Add(time.Duration(i) * s.step()); !at.Before(o.Began) && at.Before(o.Ended) {
+			most = max(most, v)
+		}
+	}
+	return most
+}
 
 // Outages returns when etcd did not answer a room.
 func (s Span) Outages(all *marchv1.HistorySeries) (list []Outage) {
@@ -259,8 +289,6 @@ func NiceTime(most float64) float64 {
 	}
 	return 7 * day
 }
-
-func clock(t time.Time) string { return t.UTC().Format("15:04") }
 
 func coordinate(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
 

@@ -1,9 +1,11 @@
 package web
 
 import (
+	"context"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -20,8 +22,39 @@ type span struct {
 	minutes, step int32
 }
 
-// spans are the times that the page shows.
-var spans = []span{{"1h", "1 hour", 60, 1}, {"24h", "24 hours", 24 * 60, 15}}
+// spans are the times that the page shows. From longSpans on they come from a Prometheus.
+var spans = []span{{"1h", "1 hour", 60, 1}, {"24h", "24 hours", 24 * 60, 15}, {"7d", "7 days", 7 * 24 * 60, 2 * 60}, {"30d", "30 days", 30 * 24 * 60, 6 * 60}}
+
+const longSpans = 2
+
+// spanNamed returns the place in spans of a name; 0 for none. Its error is Invalid.
+func (h *Handler) spanNamed(name string) (int, error) {
+	known := spans[:longSpans]
+	if h.longHistory {
+		known = spans
+	}
+	names := make([]string, 0, len(known))
+	for i, s := range known {
+		if s.Name == name {
+			return i, nil
+		}
+		names = append(names, s.Name)
+	}
+	if name == "" {
+		return 0, nil
+	}
+	hint := ""
+	if !h.longHistory {
+		hint = "; a console with --prometheus has longer ones"
+	}
+	return 0, allocator.Errorf(allocator.Invalid, "span: %q; allowed: %s%s", name, strings.Join(names, ", "), hint)
+}
+
+// long reports whether a page of the history shows a time from a Prometheus, which is not asked
+// again and again.
+func long(q url.Values) bool {
+	return slices.ContainsFunc(spans[longSpans:], func(s span) bool { return s.Name == q.Get("span") })
+}
 
 type historyView struct {
 	Spans   []shownLink
@@ -35,6 +68,8 @@ type historyView struct {
 	Numbers bool   // show the tables
 	Toggle  string // the address with the tables, or without
 	Restart bool   // all is unknown
+	Long    bool   // it is from a Prometheus
+	Trouble error  // why Prometheus could not be asked; then there are no charts
 }
 
 // shownLink is a link to another time or room.
@@ -55,7 +90,7 @@ type historyTag struct {
 	Spark      spark
 	Mean, Most float64              // IDs per second
 	Reserve    *durationpb.Duration // the least; nil if none is known
-	Failed     int64
+	Failed     int64                // -1 for unknown
 }
 
 // inSeconds says seconds for people.
@@ -71,28 +106,42 @@ var kinds = []history.Kind{
 	{Name: "failed", Title: "Failed calls for IDs", Why: "without callers' mistakes", Values: (*marchv1.HistorySeries).GetFailed, Say: func(v float64) string { return num(int64(v + 0.5)) }, Nice: history.NiceNumber(2)},
 }
 
+// longKinds are the charts of a time that is from a Prometheus, whose metrics differ.
+var longKinds = func() []history.Kind {
+	list := slices.Clone(kinds)
+	list[2].Why = "99 of 100 transactions took no longer"
+	return list
+}()
+
 func (h *Handler) history(c *call) (string, any, error) {
 	q := c.URL.Query()
-	at := slices.IndexFunc(spans, func(s span) bool { return s.Name == q.Get("span") })
-	if q.Get("span") != "" && at < 0 {
-		return "", nil, allocator.Errorf(allocator.Invalid, "span: %q; allowed: 1h, 24h", q.Get("span"))
+	at, err := h.spanNamed(q.Get("span"))
+	if err != nil {
+		return "", nil, err
 	}
-	shown := spans[max(at, 0)]
+	shown := spans[at]
+	v := &historyView{Span: shown.Label, Room: q.Get("room"), Numbers: q.Get("numbers") != "", Toggle: toggle(q), Restart: true, Long: at >= longSpans}
+	for i, s := range spans {
+		if i < longSpans || h.longHistory {
+			v.Spans = append(v.Spans, shownLink{s.Label, "/history" + with(q, "span", s.Name), i == at})
+		}
+	}
 	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
 	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // an outage of etcd is shown, too
 		return "", nil, err
 	}
 	r, err := h.console.GetHistory(c.Context(), &marchv1.GetHistoryRequest{Minutes: shown.minutes, Step: shown.step})
+	if v.Long && allocator.KindOf(err) == allocator.Unavailable {
+		v.Trouble = err
+		return "History", v, nil
+	}
 	if err != nil {
 		return "", nil, err
 	}
+	v.Silent = r.GetSilent()
 	names := slices.Clone(l.GetEver())
 	for _, room := range r.GetRooms() {
 		names = append(names, room.GetRoom())
-	}
-	v := &historyView{Span: shown.Label, Room: q.Get("room"), Silent: r.GetSilent(), Numbers: q.Get("numbers") != "", Toggle: toggle(q), Restart: true}
-	for _, s := range spans {
-		v.Spans = append(v.Spans, shownLink{s.Label, "/history" + with(q, "span", s.Name), s.Name == shown.Name})
 	}
 	v.Rooms = []shownLink{{"all rooms", "/history" + with(q, "room", ""), v.Room == ""}}
 	drawn := history.Span{First: r.GetFirst().AsTime(), Step: int64(r.GetStep()), Points: int(shown.minutes / shown.step)}
@@ -112,7 +161,11 @@ func (h *Handler) history(c *call) (string, any, error) {
 	}
 	bands := v.mark(drawn, r.GetMigrations(), rooms)
 	colour := colours(names...)
-	for _, kind := range kinds {
+	list := kinds
+	if v.Long {
+		list = longKinds
+	}
+	for _, kind := range list {
 		var lines []history.Line
 		for _, room := range rooms {
 			lines = append(lines, history.Line{Name: room.GetRoom(), Link: "/history" + with(q, "room", room.GetRoom()), Colour: colour[room.GetRoom()], Values: kind.Values(room.GetAll())})
@@ -149,17 +202,22 @@ func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigra
 	}
 	var outages []history.Outage
 	without := make(map[history.Outage][]string) // the rooms of each
+	longest := make(map[history.Outage]float32)
 	for _, room := range rooms {
 		for _, o := range span.Outages(room.GetAll()) {
 			if without[o] == nil {
 				outages = append(outages, o)
 			}
 			without[o] = append(without[o], room.GetRoom())
+			longest[o] = max(longest[o], span.Longest(room.GetAll(), o))
 		}
 	}
 	slices.SortStableFunc(outages, func(a, b history.Outage) int { return a.Began.Compare(b.Began) })
 	for _, o := range outages {
 		text := "etcd did not answer " + strings.Join(without[o], ", ")
+		if v.Long { // a point has hours, and an outage may be short
+			text += " for " + inSeconds(float64(longest[o])) + " at the longest"
+		}
 		if b, in := span.NewBand("outage", text, o.Began, o.Ended); in {
 			bands = append(bands, b)
 			v.Marks = append(v.Marks, historyMark{Kind: "outage", Text: sentence(text), Began: timestamppb.New(o.Began), Ended: timestamppb.New(o.Ended)})
@@ -169,7 +227,7 @@ func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigra
 }
 
 func newHistoryTag(s *marchv1.HistorySeries) historyTag {
-	t := historyTag{Tag: s.GetTag(), Mean: -1, Most: -1}
+	t := historyTag{Tag: s.GetTag(), Mean: -1, Most: -1, Failed: -1}
 	rates, known := make([]float64, 0, len(s.GetRates())), 0
 	for _, v := range s.GetRates() {
 		rates = append(rates, float64(v))
@@ -191,8 +249,68 @@ func newHistoryTag(s *marchv1.HistorySeries) historyTag {
 		t.Reserve = durationpb.New(time.Duration(float64(least) * float64(time.Second)))
 	}
 	for _, v := range s.GetFailed() {
-		t.Failed += int64(max(v, 0))
+		if v >= 0 {
+			t.Failed = max(t.Failed, 0) + int64(v)
+		}
 	}
 	t.Spark = newSpark(rates, len(rates))
 	return t
+}
+
+const (
+	// tagMinutes is how much the chart on a tag's page has.
+	tagMinutes = 60
+	// hourFor is how long the last hour is kept: pages are made every second, and instances add a
+	// value a minute.
+	hourFor = 10 * time.Second
+)
+
+// lastHour is what the instances remember of the last hour, for the pages of tags.
+type lastHour struct {
+	mu     sync.Mutex
+	at     time.Time
+	answer *marchv1.GetHistoryResponse
+}
+
+// get returns the last hour. Only one page at a time asks the console for it.
+func (l *lastHour) get(ctx context.Context, console marchv1.ConsoleServiceServer) (*marchv1.GetHistoryResponse, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.answer != nil && time.Since(l.at) < hourFor {
+		return l.answer, nil
+	}
+	answer, err := console.GetHistory(ctx, &marchv1.GetHistoryRequest{Minutes: tagMinutes, Step: 1})
+	if err == nil {
+		l.answer, l.at = answer, time.Now()
+	}
+	return answer, err
+}
+
+// hourKind is the chart of a tag's page.
+var hourKind = func() history.Kind {
+	k := kinds[0]
+	k.Title, k.Why = "IDs per second in the last hour", "the mean of each minute, by room"
+	return k
+}()
+
+// tagChart draws the rate of a tag in the last hour, with a line for each room that remembers it;
+// without lines if none does. It returns nil if the history cannot be read, or not by this caller:
+// the page is without the chart then.
+func (h *Handler) tagChart(c *call, tag string, colour map[string]int) *history.Chart {
+	if !c.may(marchv1.ConsoleService_GetHistory_FullMethodName, "") {
+		return nil
+	}
+	r, err := h.hour.get(c.Context(), h.console)
+	if err != nil {
+		return nil
+	}
+	var lines []history.Line
+	for _, room := range r.GetRooms() {
+		for _, s := range room.GetTags() {
+			if s.GetTag() == tag {
+				lines = append(lines, history.Line{Name: room.GetRoom(), Link: "/history" + with(nil, "room", room.GetRoom()), Colour: colour[room.GetRoom()], Values: s.GetRates()})
+			}
+		}
+	}
+	return history.NewChart(hourKind, history.Span{First: r.GetFirst().AsTime(), Step: int64(r.GetStep()), Points: tagMinutes}, lines, nil)
 }

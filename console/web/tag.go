@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/history"
 )
 
 type tagView struct {
@@ -26,7 +27,8 @@ type tagView struct {
 	Audit    []auditRow   // the latest changes of the tag; none in the live part
 	Skip     skipView
 	Prescale prescaleView
-	Time     *timeView // nil for a counter; if set, only Settings of the fields above counts
+	Chart    *history.Chart // of the last hour; nil if it is not known
+	Time     *timeView      // nil for a counter; if set, only Settings of the fields above counts
 }
 
 // markView is a room's mark, drawn beside the other rooms' marks.
@@ -81,17 +83,18 @@ func (h *Handler) tag(c *call) (string, any, error) {
 	if v.Preview != nil {
 		v.Settings.Problem = nil // the preview says what is wrong
 	}
+	v.Chart = h.tagChart(c, s.GetName(), colour)
 	if s.GetTime() != nil {
 		v.Time, err = h.newTimeView(c, t, colour)
 		return "Tag " + s.GetName(), v, err
 	}
-	v.Marks, v.Next = newMarks(t.GetMarks(), colour, s.GetStart())
+	start, limit := api.Space(s)
+	v.Marks, v.Next = newMarks(t.GetMarks(), colour, start)
 	for i := range v.Marks {
 		if to := s.GetSkips()[v.Marks[i].GetRoom()]; to > v.Marks[i].GetNext() {
 			v.Marks[i].Skip = to
 		}
 	}
-	start, limit := api.Space(s)
 	v.Used = allocator.Used(start, limit, v.Next)
 	for _, chain := range t.GetChains() {
 		v.Rate += chain.GetPeak()

@@ -55,6 +55,8 @@ type Config struct {
 	// Pages and CallerPages bound the pages that browsers keep up to date at once,
 	// of all callers and of one. They must be set.
 	Pages, CallerPages *observe.Limit
+	// LongHistory says that Console has histories of more than 24 hours.
+	LongHistory bool
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -68,6 +70,9 @@ type Handler struct {
 	pages    map[string]*page // by name
 	live     live
 	problems problemCount
+	hour     lastHour
+
+	longHistory bool // console has histories of more than 24 hours
 }
 
 const (
@@ -87,11 +92,11 @@ func New(cfg Config) (*Handler, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	h := &Handler{console: cfg.Console, stopping: cfg.Stopping, log: cfg.Logger, assets: a, pages: make(map[string]*page)}
+	h := &Handler{console: cfg.Console, stopping: cfg.Stopping, log: cfg.Logger, assets: a, pages: make(map[string]*page), longHistory: cfg.LongHistory}
 	h.live.init(cfg)
 	for _, p := range []*page{
 		{name: "overview", nav: "overview", path: "/{$}", every: time.Second, build: (*Handler).overview},
-		{name: "history", nav: "history", path: "/history", every: 5 * time.Second, build: (*Handler).history},
+		{name: "history", nav: "history", path: "/history", every: 5 * time.Second, still: long, build: (*Handler).history},
 		{name: "capacity", nav: "capacity", path: "/capacity", every: 5 * time.Second, build: (*Handler).capacity},
 		{name: "tags", nav: "tags", path: "/tags", every: 2 * time.Second, build: (*Handler).tags},
 		{name: "tag", nav: "tags", path: "/tags/{tag}", every: time.Second, build: (*Handler).tag},
