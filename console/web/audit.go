@@ -167,6 +167,9 @@ func flatten(text string, to map[string]string) bool {
 	}
 	delete(value, "format")
 	delete(value, "nonce")
+	if value["time"] != nil { // a tag of kind time has no settings of a counter: they are stored as zeros
+		maps.DeleteFunc(value, func(_ string, v any) bool { return v == "0" || v == "0s" })
+	}
 	for name, v := range value {
 		flattenValue(name, v, to)
 	}
