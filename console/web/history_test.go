@@ -144,6 +144,8 @@ func (b *browser) history(t *testing.T) {
 	x, y := p.place(css("#plot-rates"))
 	p.do(chromedp.MouseEvent("mouseMoved", x, y))
 	p.until("the one under the pointer", `/^03:(29|30) · room-a: /.test(`+readout+`)`)
+	eval[bool](p, `document.dispatchEvent(new CustomEvent("htmx:sse:after:message"))`)
+	p.until("it stays when the page is updated", `/^03:(29|30) · room-a: /.test(`+readout+`)`)
 	p.click(button("room-a"))
 	p.says("Busiest tags of room-a")
 }

@@ -105,8 +105,8 @@
   const clamp = (v, least, most) => (v < least ? least : v > most ? most : v);
 
   // A chart tells the values of a point: of that under the pointer, and with the focus of that
-  // which the arrow keys choose. Updates keep it.
-  let chosen = null; // the chart's id, and the point, counted from the latest
+  // which the arrow keys choose. Updates keep both.
+  let chosen = null, pointed = null; // the chart's id, and the point, counted from the latest
   const tell = (slot) => {
     const plot = slot.closest(".plot"), slots = [...plot.querySelectorAll(".slot")], text = slot.textContent;
     for (const s of slots) s.classList.toggle("at", s === slot);
@@ -119,7 +119,11 @@
     chosen = { id: plot.id, back: clamp(to, 0, slots.length - 1) };
     tell(slots[slots.length - 1 - chosen.back]);
   };
-  document.addEventListener("mouseover", (e) => { if (e.target.closest?.(".slot")) tell(e.target.closest(".slot")); });
+  document.addEventListener("mouseover", (e) => {
+    const slot = e.target.closest?.(".slot"), plot = slot?.closest(".plot");
+    pointed = plot && { id: plot.id, back: [...plot.querySelectorAll(".slot")].reverse().indexOf(slot) };
+    if (slot) tell(slot);
+  });
   document.addEventListener("focusin", (e) => { if (e.target.matches?.(".plot") && chosen?.id !== e.target.id) choose(e.target, 0); });
   document.addEventListener("keydown", (e) => {
     if (!e.target.matches?.(".plot") || chosen?.id !== e.target.id) return;
@@ -129,8 +133,10 @@
     choose(e.target, to);
   });
   document.addEventListener("htmx:sse:after:message", () => {
-    const plot = chosen && document.getElementById(chosen.id);
-    if (plot) choose(plot, chosen.back);
+    for (const point of [chosen, pointed]) {
+      const slots = [...(point && document.getElementById(point.id)?.querySelectorAll(".slot") || [])];
+      if (slots.length) tell(slots[clamp(slots.length - 1 - point.back, 0, slots.length - 1)]);
+    }
   });
 
   // An answer to what the planner's form held before is dropped: what was typed
