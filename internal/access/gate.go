@@ -289,7 +289,7 @@ func (g *Gate) Check(ctx context.Context, s *Subject, r policy.Request) error {
 // fresh returns a subject under the present files, if they changed since it was found or its
 // proof expired, and otherwise the subject itself.
 func (g *Gate) fresh(ctx context.Context, s *Subject, c Credentials) (*Subject, error) {
-	if s.state == g.current.Load() && !s.expired(time.Now()) {
+	if s.current(g.current.Load()) {
 		return s, nil
 	}
 	return g.Authenticate(ctx, c)

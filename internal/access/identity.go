@@ -47,6 +47,12 @@ func (s *Subject) Allows(method, tag string, rooms ...string) bool {
 // expired reports whether the proof has ended.
 func (s *Subject) expired(now time.Time) bool { return !s.Expires.IsZero() && now.After(s.Expires) }
 
+// current reports whether a subject was found under this state, and its proof has not ended.
+// It reads the clock only if the proof ends at all.
+func (s *Subject) current(under *state) bool {
+	return s.state == under && (s.Expires.IsZero() || !s.expired(time.Now()))
+}
+
 // Credentials are what a caller gives to prove its identity.
 type Credentials struct {
 	// Token is a bearer token; empty for none. It counts before the certificate.
@@ -69,23 +75,28 @@ type Session struct {
 	Expires time.Time `json:"e"`
 }
 
-// held is a context that has its caller: one allocation for each call.
-type held struct {
-	context.Context
+// proven is a caller: the subject, and the credentials that prove it. It does not change.
+type proven struct {
 	subject     *Subject
 	credentials Credentials
 }
 
+// held is a context that has its caller: one allocation for each call.
+type held struct {
+	context.Context
+	proven proven
+}
+
 // Value implements context.Context.
 func (h *held) Value(key any) any {
-	if _, ok := key.(heldKey); ok {
-		return h
+	if _, ok := key.(provenKey); ok {
+		return &h.proven
 	}
 	return h.Context.Value(key)
 }
 
-// heldKey is the key of a context's caller.
-type heldKey struct{}
+// provenKey is the key of a context's caller, which is a *proven.
+type provenKey struct{}
 
 // Login authenticates a caller, and returns a context under which Take and the wrappers check
 // it. Its errors are Unauthenticated, TooMany and Unavailable.
@@ -102,13 +113,19 @@ func (g *Gate) Login(ctx context.Context, c Credentials) (context.Context, error
 }
 
 func with(ctx context.Context, s *Subject, c Credentials) context.Context {
-	return &held{ctx, s, c}
+	return &held{ctx, proven{s, c}}
+}
+
+// of returns a context's caller; nil if there is none.
+func of(ctx context.Context) *proven {
+	p, _ := ctx.Value(provenKey{}).(*proven)
+	return p
 }
 
 // From returns a context's subject; nil if there is none.
 func From(ctx context.Context) *Subject {
-	if h, ok := ctx.Value(heldKey{}).(*held); ok {
-		return h.subject
+	if p := of(ctx); p != nil {
+		return p.subject
 	}
 	return nil
 }
@@ -116,8 +133,8 @@ func From(ctx context.Context) *Subject {
 // LoggedIn returns the name of a context's subject if a login to the page proved it, and
 // otherwise the empty text.
 func LoggedIn(ctx context.Context) string {
-	if h, ok := ctx.Value(heldKey{}).(*held); ok && h.credentials.Session != nil {
-		return h.subject.Name()
+	if p := of(ctx); p != nil && p.credentials.Session != nil {
+		return p.subject.Name()
 	}
 	return ""
 }
@@ -166,9 +183,13 @@ func ofCall(ctx context.Context) (c Credentials, err error) {
 	case 1:
 		c.Token, err = bearer(given[0])
 	default:
-		err = allocator.Errorf(allocator.Unauthenticated, "authorization: given %d times; allowed: once", len(given))
+		err = givenTwice(len(given))
 	}
 	return c, err
+}
+
+func givenTwice(times int) error {
+	return allocator.Errorf(allocator.Unauthenticated, "authorization: given %d times; allowed: once", times)
 }
 
 // bearer returns the token of an Authorization header.

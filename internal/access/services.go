@@ -48,11 +48,11 @@ func checked[Q, A any](ctx context.Context, g *Gate, method string, message *Q, 
 
 // checkContext checks a request of a context's subject.
 func (g *Gate) checkContext(ctx context.Context, method string, message any) error {
-	h, ok := ctx.Value(heldKey{}).(*held)
-	if !ok { // the handler did not ask for it
+	p := of(ctx)
+	if p == nil { // the handler did not ask for it
 		return allocator.Errorf(allocator.Unauthenticated, "no identity was proven")
 	}
-	s, err := g.fresh(ctx, h.subject, h.credentials)
+	s, err := g.fresh(ctx, p.subject, p.credentials)
 	if err != nil {
 		return err
 	}
@@ -80,12 +80,11 @@ func (g *Gate) door(ctx context.Context, r policy.Request) error {
 	if g == nil {
 		return nil
 	}
-	h, ok := ctx.Value(heldKey{}).(*held)
-	if !ok {
-		h = &held{}
-		h.subject = g.current.Load().anonymous
+	p := of(ctx)
+	if p == nil {
+		p = &proven{subject: g.current.Load().anonymous}
 	}
-	s, err := g.fresh(ctx, h.subject, h.credentials)
+	s, err := g.fresh(ctx, p.subject, p.credentials)
 	if err != nil {
 		g.refused(ctx, "unknown", r.Call, r.Tag, err)
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/peer"
 
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/throttle"
 )
 
@@ -205,7 +206,7 @@ func (c *connection) SyscallConn() (syscall.RawConn, error) {
 }
 
 // peers makes a connection's peer known to HTTP's handlers, as gRPC does to its
-// own.
+// own. A gate may remember the connection's caller.
 func peers(ctx context.Context, conn net.Conn) context.Context {
-	return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
+	return access.Connection(peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()}))
 }

@@ -16,6 +16,8 @@ const (
 	maxTags = 10_000
 	// tagIdle is how long a tag counts against the quota of tags after its last request.
 	tagIdle = time.Hour
+	// tagNoted is how exactly a tag's last request is known.
+	tagNoted = time.Second
 	// burst is how long a subject may be ahead of its rate.
 	burst = time.Second
 )
@@ -55,6 +57,7 @@ type usage struct {
 	quotas  Quotas
 	streams atomic.Int64 // open
 	ids     rate
+	lastTag atomic.Pointer[tagUsage] // that of the last request, which most often has the next one's tag
 	mu      struct {
 		sync.Mutex
 		tags map[string]*tagUsage
@@ -63,8 +66,16 @@ type usage struct {
 
 // tagUsage is what a subject uses of one tag.
 type tagUsage struct {
+	name string
 	ids  rate
-	last time.Time // the last request; guarded by usage.mu
+	last atomic.Int64 // the last request, to within tagNoted; Unix ns
+}
+
+// note notes a request.
+func (t *tagUsage) note(now time.Time) {
+	if at := now.UnixNano(); at-t.last.Load() >= int64(tagNoted) {
+		t.last.Store(at)
+	}
 }
 
 // take counts a request. Its errors are those of may.
@@ -163,16 +174,22 @@ func (u *usage) mostTags() int64 {
 
 // tag returns the usage of a tag; nil if the subject uses too many tags already.
 func (u *usage) tag(now time.Time, name string) *tagUsage {
+	if t := u.lastTag.Load(); t != nil && t.name == name {
+		t.note(now)
+		return t
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if t := u.mu.tags[name]; t != nil {
-		t.last = now
+		t.note(now)
+		u.lastTag.Store(t)
 		return t
 	}
 	if int64(len(u.mu.tags)) >= u.mostTags() {
 		for other, t := range u.mu.tags {
-			if now.Sub(t.last) >= tagIdle {
+			if now.UnixNano()-t.last.Load() >= int64(tagIdle) {
 				delete(u.mu.tags, other)
+				u.lastTag.CompareAndSwap(t, nil)
 			}
 		}
 		if int64(len(u.mu.tags)) >= u.mostTags() {
@@ -182,8 +199,10 @@ func (u *usage) tag(now time.Time, name string) *tagUsage {
 	if u.mu.tags == nil {
 		u.mu.tags = make(map[string]*tagUsage)
 	}
-	t := &tagUsage{last: now}
+	t := &tagUsage{name: name}
+	t.last.Store(now.UnixNano())
 	u.mu.tags[name] = t
+	u.lastTag.Store(t)
 	return t
 }
 
