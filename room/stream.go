@@ -1,6 +1,7 @@
 package room
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"sync/atomic"
@@ -8,13 +9,14 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/crash"
 )
 
 // Stream implements IDService. A drain ends it with UNAVAILABLE between two
 // answers, so that the client goes to another instance. It ends an idle stream at
 // once: otherwise every client that keeps a stream open would delay each stop for
-// the whole drain.
+// the whole drain. The loss of the caller's right ends an idle stream, too.
 func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
 	var turn turn
 	ended := make(chan error, 1)
@@ -22,6 +24,11 @@ func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
 	select {
 	case err := <-ended:
 		return err
+	case <-stream.Context().Done():
+		if err := access.Lost(stream.Context()); err != nil && turn.end() {
+			return err // this also ends Recv
+		}
+		return <-ended
 	case <-s.status.stop:
 	}
 	if turn.end() {
@@ -72,7 +79,8 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 			return err
 		}
 		turn.rest()
-		if err := s.status.stopping(); err != nil { // Stream may have found an answer under way before rest
+		// Stream may have found an answer under way before rest.
+		if err := cmp.Or(s.status.stopping(), access.Lost(stream.Context())); err != nil {
 			return err
 		}
 	}

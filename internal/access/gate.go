@@ -62,6 +62,7 @@ type Gate struct {
 	attempts attempts
 	metrics  *metrics
 	refusals refusals
+	lasting  allLasting
 	current  atomic.Pointer[state]
 	files    []*file
 }
@@ -172,12 +173,15 @@ func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, 
 	}
 	id, isOurs := s.tokens[key]
 	if !isOurs {
-		if err := g.attempts.admit(c.Address, now); err != nil {
+		var err error
+		if !c.known {
+			err = g.attempts.admit(c.Address, now)
+		}
+		if err != nil {
 			return nil, err
 		}
-		var err error
 		if id, err = s.verify(ctx, c.Token); err != nil {
-			if allocator.KindOf(err) == allocator.Unauthenticated {
+			if allocator.KindOf(err) == allocator.Unauthenticated && !c.known {
 				g.attempts.failed(c.Address, now)
 			}
 			return nil, err

@@ -229,6 +229,17 @@ type answering struct {
 }
 
 func (answering) Stream(stream marchv1.IDService_StreamServer) error {
+	ended := make(chan error, 1)
+	go func() { ended <- answerAll(stream) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
+}
+
+func answerAll(stream marchv1.IDService_StreamServer) error {
 	for {
 		if _, err := stream.Recv(); err != nil {
 			return err
@@ -299,6 +310,73 @@ func TestStreams(t *testing.T) {
 	}
 	if status.Code(err) != codes.ResourceExhausted || api.RetryAfter(err) <= 0 || n < 5 {
 		t.Errorf("after %d IDs: %v, wait %v", n, err, api.RetryAfter(err))
+	}
+}
+
+// An idle stream ends when its caller loses the right to it, and others go on.
+func TestIdleStreams(t *testing.T) {
+	w := newWorld(t)
+	address := w.serve(func(s *grpc.Server) { marchv1.RegisterIDServiceServer(s, answering{}) }, w.intercepted()...)
+	client := marchv1.NewIDServiceClient(w.dial(address, nil))
+	alice := w.issuer.claims("alice")
+	alice["exp"] = time.Now().Add(time.Second).Unix()
+	open := func(token string, tags ...string) marchv1.IDService_StreamClient {
+		ctx, cancel := context.WithTimeout(bearer(token), 20*time.Second)
+		t.Cleanup(cancel)
+		stream, err := client.Stream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tag := range tags {
+			if err := stream.Send(&marchv1.NextRequest{Tag: tag}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return stream
+	}
+	ended := func(what string, s marchv1.IDService_StreamClient, want codes.Code) {
+		t.Helper()
+		if _, err := s.Recv(); status.Code(err) != want {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	goesOn := func(what string, s marchv1.IDService_StreamClient) {
+		t.Helper()
+		if err := s.Send(&marchv1.NextRequest{}); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := s.Recv(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	expiring := open(w.issuer.token(alice), "order")
+	order, shop, last, none := open(w.tokens["issuer"], "order"), open(w.tokens["issuer"], "shop-1"), open(w.tokens["issuer"], "order", "shop-1"), open(w.tokens["issuer"])
+	root, away := open(w.tokens["root"], "order"), open(w.issuer.token(w.issuer.claims("alice")), "order")
+	w.gate.EndLost(bg)
+	for _, s := range []marchv1.IDService_StreamClient{order, shop, last} {
+		goesOn("nothing changed", s)
+	}
+	time.Sleep(time.Until(time.Unix(alice["exp"].(int64)+1, 0)))
+	w.gate.EndLost(bg)
+	ended("an expired token", expiring, codes.Unauthenticated)
+
+	w.issuer.Close()
+	w.write("policy.yaml", strings.ReplaceAll(rules, "tags: [order, shop-*]", "tags: [shop-*]"))
+	w.gate.Reload(time.Now())
+	w.gate.EndLost(bg)
+	ended("a tag that was taken away", order, codes.PermissionDenied)
+	ended("a tag that was taken away, with the issuer away", away, codes.PermissionDenied)
+	goesOn("another tag", shop)
+	goesOn("the last tag", last)
+	goesOn("another subject", root)
+	w.write("tokens", "# none")
+	w.gate.Reload(time.Now())
+	w.gate.EndLost(bg)
+	for what, s := range map[string]marchv1.IDService_StreamClient{"shop": shop, "last": last, "none": none, "root": root} {
+		ended("a token that was taken out: "+what, s, codes.Unauthenticated)
 	}
 }
 

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"sync"
 
 	"google.golang.org/grpc"
 
@@ -41,7 +42,8 @@ func (g *Gate) identify(ctx context.Context, call *policy.Call) (*Subject, Crede
 }
 
 // Stream is an interceptor that checks each message of a stream: a stream loses a right with
-// the next message after the files or the proof of its identity changed.
+// the next message after the files or the proof of its identity changed. If no message comes,
+// Run ends the stream's context, and so the stream.
 func (g *Gate) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	call := policy.CallOf(info.FullMethod)
 	if call != nil && call.Open() {
@@ -54,9 +56,10 @@ func (g *Gate) Stream(server any, stream grpc.ServerStream, info *grpc.StreamSer
 	if !s.caller.May(call) { // before anything is read
 		return g.Check(stream.Context(), s, policy.Request{Call: call})
 	}
-	guarded := &guardedStream{ServerStream: stream, ctx: with(stream.Context(), s, c), gate: g, subject: s, credentials: c, asked: policy.Request{Call: call}, answers: !info.IsClientStream}
+	ctx, lasting := g.last(stream.Context(), proven{s, c}, call)
+	guarded := &guardedStream{ServerStream: stream, ctx: with(ctx, s, c), gate: g, lasting: lasting, subject: s, credentials: c, asked: policy.Request{Call: call}, answers: !info.IsClientStream}
 	defer guarded.close()
-	return handler(server, guarded)
+	return g.over(ctx, lasting, handler(server, guarded))
 }
 
 // guardedStream checks the messages of a stream. One goroutine reads from it, and another may
@@ -65,11 +68,17 @@ type guardedStream struct {
 	grpc.ServerStream
 	ctx         context.Context
 	gate        *Gate
+	lasting     *lasting
 	subject     *Subject
 	credentials Credentials
 	asked       policy.Request // the last one
 	answers     bool           // the client sends one request: each answer is checked instead
-	end         func()         // nil before the first request
+	counted     bool           // in the quota of streams: from the first request on
+	mu          struct {
+		sync.Mutex
+		end    func() // ends counting; nil before the first request
+		closed bool   // the call has returned; its reader may still be at it
+	}
 }
 
 // Context implements grpc.ServerStream.
@@ -85,7 +94,8 @@ func (g *guardedStream) RecvMsg(m any) error {
 	if next, ok := m.(*marchv1.NextRequest); ok && next.GetTag() == "" {
 		g.asked.Tag = tag // that of the message before
 	}
-	if err := g.check(); err != nil || g.end != nil {
+	g.lasting.asks(g.asked.Tag)
+	if err := g.check(); err != nil || g.counted {
 		return err
 	}
 	end, err := g.subject.caller.Stream(g.asked)
@@ -93,7 +103,14 @@ func (g *guardedStream) RecvMsg(m any) error {
 		g.gate.metrics.refused(allocator.KindOf(err))
 		return err
 	}
-	g.end = end
+	g.counted = true
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.closed {
+		end()
+	} else {
+		g.mu.end = end
+	}
 	return nil
 }
 
@@ -116,7 +133,10 @@ func (g *guardedStream) check() (err error) {
 }
 
 func (g *guardedStream) close() {
-	if g.end != nil {
-		g.end()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.closed = true
+	if g.mu.end != nil {
+		g.mu.end()
 	}
 }

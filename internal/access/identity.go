@@ -63,6 +63,8 @@ type Credentials struct {
 	Session *Session
 	// Address is where the caller is, without a port: wrong tokens are counted by it.
 	Address string
+
+	known bool // the token was good before, so it is no guess
 }
 
 // Session is what a login to the page has proven.

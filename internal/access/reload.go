@@ -60,11 +60,25 @@ func (f *file) read() (changed bool, err error) {
 	return changed, nil
 }
 
-// Run reads the files again until ctx ends, and hands refused attempts to audit.
+// Run reads the files again until ctx ends, ends calls that last whose callers lost the right
+// to them, and hands refused attempts to audit.
 func (g *Gate) Run(ctx context.Context, audit func(context.Context, Refusal) error) {
 	if g == nil {
 		return
 	}
+	var work sync.WaitGroup
+	defer work.Wait()
+	work.Go(func() { // apart, because an issuer may keep it waiting
+		every(ctx, func(time.Time) { g.endLost(ctx) })
+	})
+	every(ctx, func(now time.Time) {
+		g.Reload(now)
+		g.refusals.drain(ctx, now, g.log, audit)
+	})
+}
+
+// every calls do every reloadEvery until ctx ends.
+func every(ctx context.Context, do func(time.Time)) {
 	tick := time.NewTicker(reloadEvery)
 	defer tick.Stop()
 	for {
@@ -72,8 +86,7 @@ func (g *Gate) Run(ctx context.Context, audit func(context.Context, Refusal) err
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			g.Reload(now)
-			g.refusals.drain(ctx, now, g.log, audit)
+			do(now)
 		}
 	}
 }

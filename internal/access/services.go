@@ -95,8 +95,24 @@ func (g *Gate) door(ctx context.Context, r policy.Request) error {
 // checkedStream checks each answer of a call: it may take long.
 type checkedStream[A any] struct {
 	grpc.ServerStreamingServer[A]
+	ctx   context.Context
 	check func() error
 }
+
+// checkedAnswers makes a call with many answers if its subject may make it, and as long as it
+// may.
+func checkedAnswers[Q, A any](g *Gate, method string, message *Q, stream grpc.ServerStreamingServer[A], call func(*Q, grpc.ServerStreamingServer[A]) error) error {
+	ctx := stream.Context()
+	check := func() error { return g.checkContext(ctx, method, message) }
+	if err := check(); err != nil {
+		return err
+	}
+	lasts, lasting := g.last(ctx, *of(ctx), policy.CallOf(method))
+	return g.over(lasts, lasting, call(message, &checkedStream[A]{stream, lasts, check}))
+}
+
+// Context implements grpc.ServerStream.
+func (s *checkedStream[A]) Context() context.Context { return s.ctx }
 
 // Send implements grpc.ServerStreamingServer.
 func (s *checkedStream[A]) Send(answer *A) error {
@@ -173,13 +189,7 @@ func (g *room) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (
 }
 
 func (g *room) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerStreamingServer[marchv1.ReportMarksResponse]) error {
-	check := func() error {
-		return g.gate.checkContext(stream.Context(), marchv1.RoomService_ReportMarks_FullMethodName, r)
-	}
-	if err := check(); err != nil {
-		return err
-	}
-	return g.s.ReportMarks(r, &checkedStream[marchv1.ReportMarksResponse]{stream, check})
+	return checkedAnswers(g.gate, marchv1.RoomService_ReportMarks_FullMethodName, r, stream, g.s.ReportMarks)
 }
 
 // console is a ConsoleService whose calls are checked.
@@ -302,13 +312,7 @@ func (g *console) ListMigrations(ctx context.Context, r *marchv1.ListMigrationsR
 }
 
 func (g *console) WatchMigration(r *marchv1.WatchMigrationRequest, stream grpc.ServerStreamingServer[marchv1.WatchMigrationResponse]) error {
-	check := func() error {
-		return g.gate.checkContext(stream.Context(), marchv1.ConsoleService_WatchMigration_FullMethodName, r)
-	}
-	if err := check(); err != nil {
-		return err
-	}
-	return g.s.WatchMigration(r, &checkedStream[marchv1.WatchMigrationResponse]{stream, check})
+	return checkedAnswers(g.gate, marchv1.ConsoleService_WatchMigration_FullMethodName, r, stream, g.s.WatchMigration)
 }
 
 func (g *console) PauseMigration(ctx context.Context, r *marchv1.PauseMigrationRequest) (*marchv1.PauseMigrationResponse, error) {

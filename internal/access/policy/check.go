@@ -158,6 +158,15 @@ func (c *Caller) Allows(r Request) bool {
 	return r.Call != nil && (r.Call.Open() || c.find(r) != nil)
 }
 
+// Right returns nil if the caller has the right to a request, and otherwise the error of Check.
+// It asks no quota.
+func (c *Caller) Right(r Request) error {
+	if c.Allows(r) {
+		return nil
+	}
+	return c.refuse(r)
+}
+
 // find returns the first right that covers a request, or nil.
 func (c *Caller) find(r Request) *right {
 	if r.Call == nil {
