@@ -182,6 +182,8 @@ func TestRefusals(t *testing.T) {
 		{`{etcd: {endpoints: [e:1]}, rooms: [{name: a}]}`, "tls: no secret and no certManager"},
 		{`{etcd: {endpoints: [e:1]}, tls: {certManager: {enabled: true}}}`, "issuerRef"},
 		{`{etcd: {endpoints: [e:1]}, tls: {secret: a, clientAuth: never}}`, "clientAuth"},
+		{`{etcd: {endpoints: [e:1]}, tls: {secret: a, clientAuth: required}, monitoring: {serviceMonitor: true, auth: {tokenSecret: {name: b}}}}`, "monitoring.auth.certSecret"},
+		{`{etcd: {endpoints: [e:1]}, monitoring: {auth: {tokenSecret: b}}}`, "/monitoring/auth/tokenSecret"},
 		{`{etcd: {endpoints: [e:1]}, replicas: 3}`, "replicas"},
 		{`{etcd: {endpoints: [e:1]}, settings: {grpc: "0.0.0.0:1"}}`, "/settings/grpc"},
 		{`{etcd: {endpoints: [e:1]}, settings: {Log: text}}`, "'/settings': additional properties 'Log'"},

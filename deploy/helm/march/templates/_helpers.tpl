@@ -112,7 +112,26 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if include "march.tlssecret" . }}https{{ else }}kubernetes.io/h2c{{ end -}}
 {{- end -}}
 
-{{/* A server's certificate. Given: root, name (of the server), hosts (a list). */}}
+{{/* Not empty if cert-manager makes the certificate with which Prometheus asks for metrics. */}}
+{{- define "march.prometheusown" -}}
+{{- $auth := .Values.monitoring.auth -}}
+{{- if and .Values.tls.certManager.enabled (not $auth.certSecret) (or (not $auth.tokenSecret.name) (eq .Values.tls.clientAuth "required")) -}}
+yes
+{{- end -}}
+{{- end -}}
+
+{{/* The secret of the certificate with which Prometheus asks for metrics; empty for none. */}}
+{{- define "march.prometheussecret" -}}
+{{- if include "march.prometheusown" . -}}
+{{ include "march.fullname" . }}-prometheus-tls
+{{- else if .Values.monitoring.auth.certSecret -}}
+{{ .Values.monitoring.auth.certSecret }}
+{{- else if eq .Values.tls.clientAuth "required" -}}
+{{- fail "monitoring: tls.clientAuth is required, and Prometheus has no certificate; set monitoring.auth.certSecret" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A certificate of a server, or of a client alone. Given: root, name (of the server or client), hosts (a list), client. */}}
 {{- define "march.certificate" -}}
 apiVersion: cert-manager.io/v1
 kind: Certificate
@@ -126,9 +145,13 @@ spec:
     {{- range .hosts }}
     - {{ . | quote }}
     {{- end }}
+  {{- if .client }}
+  usages: [client auth]
+  {{- else }}
     - localhost
   ipAddresses: [127.0.0.1]
   usages: [server auth, client auth]
+  {{- end }}
   duration: {{ .root.Values.tls.certManager.duration }}
   renewBefore: {{ .root.Values.tls.certManager.renewBefore }}
   privateKey:
