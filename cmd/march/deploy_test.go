@@ -3,15 +3,22 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/diagnose"
 )
 
 var metricName = regexp.MustCompile(`\bmarch_[a-z0-9_]+`)
@@ -65,6 +72,31 @@ func exported(t *testing.T) map[string]bool {
 				names[name] = true
 			}
 		}
+	}
+	maps.Copy(names, ofCertificates(t))
+	return names
+}
+
+// ofCertificates returns the metrics that only a server with a certificate has.
+func ofCertificates(t *testing.T) map[string]bool {
+	t.Helper()
+	ca, err := devca.New("test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := ca.WriteCA(t.TempDir(), "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(diagnose.New(diagnose.Config{Settings: []*marchv1.Setting{{Name: "tls-ca", Value: path}}}))
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make(map[string]bool)
+	for _, f := range families {
+		names[f.GetName()] = true
 	}
 	return names
 }

@@ -171,5 +171,9 @@ func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w watched)
 	if w.metrics != nil {
 		cfg.Metrics = w.metrics.Gatherer()
 	}
-	return diagnose.New(cfg)
+	d := diagnose.New(cfg)
+	if w.metrics != nil {
+		w.metrics.Register(d)
+	}
+	return d
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -18,20 +19,25 @@ import (
 // maxCertificates bounds a file of certificates, in bytes.
 const maxCertificates = 1 << 20
 
+// certificate is what a file of certificates has.
+type certificate struct {
+	*marchv1.CertificateStatus
+	begins time.Time // of the certificate that ends first
+}
+
 // certificates reads the files of certificates that settings name: those whose names end in cert
 // or ca. The files are read anew, because they are replaced while the process runs.
-func certificates(settings []*marchv1.Setting) []*marchv1.CertificateStatus {
-	var list []*marchv1.CertificateStatus
+func certificates(settings []*marchv1.Setting) (list []certificate) {
 	for _, s := range settings {
 		last := s.GetName()[strings.LastIndexByte(s.GetName(), '-')+1:]
 		if s.GetValue() == "" || last != "cert" && last != "ca" {
 			continue
 		}
-		c := &marchv1.CertificateStatus{Setting: s.GetName(), Path: s.GetValue()}
+		c := certificate{CertificateStatus: &marchv1.CertificateStatus{Setting: s.GetName(), Path: s.GetValue()}}
 		if first, err := firstToEnd(s.GetValue()); err != nil {
 			c.Error = err.Error()
 		} else {
-			c.Subject, c.Ends = first.Subject.String(), timestamppb.New(first.NotAfter)
+			c.Subject, c.Ends, c.begins = first.Subject.String(), timestamppb.New(first.NotAfter), first.NotBefore
 		}
 		list = append(list, c)
 	}
@@ -46,8 +52,17 @@ type known struct {
 	mu struct {
 		sync.Mutex
 		at   time.Time
-		list []*marchv1.CertificateStatus
+		list []certificate
 	}
+}
+
+// statuses returns certificates as callers get them.
+func statuses(list []certificate) []*marchv1.CertificateStatus {
+	var all []*marchv1.CertificateStatus
+	for _, c := range list {
+		all = append(all, c.CertificateStatus)
+	}
+	return all
 }
 
 // Certificates returns the certificates that can be read, without the paths of their files, as
@@ -56,6 +71,11 @@ func (s *Server) Certificates() []*marchv1.CertificateStatus {
 	if s == nil {
 		return nil
 	}
+	return statuses(s.readable())
+}
+
+// readable returns the certificates that can be read, as they were at most a minute ago.
+func (s *Server) readable() []certificate {
 	k := &s.known
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -70,6 +90,27 @@ func (s *Server) Certificates() []*marchv1.CertificateStatus {
 		}
 	}
 	return k.mu.list
+}
+
+var (
+	descBegin = prometheus.NewDesc("march_certificate_begin_timestamp_seconds",
+		"When the certificate that ends first began, by the setting that names its file.", []string{"setting"}, nil)
+	descEnd = prometheus.NewDesc("march_certificate_end_timestamp_seconds",
+		"When the first certificate of a file ends, by the setting that names the file.", []string{"setting"}, nil)
+)
+
+// Describe implements prometheus.Collector: the metrics tell when certificates end.
+func (s *Server) Describe(out chan<- *prometheus.Desc) {
+	out <- descBegin
+	out <- descEnd
+}
+
+// Collect implements prometheus.Collector.
+func (s *Server) Collect(out chan<- prometheus.Metric) {
+	for _, c := range s.readable() {
+		out <- prometheus.MustNewConstMetric(descBegin, prometheus.GaugeValue, float64(c.begins.Unix()), c.GetSetting())
+		out <- prometheus.MustNewConstMetric(descEnd, prometheus.GaugeValue, float64(c.GetEnds().AsTime().Unix()), c.GetSetting())
+	}
 }
 
 // firstToEnd returns the certificate of a file (PEM) that ends first.

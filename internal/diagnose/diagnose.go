@@ -65,7 +65,7 @@ func (s *Server) Diagnose(ctx context.Context, req *marchv1.DiagnoseRequest) (*m
 	defer s.mu.Unlock()
 	answer := &marchv1.DiagnoseResponse{
 		Build: s.cfg.Build, Runtime: runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH,
-		Etcd: s.etcd(ctx), Settings: s.cfg.Settings, Certificates: certificates(s.cfg.Settings),
+		Etcd: s.etcd(ctx), Settings: s.cfg.Settings, Certificates: statuses(certificates(s.cfg.Settings)),
 	}
 	if s.cfg.Journal != "" {
 		answer.Journal = journal(s.cfg.Journal)

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -99,9 +101,17 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 	c := testcluster.New(t)
-	got, err := diagnose.New(diagnose.Config{Ledger: c.Ledger(), Settings: []*marchv1.Setting{
+	server := diagnose.New(diagnose.Config{Ledger: c.Ledger(), Settings: []*marchv1.Setting{
 		{Name: "etcd-cert", Value: good}, {Name: "etcd-ca", Value: empty}, {Name: "etcd-key", Value: good}, {Name: "tls-cert"}, {Name: "ca", Value: filepath.Join(dir, "gone")},
-	}}).Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
+	}})
+	want := fmt.Sprintf(`# HELP march_certificate_end_timestamp_seconds When the first certificate of a file ends, by the setting that names the file.
+# TYPE march_certificate_end_timestamp_seconds gauge
+march_certificate_end_timestamp_seconds{setting="etcd-cert"} %d
+`, ends.Unix())
+	if err := testutil.CollectAndCompare(server, strings.NewReader(want), "march_certificate_end_timestamp_seconds"); err != nil {
+		t.Error(err)
+	}
+	got, err := server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

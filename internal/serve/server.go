@@ -129,7 +129,7 @@ func Run(ctx context.Context, cfg Config) error {
 	var requests *observe.Requests
 	var options []grpc.ServerOption
 	if cfg.Metrics != nil { // first, and so outside the interceptor that turns errors into statuses
-		cfg.Metrics.Register(callers)
+		cfg.Metrics.Register(callers, newBroken(cfg.TLS))
 		if cfg.Access == nil {
 			access.ShowMetrics(cfg.Metrics)
 		}

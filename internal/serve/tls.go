@@ -9,10 +9,25 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/rest"
 )
+
+// newBroken returns a metric of whether the files of a server's certificate can be used. files
+// may be nil.
+func newBroken(files *tlsfiles.Files) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "march_certificate_broken", Help: "1 if the files of the server's certificate cannot be used, so that the last good ones are in force.",
+	}, func() float64 {
+		if files.Broken() != nil {
+			return 1
+		}
+		return 0
+	})
+}
 
 // secured returns a listener of HTTP that speaks TLS if there is a certificate.
 // It takes clients without a certificate, too: health checks need none, and

@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -270,4 +272,31 @@ func TestTLSRenewedUnderLoad(t *testing.T) {
 	if err := server.Reload(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A metric tells whether the files of the certificate cannot be used.
+func TestTLSBrokenMetric(t *testing.T) {
+	f := newTLSFolder(t)
+	files, m := f.open(t, nil), observe.New("test", nil)
+	r := startWith(t, func(cfg *serve.Config) { cfg.TLS, cfg.Metrics = files, m })
+	if _, err := r.over(t, files).Next(bg, &marchv1.NextRequest{Tag: "fast"}); err != nil { // it has begun
+		t.Error(err)
+	}
+	want := func(value string) {
+		t.Helper()
+		text := "# HELP march_certificate_broken 1 if the files of the server's certificate cannot be used, so that the last good ones are in force.\n" +
+			"# TYPE march_certificate_broken gauge\nmarch_certificate_broken " + value + "\n"
+		if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(text), "march_certificate_broken"); err != nil {
+			t.Error(err)
+		}
+	}
+	want("0")
+	if err := os.WriteFile(f.cfg.Cert, []byte("none"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_ = files.Reload()
+	want("1")
+	f.renew(t)
+	_ = files.Reload()
+	want("0")
 }
