@@ -108,10 +108,19 @@ func accessRows(ctx context.Context, b *bench) (err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 
 	http := b.add(row{what: "HTTP next with a token and a policy vs without", unit: "/s", goal: 0.9})
+	header := b.add(row{what: "HTTP next with a header as long, which is ignored, vs without", unit: "/s"})
 	unary := b.add(row{what: "gRPC Next with a token and a policy vs without", unit: "/s"})
 	stream := b.add(row{what: "Stream with a token and a policy vs without", unit: "/s"})
 	path := "/v1/tags/" + tag + "/next"
+	bearer := "Authorization: Bearer " + token + "\r\n"
 	for range b.rounds {
+		ignored := &posts{method: "POST", address: open.roomHTTP, path: path, header: bearer}
+		r, err := measure(ctx, load.Config{Duration: 2 * b.unit, New: ignored.caller})
+		ignored.close()
+		if err != nil {
+			return err
+		}
+		header.measured = append(header.measured, r.CallsPerSecond())
 		for _, m := range []struct {
 			posts  *posts
 			conns  []*grpc.ClientConn
@@ -120,7 +129,7 @@ func accessRows(ctx context.Context, b *bench) (err error) {
 			stream *[]float64
 		}{
 			{&posts{method: "POST", address: open.roomHTTP, path: path}, open.room[:1], &http.yard, &unary.yard, &stream.yard},
-			{&posts{method: "POST", address: guarded.roomHTTP, path: path, header: "Authorization: Bearer " + token + "\r\n"}, []*grpc.ClientConn{conn}, &http.measured, &unary.measured, &stream.measured},
+			{&posts{method: "POST", address: guarded.roomHTTP, path: path, header: bearer}, []*grpc.ClientConn{conn}, &http.measured, &unary.measured, &stream.measured},
 		} {
 			r, err := measure(ctx, load.Config{Duration: 2 * b.unit, New: m.posts.caller})
 			m.posts.close()
@@ -137,6 +146,7 @@ func accessRows(ctx context.Context, b *bench) (err error) {
 			}
 			*m.stream = append(*m.stream, r.IDsPerSecond())
 		}
+		header.yard = http.yard
 	}
 	return nil
 }

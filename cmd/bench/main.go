@@ -102,7 +102,7 @@ func run(out io.Writer, rounds int, unit time.Duration, only string) error {
 		{"chain", chainRows}, {"texts", textRows}, {"etcd writes", writeRows}, {"client", clientRows},
 		{"time IDs", timeRows}, {"time tags", tagRows}, {"time windows", windowRows}, {"time client", timeClientRows}, {"time gRPC", timeCallRows},
 		{"gRPC", grpcRows}, {"metrics", metricsRows},
-		{"HTTP", httpRows}, {"right", rightRows}, {"access", accessRows}, {"mTLS", mtlsRows}, {"first call", firstRows},
+		{"HTTP", httpRows}, {"right", rightRows}, {"access", accessRows}, {"mTLS", mtlsRows}, {"renewal", renewalRows}, {"first call", firstRows},
 		{"Redis", redisRows}, {"door", doorRows}, {"web doors", webDoorRows}, {"PostgreSQL", postgresRows},
 	} {
 		if !chosen.MatchString(part.name) {
