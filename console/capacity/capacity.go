@@ -92,7 +92,7 @@ func counted(kind marchv1.CapacityKind, what string, used, of int64) *marchv1.Ca
 func grow(c *marchv1.Capacity, g Growth, now time.Time) {
 	c.Measured = durationpb.New(g.Measured.Truncate(time.Second))
 	if !g.Known {
-		c.Note += fmt.Sprintf("; its growth is known %v after the console's start", Needed)
+		c.Note += fmt.Sprintf("; its growth is known %.0f hours after the console's start", Needed.Hours())
 		return
 	}
 	c.Growth = &g.PerSecond

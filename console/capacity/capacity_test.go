@@ -52,7 +52,7 @@ func TestList(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Fatalf("got %q, want %q", names, want)
 	}
-	if e := of["bytes in etcd"]; e.GetUsed() != 1<<30 || e.GetOf() != 2<<30 || e.GetShare() != 0.5 || e.GetNote() != "its keys are bounded: it has room for at least 174762 more tags; its growth is known 6h0m0s after the console's start" {
+	if e := of["bytes in etcd"]; e.GetUsed() != 1<<30 || e.GetOf() != 2<<30 || e.GetShare() != 0.5 || e.GetNote() != "its keys are bounded: it has room for at least 174762 more tags; its growth is known 6 hours after the console's start" {
 		t.Errorf("etcd: %v", e)
 	}
 	if r, n, w := of["rooms"], of["tags"], of["workers of 10 bits in room a"]; r.GetUsed() != 3 || r.GetOf() != 64 || n.GetShare() != 0.25 || w.GetShare() != 0.4 || w.GetRoom() != "a" {

@@ -63,7 +63,7 @@ func TestGrowth(t *testing.T) {
 
 	f, now = facts(5)
 	for _, c := range capacity.List(f, now) {
-		if c.GetKind() != marchv1.CapacityKind_CAPACITY_KIND_ROOMS && (c.Growth != nil || c.GetFull() != nil || !strings.Contains(c.GetNote(), "6h0m0s after")) {
+		if c.GetKind() != marchv1.CapacityKind_CAPACITY_KIND_ROOMS && (c.Growth != nil || c.GetFull() != nil || !strings.Contains(c.GetNote(), "6 hours after")) {
 			t.Errorf("after five hours: %v", c)
 		}
 	}

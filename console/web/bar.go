@@ -82,6 +82,17 @@ func (s *stretch) label(name string, percent float64) {
 	s.Slim = fits(narrow) < min(len(name), 8)
 }
 
+// withoutCut returns a bar without the texts that would be cut where it is drawn small.
+func (b *bar) withoutCut() *bar {
+	const before, letter, width = 12, 8, 192 // pixels
+	for i := range b.Stretches {
+		if s := &b.Stretches[i]; width*s.Share < float64(before+letter*len(s.Text)) {
+			s.Text = ""
+		}
+	}
+	return b
+}
+
 // clash is where ranges overlap.
 type clash struct{ X, W, Range string }
 

@@ -22,7 +22,7 @@ func TestBrowser(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"migration": b.migration, "planner": b.planner, "steering": b.steering, "two": b.two, "restart": b.restart, "keyboard": b.keyboard,
 		"tags": b.tags, "tag": b.tag, "timeTag": b.timeTag, "rest": b.rest, "empty": b.empty, "looks": b.looks,
-		"costs": b.costs, "history": b.history, "silence": b.silence, "small": b.small, "capacity": b.capacity, "palette": b.palette, "audit": b.audit, "skipByKeys": b.skipByKeys,
+		"costs": b.costs, "history": b.history, "silence": b.silence, "small": b.small, "capacity": b.capacity, "palette": b.palette, "audit": b.audit, "skipByKeys": b.skipByKeys, "details": b.details,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait for most of their time

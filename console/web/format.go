@@ -20,7 +20,7 @@ import (
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago), "clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
-		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline, "counted": counted, "grouped": grouped, "word": api.Word,
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline, "counted": counted, "grouped": grouped, "groups": groups, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
 		"pick": func(p *problem, field string) string {
@@ -233,6 +233,15 @@ func shortest(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
+}
+
+// groups returns a text, of which a number may break between its groups of digits.
+func groups(text string) template.HTML {
+	text = template.HTMLEscapeString(text)
+	if strings.Trim(text, "0123456789,") == "" {
+		text = strings.ReplaceAll(text, ",", ",<wbr>")
+	}
+	return template.HTML(text) //nolint:gosec // escaped above
 }
 
 func interval(r *marchv1.Range) string {

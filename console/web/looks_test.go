@@ -46,7 +46,7 @@ func (b *browser) looks(t *testing.T) {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
 	}
 	for name, cluster := range map[string]func(*testing.T) state{
-		"nothing": withoutCluster, "new": withoutTags, "rooms": b.withManyRooms, "migration": duringMigration, "outage": withoutEtcd, "history": withHistory,
+		"nothing": withoutCluster, "new": withoutTags, "rooms": b.withManyRooms, "migration": duringMigration, "outage": withoutEtcd, "history": withHistory, "prometheus": withoutPrometheus,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -123,7 +123,15 @@ func withHistory(t *testing.T) state {
 		rooms[i] = "room-" + string(rune('a'+i))
 	}
 	rooms[3] = strings.Repeat("a-very-long-room-", 3) + "with-63-byte"
-	return state{pastPages(t, rooms...), []string{"/history", "/history?span=24h&numbers=1", "/history?room=room-a"}}
+	return state{longPages(t, &longPast{past: past{rooms: rooms}}), []string{
+		"/history", "/history?span=24h&numbers=1", "/history?room=room-a", "/history?span=7d", "/history?span=30d&room=room-a&numbers=1", "/tags/order",
+	}}
+}
+
+// withoutPrometheus has a history whose longer times cannot be read.
+func withoutPrometheus(t *testing.T) state {
+	down := allocator.Errorf(allocator.Unavailable, "prometheus: http://prometheus.monitoring.svc.cluster.local:9090 does not answer: connection refused; check that it runs, and that this console reaches it")
+	return state{longPages(t, &longPast{past: past{rooms: []string{"a"}}, down: down}), []string{"/history?span=7d"}}
 }
 
 // duringMigration has a migration that waits for a silent instance.
@@ -147,7 +155,7 @@ func duringMigration(t *testing.T) state {
 		return strings.Contains(page, "1 of 2 instances reported it") && strings.Contains(page, "silent")
 	})
 	of := "/migrations/" + id
-	return state{at, []string{"/", "/migrations", plan, of, of + "?do=abort", of + "?do=continue&without=eu-1/host-2", "/instances", "/tags/order", "/history", "/audit"}}
+	return state{at, []string{"/", "/migrations", plan, of, of + "?do=abort", of + "?do=continue&without=eu-1/host-2", "/instances", "/instances?room=eu-1", "/tags/order", "/history", "/audit"}}
 }
 
 // migrate applies a plan as the form of the page does. It returns the migration's ID.
@@ -213,7 +221,7 @@ func (b *browser) withManyRooms(t *testing.T) state {
 		rooms[i] = allocator.Room(fmt.Sprintf("room-%02d", i))
 	}
 	rooms[3] = allocator.Room(strings.Repeat("a-very-long-room-", 3) + "with-63-byte")
-	w := newWorld(t, 1_000_000_007, rooms...)
+	w := newWorld(t, 1_000_000_000_039, rooms...)
 	at, _ := w.console("")
 	long := strings.Repeat("a.very_long-tag.name", 3) + "end"
 	w.tag("order", allocator.Tag(long))
@@ -230,7 +238,7 @@ func (b *browser) withManyRooms(t *testing.T) state {
 		t.Fatal(err)
 	}
 	plan := func(less int64) string {
-		form := url.Values{"boundary": {"1000000007"}}
+		form := url.Values{"boundary": {"1000000000039"}}
 		for i, room := range rooms {
 			r := record.Layout.Ranges[room]
 			if i == 3 {

@@ -93,7 +93,7 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	}
 	for _, m := range list.GetMigrations() {
 		colour := colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
-		r := historyRow{Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour)}
+		r := historyRow{Migration: m, From: newBar(m.GetFrom(), colour).withoutCut(), Target: newBar(m.GetTarget(), colour).withoutCut()}
 		if r.Live = !api.Ended(m.GetState()); r.Live {
 			v.Active = view(c, m, colour)
 		}

@@ -246,6 +246,7 @@ type frame struct {
 	Body       any
 	Err        error // why there is no Body
 	Missing    bool  // Err is NotFound
+	Outage     bool  // Err is Unavailable, so etcd does not answer
 	Notice     notice
 	Problems   int    // of the cluster; 0 if the caller may not see them
 	Refresh    string // the address that a browser without scripts goes on to; empty for none
@@ -304,7 +305,7 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 			address.RawQuery = typed(c.Form).Encode()
 		}
 	}
-	f := &frame{call: c, User: access.LoggedIn(ctx), Nav: p.nav, Title: labelOf(p.nav), Live: "/live" + address.RequestURI(), Back: address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
+	f := &frame{call: c, User: access.LoggedIn(ctx), Nav: p.nav, Title: p.label(c), Live: "/live" + address.RequestURI(), Back: address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
 	if p.path == "" {
 		f.Live = ""
 	}
@@ -316,7 +317,7 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	f.Problems = counted()
 	if err != nil {
 		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""
-		f.Err, f.Missing = err, ofOne && allocator.KindOf(err) == allocator.NotFound
+		f.Err, f.Missing, f.Outage = err, ofOne && allocator.KindOf(err) == allocator.NotFound, allocator.KindOf(err) == allocator.Unavailable
 		if f.Missing { // it has nothing to wait for
 			f.Live = ""
 		}
@@ -337,12 +338,18 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	return f, nil
 }
 
-// labelOf returns a page's label in the menu.
-func labelOf(nav string) string {
+// label returns a page's label in the menu, or the name of the tag that it shows.
+func (p *page) label(c *call) string {
+	if tag := c.PathValue("tag"); tag != "" {
+		return "Tag " + tag
+	}
 	for _, e := range menu {
-		if e.Name == nav {
+		if e.Name == p.nav {
 			return e.Label
 		}
+	}
+	if p.name == "find" { // which is not in the menu
+		return "Find"
 	}
 	return "Not found"
 }
