@@ -131,6 +131,9 @@ func (c *Chain) TryNext() (id int64, ok bool) {
 	return l.id(n), true
 }
 
+// Holds reports whether TryNext would probably return an ID.
+func (c *Chain) Holds() bool { return c.gate == nil && c.head.Load().left() > 0 }
+
 // Next returns the next ID. It waits only while nothing is held, until ctx
 // ends at the latest. Its errors are an *AwayError when the source has been
 // away for longer than the refiller's patience, the source's error for the tag

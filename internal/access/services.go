@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -63,6 +64,15 @@ func (g *Gate) checkContext(ctx context.Context, method string, message any) err
 // anonymous caller's. The doors for other systems' clients ask it before each call.
 func (g *Gate) Take(ctx context.Context, tag string, n int64) error {
 	return g.door(ctx, policy.Request{Call: policy.CallOf(marchv1.IDService_NextBatch_FullMethodName), Tag: tag, IDs: n})
+}
+
+// Knows reports whether Take knows a context's subject without asking an issuer of tokens.
+func (g *Gate) Knows(ctx context.Context) bool {
+	if g == nil {
+		return true
+	}
+	p := of(ctx)
+	return p == nil || p.subject.state == g.current.Load() && !p.subject.expired(time.Now())
 }
 
 // MayCreate returns nil if a context's subject may create a tag at a door.

@@ -2,13 +2,11 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -196,14 +194,9 @@ func (c *connection) Close() error {
 	return err
 }
 
-// SyscallConn implements syscall.Conn if the connection has a descriptor, and otherwise
-// returns an error.
-func (c *connection) SyscallConn() (syscall.RawConn, error) {
-	if s, ok := c.Conn.(syscall.Conn); ok {
-		return s.SyscallConn()
-	}
-	return nil, errors.ErrUnsupported
-}
+// NetConn returns the connection below, as that of a *tls.Conn does. The caller's place among the
+// connections is free once c is closed, even if the one below was closed before.
+func (c *connection) NetConn() net.Conn { return c.Conn }
 
 // peers makes a connection's peer known to HTTP's handlers, as gRPC does to its
 // own. A gate may remember the connection's caller.

@@ -27,6 +27,8 @@ import (
 type Calls struct {
 	// Next returns an ID.
 	Next func(ctx context.Context, tag string) (int64, error)
+	// TryNext returns an ID as Next does if it need not wait for anything, and otherwise false.
+	TryNext func(ctx context.Context, tag string) (id int64, ok bool, err error)
 	// NextN returns n IDs, which need not be consecutive.
 	NextN func(ctx context.Context, tag string, n int64) ([]allocator.Run, error)
 	// NextRun returns the first of n consecutive IDs.

@@ -96,6 +96,7 @@ func (c *conn) command(args [][]byte) {
 		c.enqueue(args)
 	default:
 		bad := c.bad
+		c.counts = false
 		known.do(c, args)
 		if c.bad == bad {
 			c.ok++
@@ -128,19 +129,27 @@ func (c *conn) unknown(args [][]byte, lower string) {
 	c.reject(b.String())
 }
 
-// tagOf returns the tag of a key. It returns false after it has answered that the key is
-// not valid.
-func (c *conn) tagOf(key []byte) (string, bool) {
+// parseKey returns the tag of a key.
+func (c *conn) parseKey(key []byte) (string, error) {
 	if string(key) == c.key && c.key != "" { // the compiler makes no string for this
-		return c.tag, true
+		return c.tag, nil
 	}
 	tag, err := foreign.Tag(string(key))
 	if err != nil {
-		c.fail(errorText(err))
-		return "", false
+		return "", err
 	}
 	c.key, c.tag = string(key), string(tag)
-	return c.tag, true
+	return c.tag, nil
+}
+
+// tagOf returns the tag of a key. It returns false after it has answered that the key is
+// not valid.
+func (c *conn) tagOf(key []byte) (string, bool) {
+	tag, err := c.parseKey(key)
+	if err != nil {
+		c.fail(errorText(err))
+	}
+	return tag, err == nil
 }
 
 func (c *conn) incr(args [][]byte) {
@@ -153,7 +162,29 @@ func (c *conn) incr(args [][]byte) {
 		c.fail(errorText(err))
 		return
 	}
+	c.counts = true
 	c.number(id)
+}
+
+// tryIncr answers a command if it is INCR and the answer is there at once. Otherwise it does
+// nothing and returns false.
+func (c *conn) tryIncr(args [][]byte) bool {
+	if len(args) != 2 || len(args[0]) != len("incr") || !strings.EqualFold(string(args[0]), "incr") {
+		return false
+	}
+	tag, err := c.parseKey(args[1])
+	if err != nil {
+		return false
+	}
+	id, ok, err := c.door.cfg.TryNext(c.ctx, tag)
+	switch {
+	case err != nil:
+		c.fail(errorText(err))
+	case ok:
+		c.ok++
+		c.number(id)
+	}
+	return ok || err != nil
 }
 
 const notInteger = "ERR value is not an integer or out of range"

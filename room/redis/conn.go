@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc/peer"
@@ -20,12 +19,12 @@ const (
 	mostAnswers = 64 << 10 // bytes of answers that wait for a flush
 )
 
-// conn is one client's connection. One goroutine owns it.
+// conn is one client's connection. One goroutine owns it, or a loop.
 type conn struct {
-	door *Door
-	net  net.Conn
-	raw  syscall.RawConn // of net, nil if serveReady cannot serve it
-	ctx  context.Context // of the subject that AUTH proved
+	door     *Door
+	accepted net.Conn        // as the listener returned it; it is closed last
+	net      net.Conn        // nil while a loop owns the connection
+	ctx      context.Context // of the subject that AUTH proved
 
 	anonymous context.Context // as ctx is before AUTH
 
@@ -47,22 +46,57 @@ type conn struct {
 	quits    bool
 	queue    *queue // of a transaction, nil outside
 	ok, bad  int    // commands since the last flush
+
+	// loop serves the connection while the client counts; nil if there is none that can.
+	loop   *loop
+	counts bool      // the last command was INCR, and got its ID
+	fd     int       // the loop's descriptor
+	heard  time.Time // when the loop read something
+	alone  time.Time // until then the loop does not take it: the last time it could not go on
 }
 
-// serve serves a connection until its client disconnects, or ctx ends.
-func (d *Door) serve(ctx context.Context, nc net.Conn) {
-	defer func() { _ = nc.Close() }()
-	// A waiting read ends when ctx does; commands that were read are answered
-	// before.
-	defer context.AfterFunc(ctx, func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) })()
+// aWhile is how long a connection keeps its goroutine after it left its loop: a client of a
+// strict tag would leave it with each command.
+const aWhile = time.Second
+
+// errCounts is returned by run when a loop may take the connection.
+var errCounts = errors.New("the client counts")
+
+// newConn returns the connection of a client that has connected.
+func (d *Door) newConn(ctx context.Context, nc net.Conn, loops func() []*loop) *conn {
 	anonymous := peer.NewContext(ctx, &peer.Peer{Addr: nc.RemoteAddr()})
 	c := &conn{
-		door: d, net: nc, raw: rawOf(nc), ctx: anonymous, anonymous: anonymous,
+		door: d, accepted: nc, ctx: anonymous, anonymous: anonymous,
 		in: make([]byte, 0, firstBuffer), id: d.ids.Add(1), protocol: 2,
 	}
+	if tcpOf(nc) != nil {
+		if all := loops(); len(all) > 0 {
+			c.loop = all[c.id%int64(len(all))]
+		}
+	}
+	return c
+}
+
+// serve serves a connection through nc until its client disconnects, ctx ends, or a loop takes
+// it.
+func (c *conn) serve(ctx context.Context, nc net.Conn) {
+	c.net, c.readSet, c.writeSet = nc, time.Time{}, time.Time{}
+	// A waiting read ends when ctx does; commands that were read are answered
+	// before.
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
 	err := c.run()
+	for errors.Is(err, errCounts) {
+		if c.loop.take(c) {
+			return
+		}
+		c.loop = nil
+		err = c.run()
+	}
+	_ = nc.Close()
+	_ = c.accepted.Close()
 	if err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) && !errors.Is(err, os.ErrDeadlineExceeded) {
-		d.log.Debug("redis: connection ended", "peer", nc.RemoteAddr(), "error", err)
+		c.door.log.Debug("redis: connection ended", "peer", nc.RemoteAddr(), "error", err)
 	}
 }
 
@@ -74,13 +108,8 @@ func (c *conn) run() error {
 		if err := c.flush(); err != nil || c.quits {
 			return err
 		}
-		if c.raw != nil && c.between() {
-			if err := c.await(soon); err != nil {
-				return err
-			}
-			if err := c.serveReady(); err != nil || c.quits {
-				return err
-			}
+		if c.counts && c.loop != nil && c.between() && time.Now().After(c.alone) {
+			return errCounts
 		}
 		if err := c.read(); err != nil {
 			return err
@@ -115,6 +144,21 @@ func (c *conn) answerAll() error {
 	}
 	c.in = append(c.in[:0], rest...)
 	return nil
+}
+
+// countOnly answers the commands that were read, as long as they are INCR and need not wait. It
+// reports whether that were all, and keeps the rest.
+func (c *conn) countOnly() bool {
+	rest := c.in
+	for len(rest) > 0 && len(c.out) < mostAnswers {
+		args, n, err := parse(rest, c.args[:0])
+		if c.args = args; err != nil || n == 0 || !c.tryIncr(args) {
+			break
+		}
+		rest = rest[n:]
+	}
+	c.in = append(c.in[:0], rest...)
+	return len(c.in) == 0
 }
 
 // between reports whether the client is between two commands and in no transaction.
@@ -158,14 +202,23 @@ func (c *conn) read() error {
 	return err
 }
 
+// count counts the commands whose answers are sent now.
+func (c *conn) count() {
+	if c.ok > 0 {
+		c.door.calls.ok.Add(float64(c.ok))
+	}
+	if c.bad > 0 {
+		c.door.calls.failed.Add(float64(c.bad))
+	}
+	c.ok, c.bad = 0, 0
+}
+
 // flush sends the answers.
 func (c *conn) flush() error {
 	if len(c.out) == 0 {
 		return nil
 	}
-	c.door.calls.ok.Add(float64(c.ok))
-	c.door.calls.failed.Add(float64(c.bad))
-	c.ok, c.bad = 0, 0
+	c.count()
 	if now := time.Now(); now.Sub(c.writeSet) > slack {
 		c.writeSet = now
 		if err := c.net.SetWriteDeadline(now.Add(unread)); err != nil {

@@ -5,7 +5,8 @@
 // Invariants: an ID that was taken is answered once, or lost with its connection, which
 // leaves a gap; INCRBY takes as many consecutive IDs as it asks for and answers the last
 // one, or an error, never fewer; a client's input is bounded before it is stored;
-// commands that arrive together are answered together, in their order.
+// commands that arrive together are answered together, in their order; a connection has one
+// owner at a time, its goroutine or, on Linux while its client counts, a loop.
 //
 // The texts of errors are those of Redis 7.0 where Redis has such an error: clients compare
 // them.

@@ -30,8 +30,7 @@ const (
 	idle    = 30 * time.Minute
 	halfway = 10 * time.Second
 	unread  = 10 * time.Second
-	soon    = 2 * time.Second // of serveReady
-	slack   = time.Second     // each of these may be this much shorter
+	slack   = time.Second // each of these may be this much shorter
 )
 
 // Door serves clients of Redis.
@@ -77,6 +76,13 @@ const acceptPause = 50 * time.Millisecond
 func (d *Door) Run(ctx context.Context, l net.Listener) error {
 	var open sync.WaitGroup
 	defer open.Wait()
+	begin := sync.OnceValue(func() []*loop { // with the first client that a loop can serve
+		loops := d.newLoops(&open)
+		for _, loop := range loops {
+			open.Go(func() { loop.run(ctx) })
+		}
+		return loops
+	})
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	for {
 		conn, err := l.Accept()
@@ -95,7 +101,7 @@ func (d *Door) Run(ctx context.Context, l net.Listener) error {
 			case <-time.After(acceptPause):
 			}
 		default:
-			open.Go(func() { d.serve(ctx, conn) })
+			open.Go(func() { d.newConn(ctx, conn, begin).serve(ctx, conn) })
 		}
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,7 +24,16 @@ import (
 	"github.com/march-id/march/room/redis"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if address := os.Getenv(clientsOf); address != "" {
+		if err := countMany(address); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // pipes is a listener of connections in memory.
 type pipes struct {
@@ -67,7 +78,14 @@ func (c *counters) config() redis.Config {
 		return c.last.Add(n) - n + 1, nil
 	}
 	return redis.Config{Calls: door.Calls{
-		Next:    func(_ context.Context, tag string) (int64, error) { return take(tag, 1) },
+		Next: func(_ context.Context, tag string) (int64, error) { return take(tag, 1) },
+		TryNext: func(_ context.Context, tag string) (int64, bool, error) {
+			if tag == "away" || tag == "strict" {
+				return 0, false, nil
+			}
+			id, err := take(tag, 1)
+			return id, err == nil, err
+		},
 		NextRun: func(_ context.Context, tag string, n int64) (int64, error) { return take(tag, n) },
 		Peek: func(_ context.Context, tag string) (int64, error) {
 			if tag == "missing" || tag == "away" {
@@ -130,6 +148,17 @@ func bulks(words ...string) string {
 const hello3 = "%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n" +
 	"$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n"
 
+// both runs a test over connections in memory and over TCP, where loops serve clients that count.
+// Each connection is to a door of its own.
+func both(t *testing.T, test func(t *testing.T, conn net.Conn)) {
+	t.Run("pipe", func(t *testing.T) { test(t, open(t)()) })
+	t.Run("tcp", func(t *testing.T) {
+		l := listen(t)
+		openTCP(t, l)
+		test(t, dialTCP(t, l))
+	})
+}
+
 // Each exchange is of a connection of its own: what a client sends, and all that it reads.
 func TestExchanges(t *testing.T) {
 	hello2 := strings.NewReplacer("%7", "*14", ":3\r\n", ":2\r\n").Replace(hello3)
@@ -164,9 +193,11 @@ func TestExchanges(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := exchange(t, open(t)(), e.send, len(e.want)); got != e.want {
-				t.Errorf("got  %q\nwant %q", got, e.want)
-			}
+			both(t, func(t *testing.T, conn net.Conn) {
+				if got := exchange(t, conn, e.send, len(e.want)); got != e.want {
+					t.Errorf("got  %q\nwant %q", got, e.want)
+				}
+			})
 		})
 	}
 	if got := exchange(t, open(t)(), bulks("INFO"), 120); !strings.Contains(got, "\r\nloading:0\r\n") {

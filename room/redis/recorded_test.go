@@ -38,12 +38,13 @@ func TestRecorded(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			conn, turns := open(t)(), readExchange(t, file)
-			for k, turn := range turns {
-				if got := exchange(t, conn, turn.send, len(turn.want)); got != turn.want {
-					t.Fatalf("turn %d: %q\ngot  %q\nwant %q", k, turn.send, got, turn.want)
+			both(t, func(t *testing.T, conn net.Conn) {
+				for k, turn := range readExchange(t, file) {
+					if got := exchange(t, conn, turn.send, len(turn.want)); got != turn.want {
+						t.Fatalf("turn %d: %q\ngot  %q\nwant %q", k, turn.send, got, turn.want)
+					}
 				}
-			}
+			})
 		})
 	}
 }
