@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -69,12 +70,14 @@ func reply(b []byte) (rest []byte, err error) {
 }
 
 // Each of 100,000 bad streams is answered in well-formed answers or not at all, and its
-// connection ends: with an error of the protocol, or where the client goes.
+// connection ends: with an error of the protocol, or where the client goes. A loop that answers
+// the first commands changes nothing in what the client reads.
 func TestBadStreams(t *testing.T) {
 	const streams = 100_000
 	var issued int
 	d := New(Config{Calls: door.Calls{
-		Next: func(context.Context, string) (int64, error) { issued++; return int64(issued), nil },
+		Next:    func(context.Context, string) (int64, error) { issued++; return int64(issued), nil },
+		TryNext: func(context.Context, string) (int64, bool, error) { issued++; return int64(issued), true, nil },
 		NextRun: func(_ context.Context, _ string, n int64) (int64, error) {
 			if n > 50 {
 				return 0, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to 50", n)
@@ -94,6 +97,7 @@ func TestBadStreams(t *testing.T) {
 	for name := range refused {
 		names = append(names, name)
 	}
+	names = append(names, slices.Repeat([]string{"incr", "INCR"}, 10)...)
 	dice := rand.New(rand.NewPCG(20, 1))
 	words := []string{"order", "", "-1", "0", "3", "51", "9223372036854775807", "92233720368547758080", "nx", "get", "auth", "setname", "\x00\xff", "a b", "\r\n", "docs", "é"}
 	lines := []string{"*", "$", "\r\n", "\n", "*0\r\n", "*-1\r\n", "*1025\r\n", "*2\r\n$4\r\nINCR\r\n", "$65537\r\n", "$-1\r\n", "*1\r\n:1\r\n", "99999999999999999999999999999999999", "incr 'a\r\n", "ping\r\n", "\x00"}
@@ -123,11 +127,21 @@ func TestBadStreams(t *testing.T) {
 				b = b[:at]
 			}
 		}
-		s := &script{}
+		s, looped := &script{}, &script{}
 		s.send.Reset(b)
-		c := &conn{door: d, net: s, ctx: t.Context(), anonymous: t.Context(), protocol: 2, in: make([]byte, 0, 512)}
-		if err := c.run(); err != nil && !errors.Is(err, io.EOF) {
-			t.Fatalf("stream %d, %q: %v", n, b, err)
+		for _, s := range []*script{s, looped} {
+			issued = 0
+			c := &conn{door: d, net: s, ctx: t.Context(), anonymous: t.Context(), protocol: 2, in: make([]byte, 0, 512)}
+			if s == looped {
+				c.in = append(c.in, b...)
+				c.countOnly()
+			}
+			if err := c.run(); err != nil && !errors.Is(err, io.EOF) {
+				t.Fatalf("stream %d, %q: %v", n, b, err)
+			}
+		}
+		if one, other := s.got.String(), looped.got.String(); one != other {
+			t.Fatalf("stream %d, %q: a goroutine answers %q, a loop %q", n, b, one, other)
 		}
 		for rest := s.got.Bytes(); len(rest) > 0; answers++ {
 			var err error
