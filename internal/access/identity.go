@@ -174,6 +174,14 @@ func certificate(info credentials.AuthInfo) *x509.Certificate {
 	return tls.State.VerifiedChains[0][0]
 }
 
+// certificateOf returns the verified client certificate of a context's peer, or nil.
+func certificateOf(ctx context.Context) *x509.Certificate {
+	if p, ok := peer.FromContext(ctx); ok {
+		return certificate(p.AuthInfo)
+	}
+	return nil
+}
+
 // ofCall returns the credentials of a call over gRPC.
 func ofCall(ctx context.Context) (c Credentials, err error) {
 	if p, ok := peer.FromContext(ctx); ok {

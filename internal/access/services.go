@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -60,8 +59,8 @@ func (g *Gate) checkContext(ctx context.Context, method string, message any) err
 	return g.checkMessage(ctx, s, policy.CallOf(method), message)
 }
 
-// Take returns nil if a context's subject may take n IDs of a tag; a context without one is an
-// anonymous caller's. The doors for other systems' clients ask it before each call.
+// Take returns nil if a context's subject may take n IDs of a tag; a context without one is that
+// of the peer's certificate, or an anonymous caller's. The doors for other systems' clients ask it before each call.
 func (g *Gate) Take(ctx context.Context, tag string, n int64) error {
 	return g.door(ctx, policy.Request{Call: policy.CallOf(marchv1.IDService_NextBatch_FullMethodName), Tag: tag, IDs: n})
 }
@@ -72,7 +71,7 @@ func (g *Gate) Knows(ctx context.Context) bool {
 		return true
 	}
 	p := of(ctx)
-	return p == nil || p.subject.state == g.current.Load() && !p.subject.expired(time.Now())
+	return p == nil || p.subject.current(g.current.Load())
 }
 
 // MayCreate returns nil if a context's subject may create a tag at a door.
@@ -90,11 +89,13 @@ func (g *Gate) door(ctx context.Context, r policy.Request) error {
 	if g == nil {
 		return nil
 	}
-	p := of(ctx)
-	if p == nil {
-		p = &proven{subject: g.current.Load().anonymous}
+	var s *Subject
+	var err error
+	if p := of(ctx); p != nil {
+		s, err = g.fresh(ctx, p.subject, p.credentials)
+	} else {
+		s, err = g.Authenticate(ctx, Credentials{Certificate: certificateOf(ctx)})
 	}
-	s, err := g.fresh(ctx, p.subject, p.credentials)
 	if err != nil {
 		g.refused(ctx, "unknown", r.Call, r.Tag, err)
 		return err

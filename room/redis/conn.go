@@ -64,7 +64,7 @@ var errCounts = errors.New("the client counts")
 
 // newConn returns the connection of a client that has connected.
 func (d *Door) newConn(ctx context.Context, nc net.Conn, loops func() []*loop) *conn {
-	anonymous := peer.NewContext(ctx, &peer.Peer{Addr: nc.RemoteAddr()})
+	anonymous := peer.NewContext(ctx, peerOf(ctx, nc))
 	c := &conn{
 		door: d, accepted: nc, ctx: anonymous, anonymous: anonymous,
 		in: make([]byte, 0, firstBuffer), id: d.ids.Add(1), protocol: 2,

@@ -1,0 +1,128 @@
+package room_test
+
+import (
+	"crypto/tls"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
+)
+
+// At Redis' door a client certificate proves the subject, unless AUTH gives a token.
+func TestRedisClientCertificates(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(nil, "order", "secret")
+	dir := t.TempDir()
+	ca, err := devca.New("test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := ca.WriteCA(dir, "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(name string, leaf devca.Leaf, from *devca.CA) *tlsfiles.Files {
+		t.Helper()
+		pair, err := from.Write(dir, name, leaf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, Cert: pair.Cert, Key: pair.Key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	token, line, err := access.NewToken("root", time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
+	const rules = "grants:\n  - {subjects: \"spiffe://prod/shop\", roles: issuer, tags: order}\n  - {subjects: \"token:root\", roles: admin}\n"
+	for path, content := range map[string]string{policy: rules, hashes: line} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doors := room.Doors{Redis: testcluster.Listen(c, "")}
+	a := c.launch("a", "a1", func(cfg *room.Config) {
+		cfg.Doors, cfg.Access = doors, gate
+		cfg.TLS = open("server", devca.Leaf{Hosts: []string{"127.0.0.1"}}, ca)
+	})
+	client := func(cfg *tls.Config, token string) *redis.Conn {
+		r := redis.NewClient(&redis.Options{Addr: doors.Redis.Addr().String(), TLSConfig: cfg, Password: token, MaxRetries: -1, PoolSize: 1})
+		conn := r.Conn()
+		t.Cleanup(func() { _, _ = conn.Close(), r.Close() })
+		return conn
+	}
+	shop := open("shop", devca.Leaf{URIs: []string{"spiffe://prod/shop"}}, ca).Client("127.0.0.1")
+	other := open("other", devca.Leaf{URIs: []string{"spiffe://prod/other"}}, ca).Client("127.0.0.1")
+	bare := shop.Clone()
+	bare.Certificates, bare.GetClientCertificate = nil, nil
+
+	a.await("the door answers", func() bool { return client(bare, "").Ping(bg).Err() == nil })
+
+	own := client(shop, "")
+	for want := int64(1); want < 3; want++ {
+		if id, err := own.Incr(bg, "order").Result(); err != nil || id != want {
+			t.Errorf("shop: %d, %v; want %d", id, err, want)
+		}
+	}
+	if _, err := client(shop, token).Incr(bg, "secret").Result(); err != nil {
+		t.Errorf("a token counts before the certificate: %v", err)
+	}
+	for what, want := range map[string]struct {
+		err  error
+		says string
+	}{
+		"a tag without a right":   {own.Incr(bg, "secret").Err(), "NOPERM march: subject spiffe://prod/shop may not"},
+		"an empty token":          {own.Do(bg, "auth", "").Err(), "WRONGPASS "},
+		"another subject":         {client(other, "").Incr(bg, "order").Err(), "NOPERM march: subject spiffe://prod/other may not"},
+		"no certificate":          {client(bare, "").Incr(bg, "order").Err(), "NOAUTH "},
+		"a certificate and wrong": {client(shop, "wrong").Incr(bg, "order").Err(), "WRONGPASS "},
+	} {
+		if want.err == nil || !strings.HasPrefix(want.err.Error(), want.says) {
+			t.Errorf("%s: %v; want %s", what, want.err, want.says)
+		}
+	}
+	stranger, err := devca.New("stranger", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := open("forged", devca.Leaf{URIs: []string{"spiffe://prod/shop"}}, stranger).Client("127.0.0.1")
+	if id, err := client(forged, "").Incr(bg, "order").Result(); err == nil {
+		t.Errorf("a certificate of another CA got the ID %d", id)
+	}
+	// A client that never shakes hands keeps no one else waiting.
+	silent, err := net.Dial("tcp", doors.Redis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	if _, err := own.Incr(bg, "order").Result(); err != nil {
+		t.Error(err)
+	}
+	// The connection's right ends with the policy's.
+	if err := os.WriteFile(policy, []byte(strings.ReplaceAll(rules, "tags: order", "tags: cart")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gate.Reload(time.Now())
+	if err := own.Incr(bg, "order").Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM ") {
+		t.Errorf("after the policy changed: %v", err)
+	}
+}
