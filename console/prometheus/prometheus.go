@@ -114,7 +114,7 @@ func New(cfg Config, log hclog.Logger) (*Client, error) {
 	if err := cfg.Validate(); err != nil || cfg.URL == "" {
 		return nil, err
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is documented to be one
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // it is documented to be one
 	transport.MaxIdleConnsPerHost, transport.IdleConnTimeout = atOnce, 30*time.Second
 	if cfg.CA != "" {
 		u, err := url.Parse(cfg.URL)

@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
@@ -75,7 +76,7 @@ func TestAuditOfATimeTag(t *testing.T) {
 	w := newWorld(t, 100, "a")
 	at, _ := w.console("")
 	for _, form := range []string{"name=event&kind=time&preset=cosid", "name=order"} {
-		if answer, page := post(t, at+"/tags", form); answer.StatusCode != 303 {
+		if answer, page := post(t, at+"/tags", form); answer.StatusCode != http.StatusSeeOther {
 			t.Fatalf("%s: %s\n%s", form, answer.Status, page)
 		}
 	}
