@@ -29,18 +29,27 @@ func BenchmarkIncr(b *testing.B) {
 	}
 }
 
+// Neither a goroutine nor a loop allocates for an INCR.
 func TestIncrAllocatesNothing(t *testing.T) {
 	var last atomic.Int64
-	d := New(Config{Calls: door.Calls{Next: func(context.Context, string) (int64, error) { return last.Add(1), nil }}})
+	d := New(Config{Calls: door.Calls{
+		Next:    func(context.Context, string) (int64, error) { return last.Add(1), nil },
+		TryNext: func(context.Context, string) (int64, bool, error) { return last.Add(1), true, nil },
+	}})
 	c := &conn{door: d, net: sink{}, ctx: t.Context(), protocol: 3}
 	command := []byte("*2\r\n$4\r\nINCR\r\n$9\r\norder:IDs\r\n")
-	if n := testing.AllocsPerRun(1000, func() {
-		c.in = append(c.in[:0], command...)
-		if err := c.answerAll(); err != nil || len(c.out) == 0 || c.out[0] != ':' {
-			t.Fatalf("%q, %v", c.out, err)
+	for name, answer := range map[string]func() bool{
+		"goroutine": func() bool { return c.answerAll() == nil },
+		"loop":      c.countOnly,
+	} {
+		if n := testing.AllocsPerRun(1000, func() {
+			c.in = append(c.in[:0], command...)
+			if !answer() || len(c.out) == 0 || c.out[0] != ':' {
+				t.Fatalf("%s: %q", name, c.out)
+			}
+			c.out = c.out[:0]
+		}); n != 0 {
+			t.Errorf("%s: %v allocations for an INCR", name, n)
 		}
-		c.out = c.out[:0]
-	}); n != 0 {
-		t.Errorf("%v allocations for an INCR", n)
 	}
 }

@@ -166,10 +166,22 @@ func (c *conn) incr(args [][]byte) {
 	c.number(id)
 }
 
-// tryIncr answers a command if it is INCR and the answer is there at once. Otherwise it does
-// nothing and returns false.
+// isIncr reports whether a command takes one ID: INCR, or INCRBY with 1, which some clients send
+// instead.
+func isIncr(args [][]byte) bool {
+	switch len(args) {
+	case 2:
+		return len(args[0]) == len("incr") && strings.EqualFold(string(args[0]), "incr")
+	case 3:
+		return string(args[2]) == "1" && len(args[0]) == len("incrby") && strings.EqualFold(string(args[0]), "incrby")
+	}
+	return false
+}
+
+// tryIncr answers a command if it takes one ID and the answer is there at once. Otherwise it
+// does nothing and returns false.
 func (c *conn) tryIncr(args [][]byte) bool {
-	if len(args) != 2 || len(args[0]) != len("incr") || !strings.EqualFold(string(args[0]), "incr") {
+	if !isIncr(args) {
 		return false
 	}
 	tag, err := c.parseKey(args[1])
