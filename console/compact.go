@@ -5,13 +5,17 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/throttle"
 )
 
 const (
 	// sizeEvery is how often a console asks how large etcd is, and compactEvery how
 	// often it compacts etcd's history.
-	sizeEvery    = time.Minute
+	sizeEvery = time.Minute
+	// alarmEvery is how often it asks while etcd has raised an alarm, so that operators soon see
+	// the end of it.
+	alarmEvery   = 5 * time.Second
 	compactEvery = time.Hour
 	// keepHistory is how much history stays: more than any watch is behind, and
 	// enough for an operator to look at after an accident.
@@ -54,17 +58,19 @@ func (c *compactions) due(now time.Time, revision int64) (at int64) {
 func (s *Server) tend(ctx context.Context) {
 	var c compactions
 	var sizeLog, fullLog throttle.Log
-	ticker := time.NewTicker(sizeEvery)
-	defer ticker.Stop()
+	every := sizeEvery
 	for {
 		s.lookAtWorkers(ctx)
 		size, err := s.admin.StoreSize(ctx)
 		if err == nil {
 			s.metrics.size(size)
 			s.trends.Etcd(time.Now(), size.Bytes)
-			if s.fullness.note(size, time.Now()) {
-				fullLog.Log(time.Now(), s.log.Warn, "etcd is nearly full: at its quota it takes no more writes, and no IDs are leased",
-					"bytes", size.Bytes, "quota", size.Quota, "remedy", "run `etcdctl defrag` on one member after the other, or raise --quota-backend-bytes")
+			every = sizeEvery
+			if p := s.fullness.note(size, time.Now()); p != nil {
+				if size.NoSpace || size.Corrupt {
+					every = alarmEvery
+				}
+				fullLog.Log(time.Now(), s.log.Warn, p.GetWhat(), "bytes", size.Bytes, "quota", size.Quota, "remedy", problem.Do(p, asIs))
 			}
 			if at := c.due(time.Now(), size.Revision); at > 0 {
 				if err = s.admin.Compact(ctx, at); err == nil {
@@ -78,10 +84,13 @@ func (s *Server) tend(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
+		case <-time.After(every):
 		}
 	}
 }
+
+// asIs is for remedies in the log.
+func asIs(text string) string { return text }
 
 // size notes how large etcd is.
 func (n *metrics) size(s admin.StoreSize) {

@@ -127,6 +127,7 @@ type Server struct {
 	tags     *cache[*tagIndex]
 	heads    *cache[*tagIndex] // the first tags only
 	reading  atomic.Int64      // tags read so far, of the index being made
+	turn     atomic.Int64      // of the silent instances that are asked in turn
 	metrics  *metrics
 	failed   time.Time     // when drive last stored why a migration cannot go on
 	name     string        // of this process, unique

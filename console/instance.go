@@ -91,11 +91,10 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		}
 		if !i.Alive {
 			p.SilentFor = durationpb.New(time.Since(i.SilentSince))
-		} else {
-			t := now.instances[i.ID()]
-			if p.Status = t.status; t.status != nil && t.rate >= 0 {
-				p.Rate = &t.rate
-			}
+		}
+		t := now.instances[i.ID()]
+		if p.Status = t.status; t.status != nil && t.rate >= 0 {
+			p.Rate = &t.rate
 		}
 		answer.Instances = append(answer.Instances, p)
 	}

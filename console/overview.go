@@ -57,19 +57,19 @@ func (s *Server) sampled(ctx context.Context, within time.Duration) (sample, tim
 	return now, at
 }
 
-// askAll asks all instances that are alive: of etcd, or those last known while etcd does not
+// askAll asks all instances: those in etcd, or those last known while etcd does not
 // answer.
-func (s *Server) askAll(ctx context.Context) ([]instance, []*marchv1.GetInstanceResponse, error) {
+func (s *Server) askAll(ctx context.Context, before sample) ([]instance, []*marchv1.GetInstanceResponse, error) {
 	v, at, away := s.known.get()
 	if away.IsZero() || at.IsZero() && len(s.cfg.Rooms) == 0 {
 		instances, _, err := s.instances(ctx)
 		if err != nil {
 			return nil, nil, err
 		}
-		return instances, s.ask(ctx, instances), nil
+		return instances, s.ask(ctx, instances, before), nil
 	}
 	if !at.IsZero() {
-		return v.instances, s.ask(ctx, v.instances), nil
+		return v.instances, s.ask(ctx, v.instances, before), nil
 	}
 	all := make([]instance, len(s.cfg.Rooms))
 	for i, address := range s.cfg.Rooms {
@@ -78,13 +78,13 @@ func (s *Server) askAll(ctx context.Context) ([]instance, []*marchv1.GetInstance
 	var found []instance
 	var answers []*marchv1.GetInstanceResponse
 	var silent []string
-	told := s.ask(ctx, all)
+	told := s.ask(ctx, all, before)
 	if s.cfg.Credentials.TLS != nil { // now that they have a name, each must prove it
 		for i, answer := range told {
 			all[i].Room, all[i].Name = nameOf(answer)
 			all[i].Alive = answer != nil
 		}
-		told = s.ask(ctx, all)
+		told = s.ask(ctx, all, before)
 	}
 	for i, answer := range told {
 		is := answer.GetStatus()
@@ -110,10 +110,10 @@ func nameOf(answer *marchv1.GetInstanceResponse) (allocator.Room, allocator.Inst
 	return allocator.Room(is.GetRoom()), allocator.Instance(is.GetInstance())
 }
 
-// look asks all instances that are alive.
+// look asks all instances.
 func (s *Server) look(ctx context.Context, before sample) (sample, time.Duration, error) {
 	began := time.Now()
-	instances, answers, err := s.askAll(ctx)
+	instances, answers, err := s.askAll(ctx, before)
 	if err != nil {
 		return sample{}, sampleEvery, err
 	}
@@ -202,16 +202,16 @@ func past(room allocator.Room, instances []instance, answers []*marchv1.GetInsta
 	return list
 }
 
-// ask asks each instance that is alive for its status; nil stands for one that does
-// not answer.
-func (s *Server) ask(ctx context.Context, instances []instance) []*marchv1.GetInstanceResponse {
+// ask asks instances for their status; nil stands for one that does not answer. It also asks
+// silent instances: while etcd takes no writes no instance sends heartbeats, and they still
+// answer. Of the silent instances that did not answer before it asks few, so that they do not
+// delay the sample.
+func (s *Server) ask(ctx context.Context, instances []instance, before sample) []*marchv1.GetInstanceResponse {
 	answers := make([]*marchv1.GetInstanceResponse, len(instances))
 	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)
-	for i, instance := range instances {
-		if !instance.Alive {
-			continue
-		}
+	for _, i := range s.asked(instances, before) {
+		instance := instances[i]
 		asking.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
@@ -338,7 +338,7 @@ func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.Roo
 		if i.Unreadable == nil && (p.GetVersion() == 0 || i.Version < p.GetVersion()) {
 			p.Version = i.Version
 		}
-		if !i.Alive {
+		if !f.up(i) {
 			continue
 		}
 		p.Alive++

@@ -49,10 +49,12 @@ type findings struct {
 // problems lists the problems, the worst first.
 func (f findings) problems() []*marchv1.Problem {
 	told, etcd := f.instanceProblems(), f.etcd.problems()
-	for _, p := range told {
-		if p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL {
-			etcd = nil // it is full, no longer nearly full
-		}
+	is := func(kind marchv1.ProblemKind) func(*marchv1.Problem) bool {
+		return func(p *marchv1.Problem) bool { return p.GetKind() == kind }
+	}
+	full := is(marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL)
+	if slices.ContainsFunc(told, full) { // it is full, no longer nearly full
+		etcd = slices.DeleteFunc(etcd, is(marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL))
 	}
 	all := problem.Unique(slices.Concat(
 		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.workers.problems(time.Now()), f.migration.GetProblems(), f.own, f.unreadableKeys(),
@@ -108,18 +110,23 @@ func (f findings) unusableState() []*marchv1.Problem {
 	return []*marchv1.Problem{problem.Unusable(f.unusable.Error())}
 }
 
-// etcdSize is the size of etcd's database, and since when it is nearly full; zero if it
-// is not.
+// etcdSize is the size of etcd's database, and since when this console has seen it nearly
+// full, full or corrupt; zero if it is not.
 type etcdSize struct {
 	admin.StoreSize
-	nearly time.Time
+	nearly, full, corrupt time.Time
 }
 
 func (e etcdSize) problems() []*marchv1.Problem {
-	if e.nearly.IsZero() {
-		return nil
+	switch {
+	case !e.corrupt.IsZero():
+		return []*marchv1.Problem{problem.EtcdCorrupt(e.corrupt)}
+	case !e.full.IsZero():
+		return []*marchv1.Problem{problem.EtcdFull(e.full)}
+	case !e.nearly.IsZero():
+		return []*marchv1.Problem{problem.EtcdNearlyFull(e.Bytes, e.Quota, e.nearly)}
 	}
-	return []*marchv1.Problem{problem.EtcdNearlyFull(e.Bytes, e.Quota, e.nearly)}
+	return nil
 }
 
 // fullness keeps an etcdSize.
@@ -136,27 +143,39 @@ func (f *fullness) get() etcdSize {
 	return f.mu.etcdSize
 }
 
-// note stores the size of etcd's database, and reports whether it is nearly full.
-func (f *fullness) note(size admin.StoreSize, now time.Time) (nearly bool) {
+// note stores the size of etcd's database and its alarms, and returns the problem with them;
+// nil for none.
+func (f *fullness) note(size admin.StoreSize, now time.Time) *marchv1.Problem {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.StoreSize = size
-	nearly = size.Quota > 0 && float64(size.Bytes) > nearQuota*float64(size.Quota)
-	switch {
-	case !nearly:
-		f.mu.nearly = time.Time{}
-	case f.mu.nearly.IsZero():
-		f.mu.nearly = now
+	since := func(at *time.Time, is bool) {
+		switch {
+		case !is:
+			*at = time.Time{}
+		case at.IsZero():
+			*at = now
+		}
 	}
-	return nearly
+	since(&f.mu.nearly, size.Quota > 0 && float64(size.Bytes) > nearQuota*float64(size.Quota))
+	since(&f.mu.full, size.NoSpace)
+	since(&f.mu.corrupt, size.Corrupt)
+	for _, p := range f.mu.problems() {
+		return p
+	}
+	return nil
 }
+
+// up reports whether an instance is alive, or answers without heartbeats: it sends none while
+// etcd takes no writes.
+func (f findings) up(i instance) bool { return i.Alive || f.sample.instances[i.ID()].status != nil }
 
 // idleRooms lists rooms with a range that no instance serves.
 func (f findings) idleRooms() []*marchv1.Problem {
 	var list []*marchv1.Problem
 	for _, room := range f.rooms {
 		of := inRoom(f.instances, room)
-		if slices.ContainsFunc(of, func(i instance) bool { return i.Alive }) {
+		if slices.ContainsFunc(of, f.up) {
 			continue
 		}
 		var since time.Time // when the last of its instances fell silent
@@ -186,6 +205,11 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 	switch told, asked := f.sample.instances[i.ID()]; {
 	case i.Unreadable != nil:
 		return nil
+	case !i.Alive && told.status != nil:
+		list = ownProblems(me, told.status)
+		if !f.takesNoWrites(list) {
+			list = append(list, me.NoHeartbeats(i.SilentSince))
+		}
 	case !i.Alive:
 		forgotten := i.SilentSince.Add(f.forgetAfter)
 		if f.halt != nil { // none is forgotten
@@ -201,6 +225,15 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 		list = problem.Unique(append(list, me.Unconfirmed(i.Started)))
 	}
 	return list
+}
+
+// takesNoWrites reports whether etcd is known to take no writes: then no instance can send
+// heartbeats, and that is no problem of its own. told are the problems that an instance
+// reports.
+func (f findings) takesNoWrites(told []*marchv1.Problem) bool {
+	return f.etcd.NoSpace || slices.ContainsFunc(told, func(p *marchv1.Problem) bool {
+		return p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL
+	})
 }
 
 // ownProblems returns the problems of this console itself.

@@ -88,20 +88,30 @@ func TestProblems(t *testing.T) {
 		}}}, "leasing is halted in all rooms by ann: a restore | 1 | - | march recover\n" +
 			"instance a/one is barred by the recover of bob | 2 | - | march recover\n"},
 		{"an unusable layout", findings{unusable: errors.New("the layout in etcd cannot be used")}, "the layout in etcd cannot be used | - | - | march verify\n"},
-		{"etcd", findings{etcd: etcdSize{admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}},
+		{"etcd", findings{etcd: etcdSize{StoreSize: admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, nearly: after(3)}},
 			"etcd is nearly full: it has 1900 MiB, and takes no writes above 2048 MiB | 3 | - | etcdctl defrag\n"},
 		{"a room without instances", findings{rooms: []allocator.Room{"a"}}, "room a has a range, and no instance of it is alive | - | - | march room a\n"},
 		{"a silent room", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour, instances: []instance{silent("a", "one", 2), silent("a", "two", 5), alive("b", "one")}},
 			"room a has a range, and no instance of it is alive | 5 | - | march room a\n" +
 				"instance a/one is silent | 2 | 62 | march instance forget a one\n" +
 				"instance a/two is silent | 5 | 65 | march instance forget a two\n"},
+		{"a silent room that answers", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour, instances: []instance{silent("a", "away", 2), silent("a", "well", 3), silent("a", "gone", 4)}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
+			"a/away": {EtcdAwaySince: stamp(1)}, "a/well": {}, "a/gone": nil,
+		})}, "instance a/away does not reach etcd, and leases nothing | 1 | - | etcdctl endpoint health --cluster\n" +
+			"instance a/away sends no heartbeats, but answers | 2 | - | \n" +
+			"instance a/well sends no heartbeats, but answers | 3 | - | \n" +
+			"instance a/gone is silent | 4 | 64 | march instance forget a gone\n"},
+		{"a full etcd", findings{rooms: []allocator.Room{"a"}, etcd: etcdSize{StoreSize: admin.StoreSize{NoSpace: true}, nearly: after(2), full: after(3)}, instances: []instance{silent("a", "one", 4)}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/one": {}})},
+			"etcd is full, and takes no writes: no IDs are leased | 3 | - | etcdctl alarm disarm\n"},
+		{"a corrupt etcd", findings{etcd: etcdSize{corrupt: after(3)}},
+			"etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased | 3 | - | etcdctl endpoint hashkv --cluster\n"},
 		{"silence under a halt", findings{halt: &marchv1.Halt{By: "ann", Why: "w"}, forgetAfter: time.Hour, instances: []instance{silent("a", "one", 2)}},
 			"leasing is halted in all rooms by ann: w | - | - | march recover\ninstance a/one is silent | 2 | - | march instance forget a one\n"},
 		{"instances", findings{instances: []instance{alive("a", "mute"), alive("a", "off"), alive("a", "away"), alive("a", "full"), unconfirmed, unreadable, alive("a", "well"), alive("a", "new")}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
 			"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
 			"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{full.NotReady("it holds no IDs", after(5)), problem.EtcdFull(after(4))}},
 			"a/bare": {NotReady: "no journal", Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, Of: "a/bare", What: "instance a/bare says so itself", Remedy: "X."}}},
-		}), etcd: etcdSize{admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, after(3)}}, "etcd is full, and takes no writes: no IDs are leased | 4 | - | etcdctl alarm disarm\n" +
+		}), etcd: etcdSize{StoreSize: admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, nearly: after(3)}}, "etcd is full, and takes no writes: no IDs are leased | 4 | - | etcdctl alarm disarm\n" +
 			"instance a/mute does not answer at mute:1 | 6 | - | \n" +
 			"instance a/off is not ready: no IDs | - | - | \n" +
 			"instance a/away does not reach etcd, and leases nothing | 4 | - | etcdctl endpoint health --cluster\n" +
@@ -156,7 +166,7 @@ func TestFullness(t *testing.T) {
 		bytes, quota int64
 		since        int // -1 for not nearly full
 	}{{79, 100, -1}, {81, 100, 1}, {90, 100, 1}, {50, 100, -1}, {90, 0, -1}, {99, 100, 5}} {
-		nearly := f.note(admin.StoreSize{Bytes: test.bytes, Quota: test.quota}, after(minute))
+		nearly := f.note(admin.StoreSize{Bytes: test.bytes, Quota: test.quota}, after(minute)) != nil
 		if e := f.get(); nearly != (test.since >= 0) || nearly && !e.nearly.Equal(after(test.since)) || !nearly && !e.nearly.IsZero() {
 			t.Errorf("minute %d: %t, %+v", minute, nearly, e)
 		}

@@ -202,3 +202,25 @@ func inRoom(list []instance, room allocator.Room) []instance {
 	}
 	return of
 }
+
+// asked returns the places of the instances that a sample asks: those that are alive, the silent
+// ones that answered before, and askAtOnce of the other silent ones, in turn.
+func (s *Server) asked(instances []instance, before sample) (places []int) {
+	var others []int
+	for i, instance := range instances {
+		switch {
+		case instance.Alive || before.instances[instance.ID()].status != nil:
+			places = append(places, i)
+		case instance.Unreadable == nil && instance.Room != "":
+			others = append(others, i)
+		}
+	}
+	if len(others) <= askAtOnce {
+		return append(places, others...)
+	}
+	from := int(s.turn.Add(askAtOnce) % int64(len(others)))
+	for k := range askAtOnce {
+		places = append(places, others[(from+k)%len(others)])
+	}
+	return places
+}

@@ -54,6 +54,13 @@ func TestVerifyCommand(t *testing.T) {
 		t.Errorf("%v, exit code %d, stdout %q, stderr %q", err, code, stdout, stderr)
 	}
 
+	server.NoSpace(t, true)
+	stdout, stderr, code = march(t, "verify", "--etcd", server.Endpoint)
+	if code != exitFailed || !strings.HasPrefix(stdout, "etcd is full, and takes no writes: no IDs are leased; ") || !strings.HasSuffix(stderr, ": 3 problems\n") {
+		t.Errorf("full: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	server.NoSpace(t, false)
+
 	const stops = "; it stops all leasing, in every room, and every change by a console; next: "
 	put("beat", "garbage")
 	stdout, stderr, code = march(t, "verify", "--etcd", server.Endpoint)

@@ -105,6 +105,7 @@ func (s *Server) etcd(ctx context.Context) *marchv1.EtcdStatus {
 	}
 	answer := &marchv1.EtcdStatus{
 		Version: status.Version, Size: status.Size, Quota: status.Quota, Revision: status.Revision, Latency: durationpb.New(took),
+		NoSpace: status.NoSpace, Corrupt: status.Corrupt,
 	}
 	// While there is no cluster there is no history of it either.
 	if compacted, err := admin.New(s.cfg.Ledger, admin.Config{}).Compacted(ctx); err == nil {

@@ -72,6 +72,16 @@ func EtcdFull(since time.Time) *marchv1.Problem {
 	}
 }
 
+// EtcdCorrupt says that etcd has found that its members differ, and answers nothing.
+func EtcdCorrupt(since time.Time) *marchv1.Problem {
+	return &marchv1.Problem{
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE, Of: "etcd",
+		What: "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased", Since: Stamp(since),
+		Remedy:  "Find the member that differs and replace it, or restore etcd and recover; then disarm the alarm.",
+		Command: "etcdctl endpoint hashkv --cluster",
+	}
+}
+
 // EtcdNearlyFull says that etcd will take no writes soon. Sizes are in bytes.
 func EtcdNearlyFull(size, quota int64, since time.Time) *marchv1.Problem {
 	what := "etcd is nearly full: it has %d MiB, and takes no writes above %d MiB"

@@ -68,6 +68,13 @@ func (i Instance) Silent(since, forgotten time.Time) *marchv1.Problem {
 	return p
 }
 
+// NoHeartbeats says that the instance answers, but sends no heartbeats.
+func (i Instance) NoHeartbeats(since time.Time) *marchv1.Problem {
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_SILENT, since, "sends no heartbeats, but answers")
+	p.Remedy = "It runs: do not forget it. See its other problems and its log for why it writes nothing to etcd."
+	return p
+}
+
 // NoAnswer says that the instance sends heartbeats, but does not answer a console.
 func (i Instance) NoAnswer(address string, since time.Time) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER, since, "does not answer at %s", address)

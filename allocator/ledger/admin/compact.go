@@ -9,21 +9,27 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// StoreSize is how large etcd's database is.
+// StoreSize is how large etcd's database is, and which alarms etcd has raised.
 type StoreSize struct {
 	Revision int64
 	Bytes    int64
 	Quota    int64 // the size at which etcd takes no more writes; 0 if the server does not report it
+	NoSpace  bool  // etcd takes no writes, until an operator disarms the alarm
+	Corrupt  bool  // etcd's members differ, and it takes neither reads nor writes
 }
 
-// StoreSize asks etcd for the size of its database. Its errors are ledger.Ledger.Attach's,
+// StoreSize asks etcd for the size of its database, and for its alarms. Its errors are ledger.Ledger.Attach's,
 // Unavailable, and WentBack if another etcd cluster answers.
 func (a *Admin) StoreSize(ctx context.Context) (StoreSize, error) {
-	if err := a.Ledger.Attach(ctx); err != nil {
-		return StoreSize{}, err
-	}
 	status, err := a.Ledger.Cluster().Status(ctx)
 	if err != nil {
+		return StoreSize{}, err
+	}
+	size := StoreSize{status.Revision, status.Size, status.Quota, status.NoSpace, status.Corrupt}
+	if size.Corrupt { // it does not answer what follows
+		return size, nil
+	}
+	if err := a.Ledger.Attach(ctx); err != nil {
 		return StoreSize{}, err
 	}
 	id, err := a.Ledger.Identity(ctx)
@@ -33,7 +39,7 @@ func (a *Admin) StoreSize(ctx context.Context) (StoreSize, error) {
 	if id.ClusterID != status.ClusterID {
 		return StoreSize{}, allocator.Errorf(allocator.WentBack, "%w", &record.OtherClusterError{UUID: id.UUID, Pinned: id.ClusterID, Told: status.ClusterID})
 	}
-	return StoreSize{status.Revision, status.Size, status.Quota}, nil
+	return size, nil
 }
 
 // Compact makes etcd forget its history before a revision. It returns no error if

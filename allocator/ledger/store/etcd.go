@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -300,6 +302,7 @@ func (e *etcd) Status(ctx context.Context) (Status, error) {
 			return Status{
 				Sender: e.sender(r.Header, ended), Revision: r.Header.Revision, Version: r.Version,
 				RaftIndex: r.RaftIndex, RaftTerm: r.RaftTerm, Size: r.DbSize, Quota: r.DbSizeQuota,
+				NoSpace: raised(r, etcdserverpb.AlarmType_NOSPACE), Corrupt: raised(r, etcdserverpb.AlarmType_CORRUPT),
 			}, nil
 		}
 		last = e.failed(m, m.endpoint, err)
@@ -308,6 +311,12 @@ func (e *etcd) Status(ctx context.Context) (Status, error) {
 		}
 	}
 	return Status{}, last
+}
+
+// raised reports whether a status has an alarm of any member. Each of its errors is the text of
+// one alarm.
+func raised(r *etcdserverpb.StatusResponse, alarm etcdserverpb.AlarmType) bool {
+	return slices.ContainsFunc(r.Errors, func(text string) bool { return strings.Contains(text, "alarm:"+alarm.String()) })
 }
 
 // Compact implements Store.

@@ -129,6 +129,8 @@ type Status struct {
 	RaftTerm  uint64
 	Size      int64 // of its database, in bytes
 	Quota     int64 // the limit of Size; 0 if the server does not report it
+	NoSpace   bool  // a member has raised the alarm NOSPACE, so etcd takes no writes
+	Corrupt   bool  // a member has raised the alarm CORRUPT, so etcd takes neither reads nor writes
 }
 
 // One returns the key that the i-th Get, of a single key, found.

@@ -77,7 +77,13 @@ func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, er
 		revisions: make(map[int64]allocator.Layout),
 	}
 	v.checker.add = v.add
+	alarms := v.alarms(ctx)
 	err := v.run(ctx)
+	if lines := <-alarms; len(lines) > 0 {
+		all := append(lines, v.report.Problems...)
+		v.report.Problems = all[:min(len(all), MaxProblems)]
+		v.report.More += int64(len(all) - len(v.report.Problems))
+	}
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("verify: %w", ctx.Err())
 	}
@@ -86,6 +92,26 @@ func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, er
 		v.report.Reserved = int64(len(v.checker.layouts[slices.Max(versions)].Reserved))
 	}
 	return v.report, err
+}
+
+// alarms asks etcd for its alarms while the keys are read. The channel then has a problem for
+// each. It has none if etcd does not answer, because the reads then fail too.
+func (v *verification) alarms(ctx context.Context) <-chan []string {
+	found := make(chan []string, 1)
+	go func() {
+		var lines []string
+		status, err := v.cluster.Status(ctx)
+		if err == nil && status.Corrupt {
+			lines = append(lines, "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased; "+
+				"find the member that differs and replace it, or restore etcd and recover; next: `etcdctl endpoint hashkv --cluster`")
+		}
+		if err == nil && status.NoSpace {
+			lines = append(lines, "etcd is full, and takes no writes: no IDs are leased; "+
+				"compact it, defragment one member after the other, or raise --quota-backend-bytes; next: `etcdctl alarm disarm`")
+		}
+		found <- lines
+	}()
+	return found
 }
 
 // verification is one run of Verify.

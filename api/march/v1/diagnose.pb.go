@@ -301,7 +301,11 @@ type EtcdStatus struct {
 	// Up to which revision its history was compacted; 0 where it never was.
 	Compacted int64 `protobuf:"varint,6,opt,name=compacted,proto3" json:"compacted,omitempty"`
 	// How long etcd took to answer a read.
-	Latency       *durationpb.Duration `protobuf:"bytes,7,opt,name=latency,proto3" json:"latency,omitempty"`
+	Latency *durationpb.Duration `protobuf:"bytes,7,opt,name=latency,proto3" json:"latency,omitempty"`
+	// Whether its alarm NOSPACE is raised: it takes no writes until the alarm is disarmed.
+	NoSpace bool `protobuf:"varint,8,opt,name=no_space,json=noSpace,proto3" json:"no_space,omitempty"`
+	// Whether its alarm CORRUPT is raised: it takes neither reads nor writes.
+	Corrupt       bool `protobuf:"varint,9,opt,name=corrupt,proto3" json:"corrupt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -383,6 +387,20 @@ func (x *EtcdStatus) GetLatency() *durationpb.Duration {
 		return x.Latency
 	}
 	return nil
+}
+
+func (x *EtcdStatus) GetNoSpace() bool {
+	if x != nil {
+		return x.NoSpace
+	}
+	return false
+}
+
+func (x *EtcdStatus) GetCorrupt() bool {
+	if x != nil {
+		return x.Corrupt
+	}
+	return false
 }
 
 // JournalStatus is how the disk of a journal does.
@@ -549,7 +567,7 @@ const file_march_v1_diagnose_proto_rawDesc = "" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x18\n" +
 	"\asubject\x18\x04 \x01(\tR\asubject\x12.\n" +
-	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\xd5\x01\n" +
+	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\x8a\x02\n" +
 	"\n" +
 	"EtcdStatus\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05error\x12\x18\n" +
@@ -558,7 +576,9 @@ const file_march_v1_diagnose_proto_rawDesc = "" +
 	"\x05quota\x18\x04 \x01(\x03R\x05quota\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x03R\brevision\x12\x1c\n" +
 	"\tcompacted\x18\x06 \x01(\x03R\tcompacted\x123\n" +
-	"\alatency\x18\a \x01(\v2\x19.google.protobuf.DurationR\alatency\"\x8a\x01\n" +
+	"\alatency\x18\a \x01(\v2\x19.google.protobuf.DurationR\alatency\x12\x19\n" +
+	"\bno_space\x18\b \x01(\bR\anoSpace\x12\x18\n" +
+	"\acorrupt\x18\t \x01(\bR\acorrupt\"\x8a\x01\n" +
 	"\rJournalStatus\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x17\n" +

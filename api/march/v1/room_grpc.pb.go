@@ -47,9 +47,11 @@ type RoomServiceClient interface {
 	// GetInstanceHistory returns what this instance remembers of the last 24 hours. It
 	// forgets all of it when its process ends.
 	GetInstanceHistory(ctx context.Context, in *GetInstanceHistoryRequest, opts ...grpc.CallOption) (*GetInstanceHistoryResponse, error)
-	// UpdateTag is ConsoleService's, for operators that can reach a room but no console.
+	// UpdateTag is ConsoleService's, for operators that can reach a room but no console. It
+	// returns when etcd has the settings, and does not wait for instances to follow them.
 	UpdateTag(ctx context.Context, in *UpdateTagRequest, opts ...grpc.CallOption) (*UpdateTagResponse, error)
-	// SkipTag is ConsoleService's, too. Without rooms it skips for this room only.
+	// SkipTag is ConsoleService's, too. Without rooms it skips for this room only. It returns
+	// when etcd has the skip, and does not wait for instances: behind is always empty.
 	SkipTag(ctx context.Context, in *SkipTagRequest, opts ...grpc.CallOption) (*SkipTagResponse, error)
 	// PrescaleTag is ConsoleService's, too.
 	PrescaleTag(ctx context.Context, in *PrescaleTagRequest, opts ...grpc.CallOption) (*PrescaleTagResponse, error)
@@ -172,9 +174,11 @@ type RoomServiceServer interface {
 	// GetInstanceHistory returns what this instance remembers of the last 24 hours. It
 	// forgets all of it when its process ends.
 	GetInstanceHistory(context.Context, *GetInstanceHistoryRequest) (*GetInstanceHistoryResponse, error)
-	// UpdateTag is ConsoleService's, for operators that can reach a room but no console.
+	// UpdateTag is ConsoleService's, for operators that can reach a room but no console. It
+	// returns when etcd has the settings, and does not wait for instances to follow them.
 	UpdateTag(context.Context, *UpdateTagRequest) (*UpdateTagResponse, error)
-	// SkipTag is ConsoleService's, too. Without rooms it skips for this room only.
+	// SkipTag is ConsoleService's, too. Without rooms it skips for this room only. It returns
+	// when etcd has the skip, and does not wait for instances: behind is always empty.
 	SkipTag(context.Context, *SkipTagRequest) (*SkipTagResponse, error)
 	// PrescaleTag is ConsoleService's, too.
 	PrescaleTag(context.Context, *PrescaleTagRequest) (*PrescaleTagResponse, error)

@@ -115,9 +115,9 @@ func (f *Facts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) 
 	return nil
 }
 
-// askAll asks all instances that are alive.
+// askAll asks all instances that are alive, or answered the console without heartbeats.
 func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration, given api.Credentials) []Answer {
-	alive := slices.DeleteFunc(slices.Clone(instances), func(i *marchv1.Instance) bool { return !i.GetAlive() })
+	alive := slices.DeleteFunc(slices.Clone(instances), func(i *marchv1.Instance) bool { return !i.GetAlive() && i.GetStatus() == nil })
 	answers := make([]Answer, len(alive))
 	var work errgroup.Group
 	work.SetLimit(atOnce)

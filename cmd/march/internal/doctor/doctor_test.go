@@ -63,6 +63,7 @@ func TestFindings(t *testing.T) {
 	}{
 		{"etcd is away", func(d *marchv1.DiagnoseResponse) { d.Etcd = &marchv1.EtcdStatus{Error: "refused"} }, "etcd", doctor.Failed, "etcd does not answer a/two: refused"},
 		{"etcd is old", func(d *marchv1.DiagnoseResponse) { d.Etcd.Version = "3.5.1" }, "etcd version", doctor.Warning, "3.5.1, 3.6.9"},
+		{"etcd is full", func(d *marchv1.DiagnoseResponse) { d.Etcd.NoSpace = true }, "etcd quota", doctor.Failed, "its alarm NOSPACE is raised"},
 		{"etcd says no quota", func(d *marchv1.DiagnoseResponse) { d.Etcd.Quota = 0 }, "etcd quota", doctor.Unknown, "3 MiB"},
 		{"etcd is not compacted", func(d *marchv1.DiagnoseResponse) { d.Etcd.Revision = 9_000_000 }, "etcd compaction", doctor.Warning, "8999600 revisions"},
 		{"etcd is slow", func(d *marchv1.DiagnoseResponse) { d.Etcd.Latency = durationpb.New(200 * time.Millisecond) }, "etcd latency", doctor.Warning, "200ms to answer a/two"},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
 )
 
 // etcd judges what each process sees of etcd.
@@ -63,6 +64,12 @@ func (f Facts) etcd() []Finding {
 
 // quota tells how full etcd is. That it is nearly full is one of the cluster's problems.
 func quota(e *marchv1.EtcdStatus) Finding {
+	if e.GetNoSpace() {
+		p := problem.EtcdFull(time.Time{})
+		return Finding{
+			"etcd quota", Failed, fmt.Sprintf("%s; it has %d of %d MiB, and its alarm NOSPACE is raised", p.GetWhat(), e.GetSize()>>20, e.GetQuota()>>20), p.GetRemedy(), p.GetCommand(),
+		}
+	}
 	if e.GetQuota() == 0 {
 		return Finding{
 			Check: "etcd quota", Level: Unknown, What: fmt.Sprintf("etcd has %d MiB, and does not say at how many it takes no more writes", e.GetSize()>>20),
