@@ -152,7 +152,7 @@ func renewalRows(ctx context.Context, b *bench) error {
 				return again.caller()
 			}}
 			r, err := m.underLoad(ctx, load)
-			if err = errors.Join(err, again.close()); err != nil {
+			if err := errors.Join(err, again.close()); err != nil {
 				return err
 			}
 			if r.Errors > 0 {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,7 +68,7 @@ func (w *world) connection() *oneConnection {
 func (c *oneConnection) ask(request string, status int, want string, headers ...string) {
 	c.t.Helper()
 	method, path, _ := strings.Cut(request, " ")
-	lines := append(headers, "Host: localhost", "Content-Length: 0")
+	lines := slices.Concat(headers, []string{"Host: localhost", "Content-Length: 0"})
 	if _, err := fmt.Fprintf(c.conn, "%s %s HTTP/1.1\r\n%s\r\n\r\n", method, path, strings.Join(lines, "\r\n")); err != nil {
 		c.t.Fatal(err)
 	}
