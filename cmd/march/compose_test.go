@@ -221,6 +221,16 @@ func TestCompose(t *testing.T) {
 		issued[id] = instance
 	}
 	c.scraped(8)
+	// The console asks Prometheus for the week before, of which it knows nothing yet.
+	r, err := http.Get("http://" + c.address("console", "7000") + "/history?span=7d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(r.Body)
+	_ = r.Body.Close()
+	if err != nil || !strings.Contains(string(page), "Prometheus knows nothing of March") {
+		t.Errorf("the console's page of 7 days: %s, %v\n%s", r.Status, err, page)
+	}
 
 	for _, instance := range append(rooms, "console") {
 		s := c.file.Services[instance]
