@@ -249,11 +249,11 @@ func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) 
 func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, found [][]store.KV, revision int64) (bool, error) {
 	l := i.ledger
 	own, epochs := i.leased(tag)
-	var step int64
+	var terms record.Numbers
 	var none record.Mark
 	if len(found[0]) > 0 {
 		if t, err := l.keys.DecodeTag(found[0][0]); err == nil {
-			step, none = t.LargestStep, record.AbsentMark(t.Start, t.BaseTotal)
+			terms, none = t.Terms().Numbers, record.AbsentMark(t.Start, t.BaseTotal)
 		} // otherwise no IDs of it are leased, and the margin does not matter
 	}
 	var raises []raise
@@ -269,7 +269,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 			}
 			r.cond, counts = store.Unchanged(kvs[0]), r.mark
 		}
-		covers, from := covers(counts, s, own, step, epochs)
+		covers, from := covers(counts, s, own, terms, epochs)
 		covered = covered && covers
 		if from >= 0 && (began < 0 || from < began) {
 			began = from
@@ -334,7 +334,7 @@ type raise struct {
 // instance leased before a recover that left it out. began is not negative if the room
 // began below the end of these IDs in an epoch that the instance was not in: the room
 // may already have leased them.
-func covers(m record.Mark, s *State, own ownMark, step int64, epochs []string) (covers bool, began int64) {
+func covers(m record.Mark, s *State, own ownMark, terms record.Numbers, epochs []string) (covers bool, began int64) {
 	began = -1
 	for _, era := range m.Eras {
 		if era.Version > own.version && era.First < own.leased && !slices.Contains(epochs, era.Epoch) && (began < 0 || era.First < began) {
@@ -348,7 +348,7 @@ func covers(m record.Mark, s *State, own ownMark, step int64, epochs []string) (
 		}
 		return m.Began >= own.leased, began
 	}
-	return s.layout.Reach(m, s.total, step) >= own.leased, began
+	return s.layout.ReachIn(m, s.total, terms) >= own.leased, began
 }
 
 // haltOrphaned halts leasing if this instance may not raise the marks of other

@@ -287,6 +287,10 @@ func recoverText(c *common, r *recovery.Report) error {
 		names := fmt.Sprint(r.AtLimit[:min(n, 10)])
 		_, _ = fmt.Fprintf(w, "limit\tthe margin takes %s to the limit, the first ones %s: raise their limits, or give a smaller --margin\n", counted(int64(n), "tag"), names)
 	}
+	if n := len(r.BeyondPeriod); n > 0 {
+		names := fmt.Sprint(r.BeyondPeriod[:min(n, 10)])
+		_, _ = fmt.Fprintf(w, "period\tthe margin takes %s into a later period, the first ones %s: until it begins, IDs have its date; to stay in the present one, start the missing instances, give their journals, or give a smaller --margin\n", counted(int64(n), "tag"), names)
+	}
 	if r.Margin > 0 {
 		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", counted(r.Margin, "step"), r.Total)
 	}
@@ -344,6 +348,7 @@ func recoverJSON(r *recovery.Report) any {
 		Missing    []missing           `json:"missing"`
 		Unreadable []string            `json:"unreadable"`
 		AtLimit    []allocator.Tag     `json:"at_limit"`
+		Beyond     []allocator.Tag     `json:"beyond_period"`
 		Margin     int64               `json:"margin_steps,string"`
 		Total      int64               `json:"margin_total,string"`
 		Higher     int64               `json:"higher,string"`
@@ -356,7 +361,7 @@ func recoverJSON(r *recovery.Report) any {
 		NotBefore  string              `json:"not_before"`
 	}{
 		r.UUID, r.Epoch != "", append([]record.InstanceID{}, r.Answered...), append([]record.InstanceID{}, r.LeftBefore...), []missing{},
-		[]string{}, append([]allocator.Tag{}, r.AtLimit...), r.Margin, r.Total, r.Higher, r.Raised,
+		[]string{}, append([]allocator.Tag{}, r.AtLimit...), append([]allocator.Tag{}, r.BeyondPeriod...), r.Margin, r.Total, r.Higher, r.Raised,
 		r.Stored.Layout.Version, r.Known.Version, r.Layout.Version, r.Halted.Seconds(), r.Epoch, "",
 	}
 	if !r.NotBefore.IsZero() {

@@ -1,7 +1,6 @@
 package record
 
 import (
-	"math/bits"
 	"slices"
 	"unique"
 
@@ -144,42 +143,6 @@ func (m Mark) At(id int64, recovered bool) (in Era, older, lost bool) {
 	return Era{}, false, m.Last().End <= id && id < m.Next
 }
 
-// Reach returns the floor that a mark makes under an epoch with a margin total: its next + d,
-// with
-//
-//	d = (the epoch's margin total - the mark's total) * (ceil(s/w) + 1) * b
-//
-// Here s is the largest step that a lease of the tag ever had, w the narrowest range and b the
-// largest boundary of all layouts so far: no lease of s IDs spans more than (ceil(s/w) + 1) *
-// b. So d is what the recovers since the mark's last lease left free. It is 0 if s is 0, which
-// means unknown. The result saturates at allocator.MaxID, under which nothing is left to lease.
-func (r *Layout) Reach(m Mark, total, largestStep int64) int64 {
-	margin := max(total-m.Total, 0)
-	blocks := (largestStep-1)/r.NarrowestRange + 2 // ceil(s/w) + 1; a step is at most 2^40
-	high, span := bits.Mul64(uint64(blocks), uint64(r.LargestBoundary))
-	if margin == 0 || largestStep == 0 {
-		return m.Next
-	}
-	if high != 0 || span > uint64(allocator.MaxID)/uint64(margin) {
-		return allocator.MaxID
-	}
-	d := int64(span) * margin
-	if m.Next > allocator.MaxID-d {
-		return allocator.MaxID
-	}
-	return m.Next + d
-}
-
-// reachOf returns the floor that a room's mark of a tag makes, by Reach. Leases that a restore
-// lost began at or above the tag's start and the room's skip, even if the mark is below. So a
-// margin lies above these, too.
-func (r *Layout) reachOf(room allocator.Room, m Mark, total int64, t Terms) int64 {
-	if m.Total < total {
-		m.Next = max(m.Next, t.Start, t.Skips[room])
-	}
-	return r.Reach(m, total, t.LargestStep)
-}
-
 // Floor is the limit that the marks of all rooms set to a room's leases.
 type Floor struct {
 	Least int64 // the largest reach of all marks
@@ -211,7 +174,7 @@ func (r *Layout) Floor(room allocator.Room, total int64, t Terms, marks map[allo
 		reach := r.reachOf(other, m, total, t)
 		f.Least = max(f.Least, reach)
 		f.Most = max(f.Most, m.Next)
-		at := r.Reach(leased, total, t.LargestStep)
+		at := r.ReachIn(leased, total, t.Numbers)
 		if other == room {
 			own = reach
 		}

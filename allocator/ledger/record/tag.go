@@ -236,7 +236,13 @@ func readTag(key KeyParts, kv store.KV) (any, error) {
 type Terms struct {
 	Numbers
 	Skips map[allocator.Room]int64 // the least ID that a room may lease; not to be changed
+
+	mayHaveBegun int64 // the first ID of the period that an instance with a clock ahead may have opened; see At
 }
+
+// clockAhead bounds how far ahead of the others a silent instance's clock may have been, so that
+// a margin covers the period that it opened: see Terms.At. It is far above MaxAhead.
+const clockAhead = time.Hour
 
 // Numbers are the terms without the skips. Most tags have equal ones, so sources can share one
 // copy.
@@ -252,12 +258,17 @@ type Numbers struct {
 //
 // A later start only raises the base of leases, which is always safe. So a wrong clock can open
 // a period too early, but no ID comes twice because of it.
+//
+// A margin is different, because it counts from the first ID of the period that lost leases were
+// of. An instance that a recover left out may have opened the next period already, if its clock
+// was ahead. So in the last hour of a period (clockAhead) a margin lies in the next one.
 func (t Terms) At(now time.Time) (terms Terms, span period.Span) {
 	if t.Period == (period.Period{}) {
 		return t, span
 	}
 	span = t.Period.At(now)
 	t.Start = max(t.Start, span.First)
+	t.mayHaveBegun = t.Period.At(now.Add(clockAhead)).First
 	return t, span
 }
 

@@ -75,15 +75,18 @@ type Report struct {
 	Margin     int64             // of this recover, in steps
 	Total      int64             // of all recovers
 	AtLimit    []allocator.Tag   // tags that the margin takes to their limits, or above
-	Stored     record.Layout     // the layout in etcd; zero if it cannot be read
-	Known      allocator.Layout
-	Layout     allocator.Layout // the layout that is put in force, with its version
-	Higher     int64            // marks that are higher in a memory than in etcd
-	Raised     int64            // how many of these were raised
-	Workers    int64            // raised workers: a memory had a later end than etcd
-	Halted     time.Duration    // from recover's own halt to the new epoch
-	Epoch      string           // empty before the new epoch begins
-	NotBefore  time.Time        // no window of a worker begins earlier in the new epoch; zero if there is no such bound
+	// BeyondPeriod are tags that the margin takes into a later period than the present one:
+	// until that begins, their IDs have its date.
+	BeyondPeriod []allocator.Tag
+	Stored       record.Layout // the layout in etcd; zero if it cannot be read
+	Known        allocator.Layout
+	Layout       allocator.Layout // the layout that is put in force, with its version
+	Higher       int64            // marks that are higher in a memory than in etcd
+	Raised       int64            // how many of these were raised
+	Workers      int64            // raised workers: a memory had a later end than etcd
+	Halted       time.Duration    // from recover's own halt to the new epoch
+	Epoch        string           // empty before the new epoch begins
+	NotBefore    time.Time        // no window of a worker begins earlier in the new epoch; zero if there is no such bound
 }
 
 // Missing is a process whose memory is not known. Only the margin covers its

@@ -118,7 +118,8 @@ func (r *run) unreadableMarks() error {
 	return nil
 }
 
-// limits names the tags that the margin takes to their limits.
+// limits names the tags that the margin takes to their limits, and those that it takes into
+// a later period than the present one.
 func (r *run) limits(ctx context.Context) error {
 	if r.report.Margin == 0 || r.found.layoutErr != nil {
 		return nil
@@ -129,8 +130,12 @@ func (r *run) limits(ctx context.Context) error {
 	}
 	tags := int64(0)
 	bad, err := r.tags().EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
-		if r.found.layout.Floor("", r.report.Total, t.Terms(), marks).Least >= t.Limit {
+		terms, span := t.Terms().At(r.cluster.Now())
+		switch floor := r.found.layout.Floor("", r.report.Total, terms, marks).Least; {
+		case floor >= t.Limit:
 			r.report.AtLimit = append(r.report.AtLimit, t.Name)
+		case span.End > 0 && floor > span.End:
+			r.report.BeyondPeriod = append(r.report.BeyondPeriod, t.Name)
 		}
 		if tags++; tags%progressEvery == 0 {
 			r.progress("reading tags", tags, 0)

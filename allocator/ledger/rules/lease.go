@@ -6,6 +6,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 )
 
 // Leased reports whether a mark that follows another was leased, and not only raised.
@@ -128,7 +129,7 @@ func Floor(layout record.Layout, total int64, t *record.Tag, marks map[allocator
 		if mark.Total < total { // leases that were lost began at the start, or at a skip
 			mark.Next = max(mark.Next, t.Start, t.Skips[room])
 		}
-		floor = max(floor, reach(layout, total, mark, t.LargestStep))
+		floor = max(floor, reach(layout, total, mark, t))
 	}
 	return floor
 }
@@ -138,8 +139,11 @@ func Floor(layout record.Layout, total int64, t *record.Tag, marks map[allocator
 // (ceil(s/w) + 1) * b, with s the largest step of the tag, w the narrowest range and b the
 // largest boundary so far. It uses numbers of any size, so that it does not repeat the code
 // that it checks.
-func reach(layout record.Layout, total int64, mark record.Mark, largestStep int64) int64 {
-	steps, width := big.NewInt(largestStep), big.NewInt(layout.NarrowestRange)
+//
+// A tag with a period needs no more than the end of the period after next's: lost leases lie
+// in these two, and none crosses a border.
+func reach(layout record.Layout, total int64, mark record.Mark, t *record.Tag) int64 {
+	steps, width := big.NewInt(t.LargestStep), big.NewInt(layout.NarrowestRange)
 	if width.Sign() < 1 || total <= mark.Total {
 		return mark.Next
 	}
@@ -149,9 +153,19 @@ func reach(layout record.Layout, total int64, mark record.Mark, largestStep int6
 	}
 	blocks.Add(blocks, big.NewInt(1))
 	d := blocks.Mul(blocks, big.NewInt(layout.LargestBoundary))
-	d.Mul(d, big.NewInt(total-mark.Total)).Add(d, big.NewInt(mark.Next))
-	if !d.IsInt64() {
+	d.Mul(d, big.NewInt(total-mark.Total))
+	end := new(big.Int).Add(d, big.NewInt(mark.Next))
+	if p := t.Period; p != (period.Period{}) {
+		in, known := p.Of(mark.Next)
+		after, calendar := p.Of(in.End)
+		if known && calendar && end.Cmp(big.NewInt(in.End)) >= 0 {
+			if end.Add(d, big.NewInt(after.First)); end.Cmp(big.NewInt(after.End)) > 0 {
+				return after.End
+			}
+		}
+	}
+	if !end.IsInt64() {
 		return allocator.MaxID
 	}
-	return min(d.Int64(), allocator.MaxID)
+	return min(end.Int64(), allocator.MaxID)
 }
