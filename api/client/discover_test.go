@@ -149,6 +149,48 @@ func TestDiscoverTLS(t *testing.T) {
 	}
 }
 
+// A room goes over to TLS one instance at a time: meanwhile each client uses the instances that
+// speak as it does, and no call fails.
+func TestDiscoverPlaintextToTLS(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	known := files(t)
+	old := c.Room("a", "a0", func(cfg *room.Config) { cfg.CreateTags = true })
+	address, stopConsole := c.console()
+	plain := newClient(t, discover(address))
+	var got issued
+	stop := load(t, tagOf(t, plain, "order"), &got)
+	got.some(t, 200)
+
+	secured := c.Room("a", "a1", func(cfg *room.Config) { cfg.TLS, cfg.CreateTags = known, true })
+	both := c.Console(func(cfg *console.Config) { cfg.TLS, cfg.Credentials.TLS = known, known })
+	opts := discover(strings.TrimPrefix(both.Conn.Target(), "passthrough:///"))
+	opts.TLS = known
+	moved := newClient(t, opts)
+	stopMoved := load(t, tagOf(t, moved, "order"), &got)
+	for _, ids := range []*client.Client{plain, moved} {
+		testcluster.Await(t, "both instances are known", func() bool {
+			return slices.Contains(ids.Asked(), old.Address) && slices.Contains(ids.Asked(), secured.Address)
+		})
+	}
+	got.some(t, 2000)
+	if errs := stop(); len(errs) > 0 {
+		t.Errorf("without TLS: %d failed calls: %v", len(errs), errs[0])
+	}
+	stopConsole()
+	old.Stop()
+	got.some(t, 2000)
+	runs, err := tagOf(t, moved, "order").NextN(t.Context(), 5000, nil) // more than it held
+	if err != nil {
+		t.Error(err)
+	}
+	got.add(runs...)
+	if errs := stopMoved(); len(errs) > 0 {
+		t.Errorf("with TLS: %d failed calls: %v", len(errs), errs[0])
+	}
+	got.unique(t, "a", testcluster.Halves())
+}
+
 // files returns a certificate for servers and clients on this machine, of a CA of its own. Servers
 // take only clients with a certificate of that CA.
 func files(t *testing.T) *tlsfiles.Files {
