@@ -132,7 +132,8 @@ const (
 )
 
 // renewalRows renews the certificate of a room and of its callers while they call. Half of the
-// callers keep their connection, and the others connect again and again.
+// callers keep their connection, and the others connect again and again. Beside them are streams,
+// each request of which is a call, so that the goal is reached on two processors.
 func renewalRows(ctx context.Context, b *bench) error {
 	return withMTLS(ctx, func(m *mtls) (err error) {
 		conn, err := m.dial()
@@ -140,46 +141,53 @@ func renewalRows(ctx context.Context, b *bench) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, conn.Close()) }()
-		rate := b.add(row{what: fmt.Sprintf("gRPC Next with mTLS while certificates are renewed %d times", renewals), unit: "/s", goal: 20_000})
+		rate := b.add(row{what: fmt.Sprintf("Next and Stream with mTLS while certificates are renewed %d times", renewals), unit: "/s", goal: 20_000})
+		unary := b.add(row{what: "of these, calls of Next", unit: "/s"})
 		failed := b.add(row{what: "of these calls, failed", atMost: true})
 		kept := load.Unary([]*grpc.ClientConn{conn}, tag)
 		for range b.rounds {
 			again := &reconnecting{m: m}
-			load := load.Config{Workers: workers, Duration: 2 * renewals * b.unit / 5, New: func(i int) load.Caller {
+			calls := load.Config{Workers: workers, Duration: 2 * renewals * b.unit / 5, New: func(i int) load.Caller {
 				if i%2 == 0 {
 					return kept(i)
 				}
 				return again.caller()
 			}}
-			r, err := m.underLoad(ctx, load)
+			streams := load.Config{Workers: workers / 4, Duration: calls.Duration, NewStream: load.Streams([]*grpc.ClientConn{conn}, tag)}
+			results, err := m.underLoad(ctx, calls, streams)
 			if err := errors.Join(err, again.close()); err != nil {
 				return err
 			}
-			if r.Errors > 0 {
-				b.progress("%d calls failed, the first with: %v", r.Errors, r.FirstError)
+			perSecond, errs := 0.0, int64(0)
+			for _, r := range results {
+				if r.Errors > 0 {
+					b.progress("%d calls failed, the first with: %v", r.Errors, r.FirstError)
+				}
+				perSecond, errs = perSecond+r.CallsPerSecond(), errs+r.Errors
 			}
-			rate.measured = append(rate.measured, r.CallsPerSecond())
-			failed.measured = append(failed.measured, float64(r.Errors))
+			rate.measured = append(rate.measured, perSecond)
+			unary.measured = append(unary.measured, results[0].CallsPerSecond())
+			failed.measured = append(failed.measured, float64(errs))
 		}
 		return nil
 	})
 }
 
-// underLoad makes load, and renews the certificate meanwhile.
-func (m *mtls) underLoad(ctx context.Context, cfg load.Config) (load.Result, error) {
+// underLoad makes loads of the same duration, and renews the certificate meanwhile.
+func (m *mtls) underLoad(ctx context.Context, loads ...load.Config) ([]load.Result, error) {
 	var work sync.WaitGroup
-	var renewed error
-	work.Go(func() {
-		tick := time.NewTicker(cfg.Duration / (renewals + 1))
-		defer tick.Stop()
-		for range renewals {
-			<-tick.C
-			renewed = errors.Join(renewed, m.renew())
-		}
-	})
-	r, err := load.Run(ctx, cfg)
+	results, errs := make([]load.Result, len(loads)), make([]error, len(loads)+1)
+	for i, cfg := range loads {
+		work.Go(func() { results[i], errs[i] = load.Run(ctx, cfg) })
+	}
+	tick := time.NewTicker(loads[0].Duration / (renewals + 1))
+	defer tick.Stop()
+	for range renewals {
+		<-tick.C
+		errs[len(loads)] = errors.Join(errs[len(loads)], m.renew())
+	}
 	work.Wait()
-	return r, errors.Join(err, renewed)
+	return results, errors.Join(errs...)
 }
 
 // reconnecting are callers that connect again and again.
