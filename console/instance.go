@@ -71,7 +71,7 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 	}
 	f := findings{
 		halt: s.halt(ctx, lookWithin), unusable: unusable, instances: inRoom(instances, room), sample: now, own: s.ownProblems(),
-		forgetAfter: s.cfg.ForgetAfter, unreadable: bad, damage: s.damage(""),
+		forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, bad), damage: s.damage(""),
 	}
 	answer := &marchv1.ListInstancesResponse{
 		Halt: f.halt, Problem: textOf(unusable), Unreadable: passedOver(bad), Problems: s.met.Fill(f.problems(), time.Now()),

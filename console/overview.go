@@ -235,6 +235,7 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 	}
 	now, at := s.sampled(ctx, sampleWithin)
 	f := s.findings(v, s.halt(ctx, sampleWithin), now)
+	f.unreadable = s.withTags(ctx, f.unreadable)
 	if f.outage = outage; outage != nil && v.record.Layout.Version == 0 { // it is not known that there is none
 		f.unusable = nil
 	}

@@ -147,6 +147,16 @@ func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
 	return f
 }
 
+// withTags returns keys that cannot be read together with those of tags and marks, as the index
+// of tags last found them. It waits a moment for an index.
+func (s *Server) withTags(ctx context.Context, bad []record.KeyError) []record.KeyError {
+	x, _, _ := s.tags.get(ctx, searchAge, sampleWithin)
+	if x == nil {
+		return bad
+	}
+	return slices.Concat(bad, x.bad)
+}
+
 // damage returns a function that says what an unreadable key stops. migration is the
 // one under way, or empty.
 func (s *Server) damage(migration string) func(key string) record.Damage {

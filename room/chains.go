@@ -174,7 +174,8 @@ func (c *chains) closeAll() int64 {
 // tag is made, so that its IDs are there before its first caller.
 func (s *Server) tagChanged(change ledger.TagChange) {
 	s.chains.unknown.changed(change.Name)
-	if change.Settings == nil {
+	s.noteTag(change.Name, change.Err)
+	if change.Settings == nil && change.Err == nil {
 		s.chains.deleted.changed()
 	}
 	if change.Settings == nil || change.Settings.Time != nil {
@@ -184,7 +185,7 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 	switch {
 	case change.Settings == nil && chain != nil:
 		s.chains.remove(change.Name, chain)
-		s.lines.deleted.Log(time.Now(), s.log.Info, "tag deleted", "tag", change.Name)
+		s.logDropped(change)
 	case change.Settings == nil:
 	case chain != nil && (!chain.text.Is(change.Settings.Format, change.Settings.KeyCheck) || s.chains.periods.of(change.Name) != change.Settings.Period):
 		s.chains.remove(change.Name, chain) // the tag was deleted and made anew

@@ -97,6 +97,7 @@ func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*tagChain, er
 	defer context.AfterFunc(s.background, cancel)()
 	heard := s.chains.unknown.changes()
 	chain, err := s.makeChain(ctx, tag)
+	s.noteTag(tag, err)
 	switch away := s.ledger.Contact().Away; {
 	case err == nil:
 	case allocator.KindOf(err) == allocator.NotFound:
@@ -200,6 +201,7 @@ func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, 
 	ctx, end := r.server.span(ctx, "room.refill", r.chain.Tag())
 	seg, err := r.Source.Lease(ctx, n)
 	end(err)
+	r.server.noteTag(r.chain.Tag(), err)
 	if err == nil {
 		crash.Here(crash.BeforeUse)
 		r.chain.growth.note(time.Now(), seg.Last())

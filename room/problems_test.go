@@ -81,6 +81,8 @@ func TestTellsItsProblems(t *testing.T) {
 		{"layout", nil, damage("layout"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/layout: ", "Next: `march recover`"}},
 		{"its history", nil, damage("layouts/0000000000000000001"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/layouts/0000000000000000001: ", "Put the value of key layout there."}},
 		{"settings", nil, damage("settings"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/settings: ", `Put {"format":2,"journal":"required","nonce":""} there`}},
+		{"tag", nil, damage("tags/order"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/tags/order: ", "; it stops leasing of tag order"}},
+		{"mark", nil, damage("marks/a/order"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/marks/a/order: ", "; it stops leasing of tag order"}},
 		{"registration", nil, damage("rooms/a/a1"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/rooms/a/a1: ", "Next: `march instance forget a a1`"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -101,6 +103,9 @@ func TestTellsItsProblems(t *testing.T) {
 				}
 			}
 			test.hurt(c, a)
+			if test.name == "tag" || test.name == "mark" {
+				_, _ = a.next("order")
+			}
 			var told *marchv1.Problem
 			a.await("it tells", func() bool {
 				for _, p := range a.wrong() {

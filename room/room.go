@@ -176,6 +176,7 @@ type Server struct {
 	adminRoutes func(*http.ServeMux) // nil if routes has them
 	doors       []serve.Door
 	lines       lines
+	damaged     damaged
 
 	rates   rates
 	history history.History
@@ -193,7 +194,7 @@ type Server struct {
 const maxRequest = 64 << 10
 
 // lines throttle messages that may come for every tag at once.
-type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, troubled, keyless throttle.Log }
+type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, keyless, damaged throttle.Log }
 
 // Validate checks the settings, but not the ledger, the listeners and the address. Its
 // errors are Invalid.

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -111,7 +112,10 @@ func (s *Server) checkIDs() (ids serve.Check, lacks string) {
 	r := s.look()
 	lasts := ""
 	if r.busy {
-		lasts = fmt.Sprintf(", for %v (tag %s for %v)", short(r.longest), r.scarce, short(r.reserve))
+		lasts = fmt.Sprintf(", for %v", short(r.longest))
+		if r.scarce != "" {
+			lasts += fmt.Sprintf(" (tag %s for %v)", r.scarce, short(r.reserve))
+		}
 	}
 	switch kind := allocator.KindOf(why); {
 	case r.held == 0 && s.times.Issue():
@@ -167,7 +171,8 @@ const healthEvery = time.Second
 func (s *Server) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
-	said, troubled := false, false // whether the log has said that nothing can be issued, or leased
+	said := false                                            // whether the log has said that nothing can be issued
+	troubled := marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED // the cause for which the log has said that nothing can be leased
 	for {
 		select {
 		case <-ctx.Done():
@@ -181,21 +186,44 @@ func (s *Server) watchHealth(ctx context.Context) error {
 		if s.status.get() != nil {
 			continue // a start or a stop, which has its own log line
 		}
-		switch why := s.cannotLease(); {
-		case why != nil && !troubled:
-			troubled = s.lines.troubled.Log(time.Now(), s.log.Warn, "no IDs can be leased: the room issues only the IDs that it holds", "error", why)
-		case why == nil && troubled:
-			troubled = false
+		switch why, cause := s.cannotLease(), s.whatStops(); {
+		case why != nil && troubled != cause.GetKind():
+			// Each change of the cause has its line. It is rare, so it is not throttled.
+			troubled = cause.GetKind()
+			s.log.Warn("no IDs can be leased: the room issues only the IDs that it holds", "error", why, "remedy", problem.Do(cause, asIs))
+		case why == nil && troubled != marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED:
+			troubled = marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED
 			s.log.Info("IDs can be leased again")
 		}
 		switch {
 		case err != nil && !said:
-			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err)
+			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err, "remedy", problem.Do(s.whatStops(), asIs))
 		case err == nil && said:
 			said = false
 			s.log.Info("IDs can be issued again")
 		}
 	}
+}
+
+// whatStops returns the problem that keeps this instance from leasing, a halt or another. Its
+// kind is never UNSPECIFIED.
+func (s *Server) whatStops() *marchv1.Problem {
+	me := problem.Instance{Room: s.cfg.Room, Name: s.cfg.Name}
+	halt, halted := s.ledger.Halted()
+	cause := s.cause(me, halted)
+	switch record, _ := s.ledger.Layout(); {
+	case cause != nil && cause.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY:
+		return cause
+	case halted:
+		return problem.Halted(halt.By, halt.Why, halt.Time)
+	case cause != nil:
+		return cause
+	default:
+		if _, has := record.Layout.Ranges[s.cfg.Room]; !has && record.Layout.Version > 0 {
+			return problem.NoRange(s.cfg.Room, record.Layout.Version)
+		}
+	}
+	return me.NotReady("see /readyz?verbose", time.Time{})
 }
 
 // reportHealth tells gRPC's health service whether the instance is ready, and

@@ -91,7 +91,7 @@ func (s *Server) timeTagChanged(change ledger.TagChange) {
 	}
 	if change.Settings == nil || !t.Text().Is(change.Settings.Format, change.Settings.KeyCheck) { // or it was made anew
 		s.times.Update(change.Name, nil)
-		s.lines.deleted.Log(time.Now(), s.log.Info, "tag deleted", "tag", change.Name)
+		s.logDropped(change)
 		return
 	}
 	s.times.Update(change.Name, change.Settings.Time)

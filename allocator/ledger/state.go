@@ -285,6 +285,7 @@ func (s *State) same(old *State) bool {
 type TagChange struct {
 	Name     allocator.Tag
 	Settings *record.TagSettings // nil if it was deleted, or cannot be read
+	Err      error               // why it cannot be read: a *record.KeyError
 }
 
 func (l *Ledger) tagChange(name allocator.Tag, kv store.KV) TagChange {
@@ -294,7 +295,7 @@ func (l *Ledger) tagChange(name allocator.Tag, kv store.KV) TagChange {
 	t, err := l.keys.DecodeTag(kv)
 	if err != nil {
 		l.refusedLog.Log(time.Now(), l.log.Error, "tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
-		return TagChange{Name: name}
+		return TagChange{Name: name, Err: err}
 	}
 	return TagChange{Name: name, Settings: &t.TagSettings}
 }
