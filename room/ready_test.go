@@ -2,10 +2,16 @@ package room_test
 
 import (
 	"net/http"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -102,4 +108,83 @@ func TestReadyReserve(t *testing.T) {
 		return code == http.StatusServiceUnavailable && contains(body, "ready-reserve (168h0m0s)")
 	})
 	a.mustNext("order")
+}
+
+// A tag at its own limit leases no more. How long its last IDs last says nothing of the room,
+// neither in the instance's reserve nor in its readiness.
+func TestReserveWithoutExhaustedTags(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(nil, "order")
+	c.tag(func(s *record.TagSettings) { s.Limit = 400 }, "small")
+	a := c.start("a", "a1", nil)
+	a.mustNext("order")
+	for range 150 {
+		a.mustNext("small")
+	}
+	a.await("a lease of the small tag has met its limit", func() bool {
+		for a.chain("small").GetHeld() > 1 {
+			a.mustNext("small")
+		}
+		return a.chain("small").GetFailure() != ""
+	})
+	a.await("the reserve is that of the other tag", func() bool {
+		a.mustNext("order")
+		r, err := marchv1.NewRoomServiceClient(a.Conn).GetInstance(bg, &marchv1.GetInstanceRequest{})
+		return err == nil && r.GetStatus().GetReserveTag() == "order"
+	})
+}
+
+// The log has one line for each cause that keeps the instance from leasing, also where one
+// follows another, and each line has the remedy.
+func TestLogsWhyNothingIsLeased(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(nil, "order")
+	var log logged
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+	a.mustNext("order")
+	line := func(what string, parts ...string) {
+		t.Helper()
+		a.await(what, func() bool {
+			for text := range strings.Lines(log.String()) {
+				if contains(text, parts...) {
+					return true
+				}
+			}
+			return false
+		})
+	}
+	const lost = "no IDs can be leased: the room issues only the IDs that it holds"
+	c.Etcd.NoSpace(t, true)
+	line("full", lost, "database space exceeded", "remedy=", "etcdctl alarm disarm")
+	c.Etcd.Stop()
+	line("away", lost, "etcd has not answered since", "remedy=", "etcdctl endpoint health")
+	c.Etcd.Start(t)
+	c.Etcd.NoSpace(t, false)
+	line("back", "IDs can be leased again")
+	if _, err := c.Admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
+		t.Fatal(err)
+	}
+	line("halted", lost, "halted by ann", "remedy=", "march recover")
+	a.await("its last ID", func() bool { _, err := a.next("order"); return err != nil })
+	line("not ready", "no IDs can be issued", "remedy=", "march recover")
+}
+
+// logged keeps what is logged.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }

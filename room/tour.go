@@ -72,13 +72,15 @@ func (r *round) add(s seen) {
 			r.free = true
 		}
 	}
-	if s.status.Peak > 0 && (s.status.Held > 0 || allocator.KindOf(s.status.Failure) != allocator.Exhausted) {
+	// A tag that is at its own limit leases no more: how long it lasts says nothing of the room.
+	exhausted := allocator.KindOf(s.status.Failure) == allocator.Exhausted
+	if s.status.Peak > 0 && (s.status.Held > 0 || !exhausted) {
 		r.busy = true
 		if s.status.Held > 0 {
 			r.longest = max(r.longest, s.status.Lasts)
 		}
 	}
-	if s.status.Peak > 0 && (r.scarce == "" || s.status.Lasts < r.reserve) {
+	if s.status.Peak > 0 && !exhausted && (r.scarce == "" || s.status.Lasts < r.reserve) {
 		r.reserve, r.scarce = s.status.Lasts, s.tag
 	}
 	if s.status.Peak > 0 {

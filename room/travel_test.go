@@ -3,8 +3,11 @@ package room_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -93,6 +96,48 @@ func TestHalted(t *testing.T) {
 	}
 	if h, halted := c.Admin.Ledger.Halted(); halted {
 		t.Errorf("halted again: %+v", h)
+	}
+}
+
+// While leasing is halted, an instance reads etcd at most twice a second, besides its
+// heartbeats, however many callers ask for however many tags.
+func TestHaltedReads(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	var tags []allocator.Tag
+	for i := range 400 {
+		tags = append(tags, allocator.Tag(fmt.Sprint("t", i)))
+	}
+	c.tag(nil, tags...)
+	a := c.start("a", "a1", nil)
+	a.mustNext("t0")
+	if _, err := c.Admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
+		t.Fatal(err)
+	}
+	a.await("halted", func() bool { return a.metrics()[`march_leasing_stopped{room="a"}`] == "1" })
+	stop := make(chan struct{})
+	var work sync.WaitGroup
+	for k := range 16 {
+		work.Go(func() {
+			for i := k; ; i += 16 {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				_, _ = a.next(fmt.Sprint("t", i%400))
+			}
+		})
+	}
+	const seconds = 5
+	began, before := time.Now(), a.store.txns.Load()
+	time.Sleep(seconds * time.Second)
+	n, took := a.store.txns.Load()-before, time.Since(began)
+	close(stop)
+	work.Wait()
+	// Heartbeats and probes of the history take less than one a second.
+	if most := 3*took.Seconds() + 2; float64(n) > most {
+		t.Errorf("%d transactions in %v, want at most %.0f", n, took, most)
 	}
 }
 
