@@ -157,12 +157,21 @@ func (f Facts) tags() []Finding {
 		}
 		lasts, name := t.GetLasts(), t.GetTag().GetName()
 		var level Level
-		switch ends := lasts != nil; {
+		divided := t.GetTag().GetPeriod()
+		switch ends := lasts != nil && divided == nil; { // a period ends by the calendar
 		case t.GetUsed() >= atLimit || ends && lasts.AsDuration() < endsNow:
 			level = Failed
 		case t.GetUsed() >= nearLimit || ends && lasts.AsDuration() < endsSoon:
 			level = Warning
 		default:
+			continue
+		}
+		if divided != nil {
+			list = append(list, Finding{
+				"tags", level, fmt.Sprintf("tag %s has used %.1f%% of the IDs of the period %s", name, 100*t.GetUsed(), divided.GetCurrent()),
+				fmt.Sprintf("The next period begins at %s. If that is too late, create a tag with more digits, and move the callers there.", divided.GetEnds().AsTime().Format(time.RFC3339)),
+				fmt.Sprintf("march tag create TAG --period %s --period-digits DIGITS", strings.ToLower(strings.TrimPrefix(divided.GetUnit().String(), "PERIOD_UNIT_"))),
+			})
 			continue
 		}
 		what := fmt.Sprintf("tag %s has used %.1f%% of its IDs", name, 100*t.GetUsed())

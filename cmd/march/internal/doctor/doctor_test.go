@@ -116,3 +116,28 @@ func TestProblemsAndTags(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// A full period needs no higher limit: the next one begins by itself. How long it lasts at the
+// present rate means nothing.
+func TestTagsWithAPeriod(t *testing.T) {
+	f := cluster(nil)
+	daily := &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 4, Current: "2026-11-25", Ends: timestamppb.New(time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC))}
+	f.Tags = []*marchv1.TagSummary{
+		{Tag: &marchv1.Tag{Name: "full", Period: daily}, Used: 1},
+		{Tag: &marchv1.Tag{Name: "fresh", Period: daily}, Used: 0.1, Lasts: durationpb.New(time.Hour)},
+	}
+	var got []doctor.Finding
+	for _, finding := range doctor.Examine(f) {
+		if finding.Check == "tags" {
+			got = append(got, finding)
+		}
+	}
+	want := []doctor.Finding{{
+		Check: "tags", Level: doctor.Failed, What: "tag full has used 100.0% of the IDs of the period 2026-11-25",
+		Remedy:  "The next period begins at 2026-11-26T00:00:00Z. If that is too late, create a tag with more digits, and move the callers there.",
+		Command: "march tag create TAG --period day --period-digits DIGITS",
+	}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
