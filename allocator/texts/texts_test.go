@@ -10,11 +10,11 @@ import (
 	"github.com/march-id/march/allocator/texts"
 )
 
-func key(t *testing.T, name string, b byte) format.Key {
-	t.Helper()
+func key(tb testing.TB, name string, b byte) format.Key {
+	tb.Helper()
 	k, err := format.NewKey(name, bytes.Repeat([]byte{b}, format.KeySize))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return k
 }
