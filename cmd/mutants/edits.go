@@ -114,14 +114,14 @@ var segmentEdits = []overlay.Edit{
 		if kv, ok`,
 	},
 	{
-		File: "allocator/ledger/record/mark.go",
+		File: "allocator/ledger/record/margin.go",
 		From: `if m.Total < total {`,
 		To:   `if m.Total < total && !mutant("margin-below-start") {`,
 	},
 	{
-		File: "allocator/ledger/record/mark.go",
-		From: `if margin == 0 || largestStep == 0 {`,
-		To:   `if margin == 0 || largestStep == 0 || mutant("floor-without-margin") {`,
+		File: "allocator/ledger/record/margin.go",
+		From: `if total <= m.Total || largestStep == 0 {`,
+		To:   `if total <= m.Total || largestStep == 0 || mutant("floor-without-margin") {`,
 	},
 	{
 		File: "allocator/ledger/record/mark.go",
