@@ -1,9 +1,47 @@
 package console
 
 import (
+	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/march-id/march/allocator/ledger/store"
 )
+
+// compacting counts the compactions of an etcd.
+type compacting struct {
+	store.Store
+	n *atomic.Int64
+}
+
+func (c compacting) Compact(ctx context.Context, revision int64) error {
+	c.n.Add(1)
+	return c.Store.Compact(ctx, revision)
+}
+
+// A console that has run for two hours compacts etcd each hour.
+func TestTendCompacts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		var n atomic.Int64
+		s := b.consoleOver(compacting{b.mem.Open(), &n})
+		ctx, stop := context.WithCancel(bg)
+		var work sync.WaitGroup
+		work.Go(func() { s.tend(ctx) })
+		defer func() { stop(); work.Wait() }()
+		time.Sleep(119 * time.Minute)
+		if got := n.Load(); got != 0 {
+			t.Errorf("before two hours: %d compactions", got)
+		}
+		time.Sleep(64 * time.Minute) // 3 hours and 3 minutes
+		if got := n.Load(); got != 2 {
+			t.Errorf("after three hours: %d compactions, want 2", got)
+		}
+	})
+}
 
 // Without compaction heartbeats fill an etcd with default flags in weeks. A console
 // compacts hourly and keeps at least two hours of history, even if it misses revisions
