@@ -26,7 +26,7 @@ const (
 
 // Collect asks a console for what it knows, and each process for what it tells of itself.
 // ask says what they tell, and within bounds how long each instance may take. Its errors are
-// those of the console. given is what it gives to instances.
+// those of the console's overview. given is what it gives to instances.
 func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration, given api.Credentials) (Facts, error) {
 	c := marchv1.NewConsoleServiceClient(console)
 	var f Facts
@@ -39,12 +39,17 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1
 		return f, nil
 	}
 	listed, err := c.ListInstances(ctx, &marchv1.ListInstancesRequest{Status: true})
+	// While etcd is away, or refuses the console, the overview still has the problems.
 	if err != nil {
-		return f, err
+		f.InstancesErr = err
 	}
 	f.Instances = listed.GetInstances()
-	if err := f.searchTags(ctx, c); err != nil {
-		return f, err
+	// Without etcd the console answers with the tags as it read them before.
+	if f.TagsErr = f.searchTags(ctx, c); f.TagsErr == nil {
+		f.TagsErr = f.InstancesErr
+	}
+	if ctx.Err() != nil {
+		return f, ctx.Err()
 	}
 	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within, given)...)
 	return f, nil

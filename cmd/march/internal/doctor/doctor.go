@@ -48,6 +48,8 @@ type Facts struct {
 	Tags      []*marchv1.TagSummary // those that have used most, and those that end first
 	TagsTotal int64                 // how many tags there are
 	TagsRead  bool                  // the console has read them all
+
+	InstancesErr, TagsErr error // why the console did not list them; nil if it did
 }
 
 // The bounds, from which on a finding is a warning or a failure.
@@ -110,6 +112,12 @@ func (f Facts) problems() []Finding {
 
 // unanswered lists the processes that told nothing of themselves.
 func (f Facts) unanswered() (list []Finding) {
+	if f.InstancesErr != nil {
+		list = append(list, Finding{
+			Check: "process", Level: Unknown, What: fmt.Sprintf("no instance was asked, as the console does not list them: %v", f.InstancesErr),
+			Remedy: "First solve the problems that are listed.",
+		})
+	}
 	for _, a := range f.Answers {
 		if a.Got == nil {
 			list = append(list, Finding{
@@ -180,6 +188,12 @@ func (f Facts) tags() []Finding {
 		}
 		list = append(list, Finding{
 			"tags", level, what, "Raise its limit if its callers take larger IDs, or move them to another tag.", "march tag update " + name + " --limit LIMIT",
+		})
+	}
+	if f.TagsErr != nil {
+		return append(list, Finding{
+			Check: "tags", Level: Unknown, What: fmt.Sprintf("the console does not list the tags as they are now: %v", f.TagsErr),
+			Remedy: "First solve the problems that are listed.",
 		})
 	}
 	if list == nil && !f.TagsRead && f.Overview.GetLayout() != nil {

@@ -1,0 +1,47 @@
+package doctor_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/doctor"
+	"github.com/march-id/march/internal/testcluster"
+)
+
+// While etcd is away, doctor still lists the problems that the console knows, and says what it
+// could not ask.
+func TestCollectWithoutEtcd(t *testing.T) {
+	c := testcluster.New(t)
+	c.Init(testcluster.Halves(), "test")
+	c.Room("a", "one", nil)
+	console := c.Console(nil)
+	collect := func() []doctor.Finding {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), testcluster.Patience)
+		defer cancel()
+		f, err := doctor.Collect(ctx, console.Conn, &marchv1.DiagnoseRequest{}, time.Second, api.Credentials{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return doctor.Examine(f)
+	}
+	collect()
+	c.Etcd.Stop()
+	testcluster.Await(t, "the console sees it", func() bool {
+		o, err := console.GetOverview(context.Background(), &marchv1.GetOverviewRequest{})
+		return err == nil && len(o.GetProblems()) > 0
+	})
+	found := collect()
+	for _, want := range []struct {
+		check string
+		level doctor.Level
+	}{{"problems", doctor.Failed}, {"process", doctor.Unknown}, {"tags", doctor.Unknown}} {
+		if !slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == want.check && f.Level == want.level }) {
+			t.Errorf("no finding of %s is %s: %+v", want.check, want.level, found)
+		}
+	}
+}
