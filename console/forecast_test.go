@@ -11,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/period"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -93,6 +94,33 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 	for _, r := range []*marchv1.PlanMigrationRequest{{Boundary: large}, {Drain: []string{"b"}}} {
 		if _, cost := plan(r); cost.GetRefused() != "" {
 			t.Error(cost.GetRefused())
+		}
+	}
+}
+
+// A plan that leaves a period fewer than ten boundaries is refused without force.
+func TestPlanLeavesTenBoundariesOfAPeriod(t *testing.T) {
+	t.Parallel()
+	memory := ledgertest.NewFake(t)
+	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", halves())
+	n := w.node()
+	daily := record.DefaultTag()
+	daily.Period = period.Period{Unit: period.Day, Digits: 5, Zone: "UTC"}
+	if _, err := w.Admin.CreateTag(bg, "daily", daily, "test"); err != nil {
+		t.Fatal(err)
+	}
+	for boundary, says := range map[int64]string{10_000: "", 10_100: "boundary: 10100; allowed: up to 10000, a tenth of the 100000 IDs that a period of tag daily has"} {
+		answer, err := n.PlanMigration(bg, &marchv1.PlanMigrationRequest{Boundary: boundary})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cost := w.cost(n, answer.GetPlan())
+		if got := cost.GetRefused(); (got == "") != (says == "") || !strings.Contains(got, says) {
+			t.Errorf("%d: %q, want %q", boundary, got, says)
+		}
+		if says != "" {
+			_, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: answer.GetPlan()})
+			want{codes.FailedPrecondition, "refused", []string{says}}.check(t, "apply", err)
 		}
 	}
 }
