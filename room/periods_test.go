@@ -106,7 +106,7 @@ func TestMidnight(t *testing.T) {
 }
 
 // An instance whose clock is a minute late goes on with the new day where the other one has
-// opened it. While etcd is away over midnight, a room goes on with what it holds.
+// opened it.
 func TestMidnightOfTwoClocks(t *testing.T) {
 	c := newCluster(t, testcluster.Halves())
 	c.tag(daily, "order")
@@ -197,5 +197,51 @@ func TestAFullPeriod(t *testing.T) {
 	}
 	if issued == 0 {
 		t.Error("nothing was issued")
+	}
+}
+
+// While etcd is away over midnight, a room goes on with the IDs of the old day that it
+// holds: it drops them only after it has leased of the new one.
+func TestMidnightWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(daily, "order")
+	now, today, tomorrow := c.midnight(5 * time.Second)
+	a := c.start("a", "a1", nil)
+	a.mustNext("order")
+	if !now().Before(tomorrow.Begins) {
+		t.Skip("the first ID came after midnight: the computer is too busy")
+	}
+	a.store.cut.Store(true)
+	for now().Before(tomorrow.Begins.Add(3 * time.Second)) {
+		if id, err := a.next("order"); err != nil || id < today.First || id >= today.End {
+			t.Fatalf("at %v with etcd away: ID %d, %v; want one of the old day", now(), id, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	a.store.cut.Store(false)
+	a.await("the new day", func() bool { return a.mustNext("order") >= tomorrow.First })
+}
+
+// An instance whose clock is an hour ahead of the median of three opens no period.
+func TestAClockThatIsAheadOpensNoPeriod(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(daily, "order")
+	border := time.Date(2030, 6, 15, 0, 0, 0, 0, time.UTC)
+	c.before(border, 30*time.Minute)
+	a, b := c.start("a", "a1", nil), c.start("b", "b1", nil)
+	c.start("b", "b2", nil)
+	c.before(border, -30*time.Minute)
+	ahead := c.start("a", "ahead", nil)
+	tomorrow := days.At(border)
+	for _, i := range []*instance{a, b} {
+		if id := i.mustNext("order"); id >= tomorrow.First {
+			t.Errorf("ID %d of a day that has not begun", id)
+		}
+	}
+	time.Sleep(5 * time.Second) // heartbeats show the clocks
+	if id, err := ahead.next("order"); err == nil && id >= tomorrow.First {
+		t.Errorf("a clock that is an hour ahead opened the period: ID %d", id)
 	}
 }
