@@ -3,13 +3,16 @@ package room_test
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
@@ -195,5 +198,41 @@ func TestMetricsTags(t *testing.T) {
 	}
 	if got := sum(); got != taken-3+tags-1 {
 		t.Errorf("%d IDs in all series, want %d", got, taken-3+tags-1)
+	}
+}
+
+// The share that is used of a tag with a period is of the period that is now.
+func TestUsedOfAPeriod(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(func(s *record.TagSettings) {
+		s.Period = period.Period{Unit: period.Day, Digits: 4, Zone: "UTC"}
+	}, "small")
+	now, _, tomorrow := c.midnight(6 * time.Second)
+	a := c.start("a", "a1", nil)
+	if _, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "small", Count: 3000}); err != nil {
+		t.Fatal(err)
+	}
+	used := func() float64 {
+		text := a.metrics()[`march_tag_used_ratio{room="a",tag="small"}`]
+		share, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			t.Fatalf("used ratio %q: %v", text, err)
+		}
+		return share
+	}
+	before := used() // 3,000 IDs of half of 10,000
+	if !now().Before(tomorrow.Begins) {
+		t.Skip("the IDs came after midnight: the computer is too busy")
+	}
+	if before < 0.55 || before > 1 {
+		t.Errorf("before midnight %v of the period are used; want more than half", before)
+	}
+	for now().Before(tomorrow.Begins.Add(2 * time.Second)) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	a.mustNext("small")
+	if after := used(); after <= 0 || after >= before {
+		t.Errorf("after midnight %v of the period are used; want less than the %v of the day before", after, before)
 	}
 }

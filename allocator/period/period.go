@@ -120,11 +120,6 @@ func (s Span) String() string {
 	return text[:[...]int{None: 0, Year: 4, Month: 7, Day: 10}[s.unit]]
 }
 
-// Used returns which share of the period's IDs lies below next, 0 to 1.
-func (s Span) Used(next int64) float64 {
-	return min(float64(max(next-s.First, 0))/float64(s.End-s.First), 1)
-}
-
 // At returns the period that a time lies in. The Period must be valid, and not zero.
 func (p Period) At(t time.Time) Span {
 	zone, err := location(p.Zone)
