@@ -215,7 +215,7 @@ func (t *tagTextFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&t.format, "format", "", "how IDs are texts, such as 'prefix(ORD-) | radix62(11)'; it never changes, and the limit is by default what it has room for")
 	flags.StringVar(&t.keyCheck, "key-check", "", "the check value of the format's opaque key: 16 hexadecimal digits")
 	flags.StringArrayVar(&t.keys, "opaque-key", nil, "NAME=FILE: the format's opaque key itself, in the place of its check value")
-	flags.IntVar(&t.digits, "digits", 0, "texts of so many decimal digits, 1 to 18: it sets --limit, and --format if there is none")
+	flags.IntVar(&t.digits, "digits", 0, "the limit is 10^DIGITS, for 1 to 18, and the texts are decimal(DIGITS) unless there is a --format, which must have room for them")
 }
 
 // set puts what was given into a message. Its errors are usage errors.
@@ -257,6 +257,14 @@ func (t *tagTextFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
 		tag.KeyCheck = &check
 	}
 	return err
+}
+
+// tell adds what --digits made of the limit to an error that the console gave.
+func (t *tagTextFlags) tell(err error) error {
+	if err == nil || t.digits == 0 || allocator.KindOf(err) != allocator.Invalid {
+		return err
+	}
+	return fmt.Errorf("%w (digits: %d, which is the limit 10^%d)", err, t.digits, t.digits)
 }
 
 func newIDFormat(c *common) *cobra.Command {

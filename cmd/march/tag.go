@@ -108,7 +108,7 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: tag, Fresh: fresh})
 				if err != nil {
-					return err
+					return f.text.tell(err)
 				}
 				if tag.Format != nil && answer.GetTag().Format == nil {
 					return allocator.Errorf(allocator.Refused, "the console's release knows no formats: it created tag %s without one; delete the tag, or leave it so", args[0])

@@ -146,17 +146,20 @@ func (s TagSettings) Present(now time.Time, next int64) (present TagSettings, sp
 // periods, must have: each move of a range may skip a block.
 const LeastBlocks = 10
 
-// CheckBlocks checks that a new counter has LeastBlocks boundaries of IDs, in each period.
-// Its error is Invalid.
+// CheckBlocks checks that a new counter has LeastBlocks boundaries of IDs, in each period. The
+// block of the tag's start counts whole. Its error is Invalid.
 func (s TagSettings) CheckBlocks(boundary int64) error {
 	least := LeastBlocks * min(boundary, allocator.MaxID/LeastBlocks)
+	from := s.Start - s.Start%boundary
 	switch {
 	case s.Time != nil || s.Limit <= s.Start: // Validate reports it
 	case s.Period != period.Period{} && s.Period.Size() < least:
 		return allocator.Errorf(allocator.Invalid, "period_digits: %d, of which there are %d IDs in a period; allowed: so many that a period has %d boundaries, %d IDs",
 			s.Period.Digits, s.Period.Size(), LeastBlocks, least)
-	case s.Limit < least:
-		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed: %d boundaries or more, from %d on", s.Limit, LeastBlocks, least)
+	case s.Limit-from < least && from > allocator.MaxID-least:
+		return allocator.Errorf(allocator.Invalid, "start: %d; allowed: %d boundaries or more below the end of all IDs, up to %d", s.Start, LeastBlocks, allocator.MaxID-least)
+	case s.Limit-from < least:
+		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed: %d boundaries or more, from %d on", s.Limit, LeastBlocks, from+least)
 	}
 	return nil
 }

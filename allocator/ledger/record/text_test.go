@@ -112,3 +112,24 @@ func TestWideTagsAreNewer(t *testing.T) {
 		t.Errorf("stored as %s", value)
 	}
 }
+
+// A limit is ten boundaries or more above the block of the tag's start.
+func TestBlocksOfATag(t *testing.T) {
+	for _, test := range []struct {
+		start, limit int64
+		says         string
+	}{
+		{1, 1000, ""},
+		{99, 1000, ""},
+		{0, 999, "limit: 999; allowed: 10 boundaries or more, from 1000 on"},
+		{100, 1000, "limit: 1000; allowed: 10 boundaries or more, from 1100 on"},
+		{950, 1000, "limit: 1000; allowed: 10 boundaries or more, from 1900 on"},
+		{allocator.MaxID - 5, allocator.MaxID, "start: 9223372036854775802; allowed: 10 boundaries or more below the end of all IDs"},
+	} {
+		s := record.DefaultTag()
+		s.Start, s.Limit = test.start, test.limit
+		if err := s.CheckBlocks(100); (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%d to %d: %v; want %q", test.start, test.limit, err, test.says)
+		}
+	}
+}
