@@ -263,6 +263,9 @@ command then reads a text of that format. None of these needs a server.`,
 			if description != "" {
 				return exactly("a text")(cmd, args)
 			}
+			if len(offline.keys) > 0 {
+				return usageError{allocator.Errorf(allocator.Invalid, "opaque-key: given without --format; allowed: --format FORMAT --opaque-key NAME=FILE TEXT, or a tag and a text without --opaque-key, which its room reads")}
+			}
 			return exactly("a tag", "an ID")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -274,9 +277,6 @@ command then reads a text of that format. None of these needs a server.`,
 			}
 			if description != "" {
 				return c.parseText(offline, description, args[0])
-			}
-			if len(offline.keys) > 0 {
-				return usageError{allocator.Errorf(allocator.Invalid, "opaque-key: given without --format; allowed: with it, as the room reads the tag's texts otherwise")}
 			}
 			request := &marchv1.DecodeRequest{Tag: args[0], Text: args[1]}
 			if digits := strings.TrimPrefix(args[1], "-"); !text && strings.Trim(digits, "0123456789") == "" {
