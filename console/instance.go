@@ -57,11 +57,9 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 			return nil, err
 		}
 	}
-	instances, bad, err := s.instances(ctx)
-	if err != nil {
-		return nil, err
-	}
-	_, unusable, err := s.admin.LastLayout(ctx)
+	// While etcd is away, the instances that were read last are told: clients that look for their
+	// room find it, and rooms still hold IDs.
+	v, outage, err := s.viewOrKnown(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -70,11 +68,11 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		now, _ = s.sampled(ctx, lookWithin)
 	}
 	f := findings{
-		halt: s.halt(ctx, lookWithin), unusable: unusable, instances: inRoom(instances, room), sample: now, own: s.ownProblems(),
-		forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, bad), damage: s.damage(""),
+		halt: s.halt(ctx, lookWithin), unusable: v.unusable, instances: inRoom(v.instances, room), sample: now, own: s.ownProblems(),
+		forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, v.bad), damage: s.damage(""), outage: outage,
 	}
 	answer := &marchv1.ListInstancesResponse{
-		Halt: f.halt, Problem: textOf(unusable), Unreadable: passedOver(bad), Problems: s.met.Fill(f.problems(), time.Now()),
+		Halt: f.halt, Problem: textOf(v.unusable), Unreadable: passedOver(v.bad), Problems: s.met.Fill(f.problems(), time.Now()),
 	}
 	for _, i := range f.instances {
 		if i.Unreadable != nil {

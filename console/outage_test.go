@@ -64,6 +64,12 @@ func TestOutage(t *testing.T) {
 		o := overview(knows)
 		return away(o) && ready(o) && o.GetRooms()[0].GetHeld() < held
 	})
+	// A client that looks for its room finds it.
+	list, err = knows.ListInstances(t.Context(), &marchv1.ListInstancesRequest{Room: "a"})
+	if err != nil || len(list.GetInstances()) != 1 || list.GetInstances()[0].GetAddress() == "" || len(list.GetProblems()) == 0 ||
+		list.GetProblems()[0].GetKind() != marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY {
+		t.Errorf("instances without etcd: %v, %v", list, err)
+	}
 	if h, err := knows.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 10, Step: 5}); err != nil || len(h.GetRooms()) != 2 {
 		t.Errorf("the history: %v, %v", h, err)
 	}
