@@ -80,7 +80,7 @@ func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, er
 	alarms := v.alarms(ctx)
 	err := v.run(ctx)
 	if lines := <-alarms; len(lines) > 0 {
-		all := append(lines, v.report.Problems...)
+		all := slices.Concat(lines, v.report.Problems)
 		v.report.Problems = all[:min(len(all), MaxProblems)]
 		v.report.More += int64(len(all) - len(v.report.Problems))
 	}
