@@ -294,7 +294,12 @@ command then reads a text of that format. None of these needs a server.`,
 				if request.GetText() != "" && answer.Id == nil && answer.Text == nil {
 					return allocator.Errorf(allocator.Refused, "the room's release reads no texts; allowed: an ID")
 				}
-				return c.print(answer, func(w *tabwriter.Writer) { decodeText(w, answer) })
+				return c.print(answer, func(w *tabwriter.Writer) {
+					if request.GetText() == "" && answer.Text != nil {
+						_, _ = fmt.Fprintf(w, "text\t%s, of the ID %d; --text reads the argument as a text\n", answer.GetText(), request.GetId())
+					}
+					decodeText(w, answer)
+				})
 			})
 		},
 	}

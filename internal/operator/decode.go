@@ -44,7 +44,15 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest, known
 	}
 	t, tagErr := a.Tag(ctx, tag)
 	if r.GetText() == "" {
-		return decode(ctx, a, tag, id, t, tagErr)
+		answer, err := decode(ctx, a, tag, id, t, tagErr)
+		if err == nil && tagErr == nil && t.Format != "" {
+			// Without the key of an opaque format, and for an ID that the format cannot write, there
+			// is no text.
+			if text, err := known.Of(t.Format, t.KeyCheck).Of(id); err == nil {
+				answer.Text = &text
+			}
+		}
+		return answer, err
 	}
 	if id != 0 {
 		return nil, allocator.Errorf(allocator.Invalid, "text: %.64q, and the id %d; allowed: one of them", r.GetText(), id)

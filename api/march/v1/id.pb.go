@@ -1099,7 +1099,8 @@ type DecodeResponse struct {
 	Time *TimeParts `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
 	// The ID, if its text was given.
 	Id *int64 `protobuf:"varint,10,opt,name=id,proto3,oneof" json:"id,omitempty"`
-	// The text that was given, in the place of id: of an ID that exists only as a text.
+	// If an ID was given: its text, if the tag has a format and the server can write it. If a text
+	// was given: that text, in the place of id, of an ID that exists only as a text.
 	Text          *string `protobuf:"bytes,11,opt,name=text,proto3,oneof" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
