@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -123,4 +125,26 @@ func TestPlanLeavesTenBoundariesOfAPeriod(t *testing.T) {
 			want{codes.FailedPrecondition, "refused", []string{says}}.check(t, "apply", err)
 		}
 	}
+}
+
+// A plan that brings a 65th room into the cluster's life is refused as it is made.
+func TestPlanRefusesA65thRoom(t *testing.T) {
+	t.Parallel()
+	memory := ledgertest.NewFake(t)
+	rooms := func(n int64) *marchv1.Layout {
+		all := make(map[string][2]int64)
+		for k := range n {
+			all[fmt.Sprintf("r%02d", k)] = [2]int64{k, k + 1}
+		}
+		return layout(1000, all)
+	}
+	w := newWorld(t, func(testing.TB) store.Store { return memory.Open() }, "default", rooms(allocator.MaxRooms))
+	n := w.node()
+	_, err := n.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: rooms(allocator.MaxRooms + 1)})
+	want{codes.InvalidArgument, "invalid", []string{"65 rooms; allowed: 1 to 64"}}.check(t, "plan", err)
+	target := rooms(allocator.MaxRooms)
+	delete(target.GetRooms(), "r00")
+	target.GetRooms()["new"] = &marchv1.Range{Lower: 0, Upper: 1} // with as many ranges, but one more room
+	_, err = n.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: target})
+	want{codes.InvalidArgument, "invalid", []string{"65 in the cluster's life with this plan; allowed: 64"}}.check(t, "plan", err)
 }

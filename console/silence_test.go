@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -341,23 +342,28 @@ func TestMigrationGoesOnAgain(t *testing.T) {
 	})
 }
 
-// Before, a plan with a 65th room was made and applied, and then could not be carried out.
-func TestPlanRefusesMoreRoomsThanALifeHas(t *testing.T) {
-	stored := record.Layout{}
-	for i := range allocator.MaxRooms {
-		stored.Ever = append(stored.Ever, allocator.Room(fmt.Sprintf("r%02d", i)))
+// How long a tag's IDs last comes from what its rooms have left, and from their rates. A room
+// without a rate has no end.
+func TestForecastSaysHowLongIDsLast(t *testing.T) {
+	f := tagForecast{
+		TagForecast: admin.TagForecast{
+			Before: map[allocator.Room]int64{"a": 1000, "b": 1000, "gone": 60},
+			Rooms:  map[allocator.Room]admin.RoomForecast{"a": {Left: 500}, "b": {Left: 900}},
+		},
+		plan: plan.Plan{Target: allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{
+			"a": {Lower: 0, Upper: 5}, "b": {Lower: 5, Upper: 10},
+		}}},
+		rates: map[allocator.Room]float64{"a": 10, "gone": 2},
 	}
-	target := func(rooms ...allocator.Room) plan.Plan {
-		l := allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{}}
-		for i, room := range rooms {
-			l.Ranges[room] = allocator.Range{Lower: int64(i), Upper: int64(i) + 1}
-		}
-		return plan.Plan{Target: l}
+	cost := f.cost()
+	if before, after := cost.GetLastsBefore().AsDuration(), cost.GetLastsAfter().AsDuration(); before != 30*time.Second || after != 50*time.Second {
+		t.Errorf("the tag lasts %v, then %v; want 30s, of the room that goes, then 50s", before, after)
 	}
-	if err := refuseRooms(stored, target("r00", "r63")); err != nil {
-		t.Error(err)
+	a, b := cost.GetForecasts()[0], cost.GetForecasts()[1]
+	if before, after := a.GetLastsBefore().AsDuration(), a.GetLastsAfter().AsDuration(); before != 100*time.Second || after != 50*time.Second {
+		t.Errorf("room a lasts %v, then %v; want 100s, then 50s", before, after)
 	}
-	if err := refuseRooms(stored, target("r00", "new")); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), "65 in the cluster's life with this plan; allowed: 64") {
-		t.Errorf("a 65th room: %v", err)
+	if b.LastsBefore != nil || b.LastsAfter != nil {
+		t.Errorf("room b, which issues nothing: %v, %v", b.LastsBefore, b.LastsAfter)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -37,6 +38,7 @@ func TestReadyWithoutSpace(t *testing.T) {
 		code, body := a.get("/readyz")
 		return code == http.StatusServiceUnavailable && contains(body, "ready-reserve", "database space exceeded", "alarm disarm")
 	})
+	a.saysReady(false)
 	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(20 * time.Millisecond) {
 		if code, body := a.get("/readyz"); code != http.StatusServiceUnavailable {
 			t.Fatalf("the instance switched back: %d %s", code, body)
@@ -53,6 +55,20 @@ func TestReadyWithoutSpace(t *testing.T) {
 	a.await("ready", func() bool {
 		code, body := a.get("/readyz?verbose")
 		return code == http.StatusOK && contains(body, "takes writes")
+	})
+	a.saysReady(true)
+}
+
+// saysReady checks that the metric and gRPC's health say what /readyz says.
+func (i *instance) saysReady(ready bool) {
+	i.Helper()
+	metric, serving := `march_ready{room="a"} 0`, healthpb.HealthCheckResponse_NOT_SERVING
+	if ready {
+		metric, serving = `march_ready{room="a"} 1`, healthpb.HealthCheckResponse_SERVING
+	}
+	i.await("the metric and gRPC's health say so", func() bool {
+		_, metrics := i.get("/metrics")
+		return contains(metrics, metric+"\n") && i.health("march.v1.IDService") == serving
 	})
 }
 
@@ -85,6 +101,7 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 				code, body := a.get("/readyz")
 				return code == http.StatusServiceUnavailable && contains(body, test.says...)
 			})
+			a.saysReady(false)
 			mend()
 			a.await("leases", func() bool { _, err := a.next("order"); return err == nil })
 			a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })

@@ -3,12 +3,16 @@ package room_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -85,4 +89,45 @@ func TestUnknownTags(t *testing.T) {
 	if tags, callers := u.Size(); tags > 10_000 || callers > 10_000 {
 		t.Errorf("%d tags and %d callers are remembered", tags, callers)
 	}
+}
+
+// A caller that asks for too many names of tags that do not exist is refused over gRPC and HTTP,
+// and the metric counts it. It still gets IDs of a tag that the room serves.
+func TestTooManyUnknownTags(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(nil, "order")
+	a := c.start("a", "a1", func(cfg *room.Config) { cfg.MaxUnknownTags = 3 })
+	a.mustNext("order")
+	for k := range 3 {
+		if _, err := a.next(fmt.Sprint("none", k)); allocator.KindOf(api.FromStatus(err)) != allocator.NotFound {
+			t.Fatalf("name %d: %v", k, err)
+		}
+	}
+	if _, err := a.next("none3"); allocator.KindOf(api.FromStatus(err)) != allocator.TooMany || !strings.Contains(err.Error(), "allowed: 3 (--max-unknown-tags)") {
+		t.Errorf("over gRPC: %v", err)
+	}
+	answer, err := http.Post("http://"+a.HTTP+"/v1/tags/none4/next", "application/json", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	if err != nil || answer.StatusCode != http.StatusTooManyRequests || !strings.Contains(string(body), "too_many") {
+		t.Errorf("over HTTP: %s %s, %v", answer.Status, body, err)
+	}
+	if _, metrics := a.get("/metrics"); !contains(metrics, `march_limit_refused_total{limit="unknown-tags",room="a"} 2`) {
+		t.Errorf("no refusals in\n%s", grep(metrics, "march_limit_refused"))
+	}
+	a.mustNext("order")
+}
+
+// grep returns the lines of a text that have a part.
+func grep(text, part string) (found string) {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, part) {
+			found += line
+		}
+	}
+	return found
 }
