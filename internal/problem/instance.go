@@ -78,7 +78,7 @@ func (i Instance) NoHeartbeats(since time.Time) *marchv1.Problem {
 // NoAnswer says that the instance sends heartbeats, but does not answer a console.
 func (i Instance) NoAnswer(address string, since time.Time) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER, since, "does not answer at %s", address)
-	p.Remedy = "It sends heartbeats, so it runs: check the network from this console to it, and its certificate."
+	p.Remedy = "It sent heartbeats until a moment ago, so it runs or has just ended: check its process, the network from this console to it, and its certificate."
 	return p
 }
 
