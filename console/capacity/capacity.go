@@ -113,9 +113,9 @@ func (f Facts) reserves() (list []*marchv1.Capacity) {
 		}
 		c := &marchv1.Capacity{Kind: marchv1.CapacityKind_CAPACITY_KIND_RESERVE, What: "IDs in memory of room " + r.GetName(), Room: r.GetName(), Tag: r.GetReserveTag()}
 		if reserve := r.GetReserve().AsDuration(); r.GetEtcdAwaySince() != nil {
-			c.Full, c.Note = timestamppb.New(f.AsOf.Add(reserve).Truncate(time.Second)), "etcd does not answer; first of tag "+r.GetReserveTag()
+			c.Full, c.Note = timestamppb.New(f.AsOf.Add(reserve).Truncate(time.Second)), "etcd does not answer; tag "+r.GetReserveTag()+" runs out first"
 		} else {
-			c.Note = fmt.Sprintf("%v without etcd; first of tag %s", reserve.Truncate(time.Second), r.GetReserveTag())
+			c.Note = fmt.Sprintf("%v without etcd; tag %s runs out first", reserve.Truncate(time.Second), r.GetReserveTag())
 		}
 		list = append(list, c)
 	}
@@ -145,7 +145,7 @@ func (f Facts) tags(now time.Time) (list []*marchv1.Capacity) {
 				next = max(next, m.GetNext())
 			}
 			c.Used, c.Of = next-tag.GetStart(), tag.GetLimit()-tag.GetStart()
-			c.Note = fmt.Sprintf("%.0f IDs a second", t.GetRate())
+			c.Note = fmt.Sprintf("%.0f IDs a second at the recent peak", t.GetRate())
 			if p := tag.GetPeriod(); p != nil { // the share is that of the period
 				c.Kind, c.What = marchv1.CapacityKind_CAPACITY_KIND_PERIOD, c.GetWhat()+" in period "+p.GetCurrent()
 				c.Of = min(tag.GetLimit(), p.GetEnd()) - max(tag.GetStart(), p.GetFirst())

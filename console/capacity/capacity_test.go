@@ -61,13 +61,13 @@ func TestList(t *testing.T) {
 	if s, i := of["IDs of tag soon"], of["IDs of tag idle"]; !s.GetFull().AsTime().Equal(now.Add(time.Hour)) || s.GetTag() != "soon" || i.GetFull() != nil || i.GetUsed() != 900 || i.GetOf() != 1000 {
 		t.Errorf("soon %v, idle %v", s, i)
 	}
-	if a, b := of["IDs in memory of room a"], of["IDs in memory of room b"]; a.GetFull() != nil || a.GetNote() != "10m0s without etcd; first of tag order" || !b.GetFull().AsTime().Equal(now.Add(5*time.Minute)) {
+	if a, b := of["IDs in memory of room a"], of["IDs in memory of room b"]; a.GetFull() != nil || a.GetNote() != "10m0s without etcd; tag order runs out first" || !b.GetFull().AsTime().Equal(now.Add(5*time.Minute)) {
 		t.Errorf("with etcd %v, without %v", a, b)
 	}
 	if e, n := of["time of tag event"], of["IDs of tag never"]; e.GetUsed() != 1<<40 || e.GetOf() != 1<<41 || n.GetFull() != nil {
 		t.Errorf("event %v, never %v", e, n)
 	}
-	if d := of["IDs of tag daily in period 2026-11-24"]; d.GetUsed() != 2400 || d.GetOf() != 10_000 || d.GetShare() != 0.24 || d.GetNote() != "3 IDs a second, the next period begins at "+now.Format(time.RFC3339) {
+	if d := of["IDs of tag daily in period 2026-11-24"]; d.GetUsed() != 2400 || d.GetOf() != 10_000 || d.GetShare() != 0.24 || d.GetNote() != "3 IDs a second at the recent peak, the next period begins at "+now.Format(time.RFC3339) {
 		t.Errorf("daily %v", d)
 	}
 	if c := of["certificate of a/one (--etcd-cert)"]; c.GetNote() != "CN=one" || c.GetProcess() != "a/one" {

@@ -12,6 +12,7 @@ import (
 type findView struct {
 	Search string
 	Found  []finding
+	More   bool // there are more tags or rooms than are shown
 }
 
 // finding is a page to go to, or a command to copy.
@@ -62,6 +63,7 @@ func (h *Handler) find(c *call) (string, any, error) {
 		if err != nil {
 			return "", nil, err
 		}
+		v.More = found.GetFound() > foundTags
 		for _, t := range found.GetTags() {
 			v.Found = append(v.Found, finding{"tag", t.GetTag().GetName(), "/tags/" + escape(t.GetTag().GetName()), ""})
 		}
@@ -69,7 +71,8 @@ func (h *Handler) find(c *call) (string, any, error) {
 		if err != nil {
 			return "", nil, err
 		}
-		v.Found = append(v.Found, rooms...)
+		v.More = v.More || len(rooms) > foundRooms
+		v.Found = append(v.Found, rooms[:min(len(rooms), foundRooms)]...)
 	}
 	if c.mayAny("CreateTag") {
 		add(finding{"do", "Create a tag", "/tags?do=new#new", ""})
@@ -79,13 +82,14 @@ func (h *Handler) find(c *call) (string, any, error) {
 	return "Find", v, nil
 }
 
+// findRooms returns the rooms that are called so, at most one more than are shown.
 func (h *Handler) findRooms(c *call, search string) (found []finding, err error) {
 	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
 	if denied(err) {
 		return nil, nil
 	}
 	for _, room := range l.GetEver() {
-		if strings.Contains(room, search) && len(found) < foundRooms {
+		if strings.Contains(room, search) && len(found) <= foundRooms {
 			found = append(found, finding{"room", room, "/instances" + with(nil, "room", room), ""})
 		}
 	}

@@ -1,11 +1,15 @@
 package web_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // The palette leads to pages, tags and rooms, and copies commands, by the keyboard alone. Shortcuts
@@ -95,5 +99,25 @@ func TestFind(t *testing.T) {
 		if _, page := get(t, at+"/find?search="+strings.ReplaceAll(search, ",", "%2C")); !strings.Contains(page, want) {
 			t.Errorf("%q does not find %s:\n%s", search, want, page)
 		}
+	}
+}
+
+// The first tags and rooms are shown, and that there are more.
+func TestFindSaysThatThereAreMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 100, "a")
+	at, _ := w.console("")
+	tags := make([]allocator.Tag, 9)
+	for k := range tags {
+		tags[k] = allocator.Tag(fmt.Sprint("many-", k))
+	}
+	w.tag(tags...)
+	const more = "There are more: type more of the name."
+	testcluster.Await(t, "the tags are read", func() bool {
+		_, page := get(t, at+"/find?search=many")
+		return strings.Contains(page, "many-7") && !strings.Contains(page, "many-8") && strings.Contains(page, more)
+	})
+	if _, page := get(t, at+"/find?search=many-8"); !strings.Contains(page, "/tags/many-8") || strings.Contains(page, more) {
+		t.Errorf("one tag:\n%s", page)
 	}
 }

@@ -216,7 +216,7 @@ func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigra
 	for _, o := range outages {
 		text := "etcd did not answer " + strings.Join(without[o], ", ")
 		if v.Long { // a point has hours, and an outage may be short
-			text += " for " + inSeconds(float64(longest[o])) + " at the longest"
+			text += " for up to " + inSeconds(float64(longest[o])) + " at a time"
 		}
 		if b, in := span.NewBand("outage", text, o.Began, o.Ended); in {
 			bands = append(bands, b)

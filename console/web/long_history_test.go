@@ -105,7 +105,7 @@ func TestLongHistory(t *testing.T) {
 	at := longPages(t, p)
 	has(at, "/history", ">7 days<", ">30 days<", `aria-current="true">1 hour`)
 	week := has(at, "/history?span=7d&numbers=1", `aria-current="true">7 days`, `aria-label="IDs per second, 2 Jan 03:00 to 9 Jan 03:00 UTC`, ">5 Jan<", "2 Jan 05:00\na: ",
-		`class="code">2 Jan 05:00<`, "Etcd did not answer a for 60 s at the longest", "99 of 100 transactions", "without tags of kind time", "From Prometheus")
+		`class="code">2 Jan 05:00<`, "Etcd did not answer a for up to 60 s at a time", "99 of 100 transactions", "without tags of kind time", "From Prometheus")
 	if strings.Contains(week, "hx-sse:connect") {
 		t.Error("the page of a week asks Prometheus again and again")
 	}

@@ -15,6 +15,7 @@ type overviewView struct {
 	Total     float64        // IDs per second; -1 for unknown
 	Up, Known int32
 	Trouble   int  // rooms that an operator must look at
+	Down      bool // a room with a range issues nothing
 	Away      bool // etcd does not answer this console
 }
 
@@ -69,6 +70,7 @@ func (h *Handler) overview(c *call) (string, any, error) {
 		if card.Down || len(r.GetProblems()) > 0 || r.GetAlive() < r.GetInstances() || r.GetEtcdAwaySince() != nil {
 			v.Trouble++
 		}
+		v.Down = v.Down || card.Down
 		v.Up, v.Known = v.Up+r.GetAlive(), v.Known+r.GetInstances()
 		v.Cards = append(v.Cards, card)
 	}

@@ -78,7 +78,7 @@ func (h *Handler) tags(c *call) (string, any, error) {
 		v.Orders = append(v.Orders, shownLink{o.label, "/tags" + with(q, "sort", o.sort, "order", o.order, "page", ""), by == o.by && down == (o.order != "")})
 	}
 	for _, col := range []column{
-		{Name: "name", Label: "Tag"}, {Name: "strict", Label: "Kind"}, {Name: "rate", Label: "IDs/s", Class: "n"}, {Name: "next", Label: "Marks"},
+		{Name: "name", Label: "Tag"}, {Name: "strict", Label: "Kind"}, {Name: "rate", Label: "Peak IDs/s", Class: "n"}, {Name: "next", Label: "Marks"},
 		{Name: "used", Label: "Space used", Class: "n"}, {Name: "lasts", Label: "Time to the limit", Class: "n"}, {Name: "created", Label: "Created"},
 	} {
 		order := ""

@@ -50,8 +50,8 @@ func (b *browser) tags(t *testing.T) {
 	p.until("the first page has the first names", `document.querySelector("tbody th").innerText === "shard-00000" && document.querySelectorAll("tbody tr").length === 50`)
 	p.click(button("Next"))
 	p.until("the second page", `document.querySelector("tbody th").innerText === "shard-00050" && location.search.includes("page=2")`)
-	p.click(button("IDs/s"))
-	p.until("the busiest is first", `document.querySelector("tbody th").innerText === "`+busy+`" && document.querySelector("th[aria-sort=descending]").innerText === "IDs/s"`)
+	p.click(button("Peak IDs/s"))
+	p.until("the busiest is first", `document.querySelector("tbody th").innerText === "`+busy+`" && document.querySelector("th[aria-sort=descending]").innerText === "Peak IDs/s"`)
 	p.fill("#search", part)
 	p.keys(kb.Enter)
 	p.says("11 of " + all + " tags contain “" + part + "”") // of 10,000 shard-00999 and shard-09990 to 09999
