@@ -69,10 +69,10 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 	}
 	f := findings{
 		halt: s.halt(ctx, lookWithin), unusable: v.unusable, instances: inRoom(v.instances, room), sample: now, own: s.ownProblems(),
-		forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, v.bad), damage: s.damage(""), outage: outage,
+		forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, v.badRooms), damage: s.damage(""), outage: outage,
 	}
 	answer := &marchv1.ListInstancesResponse{
-		Halt: f.halt, Problem: textOf(v.unusable), Unreadable: passedOver(v.bad), Problems: s.met.Fill(f.problems(), time.Now()),
+		Halt: f.halt, Problem: textOf(v.unusable), Unreadable: passedOver(v.badRooms), Problems: s.met.Fill(f.problems(), time.Now()),
 	}
 	for _, i := range f.instances {
 		if i.Unreadable != nil {

@@ -26,6 +26,7 @@ type view struct {
 	migration *record.Migration // under way; nil for none
 	active    string            // the ID of the migration under way, also of one that cannot be read
 	bad       []record.KeyError
+	badRooms  []record.KeyError // those of bad that are of instances
 }
 
 // view reads the cluster. A value that cannot be read is not an error.
@@ -50,11 +51,10 @@ func (s *Server) view(ctx context.Context) (v view, err error) {
 	} else if err := pass(err); err != nil {
 		return v, err
 	}
-	var bad []record.KeyError
-	if v.instances, bad, err = s.instances(ctx); err != nil {
+	if v.instances, v.badRooms, err = s.instances(ctx); err != nil {
 		return v, err
 	}
-	v.bad = append(v.bad, bad...)
+	v.bad = append(v.bad, v.badRooms...)
 	m, active, err := s.admin.ActiveMigration(ctx)
 	if key, damaged := errors.AsType[*record.KeyError](err); damaged {
 		v.active = path.Base(key.Key)

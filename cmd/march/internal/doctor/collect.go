@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -44,15 +45,26 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1
 		f.InstancesErr = err
 	}
 	f.Instances = listed.GetInstances()
-	// Without etcd the console answers with the tags as it read them before.
+	// Without etcd the console answers with the instances and tags as it read them before.
+	// Instances can be asked all the same.
 	if f.TagsErr = f.searchTags(ctx, c); f.TagsErr == nil {
-		f.TagsErr = f.InstancesErr
+		f.TagsErr = etcdAway(f.Overview)
 	}
 	if ctx.Err() != nil {
 		return f, ctx.Err()
 	}
 	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within, given)...)
 	return f, nil
+}
+
+// etcdAway returns why the console cannot read etcd, nil if it can.
+func etcdAway(o *marchv1.GetOverviewResponse) error {
+	for _, p := range o.GetProblems() {
+		if p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY && p.GetOf() == "console" {
+			return errors.New(p.GetWhat())
+		}
+	}
+	return nil
 }
 
 // A console measures instances and reads tags only while it is asked. So a first answer may

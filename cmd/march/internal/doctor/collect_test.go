@@ -19,7 +19,7 @@ func TestCollectWithoutEtcd(t *testing.T) {
 	c.Init(testcluster.Halves(), "test")
 	c.Room("a", "one", nil)
 	console := c.Console(nil)
-	collect := func() []doctor.Finding {
+	collect := func() doctor.Facts {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), testcluster.Patience)
 		defer cancel()
@@ -27,7 +27,7 @@ func TestCollectWithoutEtcd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return doctor.Examine(f)
+		return f
 	}
 	collect()
 	c.Etcd.Stop()
@@ -35,11 +35,15 @@ func TestCollectWithoutEtcd(t *testing.T) {
 		o, err := console.GetOverview(context.Background(), &marchv1.GetOverviewRequest{})
 		return err == nil && len(o.GetProblems()) > 0
 	})
-	found := collect()
+	facts := collect()
+	if len(facts.Instances) != 1 || !slices.ContainsFunc(facts.Answers, func(a doctor.Answer) bool { return a.Process == "a/one" }) {
+		t.Errorf("the instance was not asked: %v, %+v", facts.Instances, facts.Answers)
+	}
+	found := doctor.Examine(facts)
 	for _, want := range []struct {
 		check string
 		level doctor.Level
-	}{{"problems", doctor.Failed}, {"process", doctor.Unknown}, {"tags", doctor.Unknown}} {
+	}{{"problems", doctor.Failed}, {"tags", doctor.Unknown}} {
 		if !slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == want.check && f.Level == want.level }) {
 			t.Errorf("no finding of %s is %s: %+v", want.check, want.level, found)
 		}
