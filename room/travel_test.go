@@ -18,14 +18,20 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// recover recovers the cluster; ask asks instances.
+// recover recovers the cluster; ask asks instances. As an operator would, it asks again where an
+// instance did not answer: its connection to an etcd that was away may need a moment.
 func (c *cluster) recover(ask recovery.Ask, change func(*recovery.Config)) {
 	c.Helper()
 	cfg := recovery.Config{Actor: "ann", Apply: true, Ask: ask}
 	if change != nil {
 		change(&cfg)
 	}
-	if report, err := recovery.Run(bg, c.Ledger(), cfg); err != nil {
+	report, err := recovery.Run(bg, c.Ledger(), cfg)
+	for until := time.Now().Add(testcluster.Patience); err != nil && len(report.Missing) > 0 && time.Now().Before(until); {
+		time.Sleep(100 * time.Millisecond)
+		report, err = recovery.Run(bg, c.Ledger(), cfg)
+	}
+	if err != nil {
 		c.Fatalf("recover: %+v, %v", report, err)
 	}
 }

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -52,12 +53,27 @@ type conn struct {
 	counts bool      // the last command was INCR, and got its ID
 	fd     int       // the loop's descriptor
 	heard  time.Time // when the loop read something
-	alone  time.Time // until then the loop does not take it: the last time it could not go on
+	turns  int       // of the loop since it took the connection
+	alone  time.Time // until then the loop does not take it again
+	pause  time.Duration
 }
 
-// aWhile is how long a connection keeps its goroutine after it left its loop: a client of a
-// strict tag would leave it with each command.
-const aWhile = time.Second
+// A connection that left its loop keeps its goroutine for a pause. One that left after many
+// turns met the end of a segment, and soon returns. One that left after few turns would do so
+// again: for a strict tag with each command. Its pauses double.
+const (
+	manyTurns = 100
+	leastRest = 10 * time.Millisecond
+	mostRest  = time.Second
+)
+
+// rest begins the pause of a connection that leaves its loop.
+func (c *conn) rest(now time.Time) {
+	if c.pause = min(max(2*c.pause, leastRest), mostRest); c.turns >= manyTurns {
+		c.pause = leastRest
+	}
+	c.turns, c.alone = 0, now.Add(c.pause)
+}
 
 // errCounts is returned by run when a loop may take the connection.
 var errCounts = errors.New("the client counts")
@@ -155,7 +171,12 @@ func (c *conn) countOnly() bool {
 		if c.args = args; err != nil || n == 0 || !c.tryIncr(args) {
 			break
 		}
+		same := rest[:n]
 		rest = rest[n:]
+		// A pipeline often has one command many times: it is parsed once.
+		for bytes.HasPrefix(rest, same) && len(c.out) < mostAnswers && c.tryIncr(args) {
+			rest = rest[n:]
+		}
 	}
 	c.in = append(c.in[:0], rest...)
 	return len(c.in) == 0

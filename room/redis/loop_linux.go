@@ -146,6 +146,7 @@ func (l *loop) serve(ctx context.Context, c *conn) {
 		return
 	}
 	c.in = c.in[:len(c.in)+n]
+	c.turns++
 	only := c.countOnly()
 	c.count()
 	if len(c.out) > 0 {
@@ -159,7 +160,7 @@ func (l *loop) serve(ctx context.Context, c *conn) {
 	}
 	if !only || len(c.out) > 0 {
 		l.forget(c)
-		c.alone = c.heard.Add(aWhile)
+		c.rest(c.heard)
 		l.open.Go(func() { c.leaveLoop(ctx) })
 	}
 }
