@@ -163,8 +163,8 @@ func (c *conn) answerAll() error {
 }
 
 // countOnly answers the commands that were read, as long as they are INCR and need not wait. It
-// reports whether that were all, and keeps the rest.
-func (c *conn) countOnly() bool {
+// keeps the rest.
+func (c *conn) countOnly() {
 	rest := c.in
 	for len(rest) > 0 && len(c.out) < mostAnswers {
 		args, n, err := parse(rest, c.args[:0])
@@ -179,7 +179,6 @@ func (c *conn) countOnly() bool {
 		}
 	}
 	c.in = append(c.in[:0], rest...)
-	return len(c.in) == 0
 }
 
 // between reports whether the client is between two commands and in no transaction.

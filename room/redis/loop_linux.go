@@ -109,9 +109,16 @@ func (l *loop) serveAll(ctx context.Context) error {
 		}
 		now := time.Now()
 		ready = l.find(events[:max(n, 0)], ready[:0])
+		// All are read before the first is written to, as Redis does: so a program with many
+		// connections finds many answers at once, and sends as many commands at once.
+		read := ready[:0]
 		for _, c := range ready {
-			c.heard = now
-			l.serve(ctx, c)
+			if c.heard = now; l.read(c) {
+				read = append(read, c)
+			}
+		}
+		for _, c := range read {
+			l.write(ctx, c)
 		}
 		if now.Sub(swept) >= sweep {
 			swept = now
@@ -133,22 +140,29 @@ func (l *loop) find(events []unix.EpollEvent, ready []*conn) []*conn {
 	return ready
 }
 
-// serve reads what a client has sent, and answers it as far as it counts.
-func (l *loop) serve(ctx context.Context, c *conn) {
+// read reads what a client has sent, and answers it as far as it counts. It returns false if
+// the client sent nothing, or is gone.
+func (l *loop) read(c *conn) bool {
 	c.makeRoom()
 	n, err := unix.Read(c.fd, c.in[len(c.in):cap(c.in)])
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
-		return
+		return false
 	case err != nil, n == 0:
 		l.forget(c)
 		c.closeLooped()
-		return
+		return false
 	}
 	c.in = c.in[:len(c.in)+n]
 	c.turns++
-	only := c.countOnly()
+	c.countOnly()
 	c.count()
+	return true
+}
+
+// write sends the answers. A client that sent other commands, too, or does not read, leaves the
+// loop.
+func (l *loop) write(ctx context.Context, c *conn) {
 	if len(c.out) > 0 {
 		n, err := unix.Write(c.fd, c.out)
 		if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
@@ -158,7 +172,7 @@ func (l *loop) serve(ctx context.Context, c *conn) {
 		}
 		c.out = append(c.out[:0], c.out[max(n, 0):]...)
 	}
-	if !only || len(c.out) > 0 {
+	if len(c.in) > 0 || len(c.out) > 0 {
 		l.forget(c)
 		c.rest(c.heard)
 		l.open.Go(func() { c.leaveLoop(ctx) })
