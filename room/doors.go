@@ -168,11 +168,11 @@ func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
 	return id, err
 }
 
-// doorTry takes an ID that is in memory, for a caller whose subject is known. An ID of a quota
+// doorTry takes an ID that is in memory, for a caller with a known subject. An ID of a quota
 // may be counted once more if another caller takes the last ID just then.
 func (s *Server) doorTry(ctx context.Context, tag string) (id int64, ok bool, err error) {
 	chain := s.chains.get(tag)
-	if chain == nil || chain.text != nil || !chain.Holds() || !s.cfg.Access.Knows(ctx) {
+	if chain == nil || usable(tag, chain.text) != nil || !chain.Holds() || !s.cfg.Access.Knows(ctx) {
 		return 0, false, nil
 	}
 	if err := s.cfg.Access.Take(ctx, tag, 1); err != nil {

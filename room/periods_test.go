@@ -223,7 +223,7 @@ func TestMidnightWithoutEtcd(t *testing.T) {
 	a.await("the new day", func() bool { return a.mustNext("order") >= tomorrow.First })
 }
 
-// An instance whose clock is an hour ahead of the median of three opens no period.
+// An instance with a clock an hour ahead of the median of three opens no period.
 func TestAClockThatIsAheadOpensNoPeriod(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testcluster.Halves())

@@ -100,7 +100,7 @@ type Client struct {
 	cfg  Config
 	http *http.Client
 	turn chan struct{}         // has an element while a history is read
-	kept map[history.Span]kept // only the reader whose turn it is may use it
+	kept map[history.Span]kept // guarded by turn
 }
 
 // kept is a history that was read.

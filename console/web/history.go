@@ -106,7 +106,7 @@ var kinds = []history.Kind{
 	{Name: "failed", Title: "Failed calls for IDs", Why: "without callers' mistakes", Values: (*marchv1.HistorySeries).GetFailed, Say: func(v float64) string { return num(int64(v + 0.5)) }, Nice: history.NiceNumber(2)},
 }
 
-// longKinds are the charts of a time that is from a Prometheus, whose metrics differ.
+// longKinds are the charts of a time that a Prometheus tells: its metrics differ.
 var longKinds = func() []history.Kind {
 	list := slices.Clone(kinds)
 	list[2].Why = "99 of 100 transactions took no longer"

@@ -33,7 +33,7 @@ func (naming) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextRe
 	return &marchv1.NextResponse{Id: 1, Text: s.Name()}, nil
 }
 
-// oneConnection is a connection to a server of HTTP whose requests a gate checks.
+// oneConnection is a connection to an HTTP server behind a gate.
 type oneConnection struct {
 	t    *testing.T
 	conn net.Conn

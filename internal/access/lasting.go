@@ -58,7 +58,8 @@ func (g *Gate) over(ctx context.Context, l *lasting, err error) error {
 // asks notes the tag of the last request.
 func (l *lasting) asks(tag string) {
 	if before := l.tag.Load(); before == nil || *before != tag {
-		l.tag.Store(&tag)
+		now := tag // else the parameter would be allocated with each message
+		l.tag.Store(&now)
 	}
 }
 
@@ -80,7 +81,7 @@ func Lost(ctx context.Context) error {
 	return nil
 }
 
-// endLost ends the calls whose callers have lost the right to them.
+// endLost ends each call that its caller has lost the right to.
 func (g *Gate) endLost(ctx context.Context) {
 	g.lasting.mu.Lock()
 	open := make([]*lasting, 0, len(g.lasting.mu.open))

@@ -222,7 +222,7 @@ func (c *conn) read() error {
 	return err
 }
 
-// count counts the commands whose answers are sent now.
+// count counts the commands that are answered now.
 func (c *conn) count() {
 	if c.ok > 0 {
 		c.door.calls.ok.Add(float64(c.ok))

@@ -27,7 +27,7 @@ type loop struct {
 	door  *Door
 	open  *sync.WaitGroup // of the door's goroutines
 	epoll int
-	event int // a descriptor whose value, if not 0, wakes the loop
+	event int // an eventfd(2), which wakes the loop
 
 	mu    sync.Mutex
 	conns map[int32]*conn // by their descriptors; nil once the loop has ended. Guarded by mu
@@ -240,7 +240,7 @@ func (c *conn) leaveLoop(ctx context.Context) {
 	c.serve(ctx, nc)
 }
 
-// closeLooped closes a connection whose owner is a loop.
+// closeLooped closes a connection that a loop owns.
 func (c *conn) closeLooped() {
 	_ = unix.Close(c.fd)
 	_ = c.accepted.Close()
