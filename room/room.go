@@ -93,9 +93,10 @@ type Config struct {
 	StrictRetract bool
 	// Worker chooses the number of the workers of time-ordered IDs that this instance
 	// takes, counted from the lower end of its room's slice; the zero value leaves the
-	// choice to the instance. WorkerWindow bounds the windows of such a worker: after a
-	// crash the next process waits for the end of the window. Default 30 s.
-	Worker       worker.Pin
+	// choice to the instance.
+	Worker worker.Pin
+	// WorkerWindow bounds the windows of such a worker: after a crash the next process
+	// waits for the end of the window. Default 30 s.
 	WorkerWindow time.Duration
 	// ClientWorkers bounds the workers that the room lends to clients, taken from the
 	// end of its slice: at most half of the slice, which is the default (0). Negative

@@ -1,11 +1,23 @@
 package main
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/march-id/march/allocator/timeid"
 )
 
 // TestTagDefaults compares the defaults that the documents and the proto state for a tag's
@@ -50,4 +62,134 @@ func TestTagDefaults(t *testing.T) {
 	if len(rows) < 8 || fields < 6 {
 		t.Errorf("%d rows and %d fields found", len(rows), fields)
 	}
+}
+
+// sameDefault reports whether a text such as "10 minutes", "5 s" or "1,000" is the default of
+// a flag.
+func sameDefault(f *pflag.Flag, stated string) bool {
+	if f.Value.Type() != "duration" {
+		return strings.ReplaceAll(stated, ",", "") == f.DefValue
+	}
+	units := strings.NewReplacer(" minutes", "m", " minute", "m", " hours", "h", " hour", "h", " seconds", "s", " second", "s", " ms", "ms", " s", "s")
+	got, err := time.ParseDuration(units.Replace(stated))
+	if err != nil {
+		got, err = time.ParseDuration(stated + "s")
+	}
+	want, wantErr := time.ParseDuration(f.DefValue)
+	return err == nil && wantErr == nil && got == want
+}
+
+const amount = `([0-9][0-9,.]*(?: ?(?:ms|s|seconds?|m|minutes?|h|hours?))?)`
+
+// TestProseDefaults compares the defaults that documents state in a sentence, as in
+// `--hold` (10 minutes), with those of the flags.
+func TestProseDefaults(t *testing.T) {
+	t.Parallel()
+	flags := make(map[string][]*pflag.Flag)
+	eachCommand(newRoot(io.Discard, io.Discard), func(cmd *cobra.Command) {
+		for _, set := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+			set.VisitAll(func(f *pflag.Flag) { flags[f.Name] = append(flags[f.Name], f) })
+		}
+	})
+	documents, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, path := range append(documents, "../../README.md", "../../DESIGN.md", "../../deploy/RUNBOOK.md") {
+		text, err := os.ReadFile(path) //nolint:gosec // the repository's own
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("`[a-z ]*--([a-z-]+)(?: [A-Z]+)?`\\s+\\("+amount+"[,:)]").FindAllStringSubmatch(string(text), -1) {
+			found++
+			right := false
+			for _, f := range flags[m[1]] {
+				right = right || sameDefault(f, m[2])
+			}
+			if !right {
+				t.Errorf("%s: %s: no command's flag has that default", path, strings.Join(strings.Fields(m[0]), " "))
+			}
+		}
+	}
+	if found < 6 {
+		t.Errorf("%d defaults found", found)
+	}
+}
+
+// TestConfigDefaults compares the defaults that the comments of a server's settings state with
+// those of its flags, and the comments of a time tag's settings with the generator's.
+func TestConfigDefaults(t *testing.T) {
+	t.Parallel()
+	for _, server := range []struct {
+		name, file string
+		least      int
+	}{{"room", "../../room/room.go", 7}, {"console", "../../console/console.go", 1}} {
+		cmd, _, err := newRoot(io.Discard, io.Discard).Find([]string{server.name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		compared := 0
+		for field, stated := range statedDefaults(t, server.file) {
+			f := cmd.Flag(kebab(field))
+			if f == nil {
+				continue // not a flag, or one of another name
+			}
+			compared++
+			if !sameDefault(f, stated) {
+				t.Errorf("%s: %s: default %s, but --%s has %s", server.file, field, stated, f.Name, f.DefValue)
+			}
+		}
+		if compared < server.least {
+			t.Errorf("%s: %d defaults compared", server.file, compared)
+		}
+	}
+	stated := statedDefaults(t, "../../allocator/timeid/config.go")
+	if got := stated["RandomBelow"]; got != strconv.Itoa(timeid.DefaultRandomBelow) {
+		t.Errorf("timeid.Config.RandomBelow: default %q, want %d", got, timeid.DefaultRandomBelow)
+	}
+	proto := readDocument(t, "api/march/v1/tag.proto")
+	_, message, _ := strings.Cut(proto, "\nmessage TimeTag")
+	for field, want := range map[string]string{
+		"random_below": "Default " + strconv.Itoa(timeid.DefaultRandomBelow) + ".",
+		"max_wait":     "Default " + strings.Replace(timeid.DefaultMaxWait.String(), "ms", " ms", 1) + ".",
+	} {
+		comment, _, ok := strings.Cut(message, " "+field+" = ")
+		if start := strings.LastIndex(comment, ";"); !ok || !strings.Contains(comment[start+1:], want) {
+			t.Errorf("tag.proto: the comment of %s does not say %q", field, want)
+		}
+	}
+}
+
+// statedDefaults returns the defaults that comments in a file's struct types state as numbers, by field.
+func statedDefaults(t *testing.T, file string) map[string]string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := regexp.MustCompile(`\bdefault ` + amount + `[.;:,]`)
+	stated := make(map[string]string)
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if field, ok := n.(*ast.Field); ok && field.Doc != nil && len(field.Names) == 1 {
+			text := strings.ToLower(strings.Join(strings.Fields(field.Doc.Text()), " "))
+			if m := number.FindStringSubmatch(text); m != nil {
+				stated[field.Names[0].Name] = strings.TrimRight(m[1], ".")
+			}
+		}
+		return true
+	})
+	return stated
+}
+
+// kebab returns the flag's name of a field: MaxUnknownTags is max-unknown-tags.
+func kebab(field string) string {
+	var b strings.Builder
+	for i, r := range field {
+		if i > 0 && unicode.IsUpper(r) {
+			b.WriteByte('-')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }

@@ -153,7 +153,7 @@ func (f *timeTagFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.sequence, "sequence", "reset", "of a time tag: the sequence of a tick begins at 0 (reset), above the last one (carry) or at random")
 	flags.Int64Var(&f.carryTo, "carry-to", 0, "with --sequence carry: if a tick ends at this sequence or above, the next begins at 1 (default half of all sequences)")
-	flags.Int64Var(&f.randomBelow, "random-below", 0, "with --sequence random: the bound below which a tick's first sequence lies (default 100)")
+	flags.Int64Var(&f.randomBelow, "random-below", 0, fmt.Sprintf("with --sequence random: the bound below which a tick's first sequence lies (default %d)", timeid.DefaultRandomBelow))
 	flags.StringVar(&f.rollback, "rollback", "wait", "of a time tag, if the clock went back: wait until it has caught up, go on ahead of it (offset), or fail")
 	flags.DurationVar(&f.maxWait, "max-wait", timeid.DefaultMaxWait, "of a time tag: how long a call waits for a clock that went back")
 	for name, values := range map[string][]string{"sequence": {"reset", "carry", "random"}, "rollback": {"wait", "offset", "fail"}, "kind": {"counter", "time"}} {
