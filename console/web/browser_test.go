@@ -44,6 +44,7 @@ func (b *browser) two(t *testing.T) {
 	over.visit("/")
 	p.visit(plan)
 	q.visit(plan)
+	q.says("Apply: 2 moves") // its cost is counted: until then the page asks again, and shows the migration
 	p.click(button("Apply: 2 moves"))
 	p.says("Waiting until a/gone reports.")
 	q.says("A migration has begun meanwhile") // without a reload
