@@ -21,6 +21,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -110,6 +111,11 @@ func (s *Server) etcd(ctx context.Context) *marchv1.EtcdStatus {
 	// While there is no cluster there is no history of it either.
 	if compacted, err := admin.New(s.cfg.Ledger, admin.Config{}).Compacted(ctx); err == nil {
 		answer.Compacted = compacted
+	}
+	if clock, err := store.ReadClock(ctx, s.cfg.Ledger.Cluster().Store); err != nil {
+		answer.ClockError = err.Error()
+	} else {
+		answer.ClockAhead, answer.ClockUnsure = durationpb.New(clock.Ahead), durationpb.New(clock.Unsure)
 	}
 	return answer
 }

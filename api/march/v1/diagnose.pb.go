@@ -305,7 +305,13 @@ type EtcdStatus struct {
 	// Whether its alarm NOSPACE is raised: it takes no writes until the alarm is disarmed.
 	NoSpace bool `protobuf:"varint,8,opt,name=no_space,json=noSpace,proto3" json:"no_space,omitempty"`
 	// Whether its alarm CORRUPT is raised: it takes neither reads nor writes.
-	Corrupt       bool `protobuf:"varint,9,opt,name=corrupt,proto3" json:"corrupt,omitempty"`
+	Corrupt bool `protobuf:"varint,9,opt,name=corrupt,proto3" json:"corrupt,omitempty"`
+	// How far its clock is ahead of the process's; below 0 it is behind. Absent where that is not
+	// known: clock_error says why.
+	ClockAhead *durationpb.Duration `protobuf:"bytes,10,opt,name=clock_ahead,json=clockAhead,proto3" json:"clock_ahead,omitempty"`
+	// How much clock_ahead may be off, either way.
+	ClockUnsure   *durationpb.Duration `protobuf:"bytes,11,opt,name=clock_unsure,json=clockUnsure,proto3" json:"clock_unsure,omitempty"`
+	ClockError    string               `protobuf:"bytes,12,opt,name=clock_error,json=clockError,proto3" json:"clock_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -401,6 +407,27 @@ func (x *EtcdStatus) GetCorrupt() bool {
 		return x.Corrupt
 	}
 	return false
+}
+
+func (x *EtcdStatus) GetClockAhead() *durationpb.Duration {
+	if x != nil {
+		return x.ClockAhead
+	}
+	return nil
+}
+
+func (x *EtcdStatus) GetClockUnsure() *durationpb.Duration {
+	if x != nil {
+		return x.ClockUnsure
+	}
+	return nil
+}
+
+func (x *EtcdStatus) GetClockError() string {
+	if x != nil {
+		return x.ClockError
+	}
+	return ""
 }
 
 // JournalStatus is how the disk of a journal does.
@@ -567,7 +594,7 @@ const file_march_v1_diagnose_proto_rawDesc = "" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x18\n" +
 	"\asubject\x18\x04 \x01(\tR\asubject\x12.\n" +
-	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\x8a\x02\n" +
+	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\xa5\x03\n" +
 	"\n" +
 	"EtcdStatus\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05error\x12\x18\n" +
@@ -578,7 +605,13 @@ const file_march_v1_diagnose_proto_rawDesc = "" +
 	"\tcompacted\x18\x06 \x01(\x03R\tcompacted\x123\n" +
 	"\alatency\x18\a \x01(\v2\x19.google.protobuf.DurationR\alatency\x12\x19\n" +
 	"\bno_space\x18\b \x01(\bR\anoSpace\x12\x18\n" +
-	"\acorrupt\x18\t \x01(\bR\acorrupt\"\x8a\x01\n" +
+	"\acorrupt\x18\t \x01(\bR\acorrupt\x12:\n" +
+	"\vclock_ahead\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"clockAhead\x12<\n" +
+	"\fclock_unsure\x18\v \x01(\v2\x19.google.protobuf.DurationR\vclockUnsure\x12\x1f\n" +
+	"\vclock_error\x18\f \x01(\tR\n" +
+	"clockError\"\x8a\x01\n" +
 	"\rJournalStatus\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x17\n" +
@@ -616,21 +649,23 @@ var file_march_v1_diagnose_proto_goTypes = []any{
 	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
 }
 var file_march_v1_diagnose_proto_depIdxs = []int32{
-	6, // 0: march.v1.DiagnoseResponse.clock:type_name -> google.protobuf.Timestamp
-	3, // 1: march.v1.DiagnoseResponse.etcd:type_name -> march.v1.EtcdStatus
-	4, // 2: march.v1.DiagnoseResponse.journal:type_name -> march.v1.JournalStatus
-	5, // 3: march.v1.DiagnoseResponse.settings:type_name -> march.v1.Setting
-	2, // 4: march.v1.DiagnoseResponse.certificates:type_name -> march.v1.CertificateStatus
-	6, // 5: march.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
-	7, // 6: march.v1.EtcdStatus.latency:type_name -> google.protobuf.Duration
-	7, // 7: march.v1.JournalStatus.sync:type_name -> google.protobuf.Duration
-	0, // 8: march.v1.DiagnoseService.Diagnose:input_type -> march.v1.DiagnoseRequest
-	1, // 9: march.v1.DiagnoseService.Diagnose:output_type -> march.v1.DiagnoseResponse
-	9, // [9:10] is the sub-list for method output_type
-	8, // [8:9] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	6,  // 0: march.v1.DiagnoseResponse.clock:type_name -> google.protobuf.Timestamp
+	3,  // 1: march.v1.DiagnoseResponse.etcd:type_name -> march.v1.EtcdStatus
+	4,  // 2: march.v1.DiagnoseResponse.journal:type_name -> march.v1.JournalStatus
+	5,  // 3: march.v1.DiagnoseResponse.settings:type_name -> march.v1.Setting
+	2,  // 4: march.v1.DiagnoseResponse.certificates:type_name -> march.v1.CertificateStatus
+	6,  // 5: march.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
+	7,  // 6: march.v1.EtcdStatus.latency:type_name -> google.protobuf.Duration
+	7,  // 7: march.v1.EtcdStatus.clock_ahead:type_name -> google.protobuf.Duration
+	7,  // 8: march.v1.EtcdStatus.clock_unsure:type_name -> google.protobuf.Duration
+	7,  // 9: march.v1.JournalStatus.sync:type_name -> google.protobuf.Duration
+	0,  // 10: march.v1.DiagnoseService.Diagnose:input_type -> march.v1.DiagnoseRequest
+	1,  // 11: march.v1.DiagnoseService.Diagnose:output_type -> march.v1.DiagnoseResponse
+	11, // [11:12] is the sub-list for method output_type
+	10, // [10:11] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_diagnose_proto_init() }

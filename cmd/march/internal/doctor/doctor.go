@@ -66,7 +66,7 @@ const (
 
 // Examine returns the findings, the worst first.
 func Examine(f Facts) []Finding {
-	all := slices.Concat(f.problems(), f.unanswered(), f.etcd(), f.clocks(), f.certificates(), f.journals(), f.versions(), f.tags())
+	all := slices.Concat(f.problems(), f.unanswered(), f.etcd(), f.etcdClocks(), f.clocks(), f.certificates(), f.journals(), f.versions(), f.tags())
 	slices.SortStableFunc(all, func(a, b Finding) int { return rank(b.Level) - rank(a.Level) })
 	return all
 }

@@ -23,6 +23,7 @@ func healthy(process string, change func(*marchv1.DiagnoseResponse)) doctor.Answ
 		Build: "v1", Clock: timestamppb.New(sent.Add(10 * time.Millisecond)),
 		Etcd: &marchv1.EtcdStatus{
 			Version: "3.6.9", Size: 3 << 20, Quota: 2 << 30, Revision: 1000, Compacted: 400, Latency: durationpb.New(2 * time.Millisecond),
+			ClockAhead: durationpb.New(-400 * time.Millisecond), ClockUnsure: durationpb.New(1001 * time.Millisecond),
 		},
 		Certificates: []*marchv1.CertificateStatus{{Setting: "etcd-cert", Path: "/c", Subject: "CN=march", Ends: timestamppb.New(sent.Add(100 * 24 * time.Hour))}},
 		Journal:      &marchv1.JournalStatus{Path: "/j", Free: &free, Sync: durationpb.New(time.Millisecond)},
@@ -46,7 +47,7 @@ func TestHealthy(t *testing.T) {
 	if n := doctor.Wrong(found); n != 0 {
 		t.Errorf("%d wrong in a healthy cluster: %+v", n, found)
 	}
-	for _, check := range []string{"problems", "etcd version", "etcd quota", "etcd compaction", "etcd latency", "clocks", "certificates", "journal", "versions", "tags"} {
+	for _, check := range []string{"problems", "etcd version", "etcd quota", "etcd compaction", "etcd latency", "etcd clock", "clocks", "certificates", "journal", "versions", "tags"} {
 		if !slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == check }) {
 			t.Errorf("nothing is said of %s", check)
 		}
@@ -68,6 +69,10 @@ func TestFindings(t *testing.T) {
 		{"etcd is not compacted", func(d *marchv1.DiagnoseResponse) { d.Etcd.Revision = 9_000_000 }, "etcd compaction", doctor.Warning, "8999600 revisions"},
 		{"etcd is slow", func(d *marchv1.DiagnoseResponse) { d.Etcd.Latency = durationpb.New(200 * time.Millisecond) }, "etcd latency", doctor.Warning, "200ms to answer a/two"},
 		{"etcd is stuck", func(d *marchv1.DiagnoseResponse) { d.Etcd.Latency = durationpb.New(2 * time.Second) }, "etcd latency", doctor.Failed, "2s to answer a/two"},
+		{"etcd's clock is ahead", func(d *marchv1.DiagnoseResponse) { d.Etcd.ClockAhead = durationpb.New(2 * time.Second) }, "etcd clock", doctor.Warning, "etcd's clock is 2s ahead of that of a/two"},
+		{"etcd's clock is behind", func(d *marchv1.DiagnoseResponse) { d.Etcd.ClockAhead = durationpb.New(-time.Hour) }, "etcd clock", doctor.Warning, "etcd's clock is 1h0m0s behind that of a/two"},
+		{"etcd's clock may be right", func(d *marchv1.DiagnoseResponse) { d.Etcd.ClockAhead = durationpb.New(1400 * time.Millisecond) }, "etcd clock", doctor.OK, "those of 3 processes"},
+		{"etcd's clock is not known", func(d *marchv1.DiagnoseResponse) { d.Etcd.ClockAhead, d.Etcd.ClockError = nil, "no Date" }, "etcd clock", doctor.Unknown, "not known to a/two: no Date"},
 		{"the clock is ahead", func(d *marchv1.DiagnoseResponse) { d.Clock = timestamppb.New(sent.Add(3 * time.Second)) }, "clocks", doctor.Warning, "a/two is 2.99s ahead of"},
 		{"the clock is behind", func(d *marchv1.DiagnoseResponse) { d.Clock = timestamppb.New(sent.Add(-time.Minute)) }, "clocks", doctor.Failed, "a/two is 1m0.01s behind"},
 		{"the disk is slow", func(d *marchv1.DiagnoseResponse) { d.Journal.Sync = durationpb.New(150 * time.Millisecond) }, "journal", doctor.Warning, "a/two took 150ms"},
@@ -83,8 +88,42 @@ func TestFindings(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			found := doctor.Examine(cluster(test.change))
 			at := slices.IndexFunc(found, func(f doctor.Finding) bool { return f.Check == test.check && f.Level == test.level })
-			if at < 0 || !strings.Contains(found[at].What, test.what) || found[at].Remedy == "" {
+			if at < 0 || !strings.Contains(found[at].What, test.what) || (found[at].Remedy == "") != (test.level == doctor.OK) {
 				t.Errorf("want %s of %s with %q and a remedy; found %+v", test.level, test.check, test.what, found)
+			}
+		})
+	}
+}
+
+// What all processes see alike: an etcd that is too old, and one that has nearly reached its quota
+// or has reached it.
+func TestLevelsOfEtcd(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		version string
+		problem marchv1.ProblemKind
+		check   string
+		level   doctor.Level
+		what    string
+	}{
+		{"too old", "3.6.8", 0, "etcd version", doctor.Failed, "etcd 3.6.8 is not supported"},
+		{"new enough", "3.6.9", 0, "etcd version", doctor.OK, "etcd is 3.6.9"},
+		{"nearly full", "3.6.9", marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL, "problems", doctor.Warning, "as listed"},
+		{"full", "3.6.9", marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, "problems", doctor.Failed, "as listed"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := cluster(nil)
+			if test.problem != 0 {
+				f.Overview.Problems = []*marchv1.Problem{{Kind: test.problem, What: "as listed", Remedy: "Do."}}
+			}
+			for _, a := range f.Answers {
+				a.Got.Etcd.Version = test.version
+			}
+			found := doctor.Examine(f)
+			if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+				return f.Check == test.check && f.Level == test.level && strings.Contains(f.What, test.what)
+			}) {
+				t.Errorf("want %s of %s with %q; found %+v", test.level, test.check, test.what, found)
 			}
 		})
 	}

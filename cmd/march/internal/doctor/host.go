@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -92,6 +94,55 @@ func history(e *marchv1.EtcdStatus) Finding {
 		}
 	}
 	return Finding{Check: "etcd compaction", Level: OK, What: fmt.Sprintf("etcd keeps the history of %d revisions", kept)}
+}
+
+// etcdClocks compares the clock of etcd, as each process measured it, with the process's own.
+func (f Facts) etcdClocks() []Finding {
+	type group struct {
+		processes []string
+		most      time.Duration // the largest difference
+	}
+	off := make(map[string]*group)
+	var list, unknown []Finding
+	known := 0
+	for _, a := range f.answered() {
+		e := a.Got.GetEtcd()
+		switch {
+		case e.GetError() != "": // a finding of its own says so
+		case e.GetClockAhead() == nil && unknown == nil:
+			why := cmp.Or(e.GetClockError(), "the process is of an older version")
+			unknown = []Finding{{
+				Check: "etcd clock", Level: Unknown, What: fmt.Sprintf("etcd's clock is not known to %s: %s", a.Process, why),
+				Remedy: "See that etcd answers HTTP at its client URLs (its flag --listen-client-http-urls moves that elsewhere), or look at its hosts' clocks yourself.", Command: "date --utc",
+			}}
+		case e.GetClockAhead() != nil:
+			known++
+			ahead := e.GetClockAhead().AsDuration()
+			side := "ahead of"
+			if ahead < 0 {
+				side = "behind"
+			}
+			if above(ahead.Abs()-e.GetClockUnsure().AsDuration(), clockOff, clockWrong) == OK {
+				continue
+			}
+			if off[side] == nil {
+				off[side] = &group{}
+			}
+			off[side].processes, off[side].most = append(off[side].processes, a.Process), max(off[side].most, ahead.Abs())
+		}
+	}
+	for _, side := range slices.Sorted(maps.Keys(off)) {
+		g := off[side]
+		list = append(list, Finding{
+			// Nothing that March promises depends on it, so it is never a failure.
+			"etcd clock", Warning, fmt.Sprintf("etcd's clock is %v %s that of %s", g.most.Round(time.Second), side, some(g.processes)),
+			"Synchronize the hosts of etcd (chrony, ntpd). IDs do not depend on this clock, but etcd's certificates, tokens and log do.", "chronyc tracking",
+		})
+	}
+	if list == nil && known > 0 {
+		list = []Finding{{Check: "etcd clock", Level: OK, What: fmt.Sprintf("etcd's clock agrees with those of %d processes, as far as whole seconds tell", known)}}
+	}
+	return append(list, unknown...)
 }
 
 // above returns the level of something that took so long.
