@@ -66,7 +66,7 @@ func TestScript(t *testing.T) {
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ports": cmdPorts, "etcd": cmdEtcd, "ca": cmdCA, "cert": cmdCert, "put": cmdPut, "redis": cmdRedis, "postgres": cmdPostgres, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
+			"ports": cmdPorts, "etcd": cmdEtcd, "stop-etcd": cmdStopEtcd, "ca": cmdCA, "cert": cmdCert, "put": cmdPut, "redis": cmdRedis, "postgres": cmdPostgres, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
 			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct, "residues": cmdResidues, "max": cmdMax,
 		},
 	})
@@ -77,6 +77,7 @@ type script struct {
 	tb        testing.TB
 	processes map[string]*process
 	cas       map[string]*devca.CA
+	etcd      *ledgertest.Etcd // the one without certificates that was started last
 }
 
 type scriptKey struct{}
@@ -128,7 +129,8 @@ func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) <= 1, "etcd [FILE]")
 	tb := of(ts).tb
 	if len(args) == 0 {
-		ts.Setenv("ETCD", ledgertest.StartEtcd(tb).Endpoint)
+		of(ts).etcd = ledgertest.StartEtcd(tb)
+		ts.Setenv("ETCD", of(ts).etcd.Endpoint)
 		return
 	}
 	e := ledgertest.StartSecureEtcd(tb)
@@ -138,6 +140,12 @@ func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {
 	for name, value := range map[string]string{"ETCD": e.Endpoint, "ETCD_CA": e.CA(), "ETCD_CERT": own.Cert, "ETCD_KEY": own.Key} {
 		ts.Setenv(name, value)
 	}
+}
+
+// cmdStopEtcd stops the etcd that was started last.
+func cmdStopEtcd(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 0 && of(ts).etcd != nil, "stop-etcd")
+	of(ts).etcd.Stop()
 }
 
 func cmdCA(ts *testscript.TestScript, neg bool, args []string) {

@@ -48,7 +48,7 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, program stri
 	b := &builder{}
 	b.text("about.txt", fmt.Sprintf("made by march %s at %s\n", program, now.UTC().Format(time.RFC3339)))
 	b.value("doctor.json", doctor.Examine(facts))
-	b.message("overview.json", facts.Overview)
+	b.ask("overview.json", func() (proto.Message, error) { return facts.Overview, facts.OverviewErr })
 	b.message("instances.json", &marchv1.ListInstancesResponse{Instances: facts.Instances})
 	b.message("tags.json", &marchv1.SearchTagsResponse{Tags: facts.Tags, Total: facts.TagsTotal})
 	c := marchv1.NewConsoleServiceClient(console)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -27,12 +28,15 @@ const (
 
 // Collect asks a console for what it knows, and each process for what it tells of itself.
 // ask says what they tell, and within bounds how long each instance may take. Its errors are
-// those of the console's overview. given is what it gives to instances.
+// those of the console's overview, but not that the console refuses to make one. given is what it gives to instances.
 func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration, given api.Credentials) (Facts, error) {
 	c := marchv1.NewConsoleServiceClient(console)
 	var f Facts
 	var err error
-	if f.Overview, err = overview(ctx, c); err != nil {
+	// A console without a cluster refuses, but etcd and the console can be judged.
+	if f.Overview, err = overview(ctx, c); allocator.KindOf(api.FromStatus(err)) == allocator.Refused {
+		f.OverviewErr = api.FromStatus(err)
+	} else if err != nil {
 		return f, err
 	}
 	f.Answers = []Answer{diagnose(ctx, "the console", console, ask)}

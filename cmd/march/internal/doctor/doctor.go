@@ -49,7 +49,8 @@ type Facts struct {
 	TagsTotal int64                 // how many tags there are
 	TagsRead  bool                  // the console has read them all
 
-	InstancesErr, TagsErr error // why the console did not list them; nil if it did
+	// Why the console did not give them; nil if it did.
+	OverviewErr, InstancesErr, TagsErr error
 }
 
 // The bounds, from which on a finding is a warning or a failure.
@@ -85,6 +86,9 @@ func Wrong(all []Finding) (n int) {
 
 // problems takes over the list that `march status` and the pages show.
 func (f Facts) problems() []Finding {
+	if f.OverviewErr != nil {
+		return []Finding{{Check: "problems", Level: Failed, What: f.OverviewErr.Error(), Remedy: "Do that first: nothing else can be judged before."}}
+	}
 	list := f.Overview.GetProblems()
 	if len(list) == 0 {
 		return []Finding{{Check: "problems", Level: OK, What: "the console lists no problem"}}
@@ -195,6 +199,9 @@ func (f Facts) tags() []Finding {
 			Check: "tags", Level: Unknown, What: fmt.Sprintf("the console does not list the tags as they are now: %v", f.TagsErr),
 			Remedy: "First solve the problems that are listed.",
 		})
+	}
+	if f.OverviewErr != nil {
+		return nil
 	}
 	if list == nil && !f.TagsRead && f.Overview.GetLayout() != nil {
 		list = []Finding{{Check: "tags", Level: Unknown, What: "the console reads all tags for the first time", Remedy: "Ask again when it has read them."}}
