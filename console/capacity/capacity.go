@@ -92,7 +92,7 @@ func counted(kind marchv1.CapacityKind, what string, used, of int64) *marchv1.Ca
 func grow(c *marchv1.Capacity, g Growth, now time.Time) {
 	c.Measured = durationpb.New(g.Measured.Truncate(time.Second))
 	if !g.Known {
-		c.Note += fmt.Sprintf("; its growth is known %.0f hours after the console's start", Needed.Hours())
+		c.Note += fmt.Sprintf("; its growth is known %.0f hours after the console starts", Needed.Hours())
 		return
 	}
 	c.Growth = &g.PerSecond
@@ -115,11 +115,22 @@ func (f Facts) reserves() (list []*marchv1.Capacity) {
 		if reserve := r.GetReserve().AsDuration(); r.GetEtcdAwaySince() != nil {
 			c.Full, c.Note = timestamppb.New(f.AsOf.Add(reserve).Truncate(time.Second)), "etcd does not answer; tag "+r.GetReserveTag()+" runs out first"
 		} else {
-			c.Note = fmt.Sprintf("%v without etcd; tag %s runs out first", reserve.Truncate(time.Second), r.GetReserveTag())
+			c.Note = fmt.Sprintf("%s without etcd; tag %s runs out first", inWords(reserve), r.GetReserveTag())
 		}
 		list = append(list, c)
 	}
 	return list
+}
+
+// inWords returns a duration with one unit, as the other lists do.
+func inWords(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%d h", int(d.Hours()))
 }
 
 func (f Facts) certificates() (list []*marchv1.Capacity) {

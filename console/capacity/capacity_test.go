@@ -52,7 +52,7 @@ func TestList(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Fatalf("got %q, want %q", names, want)
 	}
-	if e := of["bytes in etcd"]; e.GetUsed() != 1<<30 || e.GetOf() != 2<<30 || e.GetShare() != 0.5 || e.GetNote() != "its keys are bounded: it has room for at least 174762 more tags; its growth is known 6 hours after the console's start" {
+	if e := of["bytes in etcd"]; e.GetUsed() != 1<<30 || e.GetOf() != 2<<30 || e.GetShare() != 0.5 || e.GetNote() != "its keys are bounded: it has room for at least 174762 more tags; its growth is known 6 hours after the console starts" {
 		t.Errorf("etcd: %v", e)
 	}
 	if r, n, w := of["rooms"], of["tags"], of["workers of 10 bits in room a"]; r.GetUsed() != 3 || r.GetOf() != 64 || n.GetShare() != 0.25 || w.GetShare() != 0.4 || w.GetRoom() != "a" {
@@ -61,7 +61,7 @@ func TestList(t *testing.T) {
 	if s, i := of["IDs of tag soon"], of["IDs of tag idle"]; !s.GetFull().AsTime().Equal(now.Add(time.Hour)) || s.GetTag() != "soon" || i.GetFull() != nil || i.GetUsed() != 900 || i.GetOf() != 1000 {
 		t.Errorf("soon %v, idle %v", s, i)
 	}
-	if a, b := of["IDs in memory of room a"], of["IDs in memory of room b"]; a.GetFull() != nil || a.GetNote() != "10m0s without etcd; tag order runs out first" || !b.GetFull().AsTime().Equal(now.Add(5*time.Minute)) {
+	if a, b := of["IDs in memory of room a"], of["IDs in memory of room b"]; a.GetFull() != nil || a.GetNote() != "10 min without etcd; tag order runs out first" || !b.GetFull().AsTime().Equal(now.Add(5*time.Minute)) {
 		t.Errorf("with etcd %v, without %v", a, b)
 	}
 	if e, n := of["time of tag event"], of["IDs of tag never"]; e.GetUsed() != 1<<40 || e.GetOf() != 1<<41 || n.GetFull() != nil {
