@@ -147,11 +147,12 @@ func (c *Chart) axis() {
 	}
 	for at := c.First.UTC().Truncate(every); !at.After(c.end()); at = at.Add(every) {
 		share := float64(at.Sub(c.First)) / float64(whole)
-		if share < .055 || share > .945 { // it would be cut on a narrow screen
+		if share < .055 || share > .86 { // it would be cut on a narrow screen, or reach into the zone
 			continue
 		}
 		c.Hours = append(c.Hours, Tick{At: percent(share), Text: at.Format(layout), Anchor: "middle"})
 	}
+	c.Hours = append(c.Hours, Tick{At: percent(1), Text: "UTC", Anchor: "end"})
 }
 
 // Latest returns the slots, the newest first.

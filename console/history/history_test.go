@@ -103,7 +103,7 @@ func TestChart(t *testing.T) {
 	if s := c.Slots[10]; strings.Contains(s.Text, "a:") || s.Rows[0] != "–" || strings.Contains(c.Slots[4].Text+c.Slots[6].Text, "etcd") {
 		t.Errorf("slot 10 says %q", s.Text)
 	}
-	if len(c.Hours) != 5 || c.Hours[0].Text != start.Add(10*time.Minute).Format("15:04") {
+	if len(c.Hours) != 6 || c.Hours[5].Text != "UTC" || c.Hours[0].Text != start.Add(10*time.Minute).Format("15:04") {
 		t.Errorf("the hours are %v", c.Hours)
 	}
 	if c.Latest()[0].Time != c.Slots[59].Time {
@@ -115,7 +115,7 @@ func TestChart(t *testing.T) {
 		t.Errorf("without lines: %q", none.Label)
 	}
 	day := history.NewChart(kind, history.Span{First: start, Step: 15, Points: 96}, nil, nil)
-	if len(day.Hours) < 5 || len(day.Hours) > 6 {
+	if len(day.Hours) < 6 || len(day.Hours) > 7 {
 		t.Errorf("a day has the hours %v", day.Hours)
 	}
 }

@@ -269,6 +269,13 @@ func newSpark(rates []float64, slots int) spark {
 	first, last := 0.0, 0.0
 	end := func() {
 		if line.Len() > 0 {
+			if first == last { // a lone rate: a stroke, as a point is not seen
+				first = max(last-sparkWidth/float64(slots), 0)
+				_, y, _ := strings.Cut(line.String(), ",")
+				line.WriteString(" " + coordinate(first) + "," + y)
+				area.WriteString(" " + coordinate(first) + "," + y)
+				first, last = last, first
+			}
 			s.Lines = append(s.Lines, line.String())
 			s.Areas = append(s.Areas, area.String()+" "+coordinate(last)+","+coordinate(sparkHeight)+" "+coordinate(first)+","+coordinate(sparkHeight))
 		}

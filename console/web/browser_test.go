@@ -4,10 +4,12 @@ import (
 	_ "embed"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -57,7 +59,7 @@ func (b *browser) two(t *testing.T) {
 	over.click(button("Migration under way"))
 	over.says("Waiting until a/gone reports.")
 	over.click(button("Go on without"))
-	over.says("Go on without 1 instance?") // until then, the old page's button is the one to be found
+	over.says("Go on without a/gone?") // until then, the old page's button is the one to be found
 	over.click(button("Go on without"))
 	p.says("Done: all moves were made and reported.")
 	over.says("Done: all moves were made and reported.")
@@ -66,6 +68,12 @@ func (b *browser) two(t *testing.T) {
 		t.Errorf("one shows\n%s\nthe other\n%s", one, other)
 	}
 }
+
+// linkStates notes each state of a page that says whether it is live.
+const linkStates = `window.linkStates = []; new MutationObserver(() => {
+	const link = document.getElementById("link");
+	if (link && link.className !== window.linkStates.at(-1)) window.linkStates.push(link.className);
+}).observe(document, {subtree: true, childList: true, attributes: true})`
 
 // A console is killed while a page is open. The page says so, keeps its content, and goes
 // on when a console is back.
@@ -112,8 +120,17 @@ func (b *browser) restart(t *testing.T) {
 	p.says("Etcd does not answer this console.")
 	p.says("layout 2")
 	fresh := b.open(t, at)
+	fresh.do(chromedp.Navigate("about:blank"))
+	if _, err := chromedp.Call(fresh.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: linkStates}); err != nil {
+		t.Fatal(err)
+	}
 	fresh.do(chromedp.Navigate(at + "/tags"))
 	fresh.says("This page cannot be shown now")
+	fresh.says("Etcd does not answer")
+	fresh.until("it tries again", `document.querySelector("#link").className === "trouble"`)
+	if states := eval[[]string](fresh, "window.linkStates"); slices.Contains(states, "live") {
+		t.Errorf("a page that cannot be shown was called live: %q", states)
+	}
 	w.Etcd.Start(t)
 	fresh.says("1 tag ·")
 	p.until("the page is live again", `document.querySelector("#link").className === "live"`)
@@ -180,9 +197,9 @@ func (b *browser) rest(t *testing.T) {
 	p.says(fmt.Sprintf("Residue %d", r.GetId()%100))
 	p.fill("#id", "-1")
 	p.keys(kb.Enter)
-	p.says(`id: "-1"; allowed: a whole number`)
+	p.says(`ID or text: "-1"; allowed: a whole number, 0 to 9,223,372,036,854,775,807`)
 	p.visit("/tags/nothing-here")
-	p.says("tag nothing-here does not exist")
+	p.says("Tag nothing-here does not exist")
 
 	// Names are shown as text, even if they contain a script.
 	p.visit("/audit?actor=" + url.QueryEscape(`"><script>document.title = "owned"</script>`))

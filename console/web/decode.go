@@ -64,7 +64,7 @@ func (h *Handler) decode(c *call) (string, any, error) {
 	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the form is wrong, or a value cannot be read
 		c.failed, c.err = "decode", err
 		if v.Problem = c.problemOf("decode", "tag", "id"); allocator.KindOf(err) == allocator.NotFound { // only the tag can be missing
-			v.Problem.Field = "tag"
+			v.Problem = &problem{Field: "tag", Text: "there is none of this name"}
 		}
 		return "Decode", v, nil
 	}

@@ -15,7 +15,7 @@ type problem struct {
 }
 
 // problemOf returns why a form was refused, nil if it was not. A message begins
-// with its field's name. If the form has that field, the message is shown next to
+// with its field's name, in the place of which the page shows the field's label. If the form has that field, the message is shown next to
 // it, otherwise above the form.
 func (c *call) problemOf(form string, fields ...string) *problem {
 	if c.failed != form || c.err == nil || allocator.KindOf(c.err) == allocator.Denied { // the page shows that one
@@ -24,10 +24,24 @@ func (c *call) problemOf(form string, fields ...string) *problem {
 	text := c.err.Error()
 	for _, field := range fields {
 		if strings.HasPrefix(text, field+":") || strings.HasPrefix(text, strings.ReplaceAll(field, "_", " ")+":") {
-			return &problem{Field: field, Text: text}
+			_, text, _ = strings.Cut(text, ": ") // the page shows the field's label
+			return &problem{Field: field, Text: labelled(text)}
 		}
 	}
-	return &problem{Text: text}
+	return &problem{Text: sentence(labelled(text))}
+}
+
+// labels has the names of fields that a message about another field may have, as pages show them.
+var labels = strings.NewReplacer("min_step", "the least step", "max_step", "the largest step", "max_jump", "the largest jump", "max_skew", "the largest skew")
+
+// labelled returns a message with fields as pages call them, and the digits of numbers in groups, but
+// for what stands in quotes: that is as it was typed.
+func labelled(text string) string {
+	parts := strings.Split(text, `"`)
+	for i := 0; i < len(parts); i += 2 {
+		parts[i] = grouped(labels.Replace(parts[i]))
+	}
+	return strings.Join(parts, `"`)
 }
 
 // filled reports whether the request has a form as the user filled it in.

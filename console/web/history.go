@@ -20,10 +20,11 @@ import (
 type span struct {
 	Name, Label   string
 	minutes, step int32
+	each          string // a step in words
 }
 
 // spans are the times that the page shows. From longSpans on they come from a Prometheus.
-var spans = []span{{"1h", "1 hour", 60, 1}, {"24h", "24 hours", 24 * 60, 15}, {"7d", "7 days", 7 * 24 * 60, 2 * 60}, {"30d", "30 days", 30 * 24 * 60, 6 * 60}}
+var spans = []span{{"1h", "1 hour", 60, 1, "minute"}, {"24h", "24 hours", 24 * 60, 15, "quarter of an hour"}, {"7d", "7 days", 7 * 24 * 60, 2 * 60, "2 hours"}, {"30d", "30 days", 30 * 24 * 60, 6 * 60, "6 hours"}}
 
 const longSpans = 2
 
@@ -64,6 +65,7 @@ type historyView struct {
 	Charts  []*history.Chart
 	Marks   []historyMark
 	Tags    []historyTag
+	Still   []string // tags of which no ID was counted in this time
 	Silent  []string
 	Numbers bool   // show the tables
 	Toggle  string // the address with the tables, or without
@@ -100,10 +102,10 @@ func inSeconds(v float64) string {
 
 // kinds are the charts of the page.
 var kinds = []history.Kind{
-	{Name: "rates", Title: "IDs per second", Why: "the mean of each point", Values: (*marchv1.HistorySeries).GetRates, Say: rate, Nice: history.NiceNumber(1)},
-	{Name: "reserves", Title: "Reserve", Why: "how long the IDs in memory last: the least of the tags in use", Values: (*marchv1.HistorySeries).GetReserves, Say: inSeconds, Nice: history.NiceTime},
-	{Name: "etcd", Title: "etcd answers in", Why: "the longest of each point", Values: (*marchv1.HistorySeries).GetEtcdLatencies, Say: inSeconds, Nice: history.NiceNumber(0.001)},
-	{Name: "failed", Title: "Failed calls for IDs", Why: "without callers' mistakes", Values: (*marchv1.HistorySeries).GetFailed, Say: func(v float64) string { return num(int64(v + 0.5)) }, Nice: history.NiceNumber(2)},
+	{Name: "rates", Title: "IDs per second", Why: "the mean of each minute", Values: (*marchv1.HistorySeries).GetRates, Say: rate, Nice: history.NiceNumber(1)},
+	{Name: "reserves", Title: "Reserve", Why: "how long the IDs in memory last, for the tag with the least", Values: (*marchv1.HistorySeries).GetReserves, Say: inSeconds, Nice: history.NiceTime},
+	{Name: "etcd", Title: "etcd answers in", Why: "the slowest answer in each minute", Values: (*marchv1.HistorySeries).GetEtcdLatencies, Say: inSeconds, Nice: history.NiceNumber(0.001)},
+	{Name: "failed", Title: "Failed calls for IDs", Why: "in each minute, without callers' mistakes", Values: (*marchv1.HistorySeries).GetFailed, Say: func(v float64) string { return num(int64(v + 0.5)) }, Nice: history.NiceNumber(2)},
 }
 
 // longKinds are the charts of a time that a Prometheus tells: its metrics differ.
@@ -166,6 +168,7 @@ func (h *Handler) history(c *call) (string, any, error) {
 		list = longKinds
 	}
 	for _, kind := range list {
+		kind.Why = strings.Replace(kind.Why, "each minute", "each "+shown.each, 1)
 		var lines []history.Line
 		for _, room := range rooms {
 			lines = append(lines, history.Line{Name: room.GetRoom(), Link: "/history" + with(q, "room", room.GetRoom()), Colour: colour[room.GetRoom()], Values: kind.Values(room.GetAll())})
@@ -175,7 +178,12 @@ func (h *Handler) history(c *call) (string, any, error) {
 		v.Restart = v.Restart && chart.Nothing
 	}
 	for _, tag := range tags {
-		v.Tags = append(v.Tags, newHistoryTag(tag))
+		// A rate of 0 would contradict the charts, whose rooms count from the first ID on.
+		if t := newHistoryTag(tag); t.Most > 0 || t.Failed > 0 {
+			v.Tags = append(v.Tags, t)
+		} else {
+			v.Still = append(v.Still, t.Tag)
+		}
 	}
 	return "History", v, nil
 }

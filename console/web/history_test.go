@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,8 +53,11 @@ func (p *past) GetHistory(_ context.Context, r *marchv1.GetHistoryRequest) (*mar
 			s.Failed, s.EtcdAway = append(s.Failed, away*3), append(s.EtcdAway, away)
 		}
 		tag := &marchv1.HistorySeries{Tag: "order", Rates: s.GetRates(), Reserves: s.GetReserves(), Failed: s.GetFailed()}
-		answer.Rooms = append(answer.Rooms, &marchv1.RoomHistory{Room: room, All: s, Tags: []*marchv1.HistorySeries{tag}})
-		answer.Tags = []*marchv1.HistorySeries{tag}
+		none, lone := make([]float32, n), slices.Repeat([]float32{-1}, n)
+		lone[n-1] = 7
+		tags := []*marchv1.HistorySeries{tag, {Tag: "parcel", Rates: none}, {Tag: "refund", Rates: none, Failed: []float32{3}}, {Tag: "lone", Rates: lone}}
+		answer.Rooms = append(answer.Rooms, &marchv1.RoomHistory{Room: room, All: s, Tags: tags})
+		answer.Tags = tags
 	}
 	return answer, nil
 }
@@ -82,11 +86,11 @@ func TestHistoryPage(t *testing.T) {
 	for address, wants := range map[string][]string{
 		"/history": {
 			`aria-label="IDs per second, 03:00 to 04:00 UTC, 3,399 at most; a `, `class="band outage" x="200.0" width="40.0"`, `class="band migration" x="300.0" width="40.0"`,
-			"Etcd did not answer a", "2030-01-02 03:20:00 UTC</time> to <time datetime=\"2030-01-02T03:24:00Z\">2030-01-02 03:24:00 UTC", `href="/migrations/01K0000000000000000000000A"`, `href="/tags/order"`,
-			"without what c/host-2 remembers", "03:21\na: 0\n", `aria-current="true">1 hour`,
+			"Etcd did not answer a", "2030-01-02 03:20:00 UTC</time> to <time datetime=\"2030-01-02T03:24:00Z\">2030-01-02 03:24:00 UTC", `href="/migrations/01K0000000000000000000000A"`, `href="/tags/order"`, `points="240.0,1.5 236.0,1.5"`,
+			"c/host-2 did not answer: its part of the history is missing.", `text-anchor="end">UTC</text>`, "03:21\na: 0\n", `aria-current="true">1 hour`,
 		},
-		"/history?span=24h&room=a&numbers=1": {"03:00 to 03:00 UTC", `aria-current="true">24 hours`, "Busiest tags of a", `<td class="n" data-l="a">`, "Without the numbers"},
-		"/history?span=2h":                   {`span: &#34;2h&#34;; allowed: 1h, 24h`},
+		"/history?span=24h&room=a&numbers=1": {"the mean of each quarter of an hour", "03:00 to 03:00 UTC", `aria-current="true">24 hours`, "Busiest tags of a", `<td class="n" data-l="a">`, "Without the numbers"},
+		"/history?span=2h":                   {`Span: &#34;2h&#34;; allowed: 1h, 24h`},
 		"/history?room=nowhere":              {"&#34;nowhere&#34; has no range and no instance"},
 	} {
 		_, page := get(t, at+address)
@@ -95,6 +99,11 @@ func TestHistoryPage(t *testing.T) {
 				t.Errorf("%s does not have %q", address, want)
 			}
 		}
+	}
+	// A tag that an instance has just begun to count is no tag with a rate of 0; one that fails is shown.
+	_, page := get(t, at+"/history")
+	if !strings.Contains(page, `No ID of <a class="name" href="/tags/parcel">parcel</a> was counted in this time: instances count`) || strings.Contains(page, `id="t-parcel"`) || !strings.Contains(page, `id="t-refund"`) {
+		t.Errorf("the busiest tags:\n%s", page)
 	}
 	if _, page := get(t, at+"/history?room=a"); strings.Contains(page, `data-l="b"`) || strings.Contains(page, "\nb: ") {
 		t.Error("the page of room a has values of room b")

@@ -200,7 +200,7 @@ func (h *Handler) event(p *page, r *http.Request) (event, id string) {
 	if err != nil {
 		name = "event: trouble\n"
 		text.Reset()
-		text.WriteString(err.Error())
+		text.WriteString(sentence(err.Error()))
 	}
 	sum := sha256.Sum256(append([]byte(name), text.Bytes()...))
 	var out bytes.Buffer

@@ -113,7 +113,7 @@ func TestLongHistory(t *testing.T) {
 		t.Error("the failed calls of a tag are not unknown")
 	}
 	has(at, "/history?span=30d&room=b", `aria-current="true">30 days`, "Busiest tags of b", "2 Jan 03:00 to 1 Feb 03:00 UTC", `href="/history?room=b&amp;span=7d"`)
-	has(at, "/history?span=90d", `span: &#34;90d&#34;; allowed: 1h, 24h, 7d, 30d`)
+	has(at, "/history?span=90d", `Span: &#34;90d&#34;; allowed: 1h, 24h, 7d, 30d`)
 
 	p.none = true
 	has(at, "/history?span=7d", "Prometheus knows nothing of March’s rooms in this time", "--prometheus-cluster")
@@ -128,7 +128,7 @@ func TestLongHistory(t *testing.T) {
 	if page := has(without, "/history", ">24 hours<"); strings.Contains(page, "7 days") {
 		t.Error("a console without a Prometheus offers 7 days")
 	}
-	has(without, "/history?span=7d", `span: &#34;7d&#34;; allowed: 1h, 24h; a console with --prometheus has longer ones`)
+	has(without, "/history?span=7d", `Span: &#34;7d&#34;; allowed: 1h, 24h; a console with --prometheus has longer ones`)
 }
 
 // TestTagChart: the page of a tag has its rate of the last hour by room, or says which tags have

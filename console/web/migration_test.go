@@ -84,7 +84,7 @@ func TestReports(t *testing.T) {
 		"1 of 3 instances reported it a/away silent since 11:30:00 · waited for until 11:40:00 a/one waiting a/two reported",
 		"0 of 1 instance reported it a/one later",
 		"Waiting until a/away, a/one reports.",
-		"a/away silent 2026-11-21 11:30:00 UTC 2026-11-21 11:40:00 UTC , if it stays silent Start it again. If it surely does not run, go on without it .",
+		"a/away silent 2026-11-21 11:30:00 UTC 2026-11-21 11:40:00 UTC , if it stays silent Start it again. If you are sure that it does not run, go on without it .",
 		"a/one serves layout 2 – it reports, or is silent Nothing: an instance reports within seconds. After minutes, look at it .",
 	} {
 		if !strings.Contains(page, want) {

@@ -64,6 +64,7 @@ type row struct {
 	Drain              bool
 	Was                string
 	Problems           []string
+	Wrong              struct{ Room, Lower, Upper bool } // the fields that the problems are of
 }
 
 // historyPage is how many migrations a page has.
@@ -118,7 +119,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 	form, now := c.Form, l.GetLayout().GetLayout()
 	p := &planner{
 		May:     c.may(marchv1.ConsoleService_ApplyMigration_FullMethodName, ""),
-		Version: now.GetVersion(), Boundary: strconv.FormatInt(now.GetBoundary(), 10), Hold: cmp.Or(form.Get("hold"), "0s"),
+		Version: now.GetVersion(), Boundary: num(now.GetBoundary()), Hold: cmp.Or(form.Get("hold"), "0s"),
 		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"), Refused: c.problemOf("apply", "hold"),
 	}
 	p.Again = "/migrations?" + typed(form).Encode()
@@ -166,7 +167,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 		return p, nil
 	}
 	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the plan is wrong, or a value cannot be read
-		p.Problems, p.Broken = append(p.Problems, problem{Text: err.Error()}), true
+		p.Problems, p.Broken = append(p.Problems, problem{Text: sentence(err.Error())}), true
 		return p, nil
 	}
 	if err != nil {
@@ -196,7 +197,7 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 			target.Boundary, err = parseInt(p.Boundary)
 		}
 		if err != nil || p.Boundary == "" {
-			p.Problems = append(p.Problems, problem{"boundary", "boundary: " + strconv.Quote(p.Boundary) + "; allowed: a whole number, 1 or more"})
+			p.Problems = append(p.Problems, problem{"boundary", "Boundary: " + strconv.Quote(p.Boundary) + "; allowed: a whole number, 1 or more"})
 			target.Boundary = now.GetBoundary()
 		}
 	}
@@ -212,13 +213,16 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 		switch {
 		case r.Drain:
 		case name == "":
-			r.Problems = append(r.Problems, "room: empty; allowed: a name for the new room")
+			r.blame(&r.Wrong.Room, "Room: empty; allowed: a name for the new room")
 		case twice:
-			r.Problems = append(r.Problems, "room "+name+": named twice; allowed: once, because a room has one range")
-		case err1 != nil:
-			r.Problems = append(r.Problems, "lower: "+strconv.Quote(lower)+"; allowed: a whole number, 0 or more")
-		case err2 != nil:
-			r.Problems = append(r.Problems, "upper: "+strconv.Quote(upper)+"; allowed: a whole number, up to the boundary")
+			r.blame(&r.Wrong.Room, "Room "+name+": named twice; allowed: once, because a room has one range")
+		case err1 != nil || err2 != nil:
+			if err1 != nil {
+				r.blame(&r.Wrong.Lower, "Lower: "+strconv.Quote(lower)+"; allowed: a whole number, 0 or more")
+			}
+			if err2 != nil {
+				r.blame(&r.Wrong.Upper, "Upper: "+strconv.Quote(upper)+"; allowed: a whole number, up to the boundary")
+			}
 		default:
 			target.Rooms[name] = &marchv1.Range{Lower: lo, Upper: hi}
 		}
@@ -227,7 +231,7 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 	if !p.Touched {
 		for _, name := range roomsOf(now) {
 			r := now.GetRooms()[name]
-			add(name, strconv.FormatInt(r.GetLower(), 10), strconv.FormatInt(r.GetUpper(), 10))
+			add(name, num(r.GetLower()), num(r.GetUpper()))
 		}
 		return target
 	}
@@ -239,18 +243,22 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 	return target
 }
 
+// blame adds a problem of a field.
+func (r *row) blame(field *bool, text string) { r.Problems, *field = append(r.Problems, text), true }
+
 // blame puts each problem of a layout next to its field.
 func (p *planner) blame(problems []*marchv1.LayoutProblem) {
 	for _, b := range problems {
 		found := false
 		for i := range p.Rows {
 			if slices.Contains(b.GetRooms(), p.Rows[i].Room) && !p.Rows[i].Drain {
-				p.Rows[i].Problems = append(p.Rows[i].Problems, b.GetText())
+				p.Rows[i].blame(&p.Rows[i].Wrong.Lower, sentence(b.GetText()))
+				p.Rows[i].Wrong.Upper = true
 				found = true
 			}
 		}
 		if !found {
-			p.Problems = append(p.Problems, problem{"boundary", b.GetText()})
+			p.Problems = append(p.Problems, problem{"boundary", sentence(b.GetText())})
 		}
 	}
 }
@@ -263,7 +271,7 @@ func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
 	}
 	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Boundary: boundary, Force: true}) // force, because only the ranges are needed
 	if allocator.KindOf(err) == allocator.Invalid || allocator.KindOf(err) == allocator.Refused {
-		p.Problems = append(p.Problems, problem{"boundary", err.Error()})
+		p.Problems = append(p.Problems, problem{"boundary", sentence(err.Error())})
 		return nil
 	}
 	if err != nil {
@@ -274,8 +282,8 @@ func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
 	for _, name := range roomsOf(target) {
 		r := target.GetRooms()[name]
 		c.Form.Add("room", name)
-		c.Form.Add("lower", strconv.FormatInt(r.GetLower(), 10))
-		c.Form.Add("upper", strconv.FormatInt(r.GetUpper(), 10))
+		c.Form.Add("lower", num(r.GetLower()))
+		c.Form.Add("upper", num(r.GetUpper()))
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ func (c *counting) ApplyMigration(_ context.Context, r *marchv1.ApplyMigrationRe
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.applied = r
-	return nil, allocator.Errorf(allocator.Unavailable, "the plan is not applied: only 5 of 7 tags were read")
+	return nil, allocator.Errorf(allocator.Unavailable, "The plan is not applied: only 5 of 7 tags were read")
 }
 
 func (c *counting) says(answers ...func() (*marchv1.CountPlanCostResponse, error)) {
@@ -173,7 +173,7 @@ func TestApplyFromThePage(t *testing.T) {
 	if c.applied.GetCount() != "count-1" {
 		t.Errorf("applied %v", c.applied)
 	}
-	if answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "the plan is not applied: only 5 of 7 tags were read") {
+	if answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "The plan is not applied: only 5 of 7 tags were read") {
 		t.Errorf("%s\n%s", answer.Status, text)
 	}
 }

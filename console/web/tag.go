@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -205,9 +204,9 @@ type prescaleView struct {
 }
 
 func newPrescale(c *call, t *marchv1.GetTagResponse) prescaleView {
-	v := prescaleView{For: "1h", Problem: c.problemOf("prescale", "prescale", "step", "duration"), Instances: len(t.GetChains())}
+	v := prescaleView{For: "1h", Problem: c.problemOf("prescale", "step", "duration"), Instances: len(t.GetChains())}
 	if p := t.GetTag().GetPrescale(); p > 0 {
-		v.Step = strconv.FormatInt(p, 10)
+		v.Step = num(p)
 	}
 	if c.failed != "prescale" && (c.Method != http.MethodGet || c.URL.Query().Get("do") != "prescale") {
 		return v

@@ -183,7 +183,7 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 		if n == nil {
 			return c.or(form, field, "")
 		}
-		return c.or(form, field, strconv.FormatInt(*n, 10))
+		return c.or(form, field, num(*n))
 	}
 	if t == nil {
 		t = &marchv1.Tag{}

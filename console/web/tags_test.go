@@ -80,7 +80,7 @@ func (b *browser) tag(t *testing.T) {
 	p.click(button("New tag"))
 	p.fill("#new-name", "Order")
 	p.click(button("Create"))
-	p.says(`tag: "Order" begins with "O"`)
+	p.says(`Name: "Order" begins with "O"`)
 	p.fill("#new-name", "order")
 	p.fill("#new-start", "1000")
 	p.click(button("Create"))
@@ -94,7 +94,7 @@ func (b *browser) tag(t *testing.T) {
 
 	p.fill("#s-limit", "5")
 	p.click(button("Save settings…"))
-	p.says("limit: 5; allowed: above start (1000)")
+	p.says("Limit: 5; allowed: above start (1000)")
 	p.until("it is said at the field", `document.querySelector("#s-limit[aria-invalid]") && document.querySelector("#s-limit-hint .wrong") && document.querySelector("#s-limit").value === "5"`)
 	p.fill("#s-limit", "2,000,000")
 	p.fill("#s-reserve", "20m")
@@ -116,7 +116,7 @@ func (b *browser) tag(t *testing.T) {
 		t.Errorf("settings %+v, %v", s, err)
 	}
 	p.click(button("Save settings…"))
-	p.says("nothing was changed: these are the settings that the tag has")
+	p.says("Nothing was changed: these are the settings that the tag has")
 
 	p.fill("#s-limit", "1005")
 	p.click(button("Save settings…"))
@@ -143,13 +143,13 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#s-limit", "2,000,000")
 	p.click(button("Save settings…"))
 	p.click(button("Save these settings"))
-	p.until("the limit is as it was", `document.querySelector("#s-limit").value === "2000000"`)
+	p.until("the limit is as it was", `document.querySelector("#s-limit").value === "2,000,000"`)
 
 	p.fill("#skip-to", "3000000")
 	p.click(button("Skip…"))
 	p.says("Skip to 3,000,000?")
 	p.click(button("Skip to 3,000,000"))
-	p.says("to: 3000000; allowed: below the tag's limit, 2000000")
+	p.says("To: 3,000,000; allowed: below the tag's limit, 2,000,000")
 	p.fill("#skip-to", "500000")
 	p.click(button("Skip…"))
 	p.says("The IDs in between are never issued.")
@@ -163,7 +163,7 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#pre-step", "50000")
 	p.fill("#pre-duration", "soon")
 	p.click(button("Prescale…"))
-	p.says(`duration: "soon"; allowed: a duration such as`)
+	p.says(`For: "soon"; allowed: a duration such as`)
 	p.fill("#pre-duration", "30m")
 	p.click(button("Prescale…"))
 	p.says("Prescale to 50,000 for 30m?")
@@ -186,15 +186,15 @@ func TestFormOfATagWithAPeriod(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	for form, want := range map[string]string{
-		"period=week":                       "period: &#34;week&#34;; allowed: ",
-		"period_digits=9":                   "period_digits: &#34;9&#34;, without a period",
-		"time_zone=UTC":                     "time_zone: &#34;UTC&#34;, without a period",
-		"period=day&period_digits=x":        "period_digits: &#34;x&#34;; allowed: 1 to 10 for a day",
-		"period=day&period_digits=11":       "period_digits: 11; allowed with a period of a day: 1 to 10",
-		"period=month&period_digits=0":      "period_digits: 0; allowed with a period of a month: 1 to 12",
-		"period=day&time_zone=Mars":         "time_zone: &#34;Mars&#34;; allowed: ",
-		"period=day&period_digits=2":        "period_digits: 2, of which there are 100 IDs in a period; allowed: so many that a period has 10 boundaries",
-		"kind=time&preset=cosid&period=day": "kind: time: a tag of this kind has no period",
+		"period=week":                       "Period: &#34;week&#34;; allowed: ",
+		"period_digits=9":                   "Period digits: &#34;9&#34;, without a period",
+		"time_zone=UTC":                     "Time zone: &#34;UTC&#34;, without a period",
+		"period=day&period_digits=x":        "Period digits: &#34;x&#34;; allowed: 1 to 10 for a day",
+		"period=day&period_digits=11":       "Period digits: 11; allowed with a period of a day: 1 to 10",
+		"period=month&period_digits=0":      "Period digits: 0; allowed with a period of a month: 1 to 12",
+		"period=day&time_zone=Mars":         "Time zone: &#34;Mars&#34;; allowed: ",
+		"period=day&period_digits=2":        "Period digits: 2, of which there are 100 IDs in a period; allowed: so many that a period has 10 boundaries",
+		"kind=time&preset=cosid&period=day": "Kind: time: a tag of this kind has no period",
 	} {
 		answer, page := post(t, at+"/tags", "name=parcel&"+form)
 		if answer.StatusCode < 400 || answer.StatusCode > 499 || !strings.Contains(page, want) {
@@ -293,14 +293,14 @@ func (b *browser) small(t *testing.T) {
 	p.visit("/tags/order")
 	p.fill("#s-max_skew", "x")
 	p.click(button("Save settings…"))
-	p.says(`max_skew: "x"; allowed: a whole number`)
+	p.says(`Largest skew: "x"; allowed: a whole number`)
 	p.until("the wrong field is seen and has the focus", `((e) => e.id === "s-max_skew" && e.getBoundingClientRect().bottom < innerHeight)(document.activeElement)`)
 	p.visit("/tags?search=ORD")
 	p.says("1 of 1 tag contain")
 	p.visit("/audit?actor=ANN&object=TAGS/")
 	p.says("tags/order")
 	p.visit("/decode?tag=none&id=1,000")
-	p.until("the error is at the tag", `document.querySelector("#tag").parentElement.innerText.includes("tag none does not exist")`)
+	p.until("the error is at the tag", `document.querySelector("#tag").parentElement.innerText.includes("Tag: there is none of this name")`)
 	p.visit("/migrations?boundary=1,000&room=a&lower=0&upper=4%2C00&room=b&lower=500&upper=1,000")
 	p.says("The plan: 1 move")
 	p.visit("/")

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"strconv"
 	"strings"
 	"time"
 
@@ -43,7 +42,7 @@ func newTimeForm(c *call, form string, t *marchv1.TimeTag) timeForm {
 		if n == 0 {
 			return ""
 		}
-		return strconv.FormatInt(n, 10)
+		return num(n)
 	}
 	sequence, rollback, wait := "", "", ""
 	if t != nil {

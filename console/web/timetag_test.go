@@ -29,7 +29,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.until("a time tag has bits, and no start", `!document.querySelector("#new-start").offsetParent && !document.querySelector("#new-period").offsetParent && document.querySelector("#new-bits").offsetParent`)
 	p.fill("#new-bits", "41/10/12")
 	p.click(button("Create"))
-	p.says("epoch: none, and no preset; allowed: the time of tick 0")
+	p.says("Time begins: none, and no preset; allowed: the time of tick 0")
 	p.until("the rest is as it was filled in", `document.querySelector("#new-kind").value === "time" && document.querySelector("#new-bits").value === "41/10/12"`)
 	p.fill("#new-epoch", "2026-01-01T00:00:00Z")
 	p.choose("#new-rollback", "offset")
@@ -54,7 +54,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.fill("#s-carry_to", "100")
 	p.fill("#s-max_wait", "2m")
 	p.click(button("Save settings…"))
-	p.says("max wait: 2m0s; allowed: up to 1m0s")
+	p.says("Longest wait: 2m0s; allowed: up to 1m0s")
 	p.until("it is said at the field", `document.querySelector("#s-max_wait[aria-invalid]")`)
 	p.fill("#s-max_wait", "2s")
 	p.click(button("Save settings…"))
@@ -87,23 +87,23 @@ func TestFormsOfTimeTags(t *testing.T) {
 		}
 	}
 	for form, want := range map[string]string{
-		"kind=time&preset=cosid&start=5":                 "kind: time: a tag of this kind has no start",
-		"kind=time&preset=cosid&strict_retract=on":       "kind: time: a tag of this kind has no strict retract",
-		"kind=counter&bits=41/10/12":                     "kind: counter: a tag of this kind has no bits",
-		"kind=dial":                                      "kind: &#34;dial&#34;; allowed: counter, time",
-		"kind=time":                                      "bits: none, and no preset",
-		"kind=time&preset=cosid&bits=41/10/12":           "preset: cosid, together with bits",
+		"kind=time&preset=cosid&start=5":                 "Kind: time: a tag of this kind has no start",
+		"kind=time&preset=cosid&strict_retract=on":       "Kind: time: a tag of this kind has no strict retract",
+		"kind=counter&bits=41/10/12":                     "Kind: counter: a tag of this kind has no bits",
+		"kind=dial":                                      "Kind: &#34;dial&#34;; allowed: counter, time",
+		"kind=time":                                      "Bits: none, and no preset",
+		"kind=time&preset=cosid&bits=41/10/12":           "Preset: cosid, together with bits",
 		"kind=time&bits=60/10/12&epoch=0":                "bits",
 		"kind=time&preset=cosid&epoch=tomorrow":          "epoch",
-		"kind=time&preset=cosid&sequence=up":             "sequence: &#34;up&#34;; allowed: ",
+		"kind=time&preset=cosid&sequence=up":             "Sequence: &#34;up&#34;; allowed: ",
 		"kind=time&bits=41/0/12&epoch=0":                 "worker",
-		"kind=time&preset=cosid&max_wait=2s&unit=1ms":    "preset: cosid, together with",
-		"kind=time&preset=cosid&carry_to=x&max_wait=10s": "carry_to: ",
+		"kind=time&preset=cosid&max_wait=2s&unit=1ms":    "Preset: cosid, together with",
+		"kind=time&preset=cosid&carry_to=x&max_wait=10s": "Carry to: ",
 
-		"kind=time&preset=cosid&format=friendly(leaf, UTC)": "format: friendly(leaf, UTC) is of another layout",
-		"format=prefix(ORD-) | base62":                      "format: at column 16: base62 is no part",
-		"format=decimal(3)%26limit=5000":                    "format: at column 11",
-		"format=opaque(k, 10^6) | decimal":                  "key_check: none given",
+		"kind=time&preset=cosid&format=friendly(leaf, UTC)": "Format: friendly(leaf, UTC) is of another layout",
+		"format=prefix(ORD-) | base62":                      "Format: at column 16: base62 is no part",
+		"format=decimal(3)%26limit=5000":                    "Format: at column 11",
+		"format=opaque(k, 10^6) | decimal":                  "Key check: none given",
 	} {
 		answer, page := post(t, at+"/tags", "name=event&"+form)
 		if answer.StatusCode < 400 || answer.StatusCode > 499 || !strings.Contains(page, want) {
@@ -135,7 +135,7 @@ func TestFormsOfTimeTags(t *testing.T) {
 	if err != nil || tag.Time == nil || tag.Time.Rollback != timeid.Fail || tag.Time.Layout().BitsString() != "41/10/12" {
 		t.Errorf("%+v, %v", tag.Time, err)
 	}
-	if answer, page := get(t, at+"/workers?bits=x"); answer.StatusCode != http.StatusBadRequest || !strings.Contains(page, "bits: ") {
+	if answer, page := get(t, at+"/workers?bits=x"); answer.StatusCode != http.StatusBadRequest || !strings.Contains(page, "Bits: ") {
 		t.Errorf("bits: %s", answer.Status)
 	}
 }

@@ -129,8 +129,8 @@ func TestNotFound(t *testing.T) {
 	at, _ := w.console("")
 	for path, want := range map[string]string{
 		"/nothing": "GET /nothing: this console has no such page", "/tags/": "GET /tags/: this console has no such page",
-		"/tags/none":                             "tag none does not exist; create it with <code>march tag create none</code>",
-		"/migrations/01M7ZJKZWRJWBA2S6WT424NRG9": "migration 01M7ZJKZWRJWBA2S6WT424NRG9 does not exist",
+		"/tags/none":                             "Tag none does not exist; create it with <code>march tag create none</code>",
+		"/migrations/01M7ZJKZWRJWBA2S6WT424NRG9": "Migration 01M7ZJKZWRJWBA2S6WT424NRG9 does not exist",
 		"/%3Cscript%3E":                          "GET /&lt;script&gt;: this console has no such page",
 	} {
 		answer, page := get(t, at+path)
@@ -172,7 +172,7 @@ func TestForms(t *testing.T) {
 	if answer, _ := post("plain", map[string]string{"Sec-Fetch-Site": "same-origin"}); answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != "/tags/plain?done=created" {
 		t.Errorf("%s to %q", answer.Status, answer.Header.Get("Location"))
 	}
-	if answer, page := post("plain", nil); answer.StatusCode != http.StatusConflict || !strings.Contains(page, "tag plain exists already") || !strings.Contains(page, `value="plain"`) {
+	if answer, page := post("plain", nil); answer.StatusCode != http.StatusConflict || !strings.Contains(page, "Tag plain exists already") || !strings.Contains(page, `value="plain"`) {
 		t.Errorf("%s\n%s", answer.Status, page)
 	}
 	post("proxied", map[string]string{"X-Forwarded-User": "anné", "X-Forwarded-For": "192.0.2.7, 10.0.0.1"})

@@ -43,7 +43,7 @@
   const answers = () => {
     [heard, refused] = [performance.now(), false];
     if (still) say("still", "");
-    else if (!trouble) say("live", "Live");
+    else if (!trouble && !failed()) say("live", "Live");
     else say("trouble", failed() ? "Trying again" : `${trouble} — ${stood()[0].toLowerCase()}${stood().slice(1)}.`);
   };
   setInterval(() => { if (!document.hidden && !refused && performance.now() - heard > patience) away(); }, 500);
@@ -92,8 +92,9 @@
     history.replaceState(history.state, "", here);
   }
   document.addEventListener("copy", (e) => {
-    const text = String(getSelection()), plain = text.replace(/(?<![\d,.])\d{1,3}(,\d{3})+(?![\d,])/g, (n) => n.replaceAll(",", ""));
-    if (plain === text || e.target.closest?.("input")) return;
+    const field = e.target.closest?.("input"), text = field ? field.value.slice(field.selectionStart, field.selectionEnd) : String(getSelection());
+    const plain = text.replace(/(?<![\d,.])\d{1,3}(,\d{3})+(?![\d,])/g, (n) => n.replaceAll(",", ""));
+    if (plain === text) return;
     e.clipboardData.setData("text/plain", plain);
     e.preventDefault();
   });
@@ -163,8 +164,8 @@
     handle.setAttribute("aria-valuenow", value);
     handle.setAttribute("x", percent(value, whole));
     handle.querySelector(".at").textContent = grouped(value);
-    if (below) field(below, "upper").value = value;
-    if (above) field(above, "lower").value = value;
+    if (below) field(below, "upper").value = grouped(value);
+    if (above) field(above, "lower").value = grouped(value);
     for (const room of [below, above]) {
       const drawn = [...handle.parentElement.querySelectorAll(".stretch")].find((s) => s.dataset.room === room);
       if (!room || !drawn) continue;
