@@ -218,11 +218,35 @@ func checkPod(t *testing.T, all objects, w workload) {
 		t.Errorf("%s: grace period %v with a drain of %d s", w.name, grace, drain)
 	}
 
+	checkApart(t, w)
+
 	// Not root, nothing writable but the journal, no right at all.
 	s, p := c.SecurityContext, pod.SecurityContext
 	if !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
 		!*p.RunAsNonRoot || *p.RunAsUser == 0 || *pod.AutomountServiceAccountToken || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 		t.Errorf("%s: the security context is %v, %v", w.name, s, p)
+	}
+}
+
+// checkApart checks that pods of one workload run on different nodes. Where the values have an
+// affinity of their own, which in the cases names nodes, that counts instead.
+func checkApart(t *testing.T, w workload) {
+	t.Helper()
+	affinity := w.template.Spec.Affinity
+	if affinity != nil && affinity.NodeAffinity != nil {
+		return
+	}
+	var terms []corev1.PodAffinityTerm
+	if affinity != nil && affinity.PodAntiAffinity != nil {
+		terms = append(terms, affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
+		for _, weighted := range affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			terms = append(terms, weighted.PodAffinityTerm)
+		}
+	}
+	if !slices.ContainsFunc(terms, func(term corev1.PodAffinityTerm) bool {
+		return term.TopologyKey == corev1.LabelHostname && len(term.LabelSelector.MatchLabels) > 1 && w.selectedBy(term.LabelSelector.MatchLabels)
+	}) {
+		t.Errorf("%s: nothing keeps its pods on different nodes: %v", w.name, affinity)
 	}
 }
 
@@ -270,10 +294,19 @@ func checkSelectors(t *testing.T, all objects) {
 				if len(rule.From) == 0 || len(rule.Ports) == 0 {
 					t.Errorf("policy %s: a rule for all callers or all ports", n.Name)
 				}
+				operators, callers := 0, 0
 				for _, p := range rule.Ports {
+					if strings.HasPrefix(p.Port.StrVal, "admin-") {
+						operators++
+					} else {
+						callers++
+					}
 					if !w.port(*p.Port) {
 						t.Errorf("policy %s: %s has no port %v", n.Name, w.name, p.Port)
 					}
+				}
+				if operators > 0 && callers > 0 {
+					t.Errorf("policy %s: one rule opens ports of callers and of operators: %v", n.Name, rule.Ports)
 				}
 			}
 		}
