@@ -2,11 +2,13 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -50,6 +52,9 @@ func (s *Server) drive(ctx context.Context) {
 			}
 		}
 		active, err := s.driveOnce(ctx)
+		if errors.Is(err, ledger.ErrNoCluster) { // before the first layout there is no migration
+			err = nil
+		}
 		if err != nil && ctx.Err() == nil {
 			stuckLog.Log(time.Now(), s.log.Warn, "migration did not go on; the console tries again", "error", err)
 		}

@@ -152,7 +152,7 @@ func (w *waiting) run(ctx context.Context) error {
 	for {
 		err := *w.missing.Load()
 		if on := w.on(); on != before || time.Since(said) >= sayEvery {
-			w.Log.Warn("waiting: start or repair it, or end this server", "for", on, "since", w.sinceText(), "error", err)
+			w.Log.Warn("waiting: this server goes on by itself once it is there", "for", on, "since", w.sinceText(), "error", err)
 			said, before = time.Now(), on
 		}
 		select {
