@@ -126,7 +126,6 @@ func (b *browser) restart(t *testing.T) {
 	}
 	fresh.do(chromedp.Navigate(at + "/tags"))
 	fresh.says("This page cannot be shown now")
-	fresh.says("Etcd does not answer")
 	fresh.until("it tries again", `document.querySelector("#link").className === "trouble"`)
 	if states := eval[[]string](fresh, "window.linkStates"); slices.Contains(states, "live") {
 		t.Errorf("a page that cannot be shown was called live: %q", states)

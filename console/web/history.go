@@ -301,6 +301,21 @@ var hourKind = func() history.Kind {
 	return k
 }()
 
+// begins reports whether rates have at most the first minute of a tag's history, in which nothing is
+// counted: the room issued IDs of the tag, and a rate of 0 would say that it did not.
+func begins(rates []float32) bool {
+	known := 0
+	for _, v := range rates {
+		if v > 0 {
+			return false
+		}
+		if v == 0 {
+			known++
+		}
+	}
+	return known < 2
+}
+
 // tagChart draws the rate of a tag in the last hour, with a line for each room that remembers it;
 // without lines if none does. It returns nil if the history cannot be read, or not by this caller:
 // the page is without the chart then.
@@ -315,7 +330,7 @@ func (h *Handler) tagChart(c *call, tag string, colour map[string]int) *history.
 	var lines []history.Line
 	for _, room := range r.GetRooms() {
 		for _, s := range room.GetTags() {
-			if s.GetTag() == tag {
+			if s.GetTag() == tag && !begins(s.GetRates()) {
 				lines = append(lines, history.Line{Name: room.GetRoom(), Link: "/history" + with(nil, "room", room.GetRoom()), Colour: colour[room.GetRoom()], Values: s.GetRates()})
 			}
 		}

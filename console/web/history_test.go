@@ -55,7 +55,9 @@ func (p *past) GetHistory(_ context.Context, r *marchv1.GetHistoryRequest) (*mar
 		tag := &marchv1.HistorySeries{Tag: "order", Rates: s.GetRates(), Reserves: s.GetReserves(), Failed: s.GetFailed()}
 		none, lone := make([]float32, n), slices.Repeat([]float32{-1}, n)
 		lone[n-1] = 7
-		tags := []*marchv1.HistorySeries{tag, {Tag: "parcel", Rates: none}, {Tag: "refund", Rates: none, Failed: []float32{3}}, {Tag: "lone", Rates: lone}}
+		first := slices.Repeat([]float32{-1}, n)
+		first[n-1] = 0
+		tags := []*marchv1.HistorySeries{tag, {Tag: "fresh", Rates: first}, {Tag: "parcel", Rates: none}, {Tag: "refund", Rates: none, Failed: []float32{3}}, {Tag: "lone", Rates: lone}}
 		answer.Rooms = append(answer.Rooms, &marchv1.RoomHistory{Room: room, All: s, Tags: tags})
 		answer.Tags = tags
 	}
@@ -102,7 +104,7 @@ func TestHistoryPage(t *testing.T) {
 	}
 	// A tag that an instance has just begun to count is no tag with a rate of 0; one that fails is shown.
 	_, page := get(t, at+"/history")
-	if !strings.Contains(page, `No ID of <a class="name" href="/tags/parcel">parcel</a> was counted in this time: instances count`) || strings.Contains(page, `id="t-parcel"`) || !strings.Contains(page, `id="t-refund"`) {
+	if !strings.Contains(page, `No ID of <a class="name" href="/tags/fresh">fresh</a>, <a class="name" href="/tags/parcel">parcel</a> was counted in this time: instances count`) || strings.Contains(page, `id="t-parcel"`) || !strings.Contains(page, `id="t-refund"`) {
 		t.Errorf("the busiest tags:\n%s", page)
 	}
 	if _, page := get(t, at+"/history?room=a"); strings.Contains(page, `data-l="b"`) || strings.Contains(page, "\nb: ") {

@@ -256,7 +256,7 @@ func (b *browser) keyboard(t *testing.T) {
 	q.says("A migration is under way, and there is one at a time")
 	typed := b.open(t, at)
 	typed.visit("/migrations?boundary=100&room=a&lower=0&upper=30&room=b&lower=30&upper=100&do=apply")
-	typed.says("What you typed is kept: plan it again when the migration has ended.")
+	typed.says("What you typed is kept. It can be planned again when the migration has ended.")
 	if eval[bool](q, `document.querySelector("#planform") !== null`) {
 		t.Error("the planner offers a plan during a migration")
 	}
@@ -271,7 +271,7 @@ func (b *browser) keyboard(t *testing.T) {
 	p.keys(kb.Enter)
 	p.says("Aborted: the layout is as it was.")
 	typed.says("The migration has ended.")
-	typed.click(button("plan it again"))
+	typed.click(button("Plan it again"))
 	typed.says("Apply this plan?")
 	typed.click(button("Change the plan"))
 	typed.until("what was typed is planned", value("upper", "a")+` === "30" && document.body.innerText.includes("The plan: 2 moves")`)
