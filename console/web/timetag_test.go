@@ -69,7 +69,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.visit("/workers?room=a&bits=10")
 	p.until("the worker is listed", `document.querySelectorAll("[id^=w-10-]").length === 1`)
 	p.visit("/workers?room=b")
-	p.says("No worker has been taken yet.")
+	p.says("No such worker has been taken yet.")
 	p.visit(fmt.Sprintf("/decode?tag=event&id=%d", answer.GetId()))
 	p.says("Issued by")
 	p.until("its parts are there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes("%d")`, time.Now().UTC().Year()))
