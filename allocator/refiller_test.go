@@ -45,7 +45,10 @@ func TestThousandChainsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(w *world) {
-				const chains = 1000
+				chains := 1000
+				if testing.Short() {
+					chains = 200
+				}
 				var g gauge
 				all, sources := make([]*allocator.Chain, chains), make([]*memory, chains)
 				for i := range all {

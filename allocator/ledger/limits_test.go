@@ -22,6 +22,9 @@ import (
 // TestKeysInLimitsDoc fills a cluster with as many keys of each kind as it can, and finds the
 // bounds in docs/limits.md.
 func TestKeysInLimitsDoc(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it fills each kind of key, with one goroutine")
+	}
 	content, err := os.ReadFile("../../docs/limits.md")
 	if err != nil {
 		t.Fatal(err)

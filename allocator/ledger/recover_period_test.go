@@ -75,7 +75,11 @@ func TestMarginOfATagWithAPeriod(t *testing.T) {
 // since, as long as the margin has as many steps: also with a clock that was ahead, so that
 // the instance had opened the next day.
 func TestRestoreWithASilentInstanceAroundMidnight(t *testing.T) {
-	for seed := range uint64(300) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 40
+	}
+	for seed := range seeds {
 		random := rand.New(rand.NewPCG(seed, 16))
 		c := newCluster(t, []string{"10 a=0-5 b=5-10", "7 a=0-1 b=1-7"}[random.IntN(2)])
 		step := []int64{1, 20, 300}[random.IntN(3)]

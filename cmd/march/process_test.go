@@ -25,6 +25,15 @@ type process struct {
 	}
 }
 
+// processes skips a test that runs the program as processes when the tests are to be short, as
+// under the race detector: the servers' own packages have tests for it.
+func processes(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it starts processes")
+	}
+}
+
 // startProcess starts a program; env is added to this program's.
 func startProcess(dir string, env []string, name string, args ...string) (*process, error) {
 	p := &process{cmd: exec.Command(name, args...), done: make(chan struct{})}
@@ -49,6 +58,7 @@ func begin(t *testing.T, dir string, env []string, args ...string) *process {
 // beginAs is begin with another program.
 func beginAs(t *testing.T, dir string, env []string, program string, args ...string) *process {
 	t.Helper()
+	processes(t)
 	p, err := startProcess(dir, env, program, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -222,6 +232,7 @@ func (d *devCluster) address(offset int) string { return fmt.Sprintf("127.0.0.1:
 // march runs a march command to its end.
 func march(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
+	processes(t)
 	cmd := exec.CommandContext(t.Context(), "march", args...)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs

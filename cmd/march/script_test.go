@@ -52,6 +52,7 @@ import (
 //	residues N LOW UP FILE  LOW <= number mod N < UP for every number in FILE
 //	max VAR FILE            sets VAR to the largest number in FILE
 func TestScript(t *testing.T) {
+	processes(t)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", UpdateScripts: rewriting(), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
