@@ -2,6 +2,7 @@ package diagnose_test
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -130,7 +131,7 @@ func pass(from, to net.Conn, change func(http.Header)) {
 		if answer, err := http.ReadResponse(bufio.NewReader(to), request); err == nil {
 			change(answer.Header)
 			answer.Close = true
-			_ = answer.Write(from)
+			_ = errors.Join(answer.Write(from), answer.Body.Close())
 		}
 		return
 	}
