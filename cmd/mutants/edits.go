@@ -124,7 +124,7 @@ var segmentEdits = []overlay.Edit{
 		To:   `if total <= m.Total || largestStep == 0 || mutant("floor-without-margin") {`,
 	},
 	{
-		File: "allocator/ledger/record/mark.go",
+		File: "allocator/ledger/record/margin.go",
 		From: `AbsentMark(t.Start, t.BaseTotal)`,
 		To:   `AbsentMark(t.Start, mutated("absent-has-total", t.BaseTotal, total))`,
 	},
@@ -289,7 +289,7 @@ var segmentEdits = []overlay.Edit{
 		To:   `len(ids) > 0 && !mutant("recover-unanswered") {`,
 	},
 	{
-		File: "allocator/ledger/recovery/ask.go",
+		File: "allocator/ledger/recovery/known.go",
 		From: `s.Left <= r.found.beat.Revision)`,
 		To:   `(s.Left <= r.found.beat.Revision || mutant("left-without-beat")))`,
 	},

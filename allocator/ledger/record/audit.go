@@ -39,12 +39,3 @@ func asJSON(value []byte) json.RawMessage {
 	text, _ := json.Marshal(string(value)) // a string can be encoded
 	return text
 }
-
-// ParseAudit reads an audit entry. Its error is a KeyError.
-func (k Keys) ParseAudit(kv store.KV) (AuditEntry, error) { return readAs[AuditEntry](k, kv) }
-
-func readAudit(key KeyParts, kv store.KV) (any, error) {
-	e, err := decode[AuditEntry](kv)
-	e.ID = key.ulid
-	return e, err
-}

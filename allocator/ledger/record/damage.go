@@ -33,17 +33,6 @@ func Cut(text string) string {
 	return text
 }
 
-// Damage returns the Damage of an unreadable key, given the version of the layout in force, 0
-// if that is not known. TestVerifySaysWhatDamageStops compares it with the behaviour of a
-// cluster.
-func (k Keys) Damage(key string, version int64, migration string) Damage {
-	p, err := k.Parse(key)
-	if err != nil {
-		return Damage{"nothing; lists name it", "delete the key, if no newer version of March wrote it", ""}
-	}
-	return k.kindOf(key).damage(damaged{p, key[len(k):], version, migration})
-}
-
 // damaged is a damaged key, with what decides its effect.
 type damaged struct {
 	KeyParts

@@ -93,16 +93,6 @@ func (r Instance) Reported() int64 {
 	return r.Version
 }
 
-// ParseInstance reads a registration. With an error the record has only the name, if the key
-// has one.
-func (k Keys) ParseInstance(kv store.KV) (Instance, error) { return readAs[Instance](k, kv) }
-
-func readInstance(key KeyParts, kv store.KV) (any, error) {
-	i := Instance{Room: key.Room, Name: key.Instance, RegistrationKV: kv}
-	i.Unreadable = Decode(kv, &i.Registration)
-	return i, i.Unreadable
-}
-
 // Under stores the epoch under which the registration is written. It does nothing if epoch is
 // empty, because leasing is halted or the epoch is not known. It drops the lost processes of an
 // earlier epoch: `march recover` has gone on without them.

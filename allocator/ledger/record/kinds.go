@@ -3,12 +3,8 @@ package record
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
-	"github.com/oklog/ulid/v2"
-
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -58,67 +54,6 @@ var kinds = []kind{
 	{name: "audit", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit, damage: always(onlyLists, oldKey, "")},
 }
 
-// part reads a part of a key.
-type part func(*KeyParts, string) error
-
-func ofRoom(p *KeyParts, text string) (err error) {
-	p.Room, err = allocator.ParseRoom(text)
-	return err
-}
-
-func ofTag(p *KeyParts, text string) (err error) {
-	p.Tag, err = allocator.ParseTag(text)
-	return err
-}
-
-func ofInstance(p *KeyParts, text string) (err error) {
-	p.Instance, err = allocator.ParseInstance(text)
-	return err
-}
-
-func ofULID(p *KeyParts, text string) (err error) {
-	p.ulid = text
-	_, err = ulid.ParseStrict(text)
-	return err
-}
-
-func ofVersion(p *KeyParts, text string) (err error) {
-	p.version, err = strconv.ParseInt(text, 10, 64)
-	if err == nil && (p.version < 0 || padded(p.version) != text) {
-		err = errors.New("not a version")
-	}
-	return err
-}
-
-func ofWidth(p *KeyParts, text string) (err error) {
-	p.Worker.Bits, err = strconv.Atoi(text)
-	if err == nil && fmt.Sprintf("%02d", p.Worker.Bits) != text {
-		err = errors.New("not a width")
-	}
-	return err
-}
-
-func ofNumber(p *KeyParts, text string) (err error) {
-	p.Worker.Number, err = strconv.ParseInt(text, 10, 64)
-	if err == nil && (!p.Worker.Valid() || padded(p.Worker.Number) != text) {
-		err = errors.New("there is no such worker")
-	}
-	return err
-}
-
-// padded returns a version or a worker's number with 19 digits, so that etcd lists them
-// in order.
-func padded(n int64) string { return fmt.Sprintf("%019d", n) }
-
-// reads decodes a value that does not depend on its key.
-func reads[T any, P interface {
-	*T
-	Value
-}](_ KeyParts, kv store.KV) (any, error) {
-	v, err := decode[T, P](kv)
-	return v, err
-}
-
 // kindOf returns the kind of a key by its beginning, the zero kind if there is none.
 func (k Keys) kindOf(key string) kind {
 	rest, ok := strings.CutPrefix(key, string(k))
@@ -129,17 +64,6 @@ func (k Keys) kindOf(key string) kind {
 		}
 	}
 	return kind{}
-}
-
-// KeyParts is a key's kind and the names in it.
-type KeyParts struct {
-	Kind     string // the part after the prefix: "layouts", say
-	Room     allocator.Room
-	Tag      allocator.Tag
-	Instance allocator.Instance
-	Worker   WorkerID
-	version  int64
-	ulid     string
 }
 
 // Parse is the reverse of the methods that make keys: a key that it accepts equals the key that
@@ -187,4 +111,42 @@ func (k Keys) Known() (all []string) {
 		all = append(all, string(k)+is.name)
 	}
 	return all
+}
+
+// Damage returns the Damage of an unreadable key, given the version of the layout in force, 0
+// if that is not known. TestVerifySaysWhatDamageStops compares it with the behaviour of a
+// cluster.
+func (k Keys) Damage(key string, version int64, migration string) Damage {
+	p, err := k.Parse(key)
+	if err != nil {
+		return Damage{"nothing; lists name it", "delete the key, if no newer version of March wrote it", ""}
+	}
+	return k.kindOf(key).damage(damaged{p, key[len(k):], version, migration})
+}
+
+// ParseAudit reads an audit entry. Its error is a KeyError.
+func (k Keys) ParseAudit(kv store.KV) (AuditEntry, error) { return readAs[AuditEntry](k, kv) }
+
+// ParseInstance reads a registration. With an error the record has only the name, if the key
+// has one.
+func (k Keys) ParseInstance(kv store.KV) (Instance, error) { return readAs[Instance](k, kv) }
+
+// DecodeHistory reads a layout of the history.
+func (k Keys) DecodeHistory(kv store.KV) (Layout, error) { return readAs[Layout](k, kv) }
+
+// ParseMigration reads a migration. The ID comes from its key.
+func (k Keys) ParseMigration(kv store.KV) (Migration, error) { return readAs[Migration](k, kv) }
+
+// DecodeTag reads a tag. Its name comes from the key. Its error is a KeyError.
+func (k Keys) DecodeTag(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
+
+// DecodeWorker reads a worker's key and value, and checks that they fit each other. Its error
+// is a KeyError.
+func (k Keys) DecodeWorker(kv store.KV) (WorkerID, Worker, error) {
+	key, err := k.Parse(kv.Key)
+	if err != nil {
+		return WorkerID{}, Worker{}, err
+	}
+	w, err := decode[Worker](kv)
+	return key.Worker, w, err // the worker also if its value is damaged
 }

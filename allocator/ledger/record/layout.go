@@ -62,17 +62,6 @@ func (r Layout) AtLeast(before Layout) bool {
 // DecodeLayout reads a layout. Its error is a KeyError.
 func DecodeLayout(kv store.KV) (Layout, error) { return decode[Layout](kv) }
 
-// DecodeHistory reads a layout of the history.
-func (k Keys) DecodeHistory(kv store.KV) (Layout, error) { return readAs[Layout](k, kv) }
-
-func readLayout(key KeyParts, kv store.KV) (any, error) {
-	r, err := DecodeLayout(kv)
-	if err == nil && key.Kind == "layouts" && r.Version != key.version {
-		err = Damaged(kv.Key, "holds version %d", r.Version)
-	}
-	return r, err
-}
-
 // Validate makes every check that a layout allows by itself. Its errors are Invalid and
 // Internal.
 func (r *Layout) Validate() error {

@@ -80,3 +80,45 @@ func (r *Layout) reachOf(room allocator.Room, m Mark, total int64, t Terms) int6
 	}
 	return r.ReachIn(m, total, t.Numbers)
 }
+
+// Floor is the limit that the marks of all rooms set to a room's leases.
+type Floor struct {
+	Least int64 // the largest reach of all marks
+	Most  int64 // the largest next of all marks
+	Jump  int64 // the distance from the furthest room's leases up from those of the second; see Layout.Floor
+	Alone bool  // the room itself is the furthest
+}
+
+// Floor returns the floor of a room under r and an epoch with a margin total. marks has the
+// marks of all rooms that ever were, absent ones too (AbsentMark).
+//
+// The jump shows a typo in one room, which must not drag all others to the end of the space. So
+// it counts only leased IDs. It does not count what a mark was raised by, nor d, which is the
+// same for all rooms, nor the distance within one block, which depends only on the order of the
+// ranges.
+func (r *Layout) Floor(room allocator.Room, total int64, t Terms, marks map[allocator.Room]Mark) Floor {
+	var f Floor
+	own, first, second := int64(0), int64(0), max(t.Start, t.Skips[room]) // an operator wants this room to go that far
+	for _, other := range r.Ever {
+		m, there := marks[other]
+		absent := AbsentMark(t.Start, t.BaseTotal)
+		leased := absent
+		if len(m.Eras) > 0 {
+			leased = Mark{Next: m.Last().End, Total: m.Total}
+		}
+		if !there {
+			m = absent
+		}
+		reach := r.reachOf(other, m, total, t)
+		f.Least = max(f.Least, reach)
+		f.Most = max(f.Most, m.Next)
+		at := r.ReachIn(leased, total, t.Numbers)
+		if other == room {
+			own = reach
+		}
+		first, second = max(first, at), max(second, min(first, at))
+	}
+	f.Jump = max(max(first-second, 0)-r.LargestBoundary, 0)
+	f.Alone = own >= f.Least
+	return f
+}

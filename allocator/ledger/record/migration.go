@@ -154,15 +154,6 @@ type migrationBrief struct {
 	Without []Waiver         `json:"without,omitempty"`
 }
 
-// ParseMigration reads a migration. The ID comes from its key.
-func (k Keys) ParseMigration(kv store.KV) (Migration, error) { return readAs[Migration](k, kv) }
-
-func readMigration(key KeyParts, kv store.KV) (any, error) {
-	m, err := decode[Migration](kv)
-	m.ID, m.KV = key.ulid, kv
-	return m, err
-}
-
 // Validate checks the layouts, the times and the progress of the migration.
 func (m *Migration) Validate() error {
 	errs := []error{m.Hold.validate(), m.From.Validate(), m.Target.Validate()}

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"reflect"
@@ -10,6 +11,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/period"
+	"github.com/march-id/march/allocator/timeid"
 )
 
 // TagSettings are the settings of a tag.
@@ -221,20 +223,6 @@ func (t *Tag) Validate() error {
 	return nil
 }
 
-// DecodeTag reads a tag. Its name comes from the key. Its error is a KeyError.
-func (k Keys) DecodeTag(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
-
-func readTag(key KeyParts, kv store.KV) (any, error) {
-	t, err := decode[Tag](kv)
-	t.Name, t.KV = key.Tag, kv
-	if t.Time != nil {
-		settings := DefaultTag()
-		settings.Time, settings.Format, settings.KeyCheck = t.Time, t.Format, t.KeyCheck
-		t.TagSettings = settings
-	}
-	return t, err
-}
-
 // Terms are the settings of a tag that limit its leases.
 type Terms struct {
 	Numbers
@@ -284,4 +272,75 @@ func (t Tag) Terms() Terms {
 		},
 		Skips: t.Skips,
 	}
+}
+
+// onlyTime returns the settings of a tag of time-ordered IDs as they are stored: without those
+// of a counter, whatever their defaults are.
+func (s TagSettings) onlyTime() TagSettings {
+	return TagSettings{Reserve: DurationOf(0), Time: s.Time, Format: s.Format, KeyCheck: s.KeyCheck}
+}
+
+// validateTime checks the settings of a tag of time-ordered IDs: the settings of a counter must
+// have their defaults. Its error is Invalid.
+func (s TagSettings) validateTime() error {
+	refused := func(field string) error {
+		return allocator.Errorf(allocator.Invalid, "%s: a tag of kind time has none: its IDs follow the clock", field)
+	}
+	d := DefaultTag()
+	switch {
+	case s.Start != d.Start:
+		return refused("start")
+	case s.Limit != d.Limit:
+		return refused("limit")
+	case s.MaxJump != d.MaxJump:
+		return refused("max_jump")
+	case s.MaxSkew != d.MaxSkew:
+		return refused("max_skew")
+	case s.StrictRetract:
+		return refused("strict_retract")
+	case len(s.Skips) > 0:
+		return refused("skip")
+	case s.MinStep != d.MinStep || s.MaxStep != d.MaxStep:
+		return refused("min_step, max_step")
+	case s.Reserve != d.Reserve:
+		return refused("reserve")
+	case s.Prescale != 0 || !s.PrescaleUntil.IsZero():
+		return refused("prescale")
+	case s.Period != period.Period{}:
+		return refused("period")
+	}
+	return s.Time.Validate()
+}
+
+// Clone returns settings that share nothing with s.
+func (s TagSettings) Clone() TagSettings {
+	s.Skips = maps.Clone(s.Skips)
+	if s.Time != nil {
+		of := *s.Time
+		s.Time = &of
+	}
+	return s
+}
+
+// Changeable checks that an update leaves the fixed settings unchanged. Its error is Invalid.
+func (s TagSettings) Changeable(to TagSettings) error {
+	switch {
+	case s.Start != to.Start:
+		return allocator.Errorf(allocator.Invalid, "start: cannot be changed (it is %d)", s.Start)
+	case s.Format != to.Format:
+		return allocator.Errorf(allocator.Invalid, "format: cannot be changed (it is %s)", cmp.Or(s.Format, "none"))
+	case s.Period != to.Period:
+		return allocator.Errorf(allocator.Invalid, "period, period_digits, time_zone: cannot be changed (they are %v)", s.Period)
+	case s.KeyCheck != to.KeyCheck:
+		return allocator.Errorf(allocator.Invalid, "key_check: cannot be changed (it is %s)", cmp.Or(s.KeyCheck, "none"))
+	case s.KeyCheck != "" && s.Limit != to.Limit:
+		return allocator.Errorf(allocator.Invalid, "limit: cannot be changed (it is %d), as it is the size of the opaque numbers", s.Limit)
+	case (s.Time == nil) != (to.Time == nil):
+		return allocator.Errorf(allocator.Invalid, "kind: cannot be changed")
+	case s.Time != nil && s.Time.Layout() != to.Time.Layout():
+		l := s.Time.Layout()
+		return allocator.Errorf(allocator.Invalid, "bits, unit, time-epoch, order: cannot be changed (they are %s, %v, %s, %v)",
+			l.BitsString(), l.Unit, time.UnixMilli(l.Epoch).UTC().Format(timeid.Format), l.Order)
+	}
+	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -99,17 +98,6 @@ func (w Worker) Validate() error {
 
 // Encode returns the stored value of the worker.
 func (w Worker) Encode() []byte { return Encode(&w) }
-
-// DecodeWorker reads a worker's key and value, and checks that they fit each other. Its error
-// is a KeyError.
-func (k Keys) DecodeWorker(kv store.KV) (WorkerID, Worker, error) {
-	key, err := k.Parse(kv.Key)
-	if err != nil {
-		return WorkerID{}, Worker{}, err
-	}
-	w, err := decode[Worker](kv)
-	return key.Worker, w, err // the worker also if its value is damaged
-}
 
 // Lease is a worker of a width, in a snapshot or in a memory.
 type Lease struct {

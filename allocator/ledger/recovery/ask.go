@@ -15,30 +15,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// known is a process that may have leased since the backup.
-type known struct {
-	record.SeenInstance
-
-	left      bool     // it left in good order before the backup
-	addresses []string // the addresses at which it, or a process that replaced it, was registered
-}
-
-// answer is the last answer of the process at an address.
-type answer struct {
-	id          record.InstanceID
-	incarnation string
-	sequence    int64
-}
-
-// place returns where s is asked. Without proof of its name an instance is not asked twice at
-// one address: whichever process answers there tells its own name.
-func (r *run) place(s record.SeenInstance) string {
-	if r.cfg.Named {
-		return s.Address + " of " + string(s.ID())
-	}
-	return s.Address
-}
-
 // askAtOnce is how many instances are asked at once.
 const askAtOnce = 64
 
@@ -55,76 +31,6 @@ func (r *run) takeJournals(ctx context.Context) error {
 	}
 	return nil
 }
-
-// take adds a memory, except for its marks.
-func (r *run) take(m record.Memory) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	// This takes the process and the one before it: if the process leased nothing,
-	// its whole memory is from that one.
-	for _, incarnation := range m.Incarnations {
-		r.mu.taken[incarnation] = struct{}{}
-	}
-	r.mu.rooms = record.Union(record.Union(r.mu.rooms, m.Rooms), []allocator.Room{m.Room})
-	if m.Version > r.mu.version {
-		r.mu.version, r.mu.latest = m.Version, m.Latest
-	}
-	r.mu.total = max(r.mu.total, m.MarginTotal)
-	r.takeWorkers(m)
-	r.mu.extremes = r.mu.extremes.After(record.Layout{Layout: m.Layout, NarrowestRange: m.NarrowestRange, LargestBoundary: m.LargestBoundary})
-	if m.Layout.Version > r.mu.layout.Version {
-		r.mu.layout = m.Layout
-	}
-	sameEpoch := m.SeenUnder != "" && m.SeenUnder == r.found.epoch.InForce()
-	for _, s := range m.Seen {
-		r.know(s, sameEpoch && s.Left != 0 && s.Left <= r.found.beat.Revision)
-	}
-}
-
-// know notes a process that may have leased. The caller holds mu.
-func (r *run) know(s record.SeenInstance, left bool) {
-	s.Left = 0
-	k, was := r.mu.known[s.Incarnation]
-	if !was {
-		k = known{SeenInstance: s}
-	}
-	k.left = k.left || left
-	if s.Address != "" && !slices.Contains(k.addresses, s.Address) {
-		k.addresses = append(k.addresses, s.Address)
-	}
-	r.mu.known[s.Incarnation] = k
-}
-
-// readRegistrations notes the processes that are registered. A registration that
-// cannot be read is of a process that cannot be asked.
-func (r *run) readRegistrations(ctx context.Context) error {
-	reply, err := r.gets(ctx, store.OpGetPrefix(r.keys.Registrations("")))
-	if err == nil {
-		r.takeRegistrations(reply.Got[0])
-	}
-	return err
-}
-
-func (r *run) takeRegistrations(found []store.KV) {
-	for _, kv := range found {
-		// Processes that were lost under an earlier epoch no longer matter.
-		seen, err := r.keys.SeenIn(kv, r.found.epoch.InForce())
-		if err != nil {
-			r.unreadable(kv.Key, err)
-			if key, keyErr := r.keys.Parse(kv.Key); keyErr == nil {
-				seen = []record.SeenInstance{{Room: key.Room, Name: key.Instance, Incarnation: unreadableID(kv.Key)}}
-			}
-		}
-		r.mu.Lock()
-		for _, s := range seen {
-			r.know(s, s.Left != 0) // the store itself has all its leases
-		}
-		r.mu.Unlock()
-	}
-}
-
-// unreadableID stands for the incarnation of a registration that cannot be read.
-func unreadableID(key string) string { return "unreadable " + key }
 
 // askAll asks every process that it can learn of from registrations, journals and
 // answers. With a barrier it asks those that answered before, and those that registered

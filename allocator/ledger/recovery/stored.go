@@ -10,19 +10,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// stored are the values that recover reads from the store, in one snapshot.
-type stored struct {
-	identity   record.Identity
-	identityKV store.KV
-	epoch      record.Epoch // zero if it cannot be read; the halt of this run once it is written
-	epochKV    store.KV
-	layoutKV   store.KV
-	layout     record.Layout // zero if it cannot be read
-	layoutErr  error
-	beat       record.Beat
-	status     store.Status
-}
-
 // read reads the store, and pins the cluster's uuid and the etcd cluster that answers,
 // even if the identity has another one: begin writes it there.
 func (r *run) read(ctx context.Context) error {
@@ -86,12 +73,6 @@ func together(ctx context.Context, all ...func(context.Context) error) error {
 	return group.Wait()
 }
 
-func (r *run) unreadable(key string, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.unreadable[key] = err
-}
-
 // haltStore writes a halt of our own, over any other: of two recovers at once, the first
 // finds its nonce gone. Comparisons with marks that were made before count only if etcd
 // did not go back since. Then it lists the instances once more.
@@ -123,19 +104,3 @@ func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 	}
 	return nil
 }
-
-// gets reads keys in one transaction. Once recover has halted leasing, it does so under
-// the condition that its own halt is in force, so that it does not mix its own findings
-// with another recover's changes. Its errors are Conflict and Unavailable.
-func (r *run) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
-	if r.nonce == "" {
-		return r.l.Read(ctx, store.Txn{Then: ops})
-	}
-	answer, err := r.l.Read(ctx, store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}, Then: ops})
-	if err == nil && !answer.Succeeded {
-		err = errOtherRecover
-	}
-	return answer, err
-}
-
-var errOtherRecover = &allocator.Error{Kind: allocator.Conflict, Msg: "another `march recover` began meanwhile, or ended: see `march audit list`"}

@@ -60,8 +60,3 @@ func (v *verification) epoch(found []store.KV) {
 		v.report.Halt = *e.Halted
 	}
 }
-
-// missing adds a key that must exist, but does not.
-func (v *verification) missing(key string) {
-	v.unreadable(key, record.Gone(key))
-}

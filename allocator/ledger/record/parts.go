@@ -1,0 +1,119 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// KeyParts is a key's kind and the names in it.
+type KeyParts struct {
+	Kind     string // the part after the prefix: "layouts", say
+	Room     allocator.Room
+	Tag      allocator.Tag
+	Instance allocator.Instance
+	Worker   WorkerID
+	version  int64
+	ulid     string
+}
+
+// part reads a part of a key.
+type part func(*KeyParts, string) error
+
+func ofRoom(p *KeyParts, text string) (err error) {
+	p.Room, err = allocator.ParseRoom(text)
+	return err
+}
+
+func ofTag(p *KeyParts, text string) (err error) {
+	p.Tag, err = allocator.ParseTag(text)
+	return err
+}
+
+func ofInstance(p *KeyParts, text string) (err error) {
+	p.Instance, err = allocator.ParseInstance(text)
+	return err
+}
+
+func ofULID(p *KeyParts, text string) (err error) {
+	p.ulid = text
+	_, err = ulid.ParseStrict(text)
+	return err
+}
+
+func ofVersion(p *KeyParts, text string) (err error) {
+	p.version, err = strconv.ParseInt(text, 10, 64)
+	if err == nil && (p.version < 0 || padded(p.version) != text) {
+		err = errors.New("not a version")
+	}
+	return err
+}
+
+func ofWidth(p *KeyParts, text string) (err error) {
+	p.Worker.Bits, err = strconv.Atoi(text)
+	if err == nil && fmt.Sprintf("%02d", p.Worker.Bits) != text {
+		err = errors.New("not a width")
+	}
+	return err
+}
+
+func ofNumber(p *KeyParts, text string) (err error) {
+	p.Worker.Number, err = strconv.ParseInt(text, 10, 64)
+	if err == nil && (!p.Worker.Valid() || padded(p.Worker.Number) != text) {
+		err = errors.New("there is no such worker")
+	}
+	return err
+}
+
+// reads decodes a value that does not depend on its key.
+func reads[T any, P interface {
+	*T
+	Value
+}](_ KeyParts, kv store.KV) (any, error) {
+	v, err := decode[T, P](kv)
+	return v, err
+}
+
+func readAudit(key KeyParts, kv store.KV) (any, error) {
+	e, err := decode[AuditEntry](kv)
+	e.ID = key.ulid
+	return e, err
+}
+
+func readInstance(key KeyParts, kv store.KV) (any, error) {
+	i := Instance{Room: key.Room, Name: key.Instance, RegistrationKV: kv}
+	i.Unreadable = Decode(kv, &i.Registration)
+	return i, i.Unreadable
+}
+
+func readLayout(key KeyParts, kv store.KV) (any, error) {
+	r, err := DecodeLayout(kv)
+	if err == nil && key.Kind == "layouts" && r.Version != key.version {
+		err = Damaged(kv.Key, "holds version %d", r.Version)
+	}
+	return r, err
+}
+
+func readMark(_ KeyParts, kv store.KV) (any, error) { return DecodeMark(kv) }
+
+func readMigration(key KeyParts, kv store.KV) (any, error) {
+	m, err := decode[Migration](kv)
+	m.ID, m.KV = key.ulid, kv
+	return m, err
+}
+
+func readTag(key KeyParts, kv store.KV) (any, error) {
+	t, err := decode[Tag](kv)
+	t.Name, t.KV = key.Tag, kv
+	if t.Time != nil {
+		settings := DefaultTag()
+		settings.Time, settings.Format, settings.KeyCheck = t.Time, t.Format, t.KeyCheck
+		t.TagSettings = settings
+	}
+	return t, err
+}

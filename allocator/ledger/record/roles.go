@@ -1,0 +1,79 @@
+package record
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Role is a role for users of etcd, with the rights that a process needs.
+type Role struct {
+	Name   string
+	Rights []store.Right
+}
+
+// RoomRole returns the role of the instances of a room. They read all keys of the cluster. Of
+// the keys that name a room they write their own room's. With tags they also write tags'
+// settings: operators may then change tags at a room, and rooms can create tags.
+func (k Keys) RoomRole(room allocator.Room, tags bool) Role {
+	return k.role("room-"+string(room), room, func(is kind) bool { return is.byRoom || tags && is.name == "tags" })
+}
+
+// ConsoleRole returns the role of consoles.
+func (k Keys) ConsoleRole() Role {
+	return k.role("console", "", func(is kind) bool { return is.byConsole })
+}
+
+// OperatorRole returns the role of operators' commands that reach etcd directly, such as
+// recover.
+func (k Keys) OperatorRole() Role {
+	return k.role("operator", "", func(kind) bool { return true })
+}
+
+// role returns a role that reads all keys, and writes the keys of some kinds.
+func (k Keys) role(name string, room allocator.Room, writes func(kind) bool) Role {
+	cluster := strings.Split(string(k), "/")[2]
+	r := Role{Name: "march-" + cluster + "-" + name, Rights: []store.Right{{Interval: within(string(k))}}}
+	for _, is := range kinds {
+		if !writes(is) {
+			continue
+		}
+		keys := store.Interval{Key: string(k) + is.name}
+		if len(is.parts) > 0 {
+			keys = within(keys.Key + "/")
+		}
+		if is.perRoom() {
+			keys = within(k.ofRoom(is.name, room))
+		}
+		r.Rights = append(r.Rights, store.Right{Interval: keys, Write: true})
+	}
+	return r
+}
+
+func within(prefix string) store.Interval {
+	return store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}
+}
+
+// perRoom reports whether the keys of a kind begin with a room.
+func (is kind) perRoom() bool {
+	var p KeyParts
+	return len(is.parts) > 0 && is.parts[0](&p, "a") == nil && p.Room != ""
+}
+
+// Commands returns the etcdctl commands that make the role.
+func (r Role) Commands() []string {
+	all := []string{"etcdctl role add " + r.Name}
+	for _, right := range r.Rights {
+		kind, keys := "read", right.Key
+		if right.Write {
+			kind = "write"
+		}
+		if right.End != "" {
+			keys = "--prefix " + keys
+		}
+		all = append(all, fmt.Sprintf("etcdctl role grant-permission %s %s %s", r.Name, kind, keys))
+	}
+	return all
+}

@@ -1,0 +1,148 @@
+package recovery
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Ledger has the methods of allocator/ledger that a run needs: transactions that check
+// the cluster's identity and notice if etcd goes back in time.
+type Ledger interface {
+	// Cluster returns the cluster's keys and store, with the ledger's clock and log.
+	Cluster() *record.Cluster
+	// PinAnew reads the identity and other keys in one transaction, and pins the ledger to
+	// the etcd cluster that answers.
+	PinAnew(ctx context.Context, also ...store.Op) (record.Identity, store.Answer, error)
+	// Read sends a transaction that changes nothing until it is answered, for two tries' time.
+	Read(context.Context, store.Txn) (store.Answer, error)
+	// Try sends a transaction once. After an error its outcome is unknown.
+	Try(context.Context, store.Txn) (store.Answer, error)
+	// HaltOver writes a halt over a value of the epoch's key. Its error is Conflict if
+	// another value is in force.
+	HaltOver(ctx context.Context, epoch []byte, actor, why string, also ...store.Op) (store.KV, error)
+	// MakeRoom returns operations that remove the oldest keys of kinds, and the oldest
+	// audit entries.
+	MakeRoom(ctx context.Context, kinds ...string) []store.Op
+	// Gets reads keys in one transaction, as Read does.
+	Gets(ctx context.Context, keys ...store.Op) (store.Answer, error)
+	// RefreshTo makes the ledger read epoch and layout: of a version, or 0 for any.
+	RefreshTo(ctx context.Context, version int64) (record.Layout, error)
+}
+
+// run is one recovery.
+type run struct {
+	l       Ledger
+	cluster *record.Cluster
+	keys    record.Keys
+	cfg     Config
+	report  *Report
+	found   stored
+	nonce   string // of the run's own halt, after it was written: found.epoch is then that halt
+
+	reserve time.Duration // the least reserve of all tags and of the default
+
+	mu struct { // answers come from several goroutines
+		sync.Mutex
+		known      map[string]known                  // processes that may have leased, by incarnation
+		answers    map[string]*answer                // by address
+		silent     map[string]string                 // why no process answered, by address
+		higher     map[roomTag]int64                 // marks that are higher in memories than in the store,
+		learned    int                               // and how often a higher one was found
+		unreadable map[string]error                  // why each key cannot be read
+		rooms      []allocator.Room                  // that ever had a range
+		version    int64                             // the highest layout version,
+		latest     string                            // and the epoch in which it was in force
+		extremes   record.Layout                     // the narrowest range and the largest boundary of all layouts
+		layout     allocator.Layout                  // of the highest version of which the whole layout is known
+		total      int64                             // the largest margin total,
+		notBefore  int64                             // and the latest not_before of any epoch
+		workers    map[record.WorkerID]record.Worker // that memories know
+		taken      map[string]struct{}               // incarnations whose memory was taken
+	}
+}
+
+// roomTag names a mark.
+type roomTag struct {
+	room allocator.Room
+	tag  allocator.Tag
+}
+
+// known is a process that may have leased since the backup.
+type known struct {
+	record.SeenInstance
+
+	left      bool     // it left in good order before the backup
+	addresses []string // the addresses at which it, or a process that replaced it, was registered
+}
+
+// answer is the last answer of the process at an address.
+type answer struct {
+	id          record.InstanceID
+	incarnation string
+	sequence    int64
+}
+
+// stored are the values that recover reads from the store, in one snapshot.
+type stored struct {
+	identity   record.Identity
+	identityKV store.KV
+	epoch      record.Epoch // zero if it cannot be read; the halt of this run once it is written
+	epochKV    store.KV
+	layoutKV   store.KV
+	layout     record.Layout // zero if it cannot be read
+	layoutErr  error
+	beat       record.Beat
+	status     store.Status
+}
+
+// audit returns the operation that records a change by the operator.
+func (r *run) audit(action, object string, from, to []byte) store.Op {
+	return r.keys.Audited(r.cluster.Now(), r.cfg.Actor, action, object, from, to)
+}
+
+// barrier returns the barrier of the halt in force.
+func (r *run) barrier() *record.Barrier {
+	return &record.Barrier{Nonce: r.nonce, ClusterID: r.found.identity.ClusterID}
+}
+
+// withoutID reports whether the operator lets recover go on without an instance.
+func (r *run) withoutID(id record.InstanceID) bool { return slices.Contains(r.cfg.Without, id) }
+
+func (r *run) progress(doing string, done, of int64) {
+	if r.cfg.Progress != nil {
+		r.cfg.Progress(Progress{Doing: doing, Done: done, Of: of})
+	}
+}
+
+// brokenOff returns the error of a recover whose context has ended.
+func brokenOff(ctx context.Context) error {
+	return allocator.Errorf(allocator.Unavailable, "recover was interrupted; run it again: %w", context.Cause(ctx))
+}
+
+func (r *run) unreadable(key string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.unreadable[key] = err
+}
+
+// gets reads keys in one transaction. Once recover has halted leasing, it does so under
+// the condition that its own halt is in force, so that it does not mix its own findings
+// with another recover's changes. Its errors are Conflict and Unavailable.
+func (r *run) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
+	if r.nonce == "" {
+		return r.l.Read(ctx, store.Txn{Then: ops})
+	}
+	answer, err := r.l.Read(ctx, store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}, Then: ops})
+	if err == nil && !answer.Succeeded {
+		err = errOtherRecover
+	}
+	return answer, err
+}
+
+var errOtherRecover = &allocator.Error{Kind: allocator.Conflict, Msg: "another `march recover` began meanwhile, or ended: see `march audit list`"}

@@ -1,0 +1,91 @@
+package rules
+
+import (
+	"slices"
+
+	"github.com/march-id/march/allocator/ledger/record"
+)
+
+// Check returns the rules that a transaction breaks. The transaction's conditions held on the
+// state before it, so its writes are compared with that state.
+func Check(reader *record.Reader, before Before, writes []Write) []Broken {
+	t := &transaction{Before: before, reader: reader, writes: writes}
+	for _, w := range writes {
+		t.check(w)
+	}
+	return t.broken
+}
+
+func (t *transaction) check(w Write) {
+	was, there := t.Get(w.Key)
+	if w.ModRevision == 0 {
+		if t.reader.Kept(w.Key) || !t.inTurn(w) {
+			t.breaks("kept key deleted", "%s", w.Key)
+		}
+		return
+	}
+	if w.ModRevision <= was.ModRevision {
+		t.breaks("revisions", "%s is written at revision %d, it was at %d", w.Key, w.ModRevision, was.ModRevision)
+	}
+	switch w.Kind {
+	case "marks":
+		t.mark(w)
+	case "workers":
+		t.worker(w, there)
+	case "layout":
+		t.layout(w, there)
+	case "layouts":
+		if there && string(was.Value) != string(w.Value) {
+			t.breaks("kept key rewritten", "%s", w.Key)
+		}
+		if !t.writesTo("layout", w.Value) {
+			t.breaks("layout history", "%s is written, and not the layout", w.Key)
+		}
+	case "epoch":
+		t.epoch(*w.Entry.Epoch)
+	case "identity":
+		if there && !Begins(t.writes) {
+			t.breaks("kept key rewritten", "%s, with no new epoch", w.Key)
+		}
+	case "audit":
+		if there {
+			t.breaks("kept key rewritten", "%s", w.Key)
+		}
+	}
+}
+
+func (t *transaction) epoch(now record.Epoch) {
+	was := t.Epoch()
+	if now.Epoch != "" {
+		if t.WasInForce(now.Epoch) {
+			t.breaks("epoch again", "%s was in force before", now.Epoch)
+		}
+		if was.Epoch != "" {
+			t.breaks("epoch without a halt", "%s follows %s", now.Epoch, was.Epoch)
+		}
+	}
+	if now.MarginTotal < was.MarginTotal || now.Halted != nil && now.MarginTotal != was.MarginTotal {
+		t.breaks("margin total", "%d, it was %d", now.MarginTotal, was.MarginTotal)
+	}
+}
+
+func (t *transaction) layout(w Write, there bool) {
+	now, was := w.Entry.Layout, t.Layout()
+	if !t.writesTo("layouts", w.Value) {
+		t.breaks("layout history", "version %d is written without its history", now.Layout.Version)
+	}
+	if t.Epoch().Halted != nil && !Begins(t.writes) {
+		t.breaks("layout while halted", "version %d", now.Layout.Version)
+	}
+	if !there {
+		return
+	}
+	if grown := now.Layout.Version - was.Layout.Version; grown < 1 || grown > 1 && !Begins(t.writes) {
+		t.breaks("layout version", "%d follows %d", now.Layout.Version, was.Layout.Version)
+	}
+	for _, room := range was.Ever {
+		if !slices.Contains(now.Ever, room) {
+			t.breaks("rooms that ever were", "room %s is gone in version %d", room, now.Layout.Version)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package verify
+
+import (
+	"fmt"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Report has the numbers of the checked objects, and the problems.
+type Report struct {
+	Layouts   int64 // in the history
+	Rooms     int64 // that ever were
+	Reserved  int64 // ranges that the layout keeps rooms out of
+	Tags      int64 // with settings
+	Marks     int64
+	Eras      int64 // in the marks
+	Instances int64 // registered
+	Workers   int64 // of time-ordered IDs, that were ever taken
+
+	Halt record.Halt // zero while leasing is not halted
+
+	Settings    record.ClusterSettings
+	Unconfirmed []record.InstanceID // that lease nothing before their marks are confirmed
+
+	Problems []string // the first MaxProblems
+	More     int64    // problems besides those
+}
+
+// MaxProblems is how many problems a report holds.
+const MaxProblems = 1000
+
+// Options are the settings of a check. The zero value is ready to use.
+type Options struct {
+	PageSize int64          // how many keys of a list are read at once; 0 stands for 1,000
+	Progress func(Progress) // is called after each page; nil for nothing
+}
+
+// Progress is the progress of a check.
+type Progress struct {
+	Tags, Marks, Eras int64  // so far
+	At                string // all names below this were checked
+	Problems          int64
+}
+
+// verification is one run of Verify.
+type verification struct {
+	cluster  *record.Cluster
+	page     int64
+	progress func(Progress)
+	report   Report
+	checker  checker
+
+	layout store.KV // the key, as the history was last read with it; no ModRevision: it is not there
+	fresh  bool     // whether layout was read
+	newest store.KV // the last key of the history
+
+	revisions map[int64]allocator.Layout // of the history, by the revision at which each was written
+	epochID   string                     // of the epoch in force, or of the one that a halt stopped
+
+	current int64  // the version of the layout, as it was last read; 0 where it cannot be read
+	active  string // the ID of the migration that was under way at first, empty for none
+
+	pagers map[string]*store.Pager // by prefix
+}
+
+// add adds a problem, of a bounded length.
+func (v *verification) add(format string, args ...any) {
+	v.problem("%s", record.Cut(fmt.Sprintf(format, args...)))
+}
+
+func (v *verification) problem(format string, args ...any) {
+	if len(v.report.Problems) == MaxProblems {
+		v.report.More++
+		return
+	}
+	v.report.Problems = append(v.report.Problems, fmt.Sprintf(format, args...))
+}
+
+// unreadable adds a key that cannot be read, with what that stops and what to do.
+func (v *verification) unreadable(key string, err error) {
+	d := v.cluster.Keys.Damage(key, v.current, v.active)
+	next := d.Remedy
+	if d.Command != "" {
+		next += ": `" + d.Command + "`"
+	}
+	v.problem("%s; next: %s", d.Says(err), next)
+}
+
+// missing adds a key that must exist, but does not.
+func (v *verification) missing(key string) {
+	v.unreadable(key, record.Gone(key))
+}
+
+// pager returns the pager of a list.
+func (v *verification) pager(prefix string) *store.Pager {
+	if v.pagers[prefix] == nil {
+		v.pagers[prefix] = &store.Pager{Read: v.cluster.Gets, Prefix: prefix}
+	}
+	return v.pagers[prefix]
+}
+
+// page reads up to n keys from key up to end.
+func page(key, end string, n int64) store.Op {
+	return store.Op{Get: &store.Get{Interval: store.Interval{Key: key, End: end}, Limit: n}}
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// cycles are the packages of the ledger whose files refer to each other in a circle, with the most
+// files of a circle. In the others the files have an order in which each refers only to earlier
+// ones: a reader can begin with the first.
+var cycles = map[string]int{
+	"allocator/ledger":            23, // the methods of Ledger and Instance: doc.go says where to begin
+	"allocator/ledger/admin":      4,
+	"allocator/ledger/journal":    2,
+	"allocator/ledger/ledgertest": 4,
+	"allocator/ledger/model":      3,
+	"allocator/ledger/store":      4,
+	"allocator/ledger/worker":     5,
+}
+
+// TestFilesGoOneWay holds the files of the ledger's packages to an order.
+func TestFilesGoOneWay(t *testing.T) {
+	t.Parallel()
+	const under = "allocator/ledger"
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles", module+under+"/...")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exports := make(map[string]string)
+	packages := make(map[string][]string) // the paths of the files
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			ImportPath, Export, Dir string
+			GoFiles                 []string
+		}
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		exports[p.ImportPath] = p.Export
+		if strings.HasPrefix(p.ImportPath, module+under) {
+			for _, file := range p.GoFiles {
+				packages[p.ImportPath] = append(packages[p.ImportPath], filepath.Join(p.Dir, file))
+			}
+		}
+	}
+	got := make(map[string]int)
+	for path, files := range packages {
+		refers := references(t, path, files, exports)
+		for file := range refers {
+			n := 0
+			for other := range reachable(refers, file) {
+				if reachable(refers, other)[file] {
+					n++
+				}
+			}
+			if short := strings.TrimPrefix(path, module); n > 1 {
+				got[short] = max(got[short], n)
+			}
+		}
+	}
+	if len(packages) < 10 || got["allocator/ledger"] == 0 {
+		t.Errorf("%d packages, circles %v: are references found?", len(packages), got)
+	}
+	for path, n := range got {
+		if n > cycles[path] {
+			t.Errorf("%s: %d files refer to each other in a circle, %d are allowed: move what an earlier file needs to it", path, n, max(cycles[path], 1))
+		}
+	}
+	for path, n := range cycles {
+		if got[path] < n {
+			t.Errorf("%s: circles have %d files now: lower the %d in the list", path, got[path], n)
+		}
+	}
+}
+
+// references returns the other files of a package whose declarations each file uses. Fields do not
+// count: a type is declared once, and its fields are read everywhere.
+func references(t *testing.T, path string, files []string, exports map[string]string) map[string]map[string]bool {
+	t.Helper()
+	set := token.NewFileSet()
+	var parsed []*ast.File
+	for _, file := range files {
+		f, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed = append(parsed, f)
+	}
+	imports := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
+	pkg, err := (&types.Config{Importer: imports}).Check(path, set, parsed, info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refers := make(map[string]map[string]bool)
+	for id, object := range info.Uses {
+		if object.Pkg() != pkg {
+			continue
+		}
+		f, isFunc := object.(*types.Func)
+		method := isFunc && f.Signature().Recv() != nil
+		from, to := set.Position(id.Pos()).Filename, set.Position(object.Pos()).Filename
+		if (method || object.Parent() == pkg.Scope()) && from != to {
+			if refers[from] == nil {
+				refers[from] = make(map[string]bool)
+			}
+			refers[from][to] = true
+		}
+	}
+	return refers
+}
+
+// reachable returns what a file refers to, directly or through other files.
+func reachable(refers map[string]map[string]bool, file string) map[string]bool {
+	all := make(map[string]bool)
+	for next := []string{file}; len(next) > 0; next = next[1:] {
+		for to := range refers[next[0]] {
+			if !all[to] {
+				all[to] = true
+				next = append(next, to)
+			}
+		}
+	}
+	return all
+}
