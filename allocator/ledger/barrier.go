@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -133,4 +135,69 @@ func (i *Instance) Barred() (Barred, bool) {
 	defer l.mu.Unlock()
 	b := i.memory.barred
 	return b, b.nonce != "" && l.mu.clock.current == haltID(b.nonce)
+}
+
+// HaltOver writes a halt over the epoch's value, if that is still in force, and returns
+// the key as it wrote it. A value that cannot be read counts as an epoch without a name
+// and margins. The operations in also are done in the same transaction. Its errors are
+// Conflict and Unavailable. Only a recover writes a halt over another halt.
+func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, who, why string, also ...store.Op) (store.KV, error) {
+	var was record.Epoch
+	if err := record.Decode(store.KV{Key: l.keys.Epoch(), Value: epoch}, &was); err != nil {
+		was = record.Epoch{}
+	}
+	v := record.Halt{By: who, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
+	value := record.Encode(&record.Epoch{MarginTotal: was.MarginTotal, NotBefore: was.NotBefore, Halted: &v})
+	answer, err := l.Change(ctx, store.Txn{
+		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
+		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(who, "halt", l.keys.Epoch(), epoch, value)),
+	})
+	if err == nil && answer.Succeeded {
+		level := hclog.Error
+		if l.haltsAs() == "" { // an operator's command prints it itself
+			level = hclog.Info
+		}
+		l.log.Log(level, "leasing is halted", "by", who, "why", why)
+		return store.KV{Key: l.keys.Epoch(), Value: value, ModRevision: answer.Revision}, nil
+	}
+	var kv store.KV
+	err = store.Outcome(answer, err, func() bool {
+		check, err := l.Gets(ctx, store.OpGet(l.keys.Epoch()))
+		kv, _ = check.FirstIfAny()
+		return err == nil && string(kv.Value) == string(value)
+	}, allocator.Errorf(allocator.Conflict, "another process changed the epoch just now"))
+	if err != nil {
+		return store.KV{}, err
+	}
+	return kv, nil
+}
+
+// haltsAs returns the name under which this process halts leasing if it sees etcd go
+// back in time. It is empty if the process only reports that.
+func (l *Ledger) haltsAs() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.haltsAs
+}
+
+// PinAnew pins this ledger to the etcd cluster that answers, even if the identity has
+// another one, as a recover does. It reads the identity and also in one transaction, and
+// returns the identity with the ID of that etcd cluster; the answer has the identity's key
+// first. Its errors are those of the read, a KeyError, and Refused: if there is no
+// cluster, with the zero identity, or if it is another one than configured.
+func (l *Ledger) PinAnew(ctx context.Context, also ...store.Op) (id record.Identity, answer store.Answer, err error) {
+	ops := append([]store.Op{store.OpGet(l.keys.Identity())}, also...)
+	if answer, err = l.Gets(ctx, append(ops, l.countAudits())...); err != nil {
+		return id, answer, err
+	}
+	kv, ok := answer.One(0)
+	if !ok {
+		return id, answer, l.noIdentity(ctx, nothingToRecover)
+	}
+	if err := record.Decode(kv, &id); err != nil {
+		return record.Identity{}, answer, err
+	}
+	l.countedAudits(answer.Counts[len(ops)])
+	id.ClusterID = answer.ClusterID
+	return id, answer, l.pin(id, answer.ClusterID)
 }

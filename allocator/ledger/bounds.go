@@ -30,20 +30,6 @@ func (l *Ledger) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.
 	return oldest
 }
 
-// countAudits reads how many audit entries there are, for countedAudits. A caller that
-// sends a read anyway adds it, and overflow need not count.
-func (l *Ledger) countAudits() store.Op {
-	kind := l.keys.Audits()
-	return store.Op{Get: &store.Get{Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)}, Limit: 1, KeysOnly: true}}
-}
-
-// countedAudits notes the number of audit entries. The next count is due when the
-// writes since then may have reached the bound.
-func (l *Ledger) countedAudits(n int64) {
-	bound, slack := l.auditBound()
-	l.spareAudits(max(min(slack, bound-n), 0))
-}
-
 // spareAudits notes how many audit entries may be written before they are counted again.
 func (l *Ledger) spareAudits(n int64) {
 	l.mu.Lock()
@@ -126,4 +112,18 @@ func (i *Instance) auditedOwner() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.mu.audited = i.ledger.now()
+}
+
+// countAudits reads how many audit entries there are, for countedAudits. A caller that
+// sends a read anyway adds it, and overflow need not count.
+func (l *Ledger) countAudits() store.Op {
+	kind := l.keys.Audits()
+	return store.Op{Get: &store.Get{Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)}, Limit: 1, KeysOnly: true}}
+}
+
+// countedAudits notes the number of audit entries. The next count is due when the
+// writes since then may have reached the bound.
+func (l *Ledger) countedAudits(n int64) {
+	bound, slack := l.auditBound()
+	l.spareAudits(max(min(slack, bound-n), 0))
 }

@@ -113,12 +113,12 @@
 //     another; an epoch that was never seen, with a layout version that is not above
 //     the highest known; a revision below one that was seen under the same epoch; a
 //     mark of the instance's own that is lower than before (memory.go, and over
-//     restarts package journal); a raft index below that of the beat (beat.go).
+//     restarts package journal); a raft index below that of the beat (probe.go).
 //  2. An instance probes etcd (probe.go) when it starts, after every connection that
 //     broke, and before a lease that comes more than 5 s after the last probe.
 //  3. The first sign is a suspicion. It stops leasing in this process at once. A second
 //     probe, in the order of all writes, clears the suspicion up or confirms it. If it
-//     confirms it, the process halts leasing for all (halt.go): it writes the halt over
+//     confirms it, the process halts leasing for all (barrier.go): it writes the halt over
 //     the very epoch that it probed. Another uuid or etcd cluster stops only the
 //     instance that meets it. A console does the same, and probes before it moves the
 //     layout or forgets an instance. Of the operator's commands only `march halt` and
@@ -128,7 +128,7 @@
 //     know of all of them.
 //  5. A process that starts without its predecessor's journal records that in its
 //     registration (rejoin.go): the predecessor counts as not answered. An instance
-//     probes if its heartbeat is gone, or is an earlier one of its own (heartbeat.go).
+//     probes if its heartbeat is gone, or is an earlier one of its own (rejoin.go).
 //  6. Recover (package recovery) asks all instances that it can learn of before it changes
 //     anything. It goes on without an instance only if the operator names it. Then it
 //     writes a halt of its own over any other, and asks again, with a barrier
@@ -162,4 +162,17 @@
 //   - A cloned process, within one heartbeat.
 //
 // docs/restore.md has every case.
+//
+// # Files
+//
+// A function calls functions of its own file and of the files before it, in this order:
+//
+//  1. What this process knows: epoch_clock.go, trace.go, unconfirmed.go, state.go, confirm.go.
+//  2. Transactions and their bounds: ledger.go, bounds.go.
+//  3. What an instance remembers: windows.go, memory.go, heartbeat.go, journal.go.
+//  4. What it does when etcd may have gone back: barrier.go, probe.go, rejoin.go, trouble.go,
+//     seen.go, enter.go.
+//  5. The state under which leasing is allowed, and its end: leasable.go, halt.go, own_marks.go.
+//  6. The life of an instance: presence.go, leave.go.
+//  7. Leases: footing.go of workers, lease.go of IDs.
 package ledger

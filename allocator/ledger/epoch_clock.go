@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -19,7 +18,7 @@ import (
 //     so this epoch is an old one that the process missed,
 //   - a revision below one that was seen under the same epoch,
 //   - a mark below what this process leased or read (memory.go),
-//   - a raft index below the beat's (beat.go).
+//   - a raft index below the beat's (probe.go).
 //
 // A halt counts as an epoch of its own.
 //
@@ -187,20 +186,4 @@ func (l *Ledger) uncheck() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.clock.checked = check{}
-}
-
-// refusal returns why nothing can be leased now. The caller holds the lock.
-func (l *Ledger) refusal() error {
-	if err := l.mu.state.Refusal(); err != nil {
-		return err
-	}
-	switch d, i := l.mu.clock.suspicion, l.mu.instance; {
-	case d != nil:
-		return allocator.Errorf(allocator.WentBack, "etcd may have gone back in time, nothing is leased until that is cleared up: %s", d.why)
-	case i != nil && !i.admission.in(l.mu.clock.began):
-		return allocator.Errorf(allocator.Unavailable, "a new epoch began: this instance first compares its leases with the marks")
-	case l.unconfirmed():
-		return allocator.Errorf(allocator.Refused, "%w", &UnconfirmedError{i.room, i.name})
-	}
-	return nil
 }

@@ -3,11 +3,8 @@ package ledger
 import (
 	"context"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Halted returns the halt that is in force as this process knows it, if one is.
@@ -71,38 +68,3 @@ func (l *Ledger) Halt(ctx context.Context, who, why string) (record.Halt, error)
 // haltAttempts bounds how often Halt starts over because another process changed
 // the epoch just then.
 const haltAttempts = 5
-
-// HaltOver writes a halt over the epoch's value, if that is still in force, and returns
-// the key as it wrote it. A value that cannot be read counts as an epoch without a name
-// and margins. The operations in also are done in the same transaction. Its errors are
-// Conflict and Unavailable. Only a recover writes a halt over another halt.
-func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, who, why string, also ...store.Op) (store.KV, error) {
-	var was record.Epoch
-	if err := record.Decode(store.KV{Key: l.keys.Epoch(), Value: epoch}, &was); err != nil {
-		was = record.Epoch{}
-	}
-	v := record.Halt{By: who, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
-	value := record.Encode(&record.Epoch{MarginTotal: was.MarginTotal, NotBefore: was.NotBefore, Halted: &v})
-	answer, err := l.Change(ctx, store.Txn{
-		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
-		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(who, "halt", l.keys.Epoch(), epoch, value)),
-	})
-	if err == nil && answer.Succeeded {
-		level := hclog.Error
-		if l.haltsAs() == "" { // an operator's command prints it itself
-			level = hclog.Info
-		}
-		l.log.Log(level, "leasing is halted", "by", who, "why", why)
-		return store.KV{Key: l.keys.Epoch(), Value: value, ModRevision: answer.Revision}, nil
-	}
-	var kv store.KV
-	err = store.Outcome(answer, err, func() bool {
-		check, err := l.Gets(ctx, store.OpGet(l.keys.Epoch()))
-		kv, _ = check.FirstIfAny()
-		return err == nil && string(kv.Value) == string(value)
-	}, allocator.Errorf(allocator.Conflict, "another process changed the epoch just now"))
-	if err != nil {
-		return store.KV{}, err
-	}
-	return kv, nil
-}

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"context"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -89,41 +88,6 @@ func (i *Instance) found() []store.Op {
 	return []store.Op{store.OpGet(keys.Registration(i.room, i.name)), store.OpGet(keys.Alive(i.room, i.name)), store.OpGet(keys.Epoch())}
 }
 
-// send sends one heartbeat.
-func (i *Instance) send(ctx context.Context) error {
-	l := i.ledger
-	for range 2 { // the second time over the keys that the first one found
-		b, err := i.toSend()
-		if err != nil {
-			return err
-		}
-		txn := store.Txn{
-			If:   []store.Cond{store.Unchanged(b.registration), {Key: b.known.Key, ModRevision: b.known.ModRevision, Value: b.known.Value}},
-			Then: []store.Op{store.OpPut(b.known.Key, b.value)},
-			Else: i.found(),
-		}
-		if b.count {
-			all := store.OpGetPrefix(l.keys.Registrations(""))
-			all.Get.KeysOnly, all.Get.Limit = true, 1
-			txn.Then = append(txn.Then, all)
-		}
-		answer, err := l.Try(ctx, txn)
-		if err != nil {
-			return err
-		}
-		if answer.Succeeded {
-			i.beaten(b, answer)
-			return nil
-		}
-		if !i.takeStanding(b, answer) {
-			if err := i.settle(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // beating is a heartbeat to send, and the values that it replaces.
 type beating struct {
 	registration, known store.KV
@@ -168,15 +132,6 @@ func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
 	}
 	i.take(answer.Got[0][0], answer.Got[1])
 	return true
-}
-
-// checkRegistration checks our registration as a transaction showed it. Its error is
-// Refused if it is no longer ours.
-func (i *Instance) checkRegistration(ctx context.Context, found []store.KV) error {
-	if ours, err := i.takeOurs(found); err != nil || ours {
-		return err
-	}
-	return i.settle(ctx)
 }
 
 // takeOurs accepts the registration that a transaction showed, if it is this process's,
@@ -259,77 +214,6 @@ func (i *Instance) examine(registration, beat []store.KV) (finding, error) {
 	return stands, nil
 }
 
-// settle finds out why the registration or the heartbeat is not as the instance
-// left it, and follows the rules at the top of this file. Its error is Refused if
-// the instance must stop. After any other error the next heartbeat tries again.
-func (i *Instance) settle(ctx context.Context) error {
-	l := i.ledger
-	select {
-	case i.settling <- struct{}{}:
-		defer func() { <-i.settling }()
-	case <-ctx.Done():
-		return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration could not be read in time",
-			i.room, i.name)
-	}
-	looked := false
-	for range joinAttempts {
-		order := l.before().epochSeq
-		there, err := l.Try(ctx, l.ordered(i.found()...))
-		if err != nil {
-			return err
-		}
-		if there.Succeeded || len(there.Got[2]) == 0 {
-			return allocator.Errorf(allocator.Unavailable,
-				"etcd has no key %s, or no %s: its data is gone, or it is another cluster's", l.keys.Identity(), l.keys.Epoch())
-		}
-		what, again, err := i.judge(there, order)
-		switch {
-		case err != nil:
-			return err
-		case what == stands && !again:
-			return nil
-		case what == copied:
-			return i.runsTwice(there.Got[1][0])
-		case !again && !looked:
-			l.suspect("the registration of "+l.haltsAs()+", or its heartbeat, is not as it was left", nil)
-			if _, err := l.probe(ctx, true, l.Try); err != nil && allocator.KindOf(err) != allocator.Refused {
-				return err
-			}
-			looked = true
-			continue
-		case what == displaced:
-			return i.replaced(there.Got[0][0])
-		}
-		if state, _ := l.State(); !again && state.halted == nil {
-			l.log.Warn("forgotten, perhaps by an operator: the instance drops all its IDs, and registers anew",
-				"instance", i.name, "room", i.room)
-			i.dropHeld("it was forgotten, perhaps by an operator")
-		}
-		if done, err := i.register(ctx, there, order); err != nil || done {
-			return err
-		}
-	}
-	return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration changed at each try",
-		i.room, i.name)
-}
-
-// judge returns the state of our keys, and accepts them if they stand. again is true if
-// this process has registered under another epoch than that of order. Its error
-// means that the registration is no longer ours, or cannot be read.
-func (i *Instance) judge(there store.Answer, order int64) (what finding, again bool, err error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.mu.lost != nil {
-		return missing, false, i.mu.lost
-	}
-	what, err = i.examine(there.Got[0], there.Got[1])
-	again = i.mu.order != order
-	if err == nil && what == stands && !again {
-		i.take(there.Got[0][0], there.Got[1])
-	}
-	return what, again, err
-}
-
 // lose stores the reason for which the registration is no longer ours, and returns
 // it.
 func (i *Instance) lose(format string, args ...any) error {
@@ -359,4 +243,11 @@ func (i *Instance) runsTwice(beat store.KV) error {
 	return i.lose("instance %s of room %s runs twice: a copy of this process, of a cloned machine perhaps, "+
 		"sent a heartbeat at %s: restart it under a name of its own (--name)",
 		i.name, i.room, v.Time.Format(time.RFC3339))
+}
+
+// registered returns the registration as we know it.
+func (i *Instance) registered() store.KV {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.mu.kv
 }

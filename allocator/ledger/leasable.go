@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // shared is a probe that several leases wait for.
@@ -132,10 +135,106 @@ func (l *Ledger) ready() (*State, error) {
 
 var errUnchecked = errors.New("the last probe is too old")
 
-// haltsAs returns the name under which this process halts leasing if it sees etcd go
-// back in time. It is empty if the process only reports that.
-func (l *Ledger) haltsAs() string {
+// Leasable returns why nothing can be leased now, or nil. The
+// reasons: no layout was read yet, leasing is halted, the layout in etcd is invalid,
+// or this instance is without its journal and no operator has confirmed its marks.
+func (l *Ledger) Leasable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.haltsAs
+	return l.refusal()
+}
+
+// Refresh reads epoch and layout and adopts them. It does not adopt an invalid
+// layout: it returns the last good one, which stays for serving (the zero record if
+// there is none), together with an *UnusableError, and Leasable returns why nothing
+// is leased.
+func (l *Ledger) Refresh(ctx context.Context) (record.Layout, error) {
+	return l.probe(ctx, false, l.Read)
+}
+
+// RefreshTo is Refresh for a caller that wrote the layout itself, in this version,
+// which saves a second probe. 0 stands for the version that was last read.
+func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, error) {
+	if version != 0 {
+		l.expectVersion(version)
+	}
+	return l.Refresh(ctx)
+}
+
+// Run watches epoch, layout, settings, tags and registrations until ctx ends, and returns nil then. It
+// keeps Layout current, and calls onTag, from one goroutine, with each tag
+// whose settings were changed or that was deleted. Changes that a watch missed
+// (because of a compaction or a silent member) are not repeated to onTag: a lease
+// sees them anyway.
+func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
+	for ctx.Err() == nil {
+		err := l.watch(ctx, onTag)
+		l.uncheck() // the next answer may come from another etcd
+		if ctx.Err() != nil {
+			break
+		}
+		l.watchLog.Log(time.Now(), l.log.Debug, "watch ended, reading again", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchPause):
+		}
+	}
+	return nil
+}
+
+// watch reads the state, then follows what changes after it, until an error.
+func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
+	answer, err := l.Gets(ctx, store.OpGet(l.keys.Layout()))
+	if err != nil {
+		return err
+	}
+	order := l.before().epochSeq
+	if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	changes := l.store.Watch(ctx, []store.Interval{
+		{Key: l.keys.Epoch()},
+		{Key: l.keys.Layout()},
+		{Key: l.keys.Settings()},
+		{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())}, // repairing these keys may make a layout valid again
+		{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())},
+		{Key: l.keys.Registrations(""), End: store.PrefixEnd(l.keys.Registrations(""))},
+	}, answer.Revision+1)
+	for {
+		_, adopted := l.State()
+		if l.before().epochSeq != order {
+			// A restored etcd's revisions begin below those that were seen: a watch
+			// that resumes above them would get no events for a long time.
+			return errNewEpoch
+		}
+		var change store.Change
+		select {
+		case change = <-changes:
+		case <-adopted:
+			continue
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if change.Err != nil {
+			return change.Err
+		}
+		var registrations []store.KV
+		for _, kv := range change.KVs {
+			if name, err := l.keys.ParseTag(kv.Key); err == nil {
+				onTag(l.tagChange(name, kv))
+			} else if strings.HasPrefix(kv.Key, l.keys.Registrations("")) {
+				if kv.ModRevision != 0 { // otherwise it was deleted
+					registrations = append(registrations, kv)
+				}
+			} else if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
+				return err
+			}
+		}
+		if i := l.instance(); i != nil && len(registrations) > 0 {
+			i.watched(registrations)
+		}
+	}
 }

@@ -296,19 +296,6 @@ func (s *tagSource) value() []byte {
 
 func (s *tagSource) markKey() string { return s.instance.ledger.keys.Mark(s.instance.room, s.name) }
 
-// Holds returns the conditions that epoch and layout are state's.
-func (l *Ledger) Holds(state *State) []store.Cond {
-	return []store.Cond{
-		l.HoldsEpoch(state),
-		{Key: l.keys.Layout(), ModRevision: state.layout.Revision},
-	}
-}
-
-// HoldsEpoch returns the condition that the epoch is state's.
-func (l *Ledger) HoldsEpoch(state *State) store.Cond {
-	return store.HasValue(l.keys.Epoch(), state.raw)
-}
-
 // conditional returns a transaction that does nothing yet, on the conditions of a lease:
 // epoch, layout, tag, mark and registration are as known. If one of them is not, the
 // answer has tag, mark and registration as they are now.

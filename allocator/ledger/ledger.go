@@ -335,24 +335,51 @@ func (l *Ledger) noIdentity(ctx context.Context, text string) error {
 	return &allocator.Error{Kind: allocator.Refused, Msg: fmt.Sprintf(text, l.keys), Err: ErrNoCluster}
 }
 
-// PinAnew pins this ledger to the etcd cluster that answers, even if the identity has
-// another one, as a recover does. It reads the identity and also in one transaction, and
-// returns the identity with the ID of that etcd cluster; the answer has the identity's key
-// first. Its errors are those of the read, a KeyError, and Refused: if there is no
-// cluster, with the zero identity, or if it is another one than configured.
-func (l *Ledger) PinAnew(ctx context.Context, also ...store.Op) (id record.Identity, answer store.Answer, err error) {
-	ops := append([]store.Op{store.OpGet(l.keys.Identity())}, also...)
-	if answer, err = l.Gets(ctx, append(ops, l.countAudits())...); err != nil {
-		return id, answer, err
+// moved reports whether err came up because the cluster was moved to another etcd
+// cluster, so that the request must be repeated.
+func (l *Ledger) moved(ctx context.Context, err error) bool {
+	var other *record.OtherClusterError
+	if !errors.As(err, &other) {
+		return false
 	}
-	kv, ok := answer.One(0)
-	if !ok {
-		return id, answer, l.noIdentity(ctx, nothingToRecover)
+	follows, followErr := l.follow(ctx)
+	if followErr == nil && !follows {
+		_ = l.sawBack(ctx, err) // the caller has the error
 	}
-	if err := record.Decode(kv, &id); err != nil {
-		return record.Identity{}, answer, err
+	return followErr == nil && follows
+}
+
+// follow adopts the ID of the etcd cluster that answers, if `march recover` wrote
+// it into the identity together with an epoch that was never seen here. It reports
+// whether it did. It leaves to classify whether that epoch is an old one that was
+// missed. classify then halts leasing, so that an operator recovers instead of
+// looking for a wrong endpoint.
+func (l *Ledger) follow(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	defer cancel()
+	answer, err := l.store.Txn(ctx, store.Txn{Then: []store.Op{store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch())}})
+	if err != nil {
+		return false, err
 	}
-	l.countedAudits(answer.Counts[len(ops)])
-	id.ClusterID = answer.ClusterID
-	return id, answer, l.pin(id, answer.ClusterID)
+	identity, ok := answer.One(0)
+	epoch, there := answer.One(1)
+	if !ok || !there {
+		return false, nil
+	}
+	var id record.Identity
+	var e record.Epoch
+	if err := errors.Join(record.Decode(identity, &id), record.Decode(epoch, &e)); err != nil {
+		return false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := &l.mu.clock
+	if id.UUID != l.mu.identity.UUID || id.ClusterID != answer.ClusterID || e.Epoch == "" || e.Epoch == t.current || t.knows(e.Epoch) {
+		return false, nil
+	}
+	l.log.Warn("the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id", fmt.Sprintf("%x", id.ClusterID))
+	l.mu.identity = id
+	// The new cluster is read anew, so nothing that was seen of the old one counts.
+	t.turn("moved "+e.Epoch, 0)
+	return true, nil
 }

@@ -150,13 +150,6 @@ func (l *Ledger) joins(i *Instance) {
 	l.mu.instance = i
 }
 
-// instance returns the instance of this process, nil for none.
-func (l *Ledger) instance() *Instance {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.instance
-}
-
 // joinAttempts bounds how often Join, Leave and settle start over because the
 // registration was written just then.
 const joinAttempts = 5
@@ -241,13 +234,6 @@ func (i *Instance) Version() int64 {
 // they have changed since the lease before: a watch may miss a change. OnTag must be
 // called before the first Source.
 func (i *Instance) OnTag(told func(TagChange)) { i.changed = told }
-
-// registered returns the registration as we know it.
-func (i *Instance) registered() store.KV {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.mu.kv
-}
 
 // Serve reports that this instance serves the layout of a version: of segments from
 // before that layout it issues only those that the layout keeps (Part.Keeps). It may
@@ -352,4 +338,44 @@ func (i *Instance) pause() (pause, left time.Duration, pending bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return HeartbeatInterval(i.mu.beat.instances), time.Until(i.mu.alone), !i.mu.alone.IsZero()
+}
+
+// loadPredecessor makes this process unconfirmed if its journal does not cover its
+// predecessor, the process that it replaces. That is written down before the
+// predecessor's registration goes.
+func (i *Instance) loadPredecessor(ctx context.Context, found []store.KV) error {
+	var was record.Registration
+	if len(found) == 0 || i.memory.unconfirmed {
+		return nil
+	}
+	if err := record.Decode(found[0], &was); err != nil {
+		return err
+	}
+	if slices.Contains(i.memory.incarnations, was.Incarnation) {
+		return nil
+	}
+	i.startUnconfirmed()
+	return i.noteUnconfirmed(ctx)
+}
+
+// confirmInEmpty confirms this process if nothing was ever leased in the store.
+func (i *Instance) confirmInEmpty(ctx context.Context) error {
+	l := i.ledger
+	if !l.Unconfirmed() {
+		return nil
+	}
+	s, _ := l.State()
+	if s.Refusal() != nil {
+		return nil // a later start, or an operator, confirms it
+	}
+	marks := store.OpGetPrefix(l.keys.Marks(""))
+	marks.Get.Limit = 1
+	answer, err := l.Try(ctx, store.Txn{If: l.Holds(s), Then: []store.Op{marks}})
+	if err != nil {
+		return err
+	}
+	if answer.Succeeded && len(answer.Got[0]) == 0 {
+		i.confirm("a store in which nothing was ever leased")
+	}
+	return nil
 }

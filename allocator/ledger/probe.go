@@ -3,11 +3,11 @@ package ledger
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -215,55 +215,6 @@ func (l *Ledger) readIdentity(ctx context.Context, s *probeResult) error {
 	return nil
 }
 
-// moved reports whether err came up because the cluster was moved to another etcd
-// cluster, so that the request must be repeated.
-func (l *Ledger) moved(ctx context.Context, err error) bool {
-	var other *record.OtherClusterError
-	if !errors.As(err, &other) {
-		return false
-	}
-	follows, followErr := l.follow(ctx)
-	if followErr == nil && !follows {
-		_ = l.sawBack(ctx, err) // the caller has the error
-	}
-	return followErr == nil && follows
-}
-
-// follow adopts the ID of the etcd cluster that answers, if `march recover` wrote
-// it into the identity together with an epoch that was never seen here. It reports
-// whether it did. It leaves to classify whether that epoch is an old one that was
-// missed. classify then halts leasing, so that an operator recovers instead of
-// looking for a wrong endpoint.
-func (l *Ledger) follow(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
-	defer cancel()
-	answer, err := l.store.Txn(ctx, store.Txn{Then: []store.Op{store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch())}})
-	if err != nil {
-		return false, err
-	}
-	identity, ok := answer.One(0)
-	epoch, there := answer.One(1)
-	if !ok || !there {
-		return false, nil
-	}
-	var id record.Identity
-	var e record.Epoch
-	if err := errors.Join(record.Decode(identity, &id), record.Decode(epoch, &e)); err != nil {
-		return false, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t := &l.mu.clock
-	if id.UUID != l.mu.identity.UUID || id.ClusterID != answer.ClusterID || e.Epoch == "" || e.Epoch == t.current || t.knows(e.Epoch) {
-		return false, nil
-	}
-	l.log.Warn("the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id", fmt.Sprintf("%x", id.ClusterID))
-	l.mu.identity = id
-	// The new cluster is read anew, so nothing that was seen of the old one counts.
-	t.turn("moved "+e.Epoch, 0)
-	return true, nil
-}
-
 // verdict is the outcome of a probe.
 type verdict int
 
@@ -347,4 +298,55 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		l.confirmations.Store(l.confirmations.Load().with(stored.Layout, s.before.at))
 	}
 	return stored, settled, "", err
+}
+
+// The beat says "etcd was at least here". Its reader needs no memory of its own: a
+// raft index below the beat's belongs to another raft log. A restore begins another
+// log; a restart does not. The index is read from a member after that member has
+// answered a linearizable read of the beat. So the member has applied the beat's
+// own entry, which comes after the index that the beat carries. The beat's term is
+// no evidence; it is there for people to read.
+
+const (
+	// beatEvery is how old a beat is when a probe writes the next one.
+	beatEvery = 10 * time.Second
+	// beatGrowth is the factor by which the raft index has grown when a probe writes
+	// the next beat before beatEvery has passed. A log that just began (after an init,
+	// or a restore and a recover) reaches many times its first index within seconds. A
+	// beat of its first moments would hardly show a restore from a backup that was
+	// taken soon after. The factor costs a dozen writes in a log's life.
+	beatGrowth = 2
+)
+
+func (c check) fresh() bool { return !c.at.IsZero() && allocator.Elapsed(c.at, time.Now()) < checkFor }
+
+// restored returns why etcd must have been restored, by beat and status.
+func (s *probeResult) restored() string {
+	if !s.full || s.beatKV.ModRevision == 0 || s.status.RaftIndex >= s.beat.RaftIndex {
+		return ""
+	}
+	return fmt.Sprintf("etcd's raft index is %d, and was %d at %s: it was restored from a backup",
+		s.status.RaftIndex, s.beat.RaftIndex, s.beat.Time.Format(time.RFC3339))
+}
+
+// beatOn writes the next beat if the one that s saw is old, or the raft log has
+// grown far past it. It writes only a higher index, over the beat that s saw and under
+// the epoch that s saw. It ignores errors: the next probe writes the beat.
+func (l *Ledger) beatOn(ctx context.Context, s *probeResult) {
+	age := l.now().Sub(s.beat.Time)
+	fresh := age >= 0 && age < beatEvery && s.status.RaftIndex/beatGrowth < s.beat.RaftIndex
+	if s.beatKV.ModRevision != 0 && (fresh || s.status.RaftIndex <= s.beat.RaftIndex) {
+		return
+	}
+	if l.haltsAs() == "" {
+		return
+	}
+	value := record.NewBeat(s.status, l.now())
+	txn := store.Txn{
+		If:   []store.Cond{store.Unchanged(s.beatKV), store.HasValue(l.keys.Epoch(), s.state.raw)},
+		Then: []store.Op{store.OpPut(s.beatKV.Key, record.Encode(&value))},
+	}
+	if _, err := l.Try(ctx, txn); err != nil {
+		l.log.Debug("beat not written", "error", err)
+	}
 }

@@ -1,11 +1,9 @@
 package ledger
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -91,32 +89,6 @@ func (l *Ledger) stateAt() (*State, int64) {
 func (l *Ledger) Layout() (record.Layout, <-chan struct{}) {
 	s, changed := l.State()
 	return s.layout, changed
-}
-
-// Leasable returns why nothing can be leased now, or nil. The
-// reasons: no layout was read yet, leasing is halted, the layout in etcd is invalid,
-// or this instance is without its journal and no operator has confirmed its marks.
-func (l *Ledger) Leasable() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.refusal()
-}
-
-// Refresh reads epoch and layout and adopts them. It does not adopt an invalid
-// layout: it returns the last good one, which stays for serving (the zero record if
-// there is none), together with an *UnusableError, and Leasable returns why nothing
-// is leased.
-func (l *Ledger) Refresh(ctx context.Context) (record.Layout, error) {
-	return l.probe(ctx, false, l.Read)
-}
-
-// RefreshTo is Refresh for a caller that wrote the layout itself, in this version,
-// which saves a second probe. 0 stands for the version that was last read.
-func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, error) {
-	if version != 0 {
-		l.expectVersion(version)
-	}
-	return l.Refresh(ctx)
 }
 
 // parseState reads a state from the answer to a probe. Epoch, layout, the history around
@@ -303,82 +275,27 @@ func (l *Ledger) tagChange(name allocator.Tag, kv store.KV) TagChange {
 // watchPause is the pause before a watch that ended is begun again.
 const watchPause = 200 * time.Millisecond
 
-// Run watches epoch, layout, settings, tags and registrations until ctx ends, and returns nil then. It
-// keeps Layout current, and calls onTag, from one goroutine, with each tag
-// whose settings were changed or that was deleted. Changes that a watch missed
-// (because of a compaction or a silent member) are not repeated to onTag: a lease
-// sees them anyway.
-func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
-	for ctx.Err() == nil {
-		err := l.watch(ctx, onTag)
-		l.uncheck() // the next answer may come from another etcd
-		if ctx.Err() != nil {
-			break
-		}
-		l.watchLog.Log(time.Now(), l.log.Debug, "watch ended, reading again", "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchPause):
-		}
+var errNewEpoch = errors.New("the epoch changed")
+
+// refusal returns why nothing can be leased now. The caller holds the lock.
+func (l *Ledger) refusal() error {
+	if err := l.mu.state.Refusal(); err != nil {
+		return err
+	}
+	switch d, i := l.mu.clock.suspicion, l.mu.instance; {
+	case d != nil:
+		return allocator.Errorf(allocator.WentBack, "etcd may have gone back in time, nothing is leased until that is cleared up: %s", d.why)
+	case i != nil && !i.admission.in(l.mu.clock.began):
+		return allocator.Errorf(allocator.Unavailable, "a new epoch began: this instance first compares its leases with the marks")
+	case l.unconfirmed():
+		return allocator.Errorf(allocator.Refused, "%w", &UnconfirmedError{i.room, i.name})
 	}
 	return nil
 }
 
-// watch reads the state, then follows what changes after it, until an error.
-func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
-	answer, err := l.Gets(ctx, store.OpGet(l.keys.Layout()))
-	if err != nil {
-		return err
-	}
-	order := l.before().epochSeq
-	if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	changes := l.store.Watch(ctx, []store.Interval{
-		{Key: l.keys.Epoch()},
-		{Key: l.keys.Layout()},
-		{Key: l.keys.Settings()},
-		{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())}, // repairing these keys may make a layout valid again
-		{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())},
-		{Key: l.keys.Registrations(""), End: store.PrefixEnd(l.keys.Registrations(""))},
-	}, answer.Revision+1)
-	for {
-		_, adopted := l.State()
-		if l.before().epochSeq != order {
-			// A restored etcd's revisions begin below those that were seen: a watch
-			// that resumes above them would get no events for a long time.
-			return errNewEpoch
-		}
-		var change store.Change
-		select {
-		case change = <-changes:
-		case <-adopted:
-			continue
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if change.Err != nil {
-			return change.Err
-		}
-		var registrations []store.KV
-		for _, kv := range change.KVs {
-			if name, err := l.keys.ParseTag(kv.Key); err == nil {
-				onTag(l.tagChange(name, kv))
-			} else if strings.HasPrefix(kv.Key, l.keys.Registrations("")) {
-				if kv.ModRevision != 0 { // otherwise it was deleted
-					registrations = append(registrations, kv)
-				}
-			} else if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
-				return err
-			}
-		}
-		if i := l.instance(); i != nil && len(registrations) > 0 {
-			i.watched(registrations)
-		}
-	}
+// instance returns the instance of this process, nil for none.
+func (l *Ledger) instance() *Instance {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.instance
 }
-
-var errNewEpoch = errors.New("the epoch changed")

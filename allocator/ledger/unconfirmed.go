@@ -1,14 +1,10 @@
 package ledger
 
 import (
-	"context"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // A rollback of raft's own data (most members' directories copied back) keeps
@@ -125,44 +121,4 @@ func (i *Instance) confirm(by string) {
 	if i.admission.set(false) {
 		i.ledger.log.Info("an instance's marks are confirmed: it leases", "instance", i.name, "room", i.room, "by", by)
 	}
-}
-
-// loadPredecessor makes this process unconfirmed if its journal does not cover its
-// predecessor, the process that it replaces. That is written down before the
-// predecessor's registration goes.
-func (i *Instance) loadPredecessor(ctx context.Context, found []store.KV) error {
-	var was record.Registration
-	if len(found) == 0 || i.memory.unconfirmed {
-		return nil
-	}
-	if err := record.Decode(found[0], &was); err != nil {
-		return err
-	}
-	if slices.Contains(i.memory.incarnations, was.Incarnation) {
-		return nil
-	}
-	i.startUnconfirmed()
-	return i.noteUnconfirmed(ctx)
-}
-
-// confirmInEmpty confirms this process if nothing was ever leased in the store.
-func (i *Instance) confirmInEmpty(ctx context.Context) error {
-	l := i.ledger
-	if !l.Unconfirmed() {
-		return nil
-	}
-	s, _ := l.State()
-	if s.Refusal() != nil {
-		return nil // a later start, or an operator, confirms it
-	}
-	marks := store.OpGetPrefix(l.keys.Marks(""))
-	marks.Get.Limit = 1
-	answer, err := l.Try(ctx, store.Txn{If: l.Holds(s), Then: []store.Op{marks}})
-	if err != nil {
-		return err
-	}
-	if answer.Succeeded && len(answer.Got[0]) == 0 {
-		i.confirm("a store in which nothing was ever leased")
-	}
-	return nil
 }

@@ -334,7 +334,7 @@ var segmentEdits = []overlay.Edit{
 		To:   `Epoch: mutated("epoch-counts", record.RandomHex(), "00000000000000000000000000000001"), Inc`,
 	},
 	{
-		File: "allocator/ledger/beat.go",
+		File: "allocator/ledger/probe.go",
 		From: `if !s.full || s.beatKV`,
 		To:   `if !s.full || mutant("no-beat") || s.beatKV`,
 	},

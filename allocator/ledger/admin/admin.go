@@ -2,10 +2,13 @@ package admin
 
 import (
 	"cmp"
+	"context"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/oklog/ulid/v2"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -52,4 +55,51 @@ func New(l *ledger.Ledger, cfg Config) *Admin {
 // audit returns the operation that records a change, as Keys.Audited does.
 func (a *Admin) audit(actor, action, object string, from, to []byte) store.Op {
 	return a.keys.Audited(a.now(), actor, action, object, from, to)
+}
+
+// ActiveMigration returns the migration that is under way, if one is.
+func (a *Admin) ActiveMigration(ctx context.Context) (record.Migration, bool, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
+		return record.Migration{}, false, err
+	}
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.ActiveMigration()))
+	if err != nil {
+		return record.Migration{}, false, err
+	}
+	kv, ok := answer.One(0)
+	if !ok {
+		return record.Migration{}, false, nil
+	}
+	var active record.ActiveMigration
+	if err := record.Decode(kv, &active); err != nil {
+		return record.Migration{}, false, err
+	}
+	m, err := a.Migration(ctx, active.Name)
+	if allocator.KindOf(err) == allocator.NotFound {
+		err = &record.KeyError{Key: a.keys.ActiveMigration(), Err: err}
+	}
+	if err == nil && m.State.Ended() { // it ended between the two reads
+		return record.Migration{}, false, nil
+	}
+	return m, err == nil, err
+}
+
+// Migration returns a migration. Its error is NotFound if there is none with that
+// ID.
+func (a *Admin) Migration(ctx context.Context, id string) (record.Migration, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
+		return record.Migration{}, err
+	}
+	if _, err := ulid.ParseStrict(id); err != nil {
+		return record.Migration{}, allocator.Errorf(allocator.Invalid, "migration: %q is not an ID of one (26 letters and digits)", id)
+	}
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Migration(id)))
+	if err != nil {
+		return record.Migration{}, err
+	}
+	kv, ok := answer.One(0)
+	if !ok {
+		return record.Migration{}, allocator.Errorf(allocator.NotFound, "migration %s does not exist; `march migrate list` lists those that do", id)
+	}
+	return a.keys.ParseMigration(kv)
 }

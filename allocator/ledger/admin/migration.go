@@ -69,53 +69,6 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 	return record.Migration{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now, the plan was made for version %d: plan again", current.Layout.Version, from.Layout.Version)
 }
 
-// Migration returns a migration. Its error is NotFound if there is none with that
-// ID.
-func (a *Admin) Migration(ctx context.Context, id string) (record.Migration, error) {
-	if err := a.Ledger.AttachToRead(ctx); err != nil {
-		return record.Migration{}, err
-	}
-	if _, err := ulid.ParseStrict(id); err != nil {
-		return record.Migration{}, allocator.Errorf(allocator.Invalid, "migration: %q is not an ID of one (26 letters and digits)", id)
-	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Migration(id)))
-	if err != nil {
-		return record.Migration{}, err
-	}
-	kv, ok := answer.One(0)
-	if !ok {
-		return record.Migration{}, allocator.Errorf(allocator.NotFound, "migration %s does not exist; `march migrate list` lists those that do", id)
-	}
-	return a.keys.ParseMigration(kv)
-}
-
-// ActiveMigration returns the migration that is under way, if one is.
-func (a *Admin) ActiveMigration(ctx context.Context) (record.Migration, bool, error) {
-	if err := a.Ledger.AttachToRead(ctx); err != nil {
-		return record.Migration{}, false, err
-	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.ActiveMigration()))
-	if err != nil {
-		return record.Migration{}, false, err
-	}
-	kv, ok := answer.One(0)
-	if !ok {
-		return record.Migration{}, false, nil
-	}
-	var active record.ActiveMigration
-	if err := record.Decode(kv, &active); err != nil {
-		return record.Migration{}, false, err
-	}
-	m, err := a.Migration(ctx, active.Name)
-	if allocator.KindOf(err) == allocator.NotFound {
-		err = &record.KeyError{Key: a.keys.ActiveMigration(), Err: err}
-	}
-	if err == nil && m.State.Ended() { // it ended between the two reads
-		return record.Migration{}, false, nil
-	}
-	return m, err == nil, err
-}
-
 // Migrations returns up to n migrations older than the one before, empty for
 // no bound, the newest first, and the keys among them that cannot be read.
 func (a *Admin) Migrations(ctx context.Context, before string, n int) ([]record.Migration, []record.KeyError, error) {

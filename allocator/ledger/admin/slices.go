@@ -65,30 +65,3 @@ func (a *Admin) AddPins(ctx context.Context, needs *plan.Workers) error {
 	}
 	return nil
 }
-
-// hasWorkers checks that every room has a worker for a tag of kind time, now and after
-// each move of a migration under way. Its error is Refused.
-func (a *Admin) hasWorkers(ctx context.Context, name allocator.Tag, s record.TagSettings) error {
-	if s.Time == nil {
-		return nil
-	}
-	stored, err := a.Ledger.Refresh(ctx)
-	if err != nil {
-		return err
-	}
-	if err := s.Time.CheckSlices(stored.Layout); err != nil {
-		return err
-	}
-	m, active, err := a.ActiveMigration(ctx)
-	if err != nil || !active {
-		return err
-	}
-	var needs plan.Workers
-	needs.AddTag(name, s.Time.Layout())
-	for _, move := range m.Moves[m.Reached:] {
-		if err := needs.Check(stored.Layout, move.Layout); err != nil {
-			return allocator.Errorf(allocator.Refused, "migration %s is under way: %w", m.ID, err)
-		}
-	}
-	return nil
-}

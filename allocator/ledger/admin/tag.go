@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
 )
 
 // CreateTag creates a tag. Its errors are Invalid, Exists, TooMany and Unavailable.
@@ -290,4 +291,31 @@ func (a *Admin) MarksIn(ctx context.Context, rooms []allocator.Room, name alloca
 		}
 	}
 	return marks, bad, nil
+}
+
+// hasWorkers checks that every room has a worker for a tag of kind time, now and after
+// each move of a migration under way. Its error is Refused.
+func (a *Admin) hasWorkers(ctx context.Context, name allocator.Tag, s record.TagSettings) error {
+	if s.Time == nil {
+		return nil
+	}
+	stored, err := a.Ledger.Refresh(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.Time.CheckSlices(stored.Layout); err != nil {
+		return err
+	}
+	m, active, err := a.ActiveMigration(ctx)
+	if err != nil || !active {
+		return err
+	}
+	var needs plan.Workers
+	needs.AddTag(name, s.Time.Layout())
+	for _, move := range m.Moves[m.Reached:] {
+		if err := needs.Check(stored.Layout, move.Layout); err != nil {
+			return allocator.Errorf(allocator.Refused, "migration %s is under way: %w", m.ID, err)
+		}
+	}
+	return nil
 }

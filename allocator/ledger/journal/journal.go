@@ -34,11 +34,9 @@ package journal
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -192,88 +190,8 @@ func (j *Journal) rouse() {
 	}
 }
 
-// take returns the batch to write, unless the batch must wait, and reports whether the journal
-// is to be closed.
-func (j *Journal) take(wait bool) (b *batch, closing bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if wait && !j.mu.closing {
-		return nil, false
-	}
-	b, j.mu.batch = j.mu.batch, nil
-	return b, j.mu.closing
-}
-
-// do performs one operation of the disk, and notes if it takes longer than patience.
-func (j *Journal) do(what string, op func() error) error {
-	began := time.Now()
-	j.mu.Lock()
-	j.mu.number++
-	number := j.mu.number
-	j.mu.Unlock()
-	noticing := time.AfterFunc(patience, func() {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		if j.mu.number == number {
-			_ = j.fails(&hangError{what, began}, began)
-		}
-	})
-	err := op()
-	noticing.Stop()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.mu.number++
-	return err
-}
-
-// hangError says that an operation of the disk does not end.
-type hangError struct {
-	what  string
-	since time.Time
-}
-
 func (e *hangError) Error() string {
 	return fmt.Sprintf("the disk hangs: it was asked to %s at %s, and has not answered", e.what, e.since.Format(time.RFC3339))
-}
-
-// finish notes the outcome of a write. The batch is nil if the write had none.
-func (j *Journal) finish(b *batch, err error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	switch {
-	case err != nil:
-		err = j.fails(err, time.Now())
-	case !j.mu.since.IsZero():
-		j.log.Info("the journal can be written again", "path", j.path, "after", time.Since(j.mu.since).Round(time.Millisecond))
-		j.mu.since, j.mu.trouble = time.Time{}, &trouble{begun: make(chan struct{})}
-	}
-	if b != nil {
-		b.err = err
-		close(b.done)
-	}
-}
-
-// fails notes why nothing can be written, and since when unless the disk was in trouble before.
-// The caller holds the lock.
-func (j *Journal) fails(err error, since time.Time) error {
-	t := j.mu.trouble
-	first := j.mu.since.IsZero()
-	if first {
-		j.mu.since = since
-	} else {
-		t = &trouble{begun: make(chan struct{})} // the old one's error is read without the lock
-		j.mu.trouble = t
-	}
-	t.err = j.unwritable(err, j.mu.since)
-	close(t.begun)
-	if first {
-		j.log.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error", err, "remedy", remedy(err))
-	}
-	return t.err
-}
-
-func (j *Journal) unwritable(err error, since time.Time) error {
-	return allocator.Errorf(allocator.Unavailable, "%w", &UnwritableError{Path: j.path, Since: since, Err: err})
 }
 
 // UnwritableError says that a journal cannot be written.
@@ -293,25 +211,6 @@ func (e *UnwritableError) Unwrap() error { return e.Err }
 
 // Remedy returns what the operator should do, beginning with a small letter.
 func (e *UnwritableError) Remedy() string { return remedy(e.Err) }
-
-// remedy returns what the operator should do.
-func remedy(err error) string {
-	var hangs *hangError
-	switch {
-	case errors.As(err, &hangs):
-		return "check its disk and mount; the instance goes on by itself when the disk answers"
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
-		return "free space on its disk; the instance goes on by itself then"
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return "let the instance write in its folder; it goes on by itself then"
-	case errors.Is(err, errLocked):
-		return "stop one of the two"
-	case errors.Is(err, fs.ErrClosed):
-		return "the instance is stopping"
-	default:
-		return "check its disk and folder; the instance goes on by itself when both are well"
-	}
-}
 
 // Ready returns why nothing can be written, or nil. An instance calls it before a lease, so
 // that no lease is wasted. It does not wait for the disk.

@@ -10,7 +10,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -172,4 +174,23 @@ func ParseCallers(text string) (int64, error) {
 		return -1, nil
 	}
 	return int64(n), nil
+}
+
+// Instance has the methods of *ledger.Instance that this package needs: the process that
+// leases, and the transactions of a window. After an error of these methods it is unknown
+// whether something was written. False without an error means that the call's Footing was out
+// of date, so that another one is due.
+type Instance interface {
+	Room() allocator.Room
+	Name() allocator.Instance
+	Incarnation() string
+	Now() time.Time
+	Layout() (record.Layout, <-chan struct{})
+	Footing(ctx context.Context) (ledger.Footing, error)
+	ReadWorkers(ctx context.Context, f ledger.Footing, bits int, slice allocator.Range, workers, heartbeats int64) (found, beats []store.KV, ok bool, err error)
+	PutWorker(ctx context.Context, f ledger.Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) (now store.KV, done bool, err error)
+	Key(id record.WorkerID) string
+	ReadKey(kv store.KV) (record.WorkerID, record.Worker, error)
+	HoldsWorker(id record.WorkerID) bool
+	ReleaseWorker(id record.WorkerID)
 }

@@ -3,47 +3,13 @@ package worker
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/timeid"
 )
-
-// Instance has the methods of *ledger.Instance that this package needs: the process that
-// leases, and the transactions of a window. After an error of these methods it is unknown
-// whether something was written. False without an error means that the call's Footing was out
-// of date, so that another one is due.
-type Instance interface {
-	Room() allocator.Room
-	Name() allocator.Instance
-	Incarnation() string
-	Now() time.Time
-	Layout() (record.Layout, <-chan struct{})
-	Footing(ctx context.Context) (ledger.Footing, error)
-	ReadWorkers(ctx context.Context, f ledger.Footing, bits int, slice allocator.Range, workers, heartbeats int64) (found, beats []store.KV, ok bool, err error)
-	PutWorker(ctx context.Context, f ledger.Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) (now store.KV, done bool, err error)
-	Key(id record.WorkerID) string
-	ReadKey(kv store.KV) (record.WorkerID, record.Worker, error)
-	HoldsWorker(id record.WorkerID) bool
-	ReleaseWorker(id record.WorkerID)
-}
-
-// Workers leases workers to one instance. Its methods are safe for concurrent use.
-type Workers struct {
-	instance Instance
-	cfg      Config
-	clocks   clocks
-
-	mu struct {
-		sync.Mutex
-		held   map[record.WorkerID]*Worker // nil while Take or GiveBack is under way
-		sought map[record.WorkerID]int64   // starts of the windows of Takes with an unknown outcome: no generator had these windows
-	}
-}
 
 // New returns the Workers of an instance. Its error is Invalid.
 func New(i Instance, cfg Config) (*Workers, error) {
@@ -56,64 +22,14 @@ func New(i Instance, cfg Config) (*Workers, error) {
 	return w, nil
 }
 
-// Worker is a worker that this process has for a window. Generators of its width may
-// issue ticks that lie in the window as a whole.
-type Worker struct {
-	request Request
-	id      record.WorkerID
-	taken   time.Duration // when, by Config.Elapsed
-
-	renewing sync.Mutex // held by Renew and GiveBack while they ask etcd
-
-	mu struct {
-		sync.Mutex
-		window timeid.Window // certainly this process's
-		renew  int64         // when to renew it, Unix ms
-		lost   error         // why it is not renewed any longer; nil while it is
-	}
-}
-
 // ID returns the width and the number.
 func (w *Worker) ID() record.WorkerID { return w.id }
-
-// Window returns the time for which the worker is this process's.
-func (w *Worker) Window() timeid.Window {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.window
-}
 
 // RenewAt returns when the window is to be renewed, by Config.Now: when half of it is over.
 func (w *Worker) RenewAt() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return time.UnixMilli(w.mu.renew)
-}
-
-// Lost returns why the window is not renewed any longer, nil while it is: a *MovedError, a
-// *LostError, or that it was given back.
-func (w *Worker) Lost() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.lost
-}
-
-// leased stores a window that an accepted transaction wrote.
-func (w *Worker) leased(now int64, window timeid.Window) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.mu.window = window
-	w.mu.renew = now + max(window.Until-max(now, window.From), 0)/2
-}
-
-// loses stores why the window is not renewed any longer, and returns it.
-func (w *Worker) loses(err error) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.mu.lost == nil {
-		w.mu.lost = err
-	}
-	return w.mu.lost
 }
 
 // attempts bounds how often a call starts over because its knowledge was out of date.
@@ -228,21 +144,6 @@ func (w *Workers) slice(f ledger.Footing, r Request) (allocator.Range, error) {
 	}
 	return slice, nil
 }
-
-// callers returns how many workers of a slice are for callers: the last ones.
-func (w *Workers) callers(slice allocator.Range) int64 {
-	switch half, n := slice.Width()/2, w.cfg.CallerWorkers; {
-	case n < 0:
-		return 0
-	case n == 0:
-		return half
-	default:
-		return min(n, half)
-	}
-}
-
-// now returns the clock in Unix ms.
-func (w *Workers) now() int64 { return w.cfg.Now().UnixMilli() }
 
 // seek notes that a Take is about to write a window of a worker.
 func (w *Workers) seek(id record.WorkerID, from int64) {
