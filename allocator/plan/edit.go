@@ -187,6 +187,9 @@ func ParseReserve(s string) (Edit, error) {
 // Release makes a reserved range a gap.
 func Release(name allocator.Room) Edit {
 	return Edit{func(l *allocator.Layout) error {
+		if len(l.Reserved) == 0 {
+			return allocator.Errorf(allocator.Invalid, "release: %s; the layout has no reserved range", name)
+		}
 		if _, ok := l.Reserved[name]; !ok {
 			return allocator.Errorf(allocator.Invalid, "release: no reserved range %s; allowed: one of %v", name, l.ReservedNames())
 		}

@@ -115,7 +115,8 @@ func why(kind MoveKind, before, after, target allocator.Layout) string {
 	}
 }
 
-// changes lists the rooms by their change: "room b goes, rooms a and c grow".
+// changes lists the rooms by their change, then the reserved ranges: "room b goes, rooms a and c
+// grow, [80, 100) is reserved for asia".
 func changes(before, after, target allocator.Layout) string {
 	var gone, shrink, yield, over, wait, grow, appear []allocator.Room
 	for _, room := range before.Rooms() {
@@ -169,5 +170,20 @@ func changes(before, after, target allocator.Layout) string {
 			all = append(all, fmt.Sprintf("rooms %s and %s %s", strings.Join(names[:n-1], ", "), names[n-1], group.many))
 		}
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(append(all, reservations(before, after)...), ", ")
+}
+
+// reservations lists the ranges that become reserved, and those that are released.
+func reservations(before, after allocator.Layout) (all []string) {
+	for _, name := range after.ReservedNames() {
+		if r := after.Reserved[name]; r != before.Reserved[name] {
+			all = append(all, fmt.Sprintf("%v is reserved for %s", r, name))
+		}
+	}
+	for _, name := range before.ReservedNames() {
+		if _, stays := after.Reserved[name]; !stays {
+			all = append(all, fmt.Sprintf("%v is no longer reserved for %s", before.Reserved[name], name))
+		}
+	}
+	return all
 }

@@ -65,6 +65,9 @@ func TestReservedEdits(t *testing.T) {
 	if err != nil || len(p.Moves) != 1 || len(p.Moves[0].Loses) != 0 || !p.Target.Equal(reserved) {
 		t.Fatalf("%+v, %v", p, err)
 	}
+	if got, want := p.Moves[0].Why, "[80, 100) is reserved for other; no room gains a residue"; got != want {
+		t.Errorf("why: %q, want %q", got, want)
+	}
 	if got, want := plan.Picture(reserved, 10), "[aaaabbbb##]"; got != want {
 		t.Errorf("picture %s, want %s", got, want)
 	}
@@ -91,8 +94,17 @@ func TestReservedEdits(t *testing.T) {
 			t.Errorf("%v, want %q", err, says)
 		}
 	}
-	if back, err := plan.Apply(reserved, plan.Release("other")); err != nil || !back.Equal(from) {
+	back, err := plan.Apply(reserved, plan.Release("other"))
+	if err != nil || !back.Equal(from) {
 		t.Errorf("released: %+v, %v", back, err)
+	}
+	stored := reserved
+	stored.Version = 5
+	if p, err := plan.New(stored, back, false); err != nil || p.Moves[0].Why != "[80, 100) is no longer reserved for other; no room gains a residue" {
+		t.Errorf("why: %+v, %v", p.Moves, err)
+	}
+	if _, err := plan.Apply(back, plan.Release("other")); err == nil || !strings.Contains(err.Error(), "release: other; the layout has no reserved range") {
+		t.Errorf("released twice: %v", err)
 	}
 	moved := allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Upper: 40}}}
 	if kept, err := plan.KeepReserved(reserved, moved); err != nil || !maps.Equal(kept.Reserved, reserved.Reserved) {
