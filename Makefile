@@ -15,7 +15,7 @@ dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARG
 test: ## run all tests; needs Go, bash, curl, redis-server, redis-cli, PostgreSQL, Prometheus, and Chromium for the console's page
 	go test -timeout 15m ./...
 
-race: ## run all tests, the long ones shortened, under the race detector; needs a C compiler too
+race: ## run all tests but those that start processes, the long ones shortened, under the race detector; needs a C compiler too
 	go test -race -short -vet=off -timeout 15m ./...
 
 model: ## check the model of the protocol, and that its mutants are caught; needs spin and gcc (flags in ARGS)
