@@ -45,11 +45,11 @@ func Unreadable(key record.KeyError, d record.Damage) *marchv1.Problem {
 func NoEtcd(since, asOf time.Time) *marchv1.Problem {
 	shown := "This console has not read the cluster yet: it shows the instances of --rooms."
 	if !asOf.IsZero() {
-		shown = "All but the instances' own values is as of " + asOf.UTC().Format("2006-01-02 15:04:05 UTC") + "."
+		shown = "Everything but the instances' own values is as of " + asOf.UTC().Format("2006-01-02 15:04:05 UTC") + "."
 	}
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY, Of: "console", What: "etcd does not answer this console", Since: Stamp(since),
-		Remedy:  shown + " Instances that do not reach etcd either issue IDs until their reserve ends. Check etcd, and the network to it.",
+		Remedy:  shown + " An instance that cannot reach etcd either goes on until its reserve ends. Check etcd, and the network to it.",
 		Command: "etcdctl endpoint health --cluster",
 	}
 }
