@@ -15,7 +15,7 @@ func (q Query) Get(name string) (value string, ok bool) {
 	for rest := string(q); rest != ""; {
 		var pair string
 		pair, rest, _ = strings.Cut(rest, "&")
-		if strings.Contains(pair, ";") {
+		if pair == "" || strings.Contains(pair, ";") {
 			continue
 		}
 		key, text, _ := strings.Cut(pair, "=")
