@@ -146,7 +146,7 @@ func TestDecodeInADamagedHistory(t *testing.T) {
 	}
 	_, err = c.Decode(bg, &marchv1.DecodeRequest{Tag: "nosuch", Id: 1})
 	want{codes.NotFound, "not_found", []string{"nosuch", "march tag create nosuch"}}.check(t, "an unknown tag", err)
-	if code, page := c.get("/decode?tag=nosuch&id=1"); code != 200 || !strings.Contains(page, "tag nosuch does not exist") {
+	if code, page := c.get("/decode?tag=nosuch&id=1"); code != 200 || !strings.Contains(page, "Tag: there is none of this name") {
 		t.Errorf("%d: %s", code, page)
 	}
 	if _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}); err != nil {

@@ -143,7 +143,8 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#s-limit", "2,000,000")
 	p.click(button("Save settings…"))
 	p.click(button("Save these settings"))
-	p.until("the limit is as it was", `document.querySelector("#s-limit").value === "2,000,000"`)
+	p.until("the limit is as it was", `!document.querySelector("#sure0") && document.querySelector("#s-limit").value === "2,000,000"`)
+	p.says("The settings were saved")
 
 	p.fill("#skip-to", "3000000")
 	p.click(button("Skip…"))
