@@ -52,12 +52,11 @@ func newDrill(t *testing.T, fallback bool) *drill {
 	ctx, stop := context.WithCancel(t.Context())
 	var calling sync.WaitGroup
 	for _, room := range []string{"a", "b"} {
-		from := []string{d.address(room + "-0"), d.address(room + "-1")}
-		var other []string
+		find := client.Options{Addresses: []string{d.address(room + "-0"), d.address(room + "-1")}}
 		if name := map[string]string{"a": "b", "b": "a"}[room]; fallback {
-			other = []string{d.address(name + "-0"), d.address(name + "-1")}
+			find.Fallback = []string{d.address(name + "-0"), d.address(name + "-1")}
 		}
-		s := newService(t, room, "drill", from, other)
+		s := newService(t, room, "drill", find)
 		for range 2 {
 			calling.Go(func() { s.run(ctx) })
 		}
@@ -73,13 +72,12 @@ func newDrill(t *testing.T, fallback bool) *drill {
 	return d
 }
 
-// newService makes the client of a service that takes IDs of a tag at the addresses of its
-// room, or of another one.
-func newService(t *testing.T, room, tag string, from, other []string) *service {
+// newService makes the client of a service of a room that takes IDs of a tag. find says how the
+// client finds its room, and another one.
+func newService(t *testing.T, room, tag string, find client.Options) *service {
 	t.Helper()
-	ids, err := client.New(t.Context(), client.Options{
-		Addresses: from, Fallback: other, WarmTags: []string{tag}, MinStep: reserve, MaxStep: reserve,
-	})
+	find.WarmTags, find.MinStep, find.MaxStep = []string{tag}, reserve, reserve
+	ids, err := client.New(t.Context(), find)
 	if err != nil {
 		t.Fatal(err)
 	}

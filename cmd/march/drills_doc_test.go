@@ -14,10 +14,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/march-id/march/api/client"
 )
 
 // drillsDocument is the page that TestDrillsDocument runs; TestReadme does not.
 const drillsDocument = "docs/drills.md"
+
+// discoverDrill is the procedure whose services find their rooms through the console.
+const discoverDrill = "A console and a room away"
 
 // TestDrillsDocument runs docs/drills.md: each of its procedures, after the commands of its
 // section "The cluster", in one shell, with etcd's own programs. Meanwhile a service of each
@@ -30,6 +35,9 @@ func TestDrillsDocument(t *testing.T) {
 	programs := drillPrograms(t)
 	sections := strings.Split(readDocument(t, drillsDocument), "\n## ")
 	prelude := readmeSteps(sections[1])
+	if page := readDocument(t, drillsDocument); !strings.Contains(page, "\n## "+discoverDrill+"\n") {
+		t.Errorf("%s has no section %q", drillsDocument, discoverDrill)
+	}
 	ran := 0
 	for _, section := range sections[2:] {
 		title, _, _ := strings.Cut(section, "\n")
@@ -43,10 +51,18 @@ func TestDrillsDocument(t *testing.T) {
 			for _, step := range prelude {
 				s.run(step.command)
 			}
-			check := s.services()
+			services, check := s.services(title == discoverDrill)
+			fell := title != discoverDrill
 			began := time.Now()
 			for _, step := range steps {
 				s.run(step.command)
+				if title == discoverDrill && strings.HasPrefix(step.command, "kill -9 ") {
+					s.fallBack(services[0])
+					fell = true
+				}
+			}
+			if !fell {
+				t.Error("no command takes a room away")
 			}
 			t.Logf("%s: %d steps, %v", title, len(steps), time.Since(began).Round(time.Second))
 			check()
@@ -181,23 +197,45 @@ func (s *shell) run(command string) {
 	}
 }
 
-// services starts a service in each room. The function that it returns ends them: each must
-// have leased meanwhile or since, no call may have failed, and no ID may have come twice.
-func (s *shell) services() (check func()) {
+// fallBack has the service of room a, which is away, take IDs: first those of its reserve, then
+// those of room b. So no call waits for a console.
+func (s *shell) fallBack(a *service) {
+	s.Helper()
+	if first := a.take(1); len(first) != 1 || first[0].First%100 >= 50 {
+		s.Errorf("the service of room a does not go on with its reserve: %v", first)
+	}
+	if err := poll(patience(s.T), func() bool {
+		runs := a.take(reserve / 5)
+		return len(runs) > 0 && runs[len(runs)-1].First%100 >= 50
+	}); err != nil {
+		s.Errorf("the service of room a gets no ID of room b: %v", err)
+	}
+}
+
+// services starts a service in each room, which finds the rooms by their addresses or through
+// the console. The function that it returns ends them: each must have leased meanwhile or
+// since, no call may have failed, and no ID may have come twice.
+func (s *shell) services(discover bool) (all []*service, check func()) {
 	s.Helper()
 	at := map[string][]string{"a": {s.address(10), s.address(11)}, "b": {s.address(12), s.address(13)}}
+	find := func(room, other string) client.Options {
+		if discover {
+			return client.Options{Discover: &client.Discover{Consoles: []string{s.address(portConsoleGRPC)}, Room: room, Fallback: []string{other}}}
+		}
+		return client.Options{Addresses: at[room], Fallback: at[other]}
+	}
 	ctx, stop := context.WithCancel(s.Context())
 	var calling sync.WaitGroup
-	a, b := newService(s.T, "a", "order", at["a"], at["b"]), newService(s.T, "b", "order", at["b"], at["a"])
-	for _, service := range []*service{a, b} {
+	all = []*service{newService(s.T, "a", "order", find("a", "b")), newService(s.T, "b", "order", find("b", "a"))}
+	for _, service := range all {
 		calling.Go(func() { service.run(ctx) })
 	}
 	end := sync.OnceFunc(func() { stop(); calling.Wait() })
 	s.Cleanup(end)
-	return func() {
+	return all, func() {
 		s.Helper()
 		var runs []issuedRun
-		for _, service := range []*service{a, b} {
+		for _, service := range all {
 			before := service.order.Status().Refills
 			if err := poll(patience(s.T), func() bool { // it gets IDs from what runs now
 				service.take(reserve / 5)
@@ -207,7 +245,7 @@ func (s *shell) services() (check func()) {
 			}
 		}
 		end()
-		for _, service := range []*service{a, b} {
+		for _, service := range all {
 			runs = append(runs, service.report()...)
 		}
 		s.Logf("%d IDs, none twice", checkUnique(s.T, runs))
