@@ -162,8 +162,8 @@ func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, e
 }
 
 // Run watches epoch, layout, settings, tags and registrations until ctx ends, and returns nil then. It
-// keeps Layout current, and calls onTag, from one goroutine, with each tag
-// whose settings were changed or that was deleted. Changes that a watch missed
+// keeps Layout current, and calls onTag, from one goroutine, with each tag that
+// has new settings or was deleted. Changes that a watch missed
 // (because of a compaction or a silent member) are not repeated to onTag: a lease
 // sees them anyway.
 func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {

@@ -50,13 +50,16 @@ type goPackage struct {
 	ImportPath string
 	Imports    []string
 	Deps       []string
+	Export     string // the file with its types, if it was asked for
+	Dir        string
+	GoFiles    []string
 }
 
 const module = "github.com/march-id/march/"
 
-func listPackages(t *testing.T) (all []goPackage) {
+func listPackages(t *testing.T, args ...string) (all []goPackage) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,Deps", module+"...")
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...) //nolint:gosec // the tests' own
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +88,7 @@ func under(pkg, path string) bool {
 // TestArrows holds the imports to the layout of the tree.
 func TestArrows(t *testing.T) {
 	t.Parallel()
-	packages := listPackages(t)
+	packages := listPackages(t, "-json=ImportPath,Imports,Deps", module+"...")
 	for _, a := range arrows {
 		found := false
 		for _, p := range packages {

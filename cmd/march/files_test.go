@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"go/ast"
 	"go/importer"
 	"go/parser"
@@ -10,7 +8,6 @@ import (
 	"go/types"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,23 +24,9 @@ var cycles = map[string]int{
 func TestFilesGoOneWay(t *testing.T) {
 	t.Parallel()
 	const under = "allocator/ledger"
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles", module+under+"/...")
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
 	exports := make(map[string]string)
 	packages := make(map[string][]string) // the paths of the files
-	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p struct {
-			ImportPath, Export, Dir string
-			GoFiles                 []string
-		}
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
+	for _, p := range listPackages(t, "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles", module+under+"/...") {
 		exports[p.ImportPath] = p.Export
 		if strings.HasPrefix(p.ImportPath, module+under) {
 			for _, file := range p.GoFiles {

@@ -115,22 +115,32 @@ func (f Facts) reserves() (list []*marchv1.Capacity) {
 		if reserve := r.GetReserve().AsDuration(); r.GetEtcdAwaySince() != nil {
 			c.Full, c.Note = timestamppb.New(f.AsOf.Add(reserve).Truncate(time.Second)), "etcd does not answer; tag "+r.GetReserveTag()+" runs out first"
 		} else {
-			c.Note = fmt.Sprintf("%s without etcd; tag %s runs out first", inWords(reserve), r.GetReserveTag())
+			c.Note = fmt.Sprintf("%s without etcd; tag %s runs out first", Words(reserve), r.GetReserveTag())
 		}
 		list = append(list, c)
 	}
 	return list
 }
 
-// inWords returns a duration with one unit, as the other lists do.
-func inWords(d time.Duration) string {
+// Words returns a duration with one unit, rounded down: "11 min". Pages show durations so.
+func Words(d time.Duration) string {
 	switch {
+	case d <= 0:
+		return "0 s"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d.Microseconds())
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
 	case d < 2*time.Minute:
 		return fmt.Sprintf("%d s", int(d.Seconds()))
 	case d < 2*time.Hour:
 		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
 	}
-	return fmt.Sprintf("%d h", int(d.Hours()))
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
 func (f Facts) certificates() (list []*marchv1.Capacity) {

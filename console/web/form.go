@@ -14,9 +14,9 @@ type problem struct {
 	Text  string
 }
 
-// problemOf returns why a form was refused, nil if it was not. A message begins
-// with its field's name, in the place of which the page shows the field's label. If the form has that field, the message is shown next to
-// it, otherwise above the form.
+// problemOf returns why a form was refused, nil if it was not. A message begins with its field's
+// name, in the place of which the page shows the field's label. If the form has that field, the
+// message is shown next to it, otherwise above the form.
 func (c *call) problemOf(form string, fields ...string) *problem {
 	if c.failed != form || c.err == nil || allocator.KindOf(c.err) == allocator.Denied { // the page shows that one
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/capacity"
 )
 
 // functions are the functions that templates call.
@@ -155,29 +156,12 @@ func percent(share float64) string {
 	return strconv.FormatFloat(100*share, 'f', 1, 64) + "%"
 }
 
-// short returns a duration with one unit, or two next to each other.
+// short returns a duration with one unit.
 func short(p *durationpb.Duration) string {
 	if p == nil {
 		return "–"
 	}
-	d := p.AsDuration()
-	switch {
-	case d <= 0:
-		return "0 s"
-	case d < time.Millisecond:
-		return fmt.Sprintf("%d µs", d.Microseconds())
-	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h", int(d.Hours()))
-	}
-	return fmt.Sprintf("%d days", int(d.Hours()/24))
+	return capacity.Words(p.AsDuration())
 }
 
 // lasts returns a long time, which may be longer than a time.Duration can hold.

@@ -28,7 +28,8 @@ const (
 
 // Collect asks a console for what it knows, and each process for what it tells of itself.
 // ask says what they tell, and within bounds how long each instance may take. Its errors are
-// those of the console's overview, but not that the console refuses to make one. given is what it gives to instances.
+// those of the console's overview, but not that the console refuses to make one. given is what
+// it gives to instances.
 func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration, given api.Credentials) (Facts, error) {
 	c := marchv1.NewConsoleServiceClient(console)
 	var f Facts
