@@ -1,7 +1,6 @@
 package allocator
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"time"
@@ -100,34 +99,6 @@ func NewRefiller(cfg RefillerConfig) (*Refiller, error) {
 	return r, nil
 }
 
-// Run refills until ctx ends, then waits for the leases under way and lets
-// every waiting caller go. It returns nil. It may run once.
-func (r *Refiller) Run(ctx context.Context) error {
-	var leases sync.WaitGroup
-	defer r.end()
-	defer leases.Wait()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for ctx.Err() == nil {
-		c, pause := r.pop()
-		if c != nil {
-			leases.Go(func() { r.refill(ctx, c) })
-			continue
-		}
-		var after <-chan time.Time
-		if pause > 0 {
-			timer.Reset(pause)
-			after = timer.C
-		}
-		select {
-		case <-ctx.Done():
-		case <-r.wake:
-		case <-after:
-		}
-	}
-	return nil
-}
-
 // Outage returns since when and why the store has been away; zero and nil if it is
 // not known to be away.
 func (r *Refiller) Outage() (since time.Time, err error) {
@@ -138,94 +109,6 @@ func (r *Refiller) Outage() (since time.Time, err error) {
 	default:
 		return time.Time{}, nil
 	}
-}
-
-// pop takes the next chain to refill. It returns nil when there is none or no
-// lease may start; pause then is how long to wait at most, 0 for no bound.
-func (r *Refiller) pop() (c *Chain, pause time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	limit := r.cfg.Concurrency
-	if r.mu.failures > 0 {
-		limit = 1
-	}
-	if r.mu.inFlight >= limit {
-		return nil, 0 // the next lease that ends wakes Run
-	}
-	if r.mu.failures > 0 {
-		if pause := r.mu.paused.Sub(r.cfg.Now()); pause > 0 {
-			return nil, pause
-		}
-	}
-	for _, p := range []place{urgent, background} {
-		for q := &r.mu.queues[p-background]; q.len() > 0; {
-			c := q.pop()
-			if p == background {
-				c.background = false
-			}
-			if c.place == p { // otherwise it was queued again as urgent
-				c.place = leasing
-				r.mu.inFlight++
-				return c, 0
-			}
-		}
-	}
-	return nil, 0
-}
-
-// request queues c once; a chain in the background queue moves up when it is
-// urgent. The caller holds c's lock.
-func (r *Refiller) request(c *Chain, now place) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c.place >= now {
-		return
-	}
-	c.place = now
-	if now == urgent || !c.background { // otherwise the entry of an earlier request is still in the queue
-		r.mu.queues[now-background].push(c)
-		c.background = c.background || now == background
-	}
-	r.wakeUp()
-}
-
-// refill runs one lease of c.
-func (r *Refiller) refill(ctx context.Context, c *Chain) {
-	start := r.cfg.Now()
-	lease, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
-	defer cancel()
-	c.refill(lease, func(asked bool, err error) { r.ended(c, start, asked, err) })
-}
-
-// ended notes the outcome of a lease. asked is false if the chain needed no lease,
-// which shows nothing about the store. The caller holds c's lock.
-func (r *Refiller) ended(c *Chain, start time.Time, asked bool, err error) {
-	now := r.cfg.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c.place = idle
-	r.mu.inFlight--
-	switch {
-	case !asked:
-	case err != nil && KindOf(err) == Unavailable:
-		if r.mu.failures == 0 {
-			// Other leases may have been answered while this one hung.
-			r.mu.failing = start
-			if r.mu.answered.After(start) {
-				r.mu.failing = r.mu.answered
-			}
-		}
-		pause := min(r.cfg.BackoffMin<<min(r.mu.failures, 20), r.cfg.BackoffMax)
-		r.mu.failures++
-		r.mu.paused = now.Add(time.Duration(float64(pause) * (0.5 + r.cfg.Rand()/2)))
-		if now.Sub(r.mu.failing) >= r.cfg.Patience {
-			r.declare(r.mu.failing, err)
-		}
-	default:
-		r.mu.answered = now
-		r.recovered()
-	}
-	r.wakeUp()
 }
 
 // end ends the wait of all callers, for good.
@@ -267,13 +150,6 @@ func (r *Refiller) outage() *outage {
 		r.recovered()
 	}
 	return r.mu.outage
-}
-
-func (r *Refiller) wakeUp() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
 }
 
 // fifo is a queue of chains. The zero value is empty.

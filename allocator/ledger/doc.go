@@ -55,7 +55,7 @@
 //     (E, L). The floor is the largest next + d over the marks of t in all rooms that
 //     ever had a range. These marks are read in one transaction that is conditional on
 //     L and E. d is the space that recovers left free since the mark's last lease
-//     (record/margin.go): their margin in steps, each as long as a lease of the tag can
+//     (record/mark.go): their margin in steps, each as long as a lease of the tag can
 //     span. d lies above the tag's start and the room's skip, too. An absent mark counts as
 //     the tag's start with the margin of all recovers. If the tag was created with
 //     --fresh, only recovers since its creation count.

@@ -11,15 +11,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// written is the part of an instance's memory that its journal has.
-type written struct {
-	epoch     string // the last one
-	version   int64
-	total     int64
-	notBefore int64
-	rooms     []allocator.Room // sorted
-}
-
 // openJournal opens this instance's journal in a directory, and loads the memory of
 // earlier processes of its name.
 //
@@ -109,77 +100,6 @@ func memoryOf(s journal.State) (record.Memory, error) {
 	}
 	m.SortMarks()
 	return m, m.Validate()
-}
-
-// journalReady returns why the journal cannot be written. It is called before a
-// lease, so that no lease is wasted.
-func (i *Instance) journalReady() error {
-	if i.journal == nil {
-		return nil
-	}
-	return i.journal.Ready()
-}
-
-// journalLease writes a lease to the journal, before the segment is returned. If the
-// process crashes before that, the segment is a gap, and the journal has less than etcd,
-// which does no harm.
-func (i *Instance) journalLease(ctx context.Context, state *State, tag allocator.Tag, next int64) error {
-	return i.journalAnyLease(ctx, state, journal.Record{Marks: []journal.Mark{{Tag: tag, Next: next, Version: state.layout.Layout.Version}}})
-}
-
-// journalAnyLease is journalLease for a segment or a window of time: r is the lease.
-func (i *Instance) journalAnyLease(ctx context.Context, state *State, r journal.Record) error {
-	if i.journal == nil {
-		return nil
-	}
-	// Wait for the disk however long it takes: the IDs are leased, and giving up
-	// would make them a gap. Append notices a disk that hangs.
-	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, r)); err != nil {
-		return err
-	}
-	i.written(state)
-	return nil
-}
-
-// toNote adds to r, which was leased under a state, the memory that the journal does
-// not have yet.
-func (i *Instance) toNote(state *State, r journal.Record) journal.Record {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	known, version := i.memory.written, state.layout.Layout.Version
-	r.Confirmed = i.memory.unconfirmed                       // a lease shows that it is confirmed
-	if revision, in := i.ledger.seenUnder(state.epoch); in { // otherwise the epoch has changed
-		r.Epoch, r.Revision = state.epoch, revision
-	}
-	// This does not count as written yet, so that a lease made meanwhile writes it,
-	// too.
-	if known.epoch != state.epoch {
-		r.Epochs = []string{state.epoch}
-	}
-	if version > known.version {
-		r.Version = version
-	}
-	if state.total > known.total {
-		r.MarginTotal = state.total
-	}
-	if state.notBefore > known.notBefore {
-		r.NotBefore = state.notBefore
-	}
-	if !record.ContainsAll(known.rooms, state.layout.Ever) {
-		r.Rooms = state.layout.Ever
-	}
-	return r
-}
-
-// written remembers that the journal has what toNote returned.
-func (i *Instance) written(state *State) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	w := &i.memory.written
-	w.epoch, w.version, w.total = state.epoch, max(w.version, state.layout.Layout.Version), max(w.total, state.total)
-	w.notBefore = max(w.notBefore, state.notBefore)
-	w.rooms = record.Union(w.rooms, state.layout.Ever)
-	i.memory.unconfirmed = false
 }
 
 // noteSeen writes the processes that were seen under an epoch to the journal. It

@@ -1,10 +1,12 @@
 package ledger
 
 import (
+	"context"
 	"slices"
 	"strconv"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -42,6 +44,15 @@ type ownMark struct {
 	leased   int64 // the end of this instance's own leases, 0 for none,
 	version  int64 // and the layout version of these leases
 	sequence int64 // the sequence of instanceMemory at the last change of next
+}
+
+// written is the part of an instance's memory that its journal has.
+type written struct {
+	epoch     string // the last one
+	version   int64
+	total     int64
+	notBefore int64
+	rooms     []allocator.Room // sorted
 }
 
 // mark returns the memory of a tag's mark, or the zero value. The caller holds the
@@ -123,6 +134,77 @@ func (l *Ledger) counts(before sentAt, answer store.Answer) (bool, error) {
 		return false, nil
 	}
 	return true, nil
+}
+
+// journalReady returns why the journal cannot be written. It is called before a
+// lease, so that no lease is wasted.
+func (i *Instance) journalReady() error {
+	if i.journal == nil {
+		return nil
+	}
+	return i.journal.Ready()
+}
+
+// journalLease writes a lease to the journal, before the segment is returned. If the
+// process crashes before that, the segment is a gap, and the journal has less than etcd,
+// which does no harm.
+func (i *Instance) journalLease(ctx context.Context, state *State, tag allocator.Tag, next int64) error {
+	return i.journalAnyLease(ctx, state, journal.Record{Marks: []journal.Mark{{Tag: tag, Next: next, Version: state.layout.Layout.Version}}})
+}
+
+// journalAnyLease is journalLease for a segment or a window of time: r is the lease.
+func (i *Instance) journalAnyLease(ctx context.Context, state *State, r journal.Record) error {
+	if i.journal == nil {
+		return nil
+	}
+	// Wait for the disk however long it takes: the IDs are leased, and giving up
+	// would make them a gap. Append notices a disk that hangs.
+	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, r)); err != nil {
+		return err
+	}
+	i.written(state)
+	return nil
+}
+
+// toNote adds to r, which was leased under a state, the memory that the journal does
+// not have yet.
+func (i *Instance) toNote(state *State, r journal.Record) journal.Record {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	known, version := i.memory.written, state.layout.Layout.Version
+	r.Confirmed = i.memory.unconfirmed                       // a lease shows that it is confirmed
+	if revision, in := i.ledger.seenUnder(state.epoch); in { // otherwise the epoch has changed
+		r.Epoch, r.Revision = state.epoch, revision
+	}
+	// This does not count as written yet, so that a lease made meanwhile writes it,
+	// too.
+	if known.epoch != state.epoch {
+		r.Epochs = []string{state.epoch}
+	}
+	if version > known.version {
+		r.Version = version
+	}
+	if state.total > known.total {
+		r.MarginTotal = state.total
+	}
+	if state.notBefore > known.notBefore {
+		r.NotBefore = state.notBefore
+	}
+	if !record.ContainsAll(known.rooms, state.layout.Ever) {
+		r.Rooms = state.layout.Ever
+	}
+	return r
+}
+
+// written remembers that the journal has what toNote returned.
+func (i *Instance) written(state *State) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	w := &i.memory.written
+	w.epoch, w.version, w.total = state.epoch, max(w.version, state.layout.Layout.Version), max(w.total, state.total)
+	w.notBefore = max(w.notBefore, state.notBefore)
+	w.rooms = record.Union(w.rooms, state.layout.Ever)
+	i.memory.unconfirmed = false
 }
 
 // compareMark compares a mark, as an answer showed it, with the remembered one. If

@@ -114,17 +114,17 @@ var segmentEdits = []overlay.Edit{
 		if kv, ok`,
 	},
 	{
-		File: "allocator/ledger/record/margin.go",
+		File: "allocator/ledger/record/mark.go",
 		From: `if m.Total < total {`,
 		To:   `if m.Total < total && !mutant("margin-below-start") {`,
 	},
 	{
-		File: "allocator/ledger/record/margin.go",
+		File: "allocator/ledger/record/mark.go",
 		From: `if total <= m.Total || largestStep == 0 {`,
 		To:   `if total <= m.Total || largestStep == 0 || mutant("floor-without-margin") {`,
 	},
 	{
-		File: "allocator/ledger/record/margin.go",
+		File: "allocator/ledger/record/mark.go",
 		From: `AbsentMark(t.Start, t.BaseTotal)`,
 		To:   `AbsentMark(t.Start, mutated("absent-has-total", t.BaseTotal, total))`,
 	},
