@@ -9,13 +9,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // cycles are the packages of the ledger whose files call each other in a circle, with the most files
 // of a circle. In the others the files have an order in which each calls only earlier ones: a
-// reader can begin with the first. The ledger's doc.go tells its order.
+// reader can begin with the first. The ledger's doc.go tells its order: see ledgerOrder.
 var cycles = map[string]int{
 	"allocator/ledger/ledgertest": 3, // the fake decides what becomes of a transaction, and wakes its watchers
 }
@@ -37,6 +39,9 @@ func TestFilesGoOneWay(t *testing.T) {
 	got, found := make(map[string]int), 0
 	for path, files := range packages {
 		refers := references(t, path, files, exports)
+		if strings.TrimPrefix(path, module) == under {
+			ledgerOrder(t, files, refers)
+		}
 		for file := range refers {
 			found += len(refers[file])
 			n := 0
@@ -61,6 +66,37 @@ func TestFilesGoOneWay(t *testing.T) {
 	for path, n := range cycles {
 		if got[path] < n {
 			t.Errorf("%s: circles have %d files now: lower the %d in the list", path, got[path], n)
+		}
+	}
+}
+
+// ledgerOrder holds the list at the end of the ledger's doc.go to the code: it has all files, and no
+// function calls one of a later file.
+func ledgerOrder(t *testing.T, files []string, refers map[string]map[string]bool) {
+	t.Helper()
+	doc := filepath.Join(filepath.Dir(files[0]), "doc.go")
+	text, err := os.ReadFile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(text), "\n// # Files\n")
+	at := make(map[string]int) // in the list, by the file's path
+	for i, name := range regexp.MustCompile(`\b\w+\.go\b`).FindAllString(list, -1) {
+		at[filepath.Join(filepath.Dir(doc), name)] = i
+	}
+	for _, file := range files {
+		if _, listed := at[file]; !listed && file != doc {
+			t.Errorf("%s is not in the list of the ledger's doc.go", filepath.Base(file))
+		}
+	}
+	for file, i := range at {
+		if !slices.Contains(files, file) {
+			t.Errorf("the list of the ledger's doc.go has %s, which does not exist", filepath.Base(file))
+		}
+		for other := range refers[file] {
+			if at[other] > i {
+				t.Errorf("%s calls %s, which comes later in the list of the ledger's doc.go", filepath.Base(file), filepath.Base(other))
+			}
 		}
 	}
 }
