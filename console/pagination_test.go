@@ -15,6 +15,9 @@ import (
 // however large a page they ask for. No entry is missing.
 func TestPagesAreBounded(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("writes the largest layouts, in one goroutine")
+	}
 	c := startHalves(t)
 	l := c.Ledger()
 	from, err := l.Refresh(bg)

@@ -22,6 +22,9 @@ import (
 // does not use the clocks of instances or of other consoles.
 func TestForgetSilent(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("lives through days, step by step")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
 		b.join("a", "gone", time.Minute)
