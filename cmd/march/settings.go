@@ -12,13 +12,13 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/march/internal/contexts"
 	"github.com/march-id/march/cmd/march/internal/origin"
+	"github.com/march-id/march/internal/yamlfile"
 )
 
 // Settings are the persistent flags. A command's other flags count for one run:
@@ -175,12 +175,8 @@ func (s setting) set(field string, f *pflag.Flag) error {
 	return nil
 }
 
-// maxSettings bounds the file, in bytes. maxNested bounds the depth of its
-// brackets: the YAML parser's memory grows with the square of that depth.
-const (
-	maxSettings = 16 << 10
-	maxNested   = 8
-)
+// maxSettings bounds the file, in bytes.
+const maxSettings = 16 << 10
 
 // readSettings reads a file of settings. Names that no command has are refused.
 func readSettings(root *cobra.Command, path string) (map[string]setting, error) {
@@ -208,17 +204,8 @@ func readSettings(root *cobra.Command, path string) (map[string]setting, error) 
 // stay as they are written: a room named 007 is not room 7.
 func parseSettings(path string, content []byte) (map[string]setting, error) {
 	tokens := lexer.Tokenize(string(content))
-	depth := 0
-	for _, t := range tokens {
-		switch t.Type {
-		case token.SequenceStartType, token.MappingStartType:
-			depth++
-		case token.SequenceEndType, token.MappingEndType:
-			depth--
-		}
-		if depth > maxNested {
-			return nil, badSettings(path, t.Position.Line, "brackets nested deeper than %d; allowed: lines of NAME: VALUE", maxNested)
-		}
+	if t := yamlfile.TooDeep(tokens); t != nil {
+		return nil, badSettings(path, t.Position.Line, "brackets nested deeper than %d; allowed: lines of NAME: VALUE", yamlfile.MaxNested)
 	}
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {

@@ -19,9 +19,26 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// maxNested bounds how deep brackets in a file go: the YAML parser's memory grows with the
+// MaxNested bounds how deep brackets in a file go: the YAML parser's memory grows with the
 // square of that.
-const maxNested = 8
+const MaxNested = 8
+
+// TooDeep returns the first bracket that is deeper than MaxNested; nil if there is none.
+func TooDeep(tokens token.Tokens) *token.Token {
+	depth := 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			depth++
+		case token.SequenceEndType, token.MappingEndType:
+			depth--
+		}
+		if depth > MaxNested {
+			return t
+		}
+	}
+	return nil
+}
 
 // Position is where a value stands in a file, counted from 1.
 type Position struct{ Line, Column int }
@@ -73,18 +90,9 @@ func (r *Reader) Parse(content []byte) ast.Node {
 		r.lines = strings.Split(string(content), "\n")
 	}
 	tokens := lexer.Tokenize(string(content))
-	depth := 0
-	for _, t := range tokens {
-		switch t.Type {
-		case token.SequenceStartType, token.MappingStartType:
-			depth++
-		case token.SequenceEndType, token.MappingEndType:
-			depth--
-		}
-		if depth > maxNested {
-			r.Refuse(positionOf(t), "more than %d brackets in each other", maxNested)
-			return nil
-		}
+	if t := TooDeep(tokens); t != nil {
+		r.Refuse(positionOf(t), "more than %d brackets in each other", MaxNested)
+		return nil
 	}
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
