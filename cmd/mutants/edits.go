@@ -11,72 +11,24 @@ var segmentEdits = []overlay.Edit{
 	{
 		File: "allocator/ledger/lease.go",
 		From: `	return txn
-}
-
-// learn stores`,
+`,
 		To: `	if mutant("no-layout") {
 		txn.If = append(txn.If[:1:1], txn.If[2:]...)
 	}
-	return txn
-}
-
-// learn stores`,
-	},
-	{
-		File: "allocator/ledger/lease.go",
-		From: `	return txn
-}
-
-// learn stores`,
-		To: `	if mutant("no-epoch") {
+	if mutant("no-epoch") {
 		txn.If = append(txn.If[:0:0], txn.If[1:]...)
 	}
-	return txn
-}
-
-// learn stores`,
-	},
-	{
-		File: "allocator/ledger/lease.go",
-		From: `	return txn
-}
-
-// learn stores`,
-		To: `	if mutant("no-mark") {
+	if mutant("no-mark") {
 		txn.If = append(txn.If[:4:4], txn.If[5:]...)
 	}
-	return txn
-}
-
-// learn stores`,
-	},
-	{
-		File: "allocator/ledger/lease.go",
-		From: `	return txn
-}
-
-// learn stores`,
-		To: `	if mutant("no-registration") {
+	if mutant("no-registration") {
 		txn.If = append(txn.If[:3:3], txn.If[4:]...)
 	}
-	return txn
-}
-
-// learn stores`,
-	},
-	{
-		File: "allocator/ledger/lease.go",
-		From: `	return txn
-}
-
-// learn stores`,
-		To: `	if mutant("no-tag") {
+	if mutant("no-tag") {
 		txn.If = append(txn.If[:2:2], txn.If[3:]...)
 	}
 	return txn
-}
-
-// learn stores`,
+`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
