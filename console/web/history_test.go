@@ -67,9 +67,16 @@ func (p *past) GetHistory(_ context.Context, r *marchv1.GetHistoryRequest) (*mar
 // pastPages serves the pages of a fixed history.
 func pastPages(t *testing.T, rooms ...string) string {
 	t.Helper()
+	return servePages(t, web.Config{Console: &past{rooms: rooms}})
+}
+
+// servePages serves pages until the test ends, ten at once, and returns where.
+func servePages(t *testing.T, cfg web.Config) string {
+	t.Helper()
 	var limits *observe.Metrics
 	stopping := make(chan struct{})
-	pages, err := web.New(web.Config{Console: &past{rooms: rooms}, Stopping: stopping, Pages: limits.Limit(web.MaxPages, 9), CallerPages: limits.Limit(web.MaxCallerPages, 9)})
+	cfg.Stopping, cfg.Pages, cfg.CallerPages = stopping, limits.Limit(web.MaxPages, 10), limits.Limit(web.MaxCallerPages, 10)
+	pages, err := web.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

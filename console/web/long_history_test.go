@@ -2,8 +2,6 @@ package web_test
 
 import (
 	"context"
-	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,7 +13,6 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
-	"github.com/march-id/march/internal/observe"
 )
 
 // longPast is a console with a fixed history, of longer times from a Prometheus too.
@@ -74,18 +71,7 @@ func (p *longPast) ListAudit(context.Context, *marchv1.ListAuditRequest) (*march
 // longPages serves the pages of a console with long histories.
 func longPages(t *testing.T, p *longPast) string {
 	t.Helper()
-	var limits *observe.Metrics
-	stopping := make(chan struct{})
-	pages, err := web.New(web.Config{Console: p, Stopping: stopping, LongHistory: true, Pages: limits.Limit(web.MaxPages, 9), CallerPages: limits.Limit(web.MaxCallerPages, 9)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mux := http.NewServeMux()
-	pages.Routes(mux)
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	t.Cleanup(func() { close(stopping) })
-	return server.URL
+	return servePages(t, web.Config{Console: p, LongHistory: true})
 }
 
 // TestLongHistory: where a Prometheus is configured, the page has 7 and 30 days. It names days, does

@@ -3,7 +3,6 @@ package web_test
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -12,7 +11,6 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
-	"github.com/march-id/march/internal/observe"
 )
 
 // counting is a console with a million tags. It gives the answers about the costs of its
@@ -90,18 +88,7 @@ func counted(refused string) func() (*marchv1.CountPlanCostResponse, error) {
 // serve serves the pages of the console.
 func (c *counting) serve(t *testing.T) (at string) {
 	t.Helper()
-	stopping := make(chan struct{})
-	var metrics *observe.Metrics
-	h, err := web.New(web.Config{Console: c, Stopping: stopping, Pages: metrics.Limit(web.MaxPages, 10), CallerPages: metrics.Limit(web.MaxCallerPages, 10)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mux := http.NewServeMux()
-	h.Routes(mux)
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	t.Cleanup(func() { close(stopping) })
-	return server.URL
+	return servePages(t, web.Config{Console: c})
 }
 
 const movedForm = "/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=25&upper=100"
