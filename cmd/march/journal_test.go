@@ -12,7 +12,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
@@ -21,24 +20,7 @@ import (
 // it has all issued IDs.
 func TestJournalFolderRemoved(t *testing.T) {
 	t.Parallel()
-	etcd := ledgertest.StartEtcd(t)
-	base, err := freeBase()
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
-	start := func(args ...string) *process {
-		t.Helper()
-		return begin(t, "", nil, append(args, "--etcd", etcd.Endpoint)...)
-	}
-	start("console", "--grpc", address(0), "--http", "").ready(t)
-	file := filepath.Join(t.TempDir(), "layout.json")
-	if err := os.WriteFile(file, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":100}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, stderr, code := march(t, "layout", "init", file, "--console", address(0)); code != exitOK {
-		t.Fatal(stderr)
-	}
+	address, start := consoleProcess(t, `{"boundary":100,"rooms":{"a":{"lower":0,"upper":100}}}`)
 	dir := filepath.Join(t.TempDir(), "journal")
 	remembered := func() (record.Memory, error) {
 		files, _ := filepath.Glob(filepath.Join(dir, "*", "a", "one.journal"))

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -183,24 +182,7 @@ func TestKillDev(t *testing.T) {
 // eight tags from cold, and kills and restarts one instance again and again.
 func TestKillRoom(t *testing.T) {
 	t.Parallel()
-	etcd := ledgertest.StartEtcd(t)
-	base, err := freeBase()
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
-	start := func(args ...string) *process {
-		t.Helper()
-		return begin(t, "", nil, append(args, "--etcd", etcd.Endpoint)...)
-	}
-	start("console", "--grpc", address(0), "--http", "").ready(t)
-	file := filepath.Join(t.TempDir(), "layout.json")
-	if err := os.WriteFile(file, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, stderr, code := march(t, "layout", "init", file, "--console", address(0)); code != exitOK {
-		t.Fatal(stderr)
-	}
+	address, start := consoleProcess(t, `{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`)
 	above := make(map[allocator.Tag]int64)
 	for i := range 8 {
 		above[allocator.Tag(fmt.Sprintf("tag-%d", i))] = 0

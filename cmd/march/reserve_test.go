@@ -21,31 +21,12 @@ import (
 // comes twice.
 func TestKillUnderAClient(t *testing.T) {
 	t.Parallel()
-	etcd := ledgertest.StartEtcd(t)
-	base, err := freeBase()
-	if err != nil {
-		t.Fatal(err)
+	address, start := consoleProcess(t, `{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`)
+	if _, stderr, code := march(t, "tag", "create", "order", "--min-step", "10000000", "--console", address(0)); code != exitOK {
+		t.Fatal(stderr)
 	}
-	address := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
-	start := func(args ...string) *process {
-		t.Helper()
-		return begin(t, "", nil, append(args, "--etcd", etcd.Endpoint)...).ready(t)
-	}
-	start("console", "--grpc", address(0), "--http", "")
-	run := func(args ...string) {
-		t.Helper()
-		if _, stderr, code := march(t, append(args, "--console", address(0))...); code != exitOK {
-			t.Fatal(stderr)
-		}
-	}
-	file := filepath.Join(t.TempDir(), "layout.json")
-	if err := os.WriteFile(file, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run("layout", "init", file)
-	run("tag", "create", "order", "--min-step", "10000000")
 	startRoom := func() *process {
-		return start("room", "a", "--name", "a-0", "--grpc", address(1), "--http", "", "--warm-tags", "order")
+		return start("room", "a", "--name", "a-0", "--grpc", address(1), "--http", "", "--warm-tags", "order").ready(t)
 	}
 	room := startRoom()
 
@@ -130,4 +111,29 @@ func TestKillUnderAClient(t *testing.T) {
 	}
 	s := order.Status()
 	t.Logf("%d IDs, %d kills and stops, %d leases, %d waits", total, kills, s.Refills, s.Waits)
+}
+
+// consoleProcess runs an etcd in this process and a console in its own, and makes a layout. It returns
+// the addresses of servers, the console's at offset 0, and what starts another process on that etcd.
+func consoleProcess(t *testing.T, layout string) (address func(offset int) string, start func(args ...string) *process) {
+	t.Helper()
+	etcd := ledgertest.StartEtcd(t)
+	base, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address = func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
+	start = func(args ...string) *process {
+		t.Helper()
+		return begin(t, "", nil, append(args, "--etcd", etcd.Endpoint)...)
+	}
+	start("console", "--grpc", address(0), "--http", "").ready(t)
+	file := filepath.Join(t.TempDir(), "layout.json")
+	if err := os.WriteFile(file, []byte(layout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, stderr, code := march(t, "layout", "init", file, "--console", address(0)); code != exitOK {
+		t.Fatal(stderr)
+	}
+	return address, start
 }
