@@ -4,15 +4,17 @@
 //
 // # Words
 //
-// An ID is an int64 from 0 to 2^63-1. A layout has a boundary, the same for
+// An ID is an int64 from 0 to 2^63-2. A layout has a boundary, the same for
 // all rooms, and gives each room a range [lower, upper): the room issues only
 // IDs with lower <= id mod boundary < upper. The block of an ID is
 // id / boundary; a room's part of one block is a run of upper-lower
 // consecutive IDs. A segment is the first n such IDs from some base on. One
 // process leases it. It is computed and not stored ID by ID, so it takes a few
-// words of memory however many IDs it holds. A chain is the linked list of the
-// segments that a process holds for one tag. A Refiller refills it from a Source
-// before it runs out.
+// words of memory however many IDs it holds. A chain is the segments that a process
+// holds for one tag, in the order of their leases. A link is the part of the first
+// segment from which callers take IDs now; the chain's tail is the rest. A chain's
+// target is how many IDs it aims to hold. A Refiller refills it from a Source before it
+// runs out.
 //
 // # Invariants
 //

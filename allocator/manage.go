@@ -59,8 +59,7 @@ func lasts(held int64, peak float64) time.Duration {
 
 // version returns the oldest layout of the held segments, 0 if there are none. It
 // need not be the first segment's: a client's source may ask one instance of a room
-// and then another with an older layout. The caller holds the
-// lock.
+// and then another with an older layout. The caller holds the lock.
 func (c *Chain) version() int64 {
 	var oldest int64
 	c.holdsAny(func(s Segment) bool {

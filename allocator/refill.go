@@ -99,7 +99,7 @@ func (r *Refiller) request(c *Chain, now place) {
 	r.wakeUp()
 }
 
-// refill runs one lease of c.
+// refill calls c.refill with the time limit of a lease, and notes the outcome.
 func (r *Refiller) refill(ctx context.Context, c *Chain) {
 	start := r.cfg.Now()
 	lease, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
@@ -223,7 +223,7 @@ func (c *Chain) fail(err error, now time.Time) {
 	c.wake()
 }
 
-// accept appends a segment.
+// accept adds a leased segment to the chain, or drops it and notes why.
 func (c *Chain) accept(seg Segment, now time.Time) {
 	leased := seg
 	if c.mu.limit > 0 && seg.Count > 0 {

@@ -91,9 +91,9 @@ func (s *Server) needs(ctx context.Context) plan.Workers {
 	return needs
 }
 
-// search returns what moves are sought for: what is known to be needed, and what all tags
-// needed when costs were last counted. Of that a tag may have been deleted since. So it
-// leads to other moves where there are such, and refuses no plan.
+// search returns the needs that the search for moves respects if it can: the known ones, and
+// those of all tags when costs were last counted. A tag may have been deleted since, so these
+// needs never refuse a plan.
 func (s *Server) search(known plan.Workers) plan.Workers {
 	if counted := s.counted.Load(); counted != nil {
 		return known.With(*counted)

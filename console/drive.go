@@ -330,8 +330,8 @@ func blocks(m record.Migration, k int, i instance) bool {
 	return i.Reported() < m.Moves[k].Layout.Version && needed(m, i.Room, before)
 }
 
-// standing returns whether an instance of a room that loses residues by m.Moves[k]
-// has reported that move.
+// standing returns how far an instance of a room that loses residues by m.Moves[k] is
+// with that move.
 func standing(m record.Migration, k int, i instance) marchv1.ReportState {
 	switch {
 	case k >= m.Reached:

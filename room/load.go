@@ -28,8 +28,8 @@ func (s *Server) chain(ctx context.Context, name string) (*tagChain, error) {
 	return s.load(ctx, name)
 }
 
-// load makes the chain of a cold tag. Callers that ask for one tag at the same time share
-// the work, which goes on when the first of them gives up.
+// load waits for loadOnce. Callers that ask for one tag at the same time share one, which
+// goes on when the first of them gives up.
 func (s *Server) load(ctx context.Context, name string) (*tagChain, error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {
@@ -87,7 +87,7 @@ func (l *loads) end() {
 }
 
 // loadOnce makes the chain of a cold tag for all callers that wait for it. It goes on when
-// ctx ends, until the server ends, and notes a tag that does not exist.
+// ctx ends, for 5 s at most and not after the server has ended. It notes a tag that does not exist.
 func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
 	if chain := s.chains.get(string(tag)); chain != nil {
 		return chain, nil

@@ -53,7 +53,7 @@ func (i *Instance) answer(q record.Question, shown halted, err error) record.Mem
 	case !i.bar(shown):
 		unbarred = "another epoch came into force meanwhile"
 	}
-	m := i.report(q.After)
+	m := i.remembered(q.After)
 	m.Barred, m.Unbarred = q.Barrier != nil && unbarred == "", unbarred
 	return m
 }

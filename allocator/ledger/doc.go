@@ -167,12 +167,13 @@
 //
 // A function calls functions of its own file and of the files before it, in this order:
 //
-//  1. What this process knows: epoch_clock.go, trace.go, unconfirmed.go, state.go, confirm.go.
+//  1. What this process knows, and its log: epoch_clock.go, trace.go, unconfirmed.go, state.go,
+//     confirm.go.
 //  2. Transactions and their bounds: ledger.go, bounds.go.
-//  3. What an instance remembers: windows.go, memory.go, heartbeat.go, journal.go.
+//  3. What an instance remembers, and its heartbeat: windows.go, memory.go, heartbeat.go, journal.go.
 //  4. What it does when etcd may have gone back: barrier.go, probe.go, rejoin.go, trouble.go,
 //     seen.go, enter.go.
-//  5. The state under which leasing is allowed, and its end: leasable.go, halt.go, own_marks.go.
-//  6. The life of an instance: presence.go, leave.go.
+//  5. The state under which leasing is allowed, and its end: leasable.go, halt.go.
+//  6. The life of an instance: own_marks.go, presence.go, leave.go.
 //  7. Leases: footing.go of workers, lease.go of IDs.
 package ledger

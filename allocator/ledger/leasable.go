@@ -161,10 +161,10 @@ func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, e
 	return l.Refresh(ctx)
 }
 
-// Run watches epoch, layout, settings, tags and registrations until ctx ends, and returns nil then. It
-// keeps Layout current, and calls onTag, from one goroutine, with each tag that
-// has new settings or was deleted. Changes that a watch missed
-// (because of a compaction or a silent member) are not repeated to onTag: a lease
+// Run watches epoch, layout and its history, settings, tags and registrations until ctx
+// ends, and then returns nil. It keeps Layout current, and calls onTag, from one
+// goroutine, with each tag that has new settings or was deleted. Changes that a watch
+// missed (because of a compaction or a silent member) are not repeated to onTag: a lease
 // sees them anyway.
 func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 	for ctx.Err() == nil {

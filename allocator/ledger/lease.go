@@ -74,7 +74,7 @@ func (i *Instance) Source(ctx context.Context, name allocator.Tag) (_ allocator.
 	return nil, record.TagSettings{}, allocator.Errorf(allocator.Unavailable, "tag %s: the layout changed %d times while it was read", name, leaseAttempts)
 }
 
-// leaseAttempts bounds how often one call of Lease starts over because its
+// leaseAttempts bounds how often one call of Source or Lease starts over because its
 // knowledge was out of date. Instances of a room compete for a mark only when they
 // refill at the same moment.
 const leaseAttempts = 20
@@ -112,8 +112,8 @@ func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg 
 	}
 	stamp := state.stamp()
 	// If the tag sets max_skew, each lease needs the other rooms' marks.
-	below := s.mark.Stamp != stamp && (s.floor == nil || s.floor.stamp != stamp)
-	if !s.known || s.terms().MaxSkew > 0 || below {
+	needsFloor := s.mark.Stamp != stamp && (s.floor == nil || s.floor.stamp != stamp)
+	if !s.known || s.terms().MaxSkew > 0 || needsFloor {
 		if _, err := s.read(ctx, state); err != nil || !s.known {
 			return seg, false, err
 		}

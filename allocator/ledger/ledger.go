@@ -195,7 +195,7 @@ func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time, ans
 }
 
 // sawBack counts and logs err, which says that etcd went back in time, and returns
-// it. If leasing is halted because of it, adopt counts that.
+// it. If leasing is halted because of it, setState counts that.
 func (l *Ledger) sawBack(ctx context.Context, err error) error {
 	l.regressions.Add(1)
 	l.wentBackLog.Log(time.Now(), l.log.Error, "etcd went back in time", append(traceID(ctx), "error", err)...)

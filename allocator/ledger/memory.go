@@ -29,9 +29,9 @@ type instanceMemory struct {
 	unconfirmed  bool            // the memory begins with this process, and nothing was leased yet: see unconfirmed.go
 	leased       bool            // this process leased something
 	barred       Barred          // while a recover has barred this instance
-	leases       failures        // of leases, for reasons that do not concern their tag only,
-	beats        failures        // of heartbeats,
-	looks        failures        // and of the probes before these, because of keys that they read
+	leases       failures        // failed leases, if not because of their tag alone
+	beats        failures        // failed heartbeats
+	looks        failures        // probes before heartbeats that failed because of a key that they read
 	orphaned     string          // the epoch under which it compares its leases, after it has dropped its segments
 	uncompared   []allocator.Tag // the tags whose leases it has not compared yet, sorted
 }
@@ -118,8 +118,8 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 	return true, nil
 }
 
-// counts has the conditions of accept on the answer to any lease, of a segment or of a
-// window. The caller holds the lock.
+// counts reports whether the answer to a lease, of a segment or of a window, makes it ours:
+// the conditions of accept. The caller holds the lock.
 func (l *Ledger) counts(before sentAt, answer store.Answer) (bool, error) {
 	t := &l.mu.clock
 	switch {
@@ -240,9 +240,9 @@ func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag,
 	return true
 }
 
-// report returns all that this instance remembers: of its marks those that it
+// remembered returns all that this instance remembers: of its marks those that it
 // leased after a point of its memory. The caller holds both locks.
-func (i *Instance) report(after int64) record.Memory {
+func (i *Instance) remembered(after int64) record.Memory {
 	l, m := i.ledger, &i.memory
 	answer := record.Memory{
 		UUID: l.mu.identity.UUID, Room: i.room, Name: i.name, Incarnations: slices.Clone(m.incarnations),

@@ -235,7 +235,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 	id := s.state.id()
 	switch {
 	case id == "":
-		stored, err = l.adopt(s.state)
+		stored, err = l.setState(s.state)
 		return stored, settled, "", err
 	case s.state.halted != nil && id != t.current && (s.certain || !t.knows(id)):
 		// A halt is adopted at once, because nothing is leased under it. But a halt
@@ -248,7 +248,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 	case id != t.current && !t.knows(id) && s.state.problem != nil:
 		// Without its layout, a new epoch cannot be distinguished from an old one
 		// that was missed.
-		stored, err = l.adopt(s.state)
+		stored, err = l.setState(s.state)
 		return stored, settled, "", err
 	case id != t.current && !t.knows(id):
 		if evidence = t.missed(id, s.state.layout.Layout.Version); evidence != "" {
@@ -290,7 +290,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 	}
 	version := s.state.layout.Layout.Version
 	t.total, t.notBefore = max(t.total, s.state.total), max(t.notBefore, s.state.notBefore)
-	stored, err = l.adopt(s.state)
+	stored, err = l.setState(s.state)
 	if s.state.problem == nil && stored.Layout.Version == version {
 		if version > t.version && s.state.epoch != "" {
 			t.version, t.latest = version, s.state.epoch

@@ -186,9 +186,9 @@ func (e *UnusableError) Error() string { return e.err.Error() }
 // Unwrap returns the error with the Kind.
 func (e *UnusableError) Unwrap() error { return e.err }
 
-// adopt replaces the state by next, unless the present one is newer. The caller
+// setState replaces the state by next, unless the present one is newer. The caller
 // holds the lock.
-func (l *Ledger) adopt(next *State) (record.Layout, error) {
+func (l *Ledger) setState(next *State) (record.Layout, error) {
 	old := l.mu.state
 	was := old.layout
 	switch sameEpoch := next.id() == "" || next.id() == old.id(); {

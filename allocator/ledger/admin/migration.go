@@ -17,9 +17,9 @@ import (
 const maxMigration = 600 << 10
 
 // StartMigration stores a migration that begins at the current layout, from. There
-// is one at a time: its errors are Conflict (the layout has changed), Exists
-// (another migration is under way; the message names
-// it), WentBack (leasing is halted) and Unavailable.
+// is one at a time: its errors are Conflict (the layout has changed), Exists (another
+// migration is under way; the message names it), WentBack (leasing is halted) and
+// Unavailable.
 func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record.Migration, actor string) (record.Migration, error) {
 	s, err := a.Ledger.LeasableState(ctx)
 	if err != nil {
@@ -88,8 +88,7 @@ func (a *Admin) Migrations(ctx context.Context, before string, n int) ([]record.
 // UpdateMigration applies change to m and stores the result, if m has not changed
 // since it was read. action and actor are for the audit; an empty action writes no
 // entry (for the consoles' own notes). A migration that ended makes room for the
-// next. Its
-// errors are change's own, Conflict and Unavailable.
+// next. Its errors are change's own, Conflict and Unavailable.
 func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action, actor string, change func(*record.Migration) error) (record.Migration, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return record.Migration{}, err
@@ -128,10 +127,9 @@ func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action,
 // the move before it made; m has not changed since it was read; and the epoch is still
 // the one under which the instances were read that m waited for (no condition if epoch
 // has no key). Otherwise a restore and a recover may lie between their reports and the
-// move. Layout and migration change in one
-// transaction, so no move is made twice or forgotten. Its errors are Conflict,
-// WentBack and Unavailable. After an error read the migration again: it shows
-// whether the move was made.
+// move. Layout and migration change in one transaction, so no move is made twice or
+// forgotten. Its errors are Conflict, WentBack and Unavailable. After an error read the
+// migration again: it shows whether the move was made.
 func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV) (record.Migration, error) {
 	if m.Reached >= len(m.Moves) {
 		return record.Migration{}, allocator.Errorf(allocator.Internal, "migration %s has no move after %d", m.ID, m.Reached)

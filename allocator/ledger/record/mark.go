@@ -124,9 +124,9 @@ func (m Mark) fits() bool {
 // At returns three things about an ID. The first is the era that contains it, zero for none.
 // The second is whether the ID may belong to an older era that is no longer kept. The third is
 // whether it lies between the eras of two epochs, below a first era that is not of the first
-// epoch, or in a part that the mark was raised by. recovered says that there was a recover.
-// Layouts of the first epoch have versions from 1 on, layouts of a later one versions above
-// RecoverVersions.
+// epoch, or at or above the end of the last era, where only a raise of the mark went.
+// recovered says that there was a recover. Layouts of the first epoch have versions from 1 on,
+// layouts of a later one versions above RecoverVersions.
 func (m Mark) At(id int64, recovered bool) (in Era, older, lost bool) {
 	for i, e := range m.Eras {
 		switch {
