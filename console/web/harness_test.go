@@ -105,6 +105,9 @@ type browser struct{ ctx context.Context }
 // startBrowser starts Chromium, and fails the test if there is none.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a browser")
+	}
 	path := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome"} {
 		if found, err := exec.LookPath(name); err == nil {
