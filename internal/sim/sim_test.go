@@ -63,7 +63,7 @@ func seeds() int {
 	case *allSeeds > 0:
 		return *allSeeds
 	case raceEnabled:
-		return 10 // one goroutine at a time: the detector finds little here
+		return 4 // one goroutine at a time: the detector finds little here
 	case testing.Short():
 		return 40
 	}
