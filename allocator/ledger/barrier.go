@@ -41,6 +41,9 @@ func (i *Instance) Report(ctx context.Context, q record.Question) record.Memory 
 // answer answers a question. If the question has a barrier, shown is the halt that
 // etcd shows, and err why it shows none.
 func (i *Instance) answer(q record.Question, shown halted, err error) record.Memory {
+	now := i.ledger.now() // after etcd showed the halt: keepAnswered relies on that
+	var said lines
+	defer said.write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.ledger.mu.Lock()
@@ -50,7 +53,7 @@ func (i *Instance) answer(q record.Question, shown halted, err error) record.Mem
 	case q.Barrier == nil:
 	case err != nil:
 		unbarred = err.Error()
-	case !i.bar(shown):
+	case !i.bar(&said, now, shown):
 		unbarred = "another epoch came into force meanwhile"
 	}
 	m := i.remembered(q.After)
@@ -62,7 +65,7 @@ func (i *Instance) answer(q record.Question, shown halted, err error) record.Mem
 // the epoch before are lost. If that epoch is in force again later, this is evidence that
 // etcd went back. It returns false if another epoch came into force after that halt. The
 // caller holds both locks.
-func (i *Instance) bar(h halted) bool {
+func (i *Instance) bar(said *lines, now time.Time, h halted) bool {
 	l, id := i.ledger, haltID(h.value.Nonce)
 	t := &l.mu.clock
 	if t.current != id && t.knows(id) {
@@ -72,12 +75,12 @@ func (i *Instance) bar(h halted) bool {
 		t.turn(id, h.revision)
 	}
 	if l.mu.identity.ClusterID != h.clusterID {
-		l.log.Warn("a recover moves the cluster to another etcd cluster", "etcd_cluster_id", fmt.Sprintf("%x", h.clusterID))
+		said.add(hclog.Warn, "a recover moves the cluster to another etcd cluster", "etcd_cluster_id", fmt.Sprintf("%x", h.clusterID))
 		l.mu.identity.ClusterID = h.clusterID
 	}
 	if i.memory.barred.nonce != h.value.Nonce {
-		i.memory.barred = Barred{By: h.value.By, Since: l.now(), nonce: h.value.Nonce}
-		l.log.Warn("barred by a recover: nothing is leased until it has begun a new epoch", "by", h.value.By)
+		i.memory.barred = Barred{By: h.value.By, Since: now, nonce: h.value.Nonce}
+		said.add(hclog.Warn, "barred by a recover: nothing is leased until it has begun a new epoch", "by", h.value.By)
 	}
 	return true
 }

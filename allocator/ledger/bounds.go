@@ -109,9 +109,10 @@ func (i *Instance) auditsOwner(was store.KV) bool {
 
 // auditedOwner notes that the change of a worker's owner was audited.
 func (i *Instance) auditedOwner() {
+	now := i.ledger.now()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.mu.audited = i.ledger.now()
+	i.mu.audited = now
 }
 
 // countAudits reads how many audit entries there are, for countedAudits. A caller that

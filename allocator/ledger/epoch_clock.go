@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -164,10 +166,12 @@ const maxDoubtful = 50
 
 // suspect notes evidence.
 func (l *Ledger) suspect(why string, marks map[string]int64) {
+	var said lines
+	defer said.write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.clock.suspicion == nil {
-		l.log.Warn("etcd may have gone back in time: nothing is leased until that is cleared up", "why", why)
+		said.add(hclog.Warn, "etcd may have gone back in time: nothing is leased until that is cleared up", "why", why)
 	}
 	l.mu.clock.suspect(why, marks)
 }

@@ -56,7 +56,7 @@ type heartbeat struct {
 
 // next returns the value of the next heartbeat and its counter, from 1 on. The
 // caller holds the lock.
-func (i *Instance) next() (value []byte, counter int64) {
+func (i *Instance) next(now time.Time) (value []byte, counter int64) {
 	b := &i.mu.beat
 	if len(b.nonces) == 0 {
 		b.nonces = []string{""}
@@ -64,7 +64,7 @@ func (i *Instance) next() (value []byte, counter int64) {
 	nonce := record.RandomHex()
 	b.nonces = append(b.nonces, nonce)
 	counter = b.seen + int64(len(b.nonces)) - 1
-	return record.Encode(&record.Heartbeat{Incarnation: i.incarnation, Counter: counter, Time: i.ledger.now(), Nonce: nonce}), counter
+	return record.Encode(&record.Heartbeat{Incarnation: i.incarnation, Counter: counter, Time: now, Nonce: nonce}), counter
 }
 
 // saw notes that a heartbeat was seen in etcd. The caller holds the lock.
@@ -100,13 +100,14 @@ type beating struct {
 // toSend returns the next heartbeat. Its error means that the registration is no longer
 // ours.
 func (i *Instance) toSend() (b beating, err error) {
+	now := i.ledger.now()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b = beating{
 		registration: i.mu.kv, known: i.mu.beat.kv, order: i.ledger.before().epochSeq,
 		count: time.Since(i.mu.beat.counted) >= countEvery,
 	}
-	b.value, b.counter = i.next()
+	b.value, b.counter = i.next(now)
 	return b, i.mu.lost
 }
 
@@ -124,19 +125,23 @@ func (i *Instance) beaten(b beating, answer store.Answer) {
 // takeStanding accepts the registration and the heartbeat that a refused heartbeat
 // found, if this process wrote them, under the same epoch.
 func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
+	var said lines
+	defer said.write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	what, err := i.examine(answer.Got[0], answer.Got[1])
 	if err != nil || what != stands || i.mu.order != b.order || answer.Got[0][0].ModRevision < i.mu.kv.ModRevision {
 		return false
 	}
-	i.take(answer.Got[0][0], answer.Got[1])
+	i.take(&said, answer.Got[0][0], answer.Got[1])
 	return true
 }
 
 // takeOurs accepts the registration that a transaction showed, if it is this process's,
 // and reports whether it is. Its error means that the registration is no longer ours.
 func (i *Instance) takeOurs(found []store.KV) (bool, error) {
+	var said lines
+	defer said.write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.mu.lost != nil {
@@ -146,16 +151,16 @@ func (i *Instance) takeOurs(found []store.KV) (bool, error) {
 	if len(found) == 0 || record.Decode(found[0], &v) != nil || v.Incarnation != i.incarnation || found[0].ModRevision < i.mu.kv.ModRevision {
 		return false, nil
 	}
-	i.take(found[0], nil)
+	i.take(&said, found[0], nil)
 	return true, nil
 }
 
 // take accepts a registration and a heartbeat, which are ours; the heartbeat may be
 // missing. The caller holds the lock.
-func (i *Instance) take(registration store.KV, beat []store.KV) {
+func (i *Instance) take(said *lines, registration store.KV, beat []store.KV) {
 	var is record.Registration
 	if registration.ModRevision > i.mu.kv.ModRevision && record.Decode(registration, &is) == nil {
-		i.learn(is)
+		i.learn(said, is)
 	}
 	i.mu.kv = registration
 	if len(beat) > 0 {
@@ -167,12 +172,12 @@ func (i *Instance) take(registration store.KV, beat []store.KV) {
 
 // learn accepts changes that other processes made in this process's registration
 // since it was last seen. The caller holds the lock.
-func (i *Instance) learn(is record.Registration) {
+func (i *Instance) learn(said *lines, is record.Registration) {
 	i.mu.value.Rest = is.Rest
 	var was record.Registration
 	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // an operator did that, or we
 		i.mu.value.Unconfirmed = false
-		i.confirm("an operator")
+		i.confirm(said, "an operator")
 	}
 }
 

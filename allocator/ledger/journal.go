@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -104,12 +106,12 @@ func memoryOf(s journal.State) (record.Memory, error) {
 
 // noteSeen writes the processes that were seen under an epoch to the journal. It
 // does not wait for the disk, because the watch calls it.
-func (i *Instance) noteSeen(all []record.SeenInstance, under string) {
+func (i *Instance) noteSeen(said *lines, all []record.SeenInstance, under string) {
 	if i.journal == nil || len(all) == 0 {
 		return
 	}
 	if err := i.journal.Note(journal.Record{SeenUnder: under, Seen: slices.Clone(all)}); err != nil {
-		i.ledger.log.Warn("could not write to the journal which instances are registered", "error", err)
+		said.add(hclog.Warn, "could not write to the journal which instances are registered", "error", err)
 	}
 }
 

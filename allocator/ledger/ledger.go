@@ -164,24 +164,29 @@ func (l *Ledger) Try(ctx context.Context, txn store.Txn) (store.Answer, error) {
 
 // unanswered notes that a try failed because etcd did not answer.
 func (l *Ledger) unanswered(ctx context.Context, now time.Time, err error) {
+	var said lines
+	defer said.write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	contact := &l.mu.contact
 	contact.Cause = err
 	if contact.Away.IsZero() {
 		contact.Away = now
-		l.mu.saidAway = l.mu.awayLog.Log(now, l.log.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
+		warn := func(msg string, args ...any) { said.add(hclog.Warn, msg, args...) }
+		l.mu.saidAway = l.mu.awayLog.Log(now, warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
 	}
 }
 
 // received returns the answer to a transaction, or an error if the answer is of another
 // etcd cluster. It checks the answer's revision.
 func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time, answer store.Answer) (store.Answer, error) {
+	var said lines
+	defer said.write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	contact, t := &l.mu.contact, &l.mu.clock
 	if !contact.Away.IsZero() && l.mu.saidAway {
-		l.log.Info("etcd answers again", append(traceID(ctx), "away", now.Sub(contact.Away).Round(time.Millisecond))...)
+		said.add(hclog.Info, "etcd answers again", append(traceID(ctx), "away", now.Sub(contact.Away).Round(time.Millisecond))...)
 	}
 	contact.answered(now, now.Sub(before.at))
 	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID {
@@ -371,13 +376,15 @@ func (l *Ledger) follow(ctx context.Context) (bool, error) {
 	if err := errors.Join(record.Decode(identity, &id), record.Decode(epoch, &e)); err != nil {
 		return false, err
 	}
+	var said lines
+	defer said.write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
 	if id.UUID != l.mu.identity.UUID || id.ClusterID != answer.ClusterID || e.Epoch == "" || e.Epoch == t.current || t.knows(e.Epoch) {
 		return false, nil
 	}
-	l.log.Warn("the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id", fmt.Sprintf("%x", id.ClusterID))
+	said.add(hclog.Warn, "the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id", fmt.Sprintf("%x", id.ClusterID))
 	l.mu.identity = id
 	// The new cluster is read anew, so nothing that was seen of the old one counts.
 	t.turn("moved "+e.Epoch, 0)

@@ -52,7 +52,7 @@ func (r Registration) ID() record.InstanceID { return record.NewInstanceID(r.Roo
 // Ledger owns the process's knowledge of etcd, under a lock of its own. The order of
 // locks is the instance's, the ledger's, the admission's, the journal's. A method
 // that takes a lock holds it to its end; no lock is held while etcd or the disk answers,
-// nor while a function that a caller gave is called.
+// nor while a function that a caller gave is called: a Logger may block, too (see lines).
 type Instance struct {
 	ledger      *Ledger
 	room        allocator.Room
@@ -375,7 +375,9 @@ func (i *Instance) confirmInEmpty(ctx context.Context) error {
 		return err
 	}
 	if answer.Succeeded && len(answer.Got[0]) == 0 {
-		i.confirm("a store in which nothing was ever leased")
+		var said lines
+		i.confirm(&said, "a store in which nothing was ever leased")
+		said.write(l.log)
 	}
 	return nil
 }

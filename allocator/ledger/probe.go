@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -226,6 +228,8 @@ const (
 
 // classify adopts the state that s saw, or returns why not.
 func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evidence string, err error) {
+	var said lines
+	defer said.write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
@@ -235,7 +239,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 	id := s.state.id()
 	switch {
 	case id == "":
-		stored, err = l.setState(s.state)
+		stored, err = l.setState(&said, s.state)
 		return stored, settled, "", err
 	case s.state.halted != nil && id != t.current && (s.certain || !t.knows(id)):
 		// A halt is adopted at once, because nothing is leased under it. But a halt
@@ -248,14 +252,14 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 	case id != t.current && !t.knows(id) && s.state.problem != nil:
 		// Without its layout, a new epoch cannot be distinguished from an old one
 		// that was missed.
-		stored, err = l.setState(s.state)
+		stored, err = l.setState(&said, s.state)
 		return stored, settled, "", err
 	case id != t.current && !t.knows(id):
 		if evidence = t.missed(id, s.state.layout.Layout.Version); evidence != "" {
 			break
 		}
 		if t.current != "" {
-			l.log.Info("a new epoch", "epoch", id)
+			said.add(hclog.Info, "a new epoch", "epoch", id)
 		}
 		t.turn(id, s.answer.Revision)
 		t.began = t.epochSeq
@@ -274,7 +278,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		return stored, confirmed, evidence, nil
 	case evidence != "":
 		if t.suspicion == nil {
-			l.log.Warn("etcd may have gone back in time: looking again", "why", evidence)
+			said.add(hclog.Warn, "etcd may have gone back in time: looking again", "why", evidence)
 		}
 		t.suspect(evidence, nil)
 		return stored, askAgain, "", nil
@@ -282,7 +286,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		return stored, askAgain, "", nil // a suspicion came up during the probe
 	}
 	if t.suspicion != nil {
-		l.log.Info("a second look did not confirm that etcd went back in time", "why", t.suspicion.why)
+		said.add(hclog.Info, "a second look did not confirm that etcd went back in time", "why", t.suspicion.why)
 		t.suspicion = nil
 	}
 	if s.full {
@@ -290,7 +294,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 	}
 	version := s.state.layout.Layout.Version
 	t.total, t.notBefore = max(t.total, s.state.total), max(t.notBefore, s.state.notBefore)
-	stored, err = l.setState(s.state)
+	stored, err = l.setState(&said, s.state)
 	if s.state.problem == nil && stored.Layout.Version == version {
 		if version > t.version && s.state.epoch != "" {
 			t.version, t.latest = version, s.state.epoch

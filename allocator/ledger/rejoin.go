@@ -41,13 +41,16 @@ func (i *Instance) register(ctx context.Context, there store.Answer, order int64
 
 // toRegister returns the registration to replace, and the new one with its heartbeat.
 func (i *Instance) toRegister(found []store.KV) (known store.KV, b beating, err error) {
+	now := i.ledger.now()
+	var said lines
+	defer said.write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if known, err = i.succeed(found); err != nil {
+	if known, err = i.succeed(&said, found); err != nil {
 		return known, b, err
 	}
 	b.registration = store.KV{Key: known.Key, Value: record.Encode(&i.mu.value)}
-	b.value, b.counter = i.next()
+	b.value, b.counter = i.next(now)
 	return known, b, nil
 }
 
@@ -64,7 +67,7 @@ func (i *Instance) joined(b beating, answer store.Answer) {
 // it. If this process does not have the journal of that registration's process, its
 // memory may be lost: the new registration records that for `march recover`. The
 // caller holds the lock.
-func (i *Instance) succeed(found []store.KV) (store.KV, error) {
+func (i *Instance) succeed(said *lines, found []store.KV) (store.KV, error) {
 	l := i.ledger
 	kv, epoch := store.KV{Key: l.keys.Registration(i.room, i.name)}, l.epoch()
 	if len(found) > 0 {
@@ -85,7 +88,7 @@ func (i *Instance) succeed(found []store.KV) (store.KV, error) {
 		}
 		i.mu.value.Epoch = was.Epoch
 		if was.Incarnation == i.incarnation { // otherwise the unknown leases are another process's
-			i.learn(was)
+			i.learn(said, was)
 		}
 	}
 	i.mu.value.Under(epoch)
@@ -196,6 +199,8 @@ func (i *Instance) settle(ctx context.Context) error {
 // this process has registered under another epoch than that of order. Its error
 // means that the registration is no longer ours, or cannot be read.
 func (i *Instance) judge(there store.Answer, order int64) (what finding, again bool, err error) {
+	var said lines
+	defer said.write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.mu.lost != nil {
@@ -204,7 +209,7 @@ func (i *Instance) judge(there store.Answer, order int64) (what finding, again b
 	what, err = i.examine(there.Got[0], there.Got[1])
 	again = i.mu.order != order
 	if err == nil && what == stands && !again {
-		i.take(there.Got[0][0], there.Got[1])
+		i.take(&said, there.Got[0][0], there.Got[1])
 	}
 	return what, again, err
 }

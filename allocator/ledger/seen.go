@@ -65,6 +65,8 @@ const fewSeen = 4
 
 // see notes processes that are registered under an epoch.
 func (i *Instance) see(all []record.SeenInstance, epoch string) {
+	var said lines
+	defer said.write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	seen := i.memory.seen
@@ -101,7 +103,7 @@ func (i *Instance) see(all []record.SeenInstance, epoch string) {
 		}
 	}
 	i.memory.seen = seen[max(len(seen)-maxSeen, 0):]
-	i.noteSeen(changed, i.memory.seenUnder) // under the lock, to keep the order
+	i.noteSeen(&said, changed, i.memory.seenUnder) // under the lock, to keep the order
 }
 
 // registrations returns all registered processes, and the processes that they replaced

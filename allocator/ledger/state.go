@@ -188,7 +188,7 @@ func (e *UnusableError) Unwrap() error { return e.err }
 
 // setState replaces the state by next, unless the present one is newer. The caller
 // holds the lock.
-func (l *Ledger) setState(next *State) (record.Layout, error) {
+func (l *Ledger) setState(said *lines, next *State) (record.Layout, error) {
 	old := l.mu.state
 	was := old.layout
 	switch sameEpoch := next.id() == "" || next.id() == old.id(); {
@@ -229,15 +229,15 @@ func (l *Ledger) setState(next *State) (record.Layout, error) {
 		if l.mu.haltsAs == "" { // an operator's command prints it itself, or `march recover` wrote it
 			level = hclog.Debug
 		}
-		l.log.Log(level, "leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339), "why", next.halted.Why)
+		said.add(level, "leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339), "why", next.halted.Why)
 	case next.halted == nil && old.halted != nil && next.epoch != "":
-		l.log.Info("leasing goes on")
+		said.add(hclog.Info, "leasing goes on")
 	}
 	switch {
 	case next.problem != nil:
-		l.log.Error("layout refused", "error", next.problem)
+		said.add(hclog.Error, "layout refused", "error", next.problem)
 	case next.layout.Layout.Version != old.layout.Layout.Version:
-		l.log.Info("layout adopted", "version", next.layout.Layout.Version, "boundary", next.layout.Layout.Boundary, "rooms", len(next.layout.Layout.Ranges))
+		said.add(hclog.Info, "layout adopted", "version", next.layout.Layout.Version, "boundary", next.layout.Layout.Boundary, "rooms", len(next.layout.Layout.Ranges))
 	}
 	return next.layout, next.problem
 }

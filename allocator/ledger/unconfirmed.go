@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
 )
 
@@ -117,8 +119,8 @@ func (l *Ledger) unconfirmed() bool {
 }
 
 // confirm ends that this process is unconfirmed.
-func (i *Instance) confirm(by string) {
+func (i *Instance) confirm(said *lines, by string) {
 	if i.admission.set(false) {
-		i.ledger.log.Info("an instance's marks are confirmed: it leases", "instance", i.name, "room", i.room, "by", by)
+		said.add(hclog.Info, "an instance's marks are confirmed: it leases", "instance", i.name, "room", i.room, "by", by)
 	}
 }

@@ -81,12 +81,6 @@ type batch struct {
 	err     error         // valid after done is closed
 }
 
-// trouble says why nothing can be written. The journal replaces it when the trouble is over.
-type trouble struct {
-	begun chan struct{} // closed when err is set
-	err   error
-}
-
 // Open opens the journal of an instance, or makes it. The caller may read the state until the
 // first Append. The errors of Open are Refused (another process has the journal, it cannot be
 // read, or it is another instance's) and Unavailable (the disk does not answer, or ctx ended).
@@ -189,28 +183,6 @@ func (j *Journal) rouse() {
 	default: // the writer is about to look
 	}
 }
-
-func (e *hangError) Error() string {
-	return fmt.Sprintf("the disk hangs: it was asked to %s at %s, and has not answered", e.what, e.since.Format(time.RFC3339))
-}
-
-// UnwritableError says that a journal cannot be written.
-type UnwritableError struct {
-	Path  string
-	Since time.Time
-	Err   error // what the disk said
-}
-
-func (e *UnwritableError) Error() string {
-	return fmt.Sprintf("journal %s cannot be written, nothing is leased until it can, since %s: %v; %s",
-		e.Path, e.Since.Format(time.RFC3339), e.Err, e.Remedy())
-}
-
-// Unwrap returns what the disk said.
-func (e *UnwritableError) Unwrap() error { return e.Err }
-
-// Remedy returns what the operator should do, beginning with a small letter.
-func (e *UnwritableError) Remedy() string { return remedy(e.Err) }
 
 // Ready returns why nothing can be written, or nil. An instance calls it before a lease, so
 // that no lease is wasted. It does not wait for the disk.

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
@@ -267,41 +266,64 @@ func (w *writer) close() error {
 
 // do performs one operation of the disk, and notes if it takes longer than patience.
 func (j *Journal) do(what string, op func() error) error {
-	began := time.Now()
-	j.mu.Lock()
-	j.mu.number++
-	number := j.mu.number
-	j.mu.Unlock()
-	noticing := time.AfterFunc(patience, func() {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		if j.mu.number == number {
-			_ = j.fails(&hangError{what, began}, began)
-		}
-	})
+	began, number := time.Now(), j.count()
+	noticing := time.AfterFunc(patience, func() { j.hangs(number, &hangError{what, began}) })
 	err := op()
 	noticing.Stop()
+	j.count()
+	return err
+}
+
+// count counts the begin or the end of an operation of the disk.
+func (j *Journal) count() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.mu.number++
-	return err
+	return j.mu.number
+}
+
+// hangs notes that the operation of a number hangs, unless it has ended.
+func (j *Journal) hangs(number int, err *hangError) {
+	if j.noteHang(number, err) {
+		j.logTrouble(err)
+	}
+}
+
+// noteHang is hangs without the log, and reports whether the trouble began with it.
+func (j *Journal) noteHang(number int, err *hangError) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.mu.number == number && j.fails(err, err.since)
 }
 
 // finish notes the outcome of a write. The batch is nil if the write had none.
 func (j *Journal) finish(b *batch, err error) {
+	switch began, since := j.noteOutcome(b, err); {
+	case began:
+		j.logTrouble(err)
+	case err == nil && !since.IsZero():
+		j.log.Info("the journal can be written again", "path", j.path, "after", time.Since(since).Round(time.Millisecond))
+	}
+}
+
+// noteOutcome is finish without the log. It reports whether the trouble began with this
+// write, and since when the disk was in trouble before it.
+func (j *Journal) noteOutcome(b *batch, err error) (began bool, since time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	since = j.mu.since
 	switch {
 	case err != nil:
-		err = j.fails(err, time.Now())
-	case !j.mu.since.IsZero():
-		j.log.Info("the journal can be written again", "path", j.path, "after", time.Since(j.mu.since).Round(time.Millisecond))
+		began = j.fails(err, time.Now())
+		err = j.mu.trouble.err
+	case !since.IsZero():
 		j.mu.since, j.mu.trouble = time.Time{}, &trouble{begun: make(chan struct{})}
 	}
 	if b != nil {
 		b.err = err
 		close(b.done)
 	}
+	return began, since
 }
 
 // take returns the batch to write, unless the batch must wait, and reports whether the journal
@@ -316,18 +338,11 @@ func (j *Journal) take(wait bool) (b *batch, closing bool) {
 	return b, j.mu.closing
 }
 
-// hangError says that an operation of the disk does not end.
-type hangError struct {
-	what  string
-	since time.Time
-}
-
-// fails notes why nothing can be written, and since when unless the disk was in trouble before.
-// The caller holds the lock.
-func (j *Journal) fails(err error, since time.Time) error {
+// fails notes why nothing can be written, and since when unless the disk was in trouble before:
+// it reports whether the trouble began. The caller holds the lock.
+func (j *Journal) fails(err error, since time.Time) (began bool) {
 	t := j.mu.trouble
-	first := j.mu.since.IsZero()
-	if first {
+	if began = j.mu.since.IsZero(); began {
 		j.mu.since = since
 	} else {
 		t = &trouble{begun: make(chan struct{})} // the old one's error is read without the lock
@@ -335,31 +350,14 @@ func (j *Journal) fails(err error, since time.Time) error {
 	}
 	t.err = j.unwritable(err, j.mu.since)
 	close(t.begun)
-	if first {
-		j.log.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error", err, "remedy", remedy(err))
-	}
-	return t.err
+	return began
+}
+
+// logTrouble logs that the trouble began. No lock is held: a Logger may block.
+func (j *Journal) logTrouble(err error) {
+	j.log.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error", err, "remedy", remedy(err))
 }
 
 func (j *Journal) unwritable(err error, since time.Time) error {
 	return allocator.Errorf(allocator.Unavailable, "%w", &UnwritableError{Path: j.path, Since: since, Err: err})
-}
-
-// remedy returns what the operator should do.
-func remedy(err error) string {
-	var hangs *hangError
-	switch {
-	case errors.As(err, &hangs):
-		return "check its disk and mount; the instance goes on by itself when the disk answers"
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
-		return "free space on its disk; the instance goes on by itself then"
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return "let the instance write in its folder; it goes on by itself then"
-	case errors.Is(err, errLocked):
-		return "stop one of the two"
-	case errors.Is(err, fs.ErrClosed):
-		return "the instance is stopping"
-	default:
-		return "check its disk and folder; the instance goes on by itself when both are well"
-	}
 }
