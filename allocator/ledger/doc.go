@@ -15,8 +15,8 @@
 // value carries a format number: the lowest format that can hold it. A reader that
 // needs a value of an unknown format fails; a reader that lists values passes over it
 // and names its key. Unknown fields are kept when a value is written again. In marks,
-// eras, layouts and the epoch, which say which IDs may be issued, an unknown field is
-// refused. So two versions of the program can run beside each other.
+// workers, machines, layouts and the epoch, which say which IDs may be issued, an unknown
+// field is refused. So two versions of the program can run beside each other.
 //
 //	identity                     the cluster's uuid and the ID of its etcd cluster
 //	epoch                        128 random bits, compared by every lease, and the margin total; or halted
@@ -30,6 +30,8 @@
 //	rooms/<room>/<instance>      an instance's registration
 //	alive/<room>/<instance>      its heartbeat: a plain key, see heartbeat.go
 //	workers/<bits>/<number>      a worker of time-ordered IDs: its owner and window, see package worker
+//	workers/<bits>/<number>      a worker of time-ordered IDs: its owner and window, see package worker
+//	machines/<bits>/<number>     a machine ID of CosId's clients, and the client that has it, see package machine
 //	migrations/<ulid>            a change of layout in moves, and how far it is; the latest 1,000
 //	migration                    the ID of the migration under way
 //	audit/<ulid>                 what changed, when, and the actor; written with the change; the latest 100,000

@@ -101,7 +101,7 @@ func DefaultTag() TagSettings {
 // Its error is Invalid.
 func (s TagSettings) Validate() error {
 	if s.Time != nil {
-		return s.validateTime()
+		return s.validateTime(DefaultTag())
 	}
 	if err := s.Reserve.validate(); err != nil {
 		return allocator.Errorf(allocator.Invalid, "%w", err)
@@ -272,44 +272,6 @@ func (t Tag) Terms() Terms {
 		},
 		Skips: t.Skips,
 	}
-}
-
-// onlyTime returns the settings of a tag of time-ordered IDs as they are stored: without those
-// of a counter, whatever their defaults are.
-func (s TagSettings) onlyTime() TagSettings {
-	return TagSettings{Reserve: DurationOf(0), Time: s.Time, Format: s.Format, KeyCheck: s.KeyCheck}
-}
-
-// validateTime checks the settings of a tag of time-ordered IDs: the settings of a counter must
-// have their defaults. Its error is Invalid.
-func (s TagSettings) validateTime() error {
-	refused := func(field string) error {
-		return allocator.Errorf(allocator.Invalid, "%s: a tag of kind time has none: its IDs follow the clock", field)
-	}
-	d := DefaultTag()
-	switch {
-	case s.Start != d.Start:
-		return refused("start")
-	case s.Limit != d.Limit:
-		return refused("limit")
-	case s.MaxJump != d.MaxJump:
-		return refused("max_jump")
-	case s.MaxSkew != d.MaxSkew:
-		return refused("max_skew")
-	case s.StrictRetract:
-		return refused("strict_retract")
-	case len(s.Skips) > 0:
-		return refused("skip")
-	case s.MinStep != d.MinStep || s.MaxStep != d.MaxStep:
-		return refused("min_step, max_step")
-	case s.Reserve != d.Reserve:
-		return refused("reserve")
-	case s.Prescale != 0 || !s.PrescaleUntil.IsZero():
-		return refused("prescale")
-	case s.Period != period.Period{}:
-		return refused("period")
-	}
-	return s.Time.Validate()
 }
 
 // Clone returns settings that share nothing with s.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -95,4 +96,41 @@ func (t TimeTag) CheckSlices(l allocator.Layout) error {
 		}
 	}
 	return nil
+}
+
+// onlyTime returns the settings of a tag of time-ordered IDs as they are stored: without those
+// of a counter, whatever their defaults are.
+func (s TagSettings) onlyTime() TagSettings {
+	return TagSettings{Reserve: DurationOf(0), Time: s.Time, Format: s.Format, KeyCheck: s.KeyCheck}
+}
+
+// validateTime checks the settings of a tag of time-ordered IDs: the settings of a counter must
+// have their defaults. Its error is Invalid.
+func (s TagSettings) validateTime(defaults TagSettings) error {
+	refused := func(field string) error {
+		return allocator.Errorf(allocator.Invalid, "%s: a tag of kind time has none: its IDs follow the clock", field)
+	}
+	switch {
+	case s.Start != defaults.Start:
+		return refused("start")
+	case s.Limit != defaults.Limit:
+		return refused("limit")
+	case s.MaxJump != defaults.MaxJump:
+		return refused("max_jump")
+	case s.MaxSkew != defaults.MaxSkew:
+		return refused("max_skew")
+	case s.StrictRetract:
+		return refused("strict_retract")
+	case len(s.Skips) > 0:
+		return refused("skip")
+	case s.MinStep != defaults.MinStep || s.MaxStep != defaults.MaxStep:
+		return refused("min_step, max_step")
+	case s.Reserve != defaults.Reserve:
+		return refused("reserve")
+	case s.Prescale != 0 || !s.PrescaleUntil.IsZero():
+		return refused("prescale")
+	case s.Period != period.Period{}:
+		return refused("period")
+	}
+	return s.Time.Validate()
 }
