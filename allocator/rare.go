@@ -16,9 +16,9 @@ type rare struct {
 // recentSegments is how many segments an unordered chain remembers.
 const recentSegments = 16
 
-// rarely returns the chain's rare, and allocates it if it is nil. The caller holds
+// ensureRare returns the chain's rare, and allocates it if it is nil. The caller holds
 // the lock.
-func (c *Chain) rarely() *rare {
+func (c *Chain) ensureRare() *rare {
 	if c.mu.rare == nil {
 		c.mu.rare = &rare{}
 	}

@@ -218,7 +218,7 @@ func (c *Chain) fail(err error, now time.Time) {
 	if KindOf(err) == Unavailable {
 		return
 	}
-	r := c.rarely()
+	r := c.ensureRare()
 	r.failure, r.retry = err, now.Add(failurePause)
 	c.wake()
 }

@@ -37,7 +37,7 @@ func (f *fading) selects(s Segment) bool {
 func (c *Chain) Replace(part Part, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.rarely()
+	r := c.ensureRare()
 	if r.fading == nil {
 		r.fading = &fading{}
 	}
@@ -96,7 +96,7 @@ func (c *Chain) replaced(seg Segment) {
 		c.mu.rare = nil
 		return
 	}
-	r := c.rarely()
+	r := c.ensureRare()
 	r.recent = append(r.recent, seg)
 	*r = rare{recent: r.recent[max(0, len(r.recent)-recentSegments):]}
 }

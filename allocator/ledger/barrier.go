@@ -144,23 +144,23 @@ func (i *Instance) Barred() (Barred, bool) {
 // the key as it wrote it. A value that cannot be read counts as an epoch without a name
 // and margins. The operations in also are done in the same transaction. Its errors are
 // Conflict and Unavailable. Only a recover writes a halt over another halt.
-func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, who, why string, also ...store.Op) (store.KV, error) {
+func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, by, why string, also ...store.Op) (store.KV, error) {
 	var was record.Epoch
 	if err := record.Decode(store.KV{Key: l.keys.Epoch(), Value: epoch}, &was); err != nil {
 		was = record.Epoch{}
 	}
-	v := record.Halt{By: who, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
+	v := record.Halt{By: by, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
 	value := record.Encode(&record.Epoch{MarginTotal: was.MarginTotal, NotBefore: was.NotBefore, Halted: &v})
 	answer, err := l.Change(ctx, store.Txn{
 		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
-		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(who, "halt", l.keys.Epoch(), epoch, value)),
+		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(by, "halt", l.keys.Epoch(), epoch, value)),
 	})
 	if err == nil && answer.Succeeded {
 		level := hclog.Error
 		if l.haltsAs() == "" { // an operator's command prints it itself
 			level = hclog.Info
 		}
-		l.log.Log(level, "leasing is halted", "by", who, "why", why)
+		l.log.Log(level, "leasing is halted", "by", by, "why", why)
 		return store.KV{Key: l.keys.Epoch(), Value: value, ModRevision: answer.Revision}, nil
 	}
 	var kv store.KV

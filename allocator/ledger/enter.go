@@ -62,7 +62,7 @@ const enterPage = 120
 // enter makes this instance enter the epoch in force. Its errors are Unavailable,
 // after which the next call continues, and WentBack if it halted leasing.
 func (i *Instance) enter(ctx context.Context) error {
-	s, order := i.ledger.stateAt()
+	s, epochSeq := i.ledger.stateAt()
 	if s.epoch == "" || s.problem != nil {
 		return nil // refusal returns why nothing is leased
 	}
@@ -78,7 +78,7 @@ func (i *Instance) enter(ctx context.Context) error {
 	if err := i.compareAll(ctx, s); err != nil {
 		return err
 	}
-	i.entered(s, order)
+	i.entered(s, epochSeq)
 	return nil
 }
 
@@ -90,16 +90,16 @@ func (i *Instance) begins(s *State) bool {
 	return len(i.memory.marks)+len(i.memory.windows) > 0 && i.memory.orphaned != s.epoch
 }
 
-// entered notes that the instance is in the epoch of s, if order is that of the epoch in
-// force. Revisions begin anew with an epoch, so earlier revisions of marks no longer mean
+// entered notes that the instance is in the epoch of s, if epochSeq is that of the epoch
+// in force. Revisions begin anew with an epoch, so earlier revisions of marks no longer mean
 // anything.
-func (i *Instance) entered(s *State, order int64) {
+func (i *Instance) entered(s *State, epochSeq int64) {
 	l, m := i.ledger, &i.memory
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.clock.epochSeq != order {
+	if l.mu.clock.epochSeq != epochSeq {
 		return
 	}
 	m.keepAnswered(s)

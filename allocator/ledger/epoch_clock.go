@@ -149,7 +149,7 @@ func (t *epochClock) suspect(why string, marks map[string]int64) {
 	// make a new one only if there are more marks to check.
 	more := maps.Clone(t.suspicion.marks)
 	for key, next := range marks {
-		if more[key] < next && len(more) < maxDoubtful {
+		if more[key] < next && len(more) < maxFallenMarks {
 			if more == nil {
 				more = make(map[string]int64)
 			}
@@ -161,8 +161,8 @@ func (t *epochClock) suspect(why string, marks map[string]int64) {
 	}
 }
 
-// maxDoubtful bounds how many marks a probe checks again.
-const maxDoubtful = 50
+// maxFallenMarks bounds how many marks a probe checks again.
+const maxFallenMarks = 50
 
 // suspect notes evidence.
 func (l *Ledger) suspect(why string, marks map[string]int64) {

@@ -16,9 +16,9 @@ var Answered = (*Contact).answered
 // Uncheck has the next lease look before it is made.
 func (l *Ledger) Uncheck() { l.uncheck() }
 
-// RecallAcross holds a mark against what is remembered that was read before
+// CompareMarkAcross holds a mark against what is remembered that was read before
 // something came up, and whose answer came after it.
-func (i *Instance) RecallAcross(meanwhile func(), tag allocator.Tag, next int64) bool {
+func (i *Instance) CompareMarkAcross(meanwhile func(), tag allocator.Tag, next int64) bool {
 	before := i.ledger.before()
 	meanwhile()
 	return i.compareMark(before, before.seen+1, tag, next)

@@ -16,14 +16,14 @@ func (l *Ledger) Halted() (record.Halt, bool) {
 	return *s.halted, true
 }
 
-// HaltAs makes this process halt leasing under the name who if it sees etcd go back in
+// HaltAs makes this process halt leasing under the name by if it sees etcd go back in
 // time, and probe for that as an instance does. An instance's Join calls it. A console
 // calls it because it moves layouts and forgets instances, and may be the only process
 // that lived through a restore. It must be called before anything else.
-func (l *Ledger) HaltAs(who string) {
+func (l *Ledger) HaltAs(by string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.haltsAs = who
+	l.mu.haltsAs = by
 }
 
 // Check probes whether etcd went back in time, if the last probe is too old or a
@@ -46,7 +46,7 @@ func (l *Ledger) CheckNow(ctx context.Context) (*State, error) {
 // Halt stops all leasing, in all rooms, until `march recover` begins a new epoch. Rooms
 // may still issue the IDs that they hold. If leasing is halted already, that halt stays.
 // Its errors are Unavailable, and the reason if the epoch cannot be read.
-func (l *Ledger) Halt(ctx context.Context, who, why string) (record.Halt, error) {
+func (l *Ledger) Halt(ctx context.Context, by, why string) (record.Halt, error) {
 	for range haltAttempts {
 		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
 			return record.Halt{}, err
@@ -58,7 +58,7 @@ func (l *Ledger) Halt(ctx context.Context, who, why string) (record.Halt, error)
 		case s.raw == nil:
 			return record.Halt{}, s.Refusal()
 		}
-		if _, err := l.HaltOver(ctx, s.raw, who, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
+		if _, err := l.HaltOver(ctx, s.raw, by, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
 			return record.Halt{}, err
 		}
 	}

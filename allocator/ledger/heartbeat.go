@@ -75,11 +75,11 @@ func (b *heartbeat) saw(kv store.KV, counter int64) {
 	b.kv, b.nonces, b.seen = kv, b.nonces[counter-b.seen:], counter
 }
 
-// sent notes a heartbeat that was written under the epoch of an order. The caller
+// sent notes a heartbeat that was written under the epoch of epochSeq. The caller
 // holds the lock.
-func (i *Instance) sent(beat store.KV, counter, order int64) {
+func (i *Instance) sent(beat store.KV, counter, epochSeq int64) {
 	i.mu.beat.saw(beat, counter)
-	i.mu.order = max(i.mu.order, order)
+	i.mu.epochSeq = max(i.mu.epochSeq, epochSeq)
 }
 
 // found returns the operations that read this instance's keys, and the epoch.
@@ -93,7 +93,7 @@ type beating struct {
 	registration, known store.KV
 	value               []byte
 	counter             int64
-	order               int64 // of the epoch, as epochClock counts them
+	epochSeq            int64 // epochClock.epochSeq when it was made
 	count               bool  // also count the instances
 }
 
@@ -104,7 +104,7 @@ func (i *Instance) toSend() (b beating, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b = beating{
-		registration: i.mu.kv, known: i.mu.beat.kv, order: i.ledger.before().epochSeq,
+		registration: i.mu.kv, known: i.mu.beat.kv, epochSeq: i.ledger.before().epochSeq,
 		count: time.Since(i.mu.beat.counted) >= countEvery,
 	}
 	b.value, b.counter = i.next(now)
@@ -115,7 +115,7 @@ func (i *Instance) toSend() (b beating, err error) {
 func (i *Instance) beaten(b beating, answer store.Answer) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.sent(store.KV{Key: b.known.Key, Value: b.value, ModRevision: answer.Revision}, b.counter, b.order)
+	i.sent(store.KV{Key: b.known.Key, Value: b.value, ModRevision: answer.Revision}, b.counter, b.epochSeq)
 	i.mu.beat.by = answer.Sender
 	if b.count {
 		i.mu.beat.instances, i.mu.beat.counted = int(answer.Counts[0]), time.Now()
@@ -130,7 +130,7 @@ func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	what, err := i.examine(answer.Got[0], answer.Got[1])
-	if err != nil || what != stands || i.mu.order != b.order || answer.Got[0][0].ModRevision < i.mu.kv.ModRevision {
+	if err != nil || what != stands || i.mu.epochSeq != b.epochSeq || answer.Got[0][0].ModRevision < i.mu.kv.ModRevision {
 		return false
 	}
 	i.take(&said, answer.Got[0][0], answer.Got[1])

@@ -31,12 +31,12 @@ func (i *Instance) openJournal(ctx context.Context, dir string) error {
 		return errors.Join(err, j.Close())
 	}
 	i.journal = j
-	i.recall(s, m)
+	i.loadMemory(s, m)
 	return nil
 }
 
-// recall adds the memory of earlier processes of this instance, from its journal.
-func (i *Instance) recall(s journal.State, m record.Memory) {
+// loadMemory adds the memory of earlier processes of this instance, from its journal.
+func (i *Instance) loadMemory(s journal.State, m record.Memory) {
 	l := i.ledger
 	i.mu.Lock()
 	defer i.mu.Unlock()

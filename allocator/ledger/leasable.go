@@ -76,23 +76,23 @@ func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error)
 func (l *Ledger) probed(err error) (*State, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.flight, l.mu.looked = nil, time.Now()
+	l.mu.flight, l.mu.lastProbe = nil, time.Now()
 	if err != nil {
 		return nil, err
 	}
 	return l.mu.state, l.refusal()
 }
 
-// haltedLook is how long after a probe another one is made while leasing is halted:
+// haltedProbeEvery is how long after a probe another one is made while leasing is halted:
 // a halted instance must not read for each caller that asks.
-const haltedLook = 500 * time.Millisecond
+const haltedProbeEvery = 500 * time.Millisecond
 
 // waits reports whether it is too early for another probe while nothing can be
 // leased. The caller holds the lock.
 func (l *Ledger) waits() bool {
 	s := l.mu.state
 	stays := s.halted != nil || s.Refusal() == nil && l.mu.clock.suspicion == nil && l.unconfirmed()
-	return stays && !l.mu.looked.IsZero() && allocator.Elapsed(l.mu.looked, time.Now()) < haltedLook
+	return stays && !l.mu.lastProbe.IsZero() && allocator.Elapsed(l.mu.lastProbe, time.Now()) < haltedProbeEvery
 }
 
 // enter makes the instance of this process enter the epoch in force, if it has not
@@ -188,7 +188,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 	if err != nil {
 		return err
 	}
-	order := l.before().epochSeq
+	epochSeq := l.before().epochSeq
 	if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
 		return err
 	}
@@ -204,7 +204,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 	}, answer.Revision+1)
 	for {
 		_, adopted := l.State()
-		if l.before().epochSeq != order {
+		if l.before().epochSeq != epochSeq {
 			// A restored etcd's revisions begin below those that were seen: a watch
 			// that resumes above them would get no events for a long time.
 			return errNewEpoch

@@ -68,14 +68,14 @@ type Ledger struct {
 
 	mu struct {
 		sync.Mutex
-		identity record.Identity // zero until the cluster's was read
-		clock    epochClock
-		state    *State        // never nil
-		changed  chan struct{} // closed when state is replaced
-		flight   *shared       // the probe that leases wait for; nil if there is none
-		haltsAs  string        // the name under which this process halts leasing if etcd goes back; empty if it may not
-		looked   time.Time     // when the last probe that leases waited for ended
-		instance *Instance     // this process's; nil if it has none
+		identity  record.Identity // zero until the cluster's was read
+		clock     epochClock
+		state     *State        // never nil
+		changed   chan struct{} // closed when state is replaced
+		flight    *shared       // the probe that leases wait for; nil if there is none
+		haltsAs   string        // the name under which this process halts leasing if etcd goes back; empty if it may not
+		lastProbe time.Time     // when the last probe that leases waited for ended
+		instance  *Instance     // this process's; nil if it has none
 
 		auditsSpare int64 // how many audit entries may be written before they are counted again
 		version     int64 // of the layout, as last read; see historyAt

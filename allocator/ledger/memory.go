@@ -31,7 +31,7 @@ type instanceMemory struct {
 	barred       Barred          // while a recover has barred this instance
 	leases       failures        // failed leases, if not because of their tag alone
 	beats        failures        // failed heartbeats
-	looks        failures        // probes before heartbeats that failed because of a key that they read
+	probes       failures        // probes before heartbeats that failed because of a key that they read
 	orphaned     string          // the epoch under which it compares its leases, after it has dropped its segments
 	uncompared   []allocator.Tag // the tags whose leases it has not compared yet, sorted
 }
@@ -112,7 +112,7 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 		own.leased, own.version = next, version
 	}
 	i.memory.sequence++
-	i.memory.leased, i.memory.leases, i.memory.looks = true, failures{}, failures{}
+	i.memory.leased, i.memory.leases, i.memory.probes = true, failures{}, failures{}
 	own.sent, own.sequence = max(own.sent, next), i.memory.sequence
 	i.memory.setMark(tag, own)
 	return true, nil

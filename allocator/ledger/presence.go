@@ -70,13 +70,13 @@ type Instance struct {
 
 	mu struct {
 		sync.Mutex
-		value  record.Registration // as it should be
-		kv     store.KV            // as it was last seen, and ours
-		beat   heartbeat
-		lost   error     // why the registration is no longer ours
-		order  int64     // the last epoch under which it was seen to be ours, as epochClock counts them
-		serves int64     // the layout version that this process serves
-		alone  time.Time // until then the replaced process may serve its own version; zero once ours is written
+		value    record.Registration // as it should be
+		kv       store.KV            // as it was last seen, and ours
+		beat     heartbeat
+		lost     error     // why the registration is no longer ours
+		epochSeq int64     // epochClock.epochSeq when it was last seen to be ours
+		serves   int64     // the layout version that this process serves
+		alone    time.Time // until then the replaced process may serve its own version; zero once ours is written
 
 		audited time.Time // when a worker that this process took over was last audited
 	}
@@ -117,7 +117,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		Incarnation: i.incarnation, Address: r.Address, AdminAddress: r.AdminAddress, Build: r.Build, Hold: record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
 	}
 	for range joinAttempts {
-		order := l.before().epochSeq
+		epochSeq := l.before().epochSeq
 		// Write over the present value, and over no later one: a first try whose
 		// answer was lost must not arrive after a second one and replace it.
 		there, err := l.Gets(ctx, i.found()...)
@@ -132,7 +132,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 			return nil, err
 		}
 		i.mu.value.Unconfirmed = l.Unconfirmed()
-		switch done, err := i.register(ctx, there, order); {
+		switch done, err := i.register(ctx, there, epochSeq); {
 		case err != nil:
 			return nil, err
 		case done:
@@ -299,11 +299,11 @@ func (i *Instance) Run(ctx context.Context) error {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	order := i.ledger.before().epochSeq
+	epochSeq := i.ledger.before().epochSeq
 	for {
 		_, adopted := i.ledger.State()
-		if now := i.ledger.before().epochSeq; now != order {
-			order = now // a restored etcd may have forgotten us: register again before `march recover` asks
+		if now := i.ledger.before().epochSeq; now != epochSeq {
+			epochSeq = now // a restored etcd may have forgotten us: register again before `march recover` asks
 			timer.Reset(0)
 		}
 		select {
@@ -312,9 +312,9 @@ func (i *Instance) Run(ctx context.Context) error {
 		case <-adopted:
 			continue
 		case <-timer.C:
-			order = i.ledger.before().epochSeq
+			epochSeq = i.ledger.before().epochSeq
 		}
-		i.looked(i.ledger.Check(ctx)) // so that a lease rarely has to wait for a probe, and an idle room probes, too
+		i.noteProbe(i.ledger.Check(ctx)) // so that a lease rarely has to wait for a probe, and an idle room probes, too
 		err := i.send(ctx)
 		if err != nil && allocator.KindOf(err) == allocator.Refused {
 			return err

@@ -33,8 +33,8 @@ type probeResult struct {
 // sender is Ledger.Read or Ledger.Try.
 type sender func(context.Context, store.Txn) (store.Answer, error)
 
-// looks bounds how often a probe starts over because of a change meanwhile.
-const looks = 8
+// probeAttempts bounds how often a probe starts over because of a change meanwhile.
+const probeAttempts = 8
 
 // probe reads epoch and layout, adopts them, and checks whether etcd went back in
 // time. If full is set, it also reads beat and status. If it finds evidence it probes
@@ -47,7 +47,7 @@ func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layo
 	if err := l.Attach(ctx); err != nil {
 		return record.Layout{}, err
 	}
-	for range looks {
+	for range probeAttempts {
 		s, err := l.probeOnce(ctx, full, send)
 		if l.moved(ctx, err) {
 			continue
@@ -72,18 +72,18 @@ func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layo
 		case askAgain:
 		}
 	}
-	return record.Layout{}, allocator.Errorf(allocator.Unavailable, "the epoch, or the member that answers, changed %d times while it was read", looks)
+	return record.Layout{}, allocator.Errorf(allocator.Unavailable, "the epoch, or the member that answers, changed %d times while it was read", probeAttempts)
 }
 
 // stop halts leasing because of the evidence. An operator's command does not halt:
 // it reports the evidence. See HaltAs.
 func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) error {
-	who := l.haltsAs()
-	if who == "" {
+	by := l.haltsAs()
+	if by == "" {
 		return l.sawBack(ctx, allocator.Errorf(allocator.WentBack, "etcd went back in time: %s; see `march recover`", evidence))
 	}
 	// If the epoch was changed meanwhile, the next probe shows it.
-	_, err := l.HaltOver(ctx, s.state.raw, who, evidence)
+	_, err := l.HaltOver(ctx, s.state.raw, by, evidence)
 	if err != nil && allocator.KindOf(err) == allocator.Conflict {
 		return nil
 	}

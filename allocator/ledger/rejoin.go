@@ -10,9 +10,9 @@ import (
 )
 
 // register registers over the keys that were found, in the order of found, under
-// the epoch of an order, and sends a heartbeat with it. False means that one of
+// the epoch of epochSeq, and sends a heartbeat with it. False means that one of
 // these keys was changed just then.
-func (i *Instance) register(ctx context.Context, there store.Answer, order int64) (done bool, err error) {
+func (i *Instance) register(ctx context.Context, there store.Answer, epochSeq int64) (done bool, err error) {
 	l := i.ledger
 	epoch, ok := there.One(2)
 	if !ok {
@@ -34,7 +34,7 @@ func (i *Instance) register(ctx context.Context, there store.Answer, order int64
 		return false, err // if it was written nevertheless, the next heartbeat finds it
 	}
 	l.log.Info("registered", "instance", i.name, "room", i.room)
-	r.known, r.order = beat, order
+	r.known, r.epochSeq = beat, epochSeq
 	i.joined(r, answer)
 	return true, nil
 }
@@ -46,7 +46,7 @@ func (i *Instance) toRegister(found []store.KV) (known store.KV, b beating, err 
 	defer said.write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if known, err = i.succeed(&said, found); err != nil {
+	if known, err = i.replacePredecessor(&said, found); err != nil {
 		return known, b, err
 	}
 	b.registration = store.KV{Key: known.Key, Value: record.Encode(&i.mu.value)}
@@ -60,14 +60,14 @@ func (i *Instance) joined(b beating, answer store.Answer) {
 	defer i.mu.Unlock()
 	b.registration.ModRevision = answer.Revision
 	i.mu.kv = b.registration
-	i.sent(store.KV{Key: b.known.Key, Value: b.value, ModRevision: answer.Revision}, b.counter, b.order)
+	i.sent(store.KV{Key: b.known.Key, Value: b.value, ModRevision: answer.Revision}, b.counter, b.epochSeq)
 }
 
-// succeed prepares to register over the registration that was found, and returns
+// replacePredecessor prepares to register over the registration that was found, and returns
 // it. If this process does not have the journal of that registration's process, its
 // memory may be lost: the new registration records that for `march recover`. The
 // caller holds the lock.
-func (i *Instance) succeed(said *lines, found []store.KV) (store.KV, error) {
+func (i *Instance) replacePredecessor(said *lines, found []store.KV) (store.KV, error) {
 	l := i.ledger
 	kv, epoch := store.KV{Key: l.keys.Registration(i.room, i.name)}, l.epoch()
 	if len(found) > 0 {
@@ -153,9 +153,9 @@ func (i *Instance) settle(ctx context.Context) error {
 		return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration could not be read in time",
 			i.room, i.name)
 	}
-	looked := false
+	probed := false
 	for range joinAttempts {
-		order := l.before().epochSeq
+		epochSeq := l.before().epochSeq
 		there, err := l.Try(ctx, l.ordered(i.found()...))
 		if err != nil {
 			return err
@@ -164,7 +164,7 @@ func (i *Instance) settle(ctx context.Context) error {
 			return allocator.Errorf(allocator.Unavailable,
 				"etcd has no key %s, or no %s: its data is gone, or it is another cluster's", l.keys.Identity(), l.keys.Epoch())
 		}
-		what, again, err := i.judge(there, order)
+		what, again, err := i.examineAndTake(there, epochSeq)
 		switch {
 		case err != nil:
 			return err
@@ -172,12 +172,12 @@ func (i *Instance) settle(ctx context.Context) error {
 			return nil
 		case what == copied:
 			return i.runsTwice(there.Got[1][0])
-		case !again && !looked:
+		case !again && !probed:
 			l.suspect("the registration of "+l.haltsAs()+", or its heartbeat, is not as it was left", nil)
 			if _, err := l.probe(ctx, true, l.Try); err != nil && allocator.KindOf(err) != allocator.Refused {
 				return err
 			}
-			looked = true
+			probed = true
 			continue
 		case what == displaced:
 			return i.replaced(there.Got[0][0])
@@ -187,7 +187,7 @@ func (i *Instance) settle(ctx context.Context) error {
 				"instance", i.name, "room", i.room)
 			i.dropHeld("it was forgotten, perhaps by an operator")
 		}
-		if done, err := i.register(ctx, there, order); err != nil || done {
+		if done, err := i.register(ctx, there, epochSeq); err != nil || done {
 			return err
 		}
 	}
@@ -195,10 +195,10 @@ func (i *Instance) settle(ctx context.Context) error {
 		i.room, i.name)
 }
 
-// judge returns the state of our keys, and accepts them if they stand. again is true if
-// this process has registered under another epoch than that of order. Its error
+// examineAndTake returns the state of our keys, and accepts them if they stand. again is true if
+// this process has registered under another epoch than that of epochSeq. Its error
 // means that the registration is no longer ours, or cannot be read.
-func (i *Instance) judge(there store.Answer, order int64) (what finding, again bool, err error) {
+func (i *Instance) examineAndTake(there store.Answer, epochSeq int64) (what finding, again bool, err error) {
 	var said lines
 	defer said.write(i.ledger.log)
 	i.mu.Lock()
@@ -207,7 +207,7 @@ func (i *Instance) judge(there store.Answer, order int64) (what finding, again b
 		return missing, false, i.mu.lost
 	}
 	what, err = i.examine(there.Got[0], there.Got[1])
-	again = i.mu.order != order
+	again = i.mu.epochSeq != epochSeq
 	if err == nil && what == stands && !again {
 		i.take(&said, there.Got[0][0], there.Got[1])
 	}

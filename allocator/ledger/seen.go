@@ -21,28 +21,28 @@ const followEvery = time.Minute
 func (i *Instance) follow(ctx context.Context) {
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
-	order := i.ledger.before().epochSeq - 1
+	epochSeq := i.ledger.before().epochSeq - 1
 	for {
 		_, adopted := i.ledger.State()
-		if now := i.ledger.before().epochSeq; now != order {
-			order = now
-			i.lookAround(ctx)
-			i.lookAtRights(ctx)
+		if now := i.ledger.before().epochSeq; now != epochSeq {
+			epochSeq = now
+			i.seeRegistered(ctx)
+			i.askRights(ctx)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-adopted:
 		case <-ticker.C:
-			i.lookAround(ctx)
-			i.lookAtRights(ctx)
+			i.seeRegistered(ctx)
+			i.askRights(ctx)
 		}
 	}
 }
 
-// lookAround notes which processes are registered. Under a new epoch it begins anew:
+// seeRegistered notes which processes are registered. Under a new epoch it begins anew:
 // `march recover` has asked those that were seen before, or has gone on without them.
-func (i *Instance) lookAround(ctx context.Context) {
+func (i *Instance) seeRegistered(ctx context.Context) {
 	epoch := i.ledger.epoch()
 	if all, err := i.ledger.registrations(ctx, epoch); err == nil { // otherwise next time
 		i.see(all, epoch)

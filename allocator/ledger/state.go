@@ -76,7 +76,7 @@ func (l *Ledger) State() (*State, <-chan struct{}) {
 	return l.mu.state, l.mu.changed
 }
 
-// stateAt returns the state, and the order of the epoch in force.
+// stateAt returns the state, and the epochSeq of the epoch in force.
 func (l *Ledger) stateAt() (*State, int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -237,7 +237,7 @@ func TestNewsIsReadBeforeRefusing(t *testing.T) {
 	c.Check()
 }
 
-func TestLessableBeforeAnythingWasRead(t *testing.T) {
+func TestLeasableBeforeAnythingWasRead(t *testing.T) {
 	l := ledgertest.Open(t, ledgertest.NewFake(t).Open())
 	ledgertest.WantKind(t, l.Leasable(), allocator.Unavailable, "has not been read from etcd yet")
 	if r, _ := l.Layout(); r.Layout.Version != 0 {

@@ -58,15 +58,15 @@ func (i *Instance) Trouble() Trouble {
 	if leases.err != nil && allocator.Elapsed(leases.last, time.Now()) > failuresLast {
 		*leases = failures{}
 	}
-	switch err, looks := l.refusal(), &i.memory.looks; {
-	case err != nil && (l.mu.state.halted != nil || leases.err == nil && beats.err == nil && looks.err == nil):
+	switch err, probes := l.refusal(), &i.memory.probes; {
+	case err != nil && (l.mu.state.halted != nil || leases.err == nil && beats.err == nil && probes.err == nil):
 		return Trouble{Err: err}
 	case journal != nil:
 		return Trouble{journal, leases.since}
 	case leases.err != nil:
 		return Trouble{leases.err, leases.since}
-	case looks.err != nil:
-		return Trouble{looks.err, looks.since}
+	case probes.err != nil:
+		return Trouble{probes.err, probes.since}
 	case beats.err != nil:
 		return Trouble{beats.err, beats.since}
 	default:
@@ -84,17 +84,17 @@ func (i *Instance) noted(err error) error {
 	return err
 }
 
-// looked notes the outcome of a probe. In an idle instance nothing else shows that a
+// noteProbe notes the outcome of a probe. In an idle instance nothing else shows that a
 // lease would fail because a key cannot be read. Errors that Leasable returns need no
 // note.
-func (i *Instance) looked(err error) {
+func (i *Instance) noteProbe(err error) {
 	_, unusable := errors.AsType[*UnusableError](err)
 	if _, damaged := errors.AsType[*record.KeyError](err); !damaged || unusable {
 		err = nil
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.memory.looks.note(time.Now(), err)
+	i.memory.probes.note(time.Now(), err)
 }
 
 // noteBeat notes the outcome of a heartbeat.
@@ -113,8 +113,8 @@ func (l *Ledger) MissingRights(ctx context.Context, role record.Role) ([]store.R
 	return has.Missing(role.Rights), err
 }
 
-// lookAtRights notes which rights in etcd the instance lacks.
-func (i *Instance) lookAtRights(ctx context.Context) {
+// askRights notes which rights in etcd the instance lacks.
+func (i *Instance) askRights(ctx context.Context) {
 	if at := i.rights.Load(); at != nil && len(at.missing) == 0 && allocator.Elapsed(at.asked, time.Now()) < rightsEvery {
 		return
 	}

@@ -134,11 +134,11 @@ func TestRunSurvivesBreakAndCompaction(t *testing.T) {
 	// An invalid layout is told of, and its repair, be it of the history alone.
 	good := c.Value("layouts/0000000000000000004")
 	c.Corrupt("layouts/0000000000000000004", []byte("garbage"))
-	eventually(t, "Lessable says that the layout is invalid", func() bool { return w.Leasable() != nil })
+	eventually(t, "Leasable says that the layout is invalid", func() bool { return w.Leasable() != nil })
 	c.Corrupt("layouts/0000000000000000004", good)
-	eventually(t, "Lessable says that it was repaired", func() bool { return w.Leasable() == nil })
+	eventually(t, "Leasable says that it was repaired", func() bool { return w.Leasable() == nil })
 	c.Corrupt("epoch", []byte(halted))
-	eventually(t, "Lessable says that leasing is halted", func() bool {
+	eventually(t, "Leasable says that leasing is halted", func() bool {
 		return w.Leasable() != nil && allocator.KindOf(w.Leasable()) == allocator.WentBack
 	})
 }

@@ -34,7 +34,7 @@ type Fake struct {
 	}
 }
 
-// ClusterID and MemberID are what a Memory's answers carry.
+// ClusterID and MemberID are what a Fake's answers carry.
 const (
 	ClusterID uint64 = 0xfedc_ba98_7654_3210 // past 2^63, as etcd's often are
 	MemberID  uint64 = 7

@@ -18,7 +18,7 @@ func New(i Instance, cfg Config) (*Workers, error) {
 	}
 	w := &Workers{instance: i, cfg: cfg.withDefaults(i)}
 	w.mu.held = make(map[record.WorkerID]*Worker)
-	w.mu.sought = make(map[record.WorkerID]int64)
+	w.mu.unknownTakes = make(map[record.WorkerID]int64)
 	return w, nil
 }
 
@@ -104,7 +104,7 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 		From: from, Until: end(now, from, length, 2*w.cfg.Reserve, r.Tick), Stamp: f.Stamp, Clock: max(now, 0),
 		Caller: r.Caller,
 	}
-	w.seek(c.id, from)
+	w.noteTake(c.id, from)
 	_, done, err := i.PutWorker(ctx, f, c.kv, c.id, lease, false)
 	// If the answer is lost here, the key may have this incarnation, and no generator has the
 	// window: the next Take goes on with it.
@@ -145,11 +145,11 @@ func (w *Workers) slice(f ledger.Footing, r Request) (allocator.Range, error) {
 	return slice, nil
 }
 
-// seek notes that a Take is about to write a window of a worker.
-func (w *Workers) seek(id record.WorkerID, from int64) {
+// noteTake notes that a Take is about to write a window of a worker.
+func (w *Workers) noteTake(id record.WorkerID, from int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.mu.sought[id] = from
+	w.mu.unknownTakes[id] = from
 }
 
 // keep notes that this process has a worker.
@@ -157,7 +157,7 @@ func (w *Workers) keep(taken *Worker) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.held[taken.id] = taken
-	delete(w.mu.sought, taken.id)
+	delete(w.mu.unknownTakes, taken.id)
 }
 
 // has reports whether this process has a worker.
