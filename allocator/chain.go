@@ -132,7 +132,7 @@ func (c *Chain) TryNext() (id int64, ok bool) {
 }
 
 // Holds reports whether TryNext would probably return an ID.
-func (c *Chain) Holds() bool { return c.gate == nil && c.head.Load().left() > 0 }
+func (c *Chain) Holds() bool { return c.gate == nil && c.head.Load().remaining() > 0 }
 
 // Next returns the next ID. It waits only while nothing is held, until ctx
 // ends at the latest. Its errors are an *AwayError when the source has been
@@ -170,7 +170,7 @@ func (c *Chain) NextN(ctx context.Context, n int64, dst []Run) ([]Run, error) {
 	if c.gate != nil {
 		return c.nextNGated(ctx, n, dst)
 	}
-	if c.head.Load().left() < n {
+	if c.head.Load().remaining() < n {
 		if err := c.wait(ctx, n, n); err != nil {
 			return dst, err
 		}
@@ -279,7 +279,7 @@ func (c *Chain) shorten(rest Segment) {
 // so that a chain checks itself often enough to refill ahead. The caller holds the
 // lock.
 func (c *Chain) promote(now time.Time) {
-	if l := c.front(); l.left() == 0 && len(c.mu.tail) > 0 {
+	if l := c.front(); l.remaining() == 0 && len(c.mu.tail) > 0 {
 		c.mu.issued += l.seg.Count
 		next, rest := newLink(c.mu.tail[0], c.piece(now))
 		c.mu.tailHeld -= next.seg.Count
@@ -315,7 +315,7 @@ func (c *Chain) piece(now time.Time) int64 {
 func (c *Chain) issued() int64 { return c.mu.issued + c.front().taken() }
 
 // held returns how many IDs are left. The caller holds the lock.
-func (c *Chain) held() int64 { return c.front().left() + c.mu.tailHeld }
+func (c *Chain) held() int64 { return c.front().remaining() + c.mu.tailHeld }
 
 // wait returns nil when the chain holds need IDs, some of them at the head, or the
 // reason why it will not soon. want is how many IDs the caller could use: at least

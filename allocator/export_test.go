@@ -30,7 +30,7 @@ func (l Link) TakeN(n int64, dst []Run) ([]Run, int64) {
 }
 
 func (l Link) Segment() Segment { return l.l.seg }
-func (l Link) Left() int64      { return l.l.left() }
+func (l Link) Left() int64      { return l.l.remaining() }
 func (l Link) Taken() int64     { return l.l.taken() }
 func (l Link) Close() int64     { return l.l.close() }
 

@@ -47,7 +47,7 @@ func (c *Chain) admits(seg Segment) (bool, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.follow(newest)
+	c.setNewest(newest)
 	c.drop(c.outdated)
 	return false, nil
 }
@@ -94,7 +94,7 @@ func (c *Chain) nextNGated(ctx context.Context, n int64, dst []Run) ([]Run, erro
 // takeRuns takes n IDs, each of which may be issued when it is taken, and returns
 // their segments, too.
 func (c *Chain) takeRuns(ctx context.Context, n int64) (runs []Run, from []Segment, err error) {
-	if c.gated.Load().left() < n {
+	if c.gated.Load().remaining() < n {
 		if err := c.wait(ctx, n, n); err != nil {
 			return nil, nil, err
 		}

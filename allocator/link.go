@@ -127,8 +127,8 @@ func (l *link) taken() int64 {
 	return int64(min(next, l.end) - l.start())
 }
 
-// left returns how many IDs are left.
-func (l *link) left() int64 { return l.seg.Count - l.taken() }
+// remaining returns how many IDs are left.
+func (l *link) remaining() int64 { return l.seg.Count - l.taken() }
 
 // close ends the link and returns how many IDs had been taken by then. A later
 // caller finds the link spent.

@@ -147,7 +147,7 @@ func (c *Chain) WarmN(ctx context.Context, n int64) error {
 func (c *Chain) Renew(part Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.follow(part)
+	c.setNewest(part)
 	c.requestIfNeeded(c.now())
 }
 
@@ -160,7 +160,7 @@ func (c *Chain) RenewIfKept(part Part) bool {
 	if c.holdsAny(part.Outdates) {
 		return false
 	}
-	c.follow(part)
+	c.setNewest(part)
 	return true
 }
 
@@ -175,8 +175,8 @@ func (c *Chain) Renewed(part Part) bool {
 	return c.mu.part.Version >= part.Version && !c.holdsAny(c.mu.part.Outdates)
 }
 
-// follow stores the newest part. The caller holds the lock.
-func (c *Chain) follow(part Part) {
+// setNewest stores part if it is the newest. The caller holds the lock.
+func (c *Chain) setNewest(part Part) {
 	if part.Version > c.mu.part.Version {
 		c.mu.part = part
 	}
@@ -236,7 +236,7 @@ func (c *Chain) renewing() bool { return c.holdsAny(c.outdated) }
 // lock.
 func (c *Chain) holdsAny(match func(Segment) bool) bool {
 	l := c.front()
-	return l.left() > 0 && match(l.seg) || slices.ContainsFunc(c.mu.tail, match)
+	return l.remaining() > 0 && match(l.seg) || slices.ContainsFunc(c.mu.tail, match)
 }
 
 // outdated reports whether seg must be replaced.

@@ -63,7 +63,7 @@ func (c *Chain) Expire(idleAfter time.Duration) (next time.Time) {
 		c.mu.asleep = true
 	}
 	c.promote(now)
-	if l := c.front(); l.left() > 0 {
+	if l := c.front(); l.remaining() > 0 {
 		next = l.seg.Until
 	}
 	for _, s := range c.mu.tail {

@@ -30,7 +30,7 @@ func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerSt
 	if b := r.GetBarrier(); b != nil {
 		q.Barrier = &record.Barrier{Nonce: b.GetHaltNonce(), ClusterID: b.GetEtcdClusterId()}
 	}
-	m := s.instance.Report(stream.Context(), q)
+	m := s.instance.Memory(stream.Context(), q)
 	part := memoryToProto(m)
 	for page := range slices.Chunk(m.Marks, reportPage) {
 		for _, mark := range page {

@@ -20,13 +20,13 @@ type Barred struct {
 	nonce string
 }
 
-// Report returns all that this instance remembers. Where the question has a barrier
+// Memory returns all that this instance remembers. Where the question has a barrier
 // that the instance accepts, no answer to a transaction that was sent before is
 // accepted from then on, and nothing is leased under an epoch that the instance has
 // seen. An instance accepts a barrier only if its own etcd shows exactly that halt,
 // in the order of all writes. So a rehearsal on a copy, a late request or a call
 // from elsewhere bars no instance.
-func (i *Instance) Report(ctx context.Context, q record.Question) record.Memory {
+func (i *Instance) Memory(ctx context.Context, q record.Question) record.Memory {
 	l := i.ledger
 	var shown halted
 	var err error

@@ -54,7 +54,7 @@ func TestBarrier(t *testing.T) {
 			if _, err := c.Admin.Ledger.Halt(bg, "ann", "a recover"); err != nil {
 				t.Error(err)
 			}
-			memory = p.Report(bg, record.Question{Barrier: c.barrier()})
+			memory = p.Memory(bg, record.Question{Barrier: c.barrier()})
 		}
 	}
 	seg, err := p.TryLease("t", 10)
@@ -78,7 +78,7 @@ func TestBarrierIsRefused(t *testing.T) {
 	p.Lease(10)
 	refused := func(name string, b *record.Barrier) {
 		t.Helper()
-		m := p.Report(bg, record.Question{Barrier: b})
+		m := p.Memory(bg, record.Question{Barrier: b})
 		if m.Barred || m.Unbarred == "" || len(m.Marks) == 0 {
 			t.Errorf("%s: %+v", name, m)
 		}
@@ -122,7 +122,7 @@ func TestBarrierIsVoidAfterAnEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := c.barrier()
-	if m := p.Report(bg, record.Question{Barrier: b}); !m.Barred {
+	if m := p.Memory(bg, record.Question{Barrier: b}); !m.Barred {
 		t.Fatalf("%+v", m)
 	}
 	halted := c.Value("epoch")
@@ -130,7 +130,7 @@ func TestBarrierIsVoidAfterAnEpoch(t *testing.T) {
 	p.hear()
 	p.Lease(10)
 	c.Corrupt("epoch", halted) // etcd went back to the halt
-	if m := p.Report(bg, record.Question{Barrier: b}); m.Barred {
+	if m := p.Memory(bg, record.Question{Barrier: b}); m.Barred {
 		t.Errorf("barred by a halt that an epoch has followed: %+v", m)
 	}
 }

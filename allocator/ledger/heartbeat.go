@@ -177,7 +177,7 @@ func (i *Instance) learn(said *lines, is record.Registration) {
 	var was record.Registration
 	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // an operator did that, or we
 		i.mu.value.Unconfirmed = false
-		i.confirm(said, "an operator")
+		i.confirmMarks(said, "an operator")
 	}
 }
 

@@ -112,7 +112,7 @@ func TestReportsAnEpochFromBefore(t *testing.T) {
 			}
 			p.Lease(10)
 			t.Cleanup(func() { _ = p.Close() })
-			memory := p.Report(bg, record.Question{})
+			memory := p.Memory(bg, record.Question{})
 			if len(memory.Epochs) != 1 || !strings.Contains(string(c.Value("epoch")), memory.Epochs[0]) {
 				t.Errorf("the instance reports epochs %q; etcd has %s", memory.Epochs, c.Value("epoch"))
 			}
@@ -205,7 +205,7 @@ func TestLeaseWaitsForTheJournal(t *testing.T) {
 	if err != nil || ctx.Err() == nil {
 		t.Fatalf("%v, %v; given up: %v", seg, err, ctx.Err())
 	}
-	marks := i.Report(bg, record.Question{}).Marks
+	marks := i.Memory(bg, record.Question{}).Marks
 	if len(marks) != 1 || marks[0].Next != seg.Last()+1 {
 		t.Errorf("leased %v, and it remembers %v", seg, marks)
 	}

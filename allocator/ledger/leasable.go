@@ -14,9 +14,9 @@ import (
 
 // shared is a probe that several leases wait for.
 type shared struct {
-	done chan struct{}
-	err  error
-	left bool // the lease that sent it gave up, so err shows nothing about etcd
+	done   chan struct{}
+	err    error
+	gaveUp bool // the lease that sent it gave up, so err shows nothing about etcd
 }
 
 // LeasableState returns the state under which a lease may be made. It probes first
@@ -38,7 +38,7 @@ func (l *Ledger) LeasableState(ctx context.Context) (*State, error) {
 		switch { // if both are ready, select would choose by chance
 		case over(ctx):
 			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not probed in time: %w", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
-		case flight.err != nil && !flight.left:
+		case flight.err != nil && !flight.gaveUp:
 			return nil, flight.err
 		}
 	}
@@ -65,7 +65,7 @@ func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error)
 	if _, err = l.probe(ctx, l.haltsAs() != "", l.Try); err == nil {
 		err = l.enter(ctx)
 	}
-	flight.left = over(ctx)
+	flight.gaveUp = over(ctx)
 	s, flight.err = l.probed(err)
 	close(flight.done)
 	return s, flight.err

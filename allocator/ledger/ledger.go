@@ -347,19 +347,19 @@ func (l *Ledger) moved(ctx context.Context, err error) bool {
 	if !errors.As(err, &other) {
 		return false
 	}
-	follows, followErr := l.follow(ctx)
-	if followErr == nil && !follows {
+	moved, moveErr := l.moveToCluster(ctx)
+	if moveErr == nil && !moved {
 		_ = l.sawBack(ctx, err) // the caller has the error
 	}
-	return followErr == nil && follows
+	return moveErr == nil && moved
 }
 
-// follow adopts the ID of the etcd cluster that answers, if `march recover` wrote
+// moveToCluster takes over the ID of the etcd cluster that answers, if `march recover` wrote
 // it into the identity together with an epoch that was never seen here. It reports
 // whether it did. It leaves to classify whether that epoch is an old one that was
 // missed. classify then halts leasing, so that an operator recovers instead of
 // looking for a wrong endpoint.
-func (l *Ledger) follow(ctx context.Context) (bool, error) {
+func (l *Ledger) moveToCluster(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()
 	answer, err := l.store.Txn(ctx, store.Txn{Then: []store.Op{store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch())}})

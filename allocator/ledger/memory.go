@@ -15,8 +15,8 @@ import (
 const maxSeen = 1000
 
 // instanceMemory is an instance's memory of its own. The instance's lock guards it.
-// A lease is accepted and remembered under that lock, and Report holds it while it
-// answers, so that Report misses no lease.
+// A lease is accepted and remembered under that lock, and Memory holds it while it
+// answers, so that Memory misses no lease.
 type instanceMemory struct {
 	marks        map[allocator.Tag]*ownMark
 	windows      map[record.WorkerID]ownWindow

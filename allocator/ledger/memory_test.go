@@ -60,7 +60,7 @@ func TestOvertakenAnswer(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Fatal(err)
 	}
-	marks := p.Report(bg, record.Question{}).Marks
+	marks := p.Memory(bg, record.Question{}).Marks
 	if len(marks) != 1 || marks[0].Next <= seg.Last() {
 		t.Errorf("remembers %+v, leased up to %d", marks, seg.Last())
 	}

@@ -27,7 +27,7 @@ func (i *Instance) compareOwn(ctx context.Context) {
 		if i.ledger.Check(ctx) == nil && i.compareMarks(ctx, page) {
 			tags = tags[len(page):]
 		} else {
-			wait = followPause // Check settles, confirms a suspicion, or clears it up
+			wait = comparePause // Check confirms a suspicion, or clears it up
 		}
 		select {
 		case <-ctx.Done():
@@ -51,8 +51,8 @@ func (i *Instance) unseen() []allocator.Tag {
 	return tags
 }
 
-// followPause is the pause before another try.
-const followPause = 5 * time.Second
+// comparePause is the pause before another try.
+const comparePause = 5 * time.Second
 
 // compareMarks reads the marks of some tags, and compares them with what the instance
 // remembers. It returns false if a mark has to be read again.

@@ -64,7 +64,7 @@ type Instance struct {
 	opens       func(context.Context) error // see OnPeriod; nil for none
 	memory      instanceMemory              // guarded by mu
 	journal     *journal.Journal            // nil for none
-	settling    chan struct{}               // holds one while settle runs
+	resolving   chan struct{}               // holds one while resolveRegistration runs
 	admission   admission
 	rights      atomic.Pointer[rights] // in etcd, which it lacks; nil before it asked
 
@@ -91,7 +91,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	}
 	l.HaltAs("instance " + string(r.Room) + "/" + string(r.Name))
 	i := &Instance{
-		ledger: l, room: r.Room, name: r.Name, incarnation: record.RandomHex(), settling: make(chan struct{}, 1),
+		ledger: l, room: r.Room, name: r.Name, incarnation: record.RandomHex(), resolving: make(chan struct{}, 1),
 		admission: admission{demands: r.RequireJournal},
 	}
 	if err := i.begin(ctx, r.Journal); err != nil {
@@ -150,7 +150,7 @@ func (l *Ledger) joins(i *Instance) {
 	l.mu.instance = i
 }
 
-// joinAttempts bounds how often Join, Leave and settle start over because the
+// joinAttempts bounds how often Join, Leave and resolveRegistration start over because the
 // registration was written just then.
 const joinAttempts = 5
 
@@ -291,11 +291,11 @@ func (i *Instance) served() {
 // Refused error as soon as another process has registered under the name, or a
 // copy of this one runs: the process must stop issuing.
 func (i *Instance) Run(ctx context.Context) error {
-	following, stop := context.WithCancel(ctx)
-	var follower sync.WaitGroup
-	follower.Go(func() { i.follow(following) })
-	follower.Go(func() { i.compareOwn(following) })
-	defer follower.Wait()
+	watching, stop := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	watchers.Go(func() { i.watchRegistrations(watching) })
+	watchers.Go(func() { i.compareOwn(watching) })
+	defer watchers.Wait()
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -376,7 +376,7 @@ func (i *Instance) confirmInEmpty(ctx context.Context) error {
 	}
 	if answer.Succeeded && len(answer.Got[0]) == 0 {
 		var said lines
-		i.confirm(&said, "a store in which nothing was ever leased")
+		i.confirmMarks(&said, "a store in which nothing was ever leased")
 		said.write(l.log)
 	}
 	return nil

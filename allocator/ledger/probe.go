@@ -60,12 +60,12 @@ func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layo
 		}
 		stored, verdict, evidence, err := l.classify(s)
 		switch verdict {
-		case settled:
+		case adopted:
 			if err == nil && s.full && s.state.halted == nil {
 				l.beatOn(ctx, s)
 			}
 			return stored, err
-		case confirmed:
+		case wentBack:
 			if err := l.stop(ctx, s, evidence); err != nil {
 				return record.Layout{}, err
 			}
@@ -221,9 +221,9 @@ func (l *Ledger) readIdentity(ctx context.Context, s *probeResult) error {
 type verdict int
 
 const (
-	settled   verdict = iota // its state was adopted
-	askAgain                 // it shows nothing, or must be confirmed
-	confirmed                // etcd went back in time
+	adopted  verdict = iota // its state was adopted
+	askAgain                // it shows nothing, or must be confirmed
+	wentBack                // etcd went back in time
 )
 
 // classify adopts the state that s saw, or returns why not.
@@ -240,7 +240,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 	switch {
 	case id == "":
 		stored, err = l.setState(&said, s.state)
-		return stored, settled, "", err
+		return stored, adopted, "", err
 	case s.state.halted != nil && id != t.current && (s.certain || !t.knows(id)):
 		// A halt is adopted at once, because nothing is leased under it. But a halt
 		// that was in force before counts only if it was read in the order of all
@@ -253,7 +253,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		// Without its layout, a new epoch cannot be distinguished from an old one
 		// that was missed.
 		stored, err = l.setState(&said, s.state)
-		return stored, settled, "", err
+		return stored, adopted, "", err
 	case id != t.current && !t.knows(id):
 		if evidence = t.missed(id, s.state.layout.Layout.Version); evidence != "" {
 			break
@@ -275,7 +275,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 	}
 	switch {
 	case evidence != "" && s.certain && s.before.suspicion == t.suspicion:
-		return stored, confirmed, evidence, nil
+		return stored, wentBack, evidence, nil
 	case evidence != "":
 		if t.suspicion == nil {
 			said.add(hclog.Warn, "etcd may have gone back in time: looking again", "why", evidence)
@@ -301,7 +301,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		}
 		l.confirmations.Store(l.confirmations.Load().with(stored.Layout, s.before.at))
 	}
-	return stored, settled, "", err
+	return stored, adopted, "", err
 }
 
 // The beat says "etcd was at least here". Its reader needs no memory of its own: a

@@ -52,7 +52,7 @@ func TestRecoverShowsWhichRangesChange(t *testing.T) {
 		a.Lease(10)
 		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 		living := []*process{a, third}
-		memories := func(cfg *recovery.Config) { cfg.Memories = []record.Memory{third.Report(bg, record.Question{})} }
+		memories := func(cfg *recovery.Config) { cfg.Memories = []record.Memory{third.Memory(bg, record.Question{})} }
 		report, err := c.recover(c.Mem.Open(), living, memories, func(cfg *recovery.Config) { cfg.Layout = recovery.LayoutUndecided })
 		ledgertest.WantKind(t, err, allocator.Refused, "version 1", "version 2", "--layout known")
 		if c.isHalted() != "" || report.Stored.Layout.Version != 1 || report.Known.Version != 2 || !report.Layout.Equal(report.Stored.Layout) {

@@ -131,7 +131,7 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 	}()
 	p.Lease(10)
 	knows := func(name allocator.Instance, left bool) bool {
-		return slices.ContainsFunc(p.Report(bg, record.Question{}).Seen, func(s record.SeenInstance) bool { return s.Name == name && (s.Left > 0) == left })
+		return slices.ContainsFunc(p.Memory(bg, record.Question{}).Seen, func(s record.SeenInstance) bool { return s.Name == name && (s.Left > 0) == left })
 	}
 	eventually(t, "its watch is there", func() bool { c.startAs("b", "first"); return knows("first", false) })
 	leave := func(name allocator.Instance) {
@@ -160,7 +160,7 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 			mu.Unlock()
 			return ask(ctx, s, q, use)
 		}
-		memory := record.Memory{UUID: p.Report(bg, record.Question{}).UUID, Room: "b", Name: "second", Incarnations: []string{"second"}}
+		memory := record.Memory{UUID: p.Memory(bg, record.Question{}).UUID, Room: "b", Name: "second", Incarnations: []string{"second"}}
 		for i := range 500 {
 			name := fmt.Sprint("silent-", i)
 			memory.Seen = append(memory.Seen, record.SeenInstance{Room: "b", Name: allocator.Instance(name), Incarnation: name, Address: name + ":1"})

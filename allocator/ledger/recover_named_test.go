@@ -28,7 +28,7 @@ func TestRecoverNamed(t *testing.T) {
 				if s.ID() != a.id() {
 					return ask(ctx, s, q, use)
 				}
-				m := other.Report(ctx, q)
+				m := other.Memory(ctx, q)
 				return m, use(m.Room, m.Marks)
 			}
 		})

@@ -40,7 +40,7 @@ func asking(living []*process) recovery.Ask {
 	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 		for _, p := range living {
 			if s.Address == string(p.Name())+".test:7010" {
-				m := p.Report(ctx, q)
+				m := p.Memory(ctx, q)
 				return m, use(m.Room, m.Marks)
 			}
 		}
@@ -121,7 +121,7 @@ func TestRecover(t *testing.T) {
 				}
 				// What etcd forgot is known by the memories of those that it knows, or is given.
 				memories := func(cfg *recovery.Config) {
-					cfg.Memories = []record.Memory{other.Report(bg, record.Question{}), third.Report(bg, record.Question{})}
+					cfg.Memories = []record.Memory{other.Memory(bg, record.Question{}), third.Memory(bg, record.Question{})}
 				}
 				report, err := c.recover(c.Mem.Open(), living, memories, dry)
 				if err != nil || len(report.Missing) > 0 || report.Higher == 0 || report.Epoch != "" {

@@ -133,7 +133,7 @@ func (i *Instance) send(ctx context.Context) error {
 			return nil
 		}
 		if !i.takeStanding(b, answer) {
-			if err := i.settle(ctx); err != nil {
+			if err := i.resolveRegistration(ctx); err != nil {
 				return err
 			}
 		}
@@ -141,14 +141,14 @@ func (i *Instance) send(ctx context.Context) error {
 	return nil
 }
 
-// settle finds out why the registration or the heartbeat is not as the instance
+// resolveRegistration finds out why the registration or the heartbeat is not as the instance
 // left it, and follows the rules at the top of this file. Its error is Refused if
 // the instance must stop. After any other error the next heartbeat tries again.
-func (i *Instance) settle(ctx context.Context) error {
+func (i *Instance) resolveRegistration(ctx context.Context) error {
 	l := i.ledger
 	select {
-	case i.settling <- struct{}{}:
-		defer func() { <-i.settling }()
+	case i.resolving <- struct{}{}:
+		defer func() { <-i.resolving }()
 	case <-ctx.Done():
 		return allocator.Errorf(allocator.Unavailable, "instance %s/%s: its registration could not be read in time",
 			i.room, i.name)
@@ -220,5 +220,5 @@ func (i *Instance) checkRegistration(ctx context.Context, found []store.KV) erro
 	if ours, err := i.takeOurs(found); err != nil || ours {
 		return err
 	}
-	return i.settle(ctx)
+	return i.resolveRegistration(ctx)
 }

@@ -13,13 +13,13 @@ import (
 // and which of these left in good order. If etcd is restored from an older backup,
 // `march recover` has to ask all processes that may have leased since.
 
-// followEvery is how often an instance reads which processes are registered, in
+// registrationsEvery is how often an instance reads which processes are registered, in
 // case the watch, which is faster, missed some.
-const followEvery = time.Minute
+const registrationsEvery = time.Minute
 
-// follow notes which processes are registered until ctx ends.
-func (i *Instance) follow(ctx context.Context) {
-	ticker := time.NewTicker(followEvery)
+// watchRegistrations notes which processes are registered until ctx ends.
+func (i *Instance) watchRegistrations(ctx context.Context) {
+	ticker := time.NewTicker(registrationsEvery)
 	defer ticker.Stop()
 	epochSeq := i.ledger.before().epochSeq - 1
 	for {

@@ -34,7 +34,7 @@ func TestSeesEachProcessOnce(t *testing.T) {
 	}()
 	seen := func() map[string]record.SeenInstance {
 		all := make(map[string]record.SeenInstance)
-		for _, s := range p.Report(bg, record.Question{}).Seen {
+		for _, s := range p.Memory(bg, record.Question{}).Seen {
 			if _, twice := all[s.Incarnation]; twice {
 				t.Errorf("%s was remembered twice", s.Name)
 			}

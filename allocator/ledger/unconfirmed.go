@@ -118,8 +118,8 @@ func (l *Ledger) unconfirmed() bool {
 	return l.mu.instance != nil && l.mu.instance.admission.refuses(l.mu.state)
 }
 
-// confirm ends that this process is unconfirmed.
-func (i *Instance) confirm(said *lines, by string) {
+// confirmMarks ends that this process is unconfirmed.
+func (i *Instance) confirmMarks(said *lines, by string) {
 	if i.admission.set(false) {
 		said.add(hclog.Info, "an instance's marks are confirmed: it leases", "instance", i.name, "room", i.room, "by", by)
 	}

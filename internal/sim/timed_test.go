@@ -268,7 +268,7 @@ func (t *timed) report(ctx context.Context, r *marchv1.ReportMarksRequest) (reco
 	if b := r.GetBarrier(); b != nil {
 		q.Barrier = &record.Barrier{Nonce: b.GetHaltNonce(), ClusterID: b.GetEtcdClusterId()}
 	}
-	return t.instance.Report(ctx, q), nil
+	return t.instance.Memory(ctx, q), nil
 }
 
 // callTimed calls an instance for IDs of a tag until it is gone.

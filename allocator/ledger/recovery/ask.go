@@ -189,12 +189,12 @@ func (r *run) listUnreadable() {
 	}
 }
 
-// confirm writes another halt over the first one, and asks all that answered once
+// confirmAnswers writes another halt over the first one, and asks all that answered once
 // more: an answer is void once its instance has met an epoch in force. The nonce of
 // the second halt stands for all raises under the first. If etcd now goes back to a
 // backup that was taken in between, it has the first nonce, and no epoch begins over
 // it.
-func (r *run) confirm(ctx context.Context) error {
+func (r *run) confirmAnswers(ctx context.Context) error {
 	for also := []store.Op{r.auditBarred()}; ; also = nil {
 		if err := r.haltStore(ctx, also...); err != nil {
 			return err

@@ -32,7 +32,7 @@
 //     run's own halt. Of two runs at once, the first finds its halt gone and ends.
 //  3. A mark is only raised, in the room that leased, and only to what a memory knows.
 //  4. The new epoch lists the processes whose memory was taken: from a journal, or by an
-//     answer that the process confirmed under the last halt (run.confirm).
+//     answer that the process confirmed under the last halt (run.confirmAnswers).
 //  5. The new epoch's margin total is not below any that the store, a journal or an answer
 //     knows, and its layout version is above all of theirs.
 //  6. A worker's end is only raised. Where an instance is left out, the new epoch's

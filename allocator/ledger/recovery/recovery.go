@@ -81,7 +81,7 @@ func (r *run) bar(ctx context.Context) error {
 	if err := r.raiseWorkers(ctx); err != nil {
 		return err
 	}
-	if err := r.confirm(ctx); err != nil {
+	if err := r.confirmAnswers(ctx); err != nil {
 		return err
 	}
 	return r.begin(ctx)

@@ -24,7 +24,7 @@ func (c *cluster) recover(answer []*process, without ...record.InstanceID) *reco
 	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
 		for _, p := range answer {
 			if s.Address == p.address {
-				m := p.Report(ctx, q)
+				m := p.Memory(ctx, q)
 				return m, errors.Join(m.Validate(), use(m.Room, m.Marks))
 			}
 		}

@@ -66,7 +66,7 @@ func TestRestore(t *testing.T) {
 			}
 			recovering := r.open()
 			ask := func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
-				m := map[allocator.Room]instance{"a": a, "b": b}[s.Room].Report(ctx, q)
+				m := map[allocator.Room]instance{"a": a, "b": b}[s.Room].Memory(ctx, q)
 				return m, use(m.Room, m.Marks)
 			}
 			cfg := recovery.Config{Actor: "test", Apply: true, Layout: recovery.LayoutKnown, Ask: ask}
@@ -124,7 +124,7 @@ func TestMargin(t *testing.T) {
 			if s.Room == "b" {
 				return record.Memory{}, allocator.Errorf(allocator.Unavailable, "it does not run")
 			}
-			m := a.Report(ctx, q)
+			m := a.Memory(ctx, q)
 			return m, use(m.Room, m.Marks)
 		},
 	}); err != nil {
