@@ -141,7 +141,7 @@ var segmentEdits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/manage.go",
+		File: "allocator/renew.go",
 		From: `return c.mu.part.Version >= part.Version && !c.holdsAny(c.mu.part.Outdates)`,
 		To:   `return c.mu.part.Version >= part.Version && (!c.holdsAny(c.mu.part.Outdates) || mutant("renewed-early"))`,
 	},

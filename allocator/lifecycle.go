@@ -1,0 +1,115 @@
+package allocator
+
+import (
+	"context"
+	"time"
+	"unique"
+)
+
+// Update replaces the settings. They take effect at the next refill, which is
+// requested at once if the chain now holds too few IDs. Its error is Invalid.
+func (c *Chain) Update(s Settings) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if settings := unique.Make(s); settings != c.mu.settings {
+		c.mu.settings = settings
+		c.requestIfNeeded(c.now())
+	}
+	return nil
+}
+
+// Observe measures the rate, and refills if the chain holds too little. The owner of
+// the chain calls it every few seconds, because a chain that is hardly used does not
+// measure itself. It returns how long no ID was issued.
+func (c *Chain) Observe() (unused time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.look(now, false)
+	c.promote(now)
+	return c.since(now)
+}
+
+// Warm leases the first segment ahead of the first caller, and returns when it
+// is there. Its errors are Next's.
+func (c *Chain) Warm(ctx context.Context) error { return c.wait(ctx, 1, 1) }
+
+// WarmN is Warm for n IDs, 1 to 2^40: it returns when the chain holds so many. Another
+// caller may take them first. It also asks the gate, if there is one. Its errors are
+// Next's and Invalid.
+func (c *Chain) WarmN(ctx context.Context, n int64) error {
+	if err := checkCount(n); err != nil {
+		return err
+	}
+	if err := c.wait(ctx, n, n); err != nil || c.gate == nil {
+		return err
+	}
+	if held := c.Segments(); len(held) > 0 {
+		if _, err := c.gate(held[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close drops all held segments. Waiting callers and all later callers get
+// ErrClosed.
+func (c *Chain) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.close()
+}
+
+// CloseUnused closes the chain if no ID was issued for idleAfter, and reports
+// whether it did.
+func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unused() < idleAfter {
+		return false
+	}
+	c.close()
+	return true
+}
+
+// Cold reports whether no ID was issued for idleAfter, or none was ever leased and no
+// caller waits for one. A prescaled chain is not cold: an operator expects callers.
+func (c *Chain) Cold(idleAfter time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.settings(); s.Prescale > 0 && c.now().Before(s.PrescaleUntil) {
+		return false
+	}
+	return c.unused() >= idleAfter || c.mu.refills == 0 && c.mu.wanted == 0
+}
+
+// unused returns how long no ID was issued. The caller holds the lock.
+func (c *Chain) unused() time.Duration {
+	now := c.now()
+	c.look(now, c.mu.wanted > 0)
+	return c.since(now)
+}
+
+// look updates the time of the last use, if IDs were issued since its last call or
+// inUse is true. The caller holds the lock.
+func (c *Chain) look(now time.Time, inUse bool) {
+	if issued := c.issued(); issued != c.mu.seen || inUse {
+		c.mu.seen, c.mu.used = issued, c.refiller.instant(now)
+	}
+}
+
+// since returns how long before now IDs were last seen to have been issued. The
+// caller holds the lock.
+func (c *Chain) since(now time.Time) time.Duration { return c.refiller.instant(now).sub(c.mu.used) }
+
+func (c *Chain) close() {
+	if c.mu.closed {
+		return
+	}
+	c.drop(func(Segment) bool { return true })
+	c.mu.closed = true
+	c.wake()
+}
