@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // confirmation is when a layout was last known to be the current one. A linearizable
@@ -70,17 +69,4 @@ func (l *Ledger) Confirmed(room allocator.Room, s allocator.Segment) (at time.Ti
 		}
 	}
 	return time.Time{}, newest
-}
-
-// Holds returns the conditions that epoch and layout are state's.
-func (l *Ledger) Holds(state *State) []store.Cond {
-	return []store.Cond{
-		l.HoldsEpoch(state),
-		{Key: l.keys.Layout(), ModRevision: state.layout.Revision},
-	}
-}
-
-// HoldsEpoch returns the condition that the epoch is state's.
-func (l *Ledger) HoldsEpoch(state *State) store.Cond {
-	return store.HasValue(l.keys.Epoch(), state.raw)
 }

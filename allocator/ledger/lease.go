@@ -69,7 +69,7 @@ func (i *Instance) Source(ctx context.Context, name allocator.Tag) (_ allocator.
 		}
 	}
 	if last != nil {
-		return nil, record.TagSettings{}, wrap(last, "tag %s", name)
+		return nil, record.TagSettings{}, allocator.Errorf(allocator.KindOf(last), "tag %s: %w", name, last)
 	}
 	return nil, record.TagSettings{}, allocator.Errorf(allocator.Unavailable, "tag %s: the layout changed %d times while it was read", name, leaseAttempts)
 }
@@ -92,7 +92,7 @@ func (s *tagSource) Lease(ctx context.Context, n int64) (_ allocator.Segment, er
 		seg, done, err := s.attempt(ctx, n, began)
 		if err != nil {
 			s.known = false
-			return allocator.Segment{}, wrap(err, "lease of tag %s in room %s", s.name, s.instance.room)
+			return allocator.Segment{}, allocator.Errorf(allocator.KindOf(err), "lease of tag %s in room %s: %w", s.name, s.instance.room, err)
 		}
 		if done {
 			return seg, nil

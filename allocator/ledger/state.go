@@ -91,6 +91,19 @@ func (l *Ledger) Layout() (record.Layout, <-chan struct{}) {
 	return s.layout, changed
 }
 
+// Holds returns the conditions that epoch and layout are state's.
+func (l *Ledger) Holds(state *State) []store.Cond {
+	return []store.Cond{
+		l.HoldsEpoch(state),
+		{Key: l.keys.Layout(), ModRevision: state.layout.Revision},
+	}
+}
+
+// HoldsEpoch returns the condition that the epoch is state's.
+func (l *Ledger) HoldsEpoch(state *State) store.Cond {
+	return store.HasValue(l.keys.Epoch(), state.raw)
+}
+
 // parseState reads a state from the answer to a probe. Epoch, layout, the history around
 // its version (see historyAt) and settings are of one snapshot. So even a process that
 // has just started detects an invalid layout.

@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -149,9 +148,4 @@ func (i *Instance) MissingRights() []store.Right {
 // migration is the ID of the migration that is under way, empty for none.
 func (l *Ledger) Damage(key, migration string) record.Damage {
 	return l.keys.Damage(key, l.historyVersion(), migration)
-}
-
-// wrap puts the name of the operation before an error's message and keeps its Kind.
-func wrap(err error, format string, args ...any) error {
-	return allocator.Errorf(allocator.KindOf(err), "%s: %w", fmt.Sprintf(format, args...), err)
 }

@@ -26,6 +26,16 @@ type Worker struct {
 	}
 }
 
+// ID returns the width and the number.
+func (w *Worker) ID() record.WorkerID { return w.id }
+
+// RenewAt returns when the window is to be renewed, by Config.Now: when half of it is over.
+func (w *Worker) RenewAt() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.UnixMilli(w.mu.renew)
+}
+
 // Window returns the time for which the worker is this process's.
 func (w *Worker) Window() timeid.Window {
 	w.mu.Lock()
@@ -70,6 +80,17 @@ type Workers struct {
 		held         map[record.WorkerID]*Worker // nil while Take or GiveBack is under way
 		unknownTakes map[record.WorkerID]int64   // starts of the windows of Takes with an unknown outcome: no generator had these windows
 	}
+}
+
+// New returns the Workers of an instance. Its error is Invalid.
+func New(i Instance, cfg Config) (*Workers, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	w := &Workers{instance: i, cfg: cfg.withDefaults(i)}
+	w.mu.held = make(map[record.WorkerID]*Worker)
+	w.mu.unknownTakes = make(map[record.WorkerID]int64)
+	return w, nil
 }
 
 // callers returns how many workers of a slice are for callers: the last ones.

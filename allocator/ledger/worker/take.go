@@ -3,34 +3,12 @@ package worker
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/timeid"
 )
-
-// New returns the Workers of an instance. Its error is Invalid.
-func New(i Instance, cfg Config) (*Workers, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	w := &Workers{instance: i, cfg: cfg.withDefaults(i)}
-	w.mu.held = make(map[record.WorkerID]*Worker)
-	w.mu.unknownTakes = make(map[record.WorkerID]int64)
-	return w, nil
-}
-
-// ID returns the width and the number.
-func (w *Worker) ID() record.WorkerID { return w.id }
-
-// RenewAt returns when the window is to be renewed, by Config.Now: when half of it is over.
-func (w *Worker) RenewAt() time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return time.UnixMilli(w.mu.renew)
-}
 
 // attempts bounds how often a call starts over because its knowledge was out of date.
 const attempts = 20
