@@ -95,6 +95,12 @@ func latest(all []candidate) candidate {
 func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, found []store.KV) (candidate, error) {
 	i := w.instance
 	now := w.now()
+	var bad []*record.KeyError
+	defer func() { // after the unlock: a Logger may block
+		for _, err := range bad {
+			w.cfg.Logger.Error("a worker's key cannot be read: it is not taken", "key", err.Key, "error", err)
+		}
+	}()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget(now)
@@ -106,7 +112,7 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 	for _, kv := range found {
 		id, lease, err := i.ReadKey(kv)
 		if err != nil {
-			w.cfg.Logger.Error("a worker's key cannot be read: it is not taken", "key", kv.Key, "error", err)
+			bad = append(bad, record.Unreadable(kv.Key, err))
 			there[id.Number] = true
 			continue
 		}
