@@ -75,9 +75,9 @@ type SliceUse struct {
 	Live  int64 // with a window that has not ended
 }
 
-// MostCounted is how many workers of a width SliceUses reads: if more were taken so far,
+// mostCounted is how many workers of a width SliceUses reads: if more were taken so far,
 // the numbers are lower bounds.
-const MostCounted = 10_000
+const mostCounted = 10_000
 
 // SliceUses returns the slices of the rooms of a layout, by width, and in the layout's
 // order. It returns those of the given widths. If none is given, it returns those of all
@@ -95,7 +95,7 @@ func (a *Admin) SliceUses(ctx context.Context, l allocator.Layout, widths ...int
 			slice, _ := timeid.SliceOf(l, room, bits)
 			all = append(all, SliceUse{Bits: bits, Room: room, Slice: slice})
 		}
-		leases, _, err := a.Workers(ctx, bits, nil, MostCounted) // an unreadable worker does not count
+		leases, _, err := a.Workers(ctx, bits, nil, mostCounted) // an unreadable worker does not count
 		if err != nil {
 			return nil, err
 		}

@@ -95,7 +95,7 @@ func (m Memory) Validate() error {
 		errs = append(errs, allocator.Errorf(allocator.Invalid, "layout version: %d, margin total: %d, sequence: %d, narrowest range: %d, largest boundary: %d, not before: %d; allowed: 0 or more",
 			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore))
 	}
-	errs = append(errs, ValidateLeases(m.Workers))
+	errs = append(errs, validateLeases(m.Workers))
 	return errors.Join(append(errs, ValidateMarks(m.Marks))...)
 }
 

@@ -94,7 +94,7 @@ func readInstance(key KeyParts, kv store.KV) (any, error) {
 func readLayout(key KeyParts, kv store.KV) (any, error) {
 	r, err := DecodeLayout(kv)
 	if err == nil && key.Kind == "layouts" && r.Version != key.version {
-		err = Damaged(kv.Key, "holds version %d", r.Version)
+		err = impossible(kv.Key, "holds version %d", r.Version)
 	}
 	return r, err
 }

@@ -46,8 +46,8 @@ func Unreadable(key string, err error) *KeyError {
 	return &KeyError{Key: key, Err: err}
 }
 
-// Damaged returns the error of a value that is well formed but impossible: Internal.
-func Damaged(key, format string, args ...any) error {
+// impossible returns the error of a value that is well formed but impossible: Internal.
+func impossible(key, format string, args ...any) error {
 	return &KeyError{Key: key, Err: allocator.Errorf(allocator.Internal, format, args...)}
 }
 

@@ -21,7 +21,7 @@ type TagSettings struct {
 	MinStep int64    `json:"min_step,string"` // see allocator.Settings, as for MaxStep, Reserve and Prescale
 	MaxStep int64    `json:"max_step,string"`
 	Reserve Duration `json:"reserve"`
-	MaxJump int64    `json:"max_jump,string"` // see DefaultMaxJump
+	MaxJump int64    `json:"max_jump,string"` // see defaultMaxJump
 	// MaxSkew bounds how far below the furthest room's mark a lease may begin: a room further
 	// behind skips ahead at its next lease. Segments that an instance already holds may lie
 	// further behind. 0 is no bound.
@@ -82,17 +82,17 @@ func (s *Skips) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// DefaultMaxJump bounds how far above the second largest mark of a tag (the tag's start if
+// defaultMaxJump bounds how far above the second largest mark of a tag (the tag's start if
 // there is none) a floor may make a room jump. Beyond that an operator must agree by raising
 // the tag's max_jump, so that a typo in one room does not drag all others to the end of the
 // space. 10^15 IDs are 31 years at a million per second.
-const DefaultMaxJump = 1_000_000_000_000_000
+const defaultMaxJump = 1_000_000_000_000_000
 
 // DefaultTag returns the settings of a new tag before any are changed.
 func DefaultTag() TagSettings {
 	chain := allocator.DefaultSettings()
 	return TagSettings{
-		Start: 1, Limit: allocator.MaxID, MaxJump: DefaultMaxJump,
+		Start: 1, Limit: allocator.MaxID, MaxJump: defaultMaxJump,
 		MinStep: chain.MinStep, MaxStep: chain.MaxStep, Reserve: DurationOf(chain.Reserve),
 	}
 }

@@ -110,8 +110,8 @@ func SortLeases(leases []Lease) {
 	slices.SortFunc(leases, func(a, b Lease) int { return cmp.Or(cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Number, b.Number)) })
 }
 
-// ValidateLeases checks workers from outside. Its errors are Invalid.
-func ValidateLeases(leases []Lease) error {
+// validateLeases checks workers from outside. Its errors are Invalid.
+func validateLeases(leases []Lease) error {
 	for _, l := range leases {
 		if !l.Valid() {
 			return allocator.Errorf(allocator.Invalid, "worker: %d of %d bits; allowed: 0 to 2^bits-1, of 0 to %d bits", l.Number, l.Bits, timeid.MaxBits-1)
@@ -123,8 +123,8 @@ func ValidateLeases(leases []Lease) error {
 	return nil
 }
 
-// MaxMachineText bounds the namespace and the instance ID of a machine, in bytes.
-const MaxMachineText = 255
+// maxMachineText bounds the namespace and the instance ID of a machine, in bytes.
+const maxMachineText = 255
 
 // Machine is the stored value of a machine ID's key: the CosId client that has the number. The
 // key stays when the client gives the number back.
@@ -142,8 +142,8 @@ func (m Machine) Encode() []byte { return Encode(&m) }
 // Validate checks the names and the time. Its errors are Invalid and name the field.
 func (m Machine) Validate() error {
 	for _, text := range [][2]string{{"namespace", m.Namespace}, {"instanceId", m.Instance}} {
-		if text[1] == "" || len(text[1]) > MaxMachineText || !utf8.ValidString(text[1]) {
-			return allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: 1 to %d bytes of UTF-8", text[0], text[1], MaxMachineText)
+		if text[1] == "" || len(text[1]) > maxMachineText || !utf8.ValidString(text[1]) {
+			return allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: 1 to %d bytes of UTF-8", text[0], text[1], maxMachineText)
 		}
 	}
 	if m.Last < 0 || m.Last > timeid.LatestEpoch {

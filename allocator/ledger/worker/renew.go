@@ -41,7 +41,7 @@ func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := w.Fits(f, held); err != nil {
+	if err := w.fits(f, held); err != nil {
 		return false, held.loses(err)
 	}
 	kv, lease, beats, ok, err := w.read(ctx, f, held)
@@ -71,7 +71,7 @@ func (w *Workers) Check(ctx context.Context, held *Worker) error {
 	if err != nil {
 		return err
 	}
-	return w.Fits(f, held)
+	return w.fits(f, held)
 }
 
 // Holds reports whether this process may use a worker: it is not lost, and no recover went on
@@ -80,8 +80,8 @@ func (w *Workers) Holds(held *Worker) bool {
 	return held.Lost() == nil && w.instance.HoldsWorker(held.id)
 }
 
-// Fits returns a *MovedError if the room's slice no longer has a worker.
-func (w *Workers) Fits(f ledger.Footing, held *Worker) error {
+// fits returns a *MovedError if the room's slice no longer has a worker.
+func (w *Workers) fits(f ledger.Footing, held *Worker) error {
 	l, room := f.Layout.Layout, w.instance.Room()
 	if slice, _ := timeid.SliceOf(l, room, held.id.Bits); !slice.Contains(held.id.Number) {
 		return &MovedError{Worker: held.id, Room: room, Version: l.Version}

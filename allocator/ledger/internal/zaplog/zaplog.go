@@ -12,14 +12,10 @@ import (
 // fatal entry is logged as an error and panics in its goroutine instead of
 // ending the process unseen.
 func New(log hclog.Logger, level hclog.Level) *zap.Logger {
-	return zap.New(Core(log, level), zap.WithFatalHook(zapcore.WriteThenPanic))
+	return zap.New(&core{log: log, level: level}, zap.WithFatalHook(zapcore.WriteThenPanic))
 }
 
-// Core returns a zapcore.Core that writes to log what is at least at level.
-func Core(log hclog.Logger, level hclog.Level) zapcore.Core {
-	return &core{log: log, level: level}
-}
-
+// core is a zapcore.Core that writes to log what is at least at level.
 type core struct {
 	log    hclog.Logger
 	level  hclog.Level
