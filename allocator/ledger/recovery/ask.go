@@ -38,22 +38,7 @@ func (r *run) takeJournals(ctx context.Context) error {
 func (r *run) askAll(ctx context.Context, barrier *record.Barrier) error {
 	asked := make(map[string]bool)
 	for done := int64(0); ; {
-		var wave []record.SeenInstance
-		r.mu.Lock()
-		for _, incarnation := range slices.Sorted(maps.Keys(r.mu.known)) {
-			k := r.mu.known[incarnation]
-			for _, address := range k.addresses {
-				s := k.SeenInstance
-				s.Address = address
-				place := r.place(s)
-				if k.left || asked[place] || barrier != nil && r.mu.silent[place] != "" {
-					continue
-				}
-				asked[place] = true
-				wave = append(wave, s)
-			}
-		}
-		r.mu.Unlock()
+		wave := r.toAsk(asked, barrier != nil)
 		if len(wave) == 0 {
 			return nil
 		}
@@ -70,12 +55,31 @@ func (r *run) askAll(ctx context.Context, barrier *record.Barrier) error {
 	}
 }
 
+// toAsk returns the processes to ask that are not among the asked places, and adds them. With
+// a barrier, places that did not answer before are not asked.
+func (r *run) toAsk(asked map[string]bool, barrier bool) (wave []record.SeenInstance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, incarnation := range slices.Sorted(maps.Keys(r.mu.known)) {
+		k := r.mu.known[incarnation]
+		for _, address := range k.addresses {
+			s := k.SeenInstance
+			s.Address = address
+			place := r.place(s)
+			if k.left || asked[place] || barrier && r.mu.silent[place] != "" {
+				continue
+			}
+			asked[place] = true
+			wave = append(wave, s)
+		}
+	}
+	return wave
+}
+
 // ask asks the process at an address. Its error is of the store, and ends the recover.
 func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Barrier) error {
 	place := r.place(s)
-	r.mu.Lock()
-	before := r.mu.answers[place]
-	r.mu.Unlock()
+	before := r.lastAnswer(place)
 	q := record.Question{UUID: r.report.UUID, Barrier: barrier}
 	if before != nil {
 		q.After = before.sequence
@@ -108,14 +112,24 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 		r.unanswered(place, "it did not accept the barrier: "+m.Unbarred)
 	default:
 		r.take(m)
-		r.mu.Lock()
-		delete(r.mu.silent, place)
-		r.mu.answers[place] = &answer{
-			id: m.ID(), incarnation: m.Incarnations[len(m.Incarnations)-1], sequence: m.Sequence,
-		}
-		r.mu.Unlock()
+		r.answered(place, m)
 	}
 	return nil
+}
+
+// lastAnswer returns the last answer of the process at a place, nil for none.
+func (r *run) lastAnswer(place string) *answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.answers[place]
+}
+
+// answered notes that the process at a place answered with a memory.
+func (r *run) answered(place string, m record.Memory) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.mu.silent, place)
+	r.mu.answers[place] = &answer{id: m.ID(), incarnation: m.Incarnations[len(m.Incarnations)-1], sequence: m.Sequence}
 }
 
 // unanswered notes why the memory of the processes at a place is missing.

@@ -20,15 +20,20 @@ func (r *run) decide(ctx context.Context) error {
 	if reserveErr := r.leastReserve(ctx); reserveErr != nil {
 		return reserveErr
 	}
-	r.chooseMargin()
-	r.mu.Lock()
-	r.tellNotBefore()
-	r.mu.Unlock()
+	r.chooseBounds()
 	layoutErr := r.chooseLayout()
 	if limitErr := r.limits(ctx); limitErr != nil {
 		return limitErr
 	}
 	return cmp.Or(r.unreadableMarks(), err, layoutErr)
+}
+
+// chooseBounds chooses the margin, and when windows may begin.
+func (r *run) chooseBounds() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.chooseMargin()
+	r.tellNotBefore()
 }
 
 // tags returns the walk over all tags.
@@ -53,7 +58,7 @@ func (r *run) leastReserve(ctx context.Context) error {
 
 // chooseMargin chooses the margin of this recover: none if every instance answered,
 // otherwise a guess for each that did not. It grows if an instance falls silent after
-// the first choice.
+// the first choice. The caller holds mu.
 func (r *run) chooseMargin() {
 	p := r.report
 	switch {

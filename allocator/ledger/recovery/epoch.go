@@ -29,26 +29,15 @@ func (r *run) begin(ctx context.Context) error {
 	if status.ClusterID != f.identity.ClusterID {
 		return allocator.Errorf(allocator.Unavailable, "etcd cluster %x answers by now, and recover began in %x: check --etcd, and run it again", status.ClusterID, f.identity.ClusterID)
 	}
-	p := r.report
-	r.mu.Lock()
-	p.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
-	r.chooseMargin()
-	stored := r.record()
-	answered := &record.Answered{Epoch: record.RandomHex(), Incarnations: []string{}}
-	for incarnation := range r.mu.taken {
-		answered.Incarnations = append(answered.Incarnations, incarnation)
-	}
-	r.mu.Unlock()
-	slices.Sort(answered.Incarnations)
+	stored, answered, v := r.newEpoch()
 	beat := record.NewBeat(status, r.cluster.Now())
-	epoch := record.Encode(&record.Epoch{Epoch: answered.Epoch, MarginTotal: p.Total, NotBefore: r.tellNotBefore(), Layout: stored.Layout.Version, Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest}})
-	value := stored.Encode(record.RandomHex())
+	epoch, value := record.Encode(&v), stored.Encode(record.RandomHex())
 	txn := store.Txn{
 		If: []store.Cond{
 			store.HasValue(k.Epoch(), f.epochKV.Value), store.Unchanged(f.layoutKV), store.Unchanged(f.identityKV), store.Absent(k.LayoutAt(stored.Layout.Version)),
 		},
 		Then: []store.Op{
-			store.OpPut(k.Epoch(), epoch), store.OpPut(k.Answered(), record.Encode(answered)), store.OpPut(k.Layout(), value), store.OpPut(k.LayoutAt(stored.Layout.Version), value),
+			store.OpPut(k.Epoch(), epoch), store.OpPut(k.Answered(), record.Encode(&answered)), store.OpPut(k.Layout(), value), store.OpPut(k.LayoutAt(stored.Layout.Version), value),
 			store.OpPut(k.Identity(), record.Encode(&f.identity)), store.OpPut(k.Beat(), record.Encode(&beat)),
 			r.audit("recover", k.Epoch(), f.epochKV.Value, epoch),
 		},
@@ -60,9 +49,28 @@ func (r *run) begin(ctx context.Context) error {
 		return err == nil && string(kv.Value) == string(epoch)
 	}, errOtherRecover)
 	if err == nil {
-		p.Epoch = answered.Epoch
+		r.report.Epoch = v.Epoch
 	}
 	return err
+}
+
+// newEpoch chooses the new epoch, with its layout and the list of processes that answered.
+func (r *run) newEpoch() (stored record.Layout, answered record.Answered, epoch record.Epoch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
+	r.chooseMargin()
+	stored = r.record()
+	answered = record.Answered{Epoch: record.RandomHex(), Incarnations: []string{}}
+	for incarnation := range r.mu.taken {
+		answered.Incarnations = append(answered.Incarnations, incarnation)
+	}
+	slices.Sort(answered.Incarnations)
+	epoch = record.Epoch{
+		Epoch: answered.Epoch, MarginTotal: r.report.Total, NotBefore: r.tellNotBefore(), Layout: stored.Layout.Version,
+		Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest},
+	}
+	return stored, answered, epoch
 }
 
 // record returns the layout that is put in force, as it is stored. The caller holds

@@ -77,11 +77,16 @@ func (r *run) takeRegistrations(found []store.KV) {
 				seen = []record.SeenInstance{{Room: key.Room, Name: key.Instance, Incarnation: unreadableID(kv.Key)}}
 			}
 		}
-		r.mu.Lock()
-		for _, s := range seen {
-			r.know(s, s.Left != 0) // the store itself has all its leases
-		}
-		r.mu.Unlock()
+		r.registered(seen)
+	}
+}
+
+// registered notes the processes that a registration names.
+func (r *run) registered(seen []record.SeenInstance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range seen {
+		r.know(s, s.Left != 0) // the store itself has all its leases
 	}
 }
 

@@ -3,6 +3,7 @@ package recovery
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -37,35 +38,35 @@ func (r *run) compare(ctx context.Context, room allocator.Room, marks []record.R
 		if err != nil {
 			return err
 		}
-		r.mu.Lock()
-		for k, m := range page {
-			var mark record.Mark
-			if kv, ok := reply.One(k); ok {
-				if mark, err = record.DecodeMark(kv); err != nil {
-					r.mu.unreadable[kv.Key] = err
-					continue
-				}
-			}
-			if at := (roomTag{room, m.Tag}); m.Next > max(mark.Next, r.mu.higher[at]) {
-				r.mu.higher[at] = m.Next
-				r.mu.learned++
-			}
-		}
-		r.mu.Unlock()
+		r.keepHigher(room, page, reply)
 	}
 	return nil
+}
+
+// keepHigher keeps the marks of a page that are higher than the store's, which reply has.
+func (r *run) keepHigher(room allocator.Room, page []record.RememberedMark, reply store.Answer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, m := range page {
+		var mark record.Mark
+		if kv, ok := reply.One(k); ok {
+			var err error
+			if mark, err = record.DecodeMark(kv); err != nil {
+				r.mu.unreadable[kv.Key] = err
+				continue
+			}
+		}
+		if at := (roomTag{room, m.Tag}); m.Next > max(mark.Next, r.mu.higher[at]) {
+			r.mu.higher[at] = m.Next
+			r.mu.learned++
+		}
+	}
 }
 
 // raise raises the marks that are higher in a memory than in the store: those of the
 // rooms that leased.
 func (r *run) raise(ctx context.Context) error {
-	r.mu.Lock()
-	pairs := make([]roomTag, 0, len(r.mu.higher))
-	for at := range r.mu.higher {
-		pairs = append(pairs, at)
-	}
-	r.mu.Unlock()
-	slices.SortFunc(pairs, func(a, b roomTag) int { return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.tag, b.tag)) })
+	pairs := r.higherMarks()
 	r.report.Higher, r.report.Raised = int64(len(pairs)), 0
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(pagesAtOnce)
@@ -75,15 +76,19 @@ func (r *run) raise(ctx context.Context) error {
 	return group.Wait()
 }
 
+// higherMarks returns the marks that are higher in a memory, sorted.
+func (r *run) higherMarks() []roomTag {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(r.mu.higher), func(a, b roomTag) int { return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.tag, b.tag)) })
+}
+
 // raisePage raises marks in one transaction, until they are raised.
 func (r *run) raisePage(ctx context.Context, page []roomTag) error {
 	for range raiseAttempts {
 		done, err := r.tryRaise(ctx, page)
 		if done {
-			r.mu.Lock()
-			r.report.Raised += int64(len(page))
-			r.progress("raising marks", r.report.Raised, r.report.Higher)
-			r.mu.Unlock()
+			r.raised(int64(len(page)))
 			return nil
 		}
 		if err != nil && allocator.KindOf(err) != allocator.Unavailable {
@@ -94,6 +99,15 @@ func (r *run) raisePage(ctx context.Context, page []roomTag) error {
 		}
 	}
 	return allocator.Errorf(allocator.Unavailable, "%d marks could not be raised in %d tries; check etcd", len(page), raiseAttempts)
+}
+
+// raised counts marks that were raised. It reports the progress under the lock, to keep the
+// order.
+func (r *run) raised(n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Raised += n
+	r.progress("raising marks", r.report.Raised, r.report.Higher)
 }
 
 // tryRaise is one try of raisePage. After an error, or false, the marks are read
@@ -108,13 +122,28 @@ func (r *run) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	txn := store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}}
+	txn := r.raises(page, reply)
+	if len(txn.Then) == 0 {
+		return true, nil
+	}
+	// A crash or a lost answer here leaves the marks raised or not: the next try, or
+	// the next recover, reads them again.
+	reply, err = r.l.Try(ctx, txn)
+	crash.Here(crash.AfterRaise)
+	return err == nil && reply.Succeeded, err
+}
+
+// raises returns the transaction that raises those marks of a page that are too low in reply.
+func (r *run) raises(page []roomTag, reply store.Answer) store.Txn {
 	r.mu.Lock()
+	defer r.mu.Unlock()
+	txn := store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}}
 	for i, at := range page {
 		var mark record.Mark
-		key := k.Mark(at.room, at.tag)
+		key := r.keys.Mark(at.room, at.tag)
 		cond := store.Absent(key)
 		if kv, ok := reply.One(i); ok {
+			var err error
 			if mark, err = record.DecodeMark(kv); err != nil {
 				r.mu.unreadable[key] = err
 				continue // decide checked that the operator agreed
@@ -126,13 +155,5 @@ func (r *run) tryRaise(ctx context.Context, page []roomTag) (bool, error) {
 			txn.If, txn.Then = append(txn.If, cond), append(txn.Then, store.OpPut(key, mark.Encode()))
 		}
 	}
-	r.mu.Unlock()
-	if len(txn.Then) == 0 {
-		return true, nil
-	}
-	// A crash or a lost answer here leaves the marks raised or not: the next try, or
-	// the next recover, reads them again.
-	reply, err = r.l.Try(ctx, txn)
-	crash.Here(crash.AfterRaise)
-	return err == nil && reply.Succeeded, err
+	return txn
 }

@@ -50,13 +50,7 @@ func (r *run) tellNotBefore() int64 {
 
 // raiseWorkers raises the workers that end later in a memory than in the store.
 func (r *run) raiseWorkers(ctx context.Context) error {
-	r.mu.Lock()
-	all := make([]record.Lease, 0, len(r.mu.workers))
-	for id, w := range r.mu.workers {
-		all = append(all, record.Lease{WorkerID: id, Worker: w})
-	}
-	r.mu.Unlock()
-	record.SortLeases(all)
+	all := r.rememberedWorkers()
 	r.report.Workers = 0
 	for page := range slices.Chunk(all, marksPage) {
 		if err := r.raiseWorkersPage(ctx, page); err != nil {
@@ -64,6 +58,18 @@ func (r *run) raiseWorkers(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// rememberedWorkers returns the workers that memories know, by width and number.
+func (r *run) rememberedWorkers() []record.Lease {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]record.Lease, 0, len(r.mu.workers))
+	for id, w := range r.mu.workers {
+		all = append(all, record.Lease{WorkerID: id, Worker: w})
+	}
+	record.SortLeases(all)
+	return all
 }
 
 // raiseWorkersPage raises workers in one transaction, until they are raised.
