@@ -85,7 +85,7 @@ const (
 // because of a damaged key is a line in the log.
 func (s *Server) noteTag(tag allocator.Tag, err error) {
 	key, is := errors.AsType[*record.KeyError](err)
-	is = is && strings.HasSuffix(key.Key, "/"+string(tag)) && (strings.Contains(key.Key, "/tags/") || strings.Contains(key.Key, "/marks/"))
+	is = is && key.Tag() == tag // other keys stop all tags, and are Trouble's
 	d := &s.damaged
 	d.mu.Lock()
 	was, had := d.mu.tags[tag]

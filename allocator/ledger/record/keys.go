@@ -22,12 +22,15 @@ import (
 // /march/<cluster>/.
 type Keys string
 
+// root is the prefix of the keys of all clusters.
+const root = "/march/"
+
 // NewKeys checks the cluster's name, which follows the rules of a room's name.
 func NewKeys(cluster string) (Keys, error) {
 	if _, err := allocator.ParseRoom(cluster); err != nil {
 		return "", allocator.Errorf(allocator.Invalid, "cluster: %q is not a name; allowed: [a-z0-9][a-z0-9-]{0,62}", cluster)
 	}
-	return Keys("/march/" + cluster + "/"), nil
+	return Keys(root + cluster + "/"), nil
 }
 
 // Identity names the key of the cluster's uuid and the ID of its etcd cluster.

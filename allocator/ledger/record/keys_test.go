@@ -87,3 +87,27 @@ func FuzzParseKey(f *testing.F) {
 		}
 	})
 }
+
+// A damaged key names the tag that it stops, if it is the tag's own or a mark of it.
+func TestTagOfADamagedKey(t *testing.T) {
+	for key, want := range map[string]allocator.Tag{
+		"/march/default/tags/order":          "order",
+		"/march/c2/tags/order":               "order",
+		"/march/default/marks/a/order":       "order",
+		"/march/tags/marks/marks/tags":       "tags",
+		"/march/default/marks/order":         "",
+		"/march/default/tags/a/order":        "",
+		"/march/default/rooms/tags/order":    "",
+		"/march/default/alive/marks/order":   "",
+		"/march/default/layout":              "",
+		"/march/":                            "",
+		"/other/default/tags/order":          "",
+		"default/tags/order":                 "",
+		"/march/default/tags/":               "",
+		"/march/default/marks/a/order/order": "",
+	} {
+		if got := (&record.KeyError{Key: key}).Tag(); got != want {
+			t.Errorf("%s: got %q; want %q", key, got, want)
+		}
+	}
+}

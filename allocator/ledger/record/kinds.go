@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -80,6 +81,20 @@ func (k Keys) Parse(key string) (KeyParts, error) {
 		return KeyParts{}, &KeyError{Key: key, Err: errors.New("not a key of this program")}
 	}
 	return p, nil
+}
+
+// Tag returns the tag whose settings or mark the key has, or "" for any other key.
+func (e *KeyError) Tag() allocator.Tag {
+	cluster, _, _ := strings.Cut(strings.TrimPrefix(e.Key, root), "/")
+	keys, err := NewKeys(cluster)
+	if err != nil {
+		return ""
+	}
+	p, err := keys.Parse(e.Key)
+	if err != nil {
+		return ""
+	}
+	return p.Tag
 }
 
 // Read decodes a key and its value, of any kind: an Identity, Epoch, Layout, Answered, Beat,
