@@ -14,7 +14,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/history"
 	"github.com/march-id/march/console/prometheus"
-	minutes "github.com/march-id/march/room/history"
+	"github.com/march-id/march/internal/minutes"
 )
 
 // mostMigrations bounds the migrations of a history.

@@ -12,7 +12,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/room/history"
+	"github.com/march-id/march/internal/minutes"
 )
 
 // rateEvery is how often the rate of all chains together is measured. The room
@@ -84,7 +84,7 @@ func (s *Server) remember(now time.Time) {
 	last := t.last
 	t.Unlock()
 	contact := s.ledger.Contact()
-	r := history.Reading{Issued: s.issued.Load(), Reserve: history.Unknown, Latency: contact.Latency, Away: !contact.Away.IsZero()}
+	r := minutes.Reading{Issued: s.issued.Load(), Reserve: minutes.Unknown, Latency: contact.Latency, Away: !contact.Away.IsZero()}
 	if last.scarce != "" {
 		r.Reserve = last.reserve
 	}
@@ -97,9 +97,9 @@ func (s *Server) remember(now time.Time) {
 
 // readTags reads the busiest tags, and those that have a history, as far as these are in
 // memory.
-func (s *Server) readTags(busiest []seen) []history.TagReading {
-	var list []history.TagReading
-	for _, c := range busiest[:min(len(busiest), history.MaxTags)] {
+func (s *Server) readTags(busiest []seen) []minutes.TagReading {
+	var list []minutes.TagReading
+	for _, c := range busiest[:min(len(busiest), minutes.MaxTags)] {
 		list = append(list, s.readBusy(c.tag, c.chain))
 	}
 	given := make(map[allocator.Tag]int64)
@@ -107,14 +107,14 @@ func (s *Server) readTags(busiest []seen) []history.TagReading {
 		_, ids := tag.Asked()
 		before, had := s.timeIDs[tag.Name()]
 		given[tag.Name()] = ids
-		r := history.TagReading{Tag: tag.Name(), Issued: ids, Reserve: history.Unknown}
+		r := minutes.TagReading{Tag: tag.Name(), Issued: ids, Reserve: minutes.Unknown}
 		if had {
 			r.Peak = float64(ids-before) / time.Minute.Seconds()
 		}
 		list = append(list, r)
 	}
 	s.timeIDs = given
-	slices.SortStableFunc(list, func(a, b history.TagReading) int { return cmp.Compare(b.Peak, a.Peak) })
+	slices.SortStableFunc(list, func(a, b minutes.TagReading) int { return cmp.Compare(b.Peak, a.Peak) })
 	for _, tag := range s.history.Tags() {
 		if chain := s.chains.get(string(tag)); chain != nil {
 			list = append(list, s.readBusy(tag, chain))
@@ -124,9 +124,9 @@ func (s *Server) readTags(busiest []seen) []history.TagReading {
 }
 
 // readBusy reads a chain.
-func (s *Server) readBusy(tag allocator.Tag, chain *tagChain) history.TagReading {
+func (s *Server) readBusy(tag allocator.Tag, chain *tagChain) minutes.TagReading {
 	status := s.statusOf(chain.Chain)
-	r := history.TagReading{Tag: tag, Issued: status.Issued, Reserve: history.Unknown, Peak: status.Peak}
+	r := minutes.TagReading{Tag: tag, Issued: status.Issued, Reserve: minutes.Unknown, Peak: status.Peak}
 	if status.Peak > 0 {
 		r.Reserve = status.Lasts
 	}
@@ -149,11 +149,11 @@ func (s *Server) failed(ctx context.Context, tag string, err error) error {
 
 // GetInstanceHistory implements RoomService.
 func (s *Server) GetInstanceHistory(_ context.Context, r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
-	minutes, step, err := history.Check(r.GetMinutes(), r.GetStep())
+	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
 	if err != nil {
 		return nil, err
 	}
-	first, all, tags := s.history.Last(s.instance.Now(), minutes, step)
+	first, all, tags := s.history.Last(s.instance.Now(), back, step)
 	answer := &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(first), All: seriesToProto(all)}
 	for _, series := range tags {
 		answer.Tags = append(answer.Tags, seriesToProto(series))
@@ -161,7 +161,7 @@ func (s *Server) GetInstanceHistory(_ context.Context, r *marchv1.GetInstanceHis
 	return answer, nil
 }
 
-func seriesToProto(s history.Series) *marchv1.HistorySeries {
+func seriesToProto(s minutes.Series) *marchv1.HistorySeries {
 	p := &marchv1.HistorySeries{Tag: string(s.Tag)}
 	for _, v := range s.Points {
 		p.Rates, p.Reserves, p.Failed = append(p.Rates, float32(v.Rate)), append(p.Reserves, float32(v.Reserve)), append(p.Failed, float32(v.Failed))

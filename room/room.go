@@ -26,12 +26,12 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/minutes"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
-	"github.com/march-id/march/room/history"
 	"github.com/march-id/march/room/timetags"
 )
 
@@ -180,7 +180,7 @@ type Server struct {
 	damaged     damaged
 
 	rates   rates
-	history history.History
+	history minutes.History
 	timeIDs map[allocator.Tag]int64        // that tags of time-ordered IDs had issued a minute ago; of measure alone
 	served  atomic.Pointer[allocator.Part] // of the layout that this instance reports; nil before it is known
 

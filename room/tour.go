@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/room/history"
+	"github.com/march-id/march/internal/minutes"
 )
 
 // tour visits all chains, a few at a time: it looks after each, and adds up their
@@ -48,7 +48,7 @@ type round struct {
 	longest time.Duration     // the longest reserve of such chains
 	reserve time.Duration     // the least reserve of the chains in use
 	scarce  allocator.Tag     // the tag of that chain; empty when none is in use
-	busiest []seen            // the busiest chains in use; more than history.MaxTags until the end of the round
+	busiest []seen            // the busiest chains in use; more than minutes.MaxTags until the end of the round
 	others  state             // of the chains without series of their own
 	rising  []seen            // the busiest of these, as many as there are free series
 	gave    bool              // at its end chains got series of their own; this round still counts them among the others
@@ -84,8 +84,8 @@ func (r *round) add(s seen) {
 		r.reserve, r.scarce = s.status.Lasts, s.tag
 	}
 	if s.status.Peak > 0 {
-		if r.busiest = append(r.busiest, s); len(r.busiest) > 2*history.MaxTags {
-			r.busiest = busiest(r.busiest, history.MaxTags)
+		if r.busiest = append(r.busiest, s); len(r.busiest) > 2*minutes.MaxTags {
+			r.busiest = busiest(r.busiest, minutes.MaxTags)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (s *Server) visit(n int, care func(tagged)) {
 		t.at = lastTag(list)
 		if over {
 			t.own.give(&t.round)
-			t.round.busiest = busiest(t.round.busiest, history.MaxTags)
+			t.round.busiest = busiest(t.round.busiest, minutes.MaxTags)
 			t.last, t.at = t.round, ""
 		}
 		t.Unlock()

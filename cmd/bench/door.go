@@ -16,9 +16,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/cmd/internal/load"
+	"github.com/march-id/march/internal/foreign"
 	"github.com/march-id/march/room"
 	"github.com/march-id/march/room/door"
-	"github.com/march-id/march/room/foreign"
 	"github.com/march-id/march/room/tinyid"
 )
 

@@ -30,8 +30,10 @@ var arrows = []struct {
 	{"allocator/ledger/rules", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/admin", []string{"allocator/ledger/verify", "allocator/ledger/recovery"}},
 	{"room", []string{"console"}},
+	{"console", []string{"room"}},
 	{"internal/serve", []string{"room", "console"}},
 	{"internal/observe", []string{"room", "console"}},
+	{"internal/operator", []string{"room", "console"}},
 }
 
 // reached maps packages of the product to those that they must reach. The tool has the time

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	minutes "github.com/march-id/march/room/history"
+	"github.com/march-id/march/internal/minutes"
 )
 
 // Told is the answer of an instance.

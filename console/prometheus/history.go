@@ -14,7 +14,7 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/history"
-	minutes "github.com/march-id/march/room/history"
+	"github.com/march-id/march/internal/minutes"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 
 	"github.com/march-id/march/console/history"
 	"github.com/march-id/march/console/prometheus"
-	minutes "github.com/march-id/march/room/history"
+	"github.com/march-id/march/internal/minutes"
 )
 
 // every is how far apart the samples of the test are.

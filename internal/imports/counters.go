@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/room/foreign"
+	"github.com/march-id/march/internal/foreign"
 )
 
 // Counter is what March is to go on above, for one name.

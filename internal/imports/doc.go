@@ -2,7 +2,7 @@
 //
 // A Source is a table in a file (TSV as `mysql --batch` writes it, or CSV), the table itself
 // in PostgreSQL, or the keys of a Redis. Reading yields rows; Merge makes of them one Counter
-// for each name: the tag by room/foreign, and the least ID that March may issue. That is the
+// for each name: the tag by internal/foreign, and the least ID that March may issue. That is the
 // other system's next ID and a margin. The margin is for what the other system's servers and
 // clients take after the table was read, while both run.
 //

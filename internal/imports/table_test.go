@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/foreign"
 	"github.com/march-id/march/internal/imports"
-	"github.com/march-id/march/room/foreign"
 )
 
 func read(t *testing.T, s *imports.System, text string) (rows []imports.Row, bad []string) {

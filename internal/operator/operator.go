@@ -27,7 +27,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/room/foreign"
+	"github.com/march-id/march/internal/foreign"
 )
 
 const maxActor = 128

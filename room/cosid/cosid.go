@@ -16,8 +16,8 @@ import (
 	"strconv"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/foreign"
 	"github.com/march-id/march/room/door"
-	"github.com/march-id/march/room/foreign"
 )
 
 // shared is the name of CosId's generator that has no name (IdGeneratorProvider.java).

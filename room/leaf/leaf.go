@@ -17,8 +17,8 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/internal/foreign"
 	"github.com/march-id/march/room/door"
-	"github.com/march-id/march/room/foreign"
 )
 
 // Config says what the door calls. Both functions are as those of door.Calls.

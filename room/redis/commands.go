@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/room/foreign"
+	"github.com/march-id/march/internal/foreign"
 )
 
 // command is one of the commands that the door knows.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/room/foreign"
+	"github.com/march-id/march/internal/foreign"
 )
 
 func TestTag(t *testing.T) {

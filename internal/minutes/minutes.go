@@ -1,7 +1,7 @@
-// Package history remembers what an instance did in the last 24 hours, a value a minute: how
+// Package minutes remembers what an instance did in the last 24 hours, a value a minute: how
 // many IDs it issued, how long its IDs would have lasted, how fast etcd answered, and how many
 // calls failed. The memory is bounded: it has 370 KiB at most. It is lost when the process ends.
-package history
+package minutes
 
 import (
 	"maps"

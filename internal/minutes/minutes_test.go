@@ -1,4 +1,4 @@
-package history_test
+package minutes_test
 
 import (
 	"fmt"
@@ -9,23 +9,23 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/room/history"
+	"github.com/march-id/march/internal/minutes"
 )
 
-const unknown = history.Unknown
+const unknown = minutes.Unknown
 
 // start is the beginning of an hour.
 var start = time.Unix(3600*500_000, 0)
 
 // begun returns a history that has begun at start.
-func begun() *history.History {
-	h := &history.History{}
+func begun() *minutes.History {
+	h := &minutes.History{}
 	h.Start(start, 0)
 	return h
 }
 
 // rates returns the rates of points.
-func rates(points []history.Point) (list []float64) {
+func rates(points []minutes.Point) (list []float64) {
 	for _, p := range points {
 		list = append(list, p.Rate)
 	}
@@ -37,16 +37,16 @@ func TestMinute(t *testing.T) {
 	h.Fail("order")
 	h.Fail("order")
 	for i := range 60 {
-		h.Note(history.Reading{Issued: int64(i), Reserve: time.Duration(90-i) * time.Second, Latency: time.Duration(i) * time.Millisecond, Away: i >= 50})
+		h.Note(minutes.Reading{Issued: int64(i), Reserve: time.Duration(90-i) * time.Second, Latency: time.Duration(i) * time.Millisecond, Away: i >= 50})
 	}
 	now := start.Add(time.Minute)
 	if h.Ends(now.Add(-time.Millisecond)) || !h.Ends(now) {
 		t.Error("the minute does not end on its end")
 	}
-	h.End(now, history.Reading{Issued: 600, Reserve: unknown}, nil)
+	h.End(now, minutes.Reading{Issued: 600, Reserve: unknown}, nil)
 	first, all, tags := h.Last(now, 3, 1)
-	none := history.Point{Rate: unknown, Reserve: unknown, Latency: unknown, Failed: unknown, Away: unknown}
-	want := []history.Point{none, none, {Rate: 10, Reserve: 31, Latency: float64(float32(.049)), Failed: 2, Away: 10}}
+	none := minutes.Point{Rate: unknown, Reserve: unknown, Latency: unknown, Failed: unknown, Away: unknown}
+	want := []minutes.Point{none, none, {Rate: 10, Reserve: 31, Latency: float64(float32(.049)), Failed: 2, Away: 10}}
 	if diff := cmp.Diff(want, all.Points); diff != "" || len(tags) != 0 {
 		t.Errorf("tags %v, (-want +got)\n%s", tags, diff)
 	}
@@ -59,7 +59,7 @@ func TestMinute(t *testing.T) {
 func TestGaps(t *testing.T) {
 	h := begun()
 	at := func(minute int, issued int64) {
-		h.End(start.Add(time.Duration(minute)*time.Minute), history.Reading{Issued: issued, Reserve: unknown}, nil)
+		h.End(start.Add(time.Duration(minute)*time.Minute), minutes.Reading{Issued: issued, Reserve: unknown}, nil)
 	}
 	last := func(now, minutes int) []float64 {
 		_, all, _ := h.Last(start.Add(time.Duration(now)*time.Minute), int64(minutes), 1)
@@ -72,7 +72,7 @@ func TestGaps(t *testing.T) {
 		t.Errorf("late (-want +got)\n%s", diff)
 	}
 	at(6, 600)
-	h.End(start.Add(3*time.Minute), history.Reading{Issued: 600, Reserve: unknown}, nil) // back by three minutes
+	h.End(start.Add(3*time.Minute), minutes.Reading{Issued: 600, Reserve: unknown}, nil) // back by three minutes
 	at(4, 780)
 	if diff := cmp.Diff([]float64{1, 2, 2, 3}, last(4, 4)); diff != "" {
 		t.Errorf("back (-want +got)\n%s", diff)
@@ -85,15 +85,15 @@ func TestGaps(t *testing.T) {
 // The memory has 24 hours and forgets the rest, in the place of which new minutes are.
 func TestBound(t *testing.T) {
 	h := begun()
-	for m := 1; m <= 2*history.Kept+7; m++ {
-		h.End(start.Add(time.Duration(m)*time.Minute), history.Reading{Issued: int64(m) * (int64(m) + 1) * 30, Reserve: unknown}, nil)
+	for m := 1; m <= 2*minutes.Kept+7; m++ {
+		h.End(start.Add(time.Duration(m)*time.Minute), minutes.Reading{Issued: int64(m) * (int64(m) + 1) * 30, Reserve: unknown}, nil)
 	}
-	now := start.Add((2*history.Kept + 7) * time.Minute)
-	_, all, _ := h.Last(now, history.Kept, 1)
+	now := start.Add((2*minutes.Kept + 7) * time.Minute)
+	_, all, _ := h.Last(now, minutes.Kept, 1)
 	got := rates(all.Points)
 	// The oldest minute's place is that of the present one.
-	if got[0] != unknown || got[1] != history.Kept+9 || got[history.Kept-1] != 2*history.Kept+7 {
-		t.Errorf("%v ... %v", got[:3], got[history.Kept-3:])
+	if got[0] != unknown || got[1] != minutes.Kept+9 || got[minutes.Kept-1] != 2*minutes.Kept+7 {
+		t.Errorf("%v ... %v", got[:3], got[minutes.Kept-3:])
 	}
 	if i := slices.Index(got[1:], unknown); i >= 0 {
 		t.Errorf("minute %d is unknown", i+1)
@@ -104,7 +104,7 @@ func TestBound(t *testing.T) {
 func TestSteps(t *testing.T) {
 	h := begun()
 	for m := range 12 {
-		h.End(start.Add(time.Duration(m+1)*time.Minute), history.Reading{Issued: int64(m+1) * 60, Reserve: time.Duration(m+1) * time.Second}, nil)
+		h.End(start.Add(time.Duration(m+1)*time.Minute), minutes.Reading{Issued: int64(m+1) * 60, Reserve: time.Duration(m+1) * time.Second}, nil)
 	}
 	first, all, _ := h.Last(start.Add(12*time.Minute), 15, 5)
 	if !first.Equal(start) {
@@ -120,12 +120,12 @@ func TestSteps(t *testing.T) {
 func TestTags(t *testing.T) {
 	h := begun()
 	minute := 0
-	end := func(tags ...history.TagReading) {
+	end := func(tags ...minutes.TagReading) {
 		minute++
-		h.End(start.Add(time.Duration(minute)*time.Minute), history.Reading{Reserve: unknown}, tags)
+		h.End(start.Add(time.Duration(minute)*time.Minute), minutes.Reading{Reserve: unknown}, tags)
 	}
-	read := func(tag allocator.Tag, issued int64, peak float64) history.TagReading {
-		return history.TagReading{Tag: tag, Issued: issued, Reserve: 2 * time.Second, Peak: peak}
+	read := func(tag allocator.Tag, issued int64, peak float64) minutes.TagReading {
+		return minutes.TagReading{Tag: tag, Issued: issued, Reserve: 2 * time.Second, Peak: peak}
 	}
 	end(read("order", 1000, 5), read("idle", 7, 0)) // an idle tag gets no history
 	h.Fail("order")
@@ -137,7 +137,7 @@ func TestTags(t *testing.T) {
 	if len(tags) != 1 || tags[0].Tag != "order" {
 		t.Fatalf("got %v", tags)
 	}
-	want := []history.Point{
+	want := []minutes.Point{
 		{Rate: unknown, Reserve: unknown, Latency: unknown, Failed: unknown, Away: unknown},
 		{Rate: 2, Reserve: 2, Latency: unknown, Failed: 1, Away: unknown},
 		{Rate: 0, Reserve: unknown, Latency: unknown, Failed: 0, Away: unknown},
@@ -158,25 +158,25 @@ func TestBusiest(t *testing.T) {
 	minute, issued := 0, make(map[allocator.Tag]int64)
 	end := func(peaks map[allocator.Tag]float64) {
 		minute++
-		var busy, kept []history.TagReading
+		var busy, kept []minutes.TagReading
 		for tag, peak := range peaks {
 			issued[tag] += int64(60 * peak)
-			busy = append(busy, history.TagReading{Tag: tag, Issued: issued[tag], Peak: peak})
+			busy = append(busy, minutes.TagReading{Tag: tag, Issued: issued[tag], Peak: peak})
 		}
-		slices.SortFunc(busy, func(a, b history.TagReading) int { return int(b.Peak - a.Peak) })
+		slices.SortFunc(busy, func(a, b minutes.TagReading) int { return int(b.Peak - a.Peak) })
 		for _, tag := range h.Tags() {
-			kept = append(kept, history.TagReading{Tag: tag, Issued: issued[tag]})
+			kept = append(kept, minutes.TagReading{Tag: tag, Issued: issued[tag]})
 		}
-		h.End(start.Add(time.Duration(minute)*time.Minute), history.Reading{Reserve: unknown}, append(busy[:min(len(busy), history.MaxTags)], kept...))
+		h.End(start.Add(time.Duration(minute)*time.Minute), minutes.Reading{Reserve: unknown}, append(busy[:min(len(busy), minutes.MaxTags)], kept...))
 	}
 	peaks := make(map[allocator.Tag]float64)
-	for i := range history.MaxTags {
+	for i := range minutes.MaxTags {
 		peaks[allocator.Tag(fmt.Sprintf("t%02d", i))] = float64(100 + i)
 	}
 	end(peaks)
 	end(peaks)
 	full := h.Tags()
-	if len(full) != history.MaxTags {
+	if len(full) != minutes.MaxTags {
 		t.Fatalf("%d tags: %v", len(full), full)
 	}
 	peaks["like"] = 150
@@ -186,7 +186,7 @@ func TestBusiest(t *testing.T) {
 	}
 	peaks["much"] = 1000
 	end(peaks)
-	if got := h.Tags(); slices.Contains(got, "t00") || !slices.Contains(got, "much") || len(got) != history.MaxTags {
+	if got := h.Tags(); slices.Contains(got, "t00") || !slices.Contains(got, "much") || len(got) != minutes.MaxTags {
 		t.Errorf("got %v", got)
 	}
 	end(peaks)
@@ -209,7 +209,7 @@ func TestCheck(t *testing.T) {
 		{60, 7, 0, 0, "step: 7; allowed: 1 to 60, and a divisor of minutes (60); 0 for 1"},
 		{1440, 120, 0, 0, "step: 120; allowed: 1 to 60, and a divisor of minutes (1440); 0 for 1"},
 	} {
-		m, each, err := history.Check(test.minutes, test.step)
+		m, each, err := minutes.Check(test.minutes, test.step)
 		if text := fmt.Sprint(err); m != test.m || each != test.each || (err != nil || test.problem != "") && text != test.problem {
 			t.Errorf("Check(%d, %d) = %d, %d, %v", test.minutes, test.step, m, each, err)
 		}
