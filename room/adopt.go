@@ -55,7 +55,7 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	}
 	start := time.Now()
 	renewed, ok := s.renewAll(ctx, part)
-	if !ok || !s.times.Adopt(ctx) || !s.report(ctx, layout.Version) {
+	if !ok || !s.times.ExchangeMoved(ctx) || !s.reportServed(ctx, layout.Version) {
 		return false
 	}
 	s.served.Store(&part)
@@ -154,9 +154,9 @@ func (s *Server) renewed(t tagged, part allocator.Part) bool {
 	return false
 }
 
-// report stores that this instance serves version. It returns false if before that
+// reportServed stores that this instance serves version. It returns false if before that
 // ctx ended or the registration was lost.
-func (s *Server) report(ctx context.Context, version int64) bool {
+func (s *Server) reportServed(ctx context.Context, version int64) bool {
 	for pause := adoptPoll; ; pause = min(2*pause, time.Second) {
 		err := s.instance.Serve(ctx, version)
 		if err == nil {

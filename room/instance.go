@@ -27,7 +27,7 @@ func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*mar
 	if !contact.Away.IsZero() {
 		p.EtcdAwaySince = timestamppb.New(contact.Away)
 	}
-	checks, lacks := s.judge()
+	checks, lacks := s.readiness()
 	if err := serve.Failed(checks); err != nil {
 		p.NotReady = err.Error()
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/march-id/march/internal/testcluster"
 )
 
-// The operators' levers also work on a room. A skip is for this room alone.
+// The operators' calls also work on a room. A skip is for this room alone.
 func TestLevers(t *testing.T) {
 	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "cold")

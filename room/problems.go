@@ -18,11 +18,11 @@ import (
 
 // problems lists the problems of this instance, the worst first.
 func (s *Server) problems() []*marchv1.Problem {
-	_, lacks := s.judge()
+	_, lacks := s.readiness()
 	return s.problemsOf(lacks)
 }
 
-// problemsOf is problems if judge has already found what the instance lacks.
+// problemsOf is problems if readiness has already found what the instance lacks.
 func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 	me := problem.Instance{Room: s.cfg.Room, Name: s.cfg.Name}
 	var list []*marchv1.Problem

@@ -171,7 +171,7 @@ type Server struct {
 	loads    loads          // the work that makes chains
 
 	prescaled   chan allocator.Tag // tags whose chains to make before their first caller
-	unconfirmed chan struct{}      // a strict tag found its layout not confirmed
+	stale       chan struct{}      // a strict tag found its layout not confirmed
 	metrics     *metrics           // nil for none
 	routes      func(*http.ServeMux)
 	adminRoutes func(*http.ServeMux) // nil if routes has them
@@ -248,7 +248,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
 		ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), refiller: refiller, health: health.NewServer(),
 		texts:     texts.NewCache(cfg.OpaqueKeys),
-		prescaled: make(chan allocator.Tag, maxPrescaled), unconfirmed: make(chan struct{}, 1),
+		prescaled: make(chan allocator.Tag, maxPrescaled), stale: make(chan struct{}, 1),
 	}
 	if err := s.makeRoutes(); err != nil {
 		return nil, err
@@ -317,7 +317,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	})
 	work.Go(func() error { return s.adoptLayouts(background, served) })
-	work.Go(func() error { return s.confirm(background) })
+	work.Go(func() error { return s.refreshLayout(background) })
 	work.Go(func() error { return s.sweep(background) })
 	work.Go(func() error { return s.warmPrescaled(background) })
 	work.Go(func() error { return s.followPeriods(background) })

@@ -71,13 +71,13 @@ func (s *Server) Ready() error { return serve.Failed(s.checks()) }
 
 // checks are the checks of Ready.
 func (s *Server) checks() []serve.Check {
-	checks, _ := s.judge()
+	checks, _ := s.readiness()
 	return checks
 }
 
-// judge returns the checks of Ready. If the instance can lease nothing and is not ready,
+// readiness returns the checks of Ready. If the instance can lease nothing and is not ready,
 // lacks is the text for a problem that says what is missing.
-func (s *Server) judge() (checks []serve.Check, lacks string) {
+func (s *Server) readiness() (checks []serve.Check, lacks string) {
 	record, _ := s.ledger.Layout()
 	layout := serve.Check{Name: "layout", Note: fmt.Sprintf("version %d, boundary %d", record.Layout.Version, record.Layout.Boundary)}
 	if _, ok := record.Layout.Ranges[s.cfg.Room]; !ok {
@@ -102,7 +102,7 @@ func (s *Server) judge() (checks []serve.Check, lacks string) {
 // checkIDs checks whether this instance can lease, and if not, for how long it can issue
 // IDs. An instance is not ready if it can lease nothing, and no tag in use has IDs
 // for longer than ready-reserve. A tag that is at its own limit does not count. lacks
-// is as judge returns it.
+// is as readiness returns it.
 func (s *Server) checkIDs() (ids serve.Check, lacks string) {
 	ids = serve.Check{Name: "ids", Note: "etcd answers and takes writes"}
 	why := s.cannotLease()
@@ -179,7 +179,7 @@ func (s *Server) watchHealth(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		checks, lacks := s.judge()
+		checks, lacks := s.readiness()
 		err := serve.Failed(checks)
 		s.setHealth(err)
 		_ = s.problemsOf(lacks) // notes since when each problem exists

@@ -8,11 +8,11 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// An instance confirms its layout with etcd every confirmEvery, or four times in a
-// short hold, and waits at least confirmPause between two confirmations.
+// An instance confirms its layout with etcd every refreshEvery, or four times in a
+// short hold, and waits at least refreshPause between two confirmations.
 const (
-	confirmEvery = 5 * time.Second
-	confirmPause = 50 * time.Millisecond
+	refreshEvery = 5 * time.Second
+	refreshPause = 50 * time.Millisecond
 )
 
 // strict reports whether IDs of a tag are issued only under a layout that was
@@ -36,12 +36,12 @@ func (s *Server) gateOf(settings record.TagSettings) allocator.Gate {
 // change no ID of the segment is issued, whatever this process knows, and however
 // long it was paused.
 func (s *Server) gate(seg allocator.Segment) (newest allocator.Part, err error) {
-	left, newest := s.left(seg)
-	if left > 0 {
+	remaining, newest := s.remaining(seg)
+	if remaining > 0 {
 		return newest, nil
 	}
 	select {
-	case s.unconfirmed <- struct{}{}:
+	case s.stale <- struct{}{}:
 	default: // a confirmation is already requested
 	}
 	err = allocator.Errorf(allocator.Unavailable,
@@ -53,9 +53,9 @@ func (s *Server) gate(seg allocator.Segment) (newest allocator.Part, err error) 
 	return newest, err
 }
 
-// left returns how long a strict tag may still issue IDs of a segment, 0 or less if
+// remaining returns how long a strict tag may still issue IDs of a segment, 0 or less if
 // no longer, and the room's part of the newest layout.
-func (s *Server) left(seg allocator.Segment) (left time.Duration, newest allocator.Part) {
+func (s *Server) remaining(seg allocator.Segment) (remaining time.Duration, newest allocator.Part) {
 	at, newest := s.ledger.Confirmed(s.cfg.Room, seg)
 	if at.IsZero() {
 		return 0, newest
@@ -65,8 +65,8 @@ func (s *Server) left(seg allocator.Segment) (left time.Duration, newest allocat
 
 // open reports whether a strict tag may still issue IDs of a segment.
 func (s *Server) open(seg allocator.Segment) bool {
-	left, _ := s.left(seg)
-	return left > 0
+	remaining, _ := s.remaining(seg)
+	return remaining > 0
 }
 
 // statusOf returns a chain's status. The IDs of a strict tag last no longer than they may
@@ -75,8 +75,8 @@ func (s *Server) statusOf(chain *allocator.Chain) allocator.Status {
 	status := chain.Status()
 	if chain.Gated() {
 		for _, seg := range chain.Segments() {
-			left, _ := s.left(seg)
-			status.Lasts = min(status.Lasts, max(left, 0))
+			remaining, _ := s.remaining(seg)
+			status.Lasts = min(status.Lasts, max(remaining, 0))
 		}
 	}
 	return status
@@ -88,31 +88,31 @@ func (s *Server) ttl(chain *allocator.Chain, seg allocator.Segment) time.Duratio
 	if !chain.Gated() {
 		return s.cfg.Hold
 	}
-	left, _ := s.left(seg)
-	return max(left, time.Nanosecond) // 0 would be no bound
+	remaining, _ := s.remaining(seg)
+	return max(remaining, time.Nanosecond) // 0 would be no bound
 }
 
-// confirm makes the ledger read the layout until ctx ends. It does so often enough
+// refreshLayout makes the ledger read the layout until ctx ends. It does so often enough
 // that no strict tag stops while etcd answers, even if a watch has gone silent.
-func (s *Server) confirm(ctx context.Context) error {
-	ticker := time.NewTicker(min(s.cfg.Hold/4, confirmEvery))
+func (s *Server) refreshLayout(ctx context.Context) error {
+	ticker := time.NewTicker(min(s.cfg.Hold/4, refreshEvery))
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-		case <-s.unconfirmed:
+		case <-s.stale:
 		}
 		select { // one read serves both triggers
 		case <-ticker.C:
-		case <-s.unconfirmed:
+		case <-s.stale:
 		default:
 		}
 		_, _ = s.ledger.Refresh(ctx) // the ledger reports an etcd that is away, and a refused layout
 		select {
 		case <-ctx.Done():
-		case <-time.After(confirmPause):
+		case <-time.After(refreshPause):
 		}
 	}
 }

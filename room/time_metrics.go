@@ -62,8 +62,8 @@ func (m *timeMetrics) Collect(out chan<- prometheus.Metric) {
 	send(m.exchanges, prometheus.CounterValue, float64(t.Exchanges))
 	send(m.conflicts, prometheus.CounterValue, float64(t.Conflicts))
 	send(m.clock, prometheus.GaugeValue, t.ClockAhead.Seconds())
-	for bits, left := range t.Left {
-		send(m.window, prometheus.GaugeValue, left.Seconds(), strconv.Itoa(bits))
+	for bits, remaining := range t.Remaining {
+		send(m.window, prometheus.GaugeValue, remaining.Seconds(), strconv.Itoa(bits))
 	}
 	for bits, n := range t.Lent {
 		send(m.lent, prometheus.GaugeValue, float64(n), strconv.Itoa(bits))

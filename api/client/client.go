@@ -81,7 +81,7 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	c.work.Go(func() { _ = refiller.Run(c.running) }) // it returns nil
 	c.work.Go(func() { c.keep(c.running) })
 	if c.discover != nil {
-		c.work.Go(func() { c.discover.follow(c.running) })
+		c.work.Go(func() { c.discover.poll(c.running) })
 	}
 
 	warming, warmed := errgroup.WithContext(ctx)

@@ -102,8 +102,8 @@ func (d *discovery) close() {
 	}
 }
 
-// follow asks until ctx ends. It must be the only caller of ask then.
-func (d *discovery) follow(ctx context.Context) {
+// poll asks until ctx ends. It must be the only caller of ask then.
+func (d *discovery) poll(ctx context.Context) {
 	for {
 		pause := time.Duration(float64(d.every) * (1 + discoverJitter*(2*rand.Float64()-1)))
 		select {

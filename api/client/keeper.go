@@ -136,7 +136,7 @@ func (t *Tag) tend(now time.Time, newest allocator.Part) (again time.Time) {
 	t.keeping.unused = unused
 	end := t.chain.Expire(unusedAfter)
 	if t.chain.Outdated(newest) {
-		t.follow(now, newest)
+		t.followLayout(now, newest)
 	}
 	again = end
 	if until.After(now) && (again.IsZero() || until.Before(again)) {
@@ -160,9 +160,9 @@ func (t *Tag) tend(now time.Time, newest allocator.Part) (again time.Time) {
 	return again
 }
 
-// follow asks for a segment that newest does not outdate, at once. While the leased
+// followLayout asks for a segment that newest does not outdate, at once. While the leased
 // segments are still outdated, it asks again after growing pauses.
-func (t *Tag) follow(now time.Time, newest allocator.Part) {
+func (t *Tag) followLayout(now time.Time, newest allocator.Part) {
 	k := &t.keeping
 	if k.version != newest.Version {
 		k.version, k.followAt, k.followWait = newest.Version, now, lookEvery

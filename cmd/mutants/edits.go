@@ -159,8 +159,8 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "room/strict.go",
-		From: `if left > 0 {`,
-		To:   `if left > 0 || mutant("gate-open") {`,
+		From: `if remaining > 0 {`,
+		To:   `if remaining > 0 || mutant("gate-open") {`,
 	},
 	{
 		File: "allocator/ledger/confirm.go",

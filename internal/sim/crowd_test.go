@@ -40,7 +40,7 @@ func (w *world) crowdGone(d dice) {
 	if w.mayRestore() && d.chance(2) {
 		w.restore(d)
 	} else {
-		w.fence(d)
+		w.halt(d)
 	}
 	select {
 	case w.hurry <- struct{}{}:

@@ -72,7 +72,7 @@ func troubles() []trouble {
 		}},
 		{"fence", func(w *world, d dice) {
 			if d.chance(5) {
-				w.fence(d)
+				w.halt(d)
 			}
 		}},
 		{"broken watches", func(w *world, d dice) {

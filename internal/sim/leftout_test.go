@@ -39,7 +39,7 @@ func recoverWithout(swaps bool, before func(w *world, p *process)) func(w *world
 		if w.mayRestore() && !d.chance(4) {
 			w.restore(d)
 		} else {
-			w.fence(d)
+			w.halt(d)
 		}
 		select {
 		case w.hurry <- struct{}{}:

@@ -142,7 +142,7 @@ func TestLives(t *testing.T) {
 		w.mem.Restore(backup, 0, first)
 		recoverNow(t, w)
 		w.mem.Restore(backup, 0, first)
-		w.fence(w.first)
+		w.halt(w.first)
 		w.sleep(nil, calm, 0)
 		expect("restored twice while it was cut off", other, false)
 		recoverNow(t, w)

@@ -112,7 +112,7 @@ func (w *world) rollBackRecover(d dice) {
 	if backup == 0 {
 		return
 	}
-	w.fence(d)
+	w.halt(d)
 	select {
 	case w.hurry <- struct{}{}:
 	default: // an operator recovers

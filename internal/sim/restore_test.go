@@ -114,11 +114,11 @@ func (w *world) restore(d dice) {
 // halted reports whether leasing is halted.
 func (w *world) halted() bool { return stored[struct{ Halted *struct{} }](w, "epoch").Halted != nil }
 
-// fence halts leasing on purpose.
-func (w *world) fence(dice) {
+// halt halts leasing on purpose.
+func (w *world) halt(dice) {
 	l := w.fresh()
-	if _, err := l.Halt(context.Background(), "simulation", "a fence"); err != nil && !w.expected(err) {
-		w.Errorf("fence: %v", err)
+	if _, err := l.Halt(context.Background(), "simulation", "a halt on purpose"); err != nil && !w.expected(err) {
+		w.Errorf("halt: %v", err)
 	}
 }
 

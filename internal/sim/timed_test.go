@@ -230,7 +230,7 @@ func (t *timed) adopt(ctx context.Context, instance *ledger.Instance, served int
 	for {
 		layout, changed := t.ledger.Layout()
 		if version := layout.Layout.Version; version > served {
-			if !t.tags.Load().Adopt(ctx) {
+			if !t.tags.Load().ExchangeMoved(ctx) {
 				return nil
 			}
 			// If the registration is lost, the heartbeat finds out, too.

@@ -67,7 +67,7 @@ func (w *world) recoverWhileTaken(d dice) {
 	w.log("--- %s is cut off until a recover has gone on without it", p.id)
 	p.link.stall(time.Hour)
 	w.leaveOutNext(&leftOut{p, false})
-	w.fence(d)
+	w.halt(d)
 	select {
 	case w.hurry <- struct{}{}:
 	default: // an operator recovers

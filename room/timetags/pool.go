@@ -330,9 +330,9 @@ func (p *pool) giveBack(ctx context.Context, old *worker.Worker) {
 	}
 }
 
-// adopt exchanges a worker that the room's slice no longer has. It returns false if the
+// exchangeMoved exchanges a worker that the room's slice no longer has. It returns false if the
 // slice is not known yet.
-func (p *pool) adopt(ctx context.Context) bool {
+func (p *pool) exchangeMoved(ctx context.Context) bool {
 	defer p.lock()()
 	if p.worker == nil {
 		return true
@@ -379,8 +379,8 @@ func (p *pool) trouble(now int64) error {
 	return err
 }
 
-// left returns how long the pool's window still lasts.
-func (s shown) left(now int64) time.Duration {
+// remaining returns how long the pool's window still lasts.
+func (s shown) remaining(now int64) time.Duration {
 	if s.worker == nil {
 		return 0
 	}

@@ -194,11 +194,11 @@ func (t *Tags) pools() []*pool {
 	return all
 }
 
-// Adopt exchanges the workers that the room's slice no longer has, and returns when
+// ExchangeMoved exchanges the workers that the room's slice no longer has, and returns when
 // none of them is used. It returns false if ctx ended first.
-func (t *Tags) Adopt(ctx context.Context) bool {
+func (t *Tags) ExchangeMoved(ctx context.Context) bool {
 	for _, p := range t.pools() {
-		for pause := 5 * time.Millisecond; !p.adopt(ctx); pause = min(2*pause, time.Second) {
+		for pause := 5 * time.Millisecond; !p.exchangeMoved(ctx); pause = min(2*pause, time.Second) {
 			select {
 			case <-ctx.Done():
 				return false
@@ -235,7 +235,7 @@ func (t *Tags) Close(ctx context.Context) error {
 // Issue reports whether some tag can issue IDs now.
 func (t *Tags) Issue() bool {
 	for _, p := range t.pools() {
-		if s := p.show(); s.opened > 0 && s.left(t.now()) > 0 {
+		if s := p.show(); s.opened > 0 && s.remaining(t.now()) > 0 {
 			return true
 		}
 	}

@@ -18,9 +18,9 @@ type Totals struct {
 	// last taken or renewed.
 	ClockAhead time.Duration
 
-	// Left is, by width, how long a worker's window lasts if it is not renewed; 0 if it
+	// Remaining is, by width, how long a worker's window lasts if it is not renewed; 0 if it
 	// has ended, or the instance has no worker of the width and needs one.
-	Left map[int]time.Duration
+	Remaining map[int]time.Duration
 	// Lent is, by width, how many workers callers have.
 	Lent map[int]int
 }
@@ -43,11 +43,11 @@ func (t *Tags) Totals() Totals {
 		total.Tags++
 	}
 	total.ClockAhead = t.cfg.Workers.ClockAhead()
-	total.Left, total.Lent = make(map[int]time.Duration), t.lentNow()
+	total.Remaining, total.Lent = make(map[int]time.Duration), t.lentNow()
 	for _, p := range t.pools() {
 		s := p.show()
 		if s.worker != nil || s.failed != nil { // else no tag needs a worker
-			total.Left[p.bits] = s.left(t.now())
+			total.Remaining[p.bits] = s.remaining(t.now())
 		}
 		total.Lent[p.bits] += 0 // also if there are none
 		total.Exchanges += s.exchanges

@@ -124,7 +124,7 @@ func TestAnExchangeUnderAClockThatWentBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !tags.Adopt(t.Context()) {
+		if !tags.ExchangeMoved(t.Context()) {
 			t.Fatal("not adopted")
 		}
 		if !strings.Contains(log.String(), "waits for the clock") || strings.Contains(log.String(), "[ERROR]") {

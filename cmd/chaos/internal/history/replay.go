@@ -206,7 +206,7 @@ func (r *replay) take(l line) {
 	switch l.What {
 	case whatLife:
 		if r.s != nil {
-			r.doubt(l.Revision)
+			r.dropDoubtful(l.Revision)
 			r.confirm()
 			r.endLife(r.life().Checked)
 		}
@@ -231,9 +231,9 @@ func (r *replay) take(l line) {
 	}
 }
 
-// doubt leaves out pending changes that may belong to a life that begins at a revision: the
+// dropDoubtful leaves out pending changes that may belong to a life that begins at a revision: the
 // changes up to that revision.
-func (r *replay) doubt(revision int64) {
+func (r *replay) dropDoubtful(revision int64) {
 	kept := r.pending[:0]
 	for _, l := range r.pending {
 		if slices.ContainsFunc(l.KVs, func(k kv) bool { return k.Revision > 0 && k.Revision <= revision }) {

@@ -16,9 +16,9 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// leftBehind begins a room's message that a recover did not know of segments which the room
+// orphaned begins a room's message that a recover did not know of segments which the room
 // held. It must never appear, except after a restore that no process can see.
-const leftBehind = "IDs may have been issued twice"
+const orphaned = "IDs may have been issued twice"
 
 // leeway is how long before a restore and after its recover instances may still find out that
 // something is wrong. A strict tag's hold is measured with the same leeway.
@@ -108,7 +108,7 @@ func (c *check) alarming(name, text string) string {
 		return ""
 	}
 	switch {
-	case strings.HasPrefix(line.Message, leftBehind):
+	case strings.HasPrefix(line.Message, orphaned):
 		if !slices.ContainsFunc(c.events, func(e runlog.Event) bool { return e.What == runlog.Restoring && e.Residual() }) {
 			return "left behind by a recover"
 		}
