@@ -133,32 +133,42 @@ func (c *chains) set(tag allocator.Tag, chain *tagChain) {
 // remove removes chain, if it still is the tag's, and closes it.
 func (c *chains) remove(tag allocator.Tag, chain *tagChain) {
 	chain.Close()
-	c.mu.Lock()
-	is := c.mu.chains[tag] == chain
-	if is {
-		delete(c.mu.chains, tag)
-		c.mu.index.remove(tag)
-		c.periods.remove(tag) // before the next chain of the tag is made
-	}
-	c.mu.Unlock()
-	if is {
+	if c.delete(tag, chain) {
 		c.tour.finish(chain)
 	}
+}
+
+// delete takes chain out of memory, and reports whether it was the tag's.
+func (c *chains) delete(tag allocator.Tag, chain *tagChain) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.chains[tag] != chain {
+		return false
+	}
+	delete(c.mu.chains, tag)
+	c.mu.index.remove(tag)
+	c.periods.remove(tag) // before the next chain of the tag is made
+	return true
 }
 
 // replace puts chain in the place of other, if other still is the tag's, and closes
 // other.
 func (c *chains) replace(tag allocator.Tag, other, chain *tagChain) {
-	c.mu.Lock()
-	other.Close() // a call that finds it closed looks the tag up again, and finds the new one
-	is := c.mu.chains[tag] == other
-	if is {
-		c.set(tag, chain)
-	}
-	c.mu.Unlock()
-	if is {
+	if c.swap(tag, other, chain) {
 		c.tour.finish(other)
 	}
+}
+
+// swap is replace without the tour's last look at other. It reports whether other was the tag's.
+func (c *chains) swap(tag allocator.Tag, other, chain *tagChain) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	other.Close() // a call that finds it closed looks the tag up again, and finds the new one
+	if c.mu.chains[tag] != other {
+		return false
+	}
+	c.set(tag, chain)
+	return true
 }
 
 // closeAll closes every chain and returns how many IDs were dropped in all.

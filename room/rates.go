@@ -79,10 +79,7 @@ func (s *Server) measure(ctx context.Context) error {
 // remember adds the present state to the history, and that of the busiest tags where a
 // minute has ended. It visits no chains: the tour does.
 func (s *Server) remember(now time.Time) {
-	t := &s.chains.tour
-	t.Lock()
-	last := t.last
-	t.Unlock()
+	last := s.chains.tour.lastRound()
 	contact := s.ledger.Contact()
 	r := minutes.Reading{Issued: s.issued.Load(), Reserve: minutes.Unknown, Latency: contact.Latency, Away: !contact.Away.IsZero()}
 	if last.scarce != "" {

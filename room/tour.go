@@ -144,56 +144,68 @@ func (t *tour) totals() totals {
 	return t.sum
 }
 
+// restart gives up the current round: the next chain to visit is the first.
+func (t *tour) restart() {
+	t.Lock()
+	defer t.Unlock()
+	t.at = ""
+}
+
+// lastRound returns the last complete round.
+func (t *tour) lastRound() round {
+	t.Lock()
+	defer t.Unlock()
+	return t.last
+}
+
 // visit calls care for up to n more chains, to the end of the round. It calls care without
 // the lock.
 func (s *Server) visit(n int, care func(tagged)) {
-	t := &s.chains.tour
 	list := make([]tagged, 0, tourStep)
-	for ; n > 0; n -= tourStep {
-		t.Lock()
-		if t.at == "" {
-			t.round = newRound()
-		}
-		list = s.chains.page(t.at, min(n, tourStep), list[:0])
-		now := time.Now()
-		for _, c := range list {
-			found := t.see(c, s.statusOf(c.chain.Chain))
-			t.round.add(found)
-			if !t.own.has(c.chain) {
-				t.round.addOther(found, now, t.own.free())
-			}
-		}
-		over := len(list) < min(n, tourStep)
-		t.at = lastTag(list)
-		if over {
-			t.own.give(&t.round)
-			t.round.busiest = busiest(t.round.busiest, minutes.MaxTags)
-			t.last, t.at = t.round, ""
-		}
-		t.Unlock()
+	for over := false; n > 0 && !over; n -= tourStep {
+		list, over = s.visitPage(min(n, tourStep), list[:0])
 		for _, c := range list {
 			if care != nil {
 				care(c)
 			}
 		}
-		if over {
-			return
+	}
+}
+
+// visitPage adds the next n chains to the round and appends them to list. It returns over if
+// the round has ended, which is then the last round.
+func (s *Server) visitPage(n int, list []tagged) (_ []tagged, over bool) {
+	t := &s.chains.tour
+	t.Lock()
+	defer t.Unlock()
+	if t.at == "" {
+		t.round = newRound()
+	}
+	list = s.chains.page(t.at, n, list)
+	now := time.Now()
+	for _, c := range list {
+		found := t.see(c, s.statusOf(c.chain.Chain))
+		t.round.add(found)
+		if !t.own.has(c.chain) {
+			t.round.addOther(found, now, t.own.free())
 		}
 	}
+	if t.at = lastTag(list); len(list) == n {
+		return list, false
+	}
+	t.own.give(&t.round)
+	t.round.busiest = busiest(t.round.busiest, minutes.MaxTags)
+	t.last, t.at = t.round, ""
+	return list, true
 }
 
 // look returns the last round. With few chains it makes a new one.
 func (s *Server) look() round {
-	t := &s.chains.tour
 	if s.chains.len() <= fewChains {
-		t.Lock()
-		t.at = "" // begin a new round
-		t.Unlock()
+		s.chains.tour.restart()
 		s.visit(2*fewChains, nil)
 	}
-	t.Lock()
-	defer t.Unlock()
-	return t.last
+	return s.chains.tour.lastRound()
 }
 
 // sweep looks after all chains until ctx ends: it measures their rates, refills

@@ -47,9 +47,7 @@ func (c *Client) keep(ctx context.Context) {
 		case <-timer.C:
 		case <-c.poke:
 		}
-		c.mu.Lock()
-		c.mu.wakeAt = time.Time{}
-		c.mu.Unlock()
+		c.setWakeAt(time.Time{})
 		now := time.Now()
 		wakeAt := now.Add(lookEvery)
 		for _, t := range c.tags() {
@@ -63,24 +61,31 @@ func (c *Client) keep(ctx context.Context) {
 				wakeAt = at
 			}
 		}
-		c.mu.Lock()
-		c.mu.wakeAt = wakeAt
-		c.mu.Unlock()
+		c.setWakeAt(wakeAt)
 		timer.Reset(time.Until(wakeAt))
 	}
 }
 
 // keeperLooksBefore makes sure that the keeper looks at that time at the latest.
 func (c *Client) keeperLooksBefore(at time.Time) {
-	if at.IsZero() {
-		return
-	}
-	c.mu.RLock()
-	late := c.mu.wakeAt.IsZero() || c.mu.wakeAt.After(at)
-	c.mu.RUnlock()
-	if late {
+	if !at.IsZero() && c.wakesAfter(at) {
 		c.wakeKeeper()
 	}
+}
+
+// setWakeAt notes when the keeper looks next; the zero time stands for a look under way.
+func (c *Client) setWakeAt(at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.wakeAt = at
+}
+
+// wakesAfter reports whether the keeper might look only after a time. A look under way may have
+// passed the tag already.
+func (c *Client) wakesAfter(at time.Time) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.mu.wakeAt.IsZero() || c.mu.wakeAt.After(at)
 }
 
 func (c *Client) wakeKeeper() {

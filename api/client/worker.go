@@ -177,31 +177,37 @@ func (w *worker) generate(d *timed) {
 // asks a room if no request is under way. It returns false if no window is available now.
 // Its errors are errEnded, and Unavailable if ctx ended first.
 func (w *worker) await(ctx context.Context, d *timed, failed *timeid.Generator) (again bool, err error) {
-	w.mu.Lock()
-	if d.ended {
-		w.mu.Unlock()
-		return false, errEnded
-	}
-	w.generate(d)
-	if g := d.generator.Load(); g != failed {
-		w.mu.Unlock()
-		return true, nil
-	}
-	asking := w.mu.asking
+	asking, again, err := w.request(d, failed)
 	if asking == nil {
-		if w.client.age() < w.mu.asked+w.mu.pause {
-			w.mu.Unlock()
-			return false, nil
-		}
-		asking = w.ask(d)
+		return again, err
 	}
-	w.mu.Unlock()
 	select {
 	case <-asking:
 		return true, nil
 	case <-ctx.Done():
 		return false, allocator.Errorf(allocator.Unavailable, "tag %s: no window before the caller's deadline: %w", d.tag.name, context.Cause(ctx))
 	}
+}
+
+// request is the part of await that does not wait. It returns the request under way, if await
+// must wait for its end, or else await's results.
+func (w *worker) request(d *timed, failed *timeid.Generator) (asking <-chan struct{}, again bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if d.ended {
+		return nil, false, errEnded
+	}
+	w.generate(d)
+	if d.generator.Load() != failed {
+		return nil, true, nil
+	}
+	if w.mu.asking != nil {
+		return w.mu.asking, false, nil
+	}
+	if w.client.age() < w.mu.asked+w.mu.pause {
+		return nil, false, nil
+	}
+	return w.ask(d), false, nil
 }
 
 // giveUp closes the generators of the worker that was lent by lender, and forgets it.

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -75,15 +74,9 @@ type state struct {
 	verifier  verifier // nil for none
 	anonymous *Subject
 
-	mu struct {
-		sync.RWMutex
-		byToken map[[sha256.Size]byte]*Subject
-		byCert  map[*x509.Certificate]*Subject
-	}
+	byToken subjects[[sha256.Size]byte]
+	byCert  subjects[*x509.Certificate]
 }
-
-// maxRemembered bounds the subjects that are remembered, by token and by certificate.
-const maxRemembered = 10_000
 
 // New returns a gate; nil, which lets everything pass, if no policy is given. Its error is Invalid, and names the mistakes
 // of the files.
@@ -121,7 +114,6 @@ func New(cfg Config) (*Gate, error) {
 // load makes a state of the files' contents. Its error is Invalid.
 func (g *Gate) load() (*state, error) {
 	s := &state{}
-	s.mu.byToken, s.mu.byCert = make(map[[sha256.Size]byte]*Subject), make(map[*x509.Certificate]*Subject)
 	if g.issuer != nil {
 		s.verifier = g.issuer
 	}
@@ -164,10 +156,7 @@ func (g *Gate) Authenticate(ctx context.Context, c Credentials) (*Subject, error
 
 func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, error) {
 	key := sha256.Sum256([]byte(c.Token))
-	s.mu.RLock()
-	known := s.mu.byToken[key]
-	s.mu.RUnlock()
-	now := time.Now()
+	known, now := s.byToken.get(key), time.Now()
 	if known != nil && !known.expired(now) {
 		return known, nil
 	}
@@ -191,10 +180,7 @@ func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, 
 	if found.expired(now) {
 		return nil, allocator.Errorf(allocator.Unauthenticated, "the token of %s expired at %s; give a new one", found.Name(), id.Expires.UTC().Format(time.RFC3339))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	makeRoom(s.mu.byToken, now)
-	s.mu.byToken[key] = found
+	s.byToken.put(key, found, now)
 	return found, nil
 }
 
@@ -238,43 +224,19 @@ func (s *state) verify(ctx context.Context, token string) (Identity, error) {
 }
 
 func (g *Gate) byCertificate(s *state, c *x509.Certificate) (*Subject, error) {
-	s.mu.RLock()
-	found := s.mu.byCert[c]
-	s.mu.RUnlock()
-	now := time.Now()
+	found, now := s.byCert.get(c), time.Now()
 	if found == nil {
 		id, err := ofCertificate(c)
 		if err != nil {
 			return nil, err
 		}
 		found = g.subject(s, id)
-		s.mu.Lock()
-		makeRoom(s.mu.byCert, now)
-		s.mu.byCert[c] = found
-		s.mu.Unlock()
+		s.byCert.put(c, found, now)
 	}
 	if found.expired(now) {
 		return nil, allocator.Errorf(allocator.Unauthenticated, "the client certificate of %s expired at %s", found.Name(), found.Expires.UTC().Format(time.RFC3339))
 	}
 	return found, nil
-}
-
-// makeRoom forgets subjects if a map is full: the expired ones, or else any.
-func makeRoom[K comparable](m map[K]*Subject, now time.Time) {
-	if len(m) < maxRemembered {
-		return
-	}
-	for key, s := range m {
-		if s.expired(now) {
-			delete(m, key)
-		}
-	}
-	for key := range m {
-		if len(m) < maxRemembered {
-			return
-		}
-		delete(m, key)
-	}
 }
 
 // Check returns nil if a subject may make a request. It notes refusals.

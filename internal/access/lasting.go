@@ -3,6 +3,8 @@ package access
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,15 +83,16 @@ func Lost(ctx context.Context) error {
 	return nil
 }
 
+// all returns the calls that last, in no order.
+func (a *allLasting) all() []*lasting {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.mu.open))
+}
+
 // endLost ends each call that its caller has lost the right to.
 func (g *Gate) endLost(ctx context.Context) {
-	g.lasting.mu.Lock()
-	open := make([]*lasting, 0, len(g.lasting.mu.open))
-	for l := range g.lasting.mu.open {
-		open = append(open, l)
-	}
-	g.lasting.mu.Unlock()
-	for _, l := range open {
+	for _, l := range g.lasting.all() {
 		before := l.checked.subject
 		if before.current(g.current.Load()) {
 			continue

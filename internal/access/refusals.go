@@ -67,16 +67,21 @@ func (g *Gate) refused(ctx context.Context, subject string, call *policy.Call, t
 
 func bounded(s string) string { return s[:min(len(s), 128)] }
 
+// take empties the list if it is time to tell it again. It returns what the list had.
+func (l *refusals) take(now time.Time) (by map[Refusal]int, more int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.mu.told) < tellEvery || len(l.mu.by) == 0 {
+		return nil, 0
+	}
+	by, more = l.mu.by, l.mu.more
+	l.mu.by, l.mu.more, l.mu.told = nil, 0, now
+	return by, more
+}
+
 // drain tells what was refused.
 func (l *refusals) drain(ctx context.Context, now time.Time, log hclog.Logger, audit func(context.Context, Refusal) error) {
-	l.mu.Lock()
-	if now.Sub(l.mu.told) < tellEvery || len(l.mu.by) == 0 {
-		l.mu.Unlock()
-		return
-	}
-	by, more := l.mu.by, l.mu.more
-	l.mu.by, l.mu.more, l.mu.told = nil, 0, now
-	l.mu.Unlock()
+	by, more := l.take(now)
 	for r, times := range by {
 		r.Times = times
 		log.Warn("refused", "subject", r.Subject, "from", r.Address, "call", r.Call, "tag", r.Tag, "why", r.Why.Error(), "times", r.Times)

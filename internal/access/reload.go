@@ -152,16 +152,24 @@ func (g *Gate) Problems() []*marchv1.Problem {
 	}
 	var list []*marchv1.Problem
 	for _, f := range g.files {
-		f.mu.Lock()
-		if f.mu.err != nil {
-			list = append(list, &marchv1.Problem{
-				Kind: marchv1.ProblemKind_PROBLEM_KIND_RIGHTS, Of: f.path, What: fmt.Sprintf("the file %s (--%s) is broken, so the last good one stays in force: %.300s", f.path, f.flag, f.mu.err),
-				Since: timestamppb.New(f.mu.since), Remedy: "Mend the file; it is read again within seconds.", Command: command(f),
-			})
+		if p := f.problem(); p != nil {
+			list = append(list, p)
 		}
-		f.mu.Unlock()
 	}
 	return list
+}
+
+// problem returns why the file is broken, or nil if it is not.
+func (f *file) problem() *marchv1.Problem {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.err == nil {
+		return nil
+	}
+	return &marchv1.Problem{
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_RIGHTS, Of: f.path, What: fmt.Sprintf("the file %s (--%s) is broken, so the last good one stays in force: %.300s", f.path, f.flag, f.mu.err),
+		Since: timestamppb.New(f.mu.since), Remedy: "Mend the file; it is read again within seconds.", Command: command(f),
+	}
 }
 
 func command(f *file) string {
