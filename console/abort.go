@@ -54,7 +54,7 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 			problem = err.Error()
 		}
 	}
-	m.Note("aborted by " + by)
+	m.Note(record.EventAborted, "aborted by "+by)
 	if problem != "" {
 		endHere(m, problem)
 		return nil
@@ -75,7 +75,7 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 func endHere(m *record.Migration, why string) {
 	m.Fail("")
 	m.Abort, m.State, m.NoWayBack = true, record.Aborted, why
-	m.Note("ended at the current layout, because there is no way back: " + why)
+	m.Note(record.EventEnded, "ended at the current layout, because there is no way back: "+why)
 }
 
 // replaced returns why no move of a migration can be made or undone under a layout.

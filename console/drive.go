@@ -196,7 +196,7 @@ func (s *Server) finish(ctx context.Context, m record.Migration) error {
 	return s.end(ctx, m, func(m *record.Migration) {
 		m.State = state
 		m.Fail("")
-		m.Note(string(state))
+		m.Note(record.EventEnded, string(state))
 	})
 }
 
@@ -253,7 +253,7 @@ func waitsUntil(m record.Migration, i instance) time.Time {
 func prepare(m *record.Migration, waits, instances []instance) {
 	for _, i := range waits {
 		if !m.Waived(i.Instance) {
-			m.Note(fmt.Sprintf("goes on without %s, silent for at least %v: unless it is strict, it may still issue residues that its room lost",
+			m.Note(record.EventContinued, fmt.Sprintf("goes on without %s, silent for at least %v: unless it is strict, it may still issue residues that its room lost",
 				i.ID(), time.Since(i.SilentSince).Truncate(time.Second)))
 		}
 	}

@@ -199,7 +199,7 @@ func TestMakeMoveInDoubt(t *testing.T) {
 					if step == "move" {
 						return admin.New(l, admin.DefaultConfig()).MakeMove(bg, m, store.KV{})
 					}
-					return admin.New(l, admin.DefaultConfig()).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("noted"); return nil })
+					return admin.New(l, admin.DefaultConfig()).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("", "noted"); return nil })
 				}
 				next, err := do()
 				switch fate {

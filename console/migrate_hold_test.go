@@ -8,6 +8,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -39,8 +40,13 @@ func TestMigrateOwnHold(t *testing.T) {
 		t.Errorf("the instance's hold is %v, but the second move came after %v", hold, gap)
 	}
 	said := false
+	var kinds []string
 	for _, line := range end.GetLog() {
 		said = said || strings.Contains(line.GetText(), "goes on without a/p, silent for at least")
+		kinds = append(kinds, api.Word(line.GetKind()))
+	}
+	if got := strings.Join(kinds, " "); got != "started moved continued moved continued ended" {
+		t.Errorf("the events of the log are %s", got)
 	}
 	if !said {
 		t.Errorf("the log does not name the missing instance: %v", end.GetLog())

@@ -153,7 +153,7 @@ func (s *Server) PauseMigration(ctx context.Context, r *marchv1.PauseMigrationRe
 			return allocator.Errorf(allocator.Refused, "migration %s is paused already", m.ID)
 		}
 		m.State = record.Paused
-		m.Note("paused by " + by)
+		m.Note(record.EventPaused, "paused by "+by)
 		return nil
 	})
 	return &marchv1.PauseMigrationResponse{Migration: m}, err
@@ -167,7 +167,7 @@ func (s *Server) ResumeMigration(ctx context.Context, r *marchv1.ResumeMigration
 			return allocator.Errorf(allocator.Refused, "migration %s is not paused but %s", m.ID, m.State)
 		}
 		m.State = record.Running
-		m.Note("resumed by " + by)
+		m.Note(record.EventResumed, "resumed by "+by)
 		return nil
 	})
 	return &marchv1.ResumeMigrationResponse{Migration: m}, err
@@ -201,7 +201,7 @@ func (s *Server) ContinueMigration(ctx context.Context, r *marchv1.ContinueMigra
 				m.Without = append(m.Without, w)
 			}
 		}
-		m.Note("goes on without " + strings.Join(r.GetWithout(), ", ") + " for one move, says " + by)
+		m.Note(record.EventContinued, "goes on without "+strings.Join(r.GetWithout(), ", ")+" for one move, says "+by)
 		return nil
 	})
 	return &marchv1.ContinueMigrationResponse{Migration: m}, err
@@ -240,11 +240,11 @@ func noteReports(m *record.Migration, instances []instance) {
 	}
 	slices.SortStableFunc(reported, func(a, b instance) int { return reportedAt(*m, k, a).Compare(reportedAt(*m, k, b)) })
 	if earlier := len(reported) - reportsNoted; earlier > 0 {
-		m.NoteAt(reportedAt(*m, k, reported[earlier-1]), fmt.Sprintf("%d instances reported move %d", earlier, m.Reached))
+		m.NoteAt(reportedAt(*m, k, reported[earlier-1]), record.EventReported, fmt.Sprintf("%d instances reported move %d", earlier, m.Reached))
 		reported = reported[earlier:]
 	}
 	for _, i := range reported {
-		m.NoteAt(reportedAt(*m, k, i), fmt.Sprintf("%s reported move %d", i.ID(), m.Reached))
+		m.NoteAt(reportedAt(*m, k, i), record.EventReported, fmt.Sprintf("%s reported move %d", i.ID(), m.Reached))
 	}
 }
 
@@ -289,7 +289,7 @@ func migrationToProto(m record.Migration, instances []instance) *marchv1.Migrati
 		p.Error, p.ErrorSince = m.Error, timestamppb.New(m.ErrorSince)
 	}
 	for _, entry := range m.Log {
-		p.Log = append(p.Log, &marchv1.MigrationLog{Time: timestamppb.New(entry.Time), Text: entry.Text})
+		p.Log = append(p.Log, &marchv1.MigrationLog{Time: timestamppb.New(entry.Time), Text: entry.Text, Kind: api.FromWord[marchv1.MigrationEvent](string(entry.Kind))})
 	}
 	if m.State.Ended() {
 		return p

@@ -43,6 +43,12 @@ var tags = regexp.MustCompile(`<[^>]*>|\s+`)
 // shown returns the text of a console's page.
 func shown(t *testing.T, c marchv1.ConsoleServiceServer, path string) string {
 	t.Helper()
+	return strings.Join(strings.Fields(tags.ReplaceAllString(markup(t, c, path), " ")), " ")
+}
+
+// markup returns a console's page.
+func markup(t *testing.T, c marchv1.ConsoleServiceServer, path string) string {
+	t.Helper()
 	h, err := web.New(web.Config{Console: c})
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +60,7 @@ func shown(t *testing.T, c marchv1.ConsoleServiceServer, path string) string {
 	if answer.Code != http.StatusOK {
 		t.Fatalf("%s: %d\n%s", path, answer.Code, answer.Body)
 	}
-	return strings.Join(strings.Fields(tags.ReplaceAllString(answer.Body.String(), " ")), " ")
+	return answer.Body.String()
 }
 
 // TestReports: the page shows the instances that the console waits for, move by move.
@@ -97,7 +103,8 @@ func TestReports(t *testing.T) {
 }
 
 // TestTimeline: the page has all events of a migration in their order: also the reports that the
-// console saw and has not written down yet, and the waits between moves.
+// console saw and has not written down yet, and the waits between moves. Entries of the log
+// without a kind, from the previous release, give the same page.
 func TestTimeline(t *testing.T) {
 	at := func(second int) *timestamppb.Timestamp {
 		return timestamppb.New(time.Date(2026, 11, 21, 11, 30, second, 0, time.UTC))
@@ -108,8 +115,11 @@ func TestTimeline(t *testing.T) {
 	reported := func(instance string, second int) *marchv1.Report {
 		return &marchv1.Report{Instance: instance, State: marchv1.ReportState_REPORT_STATE_REPORTED, Reported: at(second)}
 	}
+	entry := func(second int, kind marchv1.MigrationEvent, text string) *marchv1.MigrationLog {
+		return &marchv1.MigrationLog{Time: at(second), Kind: kind, Text: text}
+	}
 	m := &marchv1.Migration{
-		State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Reached: 2, From: layout(1, 50), Target: layout(4, 90),
+		State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Reached: 2, From: layout(1, 50), Target: layout(4, 90), Actor: "ann",
 		Moves: []*marchv1.Move{
 			{Layout: layout(2, 60), Loses: []string{"b"}, Why: "room b shrinks", Made: at(1), Reports: []*marchv1.Report{reported("b/one", 3), reported("b/two", 9)}},
 			{Layout: layout(3, 70), Loses: []string{"b"}, Why: "room b shrinks more", Made: at(10), Reports: []*marchv1.Report{
@@ -118,15 +128,24 @@ func TestTimeline(t *testing.T) {
 			{Layout: layout(4, 90), Loses: []string{"b"}},
 		},
 		Log: []*marchv1.MigrationLog{
-			{Time: at(0), Text: "started by ann"}, {Time: at(1), Text: "move retract made: layout version 2"}, {Time: at(3), Text: "b/one reported move 1"},
-			{Time: at(9), Text: "b/two reported move 1"}, {Time: at(10), Text: "move retract made: layout version 3"}, {Time: at(5), Text: "paused by bob"},
+			entry(0, marchv1.MigrationEvent_MIGRATION_EVENT_STARTED, "started by ann"), entry(1, marchv1.MigrationEvent_MIGRATION_EVENT_MOVED, "move retract made: layout version 2"),
+			entry(3, marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED, "b/one reported move 1"), entry(9, marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED, "b/two reported move 1"),
+			entry(10, marchv1.MigrationEvent_MIGRATION_EVENT_MOVED, "move retract made: layout version 3"), entry(5, marchv1.MigrationEvent_MIGRATION_EVENT_PAUSED, "paused by bob"),
+			entry(6, marchv1.MigrationEvent_MIGRATION_EVENT_STOPPED, "cannot go on: no space"), entry(7, marchv1.MigrationEvent_MIGRATION_EVENT_CONTINUED, "goes on without b/old for one move, says bob"),
 		},
 		Waiting: []*marchv1.Waiting{{Instance: "b/two", Version: 2}},
 	}
-	page := shown(t, &told{migration: m, rates: map[string]float64{"a": 100, "b": 400}}, "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9")
+	console := &told{migration: m, rates: map[string]float64{"a": 100, "b": 400}}
+	const address = "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9"
+	page, html := shown(t, console, address), markup(t, console, address)
+	for class, want := range map[string]int{"": 2, "move": 2, "report": 3, "wait": 2, "error": 1} {
+		if got := strings.Count(html, `<li class="`+class+`"><span class="code dim">`); got != want {
+			t.Errorf("%d events are of class %q, want %d", got, class, want)
+		}
+	}
 	for _, want := range []string{
 		"Timeline 11:30:00 Planned and applied by ann: 3 moves from layout 1 to layout 4. 11:30:01 Move 1 of 3 is made, and layout 2 holds: room b shrinks. " +
-			"11:30:03 b/one reported move 1. 11:30:05 Paused by bob. 11:30:09 b/two reported move 1. 11:30:10 Waited 9 s for the reports of b. " +
+			"11:30:03 b/one reported move 1. 11:30:05 Paused by bob. 11:30:06 Cannot go on: no space. 11:30:07 Goes on without b/old for one move, says bob. 11:30:09 b/two reported move 1. 11:30:10 Waited 9 s for the reports of b. " +
 			"11:30:10 Move 2 of 3 is made, and layout 3 holds: room b shrinks more. 11:30:11 b/one reported move 2. now Waiting until b/two reports. Moves",
 		"b/two serves layout 2 2026-11-21 11:30:10 UTC it reports, or is silent",
 		"a [0, 50) [0, 50) 100 2.0 2.0 b [50, 100) [90, 100) 400 8.0 40",
@@ -134,6 +153,12 @@ func TestTimeline(t *testing.T) {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
+	}
+	for _, e := range m.GetLog() {
+		e.Kind = marchv1.MigrationEvent_MIGRATION_EVENT_UNSPECIFIED
+	}
+	if old := markup(t, console, address); old != html {
+		t.Errorf("with a log without kinds the page is\n%s\nwant\n%s", old, html)
 	}
 }
 

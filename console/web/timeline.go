@@ -14,9 +14,9 @@ import (
 
 // event is a line of a migration's timeline.
 type event struct {
-	Time *timestamppb.Timestamp
-	Kind string // move, report, wait, error, end, or empty for what operators did: a class of style.css
-	Text string
+	Time  *timestamppb.Timestamp
+	Class string // of style.css: move, report, wait, error, end, or empty for what operators did
+	Text  string
 }
 
 // wait is an instance that a migration waits for now.
@@ -54,19 +54,21 @@ const noticeable = time.Second
 func timeline(m *marchv1.Migration) (list []event) {
 	logged := make(map[string]bool)
 	for i, e := range m.GetLog() {
-		text := e.GetText()
-		if strings.HasPrefix(text, "move ") { // moves follow, with more about each
+		kind, text := e.GetKind(), e.GetText()
+		if kind == marchv1.MigrationEvent_MIGRATION_EVENT_UNSPECIFIED {
+			kind = kindOfText(i, text)
+		}
+		switch kind {
+		case marchv1.MigrationEvent_MIGRATION_EVENT_MOVED: // moves follow, with more about each
 			continue
-		}
-		if i == 0 {
-			text = fmt.Sprintf("planned and %s: %s from layout %d to layout %d", strings.Replace(text, "started", "applied", 1), counted(len(m.GetMoves()), "move"), m.GetFrom().GetVersion(), m.GetTarget().GetVersion())
-		}
-		logged[text] = true
-		kind := kindOf(text)
-		if kind != "report" { // which begins with an instance's name
+		case marchv1.MigrationEvent_MIGRATION_EVENT_STARTED:
+			text = fmt.Sprintf("Planned and applied by %s: %s from layout %d to layout %d", m.GetActor(), counted(len(m.GetMoves()), "move"), m.GetFrom().GetVersion(), m.GetTarget().GetVersion())
+		case marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED: // its text begins with an instance's name
+			logged[text] = true
+		default:
 			text = sentence(text)
 		}
-		list = append(list, event{e.GetTime(), kind, text + "."})
+		list = append(list, event{e.GetTime(), classOf[kind], text + "."})
 	}
 	for i, move := range m.GetMoves() {
 		if move.GetMade() == nil {
@@ -100,17 +102,32 @@ func waited(move *marchv1.Move, next *timestamppb.Timestamp) (event, bool) {
 	return event{next, "wait", text + "."}, took >= noticeable
 }
 
-// kindOf returns the kind of a line of the log.
-func kindOf(text string) string {
+// classOf has the classes of the events of a log that are not what operators did.
+var classOf = map[marchv1.MigrationEvent]string{
+	marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED:  "report",
+	marchv1.MigrationEvent_MIGRATION_EVENT_CONTINUED: "wait",
+	marchv1.MigrationEvent_MIGRATION_EVENT_STOPPED:   "error",
+	marchv1.MigrationEvent_MIGRATION_EVENT_ENDED:     "end",
+}
+
+// kindOfText returns the kind of the log's entry i by its text. The release that testdata/previous
+// names, and those before it, stored entries without a kind. Once it names a release that stores
+// kinds, no console adds such entries any more: this function may go then, and the timelines of
+// migrations from before lose only the classes of their events.
+func kindOfText(i int, text string) marchv1.MigrationEvent {
 	switch {
+	case i == 0:
+		return marchv1.MigrationEvent_MIGRATION_EVENT_STARTED
+	case strings.HasPrefix(text, "move "):
+		return marchv1.MigrationEvent_MIGRATION_EVENT_MOVED
 	case strings.Contains(text, " reported move "):
-		return "report"
+		return marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED
 	case strings.HasPrefix(text, "cannot go on"):
-		return "error"
+		return marchv1.MigrationEvent_MIGRATION_EVENT_STOPPED
 	case strings.HasPrefix(text, "goes on without"):
-		return "wait"
+		return marchv1.MigrationEvent_MIGRATION_EVENT_CONTINUED
 	case text == "done", text == "aborted", strings.HasPrefix(text, "ended "):
-		return "end"
+		return marchv1.MigrationEvent_MIGRATION_EVENT_ENDED
 	}
-	return ""
+	return marchv1.MigrationEvent_MIGRATION_EVENT_UNSPECIFIED
 }

@@ -27,7 +27,7 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 	}
 	m.ID, m.State, m.Actor, m.Created, m.Nonce = ulid.Make().String(), record.Running, actor, a.now(), record.RandomHex()
 	m.Updated = m.Created
-	m.Note("started by " + actor)
+	m.Note(record.EventStarted, "started by "+actor)
 	key, value := a.keys.Migration(m.ID), m.Encode()
 	if len(value) > maxMigration {
 		return record.Migration{}, allocator.Errorf(allocator.Invalid, "plan: %d moves of %d rooms take %d bytes; allowed: %d, because etcd bounds the size of a write: plan with --atomic, or in parts",
@@ -147,7 +147,7 @@ func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV
 	move.Made, move.Layout.Version = a.now(), from.Layout.Version+1
 	next.Reached++
 	next.Fail("")
-	next.Note("move " + string(move.Kind) + " made: layout version " + strconv.FormatInt(move.Layout.Version, 10))
+	next.Note(record.EventMoved, "move "+string(move.Kind)+" made: layout version "+strconv.FormatInt(move.Layout.Version, 10))
 	next.Updated, next.Nonce = a.now(), record.RandomHex()
 	value := next.Encode()
 	with := store.Txn{

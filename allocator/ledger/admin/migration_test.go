@@ -41,7 +41,7 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 		if m, err = manage(l).MakeMove(bg, m, store.KV{}); err != nil || m.Reached != reached+1 {
 			t.Fatalf("move %d: %d were reached, %v", reached+1, m.Reached, err)
 		}
-		if m, err = manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("noted"); return nil }); err != nil {
+		if m, err = manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("", "noted"); return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -51,7 +51,7 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 	}
 	// A caller that read an old version of it gets an error when changing it.
 	m, _ = manage(l).Migration(bg, m.ID)
-	if _, err := manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("late"); return nil }); stale == 0 {
+	if _, err := manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("", "late"); return nil }); stale == 0 {
 		t.Error("nothing was read from the past")
 	} else {
 		ledgertest.WantKind(t, err, allocator.Conflict)

@@ -31,6 +31,7 @@ func TestBytes(t *testing.T) {
 	moved := migration
 	moved.State, moved.Abort, moved.Reached, moved.Hold, moved.NoWayBack = record.Paused, true, 2, "10m0s", "no"
 	moved.Error, moved.ErrorSince = "etcd is <away>", at
+	moved.Log = append(moved.Log[:1:1], record.LogEntry{Time: at, Text: "paused by ann", Kind: record.EventPaused})
 	moved.Without = []record.Waiver{{Instance: "a/i", Incarnation: "x", Reached: 1}}
 	moved.Moves = []record.Move{
 		{Move: plan.Move{Kind: plan.Expand, Why: "w", Layout: one}, Made: at},
@@ -42,7 +43,9 @@ func TestBytes(t *testing.T) {
 		oneText   = `{"version":"1","boundary":"10","rooms":{"a":{"lower":"0","upper":"5"},"b":{"lower":"5","upper":"9"}}}`
 		twoText   = `{"version":"2","boundary":"9007199254740993","rooms":{"a":{"lower":"0","upper":"4"}}}`
 		time0     = `"2026-01-02T03:04:05.678Z"`
-		lastWords = `"log":[{"time":` + time0 + `,"text":"started"}],"actor":"ann <a@b.c>","created":` + time0 + `,"updated":` + time0 + `,"nonce":"n"`
+		oldLog    = `"log":[{"time":` + time0 + `,"text":"started"}],` // as a console that knows no kinds writes it
+		newLog    = `"log":[{"time":` + time0 + `,"text":"started"},{"time":` + time0 + `,"text":"paused by ann","kind":"paused"}],`
+		lastWords = `"actor":"ann <a@b.c>","created":` + time0 + `,"updated":` + time0 + `,"nonce":"n"`
 	)
 	beat := record.NewBeat(store.Status{RaftIndex: 1 << 63, RaftTerm: 2, Revision: big}, at)
 	for name, test := range map[string]struct {
@@ -111,7 +114,7 @@ func TestBytes(t *testing.T) {
 		},
 		"migration": {
 			migration.Encode(),
-			`{"format":2,"state":"running","from":` + oneText + `,"target":` + twoText + `,"moves":[],"reached":0,"hold":"0s",` + lastWords + `}`,
+			`{"format":2,"state":"running","from":` + oneText + `,"target":` + twoText + `,"moves":[],"reached":0,"hold":"0s",` + oldLog + lastWords + `}`,
 		},
 		"migration with everything": {
 			moved.Encode(),
@@ -119,7 +122,7 @@ func TestBytes(t *testing.T) {
 				`{"kind":"expand","why":"w","layout":` + oneText + `,"made":` + time0 + `,"hold":"0s"},` +
 				`{"kind":"retract","why":"w","layout":` + twoText + `,"loses":["b","a"],"made":` + time0 + `,"hold":"1m0s","clients_until":` + time0 + `},` +
 				`{"kind":"retract","why":"","layout":` + twoText + `,"loses":["b"],"hold":"1.5s"},` +
-				`{"kind":"expand","why":"","layout":` + twoText + `}],"reached":2,"hold":"10m0s","without":[{"instance":"a/i","incarnation":"x","reached":1}],` + lastWords +
+				`{"kind":"expand","why":"","layout":` + twoText + `}],"reached":2,"hold":"10m0s","without":[{"instance":"a/i","incarnation":"x","reached":1}],` + newLog + lastWords +
 				`,"error":"etcd is <away>","error_since":` + time0 + `,"no_way_back":"no"}`,
 		},
 		"brief of a migration": {

@@ -102,11 +102,28 @@ type Waiver struct {
 	Reached     int        `json:"reached"` // moves made so far
 }
 
+// MigrationEvent is what a line of a migration's log tells, as the word of march.v1's MigrationEvent.
+type MigrationEvent string
+
+// What happens to a migration. A newer console may have written an event that is not here.
+const (
+	EventStarted   MigrationEvent = "started"
+	EventMoved     MigrationEvent = "moved"
+	EventReported  MigrationEvent = "reported"
+	EventContinued MigrationEvent = "continued" // without instances
+	EventStopped   MigrationEvent = "stopped"   // by an error
+	EventPaused    MigrationEvent = "paused"
+	EventResumed   MigrationEvent = "resumed"
+	EventAborted   MigrationEvent = "aborted" // it ends later, if there is a way back
+	EventEnded     MigrationEvent = "ended"
+)
+
 // LogEntry is one line of a migration's history.
 type LogEntry struct {
 	kept
-	Time time.Time `json:"time"`
-	Text string    `json:"text"`
+	Time time.Time      `json:"time"`
+	Text string         `json:"text"`
+	Kind MigrationEvent `json:"kind,omitempty"` // the lines of consoles that knew no kinds have none
 }
 
 // MarshalJSON writes a line of the log with its kept fields.
@@ -200,7 +217,7 @@ func (m *Migration) Fail(text string) {
 	m.Error, m.ErrorSince = text, time.Time{}
 	if text != "" {
 		m.ErrorSince = Recorded(time.Now())
-		m.Note("cannot go on: " + text)
+		m.Note(EventStopped, "cannot go on: "+text)
 	}
 }
 
@@ -208,15 +225,15 @@ func (m *Migration) Fail(text string) {
 const maxLog = 200
 
 // Note adds a line to the log.
-func (m *Migration) Note(text string) { m.NoteAt(time.Now(), text) }
+func (m *Migration) Note(kind MigrationEvent, text string) { m.NoteAt(time.Now(), kind, text) }
 
 // NoteAt adds a line on what was at a time; the present if at is zero. The log is in the order in
 // which lines were added.
-func (m *Migration) NoteAt(at time.Time, text string) {
+func (m *Migration) NoteAt(at time.Time, kind MigrationEvent, text string) {
 	if at.IsZero() {
 		at = time.Now()
 	}
-	m.Log = append(m.Log, LogEntry{Time: Recorded(at), Text: text})
+	m.Log = append(m.Log, LogEntry{Time: Recorded(at), Text: text, Kind: kind})
 	if len(m.Log) > maxLog {
 		m.Log = slices.Delete(m.Log, 1, len(m.Log)-maxLog+1)
 	}

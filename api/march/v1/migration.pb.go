@@ -212,6 +212,86 @@ func (MigrationState) EnumDescriptor() ([]byte, []int) {
 	return file_march_v1_migration_proto_rawDescGZIP(), []int{2}
 }
 
+// MigrationEvent is what an entry of a migration's log tells.
+type MigrationEvent int32
+
+const (
+	MigrationEvent_MIGRATION_EVENT_UNSPECIFIED MigrationEvent = 0
+	// An operator applied the plan.
+	MigrationEvent_MIGRATION_EVENT_STARTED MigrationEvent = 1
+	// A move was made.
+	MigrationEvent_MIGRATION_EVENT_MOVED MigrationEvent = 2
+	// An instance, or the earliest instances of many, reported a move.
+	MigrationEvent_MIGRATION_EVENT_REPORTED MigrationEvent = 3
+	// The migration goes on without instances: these are silent, or an operator decided so.
+	MigrationEvent_MIGRATION_EVENT_CONTINUED MigrationEvent = 4
+	// An error stops the migration.
+	MigrationEvent_MIGRATION_EVENT_STOPPED MigrationEvent = 5
+	// An operator paused it.
+	MigrationEvent_MIGRATION_EVENT_PAUSED MigrationEvent = 6
+	// An operator resumed it.
+	MigrationEvent_MIGRATION_EVENT_RESUMED MigrationEvent = 7
+	// An operator aborted it. It ends later, if there is a way back.
+	MigrationEvent_MIGRATION_EVENT_ABORTED MigrationEvent = 8
+	// It ended: it is done or aborted.
+	MigrationEvent_MIGRATION_EVENT_ENDED MigrationEvent = 9
+)
+
+// Enum value maps for MigrationEvent.
+var (
+	MigrationEvent_name = map[int32]string{
+		0: "MIGRATION_EVENT_UNSPECIFIED",
+		1: "MIGRATION_EVENT_STARTED",
+		2: "MIGRATION_EVENT_MOVED",
+		3: "MIGRATION_EVENT_REPORTED",
+		4: "MIGRATION_EVENT_CONTINUED",
+		5: "MIGRATION_EVENT_STOPPED",
+		6: "MIGRATION_EVENT_PAUSED",
+		7: "MIGRATION_EVENT_RESUMED",
+		8: "MIGRATION_EVENT_ABORTED",
+		9: "MIGRATION_EVENT_ENDED",
+	}
+	MigrationEvent_value = map[string]int32{
+		"MIGRATION_EVENT_UNSPECIFIED": 0,
+		"MIGRATION_EVENT_STARTED":     1,
+		"MIGRATION_EVENT_MOVED":       2,
+		"MIGRATION_EVENT_REPORTED":    3,
+		"MIGRATION_EVENT_CONTINUED":   4,
+		"MIGRATION_EVENT_STOPPED":     5,
+		"MIGRATION_EVENT_PAUSED":      6,
+		"MIGRATION_EVENT_RESUMED":     7,
+		"MIGRATION_EVENT_ABORTED":     8,
+		"MIGRATION_EVENT_ENDED":       9,
+	}
+)
+
+func (x MigrationEvent) Enum() *MigrationEvent {
+	p := new(MigrationEvent)
+	*p = x
+	return p
+}
+
+func (x MigrationEvent) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MigrationEvent) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_migration_proto_enumTypes[3].Descriptor()
+}
+
+func (MigrationEvent) Type() protoreflect.EnumType {
+	return &file_march_v1_migration_proto_enumTypes[3]
+}
+
+func (x MigrationEvent) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MigrationEvent.Descriptor instead.
+func (MigrationEvent) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_migration_proto_rawDescGZIP(), []int{3}
+}
+
 // Move is one change of layout in a migration.
 type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1331,9 +1411,11 @@ func (x *Waiting) GetUntil() *timestamppb.Timestamp {
 }
 
 type MigrationLog struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Time          *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
-	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Time  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	Text  string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// What happened. Unspecified in the entries of consoles that knew no kinds.
+	Kind          MigrationEvent `protobuf:"varint,3,opt,name=kind,proto3,enum=march.v1.MigrationEvent" json:"kind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1380,6 +1462,13 @@ func (x *MigrationLog) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *MigrationLog) GetKind() MigrationEvent {
+	if x != nil {
+		return x.Kind
+	}
+	return MigrationEvent_MIGRATION_EVENT_UNSPECIFIED
 }
 
 type PlanMigrationRequest struct {
@@ -2599,10 +2688,11 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12=\n" +
 	"\fsilent_since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\vsilentSince\x120\n" +
-	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"R\n" +
+	"\x05until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x80\x01\n" +
 	"\fMigrationLog\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\x83\x02\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12,\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x18.march.v1.MigrationEventR\x04kind\"\x83\x02\n" +
 	"\x14PlanMigrationRequest\x12(\n" +
 	"\x06target\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x12\n" +
 	"\x04move\x18\x02 \x03(\tR\x04move\x12\x19\n" +
@@ -2691,7 +2781,18 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x17MIGRATION_STATE_RUNNING\x10\x01\x12\x1a\n" +
 	"\x16MIGRATION_STATE_PAUSED\x10\x02\x12\x18\n" +
 	"\x14MIGRATION_STATE_DONE\x10\x03\x12\x1b\n" +
-	"\x17MIGRATION_STATE_ABORTED\x10\x04B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x17MIGRATION_STATE_ABORTED\x10\x04*\xb4\x02\n" +
+	"\x0eMigrationEvent\x12\x1f\n" +
+	"\x1bMIGRATION_EVENT_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17MIGRATION_EVENT_STARTED\x10\x01\x12\x19\n" +
+	"\x15MIGRATION_EVENT_MOVED\x10\x02\x12\x1c\n" +
+	"\x18MIGRATION_EVENT_REPORTED\x10\x03\x12\x1d\n" +
+	"\x19MIGRATION_EVENT_CONTINUED\x10\x04\x12\x1b\n" +
+	"\x17MIGRATION_EVENT_STOPPED\x10\x05\x12\x1a\n" +
+	"\x16MIGRATION_EVENT_PAUSED\x10\x06\x12\x1b\n" +
+	"\x17MIGRATION_EVENT_RESUMED\x10\a\x12\x1b\n" +
+	"\x17MIGRATION_EVENT_ABORTED\x10\b\x12\x19\n" +
+	"\x15MIGRATION_EVENT_ENDED\x10\tB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_migration_proto_rawDescOnce sync.Once
@@ -2705,113 +2806,115 @@ func file_march_v1_migration_proto_rawDescGZIP() []byte {
 	return file_march_v1_migration_proto_rawDescData
 }
 
-var file_march_v1_migration_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_march_v1_migration_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_march_v1_migration_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_march_v1_migration_proto_goTypes = []any{
 	(MoveKind)(0),                     // 0: march.v1.MoveKind
 	(ReportState)(0),                  // 1: march.v1.ReportState
 	(MigrationState)(0),               // 2: march.v1.MigrationState
-	(*Move)(nil),                      // 3: march.v1.Move
-	(*Report)(nil),                    // 4: march.v1.Report
-	(*Plan)(nil),                      // 5: march.v1.Plan
-	(*RoomUse)(nil),                   // 6: march.v1.RoomUse
-	(*TagUse)(nil),                    // 7: march.v1.TagUse
-	(*PlanCost)(nil),                  // 8: march.v1.PlanCost
-	(*TagEnd)(nil),                    // 9: march.v1.TagEnd
-	(*TagCost)(nil),                   // 10: march.v1.TagCost
-	(*RoomForecast)(nil),              // 11: march.v1.RoomForecast
-	(*Migration)(nil),                 // 12: march.v1.Migration
-	(*Waiting)(nil),                   // 13: march.v1.Waiting
-	(*MigrationLog)(nil),              // 14: march.v1.MigrationLog
-	(*PlanMigrationRequest)(nil),      // 15: march.v1.PlanMigrationRequest
-	(*PlanMigrationResponse)(nil),     // 16: march.v1.PlanMigrationResponse
-	(*CountPlanCostRequest)(nil),      // 17: march.v1.CountPlanCostRequest
-	(*CountPlanCostResponse)(nil),     // 18: march.v1.CountPlanCostResponse
-	(*ApplyMigrationRequest)(nil),     // 19: march.v1.ApplyMigrationRequest
-	(*ApplyMigrationResponse)(nil),    // 20: march.v1.ApplyMigrationResponse
-	(*GetMigrationRequest)(nil),       // 21: march.v1.GetMigrationRequest
-	(*GetMigrationResponse)(nil),      // 22: march.v1.GetMigrationResponse
-	(*ListMigrationsRequest)(nil),     // 23: march.v1.ListMigrationsRequest
-	(*ListMigrationsResponse)(nil),    // 24: march.v1.ListMigrationsResponse
-	(*WatchMigrationRequest)(nil),     // 25: march.v1.WatchMigrationRequest
-	(*WatchMigrationResponse)(nil),    // 26: march.v1.WatchMigrationResponse
-	(*PauseMigrationRequest)(nil),     // 27: march.v1.PauseMigrationRequest
-	(*PauseMigrationResponse)(nil),    // 28: march.v1.PauseMigrationResponse
-	(*ResumeMigrationRequest)(nil),    // 29: march.v1.ResumeMigrationRequest
-	(*ResumeMigrationResponse)(nil),   // 30: march.v1.ResumeMigrationResponse
-	(*AbortMigrationRequest)(nil),     // 31: march.v1.AbortMigrationRequest
-	(*AbortMigrationResponse)(nil),    // 32: march.v1.AbortMigrationResponse
-	(*ContinueMigrationRequest)(nil),  // 33: march.v1.ContinueMigrationRequest
-	(*ContinueMigrationResponse)(nil), // 34: march.v1.ContinueMigrationResponse
-	nil,                               // 35: march.v1.TagCost.RoomsEntry
-	(*Layout)(nil),                    // 36: march.v1.Layout
-	(*timestamppb.Timestamp)(nil),     // 37: google.protobuf.Timestamp
-	(*Unreadable)(nil),                // 38: march.v1.Unreadable
-	(*durationpb.Duration)(nil),       // 39: google.protobuf.Duration
-	(*Problem)(nil),                   // 40: march.v1.Problem
+	(MigrationEvent)(0),               // 3: march.v1.MigrationEvent
+	(*Move)(nil),                      // 4: march.v1.Move
+	(*Report)(nil),                    // 5: march.v1.Report
+	(*Plan)(nil),                      // 6: march.v1.Plan
+	(*RoomUse)(nil),                   // 7: march.v1.RoomUse
+	(*TagUse)(nil),                    // 8: march.v1.TagUse
+	(*PlanCost)(nil),                  // 9: march.v1.PlanCost
+	(*TagEnd)(nil),                    // 10: march.v1.TagEnd
+	(*TagCost)(nil),                   // 11: march.v1.TagCost
+	(*RoomForecast)(nil),              // 12: march.v1.RoomForecast
+	(*Migration)(nil),                 // 13: march.v1.Migration
+	(*Waiting)(nil),                   // 14: march.v1.Waiting
+	(*MigrationLog)(nil),              // 15: march.v1.MigrationLog
+	(*PlanMigrationRequest)(nil),      // 16: march.v1.PlanMigrationRequest
+	(*PlanMigrationResponse)(nil),     // 17: march.v1.PlanMigrationResponse
+	(*CountPlanCostRequest)(nil),      // 18: march.v1.CountPlanCostRequest
+	(*CountPlanCostResponse)(nil),     // 19: march.v1.CountPlanCostResponse
+	(*ApplyMigrationRequest)(nil),     // 20: march.v1.ApplyMigrationRequest
+	(*ApplyMigrationResponse)(nil),    // 21: march.v1.ApplyMigrationResponse
+	(*GetMigrationRequest)(nil),       // 22: march.v1.GetMigrationRequest
+	(*GetMigrationResponse)(nil),      // 23: march.v1.GetMigrationResponse
+	(*ListMigrationsRequest)(nil),     // 24: march.v1.ListMigrationsRequest
+	(*ListMigrationsResponse)(nil),    // 25: march.v1.ListMigrationsResponse
+	(*WatchMigrationRequest)(nil),     // 26: march.v1.WatchMigrationRequest
+	(*WatchMigrationResponse)(nil),    // 27: march.v1.WatchMigrationResponse
+	(*PauseMigrationRequest)(nil),     // 28: march.v1.PauseMigrationRequest
+	(*PauseMigrationResponse)(nil),    // 29: march.v1.PauseMigrationResponse
+	(*ResumeMigrationRequest)(nil),    // 30: march.v1.ResumeMigrationRequest
+	(*ResumeMigrationResponse)(nil),   // 31: march.v1.ResumeMigrationResponse
+	(*AbortMigrationRequest)(nil),     // 32: march.v1.AbortMigrationRequest
+	(*AbortMigrationResponse)(nil),    // 33: march.v1.AbortMigrationResponse
+	(*ContinueMigrationRequest)(nil),  // 34: march.v1.ContinueMigrationRequest
+	(*ContinueMigrationResponse)(nil), // 35: march.v1.ContinueMigrationResponse
+	nil,                               // 36: march.v1.TagCost.RoomsEntry
+	(*Layout)(nil),                    // 37: march.v1.Layout
+	(*timestamppb.Timestamp)(nil),     // 38: google.protobuf.Timestamp
+	(*Unreadable)(nil),                // 39: march.v1.Unreadable
+	(*durationpb.Duration)(nil),       // 40: google.protobuf.Duration
+	(*Problem)(nil),                   // 41: march.v1.Problem
 }
 var file_march_v1_migration_proto_depIdxs = []int32{
 	0,  // 0: march.v1.Move.kind:type_name -> march.v1.MoveKind
-	36, // 1: march.v1.Move.layout:type_name -> march.v1.Layout
-	37, // 2: march.v1.Move.made:type_name -> google.protobuf.Timestamp
-	37, // 3: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
-	4,  // 4: march.v1.Move.reports:type_name -> march.v1.Report
+	37, // 1: march.v1.Move.layout:type_name -> march.v1.Layout
+	38, // 2: march.v1.Move.made:type_name -> google.protobuf.Timestamp
+	38, // 3: march.v1.Move.clients_until:type_name -> google.protobuf.Timestamp
+	5,  // 4: march.v1.Move.reports:type_name -> march.v1.Report
 	1,  // 5: march.v1.Report.state:type_name -> march.v1.ReportState
-	37, // 6: march.v1.Report.reported:type_name -> google.protobuf.Timestamp
-	36, // 7: march.v1.Plan.from:type_name -> march.v1.Layout
-	36, // 8: march.v1.Plan.target:type_name -> march.v1.Layout
-	3,  // 9: march.v1.Plan.moves:type_name -> march.v1.Move
-	8,  // 10: march.v1.Plan.cost:type_name -> march.v1.PlanCost
-	38, // 11: march.v1.Plan.unreadable:type_name -> march.v1.Unreadable
-	6,  // 12: march.v1.Plan.use:type_name -> march.v1.RoomUse
-	7,  // 13: march.v1.RoomUse.latest:type_name -> march.v1.TagUse
-	39, // 14: march.v1.RoomUse.idle:type_name -> google.protobuf.Duration
-	37, // 15: march.v1.TagUse.last:type_name -> google.protobuf.Timestamp
-	10, // 16: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
-	9,  // 17: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
-	35, // 18: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
-	39, // 19: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
-	39, // 20: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
-	11, // 21: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
-	39, // 22: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
-	39, // 23: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
+	38, // 6: march.v1.Report.reported:type_name -> google.protobuf.Timestamp
+	37, // 7: march.v1.Plan.from:type_name -> march.v1.Layout
+	37, // 8: march.v1.Plan.target:type_name -> march.v1.Layout
+	4,  // 9: march.v1.Plan.moves:type_name -> march.v1.Move
+	9,  // 10: march.v1.Plan.cost:type_name -> march.v1.PlanCost
+	39, // 11: march.v1.Plan.unreadable:type_name -> march.v1.Unreadable
+	7,  // 12: march.v1.Plan.use:type_name -> march.v1.RoomUse
+	8,  // 13: march.v1.RoomUse.latest:type_name -> march.v1.TagUse
+	40, // 14: march.v1.RoomUse.idle:type_name -> google.protobuf.Duration
+	38, // 15: march.v1.TagUse.last:type_name -> google.protobuf.Timestamp
+	11, // 16: march.v1.PlanCost.worst:type_name -> march.v1.TagCost
+	10, // 17: march.v1.PlanCost.ends:type_name -> march.v1.TagEnd
+	36, // 18: march.v1.TagCost.rooms:type_name -> march.v1.TagCost.RoomsEntry
+	40, // 19: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
+	40, // 20: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
+	12, // 21: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
+	40, // 22: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
+	40, // 23: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
 	2,  // 24: march.v1.Migration.state:type_name -> march.v1.MigrationState
-	36, // 25: march.v1.Migration.from:type_name -> march.v1.Layout
-	36, // 26: march.v1.Migration.target:type_name -> march.v1.Layout
-	3,  // 27: march.v1.Migration.moves:type_name -> march.v1.Move
-	39, // 28: march.v1.Migration.hold:type_name -> google.protobuf.Duration
-	13, // 29: march.v1.Migration.waiting:type_name -> march.v1.Waiting
-	14, // 30: march.v1.Migration.log:type_name -> march.v1.MigrationLog
-	37, // 31: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
-	37, // 32: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
-	37, // 33: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
-	40, // 34: march.v1.Migration.problems:type_name -> march.v1.Problem
-	37, // 35: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	37, // 36: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	37, // 37: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	36, // 38: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	5,  // 39: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	5,  // 40: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
-	39, // 41: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
-	8,  // 42: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
-	38, // 43: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
-	37, // 44: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
-	5,  // 45: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	39, // 46: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	12, // 47: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 48: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 49: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	38, // 50: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
-	12, // 51: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 52: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 53: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 54: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	12, // 55: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	56, // [56:56] is the sub-list for method output_type
-	56, // [56:56] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	37, // 25: march.v1.Migration.from:type_name -> march.v1.Layout
+	37, // 26: march.v1.Migration.target:type_name -> march.v1.Layout
+	4,  // 27: march.v1.Migration.moves:type_name -> march.v1.Move
+	40, // 28: march.v1.Migration.hold:type_name -> google.protobuf.Duration
+	14, // 29: march.v1.Migration.waiting:type_name -> march.v1.Waiting
+	15, // 30: march.v1.Migration.log:type_name -> march.v1.MigrationLog
+	38, // 31: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
+	38, // 32: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
+	38, // 33: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
+	41, // 34: march.v1.Migration.problems:type_name -> march.v1.Problem
+	38, // 35: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
+	38, // 36: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	38, // 37: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	3,  // 38: march.v1.MigrationLog.kind:type_name -> march.v1.MigrationEvent
+	37, // 39: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	6,  // 40: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	6,  // 41: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
+	40, // 42: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
+	9,  // 43: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
+	39, // 44: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
+	38, // 45: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
+	6,  // 46: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	40, // 47: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	13, // 48: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 49: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 50: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	39, // 51: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
+	13, // 52: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 53: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 54: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 55: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 56: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }
@@ -2827,7 +2930,7 @@ func file_march_v1_migration_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_migration_proto_rawDesc), len(file_march_v1_migration_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
