@@ -13,15 +13,15 @@ import (
 type Format struct {
 	description string
 
-	left     []piece       // of the text, before the number
-	right    string        // after the number and its check
-	unit     unit          // of the texts' period
-	period   period.Period // where the ID has the period, without a zone; or zero
-	steps    []step
-	body     number    // or
-	friendly *friendly // one of these
-	sortable *sortable
-	check    check
+	left         []piece       // of the text, before the number
+	right        string        // after the number and its check
+	unit         unit          // of the texts' period
+	period       period.Period // where the ID has the period, without a zone; or zero
+	permutations []permutation
+	body         number    // or
+	friendly     *friendly // one of these
+	sortable     *sortable
+	check        check
 
 	// What follows from the fields above.
 	domain      Domain
@@ -40,7 +40,7 @@ type piece struct {
 
 // complete fills in what follows from the parts.
 func (f *Format) complete() {
-	f.plain = f.unit == noUnit && len(f.steps) == 0 && f.friendly == nil && f.sortable == nil && f.check == noCheck
+	f.plain = f.unit == noUnit && len(f.permutations) == 0 && f.friendly == nil && f.sortable == nil && f.check == noCheck
 	for _, p := range f.left {
 		if p.pattern != nil {
 			f.least += len(p.pattern.text) + len(p.pattern.delimiter)
@@ -53,9 +53,9 @@ func (f *Format) complete() {
 	}
 	f.most = f.least
 	f.top = f.body.largest()
-	for i := len(f.steps) - 1; i >= 0; i-- {
-		f.top = f.steps[i].largest()
-		if name := f.steps[i].missing(); name != "" {
+	for i := len(f.permutations) - 1; i >= 0; i-- {
+		f.top = f.permutations[i].largest()
+		if name := f.permutations[i].missing(); name != "" {
 			f.missing = name
 		}
 	}
@@ -79,8 +79,8 @@ func (f *Format) complete() {
 		f.least, f.most = f.least+f.body.width, f.most+f.body.width
 	default:
 		largest := f.top
-		if len(f.steps) > 0 {
-			largest = f.steps[len(f.steps)-1].largest()
+		if len(f.permutations) > 0 {
+			largest = f.permutations[len(f.permutations)-1].largest()
 		}
 		f.least, f.most = f.least+1, f.most+f.body.radix.length(largest)
 	}
@@ -116,7 +116,7 @@ func (f *Format) String() string { return f.description }
 
 // Key returns the name of the key that the format needs, empty for none.
 func (f *Format) Key() string {
-	for _, s := range f.steps {
+	for _, s := range f.permutations {
 		if o, is := s.(*opaque); is {
 			return o.key
 		}
@@ -184,7 +184,7 @@ func (f *Format) take(v Value) (d Date, n uint64, err error) {
 		}
 		return d, 0, &ValueError{"period", is, fmt.Sprintf("a day with which a period (%v) begins, from %v to %v", f.unit, f.domain.Dates[0], f.domain.Dates[1])}
 	}
-	for _, s := range f.steps {
+	for _, s := range f.permutations {
 		n = s.forward(n)
 	}
 	return d, n, nil

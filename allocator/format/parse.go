@@ -198,7 +198,7 @@ func (c *compiler) period(p part) ([]string, error) {
 	if u == noUnit {
 		return nil, c.fail(p.args[0].offset, "period of a %s; allowed: day, month, year", short(p.args[0].text))
 	}
-	if len(c.format.steps) > 0 {
+	if len(c.format.permutations) > 0 {
 		return nil, c.fail(p.offset, "period stands right of a permutation; allowed: left of it, as it reads the ID itself")
 	}
 	digits, err := c.integer(p.args[1], "digits", 1, u.MaxDigits())
@@ -217,7 +217,7 @@ func (c *compiler) reverse(p part) ([]string, error) {
 			return nil, err
 		}
 	}
-	c.format.steps = append(c.format.steps, reverse(bits))
+	c.format.permutations = append(c.format.permutations, reverse(bits))
 	if bits == 63 {
 		return nil, nil
 	}
@@ -250,7 +250,7 @@ func (c *compiler) opaque(p part) ([]string, error) {
 			return nil, err
 		}
 	}
-	c.format.steps = append(c.format.steps, o)
+	c.format.permutations = append(c.format.permutations, o)
 	return arguments, nil
 }
 
@@ -287,7 +287,7 @@ func sizeString(n uint64) string {
 	return text
 }
 
-// fit checks that each step's results fit the next one, and that the texts have all of the
+// fit checks that each permutation's results fit the next one, and that the texts have all of the
 // period. So every value of the domain has a text of its own.
 func (c *compiler) fit(parts []part) error {
 	f := c.format
@@ -302,7 +302,7 @@ func (c *compiler) fit(parts []part) error {
 				room = uint64(f.period.Size()) - 1
 				break
 			}
-			room = f.steps[i].largest()
+			room = f.permutations[i].largest()
 			i++
 		case atBody:
 		default:

@@ -79,12 +79,12 @@ func (f *Format) readLeft(text string, c *covered) (d Date, at int, err error) {
 	return d, at, nil
 }
 
-// give makes a value of a text's period and number: the steps backward.
+// give makes a value of a text's period and number: the permutations backward.
 func (f *Format) give(text string, from int, d Date, n uint64) (Value, error) {
 	largest := f.body.largest()
-	for i := len(f.steps) - 1; i >= 0 && n <= largest; i-- {
-		if largest = f.steps[i].largest(); n <= largest {
-			n = f.steps[i].backward(n)
+	for i := len(f.permutations) - 1; i >= 0 && n <= largest; i-- {
+		if largest = f.permutations[i].largest(); n <= largest {
+			n = f.permutations[i].backward(n)
 		}
 	}
 	if n > min(largest, f.top) {

@@ -41,7 +41,7 @@ type Move struct {
 	Loses []allocator.Room `json:"loses,omitempty"`
 }
 
-// newMove describes the step from one layout to the next on the way to target.
+// newMove describes the move from one layout to the next on the way to target.
 func newMove(before, after, target allocator.Layout) Move {
 	m := Move{Kind: kindOf(before, after), Layout: after}
 	for _, room := range before.Rooms() {

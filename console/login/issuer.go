@@ -15,8 +15,8 @@ import (
 	"github.com/march-id/march/internal/access"
 )
 
-// step is a login at the issuer under way, in a cookie of the browser that began it.
-type step struct {
+// attempt is a login at the issuer under way, in a cookie of the browser that began it.
+type attempt struct {
 	State    string    `json:"s"`
 	Nonce    string    `json:"n"`
 	Verifier string    `json:"v"` // of PKCE
@@ -43,12 +43,12 @@ func (h *Handler) toIssuer(w http.ResponseWriter, r *http.Request) {
 		h.show(w, r, err)
 		return
 	}
-	s := step{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), To: local(r.FormValue("to")), Expires: time.Now().Add(stepLasts)}
-	if err := h.set(w, stepCookie, s, stepLasts); err != nil {
+	a := attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), To: local(r.FormValue("to")), Expires: time.Now().Add(attemptLasts)}
+	if err := h.set(w, attemptCookie, a, attemptLasts); err != nil {
 		h.show(w, r, err)
 		return
 	}
-	http.Redirect(w, r, h.oauth(p).AuthCodeURL(s.State, oidc.Nonce(s.Nonce), oauth2.S256ChallengeOption(s.Verifier)), http.StatusSeeOther)
+	http.Redirect(w, r, h.oauth(p).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), http.StatusSeeOther)
 }
 
 // fromIssuer logs in a browser that comes back from the issuer.
@@ -57,27 +57,27 @@ func (h *Handler) fromIssuer(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	var s step
-	cookie, err := r.Cookie(stepCookie)
+	var a attempt
+	cookie, err := r.Cookie(attemptCookie)
 	if err == nil {
-		err = h.cookie.Decode(stepCookie, cookie.Value, &s)
+		err = h.cookie.Decode(attemptCookie, cookie.Value, &a)
 	}
-	drop(w, stepCookie) // it counts once
-	if err != nil || !time.Now().Before(s.Expires) || subtle.ConstantTimeCompare([]byte(s.State), []byte(r.FormValue("state"))) != 1 {
-		h.show(w, r, allocator.Errorf(allocator.Unauthenticated, "this browser did not begin the login, or took longer than %v; log in again", stepLasts))
+	drop(w, attemptCookie) // it counts once
+	if err != nil || !time.Now().Before(a.Expires) || subtle.ConstantTimeCompare([]byte(a.State), []byte(r.FormValue("state"))) != 1 {
+		h.show(w, r, allocator.Errorf(allocator.Unauthenticated, "this browser did not begin the login, or took longer than %v; log in again", attemptLasts))
 		return
 	}
-	session, err := h.exchange(r.Context(), s, r.FormValue("code"))
+	session, err := h.exchange(r.Context(), a, r.FormValue("code"))
 	if err != nil {
 		h.log.Warn("login at the issuer failed", "from", address(r), "error", err)
 		h.show(w, r, allocator.Errorf(allocator.KindOf(err), "the login at the issuer failed; the console's log says why"))
 		return
 	}
-	h.enter(w, r, session, s.To)
+	h.enter(w, r, session, a.To)
 }
 
 // exchange returns the session that the issuer's code is good for.
-func (h *Handler) exchange(ctx context.Context, s step, code string) (*access.Session, error) {
+func (h *Handler) exchange(ctx context.Context, a attempt, code string) (*access.Session, error) {
 	p, client, err := h.gate.Issuer()
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (h *Handler) exchange(ctx context.Context, s step, code string) (*access.Se
 		return allocator.Errorf(allocator.Unauthenticated, format, args...)
 	}
 	ctx = oidc.ClientContext(ctx, client)
-	answer, err := h.oauth(p).Exchange(ctx, code, oauth2.VerifierOption(s.Verifier))
+	answer, err := h.oauth(p).Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))
 	if err != nil {
 		return nil, refuse("the issuer does not take the code: %.300s", err.Error())
 	}
@@ -98,7 +98,7 @@ func (h *Handler) exchange(ctx context.Context, s step, code string) (*access.Se
 	if err != nil {
 		return nil, refuse("the issuer's id_token: %.300s", err.Error())
 	}
-	if subtle.ConstantTimeCompare([]byte(token.Nonce), []byte(s.Nonce)) != 1 {
+	if subtle.ConstantTimeCompare([]byte(token.Nonce), []byte(a.Nonce)) != 1 {
 		return nil, refuse("the issuer's id_token is of another login")
 	}
 	id, err := access.IdentityOf(token)

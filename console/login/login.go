@@ -49,9 +49,9 @@ const (
 	maxForm  = 32 << 10 // bytes of the form
 	// The names of the cookies. The prefix binds them to one host name and to TLS.
 	sessionCookie = "__Host-march"
-	stepCookie    = "__Host-march-login"
-	// stepLasts is how long a login at the issuer may take.
-	stepLasts = 10 * time.Minute
+	attemptCookie = "__Host-march-login"
+	// attemptLasts is how long a login at the issuer may take.
+	attemptLasts = 10 * time.Minute
 )
 
 // Validate checks the settings. Its error is Invalid.

@@ -286,8 +286,8 @@ func TestIssuer(t *testing.T) {
 	if code, _, _ := s.get(first, changed+"&state=other"); code != 401 {
 		t.Errorf("another state: %d", code)
 	}
-	if code, _, _ := s.get(first, back); code != 401 { // the step counts once
-		t.Errorf("the same step again: %d", code)
+	if code, _, _ := s.get(first, back); code != 401 { // the attempt counts once
+		t.Errorf("the same attempt again: %d", code)
 	}
 	i.mu.Lock()
 	i.nonce = "replayed"

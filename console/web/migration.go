@@ -16,7 +16,7 @@ import (
 type migrationView struct {
 	*marchv1.Migration
 	From, Target *bar
-	Steps        []step
+	Moves        []moveView
 	Says         string // the present activity
 	Waits        []wait
 	Loads        *loads  // nil in a card
@@ -29,8 +29,8 @@ type migrationView struct {
 	Problem      *problem
 }
 
-// step is a move of a migration or a plan.
-type step struct {
+// moveView is a move of a migration or a plan.
+type moveView struct {
 	*marchv1.Move
 	Number    int
 	State     string // made, next, later
@@ -85,12 +85,12 @@ func sortedRooms(one, other *marchv1.Layout) []string {
 	return slices.Compact(rooms)
 }
 
-// steps draws moves, starting at a layout.
-func steps(from *marchv1.Layout, moves []*marchv1.Move, colour map[string]int) []step {
-	var list []step
+// moveViews draws moves, starting at a layout.
+func moveViews(from *marchv1.Layout, moves []*marchv1.Move, colour map[string]int) []moveView {
+	var list []moveView
 	before := from
 	for i, m := range moves {
-		list = append(list, step{
+		list = append(list, moveView{
 			Move: m, Number: i + 1, State: "later", Before: newBar(before, colour), After: newBar(m.GetLayout(), colour),
 			Numbers: changes(before, m.GetLayout(), colour), LastOfAll: i == len(moves)-1,
 		})
@@ -112,31 +112,31 @@ func roomNames(names []string, from *marchv1.Layout, moves []*marchv1.Move) []st
 func view(c *call, m *marchv1.Migration, colour map[string]int) *migrationView {
 	v := &migrationView{
 		May:       c.may(marchv1.ConsoleService_PauseMigration_FullMethodName, ""),
-		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour), Steps: steps(m.GetFrom(), m.GetMoves(), colour),
+		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour), Moves: moveViews(m.GetFrom(), m.GetMoves(), colour),
 		Ended: api.Ended(m.GetState()), Waits: waits(m, colour),
 	}
 	done, all := 0, 0
-	for i := range v.Steps {
-		s := &v.Steps[i]
+	for i := range v.Moves {
+		move := &v.Moves[i]
 		made := i < int(m.GetReached())
 		all++
 		switch {
 		case made:
-			s.State = "made"
+			move.State = "made"
 			done++
 		case i == int(m.GetReached()) && len(m.GetWaiting()) == 0:
-			s.State = "next"
+			move.State = "next"
 		}
-		for _, r := range s.GetReports() {
+		for _, r := range move.GetReports() {
 			r := newReport(m, r, colour)
-			s.Reports = append(s.Reports, r)
+			move.Reports = append(move.Reports, r)
 			all++
 			switch r.State {
 			case "reported", "without":
-				s.Reported++
+				move.Reported++
 				done++
 			case "waiting", "silent":
-				s.WaitsFor = true
+				move.WaitsFor = true
 			}
 		}
 	}

@@ -46,7 +46,7 @@ type planner struct {
 	Changed  bool      // and it differs from the current layout
 	Problems []problem // of the boundary (Field is boundary), or of all
 	Plan     *marchv1.Plan
-	Moves    []step
+	Moves    []moveView
 	Costs    *costs
 	JSON     string // the plan, as it is applied
 	Do       string // apply: to be confirmed
@@ -174,7 +174,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 		return nil, err
 	}
 	p.Plan = answer.GetPlan()
-	p.Moves = steps(now, p.Plan.GetMoves(), colour)
+	p.Moves = moveViews(now, p.Plan.GetMoves(), colour)
 	text, err := protojson.Marshal(p.Plan)
 	if err != nil {
 		return nil, err

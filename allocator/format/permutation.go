@@ -2,8 +2,8 @@ package format
 
 import "math/bits"
 
-// step is a permutation of the numbers 0 to largest.
-type step interface {
+// permutation reorders the numbers 0 to largest.
+type permutation interface {
 	forward(n uint64) uint64
 	backward(n uint64) uint64
 	largest() uint64
