@@ -70,12 +70,12 @@ func (b *browser) details(t *testing.T) {
 	}
 }
 
-// TestAuditOfATimeTag: the creation of a tag of kind time shows its own settings, and no settings of
-// a counter, which are stored as zeros.
-func TestAuditOfATimeTag(t *testing.T) {
+// TestKinds: the creation of a tag of kind time shows its own settings, and no settings of a
+// counter, which are stored as zeros. Lists call a counter so, as the form and the command do.
+func TestKinds(t *testing.T) {
 	w := newWorld(t, 100, "a")
 	at, _ := w.console("")
-	for _, form := range []string{"name=event&kind=time&preset=cosid", "name=order"} {
+	for _, form := range []string{"name=event&kind=time&preset=cosid", "name=order", "name=bill&strict_retract=on"} {
 		if answer, page := post(t, at+"/tags", form); answer.StatusCode != http.StatusSeeOther {
 			t.Fatalf("%s: %s\n%s", form, answer.Status, page)
 		}
@@ -86,5 +86,15 @@ func TestAuditOfATimeTag(t *testing.T) {
 	}
 	if _, order := get(t, at+"/audit?exact=on&object=tags/order"); !strings.Contains(order, "min_step") {
 		t.Errorf("the creation of a counter:\n%s", order)
+	}
+	_, list := get(t, at+"/tags")
+	for tag, want := range map[string]string{"event": "time", "order": "counter", "bill": `counter <span class="state">strict</span>`} {
+		_, row, _ := strings.Cut(list, `<tr id="tag-`+tag+`">`)
+		if row, _, _ = strings.Cut(row, "</tr>"); !strings.Contains(row, `<td data-l="kind">`+want+"</td>") {
+			t.Errorf("the list does not say that %s is %s:\n%s", tag, want, row)
+		}
+	}
+	if _, page := get(t, at+"/tags/bill"); !strings.Contains(page, `<dt>Kind</dt><dd>counter <span class="state">strict</span></dd>`) {
+		t.Errorf("the page of a strict tag:\n%s", page)
 	}
 }
