@@ -24,21 +24,7 @@ import (
 // settings with those of `march tag create`, which are the ledger's.
 func TestTagDefaults(t *testing.T) {
 	t.Parallel()
-	cmd, _, err := newRoot(io.Discard, io.Discard).Find([]string{"tag", "create"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain := strings.NewReplacer(",", "", "2^63-1", "9223372036854775807", "10^15", "1000000000000000", "10 minutes", "10m0s", " no bound", "", "off", "false")
-	same := func(where, flag, stated string) {
-		f := cmd.Flag(flag)
-		switch got := plain.Replace(stated); {
-		case f == nil:
-			t.Errorf("%s: there is no flag --%s", where, flag)
-		case got == "none" && (f.DefValue == "" || f.DefValue == "0"):
-		case got != f.DefValue && got+"0s" != f.DefValue:
-			t.Errorf("%s: the default of %s is %q, but of the flag %q", where, flag, stated, f.DefValue)
-		}
-	}
+	same := sameAsCreate(t)
 	_, section, _ := strings.Cut(readDocument(t, "docs/operate.md"), "\n### Settings of a tag\n")
 	section, _, _ = strings.Cut(section, "\n### ")
 	rows := regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(section, -1)
@@ -61,6 +47,57 @@ func TestTagDefaults(t *testing.T) {
 	}
 	if len(rows) < 8 || fields < 6 {
 		t.Errorf("%d rows and %d fields found", len(rows), fields)
+	}
+}
+
+// sameAsCreate returns a function that checks the default which some place states for a setting
+// of a new tag against the flag of `march tag create`.
+func sameAsCreate(t *testing.T) func(where, flag, stated string) {
+	t.Helper()
+	cmd, _, err := newRoot(io.Discard, io.Discard).Find([]string{"tag", "create"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := strings.NewReplacer(",", "", "2^63-1", "9223372036854775807", "2^63−1", "9223372036854775807", "10^15", "1000000000000000", "10 minutes", "10m0s", " no bound", "", "no bound", "none", "off", "false")
+	return func(where, flag, stated string) {
+		t.Helper()
+		f := cmd.Flag(flag)
+		switch got := plain.Replace(stated); {
+		case f == nil:
+			t.Errorf("%s: there is no flag --%s", where, flag)
+		case got == "none" && (f.DefValue == "" || f.DefValue == "0"):
+		case got != f.DefValue && got+"0s" != f.DefValue:
+			t.Errorf("%s: the default of %s is %q, but of the flag %q", where, flag, stated, f.DefValue)
+		}
+	}
+}
+
+// TestFormDefaults compares the defaults that the hints of the console's forms state, and the help
+// of a command for a flag of another one, with those of the flags.
+func TestFormDefaults(t *testing.T) {
+	t.Parallel()
+	same, found := sameAsCreate(t), 0
+	for _, path := range []string{"console/web/templates/tags.html", "console/web/templates/parts.html"} {
+		stated := regexp.MustCompile(`"Name" "([a-z_]+)"[^}]*"Hint" "(?:[^"]*; )?([^";]+) (?:if left empty|by default)`)
+		for _, m := range stated.FindAllStringSubmatch(readDocument(t, path), -1) {
+			found++
+			same(path, strings.ReplaceAll(m[1], "_", "-"), m[2])
+		}
+	}
+	if found < 12 {
+		t.Errorf("%d defaults found", found)
+	}
+	root := newRoot(io.Discard, io.Discard)
+	apply, _, err := root.Find([]string{"migrate", "apply"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	room, _, err := root.Find([]string{"room"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := regexp.MustCompile(`room's --hold \((\S+) by default\)`).FindStringSubmatch(apply.Long); m == nil || !sameDefault(room.Flag("hold"), m[1]) {
+		t.Errorf("migrate apply: the help states %q for a room's --hold, of which the default is %s", m, room.Flag("hold").DefValue)
 	}
 }
 
