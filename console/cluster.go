@@ -2,6 +2,12 @@ package console
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
@@ -42,4 +48,35 @@ func clusterToProto(s record.ClusterSettings) *marchv1.Cluster {
 		return &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_REQUIRED}
 	}
 	return &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_OPTIONAL}
+}
+
+// uuid returns the cluster's uuid, or "" if the identity cannot be read.
+func (s *Server) uuid(ctx context.Context) (string, error) {
+	uuid, err := s.ledger.UUID(ctx)
+	if _, damaged := errors.AsType[*record.KeyError](err); damaged {
+		return "", nil
+	}
+	return uuid, err
+}
+
+// halt returns why leasing is halted, as of the last Refresh; nil if it is not. It
+// asks instances which of them are barred, for within at most.
+func (s *Server) halt(ctx context.Context, within time.Duration) *marchv1.Halt {
+	h, halted := s.ledger.Halted()
+	if !halted {
+		return nil
+	}
+	now, _ := s.sampled(ctx, within)
+	return &marchv1.Halt{By: h.By, Why: h.Why, Time: timestamppb.New(h.Time), Barred: barred(now)}
+}
+
+// barred returns the instances of a sample that a recover has barred.
+func barred(now sample) []*marchv1.BarredInstance {
+	var all []*marchv1.BarredInstance
+	for _, id := range slices.Sorted(maps.Keys(now.instances)) {
+		if s := now.instances[id].status; s.GetBarred() != nil {
+			all = append(all, &marchv1.BarredInstance{Room: s.GetRoom(), Name: s.GetInstance(), Barred: s.GetBarred()})
+		}
+	}
+	return all
 }

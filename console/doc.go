@@ -25,7 +25,7 @@
 //  2. drive.go makes the moves. Every console tries each move, and one succeeds: a
 //     move changes layout and migration in one transaction that compares both.
 //  3. Between two moves a console waits for every registered instance that could still
-//     issue residues which the next move gives to another room.
+//     issue residues which the next move gives to another room (waiting.go).
 //  4. silence.go measures how long instances have been silent. Each console does that
 //     for itself, in memory, on its monotonic clock.
 package console

@@ -2,9 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
-	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -31,37 +28,6 @@ func textOf(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-// uuid returns the cluster's uuid, or "" if the identity cannot be read.
-func (s *Server) uuid(ctx context.Context) (string, error) {
-	uuid, err := s.ledger.UUID(ctx)
-	if _, damaged := errors.AsType[*record.KeyError](err); damaged {
-		return "", nil
-	}
-	return uuid, err
-}
-
-// halt returns why leasing is halted, as of the last Refresh; nil if it is not. It
-// asks instances which of them are barred, for within at most.
-func (s *Server) halt(ctx context.Context, within time.Duration) *marchv1.Halt {
-	h, halted := s.ledger.Halted()
-	if !halted {
-		return nil
-	}
-	now, _ := s.sampled(ctx, within)
-	return &marchv1.Halt{By: h.By, Why: h.Why, Time: timestamppb.New(h.Time), Barred: barred(now)}
-}
-
-// barred returns the instances of a sample that a recover has barred.
-func barred(now sample) []*marchv1.BarredInstance {
-	var all []*marchv1.BarredInstance
-	for _, id := range slices.Sorted(maps.Keys(now.instances)) {
-		if s := now.instances[id].status; s.GetBarred() != nil {
-			all = append(all, &marchv1.BarredInstance{Room: s.GetRoom(), Name: s.GetInstance(), Barred: s.GetBarred()})
-		}
-	}
-	return all
 }
 
 // InitLayout implements ConsoleService.

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,7 +15,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
@@ -207,45 +210,74 @@ func (s *Server) ContinueMigration(ctx context.Context, r *marchv1.ContinueMigra
 	return &marchv1.ContinueMigrationResponse{Migration: m}, err
 }
 
-// reportsNoted is how many reports of a move the log of a migration has, with their times: the
-// latest, which the migration waited for.
-const reportsNoted = 10
-
-// reportedAt returns when this console saw an instance report m.Moves[k]. It is zero if the
-// instance has not reported it, reported a later layout since, or did it while this console was
-// not looking.
-func reportedAt(m record.Migration, k int, i instance) time.Time {
-	move := m.Moves[k]
-	if k >= m.Reached || i.Reported() < move.Layout.Version || i.ReportedAt.Before(move.Made) {
-		return time.Time{}
-	}
-	if k+1 < m.Reached && i.Reported() >= m.Moves[k+1].Layout.Version { // that is when it reported the later one
-		return time.Time{}
-	}
-	return i.ReportedAt
+// AbortMigration implements ConsoleService: it plans the way back from the current
+// layout, and lets the migration take it. If there is no way back, it ends the
+// migration at the current layout.
+func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
+	by := operator.Actor(ctx)
+	m, err := s.change(ctx, r.GetId(), "abort migration", func(m *record.Migration) error {
+		stored, unusable, err := s.admin.LastLayout(ctx)
+		if err != nil {
+			return err
+		}
+		problem := textOf(unusable)
+		if _, is := errors.AsType[*ledger.UnusableError](unusable); unusable != nil && !is {
+			return unusable // an error that is not about the layout
+		}
+		return abort(m, by, stored.Layout, problem, s.search(s.needs(ctx)))
+	})
+	return &marchv1.AbortMigrationResponse{Migration: m}, err
 }
 
-// noteReports notes in the log of a migration which instances reported its last move, and when,
-// as far as this console saw it. The log is bounded, so the earliest of many are a number.
-func noteReports(m *record.Migration, instances []instance) {
-	k := m.Reached - 1
-	if k < 0 || len(m.Moves[k].Loses) == 0 {
-		return
-	}
-	var reported []instance
-	for _, i := range instances {
-		if slices.Contains(m.Moves[k].Loses, i.Room) && i.Reported() >= m.Moves[k].Layout.Version {
-			reported = append(reported, i)
+// abort replaces the moves that were not made by the moves that lead back. If the
+// migration ends at once, its moves stay, so that pages and commands can show how many
+// were made. layout is the current one; problem says why it cannot be used, and is empty
+// if it can.
+// needs are the workers that the moves back leave to rooms, where they can.
+func abort(m *record.Migration, by string, layout allocator.Layout, problem string, needs plan.Workers) error {
+	stands := m.Stands()
+	var back plan.Plan
+	switch {
+	case problem != "":
+	case !layout.Equal(stands):
+		problem = replaced(layout)
+	case m.Abort && m.Error == "":
+		return allocator.Errorf(allocator.Refused, "migration %s is being aborted already", m.ID)
+	case m.Abort:
+		problem = m.Error
+	case !stands.Equal(m.From):
+		var err error
+		if back, err = needs.Back(stands, m.From); err != nil {
+			problem = err.Error()
 		}
 	}
-	slices.SortStableFunc(reported, func(a, b instance) int { return reportedAt(*m, k, a).Compare(reportedAt(*m, k, b)) })
-	if earlier := len(reported) - reportsNoted; earlier > 0 {
-		m.NoteAt(reportedAt(*m, k, reported[earlier-1]), record.EventReported, fmt.Sprintf("%d instances reported move %d", earlier, m.Reached))
-		reported = reported[earlier:]
+	m.Note(record.EventAborted, "aborted by "+by)
+	if problem != "" {
+		endHere(m, problem)
+		return nil
 	}
-	for _, i := range reported {
-		m.NoteAt(reportedAt(*m, k, i), record.EventReported, fmt.Sprintf("%s reported move %d", i.ID(), m.Reached))
+	m.Abort, m.State = true, record.Running
+	m.Fail("")
+	switch {
+	case m.Reached == 0:
+		m.State = record.Aborted
+	default:
+		m.Moves = append(m.Moves[:m.Reached:m.Reached], record.MovesOf(back.Moves...)...)
 	}
+	return nil
+}
+
+// endHere ends a migration at the current layout, because it can go neither on nor
+// back.
+func endHere(m *record.Migration, why string) {
+	m.Fail("")
+	m.Abort, m.State, m.NoWayBack = true, record.Aborted, why
+	m.Note(record.EventEnded, "ended at the current layout, because there is no way back: "+why)
+}
+
+// replaced returns why no move of a migration can be made or undone under a layout.
+func replaced(layout allocator.Layout) string {
+	return fmt.Sprintf("the layout is version %d, which the migration did not make: a recover or an operator replaced the migration's layout", layout.Version)
 }
 
 // showMigration returns m as a message, with the instances that it waits for now.

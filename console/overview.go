@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -11,12 +10,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/capacity"
-	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/console/cache"
 )
 
 const (
@@ -50,7 +47,7 @@ type told struct {
 // sampled returns a sample that is no older than sampleAge, or none, after waiting for
 // within at most: older answers may no longer be true.
 func (s *Server) sampled(ctx context.Context, within time.Duration) (sample, time.Time) {
-	now, at, _ := s.samples.get(ctx, sampleAge, within)
+	now, at, _ := s.samples.Get(ctx, sampleAge, within)
 	if time.Since(at) > sampleAge {
 		return sample{}, time.Time{}
 	}
@@ -134,7 +131,7 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 		}
 		was := before.instances[instance.ID()]
 		if t.status == nil {
-			if t.mute = at; !was.mute.IsZero() && at.Sub(before.at) < lookFor {
+			if t.mute = at; !was.mute.IsZero() && at.Sub(before.at) < cache.ReadsFor {
 				t.mute = was.mute
 			}
 		}
@@ -262,68 +259,6 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 	return answer, nil
 }
 
-// GetCapacity implements ConsoleService.
-func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest) (*marchv1.GetCapacityResponse, error) {
-	o, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
-	if err != nil {
-		return nil, err
-	}
-	size := s.fullness.get().StoreSize
-	_, _, away := s.known.get()
-	if away.IsZero() {
-		if now, err := s.admin.StoreSize(ctx); err == nil {
-			size = now
-		}
-	}
-	f := capacity.Facts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: size.Bytes, Quota: size.Quota, MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime(), Trends: &s.trends}
-	for _, c := range s.cfg.Diagnose.Certificates() {
-		f.Certificates = append(f.Certificates, capacity.Certificate{Process: "the console", CertificateStatus: c})
-	}
-	now, _ := s.sampled(ctx, 0) // that of the overview
-	for id, told := range now.instances {
-		for _, c := range told.status.GetCertificates() {
-			f.Certificates = append(f.Certificates, capacity.Certificate{Process: string(id), CertificateStatus: c})
-		}
-	}
-	slices.SortFunc(f.Certificates, func(a, b capacity.Certificate) int {
-		return cmp.Or(cmp.Compare(a.Process, b.Process), cmp.Compare(a.GetSetting(), b.GetSetting()))
-	})
-	answer := &marchv1.GetCapacityResponse{}
-	// What etcd does not answer is left out: the reserves matter most while it does not.
-	if away.IsZero() && o.GetLayout() != nil {
-		if f.Slices, err = s.slicesIn(ctx, "", admin.AllWidths); err == nil {
-			f.Tags, f.TagsTotal, answer.TagsAsOf, err = s.scarceTags(ctx)
-			f.TagsRead = answer.GetTagsAsOf() != nil
-		}
-	}
-	if err != nil && allocator.KindOf(err) != allocator.Unavailable {
-		return nil, err
-	}
-	answer.Capacity = capacity.List(f, time.Now())
-	return answer, nil
-}
-
-// scarceTags returns the tags that run out first and those that have used most, with the number
-// of all tags and when they were read.
-func (s *Server) scarceTags(ctx context.Context) (list []*marchv1.TagSummary, total int64, at *timestamppb.Timestamp, err error) {
-	const ofEach = 20
-	seen := make(map[string]bool)
-	for _, by := range []marchv1.TagSort{marchv1.TagSort_TAG_SORT_LASTS, marchv1.TagSort_TAG_SORT_USED} {
-		found, err := s.SearchTags(ctx, &marchv1.SearchTagsRequest{Sort: by, Descending: by == marchv1.TagSort_TAG_SORT_USED, PageSize: ofEach})
-		if err != nil {
-			return nil, 0, nil, err
-		}
-		total, at = found.GetTotal(), found.GetAsOf()
-		for _, t := range found.GetTags() {
-			if !seen[t.GetTag().GetName()] {
-				seen[t.GetTag().GetName()] = true
-				list = append(list, t)
-			}
-		}
-	}
-	return list, total, at, nil
-}
-
 // roomStatus combines the answers of a room's instances.
 func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.RoomStatus {
 	now := f.sample
@@ -367,9 +302,4 @@ func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.Roo
 	slices.Sort(p.Problems)
 	p.Problems = slices.Compact(p.Problems)
 	return p
-}
-
-// Decode implements ConsoleService.
-func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
-	return operator.Decode(ctx, s.admin, r, s.texts)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/cache"
 	"github.com/march-id/march/internal/operator"
 )
 
@@ -35,7 +36,7 @@ const (
 	maxHead    = 1000
 	headWithin = 300 * time.Millisecond
 	// headEvery is how often a head is read anew while tags are read for the first time.
-	headEvery = lookFor
+	headEvery = cache.ReadsFor
 	// indexShare bounds the share of the time that is spent on reading tags: a
 	// tenth.
 	indexShare = 10
@@ -216,14 +217,14 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 		return nil, allocator.Errorf(allocator.Invalid, "search: %d bytes; allowed: up to %d, as many as a name has", len(r.GetSearch()), allocator.MaxNameLength)
 	}
 	within := searchWithin
-	if before := s.tags.before(); before != nil && before.took > within {
+	if before := s.tags.Before(); before != nil && before.took > within {
 		within = 0 // waiting would not help
 	}
-	x, asOf, err := s.tags.get(ctx, searchAge, within)
+	x, asOf, err := s.tags.Get(ctx, searchAge, within)
 	if asOf.IsZero() {
 		answer := &marchv1.SearchTagsResponse{Total: s.reading.Load()}
 		if err == nil && by == marchv1.TagSort_TAG_SORT_NAME && !r.GetDescending() && r.GetSearch() == "" {
-			head, _, _ := s.heads.get(ctx, time.Hour, headWithin) // its error is the same as the index's
+			head, _, _ := s.heads.Get(ctx, time.Hour, headWithin) // its error is the same as the index's
 			for i := int(r.GetOffset()); head != nil && i < len(head.tags) && len(answer.GetTags()) < size; i++ {
 				answer.Tags = append(answer.Tags, head.tags[i].summary())
 			}

@@ -250,3 +250,8 @@ func (s *Server) behind(ctx context.Context, tag *marchv1.Tag) (behind []string)
 func (s *Server) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
 	return operator.PrescaleTag(ctx, s.admin, r)
 }
+
+// Decode implements ConsoleService.
+func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
+	return operator.Decode(ctx, s.admin, r, s.texts)
+}

@@ -150,7 +150,7 @@ func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
 // withTags returns keys that cannot be read together with those of tags and marks, as the index
 // of tags last found them. It waits a moment for an index.
 func (s *Server) withTags(ctx context.Context, bad []record.KeyError) []record.KeyError {
-	x, _, _ := s.tags.get(ctx, searchAge, sampleWithin)
+	x, _, _ := s.tags.Get(ctx, searchAge, sampleWithin)
 	if x == nil {
 		return bad
 	}

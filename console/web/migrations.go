@@ -1,17 +1,10 @@
 package web
 
 import (
-	"cmp"
-	"context"
 	"net/url"
-	"slices"
-	"strconv"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -30,41 +23,6 @@ type historyRow struct {
 	*marchv1.Migration
 	From, Target *bar
 	Live         bool
-}
-
-// planner is the form of a plan, and the plan.
-type planner struct {
-	Version  int64
-	Boundary string
-	Rows     []row
-	Bar      *bar // of the typed layout
-	Now      *bar
-	Atomic   bool
-	Force    bool
-	Broken   bool      // a field is wrong, or the layout
-	Touched  bool      // the form was sent
-	Changed  bool      // and it differs from the current layout
-	Problems []problem // of the boundary (Field is boundary), or of all
-	Plan     *marchv1.Plan
-	Moves    []moveView
-	Costs    *costs
-	JSON     string // the plan, as it is applied
-	Do       string // apply: to be confirmed
-	Hold     string
-	Refused  *problem // the apply
-	May      bool     // the caller may apply it
-	Again    string   // the address that plans it again
-}
-
-// row is a room in the planner's form.
-type row struct {
-	Room, Lower, Upper string
-	Colour             int
-	New                bool // not in the current layout
-	Drain              bool
-	Was                string
-	Problems           []string
-	Wrong              struct{ Room, Lower, Upper bool } // the fields that the problems are of
 }
 
 // historyPage is how many migrations a page has.
@@ -112,198 +70,11 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	return "Migrations", v, nil
 }
 
-// plan reads the planner's form and plans. Faults of the form are shown in it and
-// are not errors. During a migration it only keeps what was typed.
-func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*planner, error) {
-	_ = c.ParseForm() // the page shows the fields that can be read
-	form, now := c.Form, l.GetLayout().GetLayout()
-	p := &planner{
-		May:     c.may(marchv1.ConsoleService_ApplyMigration_FullMethodName, ""),
-		Version: now.GetVersion(), Boundary: num(now.GetBoundary()), Hold: cmp.Or(form.Get("hold"), "0s"),
-		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"), Refused: c.problemOf("apply", "hold"),
+// refresh returns the address at which a browser without scripts asks again for a
+// cost that is being counted; empty if none is.
+func (v *migrationsView) refresh() string {
+	if v.Planner == nil || v.Planner.Costs == nil {
+		return ""
 	}
-	p.Again = "/migrations?" + typed(form).Encode()
-	if form.Has("scale") && !during {
-		if err := h.scale(c, now, p); err != nil {
-			return nil, err
-		}
-	}
-	target := p.read(form, now)
-	names := append(slices.Clone(l.GetEver()), roomsOf(target)...)
-	colour := colours(names...)
-	for i := range p.Rows {
-		p.Rows[i].Colour = colour[p.Rows[i].Room]
-	}
-	p.Now, p.Bar = newBar(now, colour), newBar(target, colour)
-	p.Bar.movable()
-	if p.Bar.Boundary > 0 {
-		p.Bar.moved(p.Now)
-	}
-	p.Broken = len(p.Problems) > 0 || slices.ContainsFunc(p.Rows, func(r row) bool { return len(r.Problems) > 0 })
-	if !p.Touched || p.Broken || during {
-		return p, nil
-	}
-	p.Changed = len(changes(now, target, nil)) > 0
-	var checked *marchv1.ValidateLayoutResponse
-	var answer *marchv1.PlanMigrationResponse
-	var reads errgroup.Group
-	reads.Go(func() (err error) {
-		checked, err = h.console.ValidateLayout(c.Context(), &marchv1.ValidateLayoutRequest{Layout: target})
-		return err
-	})
-	var err error
-	if p.Changed {
-		answer, err = h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic, Force: p.Force})
-	}
-	if err := reads.Wait(); err != nil {
-		return nil, err
-	}
-	if len(checked.GetDetails()) > 0 { // the plan has no use then
-		p.blame(checked.GetDetails())
-		p.Broken, p.Changed = true, false
-		return p, nil
-	}
-	if !p.Changed {
-		return p, nil
-	}
-	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the plan is wrong, or a value cannot be read
-		p.Problems, p.Broken = append(p.Problems, problem{Text: sentence(err.Error())}), true
-		return p, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	p.Plan = answer.GetPlan()
-	p.Moves = moveViews(now, p.Plan.GetMoves(), colour)
-	text, err := protojson.Marshal(p.Plan)
-	if err != nil {
-		return nil, err
-	}
-	p.JSON = string(text)
-	if form.Get("do") == "apply" || c.failed == "apply" {
-		p.Do = "apply"
-	}
-	h.countCosts(c, p, target, colour)
-	return p, nil
-}
-
-// read takes the target from the form, or from the current layout if there is no form. A
-// value that cannot be read becomes its row's problem.
-func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
-	target := &marchv1.Layout{Boundary: now.GetBoundary(), Rooms: make(map[string]*marchv1.Range)}
-	if p.Touched {
-		var err error
-		if p.Boundary = form.Get("boundary"); p.Boundary != "" {
-			target.Boundary, err = parseInt(p.Boundary)
-		}
-		if err != nil || p.Boundary == "" {
-			p.Problems = append(p.Problems, problem{"boundary", "Boundary: " + strconv.Quote(p.Boundary) + "; allowed: a whole number, 1 or more"})
-			target.Boundary = now.GetBoundary()
-		}
-	}
-	add := func(name, lower, upper string) {
-		was, had := now.GetRooms()[name]
-		r := row{Room: name, Lower: lower, Upper: upper, New: !had, Was: interval(was), Drain: had && slices.Contains(form["drain"], name)}
-		if name == "" && lower == "" && upper == "" {
-			return
-		}
-		lo, err1 := parseInt(lower)
-		hi, err2 := parseInt(upper)
-		_, twice := target.GetRooms()[name]
-		switch {
-		case r.Drain:
-		case name == "":
-			r.blame(&r.Wrong.Room, "Room: empty; allowed: a name for the new room")
-		case twice:
-			r.blame(&r.Wrong.Room, "Room "+name+": named twice; allowed: once, because a room has one range")
-		case err1 != nil || err2 != nil:
-			if err1 != nil {
-				r.blame(&r.Wrong.Lower, "Lower: "+strconv.Quote(lower)+"; allowed: a whole number, 0 or more")
-			}
-			if err2 != nil {
-				r.blame(&r.Wrong.Upper, "Upper: "+strconv.Quote(upper)+"; allowed: a whole number, up to the boundary")
-			}
-		default:
-			target.Rooms[name] = &marchv1.Range{Lower: lo, Upper: hi}
-		}
-		p.Rows = append(p.Rows, r)
-	}
-	if !p.Touched {
-		for _, name := range roomsOf(now) {
-			r := now.GetRooms()[name]
-			add(name, num(r.GetLower()), num(r.GetUpper()))
-		}
-		return target
-	}
-	for i, name := range form["room"][:min(len(form["room"]), 4*allocator.MaxRooms)] {
-		if i < len(form["lower"]) && i < len(form["upper"]) {
-			add(name, form["lower"][i], form["upper"][i])
-		}
-	}
-	return target
-}
-
-// blame adds a problem of a field.
-func (r *row) blame(field *bool, text string) { r.Problems, *field = append(r.Problems, text), true }
-
-// blame puts each problem of a layout next to its field.
-func (p *planner) blame(problems []*marchv1.LayoutProblem) {
-	for _, b := range problems {
-		found := false
-		for i := range p.Rows {
-			if slices.Contains(b.GetRooms(), p.Rows[i].Room) && !p.Rows[i].Drain {
-				p.Rows[i].blame(&p.Rows[i].Wrong.Lower, sentence(b.GetText()))
-				p.Rows[i].Wrong.Upper = true
-				found = true
-			}
-		}
-		if !found {
-			p.Problems = append(p.Problems, problem{"boundary", sentence(b.GetText())})
-		}
-	}
-}
-
-// scale fills the form with the ranges scaled to a new boundary.
-func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
-	boundary, err := parseInt(c.Form.Get("boundary"))
-	if err != nil || boundary == now.GetBoundary() || boundary == 0 {
-		return nil // read reports the problem
-	}
-	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Boundary: boundary, Force: true}) // force, because only the ranges are needed
-	if allocator.KindOf(err) == allocator.Invalid || allocator.KindOf(err) == allocator.Refused {
-		p.Problems = append(p.Problems, problem{"boundary", sentence(err.Error())})
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	target := answer.GetPlan().GetTarget()
-	c.Form["room"], c.Form["lower"], c.Form["upper"] = nil, nil, nil
-	for _, name := range roomsOf(target) {
-		r := target.GetRooms()[name]
-		c.Form.Add("room", name)
-		c.Form.Add("lower", num(r.GetLower()))
-		c.Form.Add("upper", num(r.GetUpper()))
-	}
-	return nil
-}
-
-// applyMigration handles a form that holds the plan which was shown. The console
-// refuses the plan if it would now plan other moves.
-func (h *Handler) applyMigration(c *call) (string, error) {
-	plan := &marchv1.Plan{}
-	if err := protojson.Unmarshal([]byte(c.FormValue("plan")), plan); err != nil {
-		return "", allocator.Errorf(allocator.Invalid, "plan: not a plan that this page made: %w; plan again", err)
-	}
-	hold, err := period(c, "hold")
-	if err != nil {
-		return "", err
-	}
-	ctx, cancel := context.WithTimeout(c.Context(), applyWithin)
-	defer cancel()
-	answer, err := h.console.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold), Count: c.FormValue("costs")})
-	if err != nil {
-		return "", err
-	}
-	return "/migrations/" + escape(answer.GetMigration().GetId()) + "?done=started", nil
+	return v.Planner.Costs.Again
 }
