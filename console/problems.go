@@ -272,8 +272,8 @@ func (f findings) unreadableKeys() []*marchv1.Problem {
 	return list
 }
 
-// migrationProblems lists the problems that stop a migration. Waiting for an instance
-// that is alive is none.
+// migrationProblems lists the problems that stop a migration, for its field problems: clients
+// show these and do not find out by themselves. Waiting for an instance that is alive is none.
 func migrationProblems(m *marchv1.Migration) []*marchv1.Problem {
 	var list []*marchv1.Problem
 	if m.GetError() != "" {

@@ -129,9 +129,9 @@ func stateText(m *marchv1.Migration) string {
 	return api.Word(m.GetState())
 }
 
-// migrationProblems returns the problems that stop a migration. A console of an
-// earlier version reports only an error.
-func migrationProblems(m *marchv1.Migration) []*marchv1.Problem {
+// problemsOrError returns the problems that stop a migration, as its console tells them. A console
+// of an earlier version tells none, only the error: then this is a problem without a remedy.
+func problemsOrError(m *marchv1.Migration) []*marchv1.Problem {
 	if len(m.GetProblems()) > 0 || m.GetError() == "" {
 		return m.GetProblems()
 	}
@@ -147,7 +147,7 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 		hold = d.String() + " at least"
 	}
 	_, _ = fmt.Fprintf(w, "hold\t%s\n", hold)
-	problemsText(w, migrationProblems(m))
+	problemsText(w, problemsOrError(m))
 	_, _ = fmt.Fprintln(w)
 	layoutRows(w, "   from", m.GetFrom(), "")
 	for i, move := range m.GetMoves() {
@@ -261,7 +261,7 @@ func migrationLine(m *marchv1.Migration) string {
 		line += "  waiting for " + cell(waiting)
 	}
 	if m.GetError() != "" {
-		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339), printable(m.GetError()), doText(migrationProblems(m)[0]))
+		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339), printable(m.GetError()), doText(problemsOrError(m)[0]))
 		line += strings.TrimSuffix(text, " ")
 	}
 	return line

@@ -20,13 +20,13 @@ import (
 const (
 	// Most is how many minutes a history may have: 30 days.
 	Most = 30 * 24 * 60
-	// LeastStep and MostStep bound the minutes of a point.
-	LeastStep, MostStep = 60, 24 * 60
-	// MostPoints bounds the points of a history.
-	MostPoints = 200
-	// LeastOutage is how long etcd must not have answered to be counted as away: the same as
+	// leastStep and mostStep bound the minutes of a point.
+	leastStep, mostStep = 60, 24 * 60
+	// mostPoints bounds the points of a history.
+	mostPoints = 200
+	// leastOutage is how long etcd must not have answered to be counted as away: the same as
 	// in the alert MarchEtcdAway.
-	LeastOutage = 30 * time.Second
+	leastOutage = 30 * time.Second
 	// atOnce is how many queries are asked at once.
 	atOnce = 3
 )
@@ -37,10 +37,10 @@ func Check(back, step int32) error {
 	switch {
 	case back <= minutes.Kept || back > Most:
 		return allocator.Errorf(allocator.Invalid, "minutes: %d; allowed of a Prometheus: %d to %d", back, minutes.Kept+1, Most)
-	case step < LeastStep || step > MostStep || back%step != 0:
-		return allocator.Errorf(allocator.Invalid, "step: %d; allowed beyond 24 hours: %d to %d, and a divisor of minutes (%d)", step, LeastStep, MostStep, back)
-	case back/step > MostPoints:
-		return allocator.Errorf(allocator.Invalid, "step: %d; allowed for %d minutes: %d or more, so that there are %d points at most", step, back, (back+MostPoints-1)/MostPoints, MostPoints)
+	case step < leastStep || step > mostStep || back%step != 0:
+		return allocator.Errorf(allocator.Invalid, "step: %d; allowed beyond 24 hours: %d to %d, and a divisor of minutes (%d)", step, leastStep, mostStep, back)
+	case back/step > mostPoints:
+		return allocator.Errorf(allocator.Invalid, "step: %d; allowed for %d minutes: %d or more, so that there are %d points at most", step, back, (back+mostPoints-1)/mostPoints, mostPoints)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ const (
 
 // History returns the history of each room that Prometheus knows. The latency of etcd is what
 // 99 of 100 transactions stayed below, and EtcdAway the longest time without an answer, from
-// LeastOutage on. The failed calls of tags are unknown. Its error is Unavailable.
+// leastOutage on. The failed calls of tags are unknown. Its error is Unavailable.
 func (c *Client) History(ctx context.Context, span history.Span) ([]history.Told, error) {
 	ctx, cancel := context.WithTimeout(ctx, Within)
 	defer cancel()
@@ -154,7 +154,7 @@ func together(span history.Span, found [][]series) (told []history.Told) {
 			if rate >= 0 && r.all.GetFailed()[i] < 0 { // a code has no series before its first call
 				r.all.Failed[i] = 0
 			}
-			if r.all.GetEtcdAway()[i] < float32(LeastOutage.Seconds()) {
+			if r.all.GetEtcdAway()[i] < float32(leastOutage.Seconds()) {
 				r.all.EtcdAway[i] = min(r.all.GetEtcdAway()[i], 0)
 			}
 		}
