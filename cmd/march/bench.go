@@ -140,7 +140,7 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 		return allocator.Errorf(allocator.KindOf(err), "room at %s (--room): %w", f.address, err)
 	}
 	if line := newProgress(c); !f.quiet {
-		cfg.Every, cfg.Progress = line.pace(), sayLoad(line, f.duration)
+		cfg.Every, cfg.Progress = line.every, sayLoad(line, f.duration)
 		defer line.end()
 	}
 	result, err := load.Run(cmd.Context(), cfg)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -141,42 +142,56 @@ func readLine(ctx context.Context, in io.Reader) (string, error) {
 }
 
 // progress shows on stderr how far a command is: a terminal has one line that changes,
-// other outputs a new line each time.
+// other outputs a new line each time. Several goroutines may use it.
 type progress struct {
 	c     *common
 	tty   bool
+	every time.Duration // how often a line comes at most
+
+	mu    sync.Mutex
 	shown string
-	next  time.Time // when due reports true again
+	next  time.Time // when a line is due again
 }
 
+// newProgress returns a progress for commands that usually end soon: without a terminal the
+// first line comes after five seconds, so most runs have none.
 func newProgress(c *common) *progress {
-	p := &progress{c: c, tty: term.IsTerminal(int(os.Stderr.Fd()))}
+	p := newProgressAtOnce(c, 5*time.Second)
 	if !p.tty {
-		p.next = time.Now().Add(p.pace())
+		p.next = time.Now().Add(p.every)
 	}
 	return p
 }
 
-// pace is how often the line changes at most.
-func (p *progress) pace() time.Duration {
+// newProgressAtOnce returns a progress with a first line at once. Without a terminal, every is
+// the time between lines.
+func newProgressAtOnce(c *common, every time.Duration) *progress {
+	p := &progress{c: c, tty: term.IsTerminal(int(os.Stderr.Fd())), every: every}
 	if p.tty {
-		return 200 * time.Millisecond
+		p.every = 200 * time.Millisecond
 	}
-	return 5 * time.Second
+	return p
 }
 
-// due reports whether it is time for a line, at that pace.
-func (p *progress) due() bool {
-	now := time.Now()
-	if now.Before(p.next) {
-		return false
+// tick shows a line if one is due.
+func (p *progress) tick(line func() string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); !now.Before(p.next) {
+		p.next = now.Add(p.every)
+		p.show(line())
 	}
-	p.next = now.Add(p.pace())
-	return true
 }
 
 // say shows a line, unless the same line is shown already.
 func (p *progress) say(line string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.show(line)
+}
+
+// show is say, with the lock held.
+func (p *progress) show(line string) {
 	switch {
 	case line == p.shown:
 	case p.tty:
@@ -189,6 +204,8 @@ func (p *progress) say(line string) {
 
 // end removes the line from a terminal.
 func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.tty && p.shown != "" {
 		_, _ = fmt.Fprint(p.c.stderr, "\r\x1b[K")
 	}

@@ -134,9 +134,8 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 			return use(ctx, marchv1.NewConsoleServiceClient(conn))
 		})
 	}, counters, f.dry, func(imports.Result) {
-		if finished++; p.due() {
-			p.say(fmt.Sprintf("%d of %d names", finished, len(counters)))
-		}
+		finished++
+		p.tick(func() string { return fmt.Sprintf("%d of %d names", finished, len(counters)) })
 	})
 	p.end()
 	if err != nil && len(results) == 0 {

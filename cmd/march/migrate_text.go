@@ -280,7 +280,7 @@ func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*m
 	defer line.end()
 	wait := time.Second
 	if line.tty {
-		wait = line.pace()
+		wait = line.every
 	}
 	request := &marchv1.CountPlanCostRequest{Plan: plan, Wait: durationpb.New(min(wait, t.timeout/2))}
 	for {
@@ -362,18 +362,12 @@ func waitIdle(ctx context.Context, c *common, t *target, plan *marchv1.Plan, idl
 		bounded, cancel = context.WithTimeout(ctx, timeout)
 	}
 	defer cancel()
-	p := newProgress(c)
+	p := newProgressAtOnce(c, 5*time.Second)
 	defer p.end()
-	first := true
 	err := idle.Wait(bounded, idle.Config{
 		Rooms: idle.Leaving(plan.GetFrom(), plan.GetTarget()), For: idleFor, Every: time.Second,
 		Use: func(ctx context.Context, room string) (*marchv1.RoomUse, error) { return roomUse(ctx, t, room) },
-		Say: func(line string) {
-			if first || p.due() {
-				p.say(line)
-			}
-			first = false
-		},
+		Say: func(line string) { p.tick(func() string { return line }) },
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -122,10 +121,12 @@ the IDs that it leased since the backup.`,
 			}
 			return withCluster(cmd, c, &f.cluster, func(l *ledger.Ledger) error {
 				cfg.Ask, cfg.Named = askInstance(f.timeout, given), given.TLS != nil
+				line := newProgressAtOnce(c, time.Second)
 				if !f.quiet {
-					cfg.Progress = recoverProgress(c.stderr)
+					cfg.Progress = func(p recovery.Progress) { line.tick(func() string { return recoverLine(p) }) }
 				}
 				report, err := recovery.Run(cmd.Context(), l, cfg)
+				line.end()
 				if printErr := recoverText(c, report); printErr != nil {
 					return errors.Join(err, printErr)
 				}
@@ -198,27 +199,15 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 	return cfg, nil
 }
 
-// recoverProgress prints the progress of a recover, one line a second.
-func recoverProgress(w io.Writer) func(recovery.Progress) {
-	var mu sync.Mutex
-	next := time.Now()
-	return func(p recovery.Progress) {
-		mu.Lock()
-		defer mu.Unlock()
-		now := time.Now()
-		if now.Before(next) {
-			return
-		}
-		next = now.Add(time.Second)
-		switch {
-		case p.Of > 0:
-			_, _ = fmt.Fprintf(w, "%s: %d of %d\n", p.Doing, p.Done, p.Of)
-		case p.Done > 0:
-			_, _ = fmt.Fprintf(w, "%s: %d\n", p.Doing, p.Done)
-		default:
-			_, _ = fmt.Fprintln(w, p.Doing)
-		}
+// recoverLine is the line that shows how far a recover is.
+func recoverLine(p recovery.Progress) string {
+	switch {
+	case p.Of > 0:
+		return fmt.Sprintf("%s: %d of %d", p.Doing, p.Done, p.Of)
+	case p.Done > 0:
+		return fmt.Sprintf("%s: %d", p.Doing, p.Done)
 	}
+	return p.Doing
 }
 
 // askInstance returns the function that asks an instance for its memory. The timeout

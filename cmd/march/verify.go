@@ -59,9 +59,7 @@ and the remedy.`,
 func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error {
 	line := newProgress(c)
 	options := verify.Options{Progress: func(p verify.Progress) {
-		if line.due() {
-			line.say(verifyLine(p))
-		}
+		line.tick(func() string { return verifyLine(p) })
 	}}
 	if quiet {
 		options.Progress = nil
