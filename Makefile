@@ -1,5 +1,5 @@
-# One line a target; the first lists them.
-.PHONY: help dev test race model simulate mutants fuzz bench doors chaos chaos-matrix migrations build dist image generate protos lint ci
+# Each target has a line of help after ##; the first target prints them.
+.PHONY: help dev test race model simulate mutants fuzz bench scale doors chaos chaos-matrix migrations build dist image generate protos lint ci
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
