@@ -2,9 +2,7 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,14 +14,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/contexts"
+	"github.com/march-id/march/cmd/march/internal/show"
+	"github.com/march-id/march/internal/problem"
 )
 
 // All commands share these helpers: the flag -o, the call of a console, the printed answer,
@@ -80,7 +78,7 @@ func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
 		}
 	}
 	if c.output == "json" {
-		b, err := marshalWords(m)
+		b, err := show.Marshal(m)
 		if err != nil {
 			return err
 		}
@@ -211,198 +209,22 @@ func (p *progress) end() {
 	}
 }
 
-// newContext is `march context`. root has all other commands: a context may have the settings of
-// those that call servers.
-func newContext(c *common, root *cobra.Command) *cobra.Command {
-	cmd := group("context", "Name clusters, and choose the one that commands call",
-		newContextAdd(c, root), newContextList(c),
-		changeContexts(c, "use NAME", "Make a context the one that commands have; - for none", func(f *contexts.File, name string) error {
-			return f.Use(strings.TrimPrefix(name, "-"))
-		}),
-		changeContexts(c, "remove NAME", "Remove a context", (*contexts.File).Remove),
-		newContextShow(c))
-	cmd.Long = `Name clusters, and choose the one that commands call. A context is a named set
-of settings, such as --console and --room. Commands have the settings of the
-context in use, of the one that MARCH_CONTEXT names, or of the one that
---context names. Servers have none.
-
-A flag wins over --context, --context over the environment, the environment over
-the file of --config, and that over MARCH_CONTEXT and the context in use.
-` + "`march config print COMMAND`" + ` shows where each value comes from. The contexts are
-in march/contexts.json in your directory of settings; only you can read it.`
-	c.outputFlag(cmd)
-	return cmd
+// problemsText lists the problems, each with its start, its remedy and the command.
+func problemsText(w io.Writer, problems []*marchv1.Problem) {
+	_, _ = io.WriteString(w, problem.Lines(problems, show.Printable))
 }
 
-// withContexts reads the contexts, has use change them, and stores them if it did.
-func withContexts(use func(f *contexts.File) (changed bool, err error)) error {
-	path, err := contexts.Path()
-	if err != nil {
-		return err
-	}
-	f, err := contexts.Load(path)
-	if err != nil {
-		return err
-	}
-	changed, err := use(f)
-	if err == nil && changed {
-		err = f.Save(path)
-	}
-	return err
-}
+// doText returns the remedy of a problem, and the command.
+func doText(p *marchv1.Problem) string { return problem.Do(p, show.Printable) }
 
-// changeContexts is a command that changes one context.
-func changeContexts(c *common, use, short string, change func(*contexts.File, string) error) *cobra.Command {
-	return &cobra.Command{
-		Use: use, Short: short, Args: exactly("a context's name"), ValidArgsFunction: contextNames,
-		RunE: func(_ *cobra.Command, args []string) error {
-			return withContexts(func(f *contexts.File) (bool, error) {
-				if err := change(f, args[0]); err != nil {
-					return false, err
-				}
-				inUse := "no context is in use"
-				if f.Current != "" {
-					inUse = "context " + f.Current + " is in use"
-				}
-				_, err := fmt.Fprintln(c.stdout, inUse)
-				return true, err
-			})
-		},
+// stoppedText lists the problems. A console of an earlier version has no list, and
+// reports only a halt and a layout that cannot be used.
+func stoppedText(w io.Writer, problems []*marchv1.Problem, halt *marchv1.Halt, unusable string) {
+	if len(problems) == 0 && halt != nil {
+		problems = append(problems, problem.Halted(halt.GetBy(), halt.GetWhy(), halt.GetTime().AsTime()))
 	}
-}
-
-// contextNames completes the name of a context.
-func contextNames(_ *cobra.Command, args []string, begin string) (names []string, _ cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		_ = withContexts(func(f *contexts.File) (bool, error) {
-			names = slices.DeleteFunc(f.Names(), func(name string) bool { return !strings.HasPrefix(name, begin) })
-			return false, nil
-		})
+	if len(problems) == 0 && unusable != "" {
+		problems = append(problems, problem.Unusable(unusable))
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
-	var inUse bool
-	known := make(map[string]*pflag.Flag) // the settings of commands that call servers
-	cmd := &cobra.Command{
-		Use:     "add NAME",
-		Short:   "Add a context with the settings that are given as flags",
-		Example: `  march context add prod --console console.prod:7001 --room room.prod:7010 --use`,
-		Args:    exactly("a context's name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			settings := make(contexts.Settings)
-			var err error
-			cmd.Flags().Visit(func(f *pflag.Flag) {
-				if of := known[f.Name]; of != nil && cmd.LocalNonPersistentFlags().Lookup(f.Name) == f {
-					settings[f.Name] = f.Value.String()
-					err = errors.Join(err, (setting{values: []string{f.Value.String()}}).set(f.Name, of))
-				}
-			})
-			if err == nil && len(settings) == 0 {
-				err = allocator.Errorf(allocator.Invalid, "a context needs a setting, such as --console HOST:PORT; see `%s --help`", cmd.CommandPath())
-			}
-			if err != nil {
-				return usageError{err}
-			}
-			return withContexts(func(f *contexts.File) (bool, error) {
-				if err := f.Add(args[0], settings); err != nil {
-					return false, err
-				}
-				if inUse {
-					f.Current = args[0]
-				}
-				_, err := fmt.Fprintf(c.stdout, "context %s added\n", args[0])
-				return true, err
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&inUse, "use", false, "make it the one that commands have")
-	var visit func(*cobra.Command)
-	visit = func(of *cobra.Command) {
-		of.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if known[f.Name] == nil && f.Name != "output" && of != root {
-				known[f.Name] = f
-				cmd.Flags().String(f.Name, "", f.Usage)
-			}
-		})
-		for _, child := range of.Commands() {
-			if !isServer(child) {
-				visit(child)
-			}
-		}
-	}
-	visit(root)
-	return cmd
-}
-
-// isServer reports whether a command is a server: contexts are for those that call servers.
-func isServer(cmd *cobra.Command) bool {
-	return slices.Contains([]string{"march dev", "march room", "march console"}, cmd.CommandPath())
-}
-
-func newContextList(c *common) *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List the contexts; the one in use has a star",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
-			return withContexts(func(f *contexts.File) (bool, error) {
-				if c.output == "json" {
-					return false, json.NewEncoder(c.stdout).Encode(f)
-				}
-				w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-				_, _ = fmt.Fprintln(w, "IN USE\tNAME\tCONSOLE\tROOM")
-				for _, name := range f.Names() {
-					star := ""
-					if name == f.Current {
-						star = "*"
-					}
-					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", star, name, cmp.Or(f.Contexts[name]["console"], "-"), cmp.Or(f.Contexts[name]["room"], "-"))
-				}
-				return false, w.Flush()
-			})
-		},
-	}
-}
-
-func newContextShow(c *common) *cobra.Command {
-	return &cobra.Command{
-		Use:   "show [NAME]",
-		Short: "Show the settings of a context, by default of the one in use",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return exactly("a context's name")(cmd, args)
-			}
-			return nil
-		},
-		ValidArgsFunction: contextNames,
-		RunE: func(_ *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
-			return withContexts(func(f *contexts.File) (bool, error) {
-				name := cmp.Or(strings.Join(args, ""), c.context, f.Current)
-				if name == "" {
-					return false, allocator.Errorf(allocator.NotFound, "no context is in use; choose one with `march context use`")
-				}
-				settings, err := f.Get(name)
-				if err != nil {
-					return false, err
-				}
-				if c.output == "json" {
-					return false, json.NewEncoder(c.stdout).Encode(map[string]any{"name": name, "settings": settings})
-				}
-				w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-				_, _ = fmt.Fprintf(w, "context\t%s\n", name)
-				for _, setting := range sortedKeys(settings) {
-					_, _ = fmt.Fprintf(w, "%s\t%s\n", setting, printable(settings[setting]))
-				}
-				return false, w.Flush()
-			})
-		},
-	}
+	problemsText(w, problems)
 }

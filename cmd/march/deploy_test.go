@@ -17,6 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/devsetup"
+	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/internal/devca"
 	"github.com/march-id/march/internal/diagnose"
 )
@@ -33,23 +35,23 @@ func exported(t *testing.T) map[string]bool {
 	}
 	d := startDev(t, base, "--redis", "--leaf", "--tinyid", "--cosid")
 	for _, args := range [][]string{
-		{"tag", "create", "event", "--kind", "time", "--preset", "cosid", "--console", d.address(portConsoleGRPC)},
-		{"id", "next", "event", "--room", d.address(portRoomGRPC)},
-		{"id", "next", "order", "--room", d.address(portRoomGRPC)},
+		{"tag", "create", "event", "--kind", "time", "--preset", "cosid", "--console", d.address(devsetup.ConsoleGRPC)},
+		{"id", "next", "event", "--room", d.address(devsetup.RoomGRPC)},
+		{"id", "next", "order", "--room", d.address(devsetup.RoomGRPC)},
 	} {
 		if _, stderr, code := march(t, args...); code != exitOK {
 			t.Fatal(stderr)
 		}
 	}
-	for _, kind := range doorKinds[1:] { // a series is there from its first request on
-		r, err := http.Get("http://" + d.address(kind.offset))
+	for kind := 1; kind < len(startup.DoorKinds); kind++ { // a series is there from its first request on
+		r, err := http.Get("http://" + d.address(devsetup.DoorPort(kind)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = r.Body.Close()
 	}
 	names := make(map[string]bool)
-	for _, port := range []int{portRoomHTTP, portRoomHTTP, portConsoleHTTP} { // twice, because a request is counted after its answer
+	for _, port := range []int{devsetup.RoomHTTP, devsetup.RoomHTTP, devsetup.ConsoleHTTP} { // twice, because a request is counted after its answer
 		r, err := http.Get("http://" + d.address(port) + "/metrics")
 		if err != nil {
 			t.Fatal(err)

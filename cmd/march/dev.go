@@ -24,6 +24,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/cmd/march/internal/devtls"
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
@@ -40,13 +41,13 @@ const devToken = "dev"
 type dev struct {
 	common     *common
 	cmd        *cobra.Command
-	data       devData
-	ports      devPorts
+	data       devsetup.Data
+	ports      devsetup.Ports
 	rooms      []string
 	boundary   int64
 	opaqueKeys []string // NAME=FILE
 	hosts      []string // by which HTTP may be called besides localhost
-	doors      doorFlags
+	doors      startup.DoorFlags
 	secured    bool        // --tls
 	tls        *devtls.TLS // nil without
 	// snowflake is the tag that Leaf's Snowflake answers from.
@@ -88,17 +89,17 @@ ranges. Later starts use the layout in the data directory.`,
 		},
 	}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&d.data.dir, "data-dir", "", "directory that keeps everything (default a temporary one, removed at the end)")
-	flags.IntVar(&d.ports.base, "base-port", 7000, "the first port, 1 to 65504")
+	flags.StringVar(&d.data.Dir, "data-dir", "", "directory that keeps everything (default a temporary one, removed at the end)")
+	flags.IntVar(&d.ports.Base, "base-port", 7000, "the first port, 1 to 65504")
 	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
 	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
-	for k, kind := range doorKinds {
-		flags.BoolVar(&d.ports.doors[k], kind.flag, false, "have the rooms answer clients of "+kind.system+", too")
+	for k, kind := range startup.DoorKinds {
+		flags.BoolVar(&d.ports.Doors[k], kind.Flag, false, "have the rooms answer clients of "+kind.System+", too")
 	}
-	d.doors.addSnowflake(flags)
-	d.doors.addMachines(flags)
+	d.doors.AddSnowflake(flags)
+	d.doors.AddMachines(flags)
 	flags.StringSliceVar(&d.opaqueKeys, "opaque-key", nil, opaqueKeyUsage)
-	flags.BoolVar(&d.ports.admin, "admin-ports", false, "have the rooms serve operators on ports of their own")
+	flags.BoolVar(&d.ports.Admin, "admin-ports", false, "have the rooms serve operators on ports of their own")
 	flags.BoolVar(&d.secured, "tls", false, "serve over TLS, by a CA made for this run, with a policy and client certificates to try")
 	hostsFlag(cmd, &d.hosts)
 	return cmd
@@ -108,30 +109,34 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if d.log, err = d.common.logger(hclog.Warn); err != nil {
 		return err
 	}
-	layout, err := d.firstLayout()
+	machines, err := d.doors.MachinesRange()
 	if err != nil {
 		return usageError{err}
 	}
-	if d.snowflake, err = d.doors.snowflakeTag(); err != nil {
+	layout, err := devsetup.FirstLayout(d.rooms, d.boundary, machines)
+	if err != nil {
 		return usageError{err}
 	}
-	if err := d.ports.check(); err != nil {
+	if d.snowflake, err = d.doors.SnowflakeTag(); err != nil {
+		return usageError{err}
+	}
+	if err := d.ports.Check(); err != nil {
 		return usageError{err}
 	}
 	signal.Ignore(syscall.SIGPIPE) // `march dev | head -1`: no reason to stop, let alone to leave the data behind
-	d.closers = append(d.closers, d.data.close)
-	if err := d.data.open(); err != nil {
+	d.closers = append(d.closers, d.data.Close)
+	if err := d.data.Open(); err != nil {
 		return err
 	}
-	d.closers = append(d.closers, d.ports.freeAll)
-	if err := d.ports.open(len(d.rooms)); err != nil {
+	d.closers = append(d.closers, d.ports.FreeAll)
+	if err := d.ports.Open(len(d.rooms)); err != nil {
 		return err
 	}
 	etcd, err := d.startEtcd(ctx)
 	if err != nil {
 		return err
 	}
-	cons := watched{metrics: observe.New(build(), nil)}
+	cons := startup.Watched{Metrics: observe.New(build(), nil)}
 	l, err := d.openLedger(ctx, cons)
 	if err != nil {
 		return err
@@ -144,51 +149,15 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 		}
 	}
 	if err == nil {
-		err = d.data.finish()
+		err = d.data.Finish()
 	}
 	if err != nil {
 		return err
 	}
 	if (cmd.Flags().Changed("rooms") || cmd.Flags().Changed("boundary")) && !stored.Layout.Equal(layout) {
-		d.log.Warn("--rooms and --boundary are ignored, because the data directory already has a layout", "data_dir", d.data.dir, "version", stored.Layout.Version)
+		d.log.Warn("--rooms and --boundary are ignored, because the data directory already has a layout", "data_dir", d.data.Dir, "version", stored.Layout.Version)
 	}
 	return d.serve(ctx, etcd, l, cons, stored)
-}
-
-// firstLayout checks --rooms and --boundary.
-func (d *dev) firstLayout() (allocator.Layout, error) {
-	if n := len(d.rooms); n < 1 || n > maxDevRooms {
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: %d named; allowed: 1 to %d", n, maxDevRooms)
-	}
-	rooms := make([]allocator.Room, len(d.rooms))
-	for i, name := range d.rooms {
-		var err error
-		if rooms[i], err = allocator.ParseRoom(strings.TrimSpace(name)); err != nil {
-			return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: %w", err)
-		}
-	}
-	if d.boundary < int64(len(rooms)) {
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "boundary: %d; allowed: at least one residue for each of the %d rooms, up to %d", d.boundary, len(rooms), int64(allocator.MaxID))
-	}
-	machines, err := d.doors.machinesRange()
-	if err != nil || machines == "" {
-		if err != nil {
-			return allocator.Layout{}, err
-		}
-		return allocator.EqualLayout(d.boundary, rooms)
-	}
-	return layoutWithMachines(d.boundary, rooms, machines)
-}
-
-// layoutWithMachines returns a first layout of which the last tenth is reserved.
-func layoutWithMachines(boundary int64, rooms []allocator.Room, name allocator.Room) (allocator.Layout, error) {
-	reserved := allocator.Range{Lower: boundary - boundary/10, Upper: boundary}
-	if reserved.Lower == boundary || reserved.Lower < int64(len(rooms)) {
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "boundary: %d; allowed with --cosid-machines: at least 10, and a residue for each of the %d rooms below the last tenth", boundary, len(rooms))
-	}
-	l, err := allocator.EqualLayout(reserved.Lower, rooms)
-	l.Boundary, l.Reserved = boundary, map[allocator.Room]allocator.Range{name: reserved}
-	return l, err
 }
 
 // startEtcd starts etcd.
@@ -196,11 +165,11 @@ func (d *dev) startEtcd(ctx context.Context) (*embedded.Server, error) {
 	start, cancel := context.WithTimeout(ctx, embedded.ReadyWithin)
 	defer cancel()
 	etcd, err := embedded.Start(start, embedded.Config{
-		Dir: d.data.etcd(), Client: "http://" + d.ports.address(portEtcdClient), Peer: "http://" + d.ports.address(portEtcdPeer),
+		Dir: d.data.Etcd(), Client: "http://" + d.ports.Address(devsetup.EtcdClient), Peer: "http://" + d.ports.Address(devsetup.EtcdPeer),
 		Logger: d.etcdLogger(),
 	})
 	if err != nil && start.Err() != nil && ctx.Err() == nil {
-		return nil, allocator.Errorf(allocator.Unavailable, "etcd in %s was not ready within %v; --log-level error shows its log", d.data.etcd(), embedded.ReadyWithin)
+		return nil, allocator.Errorf(allocator.Unavailable, "etcd in %s was not ready within %v; --log-level error shows its log", d.data.Etcd(), embedded.ReadyWithin)
 	}
 	if err != nil {
 		return nil, err
@@ -219,33 +188,33 @@ func (d *dev) etcdLogger() hclog.Logger {
 }
 
 // openLedger opens a ledger with its own connection, as a separate process would.
-func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error) {
-	endpoints := []string{d.ports.address(portEtcdClient)}
-	l, err := newLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, ledger.DefaultConfig(), w, d.log)
+func (d *dev) openLedger(ctx context.Context, w startup.Watched) (*ledger.Ledger, error) {
+	endpoints := []string{d.ports.Address(devsetup.EtcdClient)}
+	l, err := startup.NewLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, ledger.DefaultConfig(), w, d.log)
 	if err != nil {
 		return nil, err
 	}
 	d.closers = append(d.closers, func() { _ = l.Close() })
-	return l, pingEtcd(ctx, l, endpoints)
+	return l, startup.PingEtcd(ctx, l, endpoints)
 }
 
 // serve runs the console and an instance of each room.
-func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger, w watched, stored record.Layout) error {
-	names, slots, err := d.slots(ctx, l, stored)
+func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger, w startup.Watched, stored record.Layout) error {
+	names, slots, err := devsetup.Slots(ctx, l, stored, d.data.Dir)
 	if err != nil {
 		return err
 	}
 	if d.secured {
-		if d.tls, err = devtls.Make(filepath.Join(d.data.dir, "tls"), names, d.hosts); err != nil {
+		if d.tls, err = devtls.Make(filepath.Join(d.data.Dir, "tls"), names, d.hosts); err != nil {
 			return err
 		}
 	}
 	consoleConfig := console.DefaultConfig()
-	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = l, d.log.Named("console"), w.metrics
-	consoleConfig.Admin, consoleConfig.AllowedHosts = w.admin(admin.DefaultConfig().MaxTags), d.hosts
-	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.take(portConsoleGRPC), d.ports.take(portConsoleHTTP)
+	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = l, d.log.Named("console"), w.Metrics
+	consoleConfig.Admin, consoleConfig.AllowedHosts = w.Admin(admin.DefaultConfig().MaxTags), d.hosts
+	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.Take(devsetup.ConsoleGRPC), d.ports.Take(devsetup.ConsoleHTTP)
 	consoleConfig.Diagnose = diagnosing(d.cmd, l, "", w)
-	if consoleConfig.Access, err = d.tls.Gate("", w.metrics, d.log); err != nil {
+	if consoleConfig.Access, err = d.tls.Gate("", w.Metrics, d.log); err != nil {
 		return err
 	}
 	consoleConfig.TLS = d.tls.Files()
@@ -263,7 +232,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 		}
 		servers, rooms = append(servers, server), append(rooms, server)
 	}
-	d.ports.freeAll() // those of rooms that the layout does not have
+	d.ports.FreeAll() // those of rooms that the layout does not have
 	group, ctx := errgroup.WithContext(ctx)
 	for _, server := range servers {
 		group.Go(func() error { return server.Run(ctx) })
@@ -282,7 +251,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 
 // room makes a room's server, at the ports of a slot.
 func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Server, error) {
-	w := watched{metrics: observe.New(build(), prometheus.Labels{"room": string(name)})}
+	w := startup.Watched{Metrics: observe.New(build(), prometheus.Labels{"room": string(name)})}
 	l, err := d.openLedger(ctx, w)
 	if err != nil {
 		return nil, err
@@ -292,34 +261,34 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 		return nil, err
 	}
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
-	cfg.GRPC, cfg.HTTP = d.ports.take(portRoomGRPC+i), d.ports.take(portRoomHTTP+i)
-	if d.ports.admin {
-		cfg.AdminGRPC, cfg.AdminHTTP = d.ports.take(portAdminGRPC+i), d.ports.take(portAdminHTTP+i)
+	cfg.GRPC, cfg.HTTP = d.ports.Take(devsetup.RoomGRPC+i), d.ports.Take(devsetup.RoomHTTP+i)
+	if d.ports.Admin {
+		cfg.AdminGRPC, cfg.AdminHTTP = d.ports.Take(devsetup.AdminGRPC+i), d.ports.Take(devsetup.AdminHTTP+i)
 		if cfg.AdminGRPC == nil || cfg.AdminHTTP == nil {
-			return nil, allocator.Errorf(allocator.Refused, "an admin port of room %s (%s or %s) is in use; choose others with --base-port", name, d.ports.address(portAdminGRPC+i), d.ports.address(portAdminHTTP+i))
+			return nil, allocator.Errorf(allocator.Refused, "an admin port of room %s (%s or %s) is in use; choose others with --base-port", name, d.ports.Address(devsetup.AdminGRPC+i), d.ports.Address(devsetup.AdminHTTP+i))
 		}
 	}
-	if err := d.ports.takeDoors(i, &cfg.Doors); err != nil {
+	if err := d.ports.TakeDoors(i, &cfg.Doors); err != nil {
 		return nil, err
 	}
 	cfg.Doors.LeafSnowflake, cfg.Doors.TinyIDTokens = d.snowflake, tinyid.AnyToken(devToken)
-	if cfg.Doors.CosIDMachines, err = d.doors.machinesRange(); err != nil {
+	if cfg.Doors.CosIDMachines, err = d.doors.MachinesRange(); err != nil {
 		return nil, err
 	}
-	cfg.Admin = w.admin(admin.DefaultConfig().MaxTags)
-	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.metrics, d.hosts
-	if !d.data.temporary {
-		cfg.Journal = d.data.journal()
+	cfg.Admin = w.Admin(admin.DefaultConfig().MaxTags)
+	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.Metrics, d.hosts
+	if !d.data.Temporary {
+		cfg.Journal = d.data.Journal()
 	}
 	cfg.Diagnose = diagnosing(d.cmd, l, cfg.Journal, w)
 	cfg.TLS = d.tls.Files()
-	if cfg.Access, err = d.tls.Gate(string(name), w.metrics, d.log); err != nil {
+	if cfg.Access, err = d.tls.Gate(string(name), w.Metrics, d.log); err != nil {
 		return nil, err
 	}
 	cfg.Drain = 2 * time.Second
 	cfg.Logger = d.log.Named("room")
 	if cfg.GRPC == nil || cfg.HTTP == nil {
-		return nil, allocator.Errorf(allocator.Refused, "a port of room %s (%s or %s) is in use; choose others with --base-port", name, d.ports.address(portRoomGRPC+i), d.ports.address(portRoomHTTP+i))
+		return nil, allocator.Errorf(allocator.Refused, "a port of room %s (%s or %s) is in use; choose others with --base-port", name, d.ports.Address(devsetup.RoomGRPC+i), d.ports.Address(devsetup.RoomHTTP+i))
 	}
 	return room.New(cfg)
 }
@@ -340,35 +309,18 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
-	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: %s://%s/\n", d.ports.address(portConsoleGRPC), d.ports.address(portConsoleHTTP), secure.Scheme(d.tls.Files()), d.ports.address(portConsoleHTTP))
-	for _, name := range names {
-		slot := slots[name]
-		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, d.ports.address(portRoomGRPC+slot), d.ports.address(portRoomHTTP+slot), stored.Layout.Ranges[name], stored.Layout.Boundary)
-	}
-	for _, name := range names {
-		if slot := slots[name]; d.ports.admin {
-			_, _ = fmt.Fprintf(w, "  admin\tgRPC %s\tHTTP %s\troom %s, for operators\n", d.ports.address(portAdminGRPC+slot), d.ports.address(portAdminHTTP+slot), name)
-		}
-	}
-	for k, kind := range doorKinds {
-		for _, name := range names {
-			if d.ports.doors[k] {
-				_, _ = fmt.Fprintf(w, "  %s\t%s\troom %s\n", kind.flag, d.ports.address(kind.offset+slots[name]), name)
-			}
-		}
-	}
-	_, _ = fmt.Fprintf(w, "  etcd\tclient %s\tpeer %s\n", d.ports.address(portEtcdClient), d.ports.address(portEtcdPeer))
-	if d.data.temporary {
-		_, _ = fmt.Fprintf(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.data.dir)
+	d.ports.Lines(w, secure.Scheme(d.tls.Files()), names, slots, stored.Layout)
+	if d.data.Temporary {
+		_, _ = fmt.Fprintf(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.data.Dir)
 	} else {
-		_, _ = fmt.Fprintf(w, "  data\t%s\n", d.data.dir)
+		_, _ = fmt.Fprintf(w, "  data\t%s\n", d.data.Dir)
 	}
 	if d.tls != nil {
 		_, _ = fmt.Fprintf(w, "  tls\t%s\tpolicy.yaml; the page takes the token in operator.token\n", d.tls.Dir)
 	}
 	self, flags := selfName(), [2]string{}
-	if first := slots[names[0]]; d.ports.base != 7000 || first > 0 {
-		flags = [2]string{" --room " + d.ports.address(portRoomGRPC+first), " --console " + d.ports.address(portConsoleGRPC)}
+	if first := slots[names[0]]; d.ports.Base != 7000 || first > 0 {
+		flags = [2]string{" --room " + d.ports.Address(devsetup.RoomGRPC+first), " --console " + d.ports.Address(devsetup.ConsoleGRPC)}
 	}
 	_, _ = fmt.Fprintf(w, "\nTry, in another terminal:\n\n%s  %s id next order --count 5%s\n  %s id decode order 1%s\n  %s tag show order%s\n\n",
 		d.tls.Export(), self, flags[0], self, flags[0], self, flags[1])

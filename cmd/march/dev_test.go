@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/march-id/march/cmd/march/internal/devsetup"
 )
 
 // TestStopDev stops march dev at several moments of its start, with each signal that asks for
@@ -50,8 +52,8 @@ func TestDevPortsInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for offset, what := range map[int]string{
-		portConsoleHTTP: "console HTTP", portConsoleGRPC: "console gRPC", portRoomGRPC: "room 0 gRPC", portRoomGRPC + 1: "room 1 gRPC",
-		portRoomHTTP: "room 0 HTTP", portRoomHTTP + 1: "room 1 HTTP", portEtcdClient: "etcd client", portEtcdPeer: "etcd peer",
+		devsetup.ConsoleHTTP: "console HTTP", devsetup.ConsoleGRPC: "console gRPC", devsetup.RoomGRPC: "room 0 gRPC", devsetup.RoomGRPC + 1: "room 1 gRPC",
+		devsetup.RoomHTTP: "room 0 HTTP", devsetup.RoomHTTP + 1: "room 1 HTTP", devsetup.EtcdClient: "etcd client", devsetup.EtcdPeer: "etcd peer",
 	} {
 		address := fmt.Sprintf("127.0.0.1:%d", base+offset)
 		l, err := net.Listen("tcp", address)
@@ -69,7 +71,7 @@ func TestDevPortsInUse(t *testing.T) {
 		}
 	}
 	// A port for a room that does not exist may be in use.
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+portRoomGRPC+2))
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+devsetup.RoomGRPC+2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,11 +108,11 @@ func TestDevKeepsForeignData(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		data := devData{dir: dir}
-		if err := data.open(); err != nil {
+		data := devsetup.Data{Dir: dir}
+		if err := data.Open(); err != nil {
 			t.Fatal(err)
 		}
-		data.close()
+		data.Close()
 		if _, err := os.Stat(file); err != nil {
 			t.Fatal(err)
 		}

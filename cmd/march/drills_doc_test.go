@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/api/client"
+	"github.com/march-id/march/cmd/march/internal/devsetup"
 )
 
 // drillsDocument is the page that TestDrillsDocument runs; TestReadme does not.
@@ -113,7 +114,7 @@ func newShell(t *testing.T, programs string) *shell {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "bash")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "MARCH_CONSOLE="+s.address(portConsoleGRPC), "MARCH_ROOM="+s.address(portRoomGRPC))
+	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "MARCH_CONSOLE="+s.address(devsetup.ConsoleGRPC), "MARCH_ROOM="+s.address(devsetup.RoomGRPC))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -220,7 +221,7 @@ func (s *shell) services(discover bool) (all []*service, check func()) {
 	at := map[string][]string{"a": {s.address(10), s.address(11)}, "b": {s.address(12), s.address(13)}}
 	find := func(room, other string) client.Options {
 		if discover {
-			return client.Options{Discover: &client.Discover{Consoles: []string{s.address(portConsoleGRPC)}, Room: room, Fallback: []string{other}}}
+			return client.Options{Discover: &client.Discover{Consoles: []string{s.address(devsetup.ConsoleGRPC)}, Room: room, Fallback: []string{other}}}
 		}
 		return client.Options{Addresses: at[room], Fallback: at[other]}
 	}

@@ -2,14 +2,12 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,9 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/timeflags"
 )
 
 func newID(c *common) *cobra.Command {
@@ -237,7 +235,7 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 }
 
 func newIDDecode(c *common, t *target) *cobra.Command {
-	l, offline := &timeLayout{}, &textFlags{}
+	l, offline := &timeflags.Layout{}, &textFlags{}
 	var text bool
 	var description string
 	cmd := &cobra.Command{
@@ -257,7 +255,7 @@ command then reads a text of that format. None of these needs a server.`,
   march id decode --preset cosid 198064472869310464
   march id decode --bits 41/10/12 --time-epoch 2019-12-24T16:00:00Z 198064472869310464`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if l.given(cmd) {
+			if l.Given(cmd) {
 				return exactly("an ID")(cmd, args)
 			}
 			if description != "" {
@@ -272,7 +270,7 @@ command then reads a text of that format. None of these needs a server.`,
 			if err := c.checkOutput(); err != nil {
 				return err
 			}
-			if l.given(cmd) {
+			if l.Given(cmd) {
 				return decodeTime(cmd, c, l, args[0])
 			}
 			if description != "" {
@@ -303,7 +301,7 @@ command then reads a text of that format. None of these needs a server.`,
 			})
 		},
 	}
-	l.flags(cmd)
+	l.Add(cmd)
 	cmd.Flags().BoolVar(&text, "text", false, "the argument is a text, although it is a number")
 	cmd.Flags().StringVar(&description, "format", "", "the format of the text, where there is no tag")
 	offline.add(cmd)
@@ -332,53 +330,4 @@ func parseID(s string) (int64, error) {
 		return 0, allocator.Errorf(allocator.Invalid, "id: %q; allowed: 0 to %d", s, int64(allocator.MaxID))
 	}
 	return id, nil
-}
-
-// unknownOrigin returns why the room that issued an ID is not known.
-func unknownOrigin(d *marchv1.DecodeResponse) string {
-	rooms := strings.Join(d.GetRooms(), " or ")
-	switch {
-	case len(d.GetUnreadable()) > 0 && rooms != "":
-		return "not known: layouts of its time are no longer kept, or the history is damaged (see `march verify`); by the marks " + rooms
-	case len(d.GetUnreadable()) > 0:
-		return "not known: layouts of its time are no longer kept, or the history is damaged (see `march verify`)"
-	case d.GetMaybeLost():
-		return "not known: it may have been leased in a history that a restore of etcd lost"
-	case rooms != "":
-		return "not known any longer; by the layouts of its time " + rooms
-	}
-	return "no room: it was never leased"
-}
-
-func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
-	if d.Id != nil {
-		_, _ = fmt.Fprintf(w, "id\t%d\n", d.GetId())
-	}
-	if p := d.GetTime(); p != nil {
-		room := cmp.Or(p.GetRoom(), strings.Join(d.GetRooms(), " or "), "not known")
-		_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\nroom\t%s\n", p.GetTime().AsTime().Format(timeid.Format), p.GetWorker(), p.GetSequence(), room)
-		return
-	}
-	if o := d.GetOrigin(); o == nil {
-		_, _ = fmt.Fprintf(w, "issued by\t%s\n", unknownOrigin(d))
-	} else {
-		r := o.GetLayout().GetRooms()[o.GetRoom()]
-		_, _ = fmt.Fprintf(w, "issued by\troom %s [%d, %d)\n", o.GetRoom(), r.GetLower(), r.GetUpper())
-		_, _ = fmt.Fprintf(w, "layout\t%d, boundary %d\n", o.GetLayout().GetVersion(), o.GetLayout().GetBoundary())
-		until := "now"
-		if o.GetUntil() != nil {
-			until = o.GetUntil().AsTime().Format(time.RFC3339)
-		}
-		_, _ = fmt.Fprintf(w, "current\t%s to %s\n", o.GetSince().AsTime().Format(time.RFC3339), until)
-		_, _ = fmt.Fprintf(w, "block\t%d\n", o.GetBlock())
-		_, _ = fmt.Fprintf(w, "residue\t%d\n", o.GetResidue())
-		if o.GetLayout().GetVersion() == d.GetVersion() {
-			return
-		}
-	}
-	room := "no room"
-	if d.GetRoom() != "" {
-		room = "room " + d.GetRoom()
-	}
-	_, _ = fmt.Fprintf(w, "now\t%s, layout %d, block %d, residue %d\n", room, d.GetVersion(), d.GetBlock(), d.GetResidue())
 }

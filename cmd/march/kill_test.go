@@ -16,6 +16,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -142,7 +143,7 @@ func TestKillDev(t *testing.T) {
 		come func(*devCluster) bool
 	}{
 		{"lock", exists("lock")}, {"etcd's directory", exists("etcd")}, {"etcd's log", exists("etcd", "member", "wal", "0000000000000000-0000000000000000.wal")},
-		{"the first ID", got(1)}, {"etcd listens", listens(portEtcdClient)}, {"many IDs", got(20_000)}, {"a room listens", listens(portRoomGRPC)},
+		{"the first ID", got(1)}, {"etcd listens", listens(devsetup.EtcdClient)}, {"many IDs", got(20_000)}, {"a room listens", listens(devsetup.RoomGRPC)},
 		{"more IDs", got(10_000)}, {"at once", func(*devCluster) bool { return true }}, {"more IDs again", got(5_000)}, {"the last", got(5_000)},
 	}
 	above := []map[allocator.Tag]int64{{"order": 0, "item": 0, "user": 0}, {"order": 0, "item": 0, "user": 0}}
@@ -152,7 +153,7 @@ func TestKillDev(t *testing.T) {
 		var rooms sync.WaitGroup
 		for i := range above {
 			r := allocator.Range{Lower: int64(i) * 500, Upper: int64(i+1) * 500}
-			rooms.Go(func() { above[i] = s.hammer(ctx, t, d.address(portRoomGRPC+i), 1000, r, above[i]) })
+			rooms.Go(func() { above[i] = s.hammer(ctx, t, d.address(devsetup.RoomGRPC+i), 1000, r, above[i]) })
 		}
 		err := poll(patience(t), func() bool {
 			select {

@@ -12,13 +12,13 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/internal/operator"
 )
 
@@ -111,7 +111,7 @@ func newLayoutHistory(c *common, t *target) *cobra.Command {
 					_, _ = fmt.Fprintln(w, "VERSION\tTIME\tBY\tBOUNDARY\tROOMS")
 					for _, r := range all.GetLayouts() {
 						_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", r.GetLayout().GetVersion(), r.GetTime().AsTime().Format(time.RFC3339),
-							r.GetActor(), r.GetLayout().GetBoundary(), cell(rangeParts(r.GetLayout())))
+							r.GetActor(), r.GetLayout().GetBoundary(), show.Cell(rangeParts(r.GetLayout())))
 					}
 				})
 			})
@@ -150,7 +150,7 @@ exits 1 if there is one.
 					_, _ = fmt.Fprintf(w, "valid: boundary %d, %s\n", file.GetBoundary(), rangesText(file))
 				}
 				for _, problem := range answer.GetProblems() {
-					_, _ = fmt.Fprintln(w, excerpt(problem))
+					_, _ = fmt.Fprintln(w, show.Excerpt(problem))
 				}
 			})
 			if err == nil && len(answer.GetProblems()) > 0 {
@@ -166,26 +166,6 @@ type silent struct{ error }
 
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
-
-// excerpt shortens a parser's message, which may quote the file, to fit a line, and
-// removes control characters.
-func excerpt(msg string) string {
-	const most = 400
-	if len(msg) > most {
-		msg = strings.ToValidUTF8(msg[:most], "") + "..."
-	}
-	return printable(msg)
-}
-
-// printable keeps control characters away from a terminal.
-func printable(msg string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, msg)
-}
 
 const layoutLooks = `a layout looks like {"boundary":100,"rooms":{"a":{"lower":0,"upper":50}}}, with whole numbers up to 9223372036854775807`
 
@@ -207,7 +187,7 @@ func parseLayout(path string, content []byte) (*marchv1.Layout, error) {
 	layout := &marchv1.Layout{}
 	if err := (protojson.UnmarshalOptions{}).Unmarshal(content, layout); err != nil {
 		// protojson varies the space after its name on purpose.
-		msg := excerpt(strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0 "))
+		msg := show.Excerpt(strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0 "))
 		return nil, allocator.Errorf(allocator.Invalid, "%s: not a layout: %s; %s", path, msg, layoutLooks)
 	}
 	return layout, nil
@@ -290,3 +270,14 @@ func roomsByLower(l *marchv1.Layout) []string {
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// layoutRows writes a layout as a row of a table: what it is, its picture and its
+// ranges. More ranges go on in the rows below; end follows the last one.
+func layoutRows(w io.Writer, what string, l *marchv1.Layout, end string) {
+	lines := show.Fold(rangeParts(l), ",", show.RangesWidth)
+	lines[len(lines)-1] += end
+	_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", what, picture(l), lines[0])
+	for _, line := range lines[1:] {
+		_, _ = fmt.Fprintf(w, "\t\t%s\n", line)
+	}
+}

@@ -20,6 +20,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/idle"
+	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 // pictureWidth is how many characters a picture of a layout has.
@@ -43,20 +44,20 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 	}
 	_, _ = fmt.Fprintln(w)
 	for i, m := range p.GetMoves() {
-		folded(w, fmt.Sprintf("%d. ", i+1), m.GetWhy())
+		show.Folded(w, fmt.Sprintf("%d. ", i+1), m.GetWhy())
 		if len(m.GetLoses()) > 0 && i < len(p.GetMoves())-1 {
-			folded(w, "   ", fmt.Sprintf("then waits until every instance of %s reports", strings.Join(m.GetLoses(), ", ")))
+			show.Folded(w, "   ", fmt.Sprintf("then waits until every instance of %s reports", strings.Join(m.GetLoses(), ", ")))
 		}
 	}
 	if n := len(p.GetInstances()); n > 0 {
 		_, _ = fmt.Fprintln(w)
-		folded(w, "", fmt.Sprintf("%s must report: %s", counted(int64(n), "instance"), strings.Join(p.GetInstances(), ", ")))
+		show.Folded(w, "", fmt.Sprintf("%s must report: %s", counted(int64(n), "instance"), strings.Join(p.GetInstances(), ", ")))
 	}
 	if len(p.GetSilent()) > 0 {
-		folded(w, "", "SILENT now: "+strings.Join(p.GetSilent(), ", "))
+		show.Folded(w, "", "SILENT now: "+strings.Join(p.GetSilent(), ", "))
 	}
 	if len(p.GetKeeping()) > 0 {
-		folded(w, "", "Clients of these doors keep IDs, and may issue them although they are of residues that the room has lost (the IDs stay unique): "+
+		show.Folded(w, "", "Clients of these doors keep IDs, and may issue them although they are of residues that the room has lost (the IDs stay unique): "+
 			strings.Join(p.GetKeeping(), "; "))
 	}
 }
@@ -160,7 +161,7 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	for i, move := range m.GetMoves() {
 		if until := move.GetClientsUntil(); until != nil {
 			_, _ = fmt.Fprintln(w)
-			folded(w, "", fmt.Sprintf("move %d: until %[3]s clients may use IDs that they leased of residues that rooms %[2]s lost",
+			show.Folded(w, "", fmt.Sprintf("move %d: until %[3]s clients may use IDs that they leased of residues that rooms %[2]s lost",
 				i+1, strings.Join(move.GetLoses(), ", "), until.AsTime().Format(time.RFC3339)))
 		}
 	}
@@ -258,10 +259,10 @@ func migrationLine(m *marchv1.Migration) string {
 		waiting = append(waiting, who)
 	}
 	if len(waiting) > 0 {
-		line += "  waiting for " + cell(waiting)
+		line += "  waiting for " + show.Cell(waiting)
 	}
 	if m.GetError() != "" {
-		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339), printable(m.GetError()), doText(problemsOrError(m)[0]))
+		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339), show.Printable(m.GetError()), doText(problemsOrError(m)[0]))
 		line += strings.TrimSuffix(text, " ")
 	}
 	return line

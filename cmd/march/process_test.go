@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/march-id/march/cmd/march/internal/devsetup"
 )
 
 // process is a program that a test runs in the background.
@@ -186,7 +188,7 @@ func freeBase() (int, error) {
 		if basePorts.next += ports; basePorts.next > last {
 			basePorts.next = first
 		}
-		if allFree(base, lastDevPort+1) {
+		if allFree(base, devsetup.LastPort+1) {
 			return base, nil
 		}
 	}

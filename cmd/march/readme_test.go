@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/internal/testservers"
 )
 
@@ -186,14 +187,14 @@ func (r *readme) run(t *testing.T, s step) {
 			return
 		}
 		if !slices.Contains(args, "--grpc") {
-			offsets := map[string][2]int{"console": {portConsoleGRPC, portConsoleHTTP}, "room": {portRoomGRPC, portRoomHTTP}}[m[1]]
+			offsets := map[string][2]int{"console": {devsetup.ConsoleGRPC, devsetup.ConsoleHTTP}, "room": {devsetup.RoomGRPC, devsetup.RoomHTTP}}[m[1]]
 			args = append(args, "--grpc", r.address(offsets[0]), "--http", r.address(offsets[1]))
 		}
 		r.serve(t, s, "ready", args)
 		return
 	}
 	cmd := exec.CommandContext(t.Context(), "bash", "-e", "-c", r.substitute(s.command))
-	cmd.Dir, cmd.Env = r.dir, append(os.Environ(), "MARCH_ROOM="+r.address(portRoomGRPC), "MARCH_CONSOLE="+r.address(portConsoleGRPC))
+	cmd.Dir, cmd.Env = r.dir, append(os.Environ(), "MARCH_ROOM="+r.address(devsetup.RoomGRPC), "MARCH_CONSOLE="+r.address(devsetup.ConsoleGRPC))
 	got, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("$ %s%v\n%s", s.command, err, got)
@@ -243,7 +244,7 @@ func (r *readme) substitute(command string) string {
 // four digits and more, except in addresses, depend on how much was leased ahead: only their
 // last three digits stay.
 func (r *readme) normal(output string) string {
-	for offset := range lastDevPort + 1 {
+	for offset := range devsetup.LastPort + 1 {
 		output = strings.ReplaceAll(output, r.address(offset), fmt.Sprintf("127.0.0.1:70%02d", offset))
 	}
 	for _, replace := range [][2]string{

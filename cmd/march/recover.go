@@ -21,12 +21,15 @@ import (
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/cmd/march/internal/reports"
 	"github.com/march-id/march/cmd/march/internal/secure"
+	"github.com/march-id/march/cmd/march/internal/show"
+	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/room"
 )
 
 func newHalt(c *common) *cobra.Command {
-	var cluster clusterFlags
+	var cluster startup.ClusterFlags
 	var yes bool
 	var why string
 	cmd := &cobra.Command{
@@ -56,19 +59,19 @@ epoch.`,
 			})
 		},
 	}
-	cluster.add(cmd)
+	cluster.Add(cmd)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	cmd.Flags().StringVar(&why, "why", "march halt", "the reason, which rooms show while they lease nothing")
 	return cmd
 }
 
 // withCluster calls use with a cluster's ledger.
-func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(*ledger.Ledger) error) error {
+func withCluster(cmd *cobra.Command, c *common, cluster *startup.ClusterFlags, use func(*ledger.Ledger) error) error {
 	log, err := c.logger(hclog.Error)
 	if err != nil {
 		return err
 	}
-	l, err := cluster.open(cmd.Context(), watched{}, log)
+	l, err := cluster.Open(cmd.Context(), startup.Watched{}, log)
 	if err != nil {
 		return err
 	}
@@ -77,7 +80,7 @@ func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(
 
 // recoverFlags are the settings of `march recover`.
 type recoverFlags struct {
-	cluster       clusterFlags
+	cluster       startup.ClusterFlags
 	yes, quiet    bool
 	without, skip []string
 	journals      []string
@@ -134,7 +137,7 @@ the IDs that it leased since the backup.`,
 			})
 		},
 	}
-	f.cluster.add(cmd)
+	f.cluster.Add(cmd)
 	c.outputFlag(cmd)
 	flags := cmd.Flags()
 	flags.BoolVarP(&f.yes, "yes", "y", false, "recover, and do not ask")
@@ -242,7 +245,7 @@ const longestAnswer = 10 * time.Minute
 // recoverText prints what recover did, or would do.
 func recoverText(c *common, r *recovery.Report) error {
 	if c.output == "json" {
-		return json.NewEncoder(c.stdout).Encode(recoverJSON(r))
+		return json.NewEncoder(c.stdout).Encode(reports.Recover(r))
 	}
 	if r.UUID == "" {
 		return nil
@@ -263,13 +266,13 @@ func recoverText(c *common, r *recovery.Report) error {
 		if m.Without {
 			state = "without"
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s, process %.8s: %s\n", state, m.ID, m.Incarnation, excerpt(m.Why))
+		_, _ = fmt.Fprintf(w, "%s\t%s, process %.8s: %s\n", state, m.ID, m.Incarnation, show.Excerpt(m.Why))
 	}
 	if n := len(r.LeftBefore); n > 0 {
 		_, _ = fmt.Fprintf(w, "left\t%s left in good order before the backup\n", counted(int64(n), "instance"))
 	}
 	for _, why := range r.Unreadable {
-		_, _ = fmt.Fprintf(w, "unreadable\t%s\n", excerpt(why.Error()))
+		_, _ = fmt.Fprintf(w, "unreadable\t%s\n", show.Excerpt(why.Error()))
 	}
 	layoutChanges(w, r)
 	if n := len(r.AtLimit); n > 0 {
@@ -320,47 +323,4 @@ func layoutChanges(w io.Writer, r *recovery.Report) {
 			_, _ = fmt.Fprintf(w, "\t%s none -> %v\n", name, is)
 		}
 	}
-}
-
-func recoverJSON(r *recovery.Report) any {
-	type missing struct {
-		ID          string `json:"id"`
-		Incarnation string `json:"incarnation"`
-		Why         string `json:"why"`
-		Without     bool   `json:"without"`
-	}
-	out := struct {
-		UUID       string              `json:"uuid"`
-		Done       bool                `json:"done"`
-		Answered   []record.InstanceID `json:"answered"`
-		LeftBefore []record.InstanceID `json:"left_before"`
-		Missing    []missing           `json:"missing"`
-		Unreadable []string            `json:"unreadable"`
-		AtLimit    []allocator.Tag     `json:"at_limit"`
-		Beyond     []allocator.Tag     `json:"beyond_period"`
-		Margin     int64               `json:"margin_steps,string"`
-		Total      int64               `json:"margin_total,string"`
-		Higher     int64               `json:"higher,string"`
-		Raised     int64               `json:"raised,string"`
-		Stored     int64               `json:"stored_layout_version,string"`
-		Known      int64               `json:"known_layout_version,string"`
-		Version    int64               `json:"layout_version,string"`
-		Halted     float64             `json:"halted_seconds"`
-		Epoch      string              `json:"epoch"`
-		NotBefore  string              `json:"not_before"`
-	}{
-		r.UUID, r.Epoch != "", append([]record.InstanceID{}, r.Answered...), append([]record.InstanceID{}, r.LeftBefore...), []missing{},
-		[]string{}, append([]allocator.Tag{}, r.AtLimit...), append([]allocator.Tag{}, r.BeyondPeriod...), r.Margin, r.Total, r.Higher, r.Raised,
-		r.Stored.Layout.Version, r.Known.Version, r.Layout.Version, r.Halted.Seconds(), r.Epoch, "",
-	}
-	if !r.NotBefore.IsZero() {
-		out.NotBefore = utc(r.NotBefore)
-	}
-	for _, key := range r.Unreadable {
-		out.Unreadable = append(out.Unreadable, key.Error())
-	}
-	for _, m := range r.Missing {
-		out.Missing = append(out.Missing, missing{string(m.ID), m.Incarnation, m.Why, m.Without})
-	}
-	return out
 }

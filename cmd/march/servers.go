@@ -2,152 +2,34 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
-	"github.com/march-id/march/api/tlsfiles"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/origin"
 	"github.com/march-id/march/cmd/march/internal/rights"
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/room"
 )
 
-// clusterFlags say which cluster a server belongs to and how to reach its etcd.
-type clusterFlags struct {
-	endpoints          []string
-	cluster, uuid      string
-	user, passwordFile string
-	ca, cert, key      string
-	maxTags            int64 // a flag of commands that create tags: LimitFlags
-}
-
-func (f *clusterFlags) add(cmd *cobra.Command) {
-	flags := cmd.PersistentFlags()
-	flags.StringSliceVar(&f.endpoints, "etcd", []string{"127.0.0.1:2379"}, "etcd's client endpoints, HOST:PORT or URLs, separated by commas")
-	flags.StringVar(&f.cluster, "cluster", "default", "the cluster's name: its keys are under /march/NAME/")
-	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one ('march layout show' prints it)")
-	flags.StringVar(&f.user, "etcd-user", "", "etcd user")
-	flags.StringVar(&f.passwordFile, "etcd-password-file", "", "file with the etcd user's password")
-	flags.StringVar(&f.ca, "etcd-ca", "", "file with the CA certificates (PEM) that sign etcd's certificate; turns TLS on. It is read again when it changes, as are the next two")
-	flags.StringVar(&f.cert, "etcd-cert", "", "file with this client's certificate (PEM)")
-	flags.StringVar(&f.key, "etcd-key", "", "file with this client's key (PEM)")
-	f.maxTags = admin.DefaultConfig().MaxTags
-}
-
-// open returns the cluster's ledger once etcd has answered.
-func (f *clusterFlags) open(ctx context.Context, w watched, log hclog.Logger) (*ledger.Ledger, error) {
-	l, err := f.ledger(w, log)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.ping(ctx, l); err != nil {
-		_ = l.Close()
-		return nil, err
-	}
-	return l, nil
-}
-
-// ping checks that etcd answers.
-func (f *clusterFlags) ping(ctx context.Context, l *ledger.Ledger) error {
-	return pingEtcd(ctx, l, f.endpoints)
-}
-
-// ledger returns the cluster's ledger; nothing has been asked of etcd.
-func (f *clusterFlags) ledger(w watched, log hclog.Logger) (*ledger.Ledger, error) {
-	if f.maxTags < 1 {
-		return nil, allocator.Errorf(allocator.Invalid, "max-tags: %d; allowed: 1 or more", f.maxTags)
-	}
-	cfg := store.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log}
-	if f.passwordFile != "" {
-		cfg.ReadPassword = rights.PasswordFile(f.passwordFile)
-		if _, err := cfg.ReadPassword(); err != nil { // not only when it is first asked for
-			return nil, err
-		}
-	}
-	var err error
-	if cfg.TLS, err = f.tls(log); err != nil {
-		return nil, err
-	}
-	own := ledger.DefaultConfig()
-	own.Cluster, own.UUID = f.cluster, f.uuid
-	return newLedger(cfg, own, w, log)
-}
-
-// admin returns the limits of what a server may create. The metrics count the tags
-// that it refuses.
-func (w watched) admin(maxTags int64) admin.Config {
-	return admin.Config{MaxTags: maxTags, TooManyTags: w.metrics.Limit(admin.MaxTags, maxTags).Count}
-}
-
-func newLedger(to store.EtcdConfig, cfg ledger.Config, w watched, log hclog.Logger) (*ledger.Ledger, error) {
-	to.Tracer = w.tracer
-	etcd, err := store.NewEtcd(to)
-	if err != nil {
-		return nil, err
-	}
-	cfg.Logger, cfg.Tracer = log.Named("ledger"), w.tracer
-	if w.metrics != nil {
-		cfg.Observe = w.metrics.Transaction
-	}
-	l, err := ledger.New(etcd, cfg)
-	if err != nil {
-		return nil, errors.Join(err, etcd.Close())
-	}
-	if w.metrics != nil {
-		w.metrics.Ledger(l)
-	}
-	return l, nil
-}
-
-// askEtcd bounds how long a server that starts waits for one answer.
-const askEtcd = 4 * time.Second
-
-func pingEtcd(ctx context.Context, l *ledger.Ledger, endpoints []string) error {
-	ctx, cancel := context.WithTimeout(ctx, askEtcd)
-	defer cancel()
-	if err := l.Ping(ctx); err != nil {
-		shown := make([]string, len(endpoints))
-		for k, endpoint := range endpoints {
-			shown[k] = store.WithoutUser(endpoint)
-		}
-		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(shown, ","), err)
-	}
-	return nil
-}
-
-// tls returns the settings of connections to etcd, which follow their files; nil for plain
-// text. Its error is Invalid.
-func (f *clusterFlags) tls(log hclog.Logger) (func(host string) *tls.Config, error) {
-	if f.ca == "" && f.cert == "" && f.key == "" {
-		return nil, nil
-	}
-	// Many an etcd is set to TLS 1.2.
-	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: f.ca, Cert: f.cert, Key: f.key, TLS12: true, Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	return files.Client, nil
-}
-
 func newRoom(c *common) *cobra.Command {
 	var (
-		cluster           clusterFlags
-		watch             watchFlags
-		doors             doorFlags
+		cluster           startup.ClusterFlags
+		watch             startup.WatchFlags
+		doors             startup.DoorFlags
 		policy            rights.Flags
 		safe              secure.Server
 		name              string
@@ -206,36 +88,36 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if err := start.CheckAdmin(cfg.Advertise, cfg.AdvertiseAdmin); err != nil {
 				return usageError{err}
 			}
-			w, stop, err := watch.start(cmd.Context(), "march-room", string(cfg.Room)+"/"+string(cfg.Name), prometheus.Labels{"room": string(cfg.Room)}, log)
+			w, stop, err := watch.Start(cmd.Context(), build(), "march-room", string(cfg.Room)+"/"+string(cfg.Name), prometheus.Labels{"room": string(cfg.Room)}, log)
 			if err != nil {
 				return err
 			}
 			defer stop()
-			cfg.Metrics, cfg.Tracer = w.metrics, w.tracer
+			cfg.Metrics, cfg.Tracer = w.Metrics, w.Tracer
 			defer c.rereadLevel(cmd, log, hclog.Info)()
-			if cfg.Ledger, err = cluster.ledger(w, log); err != nil {
+			if cfg.Ledger, err = cluster.Ledger(w, log); err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
-			cfg.Admin = w.admin(cluster.maxTags)
-			if cfg.Access, err = policy.Gate(string(cfg.Room), w.metrics, log); err != nil {
+			cfg.Admin = w.Admin(cluster.MaxTags)
+			if cfg.Access, err = policy.Gate(string(cfg.Room), w.Metrics, log); err != nil {
 				return usageError{err}
 			}
 			if cfg.TLS, err = safe.Open(log); err != nil {
 				return usageError{err}
 			}
-			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger, append(start.Addresses(), doors.at(&cfg.Doors)...)...); err != nil {
+			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger, append(start.Addresses(), doors.At(&cfg.Doors)...)...); err != nil {
 				return usageError{err}
 			}
 			defer func() { cfg.Doors.Close() }() // if the server did not take them over
-			if err := doors.settings(&cfg.Doors, cfg.Access != nil, log); err != nil {
+			if err := doors.Settings(&cfg.Doors, cfg.Access != nil, log); err != nil {
 				return usageError{err}
 			}
 			start.Needs = func(ctx context.Context) error {
-				if err := cluster.ping(ctx, cfg.Ledger); err != nil {
+				if err := cluster.Ping(ctx, cfg.Ledger); err != nil {
 					return err
 				}
-				ctx, cancel := context.WithTimeout(ctx, askEtcd)
+				ctx, cancel := context.WithTimeout(ctx, startup.AskEtcd)
 				defer cancel()
 				return cfg.Ledger.Attach(ctx)
 			}
@@ -245,21 +127,21 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if c.checkOnly {
 				return nil
 			}
-			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.metrics, cfg.Logger
+			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.Metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(l startup.Listeners) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, cfg.Journal, w)
 				cfg.GRPC, cfg.HTTP, cfg.AdminGRPC, cfg.AdminHTTP = l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP
 				cfg.Advertise = startup.Advertise(cfg.Advertise, l.GRPC, hostname)
 				cfg.AdvertiseAdmin = startup.Advertise(cfg.AdvertiseAdmin, l.AdminGRPC, hostname)
-				if err := doors.open(&cfg.Doors); err != nil {
+				if err := doors.Open(&cfg.Doors); err != nil {
 					return nil, err
 				}
 				return room.New(cfg)
 			}))
 		},
 	}
-	cluster.add(cmd)
-	watch.add(cmd)
+	cluster.Add(cmd)
+	watch.Add(cmd)
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&name, "name", hostname, "this instance's name: no other instance has it, and it stays the same over restarts")
 	flags.StringVar(&journal, "journal", "", `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
@@ -267,7 +149,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	flags.StringVar(&start.GRPC, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	start.AddAdmin(flags, &cfg.AdvertiseAdmin)
-	doors.add(flags)
+	doors.Add(flags)
 	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address at which other processes reach this instance (default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
 	flags.StringSliceVar(&warm, "warm-tags", nil, "tags whose IDs to lease before this instance reports that it is ready")
@@ -281,7 +163,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	policy.Add(flags)
 	safe.Add(flags)
-	startup.LimitFlags(flags, &cfg.Limits, &cluster.maxTags)
+	startup.LimitFlags(flags, &cfg.Limits, &cluster.MaxTags)
 	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags, "how many names of tags that do not exist a caller may ask for in a minute")
 	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name")
 	flags.DurationVar(&cfg.WorkerWindow, "worker-window", cfg.WorkerWindow, "with --worker: how long the next process with that number waits after a crash, at most")
@@ -293,8 +175,8 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 
 func newConsole(c *common) *cobra.Command {
 	var (
-		cluster     clusterFlags
-		watch       watchFlags
+		cluster     startup.ClusterFlags
+		watch       startup.WatchFlags
 		policy      rights.ConsoleFlags
 		safe        secure.Server
 		start       = startup.Server{What: "console"}
@@ -315,19 +197,19 @@ cluster, anywhere.`,
 				return err
 			}
 			cfg.Logger = log.Named("console")
-			w, stop, err := watch.start(cmd.Context(), "march-console", hostname, nil, log)
+			w, stop, err := watch.Start(cmd.Context(), build(), "march-console", hostname, nil, log)
 			if err != nil {
 				return err
 			}
 			defer stop()
-			cfg.Metrics, cfg.Tracer = w.metrics, w.tracer
+			cfg.Metrics, cfg.Tracer = w.Metrics, w.Tracer
 			defer c.rereadLevel(cmd, log, hclog.Info)()
-			if cfg.Ledger, err = cluster.ledger(w, log); err != nil {
+			if cfg.Ledger, err = cluster.Ledger(w, log); err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
-			cfg.Admin = w.admin(cluster.maxTags)
-			if err := policy.Set(&cfg, w.metrics, log); err != nil {
+			cfg.Admin = w.Admin(cluster.MaxTags)
+			if err := policy.Set(&cfg, w.Metrics, log); err != nil {
 				return usageError{err}
 			}
 			if cfg.TLS, err = safe.Open(log); err != nil {
@@ -338,14 +220,14 @@ cluster, anywhere.`,
 				return usageError{err}
 			}
 			// A console does without a layout: the first one is made through it.
-			start.Needs = func(ctx context.Context) error { return cfg.Needs(cluster.ping(ctx, cfg.Ledger)) }
+			start.Needs = func(ctx context.Context) error { return cfg.Needs(cluster.Ping(ctx, cfg.Ledger)) }
 			if err := cfg.Validate(); err != nil { // not only once etcd is there
 				return err
 			}
 			if c.checkOnly {
 				return nil
 			}
-			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.metrics, cfg.Logger
+			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.Metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(l startup.Listeners) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, "", w)
 				cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
@@ -356,8 +238,8 @@ cluster, anywhere.`,
 			}))
 		},
 	}
-	cluster.add(cmd)
-	watch.add(cmd)
+	cluster.Add(cmd)
+	watch.Add(cmd)
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&start.GRPC, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
 	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
@@ -371,7 +253,7 @@ cluster, anywhere.`,
 	policy.Add(flags, &cfg)
 	safe.Add(flags)
 	safe.AddCA(flags)
-	startup.LimitFlags(flags, &cfg.Limits, &cluster.maxTags)
+	startup.LimitFlags(flags, &cfg.Limits, &cluster.MaxTags)
 	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages, "how many pages browsers may keep up to date at once")
 	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages, "how many pages the browsers of one caller may keep up to date at once")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
@@ -383,4 +265,20 @@ cluster, anywhere.`,
 func hostsFlag(cmd *cobra.Command, names *[]string) {
 	cmd.PersistentFlags().StringSliceVar(names, "allowed-hosts", nil,
 		"host names besides localhost that HTTP requests may have if the server listens on a loopback address: the name of a proxy that passes its own name on")
+}
+
+// diagnosing returns what tells operators of a server's process.
+func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w startup.Watched) *diagnose.Server {
+	cfg := diagnose.Config{Build: build(), Ledger: l, Journal: journal}
+	for _, s := range origin.Of(func(visit func(*pflag.Flag)) { visitSettings(cmd, visit) }) {
+		cfg.Settings = append(cfg.Settings, &marchv1.Setting{Name: s.Name, Value: s.Value, Origin: s.Origin})
+	}
+	if w.Metrics != nil {
+		cfg.Metrics = w.Metrics.Gatherer()
+	}
+	d := diagnose.New(cfg)
+	if w.Metrics != nil {
+		w.Metrics.Register(d)
+	}
+	return d
 }

@@ -4,21 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
+	"os/signal"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/lexer"
-	"github.com/goccy/go-yaml/parser"
+	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/march/internal/contexts"
 	"github.com/march-id/march/cmd/march/internal/origin"
-	"github.com/march-id/march/internal/yamlfile"
+	"github.com/march-id/march/cmd/march/internal/settings"
 )
 
 // Settings are the persistent flags. A command's other flags count for one run:
@@ -47,10 +46,10 @@ func settle(cmd *cobra.Command, c *common) error {
 		return err
 	}
 	if s, ok := file[chosen.Name]; ok && !chosen.Changed {
-		if err := s.set(fmt.Sprintf("%s:%d: %s", c.config, s.line, chosen.Name), chosen); err != nil {
+		if err := s.Set(fmt.Sprintf("%s:%d: %s", c.config, s.Line, chosen.Name), chosen); err != nil {
 			return usageError{err}
 		}
-		origin.Note(chosen, fmt.Sprintf("%s:%d", c.config, s.line))
+		origin.Note(chosen, fmt.Sprintf("%s:%d", c.config, s.Line))
 	}
 	fromContext, err := contextOf(cmd, c)
 	if err != nil {
@@ -67,8 +66,8 @@ func settle(cmd *cobra.Command, c *common) error {
 			c.levelFixed = f.Changed
 		}
 		if s, ok := file[f.Name]; err == nil && ok && !f.Changed {
-			at := fmt.Sprintf("%s:%d", c.config, s.line)
-			if err = s.set(at+": "+f.Name, f); err == nil {
+			at := fmt.Sprintf("%s:%d", c.config, s.Line)
+			if err = s.Set(at+": "+f.Name, f); err == nil {
 				origin.Note(f, at)
 			}
 		}
@@ -108,16 +107,16 @@ func contextOf(cmd *cobra.Command, c *common) (set func(*pflag.Flag) error, err 
 	if err != nil || name == "" {
 		return none, err
 	}
-	settings, err := file.Get(name)
+	chosen, err := file.Get(name)
 	if err != nil {
 		return nil, usageError{err}
 	}
 	return func(f *pflag.Flag) error {
-		value, ok := settings[f.Name]
+		value, ok := chosen[f.Name]
 		if !ok || f.Changed {
 			return nil
 		}
-		if err := (setting{values: []string{value}}).set("context "+name+": "+f.Name, f); err != nil {
+		if err := (settings.Value{Values: []string{value}}).Set("context "+name+": "+f.Name, f); err != nil {
 			return err
 		}
 		origin.Note(f, "context "+name)
@@ -141,37 +140,10 @@ func fromEnvironment(f *pflag.Flag) error {
 	if !ok || f.Changed {
 		return nil
 	}
-	if err := (setting{values: []string{value}}).set(variable(f), f); err != nil {
+	if err := (settings.Value{Values: []string{value}}).Set(variable(f), f); err != nil {
 		return err
 	}
 	origin.Note(f, "environment "+variable(f))
-	return nil
-}
-
-// setting is a value as it was written, or a list of them.
-type setting struct {
-	values []string
-	list   bool
-	line   int
-}
-
-// set sets f. field is the name that the user gave: flag, variable, or file and
-// line.
-func (s setting) set(field string, f *pflag.Flag) error {
-	list, takesList := f.Value.(pflag.SliceValue)
-	var err error
-	switch {
-	case !s.list:
-		err = f.Value.Set(s.values[0])
-	case takesList:
-		err = list.Replace(s.values)
-	default:
-		return allocator.Errorf(allocator.Invalid, "%s: a list; allowed: one value", field)
-	}
-	if err != nil {
-		return notAllowed(field, f, strings.Join(s.values, ","))
-	}
-	f.Changed = true
 	return nil
 }
 
@@ -179,7 +151,7 @@ func (s setting) set(field string, f *pflag.Flag) error {
 const maxSettings = 16 << 10
 
 // readSettings reads a file of settings. Names that no command has are refused.
-func readSettings(root *cobra.Command, path string) (map[string]setting, error) {
+func readSettings(root *cobra.Command, path string) (map[string]settings.Value, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -187,117 +159,17 @@ func readSettings(root *cobra.Command, path string) (map[string]setting, error) 
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "config: %w", err)
 	}
-	settings, err := parseSettings(path, content)
+	read, err := settings.Parse(path, content)
 	if err != nil {
 		return nil, err
 	}
 	known := settingNames(root)
-	for _, name := range sortedKeys(settings) {
+	for _, name := range sortedKeys(read) {
 		if !slices.Contains(known, name) {
-			return nil, allocator.Errorf(allocator.Invalid, "%s:%d: there is no setting %q; known: %s", path, settings[name].line, name, strings.Join(known, ", "))
+			return nil, allocator.Errorf(allocator.Invalid, "%s:%d: there is no setting %q; known: %s", path, read[name].Line, name, strings.Join(known, ", "))
 		}
 	}
-	return settings, nil
-}
-
-// parseSettings reads a YAML mapping of names to values or lists of them. Values
-// stay as they are written: a room named 007 is not room 7.
-func parseSettings(path string, content []byte) (map[string]setting, error) {
-	tokens := lexer.Tokenize(string(content))
-	if t := yamlfile.TooDeep(tokens); t != nil {
-		return nil, badSettings(path, t.Position.Line, "brackets nested deeper than %d; allowed: lines of NAME: VALUE", yamlfile.MaxNested)
-	}
-	file, err := parser.Parse(tokens, 0)
-	if err != nil {
-		var at yaml.Error
-		if errors.As(err, &at) && at.GetToken() != nil {
-			return nil, badSettings(path, at.GetToken().Position.Line, "not YAML: %s", excerpt(at.GetMessage()))
-		}
-		return nil, allocator.Errorf(allocator.Invalid, "%s: not YAML: %s", path, excerpt(err.Error()))
-	}
-	settings := make(map[string]setting)
-	for i, doc := range file.Docs {
-		var entries []*ast.MappingValueNode
-		switch body := doc.Body.(type) {
-		case nil, *ast.CommentGroupNode, *ast.NullNode:
-			continue
-		case *ast.MappingNode:
-			entries = body.Values
-		case *ast.MappingValueNode:
-			entries = []*ast.MappingValueNode{body}
-		default:
-			return nil, badSettings(path, line(body), "not settings; allowed: lines of NAME: VALUE")
-		}
-		if i > 0 {
-			return nil, badSettings(path, line(doc.Body), "a second document; allowed: one")
-		}
-		for _, entry := range entries {
-			name, err := scalar(entry.Key)
-			if err != nil || !settingName.MatchString(name) {
-				return nil, badSettings(path, line(entry.Key), "there is no setting %s", excerpt(fmt.Sprintf("%q", name)))
-			}
-			if before, twice := settings[name]; twice {
-				return nil, badSettings(path, line(entry.Key), "%s: already set in line %d", name, before.line)
-			}
-			s, err := values(entry.Value)
-			if err != nil {
-				return nil, badSettings(path, line(entry.Key), "%s: %w; allowed: a value or a list of values", name, err)
-			}
-			s.line = line(entry.Key)
-			settings[name] = s
-		}
-	}
-	return settings, nil
-}
-
-var settingName = regexp.MustCompile(`^[a-z][a-z-]{0,62}$`)
-
-func badSettings(path string, line int, format string, args ...any) error {
-	return allocator.Errorf(allocator.Invalid, "%s:%d: %w", path, line, fmt.Errorf(format, args...))
-}
-
-func line(n ast.Node) int {
-	if n == nil || n.GetToken() == nil {
-		return 1
-	}
-	return n.GetToken().Position.Line
-}
-
-// values returns the value or the list of values that n is.
-func values(n ast.Node) (setting, error) {
-	list, ok := n.(*ast.SequenceNode)
-	if !ok {
-		value, err := scalar(n)
-		return setting{values: []string{value}}, err
-	}
-	s := setting{list: true, values: make([]string, 0, len(list.Values))}
-	for _, part := range list.Values {
-		value, err := scalar(part)
-		if err != nil {
-			return setting{}, err
-		}
-		s.values = append(s.values, value)
-	}
-	return s, nil
-}
-
-// scalar returns the text of a value.
-func scalar(n ast.Node) (string, error) {
-	switch v := n.(type) {
-	case *ast.StringNode:
-		return v.Value, nil
-	case *ast.LiteralNode:
-		return v.Value.Value, nil
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		return v.GetToken().Value, nil
-	case nil, *ast.NullNode:
-		return "", errors.New("no value")
-	case *ast.MappingNode, *ast.MappingValueNode:
-		return "", errors.New("a mapping")
-	case *ast.SequenceNode:
-		return "", errors.New("a list in a list")
-	}
-	return "", fmt.Errorf("a YAML %s", strings.ToLower(n.Type().String()))
+	return read, nil
 }
 
 // settingNames returns the settings of all commands.
@@ -322,34 +194,11 @@ func flagError(cmd *cobra.Command, err error) error {
 	var missing *pflag.ValueRequiredError
 	switch {
 	case errors.As(err, &value):
-		return usageError{notAllowed(value.GetFlag().Name, value.GetFlag(), value.GetValue())}
+		return usageError{settings.NotAllowed(value.GetFlag().Name, value.GetFlag(), value.GetValue())}
 	case errors.As(err, &missing):
-		return usageError{allocator.Errorf(allocator.Invalid, "%s: no value is given; allowed: %s", missing.GetFlag().Name, allowed(missing.GetFlag()))}
+		return usageError{allocator.Errorf(allocator.Invalid, "%s: no value is given; allowed: %s", missing.GetFlag().Name, settings.Allowed(missing.GetFlag()))}
 	}
 	return usageError{allocator.Errorf(allocator.Invalid, "%w; see `%s --help`", err, cmd.CommandPath())}
-}
-
-// notAllowed returns the error of a value that a flag does not take. field is the
-// name that the user gave.
-func notAllowed(field string, f *pflag.Flag, value string) error {
-	return allocator.Errorf(allocator.Invalid, "%s: %q; allowed: %s", field, value, allowed(f))
-}
-
-// allowed describes the values of a flag's type.
-func allowed(f *pflag.Flag) string {
-	switch f.Value.Type() {
-	case "int", "int64":
-		return "a whole number up to 9223372036854775807"
-	case "float64":
-		return "a number"
-	case "duration":
-		return "a duration such as 500ms, 5s or 2h30m"
-	case "bool":
-		return "true or false"
-	case "stringSlice":
-		return "values separated by commas"
-	}
-	return "a " + f.Value.Type()
 }
 
 // required demands a flag. cobra's own check has another wording, and an error of
@@ -359,4 +208,73 @@ func required(cmd *cobra.Command, flag string) error {
 		return nil
 	}
 	return usageError{allocator.Errorf(allocator.Invalid, "%s: must be given; see `%s --help`", flag, cmd.CommandPath())}
+}
+
+// rereadLevel sets the log's level from the settings file again at each SIGHUP. The
+// function that it returns ends that.
+func (c *common) rereadLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Level) (stop func()) {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	done := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-hangup:
+				if err := c.readLevel(cmd, log, usual); err != nil {
+					log.Warn("log level not changed", "error", err)
+				}
+			}
+		}
+	})
+	return func() {
+		signal.Stop(hangup)
+		close(done)
+		work.Wait()
+	}
+}
+
+func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Level) error {
+	switch {
+	case c.levelFixed:
+		return errors.New("it was set by a flag or in the environment, which win over the settings file")
+	case c.config == "":
+		return errors.New("there is no settings file to read again (--config)")
+	}
+	file, err := readSettings(cmd.Root(), c.config)
+	if err != nil {
+		return err
+	}
+	level := usual
+	if s, ok := file["log-level"]; ok {
+		if s.List {
+			return allocator.Errorf(allocator.Invalid, "%s:%d: log-level: a list; allowed: one value", c.config, s.Line)
+		}
+		if level, err = parseLevel(s.Values[0]); err != nil {
+			return fmt.Errorf("%s:%d: %w", c.config, s.Line, err)
+		}
+	}
+	was := log.GetLevel()
+	if was == level {
+		return nil
+	}
+	if level > was { // log it before the level hides it
+		log.Info("log level changed", "from", was.String(), "to", level.String())
+		log.SetLevel(level)
+		return nil
+	}
+	log.SetLevel(level)
+	log.Info("log level changed", "from", was.String(), "to", level.String())
+	return nil
+}
+
+// parseLevel returns the log level of a name.
+func parseLevel(name string) (hclog.Level, error) {
+	level := hclog.LevelFromString(name)
+	if level == hclog.NoLevel {
+		return level, allocator.Errorf(allocator.Invalid, "log-level: %q; allowed: trace, debug, info, warn, error, off", name)
+	}
+	return level, nil
 }

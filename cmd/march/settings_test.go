@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/march-id/march/cmd/march/internal/settings"
 )
 
 // TestSettingsAreSafe: no flag for a single use of a command is a setting, and every flag of a
@@ -40,20 +42,20 @@ func FuzzSettings(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		settings, err := parseSettings("f", content)
+		read, err := settings.Parse("f", content)
 		if err != nil {
 			oneLine(t, err)
 			return
 		}
 		root := newRoot(io.Discard, io.Discard)
-		for name, s := range settings {
-			if s.line < 1 || len(s.values) == 0 && !s.list {
+		for name, s := range read {
+			if s.Line < 1 || len(s.Values) == 0 && !s.List {
 				t.Errorf("%s: %+v", name, s)
 			}
 			visitCommands(root, func(cmd *cobra.Command) {
 				visitSettings(cmd, func(f *pflag.Flag) {
 					if f.Name == name {
-						if err := s.set("f", f); err != nil {
+						if err := s.Set("f", f); err != nil {
 							oneLine(t, err)
 						}
 					}

@@ -42,7 +42,7 @@ func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
 	flags := cmd.Flags()
 	if withStart {
 		flags.Int64Var(&f.start, "start", d.Start, "the least ID ever issued")
-		f.time.layout.flags(cmd)
+		f.time.layout.Add(cmd)
 		f.text.add(cmd)
 		f.period.add(cmd)
 		flags.StringVar(&f.time.kind, "kind", "counter", "counter, or time for time-ordered IDs; --preset or --bits imply time")

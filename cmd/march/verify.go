@@ -15,11 +15,14 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/verify"
+	"github.com/march-id/march/cmd/march/internal/reports"
+	"github.com/march-id/march/cmd/march/internal/show"
+	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/internal/problem"
 )
 
 func newVerify(c *common) *cobra.Command {
-	var cluster clusterFlags
+	var cluster startup.ClusterFlags
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "verify",
@@ -42,7 +45,7 @@ and the remedy.`,
 			if err != nil {
 				return err
 			}
-			l, err := cluster.open(cmd.Context(), watched{}, log)
+			l, err := cluster.Open(cmd.Context(), startup.Watched{}, log)
 			if err != nil {
 				return err
 			}
@@ -50,7 +53,7 @@ and the remedy.`,
 			return runVerify(cmd.Context(), c, l, quiet)
 		},
 	}
-	cluster.add(cmd)
+	cluster.Add(cmd)
 	c.outputFlag(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress line")
 	return cmd
@@ -67,20 +70,20 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 	report, err := verify.Run(ctx, l.Cluster(), options)
 	line.end()
 	if c.output == "json" && err == nil {
-		if err := json.NewEncoder(c.stdout).Encode(reportJSON(report)); err != nil {
+		if err := json.NewEncoder(c.stdout).Encode(reports.Verify(report)); err != nil {
 			return err
 		}
 	}
 	if c.output == "text" {
 		for _, text := range report.Problems {
-			_, _ = fmt.Fprintln(c.stdout, printable(text))
+			_, _ = fmt.Fprintln(c.stdout, show.Printable(text))
 		}
 		if report.More > 0 {
 			_, _ = fmt.Fprintf(c.stdout, "and %s more\n", grouped(report.More))
 		}
 		if h := report.Halt; h.By != "" {
 			p := problem.Halted(h.By, h.Why, h.Time)
-			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", excerpt(p.GetWhat()), h.Time.UTC().Format(time.RFC3339), p.GetCommand())
+			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", show.Excerpt(p.GetWhat()), h.Time.UTC().Format(time.RFC3339), p.GetCommand())
 		}
 	}
 	if c.output == "text" && report.Settings.RequireJournal {
@@ -121,7 +124,7 @@ func verifyLine(p verify.Progress) string {
 	line := fmt.Sprintf("%s, %s, %s", counted(p.Tags, "tag"), counted(p.Marks, "mark"), counted(p.Eras, "era"))
 	if p.At != "" {
 		name, _, _ := strings.Cut(strings.TrimSuffix(p.At, "\x00"), "/")
-		line += ", at " + excerpt(name)
+		line += ", at " + show.Excerpt(name)
 	}
 	if p.Problems > 0 {
 		line += ", " + counted(p.Problems, "problem")
@@ -136,39 +139,6 @@ func reportText(r verify.Report) string {
 	}
 	return fmt.Sprintf("%s, %s%s, %s, %s, %s, %s", counted(r.Layouts, "layout"), counted(r.Rooms, "room"), reserved,
 		counted(r.Tags, "tag"), counted(r.Marks, "mark"), counted(r.Eras, "era"), counted(r.Instances, "instance"))
-}
-
-func reportJSON(r verify.Report) any {
-	problems := r.Problems
-	if problems == nil {
-		problems = []string{}
-	}
-	type halt struct {
-		By   string    `json:"by"`
-		Why  string    `json:"why"`
-		Time time.Time `json:"time"`
-	}
-	var halted *halt
-	if r.Halt.By != "" {
-		halted = &halt{r.Halt.By, r.Halt.Why, r.Halt.Time}
-	}
-	return struct {
-		Layouts   int64    `json:"layouts,string"`
-		Rooms     int64    `json:"rooms,string"`
-		Tags      int64    `json:"tags,string"`
-		Marks     int64    `json:"marks,string"`
-		Eras      int64    `json:"eras,string"`
-		Instances int64    `json:"instances,string"`
-		Problems  []string `json:"problems"`
-		More      int64    `json:"more,string"`
-		Halt      *halt    `json:"halt"`
-
-		JournalRequired bool                `json:"journal_required"`
-		Unconfirmed     []record.InstanceID `json:"unconfirmed"`
-	}{
-		r.Layouts, r.Rooms, r.Tags, r.Marks, r.Eras, r.Instances, problems, r.More, halted,
-		bool(r.Settings.RequireJournal), append([]record.InstanceID{}, r.Unconfirmed...),
-	}
 }
 
 // counted returns "1 tag" or "1,000 tags".

@@ -1,26 +1,19 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/bundle"
-	"github.com/march-id/march/cmd/march/internal/doctor"
 )
 
 // measureAfter is how long a console needs to measure rates after a request.
@@ -160,57 +153,6 @@ func durationText(d *durationpb.Duration) string {
 	return d.AsDuration().Round(10 * time.Microsecond).String()
 }
 
-func newDoctor(c *common) *cobra.Command {
-	t := &target{}
-	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Check the cluster, its hosts and etcd, and say what to do",
-		Long: `Check the cluster, its hosts and etcd, and say what to do: the problems that
-'march status' and the pages list; etcd's version, size, history and latency, as
-the console and each instance see it; the processes' clocks and versions; the
-disks of the journals; and the tags that are near their limit. It asks the
-console, and each instance at the address at which the others reach it.
-
-Exit codes: 0 nothing is wrong, 1 something is (a warning, too), 2 wrong usage,
-5 the console does not answer. What could not be asked is "unknown", and does not
-count. With -o json each finding has check, level (ok, unknown, warning, failed),
-what, remedy and command.`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
-			facts, err := collect(cmd.Context(), t, &marchv1.DiagnoseRequest{})
-			if err != nil {
-				return err
-			}
-			found := doctor.Examine(facts)
-			if c.output == "json" {
-				if err := json.NewEncoder(c.stdout).Encode(map[string]any{"findings": found}); err != nil {
-					return err
-				}
-			} else {
-				for _, f := range found {
-					folded(c.stdout, fmt.Sprintf("%-8s %-16s ", f.Level, f.Check), printable(f.What))
-					if f.Remedy != "" {
-						folded(c.stdout, strings.Repeat(" ", 26), printable(f.Remedy))
-					}
-					if f.Command != "" {
-						_, _ = fmt.Fprintf(c.stdout, "%26s`%s`\n", "", printable(f.Command))
-					}
-				}
-			}
-			if n := doctor.Wrong(found); n > 0 {
-				return finding{allocator.Errorf(allocator.Refused, "%s found", counted(int64(n), "problem"))}
-			}
-			return nil
-		},
-	}
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
-}
-
 func newAudit(c *common) *cobra.Command {
 	t := &target{}
 	cmd := group("audit", "Show changes and their actors", newAuditList(c, t))
@@ -286,72 +228,4 @@ func momentOf(flag, text string) (*timestamppb.Timestamp, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a time such as 2026-11-24T15:00:00Z, or how long ago, such as 2h", flag, text)
 	}
 	return timestamppb.New(at), nil
-}
-
-// collect asks a console and all instances. Each may take as long as the timeout says.
-func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (facts doctor.Facts, err error) {
-	given, err := t.credentials()
-	if err != nil {
-		return facts, usageError{err}
-	}
-	link := *t
-	link.timeout = 2*t.timeout + 2*time.Second // the console, then the instances; and etcd may be slow
-	err = link.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		facts, err = doctor.Collect(ctx, conn, ask, t.timeout, given)
-		return err
-	})
-	return facts, err
-}
-
-func newDebug(c *common) *cobra.Command {
-	return group("debug", "Collect what a maintainer needs to find a fault", newDebugBundle(c))
-}
-
-func newDebugBundle(c *common) *cobra.Command {
-	t := &target{}
-	var out string
-	cmd := &cobra.Command{
-		Use:   "bundle",
-		Short: "Write an archive for a maintainer, without secrets",
-		Long: `Write an archive for a maintainer: what march doctor finds, the layout, the
-instances, the fullest tags, the workers, the latest 1000 migrations and changes;
-and of each process its settings with their origins, metrics, goroutines and heap.
-
-It has no IDs and no secrets: nothing of the environment, and of files their
-paths only; users, passwords and tokens in texts are hidden. It does have the
-names of tags, hosts and operators: look into it before you send it.`,
-		Example: `  march debug bundle --out march-debug.tar.gz`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			facts, err := collect(cmd.Context(), t, bundle.Request())
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			name := "march-debug-" + now.UTC().Format("20060102T150405Z")
-			if out == "" {
-				out = name + ".tar.gz"
-			}
-			var files []bundle.File
-			err = t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-				files, err = bundle.Collect(ctx, conn, versionText(), facts, now)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			var b bytes.Buffer
-			if err := bundle.Write(&b, name, files, now); err != nil {
-				return err
-			}
-			if err := os.WriteFile(out, b.Bytes(), 0o600); err != nil {
-				return allocator.Errorf(allocator.Invalid, "out: %w", err)
-			}
-			_, err = fmt.Fprintf(c.stdout, "%s: %s, %d bytes\n", out, counted(int64(len(files)), "file"), b.Len())
-			return err
-		},
-	}
-	t.flags(cmd, "console", defaultConsole)
-	cmd.Flags().StringVar(&out, "out", "", "the archive's file (default march-debug-TIME.tar.gz)")
-	return cmd
 }

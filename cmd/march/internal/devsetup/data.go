@@ -1,4 +1,4 @@
-package main
+package devsetup
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// devData is march dev's data directory:
+// Data is march dev's data directory:
 //
 //	lock        locked by the march dev that uses it
 //	etcd        etcd's data
@@ -22,33 +22,37 @@ import (
 // its data. So the data of an unfinished first start is deleted: no room ran on it
 // yet, so no ID was issued. An etcd directory that is older than the first march
 // dev is never deleted.
-type devData struct {
-	dir       string
-	temporary bool
+type Data struct {
+	Dir       string
+	Temporary bool
 	lock      *fileutil.LockedFile
 }
 
-func (d *devData) etcd() string       { return filepath.Join(d.dir, "etcd") }
-func (d *devData) journal() string    { return filepath.Join(d.dir, "journal") }
-func (d *devData) unfinished() string { return filepath.Join(d.dir, "unfinished") }
+// Etcd is the folder of etcd's data.
+func (d *Data) Etcd() string { return filepath.Join(d.Dir, "etcd") }
 
-// open makes, locks and tidies the directory. If no directory was named, it makes a
+// Journal is the folder of the rooms' journals.
+func (d *Data) Journal() string { return filepath.Join(d.Dir, "journal") }
+
+func (d *Data) unfinished() string { return filepath.Join(d.Dir, "unfinished") }
+
+// Open makes, locks and tidies the directory. If no directory was named, it makes a
 // temporary one.
-func (d *devData) open() error {
-	if d.dir == "" {
+func (d *Data) Open() error {
+	if d.Dir == "" {
 		dir, err := os.MkdirTemp("", "march-dev-")
 		if err != nil {
 			return allocator.Errorf(allocator.Invalid, "temporary data directory: %w", err)
 		}
-		d.dir, d.temporary = dir, true
+		d.Dir, d.Temporary = dir, true
 	}
-	if err := os.MkdirAll(d.dir, 0o700); err != nil {
+	if err := os.MkdirAll(d.Dir, 0o700); err != nil {
 		return allocator.Errorf(allocator.Invalid, "data-dir: %w", err)
 	}
 	var err error
-	d.lock, err = fileutil.TryLockFile(filepath.Join(d.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	d.lock, err = fileutil.TryLockFile(filepath.Join(d.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, fileutil.ErrLocked) {
-		return allocator.Errorf(allocator.Refused, "data-dir: %s is in use by another march dev", d.dir)
+		return allocator.Errorf(allocator.Refused, "data-dir: %s is in use by another march dev", d.Dir)
 	}
 	if err == nil {
 		err = d.begin()
@@ -60,15 +64,15 @@ func (d *devData) open() error {
 }
 
 // begin marks a first start, and deletes the data of an earlier unfinished one.
-func (d *devData) begin() error {
+func (d *Data) begin() error {
 	_, err := os.Stat(d.unfinished())
 	switch {
 	case err == nil:
-		return os.RemoveAll(d.etcd())
+		return os.RemoveAll(d.Etcd())
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	if _, err := os.Stat(d.etcd()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(d.Etcd()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := os.WriteFile(d.unfinished(), nil, 0o600); err != nil {
@@ -77,9 +81,9 @@ func (d *devData) begin() error {
 	return d.sync()
 }
 
-// finish ends the first start. It must return before any room runs: from then on
+// Finish ends the first start. It must return before any room runs: from then on
 // the data is always kept.
-func (d *devData) finish() error {
+func (d *Data) Finish() error {
 	err := os.Remove(d.unfinished())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -94,8 +98,8 @@ func (d *devData) finish() error {
 }
 
 // sync makes the names in the directory survive a crash of the machine.
-func (d *devData) sync() error {
-	dir, err := os.Open(d.dir)
+func (d *Data) sync() error {
+	dir, err := os.Open(d.Dir)
 	if err != nil {
 		return err
 	}
@@ -103,12 +107,12 @@ func (d *devData) sync() error {
 	return dir.Sync()
 }
 
-// close unlocks the directory and removes a temporary one.
-func (d *devData) close() {
+// Close unlocks the directory and removes a temporary one.
+func (d *Data) Close() {
 	if d.lock != nil {
 		_ = d.lock.Close()
 	}
-	if d.temporary {
-		_ = os.RemoveAll(d.dir)
+	if d.Temporary {
+		_ = os.RemoveAll(d.Dir)
 	}
 }

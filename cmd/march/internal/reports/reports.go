@@ -1,0 +1,90 @@
+// Package reports has the JSON of what march recover and march verify report.
+package reports
+
+import (
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/allocator/ledger/verify"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// Recover is what a recover did, or would do.
+func Recover(r *recovery.Report) any {
+	type missing struct {
+		ID          string `json:"id"`
+		Incarnation string `json:"incarnation"`
+		Why         string `json:"why"`
+		Without     bool   `json:"without"`
+	}
+	out := struct {
+		UUID       string              `json:"uuid"`
+		Done       bool                `json:"done"`
+		Answered   []record.InstanceID `json:"answered"`
+		LeftBefore []record.InstanceID `json:"left_before"`
+		Missing    []missing           `json:"missing"`
+		Unreadable []string            `json:"unreadable"`
+		AtLimit    []allocator.Tag     `json:"at_limit"`
+		Beyond     []allocator.Tag     `json:"beyond_period"`
+		Margin     int64               `json:"margin_steps,string"`
+		Total      int64               `json:"margin_total,string"`
+		Higher     int64               `json:"higher,string"`
+		Raised     int64               `json:"raised,string"`
+		Stored     int64               `json:"stored_layout_version,string"`
+		Known      int64               `json:"known_layout_version,string"`
+		Version    int64               `json:"layout_version,string"`
+		Halted     float64             `json:"halted_seconds"`
+		Epoch      string              `json:"epoch"`
+		NotBefore  string              `json:"not_before"`
+	}{
+		r.UUID, r.Epoch != "", append([]record.InstanceID{}, r.Answered...), append([]record.InstanceID{}, r.LeftBefore...), []missing{},
+		[]string{}, append([]allocator.Tag{}, r.AtLimit...), append([]allocator.Tag{}, r.BeyondPeriod...), r.Margin, r.Total, r.Higher, r.Raised,
+		r.Stored.Layout.Version, r.Known.Version, r.Layout.Version, r.Halted.Seconds(), r.Epoch, "",
+	}
+	if !r.NotBefore.IsZero() {
+		out.NotBefore = r.NotBefore.UTC().Format(timeid.Format)
+	}
+	for _, key := range r.Unreadable {
+		out.Unreadable = append(out.Unreadable, key.Error())
+	}
+	for _, m := range r.Missing {
+		out.Missing = append(out.Missing, missing{string(m.ID), m.Incarnation, m.Why, m.Without})
+	}
+	return out
+}
+
+// Verify is what a verify found.
+func Verify(r verify.Report) any {
+	problems := r.Problems
+	if problems == nil {
+		problems = []string{}
+	}
+	type halt struct {
+		By   string    `json:"by"`
+		Why  string    `json:"why"`
+		Time time.Time `json:"time"`
+	}
+	var halted *halt
+	if r.Halt.By != "" {
+		halted = &halt{r.Halt.By, r.Halt.Why, r.Halt.Time}
+	}
+	return struct {
+		Layouts   int64    `json:"layouts,string"`
+		Rooms     int64    `json:"rooms,string"`
+		Tags      int64    `json:"tags,string"`
+		Marks     int64    `json:"marks,string"`
+		Eras      int64    `json:"eras,string"`
+		Instances int64    `json:"instances,string"`
+		Problems  []string `json:"problems"`
+		More      int64    `json:"more,string"`
+		Halt      *halt    `json:"halt"`
+
+		JournalRequired bool                `json:"journal_required"`
+		Unconfirmed     []record.InstanceID `json:"unconfirmed"`
+	}{
+		r.Layouts, r.Rooms, r.Tags, r.Marks, r.Eras, r.Instances, problems, r.More, halted,
+		bool(r.Settings.RequireJournal), append([]record.InstanceID{}, r.Unconfirmed...),
+	}
+}

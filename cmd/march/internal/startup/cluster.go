@@ -1,0 +1,139 @@
+package startup
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/cmd/march/internal/rights"
+)
+
+// ClusterFlags say which cluster a server belongs to and how to reach its etcd.
+type ClusterFlags struct {
+	endpoints          []string
+	cluster, uuid      string
+	user, passwordFile string
+	ca, cert, key      string
+	MaxTags            int64 // a flag of commands that create tags: LimitFlags
+}
+
+// Add adds the flags.
+func (f *ClusterFlags) Add(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringSliceVar(&f.endpoints, "etcd", []string{"127.0.0.1:2379"}, "etcd's client endpoints, HOST:PORT or URLs, separated by commas")
+	flags.StringVar(&f.cluster, "cluster", "default", "the cluster's name: its keys are under /march/NAME/")
+	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one ('march layout show' prints it)")
+	flags.StringVar(&f.user, "etcd-user", "", "etcd user")
+	flags.StringVar(&f.passwordFile, "etcd-password-file", "", "file with the etcd user's password")
+	flags.StringVar(&f.ca, "etcd-ca", "", "file with the CA certificates (PEM) that sign etcd's certificate; turns TLS on. It is read again when it changes, as are the next two")
+	flags.StringVar(&f.cert, "etcd-cert", "", "file with this client's certificate (PEM)")
+	flags.StringVar(&f.key, "etcd-key", "", "file with this client's key (PEM)")
+	f.MaxTags = admin.DefaultConfig().MaxTags
+}
+
+// Open returns the cluster's ledger once etcd has answered.
+func (f *ClusterFlags) Open(ctx context.Context, w Watched, log hclog.Logger) (*ledger.Ledger, error) {
+	l, err := f.Ledger(w, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Ping(ctx, l); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Ping checks that etcd answers.
+func (f *ClusterFlags) Ping(ctx context.Context, l *ledger.Ledger) error {
+	return PingEtcd(ctx, l, f.endpoints)
+}
+
+// Ledger returns the cluster's ledger; nothing has been asked of etcd.
+func (f *ClusterFlags) Ledger(w Watched, log hclog.Logger) (*ledger.Ledger, error) {
+	if f.MaxTags < 1 {
+		return nil, allocator.Errorf(allocator.Invalid, "max-tags: %d; allowed: 1 or more", f.MaxTags)
+	}
+	cfg := store.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log}
+	if f.passwordFile != "" {
+		cfg.ReadPassword = rights.PasswordFile(f.passwordFile)
+		if _, err := cfg.ReadPassword(); err != nil { // not only when it is first asked for
+			return nil, err
+		}
+	}
+	var err error
+	if cfg.TLS, err = f.tls(log); err != nil {
+		return nil, err
+	}
+	own := ledger.DefaultConfig()
+	own.Cluster, own.UUID = f.cluster, f.uuid
+	return NewLedger(cfg, own, w, log)
+}
+
+// Admin returns the limits of what a server may create. The metrics count the tags
+// that it refuses.
+func (w Watched) Admin(maxTags int64) admin.Config {
+	return admin.Config{MaxTags: maxTags, TooManyTags: w.Metrics.Limit(admin.MaxTags, maxTags).Count}
+}
+
+// NewLedger returns a ledger on an etcd; nothing has been asked of it.
+func NewLedger(to store.EtcdConfig, cfg ledger.Config, w Watched, log hclog.Logger) (*ledger.Ledger, error) {
+	to.Tracer = w.Tracer
+	etcd, err := store.NewEtcd(to)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Logger, cfg.Tracer = log.Named("ledger"), w.Tracer
+	if w.Metrics != nil {
+		cfg.Observe = w.Metrics.Transaction
+	}
+	l, err := ledger.New(etcd, cfg)
+	if err != nil {
+		return nil, errors.Join(err, etcd.Close())
+	}
+	if w.Metrics != nil {
+		w.Metrics.Ledger(l)
+	}
+	return l, nil
+}
+
+// AskEtcd bounds how long a server that starts waits for one answer.
+const AskEtcd = 4 * time.Second
+
+// PingEtcd checks that etcd answers. The error names the endpoints.
+func PingEtcd(ctx context.Context, l *ledger.Ledger, endpoints []string) error {
+	ctx, cancel := context.WithTimeout(ctx, AskEtcd)
+	defer cancel()
+	if err := l.Ping(ctx); err != nil {
+		shown := make([]string, len(endpoints))
+		for k, endpoint := range endpoints {
+			shown[k] = store.WithoutUser(endpoint)
+		}
+		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(shown, ","), err)
+	}
+	return nil
+}
+
+// tls returns the settings of connections to etcd, which follow their files; nil for plain
+// text. Its error is Invalid.
+func (f *ClusterFlags) tls(log hclog.Logger) (func(host string) *tls.Config, error) {
+	if f.ca == "" && f.cert == "" && f.key == "" {
+		return nil, nil
+	}
+	// Many an etcd is set to TLS 1.2.
+	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: f.ca, Cert: f.cert, Key: f.key, TLS12: true, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return files.Client, nil
+}
