@@ -100,7 +100,7 @@ func (l Layout) Equal(o Layout) bool {
 	return l.Boundary == o.Boundary && maps.Equal(l.Ranges, o.Ranges) && maps.Equal(l.Reserved, o.Reserved)
 }
 
-// Block returns id / boundary.
+// Block returns the number of the block that an ID is in. Blocks are as long as the boundary.
 func (l Layout) Block(id int64) int64 { return id / l.Boundary }
 
 // Residue returns id mod boundary.

@@ -209,6 +209,15 @@ func (p *progress) end() {
 	}
 }
 
+// selfName returns how this program was called, for examples. A program that `go run` built is in
+// a temporary directory, and gone once it has ended.
+func selfName() string {
+	if path, err := os.Executable(); err == nil && strings.Contains(path, "go-build") {
+		return "go run ./cmd/march"
+	}
+	return os.Args[0]
+}
+
 // problemsText lists the problems, each with its start, its remedy and the command.
 func problemsText(w io.Writer, problems []*marchv1.Problem) {
 	_, _ = io.WriteString(w, problem.Lines(problems, show.Printable))

@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -141,10 +139,12 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
+	// A new data directory has no layout, and Refresh refuses it as it refuses a layout that cannot be
+	// used. Init tells the two apart: it makes no layout where there is one.
 	stored, err := l.Refresh(ctx)
 	if err != nil && errors.Is(err, allocator.Refused) {
 		made, initErr := admin.New(l, admin.DefaultConfig()).Init(ctx, layout, "march dev")
-		if initErr == nil || allocator.KindOf(initErr) != allocator.Exists { // else there is one, and it was refused
+		if initErr == nil || allocator.KindOf(initErr) != allocator.Exists {
 			stored, err = made, initErr
 		}
 	}
@@ -219,7 +219,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	}
 	consoleConfig.TLS = d.tls.Files()
 	consoleConfig.Credentials.TLS = consoleConfig.TLS
-	consoleConfig.Login.Lasts = 12 * time.Hour
+	consoleConfig.Login.Lasts = 12 * time.Hour // a working day: nothing here is worth a second login
 	cons, err := console.New(consoleConfig)
 	if err != nil {
 		return err
@@ -237,6 +237,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	for _, server := range servers {
 		group.Go(func() error { return server.Run(ctx) })
 	}
+	// Rooms go on without etcd. In march dev it cannot come back, so its end is the end of all.
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():
@@ -277,6 +278,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	}
 	cfg.Admin = w.Admin(admin.DefaultConfig().MaxTags)
 	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.Metrics, d.hosts
+	// A journal is for the next process, and a temporary directory has none.
 	if !d.data.Temporary {
 		cfg.Journal = d.data.Journal()
 	}
@@ -285,7 +287,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	if cfg.Access, err = d.tls.Gate(string(name), w.Metrics, d.log); err != nil {
 		return nil, err
 	}
-	cfg.Drain = 2 * time.Second
+	cfg.Drain = 2 * time.Second // ^C ends march dev soon, also while a client streams
 	cfg.Logger = d.log.Named("room")
 	if cfg.GRPC == nil || cfg.HTTP == nil {
 		return nil, allocator.Errorf(allocator.Refused, "a port of room %s (%s or %s) is in use; choose others with --base-port", name, d.ports.Address(devsetup.RoomGRPC+i), d.ports.Address(devsetup.RoomHTTP+i))
@@ -293,7 +295,8 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	return room.New(cfg)
 }
 
-// announce prints the addresses of all servers once all rooms are ready.
+// announce prints the addresses of all servers once all rooms are ready, so that the commands
+// which it shows work at once, and a script can wait for its lines.
 func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []allocator.Room, slots map[allocator.Room]int, stored record.Layout) error {
 	ready := time.NewTicker(5 * time.Millisecond)
 	defer ready.Stop()
@@ -329,14 +332,6 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 		d.log.Warn("could not print the servers' addresses", "error", err)
 	}
 	return nil
-}
-
-// selfName returns how this program was called, for examples.
-func selfName() string {
-	if path, err := os.Executable(); err == nil && strings.Contains(path, "go-build") {
-		return "go run ./cmd/march"
-	}
-	return os.Args[0]
 }
 
 // close closes everything, in the reverse order of opening.

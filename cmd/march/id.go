@@ -145,9 +145,8 @@ func newIDBatch(c *common, t *target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "batch TAG",
 		Short: "Issue many IDs, printed as runs: the first ID and the number of IDs",
-		Long: `Issue many IDs, printed as runs: the first ID and the number of IDs. A
-		third number is the distance between IDs, if that is not 1. The command takes
-		100,000
+		Long: `Issue many IDs, printed as runs: the first ID and the number of IDs. A third
+number is the distance between IDs, if that is not 1. The command takes 100,000
 IDs from the room at a time, and with -o json prints a line for each time.
 
 With --contiguous all IDs follow each other. They then come in one call, so

@@ -92,7 +92,8 @@ cost follows: the console reads all tags for it.`,
 	return cmd
 }
 
-// showPlan prints a plan, and its cost when that is counted. Then it writes the plan to
+// showPlan prints a plan, and its cost when that is counted: a count reads every tag, which
+// takes a while, and the moves need no tag. Then showPlan writes the plan to
 // the file out, if that is not empty. Its error is Refused if the plan would not be
 // applied without force.
 func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out string) error {
@@ -120,6 +121,7 @@ func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out
 			return err
 		}
 	}
+	// A program that reads JSON takes any plan for one that it may apply.
 	if refused == "" || c.output == "text" {
 		err := c.print(plan, func(w *tabwriter.Writer) {
 			planCostText(w, plan.GetCost())
@@ -158,8 +160,8 @@ func newMigrateApply(c *common, t *target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply PLAN",
 		Short: "Apply a plan, and watch the migration; ^C leaves it running",
-		Long: `Apply a plan, and watch the migration until it has ended. Consoles make
-		the moves, so ^C leaves the migration running.
+		Long: `Apply a plan, and watch the migration until it has ended. Consoles make the
+moves, so ^C leaves the migration running.
 
 First a console reads all tags, and refuses a plan that may leave a room no ID
 of a tag, or whose boundary is too large for a tag. With --force it does not
@@ -188,12 +190,13 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 					return err
 				}
 			}
-			if whenIdle {
+			if whenIdle { // after the question: the operator need not stay for the wait
 				if err := waitIdle(cmd.Context(), c, t, plan, idleFor, idleTimeout); err != nil {
 					return err
 				}
 			}
 			request := &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold), Force: force}
+			// The count is named in the request, so the console does not read all tags a second time.
 			if !force && !plan.GetForce() {
 				if request.Count, err = checkCost(cmd.Context(), c, t, plan); err != nil {
 					return err
@@ -208,6 +211,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 				}
 				return err
 			})
+			// The console may have begun the migration although its answer did not arrive.
 			if err != nil && (cmd.Context().Err() != nil || allocator.KindOf(err) == allocator.Unavailable) {
 				_, _ = fmt.Fprintln(c.stderr, "`march migrate status` shows whether it was started")
 			}
@@ -241,7 +245,7 @@ func checkCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (c
 
 // confirm shows a plan, and asks whether to apply it.
 func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) error {
-	if path == "-" || !interactive() {
+	if path == "-" || !interactive() { // standard input was the plan, and has no answer
 		return cannotAsk()
 	}
 	w := tabwriter.NewWriter(c.stderr, 0, 0, 2, ' ', 0)
@@ -287,7 +291,7 @@ func newMigrateAbort(c *common, t *target) *cobra.Command {
 	cmd.Long += " On a terminal it\nasks first."
 	abort := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !yes && interactive() {
+		if !yes && interactive() { // unlike apply, abort needs no --yes where there is no terminal
 			if err := ask(cmd.Context(), c, "Undo the migration?"); err != nil {
 				return err
 			}

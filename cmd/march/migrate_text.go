@@ -185,22 +185,22 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 // other outputs a new line for each change. If the console goes away, watch waits
 // for it.
 func watch(ctx context.Context, c *common, t *target, id string) error {
-	show := newProgress(c)
+	progress := newProgress(c)
 	var last *marchv1.Migration
 	for {
 		err := watchOnce(ctx, t, id, func(m *marchv1.Migration) {
 			id, last = m.GetId(), m
-			show.say(migrationLine(m))
+			progress.say(migrationLine(m))
 		})
 		switch {
 		case ctx.Err() != nil && err != nil && id == "": // none was seen yet
 			return ctx.Err()
 		case ctx.Err() != nil && err != nil:
-			show.end()
+			progress.end()
 			_, _ = fmt.Fprintf(c.stderr, "the migration goes on; `march migrate watch %s` watches it, `march migrate abort %s` undoes it\n", id, id)
 			return nil
 		case err == nil:
-			show.end()
+			progress.end()
 			if err := c.print(last, func(w *tabwriter.Writer) { migrationText(w, last) }); err != nil {
 				return err
 			}
@@ -208,11 +208,12 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 				return allocator.Errorf(allocator.Conflict, "migration %s was aborted", id)
 			}
 			return nil
+		// Before its first answer a console may be at another address, and waiting would hide that.
 		case allocator.KindOf(err) != allocator.Unavailable || id == "":
-			show.end()
+			progress.end()
 			return err
 		}
-		show.say("the console at " + t.address + " does not answer; trying again")
+		progress.say("the console at " + t.address + " does not answer; trying again")
 		select {
 		case <-ctx.Done():
 		case <-time.After(500 * time.Millisecond):
@@ -223,6 +224,8 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 // watchOnce calls show whenever a migration has changed, until it has ended.
 func watchOnce(ctx context.Context, t *target, id string, show func(*marchv1.Migration)) error {
 	endless := *t
+	// The timeout bounds one answer. This stream lasts as long as the migration: until its slowest
+	// instance has reported.
 	if t.timeout > 0 { // else it is refused
 		endless.timeout = 7 * 24 * time.Hour
 	}
@@ -279,6 +282,7 @@ func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*m
 	defer l.close()
 	line := newProgress(c)
 	defer line.end()
+	// The console answers after this wait, counted or not: each answer is progress.
 	wait := time.Second
 	if line.tty {
 		wait = line.every

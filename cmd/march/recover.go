@@ -65,7 +65,8 @@ epoch.`,
 	return cmd
 }
 
-// withCluster calls use with a cluster's ledger.
+// withCluster calls use with a cluster's ledger. Its commands speak with etcd themselves, so that
+// they need no console: they are for times when servers may be down.
 func withCluster(cmd *cobra.Command, c *common, cluster *startup.ClusterFlags, use func(*ledger.Ledger) error) error {
 	log, err := c.logger(hclog.Error)
 	if err != nil {
@@ -123,6 +124,7 @@ the IDs that it leased since the backup.`,
 				return usageError{err}
 			}
 			return withCluster(cmd, c, &f.cluster, func(l *ledger.Ledger) error {
+				// Only over TLS an instance proves its name. Without, another process may listen at its address.
 				cfg.Ask, cfg.Named = askInstance(f.timeout, given), given.TLS != nil
 				line := newProgressAtOnce(c, time.Second)
 				if !f.quiet {
@@ -130,6 +132,7 @@ the IDs that it leased since the backup.`,
 				}
 				report, err := recovery.Run(cmd.Context(), l, cfg)
 				line.end()
+				// A recover that fails has a report, too: it names the instances that do not answer.
 				if printErr := recoverText(c, report); printErr != nil {
 					return errors.Join(err, printErr)
 				}
@@ -176,7 +179,7 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 	if f.wait < 0 || f.margin < 0 || f.timeout <= 0 {
 		return cfg, usageError{allocator.Errorf(allocator.Invalid, "wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", f.wait, f.margin, f.timeout)}
 	}
-	if margin {
+	if margin { // also if it is 0, which is not the default
 		cfg.Margin = &f.margin
 	}
 	switch choice := recovery.LayoutChoice(f.layout); choice {
@@ -247,7 +250,7 @@ func recoverText(c *common, r *recovery.Report) error {
 	if c.output == "json" {
 		return json.NewEncoder(c.stdout).Encode(reports.Recover(r))
 	}
-	if r.UUID == "" {
+	if r.UUID == "" { // recover failed before it had read which cluster it is
 		return nil
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
@@ -283,6 +286,7 @@ func recoverText(c *common, r *recovery.Report) error {
 		names := fmt.Sprint(r.BeyondPeriod[:min(n, 10)])
 		_, _ = fmt.Fprintf(w, "period\tthe margin takes %s into a later period, the first ones %s: until it begins, IDs have its date; to stay in the present one, start the missing instances, give their journals, or give a smaller --margin\n", counted(int64(n), "tag"), names)
 	}
+	// The margins of all recovers add up: each takes IDs from every tag for good.
 	if r.Margin > 0 {
 		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", counted(r.Margin, "step"), r.Total)
 	}

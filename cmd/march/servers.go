@@ -40,7 +40,7 @@ func newRoom(c *common) *cobra.Command {
 		cfg               = room.DefaultConfig()
 		hostname, hostErr = os.Hostname()
 	)
-	if hostErr != nil {
+	if hostErr != nil { // then --name must be given: the empty name is refused
 		hostname = ""
 	}
 	cmd := &cobra.Command{
@@ -60,6 +60,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if cfg.Room, err = allocator.ParseRoom(args[0]); err != nil {
 				return usageError{err}
 			}
+			// The default is the host's name, which may have capitals.
 			if cfg.Name, err = allocator.ParseInstance(strings.ToLower(name)); err != nil {
 				return usageError{allocator.Errorf(allocator.Invalid, "name: %w", err)}
 			}
@@ -95,6 +96,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			defer stop()
 			cfg.Metrics, cfg.Tracer = w.Metrics, w.Tracer
 			defer c.rereadLevel(cmd, log, hclog.Info)()
+			// It connects later, so wrong settings are found although etcd is away.
 			if cfg.Ledger, err = cluster.Ledger(w, log); err != nil {
 				return err
 			}
@@ -124,13 +126,14 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if err := cfg.Validate(); err != nil { // not only once etcd is there
 				return err
 			}
-			if c.checkOnly {
+			if c.checkOnly { // march config validate: all that can be wrong without etcd was checked
 				return nil
 			}
 			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.Metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(l startup.Listeners) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, cfg.Journal, w)
 				cfg.GRPC, cfg.HTTP, cfg.AdminGRPC, cfg.AdminHTTP = l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP
+				// Only now, because port 0 stands for any free one.
 				cfg.Advertise = startup.Advertise(cfg.Advertise, l.GRPC, hostname)
 				cfg.AdvertiseAdmin = startup.Advertise(cfg.AdvertiseAdmin, l.AdminGRPC, hostname)
 				if err := doors.Open(&cfg.Doors); err != nil {

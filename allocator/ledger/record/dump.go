@@ -43,7 +43,6 @@ func (k Keys) Dump(revision int64, kvs []store.KV) (*Dump, error) {
 	return d, errors.Join(errs...)
 }
 
-// add adds one key to d.
 func (d *Dump) add(k Keys, kv store.KV) error {
 	key, value, err := k.Read(kv)
 	switch v := value.(type) {
