@@ -21,19 +21,19 @@ import (
 	"github.com/march-id/march/internal/testservers"
 )
 
-// documents returns the paths of the README and of every page of docs/, relative to the
-// repository's root. So a new page is covered as soon as it exists.
+// documents returns the paths of the README, of every page of docs/ and of the other pages for
+// users, relative to the repository's root. So a new page in docs/ is covered as soon as it exists.
 func documents(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := []string{"README.md"}
+	files := []string{"README.md", "SECURITY.md", "deploy/RUNBOOK.md", "testdata/formats/README.md"}
 	for _, page := range pages {
 		files = append(files, "docs/"+filepath.Base(page))
 	}
-	if len(files) < 7 {
+	if len(files) < 18 {
 		t.Fatalf("only %v found", files)
 	}
 	return files
@@ -290,7 +290,7 @@ func anchors(text string) map[string]bool {
 func TestReadmeLinks(t *testing.T) {
 	t.Parallel()
 	links := 0
-	for _, file := range append(documents(t), "DESIGN.md", "deploy/RUNBOOK.md", "allocator/ledger/model/README.md") {
+	for _, file := range append(documents(t), "DESIGN.md", "allocator/ledger/model/README.md") {
 		for _, m := range docLink.FindAllStringSubmatch(docFence.ReplaceAllString(readDocument(t, file), "\n"), -1) {
 			target, anchor := m[1], m[2]
 			if strings.Contains(target, ":") {
