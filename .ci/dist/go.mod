@@ -1,4 +1,4 @@
-// What `make dist` runs, in a module of its own so that it stays out of the
+// The programs that `make dist` runs, in a module of its own so that it stays out of the
 // product's.
 module github.com/march-id/march/ci/dist
 

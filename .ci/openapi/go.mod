@@ -1,4 +1,4 @@
-// What makes and lints the OpenAPI documents, in a module of its own so that it stays
+// The programs that make and lint the OpenAPI documents, in a module of its own so that it stays
 // out of the product's.
 module github.com/march-id/march/ci/openapi
 

@@ -1,4 +1,4 @@
-// What `make generate` runs, in a module of its own so that it stays out of
+// The programs that `make generate` runs, in a module of its own so that it stays out of
 // the product's.
 module github.com/march-id/march/ci/tools
 

@@ -40,8 +40,8 @@ type composeService struct {
 	StopGracePeriod string   `yaml:"stop_grace_period"`
 }
 
-// composed runs the services of a compose file as processes of this host. What is a host
-// there is a port here.
+// composed runs the services of a compose file as processes of this host. A host there
+// is a port here.
 type composed struct {
 	*testing.T
 	file     composeFile

@@ -31,8 +31,8 @@ disks of the journals; and the tags that are near their limit. It asks the
 console, and each instance at the address at which the others reach it.
 
 Exit codes: 0 nothing is wrong, 1 something is (a warning, too), 2 wrong usage,
-5 the console does not answer. What could not be asked is "unknown", and does not
-count. With -o json each finding has check, level (ok, unknown, warning, failed),
+5 the console does not answer. A check whose server did not answer is "unknown", and
+does not count. With -o json each finding has check, level (ok, unknown, warning, failed),
 what, remedy and command.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

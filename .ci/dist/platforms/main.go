@@ -37,8 +37,8 @@ func check(folder, program, platform string) (n int, err error) {
 	if !ok {
 		return 0, fmt.Errorf("%q; allowed: GOOS/GOARCH", platform)
 	}
-	// With NeedDeps the functions of dependencies are checked, too. What they export cannot stand
-	// in for that: to have it, Go would compile them.
+	// With NeedDeps the functions of dependencies are checked, too. Their export
+	// data cannot stand in for that: to have it, Go would compile them.
 	all, err := packages.Load(&packages.Config{
 		Mode: packages.NeedName | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedDeps |
 			packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesInfo | packages.NeedTypesSizes | packages.NeedModule,

@@ -665,7 +665,7 @@ func (x *GetCapacityResponse) GetTagsAsOf() *timestamppb.Timestamp {
 // Capacity is how full a part of a cluster is, and when it is full.
 type Capacity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it is, in words.
+	// The name of the part, in words.
 	What string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
 	// How much is used, and how much there is. Both are 0 where nothing is counted.
 	Used int64 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
@@ -2264,7 +2264,7 @@ func (x *GetRoomUseRequest) GetRoom() string {
 
 type GetRoomUseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What callers did there.
+	// The use that callers made of the room.
 	Use           *RoomUse `protobuf:"bytes,1,opt,name=use,proto3" json:"use,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4043,7 +4043,7 @@ type AuditEntry struct {
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Time  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	Actor string                 `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
-	// What was done, such as "create tag".
+	// The action, such as "create tag".
 	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
 	// The changed object, such as "tags/order".
 	Object string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`

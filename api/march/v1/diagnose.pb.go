@@ -81,7 +81,7 @@ type DiagnoseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version of the process.
 	Build string `protobuf:"bytes,1,opt,name=build,proto3" json:"build,omitempty"`
-	// What built it, and for which system: `go1.26.1 linux/amd64`.
+	// The compiler that built it, and for which system: `go1.26.1 linux/amd64`.
 	Runtime string `protobuf:"bytes,2,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	// When the process answered, by its clock.
 	Clock *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=clock,proto3" json:"clock,omitempty"`
@@ -93,9 +93,9 @@ type DiagnoseResponse struct {
 	Settings []*Setting `protobuf:"bytes,6,rep,name=settings,proto3" json:"settings,omitempty"`
 	// The metrics, in the text format of Prometheus.
 	Metrics string `protobuf:"bytes,7,opt,name=metrics,proto3" json:"metrics,omitempty"`
-	// What each goroutine does, in the format of pprof.
+	// The stack of each goroutine, in the format of pprof.
 	Goroutines []byte `protobuf:"bytes,8,opt,name=goroutines,proto3" json:"goroutines,omitempty"`
-	// What the memory is used for, in the format of pprof.
+	// The use of memory, in the format of pprof.
 	Heap []byte `protobuf:"bytes,9,opt,name=heap,proto3" json:"heap,omitempty"`
 	// The certificates in the files that settings name: the process's own and those of CAs.
 	Certificates  []*CertificateStatus `protobuf:"bytes,10,rep,name=certificates,proto3" json:"certificates,omitempty"`

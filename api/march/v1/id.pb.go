@@ -274,7 +274,7 @@ func (x *NextBatchResponse) GetTexts() []string {
 
 type NextManyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to take: of 1 to 100 tags, each named once, together at most 10,000 IDs.
+	// The IDs to take: of 1 to 100 tags, each named once, together at most 10,000 IDs.
 	Tags          []*TagCount `protobuf:"bytes,1,rep,name=tags,proto3" json:"tags,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -491,7 +491,7 @@ type Plan struct {
 	Cluster string `protobuf:"bytes,9,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// Planned with force: see PlanMigrationRequest.
 	Force bool `protobuf:"varint,10,opt,name=force,proto3" json:"force,omitempty"`
-	// What callers did lately in the rooms that the plan takes out. PlanMigration leaves it
+	// The use that callers lately made of the rooms that the plan takes out. PlanMigration leaves it
 	// out: see GetRoomUse. `march migrate plan` puts it into the plan's file.
 	Use []*RoomUse `protobuf:"bytes,11,rep,name=use,proto3" json:"use,omitempty"`
 	// Those of `instances` that have doors whose clients keep IDs for as long as they like, each

@@ -291,7 +291,8 @@ type Tag struct {
 	// is the same.
 	KeyCheck *string `protobuf:"bytes,16,opt,name=key_check,json=keyCheck,proto3,oneof" json:"key_check,omitempty"`
 	// Output only: the name by which clients of the doors ask for the tag, where that is
-	// another than the tag's: order:id for order_3aid. What is not UTF-8 in it is U+FFFD.
+	// another than the tag's: order:id for order_3aid. Bytes of the foreign
+	// name that are not UTF-8 become U+FFFD.
 	ForeignName string `protobuf:"bytes,17,opt,name=foreign_name,json=foreignName,proto3" json:"foreign_name,omitempty"`
 	// Divides the IDs by the calendar: a counter that begins anew each day, month or year.
 	// Chosen when the tag is created. Absent in other tags.

@@ -42,8 +42,8 @@ func Request() *marchv1.DiagnoseRequest {
 // mostEntries is how many migrations and changes are taken, the newest.
 const mostEntries = 1000
 
-// Collect returns the files. program is the version of this program. What a console does not
-// answer is in errors.txt, because a bundle is wanted most when something is broken.
+// Collect returns the files. program is the version of this program. Calls that
+// fail are in errors.txt, because a bundle is wanted most when something is broken.
 func Collect(ctx context.Context, console grpc.ClientConnInterface, program string, facts doctor.Facts, now time.Time) ([]File, error) {
 	b := &builder{}
 	b.text("about.txt", fmt.Sprintf("made by march %s at %s\n", program, now.UTC().Format(time.RFC3339)))

@@ -95,7 +95,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// What all processes see alike: an etcd that is too old, and one that has nearly reached its quota
+// All processes see alike: an etcd that is too old, and one that has nearly reached its quota
 // or has reached it.
 func TestLevelsOfEtcd(t *testing.T) {
 	for _, test := range []struct {
