@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/race"
 )
 
 func TestNoAllocations(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	chain := background(t, strided())
@@ -44,7 +45,7 @@ func (o *one) Lease(_ context.Context, n int64) (allocator.Segment, error) {
 // TestMemoryOfIdleChains: an idle chain that holds a segment costs at most 704
 // bytes, with an ID taken or without.
 func TestMemoryOfIdleChains(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("the race detector needs memory of its own")
 	}
 	const chains = 100_000

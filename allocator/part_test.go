@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/race"
 )
 
 // TestKeeps compares Keeps and Outdates with a list of residues.
@@ -123,7 +124,7 @@ func TestRenewKeepsALeaseUnderWay(t *testing.T) {
 func TestManyChainsKeep(t *testing.T) {
 	virtual(t, func(w *world) {
 		many := 100_000
-		if raceDetector || testing.Short() {
+		if race.Enabled || testing.Short() {
 			many = 2000
 		}
 		leases := &gauge{}

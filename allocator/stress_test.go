@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/race"
 )
 
 // bitmap holds a bit for each ID of strided's room, by dense index.
@@ -32,7 +33,7 @@ func (b bitmap) mark(first, count int64) bool {
 // TestStress has goroutines do everything to one chain at once. Each ID comes
 // once, in its range, and grows within each goroutine.
 func TestStress(t *testing.T) {
-	few := raceDetector || testing.Short()
+	few := race.Enabled || testing.Short()
 	t.Run("large segments", func(t *testing.T) {
 		goal := int64(120_000_000)
 		if few {

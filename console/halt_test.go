@@ -7,9 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
@@ -56,12 +53,7 @@ func TestBarred(t *testing.T) {
 	report, err := recovery.Run(bg, l, recovery.Config{
 		Actor: "ann", Apply: true,
 		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
-			conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
-				return record.Memory{}, err
-			}
-			defer func() { _ = conn.Close() }()
-			m, err := room.AskMarks(ctx, conn, q, use)
+			m, err := room.AskMarks(ctx, testcluster.Dial(t, s.Address), q, use)
 			for _, path := range paths {
 				if m.Barred {
 					testcluster.Await(t, path+" names the instance", func() bool { return shown(path) })

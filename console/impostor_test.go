@@ -1,9 +1,7 @@
 package console_test
 
 import (
-	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -13,6 +11,7 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -20,24 +19,8 @@ import (
 // it asks. Each impostor at the address of a/one has a certificate of the same CA.
 func TestConsoleBelievesInstances(t *testing.T) {
 	t.Parallel()
-	ca, err := devca.New("test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	roots, err := ca.WriteCA(dir, "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	open := func(cfg tlsfiles.Config) *tlsfiles.Files {
-		t.Helper()
-		files, err := tlsfiles.Open(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return files
-	}
-	calls := open(tlsfiles.Config{Flags: "tls", CA: roots})
+	ca := testcerts.New(t)
+	calls := testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root})
 	for name, test := range map[string]struct {
 		leaf     devca.Leaf
 		believed bool
@@ -52,23 +35,15 @@ func TestConsoleBelievesInstances(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test.leaf.Name = "impostor"
-			cert, err := ca.Write(t.TempDir(), "server", test.leaf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			served := open(tlsfiles.Config{Flags: "tls", Cert: cert.Cert, Key: cert.Key}).Server("h2")
+			cert := ca.Write(name, test.leaf)
+			served := testcerts.Open(t, tlsfiles.Config{Flags: "tls", Cert: cert.Cert, Key: cert.Key}).Server("h2")
 			cluster := testcluster.New(t)
 			cluster.Init(testcluster.Halves(), "test")
 			c := &consoleOf{cluster, cluster.Console(func(cfg *console.Config) { cfg.Credentials = api.Credentials{TLS: calls} })}
 			c.create(&marchv1.Tag{Name: "order"})
-			l := testcluster.Listen(t, "")
 			server := grpc.NewServer(grpc.Creds(credentials.NewTLS(served)), grpc.UnaryInterceptor(api.UnaryServerInterceptor))
 			marchv1.RegisterRoomServiceServer(server, chainOf{})
-			var serving sync.WaitGroup
-			serving.Go(func() { _ = server.Serve(l) })
-			defer serving.Wait()
-			defer server.Stop()
-			c.register("a", "one", l.Addr().String(), true)
+			c.register("a", "one", testcluster.Serve(t, server), true)
 			testcluster.Await(t, "the console asked it", func() bool {
 				tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
 				if err != nil || len(tag.GetChains())+len(tag.GetSilent()) == 0 { // a busy etcd may answer late

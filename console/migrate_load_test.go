@@ -3,6 +3,7 @@ package console_test
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
@@ -185,11 +186,7 @@ func randomLayout(random *rand.Rand, rooms []allocator.Room) *marchv1.Layout {
 	for len(cuts) < 2*len(in) {
 		cuts[random.Int64N(boundary+1)] = true
 	}
-	var sorted []int64
-	for c := range cuts {
-		sorted = append(sorted, c)
-	}
-	slices.Sort(sorted)
+	sorted := slices.Sorted(maps.Keys(cuts))
 	gaps := random.IntN(2) == 0
 	ranges := make(map[string][2]int64)
 	for k, r := range in {

@@ -72,23 +72,13 @@ func BenchmarkStreamPipelined(b *testing.B) {
 
 func BenchmarkEchoPipelined(b *testing.B) {
 	l := testcluster.Listen(b, "")
-	ctx, stop := context.WithCancel(bg)
-	stopped := make(chan error, 1)
-	go func() {
-		stopped <- serve.Run(ctx, serve.Config{
+	testcluster.Start(b, func(ctx context.Context) error {
+		return serve.Run(ctx, serve.Config{
 			GRPC: l, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second,
 			Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, echo{}) },
 		})
-	}()
-	conn := testcluster.Dial(b, l.Addr().String())
-	b.Cleanup(func() {
-		_ = conn.Close()
-		stop()
-		if err := <-stopped; err != nil {
-			b.Error(err)
-		}
 	})
-	pipeline(b, marchv1.NewIDServiceClient(conn), &marchv1.NextRequest{})
+	pipeline(b, marchv1.NewIDServiceClient(testcluster.Dial(b, l.Addr().String())), &marchv1.NextRequest{})
 }
 
 // echo answers each request of a stream with an empty message.

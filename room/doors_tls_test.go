@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -23,32 +24,16 @@ func TestRedisClientCertificates(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "secret")
-	dir := t.TempDir()
-	ca, err := devca.New("test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := ca.WriteCA(dir, "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	open := func(name string, leaf devca.Leaf, from *devca.CA) *tlsfiles.Files {
-		t.Helper()
-		pair, err := from.Write(dir, name, leaf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files, err := tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, Cert: pair.Cert, Key: pair.Key})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return files
+	ca := testcerts.New(t)
+	open := func(name string, leaf devca.Leaf, from *testcerts.CA) *tlsfiles.Files {
+		pair := from.Write(name, leaf)
+		return testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, ClientCA: ca.Root, Cert: pair.Cert, Key: pair.Key})
 	}
 	token, line, err := access.NewToken("root", time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
+	policy, hashes := filepath.Join(ca.Dir, "policy.yaml"), filepath.Join(ca.Dir, "tokens")
 	const rules = "grants:\n  - {subjects: \"spiffe://prod/shop\", roles: issuer, tags: order}\n  - {subjects: \"token:root\", roles: admin}\n"
 	for path, content := range map[string]string{policy: rules, hashes: line} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -100,11 +85,7 @@ func TestRedisClientCertificates(t *testing.T) {
 			t.Errorf("%s: %v; want %s", what, want.err, want.says)
 		}
 	}
-	stranger, err := devca.New("stranger", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	forged := open("forged", devca.Leaf{URIs: []string{"spiffe://prod/shop"}}, stranger).Client("127.0.0.1")
+	forged := open("forged", devca.Leaf{URIs: []string{"spiffe://prod/shop"}}, testcerts.New(t)).Client("127.0.0.1")
 	if id, err := client(forged, "").Incr(bg, "order").Result(); err == nil {
 		t.Errorf("a certificate of another CA got the ID %d", id)
 	}

@@ -2,6 +2,7 @@ package room_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -30,11 +31,7 @@ func TestIndex(t *testing.T) {
 		if step%500 != 0 {
 			continue
 		}
-		sorted := make([]allocator.Tag, 0, len(want))
-		for tag := range want {
-			sorted = append(sorted, tag)
-		}
-		slices.Sort(sorted)
+		sorted := slices.Sorted(maps.Keys(want))
 		from, _ := slices.BinarySearch(sorted, tag+"\x00")
 		page := sorted[from:]
 		page = page[:min(len(page), 100)]

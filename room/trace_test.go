@@ -47,15 +47,9 @@ func (r *receiver) got() []*otlp.Span {
 // traces starts a receiver and returns a provider that sends spans to it.
 func traces(t *testing.T, ratio float64) (*receiver, *sdktrace.TracerProvider) {
 	t.Helper()
-	r, l, server := &receiver{}, testcluster.Listen(t, ""), grpc.NewServer()
+	r, server := &receiver{}, grpc.NewServer()
 	collector.RegisterTraceServiceServer(server, r)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	t.Cleanup(func() {
-		server.Stop()
-		<-served
-	})
-	provider, err := observe.NewTraces(bg, observe.TracesConfig{URL: "http://" + l.Addr().String(), Ratio: ratio, Service: "march-room", Instance: "a/a1", Build: "test"})
+	provider, err := observe.NewTraces(bg, observe.TracesConfig{URL: "http://" + testcluster.Serve(t, server), Ratio: ratio, Service: "march-room", Instance: "a/a1", Build: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

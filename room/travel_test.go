@@ -38,9 +38,7 @@ func (c *cluster) recover(ask recovery.Ask, change func(*recovery.Config)) {
 
 // report asks the instance at an address what it remembers.
 func (c *cluster) report(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
-	conn := testcluster.Dial(c, s.Address)
-	defer func() { _ = conn.Close() }()
-	return room.AskMarks(ctx, conn, q, use)
+	return room.AskMarks(ctx, testcluster.Dial(c, s.Address), q, use)
 }
 
 // TestHalted halts leasing. An instance goes on with the IDs that it holds, and says why

@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/race"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -103,7 +104,7 @@ func TestColdTags(t *testing.T) {
 // TestManyTags has one room issue 10,000 tags: no tag has a goroutine of its own.
 func TestManyTags(t *testing.T) {
 	tags := 10_000
-	if testing.Short() || raceEnabled {
+	if testing.Short() || race.Enabled {
 		tags = 1_000
 	}
 	c := newCluster(t, testcluster.Halves())

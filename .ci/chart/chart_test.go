@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -88,11 +89,7 @@ func render(c *chart.Chart, values map[string]any) (map[string]string, error) {
 // documents returns the YAML documents of rendered files, without empty ones, in the order of
 // the files' names.
 func documents(files map[string]string) []string {
-	var names []string
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(files))
 	var docs []string
 	for _, name := range names {
 		if filepath.Base(name) == "NOTES.txt" {

@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator/format"
+	"github.com/march-id/march/internal/race"
 )
 
 // TestAllocations: appending allocates nothing, and reading neither, whatever the format.
 func TestAllocations(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	for _, f := range sampleFormats(t) {

@@ -1,6 +1,7 @@
 package format
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,10 +56,7 @@ func init() { // compile functions refer to it
 
 // names lists the parts in the order in which they may stand.
 func names() string {
-	all := make([]string, 0, len(kinds))
-	for name := range kinds {
-		all = append(all, name)
-	}
+	all := slices.Collect(maps.Keys(kinds))
 	slices.SortFunc(all, func(a, b string) int {
 		if kinds[a].stage != kinds[b].stage {
 			return int(kinds[a].stage) - int(kinds[b].stage)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/internal/race"
 )
 
 // wildClock is a clock that many goroutines read. It advances with each read, and sometimes
@@ -194,7 +195,7 @@ func TestFew(t *testing.T) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	now := time.Now().UnixMilli()

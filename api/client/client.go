@@ -3,7 +3,9 @@ package client
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -223,11 +225,7 @@ func (c *Client) tag(name string, keep bool) (*Tag, error) {
 func (c *Client) tags() []*Tag {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	tags := make([]*Tag, 0, len(c.mu.tags))
-	for _, t := range c.mu.tags {
-		tags = append(tags, t)
-	}
-	return tags
+	return slices.Collect(maps.Values(c.mu.tags))
 }
 
 // heard notes the own room's part of a layout, and reports whether that layout is

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api/client"
 	"github.com/march-id/march/internal/testcluster"
@@ -35,9 +36,9 @@ func TestOptions(t *testing.T) {
 		"max_step: 1000000001; allowed: min_step (1000) to ": {Addresses: []string{"h:1"}, MaxStep: 1_000_000_001},
 		"timeout: -1s; allowed: above 0s":                    {Addresses: []string{"h:1"}, Timeout: -time.Second},
 	} {
-		is(t, o.Validate(), allocator.Invalid, says)
+		ledgertest.WantKind(t, o.Validate(), allocator.Invalid, says)
 		c, err := client.New(t.Context(), o)
-		is(t, err, allocator.Invalid, says)
+		ledgertest.WantKind(t, err, allocator.Invalid, says)
 		if c != nil {
 			c.Close()
 		}
@@ -104,35 +105,35 @@ func TestErrors(t *testing.T) {
 	ids := newClient(t, client.Options{Addresses: []string{f.address}})
 	for _, name := range []string{"", "Order", strings.Repeat("a", 64)} {
 		_, err := ids.Next(t.Context(), name)
-		is(t, err, allocator.Invalid, "tag: ")
+		ledgertest.WantKind(t, err, allocator.Invalid, "tag: ")
 		_, err = ids.NextN(t.Context(), name, 1)
-		is(t, err, allocator.Invalid, "tag: ")
+		ledgertest.WantKind(t, err, allocator.Invalid, "tag: ")
 		_, err = ids.Tag(name)
-		is(t, err, allocator.Invalid, "tag: ")
+		ledgertest.WantKind(t, err, allocator.Invalid, "tag: ")
 	}
 	_, err := ids.NextN(t.Context(), "short", 0)
-	is(t, err, allocator.Invalid, "count: 0; allowed: 1 to ")
+	ledgertest.WantKind(t, err, allocator.Invalid, "count: 0; allowed: 1 to ")
 	for want := range 19 {
 		if id, err := ids.Next(t.Context(), "short"); err != nil || id != int64(want+1) {
 			t.Fatalf("%d, %v", id, err)
 		}
 	}
 	_, err = ids.Next(t.Context(), "short")
-	is(t, err, allocator.Exhausted, "room at "+f.address, "limit 20")
+	ledgertest.WantKind(t, err, allocator.Exhausted, "room at "+f.address, "limit 20")
 	f.fault(answers(allocator.Errorf(allocator.NotFound, "no tag nothing")))
 	_, err = ids.Next(t.Context(), "nothing")
-	is(t, err, allocator.NotFound, "room at "+f.address, "no tag nothing")
+	ledgertest.WantKind(t, err, allocator.NotFound, "room at "+f.address, "no tag nothing")
 	// A caller's own deadline.
 	f.fault(faults["hang"])
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err = ids.Next(ctx, "order")
-	is(t, err, allocator.Unavailable, "before the caller's deadline")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "before the caller's deadline")
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v does not have the deadline as its cause", err)
 	}
 	_, err = client.New(ctx, client.Options{Addresses: []string{f.address}, WarmTags: []string{"order"}})
-	is(t, err, allocator.Unavailable)
+	ledgertest.WantKind(t, err, allocator.Unavailable)
 }
 
 // TestClose: Close drops the held IDs, lets waiting callers go, and is final.
@@ -175,13 +176,13 @@ func TestClose(t *testing.T) {
 		t.Error("an ID of a closed client")
 	}
 	_, err := order.Next(t.Context())
-	is(t, err, allocator.Invalid, "the client was closed")
+	ledgertest.WantKind(t, err, allocator.Invalid, "the client was closed")
 	_, err = ids.Next(t.Context(), "order")
-	is(t, err, allocator.Invalid, "the client was closed")
+	ledgertest.WantKind(t, err, allocator.Invalid, "the client was closed")
 	_, err = ids.NextN(t.Context(), "new", 1)
-	is(t, err, allocator.Invalid, "the client was closed")
+	ledgertest.WantKind(t, err, allocator.Invalid, "the client was closed")
 	_, err = ids.Tag("new")
-	is(t, err, allocator.Invalid, "the client was closed")
+	ledgertest.WantKind(t, err, allocator.Invalid, "the client was closed")
 	if s := order.Status(); s.Held != 0 || s.Dropped == 0 {
 		t.Errorf("%+v", s)
 	}

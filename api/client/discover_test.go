@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/api/client"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -35,7 +37,7 @@ func TestDiscoverOptions(t *testing.T) {
 		"discover: every: 1ms; allowed: 1s to 1h0m0s, 0s for 10s": {Consoles: []string{"h:1"}, Room: "a", Every: time.Millisecond},
 		"discover: fallback: 17 rooms; allowed: 0 to 16":          {Consoles: []string{"h:1"}, Room: "a", Fallback: make([]string, 17)},
 	} {
-		is(t, client.Options{Discover: &d}.Validate(), allocator.Invalid, says)
+		ledgertest.WantKind(t, client.Options{Discover: &d}.Validate(), allocator.Invalid, says)
 	}
 }
 
@@ -115,7 +117,7 @@ func TestDiscoverConsoleAway(t *testing.T) {
 	stop()
 	silence(t, console)
 	_, err := client.New(t.Context(), discover(console))
-	is(t, err, allocator.Unavailable, "console at "+console)
+	ledgertest.WantKind(t, err, allocator.Unavailable, "console at "+console)
 	opts := discover(console)
 	opts.Addresses = []string{a.address}
 	mustNext(t, tagOf(t, newClient(t, opts), "order"))
@@ -124,7 +126,7 @@ func TestDiscoverConsoleAway(t *testing.T) {
 	opts = discover(console)
 	opts.Discover.Room = "nowhere"
 	_, err = client.New(t.Context(), opts)
-	is(t, err, allocator.Unavailable, "room nowhere has no live instance")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "room nowhere has no live instance")
 }
 
 // A client finds its room over TLS. It shows consoles and rooms its own certificate, and follows
@@ -195,22 +197,7 @@ func TestDiscoverPlaintextToTLS(t *testing.T) {
 // take only clients with a certificate of that CA.
 func files(t *testing.T) *tlsfiles.Files {
 	t.Helper()
-	dir := t.TempDir()
-	ca, err := devca.New("test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := ca.WriteCA(dir, "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := ca.Write(dir, "own", devca.Leaf{Hosts: []string{"127.0.0.1", "a1.a.march"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, RequireClient: true, Cert: own.Cert, Key: own.Key})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
+	ca := testcerts.New(t)
+	own := ca.Write("own", devca.Leaf{Hosts: []string{"127.0.0.1", "a1.a.march"}})
+	return testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, ClientCA: ca.Root, RequireClient: true, Cert: own.Cert, Key: own.Key})
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -113,13 +114,13 @@ func TestSenselessAnswers(t *testing.T) {
 		f.alter(change)
 		name := fmt.Sprintf("tag-%d", len(says))
 		_, err := ids.Next(t.Context(), name)
-		is(t, err, allocator.Internal, "room at "+f.address, says)
+		ledgertest.WantKind(t, err, allocator.Internal, "room at "+f.address, says)
 	}
 	// If a segment ended before its answer arrived, neither side is at fault.
 	f.alter(nil)
 	f.setTTL(time.Nanosecond)
 	_, err := ids.Next(t.Context(), "late")
-	is(t, err, allocator.Unavailable, "its answer took longer than the 1ns")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "its answer took longer than the 1ns")
 	// If the same IDs come a second time, the room is.
 	f.setTTL(0)
 	var first *marchv1.Segment
@@ -135,7 +136,7 @@ func TestSenselessAnswers(t *testing.T) {
 	}
 	testcluster.Await(t, "the client has seen that the room is back", func() bool { return tag.Warm(t.Context()) == nil })
 	_, err = tag.NextN(t.Context(), first.GetCount()+1, nil)
-	is(t, err, allocator.WentBack, "for the second time")
+	ledgertest.WantKind(t, err, allocator.WentBack, "for the second time")
 }
 
 // TestInstances has the instances of a room stop and start in turn under load.
@@ -218,13 +219,13 @@ func TestFallback(t *testing.T) {
 		}
 	}
 	_, err := alone.Next(t.Context(), "none")
-	is(t, err, allocator.NoRange, "room at "+a.address, "no range in layout version 1")
+	ledgertest.WantKind(t, err, allocator.NoRange, "room at "+a.address, "no range in layout version 1")
 	a.down()
 	if r := take("down"); r < 50 {
 		t.Errorf("residue %d of room a, which is down", r)
 	}
 	_, err = alone.Next(t.Context(), "gone")
-	is(t, err, allocator.Unavailable, "room at "+a.address, "since")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "room at "+a.address, "since")
 	var away *allocator.AwayError
 	if !errors.As(err, &away) || away.Tag != "gone" || away.Since.IsZero() {
 		t.Errorf("%v does not say since when", err)
@@ -249,7 +250,7 @@ func TestRefusals(t *testing.T) {
 			f.fault(answers(allocator.Errorf(kind, "no")))
 		}
 		_, err := ids.Next(t.Context(), "order-"+slug(kind.Error()[:3])+"x")
-		is(t, err, kind, "no")
+		ledgertest.WantKind(t, err, kind, "no")
 		if n := fronts[0].calls() + fronts[1].calls() - before; n != 1 {
 			t.Errorf("%v: %d calls", kind, n)
 		}

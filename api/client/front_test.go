@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // A fault replaces a lease. It may call lease, which goes on to the room.
@@ -107,19 +108,11 @@ func (f *front) listen() {
 		f.Fatal(err)
 	}
 	f.address = l.Addr().String()
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		done <- serve.Run(ctx, serve.Config{
+	f.down = testcluster.Run(f.TB, func(ctx context.Context) error {
+		return serve.Run(ctx, serve.Config{
 			GRPC: l, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: 10 * time.Millisecond,
 			Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, f) },
 		})
-	}()
-	f.down = sync.OnceFunc(func() {
-		stop()
-		if err := <-done; err != nil {
-			f.Errorf("front: %v", err)
-		}
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -239,20 +238,6 @@ func silence(tb testing.TB, address string) {
 		_ = l.Close()
 		<-done
 	})
-}
-
-// is checks an error's Kind and what it says.
-func is(tb testing.TB, err error, kind allocator.Kind, says ...string) {
-	tb.Helper()
-	if err == nil || allocator.KindOf(err) != kind {
-		tb.Errorf("got %v, want %v", err, kind)
-		return
-	}
-	for _, s := range says {
-		if !strings.Contains(err.Error(), s) {
-			tb.Errorf("%q does not say %q", err, s)
-		}
-	}
 }
 
 // allocations returns how many allocations a call makes. The cluster of the test allocates in

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/client"
@@ -89,9 +90,9 @@ func TestNextRunFails(t *testing.T) {
 		t.Errorf("%+v, %v", run, err)
 	}
 	_, err := client.RunOf(3, &marchv1.NextBatchResponse{Runs: two})
-	is(t, err, allocator.Refused, "its release does not know contiguous")
+	ledgertest.WantKind(t, err, allocator.Refused, "its release does not know contiguous")
 	for _, bad := range [][]*marchv1.Run{nil, {{First: 1, Count: 2}}, {{First: 1, Count: 4}}} {
 		_, err := client.RunOf(3, &marchv1.NextBatchResponse{Runs: bad})
-		is(t, err, allocator.Internal, "its answer makes no sense")
+		ledgertest.WantKind(t, err, allocator.Internal, "its answer makes no sense")
 	}
 }

@@ -3,13 +3,16 @@ package client_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -51,7 +54,7 @@ func TestTimeToLive(t *testing.T) {
 					}
 					return err != nil
 				})
-				is(t, err, allocator.Unavailable, "room at "+front.address, "since "+time.Now().UTC().Format("2006-"))
+				ledgertest.WantKind(t, err, allocator.Unavailable, "room at "+front.address, "since "+time.Now().UTC().Format("2006-"))
 				var gone *allocator.AwayError
 				if !errors.As(err, &gone) || gone.Since.Before(away.Add(-ttl)) || gone.Since.After(time.Now()) {
 					t.Errorf("%v does not say since when", err)
@@ -92,7 +95,7 @@ func TestHold(t *testing.T) {
 	for _, name := range []string{"order", "strict"} {
 		var err error
 		testcluster.Await(t, "the end", func() bool { _, err = ids.Next(t.Context(), name); return err != nil })
-		is(t, err, allocator.Unavailable, "tag "+name, "since ", "room at "+a.address)
+		ledgertest.WantKind(t, err, allocator.Unavailable, "tag "+name, "since ", "room at "+a.address)
 	}
 }
 
@@ -298,10 +301,7 @@ func TestEverythingAtOnce(t *testing.T) {
 		for i, tag := range tags {
 			stops = append(stops, load(t, tag, &got[i]))
 		}
-		var names []string
-		for name := range faults {
-			names = append(names, name)
-		}
+		names := slices.Collect(maps.Keys(faults))
 		swapped := false
 		for range 25 {
 			front := fronts[rand.IntN(2)]
@@ -325,7 +325,7 @@ func TestEverythingAtOnce(t *testing.T) {
 		}
 		for i, stop := range stops {
 			for _, err := range stop() { // both instances may be away for a moment when little is held
-				is(t, err, allocator.Unavailable)
+				ledgertest.WantKind(t, err, allocator.Unavailable)
 			}
 			n := got[i].unique(t, "a", testcluster.Halves(), layout(100, 50, 100, 0, 50))
 			t.Logf("strict %t, tag %s: %d IDs, %+v", strict, tags[i].Name(), n, tags[i].Status())
@@ -354,7 +354,7 @@ func TestLowerLimit(t *testing.T) {
 	for {
 		id, err := order.Next(t.Context())
 		if err != nil {
-			is(t, err, allocator.Exhausted)
+			ledgertest.WantKind(t, err, allocator.Exhausted)
 			return
 		}
 		if id >= limit {

@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -72,11 +73,7 @@ func (c *Client) worker(bits int) *worker {
 func (c *Client) workers() []*worker {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	all := make([]*worker, 0, len(c.mu.workers))
-	for _, w := range c.mu.workers {
-		all = append(all, w)
-	}
-	return all
+	return slices.Collect(maps.Values(c.mu.workers))
 }
 
 // clock returns the clock that IDs follow, in Unix ms.

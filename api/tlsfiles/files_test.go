@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/testcerts"
 )
 
 // hosts are what servers are called by in these tests.
@@ -23,48 +24,15 @@ var hosts = []string{"127.0.0.1", "room.test"}
 
 // folder has the files of a server and a client.
 type folder struct {
-	t   *testing.T
-	dir string
-	ca  *devca.CA
+	ca  *testcerts.CA
 	cfg tlsfiles.Config // all files, for a server that asks for certificates
 }
 
 func newFolder(t *testing.T) *folder {
 	t.Helper()
-	f := &folder{t: t, dir: t.TempDir(), ca: newCA(t)}
-	ca, err := f.ca.WriteCA(f.dir, "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	own := f.write(f.ca, "own", devca.Leaf{Hosts: hosts})
-	f.cfg = tlsfiles.Config{Flags: "tls", CA: ca, Cert: own.Cert, Key: own.Key, ClientCA: ca}
-	return f
-}
-
-func newCA(t *testing.T) *devca.CA {
-	t.Helper()
-	ca, err := devca.New("test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ca
-}
-
-func (f *folder) write(ca *devca.CA, name string, l devca.Leaf) devca.Pair {
-	f.t.Helper()
-	p, err := ca.Write(f.dir, name, l)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return p
-}
-
-func open(t *testing.T, cfg tlsfiles.Config) *tlsfiles.Files {
-	t.Helper()
-	f, err := tlsfiles.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := &folder{ca: testcerts.New(t)}
+	own := f.ca.Write("own", devca.Leaf{Hosts: hosts})
+	f.cfg = tlsfiles.Config{Flags: "tls", CA: f.ca.Root, Cert: own.Cert, Key: own.Key, ClientCA: f.ca.Root}
 	return f
 }
 
@@ -120,7 +88,7 @@ func TestHandshake(t *testing.T) {
 	required := f.cfg
 	required.RequireClient = true
 	anonymous := tlsfiles.Config{Flags: "tls", CA: f.cfg.CA}
-	strange := f.write(newCA(t), "strange", devca.Leaf{Hosts: hosts})
+	strange := testcerts.New(t).Write("strange", devca.Leaf{Hosts: hosts})
 	stranger := tlsfiles.Config{Flags: "tls", CA: f.cfg.CA, Cert: strange.Cert, Key: strange.Key}
 	system := tlsfiles.Config{Flags: "tls"}
 	for _, c := range []struct {
@@ -138,7 +106,7 @@ func TestHandshake(t *testing.T) {
 		{"a server by another address", f.cfg, f.cfg, "127.0.0.2", "127.0.0.2", false},
 		{"a server by another name", f.cfg, f.cfg, "other.test", "other.test", false},
 	} {
-		state, err := meet(t, open(t, c.server).Server("h2"), open(t, c.client).Credentials(), c.host)
+		state, err := meet(t, testcerts.Open(t, c.server).Server("h2"), testcerts.Open(t, c.client).Credentials(), c.host)
 		switch {
 		case c.refused == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)
@@ -150,7 +118,7 @@ func TestHandshake(t *testing.T) {
 			t.Errorf("%s: version %x", c.name, state.Version)
 		}
 	}
-	if _, err := meet(t, open(t, required).ServerOptional("http/1.1"), open(t, f.cfg).Credentials(), "127.0.0.1"); err == nil {
+	if _, err := meet(t, testcerts.Open(t, required).ServerOptional("http/1.1"), testcerts.Open(t, f.cfg).Credentials(), "127.0.0.1"); err == nil {
 		t.Error("gRPC's client agreed on another protocol than h2")
 	}
 }
@@ -159,7 +127,7 @@ func TestHandshake(t *testing.T) {
 func TestInstance(t *testing.T) {
 	t.Parallel()
 	f := newFolder(t)
-	client := open(t, f.cfg).InstanceCredentials("eu-1", "pod-1")
+	client := testcerts.Open(t, f.cfg).InstanceCredentials("eu-1", "pod-1")
 	for _, c := range []struct {
 		uri, host string
 		ok        bool
@@ -181,9 +149,9 @@ func TestInstance(t *testing.T) {
 			l.Hosts = []string{c.host}
 		}
 		cfg := f.cfg
-		pair := f.write(f.ca, "instance", l)
+		pair := f.ca.Write("instance", l)
 		cfg.Cert, cfg.Key = pair.Cert, pair.Key
-		_, err := meet(t, open(t, cfg).Server("h2"), client, "127.0.0.1")
+		_, err := meet(t, testcerts.Open(t, cfg).Server("h2"), client, "127.0.0.1")
 		if c.ok && err != nil {
 			t.Errorf("%s%s: %v", c.uri, c.host, err)
 		}
@@ -196,7 +164,7 @@ func TestInstance(t *testing.T) {
 func TestRenewed(t *testing.T) {
 	t.Parallel()
 	f := newFolder(t)
-	server, client := open(t, f.cfg), open(t, f.cfg)
+	server, client := testcerts.Open(t, f.cfg), testcerts.Open(t, f.cfg)
 	settings := server.Server("h2")
 	serial := func() string {
 		t.Helper()
@@ -207,7 +175,7 @@ func TestRenewed(t *testing.T) {
 		return state.PeerCertificates[0].SerialNumber.String()
 	}
 	first := serial()
-	f.write(f.ca, "own", devca.Leaf{Hosts: hosts})
+	f.ca.Write("own", devca.Leaf{Hosts: hosts})
 	if got := serial(); got != first {
 		t.Error("files were read again before the interval was over")
 	}
@@ -227,7 +195,7 @@ func TestRenewed(t *testing.T) {
 	}{
 		{"half of a certificate", f.cfg.Cert, []byte("-----BEGIN CERTIFICATE-----\nMIIB"), "tls-cert"},
 		{"no CA", f.cfg.CA, []byte("\n"), "tls-ca"},
-		{"a key of another certificate", f.cfg.Key, keyOf(t, f.ca), "tls-key"},
+		{"a key of another certificate", f.cfg.Key, keyOf(t, f.ca.CA), "tls-key"},
 		{"a certificate that has ended", f.cfg.Cert, nil, "ended at"},
 	}
 	for _, b := range broken {
@@ -236,7 +204,7 @@ func TestRenewed(t *testing.T) {
 			good[path], _ = os.ReadFile(path)
 		}
 		if b.content == nil {
-			f.write(f.ca, "own", devca.Leaf{Hosts: hosts, From: time.Now().Add(-time.Hour), Until: time.Now().Add(-time.Minute)})
+			f.ca.Write("own", devca.Leaf{Hosts: hosts, From: time.Now().Add(-time.Hour), Until: time.Now().Add(-time.Minute)})
 		} else if err := os.WriteFile(b.path, b.content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -276,12 +244,12 @@ func keyOf(t *testing.T, ca *devca.CA) []byte {
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	f := newFolder(t)
-	server, client := open(t, f.cfg), open(t, f.cfg)
+	server, client := testcerts.Open(t, f.cfg), testcerts.Open(t, f.cfg)
 	settings := server.Server("h2")
 	if _, err := meet(t, settings, client.Credentials(), "127.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newCA(t).WriteCA(f.dir, "ca"); err != nil {
+	if _, err := testcerts.New(t).WriteCA(f.ca.Dir, "ca"); err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Reload(); err != nil {
@@ -306,10 +274,10 @@ func TestOpen(t *testing.T) {
 		"etcd-cert: none":             {Flags: "etcd", Key: f.cfg.Key},
 		"tls-client-ca: given":        {Flags: "tls", ClientCA: f.cfg.CA},
 		"tls-client-auth: required":   {Flags: "tls", Cert: f.cfg.Cert, Key: f.cfg.Key, RequireClient: true},
-		"tls-ca: open":                {Flags: "tls", CA: filepath.Join(f.dir, "none")},
+		"tls-ca: open":                {Flags: "tls", CA: filepath.Join(f.ca.Dir, "none")},
 		"tls-ca: no certificate":      {Flags: "tls", CA: f.cfg.Key},
 		"tls-client-ca: no":           {Flags: "tls", Cert: f.cfg.Cert, Key: f.cfg.Key, ClientCA: f.cfg.Key},
-		"tls-ca: read":                {Flags: "tls", CA: f.dir},
+		"tls-ca: read":                {Flags: "tls", CA: f.ca.Dir},
 		"tls-ca: /dev/zero has more ": {Flags: "tls", CA: "/dev/zero"},
 	} {
 		if _, err := tlsfiles.Open(cfg); err == nil || !strings.HasPrefix(err.Error(), want) || allocator.KindOf(err) != allocator.Invalid {

@@ -88,9 +88,8 @@ func (c *cluster) close() {
 // chain is a chain of room a over the real ledger, with its own refiller.
 type chain struct {
 	*allocator.Chain
-	ledger *ledger.Ledger
-	store  store.Store
-	stop   func()
+	store store.Store
+	stop  func()
 }
 
 func (c *cluster) chain(ctx context.Context, now func() time.Time) (*chain, error) {
@@ -117,7 +116,7 @@ func (c *cluster) chain(ctx context.Context, now func() time.Time) (*chain, erro
 	running, cancel := context.WithCancel(ctx)
 	var refilling sync.WaitGroup
 	refilling.Go(func() { _ = refiller.Run(running) })
-	return &chain{Chain: ch, ledger: l, store: etcd, stop: func() {
+	return &chain{Chain: ch, store: etcd, stop: func() {
 		cancel()
 		refilling.Wait()
 		ch.Close()

@@ -86,7 +86,7 @@ func (c *config) produce(ctx context.Context) (err error) {
 	}
 	cl, err := cluster.New(cluster.Config{
 		Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles, Tags: tags, Times: slices.Sorted(maps.Keys(times)), Rate: c.rate, Seed: c.seed,
-		Events: events, Logger: log,
+		Events: events,
 	})
 	if err != nil {
 		return errors.Join(err, events.Close())

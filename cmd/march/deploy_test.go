@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,8 +18,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/cmd/march/internal/startup"
-	"github.com/march-id/march/internal/devca"
 	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/testcerts"
 )
 
 var metricName = regexp.MustCompile(`\bmarch_[a-z0-9_]+`)
@@ -82,16 +81,8 @@ func exported(t *testing.T) map[string]bool {
 // ofCertificates returns the metrics that only a server with a certificate has.
 func ofCertificates(t *testing.T) map[string]bool {
 	t.Helper()
-	ca, err := devca.New("test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, err := ca.WriteCA(t.TempDir(), "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := prometheus.NewRegistry()
-	r.MustRegister(diagnose.New(diagnose.Config{Settings: []*marchv1.Setting{{Name: "tls-ca", Value: path}}}))
+	r.MustRegister(diagnose.New(diagnose.Config{Settings: []*marchv1.Setting{{Name: "tls-ca", Value: testcerts.New(t).Root}}}))
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -34,14 +33,6 @@ func widest(text string) (most int) {
 	return most
 }
 
-func shown(show func(*tabwriter.Writer)) string {
-	var b bytes.Buffer
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	show(w)
-	_ = w.Flush()
-	return b.String()
-}
-
 // Before, with 64 rooms a line of a plan, or of a migration's status, had 1,000 columns.
 func TestSixtyFourRoomsFit(t *testing.T) {
 	l, names := crowded()
@@ -56,11 +47,11 @@ func TestSixtyFourRoomsFit(t *testing.T) {
 	now := timestamppb.New(time.Unix(1_767_225_600, 0))
 	why := "rooms " + strings.Join(names, ", ") + " shrink to what old and new have in common"
 	moves := []*marchv1.Move{{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Why: why, Layout: l, Loses: names, ClientsUntil: now}, {Kind: marchv1.MoveKind_MOVE_KIND_EXPAND, Why: why, Layout: l}}
-	plan := shown(func(w *tabwriter.Writer) {
+	plan := text(func(w *tabwriter.Writer) {
 		movesText(w, &marchv1.Plan{From: l, Target: l, Moves: moves, Instances: instances, Silent: instances,
 			Cost: &marchv1.PlanCost{Worst: []*marchv1.TagCost{{Tag: "order", Rooms: skips}}}})
 	})
-	status := shown(func(w *tabwriter.Writer) {
+	status := text(func(w *tabwriter.Writer) {
 		migrationText(w, &marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", From: l, Moves: moves, Reached: 1, Waiting: waiting, Created: now})
 	})
 	for what, text := range map[string]string{"plan": plan, "status": status} {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
 	"slices"
 	"sync"
 	"syscall"
@@ -12,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // spans is an OTLP receiver that keeps the names of the spans it gets.
@@ -38,25 +38,15 @@ func (s *spans) Export(_ context.Context, request *collector.ExportTraceServiceR
 // that is away causes no trouble.
 func TestTraces(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	received, server := &spans{}, grpc.NewServer()
 	collector.RegisterTraceServiceServer(server, received)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	t.Cleanup(func() {
-		server.Stop()
-		<-served
-	})
 	base, err := freeBase()
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := devCluster{base: base}
 	etcd := ledgertest.StartEtcd(t).Endpoint
-	for _, receiver := range []string{l.Addr().String(), "127.0.0.1:1"} {
+	for _, receiver := range []string{testcluster.Serve(t, server), "127.0.0.1:1"} {
 		p := begin(t, "", nil, "console", "--etcd", etcd, "--grpc", d.address(0), "--http", "", "--traces", "http://"+receiver).ready(t)
 		if _, stderr, code := march(t, "tag", "list", "--console", d.address(0)); code != exitFailed { // no cluster yet
 			t.Errorf("exit code %d: %s", code, stderr)

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"io"
 	"net"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -20,50 +18,18 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/testcerts"
 )
 
-// certificates are a CA's in a folder.
-type certificates struct {
-	*testing.T
-	ca  *devca.CA
-	dir string
-}
-
-func newCertificates(t *testing.T) *certificates {
-	t.Helper()
-	ca, err := devca.New("test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &certificates{T: t, ca: ca, dir: t.TempDir()}
-	if _, err := ca.WriteCA(c.dir, "ca"); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-// issue writes a certificate for 127.0.0.1 and names, and returns its settings.
-func (c *certificates) issue(name string, names ...string) tlsfiles.Config {
-	c.Helper()
-	pair, err := c.ca.Write(c.dir, name, devca.Leaf{Name: name, Hosts: append([]string{"127.0.0.1"}, names...)})
-	if err != nil {
-		c.Fatal(err)
-	}
-	return tlsfiles.Config{Flags: "tls", CA: filepath.Join(c.dir, "ca.pem"), Cert: pair.Cert, Key: pair.Key}
+// certificate writes a certificate for 127.0.0.1 and names, and returns its settings.
+func certificate(ca *testcerts.CA, name string, names ...string) tlsfiles.Config {
+	pair := ca.Write(name, devca.Leaf{Name: name, Hosts: append([]string{"127.0.0.1"}, names...)})
+	return tlsfiles.Config{Flags: "tls", CA: ca.Root, Cert: pair.Cert, Key: pair.Key}
 }
 
 // tlsFlags returns the flags of a certificate.
 func tlsFlags(cfg tlsfiles.Config) []string {
 	return []string{"--tls-cert", cfg.Cert, "--tls-key", cfg.Key}
-}
-
-func (c *certificates) open(cfg tlsfiles.Config) *tlsfiles.Files {
-	c.Helper()
-	files, err := tlsfiles.Open(cfg)
-	if err != nil {
-		c.Fatal(err)
-	}
-	return files
 }
 
 // impostor answers ReportMarks as an instance did, with low marks, whatever it is asked.
@@ -129,11 +95,11 @@ func (i *impostor) serve(t *testing.T, address string, creds ...grpc.ServerOptio
 // it, also if it has a certificate of the same CA. Without TLS it would.
 func TestRecoverBelievesInstances(t *testing.T) {
 	t.Parallel()
-	c, certs := newProcessCluster(t), newCertificates(t)
-	rooms := certs.issue("rooms", "a-0.a.march", "b-0.b.march")
+	c, certs := newProcessCluster(t), testcerts.New(t)
+	rooms := certificate(certs, "rooms", "a-0.a.march", "b-0.b.march")
 	c.init(tlsFlags(rooms)...)
-	operator := certs.issue("operator", "operator.example")
-	given := api.Credentials{TLS: certs.open(operator)}
+	operator := certificate(certs, "operator", "operator.example")
+	given := api.Credentials{TLS: testcerts.Open(t, operator)}
 	conn, err := api.Dial(c.address("a-0"), given.InstanceOptions("a", "a-0")...)
 	if err != nil {
 		t.Fatal(err)
@@ -155,18 +121,18 @@ func TestRecoverBelievesInstances(t *testing.T) {
 		return march(t, append([]string{"recover", "--yes", "--quiet", "--etcd", c.etcd.Endpoint, "--wait", "0s", "--timeout", "2s"}, flags...)...)
 	}
 	with := append(tlsFlags(operator), "--tls-ca", operator.CA)
-	stranger := newCertificates(t)
+	stranger := testcerts.New(t)
 	for name, cfg := range map[string]tlsfiles.Config{
 		"no TLS":            {},
-		"another CA":        stranger.issue("a-0", "a-0.a.march"),
-		"another instance":  certs.issue("b-0", "b-0.b.march"),
-		"another room":      certs.issue("other", "a-0.b.march"),
-		"only the address":  certs.issue("bare"),
-		"the room's prefix": certs.issue("prefix", "x.a-0.a.march", "a-0.a.march.example"),
+		"another CA":        certificate(stranger, "a-0", "a-0.a.march"),
+		"another instance":  certificate(certs, "b-0", "b-0.b.march"),
+		"another room":      certificate(certs, "other", "a-0.b.march"),
+		"only the address":  certificate(certs, "bare"),
+		"the room's prefix": certificate(certs, "prefix", "x.a-0.a.march", "a-0.a.march.example"),
 	} {
 		var creds []grpc.ServerOption
 		if cfg.Cert != "" {
-			creds = append(creds, grpc.Creds(credentials.NewTLS(certs.open(cfg).Server("h2"))))
+			creds = append(creds, grpc.Creds(credentials.NewTLS(testcerts.Open(t, cfg).Server("h2"))))
 		}
 		stop := forged.serve(t, c.address("a-0"), creds...)
 		stdout, stderr, code := recoverWith(with...)

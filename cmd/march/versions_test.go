@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/overlay"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // newField is what the next version of the program adds to every value that may
@@ -248,21 +248,11 @@ func TestNextManyOfAnEarlierRelease(t *testing.T) {
 	t.Parallel()
 	service := marchv1.IDService_ServiceDesc
 	service.Methods = slices.DeleteFunc(slices.Clone(service.Methods), func(m grpc.MethodDesc) bool { return m.MethodName == "NextMany" })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	s := grpc.NewServer()
 	s.RegisterService(&service, marchv1.UnimplementedIDServiceServer{})
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(l) }()
-	stdout, stderr, code := march(t, "id", "next", "order", "item=2", "--room", l.Addr().String())
+	stdout, stderr, code := march(t, "id", "next", "order", "item=2", "--room", testcluster.Serve(t, s))
 	want := "march id next: the room's release does not support several tags in one call; upgrade the room, or ask for one tag at a time\n"
 	if stdout != "" || stderr != want || code != exitFailed {
 		t.Errorf("exit code %d, %q, %q; want %q", code, stdout, stderr, want)
-	}
-	s.Stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }

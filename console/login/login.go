@@ -9,7 +9,6 @@ import (
 	"html/template"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -59,7 +58,7 @@ func (cfg Config) Validate() error {
 	if cfg.PublicURL != "" {
 		u, err := url.Parse(cfg.PublicURL)
 		if err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" ||
-			u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
+			u.Scheme != "https" && (u.Scheme != "http" || !access.Loopback(u.Hostname())) {
 			return allocator.Errorf(allocator.Invalid, "public-url: %.200q; allowed: https://HOST, or http:// on a loopback address, without a path", cfg.PublicURL)
 		}
 	}
@@ -72,11 +71,6 @@ func (cfg Config) Validate() error {
 		return allocator.Errorf(allocator.Invalid, "session-lasts: %v; allowed: above 0 to %v", cfg.Lasts, maxLasts)
 	}
 	return nil
-}
-
-func loopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // Handler serves logins.
@@ -169,7 +163,7 @@ func (h *Handler) underItsName(next http.Handler) http.Handler {
 			if name, _, err := net.SplitHostPort(host); err == nil {
 				host = name
 			}
-			if !loopback(strings.Trim(host, "[]")) {
+			if !access.Loopback(strings.Trim(host, "[]")) {
 				http.Error(w, "this console is served under another name (--public-url)", http.StatusMisdirectedRequest)
 				return
 			}

@@ -30,7 +30,7 @@ func BenchmarkPages(b *testing.B) {
 	if err := creating.Wait(); err != nil {
 		b.Fatal(err)
 	}
-	ids, _ := w.server("a", "host-1")
+	ids := w.server("a", "host-1")
 	w.load(ids, "shard-077777", 1000)
 	began := time.Now()
 	testcluster.Await(w, "all tags are read", func() bool {

@@ -182,7 +182,7 @@ func (b *browser) rest(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	w.tag("order")
-	ids, _ := w.server("b", "host-1")
+	ids := w.server("b", "host-1")
 	r, err := ids.Next(t.Context(), &marchv1.NextRequest{Tag: "order"})
 	if err != nil {
 		t.Fatal(err)

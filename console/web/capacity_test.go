@@ -20,7 +20,7 @@ func (b *browser) capacity(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.tag("idle")
-	ids, _ := w.server("a", "host-1")
+	ids := w.server("a", "host-1")
 	console := w.Console(nil)
 	testcluster.Await(t, "the console sees how fast the tag is used", func() bool {
 		if _, err := ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "small", Count: 1000}); err != nil {

@@ -65,10 +65,9 @@ func (w *world) consoleWith(at string, change func(*console.Config)) (url string
 }
 
 // server starts an instance of a room and waits until it is ready.
-func (w *world) server(in allocator.Room, name allocator.Instance) (ids marchv1.IDServiceClient, stop func()) {
+func (w *world) server(in allocator.Room, name allocator.Instance) marchv1.IDServiceClient {
 	w.Helper()
-	r := w.Room(in, name, func(cfg *room.Config) { cfg.Build = "v1.0.0" })
-	return r, r.Stop
+	return w.Room(in, name, func(cfg *room.Config) { cfg.Build = "v1.0.0" })
 }
 
 func (w *world) tag(names ...allocator.Tag) {

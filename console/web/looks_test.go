@@ -22,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/race"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -42,7 +43,7 @@ var everyPage = []string{"/", "/history", "/capacity", "/tags", "/migrations", "
 // Every page fits its width from narrow to wide, and axe finds nothing in it, light and dark: without
 // a cluster, in a new one, with long names and many rooms, during a migration, in an outage of etcd.
 func (b *browser) looks(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
 	}
 	for name, cluster := range map[string]func(*testing.T) state{
@@ -141,7 +142,7 @@ func duringMigration(t *testing.T) state {
 	at, _ := w.console("")
 	w.tag("order", "invoice")
 	for i, room := range rooms {
-		ids, _ := w.server(room, "host-1")
+		ids := w.server(room, "host-1")
 		w.load(ids, "order", int64(20+30*i))
 	}
 	gone := ledger.Registration{Room: "eu-1", Name: "host-2", Address: "127.0.0.1:1", Hold: 10 * time.Minute}
@@ -197,7 +198,7 @@ func withoutEtcd(t *testing.T) state {
 	at, _ := w.console("")
 	w.tag("order")
 	for _, room := range rooms {
-		ids, _ := w.server(room, "host-1")
+		ids := w.server(room, "host-1")
 		if _, err := ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 1000}); err != nil {
 			t.Fatal(err)
 		}
@@ -226,7 +227,7 @@ func (b *browser) withManyRooms(t *testing.T) state {
 	long := strings.Repeat("a.very_long-tag.name", 3) + "end"
 	w.tag("order", allocator.Tag(long))
 	for _, i := range []int{0, 3} {
-		ids, _ := w.server(rooms[i], allocator.Instance(strings.Repeat("a-host-of-a-long-name.", 2)+"end"))
+		ids := w.server(rooms[i], allocator.Instance(strings.Repeat("a-host-of-a-long-name.", 2)+"end"))
 		for _, tag := range []string{"order", long} {
 			if _, err := ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: tag, Count: 1000}); err != nil {
 				t.Fatal(err)

@@ -33,7 +33,7 @@ func (b *browser) migration(t *testing.T) {
 	w.tag("order")
 	for _, room := range []allocator.Room{"a", "b"} {
 		for _, name := range []allocator.Instance{"host-1", "host-2"} {
-			ids, _ := w.server(room, name)
+			ids := w.server(room, name)
 			w.load(ids, "order", 100)
 		}
 	}

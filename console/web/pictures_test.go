@@ -13,6 +13,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/race"
 )
 
 var rewrite = flag.Bool("rewrite", false, "make the pictures in docs, and the texts in testdata, anew")
@@ -21,7 +22,7 @@ var rewrite = flag.Bool("rewrite", false, "make the pictures in docs, and the te
 // its numbers. If a page has another text now, its picture must be taken anew.
 func TestPictures(t *testing.T) {
 	t.Parallel()
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
 	}
 	rooms := []allocator.Room{"eu-1", "eu-2", "us-1", "ap-1"}
@@ -30,7 +31,7 @@ func TestPictures(t *testing.T) {
 	w.tag("order", "invoice", "user")
 	for i, room := range rooms {
 		for k, name := range []allocator.Instance{"host-1", "host-2"} {
-			ids, _ := w.server(room, name)
+			ids := w.server(room, name)
 			w.load(ids, "order", int64(20+30*i+10*k))
 			w.load(ids, "invoice", 5)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/period"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/race"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -27,7 +28,7 @@ func (b *browser) tags(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	many, all, part := 10_000, "10,000", "0999"
-	if raceEnabled {
+	if race.Enabled {
 		many, all, part = 1_000, "1,000", "0099"
 	}
 	busy := fmt.Sprintf("shard-%05d", 7777*many/10_000)
@@ -42,7 +43,7 @@ func (b *browser) tags(t *testing.T) {
 	if err := creating.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	ids, _ := w.server("a", "host-1")
+	ids := w.server("a", "host-1")
 	w.load(ids, busy, 1000)
 	p := b.open(t, at)
 	p.visit("/tags")
@@ -72,8 +73,8 @@ func (b *browser) tags(t *testing.T) {
 func (b *browser) tag(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
-	ids, _ := w.server("a", "host-1")
-	other, _ := w.server("b", "host-1")
+	ids := w.server("a", "host-1")
+	other := w.server("b", "host-1")
 	p := b.open(t, at)
 	p.visit("/tags")
 	p.says("There is no tag yet.")
@@ -236,7 +237,7 @@ func (b *browser) skipByKeys(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	w.tag("order")
-	ids, _ := w.server("a", "host-1")
+	ids := w.server("a", "host-1")
 	p := b.open(t, at)
 	p.visit("/")
 	p.tabTo("Tags", `e.textContent === "Tags"`)

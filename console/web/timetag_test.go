@@ -17,7 +17,7 @@ import (
 func (b *browser) timeTag(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
-	ids, _ := w.server("a", "host-1")
+	ids := w.server("a", "host-1")
 	p := b.open(t, at)
 	p.visit("/workers")
 	p.says("No worker has been taken yet.")

@@ -15,9 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
@@ -201,12 +198,7 @@ func TestBarred(t *testing.T) {
 	report, err := recovery.Run(t.Context(), w.Ledger(), recovery.Config{
 		Actor: "ann", Apply: true,
 		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
-			conn, err := grpc.NewClient(s.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
-				return record.Memory{}, err
-			}
-			defer func() { _ = conn.Close() }()
-			m, err := room.AskMarks(ctx, conn, q, use)
+			m, err := room.AskMarks(ctx, testcluster.Dial(w, s.Address), q, use)
 			if m.Barred {
 				const says = "<b>Instance a/host-1 is barred by the recover of ann.</b> Since "
 				for _, path := range []string{"/", "/instances", "/migrations"} {

@@ -36,6 +36,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/access/policy"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 var bg = context.Background()
@@ -101,21 +102,9 @@ func (w *world) write(name, content string) {
 // is Unimplemented.
 func (w *world) serve(register func(*grpc.Server), options ...grpc.ServerOption) (address string) {
 	w.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	s := grpc.NewServer(options...)
 	register(s)
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(l) }()
-	w.t.Cleanup(func() {
-		s.Stop()
-		if err := <-ended; err != nil {
-			w.t.Error(err)
-		}
-	})
-	return l.Addr().String()
+	return testcluster.Serve(w.t, s)
 }
 
 // intercepted are the options of a server whose calls the gate's interceptors check.

@@ -58,7 +58,7 @@ type issuer struct {
 }
 
 func newIssuer(at, audience string, transport http.RoundTripper) (*issuer, error) {
-	if u, err := url.Parse(at); err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
+	if u, err := url.Parse(at); err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !Loopback(u.Hostname())) {
 		return nil, allocator.Errorf(allocator.Invalid, "oidc-issuer: %.200q; allowed: the issuer's https:// address, or http:// on a loopback address", at)
 	}
 	if transport == nil {
@@ -82,7 +82,8 @@ func (l *limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	return l.RoundTripper.RoundTrip(r)
 }
 
-func loopback(host string) bool {
+// Loopback reports whether a host of a URL is this machine.
+func Loopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }

@@ -3,6 +3,7 @@ package access_test
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,12 +139,7 @@ func TestServers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, e := range list.GetEntries() {
-			if e.GetActor() == actor {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(list.GetEntries(), func(e *marchv1.AuditEntry) bool { return e.GetActor() == actor })
 	}
 	if !has("update tag", `token:operator from 127.0.0.1, says "mallory"`) {
 		t.Error("the audit does not have the change with its subject")

@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/devca"
 	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/testcerts"
 )
 
 // etcdStatus returns what a process tells of the etcd at an endpoint.
@@ -81,10 +82,7 @@ func TestEtcdClock(t *testing.T) {
 func TestEtcdClockWithCertificates(t *testing.T) {
 	etcd := ledgertest.StartSecureEtcd(t)
 	pair := etcd.Certificate(t, "someone", devca.Leaf{})
-	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: etcd.CA(), Cert: pair.Cert, Key: pair.Key})
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := testcerts.Open(t, tlsfiles.Config{Flags: "etcd", CA: etcd.CA(), Cert: pair.Cert, Key: pair.Key})
 	if e := etcdStatus(t, store.EtcdConfig{Endpoints: []string{etcd.Endpoint}, TLS: files.Client}); !agrees(e, 0) {
 		t.Errorf("with certificates: %v", e)
 	}

@@ -10,13 +10,13 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // broken fails in the way that the tag names.
@@ -36,21 +36,16 @@ func (broken) Stream(marchv1.IDService_StreamServer) error { return errors.New("
 // An unforeseen failure of a call is logged, with its trace. A failure that the caller can handle
 // is not. Repeated failures are one line.
 func TestFailures(t *testing.T) {
-	g := listen(t)
+	g := testcluster.Listen(t, "")
 	var log bytes.Buffer
-	ctx, stop := context.WithCancel(bg)
-	stopped := make(chan error, 1)
-	go func() {
-		stopped <- serve.Run(ctx, serve.Config{
+	stop := testcluster.Run(t, func(ctx context.Context) error {
+		return serve.Run(ctx, serve.Config{
 			GRPC: g, Health: health.NewServer(), MaxRequest: 1 << 10, Drain: time.Second,
 			Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, broken{}) },
 			Logger:   hclog.New(&hclog.LoggerOptions{Output: &log}),
 		})
-	}()
-	conn, err := grpc.NewClient(g.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
+	conn := testcluster.Dial(t, g.Addr().String())
 	client := marchv1.NewIDServiceClient(conn)
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	traced := metadata.AppendToOutgoingContext(bg, "traceparent", "00-"+trace+"-b7ad6b7169203331-01")
@@ -66,9 +61,6 @@ func TestFailures(t *testing.T) {
 	}
 	_ = conn.Close()
 	stop()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
 	got := log.String()
 	if strings.Count(got, "\n") != 1 || !strings.Contains(got, "call failed") || !strings.Contains(got, "trace_id="+trace) ||
 		!strings.Contains(got, "method=/march.v1.IDService/Next") || !strings.Contains(got, "a bug") {

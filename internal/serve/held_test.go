@@ -15,11 +15,11 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // counter answers the n-th request of a stream with n. A request for the tag wait keeps its
@@ -72,12 +72,7 @@ func TestStreamsInOrder(t *testing.T) {
 	r, _ := counting(t)
 	var group errgroup.Group
 	for c := range conns {
-		conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		client := marchv1.NewIDServiceClient(conn)
+		client := marchv1.NewIDServiceClient(testcluster.Dial(t, r.grpc))
 		for k := range streams {
 			random := rand.New(rand.NewPCG(uint64(c), uint64(k)))
 			stream, err := client.Stream(t.Context())

@@ -15,33 +15,23 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // served starts a server that listens on an address and answers every request. It returns its
 // port.
 func served(t *testing.T, at string, allowed ...string) (port string) {
 	t.Helper()
-	g := listen(t)
-	h, err := net.Listen("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(bg)
-	stopped := make(chan error, 1)
-	go func() {
-		stopped <- serve.Run(ctx, serve.Config{
+	g := testcluster.Listen(t, "")
+	h := testcluster.Listen(t, at)
+	testcluster.Start(t, func(ctx context.Context) error {
+		return serve.Run(ctx, serve.Config{
 			GRPC: g, HTTP: h, Health: health.NewServer(), MaxRequest: 1 << 10, Drain: time.Second,
 			Register:     func(grpc.ServiceRegistrar) {},
 			Ready:        func(context.Context) []serve.Check { return nil },
 			Routes:       func(mux *http.ServeMux) { mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) {}) },
 			AllowedHosts: allowed,
 		})
-	}()
-	t.Cleanup(func() {
-		stop()
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
 	})
 	_, port, _ = net.SplitHostPort(h.Addr().String())
 	return port

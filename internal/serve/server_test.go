@@ -15,7 +15,6 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -23,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -80,7 +80,7 @@ func start(t *testing.T, drain time.Duration) *running {
 // startWith starts a server with a configuration that change modifies.
 func startWith(t *testing.T, change func(*serve.Config)) *running {
 	t.Helper()
-	g, h := listen(t), listen(t)
+	g, h := testcluster.Listen(t, ""), testcluster.Listen(t, "")
 	r := &running{
 		slow: &slow{begun: make(chan struct{}, 10), released: make(chan struct{})},
 		grpc: g.Addr().String(), http: h.Addr().String(), stopped: make(chan error, 1),
@@ -102,27 +102,14 @@ func startWith(t *testing.T, change func(*serve.Config)) *running {
 		r.stopped <- serve.Run(ctx, cfg)
 		close(r.stopped)
 	}()
-	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.conn, r.client = conn, marchv1.NewIDServiceClient(conn)
+	r.conn = testcluster.Dial(t, r.grpc)
+	r.client = marchv1.NewIDServiceClient(r.conn)
 	t.Cleanup(func() {
-		_ = conn.Close()
+		_ = r.conn.Close()
 		stop()
 		<-r.stopped
 	})
 	return r
-}
-
-func listen(t *testing.T) net.Listener {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l
 }
 
 func (r *running) next(tag string) error {
@@ -230,7 +217,7 @@ func TestDrainIsOne(t *testing.T) {
 func TestStopsAtOnce(t *testing.T) {
 	for k := range 50 {
 		ctx, stop := context.WithCancel(bg)
-		g, h := listen(t), listen(t)
+		g, h := testcluster.Listen(t, ""), testcluster.Listen(t, "")
 		if k%2 == 0 {
 			stop()
 		} else {
@@ -256,7 +243,7 @@ func TestStopsAtOnce(t *testing.T) {
 // TestListenerFails closes a listener: Run ends with an error.
 func TestListenerFails(t *testing.T) {
 	for _, which := range []string{"grpc", "http"} {
-		g, h := listen(t), listen(t)
+		g, h := testcluster.Listen(t, ""), testcluster.Listen(t, "")
 		taken := map[string]net.Listener{"grpc": g, "http": h}[which]
 		_ = taken.Close()
 		err := serve.Run(bg, serve.Config{

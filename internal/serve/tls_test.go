@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
@@ -24,37 +23,27 @@ import (
 	"github.com/march-id/march/internal/devca"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/testcerts"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // tlsFolder has a CA, and a certificate for 127.0.0.1 with its settings.
 type tlsFolder struct {
-	ca  *devca.CA
-	dir string
+	ca  *testcerts.CA
 	cfg tlsfiles.Config
 }
 
 func newTLSFolder(t *testing.T) *tlsFolder {
 	t.Helper()
-	ca, err := devca.New("test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &tlsFolder{ca: ca, dir: t.TempDir()}
-	path, err := ca.WriteCA(f.dir, "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.renew(t)
-	f.cfg = tlsfiles.Config{Flags: "tls", CA: path, ClientCA: path, Cert: f.dir + "/own.pem", Key: f.dir + "/own-key.pem"}
+	f := &tlsFolder{ca: testcerts.New(t)}
+	own := f.renew()
+	f.cfg = tlsfiles.Config{Flags: "tls", CA: f.ca.Root, ClientCA: f.ca.Root, Cert: own.Cert, Key: own.Key}
 	return f
 }
 
 // renew replaces the certificate.
-func (f *tlsFolder) renew(t *testing.T) {
-	t.Helper()
-	if _, err := f.ca.Write(f.dir, "own", devca.Leaf{Hosts: []string{"127.0.0.1", "caller.example"}}); err != nil {
-		t.Error(err)
-	}
+func (f *tlsFolder) renew() devca.Pair {
+	return f.ca.Write("own", devca.Leaf{Hosts: []string{"127.0.0.1", "caller.example"}})
 }
 
 func (f *tlsFolder) open(t *testing.T, change func(*tlsfiles.Config)) *tlsfiles.Files {
@@ -63,11 +52,7 @@ func (f *tlsFolder) open(t *testing.T, change func(*tlsfiles.Config)) *tlsfiles.
 	if change != nil {
 		change(&cfg)
 	}
-	files, err := tlsfiles.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
+	return testcerts.Open(t, cfg)
 }
 
 func (r *running) over(t *testing.T, files *tlsfiles.Files) marchv1.IDServiceClient {
@@ -142,8 +127,8 @@ func TestTLSClientsRequired(t *testing.T) {
 
 // With addresses for operators, callers find there none of what operators have.
 func TestAdmin(t *testing.T) {
-	admin := listen(t)
-	adminHTTP := listen(t)
+	admin := testcluster.Listen(t, "")
+	adminHTTP := testcluster.Listen(t, "")
 	r := startWith(t, func(cfg *serve.Config) {
 		cfg.Metrics = observe.New("test", nil)
 		cfg.Routes = func(mux *http.ServeMux) { mux.HandleFunc("/ids", func(http.ResponseWriter, *http.Request) {}) }
@@ -155,11 +140,7 @@ func TestAdmin(t *testing.T) {
 			Routes: func(mux *http.ServeMux) { mux.HandleFunc("/operators", func(http.ResponseWriter, *http.Request) {}) },
 		}
 	})
-	operators, err := grpc.NewClient(admin.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = operators.Close() })
+	operators := testcluster.Dial(t, admin.Addr().String())
 	const unknown = "unknown service"
 	for name, conn := range map[string]*grpc.ClientConn{"callers": r.conn, "operators": operators} {
 		_, ids := marchv1.NewIDServiceClient(conn).Next(bg, &marchv1.NextRequest{Tag: "fast"})
@@ -264,7 +245,7 @@ func TestTLSRenewedUnderLoad(t *testing.T) {
 	})
 	for range 30 {
 		before := calls.Load()
-		f.renew(t)
+		f.renew()
 		eventually(t, "calls go on", func() bool { return calls.Load() >= before+200 || failed.Load() > 0 })
 	}
 	stop()
@@ -296,7 +277,7 @@ func TestTLSBrokenMetric(t *testing.T) {
 	}
 	_ = files.Reload()
 	want("1")
-	f.renew(t)
+	f.renew()
 	_ = files.Reload()
 	want("0")
 }

@@ -13,17 +13,16 @@ import (
 	"google.golang.org/grpc/health"
 
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // TestSpans: requests for IDs have no span, over gRPC and HTTP. Checks of the server's state have
 // none either. Requests of operators have one.
 func TestSpans(t *testing.T) {
 	spans := tracetest.NewInMemoryExporter()
-	g, h := listen(t), listen(t)
-	ctx, stop := context.WithCancel(bg)
-	stopped := make(chan error, 1)
-	go func() {
-		stopped <- serve.Run(ctx, serve.Config{
+	g, h := testcluster.Listen(t, ""), testcluster.Listen(t, "")
+	stop := testcluster.Run(t, func(ctx context.Context) error {
+		return serve.Run(ctx, serve.Config{
 			GRPC: g, HTTP: h, Health: health.NewServer(), MaxRequest: 1 << 10, Drain: time.Second,
 			Register: func(grpc.ServiceRegistrar) {},
 			Ready:    func(context.Context) []serve.Check { return nil },
@@ -32,7 +31,7 @@ func TestSpans(t *testing.T) {
 				mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) { r.Pattern = r.URL.Path })
 			},
 		})
-	}()
+	})
 	r := &running{http: h.Addr().String()}
 	for _, path := range []string{"/livez", "/readyz", "/v1/tags/order/next", "/v1/tags/order/lease", "/v1/tags/order", "/v1/tags/order:skip"} {
 		if code := r.get(t, path); code != http.StatusOK {
@@ -40,9 +39,6 @@ func TestSpans(t *testing.T) {
 		}
 	}
 	stop()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
 	var names []string
 	for _, s := range spans.GetSpans() {
 		names = append(names, s.Name)

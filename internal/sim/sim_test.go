@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/internal/race"
 )
 
 // result is the outcome of a seed.
@@ -62,7 +63,7 @@ func seeds() int {
 	switch {
 	case *allSeeds > 0:
 		return *allSeeds
-	case raceEnabled:
+	case race.Enabled:
 		return 4 // one goroutine at a time: the detector finds little here
 	case testing.Short():
 		return 40

@@ -14,6 +14,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -51,10 +52,7 @@ func (s *secure) files(user string) devca.Pair {
 // store returns a store of a user, whose settings follow the files.
 func (s *secure) store(user, ca string) store.Store {
 	pair := s.files(user)
-	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: ca, Cert: pair.Cert, Key: pair.Key})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	files := testcerts.Open(s.t, tlsfiles.Config{Flags: "etcd", CA: ca, Cert: pair.Cert, Key: pair.Key})
 	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{s.etcd.Endpoint}, TLS: files.Client})
 	if err != nil {
 		s.t.Fatal(err)
@@ -139,15 +137,8 @@ func TestEtcdBadCertificates(t *testing.T) {
 		_, err := s.store(user, ca).Txn(ctx, store.Txn{Then: []store.Op{store.OpPut(keys.Mark("b", "order"), []byte("x"))}})
 		return err
 	}
-	other, err := devca.New("other", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	foreign, err := other.WriteCA(t.TempDir(), "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ledgertest.WantKind(t, write("march-default-operator", foreign), allocator.Unavailable, "certificate signed by unknown authority")
+	other := testcerts.New(t)
+	ledgertest.WantKind(t, write("march-default-operator", other.Root), allocator.Unavailable, "certificate signed by unknown authority")
 	ledgertest.WantKind(t, write("march-default-room-a", s.etcd.CA()), allocator.Denied, "user march-default-room-a may not write "+keys.Mark("b", "order"))
 	s.etcd.Certificate(t, "stranger", devca.Leaf{})
 	ledgertest.WantKind(t, write("stranger", s.etcd.CA()), allocator.Denied, "etcd at "+s.etcd.Endpoint)

@@ -167,6 +167,21 @@ func Run(tb testing.TB, server func(context.Context) error) (stop func()) {
 	return Start(tb, server).Stop
 }
 
+// Serve serves gRPC until the test ends, and returns the address.
+func Serve(tb testing.TB, s *grpc.Server) (address string) {
+	tb.Helper()
+	l := Listen(tb, "")
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	tb.Cleanup(func() {
+		s.Stop()
+		if err := <-served; err != nil {
+			tb.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
 // Listen listens at an address; anywhere on this machine if it is empty.
 func Listen(tb testing.TB, at string) net.Listener {
 	tb.Helper()

@@ -3,6 +3,7 @@ package timetags
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -171,10 +172,7 @@ func (p *pool) shut(tag *Tag) {
 
 // shutAll closes all generators, and returns the tags that had one. The lock is held.
 func (p *pool) shutAll() []*Tag {
-	shut := make([]*Tag, 0, len(p.opened))
-	for tag := range p.opened {
-		shut = append(shut, tag)
-	}
+	shut := slices.Collect(maps.Keys(p.opened))
 	for _, tag := range shut {
 		p.shut(tag)
 	}

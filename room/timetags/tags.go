@@ -3,6 +3,8 @@ package timetags
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,11 +72,7 @@ func (t *Tags) Get(name string) *Tag {
 func (t *Tags) All() []*Tag {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	all := make([]*Tag, 0, len(t.mu.tags))
-	for _, tag := range t.mu.tags {
-		all = append(all, tag)
-	}
-	return all
+	return slices.Collect(maps.Values(t.mu.tags))
 }
 
 // Load puts a tag in memory, and takes a worker for it if there is none. Its errors
@@ -187,11 +185,7 @@ func (t *Tags) Look(ctx context.Context) {
 func (t *Tags) pools() []*pool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	all := make([]*pool, 0, len(t.mu.pools))
-	for _, p := range t.mu.pools {
-		all = append(all, p)
-	}
-	return all
+	return slices.Collect(maps.Values(t.mu.pools))
 }
 
 // ExchangeMoved exchanges the workers that the room's slice no longer has, and returns when

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/march-id/march/allocator"
@@ -162,10 +163,7 @@ func (s *State) records(yield func(Record) bool) {
 	if len(part) > 0 && !yield(Record{Marks: part}) {
 		return
 	}
-	var windows []Window
-	for _, w := range s.Windows {
-		windows = append(windows, w)
-	}
+	windows := slices.Collect(maps.Values(s.Windows))
 	for chunk := range slices.Chunk(windows, marks) {
 		if !yield(Record{Windows: chunk}) {
 			return

@@ -2,6 +2,7 @@ package ledgertest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -63,12 +64,7 @@ func (c *Conn) Next(fate Fate, match func(store.Txn) bool) (met *int) {
 // PutsUnder matches transactions that put a key that begins with a prefix, below the cluster's.
 func PutsUnder(key string) func(store.Txn) bool {
 	return func(txn store.Txn) bool {
-		for _, op := range txn.Then {
-			if op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+key) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(txn.Then, func(op store.Op) bool { return op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+key) })
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 
 // certificates are those of a member with TLS.
 type certificates struct {
-	dir     string
 	ca      *devca.CA
 	revoked [][]byte
 }
@@ -34,7 +33,7 @@ func StartSecureEtcd(tb testing.TB) *Etcd {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	e := &Etcd{dir: dir, tls: &certificates{dir: dir, ca: ca}}
+	e := &Etcd{dir: dir, tls: &certificates{ca: ca}}
 	caFile, err := ca.WriteCA(dir, "ca")
 	if err != nil {
 		tb.Fatal(err)

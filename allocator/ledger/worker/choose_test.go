@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
@@ -121,7 +122,7 @@ func TestPins(t *testing.T) {
 		n, set := pin.Number()
 		switch {
 		case test.want == -2:
-			wantKind(t, err, allocator.Invalid, "worker")
+			ledgertest.WantKind(t, err, allocator.Invalid, "worker")
 		case err != nil || set != (test.want >= 0) || set && n != test.want:
 			t.Errorf("%+v: got %d, %v, %v", test, n, set, err)
 		}
@@ -136,6 +137,6 @@ func TestParseCallers(t *testing.T) {
 	}
 	for _, text := range []string{"", "Half", "-1", "1.5", "99999999999999999999"} {
 		_, err := worker.ParseCallers(text)
-		wantKind(t, err, allocator.Invalid, "client-workers")
+		ledgertest.WantKind(t, err, allocator.Invalid, "client-workers")
 	}
 }

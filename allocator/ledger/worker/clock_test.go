@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
@@ -38,13 +39,13 @@ func TestAClockThatIsAhead(t *testing.T) {
 	if !ok || clock.Certain || clock.Clocks != 3 {
 		t.Fatalf("got %v", err)
 	}
-	wantKind(t, err, allocator.Unavailable, "1h0m0s ahead", "looking again")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "1h0m0s ahead", "looking again")
 	c.pass(10 * time.Second)
 	c.beat(q, r)
 	err = p.Renew(bg, w)
-	wantKind(t, err, allocator.Refused, "1h0m0s ahead of the median of 3 instances, more than 20s", "agree")
+	ledgertest.WantKind(t, err, allocator.Refused, "1h0m0s ahead of the median of 3 instances, more than 20s", "agree")
 	_, err = p.Take(bg, ms(9))
-	wantKind(t, err, allocator.Refused, "ahead")
+	ledgertest.WantKind(t, err, allocator.Refused, "ahead")
 	agreed := c.start("a", func(cfg *worker.Config) { cfg.AgreeClock = true })
 	agreed.ahead.Store(time.Hour.Milliseconds())
 	w = agreed.take(ms(9))
@@ -65,10 +66,10 @@ func TestOldHeartbeats(t *testing.T) {
 	c.pass(time.Hour) // after a power cut, for example
 	p := c.start("a")
 	_, err := p.Take(bg, ms(10))
-	wantKind(t, err, allocator.Unavailable, "looking again")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "looking again")
 	c.pass(9 * time.Second)
 	_, err = p.Take(bg, ms(10))
-	wantKind(t, err, allocator.Unavailable, "looking again")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "looking again")
 	c.pass(time.Second)
 	p.take(ms(10))
 }

@@ -3,7 +3,6 @@ package worker_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -174,16 +173,6 @@ func (p *process) next(fate ledgertest.Fate, match func(store.Txn) bool) {
 	})
 }
 
-// putsWorker matches transactions that write a worker's key.
-func putsWorker(txn store.Txn) bool {
-	for _, op := range txn.Then {
-		if op.Put != nil && strings.HasPrefix(op.Put.Key, "/march/default/workers/") {
-			return true
-		}
-	}
-	return false
-}
-
 // window checks a worker's window, from and until counted in ms from start.
 func (p *process) window(w *worker.Worker, from, until int64) {
 	p.c.tb.Helper()
@@ -195,20 +184,6 @@ func (p *process) window(w *worker.Worker, from, until int64) {
 	}
 	if stored := p.c.stored(w.ID()); stored.Window() != w.Window() || stored.Incarnation != p.Incarnation() {
 		p.c.tb.Errorf("worker %v: etcd has %+v", w.ID(), stored)
-	}
-}
-
-// wantKind checks an error's Kind, and that its message contains all of parts.
-func wantKind(tb testing.TB, err error, kind allocator.Kind, parts ...string) {
-	tb.Helper()
-	if err == nil || allocator.KindOf(err) != kind {
-		tb.Errorf("error %v, want %v", err, kind)
-		return
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			tb.Errorf("error %q does not say %q", err, part)
-		}
 	}
 }
 

@@ -48,6 +48,6 @@ func TestWithEtcd(t *testing.T) {
 		t.Errorf("took worker %v, and %v was given back", again.ID(), taken[0].ID())
 	}
 	_, err := c.start("a").Take(bg, worker.Request{Bits: 2, Tick: time.Millisecond})
-	wantKind(t, err, allocator.Unavailable, "no other is free sooner")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "no other is free sooner")
 	ledgertest.CheckCluster(t, c.open(), "default", nil)
 }

@@ -21,9 +21,9 @@ func TestTakeOfUnknownOutcome(t *testing.T) {
 	for fate, done := range unknown {
 		c := newCluster(t, halves)
 		p := c.start("a")
-		p.next(ledgertest.Fate{Name: fate}, putsWorker)
+		p.next(ledgertest.Fate{Name: fate}, ledgertest.PutsUnder("workers/"))
 		_, err := p.Take(bg, ms(10))
-		wantKind(t, err, allocator.Unavailable)
+		ledgertest.WantKind(t, err, allocator.Unavailable)
 		if got := len(c.fake.Keys("/march/default/workers/")); (got == 1) != done {
 			t.Errorf("%v: there are %d workers", fate, got)
 		}
@@ -52,7 +52,7 @@ func TestAGivenBackWindowIsNotTakenUpAgain(t *testing.T) {
 	if err := p.GiveBack(bg, w, start+2500); err != nil {
 		t.Fatal(err)
 	}
-	p.next(ledgertest.Fate{Name: ledgertest.NotDone}, putsWorker)
+	p.next(ledgertest.Fate{Name: ledgertest.NotDone}, ledgertest.PutsUnder("workers/"))
 	_, err := p.Take(bg, ms(0))
 	busy, ok := errors.AsType[*worker.BusyError](err)
 	if !ok || busy.Until.UnixMilli() != start+2500 {
@@ -60,7 +60,7 @@ func TestAGivenBackWindowIsNotTakenUpAgain(t *testing.T) {
 	}
 	c.pass(time.Second)
 	_, err = p.Take(bg, ms(0)) // lost
-	wantKind(t, err, allocator.Unavailable, "memory")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "memory")
 	again := p.take(ms(0))
 	if from := again.Window().From - start; from < 2500 {
 		t.Errorf("the window begins at %d again", from)
@@ -75,8 +75,8 @@ func TestRenewalOfUnknownOutcome(t *testing.T) {
 		p := c.start("a")
 		w := p.take(ms(10))
 		c.pass(10 * time.Second)
-		p.next(ledgertest.Fate{Name: fate}, putsWorker)
-		wantKind(t, p.Renew(bg, w), allocator.Unavailable)
+		p.next(ledgertest.Fate{Name: fate}, ledgertest.PutsUnder("workers/"))
+		ledgertest.WantKind(t, p.Renew(bg, w), allocator.Unavailable)
 		if got := w.Window().Until - start; got != 3000 {
 			t.Errorf("%v: the window ends at %d", fate, got)
 		}
@@ -100,8 +100,8 @@ func TestAnswersThatDoNotCount(t *testing.T) {
 		p := c.start("a")
 		w := p.take(ms(10))
 		c.pass(10 * time.Second)
-		p.next(fate, putsWorker)
-		wantKind(t, p.Renew(bg, w), allocator.WentBack)
+		p.next(fate, ledgertest.PutsUnder("workers/"))
+		ledgertest.WantKind(t, p.Renew(bg, w), allocator.WentBack)
 		if got := w.Window().Until - start; got != 3000 {
 			t.Errorf("%v: the window ends at %d", fate, got)
 		}
@@ -114,8 +114,8 @@ func TestALateRenewalComesToNothing(t *testing.T) {
 	p := c.start("a")
 	w := p.take(ms(0))
 	c.pass(2 * time.Second)
-	p.next(ledgertest.Fate{Name: ledgertest.Late, N: 100}, putsWorker)
-	wantKind(t, p.Renew(bg, w), allocator.Unavailable)
+	p.next(ledgertest.Fate{Name: ledgertest.Late, N: 100}, ledgertest.PutsUnder("workers/"))
+	ledgertest.WantKind(t, p.Renew(bg, w), allocator.Unavailable)
 	c.pass(20 * time.Second)
 	q := c.start("a")
 	other := q.take(ms(0))
@@ -126,7 +126,7 @@ func TestALateRenewalComesToNothing(t *testing.T) {
 	if !ok || lost.By != "a/i2" {
 		t.Errorf("got %v", err)
 	}
-	wantKind(t, w.Lost(), allocator.Conflict, "a/i2")
+	ledgertest.WantKind(t, w.Lost(), allocator.Conflict, "a/i2")
 }
 
 // A give-back without an answer may be tried again. It frees nothing below what was used.
@@ -136,8 +136,8 @@ func TestGiveBackOfUnknownOutcome(t *testing.T) {
 		p := c.start("a")
 		w := p.take(ms(0))
 		c.pass(time.Second)
-		p.next(ledgertest.Fate{Name: fate}, putsWorker)
-		wantKind(t, p.GiveBack(bg, w, start+1500), allocator.Unavailable)
+		p.next(ledgertest.Fate{Name: fate}, ledgertest.PutsUnder("workers/"))
+		ledgertest.WantKind(t, p.GiveBack(bg, w, start+1500), allocator.Unavailable)
 		c.pass(3 * time.Second)
 		if from := c.start("a").take(ms(0)).Window().From - start; from != 4000 {
 			t.Errorf("%v: the next window begins at %d", fate, from)
@@ -154,9 +154,9 @@ func TestHaltStopsRenewals(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.pass(2 * time.Second)
-	wantKind(t, p.Renew(bg, w), allocator.WentBack, "halted by ann")
+	ledgertest.WantKind(t, p.Renew(bg, w), allocator.WentBack, "halted by ann")
 	_, err := p.Take(bg, ms(10))
-	wantKind(t, err, allocator.WentBack, "halted by ann")
+	ledgertest.WantKind(t, err, allocator.WentBack, "halted by ann")
 	p.window(w, 0, 3000)
 	if w.Lost() != nil {
 		t.Error(w.Lost())
@@ -192,7 +192,7 @@ func TestALostWindowIsEvidence(t *testing.T) {
 	short.Until -= 1000
 	key := record.Keys("/march/default/").Worker(w.ID())
 	c.corrupt(key, short.Encode())
-	wantKind(t, p.Renew(bg, w), allocator.WentBack, key)
+	ledgertest.WantKind(t, p.Renew(bg, w), allocator.WentBack, key)
 	if _, err := p.Footing(bg); allocator.KindOf(err) != allocator.WentBack {
 		t.Errorf("got %v", err)
 	}

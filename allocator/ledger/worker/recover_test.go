@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/worker"
@@ -189,7 +190,7 @@ func TestJournalKeepsWindows(t *testing.T) {
 	q := begin()
 	defer func() { _ = q.Close() }()
 	_, err = q.Take(bg, ms(10))
-	wantKind(t, err, allocator.WentBack, "worker")
+	ledgertest.WantKind(t, err, allocator.WentBack, "worker")
 }
 
 // A window that was given back ends earlier in the journal, too, so it is no evidence.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/worker"
 )
@@ -25,11 +26,11 @@ func TestASliceIsTakenAway(t *testing.T) {
 	if !ok || moved.Worker != w.ID() || moved.Version != 2 {
 		t.Fatalf("got %v", err)
 	}
-	wantKind(t, err, allocator.NoRange, "worker 1/0", "room a", "version 2")
+	ledgertest.WantKind(t, err, allocator.NoRange, "worker 1/0", "room a", "version 2")
 	p.window(w, 0, 3000)
 	// Room b has both numbers of the half below 60, 0 and 1, by now.
 	_, err = p.Take(bg, worker.Request{Bits: 1, Tick: time.Millisecond})
-	wantKind(t, err, allocator.NoRange, "too narrow", "version 2")
+	ledgertest.WantKind(t, err, allocator.NoRange, "too narrow", "version 2")
 	other := p.take(ms(10))
 	if n := other.ID().Number; n < 615 {
 		t.Errorf("room a took worker %d", n)
@@ -61,15 +62,15 @@ func TestTheLayoutIsCompared(t *testing.T) {
 func TestRoomsWithoutWorkers(t *testing.T) {
 	c := newCluster(t, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 90}, "b": {Lower: 91, Upper: 92}})
 	_, err := c.start("c").Take(bg, ms(10))
-	wantKind(t, err, allocator.NoRange, "room c has no range")
+	ledgertest.WantKind(t, err, allocator.NoRange, "room c has no range")
 	_, err = c.start("b").Take(bg, ms(3))
-	wantKind(t, err, allocator.NoRange, "too narrow", "3 bits")
+	ledgertest.WantKind(t, err, allocator.NoRange, "too narrow", "3 bits")
 	p := c.start("a")
 	_, err = p.Take(bg, worker.Request{Bits: 0, Tick: time.Millisecond, Caller: true})
-	wantKind(t, err, allocator.TooMany, "no worker of 0 bits for callers")
+	ledgertest.WantKind(t, err, allocator.TooMany, "no worker of 0 bits for callers")
 	p.take(ms(0))
 	_, err = p.Take(bg, ms(0))
-	wantKind(t, err, allocator.NoRange, "all 1 workers")
+	ledgertest.WantKind(t, err, allocator.NoRange, "all 1 workers")
 }
 
 // Pinned workers count from the slice's lower end, and their windows are short. The next
@@ -88,13 +89,13 @@ func TestPinnedWorkers(t *testing.T) {
 	again := c.startAs("b", "b-7") // b-7 was killed
 	c.pass(time.Second)
 	_, err := again.Take(bg, pin)
-	wantKind(t, err, allocator.Unavailable, "worker 10/519", "b/b-7", "until")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "worker 10/519", "b/b-7", "until")
 	busyUntil(t, again, pin, 3_630_000)
 	c.pass(29 * time.Second)
 	again.window(again.take(pin), 3_630_000, 3_690_000-30_000)
 	pin.Pin = worker.PinTo(512)
 	_, err = p.Take(bg, pin)
-	wantKind(t, err, allocator.Invalid, "worker: 512; allowed: 0 to 511", "room b")
+	ledgertest.WantKind(t, err, allocator.Invalid, "worker: 512; allowed: 0 to 511", "room b")
 }
 
 // A window begins at the end of the previous one, even within the tick of the clock.
@@ -152,7 +153,7 @@ func TestCallersWorkers(t *testing.T) {
 		t.Errorf("took workers %d and %d of [0, 4)", a, b)
 	}
 	_, err := p.Take(bg, caller)
-	wantKind(t, err, allocator.TooMany, "all 2 workers", "--client-workers")
+	ledgertest.WantKind(t, err, allocator.TooMany, "all 2 workers", "--client-workers")
 	c.pass(time.Second)
 	if err := p.GiveBack(bg, first, start+1); err != nil {
 		t.Fatal(err)
@@ -166,7 +167,7 @@ func TestCallersWorkers(t *testing.T) {
 	}
 	none := c.start("a", func(cfg *worker.Config) { cfg.CallerWorkers = -1 })
 	_, err = none.Take(bg, caller)
-	wantKind(t, err, allocator.TooMany, "no worker of 3 bits for callers")
+	ledgertest.WantKind(t, err, allocator.TooMany, "no worker of 3 bits for callers")
 	one := c.start("b", func(cfg *worker.Config) { cfg.CallerWorkers = 1 })
 	if n := one.take(caller).ID().Number; n != 7 {
 		t.Errorf("took worker %d of [4, 8)", n)
@@ -214,7 +215,7 @@ func TestCallersWindowsGrow(t *testing.T) {
 		t.Errorf("after six renewals: %v", got)
 	}
 	_, err := p.Take(bg, worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: -1})
-	wantKind(t, err, allocator.Invalid, "age: -1ns")
+	ledgertest.WantKind(t, err, allocator.Invalid, "age: -1ns")
 }
 
 // A Take passes over a worker with an unreadable key.
@@ -227,7 +228,7 @@ func TestDamagedWorkers(t *testing.T) {
 		t.Errorf("took worker %d", n)
 	}
 	_, err := p.Take(bg, worker.Request{Bits: 2, Tick: time.Millisecond, Pin: worker.PinTo(0)})
-	wantKind(t, err, allocator.NoRange)
+	ledgertest.WantKind(t, err, allocator.NoRange)
 }
 
 // If another process of the same name has registered, the older one takes and renews nothing:
@@ -238,9 +239,9 @@ func TestTheRegistrationIsCompared(t *testing.T) {
 	w := p.take(ms(10))
 	c.pass(time.Second)
 	c.startAs("a", "x")
-	wantKind(t, p.Renew(bg, w), allocator.Refused, "another process registered as instance x")
+	ledgertest.WantKind(t, p.Renew(bg, w), allocator.Refused, "another process registered as instance x")
 	_, err := p.Take(bg, ms(10))
-	wantKind(t, err, allocator.Refused, "another process registered as instance x")
+	ledgertest.WantKind(t, err, allocator.Refused, "another process registered as instance x")
 }
 
 var _ worker.Instance = (*ledger.Instance)(nil)

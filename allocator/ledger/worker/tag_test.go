@@ -26,7 +26,7 @@ func TestTagsOfKindTime(t *testing.T) {
 		_, err := c.manage.CreateTag(bg, name, settings, "ann")
 		return err
 	}
-	wantKind(t, create("narrow"), allocator.Refused, "room b", "8 workers of 3 bits")
+	ledgertest.WantKind(t, create("narrow"), allocator.Refused, "room b", "8 workers of 3 bits")
 	c.move(halves)
 	if err := create("t"); err != nil {
 		t.Fatal(err)
@@ -39,13 +39,13 @@ func TestTagsOfKindTime(t *testing.T) {
 		settings.Time = &tag
 		change(&tag)
 		_, err := c.manage.CreateTag(bg, "other", settings, "ann")
-		wantKind(t, err, allocator.Invalid, text)
+		ledgertest.WantKind(t, err, allocator.Invalid, text)
 	}
 	p := c.start("a")
 	_, _, err = p.Source(bg, "t")
-	wantKind(t, err, allocator.Invalid, "tag t is of kind time")
+	ledgertest.WantKind(t, err, allocator.Invalid, "tag t is of kind time")
 	_, err = c.manage.UpdateTag(bg, "t", func(s *record.TagSettings) error { s.Time.WorkerBits++; return nil }, "ann")
-	wantKind(t, err, allocator.Invalid, "cannot be changed (they are 41/3/9")
+	ledgertest.WantKind(t, err, allocator.Invalid, "cannot be changed (they are 41/3/9")
 	changed, err := c.manage.UpdateTag(bg, "t", func(s *record.TagSettings) error { s.Time.Rollback = timeid.Offset; return nil }, "ann")
 	if err != nil || changed.Time.Rollback != timeid.Offset {
 		t.Errorf("%+v, %v", changed.Time, err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
@@ -37,7 +38,7 @@ func TestLifeOfAWindow(t *testing.T) {
 	if got := c.stored(w.ID()).Until - start; got != 3_000_007 {
 		t.Errorf("given back until %d", got)
 	}
-	wantKind(t, p.Renew(bg, w), allocator.Unavailable, "given back")
+	ledgertest.WantKind(t, p.Renew(bg, w), allocator.Unavailable, "given back")
 	if held := p.Held(); len(held) != 0 {
 		t.Errorf("%d workers are held", len(held))
 	}
@@ -63,7 +64,7 @@ func TestNoWorkerIsTakenTwice(t *testing.T) {
 	if !ok || busy.Until.UnixMilli() != start+3000 {
 		t.Errorf("got %v", err)
 	}
-	wantKind(t, err, allocator.Unavailable, "a/i", "until 2027-01-15T08:00:03.000Z")
+	ledgertest.WantKind(t, err, allocator.Unavailable, "a/i", "until 2027-01-15T08:00:03.000Z")
 	_, err = c.start("a").Take(bg, ms(70))
-	wantKind(t, err, allocator.Invalid, "worker bits: 70")
+	ledgertest.WantKind(t, err, allocator.Invalid, "worker bits: 70")
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/bits"
 	"os"
 	"slices"
@@ -132,24 +133,14 @@ func (s *Set) Verdict() (Verdict, error) {
 func (s *Set) tags() []*tagBits {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	all := make([]*tagBits, 0, len(s.mu.tags))
-	for _, t := range s.mu.tags {
-		all = append(all, t)
-	}
-	slices.SortFunc(all, func(a, b *tagBits) int { return strings.Compare(string(a.name), string(b.name)) })
-	return all
+	return slices.SortedFunc(maps.Values(s.mu.tags), func(a, b *tagBits) int { return strings.Compare(string(a.name), string(b.name)) })
 }
 
 // numbers returns the numbers of the pages, in order.
 func (t *tagBits) numbers() []int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	numbers := make([]int64, 0, len(t.mu.slots))
-	for number := range t.mu.slots {
-		numbers = append(numbers, number)
-	}
-	slices.Sort(numbers)
-	return numbers
+	return slices.Sorted(maps.Keys(t.mu.slots))
 }
 
 // count counts the IDs in the set.

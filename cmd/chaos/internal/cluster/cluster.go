@@ -14,8 +14,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/proxy"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
@@ -38,7 +36,6 @@ type Config struct {
 	Seed uint64
 	// Events receives events.
 	Events *runlog.Events
-	Logger hclog.Logger
 }
 
 // Room is one room of a Config.

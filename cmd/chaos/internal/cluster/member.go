@@ -78,7 +78,7 @@ func (c *Cluster) linkMembers() (err error) {
 		routes := make(map[netip.AddrPort]*proxy.Link)
 		for _, other := range c.Members {
 			if other != m {
-				link := proxy.New(m.Name+" to "+other.Name, other.listen)
+				link := proxy.New(other.listen)
 				routes[other.address], m.Peers[other.Name] = link, link
 			}
 		}

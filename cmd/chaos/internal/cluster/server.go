@@ -66,8 +66,8 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 		name = string(room) + "." + id
 	}
 	s.keeper = newKeeper(proc.New(c.logs(), name), c.Events, s.command)
-	link := func(to, target string) (*proxy.Link, string, error) {
-		l := proxy.New(to, target)
+	link := func(target string) (*proxy.Link, string, error) {
+		l := proxy.New(target)
 		listener, err := proxy.Listen(l)
 		if err != nil {
 			return nil, "", err
@@ -76,14 +76,14 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 		return l, listener.Address(), nil
 	}
 	for _, m := range c.Members {
-		l, address, err := link(id+" to "+m.Name, m.Client)
+		l, address, err := link(m.Client)
 		if err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 		s.Etcd, s.etcd = append(s.Etcd, l), append(s.etcd, address)
 	}
 	if room != "" {
-		if s.Callers, s.Reached, err = link("callers to "+id, s.GRPC); err != nil {
+		if s.Callers, s.Reached, err = link(s.GRPC); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 	}

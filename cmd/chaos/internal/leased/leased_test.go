@@ -44,18 +44,6 @@ type cluster struct {
 	follow func() // ends the recorder
 }
 
-// shared lets instances log into one file.
-type shared struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (s *shared) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.Write(p)
-}
-
 func start(tb tb, dir string) *cluster {
 	c := &cluster{tb: tb, dir: dir, store: ledgertest.NewFake(tb)}
 	if err := os.MkdirAll(filepath.Join(dir, "logs"), 0o700); err != nil {
@@ -107,9 +95,9 @@ func (c *cluster) read() *history.History {
 
 // join starts an instance; its log is a file of the run.
 func (c *cluster) join(room allocator.Room, name allocator.Instance) (*ledgertest.Conn, allocator.Source, func()) {
-	log := &shared{}
+	var log bytes.Buffer
 	cfg := ledger.DefaultConfig()
-	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Debug, JSONFormat: true, TimeFormat: "2006-01-02T15:04:05.000Z07:00"})
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Debug, JSONFormat: true, TimeFormat: "2006-01-02T15:04:05.000Z07:00"})
 	conn := c.store.Open()
 	l, err := ledger.New(conn, cfg)
 	if err != nil {
@@ -125,7 +113,7 @@ func (c *cluster) join(room allocator.Room, name allocator.Instance) (*ledgertes
 	}
 	return conn, source, func() {
 		path := filepath.Join(c.dir, "logs", fmt.Sprintf("%s.%s.log", room, name))
-		if err := os.WriteFile(path, append(log.buf.Bytes(), "panic: not a line of JSON\n{\"@message\":\"segment le"...), 0o600); err != nil {
+		if err := os.WriteFile(path, append(log.Bytes(), "panic: not a line of JSON\n{\"@message\":\"segment le"...), 0o600); err != nil {
 			c.tb.Fatal(err)
 		}
 	}

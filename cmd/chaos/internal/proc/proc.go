@@ -23,9 +23,8 @@ type Process struct {
 
 	mu struct {
 		sync.Mutex
-		cmd     *exec.Cmd     // nil before the first start
-		ended   chan struct{} // closed when cmd ended
-		stopped bool          // by SIGSTOP
+		cmd   *exec.Cmd     // nil before the first start
+		ended chan struct{} // closed when cmd ended
 	}
 }
 
@@ -80,7 +79,7 @@ func (p *Process) Start(c Command) error {
 		return errors.Join(fmt.Errorf("start %s: %w", p.Name, err), log.Close())
 	}
 	ended := make(chan struct{})
-	p.mu.cmd, p.mu.ended, p.mu.stopped = cmd, ended, false
+	p.mu.cmd, p.mu.ended = cmd, ended
 	go func() { // ends with the process; Stop and Kill wait for it
 		_ = cmd.Wait() // until all its output is in the log
 		_ = log.Close()
@@ -148,17 +147,10 @@ func (p *Process) Signal(s syscall.Signal) error {
 	if !p.running() {
 		return nil
 	}
-	err := p.mu.cmd.Process.Signal(s)
-	if errors.Is(err, os.ErrProcessDone) {
-		return nil
+	if err := p.mu.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
+		return err
 	}
-	switch s {
-	case syscall.SIGSTOP:
-		p.mu.stopped = err == nil
-	case syscall.SIGCONT:
-		p.mu.stopped = false
-	}
-	return err
+	return nil
 }
 
 // Kill kills it and waits for its end.

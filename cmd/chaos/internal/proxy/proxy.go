@@ -31,7 +31,6 @@ type Fault struct {
 
 // Link is a link to one address. Its methods are safe for concurrent use.
 type Link struct {
-	Name   string
 	target string
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -46,8 +45,8 @@ type Link struct {
 }
 
 // New returns a link to target. Connections come from a listener, see Listen, or from a Dialer.
-func New(name, target string) *Link {
-	l := &Link{Name: name, target: target}
+func New(target string) *Link {
+	l := &Link{target: target}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.mu.changed = make(chan struct{})
 	l.mu.conns = make(map[net.Conn]struct{})

@@ -44,7 +44,7 @@ func echo(t *testing.T) (address string) {
 
 func start(t *testing.T) (*proxy.Link, func() net.Conn) {
 	t.Helper()
-	link := proxy.New("test", echo(t))
+	link := proxy.New(echo(t))
 	listener, err := proxy.Listen(link)
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +161,7 @@ func TestDelayAndRate(t *testing.T) {
 func TestSocks(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Host) }))
 	defer server.Close()
-	link := proxy.New("a to b", server.Listener.Addr().String())
+	link := proxy.New(server.Listener.Addr().String())
 	defer link.Close()
 	listener, err := proxy.Socks(func(address netip.AddrPort) *proxy.Link {
 		if address == netip.MustParseAddrPort("203.0.113.2:2380") {

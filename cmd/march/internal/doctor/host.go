@@ -44,10 +44,7 @@ func (f Facts) etcd() []Finding {
 		return list
 	}
 	if len(versions) > 1 {
-		var names []string
-		for version := range versions {
-			names = append(names, version)
-		}
+		names := slices.Collect(maps.Keys(versions))
 		list = append(list, Finding{
 			Check: "etcd version", Level: Warning, What: "etcd's members run different versions: " + some(names),
 			Remedy: "Finish the upgrade of etcd, or go back.", Command: "etcdctl endpoint status --cluster",

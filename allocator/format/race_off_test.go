@@ -1,6 +1,0 @@
-//go:build !race
-
-package format_test
-
-// raceDetector tells that the test is built with -race, which allocates.
-const raceDetector = false

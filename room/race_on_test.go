@@ -1,5 +1,0 @@
-//go:build race
-
-package room_test
-
-const raceEnabled = true
