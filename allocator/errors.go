@@ -7,8 +7,7 @@ import (
 )
 
 // Kind classifies errors by what a caller can do about them. The set is closed:
-// package
-// api maps each Kind to a gRPC code and back. A Kind is itself an error, so
+// package api maps each Kind to a gRPC code and back. A Kind is itself an error, so
 // that errors.Is(err, allocator.Exhausted) works at any depth.
 type Kind uint8
 

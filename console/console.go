@@ -70,7 +70,7 @@ type Config struct {
 	Rand func() float64
 	// Access checks which caller may make which call; nil lets every caller make every call.
 	Access *access.Gate
-	// Login are the settings of logins to the page, which there are with Access only.
+	// Login has the settings of logins to the page. Without Access there are no logins.
 	Login login.Config
 	// Credentials are those with which this console calls instances.
 	Credentials api.Credentials

@@ -25,8 +25,8 @@ import (
 	"github.com/march-id/march/room/tinyid"
 )
 
-// Doors are where an instance answers other systems' clients. A listener that is nil is a
-// door that there is not.
+// Doors are where an instance answers other systems' clients. If a listener is nil, the
+// instance does not have that door.
 type Doors struct {
 	Redis, Leaf, TinyID, CosID net.Listener
 	// Plain serves them without TLS, also if the room has a certificate.

@@ -62,7 +62,7 @@ type Config struct {
 	// AdvertiseAdmin is the address at which other processes reach AdminGRPC; default:
 	// AdminGRPC's own.
 	AdvertiseAdmin string
-	// Diagnose tells operators of the process; nil does not.
+	// Diagnose answers operators' questions about the process; nil if none are answered.
 	Diagnose *diagnose.Server
 	// Build is the program's version.
 	Build string

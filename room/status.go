@@ -125,10 +125,10 @@ func (s *Server) checkIDs() (ids serve.Check, lacks string) {
 		ids.Err = allocator.Errorf(kind, "none are held, and %w", why)
 	case !s.may(r):
 		lacks = fmt.Sprintf("it may not issue what it holds, as strict_retract is set and hold (%v) has passed", s.cfg.Hold)
-		ids.Err = allocator.Errorf(kind, "those that are held may not be issued, as strict_retract is set and hold (%v) has passed, and %w", s.cfg.Hold, why)
+		ids.Err = allocator.Errorf(kind, "the held IDs may not be issued (strict_retract is set, and hold, %v, has passed), and %w", s.cfg.Hold, why)
 	case r.busy && r.longest <= s.cfg.ReadyReserve:
-		lacks = fmt.Sprintf("of the tags in use it holds no more than for ready-reserve (%v)", s.cfg.ReadyReserve)
-		ids.Err = allocator.Errorf(kind, "of the tags in use no more are held than for ready-reserve (%v)%s, and %w", s.cfg.ReadyReserve, lasts, why)
+		lacks = fmt.Sprintf("no tag in use has IDs for longer than ready-reserve (%v)", s.cfg.ReadyReserve)
+		ids.Err = allocator.Errorf(kind, "no tag in use has IDs for longer than ready-reserve (%v)%s, and %w", s.cfg.ReadyReserve, lasts, why)
 	default:
 		ids.Note = "only those that are held" + lasts + ": " + why.Error()
 	}

@@ -16,8 +16,8 @@ func (l *Ledger) Halted() (record.Halt, bool) {
 	return *s.halted, true
 }
 
-// HaltAs makes this process halt leasing under the name by if it sees etcd go back in
-// time, and probe for that as an instance does. An instance's Join calls it. A console
+// HaltAs makes this process probe etcd as an instance does. If the process sees etcd go
+// back in time, it halts leasing under the name by. An instance's Join calls it. A console
 // calls it because it moves layouts and forgets instances, and may be the only process
 // that lived through a restore. It must be called before anything else.
 func (l *Ledger) HaltAs(by string) {

@@ -251,8 +251,8 @@ func (l *Ledger) Attach(ctx context.Context) error {
 	return l.pin(id, answer.ClusterID)
 }
 
-// AttachToRead is Attach for processes that only read: they can show a cluster even
-// if its identity cannot be read. Its errors are Attach's other ones.
+// AttachToRead is Attach for processes that only read. It is no error if the identity
+// cannot be read: such a process can show the cluster anyway. Other errors are Attach's.
 func (l *Ledger) AttachToRead(ctx context.Context) error {
 	err := l.Attach(ctx)
 	if _, damaged := errors.AsType[*record.KeyError](err); damaged && allocator.KindOf(err) != allocator.Refused {

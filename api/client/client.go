@@ -52,9 +52,9 @@ const patience = 3 * time.Second
 const triesPerLease = 3
 
 // New returns a client when it holds IDs of all Options.WarmTags. Without WarmTags it
-// asks no room. ctx bounds only New itself. Its errors are Invalid, for WarmTags those of
-// Next, and with Discover and without Addresses Unavailable if no console tells where an
-// instance is.
+// asks no room. ctx bounds only New itself. Its errors are Invalid, those of Next
+// for WarmTags, and Unavailable if no console answers with an instance's address and
+// Addresses is empty.
 func New(ctx context.Context, opts Options) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err

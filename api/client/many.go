@@ -26,8 +26,8 @@ type TagIDs struct {
 
 // NextMany returns IDs of several tags, in the order of wanted: of an order, its snapshot
 // and its items, say. It takes 1 to 100 tags, each named once, together at most 10,000 IDs.
-// It issues them in the process. Only where it does not have the key of one of the tags, a
-// room issues all of them in one call.
+// The client issues the IDs itself. If it lacks the opaque key of one of the tags, a room
+// issues all of them in one call.
 //
 // Before it takes the first ID it checks the request, and that each tag has enough IDs. If
 // a tag fails nevertheless, the IDs that it took of the tags before are skipped, and the

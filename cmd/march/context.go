@@ -124,7 +124,7 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&inUse, "use", false, "make it the one that commands have")
+	cmd.Flags().BoolVar(&inUse, "use", false, "also make it the context in use")
 	var visit func(*cobra.Command)
 	visit = func(of *cobra.Command) {
 		of.PersistentFlags().VisitAll(func(f *pflag.Flag) {

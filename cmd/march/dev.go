@@ -66,8 +66,7 @@ Ports: console HTTP on the base port and gRPC on base+1, the i-th room's gRPC on
 base+10+i and HTTP on base+20+i, etcd's client and peer ports on base+30 and
 base+31; the i-th room's doors for clients of Redis, Leaf, TinyId and CosId on base+40+i,
 base+50+i, base+60+i and base+70+i; with --admin-ports the i-th room's gRPC and HTTP for
-operators on base+80+i and base+90+i. TinyId's token is "dev". Tags are created when they
-are first asked for.
+operators on base+80+i and base+90+i. TinyId's token is "dev".
 
 A tag is created when a caller first asks for it.
 

@@ -111,7 +111,7 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 					return f.text.tell(err)
 				}
 				if tag.Format != nil && answer.GetTag().Format == nil {
-					return allocator.Errorf(allocator.Refused, "the console's release knows no formats: it created tag %s without one; delete the tag, or leave it so", args[0])
+					return allocator.Errorf(allocator.Refused, "the console's version does not know formats: it created tag %s without one; delete it or keep it", args[0])
 				}
 				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
 			})

@@ -49,7 +49,7 @@ func NoEtcd(since, asOf time.Time) *marchv1.Problem {
 	}
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY, Of: "console", What: "etcd does not answer this console", Since: Stamp(since),
-		Remedy:  shown + " An instance that cannot reach etcd either goes on until its reserve ends. Check etcd, and the network to it.",
+		Remedy:  shown + " An instance that cannot reach etcd, too, goes on until its reserve ends. Check etcd, and the network to it.",
 		Command: "etcdctl endpoint health --cluster",
 	}
 }
@@ -111,7 +111,7 @@ func WorkersUsed(room allocator.Room, bits int, live, workers int64) *marchv1.Pr
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED, Of: fmt.Sprintf("%s, %d bits", room, bits),
 		What:    fmt.Sprintf("%d of the %d workers of %d bits that room %s may take are in use", live, workers, bits, room),
-		Remedy:  "When all are, another instance waits until the window of one ends. Give the room a wider range, or run fewer instances or callers that lease.",
+		Remedy:  "When all are in use, another instance waits until a window ends. Give the room a wider range, or run fewer instances or callers that lease.",
 		Command: fmt.Sprintf("march worker list --bits %d --room %s", bits, room),
 	}
 }

@@ -53,7 +53,7 @@ func (w *writer) open(head Record) error {
 	case errors.Is(err, errFormat):
 		return err
 	case err != nil && allocator.KindOf(err) == allocator.Refused:
-		return fmt.Errorf("%w: it is damaged; if it is moved away, this instance starts without its memory, and a `march recover` has to go on without it", err)
+		return fmt.Errorf("%w: it is damaged; if it is moved away, this instance starts without its memory, and counts as missing in `march recover`", err)
 	case err != nil:
 		return err
 	case s.UUID != head.UUID || s.Room != head.Room || s.Name != head.Name:

@@ -35,7 +35,7 @@ func (c *checker) version(r record.Layout) {
 		}
 	}
 	if !r.AtLeast(c.last) {
-		c.add("layout version %d: the narrowest range of all, %d, and the largest boundary, %d, are not",
+		c.add("layout version %d: narrowest range %d and largest boundary %d do not cover this or an earlier layout",
 			r.Layout.Version, r.NarrowestRange, r.LargestBoundary)
 	}
 	if c.layouts == nil {

@@ -50,7 +50,7 @@ func (e *ClockError) Error() string {
 	if !e.Certain {
 		return fmt.Sprintf("the clock is %v ahead of the median of %d heartbeats, some of which may be old: looking again", e.Ahead, e.Clocks)
 	}
-	return fmt.Sprintf("the clock is %v ahead of the median of %d instances, more than %v: no window is taken, as IDs would sort as far ahead for ever; set the clock, or start the instance with --agree-clock",
+	return fmt.Sprintf("the clock is %v ahead of the median of %d instances, more than %v: no worker is taken, as its IDs would always sort too late; set the clock, or start the instance with --agree-clock",
 		e.Ahead, e.Clocks, e.Allowed)
 }
 

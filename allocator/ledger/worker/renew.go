@@ -29,7 +29,7 @@ func (w *Workers) Renew(ctx context.Context, held *Worker) (err error) {
 			return nil
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "renewing worker %v: what it stands on was changed %d times", held.id, attempts)
+	return allocator.Errorf(allocator.Unavailable, "renewing worker %v: the cluster's state changed %d times", held.id, attempts)
 }
 
 // renew makes one try. It returns false without an error if its knowledge was out of date.
@@ -139,7 +139,7 @@ func (w *Workers) GiveBack(ctx context.Context, held *Worker, used int64) (err e
 			return nil
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "giving worker %v back: what it stands on was changed %d times", held.id, attempts)
+	return allocator.Errorf(allocator.Unavailable, "giving worker %v back: the cluster's state changed %d times", held.id, attempts)
 }
 
 var errGivenBack = &allocator.Error{Kind: allocator.Unavailable, Msg: "the worker was given back"}

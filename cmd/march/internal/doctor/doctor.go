@@ -87,7 +87,7 @@ func Wrong(all []Finding) (n int) {
 // problems takes over the list that `march status` and the pages show.
 func (f Facts) problems() []Finding {
 	if f.OverviewErr != nil {
-		return []Finding{{Check: "problems", Level: Failed, What: f.OverviewErr.Error(), Remedy: "Do that first: nothing else can be judged before."}}
+		return []Finding{{Check: "problems", Level: Failed, What: f.OverviewErr.Error(), Remedy: "First solve this: other checks need the answer."}}
 	}
 	list := f.Overview.GetProblems()
 	if len(list) == 0 {

@@ -53,7 +53,7 @@ type Server struct {
 // Add adds the flags.
 func (s *Server) Add(flags *pflag.FlagSet) {
 	s.files.add(flags)
-	flags.StringVar(&s.cfg.ClientCA, "tls-client-ca", "", "file with the CA certificates (PEM) that sign clients' certificates: a client may then prove by one who it is")
+	flags.StringVar(&s.cfg.ClientCA, "tls-client-ca", "", "file with the CA certificates (PEM) that sign clients' certificates, with which clients prove who they are")
 	flags.StringVar(&s.auth, "tls-client-auth", "optional", "with --tls-client-ca: optional, or required to refuse clients without a certificate")
 	flags.BoolVar(&s.Insecure, "insecure", false, "serve other machines although there is no TLS, or no identity of callers")
 }
