@@ -41,7 +41,8 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 		return cmp.Or(cmp.Compare(a.Process, b.Process), cmp.Compare(a.GetSetting(), b.GetSetting()))
 	})
 	answer := &marchv1.GetCapacityResponse{}
-	// What etcd does not answer is left out: the reserves matter most while it does not.
+	// While etcd does not answer, the list has only the entries that need no etcd. The reserves,
+	// which matter most then, are among them.
 	if away.IsZero() && o.GetLayout() != nil {
 		if f.Slices, err = s.slicesIn(ctx, "", admin.AllWidths); err == nil {
 			f.Tags, f.TagsTotal, answer.TagsAsOf, err = s.scarceTags(ctx)

@@ -41,6 +41,8 @@ func (s *Server) drive(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
+		// A console may be the only process that lived through a restore of etcd. So it looks for one
+		// even without a migration. If etcd only does not answer, driveOnce fails too, and warns.
 		if err := s.ledger.Check(ctx); err != nil && ctx.Err() == nil {
 			checkLog.Log(time.Now(), s.log.Debug, "could not check whether etcd went back in time", "error", err)
 		}
@@ -76,6 +78,7 @@ func (s *Server) driveOnce(ctx context.Context) (active bool, err error) {
 	if !active {
 		return false, nil
 	}
+	// A paused migration ends too when its layout was replaced: resumed, it could not go on.
 	if ended, err := s.endReplaced(ctx, m); ended || err != nil {
 		return true, err
 	}
@@ -86,6 +89,7 @@ func (s *Server) driveOnce(ctx context.Context) (active bool, err error) {
 	if moved {
 		return true, nil
 	}
+	// Without an error the migration only waits. An error that was stored before is over then.
 	return true, s.noteError(ctx, m, err)
 }
 
@@ -93,6 +97,8 @@ func (s *Server) driveOnce(ctx context.Context) (active bool, err error) {
 // last move made: a recover, or an operator by hand, put another in force, so none of its
 // moves can be made any more. It reports whether it ended the migration.
 func (s *Server) endReplaced(ctx context.Context, m record.Migration) (ended bool, err error) {
+	// The ledger watches the layout, so its copy costs no read. It may lag behind a move of
+	// another console, so only a layout that was read now can end the migration.
 	if known, _ := s.ledger.Layout(); known.Layout.Equal(m.Stands()) {
 		return false, nil
 	}
@@ -127,6 +133,7 @@ func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, e
 	if blocking > 0 {
 		return false, nil
 	}
+	// prepare changes m in memory. The transaction of the move, or of the end, stores it.
 	prepare(&m, waits, instances)
 	if m.Reached == len(m.Moves) {
 		err := s.finish(ctx, m)
@@ -144,7 +151,8 @@ func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, e
 }
 
 // epochOf returns the epoch under which instances were read, without a key if there are
-// none.
+// none. A recover begins a new epoch, in which none of the reports that were read counts. So the
+// move has the condition that the epoch is still this one.
 func epochOf(instances []instance) store.KV {
 	if len(instances) == 0 {
 		return store.KV{}
@@ -160,6 +168,7 @@ func (s *Server) noteError(ctx context.Context, m record.Migration, met error) e
 	if met != nil {
 		text = met.Error()
 	}
+	// While etcd does not answer, the error could not be stored either, and it passes by itself.
 	if ctx.Err() != nil || text == m.Error || allocator.KindOf(met) == allocator.Unavailable && met != nil {
 		return met
 	}
@@ -168,10 +177,12 @@ func (s *Server) noteError(ctx context.Context, m record.Migration, met error) e
 		if err != nil {
 			return met
 		}
-		if !now.Same(m) {
+		if !now.Same(m) { // the error is of a state that is gone
 			return nil
 		}
 	}
+	// Two consoles that meet different errors would otherwise overwrite each other's all the time,
+	// and push everything else out of the log.
 	if text != "" && m.Error != "" && time.Since(s.failed) < failEvery {
 		return met
 	}
@@ -224,13 +235,15 @@ func (s *Server) ended(m record.Migration) {
 // operator: when instances reported the last one, the instances that it went on without, and
 // until when clients may use the IDs that instances leased to them before these reported.
 func prepare(m *record.Migration, waits, instances []instance) {
-	for _, i := range waits {
-		if !m.Waived(i.Instance) {
+	for _, i := range waits { // advance waits for none of these any longer
+		if !m.Waived(i.Instance) { // an operator's decision is in the log already
 			m.Note(record.EventContinued, fmt.Sprintf("goes on without %s, silent for at least %v: unless it is strict, it may still issue residues that its room lost",
 				i.ID(), time.Since(i.SilentSince).Truncate(time.Second)))
 		}
 	}
 	noteReports(m, instances)
+	// An instance that has reported a move no longer leases to clients what its room lost by the
+	// move. A lease from just before the last report ends one hold later.
 	for k := range m.Moves {
 		move := &m.Moves[k]
 		late := slices.ContainsFunc(instances, func(i instance) bool {
@@ -282,7 +295,8 @@ func reportedAt(m record.Migration, k int, i instance) time.Time {
 	if k >= m.Reached || i.Reported() < move.Layout.Version || i.ReportedAt.Before(move.Made) {
 		return time.Time{}
 	}
-	if k+1 < m.Reached && i.Reported() >= m.Moves[k+1].Layout.Version { // that is when it reported the later one
+	// A console notes only the last report of an instance, which is of a later move here.
+	if k+1 < m.Reached && i.Reported() >= m.Moves[k+1].Layout.Version {
 		return time.Time{}
 	}
 	return i.ReportedAt

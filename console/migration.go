@@ -95,6 +95,8 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1
 	for {
 		answer, err := s.showMigration(ctx, m)
 		switch {
+		// An etcd that is away for a moment ends no watch, except before the first answer: until
+		// then the caller does not know whether there is such a migration.
 		case err != nil && (sent == nil || allocator.KindOf(err) != allocator.Unavailable):
 			return err
 		case err == nil && !proto.Equal(answer, sent):
@@ -123,7 +125,8 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1
 }
 
 // change changes the migration with an ID. It tries again if a console or another
-// operator changed the migration at the same time.
+// operator changed the migration at the same time: a request is about the migration as it is
+// now, and consoles may change that several times a second.
 func (s *Server) change(ctx context.Context, id, action string, change func(*record.Migration) error) (*marchv1.Migration, error) {
 	for range 10 {
 		m, err := s.migration(ctx, id)
@@ -232,8 +235,7 @@ func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRe
 // abort replaces the moves that were not made by the moves that lead back. If the
 // migration ends at once, its moves stay, so that pages and commands can show how many
 // were made. layout is the current one; problem says why it cannot be used, and is empty
-// if it can.
-// needs are the workers that the moves back leave to rooms, where they can.
+// if it can. needs are the workers that the moves back leave to rooms, where they can.
 func abort(m *record.Migration, by string, layout allocator.Layout, problem string, needs plan.Workers) error {
 	stands := m.Stands()
 	var back plan.Plan
@@ -243,7 +245,7 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 		problem = replaced(layout)
 	case m.Abort && m.Error == "":
 		return allocator.Errorf(allocator.Refused, "migration %s is being aborted already", m.ID)
-	case m.Abort:
+	case m.Abort: // the way back does not go on either, and a second one would meet the same error
 		problem = m.Error
 	case !stands.Equal(m.From):
 		var err error
@@ -261,7 +263,7 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 	switch {
 	case m.Reached == 0:
 		m.State = record.Aborted
-	default:
+	default: // even if no move leads back, instances must still report the last one
 		m.Moves = append(m.Moves[:m.Reached:m.Reached], record.MovesOf(back.Moves...)...)
 	}
 	return nil
@@ -323,7 +325,7 @@ func migrationToProto(m record.Migration, instances []instance) *marchv1.Migrati
 	for _, entry := range m.Log {
 		p.Log = append(p.Log, &marchv1.MigrationLog{Time: timestamppb.New(entry.Time), Text: entry.Text, Kind: api.FromWord[marchv1.MigrationEvent](string(entry.Kind))})
 	}
-	if m.State.Ended() {
+	if m.State.Ended() { // later reports are not about this migration
 		return p
 	}
 	for k, move := range m.Moves {

@@ -100,11 +100,12 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 		}
 		if version := r.Reported(); is.version != version {
 			is.version, is.reported = version, time.Time{}
-			if ok {
+			if ok { // at the first look the report may be old
 				is.reported = now
 			}
 		}
 		seen[r.ID()] = is
+		// The read may have seen the heartbeat as it was at sent. A slow answer is no silence.
 		list[k] = instance{Instance: r, Alive: sent.Sub(is.since) < h.mu.limit, ReportedAt: is.reported}
 		if !list[k].Alive {
 			list[k].SilentSince = is.since

@@ -65,6 +65,7 @@ func needed(m record.Migration, room allocator.Room, before allocator.Layout) bo
 	if m.Reached < len(m.Moves) {
 		return takes(now, m.Moves[m.Reached].Layout, room, before)
 	}
+	// There is no next move. Under another boundary each residue may be of another room.
 	return before.Boundary != now.Boundary || len(minus(before.Ranges[room], now.Ranges[room])) > 0
 }
 

@@ -1,5 +1,5 @@
-// What pages do beyond links and forms: say whether they are live, and drag
-// edges in the planner. Everything else is HTML and htmx.
+// The scripts of all pages: the mark that says whether a page is live, notices, the values in
+// charts, and the planner's edges, which can be dragged. Everything else is HTML and htmx.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -26,7 +26,7 @@
       b.disabled = dead;
       b.toggleAttribute("data-off", dead);
     }
-    // What was typed into the planner meanwhile is planned now.
+    // The planner plans the changes that the user typed while the console was away.
     const form = document.getElementById("planform");
     if (back && form && [...form.elements].some((i) => i.value !== i.defaultValue || i.checked !== i.defaultChecked)) form.dispatchEvent(new Event("change", { bubbles: true }));
   };
