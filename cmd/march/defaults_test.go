@@ -149,7 +149,7 @@ func TestProseDefaults(t *testing.T) {
 			}
 		}
 	}
-	if found < 6 {
+	if found < 5 {
 		t.Errorf("%d defaults found", found)
 	}
 }
