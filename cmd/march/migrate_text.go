@@ -90,7 +90,7 @@ func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
 				then = strconv.FormatInt(r.GetFirst(), 10)
 			}
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%d\t%s\t%s\n", t.GetTag(), r.GetRoom(), r.GetNext(), then,
-				r.GetSkipped(), r.GetLeft(), lastsText(r.GetLastsBefore()), lastsText(r.GetLastsAfter()))
+				r.GetSkipped(), r.GetLeft(), show.Lasts(r.GetLastsBefore()), show.Lasts(r.GetLastsAfter()))
 		}
 	}
 	for _, t := range tags {
@@ -100,27 +100,6 @@ func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
 			}
 		}
 	}
-}
-
-func lastsText(d *durationpb.Duration) string {
-	if d == nil {
-		return "-"
-	}
-	return yearsText(d.GetSeconds())
-}
-
-// yearsText shows a long time in one unit.
-func yearsText(seconds int64) string {
-	const day, year = 24 * 3600, 365 * 24 * 3600
-	switch {
-	case seconds >= 10_000*year:
-		return "over 10000 years"
-	case seconds >= 2*year:
-		return fmt.Sprintf("%d years", seconds/year)
-	case seconds >= 2*day:
-		return fmt.Sprintf("%d days", seconds/day)
-	}
-	return (time.Duration(seconds) * time.Second).String()
 }
 
 func stateText(m *marchv1.Migration) string {

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 // measureAfter is how long a console needs to measure rates after a request.
@@ -114,7 +114,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 	_, _ = fmt.Fprintln(w)
 	_, _ = fmt.Fprintln(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD")
 	for _, r := range o.GetRooms() {
-		held, rate, etcd := "-", "-", durationText(r.GetEtcdLatency())
+		held, rate, etcd := "-", "-", show.Duration(r.GetEtcdLatency())
 		if r.GetRange() != nil {
 			held = fmt.Sprintf("[%d, %d)", r.GetRange().GetLower(), r.GetRange().GetUpper())
 		}
@@ -124,7 +124,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		if r.GetEtcdAwaySince() != nil {
 			etcd = "away since " + r.GetEtcdAwaySince().AsTime().Format(time.RFC3339)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d of %d\t%s\t%d\t%s\n", r.GetName(), held, rate, r.GetReady(), r.GetInstances(), durationText(r.GetReserve()), r.GetVersion(), etcd)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d of %d\t%s\t%d\t%s\n", r.GetName(), held, rate, r.GetReady(), r.GetInstances(), show.Duration(r.GetReserve()), r.GetVersion(), etcd)
 	}
 	if len(o.GetProblems()) > 0 {
 		problemsText(w, o.GetProblems())
@@ -141,16 +141,6 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		}
 	}
 	stoppedText(w, nil, o.GetHalt(), o.GetProblem())
-}
-
-func durationText(d *durationpb.Duration) string {
-	if d == nil {
-		return "-"
-	}
-	if d.AsDuration() >= time.Second {
-		return d.AsDuration().Round(time.Second).String()
-	}
-	return d.AsDuration().Round(10 * time.Microsecond).String()
 }
 
 func newAudit(c *common) *cobra.Command {

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 func newTag(c *common) *cobra.Command {
@@ -344,7 +345,7 @@ func newTagSearch(c *common, t *target) *cobra.Command {
 						}
 						left := "-"
 						if t.GetLasts() != nil {
-							left = yearsText(t.GetLasts().GetSeconds())
+							left = show.Years(t.GetLasts().GetSeconds())
 						}
 						_, _ = fmt.Fprintf(w, "%s\t%.0f\t%s\t%.2f%%\t%s\n", t.GetTag().GetName(), t.GetRate(), strings.Join(marks, ", "), 100*t.GetUsed(), left)
 					}

@@ -1,4 +1,5 @@
-// Package show has what the commands' texts are made of.
+// Package show has the parts of the commands' texts: folded lines, cells of tables, times, and
+// words for the values of enums.
 package show
 
 import (

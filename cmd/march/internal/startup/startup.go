@@ -1,5 +1,6 @@
 // Package startup starts the servers, room and console: it opens their listeners, and waits
-// where what a server needs is not there yet.
+// where what a server needs is not there yet. It also has the flags of etcd, traces, limits and
+// doors.
 package startup
 
 import (
