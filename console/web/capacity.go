@@ -45,6 +45,14 @@ func (h *Handler) capacity(c *call) (string, any, error) {
 	return "What runs out first", v, nil
 }
 
+// Amount returns how much of the row's capacity n is, in words.
+func (r capacityRow) Amount(n int64) string {
+	if r.GetKind() == marchv1.CapacityKind_CAPACITY_KIND_ETCD {
+		return bytesOf(n)
+	}
+	return num(n)
+}
+
 // capacityLink returns the page on which an operator sees what runs out.
 func capacityLink(c *marchv1.Capacity) string {
 	switch c.GetKind() {

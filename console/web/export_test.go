@@ -20,3 +20,6 @@ func Addresses() (pages, actions []string, err error) {
 	}
 	return append(pages, "/nothing"), actions, nil
 }
+
+// BytesOf opens how pages show a number of bytes.
+var BytesOf = bytesOf

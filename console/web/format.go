@@ -101,6 +101,19 @@ func parseInt(s string) (int64, error) {
 	return int64(n), err //nolint:gosec // 63 bits
 }
 
+// bytesOf returns a number of bytes in the largest unit of which there is at least one: 1.9 GiB.
+func bytesOf(n int64) string {
+	for _, unit := range []struct {
+		name string
+		size int64
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n >= unit.size {
+			return strconv.FormatFloat(float64(n)/float64(unit.size), 'f', 1, 64) + " " + unit.name
+		}
+	}
+	return strconv.FormatInt(n, 10) + " bytes"
+}
+
 // num returns a whole number with its digits in groups.
 func num(n any) string {
 	digits := fmt.Sprint(n)

@@ -14,6 +14,9 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 )
 
+// lastSeen holds when the page of instances has a silent one.
+const lastSeen = `document.body.innerText.match(/\bover \d+ (s|min) ago/)`
+
 // drag drags an edge in the planner to a share of the boundary with the mouse.
 func (p *tab) drag(handle string, share float64) {
 	p.Helper()
@@ -162,7 +165,7 @@ func (b *browser) steering(t *testing.T) {
 	_ = silent
 	p := b.open(t, at)
 	p.visit("/instances")
-	p.says("silent for at least")
+	p.until("the silent instance was last seen long ago", lastSeen)
 	p.visit("/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=25&upper=100&do=apply")
 	p.says("silent now: a/host-2")
 	p.click(button("Apply: 2 moves"))
@@ -194,7 +197,7 @@ func (b *browser) steering(t *testing.T) {
 	p.until("the history has both", `document.querySelectorAll(".history tbody tr").length === 2`)
 
 	p.visit("/instances?room=a")
-	p.says("silent for at least")
+	p.until("the silent instance was last seen long ago", lastSeen)
 	p.click(css("#i-a-host-2 .act a[href*=forget]"))
 	p.says("Forget a/host-2?")
 	p.click(button("Forget it"))

@@ -74,7 +74,7 @@ func TestPictures(t *testing.T) {
 		}
 	}
 	p.visit("/instances")
-	p.says("silent for at least")
+	p.until("a silent instance was last seen long ago", lastSeen)
 	p.visit("/")
 	points := []string{"2"}
 	if *rewrite {
