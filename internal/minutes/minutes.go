@@ -18,8 +18,8 @@ const (
 	Kept = 24 * 60
 	// MaxTags is how many tags have a history of their own.
 	MaxTags = 20
-	// LongestStep is how many minutes one point may cover, at most.
-	LongestStep = 60
+	// longestStep is how many minutes one point may cover, at most.
+	longestStep = 60
 	// Unknown stands for a value that was not measured.
 	Unknown = -1
 )

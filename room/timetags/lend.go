@@ -12,9 +12,9 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// MaxLent is how many workers an instance lends to callers at a time. It remembers its
+// maxLent is how many workers an instance lends to callers at a time. It remembers its
 // windows for a recover, 10,000 of them (journal.MaxWindows), its own included.
-const MaxLent = 5000
+const maxLent = 5000
 
 // Ask is a caller's request for a window.
 type Ask struct {
@@ -139,8 +139,8 @@ func (t *Tags) mayLend() error {
 			delete(t.lent.workers, id)
 		}
 	}
-	if n := len(t.lent.workers) + t.lent.taking; n >= MaxLent {
-		return allocator.Errorf(allocator.TooMany, "callers of this instance have %d workers; allowed: %d; ask another instance of the room, or call Next for each ID", n, MaxLent)
+	if n := len(t.lent.workers) + t.lent.taking; n >= maxLent {
+		return allocator.Errorf(allocator.TooMany, "callers of this instance have %d workers; allowed: %d; ask another instance of the room, or call Next for each ID", n, maxLent)
 	}
 	t.lent.taking++
 	return nil

@@ -16,12 +16,12 @@ import (
 const (
 	// MaxFile bounds a policy's file, in bytes.
 	MaxFile = 1 << 20
-	// MaxGrants bounds its grants.
-	MaxGrants = 1000
-	// MaxPatterns bounds the names with a star in one list: each costs time at every check.
-	MaxPatterns = 100
-	// MaxRate bounds a quota of IDs per second.
-	MaxRate = 1_000_000_000
+	// maxGrants bounds its grants.
+	maxGrants = 1000
+	// maxPatterns bounds the names with a star in one list: each costs time at every check.
+	maxPatterns = 100
+	// maxRate bounds a quota of IDs per second.
+	maxRate = 1_000_000_000
 )
 
 // Anonymous is the name of a caller without an identity.
@@ -95,8 +95,8 @@ func Parse(path string, content []byte) (*Policy, error) {
 		}
 	}
 	list := r.List("grants", grants)
-	if len(list) > MaxGrants {
-		r.Refuse(yamlfile.Of(grants), "grants: %d; allowed: up to %d", len(list), MaxGrants)
+	if len(list) > maxGrants {
+		r.Refuse(yamlfile.Of(grants), "grants: %d; allowed: up to %d", len(list), maxGrants)
 		return nil, r.Err()
 	}
 	for _, node := range list {
@@ -195,8 +195,8 @@ func readNames(r *yamlfile.Reader, field string, e yamlfile.Entry, to *names, ch
 		}
 		to.add(text)
 	}
-	if n := len(to.patterns); n > MaxPatterns {
-		r.Refuse(e.At, "%s: %d names with a star; allowed: up to %d", field, n, MaxPatterns)
+	if n := len(to.patterns); n > maxPatterns {
+		r.Refuse(e.At, "%s: %d names with a star; allowed: up to %d", field, n, maxPatterns)
 	}
 }
 
@@ -235,11 +235,11 @@ func readQuotas(r *yamlfile.Reader, e yamlfile.Entry, q *Quotas) {
 		most := int64(math.MaxInt32)
 		switch e.Name {
 		case "ids_per_second":
-			to, most = &q.IDsPerSecond, MaxRate
+			to, most = &q.IDsPerSecond, maxRate
 		case "tag_ids_per_second":
-			to, most = &q.TagIDsPerSecond, MaxRate
+			to, most = &q.TagIDsPerSecond, maxRate
 		case "ids_per_lease":
-			to, most = &q.IDsPerLease, MaxRate
+			to, most = &q.IDsPerLease, maxRate
 		case "tags":
 			to, most = &q.Tags, maxTags
 		case "streams":
