@@ -84,7 +84,7 @@ type Config struct {
 	// Chain asks the instance at an address for its chain of a tag; its error is
 	// NotFound if there is none. nil asks over gRPC.
 	Chain func(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error)
-	// Diagnose tells operators of the process; nil does not.
+	// Diagnose answers operators' questions about the process; nil if none are answered.
 	Diagnose *diagnose.Server
 	// Metrics, if set, are served at /metrics.
 	Metrics *observe.Metrics

@@ -15,7 +15,6 @@ import (
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/foreign"
-	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room/cosid"
 	"github.com/march-id/march/room/door"
@@ -342,57 +341,4 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// addresses sets the addresses that others are told, where they are not given, and checks them.
-// Its error is Invalid.
-func (cfg *Config) addresses() error {
-	if cfg.AdminGRPC == nil && (cfg.AdminHTTP != nil || cfg.AdvertiseAdmin != "") {
-		return allocator.Errorf(allocator.Invalid, "admin-grpc: none; allowed: an address, as --admin-http or --advertise-admin is given")
-	}
-	if cfg.Advertise == "" {
-		cfg.Advertise = cfg.GRPC.Addr().String()
-	}
-	if err := checkAdvertised("advertise", "grpc", cfg.Advertise); err != nil || cfg.AdminGRPC == nil {
-		return err
-	}
-	if cfg.AdvertiseAdmin == "" {
-		cfg.AdvertiseAdmin = cfg.AdminGRPC.Addr().String()
-	}
-	return checkAdvertised("advertise-admin", "admin-grpc", cfg.AdvertiseAdmin)
-}
-
-func checkAdvertised(flag, of, address string) error {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return allocator.Errorf(allocator.Invalid, "%s: %q; allowed: HOST:PORT", flag, address)
-	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return allocator.Errorf(allocator.Invalid, "%s: %q is not an address that other processes can reach; if --%s listens on all addresses, give --%s HOST:PORT", flag, address, of, flag)
-	}
-	return nil
-}
-
-// makeRoutes makes the routes of HTTP: those of operators apart if they have an address of
-// their own. Its error comes from the program's embedded files.
-func (s *Server) makeRoutes() (err error) {
-	cfg := rest.Config{MaxBody: maxRequest, Logger: s.log}
-	ids, operators := s.cfg.Access.IDs(s), s.cfg.Access.Room(s)
-	if s.cfg.AdminGRPC == nil {
-		s.routes, err = rest.Room(ids, operators, cfg)
-		return err
-	}
-	if s.routes, err = rest.Room(ids, nil, cfg); err == nil {
-		s.adminRoutes, err = rest.Room(nil, operators, cfg)
-	}
-	return err
-}
-
-func (s *Server) closeListeners() {
-	for _, l := range []net.Listener{s.cfg.GRPC, s.cfg.HTTP, s.cfg.AdminGRPC, s.cfg.AdminHTTP} {
-		if l != nil {
-			_ = l.Close()
-		}
-	}
-	s.cfg.Doors.Close()
 }

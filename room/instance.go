@@ -6,7 +6,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/minutes"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/serve"
 )
@@ -33,6 +36,78 @@ func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*mar
 	}
 	p.Barred, p.Problems, p.Certificates = s.barred(), s.problemsOf(lacks), s.cfg.Diagnose.Certificates()
 	return &marchv1.GetInstanceResponse{Status: p, Rates: s.rates.get()}, nil
+}
+
+// GetInstanceHistory implements RoomService.
+func (s *Server) GetInstanceHistory(_ context.Context, r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
+	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
+	if err != nil {
+		return nil, err
+	}
+	first, all, tags := s.history.Last(s.instance.Now(), back, step)
+	answer := &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(first), All: seriesToProto(all)}
+	for _, series := range tags {
+		answer.Tags = append(answer.Tags, seriesToProto(series))
+	}
+	return answer, nil
+}
+
+func seriesToProto(s minutes.Series) *marchv1.HistorySeries {
+	p := &marchv1.HistorySeries{Tag: string(s.Tag)}
+	for _, v := range s.Points {
+		p.Rates, p.Reserves, p.Failed = append(p.Rates, float32(v.Rate)), append(p.Reserves, float32(v.Reserve)), append(p.Failed, float32(v.Failed))
+		if s.Tag == "" {
+			p.EtcdLatencies, p.EtcdAway = append(p.EtcdLatencies, float32(v.Latency)), append(p.EtcdAway, float32(v.Away))
+		}
+	}
+	return p
+}
+
+// GetChain implements RoomService.
+func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*marchv1.GetChainResponse, error) {
+	tag, err := allocator.ParseTag(r.GetTag())
+	if err != nil {
+		return nil, err
+	}
+	chain := s.chains.get(string(tag))
+	if chain == nil {
+		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s", s.cfg.Name, s.cfg.Room, tag)
+	}
+	return &marchv1.GetChainResponse{Chain: s.chainToProto(chain.Chain)}, nil
+}
+
+// ListChains implements RoomService.
+func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*marchv1.ListChainsResponse, error) {
+	size, err := api.PageSize(r.GetPageSize())
+	if err != nil {
+		return nil, err
+	}
+	page, more := s.chains.after(allocator.Tag(r.GetPageToken()), size)
+	answer := &marchv1.ListChainsResponse{}
+	for _, t := range page {
+		answer.Chains = append(answer.Chains, s.chainToProto(t.chain.Chain))
+	}
+	if more {
+		answer.NextPageToken = string(page[len(page)-1].tag)
+	}
+	return answer, nil
+}
+
+func (s *Server) chainToProto(chain *allocator.Chain) *marchv1.Chain {
+	c := s.statusOf(chain)
+	p := &marchv1.Chain{
+		Tag: string(c.Tag), Room: string(s.cfg.Room), Instance: string(s.cfg.Name),
+		Issued: c.Issued, Held: c.Held, Dropped: c.Dropped, Step: c.Target, Peak: c.Peak,
+		Reserve: durationpb.New(c.Lasts), Refills: c.Refills, Waits: c.Waits, Version: c.Version,
+		Used: timestamppb.New(c.Used),
+	}
+	if held := chain.Segments(); len(held) > 0 {
+		p.First, p.End = held[0].First, held[len(held)-1].Last()+1
+	}
+	if c.Failure != nil {
+		p.Failure = c.Failure.Error()
+	}
+	return p
 }
 
 // UpdateTag implements RoomService.

@@ -7,11 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
-	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/minutes"
 )
 
@@ -142,29 +139,4 @@ func (s *Server) failed(ctx context.Context, tag string, err error) error {
 		s.history.Fail(allocator.Tag(tag))
 	}
 	return err
-}
-
-// GetInstanceHistory implements RoomService.
-func (s *Server) GetInstanceHistory(_ context.Context, r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
-	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
-	if err != nil {
-		return nil, err
-	}
-	first, all, tags := s.history.Last(s.instance.Now(), back, step)
-	answer := &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(first), All: seriesToProto(all)}
-	for _, series := range tags {
-		answer.Tags = append(answer.Tags, seriesToProto(series))
-	}
-	return answer, nil
-}
-
-func seriesToProto(s minutes.Series) *marchv1.HistorySeries {
-	p := &marchv1.HistorySeries{Tag: string(s.Tag)}
-	for _, v := range s.Points {
-		p.Rates, p.Reserves, p.Failed = append(p.Rates, float32(v.Rate)), append(p.Reserves, float32(v.Reserve)), append(p.Failed, float32(v.Failed))
-		if s.Tag == "" {
-			p.EtcdLatencies, p.EtcdAway = append(p.EtcdLatencies, float32(v.Latency)), append(p.EtcdAway, float32(v.Away))
-		}
-	}
-	return p
 }

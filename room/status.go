@@ -9,11 +9,8 @@ import (
 	"time"
 
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
@@ -244,51 +241,4 @@ func (s *Server) setHealth(why error) {
 	for _, service := range []string{"", marchv1.IDService_ServiceDesc.ServiceName, marchv1.RoomService_ServiceDesc.ServiceName} {
 		s.health.SetServingStatus(service, serving)
 	}
-}
-
-// GetChain implements RoomService.
-func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*marchv1.GetChainResponse, error) {
-	tag, err := allocator.ParseTag(r.GetTag())
-	if err != nil {
-		return nil, err
-	}
-	chain := s.chains.get(string(tag))
-	if chain == nil {
-		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s", s.cfg.Name, s.cfg.Room, tag)
-	}
-	return &marchv1.GetChainResponse{Chain: s.chainToProto(chain.Chain)}, nil
-}
-
-// ListChains implements RoomService.
-func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*marchv1.ListChainsResponse, error) {
-	size, err := api.PageSize(r.GetPageSize())
-	if err != nil {
-		return nil, err
-	}
-	page, more := s.chains.after(allocator.Tag(r.GetPageToken()), size)
-	answer := &marchv1.ListChainsResponse{}
-	for _, t := range page {
-		answer.Chains = append(answer.Chains, s.chainToProto(t.chain.Chain))
-	}
-	if more {
-		answer.NextPageToken = string(page[len(page)-1].tag)
-	}
-	return answer, nil
-}
-
-func (s *Server) chainToProto(chain *allocator.Chain) *marchv1.Chain {
-	c := s.statusOf(chain)
-	p := &marchv1.Chain{
-		Tag: string(c.Tag), Room: string(s.cfg.Room), Instance: string(s.cfg.Name),
-		Issued: c.Issued, Held: c.Held, Dropped: c.Dropped, Step: c.Target, Peak: c.Peak,
-		Reserve: durationpb.New(c.Lasts), Refills: c.Refills, Waits: c.Waits, Version: c.Version,
-		Used: timestamppb.New(c.Used),
-	}
-	if held := chain.Segments(); len(held) > 0 {
-		p.First, p.End = held[0].First, held[len(held)-1].Last()+1
-	}
-	if c.Failure != nil {
-		p.Failure = c.Failure.Error()
-	}
-	return p
 }

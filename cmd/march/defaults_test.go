@@ -161,7 +161,7 @@ func TestConfigDefaults(t *testing.T) {
 	for _, server := range []struct {
 		name, file string
 		least      int
-	}{{"room", "../../room/room.go", 7}, {"console", "../../console/console.go", 1}} {
+	}{{"room", "../../room/config.go", 7}, {"console", "../../console/console.go", 1}} {
 		cmd, _, err := newRoot(io.Discard, io.Discard).Find([]string{server.name})
 		if err != nil {
 			t.Fatal(err)
