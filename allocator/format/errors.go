@@ -93,7 +93,6 @@ func short(s string) string {
 	return s
 }
 
-// refuse returns a TextError.
 func refuse(text string, offset int, allowed, problem string, args ...any) error {
 	return &TextError{Text: short(text), Offset: offset, Problem: fmt.Sprintf(problem, args...), Allowed: allowed}
 }

@@ -64,7 +64,6 @@ func (f *friendly) complete() bool {
 	return true
 }
 
-// unit returns the unit of time in ms.
 func (f *friendly) unit() int64 { return int64(f.layout.Unit / time.Millisecond) }
 
 // timeDigits returns how many digits the time has.

@@ -323,7 +323,6 @@ func (i *Instance) compared(tag allocator.Tag, own ownMark) {
 	i.memory.setMark(tag, own)
 }
 
-// raise is a mark to raise.
 type raise struct {
 	key  string
 	mark record.Mark

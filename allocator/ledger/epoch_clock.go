@@ -164,7 +164,7 @@ func (t *epochClock) suspect(why string, marks map[string]int64) {
 // maxFallenMarks bounds how many marks a probe checks again.
 const maxFallenMarks = 50
 
-// suspect notes evidence.
+// suspect is epochClock.suspect, and logs the first suspicion.
 func (l *Ledger) suspect(why string, marks map[string]int64) {
 	var said lines
 	defer said.write(l.log)

@@ -27,7 +27,6 @@ type failures struct {
 	err         error
 }
 
-// note notes the outcome of a write.
 func (f *failures) note(now time.Time, err error) {
 	switch {
 	case err == nil:

@@ -184,7 +184,6 @@ type instant struct {
 	left  int64 // of the computer's clock only: ns to the end of the ms
 }
 
-// now reads the clock.
 func (g *Generator) now() instant {
 	if g.clock != nil {
 		return instant{ms: g.clock()}

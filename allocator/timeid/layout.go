@@ -152,7 +152,6 @@ func (l Layout) Stride() int64 {
 	return 1
 }
 
-// unit returns Unit in ms.
 func (l Layout) unit() int64 { return int64(l.Unit / time.Millisecond) }
 
 func (l Layout) bits() int { return l.TimeBits + l.WorkerBits + l.SequenceBits }

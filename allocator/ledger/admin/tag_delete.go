@@ -94,7 +94,6 @@ func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Ta
 	return txn, nil
 }
 
-// raise is a mark to raise.
 type raise struct {
 	key  string
 	mark record.Mark

@@ -74,7 +74,6 @@ const MaxWindows = 10_000
 // most bounds each list of a state; the oldest entries go.
 const most = 1000
 
-// add adds a record.
 func (s *State) add(r Record) {
 	if r.Format != 0 {
 		s.Format, s.UUID, s.Room, s.Name = r.Format, r.UUID, r.Room, r.Name

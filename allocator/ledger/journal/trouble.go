@@ -42,7 +42,6 @@ func (e *UnwritableError) Unwrap() error { return e.Err }
 // Remedy returns what the operator should do, beginning with a small letter.
 func (e *UnwritableError) Remedy() string { return remedy(e.Err) }
 
-// remedy returns what the operator should do.
 func remedy(err error) string {
 	var hangs *hangError
 	switch {

@@ -9,7 +9,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// kind is a kind of key.
 type kind struct {
 	name  string // the first part of its keys
 	parts []part // the other parts; none if the kind has a single key
