@@ -170,7 +170,7 @@
 // A function calls functions of its own file and of the files before it, in this order:
 //
 //  1. What this process knows, and its log: trace.go, epoch_clock.go, unconfirmed.go, state.go,
-//     confirm.go.
+//     contact.go.
 //  2. Transactions and their bounds: ledger.go, bounds.go.
 //  3. What an instance remembers, and its heartbeat: windows.go, memory.go, heartbeat.go, journal.go.
 //  4. What it does when etcd may have gone back: barrier.go, probe.go, rejoin.go, trouble.go,

@@ -163,7 +163,7 @@ var segmentEdits = []overlay.Edit{
 		To:   `if remaining > 0 || mutant("gate-open") {`,
 	},
 	{
-		File: "allocator/ledger/confirm.go",
+		File: "allocator/ledger/contact.go",
 		From: `	l.confirmations.Store(l.confirmations.Load().with(layout, sent))
 `,
 		To: `	if mutant("confirmed-when-answered") {

@@ -8,6 +8,36 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
+// Contact says when and how etcd last answered a ledger.
+type Contact struct {
+	Away    time.Time     // since when tries fail, zero while they do not
+	Last    time.Time     // of the last answer, zero before the first
+	Cause   error         // of the last failure, nil while tries do not fail
+	Latency time.Duration // of an answer, a moving average; zero before the first
+}
+
+// latencyWeight is about the number of answers in the moving average of the
+// latency, as in TCP: one slow answer shows, but not for long.
+const latencyWeight = 8
+
+// answered notes an answer that came after took.
+func (c *Contact) answered(now time.Time, took time.Duration) {
+	c.Away, c.Cause = time.Time{}, nil
+	if c.Last.IsZero() {
+		c.Latency = took
+	} else {
+		c.Latency += (took - c.Latency) / latencyWeight
+	}
+	c.Last = now
+}
+
+// Contact returns when and how etcd last answered this ledger.
+func (l *Ledger) Contact() Contact {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.contact
+}
+
 // confirmation is when a layout was last known to be the current one. A linearizable
 // read or a committed lease shows that; the time is when its request was sent.
 type confirmation struct {
