@@ -96,7 +96,7 @@ func TestFormDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m := regexp.MustCompile(`room's --hold \((\S+) by default\)`).FindStringSubmatch(apply.Long); m == nil || !sameDefault(room.Flag("hold"), m[1]) {
+	if m := regexp.MustCompile(`room's --hold \((\S+) by default\)`).FindStringSubmatch(apply.Long); len(m) == 0 || !sameDefault(room.Flag("hold"), m[1]) {
 		t.Errorf("migrate apply: the help states %q for a room's --hold, of which the default is %s", m, room.Flag("hold").DefValue)
 	}
 }
