@@ -115,6 +115,19 @@ func (s *Server) endReplaced(ctx context.Context, m record.Migration) (ended boo
 	return err == nil, err
 }
 
+// endHere ends a migration at the current layout, because it can go neither on nor
+// back.
+func endHere(m *record.Migration, why string) {
+	m.Fail("")
+	m.Abort, m.State, m.NoWayBack = true, record.Aborted, why
+	m.Note(record.EventEnded, "ended at the current layout, because there is no way back: "+why)
+}
+
+// replaced returns why no move of a migration can be made or undone under a layout.
+func replaced(layout allocator.Layout) string {
+	return fmt.Sprintf("the layout is version %d, which the migration did not make: a recover or an operator replaced the migration's layout", layout.Version)
+}
+
 // advance makes the next move of a migration, or ends it, if there is nothing to
 // wait for. It reports whether it did.
 func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, err error) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -267,19 +266,6 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 		m.Moves = append(m.Moves[:m.Reached:m.Reached], record.MovesOf(back.Moves...)...)
 	}
 	return nil
-}
-
-// endHere ends a migration at the current layout, because it can go neither on nor
-// back.
-func endHere(m *record.Migration, why string) {
-	m.Fail("")
-	m.Abort, m.State, m.NoWayBack = true, record.Aborted, why
-	m.Note(record.EventEnded, "ended at the current layout, because there is no way back: "+why)
-}
-
-// replaced returns why no move of a migration can be made or undone under a layout.
-func replaced(layout allocator.Layout) string {
-	return fmt.Sprintf("the layout is version %d, which the migration did not make: a recover or an operator replaced the migration's layout", layout.Version)
 }
 
 // showMigration returns m as a message, with the instances that it waits for now.
