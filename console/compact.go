@@ -70,7 +70,7 @@ func (s *Server) tend(ctx context.Context) {
 				if size.NoSpace || size.Corrupt {
 					every = alarmEvery
 				}
-				fullLog.Log(time.Now(), s.log.Warn, p.GetWhat(), "bytes", size.Bytes, "quota", size.Quota, "remedy", problem.Do(p, asIs))
+				fullLog.Log(time.Now(), s.log.Warn, p.GetWhat(), "bytes", size.Bytes, "quota", size.Quota, "remedy", problem.Plain(p))
 			}
 			if at := c.due(time.Now(), size.Revision); at > 0 {
 				if err = s.admin.Compact(ctx, at); err == nil {
@@ -88,9 +88,6 @@ func (s *Server) tend(ctx context.Context) {
 		}
 	}
 }
-
-// asIs is for remedies in the log.
-func asIs(text string) string { return text }
 
 // size notes how large etcd is.
 func (n *metrics) size(s admin.StoreSize) {

@@ -105,14 +105,11 @@ func (s *Server) noteTag(tag allocator.Tag, err error) {
 	switch {
 	case is && !had:
 		p := problem.Unreadable(*key, s.ledger.Damage(key.Key, ""))
-		s.lines.damaged.Log(now, s.log.Error, "no IDs of a tag can be leased", "tag", tag, "error", key, "remedy", problem.Do(p, asIs))
+		s.lines.damaged.Log(now, s.log.Error, "no IDs of a tag can be leased", "tag", tag, "error", key, "remedy", problem.Plain(p))
 	case err == nil && had:
 		s.log.Info("IDs of a tag can be leased again", "tag", tag)
 	}
 }
-
-// asIs is for remedies in the log.
-func asIs(text string) string { return text }
 
 // damagedTags lists the keys that stop a single tag.
 func (s *Server) damagedTags() (list []*marchv1.Problem) {

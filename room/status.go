@@ -187,14 +187,14 @@ func (s *Server) watchHealth(ctx context.Context) error {
 		case why != nil && troubled != cause.GetKind():
 			// Each change of the cause has its line. It is rare, so it is not throttled.
 			troubled = cause.GetKind()
-			s.log.Warn("no IDs can be leased: the room issues only the IDs that it holds", "error", why, "remedy", problem.Do(cause, asIs))
+			s.log.Warn("no IDs can be leased: the room issues only the IDs that it holds", "error", why, "remedy", problem.Plain(cause))
 		case why == nil && troubled != marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED:
 			troubled = marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED
 			s.log.Info("IDs can be leased again")
 		}
 		switch {
 		case err != nil && !said:
-			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err, "remedy", problem.Do(s.whatStops(), asIs))
+			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err, "remedy", problem.Plain(s.whatStops()))
 		case err == nil && said:
 			said = false
 			s.log.Info("IDs can be issued again")

@@ -17,6 +17,7 @@ import (
 	"github.com/march-id/march/cmd/march/internal/bundle"
 	"github.com/march-id/march/cmd/march/internal/doctor"
 	"github.com/march-id/march/cmd/march/internal/show"
+	"github.com/march-id/march/internal/words"
 )
 
 func newDoctor(c *common) *cobra.Command {
@@ -60,7 +61,7 @@ what, remedy and command.`,
 				}
 			}
 			if n := doctor.Wrong(found); n > 0 {
-				return finding{allocator.Errorf(allocator.Refused, "%s found", counted(int64(n), "problem"))}
+				return finding{allocator.Errorf(allocator.Refused, "%s found", words.Counted(n, "problem"))}
 			}
 			return nil
 		},
@@ -129,7 +130,7 @@ names of tags, hosts and operators: look into it before you send it.`,
 			if err := os.WriteFile(out, b.Bytes(), 0o600); err != nil {
 				return allocator.Errorf(allocator.Invalid, "out: %w", err)
 			}
-			_, err = fmt.Fprintf(c.stdout, "%s: %s, %d bytes\n", out, counted(int64(len(files)), "file"), b.Len())
+			_, err = fmt.Fprintf(c.stdout, "%s: %s, %d bytes\n", out, words.Counted(len(files), "file"), b.Len())
 			return err
 		},
 	}

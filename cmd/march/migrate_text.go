@@ -21,6 +21,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/idle"
 	"github.com/march-id/march/cmd/march/internal/show"
+	"github.com/march-id/march/internal/words"
 )
 
 // pictureWidth is how many characters a picture of a layout has.
@@ -51,7 +52,7 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 	}
 	if n := len(p.GetInstances()); n > 0 {
 		_, _ = fmt.Fprintln(w)
-		show.Folded(w, "", fmt.Sprintf("%s must report: %s", counted(int64(n), "instance"), strings.Join(p.GetInstances(), ", ")))
+		show.Folded(w, "", fmt.Sprintf("%s must report: %s", words.Counted(n, "instance"), strings.Join(p.GetInstances(), ", ")))
 	}
 	if len(p.GetSilent()) > 0 {
 		show.Folded(w, "", "SILENT now: "+strings.Join(p.GetSilent(), ", "))
@@ -68,11 +69,11 @@ func planCostText(w *tabwriter.Writer, cost *marchv1.PlanCost) {
 		_, _ = fmt.Fprintln(w, "\nThe cost of this plan was not counted.")
 		return
 	}
-	_, _ = fmt.Fprintf(w, "\nskipped in total, at most: %s, of %s\n", counted(cost.GetSkipped(), "ID"), counted(cost.GetTags(), "tag"))
+	_, _ = fmt.Fprintf(w, "\nskipped in total, at most: %s, of %s\n", words.Counted(cost.GetSkipped(), "ID"), words.Counted(cost.GetTags(), "tag"))
 	if n := cost.GetEnding(); n > 0 {
-		_, _ = fmt.Fprintf(w, "\nWARNING: after this plan, rooms have hardly any IDs left of %s:\n", counted(n, "tag"))
+		_, _ = fmt.Fprintf(w, "\nWARNING: after this plan, rooms have hardly any IDs left of %s:\n", words.Counted(n, "tag"))
 		for _, e := range cost.GetEnds() {
-			_, _ = fmt.Fprintf(w, "  %s: room %s has %s up to the limit %d\n", e.GetTag(), e.GetRoom(), counted(e.GetLeft(), "ID"), e.GetLimit())
+			_, _ = fmt.Fprintf(w, "  %s: room %s has %s up to the limit %d\n", e.GetTag(), e.GetRoom(), words.Counted(e.GetLeft(), "ID"), e.GetLimit())
 		}
 	}
 	costText(w, cost.GetWorst())
@@ -298,7 +299,7 @@ func costLine(r *marchv1.CountPlanCostResponse) string {
 		return text
 	}
 	read := min(r.GetRead(), all) // tags are created meanwhile
-	return fmt.Sprintf("%3.0f%%  %s: %s of %s", 100*float64(read)/float64(all), text, grouped(read), counted(all, "tag"))
+	return fmt.Sprintf("%3.0f%%  %s: %s of %s", 100*float64(read)/float64(all), text, words.Grouped(read), words.Counted(all, "tag"))
 }
 
 // roomsUse returns what callers did lately in the rooms that a plan takes out.

@@ -25,6 +25,7 @@ import (
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/cmd/march/internal/startup"
+	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/room"
 )
 
@@ -272,7 +273,7 @@ func recoverText(c *common, r *recovery.Report) error {
 		_, _ = fmt.Fprintf(w, "%s\t%s, process %.8s: %s\n", state, m.ID, m.Incarnation, show.Excerpt(m.Why))
 	}
 	if n := len(r.LeftBefore); n > 0 {
-		_, _ = fmt.Fprintf(w, "left\t%s left in good order before the backup\n", counted(int64(n), "instance"))
+		_, _ = fmt.Fprintf(w, "left\t%s left in good order before the backup\n", words.Counted(n, "instance"))
 	}
 	for _, why := range r.Unreadable {
 		_, _ = fmt.Fprintf(w, "unreadable\t%s\n", show.Excerpt(why.Error()))
@@ -280,20 +281,20 @@ func recoverText(c *common, r *recovery.Report) error {
 	layoutChanges(w, r)
 	if n := len(r.AtLimit); n > 0 {
 		names := fmt.Sprint(r.AtLimit[:min(n, 10)])
-		_, _ = fmt.Fprintf(w, "limit\tthe margin takes %s to the limit, the first ones %s: raise their limits, or give a smaller --margin\n", counted(int64(n), "tag"), names)
+		_, _ = fmt.Fprintf(w, "limit\tthe margin takes %s to the limit, the first ones %s: raise their limits, or give a smaller --margin\n", words.Counted(n, "tag"), names)
 	}
 	if n := len(r.BeyondPeriod); n > 0 {
 		names := fmt.Sprint(r.BeyondPeriod[:min(n, 10)])
-		_, _ = fmt.Fprintf(w, "period\tthe margin takes %s into a later period, the first ones %s: until it begins, IDs have its date; to stay in the present one, start the missing instances, give their journals, or give a smaller --margin\n", counted(int64(n), "tag"), names)
+		_, _ = fmt.Fprintf(w, "period\tthe margin takes %s into a later period, the first ones %s: until it begins, IDs have its date; to stay in the present one, start the missing instances, give their journals, or give a smaller --margin\n", words.Counted(n, "tag"), names)
 	}
 	// The margins of all recovers add up: each takes IDs from every tag for good.
 	if r.Margin > 0 {
-		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", counted(r.Margin, "step"), r.Total)
+		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", words.Counted(r.Margin, "step"), r.Total)
 	}
 	if r.Epoch != "" {
-		_, _ = fmt.Fprintf(w, "raised\t%s\nlayout\tversion %d\nepoch\t%s\ntook\t%v from the halt to the new epoch\n", counted(r.Raised, "mark"), r.Layout.Version, r.Epoch, r.Halted.Round(time.Millisecond))
+		_, _ = fmt.Fprintf(w, "raised\t%s\nlayout\tversion %d\nepoch\t%s\ntook\t%v from the halt to the new epoch\n", words.Counted(r.Raised, "mark"), r.Layout.Version, r.Epoch, r.Halted.Round(time.Millisecond))
 	} else {
-		_, _ = fmt.Fprintf(w, "would\traise %s (higher in an instance's memory than in etcd); nothing is changed yet\n", counted(r.Higher, "mark"))
+		_, _ = fmt.Fprintf(w, "would\traise %s (higher in an instance's memory than in etcd); nothing is changed yet\n", words.Counted(r.Higher, "mark"))
 	}
 	if r.NotBefore.After(time.Now()) {
 		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: an instance that was left out may issue until then\n", utc(r.NotBefore))

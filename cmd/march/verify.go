@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/internal/problem"
+	"github.com/march-id/march/internal/words"
 )
 
 func newVerify(c *common) *cobra.Command {
@@ -79,7 +79,7 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 			_, _ = fmt.Fprintln(c.stdout, show.Printable(text))
 		}
 		if report.More > 0 {
-			_, _ = fmt.Fprintf(c.stdout, "and %s more\n", grouped(report.More))
+			_, _ = fmt.Fprintf(c.stdout, "and %s more\n", words.Grouped(report.More))
 		}
 		if h := report.Halt; h.By != "" {
 			p := problem.Halted(h.By, h.Why, h.Time)
@@ -97,7 +97,7 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 	found := int64(len(report.Problems)) + report.More
 	switch {
 	case err != nil && found > 0:
-		return allocator.Errorf(allocator.KindOf(err), "%s found, then: %w", counted(found, "problem"), err)
+		return allocator.Errorf(allocator.KindOf(err), "%s found, then: %w", words.Counted(found, "problem"), err)
 	case err != nil:
 		return err
 	case found > 0 || report.Halt.By != "":
@@ -112,22 +112,22 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 func foundText(problems int64, halt record.Halt) string {
 	switch {
 	case halt.By == "":
-		return counted(problems, "problem")
+		return words.Counted(problems, "problem")
 	case problems == 0:
 		return "leasing is halted"
 	}
-	return counted(problems, "problem") + ", and leasing is halted"
+	return words.Counted(problems, "problem") + ", and leasing is halted"
 }
 
 // verifyLine shows how far a check is.
 func verifyLine(p verify.Progress) string {
-	line := fmt.Sprintf("%s, %s, %s", counted(p.Tags, "tag"), counted(p.Marks, "mark"), counted(p.Eras, "era"))
+	line := fmt.Sprintf("%s, %s, %s", words.Counted(p.Tags, "tag"), words.Counted(p.Marks, "mark"), words.Counted(p.Eras, "era"))
 	if p.At != "" {
 		name, _, _ := strings.Cut(strings.TrimSuffix(p.At, "\x00"), "/")
 		line += ", at " + show.Excerpt(name)
 	}
 	if p.Problems > 0 {
-		line += ", " + counted(p.Problems, "problem")
+		line += ", " + words.Counted(p.Problems, "problem")
 	}
 	return line
 }
@@ -135,25 +135,8 @@ func verifyLine(p verify.Progress) string {
 func reportText(r verify.Report) string {
 	reserved := ""
 	if r.Reserved > 0 {
-		reserved = ", " + counted(r.Reserved, "reserved range")
+		reserved = ", " + words.Counted(r.Reserved, "reserved range")
 	}
-	return fmt.Sprintf("%s, %s%s, %s, %s, %s, %s", counted(r.Layouts, "layout"), counted(r.Rooms, "room"), reserved,
-		counted(r.Tags, "tag"), counted(r.Marks, "mark"), counted(r.Eras, "era"), counted(r.Instances, "instance"))
-}
-
-// counted returns "1 tag" or "1,000 tags".
-func counted(n int64, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return grouped(n) + " " + what
-}
-
-// grouped writes n >= 0 with commas.
-func grouped(n int64) string {
-	s := strconv.FormatInt(n, 10)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
+	return fmt.Sprintf("%s, %s%s, %s, %s, %s, %s", words.Counted(r.Layouts, "layout"), words.Counted(r.Rooms, "room"), reserved,
+		words.Counted(r.Tags, "tag"), words.Counted(r.Marks, "mark"), words.Counted(r.Eras, "era"), words.Counted(r.Instances, "instance"))
 }

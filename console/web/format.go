@@ -15,13 +15,14 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/capacity"
+	"github.com/march-id/march/internal/words"
 )
 
 // functions are the functions that templates call.
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago), "clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
-		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline, "counted": counted, "grouped": grouped, "groups": groups, "word": api.Word,
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline, "counted": words.Counted, "grouped": grouped, "groups": groups, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
 		"pick": func(p *problem, field string) string {
@@ -115,21 +116,7 @@ func bytesOf(n int64) string {
 }
 
 // num returns a whole number with its digits in groups.
-func num(n any) string {
-	digits := fmt.Sprint(n)
-	sign := ""
-	if strings.HasPrefix(digits, "-") {
-		sign, digits = "-", digits[1:]
-	}
-	var b strings.Builder
-	for i, d := range digits {
-		if i > 0 && (len(digits)-i)%3 == 0 {
-			b.WriteByte(',')
-		}
-		b.WriteRune(d)
-	}
-	return sign + b.String()
-}
+func num(n any) string { return words.Grouped(n) }
 
 // longNumber is a number in a sentence whose digits are to be grouped.
 var longNumber = regexp.MustCompile(`\b\d{5,}\b`)
@@ -246,12 +233,4 @@ func interval(r *marchv1.Range) string {
 		return "no range"
 	}
 	return "[" + num(r.GetLower()) + ", " + num(r.GetUpper()) + ")"
-}
-
-// counted returns "1 tag" and "2 tags".
-func counted(n any, what string) string {
-	if digits := num(n); digits != "1" {
-		return digits + " " + what + "s"
-	}
-	return "1 " + what
 }

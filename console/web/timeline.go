@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/words"
 )
 
 // event is a line of a migration's timeline.
@@ -62,7 +63,7 @@ func timeline(m *marchv1.Migration) (list []event) {
 		case marchv1.MigrationEvent_MIGRATION_EVENT_MOVED: // moves follow, with more about each
 			continue
 		case marchv1.MigrationEvent_MIGRATION_EVENT_STARTED:
-			text = fmt.Sprintf("Planned and applied by %s: %s from layout %d to layout %d", m.GetActor(), counted(len(m.GetMoves()), "move"), m.GetFrom().GetVersion(), m.GetTarget().GetVersion())
+			text = fmt.Sprintf("Planned and applied by %s: %s from layout %d to layout %d", m.GetActor(), words.Counted(len(m.GetMoves()), "move"), m.GetFrom().GetVersion(), m.GetTarget().GetVersion())
 		case marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED: // its text begins with an instance's name
 			logged[text] = true
 		default:

@@ -72,8 +72,7 @@ func Lines(list []*marchv1.Problem, printable func(string) string) string {
 
 // Line writes a problem in one line: what, since when, and what to do.
 func Line(p *marchv1.Problem) string {
-	asIs := func(text string) string { return text }
-	return strings.TrimRight(p.GetWhat()+". "+times(p)+Do(p, asIs), " ")
+	return strings.TrimRight(p.GetWhat()+". "+times(p)+Plain(p), " ")
 }
 
 // AsLines writes problems, a line each.
@@ -107,4 +106,9 @@ func Do(p *marchv1.Problem, printable func(string) string) string {
 		text += " Next: `" + printable(p.GetCommand()) + "`"
 	}
 	return text
+}
+
+// Plain is Do for a log, which escapes texts itself.
+func Plain(p *marchv1.Problem) string {
+	return Do(p, func(text string) string { return text })
 }
