@@ -14,7 +14,9 @@ const (
 	// leases under way; this window keeps urgent refills from queueing behind the
 	// renewals of all tags.
 	adoptWindow = 256
-	adoptPoll   = 5 * time.Millisecond
+	// adoptPoll is the pause between two looks at the chains that were asked to renew: a
+	// chain does not tell when it has done so.
+	adoptPoll = 5 * time.Millisecond
 	// Renewals are spread over adoptWithin, so that they hardly slow down calls.
 	// There are at least adoptLeast a second, because a room of few tags need not
 	// take as long as one of many, and at most adoptMost, which bounds the load of
@@ -54,6 +56,8 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 		s.log.Warn("this room has no range in the layout: it issues nothing until `march migrate` gives it one", "version", layout.Version)
 	}
 	start := time.Now()
+	// The report comes last. A migration waits for it, and its next move may give to another
+	// room what this instance issued until now.
 	renewed, ok := s.renewAll(ctx, part)
 	if !ok || !s.times.ExchangeMoved(ctx) || !s.reportServed(ctx, layout.Version) {
 		return false
@@ -69,6 +73,7 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 // changed. Cold chains lease nothing: they drop their segments, and are prepared so
 // that the next request needs one round trip only.
 func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, ok bool) {
+	// Chains that part leaves all their segments are done at once, without a lease.
 	pending := slices.DeleteFunc(s.chains.all(), func(t tagged) bool { return t.chain.RenewIfKept(part) })
 	s.chains.sortByPeak(pending)
 	total = len(pending)
@@ -106,7 +111,7 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 			return total, false
 		case <-time.After(adoptPoll):
 		}
-		if s.layoutVersion() > part.Version {
+		if s.layoutVersion() > part.Version { // adoptLayouts begins again, with the newest layout
 			return total, false
 		}
 	}
@@ -119,6 +124,7 @@ func (s *Server) renewCold(ctx context.Context, t tagged, part allocator.Part) {
 	defer cancel()
 	fresh, err := s.readCold(ctx, t.tag)
 	switch {
+	// A caller may have come while the tag was read: then the chain is renewed as any other.
 	case !t.chain.Cold(s.cfg.ColdAfter), err != nil && allocator.KindOf(err) == allocator.Unavailable:
 		t.chain.Renew(part) // its segments serve callers while etcd is away
 	case err != nil: // its next caller gets the reason

@@ -112,6 +112,7 @@ func (c *chains) sortByPeak(list []tagged) {
 	})
 }
 
+// tagged is a chain with its tag.
 type tagged struct {
 	tag   allocator.Tag
 	chain *tagChain
@@ -130,7 +131,8 @@ func (c *chains) set(tag allocator.Tag, chain *tagChain) {
 	c.mu.index.put(tagged{tag, chain})
 }
 
-// remove removes chain, if it still is the tag's, and closes it.
+// remove removes chain, if it still is the tag's, and closes it. It closes the chain first, so
+// that the chain's last totals, which finish adds, are final.
 func (c *chains) remove(tag allocator.Tag, chain *tagChain) {
 	chain.Close()
 	if c.delete(tag, chain) {
@@ -200,7 +202,7 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 	case chain != nil && (!chain.text.Is(change.Settings.Format, change.Settings.KeyCheck) || s.chains.periods.of(change.Name) != change.Settings.Period):
 		s.chains.remove(change.Name, chain) // the tag was deleted and made anew
 	case chain != nil && chain.Gated() != s.strict(*change.Settings):
-		s.chains.remove(change.Name, chain) // the next caller makes a new chain
+		s.chains.remove(change.Name, chain) // a chain keeps its gate for life; the next caller makes a new chain
 		s.log.Info("tag updated", "tag", change.Name, "strict_retract", s.strict(*change.Settings))
 	case chain != nil:
 		if err := chain.Update(change.Settings.Chain()); err != nil {

@@ -42,6 +42,8 @@ func (s *Server) load(ctx context.Context, name string) (*tagChain, error) {
 		chain *tagChain
 		err   error
 	}
+	// A caller may have an earlier deadline than the work that it shares, so the work has a
+	// goroutine of its own. The channel has a place for the result of which no caller waits.
 	loaded := make(chan result, 1)
 	if !s.loads.begin(func() {
 		made, err, _ := s.chains.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
@@ -92,10 +94,12 @@ func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*tagChain, er
 	if chain := s.chains.get(string(tag)); chain != nil {
 		return chain, nil
 	}
+	// The work keeps the first caller's span and address, and not its deadline: other callers
+	// wait for it, too.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	defer context.AfterFunc(s.background, cancel)()
-	heard := s.chains.unknown.changes()
+	heard := s.chains.unknown.changes() // before the read: the tag may be created after it
 	chain, err := s.makeChain(ctx, tag)
 	s.noteTag(tag, err)
 	switch away := s.ledger.Contact().Away; {
@@ -128,6 +132,7 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *tagChain,
 		case timed:
 			return nil, err // as a counter its IDs would be quite others
 		}
+		// Two instances may create the tag at once: the second one reads what the first one made.
 		_, err = s.admin.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
 		if err != nil && allocator.KindOf(err) != allocator.Exists {
 			return nil, err
@@ -171,6 +176,7 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 	if settings.Period != (period.Period{}) {
 		s.chains.periods.add(tag, settings.Period, s.instance.Now())
 	}
+	// The chain needs its source, and the source the chain, so the chain comes in two steps.
 	metered := &meteredSource{Source: source, server: s, chain: chain}
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller, Settings: settings.Chain(), Gate: s.gateOf(settings)})
 	if err == nil {

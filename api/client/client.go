@@ -221,7 +221,6 @@ func (c *Client) tag(name string, keep bool) (*Tag, error) {
 	return t, nil
 }
 
-// tags returns all tags.
 func (c *Client) tags() []*Tag {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -69,7 +69,6 @@ func (c *Client) worker(bits int) *worker {
 	return w
 }
 
-// workers returns all workers.
 func (c *Client) workers() []*worker {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -160,7 +160,6 @@ type named struct {
 	*Finding
 }
 
-// findings returns all findings.
 func (r *Report) findings() []named {
 	return []named{
 		{"duplicates", &r.Duplicates},
