@@ -36,16 +36,6 @@ type pool struct {
 	shown atomic.Pointer[shown] // the state when the lock was last released
 }
 
-// shown is a copy of a pool's state. The lock may be held while etcd does not answer, so
-// readiness and metrics read this instead.
-type shown struct {
-	worker    *worker.Worker
-	opened    int // generators
-	failed    error
-	exchanges int64
-	conflicts int64
-}
-
 func newPool(tags *Tags, bits int) *pool {
 	return &pool{tags: tags, bits: bits, busy: make(chan struct{}, 1)}
 }
@@ -59,14 +49,6 @@ func (p *pool) lock() (unlock func()) {
 func (p *pool) unlock() {
 	p.shown.Store(&shown{p.worker, len(p.opened), p.failed, p.exchanges, p.conflicts})
 	<-p.busy
-}
-
-// show returns the pool's state when the lock was last released.
-func (p *pool) show() shown {
-	if s := p.shown.Load(); s != nil {
-		return *s
-	}
-	return shown{}
 }
 
 // patience is the pause after a failed try to take a worker.
@@ -357,30 +339,4 @@ func (p *pool) close(ctx context.Context) error {
 	old := p.worker
 	p.worker = nil
 	return p.tags.cfg.Workers.GiveBack(ctx, old, max(p.used, old.Window().From))
-}
-
-// trouble returns why the pool's tags cannot issue IDs at a time, or nil if they can or
-// there are none.
-func (p *pool) trouble(now int64) error {
-	s := p.show()
-	if s.worker == nil {
-		return s.failed // nil if no worker was asked for
-	}
-	until := s.worker.Window().Until
-	if now < until {
-		return nil
-	}
-	err := allocator.Errorf(allocator.Unavailable, "the window of worker %v ended at %s", s.worker.ID(), time.UnixMilli(until).UTC().Format(timeid.Format))
-	if s.failed != nil {
-		err = allocator.Errorf(allocator.KindOf(s.failed), "%w, and was not renewed: %w", err, s.failed)
-	}
-	return err
-}
-
-// remaining returns how long the pool's window still lasts.
-func (s shown) remaining(now int64) time.Duration {
-	if s.worker == nil {
-		return 0
-	}
-	return time.Duration(max(s.worker.Window().Until-now, 0)) * time.Millisecond
 }
