@@ -152,11 +152,13 @@ func TestHangs(t *testing.T) {
 					t.Errorf("while it hung, calls took %v", took)
 				}
 				time.Sleep(time.Hour)
+				synctest.Wait() // for the log, which is written after the unlock
 				if n := strings.Count(log.String(), "nothing is leased"); n != 1 {
 					t.Errorf("logged %d times: %s", n, log)
 				}
 				d.isWell()
 				time.Sleep(soon)
+				synctest.Wait()
 				if err := j.Ready(); err != nil || !strings.Contains(log.String(), "can be written again") {
 					t.Errorf("afterwards: %v; %s", err, log)
 				}
