@@ -24,18 +24,25 @@ func TestArrows(t *testing.T) {
 	}{
 		{"allocator", func(path string) bool { return path == march+"allocator" }},
 		{"allocator/period", func(path string) bool { return path == march+"allocator/period" }},
-		{"allocator/timeid", func(path string) bool { return path == march+"allocator" || path == march+"allocator/timeid" }},
+		{"allocator/timeid", func(path string) bool {
+			return path == march+"allocator" || path == march+"allocator/timeid"
+		}},
 		{"allocator/format", func(path string) bool {
-			return path == march+"allocator" || path == march+"allocator/period" || path == march+"allocator/timeid" || path == march+"allocator/format"
+			return path == march+"allocator" || path == march+"allocator/period" || path == march+"allocator/timeid" ||
+				path == march+"allocator/format"
 		}},
 		{"api/client", func(path string) bool {
 			if strings.HasPrefix(path, march) {
-				return path == march+"allocator" || path == march+"allocator/period" || path == march+"allocator/timeid" || path == march+"allocator/format" || path == march+"allocator/texts" || path == march+"api" || path == march+"api/tlsfiles" || path == march+"api/march/v1" || path == march+"api/client"
+				return path == march+"allocator" || path == march+"allocator/period" ||
+					path == march+"allocator/timeid" || path == march+"allocator/format" ||
+					path == march+"allocator/texts" || path == march+"api" || path == march+"api/tlsfiles" ||
+					path == march+"api/march/v1" || path == march+"api/client"
 			}
 			return !strings.HasPrefix(path, "go.etcd.io/")
 		}},
 	} {
-		cmd := exec.CommandContext(t.Context(), goTool, "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", march+p.name)
+		cmd := exec.CommandContext(t.Context(), goTool, "list", "-deps", "-f",
+			"{{if not .Standard}}{{.ImportPath}}{{end}}", march+p.name)
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()

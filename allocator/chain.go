@@ -332,7 +332,8 @@ func (c *Chain) wait(ctx context.Context, need, want int64) error {
 		case <-outage.declared:
 			err = &AwayError{Tag: c.tag, Since: outage.since, Err: outage.err}
 		case <-ctx.Done():
-			err = Errorf(Unavailable, "tag %s: no new segment before the caller's deadline: %w", c.tag, context.Cause(ctx))
+			err = Errorf(Unavailable,
+				"tag %s: no new segment before the caller's deadline: %w", c.tag, context.Cause(ctx))
 		}
 		c.mu.Lock()
 		c.mu.wanted -= want

@@ -122,7 +122,8 @@ func TestStoreAway(t *testing.T) {
 				}
 				_, err := c.Next(w.Context()) // returns although it has no deadline
 				var gone *allocator.AwayError
-				if !errors.As(err, &gone) || !errors.Is(err, allocator.Unavailable) || gone.Tag != "order" || !gone.Since.Equal(start) {
+				if !errors.As(err, &gone) || !errors.Is(err, allocator.Unavailable) || gone.Tag != "order" ||
+					!gone.Since.Equal(start) {
 					t.Fatalf("%v since %v, want an AwayError since %v", err, gone, start)
 				}
 				if took := time.Since(start); took < time.Second || took > 7*time.Second {

@@ -85,14 +85,17 @@ func (c *Chain) cutRun(n int64) (seg Segment, skipped, need int64, err error) {
 	if at == len(c.mu.tail) {
 		if at > 0 {
 			if last := c.mu.tail[at-1]; last.Boundary > last.Range.Width() && n > last.Range.Width() {
-				return Segment{}, 0, 0, Errorf(Invalid, "count: %d; allowed: 1 to %d, because no more IDs of %v mod %d are consecutive", n, last.Range.Width(), last.Range, last.Boundary)
+				return Segment{}, 0, 0, Errorf(Invalid,
+					"count: %d; allowed: 1 to %d, because no more IDs of %v mod %d are consecutive", n,
+					last.Range.Width(), last.Range, last.Boundary)
 			}
 		}
 		if c.mu.refills == 0 {
 			return Segment{}, 0, 1, nil // the first segment will show the width of the range
 		}
 		if most := (c.settings().MaxStep + 1) / 2; n > most {
-			return Segment{}, 0, 0, Errorf(Invalid, "count: %d; allowed: 1 to %d consecutive IDs, half of the tag's max_step", n, most)
+			return Segment{}, 0, 0, Errorf(Invalid,
+				"count: %d; allowed: 1 to %d consecutive IDs, half of the tag's max_step", n, most)
 		}
 		// A segment of at least 2n-1 IDs has n IDs in one block, wherever it
 		// begins.

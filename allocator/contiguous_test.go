@@ -23,7 +23,8 @@ func TestNextRun(t *testing.T) {
 		} {
 			run, skipped, err := c.NextRun(w.Context(), want.n)
 			if err != nil || run != (allocator.Run{First: want.first, Count: want.n}) || skipped != want.skipped {
-				w.Errorf("%d in a row: %+v, skipped %d, %v; want from %d, skipped %d", want.n, run, skipped, err, want.first, want.skipped)
+				w.Errorf("%d in a row: %+v, skipped %d, %v; want from %d, skipped %d", want.n, run, skipped,
+					err, want.first, want.skipped)
 			}
 		}
 		if id, err := c.Next(w.Context()); err != nil || id != 7300 {
@@ -46,7 +47,8 @@ func TestTryRun(t *testing.T) {
 		for _, want := range []struct {
 			n, first int64
 			ok       bool
-		}{{100, 300, true}, {0, 0, false}, {-1, 0, false}, {401, 0, false}, {allocator.MaxID, 0, false}, {301, 1300, true}} {
+		}{{100, 300, true}, {0, 0, false}, {-1, 0, false}, {401, 0, false},
+			{allocator.MaxID, 0, false}, {301, 1300, true}} {
 			if run, ok := c.TryRun(want.n); ok != want.ok || run.First != want.first || ok && run.Count != want.n {
 				w.Errorf("%d in a row: %+v, %v; want from %d, %v", want.n, run, ok, want.first, want.ok)
 			}

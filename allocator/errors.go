@@ -117,7 +117,8 @@ type AwayError struct {
 }
 
 func (e *AwayError) Error() string {
-	return fmt.Sprintf("tag %s has no IDs left in memory, and no segment of any tag could be leased since %s; the last try: %v; retry later",
+	return fmt.Sprintf("tag %s has no IDs left in memory, and no segment of any tag could be leased since %s; "+
+		"the last try: %v; retry later",
 		e.Tag, e.Since.UTC().Format(time.RFC3339), e.Err)
 }
 

@@ -53,7 +53,8 @@ func TestAwayErrorKeepsItsKind(t *testing.T) {
 func TestAwayErrorSaysWhoseTryFailed(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	err := &allocator.AwayError{Tag: "order", Since: since, Err: errors.New("lease of tag invoice: refused")}
-	want := "tag order has no IDs left in memory, and no segment of any tag could be leased since 2026-01-02T03:04:05Z; " +
+	want := "tag order has no IDs left in memory, and no segment of any tag could be leased since " +
+		"2026-01-02T03:04:05Z; " +
 		"the last try: lease of tag invoice: refused; retry later"
 	if got := err.Error(); got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -25,9 +25,11 @@ func (d *door) gate(s allocator.Segment) (allocator.Part, error) {
 	return part(d.newest.Load()), nil
 }
 
-func gated(t tb, r *allocator.Refiller, s allocator.Source, settings allocator.Settings, gate allocator.Gate) *allocator.Chain {
+func gated(t tb, r *allocator.Refiller, s allocator.Source, settings allocator.Settings,
+	gate allocator.Gate) *allocator.Chain {
 	t.Helper()
-	c, err := allocator.NewChain(allocator.ChainConfig{Tag: "order", Source: s, Refiller: r, Settings: settings, Gate: gate})
+	c, err := allocator.NewChain(allocator.ChainConfig{Tag: "order", Source: s, Refiller: r,
+		Settings: settings, Gate: gate})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,12 +135,13 @@ func TestGateShutsMeanwhile(t *testing.T) {
 			virtual(t, func(w *world) {
 				m := newMemory(w, strided())
 				asked, shutAt := 0, 0
-				c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(s allocator.Segment) (allocator.Part, error) {
-					if asked++; shutAt > 0 && asked >= shutAt && s.Version < 2 {
-						return part(newest), errShut
-					}
-					return part(newest), nil
-				})
+				c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute),
+					func(s allocator.Segment) (allocator.Part, error) {
+						if asked++; shutAt > 0 && asked >= shutAt && s.Version < 2 {
+							return part(newest), errShut
+						}
+						return part(newest), nil
+					})
 				if _, _, err := take(w.Context(), c); err != nil {
 					w.Fatal(err)
 				}

@@ -19,7 +19,8 @@ const MaxID = math.MaxInt64
 // Layout is a boundary and each room's range under it. Layouts are values: a
 // changed layout is a new one. The zero value is not valid.
 type Layout struct {
-	Version  int64          `json:"version,string"`  // 1 for the first, and only growing; 0 for a layout that was not stored yet
+	// 1 for the first, and only growing; 0 for a layout that was not stored yet
+	Version  int64          `json:"version,string"`
 	Boundary int64          `json:"boundary,string"` // the modulus, 1 to MaxID
 	Ranges   map[Room]Range `json:"rooms"`
 	Reserved map[Room]Range `json:"reserved,omitempty"` // for another cluster: no room has any of them; nil for none

@@ -34,7 +34,8 @@ func slowlyValid(l allocator.Layout) bool {
 }
 
 func drawLayout(t *rapid.T) allocator.Layout {
-	l := allocator.Layout{Version: 1, Boundary: rapid.Int64Range(-1, 30).Draw(t, "boundary"), Ranges: map[allocator.Room]allocator.Range{}}
+	l := allocator.Layout{Version: 1, Boundary: rapid.Int64Range(-1, 30).Draw(t, "boundary"),
+		Ranges: map[allocator.Room]allocator.Range{}}
 	// Mostly cuts in order, so that many layouts are valid; sometimes anything.
 	if rapid.IntRange(0, 3).Draw(t, "wild") == 0 {
 		for i := range rapid.IntRange(0, 4).Draw(t, "rooms") {
@@ -62,7 +63,8 @@ func TestLayoutValidateAgainstListedResidues(t *testing.T) {
 		}
 		if err != nil {
 			var list *allocator.LayoutError
-			if !errors.Is(err, allocator.Invalid) || allocator.KindOf(err) != allocator.Invalid || !errors.As(err, &list) || len(list.Problems) == 0 {
+			if !errors.Is(err, allocator.Invalid) || allocator.KindOf(err) != allocator.Invalid ||
+				!errors.As(err, &list) || len(list.Problems) == 0 {
 				t.Errorf("error %#v is no LayoutError of kind invalid", err)
 			}
 			return
@@ -95,7 +97,8 @@ func TestLayoutValidateNamesEachProblem(t *testing.T) {
 	}}
 	text := fmt.Sprint(l.Validate())
 	for _, want := range []string{
-		"low [-1, 3): lower -1", "swapped [5, 4): lower 5 is not below upper 4", "high [9, 11): upper 11 is above boundary 10",
+		"low [-1, 3): lower -1", "swapped [5, 4): lower 5 is not below upper 4",
+		"high [9, 11): upper 11 is above boundary 10",
 		"overlap in [1, 2)", `"Bad name"`,
 	} {
 		if !strings.Contains(text, want) {
@@ -117,7 +120,8 @@ func TestLayoutValidateNamesEachProblem(t *testing.T) {
 
 func TestEqualLayoutAgainstBig(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		boundary := rapid.OneOf(rapid.Int64Range(1, 200), rapid.Int64Range(allocator.MaxID-200, allocator.MaxID), rapid.Int64Range(1, allocator.MaxID)).Draw(t, "boundary")
+		boundary := rapid.OneOf(rapid.Int64Range(1, 200), rapid.Int64Range(allocator.MaxID-200, allocator.MaxID),
+			rapid.Int64Range(1, allocator.MaxID)).Draw(t, "boundary")
 		n := rapid.IntRange(1, allocator.MaxRooms).Draw(t, "rooms")
 		rooms := make([]allocator.Room, n)
 		for i := range rooms {
@@ -149,7 +153,8 @@ func TestEqualLayoutAgainstBig(t *testing.T) {
 	for _, c := range []struct {
 		boundary int64
 		rooms    []allocator.Room
-	}{{10, nil}, {0, []allocator.Room{"a"}}, {-5, []allocator.Room{"a", "b"}}, {10, []allocator.Room{"a", "a"}}, {10, []allocator.Room{"A"}}} {
+	}{{10, nil}, {0, []allocator.Room{"a"}}, {-5, []allocator.Room{"a", "b"}}, {10, []allocator.Room{"a", "a"}},
+		{10, []allocator.Room{"A"}}} {
 		if _, err := allocator.EqualLayout(c.boundary, c.rooms); !errors.Is(err, allocator.Invalid) {
 			t.Errorf("EqualLayout(%d, %v): %v, want invalid", c.boundary, c.rooms, err)
 		}

@@ -112,11 +112,14 @@ func TestWarmAndStatus(t *testing.T) {
 		if err := c.Warm(w.Context()); err != nil {
 			w.Error(err)
 		}
-		if s := c.Status(); s.Held != 1000 || s.Issued != 0 || s.Lasts != allocator.LongestReserve || s.Version != 1 || s.Refills != 1 {
+		if s := c.Status(); s.Held != 1000 || s.Issued != 0 || s.Lasts != allocator.LongestReserve ||
+			s.Version != 1 || s.Refills != 1 {
 			w.Errorf("warm: %+v", s)
 		}
-		for _, bad := range []allocator.Settings{{}, settings(0, 1, time.Minute), settings(2, 1, time.Minute), settings(1, 1<<41, time.Minute),
-			settings(1, 2, time.Millisecond), settings(1, 2, 8*24*time.Hour), {MinStep: 1, MaxStep: 2, Reserve: time.Minute, Prescale: 3}} {
+		for _, bad := range []allocator.Settings{{}, settings(0, 1, time.Minute), settings(2, 1, time.Minute),
+			settings(1, 1<<41, time.Minute),
+			settings(1, 2, time.Millisecond), settings(1, 2, 8*24*time.Hour),
+			{MinStep: 1, MaxStep: 2, Reserve: time.Minute, Prescale: 3}} {
 			if err := c.Update(bad); !errors.Is(err, allocator.Invalid) {
 				w.Errorf("%+v: %v, want invalid", bad, err)
 			}

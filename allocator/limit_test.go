@@ -101,7 +101,8 @@ func TestLimitAgainstAList(t *testing.T) {
 		l := allocator.Layout{Version: 1, Boundary: boundary, Ranges: map[allocator.Room]allocator.Range{
 			room: {Lower: lower, Upper: rapid.Int64Range(lower+1, boundary).Draw(t, "upper")},
 		}}
-		seg, err := l.Segment(room, rapid.Int64Range(0, 50).Draw(t, "base"), rapid.Int64Range(1, 50).Draw(t, "n"), allocator.MaxID)
+		seg, err := l.Segment(room, rapid.Int64Range(0, 50).Draw(t, "base"),
+			rapid.Int64Range(1, 50).Draw(t, "n"), allocator.MaxID)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,8 @@ import (
 func TestLinkIDsAreTheSegments(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSegment(t)
-		piece := rapid.OneOf(rapid.Int64Range(1, 300), rapid.Just(s.Count), rapid.Int64Range(1, allocator.MaxID)).Draw(t, "piece")
+		piece := rapid.OneOf(rapid.Int64Range(1, 300), rapid.Just(s.Count),
+			rapid.Int64Range(1, allocator.MaxID)).Draw(t, "piece")
 		for begin := int64(0); begin < s.Count; {
 			_, whole := s.Split(begin)
 			link, rest := allocator.NewLink(whole, piece)
@@ -55,9 +56,11 @@ func TestLinkIDsAreTheSegments(t *testing.T) {
 // reciprocal would fail, at the largest ordinals that a link has.
 func TestLinkReciprocalIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		width := rapid.OneOf(rapid.Int64Range(1, 10), rapid.Int64Range(1<<31-5, 1<<31+5), rapid.Int64Range(1, 1<<31+5), rapid.Int64Range(1<<31, 1<<34)).Draw(t, "width")
+		width := rapid.OneOf(rapid.Int64Range(1, 10), rapid.Int64Range(1<<31-5, 1<<31+5), rapid.Int64Range(1, 1<<31+5),
+			rapid.Int64Range(1<<31, 1<<34)).Draw(t, "width")
 		offset := rapid.OneOf(rapid.Just(int64(0)), rapid.Just(width-1), rapid.Int64Range(0, width-1)).Draw(t, "offset")
-		s := allocator.Segment{Version: 1, Boundary: width + 1, Range: allocator.Range{Lower: 1, Upper: width + 1}, First: 1 + offset, Count: 1 << 40}
+		s := allocator.Segment{Version: 1, Boundary: width + 1, Range: allocator.Range{Lower: 1, Upper: width + 1},
+			First: 1 + offset, Count: 1 << 40}
 		link, _ := allocator.NewLink(s, s.Count)
 		n := link.Segment().Count
 		if width <= 1<<31 && n+offset < 1<<32 || n < 1 {

@@ -130,7 +130,8 @@ func checkModel(t *rapid.T) {
 
 func (m *model) actions() map[string]func(*rapid.T) {
 	patient := func() (context.Context, context.CancelFunc) {
-		return context.WithTimeout(context.Background(), rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, time.Minute}).Draw(m.T, "patience"))
+		return context.WithTimeout(context.Background(),
+			rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, time.Minute}).Draw(m.T, "patience"))
 	}
 	return map[string]func(*rapid.T){
 		"try": func(*rapid.T) {
@@ -180,15 +181,18 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			}
 		},
 		"fault": func(t *rapid.T) {
-			faults := map[string]fault{"away": away, "lost": lost, "hang": hang, "late": late, "exhausted": exhausted, "old": oldVersion}
+			faults := map[string]fault{"away": away, "lost": lost, "hang": hang, "late": late,
+				"exhausted": exhausted, "old": oldVersion}
 			next := make([]fault, 0, 3)
 			for range rapid.IntRange(1, 3).Draw(t, "times") {
-				next = append(next, faults[rapid.SampledFrom([]string{"away", "lost", "hang", "late", "exhausted", "old"}).Draw(t, "fault")])
+				next = append(next, faults[rapid.SampledFrom([]string{"away", "lost", "hang", "late", "exhausted",
+					"old"}).Draw(t, "fault")])
 			}
 			m.m.fault(nil, next...)
 		},
 		"rest": func(t *rapid.T) {
-			time.Sleep(rapid.SampledFrom([]time.Duration{time.Millisecond, 30 * time.Millisecond, time.Second, time.Hour}).Draw(t, "rest"))
+			time.Sleep(rapid.SampledFrom([]time.Duration{time.Millisecond, 30 * time.Millisecond, time.Second,
+				time.Hour}).Draw(t, "rest"))
 		},
 		"observe": func(*rapid.T) { m.chain.Observe() },
 		"renew": func(t *rapid.T) {
@@ -220,7 +224,8 @@ func (m *model) actions() map[string]func(*rapid.T) {
 			m.chain.Skip(least)
 		},
 		"update": func(t *rapid.T) {
-			if err := m.chain.Update(settings(rapid.Int64Range(1, m.m.maxStep).Draw(t, "min_step"), m.m.maxStep, time.Minute)); err != nil {
+			if err := m.chain.Update(settings(rapid.Int64Range(1, m.m.maxStep).Draw(t, "min_step"), m.m.maxStep,
+				time.Minute)); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -15,7 +15,8 @@ var (
 )
 
 func FuzzParseNames(f *testing.F) {
-	for _, s := range []string{"", "a", "order", "-a", ".a", "a.b_c-d", "A", "é", "aé", "a\x00", "a\xff", "\xff", "a b", "a/b",
+	for _, s := range []string{"", "a", "order", "-a", ".a", "a.b_c-d", "A", "é", "aé", "a\x00",
+		"a\xff", "\xff", "a b", "a/b",
 		strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("é", 40)} {
 		f.Add(s)
 	}

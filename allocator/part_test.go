@@ -19,7 +19,8 @@ func TestKeeps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from := allocator.Layout{Version: 1, Boundary: rapid.Int64Range(1, 12).Draw(t, "boundary")}
 		from.Ranges = map[allocator.Room]allocator.Range{room: drawRange(t, from.Boundary)}
-		base := rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64Range(allocator.MaxID-100, allocator.MaxID-50)).Draw(t, "base")
+		base := rapid.OneOf(rapid.Int64Range(0, 40), rapid.Int64Range(allocator.MaxID-100,
+			allocator.MaxID-50)).Draw(t, "base")
 		seg, err := from.Segment(room, base, rapid.Int64Range(1, 30).Draw(t, "n"), allocator.MaxID)
 		if err != nil {
 			t.Fatal(err)
@@ -68,7 +69,8 @@ func TestRenewKeepsWhatFits(t *testing.T) {
 		c.Observe()
 		time.Sleep(time.Second) // it holds its target again
 		before, leases := c.Status(), m.leases()
-		for _, r := range []allocator.Range{{Lower: 300, Upper: 700}, {Lower: 300, Upper: 800}, {Lower: 0, Upper: 1000}, {Lower: 300, Upper: 700}} {
+		for _, r := range []allocator.Range{{Lower: 300, Upper: 700}, {Lower: 300, Upper: 800}, {Lower: 0, Upper: 1000},
+			{Lower: 300, Upper: 700}} {
 			part := m.setRange(r)
 			if !c.RenewIfKept(part) || !c.Renewed(part) || c.Outdated(part) {
 				w.Errorf("%v: the chain does not keep its segments", part)
@@ -76,7 +78,8 @@ func TestRenewKeepsWhatFits(t *testing.T) {
 			c.Renew(part)
 			time.Sleep(time.Minute)
 		}
-		if s := c.Status(); s.Dropped != 0 || m.leases() != leases || s.Version != before.Version || s.Held != before.Held {
+		if s := c.Status(); s.Dropped != 0 || m.leases() != leases ||
+			s.Version != before.Version || s.Held != before.Held {
 			w.Errorf("%d leases, %+v; before %+v", m.leases()-leases, s, before)
 		}
 		if first := w.take(c, 1)[0].First; first != 310 {
@@ -143,7 +146,8 @@ func TestManyChainsKeep(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := leases.asked.Load()
 		for version := int64(2); version <= 21; version++ {
-			part := allocator.Part{Version: version, Boundary: 1000, Range: allocator.Range{Lower: 301 - version/2, Upper: 699 + version/2}}
+			part := allocator.Part{Version: version, Boundary: 1000,
+				Range: allocator.Range{Lower: 301 - version/2, Upper: 699 + version/2}}
 			for _, c := range chains {
 				if !c.RenewIfKept(part) || !c.Renewed(part) {
 					w.Fatalf("%v keeps not all of %v", part, c.Segments())

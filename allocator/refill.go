@@ -235,7 +235,8 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 		c.mu.dropped += seg.Count
 		return
 	case seg.Count < 1 && leased.Count > 0:
-		c.fail(Errorf(Exhausted, "tag %s: leased %v, which lie above the limit, %d by now", c.tag, leased, c.mu.limit), now)
+		c.fail(Errorf(Exhausted,
+			"tag %s: leased %v, which lie above the limit, %d by now", c.tag, leased, c.mu.limit), now)
 		return
 	case seg.Count < 1:
 		c.fail(Errorf(Internal, "tag %s: an empty segment was leased", c.tag), now)

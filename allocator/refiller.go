@@ -89,7 +89,8 @@ func NewRefiller(cfg RefillerConfig) (*Refiller, error) {
 	case cfg.Concurrency < 1:
 		return nil, Errorf(Invalid, "refill concurrency: %d; allowed: 1 or more", cfg.Concurrency)
 	case cfg.Timeout <= 0 || cfg.BackoffMin <= 0 || cfg.BackoffMax < cfg.BackoffMin || cfg.Patience < 0:
-		return nil, Errorf(Invalid, "refill times: timeout %v, back-off %v to %v, patience %v; allowed: positive, and min at most max",
+		return nil, Errorf(Invalid,
+			"refill times: timeout %v, back-off %v to %v, patience %v; allowed: positive, and min at most max",
 			cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax, cfg.Patience)
 	case cfg.Now == nil || cfg.Rand == nil:
 		return nil, Errorf(Invalid, "refiller: no clock or no randomness given")

@@ -73,7 +73,8 @@ func TestThousandChainsAway(t *testing.T) {
 						}
 						for time.Since(start) < time.Minute {
 							_, err := chain.Next(w.Context())
-							if !errors.As(err, &gone) || gone.Since.Before(start) || gone.Since.After(start.Add(10*time.Millisecond)) {
+							if !errors.As(err, &gone) || gone.Since.Before(start) ||
+								gone.Since.After(start.Add(10*time.Millisecond)) {
 								w.Errorf("after %v: %v", time.Since(start), err)
 							}
 							time.Sleep(250 * time.Millisecond)

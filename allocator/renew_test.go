@@ -32,7 +32,8 @@ func TestRenew(t *testing.T) {
 			renewed := c.Renewed(part(2))
 			id, err := c.Next(w.Context())
 			if err != nil || time.Since(start) != 0 || renewed && id < border {
-				w.Fatalf("renewed %t: %d after %v, %v; the new begin at %d", renewed, id, time.Since(start), err, border)
+				w.Fatalf("renewed %t: %d after %v, %v; the new begin at %d", renewed, id,
+					time.Since(start), err, border)
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -79,7 +80,8 @@ func TestRenewLeasesOnce(t *testing.T) {
 			steady(30 * time.Second)
 			after := c.Status()
 			if !c.Renewed(part) || after.Refills != before.Refills+1 || after.Held > before.Held {
-				w.Errorf("%v after a refill: %+v, and 30 s after it was renewed %+v, want one refill", waited, before, after)
+				w.Errorf("%v after a refill: %+v, and 30 s after it was renewed %+v, want one refill",
+					waited, before, after)
 			}
 			refilled()
 		}

@@ -36,7 +36,8 @@ func (l Layout) checkReserved(add func(about []Room, format string, args ...any)
 		}
 		for _, room := range l.Rooms() {
 			if both, ok := r.Intersect(l.Ranges[room]); ok {
-				add([]Room{room}, "room %s %v and reserved range %s %v overlap in %v", room, l.Ranges[room], name, r, both)
+				add([]Room{room},
+					"room %s %v and reserved range %s %v overlap in %v", room, l.Ranges[room], name, r, both)
 			}
 		}
 	}

@@ -46,7 +46,8 @@ func drawWidth(t *rapid.T) int64 {
 func drawSegment(t *rapid.T) allocator.Segment {
 	s := allocator.Segment{Version: 1}
 	width := drawWidth(t)
-	gap := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, min(100, allocator.MaxID-width)), rapid.Int64Range(0, allocator.MaxID-width)).Draw(t, "gap")
+	gap := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, min(100, allocator.MaxID-width)),
+		rapid.Int64Range(0, allocator.MaxID-width)).Draw(t, "gap")
 	s.Boundary = width + gap
 	s.Range.Lower = rapid.OneOf(rapid.Just(int64(0)), rapid.Just(gap), rapid.Int64Range(0, gap)).Draw(t, "lower")
 	s.Range.Upper = s.Range.Lower + width
@@ -55,11 +56,13 @@ func drawSegment(t *rapid.T) allocator.Segment {
 	if end == 0 {
 		t.Skip("a range without an ID")
 	}
-	index := rapid.OneOf(rapid.Int64Range(0, min(end-1, 300)), rapid.Int64Range(max(end-300, 0), end-1), rapid.Int64Range(0, end-1)).Draw(t, "index")
+	index := rapid.OneOf(rapid.Int64Range(0, min(end-1, 300)), rapid.Int64Range(max(end-300, 0), end-1),
+		rapid.Int64Range(0, end-1)).Draw(t, "index")
 	zero := allocator.Segment{Boundary: s.Boundary, Range: s.Range, First: s.Range.Lower, Count: end}
 	s.First = bigAt(zero, index).Int64()
 	left := end - index
-	s.Count = rapid.OneOf(rapid.Just(left), rapid.Int64Range(1, min(left, 1000)), rapid.Int64Range(1, left)).Draw(t, "count")
+	s.Count = rapid.OneOf(rapid.Just(left), rapid.Int64Range(1, min(left, 1000)),
+		rapid.Int64Range(1, left)).Draw(t, "count")
 	return s
 }
 
@@ -89,12 +92,14 @@ func TestSegmentArithmeticAgainstBig(t *testing.T) {
 		if s.Last() != bigAt(s, s.Count-1).Int64() || s.Last() == allocator.MaxID {
 			t.Errorf("%v: last %d", s, s.Last())
 		}
-		n := rapid.OneOf(rapid.Int64Range(0, min(s.Count, 3)), rapid.Int64Range(0, s.Count), rapid.Just(s.Count), rapid.Just(int64(allocator.MaxID))).Draw(t, "n")
+		n := rapid.OneOf(rapid.Int64Range(0, min(s.Count, 3)), rapid.Int64Range(0, s.Count), rapid.Just(s.Count),
+			rapid.Just(int64(allocator.MaxID))).Draw(t, "n")
 		head, tail := s.Split(n)
 		if head.Count+tail.Count != s.Count || head.Count != min(n, s.Count) {
 			t.Fatalf("%v split at %d: %v and %v", s, n, head, tail)
 		}
-		if head.Count > 0 && (head.First != s.First || head.Validate() != nil) || tail.Count > 0 && (tail.First != s.At(n) || tail.Last() != s.Last() || tail.Validate() != nil) {
+		if head.Count > 0 && (head.First != s.First || head.Validate() != nil) ||
+			tail.Count > 0 && (tail.First != s.At(n) || tail.Last() != s.Last() || tail.Validate() != nil) {
 			t.Errorf("%v split at %d: %v and %v", s, n, head, tail)
 		}
 		if tail.Count == 0 && tail != (allocator.Segment{}) || head.Count == 0 && head != (allocator.Segment{}) {
@@ -143,8 +148,10 @@ func TestLayoutSegmentAgainstEnumeration(t *testing.T) {
 		r := allocator.Range{Lower: rapid.Int64Range(0, boundary-1).Draw(t, "lower")}
 		r.Upper = rapid.Int64Range(r.Lower+1, boundary).Draw(t, "upper")
 		l := allocator.Layout{Version: 7, Boundary: boundary, Ranges: map[allocator.Room]allocator.Range{room: r}}
-		base := rapid.OneOf(rapid.Int64Range(0, 100), rapid.Int64Range(allocator.MaxID-100, allocator.MaxID)).Draw(t, "base")
-		limit := rapid.OneOf(rapid.Int64Range(base, base+min(100, allocator.MaxID-base)), rapid.Just(int64(allocator.MaxID)), rapid.Int64Range(0, 50)).Draw(t, "limit")
+		base := rapid.OneOf(rapid.Int64Range(0, 100), rapid.Int64Range(allocator.MaxID-100,
+			allocator.MaxID)).Draw(t, "base")
+		limit := rapid.OneOf(rapid.Int64Range(base, base+min(100, allocator.MaxID-base)),
+			rapid.Just(int64(allocator.MaxID)), rapid.Int64Range(0, 50)).Draw(t, "limit")
 		n := rapid.OneOf(rapid.Int64Range(1, 60), rapid.Int64Range(allocator.MaxID-3, allocator.MaxID)).Draw(t, "n")
 
 		var want []int64
@@ -180,7 +187,8 @@ func TestLayoutSegmentAgainstEnumeration(t *testing.T) {
 }
 
 func TestSegmentValidateRefuses(t *testing.T) {
-	good := allocator.Segment{Version: 1, Boundary: 100, Range: allocator.Range{Lower: 10, Upper: 20}, First: 110, Count: 5}
+	good := allocator.Segment{Version: 1, Boundary: 100, Range: allocator.Range{Lower: 10, Upper: 20},
+		First: 110, Count: 5}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +228,8 @@ func FuzzSegmentAgainstBig(f *testing.F) {
 	f.Add(int64(1), int64(0), int64(1), int64(allocator.MaxID-1), int64(1), int64(0))
 	f.Add(int64(1<<33), int64(1), int64(1<<31+1), int64(1), int64(1<<31+7), int64(1<<31))
 	f.Fuzz(func(t *testing.T, boundary, lower, upper, first, count, k int64) {
-		s := allocator.Segment{Version: 1, Boundary: boundary, Range: allocator.Range{Lower: lower, Upper: upper}, First: first, Count: count}
+		s := allocator.Segment{Version: 1, Boundary: boundary, Range: allocator.Range{Lower: lower, Upper: upper},
+			First: first, Count: count}
 		if s.Validate() != nil {
 			return
 		}

@@ -238,7 +238,8 @@ func dense() allocator.Layout {
 }
 
 func strided() allocator.Layout {
-	return allocator.Layout{Version: 1, Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{room: {Lower: 300, Upper: 700}}}
+	return allocator.Layout{Version: 1, Boundary: 1000,
+		Ranges: map[allocator.Room]allocator.Range{room: {Lower: 300, Upper: 700}}}
 }
 
 func settings(minStep, maxStep int64, reserve time.Duration) allocator.Settings {

@@ -110,7 +110,8 @@ func TestStepSale(t *testing.T) {
 		before := d.chain.Status()
 		d.drive(time.Minute, steady(10_000))
 		if s := d.chain.Status(); s.Waits != before.Waits || s.Target < 9*before.Target {
-			w.Errorf("ten times the traffic: %d waits, target %d, before %d", s.Waits-before.Waits, s.Target, before.Target)
+			w.Errorf("ten times the traffic: %d waits, target %d, before %d",
+				s.Waits-before.Waits, s.Target, before.Target)
 		}
 	})
 }

@@ -206,11 +206,12 @@ func TestGateUntil(t *testing.T) {
 				m := newMemory(w, strided())
 				m.setTTL(time.Minute)
 				var stop time.Duration
-				c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(allocator.Segment) (allocator.Part, error) {
-					time.Sleep(stop)
-					stop = 0
-					return allocator.Part{}, nil
-				})
+				c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute),
+					func(allocator.Segment) (allocator.Part, error) {
+						time.Sleep(stop)
+						stop = 0
+						return allocator.Part{}, nil
+					})
 				if _, _, err := take(w.Context(), c); err != nil {
 					w.Fatal(err)
 				}
@@ -242,12 +243,13 @@ func TestGateUntilInABatch(t *testing.T) {
 			m := newMemory(w, strided())
 			m.setTTL(time.Minute)
 			asked := 0
-			c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute), func(allocator.Segment) (allocator.Part, error) {
-				if asked++; asked == stopAt {
-					time.Sleep(time.Hour)
-				}
-				return allocator.Part{}, nil
-			})
+			c := gated(w, w.refiller, m, settings(1000, 1000, time.Minute),
+				func(allocator.Segment) (allocator.Part, error) {
+					if asked++; asked == stopAt {
+						time.Sleep(time.Hour)
+					}
+					return allocator.Part{}, nil
+				})
 			if err := c.Warm(w.Context()); err != nil {
 				w.Fatal(err)
 			}
@@ -286,7 +288,10 @@ func TestUntilIsCarried(t *testing.T) {
 // TestExpireStress lets segments end and replaces them under load: each ID comes once,
 // and every leased ID is accounted for.
 func TestExpireStress(t *testing.T) {
-	for name, gate := range map[string]allocator.Gate{"open": nil, "gated": func(allocator.Segment) (allocator.Part, error) { return allocator.Part{}, nil }} {
+	for name, gate := range map[string]allocator.Gate{"open": nil,
+		"gated": func(allocator.Segment) (allocator.Part, error) {
+			return allocator.Part{}, nil
+		}} {
 		t.Run(name, func(t *testing.T) {
 			refiller := newRefiller(t, allocator.DefaultRefillerConfig(time.Now, rand.Float64))
 			m := newMemory(t, strided())

@@ -9,7 +9,8 @@ import (
 
 // LayoutToProto returns l as a message.
 func LayoutToProto(l allocator.Layout) *marchv1.Layout {
-	p := &marchv1.Layout{Version: l.Version, Boundary: l.Boundary, Rooms: make(map[string]*marchv1.Range, len(l.Ranges))}
+	p := &marchv1.Layout{Version: l.Version, Boundary: l.Boundary,
+		Rooms: make(map[string]*marchv1.Range, len(l.Ranges))}
 	for room, r := range l.Ranges {
 		p.Rooms[string(room)] = rangeToProto(r)
 	}

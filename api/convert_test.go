@@ -17,8 +17,10 @@ import (
 func TestLayoutThereAndBack(t *testing.T) {
 	for _, want := range []allocator.Layout{
 		{Boundary: 1, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 1}}},
-		{Version: 7, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b-2": {Lower: 60, Upper: 100}}},
-		{Version: math.MaxInt64, Boundary: math.MaxInt64, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: math.MaxInt64 - 1, Upper: math.MaxInt64}}},
+		{Version: 7, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50},
+			"b-2": {Lower: 60, Upper: 100}}},
+		{Version: math.MaxInt64, Boundary: math.MaxInt64,
+			Ranges: map[allocator.Room]allocator.Range{"a": {Lower: math.MaxInt64 - 1, Upper: math.MaxInt64}}},
 	} {
 		got, err := api.LayoutFromProto(sent(t, api.LayoutToProto(want)))
 		if err != nil || !got.Equal(want) || got.Version != want.Version {
@@ -37,13 +39,14 @@ func TestLayoutFromProtoRefuses(t *testing.T) {
 		layout *marchv1.Layout
 		want   string // part of the message
 	}{
-		"nothing":     {nil, "no layout"},
-		"empty":       {&marchv1.Layout{}, "boundary 0"},
-		"no rooms":    {&marchv1.Layout{Boundary: 10}, "0 rooms"},
-		"nil range":   {&marchv1.Layout{Boundary: 10, Rooms: rooms{"a": nil}}, "room a [0, 0)"},
-		"room name":   {&marchv1.Layout{Boundary: 10, Rooms: rooms{"A": {Upper: 5}}}, `"A"`},
-		"empty name":  {&marchv1.Layout{Boundary: 10, Rooms: rooms{"": {Upper: 5}}}, "room: empty"},
-		"overlap":     {&marchv1.Layout{Boundary: 10, Rooms: rooms{"a": {Upper: 5}, "b": {Lower: 4, Upper: 10}}}, "[4, 5)"},
+		"nothing":    {nil, "no layout"},
+		"empty":      {&marchv1.Layout{}, "boundary 0"},
+		"no rooms":   {&marchv1.Layout{Boundary: 10}, "0 rooms"},
+		"nil range":  {&marchv1.Layout{Boundary: 10, Rooms: rooms{"a": nil}}, "room a [0, 0)"},
+		"room name":  {&marchv1.Layout{Boundary: 10, Rooms: rooms{"A": {Upper: 5}}}, `"A"`},
+		"empty name": {&marchv1.Layout{Boundary: 10, Rooms: rooms{"": {Upper: 5}}}, "room: empty"},
+		"overlap": {&marchv1.Layout{Boundary: 10, Rooms: rooms{"a": {Upper: 5}, "b": {Lower: 4, Upper: 10}}},
+			"[4, 5)"},
 		"above":       {&marchv1.Layout{Boundary: 10, Rooms: rooms{"a": {Upper: 11}}}, "upper 11"},
 		"below":       {&marchv1.Layout{Boundary: 10, Rooms: rooms{"a": {Lower: math.MinInt64, Upper: 5}}}, "below 0"},
 		"many a room": {&marchv1.Layout{Boundary: 1 << 20, Rooms: crowd}, "100000 rooms"},
@@ -51,7 +54,8 @@ func TestLayoutFromProtoRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := api.LayoutFromProto(tt.layout)
 			var broken *allocator.LayoutError
-			if !errors.As(err, &broken) || !errors.Is(err, allocator.Invalid) || !strings.Contains(err.Error(), tt.want) {
+			if !errors.As(err, &broken) || !errors.Is(err, allocator.Invalid) ||
+				!strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want a *LayoutError that says %q", err, tt.want)
 			}
 			if got.Ranges != nil {
@@ -62,7 +66,8 @@ func TestLayoutFromProtoRefuses(t *testing.T) {
 }
 
 func TestSegmentThereAndBack(t *testing.T) {
-	layout := allocator.Layout{Version: 3, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 20, Upper: 70}}}
+	layout := allocator.Layout{Version: 3, Boundary: 100,
+		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 20, Upper: 70}}}
 	for _, base := range []int64{0, 1, 69, 70, 1 << 53, math.MaxInt64 - 200} {
 		want, err := layout.Segment("a", base, 1000, allocator.MaxID)
 		if err != nil {
@@ -76,7 +81,8 @@ func TestSegmentThereAndBack(t *testing.T) {
 
 func TestSegmentFromProtoRefuses(t *testing.T) {
 	good := func() *marchv1.Segment {
-		return &marchv1.Segment{Version: 1, Boundary: 100, Range: &marchv1.Range{Lower: 20, Upper: 70}, First: 120, Count: 5}
+		return &marchv1.Segment{Version: 1, Boundary: 100, Range: &marchv1.Range{Lower: 20, Upper: 70},
+			First: 120, Count: 5}
 	}
 	if _, err := api.SegmentFromProto(good()); err != nil {
 		t.Fatal(err)

@@ -22,7 +22,8 @@ func Dial(address string, options ...grpc.DialOption) (*grpc.ClientConn, error) 
 		grpc.WithChainUnaryInterceptor(UnaryClientInterceptor),
 		grpc.WithChainStreamInterceptor(StreamClientInterceptor),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6,
+				Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: time.Second,
 		}),
 		grpc.WithDisableServiceConfig(), // a name server must not decide how calls are retried
@@ -37,7 +38,8 @@ func Dial(address string, options ...grpc.DialOption) (*grpc.ClientConn, error) 
 func CheckAddress(field, address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if n, badPort := strconv.ParseUint(port, 10, 16); err != nil || badPort != nil || n == 0 {
-		return allocator.Errorf(allocator.Invalid, "%s: %q; allowed: HOST:PORT, with a port of 1 to 65535", field, address)
+		return allocator.Errorf(allocator.Invalid,
+			"%s: %q; allowed: HOST:PORT, with a port of 1 to 65535", field, address)
 	}
 	return nil
 }

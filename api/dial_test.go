@@ -15,7 +15,8 @@ func TestCheckAddress(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, bad := range []string{"", "host", "host:", "host:0", "host:65536", "host:-1", "host:http", "::1:80", "a:b:1"} {
+	for _, bad := range []string{"", "host", "host:", "host:0", "host:65536", "host:-1",
+		"host:http", "::1:80", "a:b:1"} {
 		if err := api.CheckAddress("room", bad); allocator.KindOf(err) != allocator.Invalid {
 			t.Errorf("%q: %v", bad, err)
 		}

@@ -81,7 +81,8 @@ func metadata(err error, key string) string {
 		return ""
 	}
 	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain && info.GetMetadata()[key] != "" {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain &&
+			info.GetMetadata()[key] != "" {
 			return info.GetMetadata()[key]
 		}
 	}

@@ -113,10 +113,11 @@ func TestToStatus(t *testing.T) {
 		reason   string // "" for no ErrorInfo
 		metadata map[string]string
 	}{
-		"bare kind":      {allocator.Exhausted, codes.ResourceExhausted, "exhausted", nil},
-		"unclassified":   {io.ErrUnexpectedEOF, codes.Internal, "internal", nil},
-		"unknown kind":   {allocator.Kind(200), codes.Internal, "internal", nil},
-		"layout":         {&allocator.LayoutError{Problems: []string{"boundary 0"}}, codes.InvalidArgument, "invalid", nil},
+		"bare kind":    {allocator.Exhausted, codes.ResourceExhausted, "exhausted", nil},
+		"unclassified": {io.ErrUnexpectedEOF, codes.Internal, "internal", nil},
+		"unknown kind": {allocator.Kind(200), codes.Internal, "internal", nil},
+		"layout": {&allocator.LayoutError{Problems: []string{"boundary 0"}},
+			codes.InvalidArgument, "invalid", nil},
 		"status":         {denied, codes.PermissionDenied, "", nil},
 		"wrapped status": {fmt.Errorf("list tags: %w", denied), codes.PermissionDenied, "", nil},
 		"kind around a status": {
@@ -125,10 +126,12 @@ func TestToStatus(t *testing.T) {
 		"canceled":         {context.Canceled, codes.Canceled, "", nil},
 		"wrapped deadline": {fmt.Errorf("lease: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "", nil},
 		"kind around a deadline": {
-			allocator.Errorf(allocator.Unavailable, "etcd: %w", context.DeadlineExceeded), codes.Unavailable, "unavailable", nil,
+			allocator.Errorf(allocator.Unavailable, "etcd: %w", context.DeadlineExceeded),
+			codes.Unavailable, "unavailable", nil,
 		},
 		"internal around a deadline": {
-			allocator.Errorf(allocator.Internal, "lease: %w", context.DeadlineExceeded), codes.Internal, "internal", nil,
+			allocator.Errorf(allocator.Internal, "lease: %w", context.DeadlineExceeded),
+			codes.Internal, "internal", nil,
 		},
 		"away": {
 			away, codes.Unavailable, "unavailable", map[string]string{"tag": "order", "since": "2026-01-02T02:04:05Z"},
@@ -193,7 +196,8 @@ func TestForeignStatus(t *testing.T) {
 		codes.Unauthenticated:  allocator.Unauthenticated,
 	}
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		foreign, err := status.New(code, "from afar").WithDetails(&errdetails.ErrorInfo{Domain: "example.com", Reason: "exhausted"})
+		foreign, err := status.New(code, "from afar").WithDetails(
+			&errdetails.ErrorInfo{Domain: "example.com", Reason: "exhausted"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +231,8 @@ func TestForeignStatus(t *testing.T) {
 }
 
 func TestReasonOfANewerServer(t *testing.T) {
-	s, err := status.New(codes.Unavailable, "later").WithDetails(&errdetails.ErrorInfo{Domain: api.Domain, Reason: "overloaded"})
+	s, err := status.New(codes.Unavailable, "later").WithDetails(
+		&errdetails.ErrorInfo{Domain: api.Domain, Reason: "overloaded"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,8 @@ const ActorHeader = "march-actor"
 
 // UnaryServerInterceptor turns a handler's error into a status. It is on the
 // hot path: without an error it does nothing.
-func UnaryServerInterceptor(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func UnaryServerInterceptor(ctx context.Context, req any, _ *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	resp, err := handler(ctx, req)
 	if err != nil {
 		return nil, ToStatus(err)
@@ -21,12 +22,14 @@ func UnaryServerInterceptor(ctx context.Context, req any, _ *grpc.UnaryServerInf
 }
 
 // StreamServerInterceptor turns the error that ends a stream into a status.
-func StreamServerInterceptor(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func StreamServerInterceptor(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	return ToStatus(handler(srv, stream))
 }
 
 // UnaryClientInterceptor turns a call's status into an error with its Kind.
-func UnaryClientInterceptor(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func UnaryClientInterceptor(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+	invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if err := invoker(ctx, method, req, reply, conn, opts...); err != nil {
 		return FromStatus(err)
 	}
@@ -35,7 +38,8 @@ func UnaryClientInterceptor(ctx context.Context, method string, req, reply any, 
 
 // StreamClientInterceptor turns every status of a stream into an error with its
 // Kind. io.EOF stays io.EOF.
-func StreamClientInterceptor(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func StreamClientInterceptor(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+	streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := streamer(ctx, desc, conn, method, opts...)
 	if err != nil {
 		return nil, FromStatus(err)

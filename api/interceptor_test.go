@@ -66,7 +66,9 @@ func dial(t *testing.T) marchv1.IDServiceClient {
 		}
 	})
 	conn, err := grpc.NewClient("passthrough:///test",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return listener.DialContext(ctx)
+		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUnaryInterceptor(api.UnaryClientInterceptor),
 		grpc.WithStreamInterceptor(api.StreamClientInterceptor))

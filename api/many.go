@@ -32,7 +32,8 @@ func CheckMany(r *marchv1.NextManyRequest) error {
 			return InMany(i, t.GetTag(), allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, MaxMany))
 		}
 		if first, twice := named[t.GetTag()]; twice {
-			return InMany(i, t.GetTag(), allocator.Errorf(allocator.Invalid, "tag: named in tags[%d], too; allowed: each tag once", first))
+			return InMany(i, t.GetTag(), allocator.Errorf(allocator.Invalid,
+				"tag: named in tags[%d], too; allowed: each tag once", first))
 		}
 		named[t.GetTag()] = i
 		sum += n

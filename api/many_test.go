@@ -32,9 +32,11 @@ func TestCheckMany(t *testing.T) {
 		{many(of("order", 1), of("Item", 1)), `tags[1]: tag: "Item" begins with "I"; allowed: `},
 		{many(of("order", 1), of("item", 0)), "tags[1] (item): count: 0; allowed: 1 to 10000"},
 		{many(of("item", -1)), "tags[0] (item): count: -1; allowed: 1 to 10000"},
-		{many(of("item", 1<<62), of("order", 1<<62)), "tags[0] (item): count: 4611686018427387904; allowed: 1 to 10000"},
+		{many(of("item", 1<<62), of("order", 1<<62)),
+			"tags[0] (item): count: 4611686018427387904; allowed: 1 to 10000"},
 		{many(of("order", 1), of("item", api.MaxMany)), "tags: the counts are 10001 together; allowed: 1 to 10000"},
-		{many(of("order", 1), of("item", 2), of("order", 3)), "tags[2] (order): tag: named in tags[0], too; allowed: each tag once"},
+		{many(of("order", 1), of("item", 2), of("order", 3)),
+			"tags[2] (order): tag: named in tags[0], too; allowed: each tag once"},
 	} {
 		err := api.CheckMany(tt.request)
 		if tt.says == "" {

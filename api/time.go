@@ -21,9 +21,11 @@ func TimeTagToProto(c timeid.Config) *marchv1.TimeTag {
 	c = c.WithDefaults()
 	p := &marchv1.TimeTag{
 		TimeBits: int32(l.TimeBits), WorkerBits: int32(l.WorkerBits), SequenceBits: int32(l.SequenceBits),
-		Unit: durationpb.New(l.Unit), EpochMs: &l.Epoch, Order: FromWord[marchv1.WorkerOrder](strings.TrimPrefix(l.Order.String(), OrderPrefix)),
-		Sequence: FromWord[marchv1.SequencePolicy](sequence.String()), Rollback: FromWord[marchv1.RollbackPolicy](c.Rollback.String()),
-		MaxWait: durationpb.New(c.MaxWait),
+		Unit: durationpb.New(l.Unit), EpochMs: &l.Epoch,
+		Order:    FromWord[marchv1.WorkerOrder](strings.TrimPrefix(l.Order.String(), OrderPrefix)),
+		Sequence: FromWord[marchv1.SequencePolicy](sequence.String()),
+		Rollback: FromWord[marchv1.RollbackPolicy](c.Rollback.String()),
+		MaxWait:  durationpb.New(c.MaxWait),
 	}
 	switch sequence {
 	case timeid.Carry:

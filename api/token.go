@@ -40,7 +40,8 @@ type tokenFile struct {
 func (f *tokenFile) GetRequestMetadata(ctx context.Context, uri ...string) (map[string]string, error) {
 	info, _ := credentials.RequestInfoFromContext(ctx)
 	if credentials.CheckSecurityLevel(info.AuthInfo, credentials.PrivacyAndIntegrity) != nil && !local(uri) {
-		return nil, ToStatus(allocator.Errorf(allocator.Unauthenticated, "token-file: the connection to %.300q has no TLS, so the token is not sent", uri))
+		return nil, ToStatus(allocator.Errorf(allocator.Unauthenticated,
+			"token-file: the connection to %.300q has no TLS, so the token is not sent", uri))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +88,8 @@ func ReadToken(path string) (string, error) {
 	}
 	content = bytes.TrimSpace(content)
 	if len(content) == 0 || len(content) > maxToken || bytes.ContainsAny(content, " \t\r\n\x00") {
-		return "", allocator.Errorf(allocator.Invalid, "token-file: %s has no token; allowed: a file with one token and nothing else", path)
+		return "", allocator.Errorf(allocator.Invalid,
+			"token-file: %s has no token; allowed: a file with one token and nothing else", path)
 	}
 	return string(content), nil
 }

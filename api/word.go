@@ -74,12 +74,14 @@ func ParseWord[E Enum](field, word string) (E, error) {
 // NotAllowed returns the error of a message's field whose value its enum does not have. It
 // is Invalid.
 func NotAllowed(field string, value protoreflect.Enum) error {
-	return notAllowed(field, strconv.Itoa(int(value.Number())), value.Descriptor(), func(v protoreflect.EnumValueDescriptor) string {
-		return string(v.Name())
-	})
+	return notAllowed(field, strconv.Itoa(int(value.Number())), value.Descriptor(),
+		func(v protoreflect.EnumValueDescriptor) string {
+			return string(v.Name())
+		})
 }
 
-func notAllowed(field, value string, enum protoreflect.EnumDescriptor, show func(protoreflect.EnumValueDescriptor) string) error {
+func notAllowed(field, value string, enum protoreflect.EnumDescriptor,
+	show func(protoreflect.EnumValueDescriptor) string) error {
 	var allowed []string
 	for i := range enum.Values().Len() {
 		if v := enum.Values().Get(i); v.Number() != 0 {

@@ -19,8 +19,9 @@ func TestWord(t *testing.T) {
 		}
 	}
 	for got, want := range map[string]string{
-		api.Word(marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL): "etcd_full", api.Word(marchv1.MoveKind_MOVE_KIND_UNSPECIFIED): "unspecified",
-		api.Word(marchv1.TagSort_TAG_SORT_NEXT): "next", api.Word(marchv1.MigrationState(99)): "99",
+		api.Word(marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL): "etcd_full",
+		api.Word(marchv1.MoveKind_MOVE_KIND_UNSPECIFIED):     "unspecified",
+		api.Word(marchv1.TagSort_TAG_SORT_NEXT):              "next", api.Word(marchv1.MigrationState(99)): "99",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -15,7 +15,8 @@ import (
 )
 
 // PlanMigration implements ConsoleService.
-func (s *Server) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
+func (s *Server) PlanMigration(ctx context.Context,
+	r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
 	stored, err := s.ledger.Refresh(ctx)
 	if err != nil {
 		return nil, err
@@ -65,7 +66,8 @@ func refuseRooms(stored record.Layout, planned plan.Plan) error {
 	ever := slices.Concat(stored.Ever, planned.Target.Rooms())
 	slices.Sort(ever)
 	if n := len(slices.Compact(ever)); n > allocator.MaxRooms {
-		return allocator.Errorf(allocator.Invalid, "rooms: %d in the cluster's life with this plan; allowed: %d, because the marks of former rooms stay: give ranges to rooms that had one before",
+		return allocator.Errorf(allocator.Invalid, "rooms: %d in the cluster's life with this plan; allowed: %d, "+
+			"because the marks of former rooms stay: give ranges to rooms that had one before",
 			n, allocator.MaxRooms)
 	}
 	return nil
@@ -123,10 +125,13 @@ func layoutsOf(p plan.Plan) []allocator.Layout {
 
 // targetOf returns the layout that a request asks for.
 func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (allocator.Layout, error) {
-	edited := len(r.GetMove())+len(r.GetAddRoom())+len(r.GetDrain())+len(r.GetReserve())+len(r.GetRelease()) > 0 || r.GetBoundary() != 0
+	edited := len(r.GetMove())+len(r.GetAddRoom())+len(r.GetDrain())+len(r.GetReserve())+len(r.GetRelease()) > 0 ||
+		r.GetBoundary() != 0
 	switch {
 	case r.GetTarget() != nil && edited:
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: given together with move, add_room, drain, reserve, release or boundary; allowed: either target or these edits")
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid,
+			"target: given together with move, add_room, drain, reserve, release or boundary; allowed: "+
+				"either target or these edits")
 	case r.GetTarget() != nil:
 		target, err := api.LayoutFromProto(r.GetTarget())
 		if err != nil {
@@ -134,10 +139,14 @@ func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (alloca
 		}
 		return plan.KeepReserved(current, target)
 	case !edited:
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "target: not given; allowed: a layout, or at least one of move, add_room, drain, reserve, release and boundary")
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid,
+			"target: not given; allowed: a layout, or at least one of move, add_room, drain, reserve, "+
+				"release and boundary")
 	}
-	if n := len(r.GetMove()) + len(r.GetAddRoom()) + len(r.GetDrain()) + len(r.GetReserve()) + len(r.GetRelease()); n > 4*allocator.MaxRooms {
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "%d edits; allowed: up to %d", n, 4*allocator.MaxRooms)
+	if n := len(r.GetMove()) + len(r.GetAddRoom()) + len(r.GetDrain()) + len(r.GetReserve()) + len(
+		r.GetRelease()); n > 4*allocator.MaxRooms {
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "%d edits; allowed: up to %d",
+			n, 4*allocator.MaxRooms)
 	}
 	var edits []plan.Edit
 	for _, text := range r.GetRelease() {
@@ -184,7 +193,8 @@ func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (alloca
 // checkPlan plans a given plan again, and returns it with the layout that it is for. The
 // moves must be the same, so that a plan which was changed on the way is refused. Its
 // errors are Invalid, and Conflict if the layout has changed since.
-func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored record.Layout, planned plan.Plan, err error) {
+func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored record.Layout,
+	planned plan.Plan, err error) {
 	if err := s.madeHere(ctx, given); err != nil {
 		return stored, planned, err
 	}
@@ -197,10 +207,14 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 		return stored, planned, err
 	}
 	if stored.Layout.Version == from.Version && !stored.Layout.Equal(from) {
-		return stored, planned, allocator.Errorf(allocator.Invalid, "plan: from: boundary %d, %s is not layout version %d: plan again", from.Boundary, plan.ListRanges(from), from.Version)
+		return stored, planned, allocator.Errorf(allocator.Invalid,
+			"plan: from: boundary %d, %s is not layout version %d: plan again", from.Boundary,
+			plan.ListRanges(from), from.Version)
 	}
 	if stored.Layout.Version != from.Version {
-		return stored, planned, allocator.Errorf(allocator.Conflict, "the plan was made for layout version %d, but the layout is version %d: plan again", from.Version, stored.Layout.Version)
+		return stored, planned, allocator.Errorf(allocator.Conflict,
+			"the plan was made for layout version %d, but the layout is version %d: plan again",
+			from.Version, stored.Layout.Version)
 	}
 	planned, err = plan.New(stored.Layout, said.Target, said.Atomic)
 	if err == nil && !sameMoves(planned, said) {
@@ -210,13 +224,15 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 		err = refuseRooms(stored, planned)
 	}
 	if err == nil && !sameMoves(planned, said) {
-		err = allocator.Errorf(allocator.Invalid, "plan: its moves are not those that lead from layout version %d to its target: plan again", from.Version)
+		err = allocator.Errorf(allocator.Invalid,
+			"plan: its moves are not those that lead from layout version %d to its target: plan again", from.Version)
 	}
 	return stored, planned, err
 }
 
 // ApplyMigration implements ConsoleService.
-func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
+func (s *Server) ApplyMigration(ctx context.Context,
+	r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
 	var hold time.Duration // in addition to each instance's own hold
 	if r.GetHold() != nil {
 		var err error
@@ -261,7 +277,8 @@ func (s *Server) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRe
 func (s *Server) madeHere(ctx context.Context, p *marchv1.Plan) error {
 	uuid, err := s.ledger.UUID(ctx)
 	if err == nil && p.GetCluster() != uuid {
-		err = allocator.Errorf(allocator.Invalid, "plan: cluster: %q; allowed: %s, this console's cluster: plan again here", p.GetCluster(), uuid)
+		err = allocator.Errorf(allocator.Invalid,
+			"plan: cluster: %q; allowed: %s, this console's cluster: plan again here", p.GetCluster(), uuid)
 	}
 	return err
 }

@@ -28,9 +28,11 @@ func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range []struct{ name, value string }{{"actor", r.GetActor()}, {"action", r.GetAction()}, {"object", r.GetObject()}} {
+	for _, f := range []struct{ name, value string }{{"actor", r.GetActor()}, {"action", r.GetAction()},
+		{"object", r.GetObject()}} {
 		if len(f.value) > maxFilter {
-			return nil, allocator.Errorf(allocator.Invalid, "%s: %d bytes; allowed: up to %d", f.name, len(f.value), maxFilter)
+			return nil, allocator.Errorf(allocator.Invalid, "%s: %d bytes; allowed: up to %d",
+				f.name, len(f.value), maxFilter)
 		}
 	}
 	chunk := size + 1
@@ -56,7 +58,8 @@ func (s *Server) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*m
 // endAt returns a request for the page of the latest entries before until.
 func endAt(r *marchv1.ListAuditRequest) (*marchv1.ListAuditRequest, error) {
 	var end ulid.ULID // the least of its millisecond
-	if err := end.SetTime(ulid.Timestamp(r.GetUntil().AsTime())); err != nil || r.GetUntil().AsTime().Before(time.UnixMilli(0)) {
+	if err := end.SetTime(ulid.Timestamp(r.GetUntil().AsTime())); err != nil ||
+		r.GetUntil().AsTime().Before(time.UnixMilli(0)) {
 		return nil, allocator.Errorf(allocator.Invalid, "until: %v; allowed: from 1970 to 10889", r.GetUntil().AsTime())
 	}
 	r = proto.CloneOf(r)
@@ -65,7 +68,8 @@ func endAt(r *marchv1.ListAuditRequest) (*marchv1.ListAuditRequest, error) {
 }
 
 // listAudit is ListAudit without a bound in bytes; it reads in chunks.
-func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, size, chunk int) (*marchv1.ListAuditResponse, error) {
+func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest,
+	size, chunk int) (*marchv1.ListAuditResponse, error) {
 	answer := &marchv1.ListAuditResponse{}
 	before := r.GetPageToken()
 	for scanned := 0; scanned < maxScanned; {
@@ -84,7 +88,8 @@ func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest, siz
 			}
 			if wanted(r, e) {
 				answer.Entries = append(answer.Entries, &marchv1.AuditEntry{
-					Id: e.ID, Time: timestamppb.New(e.Time), Actor: e.Actor, Action: e.Action, Object: e.Object, From: string(e.From), To: string(e.To),
+					Id: e.ID, Time: timestamppb.New(e.Time), Actor: e.Actor, Action: e.Action, Object: e.Object,
+					From: string(e.From), To: string(e.To),
 				})
 			}
 			before = e.ID
@@ -106,5 +111,6 @@ func wanted(r *marchv1.ListAuditRequest, e record.AuditEntry) bool {
 	if r.GetExact() && e.Object != r.GetObject() {
 		return false
 	}
-	return strings.Contains(low(e.Actor), low(r.GetActor())) && strings.Contains(low(e.Action), low(r.GetAction())) && strings.HasPrefix(low(e.Object), low(r.GetObject()))
+	return strings.Contains(low(e.Actor), low(r.GetActor())) && strings.Contains(low(e.Action), low(r.GetAction())) &&
+		strings.HasPrefix(low(e.Object), low(r.GetObject()))
 }

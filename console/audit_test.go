@@ -65,14 +65,16 @@ func TestAudit(t *testing.T) {
 		},
 		{
 			func() error {
-				_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: order(&marchv1.Tag{MinStep: p(9007199254740993), MaxStep: p(9007199254740993)})})
+				_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: order(
+					&marchv1.Tag{MinStep: p(9007199254740993), MaxStep: p(9007199254740993)})})
 				return err
 			},
 			"", "", nil, nil, // refused
 		},
 		{
 			func() error {
-				_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: order(&marchv1.Tag{Limit: p(9007199254740993)})})
+				_, err := c.CreateTag(ctx,
+					&marchv1.CreateTagRequest{Tag: order(&marchv1.Tag{Limit: p(9007199254740993)})})
 				return err
 			},
 			"create tag", "tags/order", nil, map[string]any{"min_step": "1000", "limit": "9007199254740993"},
@@ -107,14 +109,16 @@ func TestAudit(t *testing.T) {
 		},
 		{
 			func() error {
-				_, err := c.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: "order", Step: 500, Duration: durationpb.New(time.Hour)})
+				_, err := c.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: "order", Step: 500,
+					Duration: durationpb.New(time.Hour)})
 				return err
 			},
 			"update tag", "tags/order", map[string]any{"prescale": nil}, map[string]any{"prescale": "500"},
 		},
 		{
 			func() error {
-				_, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_REQUIRED}})
+				required := &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_REQUIRED}
+				_, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: required})
 				return err
 			},
 			"update settings", "settings", map[string]any{}, map[string]any{"journal": "required"},
@@ -146,7 +150,8 @@ func TestAudit(t *testing.T) {
 			t.Fatalf("%s: %v, audit %+v", step.action, err, entries)
 		}
 		e := entries[0]
-		if e.Format != 2 || e.Actor != "ann from 127.0.0.1" || e.Action != step.action || e.Object != step.object || e.Time.Before(before) {
+		if e.Format != 2 || e.Actor != "ann from 127.0.0.1" || e.Action != step.action ||
+			e.Object != step.object || e.Time.Before(before) {
 			t.Errorf("%s: %+v", step.action, e)
 		}
 		for _, half := range []struct{ want, got map[string]any }{{step.from, e.From}, {step.to, e.To}} {
@@ -156,7 +161,8 @@ func TestAudit(t *testing.T) {
 				}
 			}
 		}
-		if (e.From == nil) != (step.action == "init" || step.action == "create tag" || step.action == "update settings") || (e.To == nil) != (step.action == "delete tag") {
+		if (e.From == nil) != (step.action == "init" || step.action == "create tag" ||
+			step.action == "update settings") || (e.To == nil) != (step.action == "delete tag") {
 			t.Errorf("%s: from %v to %v", step.action, e.From, e.To)
 		}
 	}
@@ -172,7 +178,8 @@ func TestActor(t *testing.T) {
 		{`"},{<script>`, `"},{<script> from 127.0.0.1`},
 	} {
 		ctx := metadata.AppendToOutgoingContext(bg, api.ActorHeader, test.said)
-		if _, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: "tag-" + string(rune('a'+k))}}); err != nil {
+		if _, err := c.CreateTag(ctx,
+			&marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: "tag-" + string(rune('a'+k))}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := c.audit()[seen+k].Actor; got != test.want {

@@ -26,7 +26,8 @@ func TestBrokenLayout(t *testing.T) {
 	good := string(there.Got[0][0].Value)
 	put := func(value string) {
 		t.Helper()
-		if _, err := etcd.Txn(bg, store.Txn{Then: []store.Op{{Put: &store.Put{Key: key, Value: []byte(value)}}}}); err != nil {
+		if _, err := etcd.Txn(bg,
+			store.Txn{Then: []store.Op{{Put: &store.Put{Key: key, Value: []byte(value)}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -38,7 +39,8 @@ func TestBrokenLayout(t *testing.T) {
 			t.Errorf("layout: %v, %v", l, err)
 		}
 		o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
-		if err != nil || o.GetLayout().GetLayout().GetBoundary() != 100 || len(o.GetRooms()) != 2 || o.GetProblem() != l.GetProblem() {
+		if err != nil || o.GetLayout().GetLayout().GetBoundary() != 100 || len(o.GetRooms()) != 2 ||
+			o.GetProblem() != l.GetProblem() {
 			t.Errorf("overview: %v, %v", o, err)
 		}
 		r, err := c.ListRooms(bg, &marchv1.ListRoomsRequest{})
@@ -51,7 +53,8 @@ func TestBrokenLayout(t *testing.T) {
 		}
 		for _, path := range []string{"/", "/instances", "/migrations"} {
 			code, page := c.get(path)
-			if said := strings.Contains(page, "The layout in etcd cannot be used") || strings.Contains(page, "Key "+key+"</b>: "); code != 200 || said != (l.GetProblem() != "") {
+			if said := strings.Contains(page, "The layout in etcd cannot be used") ||
+				strings.Contains(page, "Key "+key+"</b>: "); code != 200 || said != (l.GetProblem() != "") {
 				t.Errorf("%s: %d, it is said: %t\n%s", path, code, said, page)
 			}
 		}

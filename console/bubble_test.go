@@ -40,7 +40,8 @@ func newBubble(t *testing.T) *bubble {
 
 // layout gives room a the residues below at, and room b the rest of a hundred.
 func (b *bubble) layout(at int64) allocator.Layout {
-	return allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: at}, "b": {Lower: at, Upper: 100}}}
+	return allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: at},
+		"b": {Lower: at, Upper: 100}}}
 }
 
 func (b *bubble) ledger(etcd store.Store) *ledger.Ledger {
@@ -70,7 +71,8 @@ func (b *bubble) consoleOver(etcd store.Store) *Server {
 
 func (b *bubble) join(in allocator.Room, name allocator.Instance, hold time.Duration) *ledger.Instance {
 	b.Helper()
-	i, err := b.ledger(b.mem.Open()).Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1", Hold: hold})
+	i, err := b.ledger(b.mem.Open()).Join(bg, ledger.Registration{Room: in, Name: name,
+		Address: "127.0.0.1:1", Hold: hold})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -130,7 +132,8 @@ func (b *bubble) migrate(hold time.Duration) record.Migration {
 	if err != nil {
 		b.Fatal(err)
 	}
-	m, err := b.admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target, Moves: record.MovesOf(planned.Moves...), Hold: record.DurationOf(hold)}, "test")
+	m, err := b.admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target,
+		Moves: record.MovesOf(planned.Moves...), Hold: record.DurationOf(hold)}, "test")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -27,7 +27,8 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 			size = now
 		}
 	}
-	f := capacity.Facts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: size.Bytes, Quota: size.Quota, MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime(), Trends: &s.trends}
+	f := capacity.Facts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: size.Bytes, Quota: size.Quota,
+		MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime(), Trends: &s.trends}
 	for _, c := range s.cfg.Diagnose.Certificates() {
 		f.Certificates = append(f.Certificates, capacity.Certificate{Process: "the console", CertificateStatus: c})
 	}
@@ -58,11 +59,13 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 
 // scarceTags returns the tags that run out first and those that have used most, with the number
 // of all tags and when they were read.
-func (s *Server) scarceTags(ctx context.Context) (list []*marchv1.TagSummary, total int64, at *timestamppb.Timestamp, err error) {
+func (s *Server) scarceTags(ctx context.Context) (list []*marchv1.TagSummary, total int64,
+	at *timestamppb.Timestamp, err error) {
 	const ofEach = 20
 	seen := make(map[string]bool)
 	for _, by := range []marchv1.TagSort{marchv1.TagSort_TAG_SORT_LASTS, marchv1.TagSort_TAG_SORT_USED} {
-		found, err := s.SearchTags(ctx, &marchv1.SearchTagsRequest{Sort: by, Descending: by == marchv1.TagSort_TAG_SORT_USED, PageSize: ofEach})
+		found, err := s.SearchTags(ctx, &marchv1.SearchTagsRequest{Sort: by,
+			Descending: by == marchv1.TagSort_TAG_SORT_USED, PageSize: ofEach})
 		if err != nil {
 			return nil, 0, nil, err
 		}

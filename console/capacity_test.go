@@ -41,7 +41,8 @@ func TestCapacityHasDates(t *testing.T) {
 
 		ask := func() map[marchv1.CapacityKind]*marchv1.Capacity {
 			t.Helper()
-			if _, err := s.GetCapacity(bg, &marchv1.GetCapacityRequest{}); err != nil { // the tags are read when they are asked for
+			// the tags are read when they are asked for
+			if _, err := s.GetCapacity(bg, &marchv1.GetCapacityRequest{}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
@@ -55,14 +56,16 @@ func TestCapacityHasDates(t *testing.T) {
 			}
 			return kinds
 		}
-		etcd, tags, ids := marchv1.CapacityKind_CAPACITY_KIND_ETCD, marchv1.CapacityKind_CAPACITY_KIND_TAGS, marchv1.CapacityKind_CAPACITY_KIND_IDS
+		etcd, tags, ids := marchv1.CapacityKind_CAPACITY_KIND_ETCD, marchv1.CapacityKind_CAPACITY_KIND_TAGS,
+			marchv1.CapacityKind_CAPACITY_KIND_IDS
 		early := ask()
 		if early[etcd] == nil || early[etcd].Growth != nil || early[ids].GetTag() != "order" {
 			t.Errorf("at once: %v", early)
 		}
 		time.Sleep(8 * time.Hour)
 		late := ask()
-		if c := late[etcd]; c.GetGrowth() < 250 || c.GetGrowth() > 330 || c.GetFull() == nil { // 1 MiB an hour is 291 bytes a second
+		// 1 MiB an hour is 291 bytes a second
+		if c := late[etcd]; c.GetGrowth() < 250 || c.GetGrowth() > 330 || c.GetFull() == nil {
 			t.Errorf("etcd: %v", c)
 		}
 		if c := late[tags]; c.Growth == nil || c.GetGrowth() != 0 || c.GetUsed() != 1 || c.GetOf() != 2_000_000 {

@@ -26,7 +26,8 @@ func (s *Server) GetCluster(ctx context.Context, _ *marchv1.GetClusterRequest) (
 }
 
 // UpdateCluster implements ConsoleService.
-func (s *Server) UpdateCluster(ctx context.Context, r *marchv1.UpdateClusterRequest) (*marchv1.UpdateClusterResponse, error) {
+func (s *Server) UpdateCluster(ctx context.Context,
+	r *marchv1.UpdateClusterRequest) (*marchv1.UpdateClusterResponse, error) {
 	settings, err := s.admin.UpdateSettings(ctx, func(settings *record.ClusterSettings) error {
 		switch journal := r.GetCluster().GetJournal(); journal {
 		case marchv1.JournalMode_JOURNAL_MODE_UNSPECIFIED: // leave it as it is

@@ -22,7 +22,8 @@ func TestCluster(t *testing.T) {
 	c.wants(`PATCH /v1/cluster {"journal":"perhaps"}`, 400, `enum field journal: \"perhaps\"`)
 	c.wants(`PATCH /v1/cluster {"journal":7}`, 400, "journal: 7; allowed: JOURNAL_MODE_OPTIONAL, JOURNAL_MODE_REQUIRED")
 	c.wants(`PATCH /v1/cluster {}`, 200, `"cluster":{"journal":"JOURNAL_MODE_OPTIONAL"}`)
-	c.wants(`PATCH /v1/cluster {"journal":"JOURNAL_MODE_REQUIRED"}`, 200, `"cluster":{"journal":"JOURNAL_MODE_REQUIRED"}`)
+	c.wants(`PATCH /v1/cluster {"journal":"JOURNAL_MODE_REQUIRED"}`, 200,
+		`"cluster":{"journal":"JOURNAL_MODE_REQUIRED"}`)
 	c.wants("GET /v1/cluster", 200, `"cluster":{"journal":"JOURNAL_MODE_REQUIRED"}`)
 	o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
 	if err != nil || o.GetSettings().GetJournal() != marchv1.JournalMode_JOURNAL_MODE_REQUIRED {
@@ -42,7 +43,8 @@ func TestCluster(t *testing.T) {
 		return names
 	}
 	l := c.Ledger()
-	i, err := l.Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1"}) // the address is never called
+	// the address is never called
+	i, err := l.Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +61,9 @@ func TestCluster(t *testing.T) {
 	etcd := c.Etcd.Store(t)
 	put := func(value string) {
 		t.Helper()
-		if _, err := etcd.Txn(bg, store.Txn{Then: []store.Op{{Put: &store.Put{Key: "/march/default/settings", Value: []byte(value)}}}}); err != nil {
+		if _, err := etcd.Txn(bg,
+			store.Txn{Then: []store.Op{{Put: &store.Put{Key: "/march/default/settings",
+				Value: []byte(value)}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

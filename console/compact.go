@@ -70,7 +70,8 @@ func (s *Server) tend(ctx context.Context) {
 				if size.NoSpace || size.Corrupt {
 					every = alarmEvery
 				}
-				fullLog.Log(time.Now(), s.log.Warn, p.GetWhat(), "bytes", size.Bytes, "quota", size.Quota, "remedy", problem.Plain(p))
+				fullLog.Log(time.Now(), s.log.Warn, p.GetWhat(), "bytes", size.Bytes, "quota", size.Quota,
+					"remedy", problem.Plain(p))
 			}
 			if at := c.due(time.Now(), size.Revision); at > 0 {
 				if err = s.admin.Compact(ctx, at); err == nil {

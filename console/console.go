@@ -182,7 +182,8 @@ func New(cfg Config) (*Server, error) {
 		host = "console"
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), health: health.NewServer(), texts: texts.NewCache(nil),
+		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
+		health: health.NewServer(), texts: texts.NewCache(nil),
 		samples: cache.New[sample](), tags: cache.New[*tagIndex](), heads: cache.New[*tagIndex](),
 		host: host, name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),
@@ -209,8 +210,10 @@ func (s *Server) makeRoutes() error {
 		return err
 	}
 	pages, err := web.New(web.Config{
-		Console: s.cfg.Access.Console(s), Stopping: s.stopping, LongHistory: s.prometheus != nil, Logger: s.log.Named("web"),
-		Pages: s.cfg.Metrics.Limit(web.MaxPages, int64(s.cfg.MaxLivePages)), CallerPages: s.cfg.Metrics.Limit(web.MaxCallerPages, int64(s.cfg.MaxCallerLivePages)),
+		Console: s.cfg.Access.Console(s), Stopping: s.stopping, LongHistory: s.prometheus != nil,
+		Logger:      s.log.Named("web"),
+		Pages:       s.cfg.Metrics.Limit(web.MaxPages, int64(s.cfg.MaxLivePages)),
+		CallerPages: s.cfg.Metrics.Limit(web.MaxCallerPages, int64(s.cfg.MaxCallerLivePages)),
 	})
 	if err != nil {
 		return err
@@ -257,7 +260,8 @@ func (s *Server) Run(ctx context.Context) error {
 	defer work.Wait()
 	defer stop()
 	err := serve.Run(ctx, serve.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health,
+		MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterConsoleServiceServer(r, s)
 			s.cfg.Diagnose.Register(r)

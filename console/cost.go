@@ -95,7 +95,8 @@ func (s *costSum) add(f, single tagForecast) {
 }
 
 // costOf returns the count of a plan's cost, as counts.get does.
-func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p plan.Plan, within time.Duration) (*count, error) {
+func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p plan.Plan,
+	within time.Duration) (*count, error) {
 	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(operator.PlanToProto(p))
 	if err != nil {
 		return nil, err
@@ -112,7 +113,8 @@ func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p pl
 const longestWait = 5 * time.Second
 
 // CountPlanCost implements ConsoleService.
-func (s *Server) CountPlanCost(ctx context.Context, r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
+func (s *Server) CountPlanCost(ctx context.Context,
+	r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
 	var wait time.Duration
 	if r.GetWait() != nil {
 		var err error
@@ -131,7 +133,8 @@ func (s *Server) CountPlanCost(ctx context.Context, r *marchv1.CountPlanCostRequ
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.CountPlanCostResponse{Read: n.read.Load(), Tags: n.tags.Load(), AsOf: timestamppb.New(n.began), Count: n.id}
+	answer := &marchv1.CountPlanCostResponse{Read: n.read.Load(), Tags: n.tags.Load(),
+		AsOf: timestamppb.New(n.began), Count: n.id}
 	if n.over() {
 		answer.Cost, answer.Unreadable = n.costs.cost, passedOver(n.costs.bad)
 		if n.costs.refusal != nil {
@@ -150,7 +153,9 @@ func (s *Server) refused(ctx context.Context, id string, from record.Layout, p p
 	case err == nil:
 		return n.costs.refusal
 	case n != nil && ctx.Err() != nil:
-		return allocator.Errorf(allocator.Unavailable, "the plan is not applied: only %d of %d tags were read in time to count its cost (%w): apply it again, or agree with --force",
+		return allocator.Errorf(allocator.Unavailable,
+			"the plan is not applied: only %d of %d tags were read in time to count its cost (%w): apply it again, "+
+				"or agree with --force",
 			n.read.Load(), n.tags.Load(), ctx.Err())
 	}
 	return err

@@ -67,9 +67,9 @@ type readTags func(context.Context, *count) (costs, error)
 
 // get returns the count of a plan that has an id. If there is none, it returns a count of the same
 // plan that is under way or has just ended: between two calls a caller may have been at another
-// console. If the id is empty, it returns one that has just begun. Otherwise read begins one. get waits until the count is over, or
-// for within at most. Its errors are those of read, ctx's, and Unavailable if maxCounts plans are
-// being counted or the console stops.
+// console. If the id is empty, it returns one that has just begun. Otherwise read begins one. get
+// waits until the count is over, or for within at most. Its errors are those of read, ctx's, and
+// Unavailable if maxCounts plans are being counted or the console stops.
 func (c *counts) get(ctx context.Context, id, plan string, within time.Duration, read readTags) (*count, error) {
 	waited := time.NewTimer(within)
 	defer waited.Stop()
@@ -190,7 +190,8 @@ func (c *counts) makeRoom() error {
 		}
 	}
 	if first < 0 {
-		return allocator.Errorf(allocator.Unavailable, "the costs of %d plans are being counted: try again when one of them has ended", maxCounts)
+		return allocator.Errorf(allocator.Unavailable,
+			"the costs of %d plans are being counted: try again when one of them has ended", maxCounts)
 	}
 	c.mu.all = slices.Delete(c.mu.all, first, first+1)
 	return nil

@@ -65,7 +65,8 @@ func TestCountGoesOnBetweenCallers(t *testing.T) {
 			{"of long ago", id, "plan"}, {"of another plan", id, "other"}, {"for a new caller", "", "plan"},
 		} {
 			before := r.began.Load()
-			if again, err := c.get(t.Context(), ask.id, ask.plan, time.Minute, r.read); again == n || err != nil || r.began.Load() != before+1 {
+			if again, err := c.get(t.Context(), ask.id, ask.plan, time.Minute, r.read); again == n || err != nil ||
+				r.began.Load() != before+1 {
 				t.Errorf("costs %s: %+v, %v", ask.what, again, err)
 			}
 		}
@@ -143,7 +144,8 @@ func TestCountEndsWithoutCallers(t *testing.T) {
 		if r.cancelled.Load() != 1 {
 			t.Fatalf("cancelled %d times", r.cancelled.Load())
 		}
-		if n, err = c.get(t.Context(), n.id, "plan", 2000*time.Second, r.read); err != nil || !n.over() || r.began.Load() != 2 {
+		if n, err = c.get(t.Context(), n.id, "plan", 2000*time.Second, r.read); err != nil ||
+			!n.over() || r.began.Load() != 2 {
 			t.Errorf("%+v, %v, begun %d times", n, err, r.began.Load())
 		}
 		c.stop()
@@ -193,7 +195,8 @@ func TestCountsAreBounded(t *testing.T) {
 		if len(c.mu.all) != maxCounts || slices.Contains(c.mu.all, n) {
 			t.Errorf("%d counts", len(c.mu.all))
 		}
-		if _, err := c.get(t.Context(), "", "quick", 0, quick.read); !errors.Is(err, allocator.Unavailable) || quick.began.Load() != 1 {
+		if _, err := c.get(t.Context(), "", "quick", 0, quick.read); !errors.Is(err, allocator.Unavailable) ||
+			quick.began.Load() != 1 {
 			t.Errorf("one count too many: %v", err)
 		}
 		c.stop()
@@ -201,7 +204,8 @@ func TestCountsAreBounded(t *testing.T) {
 		if slow.cancelled.Load() != maxCounts {
 			t.Errorf("%d counts were cancelled", slow.cancelled.Load())
 		}
-		if _, err := c.get(t.Context(), "", "quick", 0, quick.read); !errors.Is(err, allocator.Unavailable) || quick.began.Load() != 1 {
+		if _, err := c.get(t.Context(), "", "quick", 0, quick.read); !errors.Is(err, allocator.Unavailable) ||
+			quick.began.Load() != 1 {
 			t.Errorf("after the end: %v", err)
 		}
 	})

@@ -23,18 +23,26 @@ var damagedKeys = []struct {
 	puts []string // other keys that make the damage matter: each followed by its value
 	says []string // of the problem; none where no list of problems has it
 }{
-	{"identity", nil, []string{"; it stops all leasing, in every room, and every change by a console; no process starts", "Put the value of a backup back"}},
+	{"identity", nil, []string{"; it stops all leasing, in every room, and every change by a console; " +
+		"no process starts", "Put the value of a backup back"}},
 	{"epoch", nil, []string{"; it stops all leasing, in every room. Since 2", "Next: `march recover`"}},
 	{"layout", nil, []string{"; it stops all leasing, in every room. Since 2", "Next: `march recover`"}},
-	{"layouts/0000000000000000002", nil, []string{"; it stops all leasing, in every room. Since 2", "Put the value of key layout there."}},
-	{"layouts/0000000000000000001", nil, []string{"; it stops all leasing, in every room. Since 2", "Put the value of a backup back."}},
-	{"beat", nil, []string{"; it stops all leasing, in every room, and every change by a console. Since 2", "If etcd was certainly not restored, delete the key"}},
-	{"settings", nil, []string{"; it stops all leasing, in every room. Since 2", `Put {"format":2,"journal":"required","nonce":""} there`}},
-	{"migration", nil, []string{"; it stops migrations: the one that is under way does not go on, and no other starts. Since 2"}},
+	{"layouts/0000000000000000002", nil, []string{"; it stops all leasing, in every room. Since 2",
+		"Put the value of key layout there."}},
+	{"layouts/0000000000000000001", nil, []string{"; it stops all leasing, in every room. Since 2",
+		"Put the value of a backup back."}},
+	{"beat", nil, []string{"; it stops all leasing, in every room, and every change by a console. Since 2",
+		"If etcd was certainly not restored, delete the key"}},
+	{"settings", nil, []string{"; it stops all leasing, in every room. Since 2",
+		`Put {"format":2,"journal":"required","nonce":""} there`}},
+	{"migration", nil, []string{"; it stops migrations: the one that is under way does not go on, " +
+		"and no other starts. Since 2"}},
 	{"migrations/" + damagedULID, []string{"migration", `{"format":2,"name":"` + damagedULID + `"}`},
 		[]string{"; it stops migrations: this one is under way and does not go on, and no other starts. Since 2"}},
-	{"rooms/a/a1", nil, []string{"; it stops leasing by instance a/a1, its heartbeats, and migrations that wait for it. Since 2", "Next: `march instance forget a a1`"}},
-	{"alive/b/gone", nil, []string{"; it stops nothing; instance b/gone writes it again, if it runs. Since 2", "Next: `march instance forget b gone`"}},
+	{"rooms/a/a1", nil, []string{"; it stops leasing by instance a/a1, its heartbeats, " +
+		"and migrations that wait for it. Since 2", "Next: `march instance forget a a1`"}},
+	{"alive/b/gone", nil, []string{"; it stops nothing; instance b/gone writes it again, if it runs. Since 2",
+		"Next: `march instance forget b gone`"}},
 	{"rooms/Bad Room/x", nil, []string{"; it stops nothing; lists name it. Since 2"}},
 	{"migrations/" + damagedULID, nil, nil},
 	{"tags/order", nil, []string{"; it stops leasing of tag order"}},
@@ -75,7 +83,9 @@ func TestDamageStopsNoPage(t *testing.T) {
 				if test.key == "tags/order" || test.key == "marks/a/order" { // tags are read while callers ask
 					testcluster.Await(t, "the index has it", func() bool {
 						o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
-						return err == nil && slices.ContainsFunc(o.GetProblems(), func(p *marchv1.Problem) bool { return p.GetOf() == key })
+						return err == nil && slices.ContainsFunc(o.GetProblems(), func(p *marchv1.Problem) bool {
+							return p.GetOf() == key
+						})
 					})
 				}
 				showsAll(t, c, key, test.says)
@@ -109,7 +119,8 @@ func showsAll(t *testing.T, c *consoleOf, key string, says []string) {
 		}
 	}
 	o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
-	if err != nil || o.GetLayout().GetLayout().GetBoundary() == 0 || len(o.GetRooms()) < 2 || !strings.HasPrefix(o.GetRooms()[0].GetName(), "a") {
+	if err != nil || o.GetLayout().GetLayout().GetBoundary() == 0 || len(o.GetRooms()) < 2 ||
+		!strings.HasPrefix(o.GetRooms()[0].GetName(), "a") {
 		t.Errorf("overview: %v, %v", o, err)
 	}
 	check("overview", o.GetProblems())
@@ -129,13 +140,16 @@ func showsAll(t *testing.T, c *consoleOf, key string, says []string) {
 	}
 	timed := regexp.MustCompile(` Since \S+Z\.`)
 	code, body := c.get("/readyz?verbose")
-	if body, line := timed.ReplaceAllString(body, ""), timed.ReplaceAllString(line, ""); code != http.StatusOK || line != "" && !strings.Contains(body, "[!]"+line+"\n") {
+	if body, line := timed.ReplaceAllString(body, ""), timed.ReplaceAllString(line, ""); code != http.StatusOK ||
+		line != "" && !strings.Contains(body, "[!]"+line+"\n") {
 		t.Errorf("readyz: %d, without %s\n%s", code, line, body)
 	}
-	for _, path := range []string{"/", "/instances", "/tags", "/migrations", "/audit", "/decode", "/decode?tag=order&id=1"} {
+	for _, path := range []string{"/", "/instances", "/tags", "/migrations", "/audit", "/decode",
+		"/decode?tag=order&id=1"} {
 		code, body := 0, ""
 		testcluster.Await(t, path+" answers", func() bool { code, body = c.get(path); return code != 0 })
-		if shows := strings.Contains(body, key); code != http.StatusOK || line != "" && (path == "/" || path == "/instances" && !strings.Contains(key, "migration")) && !shows {
+		if shows := strings.Contains(body, key); code != http.StatusOK ||
+			line != "" && (path == "/" || path == "/instances" && !strings.Contains(key, "migration")) && !shows {
 			t.Errorf("%s: %d, shows the key: %t\n%s", path, code, shows, body)
 		}
 	}

@@ -125,7 +125,8 @@ func endHere(m *record.Migration, why string) {
 
 // replaced returns why no move of a migration can be made or undone under a layout.
 func replaced(layout allocator.Layout) string {
-	return fmt.Sprintf("the layout is version %d, which the migration did not make: a recover or an operator replaced the migration's layout", layout.Version)
+	return fmt.Sprintf("the layout is version %d, which the migration did not make: "+
+		"a recover or an operator replaced the migration's layout", layout.Version)
 }
 
 // advance makes the next move of a migration, or ends it, if there is nothing to
@@ -159,7 +160,8 @@ func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, e
 	crash.Here(crash.AfterMove)
 	move := next.Moves[next.Reached-1]
 	s.metrics.underWay(next)
-	s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", next.Reached, len(next.Moves)), "kind", move.Kind, "version", move.Layout.Version)
+	s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", next.Reached, len(next.Moves)),
+		"kind", move.Kind, "version", move.Layout.Version)
 	return true, nil
 }
 
@@ -250,7 +252,8 @@ func (s *Server) ended(m record.Migration) {
 func prepare(m *record.Migration, waits, instances []instance) {
 	for _, i := range waits { // advance waits for none of these any longer
 		if !m.Waived(i.Instance) { // an operator's decision is in the log already
-			m.Note(record.EventContinued, fmt.Sprintf("goes on without %s, silent for at least %v: unless it is strict, it may still issue residues that its room lost",
+			m.Note(record.EventContinued, fmt.Sprintf("goes on without %s, silent for at least %v: "+
+				"unless it is strict, it may still issue residues that its room lost",
 				i.ID(), time.Since(i.SilentSince).Truncate(time.Second)))
 		}
 	}
@@ -328,9 +331,12 @@ func noteReports(m *record.Migration, instances []instance) {
 			reported = append(reported, i)
 		}
 	}
-	slices.SortStableFunc(reported, func(a, b instance) int { return reportedAt(*m, k, a).Compare(reportedAt(*m, k, b)) })
+	slices.SortStableFunc(reported, func(a, b instance) int {
+		return reportedAt(*m, k, a).Compare(reportedAt(*m, k, b))
+	})
 	if earlier := len(reported) - reportsNoted; earlier > 0 {
-		m.NoteAt(reportedAt(*m, k, reported[earlier-1]), record.EventReported, fmt.Sprintf("%d instances reported move %d", earlier, m.Reached))
+		m.NoteAt(reportedAt(*m, k, reported[earlier-1]), record.EventReported,
+			fmt.Sprintf("%d instances reported move %d", earlier, m.Reached))
 		reported = reported[earlier:]
 	}
 	for _, i := range reported {

@@ -40,28 +40,36 @@ func TestDryRun(t *testing.T) {
 		says   string
 		stops  []string
 	}{
-		"a limit that stops a room": {&marchv1.Tag{Limit: proto.Int64(10)}, "These rooms stop issuing at once, because they have leased IDs from the limit on: a (", []string{"a"}},
-		"a limit":                   {&marchv1.Tag{Limit: proto.Int64(1 << 40)}, "the tag has ", nil},
-		"a jump":                    {&marchv1.Tag{MaxJump: proto.Int64(77)}, "more than 77 ahead", nil},
-		"a skew":                    {&marchv1.Tag{MaxSkew: proto.Int64(5000)}, "Leases begin at most 5000 IDs below", nil},
-		"strict":                    {&marchv1.Tag{StrictRetract: proto.Bool(true)}, "stops issuing IDs of the tag when etcd", nil},
-		"steps":                     {&marchv1.Tag{MinStep: proto.Int64(5000)}, "the instances that hold the tag (1) aim for 5000 IDs", nil},
-		"a reserve":                 {&marchv1.Tag{Reserve: durationpb.New(time.Hour)}, "the instances that hold the tag (1) aim for", nil},
-		"nothing":                   {&marchv1.Tag{Limit: before.Limit}, "", nil},
+		"a limit that stops a room": {&marchv1.Tag{Limit: proto.Int64(10)},
+			"These rooms stop issuing at once, because they have leased IDs from the limit on: a (", []string{"a"}},
+		"a limit": {&marchv1.Tag{Limit: proto.Int64(1 << 40)}, "the tag has ", nil},
+		"a jump":  {&marchv1.Tag{MaxJump: proto.Int64(77)}, "more than 77 ahead", nil},
+		"a skew":  {&marchv1.Tag{MaxSkew: proto.Int64(5000)}, "Leases begin at most 5000 IDs below", nil},
+		"strict":  {&marchv1.Tag{StrictRetract: proto.Bool(true)}, "stops issuing IDs of the tag when etcd", nil},
+		"steps": {&marchv1.Tag{MinStep: proto.Int64(5000)},
+			"the instances that hold the tag (1) aim for 5000 IDs", nil},
+		"a reserve": {&marchv1.Tag{Reserve: durationpb.New(time.Hour)},
+			"the instances that hold the tag (1) aim for", nil},
+		"nothing": {&marchv1.Tag{Limit: before.Limit}, "", nil},
 	} {
 		c.change.Name = "order"
-		answer, err := n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: c.change, DryRun: true, IfRevision: before.GetRevision()})
+		answer, err := n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: c.change, DryRun: true,
+			IfRevision: before.GetRevision()})
 		said := strings.Join(answer.GetEffects(), "\n")
-		if err != nil || !strings.Contains(said, c.says) || c.says == "" && said != "" || !slices.Equal(answer.GetStops(), c.stops) {
-			t.Errorf("%s: %q, stops %q, %v; want that it says %q, stops %q", name, said, answer.GetStops(), err, c.says, c.stops)
+		if err != nil || !strings.Contains(said, c.says) || c.says == "" && said != "" ||
+			!slices.Equal(answer.GetStops(), c.stops) {
+			t.Errorf("%s: %q, stops %q, %v; want that it says %q, stops %q", name, said,
+				answer.GetStops(), err, c.says, c.stops)
 		}
 	}
 	if after := get(); !proto.Equal(before, after) {
 		t.Errorf("dry runs have changed the tag: %v", after)
 	}
-	_, err := n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: proto.Int64(0)}, DryRun: true})
+	_, err := n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: proto.Int64(0)},
+		DryRun: true})
 	want{codes.InvalidArgument, "invalid", []string{"limit: 0; allowed"}}.check(t, "a wrong limit", err)
-	_, err = n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: proto.Int64(1 << 40)}, DryRun: true, IfRevision: 1})
+	_, err = n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: proto.Int64(1 << 40)},
+		DryRun: true, IfRevision: 1})
 	want{codes.Aborted, "conflict", []string{"was changed since"}}.check(t, "an old revision", err)
 }
 

@@ -45,7 +45,8 @@ func (f tagForecast) end() *marchv1.TagEnd {
 			continue
 		}
 		if r.Left < least {
-			least, end = r.Left, &marchv1.TagEnd{Tag: string(f.tag.Name), Room: string(room), Left: r.Left, Limit: limit}
+			least, end = r.Left, &marchv1.TagEnd{Tag: string(f.tag.Name), Room: string(room),
+				Left: r.Left, Limit: limit}
 		}
 	}
 	return end
@@ -61,7 +62,8 @@ func (f tagForecast) cost() *marchv1.TagCost {
 			c.Rooms[string(room)] = r.Skipped
 			c.Skipped = atMost(c.GetSkipped(), r.Skipped)
 		}
-		p := &marchv1.RoomForecast{Room: string(room), Next: r.Next, Skipped: r.Skipped, LeftBefore: f.Before[room], Left: r.Left}
+		p := &marchv1.RoomForecast{Room: string(room), Next: r.Next, Skipped: r.Skipped,
+			LeftBefore: f.Before[room], Left: r.Left}
 		if r.Left > 0 {
 			p.First = &r.First
 		}
@@ -111,14 +113,17 @@ func (r *refusals) add(f tagForecast) {
 	limit := f.Limit
 	if room, had := f.empties(); had > 0 {
 		if r.emptied++; r.emptied == 1 {
-			r.empty = fmt.Sprintf("tag %s: room %s may have nothing to lease after this plan: it has %d IDs up to the limit %d now, and one ID leased in each other room can take it past all of them",
+			r.empty = fmt.Sprintf("tag %s: room %s may have nothing to lease after this plan: "+
+				"it has %d IDs up to the limit %d now, and one ID leased in each other room can take it "+
+				"past all of them",
 				f.tag.Name, room, had, limit)
 		}
 	}
 	if size, target := f.tag.Period.Size(), f.plan.Target.Boundary; f.tag.Period != (period.Period{}) {
 		if most := size / record.LeastBlocks; target > most && target > f.plan.From.Boundary {
 			r.narrowed, r.least = r.narrowed+1, 0
-			r.narrow = fmt.Sprintf("boundary: %d; allowed: up to %d, a tenth of the %d IDs that a period of tag %s has", target, most, size, f.tag.Name)
+			r.narrow = fmt.Sprintf("boundary: %d; allowed: up to %d, a tenth of the %d IDs that a period of tag %s has",
+				target, most, size, f.tag.Name)
 		}
 		return
 	}
@@ -128,7 +133,8 @@ func (r *refusals) add(f tagForecast) {
 	}
 	if r.narrowed++; r.narrowed == 1 || left < r.least {
 		r.least = left
-		r.narrow = fmt.Sprintf("boundary: %d; allowed: up to %d, a thousandth of the %d IDs that tag %s has up to its limit %d: each move can then make a room skip up to a block of %d IDs",
+		r.narrow = fmt.Sprintf("boundary: %d; allowed: up to %d, a thousandth of the %d IDs that tag %s has up to its "+
+			"limit %d: each move can then make a room skip up to a block of %d IDs",
 			boundary, left/boundaryPart, left, f.tag.Name, limit, boundary)
 	}
 }
@@ -155,10 +161,13 @@ func (f tagForecast) empties() (room allocator.Room, had int64) {
 func (r *refusals) err() error {
 	switch {
 	case r.emptied > 0:
-		return allocator.Errorf(allocator.Refused, "%s (%s in total): choose a smaller boundary, or raise the limit with `march tag update`, or agree with --force",
+		return allocator.Errorf(allocator.Refused,
+			"%s (%s in total): choose a smaller boundary, or raise the limit with `march tag update`, "+
+				"or agree with --force",
 			r.empty, tags(r.emptied))
 	case r.narrowed > 0:
-		return allocator.Errorf(allocator.Refused, "%s (too large for %s in total): choose a smaller boundary, or agree with --force",
+		return allocator.Errorf(allocator.Refused,
+			"%s (too large for %s in total): choose a smaller boundary, or agree with --force",
 			r.narrow, tags(r.narrowed))
 	}
 	return nil

@@ -53,14 +53,16 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 	_, cost := plan(&marchv1.PlanMigrationRequest{Boundary: large})
 	tag := cost.GetCost().GetWorst()[0]
 	a, b := tag.GetForecasts()[0], tag.GetForecasts()[1]
-	if a.GetRoom() != "a" || a.GetFirst() != large || a.GetSkipped() != large/2-1 || b.GetFirst() != large/2 || a.GetLeft() >= math.MaxInt64/2 {
+	if a.GetRoom() != "a" || a.GetFirst() != large || a.GetSkipped() != large/2-1 || b.GetFirst() != large/2 ||
+		a.GetLeft() >= math.MaxInt64/2 {
 		t.Errorf("forecast: %v", tag)
 	}
 	if cost.GetRefused() != "" || cost.GetRead() != 1 || cost.GetTags() != 1 || cost.GetAsOf() == nil {
 		t.Errorf("cost: %v", cost)
 	}
 	refused("nothing left",
-		&marchv1.PlanMigrationRequest{Target: layout(math.MaxInt64, map[string][2]int64{"a": {0, 1 << 62}, "b": {1 << 62, math.MaxInt64}})},
+		&marchv1.PlanMigrationRequest{Target: layout(math.MaxInt64,
+			map[string][2]int64{"a": {0, 1 << 62}, "b": {1 << 62, math.MaxInt64}})},
 		"tag wide: room a", "limit 9223372036854775807", "--force")
 	refused("above a thousandth", &marchv1.PlanMigrationRequest{Boundary: large * 100},
 		"boundary: 10000000000000000; allowed: up to 9223372036854775", "tag wide", "up to a block", "--force")
@@ -71,7 +73,8 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 	if _, err := w.Admin.CreateTag(bg, "small", small, "test"); err != nil {
 		t.Fatal(err)
 	}
-	if ends := w.cost(n, w.plan(n, quarter())).GetCost().GetEnds(); len(ends) != 1 || ends[0].GetTag() != "small" || ends[0].GetLeft() != 0 {
+	if ends := w.cost(n, w.plan(n, quarter())).GetCost().GetEnds(); len(ends) != 1 || ends[0].GetTag() != "small" ||
+		ends[0].GetLeft() != 0 {
 		t.Errorf("ends: %v", ends)
 	}
 	if err := w.Admin.DeleteTag(bg, "small", "test"); err != nil {
@@ -111,7 +114,8 @@ func TestPlanLeavesTenBoundariesOfAPeriod(t *testing.T) {
 	if _, err := w.Admin.CreateTag(bg, "daily", daily, "test"); err != nil {
 		t.Fatal(err)
 	}
-	for boundary, says := range map[int64]string{10_000: "", 10_100: "boundary: 10100; allowed: up to 10000, a tenth of the 100000 IDs that a period of tag daily has"} {
+	for boundary, says := range map[int64]string{10_000: "",
+		10_100: "boundary: 10100; allowed: up to 10000, a tenth of the 100000 IDs that a period of tag daily has"} {
 		answer, err := n.PlanMigration(bg, &marchv1.PlanMigrationRequest{Boundary: boundary})
 		if err != nil {
 			t.Fatal(err)
@@ -146,5 +150,6 @@ func TestPlanRefusesA65thRoom(t *testing.T) {
 	delete(target.GetRooms(), "r00")
 	target.GetRooms()["new"] = &marchv1.Range{Lower: 0, Upper: 1} // with as many ranges, but one more room
 	_, err = n.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: target})
-	want{codes.InvalidArgument, "invalid", []string{"65 in the cluster's life with this plan; allowed: 64"}}.check(t, "plan", err)
+	want{codes.InvalidArgument, "invalid", []string{"65 in the cluster's life with this plan; allowed: 64"}}.check(t,
+		"plan", err)
 }

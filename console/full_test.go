@@ -22,7 +22,8 @@ func hasty(c *testcluster.Cluster) *consoleOf {
 		c.Fatal(err)
 	}
 	server.SilentAfter(time.Second)
-	s := &testcluster.Console{Process: testcluster.Start(c, server.Run), Conn: testcluster.Dial(c, cfg.GRPC.Addr().String()), HTTP: cfg.HTTP.Addr().String()}
+	s := &testcluster.Console{Process: testcluster.Start(c, server.Run),
+		Conn: testcluster.Dial(c, cfg.GRPC.Addr().String()), HTTP: cfg.HTTP.Addr().String()}
 	s.ConsoleServiceClient = marchv1.NewConsoleServiceClient(s.Conn)
 	return &consoleOf{c, s}
 }
@@ -44,11 +45,13 @@ func TestFullEtcd(t *testing.T) {
 	consoles := []*consoleOf{hasty(c)}
 	c.Etcd.NoSpace(t, true)
 	consoles = append(consoles, hasty(c))
-	const full, silent, none = marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, marchv1.ProblemKind_PROBLEM_KIND_SILENT, marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE
+	const full, silent, none = marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, marchv1.ProblemKind_PROBLEM_KIND_SILENT,
+		marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE
 	for k, s := range consoles {
 		testcluster.Await(t, "all are silent", func() bool {
 			list, err := s.ListInstances(bg, &marchv1.ListInstancesRequest{})
-			return err == nil && len(list.GetInstances()) == 2 && !list.GetInstances()[0].GetAlive() && !list.GetInstances()[1].GetAlive()
+			return err == nil && len(list.GetInstances()) == 2 && !list.GetInstances()[0].GetAlive() &&
+				!list.GetInstances()[1].GetAlive()
 		})
 		var kinds map[marchv1.ProblemKind]int
 		var o *marchv1.GetOverviewResponse
@@ -73,7 +76,8 @@ func TestFullEtcd(t *testing.T) {
 				}
 			}
 		}
-		if code, body := s.get("/"); code != http.StatusOK || !strings.Contains(body, "tcd is full, and takes no writes") || strings.Contains(body, "is silent") {
+		if code, body := s.get("/"); code != http.StatusOK ||
+			!strings.Contains(body, "tcd is full, and takes no writes") || strings.Contains(body, "is silent") {
 			t.Errorf("console %d: page %d\n%s", k, code, body)
 		}
 		if _, body := s.get("/readyz?verbose"); !strings.Contains(body, "[!]etcd is full") {

@@ -30,9 +30,11 @@ func TestHalted(t *testing.T) {
 	const halt = `"halt":{"by":"ann","why":"tonight's restore","time":"`
 	c.wants("GET /v1/layout", 200, halt)
 	c.wants("GET /v1/instances", 200, halt)
-	c.wants("GET /v1/overview", 200, `"problems":[{"what":"leasing is halted in all rooms by ann: tonight's restore","since":"2`)
+	c.wants("GET /v1/overview", 200,
+		`"problems":[{"what":"leasing is halted in all rooms by ann: tonight's restore","since":"2`)
 	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok: leasing is halted by ann since ")
-	c.wants("DELETE /v1/rooms/a/instances/a1", 400, `"reason":"`+allocator.WentBack.Error()+`","message":"leasing is halted by ann since `)
+	c.wants("DELETE /v1/rooms/a/instances/a1", 400,
+		`"reason":"`+allocator.WentBack.Error()+`","message":"leasing is halted by ann since `)
 	c.wants("GET /v1/instances", 200, `"instances":[{"room":"a","name":"a1"`)
 	c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"MOVE_KIND_RETRACT"`)
 	c.wants(`POST /v1/tags {"name":"order"}`, 200, `"name":"order"`)
@@ -52,7 +54,8 @@ func TestBarred(t *testing.T) {
 	paths := []string{"/v1/layout", "/v1/overview", "/v1/instances?status=true"}
 	report, err := recovery.Run(bg, l, recovery.Config{
 		Actor: "ann", Apply: true,
-		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question,
+			use record.UseMarks) (record.Memory, error) {
 			m, err := room.AskMarks(ctx, testcluster.Dial(t, s.Address), q, use)
 			for _, path := range paths {
 				if m.Barred {

@@ -50,7 +50,9 @@ func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (
 // longHistory returns a history of more than instances remember, from Prometheus.
 func (s *Server) longHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (*marchv1.GetHistoryResponse, error) {
 	if s.prometheus == nil {
-		return nil, allocator.Errorf(allocator.Invalid, "minutes: %d; allowed: 1 to %d, 0 for 60; a console with --prometheus has more", r.GetMinutes(), minutes.Kept)
+		return nil, allocator.Errorf(allocator.Invalid,
+			"minutes: %d; allowed: 1 to %d, 0 for 60; a console with --prometheus has more",
+			r.GetMinutes(), minutes.Kept)
 	}
 	if err := prometheus.Check(r.GetMinutes(), r.GetStep()); err != nil {
 		return nil, err
@@ -69,7 +71,8 @@ func (s *Server) longHistory(ctx context.Context, r *marchv1.GetHistoryRequest) 
 
 // history puts a history together, with the migrations of its time. away says that etcd does not
 // answer; then the migrations are those that are known.
-func (s *Server) history(ctx context.Context, v view, away bool, span history.Span, told []history.Told) (*marchv1.GetHistoryResponse, error) {
+func (s *Server) history(ctx context.Context, v view, away bool, span history.Span,
+	told []history.Told) (*marchv1.GetHistoryResponse, error) {
 	var migrations []record.Migration
 	var err error
 	if !away {
@@ -83,7 +86,8 @@ func (s *Server) history(ctx context.Context, v view, away bool, span history.Sp
 	answer := &marchv1.GetHistoryResponse{First: timestamppb.New(span.First), Step: int32(span.Step)} //nolint:gosec // 1440 at most
 	answer.Rooms, answer.Tags = history.Merge(span, names(v.record.Layout.Rooms()), told)
 	for _, m := range slices.Backward(migrations) { // the oldest first
-		mark := &marchv1.HistoryMigration{Id: m.ID, Began: timestamppb.New(m.Created), State: api.FromWord[marchv1.MigrationState](string(m.State))}
+		mark := &marchv1.HistoryMigration{Id: m.ID, Began: timestamppb.New(m.Created),
+			State: api.FromWord[marchv1.MigrationState](string(m.State))}
 		if m.State.Ended() {
 			mark.Ended = timestamppb.New(m.Updated)
 		}
@@ -95,7 +99,8 @@ func (s *Server) history(ctx context.Context, v view, away bool, span history.Sp
 }
 
 // askHistory asks each instance that is alive for its history.
-func (s *Server) askHistory(ctx context.Context, instances []instance, r *marchv1.GetInstanceHistoryRequest) []history.Told {
+func (s *Server) askHistory(ctx context.Context, instances []instance,
+	r *marchv1.GetInstanceHistoryRequest) []history.Told {
 	told := make([]history.Told, len(instances))
 	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)

@@ -65,7 +65,8 @@ func TestHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Ledger().Join(t.Context(), ledger.Registration{Room: "b", Name: "gone", Address: "127.0.0.1:1", Hold: time.Minute}); err != nil {
+	if _, err := c.Ledger().Join(t.Context(), ledger.Registration{Room: "b", Name: "gone", Address: "127.0.0.1:1",
+		Hold: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	r := get()
@@ -78,7 +79,8 @@ func TestHistory(t *testing.T) {
 	if diff := cmp.Diff([]string{"b/gone"}, r.GetSilent()); diff != "" {
 		t.Errorf("instances that did not answer (-want +got)\n%s", diff)
 	}
-	if _, err := n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 10, Step: 3}); status.Code(err) != codes.InvalidArgument {
+	if _, err := n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 10, Step: 3}); status.Code(
+		err) != codes.InvalidArgument {
 		t.Errorf("a step that does not divide the minutes: %v", err)
 	}
 }

@@ -110,7 +110,8 @@ func TestHTTPMigration(t *testing.T) {
 	c.wants("GET /v1/migrations", 200, id)
 
 	// This migration waits for an instance that never reports, so it can be steered.
-	if _, err := c.Ledger().Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
+	if _, err := c.Ledger().Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1",
+		Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	plan = c.wants(`POST /v1/migrations:plan {"move":["b:25-50=a"]}`, 200, `"instances":["b/b1"]`)
@@ -155,7 +156,8 @@ func TestHealthWithoutEtcd(t *testing.T) {
 		}
 	}
 	testcluster.Await(t, "serving", health(healthpb.HealthCheckResponse_SERVING))
-	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok\n[!]room a has a range, and no instance of it is alive. Since 2")
+	c.wants("GET /readyz?verbose", 200,
+		"[+]etcd ok\n[+]leasing ok\n[!]room a has a range, and no instance of it is alive. Since 2")
 	c.wants("GET /readyz?verbose", 200, "\nreadyz check passed\n")
 	c.Etcd.Stop()
 	c.wants("GET /readyz", 503, "[-]etcd failed: ")

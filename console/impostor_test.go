@@ -25,12 +25,15 @@ func TestConsoleBelievesInstances(t *testing.T) {
 		leaf     devca.Leaf
 		believed bool
 	}{
-		"itself":                    {devca.Leaf{Hosts: []string{"127.0.0.1"}, URIs: []string{"spiffe://example/march/room/a/instance/one"}}, true},
-		"itself, by a DNS name":     {devca.Leaf{Hosts: []string{"127.0.0.1", "one.a.march"}}, true},
-		"another instance":          {devca.Leaf{Hosts: []string{"127.0.0.1"}, URIs: []string{"spiffe://example/march/room/a/instance/two"}}, false},
-		"one of its name elsewhere": {devca.Leaf{Hosts: []string{"127.0.0.1"}, URIs: []string{"spiffe://example/march/room/b/instance/one"}}, false},
-		"only the address":          {devca.Leaf{Hosts: []string{"127.0.0.1"}}, false},
-		"a longer name":             {devca.Leaf{Hosts: []string{"127.0.0.1", "one.a.march.example"}}, false},
+		"itself": {devca.Leaf{Hosts: []string{"127.0.0.1"},
+			URIs: []string{"spiffe://example/march/room/a/instance/one"}}, true},
+		"itself, by a DNS name": {devca.Leaf{Hosts: []string{"127.0.0.1", "one.a.march"}}, true},
+		"another instance": {devca.Leaf{Hosts: []string{"127.0.0.1"},
+			URIs: []string{"spiffe://example/march/room/a/instance/two"}}, false},
+		"one of its name elsewhere": {devca.Leaf{Hosts: []string{"127.0.0.1"},
+			URIs: []string{"spiffe://example/march/room/b/instance/one"}}, false},
+		"only the address": {devca.Leaf{Hosts: []string{"127.0.0.1"}}, false},
+		"a longer name":    {devca.Leaf{Hosts: []string{"127.0.0.1", "one.a.march.example"}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -39,9 +42,12 @@ func TestConsoleBelievesInstances(t *testing.T) {
 			served := testcerts.Open(t, tlsfiles.Config{Flags: "tls", Cert: cert.Cert, Key: cert.Key}).Server("h2")
 			cluster := testcluster.New(t)
 			cluster.Init(testcluster.Halves(), "test")
-			c := &consoleOf{cluster, cluster.Console(func(cfg *console.Config) { cfg.Credentials = api.Credentials{TLS: calls} })}
+			c := &consoleOf{cluster, cluster.Console(func(cfg *console.Config) {
+				cfg.Credentials = api.Credentials{TLS: calls}
+			})}
 			c.create(&marchv1.Tag{Name: "order"})
-			server := grpc.NewServer(grpc.Creds(credentials.NewTLS(served)), grpc.UnaryInterceptor(api.UnaryServerInterceptor))
+			server := grpc.NewServer(grpc.Creds(credentials.NewTLS(served)),
+				grpc.UnaryInterceptor(api.UnaryServerInterceptor))
 			marchv1.RegisterRoomServiceServer(server, chainOf{})
 			c.register("a", "one", testcluster.Serve(t, server), true)
 			testcluster.Await(t, "the console asked it", func() bool {

@@ -49,7 +49,8 @@ func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*m
 }
 
 // ListInstances implements ConsoleService.
-func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequest) (*marchv1.ListInstancesResponse, error) {
+func (s *Server) ListInstances(ctx context.Context,
+	r *marchv1.ListInstancesRequest) (*marchv1.ListInstancesResponse, error) {
 	var room allocator.Room
 	if r.GetRoom() != "" {
 		var err error
@@ -68,19 +69,23 @@ func (s *Server) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequ
 		now, _ = s.sampled(ctx, lookWithin)
 	}
 	f := findings{
-		halt: s.halt(ctx, lookWithin), unusable: v.unusable, instances: inRoom(v.instances, room), sample: now, own: s.ownProblems(),
+		halt: s.halt(ctx, lookWithin), unusable: v.unusable, instances: inRoom(v.instances, room),
+		sample: now, own: s.ownProblems(),
 		forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, v.badRooms), damage: s.damage(""), outage: outage,
 	}
 	answer := &marchv1.ListInstancesResponse{
-		Halt: f.halt, Problem: textOf(v.unusable), Unreadable: passedOver(v.badRooms), Problems: s.met.Fill(f.problems(), time.Now()),
+		Halt: f.halt, Problem: textOf(v.unusable), Unreadable: passedOver(v.badRooms),
+		Problems: s.met.Fill(f.problems(), time.Now()),
 	}
 	for _, i := range f.instances {
 		if i.Unreadable != nil {
-			answer.Instances = append(answer.Instances, &marchv1.Instance{Room: string(i.Room), Name: string(i.Name), Unreadable: i.Unreadable.Error()})
+			answer.Instances = append(answer.Instances, &marchv1.Instance{Room: string(i.Room), Name: string(i.Name),
+				Unreadable: i.Unreadable.Error()})
 			continue
 		}
 		p := &marchv1.Instance{
-			Room: string(i.Room), Name: string(i.Name), Address: i.Address, AdminAddress: i.AdminAddress, Build: i.Build,
+			Room: string(i.Room), Name: string(i.Name), Address: i.Address,
+			AdminAddress: i.AdminAddress, Build: i.Build,
 			Version: i.Version, Started: timestamppb.New(i.Started), Alive: i.Alive,
 			Hold: durationpb.New(i.Hold.Duration()), Unconfirmed: i.Unconfirmed,
 		}
@@ -155,7 +160,8 @@ func (s *Server) askUse(ctx context.Context, i instance, told *use.Told) error {
 }
 
 // ForgetInstance implements ConsoleService.
-func (s *Server) ForgetInstance(ctx context.Context, r *marchv1.ForgetInstanceRequest) (*marchv1.ForgetInstanceResponse, error) {
+func (s *Server) ForgetInstance(ctx context.Context,
+	r *marchv1.ForgetInstanceRequest) (*marchv1.ForgetInstanceResponse, error) {
 	room, roomErr := allocator.ParseRoom(r.GetRoom())
 	name, nameErr := allocator.ParseInstance(r.GetName())
 	if err := errors.Join(roomErr, nameErr); err != nil {
@@ -168,7 +174,8 @@ func (s *Server) ForgetInstance(ctx context.Context, r *marchv1.ForgetInstanceRe
 }
 
 // ConfirmInstance implements ConsoleService.
-func (s *Server) ConfirmInstance(ctx context.Context, r *marchv1.ConfirmInstanceRequest) (*marchv1.ConfirmInstanceResponse, error) {
+func (s *Server) ConfirmInstance(ctx context.Context,
+	r *marchv1.ConfirmInstanceRequest) (*marchv1.ConfirmInstanceResponse, error) {
 	room, roomErr := allocator.ParseRoom(r.GetRoom())
 	name, nameErr := allocator.ParseInstance(r.GetName())
 	if err := errors.Join(roomErr, nameErr); err != nil {
@@ -189,7 +196,8 @@ const (
 
 // chainsOf asks every instance that is alive for its chain of a tag. silent
 // names those that did not answer.
-func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*marchv1.Chain, silent []string, err error) {
+func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*marchv1.Chain,
+	silent []string, err error) {
 	instances, _, err := s.instances(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -200,7 +208,8 @@ func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*mar
 
 // askChains asks the instances that are alive for their chain of a tag. silent
 // names those that did not answer.
-func (s *Server) askChains(ctx context.Context, instances []instance, tag allocator.Tag) (chains []*marchv1.Chain, silent []string) {
+func (s *Server) askChains(ctx context.Context, instances []instance,
+	tag allocator.Tag) (chains []*marchv1.Chain, silent []string) {
 	answers, failed := make([]*marchv1.Chain, len(instances)), make([]bool, len(instances))
 	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)
@@ -275,7 +284,8 @@ func (d *dialer) dial(i instance) (*grpc.ClientConn, error) {
 	if conn, ok := d.mu.conns[to]; ok {
 		return conn, nil
 	}
-	options := append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute)) // an idle connection is dialled again with the next call
+	// an idle connection is dialled again with the next call
+	options := append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute))
 	if to.room == "" {
 		options = append(options, d.credentials.Options()...)
 	} else {

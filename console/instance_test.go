@@ -68,8 +68,10 @@ func TestInstances(t *testing.T) {
 	})
 	var got []string
 	for _, i := range instances {
-		got = append(got, fmt.Sprint(i.GetRoom(), "/", i.GetName(), " ", i.GetAlive(), " ", i.GetBuild(), " ", i.GetVersion()))
-		if i.GetStarted().AsTime().Before(began) || i.GetAlive() != (i.GetSilentFor() == nil) || i.GetLastSeen() == nil || i.GetAddress() == "" {
+		got = append(got, fmt.Sprint(i.GetRoom(), "/", i.GetName(), " ", i.GetAlive(), " ",
+			i.GetBuild(), " ", i.GetVersion()))
+		if i.GetStarted().AsTime().Before(began) || i.GetAlive() != (i.GetSilentFor() == nil) ||
+			i.GetLastSeen() == nil || i.GetAddress() == "" {
 			t.Errorf("instance %v", i)
 		}
 	}
@@ -80,7 +82,8 @@ func TestInstances(t *testing.T) {
 		t.Errorf("instances (-want +got): %s", diff)
 	}
 	for in, n := range map[string]int{"a": 2, "b": 3, "c": 1, "nothing": 0} {
-		if r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Room: in}); err != nil || len(r.GetInstances()) != n {
+		if r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Room: in}); err != nil ||
+			len(r.GetInstances()) != n {
 			t.Errorf("room %s: %v, %v", in, r, err)
 		}
 	}
@@ -93,7 +96,8 @@ func TestInstances(t *testing.T) {
 	}
 	got = nil
 	for _, r := range rooms.GetRooms() {
-		got = append(got, fmt.Sprint(r.GetName(), " ", r.GetRange().GetLower(), "-", r.GetRange().GetUpper(), " ", r.GetInstances(), " ", r.GetAlive()))
+		got = append(got, fmt.Sprint(r.GetName(), " ", r.GetRange().GetLower(), "-", r.GetRange().GetUpper(), " ",
+			r.GetInstances(), " ", r.GetAlive()))
 	}
 	if diff := cmp.Diff([]string{"a 0-50 2 2", "b 50-100 3 2"}, got); diff != "" {
 		t.Errorf("rooms (-want +got): %s", diff)
@@ -110,7 +114,8 @@ func TestInstances(t *testing.T) {
 	}
 	got = nil
 	for _, chain := range tag.GetChains() { // b/one holds none
-		got = append(got, fmt.Sprint(chain.GetRoom(), "/", chain.GetInstance(), " ", chain.GetIssued(), " ", chain.GetVersion()))
+		got = append(got, fmt.Sprint(chain.GetRoom(), "/", chain.GetInstance(), " ",
+			chain.GetIssued(), " ", chain.GetVersion()))
 	}
 	if diff := cmp.Diff([]string{"a/one 1 1", "a/two 2 1"}, got); diff != "" {
 		t.Errorf("chains (-want +got): %s", diff)
@@ -168,7 +173,9 @@ func TestInstanceComesBack(t *testing.T) {
 			return err == nil && len(r.GetSilent()) == n // a busy etcd may answer late
 		}
 	}
-	testcluster.Await(t, "it is silent, and was asked more than once", func() bool { return silent(1)() && l.refused.Load() > 2 })
+	testcluster.Await(t, "it is silent, and was asked more than once", func() bool {
+		return silent(1)() && l.refused.Load() > 2
+	})
 	l.open.Store(true)
 	testcluster.Await(t, "it answers", silent(0))
 }
@@ -184,7 +191,10 @@ func TestEtcdAway(t *testing.T) {
 	c.Etcd.Stop()
 	var calls sync.WaitGroup
 	for what, do := range map[string]func() error{
-		"init":    func() error { _, err := c.InitLayout(bg, &marchv1.InitLayoutRequest{Layout: halves()}); return err },
+		"init": func() error {
+			_, err := c.InitLayout(bg, &marchv1.InitLayoutRequest{Layout: halves()})
+			return err
+		},
 		"layout":  func() error { _, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{}); return err },
 		"version": func() error { _, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{Version: 1}); return err },
 		"layouts": func() error { _, err := c.ListLayouts(bg, &marchv1.ListLayoutsRequest{}); return err },
@@ -198,10 +208,16 @@ func TestEtcdAway(t *testing.T) {
 			_, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", MinStep: p(2)}})
 			return err
 		},
-		"delete":   func() error { _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}); return err },
-		"skip":     func() error { _, err := c.SkipTag(bg, &marchv1.SkipTagRequest{Name: "order", To: 10}); return err },
-		"prescale": func() error { _, err := c.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: "order"}); return err },
-		"rooms":    func() error { _, err := c.ListRooms(bg, &marchv1.ListRoomsRequest{}); return err },
+		"delete": func() error { _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}); return err },
+		"skip": func() error {
+			_, err := c.SkipTag(bg, &marchv1.SkipTagRequest{Name: "order", To: 10})
+			return err
+		},
+		"prescale": func() error {
+			_, err := c.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: "order"})
+			return err
+		},
+		"rooms": func() error { _, err := c.ListRooms(bg, &marchv1.ListRoomsRequest{}); return err },
 	} {
 		calls.Go(func() {
 			start := time.Now()
@@ -219,7 +235,8 @@ func TestEtcdAway(t *testing.T) {
 		t.Errorf("livez: %d", code)
 	}
 	calls.Wait()
-	if r, err := c.ValidateLayout(bg, &marchv1.ValidateLayoutRequest{Layout: halves()}); err != nil || len(r.GetProblems()) > 0 {
+	if r, err := c.ValidateLayout(bg, &marchv1.ValidateLayoutRequest{Layout: halves()}); err != nil ||
+		len(r.GetProblems()) > 0 {
 		t.Errorf("validate needs no etcd: %v, %v", r, err)
 	}
 	c.Etcd.Start(t)

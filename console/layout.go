@@ -51,7 +51,8 @@ func (s *Server) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (
 // GetLayout implements ConsoleService.
 func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*marchv1.GetLayoutResponse, error) {
 	if r.GetVersion() < 0 {
-		return nil, allocator.Errorf(allocator.Invalid, "version: %d; allowed: 1 or more, 0 for the current one", r.GetVersion())
+		return nil, allocator.Errorf(allocator.Invalid,
+			"version: %d; allowed: 1 or more, 0 for the current one", r.GetVersion())
 	}
 	if version := r.GetVersion(); version > 0 {
 		stored, err := s.admin.LayoutAt(ctx, version)
@@ -59,7 +60,8 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 			return nil, err
 		}
 		uuid, err := s.uuid(ctx)
-		return &marchv1.GetLayoutResponse{Layout: recordToProto(stored), Cluster: uuid, Halt: s.halt(ctx, lookWithin)}, err
+		return &marchv1.GetLayoutResponse{Layout: recordToProto(stored), Cluster: uuid,
+			Halt: s.halt(ctx, lookWithin)}, err
 	}
 	stored, unusable, err := s.admin.LastLayout(ctx)
 	if err != nil {
@@ -86,7 +88,8 @@ func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest)
 	var before int64
 	if token := r.GetPageToken(); token != "" {
 		if before, err = strconv.ParseInt(token, 10, 64); err != nil || before < 1 {
-			return nil, allocator.Errorf(allocator.Invalid, "page_token: %q is not from an answer of ListLayouts", token)
+			return nil, allocator.Errorf(allocator.Invalid,
+				"page_token: %q is not from an answer of ListLayouts", token)
 		}
 	}
 	records, bad, err := s.admin.Layouts(ctx, before, size+1)
@@ -105,7 +108,8 @@ func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest)
 }
 
 // ValidateLayout implements ConsoleService.
-func (s *Server) ValidateLayout(_ context.Context, r *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
+func (s *Server) ValidateLayout(_ context.Context,
+	r *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
 	return operator.ValidateLayout(r.GetLayout())
 }
 

@@ -36,7 +36,8 @@ func TestInitLayout(t *testing.T) {
 	if diff := cmp.Diff(l, made.GetLayout().GetLayout(), protocmp.Transform()); diff != "" {
 		t.Errorf("layout (-want +got): %s", diff)
 	}
-	if len(made.GetCluster()) != 36 || made.GetLayout().GetActor() != "unknown from 127.0.0.1" || time.Since(made.GetLayout().GetTime().AsTime()).Abs() > time.Minute {
+	if len(made.GetCluster()) != 36 || made.GetLayout().GetActor() != "unknown from 127.0.0.1" ||
+		time.Since(made.GetLayout().GetTime().AsTime()).Abs() > time.Minute {
 		t.Errorf("got %v", made)
 	}
 	_, err = c.InitLayout(bg, &marchv1.InitLayoutRequest{Layout: halves()})
@@ -46,7 +47,8 @@ func TestInitLayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(made.GetLayout(), got.GetLayout(), protocmp.Transform()); diff != "" || got.GetCluster() != made.GetCluster() {
+	if diff := cmp.Diff(made.GetLayout(), got.GetLayout(), protocmp.Transform()); diff != "" ||
+		got.GetCluster() != made.GetCluster() {
 		t.Errorf("get layout (-init +get): %s, cluster %s", diff, got.GetCluster())
 	}
 }
@@ -72,14 +74,17 @@ func TestBadLayouts(t *testing.T) {
 		"lower > upper":      {layout(100, ranges{"a": {6, 5}}), []string{"room a", "lower 6", "upper 5"}},
 		"lower below 0":      {layout(100, ranges{"a": {-1, 5}}), []string{"room a", "lower -1"}},
 		"above the boundary": {layout(100, ranges{"a": {0, 101}}), []string{"room a", "upper 101", "boundary 100"}},
-		"overlap":            {layout(100, ranges{"a": {0, 51}, "b": {50, 100}}), []string{"rooms a [0, 51) and b [50, 100) overlap in [50, 51)"}},
-		"the same range":     {layout(100, ranges{"a": {0, 50}, "b": {0, 50}}), []string{"overlap in [0, 50)"}},
-		"a range left out":   {&marchv1.Layout{Boundary: 100, Rooms: map[string]*marchv1.Range{"a": nil}}, []string{"room a"}},
-		"a room's name":      {layout(100, ranges{"A b": {0, 50}}), []string{`"A b"`, "[a-z0-9][a-z0-9-]{0,62}"}},
-		"no name":            {layout(100, ranges{"": {0, 50}}), []string{"room: empty"}},
-		"a long name":        {layout(100, ranges{strings.Repeat("x", 64): {0, 50}}), []string{"64 bytes"}},
-		"too many rooms":     {layout(100, many), []string{"65 rooms", "1 to 64"}},
-		"all at once":        {layout(10, ranges{"a": {0, 11}, "b": {4, 4}, "c": {-1, 3}}), []string{"room a", "room b", "room c", "overlap"}},
+		"overlap": {layout(100, ranges{"a": {0, 51}, "b": {50, 100}}),
+			[]string{"rooms a [0, 51) and b [50, 100) overlap in [50, 51)"}},
+		"the same range": {layout(100, ranges{"a": {0, 50}, "b": {0, 50}}), []string{"overlap in [0, 50)"}},
+		"a range left out": {&marchv1.Layout{Boundary: 100, Rooms: map[string]*marchv1.Range{"a": nil}},
+			[]string{"room a"}},
+		"a room's name":  {layout(100, ranges{"A b": {0, 50}}), []string{`"A b"`, "[a-z0-9][a-z0-9-]{0,62}"}},
+		"no name":        {layout(100, ranges{"": {0, 50}}), []string{"room: empty"}},
+		"a long name":    {layout(100, ranges{strings.Repeat("x", 64): {0, 50}}), []string{"64 bytes"}},
+		"too many rooms": {layout(100, many), []string{"65 rooms", "1 to 64"}},
+		"all at once": {layout(10, ranges{"a": {0, 11}, "b": {4, 4}, "c": {-1, 3}}),
+			[]string{"room a", "room b", "room c", "overlap"}},
 	} {
 		_, err := c.InitLayout(bg, &marchv1.InitLayoutRequest{Layout: test.layout})
 		invalid(test.says...).check(t, "init "+what, err)
@@ -95,7 +100,8 @@ func TestBadLayouts(t *testing.T) {
 			}
 		}
 	}
-	if r, err := c.ValidateLayout(bg, &marchv1.ValidateLayoutRequest{Layout: layout(math.MaxInt64, ranges{"a": {0, 1}, "b": {math.MaxInt64 - 1, math.MaxInt64}})}); err != nil || len(r.GetProblems()) > 0 {
+	if r, err := c.ValidateLayout(bg, &marchv1.ValidateLayoutRequest{Layout: layout(math.MaxInt64,
+		ranges{"a": {0, 1}, "b": {math.MaxInt64 - 1, math.MaxInt64}})}); err != nil || len(r.GetProblems()) > 0 {
 		t.Errorf("a valid one: %v, %v", r, err)
 	}
 	_, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{})
@@ -111,7 +117,8 @@ func TestLayoutHistory(t *testing.T) {
 	}
 	const versions = 7
 	for version := int64(2); version <= versions; version++ {
-		from, err = admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, from, allocator.Layout{Boundary: 100 * version, Ranges: map[allocator.Room]allocator.Range{"c": {Lower: 0, Upper: version}}}, "somebody")
+		from, err = admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, from, allocator.Layout{Boundary: 100 * version,
+			Ranges: map[allocator.Room]allocator.Range{"c": {Lower: 0, Upper: version}}}, "somebody")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,10 +144,12 @@ func TestLayoutHistory(t *testing.T) {
 			t.Errorf("pages of %d (-want +got): %s", size, diff)
 		}
 	}
-	if r, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{Version: 3}); err != nil || r.GetLayout().GetLayout().GetBoundary() != 300 || r.GetLayout().GetActor() != "somebody" {
+	if r, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{Version: 3}); err != nil ||
+		r.GetLayout().GetLayout().GetBoundary() != 300 || r.GetLayout().GetActor() != "somebody" {
 		t.Errorf("version 3: %v, %v", r, err)
 	}
-	if r, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{}); err != nil || r.GetLayout().GetLayout().GetVersion() != versions {
+	if r, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{}); err != nil ||
+		r.GetLayout().GetLayout().GetVersion() != versions {
 		t.Errorf("current: %v, %v", r, err)
 	}
 	for _, version := range []int64{8, math.MaxInt64} {

@@ -40,7 +40,8 @@ func TestLimitAndSkipAreFollowed(t *testing.T) {
 	}
 	lower := &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: proto.Int64(100_100)}}
 	_, err = n.UpdateTag(bg, lower)
-	want{codes.FailedPrecondition, "refused", []string{"100100", "a (its next ID is ", "confirm"}}.check(t, "a limit below the marks", err)
+	want{codes.FailedPrecondition, "refused", []string{"100100", "a (its next ID is ", "confirm"}}.check(t,
+		"a limit below the marks", err)
 	if id, err := next(); err != nil || id < 100_000 {
 		t.Errorf("%d, %v after a limit that was refused", id, err)
 	}
@@ -60,10 +61,12 @@ func TestLimitAndSkipAreFollowed(t *testing.T) {
 		}
 	}
 	// A limit above the marks needs no confirmation.
-	if _, err := n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: proto.Int64(1 << 40)}}); err != nil {
+	if _, err := n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order",
+		Limit: proto.Int64(1 << 40)}}); err != nil {
 		t.Error(err)
 	}
-	if _, err := n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: proto.Int64(1 << 39)}}); err != nil {
+	if _, err := n.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order",
+		Limit: proto.Int64(1 << 39)}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -28,7 +28,9 @@ func TestLongHistory(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"room":"a"},"values":[[`+r.FormValue("end")+`,"7"]]}]}}`)
+		_, _ = io.WriteString(w,
+			`{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"room":"a"},"values":[[`+
+				r.FormValue("end")+`,"7"]]}]}}`)
 	}))
 	t.Cleanup(server.Close)
 	c := testcluster.New(t)
@@ -41,7 +43,8 @@ func TestLongHistory(t *testing.T) {
 	if _, err := n.ApplyMigration(t.Context(), &marchv1.ApplyMigrationRequest{Plan: planned.GetPlan()}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 1440, Step: 60}); err != nil || asked.Load() > 0 {
+	if _, err := n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 1440, Step: 60}); err != nil ||
+		asked.Load() > 0 {
 		t.Errorf("a day: %v, asked %d times", err, asked.Load())
 	}
 	week := &marchv1.GetHistoryRequest{Minutes: 7 * 24 * 60, Step: 120}
@@ -49,17 +52,23 @@ func TestLongHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.GetRooms()) != 2 || r.GetRooms()[0].GetAll().GetRates()[83] != 7 || r.GetRooms()[1].GetAll().GetRates()[83] != -1 || len(r.GetMigrations()) != 1 || r.GetStep() != 120 || len(r.GetSilent()) > 0 {
+	if len(r.GetRooms()) != 2 || r.GetRooms()[0].GetAll().GetRates()[83] != 7 ||
+		r.GetRooms()[1].GetAll().GetRates()[83] != -1 || len(r.GetMigrations()) != 1 ||
+		r.GetStep() != 120 || len(r.GetSilent()) > 0 {
 		t.Errorf("a week: %v", r)
 	}
 	down.Store(true)
-	if _, err := n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 7 * 24 * 60, Step: 60}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "not as a Prometheus does (503 Service Unavailable)") {
+	if _, err := n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 7 * 24 * 60, Step: 60}); status.Code(
+		err) != codes.Unavailable || !strings.Contains(err.Error(),
+		"not as a Prometheus does (503 Service Unavailable)") {
 		t.Errorf("without Prometheus: %v", err)
 	}
-	if _, err := n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 7 * 24 * 60, Step: 7}); status.Code(err) != codes.InvalidArgument {
+	if _, err := n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 7 * 24 * 60, Step: 7}); status.Code(
+		err) != codes.InvalidArgument {
 		t.Errorf("a wrong step: %v", err)
 	}
-	if _, err := c.Console(nil).GetHistory(t.Context(), week); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "a console with --prometheus has more") {
+	if _, err := c.Console(nil).GetHistory(t.Context(), week); status.Code(err) != codes.InvalidArgument ||
+		!strings.Contains(err.Error(), "a console with --prometheus has more") {
 		t.Errorf("of a console without a Prometheus: %v", err)
 	}
 }

@@ -36,10 +36,12 @@ func TestMetrics(t *testing.T) {
 	wants := func(what string, running, paused, moves, made, waiting, done float64) {
 		t.Helper()
 		testcluster.Await(t, what, func() bool {
-			return n.value("march_migrations", "running") == running && n.value("march_migrations", "paused") == paused &&
+			return n.value("march_migrations", "running") == running &&
+				n.value("march_migrations", "paused") == paused &&
 				n.value("march_migration_moves", "") == moves && n.value("march_migration_moves_made", "") == made &&
 				n.value("march_migration_waiting_instances", "") == waiting &&
-				n.value("march_migrations_ended_total", "done") == done && n.value("march_migrations_ended_total", "aborted") == 0
+				n.value("march_migrations_ended_total", "done") == done &&
+				n.value("march_migrations_ended_total", "aborted") == 0
 		})
 	}
 	wants("nothing under way", 0, 0, 0, 0, 0, 0)
@@ -62,7 +64,8 @@ func TestMetrics(t *testing.T) {
 	for _, line := range [][]string{
 		{"migration started"}, {"migration changed", `change="pause migration"`, "by=", "state=paused"},
 		{"migration changed", `change="resume migration"`, "by=", "state=running"},
-		{"migration moved", `move="1 of 2"`, "kind=retract"}, {"migration moved", `move="2 of 2"`, "kind=expand"}, {"migration ended", "state=done"},
+		{"migration moved", `move="1 of 2"`, "kind=retract"}, {"migration moved", `move="2 of 2"`, "kind=expand"},
+		{"migration ended", "state=done"},
 	} {
 		if got := n.log.count(append(line, "[INFO]", "migration="+m.GetId())...); got != 1 {
 			t.Errorf("%d lines of the log have %q, want 1", got, line)
@@ -85,7 +88,8 @@ func TestMetricsOfAnEarlyAbort(t *testing.T) {
 		return pass
 	})
 	m := w.apply(n, quarter(), time.Hour)
-	if r, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: m.GetId()}); err != nil || r.GetMigration().GetState() != marchv1.MigrationState_MIGRATION_STATE_ABORTED {
+	if r, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: m.GetId()}); err != nil ||
+		r.GetMigration().GetState() != marchv1.MigrationState_MIGRATION_STATE_ABORTED {
 		t.Fatalf("abort: %v, %v", r, err)
 	}
 	if got := n.value("march_migrations_ended_total", "aborted"); got != 1 {

@@ -54,7 +54,8 @@ func (c *canary) run(etcd store.Store, done <-chan struct{}) {
 		}
 	}()
 	for n := 0; ; n++ {
-		_, err := etcd.Txn(ctx, store.Txn{Then: []store.Op{{Put: &store.Put{Key: "canary", Value: fmt.Append(nil, n)}}}})
+		_, err := etcd.Txn(ctx,
+			store.Txn{Then: []store.Op{{Put: &store.Put{Key: "canary", Value: fmt.Append(nil, n)}}}})
 		if err == nil {
 			c.answered(time.Now())
 		}
@@ -139,10 +140,12 @@ func TestCanary(t *testing.T) {
 		{"well", every(30, 0, 10_000), 3000, 5000, false},
 		{"slow, but fast enough for a lease", every(240, 0, 10_000), 3000, 5000, false},
 		{"too slow for a lease", every(260, 0, 10_000), 3000, 5000, true},
-		{"slow at that time", slices.Concat(every(30, 0, 3000), every(900, 3000, 5000), every(30, 5000, 10_000)), 3000, 5000, true},
+		{"slow at that time", slices.Concat(every(30, 0, 3000), every(900, 3000, 5000), every(30, 5000, 10_000)),
+			3000, 5000, true},
 		{"slow long before", slices.Concat(every(900, 0, 3000), every(30, 3000, 10_000)), 6000, 8000, false},
 		{"slow long after", slices.Concat(every(30, 0, 6000), every(900, 6000, 10_000)), 2000, 4000, false},
-		{"a pause that a lease survives", slices.Concat(every(30, 0, 4000), every(30, 5500, 10_000)), 3000, 5600, false},
+		{"a pause that a lease survives", slices.Concat(every(30, 0, 4000), every(30, 5500, 10_000)),
+			3000, 5600, false},
 		{"away until the end", every(30, 0, 4000), 4500, 6500, true},
 		{"never there", []time.Time{zero}, 0, 2000, true},
 	} {
@@ -161,8 +164,10 @@ func TestAwaySince(t *testing.T) {
 		want time.Time
 		away bool
 	}{
-		{"away", api.ToStatus(&allocator.AwayError{Tag: "order", Since: since, Err: context.DeadlineExceeded}), since, true},
-		{"away, without since", api.ToStatus(allocator.Errorf(allocator.Unavailable, "not read")), told.Add(-loadWithin), true},
+		{"away", api.ToStatus(&allocator.AwayError{Tag: "order", Since: since, Err: context.DeadlineExceeded}),
+			since, true},
+		{"away, without since", api.ToStatus(allocator.Errorf(allocator.Unavailable, "not read")),
+			told.Add(-loadWithin), true},
 		{"the connection broke", status.Error(codes.Unavailable, "connection refused"), time.Time{}, false},
 		{"another error", api.ToStatus(allocator.Errorf(allocator.WentBack, "halted")), time.Time{}, false},
 	} {

@@ -96,7 +96,8 @@ func TestMigrateManyActiveTags(t *testing.T) {
 	m = w.ends(n, m.GetId(), "done")
 	moves := m.GetMoves()
 	took := moves[1].GetMade().AsTime().Sub(moves[0].GetMade().AsTime())
-	t.Logf("%d active tags moved and reported in %v; all of it %v", tags, took, m.GetUpdated().AsTime().Sub(m.GetCreated().AsTime()))
+	t.Logf("%d active tags moved and reported in %v; all of it %v", tags, took,
+		m.GetUpdated().AsTime().Sub(m.GetCreated().AsTime()))
 	if *migrations > 0 && took > 10*time.Second {
 		t.Errorf("%d active tags took %v, want 10 s at most", tags, took)
 	}
@@ -143,7 +144,8 @@ func TestMigrateLongest(t *testing.T) {
 	t.Parallel()
 	for _, width := range []int{2, 63} {
 		t.Run(fmt.Sprint(width), func(t *testing.T) {
-			from := allocator.Layout{Version: 1, Boundary: allocator.MaxRooms + 1, Ranges: make(map[allocator.Room]allocator.Range)}
+			from := allocator.Layout{Version: 1, Boundary: allocator.MaxRooms + 1,
+				Ranges: make(map[allocator.Room]allocator.Range)}
 			to := allocator.Layout{Boundary: from.Boundary, Ranges: make(map[allocator.Room]allocator.Range)}
 			for k := range int64(allocator.MaxRooms) {
 				name := allocator.Room(fmt.Sprintf("%0*d", width, k))

@@ -42,7 +42,8 @@ func (g *tagGate) reads() int {
 // Txn implements ledger.Store.
 func (g *tagGate) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	for _, op := range txn.Then {
-		if op.Get == nil || op.Get.End == "" || !strings.Contains(op.Get.Key, "/tags/") || g.first && strings.HasSuffix(op.Get.Key, "/tags/") {
+		if op.Get == nil || op.Get.End == "" || !strings.Contains(op.Get.Key, "/tags/") ||
+			g.first && strings.HasSuffix(op.Get.Key, "/tags/") {
 			continue
 		}
 		g.mu.Lock()
@@ -166,7 +167,8 @@ func TestSearchShowsTheFirstTags(t *testing.T) {
 	if found.GetAsOf() != nil || len(found.GetTags()) != 10 || found.GetTags()[0].GetTag().GetName() != names[20] {
 		t.Errorf("%v", found)
 	}
-	for _, r := range []*marchv1.SearchTagsRequest{{Sort: marchv1.TagSort_TAG_SORT_RATE}, {Descending: true}, {Search: "9"}, {Offset: 1000}} {
+	for _, r := range []*marchv1.SearchTagsRequest{{Sort: marchv1.TagSort_TAG_SORT_RATE}, {Descending: true},
+		{Search: "9"}, {Offset: 1000}} {
 		if found := search(r); found.GetAsOf() != nil || len(found.GetTags()) > 0 {
 			t.Errorf("%v: %v", r, found)
 		}

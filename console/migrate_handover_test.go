@@ -88,7 +88,8 @@ func TestMigrateInDoubt(t *testing.T) {
 	}
 	strikes := make(map[string]strike)
 	for _, fate := range []ledgertest.Fate{
-		{Name: ledgertest.DoneAnswerLost}, {Name: ledgertest.NotDone}, {Name: ledgertest.Late, N: 1}, {Name: ledgertest.Late, N: 6},
+		{Name: ledgertest.DoneAnswerLost}, {Name: ledgertest.NotDone}, {Name: ledgertest.Late, N: 1},
+		{Name: ledgertest.Late, N: 6},
 		{Name: ledgertest.Twice}, {Name: ledgertest.NoLeader}, {Name: ledgertest.NoSpaceButApplied},
 	} {
 		for _, at := range []string{"start", "move", "update", "finish"} {
@@ -113,7 +114,8 @@ func TestMigrateInDoubt(t *testing.T) {
 			return ledgertest.Fate{}
 		})
 		n := w.nodeOver(conn)
-		made := fate.Name == ledgertest.DoneAnswerLost || fate.Name == ledgertest.NoSpaceButApplied || fate.Name == ledgertest.Twice
+		made := fate.Name == ledgertest.DoneAnswerLost || fate.Name == ledgertest.NoSpaceButApplied ||
+			fate.Name == ledgertest.Twice
 		plan := w.plan(n, quarter())
 		id := ""
 		for range 5 {
@@ -145,7 +147,8 @@ func TestMigrateInDoubt(t *testing.T) {
 		for range 3 {
 			if r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id}); err != nil {
 				t.Fatal(err)
-			} else if r.GetMigration().GetState() != marchv1.MigrationState_MIGRATION_STATE_PAUSED { // it goes on, or has ended since
+				// it goes on, or has ended since
+			} else if r.GetMigration().GetState() != marchv1.MigrationState_MIGRATION_STATE_PAUSED {
 				break
 			}
 			// If the answer was lost and a console has gone on since, the caller cannot learn whether
@@ -167,7 +170,8 @@ func TestMigrateInDoubt(t *testing.T) {
 // was made, and does not make it again.
 func TestMakeMoveInDoubt(t *testing.T) {
 	for _, fate := range []ledgertest.FateName{
-		ledgertest.Done, ledgertest.DoneAnswerLost, ledgertest.NotDone, ledgertest.Late, ledgertest.Twice, ledgertest.NoLeader, ledgertest.NoSpaceButApplied,
+		ledgertest.Done, ledgertest.DoneAnswerLost, ledgertest.NotDone, ledgertest.Late, ledgertest.Twice,
+		ledgertest.NoLeader, ledgertest.NoSpaceButApplied,
 	} {
 		t.Run(fate.String(), func(t *testing.T) {
 			memory := ledgertest.NewFake(t)
@@ -199,7 +203,11 @@ func TestMakeMoveInDoubt(t *testing.T) {
 					if step == "move" {
 						return admin.New(l, admin.DefaultConfig()).MakeMove(bg, m, store.KV{})
 					}
-					return admin.New(l, admin.DefaultConfig()).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("", "noted"); return nil })
+					return admin.New(l, admin.DefaultConfig()).UpdateMigration(bg, m, "", "",
+						func(m *record.Migration) error {
+							m.Note("", "noted")
+							return nil
+						})
 				}
 				next, err := do()
 				switch fate {

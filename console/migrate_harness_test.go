@@ -274,7 +274,8 @@ func (w *world) cost(n *node, p *marchv1.Plan) *marchv1.CountPlanCostResponse {
 	answer := &marchv1.CountPlanCostResponse{}
 	testcluster.Await(w, "the costs are counted", func() (done bool) {
 		var err error
-		answer, err = n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: p, Wait: durationpb.New(time.Second), Count: answer.GetCount()})
+		answer, err = n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: p, Wait: durationpb.New(time.Second),
+			Count: answer.GetCount()})
 		if err != nil {
 			w.Fatalf("cost: %v", err)
 		}

@@ -71,7 +71,8 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 		var work sync.WaitGroup
 		for part := range 16 {
 			work.Go(func() {
-				for k := part * every; k < tags; k += 16 * every { // the rest is below the target, so a second lease follows
+				// the rest is below the target, so a second lease follows
+				for k := part * every; k < tags; k += 16 * every {
 					if _, err := ids.Lease(bg, &marchv1.LeaseRequest{Tag: string(tagOf(k)), Count: 1}); err != nil {
 						t.Error(err)
 						return
@@ -80,10 +81,14 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 			})
 		}
 		work.Wait()
-		testcluster.Await(t, "all chains are full", func() bool { return leases[room].leases.Load() == int64(2*tags/every) })
+		testcluster.Await(t, "all chains are full", func() bool {
+			return leases[room].leases.Load() == int64(2*tags/every)
+		})
 	}
 	size := func() (keys, bytes, layouts int) {
-		answer, err := opened[0].Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "/march/default/", End: "/march/default0"}}}}})
+		answer, err := opened[0].Txn(bg,
+			store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "/march/default/",
+				End: "/march/default0"}}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +114,8 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 			t.Fatal(err)
 		}
 		to := allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{
-			"same": {Lower: 0, Upper: 300}, "grows": {Lower: 300, Upper: 400 + 10*((move)/2)}, "loses": {Lower: 700 + 10*((move+1)/2), Upper: 1000},
+			"same": {Lower: 0, Upper: 300}, "grows": {Lower: 300, Upper: 400 + 10*((move)/2)},
+			"loses": {Lower: 700 + 10*((move+1)/2), Upper: 1000},
 		}}
 		made, err := w.Admin.ChangeLayout(bg, from, to, "test")
 		if err != nil {
@@ -132,9 +138,11 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 		}
 	}
 	nowKeys, nowBytes, nowLayouts := size()
-	t.Logf("%d active tags in two rooms that lost nothing, %d in one that lost: %d moves in %v; leases: 0 wanted, %d by the room that lost",
+	t.Logf("%d active tags in two rooms that lost nothing, %d in one that lost: %d moves in %v; leases: 0 wanted, "+
+		"%d by the room that lost",
 		tags, tags/loses, moves, took.Round(time.Millisecond), lost)
-	t.Logf("without that room: %d keys and %d bytes, then %d and %d; %d keys of layouts and audit, then %d", keys, bytes, nowKeys, nowBytes, layouts, nowLayouts)
+	t.Logf("without that room: %d keys and %d bytes, then %d and %d; %d keys of layouts and audit, then %d", keys,
+		bytes, nowKeys, nowBytes, layouts, nowLayouts)
 	if lost < int64(moves/2*tags/loses) {
 		t.Errorf("%d leases by the room that lost: the test shows nothing", lost)
 	}

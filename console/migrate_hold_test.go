@@ -89,7 +89,8 @@ func TestMigrateClientsOfTheLeaving(t *testing.T) {
 	}
 	n.on(nil)
 	move := w.ends(n, m.GetId(), "done").GetMoves()[0]
-	if got := move.GetClientsUntil().AsTime().Sub(move.GetMade().AsTime()); got < 5*time.Hour || got > 5*time.Hour+time.Minute {
+	if got := move.GetClientsUntil().AsTime().Sub(move.GetMade().AsTime()); got < 5*time.Hour ||
+		got > 5*time.Hour+time.Minute {
 		t.Errorf("clients are said to have IDs for %v; the instance's hold was 5 hours", got)
 	}
 }

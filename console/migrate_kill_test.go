@@ -106,7 +106,8 @@ func testMigrateKilled(t *testing.T, etcd *ledgertest.Etcd, cluster string, poin
 		}
 		return first.ended()
 	})
-	if status, ok := first.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() || status.Signal() != syscall.SIGKILL {
+	if status, ok := first.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() ||
+		status.Signal() != syscall.SIGKILL {
 		t.Fatalf("the first console ended by itself: %v\n%s", first.cmd.ProcessState, first.said.String())
 	}
 	stands := w.version()
@@ -126,7 +127,8 @@ func testMigrateKilled(t *testing.T, etcd *ledgertest.Etcd, cluster string, poin
 	}
 	w.holds(quarter(), 3)
 	by := "migration " + m.GetId()
-	want := map[string]int{"init test": 1, "start migration " + m.GetActor(): 1, "change layout " + by: 2, "end migration " + by: 1}
+	want := map[string]int{"init test": 1, "start migration " + m.GetActor(): 1, "change layout " + by: 2,
+		"end migration " + by: 1}
 	if got := w.audited(n); !maps.Equal(got, want) {
 		t.Errorf("audit: %v, want %v", got, want)
 	}

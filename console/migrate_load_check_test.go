@@ -386,7 +386,8 @@ func wrong(layouts map[int64]allocator.Layout, eras []record.Era, in allocator.R
 	if l := layouts[i.reached]; version < i.reached && l.Boundary == layouts[version].Boundary {
 		for other, r := range l.Ranges {
 			if other != in && r.Contains(id%l.Boundary) {
-				return fmt.Sprintf("of version %d, retracted: room %s has it in version %d, which was made before", version, other, i.reached)
+				return fmt.Sprintf("of version %d, retracted: room %s has it in version %d, which was made before",
+					version, other, i.reached)
 			}
 		}
 	}

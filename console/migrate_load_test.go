@@ -115,15 +115,19 @@ func TestMigrationsUnderLoad(t *testing.T) {
 		t.Error(text)
 	}
 	ledgertest.CheckCluster(t, w.Open(t), w.ClusterName, nil)
-	t.Logf("%d migrations of %d moves %v in %v; %d calls, %d IDs; calls that failed: %d, %d as etcd was slow, %d of rooms without a range",
+	t.Logf("%d migrations of %d moves %v in %v; %d calls, %d IDs; calls that failed: %d, %d as etcd was slow, "+
+		"%d of rooms without a range",
 		made, moves, kinds, took.Round(time.Millisecond), calls.calls, calls.ids, len(failed), away, calls.refused)
 	next := float64(calls.next) / load.elapsed.Seconds()
 	ratio := float64(load.mu.took[migrating].ValueAtQuantile(99)) / float64(load.mu.took[quiet].ValueAtQuantile(99))
-	t.Logf("%d tags, %.0f Next/s of %d, p99 ratio %.2f; %d transactions of etcd took the test %v at most", tags, next, load.most, ratio, leaseTrips, load.canary.longest().Round(time.Millisecond))
+	t.Logf("%d tags, %.0f Next/s of %d, p99 ratio %.2f; %d transactions of etcd took the test %v at most", tags, next,
+		load.most, ratio, leaseTrips, load.canary.longest().Round(time.Millisecond))
 	t.Logf("calls without migrations %s, with %s", spread(load.mu.took[quiet]), spread(load.mu.took[migrating]))
-	t.Logf("from when they were due without migrations %s, with %s", spread(load.mu.fromDue[quiet]), spread(load.mu.fromDue[migrating]))
+	t.Logf("from when they were due without migrations %s, with %s", spread(load.mu.fromDue[quiet]),
+		spread(load.mu.fromDue[migrating]))
 	if measure && (away > 0 || made < want || next < leastNext || ratio > mostRatio) {
-		t.Errorf("%d migrations at %.0f Next/s with a p99 of %.2f times that without; want %d, %d at least, %v at most", made, next, ratio, want, leastNext, mostRatio)
+		t.Errorf("%d migrations at %.0f Next/s with a p99 of %.2f times that without; want %d, %d at least, %v at most",
+			made, next, ratio, want, leastNext, mostRatio)
 	}
 }
 
@@ -206,5 +210,6 @@ func randomLayout(random *rand.Rand, rooms []allocator.Room) *marchv1.Layout {
 func (w *world) server(in allocator.Room, name allocator.Instance) marchv1.IDServiceClient {
 	w.Helper()
 	r := w.Launch(in, name, func(cfg *room.Config) { cfg.Ledger, cfg.CreateTags = w.ledger(w.Open(w)), true })
-	return marchv1.NewIDServiceClient(testcluster.Dial(w, r.Address, grpc.WithDefaultCallOptions(grpc.WaitForReady(true))))
+	return marchv1.NewIDServiceClient(testcluster.Dial(w, r.Address,
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true))))
 }

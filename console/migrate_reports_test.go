@@ -49,8 +49,10 @@ func TestMigrateReports(t *testing.T) {
 	is(m, "0 a/given-up later", "0 a/reports later", "0 a/silent later")
 	n.on(nil)
 	m = w.follow(n, m.GetId(), "waiting", func(m *marchv1.Migration) bool { return len(m.GetWaiting()) == 3 })
-	is(m, "0 a/given-up waiting", "0 a/reports waiting", "0 a/silent waiting", "for a/given-up", "for a/reports", "for a/silent")
-	if _, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Without: []string{"a/given-up"}}); err != nil {
+	is(m, "0 a/given-up waiting", "0 a/reports waiting", "0 a/silent waiting", "for a/given-up",
+		"for a/reports", "for a/silent")
+	if _, err := n.ContinueMigration(bg,
+		&marchv1.ContinueMigrationRequest{Without: []string{"a/given-up"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Serve(bg, 2); err != nil {

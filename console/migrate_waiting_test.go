@@ -43,7 +43,8 @@ func TestMigrateWaiting(t *testing.T) {
 			_, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Id: id})
 			invalid("without", "the migration waits for a/p").check(w, "without nobody", err)
 			for _, name := range []string{"a/q", "p", "", "a/p/", "b/p", "b/never-asked", "a/p "} {
-				_, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Id: id, Without: []string{"a/p", name}})
+				_, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Id: id,
+					Without: []string{"a/p", name}})
 				notFound("without", "does not wait for", "it waits for a/p").check(w, "without "+name, err)
 			}
 			w.stays(n, id, 1)
@@ -76,7 +77,8 @@ func TestMigrateWaiting(t *testing.T) {
 		})
 		if q := m.GetWaiting(); len(q) != 1 || q[0].GetInstance() != "a/p" || q[0].GetVersion() != 1 {
 			t.Errorf("waiting: %v", q)
-		} else if since := q[0].GetSilentSince(); since != nil && (how.alive && name != "forget" || since.AsTime().Before(before) || since.AsTime().After(time.Now())) {
+		} else if since := q[0].GetSilentSince(); since != nil && (how.alive && name != "forget" ||
+			since.AsTime().Before(before) || since.AsTime().After(time.Now())) {
 			t.Errorf("silent since %v", since.AsTime())
 		}
 		if m.GetReached() != 1 || w.version() != 2 {
@@ -85,7 +87,8 @@ func TestMigrateWaiting(t *testing.T) {
 		w.stays(n, m.GetId(), 1)
 		how.goOn(w, n, p, m.GetId())
 		end := w.ends(n, m.GetId(), "done")
-		if gap := end.GetMoves()[1].GetMade().AsTime().Sub(end.GetMoves()[0].GetMade().AsTime()); name == "hold" && gap < how.hold {
+		if gap := end.GetMoves()[1].GetMade().AsTime().Sub(end.GetMoves()[0].GetMade().AsTime()); name == "hold" &&
+			gap < how.hold {
 			t.Errorf("hold was %v, but the second move came after %v", how.hold, gap)
 		}
 		w.holds(quarter(), 3)
@@ -106,7 +109,8 @@ func TestMigrateWaitsForTheRest(t *testing.T) {
 		return len(m.GetWaiting()) == 2 && m.GetWaiting()[1].GetSilentSince() != nil
 	})
 	r, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Without: []string{"a/p", "a/p"}})
-	if got := r.GetMigration(); err != nil || len(got.GetWaiting()) != 1 || got.GetWaiting()[0].GetInstance() != "a/q" || len(got.GetWithout()) != 1 {
+	if got := r.GetMigration(); err != nil || len(got.GetWaiting()) != 1 ||
+		got.GetWaiting()[0].GetInstance() != "a/q" || len(got.GetWithout()) != 1 {
 		t.Errorf("continue: %v, %v", got, err)
 	}
 	w.stays(n, m.GetId(), 1)
@@ -244,9 +248,12 @@ func TestMigrateAbortsWithout(t *testing.T) {
 		if name == "boundary" {
 			// The layout moves back at once here, too. But the instance may have leased IDs
 			// under the other boundary, so the migration waits for its report.
-			w.follow(n, m.GetId(), "back", func(m *marchv1.Migration) bool { return m.GetReached() == 2 && len(m.GetWaiting()) == 1 })
+			w.follow(n, m.GetId(), "back", func(m *marchv1.Migration) bool {
+				return m.GetReached() == 2 && len(m.GetWaiting()) == 1
+			})
 			w.stays(n, m.GetId(), 2)
-			if _, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Without: []string{"a/silent"}}); err != nil {
+			if _, err := n.ContinueMigration(bg,
+				&marchv1.ContinueMigrationRequest{Without: []string{"a/silent"}}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -295,12 +302,14 @@ func TestMigrateRefuses(t *testing.T) {
 		_, err := n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: p})
 		invalid().check(t, "cost of "+what, err)
 	}
-	for _, wait := range []*durationpb.Duration{durationpb.New(-1), durationpb.New(5*time.Second + 1), {Seconds: 1 << 60}} {
+	for _, wait := range []*durationpb.Duration{durationpb.New(-1),
+		durationpb.New(5*time.Second + 1), {Seconds: 1 << 60}} {
 		_, err := n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: good, Wait: wait})
 		invalid("wait").check(t, "wait", err)
 	}
 	for _, hold := range []*durationpb.Duration{
-		durationpb.New(-1), durationpb.New(7*24*time.Hour + 1), {Seconds: 1 << 60}, {Seconds: -1 << 60}, {Nanos: 2_000_000_000},
+		durationpb.New(-1), durationpb.New(7*24*time.Hour + 1), {Seconds: 1 << 60},
+		{Seconds: -1 << 60}, {Nanos: 2_000_000_000},
 	} {
 		invalid("hold").check(t, "hold", apply(good, hold))
 	}
@@ -343,7 +352,8 @@ func TestMigrateRefuses(t *testing.T) {
 	want{codes.AlreadyExists, "exists", []string{m.GetId()}}.check(t, "a second", apply(good, nil))
 	w.follow(n, m.GetId(), "waiting", waits)
 	want{codes.Aborted, "conflict", []string{"version 1", "version 2"}}.check(t, "stale now", apply(good, nil))
-	want{codes.AlreadyExists, "exists", []string{m.GetId()}}.check(t, "a second on its way", apply(w.plan(n, halves()), nil))
+	want{codes.AlreadyExists, "exists", []string{m.GetId()}}.check(t, "a second on its way",
+		apply(w.plan(n, halves()), nil))
 	if _, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{}); err != nil {
 		t.Error(err)
 	}

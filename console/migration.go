@@ -37,13 +37,15 @@ func (s *Server) migration(ctx context.Context, id string) (record.Migration, er
 		return m, err
 	}
 	if len(last) == 0 {
-		return m, allocator.Errorf(allocator.NotFound, "there has been no migration yet; `march migrate plan` plans one")
+		return m, allocator.Errorf(allocator.NotFound,
+			"there has been no migration yet; `march migrate plan` plans one")
 	}
 	return last[0], nil
 }
 
 // GetMigration implements ConsoleService.
-func (s *Server) GetMigration(ctx context.Context, r *marchv1.GetMigrationRequest) (*marchv1.GetMigrationResponse, error) {
+func (s *Server) GetMigration(ctx context.Context,
+	r *marchv1.GetMigrationRequest) (*marchv1.GetMigrationResponse, error) {
 	m, err := s.migration(ctx, r.GetId())
 	if err != nil {
 		return nil, err
@@ -54,7 +56,8 @@ func (s *Server) GetMigration(ctx context.Context, r *marchv1.GetMigrationReques
 
 // ListMigrations implements ConsoleService. A page token is the last ID of the
 // page before.
-func (s *Server) ListMigrations(ctx context.Context, r *marchv1.ListMigrationsRequest) (*marchv1.ListMigrationsResponse, error) {
+func (s *Server) ListMigrations(ctx context.Context,
+	r *marchv1.ListMigrationsRequest) (*marchv1.ListMigrationsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err
@@ -82,7 +85,8 @@ func (s *Server) ListMigrations(ctx context.Context, r *marchv1.ListMigrationsRe
 const watchEvery = 200 * time.Millisecond
 
 // WatchMigration implements ConsoleService.
-func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1.ConsoleService_WatchMigrationServer) error {
+func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest,
+	stream marchv1.ConsoleService_WatchMigrationServer) error {
 	ctx := stream.Context()
 	m, err := s.migration(ctx, r.GetId())
 	if err != nil {
@@ -111,7 +115,8 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.stopping:
-			return allocator.Errorf(allocator.Unavailable, "this console is stopping; the migration goes on: watch it at another console")
+			return allocator.Errorf(allocator.Unavailable,
+				"this console is stopping; the migration goes on: watch it at another console")
 		case <-ticker.C:
 		}
 		next, err := s.admin.Migration(ctx, m.ID)
@@ -126,7 +131,8 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1
 // change changes the migration with an ID. It tries again if a console or another
 // operator changed the migration at the same time: a request is about the migration as it is
 // now, and consoles may change that several times a second.
-func (s *Server) change(ctx context.Context, id, action string, change func(*record.Migration) error) (*marchv1.Migration, error) {
+func (s *Server) change(ctx context.Context, id, action string,
+	change func(*record.Migration) error) (*marchv1.Migration, error) {
 	for range 10 {
 		m, err := s.migration(ctx, id)
 		if err != nil {
@@ -139,7 +145,8 @@ func (s *Server) change(ctx context.Context, id, action string, change func(*rec
 			return change(m)
 		})
 		if err == nil {
-			s.log.Info("migration changed", "migration", m.ID, "change", action, "by", operator.Actor(ctx), "state", m.State)
+			s.log.Info("migration changed", "migration", m.ID, "change", action, "by",
+				operator.Actor(ctx), "state", m.State)
 			s.ended(m)
 			return s.showMigration(ctx, m)
 		}
@@ -147,11 +154,13 @@ func (s *Server) change(ctx context.Context, id, action string, change func(*rec
 			return nil, err
 		}
 	}
-	return nil, allocator.Errorf(allocator.Conflict, "migration %s changed at each try: look at it again, then retry", id)
+	return nil, allocator.Errorf(allocator.Conflict,
+		"migration %s changed at each try: look at it again, then retry", id)
 }
 
 // PauseMigration implements ConsoleService.
-func (s *Server) PauseMigration(ctx context.Context, r *marchv1.PauseMigrationRequest) (*marchv1.PauseMigrationResponse, error) {
+func (s *Server) PauseMigration(ctx context.Context,
+	r *marchv1.PauseMigrationRequest) (*marchv1.PauseMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "pause migration", func(m *record.Migration) error {
 		if m.State == record.Paused {
@@ -165,7 +174,8 @@ func (s *Server) PauseMigration(ctx context.Context, r *marchv1.PauseMigrationRe
 }
 
 // ResumeMigration implements ConsoleService.
-func (s *Server) ResumeMigration(ctx context.Context, r *marchv1.ResumeMigrationRequest) (*marchv1.ResumeMigrationResponse, error) {
+func (s *Server) ResumeMigration(ctx context.Context,
+	r *marchv1.ResumeMigrationRequest) (*marchv1.ResumeMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "resume migration", func(m *record.Migration) error {
 		if m.State != record.Paused {
@@ -180,7 +190,8 @@ func (s *Server) ResumeMigration(ctx context.Context, r *marchv1.ResumeMigration
 
 // ContinueMigration implements ConsoleService. It counts for the processes that are
 // registered now, and for the next move.
-func (s *Server) ContinueMigration(ctx context.Context, r *marchv1.ContinueMigrationRequest) (*marchv1.ContinueMigrationResponse, error) {
+func (s *Server) ContinueMigration(ctx context.Context,
+	r *marchv1.ContinueMigrationRequest) (*marchv1.ContinueMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "continue migration", func(m *record.Migration) error {
 		instances, err := s.instancesFor(ctx, *m)
@@ -195,12 +206,14 @@ func (s *Server) ContinueMigration(ctx context.Context, r *marchv1.ContinueMigra
 		}
 		missing := cmp.Or(strings.Join(slices.Sorted(maps.Keys(waits)), ", "), "no instance")
 		if len(r.GetWithout()) == 0 {
-			return allocator.Errorf(allocator.Invalid, "without: no instance is named; the migration waits for %s", missing)
+			return allocator.Errorf(allocator.Invalid,
+				"without: no instance is named; the migration waits for %s", missing)
 		}
 		for _, id := range r.GetWithout() {
 			w, ok := waits[id]
 			if !ok {
-				return allocator.Errorf(allocator.NotFound, "without: the migration does not wait for %q; it waits for %s", id, missing)
+				return allocator.Errorf(allocator.NotFound,
+					"without: the migration does not wait for %q; it waits for %s", id, missing)
 			}
 			if !slices.Contains(m.Without, w) {
 				m.Without = append(m.Without, w)
@@ -215,7 +228,8 @@ func (s *Server) ContinueMigration(ctx context.Context, r *marchv1.ContinueMigra
 // AbortMigration implements ConsoleService: it plans the way back from the current
 // layout, and lets the migration take it. If there is no way back, it ends the
 // migration at the current layout.
-func (s *Server) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
+func (s *Server) AbortMigration(ctx context.Context,
+	r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "abort migration", func(m *record.Migration) error {
 		stored, unusable, err := s.admin.LastLayout(ctx)
@@ -309,7 +323,8 @@ func migrationToProto(m record.Migration, instances []instance) *marchv1.Migrati
 		p.Error, p.ErrorSince = m.Error, timestamppb.New(m.ErrorSince)
 	}
 	for _, entry := range m.Log {
-		p.Log = append(p.Log, &marchv1.MigrationLog{Time: timestamppb.New(entry.Time), Text: entry.Text, Kind: api.FromWord[marchv1.MigrationEvent](string(entry.Kind))})
+		p.Log = append(p.Log, &marchv1.MigrationLog{Time: timestamppb.New(entry.Time), Text: entry.Text,
+			Kind: api.FromWord[marchv1.MigrationEvent](string(entry.Kind))})
 	}
 	if m.State.Ended() { // later reports are not about this migration
 		return p

@@ -44,17 +44,20 @@ func TestOutage(t *testing.T) {
 	}
 	away := func(o *marchv1.GetOverviewResponse) bool {
 		p := o.GetProblems()
-		return len(p) > 0 && p[0].GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY && p[0].GetOf() == "console" && p[0].GetSince() != nil
+		return len(p) > 0 && p[0].GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY &&
+			p[0].GetOf() == "console" && p[0].GetSince() != nil
 	}
 	ready := func(o *marchv1.GetOverviewResponse) bool {
-		return len(o.GetRooms()) == 2 && o.GetRooms()[0].GetHeld() > 0 && o.GetRooms()[1].GetHeld() > 0 && time.Since(o.GetAsOf().AsTime()) < 5*time.Second
+		return len(o.GetRooms()) == 2 && o.GetRooms()[0].GetHeld() > 0 && o.GetRooms()[1].GetHeld() > 0 &&
+			time.Since(o.GetAsOf().AsTime()) < 5*time.Second
 	}
 	testcluster.Await(t, "both rooms answer", func() bool { o := overview(knows); return ready(o) && !away(o) })
 	ledger := c.Ledger()
 	c.Etcd.Stop()
 	testcluster.Await(t, "the console says so, and asks the rooms", func() bool {
 		o := overview(knows)
-		return away(o) && ready(o) && o.GetLayout().GetLayout().GetVersion() == 1 && strings.Contains(o.GetProblems()[0].GetRemedy(), "as of 2")
+		return away(o) && ready(o) && o.GetLayout().GetLayout().GetVersion() == 1 &&
+			strings.Contains(o.GetProblems()[0].GetRemedy(), "as of 2")
 	})
 	held := overview(knows).GetRooms()[0].GetHeld()
 	if _, err := rooms[0].NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 10}); err != nil {
@@ -66,22 +69,26 @@ func TestOutage(t *testing.T) {
 	})
 	// A client that looks for its room finds it.
 	list, err = knows.ListInstances(t.Context(), &marchv1.ListInstancesRequest{Room: "a"})
-	if err != nil || len(list.GetInstances()) != 1 || list.GetInstances()[0].GetAddress() == "" || len(list.GetProblems()) == 0 ||
+	if err != nil || len(list.GetInstances()) != 1 || list.GetInstances()[0].GetAddress() == "" ||
+		len(list.GetProblems()) == 0 ||
 		list.GetProblems()[0].GetKind() != marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY {
 		t.Errorf("instances without etcd: %v, %v", list, err)
 	}
-	if h, err := knows.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 10, Step: 5}); err != nil || len(h.GetRooms()) != 2 {
+	if h, err := knows.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 10, Step: 5}); err != nil ||
+		len(h.GetRooms()) != 2 {
 		t.Errorf("the history: %v, %v", h, err)
 	}
 
 	told := c.Console(func(cfg *console.Config) { cfg.Ledger, cfg.Rooms = ledger, given })
 	testcluster.Await(t, "a console that starts then asks the rooms that it was given", func() bool {
 		o := overview(told)
-		return away(o) && ready(o) && o.GetLayout() == nil && len(o.GetProblems()) > 1 && o.GetProblems()[1].GetOf() == "127.0.0.1:1"
+		return away(o) && ready(o) && o.GetLayout() == nil && len(o.GetProblems()) > 1 &&
+			o.GetProblems()[1].GetOf() == "127.0.0.1:1"
 	})
 	browser := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	for _, n := range []*testcluster.Console{knows, told} {
-		for path, want := range map[string]string{"/": "Etcd does not answer this console.", "/history": "IDs per second"} {
+		for path, want := range map[string]string{"/": "Etcd does not answer this console.",
+			"/history": "IDs per second"} {
 			answer, err := browser.Get("http://" + n.HTTP + path)
 			if err != nil {
 				t.Fatal(err)
@@ -105,7 +112,9 @@ func TestOutage(t *testing.T) {
 // TestRooms: an address that a console is given is checked.
 func TestRooms(t *testing.T) {
 	t.Parallel()
-	for address, want := range map[string]string{"127.0.0.1:7010": "", "host": `rooms: "host"; allowed: addresses HOST:PORT`, ":7010": `rooms: ":7010"; allowed: addresses HOST:PORT`} {
+	for address, want := range map[string]string{"127.0.0.1:7010": "",
+		"host":  `rooms: "host"; allowed: addresses HOST:PORT`,
+		":7010": `rooms: ":7010"; allowed: addresses HOST:PORT`} {
 		cfg := console.DefaultConfig()
 		cfg.Rooms = []string{address}
 		if err := cfg.Needs(allocator.Errorf(allocator.Unavailable, "etcd is away")); err != nil {

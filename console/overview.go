@@ -122,7 +122,8 @@ func (s *Server) look(ctx context.Context, before sample) (sample, time.Duration
 // past rates come from the instances, which remember them. So a console that just
 // started shows the same rates as others.
 func next(before sample, instances []instance, answers []*marchv1.GetInstanceResponse, at time.Time) sample {
-	now := sample{at: at, instances: make(map[record.InstanceID]told, len(instances)), rates: make(map[allocator.Room][]float64)}
+	now := sample{at: at, instances: make(map[record.InstanceID]told, len(instances)),
+		rates: make(map[allocator.Room][]float64)}
 	rates := make(map[allocator.Room]float64)
 	for i, instance := range instances {
 		t := told{status: answers[i].GetStatus(), rate: -1}
@@ -213,7 +214,8 @@ func (s *Server) ask(ctx context.Context, instances []instance, before sample) [
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
 			if conn, err := s.rooms.dial(instance); err == nil {
-				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstance(ctx, &marchv1.GetInstanceRequest{}); err == nil {
+				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstance(ctx,
+					&marchv1.GetInstanceRequest{}); err == nil {
 					answers[i] = answer
 				}
 			}
@@ -237,8 +239,10 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 		f.unusable = nil
 	}
 	answer := &marchv1.GetOverviewResponse{
-		Layout: recordToProto(v.record), Cluster: v.uuid, Ever: names(v.record.Ever), Halt: f.halt, Problem: textOf(v.unusable),
-		Settings: v.settings, Unreadable: passedOver(v.bad), Migration: f.migration, Problems: s.met.Note(f.problems(), time.Now()),
+		Layout: recordToProto(v.record), Cluster: v.uuid, Ever: names(v.record.Ever), Halt: f.halt,
+		Problem:  textOf(v.unusable),
+		Settings: v.settings, Unreadable: passedOver(v.bad), Migration: f.migration,
+		Problems: s.met.Note(f.problems(), time.Now()),
 	}
 	if !at.IsZero() {
 		answer.AsOf = timestamppb.New(at)
@@ -262,7 +266,8 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 // roomStatus combines the answers of a room's instances.
 func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.RoomStatus {
 	now := f.sample
-	p := &marchv1.RoomStatus{Name: string(room), Range: r, RateEvery: durationpb.New(sampleEvery), Rates: now.rates[room]}
+	p := &marchv1.RoomStatus{Name: string(room), Range: r, RateEvery: durationpb.New(sampleEvery),
+		Rates: now.rates[room]}
 	if n := len(p.GetRates()); n > 0 && p.GetRates()[n-1] >= 0 {
 		p.Rate = &p.GetRates()[n-1]
 	}
@@ -295,7 +300,8 @@ func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.Roo
 		if d := s.GetEtcdLatency(); d.AsDuration() > p.GetEtcdLatency().AsDuration() {
 			p.EtcdLatency = d
 		}
-		if t := s.GetEtcdAwaySince(); t != nil && (p.GetEtcdAwaySince() == nil || t.AsTime().Before(p.GetEtcdAwaySince().AsTime())) {
+		if t := s.GetEtcdAwaySince(); t != nil && (p.GetEtcdAwaySince() == nil ||
+			t.AsTime().Before(p.GetEtcdAwaySince().AsTime())) {
 			p.EtcdAwaySince = t
 		}
 	}

@@ -33,7 +33,8 @@ func TestOverview(t *testing.T) {
 		return o.GetAsOf() != nil && o.GetRooms()[0].Rate != nil
 	})
 	a, b := o.GetRooms()[0], o.GetRooms()[1]
-	if a.GetName() != "a" || a.GetInstances() != 2 || a.GetAlive() != 2 || a.GetReady() != 2 || a.GetVersion() != 1 || a.GetHeld() == 0 || a.GetEtcdLatency() == nil {
+	if a.GetName() != "a" || a.GetInstances() != 2 || a.GetAlive() != 2 || a.GetReady() != 2 || a.GetVersion() != 1 ||
+		a.GetHeld() == 0 || a.GetEtcdLatency() == nil {
 		t.Errorf("room a: %v", a)
 	}
 	if b.GetInstances() != 0 || b.GetRange().GetLower() != 50 || b.GetEtcdLatency() != nil {
@@ -92,7 +93,8 @@ func TestSearchTags(t *testing.T) {
 	}
 	ids := c.room("a", "host-1")
 	for _, n := range []int{7, 19} {
-		if _, err := ids.NextBatch(bg, &marchv1.NextBatchRequest{Tag: fmt.Sprintf("t-%02d", n), Count: int64(1000 * n)}); err != nil {
+		if _, err := ids.NextBatch(bg, &marchv1.NextBatchRequest{Tag: fmt.Sprintf("t-%02d", n),
+			Count: int64(1000 * n)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,21 +115,25 @@ func TestSearchTags(t *testing.T) {
 		{&marchv1.SearchTagsRequest{PageSize: 2, Descending: true}, "[t-29 t-28]", 30},
 		{&marchv1.SearchTagsRequest{Search: "-1", PageSize: 3, Offset: 1}, "[t-11 t-12 t-13]", 10},
 		{&marchv1.SearchTagsRequest{Search: "nothing"}, "[]", 0},
-		{&marchv1.SearchTagsRequest{Sort: marchv1.TagSort_TAG_SORT_NEXT, Descending: true, PageSize: 2}, "[t-19 t-07]", 30},
-		{&marchv1.SearchTagsRequest{Sort: marchv1.TagSort_TAG_SORT_USED, Descending: true, PageSize: 2}, "[t-19 t-07]", 30},
+		{&marchv1.SearchTagsRequest{Sort: marchv1.TagSort_TAG_SORT_NEXT, Descending: true, PageSize: 2},
+			"[t-19 t-07]", 30},
+		{&marchv1.SearchTagsRequest{Sort: marchv1.TagSort_TAG_SORT_USED, Descending: true, PageSize: 2},
+			"[t-19 t-07]", 30},
 	} {
 		if got := c.search(test.r, 30); fmt.Sprint(names(got)) != test.want || got.GetFound() != test.found {
 			t.Errorf("%v: %v of %d, want %v of %d", test.r, names(got), got.GetFound(), test.want, test.found)
 		}
 	}
 	one := c.search(&marchv1.SearchTagsRequest{Search: "t-19"}, 30).GetTags()[0]
-	if m := one.GetMarks(); len(m) != 1 || m[0].GetRoom() != "a" || m[0].GetNext() < 19_000 || one.GetUsed() < 0.03 || one.GetUsed() > 1 {
+	if m := one.GetMarks(); len(m) != 1 || m[0].GetRoom() != "a" || m[0].GetNext() < 19_000 ||
+		one.GetUsed() < 0.03 || one.GetUsed() > 1 {
 		t.Errorf("t-19: %v", one)
 	}
 	c.create(&marchv1.Tag{Name: "late"})
 	c.search(&marchv1.SearchTagsRequest{}, 31) // a tag that is created later is seen
 
-	for _, r := range []*marchv1.SearchTagsRequest{{Sort: 99}, {Offset: -1}, {PageSize: 1001}, {Search: string(make([]byte, 64))}} {
+	for _, r := range []*marchv1.SearchTagsRequest{{Sort: 99}, {Offset: -1}, {PageSize: 1001},
+		{Search: string(make([]byte, 64))}} {
 		_, err := c.SearchTags(bg, r)
 		invalid("allowed").check(t, fmt.Sprint(r), err)
 	}
@@ -186,7 +192,8 @@ func TestDecode(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: 1})
-	if o := d.GetOrigin(); err != nil || o.GetRoom() != "a" || o.GetResidue() != 1 || o.GetSince() == nil || o.GetUntil() != nil {
+	if o := d.GetOrigin(); err != nil || o.GetRoom() != "a" || o.GetResidue() != 1 ||
+		o.GetSince() == nil || o.GetUntil() != nil {
 		t.Fatalf("%v, %v", d, err)
 	}
 	l := c.Ledger()
@@ -201,7 +208,8 @@ func TestDecode(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err = c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: 1})
-	if o := d.GetOrigin(); err != nil || d.GetVersion() != 2 || o.GetLayout().GetVersion() != 1 || !o.GetUntil().AsTime().Equal(changed.Time) {
+	if o := d.GetOrigin(); err != nil || d.GetVersion() != 2 || o.GetLayout().GetVersion() != 1 ||
+		!o.GetUntil().AsTime().Equal(changed.Time) {
 		t.Errorf("%v, %v, want until %v", d, err, changed.Time)
 	}
 	_, err = c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: -1})
@@ -232,7 +240,8 @@ func TestDecodeFromBeforeARecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: 1})
-	if o := d.GetOrigin(); err != nil || d.GetVersion() != report.Layout.Version || o.GetLayout().GetVersion() != 1 || !o.GetUntil().AsTime().Equal(recovered.Time) {
+	if o := d.GetOrigin(); err != nil || d.GetVersion() != report.Layout.Version || o.GetLayout().GetVersion() != 1 ||
+		!o.GetUntil().AsTime().Equal(recovered.Time) {
 		t.Errorf("%v, %v, want until %v", d, err, recovered.Time)
 	}
 }

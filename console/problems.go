@@ -57,7 +57,8 @@ func (f findings) problems() []*marchv1.Problem {
 		etcd = slices.DeleteFunc(etcd, is(marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL))
 	}
 	all := problem.Unique(slices.Concat(
-		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.workers.problems(time.Now()), f.migration.GetProblems(), f.own, f.unreadableKeys(),
+		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.workers.problems(time.Now()),
+		f.migration.GetProblems(), f.own, f.unreadableKeys(),
 	))
 	stopping := len(f.unusableState()) // keys that keep all rooms from leasing come first
 	var cluster, instances, keys []*marchv1.Problem
@@ -80,7 +81,8 @@ func (f findings) problems() []*marchv1.Problem {
 			instances = append(instances, p)
 		}
 	}
-	return slices.Concat(f.outage, cluster, problem.Some(instances, problemsOfKind, "instances"), problem.Some(keys, problemsOfKind, "keys"))
+	return slices.Concat(f.outage, cluster, problem.Some(instances, problemsOfKind, "instances"),
+		problem.Some(keys, problemsOfKind, "keys"))
 }
 
 // clusterProblems lists the problems that keep all rooms from leasing.
@@ -238,7 +240,8 @@ func (f findings) takesNoWrites(told []*marchv1.Problem) bool {
 
 // ownProblems returns the problems of this console itself.
 func (s *Server) ownProblems() []*marchv1.Problem {
-	return append(s.cfg.Access.Problems(), problem.Safety("console "+s.host, s.host, s.cfg.Insecure, s.cfg.TLS.Broken())...)
+	return append(s.cfg.Access.Problems(), problem.Safety("console "+s.host, s.host,
+		s.cfg.Insecure, s.cfg.TLS.Broken())...)
 }
 
 // ownProblems returns the problems that an instance reports of itself.

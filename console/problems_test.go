@@ -24,7 +24,8 @@ func after(minutes int) time.Time { return when.Add(time.Duration(minutes) * tim
 func stamp(minutes int) *timestamppb.Timestamp { return timestamppb.New(after(minutes)) }
 
 func alive(room allocator.Room, name allocator.Instance) instance {
-	return instance{Instance: record.Instance{Room: room, Name: name, Registration: record.Registration{Address: string(name) + ":1"}}, Alive: true}
+	return instance{Instance: record.Instance{Room: room, Name: name,
+		Registration: record.Registration{Address: string(name) + ":1"}}, Alive: true}
 }
 
 func silent(room allocator.Room, name allocator.Instance, since int) instance {
@@ -60,7 +61,8 @@ func lines(list []*marchv1.Problem) string {
 		return fmt.Sprint(int(t.AsTime().Sub(when).Minutes()))
 	}
 	for _, p := range list {
-		fmt.Fprintf(&b, "%s | %s | %s | %s\n", p.GetWhat(), minutes(p.GetSince()), minutes(p.GetUntil()), p.GetCommand())
+		fmt.Fprintf(&b, "%s | %s | %s | %s\n", p.GetWhat(), minutes(p.GetSince()),
+			minutes(p.GetUntil()), p.GetCommand())
 	}
 	return b.String()
 }
@@ -83,53 +85,85 @@ func TestProblems(t *testing.T) {
 		want string
 	}{
 		{"nothing", findings{rooms: []allocator.Room{"a"}, instances: []instance{alive("a", "one")}}, ""},
-		{"a halt", findings{halt: &marchv1.Halt{By: "ann", Why: "a restore", Time: stamp(1), Barred: []*marchv1.BarredInstance{
-			{Room: "a", Name: "one", Barred: &marchv1.Barred{By: "bob", Since: stamp(2)}},
-		}}}, "leasing is halted in all rooms by ann: a restore | 1 | - | march recover\n" +
+		{"a halt", findings{halt: &marchv1.Halt{By: "ann", Why: "a restore", Time: stamp(1),
+			Barred: []*marchv1.BarredInstance{
+				{Room: "a", Name: "one", Barred: &marchv1.Barred{By: "bob", Since: stamp(2)}},
+			}}}, "leasing is halted in all rooms by ann: a restore | 1 | - | march recover\n" +
 			"instance a/one is barred by the recover of bob | 2 | - | march recover\n"},
-		{"an unusable layout", findings{unusable: errors.New("the layout in etcd cannot be used")}, "the layout in etcd cannot be used | - | - | march verify\n"},
-		{"etcd", findings{etcd: etcdSize{StoreSize: admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, nearly: after(3)}},
+		{"an unusable layout", findings{unusable: errors.New("the layout in etcd cannot be used")},
+			"the layout in etcd cannot be used | - | - | march verify\n"},
+		{"etcd", findings{etcd: etcdSize{StoreSize: admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20},
+			nearly: after(3)}},
 			"etcd is nearly full: it has 1900 MiB, and takes no writes above 2048 MiB | 3 | - | etcdctl defrag\n"},
-		{"a room without instances", findings{rooms: []allocator.Room{"a"}}, "room a has a range, and no instance of it is alive | - | - | march room a\n"},
-		{"a silent room", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour, instances: []instance{silent("a", "one", 2), silent("a", "two", 5), alive("b", "one")}},
+		{"a room without instances", findings{rooms: []allocator.Room{"a"}},
+			"room a has a range, and no instance of it is alive | - | - | march room a\n"},
+		{"a silent room", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour,
+			instances: []instance{silent("a", "one", 2), silent("a", "two", 5), alive("b", "one")}},
 			"room a has a range, and no instance of it is alive | 5 | - | march room a\n" +
 				"instance a/one is silent | 2 | 62 | march instance forget a one\n" +
 				"instance a/two is silent | 5 | 65 | march instance forget a two\n"},
-		{"a silent room that answers", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour, instances: []instance{silent("a", "away", 2), silent("a", "well", 3), silent("a", "gone", 4)}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
-			"a/away": {EtcdAwaySince: stamp(1)}, "a/well": {}, "a/gone": nil,
-		})}, "instance a/away does not reach etcd, and leases nothing | 1 | - | etcdctl endpoint health --cluster\n" +
+		{"a silent room that answers", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour,
+			instances: []instance{silent("a", "away", 2), silent("a", "well", 3), silent("a", "gone", 4)},
+			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
+				"a/away": {EtcdAwaySince: stamp(1)}, "a/well": {}, "a/gone": nil,
+			})}, "instance a/away does not reach etcd, and leases nothing | 1 | - | etcdctl endpoint " +
+			"health --cluster\n" +
 			"instance a/away sends no heartbeats, but answers | 2 | - | \n" +
 			"instance a/well sends no heartbeats, but answers | 3 | - | \n" +
 			"instance a/gone is silent | 4 | 64 | march instance forget a gone\n"},
-		{"a full etcd", findings{rooms: []allocator.Room{"a"}, etcd: etcdSize{StoreSize: admin.StoreSize{NoSpace: true}, nearly: after(2), full: after(3)}, instances: []instance{silent("a", "one", 4)}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/one": {}})},
+		{"a full etcd", findings{rooms: []allocator.Room{"a"}, etcd: etcdSize{StoreSize: admin.StoreSize{NoSpace: true},
+			nearly: after(2), full: after(3)}, instances: []instance{silent("a", "one", 4)},
+			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/one": {}})},
 			"etcd is full, and takes no writes: no IDs are leased | 3 | - | etcdctl alarm disarm\n"},
 		{"a corrupt etcd", findings{etcd: etcdSize{corrupt: after(3)}},
-			"etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased | 3 | - | etcdctl endpoint hashkv --cluster\n"},
-		{"silence under a halt", findings{halt: &marchv1.Halt{By: "ann", Why: "w"}, forgetAfter: time.Hour, instances: []instance{silent("a", "one", 2)}},
-			"leasing is halted in all rooms by ann: w | - | - | march recover\ninstance a/one is silent | 2 | - | march instance forget a one\n"},
-		{"instances", findings{instances: []instance{alive("a", "mute"), alive("a", "off"), alive("a", "away"), alive("a", "full"), unconfirmed, unreadable, alive("a", "well"), alive("a", "new")}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
-			"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
-			"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{full.NotReady("it holds no IDs", after(5)), problem.EtcdFull(after(4))}},
-			"a/bare": {NotReady: "no journal", Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, Of: "a/bare", What: "instance a/bare says so itself", Remedy: "X."}}},
-		}), etcd: etcdSize{StoreSize: admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, nearly: after(3)}}, "etcd is full, and takes no writes: no IDs are leased | 4 | - | etcdctl alarm disarm\n" +
-			"instance a/mute does not answer at mute:1 | 6 | - | \n" +
-			"instance a/off is not ready: no IDs | - | - | \n" +
-			"instance a/away does not reach etcd, and leases nothing | 4 | - | etcdctl endpoint health --cluster\n" +
-			"instance a/full is not ready: it holds no IDs | 5 | - | \n" +
-			"instance a/bare says so itself | 0 | - | \n"},
-		{"an unconfirmed instance that does not answer", findings{instances: []instance{unconfirmed}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/bare": nil})},
+			"etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: " +
+				"no IDs are leased | 3 | - | etcdctl endpoint hashkv --cluster\n"},
+		{"silence under a halt", findings{halt: &marchv1.Halt{By: "ann", Why: "w"}, forgetAfter: time.Hour,
+			instances: []instance{silent("a", "one", 2)}},
+			"leasing is halted in all rooms by ann: w | - | - | march recover\ninstance a/one is silent | 2 | - | " +
+				"march instance forget a one\n"},
+		{"instances", findings{instances: []instance{alive("a", "mute"), alive("a", "off"), alive("a", "away"),
+			alive("a", "full"), unconfirmed, unreadable, alive("a", "well"), alive("a", "new")},
+			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
+				"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
+				"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{full.NotReady("it holds no IDs",
+					after(5)), problem.EtcdFull(after(4))}},
+				"a/bare": {NotReady: "no journal",
+					Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, Of: "a/bare",
+						What: "instance a/bare says so itself", Remedy: "X."}}},
+			}), etcd: etcdSize{StoreSize: admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, nearly: after(3)}},
+			"etcd is full, and takes no writes: no IDs are leased | 4 | - | etcdctl alarm disarm\n" +
+				"instance a/mute does not answer at mute:1 | 6 | - | \n" +
+				"instance a/off is not ready: no IDs | - | - | \n" +
+				"instance a/away does not reach etcd, and leases nothing | 4 | - | etcdctl endpoint " +
+				"health --cluster\n" +
+				"instance a/full is not ready: it holds no IDs | 5 | - | \n" +
+				"instance a/bare says so itself | 0 | - | \n"},
+		{"an unconfirmed instance that does not answer", findings{instances: []instance{unconfirmed},
+			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/bare": nil})},
 			"instance a/bare does not answer at bare:1 | 6 | - | \n" +
-				"instance a/bare started without its journal, which is required, and leases nothing | 0 | - | march instance confirm a bare\n"},
-		{"a halt that instances tell too", findings{halt: &marchv1.Halt{By: "ann", Why: "w", Time: stamp(1)}, instances: []instance{alive("a", "one")}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
-			"a/one": {NotReady: "x", Problems: []*marchv1.Problem{problem.Halted("ann", "w", after(1)), full.Barred("bob", stamp(2))}},
-		})}, "leasing is halted in all rooms by ann: w | 1 | - | march recover\ninstance a/full is barred by the recover of bob | 2 | - | march recover\n"},
+				"instance a/bare started without its journal, which is required, and leases nothing | 0 | - | march " +
+				"instance confirm a bare\n"},
+		{"a halt that instances tell too", findings{halt: &marchv1.Halt{By: "ann", Why: "w", Time: stamp(1)},
+			instances: []instance{alive("a", "one")}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
+				"a/one": {NotReady: "x", Problems: []*marchv1.Problem{problem.Halted("ann", "w", after(1)),
+					full.Barred("bob", stamp(2))}},
+			})}, "leasing is halted in all rooms by ann: w | 1 | - | march recover\ninstance a/full is barred by the " +
+			"recover of bob | 2 | - | march recover\n"},
 		{"instances before a sample", findings{instances: []instance{alive("a", "one")}}, ""},
-		{"a migration", findings{migration: waiting}, "migration M cannot go on: the layout is version 3 | 7 | - | march migrate abort M\n" +
-			"migration M waits for instance a/two, which is silent | 1 | 11 | march migrate continue M --without a/two\n"},
-		{"keys", findings{unreadable: []record.KeyError{{Key: "/k/b", Err: errors.New("bad")}, {Key: "/k/a", Err: errors.New("bad")}, {Key: "/k/b", Err: errors.New("bad")}}},
+		{"a migration", findings{migration: waiting}, "migration M cannot go on: the layout is version 3 | 7 | - | " +
+			"march migrate abort M\n" +
+			"migration M waits for instance a/two, which is silent | 1 | 11 | march migrate continue M " +
+			"--without a/two\n"},
+		{"keys", findings{unreadable: []record.KeyError{{Key: "/k/b", Err: errors.New("bad")},
+			{Key: "/k/a", Err: errors.New("bad")}, {Key: "/k/b", Err: errors.New("bad")}}},
 			"key /k/a: bad; it stops /k/a | - | - | mend /k/a\nkey /k/b: bad; it stops /k/b | - | - | mend /k/b\n"},
-		{"a key that stops all", findings{unusable: &record.KeyError{Key: "/k/b", Err: errors.New("bad")}, rooms: []allocator.Room{"a"}, unreadable: []record.KeyError{{Key: "/k/a", Err: errors.New("bad")}, {Key: "/k/b", Err: errors.New("bad")}}},
-			"key /k/b: bad; it stops /k/b | - | - | mend /k/b\nroom a has a range, and no instance of it is alive | - | - | march room a\nkey /k/a: bad; it stops /k/a | - | - | mend /k/a\n"},
+		{"a key that stops all", findings{unusable: &record.KeyError{Key: "/k/b", Err: errors.New("bad")},
+			rooms: []allocator.Room{"a"}, unreadable: []record.KeyError{{Key: "/k/a", Err: errors.New("bad")},
+				{Key: "/k/b", Err: errors.New("bad")}}},
+			"key /k/b: bad; it stops /k/b | - | - | mend /k/b\nroom a has a range, " +
+				"and no instance of it is alive | - | - | march room a\nkey /k/a: bad; " +
+				"it stops /k/a | - | - | mend /k/a\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.f.damage, test.f.sample.at = mend, after(6)
@@ -154,7 +188,9 @@ func TestProblemsAreBounded(t *testing.T) {
 		f.unreadable = append(f.unreadable, record.KeyError{Key: fmt.Sprint("/k/", i), Err: errors.New("bad")})
 	}
 	list := f.problems()
-	if n := len(list); n != 2*(problemsOfKind+1) || list[problemsOfKind].GetWhat() != "980 more problems with instances" || list[n-1].GetWhat() != "980 more problems with keys" {
+	if n := len(list); n != 2*(problemsOfKind+1) ||
+		list[problemsOfKind].GetWhat() != "980 more problems with instances" ||
+		list[n-1].GetWhat() != "980 more problems with keys" {
 		t.Errorf("%d problems\n%s", n, lines(list))
 	}
 }
@@ -167,7 +203,8 @@ func TestFullness(t *testing.T) {
 		since        int // -1 for not nearly full
 	}{{79, 100, -1}, {81, 100, 1}, {90, 100, 1}, {50, 100, -1}, {90, 0, -1}, {99, 100, 5}} {
 		nearly := f.note(admin.StoreSize{Bytes: test.bytes, Quota: test.quota}, after(minute)) != nil
-		if e := f.get(); nearly != (test.since >= 0) || nearly && !e.nearly.Equal(after(test.since)) || !nearly && !e.nearly.IsZero() {
+		if e := f.get(); nearly != (test.since >= 0) || nearly && !e.nearly.Equal(after(test.since)) ||
+			!nearly && !e.nearly.IsZero() {
 			t.Errorf("minute %d: %t, %+v", minute, nearly, e)
 		}
 	}

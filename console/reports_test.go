@@ -38,8 +38,10 @@ func TestReportsAreNoted(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if r := shown.GetMoves()[0].GetReports(); !r[0].GetReported().AsTime().Equal(seen[0]) || r[1].GetReported() != nil {
-					t.Errorf("i-00 and i-01 reported at %v and %v, want %v and none", r[0].GetReported().AsTime(), r[1].GetReported(), seen[0])
+				if r := shown.GetMoves()[0].GetReports(); !r[0].GetReported().AsTime().Equal(seen[0]) ||
+					r[1].GetReported() != nil {
+					t.Errorf("i-00 and i-01 reported at %v and %v, want %v and none", r[0].GetReported().AsTime(),
+						r[1].GetReported(), seen[0])
 				}
 			}
 			if err := i.Serve(bg, 2); err != nil {

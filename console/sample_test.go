@@ -23,7 +23,8 @@ func TestSampleRates(t *testing.T) {
 	}
 	tell := func(started, issued int64, rates ...float64) *marchv1.GetInstanceResponse {
 		return &marchv1.GetInstanceResponse{
-			Status: &marchv1.InstanceStatus{Started: &timestamppb.Timestamp{Seconds: started}, Issued: issued}, Rates: rates,
+			Status: &marchv1.InstanceStatus{Started: &timestamppb.Timestamp{Seconds: started},
+				Issued: issued}, Rates: rates,
 		}
 	}
 	both := []instance{alive("a", "x"), alive("a", "y")}
@@ -35,10 +36,12 @@ func TestSampleRates(t *testing.T) {
 	}{
 		{0, []*marchv1.GetInstanceResponse{tell(1, 100), tell(1, 0)}, []float64{-1}},
 		{1, []*marchv1.GetInstanceResponse{tell(1, 150), tell(1, 7)}, []float64{-1, 57}},
-		{2, []*marchv1.GetInstanceResponse{tell(1, 150), nil}, []float64{-1, 57, 0}},                   // y is silent
-		{3, []*marchv1.GetInstanceResponse{tell(1, 160), tell(2, 5)}, []float64{-1, 57, 0, 10}},        // y was restarted
-		{4, []*marchv1.GetInstanceResponse{nil, nil}, []float64{-1, 57, 0, 10, -1}},                    // no answer
-		{7, []*marchv1.GetInstanceResponse{nil, tell(2, 5)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1}}, // the console did not ask
+		{2, []*marchv1.GetInstanceResponse{tell(1, 150), nil}, []float64{-1, 57, 0}}, // y is silent
+		// y was restarted
+		{3, []*marchv1.GetInstanceResponse{tell(1, 160), tell(2, 5)}, []float64{-1, 57, 0, 10}},
+		{4, []*marchv1.GetInstanceResponse{nil, nil}, []float64{-1, 57, 0, 10, -1}}, // no answer
+		// the console did not ask
+		{7, []*marchv1.GetInstanceResponse{nil, tell(2, 5)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1}},
 		{8, []*marchv1.GetInstanceResponse{nil, tell(2, 25)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1, 20}},
 	} {
 		s = next(s, both, step.answers, t0.Add(time.Duration(step.second)*time.Second))
@@ -73,7 +76,8 @@ func TestSampleRates(t *testing.T) {
 			t.Fatalf("second %d, with what instances remember (-want +got)\n%s", step.second, diff)
 		}
 	}
-	if n := len(next(sample{}, both, []*marchv1.GetInstanceResponse{tell(1, 1, make([]float64, 5000)...), nil}, t0).rates["a"]); n != api.RatesKept {
+	if n := len(next(sample{}, both, []*marchv1.GetInstanceResponse{tell(1, 1, make([]float64, 5000)...), nil},
+		t0).rates["a"]); n != api.RatesKept {
 		t.Errorf("%d rates are kept of those that an instance reported, want %d", n, api.RatesKept)
 	}
 }

@@ -77,7 +77,8 @@ func (s *Server) readTags(ctx context.Context, before *tagIndex) (*tagIndex, tim
 	x.mu.orders = make(map[marchv1.TagSort][]int32)
 	bad, err := s.admin.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if len(x.tags) == maxIndexed {
-			return allocator.Errorf(allocator.Refused, "more than %d tags are too many to sort: list tags by the beginning of their names instead (ListTags, `march tag list --prefix`)", maxIndexed)
+			return allocator.Errorf(allocator.Refused, "more than %d tags are too many to sort: "+
+				"list tags by the beginning of their names instead (ListTags, `march tag list --prefix`)", maxIndexed)
 		}
 		x.tags = append(x.tags, newIndexed(t, marks, stored.Layout, rates[t.Name]))
 		s.reading.Add(1)
@@ -125,9 +126,12 @@ func largestNext(t record.Tag, marks map[allocator.Room]record.Mark) int64 {
 	return next
 }
 
-func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.Layout, rates map[allocator.Room]float64) indexed {
+func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.Layout,
+	rates map[allocator.Room]float64) indexed {
 	i := indexed{
-		tag:   record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created, KV: store.KV{ModRevision: t.KV.ModRevision}}, // no stored value
+		// no stored value
+		tag: record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created,
+			KV: store.KV{ModRevision: t.KV.ModRevision}},
 		marks: marksToProto(marks), next: largestNext(t, marks), lasts: math.Inf(1),
 	}
 	if t.Time != nil { // its IDs follow the clock
@@ -155,7 +159,8 @@ func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.
 
 // summary returns the tag as a message.
 func (i *indexed) summary() *marchv1.TagSummary {
-	return &marchv1.TagSummary{Tag: operator.TagToProto(i.tag), Marks: i.marks, Rate: i.rate, Used: i.used, Lasts: lasts(i.lasts)}
+	return &marchv1.TagSummary{Tag: operator.TagToProto(i.tag), Marks: i.marks, Rate: i.rate,
+		Used: i.used, Lasts: lasts(i.lasts)}
 }
 
 // sorts are what tags can be sorted by; names are unique and decide last.
@@ -214,7 +219,8 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 	case r.GetOffset() < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "offset: %d; allowed: 0 or more", r.GetOffset())
 	case len(r.GetSearch()) > allocator.MaxNameLength:
-		return nil, allocator.Errorf(allocator.Invalid, "search: %d bytes; allowed: up to %d, as many as a name has", len(r.GetSearch()), allocator.MaxNameLength)
+		return nil, allocator.Errorf(allocator.Invalid, "search: %d bytes; allowed: up to %d, as many as a name has",
+			len(r.GetSearch()), allocator.MaxNameLength)
 	}
 	within := searchWithin
 	if before := s.tags.Before(); before != nil && before.took > within {
@@ -231,7 +237,8 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 		}
 		return answer, err
 	}
-	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(asOf), Unreadable: passedOver(x.bad)}
+	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(asOf),
+		Unreadable: passedOver(x.bad)}
 	order, search := x.order(by), strings.ToLower(r.GetSearch()) // names have no large letters
 	at := func(k int) *indexed {
 		if r.GetDescending() {

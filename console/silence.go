@@ -181,7 +181,8 @@ func (s *Server) forgetSilent(ctx context.Context) error {
 		if i.Alive || i.Unreadable != nil || time.Since(i.SilentSince) <= s.cfg.ForgetAfter {
 			continue
 		}
-		if err := s.admin.ForgetSilent(ctx, i.Instance, "console "+s.name+": silent for "+s.cfg.ForgetAfter.String()); err != nil {
+		if err := s.admin.ForgetSilent(ctx, i.Instance,
+			"console "+s.name+": silent for "+s.cfg.ForgetAfter.String()); err != nil {
 			// If nothing can be written, heartbeats cannot be written either.
 			s.heartbeats.forget()
 			return err

@@ -61,7 +61,8 @@ func TestForgetSilent(t *testing.T) {
 			t.Errorf("after a day: %s", got)
 		}
 		entries, _, err := b.admin.Audits(bg, "", 3)
-		if err != nil || len(entries) != 3 || entries[2].Action != "forget instance" || !strings.Contains(entries[2].Actor, "silent for 24h") {
+		if err != nil || len(entries) != 3 || entries[2].Action != "forget instance" ||
+			!strings.Contains(entries[2].Actor, "silent for 24h") {
 			t.Errorf("audit: %+v, %v", entries, err)
 		}
 		if keys := b.mem.Keys("/march/default/silent"); len(keys) > 0 {
@@ -291,10 +292,11 @@ func TestMigrationOfAReplacedLayout(t *testing.T) {
 			m := b.migrate(0)
 			b.steps(2*time.Second, s)
 			if paused {
-				if _, err := b.admin.UpdateMigration(bg, b.read(m.ID), "pause", "test", func(m *record.Migration) error {
-					m.State = record.Paused
-					return nil
-				}); err != nil {
+				if _, err := b.admin.UpdateMigration(bg, b.read(m.ID), "pause", "test",
+					func(m *record.Migration) error {
+						m.State = record.Paused
+						return nil
+					}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -311,7 +313,8 @@ func TestMigrationOfAReplacedLayout(t *testing.T) {
 			b.steps(2*time.Second, s) // a/one lost residues and has not reported: the migration does not wait for it
 			m = b.read(m.ID)
 			shown, err := s.showMigration(bg, m)
-			if err != nil || m.State != record.Aborted || m.Error != "" || !strings.Contains(shown.GetNoWayBack(), "layout is version 3") {
+			if err != nil || m.State != record.Aborted || m.Error != "" ||
+				!strings.Contains(shown.GetNoWayBack(), "layout is version 3") {
 				t.Errorf("paused %v: %+v, shown %v, %v", paused, m, shown, err)
 			}
 			if m := b.migrate(0); m.State != record.Running {
@@ -359,11 +362,13 @@ func TestForecastSaysHowLongIDsLast(t *testing.T) {
 		rates: map[allocator.Room]float64{"a": 10, "gone": 2},
 	}
 	cost := f.cost()
-	if before, after := cost.GetLastsBefore().AsDuration(), cost.GetLastsAfter().AsDuration(); before != 30*time.Second || after != 50*time.Second {
+	if before, after := cost.GetLastsBefore().AsDuration(),
+		cost.GetLastsAfter().AsDuration(); before != 30*time.Second || after != 50*time.Second {
 		t.Errorf("the tag lasts %v, then %v; want 30s, of the room that goes, then 50s", before, after)
 	}
 	a, b := cost.GetForecasts()[0], cost.GetForecasts()[1]
-	if before, after := a.GetLastsBefore().AsDuration(), a.GetLastsAfter().AsDuration(); before != 100*time.Second || after != 50*time.Second {
+	if before, after := a.GetLastsBefore().AsDuration(), a.GetLastsAfter().AsDuration(); before != 100*time.Second ||
+		after != 50*time.Second {
 		t.Errorf("room a lasts %v, then %v; want 100s, then 50s", before, after)
 	}
 	if b.LastsBefore != nil || b.LastsAfter != nil {

@@ -38,7 +38,8 @@ func TestSkipTag(t *testing.T) {
 	skips(map[string]int64{"a": 1001})
 	for _, to := range []int64{1002, 50_000} {
 		_, err := skip(to, false)
-		want{codes.FailedPrecondition, "refused", []string{fmt.Sprint("to: ", to), "largest mark, 1", "max_jump (1000)", "force"}}.check(t, "too far", err)
+		want{codes.FailedPrecondition, "refused", []string{fmt.Sprint("to: ", to), "largest mark, 1", "max_jump (1000)",
+			"force"}}.check(t, "too far", err)
 	}
 	skips(map[string]int64{"a": 1001})
 	if _, err := skip(50_000, true); err != nil { // all rooms
@@ -85,13 +86,15 @@ func TestPrescaleTag(t *testing.T) {
 		invalid("step", fmt.Sprint(step), "5000").check(t, fmt.Sprint("step ", step), err)
 	}
 	for _, d := range []*durationpb.Duration{
-		nil, {}, {Seconds: -1}, {Nanos: 999_999_999}, {Seconds: 7 * 86400, Nanos: 1}, {Seconds: math.MaxInt64}, {Seconds: 9_223_372_036, Nanos: 999_999_999}, {Nanos: -1},
+		nil, {}, {Seconds: -1}, {Nanos: 999_999_999}, {Seconds: 7 * 86400, Nanos: 1}, {Seconds: math.MaxInt64},
+		{Seconds: 9_223_372_036, Nanos: 999_999_999}, {Nanos: -1},
 	} {
 		_, err := prescale(5, d)
 		invalid("duration", "1s to 168h").check(t, fmt.Sprint("duration ", d), err)
 	}
 	tag, err := prescale(5000, durationpb.New(time.Hour))
-	if err != nil || tag.GetPrescale() != 5000 || time.Until(tag.GetPrescaleUntil().AsTime()).Round(time.Minute) != time.Hour {
+	if err != nil || tag.GetPrescale() != 5000 ||
+		time.Until(tag.GetPrescaleUntil().AsTime()).Round(time.Minute) != time.Hour {
 		t.Fatalf("got %v, %v", tag, err)
 	}
 	_, err = c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", MaxStep: p(4999)}})
@@ -118,7 +121,8 @@ func TestPrescaleTag(t *testing.T) {
 		r, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
 		return err == nil && r.GetTag().GetPrescale() == 0
 	})
-	if _, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", MaxStep: p(100)}}); err != nil {
+	if _, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order",
+		MaxStep: p(100)}}); err != nil {
 		t.Errorf("a max_step below a prescale that has ended: %v", err)
 	}
 }

@@ -49,9 +49,13 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 		target *marchv1.Layout
 		says   []string
 	}{
-		"no worker":   {tag: small, target: layout(100, map[string][2]int64{"a": {0, 76}, "b": {76, 100}}), says: []string{"room b", "2 bits", "tag event", "25 residues"}},
-		"pinned":      {tag: usual, pin: new(worker.PinTo(7)), target: layout(100, map[string][2]int64{"a": {0, 60}, "b": {60, 100}}), says: []string{"b/b1", "pinned worker 7", "number 519", "10 bits", "tag event", "begins at 512"}},
-		"worker last": {tag: last, target: layout(200, map[string][2]int64{"a": {0, 100}, "b": {100, 200}}), says: []string{"boundary: 200; allowed: 100", "tag event"}},
+		"no worker": {tag: small, target: layout(100, map[string][2]int64{"a": {0, 76}, "b": {76, 100}}),
+			says: []string{"room b", "2 bits", "tag event", "25 residues"}},
+		"pinned": {tag: usual, pin: new(worker.PinTo(7)), target: layout(100, map[string][2]int64{"a": {0, 60},
+			"b": {60, 100}}), says: []string{"b/b1", "pinned worker 7", "number 519", "10 bits",
+			"tag event", "begins at 512"}},
+		"worker last": {tag: last, target: layout(200, map[string][2]int64{"a": {0, 100}, "b": {100, 200}}),
+			says: []string{"boundary: 200; allowed: 100", "tag event"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -66,7 +70,8 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 			s.Tag(timed(c.tag), "test", "event")
 
 			err = nil
-			for began := time.Now(); err == nil && time.Since(began) < longest; { // a plan waits only for so long for tags
+			// a plan waits only for so long for tags
+			for began := time.Now(); err == nil && time.Since(began) < longest; {
 				_, err = s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: c.target, Force: true})
 			}
 			refused(c.says...).check(t, "plan", err)
@@ -74,8 +79,10 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 			refused(c.says...).check(t, "apply", err)
 			_, err = s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced(before.GetPlan())})
 			refused(c.says...).check(t, "apply without force", err)
-			answer, err := s.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: before.GetPlan(), Wait: durationpb.New(longest)})
-			if err != nil || answer.GetRefused() == "" || answer.GetCost().GetTags() != 1 || len(answer.GetCost().GetWorst()) > 0 {
+			answer, err := s.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: before.GetPlan(),
+				Wait: durationpb.New(longest)})
+			if err != nil || answer.GetRefused() == "" || answer.GetCost().GetTags() != 1 ||
+				len(answer.GetCost().GetWorst()) > 0 {
 				t.Errorf("costs: %v, %v", answer, err)
 			}
 			from, err := s.Admin.Ledger.Refresh(bg)
@@ -114,9 +121,11 @@ func TestPlansLeaveWorkers(t *testing.T) {
 
 func plansLeaveWorkers(t *testing.T, force bool) {
 	c := testcluster.New(t)
-	c.Init(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 25, Upper: 50}, "c": {Lower: 50, Upper: 100}}}, "test")
+	c.Init(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25},
+		"b": {Lower: 25, Upper: 50}, "c": {Lower: 50, Upper: 100}}}, "test")
 	s := startOver(c)
-	target := &marchv1.PlanMigrationRequest{Target: layout(100, map[string][2]int64{"a": {25, 50}, "b": {0, 25}, "c": {50, 100}})}
+	target := &marchv1.PlanMigrationRequest{Target: layout(100,
+		map[string][2]int64{"a": {25, 50}, "b": {0, 25}, "c": {50, 100}})}
 	before, err := s.PlanMigration(bg, target)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +148,8 @@ func plansLeaveWorkers(t *testing.T, force bool) {
 			}
 		}
 	}
-	unused := &marchv1.PlanMigrationRequest{Target: layout(100, map[string][2]int64{"a": {0, 10}, "b": {10, 20}, "c": {20, 100}})}
+	unused := &marchv1.PlanMigrationRequest{Target: layout(100,
+		map[string][2]int64{"a": {0, 10}, "b": {10, 20}, "c": {20, 100}})}
 	if _, err := s.PlanMigration(bg, unused); err != nil {
 		t.Errorf("a plan is refused for a tag that it does not see: %v", err)
 	}
@@ -169,19 +179,22 @@ func TestTagsDuringAMigration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	planned, err := plan.New(from.Layout, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 76}, "b": {Lower: 76, Upper: 100}}}, false)
+	planned, err := plan.New(from.Layout, allocator.Layout{Boundary: 100,
+		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 76}, "b": {Lower: 76, Upper: 100}}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// No console makes its moves.
-	m, err := c.Admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target, Moves: record.MovesOf(planned.Moves...)}, "test")
+	m, err := c.Admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target,
+		Moves: record.MovesOf(planned.Moves...)}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	tag := record.DefaultTag()
 	timed(small)(&tag)
 	_, err = c.Admin.CreateTag(bg, "event", tag, "test")
-	if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), m.ID+" is under way") || !strings.Contains(err.Error(), "room b") {
+	if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), m.ID+" is under way") ||
+		!strings.Contains(err.Error(), "room b") {
 		t.Errorf("the tag was created: %v", err)
 	}
 	c.Tag(timed(usual), "test", "event")
@@ -216,7 +229,8 @@ func TestAMoveWaitsForWorkers(t *testing.T) {
 	etcd, keys := s.Open(t), record.Keys("/march/default/")
 	// look reads the workers and room b's report in one snapshot.
 	look := func() (reported int64, used []int64) {
-		answer, err := etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpGetPrefix(keys.Workers()), store.OpGet(keys.Registration("b", "b1"))}})
+		answer, err := etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpGetPrefix(keys.Workers()),
+			store.OpGet(keys.Registration("b", "b1"))}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -240,7 +254,8 @@ func TestAMoveWaitsForWorkers(t *testing.T) {
 		t.Fatalf("room b reports version %d, and has workers %v", version, used)
 	}
 
-	planned, err := s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: layout(100, map[string][2]int64{"a": {0, 90}, "b": {90, 100}})})
+	planned, err := s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: layout(100,
+		map[string][2]int64{"a": {0, 90}, "b": {90, 100}})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,8 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetTagResponse{Tag: operator.TagToProto(tag), Marks: marksToProto(marks), Unreadable: passedOver(bad)}
+	answer := &marchv1.GetTagResponse{Tag: operator.TagToProto(tag), Marks: marksToProto(marks),
+		Unreadable: passedOver(bad)}
 	if tag.Time != nil { // a time tag has no chains
 		answer.Slices, err = s.slicesIn(ctx, "", tag.Time.WorkerBits)
 		return answer, err
@@ -180,7 +181,8 @@ func (s *Server) addChainEffect(ctx context.Context, change *marchv1.Tag, answer
 		return err
 	}
 	before, after := tag.Chain(), tag.Chain()
-	after.MinStep, after.MaxStep, after.Reserve = answer.GetTag().GetMinStep(), answer.GetTag().GetMaxStep(), answer.GetTag().GetReserve().AsDuration()
+	after.MinStep, after.MaxStep, after.Reserve = answer.GetTag().GetMinStep(), answer.GetTag().GetMaxStep(),
+		answer.GetTag().GetReserve().AsDuration()
 	if before == after {
 		return nil
 	}
@@ -192,9 +194,11 @@ func (s *Server) addChainEffect(ctx context.Context, change *marchv1.Tag, answer
 	for _, c := range chains {
 		was, is = atMost(was, before.Target(c.GetPeak(), time.Now())), atMost(is, after.Target(c.GetPeak(), time.Now()))
 	}
-	effect := fmt.Sprintf("At the present rates the instances that hold the tag (%d) aim for %d IDs in memory together; now for %d.", len(chains), is, was)
+	effect := fmt.Sprintf("At the present rates the instances that hold the tag (%d) aim for %d IDs in memory "+
+		"together; now for %d.", len(chains), is, was)
 	if len(chains) == 0 {
-		effect = fmt.Sprintf("No instance holds the tag now. The first lease of an instance takes %d IDs.", after.MinStep)
+		effect = fmt.Sprintf("No instance holds the tag now. The first lease of an instance takes %d IDs.",
+			after.MinStep)
 	}
 	answer.Effects = append(answer.Effects, effect)
 	return nil

@@ -23,9 +23,11 @@ func TestTags(t *testing.T) {
 	made := c.create(&marchv1.Tag{Name: "order"})
 	defaults := &marchv1.Tag{
 		Name: "order", Start: p(1), Limit: p(math.MaxInt64), MinStep: p(1000), MaxStep: p(100_000_000),
-		Reserve: durationpb.New(10 * time.Minute), MaxJump: p(1_000_000_000_000_000), MaxSkew: p(0), StrictRetract: new(false),
+		Reserve: durationpb.New(10 * time.Minute), MaxJump: p(1_000_000_000_000_000), MaxSkew: p(0),
+		StrictRetract: new(false),
 	}
-	if diff := cmp.Diff(defaults, made, protocmp.Transform(), protocmp.IgnoreFields(&marchv1.Tag{}, "created", "revision")); diff != "" {
+	if diff := cmp.Diff(defaults, made, protocmp.Transform(),
+		protocmp.IgnoreFields(&marchv1.Tag{}, "created", "revision")); diff != "" {
 		t.Errorf("defaults (-want +got): %s", diff)
 	}
 	if created := made.GetCreated().AsTime(); created.Before(before) || created.After(time.Now()) {
@@ -35,13 +37,15 @@ func TestTags(t *testing.T) {
 		Name: "all.set_1-2", Start: p(0), Limit: p(1000), MinStep: p(1), MaxStep: p(1 << 40),
 		Reserve: durationpb.New(7 * 24 * time.Hour), MaxJump: p(1), MaxSkew: p(math.MaxInt64), StrictRetract: new(true),
 	}
-	if diff := cmp.Diff(all, c.create(all), protocmp.Transform(), protocmp.IgnoreFields(&marchv1.Tag{}, "created", "revision")); diff != "" {
+	if diff := cmp.Diff(all, c.create(all), protocmp.Transform(),
+		protocmp.IgnoreFields(&marchv1.Tag{}, "created", "revision")); diff != "" {
 		t.Errorf("all set (-want +got): %s", diff)
 	}
 	_, err := c.CreateTag(bg, &marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: "order"}})
 	want{codes.AlreadyExists, "exists", []string{"order"}}.check(t, "create twice", err)
 
-	r, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", MinStep: p(5), Reserve: durationpb.New(time.Second), Start: p(1)}})
+	r, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", MinStep: p(5),
+		Reserve: durationpb.New(time.Second), Start: p(1)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,24 +82,32 @@ func TestFormatsOfTags(t *testing.T) {
 	if err != nil || got.GetTag().GetFormat() != made.GetFormat() {
 		t.Errorf("got %v, %v", got, err)
 	}
-	secret := c.create(&marchv1.Tag{Name: "secret", Format: new("opaque(k, 10^6) | decimal(6)"), KeyCheck: new("0123456789abcdef")})
+	secret := c.create(&marchv1.Tag{Name: "secret", Format: new("opaque(k, 10^6) | decimal(6)"),
+		KeyCheck: new("0123456789abcdef")})
 	if secret.GetKeyCheck() != "0123456789abcdef" || secret.GetLimit() != 1_000_000 {
 		t.Errorf("got %v", secret)
 	}
-	timed := c.create(&marchv1.Tag{Name: "event", Time: &marchv1.TimeTag{Preset: "cosid"}, Format: new("friendly(cosid, +08:00)")})
+	timed := c.create(&marchv1.Tag{Name: "event", Time: &marchv1.TimeTag{Preset: "cosid"},
+		Format: new("friendly(cosid, +08:00)")})
 	if timed.GetFormat() != "friendly(cosid, +08:00)" {
 		t.Errorf("got %v", timed)
 	}
-	if r, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: p(1000), MaxSkew: p(5), Format: made.Format}}); err != nil || r.GetTag().GetLimit() != 1000 || r.GetTag().GetFormat() != made.GetFormat() {
+	if r, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: p(1000),
+		MaxSkew: p(5), Format: made.Format}}); err != nil || r.GetTag().GetLimit() != 1000 ||
+		r.GetTag().GetFormat() != made.GetFormat() {
 		t.Errorf("got %v, %v", r, err)
 	}
 	for _, test := range []struct {
 		tag  *marchv1.Tag
 		says []string
 	}{
-		{&marchv1.Tag{Name: "order", Format: new("radix62(11)")}, []string{"format: cannot be changed (it is prefix(ORD-) | radix62(9))"}},
-		{&marchv1.Tag{Name: "order", KeyCheck: new("0123456789abcdef")}, []string{"key_check: cannot be changed (it is none)"}},
-		{&marchv1.Tag{Name: "order", Limit: p(13537086546263553)}, []string{"limit: 13537086546263553; allowed with the format prefix(ORD-) | radix62(9): 2 to 13537086546263552"}},
+		{&marchv1.Tag{Name: "order", Format: new("radix62(11)")},
+			[]string{"format: cannot be changed (it is prefix(ORD-) | radix62(9))"}},
+		{&marchv1.Tag{Name: "order", KeyCheck: new("0123456789abcdef")},
+			[]string{"key_check: cannot be changed (it is none)"}},
+		{&marchv1.Tag{Name: "order", Limit: p(13537086546263553)},
+			[]string{"limit: 13537086546263553; allowed with the format prefix(ORD-) | radix62(9): " +
+				"2 to 13537086546263552"}},
 		{&marchv1.Tag{Name: "secret", Limit: p(999_999)}, []string{"limit: cannot be changed (it is 1000000)"}},
 		{&marchv1.Tag{Name: "event", Format: new("radix62(11)")}, []string{"format: cannot be changed"}},
 	} {
@@ -106,11 +118,14 @@ func TestFormatsOfTags(t *testing.T) {
 		tag  *marchv1.Tag
 		says []string
 	}{
-		{&marchv1.Tag{Format: new("prefix(ORD-) | base62")}, []string{"format: at column 16: base62 is no part; allowed: "}},
-		{&marchv1.Tag{Format: new("decimal(3)"), Limit: p(1001)}, []string{"limit: 1001; allowed with the format decimal(3): 2 to 1000"}},
+		{&marchv1.Tag{Format: new("prefix(ORD-) | base62")},
+			[]string{"format: at column 16: base62 is no part; allowed: "}},
+		{&marchv1.Tag{Format: new("decimal(3)"), Limit: p(1001)},
+			[]string{"limit: 1001; allowed with the format decimal(3): 2 to 1000"}},
 		{&marchv1.Tag{Format: new("date(yyyy) | decimal(3)")}, []string{"format: ", "allowed: with the part period"}},
 		{&marchv1.Tag{Format: new("opaque(k, 10^6) | decimal(6)")}, []string{"key_check: none given"}},
-		{&marchv1.Tag{Time: &marchv1.TimeTag{Preset: "cosid"}, Format: new("decimal(3)")}, []string{"format: decimal(3) writes IDs up to 999"}},
+		{&marchv1.Tag{Time: &marchv1.TimeTag{Preset: "cosid"}, Format: new("decimal(3)")},
+			[]string{"format: decimal(3) writes IDs up to 999"}},
 	} {
 		test.tag.Name = "new"
 		_, err := c.CreateTag(bg, &marchv1.CreateTagRequest{Tag: test.tag})
@@ -135,7 +150,8 @@ func TestBadTags(t *testing.T) {
 		"delete": func(n string) error { _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: n}); return err },
 		"skip":   func(n string) error { _, err := c.SkipTag(bg, &marchv1.SkipTagRequest{Name: n, To: 5}); return err },
 		"prescale": func(n string) error {
-			_, err := c.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: n, Step: 5, Duration: durationpb.New(time.Minute)})
+			_, err := c.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: n, Step: 5,
+				Duration: durationpb.New(time.Minute)})
 			return err
 		},
 	}
@@ -171,10 +187,14 @@ func TestBadTags(t *testing.T) {
 		{&marchv1.Tag{Reserve: durationpb.New(0)}, []string{"reserve: 0s", "1s to 168h"}},
 		{&marchv1.Tag{Reserve: durationpb.New(-time.Second)}, []string{"reserve: -1s", "1s to 168h"}},
 		{&marchv1.Tag{Reserve: durationpb.New(999 * time.Millisecond)}, []string{"reserve: 999ms", "1s to 168h"}},
-		{&marchv1.Tag{Reserve: durationpb.New(7*24*time.Hour + 1)}, []string{"reserve: 168h0m0.000000001s", "1s to 168h"}},
-		{&marchv1.Tag{Reserve: &durationpb.Duration{Seconds: 315_000_000_000}}, []string{"reserve", "315000000000", "1s to 168h"}},
-		{&marchv1.Tag{Reserve: &durationpb.Duration{Seconds: -9_223_372_037}}, []string{"reserve", "-9223372037", "1s to 168h"}},
-		{&marchv1.Tag{Reserve: &durationpb.Duration{Seconds: math.MaxInt64}}, []string{"reserve", "9223372036854775807", "1s to 168h"}},
+		{&marchv1.Tag{Reserve: durationpb.New(7*24*time.Hour + 1)},
+			[]string{"reserve: 168h0m0.000000001s", "1s to 168h"}},
+		{&marchv1.Tag{Reserve: &durationpb.Duration{Seconds: 315_000_000_000}},
+			[]string{"reserve", "315000000000", "1s to 168h"}},
+		{&marchv1.Tag{Reserve: &durationpb.Duration{Seconds: -9_223_372_037}},
+			[]string{"reserve", "-9223372037", "1s to 168h"}},
+		{&marchv1.Tag{Reserve: &durationpb.Duration{Seconds: math.MaxInt64}},
+			[]string{"reserve", "9223372036854775807", "1s to 168h"}},
 		{&marchv1.Tag{Reserve: &durationpb.Duration{Seconds: 1, Nanos: -1}}, []string{"reserve", "1s to 168h"}},
 	} {
 		test.tag.Name = "new"
@@ -236,7 +256,8 @@ func TestListTags(t *testing.T) {
 		t.Errorf("prefix nothing: %v", got)
 	}
 	// A page token from elsewhere is a place in the order like any other.
-	for token, first := range map[string]string{"a": "tag-000", "tag-100x": "tag-101", "zzz": "", "tag-099:5": "tag-100", "tag-099:6": "tag-100", "tag-199:0": "tag-200"} {
+	for token, first := range map[string]string{"a": "tag-000", "tag-100x": "tag-101", "zzz": "",
+		"tag-099:5": "tag-100", "tag-099:6": "tag-100", "tag-199:0": "tag-200"} {
 		r, err := c.ListTags(bg, &marchv1.ListTagsRequest{PageToken: token, PageSize: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -249,11 +270,14 @@ func TestListTags(t *testing.T) {
 			t.Errorf("after %q: got %q, want %q", token, got, first)
 		}
 	}
-	if r, err := c.ListTags(bg, &marchv1.ListTagsRequest{Prefix: "tag-", PageToken: "u"}); err != nil || len(r.GetTags()) > 0 {
+	if r, err := c.ListTags(bg, &marchv1.ListTagsRequest{Prefix: "tag-", PageToken: "u"}); err != nil ||
+		len(r.GetTags()) > 0 {
 		t.Errorf("a token behind the prefix: %v, %v", r, err)
 	}
 	for _, bad := range []*marchv1.ListTagsRequest{
-		{PageSize: -1}, {PageSize: 1001}, {PageToken: "A"}, {PageToken: "tag-1:"}, {PageToken: "tag-1:6"}, {PageToken: "tag-1:-1"}, {PageToken: ":0"}, {PageToken: strings.Repeat("x", 64)}, {Prefix: "/"}, {Prefix: "Tag"}, {Prefix: strings.Repeat("x", 64)},
+		{PageSize: -1}, {PageSize: 1001}, {PageToken: "A"}, {PageToken: "tag-1:"}, {PageToken: "tag-1:6"},
+		{PageToken: "tag-1:-1"}, {PageToken: ":0"}, {PageToken: strings.Repeat("x", 64)}, {Prefix: "/"},
+		{Prefix: "Tag"}, {Prefix: strings.Repeat("x", 64)},
 	} {
 		_, err := c.ListTags(bg, bad)
 		invalid().check(t, bad.String(), err)

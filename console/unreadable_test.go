@@ -99,7 +99,8 @@ func TestListsNameWhatIsUnreadable(t *testing.T) {
 	plan, err := c.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: quarter()})
 	named("plan", err, plan.GetPlan().GetUnreadable(),
 		"rooms/a/newer", "rooms/stray")
-	cost, err := c.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: plan.GetPlan(), Wait: durationpb.New(5 * time.Second)})
+	cost, err := c.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: plan.GetPlan(),
+		Wait: durationpb.New(5 * time.Second)})
 	named("cost", err, cost.GetUnreadable(), "tags/Bad Name", "tags/bad", "marks/a/good")
 	if got := plan.GetPlan().GetInstances(); !slices.Equal(got, []string{"a/newer"}) {
 		t.Errorf("%q must report", got)
@@ -108,7 +109,8 @@ func TestListsNameWhatIsUnreadable(t *testing.T) {
 		"/": "rooms/stray", "/instances": "rooms/a/newer", "/tags": "tags/Bad Name", "/audit": "audit/" + ulid,
 		"/migrations": "migrations/" + ulid,
 	} {
-		if code, page := c.get(path); code != 200 || !strings.Contains(page, "Left out") && path != "/" && path != "/instances" || !strings.Contains(page, says) {
+		if code, page := c.get(path); code != 200 || !strings.Contains(page, "Left out") && path != "/" &&
+			path != "/instances" || !strings.Contains(page, says) {
 			t.Errorf("%s: %d, without %s\n%s", path, code, says, page)
 		}
 	}
@@ -141,12 +143,14 @@ func TestDecodeInADamagedHistory(t *testing.T) {
 		len(bad) != 1 || bad[0].GetKey() != key || !strings.Contains(bad[0].GetWhy(), "v9.9.9") {
 		t.Errorf("%v, %v", d, err)
 	}
-	if code, page := c.get("/decode?tag=order&id=1"); code != 200 || !strings.Contains(page, key) || strings.Contains(page, "No room was ever") {
+	if code, page := c.get("/decode?tag=order&id=1"); code != 200 || !strings.Contains(page, key) ||
+		strings.Contains(page, "No room was ever") {
 		t.Errorf("%d: %s", code, page)
 	}
 	_, err = c.Decode(bg, &marchv1.DecodeRequest{Tag: "nosuch", Id: 1})
 	want{codes.NotFound, "not_found", []string{"nosuch", "march tag create nosuch"}}.check(t, "an unknown tag", err)
-	if code, page := c.get("/decode?tag=nosuch&id=1"); code != 200 || !strings.Contains(page, "Tag: there is none of this name") {
+	if code, page := c.get("/decode?tag=nosuch&id=1"); code != 200 ||
+		!strings.Contains(page, "Tag: there is none of this name") {
 		t.Errorf("%d: %s", code, page)
 	}
 	if _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}); err != nil {

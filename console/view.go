@@ -138,8 +138,10 @@ func (s *Server) viewOrKnown(ctx context.Context) (v view, outage []*marchv1.Pro
 // findings returns the findings of a view.
 func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
 	f := findings{
-		halt: halt, unusable: v.unusable, etcd: s.fullness.get(), workers: s.workers.get(), rooms: v.record.Layout.Rooms(), instances: v.instances,
-		sample: now, forgetAfter: s.cfg.ForgetAfter, unreadable: v.bad, damage: s.damage(v.active), own: s.ownProblems(),
+		halt: halt, unusable: v.unusable, etcd: s.fullness.get(), workers: s.workers.get(),
+		rooms: v.record.Layout.Rooms(), instances: v.instances,
+		sample: now, forgetAfter: s.cfg.ForgetAfter, unreadable: v.bad,
+		damage: s.damage(v.active), own: s.ownProblems(),
 	}
 	if v.migration != nil {
 		f.migration = migrationToProto(*v.migration, v.instances)

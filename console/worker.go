@@ -102,7 +102,8 @@ func workerToProto(l record.Lease, epoch record.Epoch, pinned bool, now time.Tim
 	p := &marchv1.Worker{
 		Bits: int32(l.Bits), Number: l.Number, Room: string(l.Room), Instance: string(l.Instance), //nolint:gosec // below timeid.MaxBits
 		Pinned: pinned && !l.Caller, Caller: l.Caller,
-		From: timestamppb.New(time.UnixMilli(l.From)), Until: timestamppb.New(time.UnixMilli(l.Until)), Free: timestamppb.New(free),
+		From: timestamppb.New(time.UnixMilli(l.From)), Until: timestamppb.New(time.UnixMilli(l.Until)),
+		Free: timestamppb.New(free),
 	}
 	switch left := time.UnixMilli(l.Until).Sub(now); {
 	case left > 0:
@@ -121,7 +122,8 @@ func parseWorkerToken(token string) (*record.WorkerID, error) {
 		return nil, nil //nolint:nilnil // the first page
 	}
 	var id record.WorkerID
-	if n, err := fmt.Sscanf(token, "%d/%d", &id.Bits, &id.Number); err != nil || n != 2 || id.String() != token || !id.Valid() {
+	if n, err := fmt.Sscanf(token, "%d/%d", &id.Bits, &id.Number); err != nil || n != 2 ||
+		id.String() != token || !id.Valid() {
 		return nil, allocator.Errorf(allocator.Invalid, "page_token: %q is not from an answer of ListWorkers", token)
 	}
 	return &id, nil
@@ -230,7 +232,9 @@ func (s *Server) lookAtEnds(ctx context.Context) error {
 // readEnds returns the tags whose time bits end first, and how many tags there are.
 func (s *Server) readEnds(ctx context.Context) (ends []tagEnd, tags int64, err error) {
 	first := func() {
-		slices.SortFunc(ends, func(a, b tagEnd) int { return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.tag, b.tag)) })
+		slices.SortFunc(ends, func(a, b tagEnd) int {
+			return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.tag, b.tag))
+		})
 		ends = ends[:min(len(ends), problemsOfKind+1)]
 	}
 	_, err = s.admin.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {

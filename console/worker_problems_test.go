@@ -40,7 +40,8 @@ func TestProblemsOfTimeTags(t *testing.T) {
 		tag := record.NewTimeTag(l)
 		settings := record.DefaultTag()
 		settings.Time = &tag
-		if _, err := admin.New(lately, admin.DefaultConfig()).CreateTag(bg, tagOf(1000+days), settings, "test"); err != nil {
+		if _, err := admin.New(lately, admin.DefaultConfig()).CreateTag(bg, tagOf(1000+days),
+			settings, "test"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -54,10 +55,13 @@ func TestProblemsOfTimeTags(t *testing.T) {
 		now := time.Now().UnixMilli()
 		for _, number := range numbers {
 			w := record.Worker{
-				Room: "a", Instance: "one", Incarnation: "c", From: now - 1000, Until: now + time.Hour.Milliseconds(), Clock: now,
+				Room: "a", Instance: "one", Incarnation: "c", From: now - 1000,
+				Until: now + time.Hour.Milliseconds(), Clock: now,
 				Stamp: record.Stamp{Epoch: "e", Revision: 1},
 			}
-			if _, err := etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpPut(keys.Worker(record.WorkerID{Bits: bits, Number: number}), w.Encode())}}); err != nil {
+			if _, err := etcd.Txn(bg,
+				store.Txn{Then: []store.Op{store.OpPut(keys.Worker(record.WorkerID{Bits: bits, Number: number}),
+					w.Encode())}}); err != nil {
 				t.Fatal(err)
 			}
 		}

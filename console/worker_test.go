@@ -29,7 +29,8 @@ func TestSearchTimeTags(t *testing.T) {
 	var settings record.TagSettings
 	timed(usual)(&settings)
 	end := time.UnixMilli(settings.Time.Layout().End())
-	if ends := time.Now().Add(tag.GetLasts().AsDuration()); ends.Sub(end).Abs() > time.Hour || tag.GetUsed() <= 0 || tag.GetUsed() >= 1 {
+	if ends := time.Now().Add(tag.GetLasts().AsDuration()); ends.Sub(end).Abs() > time.Hour ||
+		tag.GetUsed() <= 0 || tag.GetUsed() >= 1 {
 		t.Errorf("used %v, ends at %v, want %v", tag.GetUsed(), ends, end)
 	}
 }
@@ -69,7 +70,8 @@ func TestListWorkers(t *testing.T) {
 	list := func(size int32, room string, bits *int32) (all []string) {
 		t.Helper()
 		for token, pages := "", 0; ; pages++ {
-			answer, err := s.ListWorkers(bg, &marchv1.ListWorkersRequest{PageSize: size, PageToken: token, Room: room, Bits: bits})
+			answer, err := s.ListWorkers(bg, &marchv1.ListWorkersRequest{PageSize: size,
+				PageToken: token, Room: room, Bits: bits})
 			if err != nil || pages > 10 {
 				t.Fatal(err)
 			}
@@ -113,14 +115,16 @@ func TestListWorkers(t *testing.T) {
 	if err != nil || len(answer.GetSlices()) != 2 {
 		t.Fatalf("%v, %v", answer, err)
 	}
-	if b := answer.GetSlices()[1]; b.GetRoom() != "b" || b.GetLower() != 4 || b.GetUpper() != 8 || b.GetTaken() != 4 || b.GetLive() != 1 {
+	if b := answer.GetSlices()[1]; b.GetRoom() != "b" || b.GetLower() != 4 || b.GetUpper() != 8 ||
+		b.GetTaken() != 4 || b.GetLive() != 1 {
 		t.Errorf("slice %v", b)
 	}
 	if answer, err = s.ListWorkers(bg, &marchv1.ListWorkersRequest{}); err != nil || len(answer.GetUnreadable()) != 1 {
 		t.Errorf("unreadable: %v, %v", answer.GetUnreadable(), err)
 	}
 	for _, r := range []*marchv1.ListWorkersRequest{
-		{PageToken: "3"}, {PageToken: "3/x"}, {PageToken: "3/8"}, {PageToken: "03/1"}, {PageSize: 1001}, {Bits: new(int32(-1))}, {Room: "B"},
+		{PageToken: "3"}, {PageToken: "3/x"}, {PageToken: "3/8"}, {PageToken: "03/1"}, {PageSize: 1001},
+		{Bits: new(int32(-1))}, {Room: "B"},
 	} {
 		_, err := s.ListWorkers(bg, r)
 		invalid().check(t, r.String(), err)

@@ -53,7 +53,8 @@ func (s *Server) adoptLayouts(ctx context.Context, served int64) error {
 func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	part := layout.Part(s.cfg.Room)
 	if part.Range.Width() == 0 {
-		s.log.Warn("this room has no range in the layout: it issues nothing until `march migrate` gives it one", "version", layout.Version)
+		s.log.Warn("this room has no range in the layout: it issues nothing until `march migrate` gives it one",
+			"version", layout.Version)
 	}
 	start := time.Now()
 	// The report comes last. A migration waits for it, and its next move may give to another
@@ -63,7 +64,8 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 		return false
 	}
 	s.served.Store(&part)
-	s.log.Info("layout served", "version", layout.Version, "tags_renewed", renewed, "took", time.Since(start).Round(time.Millisecond))
+	s.log.Info("layout served", "version", layout.Version, "tags_renewed", renewed, "took",
+		time.Since(start).Round(time.Millisecond))
 	_ = s.reportHealth()
 	return true
 }

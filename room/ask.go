@@ -16,7 +16,8 @@ import (
 // AskMarks asks an instance for its memory of its leases. It calls use with each
 // part of the marks, and returns the rest. Its errors are the instance's, use's, and
 // Invalid if the answer is not valid.
-func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q record.Question, use record.UseMarks) (m record.Memory, err error) {
+func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q record.Question,
+	use record.UseMarks) (m record.Memory, err error) {
 	r := &marchv1.ReportMarksRequest{ClusterUuid: q.UUID, AfterSequence: q.After}
 	if q.Barrier != nil {
 		r.Barrier = &marchv1.Barrier{HaltNonce: q.Barrier.Nonce, EtcdClusterId: q.Barrier.ClusterID}
@@ -53,7 +54,8 @@ func AskMarks(ctx context.Context, conn grpc.ClientConnInterface, q record.Quest
 func MemoryFromProto(p *marchv1.ReportMarksResponse) (record.Memory, error) {
 	m := record.Memory{
 		UUID: p.GetClusterUuid(), Room: allocator.Room(p.GetRoom()), Name: allocator.Instance(p.GetInstance()),
-		Incarnations: p.GetIncarnations(), Epochs: p.GetEpochs(), Version: p.GetLayoutVersion(), Latest: p.GetLatestEpoch(),
+		Incarnations: p.GetIncarnations(), Epochs: p.GetEpochs(), Version: p.GetLayoutVersion(),
+		Latest:         p.GetLatestEpoch(),
 		NarrowestRange: p.GetNarrowestRange(), LargestBoundary: p.GetLargestBoundary(), MarginTotal: p.GetMarginTotal(),
 		SeenUnder: p.GetSeenUnder(), Barred: p.GetBarred(), Unbarred: p.GetUnbarredReason(), Sequence: p.GetSequence(),
 	}
@@ -85,8 +87,9 @@ func workersFromProto(p []*marchv1.RememberedWorker) (leases []record.Lease) {
 		leases = append(leases, record.Lease{
 			WorkerID: record.WorkerID{Bits: int(w.GetBits()), Number: w.GetNumber()},
 			Worker: record.Worker{
-				Room: allocator.Room(w.GetRoom()), Instance: allocator.Instance(w.GetInstance()), Incarnation: w.GetIncarnation(),
-				From: w.GetFromMs(), Until: w.GetUntilMs(), Clock: w.GetClockMs(), Caller: w.GetCaller(),
+				Room: allocator.Room(w.GetRoom()), Instance: allocator.Instance(w.GetInstance()),
+				Incarnation: w.GetIncarnation(),
+				From:        w.GetFromMs(), Until: w.GetUntilMs(), Clock: w.GetClockMs(), Caller: w.GetCaller(),
 				Stamp: record.Stamp{Epoch: w.GetEpoch(), Revision: w.GetLayoutRevision()},
 			},
 		})

@@ -199,7 +199,8 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 		s.chains.remove(change.Name, chain)
 		s.logDropped(change)
 	case change.Settings == nil:
-	case chain != nil && (!chain.text.Is(change.Settings.Format, change.Settings.KeyCheck) || s.chains.periods.of(change.Name) != change.Settings.Period):
+	case chain != nil && (!chain.text.Is(change.Settings.Format, change.Settings.KeyCheck) ||
+		s.chains.periods.of(change.Name) != change.Settings.Period):
 		s.chains.remove(change.Name, chain) // the tag was deleted and made anew
 	case chain != nil && chain.Gated() != s.strict(*change.Settings):
 		s.chains.remove(change.Name, chain) // a chain keeps its gate for life; the next caller makes a new chain
@@ -234,7 +235,8 @@ func (s *Server) warmPrescaled(ctx context.Context) error {
 		case tag := <-s.prescaled:
 			warming, cancel := context.WithTimeout(ctx, 5*time.Second)
 			if err := s.warmTag(warming, tag); err != nil && ctx.Err() == nil {
-				s.lines.unwarmed.Log(time.Now(), s.log.Warn, "tag not prescaled yet; its first caller prescales it", "tag", tag, "error", err)
+				s.lines.unwarmed.Log(time.Now(), s.log.Warn,
+					"tag not prescaled yet; its first caller prescales it", "tag", tag, "error", err)
 			}
 			cancel()
 		}

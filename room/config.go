@@ -155,11 +155,13 @@ func (cfg Config) Validate() error {
 	case cfg.Hold < time.Second || cfg.Hold > allocator.LongestReserve:
 		return allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 1s to %v", cfg.Hold, allocator.LongestReserve)
 	case cfg.ReadyReserve < 0 || cfg.ReadyReserve > allocator.LongestReserve:
-		return allocator.Errorf(allocator.Invalid, "ready-reserve: %v; allowed: 0s to %v", cfg.ReadyReserve, allocator.LongestReserve)
+		return allocator.Errorf(allocator.Invalid, "ready-reserve: %v; allowed: 0s to %v",
+			cfg.ReadyReserve, allocator.LongestReserve)
 	case cfg.ColdAfter < 0:
 		return allocator.Errorf(allocator.Invalid, "cold-after: %v; allowed: 0s or more", cfg.ColdAfter)
 	case cfg.MetricsTags < 0 || cfg.MetricsTags > maxMetricsTags:
-		return allocator.Errorf(allocator.Invalid, "metrics-tags: %d; allowed: 0 to %d", cfg.MetricsTags, maxMetricsTags)
+		return allocator.Errorf(allocator.Invalid, "metrics-tags: %d; allowed: 0 to %d",
+			cfg.MetricsTags, maxMetricsTags)
 	case cfg.Drain < 0:
 		return allocator.Errorf(allocator.Invalid, "drain: %v; allowed: 0s or more", cfg.Drain)
 	}
@@ -173,7 +175,8 @@ func (cfg Config) Validate() error {
 // Its error is Invalid.
 func (cfg *Config) addresses() error {
 	if cfg.AdminGRPC == nil && (cfg.AdminHTTP != nil || cfg.AdvertiseAdmin != "") {
-		return allocator.Errorf(allocator.Invalid, "admin-grpc: none; allowed: an address, as --admin-http or --advertise-admin is given")
+		return allocator.Errorf(allocator.Invalid,
+			"admin-grpc: none; allowed: an address, as --admin-http or --advertise-admin is given")
 	}
 	if cfg.Advertise == "" {
 		cfg.Advertise = cfg.GRPC.Addr().String()
@@ -193,7 +196,8 @@ func checkAdvertised(flag, of, address string) error {
 		return allocator.Errorf(allocator.Invalid, "%s: %q; allowed: HOST:PORT", flag, address)
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return allocator.Errorf(allocator.Invalid, "%s: %q is not an address that other processes can reach; if --%s listens on all addresses, give --%s HOST:PORT", flag, address, of, flag)
+		return allocator.Errorf(allocator.Invalid, "%s: %q is not an address that other processes can reach; "+
+			"if --%s listens on all addresses, give --%s HOST:PORT", flag, address, of, flag)
 	}
 	return nil
 }

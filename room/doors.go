@@ -73,7 +73,8 @@ func (d *Doors) validate(gate *access.Gate) error {
 
 // addDoors adds the doors for other systems' clients. They take IDs as IDService does.
 func (s *Server) addDoors() error {
-	calls := door.Calls{Next: s.doorNext, TryNext: s.doorTry, NextN: s.doorN, NextRun: s.doorRun, NextKept: s.doorKept, Peek: s.doorPeek, Create: s.doorCreate}
+	calls := door.Calls{Next: s.doorNext, TryNext: s.doorTry, NextN: s.doorN, NextRun: s.doorRun, NextKept: s.doorKept,
+		Peek: s.doorPeek, Create: s.doorCreate}
 	if s.cfg.Access != nil {
 		calls.Login = s.doorLogin
 	}
@@ -226,7 +227,8 @@ func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
 		return 0, err
 	}
 	err = s.withTag(ctx, tag, func(*tagChain) error {
-		return allocator.Errorf(allocator.Refused, "tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
+		return allocator.Errorf(allocator.Refused,
+			"tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
 	}, func(t *timetags.Tag) (err error) {
 		id, err = t.Next(ctx)
 		return err
@@ -257,10 +259,13 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 	}
 	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
 		if c.Gated() {
-			return allocator.Errorf(allocator.Refused, "tag %s is strict: a caller that keeps its IDs would go on with them after their range is another room's", tag)
+			return allocator.Errorf(allocator.Refused,
+				"tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
+					"another room's", tag)
 		}
 		if s.chains.periods.of(c.Tag()) != (period.Period{}) {
-			return allocator.Errorf(allocator.Refused, "tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
+			return allocator.Errorf(allocator.Refused,
+				"tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
 		}
 		settings := c.Settings()
 		most := (settings.MaxStep + 1) / 2
@@ -275,7 +280,8 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 				return err
 			}
 		case n > most:
-			return allocator.Errorf(allocator.Invalid, "%d; allowed: 1 to %d, as no more of the room's range lie in a row", n, most)
+			return allocator.Errorf(allocator.Invalid,
+				"%d; allowed: 1 to %d, as no more of the room's range lie in a row", n, most)
 		}
 		run, err = s.takeRun(ctx, c, n)
 		return err
@@ -325,7 +331,8 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 		case allocator.KindOf(err) != allocator.NotFound:
 			return false, err
 		}
-		return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none; create it with `march tag create %s --start %d`, or start the room with --create-tags", tag, tag, start)
+		return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none; "+
+			"create it with `march tag create %s --start %d`, or start the room with --create-tags", tag, tag, start)
 	}
 	if err := s.cfg.Access.MayCreate(ctx, name); err != nil {
 		return false, err

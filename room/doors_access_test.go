@@ -49,11 +49,13 @@ func TestDoorsUnderPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doors := room.Doors{Redis: testcluster.Listen(c, ""), Leaf: testcluster.Listen(c, ""), TinyID: testcluster.Listen(c, ""), CosID: testcluster.Listen(c, "")}
+	doors := room.Doors{Redis: testcluster.Listen(c, ""), Leaf: testcluster.Listen(c, ""),
+		TinyID: testcluster.Listen(c, ""), CosID: testcluster.Listen(c, "")}
 	c.start("a", "a1", func(cfg *room.Config) { cfg.Doors, cfg.Access, cfg.CreateTags = doors, gate, true })
 
 	client := func(user, token string) *redis.Client {
-		r := redis.NewClient(&redis.Options{Addr: doors.Redis.Addr().String(), Username: user, Password: token, MaxRetries: -1})
+		r := redis.NewClient(&redis.Options{Addr: doors.Redis.Addr().String(), Username: user,
+			Password: token, MaxRetries: -1})
 		t.Cleanup(func() { _ = r.Close() })
 		return r
 	}
@@ -97,7 +99,8 @@ func TestDoorsUnderPolicy(t *testing.T) {
 	}
 	_ = one.Close()
 
-	d := webDoors{t, "http://" + doors.Leaf.Addr().String(), "http://" + doors.TinyID.Addr().String(), "http://" + doors.CosID.Addr().String()}
+	d := webDoors{t, "http://" + doors.Leaf.Addr().String(), "http://" + doors.TinyID.Addr().String(),
+		"http://" + doors.CosID.Addr().String()}
 	tiny := func(call, token, key string) string {
 		_, _, body := d.ask("POST", d.tinyid+"/tinyid/id/"+call+"?bizType="+key+"&token="+token, "")
 		return body
@@ -113,7 +116,8 @@ func TestDoorsUnderPolicy(t *testing.T) {
 			t.Errorf("tinyid: %s", body)
 		}
 	}
-	for token, want := range map[string]int{"": http.StatusInternalServerError, tokens["shop"]: http.StatusOK, "wrong": http.StatusUnauthorized} {
+	for token, want := range map[string]int{"": http.StatusInternalServerError, tokens["shop"]: http.StatusOK,
+		"wrong": http.StatusUnauthorized} {
 		r, err := http.NewRequestWithContext(bg, http.MethodGet, d.leaf+"/api/segment/get/order", http.NoBody)
 		if err != nil {
 			t.Fatal(err)
@@ -130,7 +134,8 @@ func TestDoorsUnderPolicy(t *testing.T) {
 			t.Errorf("leaf with %.8q: %d; want %d", token, answer.StatusCode, want)
 		}
 	}
-	if status, _, _ := d.ask("PATCH", d.cosid+"/segments/ns/order?step=1", ""); status != http.StatusInternalServerError {
+	if status, _, _ := d.ask("PATCH", d.cosid+"/segments/ns/order?step=1",
+		""); status != http.StatusInternalServerError {
 		t.Errorf("cosid, anonymous: %d", status)
 	}
 	if _, err := nobody.Incr(bg, "public").Result(); err != nil {
@@ -153,16 +158,20 @@ func TestWebDoorsEtcdAway(t *testing.T) {
 			t.Errorf("leaf, etcd there: %t: %d %s", held, status, id)
 		}
 	}
-	if status, _, body := d.ask("GET", d.leaf+"/api/segment/get/cold", ""); status != http.StatusInternalServerError || !strings.Contains(body, "Result{id=-3, status=EXCEPTION}") {
+	if status, _, body := d.ask("GET", d.leaf+"/api/segment/get/cold", ""); status != http.StatusInternalServerError ||
+		!strings.Contains(body, "Result{id=-3, status=EXCEPTION}") {
 		t.Errorf("leaf: %d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentId?token=secret&bizType=cold", ""); status != http.StatusOK || !strings.HasPrefix(body, `{"data":null,"code":6,"message":"`) {
+	if status, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentId?token=secret&bizType=cold",
+		""); status != http.StatusOK || !strings.HasPrefix(body, `{"data":null,"code":6,"message":"`) {
 		t.Errorf("tinyid: %d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentIdSimple?token=secret&bizType=cold", ""); status != http.StatusOK || body != "" {
+	if status, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentIdSimple?token=secret&bizType=cold",
+		""); status != http.StatusOK || body != "" {
 		t.Errorf("tinyid, simple: %d %s", status, body)
 	}
-	if status, _, body := d.ask("PATCH", d.cosid+"/segments/ns/cold?step=20", ""); status != http.StatusInternalServerError || !strings.HasPrefix(body, `{"code":"500","msg":"march: `) {
+	if status, _, body := d.ask("PATCH", d.cosid+"/segments/ns/cold?step=20",
+		""); status != http.StatusInternalServerError || !strings.HasPrefix(body, `{"code":"500","msg":"march: `) {
 		t.Errorf("cosid: %d %s", status, body)
 	}
 }
@@ -178,10 +187,12 @@ func TestDoorsOfPeriods(t *testing.T) {
 		t.Errorf("incr: %d, %v", id, err)
 	}
 	const why = "tag ns.day has a period: "
-	if _, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentId?token=secret&bizType=ns.day", ""); !strings.HasPrefix(body, `{"data":null,"code":6,"message":"`+why) {
+	if _, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentId?token=secret&bizType=ns.day",
+		""); !strings.HasPrefix(body, `{"data":null,"code":6,"message":"`+why) {
 		t.Errorf("tinyid: %s", body)
 	}
-	if status, _, body := d.ask("PATCH", d.cosid+"/segments/ns/day?step=20", ""); status != http.StatusBadRequest || !strings.HasPrefix(body, `{"code":"500","msg":"march: `+why) {
+	if status, _, body := d.ask("PATCH", d.cosid+"/segments/ns/day?step=20", ""); status != http.StatusBadRequest ||
+		!strings.HasPrefix(body, `{"code":"500","msg":"march: `+why) {
 		t.Errorf("cosid: %d %s", status, body)
 	}
 }

@@ -27,14 +27,16 @@ func TestRedisClientCertificates(t *testing.T) {
 	ca := testcerts.New(t)
 	open := func(name string, leaf devca.Leaf, from *testcerts.CA) *tlsfiles.Files {
 		pair := from.Write(name, leaf)
-		return testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, ClientCA: ca.Root, Cert: pair.Cert, Key: pair.Key})
+		return testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, ClientCA: ca.Root,
+			Cert: pair.Cert, Key: pair.Key})
 	}
 	token, line, err := access.NewToken("root", time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	policy, hashes := filepath.Join(ca.Dir, "policy.yaml"), filepath.Join(ca.Dir, "tokens")
-	const rules = "grants:\n  - {subjects: \"spiffe://prod/shop\", roles: issuer, tags: order}\n  - {subjects: \"token:root\", roles: admin}\n"
+	const rules = "grants:\n  - {subjects: \"spiffe://prod/shop\", roles: issuer, tags: order}\n  - {subjects: " +
+		"\"token:root\", roles: admin}\n"
 	for path, content := range map[string]string{policy: rules, hashes: line} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -50,7 +52,8 @@ func TestRedisClientCertificates(t *testing.T) {
 		cfg.TLS = open("server", devca.Leaf{Hosts: []string{"127.0.0.1"}}, ca)
 	})
 	client := func(cfg *tls.Config, token string) *redis.Conn {
-		r := redis.NewClient(&redis.Options{Addr: doors.Redis.Addr().String(), TLSConfig: cfg, Password: token, MaxRetries: -1, PoolSize: 1})
+		r := redis.NewClient(&redis.Options{Addr: doors.Redis.Addr().String(), TLSConfig: cfg, Password: token,
+			MaxRetries: -1, PoolSize: 1})
 		conn := r.Conn()
 		t.Cleanup(func() { _, _ = conn.Close(), r.Close() })
 		return conn
@@ -75,9 +78,10 @@ func TestRedisClientCertificates(t *testing.T) {
 		err  error
 		says string
 	}{
-		"a tag without a right":   {own.Incr(bg, "secret").Err(), "NOPERM march: subject spiffe://prod/shop may not"},
-		"an empty token":          {own.Do(bg, "auth", "").Err(), "WRONGPASS "},
-		"another subject":         {client(other, "").Incr(bg, "order").Err(), "NOPERM march: subject spiffe://prod/other may not"},
+		"a tag without a right": {own.Incr(bg, "secret").Err(), "NOPERM march: subject spiffe://prod/shop may not"},
+		"an empty token":        {own.Do(bg, "auth", "").Err(), "WRONGPASS "},
+		"another subject": {client(other, "").Incr(bg, "order").Err(),
+			"NOPERM march: subject spiffe://prod/other may not"},
 		"no certificate":          {client(bare, "").Incr(bg, "order").Err(), "NOAUTH "},
 		"a certificate and wrong": {client(shop, "wrong").Incr(bg, "order").Err(), "WRONGPASS "},
 	} {

@@ -14,7 +14,8 @@ import (
 // TestHammer has two instances of each of two rooms issue eight tags at once,
 // from cold.
 func TestHammer(t *testing.T) {
-	c := newCluster(t, layout(97, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 31}, "b": {Lower: 31, Upper: 97}}))
+	c := newCluster(t, layout(97, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 31},
+		"b": {Lower: 31, Upper: 97}}))
 	var tags []allocator.Tag
 	for k := range 8 {
 		tags = append(tags, allocator.Tag(fmt.Sprintf("tag-%d", k)))

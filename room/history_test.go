@@ -54,10 +54,13 @@ func TestHistory(t *testing.T) {
 		}
 	}
 	issue()
-	minute("the tag's history begins", func(all, order *marchv1.HistorySeries) bool { return order != nil && all.GetRates()[4] > 0 })
+	minute("the tag's history begins", func(all, order *marchv1.HistorySeries) bool {
+		return order != nil && all.GetRates()[4] > 0
+	})
 	issue()
 	minute("a minute of the tag", func(all, order *marchv1.HistorySeries) bool {
-		return all.GetRates()[4] > 30 && order.GetRates()[4] > 30 && order.GetReserves()[4] >= 0 && all.GetReserves()[4] >= 0 &&
+		return all.GetRates()[4] > 30 && order.GetRates()[4] > 30 && order.GetReserves()[4] >= 0 &&
+			all.GetReserves()[4] >= 0 &&
 			all.GetEtcdLatencies()[4] > 0 && all.GetFailed()[4] == 0 && all.GetEtcdAway()[4] == 0
 	})
 
@@ -67,7 +70,8 @@ func TestHistory(t *testing.T) {
 	}
 	time.Sleep(1100 * time.Millisecond)
 	minute("the outage", func(all, order *marchv1.HistorySeries) bool {
-		return all.GetFailed()[4] == 1 && all.GetEtcdAway()[4] >= 1 && order.GetFailed()[4] == 0 && all.GetRates()[4] == 0
+		return all.GetFailed()[4] == 1 && all.GetEtcdAway()[4] >= 1 &&
+			order.GetFailed()[4] == 0 && all.GetRates()[4] == 0
 	})
 	c.Etcd.Start(t)
 	if _, err := a.next("no-such-tag"); err == nil {
@@ -77,7 +81,8 @@ func TestHistory(t *testing.T) {
 		return all.GetFailed()[3] == 1 && all.GetFailed()[4] == 0
 	})
 
-	if _, err := from.GetInstanceHistory(t.Context(), &marchv1.GetInstanceHistoryRequest{Minutes: 2000}); status.Code(err) != codes.InvalidArgument {
+	if _, err := from.GetInstanceHistory(t.Context(), &marchv1.GetInstanceHistoryRequest{Minutes: 2000}); status.Code(
+		err) != codes.InvalidArgument {
 		t.Errorf("2000 minutes: %v", err)
 	}
 }

@@ -20,7 +20,8 @@ import (
 
 // withTag is a request for IDs of a tag: it calls use with the tag's chain, or timed with a
 // tag of time-ordered IDs, as reach does.
-func (s *Server) withTag(ctx context.Context, tag string, use func(*tagChain) error, timed func(*timetags.Tag) error) error {
+func (s *Server) withTag(ctx context.Context, tag string, use func(*tagChain) error,
+	timed func(*timetags.Tag) error) error {
 	return s.failed(ctx, tag, s.reach(ctx, tag, func(c *tagChain) error {
 		c.asked.Add(1)
 		return use(c)
@@ -30,7 +31,8 @@ func (s *Server) withTag(ctx context.Context, tag string, use func(*tagChain) er
 // reach calls use with a tag's chain, or timed with a tag of time-ordered IDs. A chain may
 // be closed in between, because it was unused for long or its tag was deleted. Then reach
 // calls use again, with a new one.
-func (s *Server) reach(ctx context.Context, tag string, use func(*tagChain) error, timed func(*timetags.Tag) error) error {
+func (s *Server) reach(ctx context.Context, tag string, use func(*tagChain) error,
+	timed func(*timetags.Tag) error) error {
 	for {
 		if t := s.times.Get(tag); t != nil {
 			if err := timed(t); !errors.Is(err, error(timeid.ErrClosed)) {
@@ -154,7 +156,8 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 
 // nextN takes a batch. Of a tag whose IDs exist only as texts it returns these, wide, and no
 // runs.
-func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs []allocator.Run, wide []string, text *texts.Text, err error) {
+func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs []allocator.Run, wide []string,
+	text *texts.Text, err error) {
 	// If the texts cannot be made, no IDs are issued.
 	take := func(of *texts.Text, ids func() error) error {
 		if text = of; text != nil && r.GetTexts() {
@@ -282,7 +285,8 @@ func (s *Server) prepare(ctx context.Context, t *marchv1.TagCount) error {
 			return of.NoNumber()
 		}
 		if most := of.PerSecond(); t.GetCount() > most {
-			return allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second", t.GetCount(), most)
+			return allocator.Errorf(allocator.Invalid,
+				"count: %d; allowed: 1 to %d, what one worker has in a second", t.GetCount(), most)
 		}
 		return usable(t.GetTag(), of.Text())
 	}))
@@ -299,7 +303,8 @@ func (s *Server) takeRun(ctx context.Context, c *tagChain, n int64) (allocator.R
 
 // notInARow refuses consecutive IDs of a tag.
 func notInARow(t *timetags.Tag) error {
-	return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs", t.Name())
+	return allocator.Errorf(allocator.Refused,
+		"tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs", t.Name())
 }
 
 // Lease implements IDService.

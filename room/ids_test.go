@@ -84,7 +84,8 @@ func TestIssue(t *testing.T) {
 		if err := seg.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		if seg.Count < 1 || seg.Count > 77 || seg.First <= before || seg.Version != 1 || seg.Boundary != 100 || seg.Range.Upper != 50 {
+		if seg.Count < 1 || seg.Count > 77 || seg.First <= before || seg.Version != 1 ||
+			seg.Boundary != 100 || seg.Range.Upper != 50 {
 			t.Errorf("got %v after %d", seg, before)
 		}
 		if after := a.mustNext("order"); after <= seg.Last() {
@@ -122,10 +123,12 @@ func TestIssue(t *testing.T) {
 	})
 
 	t.Run("decode", func(t *testing.T) {
-		l := &marchv1.Layout{Version: 1, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: 50}, "b": {Lower: 50, Upper: 100}}}
+		l := &marchv1.Layout{Version: 1, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: 50},
+			"b": {Lower: 50, Upper: 100}}}
 		ofB := b.mustNext("order") // a was first, so b's begin above a's
 		for id, want := range map[int64]*marchv1.DecodeResponse{
-			149: {Version: 1, Block: 1, Residue: 49, Room: "a", Origin: &marchv1.Origin{Room: "a", Layout: l, Block: 1, Residue: 49}},
+			149: {Version: 1, Block: 1, Residue: 49, Room: "a",
+				Origin: &marchv1.Origin{Room: "a", Layout: l, Block: 1, Residue: 49}},
 			ofB: {
 				Version: 1, Block: ofB / 100, Residue: ofB % 100, Room: "b",
 				Origin: &marchv1.Origin{Room: "b", Layout: l, Block: ofB / 100, Residue: ofB % 100},
@@ -140,9 +143,11 @@ func TestIssue(t *testing.T) {
 				t.Fatal(err)
 			}
 			if o := got.GetOrigin(); o != nil && (o.GetSince() == nil || o.GetUntil() != nil) {
-				t.Errorf("decode %d: its layout was current from %v until %v, want from some time until now", id, o.GetSince(), o.GetUntil())
+				t.Errorf("decode %d: its layout was current from %v until %v, want from some time until now",
+					id, o.GetSince(), o.GetUntil())
 			}
-			if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&marchv1.Origin{}, "since")); diff != "" {
+			if diff := cmp.Diff(want, got, protocmp.Transform(),
+				protocmp.IgnoreFields(&marchv1.Origin{}, "since")); diff != "" {
 				t.Errorf("decode %d (-want +got): %s", id, diff)
 			}
 		}
@@ -214,28 +219,33 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 
-	for count, value := range map[int64]string{0: "0", -1: "-1", 100_001: "100001", math.MinInt64: "-9223372036854775808", math.MaxInt64: "9223372036854775807"} {
+	for count, value := range map[int64]string{0: "0", -1: "-1", 100_001: "100001",
+		math.MinInt64: "-9223372036854775808", math.MaxInt64: "9223372036854775807"} {
 		_, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: count})
-		if problem := (want{codes.InvalidArgument, "invalid", []string{"count", value, "1 to 100000"}}).check(err); problem != "" {
+		if problem := (want{codes.InvalidArgument, "invalid", []string{"count", value, "1 to 100000"}}).check(
+			err); problem != "" {
 			t.Errorf("batch of %d: %s", count, problem)
 		}
 		if count == 100_001 {
 			continue
 		}
 		_, err = a.Lease(bg, &marchv1.LeaseRequest{Tag: "order", Count: count})
-		if problem := (want{codes.InvalidArgument, "invalid", []string{"count", value, "1 to 1000000000"}}).check(err); problem != "" {
+		if problem := (want{codes.InvalidArgument, "invalid", []string{"count", value, "1 to 1000000000"}}).check(
+			err); problem != "" {
 			t.Errorf("lease of %d: %s", count, problem)
 		}
 	}
 	for _, id := range []int64{-1, math.MinInt64} {
 		_, err := a.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: id})
-		if problem := (want{codes.InvalidArgument, "invalid", []string{"id", "-", "0 to 9223372036854775807"}}).check(err); problem != "" {
+		if problem := (want{codes.InvalidArgument, "invalid", []string{"id", "-", "0 to 9223372036854775807"}}).check(
+			err); problem != "" {
 			t.Errorf("decode of %d: %s", id, problem)
 		}
 	}
 	for _, size := range []int32{-1, 1001} {
 		_, err := marchv1.NewRoomServiceClient(a.Conn).ListChains(bg, &marchv1.ListChainsRequest{PageSize: size})
-		if problem := (want{codes.InvalidArgument, "invalid", []string{"page_size", "1 to 1000"}}).check(err); problem != "" {
+		if problem := (want{codes.InvalidArgument, "invalid", []string{"page_size", "1 to 1000"}}).check(
+			err); problem != "" {
 			t.Errorf("page size %d: %s", size, problem)
 		}
 	}
@@ -310,7 +320,8 @@ func TestContiguous(t *testing.T) {
 	a := c.start("a", "a1", nil)
 	for _, first := range []int64{1, 100, 200} { // 1 to 49 are left of the first block
 		r, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 40, Contiguous: true})
-		if err != nil || len(r.GetRuns()) != 1 || r.GetRuns()[0].GetFirst() != first || r.GetRuns()[0].GetCount() != 40 {
+		if err != nil || len(r.GetRuns()) != 1 || r.GetRuns()[0].GetFirst() != first ||
+			r.GetRuns()[0].GetCount() != 40 {
 			t.Errorf("40 in a row: %v, %v; want from %d", r, err, first)
 		}
 	}
@@ -318,7 +329,8 @@ func TestContiguous(t *testing.T) {
 		t.Errorf("9 and 10 IDs were skipped, the metrics say %q", got)
 	}
 	b := c.start("b", "b1", func(cfg *room.Config) { cfg.Metrics = nil })
-	if r, err := b.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 40, Contiguous: true}); err != nil || len(r.GetRuns()) != 1 {
+	if r, err := b.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 40, Contiguous: true}); err != nil ||
+		len(r.GetRuns()) != 1 {
 		t.Errorf("without metrics: %v, %v", r, err)
 	}
 	for tag, want := range map[string]want{

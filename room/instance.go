@@ -19,7 +19,8 @@ func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*mar
 	total, contact := s.total(), s.ledger.Contact()
 	p := &marchv1.InstanceStatus{
 		Room: string(s.cfg.Room), Instance: string(s.cfg.Name), Build: s.cfg.Build, Started: timestamppb.New(s.started),
-		Version: s.instance.Version(), Issued: total.issued, Held: total.held, Tags: total.tags, ReserveTag: string(total.scarce),
+		Version: s.instance.Version(), Issued: total.issued, Held: total.held, Tags: total.tags,
+		ReserveTag: string(total.scarce),
 	}
 	if total.scarce != "" {
 		p.Reserve = durationpb.New(total.reserve)
@@ -39,7 +40,8 @@ func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*mar
 }
 
 // GetInstanceHistory implements RoomService.
-func (s *Server) GetInstanceHistory(_ context.Context, r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
+func (s *Server) GetInstanceHistory(_ context.Context,
+	r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
 	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
 	if err != nil {
 		return nil, err
@@ -55,9 +57,11 @@ func (s *Server) GetInstanceHistory(_ context.Context, r *marchv1.GetInstanceHis
 func seriesToProto(s minutes.Series) *marchv1.HistorySeries {
 	p := &marchv1.HistorySeries{Tag: string(s.Tag)}
 	for _, v := range s.Points {
-		p.Rates, p.Reserves, p.Failed = append(p.Rates, float32(v.Rate)), append(p.Reserves, float32(v.Reserve)), append(p.Failed, float32(v.Failed))
+		p.Rates, p.Reserves, p.Failed = append(p.Rates, float32(v.Rate)), append(p.Reserves, float32(v.Reserve)),
+			append(p.Failed, float32(v.Failed))
 		if s.Tag == "" {
-			p.EtcdLatencies, p.EtcdAway = append(p.EtcdLatencies, float32(v.Latency)), append(p.EtcdAway, float32(v.Away))
+			p.EtcdLatencies, p.EtcdAway = append(p.EtcdLatencies, float32(v.Latency)),
+				append(p.EtcdAway, float32(v.Away))
 		}
 	}
 	return p
@@ -71,7 +75,8 @@ func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*march
 	}
 	chain := s.chains.get(string(tag))
 	if chain == nil {
-		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s", s.cfg.Name, s.cfg.Room, tag)
+		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s",
+			s.cfg.Name, s.cfg.Room, tag)
 	}
 	return &marchv1.GetChainResponse{Chain: s.chainToProto(chain.Chain)}, nil
 }

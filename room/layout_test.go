@@ -68,7 +68,8 @@ func TestLayoutChanges(t *testing.T) {
 					for _, run := range r.GetRuns() {
 						for id := run.GetFirst(); id < run.GetFirst()+run.GetCount(); id++ {
 							if !ofSome(layouts[max(version, 1):], i.In, id) {
-								t.Errorf("instance %s of room %s issued %d of tag %s after it had reported version %d", i.Instance, i.In, id, tag, version)
+								t.Errorf("instance %s of room %s issued %d of tag %s after it had reported version %d",
+									i.Instance, i.In, id, tag, version)
 								return
 							}
 						}
@@ -119,7 +120,8 @@ func TestIdleChainsMove(t *testing.T) {
 	for _, tag := range tags {
 		a.mustNext(string(tag))
 	}
-	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100}, "b": {Lower: 0, Upper: 50}}), "test")
+	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 50, Upper: 100},
+		"b": {Lower: 0, Upper: 50}}), "test")
 	a.await("a1 reports", func() bool { return c.registered("a", "a1").Version == version })
 	for _, tag := range tags {
 		if id := a.mustNext(string(tag)); id%100 < 50 {
@@ -164,7 +166,9 @@ func TestColdTagsMove(t *testing.T) {
 	for k, tag := range tags {
 		var first atomic.Pointer[store.Txn] // of the transactions on this tag
 		a.store.onTxn(func(txn store.Txn) {
-			if slices.ContainsFunc(txn.If, func(c store.Cond) bool { return strings.HasSuffix(c.Key, "/"+string(tag)) }) ||
+			if slices.ContainsFunc(txn.If, func(c store.Cond) bool {
+				return strings.HasSuffix(c.Key, "/"+string(tag))
+			}) ||
 				slices.ContainsFunc(txn.Then, func(op store.Op) bool {
 					return op.Get != nil && strings.HasSuffix(op.Get.Key, "/"+string(tag))
 				}) {
@@ -175,7 +179,9 @@ func TestColdTagsMove(t *testing.T) {
 		a.store.onTxn(nil)
 		// Leases compare the registration: the first lease may come while the answer to the
 		// report is on its way. A lease ahead of the next caller may follow at once.
-		leased := first.Load() != nil && slices.ContainsFunc(first.Load().Then, func(op store.Op) bool { return op.Put != nil })
+		leased := first.Load() != nil && slices.ContainsFunc(first.Load().Then, func(op store.Op) bool {
+			return op.Put != nil
+		})
 		if !leased && k > 0 || id%100 >= 25 {
 			t.Errorf("tag %s: got %d after %+v, want a lease first", tag, id, first.Load())
 		}
@@ -213,7 +219,8 @@ func TestColdTagsMoveBounded(t *testing.T) {
 		}
 		<-release
 	})
-	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}), "test")
+	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25},
+		"b": {Lower: 50, Upper: 100}}), "test")
 	a.await("as many reads as may be", func() bool { return now.Load() >= bound })
 	time.Sleep(500 * time.Millisecond) // 50 more are due
 	close(release)
@@ -237,7 +244,8 @@ func TestNoRange(t *testing.T) {
 		t.Helper()
 		i.await("no_range", func() bool {
 			_, err := i.next("order")
-			return want{codes.FailedPrecondition, "no_range", []string{"room " + string(i.In), "layout version " + version}}.check(err) == ""
+			return want{codes.FailedPrecondition, "no_range",
+				[]string{"room " + string(i.In), "layout version " + version}}.check(err) == ""
 		})
 		i.await("not ready", func() bool {
 			code, body := i.get("/readyz")

@@ -22,7 +22,8 @@ func nonce(text string) string { return text + strings.Repeat(".", api.MinNonce)
 
 // lend asks for a window of a tag. held is nil for a worker that the caller does not have yet.
 func (i *instance) lend(tag, number string, held *marchv1.HeldWorker) (*marchv1.WorkerWindow, error) {
-	answer, err := i.Lease(bg, &marchv1.LeaseRequest{Tag: tag, Count: 1, Window: &marchv1.WindowRequest{Nonce: nonce(number), Held: held}})
+	answer, err := i.Lease(bg, &marchv1.LeaseRequest{Tag: tag, Count: 1,
+		Window: &marchv1.WindowRequest{Nonce: nonce(number), Held: held}})
 	return answer.GetTime().GetWindow(), api.FromStatus(err)
 }
 
@@ -50,7 +51,8 @@ func TestLend(t *testing.T) {
 	if _, err := lease("event", nil); allocator.KindOf(err) != allocator.Refused || api.NoWindow(err) {
 		t.Errorf("a caller that knows segments only: %v", err)
 	}
-	if answer, err := lease("order", &marchv1.WindowRequest{Nonce: nonce("1")}); err != nil || answer.GetTime() != nil || answer.GetSegment().GetCount() != 10 {
+	if answer, err := lease("order", &marchv1.WindowRequest{Nonce: nonce("1")}); err != nil ||
+		answer.GetTime() != nil || answer.GetSegment().GetCount() != 10 {
 		t.Errorf("a counter: %v, %v", answer, err)
 	}
 	answer, err := lease("event", &marchv1.WindowRequest{})
@@ -66,7 +68,8 @@ func TestLend(t *testing.T) {
 		"nonce: 65 characters; allowed: 16 to 64": {Nonce: strings.Repeat("n", 65)},
 		"age: -1s; allowed: 0s or more":           {Nonce: nonce("1"), Age: durationpb.New(-time.Second)},
 	} {
-		if _, err := lease("event", w); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), says) {
+		if _, err := lease("event", w); allocator.KindOf(err) != allocator.Invalid ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %s", err, says)
 		}
 	}
@@ -75,12 +78,14 @@ func TestLend(t *testing.T) {
 	if n := first.GetWorker(); n < 256 || n >= 512 {
 		t.Errorf("worker %d of a, whose callers have [256, 512)", n)
 	}
-	if now := time.Now().UnixMilli(); first.GetUntilMs() <= now || first.GetFromMs() > now || first.GetNowMs() > now || first.GetRoom() != "a" || first.GetInstance() != "a1" {
+	if now := time.Now().UnixMilli(); first.GetUntilMs() <= now || first.GetFromMs() > now || first.GetNowMs() > now ||
+		first.GetRoom() != "a" || first.GetInstance() != "a1" {
 		t.Errorf("window %v at %d", first, now)
 	}
 	held := &marchv1.HeldWorker{Worker: first.GetWorker(), Nonce: nonce("1")}
 	// Another tag of the width goes on with the same worker. The window is not due yet.
-	if w := a.mustLend("other", "2", held); w.GetWorker() != first.GetWorker() || w.GetFromMs() != first.GetFromMs() || w.GetUntilMs() != first.GetUntilMs() {
+	if w := a.mustLend("other", "2", held); w.GetWorker() != first.GetWorker() || w.GetFromMs() != first.GetFromMs() ||
+		w.GetUntilMs() != first.GetUntilMs() {
 		t.Errorf("got %v, want %v", w, first)
 	}
 	if w := a.mustLend("event", "clone", held); w.GetWorker() == first.GetWorker() {
@@ -111,7 +116,8 @@ func TestLend(t *testing.T) {
 		t.Fatal(err)
 	}
 	a = c.start("a", "a1", nil)
-	if w := a.mustLend("event", "3", &marchv1.HeldWorker{Worker: first.GetWorker(), Nonce: proof}); w.GetWorker() == first.GetWorker() {
+	if w := a.mustLend("event", "3", &marchv1.HeldWorker{Worker: first.GetWorker(), Nonce: proof}); w.GetWorker() ==
+		first.GetWorker() {
 		t.Errorf("worker %d again, of which the window had not ended", w.GetWorker())
 	}
 }
@@ -119,7 +125,8 @@ func TestLend(t *testing.T) {
 // When no worker for callers is left, the refusal says that Next issues IDs.
 func TestLendsNoneWhenAllAreTaken(t *testing.T) {
 	c := newCluster(t, testcluster.Halves())
-	narrow := timeid.Layout{TimeBits: 41, WorkerBits: 2, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
+	narrow := timeid.Layout{TimeBits: 41, WorkerBits: 2, SequenceBits: 12, Unit: time.Millisecond,
+		Epoch: timeid.EpochCosId}
 	c.tag(timed(narrow), "event")
 	a, none := c.start("a", "a1", nil), c.start("b", "b1", func(cfg *room.Config) { cfg.ClientWorkers = -1 })
 	if w := a.mustLend("event", "1", nil); w.GetWorker() != 1 {
@@ -127,7 +134,8 @@ func TestLendsNoneWhenAllAreTaken(t *testing.T) {
 	}
 	for _, i := range []*instance{a, none} {
 		_, err := i.lend("event", "2", nil)
-		if allocator.KindOf(err) != allocator.TooMany || !api.NoWindow(err) || !strings.Contains(err.Error(), "--client-workers") {
+		if allocator.KindOf(err) != allocator.TooMany || !api.NoWindow(err) ||
+			!strings.Contains(err.Error(), "--client-workers") {
 			t.Errorf("room %s: %v, kind %v, no window: %v", i.In, err, allocator.KindOf(err), api.NoWindow(err))
 		}
 		i.mustNext("event")
@@ -144,7 +152,8 @@ func TestLendAfterMove(t *testing.T) {
 	c.tag(timed(cosid), "event")
 	a := c.start("a", "a1", nil)
 	first := a.mustLend("event", "1", nil)
-	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 10}, "b": {Lower: 50, Upper: 100}}), "test")
+	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 10},
+		"b": {Lower: 50, Upper: 100}}), "test")
 	a.await("the layout served", func() bool { r := c.registered("a", "a1"); return r != nil && r.Version == version })
 	w := a.mustLend("event", "2", &marchv1.HeldWorker{Worker: first.GetWorker(), Nonce: nonce("1")})
 	if n := w.GetWorker(); n < 51 || n >= 103 {

@@ -21,7 +21,8 @@ func TestLowerLimit(t *testing.T) {
 	c.tag(func(s *record.TagSettings) { s.MinStep = 10_000 }, "order")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
-	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50}, "b": {Lower: 60, Upper: 100}}), "test")
+	version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50}, "b": {Lower: 60, Upper: 100}}),
+		"test")
 	a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == version })
 	if end := a.chain("order").GetEnd(); end < 10_000 || a.chain("order").GetFirst() != 2 {
 		t.Fatalf("%v, want 10,000 held IDs from the layout before", a.chain("order"))

@@ -54,7 +54,8 @@ func (s *Server) load(ctx context.Context, name string) (*tagChain, error) {
 	}
 	select {
 	case <-ctx.Done():
-		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read from etcd before the caller's deadline: %w", tag, context.Cause(ctx))
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"tag %s was not read from etcd before the caller's deadline: %w", tag, context.Cause(ctx))
 	case r := <-loaded:
 		return r.chain, r.err
 	}
@@ -178,7 +179,8 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 	}
 	// The chain needs its source, and the source the chain, so the chain comes in two steps.
 	metered := &meteredSource{Source: source, server: s, chain: chain}
-	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller, Settings: settings.Chain(), Gate: s.gateOf(settings)})
+	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller,
+		Settings: settings.Chain(), Gate: s.gateOf(settings)})
 	if err == nil {
 		chain.Limit(settings.Limit)
 	}
@@ -189,7 +191,8 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 func (s *Server) textOf(tag allocator.Tag, settings record.TagSettings) *texts.Text {
 	text := s.texts.Of(settings.Format, settings.KeyCheck)
 	if err := usable(string(tag), text); err != nil {
-		s.lines.keyless.Log(time.Now(), s.log.Warn, "this instance issues no single IDs of a tag, as it cannot write their texts", "tag", tag, "error", err)
+		s.lines.keyless.Log(time.Now(), s.log.Warn,
+			"this instance issues no single IDs of a tag, as it cannot write their texts", "tag", tag, "error", err)
 	}
 	return text
 }
@@ -230,7 +233,8 @@ func (c *chains) enter(ctx context.Context, tag allocator.Tag) (leave func(), er
 	case c.slots <- struct{}{}:
 		return func() { <-c.slots }, nil
 	case <-ctx.Done():
-		return nil, allocator.Errorf(allocator.Unavailable, "tag %s was not read: etcd is slow, and %d other tags are being read; try again", tag, loadAtOnce)
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"tag %s was not read: etcd is slow, and %d other tags are being read; try again", tag, loadAtOnce)
 	}
 }
 

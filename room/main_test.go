@@ -117,7 +117,9 @@ func (c *cluster) launch(in allocator.Room, name allocator.Instance, change func
 	}
 	i.Room = c.Launch(in, name, func(cfg *room.Config) {
 		metrics := observe.New("test", prometheus.Labels{"room": string(in)})
-		cfg.Ledger = c.LedgerOver(i.store, func(cfg *ledger.Config) { cfg.Observe, cfg.Tracer, cfg.Now = metrics.Transaction, c.tracer, c.now })
+		cfg.Ledger = c.LedgerOver(i.store, func(cfg *ledger.Config) {
+			cfg.Observe, cfg.Tracer, cfg.Now = metrics.Transaction, c.tracer, c.now
+		})
 		metrics.Ledger(cfg.Ledger)
 		cfg.Metrics, cfg.Build, cfg.Tracer = metrics, "test", c.tracer
 		cfg.HTTP = testcluster.Listen(c, "")
@@ -239,7 +241,8 @@ type want struct {
 func (w want) check(err error) string {
 	code, info := reason(err)
 	if code != w.code || info.GetReason() != w.reason || info.GetDomain() != "march" {
-		return fmt.Sprintf("got %v %q of %q (%v), want %v %q", code, info.GetReason(), info.GetDomain(), err, w.code, w.reason)
+		return fmt.Sprintf("got %v %q of %q (%v), want %v %q", code, info.GetReason(),
+			info.GetDomain(), err, w.code, w.reason)
 	}
 	return says(err, w.says...)
 }

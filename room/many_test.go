@@ -106,7 +106,8 @@ func TestNextMany(t *testing.T) {
 		t.Errorf("401 requests for item, the metrics say %q", got)
 	}
 	for _, tt := range []struct{ request, want string }{
-		{`POST /v1/tags:next {"tags":[{"tag":"small","count":2},{"tag":"order","count":"1"}]}`, `200 {"tags":[{"tag":"small","ids":[{"id":"1","text":""},{"id":"2","text":""}]},{"tag":"order","ids":[{"id":"`},
+		{`POST /v1/tags:next {"tags":[{"tag":"small","count":2},{"tag":"order","count":"1"}]}`,
+			`200 {"tags":[{"tag":"small","ids":[{"id":"1","text":""},{"id":"2","text":""}]},{"tag":"order","ids":[{"id":"`},
 		{`POST /v1/tags:next {"tags":[{"tag":"small"}]}`, `tags[0] (small): count: 0; allowed: 1 to 10000`},
 		{`POST /v1/tags:next`, `tags: 0; allowed: 1 to 100`},
 		{`POST /v1/tags:next {"tags":[{"tag":"small","n":1}]}`, `body: `},
@@ -125,7 +126,8 @@ func TestNextManyTakesNothing(t *testing.T) {
 	key := opaqueKey(t, "orders-1", 1)
 	c.tag(nil, "order")
 	c.tag(with("opaque(orders-1, 10^6) | decimal(6)", key.CheckValue()), "hidden")
-	c.tag(timed(timeid.Layout{TimeBits: 41, WorkerBits: 20, SequenceBits: 2, Unit: time.Millisecond, Epoch: timeid.EpochCosId}), "slow")
+	c.tag(timed(timeid.Layout{TimeBits: 41, WorkerBits: 20, SequenceBits: 2, Unit: time.Millisecond,
+		Epoch: timeid.EpochCosId}), "slow")
 	c.tag(func(s *record.TagSettings) { s.Limit = 1000 }, "short")
 	a := c.start("a", "a1", nil)
 	a.mustNext("order")
@@ -133,12 +135,18 @@ func TestNextManyTakesNothing(t *testing.T) {
 		request *marchv1.NextManyRequest
 		want    want
 	}{
-		{wanted("order", 1, "order", 1), want{codes.InvalidArgument, "invalid", []string{"tags[1] (order): tag: named in tags[0]"}}},
-		{wanted("order", 1, "item", api.MaxMany), want{codes.InvalidArgument, "invalid", []string{"the counts are 10001 together"}}},
-		{wanted("order", 1, "nosuch", 1), want{codes.NotFound, "not_found", []string{"tags[1] (nosuch): tag nosuch does not exist"}}},
-		{wanted("order", 1, "hidden", 1), want{codes.FailedPrecondition, "refused", []string{"tags[1] (hidden): tag hidden: ", "need the key orders-1"}}},
-		{wanted("order", 1, "slow", 4001), want{codes.InvalidArgument, "invalid", []string{"tags[1] (slow): count: 4001; allowed: 1 to 4000, what one worker has in a second"}}},
-		{wanted("order", 1, "short", 501), want{codes.ResourceExhausted, "exhausted", []string{"tags[1] (short): ", "limit"}}},
+		{wanted("order", 1, "order", 1), want{codes.InvalidArgument, "invalid",
+			[]string{"tags[1] (order): tag: named in tags[0]"}}},
+		{wanted("order", 1, "item", api.MaxMany), want{codes.InvalidArgument, "invalid",
+			[]string{"the counts are 10001 together"}}},
+		{wanted("order", 1, "nosuch", 1), want{codes.NotFound, "not_found",
+			[]string{"tags[1] (nosuch): tag nosuch does not exist"}}},
+		{wanted("order", 1, "hidden", 1), want{codes.FailedPrecondition, "refused",
+			[]string{"tags[1] (hidden): tag hidden: ", "need the key orders-1"}}},
+		{wanted("order", 1, "slow", 4001), want{codes.InvalidArgument, "invalid",
+			[]string{"tags[1] (slow): count: 4001; allowed: 1 to 4000, what one worker has in a second"}}},
+		{wanted("order", 1, "short", 501), want{codes.ResourceExhausted, "exhausted",
+			[]string{"tags[1] (short): ", "limit"}}},
 	} {
 		_, err := a.NextMany(bg, tt.request)
 		if bad := tt.want.check(err); bad != "" {
@@ -174,7 +182,8 @@ func TestNextManySkips(t *testing.T) {
 		a.await("the end of "+tag, func() bool { _, err := a.next(tag); return err != nil })
 	}
 	_, err := a.NextMany(bg, wanted("order", 3, "item", 2, "event", 1))
-	says := []string{"tags[2] (event): ", "; skipped, and never issued: 5 IDs that the call had taken of the tags before"}
+	says := []string{"tags[2] (event): ", "; skipped, and never issued: 5 IDs that the call had taken of " +
+		"the tags before"}
 	if bad := (want{codes.Unavailable, "unavailable", says}).check(err); bad != "" {
 		t.Error(bad)
 	}
@@ -182,9 +191,11 @@ func TestNextManySkips(t *testing.T) {
 		t.Errorf("the call took 3 IDs after %d, and the next is %d", before, after)
 	}
 	// A strict tag is known to fail before anything is taken.
-	for _, request := range []*marchv1.NextManyRequest{wanted("event", 1, "order", 3), wanted("order", 3, "strict", 1)} {
+	for _, request := range []*marchv1.NextManyRequest{wanted("event", 1, "order", 3),
+		wanted("order", 3, "strict", 1)} {
 		_, err = a.NextMany(bg, request)
-		if bad := (want{code: codes.Unavailable, reason: "unavailable"}).check(err); bad != "" || strings.Contains(err.Error(), "skipped") {
+		if bad := (want{code: codes.Unavailable, reason: "unavailable"}).check(err); bad != "" ||
+			strings.Contains(err.Error(), "skipped") {
 			t.Errorf("%v: nothing was taken: %v, %s", request, err, bad)
 		}
 	}

@@ -42,25 +42,35 @@ func newMetrics(s *Server) *metrics {
 			Name: "march_refills_total", Help: "Segments asked of the ledger, by result: ok, or the kind of error.",
 		}, []string{"result"}),
 		orphans: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "march_orphaned_tags_total", Help: "Tags whose IDs may have been issued twice, because a recover went on without this instance.",
+			Name: "march_orphaned_tags_total",
+			Help: "Tags whose IDs may have been issued twice, because a recover went on without this instance.",
 		}),
 		skipped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "march_contiguous_skipped_ids_total", Help: "IDs that were skipped so that others come in one run; they are in march_chain_dropped_ids_total, too.",
+			Name: "march_contiguous_skipped_ids_total", Help: "IDs that were skipped so that others come in one run; " +
+				"they are in march_chain_dropped_ids_total, too.",
 		}),
-		chains:  desc("chains", "Tags in memory."),
-		ready:   desc("ready", "1 while this instance can issue IDs."),
-		served:  desc("layout_served_version", "The layout that this instance reports: it issues only IDs of segments that this layout keeps, or of newer segments."),
-		held:    desc("chain_held_ids", "IDs in memory.", "tag"),
-		reserve: desc("chain_reserve_seconds", "How long the IDs in memory last at the recent peak rate, 7 days at most; for a strict tag no longer than hold.", "tag"),
-		step:    desc("chain_step_ids", "How many IDs the chain aims to hold.", "tag"),
-		asked:   desc("chain_requests_total", "Requests for IDs, failed ones included; each message of a stream is one.", "tag"),
+		chains: desc("chains", "Tags in memory."),
+		ready:  desc("ready", "1 while this instance can issue IDs."),
+		served: desc("layout_served_version",
+			"The layout that this instance reports: it issues only IDs of segments that this layout keeps, "+
+				"or of newer segments."),
+		held: desc("chain_held_ids", "IDs in memory.", "tag"),
+		reserve: desc("chain_reserve_seconds",
+			"How long the IDs in memory last at the recent peak rate, 7 days at most; "+
+				"for a strict tag no longer than hold.", "tag"),
+		step: desc("chain_step_ids", "How many IDs the chain aims to hold.", "tag"),
+		asked: desc("chain_requests_total",
+			"Requests for IDs, failed ones included; each message of a stream is one.", "tag"),
 		issued:  desc("chain_issued_ids_total", "IDs issued.", "tag"),
 		dropped: desc("chain_dropped_ids_total", "Waste: IDs that were leased and will never be issued.", "tag"),
 		refills: desc("chain_refills_total", "Segments leased.", "tag"),
 		waits:   desc("chain_waits_total", "Callers that found too few IDs in memory and waited.", "tag"),
-		mark:    desc("tag_mark", "The room's mark, the next ID not yet leased, as of this instance's last lease.", "tag"),
-		used:    desc("tag_used_ratio", "The share of the tag's IDs, start to limit, that lies below the mark.", "tag"),
-		lasts:   desc("tag_limit_seconds", "Seconds until the mark reaches the tag's limit, if it rises as in the last hour; +Inf if it does not rise.", "tag"),
+		mark: desc("tag_mark",
+			"The room's mark, the next ID not yet leased, as of this instance's last lease.", "tag"),
+		used: desc("tag_used_ratio", "The share of the tag's IDs, start to limit, that lies below the mark.", "tag"),
+		lasts: desc("tag_limit_seconds",
+			"Seconds until the mark reaches the tag's limit, if it rises as in the last hour; "+
+				"+Inf if it does not rise.", "tag"),
 	}
 	s.chains.tour.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*tagChain]series)}
 	m.results.WithLabelValues(resultOK)
@@ -83,7 +93,8 @@ func (m *metrics) refilled(err error) {
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		m.chains, m.ready, m.served, m.held, m.reserve, m.step, m.asked, m.issued, m.dropped, m.refills, m.waits, m.mark, m.used, m.lasts,
+		m.chains, m.ready, m.served, m.held, m.reserve, m.step, m.asked, m.issued, m.dropped, m.refills,
+		m.waits, m.mark, m.used, m.lasts,
 	} {
 		out <- d
 	}

@@ -59,8 +59,9 @@ func TestMetrics(t *testing.T) {
 		return n == "2" || n == "3" || n == "4"
 	})
 	got := a.metrics()
-	refills, held, mark := "1", "993", "2001"                          // 1 to 49, 50 of each hundred after it, and 2000
-	if got[`march_chain_refills_total{room="a",tag="order"}`] == "2" { // on a slow machine the instance checks its chains meanwhile
+	refills, held, mark := "1", "993", "2001" // 1 to 49, 50 of each hundred after it, and 2000
+	// on a slow machine the instance checks its chains meanwhile
+	if got[`march_chain_refills_total{room="a",tag="order"}`] == "2" {
 		refills, held, mark = "2", "1993", "4001"
 	}
 	used, limit := "0.5", "+Inf"
@@ -100,7 +101,8 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, series := range []string{
 		`march_chain_reserve_seconds{room="a",tag="order"}`, `march_etcd_last_contact_timestamp_seconds{room="a"}`,
-		`march_etcd_transaction_seconds_count{room="a"}`, `march_process_resident_memory_bytes{room="a"}`, `march_go_goroutines{room="a"}`,
+		`march_etcd_transaction_seconds_count{room="a"}`, `march_process_resident_memory_bytes{room="a"}`,
+		`march_go_goroutines{room="a"}`,
 	} {
 		if got[series] == "" || got[series] == "0" {
 			t.Errorf("%s: %q", series, got[series])

@@ -116,14 +116,19 @@ func TestMigrationOverMidnight(t *testing.T) {
 			})
 		}
 	}
-	for version := int64(2); now().Before(tomorrow.Begins.Add(3*time.Second)) && !t.Failed(); version++ { // swapped, back, and again
+	// swapped, back, and again
+	for version := int64(2); now().Before(tomorrow.Begins.Add(3*time.Second)) && !t.Failed(); version++ {
 		c.Change(layouts[(version+1)%2], "test")
 		for _, i := range all {
-			i.await(fmt.Sprintf("version %d", version), func() bool { return c.registered(i.In, i.Instance).Version >= version })
+			i.await(fmt.Sprintf("version %d", version), func() bool {
+				return c.registered(i.In, i.Instance).Version >= version
+			})
 		}
 	}
 	for _, i := range all {
-		i.await("the new day", func() bool { return i.mustNext("order") >= tomorrow.First && i.mustNext("user") >= tomorrow.First })
+		i.await("the new day", func() bool {
+			return i.mustNext("order") >= tomorrow.First && i.mustNext("user") >= tomorrow.First
+		})
 	}
 	close(done)
 	callers.Wait()

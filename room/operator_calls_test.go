@@ -25,15 +25,18 @@ func TestLevers(t *testing.T) {
 	if id := b.mustNext("order"); id >= 5_000_000 {
 		t.Errorf("room b skipped too, to %d", id)
 	}
-	if _, err := client.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Reserve: durationpb.New(time.Hour)}}); err != nil {
+	if _, err := client.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order",
+		Reserve: durationpb.New(time.Hour)}}); err != nil {
 		t.Error(err)
 	}
 	// A prescale takes effect before the first caller.
-	if _, err := client.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: "cold", Step: 50_000, Duration: durationpb.New(time.Hour)}); err != nil {
+	if _, err := client.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: "cold", Step: 50_000,
+		Duration: durationpb.New(time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	a.await("the prescale", func() bool { ch := a.chain("cold"); return ch.GetHeld() >= 50_000 })
-	if _, err := client.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: "cold", Step: -1, Duration: durationpb.New(time.Hour)}); err == nil {
+	if _, err := client.PrescaleTag(bg, &marchv1.PrescaleTagRequest{Name: "cold", Step: -1,
+		Duration: durationpb.New(time.Hour)}); err == nil {
 		t.Error("a prescale of -1 was taken")
 	}
 }

@@ -137,7 +137,8 @@ func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span
 		case <-time.After(turnPoll):
 		}
 	}
-	s.log.Info("tags turned to the next period", "tags", len(pending), "took", time.Since(start).Round(time.Millisecond))
+	s.log.Info("tags turned to the next period", "tags", len(pending), "took",
+		time.Since(start).Round(time.Millisecond))
 }
 
 // turn turns a chain to a period. A cold one is dropped: its next caller makes it anew.

@@ -83,7 +83,8 @@ func TestMidnight(t *testing.T) {
 		}
 		for _, name := range names {
 			for _, i := range all {
-				if chain := i.chain(string(name)); chain == nil || chain.GetHeld() == 0 || chain.GetFirst() < tomorrow.First {
+				if chain := i.chain(string(name)); chain == nil || chain.GetHeld() == 0 ||
+					chain.GetFirst() < tomorrow.First {
 					return false
 				}
 			}
@@ -140,7 +141,8 @@ func TestLeasesEndWithThePeriod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ends := sent.Add(r.GetTtl().AsDuration()); ends.Before(tomorrow.Begins) || ends.After(tomorrow.Begins.Add(20*time.Second)) {
+	if ends := sent.Add(r.GetTtl().AsDuration()); ends.Before(tomorrow.Begins) ||
+		ends.After(tomorrow.Begins.Add(20*time.Second)) {
 		t.Errorf("the lease ends at %v", ends)
 	}
 }
@@ -188,7 +190,8 @@ func TestAFullPeriod(t *testing.T) {
 		r, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "small", Count: 100})
 		if err != nil {
 			if err := api.FromStatus(err); allocator.KindOf(err) != allocator.Exhausted ||
-				!strings.Contains(err.Error(), "the period 2030-06-14 is full; the next one begins at 2030-06-15T00:00:00Z") {
+				!strings.Contains(err.Error(),
+					"the period 2030-06-14 is full; the next one begins at 2030-06-15T00:00:00Z") {
 				t.Errorf("got %v", err)
 			}
 			break

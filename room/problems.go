@@ -105,7 +105,8 @@ func (s *Server) noteTag(tag allocator.Tag, err error) {
 	switch {
 	case is && !had:
 		p := problem.Unreadable(*key, s.ledger.Damage(key.Key, ""))
-		s.lines.damaged.Log(now, s.log.Error, "no IDs of a tag can be leased", "tag", tag, "error", key, "remedy", problem.Plain(p))
+		s.lines.damaged.Log(now, s.log.Error, "no IDs of a tag can be leased", "tag", tag, "error",
+			key, "remedy", problem.Plain(p))
 	case err == nil && had:
 		s.log.Info("IDs of a tag can be leased again", "tag", tag)
 	}
@@ -135,7 +136,8 @@ func (s *Server) logDropped(change ledger.TagChange) {
 		s.lines.deleted.Log(time.Now(), s.log.Info, "tag deleted", "tag", change.Name)
 		return
 	}
-	s.lines.refused.Log(time.Now(), s.log.Error, "the IDs held of a tag are dropped: its settings cannot be read", "tag", change.Name, "error", change.Err)
+	s.lines.refused.Log(time.Now(), s.log.Error, "the IDs held of a tag are dropped: its settings cannot be read",
+		"tag", change.Name, "error", change.Err)
 }
 
 // cause returns the problem, other than a halt, that keeps this instance from leasing,

@@ -56,15 +56,22 @@ func TestTellsItsProblems(t *testing.T) {
 			if _, err := c.Admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
 				c.Fatal(err)
 			}
-		}, marchv1.ProblemKind_PROBLEM_KIND_HALTED, []string{"leasing is halted in all rooms by ann: tonight's restore. Since 2", "Next: `march recover`"}},
+		}, marchv1.ProblemKind_PROBLEM_KIND_HALTED,
+			[]string{"leasing is halted in all rooms by ann: tonight's restore. Since 2", "Next: `march recover`"}},
 		{"etcd away", nil, func(c *cluster, _ *instance) { c.Etcd.Stop() }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY,
 			[]string{"instance a/a1 does not reach etcd, and leases nothing: etcd at ", "Check the network"}},
-		{"etcd full", nil, func(c *cluster, _ *instance) { c.Etcd.NoSpace(c, true) }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
+		{"etcd full", nil, func(c *cluster, _ *instance) {
+			c.Etcd.NoSpace(c, true)
+		}, marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
 			[]string{"etcd is full, and takes no writes: no IDs are leased. Since 2", "Next: `etcdctl alarm disarm`"}},
 		{"no range", nil, func(c *cluster, _ *instance) {
-			c.Change(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}}, "test")
-		}, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE, []string{"room a has no range in layout 2, and leases nothing. Since 2", "march migrate plan --add-room a=LOWER-UPPER"}},
-		{"journal", func(cfg *room.Config) { cfg.Journal = filepath.Join(journals, "j") }, func(c *cluster, i *instance) {
+			c.Change(allocator.Layout{Boundary: 100,
+				Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}}, "test")
+		}, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE, []string{"room a has no range in layout 2, " +
+			"and leases nothing. Since 2", "march migrate plan --add-room a=LOWER-UPPER"}},
+		{"journal", func(cfg *room.Config) {
+			cfg.Journal = filepath.Join(journals, "j")
+		}, func(c *cluster, i *instance) {
 			if err := os.RemoveAll(filepath.Join(journals, "j")); err != nil {
 				c.Fatal(err)
 			}
@@ -72,18 +79,31 @@ func TestTellsItsProblems(t *testing.T) {
 				c.Fatal(err)
 			}
 		}, marchv1.ProblemKind_PROBLEM_KIND_JOURNAL, []string{"instance a/a1 leases nothing: its journal " + journals}},
-		{"unconfirmed", func(cfg *room.Config) { cfg.RequireJournal = true }, func(*cluster, *instance) {}, marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED,
-			[]string{"instance a/a1 started without its journal, which is required, and leases nothing. Since 2", "Next: `march instance confirm a a1`"}},
+		{"unconfirmed", func(cfg *room.Config) {
+			cfg.RequireJournal = true
+		}, func(*cluster, *instance) {}, marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED,
+			[]string{"instance a/a1 started without its journal, which is required, and leases nothing. Since 2",
+				"Next: `march instance confirm a a1`"}},
 		{"beat", nil, damage("beat"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{
-			"key /march/default/beat: not a value of this program", "; it stops all leasing, in every room, and every change by a console. Since 2", "delete the key"}},
-		{"identity", nil, damage("identity"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/identity: ", "Put the value of a backup back"}},
-		{"epoch", nil, damage("epoch"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/epoch: ", "; it stops all leasing, in every room. Since 2", "Next: `march recover`"}},
-		{"layout", nil, damage("layout"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/layout: ", "Next: `march recover`"}},
-		{"its history", nil, damage("layouts/0000000000000000001"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/layouts/0000000000000000001: ", "Put the value of key layout there."}},
-		{"settings", nil, damage("settings"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/settings: ", `Put {"format":2,"journal":"required","nonce":""} there`}},
-		{"tag", nil, damage("tags/order"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/tags/order: ", "; it stops leasing of tag order"}},
-		{"mark", nil, damage("marks/a/order"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/marks/a/order: ", "; it stops leasing of tag order"}},
-		{"registration", nil, damage("rooms/a/a1"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{"key /march/default/rooms/a/a1: ", "Next: `march instance forget a a1`"}},
+			"key /march/default/beat: not a value of this program",
+			"; it stops all leasing, in every room, and every change by a console. Since 2", "delete the key"}},
+		{"identity", nil, damage("identity"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
+			[]string{"key /march/default/identity: ", "Put the value of a backup back"}},
+		{"epoch", nil, damage("epoch"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
+			[]string{"key /march/default/epoch: ", "; it stops all leasing, in every room. Since 2",
+				"Next: `march recover`"}},
+		{"layout", nil, damage("layout"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
+			[]string{"key /march/default/layout: ", "Next: `march recover`"}},
+		{"its history", nil, damage("layouts/0000000000000000001"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
+			[]string{"key /march/default/layouts/0000000000000000001: ", "Put the value of key layout there."}},
+		{"settings", nil, damage("settings"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
+			[]string{"key /march/default/settings: ", `Put {"format":2,"journal":"required","nonce":""} there`}},
+		{"tag", nil, damage("tags/order"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
+			[]string{"key /march/default/tags/order: ", "; it stops leasing of tag order"}},
+		{"mark", nil, damage("marks/a/order"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
+			[]string{"key /march/default/marks/a/order: ", "; it stops leasing of tag order"}},
+		{"registration", nil, damage("rooms/a/a1"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
+			[]string{"key /march/default/rooms/a/a1: ", "Next: `march instance forget a a1`"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -151,7 +171,8 @@ func TestTellsThatItIsNotReady(t *testing.T) {
 	}
 	a.await("not ready", func() bool {
 		code, body := a.get("/readyz")
-		return code == http.StatusServiceUnavailable && contains(body, "[!]instance a/a1 is not ready: it holds no IDs. Since 2", "[!]key /march/default/beat: ")
+		return code == http.StatusServiceUnavailable &&
+			contains(body, "[!]instance a/a1 is not ready: it holds no IDs. Since 2", "[!]key /march/default/beat: ")
 	})
 	c.put("beat", "")
 	a.await("ready", func() bool { _, err := a.next("order"); return err == nil && len(a.wrong()) == 0 })

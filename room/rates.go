@@ -78,7 +78,8 @@ func (s *Server) measure(ctx context.Context) error {
 func (s *Server) remember(now time.Time) {
 	last := s.chains.tour.lastRound()
 	contact := s.ledger.Contact()
-	r := minutes.Reading{Issued: s.issued.Load(), Reserve: minutes.Unknown, Latency: contact.Latency, Away: !contact.Away.IsZero()}
+	r := minutes.Reading{Issued: s.issued.Load(), Reserve: minutes.Unknown, Latency: contact.Latency,
+		Away: !contact.Away.IsZero()}
 	if last.scarce != "" {
 		r.Reserve = last.reserve
 	}
@@ -134,7 +135,8 @@ func (s *Server) failed(ctx context.Context, tag string, err error) error {
 		return nil
 	}
 	switch kind := allocator.KindOf(err); {
-	case kind == allocator.Invalid, kind == allocator.NotFound, ctx.Err() != nil && context.Cause(ctx) == context.Canceled:
+	case kind == allocator.Invalid, kind == allocator.NotFound, ctx.Err() != nil &&
+		context.Cause(ctx) == context.Canceled:
 	default:
 		s.history.Fail(allocator.Tag(tag))
 	}

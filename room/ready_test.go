@@ -36,7 +36,8 @@ func TestReadyWithoutSpace(t *testing.T) {
 	}
 	a.await("not ready", func() bool {
 		code, body := a.get("/readyz")
-		return code == http.StatusServiceUnavailable && contains(body, "ready-reserve", "database space exceeded", "alarm disarm")
+		return code == http.StatusServiceUnavailable &&
+			contains(body, "ready-reserve", "database space exceeded", "alarm disarm")
 	})
 	a.saysReady(false)
 	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(20 * time.Millisecond) {

@@ -112,7 +112,8 @@ func TestRedisAtTheLimit(t *testing.T) {
 	})
 	for k, cmd := range cmds {
 		id, err := cmd.(*redis.IntCmd).Result()
-		if k < 5 && (err != nil || id != int64(k+1)) || k >= 5 && (err == nil || !strings.HasPrefix(err.Error(), "ERR march: ")) {
+		if k < 5 && (err != nil || id != int64(k+1)) ||
+			k >= 5 && (err == nil || !strings.HasPrefix(err.Error(), "ERR march: ")) {
 			t.Errorf("command %d: %d, %v", k, id, err)
 		}
 	}
@@ -162,7 +163,9 @@ func TestRedisRetract(t *testing.T) {
 				}
 				command := client.IncrBy
 				if k%2 == 0 {
-					n, command = 1, func(ctx context.Context, key string, _ int64) *redis.IntCmd { return client.Incr(ctx, key) }
+					n, command = 1, func(ctx context.Context, key string, _ int64) *redis.IntCmd {
+						return client.Incr(ctx, key)
+					}
 				}
 				last, err := command(bg, "order", n).Result()
 				if err != nil {
@@ -182,7 +185,8 @@ func TestRedisRetract(t *testing.T) {
 	}
 	for k := range int64(6) {
 		border := 30 + 20*(k%2)
-		version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: border - 5}, "b": {Lower: border, Upper: 100}}), "test")
+		version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: border - 5},
+			"b": {Lower: border, Upper: 100}}), "test")
 		a.await("the layout is served", func() bool {
 			return c.registered("a", "a1").Version == version && c.registered("b", "b1").Version == version
 		})

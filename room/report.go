@@ -18,13 +18,15 @@ import (
 const reportPage = 1000
 
 // ReportMarks implements RoomService.
-func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerStreamingServer[marchv1.ReportMarksResponse]) error {
+func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest,
+	stream grpc.ServerStreamingServer[marchv1.ReportMarksResponse]) error {
 	uuid, err := s.ledger.UUID(stream.Context())
 	if err != nil {
 		return err
 	}
 	if !strings.EqualFold(r.GetClusterUuid(), uuid) {
-		return allocator.Errorf(allocator.Refused, "cluster_uuid: %q; this is an instance of cluster %s", r.GetClusterUuid(), uuid)
+		return allocator.Errorf(allocator.Refused,
+			"cluster_uuid: %q; this is an instance of cluster %s", r.GetClusterUuid(), uuid)
 	}
 	q := record.Question{After: r.GetAfterSequence()}
 	if b := r.GetBarrier(); b != nil {
@@ -52,7 +54,8 @@ func memoryToProto(m record.Memory) *marchv1.ReportMarksResponse {
 	p := &marchv1.ReportMarksResponse{
 		ClusterUuid: m.UUID, Room: string(m.Room), Instance: string(m.Name), Incarnations: m.Incarnations,
 		Epochs: m.Epochs, LayoutVersion: m.Version, LatestEpoch: m.Latest,
-		NarrowestRange: m.NarrowestRange, LargestBoundary: m.LargestBoundary, MarginTotal: m.MarginTotal, SeenUnder: m.SeenUnder,
+		NarrowestRange: m.NarrowestRange, LargestBoundary: m.LargestBoundary,
+		MarginTotal: m.MarginTotal, SeenUnder: m.SeenUnder,
 		Barred: m.Barred, UnbarredReason: m.Unbarred, Sequence: m.Sequence,
 	}
 	p.Workers, p.NotBeforeMs = workersToProto(m.Workers), m.NotBefore
@@ -64,7 +67,8 @@ func memoryToProto(m record.Memory) *marchv1.ReportMarksResponse {
 	}
 	for _, seen := range m.Seen {
 		p.Seen = append(p.Seen, &marchv1.SeenInstance{
-			Room: string(seen.Room), Name: string(seen.Name), Incarnation: seen.Incarnation, Address: seen.Address, LeftRevision: seen.Left,
+			Room: string(seen.Room), Name: string(seen.Name), Incarnation: seen.Incarnation,
+			Address: seen.Address, LeftRevision: seen.Left,
 		})
 	}
 	return p
@@ -74,8 +78,10 @@ func memoryToProto(m record.Memory) *marchv1.ReportMarksResponse {
 func workersToProto(leases []record.Lease) (all []*marchv1.RememberedWorker) {
 	for _, l := range leases {
 		all = append(all, &marchv1.RememberedWorker{
-			Bits: int32(l.Bits), Number: l.Number, Room: string(l.Room), Instance: string(l.Instance), Incarnation: l.Incarnation,
-			FromMs: l.From, UntilMs: l.Until, Epoch: l.Stamp.Epoch, LayoutRevision: l.Stamp.Revision, ClockMs: l.Clock,
+			Bits: int32(l.Bits), Number: l.Number, Room: string(l.Room), Instance: string(l.Instance),
+			Incarnation: l.Incarnation,
+			FromMs:      l.From, UntilMs: l.Until, Epoch: l.Stamp.Epoch,
+			LayoutRevision: l.Stamp.Revision, ClockMs: l.Clock,
 			Caller: l.Caller,
 		})
 	}
@@ -96,7 +102,8 @@ func (s *Server) orphaned(o ledger.Orphan) {
 	if s.metrics != nil {
 		s.metrics.orphans.Inc()
 	}
-	s.log.Error("IDs may have been issued twice: a recover went on without this instance", "tag", o.Tag, "from", o.Began, "below", o.Below)
+	s.log.Error("IDs may have been issued twice: a recover went on without this instance", "tag", o.Tag,
+		"from", o.Began, "below", o.Below)
 }
 
 // drop drops all segments and workers of this instance. New chains then serve

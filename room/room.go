@@ -119,8 +119,10 @@ func New(cfg Config) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	var err error
 	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
-		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, AdminAddress: s.cfg.AdvertiseAdmin, Build: s.cfg.Build, Hold: s.cfg.Hold,
-		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Pin: pinned(s.cfg.Worker), Keeps: s.cfg.Doors.keeps(),
+		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, AdminAddress: s.cfg.AdvertiseAdmin,
+		Build: s.cfg.Build, Hold: s.cfg.Hold,
+		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Pin: pinned(s.cfg.Worker),
+		Keeps: s.cfg.Doors.keeps(),
 	})
 	if err != nil {
 		s.closeListeners()
@@ -179,7 +181,8 @@ func (s *Server) Run(ctx context.Context) error {
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
 	err = serve.Run(serving, serve.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health, MaxRequest: maxRequest, Drain: s.cfg.Drain,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health,
+		MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, s) },
 		Admin: serve.Admin{
 			GRPC: s.cfg.AdminGRPC, HTTP: s.cfg.AdminHTTP, Routes: s.adminRoutes,
@@ -221,7 +224,8 @@ func (s *Server) Run(ctx context.Context) error {
 	held := s.chains.closeAll()
 	s.log.Info("stopped", "ids_held_and_dropped", held)
 	if left != nil && err == nil {
-		s.log.Warn("could not deregister: the instance stays listed until it starts again or is forgotten", "error", left)
+		s.log.Warn("could not deregister: the instance stays listed until it starts again or is forgotten",
+			"error", left)
 	}
 	return err
 }

@@ -71,7 +71,8 @@ func (c *cluster) verify(all ...*issued) {
 			for r.Count > 0 {
 				l, end, ok := under(layouts, eras[s.tag][s.room], r.First)
 				if !ok {
-					c.Errorf("room %s tag %s: %v was issued and never leased: %v", s.room, s.tag, r, eras[s.tag][s.room])
+					c.Errorf("room %s tag %s: %v was issued and never leased: %v", s.room,
+						s.tag, r, eras[s.tag][s.room])
 					break
 				}
 				n := min(r.Count, end-r.First)

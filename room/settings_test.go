@@ -140,7 +140,10 @@ func TestMissedChange(t *testing.T) {
 	other := c.Ledger() // without back-off
 	c.Etcd.Stop()
 	c.Etcd.Start(t)
-	if _, err := admin.New(other, admin.DefaultConfig()).UpdateTag(bg, "order", func(s *record.TagSettings) error { s.MinStep = 77_000; return nil }, "test"); err != nil {
+	if _, err := admin.New(other, admin.DefaultConfig()).UpdateTag(bg, "order", func(s *record.TagSettings) error {
+		s.MinStep = 77_000
+		return nil
+	}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	a.await("the step is taken up", func() bool { return a.chain("order").GetStep() == 77_000 })

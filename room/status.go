@@ -76,9 +76,11 @@ func (s *Server) checks() []serve.Check {
 // lacks is the text for a problem that says what is missing.
 func (s *Server) readiness() (checks []serve.Check, lacks string) {
 	record, _ := s.ledger.Layout()
-	layout := serve.Check{Name: "layout", Note: fmt.Sprintf("version %d, boundary %d", record.Layout.Version, record.Layout.Boundary)}
+	layout := serve.Check{Name: "layout", Note: fmt.Sprintf("version %d, boundary %d",
+		record.Layout.Version, record.Layout.Boundary)}
 	if _, ok := record.Layout.Ranges[s.cfg.Room]; !ok {
-		layout.Err = allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d", s.cfg.Room, record.Layout.Version)
+		layout.Err = allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d",
+			s.cfg.Room, record.Layout.Version)
 	}
 	serving := serve.Check{Name: "serving", Err: s.status.get()}
 	if serving.Err != nil { // before Join there is no instance
@@ -91,7 +93,8 @@ func (s *Server) readiness() (checks []serve.Check, lacks string) {
 	}
 	if b, is := s.instance.Barred(); is {
 		checks = append(checks, serve.Check{Name: "recover", Note: fmt.Sprintf(
-			"%s runs a recover that has barred this instance from leasing since %s", b.By, b.Since.UTC().Format(time.RFC3339))})
+			"%s runs a recover that has barred this instance from leasing since %s", b.By,
+			b.Since.UTC().Format(time.RFC3339))})
 	}
 	return checks, lacks
 }
@@ -121,11 +124,14 @@ func (s *Server) checkIDs() (ids serve.Check, lacks string) {
 		lacks = "it holds no IDs"
 		ids.Err = allocator.Errorf(kind, "none are held, and %w", why)
 	case !s.may(r):
-		lacks = fmt.Sprintf("it may not issue what it holds, as strict_retract is set and hold (%v) has passed", s.cfg.Hold)
-		ids.Err = allocator.Errorf(kind, "the held IDs may not be issued (strict_retract is set, and hold, %v, has passed), and %w", s.cfg.Hold, why)
+		lacks = fmt.Sprintf("it may not issue what it holds, as strict_retract is set and hold (%v) has passed",
+			s.cfg.Hold)
+		ids.Err = allocator.Errorf(kind,
+			"the held IDs may not be issued (strict_retract is set, and hold, %v, has passed), and %w", s.cfg.Hold, why)
 	case r.busy && r.longest <= s.cfg.ReadyReserve:
 		lacks = fmt.Sprintf("no tag in use has IDs for longer than ready-reserve (%v)", s.cfg.ReadyReserve)
-		ids.Err = allocator.Errorf(kind, "no tag in use has IDs for longer than ready-reserve (%v)%s, and %w", s.cfg.ReadyReserve, lasts, why)
+		ids.Err = allocator.Errorf(kind, "no tag in use has IDs for longer than ready-reserve (%v)%s, and %w",
+			s.cfg.ReadyReserve, lasts, why)
 	default:
 		ids.Note = "only those that are held" + lasts + ": " + why.Error()
 	}
@@ -149,7 +155,8 @@ func (s *Server) cannotLease() error {
 	if trouble.Err == nil || trouble.Since.IsZero() {
 		return trouble.Err
 	}
-	return allocator.Errorf(allocator.KindOf(trouble.Err), "nothing can be leased since %s: %w", trouble.Since.UTC().Format(time.RFC3339), trouble.Err)
+	return allocator.Errorf(allocator.KindOf(trouble.Err), "nothing can be leased since %s: %w",
+		trouble.Since.UTC().Format(time.RFC3339), trouble.Err)
 }
 
 // away returns since when and why etcd has not answered, or nil while it answers.
@@ -158,7 +165,8 @@ func (s *Server) away() error {
 	if contact.Away.IsZero() {
 		return nil
 	}
-	return allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s: %v", contact.Away.UTC().Format(time.RFC3339), contact.Cause)
+	return allocator.Errorf(allocator.Unavailable, "etcd has not answered since %s: %v",
+		contact.Away.UTC().Format(time.RFC3339), contact.Cause)
 }
 
 // healthEvery is how late gRPC's health service may be.
@@ -168,8 +176,9 @@ const healthEvery = time.Second
 func (s *Server) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
-	said := false                                            // whether the log has said that nothing can be issued
-	troubled := marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED // the cause for which the log has said that nothing can be leased
+	said := false // whether the log has said that nothing can be issued
+	// the cause for which the log has said that nothing can be leased
+	troubled := marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED
 	for {
 		select {
 		case <-ctx.Done():
@@ -187,14 +196,16 @@ func (s *Server) watchHealth(ctx context.Context) error {
 		case why != nil && troubled != cause.GetKind():
 			// Each change of the cause has its line. It is rare, so it is not throttled.
 			troubled = cause.GetKind()
-			s.log.Warn("no IDs can be leased: the room issues only the IDs that it holds", "error", why, "remedy", problem.Plain(cause))
+			s.log.Warn("no IDs can be leased: the room issues only the IDs that it holds", "error", why,
+				"remedy", problem.Plain(cause))
 		case why == nil && troubled != marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED:
 			troubled = marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED
 			s.log.Info("IDs can be leased again")
 		}
 		switch {
 		case err != nil && !said:
-			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err, "remedy", problem.Plain(s.whatStops()))
+			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err, "remedy",
+				problem.Plain(s.whatStops()))
 		case err == nil && said:
 			said = false
 			s.log.Info("IDs can be issued again")
@@ -238,7 +249,8 @@ func (s *Server) setHealth(why error) {
 	if why != nil {
 		serving = healthpb.HealthCheckResponse_NOT_SERVING
 	}
-	for _, service := range []string{"", marchv1.IDService_ServiceDesc.ServiceName, marchv1.RoomService_ServiceDesc.ServiceName} {
+	for _, service := range []string{"", marchv1.IDService_ServiceDesc.ServiceName,
+		marchv1.RoomService_ServiceDesc.ServiceName} {
 		s.health.SetServingStatus(service, serving)
 	}
 }

@@ -211,7 +211,8 @@ func TestReplaced(t *testing.T) {
 
 	// The first process can no longer lease IDs of a tag of which it holds none.
 	_, err := first.next("user")
-	if problem := (want{codes.FailedPrecondition, "refused", []string{"another process registered", second.Address}}).check(err); problem != "" {
+	if problem := (want{codes.FailedPrecondition, "refused",
+		[]string{"another process registered", second.Address}}).check(err); problem != "" {
 		t.Errorf("a lease of the replaced process: %s", problem)
 	}
 	var stopped time.Time
@@ -227,7 +228,8 @@ func TestReplaced(t *testing.T) {
 	})
 	lost := first.Wait()
 	stopped = time.Now()
-	if allocator.KindOf(lost) != allocator.Refused || !contains(lost.Error(), "another process registered", second.Address) {
+	if allocator.KindOf(lost) != allocator.Refused ||
+		!contains(lost.Error(), "another process registered", second.Address) {
 		t.Errorf("the first ended with %v", lost)
 	}
 	work.Wait()

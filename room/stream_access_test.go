@@ -40,7 +40,8 @@ func TestIdleStreamLosesRight(t *testing.T) {
 		tokens[name], lines = token, lines+line+"\n"
 	}
 	write(hashes, lines)
-	const rules = "grants:\n  - {subjects: [\"token:other\", \"token:shop\"], roles: issuer, tags: order, quotas: {streams: 1}}\n"
+	const rules = "grants:\n  - {subjects: [\"token:other\", \"token:shop\"], roles: issuer, tags: order, quotas: " +
+		"{streams: 1}}\n"
 	write(policy, rules)
 	gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
 	if err != nil {
@@ -56,7 +57,8 @@ func TestIdleStreamLosesRight(t *testing.T) {
 	}
 	open := func(name string) marchv1.IDService_StreamClient {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(bg, "authorization", "Bearer "+tokens[name]), time.Minute)
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(bg, "authorization",
+			"Bearer "+tokens[name]), time.Minute)
 		t.Cleanup(cancel)
 		s, err := marchv1.NewIDServiceClient(a.Conn).Stream(ctx)
 		if err == nil {

@@ -45,7 +45,8 @@ func (s *Server) gate(seg allocator.Segment) (newest allocator.Part, err error) 
 	default: // a confirmation is already requested
 	}
 	err = allocator.Errorf(allocator.Unavailable,
-		"no ID is issued, because strict_retract is set: layout version %d, or a newer one with these residues, has not been confirmed with etcd for longer than hold (%v)",
+		"no ID is issued, because strict_retract is set: layout version %d, or a newer one with these residues, "+
+			"has not been confirmed with etcd for longer than hold (%v)",
 		seg.Version, s.cfg.Hold)
 	if away := s.away(); away != nil {
 		err = allocator.Errorf(allocator.Unavailable, "%w: %w", err, away)

@@ -29,7 +29,8 @@ func TestStrictRetract(t *testing.T) {
 	c.tag(strict, "strict")
 	c.tag(nil, "plain")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
-	issuedOf := map[string]*issued{"strict": {TB: t, room: "a", tag: "strict"}, "plain": {TB: t, room: "a", tag: "plain"}}
+	issuedOf := map[string]*issued{"strict": {TB: t, room: "a", tag: "strict"},
+		"plain": {TB: t, room: "a", tag: "plain"}}
 	for tag, mine := range issuedOf {
 		for range 10 {
 			mine.addID(a.mustNext(tag))
@@ -118,7 +119,9 @@ func TestStrictReady(t *testing.T) {
 		t.Errorf("IDs that may not be issued last %v", r.GetReserve().AsDuration())
 	}
 	a.await("it is not ready", func() bool {
-		return contains(a.request("GET /readyz"), "503 ", "[-]ids failed: the held IDs may not be issued (strict_retract is set, and hold, 1s, has passed), and etcd has not answered since ")
+		return contains(a.request("GET /readyz"), "503 ",
+			"[-]ids failed: the held IDs may not be issued (strict_retract is set, and hold, 1s, has passed), "+
+				"and etcd has not answered since ")
 	})
 	a.await("its health", func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
 	a.store.cut.Store(false)
@@ -149,7 +152,8 @@ func TestStrictUnderLoad(t *testing.T) {
 		})
 	}
 	for k := range 10 {
-		version := c.Change(layout(1000, map[allocator.Room]allocator.Range{"a": {Lower: int64(k), Upper: int64(500 - k)}, "b": {Lower: 500, Upper: 1000}}), "test")
+		version := c.Change(layout(1000, map[allocator.Room]allocator.Range{"a": {Lower: int64(k),
+			Upper: int64(500 - k)}, "b": {Lower: 500, Upper: 1000}}), "test")
 		a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == version })
 	}
 	for _, set := range []bool{false, true} {
@@ -192,12 +196,14 @@ func TestStrictStays(t *testing.T) {
 	}, "strict")
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Hold = time.Second })
 	mine := &issued{TB: t, room: "a", tag: "strict"}
-	for start := time.Now(); time.Since(start) < time.Second; time.Sleep(time.Millisecond) { // it is filled ahead by then
+	// it is filled ahead by then
+	for start := time.Now(); time.Since(start) < time.Second; time.Sleep(time.Millisecond) {
 		mine.addID(a.mustNext("strict"))
 	}
 	refills := a.chain("strict").GetRefills()
 	for k := range 3 {
-		version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50}, "b": {Lower: 51 + int64(k), Upper: 100}}), "test")
+		version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 50},
+			"b": {Lower: 51 + int64(k), Upper: 100}}), "test")
 		a.await("the layout is served", func() bool { return c.registered("a", "a1").Version == version })
 		for start := time.Now(); time.Since(start) < 600*time.Millisecond; time.Sleep(time.Millisecond) {
 			mine.addID(a.mustNext("strict"))

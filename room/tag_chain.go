@@ -68,7 +68,8 @@ func (t *totals) add(o totals) {
 }
 
 func (t totals) minus(o totals) totals {
-	return totals{t.asked - o.asked, t.issued - o.issued, t.dropped - o.dropped, t.refills - o.refills, t.waits - o.waits}
+	return totals{t.asked - o.asked, t.issued - o.issued, t.dropped - o.dropped,
+		t.refills - o.refills, t.waits - o.waits}
 }
 
 // totals returns the totals of c, whose status is s.

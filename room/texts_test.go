@@ -74,7 +74,8 @@ func TestTexts(t *testing.T) {
 			if err != nil || one.GetText() != written(tag, one.GetId()) {
 				t.Fatalf("%s: %v, %v", tag, one, err)
 			}
-			if read, err := a.ParseText(bg, &marchv1.ParseTextRequest{Tag: tag, Text: one.GetText()}); err != nil || read.GetId() != one.GetId() {
+			if read, err := a.ParseText(bg, &marchv1.ParseTextRequest{Tag: tag, Text: one.GetText()}); err != nil ||
+				read.GetId() != one.GetId() {
 				t.Errorf("%s: %s is read as %v, %v", tag, one.GetText(), read, err)
 			}
 			if err := stream.Send(&marchv1.NextRequest{Tag: tag}); err != nil {
@@ -105,7 +106,8 @@ func TestTexts(t *testing.T) {
 			t.Errorf("%s: got %v, %v", tag, few, err)
 		}
 		known, err := a.Decode(bg, &marchv1.DecodeRequest{Tag: tag, Text: want[0]})
-		if err != nil || known.GetId() != many.GetRuns()[0].GetFirst() || known.GetOrigin().GetRoom()+known.GetTime().GetRoom() != "a" {
+		if err != nil || known.GetId() != many.GetRuns()[0].GetFirst() ||
+			known.GetOrigin().GetRoom()+known.GetTime().GetRoom() != "a" {
 			t.Errorf("%s: %s is decoded as %v, %v", tag, want[0], known, err)
 		}
 	}
@@ -118,14 +120,17 @@ func TestTexts(t *testing.T) {
 	}
 	for _, tt := range []struct{ request, want string }{
 		{"POST /v1/tags/payment/next", `200 {"id":"1","text":"PAY-0000018"}`},
-		{"POST /v1/tags/payment/next?count=2&texts=true", `200 {"runs":[{"first":"2","count":"2"}],"format":"prefix(PAY-) | decimal(6) | luhn","texts":["PAY-0000026","PAY-0000034"]}`},
-		{"POST /v1/tags/payment/next?count=1", `200 {"runs":[{"first":"4","count":"1"}],"format":"prefix(PAY-) | decimal(6) | luhn"}`},
+		{"POST /v1/tags/payment/next?count=2&texts=true",
+			`200 {"runs":[{"first":"2","count":"2"}],"format":"prefix(PAY-) | decimal(6) | luhn","texts":["PAY-0000026","PAY-0000034"]}`},
+		{"POST /v1/tags/payment/next?count=1",
+			`200 {"runs":[{"first":"4","count":"1"}],"format":"prefix(PAY-) | decimal(6) | luhn"}`},
 		{"POST /v1/tags/payment/next?count=1&texts=yes", `texts: \"yes\"; allowed: true or false`},
 		{"POST /v1/tags/odd/next", `200 {"id":"1","text":"\\\"<01"}`},
 		{"POST /v1/tags/plain/next?count=1&texts=true", `"count":"1"}]}`},
 		{"GET /v1/tags/payment:parse?text=PAY-0000018", `200 {"id":"1"}`},
 		{"GET /v1/tags/payment:decode?text=PAY-0000018", `"id":"1"}`},
-		{"GET /v1/tags/payment:parse?text=ORD-0000018", `"reason":"invalid","message":"tag payment: text: \"ORD-0000018\" at column 1: another prefix; allowed: \"PAY-\""`},
+		{"GET /v1/tags/payment:parse?text=ORD-0000018",
+			`"reason":"invalid","message":"tag payment: text: \"ORD-0000018\" at column 1: another prefix; allowed: \"PAY-\""`},
 		{"GET /v1/tags/payment:parse?text=PAY-0000019", `the check character (luhn) does not match`},
 		{"GET /v1/tags/payment:decode?text=ORD-0000018", `another prefix`},
 		{"GET /v1/tags/payment:decode?text=PAY-0000018&id=1", `allowed: one of them`},
@@ -165,11 +170,13 @@ func TestOpaqueKeys(t *testing.T) {
 	if err != nil || len(one.GetText()) != 7 || one.GetText() == "A000001" {
 		t.Fatalf("got %v, %v", one, err)
 	}
-	if read, err := a1.ParseText(bg, &marchv1.ParseTextRequest{Tag: "order", Text: one.GetText()}); err != nil || read.GetId() != one.GetId() {
+	if read, err := a1.ParseText(bg, &marchv1.ParseTextRequest{Tag: "order", Text: one.GetText()}); err != nil ||
+		read.GetId() != one.GetId() {
 		t.Errorf("read as %v, %v", read, err)
 	}
 	for name, keys := range map[allocator.Instance][]format.Key{"wrong": {wrong}, "none": nil} {
-		says := "the key orders-1 here is another than the tag's: its check value is " + wrong.CheckValue() + ", the tag's " + right.CheckValue()
+		says := "the key orders-1 here is another than the tag's: its check value is " + wrong.CheckValue() +
+			", the tag's " + right.CheckValue()
 		if keys == nil {
 			says = "the tag's texts need the key orders-1, which is not here"
 		}
@@ -200,7 +207,8 @@ func TestOpaqueKeys(t *testing.T) {
 				return err
 			},
 		} {
-			if err := do(); allocator.KindOf(api.FromStatus(err)) != allocator.Refused || !strings.Contains(err.Error(), says) {
+			if err := do(); allocator.KindOf(api.FromStatus(err)) != allocator.Refused ||
+				!strings.Contains(err.Error(), says) {
 				t.Errorf("%s, %s: got %v; want %s", name, call, err, says)
 			}
 		}
@@ -231,7 +239,8 @@ func TestFormatOfATagMadeAnew(t *testing.T) {
 	a := c.start("a", "a1", nil)
 	for tag := range makes {
 		c.tag(formats(tag, "A-"), allocator.Tag(tag))
-		if one, err := a.Next(bg, &marchv1.NextRequest{Tag: tag}); err != nil || !strings.HasPrefix(one.GetText(), "A-") {
+		if one, err := a.Next(bg, &marchv1.NextRequest{Tag: tag}); err != nil ||
+			!strings.HasPrefix(one.GetText(), "A-") {
 			t.Fatalf("%s: %v, %v", tag, one, err)
 		}
 		if err := c.Admin.DeleteTag(bg, allocator.Tag(tag), "test"); err != nil {

@@ -20,25 +20,33 @@ func newTimeMetrics(s *Server) *timeMetrics {
 		return prometheus.NewDesc("march_"+name, help, labels, nil)
 	}
 	return &timeMetrics{
-		server:    s,
-		tags:      desc("time_tags", "Tags of time-ordered IDs in memory."),
-		asked:     desc("time_requests_total", "Requests for time-ordered IDs, failed ones included."),
-		issued:    desc("time_issued_ids_total", "Time-ordered IDs issued."),
-		overflows: desc("time_overflows_total", "Callers that found a tick's sequence full, and waited for a later tick."),
+		server: s,
+		tags:   desc("time_tags", "Tags of time-ordered IDs in memory."),
+		asked:  desc("time_requests_total", "Requests for time-ordered IDs, failed ones included."),
+		issued: desc("time_issued_ids_total", "Time-ordered IDs issued."),
+		overflows: desc("time_overflows_total",
+			"Callers that found a tick's sequence full, and waited for a later tick."),
 		waited:    desc("time_overflow_wait_seconds_total", "How long these callers waited in total."),
 		rollbacks: desc("time_rollbacks_total", "How often the clock was behind the last ID."),
-		ahead:     desc("time_ahead_seconds", "How far IDs are ahead of the clock now, for tags that go on ahead of a clock that went back."),
-		window:    desc("worker_window_seconds", "How long the window of the instance's worker lasts, by the worker's bits; 0 if IDs cannot be issued.", "bits"),
-		exchanges: desc("worker_exchanges_total", "Workers that were exchanged because a layout took them away or another process had them."),
-		conflicts: desc("worker_conflicts_total", "Workers that another process was found to have, and that were exchanged for that."),
-		clock:     desc("worker_clock_ahead_seconds", "How far the clock was ahead of the median of the instances' when a window was last taken or renewed; negative where it was behind."),
-		lent:      desc("worker_clients", "Workers that clients' processes have, by the worker's bits.", "bits"),
+		ahead: desc("time_ahead_seconds",
+			"How far IDs are ahead of the clock now, for tags that go on ahead of a clock that went back."),
+		window: desc("worker_window_seconds",
+			"How long the window of the instance's worker lasts, by the worker's bits; 0 if IDs cannot be issued.",
+			"bits"),
+		exchanges: desc("worker_exchanges_total",
+			"Workers that were exchanged because a layout took them away or another process had them."),
+		conflicts: desc("worker_conflicts_total",
+			"Workers that another process was found to have, and that were exchanged for that."),
+		clock: desc("worker_clock_ahead_seconds", "How far the clock was ahead of the median of the instances' when a "+
+			"window was last taken or renewed; negative where it was behind."),
+		lent: desc("worker_clients", "Workers that clients' processes have, by the worker's bits.", "bits"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *timeMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.tags, m.asked, m.issued, m.overflows, m.waited, m.rollbacks, m.ahead, m.window, m.exchanges, m.conflicts, m.clock, m.lent} {
+	for _, d := range []*prometheus.Desc{m.tags, m.asked, m.issued, m.overflows, m.waited, m.rollbacks, m.ahead,
+		m.window, m.exchanges, m.conflicts, m.clock, m.lent} {
 		out <- d
 	}
 }

@@ -102,7 +102,8 @@ func (s *Server) timeTagChanged(change ledger.TagChange) {
 func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.WindowRequest) (*marchv1.TimeLease, error) {
 	if r == nil {
 		return nil, allocator.Errorf(allocator.Refused,
-			"tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream, or use a client that takes windows", t.Name())
+			"tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream, "+
+				"or use a client that takes windows", t.Name())
 	}
 	lease := &marchv1.TimeLease{Tag: api.TimeTagToProto(t.Settings().Config(0, timeid.Window{}))}
 	nonce, proof := r.GetNonce(), r.GetHeld().GetNonce()
@@ -110,11 +111,13 @@ func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.Wind
 	case n == 0:
 		return lease, nil
 	case n < api.MinNonce || n > api.MaxNonce:
-		return nil, allocator.Errorf(allocator.Invalid, "nonce: %d characters; allowed: %d to %d", n, api.MinNonce, api.MaxNonce)
+		return nil, allocator.Errorf(allocator.Invalid,
+			"nonce: %d characters; allowed: %d to %d", n, api.MinNonce, api.MaxNonce)
 	case r.GetAge().AsDuration() < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "age: %v; allowed: 0s or more", r.GetAge().AsDuration())
 	}
-	loan, err := s.times.Lend(ctx, t, timetags.Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof, Age: r.GetAge().AsDuration()})
+	loan, err := s.times.Lend(ctx, t, timetags.Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof,
+		Age: r.GetAge().AsDuration()})
 	if err != nil {
 		return nil, err
 	}

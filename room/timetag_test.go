@@ -28,7 +28,8 @@ func timed(l timeid.Layout) func(*record.TagSettings) {
 	return func(s *record.TagSettings) { s.Time = &t }
 }
 
-var cosid = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
+var cosid = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond,
+	Epoch: timeid.EpochCosId}
 
 // partsOf decomposes an ID or ends the test.
 func partsOf(t *testing.T, l timeid.Layout, id int64) timeid.Parts {
@@ -70,7 +71,8 @@ func TestTimeTags(t *testing.T) {
 		}
 		workers[p.Worker] = i
 		decoded, err := i.Decode(bg, &marchv1.DecodeRequest{Tag: "event", Id: first})
-		if d := decoded.GetTime(); err != nil || d.GetRoom() != string(i.In) || d.GetWorker() != p.Worker || d.GetSequence() != p.Sequence || d.GetTime().AsTime().UnixMilli() != p.Time {
+		if d := decoded.GetTime(); err != nil || d.GetRoom() != string(i.In) || d.GetWorker() != p.Worker ||
+			d.GetSequence() != p.Sequence || d.GetTime().AsTime().UnixMilli() != p.Time {
 			t.Errorf("decoded %v, %v; want %+v of room %s", d, err, p, i.In)
 		}
 		if other := partsOf(t, cosid, i.mustNext("other")); other.Worker != p.Worker {
@@ -92,10 +94,12 @@ func TestTimeTags(t *testing.T) {
 	if count != 10_000 {
 		t.Errorf("%d IDs, want 10,000", count)
 	}
-	if _, err := a1.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "event", Count: 5_000_000}); allocator.KindOf(api.FromStatus(err)) != allocator.Invalid {
+	if _, err := a1.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "event", Count: 5_000_000}); allocator.KindOf(
+		api.FromStatus(err)) != allocator.Invalid {
 		t.Errorf("a batch of 5 million: %v", err)
 	}
-	if _, err := a1.Lease(bg, &marchv1.LeaseRequest{Tag: "event", Count: 10}); allocator.KindOf(api.FromStatus(err)) != allocator.Refused {
+	if _, err := a1.Lease(bg, &marchv1.LeaseRequest{Tag: "event", Count: 10}); allocator.KindOf(
+		api.FromStatus(err)) != allocator.Refused {
 		t.Errorf("a lease: %v", err)
 	}
 
@@ -117,7 +121,8 @@ func TestTimeTags(t *testing.T) {
 
 	_, body := a1.get("/metrics")
 	for name, least := range map[string]float64{
-		"march_time_tags": 3, "march_time_requests_total": 1002, "march_time_issued_ids_total": 11_001, "march_worker_window_seconds": 1,
+		"march_time_tags": 3, "march_time_requests_total": 1002, "march_time_issued_ids_total": 11_001,
+		"march_worker_window_seconds": 1,
 	} {
 		found := regexp.MustCompile(`(?m)^` + name + `\{[^}]*\} (\S+)$`).FindStringSubmatch(body)
 		if found == nil {
@@ -207,7 +212,8 @@ func TestTimeTagsMove(t *testing.T) {
 			})
 			slice, _ := timeid.SliceOf(l, i.In, 10)
 			if p := partsOf(t, cosid, i.mustNext("event")); !slice.Contains(p.Worker) {
-				t.Errorf("room %s issues with worker %d after it reported layout %d, where its slice is %v", i.In, p.Worker, version, slice)
+				t.Errorf("room %s issues with worker %d after it reported layout %d, where its slice is %v",
+					i.In, p.Worker, version, slice)
 			}
 		}
 	}
@@ -229,7 +235,8 @@ func TestTimeTagsMove(t *testing.T) {
 // a worker is free.
 func TestTimeTagsWithoutWorker(t *testing.T) {
 	c := newCluster(t, testcluster.Halves())
-	narrow := timeid.Layout{TimeBits: 41, WorkerBits: 1, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
+	narrow := timeid.Layout{TimeBits: 41, WorkerBits: 1, SequenceBits: 12, Unit: time.Millisecond,
+		Epoch: timeid.EpochCosId}
 	c.tag(timed(narrow), "event")
 	first := c.start("a", "a1", nil) // it takes the only worker of the slice
 	first.mustNext("event")

@@ -51,7 +51,8 @@ type round struct {
 	busiest []seen            // the busiest chains in use; more than minutes.MaxTags until the end of the round
 	others  state             // of the chains without series of their own
 	rising  []seen            // the busiest of these, as many as there are free series
-	gave    bool              // at its end chains got series of their own; this round still counts them among the others
+	// at its end chains got series of their own; this round still counts them among the others
+	gave bool
 }
 
 func newRound() round {
@@ -245,5 +246,6 @@ type total struct {
 
 func (s *Server) total() total {
 	r := s.look()
-	return total{issued: s.issued.Load(), held: r.held, tags: int64(s.chains.len()), reserve: r.reserve, scarce: r.scarce}
+	return total{issued: s.issued.Load(), held: r.held, tags: int64(s.chains.len()),
+		reserve: r.reserve, scarce: r.scarce}
 }

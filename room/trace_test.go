@@ -27,7 +27,8 @@ type receiver struct {
 	spans []*otlp.Span
 }
 
-func (r *receiver) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (r *receiver) Export(_ context.Context,
+	request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, resource := range request.GetResourceSpans() {
@@ -49,7 +50,8 @@ func traces(t *testing.T, ratio float64) (*receiver, *sdktrace.TracerProvider) {
 	t.Helper()
 	r, server := &receiver{}, grpc.NewServer()
 	collector.RegisterTraceServiceServer(server, r)
-	provider, err := observe.NewTraces(bg, observe.TracesConfig{URL: "http://" + testcluster.Serve(t, server), Ratio: ratio, Service: "march-room", Instance: "a/a1", Build: "test"})
+	provider, err := observe.NewTraces(bg, observe.TracesConfig{URL: "http://" + testcluster.Serve(t, server),
+		Ratio: ratio, Service: "march-room", Instance: "a/a1", Build: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +184,8 @@ func TestTracesUnsampled(t *testing.T) {
 	c.tag(nil, "order")
 	c.tracer = provider
 	a := c.start("a", "a1", nil)
-	dropped := metadata.AppendToOutgoingContext(bg, "traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
+	dropped := metadata.AppendToOutgoingContext(bg, "traceparent",
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00")
 	if _, err := a.Next(dropped, &marchv1.NextRequest{Tag: "order"}); err != nil {
 		t.Fatal(err)
 	}

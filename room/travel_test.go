@@ -27,7 +27,8 @@ func (c *cluster) recover(ask recovery.Ask, change func(*recovery.Config)) {
 		change(&cfg)
 	}
 	report, err := recovery.Run(bg, c.Ledger(), cfg)
-	for until := time.Now().Add(testcluster.Patience); err != nil && len(report.Missing) > 0 && time.Now().Before(until); {
+	for until := time.Now().Add(testcluster.Patience); err != nil && len(report.Missing) > 0 &&
+		time.Now().Before(until); {
 		time.Sleep(100 * time.Millisecond)
 		report, err = recovery.Run(bg, c.Ledger(), cfg)
 	}
@@ -37,7 +38,8 @@ func (c *cluster) recover(ask recovery.Ask, change func(*recovery.Config)) {
 }
 
 // report asks the instance at an address what it remembers.
-func (c *cluster) report(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+func (c *cluster) report(ctx context.Context, s record.SeenInstance, q record.Question,
+	use record.UseMarks) (record.Memory, error) {
 	return room.AskMarks(ctx, testcluster.Dial(c, s.Address), q, use)
 }
 
@@ -58,7 +60,8 @@ func TestHalted(t *testing.T) {
 		return m[`march_leasing_stopped{room="a"}`] == "1" && m[`march_regressions_total{room="a"}`] == "1"
 	})
 	if code, body := a.get("/readyz?verbose"); code != http.StatusOK ||
-		!contains(body, "[+]ids ok: only those that are held: leasing is halted by ann since", "tonight's restore", "march recover") {
+		!contains(body, "[+]ids ok: only those that are held: leasing is halted by ann since",
+			"tonight's restore", "march recover") {
 		t.Errorf("readyz: %d %s", code, body)
 	}
 	for range a.chain("order").GetHeld() {
@@ -69,7 +72,8 @@ func TestHalted(t *testing.T) {
 		!contains(err.Error(), "halted by ann", "tonight's restore", "march recover") {
 		t.Errorf("with nothing held: %v", err)
 	}
-	if code, body := a.get("/readyz"); code != http.StatusServiceUnavailable || !contains(body, "[-]ids failed: none are held, and leasing is halted by ann") {
+	if code, body := a.get("/readyz"); code != http.StatusServiceUnavailable ||
+		!contains(body, "[-]ids failed: none are held, and leasing is halted by ann") {
 		t.Errorf("readyz: %d %s", code, body)
 	}
 	ask := func(
@@ -92,8 +96,10 @@ func TestHalted(t *testing.T) {
 	for range 3_000 {
 		mine.addID(a.mustNext("order"))
 	}
-	if m := a.metrics(); m[`march_leasing_stopped{room="a"}`] != "0" || m[`march_regressions_total{room="a"}`] != "1" || m[`march_orphaned_tags_total{room="a"}`] != "0" {
-		t.Errorf("stopped %s, %s regressions, %s orphaned tags", m[`march_leasing_stopped{room="a"}`], m[`march_regressions_total{room="a"}`], m[`march_orphaned_tags_total{room="a"}`])
+	if m := a.metrics(); m[`march_leasing_stopped{room="a"}`] != "0" || m[`march_regressions_total{room="a"}`] != "1" ||
+		m[`march_orphaned_tags_total{room="a"}`] != "0" {
+		t.Errorf("stopped %s, %s regressions, %s orphaned tags", m[`march_leasing_stopped{room="a"}`],
+			m[`march_regressions_total{room="a"}`], m[`march_orphaned_tags_total{room="a"}`])
 	}
 	if _, err := c.Admin.Ledger.Refresh(bg); err != nil {
 		t.Fatal(err)

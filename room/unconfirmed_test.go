@@ -20,7 +20,10 @@ func TestRequiredJournal(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order")
-	if _, err := c.Admin.UpdateSettings(bg, func(s *record.ClusterSettings) error { s.RequireJournal = true; return nil }, "ann"); err != nil {
+	if _, err := c.Admin.UpdateSettings(bg, func(s *record.ClusterSettings) error {
+		s.RequireJournal = true
+		return nil
+	}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	warm := func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} }
@@ -45,11 +48,13 @@ func TestRequiredJournal(t *testing.T) {
 		!contains(err.Error(), "a/a2 started without its journal", "`march instance confirm a a2`", "`march recover`") {
 		t.Errorf("without its journal: %v", err)
 	}
-	if code, body := late.get("/readyz?verbose"); code != http.StatusServiceUnavailable || !contains(body, "[-]ids failed: none are held, and instance a/a2 started without its journal") {
+	if code, body := late.get("/readyz?verbose"); code != http.StatusServiceUnavailable ||
+		!contains(body, "[-]ids failed: none are held, and instance a/a2 started without its journal") {
 		t.Errorf("readyz: %d %s", code, body)
 	}
 	client := marchv1.NewRoomServiceClient(late.Conn)
-	if r, err := client.GetInstance(bg, &marchv1.GetInstanceRequest{}); err != nil || !contains(r.GetStatus().GetNotReady(), "march instance confirm") {
+	if r, err := client.GetInstance(bg, &marchv1.GetInstanceRequest{}); err != nil ||
+		!contains(r.GetStatus().GetNotReady(), "march instance confirm") {
 		t.Errorf("status: %+v, %v", r, err)
 	}
 	if err := c.Admin.ConfirmInstance(bg, "a", "a2", "ann"); err != nil {

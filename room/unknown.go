@@ -32,8 +32,9 @@ type unknown struct {
 	limit *observe.Limit
 	mu    struct {
 		sync.Mutex
-		tags    map[allocator.Tag]time.Time // until when the tag counts as unknown; zero if it has changed and may exist
-		heard   int                         // the number of changes of tags so far
+		// until when the tag counts as unknown; zero if it has changed and may exist
+		tags    map[allocator.Tag]time.Time
+		heard   int // the number of changes of tags so far
 		callers map[netip.Addr]*window
 		all     window
 	}

@@ -104,7 +104,8 @@ func TestTooManyUnknownTags(t *testing.T) {
 			t.Fatalf("name %d: %v", k, err)
 		}
 	}
-	if _, err := a.next("none3"); allocator.KindOf(api.FromStatus(err)) != allocator.TooMany || !strings.Contains(err.Error(), "allowed: 3 (--max-unknown-tags)") {
+	if _, err := a.next("none3"); allocator.KindOf(api.FromStatus(err)) != allocator.TooMany ||
+		!strings.Contains(err.Error(), "allowed: 3 (--max-unknown-tags)") {
 		t.Errorf("over gRPC: %v", err)
 	}
 	answer, err := http.Post("http://"+a.HTTP+"/v1/tags/none4/next", "application/json", nil)
@@ -116,7 +117,8 @@ func TestTooManyUnknownTags(t *testing.T) {
 	if err != nil || answer.StatusCode != http.StatusTooManyRequests || !strings.Contains(string(body), "too_many") {
 		t.Errorf("over HTTP: %s %s, %v", answer.Status, body, err)
 	}
-	if _, metrics := a.get("/metrics"); !contains(metrics, `march_limit_refused_total{limit="unknown-tags",room="a"} 2`) {
+	if _, metrics := a.get("/metrics"); !contains(metrics,
+		`march_limit_refused_total{limit="unknown-tags",room="a"} 2`) {
 		t.Errorf("no refusals in\n%s", grep(metrics, "march_limit_refused"))
 	}
 	a.mustNext("order")

@@ -31,7 +31,8 @@ func TestWarmTags(t *testing.T) {
 	var leases int
 	a.store.onTxn(func(txn store.Txn) {
 		for _, op := range txn.Then {
-			if op.Get != nil && op.Get.Key == "/march/default/tags/order" || op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
+			if op.Get != nil && op.Get.Key == "/march/default/tags/order" ||
+				op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
 				leases++
 			}
 		}
@@ -55,7 +56,8 @@ func TestColdBurst(t *testing.T) {
 	var cost atomic.Int64 // transactions on the tag
 	a.store.onTxn(func(txn store.Txn) {
 		for _, op := range txn.Then {
-			if op.Get != nil && op.Get.Key == "/march/default/tags/order" || op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
+			if op.Get != nil && op.Get.Key == "/march/default/tags/order" ||
+				op.Put != nil && op.Put.Key == "/march/default/marks/a/order" {
 				cost.Add(1)
 				return
 			}
@@ -125,7 +127,8 @@ func TestManyTags(t *testing.T) {
 	// Every tag is listed once, a page at a time.
 	seen, token := 0, ""
 	for {
-		r, err := marchv1.NewRoomServiceClient(a.Conn).ListChains(bg, &marchv1.ListChainsRequest{PageSize: 999, PageToken: token})
+		r, err := marchv1.NewRoomServiceClient(a.Conn).ListChains(bg,
+			&marchv1.ListChainsRequest{PageSize: 999, PageToken: token})
 		if err != nil {
 			t.Fatal(err)
 		}

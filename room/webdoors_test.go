@@ -42,9 +42,11 @@ func (c *cluster) withDoors(t *testing.T, in allocator.Room, create bool) (*inst
 	if err != nil {
 		t.Fatal(err)
 	}
-	doors := room.Doors{Leaf: testcluster.Listen(c, ""), TinyID: testcluster.Listen(c, ""), CosID: testcluster.Listen(c, ""), LeafSnowflake: "event", TinyIDTokens: tokens}
+	doors := room.Doors{Leaf: testcluster.Listen(c, ""), TinyID: testcluster.Listen(c, ""),
+		CosID: testcluster.Listen(c, ""), LeafSnowflake: "event", TinyIDTokens: tokens}
 	i := c.start(in, allocator.Instance(in)+"1", func(cfg *room.Config) { cfg.Doors, cfg.CreateTags = doors, create })
-	return i, webDoors{t, "http://" + doors.Leaf.Addr().String(), "http://" + doors.TinyID.Addr().String(), "http://" + doors.CosID.Addr().String()}
+	return i, webDoors{t, "http://" + doors.Leaf.Addr().String(), "http://" + doors.TinyID.Addr().String(),
+		"http://" + doors.CosID.Addr().String()}
 }
 
 // ask sends a request and returns the answer.
@@ -108,13 +110,18 @@ func TestLeafDoor(t *testing.T) {
 		{"GET /api/segment/get/few", "", plain, "1"},
 		{"GET /api/segment/get/few", "", jsonFailed, failed(-3, "/api/segment/get/few")},
 		{"GET /api/segment/get/nosuch", "", jsonFailed, failed(-2, "/api/segment/get/nosuch")},
-		{"GET /api/segment/get/" + strings.Repeat("x", 100), "", jsonFailed, failed(-2, "/api/segment/get/"+strings.Repeat("x", 100))},
-		{"GET /api/segment/get/", "", "404 application/json;charset=UTF-8", `{"timestamp":TIME,"status":404,"error":"Not Found","message":"No message available","path":"/api/segment/get/"}`},
-		{"GET /api/segment/get/a/b", "", "404 application/json;charset=UTF-8", `{"timestamp":TIME,"status":404,"error":"Not Found","message":"No message available","path":"/api/segment/get/a/b"}`},
+		{"GET /api/segment/get/" + strings.Repeat("x", 100), "", jsonFailed,
+			failed(-2, "/api/segment/get/"+strings.Repeat("x", 100))},
+		{"GET /api/segment/get/", "", "404 application/json;charset=UTF-8",
+			`{"timestamp":TIME,"status":404,"error":"Not Found","message":"No message available","path":"/api/segment/get/"}`},
+		{"GET /api/segment/get/a/b", "", "404 application/json;charset=UTF-8",
+			`{"timestamp":TIME,"status":404,"error":"Not Found","message":"No message available","path":"/api/segment/get/a/b"}`},
 		{"GET /api/segment/get/a%2Fb", "", jsonFailed, failed(-2, "/api/segment/get/a/b")},
-		{"GET /decodeSnowflakeId?snowflakeId=1169786042799259000", "", jsonOK, `{"timestamp":"` + decoded + `","sequenceId":"3448","workerId":"39"}`},
+		{"GET /decodeSnowflakeId?snowflakeId=1169786042799259000", "", jsonOK,
+			`{"timestamp":"` + decoded + `","sequenceId":"3448","workerId":"39"}`},
 		{"GET /decodeSnowflakeId?snowflakeId=x", "", jsonOK, `{"errorMsg":"snowflake Id反解析发生异常!"}`},
-		{"GET /decodeSnowflakeId", "", jsonBad, `{"timestamp":TIME,"status":400,"error":"Bad Request","exception":"org.springframework.web.bind.MissingServletRequestParameterException","message":"Required String parameter 'snowflakeId' is not present","path":"/decodeSnowflakeId"}`},
+		{"GET /decodeSnowflakeId", "", jsonBad,
+			`{"timestamp":TIME,"status":400,"error":"Bad Request","exception":"org.springframework.web.bind.MissingServletRequestParameterException","message":"Required String parameter 'snowflakeId' is not present","path":"/decodeSnowflakeId"}`},
 	})
 	// The tag of Leaf's Snowflake has to be one of time-ordered IDs, and is not made.
 	counter := room.Doors{Leaf: testcluster.Listen(c, ""), LeafSnowflake: "order"}
@@ -122,7 +129,8 @@ func TestLeafDoor(t *testing.T) {
 	none := room.Doors{Leaf: testcluster.Listen(c, ""), LeafSnowflake: "nosuch"}
 	c.start("b", "b2", func(cfg *room.Config) { cfg.Doors, cfg.CreateTags = none, true })
 	for _, doors := range []room.Doors{counter, none} {
-		d.exchanges("http://"+doors.Leaf.Addr().String(), [][4]string{{"GET /api/snowflake/get/any", "", jsonFailed, failed(-2, "/api/snowflake/get/any")}})
+		d.exchanges("http://"+doors.Leaf.Addr().String(),
+			[][4]string{{"GET /api/snowflake/get/any", "", jsonFailed, failed(-2, "/api/snowflake/get/any")}})
 	}
 	seen := map[string]bool{}
 	for range 100 {
@@ -144,21 +152,27 @@ func TestTinyIDDoor(t *testing.T) {
 	const params = "?token=secret&bizType=order"
 	d.exchanges(d.tinyid, [][4]string{
 		{"POST /tinyid/id/nextSegmentIdSimple" + params, "", plain, "0,4,20,1,0"},
-		{"GET /tinyid/id/nextSegmentId" + params, "", jsonOK, `{"data":{"maxId":40,"loadingId":24,"currentId":20,"delta":1,"remainder":0},"code":200,"message":""}`},
+		{"GET /tinyid/id/nextSegmentId" + params, "", jsonOK,
+			`{"data":{"maxId":40,"loadingId":24,"currentId":20,"delta":1,"remainder":0},"code":200,"message":""}`},
 		{"POST /tinyid/id/nextIdSimple", "token=secret&bizType=order", plain, "41"},
 		{"GET /tinyid/id/nextIdSimple" + params + "&batchSize=3", "", plain, "42,43,44"},
 		{"GET /tinyid/id/nextId" + params + "&batchSize=2", "", jsonOK, `{"data":[45,46],"code":200,"message":""}`},
 		{"GET /tinyid/id/nextId?token=other&bizType=order", "", jsonOK, `{"data":[47],"code":200,"message":""}`},
 		{"GET /tinyid/id/nextId" + params + "&batchSize=0", "", jsonOK, `{"data":[],"code":200,"message":""}`},
 		{"GET /tinyid/id/nextIdSimple" + params + "&batchSize=-1", "", plain, ""},
-		{"GET /tinyid/id/nextId?token=wrong&bizType=order", "", jsonOK, `{"data":null,"code":5,"message":"token is error"}`},
-		{"GET /tinyid/id/nextId?token=other&bizType=strict", "", jsonOK, `{"data":null,"code":5,"message":"token is error"}`},
+		{"GET /tinyid/id/nextId?token=wrong&bizType=order", "", jsonOK,
+			`{"data":null,"code":5,"message":"token is error"}`},
+		{"GET /tinyid/id/nextId?token=other&bizType=strict", "", jsonOK,
+			`{"data":null,"code":5,"message":"token is error"}`},
 		{"GET /tinyid/id/nextIdSimple?token=wrong&bizType=order", "", plain, ""},
 		{"GET /tinyid/id/nextIdSimple?token=secret&bizType=nosuch", "", plain, ""},
-		{"GET /tinyid/id/nextSegmentId?token=secret&bizType=strict", "", jsonOK, `{"data":null,"code":6,"message":"tag strict is strict: a caller that keeps its IDs would go on with them after their range is another room's"}`},
-		{"GET /tinyid/id/nextId" + params + "&batchSize=x", "", jsonBad, `{"timestamp":TIME,"status":400,"error":"Bad Request","exception":"org.springframework.web.method.annotation.MethodArgumentTypeMismatchException","message":"Failed to convert value of type 'java.lang.String' to required type 'java.lang.Integer'; nested exception is java.lang.NumberFormatException: For input string: \"x\"","path":"/tinyid/id/nextId"}`},
+		{"GET /tinyid/id/nextSegmentId?token=secret&bizType=strict", "", jsonOK,
+			`{"data":null,"code":6,"message":"tag strict is strict: a caller that keeps its IDs would go on with them after their range is another room's"}`},
+		{"GET /tinyid/id/nextId" + params + "&batchSize=x", "", jsonBad,
+			`{"timestamp":TIME,"status":400,"error":"Bad Request","exception":"org.springframework.web.method.annotation.MethodArgumentTypeMismatchException","message":"Failed to convert value of type 'java.lang.String' to required type 'java.lang.Integer'; nested exception is java.lang.NumberFormatException: For input string: \"x\"","path":"/tinyid/id/nextId"}`},
 	})
-	if _, _, body := d.ask("GET", d.tinyid+"/tinyid/id/nextIdSimple"+params+"&batchSize=1000000", ""); strings.Count(body, ",") != 100_000-1 {
+	if _, _, body := d.ask("GET", d.tinyid+"/tinyid/id/nextIdSimple"+params+"&batchSize=1000000",
+		""); strings.Count(body, ",") != 100_000-1 {
 		t.Errorf("a batch above the most: %d IDs", strings.Count(body, ",")+1)
 	}
 }
@@ -173,9 +187,11 @@ func TestCosIdDoor(t *testing.T) {
 		{"PATCH /segments/ns/order?step=20", "", "200 application/json", "20"},
 		{"PATCH /segments/ns/order?step=20", "", "200 application/json", "40"},
 		{"PATCH /segments/ns/order?step=20", "", "200 application/json", "119"}, // 41 to 49 are too few
-		{"PATCH /segments/ns/order?step=51", "", jsonBad, failed("march: step: 51; allowed: 1 to 50, as no more of the room's range lie in a row")},
+		{"PATCH /segments/ns/order?step=51", "", jsonBad,
+			failed("march: step: 51; allowed: 1 to 50, as no more of the room's range lie in a row")},
 		{"PATCH /segments/ns/order?step=0", "", jsonBad, failed(`march: step: "0"; allowed: 1 to 9223372036854775807`)},
-		{"PATCH /segments/ns/order?step=x", "", jsonFailed, failed(`march: step: "x"; allowed: 1 to 9223372036854775807`)},
+		{"PATCH /segments/ns/order?step=x", "", jsonFailed,
+			failed(`march: step: "x"; allowed: 1 to 9223372036854775807`)},
 		{"PATCH /segments/ns/order", "", jsonFailed, failed(`march: step: ""; allowed: 1 to 9223372036854775807`)},
 		{"POST /segments/distributor/ns/fresh?offset=1000&step=10", "", "200 ", ""},
 		{"POST /segments/distributor/ns/fresh?offset=5&step=10", "", "200 ", ""}, // there is one
@@ -185,7 +201,9 @@ func TestCosIdDoor(t *testing.T) {
 		{"GET /ids/as-string/plain", "", plain, "2"},
 		{"GET /ids", "", "200 application/json", "1"},
 		{"GET /actuator/health", "", jsonOK, `{"status":"UP"}`},
-		{"POST /machines/ns?machineBit=10&instanceId=h:1&stable=false&safeGuardDuration=PT5M", "", jsonFailed, failed("march: this room has no machine IDs; start it with --cosid-machines NAME, or take time-ordered IDs from a tag of kind time")},
+		{"POST /machines/ns?machineBit=10&instanceId=h:1&stable=false&safeGuardDuration=PT5M", "", jsonFailed,
+			failed("march: this room has no machine IDs; start it with --cosid-machines NAME, " +
+				"or take time-ordered IDs from a tag of kind time")},
 		{"GET /nosuch", "", jsonFailed, failed("march: GET /nosuch is not served")},
 	})
 }
@@ -226,7 +244,8 @@ func TestWebDoorsWhileRangesMove(t *testing.T) {
 						took("leaf", n, n)
 					}
 				}
-				if _, _, s := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentIdSimple?token=secret&bizType=ns.order", ""); s != "" {
+				if _, _, s := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentIdSimple?token=secret&bizType=ns.order",
+					""); s != "" {
 					part := strings.Split(s, ",")
 					current, _ := strconv.ParseInt(part[0], 10, 64)
 					last, _ := strconv.ParseInt(part[2], 10, 64)
@@ -241,7 +260,8 @@ func TestWebDoorsWhileRangesMove(t *testing.T) {
 	}
 	for _, border := range []int64{20, 60, 50} {
 		before := taken()
-		c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: border}, "b": {Lower: border, Upper: 100}}), "test")
+		c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: border},
+			"b": {Lower: border, Upper: 100}}), "test")
 		await(t, "callers go on", func() bool { return taken() > before+1000 })
 	}
 	stop()
@@ -259,7 +279,9 @@ func TestWebDoorsBadRequests(t *testing.T) {
 		n = 1_000
 	}
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // to be repeated
-	pieces := []string{"GET ", "PATCH ", "POST ", "/api/segment/get/", "/tinyid/id/nextId", "/segments/a/b", "?", "step=", "token=", "&bizType=", "%", "%zz", "\x00", " HTTP/1.1\r\n", "Host: x\r\n", "Content-Length: ", "9999999999", "-1", "\r\n", "\r\n\r\n", "order", "é", strings.Repeat("A", 300)}
+	pieces := []string{"GET ", "PATCH ", "POST ", "/api/segment/get/", "/tinyid/id/nextId", "/segments/a/b", "?",
+		"step=", "token=", "&bizType=", "%", "%zz", "\x00", " HTTP/1.1\r\n", "Host: x\r\n", "Content-Length: ",
+		"9999999999", "-1", "\r\n", "\r\n\r\n", "order", "é", strings.Repeat("A", 300)}
 	for _, at := range []string{d.leaf, d.tinyid, d.cosid} {
 		u, err := url.Parse(at)
 		if err != nil {

@@ -36,7 +36,8 @@ func TestSortableStrings(t *testing.T) {
 			var all []string
 			for _, n := range []int64{1, 2000, 1} {
 				r, err := i.NextBatch(bg, &marchv1.NextBatchRequest{Tag: tag, Count: n, Texts: true})
-				if err != nil || int64(len(r.GetTexts())) != n || len(r.GetRuns()) != 0 || r.GetFormat() != description {
+				if err != nil || int64(len(r.GetTexts())) != n || len(r.GetRuns()) != 0 ||
+					r.GetFormat() != description {
 					t.Fatalf("%s: %d texts, %v, %v", tag, len(r.GetTexts()), r.GetRuns(), err)
 				}
 				all = append(all, r.GetTexts()...)
@@ -46,7 +47,8 @@ func TestSortableStrings(t *testing.T) {
 			}
 			for _, text := range all {
 				v, err := f.ParseText(text)
-				if err != nil || v.Parts.Worker < lower || v.Parts.Worker >= lower+1<<19 || v.Parts.Time < began.UnixMilli() || v.Parts.Time > time.Now().UnixMilli() {
+				if err != nil || v.Parts.Worker < lower || v.Parts.Worker >= lower+1<<19 ||
+					v.Parts.Time < began.UnixMilli() || v.Parts.Time > time.Now().UnixMilli() {
 					t.Fatalf("%s: %s is of %+v, %v; want a worker from %d on", tag, text, v.Parts, err, lower)
 				}
 				if seen[text] {
@@ -55,8 +57,10 @@ func TestSortableStrings(t *testing.T) {
 				seen[text] = true
 			}
 			d, err := i.Decode(bg, &marchv1.DecodeRequest{Tag: tag, Text: all[0]})
-			if v, _ := f.ParseText(all[0]); err != nil || d.Id != nil || d.GetText() != all[0] || d.GetTime().GetWorker() != v.Parts.Worker ||
-				d.GetTime().GetSequence() != v.Parts.Sequence || d.GetTime().GetTime().AsTime().UnixMilli() != v.Parts.Time || d.GetTime().GetRoom() != room {
+			if v, _ := f.ParseText(all[0]); err != nil || d.Id != nil || d.GetText() != all[0] ||
+				d.GetTime().GetWorker() != v.Parts.Worker ||
+				d.GetTime().GetSequence() != v.Parts.Sequence ||
+				d.GetTime().GetTime().AsTime().UnixMilli() != v.Parts.Time || d.GetTime().GetRoom() != room {
 				t.Errorf("%s: got %v, %v", all[0], d, err)
 			}
 		}
@@ -73,22 +77,27 @@ func TestSortableStrings(t *testing.T) {
 	_, refusals["Stream"] = stream.Recv()
 	_, refusals["Next"] = a.Next(bg, &marchv1.NextRequest{Tag: "s62"})
 	_, refusals["NextBatch"] = a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "s62", Count: 1})
-	_, refusals["NextMany"] = a.NextMany(bg, &marchv1.NextManyRequest{Tags: []*marchv1.TagCount{{Tag: "plain", Count: 1}, {Tag: "s62", Count: 1}}})
+	_, refusals["NextMany"] = a.NextMany(bg,
+		&marchv1.NextManyRequest{Tags: []*marchv1.TagCount{{Tag: "plain", Count: 1}, {Tag: "s62", Count: 1}}})
 	_, refusals["ParseText"] = a.ParseText(bg, &marchv1.ParseTextRequest{Tag: "s62", Text: "0Sb8Fduy0001000"})
 	for call, err := range refusals {
-		if err := api.FromStatus(err); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "exist only as texts; NextBatch with texts") {
+		if err := api.FromStatus(err); allocator.KindOf(err) != allocator.Refused ||
+			!strings.Contains(err.Error(), "exist only as texts; NextBatch with texts") {
 			t.Errorf("%s: got %v", call, err)
 		}
 	}
 	if id := a.mustNext("plain"); id != 1 {
 		t.Errorf("the refused NextMany took an ID: the next is %d", id)
 	}
-	for _, bad := range []*marchv1.DecodeRequest{{Tag: "s62", Id: 5}, {Tag: "s62", Text: "S-" + strings.Repeat("0", 17)}, {Tag: "s62", Text: "zzzzzzzz0001000"}, {Tag: "s62", Text: "z0000000" + "0001000"}} {
+	for _, bad := range []*marchv1.DecodeRequest{{Tag: "s62", Id: 5},
+		{Tag: "s62", Text: "S-" + strings.Repeat("0", 17)}, {Tag: "s62", Text: "zzzzzzzz0001000"},
+		{Tag: "s62", Text: "z0000000" + "0001000"}} {
 		if _, err := a.Decode(bg, bad); allocator.KindOf(api.FromStatus(err)) != allocator.Invalid {
 			t.Errorf("%v: got %v", bad, err)
 		}
 	}
-	if got := a.request("POST /v1/tags/s62/next?count=1&texts=true"); !strings.HasPrefix(got, `200 {"runs":[],"format":"sortable(62)","texts":["`) {
+	if got := a.request("POST /v1/tags/s62/next?count=1&texts=true"); !strings.HasPrefix(got,
+		`200 {"runs":[],"format":"sortable(62)","texts":["`) {
 		t.Errorf("got %s", got)
 	}
 }

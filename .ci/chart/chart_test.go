@@ -153,7 +153,8 @@ func TestGolden(t *testing.T) {
 		}
 		if !bytes.Equal(got.Bytes(), want) {
 			line := firstDifference(got.String(), string(want))
-			t.Errorf("%s: line %d differs; see what changed by: cd .ci/chart && go test . -update && git diff", file, line)
+			t.Errorf("%s: line %d differs; see what changed by: cd .ci/chart && go test . -update && git diff",
+				file, line)
 		}
 	}
 }
@@ -189,7 +190,8 @@ func TestRefusals(t *testing.T) {
 		{`{etcd: {endpoints: [e:1]}, rooms: [{name: EU}]}`, "name"},
 		{`{etcd: {endpoints: [e:1]}, rooms: [{replicas: 2}]}`, "name"},
 		{`{etcd: {endpoints: [e:1]}, rooms: [{name: a, replica: 2}]}`, "replica"},
-		{`{etcd: {endpoints: [e:1]}, settings: {insecure: true}, rooms: [{name: a}, {name: a, replicas: 3}]}`, `"a" is named twice`},
+		{`{etcd: {endpoints: [e:1]}, settings: {insecure: true}, rooms: [{name: a}, {name: a, replicas: 3}]}`,
+			`"a" is named twice`},
 		{`{etcd: {endpoints: [e:1]}, settings: {insecure: true}, fullnameOverride: a-long-name-of-a-release, rooms: [{name: a-long-name-of-a-room-of-march}]}`, "longer than 52"},
 		{`{etcd: {endpoints: [e:1]}, room: {antiAffinity: never}}`, "antiAffinity"},
 		{`{etcd: {endpoints: [e:1]}, room: {drainSeconds: 0}}`, "drainSeconds"},
@@ -208,7 +210,8 @@ func TestRefusals(t *testing.T) {
 
 // TestSources checks that the alerts and the dashboard in the chart are those of deploy.
 func TestSources(t *testing.T) {
-	for file, source := range map[string]string{"files/march.rules.yml": "prometheus/march.rules.yml", "files/march.json": "grafana/march.json"} {
+	for file, source := range map[string]string{"files/march.rules.yml": "prometheus/march.rules.yml",
+		"files/march.json": "grafana/march.json"} {
 		want, err := os.ReadFile("../../deploy/" + source)
 		if err != nil {
 			t.Fatal(err)

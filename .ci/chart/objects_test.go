@@ -169,7 +169,9 @@ func checkPod(t *testing.T, all objects, w workload) {
 	volumes := make(map[string]bool)
 	for _, v := range pod.Volumes {
 		volumes[v.Name] = true
-		if v.ConfigMap != nil && !slices.ContainsFunc(of[*corev1.ConfigMap](all), func(m *corev1.ConfigMap) bool { return m.Name == v.ConfigMap.Name }) {
+		if v.ConfigMap != nil && !slices.ContainsFunc(of[*corev1.ConfigMap](all), func(m *corev1.ConfigMap) bool {
+			return m.Name == v.ConfigMap.Name
+		}) {
 			t.Errorf("%s: there is no ConfigMap %s", w.name, v.ConfigMap.Name)
 		}
 	}
@@ -185,14 +187,18 @@ func checkPod(t *testing.T, all objects, w workload) {
 	if len(volumes) > 0 {
 		t.Errorf("%s: %v are mounted nowhere", w.name, volumes)
 	}
-	if !slices.ContainsFunc(of[*corev1.ServiceAccount](all), func(a *corev1.ServiceAccount) bool { return a.Name == pod.ServiceAccountName }) {
+	if !slices.ContainsFunc(of[*corev1.ServiceAccount](all), func(a *corev1.ServiceAccount) bool {
+		return a.Name == pod.ServiceAccountName
+	}) {
 		t.Errorf("%s: there is no ServiceAccount %s", w.name, pod.ServiceAccountName)
 	}
 
 	// Files of arguments are mounted.
 	for _, arg := range c.Args {
 		_, path, ok := strings.Cut(arg, "=/")
-		if ok && !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix("/"+path+"/", m.MountPath+"/") }) {
+		if ok && !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return strings.HasPrefix("/"+path+"/", m.MountPath+"/")
+		}) {
 			t.Errorf("%s: nothing is mounted at the file of %s", w.name, arg)
 		}
 	}
@@ -214,7 +220,8 @@ func checkPod(t *testing.T, all objects, w workload) {
 			break
 		}
 	}
-	if grace := pod.TerminationGracePeriodSeconds; drain == 0 || grace == nil || *grace <= c.Lifecycle.PreStop.Sleep.Seconds+drain {
+	if grace := pod.TerminationGracePeriodSeconds; drain == 0 || grace == nil ||
+		*grace <= c.Lifecycle.PreStop.Sleep.Seconds+drain {
 		t.Errorf("%s: grace period %v with a drain of %d s", w.name, grace, drain)
 	}
 
@@ -222,8 +229,10 @@ func checkPod(t *testing.T, all objects, w workload) {
 
 	// Not root, nothing writable but the journal, no right at all.
 	s, p := c.SecurityContext, pod.SecurityContext
-	if !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
-		!*p.RunAsNonRoot || *p.RunAsUser == 0 || *pod.AutomountServiceAccountToken || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+	if !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation ||
+		!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		!*p.RunAsNonRoot || *p.RunAsUser == 0 || *pod.AutomountServiceAccountToken ||
+		p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 		t.Errorf("%s: the security context is %v, %v", w.name, s, p)
 	}
 }
@@ -244,7 +253,8 @@ func checkApart(t *testing.T, w workload) {
 		}
 	}
 	if !slices.ContainsFunc(terms, func(term corev1.PodAffinityTerm) bool {
-		return term.TopologyKey == corev1.LabelHostname && len(term.LabelSelector.MatchLabels) > 1 && w.selectedBy(term.LabelSelector.MatchLabels)
+		return term.TopologyKey == corev1.LabelHostname && len(term.LabelSelector.MatchLabels) > 1 &&
+			w.selectedBy(term.LabelSelector.MatchLabels)
 	}) {
 		t.Errorf("%s: nothing keeps its pods on different nodes: %v", w.name, affinity)
 	}
@@ -272,7 +282,8 @@ func checkSelectors(t *testing.T, all objects) {
 	}
 	for _, s := range of[*appsv1.StatefulSet](all) {
 		if !slices.ContainsFunc(of[*corev1.Service](all), func(o *corev1.Service) bool {
-			return o.Name == s.Spec.ServiceName && o.Spec.ClusterIP == corev1.ClusterIPNone && o.Spec.PublishNotReadyAddresses
+			return o.Name == s.Spec.ServiceName && o.Spec.ClusterIP == corev1.ClusterIPNone &&
+				o.Spec.PublishNotReadyAddresses
 		}) {
 			t.Errorf("%s: there is no headless service %s", s.Name, s.Spec.ServiceName)
 		}
@@ -322,13 +333,16 @@ func checkSelectors(t *testing.T, all objects) {
 			}
 			scraped++
 			for _, p := range s.Spec.Ports {
-				if slices.ContainsFunc(m.Spec.Endpoints, func(e monitoringv1.Endpoint) bool { return e.Port == p.Name }) {
+				if slices.ContainsFunc(m.Spec.Endpoints, func(e monitoringv1.Endpoint) bool {
+					return e.Port == p.Name
+				}) {
 					ports++
 				}
 			}
 		}
 		if scraped != len(pods) || ports != len(pods) { // each pod once
-			t.Errorf("monitor %s reads %d ports of %d services, want one of each of %d", m.Name, ports, scraped, len(pods))
+			t.Errorf("monitor %s reads %d ports of %d services, want one of each of %d",
+				m.Name, ports, scraped, len(pods))
 		}
 	}
 	for _, r := range of[*monitoringv1.PrometheusRule](all) {

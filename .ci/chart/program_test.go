@@ -24,7 +24,8 @@ import (
 // program builds march from this repository, once, and returns its path.
 var program = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(temporary, "march")
-	out, err := exec.Command("go", "build", "-C", "../..", "-buildvcs=false", "-o", path, "./cmd/march").CombinedOutput()
+	out, err := exec.Command("go", "build", "-C", "../..", "-buildvcs=false", "-o", path,
+		"./cmd/march").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
@@ -70,7 +71,9 @@ func (w workload) command(t *testing.T, all objects) (args, env []string) {
 		if v.Secret != nil {
 			files = secret(t)
 		} else if v.ConfigMap != nil {
-			i := slices.IndexFunc(of[*corev1.ConfigMap](all), func(m *corev1.ConfigMap) bool { return m.Name == v.ConfigMap.Name })
+			i := slices.IndexFunc(of[*corev1.ConfigMap](all), func(m *corev1.ConfigMap) bool {
+				return m.Name == v.ConfigMap.Name
+			})
 			files = of[*corev1.ConfigMap](all)[i].Data
 		}
 		dir := t.TempDir()
@@ -122,10 +125,12 @@ func TestProgram(t *testing.T) {
 		"prod-march-eu-1": {
 			"cluster": "prod", "log-format": "json", "max-connections": "1000000", "traces-ratio": "0.01",
 			"ready-reserve": "30s", "warm-tags": "order,invoice", "name": "prod-march-eu-1-0", "drain": "20s",
-			"advertise": "prod-march-eu-1-0.prod-march-eu-1-pods.ids.svc.cluster.local:7010", "journal": "/var/lib/march",
+			"advertise": "prod-march-eu-1-0.prod-march-eu-1-pods.ids.svc.cluster.local:7010",
+			"journal":   "/var/lib/march",
 			"etcd-user": "march", "tls-client-auth": "required",
 		},
-		"prod-march-us-1":    {"advertise": "prod-march-us-1-0.march.example.net:7010", "redis": "0.0.0.0:6379", "worker-window": "45s", "require-journal": "true"},
+		"prod-march-us-1": {"advertise": "prod-march-us-1-0.march.example.net:7010", "redis": "0.0.0.0:6379",
+			"worker-window": "45s", "require-journal": "true"},
 		"prod-march-console": {"forget-after": "48h0m0s", "cluster": "prod", "http": "0.0.0.0:7000"},
 	}
 	for name, values := range cases(t) {
@@ -142,7 +147,8 @@ func TestProgram(t *testing.T) {
 			got := settings(t, env, args...)
 			for setting, want := range arrived[w.name] {
 				if got[setting].Value != want {
-					t.Errorf("%s: %s is %q (%s), want %q", w.name, setting, got[setting].Value, got[setting].Origin, want)
+					t.Errorf("%s: %s is %q (%s), want %q", w.name, setting, got[setting].Value,
+						got[setting].Origin, want)
 				}
 			}
 			if len(arrived[w.name]) == 0 {
@@ -159,7 +165,8 @@ func secret(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +210,9 @@ func TestEverySetting(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 				for _, w := range workloads(full) {
-					given := slices.ContainsFunc(w.container().Args, func(a string) bool { return strings.HasPrefix(a, "--"+name+"=") }) ||
+					given := slices.ContainsFunc(w.container().Args, func(a string) bool {
+						return strings.HasPrefix(a, "--"+name+"=")
+					}) ||
 						slices.ContainsFunc(w.container().Env, func(e corev1.EnvVar) bool {
 							return e.Name == "MARCH_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 						})
@@ -222,7 +231,8 @@ func TestEverySetting(t *testing.T) {
 					continue
 				}
 				args, env := w.command(t, all)
-				if got := settings(t, env, args...)[name]; got.Value != v.Value || !strings.Contains(got.Origin, "/march.yaml:") {
+				if got := settings(t, env, args...)[name]; got.Value != v.Value ||
+					!strings.Contains(got.Origin, "/march.yaml:") {
 					t.Errorf("%s: %s is %q by %s, want %q by the file", server, name, got.Value, got.Origin, v.Value)
 				}
 				inSettings++

@@ -20,7 +20,8 @@ func main() {
 	ctx, client := context.Background(), redis.NewClient(options)
 	client.Incr(ctx, "order")
 	client.IncrBy(ctx, "order", 10)
-	for _, send := range []func(context.Context, func(redis.Pipeliner) error) ([]redis.Cmder, error){client.Pipelined, client.TxPipelined} {
+	for _, send := range []func(context.Context, func(redis.Pipeliner) error) ([]redis.Cmder, error){client.Pipelined,
+		client.TxPipelined} {
 		if _, err := send(ctx, func(p redis.Pipeliner) error {
 			p.Incr(ctx, "order")
 			p.Incr(ctx, "order")

@@ -120,7 +120,8 @@ func nameStreams(doc *openapi3.T) {
 		for _, op := range item.Operations() {
 			ok := op.Responses.Status(200).Value
 			stream := ok.Content["application/json"]
-			if stream == nil || stream.Schema.Value == nil || !strings.HasPrefix(stream.Schema.Value.Title, "Stream result of ") {
+			if stream == nil || stream.Schema.Value == nil ||
+				!strings.HasPrefix(stream.Schema.Value.Title, "Stream result of ") {
 				continue
 			}
 			text := "A line of JSON for each answer. An error that comes after the first line is a line, too."

@@ -37,10 +37,12 @@ func (c *compiler) check(p part) ([]string, error) {
 		for _, r := range k.radices() {
 			allowed = append(allowed, r.name())
 		}
-		return nil, c.fail(p.offset, "%s is not defined for this number; allowed after: %s", p.name, strings.Join(allowed, ", "))
+		return nil, c.fail(p.offset, "%s is not defined for this number; allowed after: %s", p.name,
+			strings.Join(allowed, ", "))
 	}
 	if k == crockford && f.unit != noUnit {
-		return nil, c.fail(p.offset, "%s with a date or group, which it would not protect; allowed: without them", p.name)
+		return nil, c.fail(p.offset,
+			"%s with a date or group, which it would not protect; allowed: without them", p.name)
 	}
 	f.check = k
 	return nil, nil
@@ -63,7 +65,8 @@ func (c *compiler) sortable(p part) ([]string, error) {
 // undated refuses a period beside a time.
 func (c *compiler) undated(p part) error {
 	if c.format.unit != noUnit {
-		return c.fail(p.offset, "%s with a date or group; allowed: without them, as time-ordered IDs have no period", p.name)
+		return c.fail(p.offset,
+			"%s with a date or group; allowed: without them, as time-ordered IDs have no period", p.name)
 	}
 	return nil
 }
@@ -83,7 +86,8 @@ func (c *compiler) friendly(p part) ([]string, error) {
 	case isBits:
 		var err error
 		f.layout.Unit = time.Millisecond
-		if f.layout.TimeBits, f.layout.WorkerBits, f.layout.SequenceBits, err = timeid.ParseBits(first.text); err != nil {
+		if f.layout.TimeBits, f.layout.WorkerBits, f.layout.SequenceBits,
+			err = timeid.ParseBits(first.text); err != nil {
 			return nil, c.fail(first.offset, "%v", err)
 		}
 	default:
@@ -96,7 +100,9 @@ func (c *compiler) friendly(p part) ([]string, error) {
 	}
 	zone, ok := parseZone(p.args[1].text)
 	if !ok {
-		return nil, c.fail(p.args[1].offset, "zone %s; allowed: UTC, or a fixed offset from -18:00 to +18:00 (a zone with summer time writes two IDs as one text)",
+		return nil, c.fail(p.args[1].offset,
+			"zone %s; allowed: UTC, or a fixed offset from -18:00 to +18:00 (a zone with summer time writes two "+
+				"IDs as one text)",
 			short(p.args[1].text))
 	}
 	f.offset = zone
@@ -111,7 +117,8 @@ func (c *compiler) friendly(p part) ([]string, error) {
 		}
 	}
 	if !f.complete() {
-		return nil, c.fail(p.offset, "no time of this layout has a year of four digits; allowed: an epoch before the year 10000")
+		return nil, c.fail(p.offset,
+			"no time of this layout has a year of four digits; allowed: an epoch before the year 10000")
 	}
 	c.format.friendly = f
 	return append(arguments, options...), nil
@@ -137,7 +144,9 @@ func (c *compiler) options(p part, f *friendly, isBits bool) (canonical []string
 		case name == "order" && isBits:
 			f.layout.Order, err = timeid.ParseOrder(value)
 		default:
-			err = allocator.Errorf(allocator.Invalid, "%s; allowed: padded; epoch=UNIX_MS but of %s; unit=1ms, 10ms or 1s and order=worker-middle or worker-last of bits",
+			err = allocator.Errorf(allocator.Invalid,
+				"%s; allowed: padded; epoch=UNIX_MS but of %s; unit=1ms, 10ms or 1s and order=worker-middle or "+
+					"worker-last of bits",
 				short(a.text), widePreset)
 		}
 		if err != nil {

@@ -35,7 +35,8 @@ func TestChecksFind(t *testing.T) {
 		for range 300 {
 			v := format.Value{ID: random.Int64N(f.Domain().Largest + 1)}
 			if f.Domain().Period {
-				v.Period = format.Date{Year: 2000 + random.IntN(100), Month: 1 + random.IntN(12), Day: 1 + random.IntN(28)}
+				v.Period = format.Date{Year: 2000 + random.IntN(100), Month: 1 + random.IntN(12),
+					Day: 1 + random.IntN(28)}
 			}
 			text, err := f.Append(nil, v)
 			if err != nil {

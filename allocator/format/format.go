@@ -40,7 +40,8 @@ type piece struct {
 
 // complete fills in what follows from the parts.
 func (f *Format) complete() {
-	f.plain = f.unit == noUnit && len(f.permutations) == 0 && f.friendly == nil && f.sortable == nil && f.check == noCheck
+	f.plain = f.unit == noUnit && len(f.permutations) == 0 && f.friendly == nil &&
+		f.sortable == nil && f.check == noCheck
 	for _, p := range f.left {
 		if p.pattern != nil {
 			f.least += len(p.pattern.text) + len(p.pattern.delimiter)
@@ -65,7 +66,8 @@ func (f *Format) complete() {
 	}
 	if f.inID() {
 		f.top = uint64(f.period.Size()) - 1
-		f.domain.Least, f.domain.Largest = f.period.Join(f.domain.Dates[0], 0), f.period.Join(f.domain.Dates[1], int64(f.top))
+		f.domain.Least, f.domain.Largest = f.period.Join(f.domain.Dates[0], 0),
+			f.period.Join(f.domain.Dates[1], int64(f.top))
 	}
 	switch {
 	case f.friendly != nil:
@@ -169,7 +171,8 @@ func (f *Format) take(v Value) (d Date, n uint64, err error) {
 	case f.domain.Parts:
 		return d, 0, checkWide(v.Parts)
 	case v.ID < f.domain.Least || v.ID > f.domain.Largest:
-		return d, 0, &ValueError{"id", strconv.FormatInt(v.ID, 10), fmt.Sprintf("%d to %d", f.domain.Least, f.domain.Largest)}
+		return d, 0, &ValueError{"id", strconv.FormatInt(v.ID, 10),
+			fmt.Sprintf("%d to %d", f.domain.Least, f.domain.Largest)}
 	}
 	d, n = v.Period, uint64(v.ID)
 	if f.inID() {
@@ -182,7 +185,8 @@ func (f *Format) take(v Value) (d Date, n uint64, err error) {
 		if d == (Date{}) {
 			is = "none"
 		}
-		return d, 0, &ValueError{"period", is, fmt.Sprintf("a day with which a period (%v) begins, from %v to %v", f.unit, f.domain.Dates[0], f.domain.Dates[1])}
+		return d, 0, &ValueError{"period", is, fmt.Sprintf("a day with which a period (%v) begins, from %v to %v",
+			f.unit, f.domain.Dates[0], f.domain.Dates[1])}
 	}
 	for _, s := range f.permutations {
 		n = s.forward(n)

@@ -90,7 +90,8 @@ func TestPublished(t *testing.T) {
 		{"sortable(36)", parts(1624425450192, 1, 0), "0KQ90YZ8000010000"},
 		{"friendly(cosid-string, +08:00, padded)", parts(1624425450192, 1, 0), "20210623131730192-0000001-00000"},
 		// The order of CosId's IdConverterDecorator: prefix, date, group, number, suffix.
-		{"prefix(ORD) | date(yyMMdd) | group(yyyy-MM-dd) | radix62(11) | suffix(-X)", format.Value{ID: cosIDs, Period: november}, "ORD261122-2026-11-22-0Ed8W7BGa4e-X"},
+		{"prefix(ORD) | date(yyMMdd) | group(yyyy-MM-dd) | radix62(11) | suffix(-X)",
+			format.Value{ID: cosIDs, Period: november}, "ORD261122-2026-11-22-0Ed8W7BGa4e-X"},
 		// Its other order: group and date before prefix.
 		{"date(yyMMdd) | prefix(ORD) | decimal(11)", format.Value{ID: 5, Period: november}, "261122-ORD00000000005"},
 		// ISO/IEC 7812-1's usual example, and Damm's.
@@ -113,16 +114,26 @@ func TestPublished(t *testing.T) {
 var samples = []string{
 	"decimal", "decimal(1)", "decimal(12)", "decimal(19)", "radix62", "radix62(3)", "radix62(11)",
 	"radix36", "radix36(13)", "radix36(1)", "crockford", "crockford(13)", "crockford(4) | crockford-check",
-	"crockford | crockford-check | suffix(-X)", "prefix(ORD-) | radix62(11)", "prefix(\"a b\") | prefix(c) | decimal | suffix(\"\\\"\")",
-	"decimal(18) | luhn", "decimal | luhn", "decimal(18) | damm", "decimal | damm", "radix36(12) | mod37-36", "radix36 | mod37-36", "decimal(9) | mod37-36 | suffix(Z)",
+	"crockford | crockford-check | suffix(-X)", "prefix(ORD-) | radix62(11)",
+	"prefix(\"a b\") | prefix(c) | decimal | suffix(\"\\\"\")",
+	"decimal(18) | luhn", "decimal | luhn", "decimal(18) | damm", "decimal | damm", "radix36(12) | mod37-36",
+	"radix36 | mod37-36", "decimal(9) | mod37-36 | suffix(Z)",
 	"reverse | radix62(11)", "reverse(12) | decimal(4)", "reverse(53) | decimal | damm",
-	"date(yyMMdd) | decimal(9)", "date(yyyy, \"\") | radix36", "group(yyyy-MM-dd) | decimal | luhn", "prefix(X) | group(yyyy/MM, .) | prefix(Y) | date(yyMM) | decimal(5) | damm",
-	"date(ddMMyyyy) | period(day, 10) | decimal(10)", "date(yyMM) | period(month, 12) | radix36(8) | mod37-36", "date(yyyy) | period(year, 14) | crockford", "date(yy) | group(yyyyMM) | period(month, 6) | reverse(20) | decimal",
-	"opaque(k, 10^12) | decimal(12)", "opaque(k, 10^6) | decimal | luhn", "opaque(k, 2^53) | radix62(10)", "opaque(k, 2^63, order) | radix62(11)", "opaque(k, 1000003) | radix36(4)",
-	"date(yyMMdd, \"\") | period(day, 9) | opaque(k, 10^9) | decimal(9) | damm", "reverse(20) | opaque(k, 1048577, \"a tag\") | decimal(7)",
-	"friendly(cosid, UTC)", "friendly(cosid, +08:00)", "friendly(leaf, +05:30, padded)", "friendly(cosid-second, -18:00)", "friendly(uid-generator, +18:00, epoch=1704067200000)",
-	"friendly(31/10/22, UTC, epoch=0, unit=1s, order=worker-last)", "friendly(52/0/11, UTC, epoch=0)", "friendly(40/12/11, -03:00, epoch=0, unit=10ms, padded)", "prefix(T-) | friendly(48/0/15, +08:00, epoch=0) | suffix(.)",
-	"friendly(cosid-string, UTC)", "friendly(cosid-string, +08:00, padded)", "sortable(62)", "prefix(A) | sortable(36) | suffix(B)",
+	"date(yyMMdd) | decimal(9)", "date(yyyy, \"\") | radix36", "group(yyyy-MM-dd) | decimal | luhn",
+	"prefix(X) | group(yyyy/MM, .) | prefix(Y) | date(yyMM) | decimal(5) | damm",
+	"date(ddMMyyyy) | period(day, 10) | decimal(10)", "date(yyMM) | period(month, 12) | radix36(8) | mod37-36",
+	"date(yyyy) | period(year, 14) | crockford", "date(yy) | group(yyyyMM) | period(month, 6) | reverse(20) | decimal",
+	"opaque(k, 10^12) | decimal(12)", "opaque(k, 10^6) | decimal | luhn", "opaque(k, 2^53) | radix62(10)",
+	"opaque(k, 2^63, order) | radix62(11)", "opaque(k, 1000003) | radix36(4)",
+	"date(yyMMdd, \"\") | period(day, 9) | opaque(k, 10^9) | decimal(9) | damm",
+	"reverse(20) | opaque(k, 1048577, \"a tag\") | decimal(7)",
+	"friendly(cosid, UTC)", "friendly(cosid, +08:00)", "friendly(leaf, +05:30, padded)",
+	"friendly(cosid-second, -18:00)", "friendly(uid-generator, +18:00, epoch=1704067200000)",
+	"friendly(31/10/22, UTC, epoch=0, unit=1s, order=worker-last)", "friendly(52/0/11, UTC, epoch=0)",
+	"friendly(40/12/11, -03:00, epoch=0, unit=10ms, padded)",
+	"prefix(T-) | friendly(48/0/15, +08:00, epoch=0) | suffix(.)",
+	"friendly(cosid-string, UTC)", "friendly(cosid-string, +08:00, padded)", "sortable(62)",
+	"prefix(A) | sortable(36) | suffix(B)",
 }
 
 func sampleFormats(t testing.TB) []*format.Format {
@@ -139,15 +150,18 @@ func ends(f *format.Format) (inside, outside []format.Value) {
 	d := f.Domain()
 	if d.Parts {
 		const time, worker, sequence = 1<<44 - 1, 1<<20 - 1, 1<<16 - 1
-		return []format.Value{{}, parts(time, worker, sequence), parts(time, 0, 0), parts(0, worker, 0), parts(0, 0, sequence)},
-			[]format.Value{id(1), parts(time+1, 0, 0), parts(0, worker+1, 0), parts(0, 0, sequence+1), parts(-1, 0, 0), parts(0, -1, 0), parts(0, 0, -1), {Period: format.Date{Year: 2026, Month: 1, Day: 1}}}
+		return []format.Value{{}, parts(time, worker, sequence), parts(time, 0, 0),
+				parts(0, worker, 0), parts(0, 0, sequence)},
+			[]format.Value{id(1), parts(time+1, 0, 0), parts(0, worker+1, 0), parts(0, 0, sequence+1), parts(-1, 0, 0),
+				parts(0, -1, 0), parts(0, 0, -1), {Period: format.Date{Year: 2026, Month: 1, Day: 1}}}
 	}
 	var first, last format.Date
 	if d.Period {
 		first, last = d.Dates[0], d.Dates[1]
 		before := format.Date{Year: first.Year - 1, Month: first.Month, Day: first.Day}
 		after := format.Date{Year: last.Year + 1, Month: last.Month, Day: last.Day}
-		for _, p := range []format.Date{before, after, {}, {Year: 2026, Month: 1, Day: 32}, {Year: 2026, Month: 13, Day: 1}, {Year: 2026, Month: 2, Day: 29}, {Year: 2100, Month: 2, Day: 29}, {Year: 2026}} {
+		for _, p := range []format.Date{before, after, {}, {Year: 2026, Month: 1, Day: 32}, {Year: 2026, Month: 13,
+			Day: 1}, {Year: 2026, Month: 2, Day: 29}, {Year: 2100, Month: 2, Day: 29}, {Year: 2026}} {
 			outside = append(outside, format.Value{ID: d.Least, Period: p})
 		}
 	} else {
@@ -160,7 +174,8 @@ func ends(f *format.Format) (inside, outside []format.Value) {
 		outside = append(outside, format.Value{ID: d.Least - 1, Period: first})
 	}
 	if d.Largest < math.MaxInt64 {
-		outside = append(outside, format.Value{ID: d.Largest + 1, Period: first}, format.Value{ID: math.MaxInt64, Period: first})
+		outside = append(outside, format.Value{ID: d.Largest + 1, Period: first},
+			format.Value{ID: math.MaxInt64, Period: first})
 	}
 	return inside, outside
 }
@@ -180,7 +195,8 @@ func TestEnds(t *testing.T) {
 		for _, v := range outside {
 			dst := []byte("kept")
 			got, err := f.Append(dst, v)
-			if invalid := new(format.ValueError); !errors.As(err, &invalid) || invalid.Allowed == "" || string(got) != "kept" || allocator.KindOf(err) != allocator.Invalid {
+			if invalid := new(format.ValueError); !errors.As(err, &invalid) || invalid.Allowed == "" ||
+				string(got) != "kept" || allocator.KindOf(err) != allocator.Invalid {
 				t.Errorf("%v: %+v is %q, %v; want a *ValueError that says what is allowed", f, v, got, err)
 			}
 		}
@@ -246,7 +262,8 @@ func TestNumbers(t *testing.T) {
 		n := rapid.Int64Range(0, math.MaxInt64).Draw(rt, "id")
 		description, width := names[radix], 0
 		if rapid.Bool().Draw(rt, "padded") {
-			width = rapid.IntRange(len(big.NewInt(n).Text(radix)), len(big.NewInt(math.MaxInt64).Text(radix))).Draw(rt, "width")
+			width = rapid.IntRange(len(big.NewInt(n).Text(radix)),
+				len(big.NewInt(math.MaxInt64).Text(radix))).Draw(rt, "width")
 			description += fmt.Sprintf("(%d)", width)
 		}
 		wantText(t, parse(t, description), id(n), slowText(n, radix, width))
@@ -317,7 +334,8 @@ func TestOther(t *testing.T) {
 	} {
 		v, err := parse(t, test.description).ParseText(test.text)
 		var refused *format.TextError
-		if !errors.As(err, &refused) || refused.Offset != test.offset || refused.Allowed == "" || allocator.KindOf(err) != allocator.Invalid || v != (format.Value{}) {
+		if !errors.As(err, &refused) || refused.Offset != test.offset || refused.Allowed == "" ||
+			allocator.KindOf(err) != allocator.Invalid || v != (format.Value{}) {
 			t.Errorf("%s: %q is %+v, %v; want a *TextError at %d", test.description, test.text, v, err, test.offset)
 		}
 	}
@@ -330,8 +348,10 @@ func TestCrockford(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{string(want), "P-" + strings.ToLower(string(want[2:])), strings.ReplaceAll(string(want[:8]), "0", "O") + string(want[8:]),
-		strings.ReplaceAll(string(want[:8]), "1", "l") + string(want[8:]), "P-" + string(want[2:5]) + "-" + string(want[5:8]) + "-" + string(want[8:])} {
+	for _, text := range []string{string(want), "P-" + strings.ToLower(string(want[2:])),
+		strings.ReplaceAll(string(want[:8]), "0", "O") + string(want[8:]),
+		strings.ReplaceAll(string(want[:8]), "1", "l") + string(want[8:]),
+		"P-" + string(want[2:5]) + "-" + string(want[5:8]) + "-" + string(want[8:])} {
 		if v, err := f.ParseText(text); v != id(32*1024+1234) || err != nil {
 			t.Errorf("%q: %+v, %v", text, v, err)
 		}

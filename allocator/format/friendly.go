@@ -24,9 +24,11 @@ func checkWide(p timeid.Parts) error {
 		field string
 		value int64
 		bits  int
-	}{{"time", p.Time, wideTimeBits}, {"worker", p.Worker, wideWorkerBits}, {"sequence", p.Sequence, wideSequenceBits}} {
+	}{{"time", p.Time, wideTimeBits}, {"worker", p.Worker, wideWorkerBits},
+		{"sequence", p.Sequence, wideSequenceBits}} {
 		if f.value < 0 || f.value >= 1<<f.bits {
-			return &ValueError{f.field, strconv.FormatInt(f.value, 10), fmt.Sprintf("0 to %d (%d bits)", int64(1)<<f.bits-1, f.bits)}
+			return &ValueError{f.field, strconv.FormatInt(f.value, 10),
+				fmt.Sprintf("0 to %d (%d bits)", int64(1)<<f.bits-1, f.bits)}
 		}
 	}
 	return nil
@@ -115,7 +117,8 @@ func (f *friendly) parse(text string, from, to int) (timeid.Parts, error) {
 	worker := strings.IndexByte(body, '-')
 	sequence := strings.LastIndexByte(body, '-')
 	if worker < 0 || worker == sequence || worker != f.timeDigits() {
-		return p, refuse(text, from, "time-worker-sequence, the time in digits", "a time of %d digits is not there", f.timeDigits())
+		return p, refuse(text, from,
+			"time-worker-sequence, the time in digits", "a time of %d digits is not there", f.timeDigits())
 	}
 	var n [6]int
 	for i, at := 0, from; i < len(n); i++ {
@@ -138,7 +141,8 @@ func (f *friendly) parse(text string, from, to int) (timeid.Parts, error) {
 		}
 	}
 	t := time.Date(n[0], time.Month(n[1]), n[2], n[3], n[4], n[5], int(ms)*int(time.Millisecond), time.UTC)
-	if y, m, d := t.Date(); y != n[0] || int(m) != n[1] || d != n[2] || t.Hour() != n[3] || t.Minute() != n[4] || t.Second() != n[5] {
+	if y, m, d := t.Date(); y != n[0] || int(m) != n[1] || d != n[2] || t.Hour() != n[3] ||
+		t.Minute() != n[4] || t.Second() != n[5] {
 		return p, refuse(text, from, "yyyyMMddHHmmss", "there is no such time")
 	}
 	w, s := f.numbers()

@@ -33,7 +33,8 @@ func FuzzValue(f *testing.F) {
 	all := sampleFormats(f)
 	f.Fuzz(func(t *testing.T, which int, n int64, year, month, day int, time, worker, sequence int64, fit bool) {
 		chosen := all[uint(which)%uint(len(all))]
-		v := format.Value{ID: n, Period: format.Date{Year: year, Month: month, Day: day}, Parts: timeid.Parts{Time: time, Worker: worker, Sequence: sequence}}
+		v := format.Value{ID: n, Period: format.Date{Year: year, Month: month, Day: day},
+			Parts: timeid.Parts{Time: time, Worker: worker, Sequence: sequence}}
 		if fit { // most random values are outside of the domain
 			v = fitted(chosen.Domain(), v)
 		}
@@ -77,7 +78,8 @@ func FuzzText(f *testing.F) {
 		chosen := all[uint(which)%uint(len(all))]
 		v, err := chosen.ParseText(text)
 		if err != nil {
-			if wrong := new(format.TextError); !errors.As(err, &wrong) || wrong.Offset < 0 || wrong.Offset > len(text) || v != (format.Value{}) {
+			if wrong := new(format.TextError); !errors.As(err, &wrong) || wrong.Offset < 0 ||
+				wrong.Offset > len(text) || v != (format.Value{}) {
 				t.Fatalf("%v: %q: %+v, %v", chosen, text, v, err)
 			}
 			return
@@ -108,7 +110,8 @@ func FuzzDescription(f *testing.F) {
 		parsed, err := format.Parse(description, k)
 		if err != nil {
 			wrong := new(format.SyntaxError)
-			if !errors.As(err, &wrong) || wrong.Offset < 0 || wrong.Offset > len(description) || wrong.Problem == "" || wrong.Caret() == "" {
+			if !errors.As(err, &wrong) || wrong.Offset < 0 || wrong.Offset > len(description) ||
+				wrong.Problem == "" || wrong.Caret() == "" {
 				t.Fatalf("%q: %v", description, err)
 			}
 			return

@@ -72,12 +72,15 @@ func vectorOf(d format.Domain, v format.Value, text string) vector {
 
 // goldenFiles are the descriptions of each file.
 var goldenFiles = []struct{ name, about, part string }{
-	{"numbers", "Numbers of a fixed width and without, prefixes and suffixes. radix62 and radix36 are CosId's. Crockford's texts are also read in lower case, with O for 0, I and L for 1, and hyphens.", ""},
+	{"numbers", "Numbers of a fixed width and without, prefixes and suffixes. radix62 and radix36 are CosId's. " +
+		"Crockford's texts are also read in lower case, with O for 0, I and L for 1, and hyphens.", ""},
 	{"checks", "Check characters: of the digits of the dates and of the number.", "luhn damm mod37-36 crockford-check"},
-	{"periods", "Dates of the period. With a period part the ID has the period in its high digits, else it is given beside the ID.", "date group"},
+	{"periods", "Dates of the period. With a period part the ID has the period in its high digits, " +
+		"else it is given beside the ID.", "date group"},
 	{"reverse", "Reversed bits, as Spanner's BIT_REVERSE(n, TRUE) where there are 63.", "reverse"},
 	{"opaque", "Opaque numbers. allocator/format/opaque.go has the algorithm.", "opaque"},
-	{"times", "Time-ordered IDs as CosId writes them: friendly strings, and sortable strings of 80 bits.", "friendly sortable"},
+	{"times", "Time-ordered IDs as CosId writes them: friendly strings, and sortable strings of 80 bits.",
+		"friendly sortable"},
 }
 
 // TestVectors checks testdata/formats, and with -rewrite writes it.

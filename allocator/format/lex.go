@@ -115,7 +115,8 @@ func (l *lexer) part() (part, error) {
 			return p, nil
 		case ',':
 		default:
-			return p, l.fail(l.at, "%s in the arguments of %s; allowed: , or ) (other characters in quotes)", l.found(), p.name)
+			return p, l.fail(l.at,
+				"%s in the arguments of %s; allowed: , or ) (other characters in quotes)", l.found(), p.name)
 		}
 	}
 }
@@ -130,7 +131,8 @@ func (l *lexer) argument(name string) (argument, error) {
 			l.at++
 		}
 		if a.text = l.text[a.offset:l.at]; a.text == "" {
-			return a, l.fail(l.at, "%s in place of an argument of %s; allowed: a word, or a text in quotes", l.found(), name)
+			return a, l.fail(l.at,
+				"%s in place of an argument of %s; allowed: a word, or a text in quotes", l.found(), name)
 		}
 		return a, nil
 	}

@@ -31,7 +31,8 @@ const KeySize = 32
 func NewKey(name string, secret []byte) (Key, error) {
 	k := Key{name: name}
 	if _, err := allocator.ParseTag(name); err != nil {
-		return Key{}, allocator.Errorf(allocator.Invalid, "key name: %q; allowed: 1 to 63 of a-z, 0-9, '.', '_' and '-', a letter or digit first", short(name))
+		return Key{}, allocator.Errorf(allocator.Invalid,
+			"key name: %q; allowed: 1 to 63 of a-z, 0-9, '.', '_' and '-', a letter or digit first", short(name))
 	}
 	if len(secret) != KeySize {
 		return Key{}, allocator.Errorf(allocator.Invalid, "key %s: %d bytes; allowed: %d", name, len(secret), KeySize)
@@ -45,7 +46,8 @@ func NewKey(name string, secret []byte) (Key, error) {
 func ParseKey(name, text string) (Key, error) {
 	secret, err := hex.DecodeString(strings.TrimSpace(text))
 	if err != nil {
-		return Key{}, allocator.Errorf(allocator.Invalid, "key %s: not in hexadecimal; allowed: %d digits", short(name), 2*KeySize)
+		return Key{}, allocator.Errorf(allocator.Invalid,
+			"key %s: not in hexadecimal; allowed: %d digits", short(name), 2*KeySize)
 	}
 	return NewKey(name, secret)
 }

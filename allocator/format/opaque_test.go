@@ -67,7 +67,8 @@ func TestOpaque(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		seed := rapid.Byte().Draw(rt, "seed")
 		size := rapid.OneOf(rapid.Uint64Range(1_000_000, 1<<63), rapid.Uint64Range(1_000_000, 2_000_000),
-			rapid.SampledFrom([]uint64{1 << 20, 1<<20 + 1, 1 << 21, 1 << 62, 1<<62 + 1, 1 << 63, 1e12, 1e18, 3037000499 * 3037000499, 3037000499*3037000499 + 1})).Draw(rt, "size")
+			rapid.SampledFrom([]uint64{1 << 20, 1<<20 + 1, 1 << 21, 1 << 62, 1<<62 + 1, 1 << 63, 1e12, 1e18,
+				3037000499 * 3037000499, 3037000499*3037000499 + 1})).Draw(rt, "size")
 		tweak := rapid.StringMatching("[a-z]{0,5}").Draw(rt, "tweak")
 		n := rapid.Uint64Range(0, size-1).Draw(rt, "id")
 		description := fmt.Sprintf("opaque(k, %d", size)
@@ -151,9 +152,12 @@ func TestConcurrent(t *testing.T) {
 // prefix for each key they never do.
 func TestKeys(t *testing.T) {
 	for _, pair := range [][2]*format.Format{
-		{parse(t, "opaque(k, 10^6) | decimal(6)", key(t, "k", 1)), parse(t, "opaque(k, 10^6) | decimal(6)", key(t, "k", 2))},
-		{parse(t, "opaque(k, 10^6, a) | decimal(6)", key(t, "k", 1)), parse(t, "opaque(k, 10^6, b) | decimal(6)", key(t, "k", 1))},
-		{parse(t, "prefix(1) | opaque(k, 10^6) | decimal(6)", key(t, "k", 1)), parse(t, "prefix(2) | opaque(k, 10^6) | decimal(6)", key(t, "k", 2))},
+		{parse(t, "opaque(k, 10^6) | decimal(6)", key(t, "k", 1)),
+			parse(t, "opaque(k, 10^6) | decimal(6)", key(t, "k", 2))},
+		{parse(t, "opaque(k, 10^6, a) | decimal(6)", key(t, "k", 1)),
+			parse(t, "opaque(k, 10^6, b) | decimal(6)", key(t, "k", 1))},
+		{parse(t, "prefix(1) | opaque(k, 10^6) | decimal(6)", key(t, "k", 1)),
+			parse(t, "prefix(2) | opaque(k, 10^6) | decimal(6)", key(t, "k", 2))},
 	} {
 		texts, met := map[string]bool{}, 0
 		for n := range int64(20_000) {
@@ -182,13 +186,15 @@ func TestKeys(t *testing.T) {
 func TestNoKey(t *testing.T) {
 	const description = "opaque(orders-1, 10^12) | decimal(12)"
 	f := parse(t, description, key(t, "other", 1))
-	if least, most := f.Length(); f.String() != description || f.Domain().Largest != 999_999_999_999 || least != 12 || most != 12 {
+	if least, most := f.Length(); f.String() != description || f.Domain().Largest != 999_999_999_999 ||
+		least != 12 || most != 12 {
 		t.Errorf("%v: %+v, %d, %d", f, f.Domain(), least, most)
 	}
 	_, wrote := f.Append(nil, id(1))
 	_, read := f.ParseText("000000000001")
 	for _, err := range []error{wrote, read} {
-		if missing := new(format.KeyError); !errors.As(err, &missing) || missing.Name != "orders-1" || allocator.KindOf(err) != allocator.Refused {
+		if missing := new(format.KeyError); !errors.As(err, &missing) || missing.Name != "orders-1" ||
+			allocator.KindOf(err) != allocator.Refused {
 			t.Errorf("%v; want a *KeyError of orders-1", err)
 		}
 	}
@@ -198,19 +204,22 @@ func TestNoKey(t *testing.T) {
 // they are the same.
 func TestKey(t *testing.T) {
 	k := key(t, "orders-1", 1)
-	for _, text := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", k), fmt.Sprintf("%#v", k), fmt.Sprintf("%s", []format.Key{k})} {
+	for _, text := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", k), fmt.Sprintf("%#v", k),
+		fmt.Sprintf("%s", []format.Key{k})} {
 		if strings.Trim(text, "[]") != "key orders-1" {
 			t.Errorf("printed as %s", text)
 		}
 	}
-	if k.CheckValue() != key(t, "other", 1).CheckValue() || k.CheckValue() == key(t, "orders-1", 2).CheckValue() || len(k.CheckValue()) != 16 {
+	if k.CheckValue() != key(t, "other", 1).CheckValue() || k.CheckValue() == key(t, "orders-1", 2).CheckValue() ||
+		len(k.CheckValue()) != 16 {
 		t.Errorf("check values: %s, %s", k.CheckValue(), key(t, "orders-1", 2).CheckValue())
 	}
 	for _, test := range []struct {
 		name string
 		size int
 	}{{"", 32}, {"A", 32}, {"a b", 32}, {"a", 31}, {"a", 33}, {"a", 0}} {
-		if _, err := format.NewKey(test.name, make([]byte, test.size)); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), "allowed: ") {
+		if _, err := format.NewKey(test.name, make([]byte, test.size)); allocator.KindOf(err) != allocator.Invalid ||
+			!strings.Contains(err.Error(), "allowed: ") {
 			t.Errorf("%q of %d bytes: %v", test.name, test.size, err)
 		}
 	}
@@ -221,7 +230,8 @@ func TestKey(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", text[1:], text[2:], text + "00", "x" + text[1:], text[:63] + "\n0"} {
-		if _, err := format.ParseKey("orders-1", bad); allocator.KindOf(err) != allocator.Invalid || strings.Contains(err.Error(), text[10:20]) {
+		if _, err := format.ParseKey("orders-1", bad); allocator.KindOf(err) != allocator.Invalid ||
+			strings.Contains(err.Error(), text[10:20]) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

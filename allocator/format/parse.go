@@ -120,11 +120,14 @@ func (c *compiler) add(p part) (string, error) {
 	case !known:
 		return "", c.fail(p.offset, "%s is no part; allowed: %s", short(p.name), names())
 	case k.stage < c.stage, k.stage == atBody && c.stage == atBody:
-		return "", c.fail(p.offset, "%s stands too far right; allowed order: prefix, date and group; period, reverse and opaque; one number; one check; suffix", p.name)
+		return "", c.fail(p.offset,
+			"%s stands too far right; allowed order: prefix, date and group; period, reverse and opaque; one number; "+
+				"one check; suffix", p.name)
 	case c.seen[p.name] && p.name != "prefix", k.stage == atCheck && c.stage == atCheck:
 		return "", c.fail(p.offset, "%s is one too many; allowed: one", p.name)
 	case k.stage > atBody && c.stage < atBody:
-		return "", c.fail(p.offset, "%s stands left of the number; allowed: right of one of %s", p.name, namesOf(atBody))
+		return "", c.fail(p.offset,
+			"%s stands left of the number; allowed: right of one of %s", p.name, namesOf(atBody))
 	case len(p.args) < k.min || len(p.args) > k.max:
 		return "", c.fail(p.offset, "%s has %d arguments; allowed: %s", p.name, len(p.args), k.usage)
 	}
@@ -197,7 +200,8 @@ func (c *compiler) period(p part) ([]string, error) {
 		return nil, c.fail(p.args[0].offset, "period of a %s; allowed: day, month, year", short(p.args[0].text))
 	}
 	if len(c.format.permutations) > 0 {
-		return nil, c.fail(p.offset, "period stands right of a permutation; allowed: left of it, as it reads the ID itself")
+		return nil, c.fail(p.offset,
+			"period stands right of a permutation; allowed: left of it, as it reads the ID itself")
 	}
 	digits, err := c.integer(p.args[1], "digits", 1, u.MaxDigits())
 	if err != nil {
@@ -225,11 +229,13 @@ func (c *compiler) reverse(p part) ([]string, error) {
 func (c *compiler) opaque(p part) ([]string, error) {
 	name := p.args[0]
 	if !isKeyName(name.text) {
-		return nil, c.fail(name.offset, "key %s; allowed: 1 to 63 of a-z, 0-9, '.', '_' and '-', a letter or digit first", short(name.text))
+		return nil, c.fail(name.offset,
+			"key %s; allowed: 1 to 63 of a-z, 0-9, '.', '_' and '-', a letter or digit first", short(name.text))
 	}
 	size, ok := parseSize(p.args[1].text)
 	if !ok {
-		return nil, c.fail(p.args[1].offset, "size %s; allowed: %d to 2^63, as a number, 10^N or 2^N", short(p.args[1].text), leastOpaque)
+		return nil, c.fail(p.args[1].offset, "size %s; allowed: %d to 2^63, as a number, 10^N or 2^N",
+			short(p.args[1].text), leastOpaque)
 	}
 	arguments, tweak := []string{name.text, sizeString(size)}, ""
 	if len(p.args) == 3 {
@@ -310,7 +316,8 @@ func (c *compiler) fit(parts []part) error {
 			return c.fail(at.offset, "%s with %s; allowed with: crockford, decimal, radix36, radix62", at.name, p.name)
 		}
 		if at != nil && largest > room {
-			return c.fail(p.offset, "%s has room for 0 to %d, and %s makes up to %d; allowed: more room, or a smaller %s",
+			return c.fail(p.offset,
+				"%s has room for 0 to %d, and %s makes up to %d; allowed: more room, or a smaller %s",
 				p.name, room, at.name, largest, at.name)
 		}
 		at, largest = p, room
@@ -319,9 +326,12 @@ func (c *compiler) fit(parts []part) error {
 		switch p := &parts[k]; {
 		case p.name != "period" || f.unit == f.period.Unit:
 		case f.unit == noUnit:
-			return c.fail(p.offset, "no text shows the %v; allowed: with a date or group part of the same unit", f.period.Unit)
+			return c.fail(p.offset,
+				"no text shows the %v; allowed: with a date or group part of the same unit", f.period.Unit)
 		default:
-			return c.fail(p.offset, "the texts show the %v, and the ID has the %v; allowed: with a date or group part of the same unit", f.unit, f.period.Unit)
+			return c.fail(p.offset,
+				"the texts show the %v, and the ID has the %v; allowed: with a date or group part of the same unit",
+				f.unit, f.period.Unit)
 		}
 	}
 	return nil

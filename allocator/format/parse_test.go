@@ -14,7 +14,8 @@ import (
 func TestDescriptions(t *testing.T) {
 	for _, description := range samples {
 		f := parse(t, description, key(t, "k", 1))
-		if f.String() != description && !strings.Contains(description, "^") && !strings.Contains(description, "1000003") {
+		if f.String() != description && !strings.Contains(description, "^") &&
+			!strings.Contains(description, "1000003") {
 			t.Errorf("%s is printed as %v", description, f)
 		}
 		if again := parse(t, f.String(), key(t, "k", 1)); again.String() != f.String() || again.Domain() != f.Domain() {
@@ -33,7 +34,8 @@ func TestDescriptions(t *testing.T) {
 		"opaque(k, 9223372036854775808) | decimal":        "opaque(k, 2^63) | decimal",
 		"friendly(cosid, +00:00)":                         "friendly(cosid, UTC)",
 		"friendly(cosid, Z, padded, epoch=1577203200000)": "friendly(cosid, UTC, epoch=1577203200000, padded)",
-		"friendly(41/10/12, UTC, order=worker-middle, unit=1ms, epoch=2019-12-24T16:00:00Z)": "friendly(41/10/12, UTC, epoch=1577203200000)",
+		"friendly(41/10/12, UTC, order=worker-middle, unit=1ms, " +
+			"epoch=2019-12-24T16:00:00Z)": "friendly(41/10/12, UTC, epoch=1577203200000)",
 	} {
 		if f := parse(t, description); f.String() != want {
 			t.Errorf("%s is printed as %v, want %s", description, f, want)
@@ -60,7 +62,8 @@ func TestSyntax(t *testing.T) {
 		{`prefix(^"A`, "quotes that do not end"},
 		{`prefix("A\^n") | decimal`, `allowed: " and \`},
 		{`prefix(^"") | decimal`, "0 characters; allowed: 1 to 64"},
-		{"prefix(^\xc3\xa4) | decimal", "\"\xc3\xa4\" in place of an argument of prefix; allowed: a word, or a text in quotes"},
+		{"prefix(^\xc3\xa4) | decimal", "\"\xc3\xa4\" in place of an argument of prefix; allowed: a word, " +
+			"or a text in quotes"},
 		{"prefix(\"^\xc3\xa4\") | decimal", "\"\xc3\xa4\" in quotes; allowed: printable ASCII"},
 		{"decimal^\x00", "printable ASCII"},
 		{"prefix(^" + strings.Repeat("x", 65) + ") | decimal", "65 characters"},
@@ -103,7 +106,8 @@ func TestSyntax(t *testing.T) {
 		{"date(yyMMdd) | period(day, ^11) | decimal", "allowed: 1 to 10"},
 		{"date(yyMM) | period(month, ^13) | decimal", "allowed: 1 to 12"},
 		{"date(yyMMdd) | reverse(9) | ^period(day, 2) | decimal", "right of a permutation"},
-		{"date(yyMMdd) | period(day, 9) | ^decimal(8)", "decimal has room for 0 to 99999999, and period makes up to 999999999"},
+		{"date(yyMMdd) | period(day, 9) | ^decimal(8)",
+			"decimal has room for 0 to 99999999, and period makes up to 999999999"},
 		{"reverse | ^decimal(12)", "room for 0 to 999999999999"},
 		{"reverse | ^opaque(k, 10^12) | decimal", "opaque has room for"},
 		{"reverse(^64) | decimal", "allowed: 1 to 63"},
@@ -139,7 +143,8 @@ func TestSyntax(t *testing.T) {
 		place := strings.Index(test.description, "^")
 		f, err := format.Parse(description)
 		var wrong *format.SyntaxError
-		if !errors.As(err, &wrong) || f != nil || wrong.Offset != place || !strings.Contains(wrong.Problem, test.text) ||
+		if !errors.As(err, &wrong) || f != nil || wrong.Offset != place ||
+			!strings.Contains(wrong.Problem, test.text) ||
 			wrong.Description != description || allocator.KindOf(err) != allocator.Invalid {
 			t.Errorf("%s: %v, %v; want a *SyntaxError at %d with %q", description, f, err, place, test.text)
 		}
@@ -153,7 +158,8 @@ func TestCaret(t *testing.T) {
 		"prefix(ORD-) | base62": "prefix(ORD-) | base62\n               ^",
 		"":                      "\n^",
 		"decimal | \xff":        "decimal | ?\n          ^",
-		"prefix(" + strings.Repeat("x", 64) + ") | x | decimal": "prefix(" + strings.Repeat("x", 64) + ") | x | decimal",
+		"prefix(" + strings.Repeat("x", 64) + ") | x | decimal": "prefix(" + strings.Repeat("x",
+			64) + ") | x | decimal",
 	} {
 		_, err := format.Parse(description)
 		var wrong *format.SyntaxError

@@ -40,7 +40,8 @@ func (f *Format) ParseText(text string) (Value, error) {
 		var digits [len(zeros)]byte
 		c.add(f.body.append(digits[:0], n))
 		if f.check.fold(text[end]) != f.check.of(c.bytes[:c.n], n) {
-			return Value{}, refuse(text, end, "the text as it was issued", "the check character (%s) does not match: a character is wrong, or two are swapped", f.check.name())
+			return Value{}, refuse(text, end, "the text as it was issued",
+				"the check character (%s) does not match: a character is wrong, or two are swapped", f.check.name())
 		}
 	}
 	return f.give(text, from, d, n)

@@ -75,7 +75,8 @@ func (i *Instance) bar(said *lines, now time.Time, h halted) bool {
 		t.turn(id, h.revision)
 	}
 	if l.mu.identity.ClusterID != h.clusterID {
-		said.add(hclog.Warn, "a recover moves the cluster to another etcd cluster", "etcd_cluster_id", fmt.Sprintf("%x", h.clusterID))
+		said.add(hclog.Warn, "a recover moves the cluster to another etcd cluster", "etcd_cluster_id",
+			fmt.Sprintf("%x", h.clusterID))
 		l.mu.identity.ClusterID = h.clusterID
 	}
 	if i.memory.barred.nonce != h.value.Nonce {
@@ -115,9 +116,11 @@ func (l *Ledger) showsHalt(ctx context.Context, b record.Barrier) (h halted, err
 	case id.UUID != l.pinned().UUID:
 		return h, allocator.Errorf(allocator.Refused, "the etcd of this instance holds cluster %s", id.UUID)
 	case answer.ClusterID != b.ClusterID:
-		return h, allocator.Errorf(allocator.Refused, "the instance is connected to etcd cluster %x, the recover works on %x", answer.ClusterID, b.ClusterID)
+		return h, allocator.Errorf(allocator.Refused,
+			"the instance is connected to etcd cluster %x, the recover works on %x", answer.ClusterID, b.ClusterID)
 	case e.Halted == nil || e.Halted.Nonce != b.Nonce:
-		return h, allocator.Errorf(allocator.Refused, "the etcd of this instance does not show the halt of that recover")
+		return h, allocator.Errorf(allocator.Refused,
+			"the etcd of this instance does not show the halt of that recover")
 	}
 	return halted{*e.Halted, answer.ClusterID, answer.Revision}, nil
 }
@@ -126,7 +129,8 @@ func (l *Ledger) showsHalt(ctx context.Context, b record.Barrier) (h halted, err
 // never holds, so it deletes nothing. But etcd puts a transaction that might write
 // into the order of all writes, which it does not always do with reads.
 func (l *Ledger) ordered(gets ...store.Op) store.Txn {
-	return store.Txn{If: []store.Cond{store.Absent(l.keys.Identity())}, Then: []store.Op{{Delete: l.keys.Beat()}}, Else: gets}
+	return store.Txn{If: []store.Cond{store.Absent(l.keys.Identity())},
+		Then: []store.Op{{Delete: l.keys.Beat()}}, Else: gets}
 }
 
 // Barred returns the recover that has barred this instance, if one has.

@@ -44,7 +44,8 @@ func TestBarrier(t *testing.T) {
 	etcd := &afterStore{Store: p.Conn}
 	p.Ledger = ledgertest.Open(t, etcd)
 	var err error
-	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"}); err != nil {
+	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one",
+		Address: "one.test:7010"}); err != nil {
 		t.Fatal(err)
 	}
 	p.Lease(10)

@@ -58,7 +58,8 @@ func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 		}
 	}
 	answer, err := l.Try(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{
-		Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)}, Limit: slack + record.OverflowMost, KeysOnly: true,
+		Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)},
+		Limit:    slack + record.OverflowMost, KeysOnly: true,
 	}}}})
 	if err != nil {
 		return nil
@@ -97,7 +98,8 @@ const takeoversEvery = 10 * time.Second
 // instance, do not change the owner.
 func (i *Instance) auditsOwner(was store.KV) bool {
 	var before record.Worker
-	if was.ModRevision == 0 || record.Decode(was, &before) != nil || before.ID() == record.NewInstanceID(i.room, i.name) {
+	if was.ModRevision == 0 || record.Decode(was, &before) != nil ||
+		before.ID() == record.NewInstanceID(i.room, i.name) {
 		return false
 	}
 	now := i.ledger.now()
@@ -119,7 +121,8 @@ func (i *Instance) auditedOwner() {
 // sends a read anyway adds it, and overflow need not count.
 func (l *Ledger) countAudits() store.Op {
 	kind := l.keys.Audits()
-	return store.Op{Get: &store.Get{Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)}, Limit: 1, KeysOnly: true}}
+	return store.Op{Get: &store.Get{Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)},
+		Limit: 1, KeysOnly: true}}
 }
 
 // countedAudits notes the number of audit entries. The next count is due when the

@@ -33,7 +33,8 @@ func TestKeysAreBounded(t *testing.T) {
 		}
 		versions = append(versions, c.Mem.Keys(prefix + "layouts/")[len(c.Mem.Keys(prefix+"layouts/"))-1])
 		a.Lease(10)
-		for kind, most := range map[string]int{"layouts/": layouts, "migrations/": migrations, "audit/": audits, "eras/": 0} {
+		for kind, most := range map[string]int{"layouts/": layouts, "migrations/": migrations,
+			"audit/": audits, "eras/": 0} {
 			if keys := c.Mem.Keys(prefix + kind); len(keys) > most {
 				t.Fatalf("after %d moves: %d keys %s, at most %d are kept", i+1, len(keys), kind, most)
 			}

@@ -96,8 +96,10 @@ func TestConfirmedIsWhenItWasSent(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The identity is read first, which takes as long.
-		if at, _ := l.Confirmed("a", allocator.Segment{Version: 1, Boundary: 10, Range: allocator.Range{Upper: 5}}); !at.Equal(start.Add(time.Second)) {
-			t.Errorf("confirmed %v after the beginning, want a second; the answer came after %v", at.Sub(start), time.Since(start))
+		if at, _ := l.Confirmed("a", allocator.Segment{Version: 1, Boundary: 10,
+			Range: allocator.Range{Upper: 5}}); !at.Equal(start.Add(time.Second)) {
+			t.Errorf("confirmed %v after the beginning, want a second; the answer came after %v",
+				at.Sub(start), time.Since(start))
 		}
 		a.Lease(1)
 		c.Check()

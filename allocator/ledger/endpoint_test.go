@@ -80,7 +80,8 @@ func TestUnreachable(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 				defer cancel()
 				begun := time.Now()
-				ledgertest.WantKind(t, call(ctx, ledgertest.Open(t, etcdAt(t, endpoint))), allocator.Unavailable, endpoint)
+				ledgertest.WantKind(t, call(ctx, ledgertest.Open(t, etcdAt(t, endpoint))),
+					allocator.Unavailable, endpoint)
 				if took := time.Since(begun); took > 15*time.Second {
 					t.Errorf("it took %v", took)
 				}

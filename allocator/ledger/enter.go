@@ -166,7 +166,8 @@ var errEpochChanged = &allocator.Error{Kind: allocator.Unavailable, Msg: "the ep
 func (i *Instance) orphan(s *State) {
 	i.keepOwn(s.epoch)
 	why := "a recover went on without this instance"
-	i.ledger.log.Error(why+": its segments and windows are dropped, and its leases are compared with the marks", "epoch", s.epoch)
+	i.ledger.log.Error(why+": its segments and windows are dropped, and its leases are compared with the marks",
+		"epoch", s.epoch)
 	i.dropHeld(why)
 }
 
@@ -241,12 +242,14 @@ func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) 
 			return nil
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "other instances changed the marks at each try; it will be tried again")
+	return allocator.Errorf(allocator.Unavailable,
+		"other instances changed the marks at each try; it will be tried again")
 }
 
 // compareTag compares one tag: found has its key and the marks of all rooms, at a
 // revision. It returns false if marks changed before they could be raised.
-func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, found [][]store.KV, revision int64) (bool, error) {
+func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, found [][]store.KV,
+	revision int64) (bool, error) {
 	l := i.ledger
 	own, epochs := i.leased(tag)
 	var terms record.Numbers
@@ -288,7 +291,8 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 			txn.Then = append(txn.Then, store.OpPut(r.key, r.mark.Raised(own.leased).Encode()))
 		}
 		answer, err := l.Try(ctx, txn)
-		if kind := allocator.KindOf(err); err != nil && (kind == allocator.Denied || kind == allocator.Unauthenticated) {
+		if kind := allocator.KindOf(err); err != nil && (kind == allocator.Denied ||
+			kind == allocator.Unauthenticated) {
 			return false, i.haltOrphaned(ctx, s, tag, err)
 		}
 		if err != nil {
@@ -336,7 +340,8 @@ type raise struct {
 func covers(m record.Mark, s *State, own ownMark, terms record.Numbers, epochs []string) (covers bool, began int64) {
 	began = -1
 	for _, era := range m.Eras {
-		if era.Version > own.version && era.First < own.leased && !slices.Contains(epochs, era.Epoch) && (began < 0 || era.First < began) {
+		if era.Version > own.version && era.First < own.leased && !slices.Contains(epochs, era.Epoch) &&
+			(began < 0 || era.First < began) {
 			began = era.First
 		}
 	}
@@ -354,7 +359,8 @@ func covers(m record.Mark, s *State, own ownMark, terms record.Numbers, epochs [
 // rooms: these rooms might lease IDs that it issued.
 func (i *Instance) haltOrphaned(ctx context.Context, s *State, tag allocator.Tag, cause error) error {
 	l := i.ledger
-	why := "a recover went on without this instance, and it may not raise the marks of tag " + string(tag) + " over its leases: " + cause.Error()
+	why := "a recover went on without this instance, and it may not raise the marks of tag " + string(tag) +
+		" over its leases: " + cause.Error()
 	if _, err := l.HaltOver(ctx, s.raw, l.haltsAs(), why); err != nil && allocator.KindOf(err) != allocator.Conflict {
 		return err
 	}

@@ -131,7 +131,8 @@ func TestOrphanTellsOfIDsThatOthersLeased(t *testing.T) {
 	told, _ := p.orphans()
 	p.hear()
 	p.Lease(10)
-	if want := []string{fmt.Sprintf("t %d-%d", began, held+1)}; !slices.Equal(*told, want) && (len(*told) != 1 || !strings.HasSuffix((*told)[0], fmt.Sprint("-", held+1))) {
+	if want := []string{fmt.Sprintf("t %d-%d", began, held+1)}; !slices.Equal(*told, want) &&
+		(len(*told) != 1 || !strings.HasSuffix((*told)[0], fmt.Sprint("-", held+1))) {
 		t.Errorf("told %q, want %q", *told, want)
 	}
 }
@@ -301,7 +302,8 @@ type deniedStore struct {
 
 func (s deniedStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	for _, op := range txn.Then {
-		if op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+"marks/") && !strings.HasPrefix(op.Put.Key, prefix+"marks/"+s.room+"/") {
+		if op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+"marks/") &&
+			!strings.HasPrefix(op.Put.Key, prefix+"marks/"+s.room+"/") {
 			return store.Answer{}, allocator.Errorf(allocator.Denied, "etcd: permission denied")
 		}
 	}
@@ -314,7 +316,8 @@ func TestOrphanThatMayNotRaiseHalts(t *testing.T) {
 	p := c.process()
 	p.Ledger = ledgertest.Open(t, deniedStore{p.Conn, "a"})
 	var err error
-	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010"}); err != nil {
+	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one",
+		Address: "one.test:7010"}); err != nil {
 		t.Fatal(err)
 	}
 	q := c.start("b")

@@ -40,7 +40,8 @@ func TestReader(t *testing.T) {
 		}
 		kinds = append(kinds, e.Kind)
 		set := map[string]bool{
-			"epoch": e.Epoch != nil, "layout": e.Layout != nil, "layouts": e.Layout != nil, "tags": e.Stored != nil, "marks": e.Mark != nil,
+			"epoch": e.Epoch != nil, "layout": e.Layout != nil, "layouts": e.Layout != nil,
+			"tags": e.Stored != nil, "marks": e.Mark != nil,
 			"rooms": e.Registration != nil, "migrations": e.Migration != nil,
 		}
 		if has, known := set[e.Kind]; known && !has {
@@ -52,7 +53,8 @@ func TestReader(t *testing.T) {
 			t.Errorf("%s: kept %v, lasting %v", kv.Key, r.Kept(kv.Key), r.Lasting(kv.Key))
 		}
 		gone, err := r.Entry(store.KV{Key: kv.Key})
-		if err != nil || gone.Kind != e.Kind || gone.Room != e.Room || gone.Tag != e.Tag || gone.Mark != nil || gone.Layout != nil {
+		if err != nil || gone.Kind != e.Kind || gone.Room != e.Room || gone.Tag != e.Tag ||
+			gone.Mark != nil || gone.Layout != nil {
 			t.Errorf("%s deleted: %+v, %v", kv.Key, gone, err)
 		}
 		kv.Value = append(kv.Value, '}')
@@ -68,7 +70,8 @@ func TestReader(t *testing.T) {
 	if _, err := r.Entry(store.KV{Key: "/march/default/surprise", ModRevision: 1}); err == nil {
 		t.Error("a key of nobody was read")
 	}
-	if d, err := r.Dump(answer.Revision, answer.Got[0]); err != nil || len(verify.DumpProblems(d)) > 0 || len(d.History) != 2 {
+	if d, err := r.Dump(answer.Revision, answer.Got[0]); err != nil ||
+		len(verify.DumpProblems(d)) > 0 || len(d.History) != 2 {
 		t.Errorf("dump: %+v, %v", d, err)
 	}
 }
@@ -84,7 +87,8 @@ func TestSegmentsAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := manage(l).Init(bg, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}, "test"); err != nil {
+	if _, err := manage(l).Init(bg, allocator.Layout{Boundary: 10,
+		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := manage(l).CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
@@ -102,7 +106,8 @@ func TestSegmentsAreTold(t *testing.T) {
 		t.Helper()
 		text := log.String()
 		log.Reset()
-		for _, w := range append(want, `"room":"a"`, `"instance":"one"`, `"tag":"t"`, `"boundary":10`, `"lower":0`, `"upper":5`, `"version":1`) {
+		for _, w := range append(want, `"room":"a"`, `"instance":"one"`, `"tag":"t"`, `"boundary":10`, `"lower":0`,
+			`"upper":5`, `"version":1`) {
 			if !strings.Contains(text, w) {
 				t.Errorf("the log does not say %s:\n%s", w, text)
 			}

@@ -121,7 +121,8 @@ func (t *epochClock) missed(id string, version int64) string {
 	if t.current == "" || version > t.version {
 		return ""
 	}
-	return "epoch " + id + " was never seen here, and its layout version is " + strconv.FormatInt(version, 10) + ", not above " + strconv.FormatInt(t.version, 10) + ": it is an old one"
+	return "epoch " + id + " was never seen here, and its layout version is " + strconv.FormatInt(version,
+		10) + ", not above " + strconv.FormatInt(t.version, 10) + ": it is an old one"
 }
 
 // saw notes an answer's revision. It returns evidence, or "".
@@ -131,7 +132,8 @@ func (t *epochClock) saw(before sentAt, revision int64) (why string) {
 	}
 	t.seen = max(t.seen, revision)
 	if revision < before.seen {
-		return "etcd answered at revision " + strconv.FormatInt(revision, 10) + " after it had shown revision " + strconv.FormatInt(before.seen, 10)
+		return "etcd answered at revision " + strconv.FormatInt(revision,
+			10) + " after it had shown revision " + strconv.FormatInt(before.seen, 10)
 	}
 	return ""
 }

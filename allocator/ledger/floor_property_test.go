@@ -143,7 +143,8 @@ func TestFloorAgainstASlowOne(t *testing.T) {
 			}
 		}
 		room := rapid.SampledFrom(rooms[:3]).Draw(t, "room")
-		terms := record.Terms{Numbers: record.Numbers{Start: start, LargestStep: step, BaseTotal: base}, Skips: map[allocator.Room]int64{room: skip}}
+		terms := record.Terms{Numbers: record.Numbers{Start: start, LargestStep: step, BaseTotal: base},
+			Skips: map[allocator.Room]int64{room: skip}}
 		got := stored.Floor(room, total, terms, marks)
 		var want record.Floor
 		want.Least, want.Most, want.Jump, want.Alone = slowFloor(room, total, start, skip, step, base, stored, marks)
@@ -178,7 +179,8 @@ func TestMarkKeepsTheLatestEras(t *testing.T) {
 			case 2:
 				to := m.Next + rapid.Int64Range(-5, 50).Draw(t, "raise")
 				m = m.Raised(to)
-				if m.Next != max(was.Next, to) || m.Stamp != was.Stamp || m.Total != was.Total || !slices.Equal(m.Eras, was.Eras) {
+				if m.Next != max(was.Next, to) || m.Stamp != was.Stamp || m.Total != was.Total ||
+					!slices.Equal(m.Eras, was.Eras) {
 					t.Fatalf("%+v, raised to %d, is %+v", was, to, m)
 				}
 			default:

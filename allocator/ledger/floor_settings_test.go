@@ -60,7 +60,8 @@ func (c *cluster) twice(tag allocator.Tag) {
 // A tag that is deleted after a recover leaves its margin free for a tag of the same
 // name, which may have smaller steps, or another start.
 func TestDeletedTagLeavesItsMargin(t *testing.T) {
-	for name, was := range map[string]struct{ start, step int64 }{"smaller steps": {1, 10_000}, "lower start": {601, 10}} {
+	for name, was := range map[string]struct{ start, step int64 }{"smaller steps": {1, 10_000},
+		"lower start": {601, 10}} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, "100 a=0-50 b=50-100")
 			c.Tag("u", func(s *record.TagSettings) { steps(was.step)(s); s.Start = was.start })

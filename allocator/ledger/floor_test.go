@@ -19,16 +19,17 @@ import (
 // Any layout may follow any other.
 func TestLayoutChangesInEveryDirection(t *testing.T) {
 	for name, layouts := range map[string][]string{
-		"swap":                  {"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "100 a=0-50 b=50-100"},
-		"shrink and grow":       {"100 a=0-50 b=50-100", "100 a=0-10 b=50-100", "100 a=0-10 b=10-100"},
-		"larger boundary":       {"10 a=0-5 b=5-10", "1000 a=0-500 b=500-1000"},
-		"smaller boundary":      {"1000 a=0-500 b=500-1000", "10 a=5-10 b=0-5"},
-		"coprime boundaries":    {"7 a=0-3 b=3-7", "10 a=3-10 b=0-3", "9 a=0-1 b=1-9"},
-		"a room is added":       {"100 a=0-50 b=50-100", "100 a=0-50 b=50-60 c=60-100"},
-		"a room goes":           {"100 a=0-50 b=50-100", "100 a=0-100", "100 a=0-1 b=1-100"},
-		"a room comes alone":    {"100 a=0-100", "100 b=0-100", "100 a=0-100"},
-		"to the whole boundary": {"100 a=3-4 b=99-100", "1 b=0-1", "9223372036854775807 a=0-4611686018427387904 b=4611686018427387904-9223372036854775807"},
-		"the same again":        {"100 a=0-50 b=50-100", "100 a=0-50 b=50-100"},
+		"swap":               {"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "100 a=0-50 b=50-100"},
+		"shrink and grow":    {"100 a=0-50 b=50-100", "100 a=0-10 b=50-100", "100 a=0-10 b=10-100"},
+		"larger boundary":    {"10 a=0-5 b=5-10", "1000 a=0-500 b=500-1000"},
+		"smaller boundary":   {"1000 a=0-500 b=500-1000", "10 a=5-10 b=0-5"},
+		"coprime boundaries": {"7 a=0-3 b=3-7", "10 a=3-10 b=0-3", "9 a=0-1 b=1-9"},
+		"a room is added":    {"100 a=0-50 b=50-100", "100 a=0-50 b=50-60 c=60-100"},
+		"a room goes":        {"100 a=0-50 b=50-100", "100 a=0-100", "100 a=0-1 b=1-100"},
+		"a room comes alone": {"100 a=0-100", "100 b=0-100", "100 a=0-100"},
+		"to the whole boundary": {"100 a=3-4 b=99-100", "1 b=0-1",
+			"9223372036854775807 a=0-4611686018427387904 b=4611686018427387904-9223372036854775807"},
+		"the same again": {"100 a=0-50 b=50-100", "100 a=0-50 b=50-100"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, layouts[0])
@@ -43,7 +44,8 @@ func TestLayoutChangesInEveryDirection(t *testing.T) {
 						seg, err := p.TryLease("t", int64(1+37*round))
 						switch {
 						case !in:
-							ledgertest.WantKind(t, err, allocator.NoRange, "room "+string(p.Room()), fmt.Sprintf("version %d", i+1))
+							ledgertest.WantKind(t, err, allocator.NoRange, "room "+string(p.Room()),
+								fmt.Sprintf("version %d", i+1))
 						case err != nil:
 							t.Errorf("room %s under %s: %v", p.Room(), layout, err)
 						case seg.Version != int64(i+1):
@@ -63,7 +65,8 @@ func TestLayoutChangesInEveryDirection(t *testing.T) {
 // growth, and check lists all IDs.
 func TestNoIDTwice(t *testing.T) {
 	refusals, leases, recovers := map[allocator.Kind]int{}, 0, 0
-	kinds := []allocator.Kind{allocator.Unavailable, allocator.NoRange, allocator.WentBack, allocator.Exhausted, allocator.Refused}
+	kinds := []allocator.Kind{allocator.Unavailable, allocator.NoRange, allocator.WentBack,
+		allocator.Exhausted, allocator.Refused}
 	never := func(kind allocator.Kind) bool { return refusals[kind] == 0 }
 	enough := func() bool { return !slices.ContainsFunc(kinds, never) }
 	draw.CheckUntil(t, enough, func(t *rapid.T) {
@@ -92,7 +95,8 @@ func TestNoIDTwice(t *testing.T) {
 		})
 		tags := rapid.SampledFrom([]allocator.Tag{"t", "t", "u"})
 		for range rapid.IntRange(1, 100).Draw(t, "actions") {
-			if name := rapid.SampledFrom(ledgertest.Fates()).Draw(t, "fate"); rapid.IntRange(0, 3).Draw(t, "fault") == 0 {
+			if name := rapid.SampledFrom(ledgertest.Fates()).Draw(t, "fate"); rapid.IntRange(0,
+				3).Draw(t, "fault") == 0 {
 				fate.Store(&ledgertest.Fate{Name: name, N: rapid.IntRange(1, 8).Draw(t, "n")})
 			}
 			if c.isHalted() != "" {

@@ -59,11 +59,13 @@ const maxWindows = journal.MaxWindows
 // number of heartbeats of any instances. False without an error means that epoch or
 // layout are no longer f's, or that the values are older than the remembered ones:
 // the caller begins anew with another Footing.
-func (i *Instance) ReadWorkers(ctx context.Context, f Footing, bits int, slice allocator.Range, workers, heartbeats int64) (found, beats []store.KV, ok bool, err error) {
+func (i *Instance) ReadWorkers(ctx context.Context, f Footing, bits int, slice allocator.Range,
+	workers, heartbeats int64) (found, beats []store.KV, ok bool, err error) {
 	l := i.ledger
 	within := store.Get{
-		Interval: store.Interval{Key: l.keys.Worker(record.WorkerID{Bits: bits, Number: slice.Lower}), End: l.keys.Worker(record.WorkerID{Bits: bits, Number: slice.Upper})},
-		Limit:    workers,
+		Interval: store.Interval{Key: l.keys.Worker(record.WorkerID{Bits: bits, Number: slice.Lower}),
+			End: l.keys.Worker(record.WorkerID{Bits: bits, Number: slice.Upper})},
+		Limit: workers,
 	}
 	alive := store.OpGetPrefix(l.keys.Heartbeats(""))
 	alive.Get.Limit = heartbeats
@@ -112,7 +114,8 @@ func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from
 		}
 		fits = false
 		if revision >= own.revision { // otherwise another answer overtook this one
-			t.suspect("the worker "+key+" ends at "+strconv.FormatInt(until[key], 10)+", and ended at "+strconv.FormatInt(own.worker.Until, 10),
+			t.suspect("the worker "+key+" ends at "+strconv.FormatInt(until[key],
+				10)+", and ended at "+strconv.FormatInt(own.worker.Until, 10),
 				map[string]int64{key: own.worker.Until})
 		}
 	}
@@ -127,7 +130,8 @@ func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from
 //
 // goes is true if w goes on from a window that this process holds. Any other window
 // must begin at or after f.NotBefore.
-func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) (now store.KV, done bool, err error) {
+func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id record.WorkerID, w record.Worker,
+	goes bool) (now store.KV, done bool, err error) {
 	l := i.ledger
 	if err := i.mayPut(f, id, w, goes); err != nil {
 		return now, false, err
@@ -199,9 +203,12 @@ func (i *Instance) mayPut(f Footing, id record.WorkerID, w record.Worker, goes b
 	own := i.memory.windows[id]
 	switch {
 	case goes && (!own.held || own.worker.From != w.From):
-		return allocator.Errorf(allocator.Unavailable, "worker %v: this instance has it no longer: a recover went on without the instance, or it was forgotten", id)
+		return allocator.Errorf(allocator.Unavailable,
+			"worker %v: this instance has it no longer: a recover went on without the instance, "+
+				"or it was forgotten", id)
 	case !goes && w.From < f.NotBefore:
-		return allocator.Errorf(allocator.Internal, "worker %v: a window from %d, before %d, where the epoch's windows begin", id, w.From, f.NotBefore)
+		return allocator.Errorf(allocator.Internal,
+			"worker %v: a window from %d, before %d, where the epoch's windows begin", id, w.From, f.NotBefore)
 	}
 	return nil
 }

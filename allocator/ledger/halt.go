@@ -62,7 +62,8 @@ func (l *Ledger) Halt(ctx context.Context, by, why string) (record.Halt, error) 
 			return record.Halt{}, err
 		}
 	}
-	return record.Halt{}, allocator.Errorf(allocator.Conflict, "leasing is not halted: other processes changed the epoch %d times meanwhile; try again", haltAttempts)
+	return record.Halt{}, allocator.Errorf(allocator.Conflict,
+		"leasing is not halted: other processes changed the epoch %d times meanwhile; try again", haltAttempts)
 }
 
 // haltAttempts bounds how often Halt starts over because another process changed

@@ -64,7 +64,8 @@ func (i *Instance) next(now time.Time) (value []byte, counter int64) {
 	nonce := record.RandomHex()
 	b.nonces = append(b.nonces, nonce)
 	counter = b.seen + int64(len(b.nonces)) - 1
-	return record.Encode(&record.Heartbeat{Incarnation: i.incarnation, Counter: counter, Time: now, Nonce: nonce}), counter
+	return record.Encode(&record.Heartbeat{Incarnation: i.incarnation, Counter: counter, Time: now, Nonce: nonce}),
+		counter
 }
 
 // saw notes that a heartbeat was seen in etcd. The caller holds the lock.
@@ -85,7 +86,8 @@ func (i *Instance) sent(beat store.KV, counter, epochSeq int64) {
 // found returns the operations that read this instance's keys, and the epoch.
 func (i *Instance) found() []store.Op {
 	keys := i.ledger.keys
-	return []store.Op{store.OpGet(keys.Registration(i.room, i.name)), store.OpGet(keys.Alive(i.room, i.name)), store.OpGet(keys.Epoch())}
+	return []store.Op{store.OpGet(keys.Registration(i.room, i.name)), store.OpGet(keys.Alive(i.room, i.name)),
+		store.OpGet(keys.Epoch())}
 }
 
 // beating is a heartbeat to send, and the values that it replaces.
@@ -130,7 +132,8 @@ func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	what, err := i.examine(answer.Got[0], answer.Got[1])
-	if err != nil || what != stands || i.mu.epochSeq != b.epochSeq || answer.Got[0][0].ModRevision < i.mu.kv.ModRevision {
+	if err != nil || what != stands || i.mu.epochSeq != b.epochSeq ||
+		answer.Got[0][0].ModRevision < i.mu.kv.ModRevision {
 		return false
 	}
 	i.take(&said, answer.Got[0][0], answer.Got[1])
@@ -148,7 +151,8 @@ func (i *Instance) takeOurs(found []store.KV) (bool, error) {
 		return false, i.mu.lost
 	}
 	var v record.Registration
-	if len(found) == 0 || record.Decode(found[0], &v) != nil || v.Incarnation != i.incarnation || found[0].ModRevision < i.mu.kv.ModRevision {
+	if len(found) == 0 || record.Decode(found[0], &v) != nil || v.Incarnation != i.incarnation ||
+		found[0].ModRevision < i.mu.kv.ModRevision {
 		return false, nil
 	}
 	i.take(&said, found[0], nil)

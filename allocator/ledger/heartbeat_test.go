@@ -60,10 +60,12 @@ func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {
 			c.edit("alive/a/one", map[string]any{"nonce": "the clone's"})
 		}, "runs twice", 0},
 		"a copy, with a higher counter": {func(c *cluster) {
-			c.edit("alive/a/one", map[string]any{"nonce": "the clone's", "counter": strconv.FormatInt(c.counter("alive/a/one")+3, 10)})
+			c.edit("alive/a/one", map[string]any{"nonce": "the clone's",
+				"counter": strconv.FormatInt(c.counter("alive/a/one")+3, 10)})
 		}, "runs twice", 0},
 		"an earlier one of its own": {func(c *cluster) {
-			c.edit("alive/a/one", map[string]any{"nonce": "its own", "counter": strconv.FormatInt(c.counter("alive/a/one")-3, 10)})
+			c.edit("alive/a/one", map[string]any{"nonce": "its own",
+				"counter": strconv.FormatInt(c.counter("alive/a/one")-3, 10)})
 		}, "", 1},
 		"an earlier process's": {func(c *cluster) {
 			c.edit("alive/a/one", map[string]any{"incarnation": "another", "counter": "1000"})
@@ -231,7 +233,8 @@ func TestHeartbeatUnderEachFault(t *testing.T) {
 
 // A cluster writes at most 20 heartbeats a second.
 func TestHeartbeatInterval(t *testing.T) {
-	for n, want := range map[int]time.Duration{0: 5 * time.Second, 100: 5 * time.Second, 101: 5050 * time.Millisecond, 2000: 100 * time.Second} {
+	for n, want := range map[int]time.Duration{0: 5 * time.Second, 100: 5 * time.Second, 101: 5050 * time.Millisecond,
+		2000: 100 * time.Second} {
 		if got := ledger.HeartbeatInterval(n); got != want {
 			t.Errorf("%d instances: %v, want %v", n, got, want)
 		}

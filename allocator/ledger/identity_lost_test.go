@@ -27,12 +27,14 @@ func TestIdentityLost(t *testing.T) {
 	_, init := manage(fresh).Init(bg, ledgertest.Lay(t, "10 a=0-5"), "me")
 	p.Ledger.Uncheck()
 	_, running := p.Ledger.Refresh(bg)
-	for what, err := range map[string]error{"show": show, "create": create, "recover": recovered, "init": init, "running": running} {
+	for what, err := range map[string]error{"show": show, "create": create, "recover": recovered,
+		"init": init, "running": running} {
 		kind := allocator.Refused
 		if what == "init" {
 			kind = allocator.Exists
 		}
-		ledgertest.WantKind(t, err, kind, "key "+prefix+"identity is missing", "restore etcd from a backup, then run `march recover`", "put the key back")
+		ledgertest.WantKind(t, err, kind, "key "+prefix+"identity is missing",
+			"restore etcd from a backup, then run `march recover`", "put the key back")
 		if err != nil && strings.Contains(err.Error(), "layout init") {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -64,13 +64,15 @@ func TestInitTakesTheConfiguredUUID(t *testing.T) {
 }
 
 func TestCheckVersion(t *testing.T) {
-	for _, version := range []string{"3.6.9", "3.6.10", "3.6.99", "3.7.0", "3.7.3", "3.8.0", "3.10.1", "3.6.9+git.abc"} {
+	for _, version := range []string{"3.6.9", "3.6.10", "3.6.99", "3.7.0", "3.7.3", "3.8.0",
+		"3.10.1", "3.6.9+git.abc"} {
 		if err := ledger.CheckVersion(version); err != nil {
 			t.Errorf("%s: %v", version, err)
 		}
 	}
 	for _, version := range []string{
-		"", "garbage", "3", "3.6", "v3.6.9", "3.6.x", "2.3.8", "3.4.37", "3.5.21", "3.6.0", "3.6.8", "3.-6.9", "4.0.0", "-3.6.9",
+		"", "garbage", "3", "3.6", "v3.6.9", "3.6.x", "2.3.8", "3.4.37", "3.5.21", "3.6.0", "3.6.8",
+		"3.-6.9", "4.0.0", "-3.6.9",
 		"3.6.9garbage", "3.6.9.1", "3.06.9", "99999999999999999999.6.9", "3.7.0-rc.1", "3.6.9 ",
 	} {
 		ledgertest.WantKind(t, ledger.CheckVersion(version), allocator.Refused, "3.6.9 or newer", version)
@@ -176,7 +178,8 @@ func TestObserve(t *testing.T) {
 	if _, err := l.Refresh(bg); err != nil {
 		t.Fatal(err)
 	}
-	if good != 5 || outcomes[allocator.Unavailable] < 3 || len(outcomes) != 1 { // the first Refresh reads the identity, too
+	// the first Refresh reads the identity, too
+	if good != 5 || outcomes[allocator.Unavailable] < 3 || len(outcomes) != 1 {
 		t.Errorf("observed %d answers, failures %v", good, outcomes)
 	}
 	for line, want := range map[string]int{"etcd does not answer": 1, "etcd answers again": 1, "layout adopted": 1} {

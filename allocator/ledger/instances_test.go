@@ -104,9 +104,11 @@ func TestMoveIsOfTheEpochOfItsReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := from.Layout
-	to.Version, to.Ranges = 2, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 60}}
+	to.Version, to.Ranges = 2, map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50},
+		"b": {Lower: 50, Upper: 60}}
 	m, err := c.Admin.StartMigration(bg, from, record.Migration{
-		From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to, Loses: []allocator.Room{"b"}}),
+		From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to,
+			Loses: []allocator.Room{"b"}}),
 	}, "test")
 	if err != nil {
 		t.Fatal(err)

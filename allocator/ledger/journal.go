@@ -132,7 +132,8 @@ func (i *Instance) begin(ctx context.Context, dir string) error {
 	if i.memory.unconfirmed {
 		i.startUnconfirmed()
 	}
-	if err := i.journal.Append(ctx, journal.Record{Incarnations: []string{i.incarnation}, Unconfirmed: i.memory.unconfirmed}); err != nil {
+	if err := i.journal.Append(ctx, journal.Record{Incarnations: []string{i.incarnation},
+		Unconfirmed: i.memory.unconfirmed}); err != nil {
 		return errors.Join(err, i.journal.Close())
 	}
 	return nil

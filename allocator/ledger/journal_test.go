@@ -15,7 +15,8 @@ import (
 )
 
 // startWith starts an instance with a journal.
-func (c *cluster) startWith(room allocator.Room, name allocator.Instance, dir string, change ...func(*ledger.Registration)) (*process, error) {
+func (c *cluster) startWith(room allocator.Room, name allocator.Instance, dir string,
+	change ...func(*ledger.Registration)) (*process, error) {
 	p := c.process()
 	r := ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Journal: dir}
 	for _, f := range change {
@@ -27,7 +28,8 @@ func (c *cluster) startWith(room allocator.Room, name allocator.Instance, dir st
 }
 
 // mustStartWith is startWith; the instance is closed at the end of the test.
-func (c *cluster) mustStartWith(t *testing.T, room allocator.Room, name allocator.Instance, dir string, change ...func(*ledger.Registration)) *process {
+func (c *cluster) mustStartWith(t *testing.T, room allocator.Room, name allocator.Instance, dir string,
+	change ...func(*ledger.Registration)) *process {
 	t.Helper()
 	p, err := c.startWith(room, name, dir, change...)
 	if err != nil {
@@ -107,7 +109,8 @@ func TestReportsAnEpochFromBefore(t *testing.T) {
 				t.Fatal(err)
 			}
 			var err error
-			if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Journal: dir}); err != nil {
+			if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010",
+				Journal: dir}); err != nil {
 				t.Fatal(err)
 			}
 			p.Lease(10)

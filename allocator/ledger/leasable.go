@@ -37,7 +37,8 @@ func (l *Ledger) LeasableState(ctx context.Context) (*State, error) {
 		}
 		switch { // if both are ready, select would choose by chance
 		case over(ctx):
-			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not probed in time: %w", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
+			return nil, allocator.Errorf(allocator.Unavailable, "etcd was not probed in time: %w",
+				cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
 		case flight.err != nil && !flight.gaveUp:
 			return nil, flight.err
 		}
@@ -198,7 +199,8 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		{Key: l.keys.Epoch()},
 		{Key: l.keys.Layout()},
 		{Key: l.keys.Settings()},
-		{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())}, // repairing these keys may make a layout valid again
+		// repairing these keys may make a layout valid again
+		{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())},
 		{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())},
 		{Key: l.keys.Registrations(""), End: store.PrefixEnd(l.keys.Registrations(""))},
 	}, answer.Revision+1)

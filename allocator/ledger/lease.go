@@ -49,7 +49,8 @@ func (s *tagSource) setTerms(t record.Terms) { s.numbers, s.skips = unique.Make(
 // Source reads a tag and returns the source of its segments for this instance.
 // Its errors, and the source's, are NotFound (no such tag), NoRange, Exhausted,
 // Unavailable, WentBack, and Refused with what an operator must do.
-func (i *Instance) Source(ctx context.Context, name allocator.Tag) (_ allocator.Source, _ record.TagSettings, err error) {
+func (i *Instance) Source(ctx context.Context, name allocator.Tag) (_ allocator.Source,
+	_ record.TagSettings, err error) {
 	ctx, end := i.span(ctx, "ledger.Source", name)
 	defer func() { end(err) }()
 	s := &tagSource{instance: i, name: name}
@@ -71,7 +72,8 @@ func (i *Instance) Source(ctx context.Context, name allocator.Tag) (_ allocator.
 	if last != nil {
 		return nil, record.TagSettings{}, allocator.Errorf(allocator.KindOf(last), "tag %s: %w", name, last)
 	}
-	return nil, record.TagSettings{}, allocator.Errorf(allocator.Unavailable, "tag %s: the layout changed %d times while it was read", name, leaseAttempts)
+	return nil, record.TagSettings{}, allocator.Errorf(allocator.Unavailable,
+		"tag %s: the layout changed %d times while it was read", name, leaseAttempts)
 }
 
 // leaseAttempts bounds how often one call of Source or Lease starts over because its
@@ -85,14 +87,16 @@ func (s *tagSource) Lease(ctx context.Context, n int64) (_ allocator.Segment, er
 	ctx, end := s.instance.span(ctx, "ledger.Lease", s.name)
 	defer func() { end(err) }()
 	if n < 1 {
-		return allocator.Segment{}, allocator.Errorf(allocator.Invalid, "lease of tag %s: count %d; allowed: 1 or more", s.name, n)
+		return allocator.Segment{}, allocator.Errorf(allocator.Invalid,
+			"lease of tag %s: count %d; allowed: 1 or more", s.name, n)
 	}
 	began := time.Now()
 	for range leaseAttempts {
 		seg, done, err := s.attempt(ctx, n, began)
 		if err != nil {
 			s.known = false
-			return allocator.Segment{}, allocator.Errorf(allocator.KindOf(err), "lease of tag %s in room %s: %w", s.name, s.instance.room, err)
+			return allocator.Segment{}, allocator.Errorf(allocator.KindOf(err), "lease of tag %s in room %s: %w",
+				s.name, s.instance.room, err)
 		}
 		if done {
 			return seg, nil
@@ -100,12 +104,14 @@ func (s *tagSource) Lease(ctx context.Context, n int64) (_ allocator.Segment, er
 	}
 	s.known = false
 	return allocator.Segment{}, allocator.Errorf(allocator.Unavailable,
-		"lease of tag %s in room %s: other instances changed its mark first, %d times in a row", s.name, s.instance.room, leaseAttempts)
+		"lease of tag %s in room %s: other instances changed its mark first, %d times in a row", s.name,
+		s.instance.room, leaseAttempts)
 }
 
 // attempt makes one try of a lease. It returns false without an error if the
 // source's knowledge was out of date; the knowledge is then updated.
-func (s *tagSource) attempt(ctx context.Context, n int64, began time.Time) (seg allocator.Segment, done bool, err error) {
+func (s *tagSource) attempt(ctx context.Context, n int64,
+	began time.Time) (seg allocator.Segment, done bool, err error) {
 	state, err := s.instance.ledger.LeasableState(ctx)
 	if err != nil {
 		return seg, false, s.instance.noted(err)
@@ -185,7 +191,8 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 // computed. opens says that this instance's clock opens the tag's next period for the
 // room. Its errors are raise's, and Layout.Segment's: Exhausted also where the period is
 // full.
-func (s *tagSource) next(state *State, n int64, now time.Time) (base int64, seg allocator.Segment, opens bool, err error) {
+func (s *tagSource) next(state *State, n int64, now time.Time) (base int64,
+	seg allocator.Segment, opens bool, err error) {
 	terms, span := s.terms().At(now)
 	if base, err = s.base(state, terms); err != nil {
 		return base, seg, false, err
@@ -201,7 +208,8 @@ func (s *tagSource) next(state *State, n int64, now time.Time) (base int64, seg 
 	// No lease may span more than the largest step: see record.Layout.Reach.
 	seg, err = state.layout.Layout.Segment(s.instance.room, base, min(n, terms.LargestStep), limit)
 	if allocator.KindOf(err) == allocator.Exhausted && span.End > 0 && limit == span.End {
-		err = allocator.Errorf(allocator.Exhausted, "the period %v is full; the next one begins at %s: %w", span, span.Ends.Format(time.RFC3339), err)
+		err = allocator.Errorf(allocator.Exhausted, "the period %v is full; the next one begins at %s: %w", span,
+			span.Ends.Format(time.RFC3339), err)
 	}
 	return base, seg, base == span.First && s.mark.Next < base, err
 }
@@ -242,7 +250,8 @@ func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.
 func (s *tagSource) raise(base, to int64) (int64, error) {
 	if allowed, f := s.terms().MaxJump, s.floor; to > base && f.Jump > allowed && !f.Alone {
 		return 0, allocator.Errorf(allocator.Refused,
-			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): if this is not a mistake, agree with `march tag update %s --max-jump %d`",
+			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): "+
+				"if this is not a mistake, agree with `march tag update %s --max-jump %d`",
 			s.name, f.Most, f.Jump, allowed, s.name, f.Jump)
 	}
 	return max(base, to), nil
@@ -283,7 +292,8 @@ func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
 
 // UnknownTag returns the NotFound error for a tag that does not exist.
 func UnknownTag(name allocator.Tag) error {
-	return allocator.Errorf(allocator.NotFound, "tag %s does not exist; create it with `march tag create %s`", name, name)
+	return allocator.Errorf(allocator.NotFound,
+		"tag %s does not exist; create it with `march tag create %s`", name, name)
 }
 
 // value returns the mark's value as it is stored.
@@ -303,7 +313,8 @@ func (s *tagSource) conditional(state *State) store.Txn {
 	registration := s.instance.registered()
 	tag, mark := s.instance.ledger.keys.Tag(s.name), s.markKey()
 	txn := store.Txn{
-		If:   append(s.instance.ledger.Holds(state), store.Cond{Key: tag, ModRevision: s.tagRevision}, store.Unchanged(registration)),
+		If: append(s.instance.ledger.Holds(state), store.Cond{Key: tag, ModRevision: s.tagRevision},
+			store.Unchanged(registration)),
 		Else: []store.Op{store.OpGet(tag), store.OpGet(mark), store.OpGet(registration.Key)},
 	}
 	if s.revision == 0 {

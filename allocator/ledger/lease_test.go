@@ -29,7 +29,8 @@ func TestLeaseUnderEachFault(t *testing.T) {
 				met := p.Conn.Next(ledgertest.Fate{Name: fate, N: 3}, ledgertest.PutsUnder("marks/"))
 				seg, err := p.TryLease("t", 10)
 				want := map[ledgertest.FateName]allocator.Kind{
-					ledgertest.DoneAnswerLost: allocator.Unavailable, ledgertest.NotDone: allocator.Unavailable, ledgertest.Late: allocator.Unavailable,
+					ledgertest.DoneAnswerLost: allocator.Unavailable, ledgertest.NotDone: allocator.Unavailable,
+					ledgertest.Late:     allocator.Unavailable,
 					ledgertest.NoLeader: allocator.Unavailable, ledgertest.NoSpaceButApplied: allocator.Unavailable,
 					ledgertest.WrongCluster: allocator.WentBack, ledgertest.OldRevision: allocator.WentBack,
 				}
@@ -41,7 +42,8 @@ func TestLeaseUnderEachFault(t *testing.T) {
 				if *met == 0 {
 					t.Error("the fault was not met")
 				}
-				lost := fate == ledgertest.DoneAnswerLost || fate == ledgertest.NoSpaceButApplied || fate == ledgertest.WrongCluster || fate == ledgertest.OldRevision
+				lost := fate == ledgertest.DoneAnswerLost || fate == ledgertest.NoSpaceButApplied ||
+					fate == ledgertest.WrongCluster || fate == ledgertest.OldRevision
 				if lost && c.Mark("a").Next <= was {
 					t.Errorf("the mark is still %d: the fault did nothing", was)
 				}
@@ -188,7 +190,8 @@ func TestLimitHoldsForWhoRemembers(t *testing.T) {
 
 func TestEndOfTheSpace(t *testing.T) {
 	const end = allocator.MaxID
-	for _, layout := range []string{"1 a=0-1", "10 a=0-5 b=5-10", "9223372036854775807 a=0-9223372036854775806 b=9223372036854775806-9223372036854775807", "9223372036854775806 a=0-7 b=7-9223372036854775806"} {
+	for _, layout := range []string{"1 a=0-1", "10 a=0-5 b=5-10", "9223372036854775807 a=0-9223372036854775806 " +
+		"b=9223372036854775806-9223372036854775807", "9223372036854775806 a=0-7 b=7-9223372036854775806"} {
 		t.Run(layout, func(t *testing.T) {
 			c := newCluster(t, layout)
 			c.Tag("end", func(s *record.TagSettings) { s.Start = end - 1000 })

@@ -61,7 +61,8 @@ func (i *Instance) Leave(ctx context.Context) error {
 			return err
 		}
 	}
-	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
+	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, "+
+		"was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
 }
 
 // held returns the registration and the heartbeat as we know them, and the

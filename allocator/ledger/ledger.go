@@ -68,14 +68,15 @@ type Ledger struct {
 
 	mu struct {
 		sync.Mutex
-		identity  record.Identity // zero until the cluster's was read
-		clock     epochClock
-		state     *State        // never nil
-		changed   chan struct{} // closed when state is replaced
-		flight    *shared       // the probe that leases wait for; nil if there is none
-		haltsAs   string        // the name under which this process halts leasing if etcd goes back; empty if it may not
-		lastProbe time.Time     // when the last probe that leases waited for ended
-		instance  *Instance     // this process's; nil if it has none
+		identity record.Identity // zero until the cluster's was read
+		clock    epochClock
+		state    *State        // never nil
+		changed  chan struct{} // closed when state is replaced
+		flight   *shared       // the probe that leases wait for; nil if there is none
+		// the name under which this process halts leasing if etcd goes back; empty if it may not
+		haltsAs   string
+		lastProbe time.Time // when the last probe that leases waited for ended
+		instance  *Instance // this process's; nil if it has none
 
 		auditsSpare int64 // how many audit entries may be written before they are counted again
 		version     int64 // of the layout, as last read; see historyAt
@@ -149,19 +150,22 @@ func (l *Ledger) unanswered(ctx context.Context, now time.Time, err error) {
 
 // received returns the answer to a transaction, or an error if the answer is of another
 // etcd cluster. It checks the answer's revision.
-func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time, answer store.Answer) (store.Answer, error) {
+func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time,
+	answer store.Answer) (store.Answer, error) {
 	var said lines
 	defer said.write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	contact, t := &l.mu.contact, &l.mu.clock
 	if !contact.Away.IsZero() && l.mu.saidAway {
-		said.add(hclog.Info, "etcd answers again", append(traceID(ctx), "away", now.Sub(contact.Away).Round(time.Millisecond))...)
+		said.add(hclog.Info, "etcd answers again", append(traceID(ctx), "away",
+			now.Sub(contact.Away).Round(time.Millisecond))...)
 	}
 	contact.answered(now, now.Sub(before.at))
 	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID {
 		t.checked = check{}
-		return store.Answer{}, allocator.Errorf(allocator.WentBack, "%w", &record.OtherClusterError{UUID: l.mu.identity.UUID, Pinned: pinned, Told: answer.ClusterID})
+		return store.Answer{}, allocator.Errorf(allocator.WentBack, "%w",
+			&record.OtherClusterError{UUID: l.mu.identity.UUID, Pinned: pinned, Told: answer.ClusterID})
 	}
 	if why := t.saw(before, answer.Revision); why != "" {
 		t.suspect(why, nil)
@@ -244,7 +248,8 @@ func (l *Ledger) pin(id record.Identity, clusterID uint64) error {
 
 // Cluster returns a reader of this cluster that does not take part in the protocol.
 func (l *Ledger) Cluster() *record.Cluster {
-	return &record.Cluster{Store: l.store, Keys: l.keys, UUID: l.cfg.UUID, TryTimeout: l.cfg.TryTimeout, Now: l.now, Log: l.log}
+	return &record.Cluster{Store: l.store, Keys: l.keys, UUID: l.cfg.UUID,
+		TryTimeout: l.cfg.TryTimeout, Now: l.now, Log: l.log}
 }
 
 // Identity returns the cluster's identity. Its errors are Attach's.
@@ -300,7 +305,8 @@ var ErrNoCluster = errors.New("no cluster")
 // noIdentity returns why the cluster's identity is missing: there is no cluster, as
 // text says, or the key was lost. Its error is Refused, or that of the read.
 func (l *Ledger) noIdentity(ctx context.Context, text string) error {
-	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Layout()))
+	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch()),
+		store.OpGet(l.keys.Layout()))
 	if err != nil {
 		return err
 	}
@@ -332,7 +338,8 @@ func (l *Ledger) moved(ctx context.Context, err error) bool {
 func (l *Ledger) moveToCluster(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
 	defer cancel()
-	answer, err := l.store.Txn(ctx, store.Txn{Then: []store.Op{store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch())}})
+	answer, err := l.store.Txn(ctx, store.Txn{Then: []store.Op{store.OpGet(l.keys.Identity()),
+		store.OpGet(l.keys.Epoch())}})
 	if err != nil {
 		return false, err
 	}
@@ -351,10 +358,12 @@ func (l *Ledger) moveToCluster(ctx context.Context) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
-	if id.UUID != l.mu.identity.UUID || id.ClusterID != answer.ClusterID || e.Epoch == "" || e.Epoch == t.current || t.knows(e.Epoch) {
+	if id.UUID != l.mu.identity.UUID || id.ClusterID != answer.ClusterID || e.Epoch == "" ||
+		e.Epoch == t.current || t.knows(e.Epoch) {
 		return false, nil
 	}
-	said.add(hclog.Warn, "the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id", fmt.Sprintf("%x", id.ClusterID))
+	said.add(hclog.Warn, "the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id",
+		fmt.Sprintf("%x", id.ClusterID))
 	l.mu.identity = id
 	// The new cluster is read anew, so nothing that was seen of the old one counts.
 	t.turn("moved "+e.Epoch, 0)

@@ -35,8 +35,10 @@ func TestKeysInLimitsDoc(t *testing.T) {
 	}
 	layouts, migrations := fillHistory(t)
 	filled := map[string]string{
-		"layouts/": layouts, "migrations/": migrations, "audit/": fillAudit(t), "tags/": fillTags(t), "marks/": fillMarks(t),
-		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "workers/": fillWorkers(t), "machines/": fillMachines(t),
+		"layouts/": layouts, "migrations/": migrations, "audit/": fillAudit(t),
+		"tags/": fillTags(t), "marks/": fillMarks(t),
+		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "workers/": fillWorkers(t),
+		"machines/": fillMachines(t),
 	}
 	for _, key := range keys.Known() {
 		kind := strings.TrimPrefix(key, prefix)

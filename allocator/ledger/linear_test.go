@@ -137,7 +137,8 @@ func leaseHistory(t *testing.T, seed uint64) (history []porcupine.Operation, fir
 			if result.unknown {
 				unknown++
 			}
-			history = append(history, porcupine.Operation{ClientId: client, Input: call, Call: began, Output: result, Return: ended})
+			history = append(history, porcupine.Operation{ClientId: client, Input: call, Call: began,
+				Output: result, Return: ended})
 		}
 		var all sync.WaitGroup
 		for client := range 4 {
@@ -244,5 +245,6 @@ func TestLinearizable(t *testing.T) {
 	if unknown < calls/20 || leased < calls/3 {
 		t.Errorf("weak: of %d calls %d leased and %d ended in doubt", calls, leased, unknown)
 	}
-	t.Logf("%d histories, %d calls, %d leased, %d in doubt; %d planted duplicates found", histories, calls, leased, unknown, found)
+	t.Logf("%d histories, %d calls, %d leased, %d in doubt; %d planted duplicates found", histories,
+		calls, leased, unknown, found)
 }

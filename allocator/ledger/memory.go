@@ -124,9 +124,11 @@ func (l *Ledger) counts(before sentAt, answer store.Answer) (bool, error) {
 	t := &l.mu.clock
 	switch {
 	case answer.Revision <= before.seen:
-		t.suspect("etcd wrote at revision "+strconv.FormatInt(answer.Revision, 10)+" after it had shown revision "+strconv.FormatInt(before.seen, 10), nil)
+		t.suspect("etcd wrote at revision "+strconv.FormatInt(answer.Revision,
+			10)+" after it had shown revision "+strconv.FormatInt(before.seen, 10), nil)
 		return false, allocator.Errorf(allocator.WentBack,
-			"etcd wrote at revision %d after it had shown revision %d: it went back in time; nothing of this lease is used", answer.Revision, before.seen)
+			"etcd wrote at revision %d after it had shown revision %d: it went back in time; "+
+				"nothing of this lease is used", answer.Revision, before.seen)
 	case t.suspicionSeq != before.suspicionSeq:
 		return false, nil
 	case answer.Connection == 0 || answer.Sender != t.checked.by:
@@ -149,7 +151,8 @@ func (i *Instance) journalReady() error {
 // process crashes before that, the segment is a gap, and the journal has less than etcd,
 // which does no harm.
 func (i *Instance) journalLease(ctx context.Context, state *State, tag allocator.Tag, next int64) error {
-	return i.journalAnyLease(ctx, state, journal.Record{Marks: []journal.Mark{{Tag: tag, Next: next, Version: state.layout.Layout.Version}}})
+	return i.journalAnyLease(ctx, state,
+		journal.Record{Marks: []journal.Mark{{Tag: tag, Next: next, Version: state.layout.Layout.Version}}})
 }
 
 // journalAnyLease is journalLease for a segment or a window of time: r is the lease.
@@ -228,7 +231,8 @@ func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag,
 		return false // another answer overtook this one
 	case remembered && next < own.next:
 		key := l.keys.Mark(i.room, tag)
-		t.suspect("the mark "+key+" is "+strconv.FormatInt(next, 10)+", and was "+strconv.FormatInt(own.next, 10), map[string]int64{key: own.next})
+		t.suspect("the mark "+key+" is "+strconv.FormatInt(next, 10)+", and was "+strconv.FormatInt(own.next, 10),
+			map[string]int64{key: own.next})
 		return false
 	}
 	if own.next != next {
@@ -246,10 +250,12 @@ func (i *Instance) remembered(after int64) record.Memory {
 	l, m := i.ledger, &i.memory
 	answer := record.Memory{
 		UUID: l.mu.identity.UUID, Room: i.room, Name: i.name, Incarnations: slices.Clone(m.incarnations),
-		Epochs: slices.Clone(m.epochs), Version: l.mu.clock.version, Latest: l.mu.clock.latest, MarginTotal: l.mu.clock.total,
+		Epochs: slices.Clone(m.epochs), Version: l.mu.clock.version, Latest: l.mu.clock.latest,
+		MarginTotal:    l.mu.clock.total,
 		NarrowestRange: l.mu.state.layout.NarrowestRange, LargestBoundary: l.mu.state.layout.LargestBoundary,
 		Workers: m.leasedWorkers(), NotBefore: l.mu.clock.notBefore,
-		Rooms: record.Union(m.written.rooms, l.mu.state.layout.Ever), Seen: slices.Clone(m.seen), SeenUnder: m.seenUnder, Sequence: m.sequence,
+		Rooms: record.Union(m.written.rooms, l.mu.state.layout.Ever), Seen: slices.Clone(m.seen),
+		SeenUnder: m.seenUnder, Sequence: m.sequence,
 	}
 	if layout := l.mu.state.layout.Layout; layout.Version == answer.Version {
 		answer.Layout = layout

@@ -62,7 +62,8 @@ func TestOriginBelowTheFirstEra(t *testing.T) {
 	c.mustRecover([]*process{b}, without(a.id()), margin(1))
 	c.Admin = manage(ledgertest.Open(t, c.Mem.Open()))
 	again := c.start("a").Lease(10)
-	if origin, err := c.Admin.Origin(bg, "t", lost.First); err != nil || !origin.Lost || origin.Room != "" || len(origin.Rooms) > 0 {
+	if origin, err := c.Admin.Origin(bg, "t", lost.First); err != nil || !origin.Lost ||
+		origin.Room != "" || len(origin.Rooms) > 0 {
 		t.Errorf("an ID that etcd lost, below the first era: %+v, %v", origin, err)
 	}
 	if origin, err := c.Admin.Origin(bg, "t", again.First); err != nil || origin.Room != "a" {

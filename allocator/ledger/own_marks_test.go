@@ -92,7 +92,9 @@ func TestLeasesGoOnWhileMarksAreCompared(t *testing.T) {
 		leased := 0
 		var log bytes.Buffer
 		etcd := &afterRead{Store: c.Mem.Open(), mark: prefix + "marks/a/t", do: func() { leased++; p.Lease(10) }}
-		p.Ledger = ledgertest.Open(t, etcd, func(cfg *ledger.Config) { cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+		p.Ledger = ledgertest.Open(t, etcd, func(cfg *ledger.Config) {
+			cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+		})
 		var err error
 		if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Journal: dir}); err != nil {
 			t.Fatal(err)

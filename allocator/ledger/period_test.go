@@ -56,7 +56,8 @@ func TestPeriods(t *testing.T) {
 	lease(other, 100, 20261122_25, 40) // its first lease is above the marks of all rooms
 	lease(a, 100, 20261122_24, 50-14)  // up to the day's end
 	_, err := a.TryLease("daily", 1)
-	ledgertest.WantKind(t, err, allocator.Exhausted, "the period 2026-11-22 is full; the next one begins at 2026-11-23T00:00:00+08:00")
+	ledgertest.WantKind(t, err, allocator.Exhausted,
+		"the period 2026-11-22 is full; the next one begins at 2026-11-23T00:00:00+08:00")
 	clock.Time = clock.Add(2 * time.Minute)
 	lease(a, 1, 20261123_00, 1)
 	lease(b, 1, 20261123_01, 1) // by its clock it is still yesterday

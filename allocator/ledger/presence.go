@@ -114,7 +114,8 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	started := l.now()
 	i.mu.serves = stored.Layout.Version
 	i.mu.value = record.Registration{
-		Incarnation: i.incarnation, Address: r.Address, AdminAddress: r.AdminAddress, Build: r.Build, Hold: record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
+		Incarnation: i.incarnation, Address: r.Address, AdminAddress: r.AdminAddress, Build: r.Build,
+		Hold: record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
 	}
 	for range joinAttempts {
 		epochSeq := l.before().epochSeq
@@ -140,7 +141,9 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 			return i, nil
 		}
 	}
-	return nil, allocator.Errorf(allocator.Unavailable, "other processes registered as instance %s of room %s at each try: give every process its own name (--name)", r.Name, r.Room)
+	return nil, allocator.Errorf(allocator.Unavailable,
+		"other processes registered as instance %s of room %s at each try: give every process its own name (--name)",
+		r.Name, r.Room)
 }
 
 // joins makes i the instance of this process.
@@ -185,7 +188,8 @@ func (i *Instance) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	answer, err := i.ledger.Try(ctx, store.Txn{If: []store.Cond{store.Unchanged(known)}, Then: []store.Op{store.OpPut(known.Key, value)}, Else: []store.Op{store.OpGet(known.Key)}})
+	answer, err := i.ledger.Try(ctx, store.Txn{If: []store.Cond{store.Unchanged(known)},
+		Then: []store.Op{store.OpPut(known.Key, value)}, Else: []store.Op{store.OpGet(known.Key)}})
 	if err != nil {
 		// The outcome is unknown. Keep the known registration. If the new one was
 		// written, the next transaction that compares it is refused and shows it, and
@@ -202,7 +206,8 @@ func (i *Instance) write(ctx context.Context) error {
 	if string(i.registered().Value) == string(value) {
 		return nil // written by an earlier try, or by this one, sent twice
 	}
-	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s was out of date", i.name, i.room)
+	return allocator.Errorf(allocator.Conflict,
+		"the registration of instance %s of room %s was out of date", i.name, i.room)
 }
 
 // toWrite returns the known registration, and its new value. Its error means that the

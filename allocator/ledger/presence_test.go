@@ -174,7 +174,8 @@ func TestARestartDoesNotReportForItsPredecessor(t *testing.T) {
 	for _, journal := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t, "10 a=0-5 b=5-10")
-			as := ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Build: "test", Hold: time.Minute}
+			as := ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010",
+				Build: "test", Hold: time.Minute}
 			if journal {
 				as.Journal = t.TempDir()
 			}
@@ -225,12 +226,14 @@ func TestARestartReportsAsSoonAsItCan(t *testing.T) {
 			p := c.process()
 			p.Ledger = ledgertest.Open(t, p.Conn)
 			var err error
-			p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Build: "test", Hold: time.Minute})
+			p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010",
+				Build: "test", Hold: time.Minute})
 			if err != nil {
 				t.Fatal(err)
 			}
 			p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
-				if len(txn.Then) == 1 && txn.Then[0].Put != nil && txn.Then[0].Put.Key == prefix+"rooms/a/one" && lost < 2 {
+				if len(txn.Then) == 1 && txn.Then[0].Put != nil &&
+					txn.Then[0].Put.Key == prefix+"rooms/a/one" && lost < 2 {
 					lost++
 					return ledgertest.Fate{Name: ledgertest.NotDone}
 				}
@@ -288,7 +291,9 @@ func TestJoinUnknownOutcome(t *testing.T) {
 				c.Mem.Arrive()
 				p.Lease(10)
 			}
-			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
+			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool {
+				return len(txn.Then) > 0 && txn.Then[0].Delete != ""
+			})
 			if err := p.Leave(bg); err != nil {
 				ledgertest.WantKind(t, err, allocator.Unavailable)
 				if err := p.Leave(bg); err != nil {

@@ -72,7 +72,8 @@ func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layo
 		case askAgain:
 		}
 	}
-	return record.Layout{}, allocator.Errorf(allocator.Unavailable, "the epoch, or the member that answers, changed %d times while it was read", probeAttempts)
+	return record.Layout{}, allocator.Errorf(allocator.Unavailable,
+		"the epoch, or the member that answers, changed %d times while it was read", probeAttempts)
 }
 
 // stop halts leasing because of the evidence. An operator's command does not halt:
@@ -80,7 +81,8 @@ func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layo
 func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) error {
 	by := l.haltsAs()
 	if by == "" {
-		return l.sawBack(ctx, allocator.Errorf(allocator.WentBack, "etcd went back in time: %s; see `march recover`", evidence))
+		return l.sawBack(ctx, allocator.Errorf(allocator.WentBack,
+			"etcd went back in time: %s; see `march recover`", evidence))
 	}
 	// If the epoch was changed meanwhile, the next probe shows it.
 	_, err := l.HaltOver(ctx, s.state.raw, by, evidence)
@@ -205,7 +207,9 @@ func (l *Ledger) readIdentity(ctx context.Context, s *probeResult) error {
 		return err
 	}
 	if mine := l.pinned().UUID; s.identity.UUID != mine {
-		return allocator.Errorf(allocator.Refused, "%s belongs to cluster %s by now, and was cluster %s: a wrong endpoint, or another etcd's data", l.keys, s.identity.UUID, mine)
+		return allocator.Errorf(allocator.Refused,
+			"%s belongs to cluster %s by now, and was cluster %s: a wrong endpoint, or another etcd's data",
+			l.keys, s.identity.UUID, mine)
 	}
 	if kv, ok := s.answer.One(4); ok {
 		s.beatKV = kv
@@ -267,7 +271,8 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 	case id != t.current:
 		evidence = fmt.Sprintf("epoch %s is in force again, after %s", id, t.current)
 	case s.answer.Revision < s.before.seen:
-		evidence = fmt.Sprintf("etcd answered at revision %d after it had shown revision %d", s.answer.Revision, s.before.seen)
+		evidence = fmt.Sprintf("etcd answered at revision %d after it had shown revision %d",
+			s.answer.Revision, s.before.seen)
 	case s.state.fallen != "":
 		evidence = s.state.fallen
 	default:

@@ -23,7 +23,9 @@ func TestRecoverWithoutALayout(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Corrupt("layout", []byte(`{}`))
-		_, err := c.recover(c.Mem.Open(), []*process{p}, func(cfg *recovery.Config) { cfg.Layout = recovery.LayoutStored })
+		_, err := c.recover(c.Mem.Open(), []*process{p}, func(cfg *recovery.Config) {
+			cfg.Layout = recovery.LayoutStored
+		})
 		ledgertest.WantKind(t, err, allocator.Refused, "--layout FILE")
 		report := c.mustRecover([]*process{p}, func(cfg *recovery.Config) {
 			if given {
@@ -40,7 +42,8 @@ func TestRecoverWithoutALayout(t *testing.T) {
 // A backup that is older than a finished migration puts no old ranges in force by
 // itself, which would take a live room out of service: the operator chooses.
 func TestRecoverShowsWhichRangesChange(t *testing.T) {
-	for choice, serves := range map[recovery.LayoutChoice]bool{recovery.LayoutKnown: true, recovery.LayoutStored: false} {
+	for choice, serves := range map[recovery.LayoutChoice]bool{recovery.LayoutKnown: true,
+		recovery.LayoutStored: false} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		a := c.start("a")
 		a.Lease(10)
@@ -53,10 +56,14 @@ func TestRecoverShowsWhichRangesChange(t *testing.T) {
 		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 		living := []*process{a, third}
 		memories := func(cfg *recovery.Config) { cfg.Memories = []record.Memory{third.Memory(bg, record.Question{})} }
-		report, err := c.recover(c.Mem.Open(), living, memories, func(cfg *recovery.Config) { cfg.Layout = recovery.LayoutUndecided })
+		report, err := c.recover(c.Mem.Open(), living, memories, func(cfg *recovery.Config) {
+			cfg.Layout = recovery.LayoutUndecided
+		})
 		ledgertest.WantKind(t, err, allocator.Refused, "version 1", "version 2", "--layout known")
-		if c.isHalted() != "" || report.Stored.Layout.Version != 1 || report.Known.Version != 2 || !report.Layout.Equal(report.Stored.Layout) {
-			t.Errorf("halted %q, stored %v, known %v, shown %v", c.isHalted(), report.Stored.Layout, report.Known, report.Layout)
+		if c.isHalted() != "" || report.Stored.Layout.Version != 1 || report.Known.Version != 2 ||
+			!report.Layout.Equal(report.Stored.Layout) {
+			t.Errorf("halted %q, stored %v, known %v, shown %v", c.isHalted(), report.Stored.Layout,
+				report.Known, report.Layout)
 		}
 		c.mustRecover(living, memories, func(cfg *recovery.Config) { cfg.Layout = choice })
 		third.hear()

@@ -21,7 +21,9 @@ func (c *cluster) later(age time.Duration) *ledger.Ledger {
 	if err := json.Unmarshal(c.Value("beat"), &beat); err != nil {
 		c.Fatalf("beat: %v", err)
 	}
-	return ledgertest.Open(c.TB, c.Mem.Open(), func(cfg *ledger.Config) { cfg.Now = func() time.Time { return beat.Time.Add(age) } })
+	return ledgertest.Open(c.TB, c.Mem.Open(), func(cfg *ledger.Config) {
+		cfg.Now = func() time.Time { return beat.Time.Add(age) }
+	})
 }
 
 // A step of a tag lasts for the tag's reserve. So the margin goes by the least reserve
@@ -38,12 +40,15 @@ func TestMarginGoesByTheLeastReserve(t *testing.T) {
 	} {
 		c := newCluster(t, "100 a=0-50 b=50-100")
 		for k, reserve := range test.reserves {
-			c.Tag(allocator.Tag(fmt.Sprint("u", k)), func(s *record.TagSettings) { s.Reserve = record.DurationOf(reserve) })
+			c.Tag(allocator.Tag(fmt.Sprint("u", k)), func(s *record.TagSettings) {
+				s.Reserve = record.DurationOf(reserve)
+			})
 		}
 		a, b, third := c.startAs("a", "one"), c.startAs("b", "two"), c.startAs("b", "three")
 		all := asking([]*process{a, b, third})
 		l := c.later(time.Hour)
-		silent := func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+		silent := func(ctx context.Context, s record.SeenInstance, q record.Question,
+			use record.UseMarks) (record.Memory, error) {
 			// One never answers, the other not after the halt.
 			if s.Name == "one" || s.Name == "two" && q.Barrier != nil {
 				return record.Memory{}, allocator.Errorf(allocator.Unavailable, "it is silent")
@@ -55,8 +60,10 @@ func TestMarginGoesByTheLeastReserve(t *testing.T) {
 			t.Errorf("reserves %v, one silent: margin %d, %v; want %d", test.reserves, report.Margin, err, test.want)
 		}
 		cfg.Apply = true
-		if report, err := recovery.Run(bg, l, cfg); err != nil || report.Margin != 2*test.want || report.Total != report.Margin {
-			t.Errorf("reserves %v, two silent: margin %d, total %d, %v; want %d", test.reserves, report.Margin, report.Total, err, 2*test.want)
+		if report, err := recovery.Run(bg, l, cfg); err != nil || report.Margin != 2*test.want ||
+			report.Total != report.Margin {
+			t.Errorf("reserves %v, two silent: margin %d, total %d, %v; want %d", test.reserves, report.Margin,
+				report.Total, err, 2*test.want)
 		}
 		// Where all answer there is none; and an operator's word stands.
 		cfg.Ask = all

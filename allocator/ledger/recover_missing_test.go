@@ -30,8 +30,10 @@ func TestRecoverNamesWhatDidNotAnswer(t *testing.T) {
 	again := c.startAs("b", "two") // in place of b, whose registration the store still has
 	mark, halted := c.Mark("a"), c.isHalted()
 	report, err := c.recover(c.Mem.Open(), []*process{again})
-	ledgertest.WantKind(t, err, allocator.Refused, "not every instance answered", "--journal FILE", "--without a/one,b/two")
-	if got := missing(report); !slices.Equal(got, []string{"a/one", "b/two"}) || !strings.Contains(report.Missing[0].Why, "no process is at") ||
+	ledgertest.WantKind(t, err, allocator.Refused, "not every instance answered",
+		"--journal FILE", "--without a/one,b/two")
+	if got := missing(report); !slices.Equal(got, []string{"a/one", "b/two"}) ||
+		!strings.Contains(report.Missing[0].Why, "no process is at") ||
 		!strings.Contains(report.Missing[1].Why, "does not have this process's memory") {
 		t.Errorf("missing: %+v", report.Missing)
 	}
@@ -65,14 +67,16 @@ func TestRecoverLeavesAMarginForWhatFallsSilent(t *testing.T) {
 	b.Lease(10)
 	all := asking([]*process{a, b})
 	report := c.mustRecover(nil, without("b/two"), func(cfg *recovery.Config) {
-		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question,
+			use record.UseMarks) (record.Memory, error) {
 			if q.Barrier != nil && s.Name == "two" {
 				return record.Memory{}, allocator.Errorf(allocator.Unavailable, "it fell silent")
 			}
 			return all(ctx, s, q, use)
 		}
 	})
-	if got := missing(report); !slices.Equal(got, []string{"b/two"}) || report.Margin < 1 || report.Total != report.Margin {
+	if got := missing(report); !slices.Equal(got, []string{"b/two"}) || report.Margin < 1 ||
+		report.Total != report.Margin {
 		t.Errorf("missing %v, margin %d, total %d", got, report.Margin, report.Total)
 	}
 }
@@ -131,7 +135,9 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 	}()
 	p.Lease(10)
 	knows := func(name allocator.Instance, left bool) bool {
-		return slices.ContainsFunc(p.Memory(bg, record.Question{}).Seen, func(s record.SeenInstance) bool { return s.Name == name && (s.Left > 0) == left })
+		return slices.ContainsFunc(p.Memory(bg, record.Question{}).Seen, func(s record.SeenInstance) bool {
+			return s.Name == name && (s.Left > 0) == left
+		})
 	}
 	eventually(t, "its watch is there", func() bool { c.startAs("b", "first"); return knows("first", false) })
 	leave := func(name allocator.Instance) {
@@ -154,16 +160,19 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 	asked := make(map[string]int)
 	count := func(cfg *recovery.Config) {
 		ask := cfg.Ask
-		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question,
+			use record.UseMarks) (record.Memory, error) {
 			mu.Lock()
 			asked[string(s.Name)]++
 			mu.Unlock()
 			return ask(ctx, s, q, use)
 		}
-		memory := record.Memory{UUID: p.Memory(bg, record.Question{}).UUID, Room: "b", Name: "second", Incarnations: []string{"second"}}
+		memory := record.Memory{UUID: p.Memory(bg, record.Question{}).UUID, Room: "b", Name: "second",
+			Incarnations: []string{"second"}}
 		for i := range 500 {
 			name := fmt.Sprint("silent-", i)
-			memory.Seen = append(memory.Seen, record.SeenInstance{Room: "b", Name: allocator.Instance(name), Incarnation: name, Address: name + ":1"})
+			memory.Seen = append(memory.Seen, record.SeenInstance{Room: "b", Name: allocator.Instance(name),
+				Incarnation: name, Address: name + ":1"})
 			cfg.Without = append(cfg.Without, record.InstanceID("b/"+name))
 		}
 		cfg.Memories = []record.Memory{memory}
@@ -178,7 +187,8 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 	clear(asked)
 	c.mustRecover([]*process{p}, count, func(cfg *recovery.Config) { cfg.Without = append(cfg.Without, "b/after") })
 	if asked["before"] != 0 || asked["after"] != 1 || asked["silent-7"] != 1 || asked[string(p.Name())] != 3 {
-		t.Errorf("asked: before %d, after %d, silent %d, alive %d", asked["before"], asked["after"], asked["silent-7"], asked[string(p.Name())])
+		t.Errorf("asked: before %d, after %d, silent %d, alive %d", asked["before"], asked["after"],
+			asked["silent-7"], asked[string(p.Name())])
 	}
 	c.Check()
 }
@@ -192,7 +202,8 @@ func TestNoInstanceIsForgottenWhileHalted(t *testing.T) {
 	if _, err := c.Admin.Ledger.Halt(bg, "ann", "a restore"); err != nil {
 		t.Fatal(err)
 	}
-	ledgertest.WantKind(t, c.Admin.Forget(bg, "a", "one", "bob"), allocator.WentBack, "halted by ann", "march recover --without")
+	ledgertest.WantKind(t, c.Admin.Forget(bg, "a", "one", "bob"), allocator.WentBack, "halted by ann",
+		"march recover --without")
 	ledgertest.WantKind(t, p.Leave(bg), allocator.WentBack, "halted by ann")
 	if all := c.instances("a"); len(all) != 1 {
 		t.Fatalf("%+v", all)

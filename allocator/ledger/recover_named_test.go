@@ -24,7 +24,8 @@ func TestRecoverNamed(t *testing.T) {
 	for _, other := range []*process{also, b} {
 		report, err := c.recover(c.Mem.Open(), nil, func(cfg *recovery.Config) {
 			cfg.Named = true
-			cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+			cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question,
+				use record.UseMarks) (record.Memory, error) {
 				if s.ID() != a.id() {
 					return ask(ctx, s, q, use)
 				}

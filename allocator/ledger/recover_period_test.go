@@ -62,7 +62,8 @@ func TestMarginOfATagWithAPeriod(t *testing.T) {
 		}
 		span, _ := p.Of(seg.First)
 		if err != nil || span.String() != test.want {
-			t.Errorf("%d digits, steps of %d, %s: the next ID is of %v, %v; want %s", test.digits, test.maxStep, test.clock, span, err, test.want)
+			t.Errorf("%d digits, steps of %d, %s: the next ID is of %v, %v; want %s", test.digits, test.maxStep,
+				test.clock, span, err, test.want)
 		}
 		if named := slices.Contains(report.BeyondPeriod, "daily"); named != (test.want != test.clock[:10]) {
 			t.Errorf("%d digits, steps of %d, %s: named %v", test.digits, test.maxStep, test.clock, report.BeyondPeriod)

@@ -55,7 +55,8 @@ func TestRecoversAtOnce(t *testing.T) {
 			report = other
 		}
 		// It may have ended just before the other one began.
-		if is := string(c.Value("epoch")); report == nil || !strings.Contains(is, report.Epoch) && (other == nil || !strings.Contains(is, other.Epoch)) {
+		if is := string(c.Value("epoch")); report == nil || !strings.Contains(is, report.Epoch) &&
+			(other == nil || !strings.Contains(is, other.Epoch)) {
 			t.Fatalf("before transaction %d: %v, the epoch is %s, the report %+v", at, err, is, report)
 		}
 		for _, p := range living {
@@ -101,7 +102,8 @@ func TestRestoreDuringRecover(t *testing.T) {
 		})
 		if _, err := c.recover(conn, living); err != nil {
 			overtaken++
-			if !errors.Is(err, allocator.Conflict) && !errors.Is(err, allocator.WentBack) && !errors.Is(err, allocator.Refused) {
+			if !errors.Is(err, allocator.Conflict) && !errors.Is(err, allocator.WentBack) &&
+				!errors.Is(err, allocator.Refused) {
 				t.Errorf("before transaction %d: %v", at, err)
 			}
 		}

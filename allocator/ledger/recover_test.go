@@ -17,7 +17,8 @@ import (
 )
 
 // recover recovers c with the processes that live, on the layout that is known.
-func (c *cluster) recover(conn store.Store, living []*process, change ...func(*recovery.Config)) (*recovery.Report, error) {
+func (c *cluster) recover(conn store.Store, living []*process,
+	change ...func(*recovery.Config)) (*recovery.Report, error) {
 	cfg := recovery.Config{Actor: "ann", Apply: true, Layout: recovery.LayoutKnown, Ask: asking(living)}
 	for _, f := range change {
 		f(&cfg)
@@ -37,7 +38,8 @@ func (c *cluster) mustRecover(living []*process, change ...func(*recovery.Config
 
 // asking asks the processes that live, at their addresses.
 func asking(living []*process) recovery.Ask {
-	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+	return func(ctx context.Context, s record.SeenInstance, q record.Question,
+		use record.UseMarks) (record.Memory, error) {
 		for _, p := range living {
 			if s.Address == string(p.Name())+".test:7010" {
 				m := p.Memory(ctx, q)
@@ -121,7 +123,8 @@ func TestRecover(t *testing.T) {
 				}
 				// What etcd forgot is known by the memories of those that it knows, or is given.
 				memories := func(cfg *recovery.Config) {
-					cfg.Memories = []record.Memory{other.Memory(bg, record.Question{}), third.Memory(bg, record.Question{})}
+					cfg.Memories = []record.Memory{other.Memory(bg, record.Question{}),
+						third.Memory(bg, record.Question{})}
 				}
 				report, err := c.recover(c.Mem.Open(), living, memories, dry)
 				if err != nil || len(report.Missing) > 0 || report.Higher == 0 || report.Epoch != "" {
@@ -230,7 +233,8 @@ func TestRecoverWithAnEarlierRegistration(t *testing.T) {
 // A recover that fails at any of its transactions, done or not, is run again and
 // ends.
 func TestRecoverFailsAnywhere(t *testing.T) {
-	for _, fate := range []ledgertest.FateName{ledgertest.NotDone, ledgertest.DoneAnswerLost, ledgertest.Late, ledgertest.Twice} {
+	for _, fate := range []ledgertest.FateName{ledgertest.NotDone, ledgertest.DoneAnswerLost,
+		ledgertest.Late, ledgertest.Twice} {
 		t.Run(fate.String(), func(t *testing.T) {
 			for at := 1; ; at++ {
 				c := newCluster(t, "100 a=0-50 b=50-100")
@@ -286,7 +290,9 @@ func TestRecoverNamesTagsAtTheirLimit(t *testing.T) {
 	p.Lease(10)
 	for steps, want := range map[int64][]allocator.Tag{0: nil, 10: nil, 20: {"small"}} { // 300 IDs a step
 		report, err := c.recover(c.Mem.Open(), []*process{p}, dry, margin(steps))
-		if got := slices.DeleteFunc(report.AtLimit, func(tag allocator.Tag) bool { return tag == "t" }); err != nil || !slices.Equal(got, want) {
+		if got := slices.DeleteFunc(report.AtLimit, func(tag allocator.Tag) bool {
+			return tag == "t"
+		}); err != nil || !slices.Equal(got, want) {
 			t.Errorf("margin %d: %v, %v", steps, got, err)
 		}
 	}

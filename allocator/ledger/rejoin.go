@@ -115,7 +115,8 @@ func (i *Instance) send(ctx context.Context) error {
 			return err
 		}
 		txn := store.Txn{
-			If:   []store.Cond{store.Unchanged(b.registration), {Key: b.known.Key, ModRevision: b.known.ModRevision, Value: b.known.Value}},
+			If: []store.Cond{store.Unchanged(b.registration),
+				{Key: b.known.Key, ModRevision: b.known.ModRevision, Value: b.known.Value}},
 			Then: []store.Op{store.OpPut(b.known.Key, b.value)},
 			Else: i.found(),
 		}
@@ -162,7 +163,8 @@ func (i *Instance) resolveRegistration(ctx context.Context) error {
 		}
 		if there.Succeeded || len(there.Got[2]) == 0 {
 			return allocator.Errorf(allocator.Unavailable,
-				"etcd has no key %s, or no %s: its data is gone, or it is another cluster's", l.keys.Identity(), l.keys.Epoch())
+				"etcd has no key %s, or no %s: its data is gone, or it is another cluster's",
+				l.keys.Identity(), l.keys.Epoch())
 		}
 		what, again, err := i.examineAndTake(there, epochSeq)
 		switch {

@@ -187,7 +187,8 @@ func grown(now, was []allocator.Room) error {
 }
 
 func (l *Ledger) invalid(what, format string, args ...any) error {
-	return &UnusableError{allocator.Errorf(allocator.Refused, "the %s in etcd cannot be used, nothing is leased until it is repaired: %w", what, fmt.Errorf(format, args...))}
+	return &UnusableError{allocator.Errorf(allocator.Refused,
+		"the %s in etcd cannot be used, nothing is leased until it is repaired: %w", what, fmt.Errorf(format, args...))}
 }
 
 // UnusableError is the reason for which the epoch or the layout in etcd cannot be
@@ -216,7 +217,8 @@ func (l *Ledger) setState(said *lines, next *State) (record.Layout, error) {
 	case !sameEpoch:
 		// The remembered layouts belong to the epoch before.
 	case next.layout.Layout.Version < was.Layout.Version:
-		next.problem = l.invalid("layout", "its version %d is below %d, which was in force", next.layout.Layout.Version, was.Layout.Version)
+		next.problem = l.invalid("layout",
+			"its version %d is below %d, which was in force", next.layout.Layout.Version, was.Layout.Version)
 	default:
 		if err := grown(next.layout.Ever, was.Ever); err != nil {
 			next.problem = l.invalid("layout", "%w", err)
@@ -242,7 +244,8 @@ func (l *Ledger) setState(said *lines, next *State) (record.Layout, error) {
 		if l.mu.haltsAs == "" { // an operator's command prints it itself, or `march recover` wrote it
 			level = hclog.Debug
 		}
-		said.add(level, "leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339), "why", next.halted.Why)
+		said.add(level, "leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339),
+			"why", next.halted.Why)
 	case next.halted == nil && old.halted != nil && next.epoch != "":
 		said.add(hclog.Info, "leasing goes on")
 	}
@@ -250,7 +253,8 @@ func (l *Ledger) setState(said *lines, next *State) (record.Layout, error) {
 	case next.problem != nil:
 		said.add(hclog.Error, "layout refused", "error", next.problem)
 	case next.layout.Layout.Version != old.layout.Layout.Version:
-		said.add(hclog.Info, "layout adopted", "version", next.layout.Layout.Version, "boundary", next.layout.Layout.Boundary, "rooms", len(next.layout.Layout.Ranges))
+		said.add(hclog.Info, "layout adopted", "version", next.layout.Layout.Version, "boundary",
+			next.layout.Layout.Boundary, "rooms", len(next.layout.Layout.Ranges))
 	}
 	return next.layout, next.problem
 }
@@ -263,7 +267,8 @@ func (s *State) same(old *State) bool {
 		}
 		return err.Error()
 	}
-	return s.layout.Revision == old.layout.Revision && string(s.raw) == string(old.raw) && s.settings.RequireJournal == old.settings.RequireJournal && text(s.problem) == text(old.problem)
+	return s.layout.Revision == old.layout.Revision && string(s.raw) == string(old.raw) &&
+		s.settings.RequireJournal == old.settings.RequireJournal && text(s.problem) == text(old.problem)
 }
 
 // TagChange is a tag that was created, changed or deleted.
@@ -279,7 +284,8 @@ func (l *Ledger) tagChange(name allocator.Tag, kv store.KV) TagChange {
 	}
 	t, err := l.keys.DecodeTag(kv)
 	if err != nil {
-		l.refusedLog.Log(time.Now(), l.log.Error, "tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
+		l.refusedLog.Log(time.Now(), l.log.Error,
+			"tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)
 		return TagChange{Name: name, Err: err}
 	}
 	return TagChange{Name: name, Settings: &t.TagSettings}
@@ -297,9 +303,11 @@ func (l *Ledger) refusal() error {
 	}
 	switch d, i := l.mu.clock.suspicion, l.mu.instance; {
 	case d != nil:
-		return allocator.Errorf(allocator.WentBack, "etcd may have gone back in time, nothing is leased until that is cleared up: %s", d.why)
+		return allocator.Errorf(allocator.WentBack,
+			"etcd may have gone back in time, nothing is leased until that is cleared up: %s", d.why)
 	case i != nil && !i.admission.in(l.mu.clock.began):
-		return allocator.Errorf(allocator.Unavailable, "a new epoch began: this instance first compares its leases with the marks")
+		return allocator.Errorf(allocator.Unavailable,
+			"a new epoch began: this instance first compares its leases with the marks")
 	case l.unconfirmed():
 		return allocator.Errorf(allocator.Refused, "%w", &UnconfirmedError{i.room, i.name})
 	}

@@ -37,8 +37,10 @@ func TestInvalidLayoutLeasesNothing(t *testing.T) {
 		{"layout is garbage", []string{"layout"}, func([]byte) []byte { return []byte("garbage") }, "not a value"},
 		{"layout is empty", []string{"layout"}, func([]byte) []byte { return []byte{} }, "not a value"},
 		{"layout is gone", []string{"layout"}, gone, "layout: it is missing"},
-		{"a range differs from the history", []string{"layout"}, swap(`"lower":"10"`, `"lower":"11"`), "differs from its own history"},
-		{"the history differs", []string{both[1]}, swap(`"lower":"10"`, `"lower":"11"`), "differs from its own history"},
+		{"a range differs from the history", []string{"layout"}, swap(`"lower":"10"`, `"lower":"11"`),
+			"differs from its own history"},
+		{"the history differs", []string{both[1]}, swap(`"lower":"10"`, `"lower":"11"`),
+			"differs from its own history"},
 		{"the history is gone", []string{both[1]}, gone, "but there is no key"},
 		{"ranges overlap", both, swap(`"upper":"10"`, `"upper":"20"`), "overlap"},
 		{"an unknown format", both, swap(`"format":2`, `"format":3`), "format 3; this program knows format 2"},
@@ -48,8 +50,10 @@ func TestInvalidLayoutLeasesNothing(t *testing.T) {
 		{"a rounded number", both, swap(`"boundary":"100"`, `"boundary":"1e2"`), "boundary"},
 		{"no list of rooms that ever were", both, swap(`"ever":["a","b","c"]`, `"ever":[]`), "rooms that ever were"},
 		{"a room that ever was is gone", both, swap(`"ever":["a","b","c"]`, `"ever":["a","b"]`), "has shrunk"},
-		{"a room that never could be", both, swap(`"ever":["a","b","c"]`, `"ever":["a","b","c","c/t/../x"]`), "rooms that ever were"},
-		{"rooms that ever were out of order", both, swap(`"ever":["a","b","c"]`, `"ever":["a","b","b","c"]`), "rooms that ever were"},
+		{"a room that never could be", both, swap(`"ever":["a","b","c"]`, `"ever":["a","b","c","c/t/../x"]`),
+			"rooms that ever were"},
+		{"rooms that ever were out of order", both, swap(`"ever":["a","b","c"]`, `"ever":["a","b","b","c"]`),
+			"rooms that ever were"},
 		{"the version fell", []string{"layout"}, swap(`"version":"2"`, `"version":"1"`), "history goes on to"},
 		{"the version rose", []string{"layout"}, swap(`"version":"2"`, `"version":"3"`), "but there is no key"},
 		{"epoch is gone", []string{"epoch"}, gone, "epoch"},
@@ -81,7 +85,8 @@ func TestInvalidLayoutLeasesNothing(t *testing.T) {
 			if !reflect.DeepEqual(c.Mark("b"), mark) {
 				t.Errorf("the mark went from %+v to %+v", mark, c.Mark("b"))
 			}
-			if now, _ := p.Ledger.Layout(); now.Layout.Version != good.Layout.Version || !now.Layout.Equal(good.Layout) {
+			if now, _ := p.Ledger.Layout(); now.Layout.Version != good.Layout.Version ||
+				!now.Layout.Equal(good.Layout) {
 				t.Errorf("the last good layout is not kept: %+v, was %+v", now, good)
 			}
 			_, err = newcomer.Join(bg, ledger.Registration{Room: "b", Name: "new"})
@@ -162,7 +167,8 @@ func TestHalted(t *testing.T) {
 	}
 	c.Corrupt("epoch", []byte(halted))
 	_, err := p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.WentBack, "halted by i1 since 2026-01-02T03:04:05Z: a restore was seen", "march recover")
+	ledgertest.WantKind(t, err, allocator.WentBack, "halted by i1 since 2026-01-02T03:04:05Z: a restore was seen",
+		"march recover")
 	ledgertest.WantKind(t, p.Ledger.Leasable(), allocator.WentBack, "halted by i1")
 	if n := p.Ledger.Regressions(); n != 1 {
 		t.Errorf("%d regressions, want the one that halted", n)
@@ -208,7 +214,8 @@ func TestRefreshDoesNotGoBack(t *testing.T) {
 	}
 	c.Mem.Restore(first, 0, ledgertest.ClusterID)
 	_, err := p.Ledger.Refresh(bg)
-	if h, ok := p.Ledger.Halted(); err != nil || !ok || h.By != "instance a/i1" || !strings.Contains(h.Why, "after it had shown revision") {
+	if h, ok := p.Ledger.Halted(); err != nil || !ok || h.By != "instance a/i1" ||
+		!strings.Contains(h.Why, "after it had shown revision") {
 		t.Errorf("after a restore: %+v, %v, %v", h, ok, err)
 	}
 	if n := p.Ledger.Regressions(); n != 1 {

@@ -78,7 +78,8 @@ func (s *tagSource) logOutcome(state *State, seg allocator.Segment, took time.Du
 		return
 	}
 	log = log.With("room", s.instance.room, "instance", s.instance.name, "tag", s.name, "epoch", state.epoch,
-		"version", seg.Version, "boundary", seg.Boundary, "lower", seg.Range.Lower, "upper", seg.Range.Upper, "first", seg.First, "count", seg.Count, "took_us", took.Microseconds())
+		"version", seg.Version, "boundary", seg.Boundary, "lower", seg.Range.Lower, "upper", seg.Range.Upper, "first",
+		seg.First, "count", seg.Count, "took_us", took.Microseconds())
 	switch {
 	case done:
 		log.Debug("segment leased", "revision", s.revision)

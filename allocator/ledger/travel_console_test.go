@@ -45,7 +45,8 @@ func TestConsoleSeesARestore(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				blank, err := ledgertest.Open(t, c.Mem.Open()).Join(bg, ledger.Registration{Room: "a", Name: "blank", RequireJournal: true})
+				blank, err := ledgertest.Open(t, c.Mem.Open()).Join(bg,
+					ledger.Registration{Room: "a", Name: "blank", RequireJournal: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -71,7 +72,8 @@ func TestConsoleSeesARestore(t *testing.T) {
 					l.Uncheck()
 				}
 				ledgertest.WantKind(t, do(c, l, from, silent[1]), allocator.WentBack, "halted by console x")
-				if c.isHalted() == "" || string(c.Value("layout")) != string(layout) || len(c.Value("rooms/a/one")) == 0 {
+				if c.isHalted() == "" || string(c.Value("layout")) != string(layout) ||
+					len(c.Value("rooms/a/one")) == 0 {
 					t.Errorf("halted: %q", c.isHalted())
 				}
 			})

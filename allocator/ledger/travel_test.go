@@ -151,7 +151,10 @@ func TestGoesOnUnderANewEpoch(t *testing.T) {
 	}
 	ledgertest.WantKind(t, p.Ledger.Leasable(), allocator.WentBack)
 	version := c.mustRecover([]*process{p}).Layout.Version
-	eventually(t, "the watch tells of the new epoch", func() bool { r, _ := p.Ledger.Layout(); return r.Layout.Version == version })
+	eventually(t, "the watch tells of the new epoch", func() bool {
+		r, _ := p.Ledger.Layout()
+		return r.Layout.Version == version
+	})
 	if seg := p.Lease(10); seg.Version != version {
 		t.Errorf("leased %v", seg)
 	}
@@ -183,7 +186,8 @@ func TestBeat(t *testing.T) {
 		t.Errorf("a fresh beat was written again: %d at %s, then %d at %s", first, at, again, then)
 	}
 	for _, time := range []string{"2020-01-02T03:04:05Z", "2999-01-02T03:04:05Z"} {
-		c.Corrupt("beat", fmt.Appendf(nil, `{"format":2,"raft_index":"5","raft_term":"2","revision":"2","time":"%s"}`, time))
+		c.Corrupt("beat", fmt.Appendf(nil,
+			`{"format":2,"raft_index":"5","raft_term":"2","revision":"2","time":"%s"}`, time))
 		look()
 		if index, at := read(); index <= first || at == time {
 			t.Errorf("the beat of %s is now %d at %s", time, index, at)
@@ -192,7 +196,8 @@ func TestBeat(t *testing.T) {
 	if why := c.isHalted(); why != "" {
 		t.Errorf("halted: %s", why)
 	}
-	c.Corrupt("beat", []byte(`{"format":2,"raft_index":"1000000","raft_term":"2","revision":"2","time":"2020-01-02T03:04:05Z"}`))
+	c.Corrupt("beat",
+		[]byte(`{"format":2,"raft_index":"1000000","raft_term":"2","revision":"2","time":"2020-01-02T03:04:05Z"}`))
 	p.Ledger.Uncheck()
 	_, err := p.TryLease("t", 1)
 	ledgertest.WantKind(t, err, allocator.WentBack, "raft index is", "was 1000000 at 2020-01-02T03:04:05Z", "restored")
@@ -253,7 +258,8 @@ func TestAnotherClusterStopsOnlyItself(t *testing.T) {
 	p := c.start("a")
 	p.Lease(10)
 	was := c.Value("identity")
-	other := regexp.MustCompile(`"uuid":"[^"]*"`).ReplaceAll(was, []byte(`"uuid":"00000000-0000-4000-8000-000000000000"`))
+	other := regexp.MustCompile(`"uuid":"[^"]*"`).ReplaceAll(was,
+		[]byte(`"uuid":"00000000-0000-4000-8000-000000000000"`))
 	c.Corrupt("identity", other)
 	p.Ledger.Uncheck()
 	_, err := p.TryLease("t", 10)

@@ -113,7 +113,8 @@ func (l *Ledger) MissingRights(ctx context.Context, role record.Role) ([]store.R
 
 // askRights notes which rights in etcd the instance lacks.
 func (i *Instance) askRights(ctx context.Context) {
-	if at := i.rights.Load(); at != nil && len(at.missing) == 0 && allocator.Elapsed(at.asked, time.Now()) < rightsEvery {
+	if at := i.rights.Load(); at != nil && len(at.missing) == 0 &&
+		allocator.Elapsed(at.asked, time.Now()) < rightsEvery {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, i.ledger.cfg.TryTimeout)
@@ -124,7 +125,8 @@ func (i *Instance) askRights(ctx context.Context) {
 	}
 	i.rights.Store(&rights{missing, time.Now()})
 	if len(missing) > 0 {
-		i.ledger.log.Error("this process lacks rights in etcd", "missing", missing, "remedy", "march etcd roles "+string(i.room))
+		i.ledger.log.Error("this process lacks rights in etcd", "missing", missing, "remedy",
+			"march etcd roles "+string(i.room))
 	}
 }
 

@@ -89,7 +89,9 @@ type UnconfirmedError struct {
 }
 
 func (e *UnconfirmedError) Error() string {
-	return fmt.Sprintf("instance %s/%s started without its journal, and this cluster requires one: it leases nothing until an operator has confirmed its marks; if etcd did not go back in time, `march instance confirm %s %s`, else `march recover`",
+	return fmt.Sprintf("instance %s/%s started without its journal, and this cluster requires one: "+
+		"it leases nothing until an operator has confirmed its marks; if etcd did not go back in time, "+
+		"`march instance confirm %s %s`, else `march recover`",
 		e.Room, e.Name, e.Room, e.Name)
 }
 
@@ -121,6 +123,7 @@ func (l *Ledger) unconfirmed() bool {
 // confirmMarks ends that this process is unconfirmed.
 func (i *Instance) confirmMarks(said *lines, by string) {
 	if i.admission.set(false) {
-		said.add(hclog.Info, "an instance's marks are confirmed: it leases", "instance", i.name, "room", i.room, "by", by)
+		said.add(hclog.Info,
+			"an instance's marks are confirmed: it leases", "instance", i.name, "room", i.room, "by", by)
 	}
 }

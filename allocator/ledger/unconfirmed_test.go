@@ -17,7 +17,10 @@ import (
 // require sets whether the cluster requires journals.
 func (c *cluster) require(is bool) {
 	c.Helper()
-	s, err := c.Admin.UpdateSettings(bg, func(s *record.ClusterSettings) error { s.RequireJournal = record.JournalRequired(is); return nil }, "ann")
+	s, err := c.Admin.UpdateSettings(bg, func(s *record.ClusterSettings) error {
+		s.RequireJournal = record.JournalRequired(is)
+		return nil
+	}, "ann")
 	if err != nil || bool(s.RequireJournal) != is {
 		c.Fatalf("update settings: %+v, %v", s, err)
 	}
@@ -58,7 +61,8 @@ func (c *cluster) unconfirmed() (ids []record.InstanceID) {
 func (p *process) refusesUnconfirmed(t *testing.T) {
 	t.Helper()
 	seg, err := p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.Refused, "instance "+string(p.Room())+"/"+string(p.Name())+" started without its journal",
+	ledgertest.WantKind(t, err, allocator.Refused,
+		"instance "+string(p.Room())+"/"+string(p.Name())+" started without its journal",
 		fmt.Sprintf("`march instance confirm %s %s`", p.Room(), p.Name()), "`march recover`")
 	if seg.Count > 0 {
 		t.Errorf("leased %v", seg)
@@ -103,11 +107,13 @@ func TestUpdateSettings(t *testing.T) {
 				s, err = manage(l).UpdateSettings(bg, change, "ann")
 			}
 			c.Mem.Arrive()
-			if now, readErr := c.Admin.Settings(bg); err != nil || !s.RequireJournal || !now.RequireJournal || met == 0 {
+			if now, readErr := c.Admin.Settings(bg); err != nil || !s.RequireJournal ||
+				!now.RequireJournal || met == 0 {
 				t.Errorf("%+v, %v, then %+v, %v; met %d times", s, err, now, readErr, met)
 			}
 			audits, _, err := c.Admin.Audits(bg, "", 10)
-			if err != nil || len(audits) == 0 || audits[0].Action != "update settings" || audits[0].Actor != "ann" || audits[0].Object != "settings" {
+			if err != nil || len(audits) == 0 || audits[0].Action != "update settings" || audits[0].Actor != "ann" ||
+				audits[0].Object != "settings" {
 				t.Errorf("audit: %+v, %v", audits, err)
 			}
 			verified(t, c)
@@ -136,13 +142,15 @@ func TestRequiredInANewCluster(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	c.require(true)
 	dir := t.TempDir()
-	p, q, r := c.mustStartWith(t, "a", "one", dir), c.mustStartWith(t, "b", "two", dir), c.mustStartWith(t, "a", "three", "")
+	p, q, r := c.mustStartWith(t, "a", "one", dir), c.mustStartWith(t, "b", "two", dir),
+		c.mustStartWith(t, "a", "three", "")
 	for _, p := range []*process{p, q, r} {
 		p.Lease(10)
 	}
 	_ = p.Close()
 	_ = q.Close()
-	p, q, r = c.mustStartWith(t, "a", "one", dir), c.mustStartWith(t, "b", "two", dir), c.mustStartWith(t, "a", "three", "")
+	p, q, r = c.mustStartWith(t, "a", "one", dir), c.mustStartWith(t, "b", "two", dir),
+		c.mustStartWith(t, "a", "three", "")
 	p.Lease(10)
 	q.Lease(10)
 	r.refusesUnconfirmed(t)
@@ -157,9 +165,15 @@ func TestRequiredInANewCluster(t *testing.T) {
 // not confirmed either, or one that the last process of its name did not write.
 func TestUnconfirmed(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T, c *cluster, own, other string) *process{
-		"none":       func(t *testing.T, c *cluster, _, _ string) *process { return c.mustStartWith(t, "a", "one", "") },
-		"a new one":  func(t *testing.T, c *cluster, _, other string) *process { return c.mustStartWith(t, "a", "one", other) },
-		"another's":  func(t *testing.T, c *cluster, own, _ string) *process { return c.mustStartWith(t, "a", "new", own) },
+		"none": func(t *testing.T, c *cluster, _, _ string) *process {
+			return c.mustStartWith(t, "a", "one", "")
+		},
+		"a new one": func(t *testing.T, c *cluster, _, other string) *process {
+			return c.mustStartWith(t, "a", "one", other)
+		},
+		"another's": func(t *testing.T, c *cluster, own, _ string) *process {
+			return c.mustStartWith(t, "a", "new", own)
+		},
 		"an old one": startOld,
 		"a new one that was started twice": func(t *testing.T, c *cluster, _, other string) *process {
 			for range 2 {
@@ -200,7 +214,8 @@ func TestUnconfirmed(t *testing.T) {
 			if ids := c.unconfirmed(); len(ids) != 1 {
 				t.Errorf("unconfirmed: %v", ids)
 			}
-			ledgertest.WantKind(t, c.Admin.ConfirmInstance(bg, "a", "other", "ann"), allocator.NotFound, "march instance list")
+			ledgertest.WantKind(t, c.Admin.ConfirmInstance(bg, "a", "other", "ann"),
+				allocator.NotFound, "march instance list")
 			for range 2 {
 				if err := c.Admin.ConfirmInstance(bg, p.Room(), p.Name(), "ann"); err != nil {
 					t.Fatal(err)

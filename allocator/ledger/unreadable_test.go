@@ -265,12 +265,14 @@ func TestOriginInADamagedHistory(t *testing.T) {
 		id    int64
 		why   string
 	}{
-		{first, []byte(later), 1, "v9.9.9"}, {newer, []byte(later), second, "v9.9.9"}, {newer, nil, second, "it is missing"},
+		{first, []byte(later), 1, "v9.9.9"}, {newer, []byte(later), second, "v9.9.9"},
+		{newer, nil, second, "it is missing"},
 	} {
 		c.Corrupt(test.key, test.value)
 		got, err := c.Admin.Origin(bg, "t", test.id)
 		if err != nil || got.Room != "" || !slices.Equal(got.Rooms, []allocator.Room{"a"}) ||
-			!slices.Equal(keysOf(t, got.Unreadable), []string{test.key}) || !strings.Contains(got.Unreadable[0].Error(), test.why) {
+			!slices.Equal(keysOf(t, got.Unreadable), []string{test.key}) ||
+			!strings.Contains(got.Unreadable[0].Error(), test.why) {
 			t.Errorf("ID %d without %s: %+v, %v", test.id, test.key, got, err)
 		}
 		_, err = c.Admin.Origin(bg, "t", 1_000_000)

@@ -22,26 +22,38 @@ var damaged = []struct {
 	next  string    // as verify says it
 	undo  damageFix // following that, all is well
 }{
-	{"identity", "all leasing, in every room, and every change by a console; no process starts", [3]bool{}, "put the value of a backup back", putBack},
+	{"identity", "all leasing, in every room, and every change by a console; no process starts", [3]bool{},
+		"put the value of a backup back", putBack},
 	{"epoch", "all leasing, in every room;", [3]bool{}, "`march recover`", recovers},
 	{"layout", "all leasing, in every room;", [3]bool{}, "`march recover`", recovers},
 	{"beat", "all leasing, in every room, and every change by a console", [3]bool{}, "`march recover`", recovers},
-	{"beat", "all leasing, in every room, and every change by a console", [3]bool{}, "if etcd was certainly not restored, delete the key", deletes},
+	{"beat", "all leasing, in every room, and every change by a console", [3]bool{},
+		"if etcd was certainly not restored, delete the key", deletes},
 	{"settings", "all leasing, in every room;", [3]bool{}, `put {"format":2,"journal":"required","nonce":""} there`,
 		puts(`{"format":2,"journal":"required","nonce":""}`)},
 	{"layouts/0000000000000000003", "all leasing", [3]bool{}, "put the value of key layout there", copies("layout")},
 	{"layouts/0000000000000000002", "all leasing", [3]bool{}, "put the value of a backup back", putBack},
-	{"layouts/0000000000000000001", "`march id decode` for IDs that were leased under it", [3]bool{true, true, true}, "put the value of a backup back", putBack},
+	{"layouts/0000000000000000001", "`march id decode` for IDs that were leased under it", [3]bool{true, true, true},
+		"put the value of a backup back", putBack},
 	{"answered", "nothing; instances that have not entered the epoch", [3]bool{true, true, true}, "leave it", recovers},
-	{"tags/t", "leasing of tag t, in every room", [3]bool{false, true, false}, "put the value back that the audit has for it: `march audit list -o json --to tags/t`", putBack},
-	{"marks/a/t", "leasing of tag t in room a", [3]bool{false, true, true}, `put {"format":2,"next":"N"} there`, puts(`{"format":2,"next":"5000000"}`)},
-	{"rooms/a/one", "leasing by instance a/one, its heartbeats", [3]bool{false, false, true}, "`march instance forget a one`", forgets},
-	{"alive/a/one", "nothing; instance a/one writes it again, if it runs", [3]bool{true, true, true}, "if it stays", beats},
-	{"machines/10/0000000000000000007", "machine ID 10/7 of CosId's clients", [3]bool{true, true, true}, "put the value of a backup back", putBack},
-	{"migration", "migrations: the one that is under way does not go on", [3]bool{true, true, true}, `put {"format":2,"name":"ID"} there`, deletes},
-	{"migrations/" + oldID, "nothing; lists pass it over", [3]bool{true, true, true}, "leave it, or delete the key", deletes},
-	{"audit/" + oldID, "nothing; lists pass it over", [3]bool{true, true, true}, "leave it, or delete the key", deletes},
-	{"nonsense", "nothing; lists name it", [3]bool{true, true, true}, "delete the key, if no newer version of March wrote it", deletes},
+	{"tags/t", "leasing of tag t, in every room", [3]bool{false, true, false},
+		"put the value back that the audit has for it: `march audit list -o json --to tags/t`", putBack},
+	{"marks/a/t", "leasing of tag t in room a", [3]bool{false, true, true}, `put {"format":2,"next":"N"} there`,
+		puts(`{"format":2,"next":"5000000"}`)},
+	{"rooms/a/one", "leasing by instance a/one, its heartbeats", [3]bool{false, false, true},
+		"`march instance forget a one`", forgets},
+	{"alive/a/one", "nothing; instance a/one writes it again, if it runs",
+		[3]bool{true, true, true}, "if it stays", beats},
+	{"machines/10/0000000000000000007", "machine ID 10/7 of CosId's clients", [3]bool{true, true, true},
+		"put the value of a backup back", putBack},
+	{"migration", "migrations: the one that is under way does not go on", [3]bool{true, true, true},
+		`put {"format":2,"name":"ID"} there`, deletes},
+	{"migrations/" + oldID, "nothing; lists pass it over", [3]bool{true, true, true},
+		"leave it, or delete the key", deletes},
+	{"audit/" + oldID, "nothing; lists pass it over", [3]bool{true, true, true},
+		"leave it, or delete the key", deletes},
+	{"nonsense", "nothing; lists name it", [3]bool{true, true, true},
+		"delete the key, if no newer version of March wrote it", deletes},
 }
 
 // damageFix does what verify says about a damaged key, which had a value.
@@ -109,7 +121,8 @@ func TestVerifySaysWhatDamageStops(t *testing.T) {
 					said = problem
 				}
 			}
-			if !strings.Contains(said, "; it stops "+test.stops) || !strings.Contains(said, "; next: ") || !strings.Contains(said, test.next) {
+			if !strings.Contains(said, "; it stops "+test.stops) || !strings.Contains(said, "; next: ") ||
+				!strings.Contains(said, test.next) {
 				t.Errorf("verify says %q, without %q or %q", report.Problems, test.stops, test.next)
 			}
 			for i, lease := range []struct {
@@ -118,7 +131,8 @@ func TestVerifySaysWhatDamageStops(t *testing.T) {
 			}{{living[0], "t"}, {living[0], "u"}, {living[1], "t"}} {
 				lease.p.Ledger.Uncheck()
 				if _, err := lease.p.TryLease(lease.tag, 10); (err == nil) != test.lease[i] {
-					t.Errorf("%s/%s leases of %s: %v, want %v", lease.p.Room(), lease.p.Name(), lease.tag, err, test.lease[i])
+					t.Errorf("%s/%s leases of %s: %v, want %v", lease.p.Room(), lease.p.Name(),
+						lease.tag, err, test.lease[i])
 				}
 			}
 			test.undo(t, c, living, test.key, was)
@@ -144,7 +158,8 @@ func TestVerifyMigrationUnderWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		to := ledgertest.Lay(t, "100 a=0-50 b=55-100")
-		m, err := c.Admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to})}, "ann")
+		m, err := c.Admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to,
+			Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to})}, "ann")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +177,10 @@ func TestVerifyMigrationUnderWay(t *testing.T) {
 			"it stops migrations: none goes on, and no other starts; next: delete the key"},
 		{"ended", func(c *cluster, m record.Migration) {
 			value := c.Value("migration")
-			if _, err := c.Admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error { m.State = record.Aborted; return nil }); err != nil {
+			if _, err := c.Admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error {
+				m.State = record.Aborted
+				return nil
+			}); err != nil {
 				c.Fatalf("%v", err)
 			}
 			c.Corrupt("migration", value)
@@ -172,7 +190,8 @@ func TestVerifyMigrationUnderWay(t *testing.T) {
 			c, m := start(t)
 			test.do(c, m)
 			report, err := verify.Run(bg, ledgertest.Open(t, c.Mem.Open()).Cluster(), verify.Options{})
-			if err != nil || len(report.Problems) != 1 || !strings.Contains(report.Problems[0], test.says) || !strings.Contains(report.Problems[0], m.ID) {
+			if err != nil || len(report.Problems) != 1 || !strings.Contains(report.Problems[0], test.says) ||
+				!strings.Contains(report.Problems[0], m.ID) {
 				t.Errorf("%v: %q", err, report.Problems)
 			}
 			c.Corrupt("migrations/"+m.ID, nil)
@@ -206,7 +225,8 @@ func TestVerifyLongLists(t *testing.T) {
 	for _, page := range []int64{1, 2, 3, 7, 1000} {
 		m, l, _ := verifyCluster(t)
 		const n, bad = 50, 17
-		kinds := []string{"rooms/a/i", "rooms/b/i", "alive/a/i", "audit/0000000000000000000000", "migrations/0000000000000000000000"}
+		kinds := []string{"rooms/a/i", "rooms/b/i", "alive/a/i", "audit/0000000000000000000000",
+			"migrations/0000000000000000000000"}
 		for i := range n {
 			for _, kind := range kinds {
 				value := map[string]string{

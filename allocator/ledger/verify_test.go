@@ -3,7 +3,6 @@ package ledger_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -28,12 +27,14 @@ func verifyCluster(t *testing.T) (*ledgertest.Fake, *ledger.Ledger, [2]int64) {
 		t.Fatal(err)
 	}
 	low, high := allocator.Range{Lower: 0, Upper: 5}, allocator.Range{Lower: 5, Upper: 10}
-	stored, err := manage(l).Init(t.Context(), allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": low, "b": high}}, "test")
+	stored, err := manage(l).Init(t.Context(), allocator.Layout{Boundary: 10,
+		Ranges: map[allocator.Room]allocator.Range{"a": low, "b": high}}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	revisions := [2]int64{m.Revision(), 0}
-	if _, err := manage(l).ChangeLayout(t.Context(), stored, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": high, "b": low}}, "test"); err != nil {
+	if _, err := manage(l).ChangeLayout(t.Context(), stored, allocator.Layout{Boundary: 10,
+		Ranges: map[allocator.Room]allocator.Range{"a": high, "b": low}}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	revisions[1] = m.Revision()
@@ -50,7 +51,8 @@ func era(version, first, end int64) string {
 
 // mark is a mark with the stamp of a layout's revision, and eras.
 func mark(next, revision int64, eras ...string) string {
-	return fmt.Sprintf(`{"format":2,"next":"%d","stamp":{"epoch":"e","layout_revision":"%d"},"eras":[%s]}`, next, revision, strings.Join(eras, ","))
+	return fmt.Sprintf(`{"format":2,"next":"%d","stamp":{"epoch":"e","layout_revision":"%d"},"eras":[%s]}`, next,
+		revision, strings.Join(eras, ","))
 }
 
 const tagSettings = `{"format":2,"start":"1","limit":"%d","min_step":"1000","max_step":"10000000","reserve":"10m0s","max_jump":"1000000000000000","largest_step":"10000000","created":"2026-01-01T00:00:00Z","nonce":"x"}`
@@ -77,22 +79,27 @@ func TestVerifyFinds(t *testing.T) {
 			[]string{"tag t: room a version 1 [1, 105) and room b version 2 [100, 145) may both have leased 100"}},
 		{"an ID twice, in the latest era", a(150, 0, era(1, 1, 45), era(2, 75, 150)),
 			[]string{"room b version 1 [5, 100) and room a version 2 [75, 150) may both have leased 75"}},
-		{"eras of a room that overlap", a(150, 0, era(1, 1, 115), era(2, 105, 150)), []string{"a mark's numbers do not fit"}},
+		{"eras of a room that overlap", a(150, 0, era(1, 1, 115), era(2, 105, 150)),
+			[]string{"a mark's numbers do not fit"}},
 		{"eras out of order", a(150, 0, era(2, 1, 45), era(1, 105, 150)), []string{"a mark's numbers do not fit"}},
 		{"a stamp of the future", a(150, 1, era(1, 1, 45), era(2, 105, 150)),
-			[]string{"tag t room a: the stamp of layout version 2, revision 4, but the layout in force is version 2 at revision 3"}},
+			[]string{"tag t room a: the stamp of layout version 2, revision 4, but the layout in force is version 2 " +
+				"at revision 3"}},
 		{"an end off the range", a(150, 0, era(1, 1, 48), era(2, 105, 150)),
 			[]string{"tag t: room a version 1 [1, 48) does not begin and end with an ID of [0, 5) mod 10"}},
 		{"no such layout", a(150, 0, era(1, 1, 45), era(3, 105, 150)), []string{
 			"tag t: room a version 3 [105, 150): there is no such layout, or the room is not in it",
 			"room b version 2 [100, 145) and room a version 3 [105, 150) may both", "the stamp of layout version 3",
 		}},
-		{"a mark below its era", a(149, 0, era(1, 1, 45), era(2, 105, 150)), []string{"key /march/default/marks/a/t: a mark's numbers do not fit"}},
+		{"a mark below its era", a(149, 0, era(1, 1, 45), era(2, 105, 150)),
+			[]string{"key /march/default/marks/a/t: a mark's numbers do not fit"}},
 		{"a mark above the limit", func(m *ledgertest.Fake, rev [2]int64) {
 			set(m, "tags/t", fmt.Sprintf(tagSettings, 120))
 			a(150, 0, era(2, 105, 150))(m, rev)
 		}, []string{"tag t room a: next 150 above the tag's limit 120"}},
-		{"a limit that was lowered since", func(m *ledgertest.Fake, _ [2]int64) { set(m, "tags/t", fmt.Sprintf(tagSettings, 120)) }, nil},
+		{"a limit that was lowered since", func(m *ledgertest.Fake, _ [2]int64) {
+			set(m, "tags/t", fmt.Sprintf(tagSettings, 120))
+		}, nil},
 		{"a mark of an unknown format", func(m *ledgertest.Fake, _ [2]int64) { set(m, "marks/a/t", `{"format":3}`) },
 			[]string{"marks/a/t: format 3; this program knows format 2"}},
 		{"a mark that was raised, of a room that never was", func(m *ledgertest.Fake, _ [2]int64) {
@@ -102,23 +109,31 @@ func TestVerifyFinds(t *testing.T) {
 			set(m, "marks/c/t", mark(5, rev[1], era(2, 1, 5)))
 			set(m, "marks/c/u", mark(5, rev[1], era(2, 1, 5)))
 		}, []string{"there are marks of room c, which never was, the first is /march/default/marks/c/t"}},
-		{"a tag that is garbage", func(m *ledgertest.Fake, _ [2]int64) { set(m, "tags/t", "{}") }, []string{"tags/t: format 0"}},
+		{"a tag that is garbage", func(m *ledgertest.Fake, _ [2]int64) {
+			set(m, "tags/t", "{}")
+		}, []string{"tags/t: format 0"}},
 		{"keys of nobody", func(m *ledgertest.Fake, _ [2]int64) {
-			for _, key := range []string{"marks/b", "marks/a/t/x", "eras/a", "nonsense/a", "layouts/1", "tags/T", "rooms/a/one/x"} {
+			for _, key := range []string{"marks/b", "marks/a/t/x", "eras/a", "nonsense/a", "layouts/1",
+				"tags/T", "rooms/a/one/x"} {
 				set(m, key, "x")
 			}
-		}, []string{`/march/default/marks/b: not`, `marks/a/t/x: not`, `eras/a: not`, `nonsense/a: not`, `layouts/1: not`, `tags/T: not`, `rooms/a/one/x: not`}},
+		}, []string{`/march/default/marks/b: not`, `marks/a/t/x: not`, `eras/a: not`, `nonsense/a: not`,
+			`layouts/1: not`, `tags/T: not`, `rooms/a/one/x: not`}},
 		{"an instance on no layout", func(m *ledgertest.Fake, _ [2]int64) {
-			set(m, "rooms/a/one", `{"format":2,"incarnation":"i","address":"x","build":"b","version":"3","started":"2026-01-01T00:00:00Z","hold":"10m0s"}`)
+			set(m, "rooms/a/one",
+				`{"format":2,"incarnation":"i","address":"x","build":"b","version":"3","started":"2026-01-01T00:00:00Z","hold":"10m0s"}`)
 		}, []string{"instance a/one serves layout version 3; there is no such layout"}},
 		{"a history that is shorter", func(m *ledgertest.Fake, _ [2]int64) {
 			m.Corrupt(store.Op{Delete: verifyPrefix + "layouts/0000000000000000001"})
 		}, nil}, // the oldest goes when there are too many
-		{"a layout that is gone", func(m *ledgertest.Fake, _ [2]int64) { m.Corrupt(store.Op{Delete: verifyPrefix + "layout"}) },
+		{"a layout that is gone", func(m *ledgertest.Fake, _ [2]int64) {
+			m.Corrupt(store.Op{Delete: verifyPrefix + "layout"})
+		},
 			[]string{"key /march/default/layout: it is missing"}},
 		{"a layout that differs", func(m *ledgertest.Fake, _ [2]int64) {
 			value, _ := m.Value(verifyPrefix + "layout")
-			set(m, "layout", strings.NewReplacer(`"lower":"0"`, `"lower":"1"`, `"narrowest_range":"5"`, `"narrowest_range":"4"`).Replace(string(value)))
+			set(m, "layout", strings.NewReplacer(`"lower":"0"`, `"lower":"1"`, `"narrowest_range":"5"`,
+				`"narrowest_range":"4"`).Replace(string(value)))
 		}, []string{"is not the last of the history", "differs from its own history"}},
 		{"a layout that differs in its nonce", func(m *ledgertest.Fake, _ [2]int64) {
 			value, _ := m.Value(verifyPrefix + "layout")
@@ -126,7 +141,8 @@ func TestVerifyFinds(t *testing.T) {
 		}, []string{"differs from its own history"}},
 		{"a room that is forgotten", func(m *ledgertest.Fake, rev [2]int64) {
 			for _, key := range []string{"layouts/0000000000000000003", "layout"} {
-				set(m, key, `{"format":2,"version":"3","boundary":"10","rooms":{"a":{"lower":"0","upper":"5"}},"ever":["a"],"time":"2026-01-01T00:00:00Z","actor":"x","nonce":"x","narrowest_range":"5","largest_boundary":"10"}`)
+				set(m, key,
+					`{"format":2,"version":"3","boundary":"10","rooms":{"a":{"lower":"0","upper":"5"}},"ever":["a"],"time":"2026-01-01T00:00:00Z","actor":"x","nonce":"x","narrowest_range":"5","largest_boundary":"10"}`)
 			}
 		}, []string{"layout version 3: room b is not among those that ever were, [a]"}},
 		{"an invalid layout", func(m *ledgertest.Fake, _ [2]int64) {
@@ -134,8 +150,12 @@ func TestVerifyFinds(t *testing.T) {
 				value, _ := m.Value(verifyPrefix + key)
 				set(m, key, strings.Replace(string(value), `"lower":"5"`, `"lower":"4"`, 1))
 			}
-		}, []string{"layouts/0000000000000000002: invalid layout", "/layout: invalid layout", "room a version 2 [105, 150): there is no such layout", "room b version 2 [100, 145): there is no such layout"}},
-		{"no epoch", func(m *ledgertest.Fake, _ [2]int64) { m.Corrupt(store.Op{Delete: verifyPrefix + "epoch"}) }, []string{"key /march/default/epoch: it is missing"}},
+		}, []string{"layouts/0000000000000000002: invalid layout", "/layout: invalid layout",
+			"room a version 2 [105, " +
+				"150): there is no such layout", "room b version 2 [100, 145): there is no such layout"}},
+		{"no epoch", func(m *ledgertest.Fake, _ [2]int64) {
+			m.Corrupt(store.Op{Delete: verifyPrefix + "epoch"})
+		}, []string{"key /march/default/epoch: it is missing"}},
 	} {
 		for _, page := range []int64{1, 2, 3, 1000} {
 			t.Run(fmt.Sprint(test.name, "/", page), func(t *testing.T) {
@@ -150,7 +170,8 @@ func TestVerifyFinds(t *testing.T) {
 				}
 				// A layout of which something is wrong is wrong for all tags.
 				got := slices.DeleteFunc(report.Problems, func(s string) bool {
-					return strings.HasPrefix(s, "tag t-1") || strings.HasPrefix(s, "tag t.1") || strings.HasPrefix(s, "tag t0") || strings.HasPrefix(s, "tag s-1")
+					return strings.HasPrefix(s, "tag t-1") || strings.HasPrefix(s, "tag t.1") ||
+						strings.HasPrefix(s, "tag t0") || strings.HasPrefix(s, "tag s-1")
 				})
 				for _, want := range test.says {
 					if i := slices.IndexFunc(got, func(s string) bool { return strings.Contains(s, want) }); i >= 0 {
@@ -170,7 +191,8 @@ func TestVerifyFinds(t *testing.T) {
 // Names at every page's edge: each tag is checked, and each key is counted once.
 func TestVerifyOrders(t *testing.T) {
 	m, l, revisions := verifyCluster(t)
-	names := []string{"a", "a-", "a--", "a-0", "a.", "a.b", "a0", "a0-", "aa", "a-a.b", "a-a", "a-a-", "b", "b-1", "b-2", "b-3", "b-4", "b.1", "b_", "c"}
+	names := []string{"a", "a-", "a--", "a-0", "a.", "a.b", "a0", "a0-", "aa", "a-a.b", "a-a", "a-a-", "b", "b-1",
+		"b-2", "b-3", "b-4", "b.1", "b_", "c"}
 	for _, name := range names {
 		putGood(m, name, revisions)
 	}
@@ -184,83 +206,18 @@ func TestVerifyOrders(t *testing.T) {
 				t.Fatal(err)
 			}
 			n := int64(len(names))
-			if report.Layouts != 2 || report.Rooms != 2 || report.Tags != n || report.Marks != 2*n || report.Eras != 4*n {
+			if report.Layouts != 2 || report.Rooms != 2 || report.Tags != n ||
+				report.Marks != 2*n || report.Eras != 4*n {
 				t.Errorf("page %d: counted %+v", page, report)
 			}
-			if bad == "" && len(report.Problems) > 0 || bad != "" && (len(report.Problems) != 1 || !strings.Contains(report.Problems[0], "tag "+bad+": ")) {
+			if bad == "" && len(report.Problems) > 0 ||
+				bad != "" && (len(report.Problems) != 1 || !strings.Contains(report.Problems[0], "tag "+bad+": ")) {
 				t.Errorf("page %d: %q is bad, but it says: %q", page, bad, report.Problems)
 			}
 		}
 		if bad != "" {
 			putGood(m, bad, revisions)
 		}
-	}
-}
-
-// Twenty thousand tags, over pages, with one that is bad; then with all bad.
-func TestVerifyManyTags(t *testing.T) {
-	n := int64(20_000)
-	if testing.Short() {
-		n = 2_000
-	}
-	m, l, revisions := verifyCluster(t)
-	for i := range n {
-		putGood(m, fmt.Sprintf("tag-%05d", i), revisions)
-	}
-	set(m, "marks/a/tag-01234", mark(150, revisions[1], era(1, 1, 105), era(2, 105, 150)))
-	calls, last := 0, verify.Progress{}
-	report, err := verify.Run(t.Context(), l.Cluster(), verify.Options{PageSize: 500, Progress: func(p verify.Progress) {
-		calls++
-		if p.Tags < last.Tags || p.Marks < last.Marks || p.Eras < last.Eras || p.At != "" && p.At <= last.At {
-			t.Errorf("progress goes from %+v to %+v", last, p)
-		}
-		last = p
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if report.Tags != n || report.Marks != 2*n || report.Eras != 4*n || int64(calls) < n/500 || last.Tags != n || last.Problems != 1 {
-		t.Errorf("%d calls, the last %+v, report %+v", calls, last, report)
-	}
-	if len(report.Problems) != 1 || !strings.Contains(report.Problems[0], "tag tag-01234: ") {
-		t.Errorf("it says %q", report.Problems)
-	}
-	m.Corrupt(store.Op{Delete: verifyPrefix + "layouts/0000000000000000002"})
-	report, err = verify.Run(t.Context(), l.Cluster(), verify.Options{PageSize: 500})
-	if err != nil || len(report.Problems) != verify.MaxProblems || report.More != 2*n+2-verify.MaxProblems {
-		t.Errorf("%v: %d problems and %d more, want %d in all", err, len(report.Problems), report.More, 2*n+2)
-	}
-}
-
-// names are ways to name many tags.
-func names() map[string]func(i int) string {
-	random := rand.New(rand.NewPCG(1, 2))
-	return map[string]func(i int) string{
-		"numbers":  func(i int) string { return fmt.Sprint(i) },
-		"padded":   func(i int) string { return fmt.Sprintf("tag-%06d", 17*i) },
-		"random":   func(int) string { return fmt.Sprintf("%016x", random.Uint64()) },
-		"far":      func(i int) string { return fmt.Sprintf("%c-%s-%03d", 'a'+i%5, strings.Repeat("x", 40), i/5) },
-		"prefixes": func(i int) string { return fmt.Sprintf("%s%d", strings.Repeat("a.", i%25), i) },
-	}
-}
-
-// Pages stay few whatever names look like.
-func TestVerifyPagesFew(t *testing.T) {
-	const n, page = 3000, 100
-	for what, name := range names() {
-		m, l, revisions := verifyCluster(t)
-		for i := range n {
-			putGood(m, name(i), revisions)
-		}
-		calls := 0
-		report, err := verify.Run(t.Context(), l.Cluster(), verify.Options{PageSize: page, Progress: func(verify.Progress) { calls++ }})
-		if err != nil || len(report.Problems) > 0 || report.Tags != n || report.Marks != 2*n || report.Eras != 4*n {
-			t.Errorf("%s: %v %+v", what, err, report)
-		}
-		if most := 6 * n / page; calls > most {
-			t.Errorf("%s: %d pages, want at most %d", what, calls, most)
-		}
-		t.Logf("%s: %d pages", what, calls)
 	}
 }
 
@@ -308,7 +265,8 @@ func TestVerifyMoves(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			third := allocator.Layout{Boundary: 12, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 8, Upper: 12}, "b": {Lower: 4, Upper: 8}, "new": {Lower: 0, Upper: 4}}}
+			third := allocator.Layout{Boundary: 12, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 8,
+				Upper: 12}, "b": {Lower: 4, Upper: 8}, "new": {Lower: 0, Upper: 4}}}
 			if _, err := manage(l).ChangeLayout(ctx, stored, third, "test"); err != nil {
 				t.Fatal(err)
 			}
@@ -329,37 +287,6 @@ func TestVerifyMoves(t *testing.T) {
 			}
 			return
 		}
-	}
-}
-
-// A cluster with as many rooms as there may be: transactions stay within
-// etcd's limit.
-func TestVerifyManyRooms(t *testing.T) {
-	m := ledgertest.NewFake(t)
-	l, err := ledger.New(m.Open(), ledger.DefaultConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rooms []allocator.Room
-	for i := range allocator.MaxRooms {
-		rooms = append(rooms, allocator.Room(fmt.Sprintf("r%02d", i)))
-	}
-	layout, err := allocator.EqualLayout(6400, rooms)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := manage(l).Init(t.Context(), layout, "test"); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 300 {
-		set(m, fmt.Sprintf("tags/t%03d", i), fmt.Sprintf(tagSettings, int64(allocator.MaxID)))
-		for j, room := range rooms {
-			set(m, fmt.Sprintf("marks/%s/t%03d", room, i), mark(int64(100*j+50), 2, era(1, int64(100*j), int64(100*j+50))))
-		}
-	}
-	report, err := verify.Run(t.Context(), l.Cluster(), verify.Options{})
-	if err != nil || len(report.Problems) > 0 || report.Marks != 64*300 || report.Tags != 300 {
-		t.Errorf("%v %+v", err, report)
 	}
 }
 

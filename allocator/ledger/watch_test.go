@@ -107,7 +107,10 @@ func TestRun(t *testing.T) {
 			s.Compact()
 			change(t, admin, "10 a=0-5 b=5-10")
 			w.await(t, 3)
-			if _, err := manage(admin).UpdateTag(bg, "t", func(s *record.TagSettings) error { s.MaxSkew = 5; return nil }, "test"); err != nil {
+			if _, err := manage(admin).UpdateTag(bg, "t", func(s *record.TagSettings) error {
+				s.MaxSkew = 5
+				return nil
+			}, "test"); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "an update is told", func() bool { return w.told("t") == 2 })

@@ -81,7 +81,8 @@ func (d Date) String() string { return fmt.Sprintf("%04d-%02d-%02d", d.Year, d.M
 
 // Valid reports whether the calendar has the day.
 func (d Date) Valid() bool {
-	return d.Year >= 1 && d.Year <= LastYear && d.Month >= 1 && d.Month <= 12 && d.Day >= 1 && d.Day <= daysOf(d.Year, d.Month)
+	return d.Year >= 1 && d.Year <= LastYear && d.Month >= 1 && d.Month <= 12 && d.Day >= 1 &&
+		d.Day <= daysOf(d.Year, d.Month)
 }
 
 // daysOf returns how many days a month of the Gregorian calendar has.

@@ -22,9 +22,10 @@ import (
 // Period is how a tag's IDs are divided. The zero value does not divide them. Periods are
 // comparable: two are the same where all fields are.
 type Period struct {
-	Unit   Unit   `json:"unit"`
-	Digits int    `json:"digits"`    // of n, 1 to Unit.MaxDigits
-	Zone   string `json:"time_zone"` // an IANA time zone, as time.LoadLocation takes it; "" where only ID arithmetic is needed
+	Unit   Unit `json:"unit"`
+	Digits int  `json:"digits"` // of n, 1 to Unit.MaxDigits
+	// an IANA time zone, as time.LoadLocation takes it; "" where only ID arithmetic is needed
+	Zone string `json:"time_zone"`
 }
 
 // MaxDigits is the most digits that leave room for the year 9999 in an int64.
@@ -47,10 +48,12 @@ func (p Period) Validate() error {
 	case p.Unit < Year || p.Unit > Day:
 		return fmt.Errorf("period: unit %d; allowed: day, month, year", p.Unit)
 	case p.Digits < 1 || p.Digits > p.Unit.MaxDigits():
-		return fmt.Errorf("period_digits: %d; allowed with a period of a %v: 1 to %d", p.Digits, p.Unit, p.Unit.MaxDigits())
+		return fmt.Errorf("period_digits: %d; allowed with a period of a %v: 1 to %d", p.Digits,
+			p.Unit, p.Unit.MaxDigits())
 	}
 	if _, err := location(p.Zone); err != nil {
-		return fmt.Errorf("time_zone: %q; allowed: the name of an IANA time zone, such as UTC, Asia/Shanghai or Europe/Berlin", p.Zone)
+		return fmt.Errorf("time_zone: %q; allowed: the name of an IANA time zone, such as UTC, "+
+			"Asia/Shanghai or Europe/Berlin", p.Zone)
 	}
 	return nil
 }

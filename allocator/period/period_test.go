@@ -18,15 +18,23 @@ func TestAt(t *testing.T) {
 		begins, end string
 		name        string
 	}{
-		{period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}, "2026-11-22T23:59:59Z", 20261122_000000000, "2026-11-22T00:00:00Z", "2026-11-23T00:00:00Z", "2026-11-22"},
-		{period.Period{Unit: period.Day, Digits: 9, Zone: "Asia/Shanghai"}, "2026-11-22T16:00:00Z", 20261123_000000000, "2026-11-23T00:00:00+08:00", "2026-11-24T00:00:00+08:00", "2026-11-23"},
-		{period.Period{Unit: period.Month, Digits: 12, Zone: "UTC"}, "2026-12-31T12:00:00Z", 202612_000000000000, "2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z", "2026-12"},
-		{period.Period{Unit: period.Year, Digits: 14, Zone: "UTC"}, "2026-02-28T12:00:00Z", 2026_00000000000000, "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z", "2026"},
+		{period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}, "2026-11-22T23:59:59Z", 20261122_000000000,
+			"2026-11-22T00:00:00Z", "2026-11-23T00:00:00Z", "2026-11-22"},
+		{period.Period{Unit: period.Day, Digits: 9, Zone: "Asia/Shanghai"}, "2026-11-22T16:00:00Z", 20261123_000000000,
+			"2026-11-23T00:00:00+08:00", "2026-11-24T00:00:00+08:00", "2026-11-23"},
+		{period.Period{Unit: period.Month, Digits: 12, Zone: "UTC"}, "2026-12-31T12:00:00Z", 202612_000000000000,
+			"2026-12-01T00:00:00Z", "2027-01-01T00:00:00Z", "2026-12"},
+		{period.Period{Unit: period.Year, Digits: 14, Zone: "UTC"}, "2026-02-28T12:00:00Z", 2026_00000000000000,
+			"2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z", "2026"},
 		// A day of 23 hours, one of 25, and one that begins at one o'clock.
-		{period.Period{Unit: period.Day, Digits: 1, Zone: "Europe/Berlin"}, "2026-03-29T12:00:00Z", 202603290, "2026-03-29T00:00:00+01:00", "2026-03-30T00:00:00+02:00", "2026-03-29"},
-		{period.Period{Unit: period.Day, Digits: 1, Zone: "Europe/Berlin"}, "2026-10-25T00:30:00Z", 202610250, "2026-10-25T00:00:00+02:00", "2026-10-26T00:00:00+01:00", "2026-10-25"},
-		{period.Period{Unit: period.Day, Digits: 1, Zone: "America/Sao_Paulo"}, "2018-11-04T12:00:00Z", 201811040, "2018-11-04T01:00:00-02:00", "2018-11-05T00:00:00-02:00", "2018-11-04"},
-		{period.Period{Unit: period.Day, Digits: 10, Zone: "UTC"}, "9999-12-31T12:00:00Z", 99991231_0000000000, "9999-12-31T00:00:00Z", "10000-01-01T00:00:00Z", "9999-12-31"},
+		{period.Period{Unit: period.Day, Digits: 1, Zone: "Europe/Berlin"}, "2026-03-29T12:00:00Z", 202603290,
+			"2026-03-29T00:00:00+01:00", "2026-03-30T00:00:00+02:00", "2026-03-29"},
+		{period.Period{Unit: period.Day, Digits: 1, Zone: "Europe/Berlin"}, "2026-10-25T00:30:00Z", 202610250,
+			"2026-10-25T00:00:00+02:00", "2026-10-26T00:00:00+01:00", "2026-10-25"},
+		{period.Period{Unit: period.Day, Digits: 1, Zone: "America/Sao_Paulo"}, "2018-11-04T12:00:00Z", 201811040,
+			"2018-11-04T01:00:00-02:00", "2018-11-05T00:00:00-02:00", "2018-11-04"},
+		{period.Period{Unit: period.Day, Digits: 10, Zone: "UTC"}, "9999-12-31T12:00:00Z", 99991231_0000000000,
+			"9999-12-31T00:00:00Z", "10000-01-01T00:00:00Z", "9999-12-31"},
 	} {
 		if err := test.p.Validate(); err != nil {
 			t.Errorf("%+v: %v", test.p, err)
@@ -50,7 +58,8 @@ func TestAt(t *testing.T) {
 
 // Each instant lies in one period, and periods follow each other without a gap.
 func TestPeriodsFollowEachOther(t *testing.T) {
-	for _, zone := range []string{"UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Shanghai", "Asia/Beirut", "Pacific/Apia", "Australia/Lord_Howe"} {
+	for _, zone := range []string{"UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Shanghai", "Asia/Beirut",
+		"Pacific/Apia", "Australia/Lord_Howe"} {
 		for unit := period.Year; unit <= period.Day; unit++ {
 			p := period.Period{Unit: unit, Digits: 3, Zone: zone}
 			at := time.Date(2010, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -82,7 +91,8 @@ func TestOf(t *testing.T) {
 		id   int64
 		want int64
 	}{
-		{day, 0, 1_01_01_00}, {day, 2026_02_29_00, 2026_03_01_00}, {day, 2026_02_28_99, 2026_02_28_00}, {day, 2026_02_00_07, 2026_02_01_00},
+		{day, 0, 1_01_01_00}, {day, 2026_02_29_00, 2026_03_01_00}, {day, 2026_02_28_99, 2026_02_28_00},
+		{day, 2026_02_00_07, 2026_02_01_00},
 		{day, 2026_13_07_00, 2027_01_01_00}, {day, 2026_00_31_00, 2026_01_01_00}, {day, 2026_12_32_99, 2027_01_01_00},
 		{month, 2026_13_00, 2027_01_00}, {month, 2026_00_99, 2026_01_00},
 	} {
@@ -99,8 +109,10 @@ func TestOf(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	for _, p := range []period.Period{
-		{Unit: period.Day, Digits: 0, Zone: "UTC"}, {Unit: period.Day, Digits: 11, Zone: "UTC"}, {Unit: period.Year, Digits: 15, Zone: "UTC"},
-		{Unit: period.Day, Digits: 9}, {Unit: period.Day, Digits: 9, Zone: "Local"}, {Unit: period.Day, Digits: 9, Zone: "Mars/Olympus"}, {Digits: 9},
+		{Unit: period.Day, Digits: 0, Zone: "UTC"}, {Unit: period.Day, Digits: 11, Zone: "UTC"},
+		{Unit: period.Year, Digits: 15, Zone: "UTC"},
+		{Unit: period.Day, Digits: 9}, {Unit: period.Day, Digits: 9, Zone: "Local"},
+		{Unit: period.Day, Digits: 9, Zone: "Mars/Olympus"}, {Digits: 9},
 		{Unit: period.Day + 1, Digits: 9, Zone: "UTC"},
 	} {
 		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "allowed") {

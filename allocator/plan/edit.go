@@ -27,7 +27,8 @@ func Apply(l allocator.Layout, edits ...Edit) (allocator.Layout, error) {
 	l.Version = 0
 	for i, e := range edits {
 		if e.do == nil {
-			return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "edit %d: empty; allowed: a move, add_room, drain or boundary", i+1)
+			return allocator.Layout{}, allocator.Errorf(allocator.Invalid,
+				"edit %d: empty; allowed: a move, add_room, drain or boundary", i+1)
 		}
 		if err := e.do(&l); err != nil {
 			return allocator.Layout{}, err
@@ -74,13 +75,17 @@ func moveResidues(l *allocator.Layout, s string, a, b allocator.Room, moved allo
 	rb, ok := l.Ranges[b]
 	switch {
 	case !ok:
-		return allocator.Errorf(allocator.Invalid, "move: %s: no room %s; allowed: %s, or a new room by --add-room", s, b, ListRanges(*l))
+		return allocator.Errorf(allocator.Invalid,
+			"move: %s: no room %s; allowed: %s, or a new room by --add-room", s, b, ListRanges(*l))
 	case !within(moved, ra):
-		return allocator.Errorf(allocator.Invalid, "move: %s: %v is not room %s's; allowed: residues of its %v", s, moved, a, ra)
+		return allocator.Errorf(allocator.Invalid,
+			"move: %s: %v is not room %s's; allowed: residues of its %v", s, moved, a, ra)
 	case moved == ra:
-		return allocator.Errorf(allocator.Invalid, "move: %s: %v is all that room %s has; allowed: less, or --drain %s", s, moved, a, a)
+		return allocator.Errorf(allocator.Invalid,
+			"move: %s: %v is all that room %s has; allowed: less, or --drain %s", s, moved, a, a)
 	case moved.Lower != ra.Lower && moved.Upper != ra.Upper:
-		return allocator.Errorf(allocator.Invalid, "move: %s: without %v room %s would be left in two parts; allowed: residues at an edge of its %v",
+		return allocator.Errorf(allocator.Invalid,
+			"move: %s: without %v room %s would be left in two parts; allowed: residues at an edge of its %v",
 			s, moved, a, ra)
 	}
 	switch {
@@ -89,7 +94,9 @@ func moveResidues(l *allocator.Layout, s string, a, b allocator.Room, moved allo
 	case rb.Lower == moved.Upper: // at a's upper edge
 		rb.Lower, ra.Upper = moved.Lower, moved.Lower
 	default:
-		return allocator.Errorf(allocator.Invalid, "move: %s: %v does not touch room %s's %v; allowed: residues of room %s %v next to it, as a range is one run",
+		return allocator.Errorf(allocator.Invalid,
+			"move: %s: %v does not touch room %s's %v; allowed: residues of room %s %v next to it, "+
+				"as a range is one run",
 			s, moved, b, rb, a, ra)
 	}
 	l.Ranges[a], l.Ranges[b] = ra, rb
@@ -116,10 +123,12 @@ func ParseAddRoom(s string) (Edit, error) {
 
 func addRoom(l *allocator.Layout, s string, room allocator.Room, r allocator.Range) error {
 	if had, ok := l.Ranges[room]; ok {
-		return allocator.Errorf(allocator.Invalid, "add_room: %s: room %s is there, with %v; allowed: a new name, or --move", s, room, had)
+		return allocator.Errorf(allocator.Invalid,
+			"add_room: %s: room %s is there, with %v; allowed: a new name, or --move", s, room, had)
 	}
 	if r.Upper > l.Boundary {
-		return allocator.Errorf(allocator.Invalid, "add_room: %s: upper %d is above the boundary; allowed: up to %d", s, r.Upper, l.Boundary)
+		return allocator.Errorf(allocator.Invalid,
+			"add_room: %s: upper %d is above the boundary; allowed: up to %d", s, r.Upper, l.Boundary)
 	}
 	for _, other := range l.Rooms() {
 		held := l.Ranges[other]
@@ -127,10 +136,12 @@ func addRoom(l *allocator.Layout, s string, room allocator.Room, r allocator.Ran
 		case !meet:
 			continue
 		case within(held, r):
-			return allocator.Errorf(allocator.Invalid, "add_room: %s: room %s %v would have nothing left; allowed: less, or --drain %s first",
+			return allocator.Errorf(allocator.Invalid,
+				"add_room: %s: room %s %v would have nothing left; allowed: less, or --drain %s first",
 				s, other, held, other)
 		case held.Lower < r.Lower && r.Upper < held.Upper:
-			return allocator.Errorf(allocator.Invalid, "add_room: %s: room %s %v would be left in two parts; allowed: residues at an edge of its range",
+			return allocator.Errorf(allocator.Invalid,
+				"add_room: %s: room %s %v would be left in two parts; allowed: residues at an edge of its range",
 				s, other, held)
 		case held.Lower < r.Lower:
 			held.Upper = r.Lower
@@ -150,7 +161,8 @@ func Drain(room allocator.Room) Edit {
 			return allocator.Errorf(allocator.Invalid, "drain: no room %s; allowed: %s", room, ListRanges(*l))
 		}
 		if len(l.Ranges) == 1 {
-			return allocator.Errorf(allocator.Invalid, "drain: room %s %v is the last; allowed: any but the last room", room, l.Ranges[room])
+			return allocator.Errorf(allocator.Invalid,
+				"drain: room %s %v is the last; allowed: any but the last room", room, l.Ranges[room])
 		}
 		delete(l.Ranges, room)
 		return nil
@@ -162,7 +174,8 @@ func Drain(room allocator.Room) Edit {
 func ParseReserve(s string) (Edit, error) {
 	name, run, ok := strings.Cut(s, "=")
 	if !ok {
-		return Edit{}, allocator.Errorf(allocator.Invalid, "reserve: %q; allowed: NAME=LOWER-UPPER, like other=75-100", s)
+		return Edit{}, allocator.Errorf(allocator.Invalid,
+			"reserve: %q; allowed: NAME=LOWER-UPPER, like other=75-100", s)
 	}
 	of, err := parseRoomOf("reserve", s, name)
 	if err != nil {
@@ -174,7 +187,9 @@ func ParseReserve(s string) (Edit, error) {
 	}
 	return Edit{func(l *allocator.Layout) error {
 		if had, there := l.Reserved[of]; there {
-			return allocator.Errorf(allocator.Invalid, "reserve: %s: %s is reserved already, as %v; allowed: a new name, or --release %s first", s, of, had, of)
+			return allocator.Errorf(allocator.Invalid,
+				"reserve: %s: %s is reserved already, as %v; allowed: a new name, or --release %s first",
+				s, of, had, of)
 		}
 		if l.Reserved == nil {
 			l.Reserved = make(map[allocator.Room]allocator.Range)
@@ -191,7 +206,8 @@ func Release(name allocator.Room) Edit {
 			return allocator.Errorf(allocator.Invalid, "release: %s; the layout has no reserved range", name)
 		}
 		if _, ok := l.Reserved[name]; !ok {
-			return allocator.Errorf(allocator.Invalid, "release: no reserved range %s; allowed: one of %v", name, l.ReservedNames())
+			return allocator.Errorf(allocator.Invalid,
+				"release: no reserved range %s; allowed: one of %v", name, l.ReservedNames())
 		}
 		if delete(l.Reserved, name); len(l.Reserved) == 0 {
 			l.Reserved = nil
@@ -221,7 +237,8 @@ func ScaleBoundary(n int64) Edit {
 			}
 			if !ok1 || !ok2 {
 				return allocator.Errorf(allocator.Invalid,
-					"boundary: %d: room %s %v does not scale, as %d * %d / %d is not whole; allowed: a boundary that fits, or ranges given by --target",
+					"boundary: %d: room %s %v does not scale, as %d * %d / %d is not whole; allowed: "+
+						"a boundary that fits, or ranges given by --target",
 					n, room, r, number, n, l.Boundary)
 			}
 			l.Ranges[room] = allocator.Range{Lower: lower, Upper: upper}
@@ -237,7 +254,9 @@ func mayScale(l allocator.Layout, boundary int64) error {
 	if boundary == l.Boundary || len(l.Reserved) == 0 {
 		return nil
 	}
-	return allocator.Errorf(allocator.Invalid, "boundary: %d; allowed: %d while ranges are reserved (%v), or release these first", boundary, l.Boundary, l.ReservedNames())
+	return allocator.Errorf(allocator.Invalid,
+		"boundary: %d; allowed: %d while ranges are reserved (%v), or release these first", boundary,
+		l.Boundary, l.ReservedNames())
 }
 
 // KeepReserved returns a target with the ranges that the current layout reserves, if it has none
@@ -276,7 +295,8 @@ func parseRange(field, s, run string) (allocator.Range, error) {
 	hi, err2 := strconv.ParseUint(upper, 10, 63)
 	if !ok || err1 != nil || err2 != nil || lo >= hi {
 		return allocator.Range{}, allocator.Errorf(allocator.Invalid,
-			"%s: %q: range %q; allowed: LOWER-UPPER, the first residue and the end, 0 <= lower < upper <= %d", field, s, run, int64(allocator.MaxID))
+			"%s: %q: range %q; allowed: LOWER-UPPER, the first residue and the end, 0 <= lower < upper <= %d", field, s,
+			run, int64(allocator.MaxID))
 	}
 	return allocator.Range{Lower: int64(lo), Upper: int64(hi)}, nil
 }

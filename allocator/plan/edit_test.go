@@ -126,7 +126,8 @@ func TestEditsAgainstPaint(t *testing.T) {
 }
 
 func TestApplyChecksItsInput(t *testing.T) {
-	l := allocator.Layout{Version: 3, Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}
+	l := allocator.Layout{Version: 3, Boundary: 10,
+		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}
 	if _, err := plan.Apply(allocator.Layout{}); !errors.Is(err, allocator.Invalid) {
 		t.Errorf("of no layout: %v", err)
 	}
@@ -142,13 +143,15 @@ func TestApplyChecksItsInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := plan.Apply(l, edit); !errors.Is(err, allocator.Invalid) || err.Error() != "target: invalid layout: 65 rooms; allowed: 1 to 64" {
+	if _, err := plan.Apply(l, edit); !errors.Is(err, allocator.Invalid) ||
+		err.Error() != "target: invalid layout: 65 rooms; allowed: 1 to 64" {
 		t.Errorf("one room too many: %v", err)
 	}
 }
 
 func FuzzEdits(f *testing.F) {
-	for _, s := range []string{"a:25-50=b", "c=75-100", "a:0-9223372036854775807=b", "c=18446744073709551615-1", "a:-1-5=b", "=-", ":-=", "a:+1-2=b"} {
+	for _, s := range []string{"a:25-50=b", "c=75-100", "a:0-9223372036854775807=b", "c=18446744073709551615-1",
+		"a:-1-5=b", "=-", ":-=", "a:+1-2=b"} {
 		f.Add(s)
 	}
 	l := allocator.Layout{Version: 1, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{

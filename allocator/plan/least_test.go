@@ -129,6 +129,7 @@ func TestPlansAreShort(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("boundary %d, rooms %v: %d plans, %v by moves over the fewest; %d refused", c.boundary, c.rooms, plans, over, refusals)
+		t.Logf("boundary %d, rooms %v: %d plans, %v by moves over the fewest; %d refused", c.boundary,
+			c.rooms, plans, over, refusals)
 	}
 }

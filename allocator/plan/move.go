@@ -105,7 +105,8 @@ func why(kind MoveKind, before, after, target allocator.Layout) string {
 	what := changes(before, after, target)
 	switch kind {
 	case Switch:
-		return what + " in one switch: IDs stay unique by the floor; only the retract promise is not given until all instances have reported"
+		return what + " in one switch: IDs stay unique by the floor; only the retract promise is not given until all " +
+			"instances have reported"
 	case Retract:
 		return what + "; no room gains a residue"
 	case Expand:
@@ -167,7 +168,8 @@ func changes(before, after, target allocator.Layout) string {
 			for i, room := range group.rooms {
 				names[i] = string(room)
 			}
-			all = append(all, fmt.Sprintf("rooms %s and %s %s", strings.Join(names[:n-1], ", "), names[n-1], group.many))
+			all = append(all, fmt.Sprintf("rooms %s and %s %s", strings.Join(names[:n-1], ", "),
+				names[n-1], group.many))
 		}
 	}
 	return strings.Join(append(all, reservations(before, after)...), ", ")

@@ -74,7 +74,8 @@ func newPlan(from, target allocator.Layout, atomic bool, s measure) (Plan, error
 		return Plan{}, allocator.Errorf(allocator.Invalid, "from: %w", err)
 	}
 	if from.Version < 1 {
-		return Plan{}, allocator.Errorf(allocator.Invalid, "from: layout version %d; allowed: 1 or more, a layout that is stored", from.Version)
+		return Plan{}, allocator.Errorf(allocator.Invalid,
+			"from: layout version %d; allowed: 1 or more, a layout that is stored", from.Version)
 	}
 	if err := target.Validate(); err != nil {
 		return Plan{}, allocator.Errorf(allocator.Invalid, "target: %w", err)
@@ -160,6 +161,8 @@ func refused(from, target allocator.Layout) error {
 		}
 	}
 	return allocator.Errorf(allocator.Refused,
-		"target: no moves lead there from layout version %d: %s; every range is a single residue and none of the %d is free, so that no room can go first; "+
-			"use --atomic to switch in one move, without the retract promise", from.Version, strings.Join(all, ", "), from.Boundary)
+		"target: no moves lead there from layout version %d: %s; every range is a single residue and none of the %d "+
+			"is free, so that no room can go first; "+
+			"use --atomic to switch in one move, without the retract promise", from.Version,
+		strings.Join(all, ", "), from.Boundary)
 }

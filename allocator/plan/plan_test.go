@@ -57,7 +57,8 @@ func runCases(text string) string {
 	for i := 0; i < len(lines); i++ {
 		out.WriteString(lines[i])
 		command, rest, _ := strings.Cut(strings.TrimSpace(lines[i]), " ")
-		if command != "plan" && command != "atomic" && command != "back" && command != "edit" || !strings.Contains(rest, "=") {
+		if command != "plan" && command != "atomic" && command != "back" && command != "edit" ||
+			!strings.Contains(rest, "=") {
 			continue
 		}
 		var input []string
@@ -159,8 +160,10 @@ func picture(l allocator.Layout) string {
 }
 
 func TestNewPlanChecksItsInput(t *testing.T) {
-	good := allocator.Layout{Version: 3, Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}
-	overlap := allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}, "b": {Lower: 4, Upper: 7}}}
+	good := allocator.Layout{Version: 3, Boundary: 10,
+		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}
+	overlap := allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5},
+		"b": {Lower: 4, Upper: 7}}}
 	unstored := good
 	unstored.Version = 0
 	for _, c := range []struct {
@@ -177,7 +180,8 @@ func TestNewPlanChecksItsInput(t *testing.T) {
 		for _, atomic := range []bool{false, true} {
 			_, err := plan.New(c.from, c.target, atomic)
 			var layoutError *allocator.LayoutError
-			if !errors.Is(err, allocator.Invalid) || errors.As(err, &layoutError) != c.layoutError || !strings.Contains(err.Error(), c.says) {
+			if !errors.Is(err, allocator.Invalid) || errors.As(err, &layoutError) != c.layoutError ||
+				!strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v to %v: %v, want %q", c.from, c.target, err, c.says)
 			}
 		}
@@ -186,7 +190,8 @@ func TestNewPlanChecksItsInput(t *testing.T) {
 
 // A plan lives as long as a migration. The layouts passed to New may change meanwhile.
 func TestPlanOwnsItsLayouts(t *testing.T) {
-	from := allocator.Layout{Version: 1, Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}
+	from := allocator.Layout{Version: 1, Boundary: 10,
+		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}
 	target := allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 7}}}
 	p, err := plan.New(from, target, false)
 	if err != nil {
@@ -208,7 +213,8 @@ func TestPicture(t *testing.T) {
 	line := func(boundary int64, ranges ...any) allocator.Layout {
 		l := allocator.Layout{Boundary: boundary, Ranges: make(map[allocator.Room]allocator.Range)}
 		for i := 0; i < len(ranges); i += 3 {
-			l.Ranges[allocator.Room(ranges[i].(string))] = allocator.Range{Lower: int64(ranges[i+1].(int)), Upper: int64(ranges[i+2].(int))}
+			l.Ranges[allocator.Room(ranges[i].(string))] = allocator.Range{Lower: int64(ranges[i+1].(int)),
+				Upper: int64(ranges[i+2].(int))}
 		}
 		return l
 	}
@@ -226,8 +232,10 @@ func TestPicture(t *testing.T) {
 		{line(100, "eu-1", 0, 10, "eu-2", 10, 90, "us", 95, 100), 20, "[11eu-2222222222222.s]"},
 		{line(1, "a", 0, 1), 5, "[aaaaa]"},
 		{allocator.Layout{Boundary: math.MaxInt64, Ranges: map[allocator.Room]allocator.Range{
-			"a": {Lower: 1, Upper: math.MaxInt64 / 2}, "b": {Lower: math.MaxInt64 - 1, Upper: math.MaxInt64}}}, 10, "[.aaaa....b]"},
-		{allocator.Layout{}, 10, "[invalid layout: boundary 0; allowed: 1 to 9223372036854775807; 0 rooms; allowed: 1 to 64]"},
+			"a": {Lower: 1, Upper: math.MaxInt64 / 2}, "b": {Lower: math.MaxInt64 - 1, Upper: math.MaxInt64}}},
+			10, "[.aaaa....b]"},
+		{allocator.Layout{}, 10, "[invalid layout: boundary 0; allowed: 1 to 9223372036854775807; 0 rooms; " +
+			"allowed: 1 to 64]"},
 	} {
 		if got := plan.Picture(c.l, c.width); got != c.want {
 			t.Errorf("%v, %d wide: got %s, want %s", c.l, c.width, got, c.want)

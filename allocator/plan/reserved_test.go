@@ -48,7 +48,8 @@ func TestReservedStaysAlone(t *testing.T) {
 }
 
 func TestReservedEdits(t *testing.T) {
-	from := allocator.Layout{Version: 4, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Upper: 40}, "b": {Lower: 40, Upper: 80}}}
+	from := allocator.Layout{Version: 4, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Upper: 40},
+		"b": {Lower: 40, Upper: 80}}}
 	edit := func(l allocator.Layout, text string) (allocator.Layout, error) {
 		t.Helper()
 		e, err := plan.ParseReserve(text)
@@ -100,10 +101,12 @@ func TestReservedEdits(t *testing.T) {
 	}
 	stored := reserved
 	stored.Version = 5
-	if p, err := plan.New(stored, back, false); err != nil || p.Moves[0].Why != "[80, 100) is no longer reserved for other; no room gains a residue" {
+	if p, err := plan.New(stored, back, false); err != nil ||
+		p.Moves[0].Why != "[80, 100) is no longer reserved for other; no room gains a residue" {
 		t.Errorf("why: %+v, %v", p.Moves, err)
 	}
-	if _, err := plan.Apply(back, plan.Release("other")); err == nil || !strings.Contains(err.Error(), "release: other; the layout has no reserved range") {
+	if _, err := plan.Apply(back, plan.Release("other")); err == nil ||
+		!strings.Contains(err.Error(), "release: other; the layout has no reserved range") {
 		t.Errorf("released twice: %v", err)
 	}
 	moved := allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Upper: 40}}}

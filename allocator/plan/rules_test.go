@@ -225,7 +225,8 @@ func drawLayout(t *rapid.T, boundary int64, label string) allocator.Layout {
 // other rooms, so that rooms block each other.
 func drawPair(t *rapid.T) (from, target allocator.Layout) {
 	boundary := rapid.OneOf(
-		rapid.Int64Range(1, 60), rapid.Int64Range(1, 8), rapid.Int64Range(1e6, 1e9), rapid.Int64Range(1<<62, allocator.MaxID),
+		rapid.Int64Range(1, 60), rapid.Int64Range(1, 8), rapid.Int64Range(1e6, 1e9),
+		rapid.Int64Range(1<<62, allocator.MaxID),
 		rapid.Just[int64](allocator.MaxID),
 	)
 	b := boundary.Draw(t, "boundary")

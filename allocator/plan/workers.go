@@ -75,7 +75,8 @@ func (w Workers) Check(from allocator.Layout, layouts ...allocator.Layout) error
 	for _, l := range layouts {
 		if w.last != "" && l.Boundary != from.Boundary {
 			return allocator.Errorf(allocator.Refused,
-				"boundary: %d; allowed: %d, as it is, as long as tag %s has the worker last (--order worker-last): its IDs keep to their rooms by the boundary; this is refused with --force, too",
+				"boundary: %d; allowed: %d, as it is, as long as tag %s has the worker last (--order worker-last): "+
+					"its IDs keep to their rooms by the boundary; this is refused with --force, too",
 				l.Boundary, from.Boundary, w.last)
 		}
 		for _, bits := range slices.Sorted(maps.Keys(w.widths)) {
@@ -98,7 +99,9 @@ func (w Workers) checkSlices(l allocator.Layout, bits int) error {
 		}
 		least := (l.Boundary-1)>>bits + 1 // residues that have a worker wherever the range lies
 		return allocator.Errorf(allocator.Refused,
-			"range %v of room %s in layout version %d has no worker of %d bits, and tag %s needs one in each room; allowed: %d residues or more of the boundary %d, which have one wherever they lie; this is refused with --force, too",
+			"range %v of room %s in layout version %d has no worker of %d bits, and tag %s needs one in each room; "+
+				"allowed: %d residues or more of the boundary %d, which have one wherever they lie; "+
+				"this is refused with --force, too",
 			l.Ranges[room], room, l.Version, bits, w.widths[bits], least, l.Boundary)
 	}
 	return nil
@@ -120,9 +123,12 @@ func (w Workers) checkPins(from, to allocator.Layout, bits int) error {
 			now = fmt.Sprintf("none instead of %v", before)
 		}
 		return allocator.Errorf(allocator.Refused,
-			"instance %s/%s has pinned worker %d of its room's slice (--worker), which is number %d of %d bits, as tag %s uses; in layout version %d the slice is %s; "+
-				"allowed: a slice that begins at %d and has %d workers or more; or stop the instance, or start it with --worker auto; this is refused with --force, too",
-			p.Room, p.Instance, p.Number, before.Lower+p.Number, bits, w.widths[bits], to.Version, now, before.Lower, p.Number+1)
+			"instance %s/%s has pinned worker %d of its room's slice (--worker), which is number %d of %d bits, "+
+				"as tag %s uses; in layout version %d the slice is %s; "+
+				"allowed: a slice that begins at %d and has %d workers or more; or stop the instance, "+
+				"or start it with --worker auto; this is refused with --force, too",
+			p.Room, p.Instance, p.Number, before.Lower+p.Number, bits, w.widths[bits], to.Version,
+			now, before.Lower, p.Number+1)
 	}
 	return nil
 }

@@ -29,19 +29,28 @@ func TestPlansThatWorkersRefuse(t *testing.T) {
 		to   allocator.Layout
 		want []string // in the error; none if the plan is allowed
 	}{
-		"no tags":             {pins: []plan.Pin{pinned}, to: rooms(7, 1, 2)},
-		"wide enough":         {tags: map[allocator.Tag]timeid.Layout{"t": two, "u": two}, to: rooms(100, 75, 76)},
-		"no worker":           {tags: map[allocator.Tag]timeid.Layout{"u": two, "t": two}, to: rooms(100, 76, 99), want: []string{"room b", "[76, 99)", "2 bits", "tag t ", "25 residues", "--force"}},
-		"no worker, boundary": {tags: map[allocator.Tag]timeid.Layout{"t": two}, to: rooms(1000, 10, 20), want: []string{"room b", "250 residues"}},
-		"boundary":            {tags: map[allocator.Tag]timeid.Layout{"t": two}, to: rooms(200, 100, 200)},
-		"worker last":         {tags: map[allocator.Tag]timeid.Layout{"t": two, "z": last, "y": last}, to: rooms(200, 100, 200), want: []string{"boundary: 200", "allowed: 100", "tag y ", "--force"}},
+		"no tags":     {pins: []plan.Pin{pinned}, to: rooms(7, 1, 2)},
+		"wide enough": {tags: map[allocator.Tag]timeid.Layout{"t": two, "u": two}, to: rooms(100, 75, 76)},
+		"no worker": {tags: map[allocator.Tag]timeid.Layout{"u": two, "t": two}, to: rooms(100, 76, 99),
+			want: []string{"room b", "[76, 99)", "2 bits", "tag t ", "25 residues", "--force"}},
+		"no worker, boundary": {tags: map[allocator.Tag]timeid.Layout{"t": two}, to: rooms(1000, 10, 20),
+			want: []string{"room b", "250 residues"}},
+		"boundary": {tags: map[allocator.Tag]timeid.Layout{"t": two}, to: rooms(200, 100, 200)},
+		"worker last": {tags: map[allocator.Tag]timeid.Layout{"t": two, "z": last, "y": last},
+			to: rooms(200, 100, 200), want: []string{"boundary: 200", "allowed: 100", "tag y ", "--force"}},
 		"last, same boundary": {tags: map[allocator.Tag]timeid.Layout{"z": last}, to: rooms(100, 40, 100)},
-		"pinned, narrower":    {tags: map[allocator.Tag]timeid.Layout{"t": two}, pins: []plan.Pin{pinned}, to: rooms(100, 50, 75), want: []string{"b/b-1", "pinned worker 1", "number 3", "2 bits", "tag t ", "[2, 3) instead of [2, 4)", "begins at 2 and has 2"}},
-		"pinned, another end": {tags: map[allocator.Tag]timeid.Layout{"z": last}, pins: []plan.Pin{pinned}, to: rooms(100, 40, 100), want: []string{"b/b-1", "number 513", "10 bits", "[410, 1024)"}},
-		"pinned, enough":      {tags: map[allocator.Tag]timeid.Layout{"z": last}, pins: []plan.Pin{pinned}, to: rooms(100, 50, 60)},
-		"pinned, never had":   {tags: map[allocator.Tag]timeid.Layout{"t": two}, pins: []plan.Pin{{Room: "b", Instance: "b-9", Number: 9}}, to: rooms(100, 50, 76)},
+		"pinned, narrower": {tags: map[allocator.Tag]timeid.Layout{"t": two}, pins: []plan.Pin{pinned},
+			to: rooms(100, 50, 75), want: []string{"b/b-1", "pinned worker 1", "number 3", "2 bits", "tag t ",
+				"[2, 3) instead of [2, 4)", "begins at 2 and has 2"}},
+		"pinned, another end": {tags: map[allocator.Tag]timeid.Layout{"z": last}, pins: []plan.Pin{pinned},
+			to: rooms(100, 40, 100), want: []string{"b/b-1", "number 513", "10 bits", "[410, 1024)"}},
+		"pinned, enough": {tags: map[allocator.Tag]timeid.Layout{"z": last}, pins: []plan.Pin{pinned},
+			to: rooms(100, 50, 60)},
+		"pinned, never had": {tags: map[allocator.Tag]timeid.Layout{"t": two},
+			pins: []plan.Pin{{Room: "b", Instance: "b-9", Number: 9}}, to: rooms(100, 50, 76)},
 		"pinned, drained": {tags: map[allocator.Tag]timeid.Layout{"t": two}, pins: []plan.Pin{pinned},
-			to: allocator.Layout{Version: 2, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}}}, want: []string{"b/b-1", "none instead of [2, 4)"}},
+			to: allocator.Layout{Version: 2, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0,
+				Upper: 50}}}, want: []string{"b/b-1", "none instead of [2, 4)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w plan.Workers
@@ -82,9 +91,11 @@ func TestNeedsAreAdded(t *testing.T) {
 		to    allocator.Layout
 		want  bool // refused
 	}{
-		"narrow, both": {two.With(last), narrow, true}, "wide, both": {two.With(last), wide, true}, "pinned, both": {two.With(last), moved, true},
-		"narrow, the other way": {last.With(two), narrow, true}, "wide, the other way": {last.With(two), wide, true}, "pinned, the other way": {last.With(two), moved, true},
-		"narrow, of nothing": {none.With(two), narrow, true}, "nothing": {none.With(none), narrow, false},
+		"narrow, both": {two.With(last), narrow, true}, "wide, both": {two.With(last), wide, true},
+		"pinned, both":          {two.With(last), moved, true},
+		"narrow, the other way": {last.With(two), narrow, true}, "wide, the other way": {last.With(two), wide, true},
+		"pinned, the other way": {last.With(two), moved, true},
+		"narrow, of nothing":    {none.With(two), narrow, true}, "nothing": {none.With(none), narrow, false},
 		"wide, as it was": {two, wide, false}, "moved, as it was": {two, moved, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +110,8 @@ func TestNeedsAreAdded(t *testing.T) {
 func TestWorkersOfEachMove(t *testing.T) {
 	var w plan.Workers
 	w.AddTag("t", timeid.Layout{WorkerBits: 2})
-	if err := w.Check(rooms(100, 50, 100), rooms(100, 76, 99), rooms(100, 50, 100)); allocator.KindOf(err) != allocator.Refused {
+	if err := w.Check(rooms(100, 50, 100), rooms(100, 76, 99),
+		rooms(100, 50, 100)); allocator.KindOf(err) != allocator.Refused {
 		t.Errorf("got %v", err)
 	}
 }
@@ -111,7 +123,8 @@ func TestResiduesThatHaveAWorker(t *testing.T) {
 		bits, boundary := rand.IntN(12), 1+rand.Int64N(5000)
 		least := (boundary-1)>>bits + 1
 		lower := rand.Int64N(boundary - least + 1)
-		l := allocator.Layout{Version: 1, Boundary: boundary, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: lower, Upper: lower + least}}}
+		l := allocator.Layout{Version: 1, Boundary: boundary,
+			Ranges: map[allocator.Room]allocator.Range{"a": {Lower: lower, Upper: lower + least}}}
 		var w plan.Workers
 		w.AddTag("t", timeid.Layout{WorkerBits: bits})
 		if err := w.Check(l, l); err != nil {
@@ -176,7 +189,8 @@ func TestPlansKeepWorkers(t *testing.T) {
 			}
 		}
 	})
-	t.Logf("%d plans, %d of them mended, %d with a pin kept, %d without, %d wedged", plans, mended, pinned, unkept, wedges)
+	t.Logf("%d plans, %d of them mended, %d with a pin kept, %d without, %d wedged", plans,
+		mended, pinned, unkept, wedges)
 }
 
 func layoutsOf(p plan.Plan) (all []allocator.Layout) {

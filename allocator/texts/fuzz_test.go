@@ -13,7 +13,8 @@ import (
 func FuzzText(f *testing.F) {
 	right := key(f, "k", 1)
 	for _, description := range []string{
-		"", "decimal(6)", "prefix(ORD-) | radix62(11)", "prefix(A) | opaque(k, 10^6) | decimal(6) | luhn", "sortable(62)", "part-of-a-later-release",
+		"", "decimal(6)", "prefix(ORD-) | radix62(11)", "prefix(A) | opaque(k, 10^6) | decimal(6) | luhn",
+		"sortable(62)", "part-of-a-later-release",
 	} {
 		f.Add(description, right.CheckValue(), true, int64(5), "000005")
 		f.Add(description, "c03e71ef377b215b", true, int64(allocator.MaxID), "ORD-00000000005")

@@ -24,7 +24,8 @@ type Text struct {
 }
 
 // errNone is what a tag without a format has in the place of texts.
-var errNone = &allocator.Error{Kind: allocator.Refused, Msg: "the tag has no format, and its IDs are no texts; a tag gets its format when it is created"}
+var errNone = &allocator.Error{Kind: allocator.Refused,
+	Msg: "the tag has no format, and its IDs are no texts; a tag gets its format when it is created"}
 
 // New returns the texts of a tag with a format and the check value of its key: nil where
 // both are empty.
@@ -35,7 +36,8 @@ func New(description, keyCheck string, keys []format.Key) *Text {
 	t := &Text{description: description, keyCheck: keyCheck}
 	var err error
 	if t.format, err = format.Parse(description, keys...); err != nil {
-		t.wrong = allocator.Errorf(allocator.Refused, "the tag's format is not one of this release, so there are no texts here: %w", err)
+		t.wrong = allocator.Errorf(allocator.Refused,
+			"the tag's format is not one of this release, so there are no texts here: %w", err)
 		t.lacking = true
 		return t
 	}
@@ -43,7 +45,8 @@ func New(description, keyCheck string, keys []format.Key) *Text {
 	if name == "" {
 		return t
 	}
-	t.wrong = allocator.Errorf(allocator.Refused, "the tag's texts need the key %s, which is not here; give its file: --opaque-key %s=FILE, or OpaqueKeys in the Go client", name, name)
+	t.wrong = allocator.Errorf(allocator.Refused, "the tag's texts need the key %s, which is not here; give its file: "+
+		"--opaque-key %s=FILE, or OpaqueKeys in the Go client", name, name)
 	t.lacking = true
 	for _, k := range keys {
 		if k.Name() != name {
@@ -51,7 +54,9 @@ func New(description, keyCheck string, keys []format.Key) *Text {
 		}
 		t.wrong, t.lacking = nil, false
 		if k.CheckValue() != keyCheck {
-			t.wrong = allocator.Errorf(allocator.Refused, "the key %s here is another than the tag's: its check value is %s, the tag's %s; give the file with which the tag was created", name, k.CheckValue(), keyCheck)
+			t.wrong = allocator.Errorf(allocator.Refused,
+				"the key %s here is another than the tag's: its check value is %s, the tag's %s; "+
+					"give the file with which the tag was created", name, k.CheckValue(), keyCheck)
 		}
 	}
 	return t
@@ -160,7 +165,8 @@ func (t *Text) OfParts(g *timeid.Generator, runs []allocator.Run) ([]string, err
 
 // ErrNoNumber is why a tag of Wide texts issues no numbers, and its texts are none.
 var ErrNoNumber = &allocator.Error{Kind: allocator.Refused,
-	Msg: "its IDs have 80 bits (44/20/16) and exist only as texts; NextBatch with texts, `march id batch --texts`, and NextText in the Go client issue them, Decode takes them apart"}
+	Msg: "its IDs have 80 bits (44/20/16) and exist only as texts; NextBatch with texts, `march id batch --texts`, " +
+		"and NextText in the Go client issue them, Decode takes them apart"}
 
 // ID returns the ID of a text. Its errors are Invalid, for a text that is none of the
 // tag's, those of Usable, and ErrNoNumber for Wide texts.

@@ -30,13 +30,16 @@ func TestTexts(t *testing.T) {
 		{"", "", nil, "the tag has no format"},
 		{"prefix(A) | decimal", "", nil, ""},
 		{"part-of-a-later-release", "", nil, "the tag's format is not one of this release"},
-		{opaque, right.CheckValue(), nil, "the tag's texts need the key orders-1, which is not here; give its file: --opaque-key orders-1=FILE"},
+		{opaque, right.CheckValue(), nil, "the tag's texts need the key orders-1, which is not here; give its file: " +
+			"--opaque-key orders-1=FILE"},
 		{opaque, right.CheckValue(), []format.Key{key(t, "orders-2", 1)}, "need the key orders-1"},
-		{opaque, right.CheckValue(), []format.Key{wrong}, "the key orders-1 here is another than the tag's: its check value is " + wrong.CheckValue() + ", the tag's " + right.CheckValue()},
+		{opaque, right.CheckValue(), []format.Key{wrong}, "the key orders-1 here is another than the tag's: " +
+			"its check value is " + wrong.CheckValue() + ", the tag's " + right.CheckValue()},
 		{opaque, right.CheckValue(), []format.Key{right}, ""},
 	} {
 		text := texts.New(c.description, c.check, c.keys)
-		if err := text.Usable(); c.says == "" && err != nil || c.says != "" && (allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), c.says)) {
+		if err := text.Usable(); c.says == "" && err != nil ||
+			c.says != "" && (allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%q: got %v; want %q", c.description, err, c.says)
 		}
 		written, err := text.Append([]byte("x"), 5)
@@ -48,7 +51,8 @@ func TestTexts(t *testing.T) {
 				t.Errorf("%q: %s is %d, %v", c.description, written, id, err)
 			}
 		}
-		if want := strings.Contains(c.says, "this release") || strings.Contains(c.says, "need the key"); text.Lacking() != want {
+		if want := strings.Contains(c.says, "this release") ||
+			strings.Contains(c.says, "need the key"); text.Lacking() != want {
 			t.Errorf("%q: lacking: got %v", c.description, text.Lacking())
 		}
 		if !text.Is(c.description, c.check) || text.Is("decimal(5)", c.check) {
@@ -63,7 +67,8 @@ func TestTextsOfRuns(t *testing.T) {
 	if all, err := text.OfRuns(runs); strings.Join(all, " ") != "A07 A08 A20 A30" || err != nil {
 		t.Errorf("got %v, %v", all, err)
 	}
-	if all, err := text.OfRuns([]allocator.Run{{First: 99, Count: 2}}); all != nil || allocator.KindOf(err) != allocator.Invalid {
+	if all, err := text.OfRuns([]allocator.Run{{First: 99, Count: 2}}); all != nil ||
+		allocator.KindOf(err) != allocator.Invalid {
 		t.Errorf("past the end: got %v, %v", all, err)
 	}
 	var none *texts.Text

@@ -171,7 +171,9 @@ func BenchmarkNext(b *testing.B) {
 		})
 		b.Run("given/swap/"+name, func(b *testing.B) {
 			var word alone
-			compare(b, goroutines, repeat(nextOf(b, benchGenerator(b, 22, given))), repeat(func() int64 { return swap(&word, given()) }))
+			compare(b, goroutines, repeat(nextOf(b, benchGenerator(b, 22, given))), repeat(func() int64 {
+				return swap(&word, given())
+			}))
 		})
 		b.Run("computer/locked/"+name, func(b *testing.B) {
 			l := &locked{clock: wall, mask: 1<<22 - 1, shift: 22}
@@ -179,12 +181,16 @@ func BenchmarkNext(b *testing.B) {
 		})
 		b.Run("computer/swap/"+name, func(b *testing.B) { // with the wall clock
 			var word alone
-			compare(b, goroutines, repeat(nextOf(b, benchGenerator(b, 22, nil))), repeat(func() int64 { return swap(&word, wall()) }))
+			compare(b, goroutines, repeat(nextOf(b, benchGenerator(b, 22, nil))), repeat(func() int64 {
+				return swap(&word, wall())
+			}))
 		})
 		b.Run("computer/swap-monotonic/"+name, func(b *testing.B) { // with the cheapest clock there is
 			var word alone
 			base := time.Now()
-			compare(b, goroutines, repeat(nextOf(b, benchGenerator(b, 22, nil))), repeat(func() int64 { return swap(&word, int64(time.Since(base))) }))
+			compare(b, goroutines, repeat(nextOf(b, benchGenerator(b, 22, nil))), repeat(func() int64 {
+				return swap(&word, int64(time.Since(base)))
+			}))
 		})
 	}
 }

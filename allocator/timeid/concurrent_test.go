@@ -201,8 +201,12 @@ func TestNoAllocations(t *testing.T) {
 	now := time.Now().UnixMilli()
 	ctx := t.Context()
 	var fixed int64
-	for name, clock := range map[string]func() int64{"computer's": nil, "given": func() int64 { fixed++; return now + fixed/1000 }} {
-		g := newGenerator(t, timeid.Config{Layout: preset(t, "cosid").Layout, Window: timeid.Window{From: now, Until: now + time.Hour.Milliseconds()}, Clock: clock})
+	for name, clock := range map[string]func() int64{"computer's": nil, "given": func() int64 {
+		fixed++
+		return now + fixed/1000
+	}} {
+		g := newGenerator(t, timeid.Config{Layout: preset(t, "cosid").Layout,
+			Window: timeid.Window{From: now, Until: now + time.Hour.Milliseconds()}, Clock: clock})
 		if n := testing.AllocsPerRun(50_000, func() {
 			if _, err := g.Next(ctx); err != nil {
 				t.Error(err)

@@ -85,15 +85,18 @@ func (c Config) Validate() error {
 	largest := c.Layout.PerTick() - 1
 	switch {
 	case c.Worker < 0 || c.Worker >= c.Layout.Workers():
-		return allocator.Errorf(allocator.Invalid, "worker: %d; allowed: 0 to %d (%d bits)", c.Worker, c.Layout.Workers()-1, c.Layout.WorkerBits)
+		return allocator.Errorf(allocator.Invalid, "worker: %d; allowed: 0 to %d (%d bits)", c.Worker,
+			c.Layout.Workers()-1, c.Layout.WorkerBits)
 	case c.Sequence > Random:
-		return allocator.Errorf(allocator.Invalid, "sequence: %d; allowed: %v, %v, %v", uint8(c.Sequence), Reset, Carry, Random)
+		return allocator.Errorf(allocator.Invalid, "sequence: %d; allowed: %v, %v, %v",
+			uint8(c.Sequence), Reset, Carry, Random)
 	case c.CarryTo < 1 || c.CarryTo > max(largest, 1):
 		return allocator.Errorf(allocator.Invalid, "carry to: %d; allowed: 1 to %d", c.CarryTo, max(largest, 1))
 	case c.RandomBelow < 1 || c.RandomBelow > largest+1:
 		return allocator.Errorf(allocator.Invalid, "random below: %d; allowed: 1 to %d", c.RandomBelow, largest+1)
 	case c.Rollback > Fail:
-		return allocator.Errorf(allocator.Invalid, "rollback: %d; allowed: %v, %v, %v", uint8(c.Rollback), Wait, Offset, Fail)
+		return allocator.Errorf(allocator.Invalid, "rollback: %d; allowed: %v, %v, %v",
+			uint8(c.Rollback), Wait, Offset, Fail)
 	case c.MaxWait < 0 || c.MaxWait > LongestWait:
 		return allocator.Errorf(allocator.Invalid, "max wait: %v; allowed: up to %v", c.MaxWait, LongestWait)
 	case c.MaxAhead < 0 || c.MaxAhead > FurthestAhead:
@@ -107,12 +110,15 @@ func (c Config) Validate() error {
 func (l Layout) checkWindow(w Window) error {
 	switch {
 	case w.From < l.Epoch:
-		return allocator.Errorf(allocator.Invalid, "window: from %s; allowed: from the epoch %s on", date(w.From), date(l.Epoch))
+		return allocator.Errorf(allocator.Invalid, "window: from %s; allowed: from the epoch %s on",
+			date(w.From), date(l.Epoch))
 	case w.From >= l.End():
 		return &EndError{Now: w.From, End: l.End(), Bits: l.TimeBits}
 	}
 	if from, until := l.ticks(w); from >= until {
-		return allocator.Errorf(allocator.Invalid, "window: %s to %s has no whole tick of %v in it; allowed: at least one", date(w.From), date(w.Until), l.Unit)
+		return allocator.Errorf(allocator.Invalid,
+			"window: %s to %s has no whole tick of %v in it; allowed: at least one",
+			date(w.From), date(w.Until), l.Unit)
 	}
 	return nil
 }

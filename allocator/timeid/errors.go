@@ -42,7 +42,8 @@ type RollbackError struct {
 }
 
 func (e *RollbackError) Error() string {
-	return fmt.Sprintf("the clock went back: it is at %s, %d ms behind the last ID's %s; allowed (%v): %v; retry when the clock has caught up",
+	return fmt.Sprintf("the clock went back: it is at %s, %d ms behind the last ID's %s; allowed (%v): %v; "+
+		"retry when the clock has caught up",
 		date(e.Now), e.Last-e.Now, date(e.Last), e.Policy, e.Allowed)
 }
 
@@ -58,7 +59,8 @@ type OverflowError struct {
 }
 
 func (e *OverflowError) Error() string {
-	return fmt.Sprintf("all %d IDs of the tick are issued, and in %v the clock did not go on from %s; retry when it runs",
+	return fmt.Sprintf("all %d IDs of the tick are issued, and in %v the clock did not go on from %s; "+
+		"retry when it runs",
 		e.PerTick, e.Waited, date(e.Now))
 }
 
@@ -73,7 +75,8 @@ type EndError struct {
 }
 
 func (e *EndError) Error() string {
-	return fmt.Sprintf("the %d time bits were used up at %s, and the clock is at %s; a layout with a newer epoch or more bits is needed",
+	return fmt.Sprintf("the %d time bits were used up at %s, and the clock is at %s; "+
+		"a layout with a newer epoch or more bits is needed",
 		e.Bits, date(e.End), date(e.Now))
 }
 

@@ -62,7 +62,8 @@ func wantPairs(t *testing.T, got [][2]int64, want ...[2]int64) {
 func TestReset(t *testing.T) {
 	cfg, clock := config(2, time.Millisecond)
 	g := newGenerator(t, cfg)
-	wantPairs(t, pairs(t, g, cfg.Layout, 6), [2]int64{0, 0}, [2]int64{0, 1}, [2]int64{0, 2}, [2]int64{0, 3}, [2]int64{1, 0}, [2]int64{1, 1})
+	wantPairs(t, pairs(t, g, cfg.Layout, 6), [2]int64{0, 0}, [2]int64{0, 1}, [2]int64{0, 2}, [2]int64{0, 3},
+		[2]int64{1, 0}, [2]int64{1, 1})
 	clock.set(at + 7)
 	wantPairs(t, pairs(t, g, cfg.Layout, 2), [2]int64{7, 0}, [2]int64{7, 1})
 	if s := g.Stats(); s.Overflows != 1 || s.OverflowWait != time.Millisecond || s.Rollbacks != 0 {
@@ -80,7 +81,8 @@ func TestCarry(t *testing.T) {
 	clock.set(at + 1)
 	wantPairs(t, pairs(t, g, cfg.Layout, 2), [2]int64{1, 2}, [2]int64{1, 3})
 	clock.set(at + 2) // 3 is the threshold
-	wantPairs(t, pairs(t, g, cfg.Layout, 8), [2]int64{2, 1}, [2]int64{2, 2}, [2]int64{2, 3}, [2]int64{2, 4}, [2]int64{2, 5}, [2]int64{2, 6}, [2]int64{2, 7}, [2]int64{3, 0})
+	wantPairs(t, pairs(t, g, cfg.Layout, 8), [2]int64{2, 1}, [2]int64{2, 2}, [2]int64{2, 3}, [2]int64{2, 4},
+		[2]int64{2, 5}, [2]int64{2, 6}, [2]int64{2, 7}, [2]int64{3, 0})
 	cfg.CarryTo = 6
 	g = newGenerator(t, cfg)
 	pairs(t, g, cfg.Layout, 5)
@@ -153,11 +155,13 @@ func TestRollbackWait(t *testing.T) {
 	clock.set(at - 501)
 	_, err := g.Next(t.Context())
 	var back *timeid.RollbackError
-	if !errors.As(err, &back) || *back != (timeid.RollbackError{Policy: timeid.Wait, Now: at - 501, Last: at, Allowed: 500 * time.Millisecond}) ||
+	if !errors.As(err, &back) || *back != (timeid.RollbackError{Policy: timeid.Wait, Now: at - 501, Last: at,
+		Allowed: 500 * time.Millisecond}) ||
 		!errors.Is(err, allocator.Unavailable) || allocator.KindOf(err) != allocator.Unavailable {
 		t.Fatalf("%#v", err)
 	}
-	const text = "the clock went back: it is at 2027-01-15T07:59:59.499Z, 501 ms behind the last ID's 2027-01-15T08:00:00.000Z; allowed (wait): 500ms; retry when the clock has caught up"
+	const text = "the clock went back: it is at 2027-01-15T07:59:59.499Z, 501 ms behind the last ID's " +
+		"2027-01-15T08:00:00.000Z; allowed (wait): 500ms; retry when the clock has caught up"
 	if err.Error() != text {
 		t.Errorf("%v, want %s", err, text)
 	}
@@ -236,12 +240,14 @@ func TestFrozen(t *testing.T) {
 	pairs(t, g, cfg.Layout, 2)
 	_, err := g.Next(t.Context())
 	var overflow *timeid.OverflowError
-	if !errors.As(err, &overflow) || *overflow != (timeid.OverflowError{Now: at, PerTick: 2, Waited: 510 * time.Millisecond}) || allocator.KindOf(err) != allocator.Unavailable {
+	if !errors.As(err, &overflow) || *overflow != (timeid.OverflowError{Now: at, PerTick: 2,
+		Waited: 510 * time.Millisecond}) || allocator.KindOf(err) != allocator.Unavailable {
 		t.Fatalf("%v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("the caller left"))
-	if _, err = g.Next(ctx); allocator.KindOf(err) != allocator.Unavailable || err.Error() != "no time-ordered ID before the caller's deadline: the caller left" {
+	if _, err = g.Next(ctx); allocator.KindOf(err) != allocator.Unavailable ||
+		err.Error() != "no time-ordered ID before the caller's deadline: the caller left" {
 		t.Errorf("%v", err)
 	}
 	if n := g.Stats().Overflows; n != 2 {
@@ -254,7 +260,8 @@ func TestRuns(t *testing.T) {
 	g := newGenerator(t, cfg)
 	first := func(tick int64) int64 { return (at-timeid.EpochCosId+tick)<<12 | 5<<2 }
 	runs, err := g.NextN(t.Context(), 9, nil)
-	if want := []allocator.Run{{First: first(0), Count: 4, Stride: 1}, {First: first(1), Count: 4, Stride: 1}, {First: first(2), Count: 1, Stride: 1}}; err != nil || !slices.Equal(runs, want) {
+	if want := []allocator.Run{{First: first(0), Count: 4, Stride: 1}, {First: first(1), Count: 4, Stride: 1},
+		{First: first(2), Count: 1, Stride: 1}}; err != nil || !slices.Equal(runs, want) {
 		t.Errorf("%v, %v; want %v", runs, err, want)
 	}
 	// Worker last: one run over all ticks, with a stride.
@@ -262,7 +269,8 @@ func TestRuns(t *testing.T) {
 	cfg.Layout.Order = timeid.WorkerLast
 	g = newGenerator(t, cfg)
 	runs, err = g.NextN(t.Context(), 9, nil)
-	if want := []allocator.Run{{First: (at-timeid.EpochCosId)<<12 | 5, Count: 9, Stride: 1024}}; err != nil || !slices.Equal(runs, want) {
+	if want := []allocator.Run{{First: (at-timeid.EpochCosId)<<12 | 5, Count: 9, Stride: 1024}}; err != nil ||
+		!slices.Equal(runs, want) {
 		t.Errorf("%v, %v; want %v", runs, err, want)
 	}
 	for _, n := range []int64{-1, 0, 4001} {
@@ -303,7 +311,8 @@ func TestComputersClock(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(300*time.Microsecond + 7*time.Millisecond) // to the middle of a tick
 			start := time.Now()
-			cfg := timeid.Config{Layout: preset(t, "cosid").Layout, Window: timeid.Window{From: start.UnixMilli() - 1000, Until: start.UnixMilli() + 10_000}}
+			cfg := timeid.Config{Layout: preset(t, "cosid").Layout,
+				Window: timeid.Window{From: start.UnixMilli() - 1000, Until: start.UnixMilli() + 10_000}}
 			cfg.Layout.Unit, cfg.Layout.Epoch, cfg.Layout.SequenceBits = unit, 0, 3
 			cfg.Layout.TimeBits = 50
 			g := newGenerator(t, cfg)
@@ -325,7 +334,8 @@ func TestComputersClock(t *testing.T) {
 			if _, err := g.Next(t.Context()); !errors.As(err, &window) {
 				t.Errorf("%v", err)
 			}
-			if err := g.Extend(timeid.Window{From: start.UnixMilli() + 20_000, Until: start.UnixMilli() + 30_000}); err != nil {
+			if err := g.Extend(timeid.Window{From: start.UnixMilli() + 20_000,
+				Until: start.UnixMilli() + 30_000}); err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

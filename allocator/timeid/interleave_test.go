@@ -24,7 +24,8 @@ func TestInterleaved(t *testing.T) {
 		used, depth := int64(-1), 0 // used is the start of the worker's next owner
 		take := func(id int64) {
 			p, err := cfg.Layout.Decompose(id)
-			if issued[id] || err != nil || p.Worker != cfg.Worker || p.Time < cfg.Window.From || used >= 0 && p.Time >= used {
+			if issued[id] || err != nil || p.Worker != cfg.Worker || p.Time < cfg.Window.From ||
+				used >= 0 && p.Time >= used {
 				t.Fatalf("ID %d, %+v (%v), was issued: %v; used until %d", id, p, err, issued[id], used)
 			}
 			issued[id] = true

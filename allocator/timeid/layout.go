@@ -72,7 +72,8 @@ func (l Layout) Narrow() Layout {
 // checkNumber refuses Wide, as its IDs are no numbers. Its error is Invalid.
 func (l Layout) checkNumber() error {
 	if l == Wide {
-		return allocator.Errorf(allocator.Invalid, "id: an ID of %s, %d bits, is no 64-bit number; allowed: its text", l.BitsString(), l.bits())
+		return allocator.Errorf(allocator.Invalid, "id: an ID of %s, %d bits, is no 64-bit number; allowed: its text",
+			l.BitsString(), l.bits())
 	}
 	return nil
 }
@@ -97,15 +98,18 @@ func (l Layout) Validate() error {
 	case l.Epoch%l.unit() != 0:
 		return allocator.Errorf(allocator.Invalid, "epoch: %d ms; allowed: multiples of the unit (%v)", l.Epoch, l.Unit)
 	case l.TimeBits < 1 || l.TimeBits > l.maxTimeBits():
-		return allocator.Errorf(allocator.Invalid, "time bits: %d; allowed: 1 to %d with unit %v", l.TimeBits, l.maxTimeBits(), l.Unit)
+		return allocator.Errorf(allocator.Invalid,
+			"time bits: %d; allowed: 1 to %d with unit %v", l.TimeBits, l.maxTimeBits(), l.Unit)
 	case l.WorkerBits < 0 || l.WorkerBits >= MaxBits:
 		return allocator.Errorf(allocator.Invalid, "worker bits: %d; allowed: 0 to %d", l.WorkerBits, MaxBits-1)
 	case l.SequenceBits < 0 || l.SequenceBits >= MaxBits:
 		return allocator.Errorf(allocator.Invalid, "sequence bits: %d; allowed: 0 to %d", l.SequenceBits, MaxBits-1)
 	case l.bits() > MaxBits && l != Wide:
-		return allocator.Errorf(allocator.Invalid, "bits: %s is %d together; allowed: up to %d", l.BitsString(), l.bits(), MaxBits)
+		return allocator.Errorf(allocator.Invalid,
+			"bits: %s is %d together; allowed: up to %d", l.BitsString(), l.bits(), MaxBits)
 	case l.Order > WorkerLast:
-		return allocator.Errorf(allocator.Invalid, "order: %d; allowed: %v, %v", uint8(l.Order), WorkerMiddle, WorkerLast)
+		return allocator.Errorf(allocator.Invalid, "order: %d; allowed: %v, %v",
+			uint8(l.Order), WorkerMiddle, WorkerLast)
 	}
 	return nil
 }

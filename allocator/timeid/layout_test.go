@@ -60,7 +60,8 @@ func TestGolden(t *testing.T) {
 		l := preset(t, test.preset).Layout
 		parts := timeid.Parts{Time: ms(t, test.time), Worker: test.worker, Sequence: test.sequence}
 		if id, err := l.Compose(parts); id != test.id || err != nil {
-			t.Errorf("%s: Compose(%s, %d, %d) = %d, %v; want %d", test.preset, test.time, test.worker, test.sequence, id, err, test.id)
+			t.Errorf("%s: Compose(%s, %d, %d) = %d, %v; want %d", test.preset, test.time, test.worker,
+				test.sequence, id, err, test.id)
 		}
 		if got, err := l.Decompose(test.id); got != parts || err != nil {
 			t.Errorf("%s: Decompose(%d) = %v, %v; want %v", test.preset, test.id, got, err, parts)
@@ -115,7 +116,8 @@ func TestPresets(t *testing.T) {
 // contains all the texts.
 func wantInvalid(t *testing.T, err error, field string, texts ...string) {
 	t.Helper()
-	if allocator.KindOf(err) != allocator.Invalid || !strings.HasPrefix(err.Error(), field+":") || !strings.Contains(err.Error(), "allowed: ") {
+	if allocator.KindOf(err) != allocator.Invalid || !strings.HasPrefix(err.Error(), field+":") ||
+		!strings.Contains(err.Error(), "allowed: ") {
 		t.Errorf("%v; want an Invalid error of %s that says what is allowed", err, field)
 		return
 	}
@@ -136,7 +138,9 @@ func TestValidate(t *testing.T) {
 		{"unit", func(l *timeid.Layout) { l.Unit = 2 * time.Millisecond }, "1ms, 10ms, 1s"},
 		{"epoch", func(l *timeid.Layout) { l.Epoch = -1 }, "-1 ms"},
 		{"epoch", func(l *timeid.Layout) { l.Epoch = timeid.LatestEpoch + 1 }, "253402300800000 ms"},
-		{"epoch", func(l *timeid.Layout) { l.Unit, l.Epoch = time.Second, 1577203200001 }, "multiples of the unit (1s)"},
+		{"epoch", func(l *timeid.Layout) {
+			l.Unit, l.Epoch = time.Second, 1577203200001
+		}, "multiples of the unit (1s)"},
 		{"time bits", func(l *timeid.Layout) { l.TimeBits = 0 }, "0; allowed: 1 to 62"},
 		{"time bits", func(l *timeid.Layout) { l.TimeBits = 63 }, "63; allowed: 1 to 62"},
 		{"time bits", func(l *timeid.Layout) { l.TimeBits, l.Unit = 60, 10*time.Millisecond }, "60; allowed: 1 to 59"},
@@ -161,7 +165,8 @@ func TestValidate(t *testing.T) {
 
 // randomLayout returns any valid layout, sometimes with each of its extremes.
 func randomLayout(intN func(int) int) timeid.Layout {
-	l := timeid.Layout{Unit: []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second}[intN(3)], Order: timeid.Order(intN(2))}
+	l := timeid.Layout{Unit: []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second}[intN(3)],
+		Order: timeid.Order(intN(2))}
 	most := map[time.Duration]int{time.Millisecond: 62, 10 * time.Millisecond: 59, time.Second: 53}[l.Unit]
 	l.TimeBits = 1 + intN(most)
 	l.WorkerBits = intN(63 - l.TimeBits + 1)
@@ -204,7 +209,8 @@ func TestComposeDecompose(t *testing.T) {
 	}
 	for range 20_000 {
 		l := randomLayout(rand.IntN)
-		p := timeid.Parts{Time: l.Epoch + below(l.End()-l.Epoch), Worker: below(l.Workers()), Sequence: below(l.PerTick())}
+		p := timeid.Parts{Time: l.Epoch + below(l.End()-l.Epoch), Worker: below(l.Workers()),
+			Sequence: below(l.PerTick())}
 		id, err := l.Compose(p)
 		if err != nil {
 			t.Fatalf("%+v: Compose(%+v): %v", l, p, err)
@@ -261,7 +267,8 @@ func TestParse(t *testing.T) {
 	if tb, w, s, err := timeid.ParseBits("41/10/12"); tb != 41 || w != 10 || s != 12 || err != nil {
 		t.Error(tb, w, s, err)
 	}
-	for _, bad := range []string{"", "41", "41/10", "41/10/12/0", "41/10/", "a/b/c", "+41/10/12", "041/10/12", "41/-1/12", "41/10/64", " 41/10/12", "41//12", strings.Repeat("1", 200)} {
+	for _, bad := range []string{"", "41", "41/10", "41/10/12/0", "41/10/", "a/b/c", "+41/10/12", "041/10/12",
+		"41/-1/12", "41/10/64", " 41/10/12", "41//12", strings.Repeat("1", 200)} {
 		_, _, _, err := timeid.ParseBits(bad)
 		wantInvalid(t, err, "bits", "41/10/12")
 		if len(err.Error()) > 200 {
@@ -269,18 +276,21 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for s, want := range map[string]int64{
-		"2019-12-24T16:00:00Z": 1577203200000, "1577203200000": 1577203200000, "0": 0, "2019-12-25T00:00:00+08:00": 1577203200000,
-		"2010-11-04T01:42:54.657Z": 1288834974657, "1970-01-01T00:00:00Z": 0,
+		"2019-12-24T16:00:00Z": 1577203200000, "1577203200000": 1577203200000, "0": 0,
+		"2019-12-25T00:00:00+08:00": 1577203200000,
+		"2010-11-04T01:42:54.657Z":  1288834974657, "1970-01-01T00:00:00Z": 0,
 	} {
 		if got, err := timeid.ParseEpoch(s); got != want || err != nil {
 			t.Errorf("ParseEpoch(%q) = %d, %v; want %d", s, got, err, want)
 		}
 	}
-	for _, bad := range []string{"", "-1", "1e3", "2019-12-24", "2019-12-24 16:00:00", "1969-12-31T23:59:59Z", "2019-12-24T16:00:00.0001Z", "253402300800000", "99999999999999999999"} {
+	for _, bad := range []string{"", "-1", "1e3", "2019-12-24", "2019-12-24 16:00:00", "1969-12-31T23:59:59Z",
+		"2019-12-24T16:00:00.0001Z", "253402300800000", "99999999999999999999"} {
 		_, err := timeid.ParseEpoch(bad)
 		wantInvalid(t, err, "epoch")
 	}
-	for s, want := range map[string]time.Duration{"1ms": time.Millisecond, "10ms": 10 * time.Millisecond, "1s": time.Second} {
+	for s, want := range map[string]time.Duration{"1ms": time.Millisecond,
+		"10ms": 10 * time.Millisecond, "1s": time.Second} {
 		if got, err := timeid.ParseUnit(s); got != want || err != nil {
 			t.Errorf("ParseUnit(%q) = %v, %v", s, got, err)
 		}
@@ -308,7 +318,8 @@ func TestParse(t *testing.T) {
 	wantInvalid(t, err, "sequence", "reset, carry, random")
 	_, err = timeid.ParseRollback("")
 	wantInvalid(t, err, "rollback", "wait, offset, fail")
-	if got := timeid.Order(9).String() + timeid.Sequence(9).String() + timeid.Rollback(9).String(); got != "order-9sequence-9rollback-9" {
+	if got := timeid.Order(9).String() + timeid.Sequence(9).String() + timeid.Rollback(9).String(); got !=
+		"order-9sequence-9rollback-9" {
 		t.Error(got)
 	}
 }
@@ -318,7 +329,8 @@ func FuzzDecompose(f *testing.F) {
 	f.Add(int64(1<<53), 41, 3, 9, int64(1577203200000), uint8(2), true)
 	f.Add(int64(-1), 62, 0, 1, int64(0), uint8(1), false)
 	f.Fuzz(func(t *testing.T, id int64, tb, w, s int, epoch int64, unit uint8, last bool) {
-		l := timeid.Layout{TimeBits: tb, WorkerBits: w, SequenceBits: s, Epoch: epoch, Unit: []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second}[unit%3]}
+		l := timeid.Layout{TimeBits: tb, WorkerBits: w, SequenceBits: s, Epoch: epoch,
+			Unit: []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second}[unit%3]}
 		if last {
 			l.Order = timeid.WorkerLast
 		}
@@ -351,7 +363,8 @@ func FuzzParse(f *testing.F) {
 			wantInvalid(t, err, "bits")
 		}
 		if epoch, err := timeid.ParseEpoch(s); err == nil {
-			if again, err := timeid.ParseEpoch(time.UnixMilli(epoch).UTC().Format(timeid.Format)); again != epoch || err != nil {
+			if again, err := timeid.ParseEpoch(time.UnixMilli(epoch).UTC().Format(timeid.Format)); again != epoch ||
+				err != nil {
 				t.Errorf("ParseEpoch(%q) is %d, and that %d, %v", s, epoch, again, err)
 			}
 		}

@@ -19,7 +19,8 @@ func ParseBits(s string) (timeBits, workerBits, sequenceBits int, err error) {
 		n[i], ok = parseWidth(fields[i])
 	}
 	if !ok {
-		return 0, 0, 0, allocator.Errorf(allocator.Invalid, "bits: %q; allowed: time/worker/sequence such as 41/10/12, up to %d together", short(s), MaxBits)
+		return 0, 0, 0, allocator.Errorf(allocator.Invalid,
+			"bits: %q; allowed: time/worker/sequence such as 41/10/12, up to %d together", short(s), MaxBits)
 	}
 	return n[0], n[1], n[2], nil
 }
@@ -54,7 +55,8 @@ func ParseEpoch(s string) (int64, error) {
 		}
 	}
 	if err != nil || ms < 0 || ms > LatestEpoch {
-		return 0, allocator.Errorf(allocator.Invalid, "epoch: %q; allowed: a time such as 2019-12-24T16:00:00Z, in whole ms, or Unix ms from 0 to %d",
+		return 0, allocator.Errorf(allocator.Invalid,
+			"epoch: %q; allowed: a time such as 2019-12-24T16:00:00Z, in whole ms, or Unix ms from 0 to %d",
 			short(s), int64(LatestEpoch))
 	}
 	return ms, nil

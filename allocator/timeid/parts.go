@@ -20,12 +20,15 @@ type Parts struct {
 func (l Layout) Check(p Parts) error {
 	switch {
 	case p.Time < l.Epoch || p.Time >= l.End():
-		return allocator.Errorf(allocator.Invalid, "time: %s; allowed: from the epoch %s until the %d time bits are used up, %s",
+		return allocator.Errorf(allocator.Invalid,
+			"time: %s; allowed: from the epoch %s until the %d time bits are used up, %s",
 			date(p.Time), date(l.Epoch), l.TimeBits, date(l.End()))
 	case p.Worker < 0 || p.Worker >= l.Workers():
-		return allocator.Errorf(allocator.Invalid, "worker: %d; allowed: 0 to %d (%d bits)", p.Worker, l.Workers()-1, l.WorkerBits)
+		return allocator.Errorf(allocator.Invalid, "worker: %d; allowed: 0 to %d (%d bits)", p.Worker,
+			l.Workers()-1, l.WorkerBits)
 	case p.Sequence < 0 || p.Sequence >= l.PerTick():
-		return allocator.Errorf(allocator.Invalid, "sequence: %d; allowed: 0 to %d (%d bits)", p.Sequence, l.PerTick()-1, l.SequenceBits)
+		return allocator.Errorf(allocator.Invalid, "sequence: %d; allowed: 0 to %d (%d bits)", p.Sequence,
+			l.PerTick()-1, l.SequenceBits)
 	}
 	return nil
 }
@@ -72,7 +75,8 @@ func (l Layout) Decompose(id int64) (Parts, error) {
 // after latest.
 func (l Layout) DecomposeBefore(id, latest int64) (Parts, error) {
 	if l.Epoch > latest {
-		return Parts{}, allocator.Errorf(allocator.Invalid, "epoch: %s is in the future; allowed: up to %s", date(l.Epoch), date(latest))
+		return Parts{}, allocator.Errorf(allocator.Invalid, "epoch: %s is in the future; allowed: up to %s",
+			date(l.Epoch), date(latest))
 	}
 	p, err := l.Decompose(id)
 	if err != nil {
@@ -84,7 +88,8 @@ func (l Layout) DecomposeBefore(id, latest int64) (Parts, error) {
 // CheckBefore refuses parts with a time after latest, in Unix ms. Its error is Invalid.
 func (p Parts) CheckBefore(latest int64) error {
 	if p.Time > latest {
-		return allocator.Errorf(allocator.Invalid, "time: %s of the ID is in the future; allowed: up to %s: the ID has other bits, unit or epoch",
+		return allocator.Errorf(allocator.Invalid,
+			"time: %s of the ID is in the future; allowed: up to %s: the ID has other bits, unit or epoch",
 			date(p.Time), date(latest))
 	}
 	return nil

@@ -30,12 +30,15 @@ const (
 
 // presets are in the order in which Presets returns them.
 var presets = []Preset{
-	{"leaf", Layout{41, 10, 12, time.Millisecond, EpochTwitter, WorkerMiddle}, Random, "Leaf's snowflake; Twitter's epoch"},
+	{"leaf", Layout{41, 10, 12, time.Millisecond, EpochTwitter, WorkerMiddle}, Random,
+		"Leaf's snowflake; Twitter's epoch"},
 	{"cosid", Layout{41, 10, 12, time.Millisecond, EpochCosId, WorkerMiddle}, Carry, "CosId's MillisecondSnowflakeId"},
 	{"cosid-second", Layout{31, 10, 22, time.Second, EpochCosId, WorkerMiddle}, Carry, "CosId's SecondSnowflakeId"},
-	{"cosid-js", Layout{41, 3, 9, time.Millisecond, EpochCosId, WorkerMiddle}, Carry, "CosId's SafeJavaScriptSnowflakeId: below 2^53"},
+	{"cosid-js", Layout{41, 3, 9, time.Millisecond, EpochCosId, WorkerMiddle}, Carry,
+		"CosId's SafeJavaScriptSnowflakeId: below 2^53"},
 	{"cosid-js-second", Layout{31, 3, 19, time.Second, EpochCosId, WorkerMiddle}, Carry, "the same in seconds"},
-	{"uid-generator", Layout{28, 22, 13, time.Second, EpochUID, WorkerMiddle}, Reset, "uid-generator's default; its time ended in 2024: new IDs need a newer epoch"},
+	{"uid-generator", Layout{28, 22, 13, time.Second, EpochUID, WorkerMiddle}, Reset,
+		"uid-generator's default; its time ended in 2024: new IDs need a newer epoch"},
 	{"cosid-string", Wide, Carry, "CosId's CosIdGenerator: 80 bits, which exist only as texts"},
 }
 
@@ -58,5 +61,6 @@ func PresetNamed(name string) (Preset, error) {
 			return p, nil
 		}
 	}
-	return Preset{}, allocator.Errorf(allocator.Invalid, "preset: %q; allowed: %s", short(name), strings.Join(PresetNames(), ", "))
+	return Preset{}, allocator.Errorf(allocator.Invalid, "preset: %q; allowed: %s", short(name),
+		strings.Join(PresetNames(), ", "))
 }

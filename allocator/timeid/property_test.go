@@ -47,10 +47,12 @@ func TestAgainstSlow(t *testing.T) {
 		window := timeid.Window{From: from, Until: from + draw("window", 2, 40)*unit + draw("more", 0, unit-1)}
 		cfg := timeid.Config{
 			Layout: l, Worker: draw("worker", 0, l.Workers()-1), Window: window,
-			Sequence: timeid.Sequence(draw("sequence", 0, 2)), CarryTo: draw("carry to", 1, l.PerTick()-1), RandomBelow: draw("random below", 1, l.PerTick()),
-			Rollback: timeid.Rollback(draw("rollback", 0, 2)),
-			MaxWait:  time.Duration(draw("max wait", 1, 40)) * time.Millisecond, MaxAhead: time.Duration(draw("max ahead", 1, 20)*unit) * time.Millisecond,
-			Rand: func(n uint64) uint64 { return random % n },
+			Sequence: timeid.Sequence(draw("sequence", 0, 2)), CarryTo: draw("carry to", 1, l.PerTick()-1),
+			RandomBelow: draw("random below", 1, l.PerTick()),
+			Rollback:    timeid.Rollback(draw("rollback", 0, 2)),
+			MaxWait:     time.Duration(draw("max wait", 1, 40)) * time.Millisecond,
+			MaxAhead:    time.Duration(draw("max ahead", 1, 20)*unit) * time.Millisecond,
+			Rand:        func(n uint64) uint64 { return random % n },
 		}
 		pace := paces[draw("pace", 0, int64(len(paces)-1))]
 		clock := &fakeClock{ms: from + draw("now", -2*unit, 5*unit), pace: pace}
@@ -124,12 +126,14 @@ func TestAgainstSlow(t *testing.T) {
 				}
 			},
 			"clock": func(t *rapid.T) {
-				to := clock.now() + rapid.SampledFrom([]int64{1, -1, unit, -unit, 2, 5 * unit, -3 * unit, -30 * unit, 60 * unit}).Draw(t, "by")
+				to := clock.now() + rapid.SampledFrom([]int64{1, -1, unit, -unit, 2, 5 * unit, -3 * unit,
+					-30 * unit, 60 * unit}).Draw(t, "by")
 				clock.set(to)
 				mirror.set(to)
 			},
 			"window": func(t *rapid.T) {
-				w := timeid.Window{From: want.window.Until + rapid.SampledFrom([]int64{-unit, 0, 3 * unit, 7}).Draw(t, "gap")}
+				w := timeid.Window{From: want.window.Until + rapid.SampledFrom(
+					[]int64{-unit, 0, 3 * unit, 7}).Draw(t, "gap")}
 				w.Until = w.From + rapid.Int64Range(1, 30).Draw(t, "ticks")*unit
 				err := g.Extend(w)
 				later := slow{cfg: cfg, window: w}

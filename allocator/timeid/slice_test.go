@@ -26,7 +26,8 @@ func slowImage(residue, boundary int64, workerBits int) int64 {
 // that cover the boundary cover all workers.
 func TestSlicesAreDisjointAndCover(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		boundary := rapid.OneOf(rapid.Int64Range(1, 64), rapid.Int64Range(1, allocator.MaxID), rapid.Just(int64(math.MaxInt64))).Draw(t, "boundary")
+		boundary := rapid.OneOf(rapid.Int64Range(1, 64), rapid.Int64Range(1, allocator.MaxID),
+			rapid.Just(int64(math.MaxInt64))).Draw(t, "boundary")
 		workerBits := rapid.IntRange(0, timeid.MaxBits-1).Draw(t, "bits")
 		cuts := rapid.SliceOfN(rapid.Int64Range(0, boundary), 0, 8).Draw(t, "cuts")
 		cuts = append(cuts, 0, boundary)
@@ -35,7 +36,8 @@ func TestSlicesAreDisjointAndCover(t *testing.T) {
 		for i := range cuts[1:] {
 			r := allocator.Range{Lower: cuts[i], Upper: cuts[i+1]}
 			slice := timeid.Slice(r, boundary, workerBits)
-			if want := (allocator.Range{Lower: slowImage(r.Lower, boundary, workerBits), Upper: slowImage(r.Upper, boundary, workerBits)}); slice != want {
+			if want := (allocator.Range{Lower: slowImage(r.Lower, boundary, workerBits),
+				Upper: slowImage(r.Upper, boundary, workerBits)}); slice != want {
 				t.Fatalf("slice of %v of %d with %d bits is %v, want %v", r, boundary, workerBits, slice, want)
 			}
 			if slice.Lower != end || slice.Upper < slice.Lower {
@@ -66,14 +68,17 @@ func TestSliceExamples(t *testing.T) {
 		{0, 10, 10, 0, allocator.Range{Lower: 0, Upper: 1}},
 		{1, 10, 10, 0, allocator.Range{Lower: 1, Upper: 1}},
 	} {
-		if got := timeid.Slice(allocator.Range{Lower: test.lower, Upper: test.upper}, test.boundary, test.bits); got != test.want {
-			t.Errorf("slice of [%d, %d) of %d with %d bits: got %v, want %v", test.lower, test.upper, test.boundary, test.bits, got, test.want)
+		if got := timeid.Slice(allocator.Range{Lower: test.lower, Upper: test.upper}, test.boundary,
+			test.bits); got != test.want {
+			t.Errorf("slice of [%d, %d) of %d with %d bits: got %v, want %v", test.lower, test.upper, test.boundary,
+				test.bits, got, test.want)
 		}
 	}
 }
 
 func TestRoomsOfWorkers(t *testing.T) {
-	l := allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 40}, "b": {Lower: 50, Upper: 100}}}
+	l := allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 40},
+		"b": {Lower: 50, Upper: 100}}}
 	for worker, want := range map[int64]allocator.Room{0: "a", 409: "a", 410: "", 511: "", 512: "b", 1023: "b"} {
 		if room, ok := timeid.RoomOf(l, worker, 10); room != want || ok != (want != "") {
 			t.Errorf("worker %d: got room %q, %v; want %q", worker, room, ok, want)

@@ -70,7 +70,8 @@ func (s *slow) unit() int64 { return s.cfg.Layout.Unit.Milliseconds() }
 
 // first returns the first whole tick of the window, and end the one after the last.
 func (s *slow) first() (tick int64) {
-	for tick = (s.window.From - s.cfg.Layout.Epoch) / s.unit(); s.cfg.Layout.Epoch+tick*s.unit() < s.window.From; tick++ {
+	for tick = (s.window.From - s.cfg.Layout.Epoch) / s.unit(); s.cfg.Layout.Epoch+
+		tick*s.unit() < s.window.From; tick++ {
 	}
 	return tick
 }
@@ -158,7 +159,8 @@ func (s *slow) next(ctx context.Context) (timeid.Parts, answer) {
 		case behind:
 			waited = false
 			pause = s.cfg.Layout.Epoch + s.highest()*s.unit() - s.clock.now()
-			if s.cfg.Rollback != timeid.Wait || slept+pause > s.cfg.MaxWait.Milliseconds() || slept >= s.cfg.MaxWait.Milliseconds() {
+			if s.cfg.Rollback != timeid.Wait || slept+pause > s.cfg.MaxWait.Milliseconds() ||
+				slept >= s.cfg.MaxWait.Milliseconds() {
 				return p, a
 			}
 		default:

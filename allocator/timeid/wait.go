@@ -46,7 +46,8 @@ func (g *Generator) claim(ctx context.Context, n uint64) (first, count uint64, e
 		}
 		d, err := g.pause(ctx, pause, look)
 		if err != nil {
-			return 0, 0, allocator.Errorf(allocator.Unavailable, "no time-ordered ID before the caller's deadline: %w", context.Cause(ctx))
+			return 0, 0, allocator.Errorf(allocator.Unavailable,
+				"no time-ordered ID before the caller's deadline: %w", context.Cause(ctx))
 		}
 		slept += d
 	}
@@ -76,7 +77,8 @@ func (g *Generator) refusal(ms int64, s state, slept time.Duration) error {
 		return &OverflowError{Now: ms, PerTick: g.cfg.Layout.PerTick(), Waited: slept}
 	case behind:
 		if !g.issued() {
-			return &WindowError{Worker: g.cfg.Worker, Now: ms, Window: window, Early: true, First: g.startOf(g.top.Load())}
+			return &WindowError{Worker: g.cfg.Worker, Now: ms, Window: window, Early: true,
+				First: g.startOf(g.top.Load())}
 		}
 		e := &RollbackError{Policy: g.cfg.Rollback, Now: ms, Last: g.startOf(g.top.Load())}
 		switch g.cfg.Rollback {
@@ -142,7 +144,8 @@ type Stats struct {
 // Stats returns the counts.
 func (g *Generator) Stats() Stats {
 	return Stats{
-		Overflows: g.overflows.Load(), OverflowWait: time.Duration(g.overflowNanos.Load()), Rollbacks: g.rollbacks.Load(),
-		Ahead: time.Duration(g.ahead.Load()) * g.cfg.Layout.Unit,
+		Overflows: g.overflows.Load(), OverflowWait: time.Duration(g.overflowNanos.Load()),
+		Rollbacks: g.rollbacks.Load(),
+		Ahead:     time.Duration(g.ahead.Load()) * g.cfg.Layout.Unit,
 	}
 }

@@ -14,7 +14,8 @@ func (g *Generator) Extend(w Window) error {
 	case g.mu.closed:
 		return ErrClosed
 	case w.Until < window.Until:
-		return allocator.Errorf(allocator.Invalid, "window: until %s; allowed: from the present end %s on", date(w.Until), date(window.Until))
+		return allocator.Errorf(allocator.Invalid, "window: until %s; allowed: from the present end %s on",
+			date(w.Until), date(window.Until))
 	case w.From > window.Until:
 		if err := g.cfg.Layout.checkWindow(w); err != nil {
 			return err
@@ -28,7 +29,8 @@ func (g *Generator) Extend(w Window) error {
 		g.floor.Store(from<<g.sequence - 1)
 		window.From = w.From
 	case w.From >= w.Until:
-		return allocator.Errorf(allocator.Invalid, "window: %s to %s; allowed: an end after the start", date(w.From), date(w.Until))
+		return allocator.Errorf(allocator.Invalid, "window: %s to %s; allowed: an end after the start",
+			date(w.From), date(w.Until))
 	}
 	window.Until = w.Until
 	g.mu.window = window

@@ -51,7 +51,8 @@ func TestOptions(t *testing.T) {
 // TestIssues takes IDs of several tags in every way at once.
 func TestIssues(t *testing.T) {
 	c := newCluster(t)
-	ids := newClient(t, client.Options{Addresses: []string{c.room("a", "a1").address}, WarmTags: []string{"order", "user"}})
+	ids := newClient(t, client.Options{Addresses: []string{c.room("a", "a1").address},
+		WarmTags: []string{"order", "user"}})
 	var all sync.WaitGroup
 	for _, name := range []string{"order", "user", "item"} {
 		tag, err := ids.Tag(name)

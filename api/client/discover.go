@@ -65,7 +65,8 @@ func (d *Discover) validate() error {
 		}
 	}
 	if d.Every != 0 && (d.Every < minDiscover || d.Every > maxDiscover) {
-		return allocator.Errorf(allocator.Invalid, "every: %v; allowed: %v to %v, 0s for %v", d.Every, minDiscover, maxDiscover, DefaultDiscoverEvery)
+		return allocator.Errorf(allocator.Invalid, "every: %v; allowed: %v to %v, 0s for %v", d.Every, minDiscover,
+			maxDiscover, DefaultDiscoverEvery)
 	}
 	return nil
 }
@@ -118,7 +119,8 @@ func (d *discovery) poll(ctx context.Context) {
 			}
 		}
 		if err := d.ask(ctx); err != nil && ctx.Err() == nil {
-			d.pool.log.Debug("no console tells the room's addresses: the client stays with those it has", "room", d.Room, "error", err)
+			d.pool.log.Debug("no console tells the room's addresses: the client stays with those it has",
+				"room", d.Room, "error", err)
 		}
 	}
 }
@@ -132,7 +134,8 @@ func (d *discovery) ask(ctx context.Context) error {
 		answer, err := marchv1.NewConsoleServiceClient(conn).ListInstances(asking, &marchv1.ListInstancesRequest{})
 		cancel()
 		if err != nil {
-			failures = append(failures, allocator.Errorf(allocator.Unavailable, "console at %s: %w", conn.Target(), err))
+			failures = append(failures, allocator.Errorf(allocator.Unavailable,
+				"console at %s: %w", conn.Target(), err))
 			continue
 		}
 		d.consoles[0], d.consoles[i] = d.consoles[i], d.consoles[0]
@@ -162,7 +165,8 @@ func (d *discovery) tell(instances []*marchv1.Instance) error {
 func (d *discovery) live(instances []*marchv1.Instance, room string) []string {
 	var addresses []string
 	for _, i := range instances {
-		if i.GetRoom() == room && i.GetAlive() && api.CheckAddress("address", i.GetAddress()) == nil && !slices.Contains(addresses, i.GetAddress()) {
+		if i.GetRoom() == room && i.GetAlive() && api.CheckAddress("address", i.GetAddress()) == nil &&
+			!slices.Contains(addresses, i.GetAddress()) {
 			addresses = append(addresses, i.GetAddress())
 		}
 	}

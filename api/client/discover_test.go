@@ -25,7 +25,8 @@ func (c *cluster) console() (address string, stop func()) {
 }
 
 func discover(console string, fallback ...string) client.Options {
-	return client.Options{Discover: &client.Discover{Consoles: []string{console}, Room: "a", Fallback: fallback, Every: time.Second}}
+	return client.Options{Discover: &client.Discover{Consoles: []string{console}, Room: "a",
+		Fallback: fallback, Every: time.Second}}
 }
 
 func TestDiscoverOptions(t *testing.T) {
@@ -33,9 +34,12 @@ func TestDiscoverOptions(t *testing.T) {
 		"discover: consoles: 0; allowed: 1 to 16":        {Room: "a"},
 		`discover: consoles: "here"; allowed: HOST:PORT`: {Room: "a", Consoles: []string{"here"}},
 		"discover: room": {Consoles: []string{"h:1"}},
-		`discover: fallback: room "a" is named twice`:             {Consoles: []string{"h:1"}, Room: "a", Fallback: []string{"a"}},
-		"discover: every: 1ms; allowed: 1s to 1h0m0s, 0s for 10s": {Consoles: []string{"h:1"}, Room: "a", Every: time.Millisecond},
-		"discover: fallback: 17 rooms; allowed: 0 to 16":          {Consoles: []string{"h:1"}, Room: "a", Fallback: make([]string, 17)},
+		`discover: fallback: room "a" is named twice`: {Consoles: []string{"h:1"},
+			Room: "a", Fallback: []string{"a"}},
+		"discover: every: 1ms; allowed: 1s to 1h0m0s, 0s for 10s": {Consoles: []string{"h:1"},
+			Room: "a", Every: time.Millisecond},
+		"discover: fallback: 17 rooms; allowed: 0 to 16": {Consoles: []string{"h:1"}, Room: "a",
+			Fallback: make([]string, 17)},
 	} {
 		ledgertest.WantKind(t, client.Options{Discover: &d}.Validate(), allocator.Invalid, says)
 	}
@@ -60,7 +64,9 @@ func TestDiscover(t *testing.T) {
 	second := c.room("a", "a2")
 	testcluster.Await(t, "the second instance", func() bool { return slices.Contains(ids.Asked(), second.address) })
 	first.end()
-	testcluster.Await(t, "the second instance alone", func() bool { return slices.Equal(ids.Asked(), []string{second.address, other.address}) })
+	testcluster.Await(t, "the second instance alone", func() bool {
+		return slices.Equal(ids.Asked(), []string{second.address, other.address})
+	})
 	got.some(t, 200)
 	runs, err := order.NextN(t.Context(), 5000, nil) // more than it held
 	if err != nil {
@@ -199,5 +205,6 @@ func files(t *testing.T) *tlsfiles.Files {
 	t.Helper()
 	ca := testcerts.New(t)
 	own := ca.Write("own", devca.Leaf{Hosts: []string{"127.0.0.1", "a1.a.march"}})
-	return testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, ClientCA: ca.Root, RequireClient: true, Cert: own.Cert, Key: own.Key})
+	return testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, ClientCA: ca.Root, RequireClient: true,
+		Cert: own.Cert, Key: own.Key})
 }

@@ -28,7 +28,8 @@ func Clone(from, to *Client) {
 		clone.mu.Lock()
 		clone.forget()
 		clone.mu.lender = to.pool.mu.endpoints[0]
-		clone.mu.number, clone.mu.nonce, clone.mu.window, clone.mu.renewAt, clone.mu.renewTick = number, nonce, window, renewAt, renewTick
+		clone.mu.number, clone.mu.nonce, clone.mu.window, clone.mu.renewAt, clone.mu.renewTick = number,
+			nonce, window, renewAt, renewTick
 		for d := range clone.mu.tags {
 			clone.generate(d)
 		}

@@ -36,7 +36,8 @@ func TestFaults(t *testing.T) {
 			front := newFront(t, a)
 			var lost []allocator.Segment
 			var mu sync.Mutex
-			harm := func(ctx context.Context, lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
+			harm := func(ctx context.Context,
+				lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
 				return f(ctx, func() (*marchv1.LeaseResponse, error) {
 					answer, err := lease()
 					if err == nil {
@@ -109,7 +110,9 @@ func TestSenselessAnswers(t *testing.T) {
 		"first ID 77 is not in ": func(r *marchv1.LeaseResponse) { r.Segment.First = 77 },
 		"ttl: seconds:-1":        func(r *marchv1.LeaseResponse) { r.Ttl = durationpb.New(-time.Second) },
 		"ttl: nanos:-1":          func(r *marchv1.LeaseResponse) { r.Ttl = &durationpb.Duration{Nanos: -1} },
-		"ttl: seconds:1":         func(r *marchv1.LeaseResponse) { r.Ttl = &durationpb.Duration{Seconds: 1, Nanos: -5} },
+		"ttl: seconds:1": func(r *marchv1.LeaseResponse) {
+			r.Ttl = &durationpb.Duration{Seconds: 1, Nanos: -5}
+		},
 	} {
 		f.alter(change)
 		name := fmt.Sprintf("tag-%d", len(says))
@@ -134,7 +137,9 @@ func TestSenselessAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testcluster.Await(t, "the client has seen that the room is back", func() bool { return tag.Warm(t.Context()) == nil })
+	testcluster.Await(t, "the client has seen that the room is back", func() bool {
+		return tag.Warm(t.Context()) == nil
+	})
 	_, err = tag.NextN(t.Context(), first.GetCount()+1, nil)
 	ledgertest.WantKind(t, err, allocator.WentBack, "for the second time")
 }
@@ -211,7 +216,8 @@ func TestFallback(t *testing.T) {
 		t.Errorf("residue %d, %d calls to room b", r, b.calls())
 	}
 	for n, f := range []fault{
-		faults["away"], faults["hang, happened"], answers(allocator.Errorf(allocator.NoRange, "room a has no range in layout version 1")),
+		faults["away"], faults["hang, happened"],
+		answers(allocator.Errorf(allocator.NoRange, "room a has no range in layout version 1")),
 	} {
 		a.fault(f)
 		if r := take(fmt.Sprintf("away-%d", n)); r < 50 {
@@ -243,7 +249,8 @@ func TestRefusals(t *testing.T) {
 	fronts := []*front{newFront(t, a), newFront(t, a)}
 	ids := newClient(t, quick(fronts[0].address, fronts[1].address))
 	for _, kind := range []allocator.Kind{
-		allocator.Exhausted, allocator.NotFound, allocator.Refused, allocator.WentBack, allocator.Denied, allocator.Unauthenticated, allocator.Invalid,
+		allocator.Exhausted, allocator.NotFound, allocator.Refused, allocator.WentBack, allocator.Denied,
+		allocator.Unauthenticated, allocator.Invalid,
 	} {
 		before := fronts[0].calls() + fronts[1].calls()
 		for _, f := range fronts {

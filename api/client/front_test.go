@@ -28,14 +28,16 @@ var faults = map[string]fault{
 	"away": func(context.Context, func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
 		return nil, allocator.Errorf(allocator.Unavailable, "stopping")
 	},
-	"away, happened": func(_ context.Context, lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
+	"away, happened": func(_ context.Context,
+		lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
 		return lost(lease, allocator.Errorf(allocator.Unavailable, "stopping"))
 	},
 	"hang": func(ctx context.Context, _ func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	},
-	"hang, happened": func(ctx context.Context, lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
+	"hang, happened": func(ctx context.Context,
+		lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
 		_, err := lost(lease, nil)
 		<-ctx.Done()
 		return nil, cmp.Or(err, ctx.Err())
@@ -43,7 +45,8 @@ var faults = map[string]fault{
 	"ended": func(context.Context, func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
 		return nil, context.Canceled
 	},
-	"ended, happened": func(_ context.Context, lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
+	"ended, happened": func(_ context.Context,
+		lease func() (*marchv1.LeaseResponse, error)) (*marchv1.LeaseResponse, error) {
 		return lost(lease, context.Canceled)
 	},
 }

@@ -158,7 +158,10 @@ func (s *issued) unique(tb testing.TB, in allocator.Room, layouts ...allocator.L
 		end = run.First + run.Count
 		n += run.Count
 		for id := run.First; id < end && len(layouts) > 0; id++ {
-			if !slices.ContainsFunc(layouts, func(l allocator.Layout) bool { r, ok := l.RoomOf(id); return ok && r == in }) {
+			if !slices.ContainsFunc(layouts, func(l allocator.Layout) bool {
+				r, ok := l.RoomOf(id)
+				return ok && r == in
+			}) {
 				tb.Errorf("%d is not of room %s", id, in)
 			}
 		}

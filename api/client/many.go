@@ -122,13 +122,14 @@ func (t *Tag) take(ctx context.Context, n int64) (ids []int64, texts []string, e
 
 // manyOfRoom lets a room issue all IDs.
 func (c *Client) manyOfRoom(ctx context.Context, request *marchv1.NextManyRequest) (all []TagIDs, err error) {
-	_, err = c.pool.ask(ctx, fmt.Sprintf("IDs of %d tags", len(request.GetTags())), nil, func(ctx context.Context, e *endpoint) error {
-		answer, err := e.ids.NextMany(ctx, request)
-		if err == nil {
-			all, err = idsOf(request, answer)
-		}
-		return err
-	})
+	_, err = c.pool.ask(ctx, fmt.Sprintf("IDs of %d tags", len(request.GetTags())), nil,
+		func(ctx context.Context, e *endpoint) error {
+			answer, err := e.ids.NextMany(ctx, request)
+			if err == nil {
+				all, err = idsOf(request, answer)
+			}
+			return err
+		})
 	if err != nil && c.closed() {
 		return nil, ErrClosed
 	}
@@ -139,12 +140,14 @@ func (c *Client) manyOfRoom(ctx context.Context, request *marchv1.NextManyReques
 func idsOf(request *marchv1.NextManyRequest, answer *marchv1.NextManyResponse) ([]TagIDs, error) {
 	all := make([]TagIDs, len(request.GetTags()))
 	if n := len(answer.GetTags()); n != len(all) {
-		return nil, allocator.Errorf(allocator.Internal, "its answer makes no sense: IDs of %d tags; %d were asked for", n, len(all))
+		return nil, allocator.Errorf(allocator.Internal,
+			"its answer makes no sense: IDs of %d tags; %d were asked for", n, len(all))
 	}
 	for i, asked := range request.GetTags() {
 		given := answer.GetTags()[i]
 		if n := int64(len(given.GetIds())); given.GetTag() != asked.GetTag() || n != asked.GetCount() {
-			return nil, allocator.Errorf(allocator.Internal, "its answer makes no sense: tags[%d]: %d IDs of %s; asked for: %d of %s",
+			return nil, allocator.Errorf(allocator.Internal,
+				"its answer makes no sense: tags[%d]: %d IDs of %s; asked for: %d of %s",
 				i, n, given.GetTag(), asked.GetCount(), asked.GetTag())
 		}
 		all[i].Tag = asked.GetTag()

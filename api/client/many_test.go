@@ -24,7 +24,8 @@ func checkMany(t *testing.T, seen map[string]bool, wanted []client.TagCount, got
 		t.Fatalf("got %v, %v", got, err)
 	}
 	for i, of := range got {
-		if of.Tag != wanted[i].Tag || int64(len(of.IDs)) != wanted[i].Count || of.Texts != nil && len(of.Texts) != len(of.IDs) {
+		if of.Tag != wanted[i].Tag || int64(len(of.IDs)) != wanted[i].Count ||
+			of.Texts != nil && len(of.Texts) != len(of.IDs) {
 			t.Fatalf("got %v, want %v", of, wanted[i])
 		}
 		for _, id := range of.IDs {
@@ -79,7 +80,8 @@ func TestNextManyFails(t *testing.T) {
 	c := newCluster(t)
 	c.texts("digit", "decimal(1)", format.Key{})
 	c.texts("hidden", "opaque(orders-1, 10^6) | decimal(6)", opaqueKey(t, 1))
-	c.timed(timeid.Layout{TimeBits: 41, WorkerBits: 20, SequenceBits: 2, Unit: time.Millisecond, Epoch: timeid.EpochCosId}, timeid.Wait, "slow")
+	c.timed(timeid.Layout{TimeBits: 41, WorkerBits: 20, SequenceBits: 2, Unit: time.Millisecond,
+		Epoch: timeid.EpochCosId}, timeid.Wait, "slow")
 	a := c.Room("a", "a1", nil)
 	ids := newClient(t, client.Options{Addresses: []string{a.Address}, OpaqueKeys: []format.Key{opaqueKey(t, 2)}})
 	c.Tag(nil, "test", "order")
@@ -98,12 +100,16 @@ func TestNextManyFails(t *testing.T) {
 		{"item", 0, allocator.Invalid, "tags[1] (item): count: 0; allowed: 1 to 10000"},
 		{"item", api.MaxMany, allocator.Invalid, "tags: the counts are 10001 together; allowed: 1 to 10000"},
 		{"nosuch", 1, allocator.NotFound, "tags[1] (nosuch): "},
-		{"hidden", 1, allocator.Refused, "tags[1] (hidden): tag hidden: the key orders-1 here is another than the tag's"},
-		{"slow", 4001, allocator.Invalid, "tags[1] (slow): count: 4001; allowed: 1 to 4000, what one worker has in a second"},
+		{"hidden", 1, allocator.Refused, "tags[1] (hidden): tag hidden: the key orders-1 here is another " +
+			"than the tag's"},
+		{"slow", 4001, allocator.Invalid, "tags[1] (slow): count: 4001; allowed: 1 to 4000, " +
+			"what one worker has in a second"},
 		{"digit", 10, allocator.Exhausted, "tags[1] (digit): "},
 	} {
-		got, err := ids.NextMany(t.Context(), client.TagCount{Tag: "order", Count: 1}, client.TagCount{Tag: tt.tag, Count: tt.n})
-		if got != nil || allocator.KindOf(err) != tt.kind || !strings.HasPrefix(err.Error(), tt.says) || strings.Contains(err.Error(), "skipped") {
+		got, err := ids.NextMany(t.Context(), client.TagCount{Tag: "order", Count: 1},
+			client.TagCount{Tag: tt.tag, Count: tt.n})
+		if got != nil || allocator.KindOf(err) != tt.kind || !strings.HasPrefix(err.Error(), tt.says) ||
+			strings.Contains(err.Error(), "skipped") {
 			t.Errorf("%s: got %v, %v; want %v, %s", tt.tag, got, err, tt.kind, tt.says)
 		}
 	}
@@ -137,7 +143,8 @@ func TestNextManyOfARoom(t *testing.T) {
 			}
 		}
 	}
-	_, err = ids.NextMany(t.Context(), client.TagCount{Tag: "hidden", Count: 1}, client.TagCount{Tag: "nosuch", Count: 1})
+	_, err = ids.NextMany(t.Context(), client.TagCount{Tag: "hidden", Count: 1},
+		client.TagCount{Tag: "nosuch", Count: 1})
 	if allocator.KindOf(err) != allocator.NotFound || !strings.Contains(err.Error(), "tags[1] (nosuch): ") {
 		t.Errorf("got %v", err)
 	}
@@ -155,7 +162,8 @@ func TestSenselessMany(t *testing.T) {
 		"tags[1]: 1 IDs of item; asked for: 2 of item":   {Tags: []*marchv1.TagIDs{of("order", 1), of("item", 1)}},
 		"tags[0]: 1 IDs of other; asked for: 1 of order": {Tags: []*marchv1.TagIDs{of("other", 1), of("item", 2)}},
 	} {
-		if _, err := client.IDsOf(request, answer); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+		if _, err := client.IDsOf(request, answer); (err == nil) != (says == "") ||
+			err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %s", err, says)
 		}
 	}

@@ -113,9 +113,11 @@ func (o Options) Validate() error {
 	case err != nil:
 		return err
 	case o.MaxStep > api.MaxLease:
-		return allocator.Errorf(allocator.Invalid, "max_step: %d; allowed: min_step (%d) to %d", o.MaxStep, o.MinStep, int64(api.MaxLease))
+		return allocator.Errorf(allocator.Invalid, "max_step: %d; allowed: min_step (%d) to %d", o.MaxStep,
+			o.MinStep, int64(api.MaxLease))
 	case o.Timeout < 0:
-		return allocator.Errorf(allocator.Invalid, "timeout: %v; allowed: above 0s, 0s for %v", o.Timeout, DefaultTimeout)
+		return allocator.Errorf(allocator.Invalid,
+			"timeout: %v; allowed: above 0s, 0s for %v", o.Timeout, DefaultTimeout)
 	}
 	return nil
 }

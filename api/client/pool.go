@@ -73,14 +73,17 @@ func (p *pool) set(own, others []string) error {
 	now := time.Now()
 	before, next := p.mu.endpoints, []*endpoint(nil)
 	for i, address := range slices.Concat(own, others) {
-		at := slices.IndexFunc(before, func(e *endpoint) bool { return e.address == address && e.other == (i >= len(own)) })
+		at := slices.IndexFunc(before, func(e *endpoint) bool {
+			return e.address == address && e.other == (i >= len(own))
+		})
 		if at >= 0 {
 			next = append(next, before[at])
 			continue
 		}
 		conn, err := api.Dial(address, append([]grpc.DialOption{
 			// Keepalives detect a peer that is gone without closing the connection.
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second,
+				PermitWithoutStream: true}),
 		}, p.dial...)...)
 		if err != nil {
 			for _, e := range next {
@@ -147,7 +150,8 @@ func (p *pool) close() {
 // last; the room's other endpoints; those of other rooms; and last those that failed
 // recently. Its errors carry a Kind: Unavailable if an endpoint did not answer, see
 // together.
-func (p *pool) ask(ctx context.Context, what string, prefer *endpoint, call func(context.Context, *endpoint) error) (*endpoint, error) {
+func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
+	call func(context.Context, *endpoint) error) (*endpoint, error) {
 	var failures []error
 	answers := false // whether some instance answers
 	for _, e := range p.order(time.Now(), prefer) {
@@ -271,7 +275,8 @@ func (p *pool) answered(e *endpoint, failures []error) {
 	case e == nil:
 		p.log.Warn("no room leases IDs: the client goes on with the IDs that it holds", "error", why)
 	case before != nil && why != nil:
-		p.log.Warn("another instance leases IDs", "address", e.address, "before", before.address, "other_room", e.other, "error", why)
+		p.log.Warn("another instance leases IDs", "address", e.address, "before", before.address,
+			"other_room", e.other, "error", why)
 	default:
 		p.log.Info("room leases IDs", "address", e.address, "other_room", e.other)
 	}
@@ -284,7 +289,8 @@ type leased struct {
 	serves allocator.Part // the part of the layout that the instance serves
 	limit  int64          // the tag's limit; 0 if the answer has none
 
-	timed *timeid.Config // the settings of a tag of time-ordered IDs; of all other fields, only the format is then set; nil for a counter
+	// the settings of a tag of time-ordered IDs; of all other fields, only the format is then set; nil for a counter
+	timed *timeid.Config
 
 	format, keyCheck string // the tag's; empty where it has none
 }
@@ -313,16 +319,19 @@ func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (lease
 	if serves.Version < seg.Version { // the instance leased under a layout that it does not report yet
 		serves = seg.Part()
 	}
-	lease := leased{seg: seg, ttl: ttl, serves: serves, limit: answer.GetLimit(), format: answer.GetFormat(), keyCheck: answer.GetKeyCheck()}
+	lease := leased{seg: seg, ttl: ttl, serves: serves, limit: answer.GetLimit(), format: answer.GetFormat(),
+		keyCheck: answer.GetKeyCheck()}
 	switch {
 	case seg.Count > n:
 		return leased{}, allocator.Errorf(allocator.Internal, "it leased %d IDs; %d were asked for", seg.Count, n)
 	case answer.GetTtl() != nil && (answer.GetTtl().CheckValid() != nil || ttl < 0):
-		return leased{}, allocator.Errorf(allocator.Internal, "ttl: %v; allowed: 0s or more, in whole nanoseconds", answer.GetTtl())
+		return leased{}, allocator.Errorf(allocator.Internal,
+			"ttl: %v; allowed: 0s or more, in whole nanoseconds", answer.GetTtl())
 	case ttl == 0:
 		return lease, nil
 	case allocator.Elapsed(sent, time.Now()) >= ttl:
-		return leased{}, allocator.Errorf(allocator.Unavailable, "its answer took longer than the %v for which its IDs may be used", ttl)
+		return leased{}, allocator.Errorf(allocator.Unavailable,
+			"its answer took longer than the %v for which its IDs may be used", ttl)
 	}
 	lease.seg.Until = sent.Add(ttl)
 	return lease, nil

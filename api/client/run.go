@@ -31,13 +31,15 @@ func (t *Tag) NextRun(ctx context.Context, n int64) (run allocator.Run, err erro
 			return run, nil
 		}
 	}
-	_, err = t.client.pool.ask(ctx, "consecutive IDs of tag "+string(t.name), nil, func(ctx context.Context, e *endpoint) error {
-		answer, err := e.ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(t.name), Count: n, Contiguous: true})
-		if err == nil {
-			run, err = runOf(n, answer)
-		}
-		return err
-	})
+	_, err = t.client.pool.ask(ctx, "consecutive IDs of tag "+string(t.name), nil,
+		func(ctx context.Context, e *endpoint) error {
+			answer, err := e.ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(t.name),
+				Count: n, Contiguous: true})
+			if err == nil {
+				run, err = runOf(n, answer)
+			}
+			return err
+		})
 	if err != nil {
 		return allocator.Run{}, t.ofClient(err)
 	}
@@ -50,10 +52,12 @@ func runOf(n int64, answer *marchv1.NextBatchResponse) (allocator.Run, error) {
 	runs := answer.GetRuns()
 	if len(runs) > 1 {
 		return allocator.Run{}, allocator.Errorf(allocator.Refused,
-			"it answered with %d runs, because its release does not know contiguous; upgrade the room (these IDs are a gap)", len(runs))
+			"it answered with %d runs, because its release does not know contiguous; "+
+				"upgrade the room (these IDs are a gap)", len(runs))
 	}
 	if len(runs) == 0 || runs[0].GetCount() != n {
-		return allocator.Run{}, allocator.Errorf(allocator.Internal, "its answer makes no sense: %v; asked for: %d consecutive IDs", runs, n)
+		return allocator.Run{}, allocator.Errorf(allocator.Internal,
+			"its answer makes no sense: %v; asked for: %d consecutive IDs", runs, n)
 	}
 	return allocator.Run{First: runs[0].GetFirst(), Count: n}, nil
 }

@@ -24,7 +24,8 @@ func TestNextRun(t *testing.T) {
 	take := func(n int64) {
 		t.Helper()
 		run, err := ids.NextRun(t.Context(), "order", n)
-		if err != nil || run.Count != n || run.Stride > 1 || run.First/100 != (run.First+n-1)/100 || (run.First+n-1)%100 >= 50 {
+		if err != nil || run.Count != n || run.Stride > 1 || run.First/100 != (run.First+n-1)/100 ||
+			(run.First+n-1)%100 >= 50 {
 			t.Fatalf("%d in a row: %+v, %v", n, run, err)
 		}
 		for id := run.First; id < run.First+n; id++ {
@@ -76,7 +77,8 @@ func TestNextRunFails(t *testing.T) {
 			{"No", 2, allocator.Invalid, "tag: "},
 		} {
 			run, err := ids.NextRun(t.Context(), tt.tag, tt.n)
-			if run != (allocator.Run{}) || allocator.KindOf(err) != tt.kind || !strings.Contains(fmt.Sprint(err), tt.says) {
+			if run != (allocator.Run{}) || allocator.KindOf(err) != tt.kind ||
+				!strings.Contains(fmt.Sprint(err), tt.says) {
 				t.Errorf("%s %d: %+v, %v; want %v, %s", tt.tag, tt.n, run, err, tt.kind, tt.says)
 			}
 		}
@@ -86,7 +88,8 @@ func TestNextRunFails(t *testing.T) {
 		}
 	}
 	one, two := []*marchv1.Run{{First: 1, Count: 3}}, []*marchv1.Run{{First: 1, Count: 2}, {First: 9, Count: 1}}
-	if run, err := client.RunOf(3, &marchv1.NextBatchResponse{Runs: one}); err != nil || run.First != 1 || run.Count != 3 {
+	if run, err := client.RunOf(3, &marchv1.NextBatchResponse{Runs: one}); err != nil ||
+		run.First != 1 || run.Count != 3 {
 		t.Errorf("%+v, %v", run, err)
 	}
 	_, err := client.RunOf(3, &marchv1.NextBatchResponse{Runs: two})

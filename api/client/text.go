@@ -94,7 +94,8 @@ func (t *Tag) appendWide(ctx context.Context, dst []byte) ([]byte, error) {
 			return dst, t.ofClient(err)
 		}
 	}
-	return dst, allocator.Errorf(allocator.Conflict, "tag %s was deleted and made anew, with IDs that are numbers: retry", t.name)
+	return dst, allocator.Errorf(allocator.Conflict,
+		"tag %s was deleted and made anew, with IDs that are numbers: retry", t.name)
 }
 
 // AppendText appends the text of an ID of the tag, of NextN for example. It asks no room.
@@ -103,7 +104,8 @@ func (t *Tag) appendWide(ctx context.Context, dst []byte) ([]byte, error) {
 func (t *Tag) AppendText(dst []byte, id int64) ([]byte, error) {
 	text := t.text.Load()
 	if text == nil {
-		return dst, allocator.Errorf(allocator.Refused, "tag %s: its format is not known yet; take an ID, or call Warm", t.name)
+		return dst, allocator.Errorf(allocator.Refused,
+			"tag %s: its format is not known yet; take an ID, or call Warm", t.name)
 	}
 	dst, err := text.Append(dst, id)
 	if err != nil {
@@ -140,7 +142,8 @@ func (t *Tag) known(ctx context.Context) (*tagText, error) {
 		return nil, err
 	}
 	if text = t.text.Load(); text == nil {
-		return nil, allocator.Errorf(allocator.Internal, "tag %s is warm, and no room has said whether it has a format", t.name)
+		return nil, allocator.Errorf(allocator.Internal,
+			"tag %s is warm, and no room has said whether it has a format", t.name)
 	}
 	return text, nil
 }
@@ -148,10 +151,11 @@ func (t *Tag) known(ctx context.Context) (*tagText, error) {
 // nextOfRoom is AppendNext where only a room can write the text.
 func (t *Tag) nextOfRoom(ctx context.Context, dst []byte) ([]byte, int64, error) {
 	var answer *marchv1.NextResponse
-	_, err := t.client.pool.ask(ctx, "text of tag "+string(t.name), nil, func(ctx context.Context, e *endpoint) (err error) {
-		answer, err = e.ids.Next(ctx, &marchv1.NextRequest{Tag: string(t.name)})
-		return err
-	})
+	_, err := t.client.pool.ask(ctx, "text of tag "+string(t.name), nil,
+		func(ctx context.Context, e *endpoint) (err error) {
+			answer, err = e.ids.Next(ctx, &marchv1.NextRequest{Tag: string(t.name)})
+			return err
+		})
 	if err != nil {
 		return dst, 0, t.ofClient(err)
 	}

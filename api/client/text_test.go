@@ -57,7 +57,8 @@ func TestTexts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := order.AppendText(nil, 1); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "not known yet") {
+	if _, err := order.AppendText(nil, 1); allocator.KindOf(err) != allocator.Refused ||
+		!strings.Contains(err.Error(), "not known yet") {
 		t.Errorf("got %v", err)
 	}
 	for want := int64(1); want <= 60; want++ {
@@ -78,11 +79,13 @@ func TestTexts(t *testing.T) {
 		"ORD-0000019": "the check character (luhn) does not match",
 		"":            "tag order: text: ",
 	} {
-		if id, err := ids.ParseText(ctx, "order", text); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), says) {
+		if id, err := ids.ParseText(ctx, "order", text); allocator.KindOf(err) != allocator.Invalid ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%q: got %d, %v", text, id, err)
 		}
 	}
-	if _, _, err := ids.NextText(ctx, "plain"); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "tag plain: the tag has no format") {
+	if _, _, err := ids.NextText(ctx, "plain"); allocator.KindOf(err) != allocator.Refused ||
+		!strings.Contains(err.Error(), "tag plain: the tag has no format") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := ids.ParseText(ctx, "plain", "1"); allocator.KindOf(err) != allocator.Refused {
@@ -94,7 +97,8 @@ func TestTexts(t *testing.T) {
 			t.Errorf("got %s for %d, %v", text, id, err)
 		}
 	}
-	if text, id, err := ids.NextText(ctx, "small"); allocator.KindOf(err) != allocator.Exhausted || text != "" || id != 0 {
+	if text, id, err := ids.NextText(ctx, "small"); allocator.KindOf(err) != allocator.Exhausted ||
+		text != "" || id != 0 {
 		t.Errorf("got %s for %d, %v", text, id, err)
 	}
 	buffer := make([]byte, 0, 64)
@@ -110,7 +114,9 @@ func TestOpaqueTexts(t *testing.T) {
 	c := newCluster(t)
 	right, wrong := opaqueKey(t, 1), opaqueKey(t, 2)
 	c.texts("order", "prefix(A) | opaque(orders-1, 10^6) | decimal(6)", right)
-	locked, unlocked := c.Room("a", "a1", nil), c.Room("a", "a2", func(cfg *room.Config) { cfg.OpaqueKeys = []format.Key{right} })
+	locked, unlocked := c.Room("a", "a1", nil), c.Room("a", "a2", func(cfg *room.Config) {
+		cfg.OpaqueKeys = []format.Key{right}
+	})
 	f, err := format.Parse("prefix(A) | opaque(orders-1, 10^6) | decimal(6)", right)
 	if err != nil {
 		t.Fatal(err)
@@ -139,10 +145,12 @@ func TestOpaqueTexts(t *testing.T) {
 		"need the key orders-1, which is not here":        newClient(t, options(locked.Address)),
 	} {
 		for range 2 {
-			if text, id, err := ids.NextText(ctx, "order"); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), name) {
+			if text, id, err := ids.NextText(ctx, "order"); allocator.KindOf(err) != allocator.Refused ||
+				!strings.Contains(err.Error(), name) {
 				t.Errorf("%s: got %s for %d, %v", name, text, id, err)
 			}
-			if id, err := ids.ParseText(ctx, "order", "A000001"); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), name) {
+			if id, err := ids.ParseText(ctx, "order", "A000001"); allocator.KindOf(err) != allocator.Refused ||
+				!strings.Contains(err.Error(), name) {
 				t.Errorf("%s: got %d, %v", name, id, err)
 			}
 		}
@@ -206,7 +214,8 @@ func timedWide(t *testing.T, c *cluster) {
 		}
 		text := string(b[1:])
 		v, err := f.ParseText(text)
-		if err != nil || seen[text] || text <= last || v.Parts.Worker >= 1<<19 || v.Parts.Time < began-1 || v.Parts.Time > time.Now().UnixMilli() {
+		if err != nil || seen[text] || text <= last || v.Parts.Worker >= 1<<19 || v.Parts.Time < began-1 ||
+			v.Parts.Time > time.Now().UnixMilli() {
 			t.Fatalf("got %s after %s: %+v, %v, seen before: %v", text, last, v.Parts, err, seen[text])
 		}
 		seen[text], last = true, text

@@ -74,7 +74,8 @@ func (d *timed) nextN(ctx context.Context, n int64, dst []allocator.Run) ([]allo
 			return err
 		}
 		for _, run := range answer.GetRuns() {
-			dst = append(dst, allocator.Run{First: run.GetFirst(), Count: run.GetCount(), Stride: max(run.GetStride(), 1)})
+			dst = append(dst, allocator.Run{First: run.GetFirst(), Count: run.GetCount(),
+				Stride: max(run.GetStride(), 1)})
 		}
 		left -= part
 		return nil
@@ -125,7 +126,8 @@ func (d *timed) appendNext(ctx context.Context, dst []byte, text *tagText) ([]by
 // checkCount checks the number of IDs of one call. Its error is Invalid.
 func (d *timed) checkCount(n int64) error {
 	if n < 1 || n > d.layout.PerSecond() {
-		return allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second", n, d.layout.PerSecond())
+		return allocator.Errorf(allocator.Invalid,
+			"count: %d; allowed: 1 to %d, what one worker has in a second", n, d.layout.PerSecond())
 	}
 	return nil
 }
@@ -140,7 +142,8 @@ func (d *timed) use() {
 // issue calls own with the tag's generator. If there is no window, it waits for one. If
 // the room gives none, it calls room. Its errors are those of own and room, errEnded, and
 // Unavailable if ctx ended first.
-func (d *timed) issue(ctx context.Context, own func(*timeid.Generator) error, room func(context.Context, *endpoint) error) error {
+func (d *timed) issue(ctx context.Context, own func(*timeid.Generator) error,
+	room func(context.Context, *endpoint) error) error {
 	d.use()
 	for {
 		g := d.generator.Load()

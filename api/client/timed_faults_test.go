@@ -61,7 +61,8 @@ func timedAfterMoves(t *testing.T, c *cluster) {
 		stops = append(stops, o.drain(by, tags[by]))
 	}
 	// a's range moves away from all that it had, to [90, 100).
-	for _, to := range []allocator.Layout{layout(100, 0, 50, 50, 90), layout(100, 90, 100, 50, 90), layout(100, 90, 100, 0, 50)} {
+	for _, to := range []allocator.Layout{layout(100, 0, 50, 50, 90), layout(100, 90, 100, 50, 90),
+		layout(100, 90, 100, 0, 50)} {
 		o.more(200)
 		c.Change(to, "test")
 		for by, tag := range tags {
@@ -104,7 +105,8 @@ func timedClone(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	a := c.room("a", "a1")
 	workers := make(map[int64]bool)
-	first, clone := newClient(t, client.Options{Addresses: []string{a.address}}), newClient(t, client.Options{Addresses: []string{a.address}})
+	first, clone := newClient(t, client.Options{Addresses: []string{a.address}}),
+		newClient(t, client.Options{Addresses: []string{a.address}})
 	one, two := tagOf(t, first, "event"), tagOf(t, clone, "event")
 	client.Clone(first, clone)
 	o := newOracle(t, cosid)

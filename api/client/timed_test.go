@@ -48,7 +48,8 @@ func TestTimed(t *testing.T) {
 	}
 }
 
-var cosid = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
+var cosid = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond,
+	Epoch: timeid.EpochCosId}
 
 // timed creates tags of time-ordered IDs.
 func (c *cluster) timed(l timeid.Layout, rollback timeid.Rollback, names ...allocator.Tag) {
@@ -170,8 +171,10 @@ func timedIDs(t *testing.T, c *cluster) {
 	oracles := map[string]*oracle{"event": newOracle(t, cosid), "last": newOracle(t, last)}
 	var all sync.WaitGroup
 	for name, o := range oracles {
-		for by, in := range map[string]*instance{"client 1 of a": a1, "client 2 of a": a1, "client 3 of a": a2, "client of b": b} {
-			tag, err := newClient(t, client.Options{Addresses: []string{in.address}, WarmTags: []string{name}}).Tag(name)
+		for by, in := range map[string]*instance{"client 1 of a": a1, "client 2 of a": a1,
+			"client 3 of a": a2, "client of b": b} {
+			tag, err := newClient(t, client.Options{Addresses: []string{in.address},
+				WarmTags: []string{name}}).Tag(name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -231,7 +234,8 @@ func timedIDs(t *testing.T, c *cluster) {
 func TestTimedTagsShareAWorker(t *testing.T) {
 	c := newCluster(t)
 	c.timed(cosid, timeid.Wait, "event", "other")
-	seconds := timeid.Layout{TimeBits: 31, WorkerBits: 10, SequenceBits: 22, Unit: time.Second, Epoch: timeid.EpochCosId}
+	seconds := timeid.Layout{TimeBits: 31, WorkerBits: 10, SequenceBits: 22,
+		Unit: time.Second, Epoch: timeid.EpochCosId}
 	c.timed(seconds, timeid.Wait, "seconds")
 	ids := newClient(t, client.Options{Addresses: []string{c.room("a", "a1").address}})
 	workers := make(map[int64]bool)
@@ -281,7 +285,8 @@ func timedWithoutWindow(t *testing.T, c *cluster) {
 		if o.add(by, runs...); o.count() != before+150_000 {
 			t.Errorf("%d IDs, want 150,000", o.count()-before)
 		}
-		if tag := tagOf(t, ids, "event"); by == "second" && allocator.KindOf(tag.Status().Failure) != allocator.TooMany {
+		if tag := tagOf(t, ids, "event"); by == "second" &&
+			allocator.KindOf(tag.Status().Failure) != allocator.TooMany {
 			t.Errorf("%+v: want the reason why there is no window", tag.Status())
 		}
 	}
@@ -289,7 +294,8 @@ func timedWithoutWindow(t *testing.T, c *cluster) {
 		t.Errorf("workers %v, want the client's 1 and the room's 0", workers)
 	}
 	none := c.Room("b", "b1", func(cfg *room.Config) { cfg.ClientWorkers = -1 })
-	if id, err := newClient(t, client.Options{Addresses: []string{none.Address}}).Next(t.Context(), "event"); err != nil || o.one("b", id) > 3 {
+	if id, err := newClient(t, client.Options{Addresses: []string{none.Address}}).Next(t.Context(),
+		"event"); err != nil || o.one("b", id) > 3 {
 		t.Errorf("without workers for clients: %d, %v", id, err)
 	}
 }
@@ -328,7 +334,8 @@ func timedAfterAPause(t *testing.T, c *cluster) {
 	a := c.room("a", "a1")
 	var stopped clock
 	o := newOracle(t, cosid)
-	tag := tagOf(t, newClient(t, client.WithClock(client.Options{Addresses: []string{a.address}}, stopped.now)), "event")
+	tag := tagOf(t, newClient(t, client.WithClock(client.Options{Addresses: []string{a.address}}, stopped.now)),
+		"event")
 	other := tagOf(t, newClient(t, client.Options{Addresses: []string{a.address}}), "event")
 	for _, ahead := range []time.Duration{0, 4 * time.Second, time.Hour, 0} {
 		stopped.ahead.Store(ahead.Milliseconds())

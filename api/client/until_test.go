@@ -54,7 +54,8 @@ func TestTimeToLive(t *testing.T) {
 					}
 					return err != nil
 				})
-				ledgertest.WantKind(t, err, allocator.Unavailable, "room at "+front.address, "since "+time.Now().UTC().Format("2006-"))
+				ledgertest.WantKind(t, err, allocator.Unavailable, "room at "+front.address,
+					"since "+time.Now().UTC().Format("2006-"))
 				var gone *allocator.AwayError
 				if !errors.As(err, &gone) || gone.Since.Before(away.Add(-ttl)) || gone.Since.After(time.Now()) {
 					t.Errorf("%v does not say since when", err)
@@ -66,7 +67,10 @@ func TestTimeToLive(t *testing.T) {
 					t.Errorf("%+v, %d were held", s, held)
 				}
 				front.fault(nil)
-				testcluster.Await(t, "the room is back", func() bool { _, err := order.Next(t.Context()); return err == nil })
+				testcluster.Await(t, "the room is back", func() bool {
+					_, err := order.Next(t.Context())
+					return err == nil
+				})
 			})
 		}
 	}
@@ -88,7 +92,10 @@ func TestHold(t *testing.T) {
 	for _, name := range []string{"order", "strict"} {
 		tag := tagOf(t, ids, name)
 		leases := tag.Status().Refills
-		testcluster.Await(t, "its IDs are replaced", func() bool { mustNext(t, tag); return tag.Status().Refills > leases+1 })
+		testcluster.Await(t, "its IDs are replaced", func() bool {
+			mustNext(t, tag)
+			return tag.Status().Refills > leases+1
+		})
 	}
 	a.end()
 	silence(t, a.address)
@@ -170,7 +177,8 @@ func TestLayoutChanges(t *testing.T) {
 	stop := load(t, busy, &got)
 	layouts := []allocator.Layout{testcluster.Halves()}
 	for _, next := range []allocator.Layout{
-		layout(100, 50, 100, 0, 50), layout(1000, 100, 200, 500, 1000), layout(7, 0, 1, 1, 7), layout(1<<40, 0, 1<<30, 1<<30, 1<<40),
+		layout(100, 50, 100, 0, 50), layout(1000, 100, 200, 500, 1000), layout(7, 0, 1, 1, 7),
+		layout(1<<40, 0, 1<<30, 1<<30, 1<<40),
 	} {
 		got.some(t, 200)
 		c.Change(next, "test")
@@ -182,7 +190,9 @@ func TestLayoutChanges(t *testing.T) {
 			return err == nil && busy.Status().Version >= version
 		})
 		for _, tag := range others {
-			testcluster.Await(t, "a tag that is not used has moved", func() bool { return tag.Status().Version >= version })
+			testcluster.Await(t, "a tag that is not used has moved", func() bool {
+				return tag.Status().Version >= version
+			})
 			if id := mustNext(t, tag); !next.Ranges["a"].Contains(id % next.Boundary) {
 				t.Errorf("%d of tag %s is not of layout %d", id, tag.Name(), version)
 			}
@@ -255,9 +265,13 @@ func TestLayoutsThatTakeNothing(t *testing.T) {
 	}
 	before := make([]allocator.Status, len(others))
 	for i, tag := range others {
-		testcluster.Await(t, "it holds its target again", func() bool { before[i] = tag.Status(); return before[i].Held >= before[i].Target })
+		testcluster.Await(t, "it holds its target again", func() bool {
+			before[i] = tag.Status()
+			return before[i].Held >= before[i].Target
+		})
 	}
-	for n, next := range []allocator.Layout{layout(100, 0, 50, 60, 100), layout(100, 0, 60, 60, 100), layout(100, 0, 60, 70, 100)} {
+	for n, next := range []allocator.Layout{layout(100, 0, 50, 60, 100), layout(100, 0, 60, 60, 100),
+		layout(100, 0, 60, 70, 100)} {
 		c.Change(next, "test")
 		testcluster.Await(t, "the layout is heard of", func() bool {
 			var heard atomic.Bool // other calls are under way at the same time
@@ -346,7 +360,10 @@ func TestLowerLimit(t *testing.T) {
 	order := tagOf(t, newClient(t, quick(a.address)), "order")
 	testcluster.Await(t, "it holds its target", func() bool { s := order.Status(); return s.Held >= s.Target })
 	limit := order.Status().Last + 1 - 500
-	if _, err := c.Admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error { s.Limit = limit; return nil }, "test"); err != nil {
+	if _, err := c.Admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error {
+		s.Limit = limit
+		return nil
+	}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	mustNext(t, order) // it holds less than its target, and asks

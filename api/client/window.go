@@ -45,7 +45,8 @@ func (w *worker) asked(err error) {
 		return
 	}
 	if w.mu.failed == nil {
-		w.client.log.Warn("no window for time-ordered IDs: a room issues them one by one where a window has ended", "worker_bits", w.bits, "error", err)
+		w.client.log.Warn("no window for time-ordered IDs: a room issues them one by one where a window has ended",
+			"worker_bits", w.bits, "error", err)
 	}
 	w.mu.failed, w.mu.pause = err, min(max(2*w.mu.pause, leastPause), mostPause)
 }
@@ -62,14 +63,15 @@ func (w *worker) lease(ctx context.Context, d *timed) error {
 	w.mu.Unlock()
 	var answer *marchv1.LeaseResponse
 	var sent int64
-	from, err := c.pool.ask(ctx, "window of tag "+string(d.tag.name), lender, func(ctx context.Context, e *endpoint) (err error) {
-		sent = c.clock()
-		answer, err = e.ids.Lease(ctx, &marchv1.LeaseRequest{Tag: string(d.tag.name), Count: 1, Window: r})
-		if e == lender && api.NoWindow(err) && allocator.KindOf(err) == allocator.TooMany {
-			w.giveUp(lender) // the lender does not renew the worker, and has no other
-		}
-		return err
-	})
+	from, err := c.pool.ask(ctx, "window of tag "+string(d.tag.name), lender,
+		func(ctx context.Context, e *endpoint) (err error) {
+			sent = c.clock()
+			answer, err = e.ids.Lease(ctx, &marchv1.LeaseRequest{Tag: string(d.tag.name), Count: 1, Window: r})
+			if e == lender && api.NoWindow(err) && allocator.KindOf(err) == allocator.TooMany {
+				w.giveUp(lender) // the lender does not renew the worker, and has no other
+			}
+			return err
+		})
 	if err != nil {
 		if allocator.KindOf(err) == allocator.NotFound {
 			w.detach(d)
@@ -108,8 +110,10 @@ func (w *worker) take(d *timed, from *endpoint, nonce string, sent int64, answer
 	}
 	got := answer.GetWindow()
 	window := timeid.Window{From: got.GetFromMs(), Until: got.GetUntilMs()}
-	if err == nil && (got == nil || window.From >= window.Until || got.GetWorker() < 0 || got.GetWorker() >= cfg.Layout.Workers()) {
-		err = allocator.Errorf(allocator.Internal, "worker %d from %d until %d ms", got.GetWorker(), window.From, window.Until)
+	if err == nil && (got == nil || window.From >= window.Until || got.GetWorker() < 0 ||
+		got.GetWorker() >= cfg.Layout.Workers()) {
+		err = allocator.Errorf(allocator.Internal, "worker %d from %d until %d ms", got.GetWorker(),
+			window.From, window.Until)
 	}
 	if err != nil {
 		return allocator.Errorf(allocator.Internal, "room at %s: its answer makes no sense: %w", from.address, err)
@@ -117,7 +121,8 @@ func (w *worker) take(d *timed, from *endpoint, nonce string, sent int64, answer
 	if goesOn := w.mu.lender == from && w.mu.number == got.GetWorker() && w.mu.window.From == window.From; !goesOn {
 		w.forget()
 		w.mu.number, w.mu.window = got.GetWorker(), window
-		w.client.log.Info("a room lends a worker", "worker_bits", w.bits, "worker", got.GetWorker(), "until_ms", window.Until,
+		w.client.log.Info("a room lends a worker", "worker_bits", w.bits, "worker",
+			got.GetWorker(), "until_ms", window.Until,
 			"room", got.GetRoom(), "instance", got.GetInstance())
 	}
 	w.mu.lender, w.mu.nonce = from, nonce
@@ -127,7 +132,8 @@ func (w *worker) take(d *timed, from *endpoint, nonce string, sent int64, answer
 	w.mu.renewAt, w.mu.renewTick = w.client.age()+half, time.Duration(now)*time.Millisecond+half
 	if ahead := time.Duration(sent-got.GetNowMs()) * time.Millisecond; ahead > timeid.DefaultMaxAhead {
 		w.forget() // its IDs would always sort too late
-		return allocator.Errorf(allocator.Refused, "the clock is %v ahead of that of the room at %s; allowed: %v", ahead, from.address, timeid.DefaultMaxAhead)
+		return allocator.Errorf(allocator.Refused, "the clock is %v ahead of that of the room at %s; allowed: %v",
+			ahead, from.address, timeid.DefaultMaxAhead)
 	}
 	cfg.Clock = d.cfg.Clock
 	if !same(cfg, d.cfg) {
@@ -143,12 +149,14 @@ func (w *worker) take(d *timed, from *endpoint, nonce string, sent int64, answer
 		w.generate(d)
 	}
 	if now >= w.mu.window.Until {
-		return allocator.Errorf(allocator.Unavailable, "the clock is past the end of the window that the room at %s gives", from.address)
+		return allocator.Errorf(allocator.Unavailable,
+			"the clock is past the end of the window that the room at %s gives", from.address)
 	}
 	return nil
 }
 
 // same reports whether a tag has the same settings in both.
 func same(a, b timeid.Config) bool {
-	return a.Sequence == b.Sequence && a.CarryTo == b.CarryTo && a.RandomBelow == b.RandomBelow && a.Rollback == b.Rollback && a.MaxWait == b.MaxWait
+	return a.Sequence == b.Sequence && a.CarryTo == b.CarryTo && a.RandomBelow == b.RandomBelow &&
+		a.Rollback == b.Rollback && a.MaxWait == b.MaxWait
 }

@@ -39,7 +39,8 @@ type worker struct {
 		layout int64 // the newest layout version known when the worker was requested
 		used   int64 // the end of the last tick that a closed generator may have used, Unix ms
 
-		renewAt, renewTick time.Duration // when half of the window is over: by the monotonic clock, and by the clock of IDs
+		// when half of the window is over: by the monotonic clock, and by the clock of IDs
+		renewAt, renewTick time.Duration
 		asked              time.Duration // the last try
 		asking             chan struct{} // closed when the try under way ends; nil while there is none
 		failed             error         // of the last try; nil after a success
@@ -160,7 +161,8 @@ func (w *worker) generate(d *timed) {
 		return
 	}
 	cfg := d.cfg
-	cfg.Worker, cfg.Window = w.mu.number, timeid.Window{From: max(w.mu.window.From, w.mu.used), Until: w.mu.window.Until}
+	cfg.Worker, cfg.Window = w.mu.number, timeid.Window{From: max(w.mu.window.From, w.mu.used),
+		Until: w.mu.window.Until}
 	g, err := timeid.New(cfg)
 	if err != nil { // for example because no whole tick is left
 		w.client.log.Debug("no generator in this window", "tag", d.tag.name, "error", err)
@@ -181,7 +183,8 @@ func (w *worker) await(ctx context.Context, d *timed, failed *timeid.Generator) 
 	case <-asking:
 		return true, nil
 	case <-ctx.Done():
-		return false, allocator.Errorf(allocator.Unavailable, "tag %s: no window before the caller's deadline: %w", d.tag.name, context.Cause(ctx))
+		return false, allocator.Errorf(allocator.Unavailable, "tag %s: no window before the caller's deadline: %w",
+			d.tag.name, context.Cause(ctx))
 	}
 }
 

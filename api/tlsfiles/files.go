@@ -46,13 +46,17 @@ type Config struct {
 func (cfg Config) Validate() error {
 	switch {
 	case cfg.Cert != "" && cfg.Key == "":
-		return allocator.Errorf(allocator.Invalid, "%s-key: none, beside %s-cert %s; give the file with its key", cfg.Flags, cfg.Flags, cfg.Cert)
+		return allocator.Errorf(allocator.Invalid, "%s-key: none, beside %s-cert %s; give the file with its key",
+			cfg.Flags, cfg.Flags, cfg.Cert)
 	case cfg.Key != "" && cfg.Cert == "":
-		return allocator.Errorf(allocator.Invalid, "%s-cert: none, beside %s-key %s; give the file with its certificate", cfg.Flags, cfg.Flags, cfg.Key)
+		return allocator.Errorf(allocator.Invalid,
+			"%s-cert: none, beside %s-key %s; give the file with its certificate", cfg.Flags, cfg.Flags, cfg.Key)
 	case cfg.ClientCA != "" && cfg.Cert == "":
-		return allocator.Errorf(allocator.Invalid, "%s-client-ca: given without %s-cert, so the server has no TLS; give --%s-cert and --%s-key", cfg.Flags, cfg.Flags, cfg.Flags, cfg.Flags)
+		return allocator.Errorf(allocator.Invalid, "%s-client-ca: given without %s-cert, so the server has no TLS; "+
+			"give --%s-cert and --%s-key", cfg.Flags, cfg.Flags, cfg.Flags, cfg.Flags)
 	case cfg.RequireClient && cfg.ClientCA == "":
-		return allocator.Errorf(allocator.Invalid, "%s-client-auth: required, without the CAs of clients; give --%s-client-ca", cfg.Flags, cfg.Flags)
+		return allocator.Errorf(allocator.Invalid,
+			"%s-client-auth: required, without the CAs of clients; give --%s-client-ca", cfg.Flags, cfg.Flags)
 	}
 	return nil
 }
@@ -142,7 +146,8 @@ func (f *Files) reload(at time.Time) error {
 	first := f.current.Load() == nil
 	var found contents
 	var err error
-	for i, file := range [...]struct{ flag, path string }{{"ca", f.cfg.CA}, {"cert", f.cfg.Cert}, {"key", f.cfg.Key}, {"client-ca", f.cfg.ClientCA}} {
+	for i, file := range [...]struct{ flag, path string }{{"ca", f.cfg.CA}, {"cert", f.cfg.Cert}, {"key", f.cfg.Key},
+		{"client-ca", f.cfg.ClientCA}} {
 		if found[i], err = read(f.cfg.Flags+"-"+file.flag, file.path); err != nil {
 			f.note(err)
 			return f.read.err
@@ -177,7 +182,8 @@ func (f *Files) note(err error) {
 	if err == nil || f.current.Load() == nil || before != nil && before.Error() == err.Error() {
 		return
 	}
-	f.cfg.Logger.Error("new certificates cannot be used: the old ones stay in force", "flags", f.cfg.Flags, "error", err)
+	f.cfg.Logger.Error("new certificates cannot be used: the old ones stay in force",
+		"flags", f.cfg.Flags, "error", err)
 }
 
 func (c contents) equal(other contents) bool {
@@ -202,7 +208,8 @@ func (cfg Config) load(found contents, at time.Time) (*loaded, error) {
 	}
 	pair, err := tls.X509KeyPair(found[1], found[2])
 	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "%s-cert %s and %s-key %s: %w", cfg.Flags, cfg.Cert, cfg.Flags, cfg.Key, err)
+		return nil, allocator.Errorf(allocator.Invalid, "%s-cert %s and %s-key %s: %w", cfg.Flags,
+			cfg.Cert, cfg.Flags, cfg.Key, err)
 	}
 	l.pair = &pair
 	for _, der := range pair.Certificate {
@@ -211,12 +218,14 @@ func (cfg Config) load(found contents, at time.Time) (*loaded, error) {
 		case err != nil:
 			return nil, allocator.Errorf(allocator.Invalid, "%s-cert %s: %w", cfg.Flags, cfg.Cert, err)
 		case at.After(cert.NotAfter):
-			return nil, allocator.Errorf(allocator.Invalid, "%s-cert %s: a certificate in it ended at %s; renew it", cfg.Flags, cfg.Cert, cert.NotAfter.UTC().Format(time.RFC3339))
+			return nil, allocator.Errorf(allocator.Invalid, "%s-cert %s: a certificate in it ended at %s; renew it",
+				cfg.Flags, cfg.Cert, cert.NotAfter.UTC().Format(time.RFC3339))
 		case l.expires.IsZero() || cert.NotAfter.Before(l.expires):
 			l.expires = cert.NotAfter
 		}
 	}
-	l.server = &tls.Config{MinVersion: cfg.least(), Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
+	l.server = &tls.Config{MinVersion: cfg.least(), Certificates: []tls.Certificate{pair},
+		NextProtos: []string{"h2", "http/1.1"}}
 	if clients != nil {
 		l.server.ClientCAs, l.server.ClientAuth = clients, tls.VerifyClientCertIfGiven
 		if cfg.RequireClient {

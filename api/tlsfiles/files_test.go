@@ -38,7 +38,8 @@ func newFolder(t *testing.T) *folder {
 
 // meet makes a connection between a server and a client, and returns what the server knows of
 // it, and why either refused the other.
-func meet(t *testing.T, server *tls.Config, client credentials.TransportCredentials, host string) (tls.ConnectionState, error) {
+func meet(t *testing.T, server *tls.Config, client credentials.TransportCredentials,
+	host string) (tls.ConnectionState, error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -106,7 +107,8 @@ func TestHandshake(t *testing.T) {
 		{"a server by another address", f.cfg, f.cfg, "127.0.0.2", "127.0.0.2", false},
 		{"a server by another name", f.cfg, f.cfg, "other.test", "other.test", false},
 	} {
-		state, err := meet(t, testcerts.Open(t, c.server).Server("h2"), testcerts.Open(t, c.client).Credentials(), c.host)
+		state, err := meet(t, testcerts.Open(t, c.server).Server("h2"),
+			testcerts.Open(t, c.client).Credentials(), c.host)
 		switch {
 		case c.refused == "" && err != nil:
 			t.Errorf("%s: %v", c.name, err)
@@ -118,7 +120,8 @@ func TestHandshake(t *testing.T) {
 			t.Errorf("%s: version %x", c.name, state.Version)
 		}
 	}
-	if _, err := meet(t, testcerts.Open(t, required).ServerOptional("http/1.1"), testcerts.Open(t, f.cfg).Credentials(), "127.0.0.1"); err == nil {
+	if _, err := meet(t, testcerts.Open(t, required).ServerOptional("http/1.1"), testcerts.Open(t, f.cfg).Credentials(),
+		"127.0.0.1"); err == nil {
 		t.Error("gRPC's client agreed on another protocol than h2")
 	}
 }
@@ -204,11 +207,13 @@ func TestRenewed(t *testing.T) {
 			good[path], _ = os.ReadFile(path)
 		}
 		if b.content == nil {
-			f.ca.Write("own", devca.Leaf{Hosts: hosts, From: time.Now().Add(-time.Hour), Until: time.Now().Add(-time.Minute)})
+			f.ca.Write("own", devca.Leaf{Hosts: hosts, From: time.Now().Add(-time.Hour),
+				Until: time.Now().Add(-time.Minute)})
 		} else if err := os.WriteFile(b.path, b.content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := client.Reload(); err == nil || !strings.Contains(err.Error(), b.why) || allocator.KindOf(err) != allocator.Invalid {
+		if err := client.Reload(); err == nil || !strings.Contains(err.Error(), b.why) ||
+			allocator.KindOf(err) != allocator.Invalid {
 			t.Errorf("%s: got error %v", b.name, err)
 		}
 		if _, err := client.State(); err == nil {
@@ -225,7 +230,8 @@ func TestRenewed(t *testing.T) {
 		if err := client.Reload(); err != nil {
 			t.Errorf("%s, mended: %v", b.name, err)
 		}
-		if expires, err := client.State(); err != nil || time.Until(expires) > time.Hour || time.Until(expires) < time.Minute {
+		if expires, err := client.State(); err != nil || time.Until(expires) > time.Hour ||
+			time.Until(expires) < time.Minute {
 			t.Errorf("%s, mended: it expires at %v, %v", b.name, expires, err)
 		}
 	}
@@ -261,7 +267,8 @@ func TestRevoked(t *testing.T) {
 	if err := client.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := meet(t, settings, client.Credentials(), "127.0.0.1"); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+	if _, err := meet(t, settings, client.Credentials(), "127.0.0.1"); err == nil ||
+		!strings.Contains(err.Error(), "unknown authority") {
 		t.Errorf("the client took a server of a CA that it no longer knows: %v", err)
 	}
 }
@@ -280,7 +287,8 @@ func TestOpen(t *testing.T) {
 		"tls-ca: read":                {Flags: "tls", CA: f.ca.Dir},
 		"tls-ca: /dev/zero has more ": {Flags: "tls", CA: "/dev/zero"},
 	} {
-		if _, err := tlsfiles.Open(cfg); err == nil || !strings.HasPrefix(err.Error(), want) || allocator.KindOf(err) != allocator.Invalid {
+		if _, err := tlsfiles.Open(cfg); err == nil || !strings.HasPrefix(err.Error(), want) ||
+			allocator.KindOf(err) != allocator.Invalid {
 			t.Errorf("got error %v, want %s", err, want)
 		}
 	}

@@ -96,10 +96,13 @@ func (f *Files) verify(chain []*x509.Certificate, host, who string, names []stri
 	if _, err := chain[0].Verify(opts); err != nil {
 		return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
 	}
-	if len(names) == 0 || slices.ContainsFunc(Names(chain[0]), func(has string) bool { return slices.Contains(names, has) }) {
+	if len(names) == 0 || slices.ContainsFunc(Names(chain[0]), func(has string) bool {
+		return slices.Contains(names, has)
+	}) {
 		return nil
 	}
-	return fmt.Errorf("the certificate at %s is not that of %s: it names %.300q; needed: %s", host, who, Names(chain[0]), strings.Join(names, " or "))
+	return fmt.Errorf("the certificate at %s is not that of %s: it names %.300q; needed: %s", host, who,
+		Names(chain[0]), strings.Join(names, " or "))
 }
 
 // Names returns the names in a certificate that can name a process: the paths of its SPIFFE
@@ -140,7 +143,8 @@ type creds struct {
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (c *creds) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (c *creds) ClientHandshake(ctx context.Context, authority string,
+	raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	host, _, err := net.SplitHostPort(authority)
 	if err != nil {
 		host = authority

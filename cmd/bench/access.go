@@ -24,7 +24,8 @@ import (
 // accessPolicy has a quota that no run reaches, so that the room counts calls for it.
 const accessPolicy = `grants:
   - {subjects: ["token:other"], roles: viewer}
-  - {subjects: ["token:bench"], roles: issuer, tags: ["a*", "b*", "bench*", "*"], quotas: {ids_per_second: 1000000000, tags: 10}}
+  - {subjects: ["token:bench"], roles: issuer, tags: ["a*", "b*", "bench*", "*"],
+     quotas: {ids_per_second: 1000000000, tags: 10}}
 `
 
 // manyGrants is a policy in which the last of 21 grants allows the call, with every quota.
@@ -34,7 +35,8 @@ func manyGrants() string {
 	for k := range 20 {
 		fmt.Fprintf(&b, "  - {subjects: '*', roles: issuer, tags: [a-%d-*, b-%d-*]}\n", k, k)
 	}
-	b.WriteString("  - {subjects: '*', roles: issuer, tags: [order-*], quotas: {ids_per_second: 1000000000, tag_ids_per_second: 1000000000, tags: 10, ids_per_lease: 10}}\n")
+	b.WriteString("  - {subjects: '*', roles: issuer, tags: [order-*], quotas: {ids_per_second: 1000000000, " +
+		"tag_ids_per_second: 1000000000, tags: 10, ids_per_lease: 10}}\n")
 	return b.String()
 }
 
@@ -45,7 +47,8 @@ func rightRows(_ context.Context, b *bench) error {
 		return err
 	}
 	caller := p.Rights(&policy.Usages{}, "token:bench")
-	r := policy.Request{Call: policy.CallOf(marchv1.IDService_Next_FullMethodName), Tag: "order-eu", Room: "eu-1", IDs: 1}
+	r := policy.Request{Call: policy.CallOf(marchv1.IDService_Next_FullMethodName),
+		Tag: "order-eu", Room: "eu-1", IDs: 1}
 	took := b.add(row{what: "check of a right: 21 grants, 4 quotas", unit: "ns", goal: 500, atMost: true})
 	allocated := b.add(row{what: "allocations of such a check", atMost: true})
 	for range b.rounds {
@@ -56,7 +59,9 @@ func rightRows(_ context.Context, b *bench) error {
 			}
 		}
 		took.measured = append(took.measured, float64(time.Since(began).Nanoseconds())/float64(n))
-		allocated.measured = append(allocated.measured, testing.AllocsPerRun(1000, func() { _ = caller.Check(time.Now(), r) }))
+		allocated.measured = append(allocated.measured, testing.AllocsPerRun(1000, func() {
+			_ = caller.Check(time.Now(), r)
+		}))
 	}
 	return nil
 }
@@ -101,7 +106,8 @@ func accessRows(ctx context.Context, b *bench) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, guarded.stop()) }()
-	conn, err := grpc.NewClient(guarded.address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(api.TokenFile(tokenFile)))
+	conn, err := grpc.NewClient(guarded.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithPerRPCCredentials(api.TokenFile(tokenFile)))
 	if err != nil {
 		return err
 	}
@@ -128,8 +134,10 @@ func accessRows(ctx context.Context, b *bench) (err error) {
 			unary  *[]float64
 			stream *[]float64
 		}{
-			{&posts{method: "POST", address: open.roomHTTP, path: path}, open.room[:1], &http.yard, &unary.yard, &stream.yard},
-			{&posts{method: "POST", address: guarded.roomHTTP, path: path, header: bearer}, []*grpc.ClientConn{conn}, &http.measured, &unary.measured, &stream.measured},
+			{&posts{method: "POST", address: open.roomHTTP, path: path}, open.room[:1], &http.yard,
+				&unary.yard, &stream.yard},
+			{&posts{method: "POST", address: guarded.roomHTTP, path: path, header: bearer}, []*grpc.ClientConn{conn},
+				&http.measured, &unary.measured, &stream.measured},
 		} {
 			r, err := measure(ctx, load.Config{Duration: 2 * b.unit, New: m.posts.caller})
 			m.posts.close()
@@ -141,7 +149,8 @@ func accessRows(ctx context.Context, b *bench) (err error) {
 				return err
 			}
 			*m.unary = append(*m.unary, r.CallsPerSecond())
-			if r, err = measure(ctx, load.Config{Duration: 2 * b.unit, NewStream: load.Streams(m.conns, tag)}); err != nil {
+			if r, err = measure(ctx, load.Config{Duration: 2 * b.unit,
+				NewStream: load.Streams(m.conns, tag)}); err != nil {
 				return err
 			}
 			*m.stream = append(*m.stream, r.IDsPerSecond())

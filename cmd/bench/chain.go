@@ -38,7 +38,8 @@ func startCluster(ctx context.Context) (*cluster, error) {
 		return nil, err
 	}
 	c := &cluster{dir: dir, endpoint: "unix://" + filepath.Join(dir, "c")}
-	c.etcd, err = embedded.Start(ctx, embedded.Config{Dir: filepath.Join(dir, "data"), Client: c.endpoint, Peer: "unix://" + filepath.Join(dir, "p")})
+	c.etcd, err = embedded.Start(ctx, embedded.Config{Dir: filepath.Join(dir, "data"), Client: c.endpoint,
+		Peer: "unix://" + filepath.Join(dir, "p")})
 	if err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
@@ -109,7 +110,8 @@ func (c *cluster) chain(ctx context.Context, now func() time.Time) (*chain, erro
 	if err != nil {
 		return nil, err
 	}
-	ch, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: refiller, Settings: settings.Chain()})
+	ch, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: refiller,
+		Settings: settings.Chain()})
 	if err != nil {
 		return nil, err
 	}
@@ -340,7 +342,8 @@ func writeRows(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.add(row{what: "etcd writes per million IDs, steady 100,000/s", measured: []float64{float64(last-first) / float64(ids) * 1e6}, goal: 1, atMost: true})
+	b.add(row{what: "etcd writes per million IDs, steady 100,000/s",
+		measured: []float64{float64(last-first) / float64(ids) * 1e6}, goal: 1, atMost: true})
 	return nil
 }
 

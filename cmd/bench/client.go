@@ -99,7 +99,8 @@ func clientRows(ctx context.Context, b *bench) error {
 	var calls atomic.Int64
 	ids, err := client.New(ctx, client.Options{
 		Addresses: []string{s.address}, WarmTags: []string{tag, otherTag},
-		Dial: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		Dial: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
+			conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			calls.Add(1)
 			return invoker(ctx, method, req, reply, conn, opts...)
 		})},

@@ -33,7 +33,8 @@ func doorRows(ctx context.Context, b *bench) error {
 		pipeline  int
 		trial     int
 	}{
-		{b.add(row{what: "door for Redis, INCR, 50 clients", unit: "/s", goal: 0.95}), b.add(row{what: "  its p99", unit: "ms", goal: 1.5, atMost: true}), 1, 50_000},
+		{b.add(row{what: "door for Redis, INCR, 50 clients", unit: "/s", goal: 0.95}),
+			b.add(row{what: "  its p99", unit: "ms", goal: 1.5, atMost: true}), 1, 50_000},
 		{b.add(row{what: "door for Redis, INCR, pipelines of 16", unit: "/s", goal: 1}), nil, 16, 500_000},
 	}
 	if !installed("redis-server", "redis-benchmark") {
@@ -83,10 +84,21 @@ func webDoorRows(ctx context.Context, b *bench) error {
 		method, path string
 		at           func(*doors) net.Listener
 	}{
-		{&row{what: "door for Leaf, one ID"}, "GET", "/api/segment/get/" + doorKey, func(d *doors) net.Listener { return d.Leaf }},
-		{&row{what: "door for TinyId, one ID"}, "POST", "/tinyid/id/nextIdSimple?token=bench&bizType=" + doorKey, func(d *doors) net.Listener { return d.TinyID }},
-		{&row{what: "door for TinyId, a segment"}, "POST", "/tinyid/id/nextSegmentIdSimple?token=bench&bizType=" + doorKey, func(d *doors) net.Listener { return d.TinyID }},
-		{&row{what: "door for CosId, a segment of 20"}, "PATCH", "/segments/bench/" + doorKey + "?step=20", func(d *doors) net.Listener { return d.CosID }},
+		{&row{what: "door for Leaf, one ID"}, "GET", "/api/segment/get/" + doorKey, func(d *doors) net.Listener {
+			return d.Leaf
+		}},
+		{&row{what: "door for TinyId, one ID"}, "POST", "/tinyid/id/nextIdSimple?token=bench&bizType=" + doorKey,
+			func(d *doors) net.Listener {
+				return d.TinyID
+			}},
+		{&row{what: "door for TinyId, a segment"}, "POST",
+			"/tinyid/id/nextSegmentIdSimple?token=bench&bizType=" + doorKey, func(d *doors) net.Listener {
+				return d.TinyID
+			}},
+		{&row{what: "door for CosId, a segment of 20"}, "PATCH", "/segments/bench/" + doorKey + "?step=20",
+			func(d *doors) net.Listener {
+				return d.CosID
+			}},
 	}
 	for k := range calls {
 		calls[k].unit, calls[k].goal = "/s", 0.9
@@ -175,7 +187,8 @@ func startDoor(ctx context.Context) (d *doors, stop func(), err error) {
 	group, running := errgroup.WithContext(running)
 	group.Go(func() error { return server.Run(running) })
 	group.Go(func() error {
-		return door.NewHTTP("empty", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).Run(running, d.empty)
+		return door.NewHTTP("empty", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).Run(
+			running, d.empty)
 	})
 	stop = func() {
 		cancel()
@@ -202,7 +215,8 @@ func startRedis(ctx context.Context) (address string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	server := exec.CommandContext(ctx, "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+	server := exec.CommandContext(ctx, "redis-server", "--port", port, "--bind", "127.0.0.1",
+		"--save", "", "--appendonly", "no")
 	if err := server.Start(); err != nil {
 		return "", nil, err
 	}

@@ -35,12 +35,14 @@ type served struct {
 	stop               func() error
 }
 
-func (c *cluster) serve(ctx context.Context, name allocator.Instance, metrics bool, warm ...allocator.Tag) (*served, error) {
+func (c *cluster) serve(ctx context.Context, name allocator.Instance, metrics bool,
+	warm ...allocator.Tag) (*served, error) {
 	return c.serveWith(ctx, name, metrics, func(*room.Config) {}, warm...)
 }
 
 // serveWith is serve for a room whose settings change modifies.
-func (c *cluster) serveWith(ctx context.Context, name allocator.Instance, metrics bool, change func(*room.Config), warm ...allocator.Tag) (*served, error) {
+func (c *cluster) serveWith(ctx context.Context, name allocator.Instance, metrics bool, change func(*room.Config),
+	warm ...allocator.Tag) (*served, error) {
 	l, _, err := c.ledger()
 	if err != nil {
 		return nil, err
@@ -68,7 +70,8 @@ func (c *cluster) serveWith(ctx context.Context, name allocator.Instance, metric
 	group.Go(func() error { return s.Run(running) })
 	group.Go(func() error {
 		return serve.Run(running, serve.Config{
-			GRPC: echoes, HTTP: echoHTTP, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second, Metrics: echoMetrics,
+			GRPC: echoes, HTTP: echoHTTP, Health: health.NewServer(), MaxRequest: 64 << 10,
+			Drain: time.Second, Metrics: echoMetrics,
 			Register: func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, nil) },
 			Ready:    func(context.Context) []serve.Check { return nil },
 			Routes: func(mux *http.ServeMux) {
@@ -76,9 +79,11 @@ func (c *cluster) serveWith(ctx context.Context, name allocator.Instance, metric
 			},
 		})
 	})
-	result := &served{address: rooms.Addr().String(), roomHTTP: roomHTTP.Addr().String(), echoHTTP: echoHTTP.Addr().String()}
+	result := &served{address: rooms.Addr().String(), roomHTTP: roomHTTP.Addr().String(),
+		echoHTTP: echoHTTP.Addr().String()}
 	for range 2 {
-		for address, conns := range map[string]*[]*grpc.ClientConn{rooms.Addr().String(): &result.room, echoes.Addr().String(): &result.echo} {
+		for address, conns := range map[string]*[]*grpc.ClientConn{rooms.Addr().String(): &result.room,
+			echoes.Addr().String(): &result.echo} {
 			conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
 				cancel()
@@ -182,12 +187,21 @@ func grpcRows(ctx context.Context, b *bench) error {
 				calls.yard, tail.yard = append(calls.yard, r.CallsPerSecond()), append(tail.yard, p999(r))
 			}},
 			{load.Config{New: load.Unary(s.room, tag)}, func(r load.Result) {
-				calls.measured, tail.measured = append(calls.measured, r.CallsPerSecond()), append(tail.measured, p999(r))
+				calls.measured, tail.measured = append(calls.measured, r.CallsPerSecond()),
+					append(tail.measured, p999(r))
 			}},
-			{load.Config{NewStream: echoStreams(s.echo)}, func(r load.Result) { stream.yard = append(stream.yard, r.CallsPerSecond()) }},
-			{load.Config{NewStream: load.Streams(s.room, tag)}, func(r load.Result) { stream.measured = append(stream.measured, r.IDsPerSecond()) }},
-			{load.Config{New: load.Batch(s.room, tag, 1000)}, func(r load.Result) { batch.measured = append(batch.measured, r.IDsPerSecond()) }},
-			{load.Config{New: load.Lease(s.room, tag, 1000)}, func(r load.Result) { lease.measured = append(lease.measured, r.IDsPerSecond()) }},
+			{load.Config{NewStream: echoStreams(s.echo)}, func(r load.Result) {
+				stream.yard = append(stream.yard, r.CallsPerSecond())
+			}},
+			{load.Config{NewStream: load.Streams(s.room, tag)}, func(r load.Result) {
+				stream.measured = append(stream.measured, r.IDsPerSecond())
+			}},
+			{load.Config{New: load.Batch(s.room, tag, 1000)}, func(r load.Result) {
+				batch.measured = append(batch.measured, r.IDsPerSecond())
+			}},
+			{load.Config{New: load.Lease(s.room, tag, 1000)}, func(r load.Result) {
+				lease.measured = append(lease.measured, r.IDsPerSecond())
+			}},
 		} {
 			m.cfg.Duration = 2 * b.unit
 			r, err := measure(ctx, m.cfg)

@@ -60,7 +60,8 @@ type posts struct {
 }
 
 func (p *posts) caller(int) load.Caller {
-	request := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\n%s\r\n", p.method, p.path, p.address, p.header)
+	request := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\n%s\r\n", p.method,
+		p.path, p.address, p.header)
 	var conn net.Conn
 	var from *bufio.Reader
 	return func(ctx context.Context) (_ int64, err error) {

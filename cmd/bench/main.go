@@ -100,9 +100,11 @@ func run(out io.Writer, rounds int, unit time.Duration, only string) error {
 		run  func(context.Context, *bench) error
 	}{
 		{"chain", chainRows}, {"texts", textRows}, {"etcd writes", writeRows}, {"client", clientRows},
-		{"time IDs", timeRows}, {"time tags", tagRows}, {"time windows", windowRows}, {"time client", timeClientRows}, {"time gRPC", timeCallRows},
+		{"time IDs", timeRows}, {"time tags", tagRows}, {"time windows", windowRows}, {"time client", timeClientRows},
+		{"time gRPC", timeCallRows},
 		{"gRPC", grpcRows}, {"metrics", metricsRows},
-		{"HTTP", httpRows}, {"right", rightRows}, {"access", accessRows}, {"mTLS", mtlsRows}, {"renewal", renewalRows}, {"first call", firstRows},
+		{"HTTP", httpRows}, {"right", rightRows}, {"access", accessRows}, {"mTLS", mtlsRows}, {"renewal", renewalRows},
+		{"first call", firstRows},
 		{"Redis", redisRows}, {"door", doorRows}, {"web doors", webDoorRows}, {"PostgreSQL", postgresRows},
 	} {
 		if !chosen.MatchString(part.name) {
@@ -135,7 +137,8 @@ func (b *bench) print(out io.Writer) error {
 			}
 			goal = sign + " " + number(r.goal)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\t%s\t%s\t\n", r.what, number(load.Median(r.measured)), r.unit, yard, number(r.ratio()), goal, r.verdict())
+		_, _ = fmt.Fprintf(w, "%s\t%s %s\t%s\t%s\t%s\t%s\t\n", r.what, number(load.Median(r.measured)), r.unit, yard,
+			number(r.ratio()), goal, r.verdict())
 	}
 	return w.Flush()
 }

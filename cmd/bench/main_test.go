@@ -19,7 +19,8 @@ func TestPrint(t *testing.T) {
 	for line := range strings.Lines(out.String()) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
 	}
-	want := []string{"what March yardstick ratio goal", "half - - - - not measured", "none - - - - not measured", "both 9 /s 3 /s 3 >= 2 reached"}
+	want := []string{"what March yardstick ratio goal", "half - - - - not measured", "none - - - - not measured",
+		"both 9 /s 3 /s 3 >= 2 reached"}
 	if strings.Join(lines, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s", out.String())
 	}

@@ -21,7 +21,8 @@ import (
 )
 
 const mtlsPolicy = `grants:
-  - {subjects: ["dns:bench.example"], roles: issuer, tags: ["bench*", "*"], quotas: {ids_per_second: 1000000000, tags: 10}}
+  - {subjects: ["dns:bench.example"], roles: issuer, tags: ["bench*", "*"],
+     quotas: {ids_per_second: 1000000000, tags: 10}}
 `
 
 // mtls is a room with TLS, client certificates and a policy. The certificate of the room is that
@@ -62,7 +63,8 @@ func withMTLS(ctx context.Context, use func(*mtls) error) (err error) {
 	if err != nil {
 		return err
 	}
-	if m.files, err = tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, RequireClient: true, Cert: own.Cert, Key: own.Key}); err != nil {
+	if m.files, err = tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, RequireClient: true,
+		Cert: own.Cert, Key: own.Key}); err != nil {
 		return err
 	}
 	policy := filepath.Join(m.dir, "policy.yaml")
@@ -77,7 +79,9 @@ func withMTLS(ctx context.Context, use func(*mtls) error) (err error) {
 		return err
 	}
 	defer m.cluster.close()
-	if m.room, err = m.cluster.serveWith(ctx, "closed", true, func(cfg *room.Config) { cfg.Access, cfg.TLS = gate, m.files }, tag); err != nil {
+	if m.room, err = m.cluster.serveWith(ctx, "closed", true, func(cfg *room.Config) {
+		cfg.Access, cfg.TLS = gate, m.files
+	}, tag); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.room.stop()) }()
@@ -113,7 +117,8 @@ func mtlsRows(ctx context.Context, b *bench) error {
 					return err
 				}
 				*of.unary = append(*of.unary, r.CallsPerSecond())
-				if r, err = measure(ctx, load.Config{Duration: 2 * b.unit, NewStream: load.Streams(of.conns, tag)}); err != nil {
+				if r, err = measure(ctx, load.Config{Duration: 2 * b.unit,
+					NewStream: load.Streams(of.conns, tag)}); err != nil {
 					return err
 				}
 				*of.stream = append(*of.stream, r.IDsPerSecond())
@@ -141,7 +146,8 @@ func renewalRows(ctx context.Context, b *bench) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, conn.Close()) }()
-		rate := b.add(row{what: fmt.Sprintf("Next and Stream with mTLS while certificates are renewed %d times", renewals), unit: "/s", goal: 20_000})
+		rate := b.add(row{what: fmt.Sprintf("Next and Stream with mTLS while certificates are renewed %d times",
+			renewals), unit: "/s", goal: 20_000})
 		unary := b.add(row{what: "of these, calls of Next", unit: "/s"})
 		failed := b.add(row{what: "of these calls, failed", atMost: true})
 		kept := load.Unary([]*grpc.ClientConn{conn}, tag)
@@ -153,7 +159,8 @@ func renewalRows(ctx context.Context, b *bench) error {
 				}
 				return again.caller()
 			}}
-			streams := load.Config{Workers: workers / 4, Duration: calls.Duration, NewStream: load.Streams([]*grpc.ClientConn{conn}, tag)}
+			streams := load.Config{Workers: workers / 4, Duration: calls.Duration,
+				NewStream: load.Streams([]*grpc.ClientConn{conn}, tag)}
 			results, err := m.underLoad(ctx, calls, streams)
 			if err := errors.Join(err, again.close()); err != nil {
 				return err

@@ -25,7 +25,8 @@ func redisRows(ctx context.Context, b *bench) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	socket := filepath.Join(dir, "redis.sock")
-	server := exec.CommandContext(ctx, "redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--dir", dir)
+	server := exec.CommandContext(ctx, "redis-server", "--port", "0", "--unixsocket", socket,
+		"--save", "", "--dir", dir)
 	if err := server.Start(); err != nil {
 		return err
 	}
@@ -64,7 +65,8 @@ func redisRate(ctx context.Context, socket string, requests int) (float64, error
 func postgresRows(ctx context.Context, b *bench) error {
 	nextval := b.add(row{what: "Stream, IDs, vs PostgreSQL nextval", unit: "/s", measured: b.stream})
 	bin := postgresBin()
-	if bin == "" || !installed(filepath.Join(bin, "initdb"), filepath.Join(bin, "postgres"), filepath.Join(bin, "pgbench")) {
+	if bin == "" || !installed(filepath.Join(bin, "initdb"), filepath.Join(bin, "postgres"),
+		filepath.Join(bin, "pgbench")) {
 		return b.leaveOut(nextval, "initdb, postgres and pgbench")
 	}
 	if os.Geteuid() == 0 {
@@ -76,7 +78,8 @@ func postgresRows(ctx context.Context, b *bench) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	data := filepath.Join(dir, "data")
-	if out, err := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "-U", "bench").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "-U",
+		"bench").CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, out)
 	}
 	server := exec.CommandContext(ctx, filepath.Join(bin, "postgres"), "-D", data, "-k", dir, "-c", "listen_addresses=")
@@ -104,7 +107,8 @@ func postgresRows(ctx context.Context, b *bench) error {
 	}
 	for range b.rounds {
 		seconds := max(int(2*b.unit/time.Second), 1)
-		out, err := pgbench("-n", "-M", "prepared", "-c", strconv.Itoa(workers), "-j", "2", "-T", strconv.Itoa(seconds), "-f", script)
+		out, err := pgbench("-n", "-M", "prepared", "-c", strconv.Itoa(workers), "-j", "2", "-T",
+			strconv.Itoa(seconds), "-f", script)
 		match := pgbenchTPS.FindSubmatch(out)
 		if err != nil || match == nil {
 			return fmt.Errorf("pgbench: %w: %s", err, out)

@@ -64,7 +64,8 @@ func textRows(_ context.Context, b *bench) error {
 		return err
 	}
 	formats := make(map[string]*format.Format)
-	for _, description := range []string{"radix62(11)", "opaque(bench, 10^12) | decimal(12)", "opaque(bench, 549755813889) | radix62(11)"} {
+	for _, description := range []string{"radix62(11)", "opaque(bench, 10^12) | decimal(12)",
+		"opaque(bench, 549755813889) | radix62(11)"} {
 		if formats[description], err = format.Parse(description, key); err != nil {
 			return err
 		}
@@ -81,8 +82,10 @@ func textRows(_ context.Context, b *bench) error {
 	for range b.rounds {
 		texts.yard = append(texts.yard, perSecond(b.unit, 1, strconvLoop(all)))
 		texts.measured = append(texts.measured, perSecond(b.unit, 1, textLoop(radix, all, &failed)))
-		few.measured = append(few.measured, 1e9/perSecond(b.unit, 1, textLoop(opaque, textIDs(opaque.Domain().Largest), &failed)))
-		most.measured = append(most.measured, 1e9/perSecond(b.unit, 1, textLoop(worst, textIDs(worst.Domain().Largest), &failed)))
+		few.measured = append(few.measured, 1e9/perSecond(b.unit, 1,
+			textLoop(opaque, textIDs(opaque.Domain().Largest), &failed)))
+		most.measured = append(most.measured, 1e9/perSecond(b.unit, 1,
+			textLoop(worst, textIDs(worst.Domain().Largest), &failed)))
 		buffer := make([]byte, 0, 64)
 		allocs.measured = append(allocs.measured, testing.AllocsPerRun(10_000, func() {
 			buffer, _ = radix.Append(buffer[:0], format.Value{ID: all[0]})

@@ -23,7 +23,8 @@ const (
 func generator(sequenceBits int, clock func() int64) (*timeid.Generator, error) {
 	now := time.Now().UnixMilli()
 	return timeid.New(timeid.Config{
-		Layout: timeid.Layout{TimeBits: 41, SequenceBits: sequenceBits, Unit: time.Millisecond, Epoch: timeid.EpochCosId},
+		Layout: timeid.Layout{TimeBits: 41, SequenceBits: sequenceBits, Unit: time.Millisecond,
+			Epoch: timeid.EpochCosId},
 		Window: timeid.Window{From: now, Until: now + time.Hour.Milliseconds()}, Clock: clock,
 	})
 }
@@ -153,7 +154,8 @@ func timeRows(ctx context.Context, b *bench) error {
 	}
 
 	const limit = 1000 << snowflakeBits // per second
-	limited := b.add(row{what: "time IDs, 12 bits of sequence, clock given, vs the bits' limit", unit: "/s", goal: 0.99})
+	limited := b.add(row{what: "time IDs, 12 bits of sequence, clock given, vs the bits' limit",
+		unit: "/s", goal: 0.99})
 	computer := b.add(row{what: "the same, real clock", unit: "/s", goal: 0.95})
 	vsBwmarrin := [2]*row{
 		b.add(row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs bwmarrin/snowflake", unit: "/s", goal: 3}),
@@ -163,14 +165,19 @@ func timeRows(ctx context.Context, b *bench) error {
 		b.add(row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs sonyflake v2", unit: "/s", goal: 3}),
 		b.add(row{what: "the same, 2 goroutines", unit: "/s", goal: 3}),
 	}
-	swap := b.add(row{what: "time per time ID, 22 bits, real clock, vs one clock read and one compare-and-swap", unit: "ns", goal: 1.2, atMost: true})
+	swap := b.add(row{what: "time per time ID, 22 bits, real clock, vs one clock read and one compare-and-swap",
+		unit: "ns", goal: 1.2, atMost: true})
 	allocs := b.add(row{what: "allocations per time ID", atMost: true})
 	for range b.rounds {
-		limited.measured, limited.yard = append(limited.measured, rate(1, snowflakeBits, func() int64 { return time.Now().UnixMilli() })), append(limited.yard, limit)
-		computer.measured, computer.yard = append(computer.measured, rate(1, snowflakeBits, nil)), append(computer.yard, limit)
+		limited.measured, limited.yard = append(limited.measured, rate(1, snowflakeBits, func() int64 {
+			return time.Now().UnixMilli()
+		})), append(limited.yard, limit)
+		computer.measured, computer.yard = append(computer.measured, rate(1, snowflakeBits, nil)),
+			append(computer.yard, limit)
 		for i := range vsBwmarrin {
 			ours := rate(i+1, wideBits, given)
-			vsBwmarrin[i].measured, vsSony[i].measured = append(vsBwmarrin[i].measured, ours), append(vsSony[i].measured, ours)
+			vsBwmarrin[i].measured, vsSony[i].measured = append(vsBwmarrin[i].measured, ours),
+				append(vsSony[i].measured, ours)
 			vsBwmarrin[i].yard = append(vsBwmarrin[i].yard, perSecond(b.unit, i+1, callLoop(bwmarrin, &failed)))
 			vsSony[i].yard = append(vsSony[i].yard, perSecond(b.unit, i+1, callLoop(sony, &failed)))
 		}

@@ -31,7 +31,8 @@ const (
 // timeTagOf returns a tag with some bits of sequence, and workers for both rooms.
 func timeTagOf(timeBits, workerBits, sequenceBits int) record.TimeTag {
 	return record.NewTimeTag(timeid.Layout{
-		TimeBits: timeBits, WorkerBits: workerBits, SequenceBits: sequenceBits, Unit: time.Millisecond, Epoch: timeid.EpochCosId,
+		TimeBits: timeBits, WorkerBits: workerBits, SequenceBits: sequenceBits, Unit: time.Millisecond,
+		Epoch: timeid.EpochCosId,
 	})
 }
 
@@ -121,7 +122,8 @@ func tagRows(ctx context.Context, b *bench) error {
 	renewing.Go(func() { t.Run(running) })
 	defer renewing.Wait()
 	defer stop()
-	tail := b.add(row{what: "time tag's Next p99.99, windows renewed from etcd, vs Add with one clock read", unit: "ns", goal: 2, atMost: true})
+	tail := b.add(row{what: "time tag's Next p99.99, windows renewed from etcd, vs Add with one clock read",
+		unit: "ns", goal: 2, atMost: true})
 	allocs := b.add(row{what: "allocations per time tag's Next", atMost: true})
 	renewed := b.add(row{what: "writes to etcd in each of those rounds", unit: "writes"})
 	var failed failure
@@ -178,7 +180,8 @@ func windowRows(ctx context.Context, b *bench) error {
 			return err
 		}
 		b.add(row{
-			what: fmt.Sprintf("etcd writes for windows per hour, instance and width, %s IDs each %v", number(float64(rate)), step), unit: "/h",
+			what: fmt.Sprintf("etcd writes for windows per hour, instance and width, %s IDs each %v",
+				number(float64(rate)), step), unit: "/h",
 			measured: []float64{float64(last-first) / steady.Hours()}, goal: 13, atMost: true,
 		})
 	}
@@ -213,7 +216,8 @@ func timeClientRows(ctx context.Context, b *bench) error {
 	var calls atomic.Int64
 	ids, err := client.New(ctx, client.Options{
 		Addresses: []string{s.address}, WarmTags: []string{timeTag},
-		Dial: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		Dial: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
+			conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			calls.Add(1)
 			return invoker(ctx, method, req, reply, conn, opts...)
 		})},
@@ -230,7 +234,8 @@ func (b *bench) timeClient(ctx context.Context, ids *client.Client, calls *atomi
 	if err != nil {
 		return err
 	}
-	swap := b.add(row{what: "client, time per time ID, 22 bits, vs one clock read and one compare-and-swap", unit: "ns", goal: 1.2, atMost: true})
+	swap := b.add(row{what: "client, time per time ID, 22 bits, vs one clock read and one compare-and-swap",
+		unit: "ns", goal: 1.2, atMost: true})
 	allocs := b.add(row{what: "allocations per time ID of the client", atMost: true})
 	rpcs := b.add(row{what: "its calls to the room for them", unit: "/s", goal: 10, atMost: true})
 	var failed failure

@@ -42,7 +42,8 @@ func (a *admin) call(ctx context.Context, use func(context.Context, marchv1.Cons
 	}
 	var errs error
 	for _, conn := range a.conns {
-		asking, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, api.ActorHeader, "chaos"), askWithin)
+		asking, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx,
+			api.ActorHeader, "chaos"), askWithin)
 		err := use(asking, marchv1.NewConsoleServiceClient(conn))
 		cancel()
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
@@ -86,7 +87,8 @@ func (a *admin) init(ctx context.Context) error {
 	}
 	var all []*marchv1.Tag
 	for _, tag := range a.cluster.Tags {
-		settings := &marchv1.Tag{Name: string(tag), Reserve: durationpb.New(startReserve), MaxStep: ptr(int64(3_000_000))}
+		settings := &marchv1.Tag{Name: string(tag), Reserve: durationpb.New(startReserve),
+			MaxStep: ptr(int64(3_000_000))}
 		switch tag {
 		case strictTag:
 			settings.StrictRetract = ptr(true)

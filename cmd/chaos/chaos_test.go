@@ -127,12 +127,14 @@ func TestBrokenRunIsChecked(t *testing.T) {
 	callers, err := runlog.Create(dir, runlog.Header{Process: "load-a", Worker: "1"})
 	check(err)
 	for range 2 {
-		check(callers.Add(runlog.Issued{Room: "a", Instance: "a-0", Tag: "t", Kind: runlog.Batch, Runs: []allocator.Run{{First: 77, Count: 1}}}))
+		check(callers.Add(runlog.Issued{Room: "a", Instance: "a-0", Tag: "t", Kind: runlog.Batch,
+			Runs: []allocator.Run{{First: 77, Count: 1}}}))
 	}
 	check(callers.Close())
 	var out bytes.Buffer
 	c := &config{dir: dir, march: "march", output: outputText, stdout: &out, stderr: io.Discard}
-	if err := c.torture(t.Context()); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "the run failed") || !strings.Contains(out.String(), "FAILED  duplicates") {
+	if err := c.torture(t.Context()); !errors.Is(err, fs.ErrExist) ||
+		!strings.Contains(err.Error(), "the run failed") || !strings.Contains(out.String(), "FAILED  duplicates") {
 		t.Errorf("%v, and printed:\n%s", err, out.String())
 	}
 	out.Reset()
@@ -147,7 +149,8 @@ func TestBrokenRunIsChecked(t *testing.T) {
 // again when the room is connected again, or if it could not be cut off.
 func TestCutOffHoldsPauses(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 0))
-	d := newDriver(&config{}, &cluster.Cluster{Config: cluster.Config{Rooms: []cluster.Room{{Name: "a"}}}}, nil, hclog.NewNullLogger())
+	d := newDriver(&config{}, &cluster.Cluster{Config: cluster.Config{Rooms: []cluster.Room{{Name: "a"}}}},
+		nil, hclog.NewNullLogger())
 	free := func() bool {
 		if !d.hold.TryLock() {
 			return false
@@ -175,8 +178,10 @@ func TestCutOffHoldsPauses(t *testing.T) {
 // The driver expects all callers to get IDs again, including the Go client, but not while
 // an instance that they ask is stopped.
 func TestExpected(t *testing.T) {
-	one, two, alone := &cluster.Server{Room: "a", ID: "a-0"}, &cluster.Server{Room: "a", ID: "a-1"}, &cluster.Server{Room: "c", ID: "c-0"}
-	d := newDriver(&config{}, &cluster.Cluster{Config: cluster.Config{Tags: []allocator.Tag{"t"}}, Instances: []*cluster.Server{one, two, alone}}, nil, hclog.NewNullLogger())
+	one, two, alone := &cluster.Server{Room: "a", ID: "a-0"}, &cluster.Server{Room: "a", ID: "a-1"},
+		&cluster.Server{Room: "c", ID: "c-0"}
+	d := newDriver(&config{}, &cluster.Cluster{Config: cluster.Config{Tags: []allocator.Tag{"t"}},
+		Instances: []*cluster.Server{one, two, alone}}, nil, hclog.NewNullLogger())
 	for _, test := range []struct {
 		leftOut func(*cluster.Server) bool
 		want    string
@@ -190,7 +195,8 @@ func TestExpected(t *testing.T) {
 		}
 	}
 	asked := 0
-	stopped := func(*cluster.Server) bool { asked++; return asked > len(d.Instances) } // just after the driver asked about each instance
+	// just after the driver asked about each instance
+	stopped := func(*cluster.Server) bool { asked++; return asked > len(d.Instances) }
 	if late := d.awaitIssuing(t.Context(), time.Now(), stopped, nil); late != "" {
 		t.Errorf("the driver waits for %s, though no instance runs", late)
 	}
@@ -203,7 +209,8 @@ func TestBeginningIsBounded(t *testing.T) {
 		never := fault{"never", "", func(ctx context.Context, _ *driver, _ *rand.Rand) (*injury, error) {
 			return nil, cluster.Poll(ctx, "something", func() bool { return false })
 		}}
-		if err := d.inject(t.Context(), never, 1, nil); err == nil || !strings.Contains(err.Error(), "waiting for something: not within 3m0s") {
+		if err := d.inject(t.Context(), never, 1, nil); err == nil ||
+			!strings.Contains(err.Error(), "waiting for something: not within 3m0s") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -57,7 +57,8 @@ type driver struct {
 }
 
 func newDriver(cfg *config, c *cluster.Cluster, events *runlog.Events, log hclog.Logger) *driver {
-	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token, journalLost: make(map[string]bool), goesOn: make(chan struct{})}
+	d := &driver{Cluster: c, config: cfg, events: events, log: log, admin: newAdmin(c), token: cluster.Token,
+		journalLost: make(map[string]bool), goesOn: make(chan struct{})}
 	d.mu.paused = make(map[*cluster.Server]bool)
 	d.mu.touched = make(map[allocator.Room]time.Time)
 	d.mu.kinds = make(map[string]int)
@@ -117,7 +118,8 @@ func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
 
 // awaitIssuing waits until all callers got IDs after since, or ctx ends: then it returns a
 // caller that did not. It calls each with every caller that did.
-func (d *driver) awaitIssuing(ctx context.Context, since time.Time, leftOut func(*cluster.Server) bool, each func(who string, took time.Duration)) (late string) {
+func (d *driver) awaitIssuing(ctx context.Context, since time.Time, leftOut func(*cluster.Server) bool,
+	each func(who string, took time.Duration)) (late string) {
 	waiting := make(map[string]bool)
 	for _, who := range d.expected(leftOut) {
 		waiting[who] = true
@@ -290,6 +292,8 @@ func (d *driver) line() string {
 	if !began.IsZero() {
 		elapsed = time.Since(began).Round(time.Second)
 	}
-	return fmt.Sprintf("%v: %.1f million IDs, %d calls failed, %d twice, %d faults of %d kinds, %d migrations, %d violations; %s",
-		elapsed, float64(ids)/1e6, failed, twice, d.injected.Load(), kinds, d.migrated.Load(), d.violated.Load(), *d.doing.Load())
+	return fmt.Sprintf("%v: %.1f million IDs, %d calls failed, %d twice, %d faults of %d kinds, %d migrations, "+
+		"%d violations; %s",
+		elapsed, float64(ids)/1e6, failed, twice, d.injected.Load(), kinds, d.migrated.Load(),
+		d.violated.Load(), *d.doing.Load())
 }

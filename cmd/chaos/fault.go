@@ -54,7 +54,8 @@ func deck(only []string) ([]fault, error) {
 			for _, f := range all {
 				kinds = append(kinds, f.kind)
 			}
-			return nil, allocator.Errorf(allocator.Invalid, "only: %q is no kind of fault; allowed: %s", kind, joined(kinds))
+			return nil, allocator.Errorf(allocator.Invalid,
+				"only: %q is no kind of fault; allowed: %s", kind, joined(kinds))
 		}
 	}
 	return chosen, nil
@@ -69,7 +70,8 @@ func (d *driver) deck() ([]fault, error) {
 		})
 	}
 	if err == nil && len(kinds) == 0 {
-		err = allocator.Errorf(allocator.Invalid, "only: %s: this machine does not let the run mount a disk; root on Linux may", joined(d.config.only))
+		err = allocator.Errorf(allocator.Invalid,
+			"only: %s: this machine does not let the run mount a disk; root on Linux may", joined(d.config.only))
 	}
 	return kinds, err
 }
@@ -128,7 +130,8 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 	if err != nil {
 		return err
 	}
-	d.note(runlog.Event{Time: began, What: runlog.FaultBegan, Fault: number, Kind: f.kind, Target: hurt.target, Detail: hurt.detail})
+	d.note(runlog.Event{Time: began, What: runlog.FaultBegan, Fault: number, Kind: f.kind,
+		Target: hurt.target, Detail: hurt.detail})
 	d.injected.Add(1)
 	d.mu.Lock()
 	d.mu.kinds[f.kind]++
@@ -145,9 +148,11 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 		return fmt.Errorf("end: %w", err)
 	}
 	ended := time.Now()
-	d.note(runlog.Event{Time: ended, What: runlog.FaultEnded, Fault: number, Kind: f.kind, Target: hurt.target, Took: ended.Sub(began)})
+	d.note(runlog.Event{Time: ended, What: runlog.FaultEnded, Fault: number, Kind: f.kind,
+		Target: hurt.target, Took: ended.Sub(began)})
 	if hurt.unhurt != nil {
-		e := runlog.Event{What: runlog.CutOff, Fault: number, Kind: f.kind, Target: hurt.target, Took: hurt.lasts, Failed: failed}
+		e := runlog.Event{What: runlog.CutOff, Fault: number, Kind: f.kind, Target: hurt.target,
+			Took: hurt.lasts, Failed: failed}
 		if failed > 0 {
 			e.Violation = fmt.Sprintf("%d calls failed while the reserve lasted: %s", failed, last)
 		}
@@ -179,13 +184,15 @@ func (d *driver) recovered(ctx context.Context, f fault, number int, hurt *injur
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	e := runlog.Event{What: runlog.Issuing, Fault: number, Kind: f.kind, Target: hurt.target, Took: took, Limit: limit, Detail: "last " + slowest}
+	e := runlog.Event{What: runlog.Issuing, Fault: number, Kind: f.kind, Target: hurt.target, Took: took,
+		Limit: limit, Detail: "last " + slowest}
 	switch {
 	case late != "":
 		e.Took = giveUp
 		e.Violation = fmt.Sprintf("%s is given no IDs %v after the fault: %s", late, giveUp, d.Counts()[late].Error)
 	case took > limit:
-		e.Violation = fmt.Sprintf("%s was given no IDs for %v after the fault; allowed: %v", slowest, took.Round(time.Millisecond), limit)
+		e.Violation = fmt.Sprintf("%s was given no IDs for %v after the fault; allowed: %v", slowest,
+			took.Round(time.Millisecond), limit)
 	}
 	d.note(e)
 	return nil
@@ -279,7 +286,9 @@ func (d *driver) longPause(ctx, lanes context.Context, s *cluster.Server, lasts 
 	waiting, cancel := context.WithTimeout(ctx, pausedFor)
 	defer cancel()
 	took := time.Duration(0)
-	late := d.awaitIssuing(waiting, ended, func(other *cluster.Server) bool { return other != s }, func(_ string, t time.Duration) { took = max(took, t) })
+	late := d.awaitIssuing(waiting, ended, func(other *cluster.Server) bool {
+		return other != s
+	}, func(_ string, t time.Duration) { took = max(took, t) })
 	if late != "" {
 		took = pausedFor
 	}

@@ -74,7 +74,8 @@ func (d *driver) awaitLease(ctx context.Context, r *rand.Rand, room allocator.Ro
 	waiting, cancel := context.WithTimeout(ctx, leaseWithin)
 	defer cancel()
 	newest := func() (key string, revision int64, err error) {
-		answer, err := client.Get(waiting, marks.Key, append(clientv3.WithLastRev(), clientv3.WithRange(marks.End), clientv3.WithKeysOnly())...)
+		answer, err := client.Get(waiting, marks.Key, append(clientv3.WithLastRev(), clientv3.WithRange(marks.End),
+			clientv3.WithKeysOnly())...)
 		if err != nil || len(answer.Kvs) == 0 {
 			return "", 0, err
 		}

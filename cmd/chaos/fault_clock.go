@@ -15,12 +15,15 @@ import (
 func clockFaults() []fault {
 	return []fault{
 		{"clock ahead", "an instance's clock is an hour ahead", wrongClock(skew.Clock{Ahead: time.Hour})},
-		{"clock ahead with consent", "an instance starts with a clock that is an hour ahead, and with an operator's consent", clockAgreed},
+		{"clock ahead with consent", "an instance starts with a clock that is an hour ahead, " +
+			"and with an operator's consent", clockAgreed},
 		{"clock back", "an instance's clock goes an hour back", wrongClock(skew.Clock{Ahead: -time.Hour})},
 		{"clock a little back", "an instance's clock goes a second back", wrongClock(skew.Clock{Ahead: -time.Second})},
 		{"clock frozen", "an instance's clock stands still", wrongClock(skew.Clock{Gains: -time.Second})},
-		{"clock at double speed", "an instance's clock runs at double speed", wrongClock(skew.Clock{Gains: time.Second})},
-		{"clock jumping", "an instance's clock is off by up to 3 s, each time it looks", wrongClock(skew.Clock{Jumps: 3 * time.Second})},
+		{"clock at double speed", "an instance's clock runs at double speed",
+			wrongClock(skew.Clock{Gains: time.Second})},
+		{"clock jumping", "an instance's clock is off by up to 3 s, each time it looks",
+			wrongClock(skew.Clock{Jumps: 3 * time.Second})},
 	}
 }
 

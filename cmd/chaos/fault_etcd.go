@@ -99,7 +99,8 @@ func compact(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	if _, err := client.Compact(ctx, revision, clientv3.WithCompactPhysical()); err != nil {
 		return nil, fmt.Errorf("%w: %w", errSkip, err)
 	}
-	return &injury{target: m.Name, detail: fmt.Sprintf("at revision %d of %d", revision, s.Header.GetRevision()), end: d.await}, nil
+	return &injury{target: m.Name, detail: fmt.Sprintf("at revision %d of %d", revision, s.Header.GetRevision()),
+		end: d.await}, nil
 }
 
 func defragment(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
@@ -152,14 +153,15 @@ func fillQuota(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	if !errors.Is(err, rpctypes.ErrNoSpace) {
 		detail = fmt.Sprintf("no alarm: %v", err)
 	}
-	return &injury{target: "all", detail: detail, lasts: between(r, 0, 2*time.Second), end: func(ctx context.Context) error {
-		var last error
-		err := cluster.Poll(ctx, "the alarm to be disarmed", func() bool {
-			last = d.free(ctx, client)
-			return last == nil
-		})
-		return errors.Join(err, last, d.await(ctx))
-	}}, nil
+	return &injury{target: "all", detail: detail, lasts: between(r, 0, 2*time.Second),
+		end: func(ctx context.Context) error {
+			var last error
+			err := cluster.Poll(ctx, "the alarm to be disarmed", func() bool {
+				last = d.free(ctx, client)
+				return last == nil
+			})
+			return errors.Join(err, last, d.await(ctx))
+		}}, nil
 }
 
 // free follows etcd's manual.
@@ -170,7 +172,8 @@ func (d *driver) free(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return err
 	}
-	if _, err := client.Compact(freeing, answer.Header.GetRevision(), clientv3.WithCompactPhysical()); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+	if _, err := client.Compact(freeing, answer.Header.GetRevision(), clientv3.WithCompactPhysical()); err != nil &&
+		!errors.Is(err, rpctypes.ErrCompacted) {
 		return err
 	}
 	if err := d.defragment(ctx, d.Members); err != nil {

@@ -84,7 +84,8 @@ func removeFolder(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 				return ctx.Err()
 			}
 			if err != nil {
-				d.note(runlog.Event{What: runlog.FaultEnded, Kind: "remove folder of journals", Target: s.ID, Took: time.Since(began),
+				d.note(runlog.Event{What: runlog.FaultEnded, Kind: "remove folder of journals",
+					Target: s.ID, Took: time.Since(began),
 					Violation: fmt.Sprintf("%s has no journal %v after its folder was deleted", s.ID, limit)})
 			}
 			if !s.Running() {
@@ -100,9 +101,10 @@ func fillDisk(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	if err := d.disk.Fill(); err != nil {
 		return nil, err
 	}
-	return &injury{target: "all", lasts: between(r, 500*time.Millisecond, 5*time.Second), end: func(context.Context) error {
-		return d.disk.Free()
-	}}, nil
+	return &injury{target: "all", lasts: between(r, 500*time.Millisecond, 5*time.Second),
+		end: func(context.Context) error {
+			return d.disk.Free()
+		}}, nil
 }
 
 // hangDisk makes the disk of all journals answer no write: nothing but leases may wait for it.
@@ -110,9 +112,10 @@ func hangDisk(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	if err := d.disk.Freeze(); err != nil {
 		return nil, err
 	}
-	return &injury{target: "all", lasts: between(r, 500*time.Millisecond, 8*time.Second), end: func(context.Context) error {
-		return d.disk.Thaw()
-	}}, nil
+	return &injury{target: "all", lasts: between(r, 500*time.Millisecond, 8*time.Second),
+		end: func(context.Context) error {
+			return d.disk.Thaw()
+		}}, nil
 }
 
 // limitJournal keeps an instance from writing to any file. It must lease nothing that it cannot
@@ -125,10 +128,11 @@ func limitJournal(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	if err := s.LimitFiles(uint64(r.IntN(2_000))); err != nil {
 		return nil, fmt.Errorf("%w: %w", errSkip, err)
 	}
-	return &injury{target: s.ID, lasts: between(r, 500*time.Millisecond, 4*time.Second), end: func(context.Context) error {
-		if !s.Running() {
-			return nil // it ended, and was started again
-		}
-		return s.LimitFiles(unlimited)
-	}}, nil
+	return &injury{target: s.ID, lasts: between(r, 500*time.Millisecond, 4*time.Second),
+		end: func(context.Context) error {
+			if !s.Running() {
+				return nil // it ended, and was started again
+			}
+			return s.LimitFiles(unlimited)
+		}}, nil
 }

@@ -21,9 +21,12 @@ func memberFaults() []fault {
 		{"pause member", "a member of etcd is stopped for 1 to 5 s", pauseMembers(anyMember)},
 		{"pause leader", "etcd's leader is stopped for 1 to 5 s", pauseMembers(leader)},
 		{"pause quorum", "two members of etcd are stopped for 1 to 5 s", pauseMembers(twoMembers)},
-		{"isolate member", "a member hears nothing of the others, and they nothing of it", peers(anyMember, aroundBoth, bothWays)},
-		{"isolate leader", "the leader hears nothing of the others, and they nothing of it", peers(leader, aroundBoth, bothWays)},
-		{"half-isolate member", "a member hears the others and is not heard, or the reverse", peers(anyMember, fromOrTo, bothWays)},
+		{"isolate member", "a member hears nothing of the others, and they nothing of it",
+			peers(anyMember, aroundBoth, bothWays)},
+		{"isolate leader", "the leader hears nothing of the others, and they nothing of it",
+			peers(leader, aroundBoth, bothWays)},
+		{"half-isolate member", "a member hears the others and is not heard, or the reverse",
+			peers(anyMember, fromOrTo, bothWays)},
 		{"slow peers", "what members tell each other takes longer", peers(allMembers, aroundBoth, slowPeers)},
 		{"cut peers", "connections between members are cut, again and again", peers(anyMember, aroundBoth, cutting)},
 		{"move leader", "another member is made the leader", moveLeader},
@@ -87,12 +90,13 @@ func killMembers(choose chooseMembers) func(context.Context, *driver, *rand.Rand
 				return nil, err
 			}
 		}
-		return &injury{target: memberNames(of), lasts: between(r, 0, 3*time.Second), end: func(ctx context.Context) error {
-			for _, m := range of {
-				m.Keep(true)
-			}
-			return d.await(ctx)
-		}}, nil
+		return &injury{target: memberNames(of), lasts: between(r, 0, 3*time.Second),
+			end: func(ctx context.Context) error {
+				for _, m := range of {
+					m.Keep(true)
+				}
+				return d.await(ctx)
+			}}, nil
 	}
 }
 
@@ -107,14 +111,15 @@ func pauseMembers(choose chooseMembers) func(context.Context, *driver, *rand.Ran
 				return nil, err
 			}
 		}
-		return &injury{target: memberNames(of), lasts: between(r, time.Second, 5*time.Second), end: func(ctx context.Context) error {
-			for _, m := range of {
-				if err := m.Signal(contSignal); err != nil {
-					return err
+		return &injury{target: memberNames(of), lasts: between(r, time.Second, 5*time.Second),
+			end: func(ctx context.Context) error {
+				for _, m := range of {
+					if err := m.Signal(contSignal); err != nil {
+						return err
+					}
 				}
-			}
-			return d.await(ctx)
-		}}, nil
+				return d.await(ctx)
+			}}, nil
 	}
 }
 
@@ -160,7 +165,8 @@ func slowPeers(r *rand.Rand) (proxy.Fault, time.Duration, string) {
 	return proxy.Fault{Delay: delay}, 0, delay.Round(time.Millisecond).String()
 }
 
-func peers(choose chooseMembers, around around, ail ailment) func(context.Context, *driver, *rand.Rand) (*injury, error) {
+func peers(choose chooseMembers, around around, ail ailment) func(context.Context, *driver,
+	*rand.Rand) (*injury, error) {
 	return func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 		of, err := choose(ctx, d, r)
 		if err != nil {

@@ -49,13 +49,14 @@ func cells() (all []cell) {
 
 // restoreFaults take etcd back in time.
 func restoreFaults() []fault {
-	return []fault{{"restore etcd", "etcd goes back in time, in one of many ways; then march recover", func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
-		c := pick(r, cells())
-		for c.residual() {
-			c = pick(r, cells())
-		}
-		return d.restoreCell(ctx, c, r)
-	}}}
+	return []fault{{"restore etcd", "etcd goes back in time, in one of many ways; then march recover",
+		func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
+			c := pick(r, cells())
+			for c.residual() {
+				c = pick(r, cells())
+			}
+			return d.restoreCell(ctx, c, r)
+		}}}
 }
 
 // someonePaused reports whether the lane of pauses has stopped a process: a recover would ask
@@ -166,7 +167,8 @@ func (d *driver) goOn(ctx context.Context, c cell, before int64, r *rand.Rand) e
 	if err != nil {
 		return err
 	}
-	e := runlog.Event{What: runlog.Halted, Kind: c.way.name, Target: c.rooms, Took: time.Since(restored), IDs: d.ids() - before}
+	e := runlog.Event{What: runlog.Halted, Kind: c.way.name, Target: c.rooms,
+		Took: time.Since(restored), IDs: d.ids() - before}
 	switch {
 	case halted:
 	case c.way.moved || !c.way.loses:
@@ -229,7 +231,8 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 
 // recover runs the command, and again if it failed, as the runbook says.
 func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
-	args := []string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s", "--timeout", "3s", "--layout", "known"}
+	args := []string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s",
+		"--timeout", "3s", "--layout", "known"}
 	switch {
 	case c.rooms == withoutJournal:
 		var without []string
@@ -273,7 +276,8 @@ func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 			if who, ok := d.forgot(without); ok {
 				args = append(args, "--without", without)
 			} else { // it may have been slow to answer: asked again, it must answer
-				last = fmt.Errorf("march recover misses %s, which has its memory, %d times; see logs/%s", who, try+1, name)
+				last = fmt.Errorf("march recover misses %s, which has its memory, %d times; see logs/%s",
+					who, try+1, name)
 			}
 		}
 		if !pause(ctx, time.Second) {

@@ -42,11 +42,14 @@ func serverFaults() []fault {
 		{"pause console", "a console is stopped for 1 to 4 s", pauseServer(console)},
 		{"cut off room", "a room has no etcd for as long as its reserve lasts", cutOff},
 		{lostAnswers, "a room's leases are done, and their answers lost", loseAnswers},
-		{"hold room to etcd", "what an instance sends to etcd is held back, or what it is to hear", link(instance, etcdLinks, oneWay)},
+		{"hold room to etcd", "what an instance sends to etcd is held back, or what it is to hear",
+			link(instance, etcdLinks, oneWay)},
 		{"slow room to etcd", "an instance's way to etcd takes longer", link(instance, etcdLinks, slow)},
-		{"cut room to etcd", "an instance's connections to etcd are cut, again and again", link(instance, etcdLinks, cutting)},
+		{"cut room to etcd", "an instance's connections to etcd are cut, again and again",
+			link(instance, etcdLinks, cutting)},
 		{"hold console to etcd", "a console has no etcd", link(console, etcdLinks, bothWays)},
-		{"cut console to etcd", "a console's connections to etcd are cut, again and again", link(console, etcdLinks, cutting)},
+		{"cut console to etcd", "a console's connections to etcd are cut, again and again",
+			link(console, etcdLinks, cutting)},
 		{"hold callers", "callers hear nothing of an instance, or it nothing of them", link(instance, callers, oneWay)},
 		{"cut callers", "connections of callers are cut, again and again", link(instance, callers, cutting)},
 		{"crash room", "an instance dies at a named point of its own code", crashAt(crash.Room, instance)},
@@ -143,7 +146,8 @@ func slow(r *rand.Rand) (proxy.Fault, time.Duration, string) {
 }
 
 func narrow(r *rand.Rand) (proxy.Fault, time.Duration, string) {
-	return proxy.Fault{Delay: between(r, 5*time.Millisecond, 100*time.Millisecond), Rate: 20_000 + r.IntN(100_000)}, 0, ""
+	return proxy.Fault{Delay: between(r, 5*time.Millisecond, 100*time.Millisecond),
+		Rate: 20_000 + r.IntN(100_000)}, 0, ""
 }
 
 func cutting(r *rand.Rand) (proxy.Fault, time.Duration, string) {
@@ -152,7 +156,8 @@ func cutting(r *rand.Rand) (proxy.Fault, time.Duration, string) {
 }
 
 // link hurts some links of a server.
-func link(choose choose, of func(*cluster.Server) []*proxy.Link, ail ailment) func(context.Context, *driver, *rand.Rand) (*injury, error) {
+func link(choose choose, of func(*cluster.Server) []*proxy.Link,
+	ail ailment) func(context.Context, *driver, *rand.Rand) (*injury, error) {
 	return func(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 		s, err := choose(d, r)
 		if err != nil {
@@ -160,7 +165,8 @@ func link(choose choose, of func(*cluster.Server) []*proxy.Link, ail ailment) fu
 		}
 		f, every, detail := ail(r)
 		cutAtEnd := r.IntN(2) == 0
-		return d.hurtLinks(of(s), f, every, cutAtEnd, &injury{target: s.ID, detail: detail, lasts: between(r, 500*time.Millisecond, 4*time.Second)}), nil
+		return d.hurtLinks(of(s), f, every, cutAtEnd, &injury{target: s.ID, detail: detail,
+			lasts: between(r, 500*time.Millisecond, 4*time.Second)}), nil
 	}
 }
 
@@ -224,7 +230,9 @@ func (d *driver) cutOff(ctx context.Context, r *rand.Rand) (*injury, error) {
 	rooms := slices.Clone(d.Rooms)
 	r.Shuffle(len(rooms), func(i, j int) { rooms[i], rooms[j] = rooms[j], rooms[i] })
 	rooms = slices.DeleteFunc(rooms, func(room cluster.Room) bool {
-		return slices.ContainsFunc(d.instancesOf(room), func(s *cluster.Server) bool { return d.isPaused(s) || s.Up() < settleFor || !d.settled(room.Name) })
+		return slices.ContainsFunc(d.instancesOf(room), func(s *cluster.Server) bool {
+			return d.isPaused(s) || s.Up() < settleFor || !d.settled(room.Name)
+		})
 	})
 	if len(rooms) == 0 {
 		return nil, fmt.Errorf("%w: no room was left alone for %v", errSkip, settleFor)
@@ -275,7 +283,9 @@ func reserveOf(ctx context.Context, d *driver, s *cluster.Server) (time.Duration
 			return 0, err
 		}
 		chain := answer.GetChain()
-		d.log.Debug("reserve", "instance", s.ID, "tag", tag, "held", chain.GetHeld(), "step", chain.GetStep(), "peak", chain.GetPeak(), "reserve", chain.GetReserve().AsDuration(), "layout", chain.GetVersion(), "issued", chain.GetIssued())
+		d.log.Debug("reserve", "instance", s.ID, "tag", tag, "held", chain.GetHeld(), "step", chain.GetStep(), "peak",
+			chain.GetPeak(), "reserve", chain.GetReserve().AsDuration(), "layout", chain.GetVersion(),
+			"issued", chain.GetIssued())
 		least = min(least, chain.GetReserve().AsDuration())
 	}
 	return least, nil

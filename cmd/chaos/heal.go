@@ -20,7 +20,8 @@ import (
 func (d *driver) heal(ctx context.Context) error {
 	d.say("healing")
 	began := time.Now()
-	healing, cancel := context.WithTimeoutCause(ctx, healWithin, fmt.Errorf("not within %v of the last fault", healWithin))
+	healing, cancel := context.WithTimeoutCause(ctx, healWithin,
+		fmt.Errorf("not within %v of the last fault", healWithin))
 	defer cancel()
 	for _, l := range d.Links() {
 		l.Set(proxy.Fault{})

@@ -88,16 +88,21 @@ wrong usage.`,
 	}
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return allocator.Errorf(allocator.Invalid, "%w", err) })
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return allocator.Errorf(allocator.Invalid, "%w", err)
+	})
 	shared := cmd.PersistentFlags()
 	flags := cmd.Flags()
 	flags.DurationVar(&cfg.time, "time", time.Minute, "how long to torture, 10s to 24h")
 	shared.Uint64Var(&cfg.seed, "seed", 0, "the seed of the schedule (default a random one)")
-	shared.StringVar(&cfg.dir, "dir", "", "the run's directory, which must be empty or new (default a temporary one, which is kept where the run failed)")
+	shared.StringVar(&cfg.dir, "dir", "", "the run's directory, which must be empty or new (default a temporary one, "+
+		"which is kept where the run failed)")
 	shared.IntVar(&cfg.rate, "rate", 120_000, "how many IDs a second callers ask for, in all, 1000 to 10000000")
-	shared.StringVar(&cfg.march, "march", "", "the program march, built with -tags chaos (default one that is built for the run)")
+	shared.StringVar(&cfg.march, "march", "", "the program march, built with -tags chaos (default one that is "+
+		"built for the run)")
 	shared.StringVarP(&cfg.output, "output", "o", outputText, "how to print what became of a run: text or json")
-	flags.StringSliceVar(&cfg.only, "only", nil, "only these kinds of faults, separated by commas; see the command faults")
+	flags.StringSliceVar(&cfg.only, "only", nil, "only these kinds of faults, separated by commas; "+
+		"see the command faults")
 	cmd.AddCommand(newLoad(), newFaults(stdout), newCheck(&cfg), newMatrix(&cfg))
 	cmd.InitDefaultCompletionCmd()
 	return cmd
@@ -260,7 +265,8 @@ func (c *config) logger() (hclog.Logger, io.Closer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return hclog.New(&hclog.LoggerOptions{Name: "chaos", Output: file, Level: hclog.Debug, TimeFormat: "15:04:05.000"}), file, nil
+	return hclog.New(&hclog.LoggerOptions{Name: "chaos", Output: file, Level: hclog.Debug, TimeFormat: "15:04:05.000"}),
+		file, nil
 }
 
 // joined joins names to a list for people.

@@ -45,7 +45,8 @@ docs/restore.md names as invisible may issue IDs twice; all others may not.`,
 			return os.RemoveAll(cfg.dir)
 		},
 	}
-	cmd.Flags().IntSliceVar(&numbers, "cells", nil, "only these cells, by their numbers, separated by commas (default all)")
+	cmd.Flags().IntSliceVar(&numbers, "cells", nil,
+		"only these cells, by their numbers, separated by commas (default all)")
 	return cmd
 }
 

@@ -52,7 +52,8 @@ func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, erro
 		if err != nil {
 			return err
 		}
-		answer, err := c.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan.GetPlan(), Hold: durationpb.New(hold)})
+		answer, err := c.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan.GetPlan(),
+			Hold: durationpb.New(hold)})
 		id = answer.GetMigration().GetId()
 		return err
 	})
@@ -111,7 +112,8 @@ func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (
 		if api.Ended(m.GetState()) {
 			return api.Word(m.GetState()), nil
 		}
-		if kind := allocator.KindOf(err); err != nil && kind != allocator.Unavailable && kind != allocator.Refused && kind != allocator.Conflict {
+		if kind := allocator.KindOf(err); err != nil && kind != allocator.Unavailable && kind != allocator.Refused &&
+			kind != allocator.Conflict {
 			return api.Word(m.GetState()), err
 		}
 		if !pause(lanes, 100*time.Millisecond) {
@@ -191,8 +193,10 @@ func (d *driver) changeTag(ctx, _ context.Context, r *rand.Rand) (string, error)
 	}
 	if r.IntN(3) == 0 { // it has none of these settings
 		tag = &marchv1.Tag{Name: string(pick(r, d.Times)), Time: &marchv1.TimeTag{
-			Sequence: pick(r, []marchv1.SequencePolicy{marchv1.SequencePolicy_SEQUENCE_POLICY_RESET, marchv1.SequencePolicy_SEQUENCE_POLICY_CARRY, marchv1.SequencePolicy_SEQUENCE_POLICY_RANDOM}),
-			Rollback: pick(r, []marchv1.RollbackPolicy{marchv1.RollbackPolicy_ROLLBACK_POLICY_WAIT, marchv1.RollbackPolicy_ROLLBACK_POLICY_OFFSET, marchv1.RollbackPolicy_ROLLBACK_POLICY_FAIL}),
+			Sequence: pick(r, []marchv1.SequencePolicy{marchv1.SequencePolicy_SEQUENCE_POLICY_RESET,
+				marchv1.SequencePolicy_SEQUENCE_POLICY_CARRY, marchv1.SequencePolicy_SEQUENCE_POLICY_RANDOM}),
+			Rollback: pick(r, []marchv1.RollbackPolicy{marchv1.RollbackPolicy_ROLLBACK_POLICY_WAIT,
+				marchv1.RollbackPolicy_ROLLBACK_POLICY_OFFSET, marchv1.RollbackPolicy_ROLLBACK_POLICY_FAIL}),
 		}}
 	}
 	err := d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
@@ -205,7 +209,8 @@ func (d *driver) changeTag(ctx, _ context.Context, r *rand.Rand) (string, error)
 // prescale makes all instances hold more of a tag for some seconds.
 func (d *driver) prescale(ctx, _ context.Context, r *rand.Rand) (string, error) {
 	request := &marchv1.PrescaleTagRequest{
-		Name: string(pick(r, d.Tags)), Step: 1 + r.Int64N(500_000), Duration: durationpb.New(between(r, time.Second, 10*time.Second)),
+		Name: string(pick(r, d.Tags)), Step: 1 + r.Int64N(500_000),
+		Duration: durationpb.New(between(r, time.Second, 10*time.Second)),
 	}
 	err := d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
 		_, err := c.PrescaleTag(ctx, request)
@@ -219,7 +224,8 @@ func (d *driver) migrationsEnd(ctx context.Context) error {
 	for {
 		state, err := d.seeThrough(ctx, ctx, "", -1)
 		switch {
-		case allocator.KindOf(err) == allocator.NotFound && err != nil, err == nil && (state == "done" || state == "aborted"):
+		case allocator.KindOf(err) == allocator.NotFound && err != nil, err == nil &&
+			(state == "done" || state == "aborted"):
 			return nil
 		case ctx.Err() != nil:
 			return errors.Join(fmt.Errorf("the last migration is %s", state), context.Cause(ctx))

@@ -56,7 +56,8 @@ func waysBack() []wayBack {
 func saveSnapshot(ctx context.Context, d *driver, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	_, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: []string{d.Members[0].Client}, Logger: zap.NewNop()}, filepath.Join(dir, "snapshot"))
+	_, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: []string{d.Members[0].Client},
+		Logger: zap.NewNop()}, filepath.Join(dir, "snapshot"))
 	return err
 }
 
@@ -67,8 +68,10 @@ func (d *driver) restore(ctx context.Context, dir string, bump uint64) error {
 			return err
 		}
 		err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
-			SnapshotPath: filepath.Join(dir, "snapshot"), Name: m.Name, OutputDataDir: m.Dir, PeerURLs: []string{m.PeerURL()},
-			InitialCluster: initial(d.Members), InitialClusterToken: d.token, RevisionBump: bump, MarkCompacted: bump > 0,
+			SnapshotPath: filepath.Join(dir, "snapshot"), Name: m.Name, OutputDataDir: m.Dir,
+			PeerURLs:       []string{m.PeerURL()},
+			InitialCluster: initial(d.Members), InitialClusterToken: d.token,
+			RevisionBump: bump, MarkCompacted: bump > 0,
 		})
 		if err != nil {
 			return fmt.Errorf("restore %s: %w", m.Name, err)

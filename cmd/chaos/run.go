@@ -32,7 +32,8 @@ var (
 	tags  = []allocator.Tag{"order", "item", "user", strictTag}
 	times = map[allocator.Tag]*marchv1.TimeTag{ // of time-ordered IDs
 		"event": {Preset: "cosid"},
-		"trace": {TimeBits: 31, WorkerBits: 4, SequenceBits: 20, Unit: durationpb.New(time.Second), EpochMs: ptr(int64(timeid.EpochCosId)), Rollback: marchv1.RollbackPolicy_ROLLBACK_POLICY_OFFSET},
+		"trace": {TimeBits: 31, WorkerBits: 4, SequenceBits: 20, Unit: durationpb.New(time.Second),
+			EpochMs: ptr(int64(timeid.EpochCosId)), Rollback: marchv1.RollbackPolicy_ROLLBACK_POLICY_OFFSET},
 	}
 )
 
@@ -85,7 +86,8 @@ func (c *config) produce(ctx context.Context) (err error) {
 		return err
 	}
 	cl, err := cluster.New(cluster.Config{
-		Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles, Tags: tags, Times: slices.Sorted(maps.Keys(times)), Rate: c.rate, Seed: c.seed,
+		Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles, Tags: tags,
+		Times: slices.Sorted(maps.Keys(times)), Rate: c.rate, Seed: c.seed,
 		Events: events,
 	})
 	if err != nil {
@@ -115,7 +117,8 @@ func (c *config) produce(ctx context.Context) (err error) {
 // build builds march with its crash points.
 func build(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "bin", "march")
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", "chaos", "-o", path, "github.com/march-id/march/cmd/march")
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", "chaos", "-o", path,
+		"github.com/march-id/march/cmd/march")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/march (or give --march): %w\n%s", err, out)
 	}
@@ -174,7 +177,8 @@ func (d *driver) start(ctx context.Context) error {
 // describe records the run's description.
 func (d *driver) describe() error {
 	r := runlog.Run{
-		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version, Go: runtime.Version(), Cluster: clusterName,
+		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version,
+		Go: runtime.Version(), Cluster: clusterName,
 	}
 	out, err := exec.Command(d.March, "version").Output()
 	if err != nil {
@@ -266,7 +270,8 @@ func (d *driver) enough() bool {
 	least := report.LeastOf(d.config.time, len(kinds))
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.injected.Load() >= int64(least.Faults) && len(d.mu.kinds) >= least.Kinds && d.migrated.Load() >= int64(least.Migrations)
+	return d.injected.Load() >= int64(least.Faults) && len(d.mu.kinds) >= least.Kinds &&
+		d.migrated.Load() >= int64(least.Migrations)
 }
 
 // stop ends everything cleanly: callers first.
@@ -293,7 +298,8 @@ func (d *driver) verify(ctx context.Context) error {
 		return writeErr
 	}
 	if err != nil {
-		d.note(runlog.Event{What: runlog.Operator, Detail: "march verify", Violation: fmt.Sprintf("march verify: %v: see verify.txt", err)})
+		d.note(runlog.Event{What: runlog.Operator, Detail: "march verify",
+			Violation: fmt.Sprintf("march verify: %v: see verify.txt", err)})
 	}
 	return nil
 }

@@ -18,10 +18,12 @@ const clusterName = "default"
 func (d *driver) follow() {
 	d.watching.Go(func() {
 		err := history.Follow(d.background, history.Config{
-			Endpoints: d.Endpoints(), Cluster: clusterName, Dir: filepath.Join(d.Dir, "history"), Logger: d.log.Named("history"),
+			Endpoints: d.Endpoints(), Cluster: clusterName, Dir: filepath.Join(d.Dir, "history"),
+			Logger: d.log.Named("history"),
 		})
 		if err != nil {
-			d.note(runlog.Event{What: runlog.Process, Target: "history", Violation: "etcd's history could not be kept: " + err.Error()})
+			d.note(runlog.Event{What: runlog.Process, Target: "history",
+				Violation: "etcd's history could not be kept: " + err.Error()})
 		}
 	})
 }
@@ -40,7 +42,8 @@ func (d *driver) ended(ctx context.Context) error {
 		if !pause(ctx, lookOnce) {
 			return ctx.Err()
 		}
-		d.note(runlog.Event{What: runlog.Ended, Revision: s.Header.GetRevision(), ClusterID: fmt.Sprintf("%x", s.Header.GetClusterId())})
+		d.note(runlog.Event{What: runlog.Ended, Revision: s.Header.GetRevision(),
+			ClusterID: fmt.Sprintf("%x", s.Header.GetClusterId())})
 		return nil
 	}
 	return errors.New("no member of etcd answers")

@@ -128,8 +128,10 @@ change. After ^C a migration goes on, and the tags stay: apply the file again.`,
 	flags.BoolVar(&a.dry, "dry-run", false, "only show the difference")
 	flags.BoolVar(&a.prune, "prune", false, "delete the tags that the file does not have")
 	flags.BoolVar(&a.atomic, "atomic", false, "allow one atomic switch of the layout if smaller moves cannot reach it")
-	flags.BoolVar(&a.force, "force", false, "also move to a layout that may leave a room no ID of a tag, or whose boundary is above a thousandth of the IDs that a tag has left")
-	flags.DurationVar(&a.hold, "hold", 0, "how long at least a move waits for a silent instance (default the instance's own --hold)")
+	flags.BoolVar(&a.force, "force", false, "also move to a layout that may leave a room no ID of a tag, "+
+		"or whose boundary is above a thousandth of the IDs that a tag has left")
+	flags.DurationVar(&a.hold, "hold", 0, "how long at least a move waits for a silent instance (default the "+
+		"instance's own --hold)")
 	flags.BoolVarP(&a.yes, "yes", "y", false, "do not ask; limits that stop rooms are lowered, too")
 	return cmd
 }
@@ -180,7 +182,8 @@ func (a *applying) diff(cmd *cobra.Command) (manifest.Diff, error) {
 
 func (a *applying) planLayout(cmd *cobra.Command) error {
 	err := callConsole(cmd, a.c, a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-		answer, err := s.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: a.file.Layout, Atomic: a.atomic, Force: a.force})
+		answer, err := s.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: a.file.Layout,
+			Atomic: a.atomic, Force: a.force})
 		a.plan = answer.GetPlan()
 		return err
 	})
@@ -225,7 +228,8 @@ func (a *applying) apply(cmd *cobra.Command) error {
 	if a.plan != nil {
 		var id string
 		err := callConsole(cmd, a.c, a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-			answer, err := s.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: a.plan, Count: a.count, Hold: durationpb.New(a.hold), Force: a.force})
+			answer, err := s.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: a.plan, Count: a.count,
+				Hold: durationpb.New(a.hold), Force: a.force})
 			id = answer.GetMigration().GetId()
 			return err
 		})
@@ -251,7 +255,8 @@ func (a *applying) apply(cmd *cobra.Command) error {
 				_, err = s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: change.Message()})
 			case manifest.Update:
 				var answer *marchv1.UpdateTagResponse
-				answer, err = s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: change.Message(), Confirm: true, IfRevision: change.Revision()})
+				answer, err = s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: change.Message(), Confirm: true,
+					IfRevision: change.Revision()})
 				sayBehind(a.c, answer.GetBehind())
 			case manifest.Delete:
 				_, err = s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: change.Tag, IfRevision: change.Revision()})

@@ -25,11 +25,13 @@ func TestApplyMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(context.Context, marchv1.ConsoleServiceClient) error{
 		"a setting that the file changes": func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-			_, err := s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Reserve: durationpb.New(20 * time.Minute)}})
+			_, err := s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order",
+				Reserve: durationpb.New(20 * time.Minute)}})
 			return err
 		},
 		"what a difference does not show": func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-			_, err := s.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: "order", Step: 5000, Duration: durationpb.New(time.Hour)})
+			_, err := s.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: "order", Step: 5000,
+				Duration: durationpb.New(time.Hour)})
 			return err
 		},
 		"a tag that the file creates": func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
@@ -37,7 +39,8 @@ func TestApplyMeanwhile(t *testing.T) {
 			return err
 		},
 		"a tag that is pruned": func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-			_, err := s.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: "gone", Step: 5000, Duration: durationpb.New(time.Hour)})
+			_, err := s.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: "gone", Step: 5000,
+				Duration: durationpb.New(time.Hour)})
 			return err
 		},
 	} {
@@ -48,7 +51,8 @@ func TestApplyMeanwhile(t *testing.T) {
 			c.Tag(func(s *record.TagSettings) { s.Reserve = record.DurationOf(30 * time.Minute) }, "test", "order")
 			c.Tag(nil, "test", "gone")
 			server := c.Console(nil)
-			a, cmd := apply(t, strings.TrimPrefix(server.Conn.Target(), "passthrough:///"), "tags:\n  order: {}\n  item: {min_step: 10}\n")
+			a, cmd := apply(t, strings.TrimPrefix(server.Conn.Target(), "passthrough:///"),
+				"tags:\n  order: {}\n  item: {min_step: 10}\n")
 			a.prune = true
 			var err error
 			if a.Diff, err = a.diff(cmd); err != nil || len(a.Diff.Tags) != 3 {
@@ -88,13 +92,16 @@ func TestApplyWritesWhatItCompared(t *testing.T) {
 	if err != nil || changed.GetTag().GetRevision() <= at {
 		t.Fatalf("%v, %v", changed, err)
 	}
-	if _, err := server.UpdateTag(t.Context(), limit); status.Code(err) != codes.Aborted || !strings.Contains(err.Error(), "read it again") {
+	if _, err := server.UpdateTag(t.Context(), limit); status.Code(err) != codes.Aborted ||
+		!strings.Contains(err.Error(), "read it again") {
 		t.Errorf("update of what was changed: %v", err)
 	}
-	if _, err := server.DeleteTag(t.Context(), &marchv1.DeleteTagRequest{Name: "order", IfRevision: at}); status.Code(err) != codes.Aborted {
+	if _, err := server.DeleteTag(t.Context(), &marchv1.DeleteTagRequest{Name: "order", IfRevision: at}); status.Code(
+		err) != codes.Aborted {
 		t.Errorf("delete of what was changed: %v", err)
 	}
-	if _, err := server.DeleteTag(t.Context(), &marchv1.DeleteTagRequest{Name: "order", IfRevision: changed.GetTag().GetRevision()}); err != nil {
+	if _, err := server.DeleteTag(t.Context(), &marchv1.DeleteTagRequest{Name: "order",
+		IfRevision: changed.GetTag().GetRevision()}); err != nil {
 		t.Errorf("delete of what is there: %v", err)
 	}
 }
@@ -106,7 +113,8 @@ func TestApplyOtherLayout(t *testing.T) {
 	c.Init(testcluster.Halves(), "test")
 	server := c.Console(nil)
 	half := testcluster.Halves()
-	a, cmd := apply(t, strings.TrimPrefix(server.Conn.Target(), "passthrough:///"), "layout:\n  boundary: 2000\n  rooms:\n    a: {lower: 0, upper: 1000}\n    b: {lower: 1000, upper: 2000}\n")
+	a, cmd := apply(t, strings.TrimPrefix(server.Conn.Target(), "passthrough:///"),
+		"layout:\n  boundary: 2000\n  rooms:\n    a: {lower: 0, upper: 1000}\n    b: {lower: 1000, upper: 2000}\n")
 	var err error
 	if a.Diff, err = a.diff(cmd); err != nil || a.Diff.Layout == nil {
 		t.Fatalf("%+v, %v", a.Diff, err)

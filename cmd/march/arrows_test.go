@@ -22,11 +22,13 @@ var arrows = []struct {
 	{"allocator/plan", []string{"allocator/ledger"}},
 	{"allocator/timeid", []string{"allocator/ledger", "allocator/plan", "allocator/format"}},
 	{"allocator/format", []string{"allocator/ledger", "allocator/plan"}},
-	{"allocator/ledger/store", []string{"allocator/ledger/record", "allocator/ledger/journal", "allocator/ledger/verify"}},
+	{"allocator/ledger/store", []string{"allocator/ledger/record", "allocator/ledger/journal",
+		"allocator/ledger/verify"}},
 	{"allocator/ledger/record", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/verify", []string{"allocator/ledger/journal"}},
 	{"allocator/ledger", []string{"allocator/ledger/recovery", "allocator/ledger/admin"}},
-	{"allocator/ledger/recovery", []string{"allocator/ledger/journal", "allocator/ledger/verify"}}, // so neither the ledger nor its administration, which reach the journal
+	// so neither the ledger nor its administration, which reach the journal
+	{"allocator/ledger/recovery", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/rules", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/admin", []string{"allocator/ledger/verify", "allocator/ledger/recovery"}},
 	{"room", []string{"console"}},
@@ -136,6 +138,7 @@ func TestArrows(t *testing.T) {
 // proof reports whether a package is of the proof. The proof speaks with etcd by itself, so
 // that a fault of the product cannot hide there.
 func proof(pkg string) bool {
-	return slices.ContainsFunc([]string{"allocator/ledger/ledgertest", "allocator/ledger/embedded", "cmd/chaos", "cmd/scale", "cmd/bench"},
+	return slices.ContainsFunc([]string{"allocator/ledger/ledgertest", "allocator/ledger/embedded",
+		"cmd/chaos", "cmd/scale", "cmd/bench"},
 		func(path string) bool { return under(pkg, path) })
 }

@@ -151,7 +151,8 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 		return err
 	}
 	if result.Errors > 0 {
-		return allocator.Errorf(allocator.KindOf(result.FirstError), "%d calls failed, the first with: %w", result.Errors, result.FirstError)
+		return allocator.Errorf(allocator.KindOf(result.FirstError), "%d calls failed, the first with: %w",
+			result.Errors, result.FirstError)
 	}
 	return nil
 }
@@ -161,8 +162,10 @@ func sayLoad(p *progress, total time.Duration) func(load.Result) {
 	var last load.Result
 	return func(r load.Result) {
 		since := (r.Elapsed - last.Elapsed).Seconds()
-		p.say(fmt.Sprintf("%3.0f%%  %s of %s  %.0f IDs/s  %.0f calls/s  %d failed", min(100*r.Elapsed.Seconds()/total.Seconds(), 100),
-			r.Elapsed.Round(time.Second), total, float64(r.IDs-last.IDs)/since, float64(r.Calls-last.Calls)/since, r.Errors))
+		p.say(fmt.Sprintf("%3.0f%%  %s of %s  %.0f IDs/s  %.0f calls/s  %d failed",
+			min(100*r.Elapsed.Seconds()/total.Seconds(), 100),
+			r.Elapsed.Round(time.Second), total, float64(r.IDs-last.IDs)/since,
+			float64(r.Calls-last.Calls)/since, r.Errors))
 		last = r
 	}
 }
@@ -183,7 +186,8 @@ func (f *benchFlags) print(c *common, r load.Result) error {
 		})
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintf(w, "mode\t%s, %d at once on %d connections, %s\n", f.mode, f.workers, f.connections, r.Elapsed.Round(time.Millisecond))
+	_, _ = fmt.Fprintf(w, "mode\t%s, %d at once on %d connections, %s\n", f.mode, f.workers, f.connections,
+		r.Elapsed.Round(time.Millisecond))
 	_, _ = fmt.Fprintf(w, "IDs\t%d\t%.0f/s\n", r.IDs, r.IDsPerSecond())
 	_, _ = fmt.Fprintf(w, "calls\t%d\t%.0f/s\n", r.Calls, r.CallsPerSecond())
 	_, _ = fmt.Fprintf(w, "failed\t%d\n", r.Errors)

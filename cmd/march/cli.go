@@ -30,7 +30,8 @@ import (
 // outputFlag gives cmd and its children -o.
 func (c *common) outputFlag(cmd *cobra.Command) {
 	cmd.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"},
+		cobra.ShellCompDirectiveNoFileComp))
 }
 
 // checkOutput checks -o before anything is done.
@@ -42,7 +43,8 @@ func (c *common) checkOutput() error {
 }
 
 // callConsole checks -o and calls a console.
-func callConsole(cmd *cobra.Command, c *common, t *target, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
+func callConsole(cmd *cobra.Command, c *common, t *target,
+	use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 	if err := c.checkOutput(); err != nil {
 		return err
 	}
@@ -112,7 +114,8 @@ func ask(ctx context.Context, c *common, question string) error {
 }
 
 func cannotAsk() error {
-	return usageError{allocator.Errorf(allocator.Invalid, "cannot ask for confirmation here: give --yes to do it without asking")}
+	return usageError{allocator.Errorf(allocator.Invalid,
+		"cannot ask for confirmation here: give --yes to do it without asking")}
 }
 
 // readLine returns the next line, or the text before the end of the input. If ctx

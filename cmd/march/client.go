@@ -118,7 +118,8 @@ func (l *link) connect(ctx context.Context, address string) (net.Conn, error) {
 // Unavailable when the server did not answer.
 func (l *link) call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error {
 	t := l.target
-	bounded, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, api.ActorHeader, whoami()+t.purpose), t.timeout)
+	bounded, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, api.ActorHeader,
+		whoami()+t.purpose), t.timeout)
 	defer cancel()
 	err := use(bounded, l.conn)
 	if err == nil || ctx.Err() != nil {
@@ -128,13 +129,16 @@ func (l *link) call(ctx context.Context, use func(context.Context, *grpc.ClientC
 	why := l.failed.Load()
 	switch {
 	case !connected && why != nil:
-		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s): %w%s", t.what, t.address, t.what, why.Err, t.hint())
+		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s): %w%s", t.what,
+			t.address, t.what, why.Err, t.hint())
 	case errors.Is(err, context.DeadlineExceeded):
-		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s) within %v (--timeout)", t.what, t.address, t.what, t.timeout)
+		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s) within %v (--timeout)",
+			t.what, t.address, t.what, t.timeout)
 	case status.Code(err) == codes.Unimplemented:
 		return allocator.Errorf(allocator.Refused, "%s (--%s) is not a %s: %w", t.address, t.what, t.what, err)
 	case !connected && allocator.KindOf(err) == allocator.Unavailable:
-		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s): %w", t.what, t.address, t.what, err)
+		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s): %w",
+			t.what, t.address, t.what, err)
 	}
 	return err
 }

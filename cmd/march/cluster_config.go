@@ -19,7 +19,8 @@ import (
 
 func newCluster(c *common) *cobra.Command {
 	t := &target{}
-	cmd := group("cluster", "Show and change the settings of the whole cluster", newClusterShow(c, t), newClusterUpdate(c, t))
+	cmd := group("cluster",
+		"Show and change the settings of the whole cluster", newClusterShow(c, t), newClusterUpdate(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
@@ -37,7 +38,8 @@ func newClusterShow(c *common, t *target) *cobra.Command {
 					return err
 				}
 				return c.print(answer, func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintf(w, "cluster\t%s\njournal\t%s\n", answer.GetUuid(), api.Word(answer.GetCluster().GetJournal()))
+					_, _ = fmt.Fprintf(w, "cluster\t%s\njournal\t%s\n", answer.GetUuid(),
+						api.Word(answer.GetCluster().GetJournal()))
 				})
 			})
 		},
@@ -77,12 +79,14 @@ memory of what came after. Instances that run go on.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&journal, "journal", "optional", "whether instances need their journals: required or optional")
+	cmd.Flags().StringVar(&journal, "journal", "optional",
+		"whether instances need their journals: required or optional")
 	return cmd
 }
 
 func newConfig(c *common) *cobra.Command {
-	return group("config", "Check the settings of a command, and see where each was set", newConfigPrint(c), newConfigValidate(c))
+	return group("config",
+		"Check the settings of a command, and see where each was set", newConfigPrint(c), newConfigValidate(c))
 }
 
 func newConfigPrint(c *common) *cobra.Command {
@@ -163,7 +167,8 @@ func (c *common) settled(as *common, args []string) (*cobra.Command, error) {
 	root := as.root()
 	of, rest, err := root.Find(args)
 	if err != nil || of == root || of.HasSubCommands() {
-		return nil, usageError{allocator.Errorf(allocator.Invalid, "there is no command %q; see `%s --help`", args[0], root.CommandPath())}
+		return nil, usageError{allocator.Errorf(allocator.Invalid, "there is no command %q; see `%s --help`",
+			args[0], root.CommandPath())}
 	}
 	if c.config != "" { // it was given before the command
 		rest = append([]string{"--config", c.config}, rest...)
@@ -180,7 +185,8 @@ func (c *common) settled(as *common, args []string) (*cobra.Command, error) {
 // validateFile checks the file of settings for all commands that have them.
 func (c *common) validateFile() error {
 	if c.config == "" {
-		return usageError{allocator.Errorf(allocator.Invalid, "config: nothing to check; give --config FILE or a command")}
+		return usageError{allocator.Errorf(allocator.Invalid,
+			"config: nothing to check; give --config FILE or a command")}
 	}
 	root := (&common{stdout: c.stdout, stderr: c.stderr}).root()
 	file, err := readSettings(root, c.config)

@@ -33,7 +33,8 @@ func TestCodeNames(t *testing.T) {
 	for _, pattern := range codeNames {
 		for _, m := range pattern.FindAllStringSubmatch(page, -1) {
 			file := m[pattern.SubexpIndex("file")]
-			for _, name := range regexp.MustCompile("`([A-Za-z.]+)`").FindAllStringSubmatch(m[pattern.SubexpIndex("names")], -1) {
+			for _, name := range regexp.MustCompile("`([A-Za-z.]+)`").FindAllStringSubmatch(
+				m[pattern.SubexpIndex("names")], -1) {
 				found++
 				if !declares(t, files, file, name[1]) {
 					t.Errorf("docs/code.md: %s does not declare %s", file, name[1])

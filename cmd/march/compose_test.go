@@ -66,7 +66,8 @@ func newComposed(t *testing.T) *composed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &composed{T: t, file: readCompose(t), dir: t.TempDir(), ports: make(map[string]int), base: base, services: make(map[string]*process)}
+	return &composed{T: t, file: readCompose(t), dir: t.TempDir(), ports: make(map[string]int), base: base,
+		services: make(map[string]*process)}
 }
 
 // address returns where a port of a service is on this host.
@@ -284,7 +285,8 @@ func (c *composed) scraped(targets int) {
 			}
 		}
 	}
-	if err := query("/api/v1/rules", &rules); err != nil || len(rules.Data.Groups) == 0 || len(rules.Data.Groups[0].Rules) < 8 {
+	if err := query("/api/v1/rules", &rules); err != nil || len(rules.Data.Groups) == 0 ||
+		len(rules.Data.Groups[0].Rules) < 8 {
 		c.Errorf("Prometheus has the rules %+v, %v", rules.Data.Groups, err)
 	}
 }
@@ -319,19 +321,23 @@ func TestComposeFiles(t *testing.T) {
 			Options    struct{ Path string }
 		}
 	}
-	for name, into := range map[string]any{"datasources/prometheus.yaml": &sources, "dashboards/march.yaml": &dashboards} {
+	for name, into := range map[string]any{"datasources/prometheus.yaml": &sources,
+		"dashboards/march.yaml": &dashboards} {
 		if err := yaml.UnmarshalWithOptions(readDeploy(t, "compose/grafana/"+name), into, yaml.Strict()); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Contains(file.Services["grafana"].Volumes, "./grafana/"+name+":/etc/grafana/provisioning/"+name+":ro") {
+		if !slices.Contains(file.Services["grafana"].Volumes,
+			"./grafana/"+name+":/etc/grafana/provisioning/"+name+":ro") {
 			t.Errorf("grafana does not see %s", name)
 		}
 	}
-	if len(sources.Datasources) != 1 || sources.Datasources[0].URL != "http://prometheus:9090" || sources.Datasources[0].Type != "prometheus" {
+	if len(sources.Datasources) != 1 || sources.Datasources[0].URL != "http://prometheus:9090" ||
+		sources.Datasources[0].Type != "prometheus" {
 		t.Errorf("the data sources are %+v", sources.Datasources)
 	}
 	if len(dashboards.Providers) != 1 ||
-		!slices.Contains(file.Services["grafana"].Volumes, "../grafana/march.json:"+dashboards.Providers[0].Options.Path+"/march.json:ro") {
+		!slices.Contains(file.Services["grafana"].Volumes,
+			"../grafana/march.json:"+dashboards.Providers[0].Options.Path+"/march.json:ro") {
 		t.Errorf("grafana does not see the dashboard: %+v", dashboards.Providers)
 	}
 }

@@ -23,9 +23,10 @@ import (
 func newContext(c *common, root *cobra.Command) *cobra.Command {
 	cmd := group("context", "Name clusters, and choose the one that commands call",
 		newContextAdd(c, root), newContextList(c),
-		changeContexts(c, "use NAME", "Make a context the one that commands have; - for none", func(f *contexts.File, name string) error {
-			return f.Use(strings.TrimPrefix(name, "-"))
-		}),
+		changeContexts(c, "use NAME",
+			"Make a context the one that commands have; - for none", func(f *contexts.File, name string) error {
+				return f.Use(strings.TrimPrefix(name, "-"))
+			}),
 		changeContexts(c, "remove NAME", "Remove a context", (*contexts.File).Remove),
 		newContextShow(c))
 	cmd.Long = `Name clusters, and choose the one that commands call. A context is a named set
@@ -107,7 +108,8 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 				}
 			})
 			if err == nil && len(given) == 0 {
-				err = allocator.Errorf(allocator.Invalid, "a context needs a setting, such as --console HOST:PORT; see `%s --help`", cmd.CommandPath())
+				err = allocator.Errorf(allocator.Invalid,
+					"a context needs a setting, such as --console HOST:PORT; see `%s --help`", cmd.CommandPath())
 			}
 			if err != nil {
 				return usageError{err}
@@ -168,7 +170,8 @@ func newContextList(c *common) *cobra.Command {
 					if name == f.Current {
 						star = "*"
 					}
-					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", star, name, cmp.Or(f.Contexts[name]["console"], "-"), cmp.Or(f.Contexts[name]["room"], "-"))
+					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", star, name, cmp.Or(f.Contexts[name]["console"], "-"),
+						cmp.Or(f.Contexts[name]["room"], "-"))
 				}
 				return false, w.Flush()
 			})
@@ -194,7 +197,8 @@ func newContextShow(c *common) *cobra.Command {
 			return withContexts(func(f *contexts.File) (bool, error) {
 				name := cmp.Or(strings.Join(args, ""), c.context, f.Current)
 				if name == "" {
-					return false, allocator.Errorf(allocator.NotFound, "no context is in use; choose one with `march context use`")
+					return false, allocator.Errorf(allocator.NotFound,
+						"no context is in use; choose one with `march context use`")
 				}
 				settings, err := f.Get(name)
 				if err != nil {

@@ -38,7 +38,8 @@ func TestTagDefaults(t *testing.T) {
 	}
 	message, _, _ := strings.Cut(string(proto), "\nmessage TimeTag") // the settings of counters come first
 	fields := 0
-	for _, field := range regexp.MustCompile(`(?s)((?: *//[^\n]*\n)+) *optional [A-Za-z0-9.]+ ([a-z_]+) =`).FindAllStringSubmatch(message, -1) {
+	for _, field := range regexp.MustCompile(
+		`(?s)((?: *//[^\n]*\n)+) *optional [A-Za-z0-9.]+ ([a-z_]+) =`).FindAllStringSubmatch(message, -1) {
 		comment := strings.Join(strings.Fields(strings.ReplaceAll(field[1], "//", "")), " ")
 		if m := regexp.MustCompile(`[Dd]efault ((?:[^.;]|\.\d)+)`).FindStringSubmatch(comment); m != nil {
 			fields++
@@ -58,7 +59,8 @@ func sameAsCreate(t *testing.T) func(where, flag, stated string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := strings.NewReplacer(",", "", "2^63-1", "9223372036854775807", "2^63−1", "9223372036854775807", "10^15", "1000000000000000", "10 minutes", "10m0s", " no bound", "", "no bound", "none", "off", "false")
+	plain := strings.NewReplacer(",", "", "2^63-1", "9223372036854775807", "2^63−1", "9223372036854775807", "10^15",
+		"1000000000000000", "10 minutes", "10m0s", " no bound", "", "no bound", "none", "off", "false")
 	return func(where, flag, stated string) {
 		t.Helper()
 		f := cmd.Flag(flag)
@@ -96,8 +98,10 @@ func TestFormDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m := regexp.MustCompile(`room's --hold \((\S+) by default\)`).FindStringSubmatch(apply.Long); len(m) == 0 || !sameDefault(room.Flag("hold"), m[1]) {
-		t.Errorf("migrate apply: the help states %q for a room's --hold, of which the default is %s", m, room.Flag("hold").DefValue)
+	if m := regexp.MustCompile(`room's --hold \((\S+) by default\)`).FindStringSubmatch(apply.Long); len(m) == 0 ||
+		!sameDefault(room.Flag("hold"), m[1]) {
+		t.Errorf("migrate apply: the help states %q for a room's --hold, of which the default is %s",
+			m, room.Flag("hold").DefValue)
 	}
 }
 
@@ -107,7 +111,8 @@ func sameDefault(f *pflag.Flag, stated string) bool {
 	if f.Value.Type() != "duration" {
 		return strings.ReplaceAll(stated, ",", "") == f.DefValue
 	}
-	units := strings.NewReplacer(" minutes", "m", " minute", "m", " hours", "h", " hour", "h", " seconds", "s", " second", "s", " ms", "ms", " s", "s")
+	units := strings.NewReplacer(" minutes", "m", " minute", "m", " hours", "h", " hour", "h", " seconds", "s",
+		" second", "s", " ms", "ms", " s", "s")
 	got, err := time.ParseDuration(units.Replace(stated))
 	if err != nil {
 		got, err = time.ParseDuration(stated + "s")
@@ -138,7 +143,8 @@ func TestProseDefaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile("`[a-z ]*--([a-z-]+)(?: [A-Z]+)?`\\s+\\("+amount+"[,:)]").FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile("`[a-z ]*--([a-z-]+)(?: [A-Z]+)?`\\s+\\("+amount+
+			"[,:)]").FindAllStringSubmatch(string(text), -1) {
 			found++
 			right := false
 			for _, f := range flags[m[1]] {

@@ -50,7 +50,8 @@ func exported(t *testing.T) map[string]bool {
 		_ = r.Body.Close()
 	}
 	names := make(map[string]bool)
-	for _, port := range []int{devsetup.RoomHTTP, devsetup.RoomHTTP, devsetup.ConsoleHTTP} { // twice, because a request is counted after its answer
+	// twice, because a request is counted after its answer
+	for _, port := range []int{devsetup.RoomHTTP, devsetup.RoomHTTP, devsetup.ConsoleHTTP} {
 		r, err := http.Get("http://" + d.address(port) + "/metrics")
 		if err != nil {
 			t.Fatal(err)
@@ -65,7 +66,9 @@ func exported(t *testing.T) map[string]bool {
 			t.Errorf("lint: %v, %v", problems, err)
 		}
 		for line := range strings.Lines(string(text)) {
-			switch name, _, _ := strings.Cut(strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\n' })[0], "{"); {
+			switch name, _, _ := strings.Cut(strings.FieldsFunc(line, func(r rune) bool {
+				return r == ' ' || r == '\n'
+			})[0], "{"); {
 			case name == "#":
 			case !strings.HasPrefix(name, "march_"):
 				t.Errorf("%s does not begin with march_", name)
@@ -82,7 +85,8 @@ func exported(t *testing.T) map[string]bool {
 func ofCertificates(t *testing.T) map[string]bool {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	r.MustRegister(diagnose.New(diagnose.Config{Settings: []*marchv1.Setting{{Name: "tls-ca", Value: testcerts.New(t).Root}}}))
+	r.MustRegister(diagnose.New(diagnose.Config{Settings: []*marchv1.Setting{{Name: "tls-ca",
+		Value: testcerts.New(t).Root}}}))
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +193,8 @@ func TestDeploy(t *testing.T) {
 			t.Errorf("%s: no test in which it fires", rule.Alert)
 		}
 	}
-	for _, want := range []string{"MarchErrorRate", "MarchSlow", "MarchReserveLow", "MarchRoomBehind", "MarchTagNearLimit", "MarchEtcdAway", "MarchRegression", "MarchOrphaned"} {
+	for _, want := range []string{"MarchErrorRate", "MarchSlow", "MarchReserveLow", "MarchRoomBehind",
+		"MarchTagNearLimit", "MarchEtcdAway", "MarchRegression", "MarchOrphaned"} {
 		if !slices.Contains(alerts, want) {
 			t.Errorf("there is no alert %s", want)
 		}
@@ -204,7 +209,8 @@ func TestDeploy(t *testing.T) {
 // The commands of the runbook exist.
 func TestRunbookCommands(t *testing.T) {
 	t.Parallel()
-	commands := regexp.MustCompile("`march ([a-z]+(?: [a-z]+)?)\\b").FindAllStringSubmatch(strings.ReplaceAll(string(readDeploy(t, "RUNBOOK.md")), "\n", " "), -1)
+	commands := regexp.MustCompile("`march ([a-z]+(?: [a-z]+)?)\\b").FindAllStringSubmatch(
+		strings.ReplaceAll(string(readDeploy(t, "RUNBOOK.md")), "\n", " "), -1)
 	for _, m := range commands {
 		cmd, rest, err := newRoot(io.Discard, io.Discard).Find(strings.Fields(m[1]))
 		if err != nil || len(rest) > 0 || cmd.HasSubCommands() {

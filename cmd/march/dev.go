@@ -86,7 +86,8 @@ ranges. Later starts use the layout in the data directory.`,
 		},
 	}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&d.data.Dir, "data-dir", "", "directory that keeps everything (default a temporary one, removed at the end)")
+	flags.StringVar(&d.data.Dir, "data-dir", "", "directory that keeps everything (default a temporary one, "+
+		"removed at the end)")
 	flags.IntVar(&d.ports.Base, "base-port", 7000, "the first port, 1 to 65504")
 	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
 	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
@@ -97,7 +98,8 @@ ranges. Later starts use the layout in the data directory.`,
 	d.doors.AddMachines(flags)
 	flags.StringSliceVar(&d.opaqueKeys, "opaque-key", nil, opaqueKeyUsage)
 	flags.BoolVar(&d.ports.Admin, "admin-ports", false, "have the rooms serve operators on ports of their own")
-	flags.BoolVar(&d.secured, "tls", false, "serve over TLS, by a CA made for this run, with a policy and client certificates to try")
+	flags.BoolVar(&d.secured, "tls", false, "serve over TLS, by a CA made for this run, "+
+		"with a policy and client certificates to try")
 	hostsFlag(cmd, &d.hosts)
 	return cmd
 }
@@ -154,7 +156,8 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 		return err
 	}
 	if (cmd.Flags().Changed("rooms") || cmd.Flags().Changed("boundary")) && !stored.Layout.Equal(layout) {
-		d.log.Warn("--rooms and --boundary are ignored, because the data directory already has a layout", "data_dir", d.data.Dir, "version", stored.Layout.Version)
+		d.log.Warn("--rooms and --boundary are ignored, because the data directory already has a layout", "data_dir",
+			d.data.Dir, "version", stored.Layout.Version)
 	}
 	return d.serve(ctx, etcd, l, cons, stored)
 }
@@ -164,11 +167,13 @@ func (d *dev) startEtcd(ctx context.Context) (*embedded.Server, error) {
 	start, cancel := context.WithTimeout(ctx, embedded.ReadyWithin)
 	defer cancel()
 	etcd, err := embedded.Start(start, embedded.Config{
-		Dir: d.data.Etcd(), Client: "http://" + d.ports.Address(devsetup.EtcdClient), Peer: "http://" + d.ports.Address(devsetup.EtcdPeer),
+		Dir: d.data.Etcd(), Client: "http://" + d.ports.Address(devsetup.EtcdClient),
+		Peer:   "http://" + d.ports.Address(devsetup.EtcdPeer),
 		Logger: d.etcdLogger(),
 	})
 	if err != nil && start.Err() != nil && ctx.Err() == nil {
-		return nil, allocator.Errorf(allocator.Unavailable, "etcd in %s was not ready within %v; --log-level error shows its log", d.data.Etcd(), embedded.ReadyWithin)
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"etcd in %s was not ready within %v; --log-level error shows its log", d.data.Etcd(), embedded.ReadyWithin)
 	}
 	if err != nil {
 		return nil, err
@@ -198,7 +203,8 @@ func (d *dev) openLedger(ctx context.Context, w startup.Watched) (*ledger.Ledger
 }
 
 // serve runs the console and an instance of each room.
-func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger, w startup.Watched, stored record.Layout) error {
+func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger, w startup.Watched,
+	stored record.Layout) error {
 	names, slots, err := devsetup.Slots(ctx, l, stored, d.data.Dir)
 	if err != nil {
 		return err
@@ -265,7 +271,9 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	if d.ports.Admin {
 		cfg.AdminGRPC, cfg.AdminHTTP = d.ports.Take(devsetup.AdminGRPC+i), d.ports.Take(devsetup.AdminHTTP+i)
 		if cfg.AdminGRPC == nil || cfg.AdminHTTP == nil {
-			return nil, allocator.Errorf(allocator.Refused, "an admin port of room %s (%s or %s) is in use; choose others with --base-port", name, d.ports.Address(devsetup.AdminGRPC+i), d.ports.Address(devsetup.AdminHTTP+i))
+			return nil, allocator.Errorf(allocator.Refused,
+				"an admin port of room %s (%s or %s) is in use; choose others with --base-port", name,
+				d.ports.Address(devsetup.AdminGRPC+i), d.ports.Address(devsetup.AdminHTTP+i))
 		}
 	}
 	if err := d.ports.TakeDoors(i, &cfg.Doors); err != nil {
@@ -289,14 +297,17 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	cfg.Drain = 2 * time.Second // ^C ends march dev soon, also while a client streams
 	cfg.Logger = d.log.Named("room")
 	if cfg.GRPC == nil || cfg.HTTP == nil {
-		return nil, allocator.Errorf(allocator.Refused, "a port of room %s (%s or %s) is in use; choose others with --base-port", name, d.ports.Address(devsetup.RoomGRPC+i), d.ports.Address(devsetup.RoomHTTP+i))
+		return nil, allocator.Errorf(allocator.Refused,
+			"a port of room %s (%s or %s) is in use; choose others with --base-port", name,
+			d.ports.Address(devsetup.RoomGRPC+i), d.ports.Address(devsetup.RoomHTTP+i))
 	}
 	return room.New(cfg)
 }
 
 // announce prints the addresses of all servers once all rooms are ready, so that the commands
 // which it shows work at once, and a script can wait for its lines.
-func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []allocator.Room, slots map[allocator.Room]int, stored record.Layout) error {
+func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []allocator.Room, slots map[allocator.Room]int,
+	stored record.Layout) error {
 	ready := time.NewTicker(5 * time.Millisecond)
 	defer ready.Stop()
 	for _, r := range rooms {
@@ -322,9 +333,12 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	}
 	self, flags := selfName(), [2]string{}
 	if first := slots[names[0]]; d.ports.Base != 7000 || first > 0 {
-		flags = [2]string{" --room " + d.ports.Address(devsetup.RoomGRPC+first), " --console " + d.ports.Address(devsetup.ConsoleGRPC)}
+		flags = [2]string{" --room " + d.ports.Address(devsetup.RoomGRPC+first),
+			" --console " + d.ports.Address(devsetup.ConsoleGRPC)}
 	}
-	_, _ = fmt.Fprintf(w, "\nTry, in another terminal:\n\n%s  %s id next order --count 5%s\n  %s id decode order 1%s\n  %s tag show order%s\n\n",
+	_, _ = fmt.Fprintf(w,
+		"\nTry, in another terminal:\n\n%s  %s id next order --count 5%s\n  %s id decode order 1%s\n  %s tag "+
+			"show order%s\n\n",
 		d.tls.Export(), self, flags[0], self, flags[0], self, flags[1])
 	_ = w.Flush()
 	if _, err := text.WriteTo(d.common.stdout); err != nil {

@@ -16,7 +16,8 @@ import (
 // that: it ends soon, without an error, and leaves nothing behind.
 func TestStopDev(t *testing.T) {
 	t.Parallel()
-	for i, moment := range []string{"march-dev-*", "march-dev-*/lock", "march-dev-*/etcd", "march-dev-*/etcd/member/snap/db", "march-dev-*/etcd/member/wal/0*"} {
+	for i, moment := range []string{"march-dev-*", "march-dev-*/lock", "march-dev-*/etcd",
+		"march-dev-*/etcd/member/snap/db", "march-dev-*/etcd/member/wal/0*"} {
 		for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 			t.Run(fmt.Sprintf("%d %v", i, signal), func(t *testing.T) {
 				t.Parallel()
@@ -52,8 +53,10 @@ func TestDevPortsInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for offset, what := range map[int]string{
-		devsetup.ConsoleHTTP: "console HTTP", devsetup.ConsoleGRPC: "console gRPC", devsetup.RoomGRPC: "room 0 gRPC", devsetup.RoomGRPC + 1: "room 1 gRPC",
-		devsetup.RoomHTTP: "room 0 HTTP", devsetup.RoomHTTP + 1: "room 1 HTTP", devsetup.EtcdClient: "etcd client", devsetup.EtcdPeer: "etcd peer",
+		devsetup.ConsoleHTTP: "console HTTP", devsetup.ConsoleGRPC: "console gRPC", devsetup.RoomGRPC: "room 0 gRPC",
+		devsetup.RoomGRPC + 1: "room 1 gRPC",
+		devsetup.RoomHTTP:     "room 0 HTTP", devsetup.RoomHTTP + 1: "room 1 HTTP", devsetup.EtcdClient: "etcd client",
+		devsetup.EtcdPeer: "etcd peer",
 	} {
 		address := fmt.Sprintf("127.0.0.1:%d", base+offset)
 		l, err := net.Listen("tcp", address)
@@ -62,7 +65,8 @@ func TestDevPortsInUse(t *testing.T) {
 		}
 		dir := filepath.Join(t.TempDir(), "data")
 		_, stderr, code := march(t, "dev", "--base-port", fmt.Sprint(base), "--data-dir", dir)
-		want := fmt.Sprintf("march dev: %s: %s is in use by another program; choose another with --base-port\n", what, address)
+		want := fmt.Sprintf("march dev: %s: %s is in use by another program; choose another with --base-port\n",
+			what, address)
 		if code != exitFailed || stderr != want {
 			t.Errorf("exit code %d, got  %s want %s", code, stderr, want)
 		}
@@ -92,7 +96,8 @@ func TestDevPortsInUse(t *testing.T) {
 		t.Error(code, err)
 	}
 	_, stderr, code := march(t, "dev", "--base-port", fmt.Sprint(base), "--data-dir", three)
-	if code != exitFailed || !strings.Contains(stderr, fmt.Sprintf("a port of room c (127.0.0.1:%d or 127.0.0.1:%d) is in use; choose others with --base-port", base+12, base+22)) {
+	if code != exitFailed || !strings.Contains(stderr, fmt.Sprintf("a port of room c (127.0.0.1:%d or 127.0.0.1:%d) "+
+		"is in use; choose others with --base-port", base+12, base+22)) {
 		t.Error(code, stderr)
 	}
 }

@@ -127,7 +127,8 @@ func (s *service) report() (all []issuedRun) {
 	}
 	status := s.order.Status()
 	s.t.Logf("service of room %s: %d calls, %d failed, the longest %v; %d IDs, %d leases, %d waits",
-		s.room, s.calls.Load(), s.failed.Load(), time.Duration(s.slow.Load()), status.Issued, status.Refills, status.Waits)
+		s.room, s.calls.Load(), s.failed.Load(), time.Duration(s.slow.Load()), status.Issued,
+		status.Refills, status.Waits)
 	return all
 }
 

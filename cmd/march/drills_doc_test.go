@@ -79,7 +79,8 @@ func TestDrillsDocument(t *testing.T) {
 func drillPrograms(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	build := []string{"go", "build", "-modfile", ".ci/etcd/go.mod", "-o", dir + "/", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"}
+	build := []string{"go", "build", "-modfile", ".ci/etcd/go.mod", "-o", dir + "/", "go.etcd.io/etcd/etcdctl/v3",
+		"go.etcd.io/etcd/etcdutl/v3"}
 	if out, err := command(t, filepath.Join("..", ".."), build...); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, out)
 	}
@@ -114,7 +115,8 @@ func newShell(t *testing.T, programs string) *shell {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "bash")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"), "MARCH_CONSOLE="+s.address(devsetup.ConsoleGRPC), "MARCH_ROOM="+s.address(devsetup.RoomGRPC))
+	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"),
+		"MARCH_CONSOLE="+s.address(devsetup.ConsoleGRPC), "MARCH_ROOM="+s.address(devsetup.RoomGRPC))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -172,7 +174,9 @@ func (s *shell) run(command string) {
 		_, _ = fmt.Sscan(strings.TrimLeft(address[len(address)-2:], "0")+" ", &offset)
 		return s.address(offset)
 	})
-	text = drillEtcd.ReplaceAllStringFunc(text, func(address string) string { return s.address(etcdPorts[address[len(address)-4:]]) })
+	text = drillEtcd.ReplaceAllStringFunc(text, func(address string) string {
+		return s.address(etcdPorts[address[len(address)-4:]])
+	})
 	text = strings.ReplaceAll(text, "bin/march", "march")
 	if _, err := io.WriteString(s.in, text+"echo returned $?\n"); err != nil {
 		s.Fatal(err)
@@ -221,7 +225,8 @@ func (s *shell) services(discover bool) (all []*service, check func()) {
 	at := map[string][]string{"a": {s.address(10), s.address(11)}, "b": {s.address(12), s.address(13)}}
 	find := func(room, other string) client.Options {
 		if discover {
-			return client.Options{Discover: &client.Discover{Consoles: []string{s.address(devsetup.ConsoleGRPC)}, Room: room, Fallback: []string{other}}}
+			return client.Options{Discover: &client.Discover{Consoles: []string{s.address(devsetup.ConsoleGRPC)},
+				Room: room, Fallback: []string{other}}}
 		}
 		return client.Options{Addresses: at[room], Fallback: at[other]}
 	}

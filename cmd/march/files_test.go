@@ -62,7 +62,8 @@ func TestFilesGoOneWay(t *testing.T) {
 	}
 	for path, n := range got {
 		if n > cycles[path] {
-			t.Errorf("%s: %d files refer to each other in a circle, %d are allowed: move what an earlier file needs to it", path, n, max(cycles[path], 1))
+			t.Errorf("%s: %d files refer to each other in a circle, %d are allowed: "+
+				"move what an earlier file needs to it", path, n, max(cycles[path], 1))
 		}
 	}
 	for path, n := range cycles {
@@ -97,7 +98,8 @@ func ledgerOrder(t *testing.T, files []string, refers map[string]map[string]bool
 		}
 		for other := range refers[file] {
 			if at[other] > i {
-				t.Errorf("%s calls %s, which comes later in the list of the ledger's doc.go", filepath.Base(file), filepath.Base(other))
+				t.Errorf("%s calls %s, which comes later in the list of the ledger's doc.go",
+					filepath.Base(file), filepath.Base(other))
 			}
 		}
 	}
@@ -116,7 +118,9 @@ func references(t *testing.T, path string, files []string, exports map[string]st
 		}
 		parsed = append(parsed, f)
 	}
-	imports := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	imports := importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	})
 	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
 	pkg, err := (&types.Config{Importer: imports}).Check(path, set, parsed, info)
 	if err != nil {
@@ -194,7 +198,8 @@ func TestFilesStaySmall(t *testing.T) {
 	}
 	for folder, n := range folders {
 		if n > maxFiles {
-			t.Errorf("%s has %d Go files besides tests, %d are allowed: move some to a package of their own", folder, n, maxFiles)
+			t.Errorf("%s has %d Go files besides tests, %d are allowed: move some to a package of their own",
+				folder, n, maxFiles)
 		}
 	}
 	if files < 500 || len(folders) < 80 {

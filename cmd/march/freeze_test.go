@@ -44,7 +44,9 @@ func TestFrozenOverMigration(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := startFrozen(t, etcd, name, c.room, c.tag)
-			f.until("all instances issue", func() bool { return f.count("a1") > 200 && f.count("a2") > 200 && f.count("b1") > 200 })
+			f.until("all instances issue", func() bool {
+				return f.count("a1") > 200 && f.count("a2") > 200 && f.count("b1") > 200
+			})
 
 			f.signal(syscall.SIGSTOP)
 			stopped := time.Now()
@@ -58,7 +60,9 @@ func TestFrozenOverMigration(t *testing.T) {
 			if c.goOn {
 				f.march("migrate", "continue", "--without", "a/a1")
 			}
-			f.until("the migration is done", func() bool { return strings.Contains(f.march("migrate", "status"), "state      done") })
+			f.until("the migration is done", func() bool {
+				return strings.Contains(f.march("migrate", "status"), "state      done")
+			})
 			if status := f.march("migrate", "status"); !strings.Contains(status, "goes on without a/a1") {
 				t.Errorf("it was not named:\n%s", status)
 			}
@@ -153,7 +157,9 @@ func startFrozen(t *testing.T, etcd *ledgertest.Etcd, cluster string, roomFlags,
 	}
 	start("console", "--grpc", f.console, "--http", "", "--etcd", etcd.Endpoint)
 	file := filepath.Join(t.TempDir(), "layout.json")
-	if err := os.WriteFile(file, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":50},"b":{"lower":50,"upper":100}}}`), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		[]byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":50},"b":{"lower":50,"upper":100}}}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	f.march("layout", "init", file)
@@ -164,7 +170,8 @@ func startFrozen(t *testing.T, etcd *ledgertest.Etcd, cluster string, roomFlags,
 	ctx, stop := context.WithCancel(t.Context())
 	f.stop = stop
 	t.Cleanup(f.end)
-	for k, i := range []struct{ room, name, etcd string }{{"a", "a1", f.etcd.address}, {"a", "a2", etcd.Endpoint}, {"b", "b1", etcd.Endpoint}} {
+	for k, i := range []struct{ room, name, etcd string }{{"a", "a1", f.etcd.address}, {"a", "a2", etcd.Endpoint},
+		{"b", "b1", etcd.Endpoint}} {
 		args := []string{"room", i.room, "--name", i.name, "--grpc", address(1 + k), "--http", "", "--etcd", i.etcd,
 			"--hold", frozenHold.String(), "--warm-tags", strings.Join(tags, ",")}
 		if k == 0 {

@@ -23,7 +23,8 @@ import (
 
 func newID(c *common) *cobra.Command {
 	t := &target{}
-	cmd := group("id", "Issue and decode IDs, and write them as texts", newIDNext(c, t), newIDBatch(c, t), newIDDecode(c, t), newIDFormat(c), newIDParse(c))
+	cmd := group("id", "Issue and decode IDs, and write them as texts", newIDNext(c, t), newIDBatch(c, t),
+		newIDDecode(c, t), newIDFormat(c), newIDParse(c))
 	t.flags(cmd, "room", defaultRoom)
 	c.outputFlag(cmd)
 	return cmd
@@ -56,10 +57,12 @@ of the tags before it are skipped.`,
 				line = jsonLine
 			}
 			if len(args) == 1 && !strings.Contains(args[0], "=") {
-				return issue(cmd.Context(), c, t, &marchv1.NextBatchRequest{Tag: args[0], Count: count, Texts: true}, eachID(line))
+				return issue(cmd.Context(), c, t, &marchv1.NextBatchRequest{Tag: args[0], Count: count,
+					Texts: true}, eachID(line))
 			}
 			if cmd.Flags().Changed("count") {
-				return usageError{allocator.Errorf(allocator.Invalid, "count: given with several tags or TAG=COUNT; allowed: one tag, or TAG=COUNT for each")}
+				return usageError{allocator.Errorf(allocator.Invalid,
+					"count: given with several tags or TAG=COUNT; allowed: one tag, or TAG=COUNT for each")}
 			}
 			return c.issueMany(cmd.Context(), t, args)
 		},
@@ -80,7 +83,8 @@ func (c *common) issueMany(ctx context.Context, t *target, args []string) error 
 		if name, given, counted := strings.Cut(arg, "="); counted {
 			n, err := strconv.ParseInt(given, 10, 64)
 			if err != nil {
-				return usageError{allocator.Errorf(allocator.Invalid, "%.100q: count: %.100q; allowed: 1 to %d", arg, given, api.MaxMany)}
+				return usageError{allocator.Errorf(allocator.Invalid,
+					"%.100q: count: %.100q; allowed: 1 to %d", arg, given, api.MaxMany)}
 			}
 			of.Tag, of.Count = name, n
 		}
@@ -93,7 +97,9 @@ func (c *common) issueMany(ctx context.Context, t *target, args []string) error 
 	err := t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 		answer, err = marchv1.NewIDServiceClient(conn).NextMany(ctx, request)
 		if status.Code(err) == codes.Unimplemented && strings.Contains(err.Error(), "unknown method") {
-			return allocator.Errorf(allocator.Refused, "the room's release does not support several tags in one call; upgrade the room, or ask for one tag at a time")
+			return allocator.Errorf(allocator.Refused,
+				"the room's release does not support several tags in one call; upgrade the room, "+
+					"or ask for one tag at a time")
 		}
 		return err
 	})
@@ -105,7 +111,8 @@ func (c *common) issueMany(ctx context.Context, t *target, args []string) error 
 		for _, one := range of.GetIds() {
 			b, id := w.AvailableBuffer(), one.GetId()
 			if c.output == "json" {
-				b = append(append(append(b, `{"tag":"`...), of.GetTag()...), `",`...) // a tag has no character that JSON escapes
+				// a tag has no character that JSON escapes
+				b = append(append(append(b, `{"tag":"`...), of.GetTag()...), `",`...)
 				b = append(b, jsonLine(nil, &id, one.GetText())[1:]...)
 			} else {
 				b = plainLine(append(append(b, of.GetTag()...), '\t'), &id, one.GetText())
@@ -159,7 +166,8 @@ With --texts each ID has a line with its text, if the tag has a format.`,
 		Args: exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if contiguous && count > api.MaxBatch {
-				return usageError{allocator.Errorf(allocator.Invalid, "count: %d; allowed with --contiguous: 1 to %d", count, api.MaxBatch)}
+				return usageError{allocator.Errorf(allocator.Invalid,
+					"count: %d; allowed with --contiguous: 1 to %d", count, api.MaxBatch)}
 			}
 			request := &marchv1.NextBatchRequest{Tag: args[0], Count: count, Contiguous: contiguous, Texts: texts}
 			return issue(cmd.Context(), c, t, request, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
@@ -188,7 +196,8 @@ With --texts each ID has a line with its text, if the tag has a format.`,
 
 // issue fetches the IDs that request asks for, in as many calls as that takes, and prints
 // each answer as it comes.
-func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatchRequest, show func(*bufio.Writer, *marchv1.NextBatchResponse) error) error {
+func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatchRequest,
+	show func(*bufio.Writer, *marchv1.NextBatchResponse) error) error {
 	if err := c.checkOutput(); err != nil {
 		return err
 	}
@@ -217,7 +226,9 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 			return err
 		}
 		if request.GetContiguous() && len(answer.GetRuns()) != 1 { // rooms of earlier releases ignore the field
-			return allocator.Errorf(allocator.Refused, "the room answered with %d runs, because its release does not support --contiguous; upgrade the room (these IDs are lost and leave a gap)", len(answer.GetRuns()))
+			return allocator.Errorf(allocator.Refused,
+				"the room answered with %d runs, because its release does not support --contiguous; "+
+					"upgrade the room (these IDs are lost and leave a gap)", len(answer.GetRuns()))
 		}
 		if answer.GetFormat() == "" {
 			most = api.MaxBatch
@@ -261,7 +272,9 @@ command then reads a text of that format. None of these needs a server.`,
 				return exactly("a text")(cmd, args)
 			}
 			if len(offline.keys) > 0 {
-				return usageError{allocator.Errorf(allocator.Invalid, "opaque-key: given without --format; allowed: --format FORMAT --opaque-key NAME=FILE TEXT, or a tag and a text without --opaque-key, which its room reads")}
+				return usageError{allocator.Errorf(allocator.Invalid, "opaque-key: given without --format; allowed: "+
+					"--format FORMAT --opaque-key NAME=FILE TEXT, or a tag and a text without --opaque-key, "+
+					"which its room reads")}
 			}
 			return exactly("a tag", "an ID")(cmd, args)
 		},
@@ -293,7 +306,8 @@ command then reads a text of that format. None of these needs a server.`,
 				}
 				return c.print(answer, func(w *tabwriter.Writer) {
 					if request.GetText() == "" && answer.Text != nil {
-						_, _ = fmt.Fprintf(w, "text\t%s, of the ID %d; --text reads the argument as a text\n", answer.GetText(), request.GetId())
+						_, _ = fmt.Fprintf(w, "text\t%s, of the ID %d; --text reads the argument as a text\n",
+							answer.GetText(), request.GetId())
 					}
 					decodeText(w, answer)
 				})
@@ -314,7 +328,8 @@ func acceptNegative(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) {
-			if _, notNumber := strconv.ParseUint(unknown.GetSpecifiedShortnames(), 10, 64); !errors.Is(notNumber, strconv.ErrSyntax) {
+			if _, notNumber := strconv.ParseUint(unknown.GetSpecifiedShortnames(), 10,
+				64); !errors.Is(notNumber, strconv.ErrSyntax) {
 				_, err := parseID("-" + unknown.GetSpecifiedShortnames())
 				return usageError{err}
 			}

@@ -68,7 +68,8 @@ It needs no server.`,
 				return err
 			}
 			if f.Domain().Parts {
-				return usageError{allocator.Errorf(allocator.Invalid, "format: %v is of %v; allowed: formats of IDs", f, f.Domain())}
+				return usageError{allocator.Errorf(allocator.Invalid,
+					"format: %v is of %v; allowed: formats of IDs", f, f.Domain())}
 			}
 			id, err := parseID(args[1])
 			if err != nil {
@@ -78,7 +79,8 @@ It needs no server.`,
 			if t.period != "" {
 				day, err := time.Parse(time.DateOnly, t.period)
 				if err != nil {
-					return usageError{allocator.Errorf(allocator.Invalid, "period: %q; allowed: its first day, such as 2026-11-22", t.period)}
+					return usageError{allocator.Errorf(allocator.Invalid,
+						"period: %q; allowed: its first day, such as 2026-11-22", t.period)}
 				}
 				v.Period = format.DateOf(day)
 			}
@@ -96,7 +98,8 @@ It needs no server.`,
 		},
 	}
 	t.add(cmd)
-	cmd.Flags().StringVar(&t.period, "period", "", "the first day of the tag's period, such as 2026-11-22; needed if the format shows the period and the ID does not contain it")
+	cmd.Flags().StringVar(&t.period, "period", "", "the first day of the tag's period, such as 2026-11-22; "+
+		"needed if the format shows the period and the ID does not contain it")
 	acceptNegative(cmd)
 	return cmd
 }
@@ -254,7 +257,8 @@ func unknownOrigin(d *marchv1.DecodeResponse) string {
 	rooms := strings.Join(d.GetRooms(), " or ")
 	switch {
 	case len(d.GetUnreadable()) > 0 && rooms != "":
-		return "not known: layouts of its time are no longer kept, or the history is damaged (see `march verify`); by the marks " + rooms
+		return "not known: layouts of its time are no longer kept, or the history is damaged (see `march verify`); " +
+			"by the marks " + rooms
 	case len(d.GetUnreadable()) > 0:
 		return "not known: layouts of its time are no longer kept, or the history is damaged (see `march verify`)"
 	case d.GetMaybeLost():
@@ -271,7 +275,8 @@ func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
 	}
 	if p := d.GetTime(); p != nil {
 		room := cmp.Or(p.GetRoom(), strings.Join(d.GetRooms(), " or "), "not known")
-		_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\nroom\t%s\n", p.GetTime().AsTime().Format(timeid.Format), p.GetWorker(), p.GetSequence(), room)
+		_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\nroom\t%s\n",
+			p.GetTime().AsTime().Format(timeid.Format), p.GetWorker(), p.GetSequence(), room)
 		return
 	}
 	if o := d.GetOrigin(); o == nil {
@@ -295,5 +300,6 @@ func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
 	if d.GetRoom() != "" {
 		room = "room " + d.GetRoom()
 	}
-	_, _ = fmt.Fprintf(w, "now\t%s, layout %d, block %d, residue %d\n", room, d.GetVersion(), d.GetBlock(), d.GetResidue())
+	_, _ = fmt.Fprintf(w,
+		"now\t%s, layout %d, block %d, residue %d\n", room, d.GetVersion(), d.GetBlock(), d.GetResidue())
 }

@@ -15,7 +15,8 @@ import (
 
 func newInstance(c *common) *cobra.Command {
 	t := &target{}
-	cmd := group("instance", "Show the instances of rooms, forget and confirm them", newInstanceList(c, t), newInstanceForget(c, t), newInstanceConfirm(c, t))
+	cmd := group("instance", "Show the instances of rooms, forget and confirm them", newInstanceList(c, t),
+		newInstanceForget(c, t), newInstanceConfirm(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
@@ -56,7 +57,8 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 							_, _ = fmt.Fprintf(w, "%s\t%s\t-\t-\tunreadable\t-\t-\t-\n", i.GetRoom(), i.GetName())
 							continue
 						}
-						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.GetRoom(), i.GetName(), i.GetAddress(),
+						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.GetRoom(),
+							i.GetName(), i.GetAddress(),
 							i.GetVersion(), state, seen, i.GetStarted().AsTime().Format(time.RFC3339), i.GetBuild())
 					}
 					stoppedText(w, answer.GetProblems(), answer.GetHalt(), answer.GetProblem())
@@ -83,7 +85,9 @@ of reaching etcd, and registers anew.`,
 				if err != nil {
 					return err
 				}
-				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "instance %s/%s forgotten\n", args[0], args[1]) })
+				return c.print(answer, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintf(w, "instance %s/%s forgotten\n", args[0], args[1])
+				})
 			})
 		},
 	}
@@ -105,7 +109,9 @@ run since. The instance begins to lease within seconds.`,
 				if err != nil {
 					return err
 				}
-				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "instance %s/%s confirmed\n", args[0], args[1]) })
+				return c.print(answer, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintf(w, "instance %s/%s confirmed\n", args[0], args[1])
+				})
 			})
 		},
 	}
@@ -169,8 +175,10 @@ func workersText(w *tabwriter.Writer, all *marchv1.ListWorkersResponse) {
 		if i.GetState() == marchv1.WorkerState_WORKER_STATE_ENDED {
 			state += ", free again at " + i.GetFree().AsTime().Format(timeid.Format)
 		}
-		_, _ = fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.GetBits(), i.GetNumber(), i.GetRoom(), i.GetInstance(),
-			yesOr(i.GetPinned()), yesOr(i.GetCaller()), i.GetFrom().AsTime().Format(timeid.Format), i.GetUntil().AsTime().Format(timeid.Format), left, state)
+		_, _ = fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.GetBits(), i.GetNumber(),
+			i.GetRoom(), i.GetInstance(),
+			yesOr(i.GetPinned()), yesOr(i.GetCaller()), i.GetFrom().AsTime().Format(timeid.Format),
+			i.GetUntil().AsTime().Format(timeid.Format), left, state)
 	}
 	slicesText(w, all.GetSlices())
 }

@@ -32,7 +32,8 @@ func TestJournalFolderRemoved(t *testing.T) {
 	var s issued
 	above, all := map[allocator.Tag]int64{"order": 0, "item": 0}, allocator.Range{Upper: 100}
 	for range 3 {
-		p := start("room", "a", "--name", "one", "--grpc", address(1), "--http", "", "--journal", dir, "--create-tags").ready(t)
+		p := start("room", "a", "--name", "one", "--grpc", address(1), "--http", "", "--journal",
+			dir, "--create-tags").ready(t)
 		ctx, stop := context.WithCancel(t.Context())
 		var callers sync.WaitGroup
 		callers.Go(func() { above = s.hammer(ctx, t, address(1), 100, all, above) })

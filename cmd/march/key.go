@@ -64,7 +64,8 @@ func writeKey(file string) (err error) {
 	_, _ = rand.Read(secret) // it never fails
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return usageError{allocator.Errorf(allocator.Exists, "file: %s exists already; allowed: a new file, as texts of the old key would be lost", file)}
+		return usageError{allocator.Errorf(allocator.Exists,
+			"file: %s exists already; allowed: a new file, as texts of the old key would be lost", file)}
 	}
 	if err != nil {
 		return usageError{allocator.Errorf(allocator.Invalid, "file: %w", err)}
@@ -102,7 +103,8 @@ func readKeys(flags []string) (keys []format.Key, err error) {
 			return nil, usageError{allocator.Errorf(allocator.Invalid, "opaque-key: %q; allowed: NAME=FILE", flag)}
 		}
 		if slices.ContainsFunc(keys, func(k format.Key) bool { return k.Name() == name }) {
-			return nil, usageError{allocator.Errorf(allocator.Invalid, "opaque-key: %s is named twice; allowed: one file for each key", name)}
+			return nil, usageError{allocator.Errorf(allocator.Invalid,
+				"opaque-key: %s is named twice; allowed: one file for each key", name)}
 		}
 		key, err := readKey(name, file)
 		if err != nil {
@@ -127,7 +129,9 @@ func readKey(name, file string) (key format.Key, err error) {
 		return key, allocator.Errorf(allocator.Invalid, "%w", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o027 != 0 {
-		return key, allocator.Errorf(allocator.Invalid, "%s has the mode %04o, so others may read or change the key; allowed: 0600 or 0640, say: chmod 600 %s", file, mode, file)
+		return key, allocator.Errorf(allocator.Invalid,
+			"%s has the mode %04o, so others may read or change the key; allowed: 0600 or 0640, say: chmod 600 %s",
+			file, mode, file)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, 4096))
 	if err != nil {

@@ -38,7 +38,8 @@ func (s *issued) errorf(format string, args ...any) {
 
 // add checks that no ID was issued before, and that all lie in their room's
 // range and above floor.
-func (s *issued) add(tag allocator.Tag, boundary int64, r allocator.Range, above int64, runs []*marchv1.Run) (last int64) {
+func (s *issued) add(tag allocator.Tag, boundary int64, r allocator.Range, above int64,
+	runs []*marchv1.Run) (last int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.ids == nil {
@@ -78,7 +79,8 @@ func (s *issued) check(t *testing.T) {
 
 // hammer asks a room for IDs of each tag, in many calls at once, until ctx ends. It ignores
 // failed calls. Each caller gets only growing IDs, all above those in above.
-func (s *issued) hammer(ctx context.Context, t *testing.T, address string, boundary int64, r allocator.Range, above map[allocator.Tag]int64) (highest map[allocator.Tag]int64) {
+func (s *issued) hammer(ctx context.Context, t *testing.T, address string, boundary int64, r allocator.Range,
+	above map[allocator.Tag]int64) (highest map[allocator.Tag]int64) {
 	t.Helper()
 	ids := marchv1.NewIDServiceClient(testcluster.Dial(t, address))
 	highest = maps.Clone(above)
@@ -89,7 +91,8 @@ func (s *issued) hammer(ctx context.Context, t *testing.T, address string, bound
 			callers.Go(func() {
 				last := floor
 				for ctx.Err() == nil {
-					answer, err := ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(tag), Count: 1 + rand.Int64N(100)})
+					answer, err := ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(tag),
+						Count: 1 + rand.Int64N(100)})
 					if err != nil {
 						time.Sleep(time.Millisecond) // leave time for the process to start
 						continue
@@ -142,9 +145,13 @@ func TestKillDev(t *testing.T) {
 		name string
 		come func(*devCluster) bool
 	}{
-		{"lock", exists("lock")}, {"etcd's directory", exists("etcd")}, {"etcd's log", exists("etcd", "member", "wal", "0000000000000000-0000000000000000.wal")},
-		{"the first ID", got(1)}, {"etcd listens", listens(devsetup.EtcdClient)}, {"many IDs", got(20_000)}, {"a room listens", listens(devsetup.RoomGRPC)},
-		{"more IDs", got(10_000)}, {"at once", func(*devCluster) bool { return true }}, {"more IDs again", got(5_000)}, {"the last", got(5_000)},
+		{"lock", exists("lock")}, {"etcd's directory", exists("etcd")},
+		{"etcd's log", exists("etcd", "member", "wal", "0000000000000000-0000000000000000.wal")},
+		{"the first ID", got(1)}, {"etcd listens", listens(devsetup.EtcdClient)}, {"many IDs", got(20_000)},
+		{"a room listens", listens(devsetup.RoomGRPC)},
+		{"more IDs", got(10_000)}, {"at once", func(*devCluster) bool {
+			return true
+		}}, {"more IDs again", got(5_000)}, {"the last", got(5_000)},
 	}
 	above := []map[allocator.Tag]int64{{"order": 0, "item": 0, "user": 0}, {"order": 0, "item": 0, "user": 0}}
 	for _, m := range moments {
@@ -183,13 +190,15 @@ func TestKillDev(t *testing.T) {
 // eight tags from cold, and kills and restarts one instance again and again.
 func TestKillRoom(t *testing.T) {
 	t.Parallel()
-	address, start := consoleProcess(t, `{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`)
+	address, start := consoleProcess(t,
+		`{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`)
 	above := make(map[allocator.Tag]int64)
 	for i := range 8 {
 		above[allocator.Tag(fmt.Sprintf("tag-%d", i))] = 0
 	}
 	startRoom := func(room string, i int) *process {
-		return start("room", room, "--name", fmt.Sprintf("i%d", i), "--grpc", address(1+i), "--http", "", "--create-tags")
+		return start("room", room, "--name", fmt.Sprintf("i%d", i), "--grpc", address(1+i),
+			"--http", "", "--create-tags")
 	}
 	ranges := map[string]allocator.Range{"a": {Upper: 30}, "b": {Lower: 30, Upper: 100}}
 	var s issued

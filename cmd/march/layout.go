@@ -55,7 +55,9 @@ func newLayoutInit(c *common, t *target) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.print(answer, func(w *tabwriter.Writer) { recordText(w, answer.GetLayout(), answer.GetCluster(), false) })
+				return c.print(answer, func(w *tabwriter.Writer) {
+					recordText(w, answer.GetLayout(), answer.GetCluster(), false)
+				})
 			})
 		},
 	}
@@ -110,7 +112,8 @@ func newLayoutHistory(c *common, t *target) *cobra.Command {
 				return c.print(all, func(w *tabwriter.Writer) {
 					_, _ = fmt.Fprintln(w, "VERSION\tTIME\tBY\tBOUNDARY\tROOMS")
 					for _, r := range all.GetLayouts() {
-						_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", r.GetLayout().GetVersion(), r.GetTime().AsTime().Format(time.RFC3339),
+						_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", r.GetLayout().GetVersion(),
+							r.GetTime().AsTime().Format(time.RFC3339),
 							r.GetActor(), r.GetLayout().GetBoundary(), show.Cell(rangeParts(r.GetLayout())))
 					}
 				})

@@ -33,7 +33,8 @@ func TestLayouts(t *testing.T) {
 				if code != want {
 					t.Errorf("exit code %d, want %d", code, want)
 				}
-				golden(t, strings.TrimSuffix(file, ".json")+".txt", strings.ReplaceAll(stdout+stderr, file, filepath.Base(file)))
+				golden(t, strings.TrimSuffix(file, ".json")+".txt",
+					strings.ReplaceAll(stdout+stderr, file, filepath.Base(file)))
 			})
 		}
 	}

@@ -53,7 +53,8 @@ func TestMaxTagsIsOfServers(t *testing.T) {
 func TestMaxTagsIsAboveZero(t *testing.T) {
 	for _, args := range [][]string{{"room", "a"}, {"console"}} {
 		_, stderr, code := march(t, append(args, "--max-tags", "0")...)
-		if want := "march " + args[0] + ": max-tags: 0; allowed: 1 or more\n"; code != exitUsage || !strings.HasSuffix(stderr, want) {
+		if want := "march " + args[0] + ": max-tags: 0; allowed: 1 or more\n"; code != exitUsage ||
+			!strings.HasSuffix(stderr, want) {
 			t.Errorf("%v: exit code %d, %q, want %q", args, code, stderr, want)
 		}
 	}
@@ -158,7 +159,8 @@ func TestFixedLimitsDoc(t *testing.T) {
 	}
 	for _, row := range []string{
 		"| `NextBatch` | " + number(api.MaxBatch) + " IDs; " + number(api.MaxTexts) + " with texts |\n",
-		"| `NextMany` | " + number(api.MaxManyTags) + " tags; " + number(api.MaxMany) + " IDs of all of them together |\n",
+		"| `NextMany` | " + number(api.MaxManyTags) + " tags; " + number(api.MaxMany) +
+			" IDs of all of them together |\n",
 		"| `Lease` | " + number(api.MaxLease) + " IDs |\n",
 	} {
 		if !strings.Contains(doc, row) {

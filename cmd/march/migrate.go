@@ -19,21 +19,25 @@ import (
 
 func newMigrate(c *common) *cobra.Command {
 	t := &target{}
-	one := func(use, short string, call func(context.Context, marchv1.ConsoleServiceClient, string) (*marchv1.Migration, error)) *cobra.Command {
+	one := func(use, short string, call func(context.Context, marchv1.ConsoleServiceClient,
+		string) (*marchv1.Migration, error)) *cobra.Command {
 		return newMigrateOne(c, t, use, short, call)
 	}
 	cmd := group("migrate", "Plan, run and undo changes of layout",
 		newMigratePlan(c, t), newMigrateApply(c, t),
-		one("status", "Show a migration", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+		one("status", "Show a migration", func(ctx context.Context, s marchv1.ConsoleServiceClient,
+			id string) (*marchv1.Migration, error) {
 			answer, err := s.GetMigration(ctx, &marchv1.GetMigrationRequest{Id: id})
 			return answer.GetMigration(), err
 		}),
 		newMigrateWatch(c, t),
-		one("pause", "Stop a migration before its next move", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
-			answer, err := s.PauseMigration(ctx, &marchv1.PauseMigrationRequest{Id: id})
-			return answer.GetMigration(), err
-		}),
-		one("resume", "Continue a paused migration", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+		one("pause", "Stop a migration before its next move",
+			func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+				answer, err := s.PauseMigration(ctx, &marchv1.PauseMigrationRequest{Id: id})
+				return answer.GetMigration(), err
+			}),
+		one("resume", "Continue a paused migration", func(ctx context.Context, s marchv1.ConsoleServiceClient,
+			id string) (*marchv1.Migration, error) {
 			answer, err := s.ResumeMigration(ctx, &marchv1.ResumeMigrationRequest{Id: id})
 			return answer.GetMigration(), err
 		}),
@@ -83,11 +87,13 @@ cost follows: the console reads all tags for it.`,
 	flags.StringArrayVar(&r.Move, "move", nil, "A:LOWER-UPPER=B: residues of room A go to room B; may be repeated")
 	flags.StringArrayVar(&r.AddRoom, "add-room", nil, "C=LOWER-UPPER: a new room gets residues; may be repeated")
 	flags.StringArrayVar(&r.Drain, "drain", nil, "a room to remove; its residues become free; may be repeated")
-	flags.StringArrayVar(&r.Reserve, "reserve", nil, "NAME=LOWER-UPPER: residues that no room has are kept for another cluster; may be repeated")
+	flags.StringArrayVar(&r.Reserve, "reserve", nil, "NAME=LOWER-UPPER: residues that no room has are kept for "+
+		"another cluster; may be repeated")
 	flags.StringArrayVar(&r.Release, "release", nil, "the name of a reserved range to give up; may be repeated")
 	flags.Int64Var(&r.Boundary, "boundary", 0, "a new boundary, to which the ranges are scaled")
 	flags.BoolVar(&r.Atomic, "atomic", false, "allow one atomic switch if smaller moves cannot reach the target")
-	flags.BoolVar(&r.Force, "force", false, "also plan a change that apply refuses: one that may leave a room no ID of a tag, or a boundary above a thousandth of the IDs that a tag has left")
+	flags.BoolVar(&r.Force, "force", false, "also plan a change that apply refuses: "+
+		"one that may leave a room no ID of a tag, or a boundary above a thousandth of the IDs that a tag has left")
 	flags.StringVar(&out, "out", "", "write the plan to this file, for apply")
 	return cmd
 }
@@ -207,7 +213,9 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 				answer, err := s.ApplyMigration(ctx, request)
 				id = answer.GetMigration().GetId()
 				if err == nil && detach {
-					return c.print(answer.GetMigration(), func(w *tabwriter.Writer) { migrationText(w, answer.GetMigration()) })
+					return c.print(answer.GetMigration(), func(w *tabwriter.Writer) {
+						migrationText(w, answer.GetMigration())
+					})
 				}
 				return err
 			})
@@ -224,11 +232,14 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 	flags := cmd.Flags()
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&detach, "detach", false, "start the migration and do not watch it")
-	flags.BoolVar(&force, "force", false, "apply the plan even if it may leave a room no ID of a tag, or its boundary is above a thousandth of the IDs that a tag has left; not needed for a plan made with --force")
+	flags.BoolVar(&force, "force", false, "apply the plan even if it may leave a room no ID of a tag, "+
+		"or its boundary is above a thousandth of the IDs that a tag has left; not needed for a plan made with --force")
 	flags.BoolVar(&whenIdle, "when-idle", false, "first wait until the rooms that the plan takes out have no callers")
 	flags.DurationVar(&idleFor, "idle-for", time.Minute, "how long these rooms must have had no callers, 1s to 1h")
-	flags.DurationVar(&idleTimeout, "idle-timeout", 0, "how long to wait for that at most, exit code 5 then; 0 for no bound")
-	flags.DurationVar(&hold, "hold", 0, "how long at least to wait for a silent instance (default the instance's own --hold)")
+	flags.DurationVar(&idleTimeout, "idle-timeout", 0,
+		"how long to wait for that at most, exit code 5 then; 0 for no bound")
+	flags.DurationVar(&hold, "hold", 0, "how long at least to wait for a silent instance (default the "+
+		"instance's own --hold)")
 	return cmd
 }
 
@@ -257,7 +268,8 @@ func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) er
 	return ask(ctx, c, "Apply this plan?")
 }
 
-func newMigrateOne(c *common, t *target, use, short string, call func(context.Context, marchv1.ConsoleServiceClient, string) (*marchv1.Migration, error)) *cobra.Command {
+func newMigrateOne(c *common, t *target, use, short string,
+	call func(context.Context, marchv1.ConsoleServiceClient, string) (*marchv1.Migration, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   use + " [ID]",
 		Short: short,
@@ -284,10 +296,11 @@ func atMostOneID(cmd *cobra.Command, args []string) error {
 
 func newMigrateAbort(c *common, t *target) *cobra.Command {
 	var yes bool
-	cmd := newMigrateOne(c, t, "abort", "Undo a migration: go back to the layout before it", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
-		answer, err := s.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: id})
-		return answer.GetMigration(), err
-	})
+	cmd := newMigrateOne(c, t, "abort", "Undo a migration: go back to the layout before it",
+		func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+			answer, err := s.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: id})
+			return answer.GetMigration(), err
+		})
 	cmd.Long += " On a terminal it\nasks first."
 	abort := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -304,10 +317,11 @@ func newMigrateAbort(c *common, t *target) *cobra.Command {
 
 func newMigrateContinue(c *common, t *target) *cobra.Command {
 	var without []string
-	cmd := newMigrateOne(c, t, "continue", "Make the next move without instances that have not reported", func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
-		answer, err := s.ContinueMigration(ctx, &marchv1.ContinueMigrationRequest{Id: id, Without: without})
-		return answer.GetMigration(), err
-	})
+	cmd := newMigrateOne(c, t, "continue", "Make the next move without instances that have not reported",
+		func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
+			answer, err := s.ContinueMigration(ctx, &marchv1.ContinueMigrationRequest{Id: id, Without: without})
+			return answer.GetMigration(), err
+		})
 	cmd.Long += `
 
 This counts only for the processes that are registered now, and for the next
@@ -341,8 +355,10 @@ func newMigrateList(c *common, t *target) *cobra.Command {
 				return c.print(all, func(w *tabwriter.Writer) {
 					_, _ = fmt.Fprintln(w, "ID\tSTATE\tMOVES\tSTARTED\tBY\tFROM\tTO")
 					for _, m := range all.GetMigrations() {
-						_, _ = fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()),
-							m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor(), show.Cell(rangeParts(m.GetFrom())), show.Cell(rangeParts(m.GetTarget())))
+						_, _ = fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", m.GetId(), stateText(m),
+							m.GetReached(), len(m.GetMoves()),
+							m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor(),
+							show.Cell(rangeParts(m.GetFrom())), show.Cell(rangeParts(m.GetTarget())))
 					}
 				})
 			})

@@ -47,18 +47,21 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 	for i, m := range p.GetMoves() {
 		show.Folded(w, fmt.Sprintf("%d. ", i+1), m.GetWhy())
 		if len(m.GetLoses()) > 0 && i < len(p.GetMoves())-1 {
-			show.Folded(w, "   ", fmt.Sprintf("then waits until every instance of %s reports", strings.Join(m.GetLoses(), ", ")))
+			show.Folded(w, "   ", fmt.Sprintf("then waits until every instance of %s reports",
+				strings.Join(m.GetLoses(), ", ")))
 		}
 	}
 	if n := len(p.GetInstances()); n > 0 {
 		_, _ = fmt.Fprintln(w)
-		show.Folded(w, "", fmt.Sprintf("%s must report: %s", words.Counted(n, "instance"), strings.Join(p.GetInstances(), ", ")))
+		show.Folded(w, "", fmt.Sprintf("%s must report: %s", words.Counted(n, "instance"),
+			strings.Join(p.GetInstances(), ", ")))
 	}
 	if len(p.GetSilent()) > 0 {
 		show.Folded(w, "", "SILENT now: "+strings.Join(p.GetSilent(), ", "))
 	}
 	if len(p.GetKeeping()) > 0 {
-		show.Folded(w, "", "Clients of these doors keep IDs, and may issue them although they are of residues that the room has lost (the IDs stay unique): "+
+		show.Folded(w, "", "Clients of these doors keep IDs, and may issue them although they are of residues that "+
+			"the room has lost (the IDs stay unique): "+
 			strings.Join(p.GetKeeping(), "; "))
 	}
 }
@@ -69,11 +72,14 @@ func planCostText(w *tabwriter.Writer, cost *marchv1.PlanCost) {
 		_, _ = fmt.Fprintln(w, "\nThe cost of this plan was not counted.")
 		return
 	}
-	_, _ = fmt.Fprintf(w, "\nskipped in total, at most: %s, of %s\n", words.Counted(cost.GetSkipped(), "ID"), words.Counted(cost.GetTags(), "tag"))
+	_, _ = fmt.Fprintf(w, "\nskipped in total, at most: %s, of %s\n", words.Counted(cost.GetSkipped(), "ID"),
+		words.Counted(cost.GetTags(), "tag"))
 	if n := cost.GetEnding(); n > 0 {
-		_, _ = fmt.Fprintf(w, "\nWARNING: after this plan, rooms have hardly any IDs left of %s:\n", words.Counted(n, "tag"))
+		_, _ = fmt.Fprintf(w,
+			"\nWARNING: after this plan, rooms have hardly any IDs left of %s:\n", words.Counted(n, "tag"))
 		for _, e := range cost.GetEnds() {
-			_, _ = fmt.Fprintf(w, "  %s: room %s has %s up to the limit %d\n", e.GetTag(), e.GetRoom(), words.Counted(e.GetLeft(), "ID"), e.GetLimit())
+			_, _ = fmt.Fprintf(w, "  %s: room %s has %s up to the limit %d\n", e.GetTag(), e.GetRoom(),
+				words.Counted(e.GetLeft(), "ID"), e.GetLimit())
 		}
 	}
 	costText(w, cost.GetWorst())
@@ -141,7 +147,8 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	for i, move := range m.GetMoves() {
 		if until := move.GetClientsUntil(); until != nil {
 			_, _ = fmt.Fprintln(w)
-			show.Folded(w, "", fmt.Sprintf("move %d: until %[3]s clients may use IDs that they leased of residues that rooms %[2]s lost",
+			show.Folded(w, "", fmt.Sprintf("move %d: until %[3]s clients may use IDs that they leased of residues "+
+				"that rooms %[2]s lost",
 				i+1, strings.Join(move.GetLoses(), ", "), until.AsTime().Format(time.RFC3339)))
 		}
 	}
@@ -177,7 +184,9 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 			return ctx.Err()
 		case ctx.Err() != nil && err != nil:
 			progress.end()
-			_, _ = fmt.Fprintf(c.stderr, "the migration goes on; `march migrate watch %s` watches it, `march migrate abort %s` undoes it\n", id, id)
+			_, _ = fmt.Fprintf(c.stderr,
+				"the migration goes on; `march migrate watch %s` watches it, `march migrate abort "+
+					"%s` undoes it\n", id, id)
 			return nil
 		case err == nil:
 			progress.end()
@@ -245,7 +254,8 @@ func migrationLine(m *marchv1.Migration) string {
 		line += "  waiting for " + show.Cell(waiting)
 	}
 	if m.GetError() != "" {
-		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339), show.Printable(m.GetError()), doText(problemsOrError(m)[0]))
+		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339),
+			show.Printable(m.GetError()), doText(problemsOrError(m)[0]))
 		line += strings.TrimSuffix(text, " ")
 	}
 	return line
@@ -299,7 +309,8 @@ func costLine(r *marchv1.CountPlanCostResponse) string {
 		return text
 	}
 	read := min(r.GetRead(), all) // tags are created meanwhile
-	return fmt.Sprintf("%3.0f%%  %s: %s of %s", 100*float64(read)/float64(all), text, words.Grouped(read), words.Counted(all, "tag"))
+	return fmt.Sprintf("%3.0f%%  %s: %s of %s", 100*float64(read)/float64(all), text, words.Grouped(read),
+		words.Counted(all, "tag"))
 }
 
 // roomsUse returns what callers did lately in the rooms that a plan takes out.

@@ -28,10 +28,12 @@ func buildPrevious(t *testing.T) string {
 	}
 	if out, err := command(t, root, "git", "cat-file", "-e", commit+"^{commit}"); err != nil {
 		t.Skipf("NOT COMPARED: git cannot read the commit that testdata/previous names, %s: %v\n%s"+
-			"If this clone does not have it, fetch it: git fetch --unshallow, or git fetch origin %s", commit, err, out, commit)
+			"If this clone does not have it, fetch it: git fetch --unshallow, or git fetch origin %s",
+			commit, err, out, commit)
 	}
 	dir := t.TempDir()
-	archive, source, program := filepath.Join(dir, "source.tar"), filepath.Join(dir, "source"), filepath.Join(dir, "previous")
+	archive, source, program := filepath.Join(dir, "source.tar"), filepath.Join(dir, "source"),
+		filepath.Join(dir, "previous")
 	if err := os.Mkdir(source, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +83,8 @@ func TestPreviousVersion(t *testing.T) {
 	runs(t, previous, "status", "--console", address)
 	runs(t, previous, "tag", "show", "order", "--console", address)
 	v.signal(console, syscall.SIGTERM)
-	for line := range strings.Lines(runs(t, previous, "id", "next", "order", "--count", "300", "--room", v.address("a-0"))) {
+	for line := range strings.Lines(runs(t, previous, "id", "next", "order", "--count", "300",
+		"--room", v.address("a-0"))) {
 		id, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
 		if err != nil {
 			t.Error(err)
@@ -101,7 +104,8 @@ func (v *versions) reserves(previous string) {
 	v.replace("a-0", previous)
 	console, address := v.console("march")
 	target, plan := filepath.Join(v.dir, "target.json"), filepath.Join(v.dir, "reserve.json")
-	if err := os.WriteFile(target, []byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":50},"b":{"lower":50,"upper":90}},"reserved":{"elsewhere":{"lower":90,"upper":100}}}`), 0o600); err != nil {
+	if err := os.WriteFile(target,
+		[]byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":50},"b":{"lower":50,"upper":90}},"reserved":{"elsewhere":{"lower":90,"upper":100}}}`), 0o600); err != nil {
 		v.Fatal(err)
 	}
 	does(v.T, "migrate", "plan", "--target", target, "--out", plan, "--console", address)
@@ -110,7 +114,8 @@ func (v *versions) reserves(previous string) {
 	says := "fields that this program does not know"
 	v.logged("a-0", says)
 	out, err := command(v.T, v.dir, previous, "verify", "--etcd", v.etcd.Endpoint)
-	if err == nil || !strings.Contains(string(out), says) || !strings.Contains(string(out), "use the version of the program that wrote it") {
+	if err == nil || !strings.Contains(string(out), says) ||
+		!strings.Contains(string(out), "use the version of the program that wrote it") {
 		v.Errorf("verify of the previous version: %v\n%s", err, out)
 	}
 	if out, _ := does(v.T, "layout", "show", "--console", address); !strings.Contains(out, "reserved: elsewhere") {

@@ -34,7 +34,8 @@ func TestProblemsText(t *testing.T) {
 		{What: "three is", Until: at(0), Remedy: "Wait."},
 		{What: "four is", Remedy: "Wait."},
 	})
-	const want = "\none\ufffd is wrong\n  Since 2026-01-01T00:00:00Z, until 2026-01-01T00:01:00Z. Mend it. Next: `march mend\ufffd`\n" +
+	const want = "\none\ufffd is wrong\n  Since 2026-01-01T00:00:00Z, until 2026-01-01T00:01:00Z. Mend it. Next: " +
+		"`march mend\ufffd`\n" +
 		"\ntwo is\n  Since 2026-01-01T00:00:00Z. Wait.\n" +
 		"\nthree is\n  Until 2026-01-01T00:00:00Z. Wait.\n" +
 		"\nfour is\n  Wait.\n"
@@ -50,12 +51,16 @@ func TestStatusShowsProblems(t *testing.T) {
 		Rooms: []*marchv1.RoomStatus{{Name: "a", Problems: []string{"a/one: no IDs"}}},
 		Halt:  &marchv1.Halt{By: "ann", Why: "a restore", Time: at(0)},
 	}
-	if got := text(func(w *tabwriter.Writer) { statusText(w, o) }); !strings.Contains(got, "leasing is halted in all rooms by ann") || !strings.Contains(got, "a/one: no IDs") {
+	if got := text(func(w *tabwriter.Writer) {
+		statusText(w, o)
+	}); !strings.Contains(got, "leasing is halted in all rooms by ann") || !strings.Contains(got, "a/one: no IDs") {
 		t.Errorf("of an earlier console: %q", got)
 	}
-	o.Problems = []*marchv1.Problem{{What: "leasing is halted in all rooms by ann: a restore", Since: at(0), Remedy: "Recover.", Command: "march recover"}}
+	o.Problems = []*marchv1.Problem{{What: "leasing is halted in all rooms by ann: a restore", Since: at(0),
+		Remedy: "Recover.", Command: "march recover"}}
 	got := text(func(w *tabwriter.Writer) { statusText(w, o) })
-	if !strings.HasSuffix(got, "\nleasing is halted in all rooms by ann: a restore\n  Since 2026-01-01T00:00:00Z. Recover. Next: `march recover`\n") || strings.Count(got, "halted") != 1 {
+	if !strings.HasSuffix(got, "\nleasing is halted in all rooms by ann: a restore\n  Since 2026-01-01T00:00:00Z. "+
+		"Recover. Next: `march recover`\n") || strings.Count(got, "halted") != 1 {
 		t.Errorf("got %q", got)
 	}
 }
@@ -63,18 +68,24 @@ func TestStatusShowsProblems(t *testing.T) {
 // `march migrate status` shows the cause that keeps a migration from going on. So does the
 // line of apply and watch. Both show since when, and the remedy.
 func TestMigrationShowsProblems(t *testing.T) {
-	m := &marchv1.Migration{Id: "M", State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Error: "the layout is version 3", ErrorSince: at(0)}
+	m := &marchv1.Migration{Id: "M", State: marchv1.MigrationState_MIGRATION_STATE_RUNNING,
+		Error: "the layout is version 3", ErrorSince: at(0)}
 	show := func() (status, line string) {
 		return text(func(w *tabwriter.Writer) { migrationText(w, m) }), migrationLine(m) + "\n"
 	}
 	status, line := show()
-	if !strings.Contains(status, "\nthe layout is version 3\n  Since 2026-01-01T00:00:00Z. ") || !strings.HasSuffix(line, "  ERROR since 2026-01-01T00:00:00Z: the layout is version 3.\n") {
+	if !strings.Contains(status, "\nthe layout is version 3\n  Since 2026-01-01T00:00:00Z. ") ||
+		!strings.HasSuffix(line, "  ERROR since 2026-01-01T00:00:00Z: the layout is version 3.\n") {
 		t.Errorf("of an earlier console: %q, %q", status, line)
 	}
-	m.Problems = []*marchv1.Problem{{What: "migration M cannot go on: the layout is version 3", Since: at(0), Remedy: "End it.", Command: "march migrate abort M"}}
+	m.Problems = []*marchv1.Problem{{What: "migration M cannot go on: the layout is version 3", Since: at(0),
+		Remedy: "End it.", Command: "march migrate abort M"}}
 	status, line = show()
-	if !strings.Contains(status, "\nmigration M cannot go on: the layout is version 3\n  Since 2026-01-01T00:00:00Z. End it. Next: `march migrate abort M`\n") ||
-		!strings.HasSuffix(line, "  ERROR since 2026-01-01T00:00:00Z: the layout is version 3. End it. Next: `march migrate abort M`\n") {
+	if !strings.Contains(status,
+		"\nmigration M cannot go on: the layout is version 3\n  Since 2026-01-01T00:00:00Z. End it. Next: "+
+			"`march migrate abort M`\n") ||
+		!strings.HasSuffix(line,
+			"  ERROR since 2026-01-01T00:00:00Z: the layout is version 3. End it. Next: `march migrate abort M`\n") {
 		t.Errorf("%q, %q", status, line)
 	}
 }

@@ -51,7 +51,8 @@ const consoleName = "console"
 func newProcessCluster(t *testing.T) *processCluster {
 	t.Helper()
 	in := testcluster.New(t)
-	c := &processCluster{T: t, etcd: in.Etcd, store: in.Open(t), admin: in.Admin, dir: t.TempDir(), ports: make(map[string]int), servers: make(map[string]*process)}
+	c := &processCluster{T: t, etcd: in.Etcd, store: in.Open(t), admin: in.Admin, dir: t.TempDir(),
+		ports: make(map[string]int), servers: make(map[string]*process)}
 	var err error
 	if c.base, err = freeBase(); err != nil {
 		t.Fatal(err)
@@ -210,7 +211,9 @@ func (c *processCluster) lease(names ...string) {
 		}
 		c.until(name+" leases", func() bool {
 			taken := len(c.runs)
-			return c.take(name, 2_000) == nil && slices.ContainsFunc(c.runs[taken:], func(r issuedRun) bool { return r.first >= mark.Next })
+			return c.take(name, 2_000) == nil && slices.ContainsFunc(c.runs[taken:], func(r issuedRun) bool {
+				return r.first >= mark.Next
+			})
 		})
 	}
 }
@@ -269,7 +272,9 @@ func (c *processCluster) change(args []string) {
 	}
 	version := fmt.Sprintf(`"version":"%d"`, now.Layout.Version)
 	for _, name := range c.instances(nil) {
-		c.until(name+" reports the layout", func() bool { return strings.Contains(c.value("rooms/"+roomOf(name)+"/"+name), version) })
+		c.until(name+" reports the layout", func() bool {
+			return strings.Contains(c.value("rooms/"+roomOf(name)+"/"+name), version)
+		})
 	}
 }
 
@@ -353,7 +358,8 @@ func (c *processCluster) march(args []string) string {
 	c.Helper()
 	switch args[0] {
 	case "recover":
-		args = append([]string{"recover", "--etcd", c.etcd.Endpoint, "--quiet", "--wait", "0s", "--timeout", "20s"}, args[1:]...)
+		args = append([]string{"recover", "--etcd", c.etcd.Endpoint, "--quiet", "--wait", "0s",
+			"--timeout", "20s"}, args[1:]...)
 	case "halt", "fence", "verify":
 		args = append([]string{args[0], "--etcd", c.etcd.Endpoint}, args[1:]...)
 	}

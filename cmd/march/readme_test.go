@@ -107,7 +107,8 @@ func runSection(t *testing.T, makefile, section string, steps []step) {
 	if strings.Contains(section, "--etcd 127.0.0.1:2379") {
 		r.etcd = ledgertest.StartEtcd(t).Endpoint
 	}
-	if slices.ContainsFunc(steps, needsServer) && !strings.Contains(section, "$ make dev") && !slices.ContainsFunc(steps, startsServer) {
+	if slices.ContainsFunc(steps, needsServer) && !strings.Contains(section, "$ make dev") &&
+		!slices.ContainsFunc(steps, startsServer) {
 		startDev(t, r.base)
 	}
 	for _, s := range steps {
@@ -176,7 +177,8 @@ func (r *readme) run(t *testing.T, s step) {
 			t.Errorf("the Makefile has no target %q", target)
 		}
 		if m[1] == "dev" && s.output != "" {
-			r.serve(t, s, "March is running", append([]string{"dev", "--base-port", fmt.Sprint(r.base)}, strings.Fields(m[2])...))
+			r.serve(t, s, "March is running", append([]string{"dev", "--base-port", fmt.Sprint(r.base)},
+				strings.Fields(m[2])...))
 		}
 		return
 	}
@@ -187,14 +189,16 @@ func (r *readme) run(t *testing.T, s step) {
 			return
 		}
 		if !slices.Contains(args, "--grpc") {
-			offsets := map[string][2]int{"console": {devsetup.ConsoleGRPC, devsetup.ConsoleHTTP}, "room": {devsetup.RoomGRPC, devsetup.RoomHTTP}}[m[1]]
+			offsets := map[string][2]int{"console": {devsetup.ConsoleGRPC, devsetup.ConsoleHTTP},
+				"room": {devsetup.RoomGRPC, devsetup.RoomHTTP}}[m[1]]
 			args = append(args, "--grpc", r.address(offsets[0]), "--http", r.address(offsets[1]))
 		}
 		r.serve(t, s, "ready", args)
 		return
 	}
 	cmd := exec.CommandContext(t.Context(), "bash", "-e", "-c", r.substitute(s.command))
-	cmd.Dir, cmd.Env = r.dir, append(os.Environ(), "MARCH_ROOM="+r.address(devsetup.RoomGRPC), "MARCH_CONSOLE="+r.address(devsetup.ConsoleGRPC))
+	cmd.Dir, cmd.Env = r.dir, append(os.Environ(), "MARCH_ROOM="+r.address(devsetup.RoomGRPC),
+		"MARCH_CONSOLE="+r.address(devsetup.ConsoleGRPC))
 	got, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("$ %s%v\n%s", s.command, err, got)
@@ -339,7 +343,8 @@ func TestDocsMetrics(t *testing.T) {
 	there := exported(t)
 	named := 0
 	for _, file := range documents(t) {
-		for _, m := range regexp.MustCompile("`(march_[a-z0-9_]+)(\\*?)`").FindAllStringSubmatch(readDocument(t, file), -1) {
+		for _, m := range regexp.MustCompile("`(march_[a-z0-9_]+)(\\*?)`").FindAllStringSubmatch(
+			readDocument(t, file), -1) {
 			named++
 			name, found := m[1], there[m[1]] || there[m[1]+"_count"] // of a histogram
 			for other := range there {

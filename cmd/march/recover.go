@@ -54,7 +54,8 @@ epoch.`,
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(c.stdout, "halted   by %s at %s: %s\nnext     stop etcd, restore it, start it; then `march recover`\nmeanwhile rooms issue the IDs that they hold, and lease none\n",
+				_, err = fmt.Fprintf(c.stdout, "halted   by %s at %s: %s\nnext     stop etcd, restore it, start it; "+
+					"then `march recover`\nmeanwhile rooms issue the IDs that they hold, and lease none\n",
 					h.By, h.Time.Format(time.RFC3339), h.Why)
 				return err
 			})
@@ -147,13 +148,19 @@ the IDs that it leased since the backup.`,
 	flags.BoolVarP(&f.yes, "yes", "y", false, "recover, and do not ask")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress lines")
 	flags.StringSliceVar(&f.without, "without", nil, "instances to go on without, ROOM/INSTANCE, separated by commas")
-	flags.StringSliceVar(&f.skip, "skip-tag", nil, "tags with a mark that cannot be read, to leave as they are, separated by commas")
-	flags.StringArrayVar(&f.journals, "journal", nil, "a journal of an instance that does not run, FILE; may be given more than once")
-	flags.StringVar(&f.layout, "layout", "", "the layout to go on with if an instance knows a later one than etcd: known (the instance's), stored (etcd's) or FILE")
-	flags.DurationVar(&f.wait, "wait", f.wait, "how long to wait, before leasing is halted, for instances that etcd has forgotten to register again")
-	flags.Int64Var(&f.margin, "margin", 0, "how many steps of each tag to leave free for instances that recover goes on without (default computed from the age of the backup, for each of them)")
+	flags.StringSliceVar(&f.skip, "skip-tag", nil, "tags with a mark that cannot be read, to leave as they are, "+
+		"separated by commas")
+	flags.StringArrayVar(&f.journals, "journal", nil,
+		"a journal of an instance that does not run, FILE; may be given more than once")
+	flags.StringVar(&f.layout, "layout", "", "the layout to go on with if an instance knows a later one than etcd: "+
+		"known (the instance's), stored (etcd's) or FILE")
+	flags.DurationVar(&f.wait, "wait", f.wait, "how long to wait, before leasing is halted, "+
+		"for instances that etcd has forgotten to register again")
+	flags.Int64Var(&f.margin, "margin", 0, "how many steps of each tag to leave free for instances that recover goes "+
+		"on without (default computed from the age of the backup, for each of them)")
 	f.secure.Add(cmd.PersistentFlags(), " to instances that have a policy: an admin's")
-	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long an instance may take to begin its answer, and to go on with it")
+	flags.DurationVar(&f.timeout, "timeout", 5*time.Second,
+		"how long an instance may take to begin its answer, and to go on with it")
 	return cmd
 }
 
@@ -178,7 +185,8 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 		cfg.Skip = append(cfg.Skip, tag)
 	}
 	if f.wait < 0 || f.margin < 0 || f.timeout <= 0 {
-		return cfg, usageError{allocator.Errorf(allocator.Invalid, "wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", f.wait, f.margin, f.timeout)}
+		return cfg, usageError{allocator.Errorf(allocator.Invalid,
+			"wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", f.wait, f.margin, f.timeout)}
 	}
 	if margin { // also if it is 0, which is not the default
 		cfg.Margin = &f.margin
@@ -220,7 +228,8 @@ func recoverLine(p recovery.Progress) string {
 // askInstance returns the function that asks an instance for its memory. The timeout
 // counts for the start of the answer, and for each of its parts: there may be many.
 func askInstance(timeout time.Duration, given api.Credentials) recovery.Ask {
-	return func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (m record.Memory, err error) {
+	return func(ctx context.Context, s record.SeenInstance, q record.Question,
+		use record.UseMarks) (m record.Memory, err error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		late := time.AfterFunc(timeout, func() {
@@ -281,23 +290,30 @@ func recoverText(c *common, r *recovery.Report) error {
 	layoutChanges(w, r)
 	if n := len(r.AtLimit); n > 0 {
 		names := fmt.Sprint(r.AtLimit[:min(n, 10)])
-		_, _ = fmt.Fprintf(w, "limit\tthe margin takes %s to the limit, the first ones %s: raise their limits, or give a smaller --margin\n", words.Counted(n, "tag"), names)
+		_, _ = fmt.Fprintf(w, "limit\tthe margin takes %s to the limit, the first ones %s: raise their limits, "+
+			"or give a smaller --margin\n", words.Counted(n, "tag"), names)
 	}
 	if n := len(r.BeyondPeriod); n > 0 {
 		names := fmt.Sprint(r.BeyondPeriod[:min(n, 10)])
-		_, _ = fmt.Fprintf(w, "period\tthe margin takes %s into a later period, the first ones %s: until it begins, IDs have its date; to stay in the present one, start the missing instances, give their journals, or give a smaller --margin\n", words.Counted(n, "tag"), names)
+		_, _ = fmt.Fprintf(w, "period\tthe margin takes %s into a later period, the first ones %s: until it begins, "+
+			"IDs have its date; to stay in the present one, start the missing instances, give their journals, "+
+			"or give a smaller --margin\n", words.Counted(n, "tag"), names)
 	}
 	// The margins of all recovers add up: each takes IDs from every tag for good.
 	if r.Margin > 0 {
 		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", words.Counted(r.Margin, "step"), r.Total)
 	}
 	if r.Epoch != "" {
-		_, _ = fmt.Fprintf(w, "raised\t%s\nlayout\tversion %d\nepoch\t%s\ntook\t%v from the halt to the new epoch\n", words.Counted(r.Raised, "mark"), r.Layout.Version, r.Epoch, r.Halted.Round(time.Millisecond))
+		_, _ = fmt.Fprintf(w, "raised\t%s\nlayout\tversion %d\nepoch\t%s\ntook\t%v from the halt to the new epoch\n",
+			words.Counted(r.Raised, "mark"), r.Layout.Version, r.Epoch, r.Halted.Round(time.Millisecond))
 	} else {
-		_, _ = fmt.Fprintf(w, "would\traise %s (higher in an instance's memory than in etcd); nothing is changed yet\n", words.Counted(r.Higher, "mark"))
+		_, _ = fmt.Fprintf(w, "would\traise %s (higher in an instance's memory than in etcd); nothing is changed yet\n",
+			words.Counted(r.Higher, "mark"))
 	}
 	if r.NotBefore.After(time.Now()) {
-		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: an instance that was left out may issue until then\n", utc(r.NotBefore))
+		_, _ = fmt.Fprintf(w,
+			"workers\tnone is taken for time-ordered IDs before %s: an instance that was left out may "+
+				"issue until then\n", utc(r.NotBefore))
 	}
 	return w.Flush()
 }

@@ -39,7 +39,8 @@ func TestRecoverNamesItsFlags(t *testing.T) {
 // An instance that requires a journal needs one.
 func TestRequireJournalFlag(t *testing.T) {
 	t.Parallel()
-	if _, stderr, code := march(t, "room", "a", "--require-journal", "--journal", "off"); code != exitUsage || !strings.Contains(stderr, "--journal DIR") {
+	if _, stderr, code := march(t, "room", "a", "--require-journal", "--journal", "off"); code != exitUsage ||
+		!strings.Contains(stderr, "--journal DIR") {
 		t.Errorf("off: exit code %d, %s", code, stderr)
 	}
 }
@@ -63,7 +64,8 @@ func TestJournalDir(t *testing.T) {
 	}
 	t.Setenv("HOME", "")
 	_ = os.Unsetenv("HOME")
-	if _, err := startup.JournalDir(""); allocator.KindOf(err) != allocator.Invalid || !slices.Contains(strings.Fields(err.Error()), "--journal") {
+	if _, err := startup.JournalDir(""); allocator.KindOf(err) != allocator.Invalid ||
+		!slices.Contains(strings.Fields(err.Error()), "--journal") {
 		t.Errorf("without a home: %v", err)
 	}
 }

@@ -21,8 +21,10 @@ import (
 // comes twice.
 func TestKillUnderAClient(t *testing.T) {
 	t.Parallel()
-	address, start := consoleProcess(t, `{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`)
-	if _, stderr, code := march(t, "tag", "create", "order", "--min-step", "10000000", "--console", address(0)); code != exitOK {
+	address, start := consoleProcess(t,
+		`{"boundary":100,"rooms":{"a":{"lower":0,"upper":30},"b":{"lower":30,"upper":100}}}`)
+	if _, stderr, code := march(t, "tag", "create", "order", "--min-step", "10000000", "--console",
+		address(0)); code != exitOK {
 		t.Fatal(stderr)
 	}
 	startRoom := func() *process {
@@ -32,7 +34,8 @@ func TestKillUnderAClient(t *testing.T) {
 
 	// A client knows its rate after some seconds. Until then its reserve is a step of its
 	// own choice.
-	ids, err := client.New(t.Context(), client.Options{Addresses: []string{address(1)}, WarmTags: []string{"order"}, MinStep: 2_000_000})
+	ids, err := client.New(t.Context(), client.Options{Addresses: []string{address(1)},
+		WarmTags: []string{"order"}, MinStep: 2_000_000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +78,8 @@ func TestKillUnderAClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		issued := order.Status().Issued
-		if err := poll(patience(t), func() bool { return order.Status().Issued > issued+10_000 }); err != nil { // without any room
+		// without any room
+		if err := poll(patience(t), func() bool { return order.Status().Issued > issued+10_000 }); err != nil {
 			t.Fatal(err)
 		}
 		room = startRoom()
@@ -115,7 +119,8 @@ func TestKillUnderAClient(t *testing.T) {
 
 // consoleProcess runs an etcd in this process and a console in its own, and makes a layout. It returns
 // the addresses of servers, the console's at offset 0, and what starts another process on that etcd.
-func consoleProcess(t *testing.T, layout string) (address func(offset int) string, start func(args ...string) *process) {
+func consoleProcess(t *testing.T, layout string) (address func(offset int) string,
+	start func(args ...string) *process) {
 	t.Helper()
 	etcd := ledgertest.StartEtcd(t)
 	base, err := freeBase()

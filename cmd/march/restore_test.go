@@ -181,7 +181,8 @@ var volatile = []struct {
 	{regexp.MustCompile(`process [0-9a-f]{8}\b`), "process <id>"},
 	{regexp.MustCompile(`\b\w+@[\w.-]+`), "<user>"},
 	// Which server sees first that etcd went back, and by what.
-	{regexp.MustCompile("(?m)by (?:instance|console) \\S+ (at|since) <time>: .*?((?:; see `march recover`)?)$"), "by <server> $1 <time>: <reason>$2"},
+	{regexp.MustCompile("(?m)by (?:instance|console) \\S+ (at|since) <time>: .*?((?:; see `march recover`)?)$"),
+		"by <server> $1 <time>: <reason>$2"},
 	{regexp.MustCompile(`(?m)(process <id>: no answer).*$`), "$1"},
 	{regexp.MustCompile(`\b\d+ eras?\b`), "<n> eras"},
 	{regexp.MustCompile(`took +\S+`), "took  <duration>"},

@@ -117,15 +117,19 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&c.config, "config", "", "YAML file with settings, named as the flags are")
 	flags.StringVar(&c.context, "context", "", "the context whose settings to use; see 'march context'")
-	_ = root.RegisterFlagCompletionFunc("context", func(cmd *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
+	_ = root.RegisterFlagCompletionFunc("context", func(cmd *cobra.Command, _ []string,
+		begin string) ([]string, cobra.ShellCompDirective) {
 		return contextNames(cmd, nil, begin)
 	})
-	flags.StringVar(&c.logLevel, "log-level", "", "lowest level to log: trace, debug, info, warn, error, off (default info; warn for dev)")
+	flags.StringVar(&c.logLevel, "log-level", "", "lowest level to log: trace, debug, info, warn, error, "+
+		"off (default info; warn for dev)")
 	flags.StringVar(&c.logFormat, "log-format", "text", "text or json")
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
-		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c), newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
-		newVerify(c), newPolicy(c), rights.Token(c.stdout, c.stderr, exactly), rights.Etcd(c.stdout), newHalt(c), newRecover(c), newConfig(c),
+		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c),
+		newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
+		newVerify(c), newPolicy(c), rights.Token(c.stdout, c.stderr, exactly), rights.Etcd(c.stdout), newHalt(c),
+		newRecover(c), newConfig(c),
 		newBench(c), newVersion(c), newMan(),
 	)
 	root.AddCommand(newContext(c, root))
@@ -154,12 +158,14 @@ func newHelp(root *cobra.Command) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return usageError{allocator.Errorf(allocator.Invalid, "there is no command %q; see `%s --help`", strings.Join(args, " "), cmd.CommandPath())}
+				return usageError{allocator.Errorf(allocator.Invalid, "there is no command %q; see `%s --help`",
+					strings.Join(args, " "), cmd.CommandPath())}
 			}
 			cmd.InitDefaultHelpFlag()
 			return cmd.Help()
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, begin string) (names []string, _ cobra.ShellCompDirective) {
+		ValidArgsFunction: func(_ *cobra.Command, args []string,
+			begin string) (names []string, _ cobra.ShellCompDirective) {
 			if cmd, _, err := root.Find(args); err == nil {
 				for _, child := range cmd.Commands() {
 					if child.IsAvailableCommand() && strings.HasPrefix(child.Name(), begin) {
@@ -191,9 +197,11 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 			like = " (did you mean " + strings.Join(names, " or ") + "?)"
 		}
-		return usageError{allocator.Errorf(allocator.Invalid, "unknown command %q%s; see `%s --help`", args[0], like, cmd.CommandPath())}
+		return usageError{allocator.Errorf(allocator.Invalid, "unknown command %q%s; see `%s --help`",
+			args[0], like, cmd.CommandPath())}
 	}
-	return usageError{allocator.Errorf(allocator.Invalid, "takes no arguments, got %q; see `%s --help`", args[0], cmd.CommandPath())}
+	return usageError{allocator.Errorf(allocator.Invalid, "takes no arguments, got %q; see `%s --help`",
+		args[0], cmd.CommandPath())}
 }
 
 // exactly demands arguments by name.
@@ -202,7 +210,8 @@ func exactly(names ...string) cobra.PositionalArgs {
 		if len(args) == len(names) {
 			return nil
 		}
-		return usageError{allocator.Errorf(allocator.Invalid, "takes %s, got %d arguments; see `%s --help`", strings.Join(names, " and "), len(args), cmd.CommandPath())}
+		return usageError{allocator.Errorf(allocator.Invalid, "takes %s, got %d arguments; see `%s --help`",
+			strings.Join(names, " and "), len(args), cmd.CommandPath())}
 	}
 }
 
@@ -302,7 +311,8 @@ func newMan() *cobra.Command {
 			root := cmd.Root()
 			root.DisableAutoGenTag = true // its date is the day on which the page was made
 			hostFlags(root)
-			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "March " + build(), Manual: "March"}, args[0])
+			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "March " + build(),
+				Manual: "March"}, args[0])
 		},
 	}
 }

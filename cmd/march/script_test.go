@@ -68,8 +68,11 @@ func TestScript(t *testing.T) {
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"ports": cmdPorts, "etcd": cmdEtcd, "stop-etcd": cmdStopEtcd, "ca": cmdCA, "cert": cmdCert, "put": cmdPut, "redis": cmdRedis, "postgres": cmdPostgres, "mute": cmdMute, "start": cmdStart, "await": cmdAwait, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
-			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct, "residues": cmdResidues, "max": cmdMax,
+			"ports": cmdPorts, "etcd": cmdEtcd, "stop-etcd": cmdStopEtcd, "ca": cmdCA, "cert": cmdCert, "put": cmdPut,
+			"redis": cmdRedis, "postgres": cmdPostgres, "mute": cmdMute, "start": cmdStart, "await": cmdAwait,
+			"end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
+			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct,
+			"residues": cmdResidues, "max": cmdMax,
 		},
 	})
 }
@@ -139,7 +142,8 @@ func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {
 	e.Etcdctl(tb, "planted-etcd-password", strings.Split(ts.ReadFile(args[0]), "\n")...)
 	e.RequireCredentials(tb)
 	own := e.Certificate(tb, "march", devca.Leaf{})
-	for name, value := range map[string]string{"ETCD": e.Endpoint, "ETCD_CA": e.CA(), "ETCD_CERT": own.Cert, "ETCD_KEY": own.Key} {
+	for name, value := range map[string]string{"ETCD": e.Endpoint, "ETCD_CA": e.CA(),
+		"ETCD_CERT": own.Cert, "ETCD_KEY": own.Key} {
 		ts.Setenv(name, value)
 	}
 }
@@ -176,7 +180,8 @@ func cmdCert(ts *testscript.TestScript, neg bool, args []string) {
 func cmdPut(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) == 2, "put KEY VALUE")
 	etcd := ledgertest.Etcd{Endpoint: ts.Getenv("ETCD")}
-	_, err := etcd.Store(of(ts).tb).Txn(of(ts).tb.Context(), store.Txn{Then: []store.Op{{Put: &store.Put{Key: args[0], Value: []byte(args[1])}}}})
+	_, err := etcd.Store(of(ts).tb).Txn(of(ts).tb.Context(),
+		store.Txn{Then: []store.Op{{Put: &store.Put{Key: args[0], Value: []byte(args[1])}}}})
 	ts.Check(err)
 }
 

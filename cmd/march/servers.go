@@ -84,12 +84,14 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 				return usageError{err}
 			}
 			if cfg.Journal == "" && cfg.RequireJournal {
-				return usageError{allocator.Errorf(allocator.Invalid, "require-journal: there is none with --journal off; allowed: --journal DIR")}
+				return usageError{allocator.Errorf(allocator.Invalid,
+					"require-journal: there is none with --journal off; allowed: --journal DIR")}
 			}
 			if err := start.CheckAdmin(cfg.Advertise, cfg.AdvertiseAdmin); err != nil {
 				return usageError{err}
 			}
-			w, stop, err := watch.Start(cmd.Context(), build(), "march-room", string(cfg.Room)+"/"+string(cfg.Name), prometheus.Labels{"room": string(cfg.Room)}, log)
+			w, stop, err := watch.Start(cmd.Context(), build(), "march-room", string(cfg.Room)+"/"+string(cfg.Name),
+				prometheus.Labels{"room": string(cfg.Room)}, log)
 			if err != nil {
 				return err
 			}
@@ -108,7 +110,8 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if cfg.TLS, err = safe.Open(log); err != nil {
 				return usageError{err}
 			}
-			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger, append(start.Addresses(), doors.At(&cfg.Doors)...)...); err != nil {
+			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger,
+				append(start.Addresses(), doors.At(&cfg.Doors)...)...); err != nil {
 				return usageError{err}
 			}
 			defer func() { cfg.Doors.Close() }() // if the server did not take them over
@@ -129,7 +132,8 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 			if c.checkOnly { // march config validate: all that can be wrong without etcd was checked
 				return nil
 			}
-			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.Metrics, cfg.Logger
+			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access,
+				cfg.TLS, w.Metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(l startup.Listeners) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, cfg.Journal, w)
 				cfg.GRPC, cfg.HTTP, cfg.AdminGRPC, cfg.AdminHTTP = l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP
@@ -146,32 +150,52 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	cluster.Add(cmd)
 	watch.Add(cmd)
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&name, "name", hostname, "this instance's name: no other instance has it, and it stays the same over restarts")
-	flags.StringVar(&journal, "journal", "", `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
-	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "if this instance starts without its predecessor's journal, lease nothing until 'march instance confirm'; 'march cluster update --journal required' does the same for all instances")
+	flags.StringVar(&name, "name", hostname, "this instance's name: no other instance has it, "+
+		"and it stays the same over restarts")
+	flags.StringVar(&journal, "journal", "",
+		`directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
+	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "if this instance starts without its predecessor's "+
+		"journal, lease nothing until 'march instance confirm'; 'march cluster update --journal required' does the "+
+		"same for all instances")
 	flags.StringVar(&start.GRPC, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7020", "where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
+	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7020",
+		"where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
 	start.AddAdmin(flags, &cfg.AdvertiseAdmin)
 	doors.Add(flags)
-	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address at which other processes reach this instance (default --grpc, with this host's name for 0.0.0.0)")
+	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address at which other processes reach this instance "+
+		"(default --grpc, with this host's name for 0.0.0.0)")
 	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
-	flags.StringSliceVar(&warm, "warm-tags", nil, "tags whose IDs to lease before this instance reports that it is ready")
+	flags.StringSliceVar(&warm, "warm-tags", nil, "tags whose IDs to lease before this instance reports "+
+		"that it is ready")
 	flags.StringSliceVar(&keys, "opaque-key", nil, opaqueKeyUsage)
-	flags.IntVar(&cfg.MetricsTags, "metrics-tags", cfg.MetricsTags, "how many tags have metrics of their own, the busiest first; 0 for none")
-	flags.DurationVar(&cfg.ReadyReserve, "ready-reserve", cfg.ReadyReserve, "not ready if nothing can be leased and no tag in use has IDs for longer than this; 0 is until they have run out")
-	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter, "how long a tag may be unused before its IDs are dropped from memory")
-	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "how long clients may use IDs that they lease, and rooms the IDs of strict tags after etcd last confirmed the layout")
-	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false, "make all tags strict: issue nothing rather than an ID of a residue that this room may have given up")
-	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "start and wait, not ready, if etcd does not answer or has no layout yet; false: end with exit code 5 or 1")
+	flags.IntVar(&cfg.MetricsTags, "metrics-tags", cfg.MetricsTags,
+		"how many tags have metrics of their own, the busiest first; 0 for none")
+	flags.DurationVar(&cfg.ReadyReserve, "ready-reserve", cfg.ReadyReserve,
+		"not ready if nothing can be leased and no tag in use has IDs for longer than this; "+
+			"0 is until they have run out")
+	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter,
+		"how long a tag may be unused before its IDs are dropped from memory")
+	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "how long clients may use IDs that they lease, "+
+		"and rooms the IDs of strict tags after etcd last confirmed the layout")
+	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false,
+		"make all tags strict: issue nothing rather than an ID of a residue that this room may have given up")
+	flags.BoolVar(&start.Wait, "wait-for-etcd", true,
+		"start and wait, not ready, if etcd does not answer or has no layout yet; false: end with exit code 5 or 1")
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	policy.Add(flags)
 	safe.Add(flags)
 	startup.LimitFlags(flags, &cfg.Limits, &cluster.MaxTags)
-	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags, "how many names of tags that do not exist a caller may ask for in a minute")
-	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name")
-	flags.DurationVar(&cfg.WorkerWindow, "worker-window", cfg.WorkerWindow, "with --worker: how long the next process with that number waits after a crash, at most")
-	flags.StringVar(&callers, "client-workers", "half", "how many workers of its slice the room lends to clients, which issue time-ordered IDs themselves: half of the slice, which is the most, or a number; 0 for none")
-	flags.BoolVar(&cfg.AgreeClock, "agree-clock", false, "take workers of time-ordered IDs although this host's clock is ahead of the other instances' clocks; these IDs will always sort too late")
+	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags,
+		"how many names of tags that do not exist a caller may ask for in a minute")
+	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, "+
+		"counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last "+
+		"dash of the host's name")
+	flags.DurationVar(&cfg.WorkerWindow, "worker-window", cfg.WorkerWindow,
+		"with --worker: how long the next process with that number waits after a crash, at most")
+	flags.StringVar(&callers, "client-workers", "half", "how many workers of its slice the room lends to clients, "+
+		"which issue time-ordered IDs themselves: half of the slice, which is the most, or a number; 0 for none")
+	flags.BoolVar(&cfg.AgreeClock, "agree-clock", false, "take workers of time-ordered IDs although this host's clock "+
+		"is ahead of the other instances' clocks; these IDs will always sort too late")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
 	return cmd
 }
@@ -219,7 +243,8 @@ cluster, anywhere.`,
 				return usageError{err}
 			}
 			cfg.Credentials.TLS = safe.Calls(cfg.TLS)
-			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger, start.Addresses()...); err != nil {
+			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger,
+				start.Addresses()...); err != nil {
 				return usageError{err}
 			}
 			// A console does without a layout: the first one is made through it.
@@ -230,7 +255,8 @@ cluster, anywhere.`,
 			if c.checkOnly {
 				return nil
 			}
-			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access, cfg.TLS, w.Metrics, cfg.Logger
+			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access,
+				cfg.TLS, w.Metrics, cfg.Logger
 			return stopped(cmd.Context(), start.Run(cmd.Context(), func(l startup.Listeners) (startup.Runner, error) {
 				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, "", w)
 				cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
@@ -245,29 +271,40 @@ cluster, anywhere.`,
 	watch.Add(cmd)
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&start.GRPC, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7000", "where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
-	flags.BoolVar(&start.Wait, "wait-for-etcd", true, "start and wait, not ready, if etcd does not answer; false: end with exit code 5")
-	flags.StringSliceVar(&cfg.Rooms, "rooms", nil, "addresses of instances, HOST:PORT, to show if etcd does not answer at the start")
-	flags.StringVar(&cfg.Prometheus.URL, "prometheus", "", "address of a Prometheus that scrapes the rooms, such as http://prometheus:9090: the history page has 7 and 30 days from it")
-	flags.StringVar(&cfg.Prometheus.TokenFile, "prometheus-token-file", "", "file with the bearer token to give to that Prometheus; read again for each history")
-	flags.StringVar(&cfg.Prometheus.CA, "prometheus-ca", "", "file with the CA certificates (PEM) that sign its certificate; default the system's")
-	flags.StringVar(&cfg.Prometheus.Cluster, "prometheus-cluster", "", "this cluster's value of the label cluster; empty if Prometheus watches one cluster")
+	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7000",
+		"where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
+	flags.BoolVar(&start.Wait, "wait-for-etcd", true,
+		"start and wait, not ready, if etcd does not answer; false: end with exit code 5")
+	flags.StringSliceVar(&cfg.Rooms, "rooms", nil,
+		"addresses of instances, HOST:PORT, to show if etcd does not answer at the start")
+	flags.StringVar(&cfg.Prometheus.URL, "prometheus", "", "address of a Prometheus that scrapes the rooms, "+
+		"such as http://prometheus:9090: the history page has 7 and 30 days from it")
+	flags.StringVar(&cfg.Prometheus.TokenFile, "prometheus-token-file", "",
+		"file with the bearer token to give to that Prometheus; read again for each history")
+	flags.StringVar(&cfg.Prometheus.CA, "prometheus-ca", "",
+		"file with the CA certificates (PEM) that sign its certificate; default the system's")
+	flags.StringVar(&cfg.Prometheus.Cluster, "prometheus-cluster", "",
+		"this cluster's value of the label cluster; empty if Prometheus watches one cluster")
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	policy.Add(flags, &cfg)
 	safe.Add(flags)
 	safe.AddCA(flags)
 	startup.LimitFlags(flags, &cfg.Limits, &cluster.MaxTags)
-	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages, "how many pages browsers may keep up to date at once")
-	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages, "how many pages the browsers of one caller may keep up to date at once")
+	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages,
+		"how many pages browsers may keep up to date at once")
+	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages,
+		"how many pages the browsers of one caller may keep up to date at once")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
-	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter, "how long an instance must be silent to be forgotten")
+	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter,
+		"how long an instance must be silent to be forgotten")
 	return cmd
 }
 
 // hostsFlag is the flag of the host names that HTTP requests may have.
 func hostsFlag(cmd *cobra.Command, names *[]string) {
 	cmd.PersistentFlags().StringSliceVar(names, "allowed-hosts", nil,
-		"host names besides localhost that HTTP requests may have if the server listens on a loopback address: the name of a proxy that passes its own name on")
+		"host names besides localhost that HTTP requests may have if the server listens on a loopback address: "+
+			"the name of a proxy that passes its own name on")
 }
 
 // diagnosing returns what tells operators of a server's process.

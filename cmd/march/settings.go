@@ -166,7 +166,8 @@ func readSettings(root *cobra.Command, path string) (map[string]settings.Value, 
 	known := settingNames(root)
 	for _, name := range sortedKeys(read) {
 		if !slices.Contains(known, name) {
-			return nil, allocator.Errorf(allocator.Invalid, "%s:%d: there is no setting %q; known: %s", path, read[name].Line, name, strings.Join(known, ", "))
+			return nil, allocator.Errorf(allocator.Invalid, "%s:%d: there is no setting %q; known: %s", path,
+				read[name].Line, name, strings.Join(known, ", "))
 		}
 	}
 	return read, nil
@@ -196,7 +197,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &value):
 		return usageError{settings.NotAllowed(value.GetFlag().Name, value.GetFlag(), value.GetValue())}
 	case errors.As(err, &missing):
-		return usageError{allocator.Errorf(allocator.Invalid, "%s: no value is given; allowed: %s", missing.GetFlag().Name, settings.Allowed(missing.GetFlag()))}
+		return usageError{allocator.Errorf(allocator.Invalid, "%s: no value is given; allowed: %s",
+			missing.GetFlag().Name, settings.Allowed(missing.GetFlag()))}
 	}
 	return usageError{allocator.Errorf(allocator.Invalid, "%w; see `%s --help`", err, cmd.CommandPath())}
 }
@@ -207,7 +209,8 @@ func required(cmd *cobra.Command, flag string) error {
 	if cmd.Flags().Changed(flag) {
 		return nil
 	}
-	return usageError{allocator.Errorf(allocator.Invalid, "%s: must be given; see `%s --help`", flag, cmd.CommandPath())}
+	return usageError{allocator.Errorf(allocator.Invalid, "%s: must be given; see `%s --help`",
+		flag, cmd.CommandPath())}
 }
 
 // rereadLevel sets the log's level from the settings file again at each SIGHUP. The
@@ -274,7 +277,8 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 func parseLevel(name string) (hclog.Level, error) {
 	level := hclog.LevelFromString(name)
 	if level == hclog.NoLevel {
-		return level, allocator.Errorf(allocator.Invalid, "log-level: %q; allowed: trace, debug, info, warn, error, off", name)
+		return level, allocator.Errorf(allocator.Invalid,
+			"log-level: %q; allowed: trace, debug, info, warn, error, off", name)
 	}
 	return level, nil
 }

@@ -24,7 +24,8 @@ func TestSettingsAreSafe(t *testing.T) {
 			t.Errorf("--%s can be set in the environment", name)
 		}
 	}
-	for _, name := range []string{"console", "room", "timeout", "output", "log-level", "etcd", "grpc", "http", "name", "data-dir", "rooms"} {
+	for _, name := range []string{"console", "room", "timeout", "output", "log-level", "etcd", "grpc", "http",
+		"name", "data-dir", "rooms"} {
 		if !known[name] {
 			t.Errorf("--%s cannot be set in the environment", name)
 		}
@@ -35,9 +36,12 @@ func TestSettingsAreSafe(t *testing.T) {
 // all appear in the file. Setting all flags from it then works or fails clearly.
 func FuzzSettings(f *testing.F) {
 	for _, seed := range []string{
-		"", "# nothing\n", "console: 127.0.0.1:7001\nroom: \"h:1\"\n", "etcd: [a:1, b:2]\nrooms:\n- 007\n- 1e3\n", "timeout: 5s # five\n",
-		"a: b\n---\nc: d\n", "- a\n", "room: {a: b}\n", "room:\n", "room: &x y\nconsole: *x\n", "? [a]\n: b\n", "<<: {a: b}\n", "room: |\n  text\n",
-		"room: !!str 1\n", "\"ro\\u006fm\": 'a''b'\n", "room: [a\n", "\t\n", "\x00\xff", "%YAML 1.2\n---\na: b\n", "a: b\na: c\n", "a: .inf\nb: .nan\nc: 0x_1\nd: true\ne: ~\n",
+		"", "# nothing\n", "console: 127.0.0.1:7001\nroom: \"h:1\"\n", "etcd: [a:1, b:2]\nrooms:\n- 007\n- 1e3\n",
+		"timeout: 5s # five\n",
+		"a: b\n---\nc: d\n", "- a\n", "room: {a: b}\n", "room:\n", "room: &x y\nconsole: *x\n", "? [a]\n: b\n",
+		"<<: {a: b}\n", "room: |\n  text\n",
+		"room: !!str 1\n", "\"ro\\u006fm\": 'a''b'\n", "room: [a\n", "\t\n", "\x00\xff", "%YAML 1.2\n---\na: b\n",
+		"a: b\na: c\n", "a: .inf\nb: .nan\nc: 0x_1\nd: true\ne: ~\n",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -52,7 +52,8 @@ six hours after its start, and then says a date, or "not growing".`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&full, "capacity", false, "show what runs out first: tags, periods, workers, certificates, reserves, etcd")
+	cmd.Flags().BoolVar(&full, "capacity", false, "show what runs out first: tags, periods, workers, certificates, "+
+		"reserves, etcd")
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
@@ -80,7 +81,8 @@ func capacityText(w *tabwriter.Writer, list []*marchv1.Capacity) {
 	for _, l := range list {
 		used, of, share, full := "-", "-", "-", "-"
 		if l.GetOf() > 0 {
-			used, of, share = strconv.FormatInt(l.GetUsed(), 10), strconv.FormatInt(l.GetOf(), 10), fmt.Sprintf("%.1f%%", 100*l.GetShare())
+			used, of, share = strconv.FormatInt(l.GetUsed(), 10), strconv.FormatInt(l.GetOf(), 10),
+				fmt.Sprintf("%.1f%%", 100*l.GetShare())
 		}
 		switch {
 		case l.GetFull() != nil:
@@ -103,7 +105,8 @@ func measured(o *marchv1.GetOverviewResponse) bool {
 
 func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 	if m := o.GetMigration(); m != nil {
-		_, _ = fmt.Fprintf(w, "migration\t%s: %s, %d of %d moves made\n", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
+		_, _ = fmt.Fprintf(w,
+			"migration\t%s: %s, %d of %d moves made\n", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
 	}
 	if l := o.GetLayout().GetLayout(); l != nil {
 		_, _ = fmt.Fprintf(w, "layout\t%s, boundary %d\n", layoutVersion(l, o.GetProblem() != ""), l.GetBoundary())
@@ -124,7 +127,8 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		if r.GetEtcdAwaySince() != nil {
 			etcd = "away since " + r.GetEtcdAwaySince().AsTime().Format(time.RFC3339)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d of %d\t%s\t%d\t%s\n", r.GetName(), held, rate, r.GetReady(), r.GetInstances(), show.Duration(r.GetReserve()), r.GetVersion(), etcd)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d of %d\t%s\t%d\t%s\n", r.GetName(), held, rate, r.GetReady(),
+			r.GetInstances(), show.Duration(r.GetReserve()), r.GetVersion(), etcd)
 	}
 	if len(o.GetProblems()) > 0 {
 		problemsText(w, o.GetProblems())
@@ -190,7 +194,8 @@ func newAuditList(c *common, t *target) *cobra.Command {
 				return c.print(all, func(w *tabwriter.Writer) {
 					_, _ = fmt.Fprintln(w, "TIME\tACTOR\tACTION\tOBJECT")
 					for _, e := range all.GetEntries() {
-						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.GetTime().AsTime().Format(time.RFC3339), e.GetActor(), e.GetAction(), e.GetObject())
+						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.GetTime().AsTime().Format(time.RFC3339),
+							e.GetActor(), e.GetAction(), e.GetObject())
 					}
 				})
 			})
@@ -199,7 +204,8 @@ func newAuditList(c *common, t *target) *cobra.Command {
 	cmd.Flags().StringVar(&r.Actor, "by", "", "only changes by actors whose name contains this")
 	cmd.Flags().StringVar(&r.Action, "did", "", "only changes whose action contains this, such as update")
 	cmd.Flags().StringVar(&r.Object, "to", "", "only changes of objects that begin with this, such as tags/order")
-	cmd.Flags().StringVar(&since, "since", "", "only changes from this time on: 2026-11-24T15:00:00Z, or as long ago as 2h")
+	cmd.Flags().StringVar(&since, "since", "", "only changes from this time on: 2026-11-24T15:00:00Z, "+
+		"or as long ago as 2h")
 	cmd.Flags().StringVar(&until, "until", "", "only changes before this time, in the same way")
 	cmd.Flags().IntVarP(&most, "most", "n", 100, "how many at most; 0 for all")
 	return cmd
@@ -215,7 +221,8 @@ func momentOf(flag, text string) (*timestamppb.Timestamp, error) {
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a time such as 2026-11-24T15:00:00Z, or how long ago, such as 2h", flag, text)
+		return nil, allocator.Errorf(allocator.Invalid,
+			"%s: %q; allowed: a time such as 2026-11-24T15:00:00Z, or how long ago, such as 2h", flag, text)
 	}
 	return timestamppb.New(at), nil
 }

@@ -21,7 +21,8 @@ import (
 func newTag(c *common) *cobra.Command {
 	t := &target{}
 	cmd := group("tag", "Create, show, change and delete tags",
-		newTagCreate(c, t), newTagList(c, t), newTagSearch(c, t), newTagShow(c, t), newTagUpdate(c, t), newTagDelete(c, t),
+		newTagCreate(c, t), newTagList(c, t), newTagSearch(c, t), newTagShow(c, t),
+		newTagUpdate(c, t), newTagDelete(c, t),
 		newTagSkip(c, t), newTagPrescale(c, t), newTagImport(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
@@ -46,16 +47,21 @@ func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
 		f.time.layout.Add(cmd)
 		f.text.add(cmd)
 		f.period.add(cmd)
-		flags.StringVar(&f.time.kind, "kind", "counter", "counter, or time for time-ordered IDs; --preset or --bits imply time")
+		flags.StringVar(&f.time.kind, "kind", "counter",
+			"counter, or time for time-ordered IDs; --preset or --bits imply time")
 	}
 	f.time.add(cmd)
 	flags.Int64Var(&f.limit, "limit", d.Limit, "the end of the tag's IDs, exclusive")
 	flags.Int64Var(&f.minStep, "min-step", d.MinStep, "the least number of IDs leased at once, and the first")
 	flags.Int64Var(&f.maxStep, "max-step", d.MaxStep, "the largest number of IDs leased at once")
-	flags.DurationVar(&f.reserve, "reserve", d.Reserve.Duration(), "how long the IDs that an instance holds should last at the recent peak rate")
-	flags.Int64Var(&f.maxJump, "max-jump", d.MaxJump, "how far one room's mark may lie above the marks of all others before rooms need an operator's consent to go on above it")
-	flags.Int64Var(&f.maxSkew, "max-skew", 0, "how far below the furthest room's mark an instance may begin a lease; IDs that it holds already may lie further behind; 0 is no bound")
-	flags.BoolVar(&f.strictRetract, "strict-retract", false, "issue nothing rather than an ID of a residue that the room may have given up: issue only if etcd recently confirmed the layout")
+	flags.DurationVar(&f.reserve, "reserve", d.Reserve.Duration(),
+		"how long the IDs that an instance holds should last at the recent peak rate")
+	flags.Int64Var(&f.maxJump, "max-jump", d.MaxJump, "how far one room's mark may lie above the marks of all others "+
+		"before rooms need an operator's consent to go on above it")
+	flags.Int64Var(&f.maxSkew, "max-skew", 0, "how far below the furthest room's mark an instance may begin a lease; "+
+		"IDs that it holds already may lie further behind; 0 is no bound")
+	flags.BoolVar(&f.strictRetract, "strict-retract", false, "issue nothing rather than an ID of a residue that the "+
+		"room may have given up: issue only if etcd recently confirmed the layout")
 }
 
 // tag returns a message with the settings that were given. Its error is Invalid.
@@ -71,7 +77,8 @@ func (f *tagFlags) tag(cmd *cobra.Command, name string) (*marchv1.Tag, error) {
 		to   **int64
 	}{
 		{"start", &f.start, &t.Start}, {"limit", &f.limit, &t.Limit}, {"min-step", &f.minStep, &t.MinStep},
-		{"max-step", &f.maxStep, &t.MaxStep}, {"max-jump", &f.maxJump, &t.MaxJump}, {"max-skew", &f.maxSkew, &t.MaxSkew},
+		{"max-step", &f.maxStep, &t.MaxStep}, {"max-jump", &f.maxJump, &t.MaxJump},
+		{"max-skew", &f.maxSkew, &t.MaxSkew},
 	} {
 		if cmd.Flags().Changed(field.flag) {
 			*field.to = field.from
@@ -112,7 +119,9 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 					return f.text.tell(err)
 				}
 				if tag.Format != nil && answer.GetTag().Format == nil {
-					return allocator.Errorf(allocator.Refused, "the console's version does not know formats: it created tag %s without one; delete it or keep it", args[0])
+					return allocator.Errorf(allocator.Refused,
+						"the console's version does not know formats: it created tag %s without one; "+
+							"delete it or keep it", args[0])
 				}
 				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
 			})
@@ -162,7 +171,8 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 		},
 	}
 	f.add(cmd, false)
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "change nothing: print the tag as it would be, and what the change does")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "change nothing: print the tag as it would be, "+
+		"and what the change does")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask before a limit stops rooms that have leased IDs above it")
 	return cmd
 }
@@ -171,7 +181,8 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 func sayBehind(c *common, behind []string) {
 	if len(behind) > 0 {
 		_, _ = fmt.Fprintf(c.stderr,
-			"changed; these instances did not answer, or did not apply the change within 3 s, and may still issue the IDs that they hold: %s\n",
+			"changed; these instances did not answer, or did not apply the change within 3 s, "+
+				"and may still issue the IDs that they hold: %s\n",
 			strings.Join(behind, ", "))
 	}
 }
@@ -186,7 +197,8 @@ func newTagList(c *common, t *target) *cobra.Command {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				all := &marchv1.ListTagsResponse{}
 				for token := ""; ; {
-					page, err := s.ListTags(ctx, &marchv1.ListTagsRequest{PageSize: 1000, PageToken: token, Prefix: prefix})
+					page, err := s.ListTags(ctx, &marchv1.ListTagsRequest{PageSize: 1000,
+						PageToken: token, Prefix: prefix})
 					if err != nil {
 						return err
 					}
@@ -200,11 +212,14 @@ func newTagList(c *common, t *target) *cobra.Command {
 					_, _ = fmt.Fprintln(w, "TAG\tSTART\tLIMIT\tMIN STEP\tMAX STEP\tRESERVE\tCREATED\tFORMAT")
 					for _, t := range all.GetTags() {
 						if t.GetTime() != nil {
-							_, _ = fmt.Fprintf(w, "%s\ttime\t-\t-\t-\t-\t%s\t%s\n", t.GetName(), t.GetCreated().AsTime().Format(time.RFC3339), cmp.Or(t.GetFormat(), "-"))
+							_, _ = fmt.Fprintf(w, "%s\ttime\t-\t-\t-\t-\t%s\t%s\n", t.GetName(),
+								t.GetCreated().AsTime().Format(time.RFC3339), cmp.Or(t.GetFormat(), "-"))
 							continue
 						}
-						_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", t.GetName(), t.GetStart(), t.GetLimit(), t.GetMinStep(), t.GetMaxStep(),
-							t.GetReserve().AsDuration(), t.GetCreated().AsTime().Format(time.RFC3339), cmp.Or(t.GetFormat(), "-"))
+						_, _ = fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t%s\n", t.GetName(), t.GetStart(),
+							t.GetLimit(), t.GetMinStep(), t.GetMaxStep(),
+							t.GetReserve().AsDuration(), t.GetCreated().AsTime().Format(time.RFC3339),
+							cmp.Or(t.GetFormat(), "-"))
 					}
 				})
 			})
@@ -262,7 +277,8 @@ func newTagSkip(c *common, t *target) *cobra.Command {
 				return err
 			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.SkipTag(ctx, &marchv1.SkipTagRequest{Name: args[0], To: to, Rooms: rooms, Force: force})
+				answer, err := s.SkipTag(ctx, &marchv1.SkipTagRequest{Name: args[0], To: to,
+					Rooms: rooms, Force: force})
 				if err != nil {
 					return err
 				}
@@ -290,7 +306,8 @@ func newTagPrescale(c *common, t *target) *cobra.Command {
 				return err
 			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: args[0], Step: step, Duration: durationpb.New(d)})
+				answer, err := s.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: args[0], Step: step,
+					Duration: durationpb.New(d)})
 				if err != nil {
 					return err
 				}
@@ -347,7 +364,8 @@ func newTagSearch(c *common, t *target) *cobra.Command {
 						if t.GetLasts() != nil {
 							left = show.Years(t.GetLasts().GetSeconds())
 						}
-						_, _ = fmt.Fprintf(w, "%s\t%.0f\t%s\t%.2f%%\t%s\n", t.GetTag().GetName(), t.GetRate(), strings.Join(marks, ", "), 100*t.GetUsed(), left)
+						_, _ = fmt.Fprintf(w, "%s\t%.0f\t%s\t%.2f%%\t%s\n", t.GetTag().GetName(), t.GetRate(),
+							strings.Join(marks, ", "), 100*t.GetUsed(), left)
 					}
 					if n := answer.GetFound(); n > int64(len(answer.GetTags())) {
 						_, _ = fmt.Fprintf(w, "\n%d more\n", n-int64(len(answer.GetTags())))

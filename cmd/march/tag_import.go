@@ -115,13 +115,16 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	if bad = append(bad, more...); len(bad) > 0 {
 		sayBad(c, bad)
 		if !f.skipBad {
-			return usageError{allocator.Errorf(allocator.Invalid, "%d bad rows, so nothing was done; mend them, or leave them out with --skip-bad", len(bad))}
+			return usageError{allocator.Errorf(allocator.Invalid,
+				"%d bad rows, so nothing was done; mend them, or leave them out with --skip-bad", len(bad))}
 		}
 	}
 	if len(counters) == 0 {
-		return allocator.Errorf(allocator.NotFound, "there is no row of %s in %s", system.Name, strings.Join(named(sources), ", "))
+		return allocator.Errorf(allocator.NotFound, "there is no row of %s in %s", system.Name,
+			strings.Join(named(sources), ", "))
 	}
-	r := imported{System: system.Name, SHA256: hex.EncodeToString(digest.Sum(nil)), DryRun: f.dry, Tags: []importedTag{}, Bad: append([]*imports.Bad{}, bad...)}
+	r := imported{System: system.Name, SHA256: hex.EncodeToString(digest.Sum(nil)), DryRun: f.dry,
+		Tags: []importedTag{}, Bad: append([]*imports.Bad{}, bad...)}
 	l, err := t.dial()
 	if err != nil {
 		return err
@@ -130,7 +133,8 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	t.purpose = " importing " + system.Name + " sha256:" + r.SHA256[:32] // as much as the audit has room for
 	p := newProgress(c)
 	finished := 0
-	results, err := imports.Apply(cmd.Context(), func(ctx context.Context, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
+	results, err := imports.Apply(cmd.Context(), func(ctx context.Context,
+		use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 		return l.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 			return use(ctx, marchv1.NewConsoleServiceClient(conn))
 		})
@@ -150,13 +154,15 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	case err != nil:
 		return fmt.Errorf("after %d of %d names: %w; run it again, it goes on", len(results), len(counters), err)
 	case r.Refused > 0 || len(bad) > 0:
-		return finding{allocator.Errorf(allocator.Refused, "%d names were refused, and %d bad rows left out", r.Refused, len(bad))}
+		return finding{allocator.Errorf(allocator.Refused,
+			"%d names were refused, and %d bad rows left out", r.Refused, len(bad))}
 	}
 	return nil
 }
 
 // read reads all sources. digest gets what was read: the bytes of files, the rows of servers.
-func (f *importFlags) read(ctx context.Context, s *imports.System, sources []string, digest hash.Hash) (rows []imports.Row, bad []*imports.Bad, err error) {
+func (f *importFlags) read(ctx context.Context, s *imports.System, sources []string,
+	digest hash.Hash) (rows []imports.Row, bad []*imports.Bad, err error) {
 	for i, source := range sources {
 		var more []imports.Row
 		var wrong []*imports.Bad
@@ -169,7 +175,8 @@ func (f *importFlags) read(ctx context.Context, s *imports.System, sources []str
 			more, wrong, err = imports.ReadRedis(ctx, source, f.match, s)
 			imports.Digest(digest, more)
 		case scheme != source:
-			err = allocator.Errorf(allocator.Invalid, "source: %q; allowed: a file, -, postgres://, redis://, rediss://; pipe the table of a MySQL in with `mysql --batch`", named(sources)[i])
+			err = allocator.Errorf(allocator.Invalid, "source: %q; allowed: a file, -, postgres://, redis://, "+
+				"rediss://; pipe the table of a MySQL in with `mysql --batch`", named(sources)[i])
 		case source == "-" && slices.Index(sources, "-") != i:
 			err = allocator.Errorf(allocator.Invalid, "source: - is named twice; allowed: once")
 		default:
@@ -183,7 +190,8 @@ func (f *importFlags) read(ctx context.Context, s *imports.System, sources []str
 	return rows, bad, nil
 }
 
-func (f *importFlags) readFile(s *imports.System, path string, digest hash.Hash) ([]imports.Row, []*imports.Bad, error) {
+func (f *importFlags) readFile(s *imports.System, path string,
+	digest hash.Hash) ([]imports.Row, []*imports.Bad, error) {
 	if path == "-" {
 		return imports.ReadTable(io.TeeReader(os.Stdin, digest), "standard input", s)
 	}
@@ -246,11 +254,13 @@ type importedTag struct {
 
 func (r *imported) add(results []imports.Result) {
 	for _, one := range results {
-		r.Tags = append(r.Tags, importedTag{one.Name, string(one.Tag), one.Next, one.Margin, one.From, one.State, one.Why, one.Notes})
+		r.Tags = append(r.Tags, importedTag{one.Name, string(one.Tag), one.Next, one.Margin, one.From,
+			one.State, one.Why, one.Notes})
 		if one.Name != string(one.Tag) {
 			r.Renamed++
 		}
-		*map[imports.State]*int{imports.Created: &r.Created, imports.Raised: &r.Raised, imports.Unchanged: &r.Unchanged, imports.Failed: &r.Refused}[one.State]++
+		*map[imports.State]*int{imports.Created: &r.Created, imports.Raised: &r.Raised, imports.Unchanged: &r.Unchanged,
+			imports.Failed: &r.Refused}[one.State]++
 	}
 }
 
@@ -268,7 +278,8 @@ func (r *imported) print(c *common) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "NAME THERE\tTAG\tNEXT THERE\tMARGIN\tFIRST HERE\tTAG IS")
 	for _, t := range r.Tags {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", show.Printable(t.Name), t.Tag, t.Next, t.Margin, t.From, t.State)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", show.Printable(t.Name), t.Tag,
+			t.Next, t.Margin, t.From, t.State)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -284,7 +295,8 @@ func (r *imported) print(c *common) error {
 	if r.DryRun {
 		begin = "dry run, nothing was done: "
 	}
-	_, err := fmt.Fprintf(c.stdout, "%s%d created, %d raised, %d unchanged, %d refused; %d have another name as a tag\nsha256 %s\n",
+	_, err := fmt.Fprintf(c.stdout,
+		"%s%d created, %d raised, %d unchanged, %d refused; %d have another name as a tag\nsha256 %s\n",
 		begin, r.Created, r.Raised, r.Unchanged, r.Refused, r.Renamed, r.SHA256)
 	return err
 }

@@ -27,9 +27,12 @@ type periodFlags struct {
 
 func (p *periodFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&p.unit, "period", "", "count anew each day, month or year: the ID is the date in digits, and then a number of --period-digits digits")
-	flags.Int32Var(&p.digits, "period-digits", 9, "with --period: how many digits the number has, 1 to 10 for a day, 12 for a month, 14 for a year")
-	flags.StringVar(&p.zone, "time-zone", "UTC", "with --period: the IANA time zone in which periods begin, such as Asia/Shanghai")
+	flags.StringVar(&p.unit, "period", "", "count anew each day, month or year: the ID is the date in digits, "+
+		"and then a number of --period-digits digits")
+	flags.Int32Var(&p.digits, "period-digits", 9, "with --period: how many digits the number has, 1 to 10 for a day, "+
+		"12 for a month, 14 for a year")
+	flags.StringVar(&p.zone, "time-zone", "UTC", "with --period: the IANA time zone in which periods begin, "+
+		"such as Asia/Shanghai")
 }
 
 // set puts what was given into a message. Its errors are usage errors.
@@ -37,7 +40,8 @@ func (p *periodFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
 	if p.unit == "" {
 		for _, flag := range []string{"period-digits", "time-zone"} {
 			if cmd.Flags().Changed(flag) {
-				return usageError{allocator.Errorf(allocator.Invalid, "%s: given without --period; allowed: with --period day, month or year", flag)}
+				return usageError{allocator.Errorf(allocator.Invalid,
+					"%s: given without --period; allowed: with --period day, month or year", flag)}
 			}
 		}
 		return nil
@@ -59,10 +63,13 @@ type tagTextFlags struct {
 
 func (t *tagTextFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&t.format, "format", "", "how IDs are texts, such as 'prefix(ORD-) | radix62(11)'; it never changes, and the limit is by default what it has room for")
+	flags.StringVar(&t.format, "format", "", "how IDs are texts, such as 'prefix(ORD-) | radix62(11)'; "+
+		"it never changes, and the limit is by default what it has room for")
 	flags.StringVar(&t.keyCheck, "key-check", "", "the check value of the format's opaque key: 16 hexadecimal digits")
-	flags.StringArrayVar(&t.keys, "opaque-key", nil, "NAME=FILE: the format's opaque key itself, in the place of its check value")
-	flags.IntVar(&t.digits, "digits", 0, "the limit is 10^DIGITS, for 1 to 18, and the texts are decimal(DIGITS) unless there is a --format, which must have room for them")
+	flags.StringArrayVar(&t.keys, "opaque-key", nil,
+		"NAME=FILE: the format's opaque key itself, in the place of its check value")
+	flags.IntVar(&t.digits, "digits", 0, "the limit is 10^DIGITS, for 1 to 18, and the texts are decimal(DIGITS) "+
+		"unless there is a --format, which must have room for them")
 }
 
 // set puts what was given into a message. Its errors are usage errors.
@@ -73,9 +80,11 @@ func (t *tagTextFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
 		case t.digits < 1 || t.digits > 18:
 			return usageError{allocator.Errorf(allocator.Invalid, "digits: %d; allowed: 1 to 18", t.digits)}
 		case tag.Period != nil:
-			return usageError{allocator.Errorf(allocator.Invalid, "digits: %d, with --period; allowed with a period: --period-digits", t.digits)}
+			return usageError{allocator.Errorf(allocator.Invalid,
+				"digits: %d, with --period; allowed with a period: --period-digits", t.digits)}
 		case tag.Limit != nil || tag.Time != nil:
-			return usageError{allocator.Errorf(allocator.Invalid, "digits: %d, with --limit or of kind time; allowed: a counter without --limit, as --digits sets it", t.digits)}
+			return usageError{allocator.Errorf(allocator.Invalid, "digits: %d, with --limit or of kind time; allowed: "+
+				"a counter without --limit, as --digits sets it", t.digits)}
 		}
 		limit := int64(1)
 		for range t.digits {
@@ -98,7 +107,8 @@ func (t *tagTextFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
 	keys, err := readKeys(t.keys)
 	for _, key := range keys {
 		if key.Name() != f.Key() || tag.KeyCheck != nil {
-			return usageError{allocator.Errorf(allocator.Invalid, "opaque-key: %s; allowed: the format's key, once, and no --key-check", key.Name())}
+			return usageError{allocator.Errorf(allocator.Invalid,
+				"opaque-key: %s; allowed: the format's key, once, and no --key-check", key.Name())}
 		}
 		check := key.CheckValue()
 		tag.KeyCheck = &check
@@ -128,12 +138,18 @@ var policyFlags = []string{"sequence", "carry-to", "random-below", "rollback", "
 
 func (f *timeTagFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.sequence, "sequence", "reset", "of a time tag: the sequence of a tick begins at 0 (reset), above the last one (carry) or at random")
-	flags.Int64Var(&f.carryTo, "carry-to", 0, "with --sequence carry: if a tick ends at this sequence or above, the next begins at 1 (default half of all sequences)")
-	flags.Int64Var(&f.randomBelow, "random-below", 0, fmt.Sprintf("with --sequence random: the bound below which a tick's first sequence lies (default %d)", timeid.DefaultRandomBelow))
-	flags.StringVar(&f.rollback, "rollback", "wait", "of a time tag, if the clock went back: wait until it has caught up, go on ahead of it (offset), or fail")
-	flags.DurationVar(&f.maxWait, "max-wait", timeid.DefaultMaxWait, "of a time tag: how long a call waits for a clock that went back")
-	for name, values := range map[string][]string{"sequence": {"reset", "carry", "random"}, "rollback": {"wait", "offset", "fail"}, "kind": {"counter", "time"}} {
+	flags.StringVar(&f.sequence, "sequence", "reset",
+		"of a time tag: the sequence of a tick begins at 0 (reset), above the last one (carry) or at random")
+	flags.Int64Var(&f.carryTo, "carry-to", 0, "with --sequence carry: if a tick ends at this sequence or above, "+
+		"the next begins at 1 (default half of all sequences)")
+	flags.Int64Var(&f.randomBelow, "random-below", 0, fmt.Sprintf("with --sequence random: "+
+		"the bound below which a tick's first sequence lies (default %d)", timeid.DefaultRandomBelow))
+	flags.StringVar(&f.rollback, "rollback", "wait",
+		"of a time tag, if the clock went back: wait until it has caught up, go on ahead of it (offset), or fail")
+	flags.DurationVar(&f.maxWait, "max-wait", timeid.DefaultMaxWait,
+		"of a time tag: how long a call waits for a clock that went back")
+	for name, values := range map[string][]string{"sequence": {"reset", "carry", "random"},
+		"rollback": {"wait", "offset", "fail"}, "kind": {"counter", "time"}} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
@@ -157,15 +173,18 @@ func (f *timeTagFlags) message(cmd *cobra.Command) (*marchv1.TimeTag, error) {
 		given = true
 		p.EpochMs = &layout.Epoch
 		if p.Preset = f.layout.Preset; p.Preset == "" {
-			p.TimeBits, p.WorkerBits, p.SequenceBits = int32(layout.TimeBits), int32(layout.WorkerBits), int32(layout.SequenceBits)
-			p.Unit, p.Order = durationpb.New(layout.Unit), api.FromWord[marchv1.WorkerOrder](strings.TrimPrefix(layout.Order.String(), "worker-"))
+			p.TimeBits, p.WorkerBits, p.SequenceBits = int32(layout.TimeBits), int32(layout.WorkerBits),
+				int32(layout.SequenceBits)
+			p.Unit, p.Order = durationpb.New(layout.Unit),
+				api.FromWord[marchv1.WorkerOrder](strings.TrimPrefix(layout.Order.String(), "worker-"))
 		}
 	}
 	if !given {
 		return nil, nil
 	}
 	if f.kind == "counter" && changed("kind") {
-		return nil, allocator.Errorf(allocator.Invalid, "kind: counter, with settings of time-ordered IDs; allowed with these: time")
+		return nil, allocator.Errorf(allocator.Invalid,
+			"kind: counter, with settings of time-ordered IDs; allowed with these: time")
 	}
 	if changed("sequence") {
 		var err error
@@ -202,7 +221,8 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 		return
 	}
 	if p := t.GetPeriod(); p != nil {
-		_, _ = fmt.Fprintf(w, "period\t%s, %d digits, %s: now %s, IDs %d to %d; the next begins at %s\n", api.Word(p.GetUnit()), p.GetDigits(), p.GetTimeZone(),
+		_, _ = fmt.Fprintf(w, "period\t%s, %d digits, %s: now %s, IDs %d to %d; the next begins at %s\n",
+			api.Word(p.GetUnit()), p.GetDigits(), p.GetTimeZone(),
 			p.GetCurrent(), p.GetFirst(), p.GetEnd()-1, p.GetEnds().AsTime().Format(time.RFC3339))
 	}
 	_, _ = fmt.Fprintf(w, "start\t%d\n", t.GetStart())
@@ -218,7 +238,8 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 		_, _ = fmt.Fprintf(w, "strict retract\tyes\n")
 	}
 	if t.GetPrescaleUntil() != nil {
-		_, _ = fmt.Fprintf(w, "prescale\t%d until %s\n", t.GetPrescale(), t.GetPrescaleUntil().AsTime().Format(time.RFC3339))
+		_, _ = fmt.Fprintf(w, "prescale\t%d until %s\n", t.GetPrescale(),
+			t.GetPrescaleUntil().AsTime().Format(time.RFC3339))
 	}
 	for _, room := range sortedKeys(t.GetSkips()) {
 		_, _ = fmt.Fprintf(w, "skip\troom %s to %d\n", room, t.GetSkips()[room])
@@ -229,7 +250,8 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 func timeTagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	p := t.GetTime()
 	_, _ = fmt.Fprintf(w, "kind\ttime\n")
-	_, _ = fmt.Fprintf(w, "bits\t%d/%d/%d (time/worker/sequence)\n", p.GetTimeBits(), p.GetWorkerBits(), p.GetSequenceBits())
+	_, _ = fmt.Fprintf(w,
+		"bits\t%d/%d/%d (time/worker/sequence)\n", p.GetTimeBits(), p.GetWorkerBits(), p.GetSequenceBits())
 	_, _ = fmt.Fprintf(w, "unit\t%s\n", p.GetUnit().AsDuration())
 	_, _ = fmt.Fprintf(w, "time epoch\t%s\n", time.UnixMilli(p.GetEpochMs()).UTC().Format(timeid.Format))
 	_, _ = fmt.Fprintf(w, "order\tworker-%s\n", api.Word(p.GetOrder()))
@@ -252,7 +274,8 @@ func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
 	_, _ = fmt.Fprintln(w, "\nINSTANCE\tHELD\tRESERVE\tPEAK PER S\tSTEP\tISSUED\tDROPPED\tLAYOUT")
 	for _, ch := range t.GetChains() {
 		_, _ = fmt.Fprintf(w, "%s/%s\t%d\t%s\t%.0f\t%d\t%d\t%d\t%d\n", ch.GetRoom(), ch.GetInstance(), ch.GetHeld(),
-			ch.GetReserve().AsDuration().Round(time.Second), ch.GetPeak(), ch.GetStep(), ch.GetIssued(), ch.GetDropped(), ch.GetVersion())
+			ch.GetReserve().AsDuration().Round(time.Second), ch.GetPeak(), ch.GetStep(), ch.GetIssued(),
+			ch.GetDropped(), ch.GetVersion())
 	}
 	if len(t.GetSilent()) > 0 {
 		_, _ = fmt.Fprintf(w, "\nno answer from: %s\n", strings.Join(t.GetSilent(), ", "))

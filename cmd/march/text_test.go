@@ -46,13 +46,15 @@ func TestSixtyFourRoomsFit(t *testing.T) {
 	}
 	now := timestamppb.New(time.Unix(1_767_225_600, 0))
 	why := "rooms " + strings.Join(names, ", ") + " shrink to what old and new have in common"
-	moves := []*marchv1.Move{{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Why: why, Layout: l, Loses: names, ClientsUntil: now}, {Kind: marchv1.MoveKind_MOVE_KIND_EXPAND, Why: why, Layout: l}}
+	moves := []*marchv1.Move{{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Why: why, Layout: l, Loses: names,
+		ClientsUntil: now}, {Kind: marchv1.MoveKind_MOVE_KIND_EXPAND, Why: why, Layout: l}}
 	plan := text(func(w *tabwriter.Writer) {
 		movesText(w, &marchv1.Plan{From: l, Target: l, Moves: moves, Instances: instances, Silent: instances,
 			Cost: &marchv1.PlanCost{Worst: []*marchv1.TagCost{{Tag: "order", Rooms: skips}}}})
 	})
 	status := text(func(w *tabwriter.Writer) {
-		migrationText(w, &marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", From: l, Moves: moves, Reached: 1, Waiting: waiting, Created: now})
+		migrationText(w, &marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", From: l, Moves: moves, Reached: 1,
+			Waiting: waiting, Created: now})
 	})
 	for what, text := range map[string]string{"plan": plan, "status": status} {
 		if got := widest(text); got > 160 {
@@ -68,7 +70,8 @@ func TestSixtyFourRoomsFit(t *testing.T) {
 	if got := widest(line); got > 160 || !strings.HasSuffix(line, "/host-1 and 61 more") {
 		t.Errorf("progress: %q", line)
 	}
-	if got := show.Cell(rangeParts(l)); got != "europe-west-0 [0, 100), europe-west-1 [100, 200), europe-west-2 [200, 300) and 61 more" {
+	if got := show.Cell(rangeParts(l)); got != "europe-west-0 [0, 100), europe-west-1 [100, 200), europe-west-2 [200, "+
+		"300) and 61 more" {
 		t.Errorf("a cell: %q", got)
 	}
 }

@@ -21,7 +21,8 @@ type spans struct {
 	names []string
 }
 
-func (s *spans) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (s *spans) Export(_ context.Context,
+	request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, resource := range request.GetResourceSpans() {
@@ -47,7 +48,8 @@ func TestTraces(t *testing.T) {
 	d := devCluster{base: base}
 	etcd := ledgertest.StartEtcd(t).Endpoint
 	for _, receiver := range []string{testcluster.Serve(t, server), "127.0.0.1:1"} {
-		p := begin(t, "", nil, "console", "--etcd", etcd, "--grpc", d.address(0), "--http", "", "--traces", "http://"+receiver).ready(t)
+		p := begin(t, "", nil, "console", "--etcd", etcd, "--grpc", d.address(0), "--http", "", "--traces",
+			"http://"+receiver).ready(t)
 		if _, stderr, code := march(t, "tag", "list", "--console", d.address(0)); code != exitFailed { // no cluster yet
 			t.Errorf("exit code %d: %s", code, stderr)
 		}
@@ -58,7 +60,8 @@ func TestTraces(t *testing.T) {
 	received.mu.Lock()
 	defer received.mu.Unlock()
 	slices.Sort(received.names)
-	if want := []string{"etcdserverpb.KV/Txn", "march.v1.ConsoleService/ListTags"}; !slices.Equal(slices.Compact(received.names), want) {
+	if want := []string{"etcdserverpb.KV/Txn", "march.v1.ConsoleService/ListTags"}; !slices.Equal(
+		slices.Compact(received.names), want) {
 		t.Errorf("got %q, want %q", received.names, want)
 	}
 }

@@ -118,7 +118,8 @@ func TestRecoverBelievesInstances(t *testing.T) {
 	}
 	c.signal("a-0", syscall.SIGKILL)
 	recoverWith := func(flags ...string) (stdout, stderr string, code int) {
-		return march(t, append([]string{"recover", "--yes", "--quiet", "--etcd", c.etcd.Endpoint, "--wait", "0s", "--timeout", "2s"}, flags...)...)
+		return march(t, append([]string{"recover", "--yes", "--quiet", "--etcd", c.etcd.Endpoint, "--wait", "0s",
+			"--timeout", "2s"}, flags...)...)
 	}
 	with := append(tlsFlags(operator), "--tls-ca", operator.CA)
 	stranger := testcerts.New(t)
@@ -137,7 +138,8 @@ func TestRecoverBelievesInstances(t *testing.T) {
 		stop := forged.serve(t, c.address("a-0"), creds...)
 		stdout, stderr, code := recoverWith(with...)
 		stop()
-		if code != exitFailed || !strings.Contains(stdout, "missing") || !strings.Contains(stdout, "a/a-0") || !strings.Contains(stderr, "not every instance answered") {
+		if code != exitFailed || !strings.Contains(stdout, "missing") || !strings.Contains(stdout, "a/a-0") ||
+			!strings.Contains(stderr, "not every instance answered") {
 			t.Errorf("%s: exit code %d\n%s%s", name, code, stdout, stderr)
 		}
 	}
@@ -146,7 +148,8 @@ func TestRecoverBelievesInstances(t *testing.T) {
 	}
 	// The impostor is a good one: a recover that asks for no certificate is taken in.
 	stop := forged.serve(t, c.address("a-0"))
-	stdout, stderr, _ := march(t, "recover", "--etcd", c.etcd.Endpoint, "--wait", "0s", "--timeout", "2s", "--without", "b/b-0")
+	stdout, stderr, _ := march(t, "recover", "--etcd", c.etcd.Endpoint, "--wait", "0s", "--timeout",
+		"2s", "--without", "b/b-0")
 	stop()
 	if !strings.Contains(stdout, "answered  a/a-0") {
 		t.Errorf("without TLS:\n%s%s", stdout, stderr)

@@ -83,7 +83,8 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 		}
 		if h := report.Halt; h.By != "" {
 			p := problem.Halted(h.By, h.Why, h.Time)
-			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", show.Excerpt(p.GetWhat()), h.Time.UTC().Format(time.RFC3339), p.GetCommand())
+			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", show.Excerpt(p.GetWhat()),
+				h.Time.UTC().Format(time.RFC3339), p.GetCommand())
 		}
 	}
 	if c.output == "text" && report.Settings.RequireJournal {
@@ -121,7 +122,8 @@ func foundText(problems int64, halt record.Halt) string {
 
 // verifyLine shows how far a check is.
 func verifyLine(p verify.Progress) string {
-	line := fmt.Sprintf("%s, %s, %s", words.Counted(p.Tags, "tag"), words.Counted(p.Marks, "mark"), words.Counted(p.Eras, "era"))
+	line := fmt.Sprintf("%s, %s, %s", words.Counted(p.Tags, "tag"), words.Counted(p.Marks, "mark"),
+		words.Counted(p.Eras, "era"))
 	if p.At != "" {
 		name, _, _ := strings.Cut(strings.TrimSuffix(p.At, "\x00"), "/")
 		line += ", at " + show.Excerpt(name)
@@ -137,6 +139,8 @@ func reportText(r verify.Report) string {
 	if r.Reserved > 0 {
 		reserved = ", " + words.Counted(r.Reserved, "reserved range")
 	}
-	return fmt.Sprintf("%s, %s%s, %s, %s, %s, %s", words.Counted(r.Layouts, "layout"), words.Counted(r.Rooms, "room"), reserved,
-		words.Counted(r.Tags, "tag"), words.Counted(r.Marks, "mark"), words.Counted(r.Eras, "era"), words.Counted(r.Instances, "instance"))
+	return fmt.Sprintf("%s, %s%s, %s, %s, %s, %s", words.Counted(r.Layouts, "layout"),
+		words.Counted(r.Rooms, "room"), reserved,
+		words.Counted(r.Tags, "tag"), words.Counted(r.Marks, "mark"), words.Counted(r.Eras, "era"),
+		words.Counted(r.Instances, "instance"))
 }

@@ -51,7 +51,8 @@ func buildNext(t *testing.T) string {
 	dir := t.TempDir()
 	var edits []overlay.Edit
 	for _, e := range nextVersion {
-		edits = append(edits, overlay.Edit{File: filepath.Join("..", "..", "allocator", "ledger", "record", e.file), From: e.from, To: e.to})
+		edits = append(edits, overlay.Edit{File: filepath.Join("..", "..", "allocator", "ledger", "record", e.file),
+			From: e.from, To: e.to})
 	}
 	file, err := overlay.Write(dir, edits)
 	if err != nil {
@@ -123,7 +124,8 @@ func does(t *testing.T, args ...string) (stdout, stderr string) {
 func (v *versions) migrate(begins, ends, move string) {
 	v.Helper()
 	loses, _, _ := strings.Cut(move, ":")
-	late, err := v.admin.Ledger.Join(v.Context(), ledger.Registration{Room: allocator.Room(loses), Name: "late", Hold: time.Hour})
+	late, err := v.admin.Ledger.Join(v.Context(), ledger.Registration{Room: allocator.Room(loses),
+		Name: "late", Hold: time.Hour})
 	if err != nil {
 		v.Fatal(err)
 	}
@@ -220,11 +222,13 @@ func (v *versions) future() {
 	} {
 		says := "/march/default/" + key + ": format 9, written by version v9.9.9"
 		// The list of instances has it among its problems, the others on stderr.
-		if stdout, stderr := does(v.T, append(args, "--console", address)...); !strings.Contains(strings.ReplaceAll(stdout+stderr, `"`, ""), says) {
+		if stdout, stderr := does(v.T, append(args, "--console", address)...); !strings.Contains(
+			strings.ReplaceAll(stdout+stderr, `"`, ""), says) {
 			v.Errorf("march %v: %s%s", args, stdout, stderr)
 		}
 		says = `"unreadable":[{"key":"/march/default/` + key
-		if stdout, _ := does(v.T, append(args, "-o", "json", "--console", address)...); !strings.Contains(stdout, says) {
+		if stdout, _ := does(v.T, append(args, "-o", "json", "--console",
+			address)...); !strings.Contains(stdout, says) {
 			v.Errorf("march %v: %s", args, stdout)
 		}
 	}
@@ -247,11 +251,14 @@ func (v *versions) future() {
 func TestNextManyOfAnEarlierRelease(t *testing.T) {
 	t.Parallel()
 	service := marchv1.IDService_ServiceDesc
-	service.Methods = slices.DeleteFunc(slices.Clone(service.Methods), func(m grpc.MethodDesc) bool { return m.MethodName == "NextMany" })
+	service.Methods = slices.DeleteFunc(slices.Clone(service.Methods), func(m grpc.MethodDesc) bool {
+		return m.MethodName == "NextMany"
+	})
 	s := grpc.NewServer()
 	s.RegisterService(&service, marchv1.UnimplementedIDServiceServer{})
 	stdout, stderr, code := march(t, "id", "next", "order", "item=2", "--room", testcluster.Serve(t, s))
-	want := "march id next: the room's release does not support several tags in one call; upgrade the room, or ask for one tag at a time\n"
+	want := "march id next: the room's release does not support several tags in one call; upgrade the room, " +
+		"or ask for one tag at a time\n"
 	if stdout != "" || stderr != want || code != exitFailed {
 		t.Errorf("exit code %d, %q, %q; want %q", code, stdout, stderr, want)
 	}

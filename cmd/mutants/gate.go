@@ -78,7 +78,8 @@ func (g gate) make(ctx context.Context, m mistake) (fate, error) {
 	if m.pkg != "" {
 		return g.run(ctx, m.name, m.pkg, "-test.run", "^"+m.test+"$")
 	}
-	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-seeds", strconv.Itoa(g.seeds), "-with", m.with)
+	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-seeds",
+		strconv.Itoa(g.seeds), "-with", m.with)
 }
 
 // control runs everything that caught a mistake, without a mistake: it must pass.

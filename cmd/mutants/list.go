@@ -24,77 +24,125 @@ var mistakes = []mistake{
 	{name: "no-tag", what: "a lease does not compare the tag's settings, so a skip does not hold at once"},
 	{name: "no-floor", what: "the first lease under a layout does not read the floor"},
 	{name: "floor-before-layout", what: "a floor counts although it was read before its layout"},
-	{name: "stale-floor", what: "the floor is read without the condition on the layout, and counts although the snapshot was stale", with: "stale read"},
+	{name: "stale-floor", what: "the floor is read without the condition on the layout, " +
+		"and counts although the snapshot was stale", with: "stale read"},
 	{name: "floor-of-present-rooms", what: "a room's mark no longer counts once the room has left the layout"},
-	{name: "floor-without-margin", what: "the floor ignores the part of the epoch's margin total that a mark lacks", with: "backup and restore"},
-	{name: "margin-below-start", what: "the margin is added to a mark that lies below the tag's start and skip, where leases begin", pkg: "./allocator/ledger", test: "TestMarginLiesAboveSkips",
-		because: "the tag would have to be skipped far above its marks, a backup taken before its next lease, and its room left out"},
-	{name: "absent-has-total", what: "an absent mark counts with the epoch's margin total", pkg: "./allocator/ledger", test: "TestFloorOfANewTag",
-		because: "a room without a mark must have leased IDs of a new tag in a lost history, and be left out, before any other room leased more"},
+	{name: "floor-without-margin", what: "the floor ignores the part of the epoch's margin total that a mark lacks",
+		with: "backup and restore"},
+	{name: "margin-below-start", what: "the margin is added to a mark that lies below the tag's start and skip, " +
+		"where leases begin", pkg: "./allocator/ledger", test: "TestMarginLiesAboveSkips",
+		because: "the tag would have to be skipped far above its marks, a backup taken before its next lease, " +
+			"and its room left out"},
+	{name: "absent-has-total", what: "an absent mark counts with the epoch's margin total", pkg: "./allocator/ledger",
+		test: "TestFloorOfANewTag",
+		because: "a room without a mark must have leased IDs of a new tag in a lost history, and be left out, " +
+			"before any other room leased more"},
 	{name: "retry-forgets-mark", what: "after a refusal the base ignores the mark's next"},
-	{name: "retry-is-success", what: "a refused lease counts as done if the mark is the same as the lease would have made it"},
+	{name: "retry-is-success", what: "a refused lease counts as done if the mark is the same as the lease " +
+		"would have made it"},
 	{name: "unknown-is-success", what: "a lease without an answer counts as done"},
 	{name: "from-the-end", what: "a segment that would go beyond the limit is computed down from it"},
 
 	// Chains.
 	{name: "never-outdated", what: "a chain keeps its IDs over every layout, whatever range the room has then"},
-	{name: "kept-over-boundary", what: "a chain keeps its IDs if the new range contains the old one, even under another boundary"},
+	{name: "kept-over-boundary", what: "a chain keeps its IDs if the new range contains the old one, " +
+		"even under another boundary"},
 	{name: "put-back-whole", what: "a link that ends early is put back whole, with the IDs that were taken from it"},
 	{name: "leased-and-kept", what: "the IDs that a client leases stay in the chain"},
 	{name: "renewed-early", what: "a chain reports that it is renewed when it was only told to renew"},
-	{name: "no-growth-check", what: "a segment below the last one is accepted", pkg: "./allocator", test: "TestSourceThatLies",
-		because: "the ledger never returns such a segment: its base is never below the mark that its instance remembers, whatever etcd says. The check is for other sources"},
-	{name: "gate-asked-before", what: "the gate is asked before an ID is taken, and not after", pkg: "./allocator", test: "TestGateShutsMeanwhile",
-		because: "no time passes between the two in one goroutine: a bubble's clock stands still while one runs, and no process is frozen alone"},
+	{name: "no-growth-check", what: "a segment below the last one is accepted", pkg: "./allocator",
+		test: "TestSourceThatLies",
+		because: "the ledger never returns such a segment: its base is never below the mark that its instance " +
+			"remembers, whatever etcd says. The check is for other sources"},
+	{name: "gate-asked-before", what: "the gate is asked before an ID is taken, and not after", pkg: "./allocator",
+		test: "TestGateShutsMeanwhile",
+		because: "no time passes between the two in one goroutine: a bubble's clock stands still while one runs, " +
+			"and no process is frozen alone"},
 
 	// Instances and consoles.
 	{name: "gate-open", what: "a strict tag goes on under a layout that was not confirmed"},
-	{name: "confirmed-when-answered", what: "a layout counts as confirmed from the time of the answer, and not of the request"},
+	{name: "confirmed-when-answered", what: "a layout counts as confirmed from the time of the answer, " +
+		"and not of the request"},
 	{name: "whole-hold-for-clients", what: "clients of a strict tag may use IDs for a whole hold after their lease"},
-	{name: "copy-unseen", what: "an instance registers again over the heartbeat of a copy of its process", pkg: "./allocator/ledger", test: "TestHeartbeatThatIsNotAsItWasLeft",
+	{name: "copy-unseen", what: "an instance registers again over the heartbeat of a copy of its process",
+		pkg: "./allocator/ledger", test: "TestHeartbeatThatIsNotAsItWasLeft",
 		because: "the simulation's doubles are processes of the same name, not copies of a memory"},
-	{name: "moves-unreported", what: "a migration moves on before instances have reported", pkg: "./console", test: "TestMigrateWaiting",
-		because: "an instance in the simulation reports within milliseconds of a move, and IDs that its room keeps may be issued after the move"},
+	{name: "moves-unreported", what: "a migration moves on before instances have reported", pkg: "./console",
+		test: "TestMigrateWaiting",
+		because: "an instance in the simulation reports within milliseconds of a move, " +
+			"and IDs that its room keeps may be issued after the move"},
 
 	// Going back in time.
-	{name: "old-report", what: "a migration goes on because of a report that a restore brought back", pkg: "./allocator/ledger", test: "TestReportsOfAnEarlierEpochDoNotCount",
-		because: "the report's version must not be below the epoch's, which a recover puts above all that it knows: one seed in five hundred has that"},
-	{name: "report-before-recover", what: "a report of a layout from before the recover counts if the instance has registered since", pkg: "./allocator/ledger", test: "TestReportsOfAnEarlierEpochDoNotCount",
-		because: "a recover has to take residues from a room, and a migration to give them away, before the instance adopts the recover's layout: one seed in a thousand has that"},
-	{name: "raise-takes-total", what: "a recover that raises a mark writes its margin total into it, so that the mark counts as having it", with: "backup and restore"},
+	{name: "old-report", what: "a migration goes on because of a report that a restore brought back",
+		pkg: "./allocator/ledger", test: "TestReportsOfAnEarlierEpochDoNotCount",
+		because: "the report's version must not be below the epoch's, which a recover puts above all that it knows: " +
+			"one seed in five hundred has that"},
+	{name: "report-before-recover", what: "a report of a layout from before the recover counts if the instance has " +
+		"registered since", pkg: "./allocator/ledger", test: "TestReportsOfAnEarlierEpochDoNotCount",
+		because: "a recover has to take residues from a room, and a migration to give them away, " +
+			"before the instance adopts the recover's layout: one seed in a thousand has that"},
+	{name: "raise-takes-total", what: "a recover that raises a mark writes its margin total into it, " +
+		"so that the mark counts as having it", with: "backup and restore"},
 	{name: "no-margin", what: "a recover adds no margin to the epoch's total", with: "backup and restore"},
-	{name: "no-barrier", what: "an instance that answered recover still accepts the answer to an older lease", with: "restore with answers under way"},
-	{name: "barrier-unseen", what: "an instance accepts a barrier without reading the halt in its own etcd", with: "rehearsal of a recover"},
-	{name: "unconfirmed-answers", what: "recover does not ask again before it begins the epoch: an answer counts although it is void by then", pkg: "./allocator/ledger", test: "TestRecoverAsksOnlyWhatMayHaveLeased",
-		because: "an answer is void if its instance sees an epoch in force between two questions: one seed in some hundreds has that"},
+	{name: "no-barrier", what: "an instance that answered recover still accepts the answer to an older lease",
+		with: "restore with answers under way"},
+	{name: "barrier-unseen", what: "an instance accepts a barrier without reading the halt in its own etcd",
+		with: "rehearsal of a recover"},
+	{name: "unconfirmed-answers", what: "recover does not ask again before it begins the epoch: " +
+		"an answer counts although it is void by then", pkg: "./allocator/ledger",
+		test: "TestRecoverAsksOnlyWhatMayHaveLeased",
+		because: "an answer is void if its instance sees an epoch in force between two questions: " +
+			"one seed in some hundreds has that"},
 	{name: "recover-by-store", what: "recover raises marks by the store alone", with: "backup and restore"},
-	{name: "recover-unanswered", what: "recover goes on without instances that did not answer", with: "backup and restore"},
-	{name: "left-without-beat", what: "an instance that left after the backup counts as one that left before", pkg: "./allocator/ledger", test: "TestRecoverAsksOnlyWhatMayHaveLeased",
-		because: "the simulation's operator chooses a margin above all leases of a process without memory, whatever recover says about it"},
-	{name: "missed-epoch", what: "an epoch that the instance never saw counts, although its layout version is an old one", with: "rollback to before a recover"},
-	{name: "all-answered", what: "an instance assumes that every recover had its answer", pkg: "./allocator/ledger", test: "TestOrphanRaisesAllRooms",
-		because: "only few runs have another room lease IDs that the instance had issued, after the instance leased again"},
-	{name: "orphan-raises-nothing", what: "an instance that a recover left out raises no mark over its earlier leases", with: "recover without an instance whose range is swapped"},
-	{name: "orphan-raises-own", what: "an instance that a recover left out raises only its own room's mark", pkg: "./allocator/ledger", test: "TestOrphanRaisesAllRooms",
-		because: "only few runs have another room lease IDs that the instance had issued, after the instance leased again"},
-	{name: "recover-versions", what: "a recover's layout version is only above the known ones: a forgotten one comes again", pkg: "./allocator/ledger/recovery", test: "TestNewVersion",
-		because: "an instance follows an unknown epoch whatever its layout version, so only few runs have an instance mistake a layout for another"},
-	{name: "epoch-counts", what: "the epoch counts up from the store's last one: it comes again after a second restore", with: "backup and restore"},
+	{name: "recover-unanswered", what: "recover goes on without instances that did not answer",
+		with: "backup and restore"},
+	{name: "left-without-beat", what: "an instance that left after the backup counts as one that left before",
+		pkg: "./allocator/ledger", test: "TestRecoverAsksOnlyWhatMayHaveLeased",
+		because: "the simulation's operator chooses a margin above all leases of a process without memory, " +
+			"whatever recover says about it"},
+	{name: "missed-epoch", what: "an epoch that the instance never saw counts, although its layout version " +
+		"is an old one", with: "rollback to before a recover"},
+	{name: "all-answered", what: "an instance assumes that every recover had its answer", pkg: "./allocator/ledger",
+		test: "TestOrphanRaisesAllRooms",
+		because: "only few runs have another room lease IDs that the instance had issued, " +
+			"after the instance leased again"},
+	{name: "orphan-raises-nothing", what: "an instance that a recover left out raises no mark over its earlier leases",
+		with: "recover without an instance whose range is swapped"},
+	{name: "orphan-raises-own", what: "an instance that a recover left out raises only its own room's mark",
+		pkg: "./allocator/ledger", test: "TestOrphanRaisesAllRooms",
+		because: "only few runs have another room lease IDs that the instance had issued, " +
+			"after the instance leased again"},
+	{name: "recover-versions", what: "a recover's layout version is only above the known ones: " +
+		"a forgotten one comes again", pkg: "./allocator/ledger/recovery", test: "TestNewVersion",
+		because: "an instance follows an unknown epoch whatever its layout version, " +
+			"so only few runs have an instance mistake a layout for another"},
+	{name: "epoch-counts", what: "the epoch counts up from the store's last one: it comes again after a second restore",
+		with: "backup and restore"},
 	{name: "no-beat", what: "the beat is not compared", with: "restore after a power failure"},
-	{name: "journal-late", what: "the journal is written after IDs are issued, with the next lease", with: "restore after a power failure"},
-	{name: "no-revision-check", what: "a lease counts although etcd wrote it at a revision below one that it had shown", with: "old revision"},
+	{name: "journal-late", what: "the journal is written after IDs are issued, with the next lease",
+		with: "restore after a power failure"},
+	{name: "no-revision-check", what: "a lease counts although etcd wrote it at a revision below one that it had shown",
+		with: "old revision"},
 	{name: "no-cluster-check", what: "another etcd cluster's answer counts", with: "other etcd"},
-	{name: "blank-leases", what: "an instance without its journal leases although journals are required", with: "journals required"},
+	{name: "blank-leases", what: "an instance without its journal leases although journals are required",
+		with: "journals required"},
 
 	// Windows of workers.
 	{name: "no-window-check", what: "a generator issues ticks beyond its worker's window", with: "time-ordered IDs"},
-	{name: "from-below-until", what: "a window begins at the start of the previous one, below its end", with: "restart at once"},
-	{name: "lowered-by-another", what: "a process that gives a worker back lowers the window of the worker's next owner", with: "pause"},
-	{name: "slice-not-compared", what: "a worker is renewed although it left the room's slice", with: "time-ordered IDs"},
-	{name: "window-no-layout", what: "a window is written without the condition on the layout", with: "time-ordered IDs"},
-	{name: "window-no-key", what: "a window is written over a worker's key that changed since it was read", with: "time-ordered IDs"},
-	{name: "not-before-ignored", what: "a window begins at once after a recover that went on without an instance", with: "time-ordered IDs"},
-	{name: "read-back-of-any-epoch", what: "a process goes on with a window that got no answer, although the window was leased before a recover", with: "recover while a worker is taken"},
+	{name: "from-below-until", what: "a window begins at the start of the previous one, below its end",
+		with: "restart at once"},
+	{name: "lowered-by-another", what: "a process that gives a worker back lowers the window of the " +
+		"worker's next owner", with: "pause"},
+	{name: "slice-not-compared", what: "a worker is renewed although it left the room's slice",
+		with: "time-ordered IDs"},
+	{name: "window-no-layout", what: "a window is written without the condition on the layout",
+		with: "time-ordered IDs"},
+	{name: "window-no-key", what: "a window is written over a worker's key that changed since it was read",
+		with: "time-ordered IDs"},
+	{name: "not-before-ignored", what: "a window begins at once after a recover that went on without an instance",
+		with: "time-ordered IDs"},
+	{name: "read-back-of-any-epoch", what: "a process goes on with a window that got no answer, " +
+		"although the window was leased before a recover", with: "recover while a worker is taken"},
 }
 
 // selected returns the mistakes to make.

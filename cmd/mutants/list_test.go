@@ -21,8 +21,10 @@ func TestMistakesAreTheEdits(t *testing.T) {
 	}
 	listed := make(map[string]bool)
 	for _, m := range mistakes {
-		if m.name == "" || m.what == "" || listed[m.name] || (m.pkg == "") != (m.test == "") || (m.pkg == "") != (m.because == "") {
-			t.Errorf("%+v: want a name of its own, what it is, and a test with its package and why the simulation cannot see it, or none of these", m)
+		if m.name == "" || m.what == "" || listed[m.name] || (m.pkg == "") != (m.test == "") ||
+			(m.pkg == "") != (m.because == "") {
+			t.Errorf("%+v: want a name of its own, what it is, and a test with its package and why the simulation "+
+				"cannot see it, or none of these", m)
 		}
 		if listed[m.name] = true; !edited[m.name] {
 			t.Errorf("%s is in no edit", m.name)
@@ -40,8 +42,10 @@ func TestFound(t *testing.T) {
 		said, by, how string
 		seed          int
 	}{
-		{"--- FAIL: TestSimulation (0.51s)\n    sim_test.go:119: seed 7:\n          at 3.5s: DUPLICATE: tag order: ID 5\n          at 4s: other\n", "seed 7", "DUPLICATE: tag order: ID 5", 7},
-		{"--- FAIL: TestX (0.00s)\n    --- FAIL: TestX/part (0.00s)\n        x_test.go:3: 5, want 4\n", "TestX/part", "5, want 4", 0},
+		{"--- FAIL: TestSimulation (0.51s)\n    sim_test.go:119: seed 7:\n          at 3.5s: DUPLICATE: tag order: " +
+			"ID 5\n          at 4s: other\n", "seed 7", "DUPLICATE: tag order: ID 5", 7},
+		{"--- FAIL: TestX (0.00s)\n    --- FAIL: TestX/part (0.00s)\n        x_test.go:3: 5, want 4\n",
+			"TestX/part", "5, want 4", 0},
 		{"panic: broken\n\ngoroutine 7 [running]:\n", "", "panic: broken", 0},
 	} {
 		by, how, seed := found(c.said)

@@ -82,7 +82,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err := g.control(ctx, todo, fates); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "\nAll %d mistakes were found, in %.0f s, by checks that pass without them.\n", len(todo), time.Since(start).Seconds())
+	_, err = fmt.Fprintf(stdout, "\nAll %d mistakes were found, in %.0f s, by checks that pass without them.\n",
+		len(todo), time.Since(start).Seconds())
 	return err
 }
 

@@ -51,7 +51,8 @@ func dialRaw(ctx context.Context, counts *counts, address, from, method string) 
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
 	for _, field := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"},
+		{"content-type", "application/grpc"}, {"te", "trailers"},
 	} {
 		e.SetMaxDynamicTableSizeLimit(0)
 		if err := e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {

@@ -34,7 +34,8 @@ func (p pressure) reaches(other pressure) bool {
 }
 
 func (p pressure) String() string {
-	return fmt.Sprintf("%.3g requests/s, %.3g answers/s; %d requests in all, %d without an answer", p.sent, p.answered, p.total, p.waiting)
+	return fmt.Sprintf("%.3g requests/s, %.3g answers/s; %d requests in all, %d without an answer", p.sent,
+		p.answered, p.total, p.waiting)
 }
 
 // attackKinds are the measured attacks. Each must do at least a fraction of what it does on an
@@ -96,7 +97,8 @@ func attacks(ctx context.Context, s sizes, add func(row)) error {
 		times := row{what: "p99 in the server beside " + a.what + " to alone", goal: goalTimes, unit: "times"}
 		bytes := row{what: "memory of the room beside " + a.what, goal: most >> 20, unit: "MiB"}
 		if len(ratios) < s.rounds {
-			times.void = fmt.Sprintf("in %d of %d rounds the attacker did too little: %v; it should do: %v", weak, weak+len(ratios), weakest, a.least)
+			times.void = fmt.Sprintf("in %d of %d rounds the attacker did too little: %v; it should do: %v", weak,
+				weak+len(ratios), weakest, a.least)
 			bytes.void = "as above"
 		} else {
 			times.measured, times.note = load.Median(ratios), fmt.Sprintf("%.3g ms", load.Median(p99s))
@@ -112,7 +114,8 @@ func attacks(ctx context.Context, s sizes, add func(row)) error {
 }
 
 // besideAttack measures a good caller while another process attacks.
-func besideAttack(ctx context.Context, p *process, kind string, busy int, during time.Duration) (r reply, did pressure, resident int64, err error) {
+func besideAttack(ctx context.Context, p *process, kind string, busy int,
+	during time.Duration) (r reply, did pressure, resident int64, err error) {
 	attacker, err := startChild(ctx, []string{halfTheProcessors()}, "child-attack", kind, p.Address)
 	if err != nil {
 		return r, did, 0, err

@@ -114,7 +114,8 @@ func (s *flatStore) cluster(ctx context.Context, cfg ledger.Config) (*ledger.Led
 }
 
 // onlyRoom is the layout of a cluster with one room.
-var onlyRoom = allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 1000}}}
+var onlyRoom = allocator.Layout{Boundary: 1000,
+	Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 1000}}}
 
 // roomChild is a room in this process.
 type roomChild struct {

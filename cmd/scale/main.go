@@ -6,8 +6,9 @@
 // with the lowest priority, as they would run on other machines. The groups recover,
 // trips, moves and pages have a whole cluster: a real etcd, and the march that users run
 // (-march). The group writes simulates a cluster, in a program that it builds: see
-// package writes. The group midnight has a real etcd, and a room whose clock it sets. Time in the server counts from when the server has read a request to
-// when it writes the answer.
+// package writes. The group midnight has a real etcd, and a room whose clock it sets.
+// Time in the server counts from when the server has read a request to when it writes the
+// answer.
 //
 // A group of rows is a function in a file of its own, listed in groups.
 package main
@@ -133,7 +134,8 @@ func run(out io.Writer, s sizes, rows string) error {
 				short++
 			}
 			_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", r.what, r.figure())
-			_, _ = fmt.Fprintf(table, "%s\t%s\tat most %.4g\t%s\t%s\n", r.what, r.figure(), r.goal, r.verdict(), r.note+r.void)
+			_, _ = fmt.Fprintf(table, "%s\t%s\tat most %.4g\t%s\t%s\n", r.what, r.figure(), r.goal,
+				r.verdict(), r.note+r.void)
 		})
 		if err != nil {
 			return errors.Join(fmt.Errorf("%s: %w", g.name, err), table.Flush())

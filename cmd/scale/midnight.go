@@ -66,7 +66,8 @@ func midnight(ctx context.Context, s sizes, add func(row)) (err error) {
 		overs = append(overs, float64(over.P999)/float64(time.Millisecond))
 	}
 	add(row{
-		what:     fmt.Sprintf("p99.9 in the server of Next in the minute of midnight to the minute before, %d busy tags", s.busy),
+		what: fmt.Sprintf("p99.9 in the server of Next in the minute of midnight to the minute "+
+			"before, %d busy tags", s.busy),
 		measured: load.Median(ratios), goal: 1.5, unit: "times",
 		note: fmt.Sprintf("%.3g ms to %.3g ms", load.Median(overs), load.Median(befores)),
 	})

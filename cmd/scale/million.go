@@ -204,8 +204,10 @@ func million(ctx context.Context, s sizes, add func(row)) error {
 	}
 	per := func(bytes float64) float64 { return bytes / float64(s.tags) }
 	add(row{
-		what: "memory per idle tag in a room", measured: per(float64(after.Heap) - float64(before.Heap)), goal: 1536, unit: "bytes",
-		note: fmt.Sprintf("in use after a collection; the process grew by %.4g bytes a tag, with what loading left free in the heap's pages", per(float64(resident-residentBefore))),
+		what: "memory per idle tag in a room", measured: per(float64(after.Heap) - float64(before.Heap)),
+		goal: 1536, unit: "bytes",
+		note: fmt.Sprintf("in use after a collection; the process grew by %.4g bytes a tag, "+
+			"with what loading left free in the heap's pages", per(float64(resident-residentBefore))),
 	})
 	page, err := pageTime(ctx, large.Address)
 	if err != nil {

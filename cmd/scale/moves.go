@@ -82,16 +82,18 @@ func moves(ctx context.Context, s sizes, add func(row)) (err error) {
 		return fmt.Errorf("%d marks of the room that lost were written: it shows nothing", lost)
 	}
 	add(row{
-		what:     what + "tags leased by rooms that lost nothing",
-		measured: float64(written(before.marks[same], after.marks[same]) + written(before.marks[grows], after.marks[grows])),
-		note:     fmt.Sprintf("%d by the room that lost; all moves took %.3g s", lost, took.Seconds()),
+		what: what + "tags leased by rooms that lost nothing",
+		measured: float64(written(before.marks[same], after.marks[same]) + written(before.marks[grows],
+			after.marks[grows])),
+		note: fmt.Sprintf("%d by the room that lost; all moves took %.3g s", lost, took.Seconds()),
 	})
 	add(row{what: what + "more keys in etcd", measured: float64(after.keys - before.keys),
 		note: fmt.Sprintf("than %d", before.keys)})
 	add(row{
 		// Numbers have more digits later: versions, revisions, counters of heartbeats.
 		what: what + "more bytes in etcd", measured: float64(after.bytes - before.bytes), goal: 200, unit: "bytes",
-		note: fmt.Sprintf("than %d, without the marks of the room that lost, and layouts/ and audit/ (%d keys, then %d)",
+		note: fmt.Sprintf("than %d, without the marks of the room that lost, and layouts/ and audit/ (%d "+
+			"keys, then %d)",
 			before.bytes, before.history, after.history),
 	})
 	return nil

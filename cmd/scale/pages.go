@@ -45,7 +45,8 @@ func pages(ctx context.Context, s sizes, add func(row)) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.what, err)
 		}
-		add(row{what: fmt.Sprintf("%s, %d tags", p.what, s.tags), measured: took.Seconds(), goal: goal, unit: "s", note: note + p.note()})
+		add(row{what: fmt.Sprintf("%s, %d tags", p.what, s.tags), measured: took.Seconds(), goal: goal,
+			unit: "s", note: note + p.note()})
 	}
 	return nil
 }
@@ -96,7 +97,9 @@ func (c *consoleProcess) asked() []asked {
 			}
 			return err
 		}, none},
-		{"plan in the browser", func() error { return c.get("/migrations", planForm(), "The plan: 2 moves") }, func() string {
+		{"plan in the browser", func() error {
+			return c.get("/migrations", planForm(), "The plan: 2 moves")
+		}, func() string {
 			took, err := c.count(plan)
 			if err != nil {
 				return ", and its costs: " + err.Error()

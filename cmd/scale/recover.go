@@ -117,7 +117,8 @@ func (c *cluster) recover(ctx context.Context) (r recovered, err error) {
 		return r, err
 	}
 	if len(report.Answered) != len(c.rooms) || report.Raised == 0 {
-		return r, fmt.Errorf("%d instances answered, and %d marks were raised: it shows nothing", len(report.Answered), report.Raised)
+		return r, fmt.Errorf("%d instances answered, and %d marks were raised: it shows nothing",
+			len(report.Answered), report.Raised)
 	}
 	r.halted, r.raised = time.Duration(report.Halted*float64(time.Second)), report.Raised
 	usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage)

@@ -47,7 +47,8 @@ func leftPadded(i int) string {
 }
 
 func newFlatStore(tags int) *flatStore {
-	s := &flatStore{rev: 1, keys: make(map[string]store.KV), slots: make([]byte, tags*slotSize), marks: make([]mark, tags)}
+	s := &flatStore{rev: 1, keys: make(map[string]store.KV), slots: make([]byte, tags*slotSize),
+		marks: make([]mark, tags)}
 	for i := 0; i < len(s.slots); i += 4096 {
 		s.slots[i] = 1 // the system provides the memory only now
 	}
@@ -78,7 +79,8 @@ func (s *flatStore) get(key string) (kv store.KV, ok bool) {
 		return store.KV{Key: key, Value: s.tag, ModRevision: 1}, s.tag != nil
 	}
 	m := s.marks[slot]
-	return store.KV{Key: key, Value: slices.Clone(s.slots[slot*slotSize:][:m.size]), ModRevision: m.revision}, m.revision > 0
+	return store.KV{Key: key, Value: slices.Clone(s.slots[slot*slotSize:][:m.size]), ModRevision: m.revision},
+		m.revision > 0
 }
 
 func (s *flatStore) put(key string, value []byte) {
@@ -114,7 +116,8 @@ func (s *flatStore) Txn(_ context.Context, txn store.Txn) (store.Answer, error) 
 	answer := store.Answer{Sender: sender(), Succeeded: true}
 	for _, c := range txn.If {
 		kv, ok := s.get(c.Key)
-		if c.Value != nil && (!ok || !bytes.Equal(c.Value, kv.Value)) || (c.Value == nil || c.ModRevision != 0) && c.ModRevision != kv.ModRevision {
+		if c.Value != nil && (!ok || !bytes.Equal(c.Value, kv.Value)) || (c.Value == nil || c.ModRevision != 0) &&
+			c.ModRevision != kv.ModRevision {
 			answer.Succeeded, ops = false, txn.Else
 			break
 		}

@@ -51,7 +51,8 @@ func trips(ctx context.Context, s sizes, add func(row)) (err error) {
 func (c *cluster) recoverTrips(ctx context.Context) (n, asked int, err error) {
 	var mu sync.Mutex
 	questions := 0
-	ask := func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (m record.Memory, err error) {
+	ask := func(ctx context.Context, s record.SeenInstance, q record.Question,
+		use record.UseMarks) (m record.Memory, err error) {
 		mu.Lock()
 		questions++
 		mu.Unlock()
@@ -140,6 +141,7 @@ func leaseModel(ctx context.Context, address string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	_, err = marchv1.NewIDServiceClient(conn).Next(ctx, &marchv1.NextRequest{Tag: string(model)}, grpc.WaitForReady(true))
+	_, err = marchv1.NewIDServiceClient(conn).Next(ctx, &marchv1.NextRequest{Tag: string(model)},
+		grpc.WaitForReady(true))
 	return err
 }

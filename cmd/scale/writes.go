@@ -46,9 +46,11 @@ func steadyWrites(ctx context.Context, simulation *writes.Simulation, active int
 		Spread: 686 * time.Second, Settle: 5 * time.Minute,
 		Count: 10 * time.Minute, Move: 12 * time.Minute, // a step and more
 	}
-	say("%d rooms, %d instances, %d active tags in each room, every %dth of them simulated: writes for tags count %[4]d times",
+	say("%d rooms, %d instances, %d active tags in each room, every %dth of them simulated: "+
+		"writes for tags count %[4]d times",
 		spec.Rooms, spec.Instances, spec.Tags*factor, factor)
-	say("callers begin in %v, it settles for %v, %v are counted; then a move, and %v after it", spec.Spread, spec.Settle, spec.Count, spec.Move)
+	say("callers begin in %v, it settles for %v, %v are counted; then a move, and %v after it", spec.Spread,
+		spec.Settle, spec.Count, spec.Move)
 	o, err := simulation.Run(ctx, spec)
 	if err != nil {
 		return err
@@ -62,7 +64,8 @@ func steadyWrites(ctx context.Context, simulation *writes.Simulation, active int
 	second := o.Series.Busiest(moved, moved+int(spec.Move/time.Second), 1, weights)
 	peak := writes.Total(writes.Weigh(o.Series.Sum(second, second+1), weights))
 
-	what := fmt.Sprintf("etcd writes, %d rooms, %d instances, %d active tags: ", spec.Rooms, spec.Instances, spec.Tags*factor)
+	what := fmt.Sprintf("etcd writes, %d rooms, %d instances, %d active tags: ", spec.Rooms,
+		spec.Instances, spec.Tags*factor)
 	sums := writes.Weigh(o.Series.Sum(o.Steady, moved), weights)
 	scaled := fmt.Sprintf("marks of every %dth tag, times %[1]d", factor)
 	add(row{
@@ -71,8 +74,10 @@ func steadyWrites(ctx context.Context, simulation *writes.Simulation, active int
 	})
 	sums = writes.Weigh(o.Series.Sum(at, at+60), weights)
 	add(row{
-		what: what + "the busiest minute after a move", measured: rate(writes.Total(sums).Writes, time.Minute), goal: 4000, unit: "writes/s",
-		note: fmt.Sprintf("%s; %s; it begins %d s after the move; the busiest second has %d", split(sums, time.Minute), scaled, at-moved, peak.Writes),
+		what: what + "the busiest minute after a move", measured: rate(writes.Total(sums).Writes, time.Minute),
+		goal: 4000, unit: "writes/s",
+		note: fmt.Sprintf("%s; %s; it begins %d s after the move; the busiest second has %d", split(sums, time.Minute),
+			scaled, at-moved, peak.Writes),
 	})
 	return nil
 }
@@ -86,7 +91,8 @@ func writesSlopes(ctx context.Context, simulation *writes.Simulation, add func(r
 	}
 	run := func(instances, tags int) (all writes.Count, err error) {
 		spec.Instances, spec.Tags = instances, tags
-		say("%d rooms, %d instances, %d pairs of tag and room, a reserve of %v", spec.Rooms, instances, spec.Pairs(), spec.Reserve)
+		say("%d rooms, %d instances, %d pairs of tag and room, a reserve of %v", spec.Rooms, instances,
+			spec.Pairs(), spec.Reserve)
 		o, err := simulation.Run(ctx, spec)
 		sums := o.Series.Sum(o.Steady, o.Steady+int(spec.Count/time.Second))
 		if err == nil {
@@ -117,7 +123,8 @@ func writesSlopes(ctx context.Context, simulation *writes.Simulation, add func(r
 		slope := func(from, to writes.Count) float64 { return float64(of.get(to)) / float64(of.get(from)) / 10 }
 		per := func(c writes.Count) float64 { return rate(of.get(c), spec.Count) }
 		add(row{
-			what:     fmt.Sprintf("etcd %s, 10, 100, 1000 instances, %d pairs: the steeper slope to linear", of.unit, pairs),
+			what: fmt.Sprintf("etcd %s, 10, 100, 1000 instances, %d pairs: the steeper slope to linear",
+				of.unit, pairs),
 			measured: max(slope(grown[0], grown[1]), slope(grown[1], grown[2])), goal: 0.99, unit: "times",
 			note: fmt.Sprintf("%.4g, %.4g, %.4g %s", per(grown[0]), per(grown[1]), per(grown[2]), of.unit),
 		})

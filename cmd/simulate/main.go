@@ -67,7 +67,8 @@ func command(ctx context.Context, args []string) error {
 	}
 	run := []string{"-test.v", "-test.timeout=30m", "-with", *with}
 	if *seed >= 0 {
-		run = append(run, "-test.run=^TestSimulation$", "-seed", strconv.FormatInt(*seed, 10), fmt.Sprintf("-logs=%v", *logs))
+		run = append(run, "-test.run=^TestSimulation$", "-seed", strconv.FormatInt(*seed, 10),
+			fmt.Sprintf("-logs=%v", *logs))
 	} else {
 		run = append(run, "-test.run=^(TestSimulation|TestReplay)$", "-seeds", strconv.Itoa(*seeds))
 	}

@@ -39,7 +39,8 @@ func New[T any]() *Cache[T] {
 //
 // The value is read here and not in Get, because a read serves many callers: it must not
 // end with the request of one of them.
-func (c *Cache[T]) Run(ctx context.Context, read func(ctx context.Context, before T) (now T, pause time.Duration, err error)) {
+func (c *Cache[T]) Run(ctx context.Context, read func(ctx context.Context,
+	before T) (now T, pause time.Duration, err error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C

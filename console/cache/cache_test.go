@@ -48,7 +48,8 @@ func TestCache(t *testing.T) {
 		get(0, time.Minute, 2, nil)
 		time.Sleep(time.Minute)
 		if n := reads.Load(); n != 4 {
-			t.Errorf("%d reads, want 4: one more after the last request, and none from %v after it on", n, cache.ReadsFor)
+			t.Errorf("%d reads, want 4: one more after the last request, and none from %v after it on",
+				n, cache.ReadsFor)
 		}
 	})
 }

@@ -49,7 +49,8 @@ func List(f Facts, now time.Time) []*marchv1.Capacity {
 	list := slices.Concat(f.reserves(), f.certificates(), f.tags(now))
 	if f.Quota > 0 {
 		c := counted(marchv1.CapacityKind_CAPACITY_KIND_ETCD, "bytes in etcd", f.EtcdSize, f.Quota)
-		c.Note = fmt.Sprintf("its keys are bounded: it has room for at least %d more tags", max(f.Quota-f.EtcdSize, 0)/(etcdPerMark*max(f.Ever, 1)))
+		c.Note = fmt.Sprintf("its keys are bounded: it has room for at least %d more tags",
+			max(f.Quota-f.EtcdSize, 0)/(etcdPerMark*max(f.Ever, 1)))
 		grow(c, f.Trends.etcdGrowth(now), now)
 		list = append(list, c)
 	}
@@ -63,7 +64,8 @@ func List(f Facts, now time.Time) []*marchv1.Capacity {
 		list = append(list, c)
 	}
 	for _, s := range f.Slices {
-		c := counted(marchv1.CapacityKind_CAPACITY_KIND_WORKERS, fmt.Sprintf("workers of %d bits in room %s", s.GetBits(), s.GetRoom()), s.GetLive(), s.GetUpper()-s.GetLower())
+		c := counted(marchv1.CapacityKind_CAPACITY_KIND_WORKERS, fmt.Sprintf("workers of %d bits in room %s",
+			s.GetBits(), s.GetRoom()), s.GetLive(), s.GetUpper()-s.GetLower())
 		c.Room, c.Note = s.GetRoom(), "with a window now"
 		grow(c, f.Trends.workerGrowth(now, Slice{s.GetRoom(), s.GetBits()}), now)
 		list = append(list, c)
@@ -111,9 +113,11 @@ func (f Facts) reserves() (list []*marchv1.Capacity) {
 		if r.GetReserve() == nil {
 			continue
 		}
-		c := &marchv1.Capacity{Kind: marchv1.CapacityKind_CAPACITY_KIND_RESERVE, What: "IDs in memory of room " + r.GetName(), Room: r.GetName(), Tag: r.GetReserveTag()}
+		c := &marchv1.Capacity{Kind: marchv1.CapacityKind_CAPACITY_KIND_RESERVE,
+			What: "IDs in memory of room " + r.GetName(), Room: r.GetName(), Tag: r.GetReserveTag()}
 		if reserve := r.GetReserve().AsDuration(); r.GetEtcdAwaySince() != nil {
-			c.Full, c.Note = timestamppb.New(f.AsOf.Add(reserve).Truncate(time.Second)), "etcd does not answer; tag "+r.GetReserveTag()+" runs out first"
+			c.Full, c.Note = timestamppb.New(f.AsOf.Add(reserve).Truncate(time.Second)),
+				"etcd does not answer; tag "+r.GetReserveTag()+" runs out first"
 		} else {
 			c.Note = fmt.Sprintf("%s without etcd; tag %s runs out first", Words(reserve), r.GetReserveTag())
 		}
@@ -146,7 +150,8 @@ func Words(d time.Duration) string {
 func (f Facts) certificates() (list []*marchv1.Capacity) {
 	for _, c := range f.Certificates {
 		list = append(list, &marchv1.Capacity{
-			Kind: marchv1.CapacityKind_CAPACITY_KIND_CERTIFICATE, What: fmt.Sprintf("certificate of %s (--%s)", c.Process, c.GetSetting()), Process: c.Process,
+			Kind: marchv1.CapacityKind_CAPACITY_KIND_CERTIFICATE,
+			What: fmt.Sprintf("certificate of %s (--%s)", c.Process, c.GetSetting()), Process: c.Process,
 			Full: c.GetEnds(), Note: c.GetSubject(),
 		})
 	}
@@ -156,9 +161,11 @@ func (f Facts) certificates() (list []*marchv1.Capacity) {
 func (f Facts) tags(now time.Time) (list []*marchv1.Capacity) {
 	for _, t := range f.Tags {
 		tag := t.GetTag()
-		c := &marchv1.Capacity{Kind: marchv1.CapacityKind_CAPACITY_KIND_IDS, What: "IDs of tag " + tag.GetName(), Share: t.GetUsed(), Tag: tag.GetName()}
+		c := &marchv1.Capacity{Kind: marchv1.CapacityKind_CAPACITY_KIND_IDS, What: "IDs of tag " + tag.GetName(),
+			Share: t.GetUsed(), Tag: tag.GetName()}
 		if p := tag.GetTime(); p != nil {
-			c.Kind, c.What, c.Of = marchv1.CapacityKind_CAPACITY_KIND_TIME, "time of tag "+tag.GetName(), int64(1)<<p.GetTimeBits()
+			c.Kind, c.What, c.Of = marchv1.CapacityKind_CAPACITY_KIND_TIME, "time of tag "+tag.GetName(),
+				int64(1)<<p.GetTimeBits()
 			c.Used, c.Note = int64(c.GetShare()*float64(c.GetOf())), "in units of "+p.GetUnit().AsDuration().String()
 		} else {
 			next := tag.GetStart()

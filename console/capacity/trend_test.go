@@ -15,7 +15,8 @@ var began = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 // facts returns those of a cluster that a console measured for some hours. Each hour etcd
 // grew by 1 MiB, after what it needed first.
 func facts(hours int) (capacity.Facts, time.Time) {
-	f := capacity.Facts{Quota: 2 << 30, Ever: 2, TagsRead: true, TagsTotal: 250, MaxTags: 1000, Trends: &capacity.Trends{}}
+	f := capacity.Facts{Quota: 2 << 30, Ever: 2, TagsRead: true, TagsTotal: 250, MaxTags: 1000,
+		Trends: &capacity.Trends{}}
 	f.Slices = []*marchv1.WorkerSlice{{Bits: 10, Room: "a", Lower: 100, Upper: 200, Live: 40}}
 	now := began
 	for minute := range hours*60 + 1 {
@@ -63,7 +64,8 @@ func TestGrowth(t *testing.T) {
 
 	f, now = facts(5)
 	for _, c := range capacity.List(f, now) {
-		if c.GetKind() != marchv1.CapacityKind_CAPACITY_KIND_ROOMS && (c.Growth != nil || c.GetFull() != nil || !strings.Contains(c.GetNote(), "6 hours after")) {
+		if c.GetKind() != marchv1.CapacityKind_CAPACITY_KIND_ROOMS && (c.Growth != nil || c.GetFull() != nil ||
+			!strings.Contains(c.GetNote(), "6 hours after")) {
 			t.Errorf("after five hours: %v", c)
 		}
 	}
@@ -82,7 +84,8 @@ func TestGrowthAnew(t *testing.T) {
 			}
 		}
 	}
-	if c := find(t, capacity.List(f, now), "bytes in etcd"); c.Growth == nil || c.GetGrowth() != 0 || c.GetFull() != nil {
+	if c := find(t, capacity.List(f, now), "bytes in etcd"); c.Growth == nil ||
+		c.GetGrowth() != 0 || c.GetFull() != nil {
 		t.Errorf("etcd does not grow: %v", c)
 	}
 }

@@ -166,7 +166,8 @@ func (c *Chart) Latest() []Slot {
 func (c *Chart) slots() {
 	width := Width / float64(c.Points)
 	for i := range c.Points {
-		s := Slot{X: coordinate(float64(i) * width), W: coordinate(width), Time: c.First.Add(time.Duration(i) * c.step())}
+		s := Slot{X: coordinate(float64(i) * width), W: coordinate(width),
+			Time: c.First.Add(time.Duration(i) * c.step())}
 		s.At = c.at(s.Time)
 		var text strings.Builder
 		text.WriteString(s.At)
@@ -283,7 +284,8 @@ func NiceNumber(least float64) func(most float64) float64 {
 // NiceTime returns the end of a scale of seconds.
 func NiceTime(most float64) float64 {
 	const minute, hour, day = 60, 3600, 86400
-	for _, end := range []float64{10, 20, 30, minute, 2 * minute, 5 * minute, 10 * minute, 20 * minute, 30 * minute, hour, 2 * hour, 6 * hour, 12 * hour, day, 2 * day, 4 * day} {
+	for _, end := range []float64{10, 20, 30, minute, 2 * minute, 5 * minute, 10 * minute, 20 * minute, 30 * minute,
+		hour, 2 * hour, 6 * hour, 12 * hour, day, 2 * day, 4 * day} {
 		if most <= end {
 			return end
 		}

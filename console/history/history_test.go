@@ -18,17 +18,21 @@ var start = time.Unix(3600*500_000, 0).UTC()
 func span(points int) history.Span { return history.Span{First: start, Step: 1, Points: points} }
 
 // answer is what an instance tells from a minute after start on.
-func answer(minute int, all *marchv1.HistorySeries, tags ...*marchv1.HistorySeries) *marchv1.GetInstanceHistoryResponse {
-	return &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(start.Add(time.Duration(minute) * time.Minute)), All: all, Tags: tags}
+func answer(minute int, all *marchv1.HistorySeries,
+	tags ...*marchv1.HistorySeries) *marchv1.GetInstanceHistoryResponse {
+	return &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(start.Add(time.Duration(minute) * time.Minute)),
+		All: all, Tags: tags}
 }
 
 func all(rate, reserve, latency, failed, away float32) *marchv1.HistorySeries {
 	two := func(v float32) []float32 { return []float32{v, v} }
-	return &marchv1.HistorySeries{Rates: two(rate), Reserves: two(reserve), EtcdLatencies: two(latency), Failed: two(failed), EtcdAway: two(away)}
+	return &marchv1.HistorySeries{Rates: two(rate), Reserves: two(reserve), EtcdLatencies: two(latency),
+		Failed: two(failed), EtcdAway: two(away)}
 }
 
 func tag(name string, rate, reserve, failed float32) *marchv1.HistorySeries {
-	return &marchv1.HistorySeries{Tag: name, Rates: []float32{rate, -1}, Reserves: []float32{reserve, -1}, Failed: []float32{failed, -1}}
+	return &marchv1.HistorySeries{Tag: name, Rates: []float32{rate, -1}, Reserves: []float32{reserve, -1},
+		Failed: []float32{failed, -1}}
 }
 
 func TestMerge(t *testing.T) {
@@ -86,21 +90,28 @@ func TestChart(t *testing.T) {
 	if !in || band.X != "50.0" || band.W != "10.0" {
 		t.Errorf("band %+v", band)
 	}
-	kind := history.Kind{Title: "IDs per second", Say: func(v float64) string { return fmt.Sprint(v) }, Nice: history.NiceNumber(1)}
-	c := history.NewChart(kind, s, []history.Line{{Name: "a", Values: values}, {Name: "b", Values: make([]float32, 60)}}, []history.Band{band})
-	if want := fmt.Sprintf("IDs per second, %s to %s UTC, 59 at most; a 59; b 0", start.Format("15:04"), start.Add(time.Hour).Format("15:04")); c.Label != want {
+	kind := history.Kind{Title: "IDs per second", Say: func(v float64) string {
+		return fmt.Sprint(v)
+	}, Nice: history.NiceNumber(1)}
+	c := history.NewChart(kind, s, []history.Line{{Name: "a", Values: values},
+		{Name: "b", Values: make([]float32, 60)}}, []history.Band{band})
+	if want := fmt.Sprintf("IDs per second, %s to %s UTC, 59 at most; a 59; b 0", start.Format("15:04"),
+		start.Add(time.Hour).Format("15:04")); c.Label != want {
 		t.Errorf("the label is %q, want %q", c.Label, want)
 	}
 	if got := []string{c.Scale[0].Text, c.Scale[1].Text, c.Scale[2].Text}; !cmp.Equal(got, []string{"100", "50", "0"}) {
 		t.Errorf("the scale is %v", got)
 	}
-	if a, b := c.Lines[0], c.Lines[1]; len(a.Points) != 2 || len(b.Points) != 1 || a.Dash == b.Dash || !strings.HasPrefix(a.Points[1], "110.0,142.4 120.0,142.4") {
+	if a, b := c.Lines[0], c.Lines[1]; len(a.Points) != 2 || len(b.Points) != 1 || a.Dash == b.Dash ||
+		!strings.HasPrefix(a.Points[1], "110.0,142.4 120.0,142.4") {
 		t.Errorf("lines %+v", c.Lines)
 	}
-	if got, want := c.Slots[5].Text, start.Add(5*time.Minute).Format("15:04")+"\na: 5\nb: 0\netcd did not answer a"; got != want {
+	if got, want := c.Slots[5].Text, start.Add(5*time.Minute).Format("15:04")+
+		"\na: 5\nb: 0\netcd did not answer a"; got != want {
 		t.Errorf("slot 5 says %q, want %q", got, want)
 	}
-	if s := c.Slots[10]; strings.Contains(s.Text, "a:") || s.Rows[0] != "–" || strings.Contains(c.Slots[4].Text+c.Slots[6].Text, "etcd") {
+	if s := c.Slots[10]; strings.Contains(s.Text, "a:") || s.Rows[0] != "–" ||
+		strings.Contains(c.Slots[4].Text+c.Slots[6].Text, "etcd") {
 		t.Errorf("slot 10 says %q", s.Text)
 	}
 	if len(c.Hours) != 6 || c.Hours[5].Text != "UTC" || c.Hours[0].Text != start.Add(10*time.Minute).Format("15:04") {
@@ -127,7 +138,8 @@ func TestBand(t *testing.T) {
 		began, ended int
 		x, w         string // empty where it is outside
 	}{
-		{-20, -10, "", ""}, {70, 80, "", ""}, {-5, 6, "0.0", "60.0"}, {54, 90, "540.0", "60.0"}, {30, 30, "300.0", "3.0"}, {59, 60, "590.0", "10.0"},
+		{-20, -10, "", ""}, {70, 80, "", ""}, {-5, 6, "0.0", "60.0"}, {54, 90, "540.0", "60.0"},
+		{30, 30, "300.0", "3.0"}, {59, 60, "590.0", "10.0"},
 	} {
 		b, in := s.NewBand("migration", "m", at(test.began), at(test.ended))
 		if in != (test.x != "") || b.X != test.x || b.W != test.w {

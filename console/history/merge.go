@@ -41,7 +41,8 @@ func Merge(span Span, rooms []string, told []Told) (list []*marchv1.RoomHistory,
 		if t.Answer == nil {
 			continue
 		}
-		at := int(t.Answer.GetFirst().AsTime().Sub(span.First) / (time.Duration(span.Step) * time.Minute)) // the place of its first point
+		// the place of its first point
+		at := int(t.Answer.GetFirst().AsTime().Sub(span.First) / (time.Duration(span.Step) * time.Minute))
 		room.all.add(t.Answer.GetAll(), at)
 		for _, tag := range t.Answer.GetTags() {
 			of(room.tags, tag.GetTag(), span).add(tag, at)
@@ -49,7 +50,8 @@ func Merge(span Span, rooms []string, told []Told) (list []*marchv1.RoomHistory,
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(byRoom)) {
-		list = append(list, &marchv1.RoomHistory{Room: name, All: byRoom[name].all.HistorySeries, Tags: busiest(byRoom[name].tags)})
+		list = append(list, &marchv1.RoomHistory{Room: name, All: byRoom[name].all.HistorySeries,
+			Tags: busiest(byRoom[name].tags)})
 	}
 	return list, busiest(byTag)
 }

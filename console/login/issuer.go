@@ -28,7 +28,8 @@ type attempt struct {
 func (h *Handler) oauth(p *oidc.Provider) *oauth2.Config {
 	return &oauth2.Config{
 		ClientID: h.cfg.ClientID, ClientSecret: h.cfg.ClientSecret, Endpoint: p.Endpoint(),
-		RedirectURL: strings.TrimSuffix(h.cfg.PublicURL, "/") + "/login/callback", Scopes: []string{oidc.ScopeOpenID, "profile", "groups"},
+		RedirectURL: strings.TrimSuffix(h.cfg.PublicURL, "/") + "/login/callback",
+		Scopes:      []string{oidc.ScopeOpenID, "profile", "groups"},
 	}
 }
 
@@ -43,12 +44,14 @@ func (h *Handler) toIssuer(w http.ResponseWriter, r *http.Request) {
 		h.show(w, r, err)
 		return
 	}
-	a := attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), To: local(r.FormValue("to")), Expires: time.Now().Add(attemptLasts)}
+	a := attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
+		To: local(r.FormValue("to")), Expires: time.Now().Add(attemptLasts)}
 	if err := h.set(w, attemptCookie, a, attemptLasts); err != nil {
 		h.show(w, r, err)
 		return
 	}
-	http.Redirect(w, r, h.oauth(p).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), http.StatusSeeOther)
+	http.Redirect(w, r, h.oauth(p).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)),
+		http.StatusSeeOther)
 }
 
 // fromIssuer logs in a browser that comes back from the issuer.
@@ -63,14 +66,17 @@ func (h *Handler) fromIssuer(w http.ResponseWriter, r *http.Request) {
 		err = h.cookie.Decode(attemptCookie, cookie.Value, &a)
 	}
 	drop(w, attemptCookie) // it counts once
-	if err != nil || !time.Now().Before(a.Expires) || subtle.ConstantTimeCompare([]byte(a.State), []byte(r.FormValue("state"))) != 1 {
-		h.show(w, r, allocator.Errorf(allocator.Unauthenticated, "this browser did not begin the login, or took longer than %v; log in again", attemptLasts))
+	if err != nil || !time.Now().Before(a.Expires) ||
+		subtle.ConstantTimeCompare([]byte(a.State), []byte(r.FormValue("state"))) != 1 {
+		h.show(w, r, allocator.Errorf(allocator.Unauthenticated,
+			"this browser did not begin the login, or took longer than %v; log in again", attemptLasts))
 		return
 	}
 	session, err := h.exchange(r.Context(), a, r.FormValue("code"))
 	if err != nil {
 		h.log.Warn("login at the issuer failed", "from", address(r), "error", err)
-		h.show(w, r, allocator.Errorf(allocator.KindOf(err), "the login at the issuer failed; the console's log says why"))
+		h.show(w, r, allocator.Errorf(allocator.KindOf(err),
+			"the login at the issuer failed; the console's log says why"))
 		return
 	}
 	h.enter(w, r, session, a.To)
@@ -94,7 +100,8 @@ func (h *Handler) exchange(ctx context.Context, a attempt, code string) (*access
 	if !ok {
 		return nil, refuse("the issuer gave no id_token")
 	}
-	token, err := p.Verifier(&oidc.Config{ClientID: h.cfg.ClientID, SupportedSigningAlgs: access.Algorithms()}).Verify(ctx, raw)
+	token, err := p.Verifier(&oidc.Config{ClientID: h.cfg.ClientID,
+		SupportedSigningAlgs: access.Algorithms()}).Verify(ctx, raw)
 	if err != nil {
 		return nil, refuse("the issuer's id_token: %.300s", err.Error())
 	}

@@ -59,14 +59,18 @@ func (cfg Config) Validate() error {
 		u, err := url.Parse(cfg.PublicURL)
 		if err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" ||
 			u.Scheme != "https" && (u.Scheme != "http" || !access.Loopback(u.Hostname())) {
-			return allocator.Errorf(allocator.Invalid, "public-url: %.200q; allowed: https://HOST, or http:// on a loopback address, without a path", cfg.PublicURL)
+			return allocator.Errorf(allocator.Invalid,
+				"public-url: %.200q; allowed: https://HOST, or http:// on a loopback address, without a path",
+				cfg.PublicURL)
 		}
 	}
 	switch {
 	case cfg.ClientID != "" && cfg.PublicURL == "":
-		return allocator.Errorf(allocator.Invalid, "public-url: none, so that the issuer could not send browsers back; give --public-url https://HOST")
+		return allocator.Errorf(allocator.Invalid,
+			"public-url: none, so that the issuer could not send browsers back; give --public-url https://HOST")
 	case len(cfg.Key) > 0 && len(cfg.Key) < minKey:
-		return allocator.Errorf(allocator.Invalid, "session-key-file: %d bytes; allowed: %d random bytes or more", len(cfg.Key), minKey)
+		return allocator.Errorf(allocator.Invalid,
+			"session-key-file: %d bytes; allowed: %d random bytes or more", len(cfg.Key), minKey)
 	case cfg.Lasts < 0 || cfg.Lasts > maxLasts:
 		return allocator.Errorf(allocator.Invalid, "session-lasts: %v; allowed: above 0 to %v", cfg.Lasts, maxLasts)
 	}
@@ -110,7 +114,8 @@ func New(cfg Config, gate *access.Gate, log hclog.Logger) (*Handler, error) {
 	if u, err := url.Parse(cfg.PublicURL); err == nil {
 		h.host = u.Host
 	}
-	h.cookie = securecookie.New(keys[:32], keys[32:]).SetSerializer(securecookie.JSONEncoder{}).MaxAge(int(cfg.Lasts.Seconds()))
+	h.cookie = securecookie.New(keys[:32], keys[32:]).SetSerializer(securecookie.JSONEncoder{}).MaxAge(
+		int(cfg.Lasts.Seconds()))
 	return h, nil
 }
 
@@ -143,7 +148,8 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 func (h *Handler) Pages(next http.Handler) http.Handler {
 	return h.underItsName(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := access.From(r.Context())
-		if s == nil || len(s.Names) > 0 || s.May(marchv1.ConsoleService_GetOverview_FullMethodName) || strings.HasPrefix(r.URL.Path, "/static/") {
+		if s == nil || len(s.Names) > 0 || s.May(marchv1.ConsoleService_GetOverview_FullMethodName) ||
+			strings.HasPrefix(r.URL.Path, "/static/") {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -179,7 +185,9 @@ func (h *Handler) underItsName(next http.Handler) http.Handler {
 func headers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		head := w.Header()
-		head.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		head.Set("Content-Security-Policy",
+			"default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "+
+				"frame-ancestors 'none'")
 		head.Set("X-Content-Type-Options", "nosniff")
 		head.Set("Referrer-Policy", "same-origin")
 		head.Set("Cache-Control", "no-store")
@@ -261,19 +269,22 @@ func (h *Handler) set(w http.ResponseWriter, name string, value any, lasts time.
 		return allocator.Errorf(allocator.Invalid, "the identity is too large for a cookie: %d KiB at most", 4)
 	}
 	http.SetCookie(w, &http.Cookie{
-		Name: name, Value: text, Path: "/", MaxAge: max(int(lasts.Seconds()), 1), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
+		Name: name, Value: text, Path: "/", MaxAge: max(int(lasts.Seconds()), 1), Secure: true, HttpOnly: true,
+		SameSite: http.SameSiteLaxMode,
 	})
 	return nil
 }
 
 func drop(w http.ResponseWriter, name string) {
-	http.SetCookie(w, &http.Cookie{Name: name, Path: "/", MaxAge: -1, Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	http.SetCookie(w, &http.Cookie{Name: name, Path: "/", MaxAge: -1, Secure: true, HttpOnly: true,
+		SameSite: http.SameSiteLaxMode})
 }
 
 // local returns a path of this console, or its first page: never another site's address.
 func local(to string) string {
 	u, err := url.Parse(to)
-	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n\t") {
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") ||
+		strings.ContainsAny(to, "\\\r\n\t") {
 		return "/"
 	}
 	return to

@@ -36,11 +36,16 @@ const (
 func Check(back, step int32) error {
 	switch {
 	case back <= minutes.Kept || back > Most:
-		return allocator.Errorf(allocator.Invalid, "minutes: %d; allowed of a Prometheus: %d to %d", back, minutes.Kept+1, Most)
+		return allocator.Errorf(allocator.Invalid,
+			"minutes: %d; allowed of a Prometheus: %d to %d", back, minutes.Kept+1, Most)
 	case step < leastStep || step > mostStep || back%step != 0:
-		return allocator.Errorf(allocator.Invalid, "step: %d; allowed beyond 24 hours: %d to %d, and a divisor of minutes (%d)", step, leastStep, mostStep, back)
+		return allocator.Errorf(allocator.Invalid,
+			"step: %d; allowed beyond 24 hours: %d to %d, and a divisor of minutes (%d)",
+			step, leastStep, mostStep, back)
 	case back/step > mostPoints:
-		return allocator.Errorf(allocator.Invalid, "step: %d; allowed for %d minutes: %d or more, so that there are %d points at most", step, back, (back+mostPoints-1)/mostPoints, mostPoints)
+		return allocator.Errorf(allocator.Invalid,
+			"step: %d; allowed for %d minutes: %d or more, so that there are %d points at most", step, back,
+			(back+mostPoints-1)/mostPoints, mostPoints)
 	}
 	return nil
 }
@@ -62,11 +67,15 @@ var questions = []struct {
 }{
 	{query: `sum by (room) (rate(march_chain_issued_ids_total{ROOMS}[POINT]) or rate(march_time_issued_ids_total{ROOMS}[POINT]))`, to: (*marchv1.HistorySeries).GetRates},
 	{query: `min by (room) (` + reserves + `)`, to: (*marchv1.HistorySeries).GetReserves},
-	{query: `histogram_quantile(0.99, sum by (room, le) (rate(march_etcd_transaction_seconds_bucket{ROOMS}[POINT])))`, to: (*marchv1.HistorySeries).GetEtcdLatencies},
+	{query: `histogram_quantile(0.99, sum by (room, le) (rate(march_etcd_transaction_seconds_bucket{ROOMS}[POINT])))`,
+		to: (*marchv1.HistorySeries).GetEtcdLatencies},
 	{query: `sum by (room) (` + failedCalls + ` or ` + failedRequests + `)`, to: (*marchv1.HistorySeries).GetFailed},
-	{query: `max by (room) (max_over_time(march_etcd_away_seconds{ROOMS}[POINT]))`, to: (*marchv1.HistorySeries).GetEtcdAway},
-	{query: `sum by (room, tag) (rate(march_chain_issued_ids_total{ROOMS,tag!="(other)"}[POINT])) and on (tag) ` + busiest, to: (*marchv1.HistorySeries).GetRates, tags: true},
-	{query: `min by (room, tag) (` + reserves + `) and on (tag) ` + busiest, to: (*marchv1.HistorySeries).GetReserves, tags: true},
+	{query: `max by (room) (max_over_time(march_etcd_away_seconds{ROOMS}[POINT]))`,
+		to: (*marchv1.HistorySeries).GetEtcdAway},
+	{query: `sum by (room, tag) (rate(march_chain_issued_ids_total{ROOMS,tag!="(other)"}[POINT])) and on (tag) ` +
+		busiest, to: (*marchv1.HistorySeries).GetRates, tags: true},
+	{query: `min by (room, tag) (` + reserves + `) and on (tag) ` + busiest,
+		to: (*marchv1.HistorySeries).GetReserves, tags: true},
 }
 
 const (
@@ -90,7 +99,8 @@ func (c *Client) History(ctx context.Context, span history.Span) ([]history.Told
 	case c.turn <- struct{}{}:
 		defer func() { <-c.turn }()
 	case <-ctx.Done():
-		return nil, allocator.Errorf(allocator.Unavailable, "prometheus: another page still waits for %s; try again", c.cfg.URL)
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"prometheus: another page still waits for %s; try again", c.cfg.URL)
 	}
 	now := time.Now()
 	if k, ok := c.kept[span]; ok && now.Sub(k.at) < keepFor {
@@ -103,7 +113,8 @@ func (c *Client) History(ctx context.Context, span history.Span) ([]history.Told
 	if c.cfg.Cluster != "" {
 		rooms += `,cluster=` + strconv.Quote(c.cfg.Cluster)
 	}
-	words := strings.NewReplacer("ROOMS", rooms, "POINT", inMinutes(span.Step), "WHOLE", inMinutes(span.Step*int64(span.Points)), "MOST", strconv.Itoa(minutes.MaxTags))
+	words := strings.NewReplacer("ROOMS", rooms, "POINT", inMinutes(span.Step), "WHOLE",
+		inMinutes(span.Step*int64(span.Points)), "MOST", strconv.Itoa(minutes.MaxTags))
 	for i, q := range questions {
 		asking.Go(func() (err error) {
 			found[i], err = c.ask(ctx, words.Replace(q.query), span)
@@ -158,7 +169,8 @@ func together(span history.Span, found [][]series) (told []history.Told) {
 				r.all.EtcdAway[i] = min(r.all.GetEtcdAway()[i], 0)
 			}
 		}
-		t := history.Told{Room: name, Answer: &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(span.First), All: r.all}}
+		t := history.Told{Room: name, Answer: &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(span.First),
+			All: r.all}}
 		for _, tag := range slices.Sorted(maps.Keys(r.tags)) {
 			t.Answer.Tags = append(t.Answer.Tags, r.tags[tag])
 		}

@@ -47,7 +47,9 @@ func past(end time.Time) string {
 		return func(s float64) float64 { return perSecond*(s-day) - 1e-9 }
 	}
 	flat := func(v float64) func(float64) float64 { return func(float64) float64 { return v } }
-	const a1, a2, b1, other = `cluster="prod",instance="a1:7020",room="a"`, `cluster="prod",instance="a2:7020",room="a"`, `cluster="prod",instance="b1:7020",room="b"`, `cluster="test",instance="x:7020",room="a"`
+	const a1, a2, b1, other = `cluster="prod",instance="a1:7020",room="a"`,
+		`cluster="prod",instance="a2:7020",room="a"`, `cluster="prod",instance="b1:7020",room="b"`,
+		`cluster="test",instance="x:7020",room="a"`
 	line("march_chain_issued_ids_total", a1+`,tag="order"`, rises(10))
 	line("march_chain_issued_ids_total", a1+`,tag="(other)"`, rises(1))
 	line("march_chain_issued_ids_total", a2+`,tag="order"`, restarts(20))
@@ -59,7 +61,9 @@ func past(end time.Time) string {
 	line("march_time_issued_ids_total", a1, rises(4))
 	line("march_chain_requests_total", a1+`,tag="order"`, rises(10))
 	line("march_chain_requests_total", a1+`,tag="idle"`, flat(7))
-	line("march_chain_reserve_seconds", a1+`,tag="order"`, func(s float64) float64 { return 600 - 300*float64(int(s)/day) })
+	line("march_chain_reserve_seconds", a1+`,tag="order"`, func(s float64) float64 {
+		return 600 - 300*float64(int(s)/day)
+	})
 	line("march_chain_reserve_seconds", a1+`,tag="idle"`, flat(1))
 	for _, bucket := range []struct {
 		le     string
@@ -92,13 +96,15 @@ func start(t *testing.T, end time.Time) string {
 		}
 	}
 	dir := t.TempDir()
-	file, data, config := filepath.Join(dir, "metrics"), filepath.Join(dir, "data"), filepath.Join(dir, "prometheus.yml")
+	file, data, config := filepath.Join(dir, "metrics"), filepath.Join(dir, "data"),
+		filepath.Join(dir, "prometheus.yml")
 	for path, content := range map[string]string{file: past(end), config: "global: {}\n"} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.Command("promtool", "tsdb", "create-blocks-from", "openmetrics", file, data).CombinedOutput(); err != nil {
+	if out, err := exec.Command("promtool", "tsdb", "create-blocks-from", "openmetrics", file,
+		data).CombinedOutput(); err != nil {
 		t.Fatalf("promtool: %v\n%s", err, out)
 	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -110,7 +116,8 @@ func start(t *testing.T, end time.Time) string {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	cmd := exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+data, "--web.listen-address="+address, "--log.level=warn")
+	cmd := exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+data,
+		"--web.listen-address="+address, "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -180,7 +187,8 @@ func TestHistory(t *testing.T) {
 	if v := b.GetFailed()[40]; v != 0 {
 		t.Errorf("a room without a failed call has %v", v)
 	}
-	if len(tags) != minutes.MaxTags || tags[0].GetTag() != "order" || tags[1].GetTag() != "item" || tags[19].GetTag() != "rare-07" {
+	if len(tags) != minutes.MaxTags || tags[0].GetTag() != "order" || tags[1].GetTag() != "item" ||
+		tags[19].GetTag() != "rare-07" {
 		t.Errorf("the busiest tags are %v", tags)
 	}
 	near("the rate of order", tags[0].GetRates()[5], 30)

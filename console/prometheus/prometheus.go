@@ -59,19 +59,26 @@ type Config struct {
 // Validate checks the settings. Its error is Invalid, and names the flags.
 func (cfg Config) Validate() error {
 	if cfg.URL == "" {
-		for _, f := range []struct{ flag, value string }{{"prometheus-token-file", cfg.TokenFile}, {"prometheus-ca", cfg.CA}, {"prometheus-cluster", cfg.Cluster}} {
+		for _, f := range []struct{ flag, value string }{{"prometheus-token-file", cfg.TokenFile},
+			{"prometheus-ca", cfg.CA}, {"prometheus-cluster", cfg.Cluster}} {
 			if f.value != "" {
-				return allocator.Errorf(allocator.Invalid, "%s: %q, without a Prometheus; give --prometheus URL", f.flag, f.value)
+				return allocator.Errorf(allocator.Invalid,
+					"%s: %q, without a Prometheus; give --prometheus URL", f.flag, f.value)
 			}
 		}
 		return nil
 	}
 	u, err := url.Parse(cfg.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery+u.Fragment != "" || u.User != nil {
-		return allocator.Errorf(allocator.Invalid, "prometheus: %q; allowed: an address such as http://prometheus:9090, without user, query and fragment", redacted(cfg.URL))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
+		u.RawQuery+u.Fragment != "" || u.User != nil {
+		return allocator.Errorf(allocator.Invalid,
+			"prometheus: %q; allowed: an address such as http://prometheus:9090, without user, query and fragment",
+			redacted(cfg.URL))
 	}
 	if cfg.TokenFile != "" && u.Scheme != "https" && !local(u.Hostname()) {
-		return allocator.Errorf(allocator.Invalid, "prometheus-token-file: given for %s, to which the token would go without TLS; allowed: https, or an address of this machine", cfg.URL)
+		return allocator.Errorf(allocator.Invalid,
+			"prometheus-token-file: given for %s, to which the token would go without TLS; allowed: https, "+
+				"or an address of this machine", cfg.URL)
 	}
 	if cfg.TokenFile != "" { // not only with the first history
 		if _, err := api.ReadToken(cfg.TokenFile); err != nil {
@@ -129,7 +136,9 @@ func New(cfg Config, log hclog.Logger) (*Client, error) {
 	}
 	return &Client{
 		cfg: cfg, turn: make(chan struct{}, 1), kept: make(map[history.Span]kept),
-		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		http: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		}},
 	}, nil
 }
 
@@ -182,9 +191,11 @@ func (c *Client) ask(ctx context.Context, query string, span history.Span) ([]se
 	first := span.First.Add(step)
 	q := url.Values{
 		"query": {query}, "step": {strconv.FormatInt(int64(step/time.Second), 10)}, "timeout": {Within.String()},
-		"start": {strconv.FormatInt(first.Unix(), 10)}, "end": {strconv.FormatInt(first.Add(step*time.Duration(span.Points-1)).Unix(), 10)},
+		"start": {strconv.FormatInt(first.Unix(), 10)},
+		"end":   {strconv.FormatInt(first.Add(step*time.Duration(span.Points-1)).Unix(), 10)},
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(c.cfg.URL, "/")+"/api/v1/query_range?"+q.Encode(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		strings.TrimRight(c.cfg.URL, "/")+"/api/v1/query_range?"+q.Encode(), nil)
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Unavailable, "prometheus: %w", err)
 	}
@@ -210,22 +221,29 @@ func (c *Client) ask(ctx context.Context, query string, span history.Span) ([]se
 // unreachable returns the error of a Prometheus that did not answer.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return allocator.Errorf(allocator.Unavailable, "prometheus: %s did not answer within %v; try again, or see there how long its queries take", c.cfg.URL, Within)
+		return allocator.Errorf(allocator.Unavailable,
+			"prometheus: %s did not answer within %v; try again, or see there how long its queries take",
+			c.cfg.URL, Within)
 	}
 	var address *url.Error
 	if errors.As(err, &address) { // it would repeat the whole query
 		err = address.Err
 	}
-	return allocator.Errorf(allocator.Unavailable, "prometheus: %s does not answer: %w; check that it runs, and that this console reaches it", c.cfg.URL, err)
+	return allocator.Errorf(allocator.Unavailable,
+		"prometheus: %s does not answer: %w; check that it runs, and that this console reaches it", c.cfg.URL, err)
 }
 
 // read reads an answer. Its error is Unavailable.
 func (c *Client) read(response *http.Response, text []byte) ([]series, error) {
 	if len(text) > maxAnswer {
-		return nil, allocator.Errorf(allocator.Unavailable, "prometheus: the answer of %s has more than %d MiB; lower --metrics-tags of the rooms", c.cfg.URL, maxAnswer>>20)
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"prometheus: the answer of %s has more than %d MiB; lower --metrics-tags of the rooms",
+			c.cfg.URL, maxAnswer>>20)
 	}
 	if code := response.StatusCode; code == http.StatusUnauthorized || code == http.StatusForbidden {
-		return nil, allocator.Errorf(allocator.Unavailable, "prometheus: %s refuses this console (%s); give it a token that may query, by --prometheus-token-file", c.cfg.URL, response.Status)
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"prometheus: %s refuses this console (%s); give it a token that may query, by --prometheus-token-file",
+			c.cfg.URL, response.Status)
 	}
 	var a answer
 	err := json.Unmarshal(text, &a)
@@ -233,9 +251,13 @@ func (c *Client) read(response *http.Response, text []byte) ([]series, error) {
 	case err == nil && a.Status == "error":
 		reason := cmp.Or(a.Error, response.Status)
 		reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "")
-		return nil, allocator.Errorf(allocator.Unavailable, "prometheus: %s cannot answer (%s): %s; the last 24 hours need no Prometheus", c.cfg.URL, cmp.Or(a.ErrorType, "error"), reason)
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"prometheus: %s cannot answer (%s): %s; the last 24 hours need no Prometheus", c.cfg.URL,
+			cmp.Or(a.ErrorType, "error"), reason)
 	case err != nil || a.Status != "success" || a.Data.ResultType != "matrix":
-		return nil, allocator.Errorf(allocator.Unavailable, "prometheus: %s answers, but not as a Prometheus does (%s); allowed for --prometheus: the address below which /api/v1/query_range is", c.cfg.URL, response.Status)
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"prometheus: %s answers, but not as a Prometheus does (%s); allowed for --prometheus: "+
+				"the address below which /api/v1/query_range is", c.cfg.URL, response.Status)
 	}
 	return a.Data.Result, nil
 }

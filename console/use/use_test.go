@@ -19,13 +19,15 @@ func TestOf(t *testing.T) {
 		{Instance: "a/one", Answered: true, Rates: []float64{3, 0, 0}, Chains: []*marchv1.Chain{
 			chain("order", 5*time.Minute, 10), chain("old", 2*time.Hour, 10), chain("warm", time.Second, 0),
 		}},
-		{Instance: "a/two", Answered: true, Rates: []float64{0, 0, 0}, Chains: []*marchv1.Chain{chain("order", time.Minute, 5), chain("item", 2*time.Minute, 1)}},
+		{Instance: "a/two", Answered: true, Rates: []float64{0, 0, 0},
+			Chains: []*marchv1.Chain{chain("order", time.Minute, 5), chain("item", 2*time.Minute, 1)}},
 	}
 	u := use.Of("a", told, now)
 	if u.GetTags() != 2 || u.GetRate() != 1 || u.GetIdle().AsDuration() != 2*time.Second {
 		t.Errorf("got %v", u)
 	}
-	if o := u.GetLatest()[0]; o.GetTag() != "order" || o.GetIssued() != 15 || o.GetPeak() != 4 || !o.GetLast().AsTime().Equal(now.Add(-time.Minute)) {
+	if o := u.GetLatest()[0]; o.GetTag() != "order" || o.GetIssued() != 15 || o.GetPeak() != 4 ||
+		!o.GetLast().AsTime().Equal(now.Add(-time.Minute)) {
 		t.Errorf("order: %v", o)
 	}
 	told[0].Rates = []float64{0, 0, 0} // the tags decide

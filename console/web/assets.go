@@ -36,7 +36,8 @@ func newAssets() (*assets, error) {
 		if err != nil {
 			return nil, err
 		}
-		if name := entry.Name(); !strings.Contains(name, ".min.") && (strings.HasSuffix(name, ".js") || strings.HasSuffix(name, ".css")) {
+		if name := entry.Name(); !strings.Contains(name, ".min.") && (strings.HasSuffix(name, ".js") ||
+			strings.HasSuffix(name, ".css")) {
 			content = packed(content)
 		}
 		var zipped bytes.Buffer
@@ -52,7 +53,8 @@ func newAssets() (*assets, error) {
 		}
 		sum := sha256.Sum256(content)
 		a.files[entry.Name()] = asset{
-			kind: mime.TypeByExtension(path.Ext(entry.Name())), plain: content, zipped: zipped.Bytes(), version: hex.EncodeToString(sum[:6]),
+			kind: mime.TypeByExtension(path.Ext(entry.Name())), plain: content, zipped: zipped.Bytes(),
+			version: hex.EncodeToString(sum[:6]),
 		}
 	}
 	return a, nil

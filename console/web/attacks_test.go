@@ -27,7 +27,8 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 	request := func(method, path string, headers map[string]string) (head, string) {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, at+path, strings.NewReader(url.Values{"name": {"stolen"}}.Encode()))
+		r, err := http.NewRequestWithContext(t.Context(), method, at+path,
+			strings.NewReader(url.Values{"name": {"stolen"}}.Encode()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,10 +42,12 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 	for _, page := range pages {
 		answer, _ := request(http.MethodGet, page, nil)
-		if p := answer.Header.Get("Content-Security-Policy"); !strings.Contains(p, "frame-ancestors 'none'") || !strings.Contains(p, "form-action 'self'") {
+		if p := answer.Header.Get("Content-Security-Policy"); !strings.Contains(p, "frame-ancestors 'none'") ||
+			!strings.Contains(p, "form-action 'self'") {
 			t.Errorf("%s (%s) may be framed: %q", page, answer.Status, p)
 		}
-		if answer, _ := request(http.MethodGet, page, map[string]string{"Host": "evil.example"}); answer.StatusCode != http.StatusMisdirectedRequest {
+		if answer, _ := request(http.MethodGet, page, map[string]string{"Host": "evil.example"}); answer.StatusCode !=
+			http.StatusMisdirectedRequest {
 			t.Errorf("%s under another name: %s", page, answer.Status)
 		}
 	}
@@ -56,7 +59,8 @@ func TestPagesOfOtherSites(t *testing.T) {
 			"a page of no origin":          {"Origin": "null"},
 			"another origin, and its name": {"Origin": "http://evil.example", "Host": "evil.example"},
 		} {
-			if answer, body := request(http.MethodPost, action, headers); answer.StatusCode != http.StatusForbidden && answer.StatusCode != http.StatusMisdirectedRequest {
+			if answer, body := request(http.MethodPost, action, headers); answer.StatusCode != http.StatusForbidden &&
+				answer.StatusCode != http.StatusMisdirectedRequest {
 				t.Errorf("a form of %s to %s: %s\n%s", name, action, answer.Status, body)
 			}
 		}

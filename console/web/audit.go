@@ -45,9 +45,11 @@ const (
 
 func (h *Handler) audit(c *call) (string, any, error) {
 	q := c.URL.Query()
-	v := &auditView{Actor: q.Get("actor"), Action: q.Get("action"), Object: q.Get("object"), Since: q.Get("since"), Until: q.Get("until"), Exact: q.Get("exact") != ""}
+	v := &auditView{Actor: q.Get("actor"), Action: q.Get("action"), Object: q.Get("object"), Since: q.Get("since"),
+		Until: q.Get("until"), Exact: q.Get("exact") != ""}
 	v.Filtered = v.Actor+v.Action+v.Object+v.Since+v.Until != ""
-	r := &marchv1.ListAuditRequest{PageSize: auditPage, PageToken: q.Get("before"), Actor: v.Actor, Action: v.Action, Object: v.Object, Exact: v.Exact}
+	r := &marchv1.ListAuditRequest{PageSize: auditPage, PageToken: q.Get("before"), Actor: v.Actor, Action: v.Action,
+		Object: v.Object, Exact: v.Exact}
 	var err error
 	if r.Since, err = auditTime("since", v.Since); err == nil {
 		r.Until, err = auditTime("until", v.Until)
@@ -82,13 +84,15 @@ func auditTime(field, text string) (*timestamppb.Timestamp, error) {
 			return timestamppb.New(t), nil
 		}
 	}
-	return nil, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a time in UTC such as 2026-11-24T15:04", field, text)
+	return nil, allocator.Errorf(allocator.Invalid,
+		"%s: %q; allowed: a time in UTC such as 2026-11-24T15:04", field, text)
 }
 
 func newAuditRows(entries []*marchv1.AuditEntry) (rows []auditRow) {
 	for _, e := range entries {
 		actor, _, _ := strings.Cut(e.GetActor(), " from ")
-		row := auditRow{AuditEntry: e, Link: linkOf(e.GetObject()), Changes: differences(e.GetFrom(), e.GetTo()), By: "/audit" + with(nil, "actor", actor)}
+		row := auditRow{AuditEntry: e, Link: linkOf(e.GetObject()), Changes: differences(e.GetFrom(), e.GetTo()),
+			By: "/audit" + with(nil, "actor", actor)}
 		if len(row.Changes) > shownChanges {
 			row.Changes, row.Others = row.Changes[:shownChanges-1], row.Changes[shownChanges-1:]
 		}
@@ -99,7 +103,8 @@ func newAuditRows(entries []*marchv1.AuditEntry) (rows []auditRow) {
 
 // latestChanges returns the latest changes of an object; none if the caller may not read the audit.
 func (h *Handler) latestChanges(c *call, object string) ([]auditRow, error) {
-	list, err := h.console.ListAudit(c.Context(), &marchv1.ListAuditRequest{PageSize: latestAudit, Object: object, Exact: true})
+	list, err := h.console.ListAudit(c.Context(), &marchv1.ListAuditRequest{PageSize: latestAudit,
+		Object: object, Exact: true})
 	if denied(err) {
 		return nil, nil
 	}

@@ -24,7 +24,10 @@ func (b *browser) audit(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	w.tag("order", "order-2")
-	if _, err := w.Admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error { s.Limit = 5_000_000; return nil }, "bob from 127.0.0.1"); err != nil {
+	if _, err := w.Admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error {
+		s.Limit = 5_000_000
+		return nil
+	}, "bob from 127.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
 	w.server("a", "host-1")
@@ -35,17 +38,20 @@ func (b *browser) audit(t *testing.T) {
 		t.Error("the audit shows nonces, which say nothing")
 	}
 	p.click(button("bob from 127.0.0.1"))
-	p.until("only bob's changes", `location.search === "?actor=bob" && document.querySelectorAll(".audit tbody tr").length === 1`)
+	p.until("only bob's changes",
+		`location.search === "?actor=bob" && document.querySelectorAll(".audit tbody tr").length === 1`)
 	p.click(button("tags/order"))
 	p.says("Latest changes")
 	p.until("they are those of this tag", `document.querySelectorAll(".audit tbody tr").length === 2`)
 	p.click(button("All changes of this tag"))
-	p.until("all of them, and none of order-2", `document.querySelectorAll(".audit tbody tr").length === 2 && !document.body.innerText.includes("order-2")`)
+	p.until("all of them, and none of order-2",
+		`document.querySelectorAll(".audit tbody tr").length === 2 && !document.body.innerText.includes("order-2")`)
 	p.click(css(".audit details summary")) // of the creation
 	p.says("max_jump nothing → 1,000,000,000,000,000")
 	p.visit("/instances")
 	p.click(button("Changes"))
-	p.until("the changes of the instance", `new URLSearchParams(location.search).get("object") === "rooms/a/host-1" && document.querySelector("[name=exact]").checked`)
+	p.until("the changes of the instance",
+		`new URLSearchParams(location.search).get("object") === "rooms/a/host-1" && document.querySelector("[name=exact]").checked`)
 }
 
 // TestAuditByTime: the filter by time has a lower and an upper bound, and says what is wrong.
@@ -60,11 +66,16 @@ func TestAuditByTime(t *testing.T) {
 	made := entries[0].Time.UTC()
 	const minute = "2006-01-02T15:04"
 	for filter, want := range map[string]bool{
-		"since=" + made.Add(-time.Minute).Format(minute):                                                               true,
-		"since=" + made.Add(time.Hour).Format(minute):                                                                  false,
-		"until=" + made.Add(time.Hour).Format(minute):                                                                  true,
-		"until=" + made.Add(-time.Minute).Format(minute):                                                               false,
-		"since=" + made.Add(-time.Hour).Format(minute) + "&until=" + made.Add(time.Hour).Format(minute) + "&actor=ANN": true,
+		"since=" + made.Add(-time.Minute).Format(
+			minute): true,
+		"since=" + made.Add(time.Hour).Format(
+			minute): false,
+		"until=" + made.Add(time.Hour).Format(
+			minute): true,
+		"until=" + made.Add(-time.Minute).Format(
+			minute): false,
+		"since=" + made.Add(-time.Hour).Format(minute) + "&until=" + made.Add(time.Hour).Format(
+			minute) + "&actor=ANN": true,
 		"object=tags/ord":          true,
 		"object=tags/ord&exact=on": false,
 	} {
@@ -72,7 +83,9 @@ func TestAuditByTime(t *testing.T) {
 			t.Errorf("%s: the change is there: %t\n%s", filter, !want, page)
 		}
 	}
-	if _, page := get(t, at+"/audit?since=noon"); !strings.Contains(page, `From: &#34;noon&#34;; allowed: a time in UTC such as`) || !strings.Contains(page, `id="since" name="since" type="datetime-local" value="noon" aria-invalid="true"`) {
+	if _, page := get(t, at+"/audit?since=noon"); !strings.Contains(page,
+		`From: &#34;noon&#34;; allowed: a time in UTC such as`) ||
+		!strings.Contains(page, `id="since" name="since" type="datetime-local" value="noon" aria-invalid="true"`) {
 		t.Errorf("a wrong time is not refused at its field:\n%s", page)
 	}
 }

@@ -173,7 +173,8 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 		put(room, "", r.GetLower(), r.GetUpper())
 		if lower, upper := max(r.GetLower(), 0), min(r.GetUpper(), end, b.Boundary); lower < upper {
 			b.Clashes = append(b.Clashes, clash{
-				X: pct(part(lower, b.Boundary)), W: pct(part(upper-lower, b.Boundary)), Range: "[" + num(lower) + ", " + num(upper) + ")",
+				X: pct(part(lower, b.Boundary)), W: pct(part(upper-lower, b.Boundary)),
+				Range: "[" + num(lower) + ", " + num(upper) + ")",
 			})
 		}
 		end = max(end, r.GetUpper())
@@ -210,7 +211,9 @@ func (b *bar) ticks(first ...int64) {
 func (b *bar) moved(from *bar) {
 	var first []int64
 	for _, s := range b.Stretches {
-		if b.Boundary == from.Boundary && !slices.ContainsFunc(from.Stretches, func(was stretch) bool { return was.lower == s.lower }) {
+		if b.Boundary == from.Boundary && !slices.ContainsFunc(from.Stretches, func(was stretch) bool {
+			return was.lower == s.lower
+		}) {
 			first = append(first, s.lower)
 		}
 	}
@@ -231,13 +234,15 @@ func (b *bar) movable() {
 			after = &b.Stretches[i+1]
 		}
 		if before == nil || before.Room == "" || before.upper != s.lower { // no room has the residues on the left
-			e := edge{X: pct(part(s.lower, b.Boundary)), At: s.lower, Above: s.Room, Most: s.upper - 1, Label: "lower end of room " + s.Room}
+			e := edge{X: pct(part(s.lower, b.Boundary)), At: s.lower, Above: s.Room, Most: s.upper - 1,
+				Label: "lower end of room " + s.Room}
 			if before != nil {
 				e.Least = before.lower
 			}
 			b.Edges = append(b.Edges, e)
 		}
-		e := edge{X: pct(part(s.upper, b.Boundary)), At: s.upper, Below: s.Room, Least: s.lower + 1, Most: b.Boundary, Label: "upper end of room " + s.Room}
+		e := edge{X: pct(part(s.upper, b.Boundary)), At: s.upper, Below: s.Room, Least: s.lower + 1, Most: b.Boundary,
+			Label: "upper end of room " + s.Room}
 		if after != nil {
 			e.Most = after.upper
 			if after.Room != "" {
@@ -277,7 +282,8 @@ func newSpark(rates []float64, slots int) spark {
 				first, last = last, first
 			}
 			s.Lines = append(s.Lines, line.String())
-			s.Areas = append(s.Areas, area.String()+" "+coordinate(last)+","+coordinate(sparkHeight)+" "+coordinate(first)+","+coordinate(sparkHeight))
+			s.Areas = append(s.Areas, area.String()+" "+coordinate(last)+","+coordinate(sparkHeight)+" "+coordinate(
+				first)+","+coordinate(sparkHeight))
 		}
 		line.Reset()
 		area.Reset()

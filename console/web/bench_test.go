@@ -23,7 +23,8 @@ func BenchmarkPages(b *testing.B) {
 	creating.SetLimit(64)
 	for i := range many {
 		creating.Go(func() error {
-			_, err := w.Admin.CreateTag(b.Context(), allocator.Tag(fmt.Sprintf("shard-%06d", i)), record.DefaultTag(), "ann")
+			_, err := w.Admin.CreateTag(b.Context(), allocator.Tag(fmt.Sprintf("shard-%06d", i)),
+				record.DefaultTag(), "ann")
 			return err
 		})
 	}
@@ -39,8 +40,11 @@ func BenchmarkPages(b *testing.B) {
 	})
 	b.Logf("all tags were read after %v", time.Since(began))
 	for _, path := range []string{
-		"/", "/tags", "/tags?page=2000", "/tags?sort=rate&order=down", "/tags?sort=used&page=1000", "/tags?search=99&sort=lasts",
-		"/tags/shard-077777", "/migrations", "/migrations?boundary=1000&room=a&lower=0&upper=250&room=b&lower=250&upper=1000", "/instances", "/audit", "/decode?tag=shard-077777&id=1",
+		"/", "/tags", "/tags?page=2000", "/tags?sort=rate&order=down", "/tags?sort=used&page=1000",
+		"/tags?search=99&sort=lasts",
+		"/tags/shard-077777", "/migrations",
+		"/migrations?boundary=1000&room=a&lower=0&upper=250&room=b&lower=250&upper=1000", "/instances", "/audit",
+		"/decode?tag=shard-077777&id=1",
 	} {
 		b.Run(path, func(b *testing.B) {
 			var longest time.Duration

@@ -22,9 +22,11 @@ import (
 func TestBrowser(t *testing.T) {
 	b := startBrowser(t)
 	for name, test := range map[string]func(*testing.T){
-		"migration": b.migration, "planner": b.planner, "steering": b.steering, "two": b.two, "restart": b.restart, "keyboard": b.keyboard,
+		"migration": b.migration, "planner": b.planner, "steering": b.steering, "two": b.two,
+		"restart": b.restart, "keyboard": b.keyboard,
 		"tags": b.tags, "tag": b.tag, "timeTag": b.timeTag, "rest": b.rest, "empty": b.empty, "looks": b.looks,
-		"costs": b.costs, "history": b.history, "silence": b.silence, "small": b.small, "capacity": b.capacity, "palette": b.palette, "audit": b.audit, "skipByKeys": b.skipByKeys, "details": b.details,
+		"costs": b.costs, "history": b.history, "silence": b.silence, "small": b.small, "capacity": b.capacity,
+		"palette": b.palette, "audit": b.audit, "skipByKeys": b.skipByKeys, "details": b.details,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they wait for most of their time
@@ -38,7 +40,8 @@ func (b *browser) two(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at1, _ := w.console("")
 	at2, _ := w.console("")
-	if _, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
+	if _, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1",
+		Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	plan := "/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=25&upper=100&do=apply"
@@ -50,10 +53,12 @@ func (b *browser) two(t *testing.T) {
 	p.click(button("Apply: 2 moves"))
 	p.says("Waiting until a/gone reports.")
 	q.says("A migration has begun meanwhile") // without a reload
-	q.until("it offers no second one", `getComputedStyle(document.querySelector("#planner form[method=post]")).display === "none"`)
+	q.until("it offers no second one",
+		`getComputedStyle(document.querySelector("#planner form[method=post]")).display === "none"`)
 	eval[bool](q, `(() => { document.querySelector("#planner form[method=post]").requestSubmit(); return true })()`)
 	q.says("What you typed is kept")
-	q.until("the second is refused", `/layout is version 2: plan again|is under way, and there is one at a time/.test(document.body.innerText)`)
+	q.until("the second is refused",
+		`/layout is version 2: plan again|is under way, and there is one at a time/.test(document.body.innerText)`)
 	over.says("Migration under way") // without a reload
 	over.says("Waiting until a/gone reports.")
 	over.click(button("Migration under way"))
@@ -121,7 +126,8 @@ func (b *browser) restart(t *testing.T) {
 	p.says("layout 2")
 	fresh := b.open(t, at)
 	fresh.do(chromedp.Navigate("about:blank"))
-	if _, err := chromedp.Call(fresh.ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: linkStates}); err != nil {
+	if _, err := chromedp.Call(fresh.ctx, page.AddScriptToEvaluateOnNewDocument,
+		page.AddScriptToEvaluateOnNewDocumentParams{Source: linkStates}); err != nil {
 		t.Fatal(err)
 	}
 	fresh.do(chromedp.Navigate(at + "/tags"))
@@ -162,14 +168,18 @@ func (b *browser) silence(t *testing.T) {
 		t.Errorf("one says %q, the other %q", said, same)
 	}
 	_, after, _ := strings.Cut(said, "This is how it stood at ")
-	if stood, err := time.Parse("2006-01-02 15:04:05 UTC", strings.TrimSuffix(after, "; the page goes on by itself.")); err != nil || frozen.Sub(stood) > 2*every+time.Second || stood.After(frozen) {
+	if stood, err := time.Parse("2006-01-02 15:04:05 UTC", strings.TrimSuffix(after,
+		"; the page goes on by itself.")); err != nil || frozen.Sub(stood) > 2*every+time.Second ||
+		stood.After(frozen) {
 		t.Errorf("%q: want the time of the last data, just before %v (%v)", said, frozen.UTC(), err)
 	}
 	relay.freeze(false)
 	for _, p := range []*tab{one, other} {
-		p.until("it is live again", `document.querySelector("#link").className === "live" && [...document.querySelectorAll("main button")].every((b) => !b.disabled)`)
+		p.until("it is live again",
+			`document.querySelector("#link").className === "live" && [...document.querySelectorAll("main button")].every((b) => !b.disabled)`)
 	}
-	still.until("it says nothing any more", `!`+link+` && document.querySelectorAll("main button:disabled").length === 0`)
+	still.until("it says nothing any more",
+		`!`+link+` && document.querySelectorAll("main button:disabled").length === 0`)
 	if path := eval[string](one, "location.pathname"); path != "/tags" {
 		t.Errorf("a click led to %s while the console was away", path)
 	}
@@ -202,7 +212,8 @@ func (b *browser) rest(t *testing.T) {
 
 	// Names are shown as text, even if they contain a script.
 	p.visit("/audit?actor=" + url.QueryEscape(`"><script>document.title = "owned"</script>`))
-	if title := eval[string](p, "document.title"); !strings.HasSuffix(title, "Audit · March") { // behind the number of problems
+	// behind the number of problems
+	if title := eval[string](p, "document.title"); !strings.HasSuffix(title, "Audit · March") {
 		t.Errorf("the title is %q", title)
 	}
 }

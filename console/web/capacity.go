@@ -34,7 +34,8 @@ func (h *Handler) capacity(c *call) (string, any, error) {
 	}
 	v := &capacityView{GetCapacityResponse: answer}
 	for _, one := range answer.GetCapacity() {
-		row := capacityRow{Capacity: one, Link: capacityLink(one), Width: used(one.GetShare()), Reserve: one.GetKind() == marchv1.CapacityKind_CAPACITY_KIND_RESERVE}
+		row := capacityRow{Capacity: one, Link: capacityLink(one), Width: used(one.GetShare()),
+			Reserve: one.GetKind() == marchv1.CapacityKind_CAPACITY_KIND_RESERVE}
 		row.Unknown = one.GetMeasured() != nil && one.Growth == nil
 		if one.GetFull() != nil {
 			left := time.Until(one.GetFull().AsTime())
@@ -56,7 +57,8 @@ func (r capacityRow) Amount(n int64) string {
 // capacityLink returns the page on which an operator sees what runs out.
 func capacityLink(c *marchv1.Capacity) string {
 	switch c.GetKind() {
-	case marchv1.CapacityKind_CAPACITY_KIND_IDS, marchv1.CapacityKind_CAPACITY_KIND_PERIOD, marchv1.CapacityKind_CAPACITY_KIND_TIME:
+	case marchv1.CapacityKind_CAPACITY_KIND_IDS, marchv1.CapacityKind_CAPACITY_KIND_PERIOD,
+		marchv1.CapacityKind_CAPACITY_KIND_TIME:
 		return "/tags/" + escape(c.GetTag())
 	case marchv1.CapacityKind_CAPACITY_KIND_RESERVE:
 		return "/instances" + with(nil, "room", c.GetRoom())

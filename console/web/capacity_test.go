@@ -32,12 +32,15 @@ func (b *browser) capacity(t *testing.T) {
 	})
 	p := b.open(t, at)
 	p.visit("/capacity")
-	p.until("the small tag is first, and runs out", `document.querySelector("tbody tr").innerText.match(/IDs of tag small\s+in \d+/)`)
-	p.until("the reserve does not", `[...document.querySelectorAll("tbody tr")].some((r) => /IDs in memory of room a\s+not while etcd answers/.test(r.innerText))`)
+	p.until("the small tag is first, and runs out",
+		`document.querySelector("tbody tr").innerText.match(/IDs of tag small\s+in \d+/)`)
+	p.until("the reserve does not",
+		`[...document.querySelectorAll("tbody tr")].some((r) => /IDs in memory of room a\s+not while etcd answers/.test(r.innerText))`)
 	p.says("Bytes in etcd not known yet")
 	p.says("Rooms not at the present rate 2")
 	w.Etcd.Stop()
-	p.until("the reserve is first", `document.querySelector("tbody tr").innerText.match(/IDs in memory of room a\s+in \d+ (min|s|h)/)`)
+	p.until("the reserve is first",
+		`document.querySelector("tbody tr").innerText.match(/IDs in memory of room a\s+in \d+ (min|s|h)/)`)
 	w.Etcd.Start(t)
 	p.says("not while etcd answers")
 	// The rows change their places as etcd comes back: a pointer could miss the link.
@@ -59,7 +62,8 @@ func TestCapacityWithoutTags(t *testing.T) {
 }
 
 func TestBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1.0 KiB", 1992294: "1.9 MiB", 2 << 30: "2.0 GiB", 5000 << 30: "5000.0 GiB"} {
+	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1.0 KiB", 1992294: "1.9 MiB",
+		2 << 30: "2.0 GiB", 5000 << 30: "5000.0 GiB"} {
 		if got := web.BytesOf(n); got != want {
 			t.Errorf("%d bytes are %q, want %q", n, got, want)
 		}

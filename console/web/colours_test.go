@@ -37,11 +37,13 @@ func (s sight) seen(c colour) colour {
 	for i, v := range light {
 		light[i] = min(max(v, 0), 1)
 	}
-	cones := times([3]colour{{0.4122214708, 0.5363325363, 0.0514459929}, {0.2119034982, 0.6806995451, 0.1073969566}, {0.0883024619, 0.2817188376, 0.6299787005}}, light)
+	cones := times([3]colour{{0.4122214708, 0.5363325363, 0.0514459929}, {0.2119034982, 0.6806995451, 0.1073969566},
+		{0.0883024619, 0.2817188376, 0.6299787005}}, light)
 	for i, v := range cones {
 		cones[i] = math.Cbrt(v)
 	}
-	return times([3]colour{{0.2104542553, 0.7936177850, -0.0040720468}, {1.9779984951, -2.4285922050, 0.4505937099}, {0.0259040371, 0.7827717662, -0.8086757660}}, cones)
+	return times([3]colour{{0.2104542553, 0.7936177850, -0.0040720468}, {1.9779984951, -2.4285922050, 0.4505937099},
+		{0.0259040371, 0.7827717662, -0.8086757660}}, cones)
 }
 
 func distance(a, b colour) float64 {
@@ -75,7 +77,8 @@ func TestColourBlind(t *testing.T) {
 	}
 	var rooms []colour
 	var names []string
-	for _, m := range regexp.MustCompile(`\.(c\d+) \{ --room: #([0-9a-f]{6}) \}`).FindAllStringSubmatch(string(style), -1) {
+	for _, m := range regexp.MustCompile(`\.(c\d+) \{ --room: #([0-9a-f]{6}) \}`).FindAllStringSubmatch(
+		string(style), -1) {
 		names, rooms = append(names, m[1]), append(rooms, hexColour(t, m[2]))
 	}
 	if len(rooms) != 12 {

@@ -55,15 +55,18 @@ func (h *Handler) decode(c *call) (string, any, error) {
 	case err == nil:
 		v.DecodeResponse, err = h.console.Decode(c.Context(), &marchv1.DecodeRequest{Tag: v.Tag, Id: id})
 	case strings.Trim(v.ID, "-0123456789") == "":
-		err = allocator.Errorf(allocator.Invalid, "id: %q; allowed: a whole number, 0 to %d", v.ID, int64(allocator.MaxID))
+		err = allocator.Errorf(allocator.Invalid,
+			"id: %q; allowed: a whole number, 0 to %d", v.ID, int64(allocator.MaxID))
 	default:
-		if v.DecodeResponse, err = h.console.Decode(c.Context(), &marchv1.DecodeRequest{Tag: v.Tag, Text: v.ID}); err == nil {
+		if v.DecodeResponse, err = h.console.Decode(c.Context(),
+			&marchv1.DecodeRequest{Tag: v.Tag, Text: v.ID}); err == nil {
 			id, v.Text = v.DecodeResponse.GetId(), v.DecodeResponse.Id
 		}
 	}
 	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the form is wrong, or a value cannot be read
 		c.failed, c.err = "decode", err
-		if v.Problem = c.problemOf("decode", "tag", "id"); allocator.KindOf(err) == allocator.NotFound { // only the tag can be missing
+		// only the tag can be missing
+		if v.Problem = c.problemOf("decode", "tag", "id"); allocator.KindOf(err) == allocator.NotFound {
 			v.Problem = &problem{Field: "tag", Text: "there is none of this name"}
 		}
 		return "Decode", v, nil
@@ -84,7 +87,8 @@ func (h *Handler) decode(c *call) (string, any, error) {
 		return "", nil, err
 	}
 	if o := v.DecodeResponse.GetOrigin(); o != nil {
-		v.Origin = &originView{Origin: o, Colour: colour[o.GetRoom()], Range: interval(o.GetLayout().GetRooms()[o.GetRoom()])}
+		v.Origin = &originView{Origin: o, Colour: colour[o.GetRoom()],
+			Range: interval(o.GetLayout().GetRooms()[o.GetRoom()])}
 		v.Bar = newBar(o.GetLayout(), colour)
 		v.Mark = pct(part(o.GetResidue(), o.GetLayout().GetBoundary()))
 	}
@@ -96,7 +100,8 @@ func (h *Handler) decode(c *call) (string, any, error) {
 func (h *Handler) decodeUnder(c *call, v *decodeView, id int64, colour map[string]int) error {
 	q := c.URL.Query()
 	before := q.Get("before")
-	list, err := h.console.ListLayouts(c.Context(), &marchv1.ListLayoutsRequest{PageSize: decodeLayouts, PageToken: before})
+	list, err := h.console.ListLayouts(c.Context(),
+		&marchv1.ListLayoutsRequest{PageSize: decodeLayouts, PageToken: before})
 	if err != nil {
 		return err
 	}
@@ -119,8 +124,10 @@ func (h *Handler) decodeUnder(c *call, v *decodeView, id int64, colour map[strin
 		}
 		room, _ := l.RoomOf(id)
 		v.Under = append(v.Under, underView{
-			Version: l.Version, Boundary: l.Boundary, Block: l.Block(id), Residue: l.Residue(id), Room: string(room), Colour: colour[string(room)],
-			Since: record.GetTime(), Until: until, Issued: v.DecodeResponse.GetOrigin().GetLayout().GetVersion() == l.Version,
+			Version: l.Version, Boundary: l.Boundary, Block: l.Block(id), Residue: l.Residue(id), Room: string(room),
+			Colour: colour[string(room)],
+			Since:  record.GetTime(), Until: until,
+			Issued: v.DecodeResponse.GetOrigin().GetLayout().GetVersion() == l.Version,
 		})
 		until = record.GetTime()
 	}

@@ -33,7 +33,8 @@ func (b *browser) details(t *testing.T) {
 	p := b.open(t, at)
 	p.visit("/migrations")
 	x, y := p.place(css(".handle[data-below=a][data-above=b] .knob"))
-	bar := eval[[]float64](p, `(() => { const r = document.querySelector(".handle[data-below=a]").parentElement.getBoundingClientRect(); return [r.x, r.width] })()`)
+	bar := eval[[]float64](p,
+		`(() => { const r = document.querySelector(".handle[data-below=a]").parentElement.getBoundingClientRect(); return [r.x, r.width] })()`)
 	held := []chromedp.MouseOption{chromedp.ButtonType(input.MouseButtonLeft), chromedp.ClickCount(1)}
 	p.do(chromedp.MouseEvent("mousePressed", x, y, held...))
 	for _, step := range []struct {
@@ -41,7 +42,8 @@ func (b *browser) details(t *testing.T) {
 		value string
 	}{{0.25, "250,000,000,000"}, {0.75, "750,000,000,000"}} {
 		p.do(chromedp.MouseEvent("mouseMoved", bar[0]+step.share*bar[1], y, held...))
-		p.until("the label has the value at the knob", `document.querySelector(".handle[data-below=a] .at").textContent === "`+step.value+`"`)
+		p.until("the label has the value at the knob",
+			`document.querySelector(".handle[data-below=a] .at").textContent === "`+step.value+`"`)
 		p.until("the fields have it, too", value("upper", "a")+` === "`+step.value+`"`)
 	}
 	if search := eval[string](p, "location.search"); search != "" {
@@ -52,17 +54,21 @@ func (b *browser) details(t *testing.T) {
 
 	p.visit("/")
 	p.click(button("2 to look at"))
-	p.until("it leads to the problems", `location.hash === "#problems" && document.querySelector("#problems").getBoundingClientRect().top < innerHeight`)
+	p.until("it leads to the problems",
+		`location.hash === "#problems" && document.querySelector("#problems").getBoundingClientRect().top < innerHeight`)
 	p.click(button("changes"))
-	p.until("the changes of the room's instances", `location.pathname === "/audit" && new URLSearchParams(location.search).get("object") === "rooms/a/"`)
+	p.until("the changes of the room's instances",
+		`location.pathname === "/audit" && new URLSearchParams(location.search).get("object") === "rooms/a/"`)
 
 	awaitTags(t, at)
 	p.size(360, 800)
 	p.visit("/tags")
 	p.until("by name", `document.querySelector("tbody th").innerText === "invoice"`)
 	p.click(`[...document.querySelectorAll("thead a")].find((a) => a.innerText === "Tag")`)
-	p.until("the other way round", `document.querySelector("tbody th").innerText === "order" && document.querySelector("th[aria-sort=descending]").innerText.startsWith("Tag")`)
-	for _, path := range []string{"/tags", "/tags/order", "/tags/order?do=skip&to=5000000000000000000&room=a", "/audit?object=tags/", "/migrations", "/capacity", "/decode?tag=order&id=5000000000000000001"} {
+	p.until("the other way round",
+		`document.querySelector("tbody th").innerText === "order" && document.querySelector("th[aria-sort=descending]").innerText.startsWith("Tag")`)
+	for _, path := range []string{"/tags", "/tags/order", "/tags/order?do=skip&to=5000000000000000000&room=a",
+		"/audit?object=tags/", "/migrations", "/capacity", "/decode?tag=order&id=5000000000000000001"} {
 		p.visit(path)
 		if broken := eval[string](p, brokenNumbers); broken != "" {
 			t.Errorf("%s at 360 px: numbers break inside a group of digits:\n%s", path, broken)
@@ -81,20 +87,23 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	_, event := get(t, at+"/audit?exact=on&object=tags/event")
-	if !strings.Contains(event, "time.worker_bits") || strings.Contains(event, "min_step") || strings.Contains(event, "max_jump") {
+	if !strings.Contains(event, "time.worker_bits") || strings.Contains(event, "min_step") ||
+		strings.Contains(event, "max_jump") {
 		t.Errorf("the creation of a tag of kind time:\n%s", event)
 	}
 	if _, order := get(t, at+"/audit?exact=on&object=tags/order"); !strings.Contains(order, "min_step") {
 		t.Errorf("the creation of a counter:\n%s", order)
 	}
 	_, list := get(t, at+"/tags")
-	for tag, want := range map[string]string{"event": "time", "order": "counter", "bill": `counter <span class="state">strict</span>`} {
+	for tag, want := range map[string]string{"event": "time", "order": "counter",
+		"bill": `counter <span class="state">strict</span>`} {
 		_, row, _ := strings.Cut(list, `<tr id="tag-`+tag+`">`)
 		if row, _, _ = strings.Cut(row, "</tr>"); !strings.Contains(row, `<td data-l="kind">`+want+"</td>") {
 			t.Errorf("the list does not say that %s is %s:\n%s", tag, want, row)
 		}
 	}
-	if _, page := get(t, at+"/tags/bill"); !strings.Contains(page, `<dt>Kind</dt><dd>counter <span class="state">strict</span></dd>`) {
+	if _, page := get(t, at+"/tags/bill"); !strings.Contains(page,
+		`<dt>Kind</dt><dd>counter <span class="state">strict</span></dd>`) {
 		t.Errorf("the page of a strict tag:\n%s", page)
 	}
 }

@@ -26,17 +26,24 @@ const (
 // deeds are what operators do on pages.
 var deeds = []finding{
 	{"do", "Plan a migration", "/migrations", ""}, {"do", "Decode an ID or a text", "/decode", ""},
-	{"do", "See the tags that run out first", "/tags?sort=lasts", ""}, {"do", "See the busiest tags", "/tags?order=down&sort=rate", ""},
+	{"do", "See the tags that run out first", "/tags?sort=lasts", ""},
+	{"do", "See the busiest tags", "/tags?order=down&sort=rate", ""},
 }
 
 // commands are what operators type most; docs/operate.md explains them.
 var commands = []finding{
-	{"command", "Show the state of all rooms", "", "march status"}, {"command", "Check the cluster, its hosts and etcd", "", "march doctor"},
-	{"command", "Show what runs out first", "", "march status --capacity"}, {"command", "Follow a migration", "", "march migrate watch"},
-	{"command", "List instances", "", "march instance list"}, {"command", "List changes and their actors", "", "march audit list"},
-	{"command", "Find the room of an ID", "", "march id decode TAG ID"}, {"command", "Create a tag", "", "march tag create TAG"},
-	{"command", "Write the layout, tags and settings to a file", "", "march export > cluster.yaml"}, {"command", "Collect what a maintainer needs", "", "march debug bundle"},
-	{"command", "Compare all that etcd has with the rules", "", "march verify"}, {"command", "Go on after etcd went back in time", "", "march recover"},
+	{"command", "Show the state of all rooms", "", "march status"},
+	{"command", "Check the cluster, its hosts and etcd", "", "march doctor"},
+	{"command", "Show what runs out first", "", "march status --capacity"},
+	{"command", "Follow a migration", "", "march migrate watch"},
+	{"command", "List instances", "", "march instance list"},
+	{"command", "List changes and their actors", "", "march audit list"},
+	{"command", "Find the room of an ID", "", "march id decode TAG ID"},
+	{"command", "Create a tag", "", "march tag create TAG"},
+	{"command", "Write the layout, tags and settings to a file", "", "march export > cluster.yaml"},
+	{"command", "Collect what a maintainer needs", "", "march debug bundle"},
+	{"command", "Compare all that etcd has with the rules", "", "march verify"},
+	{"command", "Go on after etcd went back in time", "", "march recover"},
 }
 
 func (h *Handler) find(c *call) (string, any, error) {

@@ -21,9 +21,11 @@ func (b *browser) palette(t *testing.T) {
 	p := b.open(t, at)
 	open := func() {
 		t.Helper()
-		p.until("the page has its scripts", `document.readyState === "complete" && document.querySelector("#link").className`)
+		p.until("the page has its scripts",
+			`document.readyState === "complete" && document.querySelector("#link").className`)
 		p.do(chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
-		p.until("the palette is open", `document.querySelector("dialog[open] input") === document.activeElement && document.querySelectorAll("[role=option]").length > 8`)
+		p.until("the palette is open",
+			`document.querySelector("dialog[open] input") === document.activeElement && document.querySelectorAll("[role=option]").length > 8`)
 	}
 	p.visit("/")
 	open()
@@ -36,20 +38,24 @@ func (b *browser) palette(t *testing.T) {
 	}
 	p.dark(false)
 	p.keys("order-")
-	p.until("the tag is found", `[...document.querySelectorAll("[role=option]")].some((o) => o.dataset.link === "/tags/order-2")`)
+	p.until("the tag is found",
+		`[...document.querySelectorAll("[role=option]")].some((o) => o.dataset.link === "/tags/order-2")`)
 	p.keys(kb.Enter)
 	p.until("its page", `location.pathname === "/tags/order-2"`)
 	open()
 	p.keys("berl")
-	p.until("the room is found", `document.querySelector("[role=option][aria-selected=true]")?.dataset.link === "/instances?room=berlin"`)
+	p.until("the room is found",
+		`document.querySelector("[role=option][aria-selected=true]")?.dataset.link === "/instances?room=berlin"`)
 	p.keys(kb.Escape)
 	p.until("the palette is closed", `!document.querySelector("dialog")`)
 	open()
 	p.keys("doctor")
-	p.until("the command is found", `document.querySelector("[role=option][aria-selected=true]")?.dataset.copy === "march doctor"`)
+	p.until("the command is found",
+		`document.querySelector("[role=option][aria-selected=true]")?.dataset.copy === "march doctor"`)
 	eval[bool](p, `(navigator.clipboard.writeText = async (t) => { window.copied = t }, true)`)
 	p.keys(kb.Enter)
-	p.until("it is copied", `window.copied === "march doctor" && document.querySelector("dialog [role=status]").innerText === "Copied: march doctor"`)
+	p.until("it is copied",
+		`window.copied === "march doctor" && document.querySelector("dialog [role=status]").innerText === "Copied: march doctor"`)
 	p.keys(kb.Escape)
 	p.until("the palette is closed", `!document.querySelector("dialog")`)
 
@@ -74,7 +80,8 @@ func (b *browser) palette(t *testing.T) {
 	p.click(css("#single-keys"))
 	p.click(button("Close"))
 	p.keys("n")
-	p.until("the form of a new tag is open", `location.pathname === "/tags" && document.querySelector("details[open] #new-name")`)
+	p.until("the form of a new tag is open",
+		`location.pathname === "/tags" && document.querySelector("details[open] #new-name")`)
 
 	p.visit("/tags/order")
 	eval[bool](p, `(navigator.clipboard.writeText = async (t) => { window.copied = t }, true)`)
@@ -117,7 +124,8 @@ func TestFindSaysThatThereAreMore(t *testing.T) {
 		_, page := get(t, at+"/find?search=many")
 		return strings.Contains(page, "many-7") && !strings.Contains(page, "many-8") && strings.Contains(page, more)
 	})
-	if _, page := get(t, at+"/find?search=many-8"); !strings.Contains(page, "/tags/many-8") || strings.Contains(page, more) {
+	if _, page := get(t, at+"/find?search=many-8"); !strings.Contains(page, "/tags/many-8") ||
+		strings.Contains(page, more) {
 		t.Errorf("one tag:\n%s", page)
 	}
 }

@@ -32,7 +32,8 @@ func (c *call) problemOf(form string, fields ...string) *problem {
 }
 
 // labels has the names of fields that a message about another field may have, as pages show them.
-var labels = strings.NewReplacer("min_step", "the least step", "max_step", "the largest step", "max_jump", "the largest jump", "max_skew", "the largest skew")
+var labels = strings.NewReplacer("min_step", "the least step", "max_step", "the largest step", "max_jump",
+	"the largest jump", "max_skew", "the largest skew")
 
 // labelled returns a message with fields as pages call them, and the digits of numbers in groups, but
 // for what stands in quotes: that is as it was typed.
@@ -75,7 +76,8 @@ func with(q url.Values, pairs ...string) string {
 func number(c *call, field string) (int64, error) {
 	n, err := parseInt(c.FormValue(field))
 	if err != nil {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a whole number, 0 to %d", field, c.FormValue(field), int64(allocator.MaxID))
+		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a whole number, 0 to %d", field,
+			c.FormValue(field), int64(allocator.MaxID))
 	}
 	return n, nil
 }
@@ -84,7 +86,8 @@ func number(c *call, field string) (int64, error) {
 func period(c *call, field string) (time.Duration, error) {
 	d, err := time.ParseDuration(strings.ReplaceAll(c.FormValue(field), " ", ""))
 	if err != nil {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a duration such as 30s, 10m or 1h30m", field, c.FormValue(field))
+		return 0, allocator.Errorf(allocator.Invalid,
+			"%s: %q; allowed: a duration such as 30s, 10m or 1h30m", field, c.FormValue(field))
 	}
 	return d, nil
 }

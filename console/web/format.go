@@ -21,8 +21,10 @@ import (
 // functions are the functions that templates call.
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
-		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago), "clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
-		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline, "counted": words.Counted, "grouped": grouped, "groups": groups, "word": api.Word,
+		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago),
+		"clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
+		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline,
+		"counted": words.Counted, "grouped": grouped, "groups": groups, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
 		"pick": func(p *problem, field string) string {
@@ -88,8 +90,10 @@ func sentence(s string) string {
 type entry struct{ Name, Label, Path string }
 
 var menu = []entry{
-	{"overview", "Overview", "/"}, {"history", "History", "/history"}, {"capacity", "Capacity", "/capacity"}, {"tags", "Tags", "/tags"}, {"migrations", "Migrations", "/migrations"},
-	{"instances", "Instances", "/instances"}, {"workers", "Workers", "/workers"}, {"decode", "Decode", "/decode"}, {"audit", "Audit", "/audit"},
+	{"overview", "Overview", "/"}, {"history", "History", "/history"}, {"capacity", "Capacity", "/capacity"},
+	{"tags", "Tags", "/tags"}, {"migrations", "Migrations", "/migrations"},
+	{"instances", "Instances", "/instances"}, {"workers", "Workers", "/workers"}, {"decode", "Decode", "/decode"},
+	{"audit", "Audit", "/audit"},
 }
 
 // separators stand between digits of numbers that are typed or pasted, also as num writes

@@ -82,7 +82,8 @@ func (w *world) load(ids marchv1.IDServiceClient, tag string, n int64) {
 	var work sync.WaitGroup
 	work.Go(func() {
 		for ctx.Err() == nil {
-			if _, err := ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n}); err != nil && ctx.Err() == nil {
+			if _, err := ids.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n}); err != nil &&
+				ctx.Err() == nil {
 				w.Errorf("load on %s: %v", tag, err)
 				return
 			}
@@ -118,11 +119,17 @@ func startBrowser(t *testing.T) *browser {
 		t.Fatal("these tests need Chromium, and there is none: on Debian or Ubuntu, apt-get install chromium")
 	}
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck, chromedp.Headless, chromedp.NoSandbox,
-		chromedp.DisableGPU, chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
-		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true), chromedp.Flag("mute-audio", true),
-		chromedp.Flag("disable-extensions", true), chromedp.Flag("force-color-profile", "srgb"), chromedp.Flag("font-render-hinting", "none"),
-		chromedp.Flag("disable-background-timer-throttling", true), chromedp.Flag("disable-backgrounding-occluded-windows", true), chromedp.Flag("disable-renderer-backgrounding", true),
+		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
+		chromedp.Headless, chromedp.NoSandbox,
+		chromedp.DisableGPU, chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.Flag("hide-scrollbars", true), chromedp.Flag("mute-audio", true),
+		chromedp.Flag("disable-extensions", true), chromedp.Flag("force-color-profile", "srgb"),
+		chromedp.Flag("font-render-hinting", "none"),
+		chromedp.Flag("disable-background-timer-throttling", true),
+		chromedp.Flag("disable-backgrounding-occluded-windows", true),
+		chromedp.Flag("disable-renderer-backgrounding", true),
 		chromedp.WSURLReadTimeout(patience))
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
@@ -219,7 +226,8 @@ func eval[T any](p *tab, expression string) T {
 func (p *tab) text() string {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText.slice(0, 3000)`))
+	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](
+		`location.href + "\n" + document.body.innerText.slice(0, 3000)`))
 	return text
 }
 
@@ -228,7 +236,8 @@ func (p *tab) text() string {
 func (p *tab) visit(path string) {
 	p.Helper()
 	p.do(chromedp.Navigate(p.base + path))
-	p.until("the page is live", `!document.querySelector("#link") || ["live", "trouble", "still"].includes(document.querySelector("#link").className)`)
+	p.until("the page is live",
+		`!document.querySelector("#link") || ["live", "trouble", "still"].includes(document.querySelector("#link").className)`)
 }
 
 // until waits for a condition in the page.
@@ -259,7 +268,8 @@ func (p *tab) says(text string) {
 // for its place at once: between two looks, a new page may have taken the old one's place.
 func (p *tab) place(element string) (x, y float64) {
 	p.Helper()
-	find := `(() => { const e = ` + element + `; if (!e) return []; e.scrollIntoView({block: "center", behavior: "instant"}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] })()`
+	find := `(() => { const e = ` + element +
+		`; if (!e) return []; e.scrollIntoView({block: "center", behavior: "instant"}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] })()`
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	for {
@@ -278,7 +288,8 @@ func (p *tab) place(element string) (x, y float64) {
 func css(selector string) string { return fmt.Sprintf("document.querySelector(%q)", selector) }
 
 func button(text string) string {
-	return fmt.Sprintf(`[...document.querySelectorAll("button, a, summary")].find((e) => e.innerText.trim().startsWith(%q))`, text)
+	return fmt.Sprintf(
+		`[...document.querySelectorAll("button, a, summary")].find((e) => e.innerText.trim().startsWith(%q))`, text)
 }
 
 // click clicks with the mouse.
@@ -300,7 +311,8 @@ func (p *tab) fill(selector, text string) {
 func (p *tab) choose(selector, option string) {
 	p.Helper()
 	p.until("there is "+selector, css(selector))
-	eval[bool](p, fmt.Sprintf("(() => { const e = %s; e.value = %q; e.dispatchEvent(new Event('change', {bubbles: true})); return e.value === %q })()", css(selector), option, option))
+	eval[bool](p, fmt.Sprintf("(() => { const e = %s; e.value = %q; e.dispatchEvent(new Event('change', {bubbles: "+
+		"true})); return e.value === %q })()", css(selector), option, option))
 }
 
 func (p *tab) keys(text string) {

@@ -24,7 +24,8 @@ type span struct {
 }
 
 // spans are the times that the page shows. From longSpans on they come from a Prometheus.
-var spans = []span{{"1h", "1 hour", 60, 1, "minute"}, {"24h", "24 hours", 24 * 60, 15, "quarter of an hour"}, {"7d", "7 days", 7 * 24 * 60, 2 * 60, "2 hours"}, {"30d", "30 days", 30 * 24 * 60, 6 * 60, "6 hours"}}
+var spans = []span{{"1h", "1 hour", 60, 1, "minute"}, {"24h", "24 hours", 24 * 60, 15, "quarter of an hour"},
+	{"7d", "7 days", 7 * 24 * 60, 2 * 60, "2 hours"}, {"30d", "30 days", 30 * 24 * 60, 6 * 60, "6 hours"}}
 
 const longSpans = 2
 
@@ -102,10 +103,16 @@ func inSeconds(v float64) string {
 
 // kinds are the charts of the page.
 var kinds = []history.Kind{
-	{Name: "rates", Title: "IDs per second", Why: "the mean of each minute", Values: (*marchv1.HistorySeries).GetRates, Say: rate, Nice: history.NiceNumber(1)},
-	{Name: "reserves", Title: "Reserve", Why: "how long the IDs in memory last, for the tag with the least", Values: (*marchv1.HistorySeries).GetReserves, Say: inSeconds, Nice: history.NiceTime},
-	{Name: "etcd", Title: "etcd answers in", Why: "the slowest answer in each minute", Values: (*marchv1.HistorySeries).GetEtcdLatencies, Say: inSeconds, Nice: history.NiceNumber(0.001)},
-	{Name: "failed", Title: "Failed calls for IDs", Why: "in each minute, without callers' mistakes", Values: (*marchv1.HistorySeries).GetFailed, Say: func(v float64) string { return num(int64(v + 0.5)) }, Nice: history.NiceNumber(2)},
+	{Name: "rates", Title: "IDs per second", Why: "the mean of each minute", Values: (*marchv1.HistorySeries).GetRates,
+		Say: rate, Nice: history.NiceNumber(1)},
+	{Name: "reserves", Title: "Reserve", Why: "how long the IDs in memory last, for the tag with the least",
+		Values: (*marchv1.HistorySeries).GetReserves, Say: inSeconds, Nice: history.NiceTime},
+	{Name: "etcd", Title: "etcd answers in", Why: "the slowest answer in each minute",
+		Values: (*marchv1.HistorySeries).GetEtcdLatencies, Say: inSeconds, Nice: history.NiceNumber(0.001)},
+	{Name: "failed", Title: "Failed calls for IDs", Why: "in each minute, without callers' mistakes",
+		Values: (*marchv1.HistorySeries).GetFailed, Say: func(v float64) string {
+			return num(int64(v + 0.5))
+		}, Nice: history.NiceNumber(2)},
 }
 
 // longKinds are the charts of a time that a Prometheus tells: its metrics differ.
@@ -122,7 +129,8 @@ func (h *Handler) history(c *call) (string, any, error) {
 		return "", nil, err
 	}
 	shown := spans[at]
-	v := &historyView{Span: shown.Label, Room: q.Get("room"), Numbers: q.Get("numbers") != "", Toggle: toggle(q), Restart: true, Long: at >= longSpans}
+	v := &historyView{Span: shown.Label, Room: q.Get("room"), Numbers: q.Get("numbers") != "", Toggle: toggle(q),
+		Restart: true, Long: at >= longSpans}
 	for i, s := range spans {
 		if i < longSpans || h.longHistory {
 			v.Spans = append(v.Spans, shownLink{s.Label, "/history" + with(q, "span", s.Name), i == at})
@@ -146,11 +154,13 @@ func (h *Handler) history(c *call) (string, any, error) {
 		names = append(names, room.GetRoom())
 	}
 	v.Rooms = []shownLink{{"all rooms", "/history" + with(q, "room", ""), v.Room == ""}}
-	drawn := history.Span{First: r.GetFirst().AsTime(), Step: int64(r.GetStep()), Points: int(shown.minutes / shown.step)}
+	drawn := history.Span{First: r.GetFirst().AsTime(), Step: int64(r.GetStep()),
+		Points: int(shown.minutes / shown.step)}
 	var rooms []*marchv1.RoomHistory
 	tags := r.GetTags()
 	for _, room := range r.GetRooms() {
-		v.Rooms = append(v.Rooms, shownLink{room.GetRoom(), "/history" + with(q, "room", room.GetRoom()), v.Room == room.GetRoom()})
+		v.Rooms = append(v.Rooms, shownLink{room.GetRoom(), "/history" + with(q, "room", room.GetRoom()),
+			v.Room == room.GetRoom()})
 		if v.Room == room.GetRoom() {
 			tags = room.GetTags()
 		}
@@ -171,7 +181,8 @@ func (h *Handler) history(c *call) (string, any, error) {
 		kind.Why = strings.Replace(kind.Why, "each minute", "each "+shown.each, 1)
 		var lines []history.Line
 		for _, room := range rooms {
-			lines = append(lines, history.Line{Name: room.GetRoom(), Link: "/history" + with(q, "room", room.GetRoom()), Colour: colour[room.GetRoom()], Values: kind.Values(room.GetAll())})
+			lines = append(lines, history.Line{Name: room.GetRoom(), Link: "/history" + with(q, "room", room.GetRoom()),
+				Colour: colour[room.GetRoom()], Values: kind.Values(room.GetAll())})
 		}
 		chart := history.NewChart(kind, drawn, lines, bands)
 		v.Charts = append(v.Charts, chart)
@@ -197,7 +208,8 @@ func toggle(q url.Values) string {
 }
 
 // mark marks migrations and outages, in the charts and in words.
-func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigration, rooms []*marchv1.RoomHistory) (bands []history.Band) {
+func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigration,
+	rooms []*marchv1.RoomHistory) (bands []history.Band) {
 	for _, m := range migrations {
 		ended := time.Now()
 		if m.GetEnded() != nil {
@@ -205,7 +217,8 @@ func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigra
 		}
 		if b, in := span.NewBand("migration", "migration "+m.GetId(), m.GetBegan().AsTime(), ended); in {
 			bands = append(bands, b)
-			v.Marks = append(v.Marks, historyMark{Kind: "migration", Text: "Migration " + m.GetId(), Link: "/migrations/" + m.GetId(), Began: m.GetBegan(), Ended: m.GetEnded()})
+			v.Marks = append(v.Marks, historyMark{Kind: "migration", Text: "Migration " + m.GetId(),
+				Link: "/migrations/" + m.GetId(), Began: m.GetBegan(), Ended: m.GetEnded()})
 		}
 	}
 	var outages []history.Outage
@@ -228,7 +241,8 @@ func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigra
 		}
 		if b, in := span.NewBand("outage", text, o.Began, o.Ended); in {
 			bands = append(bands, b)
-			v.Marks = append(v.Marks, historyMark{Kind: "outage", Text: sentence(text), Began: timestamppb.New(o.Began), Ended: timestamppb.New(o.Ended)})
+			v.Marks = append(v.Marks, historyMark{Kind: "outage", Text: sentence(text), Began: timestamppb.New(o.Began),
+				Ended: timestamppb.New(o.Ended)})
 		}
 	}
 	return bands
@@ -331,9 +345,11 @@ func (h *Handler) tagChart(c *call, tag string, colour map[string]int) *history.
 	for _, room := range r.GetRooms() {
 		for _, s := range room.GetTags() {
 			if s.GetTag() == tag && !begins(s.GetRates()) {
-				lines = append(lines, history.Line{Name: room.GetRoom(), Link: "/history" + with(nil, "room", room.GetRoom()), Colour: colour[room.GetRoom()], Values: s.GetRates()})
+				lines = append(lines, history.Line{Name: room.GetRoom(), Link: "/history" + with(nil, "room",
+					room.GetRoom()), Colour: colour[room.GetRoom()], Values: s.GetRates()})
 			}
 		}
 	}
-	return history.NewChart(hourKind, history.Span{First: r.GetFirst().AsTime(), Step: int64(r.GetStep()), Points: tagMinutes}, lines, nil)
+	return history.NewChart(hourKind, history.Span{First: r.GetFirst().AsTime(), Step: int64(r.GetStep()),
+		Points: tagMinutes}, lines, nil)
 }

@@ -37,7 +37,8 @@ func (p *past) GetHistory(_ context.Context, r *marchv1.GetHistoryRequest) (*mar
 	}
 	answer := &marchv1.GetHistoryResponse{
 		First: timestamppb.New(first), Step: r.GetStep(), Silent: []string{"c/host-2"},
-		Migrations: []*marchv1.HistoryMigration{{Id: "01K0000000000000000000000A", Began: at(n / 2), Ended: at(n/2 + 4)}},
+		Migrations: []*marchv1.HistoryMigration{{Id: "01K0000000000000000000000A",
+			Began: at(n / 2), Ended: at(n/2 + 4)}},
 	}
 	for k, room := range p.rooms {
 		s := &marchv1.HistorySeries{}
@@ -49,15 +50,18 @@ func (p *past) GetHistory(_ context.Context, r *marchv1.GetHistoryRequest) (*mar
 			if k == 2 && i < 10 { // its instance had not started
 				rate = -1
 			}
-			s.Rates, s.Reserves, s.EtcdLatencies = append(s.Rates, rate), append(s.Reserves, 600-away*float32(i-19)*2), append(s.EtcdLatencies, 0.002+float32(i%5)/1000)
+			s.Rates, s.Reserves, s.EtcdLatencies = append(s.Rates, rate), append(s.Reserves, 600-away*float32(i-19)*2),
+				append(s.EtcdLatencies, 0.002+float32(i%5)/1000)
 			s.Failed, s.EtcdAway = append(s.Failed, away*3), append(s.EtcdAway, away)
 		}
-		tag := &marchv1.HistorySeries{Tag: "order", Rates: s.GetRates(), Reserves: s.GetReserves(), Failed: s.GetFailed()}
+		tag := &marchv1.HistorySeries{Tag: "order", Rates: s.GetRates(),
+			Reserves: s.GetReserves(), Failed: s.GetFailed()}
 		none, lone := make([]float32, n), slices.Repeat([]float32{-1}, n)
 		lone[n-1] = 7
 		first := slices.Repeat([]float32{-1}, n)
 		first[n-1] = 0
-		tags := []*marchv1.HistorySeries{tag, {Tag: "fresh", Rates: first}, {Tag: "parcel", Rates: none}, {Tag: "refund", Rates: none, Failed: []float32{3}}, {Tag: "lone", Rates: lone}}
+		tags := []*marchv1.HistorySeries{tag, {Tag: "fresh", Rates: first}, {Tag: "parcel", Rates: none},
+			{Tag: "refund", Rates: none, Failed: []float32{3}}, {Tag: "lone", Rates: lone}}
 		answer.Rooms = append(answer.Rooms, &marchv1.RoomHistory{Room: room, All: s, Tags: tags})
 		answer.Tags = tags
 	}
@@ -75,7 +79,8 @@ func servePages(t *testing.T, cfg web.Config) string {
 	t.Helper()
 	var limits *observe.Metrics
 	stopping := make(chan struct{})
-	cfg.Stopping, cfg.Pages, cfg.CallerPages = stopping, limits.Limit(web.MaxPages, 10), limits.Limit(web.MaxCallerPages, 10)
+	cfg.Stopping, cfg.Pages, cfg.CallerPages = stopping, limits.Limit(web.MaxPages, 10),
+		limits.Limit(web.MaxCallerPages, 10)
 	pages, err := web.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -94,13 +99,18 @@ func TestHistoryPage(t *testing.T) {
 	at := pastPages(t, "a", "b", "c")
 	for address, wants := range map[string][]string{
 		"/history": {
-			`aria-label="IDs per second, 03:00 to 04:00 UTC, 3,399 at most; a `, `class="band outage" x="200.0" width="40.0"`, `class="band migration" x="300.0" width="40.0"`,
-			"Etcd did not answer a", "2030-01-02 03:20:00 UTC</time> to <time datetime=\"2030-01-02T03:24:00Z\">2030-01-02 03:24:00 UTC", `href="/migrations/01K0000000000000000000000A"`, `href="/tags/order"`, `points="240.0,1.5 236.0,1.5"`,
-			"c/host-2 did not answer: its part of the history is missing.", `text-anchor="end">UTC</text>`, "03:21\na: 0\n", `aria-current="true">1 hour`,
+			`aria-label="IDs per second, 03:00 to 04:00 UTC, 3,399 at most; a `,
+			`class="band outage" x="200.0" width="40.0"`, `class="band migration" x="300.0" width="40.0"`,
+			"Etcd did not answer a", "2030-01-02 03:20:00 UTC</time> to <time " +
+				"datetime=\"2030-01-02T03:24:00Z\">2030-01-02 03:24:00 UTC",
+			`href="/migrations/01K0000000000000000000000A"`, `href="/tags/order"`, `points="240.0,1.5 236.0,1.5"`,
+			"c/host-2 did not answer: its part of the history is missing.", `text-anchor="end">UTC</text>`,
+			"03:21\na: 0\n", `aria-current="true">1 hour`,
 		},
-		"/history?span=24h&room=a&numbers=1": {"the mean of each quarter of an hour", "03:00 to 03:00 UTC", `aria-current="true">24 hours`, "Busiest tags of a", `<td class="n" data-l="a">`, "Without the numbers"},
-		"/history?span=2h":                   {`Span: &#34;2h&#34;; allowed: 1h, 24h`},
-		"/history?room=nowhere":              {"&#34;nowhere&#34; has no range and no instance"},
+		"/history?span=24h&room=a&numbers=1": {"the mean of each quarter of an hour", "03:00 to 03:00 UTC",
+			`aria-current="true">24 hours`, "Busiest tags of a", `<td class="n" data-l="a">`, "Without the numbers"},
+		"/history?span=2h":      {`Span: &#34;2h&#34;; allowed: 1h, 24h`},
+		"/history?room=nowhere": {"&#34;nowhere&#34; has no range and no instance"},
 	} {
 		_, page := get(t, at+address)
 		for _, want := range wants {
@@ -111,10 +121,12 @@ func TestHistoryPage(t *testing.T) {
 	}
 	// A tag that an instance has just begun to count is no tag with a rate of 0; one that fails is shown.
 	_, page := get(t, at+"/history")
-	if !strings.Contains(page, `No ID of <a class="name" href="/tags/fresh">fresh</a>, <a class="name" href="/tags/parcel">parcel</a> was counted in this time: instances count`) || strings.Contains(page, `id="t-parcel"`) || !strings.Contains(page, `id="t-refund"`) {
+	if !strings.Contains(page,
+		`No ID of <a class="name" href="/tags/fresh">fresh</a>, <a class="name" href="/tags/parcel">parcel</a> was counted in this time: instances count`) || strings.Contains(page, `id="t-parcel"`) || !strings.Contains(page, `id="t-refund"`) {
 		t.Errorf("the busiest tags:\n%s", page)
 	}
-	if _, page := get(t, at+"/history?room=a"); strings.Contains(page, `data-l="b"`) || strings.Contains(page, "\nb: ") {
+	if _, page := get(t, at+"/history?room=a"); strings.Contains(page, `data-l="b"`) ||
+		strings.Contains(page, "\nb: ") {
 		t.Error("the page of room a has values of room b")
 	}
 }
@@ -146,18 +158,21 @@ func (b *browser) history(t *testing.T) {
 		p.dark(false)
 	}
 	p.visit("/history")
-	eval[bool](p, `(() => { [...document.querySelectorAll("a")].find((a) => a.innerText === "All numbers as tables").focus(); return true })()`)
+	eval[bool](p,
+		`(() => { [...document.querySelectorAll("a")].find((a) => a.innerText === "All numbers as tables").focus(); return true })()`)
 	p.keys("\r")
 	p.says("Without the numbers")
 	p.says("From (UTC)")
-	p.until("the page has its scripts, which hear of the focus", `document.readyState === "complete" && document.querySelector("#link").className`)
+	p.until("the page has its scripts, which hear of the focus",
+		`document.readyState === "complete" && document.querySelector("#link").className`)
 	readout := css("#plot-rates") + `.parentElement.querySelector(".readout").innerText`
 	eval[bool](p, `(() => { document.querySelector("#plot-rates").focus(); return true })()`)
 	p.until("the chart tells its latest point", readout+`.startsWith("03:59 · room-a: 1,183 · room-b: ")`)
 	p.keys(kb.ArrowLeft)
 	p.keys(kb.ArrowLeft)
 	p.until("two points before", readout+`.startsWith("03:57 · room-a: ")`)
-	p.until("a screen reader hears it", `document.querySelector("#plot-rates").getAttribute("aria-valuetext").startsWith("03:57\nroom-a: ")`)
+	p.until("a screen reader hears it",
+		`document.querySelector("#plot-rates").getAttribute("aria-valuetext").startsWith("03:57\nroom-a: ")`)
 	p.keys(kb.Home)
 	p.until("the first one", readout+`.startsWith("03:00 · ")`)
 	x, y := p.place(css("#plot-rates"))

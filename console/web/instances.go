@@ -42,7 +42,9 @@ func (h *Handler) instances(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	v := &instancesView{Room: q.Get("room"), Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(), Problem: c.problemOf("forget"), Problems: list.GetProblems(), Stopped: list.GetHalt() != nil || list.GetProblem() != ""}
+	v := &instancesView{Room: q.Get("room"), Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(),
+		Problem: c.problemOf("forget"), Problems: list.GetProblems(), Stopped: list.GetHalt() != nil ||
+			list.GetProblem() != ""}
 	colour := colours(l.GetEver()...)
 	for _, i := range list.GetInstances() {
 		r := instanceRow{
@@ -66,6 +68,7 @@ func (h *Handler) instances(c *call) (string, any, error) {
 }
 
 func (h *Handler) forgetInstance(c *call) (string, error) {
-	_, err := h.console.ForgetInstance(c.Context(), &marchv1.ForgetInstanceRequest{Room: c.FormValue("of"), Name: c.FormValue("name")})
+	_, err := h.console.ForgetInstance(c.Context(), &marchv1.ForgetInstanceRequest{Room: c.FormValue("of"),
+		Name: c.FormValue("name")})
 	return "/instances?done=forgotten", err
 }

@@ -81,7 +81,8 @@ func (l *live) tick(p *page, problems int, now time.Time) (event string, next ti
 	if !f.told.IsZero() {
 		asOf = stamp(timestamppb.New(f.told))
 	}
-	return fmt.Sprintf("event: tick\ndata: {\"now\": %q, \"as_of\": %q, \"problems\": %d}\n", stamp(timestamppb.New(now)), asOf, problems), next
+	return fmt.Sprintf("event: tick\ndata: {\"now\": %q, \"as_of\": %q, \"problems\": %d}\n",
+		stamp(timestamppb.New(now)), asOf, problems), next
 }
 
 func (l *live) init(cfg Config) {

@@ -37,7 +37,8 @@ func newLoads(before, after *marchv1.Layout, rates map[string]float64, colour ma
 		}
 	}
 	for _, room := range rooms {
-		r := roomLoad{Room: room, Colour: colour[room], Was: interval(before.GetRooms()[room]), Is: interval(after.GetRooms()[room]), Rate: -1, Before: -1, Then: -1}
+		r := roomLoad{Room: room, Colour: colour[room], Was: interval(before.GetRooms()[room]),
+			Is: interval(after.GetRooms()[room]), Rate: -1, Before: -1, Then: -1}
 		if rate, known := rates[room]; known {
 			r.Rate = rate
 			r.Before, r.Then = density(rate, before, room), density(rate, after, room)

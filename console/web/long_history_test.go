@@ -59,8 +59,10 @@ func (p *longPast) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest)
 func (p *longPast) GetTag(_ context.Context, r *marchv1.GetTagRequest) (*marchv1.GetTagResponse, error) {
 	start, limit := int64(1), int64(allocator.MaxID)
 	return &marchv1.GetTagResponse{Tag: &marchv1.Tag{
-		Name: r.GetName(), Start: &start, Limit: &limit, Created: timestamppb.Now(), Reserve: durationpb.New(time.Minute),
-		Period: &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 9, TimeZone: "UTC", Current: "2030-01-02", First: 20300102000000001, End: 20300103000000000},
+		Name: r.GetName(), Start: &start, Limit: &limit, Created: timestamppb.Now(),
+		Reserve: durationpb.New(time.Minute),
+		Period: &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 9, TimeZone: "UTC",
+			Current: "2030-01-02", First: 20300102000000001, End: 20300103000000000},
 	}}, nil
 }
 
@@ -90,21 +92,27 @@ func TestLongHistory(t *testing.T) {
 	p := &longPast{past: past{rooms: []string{"a", "b", "c"}}}
 	at := longPages(t, p)
 	has(at, "/history", ">7 days<", ">30 days<", `aria-current="true">1 hour`)
-	week := has(at, "/history?span=7d&numbers=1", `aria-current="true">7 days`, `aria-label="IDs per second, 2 Jan 03:00 to 9 Jan 03:00 UTC`, ">5 Jan<", "2 Jan 05:00\na: ",
-		`class="code">2 Jan 05:00<`, "Etcd did not answer a for up to 60 s at a time", "99 of 100 transactions", "without tags of kind time", "From Prometheus")
+	week := has(at, "/history?span=7d&numbers=1", `aria-current="true">7 days`,
+		`aria-label="IDs per second, 2 Jan 03:00 to 9 Jan 03:00 UTC`, ">5 Jan<", "2 Jan 05:00\na: ",
+		`class="code">2 Jan 05:00<`, "Etcd did not answer a for up to 60 s at a time", "99 of 100 transactions",
+		"without tags of kind time", "From Prometheus")
 	if strings.Contains(week, "hx-sse:connect") {
 		t.Error("the page of a week asks Prometheus again and again")
 	}
 	if !regexp.MustCompile(`data-l="failed calls">–<`).MatchString(week) {
 		t.Error("the failed calls of a tag are not unknown")
 	}
-	has(at, "/history?span=30d&room=b", `aria-current="true">30 days`, "Busiest tags of b", "2 Jan 03:00 to 1 Feb 03:00 UTC", `href="/history?room=b&amp;span=7d"`)
+	has(at, "/history?span=30d&room=b", `aria-current="true">30 days`, "Busiest tags of b",
+		"2 Jan 03:00 to 1 Feb 03:00 UTC", `href="/history?room=b&amp;span=7d"`)
 	has(at, "/history?span=90d", `Span: &#34;90d&#34;; allowed: 1h, 24h, 7d, 30d`)
 
 	p.none = true
 	has(at, "/history?span=7d", "Prometheus knows nothing of March’s rooms in this time", "--prometheus-cluster")
-	p.down = allocator.Errorf(allocator.Unavailable, "prometheus: http://p:9090 does not answer: connection refused; check that it runs")
-	broken := has(at, "/history?span=7d", `role="alert"`, "The last 7 days cannot be shown now", "Prometheus: http://p:9090 does not answer: connection refused; check that it runs.", `href="/history?span=24h"`)
+	p.down = allocator.Errorf(allocator.Unavailable,
+		"prometheus: http://p:9090 does not answer: connection refused; check that it runs")
+	broken := has(at, "/history?span=7d", `role="alert"`, "The last 7 days cannot be shown now",
+		"Prometheus: http://p:9090 does not answer: connection refused; check that it runs.",
+		`href="/history?span=24h"`)
 	if strings.Contains(broken, "<svg class=\"plot\"") || strings.Contains(broken, "No tag was busy") {
 		t.Error("without Prometheus the page has charts")
 	}
@@ -114,7 +122,8 @@ func TestLongHistory(t *testing.T) {
 	if page := has(without, "/history", ">24 hours<"); strings.Contains(page, "7 days") {
 		t.Error("a console without a Prometheus offers 7 days")
 	}
-	has(without, "/history?span=7d", `Span: &#34;7d&#34;; allowed: 1h, 24h; a console with --prometheus has longer ones`)
+	has(without, "/history?span=7d",
+		`Span: &#34;7d&#34;; allowed: 1h, 24h; a console with --prometheus has longer ones`)
 }
 
 // TestTagChart: the page of a tag has its rate of the last hour by room, or says which tags have
@@ -122,13 +131,15 @@ func TestLongHistory(t *testing.T) {
 func TestTagChart(t *testing.T) {
 	at := longPages(t, &longPast{past: past{rooms: []string{"a", "b"}}})
 	_, page := get(t, at+"/tags/order")
-	for _, want := range []string{`aria-label="IDs per second in the last hour, 03:00 to 04:00 UTC, `, `href="/history?room=b">b</a>`, "03:21\na: 0\nb: ", "<dd>20,300,102,000,000,001 "} {
+	for _, want := range []string{`aria-label="IDs per second in the last hour, 03:00 to 04:00 UTC, `,
+		`href="/history?room=b">b</a>`, "03:21\na: 0\nb: ", "<dd>20,300,102,000,000,001 "} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page of a busy tag does not have %q", want)
 		}
 	}
 	for _, tag := range []string{"rare", "fresh"} { // fresh has the first minute of a history
-		if _, page := get(t, at+"/tags/"+tag); !strings.Contains(page, "only of their 20 busiest tags") || strings.Contains(page, `class="plot"`) {
+		if _, page := get(t, at+"/tags/"+tag); !strings.Contains(page, "only of their 20 busiest tags") ||
+			strings.Contains(page, `class="plot"`) {
 			t.Errorf("the page of a tag without a history does not say so:\n%s", page)
 		}
 	}

@@ -29,7 +29,8 @@ import (
 //go:embed testdata/axe.min.js
 var axe string
 
-var pictures = flag.String("pictures", "", "a directory into which to write a picture of each page in each state, width and scheme")
+var pictures = flag.String("pictures", "",
+	"a directory into which to write a picture of each page in each state, width and scheme")
 
 // state is a console of a cluster in some state, and the pages to look at.
 type state struct {
@@ -38,7 +39,8 @@ type state struct {
 }
 
 // everyPage has the pages that need nothing to exist.
-var everyPage = []string{"/", "/history", "/capacity", "/tags", "/migrations", "/instances", "/workers", "/decode?tag=order&id=1", "/audit", "/find?search=room", "/tags?do=new"}
+var everyPage = []string{"/", "/history", "/capacity", "/tags", "/migrations", "/instances", "/workers",
+	"/decode?tag=order&id=1", "/audit", "/find?search=room", "/tags?do=new"}
 
 // Every page fits its width from narrow to wide, and axe finds nothing in it, light and dark: without
 // a cluster, in a new one, with long names and many rooms, during a migration, in an outage of etcd.
@@ -47,7 +49,8 @@ func (b *browser) looks(t *testing.T) {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
 	}
 	for name, cluster := range map[string]func(*testing.T) state{
-		"nothing": withoutCluster, "new": withoutTags, "rooms": b.withManyRooms, "migration": duringMigration, "outage": withoutEtcd, "history": withHistory, "prometheus": withoutPrometheus,
+		"nothing": withoutCluster, "new": withoutTags, "rooms": b.withManyRooms, "migration": duringMigration,
+		"outage": withoutEtcd, "history": withHistory, "prometheus": withoutPrometheus,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +72,8 @@ func (p *tab) look(state, path string) {
 	for _, width := range []int64{360, 1280, 2560} {
 		p.size(width, 900)
 		if over := eval[float64](p, "document.documentElement.scrollWidth - innerWidth"); over > 0 {
-			wide := eval[string](p, `[...document.querySelectorAll("main *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5).map((e) => e.outerHTML.slice(0, 120)).join("\n")`)
+			wide := eval[string](p,
+				`[...document.querySelectorAll("main *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5).map((e) => e.outerHTML.slice(0, 120)).join("\n")`)
 			p.Errorf("%s at %d px: %v px too wide:\n%s", path, width, over, wide)
 		}
 		if cut := eval[string](p, cutText); cut != "" {
@@ -83,9 +87,11 @@ func (p *tab) look(state, path string) {
 			for _, found := range p.axe() {
 				p.Errorf("%s at %d px (dark: %t): %s", path, width, dark, found)
 			}
-			if *pictures != "" && eval[float64](p, "document.documentElement.scrollHeight") < 16_000 { // Chromium's textures end there
+			// Chromium's textures end there
+			if *pictures != "" && eval[float64](p, "document.documentElement.scrollHeight") < 16_000 {
 				page := slug.ReplaceAllString(path, "-")
-				name := fmt.Sprintf("%s_%s_%d_%s.png", state, page[:min(len(page), 70)], width, map[bool]string{false: "light", true: "dark"}[dark])
+				name := fmt.Sprintf("%s_%s_%d_%s.png", state, page[:min(len(page), 70)], width,
+					map[bool]string{false: "light", true: "dark"}[dark])
 				if err := os.WriteFile(filepath.Join(*pictures, name), p.picture(), 0o644); err != nil {
 					p.Fatal(err)
 				}
@@ -100,7 +106,8 @@ var slug = regexp.MustCompile(`[^a-zA-Z0-9]+`)
 // cutText lists the elements whose text is cut without dots, or stands in a column of a letter or two.
 const cutText = `[...document.querySelectorAll("main *, header *")].filter((e) => {
 	const own = [...e.childNodes].filter((n) => n.nodeType === 3 && n.data.trim()), style = getComputedStyle(e);
-	if (!own.length || !e.getClientRects().length || e.closest(".hidden, svg, select, thead") || style.textOverflow === "ellipsis") return false;
+	const unseen = !e.getClientRects().length || e.closest(".hidden, svg, select, thead");
+	if (!own.length || unseen || style.textOverflow === "ellipsis") return false;
 	const range = document.createRange();
 	range.selectNodeContents(own[0]);
 	const box = range.getBoundingClientRect(), length = own[0].data.trim().length;
@@ -125,13 +132,15 @@ func withHistory(t *testing.T) state {
 	}
 	rooms[3] = strings.Repeat("a-very-long-room-", 3) + "with-63-byte"
 	return state{longPages(t, &longPast{past: past{rooms: rooms}}), []string{
-		"/history", "/history?span=24h&numbers=1", "/history?room=room-a", "/history?span=7d", "/history?span=30d&room=room-a&numbers=1", "/tags/order",
+		"/history", "/history?span=24h&numbers=1", "/history?room=room-a", "/history?span=7d",
+		"/history?span=30d&room=room-a&numbers=1", "/tags/order",
 	}}
 }
 
 // withoutPrometheus has a history whose longer times cannot be read.
 func withoutPrometheus(t *testing.T) state {
-	down := allocator.Errorf(allocator.Unavailable, "prometheus: http://prometheus.monitoring.svc.cluster.local:9090 does not answer: connection refused; check that it runs, and that this console reaches it")
+	down := allocator.Errorf(allocator.Unavailable, "prometheus: http://prometheus.monitoring.svc.cluster.local:9090 "+
+		"does not answer: connection refused; check that it runs, and that this console reaches it")
 	return state{longPages(t, &longPast{past: past{rooms: []string{"a"}}, down: down}), []string{"/history?span=7d"}}
 }
 
@@ -149,14 +158,17 @@ func duringMigration(t *testing.T) state {
 	if _, err := w.Ledger().Join(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
-	const plan = "/migrations?boundary=1000&room=eu-1&lower=0&upper=150&room=eu-2&lower=150&upper=500&room=us-1&lower=500&upper=750&room=ap-1&lower=750&upper=1000"
-	id := w.migrate(at, map[allocator.Room]allocator.Range{"eu-1": {Lower: 0, Upper: 150}, "eu-2": {Lower: 150, Upper: 500}, "us-1": {Lower: 500, Upper: 750}, "ap-1": {Lower: 750, Upper: 1000}})
+	const plan = "/migrations?boundary=1000&room=eu-1&lower=0&upper=150&room=eu-2&lower=150&upper=500" +
+		"&room=us-1&lower=500&upper=750&room=ap-1&lower=750&upper=1000"
+	id := w.migrate(at, map[allocator.Room]allocator.Range{"eu-1": {Lower: 0, Upper: 150},
+		"eu-2": {Lower: 150, Upper: 500}, "us-1": {Lower: 500, Upper: 750}, "ap-1": {Lower: 750, Upper: 1000}})
 	testcluster.Await(w, "the others have reported, and one is silent", func() bool {
 		_, page := get(t, at+"/migrations/"+id)
 		return strings.Contains(page, "1 of 2 instances reported it") && strings.Contains(page, "silent")
 	})
 	of := "/migrations/" + id
-	return state{at, []string{"/", "/migrations", plan, of, of + "?do=abort", of + "?do=continue&without=eu-1/host-2", "/instances", "/instances?room=eu-1", "/tags/order", "/history", "/audit"}}
+	return state{at, []string{"/", "/migrations", plan, of, of + "?do=abort", of + "?do=continue&without=eu-1/host-2",
+		"/instances", "/instances?room=eu-1", "/tags/order", "/history", "/audit"}}
 }
 
 // migrate applies a plan as the form of the page does. It returns the migration's ID.
@@ -166,7 +178,8 @@ func (w *world) migrate(at string, ranges map[allocator.Room]allocator.Range) st
 	if err != nil {
 		w.Fatal(err)
 	}
-	form := url.Values{"boundary": {fmt.Sprint(record.Layout.Boundary)}, "do": {"apply"}, "force": {"1"}, "hold": {"0s"}}
+	form := url.Values{"boundary": {fmt.Sprint(record.Layout.Boundary)}, "do": {"apply"},
+		"force": {"1"}, "hold": {"0s"}}
 	for room, r := range ranges {
 		form.Add("room", string(room))
 		form.Add("lower", fmt.Sprint(r.Lower))
@@ -178,7 +191,8 @@ func (w *world) migrate(at string, ranges map[allocator.Room]allocator.Range) st
 		w.Fatalf("there is no plan to apply:\n%s", page)
 	}
 	form.Set("plan", html.UnescapeString(plan[1]))
-	r, err := http.NewRequestWithContext(w.Context(), http.MethodPost, at+"/migrations", strings.NewReader(form.Encode()))
+	r, err := http.NewRequestWithContext(w.Context(), http.MethodPost, at+"/migrations",
+		strings.NewReader(form.Encode()))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -256,8 +270,10 @@ func (b *browser) withManyRooms(t *testing.T) state {
 	p.click(button("Apply: 1 move"))
 	p.says("Done: all moves were made and reported.")
 	migration := eval[string](p, "location.pathname")
-	return state{at, append(slices.Clone(everyPage), "/history?span=24h&room=room-00&numbers=1", "/tags/"+long, "/tags/"+long+"?do=skip&to=5000000000&room=room-00",
-		"/audit?since=x", "/tags/"+long+"?do=settings&limit=500&reserve=30m&strict_retract=on", plan(2000), plan(2000)+"&do=apply", "/migrations?boundary=10&room=x&lower=a&upper=5", migration, "/tags/none")}
+	return state{at, append(slices.Clone(everyPage), "/history?span=24h&room=room-00&numbers=1", "/tags/"+long,
+		"/tags/"+long+"?do=skip&to=5000000000&room=room-00",
+		"/audit?since=x", "/tags/"+long+"?do=settings&limit=500&reserve=30m&strict_retract=on", plan(2000),
+		plan(2000)+"&do=apply", "/migrations?boundary=10&room=x&lower=a&upper=5", migration, "/tags/none")}
 }
 
 // axe returns the findings of axe-core in a page. The page has loaded axe-core.
@@ -265,7 +281,8 @@ func (p *tab) axe() []string {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, 4*patience) // with many other tests at once
 	defer cancel()
-	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"]}).then((r) => JSON.stringify({
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](
+		`axe.run(document, {resultTypes: ["violations"]}).then((r) => JSON.stringify({
 		passed: r.passes.length,
 		wrong: r.violations.map((v) => v.id + ": " + v.help + ": " +
 			v.nodes.slice(0, 3).map((n) => n.html.slice(0, 200) + " (" + (n.any[0]?.message ?? "") + ")").join(" | "))}))`, chromedp.EvalAwaitPromise))

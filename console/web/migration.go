@@ -65,7 +65,8 @@ func changes(before, after *marchv1.Layout, colour map[string]int) []change {
 	var list []change
 	for _, room := range sortedRooms(before, after) {
 		was, is := before.GetRooms()[room], after.GetRooms()[room]
-		if was != nil && is != nil && was.GetLower() == is.GetLower() && was.GetUpper() == is.GetUpper() && before.GetBoundary() == after.GetBoundary() {
+		if was != nil && is != nil && was.GetLower() == is.GetLower() && was.GetUpper() == is.GetUpper() &&
+			before.GetBoundary() == after.GetBoundary() {
 			continue
 		}
 		c := change{Room: room, Colour: colour[room], Was: interval(was), Is: interval(is)}
@@ -91,7 +92,8 @@ func moveViews(from *marchv1.Layout, moves []*marchv1.Move, colour map[string]in
 	before := from
 	for i, m := range moves {
 		list = append(list, moveView{
-			Move: m, Number: i + 1, State: "later", Before: newBar(before, colour), After: newBar(m.GetLayout(), colour),
+			Move: m, Number: i + 1, State: "later", Before: newBar(before, colour),
+			After:   newBar(m.GetLayout(), colour),
 			Numbers: changes(before, m.GetLayout(), colour), LastOfAll: i == len(moves)-1,
 		})
 		before = m.GetLayout()
@@ -112,7 +114,8 @@ func roomNames(names []string, from *marchv1.Layout, moves []*marchv1.Move) []st
 func view(c *call, m *marchv1.Migration, colour map[string]int) *migrationView {
 	v := &migrationView{
 		May:       c.may(marchv1.ConsoleService_PauseMigration_FullMethodName, ""),
-		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour), Moves: moveViews(m.GetFrom(), m.GetMoves(), colour),
+		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour),
+		Moves: moveViews(m.GetFrom(), m.GetMoves(), colour),
 		Ended: api.Ended(m.GetState()), Waits: waits(m, colour),
 	}
 	done, all := 0, 0
@@ -192,7 +195,8 @@ func says(v *migrationView) string {
 		}
 		return "Aborted: the layout is as it was."
 	case marchv1.MigrationState_MIGRATION_STATE_PAUSED:
-		return back + "Paused before the next move. So it is since " + stamp(v.GetUpdated()) + ", and until an operator resumes it."
+		return back + "Paused before the next move. So it is since " + stamp(v.GetUpdated()) +
+			", and until an operator resumes it."
 	}
 	switch {
 	case v.GetError() != "":
@@ -253,8 +257,10 @@ func (h *Handler) abortMigration(c *call) (string, error) {
 func (h *Handler) continueMigration(c *call) (string, error) {
 	id := c.PathValue("id")
 	if len(c.Form["without"]) == 0 {
-		return "", allocator.Errorf(allocator.Invalid, "without: no instance is chosen; allowed: one or more of the instances that the migration waits for")
+		return "", allocator.Errorf(allocator.Invalid,
+			"without: no instance is chosen; allowed: one or more of the instances that the migration waits for")
 	}
-	_, err := h.console.ContinueMigration(c.Context(), &marchv1.ContinueMigrationRequest{Id: id, Without: c.Form["without"]})
+	_, err := h.console.ContinueMigration(c.Context(), &marchv1.ContinueMigrationRequest{Id: id,
+		Without: c.Form["without"]})
 	return "/migrations/" + escape(id) + "?done=continued", err
 }

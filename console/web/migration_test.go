@@ -71,27 +71,38 @@ func TestReports(t *testing.T) {
 	m := &marchv1.Migration{
 		State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Reached: 2, From: full(1, 100), Target: full(4, 40),
 		Moves: []*marchv1.Move{
-			{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Loses: []string{"a"}, Layout: full(2, 80), Reports: []*marchv1.Report{
-				{Instance: "a/away", State: marchv1.ReportState_REPORT_STATE_UNNEEDED}, {Instance: "a/one", State: marchv1.ReportState_REPORT_STATE_UNNEEDED}, {Instance: "a/two", State: marchv1.ReportState_REPORT_STATE_WITHOUT},
-			}},
-			{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Loses: []string{"a"}, Layout: full(3, 60), Reports: []*marchv1.Report{
-				{Instance: "a/away", State: marchv1.ReportState_REPORT_STATE_WAITING}, {Instance: "a/one", State: marchv1.ReportState_REPORT_STATE_WAITING}, {Instance: "a/two", State: marchv1.ReportState_REPORT_STATE_REPORTED},
-			}},
-			{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Loses: []string{"a"}, Layout: full(4, 40), Reports: []*marchv1.Report{{Instance: "a/one", State: marchv1.ReportState_REPORT_STATE_LATER}}},
+			{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Loses: []string{"a"}, Layout: full(2, 80),
+				Reports: []*marchv1.Report{
+					{Instance: "a/away", State: marchv1.ReportState_REPORT_STATE_UNNEEDED},
+					{Instance: "a/one", State: marchv1.ReportState_REPORT_STATE_UNNEEDED},
+					{Instance: "a/two", State: marchv1.ReportState_REPORT_STATE_WITHOUT},
+				}},
+			{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Loses: []string{"a"}, Layout: full(3, 60),
+				Reports: []*marchv1.Report{
+					{Instance: "a/away", State: marchv1.ReportState_REPORT_STATE_WAITING},
+					{Instance: "a/one", State: marchv1.ReportState_REPORT_STATE_WAITING},
+					{Instance: "a/two", State: marchv1.ReportState_REPORT_STATE_REPORTED},
+				}},
+			{Kind: marchv1.MoveKind_MOVE_KIND_RETRACT, Loses: []string{"a"}, Layout: full(4, 40),
+				Reports: []*marchv1.Report{{Instance: "a/one", State: marchv1.ReportState_REPORT_STATE_LATER}}},
 		},
 		Waiting: []*marchv1.Waiting{
-			{Instance: "a/away", SilentSince: timestamppb.New(time.Date(2026, 11, 21, 11, 30, 0, 0, time.UTC)), Until: timestamppb.New(time.Date(2026, 11, 21, 11, 40, 0, 0, time.UTC))},
+			{Instance: "a/away", SilentSince: timestamppb.New(time.Date(2026, 11, 21, 11, 30, 0, 0, time.UTC)),
+				Until: timestamppb.New(time.Date(2026, 11, 21, 11, 40, 0, 0, time.UTC))},
 			{Instance: "a/one", Version: 2},
 		},
 	}
 	page := shown(t, &told{migration: m}, "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9")
 	for _, want := range []string{
 		"1 of 3 instances reported it a/away not waited for a/one not waited for a/two gone on without",
-		"1 of 3 instances reported it a/away silent since 11:30:00 · waited for until 11:40:00 a/one waiting a/two reported",
+		"1 of 3 instances reported it a/away silent since 11:30:00 · waited for until 11:40:00 a/one waiting " +
+			"a/two reported",
 		"0 of 1 instance reported it a/one later",
 		"Waiting until a/away, a/one reports.",
-		"a/away silent 2026-11-21 11:30:00 UTC 2026-11-21 11:40:00 UTC , if it stays silent Start it again. If you are sure that it does not run, go on without it .",
-		"a/one serves layout 2 – it reports, or is silent Nothing: an instance reports within seconds. After minutes, look at it .",
+		"a/away silent 2026-11-21 11:30:00 UTC 2026-11-21 11:40:00 UTC , if it stays silent Start it again. " +
+			"If you are sure that it does not run, go on without it .",
+		"a/one serves layout 2 – it reports, or is silent Nothing: an instance reports within seconds. " +
+			"After minutes, look at it .",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
@@ -110,28 +121,37 @@ func TestTimeline(t *testing.T) {
 		return timestamppb.New(time.Date(2026, 11, 21, 11, 30, second, 0, time.UTC))
 	}
 	layout := func(version, edge int64) *marchv1.Layout {
-		return &marchv1.Layout{Version: version, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: 50}, "b": {Lower: edge, Upper: 100}}}
+		return &marchv1.Layout{Version: version, Boundary: 100,
+			Rooms: map[string]*marchv1.Range{"a": {Upper: 50}, "b": {Lower: edge, Upper: 100}}}
 	}
 	reported := func(instance string, second int) *marchv1.Report {
-		return &marchv1.Report{Instance: instance, State: marchv1.ReportState_REPORT_STATE_REPORTED, Reported: at(second)}
+		return &marchv1.Report{Instance: instance, State: marchv1.ReportState_REPORT_STATE_REPORTED,
+			Reported: at(second)}
 	}
 	entry := func(second int, kind marchv1.MigrationEvent, text string) *marchv1.MigrationLog {
 		return &marchv1.MigrationLog{Time: at(second), Kind: kind, Text: text}
 	}
 	m := &marchv1.Migration{
-		State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Reached: 2, From: layout(1, 50), Target: layout(4, 90), Actor: "ann",
+		State: marchv1.MigrationState_MIGRATION_STATE_RUNNING, Reached: 2, From: layout(1, 50),
+		Target: layout(4, 90), Actor: "ann",
 		Moves: []*marchv1.Move{
-			{Layout: layout(2, 60), Loses: []string{"b"}, Why: "room b shrinks", Made: at(1), Reports: []*marchv1.Report{reported("b/one", 3), reported("b/two", 9)}},
-			{Layout: layout(3, 70), Loses: []string{"b"}, Why: "room b shrinks more", Made: at(10), Reports: []*marchv1.Report{
-				reported("b/one", 11), {Instance: "b/two", State: marchv1.ReportState_REPORT_STATE_WAITING},
-			}},
+			{Layout: layout(2, 60), Loses: []string{"b"}, Why: "room b shrinks", Made: at(1),
+				Reports: []*marchv1.Report{reported("b/one", 3), reported("b/two", 9)}},
+			{Layout: layout(3, 70), Loses: []string{"b"}, Why: "room b shrinks more", Made: at(10),
+				Reports: []*marchv1.Report{
+					reported("b/one", 11), {Instance: "b/two", State: marchv1.ReportState_REPORT_STATE_WAITING},
+				}},
 			{Layout: layout(4, 90), Loses: []string{"b"}},
 		},
 		Log: []*marchv1.MigrationLog{
-			entry(0, marchv1.MigrationEvent_MIGRATION_EVENT_STARTED, "started by ann"), entry(1, marchv1.MigrationEvent_MIGRATION_EVENT_MOVED, "move retract made: layout version 2"),
-			entry(3, marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED, "b/one reported move 1"), entry(9, marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED, "b/two reported move 1"),
-			entry(10, marchv1.MigrationEvent_MIGRATION_EVENT_MOVED, "move retract made: layout version 3"), entry(5, marchv1.MigrationEvent_MIGRATION_EVENT_PAUSED, "paused by bob"),
-			entry(6, marchv1.MigrationEvent_MIGRATION_EVENT_STOPPED, "cannot go on: no space"), entry(7, marchv1.MigrationEvent_MIGRATION_EVENT_CONTINUED, "goes on without b/old for one move, says bob"),
+			entry(0, marchv1.MigrationEvent_MIGRATION_EVENT_STARTED, "started by ann"),
+			entry(1, marchv1.MigrationEvent_MIGRATION_EVENT_MOVED, "move retract made: layout version 2"),
+			entry(3, marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED, "b/one reported move 1"),
+			entry(9, marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED, "b/two reported move 1"),
+			entry(10, marchv1.MigrationEvent_MIGRATION_EVENT_MOVED, "move retract made: layout version 3"),
+			entry(5, marchv1.MigrationEvent_MIGRATION_EVENT_PAUSED, "paused by bob"),
+			entry(6, marchv1.MigrationEvent_MIGRATION_EVENT_STOPPED, "cannot go on: no space"),
+			entry(7, marchv1.MigrationEvent_MIGRATION_EVENT_CONTINUED, "goes on without b/old for one move, says bob"),
 		},
 		Waiting: []*marchv1.Waiting{{Instance: "b/two", Version: 2}},
 	}
@@ -144,9 +164,13 @@ func TestTimeline(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"Timeline 11:30:00 Planned and applied by ann: 3 moves from layout 1 to layout 4. 11:30:01 Move 1 of 3 is made, and layout 2 holds: room b shrinks. " +
-			"11:30:03 b/one reported move 1. 11:30:05 Paused by bob. 11:30:06 Cannot go on: no space. 11:30:07 Goes on without b/old for one move, says bob. 11:30:09 b/two reported move 1. 11:30:10 Waited 9 s for the reports of b. " +
-			"11:30:10 Move 2 of 3 is made, and layout 3 holds: room b shrinks more. 11:30:11 b/one reported move 2. now Waiting until b/two reports. Moves",
+		"Timeline 11:30:00 Planned and applied by ann: 3 moves from layout 1 to layout 4. " +
+			"11:30:01 Move 1 of 3 is made, and layout 2 holds: room b shrinks. " +
+			"11:30:03 b/one reported move 1. 11:30:05 Paused by bob. 11:30:06 Cannot go on: no space. " +
+			"11:30:07 Goes on without b/old for one move, says bob. 11:30:09 b/two reported move 1. " +
+			"11:30:10 Waited 9 s for the reports of b. " +
+			"11:30:10 Move 2 of 3 is made, and layout 3 holds: room b shrinks more. 11:30:11 b/one reported move 2. " +
+			"now Waiting until b/two reports. Moves",
 		"b/two serves layout 2 2026-11-21 11:30:10 UTC it reports, or is silent",
 		"a [0, 50) [0, 50) 100 2.0 2.0 b [50, 100) [90, 100) 400 8.0 40",
 	} {
@@ -166,11 +190,14 @@ func TestTimeline(t *testing.T) {
 func TestAborted(t *testing.T) {
 	layout := &marchv1.Layout{Version: 1, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Upper: 100}}}
 	for problem, want := range map[string]string{
-		"":                        "Aborted: the layout is as it was.",
-		"the layout is version 3": "Aborted at the current layout, because there is no way back: the layout is version 3.",
+		"": "Aborted: the layout is as it was.",
+		"the layout is version 3": "Aborted at the current layout, because there is no way back: " +
+			"the layout is version 3.",
 	} {
-		m := &marchv1.Migration{State: marchv1.MigrationState_MIGRATION_STATE_ABORTED, Abort: true, From: layout, Target: layout, NoWayBack: problem}
-		if page := shown(t, &told{migration: m}, "/migrations/01M7ZJKZWRJWBA2S6WT424NRG9"); !strings.Contains(page, want) {
+		m := &marchv1.Migration{State: marchv1.MigrationState_MIGRATION_STATE_ABORTED, Abort: true, From: layout,
+			Target: layout, NoWayBack: problem}
+		if page := shown(t, &told{migration: m},
+			"/migrations/01M7ZJKZWRJWBA2S6WT424NRG9"); !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
 	}

@@ -35,7 +35,8 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	var l *marchv1.GetLayoutResponse
 	reads, ctx := errgroup.WithContext(c.Context())
 	reads.Go(func() (err error) {
-		list, err = h.console.ListMigrations(ctx, &marchv1.ListMigrationsRequest{PageSize: historyPage, PageToken: token})
+		list, err = h.console.ListMigrations(ctx,
+			&marchv1.ListMigrationsRequest{PageSize: historyPage, PageToken: token})
 		return err
 	})
 	reads.Go(func() (err error) {
@@ -52,7 +53,8 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	}
 	for _, m := range list.GetMigrations() {
 		colour := colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
-		r := historyRow{Migration: m, From: newBar(m.GetFrom(), colour).withoutCut(), Target: newBar(m.GetTarget(), colour).withoutCut()}
+		r := historyRow{Migration: m, From: newBar(m.GetFrom(), colour).withoutCut(),
+			Target: newBar(m.GetTarget(), colour).withoutCut()}
 		if r.Live = !api.Ended(m.GetState()); r.Live {
 			v.Active = view(c, m, colour)
 		}

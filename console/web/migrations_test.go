@@ -21,7 +21,8 @@ const lastSeen = `document.body.innerText.match(/\bover \d+ (s|min) ago/)`
 func (p *tab) drag(handle string, share float64) {
 	p.Helper()
 	x, y := p.place(css(handle + " .knob"))
-	bar := eval[[]float64](p, fmt.Sprintf(`(() => { const r = %s.parentElement.getBoundingClientRect(); return [r.x, r.width] })()`, css(handle)))
+	bar := eval[[]float64](p, fmt.Sprintf(
+		`(() => { const r = %s.parentElement.getBoundingClientRect(); return [r.x, r.width] })()`, css(handle)))
 	p.do(chromedp.DragAndDropXY(x, y, bar[0]+share*bar[1], y, 8))
 }
 
@@ -56,7 +57,8 @@ func (b *browser) migration(t *testing.T) {
 	p.says("Done: all moves were made and reported.")
 	p.says("Moves made 2 of 2")
 	record, err := w.Admin.Ledger.Refresh(t.Context())
-	if want := (allocator.Range{Lower: 250, Upper: 1000}); err != nil || record.Layout.Ranges["b"] != want || record.Layout.Version != 3 {
+	if want := (allocator.Range{Lower: 250, Upper: 1000}); err != nil || record.Layout.Ranges["b"] != want ||
+		record.Layout.Version != 3 {
 		t.Errorf("layout %+v, %v, want version 3 with b %v", record.Layout, err, want)
 	}
 	entries, _, err := w.Admin.Audits(t.Context(), "", 100)
@@ -71,7 +73,8 @@ func (b *browser) migration(t *testing.T) {
 	}
 	p.visit("/")
 	p.says("layout 3")
-	p.until("rates are drawn", `document.querySelector(".spark polyline")?.getAttribute("points").split(" ").length >= 2`)
+	p.until("rates are drawn",
+		`document.querySelector(".spark polyline")?.getAttribute("points").split(" ").length >= 2`)
 }
 
 // The page shows the errors of an invalid plan next to its fields, and shows the plan once
@@ -83,11 +86,13 @@ func (b *browser) planner(t *testing.T) {
 	p.visit("/migrations")
 	p.fill(`input[name=upper][data-room=a]`, "450")
 	p.says("Rooms a [0, 450) and b [300, 600) overlap in [300, 450)")
-	p.until("both rows are marked", `document.querySelector("#row-0.bad") && document.querySelector("#row-1.bad") && !document.querySelector("#row-2.bad")`)
+	p.until("both rows are marked",
+		`document.querySelector("#row-0.bad") && document.querySelector("#row-1.bad") && !document.querySelector("#row-2.bad")`)
 	p.until("there is nothing to apply", `!document.querySelector("#apply")`)
 	p.fill(`input[name=lower][data-room=b]`, "x")
 	p.says(`Lower: "x"; allowed: a whole number, 0 or more`)
-	p.until("that field alone is wrong", `document.querySelector("#row-1 input[name=lower][aria-invalid=true]") && !document.querySelector("#row-1 input[name=upper][aria-invalid]")`)
+	p.until("that field alone is wrong",
+		`document.querySelector("#row-1 input[name=lower][aria-invalid=true]") && !document.querySelector("#row-1 input[name=upper][aria-invalid]")`)
 	p.fill(`input[name=lower][data-room=b]`, "450")
 	p.says("The plan: 2 moves")
 	p.until("it can be applied", css("#apply"))
@@ -136,7 +141,8 @@ func (b *browser) planner(t *testing.T) {
 	p.says("does not scale") // the address holds the content of the page
 
 	// A plan that was made for an earlier layout is not applied.
-	q := url.Values{"boundary": {"900"}, "room": {"a", "b", "c"}, "lower": {"0", "200", "600"}, "upper": {"200", "600", "900"}, "do": {"apply"}}
+	q := url.Values{"boundary": {"900"}, "room": {"a", "b", "c"}, "lower": {"0", "200", "600"},
+		"upper": {"200", "600", "900"}, "do": {"apply"}}
 	p.visit("/migrations?" + q.Encode())
 	p.until("its cost is counted", button("Apply: 2 moves")) // until then, the page plans again
 	record, err := w.Admin.Ledger.Refresh(t.Context())
@@ -144,7 +150,8 @@ func (b *browser) planner(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := record.Layout
-	other.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 100}, "b": {Lower: 300, Upper: 600}, "c": {Lower: 600, Upper: 900}}
+	other.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 100}, "b": {Lower: 300, Upper: 600},
+		"c": {Lower: 600, Upper: 900}}
 	if _, err := w.Admin.ChangeLayout(t.Context(), record, other, "bob"); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +165,8 @@ func (b *browser) steering(t *testing.T) {
 	at, _ := w.console("")
 	w.server("a", "host-1")
 	// This instance is registered and never reports.
-	silent, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1", Build: "v1.0.0", Hold: 10 * time.Minute})
+	silent, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1",
+		Build: "v1.0.0", Hold: 10 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +178,8 @@ func (b *browser) steering(t *testing.T) {
 	p.says("silent now: a/host-2")
 	p.click(button("Apply: 2 moves"))
 	p.says("Waiting until a/host-2 reports.")
-	p.until("host-1 has reported", `/a\/host-1 reported/.test(document.querySelector("#move-1").innerText.replace(/\s+/g, " "))`)
+	p.until("host-1 has reported",
+		`/a\/host-1 reported/.test(document.querySelector("#move-1").innerText.replace(/\s+/g, " "))`)
 	p.says("1 of 2 instances reported it")
 	p.click(css("#pause"))
 	p.says("Paused before the next move.")
@@ -221,7 +230,8 @@ func (p *tab) fillPlanner(b *browser, at string) {
 func (b *browser) keyboard(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
-	if _, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
+	if _, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "gone", Address: "127.0.0.1:1",
+		Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	p := b.open(t, at)
@@ -277,7 +287,9 @@ func (b *browser) keyboard(t *testing.T) {
 	typed.click(button("Plan it again"))
 	typed.says("Apply this plan?")
 	typed.click(button("Change the plan"))
-	typed.until("what was typed is planned", value("upper", "a")+` === "30" && document.body.innerText.includes("The plan: 2 moves")`)
+	typed.until("what was typed is planned", value("upper",
+		"a")+` === "30" && document.body.innerText.includes("The plan: 2 moves")`)
 	p.until("it looks aborted", `document.querySelector(".card.aborted .progress.aborted")`)
-	p.until("the notice is over", `!document.body.innerText.includes("The migration goes back.") && location.search === ""`)
+	p.until("the notice is over",
+		`!document.body.innerText.includes("The migration goes back.") && location.search === ""`)
 }

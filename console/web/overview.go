@@ -55,7 +55,8 @@ func (h *Handler) overview(c *call) (string, any, error) {
 		v.Migration = view(c, m, colour)
 	}
 	for _, r := range o.GetRooms() {
-		card := roomCard{RoomStatus: r, Colour: colour[r.GetName()], Now: -1, Spark: newSpark(r.GetRates(), api.RatesKept)}
+		card := roomCard{RoomStatus: r, Colour: colour[r.GetName()], Now: -1,
+			Spark: newSpark(r.GetRates(), api.RatesKept)}
 		if r.Rate != nil {
 			card.Now = r.GetRate()
 			v.Total += card.Now

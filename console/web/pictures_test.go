@@ -36,7 +36,8 @@ func TestPictures(t *testing.T) {
 			w.load(ids, "invoice", 5)
 		}
 	}
-	if _, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "eu-1", Name: "host-3", Address: "127.0.0.1:1", Hold: 10 * time.Minute}); err != nil {
+	if _, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "eu-1", Name: "host-3", Address: "127.0.0.1:1",
+		Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	p := startBrowser(t).open(t, at)
@@ -51,7 +52,8 @@ func TestPictures(t *testing.T) {
 			hide.forEach((e) => e.hidden = false);
 			return text })()`)
 		for _, replace := range [][2]string{
-			{`\d[\d,.]*`, "N"}, {`N (days|h|min|s|ms|µs|k|M)( ago)?\b`, "N"}, {`\bnow\b`, "N"}, {`[a-f\dN]+-[a-f\dN-]{10,}|\bN[A-Z\dN]{5,}\b`, "ID"},
+			{`\d[\d,.]*`, "N"}, {`N (days|h|min|s|ms|µs|k|M)( ago)?\b`, "N"}, {`\bnow\b`, "N"},
+			{`[a-f\dN]+-[a-f\dN-]{10,}|\bN[A-Z\dN]{5,}\b`, "ID"},
 			{`order|invoice`, "TAG"}, {`\s*\n\s*`, "\n"},
 		} {
 			text = regexp.MustCompile(replace[0]).ReplaceAllString(text, replace[1])
@@ -81,10 +83,12 @@ func TestPictures(t *testing.T) {
 		points = []string{"25", "50", "75"} // each as long as a test waits
 	}
 	for _, n := range points {
-		p.until("rates are drawn", `[...document.querySelectorAll(".roomcard")].every((c) => c.querySelector("polyline")?.getAttribute("points").split(" ").length >= `+n+` && c.querySelector(".clip"))`)
+		p.until("rates are drawn",
+			`[...document.querySelectorAll(".roomcard")].every((c) => c.querySelector("polyline")?.getAttribute("points").split(" ").length >= `+n+` && c.querySelector(".clip"))`)
 	}
 	take("overview")
-	plan := "/migrations?boundary=1000&room=eu-1&lower=0&upper=150&room=eu-2&lower=150&upper=500&room=us-1&lower=500&upper=750&room=ap-1&lower=750&upper=1000"
+	plan := "/migrations?boundary=1000&room=eu-1&lower=0&upper=150&room=eu-2&lower=150&upper=500" +
+		"&room=us-1&lower=500&upper=750&room=ap-1&lower=750&upper=1000"
 	p.visit(plan)
 	p.says("The plan: 2 moves")
 	p.says("IDs in all, at most.")

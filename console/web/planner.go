@@ -90,7 +90,8 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 	p := &planner{
 		May:     c.may(marchv1.ConsoleService_ApplyMigration_FullMethodName, ""),
 		Version: now.GetVersion(), Boundary: num(now.GetBoundary()), Hold: cmp.Or(form.Get("hold"), "0s"),
-		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"), Refused: c.problemOf("apply", "hold"),
+		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"),
+		Refused: c.problemOf("apply", "hold"),
 	}
 	p.Again = "/migrations?" + typed(form).Encode()
 	if form.Has("scale") && !during {
@@ -123,7 +124,8 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 	})
 	var err error
 	if p.Changed {
-		answer, err = h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic, Force: p.Force})
+		answer, err = h.console.PlanMigration(c.Context(),
+			&marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic, Force: p.Force})
 	}
 	if err := reads.Wait(); err != nil {
 		return nil, err
@@ -167,13 +169,15 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 			target.Boundary, err = parseInt(p.Boundary)
 		}
 		if err != nil || p.Boundary == "" {
-			p.Problems = append(p.Problems, problem{"boundary", "Boundary: " + strconv.Quote(p.Boundary) + "; allowed: a whole number, 1 or more"})
+			p.Problems = append(p.Problems, problem{"boundary",
+				"Boundary: " + strconv.Quote(p.Boundary) + "; allowed: a whole number, 1 or more"})
 			target.Boundary = now.GetBoundary()
 		}
 	}
 	add := func(name, lower, upper string) {
 		was, had := now.GetRooms()[name]
-		r := row{Room: name, Lower: lower, Upper: upper, New: !had, Was: interval(was), Drain: had && slices.Contains(form["drain"], name)}
+		r := row{Room: name, Lower: lower, Upper: upper, New: !had, Was: interval(was), Drain: had &&
+			slices.Contains(form["drain"], name)}
 		if name == "" && lower == "" && upper == "" {
 			return
 		}
@@ -239,7 +243,8 @@ func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
 	if err != nil || boundary == now.GetBoundary() || boundary == 0 {
 		return nil // read reports the problem
 	}
-	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Boundary: boundary, Force: true}) // force, because only the ranges are needed
+	// force, because only the ranges are needed
+	answer, err := h.console.PlanMigration(c.Context(), &marchv1.PlanMigrationRequest{Boundary: boundary, Force: true})
 	if allocator.KindOf(err) == allocator.Invalid || allocator.KindOf(err) == allocator.Refused {
 		p.Problems = append(p.Problems, problem{"boundary", sentence(err.Error())})
 		return nil
@@ -271,7 +276,8 @@ func (h *Handler) applyMigration(c *call) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), applyWithin)
 	defer cancel()
-	answer, err := h.console.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold), Count: c.FormValue("costs")})
+	answer, err := h.console.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold),
+		Count: c.FormValue("costs")})
 	if err != nil {
 		return "", err
 	}
@@ -285,7 +291,8 @@ func (h *Handler) countCosts(c *call, p *planner, target *marchv1.Layout, colour
 	if count != "" {
 		wait = costsLater
 	}
-	answer, err := h.console.CountPlanCost(c.Context(), &marchv1.CountPlanCostRequest{Plan: p.Plan, Wait: durationpb.New(wait), Count: count})
+	answer, err := h.console.CountPlanCost(c.Context(), &marchv1.CountPlanCostRequest{Plan: p.Plan,
+		Wait: durationpb.New(wait), Count: count})
 	if err != nil {
 		answer = &marchv1.CountPlanCostResponse{}
 	}

@@ -25,29 +25,36 @@ type counting struct {
 }
 
 var (
-	twoRooms = &marchv1.Layout{Version: 1, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}
-	moved    = &marchv1.Layout{Version: 2, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 25, Upper: 100}}}
+	twoRooms = &marchv1.Layout{Version: 1, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 50},
+		"b": {Lower: 50, Upper: 100}}}
+	moved = &marchv1.Layout{Version: 2, Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 25},
+		"b": {Lower: 25, Upper: 100}}}
 )
 
 func (c *counting) GetLayout(context.Context, *marchv1.GetLayoutRequest) (*marchv1.GetLayoutResponse, error) {
 	return &marchv1.GetLayoutResponse{Layout: &marchv1.LayoutRecord{Layout: twoRooms}, Ever: []string{"a", "b"}}, nil
 }
 
-func (c *counting) ListMigrations(context.Context, *marchv1.ListMigrationsRequest) (*marchv1.ListMigrationsResponse, error) {
+func (c *counting) ListMigrations(context.Context,
+	*marchv1.ListMigrationsRequest) (*marchv1.ListMigrationsResponse, error) {
 	return &marchv1.ListMigrationsResponse{}, nil
 }
 
-func (c *counting) ValidateLayout(context.Context, *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
+func (c *counting) ValidateLayout(context.Context,
+	*marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
 	return &marchv1.ValidateLayoutResponse{}, nil
 }
 
-func (c *counting) PlanMigration(_ context.Context, r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
+func (c *counting) PlanMigration(_ context.Context,
+	r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
 	return &marchv1.PlanMigrationResponse{Plan: &marchv1.Plan{
-		From: twoRooms, Target: moved, Moves: []*marchv1.Move{{Kind: marchv1.MoveKind_MOVE_KIND_SWITCH, Why: "rooms change", Layout: moved}}, Force: r.GetForce(),
+		From: twoRooms, Target: moved, Moves: []*marchv1.Move{{Kind: marchv1.MoveKind_MOVE_KIND_SWITCH,
+			Why: "rooms change", Layout: moved}}, Force: r.GetForce(),
 	}}, nil
 }
 
-func (c *counting) CountPlanCost(_ context.Context, r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
+func (c *counting) CountPlanCost(_ context.Context,
+	r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = append(c.asked, r.GetCount())
@@ -58,7 +65,8 @@ func (c *counting) CountPlanCost(_ context.Context, r *marchv1.CountPlanCostRequ
 	return answer()
 }
 
-func (c *counting) ApplyMigration(_ context.Context, r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
+func (c *counting) ApplyMigration(_ context.Context,
+	r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.applied = r
@@ -80,7 +88,8 @@ func counts(read int64) func() (*marchv1.CountPlanCostResponse, error) {
 func counted(refused string) func() (*marchv1.CountPlanCostResponse, error) {
 	return func() (*marchv1.CountPlanCostResponse, error) {
 		return &marchv1.CountPlanCostResponse{
-			Read: 1_000_000, Tags: 1_000_000, Count: "count-1", Refused: refused, Cost: &marchv1.PlanCost{Tags: 1_000_000, Skipped: 8749},
+			Read: 1_000_000, Tags: 1_000_000, Count: "count-1", Refused: refused,
+			Cost: &marchv1.PlanCost{Tags: 1_000_000, Skipped: 8749},
 		}, nil
 	}
 }
@@ -119,9 +128,11 @@ func TestPlanIsShownBeforeItsCosts(t *testing.T) {
 	apply, refresh := "Apply: 1 move", `<noscript><meta http-equiv="refresh"`
 	c.says(counts(230_000))
 	shows(movedForm, []string{
-		"The plan: 1 move", "being counted: 230,000 of 1,000,000 tags read", "Show the cost", `hx-trigger="load`, `costs=count-1`, refresh, "Apply…",
+		"The plan: 1 move", "being counted: 230,000 of 1,000,000 tags read", "Show the cost", `hx-trigger="load`,
+		`costs=count-1`, refresh, "Apply…",
 	}, []string{"in all, at most"})
-	shows(movedForm+"&do=apply&costs=count-1", []string{"Apply this plan?", "being counted: 230,000 of", "do=apply", refresh}, []string{apply})
+	shows(movedForm+"&do=apply&costs=count-1", []string{"Apply this plan?", "being counted: 230,000 of",
+		"do=apply", refresh}, []string{apply})
 	shows(movedForm+"&do=apply&force=1", []string{"being counted: 230,000 of", apply}, nil)
 	if want := []string{"", "count-1", ""}; strings.Join(c.asked, ",") != strings.Join(want, ",") {
 		t.Errorf("asked for the counts %q, want %q", c.asked, want)
@@ -129,7 +140,8 @@ func TestPlanIsShownBeforeItsCosts(t *testing.T) {
 
 	c.says(counted(""))
 	for _, address := range []string{movedForm, movedForm + "&costs=count-1"} {
-		shows(address, []string{"1,000,000 tags skip 8,749 IDs in all, at most", `name="costs" value="count-1"`}, []string{"being counted", "hx-trigger=\"load", refresh})
+		shows(address, []string{"1,000,000 tags skip 8,749 IDs in all, at most", `name="costs" value="count-1"`},
+			[]string{"being counted", "hx-trigger=\"load", refresh})
 	}
 	shows(movedForm+"&do=apply&costs=count-1", []string{apply + ", 8,749 IDs skipped at most"}, []string{refresh})
 	c.says(counted("tag order: room a may have nothing to lease"))
@@ -138,7 +150,8 @@ func TestPlanIsShownBeforeItsCosts(t *testing.T) {
 	c.says(func() (*marchv1.CountPlanCostResponse, error) {
 		return nil, allocator.Errorf(allocator.Unavailable, "etcd is away")
 	})
-	shows(movedForm, []string{"The plan: 1 move", "The cost is not known: etcd is away", "Try again"}, []string{"in all, at most"})
+	shows(movedForm, []string{"The plan: 1 move", "The cost is not known: etcd is away", "Try again"},
+		[]string{"in all, at most"})
 }
 
 // TestApplyFromThePage: a form names the count that its page showed. If an apply has to wait
@@ -151,7 +164,8 @@ func TestApplyFromThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+"/migrations", strings.NewReader(form.Encode()))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+"/migrations",
+		strings.NewReader(form.Encode()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +174,8 @@ func TestApplyFromThePage(t *testing.T) {
 	if c.applied.GetCount() != "count-1" {
 		t.Errorf("applied %v", c.applied)
 	}
-	if answer.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "The plan is not applied: only 5 of 7 tags were read") {
+	if answer.StatusCode != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "The plan is not applied: only 5 of 7 tags were read") {
 		t.Errorf("%s\n%s", answer.Status, text)
 	}
 }

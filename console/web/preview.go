@@ -19,7 +19,8 @@ type previewView struct {
 }
 
 // settingsFields are the fields of the form, which a confirmed preview repeats.
-var settingsFields = []string{"kind", "limit", "reserve", "min_step", "max_step", "max_jump", "max_skew", "strict_retract", "sequence", "carry_to", "random_below", "rollback", "max_wait"}
+var settingsFields = []string{"kind", "limit", "reserve", "min_step", "max_step", "max_jump", "max_skew",
+	"strict_retract", "sequence", "carry_to", "random_below", "rollback", "max_wait"}
 
 // readSettings reads the form of a tag's settings as a change. Its error is Invalid.
 func readSettings(c *call) (t *marchv1.Tag, err error) {
@@ -67,7 +68,8 @@ func (h *Handler) newPreview(c *call, now *marchv1.Tag) *previewView {
 		}
 	}
 	if len(v.Changes) == 0 {
-		return refuse(allocator.Errorf(allocator.Invalid, "nothing was changed: these are the settings that the tag has"))
+		return refuse(allocator.Errorf(allocator.Invalid,
+			"nothing was changed: these are the settings that the tag has"))
 	}
 	for field, values := range c.Form {
 		if slices.Contains(settingsFields, field) {
@@ -84,7 +86,8 @@ type setting struct{ name, value string }
 func settingsOf(t *marchv1.Tag) []setting {
 	if p := t.GetTime(); p != nil {
 		return []setting{
-			{"Sequence", api.Word(p.GetSequence())}, {"Carry to", num(p.GetCarryTo())}, {"Random below", num(p.GetRandomBelow())},
+			{"Sequence", api.Word(p.GetSequence())}, {"Carry to", num(p.GetCarryTo())},
+			{"Random below", num(p.GetRandomBelow())},
 			{"Rollback", api.Word(p.GetRollback())}, {"Longest wait", shortest(p.GetMaxWait().AsDuration())},
 		}
 	}
@@ -93,7 +96,8 @@ func settingsOf(t *marchv1.Tag) []setting {
 		strict = "yes"
 	}
 	return []setting{
-		{"Limit", num(t.GetLimit())}, {"Reserve", shortest(t.GetReserve().AsDuration())}, {"Least step", num(t.GetMinStep())}, {"Largest step", num(t.GetMaxStep())},
+		{"Limit", num(t.GetLimit())}, {"Reserve", shortest(t.GetReserve().AsDuration())},
+		{"Least step", num(t.GetMinStep())}, {"Largest step", num(t.GetMaxStep())},
 		{"Largest jump", num(t.GetMaxJump())}, {"Largest skew", num(t.GetMaxSkew())}, {"Strict", strict},
 	}
 }

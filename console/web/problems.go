@@ -50,7 +50,8 @@ func (h *Handler) countProblems(ctx context.Context) int {
 		return count
 	}
 	defer h.problems.counting.Unlock()
-	if o, err := h.console.GetOverview(ctx, &marchv1.GetOverviewRequest{}); err == nil { // otherwise the page itself says why
+	// otherwise the page itself says why
+	if o, err := h.console.GetOverview(ctx, &marchv1.GetOverviewRequest{}); err == nil {
 		h.problems.set(len(o.GetProblems()))
 	}
 	count, _ = h.problems.get()

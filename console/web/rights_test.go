@@ -35,7 +35,8 @@ func (w *world) guardedConsole(policy string, names ...string) (at string, token
 			w.Fatal(err)
 		}
 	}
-	gate, err := access.New(access.Config{Policy: filepath.Join(dir, "policy.yaml"), Tokens: filepath.Join(dir, "tokens")})
+	gate, err := access.New(access.Config{Policy: filepath.Join(dir, "policy.yaml"),
+		Tokens: filepath.Join(dir, "tokens")})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -84,16 +85,19 @@ func TestRights(t *testing.T) {
 `, "reader", "ops", "clerk")
 	const plan = "/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=50&upper=100"
 	offers := map[string]map[string]string{ // by page: what each button does, and a part of its HTML
-		"/tags":       {"create": `aria-labelledby="new"`, "search": `role="search"`},
-		"/tags/order": {"settings": `name="do" value="settings"`, "skip": `name="do" value="skip"`, "prescale": `name="do" value="prescale"`},
-		"/tags/stock": {"settings": `name="do" value="settings"`, "skip": `name="do" value="skip"`, "prescale": `name="do" value="prescale"`},
-		"/instances":  {"forget": `do=forget`},
-		plan:          {"apply": `id="apply"`, "plan": `id="planform"`},
+		"/tags": {"create": `aria-labelledby="new"`, "search": `role="search"`},
+		"/tags/order": {"settings": `name="do" value="settings"`, "skip": `name="do" value="skip"`,
+			"prescale": `name="do" value="prescale"`},
+		"/tags/stock": {"settings": `name="do" value="settings"`, "skip": `name="do" value="skip"`,
+			"prescale": `name="do" value="prescale"`},
+		"/instances": {"forget": `do=forget`},
+		plan:         {"apply": `id="apply"`, "plan": `id="planform"`},
 	}
 	all := "apply create forget plan prescale search settings skip"
 	for _, c := range []struct{ name, page, want string }{
 		{"reader", "", "plan search"}, {"ops", "", all},
-		{"clerk", "/tags/order", all}, {"clerk", "/tags/stock", ""}, {"clerk", "/tags", "search create"}, {"clerk", "/instances", all}, {"clerk", plan, all},
+		{"clerk", "/tags/order", all}, {"clerk", "/tags/stock", ""}, {"clerk", "/tags", "search create"},
+		{"clerk", "/instances", all}, {"clerk", plan, all},
 	} {
 		cookie := login(t, at, tokens[c.name])
 		for page, buttons := range offers {
@@ -118,18 +122,22 @@ func TestRights(t *testing.T) {
 	for path, button := range map[string]string{
 		"/tags/order?do=settings&limit=5": "<button", "/find": "do=new", "/capacity": "<button", "/": "<button",
 	} {
-		if _, text := send(t, http.MethodGet, at+path, reader, nil); strings.Contains(strings.ReplaceAll(strings.ReplaceAll(text, `<button type="button" class="copy"`, ""), "<button>Log out", ""), button) {
+		if _, text := send(t, http.MethodGet, at+path, reader, nil); strings.Contains(strings.ReplaceAll(
+			strings.ReplaceAll(text, `<button type="button" class="copy"`, ""), "<button>Log out", ""), button) {
 			t.Errorf("%s offers a reader %s:\n%s", path, button, text)
 		}
 	}
-	if _, text := send(t, http.MethodGet, at+"/find", login(t, at, tokens["ops"]), nil); !strings.Contains(text, "do=new") {
+	if _, text := send(t, http.MethodGet, at+"/find", login(t, at, tokens["ops"]),
+		nil); !strings.Contains(text, "do=new") {
 		t.Errorf("an operator does not find the form of a new tag:\n%s", text)
 	}
 	for path, form := range map[string]url.Values{
-		"/tags": {"name": {"mine"}}, "/tags/order/settings": {"limit": {"10"}}, "/tags/order/skip": {"to": {"1000"}, "room": {"a"}}, "/tags/order/prescale": {"step": {"10"}, "duration": {"1m"}},
+		"/tags": {"name": {"mine"}}, "/tags/order/settings": {"limit": {"10"}}, "/tags/order/skip": {"to": {"1000"},
+			"room": {"a"}}, "/tags/order/prescale": {"step": {"10"}, "duration": {"1m"}},
 		"/instances/forget": {"of": {"a"}, "name": {"host-1"}},
 	} {
-		if answer, text := send(t, http.MethodPost, at+path, reader, form); answer.StatusCode != http.StatusForbidden || strings.Count(text, "token:reader may not call") != 1 {
+		if answer, text := send(t, http.MethodPost, at+path, reader, form); answer.StatusCode != http.StatusForbidden ||
+			strings.Count(text, "token:reader may not call") != 1 {
 			t.Errorf("%s: %s\n%s", path, answer.Status, text)
 		}
 	}
@@ -144,7 +152,8 @@ func TestRightsOfMigration(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = silent.Close() })
 	open := w.Console(nil)
-	to := &marchv1.Layout{Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}}
+	to := &marchv1.Layout{Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 25},
+		"b": {Lower: 50, Upper: 100}}}
 	plan, err := open.PlanMigration(t.Context(), &marchv1.PlanMigrationRequest{Target: to})
 	if err != nil {
 		t.Fatal(err)
@@ -153,11 +162,14 @@ func TestRightsOfMigration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, tokens := w.guardedConsole(`grants: [{subjects: "token:reader", roles: viewer}, {subjects: "token:ops", roles: operator}]`, "reader", "ops")
+	at, tokens := w.guardedConsole(
+		`grants: [{subjects: "token:reader", roles: viewer}, {subjects: "token:ops", roles: operator}]`,
+		"reader", "ops")
 	path := at + "/migrations/" + m.GetMigration().GetId()
 	for name, may := range map[string]bool{"reader": false, "ops": true} {
 		cookie := login(t, at, tokens[name])
-		if _, page := send(t, http.MethodGet, path, cookie, nil); strings.Contains(page, `id="pause"`) != may || strings.Contains(page, `id="abort"`) != may {
+		if _, page := send(t, http.MethodGet, path, cookie, nil); strings.Contains(page, `id="pause"`) != may ||
+			strings.Contains(page, `id="abort"`) != may {
 			t.Errorf("%s: not as the policy says: %v\n%s", name, may, page)
 		}
 	}

@@ -173,7 +173,8 @@ func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
 		v.What = append(v.What, s)
 	}
 	if v.Confirm = slices.ContainsFunc(v.What, func(s skipRoom) bool { return s.To > s.From }); !v.Confirm {
-		c.failed, c.err = "skip", allocator.Errorf(allocator.Invalid, "to: %d; allowed: above the mark of a chosen room, otherwise nothing would change", to)
+		c.failed, c.err = "skip", allocator.Errorf(allocator.Invalid,
+			"to: %d; allowed: above the mark of a chosen room, otherwise nothing would change", to)
 		v.Problem = c.problemOf("skip", "to", "rooms")
 	}
 	return v
@@ -188,7 +189,8 @@ func (h *Handler) skipTag(c *call) (string, error) {
 		return "", allocator.Errorf(allocator.Invalid, "rooms: none is chosen; allowed: one or more")
 	}
 	name := c.PathValue("tag")
-	if _, err := h.console.SkipTag(c.Context(), &marchv1.SkipTagRequest{Name: name, To: to, Rooms: c.Form["room"], Force: c.FormValue("force") != ""}); err != nil {
+	if _, err := h.console.SkipTag(c.Context(), &marchv1.SkipTagRequest{Name: name, To: to, Rooms: c.Form["room"],
+		Force: c.FormValue("force") != ""}); err != nil {
 		return "", err
 	}
 	return "/tags/" + escape(name) + "?done=skipped", nil
@@ -218,7 +220,8 @@ func newPrescale(c *call, t *marchv1.GetTagResponse) prescaleView {
 		return v
 	}
 	if err == nil && step > t.GetTag().GetMaxStep() {
-		err = allocator.Errorf(allocator.Invalid, "step: %d; allowed: 0 to max_step (%d)", step, t.GetTag().GetMaxStep())
+		err = allocator.Errorf(allocator.Invalid, "step: %d; allowed: 0 to max_step (%d)",
+			step, t.GetTag().GetMaxStep())
 	}
 	if err = cmp.Or(err, forErr); err != nil {
 		c.failed, c.err = "prescale", err
@@ -242,7 +245,8 @@ func (h *Handler) prescaleTag(c *call) (string, error) {
 		return "", err
 	}
 	name := c.PathValue("tag")
-	if _, err := h.console.PrescaleTag(c.Context(), &marchv1.PrescaleTagRequest{Name: name, Step: step, Duration: durationpb.New(d)}); err != nil {
+	if _, err := h.console.PrescaleTag(c.Context(), &marchv1.PrescaleTagRequest{Name: name, Step: step,
+		Duration: durationpb.New(d)}); err != nil {
 		return "", err
 	}
 	return "/tags/" + escape(name) + "?done=prescaled", nil

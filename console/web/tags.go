@@ -49,7 +49,8 @@ func (h *Handler) tags(c *call) (string, any, error) {
 	}
 	page, err := strconv.Atoi(cmp.Or(q.Get("page"), "1"))
 	if err != nil || page < 1 || page > math.MaxInt32/tagsPage {
-		return "", nil, allocator.Errorf(allocator.Invalid, "page: %q; allowed: 1 to %d", q.Get("page"), math.MaxInt32/tagsPage)
+		return "", nil, allocator.Errorf(allocator.Invalid, "page: %q; allowed: 1 to %d",
+			q.Get("page"), math.MaxInt32/tagsPage)
 	}
 	by, err := api.ParseWord[marchv1.TagSort]("sort", cmp.Or(q.Get("sort"), "name"))
 	if err != nil {
@@ -66,20 +67,26 @@ func (h *Handler) tags(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	v := &tagsView{NewOpen: q.Get("do") == "new", SearchTagsResponse: found, Search: q.Get("search"), New: newTagForm(c, "create", nil)}
+	v := &tagsView{NewOpen: q.Get("do") == "new", SearchTagsResponse: found, Search: q.Get("search"),
+		New: newTagForm(c, "create", nil)}
 	v.New.Name = c.or("create", "name", "")
 	for _, o := range []struct {
 		label, sort, order string
 		by                 marchv1.TagSort
 	}{
-		{"by name", "", "", marchv1.TagSort_TAG_SORT_NAME}, {"busiest first", "rate", "down", marchv1.TagSort_TAG_SORT_RATE},
-		{"first to run out", "lasts", "", marchv1.TagSort_TAG_SORT_LASTS}, {"fullest first", "used", "down", marchv1.TagSort_TAG_SORT_USED},
+		{"by name", "", "", marchv1.TagSort_TAG_SORT_NAME},
+		{"busiest first", "rate", "down", marchv1.TagSort_TAG_SORT_RATE},
+		{"first to run out", "lasts", "", marchv1.TagSort_TAG_SORT_LASTS},
+		{"fullest first", "used", "down", marchv1.TagSort_TAG_SORT_USED},
 	} {
-		v.Orders = append(v.Orders, shownLink{o.label, "/tags" + with(q, "sort", o.sort, "order", o.order, "page", ""), by == o.by && down == (o.order != "")})
+		v.Orders = append(v.Orders, shownLink{o.label, "/tags" + with(q, "sort", o.sort, "order", o.order, "page", ""),
+			by == o.by && down == (o.order != "")})
 	}
 	for _, col := range []column{
-		{Name: "name", Label: "Tag"}, {Name: "strict", Label: "Kind"}, {Name: "rate", Label: "Peak IDs/s", Class: "n"}, {Name: "next", Label: "Marks"},
-		{Name: "used", Label: "Space used", Class: "n"}, {Name: "lasts", Label: "Time to the limit", Class: "n"}, {Name: "created", Label: "Created"},
+		{Name: "name", Label: "Tag"}, {Name: "strict", Label: "Kind"}, {Name: "rate", Label: "Peak IDs/s", Class: "n"},
+		{Name: "next", Label: "Marks"},
+		{Name: "used", Label: "Space used", Class: "n"}, {Name: "lasts", Label: "Time to the limit", Class: "n"},
+		{Name: "created", Label: "Created"},
 	} {
 		order := ""
 		if api.Word(by) == col.Name {
@@ -88,7 +95,8 @@ func (h *Handler) tags(c *call) (string, any, error) {
 			} else {
 				order = "down"
 			}
-		} else if col.Name == "strict" || col.Name == "rate" || col.Name == "used" || col.Name == "next" { // the largest come first
+			// the largest come first
+		} else if col.Name == "strict" || col.Name == "rate" || col.Name == "used" || col.Name == "next" {
 			order = "down"
 		}
 		col.Address = with(q, "sort", col.Name, "order", order, "page", "")
@@ -159,7 +167,8 @@ func (h *Handler) createTag(c *call) (string, error) {
 	if text := c.FormValue("key_check"); text != "" {
 		t.KeyCheck = &text
 	}
-	if _, err := h.console.CreateTag(c.Context(), &marchv1.CreateTagRequest{Tag: t, Fresh: c.FormValue("fresh") != ""}); err != nil {
+	if _, err := h.console.CreateTag(c.Context(), &marchv1.CreateTagRequest{Tag: t,
+		Fresh: c.FormValue("fresh") != ""}); err != nil {
 		return "", err
 	}
 	return "/tags/" + escape(t.GetName()) + "?done=created", nil
@@ -197,13 +206,18 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 		strict = c.FormValue("strict_retract") != "" // browsers do not send an unticked box
 	}
 	f := tagForm{
-		Strict: strict, Fresh: c.filled(form) && c.FormValue("fresh") != "", Start: value("start", t.Start), Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
-		Reserve: c.or(form, "reserve", reserve), MaxJump: value("max_jump", t.MaxJump), MaxSkew: value("max_skew", t.MaxSkew),
-		Format: c.or(form, "format", t.GetFormat()), KeyCheck: c.or(form, "key_check", t.GetKeyCheck()),
-		Period: c.or(form, "period", ""), PeriodDigits: c.or(form, "period_digits", ""), TimeZone: c.or(form, "time_zone", ""),
-		Periods: []string{api.Word(marchv1.PeriodUnit_PERIOD_UNIT_DAY), api.Word(marchv1.PeriodUnit_PERIOD_UNIT_MONTH), api.Word(marchv1.PeriodUnit_PERIOD_UNIT_YEAR)},
-		Time:    newTimeForm(c, form, t.GetTime()),
-		Problem: c.problemOf(form, slices.Concat(timeFields, periodFields, []string{"kind", "tag", "start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "format", "key_check"})...),
+		Strict: strict, Fresh: c.filled(form) && c.FormValue("fresh") != "", Start: value("start", t.Start),
+		Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
+		Reserve: c.or(form, "reserve", reserve), MaxJump: value("max_jump", t.MaxJump),
+		MaxSkew: value("max_skew", t.MaxSkew),
+		Format:  c.or(form, "format", t.GetFormat()), KeyCheck: c.or(form, "key_check", t.GetKeyCheck()),
+		Period: c.or(form, "period", ""), PeriodDigits: c.or(form, "period_digits", ""),
+		TimeZone: c.or(form, "time_zone", ""),
+		Periods: []string{api.Word(marchv1.PeriodUnit_PERIOD_UNIT_DAY), api.Word(marchv1.PeriodUnit_PERIOD_UNIT_MONTH),
+			api.Word(marchv1.PeriodUnit_PERIOD_UNIT_YEAR)},
+		Time: newTimeForm(c, form, t.GetTime()),
+		Problem: c.problemOf(form, slices.Concat(timeFields, periodFields, []string{"kind", "tag", "start", "limit",
+			"min_step", "max_step", "reserve", "max_jump", "max_skew", "format", "key_check"})...),
 	}
 	f.More = f.MinStep+f.MaxStep+f.Reserve+f.MaxJump+f.MaxSkew != "" || f.Fresh
 	return f
@@ -217,7 +231,8 @@ func readTag(c *call, fresh bool) (*marchv1.Tag, error) {
 	fields := []struct {
 		name string
 		to   **int64
-	}{{"limit", &t.Limit}, {"min_step", &t.MinStep}, {"max_step", &t.MaxStep}, {"max_jump", &t.MaxJump}, {"max_skew", &t.MaxSkew}}
+	}{{"limit", &t.Limit}, {"min_step", &t.MinStep}, {"max_step", &t.MaxStep}, {"max_jump", &t.MaxJump},
+		{"max_skew", &t.MaxSkew}}
 	if fresh {
 		fields = append(fields, struct {
 			name string
@@ -264,7 +279,8 @@ func readPeriod(c *call) (*marchv1.Period, error) {
 	if unit == "" {
 		for _, field := range periodFields[1:] {
 			if text := c.FormValue(field); text != "" {
-				return nil, allocator.Errorf(allocator.Invalid, "%s: %q, without a period; allowed: with a period of a day, month or year", field, text)
+				return nil, allocator.Errorf(allocator.Invalid,
+					"%s: %q, without a period; allowed: with a period of a day, month or year", field, text)
 			}
 		}
 		return nil, nil
@@ -277,7 +293,8 @@ func readPeriod(c *call) (*marchv1.Period, error) {
 	if text := c.FormValue("period_digits"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
-			return nil, allocator.Errorf(allocator.Invalid, "period_digits: %q; allowed: 1 to 10 for a day, 12 for a month, 14 for a year", text)
+			return nil, allocator.Errorf(allocator.Invalid,
+				"period_digits: %q; allowed: 1 to 10 for a day, 12 for a month, 14 for a year", text)
 		}
 		p.Digits = int32(n)
 	}

@@ -36,7 +36,8 @@ func (b *browser) tags(t *testing.T) {
 	creating.SetLimit(32)
 	for i := range many {
 		creating.Go(func() error {
-			_, err := w.Admin.CreateTag(t.Context(), allocator.Tag(fmt.Sprintf("shard-%05d", i)), record.DefaultTag(), "ann")
+			_, err := w.Admin.CreateTag(t.Context(), allocator.Tag(fmt.Sprintf("shard-%05d", i)),
+				record.DefaultTag(), "ann")
 			return err
 		})
 	}
@@ -48,11 +49,15 @@ func (b *browser) tags(t *testing.T) {
 	p := b.open(t, at)
 	p.visit("/tags")
 	p.says(all + " tags")
-	p.until("the first page has the first names", `document.querySelector("tbody th").innerText === "shard-00000" && document.querySelectorAll("tbody tr").length === 50`)
+	p.until("the first page has the first names",
+		`document.querySelector("tbody th").innerText === "shard-00000" && document.querySelectorAll("tbody tr").length === 50`)
 	p.click(button("Next"))
-	p.until("the second page", `document.querySelector("tbody th").innerText === "shard-00050" && location.search.includes("page=2")`)
+	p.until("the second page",
+		`document.querySelector("tbody th").innerText === "shard-00050" && location.search.includes("page=2")`)
 	p.click(button("Peak IDs/s"))
-	p.until("the busiest is first", `document.querySelector("tbody th").innerText === "`+busy+`" && document.querySelector("th[aria-sort=descending]").innerText === "Peak IDs/s"`)
+	p.until("the busiest is first",
+		`document.querySelector("tbody th").innerText === "`+busy+
+			`" && document.querySelector("th[aria-sort=descending]").innerText === "Peak IDs/s"`)
 	p.fill("#search", part)
 	p.keys(kb.Enter)
 	p.says("11 of " + all + " tags contain “" + part + "”") // of 10,000 shard-00999 and shard-09990 to 09999
@@ -60,9 +65,13 @@ func (b *browser) tags(t *testing.T) {
 	p.says("11 of " + all + " tags contain “" + part + "”")
 	p.click(button("All tags"))
 	p.click(button("busiest first"))
-	p.until("the busiest is first again", `document.querySelector("tbody th").innerText === "`+busy+`" && document.querySelector(".choices [aria-current]").innerText === "busiest first"`)
+	p.until("the busiest is first again",
+		`document.querySelector("tbody th").innerText === "`+busy+
+			`" && document.querySelector(".choices [aria-current]").innerText === "busiest first"`)
 	p.click(button("first to run out"))
-	p.until("the tag in use runs out first", `document.querySelector("tbody th").innerText === "`+busy+`" && document.querySelector("th[aria-sort=ascending]").innerText === "Time to the limit"`)
+	p.until("the tag in use runs out first",
+		`document.querySelector("tbody th").innerText === "`+busy+
+			`" && document.querySelector("th[aria-sort=ascending]").innerText === "Time to the limit"`)
 	p.visit("/tags?search=" + part)
 	p.click(button(fmt.Sprintf("shard-%05d", many-5)))
 	p.says("No room has leased IDs of this tag yet.")
@@ -96,7 +105,8 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#s-limit", "5")
 	p.click(button("Save settings…"))
 	p.says("Limit: 5; allowed: above start (1000)")
-	p.until("it is said at the field", `document.querySelector("#s-limit[aria-invalid]") && document.querySelector("#s-limit-hint .wrong") && document.querySelector("#s-limit").value === "5"`)
+	p.until("it is said at the field",
+		`document.querySelector("#s-limit[aria-invalid]") && document.querySelector("#s-limit-hint .wrong") && document.querySelector("#s-limit").value === "5"`)
 	p.fill("#s-limit", "2,000,000")
 	p.fill("#s-reserve", "20m")
 	p.click(button("Save settings…"))
@@ -107,7 +117,8 @@ func (b *browser) tag(t *testing.T) {
 	if err != nil || tag.Limit == 2_000_000 {
 		t.Errorf("the preview has changed the tag: %+v, %v", tag.TagSettings, err)
 	}
-	p.until("the question has the focus", `document.activeElement.id === "sure0"`) // which the browser gives it a moment later
+	// which the browser gives it a moment later
+	p.until("the question has the focus", `document.activeElement.id === "sure0"`)
 	p.click(button("Save these settings"))
 	p.says("The settings were saved")
 	tag, err = w.Admin.Tag(t.Context(), "order")
@@ -125,14 +136,18 @@ func (b *browser) tag(t *testing.T) {
 		t.Errorf("before it is confirmed: %+v, %v", tag.TagSettings, err)
 	}
 	// Meanwhile the tag is changed elsewhere: the preview is made anew, and must be confirmed again.
-	if _, err := w.Admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error { s.MaxJump = 5_000_000; return nil }, "bob"); err != nil {
+	if _, err := w.Admin.UpdateTag(t.Context(), "order", func(s *record.TagSettings) error {
+		s.MaxJump = 5_000_000
+		return nil
+	}, "bob"); err != nil {
 		t.Fatal(err)
 	}
 	p.click(button("Save, and stop 2 rooms"))
 	p.says("Largest jump 5,000,000 1,000,000,000,000,000")
 	p.fill("#s-max_jump", "5000000")
 	p.click(button("Save settings…"))
-	p.until("the other change stays", `!/Largest jump\s+5,000,000/.test(document.querySelector("main").innerText) && document.querySelector("#sure0")`)
+	p.until("the other change stays",
+		`!/Largest jump\s+5,000,000/.test(document.querySelector("main").innerText) && document.querySelector("#sure0")`)
 	p.click(button("Save, and stop 2 rooms"))
 	p.says("The settings were saved")
 	tag, err = w.Admin.Tag(t.Context(), "order")
@@ -142,7 +157,8 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#s-limit", "2,000,000")
 	p.click(button("Save settings…"))
 	p.click(button("Save these settings"))
-	p.until("the limit is as it was", `!document.querySelector("#sure0") && document.querySelector("#s-limit").value === "2,000,000"`)
+	p.until("the limit is as it was",
+		`!document.querySelector("#sure0") && document.querySelector("#s-limit").value === "2,000,000"`)
 	p.says("The settings were saved")
 
 	p.fill("#skip-to", "3000000")
@@ -169,9 +185,11 @@ func (b *browser) tag(t *testing.T) {
 	p.says("Prescale to 50,000 for 30m?")
 	p.click(css(".confirm button"))
 	p.says("Prescaled to 50,000")
-	p.until("an instance holds as many", `[...document.querySelectorAll('td[data-l=held]')].some((e) => +e.innerText.replaceAll(",", "") >= 50000)`)
+	p.until("an instance holds as many",
+		`[...document.querySelectorAll('td[data-l=held]')].some((e) => +e.innerText.replaceAll(",", "") >= 50000)`)
 
-	p.until("its latest changes are there", `document.querySelector("#changes") && document.querySelectorAll(".audit tbody tr").length === 5`)
+	p.until("its latest changes are there",
+		`document.querySelector("#changes") && document.querySelectorAll(".audit tbody tr").length === 5`)
 	p.visit("/audit?action=update&object=tags%2Forder")
 	p.until("six changes are there", `document.querySelectorAll("tbody tr").length === 6`)
 	p.says("prescale nothing → 50,000")
@@ -186,14 +204,15 @@ func TestFormOfATagWithAPeriod(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	for form, want := range map[string]string{
-		"period=week":                       "Period: &#34;week&#34;; allowed: ",
-		"period_digits=9":                   "Period digits: &#34;9&#34;, without a period",
-		"time_zone=UTC":                     "Time zone: &#34;UTC&#34;, without a period",
-		"period=day&period_digits=x":        "Period digits: &#34;x&#34;; allowed: 1 to 10 for a day",
-		"period=day&period_digits=11":       "Period digits: 11; allowed with a period of a day: 1 to 10",
-		"period=month&period_digits=0":      "Period digits: 0; allowed with a period of a month: 1 to 12",
-		"period=day&time_zone=Mars":         "Time zone: &#34;Mars&#34;; allowed: ",
-		"period=day&period_digits=2":        "Period digits: 2, of which there are 100 IDs in a period; allowed: so many that a period has 10 boundaries",
+		"period=week":                  "Period: &#34;week&#34;; allowed: ",
+		"period_digits=9":              "Period digits: &#34;9&#34;, without a period",
+		"time_zone=UTC":                "Time zone: &#34;UTC&#34;, without a period",
+		"period=day&period_digits=x":   "Period digits: &#34;x&#34;; allowed: 1 to 10 for a day",
+		"period=day&period_digits=11":  "Period digits: 11; allowed with a period of a day: 1 to 10",
+		"period=month&period_digits=0": "Period digits: 0; allowed with a period of a month: 1 to 12",
+		"period=day&time_zone=Mars":    "Time zone: &#34;Mars&#34;; allowed: ",
+		"period=day&period_digits=2": "Period digits: 2, of which there are 100 IDs in a period; allowed: " +
+			"so many that a period has 10 boundaries",
 		"kind=time&preset=cosid&period=day": "Kind: time: a tag of this kind has no period",
 	} {
 		answer, page := post(t, at+"/tags", "name=parcel&"+form)
@@ -202,7 +221,8 @@ func TestFormOfATagWithAPeriod(t *testing.T) {
 		}
 	}
 	_, page := post(t, at+"/tags", "name=parcel&period=month&period_digits=13&time_zone=Asia/Tokyo")
-	for _, want := range []string{`<option selected>month</option>`, `name="period_digits" value="13"`, `name="time_zone" value="Asia/Tokyo"`, `id="new-period_digits-hint"><span class="wrong">`} {
+	for _, want := range []string{`<option selected>month</option>`, `name="period_digits" value="13"`,
+		`name="time_zone" value="Asia/Tokyo"`, `id="new-period_digits-hint"><span class="wrong">`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the refused form does not have %s", want)
 		}
@@ -211,9 +231,10 @@ func TestFormOfATagWithAPeriod(t *testing.T) {
 		form string
 		want period.Period
 	}{
-		"parcel":  {"period=day", period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}},
-		"invoice": {"period=year&period_digits=7&time_zone=Asia/Shanghai", period.Period{Unit: period.Year, Digits: 7, Zone: "Asia/Shanghai"}},
-		"order":   {"period=&period_digits=&time_zone=", period.Period{}},
+		"parcel": {"period=day", period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}},
+		"invoice": {"period=year&period_digits=7&time_zone=Asia/Shanghai",
+			period.Period{Unit: period.Year, Digits: 7, Zone: "Asia/Shanghai"}},
+		"order": {"period=&period_digits=&time_zone=", period.Period{}},
 	} {
 		if answer, page := post(t, at+"/tags", "name="+name+"&"+c.form); answer.StatusCode != http.StatusSeeOther {
 			t.Fatalf("%s: %s %s", name, answer.Status, page)
@@ -272,7 +293,8 @@ func (b *browser) small(t *testing.T) {
 	p.fill("#skip-to", "1,0,00,,000")
 	p.click(button("Skip…"))
 	p.says("Skip to 1,000,000?")
-	p.until("the question has the focus", `document.activeElement.id === "sure"`) // which the browser gives it a moment later
+	// which the browser gives it a moment later
+	p.until("the question has the focus", `document.activeElement.id === "sure"`)
 	p.click(button("Skip to 1,000,000"))
 	p.says("Done: rooms lease only IDs from that number on.")
 	p.until("the notice is for once", `location.search === ""`)
@@ -284,7 +306,8 @@ func (b *browser) small(t *testing.T) {
 	if !strings.Contains(copied, "9223372036854775807") {
 		t.Errorf("%q was copied, want the number without separators", copied)
 	}
-	local := eval[string](p, `(() => { const e = document.querySelector("time"); e.dispatchEvent(new MouseEvent("mouseover", {bubbles: true})); return e.dateTime + " " + e.title })()`)
+	local := eval[string](p,
+		`(() => { const e = document.querySelector("time"); e.dispatchEvent(new MouseEvent("mouseover", {bubbles: true})); return e.dateTime + " " + e.title })()`)
 	if !strings.Contains(local, "Z ") || !strings.HasSuffix(local, "(local time)") {
 		t.Errorf("a time is %q", local)
 	}
@@ -292,18 +315,21 @@ func (b *browser) small(t *testing.T) {
 	p.fill("#s-max_skew", "x")
 	p.click(button("Save settings…"))
 	p.says(`Largest skew: "x"; allowed: a whole number`)
-	p.until("the wrong field is seen and has the focus", `((e) => e.id === "s-max_skew" && e.getBoundingClientRect().bottom < innerHeight)(document.activeElement)`)
+	p.until("the wrong field is seen and has the focus",
+		`((e) => e.id === "s-max_skew" && e.getBoundingClientRect().bottom < innerHeight)(document.activeElement)`)
 	p.visit("/tags?search=ORD")
 	p.says("1 of 1 tag contain")
 	p.visit("/audit?actor=ANN&object=TAGS/")
 	p.says("tags/order")
 	p.visit("/decode?tag=none&id=1,000")
-	p.until("the error is at the tag", `document.querySelector("#tag").parentElement.innerText.includes("Tag: there is none of this name")`)
+	p.until("the error is at the tag",
+		`document.querySelector("#tag").parentElement.innerText.includes("Tag: there is none of this name")`)
 	p.visit("/migrations?boundary=1,000&room=a&lower=0&upper=4%2C00&room=b&lower=500&upper=1,000")
 	p.says("The plan: 1 move")
 	p.visit("/")
 	p.says("Room a has a range, and no instance of it is alive.")
-	p.until("the title has the number of problems", `document.title.startsWith("(2) Overview") && document.querySelector("link[rel=icon]").href.includes("icon-bad")`)
+	p.until("the title has the number of problems",
+		`document.title.startsWith("(2) Overview") && document.querySelector("link[rel=icon]").href.includes("icon-bad")`)
 	const two = `document.title.startsWith("(2) ") && document.querySelector("link[rel=icon]").href.includes("icon-bad") && document.querySelector("#problem-count").dataset.problems === "2"`
 	others := []*tab{b.open(t, at), b.open(t, at)}
 	for i, path := range []string{"/tags", "/decode"} { // with a stream, and without
@@ -314,10 +340,12 @@ func (b *browser) small(t *testing.T) {
 		w.server(room, "host-1")
 	}
 	for _, p := range others {
-		p.until("no page has a number", `document.title.match(/^[A-Z]/) && document.querySelector("link[rel=icon]").href.includes("icon.svg") && !document.querySelector("#problem-count").dataset.problems`)
+		p.until("no page has a number",
+			`document.title.match(/^[A-Z]/) && document.querySelector("link[rel=icon]").href.includes("icon.svg") && !document.querySelector("#problem-count").dataset.problems`)
 	}
 	p.says("No problem is known")
-	p.until("the title has no number", `document.title.startsWith("Overview") && document.querySelector("link[rel=icon]").href.includes("icon.svg")`)
+	p.until("the title has no number",
+		`document.title.startsWith("Overview") && document.querySelector("link[rel=icon]").href.includes("icon.svg")`)
 }
 
 // TestColours: a room has the same colour, whichever other rooms there are.
@@ -334,7 +362,8 @@ func TestColours(t *testing.T) {
 		}
 		_, page := get(t, at+"/migrations?"+form.Encode())
 		of = make(map[string]string)
-		for _, m := range regexp.MustCompile(`<svg class="stretch (c\d+)"[^>]* data-room="([^"]*)"><title>[^<]*</title><rect[^>]*/>(<rect[^>]*/>)?`).FindAllStringSubmatch(page, -1) {
+		for _, m := range regexp.MustCompile(
+			`<svg class="stretch (c\d+)"[^>]* data-room="([^"]*)"><title>[^<]*</title><rect[^>]*/>(<rect[^>]*/>)?`).FindAllStringSubmatch(page, -1) {
 			of[m[2]] = m[1] + m[3]
 		}
 		return of
@@ -358,17 +387,5 @@ func TestColours(t *testing.T) {
 			seen[c] = room
 		}
 		before = now
-	}
-}
-
-// TestTicks: of edges that are close, the one that moves has the label.
-func TestTicks(t *testing.T) {
-	w := newWorld(t, 1000, "a", "b", "c")
-	at, _ := w.console("")
-	_, page := get(t, at+"/migrations?boundary=1000&room=a&lower=0&upper=333&room=c&lower=333&upper=380&room=b&lower=380&upper=1000")
-	_, ticks, _ := strings.Cut(page, `class="ticks"`)
-	ticks, _, _ = strings.Cut(ticks, "</svg>")
-	if !strings.Contains(ticks, ">380<") || strings.Contains(ticks, ">333<") {
-		t.Errorf("the labels are %s, want 380 and not 333", ticks)
 	}
 }

@@ -27,7 +27,8 @@ type wait struct {
 	Version  int64                  // of the layout that it serves
 	Silent   bool                   // otherwise it is alive and has not reported yet
 	Since    *timestamppb.Timestamp // since when it is silent, or since when the move is made that it must report
-	Until    *timestamppb.Timestamp // when the migration goes on without it; nil if it is waited for as long as it is alive
+	// when the migration goes on without it; nil if it is waited for as long as it is alive
+	Until *timestamppb.Timestamp
 }
 
 // waits returns the instances that a migration waits for now.
@@ -63,7 +64,8 @@ func timeline(m *marchv1.Migration) (list []event) {
 		case marchv1.MigrationEvent_MIGRATION_EVENT_MOVED: // moves follow, with more about each
 			continue
 		case marchv1.MigrationEvent_MIGRATION_EVENT_STARTED:
-			text = fmt.Sprintf("Planned and applied by %s: %s from layout %d to layout %d", m.GetActor(), words.Counted(len(m.GetMoves()), "move"), m.GetFrom().GetVersion(), m.GetTarget().GetVersion())
+			text = fmt.Sprintf("Planned and applied by %s: %s from layout %d to layout %d", m.GetActor(),
+				words.Counted(len(m.GetMoves()), "move"), m.GetFrom().GetVersion(), m.GetTarget().GetVersion())
 		case marchv1.MigrationEvent_MIGRATION_EVENT_REPORTED: // its text begins with an instance's name
 			logged[text] = true
 		default:
@@ -80,7 +82,8 @@ func timeline(m *marchv1.Migration) (list []event) {
 				list = append(list, w)
 			}
 		}
-		list = append(list, event{move.GetMade(), "move", fmt.Sprintf("Move %d of %d is made, and layout %d holds: %s.", i+1, len(m.GetMoves()), move.GetLayout().GetVersion(), move.GetWhy())})
+		list = append(list, event{move.GetMade(), "move", fmt.Sprintf("Move %d of %d is made, and layout %d holds: %s.",
+			i+1, len(m.GetMoves()), move.GetLayout().GetVersion(), move.GetWhy())})
 		for _, r := range move.GetReports() {
 			text := fmt.Sprintf("%s reported move %d", r.GetInstance(), i+1)
 			if r.GetReported() != nil && !logged[text] {

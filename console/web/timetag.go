@@ -26,10 +26,12 @@ const (
 )
 
 // timeFields are the names of the form's fields, except kind.
-var timeFields = []string{"preset", "bits", "unit", "epoch", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait"}
+var timeFields = []string{"preset", "bits", "unit", "epoch", "order", "sequence", "carry_to",
+	"random_below", "rollback", "max_wait"}
 
 // counterFields are the names of the settings that only counters have.
-var counterFields = []string{"start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "strict_retract", "period", "period_digits", "time_zone"}
+var counterFields = []string{"start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew",
+	"strict_retract", "period", "period_digits", "time_zone"}
 
 func newTimeForm(c *call, form string, t *marchv1.TimeTag) timeForm {
 	f := timeForm{
@@ -46,13 +48,16 @@ func newTimeForm(c *call, form string, t *marchv1.TimeTag) timeForm {
 	}
 	sequence, rollback, wait := "", "", ""
 	if t != nil {
-		sequence, rollback, wait = api.Word(t.GetSequence()), api.Word(t.GetRollback()), shortest(t.GetMaxWait().AsDuration())
+		sequence, rollback, wait = api.Word(t.GetSequence()), api.Word(t.GetRollback()),
+			shortest(t.GetMaxWait().AsDuration())
 	}
 	f.Kind = c.or(form, "kind", kindCounter)
 	f.Preset, f.Bits, f.Unit = c.or(form, "preset", ""), c.or(form, "bits", ""), c.or(form, "unit", "")
 	f.Epoch, f.Order = c.or(form, "epoch", ""), c.or(form, "order", "")
-	f.Sequence, f.Rollback, f.MaxWait = c.or(form, "sequence", sequence), c.or(form, "rollback", rollback), c.or(form, "max_wait", wait)
-	f.CarryTo, f.RandomBelow = c.or(form, "carry_to", positive(t.GetCarryTo())), c.or(form, "random_below", positive(t.GetRandomBelow()))
+	f.Sequence, f.Rollback, f.MaxWait = c.or(form, "sequence", sequence), c.or(form, "rollback", rollback),
+		c.or(form, "max_wait", wait)
+	f.CarryTo, f.RandomBelow = c.or(form, "carry_to", positive(t.GetCarryTo())),
+		c.or(form, "random_below", positive(t.GetRandomBelow()))
 	return f
 }
 
@@ -70,7 +75,9 @@ func readKind(c *call) (kind string, err error) {
 	}
 	for _, field := range others {
 		if text := c.FormValue(field); text != "" {
-			return kind, allocator.Errorf(allocator.Invalid, "kind: %s: a tag of this kind has no %s; leave it empty (it is %q)", kind, strings.ReplaceAll(field, "_", " "), text)
+			return kind, allocator.Errorf(allocator.Invalid,
+				"kind: %s: a tag of this kind has no %s; leave it empty (it is %q)", kind,
+				strings.ReplaceAll(field, "_", " "), text)
 		}
 	}
 	return kind, nil
@@ -127,7 +134,8 @@ func readTimeLayout(c *call, t *marchv1.TimeTag) error {
 		}
 		t.TimeBits, t.WorkerBits, t.SequenceBits = int32(timeBits), int32(workerBits), int32(sequenceBits) //nolint:gosec // 63 at most
 	} else if t.GetPreset() == "" {
-		return allocator.Errorf(allocator.Invalid, "bits: none, and no preset; allowed: one of them, bits of time/worker/sequence such as 41/10/12")
+		return allocator.Errorf(allocator.Invalid,
+			"bits: none, and no preset; allowed: one of them, bits of time/worker/sequence such as 41/10/12")
 	}
 	if text := c.FormValue("unit"); text != "" {
 		unit, err := timeid.ParseUnit(text)
@@ -149,7 +157,8 @@ func readTimeLayout(c *call, t *marchv1.TimeTag) error {
 		}
 		t.EpochMs = &epoch
 	} else if t.GetPreset() == "" {
-		return allocator.Errorf(allocator.Invalid, "epoch: none, and no preset; allowed: the time of tick 0, RFC 3339 or Unix ms")
+		return allocator.Errorf(allocator.Invalid,
+			"epoch: none, and no preset; allowed: the time of tick 0, RFC 3339 or Unix ms")
 	}
 	return nil
 }
@@ -174,9 +183,11 @@ func (h *Handler) newTimeView(c *call, t *marchv1.GetTagResponse, colour map[str
 	end := time.UnixMilli(l.End())
 	v := &timeView{
 		TimeTag: p, Epoch: timestamppb.New(time.UnixMilli(l.Epoch)), End: timestamppb.New(end), Capacity: l.PerSecond(),
-		Left: &durationpb.Duration{Seconds: max(end.Unix()-time.Now().Unix(), 0)}, Slices: newSlices(t.GetSlices(), colour),
+		Left:   &durationpb.Duration{Seconds: max(end.Unix()-time.Now().Unix(), 0)},
+		Slices: newSlices(t.GetSlices(), colour),
 	}
-	list, err := h.console.ListWorkers(c.Context(), &marchv1.ListWorkersRequest{Bits: &p.WorkerBits, PageSize: workersPage})
+	list, err := h.console.ListWorkers(c.Context(),
+		&marchv1.ListWorkersRequest{Bits: &p.WorkerBits, PageSize: workersPage})
 	v.Workers, v.More = newWorkers(list.GetWorkers(), colour), list.GetNextPageToken() != ""
 	return v, err
 }

@@ -23,14 +23,17 @@ func (b *browser) timeTag(t *testing.T) {
 	p.says("No worker has been taken yet.")
 	p.visit("/tags")
 	p.click(button("New tag"))
-	p.until("a counter has a start, and no bits", `document.querySelector("#new-start").offsetParent && !document.querySelector("#new-bits").offsetParent`)
+	p.until("a counter has a start, and no bits",
+		`document.querySelector("#new-start").offsetParent && !document.querySelector("#new-bits").offsetParent`)
 	p.fill("#new-name", "event")
 	p.choose("#new-kind", "time")
-	p.until("a time tag has bits, and no start", `!document.querySelector("#new-start").offsetParent && !document.querySelector("#new-period").offsetParent && document.querySelector("#new-bits").offsetParent`)
+	p.until("a time tag has bits, and no start",
+		`!document.querySelector("#new-start").offsetParent && !document.querySelector("#new-period").offsetParent && document.querySelector("#new-bits").offsetParent`)
 	p.fill("#new-bits", "41/10/12")
 	p.click(button("Create"))
 	p.says("Time begins: none, and no preset; allowed: the time of tick 0")
-	p.until("the rest is as it was filled in", `document.querySelector("#new-kind").value === "time" && document.querySelector("#new-bits").value === "41/10/12"`)
+	p.until("the rest is as it was filled in",
+		`document.querySelector("#new-kind").value === "time" && document.querySelector("#new-bits").value === "41/10/12"`)
 	p.fill("#new-epoch", "2026-01-01T00:00:00Z")
 	p.choose("#new-rollback", "offset")
 	p.click(button("Create"))
@@ -48,7 +51,8 @@ func (b *browser) timeTag(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.says("a/host-1")
-	p.until("its worker is in use", `document.querySelector("#slice-10-a td[data-l='in use']").innerText === "1" && document.querySelectorAll("[id^=w-10-]").length === 1`)
+	p.until("its worker is in use",
+		`document.querySelector("#slice-10-a td[data-l='in use']").innerText === "1" && document.querySelectorAll("[id^=w-10-]").length === 1`)
 
 	p.choose("#s-sequence", "carry")
 	p.fill("#s-carry_to", "100")
@@ -62,7 +66,8 @@ func (b *browser) timeTag(t *testing.T) {
 	p.says("A tick begins above the last sequence of the tick before, and at 1 once that was 100 or more.")
 	p.click(button("Save these settings"))
 	p.says("The settings were saved")
-	if tag, err = w.Admin.Tag(t.Context(), "event"); err != nil || tag.Time.Sequence != timeid.Carry || tag.Time.CarryTo != 100 || tag.Time.MaxWaitMS != 2000 {
+	if tag, err = w.Admin.Tag(t.Context(), "event"); err != nil || tag.Time.Sequence != timeid.Carry ||
+		tag.Time.CarryTo != 100 || tag.Time.MaxWaitMS != 2000 {
 		t.Errorf("%+v, %v", tag.Time, err)
 	}
 
@@ -72,7 +77,8 @@ func (b *browser) timeTag(t *testing.T) {
 	p.says("No such worker has been taken yet.")
 	p.visit(fmt.Sprintf("/decode?tag=event&id=%d", answer.GetId()))
 	p.says("Issued by")
-	p.until("its parts are there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes("%d")`, time.Now().UTC().Year()))
+	p.until("its parts are there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes("%d")`,
+		time.Now().UTC().Year()))
 }
 
 // TestFormsOfTimeTags: the forms work without a script, and refuse what the tag's kind does
@@ -81,7 +87,9 @@ func TestFormsOfTimeTags(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	_, page := get(t, at+"/tags")
-	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "epoch", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait", "format", "key_check", "period", "period_digits", "time_zone"} {
+	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "epoch", "order", "sequence",
+		"carry_to", "random_below", "rollback", "max_wait", "format", "key_check", "period",
+		"period_digits", "time_zone"} {
 		if !strings.Contains(page, `name="`+name+`"`) {
 			t.Errorf("the form has no field %s", name)
 		}
@@ -113,13 +121,16 @@ func TestFormsOfTimeTags(t *testing.T) {
 	if answer, _ := post(t, at+"/tags", "name=event&kind=time&preset=cosid"); answer.StatusCode != http.StatusSeeOther {
 		t.Errorf("created: %s", answer.Status)
 	}
-	if answer, _ := post(t, at+"/tags", "name=label&format=prefix(<b>) | radix62(9)"); answer.StatusCode != http.StatusSeeOther {
+	if answer, _ := post(t, at+"/tags",
+		"name=label&format=prefix(<b>) | radix62(9)"); answer.StatusCode != http.StatusSeeOther {
 		t.Errorf("created: %s", answer.Status)
 	}
-	if _, page := get(t, at+"/tags/label"); !strings.Contains(page, "<dt>Format</dt><dd>prefix(&lt;b&gt;) | radix62(9)</dd>") {
+	if _, page := get(t, at+"/tags/label"); !strings.Contains(page,
+		"<dt>Format</dt><dd>prefix(&lt;b&gt;) | radix62(9)</dd>") {
 		t.Errorf("the tag's page does not show its format: %s", page)
 	}
-	if _, page := get(t, at+"/decode?tag=label&id=%3Cb%3E000000042"); !strings.Contains(page, "The text stands for ID <b>250</b>.") || !strings.Contains(page, "No room has leased this ID") {
+	if _, page := get(t, at+"/decode?tag=label&id=%3Cb%3E000000042"); !strings.Contains(page,
+		"The text stands for ID <b>250</b>.") || !strings.Contains(page, "No room has leased this ID") {
 		t.Errorf("the text is not decoded: %s", page)
 	}
 	if _, page := get(t, at+"/decode?tag=label&id=PAY-000000042"); !strings.Contains(page, "another prefix") {
@@ -128,14 +139,17 @@ func TestFormsOfTimeTags(t *testing.T) {
 	if answer, _ := post(t, at+"/tags/label/settings", "limit=1000"); answer.StatusCode != http.StatusSeeOther {
 		t.Errorf("saved: %s", answer.Status)
 	}
-	if answer, _ := post(t, at+"/tags/event/settings", "kind=time&rollback=fail"); answer.StatusCode != http.StatusSeeOther {
+	if answer, _ := post(t, at+"/tags/event/settings",
+		"kind=time&rollback=fail"); answer.StatusCode != http.StatusSeeOther {
 		t.Errorf("saved: %s", answer.Status)
 	}
 	tag, err := w.Admin.Tag(t.Context(), "event")
-	if err != nil || tag.Time == nil || tag.Time.Rollback != timeid.Fail || tag.Time.Layout().BitsString() != "41/10/12" {
+	if err != nil || tag.Time == nil || tag.Time.Rollback != timeid.Fail ||
+		tag.Time.Layout().BitsString() != "41/10/12" {
 		t.Errorf("%+v, %v", tag.Time, err)
 	}
-	if answer, page := get(t, at+"/workers?bits=x"); answer.StatusCode != http.StatusBadRequest || !strings.Contains(page, "Bits: ") {
+	if answer, page := get(t, at+"/workers?bits=x"); answer.StatusCode != http.StatusBadRequest ||
+		!strings.Contains(page, "Bits: ") {
 		t.Errorf("bits: %s", answer.Status)
 	}
 }

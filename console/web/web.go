@@ -92,24 +92,29 @@ func New(cfg Config) (*Handler, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	h := &Handler{console: cfg.Console, stopping: cfg.Stopping, log: cfg.Logger, assets: a, pages: make(map[string]*page), longHistory: cfg.LongHistory}
+	h := &Handler{console: cfg.Console, stopping: cfg.Stopping, log: cfg.Logger, assets: a,
+		pages: make(map[string]*page), longHistory: cfg.LongHistory}
 	h.live.init(cfg)
 	for _, p := range []*page{
 		{name: "overview", nav: "overview", path: "/{$}", every: time.Second, build: (*Handler).overview},
-		{name: "history", nav: "history", path: "/history", every: 5 * time.Second, still: long, build: (*Handler).history},
+		{name: "history", nav: "history", path: "/history", every: 5 * time.Second, still: long,
+			build: (*Handler).history},
 		{name: "capacity", nav: "capacity", path: "/capacity", every: 5 * time.Second, build: (*Handler).capacity},
 		{name: "tags", nav: "tags", path: "/tags", every: 2 * time.Second, build: (*Handler).tags},
 		{name: "tag", nav: "tags", path: "/tags/{tag}", every: time.Second, build: (*Handler).tag},
 		{name: "migrations", nav: "migrations", path: "/migrations", every: time.Second, build: (*Handler).migrations},
-		{name: "migration", nav: "migrations", path: "/migrations/{id}", every: 500 * time.Millisecond, build: (*Handler).migration},
+		{name: "migration", nav: "migrations", path: "/migrations/{id}", every: 500 * time.Millisecond,
+			build: (*Handler).migration},
 		{name: "instances", nav: "instances", path: "/instances", every: time.Second, build: (*Handler).instances},
 		{name: "workers", nav: "workers", path: "/workers", every: 2 * time.Second, build: (*Handler).workers},
-		{name: "decode", nav: "decode", path: "/decode", every: 5 * time.Second, still: always, build: (*Handler).decode},
+		{name: "decode", nav: "decode", path: "/decode", every: 5 * time.Second, still: always,
+			build: (*Handler).decode},
 		{name: "find", path: "/find", every: 5 * time.Second, still: always, build: (*Handler).find},
 		{name: "audit", nav: "audit", path: "/audit", every: 2 * time.Second, still: searched, build: (*Handler).audit},
 		{name: "none", build: (*Handler).none},
 	} {
-		p.text, err = template.New(p.name).Funcs(h.functions()).ParseFS(templates, "templates/frame.html", "templates/parts.html", "templates/"+p.name+".html")
+		p.text, err = template.New(p.name).Funcs(h.functions()).ParseFS(templates, "templates/frame.html",
+			"templates/parts.html", "templates/"+p.name+".html")
 		if err != nil {
 			return nil, err
 		}
@@ -229,8 +234,9 @@ func actor(r *http.Request) context.Context {
 func headers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		head := w.Header()
-		head.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
-			"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		head.Set("Content-Security-Policy",
+			"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
+				"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		head.Set("X-Content-Type-Options", "nosniff")
 		head.Set("Referrer-Policy", "same-origin")
 		head.Set("Cache-Control", "no-store")
@@ -265,9 +271,12 @@ type notice struct {
 // notices are the notices by the parameter done.
 var notices = map[string]notice{
 	"created": {Text: "The tag was created."}, "saved": {Text: "The settings were saved; rooms apply them at once."},
-	"skipped": {Text: "Done: rooms lease only IDs from that number on."}, "prescaled": {Text: "Done: instances lease the IDs now."},
-	"paused": {"The migration stops before its next move.", "paused"}, "resumed": {"The migration goes on.", "running"},
-	"aborted": {"The migration goes back.", "back"}, "continued": {"The migration goes on without these instances.", "running"},
+	"skipped":   {Text: "Done: rooms lease only IDs from that number on."},
+	"prescaled": {Text: "Done: instances lease the IDs now."},
+	"paused":    {"The migration stops before its next move.", "paused"},
+	"resumed":   {"The migration goes on.", "running"},
+	"aborted":   {"The migration goes back.", "back"},
+	"continued": {"The migration goes on without these instances.", "running"},
 	"forgotten": {Text: "The instance was forgotten."}, "started": {"The migration has begun.", "running"},
 }
 
@@ -305,7 +314,8 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 			address.RawQuery = typed(c.Form).Encode()
 		}
 	}
-	f := &frame{call: c, User: access.LoggedIn(ctx), Nav: p.nav, Title: p.label(c), Live: "/live" + address.RequestURI(), Back: address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
+	f := &frame{call: c, User: access.LoggedIn(ctx), Nav: p.nav, Title: p.label(c),
+		Live: "/live" + address.RequestURI(), Back: address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
 	if p.path == "" {
 		f.Live = ""
 	}
@@ -313,11 +323,13 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 		f.Denied = c.err.Error()
 	}
 	counted := h.countBeside(ctx, p)
-	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), began: time.Now(), live: c.live, failed: c.failed, err: c.err})
+	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), began: time.Now(), live: c.live,
+		failed: c.failed, err: c.err})
 	f.Problems = counted()
 	if err != nil {
 		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""
-		f.Err, f.Missing, f.Outage = err, ofOne && allocator.KindOf(err) == allocator.NotFound, allocator.KindOf(err) == allocator.Unavailable
+		f.Err, f.Missing, f.Outage = err, ofOne && allocator.KindOf(err) == allocator.NotFound,
+			allocator.KindOf(err) == allocator.Unavailable
 		if f.Missing { // it has nothing to wait for
 			f.Live = ""
 		}

@@ -96,7 +96,8 @@ func TestFirstPage(t *testing.T) {
 	size := len(page)
 	loaded := regexp.MustCompile(`(?:src|href)="(/static/[^"]+)"`).FindAllStringSubmatch(page, -1)
 	for _, m := range loaded {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at+strings.ReplaceAll(m[1], "&amp;", "&"), nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			at+strings.ReplaceAll(m[1], "&amp;", "&"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +113,8 @@ func TestFirstPage(t *testing.T) {
 		t.Errorf("%d files and the page have %d bytes, want 6 and at most 100 KiB", len(loaded), size)
 	}
 	for name, want := range map[string]string{
-		"Content-Security-Policy": "script-src 'self'; style-src 'self'", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store",
+		"Content-Security-Policy": "script-src 'self'; style-src 'self'", "X-Content-Type-Options": "nosniff",
+		"Cache-Control": "no-store",
 	} {
 		if got := answer.Header.Get(name); !strings.Contains(got, want) || strings.Contains(got, "unsafe") {
 			t.Errorf("%s is %q", name, got)
@@ -125,18 +127,22 @@ func TestNotFound(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	for path, want := range map[string]string{
-		"/nothing": "GET /nothing: this console has no such page", "/tags/": "GET /tags/: this console has no such page",
-		"/tags/none":                             "Tag none does not exist; create it with <code>march tag create none</code>",
+		"/nothing": "GET /nothing: this console has no such page",
+		"/tags/":   "GET /tags/: this console has no such page",
+		"/tags/none": "Tag none does not exist; create it with <code>march tag " +
+			"create none</code>",
 		"/migrations/01M7ZJKZWRJWBA2S6WT424NRG9": "Migration 01M7ZJKZWRJWBA2S6WT424NRG9 does not exist",
 		"/%3Cscript%3E":                          "GET /&lt;script&gt;: this console has no such page",
 	} {
 		answer, page := get(t, at+path)
-		if answer.StatusCode != http.StatusNotFound || !strings.Contains(page, "There is no such page") || !strings.Contains(page, want) ||
+		if answer.StatusCode != http.StatusNotFound || !strings.Contains(page, "There is no such page") ||
+			!strings.Contains(page, want) ||
 			!strings.Contains(answer.Header.Get("Content-Security-Policy"), "default-src 'none'") {
 			t.Errorf("%s: %s, want %q in\n%s", path, answer.Status, want, page)
 		}
 	}
-	if answer, body := get(t, at+"/v1/nothing"); answer.StatusCode != http.StatusNotFound || !strings.HasPrefix(body, "{") {
+	if answer, body := get(t, at+"/v1/nothing"); answer.StatusCode != http.StatusNotFound ||
+		!strings.HasPrefix(body, "{") {
 		t.Errorf("of the API: %s %s", answer.Status, body)
 	}
 }
@@ -148,7 +154,8 @@ func TestForms(t *testing.T) {
 	at, _ := w.console("")
 	post := func(tag string, headers map[string]string) (head, string) {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+"/tags", strings.NewReader(url.Values{"name": {tag}}.Encode()))
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+"/tags",
+			strings.NewReader(url.Values{"name": {tag}}.Encode()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,10 +173,12 @@ func TestForms(t *testing.T) {
 			t.Errorf("%s: %s", name, answer.Status)
 		}
 	}
-	if answer, _ := post("plain", map[string]string{"Sec-Fetch-Site": "same-origin"}); answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != "/tags/plain?done=created" {
+	if answer, _ := post("plain", map[string]string{"Sec-Fetch-Site": "same-origin"}); answer.StatusCode !=
+		http.StatusSeeOther || answer.Header.Get("Location") != "/tags/plain?done=created" {
 		t.Errorf("%s to %q", answer.Status, answer.Header.Get("Location"))
 	}
-	if answer, page := post("plain", nil); answer.StatusCode != http.StatusConflict || !strings.Contains(page, "Tag plain exists already") || !strings.Contains(page, `value="plain"`) {
+	if answer, page := post("plain", nil); answer.StatusCode != http.StatusConflict ||
+		!strings.Contains(page, "Tag plain exists already") || !strings.Contains(page, `value="plain"`) {
 		t.Errorf("%s\n%s", answer.Status, page)
 	}
 	post("proxied", map[string]string{"X-Forwarded-User": "anné", "X-Forwarded-For": "192.0.2.7, 10.0.0.1"})
@@ -184,7 +193,8 @@ func TestForms(t *testing.T) {
 	for _, e := range entries {
 		who = append(who, e.Object+" by "+e.Actor)
 	}
-	if got, want := strings.Join(who, "\n"), "tags/proxied by ann? by web for 192.0.2.7 from 127.0.0.1\ntags/plain by web from 127.0.0.1\nlayout by ann"; got != want {
+	if got, want := strings.Join(who, "\n"), "tags/proxied by ann? by web for 192.0.2.7 from 127.0.0.1\ntags/plain by "+
+		"web from 127.0.0.1\nlayout by ann"; got != want {
 		t.Errorf("the audit has\n%s\nwant\n%s", got, want)
 	}
 }
@@ -197,7 +207,8 @@ func TestBarred(t *testing.T) {
 	w.server("a", "host-1")
 	report, err := recovery.Run(t.Context(), w.Ledger(), recovery.Config{
 		Actor: "ann", Apply: true,
-		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question,
+			use record.UseMarks) (record.Memory, error) {
 			m, err := room.AskMarks(ctx, testcluster.Dial(w, s.Address), q, use)
 			if m.Barred {
 				const says = "<b>Instance a/host-1 is barred by the recover of ann.</b> Since "
@@ -230,7 +241,8 @@ func TestStreams(t *testing.T) {
 		t.Helper()
 		_, page := get(t, at+path)
 		live := regexp.MustCompile(`hx-sse:connect="([^"]*)"`).FindStringSubmatch(page)
-		if still := strings.Contains(page, `id="link" role="status" class="still"`); still != (live == nil) || !strings.Contains(page, `id="link"`) {
+		if still := strings.Contains(page, `id="link" role="status" class="still"`); still != (live == nil) ||
+			!strings.Contains(page, `id="link"`) {
 			t.Errorf("%s: it says that it has no stream: %t, but its stream is %q", path, still, live)
 		}
 		if live == nil {
@@ -239,9 +251,11 @@ func TestStreams(t *testing.T) {
 		return html.UnescapeString(live[1])
 	}
 	for path, want := range map[string]string{
-		"/": "/live/", "/capacity": "/live/capacity", "/tags": "/live/tags", "/tags?search=x": "/live/tags?search=x", "/tags/order": "/live/tags/order", "/migrations": "/live/migrations",
+		"/": "/live/", "/capacity": "/live/capacity", "/tags": "/live/tags", "/tags?search=x": "/live/tags?search=x",
+		"/tags/order": "/live/tags/order", "/migrations": "/live/migrations",
 		"/instances?room=a": "/live/instances?room=a", "/audit": "/live/audit", "/audit?actor=": "/live/audit?actor=",
-		"/audit?actor=ann": "", "/audit?action=create": "", "/audit?object=tags%2F": "", "/audit?since=2026-11-24T10:00": "", "/find": "", "/audit?before=01M7ZJKZWRJWBA2S6WT424NRG9": "",
+		"/audit?actor=ann": "", "/audit?action=create": "", "/audit?object=tags%2F": "",
+		"/audit?since=2026-11-24T10:00": "", "/find": "", "/audit?before=01M7ZJKZWRJWBA2S6WT424NRG9": "",
 		"/decode": "", "/decode?tag=order&id=1": "", "/decode?tag=order&id=x": "",
 	} {
 		if got := stream(path); got != want {

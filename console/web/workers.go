@@ -77,7 +77,8 @@ func newSlices(slices []*marchv1.WorkerSlice, colour map[string]int) (rows []sli
 	for _, s := range slices {
 		n := s.GetUpper() - s.GetLower()
 		rows = append(rows, sliceRow{
-			WorkerSlice: s, Colour: colour[s.GetRoom()], Workers: n, Used: used(float64(s.GetLive()) / float64(cmp.Or(n, 1))),
+			WorkerSlice: s, Colour: colour[s.GetRoom()], Workers: n,
+			Used: used(float64(s.GetLive()) / float64(cmp.Or(n, 1))),
 		})
 	}
 	return rows

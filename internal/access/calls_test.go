@@ -64,7 +64,8 @@ func ask(ctx context.Context, t *testing.T, conn *grpc.ClientConn, m protoreflec
 	if !m.IsStreamingServer() {
 		return conn.Invoke(ctx, name, message(t, m, tag), out.New().Interface())
 	}
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: m.IsStreamingClient()}, name)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true,
+		ClientStreams: m.IsStreamingClient()}, name)
 	if err != nil {
 		return err
 	}
@@ -94,20 +95,22 @@ func TestEveryCall(t *testing.T) {
 	for name, address := range map[string]string{
 		"interceptors": w.serve(plainly, w.intercepted()...),
 		"wrappers": w.serve(wrapped,
-			grpc.ChainUnaryInterceptor(api.UnaryServerInterceptor, func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-				ctx, err := login(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return handler(ctx, r)
-			}),
-			grpc.ChainStreamInterceptor(api.StreamServerInterceptor, func(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-				ctx, err := login(stream.Context())
-				if err != nil {
-					return err
-				}
-				return handler(s, contextStream{stream, ctx})
-			})),
+			grpc.ChainUnaryInterceptor(api.UnaryServerInterceptor,
+				func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+					ctx, err := login(ctx)
+					if err != nil {
+						return nil, err
+					}
+					return handler(ctx, r)
+				}),
+			grpc.ChainStreamInterceptor(api.StreamServerInterceptor,
+				func(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+					ctx, err := login(stream.Context())
+					if err != nil {
+						return err
+					}
+					return handler(s, contextStream{stream, ctx})
+				})),
 	} {
 		conn := w.dial(address, nil)
 		for _, m := range methods() {
@@ -188,7 +191,8 @@ func TestEveryTagIsFound(t *testing.T) {
 		}
 		// A request that has a tag's name is of a call whose tag is checked.
 		fields := m.Input().Fields()
-		if tags == "-" && (fields.ByName("tag") != nil || fields.ByName("tags") != nil || strings.Contains(string(m.Name()), "Tag")) {
+		if tags == "-" && (fields.ByName("tag") != nil || fields.ByName("tags") != nil ||
+			strings.Contains(string(m.Name()), "Tag")) {
 			t.Errorf("%s has a tag, and its rule checks none", m.FullName())
 		}
 	}

@@ -90,5 +90,6 @@ func equal(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []by
 // for the request before it returns. So the connection can tell it the caller, which saves a
 // copy of the request.
 func issues(r *http.Request) bool {
-	return r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/tags/") && strings.HasSuffix(r.URL.Path, "/next")
+	return r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/tags/") &&
+		strings.HasSuffix(r.URL.Path, "/next")
 }

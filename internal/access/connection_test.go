@@ -51,7 +51,9 @@ func (w *world) connection() *oneConnection {
 	mux.HandleFunc("/who", func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(rw, access.From(r.Context()).Name())
 	})
-	mux.HandleFunc("/livez", func(rw http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(rw, access.From(r.Context())) })
+	mux.HandleFunc("/livez", func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(rw, access.From(r.Context()))
+	})
 	server := httptest.NewUnstartedServer(w.gate.HTTP(mux, nil))
 	server.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context { return access.Connection(ctx) }
 	server.Start()
@@ -69,7 +71,8 @@ func (c *oneConnection) ask(request string, status int, want string, headers ...
 	c.t.Helper()
 	method, path, _ := strings.Cut(request, " ")
 	lines := slices.Concat(headers, []string{"Host: localhost", "Content-Length: 0"})
-	if _, err := fmt.Fprintf(c.conn, "%s %s HTTP/1.1\r\n%s\r\n\r\n", method, path, strings.Join(lines, "\r\n")); err != nil {
+	if _, err := fmt.Fprintf(c.conn, "%s %s HTTP/1.1\r\n%s\r\n\r\n", method, path,
+		strings.Join(lines, "\r\n")); err != nil {
 		c.t.Fatal(err)
 	}
 	answer, err := http.ReadResponse(c.from, nil)

@@ -42,11 +42,14 @@ type Config struct {
 func (cfg Config) Validate() error {
 	switch {
 	case cfg.Policy == "" && (cfg.Tokens != "" || cfg.Issuer != "" || cfg.Keys != "" || cfg.Audience != ""):
-		return allocator.Errorf(allocator.Invalid, "policy: none, so that tokens would count for nothing; give --policy FILE")
+		return allocator.Errorf(allocator.Invalid,
+			"policy: none, so that tokens would count for nothing; give --policy FILE")
 	case cfg.Audience == "" && (cfg.Issuer != "" || cfg.Keys != ""):
-		return allocator.Errorf(allocator.Invalid, "oidc-audience: none, so that tokens for other services would count; give --oidc-audience")
+		return allocator.Errorf(allocator.Invalid,
+			"oidc-audience: none, so that tokens for other services would count; give --oidc-audience")
 	case cfg.Audience != "" && cfg.Issuer == "" && cfg.Keys == "":
-		return allocator.Errorf(allocator.Invalid, "oidc-audience: given without an issuer; give --oidc-issuer or --jwks-file")
+		return allocator.Errorf(allocator.Invalid,
+			"oidc-audience: given without an issuer; give --oidc-issuer or --jwks-file")
 	}
 	return nil
 }
@@ -78,8 +81,8 @@ type state struct {
 	byCert  subjects[*x509.Certificate]
 }
 
-// New returns a gate; nil, which lets everything pass, if no policy is given. Its error is Invalid, and names the mistakes
-// of the files.
+// New returns a gate; nil, which lets everything pass, if no policy is given. Its error is
+// Invalid, and names the mistakes of the files.
 func New(cfg Config) (*Gate, error) {
 	if err := cfg.Validate(); err != nil || cfg.Policy == "" {
 		return nil, err
@@ -178,7 +181,8 @@ func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, 
 	}
 	found := g.subject(s, id)
 	if found.expired(now) {
-		return nil, allocator.Errorf(allocator.Unauthenticated, "the token of %s expired at %s; give a new one", found.Name(), id.Expires.UTC().Format(time.RFC3339))
+		return nil, allocator.Errorf(allocator.Unauthenticated, "the token of %s expired at %s; give a new one",
+			found.Name(), id.Expires.UTC().Format(time.RFC3339))
 	}
 	s.byToken.put(key, found, now)
 	return found, nil
@@ -206,7 +210,8 @@ func (g *Gate) bySession(s *state, session *Session) (*Subject, error) {
 		id = s.tokens[[sha256.Size]byte(session.Hash)]
 	}
 	if len(id.Names) == 0 {
-		return nil, allocator.Errorf(allocator.Unauthenticated, "the session has ended, because its token is no longer in force")
+		return nil, allocator.Errorf(allocator.Unauthenticated,
+			"the session has ended, because its token is no longer in force")
 	}
 	found := g.subject(s, id)
 	if found.expired(time.Now()) {
@@ -217,8 +222,10 @@ func (g *Gate) bySession(s *state, session *Session) (*Subject, error) {
 
 // verify verifies a token that is not in the file.
 func (s *state) verify(ctx context.Context, token string) (Identity, error) {
-	if s.verifier == nil || strings.HasPrefix(token, tokenPrefix) || strings.Count(token, ".") != 2 || len(token) > maxJWT {
-		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token is not known; `march token create` makes one")
+	if s.verifier == nil || strings.HasPrefix(token, tokenPrefix) ||
+		strings.Count(token, ".") != 2 || len(token) > maxJWT {
+		return Identity{}, allocator.Errorf(allocator.Unauthenticated,
+			"the token is not known; `march token create` makes one")
 	}
 	return s.verifier.verify(ctx, token)
 }
@@ -234,7 +241,8 @@ func (g *Gate) byCertificate(s *state, c *x509.Certificate) (*Subject, error) {
 		s.byCert.put(c, found, now)
 	}
 	if found.expired(now) {
-		return nil, allocator.Errorf(allocator.Unauthenticated, "the client certificate of %s expired at %s", found.Name(), found.Expires.UTC().Format(time.RFC3339))
+		return nil, allocator.Errorf(allocator.Unauthenticated, "the client certificate of %s expired at %s",
+			found.Name(), found.Expires.UTC().Format(time.RFC3339))
 	}
 	return found, nil
 }

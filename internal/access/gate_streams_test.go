@@ -83,7 +83,8 @@ func TestStreams(t *testing.T) {
 	if err := next(s, "order"); err != nil {
 		t.Fatal(err)
 	}
-	w.write("policy.yaml", strings.ReplaceAll(rules, "tags: [order, shop-*]", "tags: [shop-*], quotas: {ids_per_second: 5, streams: 1}"))
+	w.write("policy.yaml", strings.ReplaceAll(rules, "tags: [order, shop-*]",
+		"tags: [shop-*], quotas: {ids_per_second: 5, streams: 1}"))
 	w.gate.Reload(time.Now())
 	if err := next(s, ""); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("after the policy changed: %v", err)
@@ -146,7 +147,8 @@ func TestIdleStreams(t *testing.T) {
 		}
 	}
 	expiring := open(w.issuer.token(alice), "order")
-	order, shop, last, none := open(w.tokens["issuer"], "order"), open(w.tokens["issuer"], "shop-1"), open(w.tokens["issuer"], "order", "shop-1"), open(w.tokens["issuer"])
+	order, shop, last, none := open(w.tokens["issuer"], "order"), open(w.tokens["issuer"], "shop-1"),
+		open(w.tokens["issuer"], "order", "shop-1"), open(w.tokens["issuer"])
 	root, away := open(w.tokens["root"], "order"), open(w.issuer.token(w.issuer.claims("alice")), "order")
 	w.gate.EndLost(bg)
 	for _, s := range []marchv1.IDService_StreamClient{order, shop, last} {
@@ -168,7 +170,8 @@ func TestIdleStreams(t *testing.T) {
 	w.write("tokens", "# none")
 	w.gate.Reload(time.Now())
 	w.gate.EndLost(bg)
-	for what, s := range map[string]marchv1.IDService_StreamClient{"shop": shop, "last": last, "none": none, "root": root} {
+	for what, s := range map[string]marchv1.IDService_StreamClient{"shop": shop, "last": last,
+		"none": none, "root": root} {
 		ended("a token that was taken out: "+what, s, codes.Unauthenticated)
 	}
 }

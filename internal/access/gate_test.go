@@ -73,7 +73,8 @@ func TestIssuerAway(t *testing.T) {
 func TestKeyFile(t *testing.T) {
 	w := newWorld(t)
 	w.write("keys.json", string(w.issuer.keys()))
-	cfg := access.Config{Policy: w.path("policy.yaml"), Keys: w.path("keys.json"), Issuer: w.issuer.URL, Audience: "march"}
+	cfg := access.Config{Policy: w.path("policy.yaml"), Keys: w.path("keys.json"),
+		Issuer: w.issuer.URL, Audience: "march"}
 	var err error
 	if w.gate, err = access.New(cfg); err != nil {
 		t.Fatal(err)
@@ -84,7 +85,8 @@ func TestKeyFile(t *testing.T) {
 		t.Error(err)
 	}
 	other := newIssuer(t)
-	if err := w.may(other.token(other.claims("alice")), "IDService/Next", "order"); allocator.KindOf(err) != allocator.Unauthenticated {
+	if err := w.may(other.token(other.claims("alice")), "IDService/Next",
+		"order"); allocator.KindOf(err) != allocator.Unauthenticated {
 		t.Errorf("another key: %v", err)
 	}
 	for content, want := range map[string]string{
@@ -137,7 +139,8 @@ func TestWrongTokens(t *testing.T) {
 			t.Errorf("a good token from the same address: %v", err)
 		}
 	}
-	if _, err := w.gate.Authenticate(bg, access.Credentials{Token: w.issuer.token(w.issuer.claims("carol")), Address: "192.0.2.2"}); err != nil {
+	if _, err := w.gate.Authenticate(bg, access.Credentials{Token: w.issuer.token(w.issuer.claims("carol")),
+		Address: "192.0.2.2"}); err != nil {
 		t.Errorf("another address: %v", err)
 	}
 }
@@ -149,7 +152,8 @@ func TestReload(t *testing.T) {
 	m := observe.New("test", nil)
 	var err error
 	if w.gate, err = access.New(access.Config{
-		Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Metrics: m, Logger: hclog.New(&hclog.LoggerOptions{Output: &log}),
+		Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Metrics: m,
+		Logger: hclog.New(&hclog.LoggerOptions{Output: &log}),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -270,14 +274,16 @@ func TestRefusalsAreTold(t *testing.T) {
 	var log bytes.Buffer
 	var err error
 	m := observe.New("test", nil)
-	w.gate, err = access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Metrics: m, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
+	w.gate, err = access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Metrics: m,
+		Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for k := range 10_000 {
 		_ = w.may(w.tokens["viewer"], "ConsoleService/SkipTag", "order")
 		_ = w.may(w.tokens["viewer"], "ConsoleService/SkipTag", "tag-"+string(rune('a'+k%26)))
-		from := access.Credentials{Token: "march_wrong", Address: "192.0.2." + strconv.Itoa(k%100)} // the first 2,000 are looked at
+		// the first 2,000 are looked at
+		from := access.Credentials{Token: "march_wrong", Address: "192.0.2." + strconv.Itoa(k%100)}
 		if _, err := w.gate.Login(bg, from); err == nil {
 			t.Fatal("a wrong token")
 		}
@@ -305,7 +311,8 @@ func TestRefusalsAreTold(t *testing.T) {
 			wrong = r.Times
 			continue
 		}
-		if r.Subject != "token:viewer" || r.Call != "ConsoleService/SkipTag" || r.Why != allocator.Denied || r.Tag == "order" && r.Times != 10_000 {
+		if r.Subject != "token:viewer" || r.Call != "ConsoleService/SkipTag" || r.Why != allocator.Denied ||
+			r.Tag == "order" && r.Times != 10_000 {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -315,7 +322,8 @@ func TestRefusalsAreTold(t *testing.T) {
 	if n := metric(t, m, "march_access_refused_total"); n != "30000" {
 		t.Errorf("%s refusals are counted", n)
 	}
-	if n := strings.Count(log.String(), "\n"); n > 20 || strings.Contains(log.String(), "march_wrong") || strings.Contains(log.String(), w.tokens["viewer"]) {
+	if n := strings.Count(log.String(), "\n"); n > 20 || strings.Contains(log.String(), "march_wrong") ||
+		strings.Contains(log.String(), w.tokens["viewer"]) {
 		t.Errorf("%d lines:\n%s", n, log.String())
 	}
 }
@@ -326,11 +334,13 @@ func TestNoPolicy(t *testing.T) {
 	if g != nil || err != nil {
 		t.Fatalf("%v, %v", g, err)
 	}
-	if err := errors.Join(g.Take(bg, "order", 1), g.MayCreate(bg, "order"), g.Check(bg, nil, policy.Request{})); err != nil || g.Problems() != nil {
+	if err := errors.Join(g.Take(bg, "order", 1), g.MayCreate(bg, "order"),
+		g.Check(bg, nil, policy.Request{})); err != nil || g.Problems() != nil {
 		t.Error(err)
 	}
 	g.Run(bg, nil)
-	for _, cfg := range []access.Config{{Tokens: "x"}, {Policy: "x", Issuer: "https://a"}, {Policy: "x", Audience: "a"}, {Issuer: "https://a", Audience: "b"}} {
+	for _, cfg := range []access.Config{{Tokens: "x"}, {Policy: "x", Issuer: "https://a"}, {Policy: "x", Audience: "a"},
+		{Issuer: "https://a", Audience: "b"}} {
 		if _, err := access.New(cfg); allocator.KindOf(err) != allocator.Invalid {
 			t.Errorf("%+v: %v", cfg, err)
 		}

@@ -13,7 +13,8 @@ import (
 
 // Unary is an interceptor that checks calls. It must be inside the one that turns errors into
 // statuses.
-func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	call := policy.CallOf(info.FullMethod)
 	if call != nil && call.Open() {
 		return handler(ctx, message)
@@ -44,7 +45,8 @@ func (g *Gate) identify(ctx context.Context, call *policy.Call) (*Subject, Crede
 // Stream is an interceptor that checks each message of a stream: a stream loses a right with
 // the next message after the files or the proof of its identity changed. If no message comes,
 // Run ends the stream's context, and so the stream.
-func (g *Gate) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (g *Gate) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	call := policy.CallOf(info.FullMethod)
 	if call != nil && call.Open() {
 		return handler(server, stream)
@@ -57,7 +59,8 @@ func (g *Gate) Stream(server any, stream grpc.ServerStream, info *grpc.StreamSer
 		return g.Check(stream.Context(), s, policy.Request{Call: call})
 	}
 	ctx, lasting := g.last(stream.Context(), proven{s, c}, call)
-	guarded := &guardedStream{ServerStream: stream, ctx: with(ctx, s, c), gate: g, lasting: lasting, subject: s, credentials: c, asked: policy.Request{Call: call}, answers: !info.IsClientStream}
+	guarded := &guardedStream{ServerStream: stream, ctx: with(ctx, s, c), gate: g, lasting: lasting, subject: s,
+		credentials: c, asked: policy.Request{Call: call}, answers: !info.IsClientStream}
 	defer guarded.close()
 	return g.over(ctx, lasting, handler(server, guarded))
 }

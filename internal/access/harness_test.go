@@ -81,7 +81,8 @@ func newWorld(t *testing.T) *world {
 	w.write("tokens", "# a comment\n\n"+lines+line)
 	w.write("policy.yaml", rules)
 	w.gate, err = access.New(access.Config{
-		Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Issuer: w.issuer.URL, Audience: "march", Transport: w.issuer.Client().Transport,
+		Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Issuer: w.issuer.URL, Audience: "march",
+		Transport: w.issuer.Client().Transport,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +110,8 @@ func (w *world) serve(register func(*grpc.Server), options ...grpc.ServerOption)
 
 // intercepted are the options of a server whose calls the gate's interceptors check.
 func (w *world) intercepted(more ...grpc.ServerOption) []grpc.ServerOption {
-	return append(more, grpc.ChainUnaryInterceptor(api.UnaryServerInterceptor, w.gate.Unary), grpc.ChainStreamInterceptor(api.StreamServerInterceptor, w.gate.Stream))
+	return append(more, grpc.ChainUnaryInterceptor(api.UnaryServerInterceptor, w.gate.Unary),
+		grpc.ChainStreamInterceptor(api.StreamServerInterceptor, w.gate.Stream))
 }
 
 func plainly(s *grpc.Server) {
@@ -144,14 +146,15 @@ func bearer(token string) context.Context {
 
 // methods returns all calls of all services, from the descriptors.
 func methods() (all []protoreflect.MethodDescriptor) {
-	protoregistry.GlobalFiles.RangeFilesByPackage(marchv1.File_march_v1_id_proto.Package(), func(file protoreflect.FileDescriptor) bool {
-		for i := range file.Services().Len() {
-			for k := range file.Services().Get(i).Methods().Len() {
-				all = append(all, file.Services().Get(i).Methods().Get(k))
+	protoregistry.GlobalFiles.RangeFilesByPackage(marchv1.File_march_v1_id_proto.Package(),
+		func(file protoreflect.FileDescriptor) bool {
+			for i := range file.Services().Len() {
+				for k := range file.Services().Get(i).Methods().Len() {
+					all = append(all, file.Services().Get(i).Methods().Get(k))
+				}
 			}
-		}
-		return true
-	})
+			return true
+		})
 	return all
 }
 
@@ -174,7 +177,8 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{t: t, key: newKey(t)}
-	a.cert = a.sign(&x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, nil, &a.key.PublicKey)
+	a.cert = a.sign(&x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign},
+		nil, &a.key.PublicKey)
 	return a
 }
 
@@ -202,7 +206,8 @@ func (a *authority) sign(c *x509.Certificate, parent *x509.Certificate, public c
 // pair returns a certificate of a name, which is a URI or a DNS name.
 func (a *authority) pair(name string, until time.Time) tls.Certificate {
 	a.t.Helper()
-	c := &x509.Certificate{NotAfter: until, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	c := &x509.Certificate{NotAfter: until, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth,
+		x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	if u, err := url.Parse(name); err == nil && u.Scheme != "" {
 		c.URIs = []*url.URL{u}
 	} else if name != "" {
@@ -221,7 +226,8 @@ func (a *authority) pool() *x509.CertPool {
 
 // server returns a server's settings that ask for a client certificate.
 func (a *authority) server() *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{a.pair("", time.Time{})}, ClientCAs: a.pool(), ClientAuth: tls.VerifyClientCertIfGiven}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{a.pair("", time.Time{})},
+		ClientCAs: a.pool(), ClientAuth: tls.VerifyClientCertIfGiven}
 }
 
 // issuer is an OpenID Connect issuer that makes any token.
@@ -239,7 +245,8 @@ func newIssuer(t *testing.T) *issuer {
 		w.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {
 		case "/.well-known/openid-configuration":
-			_, _ = fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q,"authorization_endpoint":%q,"token_endpoint":%q,"id_token_signing_alg_values_supported":["ES256"]}`,
+			_, _ = fmt.Fprintf(w,
+				`{"issuer":%q,"jwks_uri":%q,"authorization_endpoint":%q,"token_endpoint":%q,"id_token_signing_alg_values_supported":["ES256"]}`,
 				i.URL, i.URL+"/keys", i.URL+"/auth", i.URL+"/token")
 		case "/keys":
 			i.asks.Add(1)
@@ -252,7 +259,8 @@ func newIssuer(t *testing.T) *issuer {
 
 // keys returns the issuer's keys as a JWKS file has them.
 func (i *issuer) keys() []byte {
-	b, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: "one", Algorithm: "ES256", Use: "sig"}}})
+	b, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: "one",
+		Algorithm: "ES256", Use: "sig"}}})
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -261,13 +269,15 @@ func (i *issuer) keys() []byte {
 
 // claims are a good token's of a subject.
 func (i *issuer) claims(subject string, groups ...string) map[string]any {
-	return map[string]any{"iss": i.URL, "aud": "march", "sub": subject, "exp": time.Now().Add(time.Hour).Unix(), "groups": groups}
+	return map[string]any{"iss": i.URL, "aud": "march", "sub": subject,
+		"exp": time.Now().Add(time.Hour).Unix(), "groups": groups}
 }
 
 // token signs claims.
 func (i *issuer) token(claims map[string]any) string {
 	i.t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "one"}}, nil)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256,
+		Key: jose.JSONWebKey{Key: i.key, KeyID: "one"}}, nil)
 	if err != nil {
 		i.t.Fatal(err)
 	}

@@ -57,7 +57,8 @@ func (g *Gate) prove(r *http.Request, session func(*http.Request) *Session) (*pr
 	if err != nil {
 		return nil, err
 	}
-	if path := r.URL.Path; session != nil && c.Token == "" && c.Certificate == nil && !strings.HasPrefix(path, "/v1/") && path != "/metrics" {
+	if path := r.URL.Path; session != nil && c.Token == "" && c.Certificate == nil &&
+		!strings.HasPrefix(path, "/v1/") && path != "/metrics" {
 		c.Session = session(r)
 	}
 	s, err := g.Authenticate(r.Context(), c)

@@ -90,7 +90,8 @@ func BenchmarkHTTPNext(b *testing.B) {
 	w := &world{dir: b.TempDir()}
 	files := map[string]string{"tokens": line, "policy": `grants:
   - {subjects: ["token:other"], roles: viewer}
-  - {subjects: ["token:issuer"], roles: issuer, tags: ["a*", "b*", "order*", "*"], quotas: {ids_per_second: 1000000000, tags: 10}}
+  - {subjects: ["token:issuer"], roles: issuer, tags: ["a*", "b*", "order*", "*"],
+     quotas: {ids_per_second: 1000000000, tags: 10}}
 `}
 	for name, content := range files {
 		if err := os.WriteFile(w.path(name), []byte(content), 0o600); err != nil {
@@ -120,7 +121,8 @@ func BenchmarkHTTPNext(b *testing.B) {
 		b.Run(m.name, func(b *testing.B) {
 			b.ReportAllocs()
 			server := serve.NewHTTP(m.gate.HTTP(mux, nil))
-			request := []byte("POST /v1/tags/order/next HTTP/1.1\r\nHost: 127.0.0.1:7020\r\nContent-Length: 0\r\n" + m.header + "\r\n")
+			request := []byte("POST /v1/tags/order/next HTTP/1.1\r\nHost: " +
+				"127.0.0.1:7020\r\nContent-Length: 0\r\n" + m.header + "\r\n")
 			l := &single{repeating: &repeating{request: request, n: b.N, ended: make(chan struct{})}}
 			b.ResetTimer()
 			if err := server.Serve(l); !errors.Is(err, net.ErrClosed) {

@@ -74,9 +74,11 @@ func TestBadTokens(t *testing.T) {
 		}
 	}
 	for _, m := range methods() {
-		for _, given := range []string{"Basic cm9vdDpyb290", "Bearer", w.tokens["root"], "Bearer " + w.tokens["root"] + " more"} {
+		for _, given := range []string{"Basic cm9vdDpyb290", "Bearer", w.tokens["root"],
+			"Bearer " + w.tokens["root"] + " more"} {
 			w.gate.ForgetAttempts()
-			if err := ask(metadata.AppendToOutgoingContext(bg, "authorization", given), t, plain, m, "order"); status.Code(err) != codes.Unauthenticated {
+			if err := ask(metadata.AppendToOutgoingContext(bg, "authorization", given), t, plain, m,
+				"order"); status.Code(err) != codes.Unauthenticated {
 				t.Errorf("%s with authorization %.12q: %v", m.FullName(), given, err)
 			}
 		}
@@ -204,7 +206,8 @@ func (w *world) muxes() map[string]*http.ServeMux {
 	w.t.Helper()
 	cfg := rest.Config{MaxBody: 1 << 20, Logger: hclog.NewNullLogger()}
 	muxes := map[string]*http.ServeMux{"room": http.NewServeMux(), "console": http.NewServeMux()}
-	room, err := rest.Room(w.gate.IDs(marchv1.UnimplementedIDServiceServer{}), w.gate.Room(marchv1.UnimplementedRoomServiceServer{}), cfg)
+	room, err := rest.Room(w.gate.IDs(marchv1.UnimplementedIDServiceServer{}),
+		w.gate.Room(marchv1.UnimplementedRoomServiceServer{}), cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -221,12 +224,14 @@ func (w *world) muxes() map[string]*http.ServeMux {
 // without the right or for another tag, and lets an admin pass.
 func TestEveryRoute(t *testing.T) {
 	w := newWorld(t)
-	w.write("policy.yaml", "grants: [{subjects: token:root, roles: admin}, {subjects: token:operator, roles: admin, tags: [other]}]")
+	w.write("policy.yaml",
+		"grants: [{subjects: token:root, roles: admin}, {subjects: token:operator, roles: admin, tags: [other]}]")
 	w.gate.Reload(time.Now())
 	muxes := w.muxes()
 	bad := w.badTokens()
 	for _, r := range routes(t) {
-		h := w.gate.HTTP(muxes[r.server], func(*http.Request) *access.Session { // a login to the page counts for no program
+		// a login to the page counts for no program
+		h := w.gate.HTTP(muxes[r.server], func(*http.Request) *access.Session {
 			return &access.Session{Names: []string{"token:root"}, Expires: time.Now().Add(time.Hour)}
 		})
 		send := func(authorization string) (int, string) {
@@ -248,7 +253,8 @@ func TestEveryRoute(t *testing.T) {
 			t.Helper()
 			if got, body := send(authorization); got != code {
 				t.Errorf("%s %s of a %s with %s: %d %.200s, want %d", r.method, r.path, r.server, who, got, body, code)
-			} else if token := strings.TrimPrefix(authorization, "Bearer "); len(token) > 8 && strings.Contains(body, token) {
+			} else if token := strings.TrimPrefix(authorization, "Bearer "); len(token) > 8 &&
+				strings.Contains(body, token) {
 				t.Errorf("%s %s: the answer has the token: %s", r.method, r.path, body)
 			}
 		}
@@ -287,13 +293,15 @@ func TestEveryRouteWithBadCertificates(t *testing.T) {
 			"of no name":      {w.ca.pair("", time.Time{}), http.StatusUnauthorized},
 			"of another name": {w.ca.pair("spiffe://prod/shopping", time.Time{}), http.StatusForbidden},
 		} {
-			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool(), Certificates: []tls.Certificate{c.pair}}}
+			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool(),
+				Certificates: []tls.Certificate{c.pair}}}
 			t.Cleanup(transport.CloseIdleConnections)
 			for _, r := range all {
 				if r.server != server {
 					continue
 				}
-				request, err := http.NewRequestWithContext(t.Context(), r.method, s.URL+r.path, strings.NewReader(r.body))
+				request, err := http.NewRequestWithContext(t.Context(), r.method,
+					s.URL+r.path, strings.NewReader(r.body))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -154,7 +154,8 @@ func ofCertificate(c *x509.Certificate) (Identity, error) {
 		id.Names = append(id.Names, policy.DNS+strings.ToLower(name))
 	}
 	if len(id.Names) == 0 {
-		return id, allocator.Errorf(allocator.Unauthenticated, "the client certificate has no SPIFFE URI and no DNS name, so it names no subject")
+		return id, allocator.Errorf(allocator.Unauthenticated,
+			"the client certificate has no SPIFFE URI and no DNS name, so it names no subject")
 	}
 	return id, nil
 }
@@ -206,7 +207,8 @@ func givenTwice(times int) error {
 func bearer(header string) (string, error) {
 	const scheme = "bearer "
 	if len(header) <= len(scheme) || !strings.EqualFold(header[:len(scheme)], scheme) {
-		return "", allocator.Errorf(allocator.Unauthenticated, "authorization: a scheme that is not Bearer; allowed: Bearer TOKEN")
+		return "", allocator.Errorf(allocator.Unauthenticated,
+			"authorization: a scheme that is not Bearer; allowed: Bearer TOKEN")
 	}
 	return strings.TrimSpace(header[len(scheme):]), nil
 }

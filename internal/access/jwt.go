@@ -24,7 +24,8 @@ import (
 // algorithms are the signatures that a JWT may have: all with a private key. There is none
 // without a signature, and none whose key the verifier must keep secret.
 var algorithms = []string{
-	oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.EdDSA,
+	oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256,
+	oidc.ES384, oidc.ES512, oidc.EdDSA,
 }
 
 // Algorithms returns the signatures that a token of the issuer may have.
@@ -58,8 +59,10 @@ type issuer struct {
 }
 
 func newIssuer(at, audience string, transport http.RoundTripper) (*issuer, error) {
-	if u, err := url.Parse(at); err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !Loopback(u.Hostname())) {
-		return nil, allocator.Errorf(allocator.Invalid, "oidc-issuer: %.200q; allowed: the issuer's https:// address, or http:// on a loopback address", at)
+	if u, err := url.Parse(at); err != nil || u.Host == "" ||
+		u.Scheme != "https" && (u.Scheme != "http" || !Loopback(u.Hostname())) {
+		return nil, allocator.Errorf(allocator.Invalid,
+			"oidc-issuer: %.200q; allowed: the issuer's https:// address, or http:// on a loopback address", at)
 	}
 	if transport == nil {
 		transport = http.DefaultTransport
@@ -102,7 +105,8 @@ func (i *issuer) provider() (*oidc.Provider, *oidc.IDTokenVerifier, error) {
 	// The context stays with the provider: it has the client, and does not end.
 	p, err := oidc.NewProvider(oidc.ClientContext(context.Background(), i.client), i.url)
 	if err != nil {
-		i.mu.err = allocator.Errorf(allocator.Unavailable, "the issuer of tokens (--oidc-issuer %s) does not answer: %w", i.url, err)
+		i.mu.err = allocator.Errorf(allocator.Unavailable,
+			"the issuer of tokens (--oidc-issuer %s) does not answer: %w", i.url, err)
 		i.mu.again = time.Now().Add(askIssuer)
 		return nil, nil, i.mu.err
 	}
@@ -147,12 +151,15 @@ func parseKeys(path string, content []byte, from, audience string) (*keyFile, er
 	keys := &oidc.StaticKeySet{}
 	for k, key := range set.Keys {
 		if !key.Valid() || !key.IsPublic() {
-			return nil, allocator.Errorf(allocator.Invalid, "jwks-file: %s: key %d (kid %.100q) is no public key; allowed: public keys of RSA, ECDSA and Ed25519", path, k+1, key.KeyID)
+			return nil, allocator.Errorf(allocator.Invalid,
+				"jwks-file: %s: key %d (kid %.100q) is no public key; allowed: public keys of RSA, ECDSA and Ed25519",
+				path, k+1, key.KeyID)
 		}
 		keys.PublicKeys = append(keys.PublicKeys, crypto.PublicKey(key.Key))
 	}
 	if len(keys.PublicKeys) == 0 {
-		return nil, allocator.Errorf(allocator.Invalid, "jwks-file: %s has no keys; allowed: a JSON object with the list keys", path)
+		return nil, allocator.Errorf(allocator.Invalid,
+			"jwks-file: %s has no keys; allowed: a JSON object with the list keys", path)
 	}
 	return &keyFile{oidc.NewVerifier(from, keys, &oidc.Config{
 		ClientID: audience, SupportedSigningAlgs: algorithms, SkipIssuerCheck: from == "",

@@ -122,7 +122,8 @@ func (g *Gate) stillMay(ctx context.Context, l *lasting) error {
 	if allocator.KindOf(err) == allocator.Unavailable { // its issuer is away: what it has proven holds until it ends
 		found, err = g.subject(now, l.checked.subject.Identity), nil
 		if found.expired(time.Now()) {
-			err = allocator.Errorf(allocator.Unauthenticated, "the proof of %s expired at %s", found.Name(), found.Expires.UTC().Format(time.RFC3339))
+			err = allocator.Errorf(allocator.Unauthenticated, "the proof of %s expired at %s", found.Name(),
+				found.Expires.UTC().Format(time.RFC3339))
 		}
 	}
 	if err != nil {

@@ -36,7 +36,8 @@ func TestMany(t *testing.T) {
 	}{
 		{"issuer", many("order", "shop-1", "shop-2"), codes.Unimplemented, ""},
 		{"root", many("order", "bank"), codes.Unimplemented, ""},
-		{"issuer", many("order", "bank", "shop-1"), codes.PermissionDenied, `tags[1] (bank): subject token:issuer may not call IDService/NextMany for tag "bank"`},
+		{"issuer", many("order", "bank", "shop-1"), codes.PermissionDenied,
+			`tags[1] (bank): subject token:issuer may not call IDService/NextMany for tag "bank"`},
 		{"issuer", many("bank", "safe"), codes.PermissionDenied, `tags[0] (bank): `},
 		{"viewer", many("order"), codes.PermissionDenied, "may not call IDService/NextMany"},
 		{"viewer", tooMany, codes.PermissionDenied, "may not call IDService/NextMany"},
@@ -52,7 +53,8 @@ func TestMany(t *testing.T) {
 	}
 
 	// A call that a quota refuses counts for none of its tags, and one that passes for each.
-	w.write("policy.yaml", strings.ReplaceAll(rules, "tags: [order, shop-*]", "tags: [order, shop-*], quotas: {ids_per_lease: 50, tag_ids_per_second: 20}"))
+	w.write("policy.yaml", strings.ReplaceAll(rules, "tags: [order, shop-*]",
+		"tags: [order, shop-*], quotas: {ids_per_lease: 50, tag_ids_per_second: 20}"))
 	w.gate.Reload(time.Now())
 	one := func(tag string) error {
 		_, err := ids.Next(bearer(w.tokens["issuer"]), &marchv1.NextRequest{Tag: tag})
@@ -61,7 +63,9 @@ func TestMany(t *testing.T) {
 	large := many("order", "shop-1")
 	large.Tags[0].Count, large.Tags[1].Count = 30, 21
 	_, err := ids.NextMany(bearer(w.tokens["issuer"]), large)
-	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "tags[1] (shop-1): count: 51 IDs in one call; subject token:issuer may take up to 50 by its quota ids_per_lease") {
+	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(),
+		"tags[1] (shop-1): count: 51 IDs in one call; subject token:issuer may take up to 50 by its quota "+
+			"ids_per_lease") {
 		t.Errorf("51 IDs: %v", err)
 	}
 	for _, tag := range []string{"order", "shop-1"} {
@@ -78,7 +82,9 @@ func TestMany(t *testing.T) {
 		t.Errorf("an ID of order after 31: %v", err)
 	}
 	err = call()
-	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "tags[0] (order): subject token:issuer takes more than 20 IDs/s, which is its quota tag_ids_per_second") || api.RetryAfter(err) <= 0 {
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(),
+		"tags[0] (order): subject token:issuer takes more than 20 IDs/s, which is its quota tag_ids_per_second") ||
+		api.RetryAfter(err) <= 0 {
 		t.Errorf("50 IDs again: %v, retry after %v", err, api.RetryAfter(err))
 	}
 }

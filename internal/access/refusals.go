@@ -80,11 +80,13 @@ func (l *refusals) take(now time.Time) (by map[Refusal]int, more int) {
 }
 
 // drain tells what was refused.
-func (l *refusals) drain(ctx context.Context, now time.Time, log hclog.Logger, audit func(context.Context, Refusal) error) {
+func (l *refusals) drain(ctx context.Context, now time.Time, log hclog.Logger,
+	audit func(context.Context, Refusal) error) {
 	by, more := l.take(now)
 	for r, times := range by {
 		r.Times = times
-		log.Warn("refused", "subject", r.Subject, "from", r.Address, "call", r.Call, "tag", r.Tag, "why", r.Why.Error(), "times", r.Times)
+		log.Warn("refused", "subject", r.Subject, "from", r.Address, "call", r.Call, "tag", r.Tag, "why",
+			r.Why.Error(), "times", r.Times)
 		if audit == nil {
 			continue
 		}
@@ -113,13 +115,16 @@ func newMetrics(m *observe.Metrics) *metrics {
 	}
 	g := &metrics{
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "march_access_refused_total", Help: "Calls that were refused for want of an identity, a right or a quota, by reason.",
+			Name: "march_access_refused_total",
+			Help: "Calls that were refused for want of an identity, a right or a quota, by reason.",
 		}, []string{"reason"}),
 		bad: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "march_access_broken", Help: "1 if the policy, or another file of rights, is broken, so that the last good one is in force.",
+			Name: "march_access_broken", Help: "1 if the policy, or another file of rights, is broken, " +
+				"so that the last good one is in force.",
 		}),
 		at: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "march_access_loaded_timestamp_seconds", Help: "When the policy and the other files of rights in force were read.",
+			Name: "march_access_loaded_timestamp_seconds",
+			Help: "When the policy and the other files of rights in force were read.",
 		}),
 	}
 	for _, kind := range []allocator.Kind{allocator.Denied, allocator.Unauthenticated, allocator.TooMany} {

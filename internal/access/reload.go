@@ -140,7 +140,8 @@ func (g *Gate) broken(f *file, err error, now time.Time) {
 		f.mu.since = now
 	}
 	if f.mu.err == nil || f.mu.err.Error() != err.Error() {
-		g.log.Error("file of rights is broken: the last good one stays in force", "flag", f.flag, "file", f.path, "error", err)
+		g.log.Error("file of rights is broken: the last good one stays in force", "flag", f.flag,
+			"file", f.path, "error", err)
 	}
 	f.mu.err = err
 }
@@ -167,8 +168,11 @@ func (f *file) problem() *marchv1.Problem {
 		return nil
 	}
 	return &marchv1.Problem{
-		Kind: marchv1.ProblemKind_PROBLEM_KIND_RIGHTS, Of: f.path, What: fmt.Sprintf("the file %s (--%s) is broken, so the last good one stays in force: %.300s", f.path, f.flag, f.mu.err),
-		Since: timestamppb.New(f.mu.since), Remedy: "Mend the file; it is read again within seconds.", Command: command(f),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_RIGHTS, Of: f.path,
+		What: fmt.Sprintf("the file %s (--%s) is broken, so the last good one stays in force: %.300s",
+			f.path, f.flag, f.mu.err),
+		Since: timestamppb.New(f.mu.since), Remedy: "Mend the file; it is read again within seconds.",
+		Command: command(f),
 	}
 }
 

@@ -52,7 +52,9 @@ func TestServers(t *testing.T) {
 	})
 
 	// HTTP.
-	browser := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, Transport: &http.Transport{DisableKeepAlives: true}}
+	browser := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}, Transport: &http.Transport{DisableKeepAlives: true}}
 	send := func(method, address, token string) (int, string) {
 		t.Helper()
 		request, err := http.NewRequest(method, "http://"+address, nil)
@@ -128,10 +130,12 @@ func TestServers(t *testing.T) {
 
 	// The audit.
 	said := metadata.AppendToOutgoingContext(bearer(w.tokens["operator"]), api.ActorHeader, "mallory")
-	if _, err := s.UpdateTag(said, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", MaxStep: proto.Int64(50_000)}}); err != nil {
+	if _, err := s.UpdateTag(said, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order",
+		MaxStep: proto.Int64(50_000)}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.DeleteTag(said, &marchv1.DeleteTagRequest{Name: "order"}); status.Code(err) != codes.PermissionDenied {
+	if _, err := s.DeleteTag(said, &marchv1.DeleteTagRequest{Name: "order"}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Error(err)
 	}
 	has := func(action, actor string) bool {

@@ -39,7 +39,8 @@ func (g *Gate) Console(s marchv1.ConsoleServiceServer) marchv1.ConsoleServiceSer
 }
 
 // checked makes a call if its subject may make it.
-func checked[Q, A any](ctx context.Context, g *Gate, method string, message *Q, call func(context.Context, *Q) (*A, error)) (*A, error) {
+func checked[Q, A any](ctx context.Context, g *Gate, method string, message *Q,
+	call func(context.Context, *Q) (*A, error)) (*A, error) {
 	if err := g.checkContext(ctx, method, message); err != nil {
 		return nil, err
 	}
@@ -65,7 +66,8 @@ func (g *Gate) Take(ctx context.Context, tag string, n int64) error {
 	if g == nil { // before the request is made: a door asks for each ID
 		return nil
 	}
-	return g.door(ctx, policy.Request{Call: policy.CallOf(marchv1.IDService_NextBatch_FullMethodName), Tag: tag, IDs: n})
+	return g.door(ctx, policy.Request{Call: policy.CallOf(marchv1.IDService_NextBatch_FullMethodName),
+		Tag: tag, IDs: n})
 }
 
 // Knows reports whether Take knows a context's subject without asking an issuer of tokens.
@@ -115,7 +117,8 @@ type checkedStream[A any] struct {
 
 // checkedAnswers makes a call with many answers if its subject may make it, and as long as it
 // may.
-func checkedAnswers[Q, A any](g *Gate, method string, message *Q, stream grpc.ServerStreamingServer[A], call func(*Q, grpc.ServerStreamingServer[A]) error) error {
+func checkedAnswers[Q, A any](g *Gate, method string, message *Q, stream grpc.ServerStreamingServer[A],
+	call func(*Q, grpc.ServerStreamingServer[A]) error) error {
 	ctx := stream.Context()
 	check := func() error { return g.checkContext(ctx, method, message) }
 	if err := check(); err != nil {
@@ -186,7 +189,8 @@ func (g *room) ListChains(ctx context.Context, r *marchv1.ListChainsRequest) (*m
 	return checked(ctx, g.gate, marchv1.RoomService_ListChains_FullMethodName, r, g.s.ListChains)
 }
 
-func (g *room) GetInstanceHistory(ctx context.Context, r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
+func (g *room) GetInstanceHistory(ctx context.Context,
+	r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
 	return checked(ctx, g.gate, marchv1.RoomService_GetInstanceHistory_FullMethodName, r, g.s.GetInstanceHistory)
 }
 
@@ -202,7 +206,8 @@ func (g *room) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (
 	return checked(ctx, g.gate, marchv1.RoomService_PrescaleTag_FullMethodName, r, g.s.PrescaleTag)
 }
 
-func (g *room) ReportMarks(r *marchv1.ReportMarksRequest, stream grpc.ServerStreamingServer[marchv1.ReportMarksResponse]) error {
+func (g *room) ReportMarks(r *marchv1.ReportMarksRequest,
+	stream grpc.ServerStreamingServer[marchv1.ReportMarksResponse]) error {
 	return checkedAnswers(g.gate, marchv1.RoomService_ReportMarks_FullMethodName, r, stream, g.s.ReportMarks)
 }
 
@@ -213,7 +218,8 @@ type console struct {
 	s    marchv1.ConsoleServiceServer
 }
 
-func (g *console) GetOverview(ctx context.Context, r *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
+func (g *console) GetOverview(ctx context.Context,
+	r *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_GetOverview_FullMethodName, r, g.s.GetOverview)
 }
 
@@ -221,7 +227,8 @@ func (g *console) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) 
 	return checked(ctx, g.gate, marchv1.ConsoleService_GetHistory_FullMethodName, r, g.s.GetHistory)
 }
 
-func (g *console) GetCapacity(ctx context.Context, r *marchv1.GetCapacityRequest) (*marchv1.GetCapacityResponse, error) {
+func (g *console) GetCapacity(ctx context.Context,
+	r *marchv1.GetCapacityRequest) (*marchv1.GetCapacityResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_GetCapacity_FullMethodName, r, g.s.GetCapacity)
 }
 
@@ -233,11 +240,13 @@ func (g *console) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*
 	return checked(ctx, g.gate, marchv1.ConsoleService_GetLayout_FullMethodName, r, g.s.GetLayout)
 }
 
-func (g *console) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest) (*marchv1.ListLayoutsResponse, error) {
+func (g *console) ListLayouts(ctx context.Context,
+	r *marchv1.ListLayoutsRequest) (*marchv1.ListLayoutsResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ListLayouts_FullMethodName, r, g.s.ListLayouts)
 }
 
-func (g *console) ValidateLayout(ctx context.Context, r *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
+func (g *console) ValidateLayout(ctx context.Context,
+	r *marchv1.ValidateLayoutRequest) (*marchv1.ValidateLayoutResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ValidateLayout_FullMethodName, r, g.s.ValidateLayout)
 }
 
@@ -269,7 +278,8 @@ func (g *console) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marc
 	return checked(ctx, g.gate, marchv1.ConsoleService_SkipTag_FullMethodName, r, g.s.SkipTag)
 }
 
-func (g *console) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
+func (g *console) PrescaleTag(ctx context.Context,
+	r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_PrescaleTag_FullMethodName, r, g.s.PrescaleTag)
 }
 
@@ -281,19 +291,23 @@ func (g *console) ListRooms(ctx context.Context, r *marchv1.ListRoomsRequest) (*
 	return checked(ctx, g.gate, marchv1.ConsoleService_ListRooms_FullMethodName, r, g.s.ListRooms)
 }
 
-func (g *console) ListInstances(ctx context.Context, r *marchv1.ListInstancesRequest) (*marchv1.ListInstancesResponse, error) {
+func (g *console) ListInstances(ctx context.Context,
+	r *marchv1.ListInstancesRequest) (*marchv1.ListInstancesResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ListInstances_FullMethodName, r, g.s.ListInstances)
 }
 
-func (g *console) ListWorkers(ctx context.Context, r *marchv1.ListWorkersRequest) (*marchv1.ListWorkersResponse, error) {
+func (g *console) ListWorkers(ctx context.Context,
+	r *marchv1.ListWorkersRequest) (*marchv1.ListWorkersResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ListWorkers_FullMethodName, r, g.s.ListWorkers)
 }
 
-func (g *console) ForgetInstance(ctx context.Context, r *marchv1.ForgetInstanceRequest) (*marchv1.ForgetInstanceResponse, error) {
+func (g *console) ForgetInstance(ctx context.Context,
+	r *marchv1.ForgetInstanceRequest) (*marchv1.ForgetInstanceResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ForgetInstance_FullMethodName, r, g.s.ForgetInstance)
 }
 
-func (g *console) ConfirmInstance(ctx context.Context, r *marchv1.ConfirmInstanceRequest) (*marchv1.ConfirmInstanceResponse, error) {
+func (g *console) ConfirmInstance(ctx context.Context,
+	r *marchv1.ConfirmInstanceRequest) (*marchv1.ConfirmInstanceResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ConfirmInstance_FullMethodName, r, g.s.ConfirmInstance)
 }
 
@@ -301,47 +315,58 @@ func (g *console) GetCluster(ctx context.Context, r *marchv1.GetClusterRequest) 
 	return checked(ctx, g.gate, marchv1.ConsoleService_GetCluster_FullMethodName, r, g.s.GetCluster)
 }
 
-func (g *console) UpdateCluster(ctx context.Context, r *marchv1.UpdateClusterRequest) (*marchv1.UpdateClusterResponse, error) {
+func (g *console) UpdateCluster(ctx context.Context,
+	r *marchv1.UpdateClusterRequest) (*marchv1.UpdateClusterResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_UpdateCluster_FullMethodName, r, g.s.UpdateCluster)
 }
 
-func (g *console) PlanMigration(ctx context.Context, r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
+func (g *console) PlanMigration(ctx context.Context,
+	r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_PlanMigration_FullMethodName, r, g.s.PlanMigration)
 }
 
-func (g *console) CountPlanCost(ctx context.Context, r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
+func (g *console) CountPlanCost(ctx context.Context,
+	r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_CountPlanCost_FullMethodName, r, g.s.CountPlanCost)
 }
 
-func (g *console) ApplyMigration(ctx context.Context, r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
+func (g *console) ApplyMigration(ctx context.Context,
+	r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ApplyMigration_FullMethodName, r, g.s.ApplyMigration)
 }
 
-func (g *console) GetMigration(ctx context.Context, r *marchv1.GetMigrationRequest) (*marchv1.GetMigrationResponse, error) {
+func (g *console) GetMigration(ctx context.Context,
+	r *marchv1.GetMigrationRequest) (*marchv1.GetMigrationResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_GetMigration_FullMethodName, r, g.s.GetMigration)
 }
 
-func (g *console) ListMigrations(ctx context.Context, r *marchv1.ListMigrationsRequest) (*marchv1.ListMigrationsResponse, error) {
+func (g *console) ListMigrations(ctx context.Context,
+	r *marchv1.ListMigrationsRequest) (*marchv1.ListMigrationsResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ListMigrations_FullMethodName, r, g.s.ListMigrations)
 }
 
-func (g *console) WatchMigration(r *marchv1.WatchMigrationRequest, stream grpc.ServerStreamingServer[marchv1.WatchMigrationResponse]) error {
+func (g *console) WatchMigration(r *marchv1.WatchMigrationRequest,
+	stream grpc.ServerStreamingServer[marchv1.WatchMigrationResponse]) error {
 	return checkedAnswers(g.gate, marchv1.ConsoleService_WatchMigration_FullMethodName, r, stream, g.s.WatchMigration)
 }
 
-func (g *console) PauseMigration(ctx context.Context, r *marchv1.PauseMigrationRequest) (*marchv1.PauseMigrationResponse, error) {
+func (g *console) PauseMigration(ctx context.Context,
+	r *marchv1.PauseMigrationRequest) (*marchv1.PauseMigrationResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_PauseMigration_FullMethodName, r, g.s.PauseMigration)
 }
 
-func (g *console) ResumeMigration(ctx context.Context, r *marchv1.ResumeMigrationRequest) (*marchv1.ResumeMigrationResponse, error) {
+func (g *console) ResumeMigration(ctx context.Context,
+	r *marchv1.ResumeMigrationRequest) (*marchv1.ResumeMigrationResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ResumeMigration_FullMethodName, r, g.s.ResumeMigration)
 }
 
-func (g *console) AbortMigration(ctx context.Context, r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
+func (g *console) AbortMigration(ctx context.Context,
+	r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_AbortMigration_FullMethodName, r, g.s.AbortMigration)
 }
 
-func (g *console) ContinueMigration(ctx context.Context, r *marchv1.ContinueMigrationRequest) (*marchv1.ContinueMigrationResponse, error) {
+func (g *console) ContinueMigration(ctx context.Context,
+	r *marchv1.ContinueMigrationRequest) (*marchv1.ContinueMigrationResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_ContinueMigration_FullMethodName, r, g.s.ContinueMigration)
 }
 

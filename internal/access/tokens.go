@@ -35,7 +35,8 @@ var tokenName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._@-]{0,62}$`)
 // token that does not end.
 func NewToken(name string, ends time.Time) (token, line string, err error) {
 	if !tokenName.MatchString(name) {
-		return "", "", allocator.Errorf(allocator.Invalid, "name: %.100q; allowed: 1 to 63 of a-z, A-Z, 0-9 and ._@-, beginning with a letter or a digit", name)
+		return "", "", allocator.Errorf(allocator.Invalid,
+			"name: %.100q; allowed: 1 to 63 of a-z, A-Z, 0-9 and ._@-, beginning with a letter or a digit", name)
 	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails
@@ -66,7 +67,8 @@ func parseTokens(path string, content []byte) (tokens, error) {
 			return fmt.Errorf("%s:%d: %w", path, n, allocator.Errorf(allocator.Invalid, format, args...))
 		}
 		if len(fields) < 2 || len(fields) > 3 {
-			return nil, bad("%d fields; allowed: NAME sha256:HASH, then perhaps expires=TIME; `march token create` makes such a line", len(fields))
+			return nil, bad("%d fields; allowed: NAME sha256:HASH, then perhaps expires=TIME; "+
+				"`march token create` makes such a line", len(fields))
 		}
 		id := Identity{Names: []string{policy.Token + fields[0]}}
 		if !tokenName.MatchString(fields[0]) {
@@ -75,7 +77,8 @@ func parseTokens(path string, content []byte) (tokens, error) {
 		digits, ok := strings.CutPrefix(fields[1], hashPrefix)
 		hash, err := hex.DecodeString(digits)
 		if !ok || err != nil || len(hash) != sha256.Size {
-			return nil, bad("the token of %s is no hash; allowed: sha256: and 64 hex digits, never the token itself", fields[0])
+			return nil, bad("the token of %s is no hash; allowed: sha256: and 64 hex digits, never the token itself",
+				fields[0])
 		}
 		if len(fields) == 3 {
 			end, ok := strings.CutPrefix(fields[2], expires)

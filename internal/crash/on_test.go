@@ -41,7 +41,8 @@ func TestHere(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	for _, bad := range []string{"x", "after-lease", "after-lease:", "after-lease:0", "after-lease:-1", "nowhere:1", ":1"} {
+	for _, bad := range []string{"x", "after-lease", "after-lease:", "after-lease:0",
+		"after-lease:-1", "nowhere:1", ":1"} {
 		if _, err := parse(bad); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}

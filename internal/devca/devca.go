@@ -109,7 +109,8 @@ func (ca *CA) Issue(l Leaf) (cert, key []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), nil
 }
 
 // Revoked returns a list of revoked certificates (DER), given in PEM.
@@ -128,7 +129,8 @@ func (ca *CA) Revoked(certs ...[]byte) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: cert.SerialNumber, RevocationTime: time.Now()})
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries,
+			x509.RevocationListEntry{SerialNumber: cert.SerialNumber, RevocationTime: time.Now()})
 	}
 	return x509.CreateRevocationList(rand.Reader, list, ca.cert, ca.key)
 }

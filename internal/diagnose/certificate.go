@@ -109,7 +109,8 @@ func (s *Server) Describe(out chan<- *prometheus.Desc) {
 func (s *Server) Collect(out chan<- prometheus.Metric) {
 	for _, c := range s.readable() {
 		out <- prometheus.MustNewConstMetric(descBegin, prometheus.GaugeValue, float64(c.begins.Unix()), c.GetSetting())
-		out <- prometheus.MustNewConstMetric(descEnd, prometheus.GaugeValue, float64(c.GetEnds().AsTime().Unix()), c.GetSetting())
+		out <- prometheus.MustNewConstMetric(descEnd, prometheus.GaugeValue,
+			float64(c.GetEnds().AsTime().Unix()), c.GetSetting())
 	}
 }
 

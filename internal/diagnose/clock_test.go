@@ -73,7 +73,8 @@ func TestEtcdClock(t *testing.T) {
 		}
 	}
 	silent := proxy(t, etcd, func(h http.Header) { h.Del("Date") })
-	if e := etcdStatus(t, store.EtcdConfig{Endpoints: []string{silent}}); e.GetClockAhead() != nil || !strings.Contains(e.GetClockError(), "no Date") {
+	if e := etcdStatus(t, store.EtcdConfig{Endpoints: []string{silent}}); e.GetClockAhead() != nil ||
+		!strings.Contains(e.GetClockError(), "no Date") {
 		t.Errorf("without a Date: %v", e)
 	}
 }

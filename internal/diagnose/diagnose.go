@@ -105,7 +105,8 @@ func (s *Server) etcd(ctx context.Context) *marchv1.EtcdStatus {
 		return &marchv1.EtcdStatus{Error: err.Error()}
 	}
 	answer := &marchv1.EtcdStatus{
-		Version: status.Version, Size: status.Size, Quota: status.Quota, Revision: status.Revision, Latency: durationpb.New(took),
+		Version: status.Version, Size: status.Size, Quota: status.Quota, Revision: status.Revision,
+		Latency: durationpb.New(took),
 		NoSpace: status.NoSpace, Corrupt: status.Corrupt,
 	}
 	// While there is no cluster there is no history of it either.

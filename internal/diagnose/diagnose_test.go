@@ -39,7 +39,8 @@ func TestDiagnose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := got.GetEtcd(); e.GetError() != "" || e.GetVersion() == "" || e.GetRevision() == 0 || e.GetLatency().AsDuration() <= 0 || e.GetSize() == 0 {
+	if e := got.GetEtcd(); e.GetError() != "" || e.GetVersion() == "" || e.GetRevision() == 0 ||
+		e.GetLatency().AsDuration() <= 0 || e.GetSize() == 0 {
 		t.Errorf("etcd: %v", e)
 	}
 	if j := got.GetJournal(); j.GetError() != "" || j.GetFree() <= 0 || j.GetSync().AsDuration() <= 0 {
@@ -60,7 +61,8 @@ func TestDiagnose(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(got.GetMetrics(), "some_total 0") || len(got.GetHeap()) == 0 || len(got.GetGoroutines()) == 0 {
-		t.Errorf("metrics %q, %d bytes of heap, %d of goroutines", got.GetMetrics(), len(got.GetHeap()), len(got.GetGoroutines()))
+		t.Errorf("metrics %q, %d bytes of heap, %d of goroutines", got.GetMetrics(),
+			len(got.GetHeap()), len(got.GetGoroutines()))
 	}
 }
 
@@ -68,7 +70,8 @@ func TestDiagnose(t *testing.T) {
 func TestJournalGone(t *testing.T) {
 	c := testcluster.New(t)
 	dir := filepath.Join(t.TempDir(), "gone")
-	got, err := diagnose.New(diagnose.Config{Ledger: c.Ledger(), Journal: dir}).Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
+	got, err := diagnose.New(diagnose.Config{Ledger: c.Ledger(), Journal: dir}).Diagnose(t.Context(),
+		&marchv1.DiagnoseRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +90,8 @@ func TestCertificates(t *testing.T) {
 	var file []byte
 	ends := time.Now().Add(time.Hour).Truncate(time.Second)
 	for i, name := range []string{"late", "soon"} {
-		c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: ends.Add(time.Duration(1-i) * time.Hour)}
+		c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+			NotAfter: ends.Add(time.Duration(1-i) * time.Hour)}
 		der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 		if err != nil {
 			t.Fatal(err)
@@ -102,13 +106,16 @@ func TestCertificates(t *testing.T) {
 	}
 	c := testcluster.New(t)
 	server := diagnose.New(diagnose.Config{Ledger: c.Ledger(), Settings: []*marchv1.Setting{
-		{Name: "etcd-cert", Value: good}, {Name: "etcd-ca", Value: empty}, {Name: "etcd-key", Value: good}, {Name: "tls-cert"}, {Name: "ca", Value: filepath.Join(dir, "gone")},
+		{Name: "etcd-cert", Value: good}, {Name: "etcd-ca", Value: empty}, {Name: "etcd-key", Value: good},
+		{Name: "tls-cert"}, {Name: "ca", Value: filepath.Join(dir, "gone")},
 	}})
-	want := fmt.Sprintf(`# HELP march_certificate_end_timestamp_seconds When the first certificate of a file ends, by the setting that names the file.
+	want := fmt.Sprintf(
+		`# HELP march_certificate_end_timestamp_seconds When the first certificate of a file ends, by the setting that names the file.
 # TYPE march_certificate_end_timestamp_seconds gauge
 march_certificate_end_timestamp_seconds{setting="etcd-cert"} %d
 `, ends.Unix())
-	if err := testutil.CollectAndCompare(server, strings.NewReader(want), "march_certificate_end_timestamp_seconds"); err != nil {
+	if err := testutil.CollectAndCompare(server, strings.NewReader(want),
+		"march_certificate_end_timestamp_seconds"); err != nil {
 		t.Error(err)
 	}
 	got, err := server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
@@ -116,7 +123,8 @@ march_certificate_end_timestamp_seconds{setting="etcd-cert"} %d
 		t.Fatal(err)
 	}
 	all := got.GetCertificates()
-	if len(all) != 3 || all[0].GetSubject() != "CN=soon" || !all[0].GetEnds().AsTime().Equal(ends) || all[0].GetError() != "" {
+	if len(all) != 3 || all[0].GetSubject() != "CN=soon" || !all[0].GetEnds().AsTime().Equal(ends) ||
+		all[0].GetError() != "" {
 		t.Fatalf("got %v", all)
 	}
 	if !strings.Contains(all[1].GetError(), "no certificate") || !strings.Contains(all[2].GetError(), "gone") {

@@ -11,8 +11,10 @@ import (
 func TestTag(t *testing.T) {
 	for name, want := range map[string]allocator.Tag{
 		"order": "order", "order.id-2": "order.id-2", "order_id": "order_id", "order_": "order_", "order_1": "order_1",
-		"order:id": "order_3aid", "Order": "0_30_4frder", "a_b0": "a_5fb0", "a_B0": "a__420", "__share__": "0_30__share__",
-		"order@2026-01": "order_402026-01", ".x": "0_30.x", "0_30x": "0_5f30x", "_4f": "0_30_5f4f", "订": "0_30_e8_ae_a2",
+		"order:id": "order_3aid", "Order": "0_30_4frder", "a_b0": "a_5fb0", "a_B0": "a__420",
+		"__share__":     "0_30__share__",
+		"order@2026-01": "order_402026-01", ".x": "0_30.x", "0_30x": "0_5f30x",
+		"_4f": "0_30_5f4f", "订": "0_30_e8_ae_a2",
 		"cosid:{a.b}.adder": "cosid_3a_7ba.b_7d.adder", "a\x00b": "a_00b",
 	} {
 		tag, err := foreign.Tag(name)

@@ -72,7 +72,8 @@ func TestBefore(t *testing.T) {
 	var b bytes.Buffer
 	f := http2.NewFramer(&b, nil)
 	for stream := uint32(1); stream < 20; stream += 2 {
-		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte("abc"), EndHeaders: true}); err != nil {
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte("abc"),
+			EndHeaders: true}); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.WriteData(stream, false, make([]byte, stream)); err != nil {

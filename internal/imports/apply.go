@@ -117,7 +117,8 @@ func (r *Result) apply(ctx context.Context, s marchv1.ConsoleServiceClient, room
 	case tag.GetTime() != nil:
 		return "", allocator.Errorf(allocator.Refused, "tag %s exists, and has time-ordered IDs", r.Tag)
 	case r.From >= tag.GetLimit():
-		return "", allocator.Errorf(allocator.Refused, "tag %s has the limit %d; first `march tag update %s --limit N`", r.Tag, tag.GetLimit(), r.Tag)
+		return "", allocator.Errorf(allocator.Refused, "tag %s has the limit %d; first `march tag update %s --limit N`",
+			r.Tag, tag.GetLimit(), r.Tag)
 	case above(tag, rooms, r.From):
 		return Unchanged, nil
 	case dry:
@@ -130,14 +131,17 @@ func (r *Result) apply(ctx context.Context, s marchv1.ConsoleServiceClient, room
 		return "", err
 	}
 	if behind := skipped.GetBehind(); len(behind) > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("may still issue IDs below %d, as they did not answer or follow: %s", r.From, strings.Join(behind, ", ")))
+		r.Notes = append(r.Notes, fmt.Sprintf("may still issue IDs below %d, as they did not answer or follow: %s",
+			r.From, strings.Join(behind, ", ")))
 	}
 	return Raised, nil
 }
 
 // above reports whether a tag's settings keep all rooms from issuing IDs below from.
 func above(tag *marchv1.Tag, rooms []string, from int64) bool {
-	return tag.GetStart() >= from || !slices.ContainsFunc(rooms, func(room string) bool { return tag.GetSkips()[room] < from })
+	return tag.GetStart() >= from || !slices.ContainsFunc(rooms, func(room string) bool {
+		return tag.GetSkips()[room] < from
+	})
 }
 
 // settings returns a new tag for r. It leases as many IDs at once as the other system did.

@@ -47,7 +47,8 @@ func Merge(s *System, rows []Row, margin int64) (counters []Counter, bad []*Bad)
 	for i := range counters {
 		c := &counters[i]
 		if same := folded[strings.ToLower(c.Name)]; len(same) > 1 {
-			c.Notes = append(c.Notes, fmt.Sprintf("differs only in case from %s: two tags here, one key where case does not count",
+			c.Notes = append(c.Notes, fmt.Sprintf("differs only in case from %s: two tags here, "+
+				"one key where case does not count",
 				quoted(slices.DeleteFunc(slices.Clone(same), func(n string) bool { return n == c.Name }))))
 		}
 	}
@@ -72,7 +73,8 @@ func merged(s *System, rows []Row, margin int64) (Counter, *Bad) {
 	}
 	var err error
 	if c.Tag, err = foreign.Tag(c.Name); err != nil {
-		return c, &Bad{largest.Place, s.columns[0].names[0], c.Name, "a name whose tag has up to 63 bytes, with 3 for each byte that a tag cannot have"}
+		return c, &Bad{largest.Place, s.columns[0].names[0], c.Name,
+			"a name whose tag has up to 63 bytes, with 3 for each byte that a tag cannot have"}
 	}
 	if c.Next > allocator.MaxID-1-c.Margin {
 		shift := c.Next - s.stored(c.Next) // the column's value is what is bounded
@@ -81,7 +83,8 @@ func merged(s *System, rows []Row, margin int64) (Counter, *Bad) {
 	}
 	c.From = c.Next + c.Margin
 	if int64(len(remainders)) < delta {
-		c.Notes = append(c.Notes, fmt.Sprintf("%d of %d databases (delta): import the tables of all of them together", len(remainders), delta))
+		c.Notes = append(c.Notes, fmt.Sprintf("%d of %d databases (delta): import the tables of all of them together",
+			len(remainders), delta))
 	} else if len(rows) > 1 {
 		c.Notes = append(c.Notes, fmt.Sprintf("%d rows: the largest", len(rows)))
 	}

@@ -57,13 +57,17 @@ func TestReadPostgres(t *testing.T) {
 	}{
 		{imports.Leaf, "", []imports.Row{
 			{Place: "postgres/leaf_alloc, row 1 (order)", Name: "order", Next: 3001, Step: 1000, Delta: 1},
-			{Place: "postgres/leaf_alloc, row 2 (User:id)", Name: "User:id", Next: 9223372036854775000, Step: 10, Delta: 1},
-		}, []string{`postgres/leaf_alloc, row 3 (bad): max_id: "-4"; allowed: a whole number, 0 to 9223372036854775805`}},
+			{Place: "postgres/leaf_alloc, row 2 (User:id)", Name: "User:id",
+				Next: 9223372036854775000, Step: 10, Delta: 1},
+		},
+			[]string{`postgres/leaf_alloc, row 3 (bad): max_id: "-4"; allowed: a whole number, 0 to 9223372036854775805`}},
 		{imports.TinyID, "old.tiny ids", []imports.Row{
-			{Place: "postgres/old.tiny ids, row 1 (order)", Name: "order", Next: 501, Step: 100, Delta: 2, Remainder: 1},
+			{Place: "postgres/old.tiny ids, row 1 (order)", Name: "order", Next: 501,
+				Step: 100, Delta: 2, Remainder: 1},
 			{Place: "postgres/old.tiny ids, row 2 (order)", Name: "order", Next: 401, Step: 100, Delta: 2},
 		}, []string{`postgres/old.tiny ids, row 3: biz_type: "NULL"; allowed: a name`}},
-		{imports.CosID, "", []imports.Row{{Place: "postgres/cosid, row 1 (shop.order)", Name: "shop.order", Next: 21, Delta: 1}}, nil},
+		{imports.CosID, "", []imports.Row{{Place: "postgres/cosid, row 1 (shop.order)", Name: "shop.order",
+			Next: 21, Delta: 1}}, nil},
 	} {
 		rows, bad, err := imports.ReadPostgres(t.Context(), dsn, c.table, c.system)
 		if err != nil {
@@ -136,7 +140,8 @@ func TestReadRedis(t *testing.T) {
 	slices.Sort(got)
 	const allowed = "; allowed: a whole number, 0 to 9223372036854775805"
 	want := []string{
-		`key "id:list": value: "NULL"` + allowed, `key "id:long": value: "` + strings.Repeat("9", 32) + `"` + allowed, `key "id:text": value: "abc"` + allowed,
+		`key "id:list": value: "NULL"` + allowed, `key "id:long": value: "` + strings.Repeat("9", 32) + `"` + allowed,
+		`key "id:text": value: "abc"` + allowed,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("bad:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -146,7 +151,8 @@ func TestReadRedis(t *testing.T) {
 	if err != nil || len(bad) > 0 || len(rows) != 1 || rows[0].Name != "shop.order" || rows[0].Next != 21 {
 		t.Errorf("cosid: %v, %v, %v", rows, messages(bad), err)
 	}
-	if err := client.Do(t.Context(), "ACL", "SETUSER", "reader", "on", ">geheim", "~*", "+get", "+getrange", "+scan", "+select").Err(); err != nil {
+	if err := client.Do(t.Context(), "ACL", "SETUSER", "reader", "on", ">geheim", "~*", "+get", "+getrange", "+scan",
+		"+select").Err(); err != nil {
 		t.Fatal(err)
 	}
 	for source, kind := range map[string]allocator.Kind{
@@ -167,7 +173,8 @@ func TestReadRedis(t *testing.T) {
 		}
 	}
 	for _, s := range []*imports.System{imports.Redis, imports.Leaf} {
-		if _, _, err := imports.ReadRedis(t.Context(), "redis://"+address, "", s); allocator.KindOf(err) != allocator.Invalid {
+		if _, _, err := imports.ReadRedis(t.Context(), "redis://"+address, "",
+			s); allocator.KindOf(err) != allocator.Invalid {
 			t.Errorf("%s without a pattern: %v", s.Name, err)
 		}
 	}
@@ -176,7 +183,8 @@ func TestReadRedis(t *testing.T) {
 // TestReadRedisNotRedis: a server that answers as no Redis does is none.
 func TestReadRedisNotRedis(t *testing.T) {
 	t.Parallel()
-	for _, answer := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "*2\r\n$1\r\n0\r\n:5\r\n", "*1\r\n$1\r\n0\r\n", "$99999999\r\n", "+OK\r\n", "\r\n", strings.Repeat("x", 10000), ""} {
+	for _, answer := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "*2\r\n$1\r\n0\r\n:5\r\n", "*1\r\n$1\r\n0\r\n",
+		"$99999999\r\n", "+OK\r\n", "\r\n", strings.Repeat("x", 10000), ""} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -222,7 +230,8 @@ func TestReadRedisStops(t *testing.T) {
 		_, _ = conn.Read(make([]byte, 100)) // until the other side closes
 		_ = conn.Close()
 	}()
-	if _, _, err = imports.ReadRedis(ctx, "redis://"+l.Addr().String(), "*", imports.Redis); allocator.KindOf(err) != allocator.Unavailable {
+	if _, _, err = imports.ReadRedis(ctx, "redis://"+l.Addr().String(), "*",
+		imports.Redis); allocator.KindOf(err) != allocator.Unavailable {
 		t.Error(err)
 	}
 	<-served

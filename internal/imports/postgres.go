@@ -20,7 +20,8 @@ func ReadPostgres(ctx context.Context, dsn, table string, s *System) (rows []Row
 		table = s.Table
 	}
 	if table == "" {
-		return nil, nil, allocator.Errorf(allocator.Invalid, "system: %q has no table that PostgreSQL could have; allowed with a DSN: leaf, tinyid, cosid", s.Name)
+		return nil, nil, allocator.Errorf(allocator.Invalid,
+			"system: %q has no table that PostgreSQL could have; allowed with a DSN: leaf, tinyid, cosid", s.Name)
 	}
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -48,7 +49,8 @@ func ReadPostgres(ctx context.Context, dsn, table string, s *System) (rows []Row
 	}
 	for n := 1; answer.Next(); n++ {
 		if n > maxRows {
-			return nil, nil, allocator.Errorf(allocator.Invalid, "%s: more than %d rows; allowed: up to so many in one import", table, maxRows)
+			return nil, nil, allocator.Errorf(allocator.Invalid,
+				"%s: more than %d rows; allowed: up to so many in one import", table, maxRows)
 		}
 		if err := answer.Scan(into...); err != nil {
 			return nil, nil, postgresError(err)

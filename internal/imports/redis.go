@@ -41,9 +41,11 @@ func ReadRedis(ctx context.Context, address, match string, s *System) (rows []Ro
 	case s == CosID && match == "":
 		match = cosidKeys
 	case s == Redis && match == "":
-		return nil, nil, allocator.Errorf(allocator.Invalid, "match: must be given for a Redis: which keys are counters, order:* say")
+		return nil, nil, allocator.Errorf(allocator.Invalid,
+			"match: must be given for a Redis: which keys are counters, order:* say")
 	case s != CosID && s != Redis:
-		return nil, nil, allocator.Errorf(allocator.Invalid, "system: %q is not in Redis; allowed with redis://: redis, cosid", s.Name)
+		return nil, nil, allocator.Errorf(allocator.Invalid,
+			"system: %q is not in Redis; allowed with redis://: redis, cosid", s.Name)
 	}
 	r, err := dialRedis(ctx, address)
 	if err != nil {
@@ -64,7 +66,8 @@ func ReadRedis(ctx context.Context, address, match string, s *System) (rows []Ro
 			}
 		}
 		if len(seen) > maxRows {
-			return nil, nil, allocator.Errorf(allocator.Invalid, "match: %q is more than %d keys; allowed: up to so many in one import", match, maxRows)
+			return nil, nil, allocator.Errorf(allocator.Invalid,
+				"match: %q is more than %d keys; allowed: up to so many in one import", match, maxRows)
 		}
 		values, err := r.get(fresh)
 		if err != nil {
@@ -108,7 +111,8 @@ type redis struct {
 func dialRedis(ctx context.Context, address string) (*redis, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" || u.Scheme != "redis" && u.Scheme != "rediss" {
-		return nil, allocator.Errorf(allocator.Invalid, "source: no URL of a Redis; allowed: redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// over TLS")
+		return nil, allocator.Errorf(allocator.Invalid,
+			"source: no URL of a Redis; allowed: redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// over TLS")
 	}
 	port, db := u.Port(), strings.Trim(u.Path, "/")
 	if port == "" {

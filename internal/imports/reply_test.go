@@ -10,8 +10,10 @@ import (
 // answer is long.
 func FuzzReply(f *testing.F) {
 	for _, reply := range []string{
-		"+OK\r\n", "-ERR no\r\n", ":12\r\n", "$5\r\norder\r\n", "$-1\r\n", "*-1\r\n", "*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n",
-		"*1048577\r\n", "$1048577\r\n", "*1\r\n$-7\r\n", "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n", "*0\r\n", "%1\r\n+a\r\n:1\r\n",
+		"+OK\r\n", "-ERR no\r\n", ":12\r\n", "$5\r\norder\r\n", "$-1\r\n", "*-1\r\n",
+		"*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n",
+		"*1048577\r\n", "$1048577\r\n", "*1\r\n$-7\r\n", "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
+		"*0\r\n", "%1\r\n+a\r\n:1\r\n",
 	} {
 		f.Add(reply)
 	}

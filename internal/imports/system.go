@@ -39,7 +39,8 @@ var (
 
 	// Leaf counts in leaf_alloc. A segment is [max_id before, max_id), so max_id comes next.
 	Leaf = &System{
-		Name: "leaf", Table: "leaf_alloc", columns: []column{{names: []string{"biz_tag"}}, {names: []string{"max_id"}}, stepColumn},
+		Name: "leaf", Table: "leaf_alloc", columns: []column{{names: []string{"biz_tag"}},
+			{names: []string{"max_id"}}, stepColumn},
 		margin: func(step int64) int64 { return twice(max(step, leafLargestStep)) },
 		Margin: "two steps of the row, and 2,000,000 at least, as a busy Leaf server doubles its step up to 1,000,000",
 	}
@@ -60,7 +61,8 @@ var (
 	// CosID counts in the table cosid, or in the keys cosid:{NAMESPACE.NAME}.adder of a Redis.
 	// A segment is (last_max_id before, last_max_id].
 	CosID = &System{
-		Name: "cosid", Table: "cosid", used: true, columns: []column{{names: []string{"name"}}, {names: []string{"last_max_id"}}},
+		Name: "cosid", Table: "cosid", used: true, columns: []column{{names: []string{"name"}},
+			{names: []string{"last_max_id"}}},
 		margin: func(int64) int64 { return cosidMargin },
 		Margin: "1,000,000, as CosId stores no step and a busy client doubles what it asks for",
 	}
@@ -171,7 +173,8 @@ func (s *System) row(place string, fields []*string) (Row, *Bad) {
 		}
 	}
 	if r.Remainder >= r.Delta {
-		return Row{}, &Bad{place, "remainder", strconv.FormatInt(r.Remainder, 10), "below delta (" + strconv.FormatInt(r.Delta, 10) + ")"}
+		return Row{}, &Bad{place, "remainder", strconv.FormatInt(r.Remainder, 10),
+			"below delta (" + strconv.FormatInt(r.Delta, 10) + ")"}
 	}
 	return r, nil
 }

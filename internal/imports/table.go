@@ -62,7 +62,8 @@ func ReadTable(in io.Reader, name string, s *System) (rows []Row, bad []*Bad, er
 				continue
 			}
 		case len(rows)+len(bad) == maxRows:
-			return nil, nil, allocator.Errorf(allocator.Invalid, "%s: more than %d rows; allowed: up to so many in one import", place, maxRows)
+			return nil, nil, allocator.Errorf(allocator.Invalid,
+				"%s: more than %d rows; allowed: up to so many in one import", place, maxRows)
 		}
 		row, wrong := s.tableRow(place, fields, places)
 		if wrong != nil {

@@ -17,7 +17,8 @@ func Check(minutes, step int32) (m, each int64, err error) {
 	case m < 1 || m > Kept:
 		return 0, 0, allocator.Errorf(allocator.Invalid, "minutes: %d; allowed: 1 to %d, 0 for 60", minutes, Kept)
 	case each < 1 || each > longestStep || m%each != 0:
-		return 0, 0, allocator.Errorf(allocator.Invalid, "step: %d; allowed: 1 to %d, and a divisor of minutes (%d); 0 for 1", step, longestStep, m)
+		return 0, 0, allocator.Errorf(allocator.Invalid,
+			"step: %d; allowed: 1 to %d, and a divisor of minutes (%d); 0 for 1", step, longestStep, m)
 	}
 	return m, each, nil
 }

@@ -184,8 +184,9 @@ func (h *History) End(now time.Time, r Reading, tags []TagReading) {
 	values := unknown
 	if seconds > 0 {
 		values = minute{
-			rate: float32(float64(max(r.Issued-h.mu.issued, 0)) / seconds), reserve: inSeconds(h.mu.reserve), latency: inSeconds(h.mu.latency),
-			failed: float32(h.failed.Swap(0)), away: float32(h.mu.away),
+			rate: float32(float64(max(r.Issued-h.mu.issued, 0)) / seconds), reserve: inSeconds(h.mu.reserve),
+			latency: inSeconds(h.mu.latency),
+			failed:  float32(h.failed.Swap(0)), away: float32(h.mu.away),
 		}
 	}
 	h.endTags(ended, seconds, tags)

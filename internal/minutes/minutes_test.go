@@ -37,7 +37,8 @@ func TestMinute(t *testing.T) {
 	h.Fail("order")
 	h.Fail("order")
 	for i := range 60 {
-		h.Note(minutes.Reading{Issued: int64(i), Reserve: time.Duration(90-i) * time.Second, Latency: time.Duration(i) * time.Millisecond, Away: i >= 50})
+		h.Note(minutes.Reading{Issued: int64(i), Reserve: time.Duration(90-i) * time.Second,
+			Latency: time.Duration(i) * time.Millisecond, Away: i >= 50})
 	}
 	now := start.Add(time.Minute)
 	if h.Ends(now.Add(-time.Millisecond)) || !h.Ends(now) {
@@ -86,7 +87,8 @@ func TestGaps(t *testing.T) {
 func TestBound(t *testing.T) {
 	h := begun()
 	for m := 1; m <= 2*minutes.Kept+7; m++ {
-		h.End(start.Add(time.Duration(m)*time.Minute), minutes.Reading{Issued: int64(m) * (int64(m) + 1) * 30, Reserve: unknown}, nil)
+		h.End(start.Add(time.Duration(m)*time.Minute),
+			minutes.Reading{Issued: int64(m) * (int64(m) + 1) * 30, Reserve: unknown}, nil)
 	}
 	now := start.Add((2*minutes.Kept + 7) * time.Minute)
 	_, all, _ := h.Last(now, minutes.Kept, 1)
@@ -104,7 +106,8 @@ func TestBound(t *testing.T) {
 func TestSteps(t *testing.T) {
 	h := begun()
 	for m := range 12 {
-		h.End(start.Add(time.Duration(m+1)*time.Minute), minutes.Reading{Issued: int64(m+1) * 60, Reserve: time.Duration(m+1) * time.Second}, nil)
+		h.End(start.Add(time.Duration(m+1)*time.Minute),
+			minutes.Reading{Issued: int64(m+1) * 60, Reserve: time.Duration(m+1) * time.Second}, nil)
 	}
 	first, all, _ := h.Last(start.Add(12*time.Minute), 15, 5)
 	if !first.Equal(start) {
@@ -167,7 +170,8 @@ func TestBusiest(t *testing.T) {
 		for _, tag := range h.Tags() {
 			kept = append(kept, minutes.TagReading{Tag: tag, Issued: issued[tag]})
 		}
-		h.End(start.Add(time.Duration(minute)*time.Minute), minutes.Reading{Reserve: unknown}, append(busy[:min(len(busy), minutes.MaxTags)], kept...))
+		h.End(start.Add(time.Duration(minute)*time.Minute), minutes.Reading{Reserve: unknown},
+			append(busy[:min(len(busy), minutes.MaxTags)], kept...))
 	}
 	peaks := make(map[allocator.Tag]float64)
 	for i := range minutes.MaxTags {
@@ -210,7 +214,8 @@ func TestCheck(t *testing.T) {
 		{1440, 120, 0, 0, "step: 120; allowed: 1 to 60, and a divisor of minutes (1440); 0 for 1"},
 	} {
 		m, each, err := minutes.Check(test.minutes, test.step)
-		if text := fmt.Sprint(err); m != test.m || each != test.each || (err != nil || test.problem != "") && text != test.problem {
+		if text := fmt.Sprint(err); m != test.m || each != test.each ||
+			(err != nil || test.problem != "") && text != test.problem {
 			t.Errorf("Check(%d, %d) = %d, %d, %v", test.minutes, test.step, m, each, err)
 		}
 	}

@@ -43,7 +43,8 @@ func (l *Limit) Refuse(what string) error {
 
 func newLimits() (limits *prometheus.GaugeVec, refused *prometheus.CounterVec) {
 	limits = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "march_limit", Help: "The limits on how much callers may use, by the name of the flag that sets each (--max-NAME).",
+		Name: "march_limit", Help: "The limits on how much callers may use, by the name of the flag that sets each " +
+			"(--max-NAME).",
 	}, []string{"limit"})
 	refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "march_limit_refused_total", Help: "Refusals because a limit was reached, by limit.",

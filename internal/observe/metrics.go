@@ -43,7 +43,8 @@ var buckets = []float64{
 func seconds(name, help string) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
-		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+		NativeHistogramMinResetDuration: time.Hour,
 	}
 }
 
@@ -57,15 +58,18 @@ func New(build string, labels prometheus.Labels) *Metrics {
 		ConstLabels: prometheus.Labels{"version": build, "go_version": runtime.Version()},
 	})
 	info.Set(1)
-	m.etcdSeconds = prometheus.NewHistogram(seconds("march_etcd_transaction_seconds", "How long etcd took to answer a transaction, or to fail."))
+	m.etcdSeconds = prometheus.NewHistogram(seconds("march_etcd_transaction_seconds",
+		"How long etcd took to answer a transaction, or to fail."))
 	m.etcdFailures = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "march_etcd_failures_total", Help: "Transactions that failed, by the kind of error.",
 	}, []string{"kind"})
 	m.etcdFailures.WithLabelValues(allocator.Unavailable.Error())
 	m.limits, m.refused = newLimits()
 	m.Register(info, m.etcdSeconds, m.etcdFailures, m.limits, m.refused)
-	standard := prometheus.WrapRegistererWithPrefix("march_", m.labelled) // their own names would begin with go_ and process_
-	standard.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// their own names would begin with go_ and process_
+	standard := prometheus.WrapRegistererWithPrefix("march_", m.labelled)
+	standard.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -91,11 +95,16 @@ func (m *Metrics) Ledger(l *ledger.Ledger) { m.Register(ledgerState{l}) }
 type ledgerState struct{ *ledger.Ledger }
 
 var (
-	descLast        = prometheus.NewDesc("march_etcd_last_contact_timestamp_seconds", "When etcd last answered; 0 before the first answer.", nil, nil)
-	descAway        = prometheus.NewDesc("march_etcd_away_seconds", "How long etcd has not answered; 0 while it does.", nil, nil)
-	descRegressions = prometheus.NewDesc("march_regressions_total", "How often this process saw etcd go back in time, or leasing halted.", nil, nil)
-	descStopped     = prometheus.NewDesc("march_leasing_stopped", "1 while nothing may be leased: halted, or the layout in etcd is invalid.", nil, nil)
-	descVersion     = prometheus.NewDesc("march_layout_version", "The current layout's version, as this process knows it.", nil, nil)
+	descLast = prometheus.NewDesc("march_etcd_last_contact_timestamp_seconds",
+		"When etcd last answered; 0 before the first answer.", nil, nil)
+	descAway = prometheus.NewDesc("march_etcd_away_seconds",
+		"How long etcd has not answered; 0 while it does.", nil, nil)
+	descRegressions = prometheus.NewDesc("march_regressions_total",
+		"How often this process saw etcd go back in time, or leasing halted.", nil, nil)
+	descStopped = prometheus.NewDesc("march_leasing_stopped",
+		"1 while nothing may be leased: halted, or the layout in etcd is invalid.", nil, nil)
+	descVersion = prometheus.NewDesc("march_layout_version",
+		"The current layout's version, as this process knows it.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

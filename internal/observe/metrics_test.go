@@ -36,7 +36,8 @@ func TestHistograms(t *testing.T) {
 	if h.GetSampleCount() != 2 || len(h.GetPositiveSpan()) == 0 {
 		t.Fatalf("got %v, want two samples, natively too", h)
 	}
-	if b := h.GetBucket(); b[0].GetUpperBound() != 50e-6 || b[0].GetCumulativeCount() != 0 || b[1].GetCumulativeCount() != 2 {
+	if b := h.GetBucket(); b[0].GetUpperBound() != 50e-6 || b[0].GetCumulativeCount() != 0 ||
+		b[1].GetCumulativeCount() != 2 {
 		t.Errorf("buckets %v", b)
 	}
 	if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(`
@@ -53,13 +54,19 @@ march_etcd_failures_total{kind="unavailable"} 0
 func TestRequests(t *testing.T) {
 	m := observe.New("test", prometheus.Labels{"room": "a"})
 	r := observe.NewRequests(m)
-	r.Serves(map[string]grpc.ServiceInfo{"s": {Methods: []grpc.MethodInfo{{Name: "Unary"}, {Name: "Stream", IsServerStream: true}}}})
+	r.Serves(map[string]grpc.ServiceInfo{"s": {Methods: []grpc.MethodInfo{{Name: "Unary"},
+		{Name: "Stream", IsServerStream: true}}}})
 	for _, err := range []error{nil, nil, status.Error(codes.NotFound, "x"), status.Error(99, "x"), errors.New("x")} {
-		_, got := r.Unary(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/Unary"}, func(context.Context, any) (any, error) { return nil, err })
+		_, got := r.Unary(context.Background(), nil, &grpc.UnaryServerInfo{FullMethod: "/s/Unary"},
+			func(context.Context, any) (any, error) {
+				return nil, err
+			})
 		if !errors.Is(got, err) {
 			t.Errorf("%v came back as %v", err, got)
 		}
-		got = r.Stream(nil, nil, &grpc.StreamServerInfo{FullMethod: "/s/Stream"}, func(any, grpc.ServerStream) error { return err })
+		got = r.Stream(nil, nil, &grpc.StreamServerInfo{FullMethod: "/s/Stream"}, func(any, grpc.ServerStream) error {
+			return err
+		})
 		if !errors.Is(got, err) {
 			t.Errorf("%v came back as %v", err, got)
 		}

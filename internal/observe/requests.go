@@ -48,13 +48,16 @@ func NewRequests(m *Metrics) *Requests {
 			Name: "march_requests_total", Help: "Calls over gRPC that ended, by method and code. A stream is one.",
 		}, []string{"method", "code"}),
 		seconds: prometheus.NewHistogramVec(
-			seconds("march_request_seconds", "How long calls over gRPC took in the server, by method; not those that stream."),
+			seconds("march_request_seconds",
+				"How long calls over gRPC took in the server, by method; not those that stream."),
 			[]string{"method"}),
 		httpCount: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "march_http_requests_total", Help: "Requests over HTTP that were answered, by route and status class.",
+			Name: "march_http_requests_total",
+			Help: "Requests over HTTP that were answered, by route and status class.",
 		}, []string{"route", "class"}),
 		httpSeconds: prometheus.NewHistogramVec(
-			seconds("march_http_request_seconds", "How long requests over HTTP took in the server, by route."), []string{"route"}),
+			seconds("march_http_request_seconds", "How long requests over HTTP took in the server, by route."),
+			[]string{"route"}),
 	}
 	m.Register(r.count, r.seconds, r.httpCount, r.httpSeconds)
 	return r
@@ -80,7 +83,8 @@ func (r *Requests) Serves(services map[string]grpc.ServiceInfo) {
 
 // Unary is an interceptor. It must be outside the one that turns errors into
 // statuses.
-func (r *Requests) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (r *Requests) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	start := time.Now()
 	resp, err := handler(ctx, req)
 	counts := r.methods[info.FullMethod]
@@ -94,7 +98,8 @@ func (r *Requests) Unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 }
 
 // Stream is an interceptor, as Unary is.
-func (r *Requests) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (r *Requests) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	err := handler(srv, stream)
 	if err == nil {
 		r.methods[info.FullMethod].ok.Inc()

@@ -37,7 +37,8 @@ type TracesConfig struct {
 // until its Shutdown, which sends the rest. Nothing waits for the receiver: if it
 // is slow or away, spans are dropped.
 func NewTraces(ctx context.Context, cfg TracesConfig) (*sdktrace.TracerProvider, error) {
-	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(cfg.URL), otlptracegrpc.WithTimeout(5*time.Second))
+	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(cfg.URL),
+		otlptracegrpc.WithTimeout(5*time.Second))
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,8 @@ func HTTP(tracer trace.TracerProvider, handler http.Handler, unwanted func(path 
 			spans.ServeHTTP(w, r)
 			return
 		}
-		if ctx := (propagation.TraceContext{}).Extract(r.Context(), propagation.HeaderCarrier(r.Header)); ctx != r.Context() {
+		if ctx := (propagation.TraceContext{}).Extract(r.Context(),
+			propagation.HeaderCarrier(r.Header)); ctx != r.Context() {
 			r = r.WithContext(ctx)
 		}
 		handler.ServeHTTP(w, r)

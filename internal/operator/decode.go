@@ -33,7 +33,8 @@ func unknown(ctx context.Context, a *admin.Admin, tag allocator.Tag, err error) 
 }
 
 // Decode is the call of that name. It reads texts with the keys that the process has.
-func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest, known *texts.Cache) (*marchv1.DecodeResponse, error) {
+func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest,
+	known *texts.Cache) (*marchv1.DecodeResponse, error) {
 	tag, err := allocator.ParseTag(r.GetTag())
 	if err != nil {
 		return nil, err
@@ -55,7 +56,8 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest, known
 		return answer, err
 	}
 	if id != 0 {
-		return nil, allocator.Errorf(allocator.Invalid, "text: %.64q, and the id %d; allowed: one of them", r.GetText(), id)
+		return nil, allocator.Errorf(allocator.Invalid,
+			"text: %.64q, and the id %d; allowed: one of them", r.GetText(), id)
 	}
 	if tagErr != nil { // a tag that was deleted has no format any more
 		return nil, tagErr
@@ -86,7 +88,8 @@ func Decode(ctx context.Context, a *admin.Admin, r *marchv1.DecodeRequest, known
 }
 
 // decode decodes an ID of a tag, which was read with tagErr.
-func decode(ctx context.Context, a *admin.Admin, tag allocator.Tag, id int64, t record.Tag, tagErr error) (*marchv1.DecodeResponse, error) {
+func decode(ctx context.Context, a *admin.Admin, tag allocator.Tag, id int64, t record.Tag,
+	tagErr error) (*marchv1.DecodeResponse, error) {
 	if tagErr == nil && t.Time != nil {
 		return timeAnswer(a.TimeOrigin(ctx, *t.Time, id))
 	}
@@ -134,7 +137,8 @@ func timeAnswer(origin worker.Origin, err error) (*marchv1.DecodeResponse, error
 		return nil, err
 	}
 	answer := &marchv1.DecodeResponse{Time: &marchv1.TimeParts{
-		Time: timestamppb.New(time.UnixMilli(origin.Time)), Worker: origin.Worker, Sequence: origin.Sequence, Room: string(origin.Room),
+		Time: timestamppb.New(time.UnixMilli(origin.Time)), Worker: origin.Worker, Sequence: origin.Sequence,
+		Room: string(origin.Room),
 	}}
 	for _, room := range origin.Rooms {
 		answer.Rooms = append(answer.Rooms, string(room))

@@ -67,7 +67,8 @@ func Refused(a *admin.Admin) func(context.Context, access.Refusal) error {
 		if r.Tag != "" {
 			object = "tags/" + r.Tag
 		}
-		return a.Record(ctx, r.Subject+" from "+r.Address, fmt.Sprintf("refused %s (%s, %d times)", r.Call, r.Why, r.Times), object)
+		return a.Record(ctx, r.Subject+" from "+r.Address,
+			fmt.Sprintf("refused %s (%s, %d times)", r.Call, r.Why, r.Times), object)
 	}
 }
 
@@ -88,7 +89,8 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 		if !time.Now().Before(settings.PrescaleUntil) { // it has ended, so it no longer bounds max_step
 			settings.Prescale, settings.PrescaleUntil = 0, time.Time{}
 		}
-		if err := apply(r.GetTag(), settings); err != nil || settings.Limit >= before || r.GetDryRun() || r.GetConfirm() {
+		if err := apply(r.GetTag(), settings); err != nil || settings.Limit >= before ||
+			r.GetDryRun() || r.GetConfirm() {
 			return err
 		}
 		if err := settings.Validate(); err != nil {
@@ -101,7 +103,8 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 		if err != nil {
 			return nil, err
 		}
-		answer := &marchv1.UpdateTagResponse{Tag: TagToProto(after), Effects: effects(before.TagSettings, after.TagSettings, marks)}
+		answer := &marchv1.UpdateTagResponse{Tag: TagToProto(after),
+			Effects: effects(before.TagSettings, after.TagSettings, marks)}
 		if after.Limit < before.Limit {
 			answer.Stops, _ = stopped(marks, after.Limit)
 		}
@@ -128,7 +131,8 @@ func stops(marks map[allocator.Room]record.Mark, limit int64) error {
 		return nil
 	}
 	return allocator.Errorf(allocator.Refused,
-		"limit: %d lies below IDs that rooms have already leased, so these rooms would stop issuing at once: %s; confirm the limit if you want that",
+		"limit: %d lies below IDs that rooms have already leased, so these rooms would stop issuing at once: %s; "+
+			"confirm the limit if you want that",
 		limit, strings.Join(rooms, ", "))
 }
 
@@ -153,7 +157,8 @@ func SkipTag(ctx context.Context, a *admin.Admin, r *marchv1.SkipTagRequest) (*m
 		return nil, allocator.Errorf(allocator.Invalid, "to: %d; allowed: 1 to %d", r.GetTo(), int64(allocator.MaxID-1))
 	}
 	if len(r.GetRooms()) > allocator.MaxRooms {
-		return nil, allocator.Errorf(allocator.Invalid, "rooms: %d named; allowed: up to %d", len(r.GetRooms()), allocator.MaxRooms)
+		return nil, allocator.Errorf(allocator.Invalid, "rooms: %d named; allowed: up to %d",
+			len(r.GetRooms()), allocator.MaxRooms)
 	}
 	rooms := make([]allocator.Room, len(r.GetRooms()))
 	for i, room := range r.GetRooms() {
@@ -169,7 +174,8 @@ func SkipTag(ctx context.Context, a *admin.Admin, r *marchv1.SkipTagRequest) (*m
 }
 
 // PrescaleTag is the call of that name.
-func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
+func PrescaleTag(ctx context.Context, a *admin.Admin,
+	r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetName())
 	if err != nil {
 		return nil, err
@@ -181,7 +187,8 @@ func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequ
 			return nil, err
 		}
 		if d < time.Second || d > allocator.LongestReserve {
-			return nil, allocator.Errorf(allocator.Invalid, "duration: %v; allowed: 1s to %v", d, allocator.LongestReserve)
+			return nil, allocator.Errorf(allocator.Invalid, "duration: %v; allowed: 1s to %v",
+				d, allocator.LongestReserve)
 		}
 		until = time.Now().Add(d).UTC().Truncate(time.Millisecond)
 	}
@@ -199,14 +206,16 @@ func PrescaleTag(ctx context.Context, a *admin.Admin, r *marchv1.PrescaleTagRequ
 func TagToProto(t record.Tag) *marchv1.Tag {
 	s := t.TagSettings
 	if s.Time != nil {
-		p := &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time), ForeignName: foreignName(t.Name), Revision: t.KV.ModRevision}
+		p := &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time),
+			ForeignName: foreignName(t.Name), Revision: t.KV.ModRevision}
 		formatToProto(s, p)
 		return p
 	}
 	p := &marchv1.Tag{
 		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.MinStep, MaxStep: &s.MaxStep,
-		Reserve: durationpb.New(s.Reserve.Duration()), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew, StrictRetract: &s.StrictRetract,
-		Created: timestamppb.New(t.Created), Skips: make(map[string]int64, len(s.Skips)),
+		Reserve: durationpb.New(s.Reserve.Duration()), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew,
+		StrictRetract: &s.StrictRetract,
+		Created:       timestamppb.New(t.Created), Skips: make(map[string]int64, len(s.Skips)),
 		ForeignName: foreignName(t.Name), Revision: t.KV.ModRevision,
 	}
 	if time.Now().Before(s.PrescaleUntil) {
@@ -329,10 +338,12 @@ func applyCounter(p *marchv1.Tag, s *record.TagSettings) error {
 func Duration(field string, p *durationpb.Duration) (time.Duration, error) {
 	const most = math.MaxInt64 / int64(time.Second)
 	if p == nil {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: none given; allowed: 1s to %v", field, allocator.LongestReserve)
+		return 0, allocator.Errorf(allocator.Invalid, "%s: none given; allowed: 1s to %v",
+			field, allocator.LongestReserve)
 	}
 	if p.CheckValid() != nil || p.GetSeconds() >= most || p.GetSeconds() <= -most {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: %d seconds and %d nanoseconds; allowed: 1s to %v", field, p.GetSeconds(), p.GetNanos(), allocator.LongestReserve)
+		return 0, allocator.Errorf(allocator.Invalid, "%s: %d seconds and %d nanoseconds; allowed: 1s to %v", field,
+			p.GetSeconds(), p.GetNanos(), allocator.LongestReserve)
 	}
 	return p.AsDuration(), nil
 }

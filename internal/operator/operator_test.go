@@ -15,7 +15,8 @@ import (
 func TestForeignName(t *testing.T) {
 	t.Parallel()
 	for tag, want := range map[allocator.Tag]string{
-		"order": "", "order_id": "", "order_3aid": "order:id", "0_30_4frder": "Order", "a_61": "", "a_ff": "a\uFFFD", "a_00": "a\x00",
+		"order": "", "order_id": "", "order_3aid": "order:id", "0_30_4frder": "Order", "a_61": "",
+		"a_ff": "a\uFFFD", "a_00": "a\x00",
 	} {
 		counter := record.Tag{Name: tag, TagSettings: record.DefaultTag()}
 		timed := counter

@@ -20,8 +20,9 @@ func periodToProto(s record.TagSettings, now time.Time) *marchv1.Period {
 	}
 	span := s.Period.At(now)
 	return &marchv1.Period{
-		Unit: api.FromWord[marchv1.PeriodUnit](s.Period.Unit.String()), Digits: int32(s.Period.Digits), TimeZone: s.Period.Zone,
-		Current: span.String(), First: span.First, End: span.End,
+		Unit: api.FromWord[marchv1.PeriodUnit](s.Period.Unit.String()), Digits: int32(s.Period.Digits),
+		TimeZone: s.Period.Zone,
+		Current:  span.String(), First: span.First, End: span.End,
 		Begins: timestamppb.New(span.Begins), Ends: timestamppb.New(span.Ends),
 	}
 }

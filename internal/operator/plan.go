@@ -39,7 +39,8 @@ func PlanFromProto(p *marchv1.Plan) (plan.Plan, error) {
 
 // MoveToProto returns a move as a message.
 func MoveToProto(m plan.Move) *marchv1.Move {
-	p := &marchv1.Move{Kind: api.FromWord[marchv1.MoveKind](string(m.Kind)), Why: m.Why, Layout: api.LayoutToProto(m.Layout)}
+	p := &marchv1.Move{Kind: api.FromWord[marchv1.MoveKind](string(m.Kind)), Why: m.Why,
+		Layout: api.LayoutToProto(m.Layout)}
 	for _, room := range m.Loses {
 		p.Loses = append(p.Loses, string(room))
 	}

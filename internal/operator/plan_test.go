@@ -39,7 +39,8 @@ func TestPlan(t *testing.T) {
 		}
 		p := operator.PlanToProto(good)
 		damage(p)
-		if _, err := operator.PlanFromProto(p); allocator.KindOf(err) != allocator.Invalid || err.Error()[:len(name)] != name {
+		if _, err := operator.PlanFromProto(p); allocator.KindOf(err) != allocator.Invalid ||
+			err.Error()[:len(name)] != name {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

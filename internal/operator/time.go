@@ -29,12 +29,17 @@ func newTime(p *marchv1.TimeTag) (*record.TimeTag, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.GetTimeBits() != 0 || p.GetWorkerBits() != 0 || p.GetSequenceBits() != 0 || p.GetUnit() != nil || p.GetOrder() != 0 {
-			return nil, allocator.Errorf(allocator.Invalid, "preset: %s, together with bits, unit or order; allowed: only one of them, because a preset has its own", p.GetPreset())
+		if p.GetTimeBits() != 0 || p.GetWorkerBits() != 0 || p.GetSequenceBits() != 0 ||
+			p.GetUnit() != nil || p.GetOrder() != 0 {
+			return nil, allocator.Errorf(allocator.Invalid,
+				"preset: %s, together with bits, unit or order; allowed: only one of them, "+
+					"because a preset has its own", p.GetPreset())
 		}
 		layout, sequence = preset.Layout, preset.Sequence
 	} else if p.EpochMs == nil {
-		return nil, allocator.Errorf(allocator.Invalid, "epoch_ms: none given; allowed: 0 to %d (Unix ms); it is needed without a preset", int64(timeid.LatestEpoch))
+		return nil, allocator.Errorf(allocator.Invalid,
+			"epoch_ms: none given; allowed: 0 to %d (Unix ms); it is needed without a preset",
+			int64(timeid.LatestEpoch))
 	}
 	if p.GetUnit() != nil {
 		unit, err := Duration("unit", p.GetUnit())
@@ -97,10 +102,13 @@ func changeTime(p *marchv1.TimeTag, t *record.TimeTag) error {
 // layout of its IDs.
 func applyTime(p *marchv1.TimeTag, s *record.TagSettings) error {
 	if s.Time == nil {
-		return allocator.Errorf(allocator.Invalid, "time: the tag is a counter, and a tag keeps its kind; allowed: none")
+		return allocator.Errorf(allocator.Invalid,
+			"time: the tag is a counter, and a tag keeps its kind; allowed: none")
 	}
-	if p.GetPreset() != "" || p.GetTimeBits() != 0 || p.GetWorkerBits() != 0 || p.GetSequenceBits() != 0 || p.GetUnit() != nil || p.EpochMs != nil || p.GetOrder() != 0 {
-		return allocator.Errorf(allocator.Invalid, "time: bits, unit, epoch and order of a tag never change; allowed: sequence, rollback and their settings")
+	if p.GetPreset() != "" || p.GetTimeBits() != 0 || p.GetWorkerBits() != 0 || p.GetSequenceBits() != 0 ||
+		p.GetUnit() != nil || p.EpochMs != nil || p.GetOrder() != 0 {
+		return allocator.Errorf(allocator.Invalid,
+			"time: bits, unit, epoch and order of a tag never change; allowed: sequence, rollback and their settings")
 	}
 	t := *s.Time
 	s.Time = &t

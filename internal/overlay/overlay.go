@@ -42,7 +42,8 @@ func Write(dir string, edits []Edit) (file string, err error) {
 			texts[path] = string(text)
 		}
 		if n := strings.Count(texts[path], e.From); n != 1 {
-			return "", fmt.Errorf("%s: %q is there %d times, want once: change the edit as the source did", e.File, e.From, n)
+			return "", fmt.Errorf("%s: %q is there %d times, want once: change the edit as the source did",
+				e.File, e.From, n)
 		}
 		texts[path] = strings.Replace(texts[path], e.From, e.To, 1)
 	}

@@ -38,7 +38,8 @@ func TestWriteRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.go")
 	write(t, path, "package a // a\n")
 	for _, from := range []string{"b", "a"} {
-		if _, err := overlay.Write(t.TempDir(), []overlay.Edit{{File: path, From: from, To: "c"}}); err == nil || !strings.Contains(err.Error(), "a.go") {
+		if _, err := overlay.Write(t.TempDir(), []overlay.Edit{{File: path, From: from, To: "c"}}); err == nil ||
+			!strings.Contains(err.Error(), "a.go") {
 			t.Errorf("%q: %v", from, err)
 		}
 	}

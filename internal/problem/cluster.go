@@ -18,7 +18,8 @@ func Halted(by, why string, since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_HALTED,
 		What: fmt.Sprintf("leasing is halted in all rooms by %s: %s", by, why), Since: Stamp(since),
-		Remedy: "Rooms issue the IDs that they hold, and lease none. When etcd has the right data, let them lease again.", Command: "march recover",
+		Remedy: "Rooms issue the IDs that they hold, and lease none. When etcd has the right data, " +
+			"let them lease again.", Command: "march recover",
 	}
 }
 
@@ -26,9 +27,10 @@ func Halted(by, why string, since time.Time) *marchv1.Problem {
 // reason.
 func Unusable(why string) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind:   marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
-		What:   why,
-		Remedy: "Rooms issue the IDs that they hold, under the last good layout. See which key is damaged, and how to repair it.", Command: "march verify",
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
+		What: why,
+		Remedy: "Rooms issue the IDs that they hold, under the last good layout. See which key is damaged, " +
+			"and how to repair it.", Command: "march verify",
 	}
 }
 
@@ -45,11 +47,14 @@ func Unreadable(key record.KeyError, d record.Damage) *marchv1.Problem {
 func NoEtcd(since, asOf time.Time) *marchv1.Problem {
 	shown := "This console has not read the cluster yet: it shows the instances of --rooms."
 	if !asOf.IsZero() {
-		shown = "Everything but the instances' own values is as of " + asOf.UTC().Format("2006-01-02 15:04:05 UTC") + "."
+		shown = "Everything but the instances' own values is as of " + asOf.UTC().Format(
+			"2006-01-02 15:04:05 UTC") + "."
 	}
 	return &marchv1.Problem{
-		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY, Of: "console", What: "etcd does not answer this console", Since: Stamp(since),
-		Remedy:  shown + " An instance that cannot reach etcd, too, goes on until its reserve ends. Check etcd, and the network to it.",
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY, Of: "console",
+		What: "etcd does not answer this console", Since: Stamp(since),
+		Remedy: shown + " An instance that cannot reach etcd, too, goes on until its reserve ends. Check etcd, " +
+			"and the network to it.",
 		Command: "etcdctl endpoint health --cluster",
 	}
 }
@@ -57,7 +62,8 @@ func NoEtcd(since, asOf time.Time) *marchv1.Problem {
 // NoRoom is that no instance answers at an address that a console was given.
 func NoRoom(address string) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER, Of: address, What: "no instance answers at " + address + " (--rooms)",
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER, Of: address,
+		What:   "no instance answers at " + address + " (--rooms)",
 		Remedy: "Check the address, and the network from this console to it.",
 	}
 }
@@ -67,7 +73,8 @@ func EtcdFull(since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
 		What: "etcd is full, and takes no writes: no IDs are leased", Since: Stamp(since),
-		Remedy:  "Compact it, defragment one member after the other, or raise --quota-backend-bytes; then disarm the alarm.",
+		Remedy: "Compact it, defragment one member after the other, or raise --quota-backend-bytes; " +
+			"then disarm the alarm.",
 		Command: "etcdctl alarm disarm",
 	}
 }
@@ -76,7 +83,8 @@ func EtcdFull(since time.Time) *marchv1.Problem {
 func EtcdCorrupt(since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE, Of: "etcd",
-		What: "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased", Since: Stamp(since),
+		What:    "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased",
+		Since:   Stamp(since),
 		Remedy:  "Find the member that differs and replace it, or restore etcd and recover; then disarm the alarm.",
 		Command: "etcdctl endpoint hashkv --cluster",
 	}
@@ -88,7 +96,8 @@ func EtcdNearlyFull(size, quota int64, since time.Time) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL,
 		What: fmt.Sprintf(what, size>>20, quota>>20), Since: Stamp(since),
-		Remedy: "No IDs are leased when it is full. Defragment one member after the other, or raise --quota-backend-bytes.", Command: "etcdctl defrag",
+		Remedy: "No IDs are leased when it is full. Defragment one member after the other, " +
+			"or raise --quota-backend-bytes.", Command: "etcdctl defrag",
 	}
 }
 
@@ -100,8 +109,9 @@ func TimeEnds(tag allocator.Tag, end, now time.Time) *marchv1.Problem {
 	}
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS, Of: string(tag),
-		What:    fmt.Sprintf(what, tag, end.UTC().Format(time.RFC3339)),
-		Remedy:  "A tag keeps its bits and its epoch: create another tag with more time bits, or a later epoch, and move the callers there.",
+		What: fmt.Sprintf(what, tag, end.UTC().Format(time.RFC3339)),
+		Remedy: "A tag keeps its bits and its epoch: create another tag with more time bits, or a later epoch, " +
+			"and move the callers there.",
 		Command: fmt.Sprintf("march tag show %s", tag),
 	}
 }
@@ -110,8 +120,10 @@ func TimeEnds(tag allocator.Tag, end, now time.Time) *marchv1.Problem {
 func WorkersUsed(room allocator.Room, bits int, live, workers int64) *marchv1.Problem {
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED, Of: fmt.Sprintf("%s, %d bits", room, bits),
-		What:    fmt.Sprintf("%d of the %d workers of %d bits that room %s may take are in use", live, workers, bits, room),
-		Remedy:  "When all are in use, another instance waits until a window ends. Give the room a wider range, or run fewer instances or callers that lease.",
+		What: fmt.Sprintf("%d of the %d workers of %d bits that room %s may take are in use",
+			live, workers, bits, room),
+		Remedy: "When all are in use, another instance waits until a window ends. Give the room a wider range, " +
+			"or run fewer instances or callers that lease.",
 		Command: fmt.Sprintf("march worker list --bits %d --room %s", bits, room),
 	}
 }
@@ -140,7 +152,8 @@ func MigrationFails(id, why string, since *timestamppb.Timestamp) *marchv1.Probl
 	return &marchv1.Problem{
 		Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, Of: id,
 		What: fmt.Sprintf("migration %s cannot go on: %s", id, why), Since: since,
-		Remedy: "It goes on by itself when the cause is gone. If the cause cannot be removed, end the migration.", Command: "march migrate abort " + id,
+		Remedy:  "It goes on by itself when the cause is gone. If the cause cannot be removed, end the migration.",
+		Command: "march migrate abort " + id,
 	}
 }
 

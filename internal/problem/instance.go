@@ -40,7 +40,8 @@ func (i Instance) NoRights(missing []store.Right) *marchv1.Problem {
 	for k, right := range missing {
 		texts[k] = right.String()
 	}
-	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_ETCD_RIGHTS, time.Time{}, "lacks rights in etcd: its user may not %s", strings.Join(texts, ", nor "))
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_ETCD_RIGHTS, time.Time{}, "lacks rights in etcd: its user may not %s",
+		strings.Join(texts, ", nor "))
 	p.Remedy, p.Command = "Give its role these rights.", "march etcd roles "+string(i.Room)
 	return p
 }
@@ -48,13 +49,15 @@ func (i Instance) NoRights(missing []store.Right) *marchv1.Problem {
 // Barred says that a recover has barred the instance from leasing.
 func (i Instance) Barred(by string, since *timestamppb.Timestamp) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_BARRED, time.Time{}, "is barred by the recover of %s", by)
-	p.Since, p.Remedy, p.Command = since, "It leases again when that recover has ended. If the recover was interrupted, run it again.", "march recover"
+	p.Since, p.Remedy, p.Command = since, "It leases again when that recover has ended. "+
+		"If the recover was interrupted, run it again.", "march recover"
 	return p
 }
 
 // Unconfirmed says that the instance started without its journal, which is required.
 func (i Instance) Unconfirmed(started time.Time) *marchv1.Problem {
-	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, started, "started without its journal, which is required, and leases nothing")
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, started,
+		"started without its journal, which is required, and leases nothing")
 	p.Remedy = "If etcd has all leases of its predecessor, confirm the instance. Otherwise recover."
 	p.Command = "march instance confirm " + i.args()
 	return p
@@ -64,7 +67,8 @@ func (i Instance) Unconfirmed(started time.Time) *marchv1.Problem {
 // forgets it, zero if none does.
 func (i Instance) Silent(since, forgotten time.Time) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_SILENT, since, "is silent")
-	p.Until, p.Remedy, p.Command = Stamp(forgotten), "Start it again. If it is gone for good, forget it.", "march instance forget "+i.args()
+	p.Until, p.Remedy, p.Command = Stamp(forgotten), "Start it again. If it is gone for good, forget it.",
+		"march instance forget "+i.args()
 	return p
 }
 
@@ -78,7 +82,8 @@ func (i Instance) NoHeartbeats(since time.Time) *marchv1.Problem {
 // NoAnswer says that the instance sends heartbeats, but does not answer a console.
 func (i Instance) NoAnswer(address string, since time.Time) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER, since, "does not answer at %s", address)
-	p.Remedy = "It sent heartbeats until a moment ago, so it runs or has just ended: check its process, the network from this console to it, and its certificate."
+	p.Remedy = "It sent heartbeats until a moment ago, so it runs or has just ended: check its process, " +
+		"the network from this console to it, and its certificate."
 	return p
 }
 
@@ -125,7 +130,8 @@ func (i Instance) NoLease(err error, since time.Time, damage func(key string) re
 		p = i.of(marchv1.ProblemKind_PROBLEM_KIND_FOREIGN_ETCD, since, "leases nothing: %s", other.Answered())
 		p.Remedy, p.Command = "Check its --etcd. If etcd was restored, recover.", "march recover"
 	} else if kind := allocator.KindOf(err); kind == allocator.Unauthenticated || kind == allocator.Denied {
-		p.Remedy, p.Command = "Check its --etcd-user and --etcd-password-file, and what that user may do in etcd.", "march etcd roles "+string(i.Room)
+		p.Remedy, p.Command = "Check its --etcd-user and --etcd-password-file, and what that user may do in etcd.",
+			"march etcd roles "+string(i.Room)
 	} else if kind == allocator.WentBack {
 		p.Remedy, p.Command = "If etcd was restored, recover.", "march recover"
 	}
@@ -145,7 +151,8 @@ func Insecure(who, of, why string) *marchv1.Problem {
 // replaced.
 func Certificate(who, of string, err error) *marchv1.Problem {
 	return &marchv1.Problem{
-		Kind: marchv1.ProblemKind_PROBLEM_KIND_CERTIFICATE, Of: of, What: who + " goes on with its old certificates: " + err.Error(),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_CERTIFICATE, Of: of,
+		What:   who + " goes on with its old certificates: " + err.Error(),
 		Remedy: "Mend the files; they are read again within seconds.",
 	}
 }

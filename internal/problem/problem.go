@@ -47,7 +47,8 @@ func Some(all []*marchv1.Problem, most int, of string) []*marchv1.Problem {
 		return all
 	}
 	more := &marchv1.Problem{
-		Kind: marchv1.ProblemKind_PROBLEM_KIND_MORE, Of: of, What: fmt.Sprintf("%d more problems with %s", len(all)-most, of),
+		Kind: marchv1.ProblemKind_PROBLEM_KIND_MORE, Of: of,
+		What:   fmt.Sprintf("%d more problems with %s", len(all)-most, of),
 		Remedy: "First solve the problems that are listed.",
 	}
 	return append(all[:most:most], more)

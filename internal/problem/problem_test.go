@@ -37,23 +37,31 @@ func TestNoLease(t *testing.T) {
 	}{
 		{allocator.Errorf(allocator.Unavailable, "etcd at h: %w", store.ErrNoSpace),
 			"etcd_full  | etcd is full, and takes no writes: no IDs are leased | etcdctl alarm disarm"},
-		{allocator.Errorf(allocator.Refused, "the layout: %w", &record.KeyError{Key: "/k", Err: errors.New("one\ntwo")}),
+		{allocator.Errorf(allocator.Refused, "the layout: %w",
+			&record.KeyError{Key: "/k", Err: errors.New("one\ntwo")}),
 			"unreadable /k | key /k: one; two; it stops all of /k | march mend"},
 		{allocator.Errorf(allocator.Refused, "%w", &ledger.UnconfirmedError{Room: "a", Name: "one"}),
-			"unconfirmed a/one | instance a/one started without its journal, which is required, and leases nothing | march instance confirm a one"},
-		{allocator.Errorf(allocator.Unavailable, "%w", &journal.UnwritableError{Path: "/j", Since: after(1), Err: errors.New("disk on fire")}),
+			"unconfirmed a/one | instance a/one started without its journal, which is required, " +
+				"and leases nothing | march instance confirm a one"},
+		{allocator.Errorf(allocator.Unavailable, "%w", &journal.UnwritableError{Path: "/j", Since: after(1),
+			Err: errors.New("disk on fire")}),
 			"journal a/one | instance a/one leases nothing: its journal /j cannot be written: disk on fire | "},
 		{allocator.Errorf(allocator.WentBack, "%w", &record.OtherClusterError{}),
-			"foreign_etcd a/one | instance a/one leases nothing: etcd cluster 0 answered, but cluster  lives in etcd cluster 0 | march recover"},
-		{allocator.Errorf(allocator.WentBack, "it is older"), "no_lease a/one | instance a/one leases nothing: it is older | march recover"},
-		{allocator.Errorf(allocator.Unauthenticated, "no password"), "no_lease a/one | instance a/one leases nothing: no password | march etcd roles a"},
+			"foreign_etcd a/one | instance a/one leases nothing: etcd cluster 0 answered, " +
+				"but cluster  lives in etcd cluster 0 | march recover"},
+		{allocator.Errorf(allocator.WentBack, "it is older"),
+			"no_lease a/one | instance a/one leases nothing: it is older | march recover"},
+		{allocator.Errorf(allocator.Unauthenticated, "no password"),
+			"no_lease a/one | instance a/one leases nothing: no password | march etcd roles a"},
 		{errors.New("odd"), "no_lease a/one | instance a/one leases nothing: odd | "},
 	} {
 		p := one.NoLease(test.err, after(1), damage)
-		if got := fmt.Sprintf("%s %s | %s | %s", api.Word(p.GetKind()), p.GetOf(), p.GetWhat(), p.GetCommand()); got != test.want {
+		if got := fmt.Sprintf("%s %s | %s | %s", api.Word(p.GetKind()), p.GetOf(), p.GetWhat(),
+			p.GetCommand()); got != test.want {
 			t.Errorf("got  %s\nwant %s", got, test.want)
 		}
-		if !p.GetSince().AsTime().Equal(after(1)) || !strings.HasSuffix(p.GetRemedy(), ".") || strings.HasSuffix(p.GetWhat(), ".") {
+		if !p.GetSince().AsTime().Equal(after(1)) || !strings.HasSuffix(p.GetRemedy(), ".") ||
+			strings.HasSuffix(p.GetWhat(), ".") {
 			t.Errorf("%v", p)
 		}
 	}
@@ -115,9 +123,11 @@ func TestLog(t *testing.T) {
 // Of two equal problems in a list the first stays. If it has no time, it gets the other's.
 func TestUnique(t *testing.T) {
 	list := problem.Unique([]*marchv1.Problem{
-		{Kind: x, What: "first"}, {Kind: x, Of: "o"}, {Kind: y}, {Kind: x, What: "second", Since: timestamppb.New(after(1))},
+		{Kind: x, What: "first"}, {Kind: x, Of: "o"}, {Kind: y},
+		{Kind: x, What: "second", Since: timestamppb.New(after(1))},
 	})
-	if len(list) != 3 || list[0].GetWhat() != "first" || !list[0].GetSince().AsTime().Equal(after(1)) || list[1].GetOf() != "o" || list[2].GetKind() != y {
+	if len(list) != 3 || list[0].GetWhat() != "first" || !list[0].GetSince().AsTime().Equal(after(1)) ||
+		list[1].GetOf() != "o" || list[2].GetKind() != y {
 		t.Errorf("%v", list)
 	}
 }

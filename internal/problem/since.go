@@ -66,7 +66,8 @@ func (l *Log) fill(list []*marchv1.Problem, now time.Time) {
 // times the earliest is shown.
 func met(p *marchv1.Problem) bool {
 	switch p.GetKind() {
-	case marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:
+	case marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
+		marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:
 		return true
 	}
 	return false

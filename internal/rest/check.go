@@ -33,7 +33,8 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error)
 	path := r.URL.EscapedPath()
 	c := checked{method: r.Method}
 	if c.route, c.values = h.find(path); c.route == nil {
-		return c, &refusal{http.StatusNotFound, codes.NotFound, fmt.Sprintf("no such path: %.200q; GET /v1/openapi.json lists those there are", path)}
+		return c, &refusal{http.StatusNotFound, codes.NotFound,
+			fmt.Sprintf("no such path: %.200q; GET /v1/openapi.json lists those there are", path)}
 	}
 	if c.method == http.MethodHead && c.route.head() {
 		c.method = http.MethodGet
@@ -42,7 +43,8 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error)
 	if op == nil {
 		message := fmt.Sprintf("%.20s is not for %s; allowed: %s", r.Method, c.route.path, c.route.allowed())
 		if c.method == http.MethodGet {
-			message += " (what issues IDs or changes anything is no GET: an answer out of a cache would be the same ID again)"
+			message += " (what issues IDs or changes anything is no GET: an answer out of a cache would be the " +
+				"same ID again)"
 		}
 		return c, &refusal{http.StatusMethodNotAllowed, codes.Unimplemented, message}
 	}
@@ -69,7 +71,8 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error)
 	for name, in := range c.values { // the path's value would replace it
 		var said string
 		if raw, ok := fields[name]; ok && (json.Unmarshal(raw, &said) != nil || said != in) {
-			return c, allocator.Errorf(allocator.Invalid, "%s: %.100s in the body, %.100q in the path; leave it out of the body", name, raw, in)
+			return c, allocator.Errorf(allocator.Invalid,
+				"%s: %.100s in the body, %.100q in the path; leave it out of the body", name, raw, in)
 		}
 	}
 	return c, nil
@@ -107,7 +110,8 @@ func (p *parameter) check(value string) error {
 	}
 	n, err := strconv.ParseInt(value, 10, bits)
 	if err != nil || strconv.FormatInt(n, 10) != value {
-		return allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: a decimal number of %d bits", p.Name, value, bits)
+		return allocator.Errorf(allocator.Invalid,
+			"%s: %.100q; allowed: a decimal number of %d bits", p.Name, value, bits)
 	}
 	return nil
 }
@@ -174,16 +178,19 @@ func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, map[s
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
-		return nil, nil, &refusal{http.StatusRequestEntityTooLarge, codes.InvalidArgument, fmt.Sprintf("body: too large; allowed: %d bytes", most)}
+		return nil, nil, &refusal{http.StatusRequestEntityTooLarge, codes.InvalidArgument,
+			fmt.Sprintf("body: too large; allowed: %d bytes", most)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, nil, &refusal{http.StatusRequestTimeout, codes.DeadlineExceeded, "body: it did not arrive in time; send the request again"}
+		return nil, nil, &refusal{http.StatusRequestTimeout, codes.DeadlineExceeded,
+			"body: it did not arrive in time; send the request again"}
 	case err != nil:
 		return nil, nil, allocator.Errorf(allocator.Invalid, "body: %w", err)
 	case len(body) == 0:
 		return nil, nil, nil
 	}
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return nil, nil, &refusal{http.StatusUnsupportedMediaType, codes.InvalidArgument, fmt.Sprintf("body: Content-Encoding: %.100q; allowed: none", encoding)}
+		return nil, nil, &refusal{http.StatusUnsupportedMediaType, codes.InvalidArgument,
+			fmt.Sprintf("body: Content-Encoding: %.100q; allowed: none", encoding)}
 	}
 	if err := checkContentType(r.Header.Values("Content-Type")); err != nil {
 		return nil, nil, err
@@ -204,9 +211,11 @@ func checkContentType(values []string) error {
 	}
 	kind, parameters, err := mime.ParseMediaType(values[0])
 	charset := parameters["charset"]
-	if err != nil || len(values) > 1 || kind != contentJSON[0] || charset != "" && !strings.EqualFold(charset, "utf-8") {
+	if err != nil || len(values) > 1 || kind != contentJSON[0] ||
+		charset != "" && !strings.EqualFold(charset, "utf-8") {
 		return &refusal{http.StatusUnsupportedMediaType, codes.InvalidArgument, fmt.Sprintf(
-			"body: Content-Type: %.200q; allowed: application/json, in UTF-8 (curl's --json says so)", strings.Join(values, ", "))}
+			"body: Content-Type: %.200q; allowed: application/json, in UTF-8 (curl's --json says so)",
+			strings.Join(values, ", "))}
 	}
 	return nil
 }

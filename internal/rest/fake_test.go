@@ -133,7 +133,8 @@ type served struct {
 func serveRoom(t testing.TB) *served {
 	t.Helper()
 	s := &served{ServeMux: http.NewServeMux(), ids: &ids{}, room: &room{}, log: &bytes.Buffer{}}
-	routes, err := rest.Room(s.ids, s.room, rest.Config{MaxBody: maxBody, Logger: hclog.New(&hclog.LoggerOptions{Output: s.log})})
+	routes, err := rest.Room(s.ids, s.room, rest.Config{MaxBody: maxBody,
+		Logger: hclog.New(&hclog.LoggerOptions{Output: s.log})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,8 @@ func FuzzRequest(f *testing.F) {
 		"GET /v1/tags/order/lease?count=7 HTTP/1.1\r\nHost: x\r\n\r\n",
 		"GET /v1/tags/order/ids/007 HTTP/1.1\r\nHost: x\r\n\r\n",
 		"GET /v1/tags/order/ids/7 HTTP/1.1\r\nHost: x\r\nGrpc-Timeout: 1n\r\n\r\n",
-		"PATCH /v1/tags/order HTTP/1.1\r\nHost: x\r\nMarch-Actor: \xff\r\nContent-Length: 15\r\n\r\n{\"minStep\":\"1\"}",
+		"PATCH /v1/tags/order HTTP/1.1\r\nHost: x\r\nMarch-Actor: \xff\r\nContent-Length: " +
+			"15\r\n\r\n{\"minStep\":\"1\"}",
 		"POST /v1/tags/order:skip HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{\"to\":1e3}",
 		"GET /v1/chains?page_size=1&pageToken=%ff HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
@@ -48,7 +49,8 @@ func FuzzRequest(f *testing.F) {
 	s := serveRoom(f)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(raw)))
-		if err != nil || strings.Contains(r.URL.Path, "slow") || strings.Contains(r.URL.Path, "panic") { // the services have these tags for other tests
+		// the services have these tags for other tests
+		if err != nil || strings.Contains(r.URL.Path, "slow") || strings.Contains(r.URL.Path, "panic") {
 			return
 		}
 		r.RemoteAddr = "192.0.2.1:1234"
@@ -77,12 +79,14 @@ func FuzzRequest(f *testing.F) {
 		}
 		if w.Code != http.StatusOK {
 			var got answer
-			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Code == "" || got.Message == "" || w.Body.Len() > 20_000 {
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || got.Code == "" ||
+				got.Message == "" || w.Body.Len() > 20_000 {
 				t.Errorf("%d %s %v", w.Code, w.Body, err)
 			}
 			return
 		}
-		if got := leased + count(t, w.Body); got != issued && !strings.Contains(r.URL.Path, "last") && !strings.Contains(r.URL.Path, "runs") {
+		if got := leased + count(t, w.Body); got != issued && !strings.Contains(r.URL.Path, "last") &&
+			!strings.Contains(r.URL.Path, "runs") {
 			t.Errorf("%d IDs were issued, %d answered", issued, got)
 		}
 	})

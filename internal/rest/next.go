@@ -73,7 +73,8 @@ func parseBatch(query string) (*marchv1.NextBatchRequest, error) {
 	for name, given := range values {
 		switch {
 		case name != "count" && name != "contiguous" && name != "texts":
-			return nil, allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: contiguous, count, texts", name)
+			return nil, allocator.Errorf(allocator.Invalid,
+				"query: unknown parameter %.100q; allowed: contiguous, count, texts", name)
 		case len(given) != 1:
 			return nil, allocator.Errorf(allocator.Invalid, "%s: given %d times; allowed: once", name, len(given))
 		}

@@ -163,7 +163,8 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op *opena
 			if allowed != "" {
 				w := httptest.NewRecorder()
 				mux.ServeHTTP(w, httptest.NewRequest(method, path+"?"+p.Name+"=1", nil))
-				if want := p.Name + `: \"1\"; allowed: ` + allowed; w.Code != 400 || !strings.Contains(w.Body.String(), want) {
+				if want := p.Name + `: \"1\"; allowed: ` + allowed; w.Code != 400 ||
+					!strings.Contains(w.Body.String(), want) {
 					t.Errorf("%s %s?%s=1: got %d %s, want %s", method, path, p.Name, w.Code, w.Body, want)
 				}
 			}
@@ -176,7 +177,8 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op *opena
 	}
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(recorder{w}, httptest.NewRequest(method, target, strings.NewReader(body)))
-	if want := fmt.Sprintf("method %s not implemented", call); w.Code != http.StatusNotImplemented || !strings.Contains(w.Body.String(), want) {
+	if want := fmt.Sprintf("method %s not implemented", call); w.Code != http.StatusNotImplemented ||
+		!strings.Contains(w.Body.String(), want) {
 		t.Errorf("%s %s: got %d %s, want %s of %s", method, target, w.Code, w.Body, want, service)
 	}
 	w = httptest.NewRecorder()

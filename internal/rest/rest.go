@@ -82,7 +82,8 @@ func newHandler(generated []byte, cfg Config) (*handler, error) {
 	h := &handler{cfg: cfg, document: generated, routes: routes, origins: http.NewCrossOriginProtection()}
 	h.gateway = runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, newCodec(true)),
-		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+		runtime.WithErrorHandler(func(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler,
+			w http.ResponseWriter, r *http.Request, err error) {
 			h.refuse(w, r, err)
 		}),
 		runtime.WithIncomingHeaderMatcher(actorHeader),

@@ -28,10 +28,13 @@ func TestNext(t *testing.T) {
 		{"POST /v1/tags/order/next {}", `{"id":"2"}`},
 		{"POST /v1/tags/order/next?count=5", `{"runs":[{"first":"3","count":"5"}]}`},
 		{"POST /v1/tags/runs/next?count=1&contiguous=true", `{"runs":[{"first":"8","count":"1"}]}`},
-		{"POST /v1/tags/runs/next?count=1&contiguous=false", `{"runs":[{"first":"9","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
+		{"POST /v1/tags/runs/next?count=1&contiguous=false",
+			`{"runs":[{"first":"9","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
 		{"POST /v1/tags/last/next", `{"id":"9223372036854775807"}`},
-		{"POST /v1/tags/order/lease?count=7", `{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0","time":null,"format":"","keyCheck":""}`},
-		{"GET /v1/tags/order/ids/9223372036854775807", `{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[],"time":null}`},
+		{"POST /v1/tags/order/lease?count=7",
+			`{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0","time":null,"format":"","keyCheck":""}`},
+		{"GET /v1/tags/order/ids/9223372036854775807",
+			`{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[],"time":null}`},
 	} {
 		w := s.do(tt.request)
 		if w.Code != 200 || w.Body.String() != tt.want+"\n" {
@@ -46,7 +49,8 @@ func TestNext(t *testing.T) {
 // An unforeseen error is logged, by the hot route and by the gateway, and then not again for a
 // while. Errors that callers cause are not logged.
 func TestLogsUnforeseen(t *testing.T) {
-	for _, lost := range []string{"POST /v1/tags/lost/next", "POST /v1/tags/lost/next?count=2", "POST /v1/tags/lost/lease?count=1"} {
+	for _, lost := range []string{"POST /v1/tags/lost/next", "POST /v1/tags/lost/next?count=2",
+		"POST /v1/tags/lost/lease?count=1"} {
 		s := serveRoom(t)
 		s.do("POST /v1/tags/unknown/next")
 		s.do("POST /v1/tags/-/next")
@@ -59,7 +63,8 @@ func TestLogsUnforeseen(t *testing.T) {
 				t.Errorf("%s: got %d %s", lost, w.Code, w.Body)
 			}
 		}
-		if got := s.log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "request failed") || !strings.Contains(got, "nobody foresaw this") {
+		if got := s.log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "request failed") ||
+			!strings.Contains(got, "nobody foresaw this") {
 			t.Errorf("%s: logged %q", lost, got)
 		}
 	}
@@ -90,7 +95,8 @@ func TestRefuses(t *testing.T) {
 		{"PUT /v1/tags/order/next", nil, 405, "UNIMPLEMENTED ", "PUT"},
 		{"OPTIONS /v1/tags/order/next", nil, 405, "UNIMPLEMENTED ", "OPTIONS"},
 		{"POST /v1/chains", nil, 405, "UNIMPLEMENTED ", "allowed: GET, HEAD"},
-		{"POST /v1/chains", []string{"X-HTTP-Method-Override: GET", "Content-Type: application/x-www-form-urlencoded"}, 405, "UNIMPLEMENTED ", "POST"},
+		{"POST /v1/chains", []string{"X-HTTP-Method-Override: GET", "Content-Type: application/x-www-form-urlencoded"},
+			405, "UNIMPLEMENTED ", "POST"},
 		{"GET /v1/tags/order/next", []string{"X-HTTP-Method-Override: POST"}, 405, "UNIMPLEMENTED ", "GET"},
 		// Paths.
 		{"POST /v1/", nil, 404, "NOT_FOUND ", "/v1/openapi.json"},
@@ -133,7 +139,8 @@ func TestRefuses(t *testing.T) {
 		{"POST /v1/tags/order/next?count=1&count=1", nil, 400, invalid, "count: given 2 times"},
 		{"POST /v1/tags/order/next?n=1", nil, 400, invalid, `unknown parameter "n"; allowed: contiguous, count, texts`},
 		{"POST /v1/tags/order/next?contiguous=true", nil, 400, invalid, `count: ""`},
-		{"POST /v1/tags/order/next?count=1&contiguous=yes", nil, 400, invalid, `contiguous: "yes"; allowed: true or false`},
+		{"POST /v1/tags/order/next?count=1&contiguous=yes", nil, 400, invalid,
+			`contiguous: "yes"; allowed: true or false`},
 		{"POST /v1/tags/order/next?count=%zz", nil, 400, invalid, "query: invalid URL escape"},
 		{"POST /v1/tags/order/next?a;b", nil, 400, invalid, "query: invalid semicolon"},
 		{"GET /v1/chains?size=1", nil, 400, invalid, `unknown parameter "size"; allowed: pageSize, pageToken`},
@@ -141,10 +148,13 @@ func TestRefuses(t *testing.T) {
 		{"GET /v1/chains?pageSize%5Bx%5D=1", nil, 400, invalid, "unknown parameter"},
 		{"GET /v1/chains/order?tag=other", nil, 400, invalid, `unknown parameter "tag"; allowed: no parameter`},
 		// Bodies.
-		{"POST /v1/tags/order/next count=5", []string{"Content-Type: application/x-www-form-urlencoded"}, 415, invalid, "application/json"},
+		{"POST /v1/tags/order/next count=5", []string{"Content-Type: application/x-www-form-urlencoded"}, 415,
+			invalid, "application/json"},
 		{"POST /v1/tags/order/next {}", []string{"Content-Type: text/plain"}, 415, invalid, `"text/plain"`},
-		{"POST /v1/tags/order/next {}", []string{"Content-Type: application/json; charset=latin1"}, 415, invalid, "UTF-8"},
-		{"POST /v1/tags/order/next {}", []string{"Content-Type: application/json", "Content-Type: text/plain"}, 415, invalid, "application/json, text/plain"},
+		{"POST /v1/tags/order/next {}", []string{"Content-Type: application/json; charset=latin1"},
+			415, invalid, "UTF-8"},
+		{"POST /v1/tags/order/next {}", []string{"Content-Type: application/json", "Content-Type: text/plain"}, 415,
+			invalid, "application/json, text/plain"},
 		{"POST /v1/tags/order/next {}", []string{"Content-Encoding: gzip"}, 415, invalid, `"gzip"; allowed: none`},
 		{`POST /v1/tags/order/next {"count":5}`, nil, 400, invalid, `unknown field "count"`},
 		{"POST /v1/tags/order/next [1]", nil, 400, invalid, "not a JSON object"},
@@ -167,8 +177,10 @@ func TestRefuses(t *testing.T) {
 		{"PATCH /v1/tags/order {}", []string{"March-Actor: ann", "March-Actor: bob"}, 400, invalid, "given twice"},
 		{"GET /v1/chains", []string{"Grpc-Timeout: soon"}, 400, invalid, "timeout"},
 		// Other origins.
-		{"POST /v1/tags/order/next", []string{"Origin: https://elsewhere.example"}, 403, "PERMISSION_DENIED ", "another origin"},
-		{"POST /v1/tags/order/next", []string{"Sec-Fetch-Site: cross-site"}, 403, "PERMISSION_DENIED ", "another origin"},
+		{"POST /v1/tags/order/next", []string{"Origin: https://elsewhere.example"}, 403,
+			"PERMISSION_DENIED ", "another origin"},
+		{"POST /v1/tags/order/next", []string{"Sec-Fetch-Site: cross-site"}, 403,
+			"PERMISSION_DENIED ", "another origin"},
 		{"PATCH /v1/tags/order {}", []string{"Sec-Fetch-Site: same-site"}, 403, "PERMISSION_DENIED ", "another origin"},
 		// Errors of the services.
 		{"POST /v1/tags/unknown/next", nil, 404, "NOT_FOUND not_found", "unknown"},
@@ -198,7 +210,8 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("%s: an answer of %d bytes", name, n)
 		}
 		h := w.Header()
-		if h.Get("Cache-Control") != "no-store" || h.Get("Content-Type") != "application/json" || h.Get("X-Content-Type-Options") != "nosniff" ||
+		if h.Get("Cache-Control") != "no-store" || h.Get("Content-Type") != "application/json" ||
+			h.Get("X-Content-Type-Options") != "nosniff" ||
 			(h.Get("Allow") != "") != (w.Code == 405) || (h.Get("Retry-After") != "") != (w.Code == 503) {
 			t.Errorf("%s: headers %v", name, h)
 		}
@@ -214,7 +227,8 @@ func TestRefuses(t *testing.T) {
 	if got := strings.Count(s.log.String(), "at the disco"); got != 2 {
 		t.Errorf("2 panics were logged %d times: %s", got, s.log)
 	}
-	if got := s.do("POST /v1/tags/away/next").Body.String(); !strings.Contains(got, `"metadata":{"since":"1970-01-01T00:00:00Z","tag":"away"}`) {
+	if got := s.do("POST /v1/tags/away/next").Body.String(); !strings.Contains(got,
+		`"metadata":{"since":"1970-01-01T00:00:00Z","tag":"away"}`) {
 		t.Errorf("away: %s", got)
 	}
 }
@@ -256,12 +270,14 @@ func TestRedirects(t *testing.T) {
 // deadline and the fields.
 func TestGatewayCalls(t *testing.T) {
 	s := serveRoom(t)
-	w := s.do(`PATCH /v1/tags/order {"minStep":"5","max_step":7,"name":"order"}`, "March-Actor: ann", "X-Secret: x", "Grpc-Metadata-March-Actor: mallory",
+	w := s.do(`PATCH /v1/tags/order {"minStep":"5","max_step":7,"name":"order"}`, "March-Actor: ann", "X-Secret: x",
+		"Grpc-Metadata-March-Actor: mallory",
 		"Content-Type: application/json; charset=UTF-8")
 	if w.Code != 200 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
-	if got := s.room.update.GetTag(); got.GetName() != "order" || got.GetMinStep() != 5 || got.GetMaxStep() != 7 || got.Start != nil {
+	if got := s.room.update.GetTag(); got.GetName() != "order" || got.GetMinStep() != 5 ||
+		got.GetMaxStep() != 7 || got.Start != nil {
 		t.Errorf("the message: %v", got)
 	}
 	md, _ := metadata.FromIncomingContext(s.room.ctx)
@@ -274,7 +290,8 @@ func TestGatewayCalls(t *testing.T) {
 	if until, ok := s.room.ctx.Deadline(); !ok || time.Until(until) > 10*time.Second {
 		t.Errorf("deadline %v", until)
 	}
-	if w := s.do("GET /v1/chains?page_size=3&pageToken=a%26b"); w.Code != 200 || s.room.list.GetPageSize() != 3 || s.room.list.GetPageToken() != "a&b" {
+	if w := s.do("GET /v1/chains?page_size=3&pageToken=a%26b"); w.Code != 200 || s.room.list.GetPageSize() != 3 ||
+		s.room.list.GetPageToken() != "a&b" {
 		t.Errorf("got %v %s", s.room.list, w.Body)
 	}
 	if w := s.do("HEAD /v1/chains"); w.Code != 200 {
@@ -284,7 +301,8 @@ func TestGatewayCalls(t *testing.T) {
 
 // TestTimes: a call that does not end is ended, with an answer.
 func TestTimes(t *testing.T) {
-	for _, request := range []string{"POST /v1/tags/slow/next", "POST /v1/tags/slow/next?count=5", "GET /v1/chains/slow"} {
+	for _, request := range []string{"POST /v1/tags/slow/next", "POST /v1/tags/slow/next?count=5",
+		"GET /v1/chains/slow"} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
 			w := serveRoom(t).do(request)

@@ -26,7 +26,8 @@ type migrations struct {
 	gone  chan struct{}
 }
 
-func (m *migrations) WatchMigration(r *marchv1.WatchMigrationRequest, stream marchv1.ConsoleService_WatchMigrationServer) error {
+func (m *migrations) WatchMigration(r *marchv1.WatchMigrationRequest,
+	stream marchv1.ConsoleService_WatchMigrationServer) error {
 	if r.GetId() == "unknown" {
 		return allocator.Errorf(allocator.NotFound, "migration unknown does not exist")
 	}
@@ -34,7 +35,8 @@ func (m *migrations) WatchMigration(r *marchv1.WatchMigrationRequest, stream mar
 		defer close(m.gone)
 	}
 	for reached := range int32(3) {
-		if err := stream.Send(&marchv1.WatchMigrationResponse{Migration: &marchv1.Migration{Id: r.GetId(), Reached: reached}}); err != nil {
+		if err := stream.Send(&marchv1.WatchMigrationResponse{Migration: &marchv1.Migration{Id: r.GetId(),
+			Reached: reached}}); err != nil {
 			return err
 		}
 		if r.GetId() == "fails" {
@@ -78,13 +80,15 @@ func TestWatch(t *testing.T) {
 		"/v1/migrations/ends:watch":   {`"id":"ends"`, `"reached":1`, `"reached":2`},
 		"/v1/migrations:watch":        {`"id":""`, `"reached":1`, `"reached":2`},
 		"/v1/migrations:watch?id=one": {`"id":"one"`, `"reached":1`, `"reached":2`},
-		"/v1/migrations/fails:watch":  {`"id":"fails"`, `{"error":{"code":"UNAVAILABLE","reason":"unavailable","message":"this console is stopping"}}`},
+		"/v1/migrations/fails:watch": {`"id":"fails"`,
+			`{"error":{"code":"UNAVAILABLE","reason":"unavailable","message":"this console is stopping"}}`},
 	} {
 		r, err := server.Client().Get(server.URL + path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := r.Header; r.StatusCode != http.StatusOK || got.Get("Content-Type") != "application/x-ndjson" || got.Get("Cache-Control") != "no-store" {
+		if got := r.Header; r.StatusCode != http.StatusOK || got.Get("Content-Type") != "application/x-ndjson" ||
+			got.Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: %s %v", path, r.Status, got)
 		}
 		n := 0
@@ -156,7 +160,8 @@ func TestSlowBody(t *testing.T) {
 	}
 	defer r.Body.Close()
 	var got answer
-	if err := json.NewDecoder(r.Body).Decode(&got); err != nil || r.StatusCode != http.StatusRequestTimeout || got.Code != "DEADLINE_EXCEEDED" {
+	if err := json.NewDecoder(r.Body).Decode(&got); err != nil || r.StatusCode != http.StatusRequestTimeout ||
+		got.Code != "DEADLINE_EXCEEDED" {
 		t.Errorf("got %s %v %v", r.Status, got, err)
 	}
 }

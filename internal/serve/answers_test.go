@@ -56,7 +56,8 @@ func TestStreamAnswers(t *testing.T) {
 		}
 	}
 	// The client lets the server send no answer.
-	check(c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}), c.WriteWindowUpdate(0, (streams+1)*window))
+	check(c.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}),
+		c.WriteWindowUpdate(0, (streams+1)*window))
 	ask := func(stream uint32) {
 		for range each {
 			check(c.WriteData(stream, false, make([]byte, 5))) // an empty request
@@ -104,5 +105,7 @@ func TestStreamAnswers(t *testing.T) {
 	if n := s.answered.Load(); n != most+(streams-1)*each {
 		t.Errorf("%d requests were taken once all streams are read, want %d", n, most+(streams-1)*each)
 	}
-	eventually(t, "the stream that was reset is over", func() bool { return r.metric(t, "march_streams") == strconv.Itoa(streams-1) })
+	eventually(t, "the stream that was reset is over", func() bool {
+		return r.metric(t, "march_streams") == strconv.Itoa(streams-1)
+	})
 }

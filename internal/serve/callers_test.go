@@ -136,7 +136,8 @@ func (r *running) raw(t *testing.T, ip, method string) *raw {
 	var block bytes.Buffer
 	e := hpack.NewEncoder(&block)
 	for _, field := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"},
+		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"},
+		{"content-type", "application/grpc"}, {"te", "trailers"},
 	} {
 		e.SetMaxDynamicTableSizeLimit(0)
 		if err := e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
@@ -201,7 +202,8 @@ func TestSilentStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := <-refused; n != streams-most || !told {
-		t.Errorf("%d streams of %d were refused beyond the limit of %d, of which the client was told: %v", n, streams, most, told)
+		t.Errorf("%d streams of %d were refused beyond the limit of %d, of which the client was told: %v",
+			n, streams, most, told)
 	}
 	if n := runtime.NumGoroutine() - before; n > most+50 {
 		t.Errorf("%d goroutines", n)

@@ -19,7 +19,8 @@ type failures struct {
 	line throttle.Log
 }
 
-func (f *failures) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (f *failures) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	resp, err := api.UnaryServerInterceptor(ctx, req, info, handler)
 	if err != nil {
 		f.note(ctx, info.FullMethod, err)
@@ -27,7 +28,8 @@ func (f *failures) unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	return resp, err
 }
 
-func (f *failures) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (f *failures) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	err := api.StreamServerInterceptor(srv, stream, info, handler)
 	if err != nil {
 		f.note(stream.Context(), info.FullMethod, err)
@@ -37,6 +39,7 @@ func (f *failures) stream(srv any, stream grpc.ServerStream, info *grpc.StreamSe
 
 func (f *failures) note(ctx context.Context, method string, err error) {
 	if api.Unforeseen(err) {
-		f.line.Log(time.Now(), f.log.Error, "call failed", append(observe.TraceID(observe.Incoming(ctx)), "method", method, "error", err)...)
+		f.line.Log(time.Now(), f.log.Error, "call failed",
+			append(observe.TraceID(observe.Incoming(ctx)), "method", method, "error", err)...)
 	}
 }

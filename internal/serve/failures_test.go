@@ -62,7 +62,8 @@ func TestFailures(t *testing.T) {
 	_ = conn.Close()
 	stop()
 	got := log.String()
-	if strings.Count(got, "\n") != 1 || !strings.Contains(got, "call failed") || !strings.Contains(got, "trace_id="+trace) ||
+	if strings.Count(got, "\n") != 1 || !strings.Contains(got, "call failed") ||
+		!strings.Contains(got, "trace_id="+trace) ||
 		!strings.Contains(got, "method=/march.v1.IDService/Next") || !strings.Contains(got, "a bug") {
 		t.Errorf("logged:\n%s", got)
 	}

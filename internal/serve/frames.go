@@ -73,7 +73,8 @@ type counted struct {
 func (c counted) Unwrap() credentials.AuthInfo { return c.AuthInfo }
 
 // admit is gRPC's tap: it refuses calls of a caller that has too many under way,
-// before they cost anything. The count includes the call itself. The context of a call that it lets pass has the call's answers.
+// before they cost anything. The count includes the call itself. The context of a call
+// that it lets pass has the call's answers.
 func admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

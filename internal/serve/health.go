@@ -29,7 +29,8 @@ func Failed(checks []Check) error {
 // answer serves checks as Kubernetes' own servers do: 200 and ok, or 503 and all
 // checks, a line each; ?verbose has the lines either way. Below the checks are problems,
 // which may be nil.
-func answer(name string, checks func(context.Context) []Check, problems func(context.Context) []string) http.HandlerFunc {
+func answer(name string, checks func(context.Context) []Check,
+	problems func(context.Context) []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		list := checks(r.Context())
 		header := w.Header()

@@ -88,7 +88,8 @@ func TestStreamsInOrder(t *testing.T) {
 					case 1, 2, 3:
 						size = 3000
 					}
-					if err := stream.Send(&marchv1.NextRequest{Tag: fmt.Sprint(i, " ", strings.Repeat("x", size))}); err != nil {
+					if err := stream.Send(&marchv1.NextRequest{Tag: fmt.Sprint(i, " ",
+						strings.Repeat("x", size))}); err != nil {
 						return err
 					}
 				}

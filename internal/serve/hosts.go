@@ -25,7 +25,8 @@ import (
 func CheckHosts(names []string) error {
 	for _, name := range names {
 		if _, err := netip.ParseAddr(name); err != nil && !hostName.MatchString(name) {
-			return allocator.Errorf(allocator.Invalid, "allowed-hosts: %.100q; allowed: names or addresses, without a port", name)
+			return allocator.Errorf(allocator.Invalid,
+				"allowed-hosts: %.100q; allowed: names or addresses, without a port", name)
 		}
 	}
 	return nil
@@ -50,7 +51,8 @@ func guardHosts(at net.Addr, allowed []string, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		message := fmt.Sprintf("host: %.100q; allowed: localhost and loopback addresses, as this server listens on %s alone, and names given by --allowed-hosts", r.Host, tcp.IP)
+		message := fmt.Sprintf("host: %.100q; allowed: localhost and loopback addresses, "+
+			"as this server listens on %s alone, and names given by --allowed-hosts", r.Host, tcp.IP)
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
 			rest.Refuse(w, http.StatusMisdirectedRequest, codes.PermissionDenied, message)
 			return

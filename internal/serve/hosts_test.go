@@ -63,7 +63,8 @@ func ask(t *testing.T, port, host, path string) (code int, kind, body string) {
 func TestHosts(t *testing.T) {
 	port := served(t, "127.0.0.1:0", "March.example", "192.0.2.7", "2001:DB8::1")
 	for _, host := range []string{
-		"127.0.0.1:" + port, "127.0.0.1", "localhost:" + port, "localhost", "LOCALHOST", "localhost.:" + port, "[::1]:" + port, "[::1]", "127.9.9.9", "[::ffff:127.0.0.1]",
+		"127.0.0.1:" + port, "127.0.0.1", "localhost:" + port, "localhost", "LOCALHOST", "localhost.:" + port,
+		"[::1]:" + port, "[::1]", "127.9.9.9", "[::ffff:127.0.0.1]",
 		"march.example", "MARCH.example:443", "march.example.", "192.0.2.7:1", "[2001:db8::1]:1",
 	} {
 		for _, path := range []string{"/", "/v1/tags"} {
@@ -73,16 +74,19 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	for _, host := range []string{
-		"evil.example:" + port, "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "not-march.example", "march.example.evil", "192.0.2.8", "0.0.0.0", "[::]",
+		"evil.example:" + port, "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "not-march.example",
+		"march.example.evil", "192.0.2.8", "0.0.0.0", "[::]",
 		"127.0.0.1.", "0x7f.1", "2130706433",
 	} {
 		code, kind, body := ask(t, port, host, "/")
-		if code != http.StatusMisdirectedRequest || !strings.HasPrefix(kind, "text/plain") || !strings.Contains(body, host) || !strings.Contains(body, "--allowed-hosts") {
+		if code != http.StatusMisdirectedRequest || !strings.HasPrefix(kind, "text/plain") ||
+			!strings.Contains(body, host) || !strings.Contains(body, "--allowed-hosts") {
 			t.Errorf("/ under %q: %d %q %s", host, code, kind, body)
 		}
 		code, kind, body = ask(t, port, host, "/v1/tags")
 		var told struct{ Code, Message string }
-		if err := json.Unmarshal([]byte(body), &told); err != nil || code != http.StatusMisdirectedRequest || kind != "application/json" ||
+		if err := json.Unmarshal([]byte(body), &told); err != nil || code != http.StatusMisdirectedRequest ||
+			kind != "application/json" ||
 			told.Code != "PERMISSION_DENIED" || !strings.Contains(told.Message, "allowed: localhost") {
 			t.Errorf("/v1/tags under %q: %d %q %s, %v", host, code, kind, body, err)
 		}
@@ -103,7 +107,8 @@ func TestCheckHosts(t *testing.T) {
 		t.Error(err)
 	}
 	for _, name := range []string{"", "*", "a b", "http://a", "a:80", "[::1]", ".a", "a/b", strings.Repeat("x", 300)} {
-		if err := serve.CheckHosts([]string{"a", name}); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), "allowed-hosts: ") {
+		if err := serve.CheckHosts([]string{"a", name}); allocator.KindOf(err) != allocator.Invalid ||
+			!strings.Contains(err.Error(), "allowed-hosts: ") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

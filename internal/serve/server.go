@@ -134,7 +134,8 @@ func Run(ctx context.Context, cfg Config) error {
 			access.ShowMetrics(cfg.Metrics)
 		}
 		requests = observe.NewRequests(cfg.Metrics)
-		options = append(options, grpc.ChainUnaryInterceptor(requests.Unary), grpc.ChainStreamInterceptor(requests.Stream))
+		options = append(options, grpc.ChainUnaryInterceptor(requests.Unary),
+			grpc.ChainStreamInterceptor(requests.Stream))
 	}
 	if cfg.Tracer != nil {
 		options = append(options, grpc.StatsHandler(observe.Calls(cfg.Tracer, untraced)))
@@ -144,12 +145,14 @@ func Run(ctx context.Context, cfg Config) error {
 		grpc.ChainStreamInterceptor(boundAnswers(limits.streamAnswers), failed.stream),
 	)
 	if cfg.Access != nil {
-		options = append(options, grpc.ChainUnaryInterceptor(cfg.Access.Unary), grpc.ChainStreamInterceptor(cfg.Access.Stream))
+		options = append(options, grpc.ChainUnaryInterceptor(cfg.Access.Unary),
+			grpc.ChainStreamInterceptor(cfg.Access.Stream))
 	}
 	options = append(options,
 		grpc.MaxRecvMsgSize(cfg.MaxRequest),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
+			PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxConcurrentStreams(uint32(cfg.Limits.ConnectionStreams)),
@@ -196,7 +199,8 @@ func Run(ctx context.Context, cfg Config) error {
 // spans of its own.
 func untraced(fullMethod string) bool {
 	switch fullMethod {
-	case marchv1.IDService_Next_FullMethodName, marchv1.IDService_NextBatch_FullMethodName, marchv1.IDService_NextMany_FullMethodName,
+	case marchv1.IDService_Next_FullMethodName, marchv1.IDService_NextBatch_FullMethodName,
+		marchv1.IDService_NextMany_FullMethodName,
 		marchv1.IDService_Lease_FullMethodName, marchv1.IDService_Stream_FullMethodName,
 		healthpb.Health_Check_FullMethodName, healthpb.Health_Watch_FullMethodName:
 		return true
@@ -210,5 +214,6 @@ func untracedPath(path string) bool {
 	case "/livez", "/readyz", "/metrics":
 		return true
 	}
-	return strings.HasPrefix(path, "/v1/tags/") && (strings.HasSuffix(path, "/next") || strings.HasSuffix(path, "/lease"))
+	return strings.HasPrefix(path, "/v1/tags/") && (strings.HasSuffix(path, "/next") ||
+		strings.HasSuffix(path, "/lease"))
 }

@@ -143,7 +143,8 @@ func TestDrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING} {
+	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING,
+		healthpb.HealthCheckResponse_NOT_SERVING} {
 		if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
 			t.Errorf("health: %v, %v, want %v", got, err, want)
 		}
@@ -277,7 +278,8 @@ func TestChecks(t *testing.T) {
 		{"/livez?verbose", nil, "200 [+]ping ok\nlivez check passed\n"},
 		{"/readyz", nil, "200 ok\n"},
 		{"/readyz?verbose=1", nil, "200 [+]ready ok\nreadyz check passed\n"},
-		{"/readyz", errors.Join(errors.New("one"), errors.New("two")), "503 [-]ready failed: one; two\nreadyz check failed\n"},
+		{"/readyz", errors.Join(errors.New("one"), errors.New("two")),
+			"503 [-]ready failed: one; two\nreadyz check failed\n"},
 		{"/livez", errors.New("not ready"), "200 ok\n"},
 	} {
 		why = tt.why

@@ -26,7 +26,8 @@ type side struct {
 
 // sides returns the servers, which are not made yet.
 func (cfg Config) sides() []*side {
-	callers := &side{at: Admin{GRPC: cfg.GRPC, HTTP: cfg.HTTP, Register: cfg.Register, Routes: cfg.Routes}, operators: true}
+	callers := &side{at: Admin{GRPC: cfg.GRPC, HTTP: cfg.HTTP, Register: cfg.Register, Routes: cfg.Routes},
+		operators: true}
 	if cfg.Admin.GRPC != nil {
 		callers.operators = false
 		return []*side{callers, {at: cfg.Admin, operators: true}}

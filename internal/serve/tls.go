@@ -20,7 +20,8 @@ import (
 // may be nil.
 func newBroken(files *tlsfiles.Files) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "march_certificate_broken", Help: "1 if the files of the server's certificate cannot be used, so that the last good ones are in force.",
+		Name: "march_certificate_broken", Help: "1 if the files of the server's certificate cannot be used, " +
+			"so that the last good ones are in force.",
 	}, func() float64 {
 		if files.Broken() != nil {
 			return 1
@@ -58,7 +59,8 @@ func requireCertificate(files *tlsfiles.Files, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		rest.WriteError(w, allocator.Errorf(allocator.Unauthenticated, "this server takes clients with a certificate only (--tls-client-auth), and this one gave none"))
+		rest.WriteError(w, allocator.Errorf(allocator.Unauthenticated,
+			"this server takes clients with a certificate only (--tls-client-auth), and this one gave none"))
 	})
 }
 

@@ -80,7 +80,8 @@ func TestTLS(t *testing.T) {
 	if _, err := r.over(t, client).Next(bg, &marchv1.NextRequest{Tag: "fast"}); err != nil {
 		t.Error(err)
 	}
-	for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusOK, "/none": http.StatusNotFound} {
+	for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusOK,
+		"/none": http.StatusNotFound} {
 		if code, _ := get(t, client.Client("127.0.0.1"), r.http, path); code != want {
 			t.Errorf("%s: %d, want %d", path, code, want)
 		}
@@ -94,7 +95,8 @@ func TestTLS(t *testing.T) {
 
 func get(t *testing.T, cfg *tls.Config, address, path string) (code int, failed string) {
 	t.Helper()
-	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: cfg}}
+	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: cfg}}
 	answer, err := c.Get("https://" + address + path)
 	if err != nil {
 		return 0, err.Error()
@@ -137,7 +139,9 @@ func TestAdmin(t *testing.T) {
 			Register: func(s grpc.ServiceRegistrar) {
 				marchv1.RegisterRoomServiceServer(s, marchv1.UnimplementedRoomServiceServer{})
 			},
-			Routes: func(mux *http.ServeMux) { mux.HandleFunc("/operators", func(http.ResponseWriter, *http.Request) {}) },
+			Routes: func(mux *http.ServeMux) {
+				mux.HandleFunc("/operators", func(http.ResponseWriter, *http.Request) {})
+			},
 		}
 	})
 	operators := testcluster.Dial(t, admin.Addr().String())
@@ -148,11 +152,13 @@ func TestAdmin(t *testing.T) {
 		if _, err := healthpb.NewHealthClient(conn).Check(bg, &healthpb.HealthCheckRequest{}); err != nil {
 			t.Errorf("%s: health: %v", name, err)
 		}
-		if isOperator := name == "operators"; (ids == nil) == isOperator || strings.Contains(status.Convert(room).Message(), unknown) == isOperator {
+		if isOperator := name == "operators"; (ids == nil) == isOperator ||
+			strings.Contains(status.Convert(room).Message(), unknown) == isOperator {
 			t.Errorf("%s: Next: %v, GetInstance: %v", name, ids, room)
 		}
 	}
-	for path, want := range map[string][2]int{"/livez": {200, 200}, "/readyz": {200, 200}, "/metrics": {404, 200}, "/ids": {200, 404}, "/operators": {404, 200}} {
+	for path, want := range map[string][2]int{"/livez": {200, 200}, "/readyz": {200, 200}, "/metrics": {404, 200},
+		"/ids": {200, 404}, "/operators": {404, 200}} {
 		for i, address := range []string{r.http, adminHTTP.Addr().String()} {
 			answer, err := http.Get("http://" + address + path)
 			if err != nil {
@@ -265,9 +271,11 @@ func TestTLSBrokenMetric(t *testing.T) {
 	}
 	want := func(value string) {
 		t.Helper()
-		text := "# HELP march_certificate_broken 1 if the files of the server's certificate cannot be used, so that the last good ones are in force.\n" +
+		text := "# HELP march_certificate_broken 1 if the files of the server's certificate cannot be used, " +
+			"so that the last good ones are in force.\n" +
 			"# TYPE march_certificate_broken gauge\nmarch_certificate_broken " + value + "\n"
-		if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(text), "march_certificate_broken"); err != nil {
+		if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(text),
+			"march_certificate_broken"); err != nil {
 			t.Error(err)
 		}
 	}

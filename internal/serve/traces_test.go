@@ -33,7 +33,8 @@ func TestSpans(t *testing.T) {
 		})
 	})
 	r := &running{http: h.Addr().String()}
-	for _, path := range []string{"/livez", "/readyz", "/v1/tags/order/next", "/v1/tags/order/lease", "/v1/tags/order", "/v1/tags/order:skip"} {
+	for _, path := range []string{"/livez", "/readyz", "/v1/tags/order/next", "/v1/tags/order/lease",
+		"/v1/tags/order", "/v1/tags/order:skip"} {
 		if code := r.get(t, path); code != http.StatusOK {
 			t.Errorf("%s: %d", path, code)
 		}

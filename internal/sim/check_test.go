@@ -66,7 +66,8 @@ func (w *world) note(a answered) {
 	}
 	w.mu.Unlock()
 	for _, d := range doubles {
-		w.Errorf("DUPLICATE: tag %s: ID %d was issued by %s, and %v earlier by %s", a.tag, d.id, a.by.id, a.at.Sub(d.other.at), d.other.by.id)
+		w.Errorf("DUPLICATE: tag %s: ID %d was issued by %s, and %v earlier by %s", a.tag, d.id, a.by.id,
+			a.at.Sub(d.other.at), d.other.by.id)
 	}
 	w.checkLease(a)
 	for _, run := range a.runs {
@@ -158,12 +159,14 @@ func (w *world) checkRun(eras ledgertest.AllEras, a answered, run allocator.Run)
 	// A restore may have forgotten the reported layout; and another layout may have its version
 	// since.
 	since := w.under(reported)
-	known := since < len(w.mu.changes) && w.mu.changes[since].layout.Version == reported && !w.mu.changes[since].at.After(a.at)
+	known := since < len(w.mu.changes) && w.mu.changes[since].layout.Version == reported &&
+		!w.mu.changes[since].at.After(a.at)
 	switch {
 	case !inRange(layout, a.by.in, run):
 		w.Errorf("%s, tag %s: IDs %v are not of room %s in %s", a.by.id, a.tag, run, a.by.in, text(layout))
 	case era.Version < reported && known && !w.keeps(since, under, a.by.in):
-		w.Errorf("%s, tag %s: IDs %v of layout version %d were issued after the report of version %d, which does not keep them",
+		w.Errorf("%s, tag %s: IDs %v of layout version %d were issued after the report of version %d, "+
+			"which does not keep them",
 			a.by.id, a.tag, run, era.Version, reported)
 	case a.seg.Count > 0 && a.seg.Version != era.Version:
 		w.Errorf("%s, tag %s: %v lies in an era of layout version %d", a.by.id, a.tag, a.seg, era.Version)
@@ -190,7 +193,8 @@ func (w *world) checkRun(eras ledgertest.AllEras, a answered, run allocator.Run)
 		}
 	}
 	if late := until.Sub(replaced) - w.hold; late > 0 {
-		w.Errorf("%s: IDs %v of the strict tag were issued %v after hold (%v) after layout version %d was replaced, the last that kept them",
+		w.Errorf("%s: IDs %v of the strict tag were issued %v after hold (%v) after layout version %d was replaced, "+
+			"the last that kept them",
 			a.by.id, run, late, w.hold, w.mu.changes[last].layout.Version)
 	}
 	w.count("IDs of strict tags checked for lateness", int(run.Count))
@@ -273,7 +277,8 @@ func (w *world) checkRetracted(a answered, run allocator.Run) {
 	case given == nil:
 	case given.registered[a.by.address] && !w.mu.waived[ledger.Registration{Room: a.by.in, Name: a.by.name}.ID()]:
 		owner, _ := given.layout.RoomOf(run.First)
-		w.Errorf("%s, tag %s: IDs %v were issued %v after layout version %d gave them to room %s, and the migration had not gone on without this instance",
+		w.Errorf("%s, tag %s: IDs %v were issued %v after layout version %d gave them to room %s, "+
+			"and the migration had not gone on without this instance",
 			a.by.id, a.tag, run, a.at.Sub(given.at), given.layout.Version, owner)
 	default:
 		w.count("IDs issued late by instances that were not waited for", int(run.Count))

@@ -17,7 +17,10 @@ const journalsRequired = "journals required"
 
 // require makes the cluster require journals.
 func (w *world) require(ctx context.Context) {
-	_, err := w.admin.UpdateSettings(ctx, func(s *record.ClusterSettings) error { s.RequireJournal = true; return nil }, "simulation")
+	_, err := w.admin.UpdateSettings(ctx, func(s *record.ClusterSettings) error {
+		s.RequireJournal = true
+		return nil
+	}, "simulation")
 	if err != nil {
 		w.Errorf("journals required: %v", err)
 	}
@@ -44,7 +47,8 @@ func (w *world) confirm(d dice, l *link) {
 			continue
 		}
 		room, name, _ := strings.Cut(strings.TrimPrefix(key, "rooms/"), "/")
-		err := admin.New(own, admin.DefaultConfig()).ConfirmInstance(ctx, allocator.Room(room), allocator.Instance(name), "simulation")
+		err := admin.New(own, admin.DefaultConfig()).ConfirmInstance(ctx, allocator.Room(room),
+			allocator.Instance(name), "simulation")
 		w.log("--- %s: %s is confirmed: %v", l.name, name, kind(err))
 		w.count("confirm: "+kind(err), 1)
 		if err != nil && !w.expected(err) {

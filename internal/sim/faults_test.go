@@ -61,12 +61,14 @@ func troubles() []trouble {
 		}},
 		{"answers late", func(w *world, d dice) {
 			if p := w.victim(d, w.slots); p != nil {
-				p.link.mute(w.log1("--- %s gets no answer for %v", p.id, d.between(100*time.Millisecond, 3*time.Second)))
+				p.link.mute(w.log1("--- %s gets no answer for %v", p.id,
+					d.between(100*time.Millisecond, 3*time.Second)))
 			}
 		}},
 		{"other etcd", func(w *world, d dice) {
 			if p := w.victim(d, slices.Concat(w.slots, w.consoles)); p != nil {
-				p.link.lose(w.log1("--- %s is led to another etcd for %v", p.id, d.between(100*time.Millisecond, 15*time.Second)))
+				p.link.lose(w.log1("--- %s is led to another etcd for %v", p.id,
+					d.between(100*time.Millisecond, 15*time.Second)))
 				w.mem.Break()
 			}
 		}},
@@ -119,7 +121,8 @@ func (w *world) chooseFaults() {
 		}
 	}
 	if slices.ContainsFunc(w.troubles, func(t trouble) bool {
-		return strings.Contains(t.name, "restore") || strings.HasPrefix(t.name, "recover without") || t.name == rollbackOfARecover
+		return strings.Contains(t.name, "restore") || strings.HasPrefix(t.name, "recover without") ||
+			t.name == rollbackOfARecover
 	}) {
 		w.length += 15 * time.Second
 	}
@@ -132,7 +135,9 @@ func (w *world) fate(d dice, txn store.Txn) ledgertest.Fate {
 		return ledgertest.Fate{}
 	}
 	fate := ledgertest.Fate{Name: pick(d, w.fates), N: 1 + d.IntN(8)}
-	if i := slices.IndexFunc(w.fates, func(n ledgertest.FateName) bool { return n.String() == *with }); i >= 0 && d.chance(2) {
+	if i := slices.IndexFunc(w.fates, func(n ledgertest.FateName) bool {
+		return n.String() == *with
+	}); i >= 0 && d.chance(2) {
 		if fate.Name = w.fates[i]; fate.Name == ledgertest.StaleRead {
 			fate.N = 1 + d.IntN(80) // and from further behind
 		}
@@ -166,7 +171,9 @@ func (w *world) trouble(lane int) {
 	for w.sleep(w.heal, d.between(100*time.Millisecond, most), lane) {
 		if len(w.troubles) > 0 {
 			t := pick(d, w.troubles)
-			if i := slices.IndexFunc(w.troubles, func(t trouble) bool { return t.name == *with }); i >= 0 && d.chance(2) {
+			if i := slices.IndexFunc(w.troubles, func(t trouble) bool {
+				return t.name == *with
+			}); i >= 0 && d.chance(2) {
 				t = w.troubles[i]
 			}
 			w.count("trouble: "+t.name, 1)
@@ -209,7 +216,8 @@ func (w *world) settle() {
 	lane := w.lane()
 	w.repair() // of what a restore brought back
 	w.sleep(nil, calm, lane)
-	for within := time.Now().Add(5 * time.Minute); w.forgetful() || w.halted() || w.moved(); w.sleep(nil, time.Second, lane) {
+	for within := time.Now().Add(5 * time.Minute); w.forgetful() || w.halted() ||
+		w.moved(); w.sleep(nil, time.Second, lane) {
 		if time.Now().After(within) {
 			w.Errorf("leasing is halted still, or in another etcd cluster, after five minutes of recovering")
 			return

@@ -64,7 +64,8 @@ func (l *link) leaseOf(txn store.Txn) (lease, bool) {
 	case txn.If[at].ModRevision != 0:
 		return lease{}, false
 	}
-	return lease{tag: allocator.Tag(tag), first: max(was.Next, first), end: mark.Next, sent: time.Now(), epoch: epochName(epochOf(txn)), version: version}, true
+	return lease{tag: allocator.Tag(tag), first: max(was.Next, first), end: mark.Next, sent: time.Now(),
+		epoch: epochName(epochOf(txn)), version: version}, true
 }
 
 // epochName returns the random part of an epoch's value, empty while leasing is halted.

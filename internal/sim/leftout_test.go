@@ -136,7 +136,8 @@ func (l *link) checkDenied(a *asked) {
 		}
 		for _, room := range stored[struct{ Ever []allocator.Room }](l.w, "layout").Ever {
 			if reach := l.w.reach(d.tag, room); reach < d.next {
-				l.w.Errorf("%s, tag %s: it leased, though a recover left it out with IDs of tag %s up to %d, and room %s may lease from %d on",
+				l.w.Errorf("%s, tag %s: it leased, though a recover left it out with IDs of tag %s up to %d, "+
+					"and room %s may lease from %d on",
 					l.name, a.lease.tag, d.tag, d.next, room, reach)
 			}
 		}

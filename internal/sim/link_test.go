@@ -215,7 +215,8 @@ type reported struct {
 
 // reports notes what an instance is about to report of itself.
 func (l *link) reports(txn store.Txn) {
-	if len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, "/march/default/rooms/") {
+	if len(txn.Then) == 0 || txn.Then[0].Put == nil ||
+		!strings.HasPrefix(txn.Then[0].Put.Key, "/march/default/rooms/") {
 		return
 	}
 	var v struct {
@@ -269,13 +270,17 @@ func describe(txn store.Txn) string {
 
 // Compact implements ledger.Store.
 func (l *link) Compact(ctx context.Context, revision int64) error {
-	_, err := call(ctx, l, l.toss("compact"), func() (bool, error) { return true, l.etcd().Open().Compact(context.Background(), revision) })
+	_, err := call(ctx, l, l.toss("compact"), func() (bool, error) {
+		return true, l.etcd().Open().Compact(context.Background(), revision)
+	})
 	return err
 }
 
 // Status implements ledger.Store.
 func (l *link) Status(ctx context.Context) (store.Status, error) {
-	return call(ctx, l, l.toss("status"), func() (store.Status, error) { return l.etcd().Open().Status(context.Background()) })
+	return call(ctx, l, l.toss("status"), func() (store.Status, error) {
+		return l.etcd().Open().Status(context.Background())
+	})
 }
 
 // Watch implements ledger.Store.

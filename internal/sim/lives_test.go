@@ -69,7 +69,8 @@ func (l *lives) learn(txn store.Txn, answer store.Answer) {
 // for the key, and the key exists.
 func find(gets []store.Op, answer store.Answer, key string, v any) bool {
 	at := slices.IndexFunc(gets, func(op store.Op) bool { return op.Get != nil && op.Get.Key == "/march/default/"+key })
-	return at >= 0 && len(answer.Got) == len(gets) && len(answer.Got[at]) > 0 && json.Unmarshal(answer.Got[at][0].Value, v) == nil
+	return at >= 0 && len(answer.Got) == len(gets) && len(answer.Got[at]) > 0 &&
+		json.Unmarshal(answer.Got[at][0].Value, v) == nil
 }
 
 // remembers makes a process know the epochs of its journal.
@@ -110,7 +111,8 @@ func TestLives(t *testing.T) {
 		close(serving)
 		p.serving = serving
 		w.mu.processes = []*process{p}
-		i, err := w.ledger(p.link).Join(t.Context(), ledger.Registration{Room: "a", Name: "a1", Address: p.address, Hold: time.Second})
+		i, err := w.ledger(p.link).Join(t.Context(), ledger.Registration{Room: "a", Name: "a1",
+			Address: p.address, Hold: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -38,7 +38,8 @@ func (w *world) logger(name string) hclog.Logger {
 	if w.verbose == nil || !*logs {
 		return nil
 	}
-	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Debug, Output: lineWriter(w.verbose), DisableTime: true})
+	return hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Debug,
+		Output: lineWriter(w.verbose), DisableTime: true})
 }
 
 type lineWriter func(string)

@@ -13,12 +13,14 @@ import (
 
 var (
 	oneSeed  = flag.Int64("seed", -1, "run this seed alone, and with -v print its schedule")
-	allSeeds = flag.Int("seeds", 0, "how many seeds to run; 0 is 60, 40 with -short, or 4 under the race detector; make simulate runs 1,000")
-	with     = flag.String("with", "", "a fault (of a transaction, or another) that every seed has: one by which something is found sooner")
-	logs     = flag.Bool("logs", false, "with -seed and -v, print what the processes log, too")
-	first    = flag.Int("first", -1, "run the seeds from this on, as many as -batch says: what TestSimulation starts")
-	batch    = flag.Int("batch", 10, "how many seeds one process runs")
-	counts   = flag.String("counts", "", "with -first, the file to write what was met to")
+	allSeeds = flag.Int("seeds", 0,
+		"how many seeds to run; 0 is 60, 40 with -short, or 4 under the race detector; make simulate runs 1,000")
+	with = flag.String("with", "",
+		"a fault (of a transaction, or another) that every seed has: one by which something is found sooner")
+	logs   = flag.Bool("logs", false, "with -seed and -v, print what the processes log, too")
+	first  = flag.Int("first", -1, "run the seeds from this on, as many as -batch says: what TestSimulation starts")
+	batch  = flag.Int("batch", 10, "how many seeds one process runs")
+	counts = flag.String("counts", "", "with -first, the file to write what was met to")
 )
 
 // Use one processor: only then does the seed decide the order of goroutines.

@@ -112,7 +112,8 @@ func (w *world) unreadable(err error) bool {
 // checkReadable checks that a lease which is done is not of a tag whose settings in etcd have
 // an unknown format.
 func (w *world) checkReadable(l *link, tag allocator.Tag) {
-	if value, _ := w.mem.Value(fmt.Sprintf("/march/default/tags/%s", tag)); bytes.HasPrefix(value, []byte(newerFormat)) {
+	if value, _ := w.mem.Value(fmt.Sprintf("/march/default/tags/%s", tag)); bytes.HasPrefix(value,
+		[]byte(newerFormat)) {
 		w.Errorf("%s, tag %s: it leased though the tag's settings are of a newer format", l.name, tag)
 	}
 	w.mu.Lock()

@@ -45,7 +45,8 @@ func actions() []action {
 		{"skip", 3, skip},
 		{"update", 4, update},
 		{"prescale", 1, func(ctx context.Context, w *world, d dice, c *console.Server) error {
-			_, err := c.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: string(pick(d, w.tags)), Step: 1, Duration: durationpb.New(5 * time.Second)})
+			_, err := c.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: string(pick(d, w.tags)), Step: 1,
+				Duration: durationpb.New(5 * time.Second)})
 			return err
 		}},
 		{"forget", 1, func(ctx context.Context, w *world, d dice, c *console.Server) error {

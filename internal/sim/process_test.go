@@ -191,7 +191,8 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 		cfg.Journal = filepath.Join(w.journals, kept)
 		link.remembers(w.journalsIn(cfg.Journal))
 	}
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Hold, cfg.Logger = in, name, w.ledger(link), listener, w.hold, w.logger(id)
+	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Hold, cfg.Logger = in, name, w.ledger(link),
+		listener, w.hold, w.logger(id)
 	cfg.IdleAfter = pick(w.dice("idle "+id), []time.Duration{3 * time.Second, time.Hour})
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
 	server, err := room.New(cfg)
@@ -246,7 +247,8 @@ func (w *world) ask(ctx context.Context, p *process, tag allocator.Tag, d dice) 
 		}
 	case 1:
 		var r *marchv1.NextBatchResponse
-		if r, err = p.room.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(tag), Count: 1 + d.Int64N(40)}); err == nil {
+		if r, err = p.room.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(tag),
+			Count: 1 + d.Int64N(40)}); err == nil {
 			for _, run := range r.GetRuns() {
 				a.runs = append(a.runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount()})
 			}

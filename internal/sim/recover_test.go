@@ -29,7 +29,8 @@ type recovering struct {
 }
 
 // ask asks an instance for its memory: see recovery.Config.
-func (r *recovering) ask(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+func (r *recovering) ask(ctx context.Context, s record.SeenInstance, q record.Question,
+	use record.UseMarks) (record.Memory, error) {
 	request := &marchv1.ReportMarksRequest{ClusterUuid: q.UUID, AfterSequence: q.After}
 	if q.Barrier != nil {
 		request.Barrier = &marchv1.Barrier{HaltNonce: q.Barrier.Nonce, EtcdClusterId: q.Barrier.ClusterID}
@@ -51,7 +52,8 @@ func (r *recovering) ask(ctx context.Context, s record.SeenInstance, q record.Qu
 
 // memory asks the instance at an address over a link. An instance that is cut off from etcd may
 // be cut off from recover as well, or not.
-func (w *world) memory(ctx context.Context, l *link, address string, request *marchv1.ReportMarksRequest) (record.Memory, error) {
+func (w *world) memory(ctx context.Context, l *link, address string,
+	request *marchv1.ReportMarksRequest) (record.Memory, error) {
 	unreachable := allocator.Errorf(allocator.Unavailable, "sim: no instance answers at %s", address)
 	for _, p := range w.alive() {
 		if p.address != address {
@@ -84,11 +86,16 @@ func (w *world) memory(ctx context.Context, l *link, address string, request *ma
 func (r *recovering) decide(cfg *recovery.Config, report *recovery.Report) error {
 	w := r.w
 	alive := w.alive()
-	r.missing = slices.DeleteFunc(slices.Clone(alive), func(p *process) bool { return r.answered[p.address] || p.link.nothingSince() })
+	r.missing = slices.DeleteFunc(slices.Clone(alive), func(p *process) bool {
+		return r.answered[p.address] || p.link.nothingSince()
+	})
 	cfg.Apply, cfg.Margin = true, w.marginFor()
 	healed := w.healed.Load()
 	out := w.toLeaveOut()
-	if out == nil && r.d.chance(3) && !healed && !slices.ContainsFunc(alive, func(p *process) bool { _, asked := r.answered[p.address]; return !asked }) {
+	if out == nil && r.d.chance(3) && !healed && !slices.ContainsFunc(alive, func(p *process) bool {
+		_, asked := r.answered[p.address]
+		return !asked
+	}) {
 		w.log("%-12s names no instance", r.link.name)
 		r.needed = cfg.Margin == nil
 		return nil
@@ -195,7 +202,9 @@ func (l *link) nothingSince() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := len(l.mu.outside)
-	return n > 0 && !slices.ContainsFunc(l.mu.leases, func(have lease) bool { return have.sent.After(l.mu.outside[n-1].at) })
+	return n > 0 && !slices.ContainsFunc(l.mu.leases, func(have lease) bool {
+		return have.sent.After(l.mu.outside[n-1].at)
+	})
 }
 
 func (l *link) leaveOut(o outside) {
@@ -297,7 +306,9 @@ func (w *world) checkRaise(l *link, epoch, tag string) {
 	var e struct{ Ended struct{ Stopped string } }
 	_ = json.Unmarshal([]byte(epoch), &e)
 	l.mu.Lock()
-	said = said && slices.ContainsFunc(l.mu.leases, func(have lease) bool { return have.lost == "" && have.epoch == e.Ended.Stopped })
+	said = said && slices.ContainsFunc(l.mu.leases, func(have lease) bool {
+		return have.lost == "" && have.epoch == e.Ended.Stopped
+	})
 	l.mu.Unlock()
 	if at >= 0 {
 		w.count("marks raised by instances", 1)

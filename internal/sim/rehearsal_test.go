@@ -57,7 +57,8 @@ func (w *world) rehearseRecover(d dice) {
 // those that a dry run misses.
 func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) error {
 	cfg := recovery.Config{Actor: "simulation", Layout: recovery.LayoutStored}
-	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question,
+		use record.UseMarks) (record.Memory, error) {
 		m, err := r.ask(ctx, s, q, use)
 		r.w.count("instances asked by a rehearsal", 1)
 		if err == nil && m.Barred {
@@ -136,7 +137,8 @@ func (w *world) rollBackRecover(d dice) {
 	serving := func() bool {
 		return !slices.ContainsFunc(w.slots, func(s *slot) bool { p := s.running(); return p == nil || !p.runs() })
 	}
-	if !w.until(serving, lane) || !w.sleep(w.heal, d.between(time.Millisecond, 5*time.Second), lane) || !serving() || !ready() {
+	if !w.until(serving, lane) || !w.sleep(w.heal, d.between(time.Millisecond, 5*time.Second), lane) ||
+		!serving() || !ready() {
 		return
 	}
 	for _, s := range slots { // a process that starts now knows nothing

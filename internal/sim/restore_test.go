@@ -34,7 +34,9 @@ type stretch struct{ from, until time.Time }
 // forgotten reports whether a call was given an ID that was leased in a time that etcd forgot.
 func (w *world) forgotten(a answered, id int64) bool {
 	return len(w.mu.past.lostTimes) > 0 && slices.ContainsFunc(a.by.link.leasesWith(a.tag, id), func(l lease) bool {
-		return slices.ContainsFunc(w.mu.past.lostTimes, func(s stretch) bool { return l.done.After(s.from) && l.sent.Before(s.until) })
+		return slices.ContainsFunc(w.mu.past.lostTimes, func(s stretch) bool {
+			return l.done.After(s.from) && l.sent.Before(s.until)
+		})
 	})
 }
 
@@ -93,7 +95,8 @@ func (w *world) backUp(dice) {
 // restore restores the last backup: with its revision raised or not, and as the same etcd
 // cluster or as another.
 func (w *world) restore(d dice) {
-	bump, id := pick(d, []int64{0, 0, 1_000_000_000}), pick(d, []uint64{ledgertest.ClusterID, ledgertest.ClusterID, ledgertest.ClusterID + 2})
+	bump, id := pick(d, []int64{0, 0, 1_000_000_000}),
+		pick(d, []uint64{ledgertest.ClusterID, ledgertest.ClusterID, ledgertest.ClusterID + 2})
 	w.mu.Lock()
 	backup, saved := w.mu.past.backup, w.mu.past.saved
 	if backup > 0 {
@@ -183,7 +186,8 @@ func (w *world) recover(d dice, name string) error {
 	}
 	l := w.ledger(r.link)
 	cfg := recovery.Config{
-		Actor: "simulation", Wait: pick(d, []time.Duration{0, 0, 6 * time.Second}), Memories: w.journalsOfTheDead(), Ask: r.ask,
+		Actor: "simulation", Wait: pick(d, []time.Duration{0, 0, 6 * time.Second}),
+		Memories: w.journalsOfTheDead(), Ask: r.ask,
 	}
 	report, err := recovery.Run(ctx, l, cfg) // is refused if an operator has to decide more
 	if err != nil && allocator.KindOf(err) != allocator.Refused {

@@ -95,7 +95,8 @@ func (w *world) takeBack(d dice) {
 		for _, m := range w.journalsIn(dir) {
 			if w.shows(m, epoch, before, after) {
 				w.count("journals that show a rollback", 1)
-				quiet := w.log1("--- the journal of %s shows it; nobody calls it for %v", s.name, d.between(0, 15*time.Second))
+				quiet := w.log1("--- the journal of %s shows it; nobody calls it for %v", s.name,
+					d.between(0, 15*time.Second))
 				w.mu.Lock()
 				w.mu.quiet[s.name] = time.Now().Add(quiet)
 				w.mu.Unlock()
@@ -138,7 +139,8 @@ func (w *world) checkRolledBack(l *link, a *asked) {
 	bad := a.leases && a.lease.lost == "" && w.mu.past.rolled[a.epoch][a.lease.tag]
 	w.mu.Unlock()
 	if bad {
-		w.Errorf("%s, tag %s: it leased from an etcd that was rolled back, before anybody recovered", l.name, a.lease.tag)
+		w.Errorf("%s, tag %s: it leased from an etcd that was rolled back, before anybody recovered",
+			l.name, a.lease.tag)
 	}
 }
 

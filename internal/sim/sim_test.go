@@ -178,11 +178,14 @@ func weak(t *testing.T, total map[string]int) {
 		want = append(want, "IDs of strict tags checked for lateness")
 	}
 	if seeds() >= 1000 {
-		want = append(want, "restores", "journals lost", "recovers without a running instance", "requests to another etcd", "IDs of a time that etcd forgot, in no era",
+		want = append(want, "restores", "journals lost", "recovers without a running instance",
+			"requests to another etcd", "IDs of a time that etcd forgot, in no era",
 			"confirm: done", "rollbacks of raft's data", "journals that show a rollback",
 			"rollbacks to before a recover", "rehearsals that went through", "instances asked by a rehearsal",
-			"instances left out whose range another room got", "marks that roles refused", "recovers by a clock a day off",
-			"values with a field of a newer version", "values of a newer format", "leases beside a value of a newer format",
+			"instances left out whose range another room got", "marks that roles refused",
+			"recovers by a clock a day off",
+			"values with a field of a newer version", "values of a newer format",
+			"leases beside a value of a newer format",
 			"fields of a newer version kept", "recovers without hundreds of instances",
 			"restores of an etcd that was empty",
 			"time-ordered IDs", "clocks that were refused", "recovers after which windows begin later",

@@ -78,10 +78,12 @@ func (w *world) beginTimes(ctx context.Context) {
 // createTimeTags creates two tags of a width, which share their workers. It returns false if a
 // room's range is too narrow for that.
 func (w *world) createTimeTags(ctx context.Context, d dice, bits int) bool {
-	for i, unit := range []time.Duration{time.Millisecond, pick(d, []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second})} {
+	for i, unit := range []time.Duration{time.Millisecond,
+		pick(d, []time.Duration{time.Millisecond, 10 * time.Millisecond, time.Second})} {
 		s := record.NewTimeTag(timeid.Layout{
 			TimeBits: 30, WorkerBits: bits, SequenceBits: 12, Unit: unit,
-			Epoch: w.began.Add(-24 * time.Hour).Truncate(time.Second).UnixMilli(), Order: pick(d, []timeid.Order{timeid.WorkerMiddle, timeid.WorkerLast}),
+			Epoch: w.began.Add(-24 * time.Hour).Truncate(time.Second).UnixMilli(),
+			Order: pick(d, []timeid.Order{timeid.WorkerMiddle, timeid.WorkerLast}),
 		})
 		s.Sequence = pick(d, []timeid.Sequence{timeid.Reset, timeid.Carry, timeid.Random})
 		// A wait for a clock uses the simulation's processor.
@@ -106,13 +108,15 @@ func (w *world) startTimed(in allocator.Room, name allocator.Instance, id string
 	d, lane := w.dice("timed "+id), w.lane()
 	link := w.link(id, lane)
 	link.clock = w.wallClock(w.skew(d))
-	t := &timed{w: w, ledger: w.ledger(link), id: id, clock: link.clock, pin: pin, serving: make(chan struct{}), workers: worker.DefaultConfig()}
+	t := &timed{w: w, ledger: w.ledger(link), id: id, clock: link.clock, pin: pin, serving: make(chan struct{}),
+		workers: worker.DefaultConfig()}
 	t.workers.Now, t.workers.Logger = t.clock.now, w.logger(id)
 	t.workers.AgreeClock = d.chance(2)
 	t.workers.Reserve = pick(d, []time.Duration{2 * time.Second, worker.DefaultReserve})
 	t.workers.PinnedWindow = pick(d, []time.Duration{worker.Shortest, worker.DefaultPinnedWindow})
 	t.workers.Rand = func(n int64) int64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Int64N(n) }
-	t.cfg = ledger.Registration{Room: in, Name: name, Address: fmt.Sprint("192.0.2.1:", lane), Build: "simulation", Hold: w.hold}
+	t.cfg = ledger.Registration{Room: in, Name: name, Address: fmt.Sprint("192.0.2.1:", lane),
+		Build: "simulation", Hold: w.hold}
 	if w.journals != "" { // a double runs on another host
 		kept, _, _ := strings.Cut(id, "#")
 		if _, double, ok := strings.Cut(id, "/"); ok {
@@ -183,7 +187,9 @@ func (t *timed) run(ctx context.Context) error {
 // anew makes the instance begin again without tags in memory and without workers.
 func (t *timed) anew() {
 	t.tags.Store(timetags.New(timetags.Config{
-		Workers: t.leases, Pin: t.pin, Clock: func() int64 { return t.clock.now().UnixMilli() }, Logger: t.workers.Logger,
+		Workers: t.leases, Pin: t.pin, Clock: func() int64 {
+			return t.clock.now().UnixMilli()
+		}, Logger: t.workers.Logger,
 		Rand: func(n uint64) uint64 {
 			return t.w.dice(fmt.Sprint("sequence ", t.id, time.Since(t.w.began))).Uint64N(n)
 		},
@@ -238,7 +244,8 @@ func (t *timed) adopt(ctx context.Context, instance *ledger.Instance, served int
 			if err == nil {
 				served = version
 			}
-			if now, _ := t.ledger.Layout(); now.Layout.Version > version || err != nil && allocator.KindOf(err) != allocator.Refused {
+			if now, _ := t.ledger.Layout(); now.Layout.Version > version ||
+				err != nil && allocator.KindOf(err) != allocator.Refused {
 				select {
 				case <-ctx.Done():
 					return nil
@@ -317,7 +324,8 @@ func (w *world) askTimed(ctx context.Context, p *process, tag timeTag, d dice) (
 			w.noteTimed(p, tag, runs)
 		}
 		// A tag that left memory is loaded again, as by a room's server.
-		if !errors.Is(err, error(timeid.ErrClosed)) || tags == p.timed.tags.Load() && tags.Get(string(tag.name)) != nil {
+		if !errors.Is(err, error(timeid.ErrClosed)) || tags == p.timed.tags.Load() &&
+			tags.Get(string(tag.name)) != nil {
 			return err
 		}
 	}

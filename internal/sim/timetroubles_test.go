@@ -18,7 +18,8 @@ func timeTroubles() []trouble {
 		}},
 		{"wall clock that jumps each millisecond", func(w *world, d dice) {
 			if p := w.victim(d, w.timers); p != nil {
-				jitter := w.log1("--- the clock of %s jumps by up to %v", p.id, d.between(time.Millisecond, 500*time.Millisecond))
+				jitter := w.log1("--- the clock of %s jumps by up to %v", p.id,
+					d.between(time.Millisecond, 500*time.Millisecond))
 				p.timed.clock.change(w.skew(d), 1, jitter.Milliseconds())
 			}
 		}},
@@ -92,7 +93,8 @@ func wrongSpeed(speed int64) func(w *world, d dice) {
 			most = 20 * time.Second
 		}
 		clock, lane, back := p.timed.clock, w.lane(), w.skew(d)
-		during := w.log1(fmt.Sprintf("--- the clock of %%s has speed %d for %%v", speed), p.id, d.between(100*time.Millisecond, most))
+		during := w.log1(fmt.Sprintf("--- the clock of %%s has speed %d for %%v", speed), p.id,
+			d.between(100*time.Millisecond, most))
 		clock.runs(speed)
 		w.actors.Go(func() {
 			w.sleep(w.heal, during, lane)

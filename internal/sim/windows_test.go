@@ -26,7 +26,8 @@ const workerKeys = "/march/default/workers/"
 // windowOf returns the window that a transaction of an instance asks for, false if it asks for
 // none. An instance writes only its own windows.
 func (l *link) windowOf(txn store.Txn) (window, bool) {
-	if l.clock == nil || len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, workerKeys) {
+	if l.clock == nil || len(txn.Then) == 0 || txn.Then[0].Put == nil ||
+		!strings.HasPrefix(txn.Then[0].Put.Key, workerKeys) {
 		return window{}, false
 	}
 	put := txn.Then[0].Put
@@ -41,7 +42,8 @@ func (l *link) windowOf(txn store.Txn) (window, bool) {
 	other := l.mu.incarnation != w.record.Incarnation
 	l.mu.Unlock()
 	if other {
-		l.w.Errorf("%s writes a window of worker %s for another process, from %d until %d", l.name, w.worker, w.record.From, w.record.Until)
+		l.w.Errorf("%s writes a window of worker %s for another process, from %d until %d", l.name, w.worker,
+			w.record.From, w.record.Until)
 	}
 	return w, true
 }
@@ -91,14 +93,17 @@ func (w *world) noteTimed(p *process, tag timeTag, runs []allocator.Run) {
 				w.Errorf("%s, tag %s: %v", p.id, tag.name, err)
 				return
 			}
-			worker := strings.TrimPrefix(record.Keys("/march/default/").Worker(record.WorkerID{Bits: layout.WorkerBits, Number: parts.Worker}), workerKeys)
+			worker := strings.TrimPrefix(record.Keys("/march/default/").Worker(record.WorkerID{Bits: layout.WorkerBits,
+				Number: parts.Worker}), workerKeys)
 			in, ok := p.link.windowWith(worker, parts.Time, parts.Time+layout.Unit.Milliseconds())
 			if !ok {
-				w.Errorf("%s, tag %s: ID %d of worker %s lies in no window of the process: its tick begins at %d", p.id, tag.name, id, worker, parts.Time)
+				w.Errorf("%s, tag %s: ID %d of worker %s lies in no window of the process: its tick begins at %d", p.id,
+					tag.name, id, worker, parts.Time)
 				return
 			}
 			if !inSlice(ever, p.in, reported, parts.Worker, layout.WorkerBits) {
-				w.Errorf("%s, tag %s: worker %s of ID %d lies in no slice of room %s since layout version %d, which was reported", p.id, tag.name, worker, id, p.in, reported)
+				w.Errorf("%s, tag %s: worker %s of ID %d lies in no slice of room %s since layout version %d, "+
+					"which was reported", p.id, tag.name, worker, id, p.in, reported)
 				return
 			}
 			w.noteTick(tag.name, id, parts, timedID{p, in, now})
@@ -144,7 +149,8 @@ func (w *world) excused(a, b timedID) bool {
 		first = b.window.sent
 	}
 	return a.by != b.by && slices.ContainsFunc(w.mu.leftOut, func(r timedRecover) bool {
-		return r.at.After(first) && r.at.Before(last) && (r.wrong || a.by.timed.clock.wrong() || b.by.timed.clock.wrong())
+		return r.at.After(first) && r.at.Before(last) && (r.wrong || a.by.timed.clock.wrong() ||
+			b.by.timed.clock.wrong())
 	})
 }
 

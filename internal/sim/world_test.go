@@ -231,7 +231,8 @@ func (w *world) begin() {
 	if w.required {
 		w.require(ctx)
 	}
-	w.log("--- seed %d: %s; hold %v; fates %v once in %d; %v", w.seed, text(first.Layout), w.hold, w.fates, w.rate, w.troubles)
+	w.log("--- seed %d: %s; hold %v; fates %v once in %d; %v", w.seed, text(first.Layout), w.hold,
+		w.fates, w.rate, w.troubles)
 	w.actors.Go(w.observe)
 	for _, tag := range w.tags {
 		settings := w.settings(tag)
@@ -245,7 +246,9 @@ func (w *world) begin() {
 	for _, room := range w.rooms {
 		for i := range 1 + w.first.IntN(3) {
 			name := fmt.Sprintf("%s%d", room, i+1)
-			w.slots = append(w.slots, w.keep(room, name, func(id string) *process { return w.startRoom(room, allocator.Instance(name), id) }))
+			w.slots = append(w.slots, w.keep(room, name, func(id string) *process {
+				return w.startRoom(room, allocator.Instance(name), id)
+			}))
 		}
 	}
 	w.beginTimes(ctx)
@@ -279,7 +282,8 @@ func (w *world) observe() {
 			return
 		case c := <-changes:
 			if c.Err != nil { // broken on purpose, or compacted: watch again from now on, and read what was missed
-				changes = w.mem.Open().Watch(ctx, []store.Interval{{Key: layouts, End: layouts + "\xff"}}, w.mem.Revision()+1)
+				changes = w.mem.Open().Watch(ctx, []store.Interval{{Key: layouts, End: layouts + "\xff"}},
+					w.mem.Revision()+1)
 			}
 			w.readLayouts()
 		}
@@ -318,7 +322,8 @@ func (w *world) readLayouts() {
 				Lower, Upper int64 `json:",string"`
 			}
 		}](w, key)
-		l := allocator.Layout{Version: v.Version, Boundary: v.Boundary, Ranges: make(map[allocator.Room]allocator.Range)}
+		l := allocator.Layout{Version: v.Version, Boundary: v.Boundary,
+			Ranges: make(map[allocator.Room]allocator.Range)}
 		for room, r := range v.Rooms {
 			l.Ranges[room] = allocator.Range(r)
 		}
@@ -369,7 +374,9 @@ func (w *world) forgetLayouts(from int) {
 // under returns the index of a layout version in changes. The caller holds the lock, or is the
 // last to run.
 func (w *world) under(version int64) int {
-	i, _ := slices.BinarySearchFunc(w.mu.changes, version, func(c change, v int64) int { return cmp.Compare(c.layout.Version, v) })
+	i, _ := slices.BinarySearchFunc(w.mu.changes, version, func(c change, v int64) int {
+		return cmp.Compare(c.layout.Version, v)
+	})
 	return i
 }
 

@@ -32,12 +32,15 @@ func newSecure(t *testing.T) *secure {
 	s := &secure{t: t, etcd: ledgertest.StartSecureEtcd(t)}
 	for _, role := range []record.Role{keys.OperatorRole(), keys.RoomRole("a", false)} {
 		s.etcd.Etcdctl(t, "", role.Commands()...)
-		s.etcd.Etcdctl(t, "", "etcdctl user add "+role.Name+" --no-password", "etcdctl user grant-role "+role.Name+" "+role.Name)
+		s.etcd.Etcdctl(t, "", "etcdctl user add "+role.Name+" --no-password",
+			"etcdctl user grant-role "+role.Name+" "+role.Name)
 		s.etcd.Certificate(t, role.Name, devca.Leaf{})
 	}
 	end := s.etcd.RequireCredentials(t)
 	t.Cleanup(end)
-	s.Cluster = testcluster.Over(t, "default", func(testing.TB) store.Store { return s.store("march-default-operator", s.etcd.CA()) })
+	s.Cluster = testcluster.Over(t, "default", func(testing.TB) store.Store {
+		return s.store("march-default-operator", s.etcd.CA())
+	})
 	s.Init(testcluster.Halves(), "ann")
 	s.Tag(func(settings *record.TagSettings) { settings.MinStep = 50_000 }, "ann", "order", "other")
 	return s
@@ -120,7 +123,8 @@ func TestEtcdCertificates(t *testing.T) {
 		refused := lease() // or its time ended first
 		return refused != nil && strings.Contains(refused.Error(), "etcd at "+s.etcd.Endpoint)
 	})
-	if _, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: s.etcd.CA(), Cert: s.files(user).Cert, Key: s.files("member").Key}); err == nil {
+	if _, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: s.etcd.CA(), Cert: s.files(user).Cert,
+		Key: s.files("member").Key}); err == nil {
 		t.Error("a key that does not fit")
 	}
 	s.etcd.Certificate(t, user, devca.Leaf{})
@@ -134,12 +138,15 @@ func TestEtcdBadCertificates(t *testing.T) {
 	write := func(user, ca string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		_, err := s.store(user, ca).Txn(ctx, store.Txn{Then: []store.Op{store.OpPut(keys.Mark("b", "order"), []byte("x"))}})
+		_, err := s.store(user, ca).Txn(ctx,
+			store.Txn{Then: []store.Op{store.OpPut(keys.Mark("b", "order"), []byte("x"))}})
 		return err
 	}
 	other := testcerts.New(t)
-	ledgertest.WantKind(t, write("march-default-operator", other.Root), allocator.Unavailable, "certificate signed by unknown authority")
-	ledgertest.WantKind(t, write("march-default-room-a", s.etcd.CA()), allocator.Denied, "user march-default-room-a may not write "+keys.Mark("b", "order"))
+	ledgertest.WantKind(t, write("march-default-operator", other.Root), allocator.Unavailable,
+		"certificate signed by unknown authority")
+	ledgertest.WantKind(t, write("march-default-room-a", s.etcd.CA()), allocator.Denied,
+		"user march-default-room-a may not write "+keys.Mark("b", "order"))
 	s.etcd.Certificate(t, "stranger", devca.Leaf{})
 	ledgertest.WantKind(t, write("stranger", s.etcd.CA()), allocator.Denied, "etcd at "+s.etcd.Endpoint)
 	cert, key, err := other.Issue(devca.Leaf{Name: "march-default-operator"})

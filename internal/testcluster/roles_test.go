@@ -38,7 +38,8 @@ func newGuarded(t *testing.T) *guarded {
 	g := &guarded{t: t, etcd: ledgertest.StartEtcd(t)}
 	first := "first"
 	g.password.Store(&first)
-	for _, role := range []record.Role{keys.ConsoleRole(), keys.OperatorRole(), keys.RoomRole("a", false), keys.RoomRole("b", false)} {
+	for _, role := range []record.Role{keys.ConsoleRole(), keys.OperatorRole(), keys.RoomRole("a", false),
+		keys.RoomRole("b", false)} {
 		g.etcd.Etcdctl(t, first, role.Commands()...)
 		g.etcd.Etcdctl(t, first, "etcdctl user add "+role.Name+" --interactive=false < "+role.Name+".password",
 			"etcdctl user grant-role "+role.Name+" "+role.Name)
@@ -84,11 +85,13 @@ func TestEtcdRolesSuffice(t *testing.T) {
 		}
 	}
 	layout := func(lower, upper int64) *marchv1.Layout {
-		return &marchv1.Layout{Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: lower}, "b": {Lower: upper, Upper: 100}}}
+		return &marchv1.Layout{Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: lower},
+			"b": {Lower: upper, Upper: 100}}}
 	}
 	_, err := c.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: layout(50, 50)})
 	must("init", err)
-	for _, tag := range []*marchv1.Tag{{Name: "order"}, {Name: "gone"}, {Name: "time", Time: &marchv1.TimeTag{Preset: "leaf"}}} {
+	for _, tag := range []*marchv1.Tag{{Name: "order"}, {Name: "gone"},
+		{Name: "time", Time: &marchv1.TimeTag{Preset: "leaf"}}} {
 		_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: tag})
 		must("create tag", err)
 	}
@@ -112,7 +115,8 @@ func TestEtcdRolesSuffice(t *testing.T) {
 		r, err := c.GetMigration(ctx, &marchv1.GetMigrationRequest{Id: m.GetMigration().GetId()})
 		return err == nil && r.GetMigration().GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
 	})
-	_, err = c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_OPTIONAL}})
+	_, err = c.UpdateCluster(ctx,
+		&marchv1.UpdateClusterRequest{Cluster: &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_OPTIONAL}})
 	must("update cluster", err)
 	_, err = c.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: "gone"})
 	must("delete tag", err)
@@ -122,11 +126,14 @@ func TestEtcdRolesSuffice(t *testing.T) {
 	// What no room may write.
 	mine := g.store("room-a")
 	for key, may := range map[string]bool{
-		keys.Mark("b", "order"): false, keys.Registration("b", "two"): false, keys.Alive("b", "two"): false, keys.Mark("ab", "x"): false,
-		keys.Layout(): false, keys.Tag("order"): false, keys.Settings(): false, keys.Identity(): false, keys.Answered(): false,
+		keys.Mark("b", "order"): false, keys.Registration("b", "two"): false, keys.Alive("b", "two"): false,
+		keys.Mark("ab", "x"): false,
+		keys.Layout():        false, keys.Tag("order"): false, keys.Settings(): false,
+		keys.Identity(): false, keys.Answered(): false,
 		keys.ActiveMigration(): false, "/march/other/beat": false, keys.Mark("a", "test"): true,
 	} {
-		_, err := mine.Txn(ctx, store.Txn{If: []store.Cond{{Key: keys.Epoch(), ModRevision: 1 << 40}}, Then: []store.Op{store.OpPut(key, []byte("x"))}})
+		_, err := mine.Txn(ctx, store.Txn{If: []store.Cond{{Key: keys.Epoch(), ModRevision: 1 << 40}},
+			Then: []store.Op{store.OpPut(key, []byte("x"))}})
 		if may != (err == nil) {
 			t.Errorf("room a writes %s: %v", key, err)
 		}
@@ -185,8 +192,10 @@ func TestEtcdOrphanHalts(t *testing.T) {
 	}
 	const why = "a recover went on without this instance, and it may not raise the marks of tag order"
 	testcluster.Await(t, "room a halts leasing", func() bool {
-		answer, err := g.store("operator").Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: keys.Epoch()}}}}})
-		return err == nil && strings.Contains(string(answer.Got[0][0].Value), why) && strings.Contains(string(answer.Got[0][0].Value), "a/one")
+		answer, err := g.store("operator").Txn(ctx,
+			store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: keys.Epoch()}}}}})
+		return err == nil && strings.Contains(string(answer.Got[0][0].Value), why) &&
+			strings.Contains(string(answer.Got[0][0].Value), "a/one")
 	})
 	testcluster.Await(t, "room a says why", func() bool {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -217,7 +226,8 @@ func TestEtcdRightsMissing(t *testing.T) {
 		g.etcd.Etcdctl(t, "", grant)
 	}
 	// The right that other rights cover is not missing, and half of one does not do.
-	g.etcd.Etcdctl(t, "", "etcdctl role revoke-permission "+role.Name+" "+keys.Beat(), "etcdctl role revoke-permission "+role.Name+" "+keys.Audits()+" --prefix")
+	g.etcd.Etcdctl(t, "", "etcdctl role revoke-permission "+role.Name+" "+keys.Beat(),
+		"etcdctl role revoke-permission "+role.Name+" "+keys.Audits()+" --prefix")
 	r := g.room("a")
 	rooms := marchv1.NewRoomServiceClient(r.Conn)
 	var told []string
@@ -234,7 +244,8 @@ func TestEtcdRightsMissing(t *testing.T) {
 		}
 		return len(told) > 0
 	})
-	want := "instance a/one lacks rights in etcd: its user may not write /march/default/beat, nor write /march/default/audit/* march etcd roles a"
+	want := "instance a/one lacks rights in etcd: its user may not write /march/default/beat, " +
+		"nor write /march/default/audit/* march etcd roles a"
 	if told[0] != want {
 		t.Errorf("told %q, want %q", told[0], want)
 	}

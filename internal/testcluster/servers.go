@@ -101,7 +101,8 @@ func (c *Cluster) Console(change func(*console.Config)) *Console {
 	if err != nil {
 		c.Fatal(err)
 	}
-	s := &Console{Process: Start(c, server.Run), Conn: Dial(c, cfg.GRPC.Addr().String()), HTTP: cfg.HTTP.Addr().String()}
+	s := &Console{Process: Start(c, server.Run), Conn: Dial(c, cfg.GRPC.Addr().String()),
+		HTTP: cfg.HTTP.Addr().String()}
 	s.ConsoleServiceClient = marchv1.NewConsoleServiceClient(s.Conn)
 	return s
 }

@@ -46,7 +46,8 @@ func Over(tb testing.TB, name string, open func(testing.TB) store.Store) *Cluste
 // Halves returns the layout that most tests begin with: boundary 100, room a has [0, 50),
 // room b [50, 100).
 func Halves() allocator.Layout {
-	return allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}
+	return allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50},
+		"b": {Lower: 50, Upper: 100}}}
 }
 
 // Init puts the first layout in force.

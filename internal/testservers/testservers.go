@@ -24,13 +24,14 @@ func Redis(tb testing.TB) string {
 		tb.Fatalf("this test needs redis-server: install it (%v)", err)
 	}
 	dir, port := tb.TempDir(), freePort(tb)
-	begin(tb, exec.Command("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", dir), syscall.SIGTERM, func() bool {
-		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
+	begin(tb, exec.Command("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", dir),
+		syscall.SIGTERM, func() bool {
+			conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err == nil
+		})
 	return net.JoinHostPort("127.0.0.1", port)
 }
 
@@ -58,12 +59,14 @@ func Postgres(tb testing.TB) string {
 		as = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
 	data, port := filepath.Join(dir, "data"), freePort(tb)
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "-U", "march", "-E", "UTF8", "--locale=C", "--no-sync")
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "-U", "march", "-E",
+		"UTF8", "--locale=C", "--no-sync")
 	initdb.SysProcAttr, initdb.Dir = as, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		tb.Fatalf("initdb: %v\n%s", err, out)
 	}
-	server := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-k", dir, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")
+	server := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-k", dir, "-c",
+		"listen_addresses=127.0.0.1", "-c", "fsync=off")
 	server.SysProcAttr, server.Dir = as, dir
 	address := net.JoinHostPort("127.0.0.1", port)
 	begin(tb, server, syscall.SIGINT, func() bool { // it accepts connections before it is ready

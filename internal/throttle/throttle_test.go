@@ -14,7 +14,8 @@ func TestLine(t *testing.T) {
 	say := func(msg string, args ...any) { got = append(got, fmt.Sprint(append([]any{msg}, args...))) }
 	var line throttle.Log
 	start := time.Unix(1e9, 0)
-	for _, after := range []time.Duration{0, 0, 3 * time.Second, throttle.Interval - 1, throttle.Interval, 2*throttle.Interval - 1, 2 * throttle.Interval, time.Hour} {
+	for _, after := range []time.Duration{0, 0, 3 * time.Second, throttle.Interval - 1, throttle.Interval,
+		2*throttle.Interval - 1, 2 * throttle.Interval, time.Hour} {
 		before := len(got)
 		if said := line.Log(start.Add(after), say, "away", "after", after); said != (len(got) > before) {
 			t.Errorf("after %v it returned %v", after, said)

@@ -19,7 +19,8 @@ func TestGrouped(t *testing.T) {
 }
 
 func TestCounted(t *testing.T) {
-	for n, want := range map[any]string{0: "0 tags", int64(1): "1 tag", 2: "2 tags", -1: "-1 tags", 1_000_001: "1,000,001 tags"} {
+	for n, want := range map[any]string{0: "0 tags", int64(1): "1 tag", 2: "2 tags", -1: "-1 tags",
+		1_000_001: "1,000,001 tags"} {
 		if got := words.Counted(n, "tag"); got != want {
 			t.Errorf("%v: got %s; want %s", n, got, want)
 		}

@@ -57,7 +57,8 @@ func NewReader(path string, carets bool) *Reader { return &Reader{path: path, ca
 
 // Refuse notes a mistake.
 func (r *Reader) Refuse(at Position, format string, args ...any) {
-	r.mistakes = append(r.mistakes, fmt.Errorf("%s:%d:%d: %w%s", r.path, at.Line, at.Column, allocator.Errorf(allocator.Invalid, format, args...), r.caret(at)))
+	r.mistakes = append(r.mistakes, fmt.Errorf("%s:%d:%d: %w%s", r.path, at.Line, at.Column,
+		allocator.Errorf(allocator.Invalid, format, args...), r.caret(at)))
 }
 
 // caret returns the line of a position with a caret below; empty if none is shown.
@@ -75,7 +76,8 @@ func (r *Reader) caret(at Position) string {
 	if at.Column < 1 || at.Column > most {
 		return ""
 	}
-	return "\n  " + strings.TrimRight(line[:min(len(line), most)], " ") + "\n  " + strings.Repeat(" ", at.Column-1) + "^"
+	return "\n  " + strings.TrimRight(line[:min(len(line), most)],
+		" ") + "\n  " + strings.Repeat(" ", at.Column-1) + "^"
 }
 
 // Mistakes returns how many mistakes were found so far.

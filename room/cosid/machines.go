@@ -88,14 +88,16 @@ type parameterError struct{ error }
 func (parameterError) Is(target error) bool { return target == errParameter }
 
 func bad(r *http.Request, name, allowed string) error {
-	return parameterError{allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: %s", name, r.URL.Query().Get(name), allowed)}
+	return parameterError{allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: %s", name,
+		r.URL.Query().Get(name), allowed)}
 }
 
 // client returns the client of a request that may have a machine ID.
 func (c *cosid) client(r *http.Request) (machine.Client, error) {
 	if c.machines == nil {
 		return machine.Client{}, parameterError{allocator.Errorf(allocator.Refused,
-			"this room has no machine IDs; start it with --cosid-machines NAME, or take time-ordered IDs from a tag of kind time")}
+			"this room has no machine IDs; start it with --cosid-machines NAME, or take time-ordered IDs from a "+
+				"tag of kind time")}
 	}
 	client := machine.Client{Namespace: r.PathValue("namespace"), Instance: r.URL.Query().Get("instanceId")}
 	if !r.URL.Query().Has("instanceId") {
@@ -140,7 +142,8 @@ func parseDuration(text string) (time.Duration, bool) {
 	for _, part := range []struct{ text, units string }{{days, "D"}, {times, "HMS"}} {
 		for part.text != "" {
 			at := strings.IndexAny(part.text, part.units)
-			if at < 1 || strings.ContainsAny(part.text[:at], "EXPNI_+-") || at > 0 && strings.Contains(part.text[:at], ".") && part.text[at] != 'S' {
+			if at < 1 || strings.ContainsAny(part.text[:at], "EXPNI_+-") ||
+				at > 0 && strings.Contains(part.text[:at], ".") && part.text[at] != 'S' {
 				return 0, false
 			}
 			n, err := strconv.ParseFloat(part.text[:at], 64)

@@ -64,23 +64,30 @@ func TestBadRequests(t *testing.T) {
 		field   string // which every object has
 	}{
 		"leaf": {
-			l, []string{"/api/segment/get/", "/api/snowflake/get/", "/decodeSnowflakeId", "/nosuch/"}, []string{"snowflakeId"},
+			l, []string{"/api/segment/get/", "/api/snowflake/get/", "/decodeSnowflakeId", "/nosuch/"},
+			[]string{"snowflakeId"},
 			map[int]bool{200: true, 301: true, 307: true, 400: true, 404: true, 500: true}, "",
 		},
 		"tinyid": {
-			tinyid.New(fewTags(), tinyid.AnyToken("good")), []string{"/tinyid/id/nextId", "/tinyid/id/nextIdSimple", "/tinyid/id/nextSegmentId", "/tinyid/id/nextSegmentIdSimple", "/"},
-			[]string{"token", "bizType", "batchSize"}, map[int]bool{200: true, 301: true, 307: true, 400: true, 404: true}, "",
+			tinyid.New(fewTags(), tinyid.AnyToken("good")), []string{"/tinyid/id/nextId", "/tinyid/id/nextIdSimple",
+				"/tinyid/id/nextSegmentId", "/tinyid/id/nextSegmentIdSimple", "/"},
+			[]string{"token", "bizType", "batchSize"},
+			map[int]bool{200: true, 301: true, 307: true, 400: true, 404: true}, "",
 		},
 		"cosid": {
-			cosid.New(fewTags(), nil), []string{"/segments/ns/", "/segments/distributor/ns/", "/machines/ns", "/ids/", "/"},
-			[]string{"step", "offset", "machineBit", "instanceId", "stable"}, map[int]bool{200: true, 301: true, 307: true, 400: true, 500: true}, "code",
+			cosid.New(fewTags(), nil), []string{"/segments/ns/", "/segments/distributor/ns/",
+				"/machines/ns", "/ids/", "/"},
+			[]string{"step", "offset", "machineBit", "instanceId", "stable"},
+			map[int]bool{200: true, 301: true, 307: true, 400: true, 500: true}, "code",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dice := rand.New(rand.NewPCG(20, 2))
-			values := []string{"", "order", "good", "0", "-1", "1", "51", "9223372036854775808", "x", "%", "%zz", "é", strings.Repeat("y", 300), "a/b", "..", "true", "\x7f", "1.5"}
-			methods := []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete, http.MethodPut, http.MethodOptions, "FOO"}
+			values := []string{"", "order", "good", "0", "-1", "1", "51", "9223372036854775808", "x", "%", "%zz", "é",
+				strings.Repeat("y", 300), "a/b", "..", "true", "\x7f", "1.5"}
+			methods := []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete, http.MethodPut,
+				http.MethodOptions, "FOO"}
 			pick := func(of []string) string { return of[dice.IntN(len(of))] }
 			seen := make(map[int]int)
 			for range requests {
@@ -96,7 +103,8 @@ func TestBadRequests(t *testing.T) {
 				r.Method = pick(methods)
 				r.URL = &url.URL{Path: pick(system.paths) + pick(values), RawQuery: query.String()}
 				if dice.IntN(4) == 0 {
-					r.Header.Set("Content-Type", pick([]string{"application/x-www-form-urlencoded", "multipart/form-data", "text/plain", ";"}))
+					r.Header.Set("Content-Type",
+						pick([]string{"application/x-www-form-urlencoded", "multipart/form-data", "text/plain", ";"}))
 					body := query.String()
 					r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
 				}

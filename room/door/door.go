@@ -65,7 +65,8 @@ type HTTP struct {
 // NewHTTP returns a door for the clients of a system. The metric has the system's name.
 func NewHTTP(system string, handler http.Handler) *HTTP {
 	return &HTTP{handler, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "march_door_requests_total", Help: "Requests of other systems' clients over HTTP, by door and the status of the answer.",
+		Name: "march_door_requests_total", Help: "Requests of other systems' clients over HTTP, " +
+			"by door and the status of the answer.",
 		ConstLabels: prometheus.Labels{"door": system},
 	}, []string{"status"})}
 }

@@ -62,7 +62,8 @@ func open(t *testing.T) *pipes {
 	return p
 }
 
-const whole = "POST /tinyid/id/nextIdSimple?token=good&bizType=order HTTP/1.1\r\nHost: march\r\nContent-Length: 0\r\n\r\n"
+const whole = "POST /tinyid/id/nextIdSimple?token=good&bizType=order HTTP/1.1\r\nHost: " +
+	"march\r\nContent-Length: 0\r\n\r\n"
 
 // takes sends a request and reads the answer.
 func takes(conn net.Conn) error {
@@ -125,7 +126,8 @@ func TestHalfARequest(t *testing.T) {
 			"POST /tinyid/id/nextIdSimple HTTP/1.1\r\nHost: march\r\nContent-Le", 5 * time.Second, "",
 		},
 		"a part of the form": {
-			"POST /tinyid/id/nextIdSimple HTTP/1.1\r\nHost: march\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\ntoken=g",
+			"POST /tinyid/id/nextIdSimple HTTP/1.1\r\nHost: march\r\nContent-Type: " +
+				"application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\ntoken=g",
 			10 * time.Second, "", // the time for the answer is over, too
 		},
 		"one request": {whole, time.Minute, "HTTP/1.1 200 "},
@@ -144,7 +146,8 @@ func TestHalfARequest(t *testing.T) {
 							t.Error(err)
 						}
 						answer, err := io.ReadAll(conn)
-						if took := time.Since(began); err != nil || took < test.after || took > test.after+2*time.Second {
+						if took := time.Since(began); err != nil || took < test.after ||
+							took > test.after+2*time.Second {
 							t.Errorf("cut off after %v, %v; want %v", took, err, test.after)
 						}
 						if !strings.HasPrefix(string(answer), test.says) {
@@ -168,7 +171,9 @@ func TestTooLargeRequests(t *testing.T) {
 	p := open(t)
 	for _, large := range []struct{ sends, says string }{
 		{"GET / HTTP/1.1\r\nHost: march\r\nX: " + strings.Repeat("x", 64<<10), "HTTP/1.1 431 "},
-		{"POST /tinyid/id/nextIdSimple HTTP/1.1\r\nHost: march\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\ntoken=" + strings.Repeat("g", 65<<10), "HTTP/1.1 400 "},
+		{"POST /tinyid/id/nextIdSimple HTTP/1.1\r\nHost: march\r\nContent-Type: " +
+			"application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\ntoken=" + strings.Repeat("g", 65<<10),
+			"HTTP/1.1 400 "},
 	} {
 		conn := p.dial()
 		go func() { _, _ = io.WriteString(conn, large.sends) }() // it ends where the door reads no more

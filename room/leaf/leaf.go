@@ -118,7 +118,8 @@ func fail(w http.ResponseWriter, r *http.Request, code int) {
 func (l *leaf) decode(w http.ResponseWriter, r *http.Request) {
 	given, ok := door.Query(r.URL.RawQuery).Get("snowflakeId")
 	if !ok {
-		door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.bind.MissingServletRequestParameterException",
+		door.SpringError(w, r, http.StatusBadRequest,
+			"org.springframework.web.bind.MissingServletRequestParameterException",
 			"Required String parameter 'snowflakeId' is not present")
 		return
 	}

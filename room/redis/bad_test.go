@@ -99,8 +99,10 @@ func TestBadStreams(t *testing.T) {
 	}
 	names = append(names, slices.Repeat([]string{"incr", "INCR", "incrby"}, 10)...)
 	dice := rand.New(rand.NewPCG(20, 1))
-	words := []string{"order", "", "-1", "0", "1", "1", "3", "51", "9223372036854775807", "92233720368547758080", "nx", "get", "auth", "setname", "\x00\xff", "a b", "\r\n", "docs", "é"}
-	lines := []string{"*", "$", "\r\n", "\n", "*0\r\n", "*-1\r\n", "*1025\r\n", "*2\r\n$4\r\nINCR\r\n", "$65537\r\n", "$-1\r\n", "*1\r\n:1\r\n", "99999999999999999999999999999999999", "incr 'a\r\n", "ping\r\n", "\x00"}
+	words := []string{"order", "", "-1", "0", "1", "1", "3", "51", "9223372036854775807", "92233720368547758080", "nx",
+		"get", "auth", "setname", "\x00\xff", "a b", "\r\n", "docs", "é"}
+	lines := []string{"*", "$", "\r\n", "\n", "*0\r\n", "*-1\r\n", "*1025\r\n", "*2\r\n$4\r\nINCR\r\n", "$65537\r\n",
+		"$-1\r\n", "*1\r\n:1\r\n", "99999999999999999999999999999999999", "incr 'a\r\n", "ping\r\n", "\x00"}
 	var b []byte
 	answers := 0
 	for n := range streams {

@@ -279,7 +279,8 @@ func (c *conn) exists(args [][]byte) {
 // set answers SET KEY VALUE NX, which creates a tag.
 func (c *conn) set(args [][]byte) {
 	if len(args) != 4 || !strings.EqualFold(string(args[3]), "nx") {
-		c.fail("ERR march: SET is served only as SET KEY NUMBER NX: a tag's next ID cannot be set; `march tag skip` raises it")
+		c.fail("ERR march: SET is served only as SET KEY NUMBER NX: a tag's next ID cannot be set; " +
+			"`march tag skip` raises it")
 		return
 	}
 	switch made, ok := c.create(args[1], args[2]); {
@@ -347,7 +348,8 @@ func (c *conn) enqueue(args [][]byte) {
 		c.queue.bytes += len(a) + 32
 	}
 	if len(c.queue.commands) >= mostQueued || c.queue.bytes > maxCommand {
-		c.reject(fmt.Sprintf("ERR march: transaction too large; allowed: %d commands and %d bytes", mostQueued, maxCommand))
+		c.reject(fmt.Sprintf("ERR march: transaction too large; allowed: %d commands and %d bytes",
+			mostQueued, maxCommand))
 		return
 	}
 	c.queue.commands = append(c.queue.commands, copied)

@@ -101,13 +101,15 @@ func (c *conn) commandInfo(args [][]byte) {
 
 // info answers loading:0, for which clients wait before they send commands.
 func (c *conn) info([][]byte) {
-	c.bulk("# Server\r\nredis_version:" + redisVersion + "\r\nredis_mode:standalone\r\nmarch_version:" + c.door.cfg.Version +
+	c.bulk("# Server\r\nredis_version:" + redisVersion + "\r\nredis_mode:standalone\r\nmarch_version:" +
+		c.door.cfg.Version +
 		"\r\n\r\n# Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n")
 }
 
 const (
 	notLoggedIn = "NOAUTH Authentication required."
-	noPassword  = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"
+	noPassword  = "ERR AUTH <password> called without any password configured for the default user. " +
+		"Are you sure your configuration is correct?"
 	wrongPass   = "WRONGPASS invalid username-password pair or user is disabled."
 	badProtocol = "ERR Protocol version is not an integer or out of range"
 )

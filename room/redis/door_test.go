@@ -145,7 +145,8 @@ func bulks(words ...string) string {
 	return b.String()
 }
 
-const hello3 = "%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n" +
+const hello3 = "%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n" +
+	"$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n" +
 	"$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n"
 
 // both runs a test over connections in memory and over TCP, where loops serve clients that count.
@@ -164,31 +165,59 @@ func TestExchanges(t *testing.T) {
 	hello2 := strings.NewReplacer("%7", "*14", ":3\r\n", ":2\r\n").Replace(hello3)
 	join := func(parts ...string) string { return strings.Join(parts, "") }
 	for name, e := range map[string]struct{ send, want string }{
-		"counting":      {bulks("INCR", "order") + bulks("incrby", "order", "10") + "INCR order\r\n" + bulks("GET", "order"), ":1\r\n:11\r\n:12\r\n$2\r\n13\r\n"},
-		"errors":        {bulks("INCR", "full") + bulks("INCR", "away") + bulks("INCRBY", "order", "51"), "-ERR march: tag full: no ID is left  +OK\r\n-TRYAGAIN march: etcd is away\r\n-ERR march: count: 51; allowed: 1 to 50\r\n"},
-		"missing":       {bulks("GET", "missing") + bulks("EXISTS", "missing", "order") + bulks("MGET", "order", "missing"), "$-1\r\n:1\r\n*2\r\n$1\r\n1\r\n$-1\r\n"},
+		"counting": {bulks("INCR", "order") + bulks("incrby", "order", "10") + "INCR order\r\n" + bulks("GET",
+			"order"), ":1\r\n:11\r\n:12\r\n$2\r\n13\r\n"},
+		"errors": {bulks("INCR", "full") + bulks("INCR", "away") + bulks("INCRBY", "order", "51"),
+			"-ERR march: tag full: no ID is left  +OK\r\n-TRYAGAIN march: etcd is away\r\n-ERR march: count: 51; " +
+				"allowed: 1 to 50\r\n"},
+		"missing": {bulks("GET", "missing") + bulks("EXISTS", "missing", "order") + bulks("MGET", "order",
+			"missing"), "$-1\r\n:1\r\n*2\r\n$1\r\n1\r\n$-1\r\n"},
 		"null of RESP3": {bulks("HELLO", "3") + bulks("GET", "missing"), hello3 + "_\r\n"},
-		"creating":      {bulks("SET", "missing", "41", "NX") + bulks("SET", "order", "1", "nx") + bulks("SETNX", "missing", "1") + bulks("SETNX", "order", "1"), "+OK\r\n$-1\r\n:1\r\n:0\r\n"},
-		"bad numbers":   {bulks("INCRBY", "order", "x") + bulks("SET", "missing", "-1", "NX") + bulks("SELECT", "x") + bulks("SELECT", "1") + bulks("SELECT", "0"), "-ERR value is not an integer or out of range\r\n-ERR value is not an integer or out of range: a tag's IDs begin at 0 or above\r\n-ERR value is not an integer or out of range\r\n-ERR DB index is out of range\r\n+OK\r\n"},
-		"not served":    {bulks("DEL", "order") + bulks("FOO", "a", "b") + bulks("INCR"), "-ERR march: DEL is not served: a tag is deleted with `march tag delete`\r\n-ERR unknown command 'FOO', with args beginning with: 'a' 'b' \r\n-ERR wrong number of arguments for 'incr' command\r\n"},
-		"transaction":   {bulks("MULTI") + bulks("INCR", "order") + bulks("INCR", "full") + bulks("EXEC") + bulks("EXEC"), "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n-ERR march: tag full: no ID is left  +OK\r\n-ERR EXEC without MULTI\r\n"},
-		"aborted":       {bulks("MULTI") + bulks("FOO") + bulks("INCR", "order") + bulks("EXEC") + bulks("MULTI") + bulks("DISCARD"), "+OK\r\n-ERR unknown command 'FOO', with args beginning with: \r\n+QUEUED\r\n-EXECABORT Transaction discarded because of previous errors.\r\n+OK\r\n+OK\r\n"},
-		"no password":   {bulks("AUTH", "x") + bulks("AUTH", "default", "x") + bulks("AUTH", "u", "x"), "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?\r\n+OK\r\n-WRONGPASS invalid username-password pair or user is disabled.\r\n"},
-		"hello":         {bulks("HELLO", "4") + bulks("HELLO", "x") + bulks("HELLO") + bulks("HELLO", "3", "AUTH", "default", "x", "SETNAME", "n") + bulks("CLIENT", "GETNAME"), "-NOPROTO unsupported protocol version\r\n-ERR Protocol version is not an integer or out of range\r\n" + hello2 + hello3 + "$1\r\nn\r\n"},
-		"quit":          {bulks("PING") + bulks("PING", "x") + bulks("ECHO", "y") + bulks("RESET") + bulks("QUIT") + bulks("PING"), "+PONG\r\n$1\r\nx\r\n$1\r\ny\r\n+RESET\r\n+OK\r\n"},
-		"no protocol":   {bulks("PING") + "*1\r\n:5\r\n", "+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n"},
+		"creating": {bulks("SET", "missing", "41", "NX") + bulks("SET", "order", "1", "nx") + bulks("SETNX",
+			"missing", "1") + bulks("SETNX", "order", "1"), "+OK\r\n$-1\r\n:1\r\n:0\r\n"},
+		"bad numbers": {bulks("INCRBY", "order", "x") + bulks("SET", "missing", "-1", "NX") + bulks("SELECT",
+			"x") + bulks("SELECT", "1") + bulks("SELECT", "0"),
+			"-ERR value is not an integer or out of range\r\n-ERR " +
+				"value is not an integer or out of range: a tag's IDs begin at 0 or above\r\n-ERR value is not an " +
+				"integer or out of range\r\n-ERR DB index is out of range\r\n+OK\r\n"},
+		"not served": {bulks("DEL", "order") + bulks("FOO", "a", "b") + bulks("INCR"),
+			"-ERR march: DEL is not served: a tag is deleted with `march tag delete`\r\n-ERR unknown command 'FOO', " +
+				"with args beginning with: 'a' 'b' \r\n-ERR wrong number of arguments for 'incr' command\r\n"},
+		"transaction": {bulks("MULTI") + bulks("INCR", "order") + bulks("INCR", "full") + bulks("EXEC") + bulks("EXEC"),
+			"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n-ERR march: tag full: no ID is left  +OK\r\n-ERR EXEC " +
+				"without MULTI\r\n"},
+		"aborted": {bulks("MULTI") + bulks("FOO") + bulks("INCR", "order") + bulks("EXEC") + bulks("MULTI") + bulks(
+			"DISCARD"), "+OK\r\n-ERR unknown command 'FOO', with args beginning with: " +
+			"\r\n+QUEUED\r\n-EXECABORT Transaction discarded because of previous errors.\r\n+OK\r\n+OK\r\n"},
+		"no password": {bulks("AUTH", "x") + bulks("AUTH", "default", "x") + bulks("AUTH", "u", "x"),
+			"-ERR AUTH <password> called without any password configured for the default user. " +
+				"Are you sure your configuration is correct?\r\n+OK\r\n-WRONGPASS invalid username-password pair or " +
+				"user is disabled.\r\n"},
+		"hello": {bulks("HELLO", "4") + bulks("HELLO", "x") + bulks("HELLO") + bulks("HELLO", "3", "AUTH",
+			"default", "x", "SETNAME", "n") + bulks("CLIENT", "GETNAME"),
+			"-NOPROTO unsupported protocol version\r\n-ERR Protocol version is not an integer or out of range\r\n" +
+				hello2 + hello3 + "$1\r\nn\r\n"},
+		"quit": {bulks("PING") + bulks("PING", "x") + bulks("ECHO",
+			"y") + bulks("RESET") + bulks("QUIT") + bulks("PING"), "+PONG\r\n$1\r\nx\r\n$1\r\ny\r\n+RESET\r\n+OK\r\n"},
+		"no protocol": {bulks("PING") + "*1\r\n:5\r\n", "+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n"},
 
 		// As clients connect that are not recorded, and count.
 		"redis-py 8": {
-			join(bulks("HELLO", "3"), bulks("CLIENT", "MAINT_NOTIFICATIONS", "ON", "moving-endpoint-type", "external-ip"), bulks("CLIENT", "SETINFO", "LIB-NAME", "redis-py"), bulks("CLIENT", "SETINFO", "LIB-VER", "8.0.0"), bulks("SELECT", "0"), bulks("MULTI"), bulks("INCRBY", "order", "1"), bulks("EXEC")),
-			hello3 + "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n:1\r\n",
+			join(bulks("HELLO", "3"), bulks("CLIENT", "MAINT_NOTIFICATIONS", "ON", "moving-endpoint-type",
+				"external-ip"), bulks("CLIENT", "SETINFO", "LIB-NAME", "redis-py"), bulks("CLIENT", "SETINFO",
+				"LIB-VER", "8.0.0"), bulks("SELECT", "0"), bulks("MULTI"),
+				bulks("INCRBY", "order", "1"), bulks("EXEC")),
+			hello3 + "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT " +
+				"HELP.\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n:1\r\n",
 		},
 		"jedis 8": {
-			join(bulks("HELLO", "3"), bulks("CLIENT", "SETINFO", "LIB-NAME", "jedis"), bulks("CLIENT", "SETINFO", "LIB-VER", "8.0.0"), bulks("INCR", "order")),
+			join(bulks("HELLO", "3"), bulks("CLIENT", "SETINFO", "LIB-NAME", "jedis"),
+				bulks("CLIENT", "SETINFO", "LIB-VER", "8.0.0"), bulks("INCR", "order")),
 			hello3 + "+OK\r\n+OK\r\n:1\r\n",
 		},
 		"lettuce": {
-			join(bulks("HELLO", "3", "SETNAME", "app"), bulks("CLIENT", "SETINFO", "lib-name", "Lettuce"), bulks("CLIENT", "SETINFO", "lib-ver", "6.5"), bulks("PING"), bulks("INCR", "order")),
+			join(bulks("HELLO", "3", "SETNAME", "app"), bulks("CLIENT", "SETINFO", "lib-name", "Lettuce"),
+				bulks("CLIENT", "SETINFO", "lib-ver", "6.5"), bulks("PING"), bulks("INCR", "order")),
 			hello3 + "+OK\r\n+OK\r\n+PONG\r\n:1\r\n",
 		},
 	} {
@@ -208,7 +237,8 @@ func TestExchanges(t *testing.T) {
 // A client that sends half a command, or nothing, is cut off in time; one that is between
 // commands has longer.
 func TestSilence(t *testing.T) {
-	for send, after := range map[string]time.Duration{"": 30 * time.Minute, "*2\r\n$4\r\nINCR\r\n": 10 * time.Second, bulks("MULTI"): 10 * time.Second} {
+	for send, after := range map[string]time.Duration{"": 30 * time.Minute, "*2\r\n$4\r\nINCR\r\n": 10 * time.Second,
+		bulks("MULTI"): 10 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			conn := open(t)()
 			began := time.Now()
@@ -229,7 +259,8 @@ func TestSilence(t *testing.T) {
 func TestGarbage(t *testing.T) {
 	dial := open(t)
 	dice := rand.New(rand.NewPCG(1, 2))
-	parts := []string{"*", "$", "\r\n", "-1", "3", "INCR", "order", "\x00", "99999999999", " ", "'", bulks("MULTI"), bulks("INCR", "order"), bulks("HELLO", "3")}
+	parts := []string{"*", "$", "\r\n", "-1", "3", "INCR", "order", "\x00", "99999999999", " ", "'", bulks("MULTI"),
+		bulks("INCR", "order"), bulks("HELLO", "3")}
 	for range 2000 {
 		var b bytes.Buffer
 		for range 1 + dice.IntN(50) {

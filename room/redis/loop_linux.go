@@ -69,7 +69,8 @@ func newLoop(d *Door, open *sync.WaitGroup) (_ *loop, err error) {
 }
 
 func (l *loop) watch(fd int) error {
-	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}))
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd,
+		&unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}))
 }
 
 func (l *loop) close() {
@@ -212,7 +213,9 @@ func (l *loop) take(c *conn) bool {
 		return false
 	}
 	fd := -1
-	if controlled := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); controlled != nil || err != nil {
+	if controlled := raw.Control(func(of uintptr) {
+		fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0)
+	}); controlled != nil || err != nil {
 		return false
 	}
 	_ = tcp.Close() // the runtime stops watching it; the duplicate stays open

@@ -161,7 +161,9 @@ func TestCountersChangeOwners(t *testing.T) {
 		return fmt.Sprintf(":%d\r\n", last)
 	}
 	for k := range 3 {
-		for _, command := range []string{bulks("INCR", "order"), bulks("INCR", "order"), bulks("incrby", "order", "1")} { // the first is answered by the goroutine
+		// the first is answered by the goroutine
+		for _, command := range []string{bulks("INCR", "order"), bulks("INCR", "order"),
+			bulks("incrby", "order", "1")} {
 			if want := next(); exchange(t, conn, command, len(want)) != want {
 				t.Fatalf("round %d: want %q", k, want)
 			}
@@ -199,7 +201,8 @@ func TestStrictTagOverTCP(t *testing.T) {
 	openTCP(t, l)
 	conn := dialTCP(t, l)
 	for k := range 200 {
-		if got, want := exchange(t, conn, bulks("INCR", "strict"), len(strconv.Itoa(k+1))+3), fmt.Sprintf(":%d\r\n", k+1); got != want {
+		if got, want := exchange(t, conn, bulks("INCR", "strict"), len(strconv.Itoa(k+1))+3),
+			fmt.Sprintf(":%d\r\n", k+1); got != want {
 			t.Fatalf("%q; want %q", got, want)
 		}
 	}

@@ -50,7 +50,8 @@ func TestParseRefuses(t *testing.T) {
 		strings.Repeat("a", maxInline+1):    "too big inline request",
 		`PING "a` + "\r\n":                  "unbalanced quotes in request",
 		strings.Repeat("a ", 1025) + "\r\n": "unbalanced quotes in request",
-		"*3\r\n" + strings.Repeat(fmt.Sprintf("$%d\r\n%s\r\n", maxArgument, strings.Repeat("x", maxArgument)), 2) + "$": "too big command",
+		"*3\r\n" + strings.Repeat(fmt.Sprintf("$%d\r\n%s\r\n", maxArgument, strings.Repeat("x", maxArgument)),
+			2) + "$": "too big command",
 	} {
 		args, n, err := parse([]byte(in), nil)
 		var refused protocolError
@@ -63,7 +64,8 @@ func TestParseRefuses(t *testing.T) {
 // FuzzParse: what is read again from its own words is the same; and nothing that was read
 // is out of bounds.
 func FuzzParse(f *testing.F) {
-	for _, in := range []string{"*2\r\n$4\r\nINCR\r\n$1\r\na\r\n", "PING\r\n", "*1\r\n$-7\r\n", "*1\r\n$7\r\n", "*-1\r\n"} {
+	for _, in := range []string{"*2\r\n$4\r\nINCR\r\n$1\r\na\r\n", "PING\r\n", "*1\r\n$-7\r\n",
+		"*1\r\n$7\r\n", "*-1\r\n"} {
 		f.Add([]byte(in))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {

@@ -20,7 +20,8 @@ import (
 
 // .ci/doors/record sets these flags for each client.
 var (
-	recordAt = flag.String("record", "", "instead of a test, serve a client at this address, and write what was sent to the file -as")
+	recordAt = flag.String("record", "",
+		"instead of a test, serve a client at this address, and write what was sent to the file -as")
 	recordAs = flag.String("as", "", "the file")
 )
 
@@ -98,7 +99,8 @@ func recordOne(t *testing.T) {
 	go func() { done <- redis.New((&counters{}).config()).Run(ctx, one) }()
 	<-taped.ended
 	stop()
-	if err := errors.Join(<-done, os.WriteFile(*recordAs, []byte("# "+strings.TrimSuffix(filepath.Base(*recordAs), ".txt")+", recorded by .ci/doors/record\n"+taped.text.String()), 0o600)); err != nil {
+	if err := errors.Join(<-done, os.WriteFile(*recordAs, []byte("# "+strings.TrimSuffix(filepath.Base(*recordAs),
+		".txt")+", recorded by .ci/doors/record\n"+taped.text.String()), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -83,7 +83,8 @@ func (t *Tags) goOn(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 	w.Lock()
 	defer w.Unlock()
 	if w.nonce != ask.Proof {
-		t.cfg.Logger.Warn("a caller sent a nonce that was used before: it missed an answer, or is a clone; it gets another worker", "worker", id.String())
+		t.cfg.Logger.Warn("a caller sent a nonce that was used before: it missed an answer, or is a clone; "+
+			"it gets another worker", "worker", id.String())
 		return nil, nil
 	}
 	err := t.cfg.Workers.Check(ctx, w.worker)
@@ -96,7 +97,8 @@ func (t *Tags) goOn(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 		w.nonce = ask.Nonce
 		return w.worker, nil
 	case errors.As(err, &moved), w.worker.Lost() != nil:
-		t.cfg.Logger.Info("a caller's worker is no longer its own: it gets another", "worker", id.String(), "error", err)
+		t.cfg.Logger.Info("a caller's worker is no longer its own: it gets another",
+			"worker", id.String(), "error", err)
 		t.takeBack(ctx, w)
 		return nil, nil
 	}
@@ -118,7 +120,8 @@ func (t *Tags) lend(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 	if err := t.mayLend(); err != nil {
 		return nil, err
 	}
-	taken, err := t.cfg.Workers.Take(ctx, worker.Request{Bits: tag.pool.bits, Tick: tag.bits.Unit, Caller: true, Age: ask.Age, Longest: t.cfg.Hold})
+	taken, err := t.cfg.Workers.Take(ctx, worker.Request{Bits: tag.pool.bits, Tick: tag.bits.Unit, Caller: true,
+		Age: ask.Age, Longest: t.cfg.Hold})
 	t.lent.Lock()
 	defer t.lent.Unlock()
 	t.lent.taking--
@@ -140,7 +143,9 @@ func (t *Tags) mayLend() error {
 		}
 	}
 	if n := len(t.lent.workers) + t.lent.taking; n >= maxLent {
-		return allocator.Errorf(allocator.TooMany, "callers of this instance have %d workers; allowed: %d; ask another instance of the room, or call Next for each ID", n, maxLent)
+		return allocator.Errorf(allocator.TooMany,
+			"callers of this instance have %d workers; allowed: %d; ask another instance of the room, "+
+				"or call Next for each ID", n, maxLent)
 	}
 	t.lent.taking++
 	return nil

@@ -61,7 +61,8 @@ func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) err
 	case p.busy <- struct{}{}:
 		defer p.unlock()
 	case <-ctx.Done():
-		return allocator.Errorf(allocator.Unavailable, "tag %s: no worker was free before the caller's deadline: %w", tag.name, context.Cause(ctx))
+		return allocator.Errorf(allocator.Unavailable, "tag %s: no worker was free before the caller's deadline: %w",
+			tag.name, context.Cause(ctx))
 	}
 	if tag.gone {
 		return timeid.ErrClosed
@@ -102,7 +103,8 @@ func (p *pool) take(ctx context.Context, settings record.TimeTag) error {
 	if p.failed != nil && time.Now().Before(p.after) {
 		return p.failed
 	}
-	taken, err := p.tags.cfg.Workers.Take(ctx, worker.Request{Bits: p.bits, Tick: p.tick(settings), Pin: p.tags.cfg.Pin})
+	taken, err := p.tags.cfg.Workers.Take(ctx, worker.Request{Bits: p.bits,
+		Tick: p.tick(settings), Pin: p.tags.cfg.Pin})
 	if p.failed = err; err != nil {
 		p.after = time.Now().Add(patience)
 		return err
@@ -306,7 +308,8 @@ func (p *pool) release(ctx context.Context, old *worker.Worker) {
 
 func (p *pool) giveBack(ctx context.Context, old *worker.Worker) {
 	if err := p.tags.cfg.Workers.GiveBack(ctx, old, max(p.used, old.Window().From)); err != nil {
-		p.tags.cfg.Logger.Info("a worker was not given back: its window ends by itself", "worker", old.ID().String(), "error", err)
+		p.tags.cfg.Logger.Info("a worker was not given back: its window ends by itself", "worker",
+			old.ID().String(), "error", err)
 	}
 }
 

@@ -20,7 +20,8 @@ func TestOpenHeedsTheDeadline(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := p.open(ctx, &Tag{name: "event"}, nil)
-		if allocator.KindOf(err) != allocator.Unavailable || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+		if allocator.KindOf(err) != allocator.Unavailable || !errors.Is(err, context.DeadlineExceeded) ||
+			time.Since(began) != time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		unlock()

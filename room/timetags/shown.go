@@ -37,7 +37,8 @@ func (p *pool) trouble(now int64) error {
 	if now < until {
 		return nil
 	}
-	err := allocator.Errorf(allocator.Unavailable, "the window of worker %v ended at %s", s.worker.ID(), time.UnixMilli(until).UTC().Format(timeid.Format))
+	err := allocator.Errorf(allocator.Unavailable, "the window of worker %v ended at %s", s.worker.ID(),
+		time.UnixMilli(until).UTC().Format(timeid.Format))
 	if s.failed != nil {
 		err = allocator.Errorf(allocator.KindOf(s.failed), "%w, and was not renewed: %w", err, s.failed)
 	}

@@ -80,7 +80,8 @@ func joinBy(t *testing.T, etcd *ledgertest.Conn, name allocator.Instance) *timet
 // process returns the tags of a process, which gives no worker back.
 func process(t *testing.T, l *ledger.Ledger, name allocator.Instance) *timetags.Tags {
 	t.Helper()
-	i, err := l.Join(t.Context(), ledger.Registration{Room: "a", Name: name, Address: string(name) + ".test:7010", Build: "test"})
+	i, err := l.Join(t.Context(), ledger.Registration{Room: "a", Name: name,
+		Address: string(name) + ".test:7010", Build: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,11 +138,13 @@ func TestALongerUnitJoins(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if id, err := second.Next(ctx); allocator.KindOf(err) != allocator.Unavailable || time.Since(began) != 100*time.Millisecond {
+		if id, err := second.Next(ctx); allocator.KindOf(err) != allocator.Unavailable ||
+			time.Since(began) != 100*time.Millisecond {
 			t.Errorf("after %v: %d, %v", time.Since(began), id, err)
 		}
 		p := next(t, second, time.Second)
-		if waited := time.Since(began); waited != 750*time.Millisecond || p.Worker != short.Worker || p.Time != time.Now().UnixMilli() {
+		if waited := time.Since(began); waited != 750*time.Millisecond || p.Worker != short.Worker ||
+			p.Time != time.Now().UnixMilli() {
 			t.Errorf("after %v: %+v, beside %+v", waited, p, short)
 		}
 
@@ -150,7 +153,8 @@ func TestALongerUnitJoins(t *testing.T) {
 		changed.Sequence = timeid.Carry
 		time.Sleep(100 * time.Millisecond)
 		tags.Update("second", &changed)
-		if p = next(t, second, time.Second); time.Since(began) != 1750*time.Millisecond || p.Time != time.Now().UnixMilli() {
+		if p = next(t, second, time.Second); time.Since(began) != 1750*time.Millisecond ||
+			p.Time != time.Now().UnixMilli() {
 			t.Errorf("after %v: %+v", time.Since(began), p)
 		}
 	})
@@ -211,7 +215,8 @@ func TestIdleTagsGo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := next(t, load(t, tags, "old", of(time.Millisecond)), time.Second); p.Worker != before.Worker || p.Time <= before.Time {
+		if p := next(t, load(t, tags, "old", of(time.Millisecond)), time.Second); p.Worker != before.Worker ||
+			p.Time <= before.Time {
 			t.Errorf("%+v after %+v", p, before)
 		}
 	})
@@ -241,7 +246,8 @@ func TestAnotherProcessHasTheWorker(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		after := next(t, sleeper, time.Second)
-		if before.Worker != 0 || between.Worker != 0 || after.Worker != 0 || between.Time <= before.Time || after.Time <= between.Time {
+		if before.Worker != 0 || between.Worker != 0 || after.Worker != 0 || between.Time <= before.Time ||
+			after.Time <= between.Time {
 			t.Errorf("%+v, %+v, %+v", before, between, after)
 		}
 	})
@@ -295,7 +301,8 @@ func TestAnOutageIsTold(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := tags.Load(ctx, "event", of(time.Millisecond), nil); allocator.KindOf(err) != allocator.Unavailable {
+		if _, err := tags.Load(ctx, "event", of(time.Millisecond),
+			nil); allocator.KindOf(err) != allocator.Unavailable {
 			t.Fatalf("got %v", err)
 		}
 		tags.Look(t.Context())

@@ -96,7 +96,8 @@ func TestAnExchangeUnderAClockThatWentBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = l.Close() })
-		i, err := l.Join(t.Context(), ledger.Registration{Room: "a", Name: "one", Address: "one.test:7010", Build: "test"})
+		i, err := l.Join(t.Context(), ledger.Registration{Room: "a", Name: "one",
+			Address: "one.test:7010", Build: "test"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +120,9 @@ func TestAnExchangeUnderAClockThatWentBack(t *testing.T) {
 		a := admin.New(l, admin.DefaultConfig())
 		stored, err := l.Refresh(t.Context())
 		if err == nil {
-			_, err = a.ChangeLayout(t.Context(), stored, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 0, Upper: 50}, "a": {Lower: 50, Upper: 100}}}, "test")
+			_, err = a.ChangeLayout(t.Context(), stored, allocator.Layout{Boundary: 100,
+				Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 0, Upper: 50}, "a": {Lower: 50, Upper: 100}}},
+				"test")
 		}
 		if err != nil {
 			t.Fatal(err)

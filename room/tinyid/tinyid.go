@@ -81,7 +81,8 @@ func (t *tinyid) do(do call, simple bool, w http.ResponseWriter, r *http.Request
 		if !hasKey {
 			missing = "bizType"
 		}
-		door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.bind.MissingServletRequestParameterException",
+		door.SpringError(w, r, http.StatusBadRequest,
+			"org.springframework.web.bind.MissingServletRequestParameterException",
 			fmt.Sprintf("Required String parameter '%s' is not present", missing))
 		return
 	}
@@ -89,8 +90,10 @@ func (t *tinyid) do(do call, simple bool, w http.ResponseWriter, r *http.Request
 	if s, _ := given.Get("batchSize"); s != "" {
 		n, err := strconv.ParseInt(s, 10, 32)
 		if err != nil {
-			door.SpringError(w, r, http.StatusBadRequest, "org.springframework.web.method.annotation.MethodArgumentTypeMismatchException",
-				fmt.Sprintf("Failed to convert value of type 'java.lang.String' to required type 'java.lang.Integer'; nested exception is java.lang.NumberFormatException: For input string: %q", s))
+			door.SpringError(w, r, http.StatusBadRequest,
+				"org.springframework.web.method.annotation.MethodArgumentTypeMismatchException",
+				fmt.Sprintf("Failed to convert value of type 'java.lang.String' to required type 'java.lang.Integer'; "+
+					"nested exception is java.lang.NumberFormatException: For input string: %q", s))
 			return
 		}
 		asked.batch = min(n, maxBatch)

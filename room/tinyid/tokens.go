@@ -97,7 +97,8 @@ func readTokens(path string) (pairs, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %w", err)
 	}
 	if len(data) > mostTokens {
-		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s has %d bytes; allowed: %d", path, len(data), mostTokens)
+		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s has %d bytes; allowed: %d",
+			path, len(data), mostTokens)
 	}
 	all := make(pairs)
 	lines := bufio.NewScanner(bytes.NewReader(data))
@@ -108,7 +109,8 @@ func readTokens(path string) (pairs, error) {
 		}
 		words := strings.Fields(line)
 		if len(words) != 2 {
-			return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s line %d has %d words; allowed: a token and a bizType", path, n, len(words))
+			return nil, allocator.Errorf(allocator.Invalid,
+				"tinyid-tokens: %s line %d has %d words; allowed: a token and a bizType", path, n, len(words))
 		}
 		all.add(words[0], words[1])
 	}
@@ -116,7 +118,8 @@ func readTokens(path string) (pairs, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s: %w", path, err)
 	}
 	if len(all) == 0 {
-		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s has no token; allowed: lines of a token and a bizType", path)
+		return nil, allocator.Errorf(allocator.Invalid,
+			"tinyid-tokens: %s has no token; allowed: lines of a token and a bizType", path)
 	}
 	return all, nil
 }

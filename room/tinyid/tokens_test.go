@@ -58,7 +58,8 @@ func TestOpenTokensRefuses(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "tokens")
 		write(t, path, text)
-		if _, err := OpenTokens(path, nil); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), says) {
+		if _, err := OpenTokens(path, nil); allocator.KindOf(err) != allocator.Invalid ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%.20q: %v; want %s", text, err, says)
 		}
 	}

@@ -41,7 +41,8 @@ func check(folder, program, platform string) (n int, err error) {
 	// data cannot stand in for that: to have it, Go would compile them.
 	all, err := packages.Load(&packages.Config{
 		Mode: packages.NeedName | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedDeps |
-			packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesInfo | packages.NeedTypesSizes | packages.NeedModule,
+			packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesInfo |
+			packages.NeedTypesSizes | packages.NeedModule,
 		Dir: folder,
 		Env: append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+processor),
 	}, program)

@@ -30,7 +30,8 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	for platform, want := range map[string]string{
-		"linux/arm64": "", "windows/amd64": "do_windows.go:3", "darwin/arm64": "undefined: do", "linux": "allowed: GOOS/GOARCH", "no/such": "no",
+		"linux/arm64": "", "windows/amd64": "do_windows.go:3", "darwin/arm64": "undefined: do",
+		"linux": "allowed: GOOS/GOARCH", "no/such": "no",
 	} {
 		n, err := check(dir, ".", platform)
 		if want == "" {

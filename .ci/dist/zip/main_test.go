@@ -15,7 +15,8 @@ func TestWrite(t *testing.T) {
 	t.Setenv("TZ", "UTC")
 	at := time.Unix(1_700_000_000, 0).UTC()
 	var archives [2][]byte
-	for i, order := range [][]string{{"march/march.exe", "march/man/march.1.gz"}, {"march/man/march.1.gz", "march/march.exe"}} {
+	for i, order := range [][]string{{"march/march.exe", "march/man/march.1.gz"},
+		{"march/man/march.1.gz", "march/march.exe"}} {
 		tree := t.TempDir()
 		for _, name := range order {
 			path := filepath.Join(tree, name)

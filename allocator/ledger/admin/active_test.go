@@ -44,7 +44,10 @@ func TestActiveMigrationThatEndsMeanwhile(t *testing.T) {
 		t.Fatalf("%+v, %v, %v", got, active, err)
 	}
 	etcd.do = func() {
-		if _, err := c.Admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error { m.State = record.Done; return nil }); err != nil {
+		if _, err := c.Admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error {
+			m.State = record.Done
+			return nil
+		}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -91,7 +91,8 @@ func (a *Admin) Migration(ctx context.Context, id string) (record.Migration, err
 		return record.Migration{}, err
 	}
 	if _, err := ulid.ParseStrict(id); err != nil {
-		return record.Migration{}, allocator.Errorf(allocator.Invalid, "migration: %q is not an ID of one (26 letters and digits)", id)
+		return record.Migration{}, allocator.Errorf(allocator.Invalid,
+			"migration: %q is not an ID of one (26 letters and digits)", id)
 	}
 	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Migration(id)))
 	if err != nil {
@@ -99,7 +100,8 @@ func (a *Admin) Migration(ctx context.Context, id string) (record.Migration, err
 	}
 	kv, ok := answer.One(0)
 	if !ok {
-		return record.Migration{}, allocator.Errorf(allocator.NotFound, "migration %s does not exist; `march migrate list` lists those that do", id)
+		return record.Migration{}, allocator.Errorf(allocator.NotFound,
+			"migration %s does not exist; `march migrate list` lists those that do", id)
 	}
 	return a.keys.ParseMigration(kv)
 }

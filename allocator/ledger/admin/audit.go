@@ -38,7 +38,8 @@ func (a *Admin) Record(ctx context.Context, actor, action, object string) error 
 // thousand entries. The entries' IDs begin with their time. So Audits goes back in
 // windows that grow, reads each forwards, and takes a smaller window if one has too
 // many entries.
-func (a *Admin) Audits(ctx context.Context, before string, n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
+func (a *Admin) Audits(ctx context.Context, before string,
+	n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -67,7 +68,8 @@ func (a *Admin) Audits(ctx context.Context, before string, n int) (entries []rec
 		if backwards {
 			most = n
 		}
-		answer, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: int64(most), Descending: backwards}})
+		answer, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: within,
+			Limit: int64(most), Descending: backwards}})
 		if err != nil {
 			return nil, nil, err
 		}

@@ -33,8 +33,9 @@ func TestAudits(t *testing.T) {
 	}
 	for ago, many := range map[time.Duration]int{
 		-time.Hour: 3, // a clock that is ahead
-		0:          5, time.Millisecond: 2, 3 * time.Millisecond: 7, time.Second: 1, time.Minute: 250, time.Hour: 10, time.Hour + time.Second: 240,
-		24 * time.Hour: 1, 365 * 24 * time.Hour: 120, 20 * 365 * 24 * time.Hour: 2,
+		0:          5, time.Millisecond: 2, 3 * time.Millisecond: 7, time.Second: 1, time.Minute: 250, time.Hour: 10,
+		time.Hour + time.Second: 240,
+		24 * time.Hour:          1, 365 * 24 * time.Hour: 120, 20 * 365 * 24 * time.Hour: 2,
 	} {
 		add(now.Add(-ago), many)
 	}

@@ -37,7 +37,8 @@ func (a *Admin) StoreSize(ctx context.Context) (StoreSize, error) {
 		return StoreSize{}, err
 	}
 	if id.ClusterID != status.ClusterID {
-		return StoreSize{}, allocator.Errorf(allocator.WentBack, "%w", &record.OtherClusterError{UUID: id.UUID, Pinned: id.ClusterID, Told: status.ClusterID})
+		return StoreSize{}, allocator.Errorf(allocator.WentBack, "%w",
+			&record.OtherClusterError{UUID: id.UUID, Pinned: id.ClusterID, Told: status.ClusterID})
 	}
 	return size, nil
 }

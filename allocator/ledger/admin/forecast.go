@@ -62,7 +62,8 @@ func (a *Admin) Forecaster(from record.Layout, layouts ...allocator.Layout) *For
 
 // Tag returns the forecast of a tag with these marks. steps are how many IDs each
 // room leases at once: 1 for rooms without a number.
-func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, steps map[allocator.Room]int64) TagForecast {
+func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark,
+	steps map[allocator.Room]int64) TagForecast {
 	next := int64(0)
 	for _, mark := range marks {
 		next = max(next, mark.Next)
@@ -78,7 +79,8 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, ste
 			w.rooms[room] = walker{least: least, step: min(max(steps[room], 1), t.LargestStep)}
 		}
 	}
-	forecast := TagForecast{Limit: t.Limit, Floor: floor, Before: make(map[allocator.Room]int64), Rooms: make(map[allocator.Room]RoomForecast)}
+	forecast := TagForecast{Limit: t.Limit, Floor: floor, Before: make(map[allocator.Room]int64),
+		Rooms: make(map[allocator.Room]RoomForecast)}
 	for room, r := range f.now.Layout().Layout.Ranges {
 		next, _ := f.now.NextBase(t, room, marks)
 		forecast.Before[room] = f.now.Layout().Layout.CountIDs(r, next, t.Limit)
@@ -95,7 +97,8 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark, ste
 
 // room returns the forecast of a room. Its first ID under the last layout is the first
 // from base on.
-func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, room allocator.Room, base int64) RoomForecast {
+func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, room allocator.Room,
+	base int64) RoomForecast {
 	last := f.moves[len(f.moves)-1]
 	is, limit := last.Layout().Layout, t.Limit
 	var r RoomForecast

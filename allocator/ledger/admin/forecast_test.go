@@ -52,7 +52,8 @@ type forecasts struct {
 
 // drawForecasts makes a cluster of several layouts and leases, and an epoch or two.
 func drawForecasts(t *rapid.T, rooms []allocator.Room) *forecasts {
-	f := &forecasts{Cluster: memcluster.New(t, "10 a=0-3 b=3-6 c=6-8 d=8-10"), marks: map[allocator.Room]record.Mark{}, steps: map[allocator.Room]int64{}}
+	f := &forecasts{Cluster: memcluster.New(t, "10 a=0-3 b=3-6 c=6-8 d=8-10"), marks: map[allocator.Room]record.Mark{},
+		steps: map[allocator.Room]int64{}}
 	f.Cluster.Tag("f", func(s *record.TagSettings) {
 		s.Start = rapid.SampledFrom([]int64{0, 1, 500}).Draw(t, "start")
 		s.Limit = rapid.SampledFrom([]int64{2000, 1 << 50, allocator.MaxID}).Draw(t, "limit")
@@ -101,7 +102,8 @@ func (f *forecasts) leases(t *rapid.T, rooms []allocator.Room) {
 
 // slowFirst returns the first ID of a room that leases after others in the worst
 // order, allocator.MaxID where none is left, and that order.
-func (f *forecasts) slowFirst(to allocator.Layout, floor int64, room allocator.Room) (first int64, worst []allocator.Room) {
+func (f *forecasts) slowFirst(to allocator.Layout, floor int64,
+	room allocator.Room) (first int64, worst []allocator.Room) {
 	base := func(of allocator.Room) int64 {
 		return max(floor, f.marks[of].Next, f.tag.Start, f.tag.Skips[of])
 	}
@@ -230,8 +232,10 @@ func TestForecastOfALargerBoundary(t *testing.T) {
 		a, b        int64 // first IDs at the latest
 		nothingLeft allocator.Room
 	}{
-		{"100000000000000 a=0-50000000000000 b=50000000000000-100000000000000", 100_000_000_000_000, 50_000_000_000_000, ""},
-		{fmt.Sprintf("%d a=0-%d b=%d-%d", int64(allocator.MaxID), 1<<62, 1<<62, int64(allocator.MaxID)), 0, 1 << 62, "a"},
+		{"100000000000000 a=0-50000000000000 b=50000000000000-100000000000000",
+			100_000_000_000_000, 50_000_000_000_000, ""},
+		{fmt.Sprintf("%d a=0-%d b=%d-%d", int64(allocator.MaxID), 1<<62, 1<<62, int64(allocator.MaxID)),
+			0, 1 << 62, "a"},
 	} {
 		c := memcluster.New(t, "1000 a=0-500 b=500-1000")
 		a, b := c.Start("a"), c.Start("b")
@@ -246,8 +250,10 @@ func TestForecastOfALargerBoundary(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		says := c.Admin.Forecaster(from, ledgertest.Lay(t, test.to)).Tag(tag, marks, map[allocator.Room]int64{"a": 1000, "b": 1000})
-		if ra, rb := says.Rooms["a"], says.Rooms["b"]; ra.First != test.a || rb.First != test.b || ra.Skipped < 1<<45 || (ra.Left == 0) != (test.nothingLeft == "a") {
+		says := c.Admin.Forecaster(from, ledgertest.Lay(t, test.to)).Tag(tag, marks,
+			map[allocator.Room]int64{"a": 1000, "b": 1000})
+		if ra, rb := says.Rooms["a"], says.Rooms["b"]; ra.First != test.a || rb.First != test.b || ra.Skipped < 1<<45 ||
+			(ra.Left == 0) != (test.nothingLeft == "a") {
 			t.Errorf("%s: %+v", test.to, says)
 		}
 		c.Move(test.to)

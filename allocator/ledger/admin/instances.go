@@ -15,7 +15,8 @@ func (a *Admin) Instances(ctx context.Context, room allocator.Room) ([]record.In
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGetPrefix(a.keys.Registrations(room)), store.OpGetPrefix(a.keys.Heartbeats(room)), store.OpGet(a.keys.Epoch()))
+	answer, err := a.Ledger.Gets(ctx, store.OpGetPrefix(a.keys.Registrations(room)),
+		store.OpGetPrefix(a.keys.Heartbeats(room)), store.OpGet(a.keys.Epoch()))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -71,8 +72,10 @@ func (a *Admin) ForgetSilent(ctx context.Context, i record.Instance, actor strin
 	}
 	key := a.keys.Registration(i.Room, i.Name)
 	answer, err := a.Ledger.Change(ctx, store.Txn{
-		If:   []store.Cond{store.Unchanged(i.RegistrationKV), store.HasValue(i.EpochKV.Key, i.EpochKV.Value), store.Unchanged(i.BeatKV)},
-		Then: []store.Op{{Delete: key}, {Delete: i.BeatKV.Key}, a.audit(actor, "forget instance", key, i.RegistrationKV.Value, nil)},
+		If: []store.Cond{store.Unchanged(i.RegistrationKV), store.HasValue(i.EpochKV.Key, i.EpochKV.Value),
+			store.Unchanged(i.BeatKV)},
+		Then: []store.Op{{Delete: key}, {Delete: i.BeatKV.Key},
+			a.audit(actor, "forget instance", key, i.RegistrationKV.Value, nil)},
 	})
 	if err == nil && answer.Succeeded {
 		a.log.Info("instance forgotten: it was silent for long", "instance", i.ID(), "last_seen", i.LastSeen)
@@ -88,7 +91,9 @@ func forgettable(epoch store.KV) error {
 		return err
 	}
 	if e.Halted != nil {
-		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: no instance is forgotten before `march recover` has ended, because it has to know all of them; `march recover --without ROOM/INSTANCE` goes on without one",
+		return allocator.Errorf(allocator.WentBack,
+			"leasing is halted by %s since %s: no instance is forgotten before `march recover` has ended, "+
+				"because it has to know all of them; `march recover --without ROOM/INSTANCE` goes on without one",
 			e.Halted.By, e.Halted.Time.UTC().Format(time.RFC3339))
 	}
 	return nil
@@ -120,7 +125,8 @@ func (a *Admin) Forget(ctx context.Context, room allocator.Room, name allocator.
 	}
 	kv, ok := answer.One(0)
 	if !ok {
-		return allocator.Errorf(allocator.NotFound, "instance %s/%s is not registered; `march instance list` lists those that are", room, name)
+		return allocator.Errorf(allocator.NotFound,
+			"instance %s/%s is not registered; `march instance list` lists those that are", room, name)
 	}
 	epoch, _ := answer.One(1)
 	if err := forgettable(epoch); err != nil {
@@ -130,8 +136,9 @@ func (a *Admin) Forget(ctx context.Context, room allocator.Room, name allocator.
 		return err
 	}
 	answer, err = a.Ledger.Change(ctx, store.Txn{
-		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
-		Then: []store.Op{{Delete: key}, {Delete: a.keys.Alive(room, name)}, a.audit(actor, "forget instance", key, kv.Value, nil)},
+		If: []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
+		Then: []store.Op{{Delete: key}, {Delete: a.keys.Alive(room, name)},
+			a.audit(actor, "forget instance", key, kv.Value, nil)},
 	})
 	return store.Outcome(answer, err, func() bool { // if the key exists, it is another instance's
 		check, err := a.Ledger.Gets(ctx, store.OpGet(key))
@@ -154,7 +161,8 @@ func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name a
 		return err
 	}
 	if v == nil {
-		return allocator.Errorf(allocator.NotFound, "instance %s/%s is not registered; `march instance list` lists those that are", room, name)
+		return allocator.Errorf(allocator.NotFound,
+			"instance %s/%s is not registered; `march instance list` lists those that are", room, name)
 	}
 	var e record.Epoch
 	if err := record.Decode(epoch, &e); err != nil {
@@ -162,7 +170,9 @@ func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name a
 	}
 	switch {
 	case e.Halted != nil:
-		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: `march recover` first, then confirm each instance that is still without its journal", e.Halted.By, e.Halted.Time.UTC().Format(time.RFC3339))
+		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: `march recover` first, "+
+			"then confirm each instance that is still without its journal", e.Halted.By,
+			e.Halted.Time.UTC().Format(time.RFC3339))
 	case !v.Unconfirmed:
 		return nil
 	}
@@ -182,12 +192,14 @@ func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name a
 }
 
 func registeredAgain(room allocator.Room, name allocator.Instance) error {
-	return allocator.Errorf(allocator.Conflict, "instance %s/%s registered again, or the epoch changed, just now", room, name)
+	return allocator.Errorf(allocator.Conflict,
+		"instance %s/%s registered again, or the epoch changed, just now", room, name)
 }
 
 // registrationOf returns a registration, or nil, and the epoch of the same
 // snapshot.
-func (a *Admin) registrationOf(ctx context.Context, key string) (v *record.Registration, kv, epoch store.KV, err error) {
+func (a *Admin) registrationOf(ctx context.Context, key string) (v *record.Registration,
+	kv, epoch store.KV, err error) {
 	answer, err := a.Ledger.Gets(ctx, store.OpGet(key), store.OpGet(a.keys.Epoch()))
 	if err != nil {
 		return nil, kv, epoch, err

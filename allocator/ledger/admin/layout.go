@@ -23,7 +23,8 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 		return record.Layout{}, err
 	}
 	layout.Version = 1
-	probe, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: store.Interval{Key: string(a.keys), End: store.PrefixEnd(string(a.keys))}, Limit: 1, KeysOnly: true}},
+	probe, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: store.Interval{Key: string(a.keys),
+		End: store.PrefixEnd(string(a.keys))}, Limit: 1, KeysOnly: true}},
 		store.OpGet(a.keys.Identity()), store.OpGet(a.keys.Epoch()), store.OpGet(a.keys.Layout()))
 	if err != nil {
 		return record.Layout{}, err
@@ -32,7 +33,8 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 		return record.Layout{}, allocator.Errorf(allocator.Exists, "%w", a.keys.IdentityLost(other))
 	}
 	if len(probe.Got[0]) > 0 {
-		return record.Layout{}, allocator.Errorf(allocator.Exists, "the prefix %s is not empty (it has %s): a cluster is initialised only once", a.keys, probe.Got[0][0].Key)
+		return record.Layout{}, allocator.Errorf(allocator.Exists,
+			"the prefix %s is not empty (it has %s): a cluster is initialised only once", a.keys, probe.Got[0][0].Key)
 	}
 	stored := record.Layout{Layout: layout, Ever: slices.Sorted(maps.Keys(layout.Ranges)), Time: a.now(), Actor: actor}
 	stored = stored.After(record.Layout{})
@@ -68,7 +70,8 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 // need (CheckSlices). Its errors are Invalid, Refused, Conflict (the layout is no
 // longer from), WentBack (no layout changes while leasing is halted) and
 // Unavailable if the outcome is not known.
-func (a *Admin) ChangeLayout(ctx context.Context, from record.Layout, to allocator.Layout, actor string) (record.Layout, error) {
+func (a *Admin) ChangeLayout(ctx context.Context, from record.Layout, to allocator.Layout,
+	actor string) (record.Layout, error) {
 	if err := to.Validate(); err != nil {
 		return record.Layout{}, err
 	}
@@ -85,7 +88,8 @@ func (a *Admin) ChangeLayout(ctx context.Context, from record.Layout, to allocat
 
 // changeLayout is ChangeLayout, under more conditions and with more operations
 // in the same transaction.
-func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocator.Layout, actor string, with store.Txn) (record.Layout, error) {
+func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocator.Layout, actor string,
+	with store.Txn) (record.Layout, error) {
 	if err := to.Validate(); err != nil {
 		return record.Layout{}, err
 	}
@@ -97,7 +101,8 @@ func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocat
 	stored.Time, stored.Actor = a.now(), actor
 	to = stored.Layout
 	if len(stored.Ever) > allocator.MaxRooms {
-		return record.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: %d in the cluster's life with this layout; allowed: %d", len(stored.Ever), allocator.MaxRooms)
+		return record.Layout{}, allocator.Errorf(allocator.Invalid,
+			"rooms: %d in the cluster's life with this layout; allowed: %d", len(stored.Ever), allocator.MaxRooms)
 	}
 	nonce := record.RandomHex()
 	value := stored.Encode(nonce)
@@ -124,7 +129,9 @@ func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocat
 	case err == nil:
 		return a.Ledger.Refresh(ctx)
 	case err != refused && unknown != nil:
-		return record.Layout{}, allocator.Errorf(allocator.Unavailable, "change to layout version %d: the outcome is unknown, look at the layout before trying again: %w", to.Version, err)
+		return record.Layout{}, allocator.Errorf(allocator.Unavailable,
+			"change to layout version %d: the outcome is unknown, look at the layout before trying again: %w",
+			to.Version, err)
 	case err != refused:
 		return record.Layout{}, err
 	}
@@ -135,7 +142,8 @@ func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocat
 	if s, _ := a.Ledger.State(); s.Refusal() != nil {
 		return record.Layout{}, s.Refusal()
 	}
-	return record.Layout{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now (or the migration moved on), the change was made for version %d", current.Layout.Version, from.Layout.Version)
+	return record.Layout{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now (or the migration "+
+		"moved on), the change was made for version %d", current.Layout.Version, from.Layout.Version)
 }
 
 // layoutHasNonce reports whether version was written with nonce. Call it after the
@@ -165,7 +173,8 @@ func (a *Admin) LayoutAt(ctx context.Context, version int64) (record.Layout, err
 	}
 	kv, ok := answer.One(0)
 	if !ok {
-		return record.Layout{}, allocator.Errorf(allocator.NotFound, "layout version %d does not exist; `march layout history` lists those that do", version)
+		return record.Layout{}, allocator.Errorf(allocator.NotFound,
+			"layout version %d does not exist; `march layout history` lists those that do", version)
 	}
 	return record.DecodeLayout(kv)
 }
@@ -184,7 +193,8 @@ func (a *Admin) LayoutAfter(ctx context.Context, version int64) (record.Layout, 
 	}
 	kv, ok := answer.FirstIfAny()
 	if !ok {
-		return record.Layout{}, allocator.Errorf(allocator.NotFound, "no layout follows version %d; `march layout history` lists all", version)
+		return record.Layout{}, allocator.Errorf(allocator.NotFound,
+			"no layout follows version %d; `march layout history` lists all", version)
 	}
 	return record.DecodeLayout(kv)
 }

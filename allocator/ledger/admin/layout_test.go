@@ -112,7 +112,8 @@ func TestChangeLayout(t *testing.T) {
 		t.Errorf("change: %+v, %v", r, err)
 	}
 	_, err = manage(ledgertest.Open(t, c.Mem.Open())).ChangeLayout(bg, from, ledgertest.Lay(t, "20 b=5-10"), "you")
-	ledgertest.WantKind(t, err, allocator.Conflict, "version 2", "version 1") // a process that never looked does so first
+	// a process that never looked does so first
+	ledgertest.WantKind(t, err, allocator.Conflict, "version 2", "version 1")
 	_, err = c.Admin.ChangeLayout(bg, from, ledgertest.Lay(t, "20 b=5-10"), "you")
 	ledgertest.WantKind(t, err, allocator.Conflict, "version 2", "version 1")
 	all, _, err := c.Admin.Layouts(bg, 0, 10)
@@ -166,7 +167,8 @@ func TestChangeLayoutUnknownOutcome(t *testing.T) {
 			} else {
 				ledgertest.WantKind(t, err, allocator.Unavailable)
 				// The same again, which closes the door on one that is late.
-				if r, err := manage(p.Ledger).ChangeLayout(bg, from, ledgertest.Lay(t, "20 a=0-20"), "me"); err != nil || r.Layout.Version != 2 {
+				if r, err := manage(p.Ledger).ChangeLayout(bg, from, ledgertest.Lay(t, "20 a=0-20"),
+					"me"); err != nil || r.Layout.Version != 2 {
 					t.Errorf("again: %+v, %v", r, err)
 				}
 			}

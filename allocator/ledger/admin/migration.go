@@ -20,23 +20,29 @@ const maxMigration = 600 << 10
 // is one at a time: its errors are Conflict (the layout has changed), Exists (another
 // migration is under way; the message names it), WentBack (leasing is halted) and
 // Unavailable.
-func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record.Migration, actor string) (record.Migration, error) {
+func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record.Migration,
+	actor string) (record.Migration, error) {
 	s, err := a.Ledger.LeasableState(ctx)
 	if err != nil {
 		return record.Migration{}, err
 	}
-	m.ID, m.State, m.Actor, m.Created, m.Nonce = ulid.Make().String(), record.Running, actor, a.now(), record.RandomHex()
+	m.ID, m.State, m.Actor, m.Created, m.Nonce = ulid.Make().String(), record.Running, actor,
+		a.now(), record.RandomHex()
 	m.Updated = m.Created
 	m.Note(record.EventStarted, "started by "+actor)
 	key, value := a.keys.Migration(m.ID), m.Encode()
 	if len(value) > maxMigration {
-		return record.Migration{}, allocator.Errorf(allocator.Invalid, "plan: %d moves of %d rooms take %d bytes; allowed: %d, because etcd bounds the size of a write: plan with --atomic, or in parts",
+		return record.Migration{}, allocator.Errorf(allocator.Invalid,
+			"plan: %d moves of %d rooms take %d bytes; allowed: %d, because etcd bounds the size of a write: "+
+				"plan with --atomic, or in parts",
 			len(m.Moves), len(m.From.Ranges), len(value), maxMigration)
 	}
 	answer, err := a.Ledger.Change(ctx, store.Txn{
-		If: append(a.Ledger.Holds(s), store.Absent(a.keys.ActiveMigration()), store.Cond{Key: a.keys.Layout(), ModRevision: from.Revision}),
+		If: append(a.Ledger.Holds(s), store.Absent(a.keys.ActiveMigration()),
+			store.Cond{Key: a.keys.Layout(), ModRevision: from.Revision}),
 		Then: []store.Op{
-			store.OpPut(key, value), store.OpPut(a.keys.ActiveMigration(), record.Encode(&record.ActiveMigration{Name: m.ID})),
+			store.OpPut(key, value), store.OpPut(a.keys.ActiveMigration(),
+				record.Encode(&record.ActiveMigration{Name: m.ID})),
 			a.audit(actor, "start migration", key, nil, m.Brief()),
 		},
 		Else: []store.Op{store.OpGet(a.keys.ActiveMigration()), store.OpGet(a.keys.Layout())},
@@ -60,13 +66,16 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 		if err := record.Decode(kv, &active); err != nil {
 			return record.Migration{}, err
 		}
-		return record.Migration{}, allocator.Errorf(allocator.Exists, "migration %s is under way, and there is one at a time: `march migrate status` shows it", active.Name)
+		return record.Migration{}, allocator.Errorf(allocator.Exists,
+			"migration %s is under way, and there is one at a time: `march migrate status` shows it", active.Name)
 	}
 	current, err := a.Ledger.Refresh(ctx)
 	if err != nil {
 		return record.Migration{}, err
 	}
-	return record.Migration{}, allocator.Errorf(allocator.Conflict, "the layout is version %d by now, the plan was made for version %d: plan again", current.Layout.Version, from.Layout.Version)
+	return record.Migration{}, allocator.Errorf(allocator.Conflict,
+		"the layout is version %d by now, the plan was made for version %d: plan again",
+		current.Layout.Version, from.Layout.Version)
 }
 
 // Migrations returns up to n migrations older than the one before, empty for
@@ -78,7 +87,8 @@ func (a *Admin) Migrations(ctx context.Context, before string, n int) ([]record.
 	within := store.Interval{Key: a.keys.Migrations(), End: store.PrefixEnd(a.keys.Migrations())}
 	if before != "" {
 		if _, err := ulid.ParseStrict(before); err != nil {
-			return nil, nil, allocator.Errorf(allocator.Invalid, "migration: %q is not an ID of one (26 letters and digits)", before)
+			return nil, nil, allocator.Errorf(allocator.Invalid,
+				"migration: %q is not an ID of one (26 letters and digits)", before)
 		}
 		within.End = a.keys.Migration(before)
 	}
@@ -89,7 +99,8 @@ func (a *Admin) Migrations(ctx context.Context, before string, n int) ([]record.
 // since it was read. action and actor are for the audit; an empty action writes no
 // entry (for the consoles' own notes). A migration that ended makes room for the
 // next. Its errors are change's own, Conflict and Unavailable.
-func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action, actor string, change func(*record.Migration) error) (record.Migration, error) {
+func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action, actor string,
+	change func(*record.Migration) error) (record.Migration, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return record.Migration{}, err
 	}
@@ -116,7 +127,8 @@ func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action,
 		var checkErr error
 		m, checkErr = a.Migration(ctx, next.ID)
 		return checkErr == nil && m.Nonce == next.Nonce
-	}, allocator.Errorf(allocator.Conflict, "migration %s was changed by another console, or an operator, just now: look again", next.ID))
+	}, allocator.Errorf(allocator.Conflict,
+		"migration %s was changed by another console, or an operator, just now: look again", next.ID))
 	if err != nil {
 		return record.Migration{}, err
 	}
@@ -132,7 +144,8 @@ func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action,
 // migration again: it shows whether the move was made.
 func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV) (record.Migration, error) {
 	if m.Reached >= len(m.Moves) {
-		return record.Migration{}, allocator.Errorf(allocator.Internal, "migration %s has no move after %d", m.ID, m.Reached)
+		return record.Migration{}, allocator.Errorf(allocator.Internal,
+			"migration %s has no move after %d", m.ID, m.Reached)
 	}
 	from, err := a.Ledger.Refresh(ctx)
 	if err != nil {
@@ -142,12 +155,15 @@ func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV
 	move := &next.Moves[next.Reached]
 	before := m.Stands()
 	if !from.Layout.Equal(before) {
-		return record.Migration{}, allocator.Errorf(allocator.Conflict, "the layout is version %d, not the one that move %d of migration %s begins with: a console ends the migration where it stands", from.Layout.Version, m.Reached+1, m.ID)
+		return record.Migration{}, allocator.Errorf(allocator.Conflict,
+			"the layout is version %d, not the one that move %d of migration %s begins with: "+
+				"a console ends the migration where it stands", from.Layout.Version, m.Reached+1, m.ID)
 	}
 	move.Made, move.Layout.Version = a.now(), from.Layout.Version+1
 	next.Reached++
 	next.Fail("")
-	next.Note(record.EventMoved, "move "+string(move.Kind)+" made: layout version "+strconv.FormatInt(move.Layout.Version, 10))
+	next.Note(record.EventMoved, "move "+string(move.Kind)+" made: layout version "+
+		strconv.FormatInt(move.Layout.Version, 10))
 	next.Updated, next.Nonce = a.now(), record.RandomHex()
 	value := next.Encode()
 	with := store.Txn{
@@ -162,7 +178,8 @@ func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV
 		return record.Migration{}, err
 	}
 	if made.Layout.Version != move.Layout.Version {
-		return record.Migration{}, allocator.Errorf(allocator.Conflict, "migration %s was changed by another console, or an operator, just now: look again", m.ID)
+		return record.Migration{}, allocator.Errorf(allocator.Conflict,
+			"migration %s was changed by another console, or an operator, just now: look again", m.ID)
 	}
 	// Do not read it again: a stale read may show the old value. One transaction
 	// wrote both keys.

@@ -32,7 +32,8 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 	})
 	m := record.Migration{From: from.Layout, Target: ledgertest.Lay(t, "100 a=0-50 b=60-100")}
 	for _, move := range []string{"100 a=0-50 b=55-100", "100 a=0-50 b=60-100"} {
-		m.Moves = append(m.Moves, record.MovesOf(plan.Move{Kind: plan.Retract, Layout: ledgertest.Lay(t, move), Loses: []allocator.Room{"b"}})...)
+		m.Moves = append(m.Moves, record.MovesOf(plan.Move{Kind: plan.Retract, Layout: ledgertest.Lay(t, move),
+			Loses: []allocator.Room{"b"}})...)
 	}
 	if m, err = manage(l).StartMigration(bg, from, m, "test"); err != nil {
 		t.Fatal(err)
@@ -41,7 +42,10 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 		if m, err = manage(l).MakeMove(bg, m, store.KV{}); err != nil || m.Reached != reached+1 {
 			t.Fatalf("move %d: %d were reached, %v", reached+1, m.Reached, err)
 		}
-		if m, err = manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("", "noted"); return nil }); err != nil {
+		if m, err = manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error {
+			m.Note("", "noted")
+			return nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -51,7 +55,10 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 	}
 	// A caller that read an old version of it gets an error when changing it.
 	m, _ = manage(l).Migration(bg, m.ID)
-	if _, err := manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error { m.Note("", "late"); return nil }); stale == 0 {
+	if _, err := manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error {
+		m.Note("", "late")
+		return nil
+	}); stale == 0 {
 		t.Error("nothing was read from the past")
 	} else {
 		ledgertest.WantKind(t, err, allocator.Conflict)

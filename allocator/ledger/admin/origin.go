@@ -116,7 +116,8 @@ func (a *Admin) PartsOrigin(ctx context.Context, tag record.TimeTag, parts timei
 	if err != nil {
 		return worker.Origin{}, err
 	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Worker(record.WorkerID{Bits: tag.WorkerBits, Number: parts.Worker})))
+	answer, err := a.Ledger.Gets(ctx,
+		store.OpGet(a.keys.Worker(record.WorkerID{Bits: tag.WorkerBits, Number: parts.Worker})))
 	if err != nil {
 		return worker.Origin{}, err
 	}

@@ -41,7 +41,8 @@ func readPage[T any](
 
 // EachTag calls use with every tag, in the order of names, and its marks. Its
 // errors are those of record.Walk and of Refresh.
-func (a *Admin) EachTag(ctx context.Context, use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
+func (a *Admin) EachTag(ctx context.Context, use func(record.Tag,
+	map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
 	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {
 		return nil, err
@@ -51,6 +52,7 @@ func (a *Admin) EachTag(ctx context.Context, use func(record.Tag, map[allocator.
 
 // EachTagIn is EachTag with the marks of some rooms, for callers that only show them:
 // it does not need a usable layout.
-func (a *Admin) EachTagIn(ctx context.Context, rooms []allocator.Room, use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
+func (a *Admin) EachTagIn(ctx context.Context, rooms []allocator.Room,
+	use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
 	return record.Walk{Keys: a.keys, Gets: a.Ledger.Gets}.EachTag(ctx, rooms, use)
 }

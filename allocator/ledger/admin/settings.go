@@ -32,7 +32,8 @@ func (a *Admin) settings(ctx context.Context) (s record.ClusterSettings, kv stor
 // UpdateSettings changes the cluster's settings. Rooms apply them at once. A
 // running instance that began while no journal was required goes on. Its
 // errors are change's, Settings', and Conflict.
-func (a *Admin) UpdateSettings(ctx context.Context, change func(*record.ClusterSettings) error, actor string) (record.ClusterSettings, error) {
+func (a *Admin) UpdateSettings(ctx context.Context, change func(*record.ClusterSettings) error,
+	actor string) (record.ClusterSettings, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return record.ClusterSettings{}, err
 	}

@@ -17,13 +17,15 @@ import (
 //
 // The name may have been in use in a history that etcd lost, so the tag's first
 // leases leave the margins of all recovers free. Those of CreateFreshTag do not.
-func (a *Admin) CreateTag(ctx context.Context, name allocator.Tag, settings record.TagSettings, actor string) (record.Tag, error) {
+func (a *Admin) CreateTag(ctx context.Context, name allocator.Tag, settings record.TagSettings,
+	actor string) (record.Tag, error) {
 	return a.createTag(ctx, record.Tag{Name: name, TagSettings: settings}, actor)
 }
 
 // CreateFreshTag creates a tag whose name, by an operator's word, was never in use.
 // Its errors are CreateTag's, and ledger.Ledger.Attach's.
-func (a *Admin) CreateFreshTag(ctx context.Context, name allocator.Tag, settings record.TagSettings, actor string) (record.Tag, error) {
+func (a *Admin) CreateFreshTag(ctx context.Context, name allocator.Tag, settings record.TagSettings,
+	actor string) (record.Tag, error) {
 	if _, err := a.Ledger.Refresh(ctx); err != nil {
 		return record.Tag{}, err
 	}
@@ -61,7 +63,8 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (reco
 // UpdateTag changes a tag's settings with change, which may be called more than
 // once. start cannot be changed. Its errors are NotFound,
 // Invalid, change's own, Conflict and Unavailable.
-func (a *Admin) UpdateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
+func (a *Admin) UpdateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error,
+	actor string) (record.Tag, error) {
 	const attempts = 5
 	for range attempts - 1 {
 		t, err := a.UpdateTagAt(ctx, name, 0, change, actor)
@@ -74,7 +77,8 @@ func (a *Admin) UpdateTag(ctx context.Context, name allocator.Tag, change func(*
 
 // UpdateTagAt is UpdateTag for a tag whose settings were stored at a revision, 0 for any.
 // Its error is Conflict if they were changed since, also while it runs.
-func (a *Admin) UpdateTagAt(ctx context.Context, name allocator.Tag, revision int64, change func(*record.TagSettings) error, actor string) (record.Tag, error) {
+func (a *Admin) UpdateTagAt(ctx context.Context, name allocator.Tag, revision int64,
+	change func(*record.TagSettings) error, actor string) (record.Tag, error) {
 	t, next, err := a.PreviewTag(ctx, name, revision, change)
 	if err != nil {
 		return record.Tag{}, err
@@ -87,7 +91,8 @@ func (a *Admin) UpdateTagAt(ctx context.Context, name allocator.Tag, revision in
 
 // PreviewTag returns a tag as it is, and as UpdateTagAt would make it. It changes nothing. Its
 // errors are those of UpdateTagAt.
-func (a *Admin) PreviewTag(ctx context.Context, name allocator.Tag, revision int64, change func(*record.TagSettings) error) (t, next record.Tag, err error) {
+func (a *Admin) PreviewTag(ctx context.Context, name allocator.Tag, revision int64,
+	change func(*record.TagSettings) error) (t, next record.Tag, err error) {
 	t, err = a.Tag(ctx, name)
 	if err == nil {
 		err = unchangedSince(t.KV, name, revision)
@@ -115,7 +120,9 @@ func unchangedSince(kv store.KV, name allocator.Tag, revision int64) error {
 	if revision == 0 || kv.ModRevision == revision {
 		return nil
 	}
-	return allocator.Errorf(allocator.Conflict, "tag %s was changed since: it is of revision %d, and if_revision is %d; read it again", name, kv.ModRevision, revision)
+	return allocator.Errorf(allocator.Conflict,
+		"tag %s was changed since: it is of revision %d, and if_revision is %d; read it again",
+		name, kv.ModRevision, revision)
 }
 
 // SkipTag makes rooms lease only IDs from to on, and drop the IDs that they hold
@@ -126,7 +133,8 @@ func unchangedSince(kv store.KV, name allocator.Tag, revision int64) error {
 // A skip is a setting of the tag, and writes no marks. It takes effect at once,
 // because every lease compares the tag, and it is safe, because a higher base
 // always is.
-func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocator.Room, to int64, force bool, actor string) (record.Tag, error) {
+func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocator.Room, to int64, force bool,
+	actor string) (record.Tag, error) {
 	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {
 		return record.Tag{}, err
@@ -136,7 +144,9 @@ func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocat
 	}
 	for _, room := range rooms {
 		if _, ok := stored.Layout.Ranges[room]; !ok {
-			return record.Tag{}, allocator.Errorf(allocator.NotFound, "room %s has no range in layout version %d; rooms: %v", room, stored.Layout.Version, stored.Layout.Rooms())
+			return record.Tag{}, allocator.Errorf(allocator.NotFound,
+				"room %s has no range in layout version %d; rooms: %v", room,
+				stored.Layout.Version, stored.Layout.Rooms())
 		}
 	}
 	marks, err := a.Marks(ctx, name)
@@ -152,7 +162,8 @@ func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocat
 		case to >= s.Limit:
 			return allocator.Errorf(allocator.Invalid, "to: %d; allowed: below the tag's limit, %d", to, s.Limit)
 		case to-largest > s.MaxJump && !force:
-			return allocator.Errorf(allocator.Refused, "to: %d is %d above the tag's largest mark, %d, more than max_jump (%d); the IDs in between would never be issued: force it if you want that",
+			return allocator.Errorf(allocator.Refused, "to: %d is %d above the tag's largest mark, %d, "+
+				"more than max_jump (%d); the IDs in between would never be issued: force it if you want that",
 				to, to-largest, largest, s.MaxJump)
 		}
 		if s.Skips == nil {
@@ -167,7 +178,8 @@ func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocat
 
 // putTag writes a tag under a condition. Its error is Conflict if the condition
 // does not hold.
-func (a *Admin) putTag(ctx context.Context, t record.Tag, cond store.Cond, action string, was []byte, actor string) (record.Tag, error) {
+func (a *Admin) putTag(ctx context.Context, t record.Tag, cond store.Cond, action string, was []byte,
+	actor string) (record.Tag, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return record.Tag{}, err
 	}
@@ -215,7 +227,8 @@ func (a *Admin) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error)
 // guesses the end of the interval. shared is the length of the common prefix of the
 // names on the page before; 0 if unknown. The next names often begin with the same
 // bytes, or with all but the last. A wrong guess does not change the answer.
-func (a *Admin) Tags(ctx context.Context, prefix string, after allocator.Tag, shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
+func (a *Admin) Tags(ctx context.Context, prefix string, after allocator.Tag,
+	shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -227,7 +240,8 @@ func (a *Admin) Tags(ctx context.Context, prefix string, after allocator.Tag, sh
 		return nil, nil, nil
 	}
 	for _, end := range append(a.endsAfter(prefix, string(after), shared), within.End) {
-		page, skipped, err := readPage(ctx, a, store.Get{Interval: store.Interval{Key: within.Key, End: end}}, n-len(tags), a.keys.DecodeTag)
+		page, skipped, err := readPage(ctx, a, store.Get{Interval: store.Interval{Key: within.Key, End: end}},
+			n-len(tags), a.keys.DecodeTag)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -269,7 +283,8 @@ func (a *Admin) Marks(ctx context.Context, name allocator.Tag) (map[allocator.Ro
 
 // MarksIn returns the mark of a tag in each of some rooms that leased IDs of it, and the
 // keys of those that cannot be read.
-func (a *Admin) MarksIn(ctx context.Context, rooms []allocator.Room, name allocator.Tag) (map[allocator.Room]record.Mark, []record.KeyError, error) {
+func (a *Admin) MarksIn(ctx context.Context, rooms []allocator.Room,
+	name allocator.Tag) (map[allocator.Room]record.Mark, []record.KeyError, error) {
 	ops := make([]store.Op, len(rooms))
 	for i, room := range rooms {
 		ops[i] = store.OpGet(a.keys.Mark(room, name))

@@ -67,7 +67,8 @@ func (a *Admin) mayCreateTag(ctx context.Context, name allocator.Tag) error {
 		if a.cfg.TooManyTags != nil {
 			a.cfg.TooManyTags()
 		}
-		return fmt.Errorf("tag %s is not created: %w", name, allocator.OverLimit("tags in the cluster", a.cfg.MaxTags, MaxTags))
+		return fmt.Errorf("tag %s is not created: %w", name,
+			allocator.OverLimit("tags in the cluster", a.cfg.MaxTags, MaxTags))
 	}
 	c.tags++
 	return nil

@@ -46,7 +46,8 @@ func (a *Admin) DeleteTagAt(ctx context.Context, name allocator.Tag, revision in
 // the change. No process knows the settings that they were leased by. The same is true of
 // every tag that had larger steps since the backup than in it. An operator who knows of
 // such a tag gives a larger --margin.
-func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Tag, revision int64, actor string) (store.Txn, error) {
+func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Tag, revision int64,
+	actor string) (store.Txn, error) {
 	key := a.keys.Tag(name)
 	ops := []store.Op{store.OpGet(key)}
 	for _, room := range s.Layout().Ever {

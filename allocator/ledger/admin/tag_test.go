@@ -20,7 +20,8 @@ func TestTagSettingsSurvive(t *testing.T) {
 	c := memcluster.New(t, "10 a=0-5 b=5-10")
 	want := record.TagSettings{
 		Start: allocator.MaxID - 2, Limit: allocator.MaxID - 1, MaxJump: 1<<53 + 1, MaxSkew: 1<<62 + 1,
-		MinStep: 1<<39 + 1, MaxStep: 1 << 40, Reserve: record.DurationOf(90*time.Minute + time.Millisecond), Prescale: 1<<39 + 3,
+		MinStep: 1<<39 + 1, MaxStep: 1 << 40, Reserve: record.DurationOf(90*time.Minute + time.Millisecond),
+		Prescale:      1<<39 + 3,
 		PrescaleUntil: time.Date(2026, 11, 27, 0, 0, 0, 1, time.FixedZone("", 3600)),
 		Skips:         map[allocator.Room]int64{"a": 1<<53 + 1, "b": allocator.MaxID},
 	}
@@ -82,7 +83,8 @@ func TestTagsByPage(t *testing.T) {
 				found = append(found, string(tag.Name))
 			}
 			if shared > 0 && !slices.Equal(found, names) {
-				t.Errorf("up to %d after %s with prefix %q, %d bytes shared: %q, want %q", n, after, prefix, shared, found, names)
+				t.Errorf("up to %d after %s with prefix %q, %d bytes shared: %q, want %q", n, after,
+					prefix, shared, found, names)
 			}
 			names = found
 		}
@@ -138,7 +140,9 @@ func TestTagUnknownOutcome(t *testing.T) {
 			if tag, err := manage(p.Ledger).Tag(bg, "new"); err != nil || fate.Happened() && tag.MaxSkew != 10 {
 				t.Errorf("after an update by 10: %+v, %v", tag, err)
 			}
-			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool { return len(txn.Then) > 0 && txn.Then[0].Delete != "" })
+			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool {
+				return len(txn.Then) > 0 && txn.Then[0].Delete != ""
+			})
 			outcome("delete", manage(p.Ledger).DeleteTag(bg, "new", "me"))
 			c.Check()
 		})

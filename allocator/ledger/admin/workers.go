@@ -17,7 +17,8 @@ const AllWidths = -1
 // after, by width and number, and the keys among them that cannot be read. after is nil
 // for the first page. bits
 // is their width, or AllWidths.
-func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID, n int) ([]record.Lease, []record.KeyError, error) {
+func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID,
+	n int) ([]record.Lease, []record.KeyError, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -121,7 +122,8 @@ func (a *Admin) widths(ctx context.Context) (all []int, err error) {
 	ops := make([]store.Op, timeid.MaxBits)
 	for bits := range ops {
 		of := a.keys.WorkersOf(bits)
-		ops[bits] = store.Op{Get: &store.Get{Interval: store.Interval{Key: of, End: store.PrefixEnd(of)}, Limit: 1, KeysOnly: true}}
+		ops[bits] = store.Op{Get: &store.Get{Interval: store.Interval{Key: of, End: store.PrefixEnd(of)},
+			Limit: 1, KeysOnly: true}}
 	}
 	answer, err := a.Ledger.Gets(ctx, ops...)
 	if err != nil {

@@ -81,7 +81,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	if cfg.TLS != nil {
 		c.ClientTLSInfo = transport.TLSInfo{
-			TrustedCAFile: cfg.TLS.CA, CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, ClientCertAuth: true, CRLFile: cfg.TLS.Revoked,
+			TrustedCAFile: cfg.TLS.CA, CertFile: cfg.TLS.Cert, KeyFile: cfg.TLS.Key, ClientCertAuth: true,
+			CRLFile: cfg.TLS.Revoked,
 		}
 		c.EnableGRPCGateway = false // it would call as the member, whose certificate names no user
 	}

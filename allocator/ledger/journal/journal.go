@@ -116,7 +116,8 @@ func open(ctx context.Context, d disk, path string, head Record, log hclog.Logge
 		return j, w.state, nil
 	case <-ctx.Done():
 		j.end() // when the disk answers
-		return nil, State{}, allocator.Errorf(allocator.Unavailable, "journal %s was not opened: %w; check its disk and mount", path, context.Cause(ctx))
+		return nil, State{}, allocator.Errorf(allocator.Unavailable,
+			"journal %s was not opened: %w; check its disk and mount", path, context.Cause(ctx))
 	}
 }
 
@@ -146,7 +147,8 @@ func (j *Journal) Append(ctx context.Context, r Record) error {
 	case <-t.begun:
 		return t.err
 	case <-ctx.Done():
-		return allocator.Errorf(allocator.Unavailable, "journal %s was not written in time: %w", j.path, context.Cause(ctx))
+		return allocator.Errorf(allocator.Unavailable, "journal %s was not written in time: %w",
+			j.path, context.Cause(ctx))
 	}
 }
 
@@ -216,6 +218,7 @@ func (j *Journal) Close() error {
 	case <-j.done:
 		return j.err
 	case <-late.C:
-		return allocator.Errorf(allocator.Unavailable, "journal %s was not closed within %v: its disk hangs", j.path, 2*patience)
+		return allocator.Errorf(allocator.Unavailable,
+			"journal %s was not closed within %v: its disk hangs", j.path, 2*patience)
 	}
 }

@@ -66,10 +66,13 @@ func TestAppendAndOpen(t *testing.T) {
 	for i := range 20_000 { // more than the slack
 		tag := allocator.Tag(fmt.Sprint("tag-", i%50))
 		want[tag] = Mark{tag, int64(i), 1}
-		r := Record{Epochs: []string{"e1"}, Epoch: "e1", Revision: int64(i), Marks: []Mark{{tag, int64(i), 1}, {"low", 5, 2}, {"low", 3, 1}}}
+		r := Record{Epochs: []string{"e1"}, Epoch: "e1", Revision: int64(i),
+			Marks: []Mark{{tag, int64(i), 1}, {"low", 5, 2}, {"low", 3, 1}}}
 		if i == 19_999 {
 			r.Epochs, r.Epoch, r.Revision, r.MarginTotal, r.Unconfirmed = []string{"e2"}, "e2", 7, 3, true
-			r.Seen, r.Rooms, r.Incarnations, r.Version = []record.SeenInstance{{Room: "a", Name: "two", Incarnation: "i2", Address: "host:1"}, {Room: "a", Name: "two", Incarnation: "i2", Address: "host:1", Left: 8}}, []allocator.Room{"a"}, []string{"i1"}, 9
+			r.Seen, r.Rooms, r.Incarnations, r.Version = []record.SeenInstance{{Room: "a", Name: "two",
+				Incarnation: "i2", Address: "host:1"}, {Room: "a", Name: "two", Incarnation: "i2", Address: "host:1",
+				Left: 8}}, []allocator.Room{"a"}, []string{"i1"}, 9
 		}
 		if err := j.Append(t.Context(), r); err != nil {
 			t.Fatal(err)
@@ -79,7 +82,8 @@ func TestAppendAndOpen(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Size() > 2*slack {
 		t.Errorf("the file: %+v, %v", info, err)
 	}
-	if _, _, err := Open(t.Context(), path, head, nil); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "another process has it") {
+	if _, _, err := Open(t.Context(), path, head, nil); allocator.KindOf(err) != allocator.Refused ||
+		!strings.Contains(err.Error(), "another process has it") {
 		t.Errorf("opened twice: %v", err)
 	}
 	if err := errors.Join(j.Close(), j.Close()); err != nil {
@@ -91,8 +95,10 @@ func TestAppendAndOpen(t *testing.T) {
 			t.Error(diff)
 		}
 		if diff := cmp.Diff(Record{
-			Format: Format, UUID: "u", Room: "a", Name: "one", Incarnations: []string{"i1"}, Epochs: []string{"e1", "e2"}, Epoch: "e2", Revision: 7,
-			Version: 9, Rooms: []allocator.Room{"a"}, Seen: []record.SeenInstance{{Room: "a", Name: "two", Incarnation: "i2", Address: "host:1", Left: 8}}, MarginTotal: 3, Unconfirmed: true,
+			Format: Format, UUID: "u", Room: "a", Name: "one", Incarnations: []string{"i1"},
+			Epochs: []string{"e1", "e2"}, Epoch: "e2", Revision: 7,
+			Version: 9, Rooms: []allocator.Room{"a"}, Seen: []record.SeenInstance{{Room: "a", Name: "two",
+				Incarnation: "i2", Address: "host:1", Left: 8}}, MarginTotal: 3, Unconfirmed: true,
 		}, s.Record); diff != "" {
 			t.Error(diff)
 		}
@@ -108,16 +114,19 @@ func TestRefused(t *testing.T) {
 	for content, says := range map[string]string{
 		"x\n": "line 1: bad checksum: it is damaged; if it is moved away",
 		"":    "it is empty: it is damaged",
-		sealed(`{"format":1,"uuid":"u","room":"a","name":"one"}`) + sealed(`{"marks":[{"tag":"t","next":"5"}]}`): "written by another release of March; this one reads format 2: move it away",
-		sealed(`[{"format":3,"uuid":"u","newer":1}]`):                                                            "written by another release of March",
-		sealed(`[{"format":2,"uuid":"u","room":"a","name":"two"}]`):                                              "of instance a/two of cluster u; this is a/one",
+		sealed(`{"format":1,"uuid":"u","room":"a","name":"one"}`) + sealed(
+			`{"marks":[{"tag":"t","next":"5"}]}`): "written by another release of March; " +
+			"this one reads format 2: move it away",
+		sealed(`[{"format":3,"uuid":"u","newer":1}]`):               "written by another release of March",
+		sealed(`[{"format":2,"uuid":"u","room":"a","name":"two"}]`): "of instance a/two of cluster u; this is a/one",
 	} {
 		path := filepath.Join(t.TempDir(), "j")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, _, err := Open(t.Context(), path, head, nil)
-		if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), path) {
+		if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), says) ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%q: %v", content, err)
 		}
 		if now, err := os.ReadFile(path); err != nil || string(now) != content {
@@ -175,7 +184,9 @@ func TestSize(t *testing.T) {
 	}
 	for i := range 3 * most {
 		n := fmt.Sprint(i)
-		if err := j.Append(t.Context(), Record{Epochs: []string{n}, Incarnations: []string{n}, Seen: []record.SeenInstance{{Room: "a", Name: allocator.Instance(n), Incarnation: n, Address: n}}}); err != nil {
+		if err := j.Append(t.Context(), Record{Epochs: []string{n}, Incarnations: []string{n},
+			Seen: []record.SeenInstance{{Room: "a", Name: allocator.Instance(n), Incarnation: n, Address: n}}}); err !=
+			nil {
 			t.Fatal(err)
 		}
 	}
@@ -187,7 +198,8 @@ func TestSize(t *testing.T) {
 	if err != nil || info.Size() > 80*int64(tags) || len(s.Marks) != tags { // Open has a limit of its own
 		t.Errorf("%d bytes, %d marks, %v", info.Size(), len(s.Marks), err)
 	}
-	if len(s.Epochs) != most || len(s.Incarnations) != most || len(s.Seen) != most || s.Epochs[most-1] != fmt.Sprint(3*most-1) {
+	if len(s.Epochs) != most || len(s.Incarnations) != most || len(s.Seen) != most ||
+		s.Epochs[most-1] != fmt.Sprint(3*most-1) {
 		t.Errorf("%d epochs, %d incarnations, %d seen", len(s.Epochs), len(s.Incarnations), len(s.Seen))
 	}
 }
@@ -253,7 +265,8 @@ func TestUnknownRecord(t *testing.T) {
 	for _, text := range []string{`[{"newer":1}]`, `0`, `[]`, `[{}] [{}]`, `{}`} {
 		line := fmt.Appendf(nil, "%08x %s\n", crc32.Checksum([]byte(text), castagnoli), text)
 		s, err := Parse(append(encode(h), line...))
-		if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "line 2: not a record of this program") {
+		if allocator.KindOf(err) != allocator.Refused ||
+			!strings.Contains(err.Error(), "line 2: not a record of this program") {
 			t.Errorf("%s: %+v, %v", text, s, err)
 		}
 	}
@@ -265,11 +278,14 @@ func TestUnknownRecord(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	h := head
 	h.Format = Format
-	line := encode(Record{Epochs: []string{"e"}, Epoch: "e", Revision: 3, SeenUnder: "e", Seen: []record.SeenInstance{{Room: "a", Name: "i", Incarnation: "p", Address: "h:1"}}, Marks: []Mark{{"t", 9, 1}}})
+	line := encode(Record{Epochs: []string{"e"}, Epoch: "e", Revision: 3, SeenUnder: "e",
+		Seen:  []record.SeenInstance{{Room: "a", Name: "i", Incarnation: "p", Address: "h:1"}},
+		Marks: []Mark{{"t", 9, 1}}})
 	f.Add(encode(h), false)
 	f.Add(append(encode(h), line...), false)
 	f.Add(append(encode(h), "00000000 {}\n00000000 {}"...), false)
-	f.Add(slices.Concat(encode(h)[9:], line[9:], []byte("[{\"marks\":[{\"tag\":\"\",\"next\":\"-1\"}]},{}]\n[{}] [{}]\nnull\n")), true)
+	f.Add(slices.Concat(encode(h)[9:], line[9:],
+		[]byte("[{\"marks\":[{\"tag\":\"\",\"next\":\"-1\"}]},{}]\n[{}] [{}]\nnull\n")), true)
 	f.Fuzz(func(t *testing.T, content []byte, sealed bool) {
 		if sealed {
 			var all []byte

@@ -33,13 +33,14 @@ type Record struct {
 	Version      int64                 `json:"version,string,omitempty"` // of the layout
 	Rooms        []allocator.Room      `json:"rooms,omitempty"`          // all rooms that ever had a range
 	Seen         []record.SeenInstance `json:"seen,omitempty"`
-	SeenUnder    string                `json:"seen_under,omitempty"` // the epoch of Seen; under another epoch the list is dropped
-	MarginTotal  int64                 `json:"margin_total,string,omitempty"`
-	Unconfirmed  bool                  `json:"unconfirmed,omitempty"` // a process began without the memory of its predecessors
-	Confirmed    bool                  `json:"confirmed,omitempty"`   // ends Unconfirmed; not in a state
-	Marks        []Mark                `json:"marks,omitempty"`
-	Windows      []Window              `json:"windows,omitempty"`
-	NotBefore    int64                 `json:"not_before,string,omitempty"` // the latest of any epoch
+	// the epoch of Seen; under another epoch the list is dropped
+	SeenUnder   string   `json:"seen_under,omitempty"`
+	MarginTotal int64    `json:"margin_total,string,omitempty"`
+	Unconfirmed bool     `json:"unconfirmed,omitempty"` // a process began without the memory of its predecessors
+	Confirmed   bool     `json:"confirmed,omitempty"`   // ends Unconfirmed; not in a state
+	Marks       []Mark   `json:"marks,omitempty"`
+	Windows     []Window `json:"windows,omitempty"`
+	NotBefore   int64    `json:"not_before,string,omitempty"` // the latest of any epoch
 }
 
 // Mark is the least ID of a tag that may not be leased yet.

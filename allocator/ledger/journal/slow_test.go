@@ -89,7 +89,8 @@ func TestSlowDisk(t *testing.T) {
 		stop()
 		running.Wait()
 		if failed.Load() > 0 || waited.Load() > 0 || leases.Load() < 8*60_000/2000 || log.Len() > 0 {
-			t.Errorf("of %d leases %d failed, %d calls waited; logged: %s", leases.Load(), failed.Load(), waited.Load(), log)
+			t.Errorf("of %d leases %d failed, %d calls waited; logged: %s", leases.Load(),
+				failed.Load(), waited.Load(), log)
 		}
 		d.isWell()
 		if err := j.Close(); err != nil {

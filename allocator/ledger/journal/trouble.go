@@ -21,7 +21,8 @@ type hangError struct {
 }
 
 func (e *hangError) Error() string {
-	return fmt.Sprintf("the disk hangs: it was asked to %s at %s, and has not answered", e.what, e.since.Format(time.RFC3339))
+	return fmt.Sprintf("the disk hangs: it was asked to %s at %s, and has not answered", e.what,
+		e.since.Format(time.RFC3339))
 }
 
 // UnwritableError says that a journal cannot be written.

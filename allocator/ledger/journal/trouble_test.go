@@ -52,7 +52,8 @@ func unwritable(t *testing.T, err error, path string, says ...string) {
 	if err == nil || allocator.KindOf(err) != allocator.Unavailable {
 		t.Fatalf("got %v", err)
 	}
-	for _, text := range append(says, "journal "+path+" cannot be written, nothing is leased until it can, since 2000-01-01T") {
+	for _, text := range append(says, "journal "+path+" cannot be written, nothing is leased until it can, "+
+		"since 2000-01-01T") {
 		if !strings.Contains(err.Error(), text) {
 			t.Errorf("%q does not say %q", err, text)
 		}
@@ -135,10 +136,12 @@ func TestHangs(t *testing.T) {
 				began := time.Now()
 				short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
-				if err := j.Append(short, mark(2)); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Millisecond {
+				if err := j.Append(short, mark(2)); !errors.Is(err, context.DeadlineExceeded) ||
+					time.Since(began) != time.Millisecond {
 					t.Errorf("with a deadline: %v after %v", err, time.Since(began))
 				}
-				unwritable(t, j.Append(context.Background(), mark(3)), path, "the disk hangs", "asked to "+op, "check its disk")
+				unwritable(t, j.Append(context.Background(), mark(3)), path, "the disk hangs",
+					"asked to "+op, "check its disk")
 				if took := time.Since(began); took > patience+lookEvery {
 					t.Errorf("noticed after %v", took)
 				}
@@ -180,13 +183,15 @@ func TestClosesWhileItHangs(t *testing.T) {
 		d.is("sync", hangs, nil)
 		unwritable(t, j.Append(context.Background(), mark(2)), path)
 		began := time.Now()
-		if err := j.Close(); err == nil || !strings.Contains(err.Error(), "its disk hangs") || time.Since(began) > 2*patience {
+		if err := j.Close(); err == nil || !strings.Contains(err.Error(), "its disk hangs") ||
+			time.Since(began) > 2*patience {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		if err := j.Append(context.Background(), mark(3)); err == nil || !errors.Is(err, fs.ErrClosed) {
 			t.Errorf("appended after Close: %v", err)
 		}
-		if _, _, err := Open(t.Context(), path, head, nil); err == nil || !strings.Contains(err.Error(), "another process has it") {
+		if _, _, err := Open(t.Context(), path, head, nil); err == nil ||
+			!strings.Contains(err.Error(), "another process has it") {
 			t.Errorf("opened while the old one still writes: %v", err)
 		}
 		d.isWell()
@@ -206,7 +211,8 @@ func TestOpenHangs(t *testing.T) {
 			d := &faulty{}
 			d.is(op, hangs, nil)
 			path := filepath.Join(t.TempDir(), "j")
-			if _, _, err := open(context.Background(), d, path, head, nil); allocator.KindOf(err) != allocator.Unavailable || !strings.Contains(err.Error(), path) {
+			if _, _, err := open(context.Background(), d, path, head,
+				nil); allocator.KindOf(err) != allocator.Unavailable || !strings.Contains(err.Error(), path) {
 				t.Errorf("%s: %v", op, err)
 			}
 			d.isWell()
@@ -235,7 +241,8 @@ func TestGone(t *testing.T) {
 				}
 				time.Sleep(soon)
 				holds(t, path, 1)
-				if _, _, err := Open(t.Context(), path, head, nil); err == nil || !strings.Contains(err.Error(), "another process has it") {
+				if _, _, err := Open(t.Context(), path, head, nil); err == nil ||
+					!strings.Contains(err.Error(), "another process has it") {
 					t.Errorf("opened twice: %v", err)
 				}
 				if err := os.Remove(path); err != nil {

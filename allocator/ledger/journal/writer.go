@@ -53,7 +53,8 @@ func (w *writer) open(head Record) error {
 	case errors.Is(err, errFormat):
 		return err
 	case err != nil && allocator.KindOf(err) == allocator.Refused:
-		return fmt.Errorf("%w: it is damaged; if it is moved away, this instance starts without its memory, and counts as missing in `march recover`", err)
+		return fmt.Errorf("%w: it is damaged; if it is moved away, this instance starts without its memory, "+
+			"and counts as missing in `march recover`", err)
 	case err != nil:
 		return err
 	case s.UUID != head.UUID || s.Room != head.Room || s.Name != head.Name:
@@ -302,7 +303,8 @@ func (j *Journal) finish(b *batch, err error) {
 	case began:
 		j.logTrouble(err)
 	case err == nil && !since.IsZero():
-		j.log.Info("the journal can be written again", "path", j.path, "after", time.Since(since).Round(time.Millisecond))
+		j.log.Info("the journal can be written again", "path", j.path, "after",
+			time.Since(since).Round(time.Millisecond))
 	}
 }
 
@@ -355,7 +357,8 @@ func (j *Journal) fails(err error, since time.Time) (began bool) {
 
 // logTrouble logs that the trouble began. No lock is held: a Logger may block.
 func (j *Journal) logTrouble(err error) {
-	j.log.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error", err, "remedy", remedy(err))
+	j.log.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error",
+		err, "remedy", remedy(err))
 }
 
 func (j *Journal) unwritable(err error, since time.Time) error {

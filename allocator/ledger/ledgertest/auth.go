@@ -31,7 +31,8 @@ func (e *Etcd) auth(tb testing.TB) (etcdserverpb.AuthClient, context.Context) {
 	}
 	tb.Cleanup(func() { _ = conn.Close() })
 	auth, ctx := etcdserverpb.NewAuthClient(conn), context.Background()
-	if answer, err := auth.Authenticate(ctx, &etcdserverpb.AuthenticateRequest{Name: rootUser, Password: rootUser}); err == nil {
+	if answer, err := auth.Authenticate(ctx, &etcdserverpb.AuthenticateRequest{Name: rootUser,
+		Password: rootUser}); err == nil {
 		ctx = metadata.AppendToOutgoingContext(ctx, "token", answer.GetToken())
 	}
 	return auth, ctx
@@ -45,7 +46,8 @@ func (e *Etcd) RequireCredentials(tb testing.TB) (end func()) {
 	if _, err := auth.UserAdd(ctx, &etcdserverpb.AuthUserAddRequest{Name: rootUser, Password: rootUser}); err != nil {
 		tb.Fatal(err)
 	}
-	if _, err := auth.UserGrantRole(ctx, &etcdserverpb.AuthUserGrantRoleRequest{User: rootUser, Role: rootUser}); err != nil {
+	if _, err := auth.UserGrantRole(ctx, &etcdserverpb.AuthUserGrantRoleRequest{User: rootUser,
+		Role: rootUser}); err != nil {
 		tb.Fatal(err)
 	}
 	if _, err := auth.AuthEnable(ctx, &etcdserverpb.AuthEnableRequest{}); err != nil {
@@ -92,15 +94,19 @@ func (e *Etcd) Etcdctl(tb testing.TB, password string, commands ...string) {
 			_, err = auth.RoleAdd(ctx, &etcdserverpb.AuthRoleAddRequest{Name: args[3]})
 		case "etcdctl role grant-permission":
 			from, end := key(5)
-			p := &authpb.Permission{PermType: authpb.Permission_Type(authpb.Permission_Type_value[strings.ToUpper(args[4])]), Key: from, RangeEnd: end}
+			p := &authpb.Permission{PermType: authpb.Permission_Type(
+				authpb.Permission_Type_value[strings.ToUpper(args[4])]), Key: from, RangeEnd: end}
 			_, err = auth.RoleGrantPermission(ctx, &etcdserverpb.AuthRoleGrantPermissionRequest{Name: args[3], Perm: p})
 		case "etcdctl role revoke-permission":
 			from, end := key(4)
-			_, err = auth.RoleRevokePermission(ctx, &etcdserverpb.AuthRoleRevokePermissionRequest{Role: args[3], Key: from, RangeEnd: end})
+			_, err = auth.RoleRevokePermission(ctx, &etcdserverpb.AuthRoleRevokePermissionRequest{Role: args[3],
+				Key: from, RangeEnd: end})
 		case "etcdctl user add":
-			_, err = auth.UserAdd(ctx, &etcdserverpb.AuthUserAddRequest{Name: args[3], Password: password, Options: &authpb.UserAddOptions{}})
+			_, err = auth.UserAdd(ctx, &etcdserverpb.AuthUserAddRequest{Name: args[3], Password: password,
+				Options: &authpb.UserAddOptions{}})
 		case "etcdctl user passwd":
-			_, err = auth.UserChangePassword(ctx, &etcdserverpb.AuthUserChangePasswordRequest{Name: args[3], Password: password})
+			_, err = auth.UserChangePassword(ctx,
+				&etcdserverpb.AuthUserChangePasswordRequest{Name: args[3], Password: password})
 		case "etcdctl user grant-role":
 			_, err = auth.UserGrantRole(ctx, &etcdserverpb.AuthUserGrantRoleRequest{User: args[3], Role: args[4]})
 		default:
@@ -115,7 +121,8 @@ func (e *Etcd) Etcdctl(tb testing.TB, password string, commands ...string) {
 // StoreOf returns a store of a user over the member, closed when the test ends.
 func (e *Etcd) StoreOf(tb testing.TB, user string, password func() (string, error)) store.Store {
 	tb.Helper()
-	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{e.Endpoint}, Username: user, ReadPassword: password})
+	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{e.Endpoint},
+		Username: user, ReadPassword: password})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -128,7 +128,8 @@ func (m *Fake) eras(reader *record.Reader, marks store.Interval) AllEras {
 			continue
 		}
 		for _, v := range versions {
-			if e, err := reader.Entry(store.KV{Key: key, Value: v.value, ModRevision: v.rev}); !v.deleted && err == nil {
+			if e, err := reader.Entry(store.KV{Key: key, Value: v.value, ModRevision: v.rev}); !v.deleted &&
+				err == nil {
 				all.Add(e.Tag, e.Room, *e.Mark)
 			}
 		}
@@ -205,7 +206,8 @@ func (v *verifier) covered(tag allocator.Tag, room allocator.Room, s allocator.S
 				v.add("tag %s room %s: segment %v lies in no era of %v", tag, room, s, eras)
 				return
 			}
-		case l.Version != 0 && (l.Boundary != s.Boundary || l.Ranges[room] != s.Range): // else it is older than the history
+		// else it is older than the history
+		case l.Version != 0 && (l.Boundary != s.Boundary || l.Ranges[room] != s.Range):
 			v.add("tag %s room %s: segment %v is not of layout %v", tag, room, s, l)
 			return
 		default:
@@ -238,7 +240,9 @@ func (v *verifier) lostUpTo(tag allocator.Tag, room allocator.Room, id int64) in
 func (v *verifier) issued(tag allocator.Tag, rooms map[allocator.Room][]allocator.Segment) {
 	seen := make(map[int64]allocator.Room)
 	for room, segments := range rooms {
-		sorted := slices.SortedFunc(slices.Values(segments), func(a, b allocator.Segment) int { return cmp.Compare(a.First, b.First) })
+		sorted := slices.SortedFunc(slices.Values(segments), func(a, b allocator.Segment) int {
+			return cmp.Compare(a.First, b.First)
+		})
 		for i, s := range sorted {
 			if err := s.Validate(); err != nil {
 				v.add("tag %s room %s: %v", tag, room, err)

@@ -31,7 +31,8 @@ func issue(t *testing.T, etcd store.Store) ledgertest.Issued {
 		t.Fatal(err)
 	}
 	a, b := allocator.Range{Lower: 0, Upper: 5}, allocator.Range{Lower: 5, Upper: 10}
-	stored, err := admin.New(l, admin.DefaultConfig()).Init(ctx, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": a, "b": b}}, "test")
+	stored, err := admin.New(l, admin.DefaultConfig()).Init(ctx,
+		allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": a, "b": b}}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,8 @@ func issue(t *testing.T, etcd store.Store) ledgertest.Issued {
 		}
 	}
 	lease()
-	if _, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(ctx, stored, allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": b, "b": a}}, "test"); err != nil {
+	if _, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(ctx, stored, allocator.Layout{Boundary: 10,
+		Ranges: map[allocator.Room]allocator.Range{"a": b, "b": a}}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	lease()
@@ -71,12 +73,15 @@ func TestCheckClusterFinds(t *testing.T) {
 		says                string
 	}{
 		{name: "nothing"},
-		{"an era that reaches into another room's", "marks/a/t", `"first":"85"`, `"first":"55"`, "may both have leased 55"},
+		{"an era that reaches into another room's", "marks/a/t", `"first":"85"`, `"first":"55"`,
+			"may both have leased 55"},
 		{"an ID of no era", "", "", "new", "lies in no era"},
 		{"an era of no layout", "marks/a/t", `"version":"2"`, `"version":"3"`, "no such layout"},
-		{"a mark of no room", "marks/c/t", "", `{"format":2,"next":"5","stamp":{"epoch":"e","layout_revision":"1"},"eras":[{"version":"1","epoch":"e","first":"1","end":"5"}]}`, "which never was"},
+		{"a mark of no room", "marks/c/t", "",
+			`{"format":2,"next":"5","stamp":{"epoch":"e","layout_revision":"1"},"eras":[{"version":"1","epoch":"e","first":"1","end":"5"}]}`, "which never was"},
 		{"a mark below 0", "marks/a/t", `"next":"`, `"next":"-`, "do not fit"},
-		{"a stamp of the future", "marks/a/t", `"layout_revision":"`, `"layout_revision":"9`, "but the layout in force is version 2 at revision"},
+		{"a stamp of the future", "marks/a/t", `"layout_revision":"`, `"layout_revision":"9`,
+			"but the layout in force is version 2 at revision"},
 		{"an era that ends off the range", "marks/a/t", `"end":"41"`, `"end":"40"`, "does not begin and end with"},
 		{"an instance on no layout", "rooms/a/one", `"version":"1"`, `"version":"3"`, "serves layout version 3"},
 		{"a mark that is garbage", "marks/b/t", `"next"`, `"nest"`, "marks/b/t"},
@@ -95,7 +100,8 @@ func TestCheckClusterFinds(t *testing.T) {
 			case test.key == "":
 				seg := issued["t"]["a"][0]
 				if test.new != "" {
-					seg = allocator.Segment{Version: 1, Boundary: 10, Range: allocator.Range{Lower: 5, Upper: 10}, First: 1005, Count: 2}
+					seg = allocator.Segment{Version: 1, Boundary: 10, Range: allocator.Range{Lower: 5, Upper: 10},
+						First: 1005, Count: 2}
 				}
 				issued["t"]["b"] = append(issued["t"]["b"], seg)
 			case test.old == "" && test.new == "":
@@ -105,11 +111,13 @@ func TestCheckClusterFinds(t *testing.T) {
 			case test.old == "":
 				m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte(test.new)}})
 			default:
-				m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte(strings.Replace(string(value), test.old, test.new, 1))}})
+				m.Corrupt(store.Op{Put: &store.Put{Key: key,
+					Value: []byte(strings.Replace(string(value), test.old, test.new, 1))}})
 			}
 			var r recorder
 			ledgertest.CheckCluster(&r, m.Open(), "default", issued)
-			if all := strings.Join(r.said, "\n"); (test.says == "") != (all == "") || !strings.Contains(all, test.says) {
+			if all := strings.Join(r.said, "\n"); (test.says == "") != (all == "") ||
+				!strings.Contains(all, test.says) {
 				t.Errorf("it said:\n%s\nwant: %q", all, test.says)
 			}
 		})
@@ -122,7 +130,8 @@ func TestMemoryComplains(t *testing.T) {
 	edit := func(key, from, to string) func(*ledgertest.Fake) store.Txn {
 		return func(m *ledgertest.Fake) store.Txn {
 			value, _ := m.Value(prefix + key)
-			return store.Txn{Then: []store.Op{{Put: &store.Put{Key: prefix + key, Value: []byte(strings.ReplaceAll(string(value), from, to))}}}}
+			return store.Txn{Then: []store.Op{{Put: &store.Put{Key: prefix + key,
+				Value: []byte(strings.ReplaceAll(string(value), from, to))}}}}
 		}
 	}
 	remove := func(key string) func(*ledgertest.Fake) store.Txn {
@@ -150,13 +159,15 @@ func TestMemoryComplains(t *testing.T) {
 		{"a layout deleted", remove("layouts/0000000000000000001"), "kept key deleted"},
 		{"an era gone", edit("marks/a/t", `{"version":"1",`, `{"version":"2",`), "era"},
 		{"the identity deleted", remove("identity"), "kept key deleted"},
-		{"a version reused", edit("layouts/0000000000000000001", `"actor":"test"`, `"actor":"ann"`), "kept key rewritten"},
+		{"a version reused", edit("layouts/0000000000000000001", `"actor":"test"`, `"actor":"ann"`),
+			"kept key rewritten"},
 		{"an era rewritten", edit("marks/a/t", `"first":"1"`, `"first":"2"`), "era"},
 		{"a layout without a new version", edit("layout", `"actor":"test"`, `"actor":"ann"`), "2 follows 2"},
 		{"a layout without its history", edit("layout", `"version":"2"`, `"version":"3"`), "without its history"},
 		{"a room that is forgotten", edit("layout", `"ever":["a","b"]`, `"ever":["a"]`), "rooms that ever were"},
 		{"a lease under another layout", edit("marks/a/t", `"layout_revision":"`, `"layout_revision":"9`), "stamp"},
-		{"a lease without conditions", edit("marks/a/t", "120", "125"), "without a condition on " + prefix + "rooms/a/"},
+		{"a lease without conditions", edit("marks/a/t", "120", "125"),
+			"without a condition on " + prefix + "rooms/a/"},
 		{"a window under another epoch", window(""), "window stamp"},
 		{"a window over what is no worker", window("x"), "written over what is no worker"},
 		{"a window without conditions", window(""), "without a condition on " + prefix + "layout"},
@@ -175,7 +186,8 @@ func TestMemoryComplains(t *testing.T) {
 			if _, err := m.Open().Txn(t.Context(), test.txn(m)); err != nil {
 				t.Fatal(err)
 			}
-			if all := strings.Join(r.said, "\n"); (test.says == "") != (all == "") || !strings.Contains(all, test.says) {
+			if all := strings.Join(r.said, "\n"); (test.says == "") != (all == "") ||
+				!strings.Contains(all, test.says) {
 				t.Errorf("it said:\n%s\nwant: %q", all, test.says)
 			}
 		})

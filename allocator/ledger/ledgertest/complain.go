@@ -20,7 +20,8 @@ func (m *Fake) complain(txn store.Txn, ops []store.Op) {
 			m.tb.Errorf("complaint: a key under %s%s: %v", root, cluster, err)
 			continue
 		}
-		before := before{reader: reader, prefix: root + cluster + "/", data: &m.mu.data, read: make(map[string]record.Entry)}
+		before := before{reader: reader, prefix: root + cluster + "/", data: &m.mu.data,
+			read: make(map[string]record.Entry)}
 		writes := m.writes(reader, ops)
 		all := append(rules.Check(reader, before, writes), rules.Conditions(before.prefix, before, txn.If, writes)...)
 		for _, broken := range all {

@@ -82,7 +82,8 @@ func testRevisions(t *testing.T, s Subject) {
 	start := write(t, s.Store, get("a", ""))
 	first := write(t, s.Store, put("a", "1"), put("b", "1"))
 	if first.Revision != start.Revision+1 {
-		t.Errorf("a transaction with two puts went from revision %d to %d, want one more", start.Revision, first.Revision)
+		t.Errorf("a transaction with two puts went from revision %d to %d, want one more",
+			start.Revision, first.Revision)
 	}
 	read := write(t, s.Another, get("a", "c"))
 	if read.Revision != first.Revision {
@@ -161,7 +162,8 @@ func testBranches(t *testing.T, s Subject) {
 		t.Error(diff)
 	}
 	rev := write(t, s.Store, get("a", "")).Revision
-	if empty := do(t, s.Store, store.Txn{If: []store.Cond{{Key: "a"}}, Then: []store.Op{put("a", "x")}}); empty.Succeeded || empty.Revision != rev {
+	if empty := do(t, s.Store, store.Txn{If: []store.Cond{{Key: "a"}},
+		Then: []store.Op{put("a", "x")}}); empty.Succeeded || empty.Revision != rev {
 		t.Errorf("an empty Else went from revision %d to %+v", rev, empty)
 	}
 }
@@ -177,15 +179,21 @@ func testRanges(t *testing.T, s Subject) {
 	}{
 		{"one key", store.Get{Interval: store.Interval{Key: "k/1"}}, []string{"k/1"}},
 		{"one key that is not there", store.Get{Interval: store.Interval{Key: "k/3"}}, nil},
-		{"a prefix", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}}, []string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
-		{"its end is exclusive", store.Get{Interval: store.Interval{Key: "k/1", End: "k/2"}}, []string{"k/1", "k/1\x00", "k/10"}},
+		{"a prefix", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}},
+			[]string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
+		{"its end is exclusive", store.Get{Interval: store.Interval{Key: "k/1", End: "k/2"}},
+			[]string{"k/1", "k/1\x00", "k/10"}},
 		{"limit", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Limit: 2}, []string{"k/", "k/1"}},
-		{"a limit above", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Limit: 9}, []string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
-		{"descending", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Descending: true}, []string{"k/2", "k/10", "k/1\x00", "k/1", "k/"}},
-		{"the last two", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Descending: true, Limit: 2}, []string{"k/2", "k/10"}},
+		{"a limit above", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Limit: 9},
+			[]string{"k/", "k/1", "k/1\x00", "k/10", "k/2"}},
+		{"descending", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Descending: true},
+			[]string{"k/2", "k/10", "k/1\x00", "k/1", "k/"}},
+		{"the last two", store.Get{Interval: store.Interval{Key: "k/", End: "k0"}, Descending: true, Limit: 2},
+			[]string{"k/2", "k/10"}},
 		{"empty", store.Get{Interval: store.Interval{Key: "k/", End: "k/"}}, nil},
 		{"backwards", store.Get{Interval: store.Interval{Key: "k/2", End: "k/1"}}, nil},
-		{"keys only", store.Get{Interval: store.Interval{Key: "k/1", End: "k/2"}, KeysOnly: true}, []string{"k/1", "k/1\x00", "k/10"}},
+		{"keys only", store.Get{Interval: store.Interval{Key: "k/1", End: "k/2"}, KeysOnly: true},
+			[]string{"k/1", "k/1\x00", "k/10"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			answer := write(t, s.Store, store.Op{Get: &test.get})
@@ -195,14 +203,16 @@ func testRanges(t *testing.T, s Subject) {
 			}
 			all := test.get
 			all.Limit = 0
-			if n := len(write(t, s.Store, store.Op{Get: &all}).Got[0]); len(answer.Counts) != 1 || answer.Counts[0] != int64(n) {
+			if n := len(write(t, s.Store, store.Op{Get: &all}).Got[0]); len(answer.Counts) != 1 ||
+				answer.Counts[0] != int64(n) {
 				t.Errorf("counted %d, want %d", answer.Counts, n)
 			}
 			for i, kv := range got[0] {
 				if kv.Key != test.want[i] || kv.ModRevision == 0 {
 					t.Errorf("got %+v, want key %q", kv, test.want[i])
 				}
-				if value := string(kv.Value); !test.get.KeysOnly && value != kv.Key || test.get.KeysOnly && value != "" {
+				if value := string(kv.Value); !test.get.KeysOnly && value != kv.Key ||
+					test.get.KeysOnly && value != "" {
 					t.Errorf("key %q has value %q", kv.Key, value)
 				}
 			}
@@ -256,7 +266,8 @@ func testRefused(t *testing.T, s Subject) {
 		kind allocator.Kind
 	}{
 		{"two puts of a key", store.Txn{Then: []store.Op{put("b", "1"), put("b", "2")}}, allocator.Internal},
-		{"two puts of a key in the other branch", store.Txn{Then: []store.Op{put("a", "3")}, Else: []store.Op{put("b", "1"), put("b", "2")}}, allocator.Internal},
+		{"two puts of a key in the other branch", store.Txn{Then: []store.Op{put("a", "3")},
+			Else: []store.Op{put("b", "1"), put("b", "2")}}, allocator.Internal},
 		{"put and delete of a key", store.Txn{Then: []store.Op{put("b", "1"), del("b")}}, allocator.Internal},
 		{"129 operations", store.Txn{Then: many}, allocator.Internal},
 		{"an empty key", store.Txn{Then: []store.Op{put("", "1")}}, allocator.Internal},
@@ -307,7 +318,8 @@ func testClosed(t *testing.T, s Subject) {
 	_, status := s.Store.Status(t.Context())
 	errs := map[string]error{
 		"Txn": txn, "Status": status,
-		"a watch that was open": last(watch), "a new watch": last(s.Store.Watch(t.Context(), []store.Interval{{Key: "a"}}, 1)),
+		"a watch that was open": last(watch),
+		"a new watch":           last(s.Store.Watch(t.Context(), []store.Interval{{Key: "a"}}, 1)),
 	}
 	for name, err := range errs {
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
@@ -339,7 +351,8 @@ func testStatus(t *testing.T, s Subject) {
 	}
 	wrote := write(t, s.Store, put("a", "1"))
 	first := status(s.Store)
-	if first.Sender != wrote.Sender || first.Connection == 0 || first.Version == "" || first.RaftTerm == 0 || first.Revision < wrote.Revision {
+	if first.Sender != wrote.Sender || first.Connection == 0 || first.Version == "" || first.RaftTerm == 0 ||
+		first.Revision < wrote.Revision {
 		t.Errorf("status %+v after the answer %+v", first, wrote)
 	}
 	for range 3 {

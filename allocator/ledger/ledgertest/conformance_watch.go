@@ -30,7 +30,8 @@ func testWatch(t *testing.T, s Subject) {
 		}
 		for _, kv := range change.KVs {
 			interval := kv.Key[:1]
-			seen[interval] = append(seen[interval], fmt.Sprintf("%s=%s@%d", kv.Key, kv.Value, max(kv.ModRevision-from, -1)))
+			seen[interval] = append(seen[interval], fmt.Sprintf("%s=%s@%d", kv.Key, kv.Value,
+				max(kv.ModRevision-from, -1)))
 			if kv.ModRevision == last {
 				done++
 			}
@@ -93,7 +94,8 @@ func testCompacted(t *testing.T, s Subject) {
 		t.Error(err)
 	}
 	change = <-s.Store.Watch(t.Context(), []store.Interval{{Key: "a"}}, at-1)
-	if gone, is := errors.AsType[*store.CompactedError](change.Err); !is || gone.Revision != at || !errors.Is(gone, store.ErrCompacted) {
+	if gone, is := errors.AsType[*store.CompactedError](change.Err); !is || gone.Revision != at ||
+		!errors.Is(gone, store.ErrCompacted) {
 		t.Errorf("a watch from before the second compaction: %+v, want a CompactedError up to %d", change, at)
 	}
 	if status, err := s.Store.Status(t.Context()); err != nil || status.Size <= 0 || status.Quota <= status.Size {

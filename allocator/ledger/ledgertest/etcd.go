@@ -32,7 +32,8 @@ func StartEtcd(tb testing.TB) *Etcd {
 		tb.Fatal(err)
 	}
 	e := &Etcd{dir: dir, Endpoint: "unix://" + filepath.Join(dir, "c")}
-	e.config = embedded.Config{Dir: filepath.Join(dir, "data"), Client: e.Endpoint, Peer: "unix://" + filepath.Join(dir, "p"), NoSync: true}
+	e.config = embedded.Config{Dir: filepath.Join(dir, "data"), Client: e.Endpoint,
+		Peer: "unix://" + filepath.Join(dir, "p"), NoSync: true}
 	e.Start(tb)
 	tb.Cleanup(func() {
 		e.Stop()
@@ -64,7 +65,8 @@ func (e *Etcd) Stop() {
 // Compact drops all history up to the present revision of store.
 func (e *Etcd) Compact(tb testing.TB, etcd store.Store) {
 	tb.Helper()
-	answer, err := etcd.Txn(tb.Context(), store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "x"}}}}})
+	answer, err := etcd.Txn(tb.Context(),
+		store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "x"}}}}})
 	if err == nil {
 		err = etcd.Compact(tb.Context(), answer.Revision)
 	}

@@ -155,7 +155,8 @@ func (c *Conn) Compact(ctx context.Context, revision int64) error {
 	case revision <= data.compacted:
 		return store.ErrCompacted
 	case revision > data.rev:
-		return allocator.Errorf(allocator.Internal, "memory: revision %d is not there yet, the latest is %d", revision, data.rev)
+		return allocator.Errorf(allocator.Internal,
+			"memory: revision %d is not there yet, the latest is %d", revision, data.rev)
 	default:
 		data.compacted = revision
 		return nil

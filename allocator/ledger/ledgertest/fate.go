@@ -36,7 +36,8 @@ const (
 )
 
 var fateNames = [fates]string{
-	"done", "done, answer lost", "not done", "late", "twice", "stale read", "wrong cluster", "old revision", "no leader", "no space but applied",
+	"done", "done, answer lost", "not done", "late", "twice", "stale read", "wrong cluster", "old revision",
+	"no leader", "no space but applied",
 }
 
 func (n FateName) String() string { return fateNames[n] }

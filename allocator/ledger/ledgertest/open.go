@@ -64,7 +64,9 @@ func (c *Conn) Next(fate Fate, match func(store.Txn) bool) (met *int) {
 // PutsUnder matches transactions that put a key that begins with a prefix, below the cluster's.
 func PutsUnder(key string) func(store.Txn) bool {
 	return func(txn store.Txn) bool {
-		return slices.ContainsFunc(txn.Then, func(op store.Op) bool { return op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+key) })
+		return slices.ContainsFunc(txn.Then, func(op store.Op) bool {
+			return op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+key)
+		})
 	}
 }
 

@@ -67,7 +67,8 @@ func (m *Fake) exchange(data mvcc, index, id uint64) {
 func (m *Fake) goBack(revision int64) {
 	was := m.mu.data
 	m.mu.data = was.until(revision)
-	m.mu.data.rev, m.mu.data.compacted = revision, min(was.compacted, revision) // what was compacted later is there again
+	// what was compacted later is there again
+	m.mu.data.rev, m.mu.data.compacted = revision, min(was.compacted, revision)
 	m.mu.late = nil
 	m.mu.breaks++
 	m.wake()
@@ -93,7 +94,8 @@ func (e *Etcd) Backup(tb testing.TB) string {
 	path := filepath.Join(e.dir, "backup")
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: []string{e.Endpoint}}, path); err != nil {
+	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: []string{e.Endpoint}},
+		path); err != nil {
 		tb.Fatal(err)
 	}
 	return path

@@ -111,5 +111,6 @@ func (c *certificates) root(tb testing.TB) credentials.TransportCredentials {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(c.ca.PEM())
-	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}})
+	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots,
+		Certificates: []tls.Certificate{pair}})
 }

@@ -40,7 +40,8 @@ const Forever = time.Duration(math.MaxInt64)
 var (
 	ErrOverflow = &allocator.Error{Kind: allocator.Exhausted, Msg: "all machine IDs of the range are in use"}
 	ErrNotFound = &allocator.Error{Kind: allocator.NotFound, Msg: "this client has no machine ID"}
-	ErrLost     = &allocator.Error{Kind: allocator.Conflict, Msg: "the machine ID is no longer in the reserved range, or another client has it"}
+	ErrLost     = &allocator.Error{Kind: allocator.Conflict,
+		Msg: "the machine ID is no longer in the reserved range, or another client has it"}
 )
 
 // Machines gives machine IDs. Its methods are safe for concurrent use.
@@ -86,7 +87,8 @@ const attempts = 20
 // last in use, Unix ms: the client's own one, or one that was given back, or the first that
 // never had a client, or one whose client has been silent for longer than guard. Its errors
 // are Invalid, Refused (the layout reserves no such range) and ErrOverflow.
-func (m *Machines) Distribute(ctx context.Context, c Client, bits int, guard time.Duration) (number, last int64, err error) {
+func (m *Machines) Distribute(ctx context.Context, c Client, bits int,
+	guard time.Duration) (number, last int64, err error) {
 	if bits < 1 || bits > MaxBits {
 		return 0, 0, allocator.Errorf(allocator.Invalid, "machineBit: %d; allowed: 1 to %d", bits, MaxBits)
 	}
@@ -102,7 +104,8 @@ func (m *Machines) Distribute(ctx context.Context, c Client, bits int, guard tim
 			return chosen, err
 		}
 		number, last = chosen.id.Number, cmp.Or(chosen.Last, v.now.UnixMilli())
-		chosen.Machine = record.Machine{Namespace: c.Namespace, Instance: c.Instance, Stable: c.Stable, Last: max(chosen.Last, v.now.UnixMilli())}
+		chosen.Machine = record.Machine{Namespace: c.Namespace, Instance: c.Instance, Stable: c.Stable,
+			Last: max(chosen.Last, v.now.UnixMilli())}
 		return chosen, nil
 	})
 	return number, last, err
@@ -146,7 +149,8 @@ func (m *Machines) note(ctx context.Context, c Client, ends bool) error {
 func (m *Machines) slice(l allocator.Layout, bits int) (allocator.Range, error) {
 	r, ok := l.Reserved[m.reserved]
 	if !ok {
-		return r, allocator.Errorf(allocator.Refused, "layout version %d reserves no range %s; reserve it with `march migrate plan --reserve %s=LOWER-UPPER`",
+		return r, allocator.Errorf(allocator.Refused,
+			"layout version %d reserves no range %s; reserve it with `march migrate plan --reserve %s=LOWER-UPPER`",
 			l.Version, m.reserved, m.reserved)
 	}
 	slice := timeid.Slice(r, l.Boundary, bits)
@@ -213,7 +217,8 @@ func (m *Machines) change(ctx context.Context, bits int, c Client, choose func(v
 			return err
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "machine ID of %s: other processes changed what it depends on %d times", c.Instance, attempts)
+	return allocator.Errorf(allocator.Unavailable,
+		"machine ID of %s: other processes changed what it depends on %d times", c.Instance, attempts)
 }
 
 // read returns a snapshot of all numbers that have a client, and of the workers of a width
@@ -229,7 +234,8 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 	ops := []store.Op{store.OpGetPrefix(m.cluster.Keys.Machines())}
 	if slice, err := m.slice(v.layout.Layout, bits); err == nil && slice.Width() > 0 {
 		ops = append(ops, store.Op{Get: &store.Get{Interval: store.Interval{
-			Key: m.cluster.Keys.Worker(record.WorkerID{Bits: bits, Number: slice.Lower}), End: m.cluster.Keys.Worker(record.WorkerID{Bits: bits, Number: slice.Upper}),
+			Key: m.cluster.Keys.Worker(record.WorkerID{Bits: bits, Number: slice.Lower}),
+			End: m.cluster.Keys.Worker(record.WorkerID{Bits: bits, Number: slice.Upper}),
 		}}})
 	}
 	answer, err := l.Try(ctx, store.Txn{If: v.conds, Then: ops})
@@ -252,7 +258,8 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 	if len(ops) > 1 {
 		for _, kv := range answer.Got[1] {
 			// The room that had the residues before may issue until the window's end.
-			if id, w, err := m.cluster.Keys.DecodeWorker(kv); err != nil || w.Until+2*record.MaxAhead.Milliseconds() > v.now.UnixMilli() {
+			if id, w, err := m.cluster.Keys.DecodeWorker(kv); err != nil ||
+				w.Until+2*record.MaxAhead.Milliseconds() > v.now.UnixMilli() {
 				v.taken[id] = true
 			}
 		}
@@ -269,7 +276,8 @@ func (m *Machines) put(ctx context.Context, v view, h held) (bool, error) {
 	if h.kv.ModRevision != 0 {
 		unchanged = store.Unchanged(h.kv)
 	}
-	answer, err := l.Try(ctx, store.Txn{If: append(slices.Clone(v.conds), unchanged), Then: []store.Op{store.OpPut(put.Key, put.Value)}})
+	answer, err := l.Try(ctx, store.Txn{If: append(slices.Clone(v.conds), unchanged),
+		Then: []store.Op{store.OpPut(put.Key, put.Value)}})
 	if err != nil {
 		return false, err
 	}

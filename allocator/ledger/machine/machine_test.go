@@ -33,10 +33,12 @@ type cluster struct {
 }
 
 var (
-	halves = allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}
+	halves = allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50},
+		"b": {Lower: 50, Upper: 100}}}
 	// reserved keeps [50, 55) for machines, with 10 bits the numbers [512, 564).
 	reserved = allocator.Layout{
-		Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 55, Upper: 100}},
+		Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50},
+			"b": {Lower: 55, Upper: 100}},
 		Reserved: map[allocator.Room]allocator.Range{"cosid": {Lower: 50, Upper: 55}},
 	}
 )
@@ -125,7 +127,8 @@ func TestOrder(t *testing.T) {
 		t.Error(err)
 	}
 	c.pass(time.Second)
-	c.gives(m, machine.Client{Namespace: "other", Instance: "a", Stable: true}, 2, time.Minute, 3-1, 1000) // what a gave back
+	// what a gave back
+	c.gives(m, machine.Client{Namespace: "other", Instance: "a", Stable: true}, 2, time.Minute, 3-1, 1000)
 	_, _, err = m.Distribute(ctx, client("a"), 2, time.Minute)
 	c.no(machine.ErrOverflow, err)
 	// b is silent: its number goes to another client after that one's guard and what clocks may differ.
@@ -157,7 +160,8 @@ func TestOrder(t *testing.T) {
 func TestNeverAWorkers(t *testing.T) {
 	c := newCluster(t, halves)
 	l, _ := c.open()
-	instance, err := l.Join(t.Context(), ledger.Registration{Room: "b", Name: "b1", Address: "b.test:7010", Build: "test"})
+	instance, err := l.Join(t.Context(), ledger.Registration{Room: "b", Name: "b1",
+		Address: "b.test:7010", Build: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +183,8 @@ func TestNeverAWorkers(t *testing.T) {
 	}
 	m, _ := c.machines()
 	_, _, err = m.Distribute(t.Context(), client("early"), 10, time.Minute)
-	if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "layout version 1 reserves no range cosid") {
+	if allocator.KindOf(err) != allocator.Refused ||
+		!strings.Contains(err.Error(), "layout version 1 reserves no range cosid") {
 		t.Errorf("got %v", err)
 	}
 	c.move(reserved)
@@ -223,7 +228,8 @@ func TestManyAtOnce(t *testing.T) {
 	for k := range 4 {
 		m, conn := c.machines()
 		conn.Fate(func(txn store.Txn) ledgertest.Fate {
-			if len(txn.Then) > 0 && txn.Then[0].Put != nil && strings.Contains(txn.Then[0].Put.Key, "/machines/") && lost.Add(1)%5 == 0 {
+			if len(txn.Then) > 0 && txn.Then[0].Put != nil && strings.Contains(txn.Then[0].Put.Key, "/machines/") &&
+				lost.Add(1)%5 == 0 {
 				return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
 			}
 			return ledgertest.Fate{}

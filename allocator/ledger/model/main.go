@@ -53,7 +53,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, "leave out the largest configurations; all mutants and limits run")
 	only := flags.String("only", "", "run only the configuration, mutant or limit with this `name`")
-	replay := flags.String("replay", "", "run the mutant or limit with this `name` and print, step by step, how an ID is issued twice")
+	replay := flags.String("replay", "",
+		"run the mutant or limit with this `name` and print, step by step, how an ID is issued twice")
 	memory := flags.Int("memory", 4000, "megabytes that one run may use; one that needs more fails")
 	atOnce := flags.Int("at-once", runtime.NumCPU(), "how many runs to do at once")
 	timeout := flags.Duration("timeout", 5*time.Minute, "how long one run may take; one that needs longer fails")
@@ -152,7 +153,8 @@ func show(todo []run, said []ended, stdout io.Writer) error {
 		if o.verdict != "" {
 			failed++
 		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%.1f s\t%d MB\n", r.kind, r.name, r.result(o.verdict), o.states, r.states, o.took.Seconds(), o.memory)
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%.1f s\t%d MB\n", r.kind, r.name, r.result(o.verdict), o.states,
+			r.states, o.took.Seconds(), o.memory)
 	}
 	if err := table.Flush(); err != nil {
 		return err

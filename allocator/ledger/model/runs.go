@@ -110,7 +110,8 @@ var segmentRuns = []run{
 		"ONE_ROOM NO_KILLS NO_RESENT ORPHANS IDS=1 RESTORES=2", 48084, false, true},
 	{mutant, "NO_REGISTRATION", "a lease does not compare the instance's registration",
 		"ONE_ROOM NO_KILLS NO_RESENT IDS=1 RESTORES=1 FORGETS=1", 92358, false, false},
-	{mutant, "FORGET_UNCHECKED", "an instance is forgotten in a store that was restored, so that recover does not ask it",
+	{mutant, "FORGET_UNCHECKED", "an instance is forgotten in a store that was restored, " +
+		"so that recover does not ask it",
 		"ONE_ROOM NO_KILLS NO_RESENT IDS=1 RESTORES=1 FORGETS=1", 114538, false, false},
 	{mutant, "LEFT_AT_ANY_REVISION", "recover does not ask an instance that left, though it left after the backup",
 		"ONE_ROOM NO_KILLS NO_RESENT IDS=1 RESTORES=1 LEAVES=1 RUNS=1", 28918, false, false},
@@ -124,7 +125,8 @@ var segmentRuns = []run{
 		"ONE_ROOM NO_KILLS NO_RESENT ORPHANS IDS=1 RESTORES=1 RUNS=2", 7741, false, true},
 	{mutant, "LISTED_IS_ENOUGH", "an instance that the epoch lists goes on, though it was not in the epoch before",
 		"ONE_ROOM EARLY NO_KILLS NO_RESENT ORPHANS IDS=1 RESTORES=1 RUNS=2", 12750, false, true},
-	{mutant, "STOPPED_OF_THE_STORE", "recover takes the restored store's epoch for the latest, though an answer knows better",
+	{mutant, "STOPPED_OF_THE_STORE", "recover takes the restored store's epoch for the latest, " +
+		"though an answer knows better",
 		"ONE_ROOM EARLY NO_KILLS NO_RESENT ORPHANS IDS=1 RESTORES=2", 69850, false, true},
 	{mutant, "FORGOTTEN_ROOM", "a room that the restored store has forgotten does not go back into the layout's list",
 		"SMALL NO_KILLS NO_RESENT IDS=1 RESTORES=1 CHANGES=1", 137975, false, false},
@@ -150,7 +152,8 @@ var segmentRuns = []run{
 		"SMALL NO_KILLS NO_RESENT ORPHANS IDS=2 RESTORES=1 CHANGES=1", 109576, false, true},
 	{mutant, "RAISE_UNDER_ANY_LAYOUT", "the transaction that raises all marks does not compare the layout",
 		"SMALL NO_KILLS NO_RESENT ORPHANS IDS=1 RESTORES=1 CHANGES=1", 788352, false, false},
-	{mutant, "JOURNAL_FIRST", "an instance that was left out journals the epoch before it raises the marks, and crashes",
+	{mutant, "JOURNAL_FIRST", "an instance that was left out journals the epoch before it raises the " +
+		"marks, and crashes",
 		"ONE_ROOM NO_RESENT ORPHANS IDS=1 RESTORES=1", 20643, false, true},
 	{mutant, "UNSEEN_IS_NEW", "an epoch that an instance never saw is new to it, whatever its layout version",
 		"ONE_ROOM NO_KILLS NO_RESENT IDS=1 ROLLBACKS=1 RUNS=1", 22720, false, false},

@@ -15,7 +15,8 @@ func TestRunsCoverTheModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, found := range regexp.MustCompile(`\b(MUTANT|LIMIT)_([A-Z_]*[A-Z])\b`).FindAllStringSubmatch(string(model), -1) {
+		for _, found := range regexp.MustCompile(`\b(MUTANT|LIMIT)_([A-Z_]*[A-Z])\b`).FindAllStringSubmatch(
+			string(model), -1) {
 			inModel[file+" "+strings.ToLower(found[1])+" "+found[2]] = true
 		}
 	}
@@ -77,8 +78,10 @@ func TestParse(t *testing.T) {
 		fails      bool
 	}{
 		{name: "unique", said: unique, want: outcome{complete: true, states: 997010, memory: 260}},
-		{name: "out of memory", said: "Warning: Search not completed\n" + unique, want: outcome{states: 997010, memory: 260}},
-		{name: "too deep", said: "error: max search depth too small\n" + unique, want: outcome{states: 997010, memory: 260}},
+		{name: "out of memory", said: "Warning: Search not completed\n" + unique,
+			want: outcome{states: 997010, memory: 260}},
+		{name: "too deep", said: "error: max search depth too small\n" + unique,
+			want: outcome{states: 997010, memory: 260}},
 		{name: "violated", said: violated, want: outcome{violated: true, states: 125_000_000, memory: 130}},
 		{name: "another error", said: blocked, fails: true},
 		{name: "nothing", said: "", fails: true},

@@ -50,7 +50,8 @@ func (c *checker) check(ctx context.Context, r run) (outcome, error) {
 	if _, err := execute(ctx, dir, "spin", append(r.defines(), "-a", r.file())...); err != nil {
 		return outcome{}, err
 	}
-	args := []string{"-O1", "-w", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", "-DVECTORSZ=512", fmt.Sprintf("-DMEMLIM=%d", c.memory)}
+	args := []string{"-O1", "-w", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", "-DVECTORSZ=512",
+		fmt.Sprintf("-DMEMLIM=%d", c.memory)}
 	if r.kind != holds && !r.deep {
 		args = append(args, "-DBFS")
 	}

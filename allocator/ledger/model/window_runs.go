@@ -37,19 +37,23 @@ var windowRuns = []run{
 		"ROOM_MATES NO_KILLS TICKS=3", 23963, false, false},
 	{mutant, "WINDOW_UNKNOWN_IS_SUCCESS", "a window of which no answer came is taken for done",
 		"ROOM_MATES NO_KILLS TICKS=3", 24090, false, false},
-	{mutant, "INSTANCE_IS_ENOUGH", "an instance takes a key of its name for its own, though another incarnation wrote it",
+	{mutant, "INSTANCE_IS_ENOUGH", "an instance takes a key of its name for its own, " +
+		"though another incarnation wrote it",
 		"ROOM_MATES TICKS=2", 4261, false, false},
 	{mutant, "KEY_DELETED", "the key of a number that no incarnation uses is deleted",
 		"ROOM_MATES TICKS=3", 83391, false, false},
-	{mutant, "LOWERED_FOR_THE_DEAD", "the end of a window is lowered by another than its owner, as the owner seems dead",
+	{mutant, "LOWERED_FOR_THE_DEAD", "the end of a window is lowered by another than its owner, " +
+		"as the owner seems dead",
 		"ROOM_MATES NO_KILLS STOPS TICKS=3", 440129, false, false},
 	{mutant, "LOWERED_BY_ANOTHER", "a stop lowers the end though another owns the number by then",
 		"ROOM_MATES NO_KILLS STOPS TICKS=3", 210429, false, false},
 	{mutant, "LOWERED_BELOW_USED", "a stop lowers the end below the last tick used",
 		"ROOM_MATES NO_KILLS STOPS TICKS=2", 24179, false, false},
-	{mutant, "WINDOW_NO_LAYOUT", "a window's transaction does not compare the layout: a number is taken out of its slice",
+	{mutant, "WINDOW_NO_LAYOUT", "a window's transaction does not compare the layout: " +
+		"a number is taken out of its slice",
 		"NO_KILLS CHANGES=1 TICKS=2", 1591, false, false},
-	{mutant, "REPORTS_BEFORE_ANSWER", "an instance reports a layout, and then takes an answer that brings a number out of its slice",
+	{mutant, "REPORTS_BEFORE_ANSWER", "an instance reports a layout, and then takes an answer that brings a number " +
+		"out of its slice",
 		"NO_KILLS CHANGES=1 TICKS=2", 11875, false, false},
 	{mutant, "WINDOW_NO_EPOCH", "neither a window's transaction nor its stamp has an epoch",
 		"ROOM_MATES NO_KILLS RESTORES=1 LATE=1 TICKS=2", 1302767, false, false},

@@ -31,7 +31,8 @@ type Cluster struct {
 // cluster that the identity names. Its errors are Refused (there is no such cluster), a
 // KeyError where the identity cannot be read, and Read's.
 func (c *Cluster) Attach(ctx context.Context) error {
-	answer, err := c.Gets(ctx, store.OpGet(c.Keys.Identity()), store.OpGet(c.Keys.Epoch()), store.OpGet(c.Keys.Layout()))
+	answer, err := c.Gets(ctx, store.OpGet(c.Keys.Identity()), store.OpGet(c.Keys.Epoch()),
+		store.OpGet(c.Keys.Layout()))
 	if err != nil {
 		return err
 	}
@@ -99,10 +100,14 @@ func (c *Cluster) Status(ctx context.Context) (store.Status, error) {
 func (v Identity) Check(k Keys, uuid string, clusterID uint64) error {
 	switch {
 	case uuid != "" && !strings.EqualFold(uuid, v.UUID):
-		return allocator.Errorf(allocator.Refused, "%s belongs to cluster %s, but this program is configured for cluster %s: check --cluster, --cluster-uuid and the etcd endpoints",
+		return allocator.Errorf(allocator.Refused,
+			"%s belongs to cluster %s, but this program is configured for cluster %s: check --cluster, "+
+				"--cluster-uuid and the etcd endpoints",
 			k, v.UUID, uuid)
 	case v.ClusterID != clusterID:
-		return allocator.Errorf(allocator.Refused, "%s belongs to a cluster in etcd cluster %x, but etcd cluster %x answered: a wrong endpoint, or a copy of the data; `march recover` takes over an etcd that was restored into a new cluster",
+		return allocator.Errorf(allocator.Refused,
+			"%s belongs to a cluster in etcd cluster %x, but etcd cluster %x answered: a wrong endpoint, "+
+				"or a copy of the data; `march recover` takes over an etcd that was restored into a new cluster",
 			k, v.ClusterID, clusterID)
 	}
 	return nil
@@ -128,7 +133,9 @@ func LostIdentity(found [][]store.KV) string {
 // IdentityLost says that the identity is missing while another key of the cluster exists. No
 // command can make it again: only a backup has the uuid and the ID of the etcd cluster.
 func (k Keys) IdentityLost(other string) error {
-	return allocator.Errorf(allocator.Refused, "the key %s is missing, though %s is there: restore etcd from a backup, then run `march recover`; if nothing else was deleted, put the key back with etcdctl as a backup has it",
+	return allocator.Errorf(allocator.Refused,
+		"the key %s is missing, though %s is there: restore etcd from a backup, then run `march recover`; "+
+			"if nothing else was deleted, put the key back with etcdctl as a backup has it",
 		k.Identity(), other)
 }
 

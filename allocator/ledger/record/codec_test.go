@@ -84,7 +84,8 @@ func TestValuesAreReadStrictly(t *testing.T) {
 			b, _ := json.Marshal(changed)
 			return string(b)
 		}
-		optional := map[string]bool{"epoch": kind == "epoch", "halted": true, "max_skew": true, "strict_retract": true, "skips": true, "text_format": true, "key_check": true, "from": true, "to": true}
+		optional := map[string]bool{"epoch": kind == "epoch", "halted": true, "max_skew": true, "strict_retract": true,
+			"skips": true, "text_format": true, "key_check": true, "from": true, "to": true}
 		for _, name := range []string{"stamp", "total", "began", "eras", "margin_total", "base_total"} {
 			optional[name] = true
 		}
@@ -94,11 +95,15 @@ func TestValuesAreReadStrictly(t *testing.T) {
 			}
 			if name != "from" && name != "to" {
 				refused(name+" is null", edit(name, json.RawMessage("null")))
-				refused(name+" is null in its place", strings.Replace(value, fmt.Sprintf("%q:%s", name, v), fmt.Sprintf("%q:null", name), 1))
+				refused(name+" is null in its place", strings.Replace(value, fmt.Sprintf("%q:%s", name, v),
+					fmt.Sprintf("%q:null", name), 1))
 			}
-			refused(name+" is spelt otherwise", strings.Replace(value, `"`+name+`"`, `"`+strings.ToUpper(name[:1])+name[1:]+`"`, 1))
+			refused(name+" is spelt otherwise", strings.Replace(value, `"`+name+`"`,
+				`"`+strings.ToUpper(name[:1])+name[1:]+`"`, 1))
 			if number := strings.Trim(string(v), `"`); string(v) != number && strings.Trim(number, "0123456789") == "" {
-				for _, bad := range []string{number, `""`, `" ` + number + `"`, `"0` + number + `"`, `"` + number + `.0"`, `"1e3"`, `"+1"`, `"0x10"`, `"99999999999999999999"`, `"null"`, `"-0"`, `true`, `[]`} {
+				for _, bad := range []string{number, `""`, `" ` + number + `"`, `"0` + number + `"`,
+					`"` + number + `.0"`, `"1e3"`, `"+1"`, `"0x10"`, `"99999999999999999999"`,
+					`"null"`, `"-0"`, `true`, `[]`} {
 					refused(name+" is "+bad, edit(name, json.RawMessage(bad)))
 				}
 			}
@@ -124,7 +129,8 @@ func TestValuesAreReadStrictly(t *testing.T) {
 }
 
 // exact are the kinds that refuse unknown fields.
-var exact = map[string]bool{"epoch": true, "halted": true, "layout": true, "mark": true, "raised": true, "worker": true, "machine": true}
+var exact = map[string]bool{"epoch": true, "halted": true, "layout": true, "mark": true, "raised": true,
+	"worker": true, "machine": true}
 
 // Fields that a newer version of the program adds to a value pass through this version
 // unchanged. They are refused if they may change which IDs may be issued. So two versions can
@@ -132,9 +138,11 @@ var exact = map[string]bool{"epoch": true, "halted": true, "layout": true, "mark
 func TestUnknownFieldsAreKept(t *testing.T) {
 	for kind, value := range samples {
 		for _, field := range []string{
-			`"new":"x"`, `"new":null`, `"new":{"b":[1, {"a" : "<&>\u003c"}],"a":1e400,"a":-0}`, `"n\u0065w" :  12345678901234567890.50`, `"new":"\ud800"`,
+			`"new":"x"`, `"new":null`, `"new":{"b":[1, {"a" : "<&>\u003c"}],"a":1e400,"a":-0}`,
+			`"n\u0065w" :  12345678901234567890.50`, `"new":"\ud800"`,
 		} {
-			for at, changed := range []string{value[:len(value)-1] + "," + field + "}", "{" + field + "," + value[1:], strings.Replace(value, ",", ", "+field+",", 1)} {
+			for at, changed := range []string{value[:len(value)-1] + "," + field + "}", "{" + field + "," + value[1:],
+				strings.Replace(value, ",", ", "+field+",", 1)} {
 				got, err := decoder(kind)([]byte(changed))
 				switch want := value[:len(value)-1] + "," + field + "}"; {
 				case exact[kind]:
@@ -173,7 +181,8 @@ func TestUnknownFieldsOfParts(t *testing.T) {
 	}
 	for old, changed := range map[string]string{
 		`"upper":"5"`: `"upper":"5","but":"3"`, `"boundary":"10"`: `"boundary":"10","step":"2"`,
-		`"kind":"retract"`: `"kind":"retract","Kind":"expand"`, `"why":"w"`: `"why":null`, `"text":"started"`: `"text":null`,
+		`"kind":"retract"`: `"kind":"retract","Kind":"expand"`, `"why":"w"`: `"why":null`,
+		`"text":"started"`: `"text":null`,
 	} {
 		if value, err := again(old, changed); err == nil {
 			t.Errorf("%s was read", value)
@@ -195,7 +204,8 @@ func TestFormats(t *testing.T) {
 		`{"format":4,"build":"v9.1","name":5}`: "format 4, written by version v9.1; this program knows format 2",
 	} {
 		got, err := record.DecodeNewer([]byte(value))
-		if want == "" && (err != nil || string(got) != value) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && (err != nil || string(got) != value) ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s was read as %s, %v", value, got, err)
 		}
 	}
@@ -204,16 +214,19 @@ func TestFormats(t *testing.T) {
 func TestMarksThatDoNotFit(t *testing.T) {
 	const good = `{"format":2,"next":"10","stamp":{"epoch":"e","layout_revision":"7"},"total":"5","began":"2",` +
 		`"eras":[{"version":"1","epoch":"d","first":"0","end":"1"},{"version":"2","epoch":"e","first":"3","end":"9"}]}`
-	if m, _, err := record.AgainMark([]byte(good)); err != nil || m.Next != 10 || m.Last().First != 3 || m.Total != 5 || m.Began != 2 {
+	if m, _, err := record.AgainMark([]byte(good)); err != nil || m.Next != 10 || m.Last().First != 3 ||
+		m.Total != 5 || m.Began != 2 {
 		t.Errorf("%+v, %v", m, err)
 	}
 	for _, change := range [][2]string{
 		{`"next":"10"`, `"next":"8"`}, {`"next":"10"`, `"next":"-1"`}, {`revision":"7"`, `revision":"0"`},
 		{`"stamp":{"epoch":"e","layout_revision":"7"},`, ``}, {`"stamp":{"epoch":"e"`, `"stamp":{"epoch":""`},
-		{`"stamp":{"epoch":"e"`, `"stamp":{"epoch":"d"`}, {`"total":"5"`, `"total":"-5"`}, {`"began":"2"`, `"began":"-2"`},
+		{`"stamp":{"epoch":"e"`, `"stamp":{"epoch":"d"`}, {`"total":"5"`, `"total":"-5"`},
+		{`"began":"2"`, `"began":"-2"`},
 		{`"began":"2"`, `"began":"4"`}, {`"version":"2"`, `"version":"0"`}, {`"version":"1"`, `"version":"3"`},
 		{`"first":"3"`, `"first":"9"`}, {`"first":"3"`, `"first":"0"`}, {`"first":"0"`, `"first":"-1"`},
-		{`"epoch":"d"`, `"epoch":""`}, {`"eras":[`, `"eras":[` + strings.Repeat(`{"version":"1","epoch":"d","first":"0","end":"0"},`, 7)},
+		{`"epoch":"d"`, `"epoch":""`}, {`"eras":[`,
+			`"eras":[` + strings.Repeat(`{"version":"1","epoch":"d","first":"0","end":"0"},`, 7)},
 	} {
 		bad := strings.Replace(good, change[0], change[1], 1)
 		if m, _, err := record.AgainMark([]byte(bad)); err == nil || bad == good {

@@ -51,13 +51,16 @@ func damagedByRecover(of damaged) Damage {
 }
 
 func damagedTag(of damaged) Damage {
-	return Damage{fmt.Sprintf("leasing of tag %s, in every room", of.Tag), "put the value back that the audit has for it", "march audit list -o json --to " + of.object}
+	return Damage{fmt.Sprintf("leasing of tag %s, in every room", of.Tag),
+		"put the value back that the audit has for it", "march audit list -o json --to " + of.object}
 }
 
 func damagedMark(of damaged) Damage {
 	return Damage{
-		fmt.Sprintf("leasing of tag %s in room %s, in every room at its first lease under a new layout, and recover", of.Tag, of.Room),
-		fmt.Sprintf("put {%q:%d,%q:%q} there, with N above every ID of the tag that any room may have leased", "format", baseFormat, "next", "N"), "",
+		fmt.Sprintf("leasing of tag %s in room %s, in every room at its first lease under a new layout, and recover",
+			of.Tag, of.Room),
+		fmt.Sprintf("put {%q:%d,%q:%q} there, with N above every ID of the tag that any room may have leased", "format",
+			baseFormat, "next", "N"), "",
 	}
 }
 
@@ -71,13 +74,15 @@ func damagedRegistration(of damaged) Damage {
 func damagedWorker(of damaged) Damage {
 	return Damage{
 		fmt.Sprintf("taking and renewing worker %v; rooms take other workers, while there are any", of.Worker),
-		fmt.Sprintf("put the value of another worker there, with %q in Unix ms above every ID's time that the worker may have issued: now and %v", "until", LongestWindow), "",
+		fmt.Sprintf("put the value of another worker there, with %q in Unix ms above every ID's time that the worker "+
+			"may have issued: now and %v", "until", LongestWindow), "",
 	}
 }
 
 func damagedMachine(of damaged) Damage {
 	return Damage{
-		fmt.Sprintf("machine ID %v of CosId's clients: no client gets it, and its client's guard fails; the other numbers go on", of.Worker),
+		fmt.Sprintf("machine ID %v of CosId's clients: no client gets it, and its client's guard fails; "+
+			"the other numbers go on", of.Worker),
 		fromBackup, "",
 	}
 }
@@ -95,7 +100,8 @@ func (of damaged) forget() string {
 
 func damagedMigration(of damaged) Damage {
 	if of.ulid == of.migration {
-		return Damage{"migrations: this one is under way and does not go on, and no other starts", fromBackup + "; or delete it and the key migration: the layout stays as it is", ""}
+		return Damage{"migrations: this one is under way and does not go on, and no other starts",
+			fromBackup + "; or delete it and the key migration: the layout stays as it is", ""}
 	}
 	return Damage{onlyLists, oldKey, ""}
 }

@@ -76,16 +76,19 @@ type Key = KeyParts
 func ParseKey(key string) (Key, error) { return Keys("/march/default/").Parse(key) }
 
 // MakeKeys makes every key that these parts can make.
-func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64, ulid string) map[string]string {
+func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64,
+	ulid string) map[string]string {
 	k := Keys("/march/default/")
 	return map[string]string{
-		"identity": k.Identity(), "epoch": k.Epoch(), "layout": k.Layout(), "settings": k.Settings(), "layouts": k.LayoutAt(version), "tags": k.Tag(tag),
+		"identity": k.Identity(), "epoch": k.Epoch(), "layout": k.Layout(), "settings": k.Settings(),
+		"layouts": k.LayoutAt(version), "tags": k.Tag(tag),
 		"marks": k.Mark(room, tag), "rooms": k.Registration(room, name), "alive": k.Alive(room, name),
 		"audit": k.Audit(ulid),
 	}
 }
 
 // Parts returns the parts of a key.
-func Parts(k Key) (kind string, room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64, ulid string) {
+func Parts(k Key) (kind string, room allocator.Room, tag allocator.Tag, name allocator.Instance,
+	version int64, ulid string) {
 	return k.Kind, k.Room, k.Tag, k.Instance, k.version, k.ulid
 }

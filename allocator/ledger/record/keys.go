@@ -28,7 +28,8 @@ const root = "/march/"
 // NewKeys checks the cluster's name, which follows the rules of a room's name.
 func NewKeys(cluster string) (Keys, error) {
 	if _, err := allocator.ParseRoom(cluster); err != nil {
-		return "", allocator.Errorf(allocator.Invalid, "cluster: %q is not a name; allowed: [a-z0-9][a-z0-9-]{0,62}", cluster)
+		return "", allocator.Errorf(allocator.Invalid,
+			"cluster: %q is not a name; allowed: [a-z0-9][a-z0-9-]{0,62}", cluster)
 	}
 	return Keys(root + cluster + "/"), nil
 }

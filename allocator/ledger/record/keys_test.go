@@ -45,7 +45,8 @@ func FuzzKeys(f *testing.F) {
 				continue
 			}
 			kind, room, tag, name, version, audit := record.Parts(parsed)
-			if kind != want || room != "" && room != a.room || tag != "" && tag != a.tag || name != "" && name != a.name ||
+			if kind != want || room != "" && room != a.room || tag != "" && tag != a.tag ||
+				name != "" && name != a.name ||
 				version != 0 && version != a.version || audit != "" && audit != ulid {
 				t.Errorf("%s parses as %+v", key, parsed)
 			}
@@ -73,7 +74,9 @@ func FuzzParseKey(f *testing.F) {
 	for _, key := range record.MakeKeys("a", "t", "i", 7, "01ARZ3NDEKTSV4RRFFQ69G5FAV") {
 		f.Add(key)
 	}
-	for _, key := range []string{"", "/march/default", "/march/default/", "/march/other/layout", "/march/default/marks/a", "/march/default/layouts/1", "/march/default/layouts/+000000000000000001", "/march/default/rooms/a/../b"} {
+	for _, key := range []string{"", "/march/default", "/march/default/", "/march/other/layout",
+		"/march/default/marks/a", "/march/default/layouts/1", "/march/default/layouts/+000000000000000001",
+		"/march/default/rooms/a/../b"} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {

@@ -31,11 +31,13 @@ var kinds = []kind{
 	{name: "epoch", byRoom: true, byConsole: true, kept: true, read: reads[Epoch], damage: damagedByRecover},
 	{name: "layout", byConsole: true, kept: true, read: readLayout, damage: damagedByRecover},
 	{name: "answered", read: reads[Answered], damage: always(
-		"nothing; instances that have not entered the epoch count as left out of the last recover: they drop what they hold and compare their marks",
+		"nothing; instances that have not entered the epoch count as left out of the last recover: "+
+			"they drop what they hold and compare their marks",
 		"leave it: the next recover writes it again", "")},
 	{name: "beat", byRoom: true, byConsole: true, passes: true, read: reads[Beat], damage: always(
 		allLeasing+", and every change by a console",
-		"if etcd was certainly not restored, delete the key: it is written again at once; or else recover", "march recover")},
+		"if etcd was certainly not restored, delete the key: it is written again at once; or else recover",
+		"march recover")},
 	{name: "settings", byConsole: true, read: reads[ClusterSettings], damage: always(allLeasing, fmt.Sprintf(
 		"put {%q:%d,%q:%q,%q:%q} there, or %q if no journal is required",
 		"format", baseFormat, "journal", journalRequired, "nonce", "", journalOptional), "")},
@@ -45,13 +47,19 @@ var kinds = []kind{
 			"format", baseFormat, "name", "ID"), "march migrate list")},
 	{name: "layouts", byConsole: true, parts: []part{ofVersion}, read: readLayout, damage: damagedHistory},
 	{name: "tags", byConsole: true, parts: []part{ofTag}, read: readTag, damage: damagedTag},
-	{name: "marks", byRoom: true, byConsole: true, parts: []part{ofRoom, ofTag}, kept: true, read: readMark, damage: damagedMark},
-	{name: "rooms", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, read: readInstance, damage: damagedRegistration},
-	{name: "alive", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, passes: true, read: reads[Heartbeat], damage: damagedHeartbeat},
-	{name: "workers", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true, read: reads[Worker], damage: damagedWorker},
-	{name: "machines", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true, read: reads[Machine], damage: damagedMachine},
+	{name: "marks", byRoom: true, byConsole: true, parts: []part{ofRoom, ofTag}, kept: true,
+		read: readMark, damage: damagedMark},
+	{name: "rooms", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, read: readInstance,
+		damage: damagedRegistration},
+	{name: "alive", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, passes: true,
+		read: reads[Heartbeat], damage: damagedHeartbeat},
+	{name: "workers", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true,
+		read: reads[Worker], damage: damagedWorker},
+	{name: "machines", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true,
+		read: reads[Machine], damage: damagedMachine},
 	{name: "migrations", byConsole: true, parts: []part{ofULID}, read: readMigration, damage: damagedMigration},
-	{name: "audit", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit, damage: always(onlyLists, oldKey, "")},
+	{name: "audit", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit,
+		damage: always(onlyLists, oldKey, "")},
 }
 
 // kindOf returns the kind of a key by its beginning, the zero kind if there is none.

@@ -74,10 +74,12 @@ func (r *Layout) Validate() error {
 		}
 	}
 	if !r.AtLeast(*r) {
-		return allocator.Errorf(allocator.Internal, "narrowest range %d and largest boundary %d do not cover this layout", r.NarrowestRange, r.LargestBoundary)
+		return allocator.Errorf(allocator.Internal,
+			"narrowest range %d and largest boundary %d do not cover this layout", r.NarrowestRange, r.LargestBoundary)
 	}
 	if r.Version < 1 || len(r.Ever) > allocator.MaxRooms || !ContainsAll(r.Ever, r.Rooms()) {
-		return allocator.Errorf(allocator.Internal, "version %d with rooms %v and rooms that ever were %v", r.Version, r.Rooms(), r.Ever)
+		return allocator.Errorf(allocator.Internal, "version %d with rooms %v and rooms that ever were %v",
+			r.Version, r.Rooms(), r.Ever)
 	}
 	return nil
 }

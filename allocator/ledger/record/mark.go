@@ -29,7 +29,8 @@ type Era struct {
 // Mark is a room's leases of a tag. The zero value is the mark of a room that never leased any.
 // Marks are values: a changed mark shares no era with the old one.
 type Mark struct {
-	Next  int64 `json:"next,string"`            // the next ID not yet leased; an operator may have raised it above the last era
+	// the next ID not yet leased; an operator may have raised it above the last era
+	Next  int64 `json:"next,string"`
 	Stamp Stamp `json:"stamp,omitzero"`         // of the last lease; zero if there was no lease yet
 	Total int64 `json:"total,string,omitempty"` // the margin total of the epoch of Stamp
 	Began int64 `json:"began,string,omitempty"` // the base of the room's first lease in the epoch of Stamp

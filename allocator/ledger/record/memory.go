@@ -92,7 +92,8 @@ func (m Memory) Validate() error {
 		errs = append(errs, m.Layout.Validate())
 	}
 	if min(m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore) < 0 {
-		errs = append(errs, allocator.Errorf(allocator.Invalid, "layout version: %d, margin total: %d, sequence: %d, narrowest range: %d, largest boundary: %d, not before: %d; allowed: 0 or more",
+		errs = append(errs, allocator.Errorf(allocator.Invalid, "layout version: %d, margin total: %d, sequence: %d, "+
+			"narrowest range: %d, largest boundary: %d, not before: %d; allowed: 0 or more",
 			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore))
 	}
 	errs = append(errs, validateLeases(m.Workers))
@@ -145,7 +146,8 @@ func (k Keys) SeenIn(kv store.KV, epoch string) (all []SeenInstance, err error) 
 		v.Under(epoch)
 	}
 	for _, incarnation := range v.Lost {
-		all = append(all, SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: incarnation, Address: v.Operators()})
+		all = append(all, SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: incarnation,
+			Address: v.Operators()})
 	}
 	s := SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: v.Incarnation, Address: v.Operators()}
 	if v.Leaving {

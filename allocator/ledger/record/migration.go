@@ -36,14 +36,15 @@ type Migration struct {
 	From    allocator.Layout `json:"from"`
 	Target  allocator.Layout `json:"target"`
 	Moves   []Move           `json:"moves"`
-	Reached int              `json:"reached"`           // how many of Moves were made
-	Hold    Duration         `json:"hold"`              // how long a silent instance is waited for, if its own hold is not longer
-	Without []Waiver         `json:"without,omitempty"` // instances that an operator decided to go on without
-	Log     []LogEntry       `json:"log"`
-	Actor   string           `json:"actor"`
-	Created time.Time        `json:"created"`
-	Updated time.Time        `json:"updated"`
-	Nonce   string           `json:"nonce"`
+	Reached int              `json:"reached"` // how many of Moves were made
+	// how long a silent instance is waited for, if its own hold is not longer
+	Hold    Duration   `json:"hold"`
+	Without []Waiver   `json:"without,omitempty"` // instances that an operator decided to go on without
+	Log     []LogEntry `json:"log"`
+	Actor   string     `json:"actor"`
+	Created time.Time  `json:"created"`
+	Updated time.Time  `json:"updated"`
+	Nonce   string     `json:"nonce"`
 	// Error says what keeps the migration from going on, and since when; empty for nothing.
 	Error      string    `json:"error,omitempty"`
 	ErrorSince time.Time `json:"error_since,omitzero"`
@@ -196,7 +197,9 @@ func (m *Migration) Validate() error {
 func (m Migration) Waived(i Instance) bool {
 	return slices.ContainsFunc(m.Without, func(w Waiver) bool {
 		ends := m.Reached == len(m.Moves) && w.Reached <= m.Reached &&
-			!slices.ContainsFunc(m.Moves[w.Reached:], func(move Move) bool { return slices.Contains(move.Loses, i.Room) })
+			!slices.ContainsFunc(m.Moves[w.Reached:], func(move Move) bool {
+				return slices.Contains(move.Loses, i.Room)
+			})
 		return w.Instance == i.ID() && w.Incarnation == i.Incarnation && (w.Reached == m.Reached || ends)
 	})
 }

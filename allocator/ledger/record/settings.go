@@ -35,7 +35,8 @@ func (r JournalRequired) MarshalText() ([]byte, error) {
 // UnmarshalText reads the word. Its error is Internal.
 func (r *JournalRequired) UnmarshalText(word []byte) error {
 	if *r = string(word) == journalRequired; !*r && string(word) != journalOptional {
-		return allocator.Errorf(allocator.Internal, "journal: %q; this program knows %s and %s", word, journalOptional, journalRequired)
+		return allocator.Errorf(allocator.Internal, "journal: %q; this program knows %s and %s", word,
+			journalOptional, journalRequired)
 	}
 	return nil
 }

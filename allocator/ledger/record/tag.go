@@ -16,7 +16,8 @@ import (
 
 // TagSettings are the settings of a tag.
 type TagSettings struct {
-	Start   int64    `json:"start,string"`    // the least ID ever issued; default 1, so that zero is issued only on request
+	// the least ID ever issued; default 1, so that zero is issued only on request
+	Start   int64    `json:"start,string"`
 	Limit   int64    `json:"limit,string"`    // the end of the IDs, exclusive; default allocator.MaxID
 	MinStep int64    `json:"min_step,string"` // see allocator.Settings, as for MaxStep, Reserve and Prescale
 	MaxStep int64    `json:"max_step,string"`
@@ -51,7 +52,8 @@ type TagSettings struct {
 
 // Chain returns the settings that a chain of the tag follows.
 func (s TagSettings) Chain() allocator.Settings {
-	return allocator.Settings{MinStep: s.MinStep, MaxStep: s.MaxStep, Reserve: s.Reserve.Duration(), Prescale: s.Prescale, PrescaleUntil: s.PrescaleUntil}
+	return allocator.Settings{MinStep: s.MinStep, MaxStep: s.MaxStep, Reserve: s.Reserve.Duration(),
+		Prescale: s.Prescale, PrescaleUntil: s.PrescaleUntil}
 }
 
 // Skips are the least IDs that rooms may lease. They are stored as a list sorted by room.
@@ -110,15 +112,18 @@ func (s TagSettings) Validate() error {
 	case s.Start < 0 || s.Start >= allocator.MaxID:
 		return allocator.Errorf(allocator.Invalid, "start: %d; allowed: 0 to %d", s.Start, int64(allocator.MaxID-1))
 	case s.Limit <= s.Start:
-		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed: above start (%d), up to %d", s.Limit, s.Start, int64(allocator.MaxID))
+		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed: above start (%d), up to %d", s.Limit,
+			s.Start, int64(allocator.MaxID))
 	case s.MaxJump < 1:
 		return allocator.Errorf(allocator.Invalid, "max_jump: %d; allowed: 1 to %d", s.MaxJump, int64(allocator.MaxID))
 	case s.MaxSkew < 0:
-		return allocator.Errorf(allocator.Invalid, "max_skew: %d; allowed: 0 (no bound) to %d", s.MaxSkew, int64(allocator.MaxID))
+		return allocator.Errorf(allocator.Invalid,
+			"max_skew: %d; allowed: 0 (no bound) to %d", s.MaxSkew, int64(allocator.MaxID))
 	}
 	for room, to := range s.Skips {
 		if to < 1 {
-			return allocator.Errorf(allocator.Invalid, "skip of room %s: to %d; allowed: 1 to %d", room, to, int64(allocator.MaxID))
+			return allocator.Errorf(allocator.Invalid,
+				"skip of room %s: to %d; allowed: 1 to %d", room, to, int64(allocator.MaxID))
 		}
 	}
 	if err := s.Period.Validate(); err != nil {
@@ -156,12 +161,17 @@ func (s TagSettings) CheckBlocks(boundary int64) error {
 	switch {
 	case s.Time != nil || s.Limit <= s.Start: // Validate reports it
 	case s.Period != period.Period{} && s.Period.Size() < least:
-		return allocator.Errorf(allocator.Invalid, "period_digits: %d, of which there are %d IDs in a period; allowed: so many that a period has %d boundaries, %d IDs",
+		return allocator.Errorf(allocator.Invalid,
+			"period_digits: %d, of which there are %d IDs in a period; allowed: so many that a period has %d "+
+				"boundaries, %d IDs",
 			s.Period.Digits, s.Period.Size(), LeastBlocks, least)
 	case s.Limit-from < least && from > allocator.MaxID-least:
-		return allocator.Errorf(allocator.Invalid, "start: %d; allowed: %d boundaries or more below the end of all IDs, up to %d", s.Start, LeastBlocks, allocator.MaxID-least)
+		return allocator.Errorf(allocator.Invalid,
+			"start: %d; allowed: %d boundaries or more below the end of all IDs, up to %d", s.Start,
+			LeastBlocks, allocator.MaxID-least)
 	case s.Limit-from < least:
-		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed: %d boundaries or more, from %d on", s.Limit, LeastBlocks, from+least)
+		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed: %d boundaries or more, from %d on",
+			s.Limit, LeastBlocks, from+least)
 	}
 	return nil
 }
@@ -218,7 +228,8 @@ func (t *Tag) Validate() error {
 		return err
 	}
 	if t.LargestStep < t.MaxStep || t.LargestStep > allocator.LargestStep || t.BaseTotal < 0 {
-		return allocator.Errorf(allocator.Internal, "largest_step %d, base_total %d; max_step is %d", t.LargestStep, t.BaseTotal, t.MaxStep)
+		return allocator.Errorf(allocator.Internal, "largest_step %d, base_total %d; max_step is %d",
+			t.LargestStep, t.BaseTotal, t.MaxStep)
 	}
 	return nil
 }
@@ -292,16 +303,20 @@ func (s TagSettings) Changeable(to TagSettings) error {
 	case s.Format != to.Format:
 		return allocator.Errorf(allocator.Invalid, "format: cannot be changed (it is %s)", cmp.Or(s.Format, "none"))
 	case s.Period != to.Period:
-		return allocator.Errorf(allocator.Invalid, "period, period_digits, time_zone: cannot be changed (they are %v)", s.Period)
+		return allocator.Errorf(allocator.Invalid,
+			"period, period_digits, time_zone: cannot be changed (they are %v)", s.Period)
 	case s.KeyCheck != to.KeyCheck:
-		return allocator.Errorf(allocator.Invalid, "key_check: cannot be changed (it is %s)", cmp.Or(s.KeyCheck, "none"))
+		return allocator.Errorf(allocator.Invalid,
+			"key_check: cannot be changed (it is %s)", cmp.Or(s.KeyCheck, "none"))
 	case s.KeyCheck != "" && s.Limit != to.Limit:
-		return allocator.Errorf(allocator.Invalid, "limit: cannot be changed (it is %d), as it is the size of the opaque numbers", s.Limit)
+		return allocator.Errorf(allocator.Invalid,
+			"limit: cannot be changed (it is %d), as it is the size of the opaque numbers", s.Limit)
 	case (s.Time == nil) != (to.Time == nil):
 		return allocator.Errorf(allocator.Invalid, "kind: cannot be changed")
 	case s.Time != nil && s.Time.Layout() != to.Time.Layout():
 		l := s.Time.Layout()
-		return allocator.Errorf(allocator.Invalid, "bits, unit, time-epoch, order: cannot be changed (they are %s, %v, %s, %v)",
+		return allocator.Errorf(allocator.Invalid,
+			"bits, unit, time-epoch, order: cannot be changed (they are %s, %v, %s, %v)",
 			l.BitsString(), l.Unit, time.UnixMilli(l.Epoch).UTC().Format(timeid.Format), l.Order)
 	}
 	return nil

@@ -17,11 +17,14 @@ const checkDigits = 16
 // later release is no damage. Its error is Invalid.
 func (s TagSettings) CheckFormat() error {
 	if s.Format == "" && s.Time != nil && s.Time.Wide() {
-		return allocator.Errorf(allocator.Invalid, "format: none; allowed for IDs of 80 bits, which exist only as texts: formats with sortable, or friendly(cosid-string, ZONE)")
+		return allocator.Errorf(allocator.Invalid,
+			"format: none; allowed for IDs of 80 bits, which exist only as texts: formats with sortable, "+
+				"or friendly(cosid-string, ZONE)")
 	}
 	if s.Format == "" {
 		if s.KeyCheck != "" {
-			return allocator.Errorf(allocator.Invalid, "key_check: %q; allowed: none, as the tag has no opaque format", s.KeyCheck)
+			return allocator.Errorf(allocator.Invalid,
+				"key_check: %q; allowed: none, as the tag has no opaque format", s.KeyCheck)
 		}
 		return nil
 	}
@@ -33,13 +36,19 @@ func (s TagSettings) CheckFormat() error {
 	case d.Parts && s.Time != nil && s.Time.Wide():
 		return s.checkKey(f)
 	case s.Time != nil && s.Time.Wide():
-		return allocator.Errorf(allocator.Invalid, "format: %v writes %v; allowed for IDs of 80 bits: formats with sortable, or friendly(cosid-string, ZONE)", f, d)
+		return allocator.Errorf(allocator.Invalid,
+			"format: %v writes %v; allowed for IDs of 80 bits: formats with sortable, "+
+				"or friendly(cosid-string, ZONE)", f, d)
 	case d.Parts:
 		return allocator.Errorf(allocator.Invalid, "format: %v writes %v; allowed: formats of 64-bit IDs", f, d)
 	case d.Period:
-		return allocator.Errorf(allocator.Invalid, "format: %v has the date of a period; allowed: with the part period(day|month|year, DIGITS), which takes it from the ID", f)
+		return allocator.Errorf(allocator.Invalid,
+			"format: %v has the date of a period; allowed: with the part period(day|month|year, DIGITS), "+
+				"which takes it from the ID", f)
 	case f.Period() != s.withoutZone() && f.Period() != period.Period{}:
-		return allocator.Errorf(allocator.Invalid, "format: %v has period(%v, %d); allowed: the period of the tag, which has %s", f, f.Period().Unit, f.Period().Digits, s.periodPart())
+		return allocator.Errorf(allocator.Invalid,
+			"format: %v has period(%v, %d); allowed: the period of the tag, which has %s", f, f.Period().Unit,
+			f.Period().Digits, s.periodPart())
 	}
 	if err := s.checkKey(f); err != nil {
 		return err
@@ -48,17 +57,25 @@ func (s TagSettings) CheckFormat() error {
 	d := f.Domain()
 	switch {
 	case s.Time == nil && friendly:
-		return allocator.Errorf(allocator.Invalid, "format: %v is of time-ordered IDs; allowed for a counter: formats without friendly", f)
+		return allocator.Errorf(allocator.Invalid,
+			"format: %v is of time-ordered IDs; allowed for a counter: formats without friendly", f)
 	case s.Time == nil && s.Start < d.Least:
-		return allocator.Errorf(allocator.Invalid, "start: %d; allowed with the format %v: %d to %d", s.Start, f, d.Least, d.Largest)
+		return allocator.Errorf(allocator.Invalid, "start: %d; allowed with the format %v: %d to %d",
+			s.Start, f, d.Least, d.Largest)
 	case s.Time == nil && f.Key() != "" && s.Limit != FormatLimit(f):
-		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed with the format %v: %d, the size of its opaque numbers", s.Limit, f, FormatLimit(f))
+		return allocator.Errorf(allocator.Invalid,
+			"limit: %d; allowed with the format %v: %d, the size of its opaque numbers", s.Limit, f, FormatLimit(f))
 	case s.Time == nil && s.Limit-1 > d.Largest:
-		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed with the format %v: %d to %d", s.Limit, f, s.Start+1, FormatLimit(f))
+		return allocator.Errorf(allocator.Invalid, "limit: %d; allowed with the format %v: %d to %d", s.Limit,
+			f, s.Start+1, FormatLimit(f))
 	case s.Time != nil && friendly && layout != s.Time.Layout():
-		return allocator.Errorf(allocator.Invalid, "format: %v is of another layout than the tag's; allowed: friendly with the tag's preset, or its bits, epoch, unit and order", f)
+		return allocator.Errorf(allocator.Invalid,
+			"format: %v is of another layout than the tag's; allowed: friendly with the tag's preset, or its bits, "+
+				"epoch, unit and order", f)
 	case s.Time != nil && !friendly && s.Time.Layout().Largest() > d.Largest:
-		return allocator.Errorf(allocator.Invalid, "format: %v writes IDs up to %d; allowed: one that writes all of the tag's, up to %d", f, d.Largest, s.Time.Layout().Largest())
+		return allocator.Errorf(allocator.Invalid,
+			"format: %v writes IDs up to %d; allowed: one that writes all of the tag's, up to %d", f,
+			d.Largest, s.Time.Layout().Largest())
 	}
 	return nil
 }
@@ -85,12 +102,15 @@ func FormatLimit(f *format.Format) int64 {
 func (s TagSettings) checkKey(f *format.Format) error {
 	switch raw, err := hex.DecodeString(s.KeyCheck); {
 	case f.Key() == "" && s.KeyCheck != "":
-		return allocator.Errorf(allocator.Invalid, "key_check: %q; allowed: none, as the format %v needs no key", s.KeyCheck, f)
+		return allocator.Errorf(allocator.Invalid,
+			"key_check: %q; allowed: none, as the format %v needs no key", s.KeyCheck, f)
 	case f.Key() == "":
 	case s.KeyCheck == "":
-		return allocator.Errorf(allocator.Invalid, "key_check: none given; needed with the format %v: the check value of key %s, as `march key create` and `march key check` print it", f, f.Key())
+		return allocator.Errorf(allocator.Invalid, "key_check: none given; needed with the format %v: "+
+			"the check value of key %s, as `march key create` and `march key check` print it", f, f.Key())
 	case err != nil || len(s.KeyCheck) != checkDigits || hex.EncodeToString(raw) != s.KeyCheck:
-		return allocator.Errorf(allocator.Invalid, "key_check: %q; allowed: %d hexadecimal digits in lower case, as `march key create` and `march key check` print them", s.KeyCheck, checkDigits)
+		return allocator.Errorf(allocator.Invalid, "key_check: %q; allowed: %d hexadecimal digits in lower case, "+
+			"as `march key create` and `march key check` print them", s.KeyCheck, checkDigits)
 	}
 	return nil
 }

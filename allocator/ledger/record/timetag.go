@@ -62,7 +62,8 @@ func (t TimeTag) Validate() error {
 		return allocator.Errorf(allocator.Invalid, "unit: %d ms; allowed: 1, 10, 1000", t.UnitMS)
 	}
 	if t.MaxWaitMS < 0 || t.MaxWaitMS > day {
-		return allocator.Errorf(allocator.Invalid, "max_wait: %d ms; allowed: 0 (the default) to %v", t.MaxWaitMS, timeid.LongestWait)
+		return allocator.Errorf(allocator.Invalid, "max_wait: %d ms; allowed: 0 (the default) to %v",
+			t.MaxWaitMS, timeid.LongestWait)
 	}
 	if err := t.Layout().Validate(); err != nil {
 		return err
@@ -77,9 +78,12 @@ func (t TimeTag) CheckTime(now time.Time) error {
 	l, at := t.Layout(), now.UTC().Format(timeid.Format)
 	switch ms := now.UnixMilli(); {
 	case l.Epoch > ms:
-		return allocator.Errorf(allocator.Invalid, "epoch: %s is in the future; allowed: up to %s", time.UnixMilli(l.Epoch).UTC().Format(timeid.Format), at)
+		return allocator.Errorf(allocator.Invalid, "epoch: %s is in the future; allowed: up to %s",
+			time.UnixMilli(l.Epoch).UTC().Format(timeid.Format), at)
 	case l.End() <= ms:
-		return allocator.Errorf(allocator.Invalid, "time bits: %d, with which the time ends at %s; allowed: so many bits, or so late an epoch, that it ends after %s",
+		return allocator.Errorf(allocator.Invalid,
+			"time bits: %d, with which the time ends at %s; allowed: so many bits, or so late an epoch, "+
+				"that it ends after %s",
 			t.TimeBits, time.UnixMilli(l.End()).UTC().Format(timeid.Format), at)
 	}
 	return nil
@@ -91,7 +95,8 @@ func (t TimeTag) CheckSlices(l allocator.Layout) error {
 	for _, room := range l.Rooms() {
 		if slice, _ := timeid.SliceOf(l, room, t.WorkerBits); slice.Width() == 0 {
 			return allocator.Errorf(allocator.Refused,
-				"range %v of room %s is too narrow for a worker: of the %d workers of %d bits it has none; give the tag more worker bits, or the room a wider range",
+				"range %v of room %s is too narrow for a worker: of the %d workers of %d bits it has none; "+
+					"give the tag more worker bits, or the room a wider range",
 				l.Ranges[room], room, t.Layout().Workers(), t.WorkerBits)
 		}
 	}

@@ -24,7 +24,8 @@ const defaultPage = 1000
 // holds one page of tags in memory at a time; tags that change meanwhile may be seen before or
 // after the change. It ends with use's first error. It passes over a tag that is unreadable or
 // has an unreadable mark, and returns the key.
-func (w Walk) EachTag(ctx context.Context, rooms []allocator.Room, use func(Tag, map[allocator.Room]Mark) error) ([]KeyError, error) {
+func (w Walk) EachTag(ctx context.Context, rooms []allocator.Room,
+	use func(Tag, map[allocator.Room]Mark) error) ([]KeyError, error) {
 	return w.eachPage(ctx, cmp.Or(w.Page, defaultPage), func(tags []Tag) ([]KeyError, error) {
 		marks, bad, err := w.marksBetween(ctx, rooms, tags[0].Name, tags[len(tags)-1].Name)
 		if err != nil {
@@ -101,7 +102,8 @@ func (w Walk) marksBetween(
 	}
 	ops := make([]store.Op, len(rooms))
 	for i, room := range rooms {
-		ops[i] = store.Op{Get: &store.Get{Interval: store.Interval{Key: w.Keys.Mark(room, first), End: w.Keys.Mark(room, last) + "\x00"}}}
+		ops[i] = store.Op{Get: &store.Get{Interval: store.Interval{Key: w.Keys.Mark(room, first),
+			End: w.Keys.Mark(room, last) + "\x00"}}}
 	}
 	answer, err := w.Gets(ctx, ops...)
 	if err != nil {

@@ -85,13 +85,18 @@ func (w Worker) Validate() error {
 	case w.Incarnation == "":
 		return allocator.Errorf(allocator.Invalid, "incarnation: empty; allowed: the process's")
 	case w.From < 0 || w.From > timeid.LatestEpoch:
-		return allocator.Errorf(allocator.Invalid, "from: %d; allowed: 0 to %d (Unix ms)", w.From, int64(timeid.LatestEpoch))
+		return allocator.Errorf(allocator.Invalid, "from: %d; allowed: 0 to %d (Unix ms)",
+			w.From, int64(timeid.LatestEpoch))
 	case w.Until < w.From || w.Until > timeid.LatestEpoch:
-		return allocator.Errorf(allocator.Invalid, "until: %d; allowed: from (%d) to %d (Unix ms)", w.Until, w.From, int64(timeid.LatestEpoch))
+		return allocator.Errorf(allocator.Invalid, "until: %d; allowed: from (%d) to %d (Unix ms)", w.Until,
+			w.From, int64(timeid.LatestEpoch))
 	case w.Stamp.Epoch == "" || w.Stamp.Revision < 1:
-		return allocator.Errorf(allocator.Invalid, "stamp: epoch %q, layout revision %d; allowed: an epoch and a revision from 1", w.Stamp.Epoch, w.Stamp.Revision)
+		return allocator.Errorf(allocator.Invalid,
+			"stamp: epoch %q, layout revision %d; allowed: an epoch and a revision from 1",
+			w.Stamp.Epoch, w.Stamp.Revision)
 	case w.Clock < 0 || w.Clock > timeid.LatestEpoch:
-		return allocator.Errorf(allocator.Invalid, "clock: %d; allowed: 0 to %d (Unix ms)", w.Clock, int64(timeid.LatestEpoch))
+		return allocator.Errorf(allocator.Invalid, "clock: %d; allowed: 0 to %d (Unix ms)",
+			w.Clock, int64(timeid.LatestEpoch))
 	}
 	return nil
 }
@@ -107,14 +112,17 @@ type Lease struct {
 
 // SortLeases sorts workers by width and number.
 func SortLeases(leases []Lease) {
-	slices.SortFunc(leases, func(a, b Lease) int { return cmp.Or(cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Number, b.Number)) })
+	slices.SortFunc(leases, func(a, b Lease) int {
+		return cmp.Or(cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Number, b.Number))
+	})
 }
 
 // validateLeases checks workers from outside. Its errors are Invalid.
 func validateLeases(leases []Lease) error {
 	for _, l := range leases {
 		if !l.Valid() {
-			return allocator.Errorf(allocator.Invalid, "worker: %d of %d bits; allowed: 0 to 2^bits-1, of 0 to %d bits", l.Number, l.Bits, timeid.MaxBits-1)
+			return allocator.Errorf(allocator.Invalid, "worker: %d of %d bits; allowed: 0 to 2^bits-1, of 0 to %d bits",
+				l.Number, l.Bits, timeid.MaxBits-1)
 		}
 		if err := l.Validate(); err != nil {
 			return allocator.Errorf(allocator.Invalid, "worker %v: %w", l.WorkerID, err)
@@ -143,11 +151,13 @@ func (m Machine) Encode() []byte { return Encode(&m) }
 func (m Machine) Validate() error {
 	for _, text := range [][2]string{{"namespace", m.Namespace}, {"instanceId", m.Instance}} {
 		if text[1] == "" || len(text[1]) > maxMachineText || !utf8.ValidString(text[1]) {
-			return allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: 1 to %d bytes of UTF-8", text[0], text[1], maxMachineText)
+			return allocator.Errorf(allocator.Invalid, "%s: %.40q; allowed: 1 to %d bytes of UTF-8",
+				text[0], text[1], maxMachineText)
 		}
 	}
 	if m.Last < 0 || m.Last > timeid.LatestEpoch {
-		return allocator.Errorf(allocator.Invalid, "last: %d; allowed: 0 to %d (Unix ms)", m.Last, int64(timeid.LatestEpoch))
+		return allocator.Errorf(allocator.Invalid, "last: %d; allowed: 0 to %d (Unix ms)",
+			m.Last, int64(timeid.LatestEpoch))
 	}
 	return nil
 }

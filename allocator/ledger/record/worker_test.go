@@ -22,16 +22,20 @@ func TestWorkersThatDoNotFit(t *testing.T) {
 		t.Errorf("the key is %s", key)
 	}
 	id, w, err := k.DecodeWorker(store.KV{Key: key, Value: []byte(workerValue)})
-	if err != nil || id.String() != "10/1023" || w.Until != 2000 || w.ID() != "a/i-1" || string(w.Encode()) != workerValue {
+	if err != nil || id.String() != "10/1023" || w.Until != 2000 || w.ID() != "a/i-1" ||
+		string(w.Encode()) != workerValue {
 		t.Errorf("%v %+v, %v", id, w, err)
 	}
-	caller := strings.Replace(strings.Replace(workerValue, `"format":2`, `"format":3`, 1), `"clock":"1000"`, `"clock":"1000","caller":true`, 1)
-	if _, w, err := k.DecodeWorker(store.KV{Key: key, Value: []byte(caller)}); err != nil || !w.Caller || string(w.Encode()) != caller {
+	caller := strings.Replace(strings.Replace(workerValue, `"format":2`, `"format":3`, 1), `"clock":"1000"`,
+		`"clock":"1000","caller":true`, 1)
+	if _, w, err := k.DecodeWorker(store.KV{Key: key, Value: []byte(caller)}); err != nil || !w.Caller ||
+		string(w.Encode()) != caller {
 		t.Errorf("%+v, %v", w, err)
 	}
 	for _, change := range [][2]string{
 		{`"room":"a"`, `"room":"A"`}, {`"instance":"i-1"`, `"instance":""`}, {`"incarnation":"c"`, `"incarnation":""`},
-		{`"from":"1000"`, `"from":"-1"`}, {`"from":"1000"`, `"from":"2001"`}, {`"until":"2000"`, `"until":"999999999999999"`},
+		{`"from":"1000"`, `"from":"-1"`}, {`"from":"1000"`, `"from":"2001"`},
+		{`"until":"2000"`, `"until":"999999999999999"`},
 		{`"epoch":"e"`, `"epoch":""`}, {`revision":"7"`, `revision":"0"`}, {`"clock":"1000"`, `"clock":"-1"`},
 		{`"clock":"1000"`, `"clock":"1000","caller":true`}, {`"epoch":"e"`, `"epoch":"e","version":"3"`},
 	} {
@@ -40,7 +44,8 @@ func TestWorkersThatDoNotFit(t *testing.T) {
 			t.Errorf("%s was read as %+v", bad, w)
 		}
 	}
-	for _, bad := range []string{"10/1", "10/0000000000000001024", "1/0000000000000000000", "63/0000000000000000000", "10/-000000000000000001", "-1/0000000000000000000"} {
+	for _, bad := range []string{"10/1", "10/0000000000000001024", "1/0000000000000000000", "63/0000000000000000000",
+		"10/-000000000000000001", "-1/0000000000000000000"} {
 		if p, err := k.Parse(k.Workers() + bad); err == nil {
 			t.Errorf("key %s was parsed as %+v", bad, p)
 		}
@@ -71,13 +76,16 @@ func TestTimeTags(t *testing.T) {
 	}
 	for _, change := range [][2]string{
 		{`"format":3`, `"format":2`},
-		{`,"rollback":"offset"`, ``}, {`"rollback":"offset"`, `"rollback":"offset","max_ahead":"1"`}, {`"rollback":"offset"`, `"rollback":"go"`},
+		{`,"rollback":"offset"`, ``}, {`"rollback":"offset"`, `"rollback":"offset","max_ahead":"1"`},
+		{`"rollback":"offset"`, `"rollback":"go"`},
 		{`"start":"0"`, `"start":"2"`}, {`"limit":"0"`, `"limit":"9"`}, {`"min_step":"0"`, `"min_step":"1"`},
-		{`"max_jump":"0"`, `"max_jump":"1"`}, {`"reserve":"0s"`, `"reserve":"1m0s"`}, {`"largest_step":"0"`, `"largest_step":"1"`},
+		{`"max_jump":"0"`, `"max_jump":"1"`}, {`"reserve":"0s"`, `"reserve":"1m0s"`},
+		{`"largest_step":"0"`, `"largest_step":"1"`},
 		{`"max_jump":"0"`, `"max_jump":"0","max_skew":"1"`}, {`"max_jump":"0"`, `"max_jump":"0","strict_retract":true`},
 		{`"largest_step"`, `"prescale":"5","prescale_until":"2026-01-02T03:04:05Z","largest_step"`},
 		{`"largest_step"`, `"skips":[{"room":"a","to":"5"}],"largest_step"`},
-		{`"time_bits":41`, `"time_bits":42`}, {`"unit_ms":"1"`, `"unit_ms":"2"`}, {`"unit_ms":"1"`, `"unit_ms":"9223372036854775807"`},
+		{`"time_bits":41`, `"time_bits":42`}, {`"unit_ms":"1"`, `"unit_ms":"2"`},
+		{`"unit_ms":"1"`, `"unit_ms":"9223372036854775807"`},
 		{`"order":"worker-last"`, `"order":"last"`}, {`"random_below":"50"`, `"random_below":"5000"`},
 	} {
 		bad := strings.Replace(timeTag, change[0], change[1], 1)
@@ -152,9 +160,15 @@ func TestTimeTagsRefuseACountersSettings(t *testing.T) {
 	}
 	for field, change := range map[string]func(*record.TagSettings){
 		"start": func(s *record.TagSettings) { s.Start = 7 }, "limit": func(s *record.TagSettings) { s.Limit = 7 },
-		"max_jump": func(s *record.TagSettings) { s.MaxJump = 7 }, "max_skew": func(s *record.TagSettings) { s.MaxSkew = 7 },
-		"min_step": func(s *record.TagSettings) { s.MinStep++ }, "max_step": func(s *record.TagSettings) { s.MaxStep++ },
-		"reserve": func(s *record.TagSettings) { s.Reserve = record.DurationOf(7) }, "prescale": func(s *record.TagSettings) { s.Prescale = 7 },
+		"max_jump": func(s *record.TagSettings) {
+			s.MaxJump = 7
+		}, "max_skew": func(s *record.TagSettings) { s.MaxSkew = 7 },
+		"min_step": func(s *record.TagSettings) {
+			s.MinStep++
+		}, "max_step": func(s *record.TagSettings) { s.MaxStep++ },
+		"reserve": func(s *record.TagSettings) {
+			s.Reserve = record.DurationOf(7)
+		}, "prescale": func(s *record.TagSettings) { s.Prescale = 7 },
 		"skip":           func(s *record.TagSettings) { s.Skips = map[allocator.Room]int64{"a": 1} },
 		"strict_retract": func(s *record.TagSettings) { s.StrictRetract = true },
 		"worker bits":    func(s *record.TagSettings) { s.Time.WorkerBits = 63 },
@@ -189,7 +203,8 @@ func TestWhatOfATagMayChange(t *testing.T) {
 		to, changed := was, made
 		to.Time = &changed
 		change(&to)
-		if err := was.Changeable(to); (err != nil) != (field != "") || err != nil && !strings.Contains(err.Error(), field) {
+		if err := was.Changeable(to); (err != nil) != (field != "") ||
+			err != nil && !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: got %v", field, err)
 		}
 	}
@@ -197,8 +212,10 @@ func TestWhatOfATagMayChange(t *testing.T) {
 
 // A tag is refused if a room would have no worker of it.
 func TestSlicesOfATimeTag(t *testing.T) {
-	l := allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 500}, "b": {Lower: 501, Upper: 502}}}
-	if err := (record.TimeTag{WorkerBits: 3}).CheckSlices(l); allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), "room b") {
+	l := allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 500},
+		"b": {Lower: 501, Upper: 502}}}
+	if err := (record.TimeTag{WorkerBits: 3}).CheckSlices(l); allocator.KindOf(err) != allocator.Refused ||
+		!strings.Contains(err.Error(), "room b") {
 		t.Errorf("got %v", err)
 	}
 	if err := (record.TimeTag{WorkerBits: 20}).CheckSlices(l); err != nil {

@@ -22,7 +22,8 @@ const askAtOnce = 64
 func (r *run) takeJournals(ctx context.Context) error {
 	for _, m := range r.cfg.Memories {
 		if m.UUID != r.report.UUID {
-			return allocator.Errorf(allocator.Invalid, "the journal of %s is of cluster %s; this is cluster %s", m.ID(), m.UUID, r.report.UUID)
+			return allocator.Errorf(allocator.Invalid, "the journal of %s is of cluster %s; this is cluster %s",
+				m.ID(), m.UUID, r.report.UUID)
 		}
 		if err := r.compare(ctx, m.Room, m.Marks); err != nil {
 			return err
@@ -188,7 +189,8 @@ func (r *run) complete() error {
 		}
 	}
 	if ids = slices.Compact(ids); len(ids) > 0 {
-		return allocator.Errorf(allocator.Refused, "not every instance answered; start the missing instance, or give its journal (--journal FILE), or stop it for good and go on --without %s",
+		return allocator.Errorf(allocator.Refused, "not every instance answered; start the missing instance, "+
+			"or give its journal (--journal FILE), or stop it for good and go on --without %s",
 			strings.Join(ids, ","))
 	}
 	return nil

@@ -86,7 +86,8 @@ type Report struct {
 	Workers      int64            // raised workers: a memory had a later end than etcd
 	Halted       time.Duration    // from recover's own halt to the new epoch
 	Epoch        string           // empty before the new epoch begins
-	NotBefore    time.Time        // no window of a worker begins earlier in the new epoch; zero if there is no such bound
+	// no window of a worker begins earlier in the new epoch; zero if there is no such bound
+	NotBefore time.Time
 }
 
 // Missing is a process whose memory is not known. Only the margin covers its

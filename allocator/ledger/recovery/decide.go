@@ -77,9 +77,11 @@ func (r *run) chooseLayout() error {
 	p.Known = r.mu.layout
 	choice := r.cfg.Layout
 	if choice == LayoutUndecided {
-		if stored := p.Stored.Layout; stored.Ranges != nil && p.Known.Version > stored.Version && !p.Known.Equal(stored) {
+		if stored := p.Stored.Layout; stored.Ranges != nil && p.Known.Version > stored.Version &&
+			!p.Known.Equal(stored) {
 			p.Layout = stored // so that the report shows it
-			return allocator.Errorf(allocator.Refused, "etcd has layout version %d, but an instance knows version %d, with other ranges: choose with --layout known, --layout stored or --layout FILE",
+			return allocator.Errorf(allocator.Refused, "etcd has layout version %d, but an instance knows version %d, "+
+				"with other ranges: choose with --layout known, --layout stored or --layout FILE",
 				stored.Version, p.Known.Version)
 		}
 		choice = LayoutStored
@@ -93,17 +95,22 @@ func (r *run) chooseLayout() error {
 		p.Layout = p.Stored.Layout
 	}
 	if p.Layout.Ranges == nil {
-		return allocator.Errorf(allocator.Refused, "the layout in etcd cannot be read (%v): give one with --layout FILE, or take an instance's with --layout known", r.found.layoutErr)
+		return allocator.Errorf(allocator.Refused,
+			"the layout in etcd cannot be read (%v): give one with --layout FILE, "+
+				"or take an instance's with --layout known", r.found.layoutErr)
 	}
 	if err := p.Layout.Validate(); err != nil {
 		return err
 	}
 	p.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
 	if len(r.mu.rooms) > allocator.MaxRooms {
-		return allocator.Errorf(allocator.Refused, "etcd, instances and journals know of %d rooms in total; allowed in a cluster's life: %d: recover from another backup, which has the right rooms", len(r.mu.rooms), allocator.MaxRooms)
+		return allocator.Errorf(allocator.Refused,
+			"etcd, instances and journals know of %d rooms in total; allowed in a cluster's life: %d: "+
+				"recover from another backup, which has the right rooms", len(r.mu.rooms), allocator.MaxRooms)
 	}
 	if rooms := record.Union(r.mu.rooms, p.Layout.Rooms()); len(rooms) > allocator.MaxRooms {
-		return allocator.Errorf(allocator.Refused, "%d rooms in total with this layout; allowed in a cluster's life: %d: give a layout without new rooms (--layout)", len(rooms), allocator.MaxRooms)
+		return allocator.Errorf(allocator.Refused, "%d rooms in total with this layout; allowed in a cluster's life: "+
+			"%d: give a layout without new rooms (--layout)", len(rooms), allocator.MaxRooms)
 	}
 	return nil
 }
@@ -117,7 +124,8 @@ func (r *run) unreadableMarks() error {
 	for key := range r.mu.unreadable {
 		parts, err := r.keys.Parse(key)
 		if err == nil && parts.Kind == "marks" && !slices.Contains(r.cfg.Skip, parts.Tag) {
-			return allocator.Errorf(allocator.Refused, "%s cannot be read: repair it, or leave tag %s as it is with --skip-tag %s", key, parts.Tag, parts.Tag)
+			return allocator.Errorf(allocator.Refused,
+				"%s cannot be read: repair it, or leave tag %s as it is with --skip-tag %s", key, parts.Tag, parts.Tag)
 		}
 	}
 	return nil

@@ -27,17 +27,21 @@ func (r *run) begin(ctx context.Context) error {
 		return err
 	}
 	if status.ClusterID != f.identity.ClusterID {
-		return allocator.Errorf(allocator.Unavailable, "etcd cluster %x answers by now, and recover began in %x: check --etcd, and run it again", status.ClusterID, f.identity.ClusterID)
+		return allocator.Errorf(allocator.Unavailable,
+			"etcd cluster %x answers by now, and recover began in %x: check --etcd, and run it again",
+			status.ClusterID, f.identity.ClusterID)
 	}
 	stored, answered, v := r.newEpoch()
 	beat := record.NewBeat(status, r.cluster.Now())
 	epoch, value := record.Encode(&v), stored.Encode(record.RandomHex())
 	txn := store.Txn{
 		If: []store.Cond{
-			store.HasValue(k.Epoch(), f.epochKV.Value), store.Unchanged(f.layoutKV), store.Unchanged(f.identityKV), store.Absent(k.LayoutAt(stored.Layout.Version)),
+			store.HasValue(k.Epoch(), f.epochKV.Value), store.Unchanged(f.layoutKV), store.Unchanged(f.identityKV),
+			store.Absent(k.LayoutAt(stored.Layout.Version)),
 		},
 		Then: []store.Op{
-			store.OpPut(k.Epoch(), epoch), store.OpPut(k.Answered(), record.Encode(&answered)), store.OpPut(k.Layout(), value), store.OpPut(k.LayoutAt(stored.Layout.Version), value),
+			store.OpPut(k.Epoch(), epoch), store.OpPut(k.Answered(), record.Encode(&answered)),
+			store.OpPut(k.Layout(), value), store.OpPut(k.LayoutAt(stored.Layout.Version), value),
 			store.OpPut(k.Identity(), record.Encode(&f.identity)), store.OpPut(k.Beat(), record.Encode(&beat)),
 			r.audit("recover", k.Epoch(), f.epochKV.Value, epoch),
 		},
@@ -76,6 +80,7 @@ func (r *run) newEpoch() (stored record.Layout, answered record.Answered, epoch 
 // record returns the layout that is put in force, as it is stored. The caller holds
 // mu.
 func (r *run) record() record.Layout {
-	return record.Layout{Layout: r.report.Layout, Ever: record.Union(r.mu.rooms, r.report.Layout.Rooms()), Time: r.cluster.Now(), Actor: r.cfg.Actor}.
+	return record.Layout{Layout: r.report.Layout, Ever: record.Union(r.mu.rooms, r.report.Layout.Rooms()),
+		Time: r.cluster.Now(), Actor: r.cfg.Actor}.
 		After(r.mu.extremes)
 }

@@ -80,7 +80,9 @@ func (r *run) raise(ctx context.Context) error {
 func (r *run) higherMarks() []roomTag {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(r.mu.higher), func(a, b roomTag) int { return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.tag, b.tag)) })
+	return slices.SortedFunc(maps.Keys(r.mu.higher), func(a, b roomTag) int {
+		return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.tag, b.tag))
+	})
 }
 
 // raisePage raises marks in one transaction, until they are raised.
@@ -98,7 +100,8 @@ func (r *run) raisePage(ctx context.Context, page []roomTag) error {
 			return brokenOff(ctx)
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "%d marks could not be raised in %d tries; check etcd", len(page), raiseAttempts)
+	return allocator.Errorf(allocator.Unavailable,
+		"%d marks could not be raised in %d tries; check etcd", len(page), raiseAttempts)
 }
 
 // raised counts marks that were raised. It reports the progress under the lock, to keep the

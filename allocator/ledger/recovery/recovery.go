@@ -122,11 +122,13 @@ func (r *run) forgetMissing(ctx context.Context) {
 		if !gone[v.Incarnation] {
 			continue
 		}
-		txn := store.Txn{If: []store.Cond{store.Unchanged(kv)}, Then: []store.Op{{Delete: kv.Key}, r.audit("forget instance", kv.Key, kv.Value, nil)}}
+		txn := store.Txn{If: []store.Cond{store.Unchanged(kv)},
+			Then: []store.Op{{Delete: kv.Key}, r.audit("forget instance", kv.Key, kv.Value, nil)}}
 		_, err := r.l.Try(ctx, txn.With(r.l.MakeRoom(ctx)))
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		r.cluster.Log.Warn("registrations of instances that recover went on without stay: see `march instance forget`", "error", err)
+		r.cluster.Log.Warn("registrations of instances that recover went on without stay: see `march instance forget`",
+			"error", err)
 	}
 }

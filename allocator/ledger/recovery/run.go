@@ -138,11 +138,13 @@ func (r *run) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
 	if r.nonce == "" {
 		return r.l.Read(ctx, store.Txn{Then: ops})
 	}
-	answer, err := r.l.Read(ctx, store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}, Then: ops})
+	answer, err := r.l.Read(ctx, store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)},
+		Then: ops})
 	if err == nil && !answer.Succeeded {
 		err = errOtherRecover
 	}
 	return answer, err
 }
 
-var errOtherRecover = &allocator.Error{Kind: allocator.Conflict, Msg: "another `march recover` began meanwhile, or ended: see `march audit list`"}
+var errOtherRecover = &allocator.Error{Kind: allocator.Conflict,
+	Msg: "another `march recover` began meanwhile, or ended: see `march audit list`"}

@@ -20,7 +20,8 @@ func (r *run) read(ctx context.Context) error {
 		f.status, err = r.cluster.Status(ctx)
 		return err
 	}, func(ctx context.Context) error {
-		f.identity, answer, refused = r.l.PinAnew(ctx, store.OpGet(k.Epoch()), store.OpGet(k.Layout()), store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")))
+		f.identity, answer, refused = r.l.PinAnew(ctx, store.OpGet(k.Epoch()), store.OpGet(k.Layout()),
+			store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")))
 		if f.identity.UUID == "" {
 			return refused
 		}
@@ -81,7 +82,9 @@ func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 	kv, err := r.l.HaltOver(ctx, r.found.epochKV.Value, r.cfg.Actor, "march recover", also...)
 	if err != nil {
 		if allocator.KindOf(err) == allocator.Conflict {
-			return allocator.Errorf(allocator.Conflict, "leasing was halted, or another epoch began, while recover asked the instances: nothing was changed; run it again")
+			return allocator.Errorf(allocator.Conflict,
+				"leasing was halted, or another epoch began, while recover asked the instances: "+
+					"nothing was changed; run it again")
 		}
 		return err
 	}
@@ -100,7 +103,8 @@ func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 		return err
 	}
 	if status.ClusterID != was.ClusterID || status.RaftIndex < was.RaftIndex || kv.ModRevision <= was.Revision {
-		return allocator.Errorf(allocator.WentBack, "etcd went back in time while recover asked the instances: leasing is halted; run it again")
+		return allocator.Errorf(allocator.WentBack,
+			"etcd went back in time while recover asked the instances: leasing is halted; run it again")
 	}
 	return nil
 }

@@ -87,7 +87,8 @@ func (r *run) raiseWorkersPage(ctx context.Context, page []record.Lease) error {
 			return brokenOff(ctx)
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "%d workers could not be raised in %d tries; check etcd", len(page), raiseAttempts)
+	return allocator.Errorf(allocator.Unavailable,
+		"%d workers could not be raised in %d tries; check etcd", len(page), raiseAttempts)
 }
 
 // tryRaiseWorkers is one try. After an error, or false, the workers are read again,

@@ -13,7 +13,8 @@ func Conditions(prefix string, before Before, conds []store.Cond, writes []Write
 	for _, w := range writes {
 		for _, needed := range needs(prefix, before, w) {
 			if !slices.ContainsFunc(conds, func(c store.Cond) bool {
-				return c.Key == needed || strings.HasSuffix(needed, "/") && strings.HasPrefix(c.Key, needed) && c.ModRevision != 0
+				return c.Key == needed || strings.HasSuffix(needed, "/") &&
+					strings.HasPrefix(c.Key, needed) && c.ModRevision != 0
 			}) {
 				broken = append(broken, Broken{"conditions", w.Key + " is leased without a condition on " + needed})
 			}
@@ -29,7 +30,8 @@ func needs(prefix string, before Before, w Write) []string {
 	case w.ModRevision == 0:
 		return nil
 	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
-		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag), prefix + "rooms/" + string(w.Room) + "/", w.Key}
+		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag),
+			prefix + "rooms/" + string(w.Room) + "/", w.Key}
 	case w.Kind == "workers" && before.Epoch().Halted != nil: // a recover raises the window
 		return []string{prefix + "epoch", w.Key}
 	case w.Kind == "machines":

@@ -11,7 +11,8 @@ import (
 
 // Leased reports whether a mark that follows another was leased, and not only raised.
 func Leased(now, was record.Mark) bool {
-	return now.Stamp != was.Stamp || now.Total != was.Total || now.Began != was.Began || !slices.Equal(now.Eras, was.Eras)
+	return now.Stamp != was.Stamp || now.Total != was.Total || now.Began != was.Began ||
+		!slices.Equal(now.Eras, was.Eras)
 }
 
 // Least returns the least ID that a lease of a tag in a room may have, by the tag's settings

@@ -82,5 +82,7 @@ func (t *transaction) inTurn(w Write) bool {
 
 // writesTo reports whether the transaction writes a value to a key of a kind.
 func (t *transaction) writesTo(kind string, value []byte) bool {
-	return slices.ContainsFunc(t.writes, func(w Write) bool { return w.Kind == kind && string(w.Value) == string(value) })
+	return slices.ContainsFunc(t.writes, func(w Write) bool {
+		return w.Kind == kind && string(w.Value) == string(value)
+	})
 }

@@ -83,6 +83,8 @@ func (e *etcd) overHTTP(endpoint string) (string, *http.Client) {
 	if scheme != "https" {
 		scheme = "http"
 	}
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	return (&url.URL{Scheme: scheme, Host: host}).String(), client
 }

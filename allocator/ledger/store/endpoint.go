@@ -28,19 +28,24 @@ func WithoutUser(endpoint string) string {
 // Invalid.
 func (cfg *EtcdConfig) readEndpoints() error {
 	if len(cfg.Endpoints) == 0 {
-		return allocator.Errorf(allocator.Invalid, "etcd endpoints: none given; allowed: one or more of host:port or http(s)://host:port")
+		return allocator.Errorf(allocator.Invalid,
+			"etcd endpoints: none given; allowed: one or more of host:port or http(s)://host:port")
 	}
 	cfg.Endpoints = slices.Clone(cfg.Endpoints)
 	for k, given := range cfg.Endpoints {
 		endpoint := WithoutUser(given)
 		if strings.TrimSpace(endpoint) == "" || strings.ContainsAny(endpoint, " \t\n,") {
-			return allocator.Errorf(allocator.Invalid, "etcd endpoints: %q; allowed: host:port or http(s)://host:port", endpoint)
+			return allocator.Errorf(allocator.Invalid,
+				"etcd endpoints: %q; allowed: host:port or http(s)://host:port", endpoint)
 		}
 		if endpoint != given {
-			cfg.Logger.Warn("the user and the password in an endpoint of etcd count for nothing: give --etcd-user and --etcd-password-file", "endpoint", endpoint)
+			cfg.Logger.Warn("the user and the password in an endpoint of etcd count for nothing: "+
+				"give --etcd-user and --etcd-password-file", "endpoint", endpoint)
 		}
 		if cfg.TLS != nil && strings.HasPrefix(endpoint, "http://") {
-			return allocator.Errorf(allocator.Invalid, "etcd endpoints: %s is plain text, though there are files for TLS; allowed: https://host:port", endpoint)
+			return allocator.Errorf(allocator.Invalid,
+				"etcd endpoints: %s is plain text, though there are files for TLS; allowed: https://host:port",
+				endpoint)
 		}
 		cfg.Endpoints[k] = endpoint
 	}

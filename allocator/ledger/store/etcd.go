@@ -122,7 +122,8 @@ func (e *etcd) client() (*member, error) {
 		Logger:          zaplog.New(e.cfg.Logger.Named("etcd-client"), hclog.Error),
 		DialOptions: append(traced(e.cfg.Tracer),
 			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+					MaxDelay: 500 * time.Millisecond},
 				MinConnectTimeout: 2 * time.Second,
 			}),
 			grpc.WithChainUnaryInterceptor(failFast),
@@ -167,7 +168,8 @@ func ignoreCanceled(err error) error {
 // that.
 func (e *etcd) failed(m *member, endpoint string, err error) error {
 	translated := translate(endpoint, err)
-	gaveUp := errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled // by the caller: not the member's fault
+	// by the caller: not the member's fault
+	gaveUp := errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
 	switch {
 	case translated.Kind == allocator.Unavailable && m != nil && !gaveUp:
 		e.rotate(m, 1)
@@ -210,7 +212,8 @@ func (e *etcd) Status(ctx context.Context) (Status, error) {
 		ended := e.ended.Load()
 		// The client's own Status would open another connection.
 		var r *etcdserverpb.StatusResponse
-		if r, err = etcdserverpb.NewMaintenanceClient(m.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{}); err == nil {
+		if r, err = etcdserverpb.NewMaintenanceClient(m.ActiveConnection()).Status(ctx,
+			&etcdserverpb.StatusRequest{}); err == nil {
 			return Status{
 				Sender: e.sender(r.Header, ended), Revision: r.Header.Revision, Version: r.Version,
 				RaftIndex: r.RaftIndex, RaftTerm: r.RaftTerm, Size: r.DbSize, Quota: r.DbSizeQuota,
@@ -228,7 +231,9 @@ func (e *etcd) Status(ctx context.Context) (Status, error) {
 // raised reports whether a status has an alarm of any member. Each of its errors is the text of
 // one alarm.
 func raised(r *etcdserverpb.StatusResponse, alarm etcdserverpb.AlarmType) bool {
-	return slices.ContainsFunc(r.Errors, func(text string) bool { return strings.Contains(text, "alarm:"+alarm.String()) })
+	return slices.ContainsFunc(r.Errors, func(text string) bool {
+		return strings.Contains(text, "alarm:"+alarm.String())
+	})
 }
 
 // Compact implements Store.

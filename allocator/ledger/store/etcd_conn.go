@@ -28,7 +28,8 @@ func traced(tracer trace.TracerProvider) []grpc.DialOption {
 
 // failFast makes calls fail at once, with the reason, while there is no connection. The
 // client's default is to wait for the call's deadline; the ledger retries by itself.
-func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
 }
 

@@ -25,7 +25,8 @@ func translate(endpoint string, err error) *allocator.Error {
 		}
 	}
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, clientv3.ErrNoAvailableEndpoints):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
+		errors.Is(err, clientv3.ErrNoAvailableEndpoints):
 		kind = allocator.Unavailable
 	case !ok:
 	default:

@@ -25,7 +25,8 @@ func (e *etcd) Txn(ctx context.Context, txn Txn) (Answer, error) {
 	}
 	send := func() (ended int64, r *clientv3.TxnResponse, err error) {
 		ended = e.ended.Load()
-		r, err = m.Txn(clientv3.WithRequireLeader(ctx)).If(cmps...).Then(ops(txn.Then)...).Else(ops(txn.Else)...).Commit()
+		r, err = m.Txn(clientv3.WithRequireLeader(ctx)).If(cmps...).Then(ops(txn.Then)...).Else(
+			ops(txn.Else)...).Commit()
 		return ended, r, err
 	}
 	ended, r, err := send()

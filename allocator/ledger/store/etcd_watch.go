@@ -64,7 +64,8 @@ func (e *etcd) watch(ctx context.Context, intervals []Interval, from int64, out 
 			return ctx.Err()
 		case <-ask.C:
 			if time.Since(last) > e.cfg.Silence {
-				return e.failed(m, m.endpoint, fmt.Errorf("a watch heard nothing for %v: %w", e.cfg.Silence, context.DeadlineExceeded))
+				return e.failed(m, m.endpoint, fmt.Errorf("a watch heard nothing for %v: %w", e.cfg.Silence,
+					context.DeadlineExceeded))
 			}
 			if err := watcher.RequestProgress(ctx); err != nil {
 				return e.failed(m, m.endpoint, err)

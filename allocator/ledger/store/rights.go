@@ -178,7 +178,8 @@ func (e *etcd) denied(ctx context.Context, txn Txn, err error) error {
 	if !known {
 		var failed error
 		if r, failed = e.rights(ctx); failed != nil {
-			return allocator.Errorf(allocator.Denied, "%w: user %q; `march etcd roles` prints how to make it", err, e.user())
+			return allocator.Errorf(allocator.Denied,
+				"%w: user %q; `march etcd roles` prints how to make it", err, e.user())
 		}
 		e.keepRights(r)
 	}
@@ -186,7 +187,8 @@ func (e *etcd) denied(ctx context.Context, txn Txn, err error) error {
 	if len(missing) == 0 {
 		return err
 	}
-	return allocator.Errorf(allocator.Denied, "%w: user %s may not %v; `march etcd roles` prints what it needs", err, r.User, missing[0])
+	return allocator.Errorf(allocator.Denied,
+		"%w: user %s may not %v; `march etcd roles` prints what it needs", err, r.User, missing[0])
 }
 
 func (e *etcd) lastRights() (Rights, bool) {

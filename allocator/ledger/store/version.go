@@ -20,8 +20,10 @@ const supportedVersions = "3.6.9 or newer"
 func CheckVersion(version string) error {
 	var major, minor, patch int
 	core, _, _ := strings.Cut(version, "+") // the name of a build may follow; a pre-release is not the release
-	if _, err := fmt.Sscanf(core, "%d.%d.%d", &major, &minor, &patch); err != nil || core != fmt.Sprintf("%d.%d.%d", major, minor, patch) {
-		return allocator.Errorf(allocator.Refused, "etcd says its version is %q; supported: %s", version, supportedVersions)
+	if _, err := fmt.Sscanf(core, "%d.%d.%d", &major, &minor, &patch); err != nil ||
+		core != fmt.Sprintf("%d.%d.%d", major, minor, patch) {
+		return allocator.Errorf(allocator.Refused,
+			"etcd says its version is %q; supported: %s", version, supportedVersions)
 	}
 	newest := supported[len(supported)-1]
 	if major == newest.major && minor > newest.minor {

@@ -21,7 +21,8 @@ func (v *verification) history(ctx context.Context) error {
 // historyOps reads the two values for tookHistory, which come first in the answer.
 func (v *verification) historyOps() []store.Op {
 	k := v.cluster.Keys
-	return []store.Op{store.OpGet(k.Layout()), page(max(k.Layouts(), v.newest.Key+"\x00"), store.PrefixEnd(k.Layouts()), 0)}
+	return []store.Op{store.OpGet(k.Layout()), page(max(k.Layouts(), v.newest.Key+"\x00"),
+		store.PrefixEnd(k.Layouts()), 0)}
 }
 
 func (v *verification) tookHistory(answer store.Answer) {
@@ -63,7 +64,8 @@ func (v *verification) inForce(kv store.KV) {
 	}
 	r.Revision = kv.ModRevision
 	v.checker.current(r)
-	if own := v.cluster.Keys.LayoutAt(r.Layout.Version); v.newest.Key == own && string(v.newest.Value) != string(kv.Value) {
+	if own := v.cluster.Keys.LayoutAt(r.Layout.Version); v.newest.Key == own &&
+		string(v.newest.Value) != string(kv.Value) {
 		v.add("the layout in force differs from its own history, %s", own)
 	}
 }

@@ -10,7 +10,8 @@ import (
 // singles checks the keys that are one of their kind, and reads the history.
 func (v *verification) singles(ctx context.Context) error {
 	k := v.cluster.Keys
-	ops := append(v.historyOps(), store.OpGet(k.Epoch()), store.OpGet(k.Settings()), store.OpGet(k.Beat()), store.OpGet(k.Answered()), store.OpGet(k.ActiveMigration()))
+	ops := append(v.historyOps(), store.OpGet(k.Epoch()), store.OpGet(k.Settings()), store.OpGet(k.Beat()),
+		store.OpGet(k.Answered()), store.OpGet(k.ActiveMigration()))
 	answer, err := v.cluster.Gets(ctx, ops...)
 	if err != nil {
 		return err

@@ -101,7 +101,8 @@ func (c *checker) tag(name allocator.Tag, s tagState) {
 		// A lease compares the tag's settings, so the limit binds each later lease.
 		// An earlier lease may lie above a limit that was lowered since. A mark that
 		// was raised, for example by a recover, is not a lease.
-		if t := s.settings; t != nil && mark.revision > t.KV.ModRevision && mark.Next == mark.Last().End && mark.Next > t.Limit {
+		if t := s.settings; t != nil && mark.revision > t.KV.ModRevision &&
+			mark.Next == mark.Last().End && mark.Next > t.Limit {
 			c.add("tag %s room %s: next %d above the tag's limit %d", name, room, mark.Next, t.Limit)
 		}
 		for _, era := range mark.Eras {
@@ -111,7 +112,8 @@ func (c *checker) tag(name allocator.Tag, s tagState) {
 		}
 		if f := c.inForce; mark.Last().Version > f.Layout.Version && f.Revision > 0 ||
 			mark.Last().Version == f.Layout.Version && f.Revision > 0 && mark.Stamp.Revision > f.Revision {
-			c.add("tag %s room %s: the stamp of layout version %d, revision %d, but the layout in force is version %d at revision %d",
+			c.add("tag %s room %s: the stamp of layout version %d, revision %d, but the layout in force is version %d "+
+				"at revision %d",
 				name, room, mark.Last().Version, mark.Stamp.Revision, f.Layout.Version, f.Revision)
 		}
 	}

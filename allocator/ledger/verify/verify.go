@@ -37,7 +37,8 @@ const (
 // two tags.
 func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, error) {
 	v := &verification{
-		cluster: cluster, page: cmp.Or(opts.PageSize, verifyPage), progress: opts.Progress, pagers: make(map[string]*store.Pager),
+		cluster: cluster, page: cmp.Or(opts.PageSize, verifyPage), progress: opts.Progress,
+		pagers:    make(map[string]*store.Pager),
 		revisions: make(map[int64]allocator.Layout),
 	}
 	v.checker.add = v.add
@@ -66,12 +67,15 @@ func (v *verification) alarms(ctx context.Context) <-chan []string {
 		var lines []string
 		status, err := v.cluster.Status(ctx)
 		if err == nil && status.Corrupt {
-			lines = append(lines, "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased; "+
-				"find the member that differs and replace it, or restore etcd and recover; next: `etcdctl endpoint hashkv --cluster`")
+			lines = append(lines,
+				"etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased; "+
+					"find the member that differs and replace it, or restore etcd and recover; next: "+
+					"`etcdctl endpoint hashkv --cluster`")
 		}
 		if err == nil && status.NoSpace {
 			lines = append(lines, "etcd is full, and takes no writes: no IDs are leased; "+
-				"compact it, defragment one member after the other, or raise --quota-backend-bytes; next: `etcdctl alarm disarm`")
+				"compact it, defragment one member after the other, or raise --quota-backend-bytes; next: "+
+				"`etcdctl alarm disarm`")
 		}
 		found <- lines
 	}()
@@ -106,7 +110,8 @@ func (v *verification) rooms() []allocator.Room {
 // underLayout reads gets in one snapshot that shows the layout up to which the
 // history was read. If the layout has changed, it reads the rest of the history and
 // calls gets again.
-func (v *verification) underLayout(ctx context.Context, gets func(rooms []allocator.Room) []store.Op) (store.Answer, error) {
+func (v *verification) underLayout(ctx context.Context,
+	gets func(rooms []allocator.Room) []store.Op) (store.Answer, error) {
 	for {
 		unmoved := store.Absent(v.cluster.Keys.Layout())
 		if v.layout.ModRevision != 0 {

@@ -23,7 +23,8 @@ func (v *verification) worker(kv store.KV) {
 		v.add("worker %v is room %s's, which never was", id, w.Room)
 	}
 	// A window lasts at least three ticks.
-	if least := w.From + 4*time.Second.Milliseconds(); w.Until > max(w.Clock+record.LongestWindow.Milliseconds(), least) {
+	if least := w.From + 4*time.Second.Milliseconds(); w.Until > max(
+		w.Clock+record.LongestWindow.Milliseconds(), least) {
 		v.add("worker %v is leased until %d, %v after its owner's clock: longer than any window, %v", id, w.Until,
 			time.Duration(w.Until-w.Clock)*time.Millisecond, record.LongestWindow)
 	}
@@ -33,6 +34,7 @@ func (v *verification) worker(kv store.KV) {
 		return
 	}
 	if slice, _ := timeid.SliceOf(l, w.Room, id.Bits); !slice.Contains(id.Number) {
-		v.add("worker %v was leased by room %s under layout version %d, where the room's slice is %v", id, w.Room, l.Version, slice)
+		v.add("worker %v was leased by room %s under layout version %d, where the room's slice is %v",
+			id, w.Room, l.Version, slice)
 	}
 }

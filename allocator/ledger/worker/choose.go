@@ -122,7 +122,8 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 		}
 		c := candidate{id: id, kv: kv, by: lease.ID(), free: lease.Until}
 		// This holds also if this process had the worker before: that window began elsewhere.
-		if from, unknown := w.mu.unknownTakes[id]; unknown && from == lease.From && lease.Incarnation == i.Incarnation() && lease.Stamp.Epoch == f.Stamp.Epoch {
+		if from, unknown := w.mu.unknownTakes[id]; unknown && from == lease.From &&
+			lease.Incarnation == i.Incarnation() && lease.Stamp.Epoch == f.Stamp.Epoch {
 			c.free, c.mine = lease.From, true
 		}
 		if lease.Stamp.Epoch != f.Stamp.Epoch {

@@ -22,31 +22,43 @@ func TestChoice(t *testing.T) {
 		want    int64
 		none    bool
 	}{
-		"a lost answer's": {known: known{{Number: 1, Free: long, By: "a/i"}, {Number: 2, Free: now + 9, By: "a/i", Mine: true}}, unused: []int64{3}, want: 2},
-		"the one before":  {known: known{{Number: 1, Free: long, By: "a/j"}, {Number: 2, Free: now, By: "a/i"}}, unused: []int64{3}, want: 2},
+		"a lost answer's": {known: known{{Number: 1, Free: long, By: "a/i"},
+			{Number: 2, Free: now + 9, By: "a/i", Mine: true}}, unused: []int64{3}, want: 2},
+		"the one before": {known: known{{Number: 1, Free: long, By: "a/j"}, {Number: 2, Free: now, By: "a/i"}},
+			unused: []int64{3}, want: 2},
 		"the one that ended last of two before": {
 			known: known{{Number: 1, Free: now - 5, By: "a/i"}, {Number: 2, Free: long, By: "a/i"}}, want: 1,
 		},
-		"the one before is not over":      {known: known{{Number: 1, Free: now + 1, By: "a/i"}, {Number: 2, Free: long, By: "a/j"}}, want: 2},
-		"another room's of the same name": {known: known{{Number: 1, Free: lately, By: "b/i"}}, unused: []int64{3}, want: 3},
+		"the one before is not over": {known: known{{Number: 1, Free: now + 1, By: "a/i"},
+			{Number: 2, Free: long, By: "a/j"}}, want: 2},
+		"another room's of the same name": {known: known{{Number: 1, Free: lately, By: "b/i"}},
+			unused: []int64{3}, want: 3},
 		"one of those that ended long ago": {
-			known: known{{Number: 1, Free: long, By: "a/j"}, {Number: 2, Free: long, By: "a/k"}, {Number: 4, Free: lately, By: "a/l"}}, unused: []int64{3}, want: 2,
+			known: known{{Number: 1, Free: long, By: "a/j"}, {Number: 2, Free: long, By: "a/k"},
+				{Number: 4, Free: lately, By: "a/l"}}, unused: []int64{3}, want: 2,
 		},
-		"never used, rather than one that ended lately": {known: known{{Number: 1, Free: lately, By: "a/j"}}, unused: []int64{3}, want: 3},
-		"one that ended lately":                         {known: known{{Number: 1, Free: now + 7, By: "a/j"}, {Number: 2, Free: lately, By: "a/k"}}, want: 2},
-		"the one that is free soonest":                  {known: known{{Number: 1, Free: now + 7, By: "a/j"}, {Number: 2, Free: now + 5, By: "a/k"}}, want: 2},
-		"none":                                          {none: true},
+		"never used, rather than one that ended lately": {known: known{{Number: 1, Free: lately, By: "a/j"}},
+			unused: []int64{3}, want: 3},
+		"one that ended lately": {known: known{{Number: 1, Free: now + 7, By: "a/j"},
+			{Number: 2, Free: lately, By: "a/k"}}, want: 2},
+		"the one that is free soonest": {known: known{{Number: 1, Free: now + 7, By: "a/j"},
+			{Number: 2, Free: now + 5, By: "a/k"}}, want: 2},
+		"none": {none: true},
 		"not a caller's while there is another": {
-			callers: allocator.Range{Lower: 2, Upper: 4}, known: known{{Number: 2, Free: long, By: "a/j"}}, unused: []int64{1}, want: 1,
+			callers: allocator.Range{Lower: 2, Upper: 4}, known: known{{Number: 2, Free: long, By: "a/j"}},
+			unused: []int64{1}, want: 1,
 		},
 		"a caller's where there is no other": {
-			callers: allocator.Range{Lower: 2, Upper: 4}, known: known{{Number: 1, Free: now + 7, By: "a/j"}, {Number: 2, Free: long, By: "a/j"}}, want: 2,
+			callers: allocator.Range{Lower: 2, Upper: 4},
+			known:   known{{Number: 1, Free: now + 7, By: "a/j"}, {Number: 2, Free: long, By: "a/j"}}, want: 2,
 		},
 		"for a caller not what the instance had": {
-			caller: true, known: known{{Number: 1, Free: lately, By: "a/i"}, {Number: 2, Free: long, By: "a/j"}}, want: 2,
+			caller: true, known: known{{Number: 1, Free: lately, By: "a/i"},
+				{Number: 2, Free: long, By: "a/j"}}, want: 2,
 		},
 	} {
-		if got, ok := worker.Choose(now, test.caller, test.callers, test.known, test.unused, last); ok == test.none || ok && got != test.want {
+		if got, ok := worker.Choose(now, test.caller, test.callers, test.known, test.unused, last); ok == test.none ||
+			ok && got != test.want {
 			t.Errorf("%s: got %d, %v; want %d", name, got, ok, test.want)
 		}
 	}
@@ -114,8 +126,10 @@ func TestPins(t *testing.T) {
 		text, host string
 		want       int64 // -1 for none, -2 for an error
 	}{
-		{"auto", "march-3", -1}, {"0", "", 0}, {"17", "march-3", 17}, {"ordinal", "march-3", 3}, {"ordinal", "march-room-0012", 12},
-		{"ordinal", "march", -2}, {"ordinal", "march-", -2}, {"ordinal", "7", -2}, {"ordinal", "march-3a", -2}, {"-1", "", -2}, {"", "", -2},
+		{"auto", "march-3", -1}, {"0", "", 0}, {"17", "march-3", 17}, {"ordinal", "march-3", 3},
+		{"ordinal", "march-room-0012", 12},
+		{"ordinal", "march", -2}, {"ordinal", "march-", -2}, {"ordinal", "7", -2}, {"ordinal", "march-3a", -2},
+		{"-1", "", -2}, {"", "", -2},
 		{"Auto", "", -2}, {"99999999999999999999", "", -2},
 	} {
 		pin, err := worker.ParsePin(test.text, test.host)

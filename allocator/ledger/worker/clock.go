@@ -28,8 +28,9 @@ type clocks struct {
 
 	mu struct {
 		sync.Mutex
-		first  map[string]int64 // mod revisions of the heartbeats when the clock was first found ahead; nil while it is not ahead
-		looked time.Duration    // when that was, by Config.Elapsed
+		// mod revisions of the heartbeats when the clock was first found ahead; nil while it is not ahead
+		first  map[string]int64
+		looked time.Duration // when that was, by Config.Elapsed
 		warned bool
 
 		checked time.Duration // when CheckClock last read heartbeats, by Config.Elapsed; 0 for never
@@ -48,9 +49,11 @@ type ClockError struct {
 
 func (e *ClockError) Error() string {
 	if !e.Certain {
-		return fmt.Sprintf("the clock is %v ahead of the median of %d heartbeats, some of which may be old: looking again", e.Ahead, e.Clocks)
+		return fmt.Sprintf("the clock is %v ahead of the median of %d heartbeats, some of which may be old: "+
+			"looking again", e.Ahead, e.Clocks)
 	}
-	return fmt.Sprintf("the clock is %v ahead of the median of %d instances, more than %v: no worker is taken, as its IDs would always sort too late; set the clock, or start the instance with --agree-clock",
+	return fmt.Sprintf("the clock is %v ahead of the median of %d instances, more than %v: no worker is taken, "+
+		"as its IDs would always sort too late; set the clock, or start the instance with --agree-clock",
 		e.Ahead, e.Clocks, e.Allowed)
 }
 
@@ -119,7 +122,8 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 		c.mu.first, c.mu.warned = nil, c.mu.warned && ahead > allowed
 		if ahead > allowed && !c.mu.warned {
 			c.mu.warned = true
-			cfg.Logger.Warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead", ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
+			cfg.Logger.Warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
+				ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
 		}
 		return nil
 	}
@@ -137,7 +141,8 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 	if ahead = now.Sub(median(now, all)); len(all)+1 < 3 || ahead <= allowed {
 		if !c.mu.warned {
 			c.mu.warned = true
-			cfg.Logger.Warn("the clock is ahead of heartbeats that are old by now: it is not compared", "clocks", len(all)+1)
+			cfg.Logger.Warn("the clock is ahead of heartbeats that are old by now: it is not compared",
+				"clocks", len(all)+1)
 		}
 		return nil
 	}

@@ -81,10 +81,11 @@ func TestMedians(t *testing.T) {
 		ahead   time.Duration
 		refused bool
 	}{
-		"two clocks":             {others: []time.Duration{0}, ahead: time.Hour},
-		"three":                  {others: []time.Duration{0, 0}, ahead: time.Hour, refused: true},
-		"20 s":                   {others: []time.Duration{0, 0, 0}, ahead: 20 * time.Second},
-		"above 20 s":             {others: []time.Duration{0, 0, 0}, ahead: 20*time.Second + time.Millisecond, refused: true},
+		"two clocks": {others: []time.Duration{0}, ahead: time.Hour},
+		"three":      {others: []time.Duration{0, 0}, ahead: time.Hour, refused: true},
+		"20 s":       {others: []time.Duration{0, 0, 0}, ahead: 20 * time.Second},
+		"above 20 s": {others: []time.Duration{0, 0, 0},
+			ahead: 20*time.Second + time.Millisecond, refused: true},
 		"behind":                 {others: []time.Duration{0, 0, 0}, ahead: -time.Hour},
 		"most are ahead":         {others: []time.Duration{time.Hour, time.Hour, 0}, ahead: time.Hour},
 		"half of four are ahead": {others: []time.Duration{time.Hour, 0, 0}, ahead: time.Hour},

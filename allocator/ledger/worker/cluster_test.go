@@ -115,7 +115,8 @@ func (c *cluster) start(room allocator.Room, change ...func(*worker.Config)) *pr
 
 func (c *cluster) startAs(room allocator.Room, name allocator.Instance, change ...func(*worker.Config)) *process {
 	c.tb.Helper()
-	return c.startWith(ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Build: "test"}, change...)
+	return c.startWith(ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010",
+		Build: "test"}, change...)
 }
 
 func (c *cluster) startWith(r ledger.Registration, change ...func(*worker.Config)) *process {

@@ -69,7 +69,8 @@ func (c Config) Validate() error {
 	case c.Reserve < time.Second || c.Reserve > DefaultReserve:
 		return allocator.Errorf(allocator.Invalid, "reserve: %v; allowed: 1s to %v", c.Reserve, DefaultReserve)
 	case c.PinnedWindow < Shortest || c.PinnedWindow > 2*DefaultReserve:
-		return allocator.Errorf(allocator.Invalid, "worker-window: %v; allowed: %v to %v", c.PinnedWindow, Shortest, 2*DefaultReserve)
+		return allocator.Errorf(allocator.Invalid, "worker-window: %v; allowed: %v to %v", c.PinnedWindow,
+			Shortest, 2*DefaultReserve)
 	}
 	return nil
 }
@@ -89,7 +90,9 @@ func (c Config) withDefaults(i Instance) Config {
 		c.Logger = hclog.NewNullLogger()
 	}
 	if c.Span == nil {
-		c.Span = func(ctx context.Context, _ string, _ int) (context.Context, func(error)) { return ctx, func(error) {} }
+		c.Span = func(ctx context.Context, _ string, _ int) (context.Context, func(error)) {
+			return ctx, func(error) {}
+		}
 	}
 	return c
 }
@@ -153,9 +156,11 @@ func ParsePin(text, host string) (Pin, error) {
 	n, err := strconv.ParseUint(digits, 10, 62)
 	switch {
 	case err != nil && text == "ordinal":
-		return Pin{}, allocator.Errorf(allocator.Invalid, "worker: ordinal of host %q; allowed: a host name that ends in a dash and digits, such as march-3", host)
+		return Pin{}, allocator.Errorf(allocator.Invalid,
+			"worker: ordinal of host %q; allowed: a host name that ends in a dash and digits, such as march-3", host)
 	case err != nil:
-		return Pin{}, allocator.Errorf(allocator.Invalid, "worker: %q; allowed: auto, ordinal, or a number from 0", text)
+		return Pin{}, allocator.Errorf(allocator.Invalid,
+			"worker: %q; allowed: auto, ordinal, or a number from 0", text)
 	}
 	return PinTo(int64(n)), nil
 }
@@ -187,8 +192,10 @@ type Instance interface {
 	Now() time.Time
 	Layout() (record.Layout, <-chan struct{})
 	Footing(ctx context.Context) (ledger.Footing, error)
-	ReadWorkers(ctx context.Context, f ledger.Footing, bits int, slice allocator.Range, workers, heartbeats int64) (found, beats []store.KV, ok bool, err error)
-	PutWorker(ctx context.Context, f ledger.Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) (now store.KV, done bool, err error)
+	ReadWorkers(ctx context.Context, f ledger.Footing, bits int, slice allocator.Range,
+		workers, heartbeats int64) (found, beats []store.KV, ok bool, err error)
+	PutWorker(ctx context.Context, f ledger.Footing, was store.KV, id record.WorkerID, w record.Worker,
+		goes bool) (now store.KV, done bool, err error)
 	Key(id record.WorkerID) string
 	ReadKey(kv store.KV) (record.WorkerID, record.Worker, error)
 	HoldsWorker(id record.WorkerID) bool

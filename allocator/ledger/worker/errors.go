@@ -19,9 +19,11 @@ type BusyError struct {
 func (e *BusyError) Error() string {
 	at := e.Until.UTC().Format("2006-01-02T15:04:05.000Z07:00")
 	if e.By == "" {
-		return fmt.Sprintf("no window of a worker begins before %s: a recover went on without an instance that may issue until then", at)
+		return fmt.Sprintf("no window of a worker begins before %s: a recover went on without an instance that may "+
+			"issue until then", at)
 	}
-	return fmt.Sprintf("worker %v is instance %s's until %s, and no other is free sooner: waiting until then", e.Worker, e.By, at)
+	return fmt.Sprintf("worker %v is instance %s's until %s, and no other is free sooner: waiting until then",
+		e.Worker, e.By, at)
 }
 
 // Unwrap returns the Kind.
@@ -37,9 +39,11 @@ type CallersError struct {
 
 func (e *CallersError) Error() string {
 	if e.Workers == 0 {
-		return fmt.Sprintf("room %s has no worker of %d bits for callers; march room --client-workers sets how many, up to half of its slice", e.Room, e.Bits)
+		return fmt.Sprintf("room %s has no worker of %d bits for callers; march room --client-workers sets how many, "+
+			"up to half of its slice", e.Room, e.Bits)
 	}
-	return fmt.Sprintf("all %d workers of %d bits that callers of room %s may have are in use; march room --client-workers sets how many, up to half of its slice",
+	return fmt.Sprintf("all %d workers of %d bits that callers of room %s may have are in use; "+
+		"march room --client-workers sets how many, up to half of its slice",
 		e.Workers, e.Bits, e.Room)
 }
 
@@ -55,7 +59,8 @@ type MovedError struct {
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("worker %v is not in the slice of room %s in layout version %d: another one is to be taken", e.Worker, e.Room, e.Version)
+	return fmt.Sprintf("worker %v is not in the slice of room %s in layout version %d: another one is to be taken",
+		e.Worker, e.Room, e.Version)
 }
 
 // Unwrap returns the Kind.

@@ -27,10 +27,12 @@ type Candidate struct {
 
 // Choose exports choose, for instance a/i at a time. callers are the workers that callers may
 // have, and unused the numbers without a key.
-func Choose(now int64, caller bool, callers allocator.Range, known []Candidate, unused []int64, random func(int64) int64) (int64, bool) {
+func Choose(now int64, caller bool, callers allocator.Range, known []Candidate, unused []int64,
+	random func(int64) int64) (int64, bool) {
 	f := field{now: now, name: "a/i", caller: caller, callers: callers}
 	for _, c := range known {
-		f.known = append(f.known, candidate{id: record.WorkerID{Bits: 10, Number: c.Number}, by: c.By, free: c.Free, mine: c.Mine})
+		f.known = append(f.known, candidate{id: record.WorkerID{Bits: 10, Number: c.Number}, by: c.By,
+			free: c.Free, mine: c.Mine})
 	}
 	for _, n := range unused {
 		f.unused = append(f.unused, candidate{id: record.WorkerID{Bits: 10, Number: n}})

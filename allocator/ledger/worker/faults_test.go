@@ -13,7 +13,8 @@ import (
 
 // unknown are the fates of a transaction without an answer. The comment says whether the
 // transaction was done.
-var unknown = map[ledgertest.FateName]bool{ledgertest.DoneAnswerLost: true, ledgertest.NotDone: false, ledgertest.NoSpaceButApplied: true}
+var unknown = map[ledgertest.FateName]bool{ledgertest.DoneAnswerLost: true, ledgertest.NotDone: false,
+	ledgertest.NoSpaceButApplied: true}
 
 // After a Take without an answer, etcd may have the worker or not. The next Take finds it, and
 // takes no second one.

@@ -32,13 +32,16 @@ type Origin struct {
 // worker for up to record.LongestWindow after a layout took it away, and clocks differ by up to
 // record.MaxAhead. layouts are all that are kept, in any order. Its error is Invalid if the ID
 // is of the future.
-func OriginOf(tag record.TimeTag, parts timeid.Parts, now time.Time, key *record.Worker, layouts []record.Layout) (Origin, error) {
+func OriginOf(tag record.TimeTag, parts timeid.Parts, now time.Time, key *record.Worker,
+	layouts []record.Layout) (Origin, error) {
 	if err := parts.CheckBefore(now.Add(record.MaxAhead).UnixMilli()); err != nil {
 		return Origin{}, err
 	}
 	o := Origin{Parts: parts}
 	at := time.UnixMilli(parts.Time)
-	layouts = slices.SortedFunc(slices.Values(layouts), func(a, b record.Layout) int { return cmp.Compare(a.Layout.Version, b.Layout.Version) })
+	layouts = slices.SortedFunc(slices.Values(layouts), func(a, b record.Layout) int {
+		return cmp.Compare(a.Layout.Version, b.Layout.Version)
+	})
 	for k, l := range layouts {
 		// A layout is in force from its time to that of the next.
 		if l.Time.After(at.Add(record.MaxAhead)) {
@@ -58,7 +61,8 @@ func OriginOf(tag record.TimeTag, parts timeid.Parts, now time.Time, key *record
 		o.Room, o.Instance, o.Rooms = key.Room, key.Instance, nil
 	}
 	// A layout before those that are kept may have been in force, too.
-	whole := len(layouts) > 0 && (layouts[0].Layout.Version == 1 || layouts[0].Time.Before(at.Add(-record.LongestWindow-record.MaxAhead)))
+	whole := len(layouts) > 0 && (layouts[0].Layout.Version == 1 ||
+		layouts[0].Time.Before(at.Add(-record.LongestWindow-record.MaxAhead)))
 	if len(o.Rooms) == 1 && whole {
 		o.Room, o.Rooms = o.Rooms[0], nil
 	}

@@ -21,8 +21,10 @@ const longest = 20*time.Minute + 20*time.Second
 // recover recovers c with the processes that answer, and without the others.
 func (c *cluster) recover(answer []*process, without ...record.InstanceID) *recovery.Report {
 	c.tb.Helper()
-	cfg := recovery.Config{Actor: "ann", Apply: true, Layout: recovery.LayoutKnown, Without: without, Memories: c.journals}
-	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+	cfg := recovery.Config{Actor: "ann", Apply: true, Layout: recovery.LayoutKnown,
+		Without: without, Memories: c.journals}
+	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question,
+		use record.UseMarks) (record.Memory, error) {
 		for _, p := range answer {
 			if s.Address == p.address {
 				m := p.Memory(ctx, q)
@@ -113,9 +115,11 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 		}
 	}
 	busyUntil(t, q, ms(8), until)
-	third := c.start("a", func(cfg *worker.Config) { cfg.AgreeClock = true })                                         // the others send no heartbeats
-	busyUntil(t, third, worker.Request{Bits: 8, Tick: time.Millisecond, Pin: worker.PinTo(short.ID().Number)}, until) // recover raised it
-	busyUntil(t, q, ms(9), until)                                                                                     // of a pool that was never used
+	// the others send no heartbeats
+	third := c.start("a", func(cfg *worker.Config) { cfg.AgreeClock = true })
+	// recover raised it
+	busyUntil(t, third, worker.Request{Bits: 8, Tick: time.Millisecond, Pin: worker.PinTo(short.ID().Number)}, until)
+	busyUntil(t, q, ms(9), until) // of a pool that was never used
 	p.hear()
 	err := p.Renew(bg, pw)
 	if lost, ok := errors.AsType[*worker.LostError](err); !ok || lost.By != "" || dropped == "" {
@@ -167,7 +171,8 @@ func TestAJournalExemptsNoWindow(t *testing.T) {
 func TestJournalKeepsWindows(t *testing.T) {
 	c, dir := newCluster(t, halves), t.TempDir()
 	begin := func() *process {
-		return c.startWith(ledger.Registration{Room: "a", Name: "i1", Address: "test:7010", Build: "test", Journal: dir})
+		return c.startWith(ledger.Registration{Room: "a", Name: "i1", Address: "test:7010",
+			Build: "test", Journal: dir})
 	}
 	p := begin()
 	w := p.take(ms(10))
@@ -182,7 +187,8 @@ func TestJournalKeepsWindows(t *testing.T) {
 		t.Fatal(paths, err)
 	}
 	m, err := ledger.ReadJournal(paths[0])
-	if err != nil || len(m.Workers) != 1 || m.Workers[0].WorkerID != w.ID() || m.Workers[0].Worker.Window() != w.Window() ||
+	if err != nil || len(m.Workers) != 1 || m.Workers[0].WorkerID != w.ID() ||
+		m.Workers[0].Worker.Window() != w.Window() ||
 		m.Workers[0].Incarnation != p.Incarnation() || m.Validate() != nil {
 		t.Errorf("%+v, %v", m.Workers, err)
 	}

@@ -29,7 +29,8 @@ func (w *Workers) Renew(ctx context.Context, held *Worker) (err error) {
 			return nil
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "renewing worker %v: the cluster's state changed %d times", held.id, attempts)
+	return allocator.Errorf(allocator.Unavailable,
+		"renewing worker %v: the cluster's state changed %d times", held.id, attempts)
 }
 
 // renew makes one try. It returns false without an error if its knowledge was out of date.
@@ -91,12 +92,14 @@ func (w *Workers) fits(f ledger.Footing, held *Worker) error {
 
 // read reads the key of a worker that this process has, and heartbeats. Its error is a
 // *LostError if the key is another process's.
-func (w *Workers) read(ctx context.Context, f ledger.Footing, held *Worker) (kv store.KV, lease record.Worker, beats []store.KV, ok bool, err error) {
+func (w *Workers) read(ctx context.Context, f ledger.Footing,
+	held *Worker) (kv store.KV, lease record.Worker, beats []store.KV, ok bool, err error) {
 	i, id := w.instance, held.id
 	if !i.HoldsWorker(id) {
 		return kv, lease, nil, false, held.loses(&LostError{Worker: id})
 	}
-	found, beats, ok, err := i.ReadWorkers(ctx, f, id.Bits, allocator.Range{Lower: id.Number, Upper: id.Number + 1}, 2, beatsRead)
+	found, beats, ok, err := i.ReadWorkers(ctx, f, id.Bits,
+		allocator.Range{Lower: id.Number, Upper: id.Number + 1}, 2, beatsRead)
 	if err != nil || !ok || len(found) == 0 {
 		return kv, lease, nil, false, err
 	}
@@ -139,7 +142,8 @@ func (w *Workers) GiveBack(ctx context.Context, held *Worker, used int64) (err e
 			return nil
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable, "giving worker %v back: the cluster's state changed %d times", held.id, attempts)
+	return allocator.Errorf(allocator.Unavailable,
+		"giving worker %v back: the cluster's state changed %d times", held.id, attempts)
 }
 
 var errGivenBack = &allocator.Error{Kind: allocator.Unavailable, Msg: "the worker was given back"}

@@ -191,7 +191,8 @@ func TestCallersWindowsGrow(t *testing.T) {
 	length := func(w *worker.Worker) time.Duration {
 		return time.Duration(w.Window().Until-c.now.Load()) * time.Millisecond
 	}
-	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Hour})); got != 3*time.Second {
+	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Hour})); got !=
+		3*time.Second {
 		t.Errorf("of a new instance: %v", got)
 	}
 	c.pass(time.Hour)
@@ -199,10 +200,12 @@ func TestCallersWindowsGrow(t *testing.T) {
 	if got := length(fresh); got != 3*time.Second {
 		t.Errorf("of a new caller: %v", got)
 	}
-	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Minute})); got != 2*time.Minute {
+	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Minute})); got !=
+		2*time.Minute {
 		t.Errorf("of a caller of a minute: %v", got)
 	}
-	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Minute, Longest: 30 * time.Second})); got != 30*time.Second {
+	if got := length(p.take(worker.Request{Bits: 10, Tick: time.Millisecond, Caller: true, Age: time.Minute,
+		Longest: 30 * time.Second})); got != 30*time.Second {
 		t.Errorf("of at most 30 s: %v", got)
 	}
 	for range 6 {

@@ -32,8 +32,13 @@ func TestTagsOfKindTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, change := range map[string]func(*record.TimeTag){
-		"epoch: 2027-01-15T08:00:00.001Z is in the future; allowed: up to 2027-01-15T08:00:00.000Z": func(t *record.TimeTag) { t.EpochMS = start + 1 },
-		"time bits: 20, with which the time ends at 2027-01-15T08:00:00.000Z":                       func(t *record.TimeTag) { t.TimeBits, t.EpochMS = 20, start-1<<20 },
+		"epoch: 2027-01-15T08:00:00.001Z is in the future; allowed: up to " +
+			"2027-01-15T08:00:00.000Z": func(t *record.TimeTag) {
+			t.EpochMS = start + 1
+		},
+		"time bits: 20, with which the time ends at 2027-01-15T08:00:00.000Z": func(t *record.TimeTag) {
+			t.TimeBits, t.EpochMS = 20, start-1<<20
+		},
 	} {
 		settings, tag := record.DefaultTag(), record.NewTimeTag(preset.Layout)
 		settings.Time = &tag
@@ -46,7 +51,10 @@ func TestTagsOfKindTime(t *testing.T) {
 	ledgertest.WantKind(t, err, allocator.Invalid, "tag t is of kind time")
 	_, err = c.manage.UpdateTag(bg, "t", func(s *record.TagSettings) error { s.Time.WorkerBits++; return nil }, "ann")
 	ledgertest.WantKind(t, err, allocator.Invalid, "cannot be changed (they are 41/3/9")
-	changed, err := c.manage.UpdateTag(bg, "t", func(s *record.TagSettings) error { s.Time.Rollback = timeid.Offset; return nil }, "ann")
+	changed, err := c.manage.UpdateTag(bg, "t", func(s *record.TagSettings) error {
+		s.Time.Rollback = timeid.Offset
+		return nil
+	}, "ann")
 	if err != nil || changed.Time.Rollback != timeid.Offset {
 		t.Errorf("%+v, %v", changed.Time, err)
 	}
@@ -92,7 +100,8 @@ func TestTheAuditOfWorkers(t *testing.T) {
 		t.Fatalf("%d entries, want one: %+v", len(all), all)
 	}
 	e := all[0]
-	if e.Actor != "a/two" || e.Object != "workers/10/0000000000000000001" || !strings.Contains(string(e.From), `"one"`) || !strings.Contains(string(e.To), `"two"`) {
+	if e.Actor != "a/two" || e.Object != "workers/10/0000000000000000001" ||
+		!strings.Contains(string(e.From), `"one"`) || !strings.Contains(string(e.To), `"two"`) {
 		t.Errorf("%+v, from %s to %s", e, e.From, e.To)
 	}
 	c.pass(time.Hour)

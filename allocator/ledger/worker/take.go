@@ -40,7 +40,8 @@ func (w *Workers) Take(ctx context.Context, r Request) (_ *Worker, err error) {
 			return taken, nil
 		}
 	}
-	return nil, allocator.Errorf(allocator.Unavailable, "taking a worker of %d bits in room %s: lost the race for it %d times", r.Bits, w.instance.Room(), attempts)
+	return nil, allocator.Errorf(allocator.Unavailable,
+		"taking a worker of %d bits in room %s: lost the race for it %d times", r.Bits, w.instance.Room(), attempts)
 }
 
 // take makes one try. It returns nil without an error if its knowledge was out of date.
@@ -93,7 +94,8 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	taken.leased(now, lease.Window())
 	kept = true
 	w.keep(taken)
-	w.cfg.Logger.Info("worker taken", "worker", c.id.String(), "from", lease.From, "until", lease.Until, "caller", r.Caller, "before", string(c.by))
+	w.cfg.Logger.Info("worker taken", "worker", c.id.String(), "from", lease.From, "until", lease.Until, "caller",
+		r.Caller, "before", string(c.by))
 	return taken, nil
 }
 
@@ -108,7 +110,8 @@ func (w *Workers) slice(f ledger.Footing, r Request) (allocator.Range, error) {
 	callers := w.callers(slice)
 	switch number, pinned := r.Pin.Number(); {
 	case pinned && number >= slice.Width():
-		return slice, allocator.Errorf(allocator.Invalid, "worker: %d; allowed: 0 to %d, as the slice of room %s has %d workers in layout version %d",
+		return slice, allocator.Errorf(allocator.Invalid,
+			"worker: %d; allowed: 0 to %d, as the slice of room %s has %d workers in layout version %d",
 			number, slice.Width()-1, room, slice.Width(), version)
 	case pinned:
 		return allocator.Range{Lower: slice.Lower + number, Upper: slice.Lower + number + 1}, nil
@@ -118,7 +121,8 @@ func (w *Workers) slice(f ledger.Footing, r Request) (allocator.Range, error) {
 			return slice, &CallersError{Room: room, Bits: r.Bits}
 		}
 	case slice.Width() == 0:
-		return slice, allocator.Errorf(allocator.NoRange, "the range of room %s is too narrow for a worker of %d bits in layout version %d", room, r.Bits, version)
+		return slice, allocator.Errorf(allocator.NoRange,
+			"the range of room %s is too narrow for a worker of %d bits in layout version %d", room, r.Bits, version)
 	}
 	return slice, nil
 }

@@ -77,8 +77,9 @@ type Workers struct {
 
 	mu struct {
 		sync.Mutex
-		held         map[record.WorkerID]*Worker // nil while Take or GiveBack is under way
-		unknownTakes map[record.WorkerID]int64   // starts of the windows of Takes with an unknown outcome: no generator had these windows
+		held map[record.WorkerID]*Worker // nil while Take or GiveBack is under way
+		// starts of the windows of Takes with an unknown outcome: no generator had these windows
+		unknownTakes map[record.WorkerID]int64
 	}
 }
 

@@ -94,7 +94,8 @@ func (w *worker) record(start time.Time, ids int64) {
 // is Invalid.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	if cfg.Workers < 1 || cfg.Duration <= 0 {
-		return Result{}, allocator.Errorf(allocator.Invalid, "load: %d workers for %v; allowed: 1 or more, above 0", cfg.Workers, cfg.Duration)
+		return Result{}, allocator.Errorf(allocator.Invalid, "load: %d workers for %v; allowed: 1 or more, above 0",
+			cfg.Workers, cfg.Duration)
 	}
 	if cfg.Window == 0 {
 		cfg.Window = 128
@@ -249,7 +250,8 @@ func Unary(conns []*grpc.ClientConn, tag string) func(int) Caller {
 // Batch returns callers of NextBatch.
 func Batch(conns []*grpc.ClientConn, tag string, count int64) func(int) Caller {
 	return func(i int) Caller {
-		client, request := marchv1.NewIDServiceClient(conns[i%len(conns)]), &marchv1.NextBatchRequest{Tag: tag, Count: count}
+		client, request := marchv1.NewIDServiceClient(conns[i%len(conns)]),
+			&marchv1.NextBatchRequest{Tag: tag, Count: count}
 		return func(ctx context.Context) (int64, error) {
 			_, err := client.NextBatch(ctx, request)
 			return count, err
@@ -260,7 +262,8 @@ func Batch(conns []*grpc.ClientConn, tag string, count int64) func(int) Caller {
 // Lease returns callers of Lease.
 func Lease(conns []*grpc.ClientConn, tag string, count int64) func(int) Caller {
 	return func(i int) Caller {
-		client, request := marchv1.NewIDServiceClient(conns[i%len(conns)]), &marchv1.LeaseRequest{Tag: tag, Count: count}
+		client, request := marchv1.NewIDServiceClient(conns[i%len(conns)]),
+			&marchv1.LeaseRequest{Tag: tag, Count: count}
 		return func(ctx context.Context) (int64, error) {
 			answer, err := client.Lease(ctx, request)
 			return answer.GetSegment().GetCount(), err

@@ -57,7 +57,8 @@ func (c *Call) Needs() (roles, tags, rooms string) {
 		}
 		return "-"
 	}
-	return strings.Join(c.Roles, " or "), what(c.tags, "the tag", "tags"), what(c.rooms, "the rooms that it names", "rooms")
+	return strings.Join(c.Roles, " or "), what(c.tags, "the tag", "tags"),
+		what(c.rooms, "the rooms that it names", "rooms")
 }
 
 // Metrics stands for the HTTP path /metrics, which is no call.
@@ -97,7 +98,8 @@ var table = slices.Concat(
 	of(rooms, named, named, operator, "SkipTag"),
 	of(rooms, all, none, admin, "ReportMarks"),
 
-	of(console, all, none, viewer, "GetOverview", "ListTags", "SearchTags", "PlanMigration", "CountPlanCost", "ListAudit", "GetRoomUse",
+	of(console, all, none, viewer, "GetOverview", "ListTags", "SearchTags", "PlanMigration", "CountPlanCost",
+		"ListAudit", "GetRoomUse",
 		"GetHistory", "GetCapacity"),
 	of(console, none, none, either, "ListInstances"), // clients find their room's instances by it
 	of(console, none, none, viewer, "GetLayout", "ListLayouts", "ValidateLayout", "ListRooms", "ListWorkers",
@@ -106,7 +108,8 @@ var table = slices.Concat(
 	of(console, named, all, operator, "CreateTag", "UpdateTag", "PrescaleTag"),
 	of(console, named, named, operator, "SkipTag"),
 	of(console, none, named, operator, "ForgetInstance"),
-	of(console, none, all, operator, "ApplyMigration", "PauseMigration", "ResumeMigration", "AbortMigration", "ContinueMigration"),
+	of(console, none, all, operator, "ApplyMigration", "PauseMigration", "ResumeMigration",
+		"AbortMigration", "ContinueMigration"),
 	of(console, named, all, admin, "DeleteTag"),
 	of(console, none, all, admin, "InitLayout", "UpdateCluster"),
 	of(console, none, named, admin, "ConfirmInstance"),

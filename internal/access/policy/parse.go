@@ -119,7 +119,8 @@ func readRole(r *yamlfile.Reader, e yamlfile.Entry, roles map[string][]bool) {
 		}
 		found := callsLike(text)
 		if len(found) == 0 {
-			r.Refuse(yamlfile.Of(node), "roles.%s: there is no call %q; allowed: names such as IDService/Next, Next or ConsoleService/Get*", yamlfile.Short(e.Name), yamlfile.Short(text))
+			r.Refuse(yamlfile.Of(node), "roles.%s: there is no call %q; allowed: names such as IDService/Next, "+
+				"Next or ConsoleService/Get*", yamlfile.Short(e.Name), yamlfile.Short(text))
 		}
 		for _, c := range found {
 			calls[c.index] = true
@@ -150,7 +151,8 @@ func readGrant(r *yamlfile.Reader, node ast.Node, roles map[string][]bool) *gran
 				}
 				calls, known := roles[role]
 				if !known {
-					r.Refuse(yamlfile.Of(node), "%s: there is no role %q; allowed: %s", field, yamlfile.Short(role), strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
+					r.Refuse(yamlfile.Of(node), "%s: there is no role %q; allowed: %s", field, yamlfile.Short(role),
+						strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
 				}
 				for k, has := range calls {
 					g.calls[k] = g.calls[k] || has
@@ -209,7 +211,8 @@ func checkSubject(text string) error {
 			return nil
 		}
 	}
-	return allocator.Errorf(allocator.Invalid, "%q is no subject; allowed: spiffe://DOMAIN/PATH, dns:NAME, token:NAME, jwt:SUBJECT, group:NAME, anonymous, and * for every caller with an identity", yamlfile.Short(text))
+	return allocator.Errorf(allocator.Invalid, "%q is no subject; allowed: spiffe://DOMAIN/PATH, dns:NAME, "+
+		"token:NAME, jwt:SUBJECT, group:NAME, anonymous, and * for every caller with an identity", yamlfile.Short(text))
 }
 
 func checkRoom(text string) error { return checkStars(text, allocator.ParseRoom) }

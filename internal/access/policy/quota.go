@@ -132,14 +132,16 @@ func (u *usage) admit(now time.Time, c *Caller, r Request, inOne int64) (tag *ta
 	q := &u.quotas
 	if q.IDsPerLease > 0 && inOne > q.IDsPerLease {
 		return nil, &allocator.RightError{Right: wanted(r), Err: allocator.Errorf(allocator.Denied,
-			"count: %d IDs in one call; subject %s may take up to %d by its quota ids_per_lease", inOne, c.Name(), q.IDsPerLease)}
+			"count: %d IDs in one call; subject %s may take up to %d by its quota ids_per_lease",
+			inOne, c.Name(), q.IDsPerLease)}
 	}
 	if r.IDs == 0 || q.Tags == 0 && q.TagIDsPerSecond == 0 {
 		return nil, nil
 	}
 	if tag = u.tag(now, r.Tag); tag == nil {
 		return nil, &allocator.WaitError{After: time.Minute, Err: allocator.Errorf(allocator.TooMany,
-			"subject %s asked for %d tags in the last hour, and for another one; allowed by its quota tags: %d", c.Name(), u.mostTags(), u.mostTags())}
+			"subject %s asked for %d tags in the last hour, and for another one; allowed by its quota tags: %d",
+			c.Name(), u.mostTags(), u.mostTags())}
 	}
 	return tag, nil
 }

@@ -39,14 +39,18 @@ func patches() []patch {
 		// The order of timers of one instant becomes the order in which they were made. It is
 		// not the order in which they were added: a select adds the timers of its channels by
 		// their addresses.
-		{"runtime/synctest.go", "type synctestBubble struct {\n", "type synctestBubble struct {\n\tmade uint32\n\tdrawn uint64\n"},
-		{"runtime/time.go", "gp.bubble != nil {\n\t\t\tt.isFake = true\n", "bubble := gp.bubble; bubble != nil {\n\t\t\tbubble.made++\n\t\t\tt.isFake, t.rand = true, bubble.made\n"},
-		{"runtime/time.go", "bubble != nil {\n\t\tt.isFake = true\n", "bubble != nil {\n\t\tbubble.made++\n\t\tt.isFake, t.rand = true, bubble.made\n"},
+		{"runtime/synctest.go", "type synctestBubble struct {\n",
+			"type synctestBubble struct {\n\tmade uint32\n\tdrawn uint64\n"},
+		{"runtime/time.go", "gp.bubble != nil {\n\t\t\tt.isFake = true\n",
+			"bubble := gp.bubble; bubble != nil {\n\t\t\tbubble.made++\n\t\t\tt.isFake, t.rand = true, bubble.made\n"},
+		{"runtime/time.go", "bubble != nil {\n\t\tt.isFake = true\n",
+			"bubble != nil {\n\t\tbubble.made++\n\t\tt.isFake, t.rand = true, bubble.made\n"},
 		{"runtime/time.go", "t.rand = cheaprand()", ""},
 		// The order in which a select examines its cases.
 		{"runtime/select.go", "cheaprandn(uint32(norder + 1))", "uint32(0)"},
 		// The start of an iteration over a map, and the hash of its keys.
-		{"runtime/rand.go", "func maps_rand() uint64 {\n", "func maps_rand() uint64 {\n\tif true {\n\t\treturn 1\n\t}\n"},
+		{"runtime/rand.go", "func maps_rand() uint64 {\n",
+			"func maps_rand() uint64 {\n\tif true {\n\t\treturn 1\n\t}\n"},
 		// The random numbers that the compiler draws for a map on a stack, and those of
 		// math/rand without a seed. Each thread draws its own, and which thread runs is chance.
 		// In a bubble they become a sequence that begins anew with each bubble (Steele and
@@ -65,11 +69,13 @@ func patches() []patch {
 		// How many goroutines run before one of the queue of all processors has its turn.
 		{"runtime/proc.go", "if pp.schedtick%61 == 0 &&", "if gomaxprocs > 1 && pp.schedtick%61 == 0 &&"},
 		// The monitor that takes the processor away, when there is only one.
-		{"runtime/proc.go", "func retake(now int64) uint32 {\n", "func retake(now int64) uint32 {\n\tif gomaxprocs == 1 {\n\t\treturn 0\n\t}\n"},
+		{"runtime/proc.go", "func retake(now int64) uint32 {\n",
+			"func retake(now int64) uint32 {\n\tif gomaxprocs == 1 {\n\t\treturn 0\n\t}\n"},
 		// The order in which the children of a context end: they are in a map by their
 		// addresses.
 		{"context/context.go", "children map[canceler]struct{}", "children []canceler"},
-		{"context/context.go", "delete(p.children, child)", "for i, c := range p.children {\n\t\t\tif c == child {\n\t\t\t\tp.children = append(p.children[:i:i], p.children[i+1:]...)\n\t\t\t\tbreak\n\t\t\t}\n\t\t}"},
+		{"context/context.go", "delete(p.children, child)", "for i, c := range p.children {\n\t\t\tif c == child " +
+			"{\n\t\t\t\tp.children = append(p.children[:i:i], p.children[i+1:]...)\n\t\t\t\tbreak\n\t\t\t}\n\t\t}"},
 		{"context/context.go", "p.children = make(map[canceler]struct{})", "p.children = nil"},
 		{"context/context.go", "p.children[child] = struct{}{}", "p.children = append(p.children, child)"},
 		{"context/context.go", "for child := range c.children {", "for _, child := range c.children {"},
@@ -85,7 +91,8 @@ func edits(ctx context.Context) ([]overlay.Edit, error) {
 	}
 	var all []overlay.Edit
 	for _, p := range patches() {
-		all = append(all, overlay.Edit{File: filepath.Join(strings.TrimSpace(string(root)), "src", p.file), From: p.from, To: p.to})
+		all = append(all, overlay.Edit{File: filepath.Join(strings.TrimSpace(string(root)), "src", p.file),
+			From: p.from, To: p.to})
 	}
 	return all, nil
 }

@@ -86,7 +86,8 @@ func TestBuild(t *testing.T) {
 			t.Errorf("a steady program said\n%s\nand then\n%s", first, again)
 		}
 	}
-	if a, b := said(os.Environ(), "go", "test", "-count=1", "-v"), said(os.Environ(), "go", "test", "-count=1", "-v"); a == b {
+	if a, b := said(os.Environ(), "go", "test", "-count=1", "-v"),
+		said(os.Environ(), "go", "test", "-count=1", "-v"); a == b {
 		t.Errorf("twice the same without: this test shows nothing: %s", a)
 	}
 }

@@ -53,7 +53,10 @@ func (c *Cluster) Tag(name allocator.Tag, change func(*record.TagSettings)) {
 // Update changes a tag's settings.
 func (c *Cluster) Update(name allocator.Tag, change func(*record.TagSettings)) {
 	c.Helper()
-	if _, err := c.Admin.UpdateTag(bg, name, func(s *record.TagSettings) error { change(s); return nil }, "test"); err != nil {
+	if _, err := c.Admin.UpdateTag(bg, name, func(s *record.TagSettings) error {
+		change(s)
+		return nil
+	}, "test"); err != nil {
 		c.Fatalf("update tag: %v", err)
 	}
 }
@@ -140,7 +143,8 @@ type Process struct {
 // Process returns an instance that has not joined yet, over a ledger of its own.
 func (c *Cluster) Process(change ...func(*ledger.Config)) *Process {
 	conn := c.Mem.Open()
-	return &Process{c: c, Conn: conn, Ledger: ledgertest.Open(c, conn, change...), sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
+	return &Process{c: c, Conn: conn, Ledger: ledgertest.Open(c, conn, change...),
+		sources: map[allocator.Tag]allocator.Source{}, last: map[allocator.Tag]int64{}}
 }
 
 // Last returns the largest ID of a tag that the process leased.
@@ -158,7 +162,8 @@ func (c *Cluster) StartAs(room allocator.Room, name allocator.Instance, change .
 	c.Helper()
 	p := c.Process(change...)
 	var err error
-	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Build: "test"}); err != nil {
+	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: room, Name: name,
+		Address: string(name) + ".test:7010", Build: "test"}); err != nil {
 		c.Fatalf("join: %v", err)
 	}
 	return p

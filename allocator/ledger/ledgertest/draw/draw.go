@@ -14,7 +14,8 @@ import (
 
 // Layout draws a valid layout with small numbers, unaligned.
 func Layout(t *rapid.T, rooms []allocator.Room) allocator.Layout {
-	l := allocator.Layout{Boundary: rapid.Int64Range(1, 24).Draw(t, "boundary"), Ranges: map[allocator.Room]allocator.Range{}}
+	l := allocator.Layout{Boundary: rapid.Int64Range(1, 24).Draw(t, "boundary"),
+		Ranges: map[allocator.Room]allocator.Range{}}
 	at := int64(0)
 	for _, room := range rapid.Permutation(rooms).Draw(t, "order") {
 		lower := at + rapid.Int64Range(0, 2).Draw(t, "gap")

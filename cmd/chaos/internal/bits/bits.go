@@ -126,7 +126,8 @@ func (s *Set) refresh() error {
 }
 
 func (s *Set) full(pages int64) error {
-	return fmt.Errorf("bits: %d pages of %d IDs are needed; allowed: %d (the IDs lie too far apart, or are too many)", pages, PageIDs, s.limits.Pages)
+	return fmt.Errorf("bits: %d pages of %d IDs are needed; allowed: %d (the IDs lie too far apart, or are too many)",
+		pages, PageIDs, s.limits.Pages)
 }
 
 // Close closes the files. No ID may be added after it.
@@ -169,7 +170,8 @@ func (s *Set) tag(name allocator.Tag) (*tagBits, error) {
 // Add adds IDs. It returns, in order, and records the IDs that were there already.
 func (s *Set) Add(tag allocator.Tag, run allocator.Run) ([]allocator.Run, error) {
 	if run.First < 0 || run.Count < 1 || run.First > allocator.MaxID-run.Count+1 {
-		return nil, fmt.Errorf("bits: tag %s: %d IDs from %d on; allowed: 1 or more, from 0 to %d", tag, run.Count, run.First, int64(allocator.MaxID))
+		return nil, fmt.Errorf("bits: tag %s: %d IDs from %d on; allowed: 1 or more, from 0 to %d", tag, run.Count,
+			run.First, int64(allocator.MaxID))
 	}
 	t, err := s.tag(tag)
 	if err != nil {

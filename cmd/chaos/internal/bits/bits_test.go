@@ -80,7 +80,8 @@ func TestAddAgainstMap(t *testing.T) {
 		again := 0
 		for range rapid.IntRange(1, 30).Draw(rt, "runs") {
 			base := rapid.SampledFrom(bases).Draw(rt, "base")
-			run := allocator.Run{First: base + rapid.Int64Range(0, 150).Draw(rt, "first"), Count: rapid.Int64Range(1, 150).Draw(rt, "count")}
+			run := allocator.Run{First: base + rapid.Int64Range(0, 150).Draw(rt, "first"),
+				Count: rapid.Int64Range(1, 150).Draw(rt, "count")}
 			if rapid.IntRange(0, 9).Draw(rt, "reopen") == 0 {
 				if err := s.Close(); err != nil {
 					rt.Fatal(err)
@@ -156,7 +157,8 @@ func TestAddAtOnce(t *testing.T) {
 	}
 	group.Wait()
 	if v := verdict(t, s); fresh.Load() != ids || v.IDs != ids || v.TwiceIDs() != (workers-1)*ids {
-		t.Errorf("%d were new, %d there, %d twice; want %d, %d, %d", fresh.Load(), v.IDs, v.TwiceIDs(), ids, ids, (workers-1)*ids)
+		t.Errorf("%d were new, %d there, %d twice; want %d, %d, %d", fresh.Load(), v.IDs, v.TwiceIDs(),
+			ids, ids, (workers-1)*ids)
 	}
 }
 
@@ -193,7 +195,8 @@ func TestSurvivesKill(t *testing.T) {
 		t.Errorf("verdict %+v", v)
 	}
 	for i := range int64(100) {
-		if twice := add(t, s, "t", i*100_000, 100_000); len(twice) != 1 || twice[0] != (allocator.Run{First: i * 100_000, Count: 50_000}) {
+		if twice := add(t, s, "t", i*100_000, 100_000); len(twice) != 1 ||
+			twice[0] != (allocator.Run{First: i * 100_000, Count: 50_000}) {
 			t.Fatalf("run %d: twice %v", i, twice)
 		}
 	}
@@ -232,7 +235,8 @@ func TestMissedPlant(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "planted.jsonl"), []byte(`{"tag":"t","first":"101","count":"1"}`+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "planted.jsonl"), []byte(`{"tag":"t","first":"101","count":"1"}`+"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if v := verdict(t, open(t, dir)); !slices.Equal(v.Missed, []bits.Run{{Tag: "t", First: 101, Count: 1}}) {
@@ -246,7 +250,8 @@ func TestBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, run := range []allocator.Run{{First: -1, Count: 1}, {First: 1, Count: 0}, {First: allocator.MaxID, Count: 2}} {
+	for _, run := range []allocator.Run{{First: -1, Count: 1}, {First: 1, Count: 0},
+		{First: allocator.MaxID, Count: 2}} {
 		if _, err := s.Add("t", run); err == nil {
 			t.Errorf("%v was added", run)
 		}
@@ -258,7 +263,8 @@ func TestBounds(t *testing.T) {
 		add(t, s, tag, 1<<50, 1)
 	}
 	add(t, s, "t", allocator.MaxID, 1)
-	if _, err := s.Add("u", allocator.Run{First: 5, Count: 1}); err == nil || !strings.Contains(err.Error(), "4 pages") || !strings.Contains(err.Error(), "allowed: 3") {
+	if _, err := s.Add("u", allocator.Run{First: 5, Count: 1}); err == nil ||
+		!strings.Contains(err.Error(), "4 pages") || !strings.Contains(err.Error(), "allowed: 3") {
 		t.Errorf("a fourth page: %v", err)
 	}
 	if twice := add(t, s, "t", allocator.MaxID, 1); len(twice) != 1 {
@@ -336,7 +342,8 @@ func TestMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []bits.Run{{Tag: "t", First: 5_000_000, Count: 3}, {Tag: "u", First: 1, Count: 1}}; n != 4 || !slices.Equal(first, want) {
+	if want := []bits.Run{{Tag: "t", First: 5_000_000, Count: 3}, {Tag: "u", First: 1, Count: 1}}; n != 4 ||
+		!slices.Equal(first, want) {
 		t.Errorf("%d are missing, the first %v", n, first)
 	}
 	if n, _, err := b.Missing(a); err != nil || n != 0 {

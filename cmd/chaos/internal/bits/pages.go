@@ -126,7 +126,8 @@ func (t *tagBits) grow() error {
 	if err != nil {
 		return err
 	}
-	chunk, err := syscall.Mmap(int(t.bits.Fd()), at, chunkBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	chunk, err := syscall.Mmap(int(t.bits.Fd()), at, chunkBytes,
+		syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mmap: %w", err)
 	}

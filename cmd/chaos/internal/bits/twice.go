@@ -112,14 +112,17 @@ func (s *Set) Verdict() (Verdict, error) {
 	}
 	v := Verdict{Planted: len(planted), Pages: s.pages.Load(), IDs: s.count()}
 	for _, p := range planted {
-		i := slices.IndexFunc(found, func(r Run) bool { return r.Tag == p.Tag && r.First <= p.First && p.First-r.First < r.Count })
+		i := slices.IndexFunc(found, func(r Run) bool {
+			return r.Tag == p.Tag && r.First <= p.First && p.First-r.First < r.Count
+		})
 		if i < 0 {
 			v.Missed = append(v.Missed, p)
 			continue
 		}
 		r := found[i]
 		found = slices.Delete(found, i, i+1)
-		for _, rest := range []Run{{r.Tag, r.First, p.First - r.First}, {r.Tag, p.First + 1, r.First + r.Count - p.First - 1}} {
+		for _, rest := range []Run{{r.Tag, r.First, p.First - r.First},
+			{r.Tag, p.First + 1, r.First + r.Count - p.First - 1}} {
 			if rest.Count > 0 {
 				found = append(found, rest)
 			}
@@ -133,7 +136,9 @@ func (s *Set) Verdict() (Verdict, error) {
 func (s *Set) tags() []*tagBits {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(s.mu.tags), func(a, b *tagBits) int { return strings.Compare(string(a.name), string(b.name)) })
+	return slices.SortedFunc(maps.Values(s.mu.tags), func(a, b *tagBits) int {
+		return strings.Compare(string(a.name), string(b.name))
+	})
 }
 
 // numbers returns the numbers of the pages, in order.

@@ -31,7 +31,8 @@ type keeper struct {
 const restartPause = 100 * time.Millisecond
 
 func newKeeper(p *proc.Process, events *runlog.Events, command func() proc.Command) *keeper {
-	return &keeper{Process: p, command: command, events: events, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	return &keeper{Process: p, command: command, events: events, done: make(chan struct{}),
+		wake: make(chan struct{}, 1)}
 }
 
 // begin starts the process, and keeps it.

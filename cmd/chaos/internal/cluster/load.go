@@ -44,7 +44,8 @@ func (c *Cluster) newLoad(room allocator.Room) *Load {
 		times = append(times, string(tag))
 	}
 	l.command = proc.Command{Path: c.Chaos, Args: []string{"load",
-		"--dir", c.Dir, "--room", string(room), "--instances", strings.Join(instances, ","), "--tags", strings.Join(tags, ","), "--times", strings.Join(times, ","),
+		"--dir", c.Dir, "--room", string(room), "--instances", strings.Join(instances, ","), "--tags",
+		strings.Join(tags, ","), "--times", strings.Join(times, ","),
 		"--rate", fmt.Sprint(c.Rate / len(c.Rooms)), "--seed", fmt.Sprint(c.Seed)}}
 	return l
 }

@@ -99,7 +99,8 @@ func (s *Server) command() proc.Command {
 		"--log-format", "json", "--log-level", "debug")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return proc.Command{Path: s.march, Args: args, Env: append(slices.Clone(s.mu.env), skew.Variable+"="+s.clock), Piped: true}
+	return proc.Command{Path: s.march, Args: args, Env: append(slices.Clone(s.mu.env),
+		skew.Variable+"="+s.clock), Piped: true}
 }
 
 // SetClock changes its clock, also for later starts.

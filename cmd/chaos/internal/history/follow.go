@@ -194,7 +194,8 @@ func (f *follower) checked(now snapshot) error {
 
 func (f *follower) begin(what, why string, now snapshot) error {
 	f.log.Info("history: a "+what+" begins", "why", why, "revision", now.revision, "last_revision", f.file.seen)
-	return f.add(line{What: what, Why: why, ClusterID: now.clusterID, Revision: now.revision, Index: now.index, KVs: now.kvs})
+	return f.add(line{What: what, Why: why, ClusterID: now.clusterID, Revision: now.revision,
+		Index: now.index, KVs: now.kvs})
 }
 
 // gap records the present keys after changes that were compacted.
@@ -261,11 +262,13 @@ func (f *follower) otherLife(now snapshot) string {
 	there := make(map[string]bool, len(now.kvs))
 	for _, k := range now.kvs {
 		there[k.Key] = true
-		if was := f.file.keys[k.Key]; k.Revision <= f.file.seen && (k.Revision != was.Revision || now.values && k.Value != was.Value) {
+		if was := f.file.keys[k.Key]; k.Revision <= f.file.seen &&
+			(k.Revision != was.Revision || now.values && k.Value != was.Value) {
 			return fmt.Sprintf("key %s is of revision %d, it was of revision %d", k.Key, k.Revision, was.Revision)
 		}
 	}
-	if was := f.missing; was.key != "" && !there[was.key] && f.file.keys[was.key] != (kv{}) && f.file.seen >= was.revision {
+	if was := f.missing; was.key != "" && !there[was.key] && f.file.keys[was.key] != (kv{}) &&
+		f.file.seen >= was.revision {
 		return fmt.Sprintf("key %s is gone, and was not deleted", was.key)
 	}
 	f.missing.key = ""

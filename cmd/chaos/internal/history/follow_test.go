@@ -27,7 +27,8 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 			rt.Fatal(err)
 		}
 		r := recording(rt, dir)
-		layouts := []string{"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "7 a=0-3 b=3-7", "100 a=0-30 b=30-60 c=60-100", "1000 a=0-1 b=1-999"}
+		layouts := []string{"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "7 a=0-3 b=3-7",
+			"100 a=0-30 b=30-60 c=60-100", "1000 a=0-1 b=1-999"}
 		r.init(layouts[0])
 		tags := []allocator.Tag{"t", "u"}
 		for _, tag := range tags {
@@ -90,7 +91,8 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 				for _, s := range segments {
 					largest = max(largest, s.Last())
 				}
-				if _, err := r.admin.SkipTag(bg, "t", nil, largest+rapid.Int64Range(1, 500).Draw(rt, "skip"), false, "test"); err != nil {
+				if _, err := r.admin.SkipTag(bg, "t", nil, largest+rapid.Int64Range(1, 500).Draw(rt, "skip"),
+					false, "test"); err != nil {
 					rt.Fatal(err)
 				}
 			default:
@@ -109,7 +111,8 @@ func TestLedgerKeepsTheRules(t *testing.T) {
 			found := 0
 			for _, rise := range h.Rises {
 				least, most := rise.Least()
-				if rise.Room == s.room && rise.Tag == s.tag && rise.Next == s.Last()+1 && rise.Lease && least <= s.First && s.Count <= most && rise.Layout.Version == s.Version {
+				if rise.Room == s.room && rise.Tag == s.tag && rise.Next == s.Last()+1 && rise.Lease &&
+					least <= s.First && s.Count <= most && rise.Layout.Version == s.Version {
 					found++
 				}
 			}
@@ -135,7 +138,8 @@ func TestGap(t *testing.T) {
 		}
 		if fell {
 			v, _ := r.store.Value(prefix + "marks/a/t")
-			r.store.Corrupt(set("marks/a/t", strings.ReplaceAll(string(v), fmt.Sprintf("%q", fmt.Sprint(r.lease(a, 1).First)), `"5"`)))
+			r.store.Corrupt(set("marks/a/t", strings.ReplaceAll(string(v),
+				fmt.Sprintf("%q", fmt.Sprint(r.lease(a, 1).First)), `"5"`)))
 		}
 		r.store.Compact()
 		r.follow()
@@ -143,7 +147,8 @@ func TestGap(t *testing.T) {
 		if len(h.Lives) != 1 || len(h.Lives[0].Gaps) != 1 {
 			t.Fatalf("fell %v: %+v", fell, h.Lives)
 		}
-		if got := strings.Join(rules(h), ", "); got != map[bool]string{true: "mark fell", false: ""}[fell] && !strings.HasPrefix(got, "mark fell") {
+		if got := strings.Join(rules(h), ", "); got != map[bool]string{true: "mark fell", false: ""}[fell] &&
+			!strings.HasPrefix(got, "mark fell") {
 			t.Errorf("fell %v: %v", fell, h.Problems)
 		}
 		if fell {

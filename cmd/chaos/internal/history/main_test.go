@@ -85,7 +85,8 @@ func (r *recorded) follow() {
 	var done sync.WaitGroup
 	done.Go(func() {
 		conn := &stalling{Conn: r.store.Open(), stalled: &r.stalled}
-		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.dir, Store: conn, CheckEvery: 10 * time.Millisecond}); err != nil {
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.dir, Store: conn,
+			CheckEvery: 10 * time.Millisecond}); err != nil {
 			r.tb.Errorf("follow: %v", err)
 		}
 		_ = conn.Close()
@@ -177,7 +178,8 @@ type instance struct {
 
 func (r *recorded) join(room allocator.Room, name allocator.Instance, tag allocator.Tag) instance {
 	r.tb.Helper()
-	joined, err := r.open().Join(bg, ledger.Registration{Room: room, Name: name, Address: fmt.Sprintf("%s.%s.test:7010", name, room)})
+	joined, err := r.open().Join(bg, ledger.Registration{Room: room, Name: name,
+		Address: fmt.Sprintf("%s.%s.test:7010", name, room)})
 	if err != nil {
 		r.tb.Fatal(err)
 	}
@@ -193,7 +195,8 @@ func (r *recorded) join(room allocator.Room, name allocator.Instance, tag alloca
 func (r *recorded) lease(i instance, n int64) allocator.Segment {
 	r.tb.Helper()
 	seg, err := i.source.Lease(bg, n)
-	for deadline := time.Now().Add(20 * time.Second); allocator.KindOf(err) == allocator.WentBack && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(20 * time.Second); allocator.KindOf(err) == allocator.WentBack &&
+		time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 		seg, err = i.source.Lease(bg, n)
 	}

@@ -127,7 +127,8 @@ func Read(dir, cluster string) (*History, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &replay{reader: reader, h: &History{Strict: make(map[allocator.Tag]bool), Times: make(map[allocator.Tag]timeid.Layout)}, epochs: make(map[string]bool)}
+	r := &replay{reader: reader, h: &History{Strict: make(map[allocator.Tag]bool),
+		Times: make(map[allocator.Tag]timeid.Layout)}, epochs: make(map[string]bool)}
 	if _, err := read(dir, func(l line) error {
 		r.take(l)
 		return nil
@@ -210,7 +211,8 @@ func (r *replay) take(l line) {
 			r.confirm()
 			r.endLife(r.life().Checked)
 		}
-		r.h.Lives = append(r.h.Lives, Life{Why: l.Why, Cluster: l.ClusterID, Began: l.Time, First: l.Revision, Last: l.Revision, Shown: l.Revision, Checked: l.Time, Known: l.Time})
+		r.h.Lives = append(r.h.Lives, Life{Why: l.Why, Cluster: l.ClusterID, Began: l.Time, First: l.Revision,
+			Last: l.Revision, Shown: l.Revision, Checked: l.Time, Known: l.Time})
 		r.s, r.checks = newState(l.Revision), nil
 		r.load(l)
 	case whatGap:
@@ -264,7 +266,8 @@ func (r *replay) confirm() {
 	for _, l := range r.pending {
 		for kvs := l.KVs; len(kvs) > 0; {
 			n := 1
-			for n < len(kvs) && (kvs[n].Revision == kvs[0].Revision || kvs[n].Revision == 0 || kvs[0].Revision == 0 && kvs[n-1].Revision == 0) {
+			for n < len(kvs) && (kvs[n].Revision == kvs[0].Revision || kvs[n].Revision == 0 ||
+				kvs[0].Revision == 0 && kvs[n-1].Revision == 0) {
 				n++
 			}
 			r.transaction(l.Time, kvs[:n])

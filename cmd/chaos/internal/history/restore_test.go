@@ -31,80 +31,82 @@ func TestRestore(t *testing.T) {
 		{0, ledgertest.ClusterID, 0}, {1_000_000_000, ledgertest.ClusterID, 0}, {0, 42, 0}, {1_000_000_000, 42, 0},
 		{0, ledgertest.ClusterID, 100}, {1_000_000_000, ledgertest.ClusterID, 100},
 	} {
-		t.Run(fmt.Sprintf("bump %d, etcd cluster %x, %d transactions", test.bump, test.id, test.meanwhile), func(t *testing.T) {
-			r := recording(t, t.TempDir())
-			r.init("100 a=0-50 b=50-100")
-			r.tag("t")
-			a, b := r.join("a", "one", "t"), r.join("b", "one", "t")
-			r.lease(a, 20)
-			backup := r.store.Revision()
-			r.lease(a, 70)
-			r.lease(b, 70)
-			r.change("100 a=50-100 b=0-50")
-			r.lease(a, 30)
-			_ = r.read()
-			if test.meanwhile > 0 {
-				r.stop()
-			}
-			r.store.Restore(backup, test.bump, test.id)
-			for i := range test.meanwhile {
-				r.store.Corrupt(store.Op{Put: &store.Put{Key: prefix + "migration", Value: fmt.Append(nil, i)}})
-			}
-			if test.meanwhile > 0 {
-				r.follow()
-			}
-			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-				if h, err := history.Read(r.dir, "default"); err == nil && len(h.Lives) == 2 {
-					break
+		t.Run(fmt.Sprintf("bump %d, etcd cluster %x, %d transactions", test.bump, test.id, test.meanwhile),
+			func(t *testing.T) {
+				r := recording(t, t.TempDir())
+				r.init("100 a=0-50 b=50-100")
+				r.tag("t")
+				a, b := r.join("a", "one", "t"), r.join("b", "one", "t")
+				r.lease(a, 20)
+				backup := r.store.Revision()
+				r.lease(a, 70)
+				r.lease(b, 70)
+				r.change("100 a=50-100 b=0-50")
+				r.lease(a, 30)
+				_ = r.read()
+				if test.meanwhile > 0 {
+					r.stop()
 				}
-				if time.Now().After(deadline) {
-					t.Fatal("the restore is not noticed")
+				r.store.Restore(backup, test.bump, test.id)
+				for i := range test.meanwhile {
+					r.store.Corrupt(store.Op{Put: &store.Put{Key: prefix + "migration", Value: fmt.Append(nil, i)}})
 				}
-			}
-			if _, err := a.source.Lease(bg, 10); err == nil {
-				t.Fatal("leased after a restore")
-			}
-			recovering := r.open()
-			ask := func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
-				m := map[allocator.Room]instance{"a": a, "b": b}[s.Room].Memory(ctx, q)
-				return m, use(m.Room, m.Marks)
-			}
-			cfg := recovery.Config{Actor: "test", Apply: true, Layout: recovery.LayoutKnown, Ask: ask}
-			if _, err := recovery.Run(bg, recovering, cfg); err != nil {
-				t.Fatal(err)
-			}
-			r.admin = admin.New(recovering, admin.DefaultConfig())
-			r.change("100 a=0-50 b=50-100")
-			r.lease(a, 40)
-			r.lease(b, 40)
-			h := r.read()
-			if len(h.Problems) > 0 || len(h.Lives) != 2 {
-				t.Errorf("%d lives: %+v\nproblems: %v", len(h.Lives), h.Lives, h.Problems)
-			}
-			leases := make(map[int]int)
-			halts := 0
-			for _, rise := range h.Rises {
-				if rise.Lease {
-					leases[rise.Life]++
+				if test.meanwhile > 0 {
+					r.follow()
 				}
-			}
-			for _, epoch := range h.Epochs {
-				if epoch.Halted != nil {
-					halts++
+				for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+					if h, err := history.Read(r.dir, "default"); err == nil && len(h.Lives) == 2 {
+						break
+					}
+					if time.Now().After(deadline) {
+						t.Fatal("the restore is not noticed")
+					}
 				}
-			}
-			if leases[0]+h.Lives[0].Doubtful != 4 && leases[0] != 4 || leases[1] != 2 || halts == 0 {
-				t.Errorf("leases by life: %v, %d halts; doubtful: %d", leases, halts, h.Lives[0].Doubtful)
-			}
-			if reports := h.Reports; reports[len(reports)-1].Life != 1 {
-				t.Errorf("reports: %+v", reports)
-			}
-			for _, report := range h.Reports {
-				if report.Life == 0 && report.Until.IsZero() {
-					t.Errorf("a report of the first life still holds: %+v", report)
+				if _, err := a.source.Lease(bg, 10); err == nil {
+					t.Fatal("leased after a restore")
 				}
-			}
-		})
+				recovering := r.open()
+				ask := func(ctx context.Context, s record.SeenInstance, q record.Question,
+					use record.UseMarks) (record.Memory, error) {
+					m := map[allocator.Room]instance{"a": a, "b": b}[s.Room].Memory(ctx, q)
+					return m, use(m.Room, m.Marks)
+				}
+				cfg := recovery.Config{Actor: "test", Apply: true, Layout: recovery.LayoutKnown, Ask: ask}
+				if _, err := recovery.Run(bg, recovering, cfg); err != nil {
+					t.Fatal(err)
+				}
+				r.admin = admin.New(recovering, admin.DefaultConfig())
+				r.change("100 a=0-50 b=50-100")
+				r.lease(a, 40)
+				r.lease(b, 40)
+				h := r.read()
+				if len(h.Problems) > 0 || len(h.Lives) != 2 {
+					t.Errorf("%d lives: %+v\nproblems: %v", len(h.Lives), h.Lives, h.Problems)
+				}
+				leases := make(map[int]int)
+				halts := 0
+				for _, rise := range h.Rises {
+					if rise.Lease {
+						leases[rise.Life]++
+					}
+				}
+				for _, epoch := range h.Epochs {
+					if epoch.Halted != nil {
+						halts++
+					}
+				}
+				if leases[0]+h.Lives[0].Doubtful != 4 && leases[0] != 4 || leases[1] != 2 || halts == 0 {
+					t.Errorf("leases by life: %v, %d halts; doubtful: %d", leases, halts, h.Lives[0].Doubtful)
+				}
+				if reports := h.Reports; reports[len(reports)-1].Life != 1 {
+					t.Errorf("reports: %+v", reports)
+				}
+				for _, report := range h.Reports {
+					if report.Life == 0 && report.Until.IsZero() {
+						t.Errorf("a report of the first life still holds: %+v", report)
+					}
+				}
+			})
 	}
 }
 
@@ -120,7 +122,8 @@ func TestMargin(t *testing.T) {
 	admin, margin := r.open(), int64(3)
 	if _, err := recovery.Run(bg, admin, recovery.Config{
 		Actor: "test", Apply: true, Margin: &margin, Without: []record.InstanceID{"b/one"},
-		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question, use record.UseMarks) (record.Memory, error) {
+		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question,
+			use record.UseMarks) (record.Memory, error) {
 			if s.Room == "b" {
 				return record.Memory{}, allocator.Errorf(allocator.Unavailable, "it does not run")
 			}
@@ -188,7 +191,8 @@ func (r *recorded) shown(revision int64) {
 	r.tb.Helper()
 	want := fmt.Sprintf(`"shown":"%d"`, revision)
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if content, err := os.ReadFile(filepath.Join(r.dir, "history.log")); err == nil && strings.Contains(string(content), want) {
+		if content, err := os.ReadFile(filepath.Join(r.dir, "history.log")); err == nil &&
+			strings.Contains(string(content), want) {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -47,7 +47,8 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 	}
 	mark := func(next, first, end, version int64, more ...store.Op) plant {
 		return corrupt(func(r *recorded) []store.Op {
-			return append([]store.Op{set("marks/a/t", lastEra(r.value("marks/a/t", "", ""), next, version, first, end))}, more...)
+			return append([]store.Op{set("marks/a/t", lastEra(r.value("marks/a/t", "", ""), next,
+				version, first, end))}, more...)
 		})
 	}
 	// first is a mark of room a as the first lease of a tag makes it, up to 10.
@@ -62,23 +63,29 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 		plant      plant
 	}{
 		{"mark lowered", "mark fell", mark(210, 200, 210, 2)},
-		{"mark deleted", "kept key deleted", corrupt(func(*recorded) []store.Op { return []store.Op{{Delete: prefix + "marks/a/t"}} })},
+		{"mark deleted", "kept key deleted", corrupt(func(*recorded) []store.Op {
+			return []store.Op{{Delete: prefix + "marks/a/t"}}
+		})},
 		{"IDs leased again", "overlap", mark(220, 200, 219, 2)},
 		{"leased outside of the range", "range", mark(241, 200, 241, 2)},
 		{"leased under an old epoch", "stamp", func(r *recorded) {
-			r.store.Corrupt(set("marks/a/t", lastEra(r.value("marks/a/t", `"epoch":"[0-9a-f]+"`, `"epoch":"e0"`), 225, 2, 200, 225)))
+			r.store.Corrupt(set("marks/a/t", lastEra(r.value("marks/a/t", `"epoch":"[0-9a-f]+"`, `"epoch":"e0"`),
+				225, 2, 200, 225)))
 		}},
 		{"leased under an old layout", "stamp", func(r *recorded) {
-			r.store.Corrupt(set("marks/b/t", strings.NewReplacer(`"next":"170"`, `"next":"175"`, `"end":"170"`, `"end":"175"`).Replace(r.value("marks/b/t", "", ""))))
+			r.store.Corrupt(set("marks/b/t", strings.NewReplacer(`"next":"170"`, `"next":"175"`, `"end":"170"`,
+				`"end":"175"`).Replace(r.value("marks/b/t", "", ""))))
 		}},
 		{"leased while halted", "lease while halted", func(r *recorded) {
-			r.store.Corrupt(set("epoch", `{"format":2,"halted":{"by":"x","why":"y","time":"2026-01-01T00:00:00Z","nonce":"n"}}`))
+			r.store.Corrupt(set("epoch",
+				`{"format":2,"halted":{"by":"x","why":"y","time":"2026-01-01T00:00:00Z","nonce":"n"}}`))
 			mark(225, 200, 225, 2)(r)
 		}},
 		{"leased below the floor", "floor", func(r *recorded) {
 			layout := r.value("marks/a/t", "", "")
 			revision := regexp.MustCompile(lost).FindStringSubmatch(layout)[1]
-			r.store.Corrupt(set("marks/b/t", lastEra(r.value("marks/b/t", lost, `"layout_revision":"`+revision+`"`), 270, 2, 160, 270)))
+			r.store.Corrupt(set("marks/b/t", lastEra(r.value("marks/b/t", lost, `"layout_revision":"`+revision+`"`),
+				270, 2, 160, 270)))
 		}},
 		{"an era lost", "era", func(r *recorded) {
 			revision := regexp.MustCompile(lost).FindStringSubmatch(r.value("marks/a/t", "", ""))[1]
@@ -120,7 +127,8 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 		{"a layout deleted out of turn", "kept key deleted", corrupt(func(*recorded) []store.Op {
 			return []store.Op{{Delete: prefix + "layouts/0000000000000000001"}}
 		})},
-		{"a layout of the history rewritten", "kept key rewritten", one("layouts/0000000000000000001", `"actor":"test"`, `"actor":"me"`)},
+		{"a layout of the history rewritten", "kept key rewritten",
+			one("layouts/0000000000000000001", `"actor":"test"`, `"actor":"me"`)},
 		{"the identity rewritten", "kept key rewritten", one("identity", `"uuid":".`, `"uuid":"x`)},
 		{"a layout without its history", "layout history", one("layout", `"version":"2"`, `"version":"3"`)},
 		{"a version left out", "layout version", func(r *recorded) {
@@ -128,17 +136,20 @@ func TestRulesFindPlantedFaults(t *testing.T) {
 			r.store.Corrupt(set("layout", v), set("layouts/0000000000000000004", v))
 		}},
 		{"a room forgotten", "rooms that ever were", func(r *recorded) {
-			v := strings.Replace(r.value("layout", `"version":"2"`, `"version":"3"`), `"ever":["a","b","c"]`, `"ever":["a","b"]`, 1)
+			v := strings.Replace(r.value("layout", `"version":"2"`, `"version":"3"`),
+				`"ever":["a","b","c"]`, `"ever":["a","b"]`, 1)
 			r.store.Corrupt(set("layout", v), set("layouts/0000000000000000003", v))
 		}},
 		{"a layout while halted", "layout while halted", func(r *recorded) {
-			r.store.Corrupt(set("epoch", `{"format":2,"halted":{"by":"x","why":"y","time":"2026-01-01T00:00:00Z","nonce":"n"}}`))
+			r.store.Corrupt(set("epoch",
+				`{"format":2,"halted":{"by":"x","why":"y","time":"2026-01-01T00:00:00Z","nonce":"n"}}`))
 			v := r.value("layout", `"version":"2"`, `"version":"3"`)
 			r.store.Corrupt(set("layout", v), set("layouts/0000000000000000003", v))
 		}},
 		{"an epoch for the second time", "epoch again", func(r *recorded) {
 			was := r.value("epoch", "", "")
-			r.store.Corrupt(set("epoch", `{"format":2,"halted":{"by":"x","why":"y","time":"2026-01-01T00:00:00Z","nonce":"n"}}`))
+			r.store.Corrupt(set("epoch",
+				`{"format":2,"halted":{"by":"x","why":"y","time":"2026-01-01T00:00:00Z","nonce":"n"}}`))
 			r.store.Corrupt(set("epoch", was))
 		}},
 		{"an epoch after an epoch", "epoch without a halt", one("epoch", `"epoch":".`, `"epoch":"x`)},

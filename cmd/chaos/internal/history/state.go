@@ -168,6 +168,7 @@ func (r *replay) report(at time.Time, e record.Entry) {
 		}
 	}
 	if e.Registration != nil {
-		r.h.Reports = append(r.h.Reports, Report{Life: life, Room: e.Room, Instance: e.Instance, Version: e.Registration.Version, From: at})
+		r.h.Reports = append(r.h.Reports, Report{Life: life, Room: e.Room, Instance: e.Instance,
+			Version: e.Registration.Version, From: at})
 	}
 }

@@ -14,7 +14,8 @@ import (
 func TestTaken(t *testing.T) {
 	began := time.Now()
 	at := func(second int) time.Time { return began.Add(time.Duration(second) * time.Second) }
-	seg := allocator.Segment{Version: 2, Boundary: 100, Range: allocator.Range{Lower: 10, Upper: 20}, First: 10, Count: 5}
+	seg := allocator.Segment{Version: 2, Boundary: 100, Range: allocator.Range{Lower: 10, Upper: 20},
+		First: 10, Count: 5}
 	h := &history.History{}
 	if taken := h.Taken("a", seg, at(0)); !taken.IsZero() {
 		t.Errorf("taken at %v in an empty history", taken)
@@ -34,7 +35,8 @@ func TestTaken(t *testing.T) {
 		{8, 10, 10, 20, 8},
 	} {
 		h.Layouts = append(h.Layouts, history.Layout{Time: at(second), Layout: record.Layout{Layout: allocator.Layout{
-			Version: l.version, Boundary: l.boundary, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: l.lower, Upper: l.upper}},
+			Version: l.version, Boundary: l.boundary,
+			Ranges: map[allocator.Room]allocator.Range{"a": {Lower: l.lower, Upper: l.upper}},
 		}}})
 		want := time.Time{}
 		if l.taken >= 0 {

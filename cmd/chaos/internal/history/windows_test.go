@@ -27,11 +27,17 @@ func TestRulesFindPlantedWindows(t *testing.T) {
 		{name: "of another epoch", rule: "window stamp", room: "a", inc: "x", from: 1000, until: 3000, stamp: "e0"},
 		{name: "of another room's slice", rule: "window slice", room: "b", inc: "y", from: 2000, until: 3000},
 		{name: "of a room without an instance", rule: "registration", room: "c", inc: "y", from: 2000, until: 3000},
-		{name: "before not_before", rule: "window not before", room: "a", inc: "y", from: 2000, until: 3000, before: func(r *recorded) {
-			r.store.Corrupt(set("epoch", r.value("epoch", `"format":2(.*)\}`, `"format":3$1,"not_before":"2500"}`)))
+		{name: "before not_before", rule: "window not before", room: "a", inc: "y", from: 2000, until: 3000,
+			before: func(r *recorded) {
+				r.store.Corrupt(set("epoch", r.value("epoch", `"format":2(.*)\}`, `"format":3$1,"not_before":"2500"}`)))
+			}},
+		{name: "raised while halted", room: "a", inc: "y", from: 500, until: 2001, before: func(r *recorded) {
+			r.store.Corrupt(set("epoch", halt))
 		}},
-		{name: "raised while halted", room: "a", inc: "y", from: 500, until: 2001, before: func(r *recorded) { r.store.Corrupt(set("epoch", halt)) }},
-		{name: "lowered while halted", rule: "window while halted", room: "a", inc: "x", from: 1000, until: 1500, before: func(r *recorded) { r.store.Corrupt(set("epoch", halt)) }},
+		{name: "lowered while halted", rule: "window while halted", room: "a", inc: "x", from: 1000, until: 1500,
+			before: func(r *recorded) {
+				r.store.Corrupt(set("epoch", halt))
+			}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := recording(t, t.TempDir())
@@ -41,7 +47,9 @@ func TestRulesFindPlantedWindows(t *testing.T) {
 			r.lease(a, 20)
 			stamp := regexp.MustCompile(`"stamp":\{[^}]*\}`).FindString(r.value("marks/a/t", "", ""))
 			window := func(room, inc string, from, until int64, stamp string) store.Op {
-				return set(key, fmt.Sprintf(`{"format":2,"room":%q,"instance":"one","incarnation":%q,"from":"%d","until":"%d",%s,"clock":"1000"}`, room, inc, from, until, stamp))
+				return set(key,
+					fmt.Sprintf(
+						`{"format":2,"room":%q,"instance":"one","incarnation":%q,"from":"%d","until":"%d",%s,"clock":"1000"}`, room, inc, from, until, stamp))
 			}
 			r.store.Corrupt(window("a", "x", 1000, 2000, stamp))
 			if got := rules(r.read()); len(got) > 0 {
@@ -55,7 +63,9 @@ func TestRulesFindPlantedWindows(t *testing.T) {
 			}
 			r.store.Corrupt(window(test.room, test.inc, test.from, test.until, stamp))
 			got := rules(r.read())
-			windows := slices.ContainsFunc(got, func(rule string) bool { return rule == "registration" || len(rule) > 5 && rule[:6] == "window" })
+			windows := slices.ContainsFunc(got, func(rule string) bool {
+				return rule == "registration" || len(rule) > 5 && rule[:6] == "window"
+			})
 			if test.rule != "" && !slices.Contains(got, test.rule) || test.rule == "" && windows {
 				t.Errorf("broken: %v, want %q", got, test.rule)
 			}

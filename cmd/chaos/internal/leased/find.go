@@ -64,7 +64,8 @@ func (f *Finder) Find(run allocator.Run) (found Found, n int64, line *Line) {
 
 // at returns the last segment that begins at or before id, -1 for none.
 func (f *Finder) at(id int64) int {
-	if i := f.last; i < len(f.lines) && f.lines[i].Segment.First <= id && (i+1 == len(f.lines) || f.lines[i+1].Segment.First > id) {
+	if i := f.last; i < len(f.lines) && f.lines[i].Segment.First <= id &&
+		(i+1 == len(f.lines) || f.lines[i+1].Segment.First > id) {
 		return i
 	}
 	i, exact := slices.BinarySearchFunc(f.lines, id, func(l *Line, id int64) int {

@@ -52,7 +52,8 @@ func start(tb tb, dir string) *cluster {
 	ctx, cancel := context.WithCancel(bg)
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: filepath.Join(dir, "history"), Store: c.store.Open(), CheckEvery: 20 * time.Millisecond}); err != nil {
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: filepath.Join(dir, "history"),
+			Store: c.store.Open(), CheckEvery: 20 * time.Millisecond}); err != nil {
 			tb.Errorf("follow: %v", err)
 		}
 	})
@@ -97,7 +98,8 @@ func (c *cluster) read() *history.History {
 func (c *cluster) join(room allocator.Room, name allocator.Instance) (*ledgertest.Conn, allocator.Source, func()) {
 	var log bytes.Buffer
 	cfg := ledger.DefaultConfig()
-	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Debug, JSONFormat: true, TimeFormat: "2006-01-02T15:04:05.000Z07:00"})
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Debug, JSONFormat: true,
+		TimeFormat: "2006-01-02T15:04:05.000Z07:00"})
 	conn := c.store.Open()
 	l, err := ledger.New(conn, cfg)
 	if err != nil {
@@ -113,7 +115,8 @@ func (c *cluster) join(room allocator.Room, name allocator.Instance) (*ledgertes
 	}
 	return conn, source, func() {
 		path := filepath.Join(c.dir, "logs", fmt.Sprintf("%s.%s.log", room, name))
-		if err := os.WriteFile(path, append(log.Bytes(), "panic: not a line of JSON\n{\"@message\":\"segment le"...), 0o600); err != nil {
+		if err := os.WriteFile(path, append(log.Bytes(), "panic: not a line of JSON\n{\"@message\":\"segment le"...),
+			0o600); err != nil {
 			c.tb.Fatal(err)
 		}
 	}
@@ -133,7 +136,8 @@ func TestMatchAgainstLedger(t *testing.T) {
 		wrong := 0 // transactions that were done but answered otherwise
 		var sources []allocator.Source
 		var closers []func()
-		owners := []leased.Owner{{Room: "a", Instance: "one", Tag: "t"}, {Room: "a", Instance: "two", Tag: "t"}, {Room: "b", Instance: "one", Tag: "t"}}
+		owners := []leased.Owner{{Room: "a", Instance: "one", Tag: "t"}, {Room: "a", Instance: "two", Tag: "t"},
+			{Room: "b", Instance: "one", Tag: "t"}}
 		for _, o := range owners {
 			conn, source, closeLog := c.join(o.Room, o.Instance)
 			conn.Fate(func(txn store.Txn) ledgertest.Fate {
@@ -141,7 +145,8 @@ func TestMatchAgainstLedger(t *testing.T) {
 					return ledgertest.Fate{}
 				}
 				return ledgertest.Fate{Name: rapid.SampledFrom([]ledgertest.FateName{
-					ledgertest.DoneAnswerLost, ledgertest.NotDone, ledgertest.NoSpaceButApplied, ledgertest.Twice, ledgertest.NoLeader, ledgertest.Late,
+					ledgertest.DoneAnswerLost, ledgertest.NotDone, ledgertest.NoSpaceButApplied, ledgertest.Twice,
+					ledgertest.NoLeader, ledgertest.Late,
 				}).Draw(rt, "fate"), N: 1}
 			})
 			sources, closers = append(sources, source), append(closers, closeLog)
@@ -189,14 +194,16 @@ func TestMatchAgainstLedger(t *testing.T) {
 			segments += len(got[o])
 			for _, seg := range got[o] {
 				for run := range seg.Runs() {
-					if found, n, line := finder.Find(run); found != leased.Within || n != run.Count || line.Segment != seg {
+					if found, n, line := finder.Find(run); found != leased.Within ||
+						n != run.Count || line.Segment != seg {
 						rt.Fatalf("%v: %v is %v, %d IDs, of %v", o, run, found, n, line)
 					}
 				}
 			}
 		}
 		if s.Leased != segments || leases != s.Leased+len(s.Applied)+len(s.GivenUp) || len(s.Applied) > wrong {
-			rt.Fatalf("%d leased of %d segments, %d rises, %d applied of %d", s.Leased, segments, leases, len(s.Applied), wrong)
+			rt.Fatalf("%d leased of %d segments, %d rises, %d applied of %d", s.Leased, segments,
+				leases, len(s.Applied), wrong)
 		}
 		applied += len(s.Applied)
 	})
@@ -222,7 +229,8 @@ func TestMatchFindsPlantedFaults(t *testing.T) {
 	closeOne()
 	closeTwo()
 	good, err := leased.Read(c.dir)
-	good = slices.DeleteFunc(good, func(l leased.Line) bool { return l.Outcome != leased.Leased }) // two instances are refused at times
+	// two instances are refused at times
+	good = slices.DeleteFunc(good, func(l leased.Line) bool { return l.Outcome != leased.Leased })
 	if err != nil || len(good) != 10 {
 		t.Fatalf("%d lines, %v", len(good), err)
 	}
@@ -308,7 +316,8 @@ func TestMatchKnowsSkips(t *testing.T) {
 		t.Errorf("problems %v, %v", s.Problems, h.Problems)
 	}
 	lines[1].Segment.First, lines[1].Segment.Count = 1005, 25
-	if s := leased.Match(lines, h); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "where the history has the mark go") {
+	if s := leased.Match(lines, h); len(s.Problems) != 1 ||
+		!strings.Contains(s.Problems[0], "where the history has the mark go") {
 		t.Errorf("a lease from below the skip on: problems %v", s.Problems)
 	}
 }
@@ -317,8 +326,10 @@ func TestFind(t *testing.T) {
 	r := allocator.Range{Lower: 10, Upper: 20}
 	owner := leased.Owner{Room: "a", Instance: "one", Tag: "t"}
 	lines := []leased.Line{
-		{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 1, Boundary: 100, Range: r, First: 115, Count: 10}},
-		{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 2, Boundary: 7, Range: allocator.Range{Lower: 0, Upper: 7}, First: 300, Count: 50}},
+		{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 1, Boundary: 100,
+			Range: r, First: 115, Count: 10}},
+		{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 2, Boundary: 7,
+			Range: allocator.Range{Lower: 0, Upper: 7}, First: 300, Count: 50}},
 	}
 	f := leased.Match(lines, &history.History{}).Finder(owner)
 	for _, test := range []struct {
@@ -326,25 +337,32 @@ func TestFind(t *testing.T) {
 		want         leased.Found
 		n            int64
 	}{
-		{115, 5, leased.Within, 5}, {115, 9, leased.Within, 5}, {210, 9, leased.Within, 5}, {120, 1, leased.Foreign, 1}, {209, 1, leased.Foreign, 1},
-		{114, 1, leased.Nowhere, 1}, {215, 1, leased.Nowhere, 1}, {0, 1, leased.Nowhere, 1}, {299, 1, leased.Nowhere, 1},
-		{300, 60, leased.Within, 50}, {349, 1, leased.Within, 1}, {350, 1, leased.Nowhere, 1}, {118, 1, leased.Within, 1},
+		{115, 5, leased.Within, 5}, {115, 9, leased.Within, 5}, {210, 9, leased.Within, 5}, {120, 1, leased.Foreign, 1},
+		{209, 1, leased.Foreign, 1},
+		{114, 1, leased.Nowhere, 1}, {215, 1, leased.Nowhere, 1}, {0, 1, leased.Nowhere, 1},
+		{299, 1, leased.Nowhere, 1},
+		{300, 60, leased.Within, 50}, {349, 1, leased.Within, 1}, {350, 1, leased.Nowhere, 1},
+		{118, 1, leased.Within, 1},
 	} {
-		if found, n, _ := f.Find(allocator.Run{First: test.first, Count: test.count}); found != test.want || n != test.n {
+		if found, n, _ := f.Find(allocator.Run{First: test.first, Count: test.count}); found != test.want ||
+			n != test.n {
 			t.Errorf("%d IDs from %d on: %v, %d; want %v, %d", test.count, test.first, found, n, test.want, test.n)
 		}
 	}
 	// If segments share IDs, Find returns for each ID a segment that has it.
-	lines = append(lines, leased.Line{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 1, Boundary: 100, Range: allocator.Range{Lower: 0, Upper: 50}, First: 100, Count: 1000}})
+	lines = append(lines, leased.Line{Owner: owner, Outcome: leased.Leased, Segment: allocator.Segment{Version: 1,
+		Boundary: 100, Range: allocator.Range{Lower: 0, Upper: 50}, First: 100, Count: 1000}})
 	f = leased.Match(lines, &history.History{}).Finder(owner)
-	for first, want := range map[int64]leased.Found{109: leased.Within, 120: leased.Within, 160: leased.Foreign, 340: leased.Within, 400: leased.Within, 2049: leased.Within, 2050: leased.Nowhere} {
+	for first, want := range map[int64]leased.Found{109: leased.Within, 120: leased.Within, 160: leased.Foreign,
+		340: leased.Within, 400: leased.Within, 2049: leased.Within, 2050: leased.Nowhere} {
 		if found, _, _ := f.Find(allocator.Run{First: first, Count: 1}); found != want {
 			t.Errorf("%d among segments that share IDs: %v, want %v", first, found, want)
 		}
 	}
 	other := owner
 	other.Room = "b"
-	if found, _, _ := leased.Match(lines, &history.History{}).Finder(other).Find(allocator.Run{First: 115, Count: 1}); found != leased.Nowhere {
+	if found, _, _ := leased.Match(lines, &history.History{}).Finder(other).Find(
+		allocator.Run{First: 115, Count: 1}); found != leased.Nowhere {
 		t.Error("an ID of another room's segment was found")
 	}
 }

@@ -133,10 +133,12 @@ func (l logged) line() (Line, error) {
 	instance, instanceErr := allocator.ParseInstance(l.Instance)
 	tag, tagErr := allocator.ParseTag(l.Tag)
 	line := Line{
-		Owner: Owner{room, instance, tag}, Time: l.Time, Outcome: Outcome(l.Message), Epoch: l.Epoch, Revision: l.Revision,
+		Owner: Owner{room, instance, tag}, Time: l.Time, Outcome: Outcome(l.Message),
+		Epoch: l.Epoch, Revision: l.Revision,
 		Took: time.Duration(l.Took) * time.Microsecond, Error: l.Error,
 		Segment: allocator.Segment{
-			Version: l.Version, Boundary: l.Boundary, Range: allocator.Range{Lower: l.Lower, Upper: l.Upper}, First: l.First, Count: l.Count,
+			Version: l.Version, Boundary: l.Boundary, Range: allocator.Range{Lower: l.Lower, Upper: l.Upper},
+			First: l.First, Count: l.Count,
 		},
 	}
 	return line, errors.Join(err, instanceErr, tagErr, line.Segment.Validate())

@@ -92,7 +92,9 @@ func Match(lines []Line, h *history.History) *Segments {
 		sortByFirst(list)
 	}
 	tags := make(map[allocator.Tag][]*Line)
-	for _, room := range slices.SortedFunc(maps.Keys(s.rooms), func(a, b Owner) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, room := range slices.SortedFunc(maps.Keys(s.rooms), func(a, b Owner) int {
+		return strings.Compare(a.String(), b.String())
+	}) {
 		sortByFirst(s.rooms[room])
 		tags[room.Tag] = append(tags[room.Tag], s.rooms[room]...)
 	}
@@ -124,9 +126,11 @@ func sortByFirst(lines []*Line) {
 func fits(rise history.Rise, l *Line) bool {
 	least, _ := rise.Least()
 	seg := l.Segment
-	return rise.Room == l.Room && rise.Tag == l.Tag && rise.Next == seg.Last()+1 && least <= seg.First && rise.Floor <= seg.First &&
+	return rise.Room == l.Room && rise.Tag == l.Tag && rise.Next == seg.Last()+1 && least <= seg.First &&
+		rise.Floor <= seg.First &&
 		(!rise.NewEra || rise.Mark.Last().First == seg.First) &&
-		rise.Layout.Version == seg.Version && rise.Layout.Boundary == seg.Boundary && rise.Layout.Ranges[rise.Room] == seg.Range
+		rise.Layout.Version == seg.Version && rise.Layout.Boundary == seg.Boundary &&
+		rise.Layout.Ranges[rise.Room] == seg.Range
 }
 
 // match finds the rise of a segment that an instance leased.
@@ -137,7 +141,8 @@ func (s *Segments) match(l *Line, h *history.History, rises map[place][]int, tak
 			continue
 		}
 		if other := taken[i]; other != nil {
-			s.problem("%v and %v say that they leased %v by one transaction, revision %d", other.Owner, l.Owner, l.Segment, l.Revision)
+			s.problem("%v and %v say that they leased %v by one transaction, revision %d", other.Owner,
+				l.Owner, l.Segment, l.Revision)
 		}
 		taken[i] = l
 		s.Skipped -= l.Segment.Count
@@ -151,10 +156,12 @@ func (s *Segments) match(l *Line, h *history.History, rises map[place][]int, tak
 		return
 	}
 	if len(candidates) > 0 {
-		s.problem("%v says that it leased %v at revision %d, where the history has the mark go from %d to %d", l.Owner, l.Segment, l.Revision, h.Rises[candidates[0]].Was, h.Rises[candidates[0]].Next)
+		s.problem("%v says that it leased %v at revision %d, where the history has the mark go from %d to %d", l.Owner,
+			l.Segment, l.Revision, h.Rises[candidates[0]].Was, h.Rises[candidates[0]].Next)
 		return
 	}
-	s.problem("%v says that it leased %v at revision %d, which the history does not have", l.Owner, l.Segment, l.Revision)
+	s.problem("%v says that it leased %v at revision %d, which the history does not have",
+		l.Owner, l.Segment, l.Revision)
 }
 
 // slack is how much older a line of the log may be than the line of the history about the same
@@ -174,7 +181,8 @@ func unseen(h *history.History, l *Line) (missed, past bool) {
 			}
 			past = true // unless it is in a gap
 		}
-		if i > 0 && l.Revision <= life.First && l.Time.After(h.Lives[i-1].Known.Add(-slack)) && l.Time.Before(life.Began.Add(slack)) {
+		if i > 0 && l.Revision <= life.First && l.Time.After(h.Lives[i-1].Known.Add(-slack)) &&
+			l.Time.Before(life.Began.Add(slack)) {
 			return true, false
 		}
 		for _, gap := range life.Gaps {
@@ -223,7 +231,8 @@ func (s *Segments) disjoint(lines []*Line) {
 		open = slices.DeleteFunc(open, func(a *Line) bool { return a.Segment.Last() < b.Segment.First })
 		for _, a := range open {
 			if id, ok := common(a.Segment, b.Segment); ok {
-				s.problem("%v and %v both leased %d: %v (revision %d), %v (revision %d)", a.Owner, b.Owner, id, a.Segment, a.Revision, b.Segment, b.Revision)
+				s.problem("%v and %v both leased %d: %v (revision %d), %v (revision %d)", a.Owner, b.Owner, id,
+					a.Segment, a.Revision, b.Segment, b.Revision)
 			}
 		}
 		open = append(open, b)

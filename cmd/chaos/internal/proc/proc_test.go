@@ -20,7 +20,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start starts a shell script.
 func start(t *testing.T, p *proc.Process, piped bool, script string) {
 	t.Helper()
-	if err := p.Start(proc.Command{Path: "/bin/sh", Args: []string{"-c", script}, Env: []string{"WORD=env"}, Piped: piped}); err != nil {
+	if err := p.Start(proc.Command{Path: "/bin/sh", Args: []string{"-c", script}, Env: []string{"WORD=env"},
+		Piped: piped}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Kill() })
@@ -86,7 +87,8 @@ func TestOneThatDoesNotStop(t *testing.T) {
 func TestLimitFiles(t *testing.T) {
 	p := proc.New(t.TempDir(), "p")
 	file := t.TempDir() + "/file"
-	start(t, p, true, "trap '' XFSZ; while :; do if echo 0123456789 2>/dev/null >"+file+"; then echo yes; else echo no; fi; sleep 0.01; done")
+	start(t, p, true, "trap '' XFSZ; while :; do if echo 0123456789 2>/dev/null >"+file+"; then echo yes; else echo "+
+		"no; fi; sleep 0.01; done")
 	await(t, p, "yes")
 	if err := p.LimitFiles(3); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("no limits on this system")

@@ -159,7 +159,9 @@ func TestDelayAndRate(t *testing.T) {
 
 // Socks chooses the link by the address that a caller dials.
 func TestSocks(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Host) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Host)
+	}))
 	defer server.Close()
 	link := proxy.New(server.Listener.Addr().String())
 	defer link.Close()

@@ -127,7 +127,8 @@ func (c *check) etcd() {
 	for i, life := range h.Lives {
 		c.r.HistoryGaps += len(life.Gaps)
 		if i > 0 && !c.forgot(h.Lives[i-1].Began, life.Began) {
-			c.r.Rules.add(1, fmt.Sprintf("etcd went back in time without a restore by which it forgets, at %s: %s", life.Began.Format(time.TimeOnly), life.Why))
+			c.r.Rules.add(1, fmt.Sprintf("etcd went back in time without a restore by which it forgets, at %s: %s",
+				life.Began.Format(time.TimeOnly), life.Why))
 		}
 	}
 	for i := range c.r.Restores {
@@ -137,7 +138,8 @@ func (c *check) etcd() {
 			until = c.r.Restores[i+1].from
 		}
 		for _, epoch := range h.Epochs {
-			if epoch.Halted == nil || epoch.Halted.Why == recovers || epoch.Time.Before(restore.from) || !until.IsZero() && epoch.Time.After(until) {
+			if epoch.Halted == nil || epoch.Halted.Why == recovers || epoch.Time.Before(restore.from) ||
+				!until.IsZero() && epoch.Time.After(until) {
 				continue
 			}
 			restore.Halted, restore.After = true, max(epoch.Time.Sub(restore.Restored), 0)
@@ -167,7 +169,8 @@ func (c *check) last() {
 	}
 	end := c.events[n]
 	if n := c.segments.Past; n > 0 {
-		c.r.Checker.add(int64(n), fmt.Sprintf("%d leases are not seen in the last life of etcd's history, though it was kept until the run had ended", n))
+		c.r.Checker.add(int64(n), fmt.Sprintf("%d leases are not seen in the last life of etcd's history, "+
+			"though it was kept until the run had ended", n))
 	}
 	if end.Revision == 0 { // the run did not record it
 		return
@@ -180,7 +183,8 @@ func (c *check) last() {
 		c.r.Checker.add(1, fmt.Sprintf("the run ended in etcd cluster %s, and its history in %s", end.ClusterID, id))
 	}
 	if seen := max(life.Last, life.Shown); seen < end.Revision { // only a shown revision includes deletes
-		c.r.Checker.add(1, fmt.Sprintf("etcd was at revision %d when the run ended, and its history was last held against it at %d", end.Revision, seen))
+		c.r.Checker.add(1, fmt.Sprintf("etcd was at revision %d when the run ended, "+
+			"and its history was last held against it at %d", end.Revision, seen))
 	}
 }
 
@@ -189,7 +193,8 @@ func (c *check) leases(lines []leased.Line) {
 	s := c.segments
 	c.r.Segments = s.Leased
 	c.r.Transactions = Transactions{
-		OK: s.Leased, Refused: s.Refused, Failed: s.Lost, Applied: len(s.Applied), GivenUp: len(s.GivenUp), Orphans: len(s.Orphans), Unseen: s.Unseen,
+		OK: s.Leased, Refused: s.Refused, Failed: s.Lost, Applied: len(s.Applied), GivenUp: len(s.GivenUp),
+		Orphans: len(s.Orphans), Unseen: s.Unseen,
 	}
 	c.r.Skipped = s.Skipped
 	for _, problem := range s.Problems {

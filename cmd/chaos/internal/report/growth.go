@@ -54,7 +54,9 @@ type served struct{ reports []history.Report }
 // at returns the version that an instance had reported when a call was sent: of older segments
 // the call gets only IDs of those that this layout keeps. 0 means nothing.
 func (s *served) at(sent time.Time) int64 {
-	i, _ := slices.BinarySearchFunc(s.reports, sent, func(r history.Report, sent time.Time) int { return r.From.Compare(sent) })
+	i, _ := slices.BinarySearchFunc(s.reports, sent, func(r history.Report, sent time.Time) int {
+		return r.From.Compare(sent)
+	})
 	if i == 0 {
 		return 0
 	}

@@ -85,15 +85,17 @@ func (c *check) calls() error {
 		switch f.Kind {
 		case allocator.Internal.Error():
 		case allocator.WentBack.Error(), allocator.Invalid.Error():
-			if c.felt.meet(f.From, f.From) && c.felt.meet(f.To, f.To) || c.late(f.From, f.To, func(room, id string) bool {
-				return strings.HasPrefix(f.Who, room+"/"+id+" ") || strings.HasPrefix(f.Who, room+"/client ")
-			}) {
+			if c.felt.meet(f.From, f.From) && c.felt.meet(f.To, f.To) ||
+				c.late(f.From, f.To, func(room, id string) bool {
+					return strings.HasPrefix(f.Who, room+"/"+id+" ") || strings.HasPrefix(f.Who, room+"/client ")
+				}) {
 				continue
 			}
 		default:
 			continue
 		}
-		c.r.Calls.add(f.Count, fmt.Sprintf("%d failed as %s from %s to %s; %s: %s", f.Count, f.Kind, f.From.Format(stamp), f.To.Format(stamp), f.Who, f.Error))
+		c.r.Calls.add(f.Count, fmt.Sprintf("%d failed as %s from %s to %s; %s: %s", f.Count, f.Kind,
+			f.From.Format(stamp), f.To.Format(stamp), f.Who, f.Error))
 	}
 	return nil
 }
@@ -109,7 +111,9 @@ func (c *check) alarming(name, text string) string {
 	}
 	switch {
 	case strings.HasPrefix(line.Message, orphaned):
-		if !slices.ContainsFunc(c.events, func(e runlog.Event) bool { return e.What == runlog.Restoring && e.Residual() }) {
+		if !slices.ContainsFunc(c.events, func(e runlog.Event) bool {
+			return e.What == runlog.Restoring && e.Residual()
+		}) {
 			return "left behind by a recover"
 		}
 	case line.Level == "error" && !c.told.meet(line.Time, line.Time) &&
@@ -125,7 +129,9 @@ func (c *check) alarming(name, text string) string {
 func (c *check) late(from, to time.Time, accept func(room, id string) bool) bool {
 	for _, room := range c.r.Run.Rooms {
 		for _, id := range room.Instances {
-			if accept(room.Name, id) && slices.ContainsFunc(c.resumed[id], func(s span) bool { return !from.Before(s.from) && !to.After(s.to) }) {
+			if accept(room.Name, id) && slices.ContainsFunc(c.resumed[id], func(s span) bool {
+				return !from.Before(s.from) && !to.After(s.to)
+			}) {
 				return true
 			}
 		}
@@ -161,7 +167,8 @@ func resumed(events []runlog.Event, felt spans) map[string]spans {
 // restore without a recover lasts to the end.
 func restores(events []runlog.Event) (told, felt spans) {
 	next := func(from int, what string) int {
-		n := slices.IndexFunc(events[from:], func(e runlog.Event) bool { return e.What == what && e.Fault >= 0 }) // not of a pause, which does not concern all instances
+		// not of a pause, which does not concern all instances
+		n := slices.IndexFunc(events[from:], func(e runlog.Event) bool { return e.What == what && e.Fault >= 0 })
 		if n < 0 {
 			return len(events) - 1
 		}

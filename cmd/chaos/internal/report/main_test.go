@@ -68,7 +68,8 @@ func newRun(t *testing.T) *run {
 	ctx, cancel := context.WithCancel(bg)
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.history(), Store: r.store.Open(), CheckEvery: 20 * time.Millisecond}); err != nil {
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: r.history(), Store: r.store.Open(),
+			CheckEvery: 20 * time.Millisecond}); err != nil {
 			t.Errorf("follow: %v", err)
 		}
 	})
@@ -78,7 +79,8 @@ func newRun(t *testing.T) *run {
 	own, err := ledger.New(r.store.Open(), ledger.DefaultConfig())
 	must(t, err)
 	r.admin = admin.New(own, admin.DefaultConfig())
-	_, err = r.admin.Init(bg, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}, "test")
+	_, err = r.admin.Init(bg, allocator.Layout{Boundary: 100,
+		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}}, "test")
 	must(t, err)
 	_, err = r.admin.CreateTag(bg, "t", record.DefaultTag(), "test")
 	must(t, err)
@@ -120,7 +122,10 @@ func (r *run) joinFor(tag allocator.Tag, room allocator.Room, name allocator.Ins
 	r.t.Helper()
 	w := &worker{run: r, room: room, name: name, tag: tag, conn: r.store.Open(), log: &bytes.Buffer{}}
 	cfg := ledger.DefaultConfig()
-	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: w.log, Level: hclog.Debug, JSONFormat: true, TimeFn: func() time.Time { return r.leased }})
+	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: w.log, Level: hclog.Debug, JSONFormat: true,
+		TimeFn: func() time.Time {
+			return r.leased
+		}})
 	l, err := ledger.New(w.conn, cfg)
 	must(r.t, err)
 	w.joined, err = l.Join(bg, ledger.Registration{Room: room, Name: name})
@@ -161,7 +166,8 @@ func (w *worker) answer(run allocator.Run, sent time.Time) {
 		sent = w.run.at.Add(-time.Microsecond)
 	}
 	must(w.run.t, w.file.Add(runlog.Issued{
-		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: w.tag, Kind: runlog.Batch, Runs: []allocator.Run{run},
+		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: w.tag, Kind: runlog.Batch,
+		Runs: []allocator.Run{run},
 	}))
 	_, err := w.run.bits.Add(w.tag, run)
 	must(w.run.t, err)
@@ -176,9 +182,11 @@ func (r *run) end(workers ...*worker) {
 	r.stop()
 	for _, w := range workers {
 		must(r.t, w.file.Close())
-		must(r.t, os.WriteFile(filepath.Join(r.dir, "logs", fmt.Sprintf("%s.%s.log", w.room, w.name)), w.log.Bytes(), 0o600))
+		must(r.t, os.WriteFile(filepath.Join(r.dir, "logs", fmt.Sprintf("%s.%s.log", w.room, w.name)),
+			w.log.Bytes(), 0o600))
 	}
-	r.events.Add(runlog.Event{What: runlog.Ended, Revision: r.store.Revision(), ClusterID: fmt.Sprintf("%x", ledgertest.ClusterID)})
+	r.events.Add(runlog.Event{What: runlog.Ended, Revision: r.store.Revision(),
+		ClusterID: fmt.Sprintf("%x", ledgertest.ClusterID)})
 	must(r.t, r.events.Close())
 	must(r.t, r.bits.Close())
 }

@@ -161,17 +161,21 @@ func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run
 		found, n, line := finder.Find(run)
 		// A segment is logged before any caller has it; the clock is the same.
 		if found == leased.Within && i.Received.Before(line.Time) {
-			p.r.Early.add(n, fmt.Sprintf("%v was given %d at %s, and %v was leased at %s", owner, run.First, i.Received.Format(stamp), line.Segment, line.Time.Format(stamp)))
+			p.r.Early.add(n, fmt.Sprintf("%v was given %d at %s, and %v was leased at %s", owner, run.First,
+				i.Received.Format(stamp), line.Segment, line.Time.Format(stamp)))
 		}
 		if found == leased.Within && p.stale(i, line) {
 			p.r.Stale.add(n, fmt.Sprintf("%v issued %d to a call of %s: it is of %v, which the room lost at %s",
-				owner, run.First, i.Sent.Format(stamp), line.Segment, p.history.Taken(owner.Room, line.Segment, i.Sent).Format(stamp)))
+				owner, run.First, i.Sent.Format(stamp), line.Segment,
+				p.history.Taken(owner.Room, line.Segment, i.Sent).Format(stamp)))
 		}
 		switch {
 		case found == leased.Nowhere:
-			p.r.NotLeased.add(n, fmt.Sprintf("%v was given %d at %s, which is of no segment of its", owner, run.First, i.Received.Format(stamp)))
+			p.r.NotLeased.add(n, fmt.Sprintf("%v was given %d at %s, which is of no segment of its", owner,
+				run.First, i.Received.Format(stamp)))
 		case found == leased.Foreign:
-			p.r.WrongRoom.add(n, fmt.Sprintf("%v was given %d at %s, residue %d, out of %v", owner, run.First, i.Received.Format(stamp), run.First%line.Segment.Boundary, line.Segment))
+			p.r.WrongRoom.add(n, fmt.Sprintf("%v was given %d at %s, residue %d, out of %v", owner, run.First,
+				i.Received.Format(stamp), run.First%line.Segment.Boundary, line.Segment))
 		case line.Segment.Version < version && !p.history.Keeps(version, owner.Room, line.Segment):
 			p.r.Retracted.add(n, fmt.Sprintf(
 				"%v issued %d to a call of %s: it is of %v, and version %d had been reported, which does not keep it",
@@ -205,7 +209,8 @@ func (p *pass) grow(owner leased.Owner, i runlog.Issued) {
 	before := g.before(i.Sent)
 	for _, run := range i.Runs {
 		if run.First <= before {
-			p.r.Inversions.add(1, fmt.Sprintf("%v issued %d to a call of %s, when %d had come before", owner, run.First, i.Sent.Format(stamp), before))
+			p.r.Inversions.add(1, fmt.Sprintf("%v issued %d to a call of %s, when %d had come before", owner, run.First,
+				i.Sent.Format(stamp), before))
 		}
 		before = max(before, run.First+run.Count-1)
 	}
@@ -222,7 +227,8 @@ func (p *pass) count(i runlog.Issued, ids int64) {
 	room.IDs += ids
 	room.silent(i.Received)
 	for k := range p.r.Restores {
-		if r := &p.r.Restores[k]; r.Halted && i.Received.After(r.Restored) && i.Received.Before(r.Restored.Add(r.After)) {
+		if r := &p.r.Restores[k]; r.Halted && i.Received.After(r.Restored) &&
+			i.Received.Before(r.Restored.Add(r.After)) {
 			r.IDs += ids
 		}
 	}

@@ -19,7 +19,8 @@ func (r *Report) Print(out io.Writer) error {
 	row("versions", "%s, etcd %s, %s", firstLine(r.Run.March), r.Run.Etcd, r.Run.Go)
 	row("IDs", "%d in %d answers", r.IDs, r.Answers)
 	row("segments", "%d, %d of their IDs were not issued, %d were skipped", r.Segments, r.Unissued, r.Skipped)
-	row("time-ordered IDs", "%d, in %d windows, %d of windows that may be in gaps", r.TimeIDs, r.Windows, r.UnseenWindows.Count)
+	row("time-ordered IDs",
+		"%d, in %d windows, %d of windows that may be in gaps", r.TimeIDs, r.Windows, r.UnseenWindows.Count)
 	row("layouts", "%d, %d migrations", r.Layouts, r.Migrations)
 	total := 0
 	for _, n := range r.Faults {
@@ -31,7 +32,8 @@ func (r *Report) Print(out io.Writer) error {
 	}
 	t := r.Transactions
 	row("transactions", "%d ok, %d refused, %d failed, %d failed but applied", t.OK, t.Refused, t.Failed, t.Applied)
-	row("", "%d refused but applied, %d applied for instances that then ended, %d not seen in etcd's history", t.GivenUp, t.Orphans, t.Unseen)
+	row("", "%d refused but applied, %d applied for instances that then ended, %d not seen in etcd's history",
+		t.GivenUp, t.Orphans, t.Unseen)
 	row("refills", "calm: %v", r.Refill.Calm)
 	row("", "under faults: %v", r.Refill.Faults)
 	var failed []string
@@ -43,7 +45,8 @@ func (r *Report) Print(out io.Writer) error {
 	}
 	row("issuing again", "after faults: %v", r.Recovery)
 	for _, room := range r.Rooms {
-		row("room "+room.Name, "%d IDs, none for %v at most, from %s on", room.IDs, round(room.Silence), room.At.Format(stamp))
+		row("room "+room.Name,
+			"%d IDs, none for %v at most, from %s on", room.IDs, round(room.Silence), room.At.Format(stamp))
 	}
 	for _, restore := range r.Restores {
 		halted := "halted by no instance"

@@ -32,40 +32,54 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 	}{
 		{name: "nothing"},
 		{
-			name: "an ID twice, by one instance", count: 1, want: func(r *report.Report) *report.Finding { return &r.Duplicates },
+			name: "an ID twice, by one instance", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Duplicates
+			},
 			fault: func(r run3) {
 				run := r.b.issue(3)
 				r.b.answer(allocator.Run{First: run.First + 1, Count: 1}, time.Time{})
 			},
 		},
 		{
-			name: "IDs twice, by two instances", count: 5, want: func(r *report.Report) *report.Finding { return &r.Duplicates },
+			name: "IDs twice, by two instances", count: 5, want: func(r *report.Report) *report.Finding {
+				return &r.Duplicates
+			},
 			fault: func(r run3) { r.a2.answer(r.a.issue(5), time.Time{}) },
 		},
 		{
-			name: "a residue of another room", count: 2, want: func(r *report.Report) *report.Finding { return &r.WrongRoom },
+			name: "a residue of another room", count: 2, want: func(r *report.Report) *report.Finding {
+				return &r.WrongRoom
+			},
 			fault: func(r run3) { r.a.answer(allocator.Run{First: 160, Count: 2}, time.Time{}) },
 		},
 		{
-			name: "IDs of another instance's segment", count: 4, want: func(r *report.Report) *report.Finding { return &r.NotLeased },
+			name: "IDs of another instance's segment", count: 4, want: func(r *report.Report) *report.Finding {
+				return &r.NotLeased
+			},
 			fault: func(r run3) {
 				run := r.a2.held[0]
 				r.a.answer(allocator.Run{First: run.First, Count: 4}, time.Time{})
 			},
 		},
 		{
-			name: "IDs that no instance leased", count: 3, want: func(r *report.Report) *report.Finding { return &r.NotLeased },
+			name: "IDs that no instance leased", count: 3, want: func(r *report.Report) *report.Finding {
+				return &r.NotLeased
+			},
 			fault: func(r run3) { r.a.answer(allocator.Run{First: 1_000_000, Count: 3}, time.Time{}) },
 		},
 		{
-			name: "IDs that came before they were leased", count: 4, want: func(r *report.Report) *report.Finding { return &r.Early },
+			name: "IDs that came before they were leased", count: 4, want: func(r *report.Report) *report.Finding {
+				return &r.Early
+			},
 			fault: func(r run3) {
 				r.at = r.leased.Add(-2 * time.Millisecond)
 				r.b.issue(4)
 			},
 		},
 		{
-			name: "an ID below one before", count: 1, want: func(r *report.Report) *report.Finding { return &r.Inversions },
+			name: "an ID below one before", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Inversions
+			},
 			fault: func(r run3) {
 				first := r.a.held[0]
 				r.a.held[0].First, r.a.held[0].Count = first.First+1, first.Count-1
@@ -78,7 +92,9 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			fault: func(r run3) { late(r.a) },
 		},
 		{
-			name: "an ID of an old layout after the report", count: 1, want: func(r *report.Report) *report.Finding { return &r.Retracted },
+			name: "an ID of an old layout after the report", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Retracted
+			},
 			fault: func(r run3) {
 				r.change()
 				must(r.t, r.a.joined.Serve(bg, 2))
@@ -103,26 +119,35 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			name: "a mark that fell", want: func(r *report.Report) *report.Finding { return &r.Rules },
 			fault: func(r run3) {
 				v, _ := r.store.Value("/march/default/marks/b/t")
-				r.store.Corrupt(store.Op{Put: &store.Put{Key: "/march/default/marks/b/t", Value: []byte(strings.NewReplacer(`"next":"4`, `"next":"1`, `"end":"4`, `"end":"1`).Replace(string(v)))}})
+				r.store.Corrupt(store.Op{Put: &store.Put{Key: "/march/default/marks/b/t",
+					Value: []byte(strings.NewReplacer(`"next":"4`, `"next":"1`, `"end":"4`,
+						`"end":"1`).Replace(string(v)))}})
 			},
 		},
 		{
-			name: "a lease that etcd does not know", count: 1, want: func(r *report.Report) *report.Finding { return &r.Leases },
+			name: "a lease that etcd does not know", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Leases
+			},
 			after: func(r run3) {
 				path := filepath.Join(r.dir, "logs", "a.one.log")
 				log, err := os.ReadFile(path)
 				must(r.t, err)
-				must(r.t, os.WriteFile(path, []byte(strings.Replace(string(log), `"count":200`, `"count":199`, 1)), 0o600))
+				must(r.t, os.WriteFile(path, []byte(strings.Replace(string(log), `"count":200`, `"count":199`, 1)),
+					0o600))
 			},
 		},
 		{
-			name: "a promise that was measured", count: 1, want: func(r *report.Report) *report.Finding { return &r.Measured },
+			name: "a promise that was measured", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Measured
+			},
 			fault: func(r run3) {
 				r.events.Add(runlog.Event{What: runlog.Issuing, Fault: 1, Took: time.Hour, Violation: "an hour"})
 			},
 		},
 		{
-			name: "an etcd that went back by itself", count: 1, want: func(r *report.Report) *report.Finding { return &r.Rules },
+			name: "an etcd that went back by itself", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Rules
+			},
 			after: func(r run3) {
 				path := filepath.Join(r.history(), "history.log")
 				content, err := os.ReadFile(path)
@@ -131,7 +156,9 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
-			name: "processes that panicked", count: 3, want: func(r *report.Report) *report.Finding { return &r.Processes },
+			name: "processes that panicked", count: 3, want: func(r *report.Report) *report.Finding {
+				return &r.Processes
+			},
 			after: func(r run3) {
 				r.say("a.one", "panic: runtime error: index out of range [7]\n\ngoroutine 1 [running]:")
 				r.say("recover-1-0.txt", "panic: a command")
@@ -140,23 +167,33 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
-			name: "errors outside of restores", count: 2, want: func(r *report.Report) *report.Finding { return &r.Processes },
+			name: "errors outside of restores", count: 2, want: func(r *report.Report) *report.Finding {
+				return &r.Processes
+			},
 			after: func(r run3) {
 				r.restored(runlog.Event{Kind: "plain"}, time.Hour)
-				for _, ago := range []time.Duration{time.Hour + 2*time.Second, time.Hour + time.Second/2, time.Hour - 10*time.Second, time.Hour - 12*time.Second} {
-					r.say("a.one", fmt.Sprintf(`{"@level":"error","@message":"registration lost","@timestamp":%q}`, time.Now().Add(-ago).Format(time.RFC3339Nano)))
+				for _, ago := range []time.Duration{time.Hour + 2*time.Second, time.Hour + time.Second/2,
+					time.Hour - 10*time.Second, time.Hour - 12*time.Second} {
+					r.say("a.one", fmt.Sprintf(`{"@level":"error","@message":"registration lost","@timestamp":%q}`,
+						time.Now().Add(-ago).Format(time.RFC3339Nano)))
 				}
 			},
 		},
 		{
-			name: "an error while one member forgets, which loses nothing", count: 1, want: func(r *report.Report) *report.Finding { return &r.Processes },
+			name: "an error while one member forgets, which loses nothing", count: 1,
+			want: func(r *report.Report) *report.Finding {
+				return &r.Processes
+			},
 			after: func(r run3) {
 				r.restored(runlog.Event{Kind: runlog.OneCopiedBack}, time.Hour)
-				r.say("c1", fmt.Sprintf(`{"@level":"error","@message":"leasing is halted","@timestamp":%q}`, time.Now().Add(-time.Hour).Format(time.RFC3339Nano)))
+				r.say("c1", fmt.Sprintf(`{"@level":"error","@message":"leasing is halted","@timestamp":%q}`,
+					time.Now().Add(-time.Hour).Format(time.RFC3339Nano)))
 			},
 		},
 		{
-			name: "an instance that was left behind", count: 1, want: func(r *report.Report) *report.Finding { return &r.Processes },
+			name: "an instance that was left behind", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Processes
+			},
 			after: func(r run3) {
 				r.restored(runlog.Event{Kind: runlog.ForceNewCluster}, time.Hour)
 				r.say("a.two", r.behind())
@@ -170,7 +207,9 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
-			name: "calls that failed by a defect", count: 3, want: func(r *report.Report) *report.Finding { return &r.Calls },
+			name: "calls that failed by a defect", count: 3, want: func(r *report.Report) *report.Finding {
+				return &r.Calls
+			},
 			after: func(r run3) {
 				r.restored(runlog.Event{Kind: "plain"}, time.Hour)
 				r.failed("internal", time.Hour, 3)
@@ -179,7 +218,10 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
-			name: "calls that failed as etcd went back, and it was not restored", count: 6, want: func(r *report.Report) *report.Finding { return &r.Calls },
+			name: "calls that failed as etcd went back, and it was not restored", count: 6,
+			want: func(r *report.Report) *report.Finding {
+				return &r.Calls
+			},
 			after: func(r run3) {
 				r.restored(runlog.Event{Kind: "plain"}, time.Hour)
 				r.failed("went_back", time.Hour+2*time.Second, 2)
@@ -188,7 +230,9 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
-			name: "a history that ends before the run", count: 2, want: func(r *report.Report) *report.Finding { return &r.Checker },
+			name: "a history that ends before the run", count: 2, want: func(r *report.Report) *report.Finding {
+				return &r.Checker
+			},
 			fault: func(r run3) { // the revision, and a lease
 				r.recorded()
 				r.stop()
@@ -197,12 +241,15 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
-			name: "a history of another etcd", count: 1, want: func(r *report.Report) *report.Finding { return &r.Checker },
+			name: "a history of another etcd", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Checker
+			},
 			after: func(r run3) {
 				path := filepath.Join(r.dir, "events.jsonl")
 				events, err := os.ReadFile(path)
 				must(r.t, err)
-				must(r.t, os.WriteFile(path, []byte(strings.Replace(string(events), `"cluster_id":"`, `"cluster_id":"7`, 1)), 0o600))
+				must(r.t, os.WriteFile(path, []byte(strings.Replace(string(events), `"cluster_id":"`,
+					`"cluster_id":"7`, 1)), 0o600))
 			},
 		},
 		{
@@ -210,11 +257,15 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			after: func(r run3) { must(r.t, os.Truncate(filepath.Join(r.dir, "bits", "t.index"), 0)) },
 		},
 		{
-			name: "a planted ID that was not found", count: 1, want: func(r *report.Report) *report.Finding { return &r.Checker },
+			name: "a planted ID that was not found", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Checker
+			},
 			after: func(r run3) { must(r.t, os.Truncate(filepath.Join(r.dir, "bits", "twice.jsonl"), 0)) },
 		},
 		{
-			name: "an answer that was not written down", count: 7, want: func(r *report.Report) *report.Finding { return &r.Checker },
+			name: "an answer that was not written down", count: 7, want: func(r *report.Report) *report.Finding {
+				return &r.Checker
+			},
 			fault: func(r run3) {
 				_, err := r.bits.Add("t", allocator.Run{First: 5000, Count: 7})
 				must(r.t, err)
@@ -252,7 +303,8 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 				}
 				return
 			}
-			if f := test.want(got); got.Verdict != report.Failed || test.count != 0 && f.Count != test.count || f.Count == 0 || len(f.Examples) == 0 {
+			if f := test.want(got); got.Verdict != report.Failed || test.count != 0 && f.Count != test.count ||
+				f.Count == 0 || len(f.Examples) == 0 {
 				t.Errorf("found %d of it, want %d: %v; all: %q", f.Count, test.count, f.Examples, got.Failures())
 			}
 		})
@@ -281,7 +333,8 @@ func (r *run) behind() string {
 	if message == nil {
 		r.t.Fatal("rooms do not say any longer that a recover went on without them")
 	}
-	return fmt.Sprintf(`{"@level":"error","@message":%q,"@timestamp":%q}`, message[1], time.Now().Add(-time.Hour).Format(time.RFC3339Nano))
+	return fmt.Sprintf(`{"@level":"error","@message":%q,"@timestamp":%q}`, message[1],
+		time.Now().Add(-time.Hour).Format(time.RFC3339Nano))
 }
 
 // restored adds the events of a restore some time ago, and of a recover ten seconds later.
@@ -302,7 +355,8 @@ func (r *run) failed(kind string, ago time.Duration, n int64) {
 	file, err := os.OpenFile(filepath.Join(r.dir, "failed", "load-a.jsonl"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(r.t, err)
 	at := time.Now().Add(-ago)
-	must(r.t, errors.Join(json.NewEncoder(file).Encode(runlog.Failed{From: at, To: at, Kind: kind, Count: n, Who: "a/one t", Error: kind}), file.Close()))
+	must(r.t, errors.Join(json.NewEncoder(file).Encode(runlog.Failed{From: at, To: at, Kind: kind, Count: n,
+		Who: "a/one t", Error: kind}), file.Close()))
 }
 
 // late adds an answer with lower IDs than the answers before it. Its call was sent before
@@ -320,6 +374,7 @@ func (r *run) change() {
 	r.t.Helper()
 	from, err := r.admin.Ledger.Refresh(bg)
 	must(r.t, err)
-	_, err = r.admin.ChangeLayout(bg, from, allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 20}, "b": {Lower: 50, Upper: 100}}}, "test")
+	_, err = r.admin.ChangeLayout(bg, from, allocator.Layout{Boundary: 100,
+		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 20}, "b": {Lower: 50, Upper: 100}}}, "test")
 	must(r.t, err)
 }

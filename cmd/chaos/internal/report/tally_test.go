@@ -54,8 +54,10 @@ func TestTally(t *testing.T) {
 	case tr.OK != 3 || tr.Failed != 1 || tr.Applied != 1 || failed != 1:
 		t.Errorf("transactions %+v", tr)
 	case got.IDs != 350 || got.Answers != 9 || got.Segments != 3 || got.Unissued != 100 || got.Skipped != 100:
-		t.Errorf("%d IDs in %d answers of %d segments, %d unissued, %d skipped", got.IDs, got.Answers, got.Segments, got.Unissued, got.Skipped)
-	case len(got.Rooms) != 2 || got.Rooms[1].Silence < time.Minute || got.Rooms[1].IDs != 201 || got.Rooms[0].Silence > time.Second:
+		t.Errorf("%d IDs in %d answers of %d segments, %d unissued, %d skipped", got.IDs, got.Answers,
+			got.Segments, got.Unissued, got.Skipped)
+	case len(got.Rooms) != 2 || got.Rooms[1].Silence < time.Minute || got.Rooms[1].IDs != 201 ||
+		got.Rooms[0].Silence > time.Second:
 		t.Errorf("rooms %+v", got.Rooms)
 	case got.Faults["kill"] != 1 || got.Recovery.Count != 1 || got.Recovery.P99 != time.Second:
 		t.Errorf("faults %v, recovery %v", got.Faults, got.Recovery)
@@ -69,7 +71,8 @@ func TestTally(t *testing.T) {
 	}
 	var text strings.Builder
 	must(t, got.Print(&text))
-	for _, want := range []string{"350 in 9 answers", "1 failed but applied", "1 grpc Canceled, 50 unavailable", "duplicates", "WEAK    0 migrations", "\nweak\n"} {
+	for _, want := range []string{"350 in 9 answers", "1 failed but applied", "1 grpc Canceled, 50 unavailable",
+		"duplicates", "WEAK    0 migrations", "\nweak\n"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the report does not say %q:\n%s", want, text.String())
 		}
@@ -96,10 +99,15 @@ func TestWeak(t *testing.T) {
 		want   []string
 	}{
 		{10 * time.Second, all, append(always, "0 migrations; a run of 10s has 1")},
-		{time.Minute, all, append(always, "1 faults; a run of 1m0s has 10", "0 migrations; a run of 1m0s has 2", "faults of 1 kinds; a run of 1m0s has 10", "failed and was applied")},
-		{time.Minute, few, append(always, "1 faults; a run of 1m0s has 2", "0 migrations; a run of 1m0s has 2", "faults of 1 kinds; a run of 1m0s has 2", "failed and was applied")},
-		{10 * time.Minute, all, append(always, "1 faults; a run of 10m0s has 100", "0 migrations; a run of 10m0s has 20", "these kinds: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, freeze", "failed and was applied")},
-		{10 * time.Minute, few, append(always, "1 faults; a run of 10m0s has 2", "0 migrations; a run of 10m0s has 20", "these kinds: freeze", "failed and was applied")},
+		{time.Minute, all, append(always, "1 faults; a run of 1m0s has 10", "0 migrations; a run of 1m0s has 2",
+			"faults of 1 kinds; a run of 1m0s has 10", "failed and was applied")},
+		{time.Minute, few, append(always, "1 faults; a run of 1m0s has 2", "0 migrations; a run of 1m0s has 2",
+			"faults of 1 kinds; a run of 1m0s has 2", "failed and was applied")},
+		{10 * time.Minute, all, append(always, "1 faults; a run of 10m0s has 100",
+			"0 migrations; a run of 10m0s has 20", "these kinds: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, freeze",
+			"failed and was applied")},
+		{10 * time.Minute, few, append(always, "1 faults; a run of 10m0s has 2", "0 migrations; a run of 10m0s has 20",
+			"these kinds: freeze", "failed and was applied")},
 	} {
 		must(t, runlog.Run{Cluster: "default", Kinds: test.kinds, Time: test.length}.Write(r.dir))
 		got, err := report.Check(bg, r.dir)
@@ -140,13 +148,15 @@ func TestWhatHalted(t *testing.T) {
 		r := newRun(t)
 		a := r.join("a", "one")
 		a.lease(10)
-		r.events.Add(runlog.Event{What: runlog.Restoring, Kind: runlog.ForceNewCluster, Time: time.Now().Add(-time.Minute)})
+		r.events.Add(runlog.Event{What: runlog.Restoring, Kind: runlog.ForceNewCluster,
+			Time: time.Now().Add(-time.Minute)})
 		if seen {
 			_, err := r.admin.Ledger.Halt(bg, "instance a/one", "etcd's raft index is 9, and was 120")
 			must(t, err)
 		}
 		r.recorded()
-		r.events.Add(runlog.Event{What: runlog.Restored, Kind: runlog.ForceNewCluster, Time: time.Now().Add(time.Minute)})
+		r.events.Add(runlog.Event{What: runlog.Restored, Kind: runlog.ForceNewCluster,
+			Time: time.Now().Add(time.Minute)})
 		if !seen {
 			_, err := r.admin.Ledger.Halt(bg, "ann", "march recover")
 			must(t, err)
@@ -164,7 +174,8 @@ func TestWhatHalted(t *testing.T) {
 // it goes on, but no longer once it has issued IDs.
 func TestResumedAfterRecover(t *testing.T) {
 	r := newRun(t)
-	must(t, runlog.Run{Cluster: "default", Rooms: []runlog.RunRoom{{Name: "a", Instances: []string{"one"}}}}.Write(r.dir))
+	must(t, runlog.Run{Cluster: "default",
+		Rooms: []runlog.RunRoom{{Name: "a", Instances: []string{"one"}}}}.Write(r.dir))
 	ago := time.Now().Add(-time.Hour)
 	add := func(e runlog.Event, after time.Duration) {
 		e.Time = ago.Add(after)

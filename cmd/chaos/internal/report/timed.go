@@ -122,7 +122,8 @@ func (t *timed) end() {
 			}
 		}
 		if found == 0 {
-			t.r.Checker.add(1, fmt.Sprintf("the oracle of time-ordered IDs missed what was planted: tag %s, %d", tag, plant))
+			t.r.Checker.add(1, fmt.Sprintf("the oracle of time-ordered IDs missed what was "+
+				"planted: tag %s, %d", tag, plant))
 		}
 	}
 }

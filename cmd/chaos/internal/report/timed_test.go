@@ -14,7 +14,8 @@ import (
 )
 
 // timedLayout is the layout of the tag e.
-var timedLayout = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond, Epoch: timeid.EpochCosId}
+var timedLayout = timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond,
+	Epoch: timeid.EpochCosId}
 
 // timer is an instance with a worker, and its caller.
 type timer struct {
@@ -48,7 +49,8 @@ func (w *timer) answer(of *timer, at, sequence, count int64) {
 	must(w.run.t, err)
 	w.run.at = w.run.at.Add(time.Millisecond)
 	must(w.run.t, w.file.Add(runlog.Issued{
-		Sent: w.run.at, Received: w.run.at, Room: w.room, Instance: w.name, Tag: "e", Kind: runlog.Batch, Runs: []allocator.Run{{First: first, Count: count}},
+		Sent: w.run.at, Received: w.run.at, Room: w.room, Instance: w.name, Tag: "e", Kind: runlog.Batch,
+		Runs: []allocator.Run{{First: first, Count: count}},
 	}))
 }
 
@@ -64,10 +66,18 @@ func TestTimedOracles(t *testing.T) {
 			a.answer(a, a.Window().From, 0, 4096)
 			a.answer(a, a.Window().Until-1, 0, 1)
 		}},
-		{name: "a tick after the window", window: 7, fault: func(a, _, _ *timer) { a.answer(a, a.Window().Until, 0, 7) }},
-		{name: "a tick before the window", window: 7, fault: func(a, _, _ *timer) { a.answer(a, a.Window().From-1, 0, 7) }},
-		{name: "another room's worker", window: 5, fault: func(a, _, b *timer) { a.answer(b, b.Window().From+500, 0, 5) }},
-		{name: "another instance's worker", window: 5, fault: func(a, a2, _ *timer) { a2.answer(a, a.Window().From+500, 0, 5) }},
+		{name: "a tick after the window", window: 7, fault: func(a, _, _ *timer) {
+			a.answer(a, a.Window().Until, 0, 7)
+		}},
+		{name: "a tick before the window", window: 7, fault: func(a, _, _ *timer) {
+			a.answer(a, a.Window().From-1, 0, 7)
+		}},
+		{name: "another room's worker", window: 5, fault: func(a, _, b *timer) {
+			a.answer(b, b.Window().From+500, 0, 5)
+		}},
+		{name: "another instance's worker", window: 5, fault: func(a, a2, _ *timer) {
+			a2.answer(a, a.Window().From+500, 0, 5)
+		}},
 		{name: "IDs twice", twice: 3, fault: func(a, _, _ *timer) {
 			a.answer(a, a.Window().From+9, 10, 10)
 			a.answer(a, a.Window().From+9, 17, 30)
@@ -81,7 +91,9 @@ func TestTimedOracles(t *testing.T) {
 			a.answer(a, a.Window().From+9, 10, 10)
 			a.answer(a, a.Window().From+10, 10, 10)
 		}},
-		{name: "into the next worker's IDs", window: 2, fault: func(a, _, _ *timer) { a.answer(a, a.Window().From+9, 4000, 98) }},
+		{name: "into the next worker's IDs", window: 2, fault: func(a, _, _ *timer) {
+			a.answer(a, a.Window().From+9, 4000, 98)
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRun(t)
@@ -105,9 +117,11 @@ func TestTimedOracles(t *testing.T) {
 			r.end(counter)
 			got, err := report.Check(bg, r.dir)
 			must(t, err)
-			if got.Duplicates.Count != test.twice || got.NoWindow.Count != test.window || got.TimeIDs < 300 || got.Windows != 3 || got.Planted != 3 ||
+			if got.Duplicates.Count != test.twice || got.NoWindow.Count != test.window || got.TimeIDs < 300 ||
+				got.Windows != 3 || got.Planted != 3 ||
 				(got.Verdict == report.Failed) != (test.twice+test.window > 0) {
-				t.Errorf("%d twice, %d of no window, %d IDs, %d windows, %d planted, %q", got.Duplicates.Count, got.NoWindow.Count, got.TimeIDs, got.Windows, got.Planted, got.Failures())
+				t.Errorf("%d twice, %d of no window, %d IDs, %d windows, %d planted, %q", got.Duplicates.Count,
+					got.NoWindow.Count, got.TimeIDs, got.Windows, got.Planted, got.Failures())
 			}
 		})
 	}

@@ -40,6 +40,7 @@ func times(all []time.Duration) Times {
 		return Times{}
 	}
 	slices.Sort(all)
-	at := func(percent int) time.Duration { return all[(len(all)*percent+99)/100-1] } // the least value that this percentage does not exceed
+	// the least value that this percentage does not exceed
+	at := func(percent int) time.Duration { return all[(len(all)*percent+99)/100-1] }
 	return Times{Count: len(all), P50: at(50), P99: at(99), Most: all[len(all)-1]}
 }

@@ -30,7 +30,8 @@ type Least struct{ Faults, Kinds, Migrations int }
 // chosen them and watches, and some take half a minute.
 func LeastOf(length time.Duration, kinds int) Least {
 	part := func(full int) int { return max(int(int64(full)*int64(min(length, fullLength))/int64(fullLength)), 1) }
-	least := Least{Faults: part(fullFaults), Kinds: min(kinds, leastKinds, part(fullFaults)), Migrations: part(fullMigrations)}
+	least := Least{Faults: part(fullFaults), Kinds: min(kinds, leastKinds, part(fullFaults)),
+		Migrations: part(fullMigrations)}
 	if kinds < leastKinds {
 		least.Faults = least.Kinds
 	}

@@ -140,8 +140,9 @@ type Run struct {
 	Consoles []string      `json:"consoles"`
 	Tags     []string      `json:"tags"`
 	Times    []string      `json:"times,omitempty"` // tags of time-ordered IDs
-	Hold     time.Duration `json:"hold"`            // how long a strict tag's IDs may be used after its layout was last confirmed
-	Kinds    []string      `json:"kinds"`           // of faults that the schedule draws from
+	// how long a strict tag's IDs may be used after its layout was last confirmed
+	Hold  time.Duration `json:"hold"`
+	Kinds []string      `json:"kinds"` // of faults that the schedule draws from
 }
 
 // RunRoom is a room of a run.

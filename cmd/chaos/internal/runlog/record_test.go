@@ -17,8 +17,10 @@ import (
 var at = time.Unix(1_700_000_000, 123)
 
 var some = []runlog.Issued{
-	{Sent: at, Received: at.Add(time.Millisecond), Room: "a", Instance: "a-0", Tag: "order", Kind: runlog.Batch, Runs: []allocator.Run{{First: 1, Count: 10}, {First: 100, Count: 3}}},
-	{Sent: at.Add(time.Second), Received: at.Add(2 * time.Second), Room: "a", Tag: "item", Kind: runlog.Client, Runs: []allocator.Run{{First: allocator.MaxID, Count: 1}}},
+	{Sent: at, Received: at.Add(time.Millisecond), Room: "a", Instance: "a-0", Tag: "order", Kind: runlog.Batch,
+		Runs: []allocator.Run{{First: 1, Count: 10}, {First: 100, Count: 3}}},
+	{Sent: at.Add(time.Second), Received: at.Add(2 * time.Second), Room: "a", Tag: "item", Kind: runlog.Client,
+		Runs: []allocator.Run{{First: allocator.MaxID, Count: 1}}},
 	{Sent: at, Received: at, Room: "b", Instance: "b-1", Tag: "order", Kind: runlog.Stream, Runs: []allocator.Run{}},
 }
 
@@ -86,7 +88,9 @@ func TestTornAndWrong(t *testing.T) {
 		if !errors.Is(err, io.EOF) || len(got) < before || len(got) == len(some) {
 			t.Fatalf("%d of %d bytes: %d records, %v", n, len(whole), len(got), err)
 		}
-		if diff := cmp.Diff(some[:len(got)], got, cmp.Transformer("nil", func(r []runlog.Issued) []runlog.Issued { return append([]runlog.Issued{}, r...) })); len(got) > 0 && diff != "" {
+		if diff := cmp.Diff(some[:len(got)], got, cmp.Transformer("nil", func(r []runlog.Issued) []runlog.Issued {
+			return append([]runlog.Issued{}, r...)
+		})); len(got) > 0 && diff != "" {
 			t.Fatal(diff)
 		}
 		before = len(got)

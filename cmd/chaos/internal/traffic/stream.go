@@ -23,7 +23,8 @@ const (
 )
 
 // streams is a caller of Stream: one stream after the other, in bursts.
-func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance, tag allocator.Tag, rate int) (err error) {
+func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance,
+	tag allocator.Tag, rate int) (err error) {
 	file, err := l.file(fmt.Sprintf("%s-%s-stream", name, tag))
 	if err != nil {
 		return err
@@ -45,7 +46,8 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 
 // stream sends bursts of requests and takes their answers, for streamFor. bad is an error of
 // this program.
-func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *runlog.Writer, name allocator.Instance, tag allocator.Tag, every time.Duration) (bad, err error) {
+func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *runlog.Writer, name allocator.Instance,
+	tag allocator.Tag, every time.Duration) (bad, err error) {
 	// No deadline: it would end the stream in the middle of a burst.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

@@ -148,7 +148,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 	}()
 	for n, name := range instances {
-		conn, err := api.Dial(cfg.Instances[name], grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}))
+		conn, err := api.Dial(cfg.Instances[name],
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}))
 		if err != nil {
 			return err
 		}
@@ -260,7 +261,8 @@ type pacer struct {
 }
 
 func (l *load) pace(rate, worker int) *pacer {
-	return &pacer{rand: rand.New(rand.NewPCG(l.Seed, uint64(worker))), rate: float64(max(rate, 1)), largest: largestBatch}
+	return &pacer{rand: rand.New(rand.NewPCG(l.Seed, uint64(worker))),
+		rate: float64(max(rate, 1)), largest: largestBatch}
 }
 
 // wait waits for a caller's next turn and returns how many IDs to ask for. A caller that was
@@ -292,7 +294,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // batches is a caller of NextBatch.
-func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance, tag allocator.Tag, p *pacer) (err error) {
+func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance,
+	tag allocator.Tag, p *pacer) (err error) {
 	file, err := l.file(fmt.Sprintf("%s-%s-batch", name, tag))
 	if err != nil {
 		return err
@@ -314,9 +317,11 @@ func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name al
 			pause(ctx, retryPause)
 			continue
 		}
-		issued := runlog.Issued{Sent: sent, Received: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: runlog.Batch}
+		issued := runlog.Issued{Sent: sent, Received: time.Now(), Room: l.Room, Instance: name,
+			Tag: tag, Kind: runlog.Batch}
 		for _, run := range answer.GetRuns() {
-			issued.Runs = append(issued.Runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount(), Stride: run.GetStride()})
+			issued.Runs = append(issued.Runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount(),
+				Stride: run.GetStride()})
 		}
 		if err := short(who, n, issued.Runs); err != nil {
 			return err

@@ -77,7 +77,8 @@ func TestFailedIsWrittenDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := runlog.ReadFailed(dir)
-	if err != nil || len(got) != 2 || got[0].Kind != "internal" || got[0].Count != 3 || got[0].Who != who || got[0].Error != "a defect" ||
+	if err != nil || len(got) != 2 || got[0].Kind != "internal" || got[0].Count != 3 || got[0].Who != who ||
+		got[0].Error != "a defect" ||
 		got[0].From.Before(began) || got[0].To.Before(got[0].From) || got[1].Count != 1 || got[1].Error != "another" {
 		t.Errorf("%s: %+v, %v", filepath.Join(dir, runlog.FailedDir), got, err)
 	}

@@ -44,7 +44,8 @@ const mostEntries = 1000
 
 // Collect returns the files. program is the version of this program. Calls that
 // fail are in errors.txt, because a bundle is wanted most when something is broken.
-func Collect(ctx context.Context, console grpc.ClientConnInterface, program string, facts doctor.Facts, now time.Time) ([]File, error) {
+func Collect(ctx context.Context, console grpc.ClientConnInterface, program string, facts doctor.Facts,
+	now time.Time) ([]File, error) {
 	b := &builder{}
 	b.text("about.txt", fmt.Sprintf("made by march %s at %s\n", program, now.UTC().Format(time.RFC3339)))
 	b.value("doctor.json", doctor.Examine(facts))
@@ -123,11 +124,13 @@ func (b *builder) process(a doctor.Answer) {
 	small.Metrics, small.Goroutines, small.Heap = "", nil, nil
 	b.message(path.Join(dir, "process.json"), small)
 	b.text(path.Join(dir, "metrics.txt"), a.Got.GetMetrics())
-	b.files = append(b.files, File{path.Join(dir, "goroutines.pb.gz"), a.Got.GetGoroutines()}, File{path.Join(dir, "heap.pb.gz"), a.Got.GetHeap()})
+	b.files = append(b.files, File{path.Join(dir, "goroutines.pb.gz"), a.Got.GetGoroutines()},
+		File{path.Join(dir, "heap.pb.gz"), a.Got.GetHeap()})
 }
 
 // secret is a header or a field whose value is a secret.
-var secret = regexp.MustCompile(`(?i)((?:bearer|basic)\s+|(?:password|passwd|secret|token|api[_-]?key|authorization)["']?\s*[=:]\s*(?:(?:bearer|basic)\s+)?["']?)[^\s"',;&]+`)
+var secret = regexp.MustCompile(
+	`(?i)((?:bearer|basic)\s+|(?:password|passwd|secret|token|api[_-]?key|authorization)["']?\s*[=:]\s*(?:(?:bearer|basic)\s+)?["']?)[^\s"',;&]+`)
 
 // Scrub returns a text without users, passwords and tokens.
 func Scrub(text string) string {

@@ -47,7 +47,8 @@ var name = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 func Path() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", allocator.Errorf(allocator.Invalid, "context: there is no directory for contexts: %w; set HOME or XDG_CONFIG_HOME", err)
+		return "", allocator.Errorf(allocator.Invalid,
+			"context: there is no directory for contexts: %w; set HOME or XDG_CONFIG_HOME", err)
 	}
 	return filepath.Join(dir, "march", "contexts.json"), nil
 }
@@ -55,7 +56,8 @@ func Path() (string, error) {
 // CheckName checks a context's name. Its error is Invalid.
 func CheckName(text string) error {
 	if !name.MatchString(text) {
-		return allocator.Errorf(allocator.Invalid, "context: %q; allowed: 1 to 63 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit", text)
+		return allocator.Errorf(allocator.Invalid,
+			"context: %q; allowed: 1 to 63 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit", text)
 	}
 	return nil
 }
@@ -81,7 +83,8 @@ func Load(path string) (*File, error) {
 	d := json.NewDecoder(bytes.NewReader(content))
 	d.DisallowUnknownFields()
 	if err := d.Decode(file); err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "context: %s: not a file of contexts: %w; mend or remove it", path, err)
+		return nil, allocator.Errorf(allocator.Invalid,
+			"context: %s: not a file of contexts: %w; mend or remove it", path, err)
 	}
 	if file.Contexts == nil {
 		file.Contexts = make(map[string]Settings)
@@ -156,7 +159,8 @@ func (f *File) Add(name string, settings Settings) error {
 		return err
 	}
 	if _, there := f.Contexts[name]; there {
-		return allocator.Errorf(allocator.Exists, "context %s exists already; remove it first, or choose another name", name)
+		return allocator.Errorf(allocator.Exists,
+			"context %s exists already; remove it first, or choose another name", name)
 	}
 	f.Contexts[name] = settings
 	return nil

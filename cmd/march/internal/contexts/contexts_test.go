@@ -30,7 +30,8 @@ func TestFile(t *testing.T) {
 	if err := f.Use("prod"); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Use("other"); allocator.KindOf(err) != allocator.NotFound || !strings.Contains(err.Error(), "dev, prod") {
+	if err := f.Use("other"); allocator.KindOf(err) != allocator.NotFound ||
+		!strings.Contains(err.Error(), "dev, prod") {
 		t.Errorf("use of another: %v", err)
 	}
 	if err := f.Save(path); err != nil {
@@ -68,7 +69,8 @@ func TestRefused(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := contexts.Load(path); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), want) {
+		if _, err := contexts.Load(path); allocator.KindOf(err) != allocator.Invalid ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: %v, want %q", content, err, want)
 		}
 	}

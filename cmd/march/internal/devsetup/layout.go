@@ -22,7 +22,9 @@ func FirstLayout(names []string, boundary int64, machines allocator.Room) (alloc
 		}
 	}
 	if boundary < int64(len(rooms)) {
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "boundary: %d; allowed: at least one residue for each of the %d rooms, up to %d", boundary, len(rooms), int64(allocator.MaxID))
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid,
+			"boundary: %d; allowed: at least one residue for each of the %d rooms, up to %d", boundary,
+			len(rooms), int64(allocator.MaxID))
 	}
 	if machines == "" {
 		return allocator.EqualLayout(boundary, rooms)
@@ -34,7 +36,8 @@ func FirstLayout(names []string, boundary int64, machines allocator.Room) (alloc
 func layoutWithMachines(boundary int64, rooms []allocator.Room, name allocator.Room) (allocator.Layout, error) {
 	reserved := allocator.Range{Lower: boundary - boundary/10, Upper: boundary}
 	if reserved.Lower == boundary || reserved.Lower < int64(len(rooms)) {
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "boundary: %d; allowed with --cosid-machines: at least 10, and a residue for each of the %d rooms below the last tenth", boundary, len(rooms))
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "boundary: %d; allowed with --cosid-machines: "+
+			"at least 10, and a residue for each of the %d rooms below the last tenth", boundary, len(rooms))
 	}
 	l, err := allocator.EqualLayout(reserved.Lower, rooms)
 	l.Boundary, l.Reserved = boundary, map[allocator.Room]allocator.Range{name: reserved}

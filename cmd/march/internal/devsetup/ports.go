@@ -79,7 +79,8 @@ func slotsOf(layouts []allocator.Layout) map[allocator.Room]int {
 
 // Slots returns the rooms of the current layout in the order of their ports, and
 // each room's slot: the number of its ports.
-func Slots(ctx context.Context, l *ledger.Ledger, stored record.Layout, dir string) ([]allocator.Room, map[allocator.Room]int, error) {
+func Slots(ctx context.Context, l *ledger.Ledger, stored record.Layout,
+	dir string) ([]allocator.Room, map[allocator.Room]int, error) {
 	records, _, err := admin.New(l, admin.DefaultConfig()).Layouts(ctx, 0, maxLayouts)
 	if err != nil {
 		return nil, nil, err
@@ -91,7 +92,8 @@ func Slots(ctx context.Context, l *ledger.Ledger, stored record.Layout, dir stri
 	slots, names := slotsOf(append(layouts, stored.Layout)), stored.Layout.Rooms()
 	slices.SortFunc(names, func(a, b allocator.Room) int { return slots[a] - slots[b] })
 	if last := slots[names[len(names)-1]]; last >= MaxRooms {
-		return nil, nil, allocator.Errorf(allocator.Refused, "the layout in %s needs ports for more than %d rooms; march dev runs up to %d", dir, len(names), MaxRooms)
+		return nil, nil, allocator.Errorf(allocator.Refused,
+			"the layout in %s needs ports for more than %d rooms; march dev runs up to %d", dir, len(names), MaxRooms)
 	}
 	return names, slots, nil
 }
@@ -132,7 +134,8 @@ func (p *Ports) Open(rooms int) error {
 	for _, fixed := range []struct {
 		what   string
 		offset int
-	}{{"console HTTP", ConsoleHTTP}, {"console gRPC", ConsoleGRPC}, {"etcd client", EtcdClient}, {"etcd peer", EtcdPeer}} {
+	}{{"console HTTP", ConsoleHTTP}, {"console gRPC", ConsoleGRPC}, {"etcd client", EtcdClient},
+		{"etcd peer", EtcdPeer}} {
 		if err := open(fixed.what, fixed.offset); err != nil {
 			return err
 		}
@@ -194,7 +197,8 @@ func (p *Ports) TakeDoors(slot int, doors *room.Doors) error {
 		}
 		l := p.Take(DoorPort(k) + slot)
 		if l == nil {
-			return allocator.Errorf(allocator.Refused, "the %s port %s is in use; choose others with --base-port", kind.System, p.Address(DoorPort(k)+slot))
+			return allocator.Errorf(allocator.Refused, "the %s port %s is in use; choose others with --base-port",
+				kind.System, p.Address(DoorPort(k)+slot))
 		}
 		*kind.Listener(doors) = l
 	}
@@ -205,15 +209,19 @@ func (p *Ports) TakeDoors(slot int, doors *room.Doors) error {
 func DoorPort(kind int) int { return Redis + kind*MaxRooms }
 
 // Lines writes the addresses of all servers, for a table of them.
-func (p *Ports) Lines(w io.Writer, scheme string, rooms []allocator.Room, slots map[allocator.Room]int, layout allocator.Layout) {
-	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: %s://%s/\n", p.Address(ConsoleGRPC), p.Address(ConsoleHTTP), scheme, p.Address(ConsoleHTTP))
+func (p *Ports) Lines(w io.Writer, scheme string, rooms []allocator.Room, slots map[allocator.Room]int,
+	layout allocator.Layout) {
+	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: %s://%s/\n", p.Address(ConsoleGRPC),
+		p.Address(ConsoleHTTP), scheme, p.Address(ConsoleHTTP))
 	for _, name := range rooms {
 		slot := slots[name]
-		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name, p.Address(RoomGRPC+slot), p.Address(RoomHTTP+slot), layout.Ranges[name], layout.Boundary)
+		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name,
+			p.Address(RoomGRPC+slot), p.Address(RoomHTTP+slot), layout.Ranges[name], layout.Boundary)
 	}
 	for _, name := range rooms {
 		if slot := slots[name]; p.Admin {
-			_, _ = fmt.Fprintf(w, "  admin\tgRPC %s\tHTTP %s\troom %s, for operators\n", p.Address(AdminGRPC+slot), p.Address(AdminHTTP+slot), name)
+			_, _ = fmt.Fprintf(w, "  admin\tgRPC %s\tHTTP %s\troom %s, for operators\n", p.Address(AdminGRPC+slot),
+				p.Address(AdminHTTP+slot), name)
 		}
 	}
 	for k, kind := range startup.DoorKinds {

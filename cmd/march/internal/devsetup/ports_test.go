@@ -23,9 +23,12 @@ func TestRoomsKeepTheirPorts(t *testing.T) {
 		want    map[allocator.Room]int
 	}{
 		{"the first", []allocator.Layout{rooms("eu", "us", "ap")}, map[allocator.Room]int{"eu": 0, "us": 1, "ap": 2}},
-		{"a rotation", []allocator.Layout{rooms("a", "b", "c"), rooms("c", "a", "b")}, map[allocator.Room]int{"a": 0, "b": 1, "c": 2}},
-		{"a new one in between", []allocator.Layout{rooms("b", "d"), rooms("a", "b", "c", "d")}, map[allocator.Room]int{"b": 0, "d": 1, "a": 2, "c": 3}},
-		{"one that went", []allocator.Layout{rooms("a", "b"), rooms("b"), rooms("b", "c")}, map[allocator.Room]int{"c": 0, "b": 1}},
+		{"a rotation", []allocator.Layout{rooms("a", "b", "c"), rooms("c", "a", "b")},
+			map[allocator.Room]int{"a": 0, "b": 1, "c": 2}},
+		{"a new one in between", []allocator.Layout{rooms("b", "d"), rooms("a", "b", "c", "d")},
+			map[allocator.Room]int{"b": 0, "d": 1, "a": 2, "c": 3}},
+		{"one that went", []allocator.Layout{rooms("a", "b"), rooms("b"), rooms("b", "c")},
+			map[allocator.Room]int{"c": 0, "b": 1}},
 	} {
 		if got := slotsOf(test.layouts); !maps.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", test.what, got, test.want)

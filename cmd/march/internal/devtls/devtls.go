@@ -53,7 +53,8 @@ func Make(dir string, rooms []allocator.Room, hosts []string) (*TLS, error) {
 		return nil, err
 	}
 	server := devca.Leaf{
-		Name: "march dev server", Hosts: append([]string{"localhost", "127.0.0.1"}, hosts...), URIs: []string{"spiffe://dev/march/console"},
+		Name: "march dev server", Hosts: append([]string{"localhost", "127.0.0.1"}, hosts...),
+		URIs: []string{"spiffe://dev/march/console"},
 	}
 	for _, room := range rooms {
 		server.URIs = append(server.URIs, "spiffe://dev"+tlsfiles.Instance(string(room), "dev")[0])
@@ -71,7 +72,8 @@ func Make(dir string, rooms []allocator.Room, hosts []string) (*TLS, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, content := range map[string]string{"policy.yaml": policy, "tokens": line + "\n", "operator.token": token + "\n"} {
+	for name, content := range map[string]string{"policy.yaml": policy, "tokens": line + "\n",
+		"operator.token": token + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			return nil, err
 		}
@@ -106,5 +108,6 @@ func (t *TLS) Export() string {
 		return ""
 	}
 	at := func(name string) string { return filepath.Join(t.Dir, name) }
-	return fmt.Sprintf("  export MARCH_TLS_CA=%q MARCH_TLS_CERT=%q MARCH_TLS_KEY=%q\n", at("ca.pem"), at("operator.pem"), at("operator-key.pem"))
+	return fmt.Sprintf("  export MARCH_TLS_CA=%q MARCH_TLS_CERT=%q MARCH_TLS_KEY=%q\n", at("ca.pem"),
+		at("operator.pem"), at("operator-key.pem"))
 }

@@ -30,7 +30,8 @@ const (
 // ask says what they tell, and within bounds how long each instance may take. Its errors are
 // those of the console's overview, but not that the console refuses to make one. given is what
 // it gives to instances.
-func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration, given api.Credentials) (Facts, error) {
+func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration,
+	given api.Credentials) (Facts, error) {
 	c := marchv1.NewConsoleServiceClient(console)
 	var f Facts
 	var err error
@@ -129,7 +130,9 @@ func (f *Facts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) 
 		}
 		f.TagsTotal, f.TagsRead = found.GetTotal(), found.GetAsOf() != nil
 		for _, t := range found.GetTags() {
-			if !slices.ContainsFunc(f.Tags, func(other *marchv1.TagSummary) bool { return other.GetTag().GetName() == t.GetTag().GetName() }) {
+			if !slices.ContainsFunc(f.Tags, func(other *marchv1.TagSummary) bool {
+				return other.GetTag().GetName() == t.GetTag().GetName()
+			}) {
 				f.Tags = append(f.Tags, t)
 			}
 		}
@@ -138,8 +141,11 @@ func (f *Facts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) 
 }
 
 // askAll asks all instances that are alive, or answered the console without heartbeats.
-func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration, given api.Credentials) []Answer {
-	alive := slices.DeleteFunc(slices.Clone(instances), func(i *marchv1.Instance) bool { return !i.GetAlive() && i.GetStatus() == nil })
+func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration,
+	given api.Credentials) []Answer {
+	alive := slices.DeleteFunc(slices.Clone(instances), func(i *marchv1.Instance) bool {
+		return !i.GetAlive() && i.GetStatus() == nil
+	})
 	answers := make([]Answer, len(alive))
 	var work errgroup.Group
 	work.SetLimit(atOnce)
@@ -148,7 +154,8 @@ func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.Dia
 			ctx, cancel := context.WithTimeout(ctx, within)
 			defer cancel()
 			process := i.GetRoom() + "/" + i.GetName()
-			conn, err := api.Dial(cmp.Or(i.GetAdminAddress(), i.GetAddress()), given.InstanceOptions(i.GetRoom(), i.GetName())...)
+			conn, err := api.Dial(cmp.Or(i.GetAdminAddress(), i.GetAddress()),
+				given.InstanceOptions(i.GetRoom(), i.GetName())...)
 			if err != nil {
 				answers[k] = Answer{Process: process, Err: err}
 				return nil

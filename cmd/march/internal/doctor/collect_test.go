@@ -36,7 +36,9 @@ func TestCollectWithoutEtcd(t *testing.T) {
 		return err == nil && len(o.GetProblems()) > 0
 	})
 	facts := collect()
-	if len(facts.Instances) != 1 || !slices.ContainsFunc(facts.Answers, func(a doctor.Answer) bool { return a.Process == "a/one" }) {
+	if len(facts.Instances) != 1 || !slices.ContainsFunc(facts.Answers, func(a doctor.Answer) bool {
+		return a.Process == "a/one"
+	}) {
 		t.Errorf("the instance was not asked: %v, %+v", facts.Instances, facts.Answers)
 	}
 	found := doctor.Examine(facts)
@@ -44,7 +46,9 @@ func TestCollectWithoutEtcd(t *testing.T) {
 		check string
 		level doctor.Level
 	}{{"problems", doctor.Failed}, {"tags", doctor.Unknown}} {
-		if !slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == want.check && f.Level == want.level }) {
+		if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+			return f.Check == want.check && f.Level == want.level
+		}) {
 			t.Errorf("no finding of %s is %s: %+v", want.check, want.level, found)
 		}
 	}

@@ -67,7 +67,8 @@ const (
 
 // Examine returns the findings, the worst first.
 func Examine(f Facts) []Finding {
-	all := slices.Concat(f.problems(), f.unanswered(), f.etcd(), f.etcdClocks(), f.clocks(), f.certificates(), f.journals(), f.versions(), f.tags())
+	all := slices.Concat(f.problems(), f.unanswered(), f.etcd(), f.etcdClocks(), f.clocks(), f.certificates(),
+		f.journals(), f.versions(), f.tags())
 	slices.SortStableFunc(all, func(a, b Finding) int { return rank(b.Level) - rank(a.Level) })
 	return all
 }
@@ -87,7 +88,8 @@ func Wrong(all []Finding) (n int) {
 // problems takes over the list that `march status` and the pages show.
 func (f Facts) problems() []Finding {
 	if f.OverviewErr != nil {
-		return []Finding{{Check: "problems", Level: Failed, What: f.OverviewErr.Error(), Remedy: "First solve this: other checks need the answer."}}
+		return []Finding{{Check: "problems", Level: Failed, What: f.OverviewErr.Error(),
+			Remedy: "First solve this: other checks need the answer."}}
 	}
 	list := f.Overview.GetProblems()
 	if len(list) == 0 {
@@ -118,14 +120,16 @@ func (f Facts) problems() []Finding {
 func (f Facts) unanswered() (list []Finding) {
 	if f.InstancesErr != nil {
 		list = append(list, Finding{
-			Check: "process", Level: Unknown, What: fmt.Sprintf("no instance was asked, as the console does not list them: %v", f.InstancesErr),
+			Check: "process", Level: Unknown,
+			What:   fmt.Sprintf("no instance was asked, as the console does not list them: %v", f.InstancesErr),
 			Remedy: "First solve the problems that are listed.",
 		})
 	}
 	for _, a := range f.Answers {
 		if a.Got == nil {
 			list = append(list, Finding{
-				Check: "process", Level: Unknown, What: fmt.Sprintf("%s was not asked for its clock, disk and etcd: %v", a.Process, a.Err),
+				Check: "process", Level: Unknown,
+				What:   fmt.Sprintf("%s was not asked for its clock, disk and etcd: %v", a.Process, a.Err),
 				Remedy: "Run this command where the process can be reached, and see that it is of this version.",
 			})
 		}
@@ -180,23 +184,29 @@ func (f Facts) tags() []Finding {
 		}
 		if divided != nil {
 			list = append(list, Finding{
-				"tags", level, fmt.Sprintf("tag %s has used %.1f%% of the IDs of the period %s", name, 100*t.GetUsed(), divided.GetCurrent()),
-				fmt.Sprintf("The next period begins at %s. If that is too late, create a tag with more digits, and move the callers there.", divided.GetEnds().AsTime().Format(time.RFC3339)),
-				fmt.Sprintf("march tag create TAG --period %s --period-digits DIGITS", strings.ToLower(strings.TrimPrefix(divided.GetUnit().String(), "PERIOD_UNIT_"))),
+				"tags", level, fmt.Sprintf("tag %s has used %.1f%% of the IDs of the period %s", name,
+					100*t.GetUsed(), divided.GetCurrent()),
+				fmt.Sprintf("The next period begins at %s. If that is too late, create a tag with more digits, "+
+					"and move the callers there.", divided.GetEnds().AsTime().Format(time.RFC3339)),
+				fmt.Sprintf("march tag create TAG --period %s --period-digits DIGITS",
+					strings.ToLower(strings.TrimPrefix(divided.GetUnit().String(), "PERIOD_UNIT_"))),
 			})
 			continue
 		}
 		what := fmt.Sprintf("tag %s has used %.1f%% of its IDs", name, 100*t.GetUsed())
 		if lasts != nil {
-			what += fmt.Sprintf(", and comes to its limit in %v at the present rate", lasts.AsDuration().Round(time.Second))
+			what += fmt.Sprintf(", and comes to its limit in %v at the present rate",
+				lasts.AsDuration().Round(time.Second))
 		}
 		list = append(list, Finding{
-			"tags", level, what, "Raise its limit if its callers take larger IDs, or move them to another tag.", "march tag update " + name + " --limit LIMIT",
+			"tags", level, what, "Raise its limit if its callers take larger IDs, or move them to another tag.",
+			"march tag update " + name + " --limit LIMIT",
 		})
 	}
 	if f.TagsErr != nil {
 		return append(list, Finding{
-			Check: "tags", Level: Unknown, What: fmt.Sprintf("the console does not list the tags as they are now: %v", f.TagsErr),
+			Check: "tags", Level: Unknown,
+			What:   fmt.Sprintf("the console does not list the tags as they are now: %v", f.TagsErr),
 			Remedy: "First solve the problems that are listed.",
 		})
 	}
@@ -204,10 +214,12 @@ func (f Facts) tags() []Finding {
 		return nil
 	}
 	if list == nil && !f.TagsRead && f.Overview.GetLayout() != nil {
-		list = []Finding{{Check: "tags", Level: Unknown, What: "the console reads all tags for the first time", Remedy: "Ask again when it has read them."}}
+		list = []Finding{{Check: "tags", Level: Unknown, What: "the console reads all tags for the first time",
+			Remedy: "Ask again when it has read them."}}
 	}
 	if list == nil {
-		list = []Finding{{Check: "tags", Level: OK, What: fmt.Sprintf("no tag has used %.0f%% of its IDs, or comes to its limit within %d days", 100*nearLimit, endsSoon/(24*time.Hour))}}
+		list = []Finding{{Check: "tags", Level: OK, What: fmt.Sprintf("no tag has used %.0f%% of its IDs, "+
+			"or comes to its limit within %d days", 100*nearLimit, endsSoon/(24*time.Hour))}}
 	}
 	return list
 }

@@ -22,11 +22,13 @@ func healthy(process string, change func(*marchv1.DiagnoseResponse)) doctor.Answ
 	got := &marchv1.DiagnoseResponse{
 		Build: "v1", Clock: timestamppb.New(sent.Add(10 * time.Millisecond)),
 		Etcd: &marchv1.EtcdStatus{
-			Version: "3.6.9", Size: 3 << 20, Quota: 2 << 30, Revision: 1000, Compacted: 400, Latency: durationpb.New(2 * time.Millisecond),
+			Version: "3.6.9", Size: 3 << 20, Quota: 2 << 30, Revision: 1000, Compacted: 400,
+			Latency:    durationpb.New(2 * time.Millisecond),
 			ClockAhead: durationpb.New(-400 * time.Millisecond), ClockUnsure: durationpb.New(1001 * time.Millisecond),
 		},
-		Certificates: []*marchv1.CertificateStatus{{Setting: "etcd-cert", Path: "/c", Subject: "CN=march", Ends: timestamppb.New(sent.Add(100 * 24 * time.Hour))}},
-		Journal:      &marchv1.JournalStatus{Path: "/j", Free: &free, Sync: durationpb.New(time.Millisecond)},
+		Certificates: []*marchv1.CertificateStatus{{Setting: "etcd-cert", Path: "/c", Subject: "CN=march",
+			Ends: timestamppb.New(sent.Add(100 * 24 * time.Hour))}},
+		Journal: &marchv1.JournalStatus{Path: "/j", Free: &free, Sync: durationpb.New(time.Millisecond)},
 	}
 	if change != nil {
 		change(got)
@@ -47,7 +49,8 @@ func TestHealthy(t *testing.T) {
 	if n := doctor.Wrong(found); n != 0 {
 		t.Errorf("%d wrong in a healthy cluster: %+v", n, found)
 	}
-	for _, check := range []string{"problems", "etcd version", "etcd quota", "etcd compaction", "etcd latency", "etcd clock", "clocks", "certificates", "journal", "versions", "tags"} {
+	for _, check := range []string{"problems", "etcd version", "etcd quota", "etcd compaction", "etcd latency",
+		"etcd clock", "clocks", "certificates", "journal", "versions", "tags"} {
 		if !slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == check }) {
 			t.Errorf("nothing is said of %s", check)
 		}
@@ -62,33 +65,74 @@ func TestFindings(t *testing.T) {
 		level  doctor.Level
 		what   string
 	}{
-		{"etcd is away", func(d *marchv1.DiagnoseResponse) { d.Etcd = &marchv1.EtcdStatus{Error: "refused"} }, "etcd", doctor.Failed, "etcd does not answer a/two: refused"},
-		{"etcd is old", func(d *marchv1.DiagnoseResponse) { d.Etcd.Version = "3.5.1" }, "etcd version", doctor.Warning, "3.5.1, 3.6.9"},
-		{"etcd is full", func(d *marchv1.DiagnoseResponse) { d.Etcd.NoSpace = true }, "etcd quota", doctor.Failed, "its alarm NOSPACE is raised"},
-		{"etcd says no quota", func(d *marchv1.DiagnoseResponse) { d.Etcd.Quota = 0 }, "etcd quota", doctor.Unknown, "3 MiB"},
-		{"etcd is not compacted", func(d *marchv1.DiagnoseResponse) { d.Etcd.Revision = 9_000_000 }, "etcd compaction", doctor.Warning, "8999600 revisions"},
-		{"etcd is slow", func(d *marchv1.DiagnoseResponse) { d.Etcd.Latency = durationpb.New(200 * time.Millisecond) }, "etcd latency", doctor.Warning, "200ms to answer a/two"},
-		{"etcd is stuck", func(d *marchv1.DiagnoseResponse) { d.Etcd.Latency = durationpb.New(2 * time.Second) }, "etcd latency", doctor.Failed, "2s to answer a/two"},
-		{"etcd's clock is ahead", func(d *marchv1.DiagnoseResponse) { d.Etcd.ClockAhead = durationpb.New(2 * time.Second) }, "etcd clock", doctor.Warning, "etcd's clock is 2s ahead of that of a/two"},
-		{"etcd's clock is behind", func(d *marchv1.DiagnoseResponse) { d.Etcd.ClockAhead = durationpb.New(-time.Hour) }, "etcd clock", doctor.Warning, "etcd's clock is 1h0m0s behind that of a/two"},
-		{"etcd's clock may be right", func(d *marchv1.DiagnoseResponse) { d.Etcd.ClockAhead = durationpb.New(1400 * time.Millisecond) }, "etcd clock", doctor.OK, "those of 3 processes"},
-		{"etcd's clock is not known", func(d *marchv1.DiagnoseResponse) { d.Etcd.ClockAhead, d.Etcd.ClockError = nil, "no Date" }, "etcd clock", doctor.Unknown, "not known to a/two: no Date"},
-		{"the clock is ahead", func(d *marchv1.DiagnoseResponse) { d.Clock = timestamppb.New(sent.Add(3 * time.Second)) }, "clocks", doctor.Warning, "a/two is 2.99s ahead of"},
-		{"the clock is behind", func(d *marchv1.DiagnoseResponse) { d.Clock = timestamppb.New(sent.Add(-time.Minute)) }, "clocks", doctor.Failed, "a/two is 1m0.01s behind"},
-		{"the disk is slow", func(d *marchv1.DiagnoseResponse) { d.Journal.Sync = durationpb.New(150 * time.Millisecond) }, "journal", doctor.Warning, "a/two took 150ms"},
-		{"the disk is full", func(d *marchv1.DiagnoseResponse) { *d.Journal.Free = 1 << 20 }, "journal", doctor.Warning, "a/two has 1 MiB left"},
-		{"the disk is broken", func(d *marchv1.DiagnoseResponse) { d.Journal.Error = "read-only" }, "journal", doctor.Failed, "a/two takes no write: read-only"},
+		{"etcd is away", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd = &marchv1.EtcdStatus{Error: "refused"}
+		}, "etcd", doctor.Failed, "etcd does not answer a/two: refused"},
+		{"etcd is old", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.Version = "3.5.1"
+		}, "etcd version", doctor.Warning, "3.5.1, 3.6.9"},
+		{"etcd is full", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.NoSpace = true
+		}, "etcd quota", doctor.Failed, "its alarm NOSPACE is raised"},
+		{"etcd says no quota", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.Quota = 0
+		}, "etcd quota", doctor.Unknown, "3 MiB"},
+		{"etcd is not compacted", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.Revision = 9_000_000
+		}, "etcd compaction", doctor.Warning, "8999600 revisions"},
+		{"etcd is slow", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.Latency = durationpb.New(200 * time.Millisecond)
+		}, "etcd latency", doctor.Warning, "200ms to answer a/two"},
+		{"etcd is stuck", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.Latency = durationpb.New(2 * time.Second)
+		}, "etcd latency", doctor.Failed, "2s to answer a/two"},
+		{"etcd's clock is ahead", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.ClockAhead = durationpb.New(2 * time.Second)
+		}, "etcd clock", doctor.Warning, "etcd's clock is 2s ahead of that of a/two"},
+		{"etcd's clock is behind", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.ClockAhead = durationpb.New(-time.Hour)
+		}, "etcd clock", doctor.Warning, "etcd's clock is 1h0m0s behind that of a/two"},
+		{"etcd's clock may be right", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.ClockAhead = durationpb.New(1400 * time.Millisecond)
+		}, "etcd clock", doctor.OK, "those of 3 processes"},
+		{"etcd's clock is not known", func(d *marchv1.DiagnoseResponse) {
+			d.Etcd.ClockAhead, d.Etcd.ClockError = nil, "no Date"
+		}, "etcd clock", doctor.Unknown, "not known to a/two: no Date"},
+		{"the clock is ahead", func(d *marchv1.DiagnoseResponse) {
+			d.Clock = timestamppb.New(sent.Add(3 * time.Second))
+		}, "clocks", doctor.Warning, "a/two is 2.99s ahead of"},
+		{"the clock is behind", func(d *marchv1.DiagnoseResponse) {
+			d.Clock = timestamppb.New(sent.Add(-time.Minute))
+		}, "clocks", doctor.Failed, "a/two is 1m0.01s behind"},
+		{"the disk is slow", func(d *marchv1.DiagnoseResponse) {
+			d.Journal.Sync = durationpb.New(150 * time.Millisecond)
+		}, "journal", doctor.Warning, "a/two took 150ms"},
+		{"the disk is full", func(d *marchv1.DiagnoseResponse) {
+			*d.Journal.Free = 1 << 20
+		}, "journal", doctor.Warning, "a/two has 1 MiB left"},
+		{"the disk is broken", func(d *marchv1.DiagnoseResponse) {
+			d.Journal.Error = "read-only"
+		}, "journal", doctor.Failed, "a/two takes no write: read-only"},
 		{"a certificate ends soon", func(d *marchv1.DiagnoseResponse) {
 			d.Certificates[0].Ends = timestamppb.New(sent.Add(20 * 24 * time.Hour))
 		}, "certificates", doctor.Warning, "/c (--etcd-cert of a/two) ends in 19 days: CN=march"},
-		{"a certificate has ended", func(d *marchv1.DiagnoseResponse) { d.Certificates[0].Ends = timestamppb.New(sent) }, "certificates", doctor.Failed, "ended at 2030-01-02T03:04:05Z"},
-		{"a certificate is gone", func(d *marchv1.DiagnoseResponse) { d.Certificates[0].Error = "no such file" }, "certificates", doctor.Failed, "cannot be read: no such file"},
-		{"two versions", func(d *marchv1.DiagnoseResponse) { d.Build = "v2" }, "versions", doctor.Warning, "v1 (a/one, the console), v2 (a/two)"},
+		{"a certificate has ended", func(d *marchv1.DiagnoseResponse) {
+			d.Certificates[0].Ends = timestamppb.New(sent)
+		}, "certificates", doctor.Failed, "ended at 2030-01-02T03:04:05Z"},
+		{"a certificate is gone", func(d *marchv1.DiagnoseResponse) {
+			d.Certificates[0].Error = "no such file"
+		}, "certificates", doctor.Failed, "cannot be read: no such file"},
+		{"two versions", func(d *marchv1.DiagnoseResponse) {
+			d.Build = "v2"
+		}, "versions", doctor.Warning, "v1 (a/one, the console), v2 (a/two)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			found := doctor.Examine(cluster(test.change))
-			at := slices.IndexFunc(found, func(f doctor.Finding) bool { return f.Check == test.check && f.Level == test.level })
-			if at < 0 || !strings.Contains(found[at].What, test.what) || (found[at].Remedy == "") != (test.level == doctor.OK) {
+			at := slices.IndexFunc(found, func(f doctor.Finding) bool {
+				return f.Check == test.check && f.Level == test.level
+			})
+			if at < 0 || !strings.Contains(found[at].What, test.what) ||
+				(found[at].Remedy == "") != (test.level == doctor.OK) {
 				t.Errorf("want %s of %s with %q and a remedy; found %+v", test.level, test.check, test.what, found)
 			}
 		})
@@ -108,7 +152,8 @@ func TestLevelsOfEtcd(t *testing.T) {
 	}{
 		{"too old", "3.6.8", 0, "etcd version", doctor.Failed, "etcd 3.6.8 is not supported"},
 		{"new enough", "3.6.9", 0, "etcd version", doctor.OK, "etcd is 3.6.9"},
-		{"nearly full", "3.6.9", marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL, "problems", doctor.Warning, "as listed"},
+		{"nearly full", "3.6.9", marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL, "problems",
+			doctor.Warning, "as listed"},
 		{"full", "3.6.9", marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, "problems", doctor.Failed, "as listed"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -132,8 +177,10 @@ func TestLevelsOfEtcd(t *testing.T) {
 func TestProblemsAndTags(t *testing.T) {
 	f := cluster(nil)
 	f.Overview.Problems = []*marchv1.Problem{
-		{Kind: marchv1.ProblemKind_PROBLEM_KIND_SILENT, What: "instance a/x is silent", Since: timestamppb.New(sent), Command: "march instance forget a x"},
-		{Kind: marchv1.ProblemKind_PROBLEM_KIND_HALTED, What: "leasing is halted", Remedy: "Recover.", Command: "march recover"},
+		{Kind: marchv1.ProblemKind_PROBLEM_KIND_SILENT, What: "instance a/x is silent", Since: timestamppb.New(sent),
+			Command: "march instance forget a x"},
+		{Kind: marchv1.ProblemKind_PROBLEM_KIND_HALTED, What: "leasing is halted", Remedy: "Recover.",
+			Command: "march recover"},
 	}
 	f.Tags = []*marchv1.TagSummary{
 		{Tag: &marchv1.Tag{Name: "fresh"}, Used: 0.1, Lasts: durationpb.New(9000 * time.Hour)},
@@ -149,7 +196,8 @@ func TestProblemsAndTags(t *testing.T) {
 		}
 	}
 	want := []string{
-		"failed leasing is halted", "failed tag out has", "warning instance a/x is", "warning tag soon has", "warning tag used has", "unknown b/away was not",
+		"failed leasing is halted", "failed tag out has", "warning instance a/x is", "warning tag soon has",
+		"warning tag used has", "unknown b/away was not",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
@@ -160,7 +208,8 @@ func TestProblemsAndTags(t *testing.T) {
 // present rate means nothing.
 func TestTagsWithAPeriod(t *testing.T) {
 	f := cluster(nil)
-	daily := &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 4, Current: "2026-11-25", Ends: timestamppb.New(time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC))}
+	daily := &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 4, Current: "2026-11-25",
+		Ends: timestamppb.New(time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC))}
 	f.Tags = []*marchv1.TagSummary{
 		{Tag: &marchv1.Tag{Name: "full", Period: daily}, Used: 1},
 		{Tag: &marchv1.Tag{Name: "fresh", Period: daily}, Used: 0.1, Lasts: durationpb.New(time.Hour)},
@@ -173,7 +222,8 @@ func TestTagsWithAPeriod(t *testing.T) {
 	}
 	want := []doctor.Finding{{
 		Check: "tags", Level: doctor.Failed, What: "tag full has used 100.0% of the IDs of the period 2026-11-25",
-		Remedy:  "The next period begins at 2026-11-26T00:00:00Z. If that is too late, create a tag with more digits, and move the callers there.",
+		Remedy: "The next period begins at 2026-11-26T00:00:00Z. If that is too late, create a tag with more digits, " +
+			"and move the callers there.",
 		Command: "march tag create TAG --period day --period-digits DIGITS",
 	}}
 	if !slices.Equal(got, want) {

@@ -35,8 +35,10 @@ func (f Facts) etcd() []Finding {
 		slowest = max(slowest, took)
 		if level := above(took, slowEtcd, stuckEtcd); level != OK {
 			list = append(list, Finding{
-				"etcd latency", level, fmt.Sprintf("etcd took %v to answer %s; it should take less than %v", took.Round(time.Microsecond), a.Process, slowEtcd),
-				"See etcd's disks (wal_fsync_duration_seconds) and the network between its members.", "etcdctl check perf",
+				"etcd latency", level, fmt.Sprintf("etcd took %v to answer %s; it should take less than %v",
+					took.Round(time.Microsecond), a.Process, slowEtcd),
+				"See etcd's disks (wal_fsync_duration_seconds) and the network between its members.",
+				"etcdctl check perf",
 			})
 		}
 	}
@@ -50,13 +52,15 @@ func (f Facts) etcd() []Finding {
 			Remedy: "Finish the upgrade of etcd, or go back.", Command: "etcdctl endpoint status --cluster",
 		})
 	} else if err := store.CheckVersion(last.GetVersion()); err != nil {
-		list = append(list, Finding{Check: "etcd version", Level: Failed, What: err.Error(), Remedy: "Upgrade etcd, one member after the other."})
+		list = append(list, Finding{Check: "etcd version", Level: Failed, What: err.Error(),
+			Remedy: "Upgrade etcd, one member after the other."})
 	} else {
 		list = append(list, Finding{Check: "etcd version", Level: OK, What: "etcd is " + last.GetVersion()})
 	}
 	list = append(list, quota(last), history(last))
 	if slowest > 0 && slowest < slowEtcd {
-		list = append(list, Finding{Check: "etcd latency", Level: OK, What: fmt.Sprintf("etcd answers every process within %v", slowest.Round(time.Microsecond))})
+		list = append(list, Finding{Check: "etcd latency", Level: OK,
+			What: fmt.Sprintf("etcd answers every process within %v", slowest.Round(time.Microsecond))})
 	}
 	return list
 }
@@ -66,12 +70,14 @@ func quota(e *marchv1.EtcdStatus) Finding {
 	if e.GetNoSpace() {
 		p := problem.EtcdFull(time.Time{})
 		return Finding{
-			"etcd quota", Failed, fmt.Sprintf("%s; it has %d of %d MiB, and its alarm NOSPACE is raised", p.GetWhat(), e.GetSize()>>20, e.GetQuota()>>20), p.GetRemedy(), p.GetCommand(),
+			"etcd quota", Failed, fmt.Sprintf("%s; it has %d of %d MiB, and its alarm NOSPACE is raised", p.GetWhat(),
+				e.GetSize()>>20, e.GetQuota()>>20), p.GetRemedy(), p.GetCommand(),
 		}
 	}
 	if e.GetQuota() == 0 {
 		return Finding{
-			Check: "etcd quota", Level: Unknown, What: fmt.Sprintf("etcd has %d MiB, and does not say at how many it takes no more writes", e.GetSize()>>20),
+			Check: "etcd quota", Level: Unknown, What: fmt.Sprintf(
+				"etcd has %d MiB, and does not say at how many it takes no more writes", e.GetSize()>>20),
 			Remedy: "See its flag --quota-backend-bytes; 2 GiB is the default.",
 		}
 	}
@@ -86,11 +92,15 @@ func history(e *marchv1.EtcdStatus) Finding {
 	kept := e.GetRevision() - e.GetCompacted()
 	if kept > mostHistory {
 		return Finding{
-			"etcd compaction", Warning, fmt.Sprintf("etcd keeps the history of %d revisions, more than the %d of two busy hours", kept, mostHistory),
-			"A console that runs for two hours compacts it. See the console's log, or have etcd do it (--auto-compaction-retention).", fmt.Sprintf("etcdctl compact %d", e.GetRevision()-mostHistory/20),
+			"etcd compaction", Warning, fmt.Sprintf("etcd keeps the history of %d revisions, "+
+				"more than the %d of two busy hours", kept, mostHistory),
+			"A console that runs for two hours compacts it. See the console's log, " +
+				"or have etcd do it (--auto-compaction-retention).",
+			fmt.Sprintf("etcdctl compact %d", e.GetRevision()-mostHistory/20),
 		}
 	}
-	return Finding{Check: "etcd compaction", Level: OK, What: fmt.Sprintf("etcd keeps the history of %d revisions", kept)}
+	return Finding{Check: "etcd compaction", Level: OK,
+		What: fmt.Sprintf("etcd keeps the history of %d revisions", kept)}
 }
 
 // etcdClocks compares the clock of etcd, as each process measured it, with the process's own.
@@ -109,8 +119,11 @@ func (f Facts) etcdClocks() []Finding {
 		case e.GetClockAhead() == nil && unknown == nil:
 			why := cmp.Or(e.GetClockError(), "the process is of an older version")
 			unknown = []Finding{{
-				Check: "etcd clock", Level: Unknown, What: fmt.Sprintf("etcd's clock is not known to %s: %s", a.Process, why),
-				Remedy: "See that etcd answers HTTP at its client URLs (its flag --listen-client-http-urls moves that elsewhere), or look at its hosts' clocks yourself.", Command: "date --utc",
+				Check: "etcd clock", Level: Unknown,
+				What: fmt.Sprintf("etcd's clock is not known to %s: %s", a.Process, why),
+				Remedy: "See that etcd answers HTTP at its client URLs (its flag " +
+					"--listen-client-http-urls moves that " +
+					"elsewhere), or look at its hosts' clocks yourself.", Command: "date --utc",
 			}}
 		case e.GetClockAhead() != nil:
 			known++
@@ -125,19 +138,23 @@ func (f Facts) etcdClocks() []Finding {
 			if off[side] == nil {
 				off[side] = &group{}
 			}
-			off[side].processes, off[side].most = append(off[side].processes, a.Process), max(off[side].most, ahead.Abs())
+			off[side].processes, off[side].most = append(off[side].processes, a.Process),
+				max(off[side].most, ahead.Abs())
 		}
 	}
 	for _, side := range slices.Sorted(maps.Keys(off)) {
 		g := off[side]
 		list = append(list, Finding{
 			// Nothing that March promises depends on it, so it is never a failure.
-			"etcd clock", Warning, fmt.Sprintf("etcd's clock is %v %s that of %s", g.most.Round(time.Second), side, some(g.processes)),
-			"Synchronize the hosts of etcd (chrony, ntpd). IDs do not depend on this clock, but etcd's certificates, tokens and log do.", "chronyc tracking",
+			"etcd clock", Warning, fmt.Sprintf("etcd's clock is %v %s that of %s", g.most.Round(time.Second),
+				side, some(g.processes)),
+			"Synchronize the hosts of etcd (chrony, ntpd). IDs do not depend on this clock, but etcd's certificates, " +
+				"tokens and log do.", "chronyc tracking",
 		})
 	}
 	if list == nil && known > 0 {
-		list = []Finding{{Check: "etcd clock", Level: OK, What: fmt.Sprintf("etcd's clock agrees with those of %d processes, as far as whole seconds tell", known)}}
+		list = []Finding{{Check: "etcd clock", Level: OK,
+			What: fmt.Sprintf("etcd's clock agrees with those of %d processes, as far as whole seconds tell", known)}}
 	}
 	return append(list, unknown...)
 }
@@ -188,12 +205,15 @@ func (f Facts) clocks() []Finding {
 			side = "behind"
 		}
 		list = append(list, Finding{
-			"clocks", level, fmt.Sprintf("the clock of %s is %v %s the others", c.process, off.Round(time.Millisecond), side),
-			"Synchronize it (chrony, ntpd). IDs of counters stay unique; time-ordered IDs sort wrong or wait, and strict tags may pause.", "chronyc tracking",
+			"clocks", level, fmt.Sprintf("the clock of %s is %v %s the others", c.process,
+				off.Round(time.Millisecond), side),
+			"Synchronize it (chrony, ntpd). IDs of counters stay unique; time-ordered IDs sort wrong or wait, " +
+				"and strict tags may pause.", "chronyc tracking",
 		})
 	}
 	if list == nil {
-		list = []Finding{{Check: "clocks", Level: OK, What: fmt.Sprintf("%d clocks agree within %v", len(all), clockOff)}}
+		list = []Finding{{Check: "clocks", Level: OK,
+			What: fmt.Sprintf("%d clocks agree within %v", len(all), clockOff)}}
 	}
 	return list
 }
@@ -234,7 +254,8 @@ func (f Facts) certificates() []Finding {
 		}
 	}
 	if list == nil && n > 0 {
-		list = []Finding{{Check: "certificates", Level: OK, What: fmt.Sprintf("the first of %d certificates ends in %d days", n, int64(first/(24*time.Hour)))}}
+		list = []Finding{{Check: "certificates", Level: OK,
+			What: fmt.Sprintf("the first of %d certificates ends in %d days", n, int64(first/(24*time.Hour)))}}
 	}
 	return list
 }
@@ -255,24 +276,29 @@ func (f Facts) journals() []Finding {
 		switch {
 		case j.GetError() != "":
 			list = append(list, Finding{
-				Check: "journal", Level: Failed, What: fmt.Sprintf("the disk of the journal of %s takes no write: %s", a.Process, j.GetError()),
-				Remedy: "An instance leases nothing while its journal cannot be written. Make room on " + j.GetPath() + ", or see its permissions.",
+				Check: "journal", Level: Failed, What: fmt.Sprintf("the disk of the journal of %s takes no write: %s",
+					a.Process, j.GetError()),
+				Remedy: "An instance leases nothing while its journal cannot be written. Make room on " + j.GetPath() +
+					", or see its permissions.",
 			})
 		case level != OK:
 			list = append(list, Finding{
-				Check: "journal", Level: level, What: fmt.Sprintf("a sync of the journal's disk of %s took %v; it should take less than %v", a.Process, took.Round(time.Microsecond), slowSync),
+				Check: "journal", Level: level, What: fmt.Sprintf("a sync of the journal's disk of %s took %v; "+
+					"it should take less than %v", a.Process, took.Round(time.Microsecond), slowSync),
 				Remedy: "Each lease waits for a sync. Put " + j.GetPath() + " on a faster disk, or on one of its own.",
 			})
 		}
 		if j.Free != nil && j.GetFree() < leastFree {
 			list = append(list, Finding{
-				Check: "journal", Level: Warning, What: fmt.Sprintf("the disk of the journal of %s has %d MiB left", a.Process, j.GetFree()>>20),
+				Check: "journal", Level: Warning, What: fmt.Sprintf("the disk of the journal of %s has %d MiB left",
+					a.Process, j.GetFree()>>20),
 				Remedy: fmt.Sprintf("Make room on %s: %d MiB are enough.", j.GetPath(), leastFree>>20),
 			})
 		}
 	}
 	if list == nil && n > 0 {
-		list = []Finding{{Check: "journal", Level: OK, What: fmt.Sprintf("the disks of %d journals have room, and sync within %v", n, slowest.Round(time.Microsecond))}}
+		list = []Finding{{Check: "journal", Level: OK, What: fmt.Sprintf("the disks of %d journals have room, "+
+			"and sync within %v", n, slowest.Round(time.Microsecond))}}
 	}
 	return list
 }

@@ -79,7 +79,8 @@ func Wait(ctx context.Context, cfg Config) error {
 // Text returns the use of a room in one line.
 func Text(u *marchv1.RoomUse) string {
 	if len(u.GetSilent()) > 0 {
-		return fmt.Sprintf("room %s: not known, because these do not answer: %s", u.GetRoom(), strings.Join(u.GetSilent(), ", "))
+		return fmt.Sprintf("room %s: not known, because these do not answer: %s", u.GetRoom(),
+			strings.Join(u.GetSilent(), ", "))
 	}
 	idle := u.GetIdle().AsDuration()
 	if idle >= time.Hour {
@@ -93,5 +94,6 @@ func Text(u *marchv1.RoomUse) string {
 	if u.GetTags() > 0 {
 		tags = fmt.Sprintf("; tags of the last hour: %d, last %s", u.GetTags(), strings.Join(names, ", "))
 	}
-	return fmt.Sprintf("room %s: called %v ago, %.1f IDs a second%s", u.GetRoom(), idle.Round(time.Second), u.GetRate(), tags)
+	return fmt.Sprintf("room %s: called %v ago, %.1f IDs a second%s", u.GetRoom(),
+		idle.Round(time.Second), u.GetRate(), tags)
 }

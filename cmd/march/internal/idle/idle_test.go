@@ -32,7 +32,9 @@ func TestWait(t *testing.T) {
 		began := time.Now()
 		var said []string
 		cfg := idle.Config{
-			Rooms: []string{"a"}, For: time.Minute, Every: time.Second, Say: func(line string) { said = append(said, line) },
+			Rooms: []string{"a"}, For: time.Minute, Every: time.Second, Say: func(line string) {
+				said = append(said, line)
+			},
 			Use: func(context.Context, string) (*marchv1.RoomUse, error) {
 				switch passed := time.Since(began); {
 				case passed < 10*time.Second:
@@ -40,7 +42,8 @@ func TestWait(t *testing.T) {
 				case passed < 20*time.Second:
 					return &marchv1.RoomUse{Room: "a", Silent: []string{"a/one"}}, nil
 				default: // the last call was then
-					return &marchv1.RoomUse{Room: "a", Idle: durationpb.New(passed - 20*time.Second), Tags: 1, Latest: []*marchv1.TagUse{{Tag: "order"}}}, nil
+					return &marchv1.RoomUse{Room: "a", Idle: durationpb.New(passed - 20*time.Second), Tags: 1,
+						Latest: []*marchv1.TagUse{{Tag: "order"}}}, nil
 				}
 			},
 		}
@@ -50,7 +53,8 @@ func TestWait(t *testing.T) {
 		if passed := time.Since(began); passed != 80*time.Second {
 			t.Errorf("waited for %v", passed)
 		}
-		for _, want := range []string{"no console", "do not answer: a/one", "room a: called 5s ago, 0.0 IDs a second; tags of the last hour: 1, last order"} {
+		for _, want := range []string{"no console", "do not answer: a/one",
+			"room a: called 5s ago, 0.0 IDs a second; tags of the last hour: 1, last order"} {
 			if !slices.ContainsFunc(said, func(line string) bool { return strings.Contains(line, want) }) {
 				t.Errorf("never said %q: %q", want, said)
 			}
@@ -59,7 +63,8 @@ func TestWait(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		began = time.Now()
-		if err := idle.Wait(ctx, cfg); allocator.KindOf(err) != allocator.Unavailable || !strings.Contains(err.Error(), "callers were still there: room a: called ") {
+		if err := idle.Wait(ctx, cfg); allocator.KindOf(err) != allocator.Unavailable ||
+			!strings.Contains(err.Error(), "callers were still there: room a: called ") {
 			t.Errorf("at the end of its time: %v", err)
 		}
 		broken := errors.New("broken")

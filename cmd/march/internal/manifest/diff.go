@@ -112,7 +112,8 @@ func (m *Manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 	}
 	if prune {
 		for _, name := range slices.Sorted(maps.Keys(have)) {
-			d.Tags = append(d.Tags, TagChange{Tag: name, Action: Delete, Fields: []FieldChange{}, revision: have[name].GetRevision()})
+			d.Tags = append(d.Tags, TagChange{Tag: name, Action: Delete, Fields: []FieldChange{},
+				revision: have[name].GetRevision()})
 		}
 	}
 	slices.SortStableFunc(d.Tags, func(a, b TagChange) int { return strings.Compare(a.Tag, b.Tag) })
@@ -149,7 +150,8 @@ func (m *Manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) TagChang
 	change := TagChange{Tag: want.GetName(), Action: Update, want: want, revision: have.GetRevision()}
 	tag := "tags." + want.GetName()
 	if was, is := kind(have), kind(want); was != is {
-		m.refuse(r, tag, allocator.Errorf(allocator.Invalid, "time: a tag keeps its kind: this one is a %s tag, and the file has a %s tag", was, is))
+		m.refuse(r, tag, allocator.Errorf(allocator.Invalid,
+			"time: a tag keeps its kind: this one is a %s tag, and the file has a %s tag", was, is))
 		return change
 	}
 	before, after := fields(have), fields(want)
@@ -240,7 +242,8 @@ func (c TagChange) Message() *marchv1.Tag {
 			t.StrictRetract = c.want.StrictRetract
 		default: // the policies of time-ordered IDs belong together
 			w := c.want.GetTime()
-			t.Time = &marchv1.TimeTag{Sequence: w.GetSequence(), CarryTo: w.GetCarryTo(), RandomBelow: w.GetRandomBelow(), Rollback: w.GetRollback(), MaxWait: w.GetMaxWait()}
+			t.Time = &marchv1.TimeTag{Sequence: w.GetSequence(), CarryTo: w.GetCarryTo(),
+				RandomBelow: w.GetRandomBelow(), Rollback: w.GetRollback(), MaxWait: w.GetMaxWait()}
 		}
 	}
 	return t
@@ -261,7 +264,8 @@ func (d Diff) Text() string {
 			if c.Action == Create {
 				_, _ = fmt.Fprintf(&b, "  %s: %s\n", f.Field, f.To)
 			} else {
-				_, _ = fmt.Fprintf(&b, "  %s: %s -> %s%s\n", f.Field, cmp.Or(f.From, "none"), cmp.Or(f.To, "none"), c.warning(f))
+				_, _ = fmt.Fprintf(&b, "  %s: %s -> %s%s\n", f.Field, cmp.Or(f.From, "none"),
+					cmp.Or(f.To, "none"), c.warning(f))
 			}
 		}
 	}
@@ -307,8 +311,10 @@ func fields(t *marchv1.Tag) []field {
 	}
 	if p := t.GetTime(); p != nil {
 		all = append(all,
-			field{"time.time_bits", fmt.Sprint(p.GetTimeBits()), true}, field{"time.worker_bits", fmt.Sprint(p.GetWorkerBits()), true},
-			field{"time.sequence_bits", fmt.Sprint(p.GetSequenceBits()), true}, field{"time.unit", p.GetUnit().AsDuration().String(), true},
+			field{"time.time_bits", fmt.Sprint(p.GetTimeBits()), true},
+			field{"time.worker_bits", fmt.Sprint(p.GetWorkerBits()), true},
+			field{"time.sequence_bits", fmt.Sprint(p.GetSequenceBits()), true},
+			field{"time.unit", p.GetUnit().AsDuration().String(), true},
 			field{"time.epoch_ms", number(p.GetEpochMs(), 10), true}, field{"time.order", api.Word(p.GetOrder()), true},
 			field{"time.sequence", api.Word(p.GetSequence()), false})
 		if p.GetCarryTo() != 0 {
@@ -317,7 +323,8 @@ func fields(t *marchv1.Tag) []field {
 		if p.GetRandomBelow() != 0 {
 			all = append(all, field{"time.random_below", number(p.GetRandomBelow(), 10), false})
 		}
-		all = append(all, field{"time.rollback", api.Word(p.GetRollback()), false}, field{"time.max_wait", p.GetMaxWait().AsDuration().String(), false})
+		all = append(all, field{"time.rollback", api.Word(p.GetRollback()), false},
+			field{"time.max_wait", p.GetMaxWait().AsDuration().String(), false})
 	}
 	return all
 }

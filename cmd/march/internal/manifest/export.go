@@ -24,7 +24,9 @@ func Export(layout *marchv1.Layout, tags []*marchv1.Tag) ([]byte, error) {
 		file = append(file, item("layout", parts))
 	}
 	all := yaml.MapSlice{}
-	for _, t := range slices.SortedFunc(slices.Values(tags), func(a, b *marchv1.Tag) int { return cmp.Compare(a.GetName(), b.GetName()) }) {
+	for _, t := range slices.SortedFunc(slices.Values(tags), func(a, b *marchv1.Tag) int {
+		return cmp.Compare(a.GetName(), b.GetName())
+	}) {
 		settings, err := exported(t)
 		if err != nil {
 			return nil, err
@@ -36,9 +38,12 @@ func Export(layout *marchv1.Layout, tags []*marchv1.Tag) ([]byte, error) {
 
 // ranges writes ranges by lower.
 func ranges(of map[string]*marchv1.Range) (list yaml.MapSlice) {
-	byLower := slices.SortedFunc(maps.Keys(of), func(a, b string) int { return cmp.Compare(of[a].GetLower(), of[b].GetLower()) })
+	byLower := slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		return cmp.Compare(of[a].GetLower(), of[b].GetLower())
+	})
 	for _, name := range byLower {
-		list = append(list, item(name, yaml.MapSlice{item("lower", of[name].GetLower()), item("upper", of[name].GetUpper())}))
+		list = append(list, item(name, yaml.MapSlice{item("lower", of[name].GetLower()),
+			item("upper", of[name].GetUpper())}))
 	}
 	return list
 }

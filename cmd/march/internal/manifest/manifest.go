@@ -168,8 +168,10 @@ func (m *Manifest) refuse(r *yamlfile.Reader, field string, err error) {
 
 // counterFields and timeFields are the settings of tags in the order of files.
 var (
-	counterFields = []string{"start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew", "strict_retract", "format", "key_check", "period", "time"}
-	timeFields    = []string{"preset", "time_bits", "worker_bits", "sequence_bits", "unit", "epoch_ms", "order", "sequence", "carry_to", "random_below", "rollback", "max_wait"}
+	counterFields = []string{"start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew",
+		"strict_retract", "format", "key_check", "period", "time"}
+	timeFields = []string{"preset", "time_bits", "worker_bits", "sequence_bits", "unit", "epoch_ms", "order",
+		"sequence", "carry_to", "random_below", "rollback", "max_wait"}
 )
 
 // setting reads a setting of a tag.

@@ -36,7 +36,9 @@ func TestEverySetting(t *testing.T) {
 		if slices.Equal(fields(want), fields(&marchv1.Tag{})) {
 			t.Errorf("a difference does not show %s", name)
 		}
-		if at := slices.IndexFunc(fields(want), func(f field) bool { return f.name == name }); at >= 0 && fields(want)[at].fixed {
+		if at := slices.IndexFunc(fields(want), func(f field) bool {
+			return f.name == name
+		}); at >= 0 && fields(want)[at].fixed {
 			continue
 		}
 		update := TagChange{Tag: "t", Fields: []FieldChange{{Field: name}}, want: want}.Message()

@@ -39,8 +39,10 @@ func Recover(r *recovery.Report) any {
 		Epoch      string              `json:"epoch"`
 		NotBefore  string              `json:"not_before"`
 	}{
-		r.UUID, r.Epoch != "", append([]record.InstanceID{}, r.Answered...), append([]record.InstanceID{}, r.LeftBefore...), []missing{},
-		[]string{}, append([]allocator.Tag{}, r.AtLimit...), append([]allocator.Tag{}, r.BeyondPeriod...), r.Margin, r.Total, r.Higher, r.Raised,
+		r.UUID, r.Epoch != "", append([]record.InstanceID{}, r.Answered...),
+		append([]record.InstanceID{}, r.LeftBefore...), []missing{},
+		[]string{}, append([]allocator.Tag{}, r.AtLimit...), append([]allocator.Tag{}, r.BeyondPeriod...), r.Margin,
+		r.Total, r.Higher, r.Raised,
 		r.Stored.Layout.Version, r.Known.Version, r.Layout.Version, r.Halted.Seconds(), r.Epoch, "",
 	}
 	if !r.NotBefore.IsZero() {

@@ -39,7 +39,8 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 		Example: `  march etcd roles eu-1 eu-2 us-1 > roles.sh`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return allocator.Errorf(allocator.Invalid, "room: none; allowed: one or more; see `march etcd roles --help`")
+				return allocator.Errorf(allocator.Invalid,
+					"room: none; allowed: one or more; see `march etcd roles --help`")
 			}
 			return nil
 		},
@@ -61,9 +62,12 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 		},
 	}
 	flags := roles.Flags()
-	roles.PersistentFlags().StringVar(&cluster, "cluster", "default", "the cluster's name: its keys are under /march/NAME/")
-	flags.BoolVar(&tags, "room-tags", false, "let rooms write tags' settings, too: for operators who change tags at a room, and for rooms that create tags")
-	flags.BoolVar(&certificates, "certificates", false, "make users without a password: etcd knows them by the common name of their client certificates")
+	roles.PersistentFlags().StringVar(&cluster, "cluster", "default",
+		"the cluster's name: its keys are under /march/NAME/")
+	flags.BoolVar(&tags, "room-tags", false, "let rooms write tags' settings, too: "+
+		"for operators who change tags at a room, and for rooms that create tags")
+	flags.BoolVar(&certificates, "certificates", false,
+		"make users without a password: etcd knows them by the common name of their client certificates")
 	cmd.AddCommand(roles)
 	return cmd
 }

@@ -22,11 +22,15 @@ type Flags struct{ cfg access.Config }
 
 // Add adds the flags.
 func (f *Flags) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.cfg.Policy, "policy", "", "YAML file that says which caller may make which call; it is read again when it changes. Without it, every caller may make every call")
-	flags.StringVar(&f.cfg.Tokens, "tokens", "", "with --policy: file with the hashes of the tokens that callers may give, from 'march token create'")
-	flags.StringVar(&f.cfg.Issuer, "oidc-issuer", "", "with --policy: address of the OpenID Connect issuer whose tokens (JWT) callers may give")
+	flags.StringVar(&f.cfg.Policy, "policy", "", "YAML file that says which caller may make which call; "+
+		"it is read again when it changes. Without it, every caller may make every call")
+	flags.StringVar(&f.cfg.Tokens, "tokens", "", "with --policy: file with the hashes of the tokens that callers may "+
+		"give, from 'march token create'")
+	flags.StringVar(&f.cfg.Issuer, "oidc-issuer", "",
+		"with --policy: address of the OpenID Connect issuer whose tokens (JWT) callers may give")
 	flags.StringVar(&f.cfg.Audience, "oidc-audience", "", "the audience that such a token must have")
-	flags.StringVar(&f.cfg.Keys, "jwks-file", "", "file with the public keys (JWKS) that sign such tokens, instead of asking the issuer for them")
+	flags.StringVar(&f.cfg.Keys, "jwks-file", "", "file with the public keys (JWKS) that sign such tokens, "+
+		"instead of asking the issuer for them")
 }
 
 // ConsoleFlags are those of a console, with the logins to its page.
@@ -38,11 +42,16 @@ type ConsoleFlags struct {
 // Add adds the flags, which set cfg.
 func (f *ConsoleFlags) Add(flags *pflag.FlagSet, cfg *console.Config) {
 	f.Flags.Add(flags)
-	flags.StringVar(&cfg.Credentials.TokenFile, "token-file", "", "file with the token that this console gives to the instances that it asks")
-	flags.StringVar(&cfg.Login.ClientID, "oidc-client-id", "", "this console's client ID at --oidc-issuer, for logins to the page; empty for logins by tokens only")
+	flags.StringVar(&cfg.Credentials.TokenFile, "token-file", "",
+		"file with the token that this console gives to the instances that it asks")
+	flags.StringVar(&cfg.Login.ClientID, "oidc-client-id", "",
+		"this console's client ID at --oidc-issuer, for logins to the page; empty for logins by tokens only")
 	flags.StringVar(&f.secret, "oidc-client-secret-file", "", "file with that client's secret, if it has one")
-	flags.StringVar(&cfg.Login.PublicURL, "public-url", "", "address at which browsers reach the page, such as https://march.example.com; it is served under this name only")
-	flags.StringVar(&f.key, "session-key-file", "", "file with 32 random bytes or more that protect logins, the same for all consoles; without it, logins end with this process")
+	flags.StringVar(&cfg.Login.PublicURL, "public-url", "",
+		"address at which browsers reach the page, such as https://march.example.com; "+
+			"it is served under this name only")
+	flags.StringVar(&f.key, "session-key-file", "", "file with 32 random bytes or more that protect logins, "+
+		"the same for all consoles; without it, logins end with this process")
 	flags.DurationVar(&cfg.Login.Lasts, "session-lasts", 12*time.Hour, "how long a login to the page lasts")
 }
 
@@ -61,7 +70,8 @@ func (f *ConsoleFlags) Set(cfg *console.Config, metrics *observe.Metrics, log hc
 		}
 	}
 	if f.cfg.Policy == "" && cfg.Login.ClientID != "" {
-		return allocator.Errorf(allocator.Invalid, "oidc-client-id: given without a policy, so that no browser has to log in; give --policy FILE")
+		return allocator.Errorf(allocator.Invalid,
+			"oidc-client-id: given without a policy, so that no browser has to log in; give --policy FILE")
 	}
 	cfg.Access, err = f.Gate("", metrics, log)
 	return err

@@ -31,7 +31,8 @@ one name, so that the new one is in use before the old one goes.`,
 		Args:    exactly("the token's name"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if lasts < 0 {
-				return allocator.Errorf(allocator.Invalid, "expires: %v; allowed: 0s, for a token that does not end, or more", lasts)
+				return allocator.Errorf(allocator.Invalid,
+					"expires: %v; allowed: 0s, for a token that does not end, or more", lasts)
 			}
 			if file == "" {
 				return allocator.Errorf(allocator.Invalid, "tokens: must be given; see `march token create --help`")
@@ -50,12 +51,15 @@ one name, so that the new one is in use before the old one goes.`,
 			if _, err := fmt.Fprintln(stdout, token); err != nil {
 				return err
 			}
-			_, _ = fmt.Fprintf(stderr, "the token of token:%s; keep it, it is shown only now. Its hash is in %s\n", args[0], file)
+			_, _ = fmt.Fprintf(stderr,
+				"the token of token:%s; keep it, it is shown only now. Its hash is in %s\n", args[0], file)
 			return nil
 		},
 	}
-	create.PersistentFlags().StringVar(&file, "tokens", "", "the file of tokens' hashes; it is made if it does not exist")
-	create.Flags().DurationVar(&lasts, "expires", 0, "how long the token may be used; 0 for as long as it is in the file")
+	create.PersistentFlags().StringVar(&file, "tokens", "",
+		"the file of tokens' hashes; it is made if it does not exist")
+	create.Flags().DurationVar(&lasts, "expires", 0,
+		"how long the token may be used; 0 for as long as it is in the file")
 	cmd.AddCommand(create)
 	return cmd
 }

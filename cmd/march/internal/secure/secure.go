@@ -26,7 +26,8 @@ type Client struct {
 func (c *Client) Add(flags *pflag.FlagSet, whose string) {
 	flags.BoolVar(&c.on, "tls", false, "call over TLS; each of the other flags of TLS turns it on, too")
 	c.files.add(flags)
-	flags.StringVar(&c.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the servers' certificates; default the system's")
+	flags.StringVar(&c.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the servers' "+
+		"certificates; default the system's")
 	flags.StringVar(&c.token, "token-file", "", "file with the token to give"+whose)
 }
 
@@ -53,14 +54,18 @@ type Server struct {
 // Add adds the flags.
 func (s *Server) Add(flags *pflag.FlagSet) {
 	s.files.add(flags)
-	flags.StringVar(&s.cfg.ClientCA, "tls-client-ca", "", "file with the CA certificates (PEM) that sign clients' certificates, with which clients prove who they are")
-	flags.StringVar(&s.auth, "tls-client-auth", "optional", "with --tls-client-ca: optional, or required to refuse clients without a certificate")
-	flags.BoolVar(&s.Insecure, "insecure", false, "serve other machines although there is no TLS, or no identity of callers")
+	flags.StringVar(&s.cfg.ClientCA, "tls-client-ca", "",
+		"file with the CA certificates (PEM) that sign clients' certificates, with which clients prove who they are")
+	flags.StringVar(&s.auth, "tls-client-auth", "optional",
+		"with --tls-client-ca: optional, or required to refuse clients without a certificate")
+	flags.BoolVar(&s.Insecure, "insecure", false, "serve other machines although there is no TLS, "+
+		"or no identity of callers")
 }
 
 // AddCA adds the flag of a server that calls other servers.
 func (s *Server) AddCA(flags *pflag.FlagSet) {
-	flags.StringVar(&s.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the rooms' certificates; default the system's. This flag or --tls-cert has the rooms called over TLS")
+	flags.StringVar(&s.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the rooms' certificates; "+
+		"default the system's. This flag or --tls-cert has the rooms called over TLS")
 }
 
 // Open returns what the flags ask for, nil for no TLS. Its errors are Invalid.
@@ -99,7 +104,8 @@ func Scheme(own *tlsfiles.Files) string {
 // Check returns why a server is not secure, empty if it is: other machines reach it, and it
 // has no TLS or no identities. policy says that it has a policy. Its error is Invalid if the
 // server is not secure and --insecure was not given.
-func (s *Server) Check(own *tlsfiles.Files, policy bool, log hclog.Logger, addresses ...Address) (why string, err error) {
+func (s *Server) Check(own *tlsfiles.Files, policy bool, log hclog.Logger,
+	addresses ...Address) (why string, err error) {
 	for _, a := range addresses {
 		if a.At == "" || loopback(a.At) {
 			continue
@@ -117,7 +123,8 @@ func (s *Server) Check(own *tlsfiles.Files, policy bool, log hclog.Logger, addre
 		why = "other machines reach it at " + a.At + " (--" + a.Flag + "), where it has " + strings.Join(lacks, " and ")
 		if !s.Insecure {
 			return why, allocator.Errorf(allocator.Invalid,
-				"%s: other machines reach %s, where this server would have %s; allowed: a loopback address such as 127.0.0.1, or with TLS and a policy, or with --insecure",
+				"%s: other machines reach %s, where this server would have %s; allowed: "+
+					"a loopback address such as 127.0.0.1, or with TLS and a policy, or with --insecure",
 				a.Flag, a.At, strings.Join(lacks, " and "))
 		}
 		log.Warn("insecure, as --insecure allows", "why", why)
@@ -140,7 +147,8 @@ type files struct {
 }
 
 func (f *files) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.cfg.Cert, "tls-cert", "", "file with the own certificate (PEM), and the intermediate ones behind it; read again when it changes")
+	flags.StringVar(&f.cfg.Cert, "tls-cert", "", "file with the own certificate (PEM), "+
+		"and the intermediate ones behind it; read again when it changes")
 	flags.StringVar(&f.cfg.Key, "tls-key", "", "file with the certificate's key (PEM)")
 	flags.StringVar(&f.least, "tls-min-version", "1.3", "the least version of TLS: 1.2 or 1.3")
 }

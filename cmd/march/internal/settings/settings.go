@@ -50,7 +50,8 @@ func (s Value) Set(field string, f *pflag.Flag) error {
 func Parse(path string, content []byte) (map[string]Value, error) {
 	tokens := lexer.Tokenize(string(content))
 	if t := yamlfile.TooDeep(tokens); t != nil {
-		return nil, badSettings(path, t.Position.Line, "brackets nested deeper than %d; allowed: lines of NAME: VALUE", yamlfile.MaxNested)
+		return nil, badSettings(path, t.Position.Line,
+			"brackets nested deeper than %d; allowed: lines of NAME: VALUE", yamlfile.MaxNested)
 	}
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
@@ -79,14 +80,16 @@ func Parse(path string, content []byte) (map[string]Value, error) {
 		for _, entry := range entries {
 			name, err := scalar(entry.Key)
 			if err != nil || !settingName.MatchString(name) {
-				return nil, badSettings(path, line(entry.Key), "there is no setting %s", show.Excerpt(fmt.Sprintf("%q", name)))
+				return nil, badSettings(path, line(entry.Key), "there is no setting %s",
+					show.Excerpt(fmt.Sprintf("%q", name)))
 			}
 			if before, twice := settings[name]; twice {
 				return nil, badSettings(path, line(entry.Key), "%s: already set in line %d", name, before.Line)
 			}
 			s, err := values(entry.Value)
 			if err != nil {
-				return nil, badSettings(path, line(entry.Key), "%s: %w; allowed: a value or a list of values", name, err)
+				return nil, badSettings(path, line(entry.Key),
+					"%s: %w; allowed: a value or a list of values", name, err)
 			}
 			s.Line = line(entry.Key)
 			settings[name] = s

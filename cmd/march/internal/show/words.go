@@ -47,7 +47,8 @@ func compact(b []byte) []byte {
 }
 
 // replaceEnums returns the JSON of a message with the texts of enum values replaced.
-func replaceEnums(text []byte, m proto.Message, replace func(enum protoreflect.EnumDescriptor, text string) string) []byte {
+func replaceEnums(text []byte, m proto.Message, replace func(enum protoreflect.EnumDescriptor,
+	text string) string) []byte {
 	r := &replacer{text: text, tokens: json.NewDecoder(bytes.NewReader(text)), replace: replace}
 	r.value(nil, m.ProtoReflect().Descriptor())
 	return append(r.out, text[r.copied:]...)
@@ -93,7 +94,8 @@ func (r *replacer) value(field protoreflect.FieldDescriptor, message protoreflec
 }
 
 // inside returns the field of a name in an object that is a message or a map.
-func inside(field protoreflect.FieldDescriptor, message protoreflect.MessageDescriptor, name json.Token) (protoreflect.FieldDescriptor, protoreflect.MessageDescriptor) {
+func inside(field protoreflect.FieldDescriptor, message protoreflect.MessageDescriptor,
+	name json.Token) (protoreflect.FieldDescriptor, protoreflect.MessageDescriptor) {
 	text, _ := name.(string)
 	switch {
 	case field != nil && field.IsMap():

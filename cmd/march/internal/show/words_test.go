@@ -13,9 +13,11 @@ import (
 // that this program does not know, and all other texts as they are.
 func TestWords(t *testing.T) {
 	m := &marchv1.Migration{
-		Id: "MIGRATION_STATE_DONE", State: marchv1.MigrationState_MIGRATION_STATE_PAUSED, From: &marchv1.Layout{Rooms: map[string]*marchv1.Range{"kind": {}}},
+		Id: "MIGRATION_STATE_DONE", State: marchv1.MigrationState_MIGRATION_STATE_PAUSED,
+		From: &marchv1.Layout{Rooms: map[string]*marchv1.Range{"kind": {}}},
 		Moves: []*marchv1.Move{
-			{Kind: marchv1.MoveKind_MOVE_KIND_SWITCH, Why: `"kind":"MOVE_KIND_SHIFT"`, Reports: []*marchv1.Report{{State: 99}, {State: marchv1.ReportState_REPORT_STATE_LATER}}},
+			{Kind: marchv1.MoveKind_MOVE_KIND_SWITCH, Why: `"kind":"MOVE_KIND_SHIFT"`,
+				Reports: []*marchv1.Report{{State: 99}, {State: marchv1.ReportState_REPORT_STATE_LATER}}},
 			{Kind: 77},
 		},
 		Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS}},
@@ -25,7 +27,8 @@ func TestWords(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`{"id":"MIGRATION_STATE_DONE","state":"paused",`, `"moves":[{"kind":"switch","why":"\"kind\":\"MOVE_KIND_SHIFT\"",`,
+		`{"id":"MIGRATION_STATE_DONE","state":"paused",`,
+		`"moves":[{"kind":"switch","why":"\"kind\":\"MOVE_KIND_SHIFT\"",`,
 		`{"instance":"","version":"0","state":99,"reported":null},{"instance":"","version":"0","state":"later","reported":null}`, `{"kind":77,`, `"kind":"migration_waits"`,
 	} {
 		if !strings.Contains(string(b), want) {
@@ -41,7 +44,8 @@ func TestWords(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, read, err)
 		}
 	}
-	for _, wrong := range []string{"", "{", `{"state":`, `{"state":"asleep"}`, `{"state":"Paused"}`, `{"moves":[{"kind":"paused"}]}`, `]`} {
+	for _, wrong := range []string{"", "{", `{"state":`, `{"state":"asleep"}`, `{"state":"Paused"}`,
+		`{"moves":[{"kind":"paused"}]}`, `]`} {
 		if err := Unmarshal([]byte(wrong), read); err == nil {
 			t.Errorf("%s was read: %v", wrong, read)
 		}

@@ -30,12 +30,15 @@ type ClusterFlags struct {
 // Add adds the flags.
 func (f *ClusterFlags) Add(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.StringSliceVar(&f.endpoints, "etcd", []string{"127.0.0.1:2379"}, "etcd's client endpoints, HOST:PORT or URLs, separated by commas")
+	flags.StringSliceVar(&f.endpoints, "etcd", []string{"127.0.0.1:2379"},
+		"etcd's client endpoints, HOST:PORT or URLs, separated by commas")
 	flags.StringVar(&f.cluster, "cluster", "default", "the cluster's name: its keys are under /march/NAME/")
-	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one ('march layout show' prints it)")
+	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one ('march layout "+
+		"show' prints it)")
 	flags.StringVar(&f.user, "etcd-user", "", "etcd user")
 	flags.StringVar(&f.passwordFile, "etcd-password-file", "", "file with the etcd user's password")
-	flags.StringVar(&f.ca, "etcd-ca", "", "file with the CA certificates (PEM) that sign etcd's certificate; turns TLS on. It is read again when it changes, as are the next two")
+	flags.StringVar(&f.ca, "etcd-ca", "", "file with the CA certificates (PEM) that sign etcd's certificate; "+
+		"turns TLS on. It is read again when it changes, as are the next two")
 	flags.StringVar(&f.cert, "etcd-cert", "", "file with this client's certificate (PEM)")
 	flags.StringVar(&f.key, "etcd-key", "", "file with this client's key (PEM)")
 	f.MaxTags = admin.DefaultConfig().MaxTags
@@ -131,7 +134,8 @@ func (f *ClusterFlags) tls(log hclog.Logger) (func(host string) *tls.Config, err
 		return nil, nil
 	}
 	// Many an etcd is set to TLS 1.2.
-	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: f.ca, Cert: f.cert, Key: f.key, TLS12: true, Logger: log})
+	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: f.ca, Cert: f.cert,
+		Key: f.key, TLS12: true, Logger: log})
 	if err != nil {
 		return nil, err
 	}

@@ -38,12 +38,14 @@ type DoorFlags struct {
 // Add adds all of them, as a room has them.
 func (f *DoorFlags) Add(flags *pflag.FlagSet) {
 	for k, kind := range DoorKinds {
-		flags.StringVar(&f.addresses[k], kind.Flag, "", "where to answer clients of "+kind.System+", HOST:PORT; empty for nowhere")
+		flags.StringVar(&f.addresses[k], kind.Flag, "",
+			"where to answer clients of "+kind.System+", HOST:PORT; empty for nowhere")
 	}
 	flags.BoolVar(&f.tls, "tls-doors", true, "with --tls-cert: answer clients of other systems over TLS, too")
 	f.AddSnowflake(flags)
 	f.AddMachines(flags)
-	flags.StringVar(&f.tokens, "tinyid-tokens", "", "file of TinyId's tokens: lines of a token and a bizType, * for all; read again each minute")
+	flags.StringVar(&f.tokens, "tinyid-tokens", "", "file of TinyId's tokens: lines of a token and a bizType, "+
+		"* for all; read again each minute")
 }
 
 // AddSnowflake adds the flag of the tag that Leaf's Snowflake answers from.
@@ -53,7 +55,8 @@ func (f *DoorFlags) AddSnowflake(flags *pflag.FlagSet) {
 
 // AddMachines adds the flag of the range that machine IDs of CosId come from.
 func (f *DoorFlags) AddMachines(flags *pflag.FlagSet) {
-	flags.StringVar(&f.machines, "cosid-machines", "", "the layout's reserved range for machine IDs of CosId's clients; empty for none")
+	flags.StringVar(&f.machines, "cosid-machines", "",
+		"the layout's reserved range for machine IDs of CosId's clients; empty for none")
 }
 
 // MachinesRange returns that range; empty for none. Its error is Invalid.
@@ -94,7 +97,8 @@ func (f *DoorFlags) Settings(doors *room.Doors, policy bool, log hclog.Logger) (
 	}
 	for k, kind := range DoorKinds {
 		if kind.Flag == "tinyid" && f.addresses[k] != "" && !policy {
-			return allocator.Errorf(allocator.Invalid, "tinyid: there are no tokens; allowed: with --tinyid-tokens FILE, or with --policy and --tokens")
+			return allocator.Errorf(allocator.Invalid,
+				"tinyid: there are no tokens; allowed: with --tinyid-tokens FILE, or with --policy and --tokens")
 		}
 	}
 	return nil

@@ -10,15 +10,20 @@ import (
 
 // AddAdmin adds the flags of the addresses for operators.
 func (s *Server) AddAdmin(flags *pflag.FlagSet, advertise *string) {
-	flags.StringVar(&s.AdminGRPC, "admin-grpc", "", "where to serve operators' calls, reflection and health over gRPC, HOST:PORT; empty for --grpc. With it, --grpc serves callers who take IDs only")
-	flags.StringVar(&s.AdminHTTP, "admin-http", "", "with --admin-grpc: where to serve operators' calls, /metrics, /livez and /readyz over HTTP, HOST:PORT; empty for nowhere")
-	flags.StringVar(advertise, "advertise-admin", "", "the address at which consoles and operators reach --admin-grpc (default that address, with this host's name for 0.0.0.0)")
+	flags.StringVar(&s.AdminGRPC, "admin-grpc", "", "where to serve operators' calls, "+
+		"reflection and health over gRPC, HOST:PORT; empty for --grpc. With it, --grpc serves callers who "+
+		"take IDs only")
+	flags.StringVar(&s.AdminHTTP, "admin-http", "", "with --admin-grpc: where to serve operators' calls, /metrics, "+
+		"/livez and /readyz over HTTP, HOST:PORT; empty for nowhere")
+	flags.StringVar(advertise, "advertise-admin", "", "the address at which consoles and operators reach --admin-grpc "+
+		"(default that address, with this host's name for 0.0.0.0)")
 }
 
 // CheckAdmin checks those addresses, and the ones that others are told. Its error is Invalid.
 func (s *Server) CheckAdmin(advertise, admin string) error {
 	if s.AdminGRPC == "" && (s.AdminHTTP != "" || admin != "") {
-		return allocator.Errorf(allocator.Invalid, "admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
+		return allocator.Errorf(allocator.Invalid,
+			"admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
 	}
 	for flag, address := range map[string]string{"advertise": advertise, "advertise-admin": admin} {
 		if address != "" {
@@ -32,12 +37,19 @@ func (s *Server) CheckAdmin(advertise, admin string) error {
 
 // LimitFlags adds the limits on how much of a server callers may use.
 func LimitFlags(flags *pflag.FlagSet, l *serve.Limits, maxTags *int64) {
-	flags.IntVar(&l.Connections, "max-connections", l.Connections, "how many connections may be open, gRPC and HTTP together")
-	flags.IntVar(&l.CallerConnections, "max-caller-connections", l.CallerConnections, "how many connections one caller (an IP address) may have")
-	flags.IntVar(&l.ConnectionStreams, "max-connection-streams", l.ConnectionStreams, "how many calls and streams may be under way on one gRPC connection")
-	flags.IntVar(&l.CallerStreams, "max-caller-streams", l.CallerStreams, "how many calls and streams one caller may have under way over gRPC")
-	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may reset in 10 s, unless the server finished as many")
-	flags.IntVar(&l.StreamAnswers, "max-stream-answers", l.StreamAnswers, "how many answers of a gRPC stream may wait for its client to read; the stream then takes no request")
-	flags.IntVar(&l.BusyStreams, "max-busy-streams", l.BusyStreams, "how many streams are answered at the same moment; others wait for their turn")
+	flags.IntVar(&l.Connections, "max-connections", l.Connections,
+		"how many connections may be open, gRPC and HTTP together")
+	flags.IntVar(&l.CallerConnections, "max-caller-connections", l.CallerConnections,
+		"how many connections one caller (an IP address) may have")
+	flags.IntVar(&l.ConnectionStreams, "max-connection-streams", l.ConnectionStreams,
+		"how many calls and streams may be under way on one gRPC connection")
+	flags.IntVar(&l.CallerStreams, "max-caller-streams", l.CallerStreams,
+		"how many calls and streams one caller may have under way over gRPC")
+	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may reset in 10 s, "+
+		"unless the server finished as many")
+	flags.IntVar(&l.StreamAnswers, "max-stream-answers", l.StreamAnswers,
+		"how many answers of a gRPC stream may wait for its client to read; the stream then takes no request")
+	flags.IntVar(&l.BusyStreams, "max-busy-streams", l.BusyStreams,
+		"how many streams are answered at the same moment; others wait for their turn")
 	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
 }

@@ -74,7 +74,8 @@ func (s *Server) Run(ctx context.Context, build func(Listeners) (Runner, error))
 		what, at, flag string
 	}{
 		{&l.GRPC, " gRPC", s.GRPC, "grpc"}, {&l.HTTP, " HTTP", s.HTTP, "http"},
-		{&l.AdminGRPC, " admin gRPC", s.AdminGRPC, "admin-grpc"}, {&l.AdminHTTP, " admin HTTP", s.AdminHTTP, "admin-http"},
+		{&l.AdminGRPC, " admin gRPC", s.AdminGRPC, "admin-grpc"},
+		{&l.AdminHTTP, " admin HTTP", s.AdminHTTP, "admin-http"},
 	} {
 		if err == nil && *open.to == nil && open.at != "" {
 			*open.to, err = Listen(s.What+open.what, open.at, open.flag)
@@ -153,7 +154,8 @@ func (w *waiting) run(ctx context.Context) error {
 	for {
 		err := *w.missing.Load()
 		if on := w.on(); on != before || time.Since(said) >= sayEvery {
-			w.Log.Warn("waiting: this server goes on by itself once it is there", "for", on, "since", w.sinceText(), "error", err)
+			w.Log.Warn("waiting: this server goes on by itself once it is there", "for", on, "since",
+				w.sinceText(), "error", err)
 			said, before = time.Now(), on
 		}
 		select {
@@ -193,7 +195,8 @@ func Listen(what, address, flag string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, allocator.Errorf(allocator.Refused, "%s: %s is in use by another program; choose another with --%s", what, address, flag)
+		return nil, allocator.Errorf(allocator.Refused,
+			"%s: %s is in use by another program; choose another with --%s", what, address, flag)
 	case err != nil:
 		return nil, allocator.Errorf(allocator.Invalid, "%s (--%s): %w", what, flag, err)
 	}
@@ -217,7 +220,8 @@ func JournalDir(set string) (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", allocator.Errorf(allocator.Invalid, "journal: there is no directory for it by default: %w; give --journal DIR, or --journal off", err)
+		return "", allocator.Errorf(allocator.Invalid,
+			"journal: there is no directory for it by default: %w; give --journal DIR, or --journal off", err)
 	}
 	return filepath.Join(home, ".local", "state", "march"), nil
 }

@@ -32,13 +32,16 @@ type WatchFlags struct {
 // Add adds the flags.
 func (f *WatchFlags) Add(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&f.traces, "traces", "", "where to send traces, as OTLP over gRPC: http://HOST:PORT, or https for TLS; empty for none")
-	flags.Float64Var(&f.ratio, "traces-ratio", 1, "the share of calls to trace, 0 to 1; a caller's own decision to trace wins")
+	flags.StringVar(&f.traces, "traces", "", "where to send traces, as OTLP over gRPC: http://HOST:PORT, "+
+		"or https for TLS; empty for none")
+	flags.Float64Var(&f.ratio, "traces-ratio", 1,
+		"the share of calls to trace, 0 to 1; a caller's own decision to trace wins")
 }
 
 // Start returns a server's metrics and traces, and a function that sends the last
 // traces.
-func (f *WatchFlags) Start(ctx context.Context, build, service, instance string, labels prometheus.Labels, log hclog.Logger) (w Watched, stop func(), err error) {
+func (f *WatchFlags) Start(ctx context.Context, build, service, instance string, labels prometheus.Labels,
+	log hclog.Logger) (w Watched, stop func(), err error) {
 	stop = func() {}
 	if f.traces != "" {
 		if err := checkReceiver(f.traces); err != nil {
@@ -57,7 +60,8 @@ func (f *WatchFlags) Start(ctx context.Context, build, service, instance string,
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		line.Log(time.Now(), log.Warn, "traces not sent: check --traces and its collector", "error", err)
 	}))
-	tracer, err := observe.NewTraces(ctx, observe.TracesConfig{URL: f.traces, Ratio: f.ratio, Service: service, Instance: instance, Build: build})
+	tracer, err := observe.NewTraces(ctx, observe.TracesConfig{URL: f.traces, Ratio: f.ratio, Service: service,
+		Instance: instance, Build: build})
 	if err != nil {
 		return w, stop, fmt.Errorf("traces: %w", err)
 	}
@@ -75,11 +79,14 @@ func (f *WatchFlags) Start(ctx context.Context, build, service, instance string,
 func checkReceiver(text string) error {
 	u, err := url.Parse(text)
 	if err != nil {
-		return allocator.Errorf(allocator.Invalid, "traces: not a URL; allowed: http://HOST:PORT or https://HOST:PORT") // err would contain a password
+		// err would contain a password
+		return allocator.Errorf(allocator.Invalid, "traces: not a URL; allowed: http://HOST:PORT or https://HOST:PORT")
 	}
 	switch {
-	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.Port() == "", u.Path != "", u.RawQuery != "", u.Fragment != "", u.User != nil:
-		return allocator.Errorf(allocator.Invalid, "traces: %q; allowed: http://HOST:PORT or https://HOST:PORT", u.Redacted())
+	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.Port() == "", u.Path != "", u.RawQuery != "",
+		u.Fragment != "", u.User != nil:
+		return allocator.Errorf(allocator.Invalid,
+			"traces: %q; allowed: http://HOST:PORT or https://HOST:PORT", u.Redacted())
 	}
 	return nil
 }

@@ -23,10 +23,13 @@ var names = []string{"preset", "bits", "unit", "time-epoch", "order"}
 // Add adds the flags.
 func (l *Layout) Add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&l.Preset, "preset", "", "a time-ordered ID of a known layout: "+strings.Join(timeid.PresetNames(), ", "))
-	flags.StringVar(&l.bits, "bits", "", "a time-ordered ID of these bits of time/worker/sequence, such as 41/10/12; needs --time-epoch")
+	flags.StringVar(&l.Preset, "preset", "", "a time-ordered ID of a known layout: "+strings.Join(
+		timeid.PresetNames(), ", "))
+	flags.StringVar(&l.bits, "bits", "", "a time-ordered ID of these bits of time/worker/sequence, such as 41/10/12; "+
+		"needs --time-epoch")
 	flags.StringVar(&l.unit, "unit", "1ms", "with --bits: the unit of time, 1ms, 10ms or 1s")
-	flags.StringVar(&l.epoch, "time-epoch", "", "the time of tick 0: RFC 3339 or Unix ms; with --preset, in place of the preset's")
+	flags.StringVar(&l.epoch, "time-epoch", "", "the time of tick 0: RFC 3339 or Unix ms; with --preset, "+
+		"in place of the preset's")
 	flags.StringVar(&l.order, "order", timeid.WorkerMiddle.String(), "with --bits: worker-middle or worker-last")
 	for name, values := range map[string][]string{
 		"preset": timeid.PresetNames(), "unit": {"1ms", "10ms", "1s"},
@@ -52,14 +55,16 @@ func (l *Layout) Layout(cmd *cobra.Command) (timeid.Layout, error) {
 		}
 		for _, other := range []string{"bits", "unit", "order"} {
 			if changed(other) {
-				return layout, allocator.Errorf(allocator.Invalid, "%s: given together with preset; allowed: only one of them, because a preset has its own", other)
+				return layout, allocator.Errorf(allocator.Invalid,
+					"%s: given together with preset; allowed: only one of them, because a preset has its own", other)
 			}
 		}
 		layout = preset.Layout
 	} else {
 		for _, needed := range []string{"bits", "time-epoch"} {
 			if !changed(needed) {
-				return layout, allocator.Errorf(allocator.Invalid, "%s: must be given if preset is not; see `%s --help`", needed, cmd.CommandPath())
+				return layout, allocator.Errorf(allocator.Invalid,
+					"%s: must be given if preset is not; see `%s --help`", needed, cmd.CommandPath())
 			}
 		}
 		var err error

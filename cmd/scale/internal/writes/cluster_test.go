@@ -63,7 +63,8 @@ type cluster struct {
 func tagName(i int) allocator.Tag { return allocator.Tag(fmt.Sprintf("t%07d", i)) }
 
 func newCluster(t *testing.T, spec Spec) *cluster {
-	c := &cluster{t: t, spec: spec, mem: ledgertest.NewFake(t), counted: &counted{began: time.Now(), series: make(Series)}}
+	c := &cluster{t: t, spec: spec, mem: ledgertest.NewFake(t),
+		counted: &counted{began: time.Now(), series: make(Series)}}
 	for i := range spec.Rooms {
 		c.rooms = append(c.rooms, allocator.Room(fmt.Sprintf("r%02d", i)))
 	}
@@ -121,7 +122,8 @@ func (c *cluster) run(ctx context.Context) error {
 		in, place := i%c.spec.Rooms, i/c.spec.Rooms
 		listener := silent.Listen()
 		cfg := room.DefaultConfig()
-		cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC = c.rooms[in], allocator.Instance(fmt.Sprintf("i%04d", i)), c.ledger(), listener
+		cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC = c.rooms[in],
+			allocator.Instance(fmt.Sprintf("i%04d", i)), c.ledger(), listener
 		cfg.Advertise = fmt.Sprintf("192.0.2.1:%d", i+1)
 		server, err := room.New(cfg)
 		if err != nil {
