@@ -39,10 +39,9 @@ const probeAttempts = 8
 // probe reads epoch and layout, adopts them, and checks whether etcd went back in
 // time. If full is set, it also reads beat and status. If it finds evidence it probes
 // again, and halts leasing if the second probe confirms the evidence. Its errors are
-// those
-// of attach, WentBack, Unavailable, and Refused for a layout that cannot be used.
-// send is how often it tries: read, or try if the caller has a back-off of its own
-// and must hear of each failure.
+// those of attach, WentBack, Unavailable, and Refused for a layout that cannot be
+// used. send is how often it tries: read, or try if the caller has a back-off of its
+// own and must hear of each failure.
 func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layout, error) {
 	if err := l.Attach(ctx); err != nil {
 		return record.Layout{}, err

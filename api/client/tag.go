@@ -65,8 +65,7 @@ func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 // NextN appends n IDs, 1 to 2^40, to dst as runs and returns the longer slice. The IDs of
 // a run are consecutive, unless it has a Stride. For time-ordered IDs n is at most the
 // number that one worker has in a second. Runs that NextN appended before an error are
-// lost, a gap. Its
-// errors are Next's and Invalid.
+// lost, a gap. Its errors are Next's and Invalid.
 func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (_ []allocator.Run, err error) {
 	for had := len(dst); ; dst = dst[:had] {
 		if d := t.timed.Load(); d != nil {

@@ -1,9 +1,9 @@
 // Package serve serves gRPC and HTTP the same way in rooms and consoles. It bounds sizes
-// and times, answers errors as package api defines them, logs unforeseen errors, and
-// counts and traces calls. It serves health, reflection, /livez, /readyz and /metrics, over
-// TLS where it has a certificate (tls.go). A
-// server that listens on a loopback address answers no HTTP request under a foreign name
-// (hosts.go). A server that stops lets the calls under way finish.
+// and times, answers errors as package api defines them, logs unforeseen errors, and counts
+// and traces calls. It serves health, reflection, /livez, /readyz and /metrics, over TLS
+// where it has a certificate (tls.go). A server that listens on a loopback address answers
+// no HTTP request under a foreign name (hosts.go). A server that stops lets the calls under
+// way finish.
 package serve
 
 import (

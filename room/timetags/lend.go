@@ -53,8 +53,7 @@ type lentWorker struct {
 
 // Lend gives a caller a worker of a tag's width for a window. It renews the worker that the
 // caller has, if it may, and otherwise takes a new one. Its errors are a
-// *timeid.NoWindowError,
-// with the kinds of worker.Workers' errors, TooMany among them.
+// *timeid.NoWindowError, with the kinds of worker.Workers' errors, TooMany among them.
 func (t *Tags) Lend(ctx context.Context, tag *Tag, ask Ask) (Loan, error) {
 	tag.asked.Add(1)
 	held, err := t.goOn(ctx, tag, ask)

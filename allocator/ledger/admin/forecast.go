@@ -13,12 +13,11 @@ import (
 //
 // The ID at which a room goes on depends on the order in which the rooms first lease
 // under a new layout, because each room goes on above all leases of the others. Take
-// the boundary 100
-// with room a [0, 50) and room b [50, 100), and the floor 7. If a leases first, it
-// leases 7 and b 50. If b leases first, it leases 50 and a 100. So a forecast is a
-// bound: it takes, for each room, the order that sends this room the furthest. Often
-// that order is the others by falling ranges, because each then has to go on to the
-// next block, and the room itself last.
+// the boundary 100 with room a [0, 50) and room b [50, 100), and the floor 7. If a
+// leases first, it leases 7 and b 50. If b leases first, it leases 50 and a 100. So
+// a forecast is a bound: it takes, for each room, the order that sends this room the
+// furthest. Often that order is the others by falling ranges, because each then has
+// to go on to the next block, and the room itself last.
 //
 // It assumes that each room leases one step under each layout, and that nothing is
 // leased before the first change.

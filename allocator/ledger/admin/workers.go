@@ -15,8 +15,7 @@ const AllWidths = -1
 
 // Workers returns up to n workers that were taken so far and come after the worker
 // after, by width and number, and the keys among them that cannot be read. after is nil
-// for the first page. bits
-// is their width, or AllWidths.
+// for the first page. bits is their width, or AllWidths.
 func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID,
 	n int) ([]record.Lease, []record.KeyError, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {

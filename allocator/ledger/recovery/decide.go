@@ -41,9 +41,8 @@ func (r *run) tags() record.Walk { return record.Walk{Keys: r.keys, Gets: r.l.Ge
 
 // leastReserve reads the least reserve of all tags: a step lasts for the reserve of its
 // tag, so an instance leases the most steps of the tag with the least reserve. Tags
-// that the
-// backup does not know may have the default. It reads them before leasing is halted: an
-// instance that the operator named may fall silent later.
+// that the backup does not know may have the default. It reads them before leasing is
+// halted: an instance that the operator named may fall silent later.
 func (r *run) leastReserve(ctx context.Context) error {
 	r.reserve = allocator.DefaultSettings().Reserve
 	if r.cfg.Margin != nil || len(r.report.Missing) == 0 && len(r.cfg.Without) == 0 {
