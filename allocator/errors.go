@@ -12,7 +12,7 @@ import (
 type Kind uint8
 
 const (
-	// Internal is a defect in March. It is the zero value, so that an error without
+	// Internal is a defect in March, or a damaged value in etcd. It is the zero value, so that an error without
 	// a Kind is never mistaken for one that a caller may act on.
 	Internal Kind = iota
 	// Invalid: the request can never succeed as it is. The message names the

@@ -30,7 +30,6 @@
 //	rooms/<room>/<instance>      an instance's registration
 //	alive/<room>/<instance>      its heartbeat: a plain key, see heartbeat.go
 //	workers/<bits>/<number>      a worker of time-ordered IDs: its owner and window, see package worker
-//	workers/<bits>/<number>      a worker of time-ordered IDs: its owner and window, see package worker
 //	machines/<bits>/<number>     a machine ID of CosId's clients, and the client that has it, see package machine
 //	migrations/<ulid>            a change of layout in moves, and how far it is; the latest 1,000
 //	migration                    the ID of the migration under way

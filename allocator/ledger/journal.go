@@ -105,7 +105,7 @@ func memoryOf(s journal.State) (record.Memory, error) {
 }
 
 // noteSeen writes the processes that were seen under an epoch to the journal. It
-// does not wait for the disk, because the watch calls it.
+// does not wait for the disk, because the watch calls it. The caller holds the lock.
 func (i *Instance) noteSeen(said *lines, all []record.SeenInstance, under string) {
 	if i.journal == nil || len(all) == 0 {
 		return

@@ -47,7 +47,7 @@ func traceID(ctx context.Context) []any {
 //	var said lines
 //	defer said.write(l.log)
 //
-// above the Lock.
+// above the Lock. The lines of two goroutines may come in another order than their events.
 type lines []line
 
 type line struct {

@@ -82,7 +82,7 @@ func TestTroubleOfATagDoesNotCount(t *testing.T) {
 }
 
 // A Logger that blocks, as standard error does if it is a full pipe, stops no lease but the
-// one that logs.
+// one that logs. A journal's own lines are not covered: its writer waits for the Logger.
 func TestBlockedLoggerStopsNoLease(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	blocked, open := make(chan struct{}), make(chan struct{})

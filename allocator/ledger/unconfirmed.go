@@ -120,7 +120,8 @@ func (l *Ledger) unconfirmed() bool {
 	return l.mu.instance != nil && l.mu.instance.admission.refuses(l.mu.state)
 }
 
-// confirmMarks ends that this process is unconfirmed.
+// confirmMarks ends that this process is unconfirmed. A caller that holds the lock gives
+// lines that it writes later.
 func (i *Instance) confirmMarks(said *lines, by string) {
 	if i.admission.set(false) {
 		said.add(hclog.Info,

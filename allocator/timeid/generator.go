@@ -19,8 +19,9 @@ import (
 type Generator struct {
 	// Every call reads these fields, and each tick changes them. Invariant: last is below bound, or
 	// was before Close. Callers that read a mixture of two ticks' values may get an ID of the later
-	// tick, or try again; no ID is issued twice because of it, and none outside the window. a given
-	// clock is in the tick of last from this reading on, below start + unit; noTick for none
+	// tick, or try again; no ID is issued twice because of it, and none outside the window.
+
+	// A given clock is in the tick of last from this reading on, below start + unit; noTick for none.
 	start atomic.Int64
 	ends  atomic.Int64  // the same for the computer's clock: until so many ns after base
 	last  atomic.Uint64 // the last word that adding may take; 0 once closed

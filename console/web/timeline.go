@@ -116,8 +116,9 @@ var classOf = map[marchv1.MigrationEvent]string{
 
 // kindOfText returns the kind of the log's entry i by its text. The release that testdata/previous
 // names, and those before it, stored entries without a kind. Once it names a release that stores
-// kinds, no console adds such entries any more: this function may go then, and the timelines of
-// migrations from before lose only the classes of their events.
+// kinds, no console adds such entries any more: this function may go then. Without it, the
+// timelines of migrations from before show moves twice, perhaps also reports, and events lose
+// their classes.
 func kindOfText(i int, text string) marchv1.MigrationEvent {
 	switch {
 	case i == 0:

@@ -116,14 +116,18 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 	}
 	ahead := now.Sub(median(now, all))
 	c.ahead.Store(int64(ahead))
+	warn := func() {}
+	defer func() { warn() }() // after the unlock: a Logger may block
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(all)+1 < 3 || ahead <= allowed || cfg.AgreeClock {
 		c.mu.first, c.mu.warned = nil, c.mu.warned && ahead > allowed
 		if ahead > allowed && !c.mu.warned {
 			c.mu.warned = true
-			cfg.Logger.Warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
-				ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
+			warn = func() {
+				cfg.Logger.Warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
+					ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
+			}
 		}
 		return nil
 	}
@@ -141,8 +145,10 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 	if ahead = now.Sub(median(now, all)); len(all)+1 < 3 || ahead <= allowed {
 		if !c.mu.warned {
 			c.mu.warned = true
-			cfg.Logger.Warn("the clock is ahead of heartbeats that are old by now: it is not compared",
-				"clocks", len(all)+1)
+			warn = func() {
+				cfg.Logger.Warn("the clock is ahead of heartbeats that are old by now: it is not compared",
+					"clocks", len(all)+1)
+			}
 		}
 		return nil
 	}
