@@ -119,8 +119,8 @@ func TestNextMany(t *testing.T) {
 	}
 }
 
-// What can be known to fail fails before an ID of any tag is taken, and the error names the
-// tag.
+// A call that is known to fail fails before an ID of any tag is taken, and the error names
+// the tag.
 func TestNextManyTakesNothing(t *testing.T) {
 	c := newCluster(t, testcluster.Halves())
 	key := opaqueKey(t, "orders-1", 1)

@@ -23,7 +23,7 @@ type Format struct {
 	sortable     *sortable
 	check        check
 
-	// What follows from the fields above.
+	// These follow from the fields above.
 	domain      Domain
 	top         uint64 // the largest number, of a period if there is one
 	least, most int    // length of the texts

@@ -50,7 +50,7 @@ func TestKeysAreBounded(t *testing.T) {
 		t.Errorf("%d eras are kept, want %d", len(eras), record.MaxEras)
 	}
 	verified(t, c)
-	// What the history no longer has does no harm: not to an idle tag, nor to a
+	// Entries that left the history do no harm: neither to an idle tag, nor to a
 	// process that knows nothing.
 	if _, err := c.start("b").TryLease("idle", 10); err != nil {
 		t.Error(err)

@@ -68,7 +68,7 @@ func TestReader(t *testing.T) {
 		}
 	}
 	if _, err := r.Entry(store.KV{Key: "/march/default/surprise", ModRevision: 1}); err == nil {
-		t.Error("a key of nobody was read")
+		t.Error("a key of no kind was read")
 	}
 	if d, err := r.Dump(answer.Revision, answer.Got[0]); err != nil ||
 		len(verify.DumpProblems(d)) > 0 || len(d.History) != 2 {
@@ -76,7 +76,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// What became of each segment is in the log before any caller has the segment.
+// The log says what became of each segment before any caller has the segment.
 func TestSegmentsAreTold(t *testing.T) {
 	m := ledgertest.NewFake(t)
 	var log bytes.Buffer

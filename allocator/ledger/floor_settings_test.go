@@ -75,8 +75,8 @@ func TestDeletedTagLeavesItsMargin(t *testing.T) {
 	}
 }
 
-// A room that an operator made skip ahead leases from there on. What it leased so may
-// be forgotten, so the margin lies above the skip, too.
+// A room that an operator made skip ahead leases from there on. A restore may forget those
+// leases, so the margin lies above the skip, too.
 func TestMarginLiesAboveSkips(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	c.Tag("u", steps(1000))

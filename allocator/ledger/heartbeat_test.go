@@ -47,7 +47,7 @@ func (c *cluster) counter(key string) int64 {
 	return v.Counter
 }
 
-// What an instance does about each change of its keys that it did not make. An
+// An instance meets each change of its keys that it did not make. An
 // instance that was forgotten ended itself before; now it drops what it holds, and
 // goes on.
 func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {

@@ -29,8 +29,8 @@ func (s *overtakenStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, 
 	return answer, err
 }
 
-// Of two sources of a tag, the answer to the later lease may come first. What the
-// instance remembers is the higher mark of the two. It once was that of the answer
+// Of two sources of a tag, the answer to the later lease may come first. The
+// instance remembers the higher mark of the two. It once remembered that of the answer
 // that came last, and a recover issued the IDs of the other lease again.
 func TestOvertakenAnswer(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")

@@ -79,8 +79,8 @@ func (s *afterRead) Txn(ctx context.Context, txn store.Txn) (store.Answer, error
 	return answer, err
 }
 
-// What an instance leases while its marks are compared is no evidence: the
-// answer is of before the lease, and shows less.
+// A lease that an instance makes while its marks are compared is no evidence: the answer
+// is from before the lease, and shows less.
 func TestLeasesGoOnWhileMarksAreCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "100 a=0-50 b=50-100")

@@ -122,8 +122,8 @@ func TestAClockOpensAPeriodOnlyWhereItMay(t *testing.T) {
 	}
 }
 
-// Whatever the clocks of rooms and instances say, with layouts that change at any moment:
-// no ID comes twice, each ID lies in a day of the calendar, no lease lies in two, and no
+// With clocks of rooms and instances that say anything, and layouts that change at any
+// moment, no ID comes twice, each ID lies in a day of the calendar, no lease lies in two, and no
 // lease lies in a day before the one that its instance's clock shows.
 func TestPeriodsWithAnyClocks(t *testing.T) {
 	seeds := uint64(40)

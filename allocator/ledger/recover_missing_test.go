@@ -81,8 +81,8 @@ func TestRecoverLeavesAMarginForWhatFallsSilent(t *testing.T) {
 	}
 }
 
-// What no memory has any longer is named, however often the process was started
-// again since; where its journal is there, nothing is.
+// Recover names the memories that are lost, however often their process was started again
+// since. It names none if the journal is there.
 func TestRecoverNamesLostMemories(t *testing.T) {
 	for _, journal := range []bool{false, true} {
 		c := newCluster(t, "100 a=0-50 b=50-100")

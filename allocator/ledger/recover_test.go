@@ -89,9 +89,9 @@ func verified(t *testing.T, c *cluster) {
 	}
 }
 
-// Whatever the restore, and whatever was forgotten by it (leases, a tag, a room,
-// layouts, registrations): after a recover all instances lease again, without a
-// restart, and no ID comes twice. Where all answered there is no margin.
+// After any restore, and anything that it forgot (leases, a tag, a room, layouts,
+// registrations), and a recover, all instances lease again, without a restart, and no ID
+// comes twice. Where all answered there is no margin.
 func TestRecover(t *testing.T) {
 	for _, bump := range []int64{0, 1_000_000_000} {
 		for _, id := range []uint64{ledgertest.ClusterID, 42} {
@@ -121,7 +121,7 @@ func TestRecover(t *testing.T) {
 				if id != ledgertest.ClusterID && c.isHalted() != "" {
 					t.Errorf("another etcd cluster was halted: %s", c.isHalted())
 				}
-				// What etcd forgot is known by the memories of those that it knows, or is given.
+				// The memories of the instances that etcd knows, or given ones, have what etcd forgot.
 				memories := func(cfg *recovery.Config) {
 					cfg.Memories = []record.Memory{other.Memory(bg, record.Question{}),
 						third.Memory(bg, record.Question{})}

@@ -14,9 +14,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// What an operator's hand, or another program, may do to epoch and layout:
-// nothing is leased, by processes that knew the layout before and by others, and
-// Leasable says why, until it is repaired.
+// An operator's hand, or another program, may damage epoch and layout. Then nothing is
+// leased, by processes that knew the layout before and by others, and Leasable says why,
+// until the values are repaired.
 func TestInvalidLayoutLeasesNothing(t *testing.T) {
 	swap := func(from, to string) func([]byte) []byte {
 		return func(b []byte) []byte {

@@ -175,8 +175,8 @@ func TestForgetUnreadable(t *testing.T) {
 	c.Check()
 }
 
-// What a newer version of the program keeps in a value survives a change by this
-// one, byte for byte.
+// Fields of a newer version of the program survive a change of the value by this one, byte
+// for byte.
 func TestChangesKeepUnknownFields(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	const field = `,"new":{"b" : "<é>", "a":[0.10]}`

@@ -112,7 +112,7 @@ func TestVerifyFinds(t *testing.T) {
 		{"a tag that is garbage", func(m *ledgertest.Fake, _ [2]int64) {
 			set(m, "tags/t", "{}")
 		}, []string{"tags/t: format 0"}},
-		{"keys of nobody", func(m *ledgertest.Fake, _ [2]int64) {
+		{"keys of no kind", func(m *ledgertest.Fake, _ [2]int64) {
 			for _, key := range []string{"marks/b", "marks/a/t/x", "eras/a", "nonsense/a", "layouts/1",
 				"tags/T", "rooms/a/one/x"} {
 				set(m, key, "x")
@@ -290,7 +290,7 @@ func TestVerifyMoves(t *testing.T) {
 	}
 }
 
-// What ends Verify early: no cluster, etcd away, the caller's context.
+// No cluster, etcd away and the caller's context end Verify early.
 func TestVerifyErrors(t *testing.T) {
 	m := ledgertest.NewFake(t)
 	l, err := ledger.New(m.Open(), ledger.DefaultConfig())

@@ -74,7 +74,7 @@ func TestNextMany(t *testing.T) {
 	}
 }
 
-// What can be known to fail takes no ID of any tag; what fails later is told.
+// A call that is known to fail takes no ID of any tag; a later failure is told.
 func TestNextManyFails(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -18,6 +18,6 @@
 //  3. A file that is broken when it is read again changes nothing: the Gate goes on with
 //     the last good one, and says so in the log, a metric and a problem.
 //  4. No token is kept, logged or told: the Gate remembers hashes.
-//  5. What callers without a right can make the Gate do is bounded: verifications by
+//  5. The work that callers without a right can make the Gate do is bounded: verifications by
 //     address, requests to the issuer, log lines, audit entries, remembered tokens.
 package access

@@ -162,8 +162,8 @@ func request(t *testing.T, tag string) []byte {
 }
 
 // A stream whose handler waits, and one of which half a message came, keep no other stream
-// of their connection from its answers, nor the connection from anything else. What was held
-// of them is answered later.
+// of their connection from its answers, nor the connection from anything else. The held
+// streams are answered later.
 func TestStreamsThatWait(t *testing.T) {
 	const waiting, each, requests = 5, 2000, 500
 	r, s := counting(t)
@@ -216,7 +216,7 @@ func TestStreamsThatWait(t *testing.T) {
 	}
 }
 
-// What a stream took of its connection's window is given back when it is reset, though its
+// A stream that is reset gives back what it took of its connection's window, though its
 // requests were held.
 func TestResetStreamsGiveTheWindowBack(t *testing.T) {
 	const rounds, streams, each = 60, 20, 60_000

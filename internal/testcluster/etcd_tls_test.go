@@ -131,7 +131,7 @@ func TestEtcdCertificates(t *testing.T) {
 	leases("with a new certificate")
 }
 
-// What proves nothing to etcd, or proves another user, is refused with its reason.
+// Etcd refuses a certificate that proves nothing, or proves another user, with the reason.
 func TestEtcdBadCertificates(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)

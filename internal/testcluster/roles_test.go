@@ -123,7 +123,7 @@ func TestEtcdRolesSuffice(t *testing.T) {
 
 	ledgertest.WantKind(t, g.store("operator").Compact(ctx, 2), allocator.Denied) // etcd lets root alone do that
 
-	// What no room may write.
+	// No room may write these keys.
 	mine := g.store("room-a")
 	for key, may := range map[string]bool{
 		keys.Mark("b", "order"): false, keys.Registration("b", "two"): false, keys.Alive("b", "two"): false,

@@ -255,7 +255,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Whatever is sent, the door answers or closes, and goes on for others.
+// The door answers any bytes or closes the connection, and goes on for other clients.
 func TestGarbage(t *testing.T) {
 	dial := open(t)
 	dice := rand.New(rand.NewPCG(1, 2))

@@ -20,7 +20,7 @@ import (
 // much as the command.
 //
 // A loop waits for no client and for no ID. It answers INCR while the room has IDs in memory.
-// Whatever else a client sends, the connection is given back to a goroutine of its own, which
+// If a client sends anything else, the connection is given back to a goroutine of its own, which
 // gives it to the loop again once the client counts. So at each time a connection has one owner:
 // its goroutine, which reads and writes through net.Conn, or its loop, through the descriptor.
 type loop struct {

@@ -289,8 +289,7 @@ func TestADeadlineIsTheCallersOwn(t *testing.T) {
 	}
 }
 
-// What keeps the instance itself from taking a worker is told of, whatever deadlines callers
-// have.
+// An instance that cannot take a worker says why, with any deadlines of callers.
 func TestAnOutageIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := newEtcd(t).Open()

@@ -128,7 +128,7 @@ func TestChangeLayout(t *testing.T) {
 	}
 	_, err = c.Admin.LayoutAt(bg, 3)
 	ledgertest.WantKind(t, err, allocator.NotFound, "version 3")
-	// What was read from the history is not the current layout.
+	// A layout that was read from the history is not the current one.
 	old, err := c.Admin.LayoutAt(bg, 2)
 	if err != nil {
 		t.Fatal(err)

@@ -85,7 +85,7 @@ func TestCheckClusterFinds(t *testing.T) {
 		{"an era that ends off the range", "marks/a/t", `"end":"41"`, `"end":"40"`, "does not begin and end with"},
 		{"an instance on no layout", "rooms/a/one", `"version":"1"`, `"version":"3"`, "serves layout version 3"},
 		{"a mark that is garbage", "marks/b/t", `"next"`, `"nest"`, "marks/b/t"},
-		{"a key of nobody", "marks/b", "", "x", "not a key of this program"},
+		{"a key of no kind", "marks/b", "", "x", "not a key of this program"},
 		{"a history with a hole", "layouts/0000000000000000002", "", "", "not the last of the history"},
 		{"a layout that differs", "layout", `"actor":"test"`, `"actor":"ann"`, "differs from its own history"},
 		{"no identity", "identity", "", "", "identity"},

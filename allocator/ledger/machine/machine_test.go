@@ -155,8 +155,8 @@ func TestOrder(t *testing.T) {
 	c.gives(m, stable, 2, 0, 2, 143000)
 }
 
-// What a worker had before its residues were reserved, no client has before the worker's
-// window is over; and no worker takes what is reserved.
+// No client gets a worker's number before the worker's window is over, even if its residues
+// were reserved meanwhile; and no worker takes a reserved number.
 func TestNeverAWorkers(t *testing.T) {
 	c := newCluster(t, halves)
 	l, _ := c.open()

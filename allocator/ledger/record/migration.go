@@ -106,7 +106,7 @@ type Waiver struct {
 // MigrationEvent is what a line of a migration's log tells, as the word of march.v1's MigrationEvent.
 type MigrationEvent string
 
-// What happens to a migration. A newer console may have written an event that is not here.
+// The events of a migration. A newer console may have written an event that is not here.
 const (
 	EventStarted   MigrationEvent = "started"
 	EventMoved     MigrationEvent = "moved"

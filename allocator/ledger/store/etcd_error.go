@@ -75,7 +75,7 @@ func plain(err error) error {
 		return err // of etcd, or of the caller's context
 	}
 	text := s.Message()
-	// What gRPC knows of a connection that it could not make is in this text alone.
+	// Only this text says why gRPC could not make a connection.
 	if _, quoted, isConn := strings.Cut(text, "connection error: desc = "); isConn {
 		if why, failed := strconv.QuotedPrefix(quoted); failed == nil {
 			text, _ = strconv.Unquote(why)

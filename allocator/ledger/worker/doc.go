@@ -21,8 +21,8 @@
 //     a worker (choose.go) whose window is over.
 //  3. One transaction puts the window: IF epoch, layout, registration and the worker's
 //     key are as known. The window begins at the end of the one before or later, so
-//     that no two owners have a time in common. What the answer must show, and what the
-//     journal has before the window is used, is as for a segment
+//     that no two owners have a time in common. The answer must show, and the
+//     journal must have, the same as for a segment before the window is used
 //     (ledger.Instance.PutWorker).
 //  4. Renew moves the window's end when half of it is over. The window's start stays.
 //     Its length grows with the age of the process (window.go).

@@ -5,8 +5,8 @@
 // of it: the call, each room that it concerns and the tag. Nothing is allowed otherwise, so
 // a call that this package does not know is refused.
 //
-// The package knows names only. What proves a name (a certificate, a token) is the matter of
-// package access.
+// The package knows names only. Package access checks the proof of a
+// name: a certificate or a token.
 //
 // # Invariants
 //
@@ -14,7 +14,7 @@
 //     the descriptors.
 //  2. A call that concerns all tags, such as ListTags, needs a grant for all tags; one that
 //     concerns all rooms needs a grant for all rooms.
-//  3. A Policy does not change once it is made. What a subject may do under it is computed
+//  3. A Policy does not change once it is made. A subject's rights under it are computed
 //     once, so that a check costs no allocation.
 //  4. Quotas count in this process only.
 package policy

@@ -55,7 +55,7 @@ func call(t testing.TB, name string) *policy.Call {
 	return c
 }
 
-// Who may do what under the example, by the kind of the refusal.
+// Each subject may make the calls that the example grants it, and no other.
 func TestCheck(t *testing.T) {
 	p := parse(t, example)
 	for _, c := range []struct {

@@ -89,7 +89,7 @@ func TestQuotas(t *testing.T) {
 }
 
 // A call for several tags is counted as a whole: by the quotas of each tag's own grant, or
-// not at all. What it takes of one tag does not keep it from the next.
+// not at all. The IDs that it takes of one tag do not keep it from the next tag.
 func TestQuotasOfSeveralTags(t *testing.T) {
 	p := parse(t, `grants:
   - {subjects: ["*"], roles: issuer, tags: [order, item], quotas: {ids_per_second: 10, ids_per_lease: 100}}
