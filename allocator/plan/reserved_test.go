@@ -13,38 +13,52 @@ import (
 
 // No move gives a room a residue that is reserved before and after, and each layout is valid.
 func TestReservedStaysAlone(t *testing.T) {
+	plans := 0
 	rapid.Check(t, func(t *rapid.T) {
-		from, target := drawPair(t)
-		if from.Boundary != target.Boundary || from.Equal(target) {
-			t.Skip("no plan")
-		}
-		whole := allocator.Range{Upper: from.Boundary}
-		both := allocator.Layout{Boundary: from.Boundary, Ranges: maps.Clone(from.Ranges)}
-		for room, r := range target.Ranges {
-			both.Ranges["target-"+room] = r
-		}
-		free := both.Free(whole)
-		if len(free) == 0 {
-			t.Skip("nothing is free in both")
-		}
-		reserved := map[allocator.Room]allocator.Range{"other": rapid.SampledFrom(free).Draw(t, "reserved")}
-		from.Reserved, target.Reserved = reserved, maps.Clone(reserved)
-		p, err := plan.New(from, target, false)
-		if err != nil {
-			if allocator.KindOf(err) != allocator.Refused {
-				t.Fatal(err)
+		for range pairs { // of which one in ten has a plan, and residues that are free in both
+			from, target := drawPair(t)
+			if from.Boundary != target.Boundary || from.Equal(target) {
+				continue
 			}
-			return
-		}
-		for _, m := range p.Moves {
-			if err := m.Layout.Validate(); err != nil || !maps.Equal(m.Layout.Reserved, reserved) {
-				t.Fatalf("%+v: %v", m.Layout, err)
+			both := allocator.Layout{Boundary: from.Boundary, Ranges: maps.Clone(from.Ranges)}
+			for room, r := range target.Ranges {
+				both.Ranges["target-"+room] = r
 			}
-		}
-		if !p.Target.Equal(target) {
-			t.Fatalf("reached %+v, want %+v", p.Target, target)
+			free := both.Free(allocator.Range{Upper: from.Boundary})
+			if len(free) == 0 {
+				continue
+			}
+			reserved := map[allocator.Room]allocator.Range{"other": rapid.SampledFrom(free).Draw(t, "reserved")}
+			from.Reserved, target.Reserved = reserved, maps.Clone(reserved)
+			if planKeepsReserved(t, from, target) {
+				plans++
+			}
 		}
 	})
+	if plans < 20 {
+		t.Errorf("%d plans were made", plans)
+	}
+}
+
+// planKeepsReserved reports whether there is a plan between two layouts that reserve the same,
+// after it has checked that each move reserves that, too.
+func planKeepsReserved(t *rapid.T, from, target allocator.Layout) bool {
+	p, err := plan.New(from, target, false)
+	if err != nil {
+		if allocator.KindOf(err) != allocator.Refused {
+			t.Fatal(err)
+		}
+		return false
+	}
+	for _, m := range p.Moves {
+		if err := m.Layout.Validate(); err != nil || !maps.Equal(m.Layout.Reserved, from.Reserved) {
+			t.Fatalf("%+v: %v", m.Layout, err)
+		}
+	}
+	if !p.Target.Equal(target) {
+		t.Fatalf("reached %+v, want %+v", p.Target, target)
+	}
+	return true
 }
 
 func TestReservedEdits(t *testing.T) {

@@ -113,7 +113,7 @@ func TestIdleStreams(t *testing.T) {
 	address := w.serve(func(s *grpc.Server) { marchv1.RegisterIDServiceServer(s, answering{}) }, w.intercepted()...)
 	client := marchv1.NewIDServiceClient(w.dial(address, nil))
 	alice := w.issuer.claims("alice")
-	alice["exp"] = time.Now().Add(time.Second).Unix()
+	alice["exp"] = time.Now().Add(3 * time.Second).Unix() // later than the calls below, on a slow machine, too
 	open := func(token string, tags ...string) marchv1.IDService_StreamClient {
 		ctx, cancel := context.WithTimeout(bearer(token), 20*time.Second)
 		t.Cleanup(cancel)
