@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -42,8 +43,8 @@ func (i *Instance) Memory(ctx context.Context, q record.Question) record.Memory 
 // etcd shows, and err why it shows none.
 func (i *Instance) answer(q record.Question, shown halted, err error) record.Memory {
 	now := i.ledger.now() // after etcd showed the halt: keepAnswered relies on that
-	var said lines
-	defer said.write(i.ledger.log)
+	var said pending.Lines
+	defer said.Write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.ledger.mu.Lock()
@@ -65,7 +66,7 @@ func (i *Instance) answer(q record.Question, shown halted, err error) record.Mem
 // the epoch before are lost. If that epoch is in force again later, this is evidence that
 // etcd went back. It returns false if another epoch came into force after that halt. The
 // caller holds both locks.
-func (i *Instance) bar(said *lines, now time.Time, h halted) bool {
+func (i *Instance) bar(said *pending.Lines, now time.Time, h halted) bool {
 	l, id := i.ledger, haltID(h.value.Nonce)
 	t := &l.mu.clock
 	if t.current != id && t.knows(id) {
@@ -75,13 +76,13 @@ func (i *Instance) bar(said *lines, now time.Time, h halted) bool {
 		t.turn(id, h.revision)
 	}
 	if l.mu.identity.ClusterID != h.clusterID {
-		said.add(hclog.Warn, "a recover moves the cluster to another etcd cluster", "etcd_cluster_id",
+		said.Warn("a recover moves the cluster to another etcd cluster", "etcd_cluster_id",
 			fmt.Sprintf("%x", h.clusterID))
 		l.mu.identity.ClusterID = h.clusterID
 	}
 	if i.memory.barred.nonce != h.value.Nonce {
 		i.memory.barred = Barred{By: h.value.By, Since: now, nonce: h.value.Nonce}
-		said.add(hclog.Warn, "barred by a recover: nothing is leased until it has begun a new epoch", "by", h.value.By)
+		said.Warn("barred by a recover: nothing is leased until it has begun a new epoch", "by", h.value.By)
 	}
 	return true
 }

@@ -5,8 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
-
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -168,12 +167,12 @@ const maxFallenMarks = 50
 
 // suspect is epochClock.suspect, and logs the first suspicion.
 func (l *Ledger) suspect(why string, marks map[string]int64) {
-	var said lines
-	defer said.write(l.log)
+	var said pending.Lines
+	defer said.Write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.clock.suspicion == nil {
-		said.add(hclog.Warn, "etcd may have gone back in time: nothing is leased until that is cleared up", "why", why)
+		said.Warn("etcd may have gone back in time: nothing is leased until that is cleared up", "why", why)
 	}
 	l.mu.clock.suspect(why, marks)
 }

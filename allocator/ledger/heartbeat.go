@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -127,8 +128,8 @@ func (i *Instance) beaten(b beating, answer store.Answer) {
 // takeStanding accepts the registration and the heartbeat that a refused heartbeat
 // found, if this process wrote them, under the same epoch.
 func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
-	var said lines
-	defer said.write(i.ledger.log)
+	var said pending.Lines
+	defer said.Write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	what, err := i.examine(answer.Got[0], answer.Got[1])
@@ -143,8 +144,8 @@ func (i *Instance) takeStanding(b beating, answer store.Answer) bool {
 // takeOurs accepts the registration that a transaction showed, if it is this process's,
 // and reports whether it is. Its error means that the registration is no longer ours.
 func (i *Instance) takeOurs(found []store.KV) (bool, error) {
-	var said lines
-	defer said.write(i.ledger.log)
+	var said pending.Lines
+	defer said.Write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.mu.lost != nil {
@@ -161,7 +162,7 @@ func (i *Instance) takeOurs(found []store.KV) (bool, error) {
 
 // take accepts a registration and a heartbeat, which are ours; the heartbeat may be
 // missing. The caller holds the lock.
-func (i *Instance) take(said *lines, registration store.KV, beat []store.KV) {
+func (i *Instance) take(said *pending.Lines, registration store.KV, beat []store.KV) {
 	var is record.Registration
 	if registration.ModRevision > i.mu.kv.ModRevision && record.Decode(registration, &is) == nil {
 		i.learn(said, is)
@@ -176,7 +177,7 @@ func (i *Instance) take(said *lines, registration store.KV, beat []store.KV) {
 
 // learn accepts changes that other processes made in this process's registration
 // since it was last seen. The caller holds the lock.
-func (i *Instance) learn(said *lines, is record.Registration) {
+func (i *Instance) learn(said *pending.Lines, is record.Registration) {
 	i.mu.value.Rest = is.Rest
 	var was record.Registration
 	if record.Decode(i.mu.kv, &was) == nil && was.Unconfirmed && !is.Unconfirmed { // an operator did that, or we

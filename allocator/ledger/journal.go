@@ -6,9 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 )
@@ -106,12 +105,12 @@ func memoryOf(s journal.State) (record.Memory, error) {
 
 // noteSeen writes the processes that were seen under an epoch to the journal. It
 // does not wait for the disk, because the watch calls it. The caller holds the lock.
-func (i *Instance) noteSeen(said *lines, all []record.SeenInstance, under string) {
+func (i *Instance) noteSeen(said *pending.Lines, all []record.SeenInstance, under string) {
 	if i.journal == nil || len(all) == 0 {
 		return
 	}
 	if err := i.journal.Note(journal.Record{SeenUnder: under, Seen: slices.Clone(all)}); err != nil {
-		said.add(hclog.Warn, "could not write to the journal which instances are registered", "error", err)
+		said.Warn("could not write to the journal which instances are registered", "error", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/throttle"
@@ -135,16 +136,15 @@ func (l *Ledger) Try(ctx context.Context, txn store.Txn) (store.Answer, error) {
 
 // unanswered notes that a try failed because etcd did not answer.
 func (l *Ledger) unanswered(ctx context.Context, now time.Time, err error) {
-	var said lines
-	defer said.write(l.log)
+	var said pending.Lines
+	defer said.Write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	contact := &l.mu.contact
 	contact.Cause = err
 	if contact.Away.IsZero() {
 		contact.Away = now
-		warn := func(msg string, args ...any) { said.add(hclog.Warn, msg, args...) }
-		l.mu.saidAway = l.mu.awayLog.Log(now, warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
+		l.mu.saidAway = l.mu.awayLog.Log(now, said.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
 	}
 }
 
@@ -152,13 +152,13 @@ func (l *Ledger) unanswered(ctx context.Context, now time.Time, err error) {
 // etcd cluster. It checks the answer's revision.
 func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time,
 	answer store.Answer) (store.Answer, error) {
-	var said lines
-	defer said.write(l.log)
+	var said pending.Lines
+	defer said.Write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	contact, t := &l.mu.contact, &l.mu.clock
 	if !contact.Away.IsZero() && l.mu.saidAway {
-		said.add(hclog.Info, "etcd answers again", append(traceID(ctx), "away",
+		said.Add(hclog.Info, "etcd answers again", append(traceID(ctx), "away",
 			now.Sub(contact.Away).Round(time.Millisecond))...)
 	}
 	contact.answered(now, now.Sub(before.at))
@@ -353,8 +353,8 @@ func (l *Ledger) moveToCluster(ctx context.Context) (bool, error) {
 	if err := errors.Join(record.Decode(identity, &id), record.Decode(epoch, &e)); err != nil {
 		return false, err
 	}
-	var said lines
-	defer said.write(l.log)
+	var said pending.Lines
+	defer said.Write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
@@ -362,7 +362,7 @@ func (l *Ledger) moveToCluster(ctx context.Context) (bool, error) {
 		e.Epoch == t.current || t.knows(e.Epoch) {
 		return false, nil
 	}
-	said.add(hclog.Warn, "the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id",
+	said.Warn("the cluster moved to another etcd cluster, with a new epoch", "etcd_cluster_id",
 		fmt.Sprintf("%x", id.ClusterID))
 	l.mu.identity = id
 	// The new cluster is read anew, so nothing that was seen of the old one counts.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -52,7 +53,7 @@ func (r Registration) ID() record.InstanceID { return record.NewInstanceID(r.Roo
 // Ledger owns the process's knowledge of etcd, under a lock of its own. The order of
 // locks is the instance's, the ledger's, the admission's, the journal's. A method
 // that takes a lock holds it to its end; no lock is held while etcd or the disk answers,
-// nor while a function that a caller gave is called: a Logger may block, too (see lines).
+// nor while a function that a caller gave is called: a Logger may block, too (see package pending).
 type Instance struct {
 	ledger      *Ledger
 	room        allocator.Room
@@ -380,9 +381,9 @@ func (i *Instance) confirmInEmpty(ctx context.Context) error {
 		return err
 	}
 	if answer.Succeeded && len(answer.Got[0]) == 0 {
-		var said lines
+		var said pending.Lines
 		i.confirmMarks(&said, "a store in which nothing was ever leased")
-		said.write(l.log)
+		said.Write(l.log)
 	}
 	return nil
 }

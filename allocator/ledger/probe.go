@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -231,8 +232,8 @@ const (
 
 // classify adopts the state that s saw, or returns why not.
 func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evidence string, err error) {
-	var said lines
-	defer said.write(l.log)
+	var said pending.Lines
+	defer said.Write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
@@ -262,7 +263,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 			break
 		}
 		if t.current != "" {
-			said.add(hclog.Info, "a new epoch", "epoch", id)
+			said.Add(hclog.Info, "a new epoch", "epoch", id)
 		}
 		t.turn(id, s.answer.Revision)
 		t.began = t.epochSeq
@@ -282,7 +283,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		return stored, wentBack, evidence, nil
 	case evidence != "":
 		if t.suspicion == nil {
-			said.add(hclog.Warn, "etcd may have gone back in time: looking again", "why", evidence)
+			said.Warn("etcd may have gone back in time: looking again", "why", evidence)
 		}
 		t.suspect(evidence, nil)
 		return stored, askAgain, "", nil
@@ -290,7 +291,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		return stored, askAgain, "", nil // a suspicion came up during the probe
 	}
 	if t.suspicion != nil {
-		said.add(hclog.Info, "a second look did not confirm that etcd went back in time", "why", t.suspicion.why)
+		said.Add(hclog.Info, "a second look did not confirm that etcd went back in time", "why", t.suspicion.why)
 		t.suspicion = nil
 	}
 	if s.full {

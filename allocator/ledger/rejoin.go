@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -42,8 +43,8 @@ func (i *Instance) register(ctx context.Context, there store.Answer, epochSeq in
 // toRegister returns the registration to replace, and the new one with its heartbeat.
 func (i *Instance) toRegister(found []store.KV) (known store.KV, b beating, err error) {
 	now := i.ledger.now()
-	var said lines
-	defer said.write(i.ledger.log)
+	var said pending.Lines
+	defer said.Write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if known, err = i.replacePredecessor(&said, found); err != nil {
@@ -67,7 +68,7 @@ func (i *Instance) joined(b beating, answer store.Answer) {
 // it. If this process does not have the journal of that registration's process, its
 // memory may be lost: the new registration records that for `march recover`. The
 // caller holds the lock.
-func (i *Instance) replacePredecessor(said *lines, found []store.KV) (store.KV, error) {
+func (i *Instance) replacePredecessor(said *pending.Lines, found []store.KV) (store.KV, error) {
 	l := i.ledger
 	kv, epoch := store.KV{Key: l.keys.Registration(i.room, i.name)}, l.epoch()
 	if len(found) > 0 {
@@ -201,8 +202,8 @@ func (i *Instance) resolveRegistration(ctx context.Context) error {
 // this process has registered under another epoch than that of epochSeq. Its error
 // means that the registration is no longer ours, or cannot be read.
 func (i *Instance) examineAndTake(there store.Answer, epochSeq int64) (what finding, again bool, err error) {
-	var said lines
-	defer said.write(i.ledger.log)
+	var said pending.Lines
+	defer said.Write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.mu.lost != nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -65,8 +66,8 @@ const fewSeen = 4
 
 // see notes processes that are registered under an epoch.
 func (i *Instance) see(all []record.SeenInstance, epoch string) {
-	var said lines
-	defer said.write(i.ledger.log)
+	var said pending.Lines
+	defer said.Write(i.ledger.log)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	seen := i.memory.seen

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -202,7 +203,7 @@ func (e *UnusableError) Unwrap() error { return e.err }
 
 // setState replaces the state by next, unless the present one is newer. The caller
 // holds the lock.
-func (l *Ledger) setState(said *lines, next *State) (record.Layout, error) {
+func (l *Ledger) setState(said *pending.Lines, next *State) (record.Layout, error) {
 	old := l.mu.state
 	was := old.layout
 	switch sameEpoch := next.id() == "" || next.id() == old.id(); {
@@ -244,16 +245,16 @@ func (l *Ledger) setState(said *lines, next *State) (record.Layout, error) {
 		if l.mu.haltsAs == "" { // an operator's command prints it itself, or `march recover` wrote it
 			level = hclog.Debug
 		}
-		said.add(level, "leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339),
+		said.Add(level, "leasing is halted", "by", next.halted.By, "since", next.halted.Time.UTC().Format(time.RFC3339),
 			"why", next.halted.Why)
 	case next.halted == nil && old.halted != nil && next.epoch != "":
-		said.add(hclog.Info, "leasing goes on")
+		said.Add(hclog.Info, "leasing goes on")
 	}
 	switch {
 	case next.problem != nil:
-		said.add(hclog.Error, "layout refused", "error", next.problem)
+		said.Add(hclog.Error, "layout refused", "error", next.problem)
 	case next.layout.Layout.Version != old.layout.Layout.Version:
-		said.add(hclog.Info, "layout adopted", "version", next.layout.Layout.Version, "boundary",
+		said.Add(hclog.Info, "layout adopted", "version", next.layout.Layout.Version, "boundary",
 			next.layout.Layout.Boundary, "rooms", len(next.layout.Layout.Ranges))
 	}
 	return next.layout, next.problem

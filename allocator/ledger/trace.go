@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -39,31 +38,6 @@ func traceID(ctx context.Context) []any {
 		return []any{"trace_id", id.String()}
 	}
 	return nil
-}
-
-// lines are log lines that wait until the locks are released, because a Logger may block.
-// A method that holds a lock adds to them. The method that took the lock writes them, by
-//
-//	var said lines
-//	defer said.write(l.log)
-//
-// above the Lock. The lines of two goroutines may come in another order than their events.
-type lines []line
-
-type line struct {
-	level hclog.Level
-	msg   string
-	args  []any
-}
-
-func (s *lines) add(level hclog.Level, msg string, args ...any) {
-	*s = append(*s, line{level, msg, args})
-}
-
-func (s *lines) write(log hclog.Logger) {
-	for _, l := range *s {
-		log.Log(l.level, l.msg, l.args...)
-	}
 }
 
 // logOutcome logs the outcome of a lease, before a caller has the segment. Compared with

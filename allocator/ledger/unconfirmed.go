@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 )
 
 // A rollback of raft's own data (most members' directories copied back) keeps
@@ -122,9 +123,9 @@ func (l *Ledger) unconfirmed() bool {
 
 // confirmMarks ends that this process is unconfirmed. A caller that holds the lock gives
 // lines that it writes later.
-func (i *Instance) confirmMarks(said *lines, by string) {
+func (i *Instance) confirmMarks(said *pending.Lines, by string) {
 	if i.admission.set(false) {
-		said.add(hclog.Info,
+		said.Add(hclog.Info,
 			"an instance's marks are confirmed: it leases", "instance", i.name, "room", i.room, "by", by)
 	}
 }

@@ -9,9 +9,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 )
 
 // slack is by how much a file may exceed twice the size of its contents.
@@ -285,47 +287,33 @@ func (j *Journal) count() int {
 
 // hangs notes that the operation of a number hangs, unless it has ended.
 func (j *Journal) hangs(number int, err *hangError) {
-	if j.noteHang(number, err) {
-		j.logTrouble(err)
-	}
-}
-
-// noteHang is hangs without the log, and reports whether the trouble began with it.
-func (j *Journal) noteHang(number int, err *hangError) bool {
+	var said pending.Lines
+	defer said.Write(j.log)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.mu.number == number && j.fails(err, err.since)
+	if j.mu.number == number {
+		_ = j.fails(&said, err, err.since)
+	}
 }
 
 // finish notes the outcome of a write. The batch is nil if the write had none.
 func (j *Journal) finish(b *batch, err error) {
-	switch began, since := j.noteOutcome(b, err); {
-	case began:
-		j.logTrouble(err)
-	case err == nil && !since.IsZero():
-		j.log.Info("the journal can be written again", "path", j.path, "after",
-			time.Since(since).Round(time.Millisecond))
-	}
-}
-
-// noteOutcome is finish without the log. It reports whether the trouble began with this
-// write, and since when the disk was in trouble before it.
-func (j *Journal) noteOutcome(b *batch, err error) (began bool, since time.Time) {
+	var said pending.Lines
+	defer said.Write(j.log)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	since = j.mu.since
 	switch {
 	case err != nil:
-		began = j.fails(err, time.Now())
-		err = j.mu.trouble.err
-	case !since.IsZero():
+		err = j.fails(&said, err, time.Now())
+	case !j.mu.since.IsZero():
+		said.Add(hclog.Info, "the journal can be written again", "path", j.path, "after",
+			time.Since(j.mu.since).Round(time.Millisecond))
 		j.mu.since, j.mu.trouble = time.Time{}, &trouble{begun: make(chan struct{})}
 	}
 	if b != nil {
 		b.err = err
 		close(b.done)
 	}
-	return began, since
 }
 
 // take returns the batch to write, unless the batch must wait, and reports whether the journal
@@ -340,25 +328,21 @@ func (j *Journal) take(wait bool) (b *batch, closing bool) {
 	return b, j.mu.closing
 }
 
-// fails notes why nothing can be written, and since when unless the disk was in trouble before:
-// it reports whether the trouble began. The caller holds the lock.
-func (j *Journal) fails(err error, since time.Time) (began bool) {
+// fails notes why nothing can be written, and since when unless the disk was in trouble before.
+// It returns the error of callers. The caller holds the lock.
+func (j *Journal) fails(said *pending.Lines, err error, since time.Time) error {
 	t := j.mu.trouble
-	if began = j.mu.since.IsZero(); began {
+	if j.mu.since.IsZero() {
 		j.mu.since = since
+		said.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error", err,
+			"remedy", remedy(err))
 	} else {
 		t = &trouble{begun: make(chan struct{})} // the old one's error is read without the lock
 		j.mu.trouble = t
 	}
 	t.err = j.unwritable(err, j.mu.since)
 	close(t.begun)
-	return began
-}
-
-// logTrouble logs that the trouble began. No lock is held: a Logger may block.
-func (j *Journal) logTrouble(err error) {
-	j.log.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error",
-		err, "remedy", remedy(err))
+	return t.err
 }
 
 func (j *Journal) unwritable(err error, since time.Time) error {

@@ -3,8 +3,11 @@ package worker
 import (
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -95,12 +98,8 @@ func latest(all []candidate) candidate {
 func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, found []store.KV) (candidate, error) {
 	i := w.instance
 	now := w.now()
-	var bad []*record.KeyError
-	defer func() { // after the unlock: a Logger may block
-		for _, err := range bad {
-			w.cfg.Logger.Error("a worker's key cannot be read: it is not taken", "key", err.Key, "error", err)
-		}
-	}()
+	var said pending.Lines
+	defer said.Write(w.cfg.Logger)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forget(now)
@@ -112,7 +111,7 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 	for _, kv := range found {
 		id, lease, err := i.ReadKey(kv)
 		if err != nil {
-			bad = append(bad, record.Unreadable(kv.Key, err))
+			said.Add(hclog.Error, "a worker's key cannot be read: it is not taken", "key", kv.Key, "error", err)
 			there[id.Number] = true
 			continue
 		}

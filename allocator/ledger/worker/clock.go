@@ -10,6 +10,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -116,18 +117,16 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 	}
 	ahead := now.Sub(median(now, all))
 	c.ahead.Store(int64(ahead))
-	warn := func() {}
-	defer func() { warn() }() // after the unlock: a Logger may block
+	var said pending.Lines
+	defer said.Write(cfg.Logger)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(all)+1 < 3 || ahead <= allowed || cfg.AgreeClock {
 		c.mu.first, c.mu.warned = nil, c.mu.warned && ahead > allowed
 		if ahead > allowed && !c.mu.warned {
 			c.mu.warned = true
-			warn = func() {
-				cfg.Logger.Warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
-					ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
-			}
+			said.Warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
+				ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
 		}
 		return nil
 	}
@@ -145,10 +144,7 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 	if ahead = now.Sub(median(now, all)); len(all)+1 < 3 || ahead <= allowed {
 		if !c.mu.warned {
 			c.mu.warned = true
-			warn = func() {
-				cfg.Logger.Warn("the clock is ahead of heartbeats that are old by now: it is not compared",
-					"clocks", len(all)+1)
-			}
+			said.Warn("the clock is ahead of heartbeats that are old by now: it is not compared", "clocks", len(all)+1)
 		}
 		return nil
 	}
