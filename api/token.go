@@ -68,11 +68,18 @@ func local(uris []string) bool {
 		if err != nil {
 			return false
 		}
-		if ip, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !ip.IsLoopback()) {
+		if !Loopback(u.Hostname()) {
 			return false
 		}
 	}
 	return len(uris) > 0
+}
+
+// Loopback reports whether a URL's host, without a port, is this machine by its name or address.
+// It asks no name server.
+func Loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // ReadToken reads a file that has a token, and nothing else. Its error is Invalid.

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/rest"
@@ -58,7 +59,7 @@ func (cfg Config) Validate() error {
 	if cfg.PublicURL != "" {
 		u, err := url.Parse(cfg.PublicURL)
 		if err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" ||
-			u.Scheme != "https" && (u.Scheme != "http" || !access.Loopback(u.Hostname())) {
+			u.Scheme != "https" && (u.Scheme != "http" || !api.Loopback(u.Hostname())) {
 			return allocator.Errorf(allocator.Invalid,
 				"public-url: %.200q; allowed: https://HOST, or http:// on a loopback address, without a path",
 				cfg.PublicURL)
@@ -169,7 +170,7 @@ func (h *Handler) underItsName(next http.Handler) http.Handler {
 			if name, _, err := net.SplitHostPort(host); err == nil {
 				host = name
 			}
-			if !access.Loopback(strings.Trim(host, "[]")) {
+			if !api.Loopback(strings.Trim(host, "[]")) {
 				http.Error(w, "this console is served under another name (--public-url)", http.StatusMisdirectedRequest)
 				return
 			}

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -75,7 +74,7 @@ func (cfg Config) Validate() error {
 			"prometheus: %q; allowed: an address such as http://prometheus:9090, without user, query and fragment",
 			redacted(cfg.URL))
 	}
-	if cfg.TokenFile != "" && u.Scheme != "https" && !local(u.Hostname()) {
+	if cfg.TokenFile != "" && u.Scheme != "https" && !api.Loopback(u.Hostname()) {
 		return allocator.Errorf(allocator.Invalid,
 			"prometheus-token-file: given for %s, to which the token would go without TLS; allowed: https, "+
 				"or an address of this machine", cfg.URL)
@@ -94,12 +93,6 @@ func redacted(address string) string {
 		return u.Redacted()
 	}
 	return "an address that cannot be parsed"
-}
-
-// local reports whether a host is this machine.
-func local(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // Client asks a Prometheus. It is safe for concurrent use.

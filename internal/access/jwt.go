@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/access/policy"
 )
 
@@ -60,7 +60,7 @@ type issuer struct {
 
 func newIssuer(at, audience string, transport http.RoundTripper) (*issuer, error) {
 	if u, err := url.Parse(at); err != nil || u.Host == "" ||
-		u.Scheme != "https" && (u.Scheme != "http" || !Loopback(u.Hostname())) {
+		u.Scheme != "https" && (u.Scheme != "http" || !api.Loopback(u.Hostname())) {
 		return nil, allocator.Errorf(allocator.Invalid,
 			"oidc-issuer: %.200q; allowed: the issuer's https:// address, or http:// on a loopback address", at)
 	}
@@ -83,12 +83,6 @@ func (l *limited) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, errors.New("the issuer was asked too often in the last seconds")
 	}
 	return l.RoundTripper.RoundTrip(r)
-}
-
-// Loopback reports whether a host of a URL is this machine.
-func Loopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // provider returns the issuer's addresses, and what verifies its tokens. Its error is
