@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path"
@@ -273,7 +272,6 @@ var (
 	docLink    = regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
 	docHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	docFence   = regexp.MustCompile("(?s)\n *```.*?\n *```\n")
-	docCommand = regexp.MustCompile("`march ([a-z]+(?: [a-z]+)?)\\b")
 )
 
 // anchors returns the anchors of a document's headings, as GitHub makes them, and its named
@@ -314,25 +312,6 @@ func TestReadmeLinks(t *testing.T) {
 	}
 	if links < 40 {
 		t.Errorf("%d links found", links)
-	}
-}
-
-// TestDocsCommands: the commands that the text of documents names exist.
-func TestDocsCommands(t *testing.T) {
-	t.Parallel()
-	commands := 0
-	for _, file := range append(documents(t), "DESIGN.md") {
-		for _, m := range docCommand.FindAllStringSubmatch(strings.ReplaceAll(readDocument(t, file), "\n", " "), -1) {
-			commands++
-			words := strings.Fields(m[1])
-			cmd, rest, err := newRoot(io.Discard, io.Discard).Find(words)
-			if err != nil || len(rest) > 0 && cmd.HasSubCommands() {
-				t.Errorf("%s: there is no command march %s", file, m[1])
-			}
-		}
-	}
-	if commands < 30 {
-		t.Errorf("%d commands found", commands)
 	}
 }
 
