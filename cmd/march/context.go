@@ -24,7 +24,7 @@ func newContext(c *common, root *cobra.Command) *cobra.Command {
 	cmd := group("context", "Name clusters, and choose the one that commands call",
 		newContextAdd(c, root), newContextList(c),
 		changeContexts(c, "use NAME",
-			"Make a context the one that commands have; - for none", func(f *contexts.File, name string) error {
+			"Make a context the one in use; - for none", func(f *contexts.File, name string) error {
 				return f.Use(strings.TrimPrefix(name, "-"))
 			}),
 		changeContexts(c, "remove NAME", "Remove a context", (*contexts.File).Remove),
