@@ -11,9 +11,9 @@ func (c *Chain) Outdated(part Part) bool {
 
 // Renew replaces the held segments that part outdates. The chain first leases a
 // fresh segment with as many IDs as it holds, and then drops the old ones. So no
-// caller waits, and the time of the next refill does not change. An outdated
-// segment whose lease is under way is dropped when it arrives. Renewed reports when
-// all this is done.
+// caller waits, and the time of the next refill does not change. If a lease
+// under way brings an outdated segment, that is dropped when it arrives. Renewed reports
+// when all this is done.
 func (c *Chain) Renew(part Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -21,7 +21,7 @@ func (c *Chain) Renew(part Part) {
 	c.requestIfNeeded(c.now())
 }
 
-// RenewIfKept is Renew for a chain whose segments part all keeps, so that nothing
+// RenewIfKept is Renew for a chain with segments that part all keeps, so that nothing
 // is leased or dropped. It returns false, and does nothing, if part outdates a held
 // segment.
 func (c *Chain) RenewIfKept(part Part) bool {

@@ -88,7 +88,7 @@ type Config struct {
 	// end of its slice: at most half of the slice, which is the default (0). Negative
 	// for none.
 	ClientWorkers int64
-	// OpaqueKeys are the keys of tags whose texts are opaque numbers, by their names.
+	// OpaqueKeys are the keys of tags with opaque numbers as texts, by the names of the keys.
 	OpaqueKeys []format.Key
 	// AgreeClock lets this instance take workers although its clock is ahead of the
 	// other instances' clocks. Default false.

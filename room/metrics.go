@@ -168,7 +168,7 @@ func (m *metrics) send(out chan<- prometheus.Metric, tag string, t totals, s sta
 type own struct {
 	limit   int
 	chains  map[*tagChain]series
-	past    totals // the last totals of own series whose chains are gone
+	past    totals // the last totals of own series, of chains that are gone
 	scrapes uint32
 }
 

@@ -6,7 +6,7 @@
 // with the lowest priority, as they would run on other machines. The groups recover,
 // trips, moves and pages have a whole cluster: a real etcd, and the march that users run
 // (-march). The group writes simulates a cluster, in a program that it builds: see
-// package writes. The group midnight has a real etcd, and a room whose clock it sets.
+// package writes. The group midnight has a real etcd, and sets the clock of its room.
 // Time in the server counts from when the server has read a request to when it writes the
 // answer.
 //

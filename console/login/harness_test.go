@@ -28,7 +28,7 @@ import (
 	"github.com/march-id/march/internal/access"
 )
 
-// issuer is an OpenID Connect issuer with a user who always agrees.
+// issuer is an OpenID Connect issuer; its user always agrees.
 type issuer struct {
 	*httptest.Server
 	t   *testing.T
@@ -166,7 +166,7 @@ func (s *site) browser() *http.Client {
 	return &http.Client{Transport: s.Client().Transport, Jar: jar}
 }
 
-// answered is an answer whose body was read.
+// answered is an answer with its body, as it was read.
 type answered struct {
 	URL        *url.URL // of the last request
 	Header     http.Header

@@ -10,7 +10,7 @@ import (
 )
 
 // relay passes connections on to a console. While it is frozen it passes nothing on and
-// closes nothing, as for a console whose process is stopped.
+// closes nothing, as for a console with a stopped process.
 type relay struct {
 	mu     sync.Mutex
 	thawed sync.Cond

@@ -90,7 +90,7 @@ func (k Keys) Parse(key string) (KeyParts, error) {
 	return p, nil
 }
 
-// Tag returns the tag whose settings or mark the key has, or "" for any other key.
+// Tag returns the tag of a key with settings or a mark, or "" for any other key.
 func (e *KeyError) Tag() allocator.Tag {
 	cluster, _, _ := strings.Cut(strings.TrimPrefix(e.Key, root), "/")
 	keys, err := NewKeys(cluster)
