@@ -223,9 +223,9 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestDocument renders the chart with the values of docs/operate.md.
+// TestDocument renders the chart with the values of docs/operate/run.md.
 func TestDocument(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operate.md")
+	text, err := os.ReadFile("../../docs/operate/run.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"go/token"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -25,11 +24,11 @@ import (
 func TestTagDefaults(t *testing.T) {
 	t.Parallel()
 	same := sameAsCreate(t)
-	_, section, _ := strings.Cut(readDocument(t, "docs/operate.md"), "\n### Settings of a tag\n")
-	section, _, _ = strings.Cut(section, "\n### ")
+	_, section, _ := strings.Cut(readDocument(t, "docs/operate/tags.md"), "\n## Settings of a tag\n")
+	section, _, _ = strings.Cut(section, "\n## ")
 	rows := regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(section, -1)
 	for _, m := range rows {
-		same("docs/operate.md", m[1], m[2])
+		same("docs/operate/tags.md", m[1], m[2])
 	}
 
 	proto, err := os.ReadFile("../../api/march/v1/tag.proto")
@@ -133,18 +132,11 @@ func TestProseDefaults(t *testing.T) {
 			set.VisitAll(func(f *pflag.Flag) { flags[f.Name] = append(flags[f.Name], f) })
 		}
 	})
-	documents, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := 0
-	for _, path := range append(documents, "../../README.md", "../../DESIGN.md", "../../deploy/RUNBOOK.md") {
-		text, err := os.ReadFile(path) //nolint:gosec // the repository's own
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, path := range append(documents(t), "DESIGN.md") {
+		text := readDocument(t, path)
 		for _, m := range regexp.MustCompile("`[a-z ]*--([a-z-]+)(?: [A-Z]+)?`\\s+\\("+amount+
-			"[,:)]").FindAllStringSubmatch(string(text), -1) {
+			"[,:)]").FindAllStringSubmatch(text, -1) {
 			found++
 			right := false
 			for _, f := range flags[m[1]] {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
@@ -20,20 +21,19 @@ import (
 	"github.com/march-id/march/internal/testservers"
 )
 
-// documents returns the paths of the README, of every page of docs/ and of the other pages for
+// documents returns the paths of the README, of every page below docs/ and of the other pages for
 // users, relative to the repository's root. So a new page in docs/ is covered as soon as it exists.
 func documents(t *testing.T) []string {
 	t.Helper()
-	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	files := []string{"README.md", "SECURITY.md", "deploy/RUNBOOK.md", "testdata/formats/README.md"}
-	for _, page := range pages {
-		files = append(files, "docs/"+filepath.Base(page))
-	}
-	if len(files) < 18 {
-		t.Fatalf("only %v found", files)
+	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			files = append(files, strings.TrimPrefix(filepath.ToSlash(path), "../../"))
+		}
+		return err
+	})
+	if err != nil || len(files) < 25 {
+		t.Fatalf("only %v found: %v", files, err)
 	}
 	return files
 }

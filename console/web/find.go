@@ -30,7 +30,7 @@ var deeds = []finding{
 	{"do", "See the busiest tags", "/tags?order=down&sort=rate", ""},
 }
 
-// commands are what operators type most; docs/operate.md explains them.
+// commands are what operators type most; docs/operate explains them.
 var commands = []finding{
 	{"command", "Show the state of all rooms", "", "march status"},
 	{"command", "Check the cluster, its hosts and etcd", "", "march doctor"},
