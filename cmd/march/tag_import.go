@@ -15,6 +15,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
@@ -27,7 +28,6 @@ import (
 type importFlags struct {
 	margin       int64
 	dry, skipBad bool
-	match, table string
 }
 
 func newTagImport(c *common, t *target) *cobra.Command {
@@ -39,8 +39,9 @@ func newTagImport(c *common, t *target) *cobra.Command {
 A name that has no tag gets one; a tag that may issue IDs below its counter skips
 ahead. It only ever raises, so run it again until the other system has stopped.
 
-A source is a file, or - for standard input: TSV as mysql --batch writes it, or CSV,
-with a first line that names the columns or with the columns in this order:
+A source is a file, or - for standard input: TSV as mysql --batch writes it, or CSV
+as psql --csv writes it, with a first line that names the columns or with the columns
+in this order:
 
   leaf     biz_tag, max_id, step              table leaf_alloc
   tinyid   biz_type, max_id, step, delta, remainder   table tiny_id_info
@@ -48,9 +49,8 @@ with a first line that names the columns or with the columns in this order:
   redis    key, value
   mysql    table_name, auto_increment         of information_schema.tables
 
-Or it is postgres://USER@HOST/DB, which has the table itself (leaf, tinyid, cosid),
-or redis://HOST:PORT, whose keys are read (redis with --match, cosid). The rows of
-several sources count together: of each name the largest.
+docs/import.md has for each system the line that writes it. The rows of several
+sources count together: of each name the largest.
 
 IDs begin at the other system's next ID and a margin, which is for what its servers
 and clients take after the table was read. Default margin:
@@ -58,8 +58,7 @@ and clients take after the table was read. Default margin:
 ` + margins(),
 		Example: `  mysql --batch -e "SELECT biz_tag, max_id, step FROM leaf_alloc" leaf | march tag import leaf - --dry-run
   march tag import tinyid db1.tsv db2.tsv
-  march tag import cosid postgres://reader@db.example/cosid
-  march tag import redis redis://cache.example:6379 --match 'order:*' --margin 50000`,
+  psql --csv -c "SELECT name, last_max_id FROM cosid" shop | march tag import cosid - --margin 50000`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return exactly("a system", "a source")(cmd, args)
@@ -72,9 +71,18 @@ and clients take after the table was read. Default margin:
 	flags.Int64Var(&f.margin, "margin", 0, "how many IDs to leave free above the other system's (default: see above)")
 	flags.BoolVar(&f.dry, "dry-run", false, "only say what would be done")
 	flags.BoolVar(&f.skipBad, "skip-bad", false, "import the other rows although some are bad; the exit code is 1 then")
-	flags.StringVar(&f.match, "match", "", "which keys of a redis:// are counters, as SCAN has it: order:*, say")
-	flags.StringVar(&f.table, "table", "", "the table of a postgres://, if it has another name")
+	for name := range goneImportFlags {
+		flags.String(name, "", "")
+		_ = flags.MarkHidden(name) // fails for a flag that is not there
+	}
 	return cmd
+}
+
+// goneImportFlags are the flags of the version before and what stands in their place. They are
+// for servers, which `march tag import` reads no more. The next version does not accept them.
+var goneImportFlags = map[string]string{
+	"match": "name the keys to redis-cli: redis-cli --scan --pattern 'order:*'",
+	"table": "name the table to psql: psql --csv -c 'SELECT biz_tag, max_id, step FROM leaf_alloc'",
 }
 
 // margins lists how the systems' default margins are computed.
@@ -96,6 +104,12 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	if err := c.checkOutput(); err != nil {
 		return err
 	}
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if instead, gone := goneImportFlags[flag.Name]; gone {
+			_, _ = fmt.Fprintf(c.stderr, "march tag import: --%s has no effect, and goes with the next version: %s\n",
+				flag.Name, instead)
+		}
+	})
 	system, err := imports.ParseSystem(name)
 	if err != nil {
 		return usageError{err}
@@ -107,7 +121,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 		}
 	}
 	digest := sha256.New()
-	rows, bad, err := f.read(cmd.Context(), system, sources, digest)
+	rows, bad, err := readSources(system, sources, digest)
 	if err != nil {
 		return err
 	}
@@ -121,7 +135,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	}
 	if len(counters) == 0 {
 		return allocator.Errorf(allocator.NotFound, "there is no row of %s in %s", system.Name,
-			strings.Join(named(sources), ", "))
+			strings.Join(sources, ", "))
 	}
 	r := imported{System: system.Name, SHA256: hex.EncodeToString(digest.Sum(nil)), DryRun: f.dry,
 		Tags: []importedTag{}, Bad: append([]*imports.Bad{}, bad...)}
@@ -160,28 +174,20 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	return nil
 }
 
-// read reads all sources. digest gets what was read: the bytes of files, the rows of servers.
-func (f *importFlags) read(ctx context.Context, s *imports.System, sources []string,
+// readSources reads all sources. digest gets what was read.
+func readSources(s *imports.System, sources []string,
 	digest hash.Hash) (rows []imports.Row, bad []*imports.Bad, err error) {
 	for i, source := range sources {
-		var more []imports.Row
-		var wrong []*imports.Bad
-		scheme, _, _ := strings.Cut(source, "://")
+		scheme, _, isURL := strings.Cut(source, "://")
 		switch {
-		case scheme == "postgres" || scheme == "postgresql":
-			more, wrong, err = imports.ReadPostgres(ctx, source, f.table, s)
-			imports.Digest(digest, more)
-		case scheme == "redis" || scheme == "rediss":
-			more, wrong, err = imports.ReadRedis(ctx, source, f.match, s)
-			imports.Digest(digest, more)
-		case scheme != source:
-			err = allocator.Errorf(allocator.Invalid, "source: %q; allowed: a file, -, postgres://, redis://, "+
-				"rediss://; pipe the table of a MySQL in with `mysql --batch`", named(sources)[i])
+		case isURL: // which may hold a password
+			return nil, nil, allocator.Errorf(allocator.Invalid, `source: "%s://..."; allowed: a file, or - for what `+
+				"the server's client writes: docs/import.md has the line with `psql --csv`, `redis-cli` or "+
+				"`mysql --batch`", scheme)
 		case source == "-" && slices.Index(sources, "-") != i:
-			err = allocator.Errorf(allocator.Invalid, "source: - is named twice; allowed: once")
-		default:
-			more, wrong, err = f.readFile(s, source, digest)
+			return nil, nil, allocator.Errorf(allocator.Invalid, "source: - is named twice; allowed: once")
 		}
+		more, wrong, err := readSource(s, source, digest)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -190,8 +196,7 @@ func (f *importFlags) read(ctx context.Context, s *imports.System, sources []str
 	return rows, bad, nil
 }
 
-func (f *importFlags) readFile(s *imports.System, path string,
-	digest hash.Hash) ([]imports.Row, []*imports.Bad, error) {
+func readSource(s *imports.System, path string, digest hash.Hash) ([]imports.Row, []*imports.Bad, error) {
 	if path == "-" {
 		return imports.ReadTable(io.TeeReader(os.Stdin, digest), "standard input", s)
 	}
@@ -201,18 +206,6 @@ func (f *importFlags) readFile(s *imports.System, path string,
 	}
 	defer func() { _ = file.Close() }()
 	return imports.ReadTable(io.TeeReader(file, digest), path, s)
-}
-
-// named returns sources for a message: without what may hold a password.
-func named(sources []string) []string {
-	names := make([]string, len(sources))
-	for i, source := range sources {
-		if names[i] = source; strings.Contains(source, "://") {
-			scheme, _, _ := strings.Cut(source, "://")
-			names[i] = scheme + "://..."
-		}
-	}
-	return names
 }
 
 // sayBad names bad rows.

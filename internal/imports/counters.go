@@ -2,7 +2,6 @@ package imports
 
 import (
 	"fmt"
-	"hash"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,17 +96,4 @@ func quoted(names []string) string {
 		names[i] = strconv.Quote(shorten(n))
 	}
 	return strings.Join(names, ", ")
-}
-
-// Digest writes rows to h in an order of their own, so that the same rows have one hash
-// however a server returned them.
-func Digest(h hash.Hash, rows []Row) {
-	lines := make([]string, len(rows))
-	for i, r := range rows {
-		lines[i] = fmt.Sprintf("%q %d %d %d %d\n", r.Name, r.Next, r.Step, r.Delta, r.Remainder)
-	}
-	slices.Sort(lines)
-	for _, line := range lines {
-		_, _ = h.Write([]byte(line)) // a hash never fails
-	}
 }

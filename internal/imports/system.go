@@ -9,8 +9,7 @@ import (
 
 // System is another system that counts.
 type System struct {
-	Name  string // as the command line has it
-	Table string // in which it counts, where it has one of a known name
+	Name string // as the command line has it
 	// columns are those of its rows: the name, the counter, and what else there is.
 	columns []column
 	// used is whether the counter is an ID that was given out, not the one that comes next.
@@ -39,7 +38,7 @@ var (
 
 	// Leaf counts in leaf_alloc. A segment is [max_id before, max_id), so max_id comes next.
 	Leaf = &System{
-		Name: "leaf", Table: "leaf_alloc", columns: []column{{names: []string{"biz_tag"}},
+		Name: "leaf", columns: []column{{names: []string{"biz_tag"}},
 			{names: []string{"max_id"}}, stepColumn},
 		margin: func(step int64) int64 { return twice(max(step, leafLargestStep)) },
 		Margin: "two steps of the row, and 2,000,000 at least, as a busy Leaf server doubles its step up to 1,000,000",
@@ -47,7 +46,7 @@ var (
 	// TinyID counts in tiny_id_info. A segment is (max_id before, max_id]; of n databases each
 	// has its own row, with delta n.
 	TinyID = &System{
-		Name: "tinyid", Table: "tiny_id_info", used: true,
+		Name: "tinyid", used: true,
 		columns: []column{{names: []string{"biz_type"}}, {names: []string{"max_id"}}, stepColumn,
 			{names: []string{"delta"}, optional: true}, {names: []string{"remainder"}, optional: true}},
 		margin: func(step int64) int64 {
@@ -58,10 +57,10 @@ var (
 		},
 		Margin: "two steps of the row, or 100,000 where it has no step",
 	}
-	// CosID counts in the table cosid, or in the keys cosid:{NAMESPACE.NAME}.adder of a Redis.
+	// CosID counts in the table cosid, or in the keys cosid:{NAME}.adder of a Redis.
 	// A segment is (last_max_id before, last_max_id].
 	CosID = &System{
-		Name: "cosid", Table: "cosid", used: true, columns: []column{{names: []string{"name"}},
+		Name: "cosid", used: true, columns: []column{{names: []string{"name"}},
 			{names: []string{"last_max_id"}}},
 		margin: func(int64) int64 { return cosidMargin },
 		Margin: "1,000,000, as CosId stores no step and a busy client doubles what it asks for",

@@ -1,8 +1,6 @@
 package imports_test
 
 import (
-	"crypto/sha256"
-	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -15,6 +13,14 @@ import (
 	"github.com/march-id/march/internal/foreign"
 	"github.com/march-id/march/internal/imports"
 )
+
+// messages returns what a message says of bad rows.
+func messages(bad []*imports.Bad) (all []string) {
+	for _, b := range bad {
+		all = append(all, b.Error())
+	}
+	return all
+}
 
 func read(t *testing.T, s *imports.System, text string) (rows []imports.Row, bad []string) {
 	t.Helper()
@@ -203,27 +209,6 @@ func TestMerge(t *testing.T) {
 		}
 		if diff := cmp.Diff(c.bad, messages(bad)); diff != "" {
 			t.Errorf("%s %q, bad (-want +got)\n%s", c.system.Name, c.text, diff)
-		}
-	}
-}
-
-// TestDigest: the order of rows does not count, their values do.
-func TestDigest(t *testing.T) {
-	t.Parallel()
-	sum := func(text string) string {
-		rows, _ := read(t, imports.TinyID, text)
-		h := sha256.New()
-		imports.Digest(h, rows)
-		return fmt.Sprintf("%x", h.Sum(nil))
-	}
-	same := sum("a,1,1,2,0\nb,2\n")
-	if got := sum("b,2\na,1,1,2,0\n"); got != same {
-		t.Errorf("in another order: %s; want %s", got, same)
-	}
-	for _, text := range []string{"a,2,1,2,0\nb,2\n", "a,1,2,2,0\nb,2\n", "a,1,1,3,0\nb,2\n", "a,1,1,2,1\nb,2\n",
-		"c,1,1,2,0\nb,2\n", "b,2\n"} {
-		if sum(text) == same {
-			t.Errorf("%q has the same hash", text)
 		}
 	}
 }

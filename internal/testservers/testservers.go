@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Redis starts a redis-server and returns its address, HOST:PORT. It ends with the test.
@@ -70,11 +68,7 @@ func Postgres(tb testing.TB) string {
 	server.SysProcAttr, server.Dir = as, dir
 	address := net.JoinHostPort("127.0.0.1", port)
 	begin(tb, server, syscall.SIGINT, func() bool { // it accepts connections before it is ready
-		conn, err := pgx.Connect(tb.Context(), "postgres://march@"+address+"/postgres")
-		if err == nil {
-			_ = conn.Close(tb.Context())
-		}
-		return err == nil
+		return exec.Command("psql", "-q", "-c", "SELECT 1", "postgres://march@"+address+"/postgres").Run() == nil
 	})
 	return address
 }
