@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 			_ = os.Setenv("GORACE", "atexit_sleep_ms=20") // not 1 s at the end of each process
 		}
 	}
-	testscript.Main(withState{m}, map[string]func(){"march": main, etcdProgram: func() { etcdmain.Main(os.Args) }})
+	testscript.Main(withState{m}, map[string]func(){"march": main, "http": httpMain,
+		etcdProgram: func() { etcdmain.Main(os.Args) }})
 }
 
 // withState gives tests a directory of their own for journals.

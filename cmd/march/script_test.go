@@ -48,6 +48,7 @@ import (
 //	exits CODE CMD...       runs CMD and checks its exit code
 //	eventually CMD...       runs CMD until it exits with 0
 //	within DURATION CMD...  runs CMD and checks how long it takes
+//	exec http [FLAG...] URL calls URL: see httpMain
 //	try NAME                runs the commands that march dev printed under "Try"
 //	distinct MIN FILE...    the lines of all files are distinct numbers from MIN on
 //	residues N LOW UP FILE  LOW <= number mod N < UP for every number in FILE
