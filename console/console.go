@@ -81,9 +81,8 @@ type Config struct {
 	// AllowedHosts are host names that HTTP requests may have besides localhost and
 	// loopback addresses, if HTTP listens on such an address. Default none.
 	AllowedHosts []string
-	// Chain asks the instance at an address for its chain of a tag; its error is
-	// NotFound if there is none. nil asks over gRPC.
-	Chain func(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error)
+	// Dial returns a connection to an instance. Default api.Dial.
+	Dial func(address string, options ...grpc.DialOption) (*grpc.ClientConn, error)
 	// Diagnose answers operators' questions about the process; nil if none are answered.
 	Diagnose *diagnose.Server
 	// Metrics, if set, are served at /metrics.
@@ -98,7 +97,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Drain: 5 * time.Second, ForgetAfter: 24 * time.Hour, Rand: rand.Float64, Limits: serve.DefaultLimits(),
-		MaxLivePages: 200, MaxCallerLivePages: 50,
+		MaxLivePages: 200, MaxCallerLivePages: 50, Dial: api.Dial,
 	}
 }
 
@@ -189,7 +188,7 @@ func New(cfg Config) (*Server, error) {
 		metrics: newMetrics(cfg.Metrics),
 	}
 	s.heartbeats.silentAfter = silentAfter
-	s.rooms.tracer, s.rooms.credentials = cfg.Tracer, cfg.Credentials
+	s.rooms.connect, s.rooms.tracer, s.rooms.credentials = cfg.Dial, cfg.Tracer, cfg.Credentials
 	if s.prometheus, err = prometheus.New(cfg.Prometheus, s.log.Named("prometheus")); err != nil {
 		return nil, err
 	}

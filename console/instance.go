@@ -222,11 +222,7 @@ func (s *Server) askChains(ctx context.Context, instances []instance,
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
 			var err error
-			if ask := s.cfg.Chain; ask != nil {
-				answers[i], err = ask(ctx, instance.Address, tag)
-			} else {
-				answers[i], err = s.askChain(ctx, instance, tag)
-			}
+			answers[i], err = s.askChain(ctx, instance, tag)
 			failed[i] = err != nil && allocator.KindOf(err) != allocator.NotFound
 			return nil
 		})
@@ -253,15 +249,16 @@ func (s *Server) askChain(ctx context.Context, i instance, tag allocator.Tag) (*
 	return answer.GetChain(), err
 }
 
-// dialer keeps a connection to each instance that was asked. The zero value is
-// ready.
+// dialer keeps a connection to each instance that was asked.
 type dialer struct {
+	connect     func(address string, options ...grpc.DialOption) (*grpc.ClientConn, error)
 	tracer      trace.TracerProvider // nil for none
 	credentials api.Credentials
 
 	mu struct {
 		sync.Mutex
-		conns map[peer]*grpc.ClientConn
+		conns  map[peer]*grpc.ClientConn
+		closed bool
 	}
 }
 
@@ -284,6 +281,9 @@ func (d *dialer) dial(i instance) (*grpc.ClientConn, error) {
 	if conn, ok := d.mu.conns[to]; ok {
 		return conn, nil
 	}
+	if d.mu.closed {
+		return nil, allocator.Errorf(allocator.Unavailable, "this console has stopped")
+	}
 	// an idle connection is dialled again with the next call
 	options := append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute))
 	if to.room == "" {
@@ -291,7 +291,7 @@ func (d *dialer) dial(i instance) (*grpc.ClientConn, error) {
 	} else {
 		options = append(options, d.credentials.InstanceOptions(string(to.room), string(to.name))...)
 	}
-	conn, err := api.Dial(to.address, options...)
+	conn, err := d.connect(to.address, options...)
 	if err != nil {
 		return nil, err
 	}
@@ -306,6 +306,7 @@ func (d *dialer) dial(i instance) (*grpc.ClientConn, error) {
 func (d *dialer) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.mu.closed = true
 	d.closeLocked()
 }
 

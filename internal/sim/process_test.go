@@ -10,8 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/testcluster/silent"
@@ -142,7 +145,7 @@ func (w *world) startConsole(id string) *process {
 	cfg := console.DefaultConfig()
 	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter, cfg.Logger = w.ledger(link), listener, time.Minute, w.logger(id)
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
-	cfg.Chain = w.chain
+	cfg.Dial = w.dial
 	server, err := console.New(cfg)
 	if err != nil {
 		panic(err) // the settings are valid
@@ -152,7 +155,24 @@ func (w *world) startConsole(id string) *process {
 	return p
 }
 
-// chain reads a tag's chain of the instance at an address, as a console does.
+// dial returns a connection to an instance over which a console reads chains. Nothing is sent:
+// the instance's method is called.
+func (w *world) dial(address string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return api.Dial(address, append(options, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string,
+		request, answer any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption) error {
+		asked, ok := request.(*marchv1.GetChainRequest)
+		if !ok {
+			return allocator.Errorf(allocator.Unavailable, "the simulation has no %s", method)
+		}
+		chain, err := w.chain(ctx, address, allocator.Tag(asked.GetTag()))
+		if err == nil {
+			answer.(*marchv1.GetChainResponse).Chain = chain
+		}
+		return err
+	}))...)
+}
+
+// chain reads a tag's chain of the instance at an address.
 func (w *world) chain(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error) {
 	w.mu.Lock()
 	at := slices.IndexFunc(w.mu.processes, func(p *process) bool { return p.address == address })

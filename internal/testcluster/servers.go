@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
-	"net/http"
 	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -86,6 +83,7 @@ type Console struct {
 func (c *Cluster) Console(change func(*console.Config)) *Console {
 	c.Helper()
 	cfg := console.DefaultConfig()
+	cfg.Dial = DialInstance
 	if change != nil {
 		change(&cfg)
 	}
@@ -185,54 +183,13 @@ func Serve(tb testing.TB, s *grpc.Server) (address string) {
 	return l.Addr().String()
 }
 
-// Listen listens at an address; anywhere on this machine if it is empty.
-func Listen(tb testing.TB, at string) net.Listener {
-	tb.Helper()
-	if at == "" {
-		at = "127.0.0.1:0"
-	}
-	l, err := net.Listen("tcp", at)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = l.Close() })
-	return l
-}
-
-// Dial returns a connection to a server. It is closed when the test ends.
-func Dial(tb testing.TB, address string, opts ...grpc.DialOption) *grpc.ClientConn {
-	tb.Helper()
-	conn, err := grpc.NewClient(address, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
 // Get asks an HTTP side; code 0 when it does not answer.
 func Get(address, path string) (code int, body string) {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	r, err := client.Get("http://" + address + path)
+	r, err := Client().Get("http://" + address + path)
 	if err != nil {
 		return 0, err.Error()
 	}
 	defer func() { _ = r.Body.Close() }()
 	text, _ := io.ReadAll(r.Body)
 	return r.StatusCode, string(text)
-}
-
-// Patience is how long a test waits for an event that takes milliseconds on an idle machine. It
-// detects an event that never happens, and does not measure how long an event takes.
-const Patience = time.Minute
-
-// Await polls until done, or fails the test.
-func Await(tb testing.TB, what string, done func() bool) {
-	tb.Helper()
-	for deadline := time.Now().Add(Patience); !done(); {
-		if time.Now().After(deadline) {
-			tb.Fatalf("not within %v: %s", Patience, what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }

@@ -1,9 +1,11 @@
 // Package testcluster runs a cluster of March in the process of a test: a real etcd with a
-// layout and tags, and rooms and consoles over it. All of it ends with the test.
+// layout and tags, and rooms and consoles over it. In a bubble of testing/synctest (Bubble) all of
+// it is in memory, and time passes at once. All of it ends with the test.
 package testcluster
 
 import (
 	"testing"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -20,18 +22,39 @@ type Cluster struct {
 	ClusterName string
 	// Open opens a connection to the store, which is closed when the test ends.
 	Open func(testing.TB) store.Store
-	// Etcd is the cluster's own etcd; nil where New was given another store.
+	// Etcd is the cluster's own etcd, Mem its store in memory; nil where it has none.
 	Etcd *ledgertest.Etcd
+	Mem  *ledgertest.Fake
 	// Admin is for what operators do.
 	Admin *admin.Admin
 }
 
-// New starts an etcd. There is no layout in it before Init.
+// New starts an etcd, or in a bubble is NewFake. There is no layout in it before Init.
 func New(tb testing.TB) *Cluster {
 	tb.Helper()
+	if ledgertest.InBubble() {
+		return NewFake(tb)
+	}
 	etcd := ledgertest.StartEtcd(tb)
 	c := Over(tb, ledger.DefaultConfig().Cluster, etcd.Store)
 	c.Etcd = etcd
+	return c
+}
+
+// NewFake is New over a store in memory. A transaction takes a millisecond.
+func NewFake(tb testing.TB) *Cluster {
+	tb.Helper()
+	mem := ledgertest.NewFake(tb)
+	c := Over(tb, ledger.DefaultConfig().Cluster, func(tb testing.TB) store.Store {
+		conn := mem.Open()
+		tb.Cleanup(func() { _ = conn.Close() })
+		conn.Fate(func(store.Txn) (done ledgertest.Fate) {
+			time.Sleep(time.Millisecond)
+			return done
+		})
+		return conn
+	})
+	c.Mem = mem
 	return c
 }
 
@@ -41,6 +64,16 @@ func Over(tb testing.TB, name string, open func(testing.TB) store.Store) *Cluste
 	c := &Cluster{TB: tb, ClusterName: name, Open: open}
 	c.Admin = admin.New(c.Ledger(), admin.DefaultConfig())
 	return c
+}
+
+// Corrupt writes keys by hand, past all rules.
+func (c *Cluster) Corrupt(ops ...store.Op) {
+	c.Helper()
+	if c.Mem != nil {
+		c.Mem.Corrupt(ops...)
+	} else if _, err := c.Open(c).Txn(c.Context(), store.Txn{Then: ops}); err != nil {
+		c.Fatal(err)
+	}
 }
 
 // Halves returns the layout that most tests begin with: boundary 100, room a has [0, 50),

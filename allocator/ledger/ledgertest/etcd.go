@@ -45,6 +45,9 @@ func StartEtcd(tb testing.TB) *Etcd {
 // Start starts the member again after Stop, on the same data.
 func (e *Etcd) Start(tb testing.TB) {
 	tb.Helper()
+	if InBubble() {
+		tb.Fatal("a real etcd in a bubble of testing/synctest: its sockets would stop the clock; use the Fake there")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), embedded.ReadyWithin)
 	defer cancel()
 	server, err := embedded.Start(ctx, e.config)

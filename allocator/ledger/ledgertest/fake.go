@@ -31,6 +31,8 @@ type Fake struct {
 		index  uint64
 		id     uint64 // of the etcd cluster
 		count  int    // transactions so far
+		away   bool   // by Stop
+		full   bool   // by NoSpace
 	}
 }
 
@@ -104,6 +106,29 @@ func (m *Fake) Break() {
 	m.wake()
 }
 
+// Stop has all calls fail, as a member does that is down. It ends all watches.
+func (m *Fake) Stop() {
+	m.Break()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.away = true
+}
+
+// Start has the store answer again, with all that it had.
+func (m *Fake) Start() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.away = false
+}
+
+// NoSpace has the store say that it is full: it answers reads and deletes then, and takes no
+// puts. False ends that.
+func (m *Fake) NoSpace(full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.full = full
+}
+
 // wake tells all watches that there is something new. The caller holds mu.
 func (m *Fake) wake() {
 	close(m.mu.grew)
@@ -140,6 +165,11 @@ func (c *Conn) alive(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return allocator.Errorf(allocator.Unavailable, "memory: %w", err)
 	}
+	c.m.mu.Lock()
+	defer c.m.mu.Unlock()
+	if c.m.mu.away {
+		return allocator.Errorf(allocator.Unavailable, "memory: connection refused")
+	}
 	return nil
 }
 
@@ -173,7 +203,7 @@ func (c *Conn) Status(ctx context.Context) (store.Status, error) {
 	defer m.mu.Unlock()
 	return store.Status{
 		Sender: m.sender(), Revision: m.mu.data.rev, Version: "3.7.3", RaftIndex: m.mu.index, RaftTerm: 2,
-		Size: 1 << 20, Quota: 2 << 30,
+		Size: 1 << 20, Quota: 2 << 30, NoSpace: m.mu.full,
 	}, nil
 }
 

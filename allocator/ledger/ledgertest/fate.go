@@ -3,6 +3,7 @@ package ledgertest
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -65,6 +66,12 @@ func Writes(txn store.Txn) bool {
 	return false
 }
 
+// puts reports whether txn has a Put in either branch: a full etcd refuses it then.
+func puts(txn store.Txn) bool {
+	isPut := func(op store.Op) bool { return op.Put != nil }
+	return slices.ContainsFunc(txn.Then, isPut) || slices.ContainsFunc(txn.Else, isPut)
+}
+
 // lateTxn is a transaction on its way.
 type lateTxn struct {
 	txn   store.Txn
@@ -88,6 +95,9 @@ func (c *Conn) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	defer m.mu.Unlock()
 	m.mu.count++
 	m.arrive(false)
+	if m.mu.full && puts(txn) {
+		return store.Answer{}, allocator.Errorf(allocator.Unavailable, "memory: %w", store.ErrNoSpace)
+	}
 	unknown := func(why string) (store.Answer, error) {
 		return store.Answer{}, allocator.Errorf(allocator.Unavailable, "memory: %s", why)
 	}
