@@ -25,7 +25,7 @@ func (c *consoleOf) send(line string) (code int, body string) {
 		c.Fatal(err)
 	}
 	r.Header.Set("March-Actor", "ann")
-	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+	answer, err := testcluster.Client().Do(r)
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -36,93 +36,95 @@ func (c *consoleOf) register(in allocator.Room, name allocator.Instance, address
 
 // TestInstances lists live and dead instances, and asks live ones for their chains.
 func TestInstances(t *testing.T) {
-	t.Parallel()
-	c := startHalves(t)
-	c.create(&marchv1.Tag{Name: "order"})
-	began := time.Now().Add(-time.Second)
-	one, two := c.room("a", "one"), c.room("a", "two")
-	c.room("b", "one")
-	c.register("b", "dead", "127.0.0.1:1", false)      // no heartbeat
-	c.register("b", "deaf", "127.0.0.1:1", true)       // no server listens there
-	c.register("c", "elsewhere", "127.0.0.1:1", false) // a room without a range
-	for k, ids := range []marchv1.IDServiceClient{one, two, two} {
-		if _, err := ids.Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
-			t.Fatal(k, err)
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := startHalves(t)
+		c.create(&marchv1.Tag{Name: "order"})
+		began := time.Now().Add(-time.Second)
+		one, two := c.room("a", "one"), c.room("a", "two")
+		c.room("b", "one")
+		c.register("b", "dead", "127.0.0.1:1", false)      // no heartbeat
+		c.register("b", "deaf", "127.0.0.1:1", true)       // no server listens there
+		c.register("c", "elsewhere", "127.0.0.1:1", false) // a room without a range
+		for k, ids := range []marchv1.IDServiceClient{one, two, two} {
+			if _, err := ids.Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
+				t.Fatal(k, err)
+			}
 		}
-	}
 
-	var instances []*marchv1.Instance
-	testcluster.Await(t, "heartbeats", func() bool {
-		r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{})
+		var instances []*marchv1.Instance
+		testcluster.Await(t, "heartbeats", func() bool {
+			r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			instances = r.GetInstances()
+			alive := 0
+			for _, i := range instances {
+				if i.GetAlive() {
+					alive++
+				}
+			}
+			return alive == 4
+		})
+		var got []string
+		for _, i := range instances {
+			got = append(got, fmt.Sprint(i.GetRoom(), "/", i.GetName(), " ", i.GetAlive(), " ",
+				i.GetBuild(), " ", i.GetVersion()))
+			if i.GetStarted().AsTime().Before(began) || i.GetAlive() != (i.GetSilentFor() == nil) ||
+				i.GetLastSeen() == nil || i.GetAddress() == "" {
+				t.Errorf("instance %v", i)
+			}
+		}
+		if diff := cmp.Diff([]string{
+			"a/one true test-build 1", "a/two true test-build 1",
+			"b/dead false none 1", "b/deaf true none 1", "b/one true test-build 1", "c/elsewhere false none 1",
+		}, got); diff != "" {
+			t.Errorf("instances (-want +got): %s", diff)
+		}
+		for in, n := range map[string]int{"a": 2, "b": 3, "c": 1, "nothing": 0} {
+			if r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Room: in}); err != nil ||
+				len(r.GetInstances()) != n {
+				t.Errorf("room %s: %v, %v", in, r, err)
+			}
+		}
+		_, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Room: "A/"})
+		invalid("room", `"A/"`).check(t, "bad room", err)
+
+		rooms, err := c.ListRooms(bg, &marchv1.ListRoomsRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		instances = r.GetInstances()
-		alive := 0
-		for _, i := range instances {
-			if i.GetAlive() {
-				alive++
-			}
+		got = nil
+		for _, r := range rooms.GetRooms() {
+			got = append(got, fmt.Sprint(r.GetName(), " ", r.GetRange().GetLower(), "-", r.GetRange().GetUpper(), " ",
+				r.GetInstances(), " ", r.GetAlive()))
 		}
-		return alive == 4
+		if diff := cmp.Diff([]string{"a 0-50 2 2", "b 50-100 3 2"}, got); diff != "" {
+			t.Errorf("rooms (-want +got): %s", diff)
+		}
+
+		ctx, cancel := context.WithTimeout(bg, 20*time.Second) // b/deaf would never answer
+		defer cancel()
+		tag, err := c.GetTag(ctx, &marchv1.GetTagRequest{Name: "order"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"b/dead", "b/deaf", "c/elsewhere"}, tag.GetSilent()); diff != "" {
+			t.Errorf("silent (-want +got): %s", diff)
+		}
+		got = nil
+		for _, chain := range tag.GetChains() { // b/one holds none
+			got = append(got, fmt.Sprint(chain.GetRoom(), "/", chain.GetInstance(), " ",
+				chain.GetIssued(), " ", chain.GetVersion()))
+		}
+		if diff := cmp.Diff([]string{"a/one 1 1", "a/two 2 1"}, got); diff != "" {
+			t.Errorf("chains (-want +got): %s", diff)
+		}
+		if m := tag.GetMarks(); len(m) != 1 || m[0].GetRoom() != "a" || m[0].GetNext() < 2000 ||
+			m[0].GetVersion() != 1 {
+			t.Errorf("marks: %v", m)
+		}
 	})
-	var got []string
-	for _, i := range instances {
-		got = append(got, fmt.Sprint(i.GetRoom(), "/", i.GetName(), " ", i.GetAlive(), " ",
-			i.GetBuild(), " ", i.GetVersion()))
-		if i.GetStarted().AsTime().Before(began) || i.GetAlive() != (i.GetSilentFor() == nil) ||
-			i.GetLastSeen() == nil || i.GetAddress() == "" {
-			t.Errorf("instance %v", i)
-		}
-	}
-	if diff := cmp.Diff([]string{
-		"a/one true test-build 1", "a/two true test-build 1",
-		"b/dead false none 1", "b/deaf true none 1", "b/one true test-build 1", "c/elsewhere false none 1",
-	}, got); diff != "" {
-		t.Errorf("instances (-want +got): %s", diff)
-	}
-	for in, n := range map[string]int{"a": 2, "b": 3, "c": 1, "nothing": 0} {
-		if r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Room: in}); err != nil ||
-			len(r.GetInstances()) != n {
-			t.Errorf("room %s: %v, %v", in, r, err)
-		}
-	}
-	_, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Room: "A/"})
-	invalid("room", `"A/"`).check(t, "bad room", err)
-
-	rooms, err := c.ListRooms(bg, &marchv1.ListRoomsRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got = nil
-	for _, r := range rooms.GetRooms() {
-		got = append(got, fmt.Sprint(r.GetName(), " ", r.GetRange().GetLower(), "-", r.GetRange().GetUpper(), " ",
-			r.GetInstances(), " ", r.GetAlive()))
-	}
-	if diff := cmp.Diff([]string{"a 0-50 2 2", "b 50-100 3 2"}, got); diff != "" {
-		t.Errorf("rooms (-want +got): %s", diff)
-	}
-
-	ctx, cancel := context.WithTimeout(bg, 20*time.Second) // b/deaf would never answer
-	defer cancel()
-	tag, err := c.GetTag(ctx, &marchv1.GetTagRequest{Name: "order"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"b/dead", "b/deaf", "c/elsewhere"}, tag.GetSilent()); diff != "" {
-		t.Errorf("silent (-want +got): %s", diff)
-	}
-	got = nil
-	for _, chain := range tag.GetChains() { // b/one holds none
-		got = append(got, fmt.Sprint(chain.GetRoom(), "/", chain.GetInstance(), " ",
-			chain.GetIssued(), " ", chain.GetVersion()))
-	}
-	if diff := cmp.Diff([]string{"a/one 1 1", "a/two 2 1"}, got); diff != "" {
-		t.Errorf("chains (-want +got): %s", diff)
-	}
-	if m := tag.GetMarks(); len(m) != 1 || m[0].GetRoom() != "a" || m[0].GetNext() < 2000 || m[0].GetVersion() != 1 {
-		t.Errorf("marks: %v", m)
-	}
 }
 
 // chainOf answers GetChain.
@@ -156,28 +158,29 @@ func (d *door) Accept() (net.Conn, error) {
 // TestInstanceComesBack has an instance be away for a while, and come back at its address.
 // The console notices both.
 func TestInstanceComesBack(t *testing.T) {
-	t.Parallel()
-	c := startHalves(t)
-	c.create(&marchv1.Tag{Name: "order"})
-	l := &door{Listener: testcluster.Listen(t, "")}
-	server := grpc.NewServer(grpc.UnaryInterceptor(api.UnaryServerInterceptor))
-	marchv1.RegisterRoomServiceServer(server, chainOf{})
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(l) })
-	defer serving.Wait()
-	defer server.Stop()
-	c.register("a", "one", l.Addr().String(), true)
-	silent := func(n int) func() bool {
-		return func() bool {
-			r, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
-			return err == nil && len(r.GetSilent()) == n // a busy etcd may answer late
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := startHalves(t)
+		c.create(&marchv1.Tag{Name: "order"})
+		l := &door{Listener: testcluster.Listen(t, "")}
+		server := grpc.NewServer(grpc.UnaryInterceptor(api.UnaryServerInterceptor))
+		marchv1.RegisterRoomServiceServer(server, chainOf{})
+		var serving sync.WaitGroup
+		serving.Go(func() { _ = server.Serve(l) })
+		defer serving.Wait()
+		defer server.Stop()
+		c.register("a", "one", l.Addr().String(), true)
+		silent := func(n int) func() bool {
+			return func() bool {
+				r, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
+				return err == nil && len(r.GetSilent()) == n // a busy etcd may answer late
+			}
 		}
-	}
-	testcluster.Await(t, "it is silent, and was asked more than once", func() bool {
-		return silent(1)() && l.refused.Load() > 2
+		testcluster.Await(t, "it is silent, and was asked more than once", func() bool {
+			return silent(1)() && l.refused.Load() > 2
+		})
+		l.open.Store(true)
+		testcluster.Await(t, "it answers", silent(0))
 	})
-	l.open.Store(true)
-	testcluster.Await(t, "it answers", silent(0))
 }
 
 // TestEtcdAway: without etcd calls soon fail, and their error names the etcd.
