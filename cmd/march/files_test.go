@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"go/ast"
 	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -155,54 +153,4 @@ func reachable(refers map[string]map[string]bool, file string) map[string]bool {
 		}
 	}
 	return all
-}
-
-// The most lines of a file, and the most files of a folder besides its tests. Generated files
-// do not count.
-const (
-	maxLines = 400
-	maxFiles = 25
-)
-
-var generated = regexp.MustCompile(`(?m)\A(//.*\n)*// Code generated .* DO NOT EDIT\.$`)
-
-// TestFilesStaySmall holds the repository's Go files and folders to these bounds.
-func TestFilesStaySmall(t *testing.T) {
-	t.Parallel()
-	root := filepath.Join("..", "..")
-	files, folders := 0, make(map[string]int)
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && (entry.Name() == ".git" || path == filepath.Join(root, "bin")):
-			return filepath.SkipDir
-		case entry.IsDir() || filepath.Ext(path) != ".go":
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil || generated.Match(text) {
-			return err
-		}
-		files++
-		if n := bytes.Count(text, []byte("\n")); n > maxLines {
-			t.Errorf("%s has %d lines, %d are allowed: move a part of it to a file of its own", path, n, maxLines)
-		}
-		if !strings.HasSuffix(path, "_test.go") {
-			folders[filepath.Dir(path)]++
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for folder, n := range folders {
-		if n > maxFiles {
-			t.Errorf("%s has %d Go files besides tests, %d are allowed: move some to a package of their own",
-				folder, n, maxFiles)
-		}
-	}
-	if files < 500 || len(folders) < 80 {
-		t.Errorf("only %d files in %d folders found", files, len(folders))
-	}
 }
