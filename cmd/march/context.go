@@ -32,7 +32,8 @@ func newContext(c *common, root *cobra.Command) *cobra.Command {
 	cmd.Long = `Name clusters, and choose the one that commands call. A context is a named set
 of settings, such as --console and --room. Commands have the settings of the
 context in use, of the one that MARCH_CONTEXT names, or of the one that
---context names. Servers have none.
+--context names. Servers have none. Every ` + "`march dev`" + ` has a context, dev:PORT, while it
+runs: it is in use where you chose none, and of several the oldest is.
 
 A flag wins over --context, --context over the environment, the environment over
 the file of --config, and that over MARCH_CONTEXT and the context in use.
@@ -69,8 +70,8 @@ func changeContexts(c *common, use, short string, change func(*contexts.File, st
 					return false, err
 				}
 				inUse := "no context is in use"
-				if f.Current != "" {
-					inUse = "context " + f.Current + " is in use"
+				if name := f.InUse(); name != "" {
+					inUse = "context " + name + " is in use"
 				}
 				_, err := fmt.Fprintln(c.stdout, inUse)
 				return true, err
@@ -161,17 +162,17 @@ func newContextList(c *common) *cobra.Command {
 			}
 			return withContexts(func(f *contexts.File) (bool, error) {
 				if c.output == "json" {
-					return false, json.NewEncoder(c.stdout).Encode(f)
+					return false, json.NewEncoder(c.stdout).Encode(contexts.File{Current: f.InUse(), Contexts: f.All()})
 				}
 				w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 				_, _ = fmt.Fprintln(w, "IN USE\tNAME\tCONSOLE\tROOM")
 				for _, name := range f.Names() {
 					star := ""
-					if name == f.Current {
+					if name == f.InUse() {
 						star = "*"
 					}
-					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", star, name, cmp.Or(f.Contexts[name]["console"], "-"),
-						cmp.Or(f.Contexts[name]["room"], "-"))
+					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", star, name, cmp.Or(f.All()[name]["console"], "-"),
+						cmp.Or(f.All()[name]["room"], "-"))
 				}
 				return false, w.Flush()
 			})
@@ -195,7 +196,7 @@ func newContextShow(c *common) *cobra.Command {
 				return err
 			}
 			return withContexts(func(f *contexts.File) (bool, error) {
-				name := cmp.Or(strings.Join(args, ""), c.context, f.Current)
+				name := cmp.Or(strings.Join(args, ""), c.context, f.InUse())
 				if name == "" {
 					return false, allocator.Errorf(allocator.NotFound,
 						"no context is in use; choose one with `march context use`")

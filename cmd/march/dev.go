@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
@@ -22,6 +25,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/cmd/march/internal/contexts"
 	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/cmd/march/internal/devtls"
 	"github.com/march-id/march/cmd/march/internal/secure"
@@ -66,7 +70,12 @@ Ports: console HTTP on the base port and gRPC on base+1, the i-th room's gRPC on
 base+10+i and HTTP on base+20+i, etcd's client and peer ports on base+30 and
 base+31; the i-th room's doors for clients of Redis, Leaf, TinyId and CosId on base+40+i,
 base+50+i, base+60+i and base+70+i; with --admin-ports the i-th room's gRPC and HTTP for
-operators on base+80+i and base+90+i. TinyId's token is "dev".
+operators on base+80+i and base+90+i. TinyId's token is "dev". Without --base-port
+the base port is 7000, or if a port is in use there the next free one of 7100, 7200
+and so on.
+
+While it runs there is the context dev:PORT, by its base port. Commands have that
+context if none was chosen (march context); of several, that of the oldest cluster.
 
 A tag is created when a caller first asks for it.
 
@@ -88,7 +97,7 @@ ranges. Later starts use the layout in the data directory.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&d.data.Dir, "data-dir", "", "directory that keeps everything (default a temporary one, "+
 		"removed at the end)")
-	flags.IntVar(&d.ports.Base, "base-port", 7000, "the first port, 1 to 65504")
+	flags.IntVar(&d.ports.Base, "base-port", devsetup.DefaultBase, "the first port, 1 to 65504")
 	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
 	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
 	for k, kind := range startup.DoorKinds {
@@ -128,7 +137,12 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 		return err
 	}
 	d.closers = append(d.closers, d.ports.FreeAll)
-	if err := d.ports.Open(len(d.rooms)); err != nil {
+	if cmd.Flags().Changed("base-port") {
+		err = d.ports.Open(len(d.rooms))
+	} else {
+		err = d.ports.OpenFree()
+	}
+	if err != nil {
 		return err
 	}
 	etcd, err := d.startEtcd(ctx)
@@ -322,6 +336,10 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
+	if base := d.ports.Base; !d.cmd.Flags().Changed("base-port") && base != devsetup.DefaultBase {
+		_, _ = fmt.Fprintf(w, "Ports from %d on are in use by another program, so these begin at %d.\n\n",
+			devsetup.DefaultBase, base)
+	}
 	d.ports.Lines(w, secure.Scheme(d.tls.Files()), names, slots, stored.Layout)
 	if d.data.Temporary {
 		_, _ = fmt.Fprintf(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.data.Dir)
@@ -331,20 +349,52 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	if d.tls != nil {
 		_, _ = fmt.Fprintf(w, "  tls\t%s\tpolicy.yaml; the page takes the token in operator.token\n", d.tls.Dir)
 	}
-	self, flags := selfName(), [2]string{}
-	if first := slots[names[0]]; d.ports.Base != 7000 || first > 0 {
-		flags = [2]string{" --room " + d.ports.Address(devsetup.RoomGRPC+first),
-			" --console " + d.ports.Address(devsetup.ConsoleGRPC)}
-	}
-	_, _ = fmt.Fprintf(w,
-		"\nTry, in another terminal:\n\n%s  %s id next order --count 5%s\n  %s id decode order 1%s\n  %s tag "+
-			"show order%s\n\n",
-		d.tls.Export(), self, flags[0], self, flags[0], self, flags[1])
+	note, room, console := d.context(d.ports.Address(devsetup.RoomGRPC + slots[names[0]]))
+	self := selfName()
+	_, _ = fmt.Fprintf(w, "\n%sTry, in another terminal:\n\n  %s id next order --count 5%s\n"+
+		"  %s id decode order 1%s\n  %s tag show order%s\n\n", note, self, room, self, room, self, console)
 	_ = w.Flush()
 	if _, err := text.WriteTo(d.common.stdout); err != nil {
 		d.log.Warn("could not print the servers' addresses", "error", err)
 	}
 	return nil
+}
+
+// context offers the context of this cluster. It returns the flags that a command needs to reach the
+// cluster: of a command that calls a room, and of one that calls the console. note is a text for the user,
+// empty or lines that end with an empty one.
+func (d *dev) context(room string) (note, roomFlags, consoleFlags string) {
+	of := contexts.Settings{"console": d.ports.Address(devsetup.ConsoleGRPC), "room": room,
+		"etcd": d.ports.Address(devsetup.EtcdClient)}
+	security := d.tls.Settings()
+	maps.Copy(of, security)
+	name, stop, err := contexts.Announce(d.ports.Base, of)
+	if err != nil {
+		d.log.Info("this cluster has no context", "error", err)
+		secured := ""
+		for _, setting := range sortedKeys(security) {
+			secured += fmt.Sprintf(" --%s %q", setting, security[setting])
+		}
+		return "", " --room " + room + secured, " --console " + of["console"] + secured
+	}
+	d.closers = append(d.closers, stop)
+	named, inUse := " --context "+name, ""
+	if err := withContexts(func(f *contexts.File) (bool, error) {
+		inUse = cmp.Or(os.Getenv(variable("context")), f.InUse())
+		return false, nil
+	}); err != nil {
+		d.log.Warn("other commands fail", "error", err)
+	}
+	if inUse != name {
+		return fmt.Sprintf("Context %s is in use: commands without%s do not call this cluster.\n\n", inUse, named),
+			named, named
+	}
+	for setting := range of {
+		if _, given := os.LookupEnv(variable(setting)); given { // in the other terminal, too, perhaps
+			return "", named, named
+		}
+	}
+	return "", "", ""
 }
 
 // close closes everything, in the reverse order of opening.

@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,7 +28,7 @@ func TestStopDev(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p := begin(t, "", []string{"TMPDIR=" + tmp}, "dev", "--base-port", fmt.Sprint(base))
+				p := begin(t, "", append(settingsIn(t), "TMPDIR="+tmp), "dev", "--base-port", fmt.Sprint(base))
 				if err := poll(patience(t), func() bool {
 					found, _ := filepath.Glob(filepath.Join(tmp, moment))
 					return len(found) > 0
@@ -42,6 +44,110 @@ func TestStopDev(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestDevBesideAnother runs march dev twice without flags. The second takes other ports, and says so. Each
+// prints commands that reach it; commands without flags reach the one that runs for longest, also after
+// the other was killed.
+func TestDevBesideAnother(t *testing.T) {
+	t.Parallel()
+	env := settingsIn(t)
+	start := func() (p *process, base int, shown string) {
+		t.Helper()
+		p = begin(t, "", append(env, "TMPDIR="+t.TempDir()), "dev")
+		if err := p.await(patience(t), "tag show order.*\n"); err != nil {
+			t.Fatal(err)
+		}
+		shown, _ = p.output()
+		m := regexp.MustCompile(`console +gRPC 127\.0\.0\.1:(\d+)`).FindStringSubmatch(shown)
+		if m == nil {
+			t.Fatal(shown)
+		}
+		base, _ = strconv.Atoi(m[1])
+		base -= devsetup.ConsoleGRPC
+		if (base-devsetup.DefaultBase)%devsetup.Next != 0 {
+			t.Errorf("the base port is %d", base)
+		}
+		says := fmt.Sprintf("Ports from 7000 on are in use by another program, so these begin at %d.", base)
+		if strings.Contains(shown, says) != (base != devsetup.DefaultBase) {
+			t.Errorf("base port %d:\n%s", base, shown)
+		}
+		return p, base, shown
+	}
+	// try runs the commands that a cluster printed, and one that makes the tag own in it.
+	try := func(shown, own, flag string) {
+		t.Helper()
+		_, commands, _ := strings.Cut(shown, "Try, in another terminal:\n\n")
+		tried := 0
+		for line := range strings.Lines(strings.TrimSpace(commands) + "\nmarch id next " + own + flag) {
+			words := strings.Fields(line)
+			if tried++; words[0] != "march" {
+				t.Fatalf("%q in\n%s", line, shown)
+			}
+			if stdout, stderr, code := marchWith(t, env, words[1:]...); code != exitOK {
+				t.Errorf("%s: exit code %d\n%s%s", line, code, stdout, stderr)
+			}
+		}
+		if tried != 4 {
+			t.Errorf("%d commands in\n%s", tried, shown)
+		}
+	}
+	// reaches checks that commands with some flags reach the cluster that has a tag.
+	reaches := func(own string, flags ...string) {
+		t.Helper()
+		if _, stderr, code := marchWith(t, env, append([]string{"tag", "show", own}, flags...)...); code != exitOK {
+			t.Errorf("march tag show %s %v: exit code %d, %s", own, flags, code, stderr)
+		}
+	}
+
+	first, firstBase, shown := start()
+	if strings.Contains(shown, "--context") {
+		t.Errorf("the first:\n%s", shown)
+	}
+	try(shown, "own-1", "")
+	second, secondBase, shown := start()
+	flag := fmt.Sprintf("--context=dev:%d", secondBase)
+	note := fmt.Sprintf("Context dev:%d is in use: commands without --context dev:%d do not call this cluster.\n",
+		firstBase, secondBase)
+	if secondBase == firstBase || !strings.Contains(shown, note) {
+		t.Errorf("the second:\n%s", shown)
+	}
+	try(shown, "own-2", " "+flag)
+	reaches("own-1")
+	reaches("own-2", flag)
+	// This --room is a choice of workers, and no setting.
+	if _, stderr, code := marchWith(t, env, "worker", "list", "--room", "a"); code != exitOK {
+		t.Errorf("march worker list: exit code %d, %s", code, stderr)
+	}
+	if stdout, stderr, code := marchWith(t, env, "verify"); code != exitOK {
+		t.Errorf("march verify: exit code %d\n%s%s", code, stdout, stderr)
+	}
+	if _, stderr, code := marchWith(t, env, "context", "use", fmt.Sprintf("dev:%d", secondBase)); code != exitFailed ||
+		!strings.Contains(stderr, "ends with its march dev") {
+		t.Errorf("context use: exit code %d, %s", code, stderr)
+	}
+	// A context that was chosen wins, and one that nobody chose gives no part of its settings.
+	for _, args := range [][]string{
+		{"context", "add", "prod", "--console", "127.0.0.1:1", "--use"}, {"config", "print", "tag", "list"},
+		{"context", "use", "-"}, {"config", "print", "recover", "--etcd", "127.0.0.1:2"},
+	} {
+		stdout, stderr, code := marchWith(t, env, args...)
+		if code != exitOK || args[0] == "config" && strings.Contains(stdout, "context dev:") {
+			t.Errorf("march %v: exit code %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+
+	if _, err := first.stop(patience(t), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	reaches("own-2")
+	if code, err := second.stop(patience(t), syscall.SIGINT); code != exitOK || err != nil {
+		t.Errorf("the second: exit code %d, %v", code, err)
+	}
+	stdout, stderr, code := marchWith(t, env, "context", "list")
+	if code != exitOK || strings.Contains(stdout, "dev:") {
+		t.Errorf("context list: exit code %d\n%s%s", code, stdout, stderr)
 	}
 }
 

@@ -226,7 +226,20 @@ func startDev(t *testing.T, base int, args ...string) *devCluster {
 func beginDev(t *testing.T, base int, args ...string) *devCluster {
 	t.Helper()
 	args = append([]string{"dev", "--base-port", fmt.Sprint(base)}, args...)
-	return &devCluster{process: begin(t, "", []string{"TMPDIR=" + t.TempDir()}, args...), base: base}
+	env := append(settingsIn(t), "TMPDIR="+t.TempDir())
+	return &devCluster{process: begin(t, "", env, args...), base: base}
+}
+
+// settingsIn returns the environment of processes with a directory of settings of their own: the context
+// of a march dev there is for no other test's commands. The directory's path is short enough for sockets.
+func settingsIn(t *testing.T) []string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "march-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return []string{"XDG_CONFIG_HOME=" + dir, "HOME=" + dir}
 }
 
 func (d *devCluster) address(offset int) string { return fmt.Sprintf("127.0.0.1:%d", d.base+offset) }
@@ -234,8 +247,15 @@ func (d *devCluster) address(offset int) string { return fmt.Sprintf("127.0.0.1:
 // march runs a march command to its end.
 func march(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
+	return marchWith(t, nil, args...)
+}
+
+// marchWith is march with an environment, which is added to this program's.
+func marchWith(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
 	processes(t)
 	cmd := exec.CommandContext(t.Context(), "march", args...)
+	cmd.Env = append(os.Environ(), env...)
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {

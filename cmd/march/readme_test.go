@@ -96,7 +96,11 @@ func runSection(t *testing.T, makefile, section string, steps []step) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &readme{dir: t.TempDir(), makefile: makefile, base: base}
+	r := &readme{dir: t.TempDir(), env: settingsIn(t), makefile: makefile, base: base}
+	if slices.ContainsFunc(steps, func(s step) bool { return startsServer(s) && !startsDev(s) }) {
+		r.env = append(r.env, "MARCH_ROOM="+r.address(devsetup.RoomGRPC),
+			"MARCH_CONSOLE="+r.address(devsetup.ConsoleGRPC))
+	}
 	if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, "127.0.0.1:6379") }) {
 		r.redis = testservers.Redis(t)
 	}
@@ -108,7 +112,7 @@ func runSection(t *testing.T, makefile, section string, steps []step) {
 	}
 	if slices.ContainsFunc(steps, needsServer) && !strings.Contains(section, "$ make dev") &&
 		!slices.ContainsFunc(steps, startsServer) {
-		startDev(t, r.base)
+		r.serve(t, step{}, "March is running", []string{"dev", "--base-port", fmt.Sprint(r.base)})
 	}
 	for _, s := range steps {
 		r.run(t, s)
@@ -129,6 +133,9 @@ func needsServer(s step) bool {
 func startsServer(s step) bool {
 	return readmeServer.MatchString(s.command) && !strings.Contains(s.command, "--help")
 }
+
+// startsDev reports whether a step starts march dev, which has a context for the commands of a section.
+func startsDev(s step) bool { return strings.HasPrefix(s.command, "bin/march dev ") }
 
 // step is a command and its output.
 type step struct{ command, output string }
@@ -155,7 +162,8 @@ func readmeSteps(section string) []step {
 // readme is the place in which a section runs.
 type readme struct {
 	dir, makefile         string
-	etcd, redis, postgres string // addresses
+	env                   []string // of all that runs
+	etcd, redis, postgres string   // addresses
 	base                  int
 	servers               []*process
 }
@@ -196,8 +204,7 @@ func (r *readme) run(t *testing.T, s step) {
 		return
 	}
 	cmd := exec.CommandContext(t.Context(), "bash", "-e", "-c", r.substitute(s.command))
-	cmd.Dir, cmd.Env = r.dir, append(os.Environ(), "MARCH_ROOM="+r.address(devsetup.RoomGRPC),
-		"MARCH_CONSOLE="+r.address(devsetup.ConsoleGRPC))
+	cmd.Dir, cmd.Env = r.dir, append(os.Environ(), r.env...)
 	got, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("$ %s%v\n%s", s.command, err, got)
@@ -209,7 +216,7 @@ func (r *readme) run(t *testing.T, s step) {
 // serve starts a server.
 func (r *readme) serve(t *testing.T, s step, ready string, args []string) {
 	t.Helper()
-	p := begin(t, r.dir, []string{"TMPDIR=" + r.dir}, args...)
+	p := begin(t, r.dir, append(r.env, "TMPDIR="+r.dir), args...)
 	r.servers = append([]*process{p}, r.servers...)
 	if err := p.await(patience(t), ready); err != nil {
 		t.Fatal(err)

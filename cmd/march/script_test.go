@@ -66,6 +66,7 @@ func TestScript(t *testing.T) {
 			env.Defer(s.killAll)
 			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Setenv("TMPDIR", env.WorkDir+"/tmp") // where march dev has its temporary directory
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -209,7 +210,7 @@ func scriptDeadline() time.Time { return time.Now().Add(time.Minute) }
 func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) >= 3, "start NAME TEXT CMD...")
 	env := make([]string, 0, 16)
-	for _, name := range []string{"WORK", "TMPDIR", "HOME", "MARCH_ROOM", "MARCH_CONSOLE"} {
+	for _, name := range []string{"WORK", "TMPDIR", "HOME", "XDG_CONFIG_HOME", "MARCH_ROOM", "MARCH_CONSOLE"} {
 		if value := ts.Getenv(name); value != "" {
 			env = append(env, name+"="+value)
 		}

@@ -51,7 +51,7 @@ func settle(cmd *cobra.Command, c *common) error {
 		}
 		origin.Note(chosen, fmt.Sprintf("%s:%d", c.config, s.Line))
 	}
-	fromContext, err := contextOf(cmd, c)
+	fromContext, err := contextOf(cmd, c, file)
 	if err != nil {
 		return err
 	}
@@ -84,8 +84,10 @@ func settle(cmd *cobra.Command, c *common) error {
 	return nil
 }
 
-// contextOf returns what sets a flag to its value in the context of a command, unless it is set.
-func contextOf(cmd *cobra.Command, c *common) (set func(*pflag.Flag) error, err error) {
+// contextOf returns what sets a flag to its value in the context of a command, unless it is set. given are
+// the settings of the file of --config.
+func contextOf(cmd *cobra.Command, c *common, given map[string]settings.Value) (set func(*pflag.Flag) error,
+	err error) {
 	none := func(*pflag.Flag) error { return nil }
 	for of := cmd; of.HasParent(); of = of.Parent() {
 		if isServer(of) || of.Name() == "context" || of.Name() == "config" {
@@ -102,7 +104,7 @@ func contextOf(cmd *cobra.Command, c *common) (set func(*pflag.Flag) error, err 
 	file, err := contexts.Load(path)
 	name := c.context
 	if err == nil && name == "" {
-		name = file.Current
+		name = file.InUse()
 	}
 	if err != nil || name == "" {
 		return none, err
@@ -110,6 +112,18 @@ func contextOf(cmd *cobra.Command, c *common) (set func(*pflag.Flag) error, err 
 	chosen, err := file.Get(name)
 	if err != nil {
 		return nil, usageError{err}
+	}
+	// A context that nobody chose counts as a whole or not at all: its certificates are not for a server
+	// that is named otherwise.
+	whole := true
+	visitSettings(cmd, func(f *pflag.Flag) {
+		_, has := chosen[f.Name]
+		_, inFile := given[f.Name]
+		_, inEnvironment := os.LookupEnv(variable(f.Name))
+		whole = whole && !(has && (f.Changed || inFile || inEnvironment))
+	})
+	if c.context == "" && file.Current == "" && !whole {
+		return none, nil
 	}
 	return func(f *pflag.Flag) error {
 		value, ok := chosen[f.Name]
@@ -131,19 +145,19 @@ func visitSettings(cmd *cobra.Command, visit func(*pflag.Flag)) {
 }
 
 // variable returns the environment's name for a setting.
-func variable(f *pflag.Flag) string {
-	return "MARCH_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+func variable(setting string) string {
+	return "MARCH_" + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
 }
 
 func fromEnvironment(f *pflag.Flag) error {
-	value, ok := os.LookupEnv(variable(f))
+	value, ok := os.LookupEnv(variable(f.Name))
 	if !ok || f.Changed {
 		return nil
 	}
-	if err := (settings.Value{Values: []string{value}}).Set(variable(f), f); err != nil {
+	if err := (settings.Value{Values: []string{value}}).Set(variable(f.Name), f); err != nil {
 		return err
 	}
-	origin.Note(f, "environment "+variable(f))
+	origin.Note(f, "environment "+variable(f.Name))
 	return nil
 }
 

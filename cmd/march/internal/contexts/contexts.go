@@ -25,10 +25,12 @@ import (
 
 // File is the content of the file.
 type File struct {
-	// Current is the context in use; empty for none.
+	// Current is the context that was chosen; empty for none.
 	Current string `json:"current,omitempty"`
 	// Contexts are settings and their values, by the name of the context.
 	Contexts map[string]Settings `json:"contexts"`
+	// Running are the contexts of every march dev that runs, the oldest first. They are not in the file.
+	Running []Running `json:"-"`
 }
 
 // Settings are the values of settings by their names, as flags take them.
@@ -62,8 +64,17 @@ func CheckName(text string) error {
 	return nil
 }
 
-// Load reads the file; one that does not exist has no contexts. Its error is Invalid.
+// Load reads the file; one that does not exist has no contexts. It also asks every march dev that runs
+// for its context. Its error is Invalid.
 func Load(path string) (*File, error) {
+	file, err := read(path)
+	if err == nil {
+		file.Running = running(filepath.Dir(path))
+	}
+	return file, err
+}
+
+func read(path string) (*File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &File{Contexts: make(map[string]Settings)}, nil
@@ -137,12 +148,30 @@ func replace(path string, content []byte) (err error) {
 	return os.Rename(next.Name(), path)
 }
 
+// InUse returns the context of commands that name none: the one that was chosen, or else that of the
+// march dev that runs for longest. It is empty for none.
+func (f *File) InUse() string {
+	if f.Current == "" && len(f.Running) > 0 {
+		return f.Running[0].Name
+	}
+	return f.Current
+}
+
+// All returns all contexts.
+func (f *File) All() map[string]Settings {
+	all := maps.Clone(f.Contexts)
+	for _, r := range f.Running {
+		all[r.Name] = r.Settings
+	}
+	return all
+}
+
 // Names returns the names of all contexts, sorted.
-func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.Contexts)) }
+func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.All())) }
 
 // Get returns a context. Its error is NotFound.
 func (f *File) Get(name string) (Settings, error) {
-	settings, ok := f.Contexts[name]
+	settings, ok := f.All()[name]
 	if !ok {
 		known := "there is none; make one with `march context add`"
 		if names := f.Names(); len(names) > 0 {
@@ -151,6 +180,18 @@ func (f *File) Get(name string) (Settings, error) {
 		return nil, allocator.Errorf(allocator.NotFound, "there is no context %q; %s", name, known)
 	}
 	return settings, nil
+}
+
+// kept checks that a context is in the file. Its errors are NotFound, and Refused for one of a march dev.
+func (f *File) kept(name string) error {
+	if _, err := f.Get(name); err != nil {
+		return err
+	}
+	if _, ok := f.Contexts[name]; !ok {
+		return allocator.Errorf(allocator.Refused, "context %s ends with its march dev, so it cannot be chosen or "+
+			"removed; give --context %s, or set MARCH_CONTEXT", name, name)
+	}
+	return nil
 }
 
 // Add adds a context. Its errors are Invalid and Exists.
@@ -166,10 +207,10 @@ func (f *File) Add(name string, settings Settings) error {
 	return nil
 }
 
-// Use makes a context the one in use; none is in use after the empty name. Its error is NotFound.
+// Use makes a context the chosen one; none is chosen after the empty name. Its errors are NotFound and Refused.
 func (f *File) Use(name string) error {
 	if name != "" {
-		if _, err := f.Get(name); err != nil {
+		if err := f.kept(name); err != nil {
 			return err
 		}
 	}
@@ -177,9 +218,9 @@ func (f *File) Use(name string) error {
 	return nil
 }
 
-// Remove removes a context. If it was in use, none is. Its error is NotFound.
+// Remove removes a context. If it was chosen, none is. Its errors are NotFound and Refused.
 func (f *File) Remove(name string) error {
-	if _, err := f.Get(name); err != nil {
+	if err := f.kept(name); err != nil {
 		return err
 	}
 	delete(f.Contexts, name)

@@ -37,6 +37,11 @@ const (
 	AdminGRPC   = 80
 	AdminHTTP   = 90
 	LastPort    = AdminHTTP + MaxRooms - 1
+
+	// DefaultBase is the base port where none is given, and Next lies between it and those that are tried
+	// after it.
+	DefaultBase = 7000
+	Next        = 100
 )
 
 // Ports are march dev's ports. All are opened before anything runs, so that
@@ -162,6 +167,21 @@ func (p *Ports) Open(rooms int) error {
 	}
 	p.free(EtcdClient, EtcdPeer) // etcd opens them itself
 	return nil
+}
+
+// OpenFree opens the ports of the first base port at which all are free: Base, or Next more, and so on.
+// Base is that port then.
+func (p *Ports) OpenFree() error {
+	var taken error
+	for p.Check() == nil {
+		err := p.Open(MaxRooms)
+		if allocator.KindOf(err) != allocator.Refused {
+			return err
+		}
+		p.FreeAll()
+		p.Base, taken = p.Base+Next, err
+	}
+	return taken
 }
 
 // Take returns a listener, and nil if the port was in use. The caller closes it.

@@ -3,7 +3,6 @@
 package devtls
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -102,12 +101,11 @@ func (t *TLS) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*ac
 	})
 }
 
-// Export returns the line with which a shell's commands call as the operator; empty for none.
-func (t *TLS) Export() string {
+// Settings are those with which commands call as the operator; none without TLS.
+func (t *TLS) Settings() map[string]string {
 	if t == nil {
-		return ""
+		return nil
 	}
 	at := func(name string) string { return filepath.Join(t.Dir, name) }
-	return fmt.Sprintf("  export MARCH_TLS_CA=%q MARCH_TLS_CERT=%q MARCH_TLS_KEY=%q\n", at("ca.pem"),
-		at("operator.pem"), at("operator-key.pem"))
+	return map[string]string{"tls-ca": at("ca.pem"), "tls-cert": at("operator.pem"), "tls-key": at("operator-key.pem")}
 }
