@@ -101,7 +101,8 @@ func workersFromProto(p []*marchv1.RememberedWorker) (leases []record.Lease) {
 func marksFromProto(p []*marchv1.RememberedMark) ([]record.RememberedMark, error) {
 	marks := make([]record.RememberedMark, 0, len(p))
 	for _, mark := range p {
-		marks = append(marks, record.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext()})
+		marks = append(marks, record.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext(),
+			Total: mark.GetMarginTotal()})
 	}
 	return marks, record.ValidateMarks(marks)
 }

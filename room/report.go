@@ -36,7 +36,8 @@ func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest,
 	part := memoryToProto(m)
 	for page := range slices.Chunk(m.Marks, reportPage) {
 		for _, mark := range page {
-			part.Marks = append(part.Marks, &marchv1.RememberedMark{Tag: string(mark.Tag), Next: mark.Next})
+			part.Marks = append(part.Marks, &marchv1.RememberedMark{Tag: string(mark.Tag), Next: mark.Next,
+				MarginTotal: mark.Total})
 		}
 		if err := stream.Send(part); err != nil {
 			return err

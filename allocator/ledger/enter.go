@@ -303,7 +303,8 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 		}
 		revision, next = answer.Revision, max(next, own.leased)
 	}
-	i.compared(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version})
+	i.compared(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version,
+		total: own.total})
 	if began >= 0 && i.alarm != nil {
 		i.alarm(Orphan{Tag: tag, Below: own.leased, Began: began})
 	}

@@ -367,7 +367,7 @@ func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg al
 	if err := s.instance.journalReady(); err != nil {
 		return false, s.instance.noted(err)
 	}
-	s.instance.sends(s.name, mark.Next)
+	s.instance.sends(s.name, mark.Next, state.total)
 	before := l.before() // the request is sent: answers may overtake each other
 	crash.Here(crash.BeforeLease)
 	answer, err := l.Try(ctx, txn)

@@ -43,6 +43,7 @@ type ownMark struct {
 	sent     int64 // the largest end of any lease that was sent, whatever its outcome
 	leased   int64 // the end of this instance's own leases, 0 for none,
 	version  int64 // and the layout version of these leases
+	total    int64 // the largest margin total under which a lease was sent
 	sequence int64 // the sequence of instanceMemory at the last change of next
 }
 
@@ -78,12 +79,12 @@ func (m *instanceMemory) setMark(tag allocator.Tag, own ownMark) {
 // sends notes that a lease up to next is sent: it may happen, whether its answer
 // comes or not. If only accepted leases were remembered, a recover would add its
 // margin to a mark that is lower than the store's.
-func (i *Instance) sends(tag allocator.Tag, next int64) {
+func (i *Instance) sends(tag allocator.Tag, next, total int64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	own := i.memory.mark(tag)
 	i.memory.sequence++
-	own.sent, own.sequence = max(own.sent, next), i.memory.sequence
+	own.sent, own.total, own.sequence = max(own.sent, next), max(own.total, total), i.memory.sequence
 	i.memory.setMark(tag, own)
 }
 
@@ -262,7 +263,7 @@ func (i *Instance) remembered(after int64) record.Memory {
 	}
 	for tag, own := range m.marks {
 		if next := max(own.next, own.sent, own.leased); next > 0 && (after == 0 || own.sequence > after) {
-			answer.Marks = append(answer.Marks, record.RememberedMark{Tag: tag, Next: next})
+			answer.Marks = append(answer.Marks, record.RememberedMark{Tag: tag, Next: next, Total: own.total})
 		}
 	}
 	return answer

@@ -189,13 +189,18 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/recovery/marks.go",
-		From: `			mark = mark.Raised(to)
+		From: `			mark = mark.Raised(to.next)
 `,
-		To: `			mark = mark.Raised(to)
+		To: `			mark = mark.Raised(to.next)
 			if len(mark.Eras) > 0 && mutant("raise-takes-total") {
 				mark.Total = r.report.Total
 			}
 `,
+	},
+	{
+		File: "allocator/ledger/recovery/marks.go",
+		From: `max(mark.Total, to.total)`,
+		To:   `mutated("raise-keeps-total", max(mark.Total, to.total), mark.Total)`,
 	},
 	{
 		File: "allocator/ledger/recovery/decide.go",

@@ -83,6 +83,11 @@ var mistakes = []mistake{
 			"before the instance adopts the recover's layout: one seed in a thousand has that"},
 	{name: "raise-takes-total", what: "a recover that raises a mark writes its margin total into it, " +
 		"so that the mark counts as having it", with: "backup and restore"},
+	{name: "raise-keeps-total", what: "a mark that recover raises keeps its old margin total, " +
+		"so that earlier margins are added once more", pkg: "./allocator/ledger",
+		test: "TestRaiseTakesOverTheTotalOfItsLease",
+		because: "it makes rooms go too far, and a duplicate only after a restore to before several recovers " +
+			"whose own margins were exact"},
 	{name: "no-margin", what: "a recover adds no margin to the epoch's total", with: "backup and restore"},
 	{name: "no-barrier", what: "an instance that answered recover still accepts the answer to an older lease",
 		with: "restore with answers under way"},

@@ -36,7 +36,8 @@ func (r *reports) memory() (record.Memory, error) {
 	m, err := room.MemoryFromProto(r.parts[0])
 	for _, part := range r.parts {
 		for _, mark := range part.GetMarks() {
-			m.Marks = append(m.Marks, record.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext()})
+			m.Marks = append(m.Marks, record.RememberedMark{Tag: allocator.Tag(mark.GetTag()), Next: mark.GetNext(),
+				Total: mark.GetMarginTotal()})
 		}
 	}
 	return m, err

@@ -31,8 +31,10 @@ type Era struct {
 type Mark struct {
 	// the next ID not yet leased; an operator may have raised it above the last era
 	Next  int64 `json:"next,string"`
-	Stamp Stamp `json:"stamp,omitzero"`         // of the last lease; zero if there was no lease yet
-	Total int64 `json:"total,string,omitempty"` // the margin total of the epoch of Stamp
+	Stamp Stamp `json:"stamp,omitzero"` // of the last lease; zero if there was no lease yet
+	// the margin total of the epoch of Stamp, or of a later lease that a restore lost and a
+	// recover raised the mark for
+	Total int64 `json:"total,string,omitempty"`
 	Began int64 `json:"began,string,omitempty"` // the base of the room's first lease in the epoch of Stamp
 	Eras  []Era `json:"eras,omitempty"`         // at most MaxEras, the latest last
 }

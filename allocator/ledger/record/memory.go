@@ -42,6 +42,9 @@ func (m Memory) ID() InstanceID { return NewInstanceID(m.Room, m.Name) }
 type RememberedMark struct {
 	Tag  allocator.Tag
 	Next int64 // the least ID not yet leased, at least
+	// Total is the margin total of the epoch of the lease that ends at Next, or of an earlier
+	// one; 0 if that is not known. What the recovers up to it left free lies below Next.
+	Total int64
 }
 
 // UseMarks receives some of an instance's remembered marks.
@@ -106,8 +109,9 @@ func ValidateMarks(marks []RememberedMark) error {
 		if _, err := allocator.ParseTag(string(m.Tag)); err != nil {
 			return err
 		}
-		if m.Next < 0 {
-			return allocator.Errorf(allocator.Invalid, "tag %s: next %d; allowed: 0 or more", m.Tag, m.Next)
+		if m.Next < 0 || m.Total < 0 {
+			return allocator.Errorf(allocator.Invalid, "tag %s: next %d, margin total %d; allowed: 0 or more",
+				m.Tag, m.Next, m.Total)
 		}
 	}
 	return nil

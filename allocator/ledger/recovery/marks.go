@@ -56,10 +56,14 @@ func (r *run) keepHigher(room allocator.Room, page []record.RememberedMark, repl
 				continue
 			}
 		}
-		if at := (roomTag{room, m.Tag}); m.Next > max(mark.Next, r.mu.higher[at]) {
-			r.mu.higher[at] = m.Next
-			r.mu.learned++
+		at := roomTag{room, m.Tag}
+		was := r.mu.higher[at]
+		if m.Next <= mark.Next || m.Next <= was.next && m.Total <= was.total {
+			continue
 		}
+		r.mu.higher[at] = reached{max(m.Next, was.next), max(m.Total, was.total)}
+		r.mu.total = max(r.mu.total, m.Total)
+		r.mu.learned++
 	}
 }
 
@@ -153,8 +157,13 @@ func (r *run) raises(page []roomTag, reply store.Answer) store.Txn {
 			}
 			cond = store.Unchanged(kv)
 		}
-		if to := r.mu.higher[at]; mark.Next < to {
-			mark = mark.Raised(to)
+		if to := r.mu.higher[at]; mark.Next < to.next {
+			mark = mark.Raised(to.next)
+			// Without it the mark would get the margins of these recovers once more. A room would
+			// then go further than their total says, and so would what a later restore loses.
+			if len(mark.Eras) > 0 {
+				mark.Total = max(mark.Total, to.total)
+			}
 			txn.If, txn.Then = append(txn.If, cond), append(txn.Then, store.OpPut(key, mark.Encode()))
 		}
 	}

@@ -20,7 +20,7 @@ func Run(ctx context.Context, l Ledger, cfg Config) (*Report, error) {
 	r.mu.known = make(map[string]known)
 	r.mu.answers = make(map[string]*answer)
 	r.mu.silent = make(map[string]string)
-	r.mu.higher = make(map[roomTag]int64)
+	r.mu.higher = make(map[roomTag]reached)
 	r.mu.workers = make(map[record.WorkerID]record.Worker)
 	r.mu.unreadable = make(map[string]error)
 	return r.report, r.all(ctx)

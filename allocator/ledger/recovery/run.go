@@ -52,7 +52,7 @@ type run struct {
 		known      map[string]known                  // processes that may have leased, by incarnation
 		answers    map[string]*answer                // by address
 		silent     map[string]string                 // why no process answered, by address
-		higher     map[roomTag]int64                 // marks that are higher in memories than in the store,
+		higher     map[roomTag]reached               // marks that are higher in memories than in the store,
 		learned    int                               // and how often a higher one was found
 		unreadable map[string]error                  // why each key cannot be read
 		rooms      []allocator.Room                  // that ever had a range
@@ -66,6 +66,10 @@ type run struct {
 		taken      map[string]struct{}               // incarnations whose memory was taken
 	}
 }
+
+// reached is how far memories know a mark: each number for itself. Below next lies all that a
+// lease of a margin total passed by, and all that others with a smaller total did.
+type reached struct{ next, total int64 }
 
 // roomTag names a mark.
 type roomTag struct {

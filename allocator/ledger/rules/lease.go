@@ -11,8 +11,7 @@ import (
 
 // Leased reports whether a mark that follows another was leased, and not only raised.
 func Leased(now, was record.Mark) bool {
-	return now.Stamp != was.Stamp || now.Total != was.Total || now.Began != was.Began ||
-		!slices.Equal(now.Eras, was.Eras)
+	return now.Stamp != was.Stamp || now.Began != was.Began || !slices.Equal(now.Eras, was.Eras)
 }
 
 // Least returns the least ID that a lease of a tag in a room may have, by the tag's settings
@@ -34,6 +33,8 @@ func (t *transaction) mark(w Write) {
 	}
 	if Leased(now, was) {
 		t.lease(w, now, was)
+	} else if now.Total < was.Total {
+		t.breaks("margin total", "tag %s room %s: %d, it was %d", w.Entry.Tag, w.Room, now.Total, was.Total)
 	}
 }
 

@@ -570,7 +570,9 @@ type RememberedMark struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Tag   string                 `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
 	// The next ID not yet leased, at least.
-	Next          int64 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
+	Next int64 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
+	// The margin total of the epoch of these leases; 0 if the instance does not know it.
+	MarginTotal   int64 `protobuf:"varint,3,opt,name=margin_total,json=marginTotal,proto3" json:"margin_total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -615,6 +617,13 @@ func (x *RememberedMark) GetTag() string {
 func (x *RememberedMark) GetNext() int64 {
 	if x != nil {
 		return x.Next
+	}
+	return 0
+}
+
+func (x *RememberedMark) GetMarginTotal() int64 {
+	if x != nil {
+		return x.MarginTotal
 	}
 	return 0
 }
@@ -673,10 +682,11 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\x0flayout_revision\x18\t \x01(\x03R\x0elayoutRevision\x12\x19\n" +
 	"\bclock_ms\x18\n" +
 	" \x01(\x03R\aclockMs\x12\x16\n" +
-	"\x06caller\x18\v \x01(\bR\x06caller\"6\n" +
+	"\x06caller\x18\v \x01(\bR\x06caller\"Y\n" +
 	"\x0eRememberedMark\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\x03R\x04nextB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x04next\x18\x02 \x01(\x03R\x04next\x12!\n" +
+	"\fmargin_total\x18\x03 \x01(\x03R\vmarginTotalB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_recover_proto_rawDescOnce sync.Once
