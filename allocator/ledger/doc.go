@@ -143,12 +143,14 @@
 //     too, if the clock of recover's host goes right (recovery/decide.go). The margin is
 //     for the instances that recover went on without, in steps. The floor adds it to
 //     each mark of an older total, so recover writes no mark for it.
-//  8. An instance enters a new epoch before it leases under it (enter.go). It was left
-//     out if the list does not name it, or if the halt stopped an epoch that it was not
-//     in. Then it drops the segments that it holds, and compares the IDs that it leased
-//     with the marks of all rooms. If the marks do not cover them, it raises the marks
-//     in all rooms, and names in an alarm the tags of which other instances may have
-//     leased the same IDs since.
+//  8. An instance enters a new epoch before it leases under it (enter.go): its journal has
+//     the epoch then. If the list names the process that leased last, and the halt stopped
+//     the last epoch that the instance entered, it keeps all. If the halt stopped another
+//     one, it drops the segments that it holds. If the list does not name that process, it
+//     was left out: it drops its segments, too, and compares the IDs that it leased with
+//     the marks of all rooms. If the marks do not cover them, it raises the marks in all
+//     rooms, or halts where it may not. In both cases an alarm names the tags of which
+//     other instances may have leased the same IDs since.
 //  9. Where journals are required (ClusterSettings), an instance that starts without
 //     its journal leases nothing before an operator has confirmed its marks
 //     (unconfirmed.go).

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/march-id/march/allocator"
@@ -10,29 +11,32 @@ import (
 )
 
 // An instance that meets a new epoch enters it first. Until then it leases nothing under
-// the epoch, and journals nothing of it.
+// the epoch, and journals nothing of it. It has entered when its journal has the epoch.
 //
-// Either the recover that began the epoch took this instance's memory: the list of
-// processes that answered names it, and the halt stopped the epoch that the instance
-// was in. Then every mark covers the IDs that the instance leased, and there is nothing
-// to do.
+// The instance is known to the epoch if the recover that began it took the memory that
+// this process has: the list of processes that answered names the leaser, or a later
+// process of this name, which had the leaser's memory.
 //
-// Or the instance was left out: it is orphaned. It drops the segments that it holds.
-// Then it compares the end of its leases of each tag with the marks of all rooms:
+//   - Known, and in the epoch that the halt stopped: every mark covers the IDs that the
+//     instance leased, and no other instance leased since. There is nothing to do.
+//   - Known, and not in that epoch: other instances may have leased since. The instance
+//     drops what it holds, and compares its leases with the marks for the alarm only. The
+//     recover raised the mark of its room, and each room reads its floor anew.
+//   - Not known: the instance was left out. It drops what it holds, and compares the end
+//     of its leases of each tag with the marks of all rooms.
 //
-//   - If a mark is of a higher layout version than the leases, and of an epoch that the
-//     instance was not in, it covers the leases if the room began at or above their end
-//     in that epoch.
-//   - Any other mark covers the leases if its next, with the margin that the mark lacks,
-//     reaches their end.
+// A mark of a higher layout version than the leases, and of an epoch that the instance
+// was not in, covers the leases if the room began at or above their end in that epoch.
+// Any other mark covers the leases if its next, with the margin that the mark lacks,
+// reaches their end.
 //
 // If a mark does not cover them, one transaction raises the marks of all rooms, absent
 // ones too. If a room began below the end of the leases in an epoch that the instance
 // was not in, IDs may have been issued twice: an alarm names the tag. An instance that
 // may not write the marks of other rooms halts leasing.
 
-// Orphan is a tag of an orphaned instance. The instance held IDs of the tag that
-// other instances may have issued, too.
+// Orphan is a tag of an instance that recovers went on without. The instance held IDs of the
+// tag that other instances may have issued, too.
 type Orphan struct {
 	Tag   allocator.Tag
 	Below int64 // the end of the instance's leases
@@ -66,28 +70,29 @@ func (i *Instance) enter(ctx context.Context) error {
 	if s.epoch == "" || s.problem != nil {
 		return nil // refusal returns why nothing is leased
 	}
-	if i.begins(s) {
-		covered, err := i.covered(ctx, s)
+	if !i.comparing(s.epoch) {
+		answered, err := i.answered(ctx, s)
 		if err != nil {
 			return err
 		}
-		if !covered {
-			i.orphan(s)
-		}
+		i.meet(s, answered)
 	}
 	if err := i.compareAll(ctx, s); err != nil {
+		return err
+	}
+	// From here on a crash leaves the instance in the epoch.
+	if err := i.journalEpoch(ctx, s); err != nil {
 		return err
 	}
 	i.entered(s, epochSeq)
 	return nil
 }
 
-// begins reports whether the instance does not know yet whether the recover that began
-// the epoch of s left it out.
-func (i *Instance) begins(s *State) bool {
+// comparing reports whether the instance compares its leases under an epoch already.
+func (i *Instance) comparing(epoch string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return len(i.memory.marks)+len(i.memory.windows) > 0 && i.memory.orphaned != s.epoch
+	return i.memory.cutOff == epoch
 }
 
 // entered notes that the instance is in the epoch of s, if epochSeq is that of the epoch
@@ -104,7 +109,7 @@ func (i *Instance) entered(s *State, epochSeq int64) {
 	}
 	m.keepAnswered(s)
 	i.admission.enter(l.mu.clock.began)
-	m.orphaned, m.uncompared, m.barred = "", nil, Barred{}
+	m.cutOff, m.uncompared, m.barred = "", nil, Barred{}
 	if !slices.Contains(m.epochs, s.epoch) {
 		m.epochs = append(slices.Clone(m.epochs), s.epoch)
 	}
@@ -113,41 +118,80 @@ func (i *Instance) entered(s *State, epochSeq int64) {
 	}
 }
 
-// covered reports whether the recover that began the epoch of s took this
-// instance's memory.
-func (i *Instance) covered(ctx context.Context, s *State) (bool, error) {
+// answered returns the list of processes whose memory the recover took that began the epoch
+// of s. It is empty if no recover began the epoch, or the list cannot be read.
+func (i *Instance) answered(ctx context.Context, s *State) ([]string, error) {
 	l := i.ledger
 	if s.ended == nil {
-		return false, nil
+		return nil, nil
 	}
 	answer, err := l.Read(ctx, store.Txn{If: l.Holds(s), Then: []store.Op{store.OpGet(l.keys.Answered())}})
 	if err != nil || !answer.Succeeded {
-		return false, changedMeanwhile(err)
+		return nil, changedMeanwhile(err)
 	}
 	kv, ok := answer.One(0)
 	if !ok {
-		return false, nil
+		return nil, nil
 	}
 	var v record.Answered
 	if err := record.Decode(kv, &v); err != nil {
 		l.log.Warn("the list of instances that answered the recover cannot be read", "error", err)
-		return false, nil // treating the instance as left out is always safe
+		return nil, nil // treating the instance as left out is always safe
 	}
-	return v.Epoch == s.epoch && i.took(s, v.Incarnations), nil
+	if v.Epoch != s.epoch {
+		return nil, nil
+	}
+	return v.Incarnations, nil
 }
 
-// took reports whether the list of processes whose memory a recover took has the one that
-// last leased here, and whether this instance was in the epoch that the halt stopped.
-func (i *Instance) took(s *State, taken []string) bool {
+// meet decides what the epoch of s means for what this instance holds and leased.
+func (i *Instance) meet(s *State, answered []string) {
+	known, keeps := i.met(s, answered)
+	if keeps {
+		return
+	}
+	why := "a recover went on without this instance"
+	if known {
+		why = "recovers went on while this instance was cut off"
+	}
+	i.ledger.log.Error(why+": its segments and windows are dropped, and its leases are compared with the marks",
+		"epoch", s.epoch)
+	i.dropHeld(why)
+}
+
+// met notes what is to be compared under the epoch of s, and reports whether the instance is
+// known to the epoch, and whether it keeps what it holds. If it does not, or leased nothing,
+// it forgets the marks that it only read: under another epoch they mean nothing.
+func (i *Instance) met(s *State, answered []string) (known, keeps bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	m := &i.memory
-	last := m.incarnations[len(m.incarnations)-1]
-	if n := len(m.incarnations); !m.leased && n > 1 {
-		last = m.incarnations[n-2] // its whole memory is from that process
+	if m.leaser != "" {
+		known = m.knownBy(answered)
+		keeps = known && len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped
 	}
-	in := len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped
-	return in && slices.Contains(taken, last)
+	if keeps {
+		return known, true
+	}
+	for tag, own := range m.marks {
+		if own.leased == 0 {
+			delete(m.marks, tag)
+		}
+	}
+	if m.leaser == "" {
+		return false, true // it holds nothing
+	}
+	m.cutOff, m.raises, m.uncompared = s.epoch, !known, slices.Sorted(maps.Keys(m.marks))
+	return known, false
+}
+
+// knownBy reports whether a list of processes has the leaser, or a later process, which had
+// the leaser's memory. The caller holds the lock.
+func (m *instanceMemory) knownBy(answered []string) bool {
+	from := max(slices.Index(m.incarnations, m.leaser), 0)
+	return slices.ContainsFunc(m.incarnations[from:], func(incarnation string) bool {
+		return slices.Contains(answered, incarnation)
+	})
 }
 
 // changedMeanwhile returns err, or that the epoch or the layout changed.
@@ -160,35 +204,7 @@ func changedMeanwhile(err error) error {
 
 var errEpochChanged = &allocator.Error{Kind: allocator.Unavailable, Msg: "the epoch, or the layout, changed meanwhile"}
 
-// orphan drops all segments that the instance holds. Marks that it only read under
-// earlier epochs no longer mean anything. The ends of its own leases remain, to be
-// compared.
-func (i *Instance) orphan(s *State) {
-	i.keepOwn(s.epoch)
-	why := "a recover went on without this instance"
-	i.ledger.log.Error(why+": its segments and windows are dropped, and its leases are compared with the marks",
-		"epoch", s.epoch)
-	i.dropHeld(why)
-}
-
-// keepOwn forgets the marks of tags that this instance did not lease. The others must be
-// compared under the epoch.
-func (i *Instance) keepOwn(epoch string) {
-	m := &i.memory
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	m.orphaned, m.uncompared = epoch, nil
-	for tag, own := range m.marks {
-		if own.leased == 0 {
-			delete(m.marks, tag)
-		} else {
-			m.uncompared = append(m.uncompared, tag)
-		}
-	}
-	slices.Sort(m.uncompared)
-}
-
-// compareAll compares the tags that orphan noted. After an error the next call
+// compareAll compares the tags that met noted. After an error the next call
 // continues.
 func (i *Instance) compareAll(ctx context.Context, s *State) error {
 	most := max(1, enterPage/(len(s.layout.Ever)+1))
@@ -213,8 +229,8 @@ func (i *Instance) uncompared(compared, most int) []allocator.Tag {
 	return m.uncompared[:min(most, len(m.uncompared))]
 }
 
-// compare compares this instance's leases of some tags with the marks of all rooms,
-// and raises marks that do not cover them.
+// compare compares this instance's leases of some tags with the marks of all rooms. If the
+// instance was left out, it raises marks that do not cover them.
 func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) error {
 	l := i.ledger
 	for range leaseAttempts {
@@ -251,7 +267,7 @@ func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) 
 func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, found [][]store.KV,
 	revision int64) (bool, error) {
 	l := i.ledger
-	own, epochs := i.leased(tag)
+	own, epochs, raising := i.leased(tag)
 	var terms record.Numbers
 	var none record.Mark
 	if len(found[0]) > 0 {
@@ -284,7 +300,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 			next = r.mark.Next
 		}
 	}
-	if !covered && len(raises) > 0 {
+	if raising && !covered && len(raises) > 0 {
 		txn := store.Txn{If: l.Holds(s)}
 		for _, r := range raises {
 			txn.If = append(txn.If, r.cond)
@@ -311,11 +327,12 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 	return true, nil
 }
 
-// leased returns this instance's memory of a tag's mark, and the epochs that it was in.
-func (i *Instance) leased(tag allocator.Tag) (ownMark, []string) {
+// leased returns this instance's memory of a tag's mark, the epochs that it was in, and
+// whether it raises marks.
+func (i *Instance) leased(tag allocator.Tag) (own ownMark, epochs []string, raises bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.memory.mark(tag), i.memory.epochs
+	return i.memory.mark(tag), i.memory.epochs, i.memory.raises
 }
 
 // compared remembers a mark that was compared. The end of the instance's leases stays: a
@@ -356,12 +373,16 @@ func covers(m record.Mark, s *State, own ownMark, terms record.Numbers, epochs [
 	return s.layout.ReachIn(m, s.total, terms) >= own.leased, began
 }
 
+// wayOut ends the text of a halt that an instance writes. A recover that asks the instance takes
+// its memory, so that the next epoch knows it.
+const wayOut = "; the way out: `march recover` while this process runs"
+
 // haltOrphaned halts leasing if this instance may not raise the marks of other
 // rooms: these rooms might lease IDs that it issued.
 func (i *Instance) haltOrphaned(ctx context.Context, s *State, tag allocator.Tag, cause error) error {
 	l := i.ledger
 	why := "a recover went on without this instance, and it may not raise the marks of tag " + string(tag) +
-		" over its leases: " + cause.Error()
+		" over its leases: " + cause.Error() + wayOut
 	if _, err := l.HaltOver(ctx, s.raw, l.haltsAs(), why); err != nil && allocator.KindOf(err) != allocator.Conflict {
 		return err
 	}

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -293,45 +294,90 @@ func TestAnsweredOnlyABrokenOffRecover(t *testing.T) {
 	c.Check()
 }
 
-// deniedStore lets no transaction through that writes another room's marks, as etcd's
-// roles may.
-type deniedStore struct {
-	store.Store
-	room string
-}
-
-func (s deniedStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
-	for _, op := range txn.Then {
-		if op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+"marks/") &&
-			!strings.HasPrefix(op.Put.Key, prefix+"marks/"+s.room+"/") {
-			return store.Answer{}, allocator.Errorf(allocator.Denied, "etcd: permission denied")
-		}
+// Over an etcd with the users of `march etcd roles`: two recovers and a restart halt nothing. A
+// recover that leaves an instance out makes that instance halt leasing, as it may not raise the
+// other room's mark; the recover that the halt names ends the halt for good.
+func TestRecoversOverEtcdWithRoles(t *testing.T) {
+	const password = "secret"
+	keys, etcd := record.Keys(prefix), ledgertest.StartEtcd(t)
+	for _, role := range []record.Role{keys.OperatorRole(), keys.RoomRole("a", false), keys.RoomRole("b", false)} {
+		etcd.Etcdctl(t, password, role.Commands()...)
+		etcd.Etcdctl(t, password, "etcdctl user add "+role.Name, "etcdctl user grant-role "+role.Name+" "+role.Name)
 	}
-	return s.Store.Txn(ctx, txn)
-}
-
-// An orphaned instance that may not raise another room's marks halts leasing instead.
-func TestOrphanThatMayNotRaiseHalts(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := c.process()
-	p.Ledger = ledgertest.Open(t, deniedStore{p.Conn, "a"})
-	var err error
-	if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: "one",
-		Address: "one.test:7010"}); err != nil {
+	defer etcd.RequireCredentials(t)()
+	as := func(user string) *ledger.Ledger {
+		read := func() (string, error) { return password, nil }
+		return ledgertest.Open(t, etcd.StoreOf(t, "march-default-"+user, read))
+	}
+	operator := manage(as("operator"))
+	if _, err := operator.Init(bg, ledgertest.Lay(t, "100 a=0-50 b=50-100"), "test"); err != nil {
 		t.Fatal(err)
 	}
-	q := c.start("b")
-	p.Lease(10)
-	q.Lease(10)
-	backup := c.Mem.Revision()
-	p.Lease(5_000)
-	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-	c.mustRecover([]*process{q}, without("a/one"), margin(0))
-	p.hear()
-	_, err = p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.WentBack, "may not raise the marks of tag t")
-	if why := c.isHalted(); !strings.Contains(why, "may not raise the marks") {
-		t.Errorf("halted: %q", why)
+	if _, err := operator.CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	dir, live := t.TempDir(), map[allocator.Room]*ledger.Instance{}
+	start := func(room allocator.Room) {
+		if was := live[room]; was != nil {
+			_ = was.Close()
+		}
+		i, err := as("room-"+string(room)).Join(bg, ledger.Registration{Room: room, Name: "one", Address: string(room),
+			Journal: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		live[room] = i
+	}
+	defer func() {
+		for _, i := range live {
+			_ = i.Close()
+		}
+	}()
+	lease := func(room allocator.Room, n int64) error {
+		source, _, err := live[room].Source(bg, "t")
+		if err == nil {
+			_, err = source.Lease(bg, n)
+		}
+		return err
+	}
+	recovers := func(change ...func(*recovery.Config)) {
+		t.Helper()
+		cfg := recovery.Config{Actor: "ann", Apply: true, Ask: func(ctx context.Context, s record.SeenInstance,
+			q record.Question, use record.UseMarks) (record.Memory, error) {
+			m := live[s.Room].Memory(ctx, q)
+			return m, use(m.Room, m.Marks)
+		}}
+		for _, f := range change {
+			f(&cfg)
+		}
+		if r, err := recovery.Run(bg, as("operator"), cfg); err != nil {
+			t.Fatalf("recover: %+v, %v", r, err)
+		}
+	}
+	start("a")
+	start("b")
+	if err := errors.Join(lease("b", 10), lease("a", 1000)); err != nil {
+		t.Fatal(err)
+	}
+	recovers()
+	start("a") // it meets the first epoch, and leases nothing under it
+	recovers()
+	start("a")
+	if err := errors.Join(lease("a", 10), lease("b", 10), lease("a", 1000)); err != nil {
+		t.Fatalf("after two recovers and restarts: %v", err)
+	}
+
+	recovers(without("a/one", "b/one"), margin(0), func(cfg *recovery.Config) { cfg.Ask = asking(nil) })
+	start("a")
+	start("b")
+	err := lease("a", 10)
+	ledgertest.WantKind(t, err, allocator.WentBack, "may not write /march/default/marks/b/t",
+		"the way out: `march recover` while this process runs")
+	recovers()
+	start("a")
+	start("b")
+	if err := errors.Join(lease("b", 10), lease("a", 10)); err != nil {
+		t.Fatalf("after the recover that the halt names: %v", err)
 	}
 }
 

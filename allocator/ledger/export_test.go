@@ -31,3 +31,9 @@ func (i *Instance) Beat(ctx context.Context) error { return i.send(ctx) }
 func (l *Ledger) Keep(layouts, migrations, audits int64) {
 	l.bounds = bounds{layouts, migrations, audits}
 }
+
+// See reads which processes are registered, as Run does.
+func (i *Instance) See(ctx context.Context) { i.seeRegistered(ctx) }
+
+// Watched notes registrations as the watch shows them.
+func (i *Instance) Watched(registrations []store.KV) { i.watched(registrations) }

@@ -230,7 +230,7 @@ func (i *Instance) acceptWindow(before sentAt, answer store.Answer, id record.Wo
 		own.worker, own.sent, own.revision, own.held = w, w, answer.Revision, true
 	}
 	i.memory.sequence++
-	i.memory.leased, i.memory.leases, i.memory.probes = true, failures{}, failures{}
+	i.memory.leaser, i.memory.leases, i.memory.probes = i.incarnation, failures{}, failures{}
 	i.memory.setWindow(id, own)
 	return true, nil
 }

@@ -62,7 +62,7 @@ func (i *Instance) loadMemory(s journal.State, m record.Memory) {
 	}
 	i.memory.seen, i.memory.seenUnder = m.Seen, s.SeenUnder
 	i.memory.incarnations = slices.Concat(m.Incarnations, []string{i.incarnation})
-	i.memory.epochs = m.Epochs
+	i.memory.epochs, i.memory.leaser = m.Epochs, s.Leaser
 	i.memory.written = written{version: m.Version, total: m.MarginTotal, notBefore: m.NotBefore, rooms: m.Rooms}
 	if n := len(m.Epochs); n > 0 {
 		i.memory.written.epoch = m.Epochs[n-1]

@@ -24,15 +24,16 @@ type instanceMemory struct {
 	seen         []record.SeenInstance // the oldest first
 	seenUnder    string                // the last epoch that seen is of
 	incarnations []string
-	epochs       []string        // that this instance was in, the last one last
+	epochs       []string        // that this instance entered, the last one last
 	written      written         // the part of all this that the journal has
 	unconfirmed  bool            // the memory begins with this process, and nothing was leased yet: see unconfirmed.go
-	leased       bool            // this process leased something
+	leaser       string          // of the incarnations, the one that leased last; empty if nothing was leased
 	barred       Barred          // while a recover has barred this instance
 	leases       failures        // failed leases, if not because of their tag alone
 	beats        failures        // failed heartbeats
 	probes       failures        // probes before heartbeats that failed because of a key that they read
-	orphaned     string          // the epoch under which it compares its leases, after it has dropped its segments
+	cutOff       string          // the epoch under which it compares its leases, after it has dropped its segments
+	raises       bool            // it raises marks that do not cover them
 	uncompared   []allocator.Tag // the tags whose leases it has not compared yet, sorted
 }
 
@@ -113,7 +114,7 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 		own.leased, own.version = next, version
 	}
 	i.memory.sequence++
-	i.memory.leased, i.memory.leases, i.memory.probes = true, failures{}, failures{}
+	i.memory.leaser, i.memory.leases, i.memory.probes = i.incarnation, failures{}, failures{}
 	own.sent, own.sequence = max(own.sent, next), i.memory.sequence
 	i.memory.setMark(tag, own)
 	return true, nil
@@ -163,20 +164,40 @@ func (i *Instance) journalAnyLease(ctx context.Context, state *State, r journal.
 	}
 	// Wait for the disk however long it takes: the IDs are leased, and giving up
 	// would make them a gap. Append notices a disk that hangs.
-	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, r)); err != nil {
+	r = i.toNote(state, r)
+	r.Confirmed = i.unconfirmed() // a lease shows that it is confirmed
+	if err := i.journal.Append(context.WithoutCancel(ctx), r); err != nil {
 		return err
 	}
-	i.written(state)
+	i.written(state, true)
 	return nil
 }
 
-// toNote adds to r, which was leased under a state, the memory that the journal does
-// not have yet.
+// journalEpoch writes the epoch of a state to the journal, before the instance is in it.
+func (i *Instance) journalEpoch(ctx context.Context, state *State) error {
+	if i.journal == nil {
+		return nil
+	}
+	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, journal.Record{})); err != nil {
+		return err
+	}
+	i.written(state, false)
+	return nil
+}
+
+// unconfirmed reports whether the memory begins with this process, and nothing was leased yet.
+func (i *Instance) unconfirmed() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.memory.unconfirmed
+}
+
+// toNote adds to r, which is noted under a state, the memory that the journal does not have
+// yet.
 func (i *Instance) toNote(state *State, r journal.Record) journal.Record {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	known, version := i.memory.written, state.layout.Layout.Version
-	r.Confirmed = i.memory.unconfirmed                       // a lease shows that it is confirmed
 	if revision, in := i.ledger.seenUnder(state.epoch); in { // otherwise the epoch has changed
 		r.Epoch, r.Revision = state.epoch, revision
 	}
@@ -200,15 +221,15 @@ func (i *Instance) toNote(state *State, r journal.Record) journal.Record {
 	return r
 }
 
-// written remembers that the journal has what toNote returned.
-func (i *Instance) written(state *State) {
+// written remembers that the journal has what toNote returned, perhaps with a lease.
+func (i *Instance) written(state *State, lease bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	w := &i.memory.written
 	w.epoch, w.version, w.total = state.epoch, max(w.version, state.layout.Layout.Version), max(w.total, state.total)
 	w.notBefore = max(w.notBefore, state.notBefore)
 	w.rooms = record.Union(w.rooms, state.layout.Ever)
-	i.memory.unconfirmed = false
+	i.memory.unconfirmed = i.memory.unconfirmed && !lease
 }
 
 // compareMark compares a mark, as an answer showed it, with the remembered one. If

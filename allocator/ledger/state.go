@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -37,8 +38,12 @@ func (s *State) Refusal() error {
 	case s.problem != nil:
 		return s.problem
 	case s.halted != nil:
-		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: %s; see `march recover`",
+		text := fmt.Sprintf("leasing is halted by %s since %s: %s",
 			s.halted.By, s.halted.Time.UTC().Format(time.RFC3339), s.halted.Why)
+		if !strings.Contains(text, "`march recover`") {
+			text += "; see `march recover`"
+		}
+		return allocator.Errorf(allocator.WentBack, "%s", text)
 	case s.epoch == "":
 		return allocator.Errorf(allocator.Unavailable, "the layout has not been read from etcd yet")
 	}

@@ -340,3 +340,57 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// The process that leased last is known from the order of the records, also after the file was
+// written anew. A file that an older program wrote anew has the leases behind all processes: then
+// the last process counts.
+func TestLeaser(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	leaser := func(want string, more ...Record) {
+		t.Helper()
+		for range 2 { // opening writes the file anew
+			j, s := mustOpen(t, path)
+			if s.Leaser != want {
+				t.Errorf("the leaser is %q of %v, want %q", s.Leaser, s.Incarnations, want)
+			}
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		j, _ := mustOpen(t, path)
+		for _, r := range more {
+			if err := j.Append(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begins := func(name string) Record { return Record{Incarnations: []string{name}} }
+	leaser("", begins("one"))
+	leaser("", begins("two"), Record{Marks: []Mark{{"t", 5, 1}}})
+	leaser("two", begins("three"), Record{Epochs: []string{"e"}, Epoch: "e"})
+	leaser("two", begins("four"), begins("five"))
+	leaser("two", Record{Windows: []Window{{Incarnation: "five", Until: 5}}})
+	leaser("five", begins("six"))
+	leaser("five")
+
+	old := encode(Record{Format: Format, UUID: "u", Room: "a", Name: "one", Incarnations: []string{"one", "two"}})
+	old = append(old, encode(Record{Marks: []Mark{{"t", 5, 1}}})...)
+	if err := os.WriteFile(path, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	leaser("two")
+	if s, err := Read(path); err != nil || !slices.Equal(s.Incarnations, []string{"one", "two"}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	var many []string // more than a journal keeps
+	for k := range most + 10 {
+		many = append(many, fmt.Sprint("p", k))
+	}
+	leaser("two", Record{Incarnations: many})
+	if s, err := Read(path); err != nil || len(s.Incarnations) != most || s.Incarnations[most-1] != many[len(many)-1] {
+		t.Errorf("%d processes, %v", len(s.Incarnations), err)
+	}
+}

@@ -64,7 +64,10 @@ type Window struct {
 
 // State is all records of a journal together.
 type State struct {
-	Record  // Marks and Windows are empty; Epoch is the last one, Revision the highest under it
+	Record // Marks and Windows are empty; Epoch is the last one, Revision the highest under it
+	// Leaser is the process that leased last, empty if none did. No field of a Record has it: a
+	// process begins with a record of itself, so the last process before the last lease is it.
+	Leaser  string
 	Marks   map[allocator.Tag]Mark
 	Windows map[record.WorkerID]Window
 }
@@ -80,6 +83,9 @@ func (s *State) add(r Record) {
 		s.Format, s.UUID, s.Room, s.Name = r.Format, r.UUID, r.Room, r.Name
 	}
 	s.Incarnations = union(s.Incarnations, r.Incarnations)
+	if n := len(s.Incarnations); n > 0 && len(r.Marks)+len(r.Windows) > 0 {
+		s.Leaser = s.Incarnations[n-1]
+	}
 	s.Epochs = union(s.Epochs, r.Epochs)
 	if n := len(s.Epochs); n > 0 && s.Epoch != s.Epochs[n-1] {
 		s.Epoch, s.Revision = s.Epochs[n-1], 0 // revisions belong to an epoch
@@ -145,10 +151,17 @@ func union[T comparable](a, b []T) []T {
 	return a[max(len(a)-most, 0):]
 }
 
-// records yields the state as records, the first one with the format.
+// records yields the state as records, the first one with the format. The processes since the
+// leaser come after the leases: see State.Leaser.
 func (s *State) records(yield func(Record) bool) {
 	const marks = 1000 // in one record
-	if !yield(s.Record) {
+	head := s.Record
+	var since []string
+	if s.Leaser != "" {
+		leased := slices.Index(s.Incarnations, s.Leaser) + 1
+		head.Incarnations, since = s.Incarnations[:max(leased, 1)], s.Incarnations[max(leased, 1):]
+	}
+	if !yield(head) {
 		return
 	}
 	var part []Mark
@@ -168,6 +181,9 @@ func (s *State) records(yield func(Record) bool) {
 		if !yield(Record{Windows: chunk}) {
 			return
 		}
+	}
+	if len(since) > 0 {
+		yield(Record{Incarnations: since})
 	}
 }
 

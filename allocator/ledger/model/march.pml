@@ -429,6 +429,13 @@ inline die(i) {
 #define ORPHANED(i, e) (in[i].fresh || !LISTED(i, e) || !JOINED(i, ep[e].stopped))
 #endif
 #endif
+/* Whether the recover that began epoch e took the memory of i: then it raised the mark of i's
+ * room before the epoch began, and i raises nothing. */
+#ifdef MUTANT_KNOWN_TO_ANY_EPOCH
+#define KNOWN(i, e) (LISTED(i, e) || e && LISTED(i, e - 1))
+#else
+#define KNOWN(i, e) LISTED(i, e)
+#endif
 /* Whether the mark of room r keeps the room off all that i accepted. */
 #define COVERS(r, i) (etcd.stamp[r] <= in[i].toldStamp -> REACH(r) >= in[i].told : \
 	(JOINED(i, EPOCH(etcd.stamp[r])) || etcd.began[r] >= in[i].told))
@@ -491,7 +498,7 @@ inline meet(i) {
 		in[i].segment = 0; in[i].retry = 0;
 #endif
 		if
-		:: in[i].told && !COVERED(i) ->
+		:: in[i].told && !KNOWN(i, etcd.epoch) && !COVERED(i) ->
 			in[i].raises = 1; in[i].rooms = etcd.ever;
 #ifdef MUTANT_JOURNAL_FIRST
 			in[i].joined = in[i].joined | BIT(etcd.epoch)
