@@ -7,18 +7,20 @@ CHAOS_TIME = 60s
 FUZZ_TIME = 10s
 
 help: ## print this list
+	@echo 'Each target needs Go and make, and beside them what its line says.'
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
 	@exec bin/march dev $(ARGS)
 
-test: ## run all tests; needs Go, bash, curl, redis-server, redis-cli, PostgreSQL, Prometheus, and Chromium for the console's page
-	go test -timeout 15m ./...
+test: ## run the tests; needs git and Chromium, and installs them if it can (STRICT=1: none may be missing; LIVE=1: those too that need other systems' programs; flags and packages in ARGS)
+	@.ci/test $(ARGS)
 
-race: ## run all tests but those that start processes, the long ones shortened, under the race detector; needs a C compiler too
+race: ## run all tests but those that start processes, the long ones shortened, under the race detector; needs gcc
 	go test -race -short -vet=off -timeout 15m ./...
 
 model: ## check the model of the protocol, and that its mutants are caught; needs spin and gcc (flags in ARGS)
+	@STRICT=1 .ci/programs spin gcc
 	go run ./allocator/ledger/model $(ARGS)
 
 simulate: ## simulate whole clusters under faults, 1,000 seeds of them (flags in ARGS: -seed N, -seeds N)
@@ -30,7 +32,7 @@ mutants: ## make mistakes on purpose, and see that the simulation finds each (fl
 fuzz: ## fuzz each codec and parser, and the simulation, for FUZZ_TIME each
 	.ci/fuzz $(FUZZ_TIME)
 
-bench: ## measure March against its yardsticks here, in some minutes (flags in ARGS)
+bench: ## measure March against its yardsticks here, in some minutes; Redis and PostgreSQL where they are installed (flags in ARGS)
 	go run ./cmd/bench $(ARGS)
 
 scale: build ## measure rooms, recovers, moves and writes in etcd with a million tags, and what one caller can take of others (flags in ARGS)
@@ -71,5 +73,5 @@ lint: ## run golangci-lint, after building it (a minute or two the first time)
 	cd .ci/dist && go tool -modfile=../lint/go.mod golangci-lint run
 	cd .ci/chart && go tool -modfile=../lint/go.mod golangci-lint run
 
-ci: ## run everything that a change must pass
+ci: ## run everything that a change must pass; installs what it needs if it can
 	bash .ci/run

@@ -1,3 +1,5 @@
+//go:build live
+
 package main
 
 import (
@@ -7,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,6 +19,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/march-id/march/internal/programs"
 )
 
 // composeFile is deploy/compose/compose.yaml: as much of the format as that file may use.
@@ -178,9 +181,7 @@ func (c *composed) complete(service string) {
 // and Prometheus reads the metrics of all servers.
 func TestCompose(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("prometheus"); err != nil {
-		t.Fatalf("this test needs Prometheus: install it (%v)", err)
-	}
+	programs.Find(t, "prometheus")
 	c := newComposed(t)
 	once := []string{"layout", "tags"}
 	var rooms []string

@@ -1,3 +1,5 @@
+//go:build live
+
 package main
 
 import (
@@ -17,6 +19,7 @@ import (
 
 	"github.com/march-id/march/api/client"
 	"github.com/march-id/march/cmd/march/internal/devsetup"
+	"github.com/march-id/march/internal/programs"
 )
 
 // drillsDocument is the page that TestDrillsDocument runs; TestReadme does not.
@@ -33,7 +36,8 @@ func TestDrillsDocument(t *testing.T) {
 		t.Skip("it builds etcd's programs")
 	}
 	t.Parallel()
-	programs := drillPrograms(t)
+	programs.Find(t, "curl")
+	bin := drillPrograms(t)
 	sections := strings.Split(readDocument(t, drillsDocument), "\n## ")
 	prelude := readmeSteps(sections[1])
 	if page := readDocument(t, drillsDocument); !strings.Contains(page, "\n## "+discoverDrill+"\n") {
@@ -48,7 +52,7 @@ func TestDrillsDocument(t *testing.T) {
 			t.Errorf("the table of %s has no row%s", drillsDocument, row)
 		}
 		t.Run(title, func(t *testing.T) {
-			s := newShell(t, programs)
+			s := newShell(t, bin)
 			for _, step := range prelude {
 				s.run(step.command)
 			}
@@ -105,7 +109,7 @@ type shell struct {
 	base int
 }
 
-func newShell(t *testing.T, programs string) *shell {
+func newShell(t *testing.T, bin string) *shell {
 	t.Helper()
 	base, err := freeBase()
 	if err != nil {
@@ -115,7 +119,7 @@ func newShell(t *testing.T, programs string) *shell {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "bash")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"),
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
 		"MARCH_CONSOLE="+s.address(devsetup.ConsoleGRPC), "MARCH_ROOM="+s.address(devsetup.RoomGRPC))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := cmd.StdinPipe()

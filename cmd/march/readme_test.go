@@ -1,13 +1,12 @@
+//go:build live
+
 package main
 
 import (
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,35 +18,9 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/cmd/march/internal/devsetup"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testservers"
 )
-
-// documents returns the paths of the README, of every page below docs/ and of the other pages for
-// users, relative to the repository's root. So a new page in docs/ is covered as soon as it exists.
-func documents(t *testing.T) []string {
-	t.Helper()
-	files := []string{"README.md", "SECURITY.md", "deploy/RUNBOOK.md", "testdata/formats/README.md"}
-	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
-		if strings.HasSuffix(path, ".md") {
-			files = append(files, strings.TrimPrefix(filepath.ToSlash(path), "../../"))
-		}
-		return err
-	})
-	if err != nil || len(files) < 25 {
-		t.Fatalf("only %v found: %v", files, err)
-	}
-	return files
-}
-
-// readDocument returns the text of a file of the repository.
-func readDocument(t *testing.T, name string) string {
-	t.Helper()
-	content, err := os.ReadFile("../../" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
-}
 
 // TestReadme runs the README and the pages of docs/: every command in their console
 // blocks, section by section, in order. Lines that begin with "$ " are commands, "> "
@@ -58,13 +31,12 @@ func readDocument(t *testing.T, name string) string {
 //     of the section; a section without any has a march dev;
 //   - other make targets are looked up in the Makefile, git clone is not run;
 //   - the ports 7000 to 7079 stand for free ones, 127.0.0.1:2379 for an etcd,
-//     127.0.0.1:6379 for a Redis and 127.0.0.1:5432 for a PostgreSQL of the test's own.
+//     127.0.0.1:6379 for a Redis, 127.0.0.1:5432 for a PostgreSQL and -h 127.0.0.1 -P 3306 for a
+//     MariaDB of the test's own.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"bash", "curl", "redis-cli", "psql"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Fatalf("the commands of the README need %s: install it (%v)", program, err)
-		}
+	for _, program := range []string{"curl", "redis-cli", "psql", "mysql"} {
+		programs.Find(t, program)
 	}
 	makefile := readDocument(t, "Makefile")
 	ran := 0
@@ -108,6 +80,9 @@ func runSection(t *testing.T, makefile, file, section string, steps []step) {
 	if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, "127.0.0.1:5432") }) {
 		r.postgres = testservers.Postgres(t)
 	}
+	if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, readmeMySQL) }) {
+		r.mysql = testservers.MySQL(t)
+	}
 	if strings.Contains(section, "--etcd 127.0.0.1:2379") {
 		r.etcd = ledgertest.StartEtcd(t).Endpoint
 	}
@@ -138,6 +113,9 @@ func startsServer(s step) bool {
 // startsDev reports whether a step starts march dev, which has a context for the commands of a section.
 func startsDev(s step) bool { return strings.HasPrefix(s.command, "bin/march dev ") }
 
+// readmeMySQL is how the mysql of a command finds its server.
+const readmeMySQL = "-h 127.0.0.1 -P 3306"
+
 // step is a command and its output.
 type step struct{ command, output string }
 
@@ -165,6 +143,7 @@ type readme struct {
 	dir, makefile         string
 	env                   []string // of all that runs
 	etcd, redis, postgres string   // addresses
+	mysql                 string   // port
 	base                  int
 	exact                 bool // every digit of the output counts
 	servers               []*process
@@ -277,6 +256,7 @@ func (r *readme) substitute(command string) string {
 	command = strings.ReplaceAll(command, "127.0.0.1:2379", r.etcd)
 	command = strings.ReplaceAll(command, "127.0.0.1:6379", r.redis)
 	command = strings.ReplaceAll(command, "127.0.0.1:5432", r.postgres)
+	command = strings.ReplaceAll(command, readmeMySQL, "-h 127.0.0.1 -P "+r.mysql)
 	return strings.ReplaceAll(command, "bin/march", "march")
 }
 
@@ -306,75 +286,4 @@ func (r *readme) normal(output string) string {
 		lines[i] = strings.TrimSpace(lines[i])
 	}
 	return strings.Join(lines, "\n")
-}
-
-var (
-	docLink    = regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
-	docHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
-	docFence   = regexp.MustCompile("(?s)\n *```.*?\n *```\n")
-)
-
-// anchors returns the anchors of a document's headings, as GitHub makes them, and its named
-// anchors.
-func anchors(text string) map[string]bool {
-	found := make(map[string]bool)
-	for _, m := range docHeading.FindAllStringSubmatch(docFence.ReplaceAllString(text, "\n"), -1) {
-		slug := regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
-		found["#"+strings.ReplaceAll(slug, " ", "-")] = true
-	}
-	for _, m := range regexp.MustCompile(`<a id="([^"]+)">`).FindAllStringSubmatch(text, -1) {
-		found["#"+m[1]] = true
-	}
-	return found
-}
-
-// TestReadmeLinks: the files and sections that documents link to exist.
-func TestReadmeLinks(t *testing.T) {
-	t.Parallel()
-	links := 0
-	for _, file := range append(documents(t), "DESIGN.md", "allocator/ledger/model/README.md") {
-		for _, m := range docLink.FindAllStringSubmatch(docFence.ReplaceAllString(readDocument(t, file), "\n"), -1) {
-			target, anchor := m[1], m[2]
-			if strings.Contains(target, ":") {
-				continue // another site
-			}
-			links++
-			to := file
-			if target != "" {
-				to = path.Join(path.Dir(file), target)
-			}
-			if _, err := os.Stat("../../" + to); err != nil {
-				t.Errorf("%s: %v", file, err)
-			} else if anchor != "" && !anchors(readDocument(t, to))[anchor] {
-				t.Errorf("%s: %s has no section %s", file, to, anchor)
-			}
-		}
-	}
-	if links < 40 {
-		t.Errorf("%d links found", links)
-	}
-}
-
-// TestDocsMetrics: the metrics that documents name exist. A name before a star stands for all
-// names that begin with it.
-func TestDocsMetrics(t *testing.T) {
-	t.Parallel()
-	there := exported(t)
-	named := 0
-	for _, file := range documents(t) {
-		for _, m := range regexp.MustCompile("`(march_[a-z0-9_]+)(\\*?)`").FindAllStringSubmatch(
-			readDocument(t, file), -1) {
-			named++
-			name, found := m[1], there[m[1]] || there[m[1]+"_count"] // of a histogram
-			for other := range there {
-				found = found || m[2] != "" && strings.HasPrefix(other, name)
-			}
-			if !found {
-				t.Errorf("%s: there is no metric %s%s", file, name, m[2])
-			}
-		}
-	}
-	if named < 25 {
-		t.Errorf("%d metrics found", named)
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/march/internal/rights"
@@ -292,6 +293,10 @@ func newVersion(c *common) *cobra.Command {
 	return cmd
 }
 
+// ofTheHost are the flags whose defaults depend on the host, and the words for these
+// defaults in man pages, so that a page is the same on any host.
+var ofTheHost = map[string]string{"name": "the host's name", "max-busy-streams": "half of the processors"}
+
 // newMan is hidden: only packaging needs it. Operators have `march help`.
 func newMan() *cobra.Command {
 	return &cobra.Command{
@@ -312,11 +317,13 @@ func newMan() *cobra.Command {
 	}
 }
 
-// hostFlags replaces the defaults that depend on the host by words, so that a page is the same on any host.
+// hostFlags replaces the defaults that depend on the host by words.
 func hostFlags(cmd *cobra.Command) {
-	if f := cmd.PersistentFlags().Lookup("name"); f != nil && cmd.Name() == "room" {
-		f.DefValue = "the host's name"
-	}
+	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if words, ok := ofTheHost[f.Name]; ok && (f.Name != "name" || cmd.Name() == "room") {
+			f.DefValue = words
+		}
+	})
 	for _, child := range cmd.Commands() {
 		hostFlags(child)
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/internal/devca"
-	"github.com/march-id/march/internal/testservers"
 )
 
 // TestScript runs testdata/script/*.txtar. Besides testscript's own commands
@@ -37,8 +36,6 @@ import (
 //	ca NAME                 makes a CA, and NAME.pem
 //	cert CA NAME HOST|URI.. has it issue NAME.pem and NAME-key.pem
 //	put KEY VALUE           puts a value under a key of $ETCD
-//	redis                   starts a Redis and sets $REDIS to its address
-//	postgres                starts a PostgreSQL and sets $POSTGRES to its address
 //	mute                    sets $MUTE to the address of a server that accepts and never answers
 //	start NAME TEXT CMD...  runs CMD in the background until its output matches TEXT
 //	await NAME TEXT         waits until its output matches TEXT
@@ -71,7 +68,7 @@ func TestScript(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ports": cmdPorts, "etcd": cmdEtcd, "stop-etcd": cmdStopEtcd, "ca": cmdCA, "cert": cmdCert, "put": cmdPut,
-			"redis": cmdRedis, "postgres": cmdPostgres, "mute": cmdMute, "start": cmdStart, "await": cmdAwait,
+			"mute": cmdMute, "start": cmdStart, "await": cmdAwait,
 			"end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
 			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct,
 			"residues": cmdResidues, "max": cmdMax,
@@ -185,16 +182,6 @@ func cmdPut(ts *testscript.TestScript, neg bool, args []string) {
 	_, err := etcd.Store(of(ts).tb).Txn(of(ts).tb.Context(),
 		store.Txn{Then: []store.Op{{Put: &store.Put{Key: args[0], Value: []byte(args[1])}}}})
 	ts.Check(err)
-}
-
-func cmdRedis(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 0, "redis")
-	ts.Setenv("REDIS", testservers.Redis(of(ts).tb))
-}
-
-func cmdPostgres(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) == 0, "postgres")
-	ts.Setenv("POSTGRES", testservers.Postgres(of(ts).tb))
 }
 
 func cmdMute(ts *testscript.TestScript, neg bool, args []string) {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/frame"
 )
 
 // The attackers go on whatever the server answers, and open another connection if one was
@@ -60,14 +61,15 @@ func dialRaw(ctx context.Context, counts *counts, address, from, method string) 
 	}
 	c.headers = block.Bytes()
 	go func() {
-		var in frameParser
+		var in frame.Parser
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := conn.Read(buf)
-			in.parse(buf[:n], func(h frameHeader) {
-				if h.ends() || h.Kind == http2.FrameRSTStream {
+			in.Parse(buf[:n], func(h frame.Header) bool {
+				if h.Ends() || h.Kind == http2.FrameRSTStream {
 					counts.answered.Add(1)
 				}
+				return true
 			})
 			if err != nil {
 				return
@@ -99,7 +101,7 @@ func (c *rawConn) flush() error {
 type countedConn struct {
 	net.Conn
 	counts  *counts
-	in, out frameParser
+	in, out frame.Parser
 }
 
 // Read implements net.Conn.
@@ -117,11 +119,12 @@ func (c *countedConn) Write(b []byte) (int, error) {
 }
 
 // messages returns how many frames with messages begin in b. p parses b.
-func messages(p *frameParser, b []byte) (n int64) {
-	p.parse(b, func(h frameHeader) {
+func messages(p *frame.Parser, b []byte) (n int64) {
+	p.Parse(b, func(h frame.Header) bool {
 		if h.Kind == http2.FrameData {
 			n++
 		}
+		return true
 	})
 	return n
 }
@@ -129,7 +132,7 @@ func messages(p *frameParser, b []byte) (n int64) {
 // dialCounted returns a connection of gRPC from an address that counts its messages.
 func dialCounted(counts *counts, address, from string) (*grpc.ClientConn, error) {
 	return dialThrough(address, from, func(conn net.Conn) net.Conn {
-		return &countedConn{Conn: conn, counts: counts, out: fromClient()}
+		return &countedConn{Conn: conn, counts: counts, out: frame.FromClient()}
 	})
 }
 
@@ -200,27 +203,19 @@ func silent(ctx context.Context, counts *counts, address string) error {
 // eager sends requests on 500 streams of 10 connections as fast as it can, and reads the
 // answers.
 func eager(ctx context.Context, counts *counts, address string) error {
-	return eagerStreams(ctx, counts, address, 1, true)
-}
-
-// eagerCallers is eager, from 50 addresses.
-func eagerCallers(ctx context.Context, counts *counts, address string) error {
-	return eagerStreams(ctx, counts, address, 50, true)
+	return eagerStreams(ctx, counts, address, true)
 }
 
 // deaf is eager, but reads no answer.
 func deaf(ctx context.Context, counts *counts, address string) error {
-	return eagerStreams(ctx, counts, address, 1, false)
+	return eagerStreams(ctx, counts, address, false)
 }
 
-// eagerStreams has 500 streams on ten connections, or on one of each caller. It opens a stream that was refused
-// again, after 10 ms.
-func eagerStreams(ctx context.Context, counts *counts, address string, callers int, read bool) error {
-	conns := max(10, callers)
-	streams := 500 / conns
+func eagerStreams(ctx context.Context, counts *counts, address string, read bool) error {
+	const conns, streams = 10, 50
 	group, ctx := errgroup.WithContext(ctx)
-	for n := range conns {
-		conn, err := dialCounted(counts, address, fmt.Sprint(badCaller, n%callers+1))
+	for range conns {
+		conn, err := dialCounted(counts, address, badCaller+"1")
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/march-id/march/internal/frame"
 )
 
 // timedListener measures how long calls of one caller are in the server: from reading the last
@@ -27,7 +29,7 @@ func (l *timedListener) Accept() (net.Conn, error) {
 	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); !ok || tcp.IP.String() != l.caller {
 		return conn, nil
 	}
-	return &timed{Conn: conn, listener: l, in: fromClient()}, nil
+	return &timed{Conn: conn, listener: l, in: frame.FromClient()}, nil
 }
 
 // take returns, sorted, the times measured since its last call.
@@ -44,7 +46,7 @@ func (l *timedListener) take() []time.Duration {
 type timed struct {
 	net.Conn
 	listener *timedListener
-	in, out  frameParser
+	in, out  frame.Parser
 
 	mu    sync.Mutex
 	began time.Time
@@ -75,9 +77,10 @@ func (c *timed) Write(b []byte) (int, error) {
 }
 
 // ends reports whether a stream ends in b. p parses b.
-func ends(p *frameParser, b []byte) (ends bool) {
-	p.parse(b, func(h frameHeader) {
-		ends = ends || h.ends()
+func ends(p *frame.Parser, b []byte) (ends bool) {
+	p.Parse(b, func(h frame.Header) bool {
+		ends = ends || h.Ends()
+		return true
 	})
 	return ends
 }

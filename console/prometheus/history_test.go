@@ -1,3 +1,5 @@
+//go:build live
+
 package prometheus_test
 
 import (
@@ -14,6 +16,7 @@ import (
 	"github.com/march-id/march/console/history"
 	"github.com/march-id/march/console/prometheus"
 	"github.com/march-id/march/internal/minutes"
+	"github.com/march-id/march/internal/programs"
 )
 
 // every is how far apart the samples of the test are.
@@ -90,11 +93,7 @@ func past(end time.Time) string {
 // start starts a Prometheus that has the metrics of past, and returns its address.
 func start(t *testing.T, end time.Time) string {
 	t.Helper()
-	for _, program := range []string{"prometheus", "promtool"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Fatalf("this test needs Prometheus: on Debian or Ubuntu, apt-get install prometheus (%v)", err)
-		}
-	}
+	server, tool := programs.Find(t, "prometheus"), programs.Find(t, "promtool")
 	dir := t.TempDir()
 	file, data, config := filepath.Join(dir, "metrics"), filepath.Join(dir, "data"),
 		filepath.Join(dir, "prometheus.yml")
@@ -103,7 +102,7 @@ func start(t *testing.T, end time.Time) string {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.Command("promtool", "tsdb", "create-blocks-from", "openmetrics", file,
+	if out, err := exec.Command(tool, "tsdb", "create-blocks-from", "openmetrics", file,
 		data).CombinedOutput(); err != nil {
 		t.Fatalf("promtool: %v\n%s", err, out)
 	}
@@ -116,7 +115,7 @@ func start(t *testing.T, end time.Time) string {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	cmd := exec.Command("prometheus", "--config.file="+config, "--storage.tsdb.path="+data,
+	cmd := exec.Command(server, "--config.file="+config, "--storage.tsdb.path="+data,
 		"--web.listen-address="+address, "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {

@@ -3,7 +3,6 @@ package web_test
 import (
 	"context"
 	"fmt"
-	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -102,22 +102,13 @@ func (w *world) load(ids marchv1.IDServiceClient, tag string, n int64) {
 // browser is a Chromium without a window.
 type browser struct{ ctx context.Context }
 
-// startBrowser starts Chromium, and fails the test if there is none.
+// startBrowser starts Chromium.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts a browser")
 	}
-	path := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chrome"} {
-		if found, err := exec.LookPath(name); err == nil {
-			path = found
-			break
-		}
-	}
-	if path == "" {
-		t.Fatal("these tests need Chromium, and there is none: on Debian or Ubuntu, apt-get install chromium")
-	}
+	path := programs.Find(t, "chromium")
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(),
 		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
 		chromedp.Headless, chromedp.NoSandbox,

@@ -1,6 +1,5 @@
-// Package testservers starts real servers of other systems for tests: a Redis and a
-// PostgreSQL. A test that needs one that is not installed fails: it says nothing of the
-// product then, and must not look as if it did.
+// Package testservers starts real servers of other systems for tests: a Redis, a PostgreSQL and a
+// MariaDB.
 package testservers
 
 import (
@@ -13,16 +12,16 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/march-id/march/internal/programs"
 )
 
 // Redis starts a redis-server and returns its address, HOST:PORT. It ends with the test.
 func Redis(tb testing.TB) string {
 	tb.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		tb.Fatalf("this test needs redis-server: install it (%v)", err)
-	}
+	server := programs.Find(tb, "redis-server")
 	dir, port := tb.TempDir(), freePort(tb)
-	begin(tb, exec.Command("redis-server", "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", dir),
+	begin(tb, exec.Command(server, "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", dir),
 		syscall.SIGTERM, func() bool {
 			conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
 			if err == nil {
@@ -37,10 +36,7 @@ func Redis(tb testing.TB) string {
 // password, and its database postgres is empty. It ends with the test.
 func Postgres(tb testing.TB) string {
 	tb.Helper()
-	bin := postgresBin()
-	if bin == "" {
-		tb.Fatal("this test needs PostgreSQL: install it (initdb is neither in the path nor in /usr/lib/postgresql)")
-	}
+	bin, psql := filepath.Dir(programs.Find(tb, "initdb")), programs.Find(tb, "psql")
 	// Not in the test's own folder, which only its user may enter: PostgreSQL does not run
 	// as root.
 	dir, err := os.MkdirTemp("", "march-postgres-")
@@ -68,22 +64,23 @@ func Postgres(tb testing.TB) string {
 	server.SysProcAttr, server.Dir = as, dir
 	address := net.JoinHostPort("127.0.0.1", port)
 	begin(tb, server, syscall.SIGINT, func() bool { // it accepts connections before it is ready
-		return exec.Command("psql", "-q", "-c", "SELECT 1", "postgres://march@"+address+"/postgres").Run() == nil
+		return exec.Command(psql, "-q", "-c", "SELECT 1", "postgres://march@"+address+"/postgres").Run() == nil
 	})
 	return address
 }
 
-// postgresBin returns the folder of PostgreSQL's programs, "" for none: Debian keeps them
-// out of the path.
-func postgresBin() string {
-	if path, err := exec.LookPath("initdb"); err == nil {
-		return filepath.Dir(path)
-	}
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	if len(found) == 0 {
-		return ""
-	}
-	return filepath.Dir(found[len(found)-1])
+// MySQL starts a MariaDB and returns its port at 127.0.0.1. It needs no user or password, and has no
+// database. It ends with the test.
+func MySQL(tb testing.TB) (port string) {
+	tb.Helper()
+	server, client := programs.Find(tb, "mariadbd"), programs.Find(tb, "mysql")
+	dir, port := tb.TempDir(), freePort(tb)
+	begin(tb, exec.Command(server, "--no-defaults", "--user=root", "--skip-grant-tables", "--datadir="+dir,
+		"--socket="+filepath.Join(dir, "socket"), "--bind-address=127.0.0.1", "--port="+port), syscall.SIGTERM,
+		func() bool {
+			return exec.Command(client, "--no-defaults", "-h", "127.0.0.1", "-P", port, "-e", "SELECT 1").Run() == nil
+		})
+	return port
 }
 
 func freePort(tb testing.TB) string {

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime"
 	"sync"
@@ -67,11 +66,6 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if flags.NArg() > 0 || *memory < 1 || *atOnce < 1 || *timeout <= 0 {
 		_, _ = fmt.Fprintln(stderr, "model: no arguments but flags; -memory, -at-once and -timeout above 0")
 		return errUsage
-	}
-	for tool, install := range map[string]string{"spin": "spin", "gcc": "gcc libc6-dev"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return fmt.Errorf("%s is missing; on Debian or Ubuntu: apt-get install %s", tool, install)
-		}
 	}
 	dir, err := os.MkdirTemp("", "march-model-")
 	if err != nil {

@@ -1,0 +1,67 @@
+package programs
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestList: each line has all that .ci/programs and Find take from it.
+func TestList(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]bool)
+	for line := range strings.Lines(list) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		fields := strings.Split(strings.TrimSpace(line), " | ")
+		if len(fields) != 6 || slices.Contains(fields, "") {
+			t.Errorf("%q: %d fields; want 6", line, len(fields))
+			continue
+		}
+		name, _, _ := strings.Cut(fields[1], ", ")
+		if seen[name] {
+			t.Errorf("%s is there twice", name)
+		}
+		seen[name] = true
+		who, needs := fields[0], strings.HasPrefix(fields[5], "tests ")
+		if !slices.Contains([]string{"test", "live", "ci", "doors"}, who) || needs != (who == "test" || who == "live") {
+			t.Errorf("%q: %s %s", line, who, fields[5])
+		}
+	}
+	if len(seen) < 10 {
+		t.Errorf("only %v", seen)
+	}
+}
+
+// TestFind: a program is found by a name or by a path, where it has several by the last of them.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, file := range []string{"14 x/initdb", "15/initdb"} {
+		path := filepath.Join(dir, file)
+		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := "# x\ntest | go-of-no-name, go | go | go | go | tests of Go\n" +
+		"live | no-such-initdb, " + dir + "/*/initdb | a b | - | - | tests of data\n" +
+		"live | no-such-program, " + dir + "/none | a | b | c | tests of nothing\n"
+	if path, tests := find(list, "go-of-no-name"); filepath.Base(path) != "go" || tests != "tests of Go" {
+		t.Errorf("go: %q, %q", path, tests)
+	}
+	if path, tests := find(list, "no-such-initdb"); path != dir+"/15/initdb" || tests != "tests of data" {
+		t.Errorf("initdb: %q, %q", path, tests)
+	}
+	if path, tests := find(list, "no-such-program"); path != "" || tests != "tests of nothing" {
+		t.Errorf("no-such-program: %q, %q", path, tests)
+	}
+	if path, tests := find(list, "go"); path != "" || tests != "" {
+		t.Errorf("what the list does not have: %q, %q", path, tests)
+	}
+}
