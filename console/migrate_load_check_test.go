@@ -267,7 +267,7 @@ func (l *load) failed(c *caller, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := status.Convert(err)
-	if s.Code() == codes.FailedPrecondition && noRange.MatchString(s.Message()) {
+	if s.Code() == codes.Unavailable && noRange.MatchString(s.Message()) {
 		l.mu.refused = append(l.mu.refused, s.Message())
 		return
 	}

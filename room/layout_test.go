@@ -244,7 +244,7 @@ func TestNoRange(t *testing.T) {
 		t.Helper()
 		i.await("no_range", func() bool {
 			_, err := i.next("order")
-			return want{codes.FailedPrecondition, "no_range",
+			return want{codes.Unavailable, "no_range",
 				[]string{"room " + string(i.In), "layout version " + version}}.check(err) == ""
 		})
 		i.await("not ready", func() bool {

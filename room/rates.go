@@ -3,11 +3,13 @@ package room
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/minutes"
 )
@@ -128,8 +130,8 @@ func (s *Server) readBusy(tag allocator.Tag, chain *tagChain) minutes.TagReading
 	return r
 }
 
-// failed counts a call for IDs that failed, and returns its error. A caller's mistake is not
-// counted: neither a request that is not valid, nor a tag that does not exist.
+// failed counts a call for IDs that failed, and returns its error as the caller is to have it. A caller's mistake
+// is not counted: neither a request that is not valid, nor a tag that does not exist.
 func (s *Server) failed(ctx context.Context, tag string, err error) error {
 	if err == nil {
 		return nil
@@ -139,6 +141,23 @@ func (s *Server) failed(ctx context.Context, tag string, err error) error {
 		context.Cause(ctx) == context.Canceled:
 	default:
 		s.history.Fail(allocator.Tag(tag))
+	}
+	return s.forCaller(tag, err)
+}
+
+// forCaller returns an error that the caller can do nothing about as Unavailable: another instance may answer, or
+// this one later. What etcd says of this instance's user is in the log and in the instance's problems only, as
+// it would read as if it were of the caller.
+func (s *Server) forCaller(tag string, err error) error {
+	switch allocator.KindOf(err) {
+	case allocator.Denied, allocator.Unauthenticated:
+		return allocator.Errorf(allocator.Unavailable,
+			"tag %s: etcd refuses this instance of room %s; the instance's log says why", tag, s.cfg.Room)
+	case allocator.Refused:
+		// A time tag has no consecutive IDs, and not everything else that a counter has: that is for the caller.
+		if _, ahead := errors.AsType[*worker.ClockError](err); ahead || s.times.Get(tag) == nil {
+			return &allocator.Error{Kind: allocator.Unavailable, Msg: err.Error(), Err: err}
+		}
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/march-id/march/allocator"
@@ -97,7 +98,12 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 			a := c.start("a", "a1", nil)
 			a.mustNext("order")
 			mend := test.breaks(c)
-			a.await("the last ID that it holds", func() bool { _, err := a.next("order"); return err != nil })
+			var err error
+			a.await("the last ID that it holds", func() bool { _, err = a.next("order"); return err != nil })
+			// Callers cannot mend it. Before, they got UNAUTHENTICATED, with etcd's addresses and March's flags.
+			if code, _ := reason(err); code != codes.Unavailable || strings.Contains(err.Error(), "--etcd") {
+				t.Errorf("a caller hears %v", err)
+			}
 			a.await("not ready", func() bool {
 				code, body := a.get("/readyz")
 				return code == http.StatusServiceUnavailable && contains(body, test.says...)

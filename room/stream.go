@@ -65,7 +65,7 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 				id, err = chain.Next(stream.Context())
 			}
 			if err != nil && !errors.Is(err, error(allocator.ErrClosed)) {
-				_ = s.failed(stream.Context(), tag, err)
+				err = s.failed(stream.Context(), tag, err)
 			}
 		}
 		if chain == nil || errors.Is(err, error(allocator.ErrClosed)) {

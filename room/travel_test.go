@@ -68,7 +68,7 @@ func TestHalted(t *testing.T) {
 		mine.addID(a.mustNext("order"))
 	}
 	_, err := a.next("order")
-	if code, info := reason(err); code != codes.FailedPrecondition || info.GetReason() != allocator.WentBack.Error() ||
+	if code, info := reason(err); code != codes.Unavailable || info.GetReason() != allocator.WentBack.Error() ||
 		!contains(err.Error(), "halted by ann", "tonight's restore", "march recover") {
 		t.Errorf("with nothing held: %v", err)
 	}

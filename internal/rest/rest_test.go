@@ -186,7 +186,7 @@ func TestRefuses(t *testing.T) {
 		{"POST /v1/tags/unknown/next", nil, 404, "NOT_FOUND not_found", "unknown"},
 		{"POST /v1/tags/unknown/next?count=3", nil, 404, "NOT_FOUND not_found", "unknown"},
 		{"POST /v1/tags/limit/next", nil, 429, "RESOURCE_EXHAUSTED exhausted", "20"},
-		{"POST /v1/tags/no-range/next", nil, 400, "FAILED_PRECONDITION no_range", "layout version 2"},
+		{"POST /v1/tags/no-range/next", nil, 503, "UNAVAILABLE no_range", "layout version 2"},
 		{"POST /v1/tags/away/next", nil, 503, "UNAVAILABLE unavailable", "away"},
 		{"GET /v1/chains/order", nil, 503, "UNAVAILABLE ", "from elsewhere"},
 		{"POST /v1/tags/order:prescale {}", nil, 501, "UNIMPLEMENTED ", "PrescaleTag"},

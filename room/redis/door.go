@@ -109,7 +109,7 @@ func (d *Door) Run(ctx context.Context, l net.Listener) error {
 // errorText returns an error in Redis' form: the first word says whether to try again.
 func errorText(err error) string {
 	switch allocator.KindOf(err) {
-	case allocator.Unavailable, allocator.TooMany:
+	case allocator.Unavailable, allocator.NoRange, allocator.WentBack, allocator.TooMany:
 		return "TRYAGAIN march: " + err.Error()
 	case allocator.Unauthenticated:
 		return notLoggedIn

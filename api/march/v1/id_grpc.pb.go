@@ -43,9 +43,9 @@ const (
 // reasons: invalid (INVALID_ARGUMENT), not_found (NOT_FOUND: no such tag),
 // exhausted (RESOURCE_EXHAUSTED: the tag is at its limit), too_many
 // (RESOURCE_EXHAUSTED: a limit of the server is reached; retry), unavailable
-// (UNAVAILABLE: etcd is away and the room has no IDs left; retry), no_range,
-// refused,
-// went_back (FAILED_PRECONDITION).
+// (UNAVAILABLE: etcd is away and the room has no IDs left; retry), no_range and
+// went_back (UNAVAILABLE: the room has no range, or leasing is halted; call another room, or
+// retry later), refused (FAILED_PRECONDITION).
 type IDServiceClient interface {
 	// Next returns one ID. A tag whose IDs have 80 bits (TimeTag), which exist only as texts,
 	// refuses it, as it refuses NextMany, Stream and ParseText.
@@ -174,9 +174,9 @@ func (c *iDServiceClient) Decode(ctx context.Context, in *DecodeRequest, opts ..
 // reasons: invalid (INVALID_ARGUMENT), not_found (NOT_FOUND: no such tag),
 // exhausted (RESOURCE_EXHAUSTED: the tag is at its limit), too_many
 // (RESOURCE_EXHAUSTED: a limit of the server is reached; retry), unavailable
-// (UNAVAILABLE: etcd is away and the room has no IDs left; retry), no_range,
-// refused,
-// went_back (FAILED_PRECONDITION).
+// (UNAVAILABLE: etcd is away and the room has no IDs left; retry), no_range and
+// went_back (UNAVAILABLE: the room has no range, or leasing is halted; call another room, or
+// retry later), refused (FAILED_PRECONDITION).
 type IDServiceServer interface {
 	// Next returns one ID. A tag whose IDs have 80 bits (TimeTag), which exist only as texts,
 	// refuses it, as it refuses NextMany, Stream and ParseText.
