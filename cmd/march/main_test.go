@@ -50,7 +50,7 @@ func (w withState) Run() int {
 	_ = os.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config")) // not the developer's own contexts
 	// Parallel tests wait for their processes more than they work. So this many run at
 	// once, however few processors there are. A flag overrides it.
-	if err := flag.Set("test.parallel", "4"); err != nil {
+	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
 	return w.m.Run()

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -281,9 +282,18 @@ func (c *processCluster) change(args []string) {
 // age makes etcd's raft log as long as that of a cluster in use, and has the beat say so.
 func (c *processCluster) age() {
 	c.Helper()
-	for i := range 1_000 {
-		c.txn(store.Op{Put: &store.Put{Key: "other", Value: fmt.Append(nil, i)}})
+	var putting sync.WaitGroup
+	for range 50 { // etcd syncs what comes at the same time once
+		putting.Go(func() {
+			for range 20 {
+				if _, err := c.store.Txn(c.Context(), store.Txn{Then: []store.Op{
+					{Put: &store.Put{Key: "other", Value: []byte("value")}}}}); err != nil {
+					c.Error(err)
+				}
+			}
+		})
 	}
+	putting.Wait()
 	c.txn(store.Op{Delete: "/march/default/beat"})
 	c.until("there is a beat", func() bool { return c.value("beat") != "" })
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,8 +35,9 @@ func TestKillUnderAClient(t *testing.T) {
 
 	// A client knows its rate after some seconds. Until then its reserve is a step of its
 	// own choice.
+	const step = 2_000_000
 	ids, err := client.New(t.Context(), client.Options{Addresses: []string{address(1)},
-		WarmTags: []string{"order"}, MinStep: 2_000_000})
+		WarmTags: []string{"order"}, MinStep: step})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,6 +48,7 @@ func TestKillUnderAClient(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
+	var mayTake atomic.Int64 // so many IDs: the reserve lasts however long a room takes to start
 	const callers = 4
 	got := make([][]allocator.Run, callers+1) // the last one is for the batches below
 	var calling sync.WaitGroup
@@ -54,6 +57,11 @@ func TestKillUnderAClient(t *testing.T) {
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()
 			for ctx.Err() == nil {
+				<-tick.C
+				if mayTake.Add(-51) < 0 {
+					mayTake.Add(51)
+					continue
+				}
 				var err error
 				if got[i], err = order.NextN(t.Context(), 50, got[i]); err != nil { // adjacent runs are joined
 					t.Errorf("a call failed: %v", err)
@@ -63,7 +71,6 @@ func TestKillUnderAClient(t *testing.T) {
 					t.Errorf("a call failed: %v", err)
 				}
 				got[i] = append(got[i], allocator.Run{First: id, Count: 1})
-				<-tick.C
 			}
 		})
 	}
@@ -78,6 +85,7 @@ func TestKillUnderAClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		issued := order.Status().Issued
+		mayTake.Add(step / 50)
 		// without any room
 		if err := poll(patience(t), func() bool { return order.Status().Issued > issued+10_000 }); err != nil {
 			t.Fatal(err)

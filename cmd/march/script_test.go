@@ -44,7 +44,6 @@ import (
 //	finish NAME CODE        waits for its own end instead
 //	exits CODE CMD...       runs CMD and checks its exit code
 //	eventually CMD...       runs CMD until it exits with 0
-//	within DURATION CMD...  runs CMD and checks how long it takes
 //	exec http [FLAG...] URL calls URL: see httpMain
 //	try NAME                runs the commands that march dev printed under "Try"
 //	distinct MIN FILE...    the lines of all files are distinct numbers from MIN on
@@ -70,7 +69,7 @@ func TestScript(t *testing.T) {
 			"ports": cmdPorts, "etcd": cmdEtcd, "stop-etcd": cmdStopEtcd, "ca": cmdCA, "cert": cmdCert, "put": cmdPut,
 			"mute": cmdMute, "start": cmdStart, "await": cmdAwait,
 			"end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
-			"eventually": cmdEventually, "within": cmdWithin, "try": cmdTry, "distinct": cmdDistinct,
+			"eventually": cmdEventually, "try": cmdTry, "distinct": cmdDistinct,
 			"residues": cmdResidues, "max": cmdMax,
 		},
 	})
@@ -270,17 +269,6 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) >= 1, "eventually CMD...")
 	ts.Check(poll(scriptDeadline(), func() bool { return ts.Exec(args[0], args[1:]...) == nil }))
-}
-
-func cmdWithin(ts *testscript.TestScript, neg bool, args []string) {
-	usage(ts, neg, len(args) >= 3, "within DURATION exits CODE CMD...")
-	limit, err := time.ParseDuration(args[0])
-	ts.Check(err)
-	start := time.Now()
-	cmdExits(ts, false, args[2:])
-	if took := time.Since(start); took > limit {
-		ts.Fatalf("took %v, want %v at most", took, limit)
-	}
 }
 
 func cmdTry(ts *testscript.TestScript, neg bool, args []string) {
