@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -42,6 +43,31 @@ func (s *Server) UpdateCluster(ctx context.Context,
 		return nil, err
 	}
 	return &marchv1.UpdateClusterResponse{Cluster: clusterToProto(settings)}, nil
+}
+
+// UpgradeCluster implements ConsoleService.
+func (s *Server) UpgradeCluster(ctx context.Context,
+	r *marchv1.UpgradeClusterRequest) (*marchv1.UpgradeClusterResponse, error) {
+	instances, _, err := s.instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer := &marchv1.UpgradeClusterResponse{Newest: record.Formats, Instances: instancesToProto(instances)}
+	var stored record.Layout
+	if r.GetDryRun() {
+		if stored, err = s.ledger.Refresh(ctx); err == nil && stored.Formats < record.Formats {
+			if err = s.admin.MayUpgrade(ctx); allocator.KindOf(err) == allocator.Refused {
+				answer.Refused, err = err.Error(), nil
+			}
+		}
+	} else if stored, err = s.admin.Upgrade(ctx, operator.Actor(ctx)); err == nil {
+		s.log.Info("formats turned on", "formats", stored.Formats, "version", stored.Layout.Version)
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer.Layout = recordToProto(stored)
+	return answer, nil
 }
 
 func clusterToProto(s record.ClusterSettings) *marchv1.Cluster {

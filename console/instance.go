@@ -77,31 +77,38 @@ func (s *Server) ListInstances(ctx context.Context,
 		Halt: f.halt, Problem: textOf(v.unusable), Unreadable: passedOver(v.badRooms),
 		Problems: s.met.Fill(f.problems(), time.Now()),
 	}
-	for _, i := range f.instances {
+	answer.Instances = instancesToProto(f.instances)
+	for k, i := range f.instances {
+		t, p := now.instances[i.ID()], answer.GetInstances()[k]
+		if p.Status = t.status; t.status != nil && t.rate >= 0 {
+			p.Rate = &t.rate
+		}
+	}
+	return answer, nil
+}
+
+// instancesToProto returns instances as they are registered. Of one that cannot be read only
+// the name is known.
+func instancesToProto(list []instance) []*marchv1.Instance {
+	all := make([]*marchv1.Instance, 0, len(list))
+	for _, i := range list {
+		p := &marchv1.Instance{Room: string(i.Room), Name: string(i.Name)}
+		all = append(all, p)
 		if i.Unreadable != nil {
-			answer.Instances = append(answer.Instances, &marchv1.Instance{Room: string(i.Room), Name: string(i.Name),
-				Unreadable: i.Unreadable.Error()})
+			p.Unreadable = i.Unreadable.Error()
 			continue
 		}
-		p := &marchv1.Instance{
-			Room: string(i.Room), Name: string(i.Name), Address: i.Address,
-			AdminAddress: i.AdminAddress, Build: i.Build,
-			Version: i.Version, Started: timestamppb.New(i.Started), Alive: i.Alive,
-			Hold: durationpb.New(i.Hold.Duration()), Unconfirmed: i.Unconfirmed,
-		}
+		p.Address, p.AdminAddress, p.Build, p.Formats = i.Address, i.AdminAddress, i.Build, int32(i.Knows())
+		p.Version, p.Started, p.Alive = i.Version, timestamppb.New(i.Started), i.Alive
+		p.Hold, p.Unconfirmed = durationpb.New(i.Hold.Duration()), i.Unconfirmed
 		if !i.LastSeen.IsZero() {
 			p.LastSeen = timestamppb.New(i.LastSeen)
 		}
 		if !i.Alive {
 			p.SilentFor = durationpb.New(time.Since(i.SilentSince))
 		}
-		t := now.instances[i.ID()]
-		if p.Status = t.status; t.status != nil && t.rate >= 0 {
-			p.Rate = &t.rate
-		}
-		answer.Instances = append(answer.Instances, p)
 	}
-	return answer, nil
+	return all
 }
 
 // mostChains bounds the tags of an instance that GetRoomUse looks at.

@@ -19,7 +19,8 @@ func recordToProto(r record.Layout) *marchv1.LayoutRecord {
 	if r.Layout.Version == 0 {
 		return nil
 	}
-	return &marchv1.LayoutRecord{Layout: api.LayoutToProto(r.Layout), Time: timestamppb.New(r.Time), Actor: r.Actor}
+	return &marchv1.LayoutRecord{Layout: api.LayoutToProto(r.Layout), Time: timestamppb.New(r.Time), Actor: r.Actor,
+		Formats: int32(r.Formats)}
 }
 
 // textOf returns an error's text, or "" for nil.

@@ -74,7 +74,7 @@ func MemoryFromProto(p *marchv1.ReportMarksResponse) (record.Memory, error) {
 			Address: s.GetAddress(), Left: s.GetLeftRevision(),
 		})
 	}
-	m.Workers, m.NotBefore = workersFromProto(p.GetWorkers()), p.GetNotBeforeMs()
+	m.Workers, m.NotBefore, m.Formats = workersFromProto(p.GetWorkers()), p.GetNotBeforeMs(), int(p.GetFormats())
 	if len(m.Incarnations) == 0 {
 		return m, allocator.Errorf(allocator.Invalid, "incarnations: none; allowed: 1 or more")
 	}

@@ -56,6 +56,7 @@ func memoryToProto(m record.Memory) *marchv1.ReportMarksResponse {
 		ClusterUuid: m.UUID, Room: string(m.Room), Instance: string(m.Name), Incarnations: m.Incarnations,
 		Epochs: m.Epochs, LayoutVersion: m.Version, LatestEpoch: m.Latest,
 		NarrowestRange: m.NarrowestRange, LargestBoundary: m.LargestBoundary,
+		Formats:     int32(m.Formats),
 		MarginTotal: m.MarginTotal, SeenUnder: m.SeenUnder,
 		Barred: m.Barred, UnbarredReason: m.Unbarred, Sequence: m.Sequence,
 	}

@@ -63,7 +63,8 @@ func (i *Instance) loadMemory(s journal.State, m record.Memory) {
 	i.memory.seen, i.memory.seenUnder = m.Seen, s.SeenUnder
 	i.memory.incarnations = slices.Concat(m.Incarnations, []string{i.incarnation})
 	i.memory.epochs, i.memory.leaser = m.Epochs, s.Leaser
-	i.memory.written = written{version: m.Version, total: m.MarginTotal, notBefore: m.NotBefore, rooms: m.Rooms}
+	i.memory.written = written{version: m.Version, total: m.MarginTotal, notBefore: m.NotBefore, rooms: m.Rooms,
+		formats: m.Formats}
 	if n := len(m.Epochs); n > 0 {
 		i.memory.written.epoch = m.Epochs[n-1]
 	}
@@ -90,7 +91,7 @@ func memoryOf(s journal.State) (record.Memory, error) {
 		UUID: s.UUID, Room: s.Room, Name: s.Name, Incarnations: slices.Clone(s.Incarnations),
 		Epochs: slices.Clone(s.Epochs), Version: s.Version, MarginTotal: s.MarginTotal,
 		Rooms: slices.Clone(s.Rooms), Seen: slices.Clone(s.Seen), SeenUnder: s.SeenUnder,
-		Workers: windowsOf(s), NotBefore: s.NotBefore,
+		Workers: windowsOf(s), NotBefore: s.NotBefore, Formats: s.Formats,
 		Marks: make([]record.RememberedMark, 0, len(s.Marks)),
 	}
 	if n := len(m.Epochs); n > 0 {

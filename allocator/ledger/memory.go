@@ -55,6 +55,7 @@ type written struct {
 	total     int64
 	notBefore int64
 	rooms     []allocator.Room // sorted
+	formats   int
 }
 
 // mark returns the memory of a tag's mark, or the zero value. The caller holds the
@@ -215,6 +216,9 @@ func (i *Instance) toNote(state *State, r journal.Record) journal.Record {
 	if state.notBefore > known.notBefore {
 		r.NotBefore = state.notBefore
 	}
+	if state.layout.Formats > known.formats {
+		r.Formats = state.layout.Formats
+	}
 	if !record.ContainsAll(known.rooms, state.layout.Ever) {
 		r.Rooms = state.layout.Ever
 	}
@@ -227,7 +231,7 @@ func (i *Instance) written(state *State, lease bool) {
 	defer i.mu.Unlock()
 	w := &i.memory.written
 	w.epoch, w.version, w.total = state.epoch, max(w.version, state.layout.Layout.Version), max(w.total, state.total)
-	w.notBefore = max(w.notBefore, state.notBefore)
+	w.notBefore, w.formats = max(w.notBefore, state.notBefore), max(w.formats, state.layout.Formats)
 	w.rooms = record.Union(w.rooms, state.layout.Ever)
 	i.memory.unconfirmed = i.memory.unconfirmed && !lease
 }
@@ -275,6 +279,7 @@ func (i *Instance) remembered(after int64) record.Memory {
 		Epochs: slices.Clone(m.epochs), Version: l.mu.clock.version, Latest: l.mu.clock.latest,
 		MarginTotal:    l.mu.clock.total,
 		NarrowestRange: l.mu.state.layout.NarrowestRange, LargestBoundary: l.mu.state.layout.LargestBoundary,
+		Formats: max(m.written.formats, l.mu.state.layout.Formats),
 		Workers: m.leasedWorkers(), NotBefore: l.mu.clock.notBefore,
 		Rooms: record.Union(m.written.rooms, l.mu.state.layout.Ever), Seen: slices.Clone(m.seen),
 		SeenUnder: m.seenUnder, Sequence: m.sequence,

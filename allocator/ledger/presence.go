@@ -116,7 +116,8 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	i.mu.serves = stored.Layout.Version
 	i.mu.value = record.Registration{
 		Incarnation: i.incarnation, Address: r.Address, AdminAddress: r.AdminAddress, Build: r.Build,
-		Hold: record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
+		Formats: record.Formats,
+		Hold:    record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
 	}
 	for range joinAttempts {
 		epochSeq := l.before().epochSeq

@@ -180,14 +180,19 @@ func (l *Ledger) checkHistory(stored record.Layout, layout store.KV, history []s
 	if err != nil {
 		return fmt.Errorf("the version before it: %w", err)
 	}
-	return grown(stored.Ever, before.Ever)
+	return grown(stored, before)
 }
 
-// grown checks that no room is missing from the list of all rooms so far: its marks
-// would no longer count for floors.
-func grown(now, was []allocator.Room) error {
-	if !record.ContainsAll(now, was) {
-		return fmt.Errorf("its list of rooms that ever were, %v, has shrunk from %v", now, was)
+// grown checks that no room is missing from the list of all rooms so far, as its marks
+// would no longer count for floors, and that no formats were turned off, as keys may be
+// written in them.
+func grown(now, was record.Layout) error {
+	if !record.ContainsAll(now.Ever, was.Ever) {
+		return fmt.Errorf("its list of rooms that ever were, %v, has shrunk from %v", now.Ever, was.Ever)
+	}
+	if now.Formats < was.Formats {
+		return fmt.Errorf("its formats, %d, are below those of the layout before it, %d: "+
+			"`march recover` of this version turns them on again", max(now.Formats, 1), was.Formats)
 	}
 	return nil
 }
@@ -226,7 +231,7 @@ func (l *Ledger) setState(said *pending.Lines, next *State) (record.Layout, erro
 		next.problem = l.invalid("layout",
 			"its version %d is below %d, which was in force", next.layout.Layout.Version, was.Layout.Version)
 	default:
-		if err := grown(next.layout.Ever, was.Ever); err != nil {
+		if err := grown(next.layout, was); err != nil {
 			next.problem = l.invalid("layout", "%w", err)
 		}
 	}

@@ -43,7 +43,7 @@ func TestInvalidLayoutLeasesNothing(t *testing.T) {
 			"differs from its own history"},
 		{"the history is gone", []string{both[1]}, gone, "but there is no key"},
 		{"ranges overlap", both, swap(`"upper":"10"`, `"upper":"20"`), "overlap"},
-		{"an unknown format", both, swap(`"format":2`, `"format":3`), "format 3; this program knows format 2"},
+		{"an unknown format", both, swap(`"format":3`, `"format":9`), "format 9; this program knows format 3"},
 		{"an unknown field", both, swap(`"ever":`, `"weight":1,"ever":`), "weight"},
 		{"a field is missing", both, swap(`"actor":"test",`, ``), "actor"},
 		{"a number that is not a string", both, swap(`"boundary":"100"`, `"boundary":100`), "string"},

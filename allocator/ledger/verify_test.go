@@ -142,7 +142,7 @@ func TestVerifyFinds(t *testing.T) {
 		{"a room that is forgotten", func(m *ledgertest.Fake, rev [2]int64) {
 			for _, key := range []string{"layouts/0000000000000000003", "layout"} {
 				set(m, key,
-					`{"format":2,"version":"3","boundary":"10","rooms":{"a":{"lower":"0","upper":"5"}},"ever":["a"],"time":"2026-01-01T00:00:00Z","actor":"x","nonce":"x","narrowest_range":"5","largest_boundary":"10"}`)
+					`{"format":3,"version":"3","boundary":"10","rooms":{"a":{"lower":"0","upper":"5"}},"ever":["a"],"time":"2026-01-01T00:00:00Z","actor":"x","nonce":"x","formats":2,"narrowest_range":"5","largest_boundary":"10"}`)
 			}
 		}, []string{"layout version 3: room b is not among those that ever were, [a]"}},
 		{"an invalid layout", func(m *ledgertest.Fake, _ [2]int64) {

@@ -20,7 +20,8 @@ import (
 func newCluster(c *common) *cobra.Command {
 	t := &target{}
 	cmd := group("cluster",
-		"Show and change the settings of the whole cluster", newClusterShow(c, t), newClusterUpdate(c, t))
+		"Show and change the settings of the whole cluster", newClusterShow(c, t), newClusterUpdate(c, t),
+		newClusterUpgrade(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
@@ -82,6 +83,96 @@ memory of what came after. Instances that run go on.`,
 	cmd.Flags().StringVar(&journal, "journal", "optional",
 		"whether instances need their journals: required or optional")
 	return cmd
+}
+
+func newClusterUpgrade(c *common, t *target) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "upgrade",
+		Short: "Turn on the newest stored formats, once every registered instance knows them",
+		Long: `Turn on the newest stored formats that the console knows, once every registered
+instance knows them. Until then all versions write the formats of the version
+before. Without --yes it shows the builds that run and asks, or, where there is
+no terminal, changes nothing.
+
+There is no way back: a version that does not know the formats leases nothing
+afterwards, and can read neither the cluster nor the journals. Consoles and
+operators' programs are not registered: upgrade them first.
+
+It writes one new version of the layout, with the same ranges. So each tag jumps
+once above the IDs of all rooms, as it does with each change of the layout.`,
+		Example: `  march cluster upgrade
+  march cluster upgrade --yes`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer *marchv1.UpgradeClusterResponse
+			upgrade := func(dry bool) error {
+				return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) (err error) {
+					answer, err = s.UpgradeCluster(ctx, &marchv1.UpgradeClusterRequest{DryRun: dry})
+					return err
+				})
+			}
+			if err := upgrade(true); err != nil {
+				return err
+			}
+			on := formats(answer.GetLayout().GetFormats()) >= answer.GetNewest()
+			makes := answer.GetRefused() == "" && !on
+			if makes && !yes && c.output != "json" && interactive() {
+				if err := c.print(answer, func(w *tabwriter.Writer) { upgradeText(w, answer) }); err != nil {
+					return err
+				}
+				if err := ask(cmd.Context(), c, "Turn the formats on? There is no way back."); err != nil {
+					return err
+				}
+				yes = true
+			}
+			if makes && yes {
+				if err := upgrade(false); err != nil {
+					return err
+				}
+			}
+			if err := c.print(answer, func(w *tabwriter.Writer) { upgradeText(w, answer) }); err != nil {
+				return err
+			}
+			if why := answer.GetRefused(); why != "" {
+				return finding{allocator.Errorf(allocator.Refused, "%s", why)}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+// formats returns a generation of stored formats, given the number that a message has.
+func formats(told int32) int32 { return max(told, 1) }
+
+// upgradeText writes which formats are on, and which builds run.
+func upgradeText(w *tabwriter.Writer, answer *marchv1.UpgradeClusterResponse) {
+	_, _ = fmt.Fprintln(w, "ROOM\tINSTANCE\tSTATE\tBUILD\tFORMATS")
+	for _, i := range answer.GetInstances() {
+		switch {
+		case i.GetUnreadable() != "":
+			_, _ = fmt.Fprintf(w, "%s\t%s\tunreadable\t-\t-\n", i.GetRoom(), i.GetName())
+		case i.GetSilentFor() != nil:
+			_, _ = fmt.Fprintf(w, "%s\t%s\tsilent\t%s\t%d\n", i.GetRoom(), i.GetName(), i.GetBuild(), formats(i.GetFormats()))
+		default:
+			_, _ = fmt.Fprintf(w, "%s\t%s\talive\t%s\t%d\n", i.GetRoom(), i.GetName(), i.GetBuild(), formats(i.GetFormats()))
+		}
+	}
+	on, newest := formats(answer.GetLayout().GetFormats()), answer.GetNewest()
+	_ = w.Flush()
+	_, _ = fmt.Fprintf(w, "\nformats %d are turned on, with layout version %d", on,
+		answer.GetLayout().GetLayout().GetVersion())
+	switch {
+	case on >= newest:
+		_, _ = fmt.Fprintf(w, "; this console knows none above %d\n", newest)
+	case answer.GetRefused() != "":
+		_, _ = fmt.Fprintf(w, "; %d cannot be turned on yet\n", newest)
+	default:
+		_, _ = fmt.Fprintf(w, "; nothing was changed: --yes turns %d on, and then no instance, console,\n"+
+			"command or journal goes back to a version that does not know them\n", newest)
+	}
 }
 
 func newConfig(c *common) *cobra.Command {

@@ -70,7 +70,7 @@ func TestPreviousVersion(t *testing.T) {
 	}
 	t.Parallel()
 	previous := buildPrevious(t)
-	v := newVersions(t, "")
+	v := newVersionsOf(t, previous)
 	for _, order := range [][]string{{"a-0", "b-0"}, {"b-0", "a-0"}} {
 		v.replace(order[0], previous)
 		v.replace(order[1], previous)
@@ -93,6 +93,7 @@ func TestPreviousVersion(t *testing.T) {
 	}
 	v.verify(previous)
 	v.reserves(previous)
+	v.upgrades(previous)
 	t.Logf("%d IDs, none twice", v.unique())
 }
 
@@ -123,5 +124,77 @@ func (v *versions) reserves(previous string) {
 	}
 	v.issue(3_000, "b-0")
 	v.replace("a-0", "march")
+	// The previous version reads a layout again once the one before it has no reserved range either.
+	for _, change := range [][]string{{"--release", "elsewhere"}, {"--move", "a:49-50=b"}} {
+		does(v.T, append([]string{"migrate", "plan", "--out", plan, "--console", address}, change...)...)
+		does(v.T, "migrate", "apply", plan, "--yes", "--console", address)
+	}
+	v.signal(console, syscall.SIGTERM)
+}
+
+// upgrades turns on the formats that the previous version does not know. That is refused while
+// an instance of that version is registered, silent or not. Afterwards such an instance leases
+// nothing and says why, nor does that version recover the cluster.
+func (v *versions) upgrades(previous string) {
+	v.Helper()
+	v.replace("a-0", previous)
+	console, address := v.console("march")
+	layout := v.value("layout")
+	upgrade := func(code int, args ...string) string {
+		v.Helper()
+		stdout, stderr, got := march(v.T, append(append([]string{"cluster", "upgrade"}, args...), "--console", address)...)
+		if got != code {
+			v.Fatalf("march cluster upgrade %v: exit code %d\n%s%s", args, got, stdout, stderr)
+		}
+		return stdout + stderr
+	}
+	v.signal("a-0", syscall.SIGKILL) // it stays registered
+	says := "a/a-0 (build "
+	for _, args := range [][]string{nil, {"--yes"}, {"--yes", "-o", "json"}} {
+		if out := upgrade(exitFailed, args...); !strings.Contains(out, says) || !strings.Contains(out, "upgrade it first") {
+			v.Errorf("march cluster upgrade %v:\n%s", args, out)
+		}
+	}
+	v.start("a-0")
+	v.issue(3_000)
+	if out := upgrade(exitOK); !strings.Contains(out, "nothing was changed: --yes turns 2 on") {
+		v.Errorf("march cluster upgrade:\n%s", out)
+	}
+	if out, _, _ := march(v.T, "doctor", "--console", address); !strings.Contains(out, "all instances know 2") {
+		v.Errorf("doctor:\n%s", out)
+	}
+	if now := v.value("layout"); now != layout {
+		v.Errorf("the layout is %s; want %s", now, layout)
+	}
+	if out := upgrade(exitOK, "--yes"); !strings.Contains(out, "formats 2 are turned on") {
+		v.Errorf("march cluster upgrade --yes:\n%s", out)
+	}
+	if out := upgrade(exitOK, "--yes"); !strings.Contains(out, "knows none above 2") {
+		v.Errorf("march cluster upgrade --yes, again:\n%s", out)
+	}
+	if out, _ := does(v.T, "audit", "list", "--console", address); strings.Count(out, "upgrade formats") != 1 {
+		v.Errorf("audit:\n%s", out)
+	}
+	v.issue(3_000)
+
+	v.signal("a-0", syscall.SIGTERM)
+	// Without a journal: the previous version cannot read that of this one.
+	old := beginAs(v.T, v.dir, nil, previous, "room", "a", "--name", "a-0", "--etcd", v.etcd.Endpoint,
+		"--grpc", v.address("a-0"), "--http", "")
+	v.servers["a-0"] = old
+	v.logged("a-0", "format 3")
+	if err := v.take("a-0", 1); err == nil {
+		v.Error("the previous version issues IDs after the upgrade")
+	}
+	out, err := command(v.T, v.dir, previous, "recover", "--etcd", v.etcd.Endpoint, "--yes", "--wait", "0s")
+	if err == nil {
+		v.Errorf("recover of the previous version:\n%s", out)
+	}
+	v.issue(3_000, "b-0")
+	if _, err := old.stop(patience(v.T), syscall.SIGKILL); err != nil {
+		v.Error(err)
+	}
+	v.start("a-0")
+	v.issue(3_000)
 	v.signal(console, syscall.SIGTERM)
 }

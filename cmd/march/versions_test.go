@@ -83,6 +83,25 @@ func newVersions(t *testing.T, writer string) *versions {
 	return v
 }
 
+// newVersionsOf is a cluster that another version of the program made.
+func newVersionsOf(t *testing.T, program string) *versions {
+	t.Helper()
+	v := &versions{processCluster: newProcessCluster(t)}
+	console, address := v.console(program)
+	layout := filepath.Join(v.dir, "layout.json")
+	if err := os.WriteFile(layout,
+		[]byte(`{"boundary":100,"rooms":{"a":{"lower":0,"upper":50},"b":{"lower":50,"upper":100}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runs(t, program, "layout", "init", layout, "--console", address)
+	runs(t, program, "tag", "create", "order", "--max-step", "100000", "--console", address)
+	v.signal(console, syscall.SIGTERM)
+	v.startAs(program, "a-0")
+	v.startAs(program, "b-0")
+	v.issue(300)
+	return v
+}
+
 // hasField checks whether a value has the field of the next version.
 func (v *versions) hasField(key string, want bool) {
 	v.Helper()

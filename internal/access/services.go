@@ -320,6 +320,11 @@ func (g *console) UpdateCluster(ctx context.Context,
 	return checked(ctx, g.gate, marchv1.ConsoleService_UpdateCluster_FullMethodName, r, g.s.UpdateCluster)
 }
 
+func (g *console) UpgradeCluster(ctx context.Context,
+	r *marchv1.UpgradeClusterRequest) (*marchv1.UpgradeClusterResponse, error) {
+	return checked(ctx, g.gate, marchv1.ConsoleService_UpgradeCluster_FullMethodName, r, g.s.UpgradeCluster)
+}
+
 func (g *console) PlanMigration(ctx context.Context,
 	r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_PlanMigration_FullMethodName, r, g.s.PlanMigration)

@@ -32,8 +32,7 @@ func newSecure(t *testing.T) *secure {
 	s := &secure{t: t, etcd: ledgertest.StartSecureEtcd(t)}
 	for _, role := range []record.Role{keys.OperatorRole(), keys.RoomRole("a", false)} {
 		s.etcd.Etcdctl(t, "", role.Commands()...)
-		s.etcd.Etcdctl(t, "", "etcdctl user add "+role.Name+" --no-password",
-			"etcdctl user grant-role "+role.Name+" "+role.Name)
+		s.etcd.Etcdctl(t, "", role.UserCommands("--no-password")...)
 		s.etcd.Certificate(t, role.Name, devca.Leaf{})
 	}
 	end := s.etcd.RequireCredentials(t)

@@ -23,6 +23,9 @@ type Config struct {
 	// TooManyTags, if set, is called for each tag that is refused because of
 	// MaxTags.
 	TooManyTags func()
+	// Formats is the generation of stored formats that Init turns on: a test of clusters that
+	// an older version made gives 1. Default, also for 0: record.Formats.
+	Formats int
 }
 
 // DefaultConfig returns the defaults.
@@ -47,7 +50,7 @@ type Admin struct {
 
 // New returns the administration of a ledger's cluster.
 func New(l *ledger.Ledger, cfg Config) *Admin {
-	cfg.MaxTags = cmp.Or(cfg.MaxTags, defaultMaxTags)
+	cfg.MaxTags, cfg.Formats = cmp.Or(cfg.MaxTags, defaultMaxTags), cmp.Or(cfg.Formats, record.Formats)
 	c := l.Cluster()
 	return &Admin{Ledger: l, cfg: cfg, uuid: c.UUID, keys: c.Keys, now: c.Now, log: c.Log}
 }

@@ -38,6 +38,9 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 	}
 	stored := record.Layout{Layout: layout, Ever: slices.Sorted(maps.Keys(layout.Ranges)), Time: a.now(), Actor: actor}
 	stored = stored.After(record.Layout{})
+	if a.cfg.Formats > 1 {
+		stored.Formats = a.cfg.Formats // no older program reads a new cluster
+	}
 	id := record.Identity{UUID: newUUID(), ClusterID: probe.ClusterID}
 	if a.uuid != "" {
 		id.UUID = a.uuid
@@ -83,23 +86,25 @@ func (a *Admin) ChangeLayout(ctx context.Context, from record.Layout, to allocat
 	if err := a.CheckSlices(ctx, from.Layout, next); err != nil {
 		return record.Layout{}, err
 	}
-	return a.changeLayout(ctx, from, to, actor, store.Txn{})
+	return a.changeLayout(ctx, from, from.Next(to), actor, store.Txn{})
 }
 
-// changeLayout is ChangeLayout, under more conditions and with more operations
-// in the same transaction.
-func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocator.Layout, actor string,
+// changeLayout writes stored, which from.Next returned, under more conditions and with more
+// operations in the same transaction.
+func (a *Admin) changeLayout(ctx context.Context, from, stored record.Layout, actor string,
 	with store.Txn) (record.Layout, error) {
-	if err := to.Validate(); err != nil {
+	if err := stored.Layout.Validate(); err != nil {
 		return record.Layout{}, err
 	}
 	s, err := a.Ledger.CheckNow(ctx)
 	if err != nil {
 		return record.Layout{}, err
 	}
-	stored := from.Next(to)
 	stored.Time, stored.Actor = a.now(), actor
-	to = stored.Layout
+	to, action := stored.Layout, "change layout"
+	if stored.Formats > from.Formats {
+		action = "upgrade formats"
+	}
 	if len(stored.Ever) > allocator.MaxRooms {
 		return record.Layout{}, allocator.Errorf(allocator.Invalid,
 			"rooms: %d in the cluster's life with this layout; allowed: %d", len(stored.Ever), allocator.MaxRooms)
@@ -115,7 +120,7 @@ func (a *Admin) changeLayout(ctx context.Context, from record.Layout, to allocat
 		Then: append(with.Then,
 			store.OpPut(a.keys.Layout(), value),
 			store.OpPut(a.keys.LayoutAt(to.Version), value),
-			a.audit(actor, "change layout", a.keys.Layout(), from.Encode(""), value),
+			a.audit(actor, action, a.keys.Layout(), from.Encode(""), value),
 		),
 	}, a.keys.Layouts())
 	crash.Here(crash.AfterChange)

@@ -173,7 +173,7 @@ func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV
 	if epoch.Key != "" {
 		with.If = append(with.If, store.HasValue(epoch.Key, epoch.Value))
 	}
-	made, err := a.changeLayout(ctx, from, move.Layout, "migration "+m.ID, with)
+	made, err := a.changeLayout(ctx, from, from.Next(move.Layout), "migration "+m.ID, with)
 	if err != nil {
 		return record.Migration{}, err
 	}

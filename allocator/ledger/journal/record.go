@@ -41,6 +41,7 @@ type Record struct {
 	Marks       []Mark   `json:"marks,omitempty"`
 	Windows     []Window `json:"windows,omitempty"`
 	NotBefore   int64    `json:"not_before,string,omitempty"` // the latest of any epoch
+	Formats     int      `json:"formats,omitempty"`           // that are turned on; absent means 1, as older programs know
 }
 
 // Mark is the least ID of a tag that may not be leased yet.
@@ -117,6 +118,7 @@ func (s *State) add(r Record) {
 		}
 	}
 	s.NotBefore = max(s.NotBefore, r.NotBefore)
+	s.Formats = max(s.Formats, r.Formats)
 	for _, w := range r.Windows {
 		s.window(w)
 	}

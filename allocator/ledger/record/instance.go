@@ -22,7 +22,8 @@ type Registration struct {
 	Incarnation string    `json:"incarnation"`
 	Address     string    `json:"address"`
 	Build       string    `json:"build"`
-	Version     int64     `json:"version,string"` // of the layout that it serves
+	Formats     int       `json:"formats,omitempty"` // the newest generation that the build knows; absent means 1
+	Version     int64     `json:"version,string"`    // of the layout that it serves
 	Started     time.Time `json:"started"`
 	Hold        Duration  `json:"hold"` // how long it goes on under a layout that was not confirmed again
 	// Epoch is the last one that this was written under, empty if it was not known. Lost has
@@ -48,6 +49,9 @@ type Registration struct {
 
 // Operators returns the address at which operators' calls are answered.
 func (v *Registration) Operators() string { return cmp.Or(v.AdminAddress, v.Address) }
+
+// Knows returns the newest generation of stored formats that the instance's build knows.
+func (v *Registration) Knows() int { return max(v.Formats, 1) }
 
 // Validate checks the hold and the pin.
 func (v *Registration) Validate() error {

@@ -10,6 +10,12 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
+// Formats is the newest generation of stored formats that this build knows. A generation is
+// written only under a layout that has it turned on: `march cluster upgrade` does that, once
+// every registered build knows it. Generation 1 is all formats up to the version that first
+// registered what it knows.
+const Formats = 2
+
 // Layout is the stored value of a layout.
 type Layout struct {
 	allocator.Layout
@@ -17,6 +23,9 @@ type Layout struct {
 	Time  time.Time        `json:"time"`  // by the clock of the process that stored it
 	Actor string           `json:"actor"` // the caller that stored it
 	Nonce string           `json:"nonce"` // new in each write
+	// Formats is the generation of stored formats that is turned on; absent means 1. It never
+	// falls. Every lease compares the layout, so all writers of new formats agree on it.
+	Formats int `json:"formats,omitempty"`
 
 	// NarrowestRange and LargestBoundary are over all layouts so far, this one
 	// included: see Reach.
@@ -26,14 +35,23 @@ type Layout struct {
 	Revision int64 `json:"-"` // of the key `layout`; 0 in a record from the history
 }
 
+// Upgraded reports whether the formats of generation 2 are turned on.
+func (r Layout) Upgraded() bool { return r.Formats >= 2 }
+
+// format is raised with each generation, so that a build which does not know the generation
+// refuses the layout, and leases nothing under it.
+func (r *Layout) format() int { return baseFormat + max(r.Formats, 1) - 1 }
+
 // Encode returns the value under which the layout is stored, with a nonce.
 func (r Layout) Encode(nonce string) []byte {
 	r.Nonce = nonce
 	return Encode(&r)
 }
 
-// After returns r with the extremes of all layouts, given those up to before.
+// After returns r with what only grows from layout to layout, given before, which has it of all
+// layouts up to then: the extremes and the formats.
 func (r Layout) After(before Layout) Layout {
+	r.Formats = max(r.Formats, before.Formats)
 	r.LargestBoundary = max(r.LargestBoundary, before.LargestBoundary, r.Layout.Boundary)
 	narrower := func(width int64) {
 		if width > 0 && (r.NarrowestRange == 0 || width < r.NarrowestRange) {
@@ -53,10 +71,12 @@ func (r Layout) Next(to allocator.Layout) Layout {
 	return Layout{Layout: to, Ever: Union(r.Ever, to.Rooms())}.After(r)
 }
 
-// AtLeast reports whether r's extremes are at least those of itself and of an earlier layout.
+// AtLeast reports whether r's extremes and formats are at least those of itself and of an
+// earlier layout.
 func (r Layout) AtLeast(before Layout) bool {
 	of := r.After(before)
-	return r.NarrowestRange > 0 && of.NarrowestRange == r.NarrowestRange && of.LargestBoundary == r.LargestBoundary
+	return r.NarrowestRange > 0 && of.NarrowestRange == r.NarrowestRange && of.LargestBoundary == r.LargestBoundary &&
+		of.Formats == r.Formats
 }
 
 // DecodeLayout reads a layout. Its error is a KeyError.
@@ -72,6 +92,13 @@ func (r *Layout) Validate() error {
 		if _, err := allocator.ParseRoom(string(room)); err != nil || i > 0 && r.Ever[i-1] >= room {
 			return allocator.Errorf(allocator.Internal, "rooms that ever were: %q; allowed: names in order", r.Ever)
 		}
+	}
+	if r.Formats < 0 || r.Formats == 1 {
+		return allocator.Errorf(allocator.Internal, "formats: %d; allowed: none for 1, or 2 to %d", r.Formats, Formats)
+	}
+	if r.Formats > Formats {
+		return allocator.Errorf(allocator.Internal, "formats %d are turned on, and this program knows those up to %d: "+
+			"use the version of the program that wrote it", r.Formats, Formats)
 	}
 	if !r.AtLeast(*r) {
 		return allocator.Errorf(allocator.Internal,

@@ -22,6 +22,7 @@ type Memory struct {
 	// NarrowestRange and LargestBoundary are over all layouts that the instance knows of, 0 if
 	// it knows of none.
 	NarrowestRange, LargestBoundary int64
+	Formats                         int   // the newest generation of stored formats that the instance saw turned on
 	MarginTotal                     int64 // the largest of any epoch
 	Rooms                           []allocator.Room
 	Seen                            []SeenInstance
@@ -94,10 +95,11 @@ func (m Memory) Validate() error {
 	if m.Layout.Version != 0 {
 		errs = append(errs, m.Layout.Validate())
 	}
-	if min(m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore) < 0 {
+	if min(m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore,
+		int64(m.Formats)) < 0 {
 		errs = append(errs, allocator.Errorf(allocator.Invalid, "layout version: %d, margin total: %d, sequence: %d, "+
-			"narrowest range: %d, largest boundary: %d, not before: %d; allowed: 0 or more",
-			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore))
+			"narrowest range: %d, largest boundary: %d, not before: %d, formats: %d; allowed: 0 or more",
+			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore, m.Formats))
 	}
 	errs = append(errs, validateLeases(m.Workers))
 	return errors.Join(append(errs, ValidateMarks(m.Marks))...)

@@ -62,9 +62,10 @@ func (is kind) perRoom() bool {
 	return len(is.parts) > 0 && is.parts[0](&p, "a") == nil && p.Room != ""
 }
 
-// Commands returns the etcdctl commands that make the role.
+// Commands returns the etcdctl commands that make the role, or give it the rights that it lacks.
+// They may run again.
 func (r Role) Commands() []string {
-	all := []string{"etcdctl role add " + r.Name}
+	all := []string{unless("role get "+r.Name, "role add "+r.Name)}
 	for _, right := range r.Rights {
 		kind, keys := "read", right.Key
 		if right.Write {
@@ -76,4 +77,16 @@ func (r Role) Commands() []string {
 		all = append(all, fmt.Sprintf("etcdctl role grant-permission %s %s %s", r.Name, kind, keys))
 	}
 	return all
+}
+
+// UserCommands returns the etcdctl commands that make a user of the role's name with the role. how
+// ends the one that adds it. They may run again, and leave the password of a user as it is.
+func (r Role) UserCommands(how string) []string {
+	return []string{unless("user get "+r.Name, "user add "+r.Name+" "+how),
+		"etcdctl user grant-role " + r.Name + " " + r.Name}
+}
+
+// unless returns a line that runs a command of etcdctl if another one fails.
+func unless(there, command string) string {
+	return "etcdctl " + there + " > /dev/null 2>&1 || etcdctl " + command
 }

@@ -34,7 +34,7 @@ func (r *run) take(m record.Memory) {
 	r.mu.total = max(r.mu.total, m.MarginTotal)
 	r.takeWorkers(m)
 	r.mu.extremes = r.mu.extremes.After(record.Layout{Layout: m.Layout, NarrowestRange: m.NarrowestRange,
-		LargestBoundary: m.LargestBoundary})
+		LargestBoundary: m.LargestBoundary, Formats: m.Formats})
 	if m.Layout.Version > r.mu.layout.Version {
 		r.mu.layout = m.Layout
 	}

@@ -21,7 +21,8 @@ func (r *run) read(ctx context.Context) error {
 		return err
 	}, func(ctx context.Context) error {
 		f.identity, answer, refused = r.l.PinAnew(ctx, store.OpGet(k.Epoch()), store.OpGet(k.Layout()),
-			store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")))
+			store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")), store.Op{Get: &store.Get{Interval: store.Interval{
+				Key: k.Layouts(), End: store.PrefixEnd(k.Layouts())}, Limit: 2, Descending: true}})
 		if f.identity.UUID == "" {
 			return refused
 		}
@@ -59,6 +60,11 @@ func (r *run) read(ctx context.Context) error {
 	r.mu.rooms, r.mu.version, r.mu.total = f.layout.Ever, f.layout.Layout.Version, f.epoch.MarginTotal
 	r.mu.notBefore = f.epoch.NotBefore
 	r.mu.layout, r.mu.latest, r.mu.extremes = f.layout.Layout, f.epoch.InForce(), f.layout
+	for _, kv := range answer.Got[5] { // a program of an older version may have written the layout
+		if past, err := k.DecodeHistory(kv); err == nil {
+			r.mu.extremes = r.mu.extremes.After(past)
+		}
+	}
 	r.mu.taken = make(map[string]struct{})
 	r.takeRegistrations(answer.Got[4])
 	return nil

@@ -83,6 +83,9 @@ func (t *transaction) layout(w Write, there bool) {
 	if grown := now.Layout.Version - was.Layout.Version; grown < 1 || grown > 1 && !Begins(t.writes) {
 		t.breaks("layout version", "%d follows %d", now.Layout.Version, was.Layout.Version)
 	}
+	if now.Formats < was.Formats {
+		t.breaks("formats", "%d are turned on in version %d, they were %d", now.Formats, now.Layout.Version, was.Formats)
+	}
 	for _, room := range was.Ever {
 		if !slices.Contains(now.Ever, room) {
 			t.breaks("rooms that ever were", "room %s is gone in version %d", room, now.Layout.Version)

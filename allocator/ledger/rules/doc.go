@@ -14,8 +14,9 @@
 //  2. Audit entries and layouts of the history are never rewritten; the identity only with
 //     a new epoch.
 //  3. A layout comes with the same value in the history. Its version grows: by one, but at
-//     a recover. Its list of rooms that ever were never shrinks. No layout changes while
-//     leasing is halted, except in the transaction that begins an epoch.
+//     a recover. Its list of rooms that ever were never shrinks, and its formats never
+//     fall. No layout changes while leasing is halted, except in the transaction that
+//     begins an epoch.
 //  4. An epoch follows a halt, and is in force only once. The margin total never falls, and
 //     a halt keeps it.
 //  5. A mark's next never falls. A mark whose stamp, total, began and eras stay was raised;

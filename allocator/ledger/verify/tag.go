@@ -35,8 +35,8 @@ func (c *checker) version(r record.Layout) {
 		}
 	}
 	if !r.AtLeast(c.last) {
-		c.add("layout version %d: narrowest range %d and largest boundary %d do not cover this or an earlier layout",
-			r.Layout.Version, r.NarrowestRange, r.LargestBoundary)
+		c.add("layout version %d: narrowest range %d, largest boundary %d and formats %d do not cover this or an "+
+			"earlier layout", r.Layout.Version, r.NarrowestRange, r.LargestBoundary, max(r.Formats, 1))
 	}
 	if c.layouts == nil {
 		c.layouts, c.oldest = make(map[int64]allocator.Layout), r.Layout.Version

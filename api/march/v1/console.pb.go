@@ -2976,6 +2976,8 @@ type Instance struct {
 	Unreadable string `protobuf:"bytes,12,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
 	// Where it serves RoomService over gRPC, host:port; empty if at its address.
 	AdminAddress string `protobuf:"bytes,13,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`
+	// The newest generation of stored formats that the program knows; 0 means 1.
+	Formats int32 `protobuf:"varint,14,opt,name=formats,proto3" json:"formats,omitempty"`
 	// The status that the instance reports, if requested; absent if it did not
 	// answer.
 	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
@@ -3104,6 +3106,13 @@ func (x *Instance) GetAdminAddress() string {
 		return x.AdminAddress
 	}
 	return ""
+}
+
+func (x *Instance) GetFormats() int32 {
+	if x != nil {
+		return x.Formats
+	}
+	return 0
 }
 
 func (x *Instance) GetStatus() *InstanceStatus {
@@ -3864,6 +3873,124 @@ func (x *UpdateClusterResponse) GetCluster() *Cluster {
 	return nil
 }
 
+type UpgradeClusterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only return what it would do.
+	DryRun        bool `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeClusterRequest) Reset() {
+	*x = UpgradeClusterRequest{}
+	mi := &file_march_v1_console_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeClusterRequest) ProtoMessage() {}
+
+func (x *UpgradeClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeClusterRequest.ProtoReflect.Descriptor instead.
+func (*UpgradeClusterRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *UpgradeClusterRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type UpgradeClusterResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The layout in force: after an upgrade the one with the new formats.
+	Layout *LayoutRecord `protobuf:"bytes,1,opt,name=layout,proto3" json:"layout,omitempty"`
+	// The newest generation of stored formats that the console knows.
+	Newest int32 `protobuf:"varint,2,opt,name=newest,proto3" json:"newest,omitempty"`
+	// All registered instances, silent ones too, with their builds and the formats that
+	// these know. Consoles and operators' commands are not registered.
+	Instances []*Instance `protobuf:"bytes,3,rep,name=instances,proto3" json:"instances,omitempty"`
+	// Why the upgrade would be refused; empty if it would not. Only of a dry run.
+	Refused       string `protobuf:"bytes,4,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpgradeClusterResponse) Reset() {
+	*x = UpgradeClusterResponse{}
+	mi := &file_march_v1_console_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpgradeClusterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpgradeClusterResponse) ProtoMessage() {}
+
+func (x *UpgradeClusterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_console_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpgradeClusterResponse.ProtoReflect.Descriptor instead.
+func (*UpgradeClusterResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_console_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *UpgradeClusterResponse) GetLayout() *LayoutRecord {
+	if x != nil {
+		return x.Layout
+	}
+	return nil
+}
+
+func (x *UpgradeClusterResponse) GetNewest() int32 {
+	if x != nil {
+		return x.Newest
+	}
+	return 0
+}
+
+func (x *UpgradeClusterResponse) GetInstances() []*Instance {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+func (x *UpgradeClusterResponse) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
 type ListAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many at most, 1 to 1,000; 0 for 100.
@@ -3888,7 +4015,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_march_v1_console_proto_msgTypes[54]
+	mi := &file_march_v1_console_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3900,7 +4027,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[54]
+	mi := &file_march_v1_console_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3913,7 +4040,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{54}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListAuditRequest) GetPageSize() int32 {
@@ -3987,7 +4114,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_march_v1_console_proto_msgTypes[55]
+	mi := &file_march_v1_console_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3999,7 +4126,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[55]
+	mi := &file_march_v1_console_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4012,7 +4139,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{55}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -4057,7 +4184,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_march_v1_console_proto_msgTypes[56]
+	mi := &file_march_v1_console_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4069,7 +4196,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_march_v1_console_proto_msgTypes[56]
+	mi := &file_march_v1_console_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4082,7 +4209,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_march_v1_console_proto_rawDescGZIP(), []int{56}
+	return file_march_v1_console_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *AuditEntry) GetId() string {
@@ -4337,7 +4464,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x0eBarredInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12(\n" +
-	"\x06barred\x18\x03 \x01(\v2\x10.march.v1.BarredR\x06barred\"\xa5\x04\n" +
+	"\x06barred\x18\x03 \x01(\v2\x10.march.v1.BarredR\x06barred\"\xbf\x04\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -4355,7 +4482,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
 	"unreadable\x18\f \x01(\tR\n" +
 	"unreadable\x12#\n" +
-	"\radmin_address\x18\r \x01(\tR\fadminAddress\x120\n" +
+	"\radmin_address\x18\r \x01(\tR\fadminAddress\x12\x18\n" +
+	"\aformats\x18\x0e \x01(\x05R\aformats\x120\n" +
 	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
 	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
 	"\x05_rate\"\x14\n" +
@@ -4413,7 +4541,14 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x14UpdateClusterRequest\x12+\n" +
 	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\"D\n" +
 	"\x15UpdateClusterResponse\x12+\n" +
-	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\"\x8e\x02\n" +
+	"\acluster\x18\x01 \x01(\v2\x11.march.v1.ClusterR\acluster\"0\n" +
+	"\x15UpgradeClusterRequest\x12\x17\n" +
+	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"\xac\x01\n" +
+	"\x16UpgradeClusterResponse\x12.\n" +
+	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x16\n" +
+	"\x06newest\x18\x02 \x01(\x05R\x06newest\x120\n" +
+	"\tinstances\x18\x03 \x03(\v2\x12.march.v1.InstanceR\tinstances\x12\x18\n" +
+	"\arefused\x18\x04 \x01(\tR\arefused\"\x8e\x02\n" +
 	"\x10ListAuditRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -4467,7 +4602,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\vJournalMode\x12\x1c\n" +
 	"\x18JOURNAL_MODE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15JOURNAL_MODE_OPTIONAL\x10\x01\x12\x19\n" +
-	"\x15JOURNAL_MODE_REQUIRED\x10\x022\x94\x15\n" +
+	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xe9\x15\n" +
 	"\x0eConsoleService\x12J\n" +
 	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
@@ -4497,7 +4632,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x0fConfirmInstance\x12 .march.v1.ConfirmInstanceRequest\x1a!.march.v1.ConfirmInstanceResponse\x12G\n" +
 	"\n" +
 	"GetCluster\x12\x1b.march.v1.GetClusterRequest\x1a\x1c.march.v1.GetClusterResponse\x12P\n" +
-	"\rUpdateCluster\x12\x1e.march.v1.UpdateClusterRequest\x1a\x1f.march.v1.UpdateClusterResponse\x12P\n" +
+	"\rUpdateCluster\x12\x1e.march.v1.UpdateClusterRequest\x1a\x1f.march.v1.UpdateClusterResponse\x12S\n" +
+	"\x0eUpgradeCluster\x12\x1f.march.v1.UpgradeClusterRequest\x1a .march.v1.UpgradeClusterResponse\x12P\n" +
 	"\rPlanMigration\x12\x1e.march.v1.PlanMigrationRequest\x1a\x1f.march.v1.PlanMigrationResponse\x12P\n" +
 	"\rCountPlanCost\x12\x1e.march.v1.CountPlanCostRequest\x1a\x1f.march.v1.CountPlanCostResponse\x12S\n" +
 	"\x0eApplyMigration\x12\x1f.march.v1.ApplyMigrationRequest\x1a .march.v1.ApplyMigrationResponse\x12M\n" +
@@ -4523,7 +4659,7 @@ func file_march_v1_console_proto_rawDescGZIP() []byte {
 }
 
 var file_march_v1_console_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_march_v1_console_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_march_v1_console_proto_goTypes = []any{
 	(CapacityKind)(0),                 // 0: march.v1.CapacityKind
 	(TagSort)(0),                      // 1: march.v1.TagSort
@@ -4583,213 +4719,219 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*GetClusterResponse)(nil),        // 55: march.v1.GetClusterResponse
 	(*UpdateClusterRequest)(nil),      // 56: march.v1.UpdateClusterRequest
 	(*UpdateClusterResponse)(nil),     // 57: march.v1.UpdateClusterResponse
-	(*ListAuditRequest)(nil),          // 58: march.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 59: march.v1.ListAuditResponse
-	(*AuditEntry)(nil),                // 60: march.v1.AuditEntry
-	(*timestamppb.Timestamp)(nil),     // 61: google.protobuf.Timestamp
-	(*HistorySeries)(nil),             // 62: march.v1.HistorySeries
-	(MigrationState)(0),               // 63: march.v1.MigrationState
-	(*durationpb.Duration)(nil),       // 64: google.protobuf.Duration
-	(*Layout)(nil),                    // 65: march.v1.Layout
-	(*LayoutRecord)(nil),              // 66: march.v1.LayoutRecord
-	(*Problem)(nil),                   // 67: march.v1.Problem
-	(*Unreadable)(nil),                // 68: march.v1.Unreadable
-	(*Tag)(nil),                       // 69: march.v1.Tag
-	(*Chain)(nil),                     // 70: march.v1.Chain
-	(*Range)(nil),                     // 71: march.v1.Range
-	(*RoomUse)(nil),                   // 72: march.v1.RoomUse
-	(*Barred)(nil),                    // 73: march.v1.Barred
-	(*InstanceStatus)(nil),            // 74: march.v1.InstanceStatus
-	(*Migration)(nil),                 // 75: march.v1.Migration
-	(*UpdateTagRequest)(nil),          // 76: march.v1.UpdateTagRequest
-	(*SkipTagRequest)(nil),            // 77: march.v1.SkipTagRequest
-	(*PrescaleTagRequest)(nil),        // 78: march.v1.PrescaleTagRequest
-	(*DecodeRequest)(nil),             // 79: march.v1.DecodeRequest
-	(*PlanMigrationRequest)(nil),      // 80: march.v1.PlanMigrationRequest
-	(*CountPlanCostRequest)(nil),      // 81: march.v1.CountPlanCostRequest
-	(*ApplyMigrationRequest)(nil),     // 82: march.v1.ApplyMigrationRequest
-	(*GetMigrationRequest)(nil),       // 83: march.v1.GetMigrationRequest
-	(*ListMigrationsRequest)(nil),     // 84: march.v1.ListMigrationsRequest
-	(*WatchMigrationRequest)(nil),     // 85: march.v1.WatchMigrationRequest
-	(*PauseMigrationRequest)(nil),     // 86: march.v1.PauseMigrationRequest
-	(*ResumeMigrationRequest)(nil),    // 87: march.v1.ResumeMigrationRequest
-	(*AbortMigrationRequest)(nil),     // 88: march.v1.AbortMigrationRequest
-	(*ContinueMigrationRequest)(nil),  // 89: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 90: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 91: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 92: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 93: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 94: march.v1.PlanMigrationResponse
-	(*CountPlanCostResponse)(nil),     // 95: march.v1.CountPlanCostResponse
-	(*ApplyMigrationResponse)(nil),    // 96: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 97: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 98: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 99: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 100: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 101: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 102: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 103: march.v1.ContinueMigrationResponse
+	(*UpgradeClusterRequest)(nil),     // 58: march.v1.UpgradeClusterRequest
+	(*UpgradeClusterResponse)(nil),    // 59: march.v1.UpgradeClusterResponse
+	(*ListAuditRequest)(nil),          // 60: march.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 61: march.v1.ListAuditResponse
+	(*AuditEntry)(nil),                // 62: march.v1.AuditEntry
+	(*timestamppb.Timestamp)(nil),     // 63: google.protobuf.Timestamp
+	(*HistorySeries)(nil),             // 64: march.v1.HistorySeries
+	(MigrationState)(0),               // 65: march.v1.MigrationState
+	(*durationpb.Duration)(nil),       // 66: google.protobuf.Duration
+	(*Layout)(nil),                    // 67: march.v1.Layout
+	(*LayoutRecord)(nil),              // 68: march.v1.LayoutRecord
+	(*Problem)(nil),                   // 69: march.v1.Problem
+	(*Unreadable)(nil),                // 70: march.v1.Unreadable
+	(*Tag)(nil),                       // 71: march.v1.Tag
+	(*Chain)(nil),                     // 72: march.v1.Chain
+	(*Range)(nil),                     // 73: march.v1.Range
+	(*RoomUse)(nil),                   // 74: march.v1.RoomUse
+	(*Barred)(nil),                    // 75: march.v1.Barred
+	(*InstanceStatus)(nil),            // 76: march.v1.InstanceStatus
+	(*Migration)(nil),                 // 77: march.v1.Migration
+	(*UpdateTagRequest)(nil),          // 78: march.v1.UpdateTagRequest
+	(*SkipTagRequest)(nil),            // 79: march.v1.SkipTagRequest
+	(*PrescaleTagRequest)(nil),        // 80: march.v1.PrescaleTagRequest
+	(*DecodeRequest)(nil),             // 81: march.v1.DecodeRequest
+	(*PlanMigrationRequest)(nil),      // 82: march.v1.PlanMigrationRequest
+	(*CountPlanCostRequest)(nil),      // 83: march.v1.CountPlanCostRequest
+	(*ApplyMigrationRequest)(nil),     // 84: march.v1.ApplyMigrationRequest
+	(*GetMigrationRequest)(nil),       // 85: march.v1.GetMigrationRequest
+	(*ListMigrationsRequest)(nil),     // 86: march.v1.ListMigrationsRequest
+	(*WatchMigrationRequest)(nil),     // 87: march.v1.WatchMigrationRequest
+	(*PauseMigrationRequest)(nil),     // 88: march.v1.PauseMigrationRequest
+	(*ResumeMigrationRequest)(nil),    // 89: march.v1.ResumeMigrationRequest
+	(*AbortMigrationRequest)(nil),     // 90: march.v1.AbortMigrationRequest
+	(*ContinueMigrationRequest)(nil),  // 91: march.v1.ContinueMigrationRequest
+	(*UpdateTagResponse)(nil),         // 92: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 93: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 94: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 95: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 96: march.v1.PlanMigrationResponse
+	(*CountPlanCostResponse)(nil),     // 97: march.v1.CountPlanCostResponse
+	(*ApplyMigrationResponse)(nil),    // 98: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 99: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 100: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 101: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 102: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 103: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 104: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 105: march.v1.ContinueMigrationResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
-	61,  // 0: march.v1.GetHistoryResponse.first:type_name -> google.protobuf.Timestamp
+	63,  // 0: march.v1.GetHistoryResponse.first:type_name -> google.protobuf.Timestamp
 	6,   // 1: march.v1.GetHistoryResponse.rooms:type_name -> march.v1.RoomHistory
-	62,  // 2: march.v1.GetHistoryResponse.tags:type_name -> march.v1.HistorySeries
+	64,  // 2: march.v1.GetHistoryResponse.tags:type_name -> march.v1.HistorySeries
 	7,   // 3: march.v1.GetHistoryResponse.migrations:type_name -> march.v1.HistoryMigration
-	62,  // 4: march.v1.RoomHistory.all:type_name -> march.v1.HistorySeries
-	62,  // 5: march.v1.RoomHistory.tags:type_name -> march.v1.HistorySeries
-	61,  // 6: march.v1.HistoryMigration.began:type_name -> google.protobuf.Timestamp
-	61,  // 7: march.v1.HistoryMigration.ended:type_name -> google.protobuf.Timestamp
-	63,  // 8: march.v1.HistoryMigration.state:type_name -> march.v1.MigrationState
+	64,  // 4: march.v1.RoomHistory.all:type_name -> march.v1.HistorySeries
+	64,  // 5: march.v1.RoomHistory.tags:type_name -> march.v1.HistorySeries
+	63,  // 6: march.v1.HistoryMigration.began:type_name -> google.protobuf.Timestamp
+	63,  // 7: march.v1.HistoryMigration.ended:type_name -> google.protobuf.Timestamp
+	65,  // 8: march.v1.HistoryMigration.state:type_name -> march.v1.MigrationState
 	10,  // 9: march.v1.GetCapacityResponse.capacity:type_name -> march.v1.Capacity
-	61,  // 10: march.v1.GetCapacityResponse.tags_as_of:type_name -> google.protobuf.Timestamp
-	61,  // 11: march.v1.Capacity.full:type_name -> google.protobuf.Timestamp
+	63,  // 10: march.v1.GetCapacityResponse.tags_as_of:type_name -> google.protobuf.Timestamp
+	63,  // 11: march.v1.Capacity.full:type_name -> google.protobuf.Timestamp
 	0,   // 12: march.v1.Capacity.kind:type_name -> march.v1.CapacityKind
-	64,  // 13: march.v1.Capacity.measured:type_name -> google.protobuf.Duration
-	65,  // 14: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
-	66,  // 15: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
-	66,  // 16: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	66,  // 13: march.v1.Capacity.measured:type_name -> google.protobuf.Duration
+	67,  // 14: march.v1.InitLayoutRequest.layout:type_name -> march.v1.Layout
+	68,  // 15: march.v1.InitLayoutResponse.layout:type_name -> march.v1.LayoutRecord
+	68,  // 16: march.v1.GetLayoutResponse.layout:type_name -> march.v1.LayoutRecord
 	43,  // 17: march.v1.GetLayoutResponse.halt:type_name -> march.v1.Halt
-	67,  // 18: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
-	66,  // 19: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
-	68,  // 20: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
-	65,  // 21: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
+	69,  // 18: march.v1.GetLayoutResponse.problems:type_name -> march.v1.Problem
+	68,  // 19: march.v1.ListLayoutsResponse.layouts:type_name -> march.v1.LayoutRecord
+	70,  // 20: march.v1.ListLayoutsResponse.unreadable:type_name -> march.v1.Unreadable
+	67,  // 21: march.v1.ValidateLayoutRequest.layout:type_name -> march.v1.Layout
 	19,  // 22: march.v1.ValidateLayoutResponse.details:type_name -> march.v1.LayoutProblem
-	69,  // 23: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
-	69,  // 24: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
-	69,  // 25: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
+	71,  // 23: march.v1.CreateTagRequest.tag:type_name -> march.v1.Tag
+	71,  // 24: march.v1.CreateTagResponse.tag:type_name -> march.v1.Tag
+	71,  // 25: march.v1.GetTagResponse.tag:type_name -> march.v1.Tag
 	20,  // 26: march.v1.GetTagResponse.marks:type_name -> march.v1.Mark
-	70,  // 27: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
-	68,  // 28: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
+	72,  // 27: march.v1.GetTagResponse.chains:type_name -> march.v1.Chain
+	70,  // 28: march.v1.GetTagResponse.unreadable:type_name -> march.v1.Unreadable
 	42,  // 29: march.v1.GetTagResponse.slices:type_name -> march.v1.WorkerSlice
-	69,  // 30: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
-	68,  // 31: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	71,  // 30: march.v1.ListTagsResponse.tags:type_name -> march.v1.Tag
+	70,  // 31: march.v1.ListTagsResponse.unreadable:type_name -> march.v1.Unreadable
 	1,   // 32: march.v1.SearchTagsRequest.sort:type_name -> march.v1.TagSort
 	29,  // 33: march.v1.SearchTagsResponse.tags:type_name -> march.v1.TagSummary
-	61,  // 34: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
-	68,  // 35: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
-	69,  // 36: march.v1.TagSummary.tag:type_name -> march.v1.Tag
+	63,  // 34: march.v1.SearchTagsResponse.as_of:type_name -> google.protobuf.Timestamp
+	70,  // 35: march.v1.SearchTagsResponse.unreadable:type_name -> march.v1.Unreadable
+	71,  // 36: march.v1.TagSummary.tag:type_name -> march.v1.Tag
 	20,  // 37: march.v1.TagSummary.marks:type_name -> march.v1.Mark
-	64,  // 38: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
+	66,  // 38: march.v1.TagSummary.lasts:type_name -> google.protobuf.Duration
 	34,  // 39: march.v1.ListRoomsResponse.rooms:type_name -> march.v1.Room
-	71,  // 40: march.v1.Room.range:type_name -> march.v1.Range
-	72,  // 41: march.v1.GetRoomUseResponse.use:type_name -> march.v1.RoomUse
+	73,  // 40: march.v1.Room.range:type_name -> march.v1.Range
+	74,  // 41: march.v1.GetRoomUseResponse.use:type_name -> march.v1.RoomUse
 	45,  // 42: march.v1.ListInstancesResponse.instances:type_name -> march.v1.Instance
 	43,  // 43: march.v1.ListInstancesResponse.halt:type_name -> march.v1.Halt
-	68,  // 44: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
-	67,  // 45: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
+	70,  // 44: march.v1.ListInstancesResponse.unreadable:type_name -> march.v1.Unreadable
+	69,  // 45: march.v1.ListInstancesResponse.problems:type_name -> march.v1.Problem
 	41,  // 46: march.v1.ListWorkersResponse.workers:type_name -> march.v1.Worker
-	68,  // 47: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
+	70,  // 47: march.v1.ListWorkersResponse.unreadable:type_name -> march.v1.Unreadable
 	42,  // 48: march.v1.ListWorkersResponse.slices:type_name -> march.v1.WorkerSlice
-	61,  // 49: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
-	61,  // 50: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
-	64,  // 51: march.v1.Worker.left:type_name -> google.protobuf.Duration
+	63,  // 49: march.v1.Worker.from:type_name -> google.protobuf.Timestamp
+	63,  // 50: march.v1.Worker.until:type_name -> google.protobuf.Timestamp
+	66,  // 51: march.v1.Worker.left:type_name -> google.protobuf.Duration
 	2,   // 52: march.v1.Worker.state:type_name -> march.v1.WorkerState
-	61,  // 53: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
-	61,  // 54: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
+	63,  // 53: march.v1.Worker.free:type_name -> google.protobuf.Timestamp
+	63,  // 54: march.v1.Halt.time:type_name -> google.protobuf.Timestamp
 	44,  // 55: march.v1.Halt.barred:type_name -> march.v1.BarredInstance
-	73,  // 56: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
-	61,  // 57: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
-	61,  // 58: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
-	64,  // 59: march.v1.Instance.hold:type_name -> google.protobuf.Duration
-	64,  // 60: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
-	74,  // 61: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
-	66,  // 62: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
+	75,  // 56: march.v1.BarredInstance.barred:type_name -> march.v1.Barred
+	63,  // 57: march.v1.Instance.started:type_name -> google.protobuf.Timestamp
+	63,  // 58: march.v1.Instance.last_seen:type_name -> google.protobuf.Timestamp
+	66,  // 59: march.v1.Instance.hold:type_name -> google.protobuf.Duration
+	66,  // 60: march.v1.Instance.silent_for:type_name -> google.protobuf.Duration
+	76,  // 61: march.v1.Instance.status:type_name -> march.v1.InstanceStatus
+	68,  // 62: march.v1.GetOverviewResponse.layout:type_name -> march.v1.LayoutRecord
 	48,  // 63: march.v1.GetOverviewResponse.rooms:type_name -> march.v1.RoomStatus
-	75,  // 64: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
-	61,  // 65: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
+	77,  // 64: march.v1.GetOverviewResponse.migration:type_name -> march.v1.Migration
+	63,  // 65: march.v1.GetOverviewResponse.as_of:type_name -> google.protobuf.Timestamp
 	43,  // 66: march.v1.GetOverviewResponse.halt:type_name -> march.v1.Halt
 	53,  // 67: march.v1.GetOverviewResponse.settings:type_name -> march.v1.Cluster
-	68,  // 68: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
-	67,  // 69: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
-	71,  // 70: march.v1.RoomStatus.range:type_name -> march.v1.Range
-	64,  // 71: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
-	64,  // 72: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
-	64,  // 73: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
-	61,  // 74: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
+	70,  // 68: march.v1.GetOverviewResponse.unreadable:type_name -> march.v1.Unreadable
+	69,  // 69: march.v1.GetOverviewResponse.problems:type_name -> march.v1.Problem
+	73,  // 70: march.v1.RoomStatus.range:type_name -> march.v1.Range
+	66,  // 71: march.v1.RoomStatus.rate_every:type_name -> google.protobuf.Duration
+	66,  // 72: march.v1.RoomStatus.reserve:type_name -> google.protobuf.Duration
+	66,  // 73: march.v1.RoomStatus.etcd_latency:type_name -> google.protobuf.Duration
+	63,  // 74: march.v1.RoomStatus.etcd_away_since:type_name -> google.protobuf.Timestamp
 	3,   // 75: march.v1.Cluster.journal:type_name -> march.v1.JournalMode
 	53,  // 76: march.v1.GetClusterResponse.cluster:type_name -> march.v1.Cluster
 	53,  // 77: march.v1.UpdateClusterRequest.cluster:type_name -> march.v1.Cluster
 	53,  // 78: march.v1.UpdateClusterResponse.cluster:type_name -> march.v1.Cluster
-	61,  // 79: march.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
-	61,  // 80: march.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
-	60,  // 81: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
-	68,  // 82: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
-	61,  // 83: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	46,  // 84: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
-	4,   // 85: march.v1.ConsoleService.GetHistory:input_type -> march.v1.GetHistoryRequest
-	8,   // 86: march.v1.ConsoleService.GetCapacity:input_type -> march.v1.GetCapacityRequest
-	11,  // 87: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
-	13,  // 88: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
-	15,  // 89: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
-	17,  // 90: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
-	21,  // 91: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
-	23,  // 92: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
-	25,  // 93: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
-	27,  // 94: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
-	76,  // 95: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
-	30,  // 96: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
-	77,  // 97: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
-	78,  // 98: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
-	79,  // 99: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
-	32,  // 100: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
-	35,  // 101: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
-	37,  // 102: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
-	39,  // 103: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
-	49,  // 104: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
-	51,  // 105: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
-	54,  // 106: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
-	56,  // 107: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
-	80,  // 108: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
-	81,  // 109: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
-	82,  // 110: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
-	83,  // 111: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
-	84,  // 112: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
-	85,  // 113: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
-	86,  // 114: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
-	87,  // 115: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
-	88,  // 116: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
-	89,  // 117: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
-	58,  // 118: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	47,  // 119: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	5,   // 120: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
-	9,   // 121: march.v1.ConsoleService.GetCapacity:output_type -> march.v1.GetCapacityResponse
-	12,  // 122: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	14,  // 123: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	16,  // 124: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	18,  // 125: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	22,  // 126: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	24,  // 127: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	26,  // 128: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	28,  // 129: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	90,  // 130: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	31,  // 131: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	91,  // 132: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	92,  // 133: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	93,  // 134: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	33,  // 135: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	36,  // 136: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
-	38,  // 137: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	40,  // 138: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
-	50,  // 139: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	52,  // 140: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	55,  // 141: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	57,  // 142: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	94,  // 143: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	95,  // 144: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
-	96,  // 145: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	97,  // 146: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	98,  // 147: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	99,  // 148: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	100, // 149: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	101, // 150: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	102, // 151: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	103, // 152: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	59,  // 153: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	119, // [119:154] is the sub-list for method output_type
-	84,  // [84:119] is the sub-list for method input_type
-	84,  // [84:84] is the sub-list for extension type_name
-	84,  // [84:84] is the sub-list for extension extendee
-	0,   // [0:84] is the sub-list for field type_name
+	68,  // 79: march.v1.UpgradeClusterResponse.layout:type_name -> march.v1.LayoutRecord
+	45,  // 80: march.v1.UpgradeClusterResponse.instances:type_name -> march.v1.Instance
+	63,  // 81: march.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
+	63,  // 82: march.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
+	62,  // 83: march.v1.ListAuditResponse.entries:type_name -> march.v1.AuditEntry
+	70,  // 84: march.v1.ListAuditResponse.unreadable:type_name -> march.v1.Unreadable
+	63,  // 85: march.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	46,  // 86: march.v1.ConsoleService.GetOverview:input_type -> march.v1.GetOverviewRequest
+	4,   // 87: march.v1.ConsoleService.GetHistory:input_type -> march.v1.GetHistoryRequest
+	8,   // 88: march.v1.ConsoleService.GetCapacity:input_type -> march.v1.GetCapacityRequest
+	11,  // 89: march.v1.ConsoleService.InitLayout:input_type -> march.v1.InitLayoutRequest
+	13,  // 90: march.v1.ConsoleService.GetLayout:input_type -> march.v1.GetLayoutRequest
+	15,  // 91: march.v1.ConsoleService.ListLayouts:input_type -> march.v1.ListLayoutsRequest
+	17,  // 92: march.v1.ConsoleService.ValidateLayout:input_type -> march.v1.ValidateLayoutRequest
+	21,  // 93: march.v1.ConsoleService.CreateTag:input_type -> march.v1.CreateTagRequest
+	23,  // 94: march.v1.ConsoleService.GetTag:input_type -> march.v1.GetTagRequest
+	25,  // 95: march.v1.ConsoleService.ListTags:input_type -> march.v1.ListTagsRequest
+	27,  // 96: march.v1.ConsoleService.SearchTags:input_type -> march.v1.SearchTagsRequest
+	78,  // 97: march.v1.ConsoleService.UpdateTag:input_type -> march.v1.UpdateTagRequest
+	30,  // 98: march.v1.ConsoleService.DeleteTag:input_type -> march.v1.DeleteTagRequest
+	79,  // 99: march.v1.ConsoleService.SkipTag:input_type -> march.v1.SkipTagRequest
+	80,  // 100: march.v1.ConsoleService.PrescaleTag:input_type -> march.v1.PrescaleTagRequest
+	81,  // 101: march.v1.ConsoleService.Decode:input_type -> march.v1.DecodeRequest
+	32,  // 102: march.v1.ConsoleService.ListRooms:input_type -> march.v1.ListRoomsRequest
+	35,  // 103: march.v1.ConsoleService.GetRoomUse:input_type -> march.v1.GetRoomUseRequest
+	37,  // 104: march.v1.ConsoleService.ListInstances:input_type -> march.v1.ListInstancesRequest
+	39,  // 105: march.v1.ConsoleService.ListWorkers:input_type -> march.v1.ListWorkersRequest
+	49,  // 106: march.v1.ConsoleService.ForgetInstance:input_type -> march.v1.ForgetInstanceRequest
+	51,  // 107: march.v1.ConsoleService.ConfirmInstance:input_type -> march.v1.ConfirmInstanceRequest
+	54,  // 108: march.v1.ConsoleService.GetCluster:input_type -> march.v1.GetClusterRequest
+	56,  // 109: march.v1.ConsoleService.UpdateCluster:input_type -> march.v1.UpdateClusterRequest
+	58,  // 110: march.v1.ConsoleService.UpgradeCluster:input_type -> march.v1.UpgradeClusterRequest
+	82,  // 111: march.v1.ConsoleService.PlanMigration:input_type -> march.v1.PlanMigrationRequest
+	83,  // 112: march.v1.ConsoleService.CountPlanCost:input_type -> march.v1.CountPlanCostRequest
+	84,  // 113: march.v1.ConsoleService.ApplyMigration:input_type -> march.v1.ApplyMigrationRequest
+	85,  // 114: march.v1.ConsoleService.GetMigration:input_type -> march.v1.GetMigrationRequest
+	86,  // 115: march.v1.ConsoleService.ListMigrations:input_type -> march.v1.ListMigrationsRequest
+	87,  // 116: march.v1.ConsoleService.WatchMigration:input_type -> march.v1.WatchMigrationRequest
+	88,  // 117: march.v1.ConsoleService.PauseMigration:input_type -> march.v1.PauseMigrationRequest
+	89,  // 118: march.v1.ConsoleService.ResumeMigration:input_type -> march.v1.ResumeMigrationRequest
+	90,  // 119: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
+	91,  // 120: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
+	60,  // 121: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
+	47,  // 122: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	5,   // 123: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
+	9,   // 124: march.v1.ConsoleService.GetCapacity:output_type -> march.v1.GetCapacityResponse
+	12,  // 125: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	14,  // 126: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	16,  // 127: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	18,  // 128: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	22,  // 129: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	24,  // 130: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	26,  // 131: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	28,  // 132: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	92,  // 133: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	31,  // 134: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	93,  // 135: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	94,  // 136: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	95,  // 137: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	33,  // 138: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	36,  // 139: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
+	38,  // 140: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	40,  // 141: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
+	50,  // 142: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	52,  // 143: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	55,  // 144: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	57,  // 145: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	59,  // 146: march.v1.ConsoleService.UpgradeCluster:output_type -> march.v1.UpgradeClusterResponse
+	96,  // 147: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	97,  // 148: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	98,  // 149: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	99,  // 150: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	100, // 151: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	101, // 152: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	102, // 153: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	103, // 154: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	104, // 155: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	105, // 156: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	61,  // 157: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	122, // [122:158] is the sub-list for method output_type
+	86,  // [86:122] is the sub-list for method input_type
+	86,  // [86:86] is the sub-list for extension type_name
+	86,  // [86:86] is the sub-list for extension extendee
+	0,   // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_console_proto_init() }
@@ -4813,7 +4955,7 @@ func file_march_v1_console_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_console_proto_rawDesc), len(file_march_v1_console_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   57,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,6 +43,7 @@ const (
 	ConsoleService_ConfirmInstance_FullMethodName   = "/march.v1.ConsoleService/ConfirmInstance"
 	ConsoleService_GetCluster_FullMethodName        = "/march.v1.ConsoleService/GetCluster"
 	ConsoleService_UpdateCluster_FullMethodName     = "/march.v1.ConsoleService/UpdateCluster"
+	ConsoleService_UpgradeCluster_FullMethodName    = "/march.v1.ConsoleService/UpgradeCluster"
 	ConsoleService_PlanMigration_FullMethodName     = "/march.v1.ConsoleService/PlanMigration"
 	ConsoleService_CountPlanCost_FullMethodName     = "/march.v1.ConsoleService/CountPlanCost"
 	ConsoleService_ApplyMigration_FullMethodName    = "/march.v1.ConsoleService/ApplyMigration"
@@ -134,6 +135,11 @@ type ConsoleServiceClient interface {
 	// UpdateCluster changes the settings that the request carries. Rooms take them
 	// up at once.
 	UpdateCluster(ctx context.Context, in *UpdateClusterRequest, opts ...grpc.CallOption) (*UpdateClusterResponse, error)
+	// UpgradeCluster turns on the newest stored formats that the console knows, with one
+	// new version of the layout. Older programs cannot read it: there is no way back to
+	// them. It is refused while a registered instance does not know these formats, and
+	// during a migration. It changes nothing if they are turned on already.
+	UpgradeCluster(ctx context.Context, in *UpgradeClusterRequest, opts ...grpc.CallOption) (*UpgradeClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
 	// nothing. It answers at once. A plan is refused if it takes away workers that tags of kind time,
 	// or pinned instances, need. PlanMigration reads the first 1,000 tags for that, for half a second
@@ -416,6 +422,16 @@ func (c *consoleServiceClient) UpdateCluster(ctx context.Context, in *UpdateClus
 	return out, nil
 }
 
+func (c *consoleServiceClient) UpgradeCluster(ctx context.Context, in *UpgradeClusterRequest, opts ...grpc.CallOption) (*UpgradeClusterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpgradeClusterResponse)
+	err := c.cc.Invoke(ctx, ConsoleService_UpgradeCluster_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *consoleServiceClient) PlanMigration(ctx context.Context, in *PlanMigrationRequest, opts ...grpc.CallOption) (*PlanMigrationResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PlanMigrationResponse)
@@ -613,6 +629,11 @@ type ConsoleServiceServer interface {
 	// UpdateCluster changes the settings that the request carries. Rooms take them
 	// up at once.
 	UpdateCluster(context.Context, *UpdateClusterRequest) (*UpdateClusterResponse, error)
+	// UpgradeCluster turns on the newest stored formats that the console knows, with one
+	// new version of the layout. Older programs cannot read it: there is no way back to
+	// them. It is refused while a registered instance does not know these formats, and
+	// during a migration. It changes nothing if they are turned on already.
+	UpgradeCluster(context.Context, *UpgradeClusterRequest) (*UpgradeClusterResponse, error)
 	// PlanMigration plans a way from the current layout to another, and changes
 	// nothing. It answers at once. A plan is refused if it takes away workers that tags of kind time,
 	// or pinned instances, need. PlanMigration reads the first 1,000 tags for that, for half a second
@@ -726,6 +747,9 @@ func (UnimplementedConsoleServiceServer) GetCluster(context.Context, *GetCluster
 }
 func (UnimplementedConsoleServiceServer) UpdateCluster(context.Context, *UpdateClusterRequest) (*UpdateClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateCluster not implemented")
+}
+func (UnimplementedConsoleServiceServer) UpgradeCluster(context.Context, *UpgradeClusterRequest) (*UpgradeClusterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpgradeCluster not implemented")
 }
 func (UnimplementedConsoleServiceServer) PlanMigration(context.Context, *PlanMigrationRequest) (*PlanMigrationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanMigration not implemented")
@@ -1213,6 +1237,24 @@ func _ConsoleService_UpdateCluster_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConsoleService_UpgradeCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpgradeClusterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConsoleServiceServer).UpgradeCluster(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConsoleService_UpgradeCluster_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConsoleServiceServer).UpgradeCluster(ctx, req.(*UpgradeClusterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ConsoleService_PlanMigration_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PlanMigrationRequest)
 	if err := dec(in); err != nil {
@@ -1506,6 +1548,10 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UpdateCluster",
 			Handler:    _ConsoleService_UpdateCluster_Handler,
+		},
+		{
+			MethodName: "UpgradeCluster",
+			Handler:    _ConsoleService_UpgradeCluster_Handler,
 		},
 		{
 			MethodName: "PlanMigration",

@@ -160,7 +160,9 @@ type LayoutRecord struct {
 	// When it was stored, by the clock of the process that stored it.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// The caller that stored it.
-	Actor         string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	Actor string `protobuf:"bytes,3,opt,name=actor,proto3" json:"actor,omitempty"`
+	// The generation of stored formats that is turned on; 0 means 1.
+	Formats       int32 `protobuf:"varint,4,opt,name=formats,proto3" json:"formats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,6 +216,13 @@ func (x *LayoutRecord) GetActor() string {
 		return x.Actor
 	}
 	return ""
+}
+
+func (x *LayoutRecord) GetFormats() int32 {
+	if x != nil {
+		return x.Formats
+	}
+	return 0
 }
 
 // Segment is `count` IDs of one room under one layout: `first` and the count-1
@@ -494,11 +503,12 @@ const file_march_v1_layout_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05value:\x028\x01\x1aL\n" +
 	"\rReservedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12%\n" +
-	"\x05value\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05value:\x028\x01\"~\n" +
+	"\x05value\x18\x02 \x01(\v2\x0f.march.v1.RangeR\x05value:\x028\x01\"\x98\x01\n" +
 	"\fLayoutRecord\x12(\n" +
 	"\x06layout\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06layout\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x14\n" +
-	"\x05actor\x18\x03 \x01(\tR\x05actor\"\x92\x01\n" +
+	"\x05actor\x18\x03 \x01(\tR\x05actor\x12\x18\n" +
+	"\aformats\x18\x04 \x01(\x05R\aformats\"\x92\x01\n" +
 	"\aSegment\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x12\x1a\n" +
 	"\bboundary\x18\x02 \x01(\x03R\bboundary\x12%\n" +

@@ -183,7 +183,9 @@ type ReportMarksResponse struct {
 	Workers []*RememberedWorker `protobuf:"bytes,19,rep,name=workers,proto3" json:"workers,omitempty"`
 	// The latest time before which no window may begin, of any epoch that the instance
 	// saw, in Unix ms; 0 for none.
-	NotBeforeMs   int64 `protobuf:"varint,20,opt,name=not_before_ms,json=notBeforeMs,proto3" json:"not_before_ms,omitempty"`
+	NotBeforeMs int64 `protobuf:"varint,20,opt,name=not_before_ms,json=notBeforeMs,proto3" json:"not_before_ms,omitempty"`
+	// The newest generation of stored formats that the instance saw turned on; 0 means 1.
+	Formats       int32 `protobuf:"varint,21,opt,name=formats,proto3" json:"formats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,6 +356,13 @@ func (x *ReportMarksResponse) GetWorkers() []*RememberedWorker {
 func (x *ReportMarksResponse) GetNotBeforeMs() int64 {
 	if x != nil {
 		return x.NotBeforeMs
+	}
+	return 0
+}
+
+func (x *ReportMarksResponse) GetFormats() int32 {
+	if x != nil {
+		return x.Formats
 	}
 	return 0
 }
@@ -640,7 +649,7 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\aBarrier\x12\x1d\n" +
 	"\n" +
 	"halt_nonce\x18\x01 \x01(\tR\thaltNonce\x12&\n" +
-	"\x0fetcd_cluster_id\x18\x02 \x01(\x06R\retcdClusterId\"\xd7\x05\n" +
+	"\x0fetcd_cluster_id\x18\x02 \x01(\x06R\retcdClusterId\"\xf1\x05\n" +
 	"\x13ReportMarksResponse\x12!\n" +
 	"\fcluster_uuid\x18\x01 \x01(\tR\vclusterUuid\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\tR\x04room\x12\x1a\n" +
@@ -663,7 +672,8 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\x0fnarrowest_range\x18\x11 \x01(\x03R\x0enarrowestRange\x12)\n" +
 	"\x10largest_boundary\x18\x12 \x01(\x03R\x0flargestBoundary\x124\n" +
 	"\aworkers\x18\x13 \x03(\v2\x1a.march.v1.RememberedWorkerR\aworkers\x12\"\n" +
-	"\rnot_before_ms\x18\x14 \x01(\x03R\vnotBeforeMs\"\x97\x01\n" +
+	"\rnot_before_ms\x18\x14 \x01(\x03R\vnotBeforeMs\x12\x18\n" +
+	"\aformats\x18\x15 \x01(\x05R\aformats\"\x97\x01\n" +
 	"\fSeenInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +

@@ -111,7 +111,7 @@ var table = slices.Concat(
 	of(console, none, all, operator, "ApplyMigration", "PauseMigration", "ResumeMigration",
 		"AbortMigration", "ContinueMigration"),
 	of(console, named, all, admin, "DeleteTag"),
-	of(console, none, all, admin, "InitLayout", "UpdateCluster"),
+	of(console, none, all, admin, "InitLayout", "UpdateCluster", "UpgradeCluster"),
 	of(console, none, named, admin, "ConfirmInstance"),
 
 	of("/march.v1.DiagnoseService/", none, none, operator, "Diagnose"),

@@ -4,10 +4,12 @@ package doctor
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -68,7 +70,7 @@ const (
 // Examine returns the findings, the worst first.
 func Examine(f Facts) []Finding {
 	all := slices.Concat(f.problems(), f.unanswered(), f.etcd(), f.etcdClocks(), f.clocks(), f.certificates(),
-		f.journals(), f.versions(), f.tags())
+		f.journals(), f.versions(), f.formats(), f.tags())
 	slices.SortStableFunc(all, func(a, b Finding) int { return rank(b.Level) - rank(a.Level) })
 	return all
 }
@@ -162,6 +164,42 @@ func (f Facts) versions() []Finding {
 		finding.Remedy = "A version and the next one run beside each other: finish the upgrade, or go back."
 	}
 	return []Finding{finding}
+}
+
+// formats says which stored formats are turned on, and whether newer ones may be.
+func (f Facts) formats() []Finding {
+	if f.Overview.GetLayout() == nil || len(f.Instances) == 0 {
+		return nil
+	}
+	on, known := max(f.Overview.GetLayout().GetFormats(), 1), int32(math.MaxInt32)
+	var behind, least []string
+	for _, i := range f.Instances {
+		name, knows := i.GetRoom()+"/"+i.GetName(), max(i.GetFormats(), 1)
+		if i.GetUnreadable() != "" {
+			continue // it is a problem already
+		}
+		if knows < on {
+			behind = append(behind, name)
+		}
+		if knows < known {
+			known, least = knows, nil
+		}
+		if knows == known {
+			least = append(least, name)
+		}
+	}
+	what := fmt.Sprintf("formats %d are turned on", on)
+	switch {
+	case len(behind) > 0:
+		return []Finding{{"formats", Failed, fmt.Sprintf("%s, and %s does not know them: it leases nothing", what,
+			some(behind)), "Upgrade it. There is no way back to its version.", "march instance list"}}
+	case known > on && len(least) > 0:
+		return []Finding{{"formats", OK, fmt.Sprintf("%s; all instances know %d, which can be turned on", what, known),
+			"After that there is no way back to the version before.", "march cluster upgrade"}}
+	case on < record.Formats && len(least) > 0:
+		what += fmt.Sprintf("; %d can be turned on once %s has a newer version", record.Formats, some(least))
+	}
+	return []Finding{{Check: "formats", Level: OK, What: what}}
 }
 
 // tags lists the tags that are near their limit.

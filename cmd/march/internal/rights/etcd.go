@@ -1,8 +1,8 @@
 package rights
 
 import (
-	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,8 +31,9 @@ commands such as recover and halt reach etcd, writes all keys.
 
 A user's password is read from the file that the command names: NAME.password.
 Servers read it from --etcd-password-file, again after etcd refused it, so a
-changed password needs no restart. For a room that is new, or a right that a
-room lacks, run the commands of that room; etcd keeps what it has.
+changed password needs no restart. The commands may run again, with "sh -e" too:
+for a room that is new, or a right that a room lacks. etcd keeps what it has, and
+the passwords that its users have.
 
 With these roles an instance cannot raise the marks of another room. A recover
 that goes on without the instance then makes it halt leasing, in all rooms.`,
@@ -76,15 +77,14 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 func script(roles []record.Role, certificates bool) string {
 	var b strings.Builder
 	for _, role := range roles {
-		for _, command := range role.Commands() {
+		how := "--interactive=false < " + role.Name + ".password"
+		if certificates {
+			how = "--no-password"
+		}
+		for _, command := range slices.Concat(role.Commands(), role.UserCommands(how)) {
 			b.WriteString(command + "\n")
 		}
-		how := " --interactive=false < " + role.Name + ".password"
-		if certificates {
-			how = " --no-password"
-		}
-		fmt.Fprintf(&b, "etcdctl user add %s%s\n", role.Name, how)
-		fmt.Fprintf(&b, "etcdctl user grant-role %s %s\n\n", role.Name, role.Name)
+		b.WriteString("\n")
 	}
 	b.WriteString("# once etcd has a user root with the role root: etcdctl auth enable\n")
 	return b.String()
