@@ -3,8 +3,10 @@ package redis
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/foreign"
@@ -112,7 +114,17 @@ func (c *conn) reject(text string) {
 	}
 }
 
+// ofHTTP begins the lines of a browser's request. Its body, which any page can choose, would be commands, so such
+// a connection is closed without an answer, as Redis closes it. GET has too many words here, and then comes Host.
+var ofHTTP = []string{"post", "put", "patch", "delete", "head", "options", "connect", "trace", "host:"}
+
 func (c *conn) unknown(args [][]byte, lower string) {
+	if slices.Contains(ofHTTP, lower) {
+		c.door.ofHTTP.Log(time.Now(), c.door.log.Warn, "redis: a request of HTTP came, and its connection is closed",
+			"peer", c.accepted.RemoteAddr())
+		c.quits = true
+		return
+	}
 	if why, ok := refused[lower]; ok && len(args[0]) <= longestName {
 		c.reject(fmt.Sprintf("ERR march: %s is not served: %s", strings.ToUpper(lower), why))
 		return

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/throttle"
 	"github.com/march-id/march/room/door"
 )
 
@@ -35,6 +36,7 @@ const (
 
 // Door serves clients of Redis.
 type Door struct {
+	ofHTTP   throttle.Log // requests of browsers
 	cfg      Config
 	log      hclog.Logger
 	commands map[string]command

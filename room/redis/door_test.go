@@ -197,6 +197,11 @@ func TestExchanges(t *testing.T) {
 			"default", "x", "SETNAME", "n") + bulks("CLIENT", "GETNAME"),
 			"-NOPROTO unsupported protocol version\r\n-ERR Protocol version is not an integer or out of range\r\n" +
 				hello2 + hello3 + "$1\r\nn\r\n"},
+		// A page of any site can have a browser post such a body. Before, its commands were executed.
+		"post": {"POST / HTTP/1.1\r\nContent-Type: text/plain\r\n\r\nSETNX evil 2\r\nINCR order\r\n", ""},
+		"fetch": {"GET /order HTTP/1.1\r\nHost: march\r\n\r\nINCR order\r\n",
+			"-ERR wrong number of arguments for 'get' command\r\n"},
+		"upper": {bulks("PING") + "HOST: march\r\nPING\r\n", "+PONG\r\n"},
 		"quit": {bulks("PING") + bulks("PING", "x") + bulks("ECHO",
 			"y") + bulks("RESET") + bulks("QUIT") + bulks("PING"), "+PONG\r\n$1\r\nx\r\n$1\r\ny\r\n+RESET\r\n+OK\r\n"},
 		"no protocol": {bulks("PING") + "*1\r\n:5\r\n", "+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n"},
