@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 type auditEntry struct {
@@ -25,16 +25,12 @@ type auditEntry struct {
 // audit returns the entries of the audit, the oldest first.
 func (c *consoleOf) audit() (entries []auditEntry) {
 	c.Helper()
-	answer, err := c.Etcd.Store(c).Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{
-		Interval: store.Interval{Key: "/march/default/audit/", End: "/march/default/audit0"},
-	}}}})
-	if err != nil {
-		c.Fatal(err)
-	}
-	for _, kv := range answer.Got[0] {
+	time.Sleep(time.Millisecond) // entries of one millisecond have no order
+	for _, key := range c.Mem.Keys("/march/default/audit/") {
 		var e auditEntry
-		if err := json.Unmarshal(kv.Value, &e); err != nil {
-			c.Fatalf("%s: %v", kv.Value, err)
+		value, _ := c.Mem.Value(key)
+		if err := json.Unmarshal(value, &e); err != nil {
+			c.Fatalf("%s: %v", value, err)
 		}
 		entries = append(entries, e)
 	}
@@ -44,146 +40,150 @@ func (c *consoleOf) audit() (entries []auditEntry) {
 // TestAudit makes every kind of change. Each change leaves one entry. A call that fails
 // or changes nothing leaves none.
 func TestAudit(t *testing.T) {
-	c := start(t)
-	ctx := metadata.AppendToOutgoingContext(bg, api.ActorHeader, "ann")
-	order := func(tag *marchv1.Tag) *marchv1.Tag { tag.Name = "order"; return tag }
-	seen := 0
-	for _, step := range []struct {
-		does   func() error
-		action string // empty if the call must leave no entry
-		object string
-		from   map[string]any // some of it
-		to     map[string]any
-	}{
-		{
-			func() error { _, err := c.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: halves()}); return err },
-			"init", "layout", nil, map[string]any{"version": "1", "boundary": "100"},
-		},
-		{
-			func() error { _, err := c.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: halves()}); return err },
-			"", "", nil, nil,
-		},
-		{
-			func() error {
-				_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: order(
-					&marchv1.Tag{MinStep: p(9007199254740993), MaxStep: p(9007199254740993)})})
-				return err
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := start(t)
+		ctx := metadata.AppendToOutgoingContext(bg, api.ActorHeader, "ann")
+		order := func(tag *marchv1.Tag) *marchv1.Tag { tag.Name = "order"; return tag }
+		seen := 0
+		for _, step := range []struct {
+			does   func() error
+			action string // empty if the call must leave no entry
+			object string
+			from   map[string]any // some of it
+			to     map[string]any
+		}{
+			{
+				func() error { _, err := c.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: halves()}); return err },
+				"init", "layout", nil, map[string]any{"version": "1", "boundary": "100"},
 			},
-			"", "", nil, nil, // refused
-		},
-		{
-			func() error {
-				_, err := c.CreateTag(ctx,
-					&marchv1.CreateTagRequest{Tag: order(&marchv1.Tag{Limit: p(9007199254740993)})})
-				return err
+			{
+				func() error { _, err := c.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: halves()}); return err },
+				"", "", nil, nil,
 			},
-			"create tag", "tags/order", nil, map[string]any{"min_step": "1000", "limit": "9007199254740993"},
-		},
-		{
-			func() error {
-				_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: order(&marchv1.Tag{})})
-				return err
+			{
+				func() error {
+					_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: order(
+						&marchv1.Tag{MinStep: p(9007199254740993), MaxStep: p(9007199254740993)})})
+					return err
+				},
+				"", "", nil, nil, // refused
 			},
-			"", "", nil, nil,
-		},
-		{
-			func() error {
-				_, err := c.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: order(&marchv1.Tag{MinStep: p(7)})})
-				return err
+			{
+				func() error {
+					_, err := c.CreateTag(ctx,
+						&marchv1.CreateTagRequest{Tag: order(&marchv1.Tag{Limit: p(9007199254740993)})})
+					return err
+				},
+				"create tag", "tags/order", nil, map[string]any{"min_step": "1000", "limit": "9007199254740993"},
 			},
-			"update tag", "tags/order", map[string]any{"min_step": "1000"}, map[string]any{"min_step": "7"},
-		},
-		{
-			func() error {
-				_, err := c.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: order(&marchv1.Tag{MinStep: p(7)})})
-				return err
+			{
+				func() error {
+					_, err := c.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: order(&marchv1.Tag{})})
+					return err
+				},
+				"", "", nil, nil,
 			},
-			"", "", nil, nil, // no change
-		},
-		{
-			func() error {
-				_, err := c.SkipTag(ctx, &marchv1.SkipTagRequest{Name: "order", To: 500})
-				return err
+			{
+				func() error {
+					_, err := c.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: order(&marchv1.Tag{MinStep: p(7)})})
+					return err
+				},
+				"update tag", "tags/order", map[string]any{"min_step": "1000"}, map[string]any{"min_step": "7"},
 			},
-			"update tag", "tags/order", map[string]any{"skips": nil}, nil,
-		},
-		{
-			func() error {
-				_, err := c.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: "order", Step: 500,
-					Duration: durationpb.New(time.Hour)})
-				return err
+			{
+				func() error {
+					_, err := c.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: order(&marchv1.Tag{MinStep: p(7)})})
+					return err
+				},
+				"", "", nil, nil, // no change
 			},
-			"update tag", "tags/order", map[string]any{"prescale": nil}, map[string]any{"prescale": "500"},
-		},
-		{
-			func() error {
-				required := &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_REQUIRED}
-				_, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: required})
-				return err
+			{
+				func() error {
+					_, err := c.SkipTag(ctx, &marchv1.SkipTagRequest{Name: "order", To: 500})
+					return err
+				},
+				"update tag", "tags/order", map[string]any{"skips": nil}, nil,
 			},
-			"update settings", "settings", map[string]any{}, map[string]any{"journal": "required"},
-		},
-		{
-			func() error { _, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{}); return err },
-			"", "", nil, nil,
-		},
-		{
-			func() error { _, err := c.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: "order"}); return err },
-			"delete tag", "tags/order", map[string]any{"min_step": "7"}, nil,
-		},
-		{
-			func() error { _, err := c.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: "order"}); return err },
-			"", "", nil, nil,
-		},
-	} {
-		before := time.Now().Add(-time.Second)
-		err := step.does()
-		entries := c.audit()[seen:]
-		seen += len(entries)
-		if step.action == "" {
-			if len(entries) > 0 {
-				t.Errorf("%v, and yet the audit says %+v", err, entries)
+			{
+				func() error {
+					_, err := c.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: "order", Step: 500,
+						Duration: durationpb.New(time.Hour)})
+					return err
+				},
+				"update tag", "tags/order", map[string]any{"prescale": nil}, map[string]any{"prescale": "500"},
+			},
+			{
+				func() error {
+					required := &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_REQUIRED}
+					_, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: required})
+					return err
+				},
+				"update settings", "settings", map[string]any{}, map[string]any{"journal": "required"},
+			},
+			{
+				func() error { _, err := c.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{}); return err },
+				"", "", nil, nil,
+			},
+			{
+				func() error { _, err := c.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: "order"}); return err },
+				"delete tag", "tags/order", map[string]any{"min_step": "7"}, nil,
+			},
+			{
+				func() error { _, err := c.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: "order"}); return err },
+				"", "", nil, nil,
+			},
+		} {
+			before := time.Now().Add(-time.Second)
+			err := step.does()
+			entries := c.audit()[seen:]
+			seen += len(entries)
+			if step.action == "" {
+				if len(entries) > 0 {
+					t.Errorf("%v, and yet the audit says %+v", err, entries)
+				}
+				continue
 			}
-			continue
-		}
-		if err != nil || len(entries) != 1 {
-			t.Fatalf("%s: %v, audit %+v", step.action, err, entries)
-		}
-		e := entries[0]
-		if e.Format != 2 || e.Actor != "ann from 127.0.0.1" || e.Action != step.action ||
-			e.Object != step.object || e.Time.Before(before) {
-			t.Errorf("%s: %+v", step.action, e)
-		}
-		for _, half := range []struct{ want, got map[string]any }{{step.from, e.From}, {step.to, e.To}} {
-			for key, want := range half.want {
-				if diff := cmp.Diff(want, half.got[key]); diff != "" {
-					t.Errorf("%s: %s (-want +got): %s", step.action, key, diff)
+			if err != nil || len(entries) != 1 {
+				t.Fatalf("%s: %v, audit %+v", step.action, err, entries)
+			}
+			e := entries[0]
+			if e.Format != 2 || e.Actor != "ann from 127.0.0.1" || e.Action != step.action ||
+				e.Object != step.object || e.Time.Before(before) {
+				t.Errorf("%s: %+v", step.action, e)
+			}
+			for _, half := range []struct{ want, got map[string]any }{{step.from, e.From}, {step.to, e.To}} {
+				for key, want := range half.want {
+					if diff := cmp.Diff(want, half.got[key]); diff != "" {
+						t.Errorf("%s: %s (-want +got): %s", step.action, key, diff)
+					}
 				}
 			}
+			if (e.From == nil) != (step.action == "init" || step.action == "create tag" ||
+				step.action == "update settings") || (e.To == nil) != (step.action == "delete tag") {
+				t.Errorf("%s: from %v to %v", step.action, e.From, e.To)
+			}
 		}
-		if (e.From == nil) != (step.action == "init" || step.action == "create tag" ||
-			step.action == "update settings") || (e.To == nil) != (step.action == "delete tag") {
-			t.Errorf("%s: from %v to %v", step.action, e.From, e.To)
-		}
-	}
+	})
 }
 
 // TestActor has clients give their names in various ways.
 func TestActor(t *testing.T) {
-	c := startHalves(t)
-	seen := len(c.audit())
-	for k, test := range []struct{ said, want string }{
-		{"", "unknown from 127.0.0.1"},
-		{strings.Repeat("x", 5000), strings.Repeat("x", 128) + " from 127.0.0.1"},
-		{`"},{<script>`, `"},{<script> from 127.0.0.1`},
-	} {
-		ctx := metadata.AppendToOutgoingContext(bg, api.ActorHeader, test.said)
-		if _, err := c.CreateTag(ctx,
-			&marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: "tag-" + string(rune('a'+k))}}); err != nil {
-			t.Fatal(err)
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := startHalves(t)
+		seen := len(c.audit())
+		for k, test := range []struct{ said, want string }{
+			{"", "unknown from 127.0.0.1"},
+			{strings.Repeat("x", 5000), strings.Repeat("x", 128) + " from 127.0.0.1"},
+			{`"},{<script>`, `"},{<script> from 127.0.0.1`},
+		} {
+			ctx := metadata.AppendToOutgoingContext(bg, api.ActorHeader, test.said)
+			if _, err := c.CreateTag(ctx,
+				&marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: "tag-" + string(rune('a'+k))}}); err != nil {
+				t.Fatal(err)
+			}
+			if got := c.audit()[seen+k].Actor; got != test.want {
+				t.Errorf("said %.20q: got %q, want %q", test.said, got, test.want)
+			}
 		}
-		if got := c.audit()[seen+k].Actor; got != test.want {
-			t.Errorf("said %.20q: got %q, want %q", test.said, got, test.want)
-		}
-	}
+	})
 }

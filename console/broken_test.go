@@ -8,81 +8,74 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // TestBrokenLayout: while the layout in etcd cannot be used, a console shows the last good
 // one and what is wrong. A console that has just started does so too.
 func TestBrokenLayout(t *testing.T) {
-	c := startHalves(t)
-	if _, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	etcd := c.Etcd.Store(t)
-	const key = "/march/default/layout"
-	there, err := etcd.Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: key}}}}})
-	if err != nil || len(there.Got[0]) != 1 {
-		t.Fatalf("%v, %v", there, err)
-	}
-	good := string(there.Got[0][0].Value)
-	put := func(value string) {
-		t.Helper()
-		if _, err := etcd.Txn(bg,
-			store.Txn{Then: []store.Op{{Put: &store.Put{Key: key, Value: []byte(value)}}}}); err != nil {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := startHalves(t)
+		if _, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	// shown checks the answers and pages of a console, and returns the problem that it reports.
-	shown := func(c *consoleOf) string {
-		t.Helper()
-		l, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{})
-		if err != nil || l.GetLayout().GetLayout().GetVersion() != 1 || len(l.GetEver()) != 2 {
-			t.Errorf("layout: %v, %v", l, err)
+		const key = "/march/default/layout"
+		value, _ := c.Mem.Value(key)
+		good := string(value)
+		put := func(value string) { c.Corrupt(store.OpPut(key, []byte(value))) }
+		// shown checks the answers and pages of a console, and returns the problem that it reports.
+		shown := func(c *consoleOf) string {
+			t.Helper()
+			l, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{})
+			if err != nil || l.GetLayout().GetLayout().GetVersion() != 1 || len(l.GetEver()) != 2 {
+				t.Errorf("layout: %v, %v", l, err)
+			}
+			o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
+			if err != nil || o.GetLayout().GetLayout().GetBoundary() != 100 || len(o.GetRooms()) != 2 ||
+				o.GetProblem() != l.GetProblem() {
+				t.Errorf("overview: %v, %v", o, err)
+			}
+			r, err := c.ListRooms(bg, &marchv1.ListRoomsRequest{})
+			if err != nil || len(r.GetRooms()) != 2 || r.GetProblem() != l.GetProblem() {
+				t.Errorf("rooms: %v, %v", r, err)
+			}
+			i, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{})
+			if err != nil || i.GetProblem() != l.GetProblem() {
+				t.Errorf("instances: %v, %v", i, err)
+			}
+			for _, path := range []string{"/", "/instances", "/migrations"} {
+				code, page := c.get(path)
+				if said := strings.Contains(page, "The layout in etcd cannot be used") ||
+					strings.Contains(page, "Key "+key+"</b>: "); code != 200 || said != (l.GetProblem() != "") {
+					t.Errorf("%s: %d, it is said: %t\n%s", path, code, said, page)
+				}
+			}
+			return l.GetProblem()
 		}
-		o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
-		if err != nil || o.GetLayout().GetLayout().GetBoundary() != 100 || len(o.GetRooms()) != 2 ||
-			o.GetProblem() != l.GetProblem() {
-			t.Errorf("overview: %v, %v", o, err)
+		if problem := shown(c); problem != "" {
+			t.Errorf("of a good layout: %q", problem)
 		}
-		r, err := c.ListRooms(bg, &marchv1.ListRoomsRequest{})
-		if err != nil || len(r.GetRooms()) != 2 || r.GetProblem() != l.GetProblem() {
-			t.Errorf("rooms: %v, %v", r, err)
+		put(strings.ReplaceAll(good, `boundary":"100"`, `boundary":"200"`))
+		fresh := startOver(c.Cluster)
+		for name, c := range map[string]*consoleOf{"that saw it": c, "that is new": fresh} {
+			if problem := shown(c); !strings.Contains(problem, "it differs from its own history") {
+				t.Errorf("a console %s: %q", name, problem)
+			}
+			// A console makes no plan on a broken layout.
+			_, err := c.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: quarter()})
+			want{codes.FailedPrecondition, "refused", []string{"differs from its own history"}}.check(t, "plan", err)
 		}
-		i, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{})
-		if err != nil || i.GetProblem() != l.GetProblem() {
-			t.Errorf("instances: %v, %v", i, err)
-		}
-		for _, path := range []string{"/", "/instances", "/migrations"} {
-			code, page := c.get(path)
-			if said := strings.Contains(page, "The layout in etcd cannot be used") ||
-				strings.Contains(page, "Key "+key+"</b>: "); code != 200 || said != (l.GetProblem() != "") {
-				t.Errorf("%s: %d, it is said: %t\n%s", path, code, said, page)
+		put("{}")
+		for _, c := range []*consoleOf{c, fresh} {
+			if problem := shown(c); !strings.Contains(problem, "the layout in etcd cannot be used") {
+				t.Errorf("of an empty layout: %q", problem)
 			}
 		}
-		return l.GetProblem()
-	}
-	if problem := shown(c); problem != "" {
-		t.Errorf("of a good layout: %q", problem)
-	}
-	put(strings.ReplaceAll(good, `boundary":"100"`, `boundary":"200"`))
-	fresh := startOver(c.Cluster)
-	for name, c := range map[string]*consoleOf{"that saw it": c, "that is new": fresh} {
-		if problem := shown(c); !strings.Contains(problem, "it differs from its own history") {
-			t.Errorf("a console %s: %q", name, problem)
+		put(good)
+		for _, c := range []*consoleOf{c, fresh} {
+			if problem := shown(c); problem != "" {
+				t.Errorf("after the repair: %q", problem)
+			}
 		}
-		// A console makes no plan on a broken layout.
-		_, err := c.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: quarter()})
-		want{codes.FailedPrecondition, "refused", []string{"differs from its own history"}}.check(t, "plan", err)
-	}
-	put("{}")
-	for _, c := range []*consoleOf{c, fresh} {
-		if problem := shown(c); !strings.Contains(problem, "the layout in etcd cannot be used") {
-			t.Errorf("of an empty layout: %q", problem)
-		}
-	}
-	put(good)
-	for _, c := range []*consoleOf{c, fresh} {
-		if problem := shown(c); problem != "" {
-			t.Errorf("after the repair: %q", problem)
-		}
-	}
+	})
 }

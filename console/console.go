@@ -187,7 +187,6 @@ func New(cfg Config) (*Server, error) {
 		host: host, name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),
 	}
-	s.heartbeats.silentAfter = silentAfter
 	s.rooms.connect, s.rooms.tracer, s.rooms.credentials = cfg.Dial, cfg.Tracer, cfg.Credentials
 	if s.prometheus, err = prometheus.New(cfg.Prometheus, s.log.Named("prometheus")); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/testcluster"
@@ -56,8 +57,7 @@ var damagedKeys = []struct {
 // console that saw the damage happen and by one that has just started.
 func TestDamageStopsNoPage(t *testing.T) {
 	for _, test := range damagedKeys {
-		t.Run(fmt.Sprint(test.key, len(test.puts)), func(t *testing.T) {
-			t.Parallel()
+		inBubble(t, fmt.Sprint(test.key, len(test.puts)), func(t *testing.T) {
 			c := startHalves(t)
 			c.create(&marchv1.Tag{Name: "order"})
 			l := c.Ledger()
@@ -74,11 +74,11 @@ func TestDamageStopsNoPage(t *testing.T) {
 				t.Fatal(err)
 			}
 			showsAll(t, c, "", nil)
-			store, key := c.Etcd.Store(t), "/march/default/"+test.key
+			key := "/march/default/" + test.key
 			for i := 0; i < len(test.puts); i += 2 {
-				putRaw(t, store, "/march/default/"+test.puts[i], test.puts[i+1])
+				c.Corrupt(store.OpPut("/march/default/"+test.puts[i], []byte(test.puts[i+1])))
 			}
-			putRaw(t, store, key, "garbage")
+			c.Corrupt(store.OpPut(key, []byte("garbage")))
 			for _, c := range []*consoleOf{c, startOver(c.Cluster)} {
 				if test.key == "tags/order" || test.key == "marks/a/order" { // tags are read while callers ask
 					testcluster.Await(t, "the index has it", func() bool {

@@ -18,61 +18,63 @@ import (
 // TestHalted: a console reports a halt on each page and in each answer, goes on answering,
 // and forgets no instance meanwhile.
 func TestHalted(t *testing.T) {
-	t.Parallel()
-	c := startHalves(t)
-	c.room("a", "a1")
-	c.wants("GET /v1/layout", 200, `"halt":null`)
-	c.wants("GET /readyz?verbose", 200, "[+]leasing ok\n")
-	l := c.Ledger()
-	if _, err := l.Halt(bg, "ann", "tonight's restore"); err != nil {
-		t.Fatal(err)
-	}
-	const halt = `"halt":{"by":"ann","why":"tonight's restore","time":"`
-	c.wants("GET /v1/layout", 200, halt)
-	c.wants("GET /v1/instances", 200, halt)
-	c.wants("GET /v1/overview", 200,
-		`"problems":[{"what":"leasing is halted in all rooms by ann: tonight's restore","since":"2`)
-	c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok: leasing is halted by ann since ")
-	c.wants("DELETE /v1/rooms/a/instances/a1", 400,
-		`"reason":"`+allocator.WentBack.Error()+`","message":"leasing is halted by ann since `)
-	c.wants("GET /v1/instances", 200, `"instances":[{"room":"a","name":"a1"`)
-	c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"MOVE_KIND_RETRACT"`)
-	c.wants(`POST /v1/tags {"name":"order"}`, 200, `"name":"order"`)
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := startHalves(t)
+		c.room("a", "a1")
+		c.wants("GET /v1/layout", 200, `"halt":null`)
+		c.wants("GET /readyz?verbose", 200, "[+]leasing ok\n")
+		l := c.Ledger()
+		if _, err := l.Halt(bg, "ann", "tonight's restore"); err != nil {
+			t.Fatal(err)
+		}
+		const halt = `"halt":{"by":"ann","why":"tonight's restore","time":"`
+		c.wants("GET /v1/layout", 200, halt)
+		c.wants("GET /v1/instances", 200, halt)
+		c.wants("GET /v1/overview", 200,
+			`"problems":[{"what":"leasing is halted in all rooms by ann: tonight's restore","since":"2`)
+		c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok: leasing is halted by ann since ")
+		c.wants("DELETE /v1/rooms/a/instances/a1", 400,
+			`"reason":"`+allocator.WentBack.Error()+`","message":"leasing is halted by ann since `)
+		c.wants("GET /v1/instances", 200, `"instances":[{"room":"a","name":"a1"`)
+		c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"MOVE_KIND_RETRACT"`)
+		c.wants(`POST /v1/tags {"name":"order"}`, 200, `"name":"order"`)
+	})
 }
 
 // TestBarred: during a recover the console names the instances that it has barred, with
 // the operator and the time, wherever it reports the halt.
 func TestBarred(t *testing.T) {
-	t.Parallel()
-	c := startHalves(t)
-	c.room("a", "a1")
-	l := c.Ledger()
-	shown := func(path string) bool {
-		_, body := c.get(path)
-		return strings.Contains(body, `"barred":[{"room":"a","name":"a1","barred":{"by":"ann","since":"2`)
-	}
-	paths := []string{"/v1/layout", "/v1/overview", "/v1/instances?status=true"}
-	report, err := recovery.Run(bg, l, recovery.Config{
-		Actor: "ann", Apply: true,
-		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question,
-			use record.UseMarks) (record.Memory, error) {
-			m, err := room.AskMarks(ctx, testcluster.Dial(t, s.Address), q, use)
-			for _, path := range paths {
-				if m.Barred {
-					testcluster.Await(t, path+" names the instance", func() bool { return shown(path) })
-				} else if shown(path) {
-					t.Errorf("%s names an instance that is not barred", path)
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := startHalves(t)
+		c.room("a", "a1")
+		l := c.Ledger()
+		shown := func(path string) bool {
+			_, body := c.get(path)
+			return strings.Contains(body, `"barred":[{"room":"a","name":"a1","barred":{"by":"ann","since":"2`)
+		}
+		paths := []string{"/v1/layout", "/v1/overview", "/v1/instances?status=true"}
+		report, err := recovery.Run(bg, l, recovery.Config{
+			Actor: "ann", Apply: true,
+			Ask: func(ctx context.Context, s record.SeenInstance, q record.Question,
+				use record.UseMarks) (record.Memory, error) {
+				m, err := room.AskMarks(ctx, testcluster.Dial(t, s.Address), q, use)
+				for _, path := range paths {
+					if m.Barred {
+						testcluster.Await(t, path+" names the instance", func() bool { return shown(path) })
+					} else if shown(path) {
+						t.Errorf("%s names an instance that is not barred", path)
+					}
 				}
-			}
-			return m, err
-		},
+				return m, err
+			},
+		})
+		if err != nil {
+			t.Fatalf("%+v, %v", report, err)
+		}
+		for _, path := range paths {
+			testcluster.Await(t, path+" names no instance any longer", func() bool { return !shown(path) })
+		}
 	})
-	if err != nil {
-		t.Fatalf("%+v, %v", report, err)
-	}
-	for _, path := range paths {
-		testcluster.Await(t, path+" names no instance any longer", func() bool { return !shown(path) })
-	}
 }
 
 // TestSeesARestore: a console is the only process that lived through a restore. It halts

@@ -18,9 +18,6 @@ import (
 // TestConsoleBelievesInstances: with TLS, a console takes an answer only from the instance that
 // it asks. Each impostor at the address of a/one has a certificate of the same CA.
 func TestConsoleBelievesInstances(t *testing.T) {
-	t.Parallel()
-	ca := testcerts.New(t)
-	calls := testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root})
 	for name, test := range map[string]struct {
 		leaf     devca.Leaf
 		believed bool
@@ -35,8 +32,9 @@ func TestConsoleBelievesInstances(t *testing.T) {
 		"only the address": {devca.Leaf{Hosts: []string{"127.0.0.1"}}, false},
 		"a longer name":    {devca.Leaf{Hosts: []string{"127.0.0.1", "one.a.march.example"}}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		inBubble(t, name, func(t *testing.T) {
+			ca := testcerts.New(t)
+			calls := testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root})
 			test.leaf.Name = "impostor"
 			cert := ca.Write(name, test.leaf)
 			served := testcerts.Open(t, tlsfiles.Config{Flags: "tls", Cert: cert.Cert, Key: cert.Key}).Server("h2")

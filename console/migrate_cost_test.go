@@ -9,11 +9,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
-
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // tags creates n tags, eight at a time.
@@ -35,17 +34,16 @@ func (w *world) tags(n int) {
 
 // TestMigrateCostsTheSame counts a console's own writes for a migration. They do not grow
 // with the number of tags.
-func TestMigrateCostsTheSame(t *testing.T) {
-	etcd := ledgertest.StartEtcd(t)
+func TestMigrateCostsTheSame(t *testing.T) { measured(t, migrateCostsTheSame) }
+
+func migrateCostsTheSame(t *testing.T) {
 	many := 2000
 	if *migrations > 0 {
 		many = 10_000
-	} else if testing.Short() {
-		many = 500
 	}
 	writes := make(map[int]int64)
 	for _, tags := range []int{10, many} {
-		w := newWorld(t, etcd.Store, fmt.Sprint("tags-", tags), halves())
+		w := newWorld(t, halves())
 		w.tags(tags)
 		n := w.node()
 		planned := w.plan(n, quarter())
@@ -69,15 +67,14 @@ func TestMigrateCostsTheSame(t *testing.T) {
 
 // TestMigrateManyActiveTags has an instance with many active tags adopt a layout, and logs
 // how long that took. As a measurement it has 10,000 tags and allows 10 s.
-func TestMigrateManyActiveTags(t *testing.T) {
-	tags := 2000
+func TestMigrateManyActiveTags(t *testing.T) { measured(t, migrateManyActiveTags) }
+
+func migrateManyActiveTags(t *testing.T) {
+	tags := 500
 	if *migrations > 0 {
 		tags = 10_000
-	} else if testing.Short() {
-		tags = 200
 	}
-	etcd := ledgertest.StartEtcd(t)
-	w := newWorld(t, etcd.Store, "default", halves())
+	w := newWorld(t, halves())
 	n := w.node()
 	ids := w.server("a", "one")
 	var work sync.WaitGroup
@@ -112,30 +109,32 @@ func TestMigrateManyActiveTags(t *testing.T) {
 
 // TestMigrateLargest stores, sends and shows the longest known plan of the largest cluster.
 func TestMigrateLargest(t *testing.T) {
-	t.Parallel()
-	from := allocator.Layout{Version: 1, Boundary: allocator.MaxID, Ranges: make(map[allocator.Room]allocator.Range)}
-	to := allocator.Layout{Boundary: allocator.MaxID, Ranges: make(map[allocator.Room]allocator.Range)}
-	share := int64(allocator.MaxID / allocator.MaxRooms)
-	for k := range int64(allocator.MaxRooms) {
-		name := allocator.Room(fmt.Sprintf("%063d", k))
-		last := allocator.MaxRooms - 1 - k
-		from.Ranges[name] = allocator.Range{Lower: k * share, Upper: (k + 1) * share}
-		to.Ranges[name] = allocator.Range{Lower: last * share, Upper: (last + 1) * share}
-	}
-	p, err := plan.New(from, to, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", toProto(from))
-	n := w.node()
-	planned := w.plan(n, toProto(to))
-	t.Logf("%d moves, %d bytes", len(p.Moves), proto.Size(planned))
-	r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.ends(n, r.GetMigration().GetId(), "done")
-	w.holds(toProto(to), 1+int64(len(p.Moves)))
+	testcluster.Bubble(t, func(t *testing.T) {
+		from := allocator.Layout{Version: 1, Boundary: allocator.MaxID,
+			Ranges: make(map[allocator.Room]allocator.Range)}
+		to := allocator.Layout{Boundary: allocator.MaxID, Ranges: make(map[allocator.Room]allocator.Range)}
+		share := int64(allocator.MaxID / allocator.MaxRooms)
+		for k := range int64(allocator.MaxRooms) {
+			name := allocator.Room(fmt.Sprintf("%063d", k))
+			last := allocator.MaxRooms - 1 - k
+			from.Ranges[name] = allocator.Range{Lower: k * share, Upper: (k + 1) * share}
+			to.Ranges[name] = allocator.Range{Lower: last * share, Upper: (last + 1) * share}
+		}
+		p, err := plan.New(from, to, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, toProto(from))
+		n := w.node()
+		planned := w.plan(n, toProto(to))
+		t.Logf("%d moves, %d bytes", len(p.Moves), proto.Size(planned))
+		r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.ends(n, r.GetMigration().GetId(), "done")
+		w.holds(toProto(to), 1+int64(len(p.Moves)))
+	})
 }
 
 // TestMigrateLongest reverses as many rooms as a layout may have, each with a single
@@ -143,7 +142,7 @@ func TestMigrateLargest(t *testing.T) {
 func TestMigrateLongest(t *testing.T) {
 	t.Parallel()
 	for _, width := range []int{2, 63} {
-		t.Run(fmt.Sprint(width), func(t *testing.T) {
+		inBubble(t, fmt.Sprint(width), func(t *testing.T) {
 			from := allocator.Layout{Version: 1, Boundary: allocator.MaxRooms + 1,
 				Ranges: make(map[allocator.Room]allocator.Range)}
 			to := allocator.Layout{Boundary: from.Boundary, Ranges: make(map[allocator.Room]allocator.Range)}
@@ -153,7 +152,7 @@ func TestMigrateLongest(t *testing.T) {
 				from.Ranges[name] = allocator.Range{Lower: k, Upper: k + 1}
 				to.Ranges[name] = allocator.Range{Lower: last, Upper: last + 1}
 			}
-			w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", toProto(from))
+			w := newWorld(t, toProto(from))
 			n := w.node()
 			planned := w.plan(n, toProto(to))
 			t.Logf("%d moves, %d bytes", len(planned.GetMoves()), proto.Size(planned))

@@ -142,25 +142,26 @@ func (g *gate) idle(holds func() bool) {
 	})
 }
 
-// world is one of several clusters in a store.
+// world is a cluster whose consoles' stores a test can reach.
 type world struct {
 	*testcluster.Cluster
-	// silence is after how long its consoles call an instance silent, or 0 for the
-	// default.
-	silence time.Duration
 	// try is how long its ledgers wait for an answer of the store, or 0 for 5 s.
 	try time.Duration
 }
 
-func newWorld(tb testing.TB, open func(testing.TB) store.Store, name string, first *marchv1.Layout) *world {
+func newWorld(tb testing.TB, first *marchv1.Layout) *world {
 	tb.Helper()
-	w := &world{Cluster: testcluster.Over(tb, name, open)}
+	return worldOver(testcluster.New(tb), first)
+}
+
+func worldOver(c *testcluster.Cluster, first *marchv1.Layout) *world {
+	c.Helper()
 	l, err := api.LayoutFromProto(first)
 	if err != nil {
-		tb.Fatal(err)
+		c.Fatal(err)
 	}
-	w.Init(l, "test")
-	return w
+	c.Init(l, "test")
+	return &world{Cluster: c}
 }
 
 func (w *world) ledger(etcd store.Store) *ledger.Ledger {
@@ -218,14 +219,12 @@ func (w *world) nodeOver(etcd store.Store) *node {
 	}
 	n := &node{gate: g, metrics: observe.New("test", nil), log: &logged{}}
 	cfg := console.DefaultConfig()
-	cfg.Metrics, cfg.Logger = n.metrics, hclog.New(&hclog.LoggerOptions{Output: n.log})
+	cfg.Dial, cfg.Metrics, cfg.Logger = testcluster.DialInstance, n.metrics,
+		hclog.New(&hclog.LoggerOptions{Output: n.log})
 	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), testcluster.Listen(w, "")
 	server, err := console.New(cfg)
 	if err != nil {
 		w.Fatal(err)
-	}
-	if w.silence > 0 {
-		server.SilentAfter(w.silence)
 	}
 	stopping, stop := context.WithCancel(bg)
 	n.stop = stop
@@ -296,19 +295,12 @@ func (w *world) apply(n *node, target *marchv1.Layout, hold time.Duration) *marc
 // follow polls a migration until done returns true for it.
 func (w *world) follow(n *node, id, until string, done func(*marchv1.Migration) bool) (m *marchv1.Migration) {
 	w.Helper()
-	deadline := time.Now().Add(testcluster.Patience)
-	for {
+	testcluster.Await(w, until, func() bool {
 		r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
-		if err == nil {
-			if m = r.GetMigration(); done(m) {
-				return m
-			}
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("not in time: %s: %v, %v", until, m, err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		m = r.GetMigration()
+		return err == nil && done(m)
+	})
+	return m
 }
 
 func (w *world) ends(n *node, id, state string) *marchv1.Migration {
@@ -323,7 +315,8 @@ func (w *world) ends(n *node, id, state string) *marchv1.Migration {
 // stays fails the test if a migration gets further within a while.
 func (w *world) stays(n *node, id string, reached int32) {
 	w.Helper()
-	for until := time.Now().Add(700 * time.Millisecond); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+	for range 20 { // a driver looks each second
+		time.Sleep(250 * time.Millisecond)
 		r, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
 		if err != nil || r.GetMigration().GetReached() != reached {
 			w.Fatalf("it went on: %v, %v", r, err)
@@ -357,13 +350,16 @@ func quarter() *marchv1.Layout {
 	return layout(100, map[string][2]int64{"a": {0, 25}, "b": {25, 100}})
 }
 
-// together runs subtests at once, however few processors there are, because they wait more
-// than they work.
-func together[T any](t *testing.T, cases map[string]T, test func(t *testing.T, name string, c T)) {
+// bubbles runs each case in a bubble of its own.
+func bubbles[T any](t *testing.T, cases map[string]T, test func(t *testing.T, name string, c T)) {
 	t.Helper()
-	var work sync.WaitGroup
 	for name, c := range cases {
-		work.Go(func() { t.Run(name, func(t *testing.T) { test(t, name, c) }) })
+		inBubble(t, name, func(t *testing.T) { test(t, name, c) })
 	}
-	work.Wait()
+}
+
+// inBubble runs a subtest in a bubble of its own.
+func inBubble(t *testing.T, name string, test func(*testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { testcluster.Bubble(t, test) })
 }

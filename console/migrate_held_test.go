@@ -36,33 +36,22 @@ func (m *metered) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) 
 // write nothing for any tag. Before, every move had every room drop all its IDs and lease
 // again.
 func TestMovesCostWhatIsLost(t *testing.T) {
-	for name, test := range map[string]struct {
-		tags, most int // most where it measures
-		open       func(t *testing.T) func(testing.TB) store.Store
-	}{
-		"memory": {500, 5000, func(t *testing.T) func(testing.TB) store.Store {
-			memory := ledgertest.NewFake(t)
-			return func(testing.TB) store.Store { return memory.Open() }
-		}},
-		"etcd": {200, 10_000, func(t *testing.T) func(testing.TB) store.Store { return ledgertest.StartEtcd(t).Store }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			tags := test.tags
-			if *migrations > 0 {
-				tags = test.most
-			}
-			movesCostWhatIsLost(t, test.open(t), tags)
-		})
-	}
+	measured(t, movesCostWhatIsLost)
 }
 
-func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags int) {
+func movesCostWhatIsLost(t *testing.T) {
 	const moves, loses = 20, 50 // every fiftieth tag is active in the room that loses
+	tags := 500
+	if *migrations > 0 {
+		tags = 10_000
+	}
+	w := newWorld(t, layout(1000, map[string][2]int64{"same": {0, 300}, "grows": {300, 400}, "loses": {700, 1000}}))
 	var opened []*metered
-	w := newWorld(t, func(tb testing.TB) store.Store {
+	open := w.Open
+	w.Open = func(tb testing.TB) store.Store {
 		opened = append(opened, &metered{Store: open(tb)})
 		return opened[len(opened)-1]
-	}, "default", layout(1000, map[string][2]int64{"same": {0, 300}, "grows": {300, 400}, "loses": {700, 1000}}))
+	}
 	w.tags(tags)
 	leases := make(map[allocator.Room]*metered)
 	for room, every := range map[allocator.Room]int{"same": 1, "grows": 1, "loses": loses} {
@@ -86,7 +75,7 @@ func movesCostWhatIsLost(t *testing.T, open func(testing.TB) store.Store, tags i
 		})
 	}
 	size := func() (keys, bytes, layouts int) {
-		answer, err := opened[0].Txn(bg,
+		answer, err := w.Open(w).Txn(bg,
 			store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "/march/default/",
 				End: "/march/default0"}}}}})
 		if err != nil {

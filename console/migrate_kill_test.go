@@ -5,14 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -73,17 +72,16 @@ func TestMigrateKilled(t *testing.T) {
 		}
 	}
 	etcd := ledgertest.StartEtcd(t)
-	atOnce := make(chan struct{}, 12) // processes, in pairs
-	var clusters atomic.Int32
-	together(t, points, func(t *testing.T, name string, point killPoint) {
-		atOnce <- struct{}{}
-		defer func() { <-atOnce }()
-		testMigrateKilled(t, etcd, fmt.Sprint("kill-", clusters.Add(1)), point)
-	})
+	for name, point := range points {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testMigrateKilled(t, etcd, strings.ReplaceAll("kill "+name, " ", "-"), point)
+		})
+	}
 }
 
 func testMigrateKilled(t *testing.T, etcd *ledgertest.Etcd, cluster string, point killPoint) {
-	w := newWorld(t, etcd.Store, cluster, halves())
+	w := worldOver(testcluster.Over(t, cluster, etcd.Store), halves())
 	idle := &gate{Store: etcd.Store(t)} // asks, and makes no move
 	idle.idle(func() bool { return true })
 	n := w.nodeOver(idle)

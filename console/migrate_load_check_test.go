@@ -56,8 +56,6 @@ const callersEach = 2
 type load struct {
 	*world
 	tags    int
-	most    int64 // calls a second
-	canary  canary
 	began   time.Time
 	elapsed time.Duration
 	now     atomic.Pointer[schedule]
@@ -72,17 +70,10 @@ type load struct {
 	mu struct {
 		sync.Mutex
 		refused []string // calls that failed because their room had no range
-		failed  []failure
+		failed  []string // calls that failed for another reason
 		took    [phases]*hdrhistogram.Histogram
 		fromDue [phases]*hdrhistogram.Histogram // in a call that waits for its turn, too
 	}
-}
-
-// failure is a call that failed for another reason than that its room has no range.
-type failure struct {
-	since, told time.Time // since when etcd was away, according to the room
-	away        bool      // the room said so
-	text        string
 }
 
 // caller asks one instance for IDs of one tag, again and again. Its counts are read when it
@@ -103,68 +94,22 @@ type issue struct {
 	first, count, ended, reached, reported int64
 }
 
-// newLoad returns a load of some tags with most calls a second. If it adapts, it makes
-// fewer where the machine is too slow for so many.
-func newLoad(w *world, tags int, most int64, adapts bool) *load {
-	l := &load{world: w, tags: tags, most: most, began: time.Now(), done: make(chan struct{})}
+// newLoad returns a load of some tags with rate calls a second.
+func newLoad(w *world, tags int, rate int64) *load {
+	l := &load{world: w, tags: tags, began: time.Now(), done: make(chan struct{})}
 	for p := range l.mu.took {
 		l.mu.took[p] = hdrhistogram.New(1000, int64(time.Minute), 3)
 		l.mu.fromDue[p] = hdrhistogram.New(1000, int64(time.Minute), 3)
 	}
-	l.now.Store(&schedule{phase: settling, began: time.Now(), rate: most})
+	l.now.Store(&schedule{phase: settling, began: time.Now(), rate: rate})
 	l.ended.Store(1)
 	l.reached.Store(1)
-	l.canary.answered(time.Now())
-	store := w.Open(w)
-	l.work.Go(func() { l.canary.run(store, l.done) })
-	if adapts {
-		l.work.Go(l.adapt)
-	}
 	return l
 }
 
 // enter begins a phase.
 func (l *load) enter(p phase) {
-	for {
-		was := l.now.Load()
-		if l.now.CompareAndSwap(was, &schedule{phase: p, began: time.Now(), rate: was.rate}) {
-			return
-		}
-	}
-}
-
-// A load that adapts is halved when its calls come later than tooLate, and grows by a
-// tenth a second while they do not. So it leaves the machine to etcd and the rooms, however
-// slow the machine is. More calls than it can serve would only queue up, and the times
-// would show the length of the queue.
-const (
-	tooLate   = 100 * time.Millisecond
-	adaptEach = 100 * time.Millisecond
-	leastRate = 100 // calls a second
-)
-
-func (l *load) adapt() {
-	changed := time.Now()
-	for {
-		select {
-		case <-l.done:
-			return
-		case <-time.After(adaptEach):
-		}
-		was := l.now.Load()
-		now, rate := time.Now(), was.rate
-		switch late := now.Sub(was.due(was.slots.Load())); { // the lateness of the last taken slot
-		case late > tooLate:
-			rate = max(rate/2, leastRate)
-		case now.Sub(changed) > time.Second:
-			rate = min(rate+rate/10, l.most)
-		}
-		if rate != was.rate {
-			// The load does not make up for missed calls.
-			l.now.CompareAndSwap(was, &schedule{phase: was.phase, began: now, rate: rate})
-			changed = now
-		}
-	}
+	l.now.Store(&schedule{phase: p, began: time.Now(), rate: l.now.Load().rate})
 }
 
 // call starts an instance, and callers of it for each tag.
@@ -271,32 +216,7 @@ func (l *load) failed(c *caller, err error) {
 		l.mu.refused = append(l.mu.refused, s.Message())
 		return
 	}
-	f := failure{told: time.Now(), text: fmt.Sprintf("room %s tag %s: %v", c.room, c.tag, err)}
-	f.since, f.away = awaySince(err, f.told)
-	l.mu.failed = append(l.mu.failed, f)
-}
-
-// longestAgo is the longest time for which a room may still report that etcd is away after
-// etcd has recovered: a lease that began before, the pause after it and the next lease, or a
-// read of a tag. The room's own time since when etcd is away is not enough: a faulty room
-// could report an old time for ever.
-var longestAgo = max(2*leaseWithin+allocator.DefaultRefillerConfig(nil, nil).BackoffMax, loadWithin)
-
-// failures returns the calls that failed. It leaves out calls that report etcd as away
-// while the canary found it slow, too, and counts these.
-func (l *load) failures() (failed []string, away int) {
-	for _, f := range l.mu.failed {
-		since := f.since
-		if earliest := f.told.Add(-longestAgo); since.Before(earliest) {
-			since = earliest
-		}
-		if f.away && l.canary.slow(since, f.told, l.began.Add(l.elapsed)) {
-			away++
-			continue
-		}
-		failed = append(failed, f.text)
-	}
-	return failed, away
+	l.mu.failed = append(l.mu.failed, fmt.Sprintf("room %s tag %s: %v", c.room, c.tag, err))
 }
 
 func (l *load) record(p phase, took, fromDue time.Duration) {

@@ -24,24 +24,27 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// migrations makes TestMigrationsUnderLoad a measurement: it makes this many migrations in a
-// row, however long they take, and asserts how much they may cost callers. The tests of
-// the costs of migrations take their full size with it.
+// migrations makes TestMigrationsUnderLoad a measurement over a real etcd: it makes this many
+// migrations in a row, and asserts how much they may cost callers. The tests of the costs of
+// migrations take their full size with it.
 var migrations = flag.Int("migrations", 0, "measure so many migrations in a row; 0: make some, and assert no figures")
 
+// measured runs a test in a bubble, or as a measurement.
+func measured(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	if *migrations > 0 {
+		test(t)
+		return
+	}
+	testcluster.Bubble(t, test)
+}
+
 const (
-	// The load calls this many tags, and fewer in a short run. There etcd, the rooms and
-	// their callers share a processor with the race detector and other tests.
-	loadTags  = 50
-	shortTags = 20
-	// The load makes this many calls a second to all rooms together, most of them Next. It
-	// makes fewer if the test is no measurement, because other tests run beside it, and
-	// fewer again on a machine that is too slow for them.
-	measuredRate = 21_500
-	besideRate   = 5_000
-	shortRate    = 1_000
-	// The test makes this many migrations, however slow the machine.
-	fewest = 5
+	// The load calls this many tags, with so many calls a second to all rooms together, most of
+	// them Next, while so many migrations are made, where nothing is measured.
+	loadTags, loadRate, loadMigrations = 20, 500, 10
+	// The same of a measurement.
+	measuredTags, measuredRate = 50, 21_500
 	// The bounds of a measurement.
 	leastNext = 20_000 // a second
 	mostRatio = 1.5    // of the p99 during migrations to the p99 without them
@@ -50,22 +53,19 @@ const (
 // TestMigrationsUnderLoad makes random migrations in a row while all rooms are called. After
 // each group of migrations comes an equally long time without, so that both are measured
 // on the same machine in the same state.
-func TestMigrationsUnderLoad(t *testing.T) {
-	want, group, within, measure := 10, 3, 25*time.Second, *migrations > 0
-	rate, tags := int64(besideRate), loadTags
+func TestMigrationsUnderLoad(t *testing.T) { measured(t, migrationsUnderLoad) }
+
+func migrationsUnderLoad(t *testing.T) {
+	want, group, rate, tags, measure := loadMigrations, 3, int64(loadRate), loadTags, *migrations > 0
 	if measure {
-		rate = measuredRate
-		want, within = *migrations, 20*time.Minute
+		want, rate, tags = *migrations, measuredRate, measuredTags
 		defer debug.SetGCPercent(debug.SetGCPercent(400)) // the load, the rooms and etcd share one heap
-	} else if testing.Short() {
-		want, rate, tags = fewest, shortRate, shortTags
 	}
-	seed := uint64(time.Now().UnixNano())
+	seed := uint64(time.Now().UnixNano()) // always the same in a bubble
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 
-	etcd := ledgertest.StartEtcd(t)
-	w := newWorld(t, etcd.Store, "default", halves())
+	w := newWorld(t, halves())
 	for k := range tags {
 		if _, err := w.Admin.CreateTag(bg, tagOf(k), record.DefaultTag(), "test"); err != nil {
 			t.Fatal(err)
@@ -73,7 +73,7 @@ func TestMigrationsUnderLoad(t *testing.T) {
 	}
 	n := w.node()
 	w.node()
-	load := newLoad(w, tags, rate, !measure)
+	load := newLoad(w, tags, rate)
 	defer load.stop()
 	rooms := []allocator.Room{"a", "b"}
 	for k, r := range []allocator.Room{"a", "a", "b"} {
@@ -83,7 +83,7 @@ func TestMigrationsUnderLoad(t *testing.T) {
 
 	began := time.Now()
 	moves, kinds, made := 0, make(map[string]int), 0
-	for made < want && (made < fewest || time.Since(began) < within) && !t.Failed() {
+	for made < want && !t.Failed() {
 		start := time.Now()
 		load.enter(migrating)
 		for range min(group, want-made) {
@@ -102,30 +102,26 @@ func TestMigrationsUnderLoad(t *testing.T) {
 		load.enter(settling)
 		time.Sleep(300 * time.Millisecond) // the instances adopt the last layout
 		load.enter(quiet)
-		if !measure {
-			took = min(took, time.Second)
-		}
 		time.Sleep(took)
 	}
 	took := time.Since(began)
 	load.stop()
 	calls := load.check()
-	failed, away := load.failures()
+	failed := load.mu.failed
 	for _, text := range failed[:min(10, len(failed))] {
 		t.Error(text)
 	}
 	ledgertest.CheckCluster(t, w.Open(t), w.ClusterName, nil)
-	t.Logf("%d migrations of %d moves %v in %v; %d calls, %d IDs; calls that failed: %d, %d as etcd was slow, "+
+	t.Logf("%d migrations of %d moves %v in %v; %d calls, %d IDs; calls that failed: %d, "+
 		"%d of rooms without a range",
-		made, moves, kinds, took.Round(time.Millisecond), calls.calls, calls.ids, len(failed), away, calls.refused)
+		made, moves, kinds, took.Round(time.Millisecond), calls.calls, calls.ids, len(failed), calls.refused)
 	next := float64(calls.next) / load.elapsed.Seconds()
 	ratio := float64(load.mu.took[migrating].ValueAtQuantile(99)) / float64(load.mu.took[quiet].ValueAtQuantile(99))
-	t.Logf("%d tags, %.0f Next/s of %d, p99 ratio %.2f; %d transactions of etcd took the test %v at most", tags, next,
-		load.most, ratio, leaseTrips, load.canary.longest().Round(time.Millisecond))
+	t.Logf("%d tags, %.0f Next/s of %d, p99 ratio %.2f", tags, next, rate, ratio)
 	t.Logf("calls without migrations %s, with %s", spread(load.mu.took[quiet]), spread(load.mu.took[migrating]))
 	t.Logf("from when they were due without migrations %s, with %s", spread(load.mu.fromDue[quiet]),
 		spread(load.mu.fromDue[migrating]))
-	if measure && (away > 0 || made < want || next < leastNext || ratio > mostRatio) {
+	if measure && (made < want || next < leastNext || ratio > mostRatio) {
 		t.Errorf("%d migrations at %.0f Next/s with a p99 of %.2f times that without; want %d, %d at least, %v at most",
 			made, next, ratio, want, leastNext, mostRatio)
 	}

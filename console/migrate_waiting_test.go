@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 func waits(m *marchv1.Migration) bool { return len(m.GetWaiting()) > 0 && m.GetReached() > 0 }
@@ -20,14 +20,12 @@ func waits(m *marchv1.Migration) bool { return len(m.GetWaiting()) > 0 && m.GetR
 // TestMigrateWaiting has an instance not report. The expand does not follow its retract
 // until the instance reports, is given up, or was silent for long enough.
 func TestMigrateWaiting(t *testing.T) {
-	t.Parallel()
-	etcd := ledgertest.StartEtcd(t)
 	type how struct {
 		alive bool
 		hold  time.Duration
 		goOn  func(w *world, n *node, p *ledger.Instance, id string)
 	}
-	together(t, map[string]how{
+	bubbles(t, map[string]how{
 		"reports": {true, time.Hour, func(w *world, n *node, p *ledger.Instance, id string) {
 			if err := p.Serve(bg, 2); err != nil {
 				w.Error(err)
@@ -38,7 +36,7 @@ func TestMigrateWaiting(t *testing.T) {
 				w.Error(err)
 			}
 		}},
-		"hold": {false, 1500 * time.Millisecond, func(*world, *node, *ledger.Instance, string) {}},
+		"hold": {false, 25 * time.Second, func(*world, *node, *ledger.Instance, string) {}},
 		"continue": {true, time.Hour, func(w *world, n *node, p *ledger.Instance, id string) {
 			_, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Id: id})
 			invalid("without", "the migration waits for a/p").check(w, "without nobody", err)
@@ -63,11 +61,8 @@ func TestMigrateWaiting(t *testing.T) {
 			invalid("room", "instance").check(w, "forget badly", err)
 		}},
 	}, func(t *testing.T, name string, how how) {
-		w := newWorld(t, etcd.Store, name, halves())
-		if !how.alive || name == "forget" {
-			w.silence = 100 * time.Millisecond
-		}
-		before := time.Now() // a busy machine may take seconds from here to the migration
+		w := newWorld(t, halves())
+		before := time.Now()
 		n := w.node()
 		p := w.puppet("a", "p", how.alive && name != "forget")
 		w.puppet("b", "never-asked", false) // room b loses nothing
@@ -98,33 +93,31 @@ func TestMigrateWaiting(t *testing.T) {
 // TestMigrateWaitsForTheRest goes on without one of two instances. The migration still
 // waits for the other one, and shows that one alone.
 func TestMigrateWaitsForTheRest(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, ledgertest.StartEtcd(t).Store, "default", halves())
-	w.silence = 100 * time.Millisecond
-	n := w.node()
-	w.puppet("a", "p", false)
-	q := w.puppet("a", "q", false)
-	m := w.apply(n, quarter(), time.Hour)
-	w.follow(n, m.GetId(), "waiting", func(m *marchv1.Migration) bool {
-		return len(m.GetWaiting()) == 2 && m.GetWaiting()[1].GetSilentSince() != nil
+	testcluster.Bubble(t, func(t *testing.T) {
+		w := newWorld(t, halves())
+		n := w.node()
+		w.puppet("a", "p", false)
+		q := w.puppet("a", "q", false)
+		m := w.apply(n, quarter(), time.Hour)
+		w.follow(n, m.GetId(), "waiting", func(m *marchv1.Migration) bool {
+			return len(m.GetWaiting()) == 2 && m.GetWaiting()[1].GetSilentSince() != nil
+		})
+		r, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Without: []string{"a/p", "a/p"}})
+		if got := r.GetMigration(); err != nil || len(got.GetWaiting()) != 1 ||
+			got.GetWaiting()[0].GetInstance() != "a/q" || len(got.GetWithout()) != 1 {
+			t.Errorf("continue: %v, %v", got, err)
+		}
+		w.stays(n, m.GetId(), 1)
+		if err := q.Serve(bg, 2); err != nil {
+			t.Error(err)
+		}
+		w.ends(n, m.GetId(), "done")
+		w.holds(quarter(), 3)
 	})
-	r, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Without: []string{"a/p", "a/p"}})
-	if got := r.GetMigration(); err != nil || len(got.GetWaiting()) != 1 ||
-		got.GetWaiting()[0].GetInstance() != "a/q" || len(got.GetWithout()) != 1 {
-		t.Errorf("continue: %v, %v", got, err)
-	}
-	w.stays(n, m.GetId(), 1)
-	if err := q.Serve(bg, 2); err != nil {
-		t.Error(err)
-	}
-	w.ends(n, m.GetId(), "done")
-	w.holds(quarter(), 3)
 }
 
 // TestMigrateStops pauses, resumes and aborts a migration at each point.
 func TestMigrateStops(t *testing.T) {
-	t.Parallel()
-	etcd := ledgertest.StartEtcd(t)
 	type stop struct {
 		moves  int32 // are made before
 		pause  bool
@@ -133,16 +126,13 @@ func TestMigrateStops(t *testing.T) {
 	}
 	cases := make(map[string]stop)
 	for k, at := range []string{"before", "between", "after"} {
-		if testing.Short() && at != "between" {
-			continue
-		}
 		cases[at+"-pause-resume"] = stop{int32(k), true, true, false}
 		cases[at+"-abort"] = stop{int32(k), false, false, true}
 		cases[at+"-pause-abort"] = stop{int32(k), true, false, true}
 		cases[at+"-pause-resume-abort"] = stop{int32(k), true, true, true}
 	}
-	together(t, cases, func(t *testing.T, name string, s stop) {
-		w := newWorld(t, etcd.Store, name, halves())
+	bubbles(t, cases, func(t *testing.T, name string, s stop) {
+		w := newWorld(t, halves())
 		n := w.node()
 		shut := func(moves int32) {
 			n.on(func(what string) verdict {
@@ -229,14 +219,12 @@ func TestMigrateStops(t *testing.T) {
 // abort gives the room back the residues that the instance may still issue, so the
 // migration no longer waits.
 func TestMigrateAbortsWithout(t *testing.T) {
-	t.Parallel()
-	etcd := ledgertest.StartEtcd(t)
-	together(t, map[string]*marchv1.Layout{
+	bubbles(t, map[string]*marchv1.Layout{
 		"retract":  quarter(),
 		"drain":    layout(100, map[string][2]int64{"b": {50, 100}}),
 		"boundary": layout(200, map[string][2]int64{"a": {100, 200}, "b": {0, 100}}),
 	}, func(t *testing.T, name string, target *marchv1.Layout) {
-		w := newWorld(t, etcd.Store, name, halves())
+		w := newWorld(t, halves())
 		n := w.node()
 		w.puppet("a", "silent", false)
 		m := w.apply(n, target, time.Hour)
@@ -264,99 +252,100 @@ func TestMigrateAbortsWithout(t *testing.T) {
 
 // TestMigrateRefuses makes all calls that must be refused. None of them changes anything.
 func TestMigrateRefuses(t *testing.T) {
-	t.Parallel()
-	c := startHalves(t)
-	w := &world{Cluster: c.Cluster}
-	n := w.node()
-	_, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{})
-	notFound("no migration").check(t, "get none", err)
-	w.puppet("a", "silent", false)
-	good := w.plan(n, quarter())
-	apply := func(p *marchv1.Plan, hold *durationpb.Duration) error {
-		_, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: p, Hold: hold})
-		return err
-	}
-	tamper := func(change func(*marchv1.Plan)) *marchv1.Plan {
-		p := proto.Clone(good).(*marchv1.Plan)
-		change(p)
-		return p
-	}
-	for what, p := range map[string]*marchv1.Plan{
-		"none":            nil,
-		"no moves":        tamper(func(p *marchv1.Plan) { p.Moves = nil }),
-		"a move less":     tamper(func(p *marchv1.Plan) { p.Moves = p.Moves[1:] }),
-		"a move twice":    tamper(func(p *marchv1.Plan) { p.Moves = append(p.Moves, p.Moves[1]) }),
-		"another kind":    tamper(func(p *marchv1.Plan) { p.Moves[0].Kind = marchv1.MoveKind_MOVE_KIND_EXPAND }),
-		"another range":   tamper(func(p *marchv1.Plan) { p.Moves[0].Layout.Rooms["a"].Upper = 26 }),
-		"another target":  tamper(func(p *marchv1.Plan) { p.Target.Rooms["a"].Upper = 24 }),
-		"no target":       tamper(func(p *marchv1.Plan) { p.Target = nil }),
-		"overlap":         tamper(func(p *marchv1.Plan) { p.Target.Rooms["a"].Upper = 60 }),
-		"a version":       tamper(func(p *marchv1.Plan) { p.Moves[0].Layout.Version = 9 }),
-		"another from":    tamper(func(p *marchv1.Plan) { p.From.Rooms["a"].Upper = 26 }),
-		"target is from":  tamper(func(p *marchv1.Plan) { p.Target = p.From }),
-		"another cluster": tamper(func(p *marchv1.Plan) { p.Cluster = "00000000-0000-4000-8000-000000000000" }),
-		"no cluster":      tamper(func(p *marchv1.Plan) { p.Cluster = "" }),
-		"atomic":          tamper(func(p *marchv1.Plan) { p.Atomic = true }),
-	} {
-		invalid().check(t, what, apply(p, nil))
-		_, err := n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: p})
-		invalid().check(t, "cost of "+what, err)
-	}
-	for _, wait := range []*durationpb.Duration{durationpb.New(-1),
-		durationpb.New(5*time.Second + 1), {Seconds: 1 << 60}} {
-		_, err := n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: good, Wait: wait})
-		invalid("wait").check(t, "wait", err)
-	}
-	for _, hold := range []*durationpb.Duration{
-		durationpb.New(-1), durationpb.New(7*24*time.Hour + 1), {Seconds: 1 << 60},
-		{Seconds: -1 << 60}, {Nanos: 2_000_000_000},
-	} {
-		invalid("hold").check(t, "hold", apply(good, hold))
-	}
-	for what, r := range map[string]*marchv1.PlanMigrationRequest{
-		"equal":           {Target: halves()},
-		"nothing":         {},
-		"both":            {Target: quarter(), Boundary: 200},
-		"overlap":         {Target: layout(100, map[string][2]int64{"a": {0, 51}, "b": {50, 100}})},
-		"unknown room":    {Move: []string{"x:0-1=b"}},
-		"drain unknown":   {Drain: []string{"x"}},
-		"drain all":       {Drain: []string{"a", "b"}},
-		"past int64":      {Move: []string{"a:25-9223372036854775808=b"}},
-		"small boundary":  {Boundary: 1},
-		"bad boundary":    {Boundary: -1},
-		"does not scale":  {Boundary: 101},
-		"whole range":     {Move: []string{"a:0-50=b"}},
-		"not adjacent":    {Move: []string{"a:0-10=b"}},
-		"room's bad name": {AddRoom: []string{"A=0-10"}},
-	} {
-		_, err := n.PlanMigration(bg, r)
-		invalid().check(t, "plan "+what, err)
-	}
-	stale := tamper(func(p *marchv1.Plan) { p.From.Version = 7 })
-	want{codes.Aborted, "conflict", []string{"version 7", "version 1"}}.check(t, "stale", apply(stale, nil))
-	for _, id := range []string{"x", "../layout", strings.Repeat("0", 27), "01ARZ3NDEKTSV4RRFFQ69G5FA!"} {
-		_, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
-		invalid("migration").check(t, "get "+id, err)
-		_, err = n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id})
-		invalid("migration").check(t, "pause "+id, err)
-		_, err = n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: id})
-		invalid("migration").check(t, "abort "+id, err)
-		_, err = n.ListMigrations(bg, &marchv1.ListMigrationsRequest{PageToken: id})
-		invalid().check(t, "list "+id, err)
-	}
-	_, err = n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV"})
-	notFound("01ARZ3NDEKTSV4RRFFQ69G5FAV").check(t, "get unknown", err)
-	w.holds(halves(), 1)
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := startHalves(t)
+		w := &world{Cluster: c.Cluster}
+		n := w.node()
+		_, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{})
+		notFound("no migration").check(t, "get none", err)
+		w.puppet("a", "silent", false)
+		good := w.plan(n, quarter())
+		apply := func(p *marchv1.Plan, hold *durationpb.Duration) error {
+			_, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: p, Hold: hold})
+			return err
+		}
+		tamper := func(change func(*marchv1.Plan)) *marchv1.Plan {
+			p := proto.Clone(good).(*marchv1.Plan)
+			change(p)
+			return p
+		}
+		for what, p := range map[string]*marchv1.Plan{
+			"none":            nil,
+			"no moves":        tamper(func(p *marchv1.Plan) { p.Moves = nil }),
+			"a move less":     tamper(func(p *marchv1.Plan) { p.Moves = p.Moves[1:] }),
+			"a move twice":    tamper(func(p *marchv1.Plan) { p.Moves = append(p.Moves, p.Moves[1]) }),
+			"another kind":    tamper(func(p *marchv1.Plan) { p.Moves[0].Kind = marchv1.MoveKind_MOVE_KIND_EXPAND }),
+			"another range":   tamper(func(p *marchv1.Plan) { p.Moves[0].Layout.Rooms["a"].Upper = 26 }),
+			"another target":  tamper(func(p *marchv1.Plan) { p.Target.Rooms["a"].Upper = 24 }),
+			"no target":       tamper(func(p *marchv1.Plan) { p.Target = nil }),
+			"overlap":         tamper(func(p *marchv1.Plan) { p.Target.Rooms["a"].Upper = 60 }),
+			"a version":       tamper(func(p *marchv1.Plan) { p.Moves[0].Layout.Version = 9 }),
+			"another from":    tamper(func(p *marchv1.Plan) { p.From.Rooms["a"].Upper = 26 }),
+			"target is from":  tamper(func(p *marchv1.Plan) { p.Target = p.From }),
+			"another cluster": tamper(func(p *marchv1.Plan) { p.Cluster = "00000000-0000-4000-8000-000000000000" }),
+			"no cluster":      tamper(func(p *marchv1.Plan) { p.Cluster = "" }),
+			"atomic":          tamper(func(p *marchv1.Plan) { p.Atomic = true }),
+		} {
+			invalid().check(t, what, apply(p, nil))
+			_, err := n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: p})
+			invalid().check(t, "cost of "+what, err)
+		}
+		for _, wait := range []*durationpb.Duration{durationpb.New(-1),
+			durationpb.New(5*time.Second + 1), {Seconds: 1 << 60}} {
+			_, err := n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: good, Wait: wait})
+			invalid("wait").check(t, "wait", err)
+		}
+		for _, hold := range []*durationpb.Duration{
+			durationpb.New(-1), durationpb.New(7*24*time.Hour + 1), {Seconds: 1 << 60},
+			{Seconds: -1 << 60}, {Nanos: 2_000_000_000},
+		} {
+			invalid("hold").check(t, "hold", apply(good, hold))
+		}
+		for what, r := range map[string]*marchv1.PlanMigrationRequest{
+			"equal":           {Target: halves()},
+			"nothing":         {},
+			"both":            {Target: quarter(), Boundary: 200},
+			"overlap":         {Target: layout(100, map[string][2]int64{"a": {0, 51}, "b": {50, 100}})},
+			"unknown room":    {Move: []string{"x:0-1=b"}},
+			"drain unknown":   {Drain: []string{"x"}},
+			"drain all":       {Drain: []string{"a", "b"}},
+			"past int64":      {Move: []string{"a:25-9223372036854775808=b"}},
+			"small boundary":  {Boundary: 1},
+			"bad boundary":    {Boundary: -1},
+			"does not scale":  {Boundary: 101},
+			"whole range":     {Move: []string{"a:0-50=b"}},
+			"not adjacent":    {Move: []string{"a:0-10=b"}},
+			"room's bad name": {AddRoom: []string{"A=0-10"}},
+		} {
+			_, err := n.PlanMigration(bg, r)
+			invalid().check(t, "plan "+what, err)
+		}
+		stale := tamper(func(p *marchv1.Plan) { p.From.Version = 7 })
+		want{codes.Aborted, "conflict", []string{"version 7", "version 1"}}.check(t, "stale", apply(stale, nil))
+		for _, id := range []string{"x", "../layout", strings.Repeat("0", 27), "01ARZ3NDEKTSV4RRFFQ69G5FA!"} {
+			_, err := n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: id})
+			invalid("migration").check(t, "get "+id, err)
+			_, err = n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id})
+			invalid("migration").check(t, "pause "+id, err)
+			_, err = n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: id})
+			invalid("migration").check(t, "abort "+id, err)
+			_, err = n.ListMigrations(bg, &marchv1.ListMigrationsRequest{PageToken: id})
+			invalid().check(t, "list "+id, err)
+		}
+		_, err = n.GetMigration(bg, &marchv1.GetMigrationRequest{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV"})
+		notFound("01ARZ3NDEKTSV4RRFFQ69G5FAV").check(t, "get unknown", err)
+		w.holds(halves(), 1)
 
-	m := w.apply(n, quarter(), time.Hour)
-	want{codes.AlreadyExists, "exists", []string{m.GetId()}}.check(t, "a second", apply(good, nil))
-	w.follow(n, m.GetId(), "waiting", waits)
-	want{codes.Aborted, "conflict", []string{"version 1", "version 2"}}.check(t, "stale now", apply(good, nil))
-	want{codes.AlreadyExists, "exists", []string{m.GetId()}}.check(t, "a second on its way",
-		apply(w.plan(n, halves()), nil))
-	if _, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{}); err != nil {
-		t.Error(err)
-	}
-	w.ends(n, m.GetId(), "aborted")
-	w.holds(halves(), 3)
+		m := w.apply(n, quarter(), time.Hour)
+		want{codes.AlreadyExists, "exists", []string{m.GetId()}}.check(t, "a second", apply(good, nil))
+		w.follow(n, m.GetId(), "waiting", waits)
+		want{codes.Aborted, "conflict", []string{"version 1", "version 2"}}.check(t, "stale now", apply(good, nil))
+		want{codes.AlreadyExists, "exists", []string{m.GetId()}}.check(t, "a second on its way",
+			apply(w.plan(n, halves()), nil))
+		if _, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{}); err != nil {
+			t.Error(err)
+		}
+		w.ends(n, m.GetId(), "aborted")
+		w.holds(halves(), 3)
+	})
 }

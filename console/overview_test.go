@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -19,6 +22,14 @@ func TestOverview(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := startHalves(t)
 		c.create(&marchv1.Tag{Name: "order"})
+		c.Open = func(testing.TB) store.Store { // whose answers take a millisecond
+			conn := c.Mem.Open()
+			conn.Fate(func(store.Txn) (done ledgertest.Fate) {
+				time.Sleep(time.Millisecond)
+				return done
+			})
+			return conn
+		}
 		ids := c.room("a", "host-1")
 		c.room("a", "host-2")
 		if _, err := ids.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 700}); err != nil {

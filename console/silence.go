@@ -46,8 +46,6 @@ type instance struct {
 // heartbeats is what a console remembers of heartbeats, and of the migration
 // under way.
 type heartbeats struct {
-	silentAfter func(instances int) time.Duration
-
 	mu struct {
 		sync.Mutex
 		seen   map[record.InstanceID]sighting
@@ -88,7 +86,7 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 		h.mu.seen, h.mu.limit = nil, 0
 	}
 	h.mu.looked = now
-	if limit := h.silentAfter(len(records)); limit >= h.mu.limit || now.After(h.mu.until) {
+	if limit := silentAfter(len(records)); limit >= h.mu.limit || now.After(h.mu.until) {
 		h.mu.limit, h.mu.until = limit, now.Add(2*limit+time.Minute)
 	}
 	seen := make(map[record.InstanceID]sighting, len(records))

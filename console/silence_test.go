@@ -129,7 +129,7 @@ func TestSilenceIsCountedWithoutABreak(t *testing.T) {
 // Many instances send heartbeats less often, and a console waits for them longer. It goes on
 // doing so for a while after there are fewer.
 func TestSilenceAmongMany(t *testing.T) {
-	h := &heartbeats{silentAfter: silentAfter}
+	h := &heartbeats{}
 	many := make([]record.Instance, 1000)
 	for i := range many {
 		many[i] = record.Instance{Room: "a", Name: allocator.Instance(fmt.Sprint("i", i))}
@@ -151,7 +151,7 @@ func TestSilenceAmongMany(t *testing.T) {
 			t.Errorf("%d instances, after %v: silent %v", step.instances, step.after, got)
 		}
 	}
-	h = &heartbeats{silentAfter: silentAfter}
+	h = &heartbeats{}
 	if silent(many, 0) || silent(many[:1], 100*time.Second) || !silent(many[:1], 150*time.Second) {
 		t.Error("wrong for an instance that was one of many and sends its next heartbeat after 50 s")
 	}

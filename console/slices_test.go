@@ -57,8 +57,7 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 		"worker last": {tag: last, target: layout(200, map[string][2]int64{"a": {0, 100}, "b": {100, 200}}),
 			says: []string{"boundary: 200; allowed: 100", "tag event"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		inBubble(t, name, func(t *testing.T) {
 			s := startHalves(t)
 			if c.pin != nil {
 				s.Room("b", "b1", func(cfg *room.Config) { cfg.Worker = *c.pin })
@@ -69,11 +68,10 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 			}
 			s.Tag(timed(c.tag), "test", "event")
 
-			err = nil
-			// a plan waits only for so long for tags
-			for began := time.Now(); err == nil && time.Since(began) < longest; {
+			testcluster.Await(t, "a plan sees the tag", func() bool {
 				_, err = s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: c.target, Force: true})
-			}
+				return err != nil
+			})
 			refused(c.says...).check(t, "plan", err)
 			_, err = s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: before.GetPlan(), Force: true})
 			refused(c.says...).check(t, "apply", err)
@@ -112,8 +110,7 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 // was applied with force, and a tag that it does not see refuses none.
 func TestPlansLeaveWorkers(t *testing.T) {
 	for name, force := range map[string]bool{"costs counted": false, "with force": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		inBubble(t, name, func(t *testing.T) {
 			plansLeaveWorkers(t, force)
 		})
 	}
@@ -172,120 +169,124 @@ const longest = 5 * time.Second
 
 // A tag that a migration under way leaves without a worker is not created.
 func TestTagsDuringAMigration(t *testing.T) {
-	t.Parallel()
-	c := testcluster.New(t)
-	c.Init(testcluster.Halves(), "test")
-	from, err := c.Admin.Ledger.Refresh(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	planned, err := plan.New(from.Layout, allocator.Layout{Boundary: 100,
-		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 76}, "b": {Lower: 76, Upper: 100}}}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// No console makes its moves.
-	m, err := c.Admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target,
-		Moves: record.MovesOf(planned.Moves...)}, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tag := record.DefaultTag()
-	timed(small)(&tag)
-	_, err = c.Admin.CreateTag(bg, "event", tag, "test")
-	if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), m.ID+" is under way") ||
-		!strings.Contains(err.Error(), "room b") {
-		t.Errorf("the tag was created: %v", err)
-	}
-	c.Tag(timed(usual), "test", "event")
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := testcluster.New(t)
+		c.Init(testcluster.Halves(), "test")
+		from, err := c.Admin.Ledger.Refresh(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		planned, err := plan.New(from.Layout, allocator.Layout{Boundary: 100,
+			Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 76}, "b": {Lower: 76, Upper: 100}}},
+			false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// No console makes its moves.
+		m, err := c.Admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target,
+			Moves: record.MovesOf(planned.Moves...)}, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tag := record.DefaultTag()
+		timed(small)(&tag)
+		_, err = c.Admin.CreateTag(bg, "event", tag, "test")
+		if allocator.KindOf(err) != allocator.Refused || !strings.Contains(err.Error(), m.ID+" is under way") ||
+			!strings.Contains(err.Error(), "room b") {
+			t.Errorf("the tag was created: %v", err)
+		}
+		c.Tag(timed(usual), "test", "event")
+	})
 }
 
 // A room reports a layout only when it uses none of the workers that the layout took from
 // it. Its callers notice nothing, and the room that gets the slice can use it.
 func TestAMoveWaitsForWorkers(t *testing.T) {
-	t.Parallel()
-	s := startHalves(t)
-	s.Tag(timed(usual), "test", "event")
-	a, b := s.room("a", "a1"), s.room("b", "b1")
+	testcluster.Bubble(t, func(t *testing.T) {
+		s := startHalves(t)
+		s.Tag(timed(usual), "test", "event")
+		a, b := s.room("a", "a1"), s.room("b", "b1")
 
-	ctx, cancel := context.WithCancel(bg)
-	var callers sync.WaitGroup
-	defer callers.Wait()
-	defer cancel()
-	for _, r := range []*testcluster.Room{a, b} {
-		if _, err := r.Next(bg, &marchv1.NextRequest{Tag: "event"}); err != nil {
-			t.Fatal(err)
-		}
-		callers.Go(func() {
-			for ctx.Err() == nil {
-				if _, err := r.Next(ctx, &marchv1.NextRequest{Tag: "event"}); err != nil && ctx.Err() == nil {
-					t.Errorf("a call failed: %v", err)
-					return
-				}
+		ctx, cancel := context.WithCancel(bg)
+		var callers sync.WaitGroup
+		defer callers.Wait()
+		defer cancel()
+		for _, r := range []*testcluster.Room{a, b} {
+			if _, err := r.Next(bg, &marchv1.NextRequest{Tag: "event"}); err != nil {
+				t.Fatal(err)
 			}
-		})
-	}
-
-	etcd, keys := s.Open(t), record.Keys("/march/default/")
-	// look reads the workers and room b's report in one snapshot.
-	look := func() (reported int64, used []int64) {
-		answer, err := etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpGetPrefix(keys.Workers()),
-			store.OpGet(keys.Registration("b", "b1"))}})
-		if err != nil {
-			t.Fatal(err)
+			callers.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := r.Next(ctx, &marchv1.NextRequest{Tag: "event"}); err != nil && ctx.Err() == nil {
+						t.Errorf("a call failed: %v", err)
+						return
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
 		}
-		now := time.Now().UnixMilli()
-		for _, kv := range answer.Got[0] {
-			id, w, err := keys.DecodeWorker(kv)
+
+		etcd, keys := s.Open(t), record.Keys("/march/default/")
+		// look reads the workers and room b's report in one snapshot.
+		look := func() (reported int64, used []int64) {
+			answer, err := etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpGetPrefix(keys.Workers()),
+				store.OpGet(keys.Registration("b", "b1"))}})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if w.Room == "b" && w.Until > now+1 { // the tick that was used last ends then
-				used = append(used, id.Number)
+			now := time.Now().UnixMilli()
+			for _, kv := range answer.Got[0] {
+				id, w, err := keys.DecodeWorker(kv)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if w.Room == "b" && w.Until > now+1 { // the tick that was used last ends then
+					used = append(used, id.Number)
+				}
 			}
+			i, err := keys.ParseInstance(answer.Got[1][0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return i.Version, used
 		}
-		i, err := keys.ParseInstance(answer.Got[1][0])
+		if version, used := look(); version != 1 || len(used) != 1 || used[0] < 512 || used[0] >= 922 {
+			t.Fatalf("room b reports version %d, and has workers %v", version, used)
+		}
+
+		planned, err := s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: layout(100,
+			map[string][2]int64{"a": {0, 90}, "b": {90, 100}})})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return i.Version, used
-	}
-	if version, used := look(); version != 1 || len(used) != 1 || used[0] < 512 || used[0] >= 922 {
-		t.Fatalf("room b reports version %d, and has workers %v", version, used)
-	}
-
-	planned, err := s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: layout(100,
-		map[string][2]int64{"a": {0, 90}, "b": {90, 100}})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned.GetPlan()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	looks := 0
-	testcluster.Await(t, "the end of the migration", func() bool {
-		for range 20 {
-			if version, used := look(); version > 1 {
-				looks++
-				if slices.ContainsFunc(used, func(n int64) bool { return n < 922 }) || len(used) != 1 {
-					t.Errorf("room b reports version %d, and has workers %v", version, used)
+		m, err := s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned.GetPlan()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		looks := 0
+		testcluster.Await(t, "the end of the migration", func() bool {
+			for range 20 {
+				if version, used := look(); version > 1 {
+					looks++
+					if slices.ContainsFunc(used, func(n int64) bool { return n < 922 }) || len(used) != 1 {
+						t.Errorf("room b reports version %d, and has workers %v", version, used)
+					}
 				}
 			}
+			answer, err := s.GetMigration(bg, &marchv1.GetMigrationRequest{Id: m.GetMigration().GetId()})
+			return err == nil && answer.GetMigration().GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
+		})
+		if looks == 0 {
+			t.Error("room b never reported")
 		}
-		answer, err := s.GetMigration(bg, &marchv1.GetMigrationRequest{Id: m.GetMigration().GetId()})
-		return err == nil && answer.GetMigration().GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
+		// Room a may use all of it now, and b's old worker is free.
+		pinned := s.Room("a", "a2", func(cfg *room.Config) { cfg.Worker = worker.PinTo(921) })
+		answer, err := pinned.Next(bg, &marchv1.NextRequest{Tag: "event"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := answer.GetId() >> 12 & 1023; n != 921 {
+			t.Errorf("room a issues with worker %d", n)
+		}
 	})
-	if looks == 0 {
-		t.Error("room b never reported")
-	}
-	// Room a may use all of it now, and b's old worker is free.
-	pinned := s.Room("a", "a2", func(cfg *room.Config) { cfg.Worker = worker.PinTo(921) })
-	answer, err := pinned.Next(bg, &marchv1.NextRequest{Tag: "event"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := answer.GetId() >> 12 & 1023; n != 921 {
-		t.Errorf("room a issues with worker %d", n)
-	}
 }

@@ -5,7 +5,6 @@ package testcluster
 
 import (
 	"testing"
-	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -41,17 +40,13 @@ func New(tb testing.TB) *Cluster {
 	return c
 }
 
-// NewFake is New over a store in memory. A transaction takes a millisecond.
+// NewFake is New over a store in memory, whose answers take no time.
 func NewFake(tb testing.TB) *Cluster {
 	tb.Helper()
 	mem := ledgertest.NewFake(tb)
 	c := Over(tb, ledger.DefaultConfig().Cluster, func(tb testing.TB) store.Store {
 		conn := mem.Open()
 		tb.Cleanup(func() { _ = conn.Close() })
-		conn.Fate(func(store.Txn) (done ledgertest.Fate) {
-			time.Sleep(time.Millisecond)
-			return done
-		})
 		return conn
 	})
 	c.Mem = mem
