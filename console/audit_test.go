@@ -25,7 +25,6 @@ type auditEntry struct {
 // audit returns the entries of the audit, the oldest first.
 func (c *consoleOf) audit() (entries []auditEntry) {
 	c.Helper()
-	time.Sleep(time.Millisecond) // entries of one millisecond have no order
 	for _, key := range c.Mem.Keys("/march/default/audit/") {
 		var e auditEntry
 		value, _ := c.Mem.Value(key)
@@ -133,7 +132,8 @@ func TestAudit(t *testing.T) {
 				"", "", nil, nil,
 			},
 		} {
-			before := time.Now().Add(-time.Second)
+			time.Sleep(time.Millisecond) // entries of one millisecond have no order
+			before := time.Now().Truncate(time.Millisecond)
 			err := step.does()
 			entries := c.audit()[seen:]
 			seen += len(entries)

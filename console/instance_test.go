@@ -192,6 +192,8 @@ func TestEtcdAway(t *testing.T) {
 		t.Errorf("readyz: %d %s", code, body)
 	}
 	c.Etcd.Stop()
+	bg, cancel := context.WithTimeout(bg, testcluster.Patience)
+	defer cancel()
 	var calls sync.WaitGroup
 	for what, do := range map[string]func() error{
 		"init": func() error {
@@ -223,12 +225,8 @@ func TestEtcdAway(t *testing.T) {
 		"rooms": func() error { _, err := c.ListRooms(bg, &marchv1.ListRoomsRequest{}); return err },
 	} {
 		calls.Go(func() {
-			start := time.Now()
 			err := do()
 			want{codes.Unavailable, "unavailable", []string{c.Etcd.Endpoint}}.check(t, what, err)
-			if passed := time.Since(start); passed > 20*time.Second { // on a machine that is busy with other tests
-				t.Errorf("%s took %v", what, passed)
-			}
 		})
 	}
 	if code, body := c.get("/readyz"); code != 503 || !strings.Contains(body, c.Etcd.Endpoint) {

@@ -313,7 +313,7 @@ func (w *world) ends(n *node, id, state string) *marchv1.Migration {
 }
 
 // stays fails the test if a migration gets further within a while.
-func (w *world) stays(n *node, id string, reached int32) {
+func stays(w *world, n *node, id string, reached int32) {
 	w.Helper()
 	for range 20 { // a driver looks each second
 		time.Sleep(250 * time.Millisecond)
@@ -350,16 +350,16 @@ func quarter() *marchv1.Layout {
 	return layout(100, map[string][2]int64{"a": {0, 25}, "b": {25, 100}})
 }
 
+// inBubble runs a subtest in a bubble of its own.
+func inBubble(t *testing.T, name string, test func(*testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { testcluster.Bubble(t, test) })
+}
+
 // bubbles runs each case in a bubble of its own.
 func bubbles[T any](t *testing.T, cases map[string]T, test func(t *testing.T, name string, c T)) {
 	t.Helper()
 	for name, c := range cases {
 		inBubble(t, name, func(t *testing.T) { test(t, name, c) })
 	}
-}
-
-// inBubble runs a subtest in a bubble of its own.
-func inBubble(t *testing.T, name string, test func(*testing.T)) {
-	t.Helper()
-	t.Run(name, func(t *testing.T) { testcluster.Bubble(t, test) })
 }

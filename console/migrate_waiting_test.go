@@ -45,7 +45,7 @@ func TestMigrateWaiting(t *testing.T) {
 					Without: []string{"a/p", name}})
 				notFound("without", "does not wait for", "it waits for a/p").check(w, "without "+name, err)
 			}
-			w.stays(n, id, 1)
+			stays(w, n, id, 1)
 			r, err := n.ContinueMigration(bg, &marchv1.ContinueMigrationRequest{Id: id, Without: []string{"a/p"}})
 			if err != nil || len(r.GetMigration().GetWithout()) != 1 {
 				w.Errorf("continue: %v, %v", r, err)
@@ -79,7 +79,7 @@ func TestMigrateWaiting(t *testing.T) {
 		if m.GetReached() != 1 || w.version() != 2 {
 			t.Fatalf("reached %v", m)
 		}
-		w.stays(n, m.GetId(), 1)
+		stays(w, n, m.GetId(), 1)
 		how.goOn(w, n, p, m.GetId())
 		end := w.ends(n, m.GetId(), "done")
 		if gap := end.GetMoves()[1].GetMade().AsTime().Sub(end.GetMoves()[0].GetMade().AsTime()); name == "hold" &&
@@ -107,7 +107,7 @@ func TestMigrateWaitsForTheRest(t *testing.T) {
 			got.GetWaiting()[0].GetInstance() != "a/q" || len(got.GetWithout()) != 1 {
 			t.Errorf("continue: %v, %v", got, err)
 		}
-		w.stays(n, m.GetId(), 1)
+		stays(w, n, m.GetId(), 1)
 		if err := q.Serve(bg, 2); err != nil {
 			t.Error(err)
 		}
@@ -163,7 +163,7 @@ func TestMigrateStops(t *testing.T) {
 			_, err = n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id})
 			refused.check(t, "pause again", err)
 			n.on(nil)
-			w.stays(n, id, s.moves)
+			stays(w, n, id, s.moves)
 			shut(s.moves)
 		}
 		if s.resume {
@@ -229,7 +229,7 @@ func TestMigrateAbortsWithout(t *testing.T) {
 		w.puppet("a", "silent", false)
 		m := w.apply(n, target, time.Hour)
 		w.follow(n, m.GetId(), "waiting", waits)
-		w.stays(n, m.GetId(), 1)
+		stays(w, n, m.GetId(), 1)
 		if _, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: m.GetId()}); err != nil {
 			t.Error(err)
 		}
@@ -239,7 +239,7 @@ func TestMigrateAbortsWithout(t *testing.T) {
 			w.follow(n, m.GetId(), "back", func(m *marchv1.Migration) bool {
 				return m.GetReached() == 2 && len(m.GetWaiting()) == 1
 			})
-			w.stays(n, m.GetId(), 2)
+			stays(w, n, m.GetId(), 2)
 			if _, err := n.ContinueMigration(bg,
 				&marchv1.ContinueMigrationRequest{Without: []string{"a/silent"}}); err != nil {
 				t.Error(err)

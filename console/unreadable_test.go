@@ -171,7 +171,7 @@ func TestMigrateWaitsForUnreadable(t *testing.T) {
 		if q := m.GetWaiting(); len(q) != 1 || q[0].GetInstance() != "a/newer" || q[0].GetSilentSince() != nil {
 			t.Errorf("waiting: %v", q)
 		}
-		w.stays(n, m.GetId(), 1)
+		stays(w, n, m.GetId(), 1)
 		without := &marchv1.ContinueMigrationRequest{Id: m.GetId(), Without: []string{"a/newer"}}
 		if _, err := n.ContinueMigration(bg, without); err != nil {
 			t.Fatal(err)
