@@ -38,10 +38,10 @@ func (b *browser) capacity(t *testing.T) {
 		`[...document.querySelectorAll("tbody tr")].some((r) => /IDs in memory of room a\s+not while etcd answers/.test(r.innerText))`)
 	p.says("Bytes in etcd not known yet")
 	p.says("Rooms not at the present rate 2")
-	w.Etcd.Stop()
+	w.Mem.Stop()
 	p.until("the reserve is first",
 		`document.querySelector("tbody tr").innerText.match(/IDs in memory of room a\s+in \d+ (min|s|h)/)`)
-	w.Etcd.Start(t)
+	w.Mem.Start()
 	p.says("not while etcd answers")
 	// The rows change their places as etcd comes back: a pointer could miss the link.
 	eval[bool](p, `(() => { document.querySelector('th a[href="/tags/small"]').click(); return true })()`)

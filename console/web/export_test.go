@@ -1,6 +1,9 @@
 package web
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // Addresses returns the addresses of all pages and all forms, with some value in the place of
 // each variable.
@@ -23,3 +26,15 @@ func Addresses() (pages, actions []string, err error) {
 
 // BytesOf opens how pages show a number of bytes.
 var BytesOf = bytesOf
+
+// Ticks opens the ticks of one page: made notes that the page was made, and tick returns the tick
+// that a stream sends.
+func Ticks() (made func(now time.Time), tick func(now time.Time) string) {
+	var l live
+	l.init(Config{})
+	p := &page{}
+	return func(now time.Time) { l.made(p, now) }, func(now time.Time) string {
+		event, _ := l.tick(p, 0, now)
+		return event
+	}
+}

@@ -29,14 +29,7 @@ func (b *browser) palette(t *testing.T) {
 	}
 	p.visit("/")
 	open()
-	eval[bool](p, axe+"; true")
-	for _, dark := range []bool{false, true} {
-		p.dark(dark)
-		for _, found := range p.axe() {
-			t.Errorf("the palette (dark: %t): %s", dark, found)
-		}
-	}
-	p.dark(false)
+	p.accessible("the palette")
 	p.keys("order-")
 	p.until("the tag is found",
 		`[...document.querySelectorAll("[role=option]")].some((o) => o.dataset.link === "/tags/order-2")`)
@@ -65,10 +58,7 @@ func (b *browser) palette(t *testing.T) {
 	p.visit("/audit")
 	p.keys("?")
 	p.says("Find a page, tag, room or command")
-	eval[bool](p, axe+"; true")
-	for _, found := range p.axe() {
-		t.Errorf("the list of shortcuts: %s", found)
-	}
+	p.accessible("the list of shortcuts")
 	p.click(css("#single-keys"))
 	p.keys(kb.Escape)
 	p.until("the list is closed", `!document.querySelector("dialog")`)

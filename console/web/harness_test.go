@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"sync"
 	"testing"
@@ -22,10 +23,16 @@ import (
 	"github.com/march-id/march/room"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Tests wait for most of their time: more of them than processors run at once.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
-// patience is how long a test waits for an event in the browser.
-const patience = 30 * time.Second
+// patience is how long a test waits for an event in the browser. It only ends a test that hangs.
+const patience = 2 * time.Minute
 
 // world is a cluster with consoles and rooms. Its operator is ann.
 type world struct {
@@ -33,14 +40,20 @@ type world struct {
 	policy string // the file of the guarded console
 }
 
-// newWorld makes a cluster with a layout, or an etcd without a cluster if boundary is 0.
+// newWorld makes a cluster in memory with a layout, or a store without a cluster if boundary is 0.
 func newWorld(tb testing.TB, boundary int64, rooms ...allocator.Room) *world {
 	tb.Helper()
-	w := &world{Cluster: testcluster.New(tb)}
+	return over(testcluster.NewFake(tb), boundary, rooms...)
+}
+
+// over is newWorld in a store that the caller chooses.
+func over(c *testcluster.Cluster, boundary int64, rooms ...allocator.Room) *world {
+	c.Helper()
+	w := &world{Cluster: c}
 	if boundary > 0 {
 		l, err := allocator.EqualLayout(boundary, rooms)
 		if err != nil {
-			tb.Fatal(err)
+			c.Fatal(err)
 		}
 		w.Init(l, "ann")
 	}
@@ -89,7 +102,7 @@ func (w *world) load(ids marchv1.IDServiceClient, tag string, n int64) {
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(5 * time.Millisecond):
+			case <-time.After(50 * time.Millisecond):
 			}
 		}
 	})
@@ -131,7 +144,7 @@ func startBrowser(t *testing.T) *browser {
 	return &browser{ctx: ctx}
 }
 
-// tab is an open page, in a profile of its own.
+// tab is an open page, in a window of its own.
 type tab struct {
 	testing.TB
 	ctx   context.Context
@@ -144,7 +157,7 @@ type tab struct {
 // policy) fail the test.
 func (b *browser) open(tb testing.TB, base string) *tab {
 	tb.Helper()
-	ctx, cancel := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
+	ctx, cancel := chromedp.NewContext(b.ctx)
 	p := &tab{TB: tb, ctx: ctx, base: base}
 	if err := chromedp.Listen(ctx, func(event any) {
 		p.mu.Lock()
@@ -234,18 +247,30 @@ func (p *tab) visit(path string) {
 // until waits for a condition in the page.
 func (p *tab) until(what, condition string) {
 	p.Helper()
+	await[bool](p, what, "!!("+condition+")")
+}
+
+// await waits until an expression in the page has a value that is true, and returns the value.
+// The page itself looks again and again: it does not need to be asked each time.
+func await[T any](p *tab, what, expression string) T {
+	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
+	look := `(async () => {
+		for (let i = 0; i < 50; i++) {
+			try { const value = ` + expression + `; if (value) return [value] } catch {}
+			await new Promise((again) => setTimeout(again, 20));
+		}
+		return [] })()`
 	for {
 		// While one page gives way to the next, an expression cannot run.
-		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("!!("+condition+")"))
-		if ok && err == nil {
-			return
+		found, err := chromedp.Run(ctx, chromedp.Evaluate[[]T](look, chromedp.EvalAwaitPromise))
+		if err == nil && len(found) == 1 {
+			return found[0]
 		}
 		if ctx.Err() != nil {
-			p.Fatalf("not in time: %s (%s, %v)\n%s", what, condition, err, p.text())
+			p.Fatalf("not in time: %s (%s, %v)\n%s", what, expression, err, p.text())
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -259,20 +284,12 @@ func (p *tab) says(text string) {
 // for its place at once: between two looks, a new page may have taken the old one's place.
 func (p *tab) place(element string) (x, y float64) {
 	p.Helper()
-	find := `(() => { const e = ` + element +
-		`; if (!e) return []; e.scrollIntoView({block: "center", behavior: "instant"}); const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2] })()`
-	ctx, cancel := context.WithTimeout(p.ctx, patience)
-	defer cancel()
-	for {
-		at, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](find))
-		if err == nil && len(at) == 2 {
-			return at[0], at[1]
-		}
-		if ctx.Err() != nil {
-			p.Fatalf("not in time: there is %s (%v)\n%s", element, err, p.text())
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	at := await[[]float64](p, "there is "+element, `((e) => {
+		if (!e) return null;
+		e.scrollIntoView({block: "center", behavior: "instant"});
+		const r = e.getBoundingClientRect();
+		return [r.x + r.width / 2, r.y + r.height / 2] })(`+element+`)`)
+	return at[0], at[1]
 }
 
 // css returns the expression for an element by its selector.

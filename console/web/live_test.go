@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/console/web"
 )
 
 // Before, one caller could hold all live pages, so no other caller got one.
@@ -42,6 +44,34 @@ func TestLivePages(t *testing.T) {
 		if step.refused == "" && status != http.StatusOK ||
 			step.refused != "" && (status != http.StatusServiceUnavailable || !strings.Contains(body, step.refused)) {
 			t.Errorf("a page of %s: %d %q, want %q", step.ip, status, body, step.refused)
+		}
+	}
+}
+
+// TestTicksAgree: all streams of a page tell the same age of its data in the same two seconds, so that
+// two browsers say the same when the console falls silent.
+func TestTicksAgree(t *testing.T) {
+	made, tick := web.Ticks()
+	begin := time.Date(2030, 1, 2, 3, 0, 0, 0, time.UTC)
+	for _, step := range []struct {
+		after time.Duration
+		make  bool
+		want  string // the time of the data that a tick tells
+	}{
+		{want: ""}, {after: 100 * time.Millisecond, make: true, want: "03:00:00"},
+		{after: 1900 * time.Millisecond, make: true, want: "03:00:00"}, {after: 2 * time.Second, want: "03:00:01"},
+		{after: 3500 * time.Millisecond, make: true, want: "03:00:01"}, {after: 5 * time.Second, want: "03:00:03"},
+	} {
+		now := begin.Add(step.after)
+		if step.make {
+			made(now)
+		}
+		want := `"as_of": ""`
+		if step.want != "" {
+			want = `"as_of": "2030-01-02 ` + step.want + ` UTC"`
+		}
+		if got := tick(now); !strings.Contains(got, want) {
+			t.Errorf("after %v the tick is %q, want %s", step.after, got, want)
 		}
 	}
 }

@@ -18,10 +18,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "make the pictures in docs, and the texts in testdata, anew")
 
-// TestPictures takes the pictures of docs/. The text of each picture is in testdata, without
-// its numbers. If a page has another text now, its picture must be taken anew.
-func TestPictures(t *testing.T) {
-	t.Parallel()
+// The pictures of docs/. The text of each picture is in testdata, without its numbers. If a page has
+// another text now, its picture must be taken anew: go test ./console/web -run TestBrowser/docs -rewrite
+func (b *browser) docs(t *testing.T) {
 	if race.Enabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
 	}
@@ -40,7 +39,7 @@ func TestPictures(t *testing.T) {
 		Hold: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	p := startBrowser(t).open(t, at)
+	p := b.open(t, at)
 	p.size(1200, 800)
 	take := func(name string) {
 		t.Helper()
