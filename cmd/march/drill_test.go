@@ -136,14 +136,15 @@ func (d *drill) refill(from string) {
 	d.Helper()
 	for _, s := range d.services {
 		room := map[string]string{"": s.room}[from] + from
+		refills := s.order.Status().Refills
 		d.until("the service of room "+s.room+" leases from room "+room, func() bool {
-			refills := s.order.Status().Refills
 			if held := s.order.Status().Held; held > reserve/5 {
 				s.take(held - reserve/5)
 			}
 			if s.order.Status().Refills == refills {
 				return false
 			}
+			refills = s.order.Status().Refills
 			s.take(reserve / 5) // the rest of what it had
 			runs := s.take(1)
 			if len(runs) == 1 && (runs[0].First%100 < 50) == (room == "a") {
