@@ -125,7 +125,7 @@ func TestDoorsUnderPolicy(t *testing.T) {
 		if token != "" {
 			r.Header.Set("Authorization", "Bearer "+token)
 		}
-		answer, err := http.DefaultClient.Do(r)
+		answer, err := testcluster.Client().Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}

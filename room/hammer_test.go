@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -35,7 +34,7 @@ func TestHammer(t *testing.T) {
 			work.Go(func() {
 				<-cold
 				for range 300 {
-					id, err := retried(func() (int64, error) { return i.next(string(tag)) })
+					id, err := retried(t, func() (int64, error) { return i.next(string(tag)) })
 					if err != nil {
 						t.Errorf("next: %v", err)
 						return
@@ -46,7 +45,7 @@ func TestHammer(t *testing.T) {
 			work.Go(func() {
 				<-cold
 				for k := range 20 {
-					r, err := retried(func() (*marchv1.NextBatchResponse, error) {
+					r, err := retried(t, func() (*marchv1.NextBatchResponse, error) {
 						return i.NextBatch(bg, &marchv1.NextBatchRequest{Tag: string(tag), Count: int64(1 + k*37)})
 					})
 					if err != nil {
@@ -67,7 +66,7 @@ func TestHammer(t *testing.T) {
 // or ends the test.
 func (i *instance) coldNext(tag string) int64 {
 	i.Helper()
-	id, err := retried(func() (int64, error) { return i.next(tag) })
+	id, err := retried(i, func() (int64, error) { return i.next(tag) })
 	if err != nil {
 		i.Fatalf("next %s: %v", tag, err)
 	}
@@ -76,12 +75,11 @@ func (i *instance) coldNext(tag string) int64 {
 
 // retried repeats a call that is unavailable. Where all processors are busy for long, for
 // example with the race detector, etcd takes longer than one attempt may.
-func retried[T any](call func() (T, error)) (answer T, err error) {
-	for range 10 {
-		if answer, err = call(); allocator.KindOf(api.FromStatus(err)) != allocator.Unavailable {
-			return answer, err
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+func retried[T any](tb testing.TB, call func() (T, error)) (answer T, err error) {
+	tb.Helper()
+	await(tb, "etcd takes no longer than one attempt may", func() bool {
+		answer, err = call()
+		return allocator.KindOf(api.FromStatus(err)) != allocator.Unavailable
+	})
 	return answer, err
 }

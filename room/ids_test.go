@@ -267,116 +267,125 @@ func TestBadInput(t *testing.T) {
 }
 
 func TestUnknownTagCostsEtcdLittle(t *testing.T) {
-	c := newCluster(t, testcluster.Halves())
-	a := c.start("a", "a1", nil)
-	before, start := a.store.txns.Load(), time.Now()
-	const calls = 90 // below the limit of quick answers
-	for range calls {
-		if _, err := a.next("unknown"); err == nil {
-			t.Fatal("an unknown tag issued an ID")
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		a := c.start("a", "a1", nil)
+		before, start := a.store.txns.Load(), time.Now()
+		const calls = 90 // below the limit of quick answers
+		for range calls {
+			if _, err := a.next("unknown"); err == nil {
+				t.Fatal("an unknown tag issued an ID")
+			}
 		}
-	}
-	// One read a second, and the server's own transactions, such as heartbeats.
-	seconds := int64(time.Since(start)/time.Second) + 1
-	if got := a.store.txns.Load() - before; got > 2*seconds+2 {
-		t.Errorf("%d calls cost etcd %d transactions in %d s", calls, got, seconds)
-	}
-	c.tag(nil, "unknown")
-	start = time.Now()
-	a.await("the tag that was created issues", func() bool { _, err := a.next("unknown"); return err == nil })
-	took(t, "to find out", start, 1500*time.Millisecond)
+		// One read a second, and the server's own transactions, such as heartbeats.
+		seconds := int64(time.Since(start)/time.Second) + 1
+		if got := a.store.txns.Load() - before; got > 2*seconds+2 {
+			t.Errorf("%d calls cost etcd %d transactions in %d s", calls, got, seconds)
+		}
+		c.tag(nil, "unknown")
+		start = time.Now()
+		a.await("the tag that was created issues", func() bool { _, err := a.next("unknown"); return err == nil })
+		took(t, "to find out", start, 1500*time.Millisecond)
+	})
 }
 
 func TestCreateTags(t *testing.T) {
-	c := newCluster(t, testcluster.Halves())
-	a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
-	b := c.start("b", "b1", func(cfg *room.Config) { cfg.CreateTags = true })
-	errs := make(chan error, 40)
-	for k := range cap(errs) { // both rooms want it at once
-		go func() { _, err := []*instance{a, b}[k%2].next("made"); errs <- err }()
-	}
-	for range cap(errs) {
-		if err := <-errs; err != nil {
-			t.Errorf("a tag to be made: %v", err)
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
+		b := c.start("b", "b1", func(cfg *room.Config) { cfg.CreateTags = true })
+		errs := make(chan error, 40)
+		for k := range cap(errs) { // both rooms want it at once
+			go func() { _, err := []*instance{a, b}[k%2].next("made"); errs <- err }()
 		}
-	}
-	tag, err := c.Admin.Tag(bg, "made")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(record.DefaultTag(), tag.TagSettings); diff != "" {
-		t.Errorf("settings (-want +got): %s", diff)
-	}
-	if _, err := a.next("Bad"); (want{codes.InvalidArgument, "invalid", nil}).check(err) != "" {
-		t.Errorf("a bad name: %v", err)
-	}
+		for range cap(errs) {
+			if err := <-errs; err != nil {
+				t.Errorf("a tag to be made: %v", err)
+			}
+		}
+		tag, err := c.Admin.Tag(bg, "made")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(record.DefaultTag(), tag.TagSettings); diff != "" {
+			t.Errorf("settings (-want +got): %s", diff)
+		}
+		if _, err := a.next("Bad"); (want{codes.InvalidArgument, "invalid", nil}).check(err) != "" {
+			t.Errorf("a bad name: %v", err)
+		}
+	})
 }
 
 // IDs in one run skip the rest of a block, and a metric counts what was skipped.
 func TestContiguous(t *testing.T) {
-	c := newCluster(t, testcluster.Halves())
-	c.tag(nil, "order")
-	c.tag(timed(cosid), "event")
-	a := c.start("a", "a1", nil)
-	for _, first := range []int64{1, 100, 200} { // 1 to 49 are left of the first block
-		r, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 40, Contiguous: true})
-		if err != nil || len(r.GetRuns()) != 1 || r.GetRuns()[0].GetFirst() != first ||
-			r.GetRuns()[0].GetCount() != 40 {
-			t.Errorf("40 in a row: %v, %v; want from %d", r, err, first)
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(nil, "order")
+		c.tag(timed(cosid), "event")
+		a := c.start("a", "a1", nil)
+		for _, first := range []int64{1, 100, 200} { // 1 to 49 are left of the first block
+			r, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 40, Contiguous: true})
+			if err != nil || len(r.GetRuns()) != 1 || r.GetRuns()[0].GetFirst() != first ||
+				r.GetRuns()[0].GetCount() != 40 {
+				t.Errorf("40 in a row: %v, %v; want from %d", r, err, first)
+			}
 		}
-	}
-	if got := a.metrics()[`march_contiguous_skipped_ids_total{room="a"}`]; got != "19" {
-		t.Errorf("9 and 10 IDs were skipped, the metrics say %q", got)
-	}
-	b := c.start("b", "b1", func(cfg *room.Config) { cfg.Metrics = nil })
-	if r, err := b.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 40, Contiguous: true}); err != nil ||
-		len(r.GetRuns()) != 1 {
-		t.Errorf("without metrics: %v, %v", r, err)
-	}
-	for tag, want := range map[string]want{
-		"order": {codes.InvalidArgument, "invalid", []string{"count: 51; allowed: 1 to 50"}},
-		"event": {codes.FailedPrecondition, "refused", []string{"tag event has time-ordered IDs"}},
-	} {
-		_, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: tag, Count: 51, Contiguous: true})
-		if problem := want.check(err); problem != "" {
-			t.Errorf("%s: %s", tag, problem)
+		if got := a.metrics()[`march_contiguous_skipped_ids_total{room="a"}`]; got != "19" {
+			t.Errorf("9 and 10 IDs were skipped, the metrics say %q", got)
 		}
-	}
+		b := c.start("b", "b1", func(cfg *room.Config) { cfg.Metrics = nil })
+		if r, err := b.NextBatch(bg,
+			&marchv1.NextBatchRequest{Tag: "order", Count: 40, Contiguous: true}); err != nil ||
+			len(r.GetRuns()) != 1 {
+			t.Errorf("without metrics: %v, %v", r, err)
+		}
+		for tag, want := range map[string]want{
+			"order": {codes.InvalidArgument, "invalid", []string{"count: 51; allowed: 1 to 50"}},
+			"event": {codes.FailedPrecondition, "refused", []string{"tag event has time-ordered IDs"}},
+		} {
+			_, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: tag, Count: 51, Contiguous: true})
+			if problem := want.check(err); problem != "" {
+				t.Errorf("%s: %s", tag, problem)
+			}
+		}
+	})
 }
 
 // A request on a stream that names no tag is for the tag of the request before it.
 // The first request must name a tag.
 func TestStreamRemembersTheTag(t *testing.T) {
-	c := newCluster(t, testcluster.Halves())
-	c.tag(nil, "order", "other")
-	a := c.start("a", "a1", nil)
-	stream, err := a.Stream(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ids []int64
-	for _, tag := range []string{"order", "", "", "other", "", "order", ""} {
-		if err := stream.Send(&marchv1.NextRequest{Tag: tag}); err != nil {
-			t.Fatal(err)
-		}
-		answer, err := stream.Recv()
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(nil, "order", "other")
+		a := c.start("a", "a1", nil)
+		stream, err := a.Stream(bg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, answer.GetId())
-	}
-	if want := []int64{1, 2, 3, 1, 2, 4, 5}; !slices.Equal(ids, want) {
-		t.Errorf("got %v, want %v", ids, want)
-	}
-	nameless, err := a.Stream(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := nameless.Send(&marchv1.NextRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	_, err = nameless.Recv()
-	if code, info := reason(err); code != codes.InvalidArgument || info.GetReason() != "invalid" {
-		t.Errorf("no tag at all: %v", err)
-	}
+		var ids []int64
+		for _, tag := range []string{"order", "", "", "other", "", "order", ""} {
+			if err := stream.Send(&marchv1.NextRequest{Tag: tag}); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, answer.GetId())
+		}
+		if want := []int64{1, 2, 3, 1, 2, 4, 5}; !slices.Equal(ids, want) {
+			t.Errorf("got %v, want %v", ids, want)
+		}
+		nameless, err := a.Stream(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := nameless.Send(&marchv1.NextRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = nameless.Recv()
+		if code, info := reason(err); code != codes.InvalidArgument || info.GetReason() != "invalid" {
+			t.Errorf("no tag at all: %v", err)
+		}
+	})
 }

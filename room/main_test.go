@@ -174,7 +174,6 @@ func (i *instance) await(what string, done func() bool) {
 	await(i, what, done)
 }
 
-// took checks how long an event takes; patience only detects one that never happens.
 const patience = testcluster.Patience
 
 func await(tb testing.TB, what string, done func() bool) {

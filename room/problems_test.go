@@ -33,9 +33,7 @@ func (c *cluster) put(key, value string) {
 	if value == "" {
 		op = store.Op{Delete: "/march/default/" + key}
 	}
-	if _, err := c.Etcd.Store(c).Txn(bg, store.Txn{Then: []store.Op{op}}); err != nil {
-		c.Fatal(err)
-	}
+	c.Corrupt(op)
 }
 
 // For each fault, an instance reports the same problem over gRPC and at /readyz, with its
@@ -58,10 +56,11 @@ func TestTellsItsProblems(t *testing.T) {
 			}
 		}, marchv1.ProblemKind_PROBLEM_KIND_HALTED,
 			[]string{"leasing is halted in all rooms by ann: tonight's restore. Since 2", "Next: `march recover`"}},
-		{"etcd away", nil, func(c *cluster, _ *instance) { c.Etcd.Stop() }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY,
-			[]string{"instance a/a1 does not reach etcd, and leases nothing: etcd at ", "Check the network"}},
+		{"etcd away", nil, func(c *cluster, _ *instance) { c.Mem.Stop() }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY,
+			[]string{"instance a/a1 does not reach etcd, and leases nothing: memory: connection refused. Since 2",
+				"Check the network"}},
 		{"etcd full", nil, func(c *cluster, _ *instance) {
-			c.Etcd.NoSpace(c, true)
+			c.Mem.NoSpace(true)
 		}, marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
 			[]string{"etcd is full, and takes no writes: no IDs are leased. Since 2", "Next: `etcdctl alarm disarm`"}},
 		{"no range", nil, func(c *cluster, _ *instance) {
@@ -106,50 +105,51 @@ func TestTellsItsProblems(t *testing.T) {
 			[]string{"key /march/default/rooms/a/a1: ", "Next: `march instance forget a a1`"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			c := newCluster(t, testcluster.Halves())
-			c.tag(nil, "order")
-			if test.name == "unconfirmed" { // in an empty store there is nothing to confirm
-				first := c.start("b", "b1", nil)
-				first.mustNext("order")
-			}
-			began := time.Now().Add(-time.Second)
-			a := c.launch("a", "a1", test.change)
-			a.await("it answers", func() bool { code, _ := a.get("/readyz"); return code != 0 })
-			if test.name != "unconfirmed" {
-				a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
-				if _, body := a.get("/readyz?verbose"); len(a.wrong()) > 0 || strings.Contains(body, "[!]") {
-					t.Errorf("at first: %v\n%s", a.wrong(), body)
+			testcluster.Bubble(t, func(t *testing.T) {
+				c := newCluster(t, testcluster.Halves())
+				c.tag(nil, "order")
+				if test.name == "unconfirmed" { // in an empty store there is nothing to confirm
+					first := c.start("b", "b1", nil)
+					first.mustNext("order")
 				}
-			}
-			test.hurt(c, a)
-			if test.name == "tag" || test.name == "mark" {
-				_, _ = a.next("order")
-			}
-			var told *marchv1.Problem
-			a.await("it tells", func() bool {
-				for _, p := range a.wrong() {
-					if p.GetKind() == test.kind {
-						told = p
+				began := time.Now().Add(-time.Second)
+				a := c.launch("a", "a1", test.change)
+				a.await("it answers", func() bool { code, _ := a.get("/readyz"); return code != 0 })
+				if test.name != "unconfirmed" {
+					a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
+					if _, body := a.get("/readyz?verbose"); len(a.wrong()) > 0 || strings.Contains(body, "[!]") {
+						t.Errorf("at first: %v\n%s", a.wrong(), body)
 					}
 				}
-				return told != nil
-			})
-			if line := problem.Line(told); !contains(line, test.says...) {
-				t.Errorf("it says %s, without one of %q", line, test.says)
-			}
-			if at := told.GetSince().AsTime(); at.Before(began) || at.After(time.Now()) {
-				t.Errorf("since %v", told.GetSince())
-			}
-			a.await("/readyz shows the same", func() bool {
-				_, body := a.get("/readyz?verbose")
-				list := a.wrong()
-				for _, p := range list {
-					if !strings.Contains(body, "[!]"+problem.Line(p)+"\n") {
-						return false
-					}
+				test.hurt(c, a)
+				if test.name == "tag" || test.name == "mark" {
+					_, _ = a.next("order")
 				}
-				return len(list) > 0 && strings.Count(body, "[!]") == len(list)
+				var told *marchv1.Problem
+				a.await("it tells", func() bool {
+					for _, p := range a.wrong() {
+						if p.GetKind() == test.kind {
+							told = p
+						}
+					}
+					return told != nil
+				})
+				if line := problem.Line(told); !contains(line, test.says...) {
+					t.Errorf("it says %s, without one of %q", line, test.says)
+				}
+				if at := told.GetSince().AsTime(); at.Before(began) || at.After(time.Now()) {
+					t.Errorf("since %v", told.GetSince())
+				}
+				a.await("/readyz shows the same", func() bool {
+					_, body := a.get("/readyz?verbose")
+					list := a.wrong()
+					for _, p := range list {
+						if !strings.Contains(body, "[!]"+problem.Line(p)+"\n") {
+							return false
+						}
+					}
+					return len(list) > 0 && strings.Count(body, "[!]") == len(list)
+				})
 			})
 		})
 	}
@@ -158,22 +158,24 @@ func TestTellsItsProblems(t *testing.T) {
 // An instance that issues nothing reports both that and the cause. It stops reporting it
 // when it issues again.
 func TestTellsThatItIsNotReady(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, testcluster.Halves())
-	c.tag(func(s *record.TagSettings) { s.MinStep = 20 }, "order")
-	a := c.start("a", "a1", nil)
-	a.mustNext("order")
-	c.put("beat", "garbage")
-	for {
-		if _, err := a.next("order"); err != nil {
-			break
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(func(s *record.TagSettings) { s.MinStep = 20 }, "order")
+		a := c.start("a", "a1", nil)
+		a.mustNext("order")
+		c.put("beat", "garbage")
+		for {
+			if _, err := a.next("order"); err != nil {
+				break
+			}
 		}
-	}
-	a.await("not ready", func() bool {
-		code, body := a.get("/readyz")
-		return code == http.StatusServiceUnavailable &&
-			contains(body, "[!]instance a/a1 is not ready: it holds no IDs. Since 2", "[!]key /march/default/beat: ")
+		a.await("not ready", func() bool {
+			code, body := a.get("/readyz")
+			return code == http.StatusServiceUnavailable &&
+				contains(body, "[!]instance a/a1 is not ready: it holds no IDs. Since 2",
+					"[!]key /march/default/beat: ")
+		})
+		c.put("beat", "")
+		a.await("ready", func() bool { _, err := a.next("order"); return err == nil && len(a.wrong()) == 0 })
 	})
-	c.put("beat", "")
-	a.await("ready", func() bool { _, err := a.next("order"); return err == nil && len(a.wrong()) == 0 })
 }

@@ -132,9 +132,9 @@ func TestRedisEtcdAway(t *testing.T) {
 	if err := client.Incr(bg, "order").Err(); err != nil {
 		t.Errorf("of what is held: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(bg, 20e9)
+	ctx, cancel := context.WithTimeout(bg, patience)
 	defer cancel()
-	once := client.WithTimeout(20e9)
+	once := client.WithTimeout(patience)
 	cmd := redis.NewIntCmd(ctx, "incr", "cold")
 	if err := once.Process(ctx, cmd); err == nil || !strings.HasPrefix(err.Error(), "TRYAGAIN march: ") {
 		t.Errorf("cold: %v", err)

@@ -100,51 +100,53 @@ func TestTagChangesLive(t *testing.T) {
 // TestTagDeletedAndMadeAgain deletes a tag of which instances hold IDs, and creates it
 // again: its IDs go on above the old ones.
 func TestTagDeletedAndMadeAgain(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, testcluster.Halves())
-	c.tag(nil, "order")
-	a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
-	mine := &issued{TB: t, room: "a", tag: "order"}
-	for range 3 {
-		mine.addID(a.mustNext("order"))
-		if err := c.Admin.DeleteTag(bg, "order", "test"); err != nil {
-			t.Fatal(err)
-		}
-		a.await("not found", func() bool {
-			id, err := a.next("order")
-			if err == nil {
-				mine.addID(id)
-			}
-			return want{codes.NotFound, "not_found", []string{"order", "march tag create order"}}.check(err) == ""
-		})
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
 		c.tag(nil, "order")
-		a.await("found again", func() bool {
-			id, err := a.next("order")
-			if err == nil {
-				mine.addID(id)
+		a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
+		mine := &issued{TB: t, room: "a", tag: "order"}
+		for range 3 {
+			mine.addID(a.mustNext("order"))
+			if err := c.Admin.DeleteTag(bg, "order", "test"); err != nil {
+				t.Fatal(err)
 			}
-			return err == nil
-		})
-	}
-	c.verify(mine)
+			a.await("not found", func() bool {
+				id, err := a.next("order")
+				if err == nil {
+					mine.addID(id)
+				}
+				return want{codes.NotFound, "not_found", []string{"order", "march tag create order"}}.check(err) == ""
+			})
+			c.tag(nil, "order")
+			a.await("found again", func() bool {
+				id, err := a.next("order")
+				if err == nil {
+					mine.addID(id)
+				}
+				return err == nil
+			})
+		}
+		c.verify(mine)
+	})
 }
 
 // TestMissedChange updates a tag after etcd's restart, before the room's watch is back.
 // The chain must follow the change all the same.
 func TestMissedChange(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, testcluster.Halves())
-	c.tag(nil, "order")
-	a := c.start("a", "a1", nil)
-	a.mustNext("order")
-	other := c.Ledger() // without back-off
-	c.Etcd.Stop()
-	c.Etcd.Start(t)
-	if _, err := admin.New(other, admin.DefaultConfig()).UpdateTag(bg, "order", func(s *record.TagSettings) error {
-		s.MinStep = 77_000
-		return nil
-	}, "test"); err != nil {
-		t.Fatal(err)
-	}
-	a.await("the step is taken up", func() bool { return a.chain("order").GetStep() == 77_000 })
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(nil, "order")
+		a := c.start("a", "a1", nil)
+		a.mustNext("order")
+		other := c.Ledger() // without back-off
+		c.Mem.Stop()
+		c.Mem.Start()
+		if _, err := admin.New(other, admin.DefaultConfig()).UpdateTag(bg, "order", func(s *record.TagSettings) error {
+			s.MinStep = 77_000
+			return nil
+		}, "test"); err != nil {
+			t.Fatal(err)
+		}
+		a.await("the step is taken up", func() bool { return a.chain("order").GetStep() == 77_000 })
+	})
 }

@@ -20,69 +20,70 @@ import (
 
 // A stream that sends nothing loses its right within 10 s, and other streams go on.
 func TestIdleStreamLosesRight(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, testcluster.Halves())
-	c.tag(nil, "order")
-	dir := t.TempDir()
-	policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
-	write := func(path, content string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(nil, "order")
+		dir := t.TempDir()
+		policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
+		write := func(path, content string) {
+			t.Helper()
+			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	tokens, lines := make(map[string]string), ""
-	for _, name := range []string{"shop", "other"} {
-		token, line, err := access.NewToken(name, time.Time{})
+		tokens, lines := make(map[string]string), ""
+		for _, name := range []string{"shop", "other"} {
+			token, line, err := access.NewToken(name, time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens[name], lines = token, lines+line+"\n"
+		}
+		write(hashes, lines)
+		const rules = "grants:\n  - {subjects: [\"token:other\", \"token:shop\"], roles: issuer, tags: order, quotas: " +
+			"{streams: 1}}\n"
+		write(policy, rules)
+		gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		tokens[name], lines = token, lines+line+"\n"
-	}
-	write(hashes, lines)
-	const rules = "grants:\n  - {subjects: [\"token:other\", \"token:shop\"], roles: issuer, tags: order, quotas: " +
-		"{streams: 1}}\n"
-	write(policy, rules)
-	gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := c.start("a", "a1", func(cfg *room.Config) { cfg.Access = gate })
-	next := func(s marchv1.IDService_StreamClient) error {
-		if err := s.Send(&marchv1.NextRequest{Tag: "order"}); err != nil {
+		a := c.start("a", "a1", func(cfg *room.Config) { cfg.Access = gate })
+		next := func(s marchv1.IDService_StreamClient) error {
+			if err := s.Send(&marchv1.NextRequest{Tag: "order"}); err != nil {
+				return err
+			}
+			_, err := s.Recv()
 			return err
 		}
-		_, err := s.Recv()
-		return err
-	}
-	open := func(name string) marchv1.IDService_StreamClient {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(bg, "authorization",
-			"Bearer "+tokens[name]), time.Minute)
-		t.Cleanup(cancel)
-		s, err := marchv1.NewIDServiceClient(a.Conn).Stream(ctx)
-		if err == nil {
-			err = next(s)
+		open := func(name string) marchv1.IDService_StreamClient {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(bg, "authorization",
+				"Bearer "+tokens[name]), time.Minute)
+			t.Cleanup(cancel)
+			s, err := marchv1.NewIDServiceClient(a.Conn).Stream(ctx)
+			if err == nil {
+				err = next(s)
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return s
 		}
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+		idle, other := open("shop"), open("other")
+		write(policy, strings.ReplaceAll(rules, `, "token:shop"`, ""))
+		began := time.Now()
+		_, err = idle.Recv()
+		if took := time.Since(began); status.Code(err) != codes.PermissionDenied || took > 10*time.Second {
+			t.Errorf("the idle stream: %v after %v; want PERMISSION_DENIED within 10 s", err, took)
 		}
-		return s
-	}
-	idle, other := open("shop"), open("other")
-	write(policy, strings.ReplaceAll(rules, `, "token:shop"`, ""))
-	began := time.Now()
-	_, err = idle.Recv()
-	if took := time.Since(began); status.Code(err) != codes.PermissionDenied || took > 10*time.Second {
-		t.Errorf("the idle stream: %v after %v; want PERMISSION_DENIED within 10 s", err, took)
-	}
-	if err := next(other); err != nil {
-		t.Errorf("the other stream: %v", err)
-	}
-	// It counts in no quota any more.
-	write(policy, rules)
-	gate.Reload(time.Now())
-	if err := next(open("shop")); err != nil {
-		t.Error(err)
-	}
+		if err := next(other); err != nil {
+			t.Errorf("the other stream: %v", err)
+		}
+		// It counts in no quota any more.
+		write(policy, rules)
+		gate.Reload(time.Now())
+		if err := next(open("shop")); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -56,7 +55,7 @@ func traces(t *testing.T, ratio float64) (*receiver, *sdktrace.TracerProvider) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(bg, 5*time.Second)
+		ctx, cancel := context.WithTimeout(bg, patience)
 		defer cancel()
 		_ = provider.Shutdown(ctx)
 	})

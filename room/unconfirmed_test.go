@@ -17,52 +17,55 @@ import (
 // starts by itself, with its tags warmed. An instance that starts later without a journal
 // issues nothing and says why, until an operator confirms it.
 func TestRequiredJournal(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, testcluster.Halves())
-	c.tag(nil, "order")
-	if _, err := c.Admin.UpdateSettings(bg, func(s *record.ClusterSettings) error {
-		s.RequireJournal = true
-		return nil
-	}, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	warm := func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} }
-	a := c.start("a", "a1", warm)
-	mine := &issued{TB: t, room: "a", tag: "order"}
-	for range 3_000 {
-		mine.addID(a.mustNext("order"))
-	}
-	a.Cancel()
-	if err := a.Wait(); err != nil {
-		t.Error(err)
-	}
-	late := c.launch("a", "a2", nil)
-	late.await("registered", func() bool { return c.registered("a", "a2") != nil })
-	var err error
-	late.await("answering", func() bool {
-		_, err = late.next("order")
-		return err != nil && !contains(err.Error(), "starting")
-	})
-	if code, _ := reason(err); code != codes.Unavailable || !contains(err.Error(), "a/a2 started without its journal", "`march instance confirm a a2`", "`march recover`") {
-		t.Errorf("without its journal: %v", err)
-	}
-	if code, body := late.get("/readyz?verbose"); code != http.StatusServiceUnavailable ||
-		!contains(body, "[-]ids failed: none are held, and instance a/a2 started without its journal") {
-		t.Errorf("readyz: %d %s", code, body)
-	}
-	client := marchv1.NewRoomServiceClient(late.Conn)
-	if r, err := client.GetInstance(bg, &marchv1.GetInstanceRequest{}); err != nil ||
-		!contains(r.GetStatus().GetNotReady(), "march instance confirm") {
-		t.Errorf("status: %+v, %v", r, err)
-	}
-	if err := c.Admin.ConfirmInstance(bg, "a", "a2", "ann"); err != nil {
-		t.Fatal(err)
-	}
-	late.await("issuing", func() bool {
-		id, err := late.next("order")
-		if err == nil {
-			mine.addID(id)
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(nil, "order")
+		if _, err := c.Admin.UpdateSettings(bg, func(s *record.ClusterSettings) error {
+			s.RequireJournal = true
+			return nil
+		}, "ann"); err != nil {
+			t.Fatal(err)
 		}
-		return err == nil
+		warm := func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} }
+		a := c.start("a", "a1", warm)
+		mine := &issued{TB: t, room: "a", tag: "order"}
+		for range 3_000 {
+			mine.addID(a.mustNext("order"))
+		}
+		a.Cancel()
+		if err := a.Wait(); err != nil {
+			t.Error(err)
+		}
+		late := c.launch("a", "a2", nil)
+		late.await("registered", func() bool { return c.registered("a", "a2") != nil })
+		var err error
+		late.await("answering", func() bool {
+			_, err = late.next("order")
+			return err != nil && !contains(err.Error(), "starting")
+		})
+		if code, _ := reason(err); code != codes.Unavailable ||
+			!contains(err.Error(), "a/a2 started without its journal", "`march instance confirm a a2`",
+				"`march recover`") {
+			t.Errorf("without its journal: %v", err)
+		}
+		if code, body := late.get("/readyz?verbose"); code != http.StatusServiceUnavailable ||
+			!contains(body, "[-]ids failed: none are held, and instance a/a2 started without its journal") {
+			t.Errorf("readyz: %d %s", code, body)
+		}
+		client := marchv1.NewRoomServiceClient(late.Conn)
+		if r, err := client.GetInstance(bg, &marchv1.GetInstanceRequest{}); err != nil ||
+			!contains(r.GetStatus().GetNotReady(), "march instance confirm") {
+			t.Errorf("status: %+v, %v", r, err)
+		}
+		if err := c.Admin.ConfirmInstance(bg, "a", "a2", "ann"); err != nil {
+			t.Fatal(err)
+		}
+		late.await("issuing", func() bool {
+			id, err := late.next("order")
+			if err == nil {
+				mine.addID(id)
+			}
+			return err == nil
+		})
 	})
 }

@@ -59,7 +59,7 @@ func (d webDoors) ask(method, url, form string) (status int, contentType, body s
 	if form != "" {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := testcluster.Client().Do(r)
 	if err != nil {
 		d.Fatal(err)
 	}

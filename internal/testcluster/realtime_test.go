@@ -46,7 +46,8 @@ func TestRealTime(t *testing.T) {
 		needed[line] = true
 		if !reasons[line] {
 			t.Errorf("%s uses %s: run it in a bubble of testing/synctest, give it a clock of the test, "+
-				"or add it to %s with the reason", where, strings.Join(slices.Sorted(maps.Keys(uses[where])), ", "), realTimeList)
+				"or add it to %s with the reason", where, strings.Join(slices.Sorted(maps.Keys(uses[where])), ", "),
+				realTimeList)
 		}
 	}
 	for line := range reasons {
