@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/march-id/march/internal/programs"
 )
 
 // buildPrevious builds march from the commit that testdata/previous names, and returns the
@@ -28,7 +30,7 @@ func buildPrevious(t *testing.T) string {
 			commit += strings.TrimSpace(line)
 		}
 	}
-	if out, err := command(t, root, "git", "cat-file", "-e", commit+"^{commit}"); err != nil {
+	if out, err := command(t, root, programs.Find(t, "git"), "cat-file", "-e", commit+"^{commit}"); err != nil {
 		t.Logf("%v\n%s", err, out)
 		t.Skipf("NOT RUN: tests of two versions (git cannot read the commit %s, which testdata/previous names: "+
 			"git fetch --unshallow, or git fetch origin %[1]s)", commit)
