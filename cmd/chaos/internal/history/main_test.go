@@ -112,19 +112,26 @@ func (r *recorded) read() *history.History {
 	return r.wait()
 }
 
-// wait is read, but does not wait for deletes at the end.
-func (r *recorded) wait() *history.History {
+// await polls until done. The limit only ends a test that hangs.
+func (r *recorded) await(what string, done func() bool) {
 	r.tb.Helper()
-	want := r.store.Revision()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		h, err := history.Read(r.dir, "default")
-		if err == nil && len(h.Lives) > 0 && h.Lives[len(h.Lives)-1].Last >= want {
-			return h
-		}
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.tb.Fatalf("not recorded up to revision %d: %+v, %v", want, h, err)
+			r.tb.Fatalf("not within a minute: %s", what)
 		}
 	}
+}
+
+// wait is read, but does not wait for deletes at the end.
+func (r *recorded) wait() (h *history.History) {
+	r.tb.Helper()
+	want := r.store.Revision()
+	r.await(fmt.Sprintf("recorded up to revision %d", want), func() bool {
+		var err error
+		h, err = history.Read(r.dir, "default")
+		return err == nil && len(h.Lives) > 0 && h.Lives[len(h.Lives)-1].Last >= want
+	})
+	return h
 }
 
 // layout parses a layout such as "100 a=0-50 b=50-100".
@@ -194,12 +201,12 @@ func (r *recorded) join(room allocator.Room, name allocator.Instance, tag alloca
 // to time whether the halt has ended.
 func (r *recorded) lease(i instance, n int64) allocator.Segment {
 	r.tb.Helper()
-	seg, err := i.source.Lease(bg, n)
-	for deadline := time.Now().Add(20 * time.Second); allocator.KindOf(err) == allocator.WentBack &&
-		time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
+	var seg allocator.Segment
+	var err error
+	r.await("the halt has ended", func() bool {
 		seg, err = i.source.Lease(bg, n)
-	}
+		return allocator.KindOf(err) != allocator.WentBack
+	})
 	if err != nil {
 		r.tb.Fatal(err)
 	}

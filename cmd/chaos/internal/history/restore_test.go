@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
@@ -54,14 +53,10 @@ func TestRestore(t *testing.T) {
 				if test.meanwhile > 0 {
 					r.follow()
 				}
-				for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-					if h, err := history.Read(r.dir, "default"); err == nil && len(h.Lives) == 2 {
-						break
-					}
-					if time.Now().After(deadline) {
-						t.Fatal("the restore is not noticed")
-					}
-				}
+				r.await("the restore is noticed", func() bool {
+					h, err := history.Read(r.dir, "default")
+					return err == nil && len(h.Lives) == 2
+				})
 				if _, err := a.source.Lease(bg, 10); err == nil {
 					t.Fatal("leased after a restore")
 				}
@@ -190,13 +185,8 @@ func TestRestoreOfWhatWasNotSeen(t *testing.T) {
 func (r *recorded) shown(revision int64) {
 	r.tb.Helper()
 	want := fmt.Sprintf(`"shown":"%d"`, revision)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if content, err := os.ReadFile(filepath.Join(r.dir, "history.log")); err == nil &&
-			strings.Contains(string(content), want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			r.tb.Fatalf("no check at revision %d", revision)
-		}
-	}
+	r.await(fmt.Sprintf("a check at revision %d", revision), func() bool {
+		content, err := os.ReadFile(filepath.Join(r.dir, "history.log"))
+		return err == nil && strings.Contains(string(content), want)
+	})
 }

@@ -83,12 +83,12 @@ func equal(tb tb, boundary int64, rooms ...allocator.Room) allocator.Layout {
 
 func (c *cluster) read() *history.History {
 	want := c.store.Revision()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		h, err := history.Read(filepath.Join(c.dir, "history"), "default")
 		if err == nil && len(h.Lives) > 0 && h.Lives[len(h.Lives)-1].Last >= want {
 			return h
 		}
-		if time.Now().After(deadline) {
+		if time.Now().After(deadline) { // it hangs
 			c.tb.Fatalf("not recorded up to revision %d: %v", want, err)
 		}
 	}

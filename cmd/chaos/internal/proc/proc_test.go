@@ -4,6 +4,7 @@ package proc_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/march-id/march/cmd/chaos/internal/proc"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,15 +32,10 @@ func start(t *testing.T, p *proc.Process, piped bool, script string) {
 // await waits until the log has a text.
 func await(t *testing.T, p *proc.Process, want string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	testcluster.Await(t, fmt.Sprintf("the log has %q", want), func() bool {
 		b, err := os.ReadFile(p.Log())
-		if err == nil && strings.Contains(string(b), want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the log has no %q: %s, %v", want, b, err)
-		}
-	}
+		return err == nil && strings.Contains(string(b), want)
+	})
 }
 
 // The output of a process is kept over all its starts, however it ends.

@@ -21,6 +21,7 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/bits"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -101,15 +102,10 @@ func (r *run) history() string { return filepath.Join(r.dir, "history") }
 // recorded waits until the history has all of etcd's revisions.
 func (r *run) recorded() {
 	want := r.store.Revision()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	testcluster.Await(r.t, fmt.Sprintf("recorded up to revision %d", want), func() bool {
 		h, err := history.Read(r.history(), "default")
-		if err == nil && len(h.Lives) > 0 && h.Lives[len(h.Lives)-1].Last >= want {
-			return
-		}
-		if time.Now().After(deadline) {
-			r.t.Fatalf("not recorded up to revision %d: %v", want, err)
-		}
-	}
+		return err == nil && len(h.Lives) > 0 && h.Lives[len(h.Lives)-1].Last >= want
+	})
 }
 
 func (r *run) join(room allocator.Room, name allocator.Instance) *worker {

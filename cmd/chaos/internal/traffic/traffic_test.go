@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -56,7 +57,9 @@ func TestShort(t *testing.T) {
 }
 
 // Failed calls are counted, and logged by their kind.
-func TestFailedIsWrittenDown(t *testing.T) {
+func TestFailedIsWrittenDown(t *testing.T) { synctest.Test(t, failedIsWrittenDown) }
+
+func failedIsWrittenDown(t *testing.T) {
 	dir := t.TempDir()
 	var err error
 	l := &load{Config: Config{Dir: dir, Room: "a"}}
