@@ -114,7 +114,7 @@ func (i *Instance) entered(s *State, epochSeq int64) {
 		m.epochs = append(slices.Clone(m.epochs), s.epoch)
 	}
 	for _, own := range m.marks {
-		own.revision = 0
+		own.revision, own.shown = 0, false
 	}
 }
 

@@ -21,7 +21,7 @@ func (l *Ledger) Uncheck() { l.uncheck() }
 func (i *Instance) CompareMarkAcross(meanwhile func(), tag allocator.Tag, next int64) bool {
 	before := i.ledger.before()
 	meanwhile()
-	return i.compareMark(before, before.seen+1, tag, next)
+	return i.compareMark(before, store.Answer{Revision: before.seen + 1}, tag, next)
 }
 
 // Beat sends a heartbeat.

@@ -170,7 +170,7 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 		return settings, err
 	}
 	s.known = false // until the floor is known, too
-	if !s.instance.compareMark(before, answer.Revision, s.name, s.mark.Next) {
+	if !s.instance.compareMark(before, answer, s.name, s.mark.Next) {
 		return settings, nil
 	}
 	marks := make(map[allocator.Room]record.Mark, len(state.layout.Ever))
@@ -336,7 +336,7 @@ func (s *tagSource) learn(ctx context.Context, answer store.Answer, before sentA
 	}
 	// The floor was computed from the old mark and settings.
 	s.floor = nil
-	if !s.instance.compareMark(before, answer.Revision, s.name, s.mark.Next) {
+	if !s.instance.compareMark(before, answer, s.name, s.mark.Next) {
 		s.known = false // so the next attempt reads it
 		return nil
 	}

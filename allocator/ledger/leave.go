@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -16,9 +18,11 @@ import (
 // A missing registration may also come from an operator's forget. So Leave first
 // writes into the registration that the instance leaves in good order, for processes
 // that watch it. That write compares a last heartbeat, which counted as a lease
-// does. So each store that shows that the instance left also has all its leases.
+// does. So each store that shows that the instance left also has all its leases, and
+// those of the earlier processes that it covers.
 func (i *Instance) Leave(ctx context.Context) error {
 	l := i.ledger
+	covers := i.covered(ctx)
 	for range joinAttempts {
 		state, err := l.LeasableState(ctx)
 		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout does not stop a leave
@@ -37,7 +41,7 @@ func (i *Instance) Leave(ctx context.Context) error {
 				l.uncheck()
 				continue
 			}
-			if err := i.sayLeaving(ctx, state); err != nil {
+			if err := i.sayLeaving(ctx, state, covers); err != nil {
 				return err
 			}
 			continue
@@ -86,12 +90,89 @@ func (i *Instance) sentChecked(before sentAt) bool {
 	return by.Connection != 0 && by == t.checked.by && revision > before.seen && t.suspicionSeq == before.suspicionSeq
 }
 
+const (
+	// maxCovers bounds how many earlier processes a leaving one covers: the latest.
+	maxCovers = 100
+	// coverWithin bounds how long a stop waits for marks and windows that it must see for that.
+	coverWithin = 2 * time.Second
+)
+
+// covered returns the earlier processes of this instance whose leases etcd has: those with whose
+// memory this process began, if answers that count show all of it.
+func (i *Instance) covered(ctx context.Context) []string {
+	chain := i.chain()
+	ctx, cancel := context.WithTimeout(ctx, coverWithin)
+	defer cancel()
+	if len(chain) == 0 || i.ledger.Check(ctx) != nil {
+		return nil
+	}
+	for page := range slices.Chunk(i.unshown(), comparePage) {
+		if !i.compareMarks(ctx, page) {
+			return nil
+		}
+	}
+	if len(i.unshown()) > 0 || !i.windowsShown(ctx) {
+		return nil
+	}
+	return chain
+}
+
+// chain returns the earlier processes whose memory this one has, the latest ones.
+func (i *Instance) chain() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	earlier := i.memory.incarnations[:len(i.memory.incarnations)-1]
+	return slices.Clone(earlier[max(len(earlier)-maxCovers, 0):])
+}
+
+// windowsShown reads the workers that this instance remembers, and reports whether etcd has each
+// window.
+func (i *Instance) windowsShown(ctx context.Context) bool {
+	l := i.ledger
+	for page := range slices.Chunk(i.leases(), comparePage) {
+		ops := make([]store.Op, len(page))
+		for k, lease := range page {
+			ops[k] = store.OpGet(l.keys.Worker(lease.WorkerID))
+		}
+		before := l.before()
+		answer, err := l.Gets(ctx, ops...)
+		if err != nil || !l.shows(before, answer) {
+			return false
+		}
+		for k, lease := range page {
+			if kv, ok := answer.One(k); !ok || untilOf(kv) < lease.Until {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// shows is epochClock.shows.
+func (l *Ledger) shows(before sentAt, answer store.Answer) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.clock.shows(before, answer)
+}
+
+// leases returns the windows that were accepted, as last written.
+func (i *Instance) leases() (all []record.Lease) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for id, own := range i.memory.windows {
+		if own.worker.Until > 0 {
+			all = append(all, record.Lease{WorkerID: id, Worker: own.worker})
+		}
+	}
+	return all
+}
+
 // sayLeaving writes into the registration that the instance leaves, if its last
-// heartbeat still stands.
-func (i *Instance) sayLeaving(ctx context.Context, state *State) error {
+// heartbeat still stands, and which earlier processes it covers.
+func (i *Instance) sayLeaving(ctx context.Context, state *State, covers []string) error {
 	l := i.ledger
 	registration, beat, value := i.held()
-	value.Leaving = true
+	value.Leaving, value.Covers = true, covers
 	leaving := record.Encode(&value)
 	answer, err := l.Try(ctx, store.Txn{
 		If: []store.Cond{

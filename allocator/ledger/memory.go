@@ -46,6 +46,7 @@ type ownMark struct {
 	version  int64 // and the layout version of these leases
 	total    int64 // the largest margin total under which a lease was sent
 	sequence int64 // the sequence of instanceMemory at the last change of next
+	shown    bool  // an answer that counts showed next in etcd, or more
 }
 
 // written is the part of an instance's memory that its journal has.
@@ -116,7 +117,7 @@ func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag,
 	}
 	i.memory.sequence++
 	i.memory.leaser, i.memory.leases, i.memory.probes = i.incarnation, failures{}, failures{}
-	own.sent, own.sequence = max(own.sent, next), i.memory.sequence
+	own.sent, own.sequence, own.shown = max(own.sent, next), i.memory.sequence, true
 	i.memory.setMark(tag, own)
 	return true, nil
 }
@@ -239,8 +240,8 @@ func (i *Instance) written(state *State, lease bool) {
 // compareMark compares a mark, as an answer showed it, with the remembered one. If
 // the mark is lower, etcd may have gone back in time. False means that the caller
 // must read the mark again, after a probe.
-func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag, next int64) bool {
-	l := i.ledger
+func (i *Instance) compareMark(before sentAt, answer store.Answer, tag allocator.Tag, next int64) bool {
+	l, revision := i.ledger, answer.Revision
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	l.mu.Lock()
@@ -266,8 +267,15 @@ func (i *Instance) compareMark(before sentAt, revision int64, tag allocator.Tag,
 		own.sequence = i.memory.sequence
 	}
 	own.next, own.revision = next, max(revision, own.revision)
+	own.shown = own.shown || t.shows(before, answer) && next >= own.leased
 	i.memory.setMark(tag, own)
 	return true
+}
+
+// shows reports whether the answer to a read counts as a lease's would: what it shows is in etcd.
+func (t *epochClock) shows(before sentAt, answer store.Answer) bool {
+	return before.epochSeq == t.epochSeq && before.suspicionSeq == t.suspicionSeq && answer.Revision >= before.seen &&
+		answer.Connection != 0 && answer.Sender == t.checked.by
 }
 
 // remembered returns all that this instance remembers: of its marks those that it

@@ -21,7 +21,7 @@ const (
 // is evidence, even if no caller asks for its tag again. compareOwn works in pages,
 // at a bounded rate, until ctx ends.
 func (i *Instance) compareOwn(ctx context.Context) {
-	tags := i.unseen()
+	tags := i.unshown()
 	for len(tags) > 0 {
 		page, wait := tags[:min(comparePage, len(tags))], compareEvery
 		if i.ledger.Check(ctx) == nil && i.compareMarks(ctx, page) {
@@ -37,13 +37,13 @@ func (i *Instance) compareOwn(ctx context.Context) {
 	}
 }
 
-// unseen returns the tags of marks that no answer of etcd showed so far, sorted.
-func (i *Instance) unseen() []allocator.Tag {
+// unshown returns the tags of marks that no answer showed so far as they are remembered, sorted.
+func (i *Instance) unshown() []allocator.Tag {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	tags := make([]allocator.Tag, 0, len(i.memory.marks))
 	for tag, own := range i.memory.marks {
-		if own.revision == 0 {
+		if !own.shown {
 			tags = append(tags, tag)
 		}
 	}
@@ -72,7 +72,7 @@ func (i *Instance) compareMarks(ctx context.Context, tags []allocator.Tag) bool 
 		if next == allocator.MaxID {
 			continue // it cannot be read, or is at its end, so no IDs of it are leased
 		}
-		all = i.compareMark(before, answer.Revision, tag, next) && all
+		all = i.compareMark(before, answer, tag, next) && all
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
@@ -35,6 +37,8 @@ import (
 //	backup NAME, restore NAME           of etcd
 //	rollback NAME                       its data directories are copied back, which no raft index shows
 //	copy ROOM/NAME ROOM/COPY            copies a journal, for a later recover
+//	fail ROOM/NAME                      etcd does not take the next transaction that deletes a key
+//	pass                                a minute passes; the next look at etcd writes its beat
 //	layout LAYOUT                       changes the layout
 //	recover [without=A,B] [margin=N] [journal=A,B] [dry] [alone]
 //	                                    asks all processes that run; alone: none of them
@@ -59,6 +63,7 @@ type script struct {
 	lives   map[record.InstanceID]int
 	names   map[string]string // of incarnations
 	backups map[string]int64
+	clock   *wall      // of all processes
 	written []store.KV // registrations since the last command
 }
 
@@ -100,7 +105,7 @@ func (s *script) do(t *testing.T, words []string) string {
 		s.end()
 		*s = script{t: t, c: newCluster(t, strings.Join(args, " ")), dir: t.TempDir(),
 			live: map[record.InstanceID]*scripted{}, lives: map[record.InstanceID]int{}, names: map[string]string{},
-			backups: map[string]int64{}}
+			backups: map[string]int64{}, clock: at(t, "2026-11-22T12:00:00Z")}
 		return "ok"
 	}
 	s.c.TB = t
@@ -124,6 +129,9 @@ func (s *script) do(t *testing.T, words []string) string {
 		return "ok"
 	case "rollback":
 		s.c.Mem.RollBack(s.backups[args[0]], 0)
+		return "ok"
+	case "pass":
+		s.clock.Time = s.clock.Add(time.Minute)
 		return "ok"
 	case "layout":
 		s.c.Move(strings.Join(args, " "))
@@ -158,9 +166,7 @@ func (s *script) do(t *testing.T, words []string) string {
 		err = p.Close()
 	case "leave":
 		delete(s.live, p.id)
-		if err = p.Leave(bg); err == nil {
-			err = p.Close()
-		}
+		err = errors.Join(p.Leave(bg), p.Close())
 	case "lease":
 		var seg allocator.Segment
 		n, _ := strconv.ParseInt(args[1], 10, 64)
@@ -173,6 +179,10 @@ func (s *script) do(t *testing.T, words []string) string {
 	case "watch":
 		p.watches = true
 		p.See(bg)
+	case "fail":
+		p.Conn.Next(ledgertest.Fate{Name: ledgertest.NotDone}, func(txn store.Txn) bool {
+			return slices.ContainsFunc(txn.Then, func(op store.Op) bool { return op.Delete != "" })
+		})
 	case "beat":
 		err = p.Beat(bg)
 	default:
@@ -199,7 +209,7 @@ func (s *script) start(id record.InstanceID, journal, role bool) string {
 	if role {
 		etcd = ledgertest.WithRole(etcd, record.Keys(prefix).RoomRole(allocator.Room(room), false))
 	}
-	p.Ledger = ledgertest.Open(s.t, etcd)
+	p.Ledger = ledgertest.Open(s.t, etcd, s.clock.config)
 	r := ledger.Registration{Room: allocator.Room(room), Name: allocator.Instance(name), Address: string(id)}
 	if journal {
 		r.Journal = s.dir
@@ -245,7 +255,7 @@ func (s *script) recover(args []string) string {
 			return "there is no option " + key
 		}
 	}
-	report, err := recovery.Run(bg, ledgertest.Open(s.t, s.c.Mem.Open()), cfg)
+	report, err := recovery.Run(bg, ledgertest.Open(s.t, s.c.Mem.Open(), s.clock.config), cfg)
 	out := []string{fmt.Sprintf("answered %v, left %v, margin %d", report.Answered, report.LeftBefore, report.Total)}
 	for _, m := range report.Missing {
 		name := s.names[m.Incarnation]

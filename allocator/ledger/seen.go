@@ -75,35 +75,39 @@ func (i *Instance) see(all []record.SeenInstance, epoch string) {
 		i.memory.seenUnder, seen = epoch, nil
 	}
 	seen = slices.Clone(seen)
-	var places map[record.SeenInstance]int // by all fields except Left; nil if a search is cheaper
+	var places map[record.SeenInstance]struct{} // by all fields except Left; nil if a search is cheaper
 	if len(all) > fewSeen {
-		places = make(map[record.SeenInstance]int, len(seen))
-		for at, s := range seen {
+		places = make(map[record.SeenInstance]struct{}, len(seen))
+		for _, s := range seen {
 			s.Left = 0
-			places[s] = at
+			places[s] = struct{}{}
 		}
 	}
 	var changed []record.SeenInstance
 	for _, s := range all {
 		name := s
 		name.Left = 0
-		at, known := places[name]
+		_, known := places[name]
 		if places == nil {
-			at = slices.IndexFunc(seen, func(o record.SeenInstance) bool { o.Left = 0; return o == name })
-			known = at >= 0
+			known = slices.ContainsFunc(seen, func(o record.SeenInstance) bool { o.Left = 0; return o == name })
 		}
-		switch {
-		case !known:
+		if !known {
 			if places != nil {
-				places[name] = len(seen)
+				places[name] = struct{}{}
 			}
 			seen, changed = append(seen, s), append(changed, s)
-		case seen[at].Left == 0 && s.Left != 0:
-			seen[at].Left = s.Left
-			changed = append(changed, s)
+		}
+		if s.Left == 0 {
+			continue
+		}
+		for at := range seen { // it may have been registered at other addresses
+			if seen[at].Incarnation == s.Incarnation && seen[at].Left == 0 {
+				seen[at].Left = s.Left
+				changed = append(changed, seen[at])
+			}
 		}
 	}
-	i.memory.seen = seen[max(len(seen)-maxSeen, 0):]
+	i.memory.seen = record.TrimSeen(seen, maxSeen)
 	i.noteSeen(&said, changed, i.memory.seenUnder) // under the lock, to keep the order
 }
 

@@ -274,12 +274,21 @@ func recoverText(c *common, r *recovery.Report) error {
 	for _, id := range r.Answered {
 		_, _ = fmt.Fprintf(w, "answered\t%s\n", id)
 	}
-	for _, m := range r.Missing {
-		state := "missing"
+	for k := 0; k < len(r.Missing); {
+		m, state := r.Missing[k], "missing"
 		if m.Without {
 			state = "without"
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s, process %.8s: %s\n", state, m.ID, m.Incarnation, show.Excerpt(m.Why))
+		same := 1 // processes of one name that are missing for one reason
+		for k+same < len(r.Missing) && r.Missing[k+same].ID == m.ID && r.Missing[k+same].Why == m.Why {
+			same++
+		}
+		k += same
+		process := fmt.Sprintf("process %.8s", m.Incarnation)
+		if same > 1 {
+			process = fmt.Sprintf("%d processes", same)
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s, %s: %s\n", state, m.ID, process, show.Excerpt(m.Why))
 	}
 	if n := len(r.LeftBefore); n > 0 {
 		_, _ = fmt.Fprintf(w, "left\t%s left in good order before the backup\n", words.Counted(n, "instance"))

@@ -105,8 +105,9 @@ func (s *State) add(r Record) {
 			was.Left = seen.Left
 			return was == seen
 		})
-		s.Seen = union(s.Seen, []record.SeenInstance{seen})
+		s.Seen = append(s.Seen, seen)
 	}
+	s.Seen = record.TrimSeen(s.Seen, most)
 	s.MarginTotal = max(s.MarginTotal, r.MarginTotal)
 	s.Unconfirmed = (s.Unconfirmed || r.Unconfirmed) && !r.Confirmed
 	for _, m := range r.Marks {

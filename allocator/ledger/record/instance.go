@@ -37,6 +37,9 @@ type Registration struct {
 	// Leaving is set by the last write of a clean stop, before the registration is deleted:
 	// other instances see that the instance leases nothing any longer.
 	Leaving bool `json:"leaving,omitempty"`
+	// Covers has the earlier processes of a leaving instance whose leases etcd has, too, as the
+	// instance made sure: see Leave.
+	Covers []string `json:"covers,omitempty"`
 	// Pin is the number of the instance's workers of time-ordered IDs, counted from the lower
 	// end of its room's slice; nil if it takes any. A plan keeps the number in the slice.
 	Pin *int64 `json:"pin,string,omitempty"`

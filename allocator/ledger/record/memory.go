@@ -136,9 +136,9 @@ type Barrier struct {
 	ClusterID uint64 // of the etcd cluster that holds it
 }
 
-// SeenIn returns the processes that a registration names: the registered one, and the earlier
-// ones of its name whose memory it does not have, under an epoch, or under any epoch if that is
-// empty.
+// SeenIn returns the processes that a registration names: the registered one, the earlier ones of
+// its name whose memory it does not have, under an epoch, or under any epoch if that is empty, and
+// those that left with it.
 func (k Keys) SeenIn(kv store.KV, epoch string) (all []SeenInstance, err error) {
 	key, err := k.Parse(kv.Key)
 	if err != nil {
@@ -158,6 +158,27 @@ func (k Keys) SeenIn(kv store.KV, epoch string) (all []SeenInstance, err error) 
 	s := SeenInstance{Room: key.Room, Name: key.Instance, Incarnation: v.Incarnation, Address: v.Operators()}
 	if v.Leaving {
 		s.Left = kv.ModRevision
+		for _, s.Incarnation = range v.Covers {
+			all = append(all, s)
+		}
+		s.Incarnation = v.Incarnation
 	}
 	return append(all, s), nil
+}
+
+// TrimSeen returns all with at most the given number of processes. Those that left go first, the
+// oldest of them before others: no recover has to ask them.
+func TrimSeen(all []SeenInstance, most int) []SeenInstance {
+	drop := len(all) - most
+	if drop <= 0 {
+		return all
+	}
+	all = slices.DeleteFunc(slices.Clone(all), func(s SeenInstance) bool {
+		if s.Left == 0 || drop == 0 {
+			return false
+		}
+		drop--
+		return true
+	})
+	return all[drop:]
 }

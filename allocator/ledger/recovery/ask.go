@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -171,6 +172,10 @@ func (r *run) complete() error {
 			s := k.SeenInstance
 			s.Address = address
 			m.Why = cmp.Or(r.mu.silent[r.place(s)], m.Why)
+		}
+		if k.leftAt > 0 {
+			m.Why = fmt.Sprintf("it left in good order at revision %d, after this backup (its last beat is of "+
+				"revision %d): the last journal of its name is enough", k.leftAt, r.found.beat.Revision)
 		}
 		p.Missing = append(p.Missing, m)
 	}

@@ -46,12 +46,13 @@ func (r *run) take(m record.Memory) {
 
 // know notes a process that may have leased. The caller holds mu.
 func (r *run) know(s record.SeenInstance, left bool) {
+	leftAt := s.Left
 	s.Left = 0
 	k, was := r.mu.known[s.Incarnation]
 	if !was {
 		k = known{SeenInstance: s}
 	}
-	k.left = k.left || left
+	k.left, k.leftAt = k.left || left, max(k.leftAt, leftAt)
 	if s.Address != "" && !slices.Contains(k.addresses, s.Address) {
 		k.addresses = append(k.addresses, s.Address)
 	}

@@ -82,6 +82,7 @@ type known struct {
 	record.SeenInstance
 
 	left      bool     // it left in good order before the backup
+	leftAt    int64    // the revision at which it left, as others saw it; 0 if that was not seen
 	addresses []string // the addresses at which it, or a process that replaced it, was registered
 }
 
