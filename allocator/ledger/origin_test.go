@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/march-id/march/allocator"
@@ -88,6 +89,31 @@ func TestOriginOlderThanTheLayoutsKept(t *testing.T) {
 	}
 	origin, err := c.Admin.Origin(bg, "t", old.First)
 	if err != nil || origin.Room != "" || len(origin.Rooms) > 0 || len(origin.Unreadable) != 1 {
+		t.Errorf("%+v, %v", origin, err)
+	}
+}
+
+// Where the layout in force cannot be used, an origin names why: it does not say that the ID was never
+// leased.
+func TestOriginWithoutTheFirstLayout(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	first := c.start("a").Lease(10).First
+	c.Corrupt("layouts/0000000000000000001", nil)
+	c.Admin = manage(ledgertest.Open(t, c.Mem.Open()))
+	_, _ = c.Admin.Ledger.Refresh(bg)
+	_, err := c.Admin.Origin(bg, "t", first)
+	ledgertest.WantKind(t, err, allocator.Refused, "there is no key /march/default/layouts/0000000000000000001")
+}
+
+// An ID of a layout that was deleted by hand names what is missing.
+func TestOriginOfADeletedLayout(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	first := c.start("a").Lease(10).First
+	c.Move("100 a=0-40 b=50-100")
+	c.Corrupt("layouts/0000000000000000001", nil)
+	origin, err := c.Admin.Origin(bg, "t", first)
+	if err != nil || origin.Room != "" || len(origin.Unreadable) != 1 ||
+		!strings.Contains(origin.Unreadable[0].Error(), "layouts/0000000000000000001") {
 		t.Errorf("%+v, %v", origin, err)
 	}
 }

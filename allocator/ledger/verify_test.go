@@ -125,7 +125,7 @@ func TestVerifyFinds(t *testing.T) {
 		}, []string{"instance a/one serves layout version 3; there is no such layout"}},
 		{"a history that is shorter", func(m *ledgertest.Fake, _ [2]int64) {
 			m.Corrupt(store.Op{Delete: verifyPrefix + "layouts/0000000000000000001"})
-		}, nil}, // the oldest goes when there are too many
+		}, []string{"the layouts before version 2 are missing"}}, // the oldest goes only when there are too many
 		{"a layout that is gone", func(m *ledgertest.Fake, _ [2]int64) {
 			m.Corrupt(store.Op{Delete: verifyPrefix + "layout"})
 		},
@@ -313,5 +313,30 @@ func TestVerifyErrors(t *testing.T) {
 	}})
 	if err == nil || ctx.Err() == nil || report.Tags == 0 || report.Tags == 20 {
 		t.Errorf("canceled: %v %+v", err, report)
+	}
+}
+
+// A history from which layouts were deleted is not whole, be it the first one.
+func TestVerifyFindsMissingLayouts(t *testing.T) {
+	for version, want := range map[int]string{
+		1: "the layouts before version 2 are missing from the history, though it has 4 of 1000",
+		2: "the layouts between version 1 and version 3 are missing from the history",
+	} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		a := c.start("a")
+		a.Lease(10)
+		for upper := int64(49); upper > 46; upper-- {
+			c.Move(fmt.Sprintf("100 a=0-%d b=50-100", upper))
+		}
+		a.Lease(10)
+		verified(t, c)
+		c.mustRecover([]*process{a}) // which skips versions
+		verified(t, c)
+		c.Corrupt(fmt.Sprintf("layouts/%019d", version), nil)
+		report, err := verify.Run(bg, ledgertest.Open(t, c.Mem.Open()).Cluster(), verify.Options{})
+		if err != nil || len(report.Problems) == 0 ||
+			!slices.ContainsFunc(report.Problems, func(p string) bool { return strings.Contains(p, want) }) {
+			t.Errorf("without version %d: %q, %v", version, report.Problems, err)
+		}
 	}
 }

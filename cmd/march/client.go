@@ -129,18 +129,26 @@ func (l *link) call(ctx context.Context, use func(context.Context, *grpc.ClientC
 	why := l.failed.Load()
 	switch {
 	case !connected && why != nil:
-		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s): %w%s", t.what,
-			t.address, t.what, why.Err, t.hint())
+		return allocator.Errorf(allocator.Unavailable, "no answer from the %s: %w%s", t, why.Err, t.hint())
 	case errors.Is(err, context.DeadlineExceeded):
-		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s) within %v (--timeout)",
-			t.what, t.address, t.what, t.timeout)
+		return allocator.Errorf(allocator.Unavailable, "no answer from the %s within %v (--timeout)", t, t.timeout)
 	case status.Code(err) == codes.Unimplemented:
-		return allocator.Errorf(allocator.Refused, "%s (--%s) is not a %s: %w", t.address, t.what, t.what, err)
+		return allocator.Errorf(allocator.Refused, "%s%s is not a %s: %w", t.address, t.flag(), t.what, err)
 	case !connected && allocator.KindOf(err) == allocator.Unavailable:
-		return allocator.Errorf(allocator.Unavailable, "no answer from the %s at %s (--%s): %w",
-			t.what, t.address, t.what, err)
+		return allocator.Errorf(allocator.Unavailable, "no answer from the %s: %w", t, err)
 	}
 	return err
+}
+
+// String returns what the target is and where, with the flag that says so.
+func (t *target) String() string { return t.what + " at " + t.address + t.flag() }
+
+// flag returns the flag that names the target; an instance that recover asks has none.
+func (t *target) flag() string {
+	if t.instance.Name != "" {
+		return ""
+	}
+	return " (--" + t.what + ")"
 }
 
 // hint names the program that usually listens at the default address.

@@ -284,11 +284,14 @@ func recoverText(c *common, r *recovery.Report) error {
 			same++
 		}
 		k += same
-		process := fmt.Sprintf("process %.8s", m.Incarnation)
-		if same > 1 {
-			process = fmt.Sprintf("%d processes", same)
+		process := ""
+		switch {
+		case same > 1:
+			process = fmt.Sprintf(", %d processes", same)
+		case m.Incarnation != "":
+			process = fmt.Sprintf(", process %.8s", m.Incarnation)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s, %s: %s\n", state, m.ID, process, show.Excerpt(m.Why))
+		_, _ = fmt.Fprintf(w, "%s\t%s%s: %s\n", state, m.ID, process, show.Excerpt(m.Why))
 	}
 	if n := len(r.LeftBefore); n > 0 {
 		_, _ = fmt.Fprintf(w, "left\t%s left in good order before the backup\n", words.Counted(n, "instance"))

@@ -42,6 +42,9 @@ func (a *Admin) Origin(ctx context.Context, name allocator.Tag, id int64) (Origi
 	}
 	s, _ := a.Ledger.State()
 	stored := s.Layout()
+	if len(stored.Ever) == 0 {
+		return Origin{}, s.Refusal() // it names what is missing
+	}
 	var found Origin
 	for _, room := range stored.Ever {
 		mark := marks[room]
@@ -70,7 +73,8 @@ func (a *Admin) Origin(ctx context.Context, name allocator.Tag, id int64) (Origi
 			}
 		case exactly.Version != 0 && !known: // its era alone shows the room
 			found.Rooms = append(found.Rooms, room)
-			if n := len(layouts); n == 0 || len(bad) > 0 || exactly.Version > layouts[n-1].Layout.Version {
+			if n := len(layouts); n < record.MaxLayouts || len(bad) > 0 ||
+				exactly.Version > layouts[n-1].Layout.Version {
 				found.misses(a.missingLayout(exactly.Version, bad))
 			}
 		}

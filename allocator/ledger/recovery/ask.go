@@ -131,7 +131,8 @@ func (r *run) answered(place string, m record.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.mu.silent, place)
-	r.mu.answers[place] = &answer{id: m.ID(), incarnation: m.Incarnations[len(m.Incarnations)-1], sequence: m.Sequence}
+	last := len(m.Incarnations) - 1
+	r.mu.answers[place] = &answer{id: m.ID(), incarnation: m.Incarnations[last], first: last == 0, sequence: m.Sequence}
 }
 
 // unanswered notes why the memory of the processes at a place is missing.
@@ -179,6 +180,7 @@ func (r *run) complete() error {
 		}
 		p.Missing = append(p.Missing, m)
 	}
+	r.missNamed()
 	r.listUnreadable()
 	slices.Sort(p.Answered)
 	slices.Sort(p.LeftBefore)
@@ -197,6 +199,50 @@ func (r *run) complete() error {
 		return allocator.Errorf(allocator.Refused, "not every instance answered; start the missing instance, "+
 			"or give its journal (--journal FILE), or stop it for good and go on --without %s",
 			strings.Join(ids, ","))
+	}
+	return nil
+}
+
+// missNamed adds the instances that the operator named, and of which no process is missing so far:
+// an instance that etcd and all others have forgotten may have leased, too. One that answered with
+// the memory of its earlier processes is not missing. The caller holds mu.
+func (r *run) missNamed() {
+	for _, id := range r.cfg.Without {
+		if slices.ContainsFunc(r.report.Missing, func(m Missing) bool { return m.ID == id }) || r.covers(id) {
+			continue
+		}
+		r.report.Missing = append(r.report.Missing, Missing{ID: id, Without: true,
+			Why: "it was named, and neither etcd nor an instance nor a journal has all its processes"})
+	}
+}
+
+// covers reports whether an instance answered with the memory of its earlier processes. The caller
+// holds mu.
+func (r *run) covers(id record.InstanceID) bool {
+	for _, a := range r.mu.answers {
+		if a.id == id && !a.first {
+			return true
+		}
+	}
+	return false
+}
+
+// checkNamed refuses names that cannot be right: of a room that never was, and of an instance that
+// answered. Otherwise a slip of the pen would stand for the instance that is missing.
+func (r *run) checkNamed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rooms := record.Union(r.mu.rooms, r.cfg.Given.Rooms())
+	for _, id := range r.cfg.Without {
+		room, _, _ := strings.Cut(string(id), "/")
+		switch missing := slices.ContainsFunc(r.report.Missing, func(m Missing) bool { return m.ID == id }); {
+		case !slices.Contains(rooms, allocator.Room(room)):
+			return allocator.Errorf(allocator.Refused, "--without %s: there never was a room %s; there are %v; "+
+				"if only a layout that was lost had it, give that layout (--layout FILE)", id, room, rooms)
+		case !missing:
+			return allocator.Errorf(allocator.Refused, "--without %s: it answered, with all that it leased; "+
+				"leave it out of --without, or stop it first if it is to be left out", id)
+		}
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ type Report struct {
 // leases since the backup, and it may still issue the IDs that it holds.
 type Missing struct {
 	ID          record.InstanceID
-	Incarnation string
+	Incarnation string // empty if no process of the instance is known
 	Why         string
 	Without     bool // the operator lets recover go on without it
 }

@@ -17,6 +17,9 @@ const progressEvery = 1000
 // Refused if an operator has to decide first.
 func (r *run) decide(ctx context.Context) error {
 	err := r.complete()
+	if namedErr := r.checkNamed(); namedErr != nil {
+		return namedErr
+	}
 	if reserveErr := r.leastReserve(ctx); reserveErr != nil {
 		return reserveErr
 	}

@@ -90,6 +90,7 @@ type known struct {
 type answer struct {
 	id          record.InstanceID
 	incarnation string
+	first       bool // its memory begins with this process, so that earlier ones of its name may be lost
 	sequence    int64
 }
 

@@ -26,8 +26,12 @@ type checker struct {
 // version checks the next layout of the history: versions grow, and the list of all
 // rooms so far never shrinks.
 func (c *checker) version(r record.Layout) {
-	if r.Layout.Version <= c.last.Layout.Version {
+	switch grown := r.Layout.Version - c.last.Layout.Version; {
+	case grown <= 0:
 		c.add("layout version %d follows version %d in the history", r.Layout.Version, c.last.Layout.Version)
+	case c.last.Layout.Version > 0 && grown > 1 && grown < record.RecoverVersions: // a move adds 1
+		c.add("the layouts between version %d and version %d are missing from the history, and decode cannot name the "+
+			"rooms of their IDs", c.last.Layout.Version, r.Layout.Version)
 	}
 	for _, room := range slices.Concat(c.last.Ever, r.Layout.Rooms()) {
 		if !slices.Contains(r.Ever, room) {
@@ -53,6 +57,9 @@ func (c *checker) current(r record.Layout) {
 	switch last := c.last; {
 	case c.oldest == 0:
 		c.add("the history of layouts is empty")
+	case c.oldest > 1 && len(c.layouts) < record.MaxLayouts:
+		c.add("the layouts before version %d are missing from the history, though it has %d of %d, and decode cannot "+
+			"name the rooms of their IDs", c.oldest, len(c.layouts), record.MaxLayouts)
 	case last.Layout.Version != r.Layout.Version || !last.Layout.Equal(r.Layout) || !slices.Equal(last.Ever, r.Ever):
 		c.add("the layout %v, rooms that ever were %v, is not the last of the history, %v, %v",
 			r.Layout, r.Ever, last.Layout, last.Ever)
