@@ -70,7 +70,7 @@ func TestLayoutChanges(t *testing.T) {
 						for _, run := range r.GetRuns() {
 							for id := run.GetFirst(); id < run.GetFirst()+run.GetCount(); id++ {
 								if !ofSome(layouts[max(version, 1):], i.In, id) {
-									t.Errorf("instance %s of room %s issued %d of tag %s after it had reported version %d",
+									t.Errorf("instance %s of room %s: %d of tag %s after it had reported version %d",
 										i.Instance, i.In, id, tag, version)
 									return
 								}

@@ -40,8 +40,8 @@ func TestIdleStreamLosesRight(t *testing.T) {
 			tokens[name], lines = token, lines+line+"\n"
 		}
 		write(hashes, lines)
-		const rules = "grants:\n  - {subjects: [\"token:other\", \"token:shop\"], roles: issuer, tags: order, quotas: " +
-			"{streams: 1}}\n"
+		const rules = "grants:\n  - {subjects: [\"token:other\", \"token:shop\"], roles: issuer, tags: order, " +
+			"quotas: {streams: 1}}\n"
 		write(policy, rules)
 		gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
 		if err != nil {

@@ -3,7 +3,6 @@ package client_test
 import (
 	"cmp"
 	"context"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -90,11 +89,11 @@ type front struct {
 
 func newFront(tb testing.TB, to *instance) *front {
 	tb.Helper()
-	conn, err := api.Dial(to.address)
+	conn, err := testcluster.DialInstance(to.address)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	f := &front{TB: tb, address: "127.0.0.1:0", to: marchv1.NewIDServiceClient(conn)}
+	f := &front{TB: tb, to: marchv1.NewIDServiceClient(conn)}
 	f.listen()
 	tb.Cleanup(func() {
 		f.down()
@@ -106,10 +105,7 @@ func newFront(tb testing.TB, to *instance) *front {
 // listen makes the front listen, also after down.
 func (f *front) listen() {
 	f.Helper()
-	l, err := net.Listen("tcp", cmp.Or(f.address, "127.0.0.1:0")) // serve.Run closes it
-	if err != nil {
-		f.Fatal(err)
-	}
+	l := testcluster.Listen(f, f.address)
 	f.address = l.Addr().String()
 	f.down = testcluster.Run(f.TB, func(ctx context.Context) error {
 		return serve.Run(ctx, serve.Config{

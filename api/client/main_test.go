@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/client"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
@@ -40,18 +39,12 @@ func TestMain(m *testing.M) {
 // b [50, 100) mod 100. The room servers are real.
 type cluster struct {
 	*testcluster.Cluster
-	memory *ledgertest.Fake
-	hold   time.Duration // of rooms that are started, 0 for the default
+	hold time.Duration // of rooms that are started, 0 for the default
 }
 
 func newCluster(tb testing.TB) *cluster {
 	tb.Helper()
-	memory := ledgertest.NewFake(tb)
-	c := &cluster{memory: memory, Cluster: testcluster.Over(tb, "default", func(tb testing.TB) store.Store {
-		conn := memory.Open()
-		tb.Cleanup(func() { _ = conn.Close() })
-		return conn
-	})}
+	c := &cluster{Cluster: testcluster.NewFake(tb)}
 	c.Init(testcluster.Halves(), "test")
 	return c
 }
@@ -89,10 +82,16 @@ func (i *instance) start() {
 	i.address, i.end = r.Address, r.Stop
 }
 
+// dials returns options with which a client finds the servers of a bubble.
+func dials(opts client.Options) client.Options {
+	opts.Dial = append(opts.Dial, grpc.WithContextDialer(testcluster.DialContext))
+	return opts
+}
+
 // newClient returns a client, closed when the test ends.
 func newClient(tb testing.TB, opts client.Options) *client.Client {
 	tb.Helper()
-	c, err := client.New(tb.Context(), opts)
+	c, err := client.New(tb.Context(), dials(opts))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -116,7 +115,7 @@ func tagOf(tb testing.TB, c *client.Client, name string) *client.Tag {
 // mustNext returns an ID or ends the test.
 func mustNext(tb testing.TB, t *client.Tag) int64 {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), testcluster.Patience)
 	defer cancel()
 	id, err := t.Next(ctx)
 	if err != nil {

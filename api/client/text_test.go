@@ -110,54 +110,55 @@ func TestTexts(t *testing.T) {
 // A client with the key writes opaque texts itself; a room does for one without it. A
 // client with another key is refused.
 func TestOpaqueTexts(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	right, wrong := opaqueKey(t, 1), opaqueKey(t, 2)
-	c.texts("order", "prefix(A) | opaque(orders-1, 10^6) | decimal(6)", right)
-	locked, unlocked := c.Room("a", "a1", nil), c.Room("a", "a2", func(cfg *room.Config) {
-		cfg.OpaqueKeys = []format.Key{right}
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t)
+		right, wrong := opaqueKey(t, 1), opaqueKey(t, 2)
+		c.texts("order", "prefix(A) | opaque(orders-1, 10^6) | decimal(6)", right)
+		locked, unlocked := c.Room("a", "a1", nil), c.Room("a", "a2", func(cfg *room.Config) {
+			cfg.OpaqueKeys = []format.Key{right}
+		})
+		f, err := format.Parse("prefix(A) | opaque(orders-1, 10^6) | decimal(6)", right)
+		if err != nil {
+			t.Fatal(err)
+		}
+		options := func(address string, keys ...format.Key) client.Options {
+			return client.Options{Addresses: []string{address}, OpaqueKeys: keys, MinStep: 10, MaxStep: 100}
+		}
+		ctx := t.Context()
+		for name, ids := range map[string]*client.Client{
+			"with the key":    newClient(t, options(locked.Address, right)),
+			"without the key": newClient(t, options(unlocked.Address)),
+		} {
+			for range 3 {
+				text, id, err := ids.NextText(ctx, "order")
+				want, _ := f.Append(nil, format.Value{ID: id})
+				if err != nil || text != string(want) {
+					t.Errorf("%s: got %s for %d, %v; want %s", name, text, id, err, want)
+				}
+				if read, err := ids.ParseText(ctx, "order", text); read != id || err != nil {
+					t.Errorf("%s: %s is %d, %v; want %d", name, text, read, err, id)
+				}
+			}
+		}
+		for name, ids := range map[string]*client.Client{
+			"the key orders-1 here is another than the tag's": newClient(t, options(unlocked.Address, wrong)),
+			"need the key orders-1, which is not here":        newClient(t, options(locked.Address)),
+		} {
+			for range 2 {
+				if text, id, err := ids.NextText(ctx, "order"); allocator.KindOf(err) != allocator.Refused ||
+					!strings.Contains(err.Error(), name) {
+					t.Errorf("%s: got %s for %d, %v", name, text, id, err)
+				}
+				if id, err := ids.ParseText(ctx, "order", "A000001"); allocator.KindOf(err) != allocator.Refused ||
+					!strings.Contains(err.Error(), name) {
+					t.Errorf("%s: got %d, %v", name, id, err)
+				}
+			}
+			if _, err := ids.Next(ctx, "order"); err != nil { // the number needs no key
+				t.Errorf("%s: %v", name, err)
+			}
+		}
 	})
-	f, err := format.Parse("prefix(A) | opaque(orders-1, 10^6) | decimal(6)", right)
-	if err != nil {
-		t.Fatal(err)
-	}
-	options := func(address string, keys ...format.Key) client.Options {
-		return client.Options{Addresses: []string{address}, OpaqueKeys: keys, MinStep: 10, MaxStep: 100}
-	}
-	ctx := t.Context()
-	for name, ids := range map[string]*client.Client{
-		"with the key":    newClient(t, options(locked.Address, right)),
-		"without the key": newClient(t, options(unlocked.Address)),
-	} {
-		for range 3 {
-			text, id, err := ids.NextText(ctx, "order")
-			want, _ := f.Append(nil, format.Value{ID: id})
-			if err != nil || text != string(want) {
-				t.Errorf("%s: got %s for %d, %v; want %s", name, text, id, err, want)
-			}
-			if read, err := ids.ParseText(ctx, "order", text); read != id || err != nil {
-				t.Errorf("%s: %s is %d, %v; want %d", name, text, read, err, id)
-			}
-		}
-	}
-	for name, ids := range map[string]*client.Client{
-		"the key orders-1 here is another than the tag's": newClient(t, options(unlocked.Address, wrong)),
-		"need the key orders-1, which is not here":        newClient(t, options(locked.Address)),
-	} {
-		for range 2 {
-			if text, id, err := ids.NextText(ctx, "order"); allocator.KindOf(err) != allocator.Refused ||
-				!strings.Contains(err.Error(), name) {
-				t.Errorf("%s: got %s for %d, %v", name, text, id, err)
-			}
-			if id, err := ids.ParseText(ctx, "order", "A000001"); allocator.KindOf(err) != allocator.Refused ||
-				!strings.Contains(err.Error(), name) {
-				t.Errorf("%s: got %d, %v", name, id, err)
-			}
-		}
-		if _, err := ids.Next(ctx, "order"); err != nil { // the number needs no key
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 // timedTexts: time-ordered IDs have texts, too.

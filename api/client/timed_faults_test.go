@@ -3,6 +3,7 @@ package client_test
 import (
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,9 +19,9 @@ func timedFaults(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	a := c.room("a", "a1")
 	o := newOracle(t, cosid)
+	var all sync.WaitGroup
 	for name, f := range faults {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		all.Go(func() {
 			front := newFront(t, a)
 			tag := tagOf(t, newClient(t, client.Options{Addresses: []string{front.address}}), "event")
 			stop := o.drain(name, tag)
@@ -43,10 +44,11 @@ func timedFaults(t *testing.T, c *cluster) {
 			})
 			o.more(300)
 			if n, err := stop(); n > 0 {
-				t.Errorf("%d calls failed: %v", n, err)
+				t.Errorf("%s: %d calls failed: %v", name, n, err)
 			}
 		})
 	}
+	all.Wait()
 }
 
 // A layout that takes a client's worker out of the room's slice has the client take

@@ -18,11 +18,8 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// TestTimed runs the tests of time-ordered IDs in one real etcd, each in a cluster of its
-// own.
+// TestTimed runs the tests of time-ordered IDs.
 func TestTimed(t *testing.T) {
-	t.Parallel()
-	etcd := ledgertest.StartEtcd(t)
 	for name, test := range map[string]func(*testing.T, *cluster){
 		"issues":                 timedIDs,
 		"texts":                  timedTexts,
@@ -40,10 +37,9 @@ func TestTimed(t *testing.T) {
 		"close":                  timedClose,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := &cluster{Cluster: testcluster.Over(t, slug(name), etcd.Store)}
-			c.Init(testcluster.Halves(), "test")
-			test(t, c)
+			testcluster.Bubble(t, func(t *testing.T) {
+				test(t, newCluster(t))
+			})
 		})
 	}
 }
@@ -142,7 +138,7 @@ func (o *oracle) drain(by string, t *client.Tag) (stop func() (int, error)) {
 				} else {
 					o.add(by, runs...)
 				}
-				time.Sleep(time.Millisecond)
+				time.Sleep(10 * time.Millisecond)
 			}
 		})
 	}
@@ -180,7 +176,7 @@ func timedIDs(t *testing.T, c *cluster) {
 			}
 			all.Go(func() {
 				own := 0 // IDs of the client's own worker
-				for n := range 3000 {
+				for n := range 1000 {
 					id, err := tag.Next(t.Context())
 					if err != nil {
 						t.Errorf("%s: %v", by, err)
@@ -277,13 +273,13 @@ func timedWithoutWindow(t *testing.T, c *cluster) {
 			}
 			workers[o.one(by, id)] = true
 		}
-		runs, err := ids.NextN(t.Context(), "event", 150_000)
+		runs, err := ids.NextN(t.Context(), "event", 20_000)
 		if err != nil {
 			t.Fatal(err)
 		}
 		before := o.count()
-		if o.add(by, runs...); o.count() != before+150_000 {
-			t.Errorf("%d IDs, want 150,000", o.count()-before)
+		if o.add(by, runs...); o.count() != before+20_000 {
+			t.Errorf("%d IDs, want 20,000", o.count()-before)
 		}
 		if tag := tagOf(t, ids, "event"); by == "second" &&
 			allocator.KindOf(tag.Status().Failure) != allocator.TooMany {
