@@ -17,7 +17,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/internal/testcluster/silent"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -141,7 +141,7 @@ func (w *world) start(id string, serve func(context.Context) error) *process {
 }
 
 func (w *world) startConsole(id string) *process {
-	listener, link := silent.Listen(), w.link(id, w.lane())
+	listener, link := testcluster.NewSilent(), w.link(id, w.lane())
 	cfg := console.DefaultConfig()
 	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter, cfg.Logger = w.ledger(link), listener, time.Minute, w.logger(id)
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
@@ -200,7 +200,7 @@ func (w *world) chain(ctx context.Context, address string, tag allocator.Tag) (*
 
 func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string) *process {
 	lane := w.lane()
-	listener, link := silent.Listen(), w.link(id, lane)
+	listener, link := testcluster.NewSilent(), w.link(id, lane)
 	cfg := room.DefaultConfig()
 	cfg.Advertise = fmt.Sprint("192.0.2.1:", lane)
 	if w.journals != "" { // a double runs on another host

@@ -135,7 +135,7 @@ func TestEtcdBadCertificates(t *testing.T) {
 	t.Parallel()
 	s := newSecure(t)
 	write := func(user, ca string) error {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testcluster.Patience)
 		defer cancel()
 		_, err := s.store(user, ca).Txn(ctx,
 			store.Txn{Then: []store.Op{store.OpPut(keys.Mark("b", "order"), []byte("x"))}})

@@ -18,7 +18,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/testcluster/silent"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -120,7 +120,7 @@ func (c *cluster) run(ctx context.Context) error {
 	running, ctx := errgroup.WithContext(ctx)
 	for i := range c.spec.Instances {
 		in, place := i%c.spec.Rooms, i/c.spec.Rooms
-		listener := silent.Listen()
+		listener := testcluster.NewSilent()
 		cfg := room.DefaultConfig()
 		cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC = c.rooms[in],
 			allocator.Instance(fmt.Sprintf("i%04d", i)), c.ledger(), listener
