@@ -22,6 +22,9 @@ var bg = context.Background()
 // nowhere is a listener that is never used.
 type nowhere struct{ net.Listener }
 
+// forgetAfter is how long an instance is silent before the consoles of a bubble forget it.
+const forgetAfter = time.Hour
+
 // bubble is a cluster whose consoles take a step only when a test says so.
 type bubble struct {
 	*testing.T
@@ -61,7 +64,7 @@ func (b *bubble) console() *Server {
 func (b *bubble) consoleOver(etcd store.Store) *Server {
 	b.Helper()
 	cfg := DefaultConfig()
-	cfg.Ledger, cfg.GRPC = b.ledger(etcd), nowhere{}
+	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter = b.ledger(etcd), nowhere{}, forgetAfter
 	s, err := New(cfg)
 	if err != nil {
 		b.Fatal(err)

@@ -33,7 +33,7 @@ func TestHalted(t *testing.T) {
 		c.wants("GET /v1/overview", 200,
 			`"problems":[{"what":"leasing is halted in all rooms by ann: tonight's restore","since":"2`)
 		c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok: leasing is halted by ann since ")
-		c.wants("DELETE /v1/rooms/a/instances/a1", 400,
+		c.wants("DELETE /v1/rooms/a/instances/a1", 503,
 			`"reason":"`+allocator.WentBack.Error()+`","message":"leasing is halted by ann since `)
 		c.wants("GET /v1/instances", 200, `"instances":[{"room":"a","name":"a1"`)
 		c.wants(`POST /v1/migrations:plan {"move":["b:50-60=a"]}`, 200, `"kind":"MOVE_KIND_RETRACT"`)
@@ -93,7 +93,7 @@ func TestSeesARestore(t *testing.T) {
 		_, body := c.get("/v1/layout")
 		return strings.Contains(body, `"halt":{"by":"console `) && strings.Contains(body, "etcd ")
 	})
-	c.wants("DELETE /v1/rooms/a/instances/down", 400, `"reason":"`+allocator.WentBack.Error()+`"`)
+	c.wants("DELETE /v1/rooms/a/instances/down", 503, `"reason":"`+allocator.WentBack.Error()+`"`)
 	l := c.Ledger()
 	report, err := recovery.Run(bg, l, recovery.Config{
 		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/down"},

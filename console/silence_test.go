@@ -43,23 +43,23 @@ func TestForgetSilent(t *testing.T) {
 		if got := b.registered(first); got != "a/gone! a/lives b/at-48! b/at48!" {
 			t.Errorf("after 20 s: %s", got)
 		}
-		b.looks(24*time.Hour-time.Minute, first)
+		b.looks(forgetAfter-time.Minute, first)
 		second := b.console()
 		b.looks(30*time.Second, first, second)
 		if got := b.registered(first); got != "a/gone! a/lives b/at-48! b/at48!" {
-			t.Errorf("before a day has passed: %s", got)
+			t.Errorf("before an hour has passed: %s", got)
 		}
 		b.looks(time.Minute, second) // the first console no longer looks
 		if got := b.registered(second); got != "a/gone! a/lives b/at-48! b/at48!" {
 			t.Errorf("the second console took over the count of the first: %s", got)
 		}
-		b.looks(24*time.Hour, second)
+		b.looks(forgetAfter, second)
 		if got := b.registered(second); got != "a/lives" {
-			t.Errorf("after a day: %s", got)
+			t.Errorf("after an hour: %s", got)
 		}
 		entries, _, err := b.admin.Audits(bg, "", 3)
 		if err != nil || len(entries) != 3 || entries[2].Action != "forget instance" ||
-			!strings.Contains(entries[2].Actor, "silent for 24h") {
+			!strings.Contains(entries[2].Actor, "silent for 1h") {
 			t.Errorf("audit: %+v, %v", entries, err)
 		}
 		if keys := b.mem.Keys("/march/default/silent"); len(keys) > 0 {
@@ -79,7 +79,7 @@ func TestSilenceIsCountedWithoutABreak(t *testing.T) {
 				b.join("a", "silent", time.Minute)
 				conn := b.mem.Open()
 				s := b.consoleOver(conn)
-				b.looks(24*time.Hour-5*time.Minute, s)
+				b.looks(forgetAfter-5*time.Minute, s)
 				fails := func(looks int) (err error) {
 					for range looks {
 						err = errors.Join(err, s.forgetSilent(bg))
@@ -107,13 +107,13 @@ func TestSilenceIsCountedWithoutABreak(t *testing.T) {
 					}
 				}
 				conn.Fate(nil)
-				b.looks(24*time.Hour-10*time.Minute, s)
+				b.looks(forgetAfter-10*time.Minute, s)
 				if got := b.registered(s); got != "a/silent!" {
-					t.Errorf("after the break and nearly a day: %s", got)
+					t.Errorf("after the break and nearly an hour: %s", got)
 				}
 				b.looks(20*time.Minute, s)
 				if got := b.registered(s); got != "" {
-					t.Errorf("a day after the break: %s", got)
+					t.Errorf("an hour after the break: %s", got)
 				}
 			})
 		})
