@@ -74,14 +74,10 @@ func runSection(t *testing.T, makefile, file, section string, steps []step) {
 		r.env = append(r.env, "MARCH_ROOM="+r.address(devsetup.RoomGRPC),
 			"MARCH_CONSOLE="+r.address(devsetup.ConsoleGRPC))
 	}
-	if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, "127.0.0.1:6379") }) {
-		r.redis = testservers.Redis(t)
-	}
-	if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, "127.0.0.1:5432") }) {
-		r.postgres = testservers.Postgres(t)
-	}
-	if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, readmeMySQL) }) {
-		r.mysql = testservers.MySQL(t)
+	for _, other := range readmeOthers {
+		if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, other.place) }) {
+			other.start(t, base+other.offset)
+		}
 	}
 	if strings.Contains(section, "--etcd 127.0.0.1:2379") {
 		r.etcd = ledgertest.StartEtcd(t).Endpoint
@@ -113,8 +109,17 @@ func startsServer(s step) bool {
 // startsDev reports whether a step starts march dev, which has a context for the commands of a section.
 func startsDev(s step) bool { return strings.HasPrefix(s.command, "bin/march dev ") }
 
-// readmeMySQL is how the mysql of a command finds its server.
-const readmeMySQL = "-h 127.0.0.1 -P 3306"
+// readmeOthers are the servers of other systems: where commands call them, and where they are here, between
+// the ports of march dev.
+var readmeOthers = []struct {
+	place, here string
+	offset      int
+	start       func(testing.TB, int)
+}{
+	{"127.0.0.1:6379", "127.0.0.1:%d", 37, testservers.Redis},
+	{"127.0.0.1:5432", "127.0.0.1:%d", 38, testservers.Postgres},
+	{"-h 127.0.0.1 -P 3306", "-h 127.0.0.1 -P %d", 39, testservers.MySQL},
+}
 
 // step is a command and its output.
 type step struct{ command, output string }
@@ -140,13 +145,12 @@ func readmeSteps(section string) []step {
 
 // readme is the place in which a section runs.
 type readme struct {
-	dir, makefile         string
-	env                   []string // of all that runs
-	etcd, redis, postgres string   // addresses
-	mysql                 string   // port
-	base                  int
-	exact                 bool // every digit of the output counts
-	servers               []*process
+	dir, makefile string
+	env           []string // of all that runs
+	etcd          string   // address
+	base          int
+	exact         bool // every digit of the output counts
+	servers       []*process
 }
 
 var (
@@ -254,9 +258,9 @@ func (r *readme) substitute(command string) string {
 		return r.address(offset)
 	})
 	command = strings.ReplaceAll(command, "127.0.0.1:2379", r.etcd)
-	command = strings.ReplaceAll(command, "127.0.0.1:6379", r.redis)
-	command = strings.ReplaceAll(command, "127.0.0.1:5432", r.postgres)
-	command = strings.ReplaceAll(command, readmeMySQL, "-h 127.0.0.1 -P "+r.mysql)
+	for _, other := range readmeOthers {
+		command = strings.ReplaceAll(command, other.place, fmt.Sprintf(other.here, r.base+other.offset))
+	}
 	return strings.ReplaceAll(command, "bin/march", "march")
 }
 

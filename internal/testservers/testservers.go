@@ -1,5 +1,5 @@
 // Package testservers starts real servers of other systems for tests: a Redis, a PostgreSQL and a
-// MariaDB.
+// MariaDB. They serve at a port of 127.0.0.1 that the test has for them, and end with it.
 package testservers
 
 import (
@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -16,25 +17,22 @@ import (
 	"github.com/march-id/march/internal/programs"
 )
 
-// Redis starts a redis-server and returns its address, HOST:PORT. It ends with the test.
-func Redis(tb testing.TB) string {
+// Redis starts a redis-server.
+func Redis(tb testing.TB, port int) {
 	tb.Helper()
 	server := programs.Find(tb, "redis-server")
-	dir, port := tb.TempDir(), freePort(tb)
-	begin(tb, exec.Command(server, "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", dir),
-		syscall.SIGTERM, func() bool {
-			conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
-			if err == nil {
-				_ = conn.Close()
-			}
-			return err == nil
-		})
-	return net.JoinHostPort("127.0.0.1", port)
+	begin(tb, exec.Command(server, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--save", "", "--dir",
+		tb.TempDir()), syscall.SIGTERM, func() bool {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
 }
 
-// Postgres starts a PostgreSQL and returns its address, HOST:PORT. Its user march needs no
-// password, and its database postgres is empty. It ends with the test.
-func Postgres(tb testing.TB) string {
+// Postgres starts a PostgreSQL. Its user march needs no password, and its database postgres is empty.
+func Postgres(tb testing.TB, port int) {
 	tb.Helper()
 	bin, psql := filepath.Dir(programs.Find(tb, "initdb")), programs.Find(tb, "psql")
 	// Not in the test's own folder, which only its user may enter: PostgreSQL does not run
@@ -52,49 +50,32 @@ func Postgres(tb testing.TB) string {
 		}
 		as = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
-	data, port := filepath.Join(dir, "data"), freePort(tb)
+	data := filepath.Join(dir, "data")
 	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-A", "trust", "-U", "march", "-E",
 		"UTF8", "--locale=C", "--no-sync")
 	initdb.SysProcAttr, initdb.Dir = as, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		tb.Fatalf("initdb: %v\n%s", err, out)
 	}
-	server := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-k", dir, "-c",
+	server := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", strconv.Itoa(port), "-k", dir, "-c",
 		"listen_addresses=127.0.0.1", "-c", "fsync=off")
 	server.SysProcAttr, server.Dir = as, dir
-	address := net.JoinHostPort("127.0.0.1", port)
+	address := fmt.Sprintf("postgres://march@127.0.0.1:%d/postgres", port)
 	begin(tb, server, syscall.SIGINT, func() bool { // it accepts connections before it is ready
-		return exec.Command(psql, "-q", "-c", "SELECT 1", "postgres://march@"+address+"/postgres").Run() == nil
+		return exec.Command(psql, "-q", "-c", "SELECT 1", address).Run() == nil
 	})
-	return address
 }
 
-// MySQL starts a MariaDB and returns its port at 127.0.0.1. It needs no user or password, and has no
-// database. It ends with the test.
-func MySQL(tb testing.TB) (port string) {
+// MySQL starts a MariaDB. It needs no user or password, and has no database.
+func MySQL(tb testing.TB, port int) {
 	tb.Helper()
 	server, client := programs.Find(tb, "mariadbd"), programs.Find(tb, "mysql")
-	dir, port := tb.TempDir(), freePort(tb)
+	dir, at := tb.TempDir(), strconv.Itoa(port)
 	begin(tb, exec.Command(server, "--no-defaults", "--user=root", "--skip-grant-tables", "--datadir="+dir,
-		"--socket="+filepath.Join(dir, "socket"), "--bind-address=127.0.0.1", "--port="+port), syscall.SIGTERM,
+		"--socket="+filepath.Join(dir, "socket"), "--bind-address=127.0.0.1", "--port="+at), syscall.SIGTERM,
 		func() bool {
-			return exec.Command(client, "--no-defaults", "-h", "127.0.0.1", "-P", port, "-e", "SELECT 1").Run() == nil
+			return exec.Command(client, "--no-defaults", "-h", "127.0.0.1", "-P", at, "-e", "SELECT 1").Run() == nil
 		})
-	return port
-}
-
-func freePort(tb testing.TB) string {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return port
 }
 
 // begin starts a server and waits until it is ready. At the end of the test it ends it with
