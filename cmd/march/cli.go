@@ -95,6 +95,28 @@ func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
 // interactive reports whether stdin is a terminal, so that questions can be asked.
 func interactive() bool { return term.IsTerminal(int(os.Stdin.Fd())) }
 
+// destroys has a command that cannot be undone ask before it runs, or need --yes where there is no terminal.
+// question returns what it asks, empty where nothing is lost.
+func destroys(c *common, cmd *cobra.Command, question func(args []string) (string, error)) *cobra.Command {
+	var yes bool
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if yes {
+			return run(cmd, args)
+		}
+		asked, err := question(args)
+		if err == nil && asked != "" {
+			err = ask(cmd.Context(), c, asked)
+		}
+		if err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
 // ask asks a question on the terminal. Its error is a usageError if there is no
 // terminal, and Refused if the answer is not yes.
 func ask(ctx context.Context, c *common, question string) error {

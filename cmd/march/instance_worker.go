@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -71,12 +72,12 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 }
 
 func newInstanceForget(c *common, t *target) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "forget ROOM INSTANCE",
 		Short: "Remove the registration of an instance that is gone for good",
 		Long: `Remove the registration of an instance that is gone for good, so that
 migrations do not wait for it. If it still runs, it drops its IDs within seconds
-of reaching etcd, and registers anew.`,
+of reaching etcd, and registers anew: of an instance that is alive it asks first.`,
 		Example: `  march instance forget a host-7`,
 		Args:    exactly("a room", "an instance"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -91,6 +92,18 @@ of reaching etcd, and registers anew.`,
 			})
 		},
 	}
+	return destroys(c, cmd, func(args []string) (asked string, err error) {
+		err = callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+			answer, err := s.ListInstances(ctx, &marchv1.ListInstancesRequest{Room: args[0]})
+			if slices.ContainsFunc(answer.GetInstances(), func(i *marchv1.Instance) bool {
+				return i.GetName() == args[1] && i.GetUnreadable() == "" && i.GetSilentFor() == nil
+			}) {
+				asked = fmt.Sprintf("Instance %s/%s is alive, and drops the IDs that it holds. Forget it?", args[0], args[1])
+			}
+			return err
+		})
+		return asked, err
+	})
 }
 
 func newInstanceConfirm(c *common, t *target) *cobra.Command {

@@ -270,10 +270,14 @@ func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) er
 
 func newMigrateOne(c *common, t *target, use, short string,
 	call func(context.Context, marchv1.ConsoleServiceClient, string) (*marchv1.Migration, error)) *cobra.Command {
+	without := "the migration under way"
+	if use == "status" {
+		without += ", or else the last one"
+	}
 	return &cobra.Command{
 		Use:   use + " [ID]",
 		Short: short,
-		Long:  short + ". Without an ID it takes the migration under way, or else the last one.",
+		Long:  short + ". Without an ID it takes " + without + ".",
 		Args:  atMostOneID,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
@@ -295,24 +299,11 @@ func atMostOneID(cmd *cobra.Command, args []string) error {
 }
 
 func newMigrateAbort(c *common, t *target) *cobra.Command {
-	var yes bool
-	cmd := newMigrateOne(c, t, "abort", "Undo a migration: go back to the layout before it",
+	return destroys(c, newMigrateOne(c, t, "abort", "Undo a migration: go back to the layout before it",
 		func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
 			answer, err := s.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: id})
 			return answer.GetMigration(), err
-		})
-	cmd.Long += " On a terminal it\nasks first."
-	abort := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !yes && interactive() { // unlike apply, abort needs no --yes where there is no terminal
-			if err := ask(cmd.Context(), c, "Undo the migration?"); err != nil {
-				return err
-			}
-		}
-		return abort(cmd, args)
-	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	return cmd
+		}), func([]string) (string, error) { return "Undo the migration?", nil })
 }
 
 func newMigrateContinue(c *common, t *target) *cobra.Command {

@@ -247,7 +247,7 @@ func newTagShow(c *common, t *target) *cobra.Command {
 }
 
 func newTagDelete(c *common, t *target) *cobra.Command {
-	return &cobra.Command{
+	return destroys(c, &cobra.Command{
 		Use:   "delete TAG",
 		Short: "Delete a tag: rooms issue no more of its IDs. A new tag of the same name goes on above them",
 		Args:  exactly("a tag"),
@@ -260,7 +260,7 @@ func newTagDelete(c *common, t *target) *cobra.Command {
 				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "tag %s deleted\n", args[0]) })
 			})
 		},
-	}
+	}, func(args []string) (string, error) { return "Delete tag " + args[0] + "? Its calls fail then.", nil })
 }
 
 func newTagSkip(c *common, t *target) *cobra.Command {
