@@ -13,7 +13,7 @@ help: ## print this list
 dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
 	@exec bin/march dev $(ARGS)
 
-test: ## run the tests; needs Chromium, and installs it if it can (STRICT=1: none may be missing; LIVE=1: those too that need other systems' programs or build another version; flags and packages in ARGS)
+test: ## run the tests; needs Chromium, and installs it if it can (STRICT=1: none may be missing; LIVE=1: those too that need other systems' programs or build another version, and more seeds, tags and IDs; flags and packages in ARGS)
 	@.ci/test $(ARGS)
 
 race: ## run all tests but those that start processes, the long ones shortened, under the race detector; needs gcc

@@ -3,6 +3,7 @@ package allocator_test
 import (
 	"context"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,7 +34,7 @@ func (b bitmap) mark(first, count int64) bool {
 // TestStress has goroutines do everything to one chain at once. Each ID comes
 // once, in its range, and grows within each goroutine.
 func TestStress(t *testing.T) {
-	few := race.Enabled || testing.Short()
+	few := race.Enabled || os.Getenv("LIVE") == "" // .ci/run has more
 	t.Run("large segments", func(t *testing.T) {
 		goal := int64(120_000_000)
 		if few {

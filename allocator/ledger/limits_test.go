@@ -20,11 +20,9 @@ import (
 )
 
 // TestKeysInLimitsDoc fills a cluster with as many keys of each kind as it can, and finds the
-// bounds in docs/limits.md.
+// bounds in docs/limits.md. Where these are many, only LIVE=1 fills the cluster, as .ci/run does; otherwise
+// the numbers of the code count.
 func TestKeysInLimitsDoc(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it fills each kind of key, with one goroutine")
-	}
 	content, err := os.ReadFile("../../docs/limits.md")
 	if err != nil {
 		t.Fatal(err)
@@ -33,12 +31,16 @@ func TestKeysInLimitsDoc(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	layouts, migrations := fillHistory(t)
+	layouts, migrations := latest(record.MaxLayouts), latest(record.MaxMigrations)
+	audit, machines := latest(record.MaxAudits), thousands(machine.Most)+" for each width"
+	if os.Getenv("LIVE") != "" {
+		layouts, migrations = fillHistory(t)
+		audit, machines = fillAudit(t), fillMachines(t)
+	}
 	filled := map[string]string{
-		"layouts/": layouts, "migrations/": migrations, "audit/": fillAudit(t),
+		"layouts/": layouts, "migrations/": migrations, "audit/": audit, "machines/": machines,
 		"tags/": fillTags(t), "marks/": fillMarks(t),
 		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "workers/": fillWorkers(t),
-		"machines/": fillMachines(t),
 	}
 	for _, key := range keys.Known() {
 		kind := strings.TrimPrefix(key, prefix)

@@ -13,12 +13,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/verify"
 )
 
-// Twenty thousand tags, over pages, with one that is bad; then with all bad.
+// Many tags, over pages, with one that is bad; then with all bad.
 func TestVerifyManyTags(t *testing.T) {
-	n := int64(20_000)
-	if testing.Short() {
-		n = 2_000
-	}
+	const n = 4_000
 	m, l, revisions := verifyCluster(t)
 	for i := range n {
 		putGood(m, fmt.Sprintf("tag-%05d", i), revisions)
