@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// Parallel tests wait more than they work. So this many run at once, however few
+	// Tests of processes wait more than they work. So this many run at once, however few
 	// processors there are. A flag overrides it.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
@@ -39,13 +39,13 @@ func TestMain(m *testing.M) {
 
 var bg = context.Background()
 
-// consoleOf is a running console over a real etcd.
+// consoleOf is a running console of a cluster.
 type consoleOf struct {
 	*testcluster.Cluster
 	*testcluster.Console
 }
 
-// start starts a console over an etcd without a cluster.
+// start starts a console over a store without a cluster.
 func start(tb testing.TB) *consoleOf {
 	tb.Helper()
 	return startOver(testcluster.New(tb))

@@ -93,7 +93,7 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		token, err := jwt.Signed(signer).Claims(map[string]any{
 			"iss": i.URL, "aud": "console", "sub": "alice", "groups": []string{"ops"}, "nonce": nonce,
-			"exp": time.Now().Add(time.Minute).Unix(), "iat": time.Now().Unix(),
+			"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(),
 		}).Serialize()
 		if err != nil {
 			i.t.Error(err)
