@@ -227,8 +227,7 @@ func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
 		return 0, err
 	}
 	err = s.withTag(ctx, tag, func(*tagChain) error {
-		return allocator.Errorf(allocator.Refused,
-			"tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
+		return refuse("tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
 	}, func(t *timetags.Tag) (err error) {
 		id, err = t.Next(ctx)
 		return err
@@ -259,13 +258,11 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 	}
 	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
 		if c.Gated() {
-			return allocator.Errorf(allocator.Refused,
-				"tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
-					"another room's", tag)
+			return refuse("tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
+				"another room's", tag)
 		}
 		if s.chains.periods.of(c.Tag()) != (period.Period{}) {
-			return allocator.Errorf(allocator.Refused,
-				"tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
+			return refuse("tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
 		}
 		settings := c.Settings()
 		most := (settings.MaxStep + 1) / 2
@@ -310,7 +307,7 @@ func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err erro
 		}
 	}
 	if chain == nil {
-		return 0, allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs: the next one is not known", tag)
+		return 0, refuse("tag %s has time-ordered IDs: the next one is not known", tag)
 	}
 	if held := chain.Segments(); len(held) > 0 {
 		return held[0].First, nil
@@ -331,7 +328,7 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 		case allocator.KindOf(err) != allocator.NotFound:
 			return false, err
 		}
-		return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none; "+
+		return false, refuse("tag %s does not exist, and this room creates none; "+
 			"create it with `march tag create %s --start %d`, or start the room with --create-tags", tag, tag, start)
 	}
 	if err := s.cfg.Access.MayCreate(ctx, name); err != nil {

@@ -81,7 +81,7 @@ func TestReadyzWithoutEtcd(t *testing.T) {
 		a := c.start("a", "a1", nil)
 		a.mustNext("order")
 		if got, want := a.request("GET /readyz?verbose"), "200 [+]serving ok\n[+]layout ok: version 1, "+
-			"boundary 100\n[+]ids ok: etcd answers and takes writes\nreadyz check passed\n"; got != want {
+			"boundary 100\n[+]counters ok: etcd answers and takes writes\nreadyz check passed\n"; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 		if got := a.request("GET /readyz"); got != "200 ok\n" {
@@ -90,7 +90,7 @@ func TestReadyzWithoutEtcd(t *testing.T) {
 		c.Mem.Stop()
 		a.await("it says that etcd is away", func() bool {
 			return contains(a.request("GET /readyz?verbose"), "200 ",
-				"[+]ids ok: only those that are held: etcd has not answered since ")
+				"[+]counters ok: only those that are held: etcd has not answered since ")
 		})
 		if got := a.request("GET /readyz"); got != "200 ok\n" {
 			t.Errorf("with IDs held: %s", got)
@@ -104,7 +104,7 @@ func TestReadyzWithoutEtcd(t *testing.T) {
 		}
 		a.await("not ready", func() bool {
 			return contains(a.request("GET /readyz"), "503 [+]serving ok\n[+]layout ok",
-				"[-]ids failed: none are held, and etcd has not answered since ", "readyz check failed")
+				"[-]counters failed: none are held, and etcd has not answered since ", "readyz check failed")
 		})
 	})
 }

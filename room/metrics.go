@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/serve"
 )
 
 // otherTags is the tag label's value in the series of all tags that have none
@@ -26,7 +27,7 @@ type metrics struct {
 	orphans prometheus.Counter
 	skipped prometheus.Counter
 
-	chains, ready, served                  *prometheus.Desc
+	chains, ready, families, served        *prometheus.Desc
 	held, reserve, step                    *prometheus.Desc
 	asked, issued, dropped, refills, waits *prometheus.Desc
 	mark, used, lasts                      *prometheus.Desc
@@ -51,6 +52,8 @@ func newMetrics(s *Server) *metrics {
 		}),
 		chains: desc("chains", "Tags in memory."),
 		ready:  desc("ready", "1 while this instance can issue IDs."),
+		families: desc("family_ready", "1 while this instance can issue the IDs of a family, which are counters "+
+			"and time-ordered IDs, or no caller asks for them.", "family"),
 		served: desc("layout_served_version",
 			"The layout that this instance reports: it issues only IDs of segments that this layout keeps, "+
 				"or of newer segments."),
@@ -93,7 +96,7 @@ func (m *metrics) refilled(err error) {
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		m.chains, m.ready, m.served, m.held, m.reserve, m.step, m.asked, m.issued, m.dropped, m.refills,
+		m.chains, m.ready, m.families, m.served, m.held, m.reserve, m.step, m.asked, m.issued, m.dropped, m.refills,
 		m.waits, m.mark, m.used, m.lasts,
 	} {
 		out <- d
@@ -113,11 +116,17 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
 	gauge(m.chains, float64(m.server.chains.len()))
-	ready := 0.0
-	if m.server.Ready() == nil {
-		ready = 1
+	one := func(err error) float64 {
+		if err != nil {
+			return 0
+		}
+		return 1
 	}
-	gauge(m.ready, ready)
+	checks := m.server.checks()
+	gauge(m.ready, one(serve.Failed(checks)))
+	for family, err := range families(checks) {
+		out <- prometheus.MustNewConstMetric(m.families, prometheus.GaugeValue, one(err), family)
+	}
 	if m.server.instance != nil {
 		gauge(m.served, float64(m.server.instance.Version()))
 	}

@@ -35,6 +35,8 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 	}
 	if lacks != "" {
 		list = append(list, me.NotReady(lacks, time.Time{}))
+	} else if err, _ := s.times.Trouble(); err != nil && s.status.get() == nil {
+		list = append(list, me.NoTimeOrdered(err, time.Time{}))
 	}
 	if cause := s.cause(me, halted); cause != nil {
 		list = append(list, cause)

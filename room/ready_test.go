@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -221,4 +222,75 @@ func (l *logged) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
+}
+
+// families checks what readyz and gRPC's health service say of an instance and of its families of IDs.
+func (i *instance) families(ready, counters, timed bool) {
+	i.Helper()
+	state := map[bool]healthpb.HealthCheckResponse_ServingStatus{
+		true: healthpb.HealthCheckResponse_SERVING, false: healthpb.HealthCheckResponse_NOT_SERVING}
+	i.await("readyz, the health service and the metrics say so", func() bool {
+		code, _ := i.get("/readyz")
+		_, metrics := i.get("/metrics")
+		one := map[bool]string{true: "1", false: "0"}
+		return (code == http.StatusOK) == ready && i.health("") == state[ready] &&
+			i.health("counters") == state[counters] && i.health("time-ordered") == state[timed] &&
+			contains(metrics, `march_family_ready{family="counters",room="a"} `+one[counters]+"\n",
+				`march_family_ready{family="time-ordered",room="a"} `+one[timed]+"\n")
+	})
+}
+
+// An instance whose clock went back issues counters and no time-ordered IDs. Before, readyz, status and log said
+// nothing of it.
+func TestFamilyWhoseClockWentBack(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(nil, "order")
+		c.tag(timed(cosid), "event")
+		var back atomic.Int64
+		c.now = func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }
+		var log logged
+		a := c.start("a", "a1", func(cfg *room.Config) { cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+		a.mustNext("order")
+		a.mustNext("event")
+		a.families(true, true, true)
+		back.Store(int64(time.Minute))
+		if _, err := a.next("event"); err == nil {
+			t.Fatal("an ID by a clock that is a minute behind")
+		}
+		a.mustNext("order")
+		a.families(true, true, false)
+		if _, body := a.get("/readyz?verbose"); !contains(body, "[-]time-ordered failed: tag event: the clock went back",
+			"[!]instance a/a1 issues no time-ordered IDs", "readyz check passed") {
+			t.Errorf("readyz: %s", body)
+		}
+		if !contains(log.String(), "no IDs of a family can be issued", "family=time-ordered", "the clock went back") {
+			t.Errorf("log: %s", log.String())
+		}
+		back.Store(0)
+		a.await("an ID", func() bool { _, err := a.next("event"); return err == nil })
+		a.families(true, true, true)
+	})
+}
+
+// The third instance of a room with two workers issues counters. Before, one call to the time tag took it out of
+// its callers' addresses.
+func TestFamilyWithoutAWorker(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		few := cosid
+		few.WorkerBits, few.SequenceBits = 2, 20
+		c.tag(nil, "order")
+		c.tag(timed(few), "event")
+		one, two := c.start("a", "a1", nil), c.start("a", "a2", nil)
+		one.mustNext("event")
+		two.mustNext("event")
+		three := c.start("a", "a3", nil)
+		if _, err := three.next("event"); err == nil {
+			t.Fatal("a third worker of two")
+		}
+		three.families(true, true, false)
+		three.mustNext("order")
+		three.families(true, true, false)
+	})
 }

@@ -86,10 +86,17 @@ func (s *Server) readiness() (checks []serve.Check, lacks string) {
 	if serving.Err != nil { // before Join there is no instance
 		return []serve.Check{serving, layout}, ""
 	}
-	ids, lacks := s.checkIDs()
-	checks = []serve.Check{serving, layout, ids}
-	if err := s.times.Trouble(); err != nil {
-		checks = append(checks, serve.Check{Name: "time-ordered ids", Err: err})
+	counters, lacks := s.checkCounters()
+	checks = []serve.Check{serving, layout, counters}
+	if err, can := s.times.Trouble(); err != nil || can {
+		timed := serve.Check{Name: timeOrdered, Family: true, Err: err}
+		if can && err != nil {
+			timed.Err, timed.Note = nil, "not of all tags: "+err.Error()
+		}
+		if can {
+			lacks = ""
+		}
+		checks = append(checks, timed)
 	}
 	if b, is := s.instance.Barred(); is {
 		checks = append(checks, serve.Check{Name: "recover", Note: fmt.Sprintf(
@@ -99,12 +106,18 @@ func (s *Server) readiness() (checks []serve.Check, lacks string) {
 	return checks, lacks
 }
 
-// checkIDs checks whether this instance can lease, and if not, for how long it can issue
-// IDs. An instance is not ready if it can lease nothing, and no tag in use has IDs
+// The families of IDs, as /readyz?verbose, gRPC's health service and the metrics name them.
+const (
+	ofCounters  = "counters"
+	timeOrdered = "time-ordered"
+)
+
+// checkCounters checks whether this instance can lease IDs of counters, and if not, for how long it can issue
+// them. It cannot if it can lease nothing, and no tag in use has IDs
 // for longer than ready-reserve. A tag that is at its own limit does not count. lacks
 // is as readiness returns it.
-func (s *Server) checkIDs() (ids serve.Check, lacks string) {
-	ids = serve.Check{Name: "ids", Note: "etcd answers and takes writes"}
+func (s *Server) checkCounters() (ids serve.Check, lacks string) {
+	ids = serve.Check{Name: ofCounters, Family: true, Note: "etcd answers and takes writes"}
 	why := s.cannotLease()
 	if why == nil {
 		return ids, ""
@@ -118,8 +131,6 @@ func (s *Server) checkIDs() (ids serve.Check, lacks string) {
 		}
 	}
 	switch kind := allocator.KindOf(why); {
-	case r.held == 0 && s.times.Issue():
-		ids.Note = "only time-ordered IDs, until the windows of their workers end: " + why.Error()
 	case r.held == 0:
 		lacks = "it holds no IDs"
 		ids.Err = allocator.Errorf(kind, "none are held, and %w", why)
@@ -176,7 +187,8 @@ const healthEvery = time.Second
 func (s *Server) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
-	said := false // whether the log has said that nothing can be issued
+	said := false                        // whether the log has said that nothing can be issued
+	failing := make(map[string]struct{}) // the families of which the log has said so
 	// the cause for which the log has said that nothing can be leased
 	troubled := marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED
 	for {
@@ -187,7 +199,7 @@ func (s *Server) watchHealth(ctx context.Context) error {
 		}
 		checks, lacks := s.readiness()
 		err := serve.Failed(checks)
-		s.setHealth(err)
+		s.setHealth(checks)
 		_ = s.problemsOf(lacks) // notes since when each problem exists
 		if s.status.get() != nil {
 			continue // a start or a stop, which has its own log line
@@ -208,7 +220,17 @@ func (s *Server) watchHealth(ctx context.Context) error {
 				problem.Plain(s.whatStops()))
 		case err == nil && said:
 			said = false
-			s.log.Info("IDs can be issued again")
+			s.log.Info("the instance is ready again")
+		}
+		for _, c := range checks {
+			switch _, was := failing[c.Name]; {
+			case c.Family && c.Err != nil && !was:
+				failing[c.Name] = struct{}{}
+				s.log.Warn("no IDs of a family can be issued", "family", c.Name, "error", c.Err)
+			case was && c.Err == nil:
+				delete(failing, c.Name)
+				s.log.Info("IDs of a family can be issued again", "family", c.Name)
+			}
 		}
 	}
 }
@@ -237,20 +259,38 @@ func (s *Server) whatStops() *marchv1.Problem {
 // reportHealth tells gRPC's health service whether the instance is ready, and
 // returns what Ready does.
 func (s *Server) reportHealth() error {
-	why := s.Ready()
-	s.setHealth(why)
-	return why
+	checks := s.checks()
+	s.setHealth(checks)
+	return serve.Failed(checks)
 }
 
-// setHealth sets the state of gRPC's health service; why is nil if the instance is
-// ready.
-func (s *Server) setHealth(why error) {
-	serving := healthpb.HealthCheckResponse_SERVING
-	if why != nil {
-		serving = healthpb.HealthCheckResponse_NOT_SERVING
+// setHealth sets the states of gRPC's health service: of the whole, and of each family that is in use.
+func (s *Server) setHealth(checks []serve.Check) {
+	set := func(service string, why error) {
+		state := healthpb.HealthCheckResponse_SERVING
+		if why != nil {
+			state = healthpb.HealthCheckResponse_NOT_SERVING
+		}
+		s.health.SetServingStatus(service, state)
 	}
+	why := serve.Failed(checks)
 	for _, service := range []string{"", marchv1.IDService_ServiceDesc.ServiceName,
 		marchv1.RoomService_ServiceDesc.ServiceName} {
-		s.health.SetServingStatus(service, serving)
+		set(service, why)
 	}
+	for family, err := range families(checks) {
+		set(family, err)
+	}
+}
+
+// families returns why the instance cannot issue IDs of each family. A family that no caller uses is as ready as
+// the instance.
+func families(checks []serve.Check) map[string]error {
+	all := map[string]error{ofCounters: serve.Failed(checks), timeOrdered: serve.Failed(checks)}
+	for _, c := range checks {
+		if c.Family {
+			all[c.Name] = c.Err
+		}
+	}
+	return all
 }

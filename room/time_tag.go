@@ -22,10 +22,12 @@ func (s *Server) startTimes() error {
 	cfg.CallerWorkers = s.cfg.ClientWorkers
 	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = s.cfg.WorkerWindow, s.cfg.AgreeClock, s.log
 	cfg.Span = s.workerSpan
-	times := timetags.Config{Pin: s.cfg.Worker, Hold: s.cfg.Hold, Logger: s.log}
+	cfg.Now = s.instance.Now
 	if now := skew.Now(); now != nil {
-		cfg.Now, times.Clock = now, func() int64 { return now().UnixMilli() }
+		cfg.Now = now
 	}
+	times := timetags.Config{Pin: s.cfg.Worker, Hold: s.cfg.Hold, Logger: s.log,
+		Clock: func() int64 { return cfg.Now().UnixMilli() }}
 	workers, err := worker.New(s.instance, cfg)
 	if err == nil {
 		times.Workers = workers
@@ -101,9 +103,8 @@ func (s *Server) timeTagChanged(change ledger.TagChange) {
 // leaseTime is Lease of a tag of time-ordered IDs.
 func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.WindowRequest) (*marchv1.TimeLease, error) {
 	if r == nil {
-		return nil, allocator.Errorf(allocator.Refused,
-			"tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream, "+
-				"or use a client that takes windows", t.Name())
+		return nil, refuse("tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream, "+
+			"or use a client that takes windows", t.Name())
 	}
 	lease := &marchv1.TimeLease{Tag: api.TimeTagToProto(t.Settings().Config(0, timeid.Window{}))}
 	nonce, proof := r.GetNonce(), r.GetHeld().GetNonce()

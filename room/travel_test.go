@@ -61,7 +61,7 @@ func TestHalted(t *testing.T) {
 			return m[`march_leasing_stopped{room="a"}`] == "1" && m[`march_regressions_total{room="a"}`] == "1"
 		})
 		if code, body := a.get("/readyz?verbose"); code != http.StatusOK ||
-			!contains(body, "[+]ids ok: only those that are held: leasing is halted by ann since",
+			!contains(body, "[+]counters ok: only those that are held: leasing is halted by ann since",
 				"tonight's restore", "march recover") {
 			t.Errorf("readyz: %d %s", code, body)
 		}
@@ -75,7 +75,7 @@ func TestHalted(t *testing.T) {
 			t.Errorf("with nothing held: %v", err)
 		}
 		if code, body := a.get("/readyz"); code != http.StatusServiceUnavailable ||
-			!contains(body, "[-]ids failed: none are held, and leasing is halted by ann") {
+			!contains(body, "[-]counters failed: none are held, and leasing is halted by ann") {
 			t.Errorf("readyz: %d %s", code, body)
 		}
 		ask := func(

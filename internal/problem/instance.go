@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -101,6 +102,19 @@ func (i Instance) EtcdAway(err error, since time.Time) *marchv1.Problem {
 func (i Instance) NotReady(why string, since time.Time) *marchv1.Problem {
 	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NOT_READY, since, "is not ready: %s", why)
 	p.Remedy = "Send its callers to other instances of the room until it can lease."
+	return p
+}
+
+// NoTimeOrdered says that the instance issues no IDs of some tag of kind time, and why.
+func (i Instance) NoTimeOrdered(err error, since time.Time) *marchv1.Problem {
+	p := i.of(marchv1.ProblemKind_PROBLEM_KIND_NOT_READY, since, "issues no time-ordered IDs: %v", err)
+	p.Remedy, p.Command = "Its counters go on. See which workers its room has, and in use where.",
+		"march worker list --room "+string(i.Room)
+	if back, is := errors.AsType[*timeid.RollbackError](err); is {
+		p.Remedy = fmt.Sprintf("Its counters go on. Its clock went back by %v: it issues again when the clock has "+
+			"caught up, or at once after a restart.", time.Duration(back.Last-back.Now)*time.Millisecond)
+		p.Command = ""
+	}
 	return p
 }
 

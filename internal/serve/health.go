@@ -14,16 +14,28 @@ type Check struct {
 	Err error
 	// Note is more information on a check that passed.
 	Note string
+	// Family says that the check is of one kind of what the server serves. The server is ready while one of these
+	// passes: what is wrong with one family takes no other away from its callers.
+	Family bool
 }
 
-// Failed returns the error of the first check that failed, or nil.
-func Failed(checks []Check) error {
+// Failed returns why a server is not ready, or nil: the error of the first check that failed, or that of the
+// first family where all of them failed.
+func Failed(checks []Check) (err error) {
+	one := false // family passed
 	for _, c := range checks {
-		if c.Err != nil {
+		switch {
+		case c.Err != nil && !c.Family:
 			return c.Err
+		case c.Err != nil && err == nil:
+			err = c.Err
 		}
+		one = one || c.Family && c.Err == nil
 	}
-	return nil
+	if one {
+		return nil
+	}
+	return err
 }
 
 // answer serves checks as Kubernetes' own servers do: 200 and ok, or 503 and all

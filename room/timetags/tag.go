@@ -29,6 +29,7 @@ type Tag struct {
 	}
 
 	generator atomic.Pointer[timeid.Generator] // nil while there is no worker
+	fault     atomic.Pointer[fault]            // of the last request that failed; nil before the first
 
 	settings atomic.Pointer[record.TimeTag] // never nil; changed under the pool's lock
 	gone     bool                           // from memory; guarded by the pool's lock
@@ -69,10 +70,46 @@ func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 		id, err = g.Next(ctx)
 		return err
 	})
-	if err == nil {
-		t.given.Add(1)
-	}
+	t.note(ctx, 1, err)
 	return id, err
+}
+
+// fault is why requests of a tag fail, and since when.
+type fault struct {
+	since, last time.Time
+	given       int64 // IDs before it: while they are not more, no request has succeeded since
+	err         error
+}
+
+// note counts n IDs, or notes why they were not issued. What the caller's own deadline ends shows nothing.
+func (t *Tag) note(ctx context.Context, n int64, err error) {
+	switch {
+	case err == nil:
+		t.given.Add(n)
+	case ctx.Err() == nil && allocator.KindOf(err) != allocator.Invalid && !errors.Is(err, error(timeid.ErrClosed)):
+		now := time.Now()
+		f := &fault{since: now, last: now, given: t.given.Load(), err: err}
+		if before := t.fault.Load(); before.current(t, now) {
+			f.since = before.since
+		}
+		t.fault.Store(f)
+	}
+}
+
+// longFault is how long a fault counts while no caller asks for the tag.
+const longFault = time.Minute
+
+// current reports whether f is why requests fail now.
+func (f *fault) current(t *Tag, now time.Time) bool {
+	return f != nil && f.given == t.given.Load() && now.Sub(f.last) < longFault
+}
+
+// trouble returns why the tag issues no IDs now, or nil.
+func (t *Tag) trouble(now time.Time) error {
+	if f := t.fault.Load(); f.current(t, now) {
+		return f.err
+	}
+	return nil
 }
 
 // NextN appends n IDs to dst, as timeid.Generator.NextN does. Runs that it appended
@@ -86,9 +123,7 @@ func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs []a
 		runs, err = g.NextN(ctx, n, dst)
 		return err
 	})
-	if err == nil {
-		t.given.Add(n)
-	}
+	t.note(ctx, n, err)
 	return runs, err
 }
 
@@ -114,10 +149,10 @@ func (t *Tag) NextTexts(ctx context.Context, n int64) (all []string, err error) 
 		}
 		return err
 	})
+	t.note(ctx, n, err)
 	if err != nil {
 		return nil, err
 	}
-	t.given.Add(n)
 	return all, nil
 }
 

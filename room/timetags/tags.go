@@ -85,6 +85,7 @@ func (t *Tags) Load(ctx context.Context, name allocator.Tag, settings record.Tim
 		if errors.Is(err, error(timeid.ErrClosed)) && t.Get(string(name)) != tag {
 			continue // it went from memory meanwhile
 		}
+		tag.note(ctx, 0, err)
 		return tag, err
 	}
 }
@@ -226,24 +227,28 @@ func (t *Tags) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Issue reports whether some tag can issue IDs now.
-func (t *Tags) Issue() bool {
+// Trouble returns why a tag in memory issues no IDs now, nil if all can, and whether some tag can. What requests
+// met decides, besides the workers: a generator under a clock that went back has a worker, and issues nothing.
+func (t *Tags) Trouble() (some error, can bool) {
+	now := time.Now()
+	pools := make(map[*pool]error)
 	for _, p := range t.pools() {
-		if s := p.show(); s.opened > 0 && s.remaining(t.now()) > 0 {
-			return true
+		pools[p] = p.trouble(t.now())
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, tag := range t.mu.tags {
+		err := pools[tag.pool]
+		if err == nil {
+			err = tag.trouble(now)
+		}
+		if err == nil {
+			can = true
+		} else if some == nil {
+			some = allocator.Errorf(allocator.KindOf(err), "tag %s: %w", tag.name, err)
 		}
 	}
-	return false
-}
-
-// Trouble returns why tags in memory cannot issue IDs now, or nil if all can.
-func (t *Tags) Trouble() error {
-	for _, p := range t.pools() {
-		if err := p.trouble(t.now()); err != nil {
-			return err
-		}
-	}
-	return nil
+	return some, can
 }
 
 func (t *Tags) now() int64 {
