@@ -339,15 +339,13 @@ func (s *probeResult) restored() string {
 }
 
 // beatOn writes the next beat if the one that s saw is old, or the raft log has
-// grown far past it. It writes only a higher index, over the beat that s saw and under
-// the epoch that s saw. It ignores errors: the next probe writes the beat.
+// grown far past it, over the beat that s saw and under the epoch that s saw. The index that it
+// writes is higher: a lower one is evidence, and then s was not adopted. It ignores errors: the
+// next probe writes the beat.
 func (l *Ledger) beatOn(ctx context.Context, s *probeResult) {
 	age := l.now().Sub(s.beat.Time)
 	fresh := age >= 0 && age < beatEvery && s.status.RaftIndex/beatGrowth < s.beat.RaftIndex
-	if s.beatKV.ModRevision != 0 && (fresh || s.status.RaftIndex <= s.beat.RaftIndex) {
-		return
-	}
-	if l.haltsAs() == "" {
+	if s.beatKV.ModRevision != 0 && fresh || l.haltsAs() == "" {
 		return
 	}
 	value := record.NewBeat(s.status, l.now())

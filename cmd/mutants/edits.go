@@ -257,13 +257,10 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/enter.go",
-		From: `	l := i.ledger
-	if s.ended == nil {`,
-		To: `	l := i.ledger
-	if mutant("all-answered") {
-		return true, nil
-	}
-	if s.ended == nil {`,
+		From: `	if keeps {
+		return known, true`,
+		To: `	if keeps || mutant("all-answered") {
+		return known, true`,
 	},
 	{
 		File: "allocator/ledger/enter.go",

@@ -148,6 +148,50 @@ var mistakes = []mistake{
 		with: "time-ordered IDs"},
 	{name: "read-back-of-any-epoch", what: "a process goes on with a window that got no answer, " +
 		"although the window was leased before a recover", with: "recover while a worker is taken"},
+
+	// Recover, entering an epoch and leaving.
+	{name: "answer-of-the-one-before", what: "the answer of a process counts for the next one of its name, " +
+		"which leased since", pkg: "./allocator/ledger", test: "TestScripts",
+		because: "a recover must be given an older copy of a journal, or a void answer of a process that leased later"},
+	{name: "not-in-the-stopped-epoch", what: "an instance that answered keeps what it holds, although the recover " +
+		"before went on without it", pkg: "./allocator/ledger", test: "TestScripts",
+		because: "another instance of its room must lease between two recovers, of which one leaves it out"},
+	{name: "known-raises", what: "an instance that was cut off between two recovers raises marks, or halts",
+		pkg: "./allocator/ledger", test: "TestScripts", because: "no ID comes twice by that"},
+	{name: "epoch-not-journaled", what: "an instance enters an epoch without a note in its journal",
+		pkg: "./allocator/ledger", test: "TestScripts", because: "no ID comes twice by that, only halts without end"},
+	{name: "epoch-journaled-first", what: "an instance that was left out notes the epoch before it raises the marks",
+		pkg: "./allocator/ledger", test: "TestOrphanCrashesBeforeItRaises",
+		because: "it must end between the note and the raise"},
+	{name: "journal-failed", what: "a lease counts although the journal could not be written",
+		pkg: "./allocator/ledger", test: "TestLeaseWithoutItsJournalIsLost",
+		because: "the journals of the simulation can be written, or not before a lease either"},
+	{name: "covers-unseen", what: "a leaving instance covers the processes before it, although etcd has not shown " +
+		"their leases", pkg: "./allocator/ledger", test: "TestScripts",
+		because: "etcd must go back unseen between two processes of a name, and the second one leave"},
+	{name: "leave-unchecked", what: "an instance leaves after a heartbeat over a connection that was not checked",
+		pkg: "./allocator/ledger", test: "TestLeaveTakesACheckedHeartbeat",
+		because: "two backups of one history must be restored, the older one first (the model has that)"},
+	{name: "went-back-unseen", what: "recover goes on although etcd went back while it asked",
+		pkg: "./allocator/ledger", test: "TestRecoverSeesThatEtcdWentBackWhileItAsked",
+		because: "the simulation restores no backup while a recover runs"},
+	{name: "changes-of-another", what: "recover asks a new process at an address for changes since the answer of " +
+		"another one", pkg: "./allocator/ledger", test: "TestRecoverAsksTheNextProcessOfAnAddressForAll",
+		because: "each process of the simulation has an address of its own"},
+	{name: "displaced-answer-counts", what: "an answer counts although another process is at its address before it is " +
+		"confirmed", pkg: "./allocator/ledger", test: "TestRecoverAsksTheNextProcessOfAnAddressForAll",
+		because: "each process of the simulation has an address of its own"},
+	{name: "named-not-missing", what: "an instance that the operator names, and nobody remembers, is not missing",
+		pkg: "./allocator/ledger", test: "TestScripts",
+		because: "the simulation's operator chooses a margin above all leases of such an instance"},
+	{name: "total-of-the-store", what: "recover ignores the margin totals of memories",
+		pkg: "./allocator/ledger", test: "TestRecoverTakesTheMarginTotalOfMemories",
+		because: "the store must have forgotten a recover, and the next leases lie above its margin anyway"},
+	{name: "nonce-unchecked", what: "a caller goes on with a worker of which it shows a nonce that was used before",
+		pkg: "./room", test: "TestLend", because: "the simulation's callers take no workers"},
+	{name: "no-read-back", what: "a machine ID is given without being read back",
+		pkg: "./allocator/ledger/machine", test: "TestNumberIsReadBack",
+		because: "the simulation's clients take no machine IDs"},
 }
 
 // selected returns the mistakes to make.

@@ -131,6 +131,9 @@ func (r *run) answered(place string, m record.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.mu.silent, place)
+	if a := r.mu.answers[place]; a != nil && !slices.Contains(m.Incarnations, a.incarnation) {
+		delete(r.mu.taken, a.incarnation) // another process is at its place: it cannot confirm its answer
+	}
 	last := len(m.Incarnations) - 1
 	r.mu.answers[place] = &answer{id: m.ID(), incarnation: m.Incarnations[last], first: last == 0, sequence: m.Sequence}
 }

@@ -1,0 +1,126 @@
+package main
+
+import "github.com/march-id/march/internal/overlay"
+
+// recoverEdits are the edits of recover, of entering an epoch and of leaving.
+var recoverEdits = []overlay.Edit{
+	{
+		File: "allocator/ledger/enter.go",
+		From: `from := max(slices.Index(m.incarnations, m.leaser), 0)`,
+		To:   `from := mutated("answer-of-the-one-before", max(slices.Index(m.incarnations, m.leaser), 0), 0)`,
+	},
+	{
+		File: "allocator/ledger/enter.go",
+		From: `keeps = known && len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped`,
+		To: `keeps = known && (mutant("not-in-the-stopped-epoch") ||
+			len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped)`,
+	},
+	{
+		File: "allocator/ledger/enter.go",
+		From: `m.raises, m.uncompared = s.epoch, !known,`,
+		To:   `m.raises, m.uncompared = s.epoch, !known || mutant("known-raises"),`,
+	},
+	{
+		File: "allocator/ledger/enter.go",
+		From: `	if err := i.compareAll(ctx, s); err != nil {
+		return err
+	}
+`,
+		To: `	if mutant("epoch-journaled-first") {
+		if err := i.journalEpoch(ctx, s); err != nil {
+			return err
+		}
+	}
+	if err := i.compareAll(ctx, s); err != nil {
+		return err
+	}
+`,
+	},
+	{
+		File: "allocator/ledger/memory.go",
+		From: `	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, journal.Record{})); err != nil {`,
+		To: `	if mutant("epoch-not-journaled") {
+		return nil
+	}
+	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, journal.Record{})); err != nil {`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: ` != nil {
+		return false, s.instance.noted(err)
+	}
+	s.mark, s.revision`,
+		To: ` != nil && !mutant("journal-failed") {
+		return false, s.instance.noted(err)
+	}
+	s.mark, s.revision`,
+	},
+	{
+		File: "allocator/ledger/leave.go",
+		From: `len(chain) == 0 || i.ledger.Check(ctx) != nil {
+		return nil
+	}
+`,
+		To: `len(chain) == 0 || i.ledger.Check(ctx) != nil {
+		return nil
+	}
+	if mutant("covers-unseen") {
+		return chain
+	}
+`,
+	},
+	{
+		File: "allocator/ledger/leave.go",
+		From: `if !i.sentChecked(before) {`,
+		To:   `if !i.sentChecked(before) && !mutant("leave-unchecked") {`,
+	},
+	{
+		File: "allocator/ledger/recovery/stored.go",
+		From: `status.ClusterID != was.ClusterID || status.RaftIndex < was.RaftIndex || kv.ModRevision <= was.Revision {`,
+		To: `!mutant("went-back-unseen") && (status.ClusterID != was.ClusterID || status.RaftIndex < was.RaftIndex ||
+		kv.ModRevision <= was.Revision) {`,
+	},
+	{
+		File: "allocator/ledger/recovery/ask.go",
+		From: `m.Incarnations[len(m.Incarnations)-1] != before.incarnation {`,
+		To:   `m.Incarnations[len(m.Incarnations)-1] != before.incarnation && !mutant("changes-of-another") {`,
+	},
+	{
+		File: "allocator/ledger/recovery/ask.go",
+		From: `a != nil && !slices.Contains(m.Incarnations, a.incarnation) {`,
+		To:   `a != nil && !mutant("displaced-answer-counts") && !slices.Contains(m.Incarnations, a.incarnation) {`,
+	},
+	{
+		File: "allocator/ledger/recovery/ask.go",
+		From: `	r.missNamed()
+`,
+		To: `	if !mutant("named-not-missing") {
+		r.missNamed()
+	}
+`,
+	},
+	{
+		File: "allocator/ledger/recovery/known.go",
+		From: `r.mu.total = max(r.mu.total, m.MarginTotal)`,
+		To:   `r.mu.total = mutated("total-of-the-store", max(r.mu.total, m.MarginTotal), r.mu.total)`,
+	},
+	{
+		File: "allocator/ledger/machine/machine.go",
+		From: `	if _, err := l.LeasableState(ctx); err != nil {
+		return false, err
+	}
+	back,`,
+		To: `	if mutant("no-read-back") {
+		return true, nil
+	}
+	if _, err := l.LeasableState(ctx); err != nil {
+		return false, err
+	}
+	back,`,
+	},
+	{
+		File: "room/timetags/lend.go",
+		From: `w.nonce != ask.Proof {`,
+		To:   `w.nonce != ask.Proof && !mutant("nonce-unchecked") {`,
+	},
+}
