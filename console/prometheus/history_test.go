@@ -131,7 +131,7 @@ func start(t *testing.T, end time.Time) string {
 		<-ended
 	})
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(20 * time.Millisecond) {
+	for began := time.Now(); time.Since(began) < 5*time.Minute; time.Sleep(20 * time.Millisecond) {
 		r, err := client.Get("http://" + address + "/-/ready")
 		if err == nil {
 			_ = r.Body.Close()

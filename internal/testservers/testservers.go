@@ -99,7 +99,7 @@ func begin(tb testing.TB, cmd *exec.Cmd, end os.Signal, ready func() bool) {
 			tb.Logf("%s: %v", cmd, err)
 		}
 	})
-	deadline := time.After(time.Minute)
+	deadline := time.After(5 * time.Minute)
 	for !ready() {
 		select {
 		case err := <-ended:
