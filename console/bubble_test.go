@@ -10,11 +10,11 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
 var bg = context.Background()
@@ -27,18 +27,12 @@ const forgetAfter = time.Hour
 
 // bubble is a cluster whose consoles take a step only when a test says so.
 type bubble struct {
-	*testing.T
-	mem   *ledgertest.Fake
-	admin *admin.Admin
+	*memcluster.Cluster
+	t *testing.T
 }
 
 func newBubble(t *testing.T) *bubble {
-	b := &bubble{T: t, mem: ledgertest.NewFake(t)}
-	b.admin = admin.New(b.ledger(b.mem.Open()), admin.DefaultConfig())
-	if _, err := b.admin.Init(bg, b.layout(50), "test"); err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return &bubble{memcluster.New(t, "100 a=0-50 b=50-100"), t}
 }
 
 // layout gives room a the residues below at, and room b the rest of a hundred.
@@ -47,37 +41,28 @@ func (b *bubble) layout(at int64) allocator.Layout {
 		"b": {Lower: at, Upper: 100}}}
 }
 
-func (b *bubble) ledger(etcd store.Store) *ledger.Ledger {
-	b.Helper()
-	l, err := ledger.New(etcd, ledger.DefaultConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
-	return l
-}
-
 func (b *bubble) console() *Server {
 	b.Helper()
-	return b.consoleOver(b.mem.Open())
+	return b.consoleOver(b.Mem.Open())
 }
 
 func (b *bubble) consoleOver(etcd store.Store) *Server {
 	b.Helper()
 	cfg := DefaultConfig()
-	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter = b.ledger(etcd), nowhere{}, forgetAfter
+	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter = ledgertest.Open(b, etcd), nowhere{}, forgetAfter
 	s, err := New(cfg)
 	if err != nil {
-		b.Fatal(err)
+		b.t.Fatal(err)
 	}
 	return s
 }
 
 func (b *bubble) join(in allocator.Room, name allocator.Instance, hold time.Duration) *ledger.Instance {
 	b.Helper()
-	i, err := b.ledger(b.mem.Open()).Join(bg, ledger.Registration{Room: in, Name: name,
+	i, err := ledgertest.Open(b, b.Mem.Open()).Join(bg, ledger.Registration{Room: in, Name: name,
 		Address: "127.0.0.1:1", Hold: hold})
 	if err != nil {
-		b.Fatal(err)
+		b.t.Fatal(err)
 	}
 	return i
 }
@@ -91,7 +76,7 @@ func (b *bubble) beating(i *ledger.Instance) {
 			b.Errorf("Run: %v", err)
 		}
 	})
-	b.Cleanup(func() { stop(); work.Wait() })
+	b.t.Cleanup(func() { stop(); work.Wait() })
 }
 
 // registered returns the instances that a console lists, with ! for the silent.
@@ -99,7 +84,7 @@ func (b *bubble) registered(s *Server) string {
 	b.Helper()
 	list, _, err := s.instances(bg)
 	if err != nil {
-		b.Fatal(err)
+		b.t.Fatal(err)
 	}
 	var all []string
 	for _, i := range list {
@@ -127,27 +112,27 @@ func (b *bubble) looks(d time.Duration, consoles ...*Server) {
 // migrate starts a migration that gives residues of room a to b.
 func (b *bubble) migrate(hold time.Duration) record.Migration {
 	b.Helper()
-	from, err := b.admin.Ledger.Refresh(bg)
+	from, err := b.Admin.Ledger.Refresh(bg)
 	if err != nil {
-		b.Fatal(err)
+		b.t.Fatal(err)
 	}
 	planned, err := plan.New(from.Layout, b.layout(25), false)
 	if err != nil {
-		b.Fatal(err)
+		b.t.Fatal(err)
 	}
-	m, err := b.admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target,
+	m, err := b.Admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target,
 		Moves: record.MovesOf(planned.Moves...), Hold: record.DurationOf(hold)}, "test")
 	if err != nil {
-		b.Fatal(err)
+		b.t.Fatal(err)
 	}
 	return m
 }
 
 func (b *bubble) read(id string) record.Migration {
 	b.Helper()
-	m, err := b.admin.Migration(bg, id)
+	m, err := b.Admin.Migration(bg, id)
 	if err != nil {
-		b.Fatal(err)
+		b.t.Fatal(err)
 	}
 	return m
 }

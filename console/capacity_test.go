@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -29,10 +28,7 @@ func (g growing) Status(ctx context.Context) (store.Status, error) {
 func TestCapacityHasDates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
-		if _, err := b.admin.CreateTag(bg, "order", record.DefaultTag(), "test"); err != nil {
-			t.Fatal(err)
-		}
-		s := b.consoleOver(growing{b.mem.Open(), time.Now()})
+		s := b.consoleOver(growing{b.Mem.Open(), time.Now()})
 		ctx, stop := context.WithCancel(bg)
 		var work sync.WaitGroup
 		work.Go(func() { s.tend(ctx) })
@@ -59,7 +55,7 @@ func TestCapacityHasDates(t *testing.T) {
 		etcd, tags, ids := marchv1.CapacityKind_CAPACITY_KIND_ETCD, marchv1.CapacityKind_CAPACITY_KIND_TAGS,
 			marchv1.CapacityKind_CAPACITY_KIND_IDS
 		early := ask()
-		if early[etcd] == nil || early[etcd].Growth != nil || early[ids].GetTag() != "order" {
+		if early[etcd] == nil || early[etcd].Growth != nil || early[ids].GetTag() != "t" {
 			t.Errorf("at once: %v", early)
 		}
 		time.Sleep(8 * time.Hour)

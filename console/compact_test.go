@@ -27,7 +27,7 @@ func TestTendCompacts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)
 		var n atomic.Int64
-		s := b.consoleOver(compacting{b.mem.Open(), &n})
+		s := b.consoleOver(compacting{b.Mem.Open(), &n})
 		ctx, stop := context.WithCancel(bg)
 		var work sync.WaitGroup
 		work.Go(func() { s.tend(ctx) })

@@ -30,10 +30,10 @@ func TestForgetSilent(t *testing.T) {
 			name := fmt.Sprintf("at%d", ago/time.Hour)
 			b.join("b", allocator.Instance(name), time.Minute)
 			key := "/march/default/alive/b/" + name
-			v, _ := b.mem.Value(key)
+			v, _ := b.Mem.Value(key)
 			from := time.Now().UTC().Truncate(time.Millisecond).Format(time.RFC3339Nano)
 			to := time.Now().Add(ago).UTC().Format(time.RFC3339Nano)
-			b.mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte(strings.ReplaceAll(string(v), from, to))}})
+			b.Mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte(strings.ReplaceAll(string(v), from, to))}})
 		}
 		first := b.console()
 		if got := b.registered(first); got != "a/gone a/lives b/at-48 b/at48" {
@@ -57,12 +57,12 @@ func TestForgetSilent(t *testing.T) {
 		if got := b.registered(second); got != "a/lives" {
 			t.Errorf("after an hour: %s", got)
 		}
-		entries, _, err := b.admin.Audits(bg, "", 3)
+		entries, _, err := b.Admin.Audits(bg, "", 3)
 		if err != nil || len(entries) != 3 || entries[2].Action != "forget instance" ||
 			!strings.Contains(entries[2].Actor, "silent for 1h") {
 			t.Errorf("audit: %+v, %v", entries, err)
 		}
-		if keys := b.mem.Keys("/march/default/silent"); len(keys) > 0 {
+		if keys := b.Mem.Keys("/march/default/silent"); len(keys) > 0 {
 			t.Errorf("written: %v", keys)
 		}
 	})
@@ -77,7 +77,7 @@ func TestSilenceIsCountedWithoutABreak(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBubble(t)
 				b.join("a", "silent", time.Minute)
-				conn := b.mem.Open()
+				conn := b.Mem.Open()
 				s := b.consoleOver(conn)
 				b.looks(forgetAfter-5*time.Minute, s)
 				fails := func(looks int) (err error) {
@@ -186,12 +186,12 @@ func TestTwoConsolesMakeEachMoveOnce(t *testing.T) {
 		if m.State != record.Done || m.Reached != 2 || m.Error != "" || len(m.Log) != 4 {
 			t.Errorf("migration %+v", m)
 		}
-		stored, err := b.admin.Ledger.Refresh(bg)
+		stored, err := b.Admin.Ledger.Refresh(bg)
 		if err != nil || stored.Layout.Version != 3 {
 			t.Errorf("layout %v, %v", stored, err)
 		}
-		entries, _, err := b.admin.Audits(bg, "", 10)
-		if err != nil || len(entries) != 5 { // init, start, two moves, the end
+		entries, _, err := b.Admin.Audits(bg, "", 10)
+		if err != nil || len(entries) != 6 { // init, a tag, start, two moves, the end
 			t.Errorf("audit: %+v, %v", entries, err)
 		}
 	})
@@ -247,7 +247,7 @@ func TestWithoutIsForOneProcessAndOneMove(t *testing.T) {
 			"another move":    {Instance: said.Instance, Incarnation: said.Incarnation, Reached: said.Reached - 1},
 			"another name":    {Instance: "a/two", Incarnation: said.Incarnation, Reached: said.Reached},
 		} {
-			m, err = b.admin.UpdateMigration(bg, b.read(m.ID), "", "", func(m *record.Migration) error {
+			m, err = b.Admin.UpdateMigration(bg, b.read(m.ID), "", "", func(m *record.Migration) error {
 				m.Without = []record.Waiver{w}
 				return nil
 			})
@@ -260,7 +260,7 @@ func TestWithoutIsForOneProcessAndOneMove(t *testing.T) {
 			}
 		}
 		b.join("a", "one", time.Hour) // a restart, which reports no layout on behalf of the old process
-		if _, err = b.admin.UpdateMigration(bg, m, "", "", func(m *record.Migration) error {
+		if _, err = b.Admin.UpdateMigration(bg, m, "", "", func(m *record.Migration) error {
 			m.Without = []record.Waiver{said}
 			return nil
 		}); err != nil {
@@ -286,7 +286,7 @@ func TestMigrationOfAReplacedLayout(t *testing.T) {
 			m := b.migrate(0)
 			b.steps(2*time.Second, s)
 			if paused {
-				if _, err := b.admin.UpdateMigration(bg, b.read(m.ID), "pause", "test",
+				if _, err := b.Admin.UpdateMigration(bg, b.read(m.ID), "pause", "test",
 					func(m *record.Migration) error {
 						m.State = record.Paused
 						return nil
@@ -294,11 +294,11 @@ func TestMigrationOfAReplacedLayout(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			from, err := b.admin.Ledger.Refresh(bg)
+			from, err := b.Admin.Ledger.Refresh(bg)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := b.admin.ChangeLayout(bg, from, b.layout(60), "an operator"); err != nil {
+			if _, err := b.Admin.ChangeLayout(bg, from, b.layout(60), "an operator"); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := s.ledger.Refresh(bg); err != nil { // a running console has a watch for this
@@ -326,15 +326,15 @@ func TestMigrationGoesOnAgain(t *testing.T) {
 		s := b.console()
 		m := b.migrate(0)
 		key := "/march/default/layout"
-		good, _ := b.mem.Value(key)
-		b.mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte("{")}})
+		good, _ := b.Mem.Value(key)
+		b.Mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte("{")}})
 		if _, err := s.driveOnce(bg); err == nil {
 			t.Error("the migration went on under a layout that cannot be read")
 		}
 		if m = b.read(m.ID); !strings.Contains(m.Error, key) {
 			t.Errorf("migration %+v", m)
 		}
-		b.mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: good}})
+		b.Mem.Corrupt(store.Op{Put: &store.Put{Key: key, Value: good}})
 		b.steps(2*time.Second, s)
 		if m = b.read(m.ID); m.Error != "" || m.Reached != 1 {
 			t.Errorf("migration %+v", m)
