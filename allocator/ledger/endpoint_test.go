@@ -17,7 +17,7 @@ import (
 )
 
 // heard is how long news may take.
-const heard = 10 * time.Second
+const heard = time.Minute
 
 // etcdAt returns a store over endpoints, closed when the test ends.
 func etcdAt(t *testing.T, endpoints ...string) store.Store {
@@ -77,13 +77,12 @@ func TestUnreachable(t *testing.T) {
 			},
 		} {
 			tests[what+" where "+where] = func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				begun := time.Now()
 				ledgertest.WantKind(t, call(ctx, ledgertest.Open(t, etcdAt(t, endpoint))),
 					allocator.Unavailable, endpoint)
-				if took := time.Since(begun); took > 15*time.Second {
-					t.Errorf("it took %v", took)
+				if ctx.Err() != nil {
+					t.Error("it hung until its caller gave up")
 				}
 			}
 		}
@@ -110,7 +109,7 @@ func TestAnotherEndpointWhenOneFails(t *testing.T) {
 			w.await(t, 1)
 		}
 		tests[name+" for Ping"] = func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := ledgertest.Open(t, etcdAt(t, first, e.Endpoint)).Ping(ctx); err != nil {
 				t.Error(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -80,39 +81,41 @@ func TestCheckVersion(t *testing.T) {
 }
 
 func TestContact(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	p := c.start("a")
-	if now := p.Ledger.Contact(); !now.Away.IsZero() || now.Cause != nil || now.Last.IsZero() || now.Latency <= 0 {
-		t.Errorf("in contact: %+v", now)
-	}
-	before := time.Now()
-	p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
-	ctx, cancel := context.WithTimeout(bg, 200*time.Millisecond)
-	defer cancel()
-	_, err := p.Ledger.Refresh(ctx)
-	ledgertest.WantKind(t, err, allocator.Unavailable, "no leader")
-	away := p.Ledger.Contact()
-	if away.Away.Before(before) || away.Cause == nil || away.Last.After(before) {
-		t.Errorf("away: %+v", away)
-	}
-	ledgertest.WantKind(t, p.Serve(bg, 1), allocator.Unavailable)
-	if again := p.Ledger.Contact().Away; !again.Equal(away.Away) {
-		t.Errorf("away since %v, then since %v", away.Away, again)
-	}
-	p.Conn.Fate(nil)
-	p.Lease(1)
-	if back := p.Ledger.Contact(); !back.Away.IsZero() || back.Cause != nil || back.Last.Before(before) {
-		t.Errorf("back: %+v", back)
-	}
-	// A caller that gives up says nothing of etcd.
-	gone, cancelGone := context.WithCancel(bg)
-	cancelGone()
-	if _, err := p.Ledger.Refresh(gone); err == nil {
-		t.Error("no error")
-	}
-	if away := p.Ledger.Contact().Away; !away.IsZero() {
-		t.Errorf("away since %v for a caller that gave up", away)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "10 a=0-5 b=5-10")
+		p := c.start("a")
+		if now := p.Ledger.Contact(); !now.Away.IsZero() || now.Cause != nil || now.Last.IsZero() {
+			t.Errorf("in contact: %+v", now)
+		}
+		before := time.Now()
+		p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
+		ctx, cancel := context.WithTimeout(bg, 200*time.Millisecond)
+		defer cancel()
+		_, err := p.Ledger.Refresh(ctx)
+		ledgertest.WantKind(t, err, allocator.Unavailable, "no leader")
+		away := p.Ledger.Contact()
+		if away.Away.Before(before) || away.Cause == nil || away.Last.After(before) {
+			t.Errorf("away: %+v", away)
+		}
+		ledgertest.WantKind(t, p.Serve(bg, 1), allocator.Unavailable)
+		if again := p.Ledger.Contact().Away; !again.Equal(away.Away) {
+			t.Errorf("away since %v, then since %v", away.Away, again)
+		}
+		p.Conn.Fate(nil)
+		p.Lease(1)
+		if back := p.Ledger.Contact(); !back.Away.IsZero() || back.Cause != nil || back.Last.Before(before) {
+			t.Errorf("back: %+v", back)
+		}
+		// A caller that gives up says nothing of etcd.
+		gone, cancelGone := context.WithCancel(bg)
+		cancelGone()
+		if _, err := p.Ledger.Refresh(gone); err == nil {
+			t.Error("no error")
+		}
+		if away := p.Ledger.Contact().Away; !away.IsZero() {
+			t.Errorf("away since %v for a caller that gave up", away)
+		}
+	})
 }
 
 // The latency begins with the first answer's and follows the later ones: one
@@ -147,46 +150,48 @@ func TestContactLatency(t *testing.T) {
 // Each transaction is observed, with what came of it; an etcd that is lost and
 // found over and over says so once in a while.
 func TestObserve(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	var log bytes.Buffer
-	outcomes := map[allocator.Kind]int{}
-	good, conn := 0, c.Mem.Open()
-	l := ledgertest.Open(t, conn, func(cfg *ledger.Config) {
-		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
-		cfg.Observe = func(took time.Duration, err error) {
-			if took < 0 {
-				t.Errorf("took %v", took)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "10 a=0-5 b=5-10")
+		var log bytes.Buffer
+		outcomes := map[allocator.Kind]int{}
+		good, conn := 0, c.Mem.Open()
+		l := ledgertest.Open(t, conn, func(cfg *ledger.Config) {
+			cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+			cfg.Observe = func(took time.Duration, err error) {
+				if took < 0 {
+					t.Errorf("took %v", took)
+				}
+				if err != nil {
+					outcomes[allocator.KindOf(err)]++
+				} else {
+					good++
+				}
 			}
-			if err != nil {
-				outcomes[allocator.KindOf(err)]++
-			} else {
-				good++
+		})
+		for range 3 {
+			if _, err := l.Refresh(bg); err != nil {
+				t.Fatal(err)
 			}
+			conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
+			ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
+			_, err := l.Refresh(ctx)
+			cancel()
+			ledgertest.WantKind(t, err, allocator.Unavailable)
+			conn.Fate(nil)
 		}
-	})
-	for range 3 {
 		if _, err := l.Refresh(bg); err != nil {
 			t.Fatal(err)
 		}
-		conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
-		ctx, cancel := context.WithTimeout(bg, 20*time.Millisecond)
-		_, err := l.Refresh(ctx)
-		cancel()
-		ledgertest.WantKind(t, err, allocator.Unavailable)
-		conn.Fate(nil)
-	}
-	if _, err := l.Refresh(bg); err != nil {
-		t.Fatal(err)
-	}
-	// the first Refresh reads the identity, too
-	if good != 5 || outcomes[allocator.Unavailable] < 3 || len(outcomes) != 1 {
-		t.Errorf("observed %d answers, failures %v", good, outcomes)
-	}
-	for line, want := range map[string]int{"etcd does not answer": 1, "etcd answers again": 1, "layout adopted": 1} {
-		if got := strings.Count(log.String(), line); got != want {
-			t.Errorf("%q logged %d times, want %d:\n%s", line, got, want, &log)
+		// the first Refresh reads the identity, too
+		if good != 5 || outcomes[allocator.Unavailable] < 3 || len(outcomes) != 1 {
+			t.Errorf("observed %d answers, failures %v", good, outcomes)
 		}
-	}
+		for line, want := range map[string]int{"etcd does not answer": 1, "etcd answers again": 1, "layout adopted": 1} {
+			if got := strings.Count(log.String(), line); got != want {
+				t.Errorf("%q logged %d times, want %d:\n%s", line, got, want, &log)
+			}
+		}
+	})
 }
 
 func TestOrigin(t *testing.T) {

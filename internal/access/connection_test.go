@@ -69,6 +69,14 @@ func (w *world) connection() *oneConnection {
 // ask sends a request with these headers, and wants a status and a text in the answer.
 func (c *oneConnection) ask(request string, status int, want string, headers ...string) {
 	c.t.Helper()
+	if got, body := c.send(request, headers...); got != status || !strings.Contains(body, want) {
+		c.t.Errorf("%s with %q: %d %s; want %d %s", request, headers, got, body, status, want)
+	}
+}
+
+// send sends a request with these headers, and returns the answer.
+func (c *oneConnection) send(request string, headers ...string) (status int, body string) {
+	c.t.Helper()
 	method, path, _ := strings.Cut(request, " ")
 	lines := slices.Concat(headers, []string{"Host: localhost", "Content-Length: 0"})
 	if _, err := fmt.Fprintf(c.conn, "%s %s HTTP/1.1\r\n%s\r\n\r\n", method, path,
@@ -79,11 +87,12 @@ func (c *oneConnection) ask(request string, status int, want string, headers ...
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	body, err := io.ReadAll(answer.Body)
+	text, err := io.ReadAll(answer.Body)
 	_ = answer.Body.Close()
-	if err != nil || answer.StatusCode != status || !strings.Contains(string(body), want) {
-		c.t.Errorf("%s with %q: %d %s, %v; want %d %s", request, headers, answer.StatusCode, body, err, status, want)
+	if err != nil {
+		c.t.Fatal(err)
 	}
+	return answer.StatusCode, string(text)
 }
 
 // A connection remembers its caller for the same header alone, and while the files and the
@@ -112,21 +121,22 @@ func TestConnectionRemembers(t *testing.T) {
 	c.ask("POST /v1/tags/other/next", 403, "for tag", token("issuer"))
 
 	alice := "Authorization: Bearer " + w.issuer.token(w.issuer.claims("alice"))
-	claims := w.issuer.claims("alice")
-	claims["exp"] = time.Now().Add(3 * time.Second).Unix() // so two seconds are left for the calls, on a slow machine
-	short := "Authorization: Bearer " + w.issuer.token(claims)
 	c.ask(next, 200, "jwt:alice", alice)
-	c.ask(next, 200, "jwt:alice", short)
-	time.Sleep(time.Until(time.Unix(claims["exp"].(int64)+1, 0)))
+	brief, ends := w.shortLived(func(token string) bool {
+		status, _ := c.send(next, "Authorization: Bearer "+token)
+		return status == 200
+	})
+	short := "Authorization: Bearer " + brief
+	time.Sleep(time.Until(ends))
 	c.ask(next, 401, "expired", short)
 	c.ask(next, 200, "jwt:alice", alice)
 
 	c.ask(next, 200, "token:issuer", token("issuer"))
 	w.write("policy.yaml", strings.ReplaceAll(rules, "order, ", ""))
-	w.gate.Reload(time.Now())
+	w.reload()
 	c.ask(next, 403, "may not", token("issuer"))
 	w.write("tokens", "# none")
 	w.write("policy.yaml", rules)
-	w.gate.Reload(time.Now())
+	w.reload()
 	c.ask(next, 401, "the token is not known", token("issuer"))
 }

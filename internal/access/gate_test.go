@@ -171,15 +171,15 @@ func TestReload(t *testing.T) {
 	alarm("0", 0)
 	for _, broken := range []string{"grants: [", "grants: [{subjects: bob}]", ""} {
 		w.write("policy.yaml", broken)
-		w.gate.Reload(time.Now())
+		w.reload()
 		if err := next(); err != nil || problems() != 1 {
 			t.Errorf("%q: %v, %d problems", broken, err, problems())
 		}
-		w.gate.Reload(time.Now()) // once is enough for the log
+		w.reload() // once is enough for the log
 	}
 	alarm("1", 3)
 	w.write("tokens", "root march_plain")
-	w.gate.Reload(time.Now())
+	w.reload()
 	if err := next(); err != nil || problems() != 2 {
 		t.Errorf("two broken files: %v, %v", err, w.gate.Problems())
 	}
@@ -187,13 +187,13 @@ func TestReload(t *testing.T) {
 		t.Errorf("a problem has a token: %v", w.gate.Problems())
 	}
 	w.write("policy.yaml", "grants: []")
-	w.gate.Reload(time.Now())
+	w.reload()
 	if err := next(); allocator.KindOf(err) != allocator.Denied || problems() != 1 {
 		t.Errorf("no grants: %v, %v", err, w.gate.Problems())
 	}
 	w.write("policy.yaml", rules)
 	w.write("tokens", "# none")
-	w.gate.Reload(time.Now())
+	w.reload()
 	if err := next(); allocator.KindOf(err) != allocator.Unauthenticated || problems() != 0 {
 		t.Errorf("a token that was taken out: %v, %v", err, w.gate.Problems())
 	}
@@ -366,7 +366,7 @@ func TestDoors(t *testing.T) {
 		}
 	}
 	w.write("tokens", "")
-	w.gate.Reload(time.Now())
+	w.reload()
 	if err := w.gate.Take(ctx, "order", 1); allocator.KindOf(err) != allocator.Unauthenticated {
 		t.Errorf("a token that was taken out: %v", err)
 	}

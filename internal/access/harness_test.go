@@ -290,3 +290,21 @@ func (i *issuer) token(claims map[string]any) string {
 
 // call returns a call of the policy.
 func call(name string) *policy.Call { return policy.CallOf("/march.v1." + name) }
+
+// shortLived returns a token of alice with which use succeeded, and a time at which it has expired. Where it
+// expired before, as the machine is busy, the next one lives longer.
+func (w *world) shortLived(use func(token string) bool) (token string, ends time.Time) {
+	w.t.Helper()
+	for lives := 3 * time.Second; lives < time.Minute; lives *= 2 {
+		claims, until := w.issuer.claims("alice"), time.Now().Add(lives).Unix()
+		claims["exp"] = until
+		if token = w.issuer.token(claims); use(token) {
+			return token, time.Unix(until+1, 0)
+		}
+	}
+	w.t.Fatal("no token of alice is taken")
+	return "", ends
+}
+
+// reload has the gate read its files again.
+func (w *world) reload() { w.gate.Reload(time.Now()) }

@@ -226,7 +226,7 @@ func TestEveryRoute(t *testing.T) {
 	w := newWorld(t)
 	w.write("policy.yaml",
 		"grants: [{subjects: token:root, roles: admin}, {subjects: token:operator, roles: admin, tags: [other]}]")
-	w.gate.Reload(time.Now())
+	w.reload()
 	muxes := w.muxes()
 	bad := w.badTokens()
 	for _, r := range routes(t) {

@@ -3,7 +3,6 @@ package access_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -55,7 +54,7 @@ func TestMany(t *testing.T) {
 	// A call that a quota refuses counts for none of its tags, and one that passes for each.
 	w.write("policy.yaml", strings.ReplaceAll(rules, "tags: [order, shop-*]",
 		"tags: [order, shop-*], quotas: {ids_per_lease: 50, tag_ids_per_second: 20}"))
-	w.gate.Reload(time.Now())
+	w.reload()
 	one := func(tag string) error {
 		_, err := ids.Next(bearer(w.tokens["issuer"]), &marchv1.NextRequest{Tag: tag})
 		return err

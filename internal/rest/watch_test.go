@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,6 +15,8 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/rest"
+
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // migrations has migrations that can be watched by their IDs: "ends" ends, "fails" fails after
@@ -69,99 +70,107 @@ func serveMigrations(t *testing.T, write time.Duration) (*migrations, *httptest.
 	routes(mux)
 	server := httptest.NewUnstartedServer(mux)
 	server.Config.ReadTimeout, server.Config.WriteTimeout = limit, write
+	_ = server.Listener.Close()
+	server.Listener = testcluster.Listen(t, "")
 	server.Start()
 	t.Cleanup(server.Close)
 	return m, server
 }
 
 func TestWatch(t *testing.T) {
-	_, server := serveMigrations(t, limit)
-	for path, want := range map[string][]string{
-		"/v1/migrations/ends:watch":   {`"id":"ends"`, `"reached":1`, `"reached":2`},
-		"/v1/migrations:watch":        {`"id":""`, `"reached":1`, `"reached":2`},
-		"/v1/migrations:watch?id=one": {`"id":"one"`, `"reached":1`, `"reached":2`},
-		"/v1/migrations/fails:watch": {`"id":"fails"`,
-			`{"error":{"code":"UNAVAILABLE","reason":"unavailable","message":"this console is stopping"}}`},
-	} {
-		r, err := server.Client().Get(server.URL + path)
-		if err != nil {
-			t.Fatal(err)
+	testcluster.Bubble(t, func(t *testing.T) {
+		_, server := serveMigrations(t, limit)
+		for path, want := range map[string][]string{
+			"/v1/migrations/ends:watch":   {`"id":"ends"`, `"reached":1`, `"reached":2`},
+			"/v1/migrations:watch":        {`"id":""`, `"reached":1`, `"reached":2`},
+			"/v1/migrations:watch?id=one": {`"id":"one"`, `"reached":1`, `"reached":2`},
+			"/v1/migrations/fails:watch": {`"id":"fails"`,
+				`{"error":{"code":"UNAVAILABLE","reason":"unavailable","message":"this console is stopping"}}`},
+		} {
+			r, err := testcluster.Client().Get(server.URL + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := r.Header; r.StatusCode != http.StatusOK || got.Get("Content-Type") != "application/x-ndjson" ||
+				got.Get("Cache-Control") != "no-store" {
+				t.Errorf("%s: %s %v", path, r.Status, got)
+			}
+			n := 0
+			for lines := bufio.NewScanner(r.Body); lines.Scan(); n++ {
+				if n >= len(want) || !strings.Contains(lines.Text(), want[n]) || !json.Valid(lines.Bytes()) {
+					t.Errorf("%s: line %d: %s", path, n, lines.Text())
+				}
+			}
+			if n != len(want) {
+				t.Errorf("%s: %d lines, want %d", path, n, len(want))
+			}
+			_ = r.Body.Close()
 		}
-		if got := r.Header; r.StatusCode != http.StatusOK || got.Get("Content-Type") != "application/x-ndjson" ||
-			got.Get("Cache-Control") != "no-store" {
-			t.Errorf("%s: %s %v", path, r.Status, got)
-		}
-		n := 0
-		for lines := bufio.NewScanner(r.Body); lines.Scan(); n++ {
-			if n >= len(want) || !strings.Contains(lines.Text(), want[n]) || !json.Valid(lines.Bytes()) {
-				t.Errorf("%s: line %d: %s", path, n, lines.Text())
+		for request, want := range map[string]string{
+			"GET /v1/migrations/unknown:watch":     "404 not_found",
+			"HEAD /v1/migrations/unknown:watch":    "405 ",
+			"POST /v1/migrations/unknown:watch":    "405 ",
+			"GET /v1/migrations/unknown:watch?a=b": "400 invalid",
+		} {
+			method, path, _ := strings.Cut(request, " ")
+			r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := testcluster.Client().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got answer
+			_ = json.NewDecoder(w.Body).Decode(&got)
+			_ = w.Body.Close()
+			if fmt.Sprint(w.StatusCode, " ", got.Reason) != want {
+				t.Errorf("%s: got %d %q, want %s", request, w.StatusCode, got, want)
 			}
 		}
-		if n != len(want) {
-			t.Errorf("%s: %d lines, want %d", path, n, len(want))
-		}
-		_ = r.Body.Close()
-	}
-	for request, want := range map[string]string{
-		"GET /v1/migrations/unknown:watch":     "404 not_found",
-		"HEAD /v1/migrations/unknown:watch":    "405 ",
-		"POST /v1/migrations/unknown:watch":    "405 ",
-		"GET /v1/migrations/unknown:watch?a=b": "400 invalid",
-	} {
-		method, path, _ := strings.Cut(request, " ")
-		r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got answer
-		_ = json.NewDecoder(w.Body).Decode(&got)
-		_ = w.Body.Close()
-		if fmt.Sprint(w.StatusCode, " ", got.Reason) != want {
-			t.Errorf("%s: got %d %q, want %s", request, w.StatusCode, got, want)
-		}
-	}
+	})
 }
 
 // TestWatchEnds: a client that goes away ends its watch.
 func TestWatchEnds(t *testing.T) {
-	m, server := serveMigrations(t, limit)
-	r, err := server.Client().Get(server.URL + "/v1/migrations/stays:watch")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := bufio.NewReader(r.Body).ReadString('\n'); err != nil {
-		t.Error(err)
-	}
-	_ = r.Body.Close()
-	select {
-	case <-m.gone:
-	case <-time.After(10 * time.Second):
-		t.Error("the watch goes on")
-	}
+	testcluster.Bubble(t, func(t *testing.T) {
+		m, server := serveMigrations(t, limit)
+		r, err := testcluster.Client().Get(server.URL + "/v1/migrations/stays:watch")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bufio.NewReader(r.Body).ReadString('\n'); err != nil {
+			t.Error(err)
+		}
+		_ = r.Body.Close()
+		select {
+		case <-m.gone:
+		case <-time.After(time.Minute):
+			t.Error("the watch goes on")
+		}
+	})
 }
 
 // TestSlowBody: the server answers a request whose body does not come, and does not wait for it.
 func TestSlowBody(t *testing.T) {
-	_, server := serveMigrations(t, 10*time.Second)
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	fmt.Fprint(conn, "POST /v1/tags HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-	r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Body.Close()
-	var got answer
-	if err := json.NewDecoder(r.Body).Decode(&got); err != nil || r.StatusCode != http.StatusRequestTimeout ||
-		got.Code != "DEADLINE_EXCEEDED" {
-		t.Errorf("got %s %v %v", r.Status, got, err)
-	}
+	testcluster.Bubble(t, func(t *testing.T) {
+		_, server := serveMigrations(t, 10*time.Second)
+		conn, err := testcluster.DialContext(t.Context(), server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		fmt.Fprint(conn, "POST /v1/tags HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		var got answer
+		if err := json.NewDecoder(r.Body).Decode(&got); err != nil || r.StatusCode != http.StatusRequestTimeout ||
+			got.Code != "DEADLINE_EXCEEDED" {
+			t.Errorf("got %s %v %v", r.Status, got, err)
+		}
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,6 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // TestLimits sends requests that are too large.
@@ -31,8 +32,7 @@ func TestLimits(t *testing.T) {
 	if _, err := r.client.Next(some, &marchv1.NextRequest{Tag: "fast"}); err != nil {
 		t.Errorf("8 KiB of metadata: %v", err)
 	}
-	if got := r.send(t, "GET /livez HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 32<<10)+"\r\n\r\n",
-		time.Second); !strings.Contains(got, " 431 ") {
+	if got := r.send(t, "GET /livez HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 32<<10)+"\r\n\r\n"); !strings.Contains(got, " 431 ") {
 		t.Errorf("32 KiB of HTTP headers: %q", got)
 	}
 	for request, want := range map[string]string{
@@ -43,7 +43,7 @@ func TestLimits(t *testing.T) {
 		"GET /../livez HTTP/1.1\r\nHost: localhost\r\n\r\n":            " 30",
 		"\x00\xff\r\n\r\n": " 400 ",
 	} {
-		if got := r.send(t, request, time.Second); !strings.Contains(got, want) {
+		if got := r.send(t, request); !strings.Contains(got, want) {
 			t.Errorf("%.30q: got %q, want %q", request, got, want)
 		}
 	}
@@ -57,46 +57,48 @@ func TestLimits(t *testing.T) {
 // TestSlowClients has clients that send nothing, or a byte now and then: the server cuts them
 // off.
 func TestSlowClients(t *testing.T) {
-	r := start(t, time.Second)
-	conn, err := net.Dial("tcp", r.http)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	began := time.Now()
-	cut := make(chan struct{})
-	go func() {
-		defer close(cut)
-		_, _ = conn.Read(make([]byte, 1))
-	}()
-	fmt.Fprint(conn, "GET /livez HTTP/1.1\r\nX: ")
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	never := time.After(15 * time.Second)
-	for {
-		select {
-		case <-cut:
-			if took := time.Since(began); took < 4*time.Second {
-				t.Errorf("cut off after %v, want 5 s", took)
-			}
-			return
-		case <-ticker.C:
-			fmt.Fprint(conn, "x")
-		case <-never:
-			t.Fatal("the client is never cut off")
+	testcluster.Bubble(t, func(t *testing.T) {
+		r := start(t, time.Second)
+		conn, err := testcluster.DialContext(t.Context(), r.http)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		defer conn.Close()
+		began := time.Now()
+		cut := make(chan struct{})
+		go func() {
+			defer close(cut)
+			_, _ = conn.Read(make([]byte, 1))
+		}()
+		fmt.Fprint(conn, "GET /livez HTTP/1.1\r\nX: ")
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		never := time.After(time.Minute)
+		for {
+			select {
+			case <-cut:
+				if took := time.Since(began); took < 4*time.Second {
+					t.Errorf("cut off after %v, want 5 s", took)
+				}
+				return
+			case <-ticker.C:
+				fmt.Fprint(conn, "x")
+			case <-never:
+				t.Fatal("the client is never cut off")
+			}
+		}
+	})
 }
 
 // send sends bytes to the HTTP side and returns the first line of the answer.
-func (r *running) send(t *testing.T, request string, within time.Duration) string {
+func (r *running) send(t *testing.T, request string) string {
 	t.Helper()
-	conn, err := net.Dial("tcp", r.http)
+	conn, err := testcluster.DialContext(t.Context(), r.http)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(within))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	fmt.Fprint(conn, request)
 	line, _ := bufio.NewReader(conn).ReadString('\n')
 	return line
@@ -104,7 +106,7 @@ func (r *running) send(t *testing.T, request string, within time.Duration) strin
 
 func (r *running) get(t *testing.T, path string) int {
 	t.Helper()
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := testcluster.Client()
 	answer, err := client.Get("http://" + r.http + path)
 	if err != nil {
 		t.Errorf("%s: %v", path, err)

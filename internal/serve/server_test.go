@@ -134,83 +134,89 @@ func (r *running) end(t *testing.T) time.Duration {
 
 // TestDrain stops a server with a call under way, which is answered.
 func TestDrain(t *testing.T) {
-	const drain = 20 * time.Second
-	r := start(t, drain)
-	answer := make(chan error, 1)
-	go func() { answer <- r.next("slow") }()
-	<-r.begun
-	watch, err := healthpb.NewHealthClient(r.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING,
-		healthpb.HealthCheckResponse_NOT_SERVING} {
-		if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
-			t.Errorf("health: %v, %v, want %v", got, err, want)
+	testcluster.Bubble(t, func(t *testing.T) {
+		const drain = 20 * time.Second
+		r := start(t, drain)
+		answer := make(chan error, 1)
+		go func() { answer <- r.next("slow") }()
+		<-r.begun
+		watch, err := healthpb.NewHealthClient(r.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		r.stop()
-	}
-	if got := r.get(t, "/livez"); got != http.StatusOK {
-		t.Errorf("livez while it drains: %d", got)
-	}
-	close(r.released)
-	if err := <-answer; err != nil {
-		t.Errorf("the call under way: %v", err)
-	}
-	_ = r.conn.Close() // and with it the watch, which never ends by itself
-	if took := r.end(t); took > drain/2 {
-		t.Errorf("it stopped %v after the last call", took)
-	}
-	if r.drained.Load() != 1 {
-		t.Errorf("Draining was called %d times", r.drained.Load())
-	}
+		for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING,
+			healthpb.HealthCheckResponse_NOT_SERVING} {
+			if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
+				t.Errorf("health: %v, %v, want %v", got, err, want)
+			}
+			r.stop()
+		}
+		if got := r.get(t, "/livez"); got != http.StatusOK {
+			t.Errorf("livez while it drains: %d", got)
+		}
+		close(r.released)
+		if err := <-answer; err != nil {
+			t.Errorf("the call under way: %v", err)
+		}
+		_ = r.conn.Close() // and with it the watch, which never ends by itself
+		if took := r.end(t); took > drain/2 {
+			t.Errorf("it stopped %v after the last call", took)
+		}
+		if r.drained.Load() != 1 {
+			t.Errorf("Draining was called %d times", r.drained.Load())
+		}
+	})
 }
 
 // TestDrainEnds stops a server with calls that do not end. The end of the drain ends them, and Run
 // returns only after they have returned.
 func TestDrainEnds(t *testing.T) {
-	for _, drain := range []time.Duration{0, 200 * time.Millisecond} {
-		r := start(t, drain)
-		answers := make(chan error, 2)
-		for _, tag := range []string{"slow", "deaf"} {
-			go func() { answers <- r.next(tag) }()
-			<-r.begun
-		}
-		r.stop()
-		if took := r.end(t); took < drain {
-			t.Errorf("drain %v took %v", drain, took)
-		}
-		if got := r.ended.Load(); got != 2 {
-			t.Errorf("Run returned with %d of 2 calls ended", got)
-		}
-		for range 2 {
-			if code := status.Code(<-answers); code != codes.Unavailable && code != codes.Canceled {
-				t.Errorf("a call that the drain ended: %v", code)
+	testcluster.Bubble(t, func(t *testing.T) {
+		for _, drain := range []time.Duration{0, 200 * time.Millisecond} {
+			r := start(t, drain)
+			answers := make(chan error, 2)
+			for _, tag := range []string{"slow", "deaf"} {
+				go func() { answers <- r.next(tag) }()
+				<-r.begun
+			}
+			r.stop()
+			if took := r.end(t); took < drain {
+				t.Errorf("drain %v took %v", drain, took)
+			}
+			if got := r.ended.Load(); got != 2 {
+				t.Errorf("Run returned with %d of 2 calls ended", got)
+			}
+			for range 2 {
+				if code := status.Code(<-answers); code != codes.Unavailable && code != codes.Canceled {
+					t.Errorf("a call that the drain ended: %v", code)
+				}
 			}
 		}
-	}
+	})
 }
 
 // TestDrainIsOne has calls hang on both sides: together they get one drain.
 func TestDrainIsOne(t *testing.T) {
-	const drain = 3 * time.Second
-	r := start(t, drain)
-	go func() { _ = r.next("slow") }()
-	<-r.begun
-	conn, err := net.Dial("tcp", r.http)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	fmt.Fprint(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") // one answered, then half of another
-	if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprint(conn, "GET /livez HT")
-	r.stop()
-	if took := r.end(t); took >= drain*3/2 {
-		t.Errorf("a drain of %v took %v", drain, took)
-	}
+	testcluster.Bubble(t, func(t *testing.T) {
+		const drain = 3 * time.Second
+		r := start(t, drain)
+		go func() { _ = r.next("slow") }()
+		<-r.begun
+		conn, err := testcluster.DialContext(t.Context(), r.http)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") // one answered, then half of another
+		if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(conn, "GET /livez HT")
+		r.stop()
+		if took := r.end(t); took >= drain*3/2 {
+			t.Errorf("a drain of %v took %v", drain, took)
+		}
+	})
 }
 
 // TestStopsAtOnce ends the context before Run, or just as Run begins. That is no error, and

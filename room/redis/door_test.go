@@ -124,7 +124,7 @@ func exchange(t *testing.T, conn net.Conn, send string, length int) string {
 	var sent sync.WaitGroup
 	sent.Go(func() { _, _ = io.WriteString(conn, send) })
 	got := make([]byte, length)
-	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	n, err := io.ReadFull(conn, got)

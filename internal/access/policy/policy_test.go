@@ -15,6 +15,9 @@ import (
 	"github.com/march-id/march/internal/access/policy"
 )
 
+// now is the time of all calls.
+var now = time.Unix(1_800_000_000, 0)
+
 const example = `roles:
   reader: [ConsoleService/Get*, Decode]
 grants:
@@ -86,7 +89,7 @@ func TestCheck(t *testing.T) {
 		{"", "IDService/Next", "public-1", "eu-1", nil, allocator.Unauthenticated},
 		{"", "IDService/Next", "", "eu-1", nil, allocator.Unauthenticated},
 	} {
-		err := p.Rights(&policy.Usages{}, strings.Fields(c.subjects)...).Check(time.Now(), policy.Request{
+		err := p.Rights(&policy.Usages{}, strings.Fields(c.subjects)...).Check(now, policy.Request{
 			Call: call(t, c.call), Tag: c.tag, Room: c.room, Rooms: c.rooms,
 		})
 		if err == nil && c.want != 0 || err != nil && allocator.KindOf(err) != c.want {
@@ -118,7 +121,7 @@ func TestRooms(t *testing.T) {
 		{"ConsoleService/InitLayout", "", nil, false},
 		{"ConsoleService/GetLayout", "", nil, true},
 	} {
-		err := c.Check(time.Now(), policy.Request{Call: call(t, r.call), Tag: "order", Room: r.room, Rooms: r.rooms})
+		err := c.Check(now, policy.Request{Call: call(t, r.call), Tag: "order", Room: r.room, Rooms: r.rooms})
 		if (err == nil) != r.allowed {
 			t.Errorf("%s in %q for %q: %v", r.call, r.room, r.rooms, err)
 		}
@@ -170,7 +173,7 @@ func TestStars(t *testing.T) {
 		{"a.b", "axb", false}, {"a*ba*a", "aba", false},
 	} {
 		p := parse(t, fmt.Sprintf("grants: [{subjects: '*', roles: issuer, tags: %q}]", c.like))
-		err := p.Rights(&policy.Usages{}, "token:a").Check(time.Now(),
+		err := p.Rights(&policy.Usages{}, "token:a").Check(now,
 			policy.Request{Call: call(t, "IDService/Next"), Tag: c.name})
 		if (err == nil) != c.want {
 			t.Errorf("%s and %s: %v", c.like, c.name, err)
@@ -210,11 +213,11 @@ func TestUnknownSubject(t *testing.T) {
 	for _, subject := range []string{"", "token:b", "token:a2", "dns:a", "jwt:token:a"} {
 		c := p.Rights(&policy.Usages{}, strings.Fields(subject)...)
 		for _, call := range policy.Calls() {
-			if err := c.Check(time.Now(), policy.Request{Call: call, Tag: "order"}); (err == nil) != call.Open() {
+			if err := c.Check(now, policy.Request{Call: call, Tag: "order"}); (err == nil) != call.Open() {
 				t.Errorf("%q, %s: %v", subject, call.Name(), err)
 			}
 		}
-		if err := c.Check(time.Now(), policy.Request{}); allocator.KindOf(err) != allocator.Denied {
+		if err := c.Check(now, policy.Request{}); allocator.KindOf(err) != allocator.Denied {
 			t.Errorf("%q, a call without a rule: %v", subject, err)
 		}
 	}
@@ -257,7 +260,7 @@ func worst(t testing.TB) (*policy.Caller, policy.Request) {
 func TestCheckAllocatesNothing(t *testing.T) {
 	c, r := worst(t)
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := c.Check(time.Now(), r); err != nil {
+		if err := c.Check(now, r); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
@@ -276,7 +279,7 @@ func BenchmarkCheck(b *testing.B) {
 				r.Tag = "order"
 			}
 			for b.Loop() {
-				if err := c.Check(time.Now(), r); err != nil {
+				if err := c.Check(now, r); err != nil {
 					b.Fatal(err)
 				}
 			}
