@@ -143,6 +143,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.instance.OnTag(s.tagChanged)
 	s.instance.OnOrphan(s.orphaned)
 	s.instance.OnDrop(s.drop)
+	s.instance.OnLostWorkers(s.times.DropLost)
 	served := s.instance.Version()
 	if record, _ := s.ledger.Layout(); record.Layout.Version == served {
 		part := record.Layout.Part(s.cfg.Room)

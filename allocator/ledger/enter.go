@@ -96,8 +96,8 @@ func (i *Instance) comparing(epoch string) bool {
 }
 
 // entered notes that the instance is in the epoch of s, if epochSeq is that of the epoch
-// in force. Revisions begin anew with an epoch, so earlier revisions of marks no longer mean
-// anything.
+// in force. Revisions begin anew with an epoch, so earlier revisions of marks and workers no
+// longer mean anything.
 func (i *Instance) entered(s *State, epochSeq int64) {
 	l, m := i.ledger, &i.memory
 	i.mu.Lock()
@@ -115,6 +115,10 @@ func (i *Instance) entered(s *State, epochSeq int64) {
 	}
 	for _, own := range m.marks {
 		own.revision, own.shown = 0, false
+	}
+	for id, own := range m.windows {
+		own.revision = 0
+		m.windows[id] = own
 	}
 }
 

@@ -129,11 +129,11 @@ func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from
 // error. Its errors are those of a lease.
 //
 // goes is true if w goes on from a window that this process holds. Any other window
-// must begin at or after f.NotBefore.
+// must begin at or after f.NotBefore, unless the number is free of it.
 func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id record.WorkerID, w record.Worker,
 	goes bool) (now store.KV, done bool, err error) {
 	l := i.ledger
-	if err := i.mayPut(f, id, w, goes); err != nil {
+	if err := i.mayPut(f, was, id, w, goes); err != nil {
 		return now, false, err
 	}
 	registration := i.registered()
@@ -195,9 +195,13 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id re
 	return put, true, nil
 }
 
-// mayPut refuses a window that begins before the epoch's NotBefore, and one that
-// goes on from a window that is no longer held.
-func (i *Instance) mayPut(f Footing, id record.WorkerID, w record.Worker, goes bool) error {
+// mayPut refuses a window that goes on from one that is no longer held, and another one that
+// begins before the epoch's NotBefore, unless the number is free of that: see FreeOf.
+func (i *Instance) mayPut(f Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) error {
+	var before record.Worker
+	if was.ModRevision != 0 {
+		_ = record.Decode(was, &before) // an unreadable one is not taken
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	own := i.memory.windows[id]
@@ -206,7 +210,7 @@ func (i *Instance) mayPut(f Footing, id record.WorkerID, w record.Worker, goes b
 		return allocator.Errorf(allocator.Unavailable,
 			"worker %v: this instance has it no longer: a recover went on without the instance, "+
 				"or it was forgotten", id)
-	case !goes && w.From < f.NotBefore:
+	case !goes && w.From < f.NotBefore && !before.FreeOf(f.Stamp.Epoch):
 		return allocator.Errorf(allocator.Internal,
 			"worker %v: a window from %d, before %d, where the epoch's windows begin", id, w.From, f.NotBefore)
 	}
@@ -225,6 +229,9 @@ func (i *Instance) acceptWindow(before sentAt, answer store.Answer, id record.Wo
 		return false, err
 	}
 	own := i.memory.windows[id]
+	if answer.Revision < own.taken {
+		return false, nil // another process wrote the key since
+	}
 	if answer.Revision > own.revision {
 		// Earlier requests can no longer succeed, because they compare the revision.
 		own.worker, own.sent, own.revision, own.held = w, w, answer.Revision, true

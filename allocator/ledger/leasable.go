@@ -195,7 +195,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	changes := l.store.Watch(ctx, []store.Interval{
+	within := []store.Interval{
 		{Key: l.keys.Epoch()},
 		{Key: l.keys.Layout()},
 		{Key: l.keys.Settings()},
@@ -203,7 +203,17 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())},
 		{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())},
 		{Key: l.keys.Registrations(""), End: store.PrefixEnd(l.keys.Registrations(""))},
-	}, answer.Revision+1)
+	}
+	i := l.instance()
+	if i != nil {
+		within = append(within, store.Interval{Key: l.keys.Workers(), End: store.PrefixEnd(l.keys.Workers())})
+	}
+	changes := l.store.Watch(ctx, within, answer.Revision+1)
+	if i != nil { // an earlier watch may have missed changes
+		if err := i.readHeld(ctx); err != nil {
+			return err
+		}
+	}
 	for {
 		_, adopted := l.State()
 		if l.before().epochSeq != epochSeq {
@@ -223,7 +233,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		if change.Err != nil {
 			return change.Err
 		}
-		var registrations []store.KV
+		var registrations, workers []store.KV
 		for _, kv := range change.KVs {
 			if name, err := l.keys.ParseTag(kv.Key); err == nil {
 				onTag(l.tagChange(name, kv))
@@ -231,12 +241,17 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 				if kv.ModRevision != 0 { // otherwise it was deleted
 					registrations = append(registrations, kv)
 				}
+			} else if strings.HasPrefix(kv.Key, l.keys.Workers()) {
+				workers = append(workers, kv)
 			} else if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
 				return err
 			}
 		}
-		if i := l.instance(); i != nil && len(registrations) > 0 {
+		if i != nil && len(registrations) > 0 {
 			i.watched(registrations)
+		}
+		if i != nil {
+			i.endsWindows(workers)
 		}
 	}
 }

@@ -62,6 +62,7 @@ type Instance struct {
 	changed     func(TagChange)             // see OnTag; nil for none
 	drop        func(string)                // see OnDrop; nil for none
 	alarm       func(Orphan)                // see OnOrphan; nil for none
+	lostWorkers func()                      // see OnLostWorkers; nil for none
 	opens       func(context.Context) error // see OnPeriod; nil for none
 	memory      instanceMemory              // guarded by mu
 	journal     *journal.Journal            // nil for none

@@ -1,7 +1,13 @@
 package ledger
 
 import (
+	"context"
+	"slices"
+
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -11,7 +17,8 @@ import (
 type ownWindow struct {
 	worker   record.Worker // as last written and accepted; zero if there was none
 	revision int64         // of the store at that time; 0 if it is from the journal
-	held     bool          // this process has the worker, and no recover took it away
+	held     bool          // this process has the worker, and no recover or other process took it away
+	taken    int64         // the revision at which another process wrote the key since the last request was sent
 	sent     record.Worker // the window with the latest end that was ever sent, whatever its outcome
 }
 
@@ -52,7 +59,7 @@ func (i *Instance) sendsWindow(id record.WorkerID, w record.Worker) (lowers bool
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	own := i.memory.windows[id]
-	own.sent = own.sent.Raised(w)
+	own.sent, own.taken = own.sent.Raised(w), 0
 	if lowers = w.Until < own.worker.Until; lowers {
 		// The end is lowered: from now on etcd may have the lower end, which is then not
 		// evidence.
@@ -68,6 +75,97 @@ func (i *Instance) HoldsWorker(id record.WorkerID) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.memory.windows[id].held
+}
+
+// OnLostWorkers sets a function that is called when a window of this process has ended at once,
+// because its key is no longer what the process wrote: HoldsWorker then says which one. Only
+// another process's mistake, or an attack with etcd's rights, changes such a key. Call
+// OnLostWorkers before Run.
+func (i *Instance) OnLostWorkers(lost func()) { i.lostWorkers = lost }
+
+// endsWindows ends each held window whose key, as it is now, this process did not write. A
+// deleted key has no mod revision.
+func (i *Instance) endsWindows(now []store.KV) {
+	ended := false
+	for _, kv := range now {
+		ended = i.endsWindow(kv) || ended
+	}
+	if ended && i.lostWorkers != nil {
+		i.lostWorkers()
+	}
+}
+
+func (i *Instance) endsWindow(kv store.KV) bool {
+	key, err := i.ledger.keys.Parse(kv.Key)
+	if err != nil {
+		return false
+	}
+	var said pending.Lines
+	defer said.Write(i.ledger.log)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	own, known := i.memory.windows[key.Worker]
+	if !known || kv.ModRevision != 0 && kv.ModRevision <= own.revision {
+		return false
+	}
+	var w record.Worker
+	if kv.ModRevision != 0 && record.Decode(kv, &w) == nil && w.Incarnation == i.incarnation {
+		return false
+	}
+	ended := own.held
+	own.held, own.taken = false, max(own.taken, kv.ModRevision)
+	i.memory.setWindow(key.Worker, own)
+	if ended {
+		said.Add(hclog.Error, "another process wrote a worker of this one, whose window ends at once", "worker",
+			key.Worker.String(), "by", string(w.ID()))
+	}
+	return ended
+}
+
+// heldPage is how many keys of held workers are read in one transaction.
+const heldPage = 100
+
+// readHeld reads the keys of all held workers, and ends the windows of those that another
+// process wrote. An answer from before a worker's own write shows nothing.
+func (i *Instance) readHeld(ctx context.Context) error {
+	for page := range slices.Chunk(i.heldWorkers(), heldPage) {
+		ops := make([]store.Op, len(page))
+		for k, id := range page {
+			ops[k] = store.OpGet(i.ledger.keys.Worker(id))
+		}
+		answer, err := i.ledger.Gets(ctx, ops...)
+		if err != nil {
+			return err
+		}
+		for k := range page {
+			if kv, there := answer.One(k); there { // an etcd that went back in time may lack it
+				i.endsWindows([]store.KV{kv})
+			}
+		}
+	}
+	return nil
+}
+
+// heldWorkers returns the workers that this process holds.
+func (i *Instance) heldWorkers() (held []record.WorkerID) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for id, own := range i.memory.windows {
+		if own.held {
+			held = append(held, id)
+		}
+	}
+	return held
+}
+
+// OutdatedWorker reports whether a worker's window is still one of an earlier epoch. Its owner
+// renews it soon: then its key shows that the recover between them left the number free.
+func (i *Instance) OutdatedWorker(id record.WorkerID) bool {
+	state, _ := i.ledger.State()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	own := i.memory.windows[id]
+	return own.held && state.notBefore != 0 && state.Refusal() == nil && own.worker.Stamp.Epoch != state.epoch
 }
 
 // ReleaseWorker notes that this process no longer uses a worker. Its window stays as

@@ -29,8 +29,8 @@ var windowEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/worker/choose.go",
-		From: `if lease.Stamp.Epoch != f.Stamp.Epoch {`,
-		To:   `if lease.Stamp.Epoch != f.Stamp.Epoch && (!c.mine || !mutant("read-back-of-any-epoch")) {`,
+		From: `if !lease.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore {`,
+		To:   `if !lease.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore && (!c.mine || !mutant("read-back-of-any-epoch")) {`,
 	},
 	{
 		File: "allocator/ledger/worker/renew.go",

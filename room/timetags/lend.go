@@ -87,7 +87,7 @@ func (t *Tags) goOn(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 		return nil, nil
 	}
 	err := t.cfg.Workers.Check(ctx, w.worker)
-	if err == nil && (t.now() >= w.worker.RenewAt().UnixMilli() || !t.cfg.Workers.Holds(w.worker)) {
+	if err == nil && t.cfg.Workers.Due(w.worker) {
 		err = t.cfg.Workers.Renew(ctx, w.worker)
 	}
 	var moved *worker.MovedError

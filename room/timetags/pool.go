@@ -216,7 +216,7 @@ func (p *pool) look(ctx context.Context) {
 		p.retry(ctx)
 		return
 	}
-	if p.tags.now() < p.worker.RenewAt().UnixMilli() && p.tags.cfg.Workers.Holds(p.worker) {
+	if !p.tags.cfg.Workers.Due(p.worker) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

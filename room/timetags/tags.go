@@ -217,6 +217,20 @@ func (t *Tags) Drop() {
 	t.look()
 }
 
+// DropLost ends the generators of workers that this process no longer holds. As Drop, it takes
+// no pool's lock.
+func (t *Tags) DropLost() {
+	for _, tag := range t.All() {
+		if s := tag.pool.show(); s.worker != nil && t.cfg.Workers.Holds(s.worker) {
+			continue
+		}
+		if g := tag.generator.Load(); g != nil {
+			g.Close()
+		}
+	}
+	t.look()
+}
+
 // Close ends all generators, and gives the workers back. After an error a worker's
 // window ends by itself.
 func (t *Tags) Close(ctx context.Context) error {

@@ -64,6 +64,12 @@ func (w Worker) Window() timeid.Window { return timeid.Window{From: w.From, Unti
 // ID returns the owner's name in the cluster.
 func (w Worker) ID() InstanceID { return NewInstanceID(w.Room, w.Instance) }
 
+// FreeOf reports whether the number need not wait for the not_before of an epoch. It is so
+// where a window was leased under that epoch: it began at not_before or later, or went on from
+// one whose owner answered the barrier of the recover that began the epoch, and that ended so
+// late that no instance which was left out took the number.
+func (w Worker) FreeOf(epoch string) bool { return w.Stamp.Epoch == epoch }
+
 // Raised returns the key that covers both w and o: the one with the later end. A recover writes
 // it when it learns of o from a memory.
 func (w Worker) Raised(o Worker) Worker {

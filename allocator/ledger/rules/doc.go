@@ -28,8 +28,9 @@
 //  7. A window of a worker is written under the epoch and the layout in force, in the slice
 //     of a room with a registered instance. It goes on from where the same process began
 //     it, or begins at the end of the one before or later, and not before the epoch's
-//     not_before. A process that gives its window back keeps its stamp, and needs no
-//     slice. While leasing is halted a window's end only rises.
+//     not_before, unless the one before is of the epoch in force. A process that gives its
+//     window back keeps its stamp, and needs no slice. While leasing is halted a window's
+//     end only rises.
 //  8. A lease compares the epoch, the layout, the tag, the mark and a registration of its
 //     room; a window the epoch, the layout, the worker and a registration, while leasing
 //     is halted only the epoch and the worker (Conditions).

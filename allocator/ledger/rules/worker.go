@@ -40,7 +40,7 @@ func (t *transaction) worker(w Write, there bool) {
 			now.Stamp.Epoch, now.Stamp.Revision, epoch.Epoch, in.Revision)
 	case !goesOn && now.From < was.Until:
 		say("window overlap", "it begins at %d, where the window before ends at %d", now.From, was.Until)
-	case !goesOn && now.From < epoch.NotBefore:
+	case !goesOn && now.From < epoch.NotBefore && was.Stamp.Epoch != epoch.Epoch:
 		say("window not before", "it begins at %d, and windows of the epoch begin at %d", now.From, epoch.NotBefore)
 	case now.Number < lower || now.Number >= upper:
 		say("window slice", "the room has [%d, %d)", lower, upper)

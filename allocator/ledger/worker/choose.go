@@ -19,6 +19,7 @@ type candidate struct {
 	by   record.InstanceID // the last owner, empty for none
 	free int64             // the earliest begin of a window, Unix ms
 	mine bool              // a Take of this process wrote it, and did not get the answer
+	wait bool              // free is the epoch's NotBefore, and not the end of the owner's window
 }
 
 // field is the candidates of a request.
@@ -125,8 +126,8 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 			lease.Incarnation == i.Incarnation() && lease.Stamp.Epoch == f.Stamp.Epoch {
 			c.free, c.mine = lease.From, true
 		}
-		if lease.Stamp.Epoch != f.Stamp.Epoch {
-			c.free = max(c.free, f.NotBefore)
+		if !lease.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore {
+			c.free, c.wait = f.NotBefore, true
 		}
 		of.known = append(of.known, c)
 	}
@@ -144,6 +145,9 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 		return c, allocator.Errorf(allocator.NoRange, "this process has all %d workers of the slice", slice.Width())
 	}
 	if c.free > now {
+		if c.wait {
+			c.by = ""
+		}
 		return c, &BusyError{Worker: c.id, By: c.by, Until: time.UnixMilli(c.free)}
 	}
 	w.mu.held[c.id] = nil

@@ -199,5 +199,6 @@ type Instance interface {
 	Key(id record.WorkerID) string
 	ReadKey(kv store.KV) (record.WorkerID, record.Worker, error)
 	HoldsWorker(id record.WorkerID) bool
+	OutdatedWorker(id record.WorkerID) bool
 	ReleaseWorker(id record.WorkerID)
 }

@@ -1,0 +1,119 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/worker"
+)
+
+// watches has p follow etcd's changes until the test ends. It returns a channel with a value
+// for each time that p heard of a lost worker.
+func (p *process) watches(t *testing.T) <-chan struct{} {
+	t.Helper()
+	lost := make(chan struct{}, 10)
+	p.OnLostWorkers(func() { lost <- struct{}{} })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.ledger.Run(ctx, func(ledger.TagChange) {}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return lost
+}
+
+// A window ends for its holder as soon as its key is no longer what the holder wrote: a user
+// of etcd that may write workers deletes the key, say, and an honest instance of another room
+// takes the number. The holder went on to the window's end.
+func TestWindowEndsWithItsKey(t *testing.T) {
+	keys := record.Keys("/march/default/")
+	for name, change := range map[string]func(c *cluster, key string){
+		"deleted": func(c *cluster, key string) { c.fake.Corrupt(store.Op{Delete: key}) },
+		"damaged": func(c *cluster, key string) { c.corrupt(key, []byte("x")) },
+		"another process's": func(c *cluster, key string) {
+			other := record.Worker{Room: "b", Instance: "x", Incarnation: "x", From: start, Until: start + 60_000,
+				Stamp: record.Stamp{Epoch: "e", Revision: 1}}
+			c.corrupt(key, other.Encode())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, halves)
+			p := c.start("a")
+			lost := p.watches(t)
+			w, other := p.take(ms(10)), p.take(ms(9))
+			c.pass(2 * time.Second)
+			p.renew(w) // what it writes itself ends nothing
+			change(c, keys.Worker(w.ID()))
+			<-lost
+			if p.Holds(w) || !p.Holds(other) {
+				t.Errorf("holds the worker: %v, and another one: %v", p.Holds(w), p.Holds(other))
+			}
+			err := p.Renew(bg, w)
+			if gone, ok := errors.AsType[*worker.LostError](err); !ok {
+				t.Errorf("renewed: %v, %v", gone, err)
+			}
+		})
+	}
+}
+
+// A watch that begins reads the keys of held workers: one before it may have missed a change.
+func TestWatchThatBeginsReadsHeldWorkers(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	w, other := p.take(ms(10)), p.take(ms(9))
+	stolen := record.Worker{Room: "b", Instance: "x", Incarnation: "x", From: start, Until: start + 60_000,
+		Stamp: record.Stamp{Epoch: "e", Revision: 1}}
+	c.corrupt(record.Keys("/march/default/").Worker(w.ID()), stolen.Encode())
+	<-p.watches(t)
+	if p.Holds(w) || !p.Holds(other) {
+		t.Errorf("holds the worker: %v, and another one: %v", p.Holds(w), p.Holds(other))
+	}
+}
+
+// After a recover without an instance, a number whose owner answered waits for nothing but its
+// owner: it may be given back, and taken by another process. Taking it failed with internal
+// until not_before.
+func TestAnsweredNumberIsFreeAfterRecover(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	lost := c.start("a")
+	pin := worker.Request{Bits: 10, Tick: time.Millisecond, Pin: worker.PinTo(3)}
+	w, over := p.take(pin), lost.take(worker.Request{Bits: 10, Tick: time.Millisecond, Pin: worker.PinTo(4)})
+	for range 6 { // until its windows are long
+		c.pass(10 * time.Second)
+		p.renew(w)
+	}
+	c.recover([]*process{p}, "a/i2")
+	p.hear()
+	if !p.Due(w) {
+		t.Error("a worker of an earlier epoch is not due")
+	}
+	p.renew(w)
+	if p.Due(w) {
+		t.Error("a worker that was just renewed is due")
+	}
+	c.pass(time.Second)
+	now := c.now.Load()
+	if err := p.GiveBack(bg, w, now); err != nil {
+		t.Fatal(err)
+	}
+	third := c.start("a", func(cfg *worker.Config) { cfg.AgreeClock = true })
+	if taken := third.take(pin); taken.Window().From != now {
+		t.Errorf("the window begins at %d, want %d", taken.Window().From-start, now-start)
+	}
+	// The number of the one that was left out waits, and the recover is the reason.
+	_, err := third.Take(bg, worker.Request{Bits: 10, Tick: time.Millisecond, Pin: worker.PinTo(4)})
+	if busy, ok := errors.AsType[*worker.BusyError](err); !ok || busy.By != "" || busy.Worker != over.ID() ||
+		allocator.KindOf(err) != allocator.Unavailable {
+		t.Errorf("got %v", err)
+	}
+}
