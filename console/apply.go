@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
@@ -57,7 +59,42 @@ func (s *Server) PlanMigration(ctx context.Context,
 			}
 		}
 	}
+	if answer.Machines, err = s.movedMachines(ctx, planned); err != nil {
+		return nil, err
+	}
 	return &marchv1.PlanMigrationResponse{Plan: answer}, nil
+}
+
+// namedMachines is how many clients of machine IDs a plan names.
+const namedMachines = 20
+
+// movedMachines names the clients that have machine IDs which a plan gives to rooms.
+func (s *Server) movedMachines(ctx context.Context, planned plan.Plan) (names []string, err error) {
+	if len(planned.From.Reserved) == 0 {
+		return nil, nil
+	}
+	machines, err := s.admin.Machines(ctx)
+	if err != nil {
+		return nil, err
+	}
+	more := 0
+	for _, m := range machines {
+		moves := slices.ContainsFunc(planned.Moves, func(move plan.Move) bool {
+			_, has := timeid.RoomOf(move.Layout, m.Number, m.Bits)
+			return has
+		})
+		switch {
+		case m.Returned || !moves:
+		case len(names) == namedMachines:
+			more++
+		default:
+			names = append(names, fmt.Sprintf("%s/%s: %d of %d bits", m.Namespace, m.Instance, m.Number, m.Bits))
+		}
+	}
+	if more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return names, nil
 }
 
 // refuseRooms refuses a plan that takes the number of rooms in the cluster's life

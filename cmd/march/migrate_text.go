@@ -64,6 +64,10 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 			"the room has lost (the IDs stay unique): "+
 			strings.Join(p.GetKeeping(), "; "))
 	}
+	if len(p.GetMachines()) > 0 {
+		show.Folded(w, "", "These clients still have machine IDs that become workers of a room. Stop them first, or "+
+			"their IDs and the room's have the same number: "+strings.Join(p.GetMachines(), "; "))
+	}
 }
 
 // planCostText shows the cost of a plan, if it is known.

@@ -38,12 +38,35 @@ func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID,
 	})
 }
 
+// MachineID is a machine ID that has, or had, a client.
+type MachineID struct {
+	record.WorkerID
+	record.Machine
+}
+
+// mostMachines bounds the machine IDs that Machines reads.
+const mostMachines = 50_000
+
+// Machines returns the machine IDs of CosId's clients, without those that cannot be read.
+func (a *Admin) Machines(ctx context.Context) ([]MachineID, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
+		return nil, err
+	}
+	within := store.Interval{Key: a.keys.Machines(), End: store.PrefixEnd(a.keys.Machines())}
+	all, _, err := readPage(ctx, a, store.Get{Interval: within}, mostMachines, func(kv store.KV) (MachineID, error) {
+		key, value, err := a.keys.Read(kv)
+		m, _ := value.(record.Machine)
+		return MachineID{key.Worker, m}, err
+	})
+	return all, err
+}
+
 // Free returns when another process may take a worker, if its window is not renewed: at the
 // window's end, or when a later epoch lets windows begin, whichever is later.
 // epoch is the one in force.
 func Free(w record.Worker, epoch record.Epoch) time.Time {
 	free := w.Until
-	if w.Stamp.Epoch != epoch.Epoch {
+	if !w.FreeOf(epoch.Epoch) {
 		free = max(free, epoch.NotBefore)
 	}
 	return time.UnixMilli(free)

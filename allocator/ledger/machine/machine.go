@@ -9,7 +9,10 @@
 //
 // A client is not fenced: it goes on with its number whether its guard arrives or not. So a
 // silent client's number goes to another one only after the time that the other client asks
-// for, and never if the first one is stable.
+// for, and never if the first one is stable. How long a client has been silent is how long its
+// key has not changed, as this process counts it from the first time that it read the key as
+// it is. So no wall clock gives a number away, neither this process's nor another's, and a
+// process that has just started gives none of a silent client.
 package machine
 
 import (
@@ -17,6 +20,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -49,11 +53,41 @@ type Machines struct {
 	ledger   *ledger.Ledger
 	cluster  *record.Cluster
 	reserved allocator.Room // the name of the layout's reserved range
+
+	elapsed func() time.Duration // the time that this process has run, by the monotonic clock
+
+	mu struct {
+		sync.Mutex
+		seen map[string]seen // by key, of machine IDs and of workers
+	}
+}
+
+// seen is since when a key has not changed, as far as this process knows.
+type seen struct {
+	revision int64
+	since    time.Duration // by elapsed
 }
 
 // New returns what gives the numbers of the range that the layout reserves by a name.
 func New(l *ledger.Ledger, reserved allocator.Room) *Machines {
-	return &Machines{l, l.Cluster(), reserved}
+	began := time.Now()
+	m := &Machines{ledger: l, cluster: l.Cluster(), reserved: reserved,
+		elapsed: func() time.Duration { return time.Since(began) }}
+	m.mu.seen = make(map[string]seen)
+	return m
+}
+
+// unchanged notes a key as an answer showed it, and returns how long it has not changed, at
+// least, when the request of the answer was sent.
+func (m *Machines) unchanged(kv store.KV, sent time.Duration) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was, known := m.mu.seen[kv.Key]
+	if !known || was.revision != kv.ModRevision {
+		was = seen{kv.ModRevision, m.elapsed()}
+		m.mu.seen[kv.Key] = was
+	}
+	return sent - was.since
 }
 
 // Client is a client of CosId.
@@ -64,8 +98,9 @@ type Client struct {
 
 // held is a number that has a key.
 type held struct {
-	id record.WorkerID
-	kv store.KV
+	id        record.WorkerID
+	kv        store.KV
+	unchanged time.Duration // how long at least
 	record.Machine
 }
 
@@ -85,8 +120,8 @@ const attempts = 20
 
 // Distribute returns a number of a width of 1 to MaxBits bits for a client, and when it was
 // last in use, Unix ms: the client's own one, or one that was given back, or the first that
-// never had a client, or one whose client has been silent for longer than guard. Its errors
-// are Invalid, Refused (the layout reserves no such range) and ErrOverflow.
+// never had a client, or one whose client this process has seen silent for longer than guard
+// and twice record.MaxAhead. Its errors are Invalid, Refused (the layout reserves no such range) and ErrOverflow.
 func (m *Machines) Distribute(ctx context.Context, c Client, bits int,
 	guard time.Duration) (number, last int64, err error) {
 	if bits < 1 || bits > MaxBits {
@@ -167,13 +202,12 @@ func (v view) choose(c Client, slice allocator.Range, bits int, guard time.Durat
 			continue
 		}
 		known[h.id.Number] = true
-		since := v.now.UnixMilli() - h.Last - 2*record.MaxAhead.Milliseconds() // clocks of the instances may differ
 		switch {
 		case h.of(c):
 			return h, nil
 		case h.Returned:
 			returned = append(returned, h)
-		case !h.Stable && guard != Forever && since > guard.Milliseconds():
+		case !h.Stable && guard != Forever && h.unchanged-2*record.MaxAhead > guard:
 			silent = append(silent, h)
 		}
 	}
@@ -238,6 +272,7 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 			End: m.cluster.Keys.Worker(record.WorkerID{Bits: bits, Number: slice.Upper}),
 		}}})
 	}
+	sent := m.elapsed()
 	answer, err := l.Try(ctx, store.Txn{If: v.conds, Then: ops})
 	if err != nil {
 		return v, false, err
@@ -250,16 +285,17 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 	for _, kv := range answer.Got[0] {
 		key, value, err := m.cluster.Keys.Read(kv)
 		if machine, readable := value.(record.Machine); err == nil && readable {
-			v.held = append(v.held, held{key.Worker, kv, machine})
+			v.held = append(v.held, held{key.Worker, kv, m.unchanged(kv, sent), machine})
 		} else {
 			v.taken[key.Worker] = true
 		}
 	}
 	if len(ops) > 1 {
 		for _, kv := range answer.Got[1] {
-			// The room that had the residues before may issue until the window's end.
-			if id, w, err := m.cluster.Keys.DecodeWorker(kv); err != nil ||
-				w.Until+2*record.MaxAhead.Milliseconds() > v.now.UnixMilli() {
+			// The room that had the residues before may issue until the window's end, which is at most
+			// the longest window after the write.
+			if id, _, err := m.cluster.Keys.DecodeWorker(kv); err != nil ||
+				m.unchanged(kv, sent) < record.LongestWindow+record.MaxAhead {
 				v.taken[id] = true
 			}
 		}
@@ -285,6 +321,7 @@ func (m *Machines) put(ctx context.Context, v view, h held) (bool, error) {
 		_, err := l.Refresh(ctx)
 		return false, err
 	}
+	m.unchanged(store.KV{Key: put.Key, ModRevision: answer.Revision}, 0)
 	if _, err := l.LeasableState(ctx); err != nil {
 		return false, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/machine"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
@@ -71,7 +72,9 @@ func (c *cluster) open() (*ledger.Ledger, *ledgertest.Conn) {
 func (c *cluster) machines() (*machine.Machines, *ledgertest.Conn) {
 	c.Helper()
 	l, conn := c.open()
-	return machine.New(l, "cosid"), conn
+	m := machine.New(l, "cosid")
+	m.CountBy(func() time.Duration { return time.Duration(c.now.Load()-start) * time.Millisecond })
+	return m, conn
 }
 
 func (c *cluster) move(to allocator.Layout) {
@@ -207,13 +210,54 @@ func TestNeverAWorkers(t *testing.T) {
 			t.Fatalf("a worker %v, %v", taken.ID(), err)
 		}
 	}
-	c.now.Store(w.Window().Until + 20_001)
+	c.pass(record.LongestWindow + record.MaxAhead)
 	c.gives(m, client("last"), 10, machine.Forever, w.ID().Number, c.now.Load()-start)
 	// When the range goes, a client's guard tells it.
 	c.move(halves)
 	c.no(machine.ErrLost, m.Guard(t.Context(), client("last")))
 	if err := m.Revert(t.Context(), client("last")); err != nil {
 		t.Error(err)
+	}
+}
+
+// An instance whose clock is an hour ahead gives no live client's number to another client,
+// and neither does one that has just started: silence is counted by a clock of its own. It gave
+// the numbers of all clients that guarded.
+func TestClockGivesNoNumberAway(t *testing.T) {
+	c := newCluster(t, allocator.Layout{
+		Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}},
+		Reserved: map[allocator.Room]allocator.Range{"cosid": {Lower: 50, Upper: 100}},
+	})
+	right, _ := c.machines()
+	cfg := ledger.DefaultConfig()
+	cfg.Now = func() time.Time { return time.UnixMilli(c.now.Load()).Add(time.Hour) }
+	l, err := ledger.New(c.fake.Open(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ahead := machine.New(l, "cosid")
+	ahead.CountBy(func() time.Duration { return time.Duration(c.now.Load()-start) * time.Millisecond })
+	c.gives(right, client("a"), 2, time.Minute, 2, 0)
+	c.gives(right, client("b"), 2, time.Minute, 3, 0)
+	for range 5 {
+		_, _, err := ahead.Distribute(t.Context(), client("c"), 2, time.Minute)
+		c.no(machine.ErrOverflow, err)
+		c.pass(time.Minute)
+		for _, name := range []string{"a", "b"} {
+			if err := right.Guard(t.Context(), client(name)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	c.pass(time.Hour)
+	started, _ := c.machines()
+	for _, m := range []*machine.Machines{ahead, started} { // the last guards are new to both
+		_, _, err := m.Distribute(t.Context(), client("c"), 2, time.Minute)
+		c.no(machine.ErrOverflow, err)
+	}
+	c.pass(81 * time.Second)
+	if n, _, err := started.Distribute(t.Context(), client("c"), 2, time.Minute); err != nil || n != 2 {
+		t.Errorf("number %d, %v", n, err)
 	}
 }
 

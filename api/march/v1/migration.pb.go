@@ -497,7 +497,11 @@ type Plan struct {
 	// Those of `instances` that have doors whose clients keep IDs for as long as they like, each
 	// with its doors: "a/one: tinyid, cosid". After the plan such clients may issue IDs, which
 	// stay unique, of residues that the room has lost.
-	Keeping       []string `protobuf:"bytes,12,rep,name=keeping,proto3" json:"keeping,omitempty"`
+	Keeping []string `protobuf:"bytes,12,rep,name=keeping,proto3" json:"keeping,omitempty"`
+	// The clients of machine IDs, "namespace/instance: number of 10 bits", that have not given
+	// back a number which the plan gives to a room. A worker of the room may take the number:
+	// then its IDs and the client's have the same. 20 at most, and the number of the others.
+	Machines      []string `protobuf:"bytes,13,rep,name=machines,proto3" json:"machines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -612,6 +616,13 @@ func (x *Plan) GetUse() []*RoomUse {
 func (x *Plan) GetKeeping() []string {
 	if x != nil {
 		return x.Keeping
+	}
+	return nil
+}
+
+func (x *Plan) GetMachines() []string {
+	if x != nil {
+		return x.Machines
 	}
 	return nil
 }
@@ -2598,7 +2609,7 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12+\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\x126\n" +
-	"\breported\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\x97\x03\n" +
+	"\breported\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\xb3\x03\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -2614,7 +2625,8 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x05force\x18\n" +
 	" \x01(\bR\x05force\x12#\n" +
 	"\x03use\x18\v \x03(\v2\x11.march.v1.RoomUseR\x03use\x12\x18\n" +
-	"\akeeping\x18\f \x03(\tR\akeeping\"\xb6\x01\n" +
+	"\akeeping\x18\f \x03(\tR\akeeping\x12\x1a\n" +
+	"\bmachines\x18\r \x03(\tR\bmachines\"\xb6\x01\n" +
 	"\aRoomUse\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04tags\x18\x02 \x01(\x03R\x04tags\x12(\n" +
