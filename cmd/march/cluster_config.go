@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -186,7 +190,8 @@ func newConfigPrint(c *common) *cobra.Command {
 		Short: "Print the settings that a command would have, and where each was set",
 		Long: `Print the settings that a command would have, and where each was set: by a flag,
 in the environment, in a line of the file that --config names, or nowhere
-("default"). Users and passwords in URLs are hidden. Give the flags of the
+("default"). Users and passwords in URLs are hidden. It also names variables of
+the environment that begin with MARCH_ and are no setting. Give the flags of the
 command after it, and those of print before it.`,
 		Example: `  march config print room eu-1 --config /etc/march/room-eu-1.yaml`,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -270,7 +275,30 @@ func (c *common) settled(as *common, args []string) (*cobra.Command, error) {
 	if err := of.ParseFlags(rest); err != nil {
 		return nil, flagError(of, err)
 	}
+	for _, name := range unknownVariables(root) {
+		_, _ = fmt.Fprintf(c.stderr, "there is no setting of the environment's %s\n", name)
+	}
 	return of, settle(of, as)
+}
+
+// ofKubernetes matches the variables that Kubernetes sets for a Service whose name begins with march.
+var ofKubernetes = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)$`)
+
+// unknownVariables returns the variables of the environment that look like a setting of a command, and are
+// none: misspelt, or of another version.
+func unknownVariables(root *cobra.Command) (names []string) {
+	known := make(map[string]bool)
+	for _, setting := range append(settingNames(root), "config") {
+		known[variable(setting)] = true
+	}
+	for _, text := range os.Environ() {
+		name, _, _ := strings.Cut(text, "=")
+		if strings.HasPrefix(name, "MARCH_") && !known[name] && !ofKubernetes.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // validateFile checks the file of settings for all commands that have them.

@@ -98,7 +98,8 @@ of reaching etcd, and registers anew: of an instance that is alive it asks first
 			if slices.ContainsFunc(answer.GetInstances(), func(i *marchv1.Instance) bool {
 				return i.GetName() == args[1] && i.GetUnreadable() == "" && i.GetSilentFor() == nil
 			}) {
-				asked = fmt.Sprintf("Instance %s/%s is alive, and drops the IDs that it holds. Forget it?", args[0], args[1])
+				asked = fmt.Sprintf("Instance %s/%s is alive, and drops the IDs that it holds. Forget it?",
+					args[0], args[1])
 			}
 			return err
 		})

@@ -2,8 +2,10 @@ package store
 
 import (
 	"crypto/tls"
+	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -34,9 +36,9 @@ func (cfg *EtcdConfig) readEndpoints() error {
 	cfg.Endpoints = slices.Clone(cfg.Endpoints)
 	for k, given := range cfg.Endpoints {
 		endpoint := WithoutUser(given)
-		if strings.TrimSpace(endpoint) == "" || strings.ContainsAny(endpoint, " \t\n,") {
+		if !valid(endpoint) {
 			return allocator.Errorf(allocator.Invalid,
-				"etcd endpoints: %q; allowed: host:port or http(s)://host:port", endpoint)
+				"etcd endpoints: %q; allowed: host:port or http(s)://host:port, with a port of 1 to 65535", endpoint)
 		}
 		if endpoint != given {
 			cfg.Logger.Warn("the user and the password in an endpoint of etcd count for nothing: "+
@@ -50,6 +52,23 @@ func (cfg *EtcdConfig) readEndpoints() error {
 		cfg.Endpoints[k] = endpoint
 	}
 	return nil
+}
+
+// valid reports whether an endpoint has a host and a port, or is a unix socket.
+func valid(endpoint string) bool {
+	scheme, address, ok := strings.Cut(endpoint, "://")
+	if !ok {
+		scheme, address = "http", endpoint
+	}
+	switch scheme {
+	case "http", "https":
+		host, port, err := net.SplitHostPort(strings.TrimSuffix(address, "/"))
+		n, badPort := strconv.ParseUint(port, 10, 16)
+		return err == nil && badPort == nil && n > 0 && !strings.ContainsAny(host, " \t\n,/")
+	case "unix", "unixs":
+		return address != ""
+	}
+	return false
 }
 
 // secured returns the settings of TLS for a connection to an endpoint; nil for plain text,

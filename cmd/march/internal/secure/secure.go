@@ -103,9 +103,19 @@ func Scheme(own *tlsfiles.Files) string {
 
 // Check returns why a server is not secure, empty if it is: other machines reach it, and it
 // has no TLS or no identities. policy says that it has a policy. Its error is Invalid if the
-// server is not secure and --insecure was not given.
+// server is not secure and --insecure was not given, or if an address is none.
 func (s *Server) Check(own *tlsfiles.Files, policy bool, log hclog.Logger,
 	addresses ...Address) (why string, err error) {
+	for _, a := range addresses {
+		_, port, err := net.SplitHostPort(a.At)
+		if err == nil {
+			_, err = net.LookupPort("tcp", port)
+		}
+		if err != nil && (a.At != "" || a.Flag == "grpc") {
+			return "", allocator.Errorf(allocator.Invalid, "%s: %q; allowed: HOST:PORT, with a port of 0 to 65535",
+				a.Flag, a.At)
+		}
+	}
 	for _, a := range addresses {
 		if a.At == "" || loopback(a.At) {
 			continue
