@@ -140,12 +140,18 @@ func TestOpaqueTexts(t *testing.T) {
 				}
 			}
 		}
-		for name, ids := range map[string]*client.Client{
-			"the key orders-1 here is another than the tag's": newClient(t, options(unlocked.Address, wrong)),
-			"need the key orders-1, which is not here":        newClient(t, options(locked.Address)),
+		for name, c := range map[string]struct {
+			ids  *client.Client
+			next allocator.Kind
+		}{
+			"the key orders-1 here is another than the tag's": {newClient(t, options(unlocked.Address, wrong)),
+				allocator.Refused},
+			"need the key orders-1, which is not here": {newClient(t, options(locked.Address)), // not the caller's fault
+				allocator.Unavailable},
 		} {
+			ids := c.ids
 			for range 2 {
-				if text, id, err := ids.NextText(ctx, "order"); allocator.KindOf(err) != allocator.Refused ||
+				if text, id, err := ids.NextText(ctx, "order"); allocator.KindOf(err) != c.next ||
 					!strings.Contains(err.Error(), name) {
 					t.Errorf("%s: got %s for %d, %v", name, text, id, err)
 				}
