@@ -74,7 +74,8 @@
 //  4. No call fails with Internal, unless it cannot read a value that a newer version
 //     wrote.
 //  5. Recover goes on without an instance only if the operator named it. An instance
-//     that answered recover never turns out to hold more than it said.
+//     that answered recover, or an earlier process of its journal, never turns out to hold
+//     more than it said, and raises no mark.
 //
 // Of time-ordered IDs:
 //

@@ -2,7 +2,6 @@ package sim_test
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"sync"
 	"time"
@@ -294,22 +293,17 @@ func (r *recovering) heard() {
 }
 
 // checkRaise checks an instance that raises a mark over its own earlier leases. It may do so if
-// a recover did not know of them, but not if the instance answered the recover, since it
-// answered with all its leases.
+// a recover did not know of them, but not if the recover asked the instance, or an earlier process
+// of its journal: that one answered with all leases until then.
 func (w *world) checkRaise(l *link, epoch, tag string) {
 	w.mu.Lock()
 	heard, at := w.mu.past.heard[epoch], slices.IndexFunc(w.mu.processes, func(p *process) bool { return p.link == l })
-	said := at >= 0 && heard[w.mu.processes[at].address]
-	w.mu.Unlock()
-	// An instance that never leased in the epoch that the recover's halt stopped may have
-	// missed that epoch, and counts as left out.
-	var e struct{ Ended struct{ Stopped string } }
-	_ = json.Unmarshal([]byte(epoch), &e)
-	l.mu.Lock()
-	said = said && slices.ContainsFunc(l.mu.leases, func(have lease) bool {
-		return have.lost == "" && have.epoch == e.Ended.Stopped
+	said := at >= 0 && slices.ContainsFunc(w.mu.processes[:at+1], func(p *process) bool {
+		by := w.mu.processes[at]
+		mine := p == by || p.journal != "" && p.journal == by.journal && !p.forgets.Load()
+		return mine && heard[p.address]
 	})
-	l.mu.Unlock()
+	w.mu.Unlock()
 	if at >= 0 {
 		w.count("marks raised by instances", 1)
 	}

@@ -25,6 +25,7 @@ func disasters() []trouble {
 		{"values of a newer version", (*world).newer},
 		{"hundreds of instances gone", (*world).crowdGone},
 		{"recover without an instance whose range is swapped", recoverWithout(true, func(*world, *process) {})},
+		{"two recovers in a row", (*world).recoverTwice},
 		{"recover without an instance that may raise no other room's mark", recoverWithout(false, (*world).deny)},
 	}
 }
