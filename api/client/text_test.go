@@ -146,8 +146,8 @@ func TestOpaqueTexts(t *testing.T) {
 		}{
 			"the key orders-1 here is another than the tag's": {newClient(t, options(unlocked.Address, wrong)),
 				allocator.Refused},
-			"need the key orders-1, which is not here": {newClient(t, options(locked.Address)), // not the caller's fault
-				allocator.Unavailable},
+			"need the key orders-1, which is not here": {newClient(t, options(locked.Address)),
+				allocator.Unavailable}, // another instance may have it
 		} {
 			ids := c.ids
 			for range 2 {
