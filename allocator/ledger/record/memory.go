@@ -101,7 +101,7 @@ func (m Memory) Validate() error {
 			"narrowest range: %d, largest boundary: %d, not before: %d, formats: %d; allowed: 0 or more",
 			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore, m.Formats))
 	}
-	errs = append(errs, validateLeases(m.Workers))
+	errs = append(errs, ValidateLeases(m.Workers))
 	return errors.Join(append(errs, ValidateMarks(m.Marks))...)
 }
 

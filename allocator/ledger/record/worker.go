@@ -123,8 +123,8 @@ func SortLeases(leases []Lease) {
 	})
 }
 
-// validateLeases checks workers from outside. Its errors are Invalid.
-func validateLeases(leases []Lease) error {
+// ValidateLeases checks workers from outside. Its errors are Invalid.
+func ValidateLeases(leases []Lease) error {
 	for _, l := range leases {
 		if !l.Valid() {
 			return allocator.Errorf(allocator.Invalid, "worker: %d of %d bits; allowed: 0 to 2^bits-1, of 0 to %d bits",

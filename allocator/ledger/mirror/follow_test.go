@@ -1,0 +1,117 @@
+package mirror_test
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/mirror"
+	"github.com/march-id/march/internal/testcluster/memcluster"
+)
+
+// follow has a mirror follow a cluster until stop is called.
+func follow(t *testing.T, c *memcluster.Cluster, m *mirror.Mirror,
+	file *mirror.File) (_ *mirror.Follower, stop func()) {
+	l := ledgertest.Open(t, c.Mem.Open())
+	l.HaltAs("console test")
+	f := mirror.NewFollower(m, mirror.Config{Cluster: l.Cluster(), Gets: l.Gets, File: file,
+		Check: func(ctx context.Context) error {
+			_, err := l.CheckNow(ctx)
+			return err
+		}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.Run(ctx)
+	}()
+	return f, func() {
+		cancel()
+		<-ended
+	}
+}
+
+// views returns the views of a follower's mirror, and how far a mark reaches in it.
+func views(t *testing.T, f *mirror.Follower, room allocator.Room) (views []mirror.View, next int64) {
+	t.Helper()
+	_, parts, err := f.Report(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for p := range parts {
+		if p.Marks != nil && p.Marks.Room == room {
+			if at := slices.Index(p.Marks.Tags, "t"); at >= 0 {
+				next = p.Marks.Next[at]
+			}
+		}
+		if p.Rest != nil {
+			views = p.Rest.Views
+		}
+	}
+	return views, next
+}
+
+// A view ends with its connection, and the next one is another history as far as the mirror
+// knows. While leasing is halted none begins. What the lost history showed stays.
+func TestViewIsOneConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := memcluster.New(t, "100 a=0-50 b=50-100")
+		a := c.Start("a")
+		a.Lease(10)
+		backup := c.Mem.Revision()
+		f, stop := follow(t, c, mirror.New(10), nil)
+		defer stop()
+		time.Sleep(3 * time.Second)
+		seg := a.Lease(20)
+		time.Sleep(3 * time.Second)
+		first, next := views(t, f, "a")
+		if len(first) != 1 || next != seg.Last()+1 || first[0].Reach != c.Mem.Revision() ||
+			time.Since(first[0].Until) > 2*time.Second {
+			t.Fatalf("views %+v, the mark reaches to %d; want %d, revision %d", first, next, seg.Last()+1,
+				c.Mem.Revision())
+		}
+		c.Mem.Break() // another connection
+		time.Sleep(5 * time.Second)
+		second, _ := views(t, f, "a")
+		if len(second) != 2 || second[0].Reach != first[0].Reach || !second[1].Began.After(second[0].Until) {
+			t.Fatalf("after the connection broke: %+v", second)
+		}
+		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+		time.Sleep(10 * time.Second)
+		third, still := views(t, f, "a")
+		if len(third) != 2 || still != next {
+			t.Errorf("in the restored store: views %+v, the mark reaches to %d", third, still)
+		}
+	})
+}
+
+// A mirror goes on from its file after a restart: with what it saw, and with a view of its own.
+func TestFollowerGoesOnFromItsFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "m")
+		c := memcluster.New(t, "100 a=0-50 b=50-100")
+		a := c.Start("a")
+		seg := a.Lease(10)
+		for life := 1; life <= 2; life++ {
+			m := mirror.New(10)
+			file, err := mirror.OpenFile(path, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, stop := follow(t, c, m, file)
+			time.Sleep(5 * time.Second)
+			if got, next := views(t, f, "a"); len(got) != life || next != seg.Last()+1 {
+				t.Errorf("life %d: views %+v, the mark reaches to %d", life, got, next)
+			}
+			stop()
+			if err := file.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
