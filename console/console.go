@@ -21,6 +21,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/mirror"
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
@@ -66,6 +67,10 @@ type Config struct {
 	// reads etcd every second or so. MaxCallerLivePages bounds those of one caller.
 	// Defaults 200 and 50.
 	MaxLivePages, MaxCallerLivePages int
+	// MirrorTags is of how many tags this console keeps a mirror, which `march recover` asks; 0 keeps
+	// none. Mirror is the file that keeps it; empty for none: then it begins with the process.
+	MirrorTags int
+	Mirror     string
 	// Rand returns numbers in [0, 1) for jitter. Default math/rand's.
 	Rand func() float64
 	// Access checks which caller may make which call; nil lets every caller make every call.
@@ -135,6 +140,9 @@ type Server struct {
 	stopping chan struct{} // closed when the drain begins
 	routes   func(*http.ServeMux)
 	login    *login.Handler // nil for none
+
+	mirror     *mirror.Follower // nil for none
+	mirrorFile *mirror.File     // nil for none
 }
 
 // maxRequest bounds a request, in bytes.
@@ -142,6 +150,10 @@ const maxRequest = 1 << 20
 
 // Validate checks the settings, but not the ledger and the listeners. Its error is Invalid.
 func (cfg Config) Validate() error {
+	if cfg.MirrorTags < 0 || cfg.MirrorTags > mirror.MostTags || cfg.MirrorTags == 0 && cfg.Mirror != "" {
+		return allocator.Errorf(allocator.Invalid, "mirror-tags: %d; allowed: 0 to %d, and not 0 with mirror",
+			cfg.MirrorTags, mirror.MostTags)
+	}
 	if cfg.ForgetAfter < time.Minute {
 		return allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
 	}
@@ -192,6 +204,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s.ledger.HaltAs("console " + s.name)
+	if s.mirror, s.mirrorFile, err = s.newMirror(); err != nil {
+		return nil, err
+	}
 	if cfg.HTTP != nil {
 		if err := s.makeRoutes(); err != nil {
 			return nil, err
@@ -243,10 +258,19 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.prometheus.Close()
 	s.reportHealth(healthpb.HealthCheckResponse_NOT_SERVING) // until etcd has answered
 	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String())
+	if s.mirrorFile != nil {
+		defer func() { _ = s.mirrorFile.Close() }()
+	}
+	if err := s.checkMirror(ctx); err != nil {
+		return err
+	}
 	background, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { s.drive(background) })
 	work.Go(func() { s.tend(background) })
+	if s.mirror != nil {
+		work.Go(func() { s.mirror.Run(background) })
+	}
 	work.Go(func() { s.watchHealth(background) })
 	work.Go(func() { s.watchProblems(background) })
 	work.Go(func() { s.cfg.Access.Run(background, operator.Refused(s.admin)) })

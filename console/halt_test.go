@@ -96,7 +96,7 @@ func TestSeesARestore(t *testing.T) {
 	c.wants("DELETE /v1/rooms/a/instances/down", 503, `"reason":"`+allocator.WentBack.Error()+`"`)
 	l := c.Ledger()
 	report, err := recovery.Run(bg, l, recovery.Config{
-		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/down"},
+		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/down"}, Margin: new(int64),
 		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
 			return record.Memory{}, errors.New("it is down")
 		},

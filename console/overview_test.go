@@ -245,7 +245,7 @@ func TestDecodeFromBeforeARecover(t *testing.T) {
 		}
 		l := c.Ledger()
 		report, err := recovery.Run(bg, l, recovery.Config{
-			Actor: "ann", Apply: true, Without: []record.InstanceID{"a/host-1"},
+			Actor: "ann", Apply: true, Without: []record.InstanceID{"a/host-1"}, Margin: new(int64),
 			Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
 				return record.Memory{}, errors.New("not asked")
 			},

@@ -42,7 +42,7 @@ func TestRecoverNamesWhatDidNotAnswer(t *testing.T) {
 	}
 	_, err = c.recover(c.Mem.Open(), []*process{again}, without("a/one"))
 	ledgertest.WantKind(t, err, allocator.Refused, "--without b/two")
-	report = c.mustRecover([]*process{again}, without("a/one", "b/two"))
+	report = c.mustRecover([]*process{again}, without("a/one", "b/two"), margin(2))
 	if report.Margin < 2 || report.Total != report.Margin {
 		t.Errorf("margin %d, total %d", report.Margin, report.Total)
 	}
@@ -66,7 +66,7 @@ func TestRecoverLeavesAMarginForWhatFallsSilent(t *testing.T) {
 	a.Lease(10)
 	b.Lease(10)
 	all := asking([]*process{a, b})
-	report := c.mustRecover(nil, without("b/two"), func(cfg *recovery.Config) {
+	report := c.mustRecover(nil, without("b/two"), margin(2), func(cfg *recovery.Config) {
 		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question,
 			use record.UseMarks) (record.Memory, error) {
 			if q.Barrier != nil && s.Name == "two" {
@@ -185,7 +185,7 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 		t.Errorf("left before: %v", report.LeftBefore)
 	}
 	clear(asked)
-	c.mustRecover([]*process{p}, count, func(cfg *recovery.Config) { cfg.Without = append(cfg.Without, "b/after") })
+	c.mustRecover([]*process{p}, count, margin(2), func(cfg *recovery.Config) { cfg.Without = append(cfg.Without, "b/after") })
 	if asked["before"] != 0 || asked["after"] != 1 || asked["silent-7"] != 1 || asked[string(p.Name())] != 3 {
 		t.Errorf("asked: before %d, after %d, silent %d, alive %d", asked["before"], asked["after"],
 			asked["silent-7"], asked[string(p.Name())])

@@ -303,7 +303,7 @@ func TestRecoverAuditsWhatItBarred(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p, q := c.start("a"), c.start("b")
 	p.Lease(10)
-	c.mustRecover([]*process{p}, without(q.id()))
+	c.mustRecover([]*process{p}, without(q.id()), margin(2))
 	entries, _, err := c.Admin.Audits(bg, "", 10)
 	if err != nil {
 		t.Fatal(err)

@@ -142,7 +142,7 @@ func TestUnreadableStopsOnlyWhatNeedsIt(t *testing.T) {
 	ledgertest.WantKind(t, err, allocator.Refused, "--without b/newer")
 	all := []string{"rooms/Bad Room/x", "rooms/a", "rooms/b/newer", "tags/Bad Name", "tags/u"}
 	lists("recover", nil, nil, report.Unreadable, all...)
-	report, err = c.recover(c.Mem.Open(), []*process{p, q}, without("b/newer"))
+	report, err = c.recover(c.Mem.Open(), []*process{p, q}, without("b/newer"), margin(2))
 	lists("recover", nil, err, report.Unreadable, all...)
 	for _, p := range []*process{p, q} {
 		p.Lease(10)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -233,6 +234,9 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 	args := []string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s",
 		"--timeout", "3s", "--layout", "known"}
+	for _, s := range d.Consoles {
+		args = append(args, "--console", s.GRPC)
+	}
 	switch {
 	case c.rooms == withoutJournal:
 		var without []string
@@ -271,6 +275,9 @@ func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 			return nil
 		}
 		last = fmt.Errorf("march recover, %d times: %w; see logs/%s", try+1, err, name)
+		if bytes.Contains(out, []byte("--margin")) { // no console saw what was lost
+			args = append(args, "--margin", givenMargin)
+		}
 		if missing := goOnWithout.FindSubmatch(out); missing != nil {
 			without := string(missing[1])
 			if who, ok := d.forgot(without); ok {
@@ -289,6 +296,9 @@ func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 
 // recoverTries is how often operators try.
 const recoverTries = 6
+
+// givenMargin is above the steps that an instance leases of a tag in any case of the matrix.
+const givenMargin = "1000"
 
 // goOnWithout begins the message of march recover if instances are missing.
 var goOnWithout = regexp.MustCompile(`go on --without (\S+)`)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/mirror"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/timeid"
@@ -25,6 +26,7 @@ import (
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/cmd/march/internal/startup"
+	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/room"
 )
@@ -87,6 +89,9 @@ type recoverFlags struct {
 	yes, quiet    bool
 	without, skip []string
 	journals      []string
+	consoles      []string
+	mirrors       []string
+	noMirrors     []string
 	layout        string
 	margin        int64
 	timeout       time.Duration
@@ -108,8 +113,9 @@ than in etcd, and begins a new epoch. After a recover has failed, run it again.
 
 Recover names each instance that does not answer. If such an instance does not
 run but its journal is there, give the journal (--journal). Otherwise stop the
-instance for good, then go on without it (--without): only a margin then covers
-the IDs that it leased since the backup.`,
+instance for good, then go on without it (--without): what it leased since the
+backup is then taken from what consoles saw of etcd (--console, --mirror).
+Where no console saw it, recover does not guess: give a margin (--margin).`,
 		Example: `  march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379
   march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --without eu-1/host-7 --yes`,
 		Args: noArgs,
@@ -128,6 +134,9 @@ the IDs that it leased since the backup.`,
 			return withCluster(cmd, c, &f.cluster, func(l *ledger.Ledger) error {
 				// Only over TLS an instance proves its name. Without, another process may listen at its address.
 				cfg.Ask, cfg.Named = askInstance(f.timeout, given), given.TLS != nil
+				if err := f.witnesses(&cfg, given); err != nil {
+					return err
+				}
 				line := newProgressAtOnce(c, time.Second)
 				if !f.quiet {
 					cfg.Progress = func(p recovery.Progress) { line.tick(func() string { return recoverLine(p) }) }
@@ -152,12 +161,18 @@ the IDs that it leased since the backup.`,
 		"separated by commas")
 	flags.StringArrayVar(&f.journals, "journal", nil,
 		"a journal of an instance that does not run, FILE; may be given more than once")
+	cmd.PersistentFlags().StringSliceVar(&f.consoles, "console", nil,
+		"consoles to ask what they saw of etcd, HOST:PORT, separated by commas")
+	flags.StringArrayVar(&f.mirrors, "mirror", nil,
+		"the file in which a console kept what it saw of etcd, FILE; may be given more than once")
+	flags.StringSliceVar(&f.noMirrors, "no-mirror", nil,
+		"consoles and files to leave out, by the names that recover prints, separated by commas")
 	flags.StringVar(&f.layout, "layout", "", "the layout to go on with if an instance knows a later one than etcd: "+
 		"known (the instance's), stored (etcd's) or FILE")
 	flags.DurationVar(&f.wait, "wait", f.wait, "how long to wait, before leasing is halted, "+
 		"for instances that etcd has forgotten to register again")
 	flags.Int64Var(&f.margin, "margin", 0, "how many steps of each tag to leave free for instances that recover goes "+
-		"on without (default computed from the age of the backup, for each of them)")
+		"on without (default 2 for each of them if a console saw all that it leased; otherwise it must be given)")
 	f.secure.Add(cmd.PersistentFlags(), " to instances that have a policy: an admin's")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second,
 		"how long an instance may take to begin its answer, and to go on with it")
@@ -212,6 +227,57 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 		cfg.Memories = append(cfg.Memories, m)
 	}
 	return cfg, nil
+}
+
+// witnesses adds the mirrors to ask. The console of a context need not answer, as it may be down
+// like etcd; a file must be there.
+func (f *recoverFlags) witnesses(cfg *recovery.Config, given api.Credentials) error {
+	for _, address := range f.consoles {
+		cfg.Witnesses = append(cfg.Witnesses, recovery.Witness{Name: address, Ask: askConsole(address, f.timeout, given)})
+	}
+	for _, path := range f.mirrors {
+		m, err := mirror.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		cfg.Witnesses = append(cfg.Witnesses, recovery.Witness{Name: path, Ask: m.Asked, Needed: true})
+	}
+	for _, name := range f.noMirrors {
+		n := len(cfg.Witnesses)
+		cfg.Witnesses = slices.DeleteFunc(cfg.Witnesses, func(w recovery.Witness) bool { return w.Name == name })
+		if len(cfg.Witnesses) == n {
+			return usageError{allocator.Errorf(allocator.Invalid,
+				"no-mirror: %q; allowed: a console or a file that recover would ask (--console, --mirror)", name)}
+		}
+	}
+	return nil
+}
+
+// askConsole returns the function that asks a console for what it saw. The timeout counts as for
+// askInstance.
+func askConsole(address string, timeout time.Duration, given api.Credentials) func(context.Context, mirror.Question,
+	func(mirror.Part) error) (mirror.Answer, error) {
+	return func(ctx context.Context, q mirror.Question, use func(mirror.Part) error) (a mirror.Answer, err error) {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		late := time.AfterFunc(timeout, func() {
+			cancel(allocator.Errorf(allocator.Unavailable, "no answer within %v (--timeout)", timeout))
+		})
+		defer late.Stop()
+		t := &target{what: "console", given: &given, address: address, timeout: longestAnswer}
+		err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			a, err = console.AskMirror(ctx, conn, q, func(p mirror.Part) error {
+				late.Stop() // the store has its own time-outs
+				defer late.Reset(timeout)
+				return use(p)
+			})
+			return err
+		})
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+		return a, err
+	}
 }
 
 // recoverLine is the line that shows how far a recover is.
@@ -283,6 +349,12 @@ func recoverText(c *common, r *recovery.Report) error {
 		for k+same < len(r.Missing) && r.Missing[k+same].ID == m.ID && r.Missing[k+same].Why == m.Why {
 			same++
 		}
+		beat := "" // the last one of them
+		for _, other := range r.Missing[k : k+same] {
+			if !other.Beat.IsZero() {
+				beat = max(beat, ", last heartbeat at "+utc(other.Beat))
+			}
+		}
 		k += same
 		process := ""
 		switch {
@@ -291,7 +363,13 @@ func recoverText(c *common, r *recovery.Report) error {
 		case m.Incarnation != "":
 			process = fmt.Sprintf(", process %.8s", m.Incarnation)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s%s: %s\n", state, m.ID, process, show.Excerpt(m.Why))
+		_, _ = fmt.Fprintf(w, "%s\t%s%s%s: %s\n", state, m.ID, process, beat, show.Excerpt(m.Why))
+	}
+	for _, m := range r.Mirrors {
+		_, _ = fmt.Fprintf(w, "mirror\t%s %s\n", m.Name, sawText(m))
+	}
+	for _, jump := range r.Jumps {
+		_, _ = fmt.Fprintf(w, "jump\tonly a mirror knows mark %s: more than max_jump\n", jump)
 	}
 	if n := len(r.LeftBefore); n > 0 {
 		_, _ = fmt.Fprintf(w, "left\t%s left in good order before the backup\n", words.Counted(n, "instance"))
@@ -328,6 +406,22 @@ func recoverText(c *common, r *recovery.Report) error {
 				"issue until then\n", utc(r.NotBefore))
 	}
 	return w.Flush()
+}
+
+// sawText says what a mirror saw and until when, with the gaps between its connections to etcd.
+func sawText(m recovery.Witnessed) string {
+	switch n := len(m.Views); {
+	case m.Err != nil:
+		return "gives nothing: " + show.Excerpt(m.Err.Error())
+	case n == 0:
+		return "has not seen all of etcd"
+	case n == 1:
+		return fmt.Sprintf("saw all until %s (revision %d)", utc(m.Views[0].Until), m.Views[0].Reach)
+	default:
+		last, before := m.Views[n-1], m.Views[n-2]
+		return fmt.Sprintf("saw all until %s (revision %d), and nothing from %s to %s", utc(last.Until), last.Reach,
+			utc(before.Until), utc(last.Began))
+	}
 }
 
 // utc prints a time to the ms, as IDs have it.

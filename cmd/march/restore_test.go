@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 )
@@ -34,6 +36,7 @@ import (
 //	halted                  waits until leasing is halted
 //	leases [NAME...]        waits until each running instance leases in the epoch in force
 //	registered NAME         waits until etcd has an instance's registration
+//	mirrored                waits until the console saw all that etcd granted so far
 //	logged NAME TEXT        waits until a process has logged a text
 //
 // A command of march runs with the addresses of etcd and of the console. The name of an
@@ -118,6 +121,8 @@ func (s *scenario) do(cmd string, cmdArgs []datadriven.CmdArg) string {
 		s.leases(args...)
 	case "registered":
 		s.registered(args[0])
+	case "mirrored":
+		s.mirrored()
 	case "logged":
 		s.logged(args[0], strings.Join(args[1:], " "))
 	case "march":
@@ -126,6 +131,25 @@ func (s *scenario) do(cmd string, cmdArgs []datadriven.CmdArg) string {
 		s.Fatalf("there is no command %s", cmd)
 	}
 	return ""
+}
+
+// mirrored waits until the console's mirror has seen all up to now.
+func (s *scenario) mirrored() {
+	s.Helper()
+	began := time.Now()
+	s.until("the console saw all", func() bool {
+		var report struct {
+			Mirrors []struct {
+				Views []struct{ Until time.Time }
+			}
+		}
+		text, _, _ := strings.Cut(s.march([]string{"recover", "--output=json"}), "\n")
+		if json.Unmarshal([]byte(text), &report) != nil || len(report.Mirrors) == 0 {
+			return false
+		}
+		views := report.Mirrors[0].Views
+		return len(views) > 0 && views[len(views)-1].Until.After(began)
+	})
 }
 
 // restart does what etcd is stopped for.
@@ -184,6 +208,9 @@ var volatile = []struct {
 	{regexp.MustCompile("(?m)by (?:instance|console) \\S+ (at|since) <time>: .*?((?:; see `march recover`)?)$"),
 		"by <server> $1 <time>: <reason>$2"},
 	{regexp.MustCompile(`(?m)(process <id>: no answer).*$`), "$1"},
+	{regexp.MustCompile(`(?m)^mirror +\S+ gives nothing.*\n`), ""}, // no console runs
+	{regexp.MustCompile(`(saw all until <time>) \(revision \d+\)`), "$1"},
+	{regexp.MustCompile(`, last heartbeat at <time>`), ""},
 	{regexp.MustCompile(`\b\d+ eras?\b`), "<n> eras"},
 	{regexp.MustCompile(`took +\S+`), "took  <duration>"},
 	{regexp.MustCompile(`\b\d{5,}\b`), "<number>"},

@@ -382,3 +382,8 @@ func (g *console) ListAudit(ctx context.Context, r *marchv1.ListAuditRequest) (*
 func (g *console) GetRoomUse(ctx context.Context, r *marchv1.GetRoomUseRequest) (*marchv1.GetRoomUseResponse, error) {
 	return checked(ctx, g.gate, marchv1.ConsoleService_GetRoomUse_FullMethodName, r, g.s.GetRoomUse)
 }
+
+func (g *console) ReportMirror(r *marchv1.ReportMirrorRequest,
+	stream grpc.ServerStreamingServer[marchv1.ReportMirrorResponse]) error {
+	return checkedAnswers(g.gate, marchv1.ConsoleService_ReportMirror_FullMethodName, r, stream, g.s.ReportMirror)
+}

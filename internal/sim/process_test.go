@@ -146,6 +146,7 @@ func (w *world) startConsole(id string) *process {
 	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter, cfg.Logger = w.ledger(link), listener, time.Minute, w.logger(id)
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
 	cfg.Dial = w.dial
+	w.mirrors(&cfg, id)
 	server, err := console.New(cfg)
 	if err != nil {
 		panic(err) // the settings are valid

@@ -71,7 +71,7 @@ func (r *recovering) rehearse(ctx context.Context, l *ledger.Ledger, all bool) e
 	if err != nil && allocator.KindOf(err) != allocator.Refused {
 		return err
 	}
-	cfg.Apply = true
+	cfg.Apply, cfg.Margin = true, new(int64)
 	for _, m := range report.Missing {
 		cfg.Without = append(cfg.Without, m.ID)
 	}

@@ -187,7 +187,7 @@ func (w *world) recover(d dice, name string) error {
 	l := w.ledger(r.link)
 	cfg := recovery.Config{
 		Actor: "simulation", Wait: pick(d, []time.Duration{0, 0, 6 * time.Second}),
-		Memories: w.journalsOfTheDead(), Ask: r.ask,
+		Memories: w.journalsOfTheDead(), Ask: r.ask, Witnesses: w.witnesses(r.link),
 	}
 	report, err := recovery.Run(ctx, l, cfg) // is refused if an operator has to decide more
 	if err != nil && allocator.KindOf(err) != allocator.Refused {
@@ -212,6 +212,10 @@ func (w *world) recover(d dice, name string) error {
 	if swaps {
 		cfg.Layout, cfg.Given = recovery.LayoutGiven, swapped
 	}
+	r.trust(&cfg, func(dry recovery.Config) error {
+		_, err := recovery.Run(ctx, l, dry)
+		return err
+	})
 	w.log("%-12s goes on without %v, layout %s, margin %v", name, cfg.Without, cfg.Layout, cfg.Margin != nil)
 	w.mu.Lock()
 	w.remember()

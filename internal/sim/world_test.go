@@ -42,6 +42,7 @@ type world struct {
 	hold      time.Duration
 	journals  string // the directory of the instances' journals; empty for none
 	required  bool   // the cluster requires them
+	mirrorDir string // of the consoles' mirrors; empty until one has a file
 	strict    bool   // the hold of strict tags can be relied on
 
 	timed  bool         // the cluster has time-ordered IDs
@@ -240,6 +241,7 @@ func (w *world) begin() {
 			w.Errorf("create tag %s: %v", tag, err)
 		}
 	}
+	w.makeMirrorDir()
 	for i := range 2 {
 		w.consoles = append(w.consoles, w.keep("", fmt.Sprint("console-", i+1), w.startConsole))
 	}

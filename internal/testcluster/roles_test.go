@@ -147,7 +147,7 @@ func TestEtcdRolesSuffice(t *testing.T) {
 	_, err = g.ledger("room-a").Halt(ctx, "room a", "a test")
 	must("halt", err)
 	report, err := recovery.Run(ctx, g.ledger("operator"), recovery.Config{
-		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/one"},
+		Actor: "ann", Apply: true, Without: []record.InstanceID{"a/one"}, Margin: new(int64(2)),
 		Ask: func(context.Context, record.SeenInstance, record.Question, record.UseMarks) (record.Memory, error) {
 			return record.Memory{}, errors.New("no answer")
 		},

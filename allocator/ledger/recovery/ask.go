@@ -164,12 +164,12 @@ func (r *run) complete() error {
 		if _, taken := r.mu.taken[incarnation]; taken {
 			continue
 		}
-		if k.left {
+		if k.left || r.mu.left[incarnation] {
 			p.LeftBefore = append(p.LeftBefore, k.ID())
 			continue
 		}
 		m := Missing{
-			ID: k.ID(), Incarnation: incarnation, Without: r.withoutID(k.ID()),
+			ID: k.ID(), Incarnation: incarnation, Without: r.withoutID(k.ID()), Beat: r.lastBeat(incarnation),
 			Why: "the process that answers there does not have this process's memory",
 		}
 		for _, address := range k.addresses {
@@ -272,6 +272,9 @@ func (r *run) confirmAnswers(ctx context.Context) error {
 		r.progress("confirming the answers", 0, 0)
 		sequence := r.higherSequence()
 		if err := r.askAll(ctx, r.barrier()); err != nil {
+			return err
+		}
+		if err := r.askMirrors(ctx); err != nil {
 			return err
 		}
 		if err := r.complete(); err != nil {

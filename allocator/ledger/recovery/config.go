@@ -29,9 +29,11 @@ type Config struct {
 	// forgotten to register again.
 	Wait time.Duration
 	// Margin is how many steps of each tag are left free for instances that recover
-	// goes on without; nil for 1 + 2 * age of the backup / reserve for each of them,
-	// with the least reserve of all tags, 10 minutes at most.
+	// goes on without; nil for two for each of them if a mirror saw all that they leased. If
+	// none did, recover does not go on without a margin.
 	Margin *int64
+	// Witnesses are the mirrors to ask, each under a name of its own.
+	Witnesses []Witness
 	// Layout is which layout to go on with if an instance knows a later one than
 	// etcd has.
 	Layout LayoutChoice
@@ -70,6 +72,8 @@ type Report struct {
 	Answered   []record.InstanceID
 	LeftBefore []record.InstanceID // instances that left in good order before the backup
 	Missing    []Missing
+	Mirrors    []Witnessed
+	Jumps      []string          // marks that mirrors alone raise by more than max_jump
 	Unreadable []record.KeyError // keys that cannot be read
 	Beat       time.Time         // when etcd was last known to be there, by the restored store
 	Margin     int64             // of this recover, in steps
@@ -96,5 +100,6 @@ type Missing struct {
 	ID          record.InstanceID
 	Incarnation string // empty if no process of the instance is known
 	Why         string
-	Without     bool // the operator lets recover go on without it
+	Without     bool      // the operator lets recover go on without it
+	Beat        time.Time // its last heartbeat that a mirror saw, by its own clock; zero for none
 }

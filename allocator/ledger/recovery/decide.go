@@ -20,10 +20,10 @@ func (r *run) decide(ctx context.Context) error {
 	if namedErr := r.checkNamed(); namedErr != nil {
 		return namedErr
 	}
-	if reserveErr := r.leastReserve(ctx); reserveErr != nil {
-		return reserveErr
+	unseen := r.chooseBounds()
+	if err == nil && len(unseen) > 0 {
+		err = r.noMargin(ctx, unseen)
 	}
-	r.chooseBounds()
 	layoutErr := r.chooseLayout()
 	if limitErr := r.limits(ctx); limitErr != nil {
 		return limitErr
@@ -31,52 +31,37 @@ func (r *run) decide(ctx context.Context) error {
 	return cmp.Or(r.unreadableMarks(), err, layoutErr)
 }
 
-// chooseBounds chooses the margin, and when windows may begin.
-func (r *run) chooseBounds() {
+// chooseBounds chooses the margin, and when windows may begin. It returns the lost instances of
+// which no mirror saw all, if the operator gave no margin.
+func (r *run) chooseBounds() (unseen []record.InstanceID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.chooseMargin()
 	r.tellNotBefore()
+	return r.chooseMargin()
 }
 
 // tags returns the walk over all tags.
 func (r *run) tags() record.Walk { return record.Walk{Keys: r.keys, Gets: r.l.Gets} }
 
-// leastReserve reads the least reserve of all tags: a step lasts for the reserve of its
-// tag, so an instance leases the most steps of the tag with the least reserve. Tags
-// that the backup does not know may have the default. It reads them before leasing is
-// halted: an instance that the operator named may fall silent later.
-func (r *run) leastReserve(ctx context.Context) error {
-	r.reserve = allocator.DefaultSettings().Reserve
-	if r.cfg.Margin != nil || len(r.report.Missing) == 0 && len(r.cfg.Without) == 0 {
-		return nil
-	}
-	_, err := r.tags().EachTag(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
-		r.reserve = min(r.reserve, t.Reserve.Duration())
-		return nil
-	})
-	return err
-}
-
-// chooseMargin chooses the margin of this recover: none if every instance answered,
-// otherwise a guess for each that did not. It grows if an instance falls silent after
-// the first choice. The caller holds mu.
-func (r *run) chooseMargin() {
+// chooseMargin chooses the margin of this recover: the operator's; none if every instance
+// answered; or else what lost instances may have leased after all that mirrors saw. It grows if
+// an instance falls silent after the first choice. It returns the lost instances of which no
+// mirror saw all: without the operator's margin recover does not go on. The caller holds mu.
+func (r *run) chooseMargin() (unseen []record.InstanceID) {
 	p := r.report
-	switch {
-	case r.cfg.Margin != nil:
+	if r.cfg.Margin != nil {
 		p.Margin = *r.cfg.Margin
-	default:
-		age := max(0, r.cluster.Now().Sub(p.Beat))
-		p.Margin = max(p.Margin, int64(len(p.Missing))*(1+2*int64(age/r.reserve)))
+	} else if unseen = r.witnessed(); len(unseen) == 0 {
+		p.Margin = max(p.Margin, witnessedSteps*int64(len(r.lost())))
 	}
 	p.Total = r.mu.total + p.Margin
+	return unseen
 }
 
 // chooseLayout chooses the layout that is put in force, and its version.
 func (r *run) chooseLayout() error {
 	p := r.report
-	p.Known = r.mu.layout
+	p.Known = r.mirroredLayout()
 	choice := r.cfg.Layout
 	if choice == LayoutUndecided {
 		if stored := p.Stored.Layout; stored.Ranges != nil && p.Known.Version > stored.Version &&
@@ -104,7 +89,7 @@ func (r *run) chooseLayout() error {
 	if err := p.Layout.Validate(); err != nil {
 		return err
 	}
-	p.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
+	p.Layout.Version = newVersion(max(r.mu.version, r.mu.mirrored), r.cluster.Now())
 	if len(r.mu.rooms) > allocator.MaxRooms {
 		return allocator.Errorf(allocator.Refused,
 			"etcd, instances and journals know of %d rooms in total; allowed in a cluster's life: %d: "+
@@ -136,7 +121,8 @@ func (r *run) unreadableMarks() error {
 // limits names the tags that the margin takes to their limits, and those that it takes into
 // a later period than the present one.
 func (r *run) limits(ctx context.Context) error {
-	if r.report.Margin == 0 || r.found.layoutErr != nil {
+	// Where an instance is missing, the tags are read also to name those that cannot be.
+	if r.report.Margin == 0 && len(r.report.Missing) == 0 || r.found.layoutErr != nil {
 		return nil
 	}
 	stored, err := r.l.RefreshTo(ctx, 0)
@@ -146,6 +132,9 @@ func (r *run) limits(ctx context.Context) error {
 	tags := int64(0)
 	bad, err := r.tags().EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		terms, span := t.Terms().At(r.cluster.Now())
+		if r.report.Margin == 0 {
+			return nil
+		}
 		switch floor := r.found.layout.Floor("", r.report.Total, terms, marks).Least; {
 		case floor >= t.Limit:
 			r.report.AtLimit = append(r.report.AtLimit, t.Name)

@@ -31,7 +31,10 @@ func (r *run) begin(ctx context.Context) error {
 			"etcd cluster %x answers by now, and recover began in %x: check --etcd, and run it again",
 			status.ClusterID, f.identity.ClusterID)
 	}
-	stored, answered, v := r.newEpoch()
+	stored, answered, v, err := r.newEpoch()
+	if err != nil {
+		return err
+	}
 	beat := record.NewBeat(status, r.cluster.Now())
 	epoch, value := record.Encode(&v), stored.Encode(record.RandomHex())
 	txn := store.Txn{
@@ -59,11 +62,14 @@ func (r *run) begin(ctx context.Context) error {
 }
 
 // newEpoch chooses the new epoch, with its layout and the list of processes that answered.
-func (r *run) newEpoch() (stored record.Layout, answered record.Answered, epoch record.Epoch) {
+func (r *run) newEpoch() (stored record.Layout, answered record.Answered, epoch record.Epoch, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.report.Layout.Version = newVersion(r.mu.version, r.cluster.Now())
-	r.chooseMargin()
+	r.report.Layout.Version = newVersion(max(r.mu.version, r.mu.mirrored), r.cluster.Now())
+	if unseen := r.chooseMargin(); len(unseen) > 0 { // they fell silent after they had answered
+		return stored, answered, epoch, allocator.Errorf(allocator.Refused,
+			"no mirror saw all that %s leased, and it fell silent: run it again with --margin", someOf(unseen))
+	}
 	stored = r.record()
 	answered = record.Answered{Epoch: record.RandomHex(), Incarnations: []string{}}
 	for incarnation := range r.mu.taken {
@@ -74,7 +80,7 @@ func (r *run) newEpoch() (stored record.Layout, answered record.Answered, epoch 
 		Epoch: answered.Epoch, MarginTotal: r.report.Total, NotBefore: r.tellNotBefore(), Layout: stored.Layout.Version,
 		Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest},
 	}
-	return stored, answered, epoch
+	return stored, answered, epoch, nil
 }
 
 // record returns the layout that is put in force, as it is stored. The caller holds

@@ -29,22 +29,31 @@ const (
 // compare compares the marks that an instance of a room remembers with the store's,
 // and keeps those that are higher.
 func (r *run) compare(ctx context.Context, room allocator.Room, marks []record.RememberedMark) error {
+	return r.compareAs(ctx, "", room, marks)
+}
+
+// compareAs is compare for the marks that a mirror saw; an empty name stands for an instance.
+func (r *run) compareAs(ctx context.Context, by string, room allocator.Room, marks []record.RememberedMark) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(pagesAtOnce)
 	for page := range slices.Chunk(marks, marksPage) {
-		ops := make([]store.Op, len(page))
-		for k, m := range page {
-			ops[k] = store.OpGet(r.keys.Mark(room, m.Tag))
-		}
-		reply, err := r.gets(ctx, ops...)
-		if err != nil {
+		group.Go(func() error {
+			ops := make([]store.Op, len(page))
+			for k, m := range page {
+				ops[k] = store.OpGet(r.keys.Mark(room, m.Tag))
+			}
+			reply, err := r.gets(ctx, ops...)
+			if err == nil {
+				r.keepHigher(by, room, page, reply)
+			}
 			return err
-		}
-		r.keepHigher(room, page, reply)
+		})
 	}
-	return nil
+	return group.Wait()
 }
 
 // keepHigher keeps the marks of a page that are higher than the store's, which reply has.
-func (r *run) keepHigher(room allocator.Room, page []record.RememberedMark, reply store.Answer) {
+func (r *run) keepHigher(by string, room allocator.Room, page []record.RememberedMark, reply store.Answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, m := range page {
@@ -61,7 +70,14 @@ func (r *run) keepHigher(room allocator.Room, page []record.RememberedMark, repl
 		if m.Next <= mark.Next || m.Next <= was.next && m.Total <= was.total {
 			continue
 		}
-		r.mu.higher[at] = reached{max(m.Next, was.next), max(m.Total, was.total)}
+		now := reached{max(m.Next, was.next), max(m.Total, was.total), max(was.known, mark.Next), was.by}
+		if by == "" {
+			now.known = max(now.known, m.Next)
+		}
+		if m.Next > was.next {
+			now.by = by
+		}
+		r.mu.higher[at] = now
 		r.mu.total = max(r.mu.total, m.Total)
 		r.mu.learned++
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/mirror"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -23,6 +25,9 @@ func Run(ctx context.Context, l Ledger, cfg Config) (*Report, error) {
 	r.mu.higher = make(map[roomTag]reached)
 	r.mu.workers = make(map[record.WorkerID]record.Worker)
 	r.mu.unreadable = make(map[string]error)
+	r.witnesses, r.mirrorTicks = make(map[string]*Witnessed), make(map[string]mirror.Answer)
+	r.mu.left, r.mu.limits = make(map[string]bool), make(map[allocator.Tag]int64)
+	r.mu.bounds = make(map[allocator.Tag]tagBounds)
 	return r.report, r.all(ctx)
 }
 
@@ -31,6 +36,9 @@ func (r *run) all(ctx context.Context) error {
 		return err
 	}
 	if err := r.takeJournals(ctx); err != nil {
+		return err
+	}
+	if err := r.askMirrors(ctx); err != nil {
 		return err
 	}
 	if err := r.askAll(ctx, nil); err != nil {
@@ -82,6 +90,9 @@ func (r *run) bar(ctx context.Context) error {
 		return err
 	}
 	if err := r.confirmAnswers(ctx); err != nil {
+		return err
+	}
+	if err := r.raiseTags(ctx); err != nil {
 		return err
 	}
 	return r.begin(ctx)

@@ -4,9 +4,9 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/mirror"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -45,7 +45,8 @@ type run struct {
 	found   stored
 	nonce   string // of the run's own halt, after it was written: found.epoch is then that halt
 
-	reserve time.Duration // the least reserve of all tags and of the default
+	witnesses   map[string]*Witnessed // by name, as they last answered
+	mirrorTicks map[string]mirror.Answer
 
 	mu struct { // answers come from several goroutines
 		sync.Mutex
@@ -64,12 +65,21 @@ type run struct {
 		notBefore  int64                             // and the latest not_before of any epoch
 		workers    map[record.WorkerID]record.Worker // that memories know
 		taken      map[string]struct{}               // incarnations whose memory was taken
+		left       map[string]bool                   // incarnations that a mirror saw leave
+		mirrored   int64                             // the highest layout version that mirrors saw,
+		layouts    []mirroredIn                      // and their latest layouts
+		limits     map[allocator.Tag]int64           // the largest limits, of the tags that mirrors know
+		bounds     map[allocator.Tag]tagBounds       // what mirrors saw of tags that is more than the store has
 	}
 }
 
 // reached is how far memories know a mark: each number for itself. Below next lies all that a
 // lease of a margin total passed by, and all that others with a smaller total did.
-type reached struct{ next, total int64 }
+type reached struct {
+	next, total int64
+	known       int64  // the largest next of store and instances
+	by          string // the mirror that knows next, empty if an instance does
+}
 
 // roomTag names a mark.
 type roomTag struct {
@@ -104,7 +114,9 @@ type stored struct {
 	layout     record.Layout // zero if it cannot be read
 	layoutErr  error
 	beat       record.Beat
-	status     store.Status
+	// beatRevision is the mod revision of the beat's key
+	beatRevision int64
+	status       store.Status
 }
 
 // audit returns the operation that records a change by the operator.

@@ -52,6 +52,7 @@ func (r *run) read(ctx context.Context) error {
 	}
 	f.layout.Revision = f.layoutKV.ModRevision
 	if kv, ok := answer.One(3); ok {
+		f.beatRevision = kv.ModRevision
 		if err := record.Decode(kv, &f.beat); err != nil {
 			r.unreadable(kv.Key, err) // it is replaced, and then shows no left instances
 		}

@@ -22,7 +22,7 @@ const longest = 20*time.Minute + 20*time.Second
 func (c *cluster) recover(answer []*process, without ...record.InstanceID) *recovery.Report {
 	c.tb.Helper()
 	cfg := recovery.Config{Actor: "ann", Apply: true, Layout: recovery.LayoutKnown,
-		Without: without, Memories: c.journals}
+		Without: without, Margin: new(int64), Memories: c.journals}
 	cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question,
 		use record.UseMarks) (record.Memory, error) {
 		for _, p := range answer {

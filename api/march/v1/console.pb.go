@@ -4265,7 +4265,7 @@ var File_march_v1_console_proto protoreflect.FileDescriptor
 
 const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11march/v1/id.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x16march/v1/problem.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"A\n" +
+	"\x16march/v1/console.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11march/v1/id.proto\x1a\x15march/v1/layout.proto\x1a\x18march/v1/migration.proto\x1a\x16march/v1/problem.proto\x1a\x16march/v1/recover.proto\x1a\x13march/v1/room.proto\x1a\x12march/v1/tag.proto\"A\n" +
 	"\x11GetHistoryRequest\x12\x18\n" +
 	"\aminutes\x18\x01 \x01(\x05R\aminutes\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\x05R\x04step\"\x88\x02\n" +
@@ -4602,7 +4602,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\vJournalMode\x12\x1c\n" +
 	"\x18JOURNAL_MODE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15JOURNAL_MODE_OPTIONAL\x10\x01\x12\x19\n" +
-	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xe9\x15\n" +
+	"\x15JOURNAL_MODE_REQUIRED\x10\x022\xba\x16\n" +
 	"\x0eConsoleService\x12J\n" +
 	"\vGetOverview\x12\x1c.march.v1.GetOverviewRequest\x1a\x1d.march.v1.GetOverviewResponse\x12G\n" +
 	"\n" +
@@ -4644,7 +4644,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x0fResumeMigration\x12 .march.v1.ResumeMigrationRequest\x1a!.march.v1.ResumeMigrationResponse\x12S\n" +
 	"\x0eAbortMigration\x12\x1f.march.v1.AbortMigrationRequest\x1a .march.v1.AbortMigrationResponse\x12\\\n" +
 	"\x11ContinueMigration\x12\".march.v1.ContinueMigrationRequest\x1a#.march.v1.ContinueMigrationResponse\x12D\n" +
-	"\tListAudit\x12\x1a.march.v1.ListAuditRequest\x1a\x1b.march.v1.ListAuditResponseB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\tListAudit\x12\x1a.march.v1.ListAuditRequest\x1a\x1b.march.v1.ListAuditResponse\x12O\n" +
+	"\fReportMirror\x12\x1d.march.v1.ReportMirrorRequest\x1a\x1e.march.v1.ReportMirrorResponse0\x01B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_console_proto_rawDescOnce sync.Once
@@ -4753,20 +4754,22 @@ var file_march_v1_console_proto_goTypes = []any{
 	(*ResumeMigrationRequest)(nil),    // 89: march.v1.ResumeMigrationRequest
 	(*AbortMigrationRequest)(nil),     // 90: march.v1.AbortMigrationRequest
 	(*ContinueMigrationRequest)(nil),  // 91: march.v1.ContinueMigrationRequest
-	(*UpdateTagResponse)(nil),         // 92: march.v1.UpdateTagResponse
-	(*SkipTagResponse)(nil),           // 93: march.v1.SkipTagResponse
-	(*PrescaleTagResponse)(nil),       // 94: march.v1.PrescaleTagResponse
-	(*DecodeResponse)(nil),            // 95: march.v1.DecodeResponse
-	(*PlanMigrationResponse)(nil),     // 96: march.v1.PlanMigrationResponse
-	(*CountPlanCostResponse)(nil),     // 97: march.v1.CountPlanCostResponse
-	(*ApplyMigrationResponse)(nil),    // 98: march.v1.ApplyMigrationResponse
-	(*GetMigrationResponse)(nil),      // 99: march.v1.GetMigrationResponse
-	(*ListMigrationsResponse)(nil),    // 100: march.v1.ListMigrationsResponse
-	(*WatchMigrationResponse)(nil),    // 101: march.v1.WatchMigrationResponse
-	(*PauseMigrationResponse)(nil),    // 102: march.v1.PauseMigrationResponse
-	(*ResumeMigrationResponse)(nil),   // 103: march.v1.ResumeMigrationResponse
-	(*AbortMigrationResponse)(nil),    // 104: march.v1.AbortMigrationResponse
-	(*ContinueMigrationResponse)(nil), // 105: march.v1.ContinueMigrationResponse
+	(*ReportMirrorRequest)(nil),       // 92: march.v1.ReportMirrorRequest
+	(*UpdateTagResponse)(nil),         // 93: march.v1.UpdateTagResponse
+	(*SkipTagResponse)(nil),           // 94: march.v1.SkipTagResponse
+	(*PrescaleTagResponse)(nil),       // 95: march.v1.PrescaleTagResponse
+	(*DecodeResponse)(nil),            // 96: march.v1.DecodeResponse
+	(*PlanMigrationResponse)(nil),     // 97: march.v1.PlanMigrationResponse
+	(*CountPlanCostResponse)(nil),     // 98: march.v1.CountPlanCostResponse
+	(*ApplyMigrationResponse)(nil),    // 99: march.v1.ApplyMigrationResponse
+	(*GetMigrationResponse)(nil),      // 100: march.v1.GetMigrationResponse
+	(*ListMigrationsResponse)(nil),    // 101: march.v1.ListMigrationsResponse
+	(*WatchMigrationResponse)(nil),    // 102: march.v1.WatchMigrationResponse
+	(*PauseMigrationResponse)(nil),    // 103: march.v1.PauseMigrationResponse
+	(*ResumeMigrationResponse)(nil),   // 104: march.v1.ResumeMigrationResponse
+	(*AbortMigrationResponse)(nil),    // 105: march.v1.AbortMigrationResponse
+	(*ContinueMigrationResponse)(nil), // 106: march.v1.ContinueMigrationResponse
+	(*ReportMirrorResponse)(nil),      // 107: march.v1.ReportMirrorResponse
 }
 var file_march_v1_console_proto_depIdxs = []int32{
 	63,  // 0: march.v1.GetHistoryResponse.first:type_name -> google.protobuf.Timestamp
@@ -4891,44 +4894,46 @@ var file_march_v1_console_proto_depIdxs = []int32{
 	90,  // 119: march.v1.ConsoleService.AbortMigration:input_type -> march.v1.AbortMigrationRequest
 	91,  // 120: march.v1.ConsoleService.ContinueMigration:input_type -> march.v1.ContinueMigrationRequest
 	60,  // 121: march.v1.ConsoleService.ListAudit:input_type -> march.v1.ListAuditRequest
-	47,  // 122: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
-	5,   // 123: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
-	9,   // 124: march.v1.ConsoleService.GetCapacity:output_type -> march.v1.GetCapacityResponse
-	12,  // 125: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
-	14,  // 126: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
-	16,  // 127: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
-	18,  // 128: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
-	22,  // 129: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
-	24,  // 130: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
-	26,  // 131: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
-	28,  // 132: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
-	92,  // 133: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
-	31,  // 134: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
-	93,  // 135: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
-	94,  // 136: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
-	95,  // 137: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
-	33,  // 138: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
-	36,  // 139: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
-	38,  // 140: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
-	40,  // 141: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
-	50,  // 142: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
-	52,  // 143: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
-	55,  // 144: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
-	57,  // 145: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
-	59,  // 146: march.v1.ConsoleService.UpgradeCluster:output_type -> march.v1.UpgradeClusterResponse
-	96,  // 147: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
-	97,  // 148: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
-	98,  // 149: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
-	99,  // 150: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
-	100, // 151: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
-	101, // 152: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
-	102, // 153: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
-	103, // 154: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
-	104, // 155: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
-	105, // 156: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
-	61,  // 157: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
-	122, // [122:158] is the sub-list for method output_type
-	86,  // [86:122] is the sub-list for method input_type
+	92,  // 122: march.v1.ConsoleService.ReportMirror:input_type -> march.v1.ReportMirrorRequest
+	47,  // 123: march.v1.ConsoleService.GetOverview:output_type -> march.v1.GetOverviewResponse
+	5,   // 124: march.v1.ConsoleService.GetHistory:output_type -> march.v1.GetHistoryResponse
+	9,   // 125: march.v1.ConsoleService.GetCapacity:output_type -> march.v1.GetCapacityResponse
+	12,  // 126: march.v1.ConsoleService.InitLayout:output_type -> march.v1.InitLayoutResponse
+	14,  // 127: march.v1.ConsoleService.GetLayout:output_type -> march.v1.GetLayoutResponse
+	16,  // 128: march.v1.ConsoleService.ListLayouts:output_type -> march.v1.ListLayoutsResponse
+	18,  // 129: march.v1.ConsoleService.ValidateLayout:output_type -> march.v1.ValidateLayoutResponse
+	22,  // 130: march.v1.ConsoleService.CreateTag:output_type -> march.v1.CreateTagResponse
+	24,  // 131: march.v1.ConsoleService.GetTag:output_type -> march.v1.GetTagResponse
+	26,  // 132: march.v1.ConsoleService.ListTags:output_type -> march.v1.ListTagsResponse
+	28,  // 133: march.v1.ConsoleService.SearchTags:output_type -> march.v1.SearchTagsResponse
+	93,  // 134: march.v1.ConsoleService.UpdateTag:output_type -> march.v1.UpdateTagResponse
+	31,  // 135: march.v1.ConsoleService.DeleteTag:output_type -> march.v1.DeleteTagResponse
+	94,  // 136: march.v1.ConsoleService.SkipTag:output_type -> march.v1.SkipTagResponse
+	95,  // 137: march.v1.ConsoleService.PrescaleTag:output_type -> march.v1.PrescaleTagResponse
+	96,  // 138: march.v1.ConsoleService.Decode:output_type -> march.v1.DecodeResponse
+	33,  // 139: march.v1.ConsoleService.ListRooms:output_type -> march.v1.ListRoomsResponse
+	36,  // 140: march.v1.ConsoleService.GetRoomUse:output_type -> march.v1.GetRoomUseResponse
+	38,  // 141: march.v1.ConsoleService.ListInstances:output_type -> march.v1.ListInstancesResponse
+	40,  // 142: march.v1.ConsoleService.ListWorkers:output_type -> march.v1.ListWorkersResponse
+	50,  // 143: march.v1.ConsoleService.ForgetInstance:output_type -> march.v1.ForgetInstanceResponse
+	52,  // 144: march.v1.ConsoleService.ConfirmInstance:output_type -> march.v1.ConfirmInstanceResponse
+	55,  // 145: march.v1.ConsoleService.GetCluster:output_type -> march.v1.GetClusterResponse
+	57,  // 146: march.v1.ConsoleService.UpdateCluster:output_type -> march.v1.UpdateClusterResponse
+	59,  // 147: march.v1.ConsoleService.UpgradeCluster:output_type -> march.v1.UpgradeClusterResponse
+	97,  // 148: march.v1.ConsoleService.PlanMigration:output_type -> march.v1.PlanMigrationResponse
+	98,  // 149: march.v1.ConsoleService.CountPlanCost:output_type -> march.v1.CountPlanCostResponse
+	99,  // 150: march.v1.ConsoleService.ApplyMigration:output_type -> march.v1.ApplyMigrationResponse
+	100, // 151: march.v1.ConsoleService.GetMigration:output_type -> march.v1.GetMigrationResponse
+	101, // 152: march.v1.ConsoleService.ListMigrations:output_type -> march.v1.ListMigrationsResponse
+	102, // 153: march.v1.ConsoleService.WatchMigration:output_type -> march.v1.WatchMigrationResponse
+	103, // 154: march.v1.ConsoleService.PauseMigration:output_type -> march.v1.PauseMigrationResponse
+	104, // 155: march.v1.ConsoleService.ResumeMigration:output_type -> march.v1.ResumeMigrationResponse
+	105, // 156: march.v1.ConsoleService.AbortMigration:output_type -> march.v1.AbortMigrationResponse
+	106, // 157: march.v1.ConsoleService.ContinueMigration:output_type -> march.v1.ContinueMigrationResponse
+	61,  // 158: march.v1.ConsoleService.ListAudit:output_type -> march.v1.ListAuditResponse
+	107, // 159: march.v1.ConsoleService.ReportMirror:output_type -> march.v1.ReportMirrorResponse
+	123, // [123:160] is the sub-list for method output_type
+	86,  // [86:123] is the sub-list for method input_type
 	86,  // [86:86] is the sub-list for extension type_name
 	86,  // [86:86] is the sub-list for extension extendee
 	0,   // [0:86] is the sub-list for field type_name
@@ -4943,6 +4948,7 @@ func file_march_v1_console_proto_init() {
 	file_march_v1_layout_proto_init()
 	file_march_v1_migration_proto_init()
 	file_march_v1_problem_proto_init()
+	file_march_v1_recover_proto_init()
 	file_march_v1_room_proto_init()
 	file_march_v1_tag_proto_init()
 	file_march_v1_console_proto_msgTypes[6].OneofWrappers = []any{}

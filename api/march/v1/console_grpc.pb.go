@@ -55,6 +55,7 @@ const (
 	ConsoleService_AbortMigration_FullMethodName    = "/march.v1.ConsoleService/AbortMigration"
 	ConsoleService_ContinueMigration_FullMethodName = "/march.v1.ConsoleService/ContinueMigration"
 	ConsoleService_ListAudit_FullMethodName         = "/march.v1.ConsoleService/ListAudit"
+	ConsoleService_ReportMirror_FullMethodName      = "/march.v1.ConsoleService/ReportMirror"
 )
 
 // ConsoleServiceClient is the client API for ConsoleService service.
@@ -172,6 +173,9 @@ type ConsoleServiceClient interface {
 	ContinueMigration(ctx context.Context, in *ContinueMigrationRequest, opts ...grpc.CallOption) (*ContinueMigrationResponse, error)
 	// ListAudit returns the changes and their actors, the newest first.
 	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
+	// ReportMirror returns what this console saw of the store: all marks and windows, and until
+	// when it saw every change. `march recover` asks it.
+	ReportMirror(ctx context.Context, in *ReportMirrorRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReportMirrorResponse], error)
 }
 
 type consoleServiceClient struct {
@@ -551,6 +555,25 @@ func (c *consoleServiceClient) ListAudit(ctx context.Context, in *ListAuditReque
 	return out, nil
 }
 
+func (c *consoleServiceClient) ReportMirror(ctx context.Context, in *ReportMirrorRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReportMirrorResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ConsoleService_ServiceDesc.Streams[1], ConsoleService_ReportMirror_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReportMirrorRequest, ReportMirrorResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ConsoleService_ReportMirrorClient = grpc.ServerStreamingClient[ReportMirrorResponse]
+
 // ConsoleServiceServer is the server API for ConsoleService service.
 // All implementations must embed UnimplementedConsoleServiceServer
 // for forward compatibility.
@@ -666,6 +689,9 @@ type ConsoleServiceServer interface {
 	ContinueMigration(context.Context, *ContinueMigrationRequest) (*ContinueMigrationResponse, error)
 	// ListAudit returns the changes and their actors, the newest first.
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
+	// ReportMirror returns what this console saw of the store: all marks and windows, and until
+	// when it saw every change. `march recover` asks it.
+	ReportMirror(*ReportMirrorRequest, grpc.ServerStreamingServer[ReportMirrorResponse]) error
 	mustEmbedUnimplementedConsoleServiceServer()
 }
 
@@ -783,6 +809,9 @@ func (UnimplementedConsoleServiceServer) ContinueMigration(context.Context, *Con
 }
 func (UnimplementedConsoleServiceServer) ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListAudit not implemented")
+}
+func (UnimplementedConsoleServiceServer) ReportMirror(*ReportMirrorRequest, grpc.ServerStreamingServer[ReportMirrorResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReportMirror not implemented")
 }
 func (UnimplementedConsoleServiceServer) mustEmbedUnimplementedConsoleServiceServer() {}
 func (UnimplementedConsoleServiceServer) testEmbeddedByValue()                        {}
@@ -1446,6 +1475,17 @@ func _ConsoleService_ListAudit_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConsoleService_ReportMirror_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReportMirrorRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ConsoleServiceServer).ReportMirror(m, &grpc.GenericServerStream[ReportMirrorRequest, ReportMirrorResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ConsoleService_ReportMirrorServer = grpc.ServerStreamingServer[ReportMirrorResponse]
+
 // ConsoleService_ServiceDesc is the grpc.ServiceDesc for ConsoleService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1598,6 +1638,11 @@ var ConsoleService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchMigration",
 			Handler:       _ConsoleService_WatchMigration_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReportMirror",
+			Handler:       _ConsoleService_ReportMirror_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -637,6 +637,134 @@ func (x *RememberedMark) GetMarginTotal() int64 {
 	return 0
 }
 
+type ReportMirrorRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The uuid of the cluster. A console of another cluster refuses.
+	ClusterUuid string `protobuf:"bytes,1,opt,name=cluster_uuid,json=clusterUuid,proto3" json:"cluster_uuid,omitempty"`
+	// Return only what the console learned after this sequence, which is from an earlier
+	// answer of the same process. 0 for all.
+	AfterSequence int64 `protobuf:"varint,2,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportMirrorRequest) Reset() {
+	*x = ReportMirrorRequest{}
+	mi := &file_march_v1_recover_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportMirrorRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportMirrorRequest) ProtoMessage() {}
+
+func (x *ReportMirrorRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_recover_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportMirrorRequest.ProtoReflect.Descriptor instead.
+func (*ReportMirrorRequest) Descriptor() ([]byte, []int) {
+	return file_march_v1_recover_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReportMirrorRequest) GetClusterUuid() string {
+	if x != nil {
+		return x.ClusterUuid
+	}
+	return ""
+}
+
+func (x *ReportMirrorRequest) GetAfterSequence() int64 {
+	if x != nil {
+		return x.AfterSequence
+	}
+	return 0
+}
+
+// ReportMirrorResponse is a part of what a console saw of the store. The last part says
+// until when the console saw everything.
+type ReportMirrorResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The console, and its process.
+	Console string `protobuf:"bytes,1,opt,name=console,proto3" json:"console,omitempty"`
+	Process string `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
+	// The sequence of the console's mirror, for after_sequence of a later request.
+	Sequence int64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// A part of the mirror, as a mirror's file has it: JSON.
+	Part          []byte `protobuf:"bytes,4,opt,name=part,proto3" json:"part,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportMirrorResponse) Reset() {
+	*x = ReportMirrorResponse{}
+	mi := &file_march_v1_recover_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportMirrorResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportMirrorResponse) ProtoMessage() {}
+
+func (x *ReportMirrorResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_march_v1_recover_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportMirrorResponse.ProtoReflect.Descriptor instead.
+func (*ReportMirrorResponse) Descriptor() ([]byte, []int) {
+	return file_march_v1_recover_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReportMirrorResponse) GetConsole() string {
+	if x != nil {
+		return x.Console
+	}
+	return ""
+}
+
+func (x *ReportMirrorResponse) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *ReportMirrorResponse) GetSequence() int64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *ReportMirrorResponse) GetPart() []byte {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
 var File_march_v1_recover_proto protoreflect.FileDescriptor
 
 const file_march_v1_recover_proto_rawDesc = "" +
@@ -696,7 +824,15 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\x0eRememberedMark\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04next\x12!\n" +
-	"\fmargin_total\x18\x03 \x01(\x03R\vmarginTotalB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\fmargin_total\x18\x03 \x01(\x03R\vmarginTotal\"_\n" +
+	"\x13ReportMirrorRequest\x12!\n" +
+	"\fcluster_uuid\x18\x01 \x01(\tR\vclusterUuid\x12%\n" +
+	"\x0eafter_sequence\x18\x02 \x01(\x03R\rafterSequence\"z\n" +
+	"\x14ReportMirrorResponse\x12\x18\n" +
+	"\aconsole\x18\x01 \x01(\tR\aconsole\x12\x18\n" +
+	"\aprocess\x18\x02 \x01(\tR\aprocess\x12\x1a\n" +
+	"\bsequence\x18\x03 \x01(\x03R\bsequence\x12\x12\n" +
+	"\x04part\x18\x04 \x01(\fR\x04partB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_recover_proto_rawDescOnce sync.Once
@@ -710,21 +846,23 @@ func file_march_v1_recover_proto_rawDescGZIP() []byte {
 	return file_march_v1_recover_proto_rawDescData
 }
 
-var file_march_v1_recover_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_march_v1_recover_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_march_v1_recover_proto_goTypes = []any{
-	(*ReportMarksRequest)(nil),  // 0: march.v1.ReportMarksRequest
-	(*Barrier)(nil),             // 1: march.v1.Barrier
-	(*ReportMarksResponse)(nil), // 2: march.v1.ReportMarksResponse
-	(*SeenInstance)(nil),        // 3: march.v1.SeenInstance
-	(*RememberedWorker)(nil),    // 4: march.v1.RememberedWorker
-	(*RememberedMark)(nil),      // 5: march.v1.RememberedMark
-	(*Layout)(nil),              // 6: march.v1.Layout
+	(*ReportMarksRequest)(nil),   // 0: march.v1.ReportMarksRequest
+	(*Barrier)(nil),              // 1: march.v1.Barrier
+	(*ReportMarksResponse)(nil),  // 2: march.v1.ReportMarksResponse
+	(*SeenInstance)(nil),         // 3: march.v1.SeenInstance
+	(*RememberedWorker)(nil),     // 4: march.v1.RememberedWorker
+	(*RememberedMark)(nil),       // 5: march.v1.RememberedMark
+	(*ReportMirrorRequest)(nil),  // 6: march.v1.ReportMirrorRequest
+	(*ReportMirrorResponse)(nil), // 7: march.v1.ReportMirrorResponse
+	(*Layout)(nil),               // 8: march.v1.Layout
 }
 var file_march_v1_recover_proto_depIdxs = []int32{
 	1, // 0: march.v1.ReportMarksRequest.barrier:type_name -> march.v1.Barrier
 	3, // 1: march.v1.ReportMarksResponse.seen:type_name -> march.v1.SeenInstance
 	5, // 2: march.v1.ReportMarksResponse.marks:type_name -> march.v1.RememberedMark
-	6, // 3: march.v1.ReportMarksResponse.layout:type_name -> march.v1.Layout
+	8, // 3: march.v1.ReportMarksResponse.layout:type_name -> march.v1.Layout
 	4, // 4: march.v1.ReportMarksResponse.workers:type_name -> march.v1.RememberedWorker
 	5, // [5:5] is the sub-list for method output_type
 	5, // [5:5] is the sub-list for method input_type
@@ -745,7 +883,7 @@ func file_march_v1_recover_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_recover_proto_rawDesc), len(file_march_v1_recover_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

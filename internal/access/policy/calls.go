@@ -112,6 +112,7 @@ var table = slices.Concat(
 		"AbortMigration", "ContinueMigration"),
 	of(console, named, all, admin, "DeleteTag"),
 	of(console, none, all, admin, "InitLayout", "UpdateCluster", "UpgradeCluster"),
+	of(console, all, none, admin, "ReportMirror"),
 	of(console, none, named, admin, "ConfirmInstance"),
 
 	of("/march.v1.DiagnoseService/", none, none, operator, "Diagnose"),

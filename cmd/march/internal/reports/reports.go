@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/mirror"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/verify"
@@ -18,6 +19,12 @@ func Recover(r *recovery.Report) any {
 		Incarnation string `json:"incarnation"`
 		Why         string `json:"why"`
 		Without     bool   `json:"without"`
+		Beat        string `json:"last_heartbeat,omitempty"`
+	}
+	type saw struct {
+		Name    string        `json:"name"`
+		Views   []mirror.View `json:"views"`
+		Problem string        `json:"problem,omitempty"`
 	}
 	out := struct {
 		UUID       string              `json:"uuid"`
@@ -38,12 +45,22 @@ func Recover(r *recovery.Report) any {
 		Halted     float64             `json:"halted_seconds"`
 		Epoch      string              `json:"epoch"`
 		NotBefore  string              `json:"not_before"`
+		Mirrors    []saw               `json:"mirrors"`
+		Jumps      []string            `json:"jumps"`
 	}{
 		r.UUID, r.Epoch != "", append([]record.InstanceID{}, r.Answered...),
 		append([]record.InstanceID{}, r.LeftBefore...), []missing{},
 		[]string{}, append([]allocator.Tag{}, r.AtLimit...), append([]allocator.Tag{}, r.BeyondPeriod...), r.Margin,
 		r.Total, r.Higher, r.Raised,
 		r.Stored.Layout.Version, r.Known.Version, r.Layout.Version, r.Halted.Seconds(), r.Epoch, "",
+		[]saw{}, append([]string{}, r.Jumps...),
+	}
+	for _, m := range r.Mirrors {
+		s := saw{Name: m.Name, Views: append([]mirror.View{}, m.Views...)}
+		if m.Err != nil {
+			s.Problem = m.Err.Error()
+		}
+		out.Mirrors = append(out.Mirrors, s)
 	}
 	if !r.NotBefore.IsZero() {
 		out.NotBefore = r.NotBefore.UTC().Format(timeid.Format)
@@ -52,7 +69,11 @@ func Recover(r *recovery.Report) any {
 		out.Unreadable = append(out.Unreadable, key.Error())
 	}
 	for _, m := range r.Missing {
-		out.Missing = append(out.Missing, missing{string(m.ID), m.Incarnation, m.Why, m.Without})
+		beat := ""
+		if !m.Beat.IsZero() {
+			beat = m.Beat.UTC().Format(timeid.Format)
+		}
+		out.Missing = append(out.Missing, missing{string(m.ID), m.Incarnation, m.Why, m.Without, beat})
 	}
 	return out
 }

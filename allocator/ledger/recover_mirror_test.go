@@ -1,0 +1,269 @@
+package ledger_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/mirror"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// seen is a mirror of a cluster that sees the store when a test says so.
+type seen struct {
+	*mirror.Mirror
+	c    *cluster
+	keys record.Keys
+}
+
+func (c *cluster) mirror() *seen {
+	c.Helper()
+	keys, err := record.NewKeys("default")
+	if err != nil {
+		c.Fatalf("%v", err)
+	}
+	s := &seen{mirror.New(100), c, keys}
+	id, epoch := value[record.Identity](c, "identity"), value[record.Epoch](c, "epoch")
+	if err := s.Attach(id, epoch.Epoch); err != nil {
+		c.Fatalf("%v", err)
+	}
+	s.look()
+	s.BeginView(epoch.Epoch, c.Mem.Revision(), time.Unix(1, 0))
+	s.look()
+	return s
+}
+
+// value returns a stored value.
+func value[T any](c *cluster, key string) (v T) {
+	c.Helper()
+	if err := json.Unmarshal(c.Value(key), &v); err != nil {
+		c.Fatalf("%s: %v", key, err)
+	}
+	return v
+}
+
+// look shows the mirror all that the store has.
+func (s *seen) look() {
+	for _, key := range s.c.Mem.Keys(prefix) {
+		value, _ := s.c.Mem.Value(key)
+		s.Saw(s.keys, store.KV{Key: key, Value: value, ModRevision: 1}, len(s.Views()) > 0)
+	}
+	s.Reached(s.c.Mem.Revision(), time.Unix(2, 0))
+}
+
+// witness has a recover ask mirrors.
+func witness(all ...*seen) func(*recovery.Config) {
+	return func(cfg *recovery.Config) {
+		for i, s := range all {
+			cfg.Witnesses = append(cfg.Witnesses,
+				recovery.Witness{Name: fmt.Sprint("m", i+1), Ask: s.Asked, Needed: true})
+		}
+	}
+}
+
+// What a lost instance leased since the backup is taken from what a mirror saw, exactly: however
+// many steps that are, of any of its lives. Nobody has to guess a margin.
+func TestRecoverTakesWhatAMirrorSaw(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.Tag("t1", steps(100))
+	issued := make(map[int64]bool)
+	lease := func(p *process, n int64) {
+		t.Helper()
+		p.hear()
+		seg, err := p.TryLease("t1", n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id := range seg.IDs() {
+			if issued[id] {
+				t.Fatalf("ID %d twice", id)
+			}
+			issued[id] = true
+		}
+	}
+	a, b := c.start("a"), c.start("b")
+	lease(a, 10)
+	lease(b, 10)
+	saw := c.mirror()
+	backup := c.Mem.Revision()
+	for range 30 { // a crash loop, without a journal
+		b = c.startAs("b", b.Name())
+		lease(b, 100)
+	}
+	saw.look()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	_, err := a.TryLease("t1", 1)
+	ledgertest.WantKind(t, err, allocator.WentBack)
+
+	_, err = c.recover(c.Mem.Open(), []*process{a}, without(b.id()))
+	ledgertest.WantKind(t, err, allocator.Refused, "b/"+string(b.Name()), "--margin", "a guess")
+	if by := value[record.Epoch](c, "epoch").Halted.By; strings.HasPrefix(by, "ann") {
+		t.Errorf("a recover that refused to guess halted: %s", by)
+	}
+	report := c.mustRecover([]*process{a}, without(b.id()), witness(saw))
+	if report.Margin != 2 || report.Raised == 0 || len(report.Mirrors) != 1 {
+		t.Errorf("margin %d, raised %d, mirrors %+v", report.Margin, report.Raised, report.Mirrors)
+	}
+	replaced := c.startAs("b", "other")
+	for range 40 {
+		lease(replaced, 100)
+		lease(a, 100)
+	}
+	c.Check()
+}
+
+// A recover asks about each lost instance, and no mirror answers for one that it never saw, for
+// a time before the backup's last beat, or without a view.
+func TestMirrorThatDidNotSeeAll(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a := c.start("a")
+	a.Lease(10)
+	early := c.mirror()
+	b := c.start("b")
+	b.Lease(10)
+	_, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(early), dry)
+	ledgertest.WantKind(t, err, allocator.Refused, string(b.id()), "--margin")
+	blind := &seen{mirror.New(10), c, early.keys}
+	blind.Take(mirror.Part{UUID: value[record.Identity](c, "identity").UUID}, true)
+	_, err = c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(blind), dry)
+	ledgertest.WantKind(t, err, allocator.Refused, "--margin")
+	early.look()
+	if _, err = c.recover(c.Mem.Open(), []*process{a}, witness(early), dry); err == nil ||
+		!strings.Contains(err.Error(), "--without "+string(b.id())) {
+		t.Errorf("without a word about the lost instance: %v", err)
+	}
+	if report, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(blind, early), dry); err != nil ||
+		report.Margin != 2 {
+		t.Errorf("one of two mirrors saw all: margin %d, %v", report.Margin, err)
+	}
+}
+
+// A mirror of another cluster, or with values above every bound, is refused by name, and nothing
+// is changed.
+func TestMirrorRefused(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.Tag("small", func(s *record.TagSettings) { s.Limit = 5000 })
+	a := c.start("a")
+	a.Lease(10)
+	uuid := value[record.Identity](c, "identity").UUID
+	window := record.Worker{Room: "a", Instance: "i1", Incarnation: "p", From: 1,
+		Stamp: record.Stamp{Epoch: "e", Revision: 1}}
+	late, long := window, window
+	late.Clock = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	late.Until = late.Clock + 1
+	long.Until = 2 * record.LongestWindow.Milliseconds()
+	for name, test := range map[string]struct {
+		part mirror.Part
+		want string
+	}{
+		"another cluster": {mirror.Part{UUID: "other"}, "of cluster other"},
+		"above the limit": {mirror.Part{UUID: uuid, Marks: &mirror.RoomMarks{Room: "a", Tags: []allocator.Tag{"small"},
+			Next: []int64{5001}, Total: []int64{0}}}, "mark a/small is 5001"},
+		"a clock in days to come": {mirror.Part{UUID: uuid, Rest: &mirror.Rest{Workers: []record.Lease{{
+			WorkerID: record.WorkerID{Bits: 10}, Worker: late}}}}, "window of worker 10/0"},
+		"a window without end": {mirror.Part{UUID: uuid, Rest: &mirror.Rest{Workers: []record.Lease{{
+			WorkerID: record.WorkerID{Bits: 10}, Worker: long}}}}, "window of worker 10/0"},
+	} {
+		m := &seen{Mirror: mirror.New(10), c: c}
+		m.Take(test.part, true)
+		was := c.Mem.Revision()
+		_, err := c.recover(c.Mem.Open(), []*process{a}, witness(m))
+		ledgertest.WantKind(t, err, allocator.Refused, "mirror m1", test.want)
+		if now := c.Mem.Revision(); now != was {
+			t.Errorf("%s: the store was changed", name)
+		}
+	}
+}
+
+// A process that a mirror saw write that it leaves is not missing. One whose registration only
+// went is.
+func TestMirrorKnowsWhoLeft(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b, gone := c.start("a"), c.start("b"), c.start("b")
+	for _, p := range []*process{a, b, gone} {
+		p.Lease(10)
+	}
+	saw := c.mirror()
+	backup := c.Mem.Revision()
+	registration := saw.keys.Registration("b", b.Name())
+	value, _ := c.Mem.Value(registration)
+	var v record.Registration
+	if err := record.Decode(store.KV{Key: registration, Value: value, ModRevision: 1}, &v); err != nil {
+		t.Fatal(err)
+	}
+	v.Leaving = true
+	saw.Saw(saw.keys, store.KV{Key: registration, Value: record.Encode(&v), ModRevision: 2}, true)
+	saw.Saw(saw.keys, store.KV{Key: saw.keys.Registration("b", gone.Name())}, true)
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	report, err := c.recover(c.Mem.Open(), []*process{a}, witness(saw), dry)
+	ledgertest.WantKind(t, err, allocator.Refused, "--without "+string(gone.id()))
+	if !slices.Equal(missing(report), []string{string(gone.id())}) ||
+		!slices.Equal(report.LeftBefore, []record.InstanceID{b.id()}) {
+		t.Errorf("missing %v, left %v", missing(report), report.LeftBefore)
+	}
+}
+
+// Of an epoch that only mirrors know recover takes what raises: the margin total, the rooms, the
+// layout's version. But it is not the epoch that the halt stopped, and its layout's ranges are not
+// offered: an instance that answers was not in it.
+func TestEpochThatOnlyMirrorsKnow(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a := c.start("a")
+	a.Lease(10)
+	stopped := value[record.Epoch](c, "epoch").Epoch
+	saw := c.mirror()
+	var later record.Layout
+	if err := record.Decode(store.KV{Key: "layout", Value: c.Value("layout"), ModRevision: 1}, &later); err != nil {
+		t.Fatal(err)
+	}
+	later.Layout = ledgertest.Lay(t, "1000 a=0-5 c=50-100")
+	later.Layout.Version = 1 << 40
+	later.Ever, later.NarrowestRange, later.LargestBoundary = []allocator.Room{"a", "b", "c"}, 5, 1000
+	epoch := record.Epoch{Epoch: "later", MarginTotal: 7, Layout: 1 << 40}
+	for key, b := range map[string][]byte{saw.keys.Epoch(): record.Encode(&epoch)} {
+		saw.Saw(saw.keys, store.KV{Key: key, Value: b, ModRevision: 3}, true)
+	}
+	saw.Saw(saw.keys, store.KV{Key: saw.keys.Layout(), Value: later.Encode("n"), ModRevision: 3}, true)
+	report := c.mustRecover([]*process{a}, witness(saw))
+	if report.Total != 7 || report.Layout.Version <= 1<<40 || report.Known.Version >= 1<<40 {
+		t.Errorf("total %d, layout %v, known %v", report.Total, report.Layout, report.Known)
+	}
+	if now := value[record.Epoch](c, "epoch"); now.Ended.Stopped != stopped {
+		t.Errorf("it stopped %s, want %s", now.Ended.Stopped, stopped)
+	}
+	if l := value[record.Layout](c, "layout"); !slices.Contains(l.Ever, "c") || l.LargestBoundary != 1000 ||
+		l.NarrowestRange != 5 {
+		t.Errorf("layout %+v", l)
+	}
+	a.hear()
+	a.Lease(10)
+	c.Check()
+}
+
+// A step and a skip that a restore forgot are put back from what a mirror saw: d of the margin
+// follows from them. A tag's other settings stay as the store has them.
+func TestMirrorRaisesStepsAndSkips(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.Tag("t1", steps(10))
+	a := c.start("a")
+	a.Lease(10)
+	backup := c.Mem.Revision()
+	c.Update("t1", func(s *record.TagSettings) {
+		s.MaxStep, s.Skips = 500, record.Skips{"b": 12_345}
+	})
+	saw := c.mirror()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	a.hear()
+	c.mustRecover([]*process{a}, witness(saw))
+	tag, err := manage(ledgertest.Open(t, c.Mem.Open())).Tag(bg, "t1")
+	if err != nil || tag.LargestStep != 500 || tag.Skips["b"] != 12_345 || tag.MaxStep != 10 {
+		t.Errorf("%+v, %v", tag, err)
+	}
+}

@@ -1,0 +1,492 @@
+package recovery
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/mirror"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Witness is a console's mirror, or the file of one.
+type Witness struct {
+	Name string // of the console, or the file
+	// Ask asks it for what it learned after a tick. It calls use with each part.
+	Ask func(ctx context.Context, q mirror.Question, use func(mirror.Part) error) (mirror.Answer, error)
+	// Needed says that the operator named it: recover does not go on if it does not answer.
+	Needed bool
+}
+
+// Witnessed says what a mirror saw.
+type Witnessed struct {
+	Name      string
+	Views     []mirror.View
+	Err       error // why it did not answer
+	processes map[string]mirror.Process
+	epochs    []string
+}
+
+// tagBounds are what mirrors saw of a tag's settings that is more than the store has.
+type tagBounds struct {
+	step  int64
+	skips map[allocator.Room]int64
+}
+
+const (
+	// clockTolerance is how far a worker's clock may be ahead of recover's.
+	clockTolerance = 24 * time.Hour
+	// witnessedSteps is how many steps of a tag a lost instance may have leased after all that a
+	// mirror saw of it: one whose change was still on the way, and one that it sent then.
+	witnessedSteps = 2
+)
+
+// askMirrors asks all mirrors for what they learned since they were asked before.
+func (r *run) askMirrors(ctx context.Context) error {
+	for i := range r.cfg.Witnesses {
+		w := &r.cfg.Witnesses[i]
+		r.progress("asking mirrors", int64(i), int64(len(r.cfg.Witnesses)))
+		if err := r.askMirror(ctx, w); err != nil {
+			return err
+		}
+	}
+	r.report.Mirrors = nil
+	for _, w := range r.cfg.Witnesses {
+		r.report.Mirrors = append(r.report.Mirrors, *r.witnesses[w.Name])
+	}
+	return r.checkMirrored(ctx)
+}
+
+func (r *run) askMirror(ctx context.Context, w *Witness) error {
+	before := r.mirrorTicks[w.Name]
+	q := mirror.Question{UUID: r.report.UUID, After: before.Tick}
+	var failed error
+	use := func(p mirror.Part) error {
+		failed = r.takePart(ctx, w.Name, p)
+		return failed
+	}
+	a, err := w.Ask(ctx, q, use)
+	if err == nil && before.Process != "" && a.Process != before.Process {
+		q.After = 0 // another process answers now
+		a, err = w.Ask(ctx, q, use)
+	}
+	switch {
+	case failed != nil:
+		return failed
+	case err != nil && ctx.Err() != nil:
+		return brokenOff(ctx)
+	case err != nil && w.Needed:
+		return err
+	case err != nil && before.Process == "":
+		r.witnesses[w.Name] = &Witnessed{Name: w.Name, Err: err}
+	case err == nil:
+		r.mirrorTicks[w.Name] = a
+	}
+	return nil
+}
+
+// takePart takes a part of a mirror: from every history what only raises. What permits something
+// is taken as it is needed: see witnessed, and chooseLayout.
+func (r *run) takePart(ctx context.Context, name string, p mirror.Part) error {
+	if p.UUID != r.report.UUID {
+		return allocator.Errorf(allocator.Refused, "mirror %s is of cluster %s; this is cluster %s", name, p.UUID,
+			r.report.UUID)
+	}
+	if err := p.Validate(); err != nil {
+		return allocator.Errorf(allocator.Refused, "mirror %s: %w", name, err)
+	}
+	if p.Marks != nil {
+		marks := make([]record.RememberedMark, len(p.Marks.Tags))
+		for i, tag := range p.Marks.Tags {
+			marks[i] = record.RememberedMark{Tag: tag, Next: p.Marks.Next[i], Total: p.Marks.Total[i]}
+		}
+		if err := r.compareAs(ctx, name, p.Marks.Room, marks); err != nil {
+			return err
+		}
+	}
+	if p.Tags != nil {
+		if err := r.compareTags(ctx, p.Tags); err != nil {
+			return err
+		}
+	}
+	if p.Rest == nil {
+		return nil
+	}
+	for _, l := range p.Rest.Workers {
+		longest, latest := record.LongestWindow.Milliseconds(), r.cluster.Now().Add(clockTolerance).UnixMilli()
+		if l.Clock > latest || l.Until > l.Clock+longest {
+			return allocator.Errorf(allocator.Refused,
+				"mirror %s: the window of worker %v ends at %d, by a clock at %d; allowed: a clock up to %d, a window of %v: recover without this mirror (--no-mirror %s)",
+				name, l.WorkerID, l.Until, l.Clock, latest, record.LongestWindow, name)
+		}
+	}
+	r.takeRest(name, p.Rest)
+	return nil
+}
+
+func (r *run) takeRest(name string, rest *mirror.Rest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := &Witnessed{Name: name, Views: rest.Views, epochs: rest.Epochs, processes: make(map[string]mirror.Process)}
+	for _, p := range rest.Processes {
+		w.processes[p.Incarnation] = p
+		switch {
+		case p.Left:
+			r.mu.left[p.Incarnation] = true
+		case !p.Vanished:
+			r.know(p.SeenInstance, false)
+		}
+	}
+	r.witnesses[name] = w
+	r.mu.total = max(r.mu.total, rest.Total)
+	r.takeWorkers(record.Memory{Workers: rest.Workers, NotBefore: rest.NotBefore})
+	l := rest.Layout
+	r.mu.rooms = record.Union(r.mu.rooms, l.Ever)
+	r.mu.mirrored = max(r.mu.mirrored, l.Layout.Version)
+	r.mu.extremes = r.mu.extremes.After(l)
+	if l.Layout.Version != 0 && rest.Latest != "" {
+		r.mu.layouts = append(r.mu.layouts, mirroredIn{rest.Latest, l.Layout})
+	}
+}
+
+// mirroredLayout returns the latest layout that an instance or the store knows, or that a mirror
+// saw in the latest epoch. An epoch that only mirrors know is never the latest. The caller holds
+// mu.
+func (r *run) mirroredLayout() allocator.Layout {
+	latest := r.mu.layout
+	for _, k := range r.mu.layouts {
+		if k.epoch == r.mu.latest && k.layout.Version > latest.Version {
+			latest = k.layout
+		}
+	}
+	return latest
+}
+
+// mirroredIn is a layout with the epoch in which it was in force.
+type mirroredIn struct {
+	epoch  string
+	layout allocator.Layout
+}
+
+// compareTags compares what a mirror saw of tags with the store's tags, and keeps what is more.
+func (r *run) compareTags(ctx context.Context, t *mirror.TagBounds) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(pagesAtOnce)
+	for from := 0; from < len(t.Tags); from += marksPage {
+		to := min(from+marksPage, len(t.Tags))
+		group.Go(func() error {
+			ops := make([]store.Op, 0, to-from)
+			for _, tag := range t.Tags[from:to] {
+				ops = append(ops, store.OpGet(r.keys.Tag(tag)))
+			}
+			reply, err := r.gets(ctx, ops...)
+			if err != nil {
+				return err
+			}
+			for k := range ops {
+				r.keepBounds(t, from+k, reply.Got[k])
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// keepBounds keeps a mirror's bounds of a tag if the store's tag has less. A tag that the store
+// does not have, or that cannot be read, issues nothing.
+func (r *run) keepBounds(t *mirror.TagBounds, at int, found []store.KV) {
+	name := t.Tags[at]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t.Limit[at] > 0 {
+		r.mu.limits[name] = max(r.mu.limits[name], t.Limit[at])
+	}
+	if len(found) == 0 {
+		return
+	}
+	tag, err := r.keys.DecodeTag(found[0])
+	if err != nil || tag.Time != nil {
+		return
+	}
+	r.mu.limits[name] = max(r.mu.limits[name], tag.Limit)
+	b := r.mu.bounds[name]
+	more := t.Step[at] > tag.LargestStep
+	b.step = max(b.step, t.Step[at])
+	for room, to := range t.Skips[name] {
+		if to > tag.Skips[room] {
+			if more = true; b.skips == nil {
+				b.skips = make(map[allocator.Room]int64)
+			}
+			b.skips[room] = max(b.skips[room], to)
+		}
+	}
+	if more {
+		r.mu.bounds[name] = b
+	}
+}
+
+// checkMirrored refuses marks that lie above the limits of their tags, and names those that
+// mirrors alone raise by more than max_jump.
+func (r *run) checkMirrored(ctx context.Context) error {
+	r.report.Jumps = nil
+	for page := range slices.Chunk(r.mirroredMarks(), marksPage) {
+		ops := make([]store.Op, len(page))
+		for k, at := range page {
+			ops[k] = store.OpGet(r.keys.Tag(at.tag))
+		}
+		reply, err := r.gets(ctx, ops...)
+		if err != nil {
+			return err
+		}
+		for k, at := range page {
+			kv, there := reply.One(k)
+			if !there {
+				continue
+			}
+			if tag, err := r.keys.DecodeTag(kv); err == nil && tag.Time == nil {
+				if err := r.checkMark(at, tag); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	slices.Sort(r.report.Jumps)
+	return nil
+}
+
+func (r *run) checkMark(at roomTag, tag record.Tag) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.mu.higher[at]
+	if limit := max(tag.Limit, r.mu.limits[at.tag]); h.next > limit {
+		return allocator.Errorf(allocator.Refused, "mirror %s: mark %s/%s is %d; allowed: up to %d, the tag's limit: "+
+			"recover without this mirror (--no-mirror %s)", h.by, at.room, at.tag, h.next, limit, h.by)
+	}
+	if h.next-h.known > tag.MaxJump {
+		r.report.Jumps = append(r.report.Jumps,
+			fmt.Sprintf("%s/%s from %d to %d (%s)", at.room, at.tag, h.known, h.next, h.by))
+	}
+	return nil
+}
+
+// mirroredMarks returns the marks that a mirror knows higher than store and memories, sorted.
+func (r *run) mirroredMarks() (all []roomTag) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for at, h := range r.mu.higher {
+		if h.by != "" && h.next > h.known {
+			all = append(all, at)
+		}
+	}
+	slices.SortFunc(all, func(a, b roomTag) int {
+		return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.tag, b.tag))
+	})
+	return all
+}
+
+// raiseTags raises the largest steps and the skips of tags to what mirrors saw: d of a margin
+// follows from the step, and lost leases lie above the skips.
+func (r *run) raiseTags(ctx context.Context) error {
+	r.mu.Lock()
+	names := slices.Sorted(maps.Keys(r.mu.bounds))
+	r.mu.Unlock()
+	for _, name := range names {
+		if err := r.raiseTag(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) raiseTag(ctx context.Context, name allocator.Tag) error {
+	for range raiseAttempts {
+		reply, err := r.gets(ctx, store.OpGet(r.keys.Tag(name)))
+		if err != nil {
+			return err
+		}
+		kv, there := reply.One(0)
+		if !there {
+			return nil
+		}
+		tag, err := r.keys.DecodeTag(kv)
+		if err != nil {
+			return nil //nolint:nilerr // nothing is leased of it: see listUnreadable
+		}
+		if !r.raisedTag(&tag) {
+			return nil
+		}
+		reply, err = r.l.Try(ctx, store.Txn{
+			If:   []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value), store.Unchanged(kv)},
+			Then: []store.Op{store.OpPut(kv.Key, tag.Encode(record.RandomHex()))},
+		})
+		if err == nil && reply.Succeeded {
+			return nil
+		}
+		if err != nil && allocator.KindOf(err) != allocator.Unavailable {
+			return err
+		}
+		if !store.Pause(ctx) {
+			return brokenOff(ctx)
+		}
+	}
+	return allocator.Errorf(allocator.Unavailable, "tag %s could not be raised in %d tries; check etcd", name,
+		raiseAttempts)
+}
+
+// raisedTag raises a tag's settings, and reports whether that changed them.
+func (r *run) raisedTag(tag *record.Tag) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := r.mu.bounds[tag.Name]
+	changed := b.step > tag.LargestStep
+	tag.LargestStep = max(tag.LargestStep, b.step)
+	tag.Skips = maps.Clone(tag.Skips)
+	for room, to := range b.skips {
+		if to > tag.Skips[room] {
+			if changed = true; tag.Skips == nil {
+				tag.Skips = make(record.Skips)
+			}
+			tag.Skips[room] = to
+		}
+	}
+	return changed
+}
+
+// lost returns the instances that recover goes on without, once each. The caller holds mu.
+func (r *run) lost() (ids []record.InstanceID) {
+	for _, m := range r.report.Missing {
+		ids = append(ids, m.ID)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// witnessed returns the lost instances of which no mirror saw all: none has a view that reaches
+// beyond the backup, in the latest epoch or a later one, and saw the instance. The caller holds
+// mu.
+func (r *run) witnessed() (unseen []record.InstanceID) {
+	for _, id := range r.lost() {
+		all := slices.Collect(maps.Values(r.witnesses))
+		if !slices.ContainsFunc(all, func(w *Witnessed) bool { return r.saw(w, id) }) {
+			unseen = append(unseen, id)
+		}
+	}
+	return unseen
+}
+
+func (r *run) saw(w *Witnessed, id record.InstanceID) bool {
+	if len(w.Views) == 0 {
+		return false
+	}
+	v := w.Views[len(w.Views)-1]
+	// In the order in which the mirror saw them, its view's epoch must not lie before the latest.
+	latest, at := slices.Index(w.epochs, r.mu.latest), slices.Index(w.epochs, v.Epoch)
+	beyond := v.Reach >= r.found.beatRevision || v.Until.After(r.found.beat.Time)
+	if latest < 0 || at < latest || !beyond {
+		return false
+	}
+	for _, p := range w.processes {
+		if p.ID() == id {
+			return true
+		}
+	}
+	return false
+}
+
+// lastBeat returns the last heartbeat of an incarnation that any mirror saw, and whether it is
+// known. The caller holds mu.
+func (r *run) lastBeat(incarnation string) (at time.Time) {
+	for _, w := range r.witnesses {
+		if p, ok := w.processes[incarnation]; ok && p.Beat.After(at) {
+			at = p.Beat
+		}
+	}
+	return at
+}
+
+// guess returns a figure for the margin if no mirror saw what lost instances leased: four times
+// as many leases as the age of the backup would have had at the rate of the history that the
+// store still has. It is a figure for an operator, and no more. 0 is none: the history is too
+// short.
+func (r *run) guess(ctx context.Context) int64 {
+	ctx, cancel := context.WithTimeout(ctx, guessFor)
+	defer cancel()
+	from := int64(1)
+	marks := store.Interval{Key: r.keys.Marks(""), End: store.PrefixEnd(r.keys.Marks(""))}
+	beat := store.Interval{Key: r.keys.Beat()}
+	leases := make(map[allocator.Tag]int64)
+	var first, last time.Time
+	for changes := r.cluster.Store.Watch(ctx, []store.Interval{marks, beat}, from); ; {
+		change, ok := <-changes
+		if !ok || ctx.Err() != nil {
+			break
+		}
+		if compacted, is := change.Err.(*store.CompactedError); is && from == 1 {
+			from = compacted.Revision + 1
+			changes = r.cluster.Store.Watch(ctx, []store.Interval{marks, beat}, from)
+			continue
+		}
+		if change.Err != nil {
+			break
+		}
+		reached := int64(0)
+		for _, kv := range change.KVs {
+			reached = max(reached, kv.ModRevision)
+			key, value, err := r.keys.Read(kv)
+			switch v := value.(type) {
+			case record.Mark:
+				leases[key.Tag]++
+			case record.Beat:
+				if err == nil && !v.Time.After(r.found.beat.Time) {
+					last = v.Time
+					first = cmp.Or(first, v.Time)
+				}
+			}
+		}
+		if reached >= r.found.beatRevision {
+			break
+		}
+	}
+	most := int64(0)
+	for _, n := range leases {
+		most = max(most, n)
+	}
+	span := last.Sub(first)
+	if span < time.Minute || most == 0 {
+		return 0
+	}
+	age := max(r.cluster.Now().Sub(r.found.beat.Time), 0)
+	return int64(math.Ceil(4 * float64(most) * float64(age) / float64(span)))
+}
+
+// guessFor bounds how long guess reads.
+const guessFor = 5 * time.Second
+
+// noMargin returns why recover needs the operator's margin, for instances of which no mirror saw
+// all.
+func (r *run) noMargin(ctx context.Context, unseen []record.InstanceID) error {
+	figure := "there is no figure, as the store's history is too short"
+	if n := r.guess(ctx); n > 0 {
+		figure = fmt.Sprintf("%d by the leases that the store still knows", n)
+	}
+	return allocator.Errorf(allocator.Refused, "no mirror saw all that %s leased since the backup, and recover does "+
+		"not guess: give a console's mirror (--console, --mirror); or, as --margin, more steps than all of them leased "+
+		"of any tag since the backup; any figure for that is a guess: %s", someOf(unseen), figure)
+}
+
+// someOf lists the first few of many instances.
+func someOf(ids []record.InstanceID) string {
+	const most = 10
+	if len(ids) <= most {
+		return fmt.Sprint(ids)
+	}
+	return fmt.Sprintf("%v and %d more", ids[:most], len(ids)-most)
+}

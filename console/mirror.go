@@ -1,0 +1,114 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/mirror"
+	marchv1 "github.com/march-id/march/api/march/v1"
+)
+
+// newMirror returns what fills this console's mirror; nil if it keeps none. The file, if there
+// is one, is open then. Its error is Refused.
+func (s *Server) newMirror() (*mirror.Follower, *mirror.File, error) {
+	if s.cfg.MirrorTags == 0 {
+		return nil, nil, nil
+	}
+	m := mirror.New(s.cfg.MirrorTags)
+	cfg := mirror.Config{
+		Cluster: s.ledger.Cluster(), Gets: s.ledger.Gets, Logger: s.log.Named("mirror"),
+		Check: func(ctx context.Context) error {
+			_, err := s.ledger.CheckNow(ctx)
+			return err
+		},
+	}
+	if s.cfg.Mirror != "" {
+		var err error
+		if cfg.File, err = mirror.OpenFile(s.cfg.Mirror, m); err != nil {
+			return nil, nil, err
+		}
+	}
+	return mirror.NewFollower(m, cfg), cfg.File, nil
+}
+
+// checkMirror returns an error if the mirror's file is of another cluster than the ledger's. It
+// needs etcd.
+func (s *Server) checkMirror(ctx context.Context) error {
+	if s.mirror == nil || s.mirror.UUID() == "" {
+		return nil
+	}
+	uuid, err := s.ledger.UUID(ctx)
+	if err != nil || uuid == s.mirror.UUID() {
+		return nil // without etcd the follower compares them later
+	}
+	return allocator.Errorf(allocator.Refused, "mirror %s: it is of cluster %s; this is cluster %s",
+		s.cfg.Mirror, s.mirror.UUID(), uuid)
+}
+
+// ReportMirror implements ConsoleService.
+func (s *Server) ReportMirror(r *marchv1.ReportMirrorRequest,
+	stream grpc.ServerStreamingServer[marchv1.ReportMirrorResponse]) error {
+	if s.mirror == nil {
+		return allocator.Errorf(allocator.Refused, "this console keeps no mirror (--mirror-tags)")
+	}
+	if uuid := s.mirror.UUID(); uuid != "" && !strings.EqualFold(r.GetClusterUuid(), uuid) {
+		return allocator.Errorf(allocator.Refused,
+			"cluster_uuid: %q; this console's mirror is of cluster %s", r.GetClusterUuid(), uuid)
+	}
+	tick, parts, err := s.mirror.Report(uint32(r.GetAfterSequence()))
+	if err != nil {
+		return err
+	}
+	for p := range parts {
+		b, err := json.Marshal(p)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&marchv1.ReportMirrorResponse{
+			Console: s.host, Process: s.name, Sequence: int64(tick), Part: b,
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AskMirror asks a console for what it saw of the store after a point of its mirror, and calls
+// use with each part. Its errors are the console's, use's, and Invalid for an answer that is not
+// valid.
+func AskMirror(ctx context.Context, conn grpc.ClientConnInterface, q mirror.Question,
+	use func(mirror.Part) error) (mirror.Answer, error) {
+	ctx, cancel := context.WithCancel(ctx) // ends the stream if this function returns early
+	defer cancel()
+	stream, err := marchv1.NewConsoleServiceClient(conn).ReportMirror(ctx, &marchv1.ReportMirrorRequest{
+		ClusterUuid: q.UUID, AfterSequence: int64(q.After)})
+	if err != nil {
+		return mirror.Answer{}, err
+	}
+	var a mirror.Answer
+	for whole := false; ; {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) && whole {
+			return a, nil
+		}
+		if err != nil {
+			return a, err
+		}
+		var p mirror.Part
+		if err := json.Unmarshal(message.GetPart(), &p); err != nil {
+			return a, allocator.Errorf(allocator.Invalid, "the console's answer: %w", err)
+		}
+		a = mirror.Answer{Console: message.GetConsole(), Process: message.GetProcess(),
+			Tick: uint32(message.GetSequence())}
+		if err := use(p); err != nil {
+			return a, err
+		}
+		whole = p.Rest != nil
+	}
+}
