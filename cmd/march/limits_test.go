@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,12 +22,12 @@ import (
 func limitFlagsOf(cmd *cobra.Command) map[string]*pflag.Flag {
 	flags := make(map[string]*pflag.Flag)
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if strings.HasPrefix(f.Name, "max-") {
+		if strings.HasPrefix(f.Name, "max-") && f.Deprecated == "" {
 			flags[f.Name] = f
 		}
 	})
 	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if strings.HasPrefix(f.Name, "max-") {
+		if strings.HasPrefix(f.Name, "max-") && f.Deprecated == "" {
 			flags[f.Name] = f
 		}
 	})
@@ -81,9 +80,6 @@ func documented(t *testing.T, doc, server string) map[string]string {
 			t.Errorf("%s: two rows", flag)
 		}
 		limits[flag] = strings.ReplaceAll(strings.TrimSpace(cells[4]), ",", "")
-		if flag == "max-busy-streams" && limits[flag] == "half of the processors at least 1" {
-			limits[flag] = strconv.Itoa(max(runtime.GOMAXPROCS(0)/2, 1))
-		}
 	}
 	return limits
 }

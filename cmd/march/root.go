@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
-	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/march/internal/rights"
@@ -293,10 +292,6 @@ func newVersion(c *common) *cobra.Command {
 	return cmd
 }
 
-// ofTheHost are the flags whose defaults depend on the host, and the words for these
-// defaults in man pages, so that a page is the same on any host.
-var ofTheHost = map[string]string{"name": "the host's name", "max-busy-streams": "half of the processors"}
-
 // newMan is hidden: only packaging needs it. Operators have `march help`.
 func newMan() *cobra.Command {
 	return &cobra.Command{
@@ -317,13 +312,11 @@ func newMan() *cobra.Command {
 	}
 }
 
-// hostFlags replaces the defaults that depend on the host by words.
+// hostFlags replaces the defaults that depend on the host by words, so that a page is the same on any host.
 func hostFlags(cmd *cobra.Command) {
-	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if words, ok := ofTheHost[f.Name]; ok && (f.Name != "name" || cmd.Name() == "room") {
-			f.DefValue = words
-		}
-	})
+	if f := cmd.PersistentFlags().Lookup("name"); f != nil && cmd.Name() == "room" {
+		f.DefValue = "the host's name"
+	}
 	for _, child := range cmd.Commands() {
 		hostFlags(child)
 	}

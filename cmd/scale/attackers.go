@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/frame"
 )
 
 // The attackers go on whatever the server answers, and open another connection if one was
@@ -61,15 +60,14 @@ func dialRaw(ctx context.Context, counts *counts, address, from, method string) 
 	}
 	c.headers = block.Bytes()
 	go func() {
-		var in frame.Parser
+		var in frameParser
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := conn.Read(buf)
-			in.Parse(buf[:n], func(h frame.Header) bool {
-				if h.Ends() || h.Kind == http2.FrameRSTStream {
+			in.parse(buf[:n], func(h frameHeader) {
+				if h.ends() || h.Kind == http2.FrameRSTStream {
 					counts.answered.Add(1)
 				}
-				return true
 			})
 			if err != nil {
 				return
@@ -101,7 +99,7 @@ func (c *rawConn) flush() error {
 type countedConn struct {
 	net.Conn
 	counts  *counts
-	in, out frame.Parser
+	in, out frameParser
 }
 
 // Read implements net.Conn.
@@ -119,12 +117,11 @@ func (c *countedConn) Write(b []byte) (int, error) {
 }
 
 // messages returns how many frames with messages begin in b. p parses b.
-func messages(p *frame.Parser, b []byte) (n int64) {
-	p.Parse(b, func(h frame.Header) bool {
+func messages(p *frameParser, b []byte) (n int64) {
+	p.parse(b, func(h frameHeader) {
 		if h.Kind == http2.FrameData {
 			n++
 		}
-		return true
 	})
 	return n
 }
@@ -132,7 +129,7 @@ func messages(p *frame.Parser, b []byte) (n int64) {
 // dialCounted returns a connection of gRPC from an address that counts its messages.
 func dialCounted(counts *counts, address, from string) (*grpc.ClientConn, error) {
 	return dialThrough(address, from, func(conn net.Conn) net.Conn {
-		return &countedConn{Conn: conn, counts: counts, out: frame.FromClient()}
+		return &countedConn{Conn: conn, counts: counts, out: fromClient()}
 	})
 }
 
@@ -203,19 +200,27 @@ func silent(ctx context.Context, counts *counts, address string) error {
 // eager sends requests on 500 streams of 10 connections as fast as it can, and reads the
 // answers.
 func eager(ctx context.Context, counts *counts, address string) error {
-	return eagerStreams(ctx, counts, address, true)
+	return eagerStreams(ctx, counts, address, 1, true)
+}
+
+// eagerCallers is eager, from 50 addresses.
+func eagerCallers(ctx context.Context, counts *counts, address string) error {
+	return eagerStreams(ctx, counts, address, 50, true)
 }
 
 // deaf is eager, but reads no answer.
 func deaf(ctx context.Context, counts *counts, address string) error {
-	return eagerStreams(ctx, counts, address, false)
+	return eagerStreams(ctx, counts, address, 1, false)
 }
 
-func eagerStreams(ctx context.Context, counts *counts, address string, read bool) error {
-	const conns, streams = 10, 50
+// eagerStreams has 500 streams on ten connections, or on one of each caller. It opens a stream that was refused
+// again, after 10 ms.
+func eagerStreams(ctx context.Context, counts *counts, address string, callers int, read bool) error {
+	conns := max(10, callers)
+	streams := 500 / conns
 	group, ctx := errgroup.WithContext(ctx)
-	for range conns {
-		conn, err := dialCounted(counts, address, badCaller+"1")
+	for n := range conns {
+		conn, err := dialCounted(counts, address, fmt.Sprint(badCaller, n%callers+1))
 		if err != nil {
 			return err
 		}

@@ -39,14 +39,14 @@ func (p pressure) String() string {
 }
 
 // attackKinds are the measured attacks. Each must do at least a fraction of what it does on an
-// idle machine of two processors. For eager streams that is what they ask and what waits: the
-// room decides how much of it it answers. A client that reads no answer receives 64 KiB on each
-// stream: 5,000 answers.
+// idle machine of two processors. For eager streams of many callers that is what they ask and what waits: the
+// room decides how much of it it answers.
 var attackKinds = []attack{
 	{"resets", "rapid reset on 4 connections", resets, pressure{sent: 10_000}},
 	{"silent", "60,000 silent streams on one connection", silent, pressure{total: 60_000}},
-	{"eager", "500 eager streams on 10 connections", eager, pressure{total: 1_000_000, waiting: 100_000}},
-	{"deaf", "500 eager streams that read no answer", deaf, pressure{total: 1_000_000, waiting: 100_000}},
+	{"eager", "500 eager streams of one caller, opened again where refused", eager, pressure{sent: 10_000}},
+	{"callers", "500 eager streams of 50 callers", eagerCallers, pressure{total: 1_000_000, waiting: 100_000}},
+	{"deaf", "500 eager streams of one caller that reads no answer", deaf, pressure{total: 10_000}},
 	{"unknown", "2,000 callers of unknown tags", unknownTags, pressure{total: 2_000}},
 }
 

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/march-id/march/internal/frame"
 )
 
 // timedListener measures how long calls of one caller are in the server: from reading the last
@@ -29,7 +27,7 @@ func (l *timedListener) Accept() (net.Conn, error) {
 	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); !ok || tcp.IP.String() != l.caller {
 		return conn, nil
 	}
-	return &timed{Conn: conn, listener: l, in: frame.FromClient()}, nil
+	return &timed{Conn: conn, listener: l, in: fromClient()}, nil
 }
 
 // take returns, sorted, the times measured since its last call.
@@ -46,7 +44,7 @@ func (l *timedListener) take() []time.Duration {
 type timed struct {
 	net.Conn
 	listener *timedListener
-	in, out  frame.Parser
+	in, out  frameParser
 
 	mu    sync.Mutex
 	began time.Time
@@ -77,10 +75,9 @@ func (c *timed) Write(b []byte) (int, error) {
 }
 
 // ends reports whether a stream ends in b. p parses b.
-func ends(p *frame.Parser, b []byte) (ends bool) {
-	p.Parse(b, func(h frame.Header) bool {
-		ends = ends || h.Ends()
-		return true
+func ends(p *frameParser, b []byte) (ends bool) {
+	p.parse(b, func(h frameHeader) {
+		ends = ends || h.ends()
 	})
 	return ends
 }

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -48,29 +47,32 @@ type callers struct {
 	refused throttle.Log
 	shaken  throttle.Log // connections whose TLS did not begin
 	turns   *turns
-	chunks  sync.Pool // of *[chunkSize]byte
 	mu      struct {
 		sync.Mutex
-		open int                    // connections, of all callers
-		by   map[netip.Addr]*caller // with connections, or barred
+		open    int                    // connections, of all callers
+		by      map[netip.Addr]*caller // with connections, or barred
+		streams map[string]int64       // open, by subject or address
 	}
 }
 
-// caller counts the open connections and streams of one caller.
+// caller counts the open connections and calls of one address.
 type caller struct {
-	streams     atomic.Int64 // open; 0 when its last connection is closed
+	streams     atomic.Int64 // calls and streams under way
+	barred      atomic.Int64 // no call on a new connection before; in Unix nanoseconds
 	connections int          // guarded by callers.mu
-	barred      time.Time    // no new connections before; guarded by callers.mu
 }
 
-// barredFor is how long a caller may open no connection after one was closed
-// because of its resets. Otherwise it could come back at once, and too many resets
-// would cost it only a connection each time.
-const barredFor = 10 * time.Second
+// barredFor is how long calls on new connections of an address are refused after one of its connections was
+// closed for the calls that it gave up. Otherwise its client could go on at once, and such calls would cost it
+// only a connection each time. The connections that the address has stay open, and their calls are served.
+const barredFor = time.Second
+
+// mostBarred is how many calls a new connection of a barred address makes before it is closed.
+const mostBarred = 10
 
 func newCallers(l limits, log hclog.Logger) *callers {
-	c := &callers{limits: l, log: log, turns: newTurns(l.busyStreams.Most())}
-	c.mu.by = make(map[netip.Addr]*caller)
+	c := &callers{limits: l, log: log, turns: newTurns()}
+	c.mu.by, c.mu.streams = make(map[netip.Addr]*caller), make(map[string]int64)
 	return c
 }
 
@@ -82,8 +84,6 @@ func (c *callers) enter(at netip.Addr, now time.Time) *caller {
 	who := c.mu.by[at]
 	var err error
 	switch l := c.limits; {
-	case who != nil && now.Before(who.barred):
-		err = l.resets.Refuse("resets lately")
 	case who != nil && int64(who.connections) >= l.callerConnections.Most():
 		err = l.callerConnections.Refuse("connections of one caller")
 	case int64(c.mu.open) >= l.connections.Most():
@@ -113,25 +113,27 @@ func (c *callers) leave(at netip.Addr, who *caller, now time.Time) {
 // forget drops a caller without connections that is not barred. The callers' lock
 // is held.
 func (c *callers) forget(at netip.Addr, who *caller, now time.Time) {
-	if c.mu.by[at] == who && who.connections == 0 && !now.Before(who.barred) {
+	if c.mu.by[at] == who && who.connections == 0 && who.barred.Load() <= now.UnixNano() {
 		delete(c.mu.by, at)
 	}
 }
 
-// bar refuses a caller's new connections for a while.
-func (c *callers) bar(at netip.Addr, who *caller, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// bar closes a connection, and refuses calls on new connections of its address for a while.
+func (c *callers) bar(conn *connection, now time.Time) {
+	if !conn.gaveUp.CompareAndSwap(false, true) {
+		return
+	}
+	err := c.limits.resets.Refuse("calls given up on one connection before their request came")
+	c.refused.Log(now, c.log.Warn, "connection closed", "caller", conn.at, "error", err)
+	conn.who.barred.Store(now.Add(barredFor).UnixNano())
 	// Forget the caller afterwards, so that the map does not grow. The timer of its
-	// last connection finds that the bar has ended.
+	// last bar finds that it has ended.
 	time.AfterFunc(barredFor, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.forget(at, who, time.Now())
+		c.forget(conn.at, conn.who, time.Now())
 	})
-	who.barred = now.Add(barredFor)
-	err := c.limits.resets.Refuse(fmt.Sprintf("resets of one connection in %v", resetWindow))
-	c.refused.Log(now, c.log.Warn, "connection closed", "caller", at, "error", err)
+	_ = conn.Close()
 }
 
 // Describe implements prometheus.Collector.
@@ -172,7 +174,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		at := callerAt(conn.RemoteAddr())
 		if who := l.callers.enter(at, time.Now()); who != nil {
-			return &connection{Conn: conn, callers: l.callers, at: at, who: who}, nil
+			return &connection{Conn: conn, callers: l.callers, at: at, who: who, began: time.Now()}, nil
 		}
 		_ = conn.Close()
 	}
@@ -184,7 +186,25 @@ type connection struct {
 	callers *callers
 	at      netip.Addr
 	who     *caller
+	began   time.Time
+	asked   atomic.Int64 // calls of which the server had the request
+	givenUp atomic.Int64 // calls that ended before
+	refused atomic.Int64 // calls while the address was barred
+	gaveUp  atomic.Bool  // too many: the connection is closed
 	closed  sync.Once
+}
+
+// barred returns the error of a call on a connection that began while its address was barred, for as long as it
+// is. It closes the connection of a client that goes on calling.
+func (c *connection) barred(now time.Time) error {
+	until := c.who.barred.Load()
+	if until <= now.UnixNano() || c.began.UnixNano() < until-int64(barredFor) {
+		return nil
+	}
+	if c.refused.Add(1) > mostBarred {
+		_ = c.Close()
+	}
+	return c.callers.limits.resets.Refuse("calls given up lately by this address")
 }
 
 // Close implements net.Conn.

@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,11 +23,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 )
@@ -70,8 +74,8 @@ func (r *running) dialFrom(t *testing.T, ip string) net.Conn {
 	return conn
 }
 
-// callFrom makes a call on a connection of its own, from an address.
-func (r *running) callFrom(t *testing.T, ip, tag string) error {
+// dial returns a client at an address.
+func (r *running) dial(t *testing.T, ip string) marchv1.IDServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -80,8 +84,14 @@ func (r *running) callFrom(t *testing.T, ip, tag string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	_, err = marchv1.NewIDServiceClient(conn).Next(bg, &marchv1.NextRequest{Tag: tag})
+	t.Cleanup(func() { _ = conn.Close() })
+	return marchv1.NewIDServiceClient(conn)
+}
+
+// callFrom makes a call on a connection of its own, from an address.
+func (r *running) callFrom(t *testing.T, ip, tag string) error {
+	t.Helper()
+	_, err := r.dial(t, ip).Next(bg, &marchv1.NextRequest{Tag: tag})
 	return err
 }
 
@@ -211,9 +221,6 @@ func TestSilentStreams(t *testing.T) {
 	if got := r.metric(t, "march_streams"); got != "100" {
 		t.Errorf("march_streams: %q", got)
 	}
-	if got := r.metric(t, `march_limit_refused_total{limit="connection-streams"}`); got != "59900" {
-		t.Errorf("refused: %q", got)
-	}
 	if err := r.next("fast"); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
@@ -258,7 +265,7 @@ func TestConnections(t *testing.T) {
 		r := limited(t, change)
 		open := func(ip string) (conn net.Conn, taken bool) {
 			conn = r.dialFrom(t, ip)
-			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 			_, err := conn.Read(make([]byte, 1)) // gRPC sends its settings first
 			return conn, err == nil
 		}
@@ -285,50 +292,81 @@ func TestConnections(t *testing.T) {
 	}
 }
 
+// giveUp has a client open calls on a new connection and cancel each before its request, and returns the
+// connection.
+func (r *running) giveUp(t *testing.T, calls int) *raw {
+	t.Helper()
+	c := r.raw(t, other, marchv1.IDService_Next_FullMethodName)
+	for range calls {
+		_ = c.WriteRSTStream(c.open(), http2.ErrCodeCancel)
+	}
+	if err := c.flush(); err != nil {
+		t.Log(err) // the server has closed it
+	}
+	return c
+}
+
 // Before, streams that a client resets at once raised a good caller's p99 from 5 ms to 1.7 s:
 // they cost the server much and the client nothing.
-func TestResets(t *testing.T) {
+func TestCallsGivenUp(t *testing.T) {
 	const most = 50
 	r := limited(t, func(l *serve.Limits) { l.Resets = most })
-	attack := func(resets int) error {
-		c := r.raw(t, other, marchv1.IDService_Next_FullMethodName)
-		for range resets {
-			_ = c.WriteRSTStream(c.open(), http2.ErrCodeCancel)
-		}
-		if err := c.flush(); err != nil {
-			return err
-		}
-		_ = c.conn.SetReadDeadline(time.Now().Add(time.Second))
-		for {
-			if _, err := c.ReadFrame(); err != nil {
-				return err
-			}
-		}
+	before := r.dial(t, other)
+	if _, err := before.Next(bg, &marchv1.NextRequest{Tag: "fast"}); err != nil {
+		t.Fatal(err)
 	}
-	if err := attack(most); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%d resets: %v", most, err)
+	c := r.giveUp(t, most)
+	eventually(t, "the calls have ended", func() bool { return r.metric(t, "march_streams") == "0" })
+	if got := r.metric(t, `march_limit_refused_total{limit="resets"}`); got != "0" {
+		t.Errorf("after %d calls %s connections were closed", most, got)
 	}
-	if err := attack(most + 1); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the connection is still there after %d resets: %v", most+1, err)
+	_ = c.WriteRSTStream(c.open(), http2.ErrCodeCancel)
+	if err := c.flush(); err != nil {
+		t.Fatal(err)
 	}
-	if err := attack(0); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the caller comes back at once: %v", err)
+	for err := error(nil); err == nil; {
+		_, err = c.ReadFrame()
+	}
+	for barred := 0; barred < 3; barred++ { // each before the second has passed, or else the caller is barred anew
+		c := r.giveUp(t, most+1)
+		for err := error(nil); err == nil; {
+			_, err = c.ReadFrame()
+		}
+		err := r.callFrom(t, other, "fast")
+		if err == nil {
+			continue // a slow machine: the second has passed
+		}
+		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "calls given up lately") {
+			t.Errorf("a call on a new connection of the address: %v", err)
+		}
+		break
+	}
+	if _, err := before.Next(bg, &marchv1.NextRequest{Tag: "fast"}); err != nil {
+		t.Errorf("a connection of the address that was open before: %v", err)
 	}
 	if err := r.next("fast"); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
-	if got := r.metric(t, `march_limit_refused_total{limit="resets"}`); got != "2" {
-		t.Errorf("refused: %q", got)
-	}
+	eventually(t, "the address may call again", func() bool { return r.callFrom(t, other, "fast") == nil })
 }
 
-// A client may reset calls as long as most of its calls finish.
-func TestSomeResets(t *testing.T) {
+// A client may give up any number of calls that the server answered or is about to answer. Before, a client that
+// ended 50 answered streams a second by a cancel had each new connection of its address closed.
+func TestCallsCancelledAreNotGivenUp(t *testing.T) {
 	r := limited(t, func(l *serve.Limits) { l.Resets = 20 })
 	for range 100 {
-		if err := r.next("fast"); err != nil {
+		ctx, cancel := context.WithCancel(bg)
+		stream, err := r.client.Stream(ctx)
+		if err == nil {
+			err = stream.Send(&marchv1.NextRequest{Tag: "fast"})
+		}
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
+		cancel()
 	}
 	for range 60 {
 		ctx, cancel := context.WithCancel(bg)
@@ -349,6 +387,119 @@ func TestSomeResets(t *testing.T) {
 	if got := r.metric(t, `march_limit_refused_total{limit="resets"}`); got != "0" {
 		t.Errorf("refused: %q", got)
 	}
+}
+
+// A caller has a bound on its streams, over all its connections. Another caller, and the calls of the same one,
+// are served.
+func TestOpenStreams(t *testing.T) {
+	r := limited(t, func(l *serve.Limits) { l.OpenStreams = 2 })
+	answered := func(client marchv1.IDServiceClient) (end func(), err error) {
+		ctx, cancel := context.WithCancel(bg)
+		stream, err := client.Stream(ctx)
+		if err == nil {
+			err = stream.Send(&marchv1.NextRequest{Tag: "fast"})
+		}
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return cancel, err
+	}
+	one, two := r.dial(t, other), r.dial(t, other)
+	end, err := answered(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := answered(two); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := answered(two); status.Code(err) != codes.ResourceExhausted ||
+		!strings.Contains(err.Error(), "too many open streams of one caller; allowed: 2 (--max-caller-open-streams)") {
+		t.Errorf("the third stream: %v", err)
+	}
+	if _, err := two.Next(bg, &marchv1.NextRequest{Tag: "fast"}); err != nil {
+		t.Errorf("a call of the same caller: %v", err)
+	}
+	if _, err := answered(r.client); err != nil {
+		t.Errorf("another caller: %v", err)
+	}
+	end()
+	eventually(t, "another stream is served", func() bool { _, err := answered(one); return err == nil })
+}
+
+// A subject that has proven its identity is a caller of its own: others at its address, behind a NAT say, take
+// nothing of its streams.
+func TestOpenStreamsOfSubjects(t *testing.T) {
+	var lines, tokens []string
+	for _, name := range []string{"one", "two"} {
+		token, line, err := access.NewToken(name, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, tokens = append(lines, line), append(tokens, token)
+	}
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, name)
+	}
+	gate, err := access.New(access.Config{
+		Policy: write("policy", "grants:\n- {subjects: ['token:one', 'token:two'], roles: issuer}\n"),
+		Tokens: write("tokens", strings.Join(lines, "\n")+"\n"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startWith(t, func(cfg *serve.Config) {
+		cfg.Limits, cfg.Access = serve.DefaultLimits(), gate
+		cfg.Limits.OpenStreams = 1
+	})
+	open := func(token string) error {
+		stream, err := r.client.Stream(metadata.AppendToOutgoingContext(bg, "authorization", "Bearer "+token))
+		if err == nil {
+			err = stream.Send(&marchv1.NextRequest{Tag: "fast"})
+		}
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	for i, want := range []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted, codes.ResourceExhausted} {
+		if err := open(tokens[i%2]); status.Code(err) != want {
+			t.Errorf("stream %d: %v, want %v", i, err, want)
+		}
+	}
+}
+
+// Many eager streams take turns, and each is answered in order.
+func TestStreamsTakeTurns(t *testing.T) {
+	r := limited(t, func(l *serve.Limits) { l.OpenStreams = 1000 })
+	const streams, requests = 100, 50
+	var all sync.WaitGroup
+	for range streams {
+		all.Go(func() {
+			stream, err := r.client.Stream(bg)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for range requests {
+				if err := stream.Send(&marchv1.NextRequest{Tag: "fast"}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			_ = stream.CloseSend()
+			for i := range int64(requests) {
+				if got, err := stream.Recv(); err != nil || got.GetId() != i+1 {
+					t.Errorf("answer %d: %v, %v", i, got, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // Limits outside the allowed range are refused.

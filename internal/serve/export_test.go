@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"net"
 	"net/netip"
 	"time"
 
@@ -10,15 +11,16 @@ import (
 // CallerAt returns the caller at an address.
 var CallerAt = callerAt
 
-// BarTwice has a caller enter with two connections, bars it for each, a second apart,
-// and has both leave. It returns how many callers are remembered.
+// BarTwice bars an address for each of two connections, one half of the time later. It returns how many callers are
+// remembered.
 func BarTwice(at netip.Addr) (remembered func() int) {
 	c := newCallers(newLimits(DefaultLimits(), nil), hclog.NewNullLogger())
-	one, two := c.enter(at, time.Now()), c.enter(at, time.Now())
-	for _, who := range []*caller{one, two} {
-		c.bar(at, who, time.Now())
-		c.leave(at, who, time.Now())
-		time.Sleep(time.Second)
+	for range 2 {
+		client, server := net.Pipe()
+		conn := &connection{Conn: server, callers: c, at: at, who: c.enter(at, time.Now())}
+		c.bar(conn, time.Now())
+		_ = client.Close()
+		time.Sleep(barredFor / 2)
 	}
 	return func() int {
 		c.mu.Lock()

@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"runtime"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/observe"
 )
@@ -22,25 +20,20 @@ type Limits struct {
 	// CallerStreams bounds those of one caller, over all its gRPC connections.
 	// Default 10,000.
 	CallerStreams int
-	// Resets bounds how many calls and streams a gRPC connection may reset within
-	// 10 s, unless the server finished as many. A connection beyond it is closed,
-	// and its caller may open no other for 10 s. Default 500.
+	// OpenStreams bounds the open streams of one caller, which here is a subject where the
+	// caller has proven its identity. An eager stream takes as much of a server as it can get. Default 32.
+	OpenStreams int
+	// Resets bounds how many calls a gRPC connection may give up before the server has their
+	// requests, besides as many as it asked. A connection beyond it is closed, and for 1 s calls
+	// on new connections of its address are refused. Default 500.
 	Resets int
-	// StreamAnswers bounds the answers of one stream that wait to be written, because its
-	// client reads them slowly or not at all. A stream beyond it takes no request
-	// until half of them are written. Each costs about 240 bytes. Default 50.
-	StreamAnswers int
-	// BusyStreams bounds the streams that are answered at the same moment while more than 16
-	// times as many are busy. The requests of the others wait for their turn. Default half
-	// of the processors, at least 1, so that some are left for calls.
-	BusyStreams int
 }
 
 // DefaultLimits returns the defaults.
 func DefaultLimits() Limits {
 	return Limits{
-		Connections: 10_000, CallerConnections: 1_000, ConnectionStreams: 1_000, CallerStreams: 10_000, Resets: 500,
-		StreamAnswers: 50, BusyStreams: max(runtime.GOMAXPROCS(0)/2, 1),
+		Connections: 10_000, CallerConnections: 1_000, ConnectionStreams: 1_000, CallerStreams: 10_000,
+		OpenStreams: 32, Resets: 500,
 	}
 }
 
@@ -57,9 +50,8 @@ func (l Limits) Validate() error {
 		{maxCallerConnections, l.CallerConnections},
 		{maxConnectionStreams, l.ConnectionStreams},
 		{maxCallerStreams, l.CallerStreams},
+		{maxOpenStreams, l.OpenStreams},
 		{maxResets, l.Resets},
-		{maxStreamAnswers, l.StreamAnswers},
-		{maxBusyStreams, l.BusyStreams},
 	} {
 		if err := CheckLimit(field.name, field.value); err != nil {
 			return err
@@ -83,14 +75,13 @@ const (
 	maxCallerConnections = "caller-connections"
 	maxConnectionStreams = "connection-streams"
 	maxCallerStreams     = "caller-streams"
+	maxOpenStreams       = "caller-open-streams"
 	maxResets            = "resets"
-	maxStreamAnswers     = "stream-answers"
-	maxBusyStreams       = "busy-streams"
 )
 
 // limits are Limits with the metrics of each.
 type limits struct {
-	connections, callerConnections, connectionStreams, callerStreams, resets, streamAnswers, busyStreams *observe.Limit
+	connections, callerConnections, connectionStreams, callerStreams, openStreams, resets *observe.Limit
 }
 
 func newLimits(l Limits, m *observe.Metrics) limits {
@@ -99,8 +90,7 @@ func newLimits(l Limits, m *observe.Metrics) limits {
 		callerConnections: m.Limit(maxCallerConnections, int64(l.CallerConnections)),
 		connectionStreams: m.Limit(maxConnectionStreams, int64(l.ConnectionStreams)),
 		callerStreams:     m.Limit(maxCallerStreams, int64(l.CallerStreams)),
+		openStreams:       m.Limit(maxOpenStreams, int64(l.OpenStreams)),
 		resets:            m.Limit(maxResets, int64(l.Resets)),
-		streamAnswers:     m.Limit(maxStreamAnswers, int64(l.StreamAnswers)),
-		busyStreams:       m.Limit(maxBusyStreams, int64(l.BusyStreams)),
 	}
 }

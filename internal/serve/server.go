@@ -141,14 +141,15 @@ func Run(ctx context.Context, cfg Config) error {
 		options = append(options, grpc.StatsHandler(observe.Calls(cfg.Tracer, untraced)))
 	}
 	options = append(options,
-		grpc.ChainUnaryInterceptor(failed.unary),
-		grpc.ChainStreamInterceptor(boundAnswers(limits.streamAnswers), failed.stream),
+		grpc.ChainUnaryInterceptor(asks, failed.unary),
+		grpc.ChainStreamInterceptor(failed.stream),
 	)
 	if cfg.Access != nil {
 		options = append(options, grpc.ChainUnaryInterceptor(cfg.Access.Unary),
 			grpc.ChainStreamInterceptor(cfg.Access.Stream))
 	}
 	options = append(options,
+		grpc.ChainStreamInterceptor(callers.bound),
 		grpc.MaxRecvMsgSize(cfg.MaxRequest),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
@@ -158,8 +159,8 @@ func Run(ctx context.Context, cfg Config) error {
 		grpc.MaxConcurrentStreams(uint32(cfg.Limits.ConnectionStreams)),
 		// gRPC would let them grow to 16 MiB, which are a million requests that wait.
 		grpc.StaticStreamWindowSize(64<<10),
-		grpc.StaticConnWindowSize(64<<20), // bounds nothing that waits: it is given anew when bytes are read
-		grpc.WriteBufferSize(mostWritten),
+		grpc.StaticConnWindowSize(1<<20),
+		grpc.ReadBufferSize(mostRead),
 		grpc.Creds(newWatched(cfg.TLS)),
 		grpc.InTapHandle(admit),
 		grpc.WaitForHandlers(true), // Stop too: no call outlives Run

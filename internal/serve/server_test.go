@@ -60,6 +60,21 @@ func (s *slow) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextR
 	}
 }
 
+// Stream answers each request with its number.
+func (s *slow) Stream(stream marchv1.IDService_StreamServer) error {
+	for n := int64(1); ; n++ {
+		if _, err := stream.Recv(); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if err := stream.Send(&marchv1.NextResponse{Id: n}); err != nil {
+			return err
+		}
+	}
+}
+
 // running is a running server.
 type running struct {
 	*slow

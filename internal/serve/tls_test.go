@@ -172,42 +172,6 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// Requests that the server holds, because their stream has many under way, are given to it
-// when it can take them. It is woken by a deadline of the connection, which TLS passes on.
-func TestTLSHeldRequests(t *testing.T) {
-	f := newTLSFolder(t)
-	files := f.open(t, nil)
-	s := &prompt{}
-	r := startWith(t, func(cfg *serve.Config) {
-		cfg.TLS, cfg.Limits = files, serve.DefaultLimits()
-		cfg.Limits.StreamAnswers = 10
-		cfg.Register = func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, s) }
-	})
-	stream, err := r.over(t, f.open(t, bare)).Stream(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const requests = 3000
-	sent := make(chan error, 1)
-	go func() {
-		for range requests {
-			if err := stream.Send(&marchv1.NextRequest{Tag: "order"}); err != nil {
-				sent <- err
-				return
-			}
-		}
-		sent <- stream.CloseSend()
-	}()
-	for i := range requests {
-		if _, err := stream.Recv(); err != nil {
-			t.Fatalf("answer %d: %v", i, err)
-		}
-	}
-	if err := <-sent; err != nil {
-		t.Error(err)
-	}
-}
-
 // A certificate that is renewed again and again under load fails no call: not on connections
 // that are open, and not on those that begin meanwhile. Both sides also read the files while
 // only the key was replaced.

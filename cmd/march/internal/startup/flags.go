@@ -45,11 +45,13 @@ func LimitFlags(flags *pflag.FlagSet, l *serve.Limits, maxTags *int64) {
 		"how many calls and streams may be under way on one gRPC connection")
 	flags.IntVar(&l.CallerStreams, "max-caller-streams", l.CallerStreams,
 		"how many calls and streams one caller may have under way over gRPC")
-	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may reset in 10 s, "+
-		"unless the server finished as many")
-	flags.IntVar(&l.StreamAnswers, "max-stream-answers", l.StreamAnswers,
-		"how many answers of a gRPC stream may wait for its client to read; the stream then takes no request")
-	flags.IntVar(&l.BusyStreams, "max-busy-streams", l.BusyStreams,
-		"how many streams are answered at the same moment; others wait for their turn")
+	flags.IntVar(&l.OpenStreams, "max-caller-open-streams", l.OpenStreams,
+		"how many gRPC streams one caller (a subject, or else an IP address) may have open")
+	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may give up before their "+
+		"requests came, besides as many as it asked")
+	for _, gone := range []string{"max-stream-answers", "max-busy-streams"} {
+		flags.Int(gone, 0, "")
+		_ = flags.MarkDeprecated(gone, "it has no effect: --max-caller-open-streams bounds streams")
+	}
 	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
 }

@@ -1,0 +1,271 @@
+package serve
+
+import (
+	"context"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
+
+	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/tlsfiles"
+	"github.com/march-id/march/internal/access"
+)
+
+// gRPC bounds the calls of one connection. Four things that it does not do stand here:
+//
+//   - A caller has a bound on its calls over all its connections, and one on its streams. An eager stream can
+//     always run, and keeps up to 64 KiB of requests and as much of answers in the server.
+//   - Many eager streams take turns. Go's scheduler gives each goroutine that can run its turn, and a unary
+//     call needs several: beside 500 eager streams it took 2 s.
+//   - A read that filled its buffer yields. gRPC reads on for as long as there is something to read.
+//   - A connection is closed if its client gives up more calls than it asks: it cancels them before the server
+//     has their requests. Each costs the server a goroutine and the client nothing.
+
+// watched wraps gRPC's credentials. Each call can then find its connection.
+type watched struct {
+	credentials.TransportCredentials
+}
+
+func newWatched(files *tlsfiles.Files) watched {
+	if !files.Serves() {
+		return watched{insecure.NewCredentials()}
+	}
+	return watched{credentials.NewTLS(files.Server("h2"))}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (w watched) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := w.TransportCredentials.ServerHandshake(raw)
+	from, ok := raw.(*connection)
+	if !ok {
+		return conn, info, err
+	}
+	if err != nil {
+		from.callers.handshake(from.RemoteAddr().String(), err)
+		return nil, nil, err
+	}
+	return &yielding{Conn: conn}, over{info, from}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (w watched) Clone() credentials.TransportCredentials {
+	return watched{w.TransportCredentials.Clone()}
+}
+
+// over is the AuthInfo of a call, and the connection over which the call came.
+type over struct {
+	credentials.AuthInfo
+	conn *connection
+}
+
+// Unwrap returns the AuthInfo of the connection's own credentials: package access asks it for
+// the client's certificate.
+func (o over) Unwrap() credentials.AuthInfo { return o.AuthInfo }
+
+// proven reports whether the client has a certificate that TLS verified.
+func (o over) proven() bool {
+	t, ok := o.AuthInfo.(credentials.TLSInfo)
+	return ok && len(t.State.VerifiedChains) > 0
+}
+
+// mostRead bounds one read from a connection, in bytes. gRPC would read 32 KiB, and look at
+// 1,400 requests before another goroutine gets its processor.
+const mostRead = 2 << 10
+
+// yielding lets other goroutines run before a read if the last read left bytes in the connection.
+type yielding struct {
+	net.Conn
+	more bool
+}
+
+// Read implements net.Conn.
+func (y *yielding) Read(b []byte) (int, error) {
+	if y.more {
+		runtime.Gosched()
+	}
+	n, err := y.Conn.Read(b)
+	y.more = n == len(b)
+	return n, err
+}
+
+// call is a call or a stream that is under way.
+type call struct {
+	conn  *connection
+	asked atomic.Bool // the server has its request
+}
+
+// callKey is the key of a call in its context.
+type callKey struct{}
+
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}
+
+// admit is gRPC's tap. It refuses a call before it costs anything, if its caller has too many under way or gave
+// up too many lately.
+func admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ctx, nil
+	}
+	o, ok := p.AuthInfo.(over)
+	if !ok {
+		return ctx, nil
+	}
+	conn := o.conn
+	if !o.proven() && len(info.Header.Get("authorization")) == 0 &&
+		info.FullMethodName != healthpb.Health_Check_FullMethodName {
+		if err := conn.barred(time.Now()); err != nil {
+			return ctx, api.ToStatus(err)
+		}
+	}
+	limit := conn.callers.limits.callerStreams
+	if conn.who.streams.Add(1) > limit.Most() {
+		conn.who.streams.Add(-1)
+		return ctx, api.ToStatus(limit.Refuse("calls and streams under way of one caller"))
+	}
+	c := &call{conn: conn}
+	context.AfterFunc(ctx, c.end) // gRPC cancels the context of each call that ended
+	return context.WithValue(ctx, callKey{}, c), nil
+}
+
+// end stops counting a call. It closes the connection if its client gave up too many.
+func (c *call) end() {
+	c.conn.who.streams.Add(-1)
+	if c.asked.Load() {
+		return
+	}
+	if most := c.conn.callers.limits.resets.Most(); c.conn.givenUp.Add(1) > c.conn.asked.Load()+most {
+		c.conn.callers.bar(c.conn, time.Now())
+	}
+}
+
+// ask notes that the server has the request of a call.
+func (c *call) ask() {
+	if c != nil && !c.asked.Swap(true) {
+		c.conn.asked.Add(1)
+	}
+}
+
+// asks notes the requests of calls.
+func asks(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	callOf(ctx).ask()
+	return handler(ctx, request)
+}
+
+// bound bounds the streams of each caller, and has streams take turns. It comes after the gate: a subject that
+// has proven its identity is a caller wherever it is, and any other caller is an address. Health checks are as
+// many as connections, and idle.
+func (c *callers) bound(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
+	taking := &turn{ServerStream: stream, call: callOf(stream.Context()), turns: c.turns}
+	if info.FullMethod == healthpb.Health_Watch_FullMethodName {
+		return handler(server, taking)
+	}
+	caller := Caller(stream.Context()).String()
+	if s := access.From(stream.Context()); s != nil && len(s.Names) > 0 {
+		caller = s.Name()
+	}
+	if err := c.open(caller); err != nil {
+		return err
+	}
+	defer c.close(caller)
+	defer taking.stop()
+	return handler(server, taking)
+}
+
+// open counts a stream of a caller, or refuses it.
+func (c *callers) open(caller string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if limit := c.limits.openStreams; c.mu.streams[caller] >= limit.Most() {
+		return limit.Refuse("open streams of one caller")
+	}
+	c.mu.streams[caller]++
+	c.turns.streams.Add(1)
+	return nil
+}
+
+// close stops counting a stream.
+func (c *callers) close(caller string) {
+	c.turns.streams.Add(-1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.streams[caller]--; c.mu.streams[caller] == 0 {
+		delete(c.mu.streams, caller)
+	}
+}
+
+// turns bounds how many streams are answered at the same moment while many are open.
+type turns struct {
+	streams atomic.Int64  // open
+	busy    chan struct{} // as many as may be answered
+}
+
+// manyStreams is how many streams are open for each turn before they take turns.
+const manyStreams = 16
+
+// longTurn is when a turn ends although its request is not answered: the stream waits for a lease, or for its
+// client to read.
+const longTurn = time.Millisecond
+
+// newTurns leaves half of the processors to calls.
+func newTurns() *turns { return &turns{busy: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1))} }
+
+// turn is a stream that takes turns: one begins when its handler has a request, and ends when the handler wants
+// the next one.
+type turn struct {
+	grpc.ServerStream
+	call  *call
+	turns *turns
+	has   atomic.Bool
+	timer *time.Timer // ends a long turn; nil before the first
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (t *turn) RecvMsg(m any) error {
+	t.end()
+	if err := t.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	t.call.ask()
+	if t.turns.streams.Load() <= int64(manyStreams*cap(t.turns.busy)) {
+		return nil
+	}
+	select {
+	case t.turns.busy <- struct{}{}:
+	case <-t.Context().Done():
+		return t.Context().Err()
+	}
+	t.has.Store(true)
+	if t.timer == nil {
+		t.timer = time.AfterFunc(longTurn, t.end)
+	} else {
+		t.timer.Reset(longTurn)
+	}
+	return nil
+}
+
+// end ends the turn, if the stream has one.
+func (t *turn) end() {
+	if t.has.Swap(false) {
+		<-t.turns.busy
+	}
+}
+
+// stop ends the turns of a stream that has ended.
+func (t *turn) stop() {
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.end()
+}
