@@ -68,18 +68,17 @@ func (s *Server) PlanMigration(ctx context.Context,
 // namedMachines is how many clients of machine IDs a plan names.
 const namedMachines = 20
 
-// movedMachines names the clients that have machine IDs which a plan gives to rooms.
+// movedMachines names the clients that have machine IDs which a plan gives to rooms. Their range
+// may have been released before.
 func (s *Server) movedMachines(ctx context.Context, planned plan.Plan) (names []string, err error) {
-	if len(planned.From.Reserved) == 0 {
-		return nil, nil
-	}
 	machines, err := s.admin.Machines(ctx)
 	if err != nil {
 		return nil, err
 	}
 	more := 0
 	for _, m := range machines {
-		moves := slices.ContainsFunc(planned.Moves, func(move plan.Move) bool {
+		_, had := timeid.RoomOf(planned.From, m.Number, m.Bits)
+		moves := !had && slices.ContainsFunc(planned.Moves, func(move plan.Move) bool {
 			_, has := timeid.RoomOf(move.Layout, m.Number, m.Bits)
 			return has
 		})
