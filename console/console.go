@@ -30,7 +30,6 @@ import (
 	"github.com/march-id/march/console/cache"
 	"github.com/march-id/march/console/capacity"
 	"github.com/march-id/march/console/login"
-	"github.com/march-id/march/console/prometheus"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
@@ -59,8 +58,9 @@ type Config struct {
 	// Rooms are addresses of instances, HOST:PORT, that this console asks if it starts
 	// while etcd does not answer. Afterwards it knows the addresses from etcd.
 	Rooms []string
-	// Prometheus says which Prometheus has the histories of more than 24 hours; none by default.
-	Prometheus prometheus.Config
+	// Dashboard is the address of the shipped dashboard in the operators' Grafana, to which the page of the
+	// history links for more than 24 hours; empty for no link.
+	Dashboard string
 	// Limits bound how much of the server each caller may use.
 	Limits serve.Limits
 	// MaxLivePages bounds the pages that browsers keep up to date at once: each
@@ -125,7 +125,6 @@ type Server struct {
 	trends     capacity.Trends
 	counted    atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
 	met        problem.Log                  // since when problems are
-	prometheus *prometheus.Client           // nil for none
 
 	counts   counts
 	samples  *cache.Cache[sample]
@@ -163,7 +162,7 @@ func (cfg Config) Validate() error {
 		}
 	}
 	return errors.Join(
-		serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), cfg.Prometheus.Validate(), cfg.Limits.Validate(),
+		serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), web.CheckDashboard(cfg.Dashboard), cfg.Limits.Validate(),
 		serve.CheckLimit(web.MaxPages, cfg.MaxLivePages), serve.CheckLimit(web.MaxCallerPages, cfg.MaxCallerLivePages),
 	)
 }
@@ -200,9 +199,6 @@ func New(cfg Config) (*Server, error) {
 		metrics: newMetrics(cfg.Metrics),
 	}
 	s.rooms.connect, s.rooms.tracer, s.rooms.credentials = cfg.Dial, cfg.Tracer, cfg.Credentials
-	if s.prometheus, err = prometheus.New(cfg.Prometheus, s.log.Named("prometheus")); err != nil {
-		return nil, err
-	}
 	s.ledger.HaltAs("console " + s.name)
 	if s.mirror, s.mirrorFile, err = s.newMirror(); err != nil {
 		return nil, err
@@ -223,7 +219,7 @@ func (s *Server) makeRoutes() error {
 		return err
 	}
 	pages, err := web.New(web.Config{
-		Console: s.cfg.Access.Console(s), Stopping: s.stopping, LongHistory: s.prometheus != nil,
+		Console: s.cfg.Access.Console(s), Stopping: s.stopping, Dashboard: s.cfg.Dashboard,
 		Logger:      s.log.Named("web"),
 		Pages:       s.cfg.Metrics.Limit(web.MaxPages, int64(s.cfg.MaxLivePages)),
 		CallerPages: s.cfg.Metrics.Limit(web.MaxCallerPages, int64(s.cfg.MaxCallerLivePages)),
@@ -255,7 +251,6 @@ func (s *Server) makeRoutes() error {
 // the error of a listener that failed.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.rooms.close()
-	defer s.prometheus.Close()
 	s.reportHealth(healthpb.HealthCheckResponse_NOT_SERVING) // until etcd has answered
 	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String())
 	if s.mirrorFile != nil {

@@ -7,12 +7,11 @@
 // etcd through package ledger. So all consoles of a cluster answer alike, and no data is
 // lost when one dies. A console asks an instance for the things that only the instance
 // knows: its chains and its rates. While pages or commands ask for them, a console has
-// four things in memory:
+// three things in memory:
 //
 //   - The rates of the last two minutes, which instances remember too (overview.go).
 //   - All tags as they were a moment ago, to search and sort them (search.go).
 //   - The costs of the plans that are shown (counts.go).
-//   - The histories that a Prometheus told in the last minute (package prometheus).
 //
 // The console checks everything from outside here, at the edge: it gives the ledger
 // parsed names and valid numbers.

@@ -8,12 +8,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/history"
-	"github.com/march-id/march/console/prometheus"
 	"github.com/march-id/march/internal/minutes"
 )
 
@@ -22,9 +20,6 @@ const mostMigrations = 50
 
 // GetHistory implements ConsoleService.
 func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (*marchv1.GetHistoryResponse, error) {
-	if r.GetMinutes() > minutes.Kept {
-		return s.longHistory(ctx, r)
-	}
 	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
 	if err != nil {
 		return nil, err
@@ -45,28 +40,6 @@ func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (
 		}
 	}
 	return answer, nil
-}
-
-// longHistory returns a history of more than instances remember, from Prometheus.
-func (s *Server) longHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (*marchv1.GetHistoryResponse, error) {
-	if s.prometheus == nil {
-		return nil, allocator.Errorf(allocator.Invalid,
-			"minutes: %d; allowed: 1 to %d, 0 for 60; a console with --prometheus has more",
-			r.GetMinutes(), minutes.Kept)
-	}
-	if err := prometheus.Check(r.GetMinutes(), r.GetStep()); err != nil {
-		return nil, err
-	}
-	v, outage, err := s.viewOrKnown(ctx)
-	if err != nil {
-		return nil, err
-	}
-	span := prometheus.SpanOf(time.Now(), r.GetMinutes(), r.GetStep())
-	told, err := s.prometheus.History(ctx, span)
-	if err != nil {
-		return nil, err
-	}
-	return s.history(ctx, v, len(outage) > 0, span, told)
 }
 
 // history puts a history together, with the migrations of its time. away says that etcd does not

@@ -223,15 +223,14 @@ func TestCompose(t *testing.T) {
 		issued[id] = instance
 	}
 	c.scraped(8)
-	// The console asks Prometheus for the week before, of which it knows nothing yet.
-	r, err := http.Get("http://" + c.address("console", "7000") + "/history?span=7d")
+	r, err := http.Get("http://" + c.address("console", "7000") + "/history")
 	if err != nil {
 		t.Fatal(err)
 	}
 	page, err := io.ReadAll(r.Body)
 	_ = r.Body.Close()
-	if err != nil || !strings.Contains(string(page), "Prometheus knows nothing of March") {
-		t.Errorf("the console's page of 7 days: %s, %v\n%s", r.Status, err, page)
+	if err != nil || !strings.Contains(string(page), `href="http://127.0.0.1:3000/d/march?from=now-7d&amp;to=now"`) {
+		t.Errorf("the console's page does not lead to the dashboard of 7 days: %s, %v\n%s", r.Status, err, page)
 	}
 
 	for _, instance := range append(rooms, "console") {

@@ -160,12 +160,6 @@ func TestDeploy(t *testing.T) {
 		t.Errorf("%d queries found in the dashboard", shown)
 	}
 
-	queries, err := os.ReadFile("../../console/prometheus/history.go") // by which consoles read long histories
-	if err != nil {
-		t.Fatal(err)
-	}
-	check("console/prometheus", string(queries))
-
 	var rules struct {
 		Groups []struct {
 			Rules []struct {

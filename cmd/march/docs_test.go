@@ -84,7 +84,7 @@ bin/march() { march "$@"; }
 }
 
 // TestDocsShell parses the commands of march in the sh blocks of documents. TestReadme cannot
-// run these blocks: they need a MySQL or a Prometheus of the reader's.
+// run these blocks: they need a MySQL or a Grafana of the reader's.
 func TestDocsShell(t *testing.T) {
 	t.Parallel()
 	parsed := 0
@@ -105,8 +105,8 @@ func TestDocsShell(t *testing.T) {
 			}
 		}
 	}
-	if parsed < 2 {
-		t.Errorf("%d commands found", parsed)
+	if parsed == 0 {
+		t.Error("no command found")
 	}
 }
 

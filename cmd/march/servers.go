@@ -224,6 +224,12 @@ cluster, anywhere.`,
 				return err
 			}
 			cfg.Logger = log.Named("console")
+			for _, name := range gonePrometheus {
+				if cmd.Flags().Changed(name) {
+					log.Warn("setting has no effect, and goes with the next version", "setting", name,
+						"instead", "dashboard, the address of the dashboard in Grafana")
+				}
+			}
 			w, stop, err := watch.Start(cmd.Context(), build(), "march-console", hostname, nil, log)
 			if err != nil {
 				return err
@@ -277,14 +283,12 @@ cluster, anywhere.`,
 		"start and wait, not ready, if etcd does not answer; false: end with exit code 5")
 	flags.StringSliceVar(&cfg.Rooms, "rooms", nil,
 		"addresses of instances, HOST:PORT, to show if etcd does not answer at the start")
-	flags.StringVar(&cfg.Prometheus.URL, "prometheus", "", "address of a Prometheus that scrapes the rooms, "+
-		"such as http://prometheus:9090: the history page has 7 and 30 days from it")
-	flags.StringVar(&cfg.Prometheus.TokenFile, "prometheus-token-file", "",
-		"file with the bearer token to give to that Prometheus; read again for each history")
-	flags.StringVar(&cfg.Prometheus.CA, "prometheus-ca", "",
-		"file with the CA certificates (PEM) that sign its certificate; default the system's")
-	flags.StringVar(&cfg.Prometheus.Cluster, "prometheus-cluster", "",
-		"this cluster's value of the label cluster; empty if Prometheus watches one cluster")
+	flags.StringVar(&cfg.Dashboard, "dashboard", "", "address of the dashboard of deploy/grafana in your Grafana, "+
+		"such as https://grafana.example.com/d/march: the history page links to its last 7 and 30 days")
+	for _, name := range gonePrometheus {
+		flags.String(name, "", "")
+		_ = flags.MarkHidden(name) // fails for a flag that is not there
+	}
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	policy.Add(flags, &cfg)
 	safe.Add(flags)
@@ -302,6 +306,10 @@ cluster, anywhere.`,
 		"how long an instance must be silent to be forgotten")
 	return cmd
 }
+
+// gonePrometheus are settings of the version before: a console read the last 7 and 30 days from a
+// Prometheus. The next version does not accept them.
+var gonePrometheus = []string{"prometheus", "prometheus-token-file", "prometheus-ca", "prometheus-cluster"}
 
 // hostsFlag is the flag of the host names that HTTP requests may have.
 func hostsFlag(cmd *cobra.Command, names *[]string) {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -95,4 +97,28 @@ func TestHelp(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestGonePrometheus: the settings of a Prometheus of the version before are accepted, in the file
+// too, and the log says what stands in their place. That of the dashboard is checked.
+func TestGonePrometheus(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "console.yaml")
+	const before = "prometheus: http://prometheus:9090\nprometheus-cluster: c\n"
+	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, stderr, code := march(t, "config", "validate", "console", "--config", file, "--insecure",
+		"--prometheus-ca", "ca.pem", "--dashboard", "https://grafana.example.com/d/march")
+	for _, name := range []string{"prometheus", "prometheus-cluster", "prometheus-ca"} {
+		if want := "has no effect, and goes with the next version: setting=" + name + " "; !strings.Contains(stderr, want) {
+			t.Errorf("the log does not have %q", want)
+		}
+	}
+	if code != exitOK || strings.Contains(stderr, "setting=prometheus-token-file") {
+		t.Errorf("exit code %d\n%s", code, stderr)
+	}
+	_, stderr, code = march(t, "config", "validate", "console", "--dashboard", "grafana/d/march")
+	if code != exitUsage || !strings.Contains(stderr, `dashboard: "grafana/d/march"; allowed: `) {
+		t.Errorf("a wrong dashboard: exit code %d\n%s", code, stderr)
+	}
 }

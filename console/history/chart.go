@@ -118,31 +118,15 @@ func (c *Chart) describe() {
 
 func (s Span) end() time.Time { return s.First.Add(s.step() * time.Duration(s.Points)) }
 
-// Long reports whether the span has more than a day, so that a time of day alone says too little.
-func (s Span) Long() bool { return s.end().Sub(s.First) > 24*time.Hour }
-
 // at writes a time of the span for people.
-func (s Span) at(t time.Time) string {
-	if s.Long() {
-		return t.UTC().Format("2 Jan 15:04")
-	}
-	return t.UTC().Format("15:04")
-}
+func (s Span) at(t time.Time) string { return t.UTC().Format("15:04") }
 
 func (s Span) step() time.Duration { return time.Duration(s.Step) * time.Minute }
 
-// axis labels the time: every ten minutes of an hour, every four hours of a day, every day of a
-// week, every five days of a month.
+// axis labels the time: every ten minutes of an hour, every four hours of a day.
 func (c *Chart) axis() {
-	const day = 24 * time.Hour
-	whole := c.end().Sub(c.First)
-	every, layout := 10*time.Minute, "15:04"
-	switch {
-	case whole > 10*day:
-		every, layout = 5*day, "2 Jan"
-	case c.Long():
-		every, layout = day, "2 Jan"
-	case whole > 2*time.Hour:
+	whole, every := c.end().Sub(c.First), 10*time.Minute
+	if whole > 2*time.Hour {
 		every = 4 * time.Hour
 	}
 	for at := c.First.UTC().Truncate(every); !at.After(c.end()); at = at.Add(every) {
@@ -150,7 +134,7 @@ func (c *Chart) axis() {
 		if share < .055 || share > .86 { // it would be cut on a narrow screen, or reach into the zone
 			continue
 		}
-		c.Hours = append(c.Hours, Tick{At: percent(share), Text: at.Format(layout), Anchor: "middle"})
+		c.Hours = append(c.Hours, Tick{At: percent(share), Text: c.at(at), Anchor: "middle"})
 	}
 	c.Hours = append(c.Hours, Tick{At: percent(1), Text: "UTC", Anchor: "end"})
 }
@@ -212,16 +196,6 @@ func (s Span) NewBand(kind, text string, began, ended time.Time) (Band, bool) {
 
 // Outage is a time without etcd.
 type Outage struct{ Began, Ended time.Time } // of the first and after the last point that has one
-
-// Longest returns the largest value of the points in an outage.
-func (s Span) Longest(all *marchv1.HistorySeries, o Outage) (most float32) {
-	for i, v := range all.GetEtcdAway() {
-		if at := s.First.Add(time.Duration(i) * s.step()); !at.Before(o.Began) && at.Before(o.Ended) {
-			most = max(most, v)
-		}
-	}
-	return most
-}
 
 // Outages returns when etcd did not answer a room.
 func (s Span) Outages(all *marchv1.HistorySeries) (list []Outage) {

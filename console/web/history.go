@@ -23,39 +23,52 @@ type span struct {
 	each          string // a step in words
 }
 
-// spans are the times that the page shows. From longSpans on they come from a Prometheus.
-var spans = []span{{"1h", "1 hour", 60, 1, "minute"}, {"24h", "24 hours", 24 * 60, 15, "quarter of an hour"},
-	{"7d", "7 days", 7 * 24 * 60, 2 * 60, "2 hours"}, {"30d", "30 days", 30 * 24 * 60, 6 * 60, "6 hours"}}
+// spans are the times that the page shows: instances remember no more.
+var spans = []span{{"1h", "1 hour", 60, 1, "minute"}, {"24h", "24 hours", 24 * 60, 15, "quarter of an hour"}}
 
-const longSpans = 2
+// longSpans are the times for which the page leads to the dashboard, as Grafana and people write them.
+var longSpans = [][2]string{{"7d", "7 days in Grafana"}, {"30d", "30 days in Grafana"}}
 
-// spanNamed returns the place in spans of a name; 0 for none. Its error is Invalid.
-func (h *Handler) spanNamed(name string) (int, error) {
-	known := spans[:longSpans]
-	if h.longHistory {
-		known = spans
-	}
-	names := make([]string, 0, len(known))
-	for i, s := range known {
+// spanNamed returns the span of a name, and the first for none. Its error is Invalid.
+func spanNamed(name string) (span, error) {
+	names := make([]string, len(spans))
+	for i, s := range spans {
 		if s.Name == name {
-			return i, nil
+			return s, nil
 		}
-		names = append(names, s.Name)
+		names[i] = s.Name
 	}
 	if name == "" {
-		return 0, nil
+		return spans[0], nil
 	}
-	hint := ""
-	if !h.longHistory {
-		hint = "; a console with --prometheus has longer ones"
-	}
-	return 0, allocator.Errorf(allocator.Invalid, "span: %q; allowed: %s%s", name, strings.Join(names, ", "), hint)
+	return span{}, allocator.Errorf(allocator.Invalid, "span: %q; allowed: %s; a dashboard of Prometheus has more "+
+		"(--dashboard)", name, strings.Join(names, ", "))
 }
 
-// long reports whether a page of the history shows a time from a Prometheus, which is not asked
-// again and again.
-func long(q url.Values) bool {
-	return slices.ContainsFunc(spans[longSpans:], func(s span) bool { return s.Name == q.Get("span") })
+// CheckDashboard checks the address of a dashboard. Its error is Invalid.
+func CheckDashboard(address string) error {
+	u, err := url.Parse(address)
+	if address != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil) {
+		return allocator.Errorf(allocator.Invalid, "dashboard: %q; allowed: the address of the dashboard in a Grafana, "+
+			"such as https://grafana.example.com/d/march, without a user", address)
+	}
+	return nil
+}
+
+// dashboardOf returns the address of the dashboard of the last days, of a room or of all if room is empty.
+func dashboardOf(address, days, room string) string {
+	u, err := url.Parse(address)
+	if err != nil { // CheckDashboard parsed it
+		return address
+	}
+	q := u.Query()
+	q.Set("from", "now-"+days)
+	q.Set("to", "now")
+	if room != "" {
+		q.Set("var-room", room)
+	}
+	u.RawQuery = q.Encode()
+	return u.String()
 }
 
 type historyView struct {
@@ -71,8 +84,6 @@ type historyView struct {
 	Numbers bool   // show the tables
 	Toggle  string // the address with the tables, or without
 	Restart bool   // all is unknown
-	Long    bool   // it is from a Prometheus
-	Trouble error  // why Prometheus could not be asked; then there are no charts
 }
 
 // shownLink is a link to another time or room.
@@ -93,7 +104,7 @@ type historyTag struct {
 	Spark      spark
 	Mean, Most float64              // IDs per second
 	Reserve    *durationpb.Duration // the least; nil if none is known
-	Failed     int64                // -1 for unknown
+	Failed     int64
 }
 
 // inSeconds says seconds for people.
@@ -115,25 +126,20 @@ var kinds = []history.Kind{
 		}, Nice: history.NiceNumber(2)},
 }
 
-// longKinds are the charts of a time that a Prometheus tells: its metrics differ.
-var longKinds = func() []history.Kind {
-	list := slices.Clone(kinds)
-	list[2].Why = "99 of 100 transactions took no longer"
-	return list
-}()
-
 func (h *Handler) history(c *call) (string, any, error) {
 	q := c.URL.Query()
-	at, err := h.spanNamed(q.Get("span"))
+	shown, err := spanNamed(q.Get("span"))
 	if err != nil {
 		return "", nil, err
 	}
-	shown := spans[at]
 	v := &historyView{Span: shown.Label, Room: q.Get("room"), Numbers: q.Get("numbers") != "", Toggle: toggle(q),
-		Restart: true, Long: at >= longSpans}
-	for i, s := range spans {
-		if i < longSpans || h.longHistory {
-			v.Spans = append(v.Spans, shownLink{s.Label, "/history" + with(q, "span", s.Name), i == at})
+		Restart: true}
+	for _, s := range spans {
+		v.Spans = append(v.Spans, shownLink{s.Label, "/history" + with(q, "span", s.Name), s == shown})
+	}
+	for _, s := range longSpans {
+		if h.dashboard != "" {
+			v.Spans = append(v.Spans, shownLink{s[1], dashboardOf(h.dashboard, s[0], v.Room), false})
 		}
 	}
 	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
@@ -141,10 +147,6 @@ func (h *Handler) history(c *call) (string, any, error) {
 		return "", nil, err
 	}
 	r, err := h.console.GetHistory(c.Context(), &marchv1.GetHistoryRequest{Minutes: shown.minutes, Step: shown.step})
-	if v.Long && allocator.KindOf(err) == allocator.Unavailable {
-		v.Trouble = err
-		return "History", v, nil
-	}
 	if err != nil {
 		return "", nil, err
 	}
@@ -173,11 +175,7 @@ func (h *Handler) history(c *call) (string, any, error) {
 	}
 	bands := v.mark(drawn, r.GetMigrations(), rooms)
 	colour := colours(names...)
-	list := kinds
-	if v.Long {
-		list = longKinds
-	}
-	for _, kind := range list {
+	for _, kind := range kinds {
 		kind.Why = strings.Replace(kind.Why, "each minute", "each "+shown.each, 1)
 		var lines []history.Line
 		for _, room := range rooms {
@@ -223,22 +221,17 @@ func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigra
 	}
 	var outages []history.Outage
 	without := make(map[history.Outage][]string) // the rooms of each
-	longest := make(map[history.Outage]float32)
 	for _, room := range rooms {
 		for _, o := range span.Outages(room.GetAll()) {
 			if without[o] == nil {
 				outages = append(outages, o)
 			}
 			without[o] = append(without[o], room.GetRoom())
-			longest[o] = max(longest[o], span.Longest(room.GetAll(), o))
 		}
 	}
 	slices.SortStableFunc(outages, func(a, b history.Outage) int { return a.Began.Compare(b.Began) })
 	for _, o := range outages {
 		text := "etcd did not answer " + strings.Join(without[o], ", ")
-		if v.Long { // a point has hours, and an outage may be short
-			text += " for up to " + inSeconds(float64(longest[o])) + " at a time"
-		}
 		if b, in := span.NewBand("outage", text, o.Began, o.Ended); in {
 			bands = append(bands, b)
 			v.Marks = append(v.Marks, historyMark{Kind: "outage", Text: sentence(text), Began: timestamppb.New(o.Began),
@@ -249,7 +242,7 @@ func (v *historyView) mark(span history.Span, migrations []*marchv1.HistoryMigra
 }
 
 func newHistoryTag(s *marchv1.HistorySeries) historyTag {
-	t := historyTag{Tag: s.GetTag(), Mean: -1, Most: -1, Failed: -1}
+	t := historyTag{Tag: s.GetTag(), Mean: -1, Most: -1}
 	rates, known := make([]float64, 0, len(s.GetRates())), 0
 	for _, v := range s.GetRates() {
 		rates = append(rates, float64(v))
@@ -272,7 +265,7 @@ func newHistoryTag(s *marchv1.HistorySeries) historyTag {
 	}
 	for _, v := range s.GetFailed() {
 		if v >= 0 {
-			t.Failed = max(t.Failed, 0) + int64(v)
+			t.Failed += int64(v)
 		}
 	}
 	t.Spark = newSpark(rates, len(rates))

@@ -11,8 +11,10 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/observe"
@@ -65,6 +67,21 @@ func (p *past) GetHistory(_ context.Context, r *marchv1.GetHistoryRequest) (*mar
 		answer.Tags = tags
 	}
 	return answer, nil
+}
+
+// GetTag returns a tag with a period, which has not begun.
+func (p *past) GetTag(_ context.Context, r *marchv1.GetTagRequest) (*marchv1.GetTagResponse, error) {
+	start, limit := int64(1), int64(allocator.MaxID)
+	return &marchv1.GetTagResponse{Tag: &marchv1.Tag{
+		Name: r.GetName(), Start: &start, Limit: &limit, Created: timestamppb.Now(),
+		Reserve: durationpb.New(time.Minute),
+		Period: &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 9, TimeZone: "UTC",
+			Current: "2030-01-02", First: 20300102000000001, End: 20300103000000000},
+	}}, nil
+}
+
+func (p *past) ListAudit(context.Context, *marchv1.ListAuditRequest) (*marchv1.ListAuditResponse, error) {
+	return &marchv1.ListAuditResponse{}, nil
 }
 
 // pastPages serves the pages of a fixed history.
@@ -127,6 +144,59 @@ func TestHistoryPage(t *testing.T) {
 	if _, page := get(t, at+"/history?room=a"); strings.Contains(page, `data-l="b"`) ||
 		strings.Contains(page, "\nb: ") {
 		t.Error("the page of room a has values of room b")
+	}
+}
+
+// TestLongHistory: a page of a console that knows the dashboard leads to its last 7 and 30 days, of the
+// room that is shown. Before, the console asked a Prometheus.
+func TestLongHistory(t *testing.T) {
+	const dashboard = "https://grafana.example.com/g/d/march?orgId=2"
+	at := servePages(t, web.Config{Console: &past{rooms: []string{"a", "b"}}, Dashboard: dashboard})
+	for address, want := range map[string]string{
+		"/history": `<a href="https://grafana.example.com/g/d/march?from=now-7d&amp;orgId=2&amp;to=now">7 days in Grafana</a>` +
+			`<a href="https://grafana.example.com/g/d/march?from=now-30d&amp;orgId=2&amp;to=now">30 days in Grafana</a>`,
+		"/history?room=b": `?from=now-7d&amp;orgId=2&amp;to=now&amp;var-room=b">7 days in Grafana</a>`,
+		"/history?span=7d": `Span: &#34;7d&#34;; allowed: 1h, 24h; a dashboard of Prometheus has more ` +
+			`(--dashboard)`,
+	} {
+		if _, page := get(t, at+address); !strings.Contains(page, want) {
+			t.Errorf("%s does not have %s:\n%s", address, want, page)
+		}
+	}
+	if _, page := get(t, pastPages(t, "a")+"/history"); strings.Contains(page, "7 days") {
+		t.Error("a console without a dashboard offers 7 days")
+	}
+}
+
+func TestCheckDashboard(t *testing.T) {
+	for address, ok := range map[string]bool{
+		"": true, "https://grafana.example.com/d/march": true, "http://127.0.0.1:3000/d/march?orgId=1": true,
+		"grafana.example.com/d/march": false, "javascript:alert(1)": false, "https://": false,
+		"https://ann:secret@grafana.example.com/": false, "http://[::1": false,
+	} {
+		if err := web.CheckDashboard(address); (err == nil) != ok || err != nil &&
+			allocator.KindOf(err) != allocator.Invalid {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+}
+
+// TestTagChart: the page of a tag has its rate of the last hour by room, or says which tags have
+// one. A tag with a period that nothing was leased of begins with the period's first ID.
+func TestTagChart(t *testing.T) {
+	at := pastPages(t, "a", "b")
+	_, page := get(t, at+"/tags/order")
+	for _, want := range []string{`aria-label="IDs per second in the last hour, 03:00 to 04:00 UTC, `,
+		`href="/history?room=b">b</a>`, "03:21\na: 0\nb: ", "<dd>20,300,102,000,000,001 "} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page of a busy tag does not have %q", want)
+		}
+	}
+	for _, tag := range []string{"rare", "fresh"} { // fresh has the first minute of a history
+		if _, page := get(t, at+"/tags/"+tag); !strings.Contains(page, "only of their 20 busiest tags") ||
+			strings.Contains(page, `class="plot"`) {
+			t.Errorf("the page of a tag without a history does not say so:\n%s", page)
+		}
 	}
 }
 

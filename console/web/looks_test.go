@@ -22,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/race"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -50,7 +51,7 @@ func (b *browser) looks(t *testing.T) {
 	}
 	for name, cluster := range map[string]func(*testing.T) state{
 		"nothing": withoutCluster, "new": withoutTags, "rooms": b.withManyRooms, "migration": duringMigration,
-		"outage": withoutEtcd, "history": withHistory, "prometheus": withoutPrometheus,
+		"outage": withoutEtcd, "history": withHistory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,17 +122,8 @@ func withoutTags(t *testing.T) state {
 
 func withHistory(t *testing.T) state {
 	rooms := []string{"room-a", "room-b", "room-c", strings.Repeat("a-very-long-room-", 3) + "with-63-byte"}
-	return state{longPages(t, &longPast{past: past{rooms: rooms}}), []string{
-		"/history", "/history?span=24h&numbers=1", "/history?room=room-a", "/history?span=7d",
-		"/history?span=30d&room=room-a&numbers=1", "/tags/order",
-	}}
-}
-
-// withoutPrometheus has a history whose longer times cannot be read.
-func withoutPrometheus(t *testing.T) state {
-	down := allocator.Errorf(allocator.Unavailable, "prometheus: http://prometheus.monitoring.svc.cluster.local:9090 "+
-		"does not answer: connection refused; check that it runs, and that this console reaches it")
-	return state{longPages(t, &longPast{past: past{rooms: []string{"a"}}, down: down}), []string{"/history?span=7d"}}
+	at := servePages(t, web.Config{Console: &past{rooms: rooms}, Dashboard: "https://grafana.example.com/d/march"})
+	return state{at, []string{"/history", "/history?span=24h&numbers=1", "/history?room=room-a", "/tags/order"}}
 }
 
 // duringMigration has a migration that waits for a silent instance.

@@ -55,8 +55,8 @@ type Config struct {
 	// Pages and CallerPages bound the pages that browsers keep up to date at once,
 	// of all callers and of one. They must be set.
 	Pages, CallerPages *observe.Limit
-	// LongHistory says that Console has histories of more than 24 hours.
-	LongHistory bool
+	// Dashboard is the address of the shipped dashboard in a Grafana; empty for none.
+	Dashboard string
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -72,7 +72,7 @@ type Handler struct {
 	problems problemCount
 	hour     lastHour
 
-	longHistory bool // console has histories of more than 24 hours
+	dashboard string // empty for none
 }
 
 const (
@@ -93,12 +93,11 @@ func New(cfg Config) (*Handler, error) {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	h := &Handler{console: cfg.Console, stopping: cfg.Stopping, log: cfg.Logger, assets: a,
-		pages: make(map[string]*page), longHistory: cfg.LongHistory}
+		pages: make(map[string]*page), dashboard: cfg.Dashboard}
 	h.live.init(cfg)
 	for _, p := range []*page{
 		{name: "overview", nav: "overview", path: "/{$}", every: time.Second, build: (*Handler).overview},
-		{name: "history", nav: "history", path: "/history", every: 5 * time.Second, still: long,
-			build: (*Handler).history},
+		{name: "history", nav: "history", path: "/history", every: 5 * time.Second, build: (*Handler).history},
 		{name: "capacity", nav: "capacity", path: "/capacity", every: 5 * time.Second, build: (*Handler).capacity},
 		{name: "tags", nav: "tags", path: "/tags", every: 2 * time.Second, build: (*Handler).tags},
 		{name: "tag", nav: "tags", path: "/tags/{tag}", every: time.Second, build: (*Handler).tag},

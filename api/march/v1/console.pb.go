@@ -288,10 +288,9 @@ func (JournalMode) EnumDescriptor() ([]byte, []int) {
 
 type GetHistoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in GetInstanceHistoryRequest; up to 43,200 (30 days) from a Prometheus.
+	// As in GetInstanceHistoryRequest.
 	Minutes int32 `protobuf:"varint,1,opt,name=minutes,proto3" json:"minutes,omitempty"`
-	// As in GetInstanceHistoryRequest; of more than 1,440 minutes 60 to 1,440, so that there
-	// are 200 points at most.
+	// As in GetInstanceHistoryRequest.
 	Step          int32 `protobuf:"varint,2,opt,name=step,proto3" json:"step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -351,8 +350,7 @@ type GetHistoryResponse struct {
 	// The rooms of the current layout and those that have instances, by name. A room whose
 	// instances remember nothing has only unknown values.
 	Rooms []*RoomHistory `protobuf:"bytes,3,rep,name=rooms,proto3" json:"rooms,omitempty"`
-	// The busiest tags of all rooms together, 20 at most, the busiest first. From a Prometheus
-	// they are without failed calls, and without tags of kind time.
+	// The busiest tags of all rooms together, 20 at most, the busiest first.
 	Tags []*HistorySeries `protobuf:"bytes,4,rep,name=tags,proto3" json:"tags,omitempty"`
 	// The migrations of this time, the oldest first.
 	Migrations []*HistoryMigration `protobuf:"bytes,5,rep,name=migrations,proto3" json:"migrations,omitempty"`
@@ -436,8 +434,7 @@ func (x *GetHistoryResponse) GetSilent() []string {
 
 // RoomHistory has the values of a room's instances together: the sums of their rates and
 // of their failed calls, the least reserve, the longest latency of etcd, and the longest
-// time without etcd. From a Prometheus, the latency is what 99 of 100 transactions took at most,
-// and times without etcd count from 30 seconds on.
+// time without etcd.
 type RoomHistory struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`

@@ -74,8 +74,7 @@ type ConsoleServiceClient interface {
 	// while it is called.
 	GetOverview(ctx context.Context, in *GetOverviewRequest, opts ...grpc.CallOption) (*GetOverviewResponse, error)
 	// GetHistory returns what the instances remember of the last 24 hours, put together by
-	// room and by tag. A console asks the instances for each call. A longer history is from the
-	// Prometheus of the console, if it has one.
+	// room and by tag. A console asks the instances for each call.
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 	// GetCapacity returns what can run out, the soonest first. It answers from what the console
 	// knows for GetOverview and SearchTags, so the first call may lack rates and tags.
@@ -590,8 +589,7 @@ type ConsoleServiceServer interface {
 	// while it is called.
 	GetOverview(context.Context, *GetOverviewRequest) (*GetOverviewResponse, error)
 	// GetHistory returns what the instances remember of the last 24 hours, put together by
-	// room and by tag. A console asks the instances for each call. A longer history is from the
-	// Prometheus of the console, if it has one.
+	// room and by tag. A console asks the instances for each call.
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	// GetCapacity returns what can run out, the soonest first. It answers from what the console
 	// knows for GetOverview and SearchTags, so the first call may lack rates and tags.
