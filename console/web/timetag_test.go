@@ -77,8 +77,10 @@ func (b *browser) timeTag(t *testing.T) {
 	p.says("No such worker has been taken yet.")
 	p.visit(fmt.Sprintf("/decode?tag=event&id=%d", answer.GetId()))
 	p.says("Issued by")
-	p.until("its parts are there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes("%d")`,
-		time.Now().UTC().Year()))
+	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	issued := epoch.Add(time.Duration(answer.GetId()>>22) * time.Millisecond)
+	p.until("its time is there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes("%s")`,
+		issued.Format(time.DateTime)))
 }
 
 // TestFormsOfTimeTags: the forms work without a script, and refuse what the tag's kind does
