@@ -233,7 +233,8 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 // like etcd; a file must be there.
 func (f *recoverFlags) witnesses(cfg *recovery.Config, given api.Credentials) error {
 	for _, address := range f.consoles {
-		cfg.Witnesses = append(cfg.Witnesses, recovery.Witness{Name: address, Ask: askConsole(address, f.timeout, given)})
+		cfg.Witnesses = append(cfg.Witnesses,
+			recovery.Witness{Name: address, Ask: askConsole(address, f.timeout, given)})
 	}
 	for _, path := range f.mirrors {
 		m, err := mirror.ReadFile(path)

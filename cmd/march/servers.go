@@ -299,8 +299,8 @@ cluster, anywhere.`,
 	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages,
 		"how many pages the browsers of one caller may keep up to date at once")
 	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
-	flags.IntVar(&cfg.MirrorTags, "mirror-tags", 100_000, "of how many tags to keep in memory what etcd showed of them, "+
-		"for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing")
+	flags.IntVar(&cfg.MirrorTags, "mirror-tags", 100_000, "of how many tags to keep in memory what etcd showed of "+
+		"them, for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing")
 	flags.StringVar(&cfg.Mirror, "mirror", "", "a file that keeps that over restarts, written each second")
 	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter,
 		"how long an instance must be silent to be forgotten")

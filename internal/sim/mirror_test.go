@@ -58,7 +58,8 @@ func askMirror(s *slot, q mirror.Question, use func(mirror.Part) error) (mirror.
 		return mirror.Answer{}, allocator.Errorf(allocator.Unavailable, "sim: console %s does not answer", s.name)
 	}
 	stream := &mirrored{use: use}
-	err := p.console.ReportMirror(&marchv1.ReportMirrorRequest{ClusterUuid: q.UUID, AfterSequence: int64(q.After)}, stream)
+	request := &marchv1.ReportMirrorRequest{ClusterUuid: q.UUID, AfterSequence: int64(q.After)}
+	err := p.console.ReportMirror(request, stream)
 	return stream.answer, err
 }
 

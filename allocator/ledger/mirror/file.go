@@ -246,8 +246,8 @@ func (m *Mirror) within(most int64) error {
 	for room, r := range m.rooms {
 		for at, total := range r.total {
 			if total > most {
-				return fmt.Errorf("it contradicts itself: mark %s/%s has margin total %d, and no epoch had more than %d",
-					room, m.names[at], total, most)
+				return fmt.Errorf("it contradicts itself: mark %s/%s has margin total %d, and no epoch had more "+
+					"than %d", room, m.names[at], total, most)
 			}
 		}
 	}

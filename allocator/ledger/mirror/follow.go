@@ -69,8 +69,8 @@ func (f *Follower) Report(after uint32) (tick uint32, parts iter.Seq[Part], err 
 	f.with(func() {
 		switch m := f.mu.mirror; {
 		case m.Full():
-			err = allocator.Errorf(allocator.Refused, "this console keeps no mirror: the cluster has more than %d tags "+
-				"(--mirror-tags)", m.maxTags)
+			err = allocator.Errorf(allocator.Refused,
+				"this console keeps no mirror: the cluster has more than %d tags (--mirror-tags)", m.maxTags)
 		case m.UUID() == "":
 			err = allocator.Errorf(allocator.Refused, "this console's mirror has not seen the cluster yet")
 		default:

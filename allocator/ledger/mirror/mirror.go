@@ -88,11 +88,11 @@ type marks struct {
 // rest is all that a mirror has besides tags and marks: little, so each Part has all of it.
 type rest struct {
 	ClusterID uint64                             `json:"etcd_cluster_id,string"` // of the last view
-	Epochs    []string                           `json:"epochs,omitempty"`       // that were in force, the last one last
+	Epochs    []string                           `json:"epochs,omitempty"`       // in force, the last one last
 	Total     int64                              `json:"margin_total,string"`    // the largest margin total,
-	NotBefore int64                              `json:"not_before,string"`      // and the latest not_before, of any epoch
+	NotBefore int64                              `json:"not_before,string"`      // and not_before, of any epoch
 	Layout    record.Layout                      `json:"layout,omitzero"`        // of the highest version,
-	Latest    string                             `json:"latest,omitempty"`       // and the epoch in which it was in force
+	Latest    string                             `json:"latest,omitempty"`       // and its epoch
 	Workers   map[record.WorkerID]record.Worker  `json:"-"`
 	Machines  map[record.WorkerID]record.Machine `json:"-"`
 	Processes map[string]*Process                `json:"-"` // by incarnation
@@ -135,8 +135,8 @@ func (m *Mirror) Attach(id record.Identity, epoch string) error {
 	case m.uuid != "" && m.uuid != id.UUID:
 		return allocator.Errorf(allocator.Refused, "the mirror is of cluster %s; this is cluster %s", m.uuid, id.UUID)
 	case m.rest.ClusterID != 0 && m.rest.ClusterID != id.ClusterID && slices.Contains(m.rest.Epochs, epoch):
-		return allocator.Errorf(allocator.Refused, "the mirror saw epoch %s in etcd cluster %x; this is etcd cluster %x",
-			epoch, m.rest.ClusterID, id.ClusterID)
+		return allocator.Errorf(allocator.Refused,
+			"the mirror saw epoch %s in etcd cluster %x; this is etcd cluster %x", epoch, m.rest.ClusterID, id.ClusterID)
 	}
 	m.uuid, m.rest.ClusterID = id.UUID, id.ClusterID
 	return nil
@@ -575,8 +575,8 @@ func (p Part) Validate() error {
 			return err
 		}
 		if len(r.Next) != len(r.Tags) || len(r.Total) != len(r.Tags) {
-			return allocator.Errorf(allocator.Invalid, "room %s: %d tags, %d marks, %d totals; allowed: as many of each",
-				r.Room, len(r.Tags), len(r.Next), len(r.Total))
+			return allocator.Errorf(allocator.Invalid,
+				"room %s: %d tags, %d marks, %d totals; allowed: as many of each", r.Room, len(r.Tags), len(r.Next), len(r.Total))
 		}
 		for i, tag := range r.Tags {
 			if _, err := allocator.ParseTag(string(tag)); err != nil {
@@ -598,8 +598,8 @@ func (p Part) Validate() error {
 				return err
 			}
 			if t.Step[i] < 0 || t.Step[i] > allocator.LargestStep || t.Limit[i] < 0 {
-				return allocator.Errorf(allocator.Invalid, "tag %s: largest step %d, limit %d; allowed: 0 to %d, 0 or more",
-					tag, t.Step[i], t.Limit[i], int64(allocator.LargestStep))
+				return allocator.Errorf(allocator.Invalid,
+					"tag %s: largest step %d, limit %d; allowed: 0 to %d, 0 or more", tag, t.Step[i], t.Limit[i], int64(allocator.LargestStep))
 			}
 		}
 	}
@@ -611,7 +611,8 @@ func (p Part) Validate() error {
 
 func (r *Rest) validate() error {
 	if r.Total < 0 || r.NotBefore < 0 {
-		return allocator.Errorf(allocator.Invalid, "margin total %d, not before %d; allowed: 0 or more", r.Total, r.NotBefore)
+		return allocator.Errorf(allocator.Invalid, "margin total %d, not before %d; allowed: 0 or more",
+			r.Total, r.NotBefore)
 	}
 	for _, p := range r.Processes {
 		if _, err := allocator.ParseRoom(string(p.Room)); err != nil {
@@ -637,7 +638,8 @@ func (r *Rest) validate() error {
 	for _, v := range r.Views {
 		if v.From < 1 || v.Reach < v.From || v.Until.Before(v.Began) || v.Epoch == "" {
 			return allocator.Errorf(allocator.Invalid, "view of epoch %q: revisions %d to %d, %v to %v; "+
-				"allowed: an epoch, and an end that is not before the beginning", v.Epoch, v.From, v.Reach, v.Began, v.Until)
+				"allowed: an epoch, and an end that is not before the beginning", v.Epoch, v.From, v.Reach,
+				v.Began, v.Until)
 		}
 	}
 	return nil

@@ -130,7 +130,8 @@ func TestOnlyAWrittenLeaveCounts(t *testing.T) {
 		read int // how many of these came before all was read
 		left bool
 	}{
-		"it wrote so":                 {[]store.KV{registrationKV("p", false), registrationKV("p", true), gone}, 1, true},
+		"it wrote so": {[]store.KV{registrationKV("p", false), registrationKV("p", true), gone}, 1,
+			true},
 		"it vanished":                 {[]store.KV{registrationKV("p", false), gone}, 1, false},
 		"it was replaced":             {[]store.KV{registrationKV("p", false), registrationKV("q", false)}, 1, false},
 		"not all had been read":       {[]store.KV{registrationKV("p", true), gone}, 1, false},
@@ -199,7 +200,8 @@ func TestFileRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := mirror.OpenFile(path, mirror.New(10)); err == nil || !strings.Contains(err.Error(), "another process") {
+	if _, err := mirror.OpenFile(path, mirror.New(10)); err == nil ||
+		!strings.Contains(err.Error(), "another process") {
 		t.Errorf("opened twice: %v", err)
 	}
 	if err := f.Close(); err != nil {

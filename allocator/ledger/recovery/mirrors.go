@@ -124,7 +124,8 @@ func (r *run) takePart(ctx context.Context, name string, p mirror.Part) error {
 		longest, latest := record.LongestWindow.Milliseconds(), r.cluster.Now().Add(clockTolerance).UnixMilli()
 		if l.Clock > latest || l.Until > l.Clock+longest {
 			return allocator.Errorf(allocator.Refused,
-				"mirror %s: the window of worker %v ends at %d, by a clock at %d; allowed: a clock up to %d, a window of %v: recover without this mirror (--no-mirror %s)",
+				"mirror %s: the window of worker %v ends at %d, by a clock at %d; "+
+					"allowed: a clock up to %d, a window of %v: recover without this mirror (--no-mirror %s)",
 				name, l.WorkerID, l.Until, l.Clock, latest, record.LongestWindow, name)
 		}
 	}
@@ -478,8 +479,8 @@ func (r *run) noMargin(ctx context.Context, unseen []record.InstanceID) error {
 		figure = fmt.Sprintf("%d by the leases that the store still knows", n)
 	}
 	return allocator.Errorf(allocator.Refused, "no mirror saw all that %s leased since the backup, and recover does "+
-		"not guess: give a console's mirror (--console, --mirror); or, as --margin, more steps than all of them leased "+
-		"of any tag since the backup; any figure for that is a guess: %s", someOf(unseen), figure)
+		"not guess: give a console's mirror (--console, --mirror); or, as --margin, more steps than all of them "+
+		"leased of any tag since the backup; any figure for that is a guess: %s", someOf(unseen), figure)
 }
 
 // someOf lists the first few of many instances.
