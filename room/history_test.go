@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -21,6 +22,7 @@ func TestHistory(t *testing.T) {
 		began := time.Now()
 		var ahead atomic.Int64
 		c.now = func() time.Time { return began.Add(time.Duration(ahead.Load())) }
+		c.onTxn = func(store.Txn) { time.Sleep(time.Millisecond) } // a latency to remember
 		c.tag(nil, "order", "idle", "cold")
 		a := c.start("a", "a1", nil)
 		from := marchv1.NewRoomServiceClient(a.Conn)
