@@ -303,7 +303,8 @@ func (s *Server) takeRun(ctx context.Context, c *tagChain, n int64) (allocator.R
 
 // notInARow refuses consecutive IDs of a tag.
 func notInARow(t *timetags.Tag) error {
-	return refuse("tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs", t.Name())
+	return refuse("tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs",
+		t.Name())
 }
 
 // Lease implements IDService.

@@ -35,7 +35,7 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 	}
 	if lacks != "" {
 		list = append(list, me.NotReady(lacks, time.Time{}))
-	} else if err, _ := s.times.Trouble(); err != nil && s.status.get() == nil {
+	} else if _, err := s.times.Trouble(); err != nil && s.status.get() == nil {
 		list = append(list, me.NoTimeOrdered(err, time.Time{}))
 	}
 	if cause := s.cause(me, halted); cause != nil {

@@ -260,7 +260,8 @@ func TestFamilyWhoseClockWentBack(t *testing.T) {
 		}
 		a.mustNext("order")
 		a.families(true, true, false)
-		if _, body := a.get("/readyz?verbose"); !contains(body, "[-]time-ordered failed: tag event: the clock went back",
+		if _, body := a.get("/readyz?verbose"); !contains(body,
+			"[-]time-ordered failed: tag event: the clock went back",
 			"[!]instance a/a1 issues no time-ordered IDs", "readyz check passed") {
 			t.Errorf("readyz: %s", body)
 		}

@@ -88,7 +88,7 @@ func (s *Server) readiness() (checks []serve.Check, lacks string) {
 	}
 	counters, lacks := s.checkCounters()
 	checks = []serve.Check{serving, layout, counters}
-	if err, can := s.times.Trouble(); err != nil || can {
+	if can, err := s.times.Trouble(); err != nil || can {
 		timed := serve.Check{Name: timeOrdered, Family: true, Err: err}
 		if can && err != nil {
 			timed.Err, timed.Note = nil, "not of all tags: "+err.Error()

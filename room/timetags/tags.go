@@ -241,9 +241,9 @@ func (t *Tags) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Trouble returns why a tag in memory issues no IDs now, nil if all can, and whether some tag can. What requests
+// Trouble returns whether some tag in memory can issue IDs now, and why another cannot, nil if all can. What requests
 // met decides, besides the workers: a generator under a clock that went back has a worker, and issues nothing.
-func (t *Tags) Trouble() (some error, can bool) {
+func (t *Tags) Trouble() (can bool, why error) {
 	now := time.Now()
 	pools := make(map[*pool]error)
 	for _, p := range t.pools() {
@@ -258,11 +258,11 @@ func (t *Tags) Trouble() (some error, can bool) {
 		}
 		if err == nil {
 			can = true
-		} else if some == nil {
-			some = allocator.Errorf(allocator.KindOf(err), "tag %s: %w", tag.name, err)
+		} else if why == nil {
+			why = allocator.Errorf(allocator.KindOf(err), "tag %s: %w", tag.name, err)
 		}
 	}
-	return some, can
+	return can, why
 }
 
 func (t *Tags) now() int64 {

@@ -278,7 +278,7 @@ func TestADeadlineIsTheCallersOwn(t *testing.T) {
 				if allocator.KindOf(err) != allocator.Unavailable {
 					t.Fatalf("got %v", err)
 				}
-				if err, _ := tags.Trouble(); err != nil {
+				if _, err := tags.Trouble(); err != nil {
 					t.Errorf("the instance is not ready: %v", err)
 				}
 				slow = false
@@ -305,7 +305,7 @@ func TestAnOutageIsTold(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		tags.Look(t.Context())
-		if err, can := tags.Trouble(); can || allocator.KindOf(err) != allocator.Unavailable {
+		if can, err := tags.Trouble(); can || allocator.KindOf(err) != allocator.Unavailable {
 			t.Errorf("got %v", err)
 		}
 		etcd.Fate(nil)
