@@ -186,7 +186,8 @@ func TestObserve(t *testing.T) {
 		if good != 5 || outcomes[allocator.Unavailable] < 3 || len(outcomes) != 1 {
 			t.Errorf("observed %d answers, failures %v", good, outcomes)
 		}
-		for line, want := range map[string]int{"etcd does not answer": 1, "etcd answers again": 1, "layout adopted": 1} {
+		for line, want := range map[string]int{"etcd does not answer": 1, "etcd answers again": 1,
+			"layout adopted": 1} {
 			if got := strings.Count(log.String(), line); got != want {
 				t.Errorf("%q logged %d times, want %d:\n%s", line, got, want, &log)
 			}

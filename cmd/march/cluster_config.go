@@ -159,9 +159,11 @@ func upgradeText(w *tabwriter.Writer, answer *marchv1.UpgradeClusterResponse) {
 		case i.GetUnreadable() != "":
 			_, _ = fmt.Fprintf(w, "%s\t%s\tunreadable\t-\t-\n", i.GetRoom(), i.GetName())
 		case i.GetSilentFor() != nil:
-			_, _ = fmt.Fprintf(w, "%s\t%s\tsilent\t%s\t%d\n", i.GetRoom(), i.GetName(), i.GetBuild(), formats(i.GetFormats()))
+			_, _ = fmt.Fprintf(w, "%s\t%s\tsilent\t%s\t%d\n", i.GetRoom(), i.GetName(), i.GetBuild(),
+				formats(i.GetFormats()))
 		default:
-			_, _ = fmt.Fprintf(w, "%s\t%s\talive\t%s\t%d\n", i.GetRoom(), i.GetName(), i.GetBuild(), formats(i.GetFormats()))
+			_, _ = fmt.Fprintf(w, "%s\t%s\talive\t%s\t%d\n", i.GetRoom(), i.GetName(), i.GetBuild(),
+				formats(i.GetFormats()))
 		}
 	}
 	on, newest := formats(answer.GetLayout().GetFormats()), answer.GetNewest()

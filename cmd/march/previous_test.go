@@ -146,7 +146,8 @@ func (v *versions) upgrades(previous string) {
 	layout := v.value("layout")
 	upgrade := func(code int, args ...string) string {
 		v.Helper()
-		stdout, stderr, got := march(v.T, append(append([]string{"cluster", "upgrade"}, args...), "--console", address)...)
+		stdout, stderr, got := march(v.T, append(append([]string{"cluster", "upgrade"}, args...),
+			"--console", address)...)
 		if got != code {
 			v.Fatalf("march cluster upgrade %v: exit code %d\n%s%s", args, got, stdout, stderr)
 		}
@@ -155,7 +156,8 @@ func (v *versions) upgrades(previous string) {
 	v.signal("a-0", syscall.SIGKILL) // it stays registered
 	says := "a/a-0 (build "
 	for _, args := range [][]string{nil, {"--yes"}, {"--yes", "-o", "json"}} {
-		if out := upgrade(exitFailed, args...); !strings.Contains(out, says) || !strings.Contains(out, "upgrade it first") {
+		if out := upgrade(exitFailed, args...); !strings.Contains(out, says) ||
+			!strings.Contains(out, "upgrade it first") {
 			v.Errorf("march cluster upgrade %v:\n%s", args, out)
 		}
 	}

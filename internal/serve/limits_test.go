@@ -32,7 +32,8 @@ func TestLimits(t *testing.T) {
 	if _, err := r.client.Next(some, &marchv1.NextRequest{Tag: "fast"}); err != nil {
 		t.Errorf("8 KiB of metadata: %v", err)
 	}
-	if got := r.send(t, "GET /livez HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 32<<10)+"\r\n\r\n"); !strings.Contains(got, " 431 ") {
+	if got := r.send(t, "GET /livez HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 32<<10)+
+		"\r\n\r\n"); !strings.Contains(got, " 431 ") {
 		t.Errorf("32 KiB of HTTP headers: %q", got)
 	}
 	for request, want := range map[string]string{

@@ -112,7 +112,8 @@ func TestFormatsNeverFall(t *testing.T) {
 		m.Corrupt(store.Op{Delete: prefix + "rooms/a/a1"})
 		cfg := recovery.Config{Actor: "ann", Apply: true}
 		if remembers { // the store is that of before
-			m.Corrupt(store.OpPut(prefix+"layout", []byte(before)), store.Op{Delete: prefix + "layouts/0000000000000000002"})
+			m.Corrupt(store.OpPut(prefix+"layout", []byte(before)),
+				store.Op{Delete: prefix + "layouts/0000000000000000002"})
 			uuid, err := a.Ledger.UUID(bg)
 			if err != nil {
 				t.Fatal(err)
@@ -121,7 +122,8 @@ func TestFormatsNeverFall(t *testing.T) {
 				Formats: 2}}
 		} else { // a program of the version before wrote this
 			now := strings.Replace(strings.Replace(before, `"version":"1"`, `"version":"3"`, 1), `"version":1`, `"version":3`, 1)
-			m.Corrupt(store.OpPut(prefix+"layout", []byte(now)), store.OpPut(prefix+"layouts/0000000000000000003", []byte(now)))
+			m.Corrupt(store.OpPut(prefix+"layout", []byte(now)),
+				store.OpPut(prefix+"layouts/0000000000000000003", []byte(now)))
 			_, err := ledgertest.Open(t, m.Open()).Refresh(bg)
 			ledgertest.WantKind(t, err, allocator.Refused, "its formats, 1, are below those of the layout before it, 2")
 		}

@@ -21,7 +21,8 @@ func (r *run) read(ctx context.Context) error {
 		return err
 	}, func(ctx context.Context) error {
 		f.identity, answer, refused = r.l.PinAnew(ctx, store.OpGet(k.Epoch()), store.OpGet(k.Layout()),
-			store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")), store.Op{Get: &store.Get{Interval: store.Interval{
+			store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")),
+			store.Op{Get: &store.Get{Interval: store.Interval{
 				Key: k.Layouts(), End: store.PrefixEnd(k.Layouts())}, Limit: 2, Descending: true}})
 		if f.identity.UUID == "" {
 			return refused

@@ -84,7 +84,8 @@ func (t *transaction) layout(w Write, there bool) {
 		t.breaks("layout version", "%d follows %d", now.Layout.Version, was.Layout.Version)
 	}
 	if now.Formats < was.Formats {
-		t.breaks("formats", "%d are turned on in version %d, they were %d", now.Formats, now.Layout.Version, was.Formats)
+		t.breaks("formats", "%d are turned on in version %d, they were %d", now.Formats, now.Layout.Version,
+			was.Formats)
 	}
 	for _, room := range was.Ever {
 		if !slices.Contains(now.Ever, room) {
