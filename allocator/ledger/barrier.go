@@ -148,14 +148,16 @@ func (i *Instance) Barred() (Barred, bool) {
 // HaltOver writes a halt over the epoch's value, if that is still in force, and returns
 // the key as it wrote it. A value that cannot be read counts as an epoch without a name
 // and margins. The operations in also are done in the same transaction. Its errors are
-// Conflict and Unavailable. Only a recover writes a halt over another halt.
-func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, by, why string, also ...store.Op) (store.KV, error) {
+// Conflict and Unavailable. Only a recover writes a halt over another halt. The
+// halt has the value's margin total, or the given one if that is larger: a recover knows it from a memory.
+func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, total int64, by, why string,
+	also ...store.Op) (store.KV, error) {
 	var was record.Epoch
 	if err := record.Decode(store.KV{Key: l.keys.Epoch(), Value: epoch}, &was); err != nil {
 		was = record.Epoch{}
 	}
 	v := record.Halt{By: by, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
-	value := record.Encode(&record.Epoch{MarginTotal: was.MarginTotal, NotBefore: was.NotBefore, Halted: &v})
+	value := record.Encode(&record.Epoch{MarginTotal: max(was.MarginTotal, total), NotBefore: was.NotBefore, Halted: &v})
 	answer, err := l.Change(ctx, store.Txn{
 		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
 		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(by, "halt", l.keys.Epoch(), epoch, value)),

@@ -58,7 +58,7 @@ func (l *Ledger) Halt(ctx context.Context, by, why string) (record.Halt, error) 
 		case s.raw == nil:
 			return record.Halt{}, s.Refusal()
 		}
-		if _, err := l.HaltOver(ctx, s.raw, by, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
+		if _, err := l.HaltOver(ctx, s.raw, 0, by, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
 			return record.Halt{}, err
 		}
 	}

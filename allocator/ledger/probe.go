@@ -85,7 +85,7 @@ func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) erro
 			"etcd went back in time: %s; see `march recover`", evidence))
 	}
 	// If the epoch was changed meanwhile, the next probe shows it.
-	_, err := l.HaltOver(ctx, s.state.raw, by, evidence+wayOut)
+	_, err := l.HaltOver(ctx, s.state.raw, 0, by, evidence+wayOut)
 	if err != nil && allocator.KindOf(err) == allocator.Conflict {
 		return nil
 	}

@@ -176,9 +176,10 @@ func (r *run) raises(page []roomTag, reply store.Answer) store.Txn {
 		if to := r.mu.higher[at]; mark.Next < to.next {
 			mark = mark.Raised(to.next)
 			// Without it the mark would get the margins of these recovers once more. A room would
-			// then go further than their total says, and so would what a later restore loses.
+			// then go further than their total says, and so would what a later restore loses. A total
+			// above the halt's would be known to no recover after this one, should it break off.
 			if len(mark.Eras) > 0 {
-				mark.Total = max(mark.Total, to.total)
+				mark.Total = max(mark.Total, min(to.total, r.found.epoch.MarginTotal))
 			}
 			txn.If, txn.Then = append(txn.If, cond), append(txn.Then, store.OpPut(key, mark.Encode()))
 		}

@@ -23,9 +23,9 @@ type Ledger interface {
 	Read(context.Context, store.Txn) (store.Answer, error)
 	// Try sends a transaction once. After an error its outcome is unknown.
 	Try(context.Context, store.Txn) (store.Answer, error)
-	// HaltOver writes a halt over a value of the epoch's key. Its error is Conflict if
-	// another value is in force.
-	HaltOver(ctx context.Context, epoch []byte, actor, why string, also ...store.Op) (store.KV, error)
+	// HaltOver writes a halt over a value of the epoch's key, with a margin total if that is
+	// larger than the value's. Its error is Conflict if another value is in force.
+	HaltOver(ctx context.Context, epoch []byte, total int64, actor, why string, also ...store.Op) (store.KV, error)
 	// MakeRoom returns operations that remove the oldest keys of kinds, and the oldest
 	// audit entries.
 	MakeRoom(ctx context.Context, kinds ...string) []store.Op

@@ -83,11 +83,15 @@ func together(ctx context.Context, all ...func(context.Context) error) error {
 }
 
 // haltStore writes a halt of our own, over any other: of two recovers at once, the first
-// finds its nonce gone. Comparisons with marks that were made before count only if etcd
+// finds its nonce gone. The halt has the largest margin total that is known by then, before any
+// mark is raised to it: should this recover break off, the next one knows the total too. Comparisons with marks that were made before count only if etcd
 // did not go back since. Then it lists the instances once more.
 func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 	r.progress("halting", 0, 0)
-	kv, err := r.l.HaltOver(ctx, r.found.epochKV.Value, r.cfg.Actor, "march recover", also...)
+	r.mu.Lock()
+	total := r.mu.total
+	r.mu.Unlock()
+	kv, err := r.l.HaltOver(ctx, r.found.epochKV.Value, total, r.cfg.Actor, "march recover", also...)
 	if err != nil {
 		if allocator.KindOf(err) == allocator.Conflict {
 			return allocator.Errorf(allocator.Conflict,

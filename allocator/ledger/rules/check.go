@@ -64,7 +64,7 @@ func (t *transaction) epoch(now record.Epoch) {
 			t.breaks("epoch without a halt", "%s follows %s", now.Epoch, was.Epoch)
 		}
 	}
-	if now.MarginTotal < was.MarginTotal || now.Halted != nil && now.MarginTotal != was.MarginTotal {
+	if now.MarginTotal < was.MarginTotal {
 		t.breaks("margin total", "%d, it was %d", now.MarginTotal, was.MarginTotal)
 	}
 }

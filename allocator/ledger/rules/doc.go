@@ -17,8 +17,7 @@
 //     a recover. Its list of rooms that ever were never shrinks, and its formats never
 //     fall. No layout changes while leasing is halted, except in the transaction that
 //     begins an epoch.
-//  4. An epoch follows a halt, and is in force only once. The margin total never falls, and
-//     a halt keeps it.
+//  4. An epoch follows a halt, and is in force only once. The margin total never falls.
 //  5. A mark's next never falls. A mark whose stamp, total, began and eras stay was raised;
 //     any other was leased.
 //  6. A lease is made under the epoch and the layout in force, of a tag that exists, by a
