@@ -136,7 +136,8 @@ func (m *Mirror) Attach(id record.Identity, epoch string) error {
 		return allocator.Errorf(allocator.Refused, "the mirror is of cluster %s; this is cluster %s", m.uuid, id.UUID)
 	case m.rest.ClusterID != 0 && m.rest.ClusterID != id.ClusterID && slices.Contains(m.rest.Epochs, epoch):
 		return allocator.Errorf(allocator.Refused,
-			"the mirror saw epoch %s in etcd cluster %x; this is etcd cluster %x", epoch, m.rest.ClusterID, id.ClusterID)
+			"the mirror saw epoch %s in etcd cluster %x; this is etcd cluster %x",
+			epoch, m.rest.ClusterID, id.ClusterID)
 	}
 	m.uuid, m.rest.ClusterID = id.UUID, id.ClusterID
 	return nil
@@ -576,7 +577,8 @@ func (p Part) Validate() error {
 		}
 		if len(r.Next) != len(r.Tags) || len(r.Total) != len(r.Tags) {
 			return allocator.Errorf(allocator.Invalid,
-				"room %s: %d tags, %d marks, %d totals; allowed: as many of each", r.Room, len(r.Tags), len(r.Next), len(r.Total))
+				"room %s: %d tags, %d marks, %d totals; allowed: as many of each",
+				r.Room, len(r.Tags), len(r.Next), len(r.Total))
 		}
 		for i, tag := range r.Tags {
 			if _, err := allocator.ParseTag(string(tag)); err != nil {
@@ -599,7 +601,8 @@ func (p Part) Validate() error {
 			}
 			if t.Step[i] < 0 || t.Step[i] > allocator.LargestStep || t.Limit[i] < 0 {
 				return allocator.Errorf(allocator.Invalid,
-					"tag %s: largest step %d, limit %d; allowed: 0 to %d, 0 or more", tag, t.Step[i], t.Limit[i], int64(allocator.LargestStep))
+					"tag %s: largest step %d, limit %d; allowed: 0 to %d, 0 or more",
+					tag, t.Step[i], t.Limit[i], int64(allocator.LargestStep))
 			}
 		}
 	}
