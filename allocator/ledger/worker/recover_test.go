@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
@@ -211,6 +213,42 @@ func TestJournalOfAWindowGivenBack(t *testing.T) {
 		}
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A stop covers the process before it only where etcd has the windows of that process, too.
+func TestLeaveCoversWindows(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		c, dir := newCluster(t, halves), t.TempDir()
+		begin := func() *process {
+			return c.startWith(ledger.Registration{Room: "a", Name: "i1", Address: "test:7010",
+				Build: "test", Journal: dir})
+		}
+		p := begin()
+		backup := c.fake.Revision()
+		p.take(ms(10))
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if back {
+			c.fake.RollBack(backup, 1000) // which only a memory can show
+		}
+		q := begin()
+		var leaving string
+		q.conn.Fate(func(txn store.Txn) ledgertest.Fate {
+			for _, op := range txn.Then {
+				if op.Put != nil && strings.Contains(string(op.Put.Value), `"leaving":true`) {
+					leaving = string(op.Put.Value)
+				}
+			}
+			return ledgertest.Fate{}
+		})
+		if err := errors.Join(q.Leave(bg), q.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if covers := strings.Contains(leaving, p.Incarnation()); leaving == "" || covers == back {
+			t.Errorf("etcd went back %v: it left by %s", back, leaving)
 		}
 	}
 }
