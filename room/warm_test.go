@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -108,7 +109,7 @@ func TestColdTags(t *testing.T) {
 
 // TestManyTags has one room issue a thousand tags: no tag has a goroutine of its own.
 func TestManyTags(t *testing.T) {
-	testcluster.Bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // alone, as it counts all goroutines
 		const tags = 1_000
 		c := newCluster(t, testcluster.Halves())
 		a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
