@@ -67,6 +67,10 @@ func TestNextMany(t *testing.T) {
 			}
 		}
 		// It needs no room while what it holds lasts.
+		for _, name := range []string{"item", "order"} {
+			tag := tagOf(t, ids, name)
+			testcluster.Await(t, "a reserve", func() bool { return tag.Status().Held >= 10 })
+		}
 		a.end()
 		few := []client.TagCount{{Tag: "item", Count: 1}, {Tag: "order", Count: 2}}
 		got, err := ids.NextMany(t.Context(), few...)
