@@ -227,7 +227,7 @@ func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
 		return 0, err
 	}
 	err = s.withTag(ctx, tag, func(*tagChain) error {
-		return refuse("tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
+		return allocator.Errorf(allocator.Refused, "tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
 	}, func(t *timetags.Tag) (err error) {
 		id, err = t.Next(ctx)
 		return err
@@ -247,7 +247,7 @@ func (s *Server) exists(ctx context.Context, tag string) error {
 		return nil
 	}
 	_, err := s.admin.Tag(ctx, allocator.Tag(tag))
-	return err
+	return s.forCaller(tag, err)
 }
 
 // doorKept takes consecutive IDs for a caller that keeps them: n of them, or for an n of 0
@@ -258,11 +258,11 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 	}
 	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
 		if c.Gated() {
-			return refuse("tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
+			return allocator.Errorf(allocator.Refused, "tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
 				"another room's", tag)
 		}
 		if s.chains.periods.of(c.Tag()) != (period.Period{}) {
-			return refuse("tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
+			return allocator.Errorf(allocator.Refused, "tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
 		}
 		settings := c.Settings()
 		most := (settings.MaxStep + 1) / 2
@@ -303,11 +303,11 @@ func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err erro
 	var chain *tagChain // nil for time-ordered IDs
 	if s.times.Get(tag) == nil {
 		if chain, err = s.chain(ctx, tag); err != nil {
-			return 0, err
+			return 0, s.forCaller(tag, err)
 		}
 	}
 	if chain == nil {
-		return 0, refuse("tag %s has time-ordered IDs: the next one is not known", tag)
+		return 0, allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs: the next one is not known", tag)
 	}
 	if held := chain.Segments(); len(held) > 0 {
 		return held[0].First, nil
@@ -328,7 +328,7 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 		case allocator.KindOf(err) != allocator.NotFound:
 			return false, err
 		}
-		return false, refuse("tag %s does not exist, and this room creates none; "+
+		return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none; "+
 			"create it with `march tag create %s --start %d`, or start the room with --create-tags", tag, tag, start)
 	}
 	if err := s.cfg.Access.MayCreate(ctx, name); err != nil {
@@ -344,5 +344,5 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 	if err != nil && allocator.KindOf(err) == allocator.Exists {
 		return false, nil
 	}
-	return err == nil, err
+	return err == nil, s.forCaller(name, err)
 }

@@ -303,7 +303,7 @@ func (s *Server) takeRun(ctx context.Context, c *tagChain, n int64) (allocator.R
 
 // notInARow refuses consecutive IDs of a tag.
 func notInARow(t *timetags.Tag) error {
-	return refuse("tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs",
+	return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs",
 		t.Name())
 }
 
@@ -348,7 +348,8 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 
 // Decode implements IDService.
 func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
-	return operator.Decode(ctx, s.admin, r, s.texts)
+	answer, err := operator.Decode(ctx, s.admin, r, s.texts)
+	return answer, s.forCaller(r.GetTag(), err)
 }
 
 // ParseText implements IDService.
@@ -365,7 +366,7 @@ func (s *Server) ParseText(ctx context.Context, r *marchv1.ParseTextRequest) (*m
 		}
 		stored, err := s.admin.Tag(ctx, tag)
 		if err != nil {
-			return nil, err
+			return nil, s.forCaller(r.GetTag(), err)
 		}
 		text = s.texts.Of(stored.Format, stored.KeyCheck)
 	}

@@ -145,7 +145,7 @@ func TestNextManyTakesNothing(t *testing.T) {
 				[]string{"the counts are 10001 together"}}},
 			{wanted("order", 1, "nosuch", 1), want{codes.NotFound, "not_found",
 				[]string{"tags[1] (nosuch): tag nosuch does not exist"}}},
-			{wanted("order", 1, "hidden", 1), want{codes.Unavailable, "unavailable",
+			{wanted("order", 1, "hidden", 1), want{codes.FailedPrecondition, "refused",
 				[]string{"tags[1] (hidden): tag hidden: ", "need the key orders-1"}}},
 			{wanted("order", 1, "slow", 4001), want{codes.InvalidArgument, "invalid",
 				[]string{"tags[1] (slow): count: 4001; allowed: 1 to 4000, what one worker has in a second"}}},

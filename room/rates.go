@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/texts"
+	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/minutes"
 )
@@ -145,27 +145,21 @@ func (s *Server) failed(ctx context.Context, tag string, err error) error {
 	return s.forCaller(tag, err)
 }
 
-// askedError is the Refused error of a call that asks for what its tag does not have.
-type askedError struct{ error }
-
-// Unwrap returns the error with its Kind.
-func (e askedError) Unwrap() error { return e.error }
-
-// refuse returns the error of a call that asks for what its tag does not have.
-func refuse(format string, args ...any) error {
-	return askedError{allocator.Errorf(allocator.Refused, format, args...)}
-}
-
 // forCaller returns an error that the caller can do nothing about as Unavailable: another instance may answer, or
 // this one later. What etcd says of this instance's user is in the log and in the instance's problems only, as
 // it would read as if it were of the caller.
 func (s *Server) forCaller(tag string, err error) error {
+	if err == nil {
+		return nil
+	}
 	switch allocator.KindOf(err) {
 	case allocator.Denied, allocator.Unauthenticated:
 		return allocator.Errorf(allocator.Unavailable,
 			"tag %s: etcd refuses this instance of room %s; the instance's log says why", tag, s.cfg.Room)
 	case allocator.Refused:
-		if _, asked := errors.AsType[askedError](err); !asked && !errors.Is(err, error(texts.ErrNoNumber)) {
+		// What stops the whole instance is not the caller's. What one tag refuses is, or is an operator's to
+		// agree to: other instances refuse it, too.
+		if _, ahead := errors.AsType[*worker.ClockError](err); ahead || s.cannotLease() != nil {
 			return &allocator.Error{Kind: allocator.Unavailable, Msg: err.Error(), Err: err}
 		}
 	}

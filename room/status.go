@@ -93,7 +93,8 @@ func (s *Server) readiness() (checks []serve.Check, lacks string) {
 		if can && err != nil {
 			timed.Err, timed.Note = nil, "not of all tags: "+err.Error()
 		}
-		if can {
+		if can && s.chains.len() == 0 { // callers here ask for time-ordered IDs only
+			checks[2] = serve.Check{Name: ofCounters, Family: true, Note: "none in memory"}
 			lacks = ""
 		}
 		checks = append(checks, timed)
@@ -187,8 +188,8 @@ const healthEvery = time.Second
 func (s *Server) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
-	said := false                        // whether the log has said that nothing can be issued
-	failing := make(map[string]struct{}) // the families of which the log has said so
+	said := false    // whether the log has said that nothing can be issued
+	failing := false // whether the log has said that a tag of kind time fails
 	// the cause for which the log has said that nothing can be leased
 	troubled := marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED
 	for {
@@ -222,15 +223,13 @@ func (s *Server) watchHealth(ctx context.Context) error {
 			said = false
 			s.log.Info("the instance is ready again")
 		}
-		for _, c := range checks {
-			switch _, was := failing[c.Name]; {
-			case c.Family && c.Err != nil && !was:
-				failing[c.Name] = struct{}{}
-				s.log.Warn("no IDs of a family can be issued", "family", c.Name, "error", c.Err)
-			case was && c.Err == nil:
-				delete(failing, c.Name)
-				s.log.Info("IDs of a family can be issued again", "family", c.Name)
-			}
+		switch _, why := s.times.Trouble(); {
+		case why != nil && !failing:
+			failing = true
+			s.log.Warn("requests for time-ordered IDs fail", "error", why)
+		case why == nil && failing:
+			failing = false
+			s.log.Info("requests for time-ordered IDs fail no more")
 		}
 	}
 }
@@ -264,7 +263,7 @@ func (s *Server) reportHealth() error {
 	return serve.Failed(checks)
 }
 
-// setHealth sets the states of gRPC's health service: of the whole, and of each family that is in use.
+// setHealth sets the states of gRPC's health service: of the whole, and of each family.
 func (s *Server) setHealth(checks []serve.Check) {
 	set := func(service string, why error) {
 		state := healthpb.HealthCheckResponse_SERVING
@@ -283,8 +282,8 @@ func (s *Server) setHealth(checks []serve.Check) {
 	}
 }
 
-// families returns why the instance cannot issue IDs of each family. A family that no caller uses is as ready as
-// the instance.
+// families returns why the instance cannot issue IDs of each family. Time-ordered IDs for which no caller asks are
+// as ready as the instance.
 func families(checks []serve.Check) map[string]error {
 	all := map[string]error{ofCounters: serve.Failed(checks), timeOrdered: serve.Failed(checks)}
 	for _, c := range checks {

@@ -214,7 +214,7 @@ func TestReplaced(t *testing.T) {
 
 		// The first process can no longer lease IDs of a tag of which it holds none.
 		_, err := first.next("user")
-		if problem := (want{codes.Unavailable, "unavailable",
+		if problem := (want{codes.FailedPrecondition, "refused",
 			[]string{"another process registered", second.Address}}).check(err); problem != "" {
 			t.Errorf("a lease of the replaced process: %s", problem)
 		}

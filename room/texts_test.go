@@ -210,11 +210,7 @@ func TestOpaqueKeys(t *testing.T) {
 					return err
 				},
 			} {
-				kind := allocator.Unavailable // another instance may have the key
-				if call == "ParseText" || call == "Decode" {
-					kind = allocator.Refused
-				}
-				if err := do(); allocator.KindOf(api.FromStatus(err)) != kind ||
+				if err := do(); allocator.KindOf(api.FromStatus(err)) != allocator.Refused ||
 					!strings.Contains(err.Error(), says) {
 					t.Errorf("%s, %s: got %v; want %s", name, call, err, says)
 				}

@@ -103,7 +103,7 @@ func (s *Server) timeTagChanged(change ledger.TagChange) {
 // leaseTime is Lease of a tag of time-ordered IDs.
 func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.WindowRequest) (*marchv1.TimeLease, error) {
 	if r == nil {
-		return nil, refuse("tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or "+
+		return nil, allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or "+
 			"Stream, "+
 			"or use a client that takes windows", t.Name())
 	}

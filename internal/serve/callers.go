@@ -58,6 +58,8 @@ type callers struct {
 // caller counts the open connections and calls of one address.
 type caller struct {
 	streams     atomic.Int64 // calls and streams under way
+	asked       atomic.Int64 // calls of which the server had the request, since the last bar
+	givenUp     atomic.Int64 // calls that ended before, since the last bar
 	barred      atomic.Int64 // no call on a new connection before; in Unix nanoseconds
 	connections int          // guarded by callers.mu
 }
@@ -101,13 +103,20 @@ func (c *callers) enter(at netip.Addr, now time.Time) *caller {
 	return nil
 }
 
-// leave stops counting a connection of a caller.
-func (c *callers) leave(at netip.Addr, who *caller, now time.Time) {
+// leave stops counting a connection of a caller. A caller without connections is remembered for as long as a bar
+// lasts: it may come back at once, and the calls of the connection may end after it.
+func (c *callers) leave(at netip.Addr, who *caller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	who.connections--
 	c.mu.open--
-	c.forget(at, who, now)
+	if who.connections == 0 {
+		time.AfterFunc(2*barredFor, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.forget(at, who, time.Now())
+		})
+	}
 }
 
 // forget drops a caller without connections that is not barred. The callers' lock
@@ -120,19 +129,11 @@ func (c *callers) forget(at netip.Addr, who *caller, now time.Time) {
 
 // bar closes a connection, and refuses calls on new connections of its address for a while.
 func (c *callers) bar(conn *connection, now time.Time) {
-	if !conn.gaveUp.CompareAndSwap(false, true) {
-		return
-	}
-	err := c.limits.resets.Refuse("calls given up on one connection before their request came")
+	err := c.limits.resets.Refuse("calls given up before their request came")
 	c.refused.Log(now, c.log.Warn, "connection closed", "caller", conn.at, "error", err)
 	conn.who.barred.Store(now.Add(barredFor).UnixNano())
-	// Forget the caller afterwards, so that the map does not grow. The timer of its
-	// last bar finds that it has ended.
-	time.AfterFunc(barredFor, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.forget(conn.at, conn.who, time.Now())
-	})
+	conn.who.asked.Store(0)
+	conn.who.givenUp.Store(0)
 	_ = conn.Close()
 }
 
@@ -187,20 +188,18 @@ type connection struct {
 	at      netip.Addr
 	who     *caller
 	began   time.Time
-	asked   atomic.Int64 // calls of which the server had the request
-	givenUp atomic.Int64 // calls that ended before
-	refused atomic.Int64 // calls while the address was barred
-	gaveUp  atomic.Bool  // too many: the connection is closed
+	refused atomic.Int64 // calls refused or given up while the address was barred
 	closed  sync.Once
 }
 
-// barred returns the error of a call on a connection that began while its address was barred, for as long as it
-// is. It closes the connection of a client that goes on calling.
-func (c *connection) barred(now time.Time) error {
+// late reports whether a connection began while its address was barred, and the address still is.
+func (c *connection) late(now time.Time) bool {
 	until := c.who.barred.Load()
-	if until <= now.UnixNano() || c.began.UnixNano() < until-int64(barredFor) {
-		return nil
-	}
+	return now.UnixNano() < until && c.began.UnixNano() >= until-int64(barredFor)
+}
+
+// refuse counts a call on a late connection. It closes the connection of a client that goes on calling.
+func (c *connection) refuse() error {
 	if c.refused.Add(1) > mostBarred {
 		_ = c.Close()
 	}
@@ -210,7 +209,7 @@ func (c *connection) barred(now time.Time) error {
 // Close implements net.Conn.
 func (c *connection) Close() error {
 	err := c.Conn.Close()
-	c.closed.Do(func() { c.callers.leave(c.at, c.who, time.Now()) })
+	c.closed.Do(func() { c.callers.leave(c.at, c.who) })
 	return err
 }
 

@@ -23,9 +23,9 @@ type Limits struct {
 	// OpenStreams bounds the open streams of one caller, which here is a subject where the
 	// caller has proven its identity. An eager stream takes as much of a server as it can get. Default 32.
 	OpenStreams int
-	// Resets bounds how many calls a gRPC connection may give up before the server has their
-	// requests, besides as many as it asked. A connection beyond it is closed, and for 1 s calls
-	// on new connections of its address are refused. Default 500.
+	// Resets bounds how many calls an address may give up over gRPC before the server has their
+	// requests, besides as many as it asked. The connection of the last one is closed, and for 1 s
+	// calls on new connections of the address are refused. Default 500.
 	Resets int
 }
 

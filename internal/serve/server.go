@@ -142,7 +142,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	options = append(options,
 		grpc.ChainUnaryInterceptor(asks, failed.unary),
-		grpc.ChainStreamInterceptor(failed.stream),
+		grpc.ChainStreamInterceptor(asksStream, failed.stream),
 	)
 	if cfg.Access != nil {
 		options = append(options, grpc.ChainUnaryInterceptor(cfg.Access.Unary),

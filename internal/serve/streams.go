@@ -26,7 +26,7 @@ import (
 //   - Many eager streams take turns. Go's scheduler gives each goroutine that can run its turn, and a unary
 //     call needs several: beside 500 eager streams it took 2 s.
 //   - A read that filled its buffer yields. gRPC reads on for as long as there is something to read.
-//   - A connection is closed if its client gives up more calls than it asks: it cancels them before the server
+//   - A connection is closed if its address gives up more calls than it asks: it cancels them before the server
 //     has their requests. Each costs the server a goroutine and the client nothing.
 
 // watched wraps gRPC's credentials. Each call can then find its connection.
@@ -124,8 +124,8 @@ func admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	conn := o.conn
 	if !o.proven() && len(info.Header.Get("authorization")) == 0 &&
 		info.FullMethodName != healthpb.Health_Check_FullMethodName {
-		if err := conn.barred(time.Now()); err != nil {
-			return ctx, api.ToStatus(err)
+		if conn.late(time.Now()) {
+			return ctx, api.ToStatus(conn.refuse())
 		}
 	}
 	limit := conn.callers.limits.callerStreams
@@ -138,13 +138,15 @@ func admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	return context.WithValue(ctx, callKey{}, c), nil
 }
 
-// end stops counting a call. It closes the connection if its client gave up too many.
+// end stops counting a call. It closes the connection if its client, at whatever connections, gave up too many.
 func (c *call) end() {
-	c.conn.who.streams.Add(-1)
-	if c.asked.Load() {
-		return
-	}
-	if most := c.conn.callers.limits.resets.Most(); c.conn.givenUp.Add(1) > c.conn.asked.Load()+most {
+	who := c.conn.who
+	who.streams.Add(-1)
+	switch {
+	case c.asked.Load():
+	case c.conn.late(time.Now()): // health checks, and callers that say they can prove who they are
+		_ = c.conn.refuse()
+	case who.givenUp.Add(1) > who.asked.Load()+c.conn.callers.limits.resets.Most():
 		c.conn.callers.bar(c.conn, time.Now())
 	}
 }
@@ -152,7 +154,7 @@ func (c *call) end() {
 // ask notes that the server has the request of a call.
 func (c *call) ask() {
 	if c != nil && !c.asked.Swap(true) {
-		c.conn.asked.Add(1)
+		c.conn.who.asked.Add(1)
 	}
 }
 
@@ -160,6 +162,15 @@ func (c *call) ask() {
 func asks(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	callOf(ctx).ask()
 	return handler(ctx, request)
+}
+
+// asksStream notes streams that the server refused: their clients did not give them up.
+func asksStream(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	err := handler(server, stream)
+	if stream.Context().Err() == nil {
+		callOf(stream.Context()).ask()
+	}
+	return err
 }
 
 // bound bounds the streams of each caller, and has streams take turns. It comes after the gate: a subject that
@@ -179,7 +190,7 @@ func (c *callers) bound(server any, stream grpc.ServerStream, info *grpc.StreamS
 		return err
 	}
 	defer c.close(caller)
-	defer taking.stop()
+	defer taking.end()
 	return handler(server, taking)
 }
 
@@ -260,12 +271,4 @@ func (t *turn) end() {
 	if t.has.Swap(false) {
 		<-t.turns.busy
 	}
-}
-
-// stop ends the turns of a stream that has ended.
-func (t *turn) stop() {
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-	t.end()
 }

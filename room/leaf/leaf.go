@@ -97,13 +97,16 @@ func (l *leaf) snowflake(w http.ResponseWriter, r *http.Request) {
 		fail(w, r, notInitialised)
 		return
 	}
-	switch id, err := l.cfg.Snowflake(r.Context()); {
-	case err == nil:
+	id, err := l.cfg.Snowflake(r.Context())
+	if err == nil {
 		door.Number(w, door.Text, id)
-	case allocator.KindOf(err) == allocator.Unavailable:
-		fail(w, r, notInitialised)
-	default:
+		return
+	}
+	switch allocator.KindOf(err) {
+	case allocator.NotFound, allocator.Invalid, allocator.Refused:
 		fail(w, r, noSuchKey)
+	default:
+		fail(w, r, notInitialised)
 	}
 }
 

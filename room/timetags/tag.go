@@ -74,11 +74,11 @@ func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 	return id, err
 }
 
-// fault is why requests of a tag fail, and since when.
+// fault is why the last request of a tag that failed did so.
 type fault struct {
-	since, last time.Time
-	given       int64 // IDs before it: while they are not more, no request has succeeded since
-	err         error
+	last  time.Time
+	given int64 // IDs before it: while they are not more, no request has succeeded since
+	err   error
 }
 
 // note counts n IDs, or notes why they were not issued. What the caller's own deadline ends shows nothing.
@@ -87,12 +87,7 @@ func (t *Tag) note(ctx context.Context, n int64, err error) {
 	case err == nil:
 		t.given.Add(n)
 	case ctx.Err() == nil && allocator.KindOf(err) != allocator.Invalid && !errors.Is(err, error(timeid.ErrClosed)):
-		now := time.Now()
-		f := &fault{since: now, last: now, given: t.given.Load(), err: err}
-		if before := t.fault.Load(); before.current(t, now) {
-			f.since = before.since
-		}
-		t.fault.Store(f)
+		t.fault.Store(&fault{last: time.Now(), given: t.given.Load(), err: err})
 	}
 }
 

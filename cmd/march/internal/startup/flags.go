@@ -47,7 +47,7 @@ func LimitFlags(flags *pflag.FlagSet, l *serve.Limits, maxTags *int64) {
 		"how many calls and streams one caller may have under way over gRPC")
 	flags.IntVar(&l.OpenStreams, "max-caller-open-streams", l.OpenStreams,
 		"how many gRPC streams one caller (a subject, or else an IP address) may have open")
-	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls a gRPC connection may give up before their "+
+	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls an address may give up over gRPC before their "+
 		"requests came, besides as many as it asked")
 	for _, gone := range []string{"max-stream-answers", "max-busy-streams"} {
 		flags.Int(gone, 0, "")
