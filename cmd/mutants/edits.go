@@ -199,8 +199,14 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/recovery/marks.go",
-		From: `max(mark.Total, to.total)`,
-		To:   `mutated("raise-keeps-total", max(mark.Total, to.total), mark.Total)`,
+		From: `max(mark.Total, min(to.total, r.found.epoch.MarginTotal))`,
+		To: `mutated("raise-above-the-halt", mutated("raise-keeps-total", max(mark.Total, min(to.total,
+	r.found.epoch.MarginTotal)), mark.Total), max(mark.Total, to.total))`,
+	},
+	{
+		File: "allocator/ledger/recovery/stored.go",
+		From: `r.found.epochKV.Value, total, r.cfg.Actor`,
+		To:   `r.found.epochKV.Value, mutated("raise-above-the-halt", total, 0), r.cfg.Actor`,
 	},
 	{
 		File: "allocator/ledger/recovery/decide.go",

@@ -83,6 +83,9 @@ var mistakes = []mistake{
 			"before the instance adopts the recover's layout: one seed in a thousand has that"},
 	{name: "raise-takes-total", what: "a recover that raises a mark writes its margin total into it, " +
 		"so that the mark counts as having it", with: "backup and restore"},
+	{name: "raise-above-the-halt", what: "a mark that recover raises gets a margin total that no halt has yet",
+		pkg: "./allocator/ledger", test: "TestTotalOfARecoverThatBrokeOff",
+		because: "a recover of the simulation seldom breaks off after a raise, and then goes on without an instance"},
 	{name: "raise-keeps-total", what: "a mark that recover raises keeps its old margin total, " +
 		"so that earlier margins are added once more", pkg: "./allocator/ledger",
 		test: "TestRaiseTakesOverTheTotalOfItsLease",

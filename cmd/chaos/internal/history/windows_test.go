@@ -28,8 +28,9 @@ func TestRulesFindPlantedWindows(t *testing.T) {
 		{name: "of another room's slice", rule: "window slice", room: "b", inc: "y", from: 2000, until: 3000},
 		{name: "of a room without an instance", rule: "registration", room: "c", inc: "y", from: 2000, until: 3000},
 		{name: "before not_before", rule: "window not before", room: "a", inc: "y", from: 2000, until: 3000,
-			before: func(r *recorded) {
-				r.store.Corrupt(set("epoch", r.value("epoch", `"format":2(.*)\}`, `"format":3$1,"not_before":"2500"}`)))
+			before: func(r *recorded) { // a window of the epoch in force would free its number
+				r.store.Corrupt(set(key, r.value(key, `"epoch":"\w+"`, `"epoch":"e0"`)),
+					set("epoch", r.value("epoch", `"format":2(.*)\}`, `"format":3$1,"not_before":"2500"}`)))
 			}},
 		{name: "raised while halted", room: "a", inc: "y", from: 500, until: 2001, before: func(r *recorded) {
 			r.store.Corrupt(set("epoch", halt))
