@@ -126,7 +126,9 @@ func (i *Instance) endsWindow(kv store.KV) bool {
 const heldPage = 100
 
 // readHeld reads the keys of all held workers, and ends the windows of those that another
-// process wrote. An answer from before a worker's own write shows nothing.
+// process wrote. An answer from before a worker's own write shows nothing. Nor does a key that is
+// not there, which an etcd that went back in time may lack: no process has the number, and the
+// watch, which began before, shows the next one that takes it.
 func (i *Instance) readHeld(ctx context.Context) error {
 	for page := range slices.Chunk(i.heldWorkers(), heldPage) {
 		ops := make([]store.Op, len(page))
@@ -138,7 +140,7 @@ func (i *Instance) readHeld(ctx context.Context) error {
 			return err
 		}
 		for k := range page {
-			if kv, there := answer.One(k); there { // an etcd that went back in time may lack it
+			if kv, there := answer.One(k); there {
 				i.endsWindows([]store.KV{kv})
 			}
 		}

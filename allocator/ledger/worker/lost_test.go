@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -13,8 +14,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
-// watches has p follow etcd's changes until the test ends. It returns a channel with a value
-// for each time that p heard of a lost worker.
+// watches has p follow etcd's changes until the test ends, from before it returns. The test runs in
+// a bubble. It returns a channel with a value for each time that p heard of a lost worker.
 func (p *process) watches(t *testing.T) <-chan struct{} {
 	t.Helper()
 	lost := make(chan struct{}, 10)
@@ -28,6 +29,7 @@ func (p *process) watches(t *testing.T) <-chan struct{} {
 			t.Error(err)
 		}
 	})
+	synctest.Wait()
 	return lost
 }
 
@@ -37,46 +39,69 @@ func (p *process) watches(t *testing.T) <-chan struct{} {
 func TestWindowEndsWithItsKey(t *testing.T) {
 	keys := record.Keys("/march/default/")
 	for name, change := range map[string]func(c *cluster, key string){
-		"deleted": func(c *cluster, key string) { c.fake.Corrupt(store.Op{Delete: key}) },
-		"damaged": func(c *cluster, key string) { c.corrupt(key, []byte("x")) },
-		"another process's": func(c *cluster, key string) {
-			other := record.Worker{Room: "b", Instance: "x", Incarnation: "x", From: start, Until: start + 60_000,
-				Stamp: record.Stamp{Epoch: "e", Revision: 1}}
-			c.corrupt(key, other.Encode())
-		},
+		"deleted":           func(c *cluster, key string) { c.fake.Corrupt(store.Op{Delete: key}) },
+		"damaged":           func(c *cluster, key string) { c.corrupt(key, []byte("x")) },
+		"another process's": func(c *cluster, key string) { c.corrupt(key, stolen.Encode()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, halves)
-			p := c.start("a")
-			lost := p.watches(t)
-			w, other := p.take(ms(10)), p.take(ms(9))
-			c.pass(2 * time.Second)
-			p.renew(w) // what it writes itself ends nothing
-			change(c, keys.Worker(w.ID()))
-			<-lost
-			if p.Holds(w) || !p.Holds(other) {
-				t.Errorf("holds the worker: %v, and another one: %v", p.Holds(w), p.Holds(other))
-			}
-			err := p.Renew(bg, w)
-			if gone, ok := errors.AsType[*worker.LostError](err); !ok {
-				t.Errorf("renewed: %v, %v", gone, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, halves)
+				p := c.start("a")
+				lost := p.watches(t)
+				w, other := p.take(ms(10)), p.take(ms(9))
+				c.pass(2 * time.Second)
+				p.renew(w) // what it writes itself ends nothing
+				change(c, keys.Worker(w.ID()))
+				<-lost
+				if p.Holds(w) || !p.Holds(other) {
+					t.Errorf("holds the worker: %v, and another one: %v", p.Holds(w), p.Holds(other))
+				}
+				err := p.Renew(bg, w)
+				if gone, ok := errors.AsType[*worker.LostError](err); !ok {
+					t.Errorf("renewed: %v, %v", gone, err)
+				}
+			})
 		})
 	}
 }
 
+// stolen is a worker's key as an honest instance of another room writes it.
+var stolen = record.Worker{Room: "b", Instance: "x", Incarnation: "x", From: start, Until: start + 60_000,
+	Stamp: record.Stamp{Epoch: "e", Revision: 1}}
+
 // A watch that begins reads the keys of held workers: one before it may have missed a change.
 func TestWatchThatBeginsReadsHeldWorkers(t *testing.T) {
-	c := newCluster(t, halves)
-	p := c.start("a")
-	w, other := p.take(ms(10)), p.take(ms(9))
-	stolen := record.Worker{Room: "b", Instance: "x", Incarnation: "x", From: start, Until: start + 60_000,
-		Stamp: record.Stamp{Epoch: "e", Revision: 1}}
-	c.corrupt(record.Keys("/march/default/").Worker(w.ID()), stolen.Encode())
-	<-p.watches(t)
-	if p.Holds(w) || !p.Holds(other) {
-		t.Errorf("holds the worker: %v, and another one: %v", p.Holds(w), p.Holds(other))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, halves)
+		p := c.start("a")
+		w, other := p.take(ms(10)), p.take(ms(9))
+		c.corrupt(record.Keys("/march/default/").Worker(w.ID()), stolen.Encode())
+		<-p.watches(t)
+		if p.Holds(w) || !p.Holds(other) {
+			t.Errorf("holds the worker: %v, and another one: %v", p.Holds(w), p.Holds(other))
+		}
+	})
+}
+
+// A key that was gone before the watch began ends nothing, because an etcd that went back in time
+// lacks it too. The watch shows whoever takes the number next, and the window ends then.
+func TestWindowOfAMissedDeleteEndsWhenTheNumberIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, halves)
+		p := c.start("a")
+		w, other := p.take(ms(10)), p.take(ms(9))
+		key := record.Keys("/march/default/").Worker(w.ID())
+		c.fake.Corrupt(store.Op{Delete: key})
+		lost := p.watches(t)
+		if !p.Holds(w) {
+			t.Error("the window ended with a key that nobody was seen to delete")
+		}
+		c.corrupt(key, stolen.Encode())
+		<-lost
+		if p.Holds(w) || !p.Holds(other) {
+			t.Errorf("holds the worker: %v, and another one: %v", p.Holds(w), p.Holds(other))
+		}
+	})
 }
 
 // After a recover without an instance, a number whose owner answered waits for nothing but its
