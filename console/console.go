@@ -162,7 +162,8 @@ func (cfg Config) Validate() error {
 		}
 	}
 	return errors.Join(
-		serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), web.CheckDashboard(cfg.Dashboard), cfg.Limits.Validate(),
+		serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), web.CheckDashboard(cfg.Dashboard),
+		cfg.Limits.Validate(),
 		serve.CheckLimit(web.MaxPages, cfg.MaxLivePages), serve.CheckLimit(web.MaxCallerPages, cfg.MaxCallerLivePages),
 	)
 }

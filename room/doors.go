@@ -227,7 +227,8 @@ func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
 		return 0, err
 	}
 	err = s.withTag(ctx, tag, func(*tagChain) error {
-		return allocator.Errorf(allocator.Refused, "tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
+		return allocator.Errorf(allocator.Refused,
+			"tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
 	}, func(t *timetags.Tag) (err error) {
 		id, err = t.Next(ctx)
 		return err
@@ -258,11 +259,13 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 	}
 	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
 		if c.Gated() {
-			return allocator.Errorf(allocator.Refused, "tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
-				"another room's", tag)
+			return allocator.Errorf(allocator.Refused,
+				"tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
+					"another room's", tag)
 		}
 		if s.chains.periods.of(c.Tag()) != (period.Period{}) {
-			return allocator.Errorf(allocator.Refused, "tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
+			return allocator.Errorf(allocator.Refused,
+				"tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
 		}
 		settings := c.Settings()
 		most := (settings.MaxStep + 1) / 2

@@ -303,8 +303,8 @@ func (s *Server) takeRun(ctx context.Context, c *tagChain, n int64) (allocator.R
 
 // notInARow refuses consecutive IDs of a tag.
 func notInARow(t *timetags.Tag) error {
-	return allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs",
-		t.Name())
+	return allocator.Errorf(allocator.Refused,
+		"tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs", t.Name())
 }
 
 // Lease implements IDService.

@@ -53,7 +53,8 @@ func newMetrics(s *Server) *metrics {
 		chains: desc("chains", "Tags in memory."),
 		ready:  desc("ready", "1 while this instance can issue IDs."),
 		families: desc("family_ready", "1 while this instance can issue the IDs of a family: counters, "+
-			"or time-ordered IDs, which also count as ready with the instance while no caller asks for them.", "family"),
+			"or time-ordered IDs, which also count as ready with the instance while no caller asks for them.",
+			"family"),
 		served: desc("layout_served_version",
 			"The layout that this instance reports: it issues only IDs of segments that this layout keeps, "+
 				"or of newer segments."),

@@ -103,9 +103,9 @@ func (s *Server) timeTagChanged(change ledger.TagChange) {
 // leaseTime is Lease of a tag of time-ordered IDs.
 func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.WindowRequest) (*marchv1.TimeLease, error) {
 	if r == nil {
-		return nil, allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or "+
-			"Stream, "+
-			"or use a client that takes windows", t.Name())
+		return nil, allocator.Errorf(allocator.Refused,
+			"tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream, "+
+				"or use a client that takes windows", t.Name())
 	}
 	lease := &marchv1.TimeLease{Tag: api.TimeTagToProto(t.Settings().Config(0, timeid.Window{}))}
 	nonce, proof := r.GetNonce(), r.GetHeld().GetNonce()

@@ -387,7 +387,8 @@ func (i *Instance) haltOrphaned(ctx context.Context, s *State, tag allocator.Tag
 	l := i.ledger
 	why := "a recover went on without this instance, and it may not raise the marks of tag " + string(tag) +
 		" over its leases: " + cause.Error() + wayOut
-	if _, err := l.HaltOver(ctx, s.raw, 0, l.haltsAs(), why); err != nil && allocator.KindOf(err) != allocator.Conflict {
+	_, err := l.HaltOver(ctx, s.raw, 0, l.haltsAs(), why)
+	if err != nil && allocator.KindOf(err) != allocator.Conflict {
 		return err
 	}
 	return allocator.Errorf(allocator.WentBack, "%s", why)

@@ -185,7 +185,9 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 		t.Errorf("left before: %v", report.LeftBefore)
 	}
 	clear(asked)
-	c.mustRecover([]*process{p}, count, margin(2), func(cfg *recovery.Config) { cfg.Without = append(cfg.Without, "b/after") })
+	c.mustRecover([]*process{p}, count, margin(2), func(cfg *recovery.Config) {
+		cfg.Without = append(cfg.Without, "b/after")
+	})
 	if asked["before"] != 0 || asked["after"] != 1 || asked["silent-7"] != 1 || asked[string(p.Name())] != 3 {
 		t.Errorf("asked: before %d, after %d, silent %d, alive %d", asked["before"], asked["after"],
 			asked["silent-7"], asked[string(p.Name())])

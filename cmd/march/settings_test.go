@@ -110,7 +110,8 @@ func TestGonePrometheus(t *testing.T) {
 	_, stderr, code := march(t, "config", "validate", "console", "--config", file, "--insecure",
 		"--prometheus-ca", "ca.pem", "--dashboard", "https://grafana.example.com/d/march")
 	for _, name := range []string{"prometheus", "prometheus-cluster", "prometheus-ca"} {
-		if want := "has no effect, and goes with the next version: setting=" + name + " "; !strings.Contains(stderr, want) {
+		want := "has no effect, and goes with the next version: setting=" + name + " "
+		if !strings.Contains(stderr, want) {
 			t.Errorf("the log does not have %q", want)
 		}
 	}

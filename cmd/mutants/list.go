@@ -197,8 +197,9 @@ var mistakes = []mistake{
 	{name: "changes-of-another", what: "recover asks a new process at an address for changes since the answer of " +
 		"another one", pkg: "./allocator/ledger", test: "TestRecoverAsksTheNextProcessOfAnAddressForAll",
 		because: "each process of the simulation has an address of its own"},
-	{name: "displaced-answer-counts", what: "an answer counts although another process is at its address before it is " +
-		"confirmed", pkg: "./allocator/ledger", test: "TestRecoverAsksTheNextProcessOfAnAddressForAll",
+	{name: "displaced-answer-counts",
+		what: "an answer counts although another process is at its address before it is " +
+			"confirmed", pkg: "./allocator/ledger", test: "TestRecoverAsksTheNextProcessOfAnAddressForAll",
 		because: "each process of the simulation has an address of its own"},
 	{name: "named-not-missing", what: "an instance that the operator names, and nobody remembers, is not missing",
 		pkg: "./allocator/ledger", test: "TestScripts",

@@ -48,8 +48,10 @@ func spanNamed(name string) (span, error) {
 // CheckDashboard checks the address of a dashboard. Its error is Invalid.
 func CheckDashboard(address string) error {
 	u, err := url.Parse(address)
-	if address != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil) {
-		return allocator.Errorf(allocator.Invalid, "dashboard: %q; allowed: the address of the dashboard in a Grafana, "+
+	if address != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
+		u.User != nil) {
+		return allocator.Errorf(allocator.Invalid, "dashboard: %q; allowed: the address of the dashboard in a "+
+			"Grafana, "+
 			"such as https://grafana.example.com/d/march, without a user", address)
 	}
 	return nil

@@ -79,7 +79,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.says("Issued by")
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	issued := epoch.Add(time.Duration(answer.GetId()>>22) * time.Millisecond)
-	p.until("its time is there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes("%s")`,
+	p.until("its time is there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes(%q)`,
 		issued.Format(time.DateTime)))
 }
 

@@ -327,7 +327,7 @@ func TestCallsGivenUp(t *testing.T) {
 	for err := error(nil); err == nil; {
 		_, err = c.ReadFrame()
 	}
-	for barred := 0; barred < 3; barred++ { // each before the second has passed, or else the caller is barred anew
+	for range 3 { // each before the second has passed, or else the caller is barred anew
 		c := r.giveUp(t, most+1)
 		for err := error(nil); err == nil; {
 			_, err = c.ReadFrame()

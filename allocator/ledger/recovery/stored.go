@@ -84,8 +84,9 @@ func together(ctx context.Context, all ...func(context.Context) error) error {
 
 // haltStore writes a halt of our own, over any other: of two recovers at once, the first
 // finds its nonce gone. The halt has the largest margin total that is known by then, before any
-// mark is raised to it: should this recover break off, the next one knows the total too. Comparisons with marks that were made before count only if etcd
-// did not go back since. Then it lists the instances once more.
+// mark is raised to it: should this recover break off, the next one knows the total too.
+// Comparisons with marks that were made before count only if etcd did not go back since. Then it
+// lists the instances once more.
 func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 	r.progress("halting", 0, 0)
 	r.mu.Lock()
