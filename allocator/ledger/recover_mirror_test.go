@@ -267,3 +267,4 @@ func TestMirrorRaisesStepsAndSkips(t *testing.T) {
 		t.Errorf("%+v, %v", tag, err)
 	}
 }
+	saw.Reached(c.Mem.Revision(), time.Now().Add(time.Minute))

@@ -74,6 +74,12 @@ type Mirror struct {
 
 	rest rest
 	tick uint32 // the present one: see Since
+
+	// What the last view showed since its connection was last checked, and what permits something:
+	unconfirmed struct {
+		epoch string   // that began,
+		left  []string // and incarnations that left
+	}
 }
 
 // bounds are the largest max_step and the largest limit that a tag was seen with.
@@ -147,10 +153,11 @@ func (m *Mirror) Attach(id record.Identity, epoch string) error {
 func (m *Mirror) BeginView(epoch string, revision int64, at time.Time) {
 	v := View{Epoch: epoch, From: revision, Began: at, Reach: revision, Until: at}
 	m.rest.Views = append(m.rest.Views[max(len(m.rest.Views)+1-MaxViews, 0):], v)
+	m.unconfirmed.epoch, m.unconfirmed.left = "", nil
 }
 
 // Reached says that the last view's connection still stands, and up to which revision all its
-// changes came.
+// changes came. So all that Saw was given since the view began came over this connection.
 func (m *Mirror) Reached(revision int64, at time.Time) {
 	if len(m.rest.Views) == 0 {
 		return
@@ -160,11 +167,18 @@ func (m *Mirror) Reached(revision int64, at time.Time) {
 	if at.After(v.Until) { // the clock may have been set back
 		v.Until = at
 	}
+	v.Epoch = cmp.Or(m.unconfirmed.epoch, v.Epoch)
+	for _, incarnation := range m.unconfirmed.left {
+		if p := m.rest.Processes[incarnation]; p != nil {
+			p.Left = true
+		}
+	}
+	m.unconfirmed.epoch, m.unconfirmed.left = "", nil
 }
 
 // Saw takes a key as the store showed it, or its deletion, which has mod revision 0. whole says
-// that all keys had been read over the same connection before. Keys that cannot be read teach
-// nothing.
+// that all keys had been read over the same connection before. That a process left, and the
+// view's epoch, count from the next Reached on. Keys that cannot be read teach nothing.
 func (m *Mirror) Saw(keys record.Keys, kv store.KV, whole bool) {
 	if m.full {
 		return
@@ -191,8 +205,8 @@ func (m *Mirror) Saw(keys record.Keys, kv store.KV, whole bool) {
 	case record.Layout:
 		m.layout(v)
 	case record.Epoch:
-		if m.epoch(v); whole && v.Epoch != "" && len(m.rest.Views) > 0 {
-			m.rest.Views[len(m.rest.Views)-1].Epoch = v.Epoch
+		if m.epoch(v); whole {
+			m.unconfirmed.epoch = cmp.Or(v.Epoch, m.unconfirmed.epoch)
 		}
 	case record.Instance:
 		m.registered(keys, kv, whole)
@@ -305,7 +319,9 @@ func (m *Mirror) registered(keys record.Keys, kv store.KV, whole bool) {
 	}
 	m.vanish(seen[0].ID(), seen[len(seen)-1].Incarnation)
 	for i, s := range seen {
-		left := s.Left != 0 && whole
+		if s.Left != 0 && whole {
+			m.unconfirmed.left = append(m.unconfirmed.left, s.Incarnation)
+		}
 		s.Left = 0 // a revision, which means nothing in another history
 		p := m.rest.Processes[s.Incarnation]
 		if p == nil {
@@ -313,7 +329,7 @@ func (m *Mirror) registered(keys record.Keys, kv store.KV, whole bool) {
 			m.rest.Processes[s.Incarnation] = p
 		}
 		current := i == len(seen)-1
-		p.SeenInstance, p.Vanished, p.Left = s, p.Vanished || !current, p.Left || left
+		p.SeenInstance, p.Vanished = s, p.Vanished || !current
 		if current {
 			p.Vanished = false // a restore may show it again
 		}

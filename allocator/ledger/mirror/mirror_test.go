@@ -138,13 +138,39 @@ func TestOnlyAWrittenLeaveCounts(t *testing.T) {
 		"it left, and a restore came": {[]store.KV{registrationKV("p", true), registrationKV("p", false)}, 0, true},
 	} {
 		m := attached(t, 10)
+		m.BeginView("e", 1, time.Unix(1, 0))
 		for i, kv := range test.saw {
 			m.Saw(keys, kv, i >= test.read)
 		}
+		m.Reached(1, time.Unix(2, 0))
 		all := rest(m).Processes
 		at := slices.IndexFunc(all, func(p mirror.Process) bool { return p.Incarnation == "p" })
 		if at < 0 || all[at].Left != test.left {
 			t.Errorf("%s: %+v", name, all)
+		}
+	}
+}
+
+// That a process left, and which epoch a view is of, permit something. So they count once a later
+// read came over the view's connection, and not if that broke before: the client may have resumed
+// the watch in another history.
+func TestWhatPermitsIsConfirmed(t *testing.T) {
+	for name, confirm := range map[string]bool{"a read confirmed it": true, "the connection broke": false} {
+		m := attached(t, 10)
+		m.BeginView("e", 1, time.Unix(1, 0))
+		m.Saw(keys, registrationKV("p", true), true)
+		m.Saw(keys, epochKV("later", 5), true)
+		if r := rest(m); r.Processes[0].Left || r.Views[0].Epoch != "e" || r.Total != 5 {
+			t.Errorf("%s: it counts at once, or does not raise: %+v", name, r)
+		}
+		if !confirm {
+			m.BeginView("e", 1, time.Unix(2, 0))
+		}
+		m.Reached(1, time.Unix(3, 0))
+		r := rest(m)
+		if last := r.Views[len(r.Views)-1]; r.Processes[0].Left != confirm || (last.Epoch == "later") != confirm ||
+			r.Views[0].Epoch != last.Epoch && confirm {
+			t.Errorf("%s: %+v", name, r)
 		}
 	}
 }
