@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -55,7 +56,7 @@ func (s *seen) look() {
 		value, _ := s.c.Mem.Value(key)
 		s.Saw(s.keys, store.KV{Key: key, Value: value, ModRevision: 1}, len(s.Views()) > 0)
 	}
-	s.Reached(s.c.Mem.Revision(), time.Unix(2, 0))
+	s.Reached(s.c.Mem.Revision(), time.Now().Add(time.Minute)) // after every beat
 }
 
 // witness has a recover ask mirrors.
@@ -145,6 +146,110 @@ func TestMirrorThatDidNotSeeAll(t *testing.T) {
 	}
 }
 
+// A view saw what was leased after the backup only if it reached the backup's beat, by revision,
+// and ended after it, by time. Revisions come again after a restore, and clocks differ. Without a
+// beat nothing is known to be after the backup.
+func TestViewEndsAfterTheBackup(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b := c.start("a"), c.start("b")
+	a.Lease(10)
+	b.Lease(10)
+	epoch, beat := value[record.Epoch](c, "epoch"), value[record.Beat](c, "beat")
+	low, high := int64(1), c.Mem.Revision()
+	early, late := beat.Time.Add(-time.Nanosecond), beat.Time.Add(time.Nanosecond)
+	view := func(reach int64, until time.Time) *seen {
+		s := &seen{mirror.New(10), c, c.mirror().keys}
+		if err := s.Attach(value[record.Identity](c, "identity"), epoch.Epoch); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range c.Mem.Keys(prefix) {
+			value, _ := c.Mem.Value(key)
+			s.Saw(s.keys, store.KV{Key: key, Value: value, ModRevision: 1}, false)
+		}
+		s.BeginView(epoch.Epoch, low, time.Unix(1, 0))
+		s.Reached(reach, until)
+		return s
+	}
+	for name, test := range map[string]struct {
+		saw *seen
+		all bool
+	}{
+		"it reached the beat, and ended before it": {view(high, early), false},
+		"it reached the beat, and ended with it":   {view(high, beat.Time), false},
+		"it ended later, and did not reach it":     {view(low, late), false},
+		"it reached the beat, and ended after it":  {view(high, late), true},
+	} {
+		_, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(test.saw), dry)
+		if test.all && err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if !test.all && (err == nil || !strings.Contains(err.Error(), "--margin")) {
+			t.Errorf("%s: %v, want a margin asked for", name, err)
+		}
+	}
+	saw := view(high, late)
+	c.Mem.Corrupt(store.Op{Delete: saw.keys.Beat()})
+	_, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(saw), dry)
+	ledgertest.WantKind(t, err, allocator.Refused, "--margin")
+}
+
+// The second answers decide. A mirror that does not answer after the halts is no witness any more:
+// of nobody that it saw all that was leased, and of nobody that it left. What it said before still
+// raises marks.
+func TestMirrorThatFallsSilent(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.Tag("t1", steps(100))
+	a, b, gone := c.start("a"), c.start("b"), c.start("b")
+	for _, p := range []*process{a, b, gone} {
+		if _, err := p.TryLease("t1", 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	backup := c.Mem.Revision()
+	for range 5 {
+		if _, err := b.TryLease("t1", 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	saw := c.mirror()
+	registration := saw.keys.Registration("b", gone.Name())
+	text, _ := c.Mem.Value(registration)
+	var left record.Registration
+	if err := record.Decode(store.KV{Key: registration, Value: text, ModRevision: 1}, &left); err != nil {
+		t.Fatal(err)
+	}
+	left.Leaving = true
+	saw.Saw(saw.keys, store.KV{Key: registration, Value: record.Encode(&left), ModRevision: 2}, true)
+	saw.Reached(c.Mem.Revision(), time.Now().Add(time.Minute))
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	a.hear()
+	silent := func(cfg *recovery.Config) {
+		asked := 0
+		cfg.Witnesses = []recovery.Witness{{Name: "m1", Ask: func(ctx context.Context, q mirror.Question,
+			use func(mirror.Part) error) (mirror.Answer, error) {
+			if asked++; asked > 1 {
+				return mirror.Answer{}, allocator.Errorf(allocator.Unavailable, "the console is gone")
+			}
+			return saw.Asked(ctx, q, use)
+		}}}
+	}
+	report, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), silent)
+	ledgertest.WantKind(t, err, allocator.Refused, "--without "+string(gone.id()))
+	if len(report.Mirrors) != 1 || report.Mirrors[0].Err == nil || len(report.Mirrors[0].Views) != 0 ||
+		!strings.Contains(report.Mirrors[0].Err.Error(), "answered before") {
+		t.Errorf("mirrors %+v", report.Mirrors)
+	}
+	if report.Raised == 0 {
+		t.Error("what the mirror said before it fell silent raised nothing")
+	}
+	report, err = c.recover(c.Mem.Open(), []*process{a}, without(b.id(), gone.id()), silent)
+	ledgertest.WantKind(t, err, allocator.Refused, "--margin")
+	if report.Epoch != "" || value[record.Epoch](c, "epoch").Halted == nil {
+		t.Errorf("epoch %s began, by a mirror that fell silent", report.Epoch)
+	}
+	c.mustRecover([]*process{a}, without(b.id(), gone.id()), silent,
+		func(cfg *recovery.Config) { cfg.Margin = new(int64) })
+}
+
 // A mirror of another cluster, or with values above every bound, is refused by name, and nothing
 // is changed.
 func TestMirrorRefused(t *testing.T) {
@@ -201,6 +306,7 @@ func TestMirrorKnowsWhoLeft(t *testing.T) {
 	v.Leaving = true
 	saw.Saw(saw.keys, store.KV{Key: registration, Value: record.Encode(&v), ModRevision: 2}, true)
 	saw.Saw(saw.keys, store.KV{Key: saw.keys.Registration("b", gone.Name())}, true)
+	saw.Reached(c.Mem.Revision(), time.Now().Add(time.Minute))
 	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	report, err := c.recover(c.Mem.Open(), []*process{a}, witness(saw), dry)
 	ledgertest.WantKind(t, err, allocator.Refused, "--without "+string(gone.id()))
@@ -267,4 +373,3 @@ func TestMirrorRaisesStepsAndSkips(t *testing.T) {
 		t.Errorf("%+v, %v", tag, err)
 	}
 }
-	saw.Reached(c.Mem.Revision(), time.Now().Add(time.Minute))

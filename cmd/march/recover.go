@@ -413,7 +413,7 @@ func recoverText(c *common, r *recovery.Report) error {
 func sawText(m recovery.Witnessed) string {
 	switch n := len(m.Views); {
 	case m.Err != nil:
-		return "gives nothing: " + show.Excerpt(m.Err.Error())
+		return "is no witness: " + show.Excerpt(m.Err.Error())
 	case n == 0:
 		return "has not seen all of etcd"
 	case n == 1:

@@ -208,7 +208,7 @@ var volatile = []struct {
 	{regexp.MustCompile("(?m)by (?:instance|console) \\S+ (at|since) <time>: .*?((?:; see `march recover`)?)$"),
 		"by <server> $1 <time>: <reason>$2"},
 	{regexp.MustCompile(`(?m)(process <id>: no answer).*$`), "$1"},
-	{regexp.MustCompile(`(?m)^mirror +\S+ gives nothing.*\n`), ""}, // no console runs
+	{regexp.MustCompile(`(?m)^mirror +\S+ is no witness:.*\n`), ""}, // no console runs
 	{regexp.MustCompile(`(saw all until <time>) \(revision \d+\)`), "$1"},
 	{regexp.MustCompile(`, last heartbeat at <time>`), ""},
 	{regexp.MustCompile(`\b\d+ eras?\b`), "<n> eras"},

@@ -164,7 +164,7 @@ func (r *run) complete() error {
 		if _, taken := r.mu.taken[incarnation]; taken {
 			continue
 		}
-		if k.left || r.mu.left[incarnation] {
+		if k.left || r.left(incarnation) {
 			p.LeftBefore = append(p.LeftBefore, k.ID())
 			continue
 		}

@@ -85,9 +85,15 @@ func (r *run) askMirror(ctx context.Context, w *Witness) error {
 		return brokenOff(ctx)
 	case err != nil && w.Needed:
 		return err
-	case err != nil && before.Process == "":
+	case err != nil:
+		// The second answers decide: what it said before still raises, and permits nothing more.
+		if r.mirrorTicks[w.Name] != (mirror.Answer{}) {
+			err = fmt.Errorf("it answered before, and no more: %w", err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.witnesses[w.Name] = &Witnessed{Name: w.Name, Err: err}
-	case err == nil:
+	default:
 		r.mirrorTicks[w.Name] = a
 	}
 	return nil
@@ -139,10 +145,7 @@ func (r *run) takeRest(name string, rest *mirror.Rest) {
 	w := &Witnessed{Name: name, Views: rest.Views, epochs: rest.Epochs, processes: make(map[string]mirror.Process)}
 	for _, p := range rest.Processes {
 		w.processes[p.Incarnation] = p
-		switch {
-		case p.Left:
-			r.mu.left[p.Incarnation] = true
-		case !p.Vanished:
+		if !p.Left && !p.Vanished {
 			r.know(p.SeenInstance, false)
 		}
 	}
@@ -370,7 +373,17 @@ func (r *run) lost() (ids []record.InstanceID) {
 	return slices.Compact(ids)
 }
 
-// witnessed returns the lost instances of which no mirror saw all: none has a view that reaches
+// left reports whether a mirror saw a process leave. The caller holds mu.
+func (r *run) left(incarnation string) bool {
+	for _, w := range r.witnesses {
+		if w.processes[incarnation].Left {
+			return true
+		}
+	}
+	return false
+}
+
+// witnessed returns the lost instances of which no mirror saw all: none has a view that lasted
 // beyond the backup, in the latest epoch or a later one, and saw the instance. The caller holds
 // mu.
 func (r *run) witnessed() (unseen []record.InstanceID) {
@@ -390,7 +403,10 @@ func (r *run) saw(w *Witnessed, id record.InstanceID) bool {
 	v := w.Views[len(w.Views)-1]
 	// In the order in which the mirror saw them, its view's epoch must not lie before the latest.
 	latest, at := slices.Index(w.epochs, r.mu.latest), slices.Index(w.epochs, v.Epoch)
-	beyond := v.Reach >= r.found.beatRevision || v.Until.After(r.found.beat.Time)
+	// Revisions repeat after a restore, and clocks differ: the view must have reached the backup's
+	// beat, and its connection have lasted longer. Without a beat nothing says when the backup was.
+	beat := r.found.beat.Time
+	beyond := !beat.IsZero() && v.Reach >= r.found.beatRevision && v.Until.After(beat)
 	if latest < 0 || at < latest || !beyond {
 		return false
 	}

@@ -26,7 +26,7 @@ func Run(ctx context.Context, l Ledger, cfg Config) (*Report, error) {
 	r.mu.workers = make(map[record.WorkerID]record.Worker)
 	r.mu.unreadable = make(map[string]error)
 	r.witnesses, r.mirrorTicks = make(map[string]*Witnessed), make(map[string]mirror.Answer)
-	r.mu.left, r.mu.limits = make(map[string]bool), make(map[allocator.Tag]int64)
+	r.mu.limits = make(map[allocator.Tag]int64)
 	r.mu.bounds = make(map[allocator.Tag]tagBounds)
 	return r.report, r.all(ctx)
 }

@@ -65,7 +65,6 @@ type run struct {
 		notBefore  int64                             // and the latest not_before of any epoch
 		workers    map[record.WorkerID]record.Worker // that memories know
 		taken      map[string]struct{}               // incarnations whose memory was taken
-		left       map[string]bool                   // incarnations that a mirror saw leave
 		mirrored   int64                             // the highest layout version that mirrors saw,
 		layouts    []mirroredIn                      // and their latest layouts
 		limits     map[allocator.Tag]int64           // the largest limits, of the tags that mirrors know
