@@ -231,15 +231,19 @@ func (r *run) covers(id record.InstanceID) bool {
 }
 
 // checkNamed refuses names that cannot be right: of a room that never was, and of an instance that
-// answered. Otherwise a slip of the pen would stand for the instance that is missing.
+// answered. Otherwise a slip of the pen would stand for the instance that is missing. An instance that
+// is missing by what others remember may be of a room that this store, and all layouts that are known,
+// have forgotten.
 func (r *run) checkNamed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rooms := record.Union(r.mu.rooms, r.cfg.Given.Rooms())
 	for _, id := range r.cfg.Without {
 		room, _, _ := strings.Cut(string(id), "/")
-		switch missing := slices.ContainsFunc(r.report.Missing, func(m Missing) bool { return m.ID == id }); {
-		case !slices.Contains(rooms, allocator.Room(room)):
+		of := func(m Missing) bool { return m.ID == id }
+		known := func(m Missing) bool { return m.ID == id && m.Incarnation != "" }
+		switch missing := slices.ContainsFunc(r.report.Missing, of); {
+		case !slices.Contains(rooms, allocator.Room(room)) && !slices.ContainsFunc(r.report.Missing, known):
 			return allocator.Errorf(allocator.Refused, "--without %s: there never was a room %s; there are %v; "+
 				"if only a layout that was lost had it, give that layout (--layout FILE)", id, room, rooms)
 		case !missing:
