@@ -78,9 +78,9 @@ func (i *Instance) HoldsWorker(id record.WorkerID) bool {
 }
 
 // OnLostWorkers sets a function that is called when a window of this process has ended at once,
-// because its key is no longer what the process wrote: HoldsWorker then says which one. Only
-// another process's mistake, or an attack with etcd's rights, changes such a key. Call
-// OnLostWorkers before Run.
+// because its key is no longer what the process wrote: HoldsWorker then says which one. Before the
+// window is over, only another process's mistake, or an attack with etcd's rights, changes such a
+// key. Call OnLostWorkers before Run.
 func (i *Instance) OnLostWorkers(lost func()) { i.lostWorkers = lost }
 
 // endsWindows ends each held window whose key, as it is now, this process did not write. A
@@ -109,13 +109,20 @@ func (i *Instance) endsWindow(kv store.KV) bool {
 		return false
 	}
 	var w record.Worker
-	if kv.ModRevision != 0 && record.Decode(kv, &w) == nil && w.Incarnation == i.incarnation {
+	readable := kv.ModRevision != 0 && record.Decode(kv, &w) == nil
+	if readable && w.Incarnation == i.incarnation {
 		return false
 	}
 	ended := own.held
 	own.held, own.taken = false, max(own.taken, kv.ModRevision)
 	i.memory.setWindow(key.Worker, own)
-	if ended {
+	switch {
+	case !ended:
+	case readable && w.From >= own.latest().Until:
+		// This process was paused, or its renewals failed, until its window was over.
+		said.Add(hclog.Info, "another process took a worker of this one after its window", "worker",
+			key.Worker.String(), "by", string(w.ID()))
+	default:
 		said.Add(hclog.Error, "another process wrote a worker of this one, whose window ends at once", "worker",
 			key.Worker.String(), "by", string(w.ID()))
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
@@ -31,6 +33,7 @@ type cluster struct {
 	manage *admin.Admin // over the same ledger
 	now    atomic.Int64 // Unix ms
 	names  int
+	log    hclog.Logger // of ledgers from then on; nil for none
 
 	journals []record.Memory // given to recover
 }
@@ -59,6 +62,7 @@ func newClusterOn(tb testing.TB, open func() store.Store, rooms map[allocator.Ro
 func (c *cluster) ledger(etcd store.Store) *ledger.Ledger {
 	c.tb.Helper()
 	cfg := ledger.DefaultConfig()
+	cfg.Logger = c.log
 	cfg.Now = func() time.Time { return time.UnixMilli(c.now.Load()) }
 	l, err := ledger.New(etcd, cfg)
 	if err != nil {

@@ -1,11 +1,15 @@
 package worker_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -140,5 +144,42 @@ func TestAnsweredNumberIsFreeAfterRecover(t *testing.T) {
 	if busy, ok := errors.AsType[*worker.BusyError](err); !ok || busy.By != "" || busy.Worker != over.ID() ||
 		allocator.KindOf(err) != allocator.Unavailable {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A process that stood still until its window was over finds that another process took the
+// number. That is in order: an error in the log is for a window that overlaps its own. The chaos
+// test fails with an error in a log.
+func TestNumberTakenAfterTheWindowIsNoError(t *testing.T) {
+	for name, begins := range map[string]struct {
+		after int64 // the end of the holder's window, in ms
+		level string
+	}{
+		"at the end": {0, "[INFO]"},
+		"later":      {5000, "[INFO]"},
+		"before":     {-1, "[ERROR]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, halves)
+				var log bytes.Buffer
+				c.log = hclog.New(&hclog.LoggerOptions{Output: &log, DisableTime: true})
+				p := c.start("a")
+				lost := p.watches(t)
+				w := p.take(ms(10))
+				next := stolen
+				next.From = w.Window().Until + begins.after
+				next.Until = next.From + 60_000
+				c.corrupt(record.Keys("/march/default/").Worker(w.ID()), next.Encode())
+				<-lost
+				if p.Holds(w) {
+					t.Error("the window did not end with its key")
+				}
+				if !strings.Contains(log.String(), begins.level) ||
+					strings.Contains(log.String(), "ERROR") != (begins.level == "[ERROR]") {
+					t.Errorf("want a line of level %s:\n%s", begins.level, log.String())
+				}
+			})
+		})
 	}
 }
