@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// compareGolden compares a text with a file of testdata/golden; with -rewrite it writes the file.
+func compareGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "golden", name)
+	if rewriting() {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file) //nolint:gosec // its own testdata
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
+		t.Errorf("%s differs; if that is meant, run the test with -rewrite and read the difference:\n%s", file, diff)
+	}
+}
+
+// TestHelpOfEveryCommand has each command's help in one file, so that a change of a flag or of a sentence is read
+// as a difference.
+func TestHelpOfEveryCommand(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	root := newRoot(&out, io.Discard)
+	hostFlags(root)
+	eachCommand(root, func(cmd *cobra.Command) {
+		if cmd.Name() == "completion" || cmd.HasParent() && cmd.Parent().Name() == "completion" {
+			return // cobra's own
+		}
+		cmd.InitDefaultHelpFlag()
+		fmt.Fprintf(&out, "# %s: %s\n", cmd.CommandPath(), cmd.Short)
+		for _, part := range []string{cmd.Use, cmd.Long, cmd.Example, cmd.LocalFlags().FlagUsages()} {
+			if part != "" {
+				fmt.Fprintln(&out, strings.TrimRight(part, "\n"))
+			}
+		}
+	})
+	compareGolden(t, "help.txt", out.String())
+}
+
+// answers handles any call of march.v1: the answer has all fields set. A tag is of kind time if the request names
+// the tag timed, otherwise a counter.
+func answers(_ any, stream grpc.ServerStream) error {
+	name, _ := grpc.MethodFromServerStream(stream)
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(
+		protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(name, "/"), "/", ".")))
+	if err != nil {
+		return err
+	}
+	method, _ := found.(protoreflect.MethodDescriptor)
+	request := dynamicpb.NewMessage(method.Input())
+	if err := stream.RecvMsg(request); err != nil {
+		return err
+	}
+	asked, err := proto.Marshal(request)
+	if err != nil {
+		return err
+	}
+	answer := dynamicpb.NewMessage(method.Output())
+	fill(answer, func(f protoreflect.FieldDescriptor) bool {
+		timed := bytes.Contains(asked, []byte("timed"))
+		switch f.FullName() {
+		case "march.v1.Tag.time", "march.v1.DecodeResponse.time":
+			return timed
+		case "march.v1.DecodeResponse.origin", "march.v1.Tag.period":
+			return !timed
+		}
+		return f.Name() != "next_page_token"
+	})
+	return stream.SendMsg(answer)
+}
+
+// fill sets all fields of a message for which has is true. A list gets one element. A message inside one of its own
+// kind stays empty.
+func fill(m protoreflect.Message, has func(protoreflect.FieldDescriptor) bool, within ...protoreflect.Name) {
+	switch m.Descriptor().FullName() {
+	case "google.protobuf.Timestamp":
+		proto.Merge(m.Interface(), &timestamppb.Timestamp{Seconds: 1_700_000_000})
+		return
+	case "google.protobuf.Duration":
+		proto.Merge(m.Interface(), &durationpb.Duration{Seconds: 90})
+		return
+	}
+	name := m.Descriptor().Name()
+	for _, outer := range within {
+		if outer == name {
+			return
+		}
+	}
+	within = append(within[:len(within):len(within)], name)
+	for i := range m.Descriptor().Fields().Len() {
+		f := m.Descriptor().Fields().Get(i)
+		switch {
+		case !has(f):
+		case f.IsMap():
+			v := m.NewField(f)
+			value := v.Map().NewValue()
+			if f.MapValue().Message() != nil {
+				fill(value.Message(), has, within...)
+			} else {
+				value = scalar(f.MapValue(), i)
+			}
+			v.Map().Set(protoreflect.ValueOfString("a").MapKey(), value)
+			m.Set(f, v)
+		case f.IsList():
+			v := m.NewField(f)
+			if f.Message() != nil {
+				fill(v.List().AppendMutable().Message(), has, within...)
+			} else {
+				v.List().Append(scalar(f, i))
+			}
+			m.Set(f, v)
+		case f.Message() != nil:
+			fill(m.Mutable(f).Message(), has, within...)
+		default:
+			m.Set(f, scalar(f, i))
+		}
+	}
+}
+
+func scalar(f protoreflect.FieldDescriptor, i int) protoreflect.Value {
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(true)
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(f.Enum().Values().Get(1).Number())
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(int64(i) + 1000)
+	case protoreflect.Int32Kind:
+		return protoreflect.ValueOfInt32(int32(i) + 10) //nolint:gosec // of a field
+	case protoreflect.Uint64Kind:
+		return protoreflect.ValueOfUint64(uint64(i) + 1000) //nolint:gosec // of a field
+	case protoreflect.Uint32Kind:
+		return protoreflect.ValueOfUint32(uint32(i) + 10) //nolint:gosec // of a field
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(0.5)
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte(f.Name()))
+	}
+	return protoreflect.ValueOfString(string(f.Name()))
+}
+
+var changing = regexp.MustCompile(`[0-9]+(\.[0-9]+)? (years|days)|[0-9]+h[0-9hms.]+ ago|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`)
+
+// TestOutputOfEveryCommand has the tables and the JSON of the commands that call a server, of answers in which all
+// fields are set.
+func TestOutputOfEveryCommand(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnknownServiceHandler(answers))
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	address := listener.Addr().String()
+	var all strings.Builder
+	for line := range strings.Lines(commands) {
+		line = strings.TrimSpace(line)
+		for _, output := range []string{"text", "json"} {
+			var out, problems bytes.Buffer
+			root := newRoot(&out, &problems)
+			to := "--console"
+			if strings.HasPrefix(line, "id ") {
+				to = "--room"
+			}
+			root.SetArgs(append(strings.Fields(line), to, address, "-o", output))
+			_, err := root.ExecuteContextC(t.Context())
+			fmt.Fprintf(&all, "$ march %s -o %s\n%s", line, output, out.String())
+			if output == "text" && problems.Len() > 0 {
+				fmt.Fprintf(&all, "stderr:\n%s", problems.String())
+			}
+			if err != nil {
+				fmt.Fprintf(&all, "error: %v\n", err)
+			}
+		}
+	}
+	got := strings.ReplaceAll(all.String(), address, "ADDRESS")
+	got = regexp.MustCompile(`([,:]) +"`).ReplaceAllString(got, `$1"`) // protojson's spaces differ on purpose
+	compareGolden(t, "output.txt", changing.ReplaceAllString(got, "TIME"))
+}
+
+const commands = `tag create x
+	tag create timed --preset cosid
+	tag update x --limit 7
+	tag update x --limit 7 --dry-run
+	tag list
+	tag show x
+	tag show timed
+	tag search
+	tag skip x --to 7
+	tag prescale x --step 7
+	tag delete x --yes
+	layout show
+	layout history
+	instance list
+	instance forget a x --yes
+	instance confirm a x
+	worker list
+	cluster show
+	cluster update --journal optional
+	cluster upgrade --yes
+	migrate list
+	migrate status name
+	migrate pause
+	migrate resume
+	migrate abort --yes
+	migrate continue
+	status
+	audit list
+	id decode x 7
+	id decode timed 7`
