@@ -127,14 +127,14 @@ var pgbenchTPS = regexp.MustCompile(`tps = ([0-9.]+)`)
 // postgresBin returns the folder of PostgreSQL's programs, "" for none: Debian keeps them out
 // of the path.
 func postgresBin() string {
-	if path, err := exec.LookPath("initdb"); err == nil {
-		return filepath.Dir(path)
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin"); len(found) > 0 {
+		return found[len(found)-1]
 	}
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if len(found) == 0 {
+	path, err := exec.LookPath("initdb")
+	if err != nil {
 		return ""
 	}
-	return found[len(found)-1]
+	return filepath.Dir(path)
 }
 
 // leaveOut removes a row from the table and prints why.

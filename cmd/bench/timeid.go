@@ -161,10 +161,12 @@ func timeRows(ctx context.Context, b *bench) error {
 		b.add(row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs bwmarrin/snowflake", unit: "/s", goal: 3}),
 		b.add(row{what: "the same, 2 goroutines", unit: "/s", goal: 3}),
 	}
+	clockBwmarrin := b.add(row{what: "the same, real clock, 1 goroutine", unit: "/s"})
 	vsSony := [2]*row{
 		b.add(row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs sonyflake v2", unit: "/s", goal: 3}),
 		b.add(row{what: "the same, 2 goroutines", unit: "/s", goal: 3}),
 	}
+	clockSony := b.add(row{what: "the same, real clock, 1 goroutine", unit: "/s"})
 	swap := b.add(row{what: "time per time ID, 22 bits, real clock, vs one clock read and one compare-and-swap",
 		unit: "ns", goal: 1.2, atMost: true})
 	allocs := b.add(row{what: "allocations per time ID", atMost: true})
@@ -183,7 +185,12 @@ func timeRows(ctx context.Context, b *bench) error {
 		}
 		var word counter
 		swap.yard = append(swap.yard, 1e9/perSecond(b.unit, 1, callLoop(clockAndSwap(&word), &failed)))
-		swap.measured = append(swap.measured, 1e9/rate(1, wideBits, nil))
+		clocked := rate(1, wideBits, nil)
+		swap.measured = append(swap.measured, 1e9/clocked)
+		clockBwmarrin.measured = append(clockBwmarrin.measured, clocked)
+		clockBwmarrin.yard = append(clockBwmarrin.yard, vsBwmarrin[0].yard[len(vsBwmarrin[0].yard)-1])
+		clockSony.measured = append(clockSony.measured, clocked)
+		clockSony.yard = append(clockSony.yard, vsSony[0].yard[len(vsSony[0].yard)-1])
 		g, err := generator(wideBits, nil)
 		if err != nil {
 			return err
