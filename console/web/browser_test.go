@@ -16,12 +16,16 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testcluster"
 )
 
 // TestBrowser visits the pages in a real browser, as an operator does.
-func TestBrowser(t *testing.T) {
-	b := startBrowser(t)
+func TestBrowser(whole *testing.T) {
+	if testing.Short() {
+		whole.Skip("starts a browser")
+	}
+	b := new(browser)
 	for name, test := range map[string]func(*testing.T){
 		"migration": b.migration, "planner": b.planner, "steering": b.steering, "two": b.two,
 		"restart": b.restart, "keyboard": b.keyboard,
@@ -30,7 +34,11 @@ func TestBrowser(t *testing.T) {
 		"palette": b.palette, "audit": b.audit, "skipByKeys": b.skipByKeys, "details": b.details,
 		"docs": b.docs,
 	} {
-		t.Run(name, func(t *testing.T) {
+		whole.Run(name, func(t *testing.T) {
+			path := programs.Find(t, "chromium") // here, so that a report counts what did not run
+			if b.ctx == nil {
+				b.start(t, whole, path)
+			}
 			t.Parallel() // they wait for most of their time
 			test(t)
 		})

@@ -18,7 +18,6 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -115,15 +114,11 @@ func (w *world) load(ids marchv1.IDServiceClient, tag string, n int64) {
 // browser is a Chromium without a window.
 type browser struct{ ctx context.Context }
 
-// startBrowser starts Chromium.
-func startBrowser(t *testing.T) *browser {
+// start starts Chromium, until whole ends. Only t, a part of whole, may fail.
+func (b *browser) start(t, whole *testing.T, path string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a browser")
-	}
-	path := programs.Find(t, "chromium")
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
+		chromedp.ExecPath(path), chromedp.UserDataDir(whole.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
 		chromedp.Headless, chromedp.NoSandbox,
 		chromedp.DisableGPU, chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true),
@@ -135,13 +130,13 @@ func startBrowser(t *testing.T) *browser {
 		chromedp.Flag("disable-backgrounding-occluded-windows", true),
 		chromedp.Flag("disable-renderer-backgrounding", true),
 		chromedp.WSURLReadTimeout(patience))
-	t.Cleanup(cancel)
+	whole.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
+	whole.Cleanup(cancel)
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("start %s: %v", path, err)
 	}
-	return &browser{ctx: ctx}
+	b.ctx = ctx
 }
 
 // tab is an open page, in a window of its own.
