@@ -118,8 +118,8 @@ type browser struct{ ctx context.Context }
 func (b *browser) start(t, whole *testing.T, path string) {
 	t.Helper()
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(),
-		chromedp.ExecPath(path), chromedp.UserDataDir(whole.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
-		chromedp.Headless, chromedp.NoSandbox,
+		chromedp.ExecPath(path), chromedp.UserDataDir(whole.TempDir()), chromedp.NoFirstRun,
+		chromedp.NoDefaultBrowserCheck, chromedp.Headless, chromedp.NoSandbox,
 		chromedp.DisableGPU, chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
 		chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true),
