@@ -426,7 +426,7 @@ func local_request_ConsoleService_SearchTags_0(ctx context.Context, marshaler ru
 	return msg, metadata, err
 }
 
-var filter_ConsoleService_UpdateTag_0 = &utilities.DoubleArray{Encoding: map[string]int{"tag": 0, "name": 1}, Base: []int{1, 2, 1, 0, 0}, Check: []int{0, 1, 2, 3, 2}}
+var filter_ConsoleService_UpdateTag_0 = &utilities.DoubleArray{Encoding: map[string]int{"tag": 0, "name": 1}, Base: []int{1, 1, 2, 0, 0}, Check: []int{0, 1, 2, 2, 3}}
 
 func request_ConsoleService_UpdateTag_0(ctx context.Context, marshaler runtime.Marshaler, client extMarchv1.ConsoleServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (

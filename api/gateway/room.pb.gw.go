@@ -166,7 +166,7 @@ func local_request_RoomService_GetInstanceHistory_0(ctx context.Context, marshal
 	return msg, metadata, err
 }
 
-var filter_RoomService_UpdateTag_0 = &utilities.DoubleArray{Encoding: map[string]int{"tag": 0, "name": 1}, Base: []int{1, 2, 1, 0, 0}, Check: []int{0, 1, 2, 3, 2}}
+var filter_RoomService_UpdateTag_0 = &utilities.DoubleArray{Encoding: map[string]int{"tag": 0, "name": 1}, Base: []int{1, 1, 2, 0, 0}, Check: []int{0, 1, 2, 2, 3}}
 
 func request_RoomService_UpdateTag_0(ctx context.Context, marshaler runtime.Marshaler, client extMarchv1.RoomServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
