@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
 )
 
 // PlanMigration implements ConsoleService.
@@ -272,7 +273,7 @@ func (s *Server) ApplyMigration(ctx context.Context,
 	var hold time.Duration // in addition to each instance's own hold
 	if r.GetHold() != nil {
 		var err error
-		if hold, err = operator.Duration("hold", r.GetHold()); err != nil {
+		if hold, err = setting.Duration("hold", r.GetHold()); err != nil {
 			return nil, err
 		}
 	}

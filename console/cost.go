@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator/plan"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
 )
 
 // worstTags is how many tags a plan's cost names.
@@ -118,7 +119,7 @@ func (s *Server) CountPlanCost(ctx context.Context,
 	var wait time.Duration
 	if r.GetWait() != nil {
 		var err error
-		if wait, err = operator.Duration("wait", r.GetWait()); err != nil {
+		if wait, err = setting.Duration("wait", r.GetWait()); err != nil {
 			return nil, err
 		}
 	}

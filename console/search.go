@@ -19,7 +19,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/cache"
-	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
 )
 
 const (
@@ -159,7 +159,7 @@ func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.
 
 // summary returns the tag as a message.
 func (i *indexed) summary() *marchv1.TagSummary {
-	return &marchv1.TagSummary{Tag: operator.TagToProto(i.tag), Marks: i.marks, Rate: i.rate,
+	return &marchv1.TagSummary{Tag: setting.ToProto(i.tag), Marks: i.marks, Rate: i.rate,
 		Used: i.used, Lasts: lasts(i.lasts)}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
 )
 
 // CreateTag implements ConsoleService.
@@ -24,7 +25,7 @@ func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	settings, err := operator.NewSettings(r.GetTag())
+	settings, err := setting.New(r.GetTag())
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +49,7 @@ func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.CreateTagResponse{Tag: operator.TagToProto(tag)}, nil
+	return &marchv1.CreateTagResponse{Tag: setting.ToProto(tag)}, nil
 }
 
 // GetTag implements ConsoleService.
@@ -69,7 +70,7 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetTagResponse{Tag: operator.TagToProto(tag), Marks: marksToProto(marks),
+	answer := &marchv1.GetTagResponse{Tag: setting.ToProto(tag), Marks: marksToProto(marks),
 		Unreadable: passedOver(bad)}
 	if tag.Time != nil { // a time tag has no chains
 		answer.Slices, err = s.slicesIn(ctx, "", tag.Time.WorkerBits)
@@ -111,7 +112,7 @@ func (s *Server) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*mar
 	}
 	answer := &marchv1.ListTagsResponse{Unreadable: passedOver(bad)}
 	for _, tag := range tags[:min(len(tags), size)] {
-		answer.Tags = append(answer.Tags, operator.TagToProto(tag))
+		answer.Tags = append(answer.Tags, setting.ToProto(tag))
 	}
 	answer.Tags = answer.Tags[:fitting(answer.GetTags())]
 	if n := len(answer.GetTags()); n < len(tags) {

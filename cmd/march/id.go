@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -18,7 +19,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/timeflags"
+	"github.com/march-id/march/internal/setting"
 )
 
 func newID(c *common) *cobra.Command {
@@ -245,7 +246,7 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 }
 
 func newIDDecode(c *common, t *target) *cobra.Command {
-	l, offline := &timeflags.Layout{}, &textFlags{}
+	layout, offline := &marchv1.Tag{}, &textFlags{}
 	var text bool
 	var description string
 	cmd := &cobra.Command{
@@ -265,7 +266,7 @@ command then reads a text of that format. None of these needs a server.`,
   march id decode --preset cosid 198064472869310464
   march id decode --bits 41/10/12 --time-epoch 2019-12-24T16:00:00Z 198064472869310464`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if l.Given(cmd) {
+			if layout.GetTime() != nil {
 				return exactly("an ID")(cmd, args)
 			}
 			if description != "" {
@@ -282,8 +283,8 @@ command then reads a text of that format. None of these needs a server.`,
 			if err := c.checkOutput(); err != nil {
 				return err
 			}
-			if l.Given(cmd) {
-				return decodeTime(cmd, c, l, args[0])
+			if layout.GetTime() != nil {
+				return decodeTime(c, layout, args[0])
 			}
 			if description != "" {
 				return c.parseText(offline, description, args[0])
@@ -314,7 +315,9 @@ command then reads a text of that format. None of these needs a server.`,
 			})
 		},
 	}
-	l.Add(cmd)
+	settingFlags(cmd, layout, slices.DeleteFunc(setting.Settings(setting.Timed, true), func(s setting.Setting) bool {
+		return s.Kind != setting.Timed || !s.Fixed
+	}))
 	cmd.Flags().BoolVar(&text, "text", false, "the argument is a text, although it is a number")
 	cmd.Flags().StringVar(&description, "format", "", "the format of the text, where there is no tag")
 	offline.add(cmd)

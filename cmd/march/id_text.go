@@ -16,7 +16,7 @@ import (
 	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/timeflags"
+	"github.com/march-id/march/internal/setting"
 )
 
 // textFlags are the flags of the commands that write and read texts. Both need no server.
@@ -176,13 +176,16 @@ func (c *common) printValue(f *format.Format, v format.Value) error {
 }
 
 // decodeTime prints the parts of a time-ordered ID. It needs no server.
-func decodeTime(cmd *cobra.Command, c *common, l *timeflags.Layout, arg string) error {
-	layout, err := l.Layout(cmd)
+func decodeTime(c *common, tag *marchv1.Tag, arg string) error {
+	settings, err := setting.New(tag)
+	if err == nil {
+		err = settings.Validate()
+	}
 	if err != nil {
 		return usageError{err}
 	}
 	// No program issues an ID that is further ahead of its own clock.
-	p, err := partsOf(layout, arg, time.Now().Add(timeid.FurthestAhead).UnixMilli())
+	p, err := partsOf(settings.Time.Layout(), arg, time.Now().Add(timeid.FurthestAhead).UnixMilli())
 	if err != nil {
 		return usageError{err}
 	}

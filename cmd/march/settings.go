@@ -208,6 +208,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	var value *pflag.InvalidValueError
 	var missing *pflag.ValueRequiredError
 	switch {
+	case errors.As(err, &value) && allocator.KindOf(value.Unwrap()) == allocator.Invalid:
+		return usageError{allocator.Errorf(allocator.Invalid, "%s: %w", value.GetFlag().Name, value.Unwrap())}
 	case errors.As(err, &value):
 		return usageError{settings.NotAllowed(value.GetFlag().Name, value.GetFlag(), value.GetValue())}
 	case errors.As(err, &missing):

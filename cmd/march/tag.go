@@ -12,10 +12,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/show"
+	"github.com/march-id/march/internal/setting"
 )
 
 func newTag(c *common) *cobra.Command {
@@ -29,76 +29,11 @@ func newTag(c *common) *cobra.Command {
 	return cmd
 }
 
-// tagFlags are a tag's settings as flags.
-type tagFlags struct {
-	start, limit, minStep, maxStep, maxJump, maxSkew int64
-	reserve                                          time.Duration
-	strictRetract                                    bool
-	time                                             timeTagFlags
-	text                                             tagTextFlags
-	period                                           periodFlags
-}
-
-func (f *tagFlags) add(cmd *cobra.Command, withStart bool) {
-	d := record.DefaultTag()
-	flags := cmd.Flags()
-	if withStart {
-		flags.Int64Var(&f.start, "start", d.Start, "the least ID ever issued")
-		f.time.layout.Add(cmd)
-		f.text.add(cmd)
-		f.period.add(cmd)
-		flags.StringVar(&f.time.kind, "kind", "counter",
-			"counter, or time for time-ordered IDs; --preset or --bits imply time")
-	}
-	f.time.add(cmd)
-	flags.Int64Var(&f.limit, "limit", d.Limit, "the end of the tag's IDs, exclusive")
-	flags.Int64Var(&f.minStep, "min-step", d.MinStep, "the least number of IDs leased at once, and the first")
-	flags.Int64Var(&f.maxStep, "max-step", d.MaxStep, "the largest number of IDs leased at once")
-	flags.DurationVar(&f.reserve, "reserve", d.Reserve.Duration(),
-		"how long the IDs that an instance holds should last at the recent peak rate")
-	flags.Int64Var(&f.maxJump, "max-jump", d.MaxJump, "how far one room's mark may lie above the marks of all others "+
-		"before rooms need an operator's consent to go on above it")
-	flags.Int64Var(&f.maxSkew, "max-skew", 0, "how far below the furthest room's mark an instance may begin a lease; "+
-		"IDs that it holds already may lie further behind; 0 is no bound")
-	flags.BoolVar(&f.strictRetract, "strict-retract", false, "issue nothing rather than an ID of a residue that the "+
-		"room may have given up: issue only if etcd recently confirmed the layout")
-}
-
-// tag returns a message with the settings that were given. Its error is Invalid.
-func (f *tagFlags) tag(cmd *cobra.Command, name string) (*marchv1.Tag, error) {
-	t := &marchv1.Tag{Name: name}
-	var err error
-	if t.Time, err = f.time.message(cmd); err != nil {
-		return nil, usageError{err}
-	}
-	for _, field := range []struct {
-		flag string
-		from *int64
-		to   **int64
-	}{
-		{"start", &f.start, &t.Start}, {"limit", &f.limit, &t.Limit}, {"min-step", &f.minStep, &t.MinStep},
-		{"max-step", &f.maxStep, &t.MaxStep}, {"max-jump", &f.maxJump, &t.MaxJump},
-		{"max-skew", &f.maxSkew, &t.MaxSkew},
-	} {
-		if cmd.Flags().Changed(field.flag) {
-			*field.to = field.from
-		}
-	}
-	if cmd.Flags().Changed("strict-retract") {
-		t.StrictRetract = &f.strictRetract
-	}
-	if cmd.Flags().Changed("reserve") {
-		t.Reserve = durationpb.New(f.reserve)
-	}
-	if err := f.period.set(cmd, t); err != nil {
-		return nil, err
-	}
-	return t, f.text.set(cmd, t)
-}
-
 func newTagCreate(c *common, t *target) *cobra.Command {
-	var f tagFlags
+	var kind string
+	var text tagTextFlags
 	var fresh bool
+	tag := &marchv1.Tag{}
 	cmd := &cobra.Command{
 		Use:   "create TAG",
 		Short: "Create a tag",
@@ -109,14 +44,14 @@ func newTagCreate(c *common, t *target) *cobra.Command {
   march tag create trace --kind time --bits 41/10/12 --time-epoch 2026-01-01T00:00:00Z`,
 		Args: exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			tag, err := f.tag(cmd, args[0])
-			if err != nil {
+			tag.Name = args[0]
+			if err := cmp.Or(readKind(cmd, kind, tag), text.set(cmd, tag)); err != nil {
 				return err
 			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: tag, Fresh: fresh})
 				if err != nil {
-					return f.text.tell(err)
+					return text.tell(err)
 				}
 				if tag.Format != nil && answer.GetTag().Format == nil {
 					return allocator.Errorf(allocator.Refused,
@@ -127,25 +62,27 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 			})
 		},
 	}
-	f.add(cmd, true)
+	settingFlags(cmd, tag, setting.Settings(setting.Any, true))
+	text.add(cmd)
+	cmd.Flags().StringVar(&kind, "kind", "counter",
+		"counter, or time for time-ordered IDs; --preset or --bits imply time")
+	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{"counter", "time"},
+		cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().BoolVar(&fresh, "fresh", false,
 		"the name was never in use, so its first IDs need not leave the margins of recovers free")
 	return cmd
 }
 
 func newTagUpdate(c *common, t *target) *cobra.Command {
-	var f tagFlags
 	var yes, dry bool
+	tag := &marchv1.Tag{}
 	cmd := &cobra.Command{
 		Use:     "update TAG",
 		Short:   "Change a tag's settings; other settings stay as they are",
 		Example: `  march tag update order --reserve 30m --max-step 500000000`,
 		Args:    exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			tag, err := f.tag(cmd, args[0])
-			if err != nil {
-				return err
-			}
+			tag.Name = args[0]
 			request := &marchv1.UpdateTagRequest{Tag: tag, Confirm: yes, DryRun: dry}
 			update := func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.UpdateTag(ctx, request)
@@ -158,7 +95,7 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 				}
 				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
 			}
-			err = callConsole(cmd, c, t, update)
+			err := callConsole(cmd, c, t, update)
 			if allocator.KindOf(err) != allocator.Refused || request.GetTag().Limit == nil || yes {
 				return err
 			}
@@ -170,7 +107,7 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 			return callConsole(cmd, c, t, update)
 		},
 	}
-	f.add(cmd, false)
+	settingFlags(cmd, tag, setting.Settings(setting.Any, false))
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "change nothing: print the tag as it would be, "+
 		"and what the change does")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask before a limit stops rooms that have leased IDs above it")

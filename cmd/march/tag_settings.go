@@ -8,64 +8,68 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/timeid"
-	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/show"
-	"github.com/march-id/march/cmd/march/internal/timeflags"
+	"github.com/march-id/march/internal/setting"
 )
 
-// periodFlags say how the calendar divides the IDs of a tag that is to be created.
-type periodFlags struct {
-	unit, zone string
-	digits     int32
+// settingFlag is a setting of a tag as a flag.
+type settingFlag struct {
+	setting.Setting
+	tag *marchv1.Tag
 }
 
-func (p *periodFlags) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&p.unit, "period", "", "count anew each day, month or year: the ID is the date in digits, "+
-		"and then a number of --period-digits digits")
-	flags.Int32Var(&p.digits, "period-digits", 9, "with --period: how many digits the number has, 1 to 10 for a day, "+
-		"12 for a month, 14 for a year")
-	flags.StringVar(&p.zone, "time-zone", "UTC", "with --period: the IANA time zone in which periods begin, "+
-		"such as Asia/Shanghai")
-}
+func (f settingFlag) Set(text string) error { return f.Setting.Set(f.tag, text) }
+func (f settingFlag) String() string        { return "" }
 
-// set puts what was given into a message. Its errors are usage errors.
-func (p *periodFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
-	if p.unit == "" {
-		for _, flag := range []string{"period-digits", "time-zone"} {
-			if cmd.Flags().Changed(flag) {
-				return usageError{allocator.Errorf(allocator.Invalid,
-					"%s: given without --period; allowed: with --period day, month or year", flag)}
-			}
+// settingFlags adds flags that set the settings of a tag.
+func settingFlags(cmd *cobra.Command, tag *marchv1.Tag, settings []setting.Setting) {
+	for _, s := range settings {
+		usage := s.Help
+		if s.Kind == setting.Timed && settings[0].Kind != setting.Timed { // among others
+			usage = "of kind time: " + usage
 		}
-		return nil
+		f := cmd.Flags().VarPF(settingFlag{s, tag}, settingName(s), "", usage)
+		if f.DefValue = s.Default(); s.Type() == "bool" {
+			f.NoOptDefVal = "true"
+		}
+		if words := s.Choices(); words != nil {
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words,
+				cobra.ShellCompDirectiveNoFileComp))
+		}
 	}
-	unit, err := api.ParseWord[marchv1.PeriodUnit]("period", p.unit)
-	if err != nil {
+}
+
+// settingName is the flag of a setting.
+func settingName(s setting.Setting) string { return strings.ReplaceAll(s.Name(), "_", "-") }
+
+// readKind makes a tag one of the kind that a flag names. Its error is a usage error.
+func readKind(cmd *cobra.Command, word string, tag *marchv1.Tag) error {
+	kind, err := setting.ParseKind(word)
+	switch {
+	case err != nil:
 		return usageError{err}
+	case kind == setting.Timed && tag.GetTime() == nil:
+		tag.Time = &marchv1.TimeTag{}
+	case kind == setting.Counter && tag.GetTime() != nil && cmd.Flags().Changed("kind"):
+		return usageError{allocator.Errorf(allocator.Invalid,
+			"kind: counter, with settings of time-ordered IDs; allowed with these: time")}
 	}
-	tag.Period = &marchv1.Period{Unit: unit, Digits: p.digits, TimeZone: p.zone}
 	return nil
 }
 
-// tagTextFlags say how the IDs of a tag that is to be created are texts.
+// tagTextFlags stand for settings of how the IDs of a new tag are texts.
 type tagTextFlags struct {
-	format, keyCheck string
-	keys             []string
-	digits           int
+	keys   []string
+	digits int
 }
 
 func (t *tagTextFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&t.format, "format", "", "how IDs are texts, such as 'prefix(ORD-) | radix62(11)'; "+
-		"it never changes, and the limit is by default what it has room for")
-	flags.StringVar(&t.keyCheck, "key-check", "", "the check value of the format's opaque key: 16 hexadecimal digits")
 	flags.StringArrayVar(&t.keys, "opaque-key", nil,
 		"NAME=FILE: the format's opaque key itself, in the place of its check value")
 	flags.IntVar(&t.digits, "digits", 0, "the limit is 10^DIGITS, for 1 to 18, and the texts are decimal(DIGITS) "+
@@ -74,7 +78,7 @@ func (t *tagTextFlags) add(cmd *cobra.Command) {
 
 // set puts what was given into a message. Its errors are usage errors.
 func (t *tagTextFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
-	description := t.format
+	description := tag.GetFormat()
 	if cmd.Flags().Changed("digits") {
 		switch {
 		case t.digits < 1 || t.digits > 18:
@@ -93,10 +97,7 @@ func (t *tagTextFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
 		tag.Limit = &limit
 		description = cmp.Or(description, fmt.Sprintf("decimal(%d)", t.digits))
 	}
-	if cmd.Flags().Changed("key-check") {
-		tag.KeyCheck = &t.keyCheck
-	}
-	if description == "" && !cmd.Flags().Changed("format") {
+	if description == "" && tag.Format == nil {
 		return nil
 	}
 	f, err := format.Parse(description)
@@ -124,118 +125,24 @@ func (t *tagTextFlags) tell(err error) error {
 	return fmt.Errorf("%w (digits: %d, which is the limit 10^%d)", err, t.digits, t.digits)
 }
 
-// timeTagFlags are the settings of a tag of time-ordered IDs as flags.
-type timeTagFlags struct {
-	kind                 string           // of a tag to be created
-	layout               timeflags.Layout // likewise
-	sequence, rollback   string
-	carryTo, randomBelow int64
-	maxWait              time.Duration
-}
-
-// policyFlags are the flags of settings that may change later.
-var policyFlags = []string{"sequence", "carry-to", "random-below", "rollback", "max-wait"}
-
-func (f *timeTagFlags) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&f.sequence, "sequence", "reset",
-		"of a time tag: the sequence of a tick begins at 0 (reset), above the last one (carry) or at random")
-	flags.Int64Var(&f.carryTo, "carry-to", 0, "with --sequence carry: if a tick ends at this sequence or above, "+
-		"the next begins at 1 (default half of all sequences)")
-	flags.Int64Var(&f.randomBelow, "random-below", 0, fmt.Sprintf("with --sequence random: "+
-		"the bound below which a tick's first sequence lies (default %d)", timeid.DefaultRandomBelow))
-	flags.StringVar(&f.rollback, "rollback", "wait",
-		"of a time tag, if the clock went back: wait until it has caught up, go on ahead of it (offset), or fail")
-	flags.DurationVar(&f.maxWait, "max-wait", timeid.DefaultMaxWait,
-		"of a time tag: how long a call waits for a clock that went back")
-	for name, values := range map[string][]string{"sequence": {"reset", "carry", "random"},
-		"rollback": {"wait", "offset", "fail"}, "kind": {"counter", "time"}} {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	}
-}
-
-// message returns the settings that were given, or nil for a counter. Its errors are
-// Invalid.
-func (f *timeTagFlags) message(cmd *cobra.Command) (*marchv1.TimeTag, error) {
-	changed := cmd.Flags().Changed
-	p, given := &marchv1.TimeTag{}, f.kind == "time"
-	if f.kind != "" && f.kind != "time" && f.kind != "counter" {
-		return nil, allocator.Errorf(allocator.Invalid, "kind: %q; allowed: counter, time", f.kind)
-	}
-	for _, name := range policyFlags {
-		given = given || changed(name)
-	}
-	if f.kind != "" && f.layout.Given(cmd) || f.kind == "time" { // a tag to be created
-		layout, err := f.layout.Layout(cmd)
-		if err != nil {
-			return nil, err
-		}
-		given = true
-		p.EpochMs = &layout.Epoch
-		if p.Preset = f.layout.Preset; p.Preset == "" {
-			p.TimeBits, p.WorkerBits, p.SequenceBits = int32(layout.TimeBits), int32(layout.WorkerBits),
-				int32(layout.SequenceBits)
-			p.Unit, p.Order = durationpb.New(layout.Unit),
-				api.FromWord[marchv1.WorkerOrder](strings.TrimPrefix(layout.Order.String(), "worker-"))
-		}
-	}
-	if !given {
-		return nil, nil
-	}
-	if f.kind == "counter" && changed("kind") {
-		return nil, allocator.Errorf(allocator.Invalid,
-			"kind: counter, with settings of time-ordered IDs; allowed with these: time")
-	}
-	if changed("sequence") {
-		var err error
-		if p.Sequence, err = api.ParseWord[marchv1.SequencePolicy]("sequence", f.sequence); err != nil {
-			return nil, err
-		}
-	}
-	if changed("rollback") {
-		var err error
-		if p.Rollback, err = api.ParseWord[marchv1.RollbackPolicy]("rollback", f.rollback); err != nil {
-			return nil, err
-		}
-	}
-	if changed("max-wait") {
-		p.MaxWait = durationpb.New(f.maxWait)
-	}
-	p.CarryTo, p.RandomBelow = f.carryTo, f.randomBelow
-	return p, nil
-}
-
 func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	_, _ = fmt.Fprintf(w, "tag\t%s\n", t.GetName())
-	if t.GetFormat() != "" {
-		_, _ = fmt.Fprintf(w, "format\t%s\n", t.GetFormat())
-	}
-	if t.GetKeyCheck() != "" {
-		_, _ = fmt.Fprintf(w, "key check\t%s\n", t.GetKeyCheck())
-	}
 	if name := t.GetForeignName(); name != "" {
 		_, _ = fmt.Fprintf(w, "name at doors\t%s\n", show.Printable(name))
 	}
-	if t.GetTime() != nil {
-		timeTagText(w, t)
-		return
+	_, _ = fmt.Fprintf(w, "kind\t%s\n", setting.KindOf(t))
+	for _, s := range setting.Settings(setting.KindOf(t), true) {
+		text := s.Text(t)
+		if s.Path == "time.epoch_ms" {
+			text = time.UnixMilli(t.GetTime().GetEpochMs()).UTC().Format(timeid.Format)
+		}
+		if text != "" {
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", s.Words(), text)
+		}
 	}
 	if p := t.GetPeriod(); p != nil {
-		_, _ = fmt.Fprintf(w, "period\t%s, %d digits, %s: now %s, IDs %d to %d; the next begins at %s\n",
-			api.Word(p.GetUnit()), p.GetDigits(), p.GetTimeZone(),
+		_, _ = fmt.Fprintf(w, "now\t%s, IDs %d to %d; the next period begins at %s\n",
 			p.GetCurrent(), p.GetFirst(), p.GetEnd()-1, p.GetEnds().AsTime().Format(time.RFC3339))
-	}
-	_, _ = fmt.Fprintf(w, "start\t%d\n", t.GetStart())
-	_, _ = fmt.Fprintf(w, "limit\t%d\n", t.GetLimit())
-	_, _ = fmt.Fprintf(w, "min step\t%d\n", t.GetMinStep())
-	_, _ = fmt.Fprintf(w, "max step\t%d\n", t.GetMaxStep())
-	_, _ = fmt.Fprintf(w, "reserve\t%s\n", t.GetReserve().AsDuration())
-	_, _ = fmt.Fprintf(w, "max jump\t%d\n", t.GetMaxJump())
-	if t.GetMaxSkew() > 0 {
-		_, _ = fmt.Fprintf(w, "max skew\t%d\n", t.GetMaxSkew())
-	}
-	if t.GetStrictRetract() {
-		_, _ = fmt.Fprintf(w, "strict retract\tyes\n")
 	}
 	if t.GetPrescaleUntil() != nil {
 		_, _ = fmt.Fprintf(w, "prescale\t%d until %s\n", t.GetPrescale(),
@@ -244,20 +151,6 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	for _, room := range sortedKeys(t.GetSkips()) {
 		_, _ = fmt.Fprintf(w, "skip\troom %s to %d\n", room, t.GetSkips()[room])
 	}
-	_, _ = fmt.Fprintf(w, "created\t%s\n", t.GetCreated().AsTime().Format(time.RFC3339))
-}
-
-func timeTagText(w *tabwriter.Writer, t *marchv1.Tag) {
-	p := t.GetTime()
-	_, _ = fmt.Fprintf(w, "kind\ttime\n")
-	_, _ = fmt.Fprintf(w,
-		"bits\t%d/%d/%d (time/worker/sequence)\n", p.GetTimeBits(), p.GetWorkerBits(), p.GetSequenceBits())
-	_, _ = fmt.Fprintf(w, "unit\t%s\n", p.GetUnit().AsDuration())
-	_, _ = fmt.Fprintf(w, "time epoch\t%s\n", time.UnixMilli(p.GetEpochMs()).UTC().Format(timeid.Format))
-	_, _ = fmt.Fprintf(w, "order\tworker-%s\n", api.Word(p.GetOrder()))
-	_, _ = fmt.Fprintf(w, "sequence\t%s\n", api.Word(p.GetSequence()))
-	_, _ = fmt.Fprintf(w, "rollback\t%s\n", api.Word(p.GetRollback()))
-	_, _ = fmt.Fprintf(w, "max wait\t%s\n", p.GetMaxWait().AsDuration())
 	_, _ = fmt.Fprintf(w, "created\t%s\n", t.GetCreated().AsTime().Format(time.RFC3339))
 }
 

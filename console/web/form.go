@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/setting"
 )
 
 // problem is why a form was refused, for its template.
@@ -31,9 +32,14 @@ func (c *call) problemOf(form string, fields ...string) *problem {
 	return &problem{Text: sentence(labelled(text))}
 }
 
-// labels has the names of fields that a message about another field may have, as pages show them.
-var labels = strings.NewReplacer("min_step", "the least step", "max_step", "the largest step", "max_jump",
-	"the largest jump", "max_skew", "the largest skew")
+// labels has the names of settings in messages about others, as pages show them.
+var labels = func() *strings.Replacer {
+	var names []string
+	for _, s := range setting.Settings(setting.Any, true) {
+		names = append(names, s.Name(), s.Words())
+	}
+	return strings.NewReplacer(names...)
+}()
 
 // labelled returns a message with fields as pages call them, and the digits of numbers in groups, but
 // for what stands in quotes: that is as it was typed.

@@ -3,11 +3,10 @@ package web
 import (
 	"net/http"
 	"net/url"
-	"slices"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 // previewView is what a change of a tag's settings would do, before it is made.
@@ -18,23 +17,13 @@ type previewView struct {
 	Form     url.Values // the form as it was filled in
 }
 
-// settingsFields are the fields of the form, which a confirmed preview repeats.
-var settingsFields = []string{"kind", "limit", "reserve", "min_step", "max_step", "max_jump", "max_skew",
-	"strict_retract", "sequence", "carry_to", "random_below", "rollback", "max_wait"}
-
-// readSettings reads the form of a tag's settings as a change. Its error is Invalid.
-func readSettings(c *call) (t *marchv1.Tag, err error) {
-	t = &marchv1.Tag{}
-	if c.FormValue("kind") == kindTime {
-		t.Time, err = readTime(c, false)
-	} else {
-		t, err = readTag(c, false)
+// readChange reads the form of a tag's settings as a change. Its error is Invalid.
+func readChange(c *call) (*marchv1.Tag, error) {
+	t, err := c.readSettings(false)
+	if err == nil {
+		t.Name = c.PathValue("tag")
 	}
-	if err != nil {
-		return nil, err
-	}
-	t.Name = c.PathValue("tag")
-	return t, nil
+	return t, err
 }
 
 // newPreview asks what the change in the form would do; it returns nil if there is none. A change
@@ -52,7 +41,7 @@ func (h *Handler) newPreview(c *call, now *marchv1.Tag) *previewView {
 		}
 		return nil
 	}
-	change, err := readSettings(c)
+	change, err := readChange(c)
 	if err != nil {
 		return refuse(err)
 	}
@@ -61,49 +50,26 @@ func (h *Handler) newPreview(c *call, now *marchv1.Tag) *previewView {
 		return refuse(err)
 	}
 	v := &previewView{UpdateTagResponse: answer, Revision: now.GetRevision(), Form: make(url.Values)}
-	was, is := settingsOf(now), settingsOf(answer.GetTag())
-	for i := range is {
-		if was[i] != is[i] {
-			v.Changes = append(v.Changes, difference{Field: is[i].name, From: was[i].value, To: is[i].value})
-		}
+	settings := setting.Settings(setting.KindOf(now), false)
+	for _, s := range setting.Diff(settings, now, answer.GetTag()) {
+		v.Changes = append(v.Changes, difference{Field: sentence(s.Words()), From: shown(s.Setting, s.From),
+			To: shown(s.Setting, s.To)})
 	}
 	if len(v.Changes) == 0 {
 		return refuse(allocator.Errorf(allocator.Invalid,
 			"nothing was changed: these are the settings that the tag has"))
 	}
-	for field, values := range c.Form {
-		if slices.Contains(settingsFields, field) {
-			v.Form[field] = values
+	v.Form.Set("kind", setting.KindOf(now).String())
+	for _, s := range settings {
+		if values, ok := c.Form[s.Name()]; ok {
+			v.Form[s.Name()] = values
 		}
 	}
 	return v
 }
 
-// setting is a setting in words.
-type setting struct{ name, value string }
-
-// settingsOf returns the settings that the form changes.
-func settingsOf(t *marchv1.Tag) []setting {
-	if p := t.GetTime(); p != nil {
-		return []setting{
-			{"Sequence", api.Word(p.GetSequence())}, {"Carry to", num(p.GetCarryTo())},
-			{"Random below", num(p.GetRandomBelow())},
-			{"Rollback", api.Word(p.GetRollback())}, {"Longest wait", shortest(p.GetMaxWait().AsDuration())},
-		}
-	}
-	strict := "no"
-	if t.GetStrictRetract() {
-		strict = "yes"
-	}
-	return []setting{
-		{"Limit", num(t.GetLimit())}, {"Reserve", shortest(t.GetReserve().AsDuration())},
-		{"Least step", num(t.GetMinStep())}, {"Largest step", num(t.GetMaxStep())},
-		{"Largest jump", num(t.GetMaxJump())}, {"Largest skew", num(t.GetMaxSkew())}, {"Strict", strict},
-	}
-}
-
 func (h *Handler) updateTag(c *call) (string, error) {
-	t, err := readSettings(c)
+	t, err := readChange(c)
 	if err != nil {
 		return "", err
 	}

@@ -4,14 +4,14 @@ import (
 	"cmp"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
-
-	"google.golang.org/protobuf/types/known/durationpb"
+	"strings"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 // tagsPage is how many tags a page shows.
@@ -69,7 +69,6 @@ func (h *Handler) tags(c *call) (string, any, error) {
 	}
 	v := &tagsView{NewOpen: q.Get("do") == "new", SearchTagsResponse: found, Search: q.Get("search"),
 		New: newTagForm(c, "create", nil)}
-	v.New.Name = c.or("create", "name", "")
 	for _, o := range []struct {
 		label, sort, order string
 		by                 marchv1.TagSort
@@ -147,26 +146,11 @@ func (h *Handler) colours(c *call) (map[string]int, error) {
 
 // createTag handles the form of a new tag.
 func (h *Handler) createTag(c *call) (string, error) {
-	kind, err := readKind(c)
-	if err != nil {
-		return "", err
-	}
-	t := &marchv1.Tag{}
-	if kind == kindTime {
-		t.Time, err = readTime(c, true)
-	} else {
-		t, err = readTag(c, true)
-	}
+	t, err := c.readSettings(true)
 	if err != nil {
 		return "", err
 	}
 	t.Name = c.FormValue("name")
-	if text := c.FormValue("format"); text != "" {
-		t.Format = &text
-	}
-	if text := c.FormValue("key_check"); text != "" {
-		t.KeyCheck = &text
-	}
 	if _, err := h.console.CreateTag(c.Context(), &marchv1.CreateTagRequest{Tag: t,
 		Fresh: c.FormValue("fresh") != ""}); err != nil {
 		return "", err
@@ -176,127 +160,89 @@ func (h *Handler) createTag(c *call) (string, error) {
 
 // tagForm is a tag's settings as a form has them.
 type tagForm struct {
-	Name, Start, Limit, MinStep, MaxStep, Reserve, MaxJump, MaxSkew string
-	Format, KeyCheck                                                string
-	Period, PeriodDigits, TimeZone                                  string // of a tag to be created
-	Periods                                                         []string
-	Strict, Fresh                                                   bool
-	More                                                            bool // a field that is folded away was filled in
-	Time                                                            timeForm
-
-	Problem *problem
+	Name, Kind                string
+	Kinds                     []string
+	Any, Counter, Rare, Timed []settingField
+	Fresh                     bool
+	More                      bool // a field that is folded away was filled in
+	Problem                   *problem
 }
 
+// settingField is a setting as a form has it, for the template of that name.
+type settingField struct {
+	Form, Name, Label, Value, Hint string
+	None                           string   // what stands for no choice
+	Of                             []string // what may be chosen; nil for a text
+	Digits, Box, Required          bool
+	P                              *problem
+}
+
+// newTagForm returns the form of a tag; t is nil for one that is to be created.
 func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
-	value := func(field string, n *int64) string {
-		if n == nil {
-			return c.or(form, field, "")
-		}
-		return c.or(form, field, num(*n))
-	}
+	kind, word, prefix := setting.KindOf(t), setting.KindOf(t).String(), "s"
 	if t == nil {
-		t = &marchv1.Tag{}
+		kind, prefix = setting.Any, "new"
 	}
-	reserve := ""
-	if t.GetReserve() != nil {
-		reserve = shortest(t.GetReserve().AsDuration())
+	f := tagForm{Name: c.or(form, "name", ""), Kind: c.or(form, "kind", word), Kinds: []string{"counter", "time"},
+		Fresh: c.filled(form) && c.FormValue("fresh") != "", Problem: c.problemOf(form, "tag", "kind")}
+	settings := setting.Settings(kind, t == nil)
+	if p := f.Problem; p != nil && p.Field == "" {
+		for _, s := range settings { // an error names the form's field, or the message's
+			if p := c.problemOf(form, s.Name(), s.Path[strings.LastIndexByte(s.Path, '.')+1:]); p.Field != "" {
+				f.Problem = &problem{s.Name(), p.Text}
+			}
+		}
 	}
-	strict := t.GetStrictRetract()
-	if c.filled(form) {
-		strict = c.FormValue("strict_retract") != "" // browsers do not send an unticked box
+	f.More = f.Fresh
+	for _, s := range settings {
+		field := settingField{Form: prefix, Name: s.Name(), Label: sentence(s.Words()), Hint: grouped(s.Help),
+			Value: c.or(form, s.Name(), shown(s, s.Text(t))), Of: s.Choices(), P: f.Problem,
+			Digits: s.Type() == "int", Box: s.Type() == "bool"}
+		if field.Box {
+			field.Value = ""
+			if on := s.Text(t) == "true"; c.filled(form) && c.FormValue(s.Name()) != "" || !c.filled(form) && on {
+				field.Value = "on" // browsers do not send an unticked box
+			}
+		}
+		if usual := s.Default(); t == nil && usual != "" && !field.Box {
+			field.Hint, field.None = field.Hint+"; "+shown(s, usual)+" if left empty", "default"
+		} else if t == nil {
+			field.None = "none"
+		}
+		list := [...]*[]settingField{setting.Any: &f.Any, setting.Counter: &f.Counter, setting.Timed: &f.Timed}[s.Kind]
+		if s.Rare && t == nil {
+			list, f.More = &f.Rare, f.More || field.Value != ""
+		}
+		*list = append(*list, field)
 	}
-	f := tagForm{
-		Strict: strict, Fresh: c.filled(form) && c.FormValue("fresh") != "", Start: value("start", t.Start),
-		Limit: value("limit", t.Limit), MinStep: value("min_step", t.MinStep), MaxStep: value("max_step", t.MaxStep),
-		Reserve: c.or(form, "reserve", reserve), MaxJump: value("max_jump", t.MaxJump),
-		MaxSkew: value("max_skew", t.MaxSkew),
-		Format:  c.or(form, "format", t.GetFormat()), KeyCheck: c.or(form, "key_check", t.GetKeyCheck()),
-		Period: c.or(form, "period", ""), PeriodDigits: c.or(form, "period_digits", ""),
-		TimeZone: c.or(form, "time_zone", ""),
-		Periods: []string{api.Word(marchv1.PeriodUnit_PERIOD_UNIT_DAY), api.Word(marchv1.PeriodUnit_PERIOD_UNIT_MONTH),
-			api.Word(marchv1.PeriodUnit_PERIOD_UNIT_YEAR)},
-		Time: newTimeForm(c, form, t.GetTime()),
-		Problem: c.problemOf(form, slices.Concat(timeFields, periodFields, []string{"kind", "tag", "start", "limit",
-			"min_step", "max_step", "reserve", "max_jump", "max_skew", "format", "key_check"})...),
-	}
-	f.More = f.MinStep+f.MaxStep+f.Reserve+f.MaxJump+f.MaxSkew != "" || f.Fresh
 	return f
 }
 
-// readTag reads the form of a tag. An empty field leaves its setting unset, except
-// the box.
-func readTag(c *call, fresh bool) (*marchv1.Tag, error) {
-	strict := c.FormValue("strict_retract") != ""
-	t := &marchv1.Tag{StrictRetract: &strict}
-	fields := []struct {
-		name string
-		to   **int64
-	}{{"limit", &t.Limit}, {"min_step", &t.MinStep}, {"max_step", &t.MaxStep}, {"max_jump", &t.MaxJump},
-		{"max_skew", &t.MaxSkew}}
-	if fresh {
-		fields = append(fields, struct {
-			name string
-			to   **int64
-		}{"start", &t.Start})
+// shown is the text of a setting as pages show it.
+func shown(s setting.Setting, text string) string {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && s.Type() == "int" {
+		return num(n)
 	}
-	for _, f := range fields {
-		if c.FormValue(f.name) == "" {
-			continue
-		}
-		n, err := number(c, f.name)
-		if err != nil {
-			return nil, err
-		}
-		*f.to = &n
+	if d, err := time.ParseDuration(text); err == nil && s.Type() == "duration" {
+		return shortest(d)
 	}
-	if fresh {
-		var err error
-		if t.Period, err = readPeriod(c); err != nil {
-			return nil, err
-		}
-	}
-	if c.FormValue("reserve") != "" {
-		d, err := period(c, "reserve")
-		if err != nil {
-			return nil, err
-		}
-		t.Reserve = durationpb.New(d)
-	}
-	return t, nil
+	return text
 }
 
-// periodFields are the names of the fields of a new tag's period.
-var periodFields = []string{"period", "period_digits", "time_zone"}
-
-// defaultPeriodDigits is how many digits the number has if the form says nothing, as with
-// `march tag create --period`.
-const defaultPeriodDigits = 9
-
-// readPeriod reads the period of a new tag, nil if it has none. Its errors are Invalid;
-// the console checks the bounds.
-func readPeriod(c *call) (*marchv1.Period, error) {
-	unit := c.FormValue("period")
-	if unit == "" {
-		for _, field := range periodFields[1:] {
-			if text := c.FormValue(field); text != "" {
-				return nil, allocator.Errorf(allocator.Invalid,
-					"%s: %q, without a period; allowed: with a period of a day, month or year", field, text)
-			}
-		}
-		return nil, nil
-	}
-	p := &marchv1.Period{Digits: defaultPeriodDigits, TimeZone: c.FormValue("time_zone")}
-	var err error
-	if p.Unit, err = api.ParseWord[marchv1.PeriodUnit]("period", unit); err != nil {
+// readSettings reads the form of a tag's settings. Its error is Invalid.
+func (c *call) readSettings(create bool) (*marchv1.Tag, error) {
+	kind, err := setting.ParseKind(c.FormValue("kind"))
+	if err != nil {
 		return nil, err
 	}
-	if text := c.FormValue("period_digits"); text != "" {
-		n, err := strconv.ParseInt(text, 10, 32)
-		if err != nil {
-			return nil, allocator.Errorf(allocator.Invalid,
-				"period_digits: %q; allowed: 1 to 10 for a day, 12 for a month, 14 for a year", text)
+	return setting.Read(kind, create, func(s setting.Setting) string {
+		text := c.FormValue(s.Name())
+		switch n, err := parseInt(text); {
+		case s.Type() == "int" && err == nil:
+			return strconv.FormatInt(n, 10)
+		case s.Type() == "duration":
+			return strings.ReplaceAll(text, " ", "")
 		}
-		p.Digits = int32(n)
-	}
-	return p, nil
+		return text
+	})
 }

@@ -127,11 +127,11 @@ func (b *browser) tag(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.click(button("Save, and stop 2 rooms"))
-	p.says("Largest jump 5,000,000 1,000,000,000,000,000")
+	p.says("Max jump 5,000,000 1,000,000,000,000,000")
 	p.fill("#s-max_jump", "5000000")
 	p.click(button("Save settings…"))
 	p.until("the other change stays",
-		`!/Largest jump\s+5,000,000/.test(document.querySelector("main").innerText) && document.querySelector("#sure0")`)
+		`!/Max jump\s+5,000,000/.test(document.querySelector("main").innerText) && document.querySelector("#sure0")`)
 	p.click(button("Save, and stop 2 rooms"))
 	p.says("The settings were saved")
 	tag, err = w.Admin.Tag(t.Context(), "order")
@@ -188,13 +188,13 @@ func TestFormOfATagWithAPeriod(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	for form, want := range map[string]string{
-		"period=week":                  "Period: &#34;week&#34;; allowed: ",
-		"period_digits=9":              "Period digits: &#34;9&#34;, without a period",
-		"time_zone=UTC":                "Time zone: &#34;UTC&#34;, without a period",
-		"period=day&period_digits=x":   "Period digits: &#34;x&#34;; allowed: 1 to 10 for a day",
-		"period=day&period_digits=11":  "Period digits: 11; allowed with a period of a day: 1 to 10",
-		"period=month&period_digits=0": "Period digits: 0; allowed with a period of a month: 1 to 12",
-		"period=day&time_zone=Mars":    "Time zone: &#34;Mars&#34;; allowed: ",
+		"period=week":                   "Period: &#34;week&#34;; allowed: ",
+		"period_digits=9":               "Period: none is given; allowed with digits or a time zone of periods: day, ",
+		"time_zone=UTC":                 "Period: none is given; allowed with digits or a time zone of periods: day, ",
+		"period=day&period_digits=x":    "Period digits: &#34;x&#34;; allowed: a whole number",
+		"period=day&period_digits=11":   "Period digits: 11; allowed with a period of a day: 1 to 10",
+		"period=month&period_digits=-1": "Period digits: -1; allowed with a period of a month: 1 to 12",
+		"period=day&time_zone=Mars":     "Time zone: &#34;Mars&#34;; allowed: ",
 		"period=day&period_digits=2": "Period digits: 2, of which there are 100 IDs in a period; allowed: " +
 			"so many that a period has 10 boundaries",
 		"kind=time&preset=cosid&period=day": "Kind: time: a tag of this kind has no period",
@@ -298,7 +298,7 @@ func (b *browser) small(t *testing.T) {
 	p.visit("/tags/order")
 	p.fill("#s-max_skew", "x")
 	p.click(button("Save settings…"))
-	p.says(`Largest skew: "x"; allowed: a whole number`)
+	p.says(`Max skew: "x"; allowed: a whole number`)
 	p.until("the wrong field is seen and has the focus",
 		`((e) => e.id === "s-max_skew" && e.getBoundingClientRect().bottom < innerHeight)(document.activeElement)`)
 	p.visit("/tags?search=ORD")

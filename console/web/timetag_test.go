@@ -31,10 +31,10 @@ func (b *browser) timeTag(t *testing.T) {
 		`!document.querySelector("#new-start").offsetParent && !document.querySelector("#new-period").offsetParent && document.querySelector("#new-bits").offsetParent`)
 	p.fill("#new-bits", "41/10/12")
 	p.click(button("Create"))
-	p.says("Time begins: none, and no preset; allowed: the time of tick 0")
+	p.says("Time epoch: none given; allowed: 0 to ")
 	p.until("the rest is as it was filled in",
 		`document.querySelector("#new-kind").value === "time" && document.querySelector("#new-bits").value === "41/10/12"`)
-	p.fill("#new-epoch", "2026-01-01T00:00:00Z")
+	p.fill("#new-time_epoch", "2026-01-01T00:00:00Z")
 	p.choose("#new-rollback", "offset")
 	p.click(button("Create"))
 	p.says("The tag was created.")
@@ -58,7 +58,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.fill("#s-carry_to", "100")
 	p.fill("#s-max_wait", "2m")
 	p.click(button("Save settings…"))
-	p.says("Longest wait: 2m0s; allowed: up to 1m0s")
+	p.says("Max wait: 2m0s; allowed: up to 1m0s")
 	p.until("it is said at the field", `document.querySelector("#s-max_wait[aria-invalid]")`)
 	p.fill("#s-max_wait", "2s")
 	p.click(button("Save settings…"))
@@ -89,7 +89,7 @@ func TestFormsOfTimeTags(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
 	_, page := get(t, at+"/tags")
-	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "epoch", "order", "sequence",
+	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "time_epoch", "order", "sequence",
 		"carry_to", "random_below", "rollback", "max_wait", "format", "key_check", "period",
 		"period_digits", "time_zone"} {
 		if !strings.Contains(page, `name="`+name+`"`) {
@@ -103,10 +103,10 @@ func TestFormsOfTimeTags(t *testing.T) {
 		"kind=dial":                                      "Kind: &#34;dial&#34;; allowed: counter, time",
 		"kind=time":                                      "Bits: none, and no preset",
 		"kind=time&preset=cosid&bits=41/10/12":           "Preset: cosid, together with bits",
-		"kind=time&bits=60/10/12&epoch=0":                "bits",
-		"kind=time&preset=cosid&epoch=tomorrow":          "epoch",
+		"kind=time&bits=60/10/12&time_epoch=0":           "bits",
+		"kind=time&preset=cosid&time_epoch=tomorrow":     "epoch",
 		"kind=time&preset=cosid&sequence=up":             "Sequence: &#34;up&#34;; allowed: ",
-		"kind=time&bits=41/0/12&epoch=0":                 "worker",
+		"kind=time&bits=41/0/12&time_epoch=0":            "worker",
 		"kind=time&preset=cosid&max_wait=2s&unit=1ms":    "Preset: cosid, together with",
 		"kind=time&preset=cosid&carry_to=x&max_wait=10s": "Carry to: ",
 

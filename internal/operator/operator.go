@@ -8,26 +8,20 @@ package operator
 import (
 	"context"
 	"fmt"
-	"maps"
-	"math"
 	"net"
-	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/foreign"
+	"github.com/march-id/march/internal/setting"
 )
 
 const maxActor = 128
@@ -89,7 +83,7 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 		if !time.Now().Before(settings.PrescaleUntil) { // it has ended, so it no longer bounds max_step
 			settings.Prescale, settings.PrescaleUntil = 0, time.Time{}
 		}
-		if err := apply(r.GetTag(), settings); err != nil || settings.Limit >= before ||
+		if err := setting.Apply(r.GetTag(), settings); err != nil || settings.Limit >= before ||
 			r.GetDryRun() || r.GetConfirm() {
 			return err
 		}
@@ -103,10 +97,10 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 		if err != nil {
 			return nil, err
 		}
-		answer := &marchv1.UpdateTagResponse{Tag: TagToProto(after),
-			Effects: effects(before.TagSettings, after.TagSettings, marks)}
+		answer := &marchv1.UpdateTagResponse{Tag: setting.ToProto(after),
+			Effects: setting.Effects(before.TagSettings, after.TagSettings, marks)}
 		if after.Limit < before.Limit {
-			answer.Stops, _ = stopped(marks, after.Limit)
+			answer.Stops, _ = setting.Stopped(marks, after.Limit)
 		}
 		return answer, nil
 	}
@@ -119,14 +113,14 @@ func UpdateTag(ctx context.Context, a *admin.Admin, r *marchv1.UpdateTagRequest)
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.UpdateTagResponse{Tag: TagToProto(tag)}, nil
+	return &marchv1.UpdateTagResponse{Tag: setting.ToProto(tag)}, nil
 }
 
 // stops returns an error that names the rooms which a limit stops, because they
 // have already leased IDs from the limit on; nil if it stops none. Its Kind is
 // Refused.
 func stops(marks map[allocator.Room]record.Mark, limit int64) error {
-	_, rooms := stopped(marks, limit)
+	_, rooms := setting.Stopped(marks, limit)
 	if rooms == nil {
 		return nil
 	}
@@ -134,17 +128,6 @@ func stops(marks map[allocator.Room]record.Mark, limit int64) error {
 		"limit: %d lies below IDs that rooms have already leased, so these rooms would stop issuing at once: %s; "+
 			"confirm the limit if you want that",
 		limit, strings.Join(rooms, ", "))
-}
-
-// stopped returns the rooms that a limit stops, and the same with their next IDs, in words.
-func stopped(marks map[allocator.Room]record.Mark, limit int64) (rooms, said []string) {
-	for _, room := range slices.Sorted(maps.Keys(marks)) {
-		if next := marks[room].Next; next > limit {
-			rooms = append(rooms, string(room))
-			said = append(said, fmt.Sprintf("%s (its next ID is %d or higher)", room, next))
-		}
-	}
-	return rooms, said
 }
 
 // SkipTag is the call of that name.
@@ -170,7 +153,7 @@ func SkipTag(ctx context.Context, a *admin.Admin, r *marchv1.SkipTagRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.SkipTagResponse{Tag: TagToProto(tag)}, nil
+	return &marchv1.SkipTagResponse{Tag: setting.ToProto(tag)}, nil
 }
 
 // PrescaleTag is the call of that name.
@@ -182,7 +165,7 @@ func PrescaleTag(ctx context.Context, a *admin.Admin,
 	}
 	var until time.Time
 	if r.GetStep() != 0 {
-		d, err := Duration("duration", r.GetDuration())
+		d, err := setting.Duration("duration", r.GetDuration())
 		if err != nil {
 			return nil, err
 		}
@@ -199,151 +182,5 @@ func PrescaleTag(ctx context.Context, a *admin.Admin,
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.PrescaleTagResponse{Tag: TagToProto(tag)}, nil
-}
-
-// TagToProto returns a tag as a message.
-func TagToProto(t record.Tag) *marchv1.Tag {
-	s := t.TagSettings
-	if s.Time != nil {
-		p := &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Time: timeToProto(s.Time),
-			ForeignName: foreignName(t.Name), Revision: t.KV.ModRevision}
-		formatToProto(s, p)
-		return p
-	}
-	p := &marchv1.Tag{
-		Name: string(t.Name), Start: &s.Start, Limit: &s.Limit, MinStep: &s.MinStep, MaxStep: &s.MaxStep,
-		Reserve: durationpb.New(s.Reserve.Duration()), MaxJump: &s.MaxJump, MaxSkew: &s.MaxSkew,
-		StrictRetract: &s.StrictRetract,
-		Created:       timestamppb.New(t.Created), Skips: make(map[string]int64, len(s.Skips)),
-		ForeignName: foreignName(t.Name), Revision: t.KV.ModRevision,
-	}
-	if time.Now().Before(s.PrescaleUntil) {
-		p.Prescale, p.PrescaleUntil = s.Prescale, timestamppb.New(s.PrescaleUntil)
-	}
-	for room, to := range s.Skips {
-		p.Skips[string(room)] = to
-	}
-	formatToProto(s, p)
-	p.Period = periodToProto(s, time.Now())
-	return p
-}
-
-// formatToProto sets how the tag's IDs are texts. A tag without a format has neither field.
-func formatToProto(s record.TagSettings, p *marchv1.Tag) {
-	if s.Format != "" {
-		p.Format = &s.Format
-	}
-	if s.KeyCheck != "" {
-		p.KeyCheck = &s.KeyCheck
-	}
-}
-
-// foreignName returns the name by which clients of the doors ask for a tag, empty where it
-// is the tag's own. A field of a message is UTF-8, such a name need not be.
-func foreignName(tag allocator.Tag) string {
-	name, ok := foreign.Key(tag)
-	if !ok || name == string(tag) {
-		return ""
-	}
-	return strings.ToValidUTF8(name, "\uFFFD")
-}
-
-// NewSettings returns the settings of a new tag: those in p, and defaults. Its error is
-// Invalid; TagSettings checks the bounds of numbers.
-func NewSettings(p *marchv1.Tag) (s record.TagSettings, err error) {
-	s = record.DefaultTag()
-	if p.GetTime() != nil {
-		if s.Time, err = newTime(p.GetTime()); err != nil {
-			return s, err
-		}
-	}
-	if err := applyPeriod(p, &s); err != nil {
-		return s, err
-	}
-	if err := applyFormat(p, &s); err != nil {
-		return s, err
-	}
-	err = applyCounter(p, &s)
-	return s, err
-}
-
-// applyFormat sets how the IDs are texts. A counter's limit becomes the end of what the
-// format writes. Its error is Invalid.
-func applyFormat(p *marchv1.Tag, s *record.TagSettings) error {
-	if p.KeyCheck != nil {
-		s.KeyCheck = p.GetKeyCheck()
-	}
-	if p.Format == nil && s.Format == "" && s.Time != nil && s.Time.Wide() {
-		s.Format = "sortable(62)" // CosId's default
-	}
-	if p.Format == nil {
-		return nil
-	}
-	f, err := format.Parse(p.GetFormat())
-	if err != nil {
-		return err
-	}
-	s.Format = f.String()
-	if s.Time == nil && !f.Domain().Parts {
-		s.Start, s.Limit = max(s.Start, f.Domain().Least), record.FormatLimit(f)
-	}
-	return nil
-}
-
-// apply copies the settings that p has to s, the settings of an existing tag. Its
-// errors are NewSettings's.
-func apply(p *marchv1.Tag, s *record.TagSettings) error {
-	if p.GetTime() != nil {
-		if err := applyTime(p.GetTime(), s); err != nil {
-			return err
-		}
-	}
-	if err := applyPeriod(p, s); err != nil {
-		return err
-	}
-	start, limit := s.Start, s.Limit
-	if err := applyFormat(p, s); err != nil {
-		return err
-	}
-	s.Start, s.Limit = start, limit // a format is there from the beginning: this one is refused, if it is another
-	return applyCounter(p, s)
-}
-
-// applyCounter copies the settings of a counter that p has.
-func applyCounter(p *marchv1.Tag, s *record.TagSettings) error {
-	for _, f := range []struct{ from, to *int64 }{
-		{p.Start, &s.Start}, {p.Limit, &s.Limit}, {p.MinStep, &s.MinStep}, {p.MaxStep, &s.MaxStep},
-		{p.MaxJump, &s.MaxJump}, {p.MaxSkew, &s.MaxSkew},
-	} {
-		if f.from != nil {
-			*f.to = *f.from
-		}
-	}
-	if p.StrictRetract != nil {
-		s.StrictRetract = p.GetStrictRetract()
-	}
-	if p.Reserve != nil {
-		d, err := Duration("reserve", p.Reserve)
-		if err != nil {
-			return err
-		}
-		s.Reserve = record.DurationOf(d)
-	}
-	return nil
-}
-
-// Duration returns p, which must be given and fit a time.Duration. Its caller
-// checks the bounds. Its error is Invalid.
-func Duration(field string, p *durationpb.Duration) (time.Duration, error) {
-	const most = math.MaxInt64 / int64(time.Second)
-	if p == nil {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: none given; allowed: 1s to %v",
-			field, allocator.LongestReserve)
-	}
-	if p.CheckValid() != nil || p.GetSeconds() >= most || p.GetSeconds() <= -most {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: %d seconds and %d nanoseconds; allowed: 1s to %v", field,
-			p.GetSeconds(), p.GetNanos(), allocator.LongestReserve)
-	}
-	return p.AsDuration(), nil
+	return &marchv1.PrescaleTagResponse{Tag: setting.ToProto(tag)}, nil
 }

@@ -1,10 +1,11 @@
 package record
 
 import (
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -78,7 +79,7 @@ func (t TimeTag) CheckTime(now time.Time) error {
 	l, at := t.Layout(), now.UTC().Format(timeid.Format)
 	switch ms := now.UnixMilli(); {
 	case l.Epoch > ms:
-		return allocator.Errorf(allocator.Invalid, "epoch: %s is in the future; allowed: up to %s",
+		return allocator.Errorf(allocator.Invalid, "epoch_ms: %s is in the future; allowed: up to %s",
 			time.UnixMilli(l.Epoch).UTC().Format(timeid.Format), at)
 	case l.End() <= ms:
 		return allocator.Errorf(allocator.Invalid,
@@ -112,30 +113,17 @@ func (s TagSettings) onlyTime() TagSettings {
 // validateTime checks the settings of a tag of time-ordered IDs: the settings of a counter must
 // have their defaults. Its error is Invalid.
 func (s TagSettings) validateTime(defaults TagSettings) error {
-	refused := func(field string) error {
-		return allocator.Errorf(allocator.Invalid, "%s: a tag of kind time has none: its IDs follow the clock", field)
+	defaults.Time, defaults.Format, defaults.KeyCheck = s.Time, s.Format, s.KeyCheck
+	if len(s.Skips) == 0 {
+		s.Skips = nil
 	}
-	switch {
-	case s.Start != defaults.Start:
-		return refused("start")
-	case s.Limit != defaults.Limit:
-		return refused("limit")
-	case s.MaxJump != defaults.MaxJump:
-		return refused("max_jump")
-	case s.MaxSkew != defaults.MaxSkew:
-		return refused("max_skew")
-	case s.StrictRetract:
-		return refused("strict_retract")
-	case len(s.Skips) > 0:
-		return refused("skip")
-	case s.MinStep != defaults.MinStep || s.MaxStep != defaults.MaxStep:
-		return refused("min_step, max_step")
-	case s.Reserve != defaults.Reserve:
-		return refused("reserve")
-	case s.Prescale != 0 || !s.PrescaleUntil.IsZero():
-		return refused("prescale")
-	case s.Period != period.Period{}:
-		return refused("period")
+	given, usual := reflect.ValueOf(s), reflect.ValueOf(defaults)
+	for i := range given.NumField() {
+		if !reflect.DeepEqual(given.Field(i).Interface(), usual.Field(i).Interface()) {
+			name, _, _ := strings.Cut(given.Type().Field(i).Tag.Get("json"), ",")
+			return allocator.Errorf(allocator.Invalid,
+				"%s: a tag of kind time has none: its IDs follow the clock", name)
+		}
 	}
 	return s.Time.Validate()
 }

@@ -32,7 +32,7 @@ func TestTagsOfKindTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, change := range map[string]func(*record.TimeTag){
-		"epoch: 2027-01-15T08:00:00.001Z is in the future; allowed: up to " +
+		"epoch_ms: 2027-01-15T08:00:00.001Z is in the future; allowed: up to " +
 			"2027-01-15T08:00:00.000Z": func(t *record.TimeTag) {
 			t.EpochMS = start + 1
 		},

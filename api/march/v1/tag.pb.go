@@ -475,7 +475,7 @@ type Period struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long a period is. It must be given.
 	Unit PeriodUnit `protobuf:"varint,1,opt,name=unit,proto3,enum=march.v1.PeriodUnit" json:"unit,omitempty"`
-	// The number of digits of n: 1 to 10 for a day, 12 for a month, 14 for a year. A period
+	// The number of digits of n: 1 to 10 for a day, 12 for a month, 14 for a year; default 9. A period
 	// has 10^digits IDs, at least ten times the boundary.
 	Digits int32 `protobuf:"varint,2,opt,name=digits,proto3" json:"digits,omitempty"`
 	// The IANA time zone in which periods begin, such as Asia/Shanghai. Default UTC.

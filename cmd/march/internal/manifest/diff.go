@@ -10,9 +10,8 @@ import (
 	"strings"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/yamlfile"
 )
 
@@ -137,49 +136,35 @@ func layoutOf(l *marchv1.Layout) *Layout {
 	return out
 }
 
+// changes returns the settings that differ in tags of one kind.
+func changes(have, want *marchv1.Tag) []setting.Change {
+	return setting.Diff(setting.Keys(setting.KindOf(want)), have, want)
+}
+
 func created(want *marchv1.Tag) TagChange {
 	change := TagChange{Tag: want.GetName(), Action: Create, want: want}
-	for _, f := range fields(want) {
-		change.Fields = append(change.Fields, FieldChange{Field: f.name, To: f.value})
+	for _, s := range changes(&marchv1.Tag{}, want) {
+		change.Fields = append(change.Fields, FieldChange{s.Path, "", s.To})
 	}
 	return change
 }
 
-// updated returns the fields of a tag that change; it refuses those that cannot.
+// updated returns the settings of a tag that change; it refuses those that cannot.
 func (m *Manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) TagChange {
 	change := TagChange{Tag: want.GetName(), Action: Update, want: want, revision: have.GetRevision()}
 	tag := "tags." + want.GetName()
-	if was, is := kind(have), kind(want); was != is {
+	if was, is := setting.KindOf(have), setting.KindOf(want); was != is {
 		m.refuse(r, tag, allocator.Errorf(allocator.Invalid,
 			"time: a tag keeps its kind: this one is a %s tag, and the file has a %s tag", was, is))
 		return change
 	}
-	before, after := fields(have), fields(want)
-	was := make(map[string]string, len(before))
-	for _, f := range before {
-		was[f.name] = f.value
-	}
 	refused := false
-	for _, f := range after {
-		from := was[f.name]
-		delete(was, f.name)
-		if from == f.value {
-			continue
-		}
-		change.Fields = append(change.Fields, FieldChange{f.name, from, f.value})
-		if f.fixed {
+	for _, s := range changes(have, want) {
+		change.Fields = append(change.Fields, FieldChange{s.Path, s.From, s.To})
+		if s.Fixed {
 			refused = true
-			m.refuse(r, tag, keeps(f.name, f.value, from))
-		}
-	}
-	for _, f := range before { // fields that the tag loses
-		if _, lost := was[f.name]; !lost {
-			continue
-		}
-		change.Fields = append(change.Fields, FieldChange{f.name, f.value, ""})
-		if f.fixed {
-			refused = true
-			m.refuse(r, tag, keeps(f.name, "none", f.value))
+			m.refuse(r, tag, allocator.Errorf(allocator.Invalid, "%s: %s; allowed: %s, as it cannot be changed",
+				s.Path, cmp.Or(s.To, "none"), cmp.Or(s.From, "none")))
 		}
 	}
 	if !refused && len(change.Fields) > 0 {
@@ -190,31 +175,17 @@ func (m *Manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) TagChang
 	return change
 }
 
-func keeps(field, asked, is string) error {
-	if is == "" {
-		is = "none"
-	}
-	return allocator.Errorf(allocator.Invalid, "%s: %s; allowed: %s, as it cannot be changed", field, asked, is)
-}
-
 // changeable is the check with which a console refuses an update.
 func changeable(have, want *marchv1.Tag) error {
-	before, err := operator.NewSettings(have)
+	before, err := setting.New(have)
 	if err != nil {
 		return err
 	}
-	after, err := operator.NewSettings(want)
+	after, err := setting.New(want)
 	if err != nil {
 		return err
 	}
 	return before.Changeable(after)
-}
-
-func kind(t *marchv1.Tag) string {
-	if t.GetTime() != nil {
-		return "time"
-	}
-	return "counter"
 }
 
 // Message returns the tag of the call that makes the change: with all settings for one that
@@ -224,26 +195,11 @@ func (c TagChange) Message() *marchv1.Tag {
 		return c.want
 	}
 	t := &marchv1.Tag{Name: c.Tag}
-	for _, f := range c.Fields {
-		switch f.Field {
-		case "limit":
-			t.Limit = c.want.Limit
-		case "min_step":
-			t.MinStep = c.want.MinStep
-		case "max_step":
-			t.MaxStep = c.want.MaxStep
-		case "reserve":
-			t.Reserve = c.want.GetReserve()
-		case "max_jump":
-			t.MaxJump = c.want.MaxJump
-		case "max_skew":
-			t.MaxSkew = c.want.MaxSkew
-		case "strict_retract":
-			t.StrictRetract = c.want.StrictRetract
-		default: // the policies of time-ordered IDs belong together
-			w := c.want.GetTime()
-			t.Time = &marchv1.TimeTag{Sequence: w.GetSequence(), CarryTo: w.GetCarryTo(),
-				RandomBelow: w.GetRandomBelow(), Rollback: w.GetRollback(), MaxWait: w.GetMaxWait()}
+	for _, s := range setting.Settings(setting.KindOf(c.want), false) {
+		changes := func(f FieldChange) bool { return f.Field == s.Path }
+		// The policies of time-ordered IDs belong together.
+		if s.Kind == setting.Timed || slices.ContainsFunc(c.Fields, changes) {
+			s.Copy(t, c.want)
 		}
 	}
 	return t
@@ -279,52 +235,4 @@ func (c TagChange) warning(f FieldChange) string {
 		return " (rooms that have leased IDs above it stop issuing)"
 	}
 	return ""
-}
-
-// field is a setting of a tag as files have it.
-type field struct {
-	name, value string
-	fixed       bool // it is chosen when the tag is created
-}
-
-// fields returns the settings of a tag, defaults too.
-func fields(t *marchv1.Tag) []field {
-	number := strconv.FormatInt
-	var all []field
-	if t.GetTime() == nil {
-		all = append(all,
-			field{"start", number(t.GetStart(), 10), true}, field{"limit", number(t.GetLimit(), 10), false},
-			field{"min_step", number(t.GetMinStep(), 10), false}, field{"max_step", number(t.GetMaxStep(), 10), false},
-			field{"reserve", t.GetReserve().AsDuration().String(), false},
-			field{"max_jump", number(t.GetMaxJump(), 10), false}, field{"max_skew", number(t.GetMaxSkew(), 10), false},
-			field{"strict_retract", strconv.FormatBool(t.GetStrictRetract()), false})
-	}
-	if t.Format != nil {
-		all = append(all, field{"format", t.GetFormat(), true})
-	}
-	if t.KeyCheck != nil {
-		all = append(all, field{"key_check", t.GetKeyCheck(), true})
-	}
-	if p := t.GetPeriod(); p != nil {
-		all = append(all, field{"period.unit", api.Word(p.GetUnit()), true},
-			field{"period.digits", fmt.Sprint(p.GetDigits()), true}, field{"period.time_zone", p.GetTimeZone(), true})
-	}
-	if p := t.GetTime(); p != nil {
-		all = append(all,
-			field{"time.time_bits", fmt.Sprint(p.GetTimeBits()), true},
-			field{"time.worker_bits", fmt.Sprint(p.GetWorkerBits()), true},
-			field{"time.sequence_bits", fmt.Sprint(p.GetSequenceBits()), true},
-			field{"time.unit", p.GetUnit().AsDuration().String(), true},
-			field{"time.epoch_ms", number(p.GetEpochMs(), 10), true}, field{"time.order", api.Word(p.GetOrder()), true},
-			field{"time.sequence", api.Word(p.GetSequence()), false})
-		if p.GetCarryTo() != 0 {
-			all = append(all, field{"time.carry_to", number(p.GetCarryTo(), 10), false})
-		}
-		if p.GetRandomBelow() != 0 {
-			all = append(all, field{"time.random_below", number(p.GetRandomBelow(), 10), false})
-		}
-		all = append(all, field{"time.rollback", api.Word(p.GetRollback()), false},
-			field{"time.max_wait", p.GetMaxWait().AsDuration().String(), false})
-	}
-	return all
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 // Export writes the file of a cluster with this layout and these tags, without the settings
@@ -63,42 +64,36 @@ func exported(t *marchv1.Tag) (yaml.MapSlice, error) {
 	if err != nil {
 		return nil, err
 	}
-	usual := make(map[string]string)
-	for _, f := range fields(plain) {
-		usual[f.name] = f.value
-	}
-	settings, periodic, timed := yaml.MapSlice{}, yaml.MapSlice{}, yaml.MapSlice{}
-	for _, f := range fields(t) {
-		part, isTimed := strings.CutPrefix(f.name, "time.")
-		of, isPeriod := strings.CutPrefix(f.name, "period.")
-		switch {
-		case isPeriod:
-			periodic = append(periodic, item(of, typed(f)))
-		case isTimed && (f.fixed || part == "sequence" || usual[f.name] != f.value):
-			timed = append(timed, item(part, typed(f)))
-		case !isTimed && (f.name == "format" || f.name == "key_check" || usual[f.name] != f.value):
-			settings = append(settings, item(f.name, typed(f)))
+	settings := yaml.MapSlice{}
+	for _, row := range setting.Keys(setting.KindOf(t)) {
+		text := row.Text(t)
+		if text == "" || !row.Fixed && row.Path != "time.sequence" && text == row.Text(plain) ||
+			row.Path == "start" && text == row.Text(plain) {
+			continue
 		}
-	}
-	if len(periodic) > 0 {
-		settings = append(settings, item("period", periodic))
-	}
-	if len(timed) > 0 {
-		settings = append(settings, item("time", timed))
+		outer, name, nested := strings.Cut(row.Path, ".")
+		if !nested {
+			settings = append(settings, item(outer, typed(row, text)))
+			continue
+		}
+		if n := len(settings); n == 0 || settings[n-1].Key != outer {
+			settings = append(settings, item(outer, yaml.MapSlice{}))
+		}
+		last := len(settings) - 1
+		inner, _ := settings[last].Value.(yaml.MapSlice)
+		inner = append(inner, item(name, typed(row, text)))
+		settings[last].Value = inner
 	}
 	return settings, nil
 }
 
 // typed returns a value as YAML is to write it: only texts may need quotes.
-func typed(f field) any {
-	if f.name == "format" || f.name == "key_check" {
-		return f.value
-	}
-	if n, err := strconv.ParseInt(f.value, 10, 64); err == nil {
+func typed(s setting.Setting, text string) any {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && s.Kind != setting.Any {
 		return n
 	}
-	if f.value == "true" || f.value == "false" {
-		return f.value == "true"
+	if s.Type() == "bool" {
+		return text == "true"
 	}
-	return f.value
+	return text
 }

@@ -11,17 +11,14 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/goccy/go-yaml/ast"
-	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/period"
-	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/yamlfile"
 )
 
@@ -138,9 +135,7 @@ func (m *Manifest) tag(r *yamlfile.Reader, e yamlfile.Entry) {
 	field := "tags." + e.Name
 	m.places[field] = e.At
 	t := &marchv1.Tag{Name: e.Name}
-	for _, e := range r.Entries(field, e.Value) {
-		m.setting(r, t, field, e)
-	}
+	m.settings(r, t, field, "", r.Entries(field, e.Value))
 	if r.Mistakes() > before {
 		return
 	}
@@ -157,7 +152,8 @@ func (m *Manifest) tag(r *yamlfile.Reader, e yamlfile.Entry) {
 func (m *Manifest) refuse(r *yamlfile.Reader, field string, err error) {
 	where := m.places[field]
 	begin, _, _ := strings.Cut(err.Error(), ":")
-	for _, sub := range []string{field + "." + begin, field + ".time." + begin, field + ".time"} {
+	for _, sub := range []string{field + "." + begin, field + ".time." + begin, field + ".period." +
+		strings.TrimPrefix(begin, "period_"), field + ".period", field + ".time"} {
 		if p, ok := m.places[sub]; ok {
 			where = p
 			break
@@ -166,160 +162,53 @@ func (m *Manifest) refuse(r *yamlfile.Reader, field string, err error) {
 	r.Refuse(where, "%s: %w", field, err)
 }
 
-// counterFields and timeFields are the settings of tags in the order of files.
-var (
-	counterFields = []string{"start", "limit", "min_step", "max_step", "reserve", "max_jump", "max_skew",
-		"strict_retract", "format", "key_check", "period", "time"}
-	timeFields = []string{"preset", "time_bits", "worker_bits", "sequence_bits", "unit", "epoch_ms", "order",
-		"sequence", "carry_to", "random_below", "rollback", "max_wait"}
-)
-
-// setting reads a setting of a tag.
-func (m *Manifest) setting(r *yamlfile.Reader, t *marchv1.Tag, tag string, e yamlfile.Entry) {
-	field := yamlfile.Join(tag, e.Name)
-	m.places[field] = e.At
-	number := func(to **int64) { r.Number(field, e.Value, func(n int64) { *to = &n }) }
-	words := func(to **string) {
-		if value, ok := r.Value(field, e.Value, "a text"); ok {
-			*to = &value
+// settings reads settings of a tag: those whose keys have a prefix, such as time., below the others.
+func (m *Manifest) settings(r *yamlfile.Reader, t *marchv1.Tag, tag, prefix string, entries []yamlfile.Entry) {
+	known := make(map[string]setting.Setting)
+	var names []string
+	for _, s := range setting.Keys(setting.Any) {
+		if name, ok := strings.CutPrefix(s.Path, prefix); ok {
+			name, _, _ = strings.Cut(name, ".")
+			names = append(names, name)
+			known[s.Path] = s
 		}
 	}
-	switch e.Name {
-	case "start":
-		number(&t.Start)
-	case "limit":
-		number(&t.Limit)
-	case "min_step":
-		number(&t.MinStep)
-	case "max_step":
-		number(&t.MaxStep)
-	case "max_jump":
-		number(&t.MaxJump)
-	case "max_skew":
-		number(&t.MaxSkew)
-	case "reserve":
-		r.Duration(field, e.Value, func(d time.Duration) { t.Reserve = durationpb.New(d) })
-	case "strict_retract":
-		r.Truth(field, e.Value, func(b bool) { t.StrictRetract = &b })
-	case "format":
-		words(&t.Format)
-	case "key_check":
-		words(&t.KeyCheck)
-	case "period":
-		t.Period = &marchv1.Period{}
-		for _, e := range r.Entries(field, e.Value) {
-			m.periodSetting(r, t.GetPeriod(), field, e)
-		}
-	case "time":
-		t.Time = &marchv1.TimeTag{}
-		for _, e := range r.Entries(field, e.Value) {
-			m.timeSetting(r, t.GetTime(), field, e)
-		}
-	default:
-		delete(m.places, field)
-		r.Unknown(tag, e, counterFields...)
-	}
-}
-
-// periodFields are the settings of a period.
-var periodFields = []string{"unit", "digits", "time_zone"}
-
-// periodSetting reads a setting of a tag's period.
-func (m *Manifest) periodSetting(r *yamlfile.Reader, p *marchv1.Period, tag string, e yamlfile.Entry) {
-	field := yamlfile.Join(tag, e.Name)
-	m.places[field] = e.At
-	switch e.Name {
-	case "unit":
-		p.Unit = word[marchv1.PeriodUnit](r, field, e.Value)
-	case "digits":
-		r.Number(field, e.Value, func(n int64) {
-			if n < 1 || n > int64(period.Year.MaxDigits()) {
-				r.Refuse(yamlfile.Of(e.Value), "%s: %d; allowed: 1 to %d", field, n, period.Year.MaxDigits())
-				return
+	for _, e := range entries {
+		path := prefix + e.Name
+		field := yamlfile.Join(tag, path)
+		m.places[field] = e.At
+		s, ok := known[path]
+		switch {
+		case ok:
+			text, ok := r.Value(field, e.Value, s.Allowed())
+			if !ok {
+				continue
 			}
-			p.Digits = int32(n)
-		})
-	case "time_zone":
-		if value, ok := r.Value(field, e.Value, "a time zone"); ok {
-			p.TimeZone = value
-		}
-	default:
-		delete(m.places, field)
-		r.Unknown(tag, e, periodFields...)
-	}
-}
-
-// timeSetting reads a setting of time-ordered IDs.
-func (m *Manifest) timeSetting(r *yamlfile.Reader, t *marchv1.TimeTag, tag string, e yamlfile.Entry) {
-	field := yamlfile.Join(tag, e.Name)
-	m.places[field] = e.At
-	number := func(to *int64) { r.Number(field, e.Value, func(n int64) { *to = n }) }
-	bits := func(to *int32) {
-		r.Number(field, e.Value, func(n int64) {
-			if n < 0 || n > 63 {
-				r.Refuse(yamlfile.Of(e.Value), "%s: %d; allowed: 0 to 63", field, n)
-				return
+			if err := s.Set(t, text); err != nil {
+				r.Refuse(yamlfile.Of(e.Value), "%s: %w", field, err)
 			}
-			*to = int32(n)
-		})
-	}
-	switch e.Name {
-	case "preset":
-		if value, ok := r.Value(field, e.Value, "a preset's name"); ok {
-			t.Preset = value
+		case !slices.Contains(names, e.Name):
+			delete(m.places, field)
+			r.Unknown(strings.TrimSuffix(tag+"."+prefix, "."), e, slices.Compact(names)...)
+		default: // a message of its own, also if it is empty
+			f := t.ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(e.Name))
+			t.ProtoReflect().Mutable(f)
+			m.settings(r, t, tag, e.Name+".", r.Entries(field, e.Value))
 		}
-	case "time_bits":
-		bits(&t.TimeBits)
-	case "worker_bits":
-		bits(&t.WorkerBits)
-	case "sequence_bits":
-		bits(&t.SequenceBits)
-	case "unit":
-		r.Duration(field, e.Value, func(d time.Duration) { t.Unit = durationpb.New(d) })
-	case "epoch_ms":
-		r.Number(field, e.Value, func(n int64) { t.EpochMs = &n })
-	case "order":
-		t.Order = word[marchv1.WorkerOrder](r, field, e.Value)
-	case "sequence":
-		t.Sequence = word[marchv1.SequencePolicy](r, field, e.Value)
-	case "carry_to":
-		number(&t.CarryTo)
-	case "random_below":
-		number(&t.RandomBelow)
-	case "rollback":
-		t.Rollback = word[marchv1.RollbackPolicy](r, field, e.Value)
-	case "max_wait":
-		r.Duration(field, e.Value, func(d time.Duration) { t.MaxWait = durationpb.New(d) })
-	default:
-		delete(m.places, field)
-		r.Unknown(tag, e, timeFields...)
 	}
-}
-
-// word reads a value of an enum.
-func word[E api.Enum](r *yamlfile.Reader, field string, node ast.Node) (value E) {
-	text, ok := r.Value(field, node, "a word")
-	if !ok {
-		return value
-	}
-	value, err := api.ParseWord[E](field, text)
-	if err != nil {
-		r.Refuse(yamlfile.Of(node), "%w", err)
-	}
-	return value
 }
 
 // complete returns a tag with its defaults spelled out, as a console answers it. Its error
 // is Invalid, and is the one with which a console refuses the tag.
 func complete(t *marchv1.Tag) (*marchv1.Tag, error) {
-	settings, err := operator.NewSettings(t)
+	settings, err := setting.New(t)
 	if err == nil {
 		err = settings.Validate()
 	}
 	if err != nil {
 		return nil, err
 	}
-	full := operator.TagToProto(record.Tag{TagSettings: settings})
+	full := setting.ToProto(record.Tag{TagSettings: settings})
 	full.Created, full.Skips = nil, nil
 	return full, nil
 }

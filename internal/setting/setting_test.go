@@ -1,4 +1,4 @@
-package operator_test
+package setting_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
 )
 
 // TestForeignName: a tag's message has the name that the doors' clients use, of both kinds
@@ -22,7 +22,7 @@ func TestForeignName(t *testing.T) {
 		timed := counter
 		timed.Time = &record.TimeTag{}
 		for _, r := range []record.Tag{counter, timed} {
-			message := operator.TagToProto(r)
+			message := setting.ToProto(r)
 			if got := message.GetForeignName(); got != want {
 				t.Errorf("tag %s stands for %q; want %q", tag, got, want)
 			}
