@@ -94,6 +94,7 @@ func (w *world) log1(format, id string, d time.Duration) time.Duration {
 func (w *world) chooseFaults() {
 	d := w.first
 	w.rate, w.strict = pick(d, []int{5, 20, 100}), true
+	w.roles = w.dice("roles").chance(3)
 	w.required = w.dice(journalsRequired).chance(5) || *with == journalsRequired
 	w.timed, w.wild = w.dice(timeTags).chance(4) || withTimes(), w.dice("wild clocks").chance(2)
 	if d.chance(10) && *with == "" {

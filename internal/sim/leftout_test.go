@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -93,10 +94,9 @@ func (r *recovering) swapped(from allocator.Layout) (allocator.Layout, bool) {
 	return to, true
 }
 
-// deny makes etcd's roles let the instances of p's room write no mark of another room, until
-// all heals.
+// deny makes etcd's roles bind the instances of p's room: they may write no mark of another room.
 func (w *world) deny(p *process) {
-	w.log("--- etcd lets room %s write its own marks only", p.in)
+	w.log("--- etcd binds room %s to its role", p.in)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.denied[p.in] = true
@@ -109,10 +109,15 @@ type denied struct {
 	epoch string
 }
 
-// deniedTo notes the marks that a transaction was not allowed to raise.
-func (l *link) deniedTo(txn store.Txn) {
+// deniedTo notes the marks that a transaction was not allowed to raise. Only such a one is ever
+// refused: the roles suffice for all else.
+func (l *link) deniedTo(txn store.Txn, key string) {
 	l.w.count("marks that roles refused", 1)
 	for _, op := range txn.Then {
+		if op.Put == nil || !strings.HasPrefix(op.Put.Key, markKeys) {
+			l.w.Errorf("%s: the role %s lacks a right: to write %s", l.name, l.role.Name, key)
+			return
+		}
 		_, tag, _ := strings.Cut(strings.TrimPrefix(op.Put.Key, markKeys), "/")
 		var mark markRecord
 		if err := json.Unmarshal(op.Put.Value, &mark); err != nil {
@@ -144,16 +149,14 @@ func (l *link) checkDenied(a *asked) {
 	}
 }
 
-// refuses reports whether etcd's roles refuse a transaction to a process.
-func (w *world) refuses(l *link, txn store.Txn) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	at := slices.IndexFunc(w.mu.processes, func(p *process) bool { return p.link == l })
-	if w.healed.Load() || at < 0 || !w.mu.denied[w.mu.processes[at].in] {
-		return false
+// refuses returns a key that etcd's role does not let a process write in a transaction, empty if
+// it may do all of it.
+func (l *link) refuses(txn store.Txn) string {
+	l.w.mu.Lock()
+	bound := l.role.Name != "" && (l.w.roles || l.w.mu.denied[l.in])
+	l.w.mu.Unlock()
+	if !bound {
+		return ""
 	}
-	own := markKeys + string(w.mu.processes[at].in) + "/"
-	return slices.ContainsFunc(txn.Then, func(op store.Op) bool {
-		return op.Put != nil && strings.HasPrefix(op.Put.Key, markKeys) && !strings.HasPrefix(op.Put.Key, own)
-	})
+	return ledgertest.Denied(l.role, txn)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -23,6 +24,9 @@ type link struct {
 	lane int
 	dead chan struct{} // closed by kill
 	once sync.Once
+
+	role record.Role    // of the process's user in etcd, if the roles bind it
+	in   allocator.Room // of an instance
 
 	recovers *recovering // the recover that uses the link; nil for a process
 
@@ -54,6 +58,13 @@ type link struct {
 func (w *world) link(name string, lane int) *link {
 	l := &link{w: w, name: name, lane: lane, dead: make(chan struct{})}
 	l.mu.sent, l.mu.shown, l.mu.lives.under = make(map[string]times), make(map[string]shown), make(map[string]bool)
+	return l
+}
+
+// roomLink is the link of an instance of a room.
+func (w *world) roomLink(in allocator.Room, id string, lane int) *link {
+	l := w.link(id, lane)
+	l.in, l.role = in, keys.RoomRole(in, false)
 	return l
 }
 
@@ -182,9 +193,9 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 		l.lost.Store(true)
 	}
 	answer, err := call(ctx, l, d, func() (store.Answer, error) {
-		if l.w.refuses(l, txn) {
+		if key := l.refuses(txn); key != "" {
 			l.w.log("%-12s %s: denied", l.name, what)
-			l.deniedTo(txn)
+			l.deniedTo(txn, key)
 			return store.Answer{}, allocator.Errorf(allocator.Denied, "sim: etcdserver: permission denied")
 		}
 		mem := l.etcd()

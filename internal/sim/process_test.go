@@ -142,6 +142,7 @@ func (w *world) start(id string, serve func(context.Context) error) *process {
 
 func (w *world) startConsole(id string) *process {
 	listener, link := testcluster.NewSilent(), w.link(id, w.lane())
+	link.role = keys.ConsoleRole()
 	cfg := console.DefaultConfig()
 	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter, cfg.Logger = w.ledger(link), listener, time.Minute, w.logger(id)
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
@@ -201,7 +202,7 @@ func (w *world) chain(ctx context.Context, address string, tag allocator.Tag) (*
 
 func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string) *process {
 	lane := w.lane()
-	listener, link := testcluster.NewSilent(), w.link(id, lane)
+	listener, link := testcluster.NewSilent(), w.roomLink(in, id, lane)
 	cfg := room.DefaultConfig()
 	cfg.Advertise = fmt.Sprint("192.0.2.1:", lane)
 	if w.journals != "" { // a double runs on another host

@@ -180,7 +180,7 @@ func (w *world) recover(d dice, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	r := &recovering{w: w, d: d, link: w.link(name, w.lane()), cancel: cancel, answered: make(map[string]bool)}
-	r.link.recovers = r
+	r.link.recovers, r.link.role = r, keys.OperatorRole()
 	if p := w.consoles[0].running(); p != nil { // the operator's machine
 		r.link.ahead.Store(p.link.ahead.Load())
 	}

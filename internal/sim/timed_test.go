@@ -106,7 +106,7 @@ func (w *world) createTimeTags(ctx context.Context, d dice, bits int) bool {
 // startTimed starts an instance of a room that issues time-ordered IDs.
 func (w *world) startTimed(in allocator.Room, name allocator.Instance, id string, pin worker.Pin) *process {
 	d, lane := w.dice("timed "+id), w.lane()
-	link := w.link(id, lane)
+	link := w.roomLink(in, id, lane)
 	link.clock = w.wallClock(w.skew(d))
 	t := &timed{w: w, ledger: w.ledger(link), id: id, clock: link.clock, pin: pin, serving: make(chan struct{}),
 		workers: worker.DefaultConfig()}

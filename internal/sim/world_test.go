@@ -44,6 +44,7 @@ type world struct {
 	required  bool   // the cluster requires them
 	mirrorDir string // of the consoles' mirrors; empty until one has a file
 	strict    bool   // the hold of strict tags can be relied on
+	roles     bool   // etcd has a user with a role for each room, for consoles and for operators
 
 	timed  bool         // the cluster has time-ordered IDs
 	wild   bool         // with clocks that are further off than clocks may be
@@ -80,7 +81,7 @@ type world struct {
 		newer      map[string]bool                 // keys that a newer version wrote, with a field of its own
 		unreadable map[string]bool                 // whole keys that it wrote in a format of its own
 		without    *leftOut                        // the instance that the next recover goes on without, nil for none
-		denied     map[allocator.Room]bool         // rooms with instances that may write marks of their own room only
+		denied     map[allocator.Room]bool         // rooms whose instances have users with roles in etcd
 		latest     map[string]time.Time            // when an instance, by tag and name, last issued an ID
 
 		ticks     map[allocator.Tag]map[int64]timedID // time-ordered IDs that were issued
@@ -105,6 +106,8 @@ type forgottenLayout struct {
 
 	until time.Time
 }
+
+const keys = record.Keys("/march/default/")
 
 // strictTag is strict from the first to the last; the others may become so.
 const strictTag = allocator.Tag("strict")

@@ -2,6 +2,7 @@ package ledgertest
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -10,7 +11,7 @@ import (
 )
 
 // WithRole returns a store that refuses transactions whose writes the role does not allow, as an
-// etcd with users does: also if the branch with the write would not be taken.
+// etcd with users does.
 func WithRole(s store.Store, role record.Role) store.Store { return roleStore{s, role} }
 
 type roleStore struct {
@@ -19,30 +20,26 @@ type roleStore struct {
 }
 
 func (s roleStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
-	for _, ops := range [][]store.Op{txn.Then, txn.Else} {
-		for _, op := range ops {
-			if key := writes(op); key != "" && !s.mayWrite(key) {
-				return store.Answer{}, allocator.Errorf(allocator.Denied,
-					"etcd: permission denied: %s may not write %s", s.role.Name, key)
-			}
-		}
+	if key := Denied(s.role, txn); key != "" {
+		return store.Answer{}, allocator.Errorf(allocator.Denied,
+			"etcd: permission denied: %s may not write %s", s.role.Name, key)
 	}
 	return s.Store.Txn(ctx, txn)
 }
 
-// writes returns the key that an operation writes, empty if it only reads.
-func writes(op store.Op) string {
-	if op.Put != nil {
-		return op.Put.Key
-	}
-	return op.Delete
-}
-
-func (s roleStore) mayWrite(key string) bool {
-	for _, r := range s.role.Rights {
-		if r.Write && (key == r.Key || strings.HasSuffix(r.Key, "/") && strings.HasPrefix(key, r.Key)) {
-			return true
+// Denied returns the first key that a role does not let a transaction write, also in the branch
+// that would not be taken; empty if it may write all.
+func Denied(role record.Role, txn store.Txn) string {
+	for _, op := range slices.Concat(txn.Then, txn.Else) {
+		key := op.Delete
+		if op.Put != nil {
+			key = op.Put.Key
+		}
+		if key != "" && !slices.ContainsFunc(role.Rights, func(r store.Right) bool {
+			return r.Write && (key == r.Key || r.End != "" && strings.HasPrefix(key, r.Key))
+		}) {
+			return key
 		}
 	}
-	return false
+	return ""
 }
