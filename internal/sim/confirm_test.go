@@ -43,7 +43,7 @@ func (w *world) confirm(d dice, l *link) {
 	own := w.ledger(l)
 	for _, key := range w.keys("rooms/") {
 		waits := stored[struct{ Unconfirmed bool }](w, key).Unconfirmed
-		if !waits || w.forgetful() || w.halted() || w.moved() || d.chance(2) && !w.healed.Load() {
+		if !waits || !w.sound() || d.chance(2) && !w.healed.Load() {
 			continue
 		}
 		room, name, _ := strings.Cut(strings.TrimPrefix(key, "rooms/"), "/")

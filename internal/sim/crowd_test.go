@@ -20,8 +20,7 @@ const (
 // back. A recover asks them all, and none answers.
 func (w *world) crowdGone(d dice) {
 	lane := w.lane()
-	ready := func() bool { return !w.forgetful() && !w.halted() && !w.moved() }
-	if !ready() {
+	if !w.sound() {
 		return
 	}
 	w.log("--- %d instances register, and are gone", crowd)
@@ -34,7 +33,7 @@ func (w *world) crowdGone(d dice) {
 	})
 	on := w.sleep(w.heal, d.between(100*time.Millisecond, 3*time.Second), lane)
 	w.inPages(func(i int) store.Op { return store.Op{Delete: key(i)} })
-	if !on || !ready() {
+	if !on || !w.sound() {
 		return
 	}
 	if w.mayRestore() && d.chance(2) {
@@ -42,11 +41,8 @@ func (w *world) crowdGone(d dice) {
 	} else {
 		w.halt(d)
 	}
-	select {
-	case w.hurry <- struct{}{}:
-	default: // a recover is under way
-	}
-	w.until(ready, lane)
+	w.recoverSoon()
+	w.until(w.sound, lane)
 }
 
 // inPages performs an operation for each process of the crowd, as many at once as etcd accepts.

@@ -37,10 +37,7 @@ func backUpAndRestore(before func(w *world, d dice) bool) func(w *world, d dice)
 			}
 			w.restore(d)
 			if !d.chance(4) {
-				select {
-				case w.hurry <- struct{}{}:
-				default: // an operator recovers
-				}
+				w.recoverSoon()
 			}
 		}
 	}

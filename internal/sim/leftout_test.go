@@ -24,13 +24,12 @@ type leftOut struct {
 func recoverWithout(swaps bool, before func(w *world, p *process)) func(w *world, d dice) {
 	return func(w *world, d dice) {
 		lane := w.lane()
-		ready := func() bool { return !w.forgetful() && !w.halted() && !w.moved() }
-		if !ready() {
+		if !w.sound() {
 			return
 		}
 		w.backUp(d)
 		p := w.victim(d, w.slots)
-		if !w.sleep(w.heal, d.between(500*time.Millisecond, 5*time.Second), lane) || p == nil || !p.runs() || !ready() {
+		if !w.sleep(w.heal, d.between(500*time.Millisecond, 5*time.Second), lane) || p == nil || !p.runs() || !w.sound() {
 			return
 		}
 		before(w, p)
@@ -42,11 +41,8 @@ func recoverWithout(swaps bool, before func(w *world, p *process)) func(w *world
 		} else {
 			w.halt(d)
 		}
-		select {
-		case w.hurry <- struct{}{}:
-		default: // an operator recovers
-		}
-		w.until(ready, lane)
+		w.recoverSoon()
+		w.until(w.sound, lane)
 		w.leaveOutNext(nil)
 		p.link.stall(d.between(0, 3*time.Second))
 	}

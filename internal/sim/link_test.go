@@ -48,6 +48,7 @@ type link struct {
 		outside []outside        // the recovers that left the process out
 		denied  []denied
 		lives   lives
+		left    time.Time // when etcd had it that the process left in good order
 
 		paused      time.Time // the process does nothing before
 		windows     []window  // of workers, in the order of their answers
@@ -204,6 +205,7 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 		answer, err := conn.Txn(context.Background(), txn)
 		asked.done(l.w)
 		l.begins(txn)
+		l.leaves(txn)
 		if asked.leases && answer.Succeeded && mem == l.w.mem {
 			l.w.checkReadable(l, asked.lease.tag)
 		}

@@ -88,7 +88,7 @@ func (r *recovering) decide(cfg *recovery.Config, report *recovery.Report) error
 	r.missing = slices.DeleteFunc(slices.Clone(alive), func(p *process) bool {
 		return r.answered[p.address] || p.link.nothingSince()
 	})
-	cfg.Apply, cfg.Margin = true, w.marginFor()
+	cfg.Apply, cfg.Margin = true, w.marginFor(report)
 	healed := w.healed.Load()
 	out := w.toLeaveOut()
 	if out == nil && r.d.chance(3) && !healed && !slices.ContainsFunc(alive, func(p *process) bool {

@@ -25,6 +25,7 @@ func disasters() []trouble {
 		{"values of a newer version", (*world).newer},
 		{"hundreds of instances gone", (*world).crowdGone},
 		{"recover without an instance whose range is swapped", recoverWithout(true, func(*world, *process) {})},
+		{"pod that crashed is taken away", (*world).removePod},
 		{"two recovers in a row", (*world).recoverTwice},
 		{"recover without an instance that may raise no other room's mark", recoverWithout(false, (*world).deny)},
 	}
@@ -104,7 +105,7 @@ func (w *world) empty(d dice) {
 // that time, and none may lease under it.
 func (w *world) rollBackRecover(d dice) {
 	lane := w.lane()
-	if w.required || w.forgetful() || w.halted() || w.moved() {
+	if w.required || !w.sound() {
 		return
 	}
 	w.backUp(d)
@@ -115,12 +116,8 @@ func (w *world) rollBackRecover(d dice) {
 		return
 	}
 	w.halt(d)
-	select {
-	case w.hurry <- struct{}{}:
-	default: // an operator recovers
-	}
-	ready := func() bool { return !w.forgetful() && !w.halted() && !w.moved() }
-	if !w.until(ready, lane) {
+	w.recoverSoon()
+	if !w.until(w.sound, lane) {
 		return
 	}
 	w.log("--- all start anew, with no journals")
@@ -139,7 +136,7 @@ func (w *world) rollBackRecover(d dice) {
 		return !slices.ContainsFunc(w.slots, func(s *slot) bool { p := s.running(); return p == nil || !p.runs() })
 	}
 	if !w.until(serving, lane) || !w.sleep(w.heal, d.between(time.Millisecond, 5*time.Second), lane) ||
-		!serving() || !ready() {
+		!serving() || !w.sound() {
 		return
 	}
 	for _, s := range slots { // a process that starts now knows nothing

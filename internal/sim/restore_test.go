@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 )
 
@@ -21,9 +22,10 @@ type past struct {
 	restores  int
 	wentBack  bool // the store went back once
 	lostTimes []stretch
-	heard     map[string]map[string]bool // instances that answered a recover: addresses, by the epoch that it began
-	forgot    time.Time                  // writes after that are forgotten; zero if none are
-	lost      time.Time                  // when a process whose memory is lost last ended
+	heard     map[string]map[string]bool      // instances that answered a recover: addresses, by the epoch that it began
+	forgot    time.Time                       // writes after that are forgotten; zero if none are
+	lost      time.Time                       // when a process whose memory is lost last ended
+	left      map[record.InstanceID]time.Time // when a pod that was taken away left in good order
 	highest   map[allocator.Tag]int64
 	rolled    map[string]map[allocator.Tag]bool // the tags of which a rollback lost leases, by epoch
 }
@@ -138,7 +140,7 @@ func (w *world) fresh() *ledger.Ledger {
 func (w *world) recoveries(lane int) {
 	d := w.dice("recoveries")
 	for n := 1; w.waits(d.between(500*time.Millisecond, 6*time.Second), lane); {
-		if w.forgetful() || w.halted() || w.moved() {
+		if !w.sound() {
 			w.log("--- recover#%d: forgetful %v, halted %v, moved %v", n, w.forgetful(), w.halted(), w.moved())
 			err := w.recover(d, fmt.Sprint("recover#", n))
 			w.log("--- recover#%d: %v", n, kind(err))
@@ -161,6 +163,18 @@ func (w *world) waits(d time.Duration, lane int) bool {
 		return true
 	case <-w.end:
 		return false
+	}
+}
+
+// sound reports whether etcd has forgotten nothing that no operator has recovered, and leasing is
+// not halted.
+func (w *world) sound() bool { return !w.forgetful() && !w.halted() && !w.moved() }
+
+// recoverSoon makes an operator recover at once, if none does already.
+func (w *world) recoverSoon() {
+	select {
+	case w.hurry <- struct{}{}:
+	default:
 	}
 }
 
@@ -253,12 +267,18 @@ func (w *world) recover(d dice, name string) error {
 }
 
 // marginFor returns the margin that a recover needs because the leases of some process are not
-// remembered anywhere; nil for the usual one.
-func (w *world) marginFor() *int64 {
+// remembered anywhere; nil for the usual one. That is the case of a pod that left in good order and
+// was taken away with its disk, too, if recover says so: if it does not, it says that etcd has all
+// that the pod leased.
+func (w *world) marginFor(report *recovery.Report) *int64 {
 	w.mu.Lock()
 	p := w.mu.past
+	gone := slices.ContainsFunc(report.Missing, func(m recovery.Missing) bool { return p.left[m.ID].After(p.forgot) })
 	w.mu.Unlock()
-	if p.forgot.IsZero() || p.lost.Before(p.forgot) {
+	if gone {
+		w.count("pods missing after a restore, by recover's word", 1)
+	}
+	if p.forgot.IsZero() || p.lost.Before(p.forgot) && !gone {
 		return nil
 	}
 	return w.margin()
@@ -359,6 +379,7 @@ func (w *world) bury(p *process) {
 	if p.journal != "" && !p.forgets.Load() {
 		return
 	}
+	left := p.link.leftAt()
 	if p.journal != "" {
 		w.count("journals lost", 1)
 		if err := os.RemoveAll(p.journal); err != nil {
@@ -367,5 +388,9 @@ func (w *world) bury(p *process) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.mu.past.lost = time.Now()
+	if left.IsZero() {
+		w.mu.past.lost = time.Now()
+		return
+	}
+	w.mu.past.left[ledger.Registration{Room: p.in, Name: p.name}.ID()] = left
 }

@@ -49,9 +49,8 @@ func timeTroubles() []trouble {
 // not even the one that the instance finds in etcd.
 func (w *world) recoverWhileTaken(d dice) {
 	lane := w.lane()
-	ready := func() bool { return !w.forgetful() && !w.halted() && !w.moved() }
 	p := w.victim(d, w.timers)
-	if p == nil || !p.runs() || !ready() {
+	if p == nil || !p.runs() || !w.sound() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -61,7 +60,7 @@ func (w *world) recoverWhileTaken(d dice) {
 	p.timed.anew()
 	w.log("--- %s is to take a worker, and to hear of no answer", p.id)
 	on := w.until(func() bool { return p.link.lost.Load() || !p.runs() || ctx.Err() != nil }, lane)
-	if !on || !p.link.lost.Load() || !p.runs() || !ready() {
+	if !on || !p.link.lost.Load() || !p.runs() || !w.sound() {
 		p.link.loses.Store(false)
 		return
 	}
@@ -69,11 +68,8 @@ func (w *world) recoverWhileTaken(d dice) {
 	p.link.stall(time.Hour)
 	w.leaveOutNext(&leftOut{p, false})
 	w.halt(d)
-	select {
-	case w.hurry <- struct{}{}:
-	default: // an operator recovers
-	}
-	w.until(ready, lane)
+	w.recoverSoon()
+	w.until(w.sound, lane)
 	w.leaveOutNext(nil)
 	p.link.loses.Store(false)
 	p.link.stall(d.between(0, 3*time.Second))

@@ -7,8 +7,7 @@ import "time"
 // Every instance answers both, so none may count as left out: see checkRaise.
 func (w *world) recoverTwice(d dice) {
 	lane, p := w.lane(), w.victim(d, w.slots)
-	ready := func() bool { return !w.forgetful() && !w.halted() && !w.moved() }
-	if p == nil || !ready() {
+	if p == nil || !w.sound() {
 		return
 	}
 	w.log("--- two recovers, and then %s starts again", p.id)
@@ -17,11 +16,8 @@ func (w *world) recoverTwice(d dice) {
 	}
 	for range 2 {
 		w.halt(d)
-		select {
-		case w.hurry <- struct{}{}:
-		default: // an operator recovers
-		}
-		if !w.until(ready, lane) || !w.sleep(w.heal, d.between(0, time.Second), lane) {
+		w.recoverSoon()
+		if !w.until(w.sound, lane) || !w.sleep(w.heal, d.between(0, time.Second), lane) {
 			return
 		}
 	}
