@@ -135,7 +135,7 @@ func (l *link) checkDenied(a *asked) {
 		if !a.leases || a.lease.lost != "" || a.lease.epoch != d.epoch {
 			continue
 		}
-		for _, room := range stored[struct{ Ever []allocator.Room }](l.w, "layout").Ever {
+		for _, room := range l.w.everRooms() {
 			if reach := l.w.reach(d.tag, room); reach < d.next {
 				l.w.Errorf("%s, tag %s: it leased, though a recover left it out with IDs of tag %s up to %d, "+
 					"and room %s may lease from %d on",
@@ -143,6 +143,11 @@ func (l *link) checkDenied(a *asked) {
 			}
 		}
 	}
+}
+
+// everRooms returns all rooms that ever had a range, by the layout in etcd.
+func (w *world) everRooms() []allocator.Room {
+	return stored[struct{ Ever []allocator.Room }](w, "layout").Ever
 }
 
 // refuses returns a key that etcd's role does not let a process write in a transaction, empty if

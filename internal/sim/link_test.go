@@ -33,6 +33,7 @@ type link struct {
 	clock *wallClock   // of the process's machine; nil if it is right except for ahead
 	ahead atomic.Int64 // of the time, in nanoseconds: the clock of the process's machine
 
+	wrote       atomic.Bool // something was sent that writes
 	loses, lost atomic.Bool // answers to takes of workers are to be lost; one was lost
 
 	mu struct {
@@ -188,6 +189,9 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	d := l.toss(what)
 	fate := l.w.fate(d, txn)
 	l.reports(txn)
+	if ledgertest.Writes(txn) {
+		l.wrote.Store(true)
+	}
 	asked := l.asks(txn)
 	if asked.takes && l.loses.Load() {
 		fate = ledgertest.Fate{Name: ledgertest.DoneAnswerLost}

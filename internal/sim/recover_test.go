@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -134,6 +135,42 @@ func (r *recovering) decide(cfg *recovery.Config, report *recovery.Report) error
 		cfg.Without = append(cfg.Without, m.ID)
 	}
 	return nil
+}
+
+// nameStranger has the operator name, now and then, an instance that nobody has ever heard of, and
+// returns its name. Recover must count it as missing.
+func (r *recovering) nameStranger(cfg *recovery.Config) record.InstanceID {
+	ever := r.w.everRooms()
+	if len(ever) == 0 || !r.d.chance(6) {
+		return ""
+	}
+	named := ledger.Registration{Room: pick(r.d, ever), Name: "stranger"}.ID()
+	cfg.Without = append(cfg.Without, named)
+	r.w.count("recovers without an instance that nobody knows", 1)
+	return named
+}
+
+// misspell has the operator, now and then, misspell a name at first: of an instance whose room never
+// was. Recover must refuse that, and have changed nothing.
+func (r *recovering) misspell(ctx context.Context, cfg recovery.Config) {
+	if !r.d.chance(6) {
+		return
+	}
+	typo := &recovering{w: r.w, d: r.d, link: r.w.link(r.link.name+" misspelled", r.w.lane()), cancel: r.cancel,
+		answered: make(map[string]bool)}
+	cfg.Ask, cfg.Wait = typo.ask, 0
+	cfg.Without = append(slices.Clone(cfg.Without), "roon-a/a1")
+	_, err := recovery.Run(ctx, r.w.ledger(typo.link), cfg)
+	switch {
+	case err == nil:
+		r.w.Errorf("recover went on without %v, though there never was such a room", cfg.Without)
+	case typo.link.wrote.Load():
+		r.w.Errorf("recover without %v changed something before it said: %v", cfg.Without, err)
+	case allocator.KindOf(err) == allocator.Refused:
+		r.w.count("recovers without a misspelled instance, refused", 1)
+	case !r.w.expected(err):
+		r.w.Errorf("recover: %v", err)
+	}
 }
 
 // elsewhere reports whether all running processes that did not answer live in another etcd

@@ -226,6 +226,8 @@ func (w *world) recover(d dice, name string) error {
 	if swaps {
 		cfg.Layout, cfg.Given = recovery.LayoutGiven, swapped
 	}
+	r.misspell(ctx, cfg)
+	named := r.nameStranger(&cfg)
 	r.trust(&cfg, func(dry recovery.Config) error {
 		_, err := recovery.Run(ctx, l, dry)
 		return err
@@ -251,6 +253,9 @@ func (w *world) recover(d dice, name string) error {
 		if !m.Without {
 			w.Errorf("recover went on without %s, which no operator had named: %s", m.ID, m.Why)
 		}
+	}
+	if named != "" && !slices.ContainsFunc(report.Missing, func(m recovery.Missing) bool { return m.ID == named }) {
+		w.Errorf("recover was to go on without %s, and does not count it as missing", named)
 	}
 	if len(report.Missing) >= crowd {
 		w.count("recovers without hundreds of instances", 1)
