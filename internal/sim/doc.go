@@ -22,6 +22,11 @@
 //   - Operators plan, pause, abort and continue migrations. They skip, change tags and
 //     forget instances.
 //   - Transactions meet their fates. Answers come late though their requests arrive.
+//   - In one cluster of three etcd has users: instances, consoles and operators have the rights of
+//     their roles, and no other.
+//   - Consoles keep mirrors, in half of the clusters. They lag and start anew, with a file or with
+//     nothing. An operator goes on with recover's own margin where mirrors saw every lease.
+//   - Pods crash, come back with their journals, leave in good order and are taken away.
 //   - Processes crash, stop, are cut off, frozen, deafened and doubled. They are led to
 //     another etcd cluster that has a copy of the store.
 //   - Power fails for all processes at once. History is compacted.
@@ -37,7 +42,8 @@
 // take, renew and give back workers, each with a wall clock of its own. The clocks are
 // set, stand still, go at double speed and jump each millisecond: within what clocks may
 // differ by in one half of these clusters, by up to an hour in the other. Such instances
-// are paused, and start again within a millisecond. All machines sleep for minutes. A
+// are paused, and start again within a millisecond. They lend workers to callers' processes, which
+// miss answers, end without a word and issue until their windows are over. All machines sleep for minutes. A
 // recover goes on without an instance that just took a worker, and has no answer yet.
 //
 // Some clusters require journals. There an operator confirms instances while etcd has
@@ -51,6 +57,8 @@
 //     instance only if its memory is lost for good. The margin covers all leases ever
 //     made; it is 1 if all of them are known.
 //   - Without naming any instance to go on without: the recover must refuse by itself.
+//   - Without an instance that nobody has ever heard of, which counts as missing; or with a
+//     misspelled name at first, which must change nothing.
 //   - Without an instance that runs, with a small margin. Another room may then get the
 //     range of that instance's room, or etcd's roles may not let the instance raise
 //     another room's mark.
@@ -75,7 +83,9 @@
 //     wrote.
 //  5. Recover goes on without an instance only if the operator named it. An instance
 //     that answered recover, or an earlier process of its journal, never turns out to hold
-//     more than it said, and raises no mark.
+//     more than it said, and raises no mark. What recover does not call missing is in etcd, or
+//     known to those that answered: the operator gives no margin for it.
+//  6. etcd's roles refuse only the raise of another room's mark.
 //
 // Of time-ordered IDs:
 //
@@ -92,25 +102,25 @@
 //
 // At the end, when late transactions have arrived and no more faults come, these must be
 // true as well. IDs that were leased in a stretch that a restore lost, and that lie in no
-// era, only have to keep 1 to 5.
+// era, only have to keep 1 to 6.
 //
-//  6. Every migration ends, and each instance of a room that has a range issues
+//  7. Every migration ends, and each instance of a room that has a range issues
 //     every tag again.
-//  7. Each ID lies in an era of its room, in the range that the room had in the
+//  8. Each ID lies in an era of its room, in the range that the room had in the
 //     layout of that era.
-//  8. An ID of a strict tag was issued, or its use by a client ended, no later
+//  9. An ID of a strict tag was issued, or its use by a client ended, no later
 //     than hold after the commit of the layout that followed the last one which
 //     kept its segment. (This is not checked if the seed has stale reads: the promise
 //     relies on linearizable ones.)
-//  9. No ID of a layout was issued after the instance reported a newer one, unless the
+//  10. No ID of a layout was issued after the instance reported a newer one, unless the
 //     newer one leaves the room all residues that it had. Migrations wait for these
 //     reports.
-//  10. An ID of a residue that a migration took from a room in one move, and gave to
+//  11. An ID of a residue that a migration took from a room in one move, and gave to
 //     another room in a later one, was not issued by the first room after that. Only an
 //     instance that the migration went on without may do so: a silent or forgotten one,
 //     or one that an operator waived. (This is not checked if the seed has stale reads.)
-//  11. Fields of a newer version are still there, if etcd forgot nothing.
-//  12. The cluster passes ledgertest.CheckCluster.
+//  12. Fields of a newer version are still there, if etcd forgot nothing.
+//  13. The cluster passes ledgertest.CheckCluster.
 //
 // A set of seeds is weak, and fails, if it never met some kind of fault, or no write
 // that was done although its caller was told that it failed.
@@ -146,7 +156,6 @@
 //     the one that loses a heartbeat stops: a test in the ledger shows that
 //     (TestHeartbeatThatIsNotAsItWasLeft). No test sees the IDs that both issue before.
 //     Copies of a journal are missing as well.
-//   - No caller's process has a worker of its own: time-ordered IDs are the rooms'.
 //   - There is no gRPC: the services' methods are called directly. The listeners given
 //     to the servers never accept.
 //   - The cases that no process can see (docs/restore.md) are missing: a restore of an

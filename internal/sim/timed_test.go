@@ -73,6 +73,10 @@ func (w *world) beginTimes(ctx context.Context) {
 		}
 	}
 	w.slots = append(w.slots, w.timers...)
+	for _, room := range w.rooms {
+		lane := w.lane()
+		w.actors.Go(func() { w.callers(room, lane) })
+	}
 }
 
 // createTimeTags creates two tags of a width, which share their workers. It returns false if a
@@ -187,7 +191,7 @@ func (t *timed) run(ctx context.Context) error {
 // anew makes the instance begin again without tags in memory and without workers.
 func (t *timed) anew() {
 	t.tags.Store(timetags.New(timetags.Config{
-		Workers: t.leases, Pin: t.pin, Clock: func() int64 {
+		Workers: t.leases, Pin: t.pin, Hold: t.cfg.Hold, Clock: func() int64 {
 			return t.clock.now().UnixMilli()
 		}, Logger: t.workers.Logger,
 		Rand: func(n uint64) uint64 {
@@ -321,7 +325,11 @@ func (w *world) askTimed(ctx context.Context, p *process, tag timeTag, d dice) (
 		tags := p.timed.tags.Load()
 		runs, err := take(ctx, tags, tag, batch, n)
 		if err == nil {
-			w.noteTimed(p, tag, runs)
+			now := time.Now()
+			w.mu.Lock()
+			w.mu.latest[string(tag.name)+" "+string(p.name)] = now
+			w.mu.Unlock()
+			w.noteTimed(p, tag, runs, w.reported(answered{at: now, by: p}))
 		}
 		// A tag that left memory is loaded again, as by a room's server.
 		if !errors.Is(err, error(timeid.ErrClosed)) || tags == p.timed.tags.Load() &&

@@ -75,16 +75,15 @@ type timedRecover struct {
 }
 
 // noteTimed stores time-ordered IDs. No worker, tick and sequence may be issued twice; the tick
-// lies in a window of the process, and the worker in its room's slice.
-func (w *world) noteTimed(p *process, tag timeTag, runs []allocator.Run) {
+// lies in a window of the process, and the worker in its room's slice by some layout from a version
+// on.
+func (w *world) noteTimed(p *process, tag timeTag, runs []allocator.Run, since int64) {
 	now := time.Now()
 	w.log("%-12s %s: %v", p.id, tag.name, runs)
 	layout := tag.settings.Layout()
 	w.mu.Lock()
-	w.mu.latest[string(tag.name)+" "+string(p.name)] = now
 	ever := w.mu.ever
 	w.mu.Unlock()
-	reported := w.reported(answered{at: now, by: p})
 	for _, run := range runs {
 		for n := range run.Count {
 			id := run.First + n*max(run.Stride, 1)
@@ -101,9 +100,9 @@ func (w *world) noteTimed(p *process, tag timeTag, runs []allocator.Run) {
 					tag.name, id, worker, parts.Time)
 				return
 			}
-			if !inSlice(ever, p.in, reported, parts.Worker, layout.WorkerBits) {
-				w.Errorf("%s, tag %s: worker %s of ID %d lies in no slice of room %s since layout version %d, "+
-					"which was reported", p.id, tag.name, worker, id, p.in, reported)
+			if !inSlice(ever, p.in, since, parts.Worker, layout.WorkerBits) {
+				w.Errorf("%s, tag %s: worker %s of ID %d lies in no slice of room %s since layout version %d",
+					p.id, tag.name, worker, id, p.in, since)
 				return
 			}
 			w.noteTick(tag.name, id, parts, timedID{p, in, now})
