@@ -54,6 +54,9 @@ func (s *State) Refusal() error {
 // cannot be used.
 func (s *State) Layout() record.Layout { return s.layout }
 
+// Epoch names the epoch in force, or the halt.
+func (s *State) Epoch() string { return s.id() }
+
 // MarginTotal returns the margin total of the epoch, or of the epoch that a halt stopped.
 func (s *State) MarginTotal() int64 { return s.total }
 

@@ -11,8 +11,10 @@
 // silent client's number goes to another one only after the time that the other client asks
 // for, and never if the first one is stable. How long a client has been silent is how long its
 // key has not changed, as this process counts it from the first time that it read the key as
-// it is. So no wall clock gives a number away, neither this process's nor another's, and a
-// process that has just started gives none of a silent client.
+// it is under the epoch in force. So no wall clock gives a number away, neither this process's nor
+// another's, and a process that has just started gives none of a silent client. And no halt gives
+// one away: while leasing is halted no client can be heard, and a restore may have brought back an
+// older key.
 package machine
 
 import (
@@ -58,7 +60,8 @@ type Machines struct {
 
 	mu struct {
 		sync.Mutex
-		seen map[string]seen // by key, of machine IDs and of workers
+		epoch string          // under which all was seen
+		seen  map[string]seen // by key, of machine IDs and of workers
 	}
 }
 
@@ -75,6 +78,15 @@ func New(l *ledger.Ledger, reserved allocator.Room) *Machines {
 		elapsed: func() time.Duration { return time.Since(began) }}
 	m.mu.seen = make(map[string]seen)
 	return m
+}
+
+// under forgets what was seen under another epoch.
+func (m *Machines) under(epoch string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.epoch != epoch {
+		m.mu.epoch, m.mu.seen = epoch, make(map[string]seen)
+	}
 }
 
 // unchanged notes a key as an answer showed it, and returns how long it has not changed, at
@@ -263,6 +275,7 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 	if err != nil {
 		return v, false, err
 	}
+	m.under(state.Epoch())
 	v.layout = state.Layout()
 	v.conds, v.taken = l.Holds(state), make(map[record.WorkerID]bool)
 	ops := []store.Op{store.OpGetPrefix(m.cluster.Keys.Machines())}

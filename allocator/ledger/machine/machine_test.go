@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/machine"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
@@ -259,6 +260,42 @@ func TestClockGivesNoNumberAway(t *testing.T) {
 	if n, _, err := started.Distribute(t.Context(), client("c"), 2, time.Minute); err != nil || n != 2 {
 		t.Errorf("number %d, %v", n, err)
 	}
+}
+
+// A halt gives no live client's number away: while it lasts nobody hears a client.
+func TestHaltGivesNoNumberAway(t *testing.T) {
+	c := newCluster(t, allocator.Layout{
+		Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 75}},
+		Reserved: map[allocator.Room]allocator.Range{"cosid": {Lower: 75, Upper: 100}},
+	})
+	l, _ := c.open()
+	m := machine.New(l, "cosid")
+	m.CountBy(func() time.Duration { return time.Duration(c.now.Load()-start) * time.Millisecond })
+	c.gives(m, client("a"), 2, time.Minute, 3, 0)
+	if _, err := c.ledger.Halt(t.Context(), "test", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	c.pass(time.Hour)
+	if err := m.Guard(t.Context(), client("a")); allocator.KindOf(err) != allocator.WentBack {
+		t.Errorf("a guard while leasing is halted: %v", err)
+	}
+	cfg := recovery.Config{Actor: "test", Apply: true}
+	if _, err := recovery.Run(t.Context(), c.ledger, cfg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // also not once the first look is over
+		_, _, err := m.Distribute(t.Context(), client("b"), 2, time.Minute)
+		c.no(machine.ErrOverflow, err)
+		c.pass(time.Minute)
+	}
+	if err := m.Guard(t.Context(), client("a")); err != nil {
+		t.Error(err)
+	}
+	c.pass(81 * time.Second)
+	c.gives(m, client("b"), 2, time.Minute, 3, (time.Hour + 2*time.Minute).Milliseconds())
 }
 
 // Clients of many instances at once have different numbers, and each keeps its own, also
