@@ -44,7 +44,7 @@ type Worker struct {
 	From        int64              `json:"from,string"`  // Unix ms, inclusive; where this process began
 	Until       int64              `json:"until,string"` // Unix ms, exclusive, From at least
 	Stamp       Stamp              `json:"stamp"`        // the epoch and the layout that the window was leased under
-	Clock       int64              `json:"clock,string"` // the owner's clock at this write, Unix ms
+	Clock       int64              `json:"clock,string"` // the owner's clock when it asked for the end, Unix ms
 	// Caller says that the owner took the worker for a caller's process. That process may issue
 	// until the window's end, whatever happens to the owner.
 	Caller bool `json:"caller,omitempty"`

@@ -54,9 +54,10 @@ func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 	}
 	r, now := held.request, w.now()
 	length := w.cfg.length(w.age(r, w.cfg.Elapsed()-held.taken), r)
-	// An end in etcd is never lowered here, even if its answer was lost.
+	// An end in etcd is never lowered here, even if its answer was lost, and the clock stays beside
+	// the end that follows from it.
 	lease.Until = max(lease.Until, end(now, lease.From, length, 2*w.cfg.Reserve, r.Tick))
-	lease.Stamp, lease.Clock = f.Stamp, max(now, 0)
+	lease.Stamp, lease.Clock = f.Stamp, max(lease.Clock, now)
 	_, done, err := w.instance.PutWorker(ctx, f, kv, held.id, lease, true)
 	if err != nil || !done {
 		return false, err

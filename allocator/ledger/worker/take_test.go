@@ -7,6 +7,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/verify"
 	"github.com/march-id/march/allocator/ledger/worker"
 )
 
@@ -41,6 +42,23 @@ func TestLifeOfAWindow(t *testing.T) {
 	ledgertest.WantKind(t, p.Renew(bg, w), allocator.Unavailable, "given back")
 	if held := p.Held(); len(held) != 0 {
 		t.Errorf("%d workers are held", len(held))
+	}
+}
+
+// A window keeps its end if it is renewed by a clock that was set back, and with it the clock that
+// the end follows from: no window ends later than the longest one after its owner's clock.
+func TestRenewalByAClockSetBack(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	p.ahead.Store(time.Hour.Milliseconds())
+	w := p.take(ms(10))
+	p.ahead.Store(0)
+	p.renew(w)
+	if got := c.stored(w.ID()); got.Until != start+3_603_000 || got.Clock != start+3_600_000 {
+		t.Errorf("until %d, by a clock of %d", got.Until-start, got.Clock-start)
+	}
+	if r, err := verify.Run(bg, c.admin.Cluster(), verify.Options{}); err != nil || len(r.Problems) > 0 {
+		t.Errorf("verify: %v, %v", r, err)
 	}
 }
 
