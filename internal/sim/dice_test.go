@@ -82,7 +82,11 @@ func (d dice) layout(rooms []allocator.Room) allocator.Layout {
 			at = upper
 		}
 	}
+	if at < boundary && d.chance(2) {
+		l.Reserved = map[allocator.Room]allocator.Range{reserved: {Lower: at, Upper: boundary}}
+	}
 	if len(l.Ranges) == 0 {
+		l.Reserved = nil
 		l.Ranges[pick(d, rooms)] = allocator.Range{Upper: boundary}
 	}
 	return l
@@ -91,6 +95,9 @@ func (d dice) layout(rooms []allocator.Room) allocator.Layout {
 // text writes a layout for a transcript.
 func text(l allocator.Layout) string {
 	out := fmt.Sprintf("version %d, boundary %d", l.Version, l.Boundary)
+	for _, room := range l.ReservedNames() {
+		out += fmt.Sprintf(", %s %v", room, l.Reserved[room])
+	}
 	for _, room := range l.Rooms() {
 		out += fmt.Sprintf(", %s %v", room, l.Ranges[room])
 	}

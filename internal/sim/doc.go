@@ -43,7 +43,8 @@
 // set, stand still, go at double speed and jump each millisecond: within what clocks may
 // differ by in one half of these clusters, by up to an hour in the other. Such instances
 // are paused, and start again within a millisecond. They lend workers to callers' processes, which
-// miss answers, end without a word and issue until their windows are over. All machines sleep for minutes. A
+// miss answers, end without a word and issue until their windows are over. Layouts reserve ranges,
+// from which clients of CosId take machine IDs. All machines sleep for minutes. A
 // recover goes on without an instance that just took a worker, and has no answer yet.
 //
 // Some clusters require journals. There an operator confirms instances while etcd has
@@ -97,6 +98,9 @@
 //     does. The worker lies in a slice that its room had by the layout that the process
 //     reported last, or by a later one.
 //   - A process writes windows of its own only, and keeps the rules of ledgertest.
+//   - A machine ID of CosId's clients lies in a reserved range, no room's worker with its number has
+//     a window, and a client gets it from another one only if that was silent for longer than the
+//     guard in the present epoch, or gave it back. A restore may forget that a number was given.
 //   - When all clocks are right again, and the times of recovers without an instance are
 //     over, every instance that is sure to find a worker issues every tag again.
 //

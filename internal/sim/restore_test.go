@@ -16,18 +16,18 @@ import (
 
 // past is an operator's knowledge of a store that forgets.
 type past struct {
-	backup    int64     // the revision of the last backup, 0 for none
-	saved     time.Time // the backup has all writes until then
-	leased    bool      // there was a mark by then
-	restores  int
-	wentBack  bool // the store went back once
-	lostTimes []stretch
-	heard     map[string]map[string]bool      // instances that answered a recover: addresses, by the epoch that it began
-	forgot    time.Time                       // writes after that are forgotten; zero if none are
-	lost      time.Time                       // when a process whose memory is lost last ended
-	left      map[record.InstanceID]time.Time // when a pod that was taken away left in good order
-	highest   map[allocator.Tag]int64
-	rolled    map[string]map[allocator.Tag]bool // the tags of which a rollback lost leases, by epoch
+	backup     int64     // the revision of the last backup, 0 for none
+	saved      time.Time // the backup has all writes until then
+	leased     bool      // there was a mark by then
+	restores   int
+	wentBackTo []stretch // that the store forgot, each time that it went back
+	lostTimes  []stretch
+	heard      map[string]map[string]bool      // instances that answered a recover: addresses, by the epoch that it began
+	forgot     time.Time                       // writes after that are forgotten; zero if none are
+	lost       time.Time                       // when a process whose memory is lost last ended
+	left       map[record.InstanceID]time.Time // when a pod that was taken away left in good order
+	highest    map[allocator.Tag]int64
+	rolled     map[string]map[allocator.Tag]bool // the tags of which a rollback lost leases, by epoch
 }
 
 // stretch is a time of which etcd forgot the writes.
@@ -66,7 +66,7 @@ func (w *world) highest(tag allocator.Tag) (next int64) {
 func (w *world) forgets(since time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.mu.past.wentBack = true
+	w.mu.past.wentBackTo = append(w.mu.past.wentBackTo, stretch{since, time.Now()})
 	if p := &w.mu.past; p.forgot.IsZero() || since.Before(p.forgot) {
 		p.forgot = since
 	}

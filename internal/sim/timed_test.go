@@ -13,6 +13,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/machine"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
@@ -36,6 +37,7 @@ type timed struct {
 	serving  chan struct{}
 	instance *ledger.Instance // set once it serves, for leases and tags
 	leases   *worker.Workers
+	machines *machine.Machines
 	tags     atomic.Pointer[timetags.Tags]
 }
 
@@ -76,6 +78,10 @@ func (w *world) beginTimes(ctx context.Context) {
 	for _, room := range w.rooms {
 		lane := w.lane()
 		w.actors.Go(func() { w.callers(room, lane) })
+	}
+	for i := range 6 {
+		name, lane := fmt.Sprint("client-", i+1), w.lane()
+		w.actors.Go(func() { w.machineClient(name, lane) })
 	}
 }
 
@@ -169,7 +175,7 @@ func (t *timed) run(ctx context.Context) error {
 	})
 	served := instance.Version()
 	work.Go(func() error { return t.adopt(background, instance, served) })
-	t.instance = instance
+	t.instance, t.machines = instance, machine.New(t.ledger, reserved)
 	close(t.serving)
 	select {
 	case <-ctx.Done():

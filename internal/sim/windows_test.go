@@ -110,14 +110,17 @@ func (w *world) noteTimed(p *process, tag timeTag, runs []allocator.Run, since i
 	}
 }
 
-// inSlice reports whether a room has a worker in a layout from a version on.
+// inSlice reports whether a room, or a reserved range, has a worker in a layout from a version on.
 func inSlice(ever []change, room allocator.Room, from, worker int64, bits int) bool {
 	return slices.ContainsFunc(ever, func(c change) bool {
 		if c.layout.Version < from {
 			return false
 		}
-		slice, _ := timeid.SliceOf(c.layout, room, bits)
-		return slice.Contains(worker)
+		if slice, _ := timeid.SliceOf(c.layout, room, bits); slice.Contains(worker) {
+			return true
+		}
+		r, ok := c.layout.Reserved[room]
+		return ok && timeid.Slice(r, c.layout.Boundary, bits).Contains(worker)
 	})
 }
 
@@ -161,6 +164,7 @@ func (w *world) noteNotBefore(l *link) {
 	}](w, "epoch").NotBefore
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.mu.began = time.Now()
 	if now > w.mu.notBefore {
 		w.mu.counts["recovers after which windows begin later"]++
 		w.mu.leftOut = append(w.mu.leftOut, timedRecover{time.Now(), l.ahead.Load() != 0})

@@ -85,6 +85,8 @@ type world struct {
 		latest     map[string]time.Time            // when an instance, by tag and name, last issued an ID
 
 		ticks     map[allocator.Tag]map[int64]timedID // time-ordered IDs that were issued
+		machines  map[int64]tenure                    // machine IDs, by number
+		began     time.Time                           // of the epoch in force
 		notBefore int64                               // of the epoch in force
 		leftOut   []timedRecover
 	}
@@ -129,6 +131,7 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	w.mu.denied, w.mu.waived = make(map[allocator.Room]bool), make(map[record.InstanceID]bool)
 	w.mu.newer, w.mu.unreadable = make(map[string]bool), make(map[string]bool)
 	w.mu.issued = make(map[allocator.Tag]map[int64]int)
+	w.mu.machines = make(map[int64]tenure)
 	w.mu.ticks = make(map[allocator.Tag]map[int64]timedID)
 	w.mem = ledgertest.NewFake(w)
 	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]
@@ -327,9 +330,10 @@ func (w *world) readLayouts() {
 			Rooms             map[allocator.Room]struct {
 				Lower, Upper int64 `json:",string"`
 			}
+			Reserved map[allocator.Room]allocator.Range
 		}](w, key)
 		l := allocator.Layout{Version: v.Version, Boundary: v.Boundary,
-			Ranges: make(map[allocator.Room]allocator.Range)}
+			Ranges: make(map[allocator.Room]allocator.Range), Reserved: v.Reserved}
 		for room, r := range v.Rooms {
 			l.Ranges[room] = allocator.Range(r)
 		}
