@@ -19,7 +19,7 @@ func TestPlanNamesClientsOfMachineIDs(t *testing.T) {
 			"b": {Lower: 60, Upper: 100}},
 			Reserved: map[allocator.Room]allocator.Range{"cosid": {Lower: 50, Upper: 60}}}, "test")
 		s := startOver(c)
-		m := machine.New(c.Ledger(), "cosid")
+		m := machine.New(c.Ledger(), "a", "cosid")
 		for _, name := range []string{"stays", "ends"} {
 			if _, _, err := m.Distribute(bg, machine.Client{Namespace: "shop", Instance: name}, 10, 0); err != nil {
 				t.Fatal(err)

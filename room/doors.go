@@ -138,7 +138,7 @@ func (s *Server) doorMachines() cosid.Machines {
 	if name == "" {
 		return nil
 	}
-	return machines{machine.New(s.ledger, name), s.cfg.Access}
+	return machines{machine.New(s.ledger, s.cfg.Room, name), s.cfg.Access}
 }
 
 // doorLogin returns the context of a token's subject.

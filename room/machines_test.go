@@ -65,6 +65,11 @@ func TestCosIDMachines(t *testing.T) {
 			{"DELETE /machines/ns?instanceId=h:1&stable=false", "", ok, ""},
 			{"DELETE /machines/ns?instanceId=h:2&stable=true", "", ok, ""},
 		})
+		// No room takes another one's word that its client has ended.
+		b.exchanges(b.cosid, [][4]string{
+			{"POST /machines/ns?machineBit=3&instanceId=h:5" + forever, "", refused, overflow},
+			{"DELETE /machines/ns?instanceId=h:1&stable=false", "", ok, ""},
+		})
 		number(b, "machineBit=3&instanceId=h:5"+forever, 2) // h:1 gave it back; h:2 keeps its own
 		b.exchanges(b.cosid, [][4]string{
 			{"POST /machines/ns?machineBit=3&instanceId=h:1" + forever, "", refused, overflow},

@@ -328,7 +328,7 @@ func TestTimeTagsWhileEtcdHangs(t *testing.T) {
 		var once sync.Once
 		a.store.onTxn(func(txn store.Txn) {
 			for _, op := range txn.Then {
-				if op.Get != nil && strings.Contains(op.Get.Key, "/workers/") {
+				if op.Get != nil && strings.Contains(op.Get.Key, "/windows/") {
 					once.Do(func() { close(hangs) })
 					<-over
 				}

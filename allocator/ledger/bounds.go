@@ -93,13 +93,11 @@ func (l *Ledger) auditsFull() bool {
 // takes over: a room that lends workers to callers may take hundreds a second.
 const takeoversEvery = 10 * time.Second
 
-// auditsOwner reports whether taking a worker must be audited: its key is another instance's,
-// and the last such entry is not too recent. A renewal, and the next process of the same
-// instance, do not change the owner.
-func (i *Instance) auditsOwner(was store.KV) bool {
-	var before record.Worker
-	if was.ModRevision == 0 || record.Decode(was, &before) != nil ||
-		before.ID() == record.NewInstanceID(i.room, i.name) {
+// auditsOwner reports whether taking a worker must be audited: its last window is another
+// instance's, and the last such entry is not too recent. A renewal, and the next process of the
+// same instance, do not change the owner.
+func (i *Instance) auditsOwner(last record.Worker) bool {
+	if last.Incarnation == "" || last.ID() == record.NewInstanceID(i.room, i.name) {
 		return false
 	}
 	now := i.ledger.now()

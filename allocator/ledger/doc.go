@@ -29,8 +29,9 @@
 //	marks/<room>/<tag>           what a room leased of a tag: the next ID not yet leased, and the latest 8 eras
 //	rooms/<room>/<instance>      an instance's registration
 //	alive/<room>/<instance>      its heartbeat: a plain key, see heartbeat.go
-//	workers/<bits>/<number>      a worker of time-ordered IDs: its owner and window, see package worker
-//	machines/<bits>/<number>     a machine ID of CosId's clients, and the client that has it, see package machine
+//	windows/<room>/<bits>/<number>  a room's window of a worker of time-ordered IDs, see package worker
+//	clients/<room>/<bits>/<number>  a room's client of a machine ID of CosId, see package machine
+//	workers/, machines/          the same of all rooms, as they were written before formats 2
 //	migrations/<ulid>            a change of layout in moves, and how far it is; the latest 1,000
 //	migration                    the ID of the migration under way
 //	audit/<ulid>                 what changed, when, and the actor; written with the change; the latest 100,000

@@ -55,43 +55,49 @@ func (i *Instance) Now() time.Time { return i.ledger.now() }
 // maxWindows bounds how many workers are remembered: those with the latest ends.
 const maxWindows = journal.MaxWindows
 
-// ReadWorkers reads, in one snapshot, the workers of a width within a slice, and a
-// number of heartbeats of any instances. False without an error means that epoch or
-// layout are no longer f's, or that the values are older than the remembered ones:
+// Numbers are the workers of a slice, and heartbeats, as one snapshot shows them.
+type Numbers struct {
+	Found      []record.Number // those that have a key, by number
+	All        bool            // no other one of the slice has a key
+	Heartbeats []store.KV
+}
+
+// ReadWorkers reads, in one snapshot, the workers of a width within a slice, from the keys of all
+// rooms that ever were, and a number of heartbeats of any instances. False without an error means
+// that epoch or layout are no longer f's, or that the values are older than the remembered ones:
 // the caller begins anew with another Footing.
 func (i *Instance) ReadWorkers(ctx context.Context, f Footing, bits int, slice allocator.Range,
-	workers, heartbeats int64) (found, beats []store.KV, ok bool, err error) {
+	workers, heartbeats int64) (n Numbers, ok bool, err error) {
 	l := i.ledger
-	within := store.Get{
-		Interval: store.Interval{Key: l.keys.Worker(record.WorkerID{Bits: bits, Number: slice.Lower}),
-			End: l.keys.Worker(record.WorkerID{Bits: bits, Number: slice.Upper})},
-		Limit: workers,
-	}
 	alive := store.OpGetPrefix(l.keys.Heartbeats(""))
 	alive.Get.Limit = heartbeats
+	within := l.keys.WorkersIn(f.Layout, i.room, bits, slice)
+	ops := []store.Op{alive}
+	for _, in := range within {
+		ops = append(ops, store.Op{Get: &store.Get{Interval: in, Limit: workers}})
+	}
 	before := l.before()
-	answer, err := l.Try(ctx, store.Txn{If: l.Holds(f.state), Then: []store.Op{{Get: &within}, alive}})
+	answer, err := l.Try(ctx, store.Txn{If: l.Holds(f.state), Then: ops})
 	if err != nil {
-		return nil, nil, false, i.noted(err)
+		return n, false, i.noted(err)
 	}
 	if !answer.Succeeded {
 		_, err := l.Refresh(ctx)
-		return nil, nil, false, err
+		return n, false, err
 	}
-	found, end := answer.Got[0], within.End
-	if int64(len(found)) == workers { // there may be more
-		end = found[len(found)-1].Key + "\x00"
+	n.Heartbeats = answer.Got[0]
+	n.Found, n.All = l.keys.Numbers(answer.Got[1:], workers)
+	own, end := answer.Got[1], within[0].End
+	if int64(len(own)) == workers { // there may be more
+		end = own[len(own)-1].Key + "\x00"
 	}
-	if !i.compareWindows(before, answer.Revision, f, within.Key, end, found) {
-		return nil, nil, false, nil
-	}
-	return found, answer.Got[1], true, nil
+	return n, i.compareWindows(before, answer.Revision, f, within[0].Key, end, own), nil
 }
 
-// compareWindows compares the workers that an answer showed, all between two keys, with
-// the remembered ones. A window that ends earlier than this instance wrote it in the
-// same epoch is evidence that etcd went back. False means that the caller must read
-// them again, after a probe.
+// compareWindows compares the keys of its room's workers that an answer showed, all between two
+// keys, with the remembered windows. One that ends earlier than this instance wrote it in the
+// same epoch is evidence that etcd went back. False means that the caller must read them again,
+// after a probe.
 func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from, end string, found []store.KV) bool {
 	l := i.ledger
 	until := make(map[string]int64, len(found))
@@ -108,8 +114,8 @@ func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from
 	}
 	fits := true
 	for id, own := range i.memory.windows {
-		key := l.keys.Worker(id)
-		if key < from || key >= end || own.worker.Stamp.Epoch != f.Stamp.Epoch || until[key] >= own.worker.Until {
+		key := i.workerKey(f.Layout, id)
+		if key < from || key >= end || !own.at(key, f) || until[key] >= own.worker.Until {
 			continue
 		}
 		fits = false
@@ -122,45 +128,54 @@ func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from
 	return fits
 }
 
-// PutWorker writes a worker's key over what was read there, if f still holds. True
-// means that the window of w is this instance's, and the journal has it. False without
-// an error means that this is not known: the key was changed, the answer does not
-// count, or f is out of date. The caller then reads the key again, as it does after an
-// error. Its errors are those of a lease.
+// workerKey returns the key that this instance writes for a worker under a layout.
+func (i *Instance) workerKey(l record.Layout, id record.WorkerID) string {
+	if l.Upgraded() {
+		return i.ledger.keys.Window(i.room, id)
+	}
+	return i.ledger.keys.Worker(id)
+}
+
+// PutWorker writes this room's key of a worker over what was read there, if f still holds. True
+// means that the window of w is this instance's, and the journal has it. False without an error
+// means that this is not known: the key was changed, the answer does not count, or f is out of
+// date. The caller then reads the worker again, as it does after an error. Its errors are those of
+// a lease.
 //
-// goes is true if w goes on from a window that this process holds. Any other window
-// must begin at or after f.NotBefore, unless the number is free of it.
-func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id record.WorkerID, w record.Worker,
-	goes bool) (now store.KV, done bool, err error) {
-	l := i.ledger
-	if err := i.mayPut(f, was, id, w, goes); err != nil {
-		return now, false, err
+// goes is true if w goes on from a window that this process holds. Any other window must begin at
+// or after f.NotBefore, unless the number is free of it, and after all windows of n.
+func (i *Instance) PutWorker(ctx context.Context, f Footing, n record.Number, w record.Worker,
+	goes bool) (done bool, err error) {
+	l, id := i.ledger, n.WorkerID
+	if err := i.mayPut(f, n, w, goes); err != nil {
+		return false, err
 	}
 	registration := i.registered()
-	put := store.KV{Key: l.keys.Worker(id), Value: w.Encode()}
+	put := store.KV{Key: i.workerKey(f.Layout, id), Value: w.Encode()}
 	unchanged := store.Absent(put.Key)
-	if was.ModRevision != 0 {
-		unchanged = store.Cond{Key: put.Key, ModRevision: was.ModRevision, Value: was.Value}
+	if n.KV.ModRevision != 0 {
+		unchanged = store.Cond{Key: put.Key, ModRevision: n.KV.ModRevision, Value: n.KV.Value}
 	}
 	txn := store.Txn{
 		If:   append(l.Holds(f.state), store.Unchanged(registration), unchanged),
 		Then: []store.Op{store.OpPut(put.Key, put.Value)},
 		Else: []store.Op{store.OpGet(put.Key), store.OpGet(registration.Key)},
 	}
-	audits := i.auditsOwner(was)
+	last := n.Last()
+	audits := i.auditsOwner(last)
 	if audits {
-		txn.Then = append(txn.Then, l.audit(string(w.ID()), "take worker", put.Key, was.Value, put.Value))
+		txn.Then = append(txn.Then, l.audit(string(w.ID()), "take worker", put.Key, last.Encode(), put.Value))
 		txn = txn.With(l.MakeRoom(ctx))
 	}
 	if err := i.journalReady(); err != nil {
-		return now, false, i.noted(err)
+		return false, i.noted(err)
 	}
 	lowers, note := i.sendsWindow(id, w), journal.Record{Windows: []journal.Window{journalWindow(id, w)}}
 	if lowers {
 		// Note it before it is sent. Otherwise an instance that crashes in between would
 		// later take the lower end for evidence.
 		if err := i.journalAnyLease(ctx, f.state, note); err != nil {
-			return now, false, i.noted(err)
+			return false, i.noted(err)
 		}
 	}
 	before := l.before()
@@ -168,58 +183,54 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, was store.KV, id re
 	// If the process crashes here, or the answer is lost, the window may be in etcd. No
 	// process issues in it, and it ends by itself.
 	if err != nil {
-		return now, false, i.noted(err)
+		return false, i.noted(err)
 	}
 	if !answer.Succeeded {
 		if err := i.checkRegistration(ctx, answer.Got[1]); err != nil {
-			return now, false, err
+			return false, err
 		}
 		if i.compareWindows(before, answer.Revision, f, put.Key, put.Key+"\x00", answer.Got[0]) {
 			_, err = l.Refresh(ctx)
 		}
-		return now, false, err
+		return false, err
 	}
 	if audits {
 		i.auditedOwner()
 	}
-	if ours, err := i.acceptWindow(before, answer, id, w); err != nil || !ours {
-		return now, false, err
+	if ours, err := i.acceptWindow(before, answer, id, put.Key, w); err != nil || !ours {
+		return false, err
 	}
 	if !lowers {
 		if err := i.journalAnyLease(ctx, f.state, note); err != nil {
-			return now, false, i.noted(err)
+			return false, i.noted(err)
 		}
 	}
 	l.confirmLayout(f.state.layout.Layout, before.at)
-	put.ModRevision = answer.Revision
-	return put, true, nil
+	return true, nil
 }
 
 // mayPut refuses a window that goes on from one that is no longer held, and another one that
 // begins before the epoch's NotBefore, unless the number is free of that: see FreeOf.
-func (i *Instance) mayPut(f Footing, was store.KV, id record.WorkerID, w record.Worker, goes bool) error {
-	var before record.Worker
-	if was.ModRevision != 0 {
-		_ = record.Decode(was, &before) // an unreadable one is not taken
-	}
+func (i *Instance) mayPut(f Footing, n record.Number, w record.Worker, goes bool) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	own := i.memory.windows[id]
+	own := i.memory.windows[n.WorkerID]
 	switch {
 	case goes && (!own.held || own.worker.From != w.From):
 		return allocator.Errorf(allocator.Unavailable,
 			"worker %v: this instance has it no longer: a recover went on without the instance, "+
-				"or it was forgotten", id)
-	case !goes && w.From < f.NotBefore && !before.FreeOf(f.Stamp.Epoch):
+				"or it was forgotten", n.WorkerID)
+	case !goes && w.From < f.NotBefore && !n.FreeOf(f.Stamp.Epoch):
 		return allocator.Errorf(allocator.Internal,
-			"worker %v: a window from %d, before %d, where the epoch's windows begin", id, w.From, f.NotBefore)
+			"worker %v: a window from %d, before %d, where the epoch's windows begin", n.WorkerID, w.From, f.NotBefore)
 	}
 	return nil
 }
 
 // acceptWindow decides whether the window that a transaction wrote is ours, as accept
 // does for a segment.
-func (i *Instance) acceptWindow(before sentAt, answer store.Answer, id record.WorkerID, w record.Worker) (bool, error) {
+func (i *Instance) acceptWindow(before sentAt, answer store.Answer, id record.WorkerID, key string,
+	w record.Worker) (bool, error) {
 	l := i.ledger
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -234,7 +245,7 @@ func (i *Instance) acceptWindow(before sentAt, answer store.Answer, id record.Wo
 	}
 	if answer.Revision > own.revision {
 		// Earlier requests can no longer succeed, because they compare the revision.
-		own.worker, own.sent, own.revision, own.held = w, w, answer.Revision, true
+		own.worker, own.sent, own.key, own.revision, own.held = w, w, key, answer.Revision, true
 	}
 	i.memory.sequence++
 	i.memory.leaser, i.memory.leases, i.memory.probes = i.incarnation, failures{}, failures{}
@@ -255,11 +266,3 @@ func (e *TimeTagError) Error() string {
 
 // Unwrap returns the Kind.
 func (e *TimeTagError) Unwrap() error { return allocator.Invalid }
-
-// Key returns the key of a worker.
-func (i *Instance) Key(id record.WorkerID) string { return i.ledger.keys.Worker(id) }
-
-// ReadKey reads a worker's key. Its error is a KeyError.
-func (i *Instance) ReadKey(kv store.KV) (record.WorkerID, record.Worker, error) {
-	return i.ledger.keys.DecodeWorker(kv)
-}

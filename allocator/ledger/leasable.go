@@ -206,7 +206,9 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 	}
 	i := l.instance()
 	if i != nil {
-		within = append(within, store.Interval{Key: l.keys.Workers(), End: store.PrefixEnd(l.keys.Workers())})
+		for _, prefix := range []string{l.keys.Windows(i.room), l.keys.Workers()} {
+			within = append(within, store.Interval{Key: prefix, End: store.PrefixEnd(prefix)})
+		}
 	}
 	changes := l.store.Watch(ctx, within, answer.Revision+1)
 	if i != nil { // an earlier watch may have missed changes
@@ -241,7 +243,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 				if kv.ModRevision != 0 { // otherwise it was deleted
 					registrations = append(registrations, kv)
 				}
-			} else if strings.HasPrefix(kv.Key, l.keys.Workers()) {
+			} else if l.keys.HasWindow(kv.Key) {
 				workers = append(workers, kv)
 			} else if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
 				return err

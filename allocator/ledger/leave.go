@@ -129,10 +129,10 @@ func (i *Instance) chain() []string {
 // window.
 func (i *Instance) windowsShown(ctx context.Context) bool {
 	l := i.ledger
-	for page := range slices.Chunk(i.leases(), comparePage) {
-		ops := make([]store.Op, len(page))
-		for k, lease := range page {
-			ops[k] = store.OpGet(l.keys.Worker(lease.WorkerID))
+	for page := range slices.Chunk(i.leases(), comparePage/2) {
+		ops := make([]store.Op, 0, 2*len(page))
+		for _, lease := range page {
+			ops = append(ops, store.OpGet(l.keys.Window(i.room, lease.WorkerID)), store.OpGet(l.keys.Worker(lease.WorkerID)))
 		}
 		before := l.before()
 		answer, err := l.Gets(ctx, ops...)
@@ -140,7 +140,11 @@ func (i *Instance) windowsShown(ctx context.Context) bool {
 			return false
 		}
 		for k, lease := range page {
-			if kv, ok := answer.One(k); !ok || untilOf(kv) < lease.Until {
+			shown := int64(0)
+			for _, kv := range slices.Concat(answer.Got[2*k], answer.Got[2*k+1]) {
+				shown = max(shown, untilOf(kv))
+			}
+			if shown < lease.Until {
 				return false
 			}
 		}

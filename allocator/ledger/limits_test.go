@@ -32,15 +32,16 @@ func TestKeysInLimitsDoc(t *testing.T) {
 		t.Fatal(err)
 	}
 	layouts, migrations := latest(record.MaxLayouts), latest(record.MaxMigrations)
-	audit, machines := latest(record.MaxAudits), thousands(machine.Most)+" for each width"
+	audit, machines := latest(record.MaxAudits), thousands(machine.Most)+" for each room and width"
 	if os.Getenv("LIVE") != "" {
 		layouts, migrations = fillHistory(t)
 		audit, machines = fillAudit(t), fillMachines(t)
 	}
 	filled := map[string]string{
-		"layouts/": layouts, "migrations/": migrations, "audit/": audit, "machines/": machines,
+		"layouts/": layouts, "migrations/": migrations, "audit/": audit, "clients/": machines,
 		"tags/": fillTags(t), "marks/": fillMarks(t),
-		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "workers/": fillWorkers(t),
+		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "windows/": fillWorkers(t),
+		"workers/": "as many as there were before formats 2", "machines/": "as many as there were before formats 2",
 	}
 	for _, key := range keys.Known() {
 		kind := strings.TrimPrefix(key, prefix)
@@ -189,10 +190,10 @@ func fillWorkers(t *testing.T) string {
 			}
 		}
 	}
-	if n := c.count("workers/"); n != 1<<bits {
+	if n := c.count("windows/"); n != 1<<bits {
 		t.Errorf("%d keys of %d workers", n, 1<<bits)
 	}
-	return "one for each number of a width that was ever in use, 2^bits at most"
+	return "one for each number of a width that a room ever used, 2^bits at most for each room"
 }
 
 func fillMachines(t *testing.T) string {
@@ -201,7 +202,7 @@ func fillMachines(t *testing.T) string {
 	layout := ledgertest.Lay(t, "10000 a=0-10")
 	layout.Reserved = map[allocator.Room]allocator.Range{"machines": {Lower: 10, Upper: 10_000}}
 	c.MoveTo(layout)
-	machines := machine.New(c.Admin.Ledger, "machines")
+	machines := machine.New(c.Admin.Ledger, "a", "machines")
 	for i := range machine.Most + 1 {
 		client := machine.Client{Namespace: "test", Instance: fmt.Sprint(i)}
 		_, _, err := machines.Distribute(bg, client, machine.MaxBits, machine.Forever)
@@ -209,5 +210,5 @@ func fillMachines(t *testing.T) string {
 			t.Fatalf("client %d: %v", i, err)
 		}
 	}
-	return thousands(c.count("machines/")) + " for each width"
+	return thousands(c.count("clients/")) + " for each room and width"
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -186,7 +185,7 @@ func (l *Ledger) nextOf(found []store.KV) int64 {
 	if len(found) == 0 {
 		return 0
 	}
-	if strings.HasPrefix(found[0].Key, l.keys.Workers()) {
+	if l.keys.HasWindow(found[0].Key) {
 		return untilOf(found[0])
 	}
 	mark, err := record.DecodeMark(found[0])

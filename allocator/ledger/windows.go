@@ -16,6 +16,7 @@ import (
 // ownWindow is an instance's memory of a worker that it leased.
 type ownWindow struct {
 	worker   record.Worker // as last written and accepted; zero if there was none
+	key      string        // in which it was written then; empty if it is from the journal
 	revision int64         // of the store at that time; 0 if it is from the journal
 	held     bool          // this process has the worker, and no recover or other process took it away
 	taken    int64         // the revision at which another process wrote the key since the last request was sent
@@ -24,6 +25,15 @@ type ownWindow struct {
 
 // latest returns the worker with its latest end that may be in etcd.
 func (w ownWindow) latest() record.Worker { return w.worker.Raised(w.sent) }
+
+// at reports whether etcd has had the window in a key since it was accepted under f's epoch. Of a
+// window from the journal that is known only if no layout came since, or rooms write no keys of
+// their own yet.
+func (w ownWindow) at(key string, f Footing) bool {
+	stamp := w.worker.Stamp
+	return stamp.Epoch == f.Stamp.Epoch &&
+		(w.key == key || w.key == "" && (stamp.Revision == f.Stamp.Revision || !f.Layout.Upgraded()))
+}
 
 // setWindow remembers a worker. The caller holds the instance's lock.
 func (m *instanceMemory) setWindow(id record.WorkerID, own ownWindow) {
@@ -105,7 +115,7 @@ func (i *Instance) endsWindow(kv store.KV) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	own, known := i.memory.windows[key.Worker]
-	if !known || kv.ModRevision != 0 && kv.ModRevision <= own.revision {
+	if !known || own.key != kv.Key || kv.ModRevision != 0 && kv.ModRevision <= own.revision {
 		return false
 	}
 	var w record.Worker
@@ -137,10 +147,10 @@ const heldPage = 100
 // not there, which an etcd that went back in time may lack: no process has the number, and the
 // watch, which began before, shows the next one that takes it.
 func (i *Instance) readHeld(ctx context.Context) error {
-	for page := range slices.Chunk(i.heldWorkers(), heldPage) {
+	for page := range slices.Chunk(i.heldKeys(), heldPage) {
 		ops := make([]store.Op, len(page))
-		for k, id := range page {
-			ops[k] = store.OpGet(i.ledger.keys.Worker(id))
+		for k, key := range page {
+			ops[k] = store.OpGet(key)
 		}
 		answer, err := i.ledger.Gets(ctx, ops...)
 		if err != nil {
@@ -155,13 +165,13 @@ func (i *Instance) readHeld(ctx context.Context) error {
 	return nil
 }
 
-// heldWorkers returns the workers that this process holds.
-func (i *Instance) heldWorkers() (held []record.WorkerID) {
+// heldKeys returns the keys of the workers that this process holds.
+func (i *Instance) heldKeys() (held []string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for id, own := range i.memory.windows {
+	for _, own := range i.memory.windows {
 		if own.held {
-			held = append(held, id)
+			held = append(held, own.key)
 		}
 	}
 	return held

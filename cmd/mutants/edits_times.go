@@ -19,23 +19,53 @@ var windowEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/worker/choose.go",
-		From: `by: lease.ID(), free: lease.Until}`,
-		To:   `by: lease.ID(), free: mutated("from-below-until", lease.Until, lease.From)}`,
+		From: `by: last.ID(), free: last.Until}`,
+		To:   `by: last.ID(), free: mutated("from-below-until", last.Until, last.From)}`,
 	},
 	{
 		File: "allocator/ledger/worker/choose.go",
-		From: `&& lease.Stamp.Epoch == f.Stamp.Epoch {`,
-		To:   `&& (lease.Stamp.Epoch == f.Stamp.Epoch || mutant("read-back-of-any-epoch")) {`,
+		From: `&& n.Ours.Stamp.Epoch == f.Stamp.Epoch {`,
+		To:   `&& (n.Ours.Stamp.Epoch == f.Stamp.Epoch || mutant("read-back-of-any-epoch")) {`,
 	},
 	{
 		File: "allocator/ledger/worker/choose.go",
-		From: `if !lease.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore {`,
-		To:   `if !lease.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore && (!c.mine || !mutant("read-back-of-any-epoch")) {`,
+		From: `if !n.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore {`,
+		To:   `if !n.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore && (!c.mine || !mutant("read-back-of-any-epoch")) {`,
 	},
 	{
 		File: "allocator/ledger/worker/renew.go",
-		From: `if lease.Incarnation != i.Incarnation() || lease.From != held.Window().From {`,
-		To:   `if (lease.Incarnation != i.Incarnation() || lease.From != held.Window().From) && !mutant("lowered-by-another") {`,
+		From: `	other, over := n.Over(lease)`,
+		To: `	if !own && mutant("lowered-by-another") {
+		lease, own = n.Ours, true
+	}
+	other, over := n.Over(lease)`,
+	},
+	{
+		File: "allocator/ledger/worker/renew.go",
+		From: `case over && n.Ours.Stamp != f.Stamp:`,
+		To:   `case over && n.Ours.Stamp != f.Stamp && !mutant("goes-on-over-others"):`,
+	},
+	{
+		File: "allocator/ledger/footing.go",
+		From: `l.keys.Numbers(answer.Got[1:], workers)`,
+		To: `l.keys.Numbers(mutated("key-of-before-ignored", mutated("own-rooms-keys", answer.Got[1:], answer.Got[1:2]),
+			answer.Got[1:len(answer.Got)-1]), workers)`,
+	},
+	{
+		File: "allocator/ledger/machine/machine.go",
+		From: `	return h.named(c) && (ours || !others)`,
+		To:   `	return h.named(c) && (ours || !others || mutant("client-of-another-room"))`,
+	},
+	{
+		File: "allocator/ledger/machine/machine.go",
+		From: `	return !slices.ContainsFunc(h.claims, func(c claim) bool { return !c.Returned })`,
+		To: `	return mutant("client-of-another-room") && h.Returned ||
+		!slices.ContainsFunc(h.claims, func(c claim) bool { return !c.Returned })`,
+	},
+	{
+		File: "allocator/ledger/machine/machine.go",
+		From: `slices.Concat(v.conds, unchanged),`,
+		To:   `slices.Concat(v.conds, mutated("client-own-key-only", unchanged, unchanged[:1])),`,
 	},
 	{
 		File: "allocator/ledger/footing.go",

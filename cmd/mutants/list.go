@@ -157,6 +157,21 @@ var mistakes = []mistake{
 		with: "restart at once"},
 	{name: "lowered-by-another", what: "a process that gives a worker back lowers the window of the " +
 		"worker's next owner", with: "pause"},
+	{name: "own-rooms-keys", what: "who takes a number reads its own room's keys only",
+		pkg: "./allocator/ledger/worker", test: "TestNumberThatComesBack",
+		because: "few seeds move a number that has a window to a room that takes it then"},
+	{name: "key-of-before-ignored", what: "the key that all rooms wrote for a number before counts no longer " +
+		"once rooms write keys of their own", pkg: "./allocator/ledger/worker", test: "TestTheFirstLayoutWithKeysOfRooms",
+		because: "the simulation's clusters have the newest formats from the beginning"},
+	{name: "goes-on-over-others", what: "a process goes on with a number that another room has had since",
+		pkg: "./allocator/ledger/worker", test: "TestNumberThatComesBack",
+		because: "a process would have to keep a window over two moves, and another room to take the number between them"},
+	{name: "client-of-another-room", what: "a room takes another one's word that its client of a machine ID has ended, " +
+		"or that a client has the number of another one", pkg: "./allocator/ledger/machine",
+		test: "TestNoRoomGivesAnotherOnesMachineAway", because: "the simulation's rooms do not lie"},
+	{name: "client-own-key-only", what: "who gives a machine ID compares its own room's key only",
+		pkg: "./allocator/ledger/machine", test: "TestManyAtOnce",
+		because: "the simulation has no clients of CosId"},
 	{name: "slice-not-compared", what: "a worker is renewed although it left the room's slice",
 		with: "time-ordered IDs"},
 	{name: "window-no-layout", what: "a window is written without the condition on the layout",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -101,9 +100,8 @@ func (w *world) noteMachine(number int64, c machine.Client, sent time.Time, guar
 	default:
 		w.count("machine IDs of silent clients, given to others", 1)
 	}
-	worker := strings.TrimPrefix(keys.Worker(id), workerKeys)
 	for _, p := range processes {
-		until, done, has := p.link.lastWindow(worker)
+		until, done, has := p.link.lastWindow(id)
 		if has && until > w.rightTime().UnixMilli() && !w.forgot(done) {
 			w.Errorf("%s got the machine ID %d, and %s has the worker of this number for %v", c.Instance, number, p.id,
 				time.UnixMilli(until).Sub(w.rightTime()))
@@ -142,7 +140,7 @@ func (w *world) forgot(at time.Time) bool {
 }
 
 // lastWindow returns the end of the last window of a worker that counts, and when it was answered.
-func (l *link) lastWindow(worker string) (until int64, done time.Time, has bool) {
+func (l *link) lastWindow(worker record.WorkerID) (until int64, done time.Time, has bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.mu.windows {

@@ -175,7 +175,7 @@ func (t *timed) run(ctx context.Context) error {
 	})
 	served := instance.Version()
 	work.Go(func() error { return t.adopt(background, instance, served) })
-	t.instance, t.machines = instance, machine.New(t.ledger, reserved)
+	t.instance, t.machines = instance, machine.New(t.ledger, instance.Room(), reserved)
 	close(t.serving)
 	select {
 	case <-ctx.Done():

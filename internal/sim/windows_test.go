@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -15,23 +14,24 @@ import (
 
 // window is a transaction by which a process asks for the window of a worker.
 type window struct {
-	worker     string // bits/number, as in its key
+	worker     record.WorkerID
 	record     record.Worker
 	sent, done time.Time
 	lost       string // why it does not count; empty if it counts
 }
 
-const workerKeys = "/march/default/workers/"
-
 // windowOf returns the window that a transaction of an instance asks for, false if it asks for
 // none. An instance writes only its own windows.
 func (l *link) windowOf(txn store.Txn) (window, bool) {
-	if l.clock == nil || len(txn.Then) == 0 || txn.Then[0].Put == nil ||
-		!strings.HasPrefix(txn.Then[0].Put.Key, workerKeys) {
+	if l.clock == nil || len(txn.Then) == 0 || txn.Then[0].Put == nil {
 		return window{}, false
 	}
 	put := txn.Then[0].Put
-	w := window{worker: strings.TrimPrefix(put.Key, workerKeys), sent: time.Now()}
+	key, err := keys.Parse(put.Key)
+	if err != nil || key.Kind != "windows" && key.Kind != "workers" {
+		return window{}, false
+	}
+	w := window{worker: key.Worker, sent: time.Now()}
 	if err := json.Unmarshal(put.Value, &w.record); err != nil {
 		l.w.Errorf("%s writes a worker: %v", l.name, err)
 	}
@@ -49,7 +49,7 @@ func (l *link) windowOf(txn store.Txn) (window, bool) {
 }
 
 // windowWith returns the latest counting window of a worker that contains a tick.
-func (l *link) windowWith(worker string, from, until int64) (window, bool) {
+func (l *link) windowWith(worker record.WorkerID, from, until int64) (window, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range slices.Backward(l.mu.windows) {
@@ -92,8 +92,7 @@ func (w *world) noteTimed(p *process, tag timeTag, runs []allocator.Run, since i
 				w.Errorf("%s, tag %s: %v", p.id, tag.name, err)
 				return
 			}
-			worker := strings.TrimPrefix(record.Keys("/march/default/").Worker(record.WorkerID{Bits: layout.WorkerBits,
-				Number: parts.Worker}), workerKeys)
+			worker := record.WorkerID{Bits: layout.WorkerBits, Number: parts.Worker}
 			in, ok := p.link.windowWith(worker, parts.Time, parts.Time+layout.Unit.Milliseconds())
 			if !ok {
 				w.Errorf("%s, tag %s: ID %d of worker %s lies in no window of the process: its tick begins at %d", p.id,

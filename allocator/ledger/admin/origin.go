@@ -120,14 +120,18 @@ func (a *Admin) PartsOrigin(ctx context.Context, tag record.TimeTag, parts timei
 	if err != nil {
 		return worker.Origin{}, err
 	}
-	answer, err := a.Ledger.Gets(ctx,
-		store.OpGet(a.keys.Worker(record.WorkerID{Bits: tag.WorkerBits, Number: parts.Worker})))
+	id := record.WorkerID{Bits: tag.WorkerBits, Number: parts.Worker}
+	var ops []store.Op
+	for _, prefix := range a.workerPrefixes() {
+		ops = append(ops, store.OpGet(prefix+id.Padded()))
+	}
+	answer, err := a.Ledger.Gets(ctx, ops...)
 	if err != nil {
 		return worker.Origin{}, err
 	}
-	var key *record.Worker
-	if kv, ok := answer.One(0); ok {
-		if _, w, err := a.keys.DecodeWorker(kv); err == nil {
+	var key *record.Worker // of the window that has the time, if it is still there
+	for _, kv := range slices.Concat(answer.Got...) {
+		if _, w, err := a.keys.DecodeWorker(kv); err == nil && w.From <= parts.Time && parts.Time < w.Until {
 			key = &w
 		}
 	}

@@ -1,7 +1,10 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -14,28 +17,63 @@ import (
 const AllWidths = -1
 
 // Workers returns up to n workers that were taken so far and come after the worker
-// after, by width and number, and the keys among them that cannot be read. after is nil
-// for the first page. bits is their width, or AllWidths.
+// after, by width and number, each with the room that has it last, and the keys among them that
+// cannot be read. after is nil for the first page. bits is their width, or AllWidths.
 func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID,
 	n int) ([]record.Lease, []record.KeyError, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	prefix := a.keys.Workers()
-	if bits != AllWidths {
-		prefix = a.keys.WorkersOf(bits)
+	var bad []record.KeyError
+	last := make(map[record.WorkerID]record.Worker)
+	whole := func(record.WorkerID) bool { return true } // whether all keys of a worker were read
+	for _, prefix := range a.workerPrefixes() {
+		of := prefix
+		if bits != AllWidths {
+			of = fmt.Sprintf("%s%02d/", prefix, bits)
+		}
+		within := store.Interval{Key: of, End: store.PrefixEnd(of)}
+		if after != nil {
+			within.Key = max(within.Key, prefix+after.Padded()+"\x00")
+		}
+		if within.Key >= within.End {
+			continue
+		}
+		found, unreadable, err := readPage(ctx, a, store.Get{Interval: within}, n, func(kv store.KV) (record.Lease, error) {
+			id, w, err := a.keys.DecodeWorker(kv)
+			return record.Lease{WorkerID: id, Worker: w}, err
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		bad = append(bad, unreadable...)
+		for _, l := range found {
+			last[l.WorkerID] = last[l.WorkerID].Raised(l.Worker)
+		}
+		if len(found) >= n {
+			before, end := whole, found[len(found)-1].WorkerID
+			whole = func(id record.WorkerID) bool { return before(id) && id.Padded() <= end.Padded() }
+		}
 	}
-	within := store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}
-	if after != nil {
-		within.Key = max(within.Key, a.keys.Worker(*after)+"\x00")
+	var all []record.Lease
+	for id, w := range last {
+		if whole(id) {
+			all = append(all, record.Lease{WorkerID: id, Worker: w})
+		}
 	}
-	if within.Key >= within.End {
-		return nil, nil, nil
+	record.SortLeases(all)
+	return all[:min(n, len(all))], bad, nil
+}
+
+// workerPrefixes returns the prefixes of the keys of workers: of each room that ever was, and of
+// all rooms before the formats of generation 2.
+func (a *Admin) workerPrefixes() []string {
+	layout, _ := a.Ledger.Layout()
+	all := []string{a.keys.Workers()}
+	for _, room := range layout.Ever {
+		all = append(all, a.keys.Windows(room))
 	}
-	return readPage(ctx, a, store.Get{Interval: within}, n, func(kv store.KV) (record.Lease, error) {
-		id, w, err := a.keys.DecodeWorker(kv)
-		return record.Lease{WorkerID: id, Worker: w}, err
-	})
+	return all
 }
 
 // MachineID is a machine ID that has, or had, a client.
@@ -47,18 +85,39 @@ type MachineID struct {
 // mostMachines bounds the machine IDs that Machines reads.
 const mostMachines = 50_000
 
-// Machines returns the machine IDs of CosId's clients, without those that cannot be read.
+// Machines returns the machine IDs of CosId's clients, each with the client that had it last, and
+// without those that cannot be read.
 func (a *Admin) Machines(ctx context.Context) ([]MachineID, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, err
 	}
-	within := store.Interval{Key: a.keys.Machines(), End: store.PrefixEnd(a.keys.Machines())}
-	all, _, err := readPage(ctx, a, store.Get{Interval: within}, mostMachines, func(kv store.KV) (MachineID, error) {
-		key, value, err := a.keys.Read(kv)
-		m, _ := value.(record.Machine)
-		return MachineID{key.Worker, m}, err
-	})
-	return all, err
+	type written struct {
+		MachineID
+		at int64
+	}
+	last := make(map[record.WorkerID]written)
+	for _, prefix := range []string{a.keys.Clients(""), a.keys.Machines()} {
+		within := store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}
+		found, _, err := readPage(ctx, a, store.Get{Interval: within}, mostMachines, func(kv store.KV) (written, error) {
+			key, value, err := a.keys.Read(kv)
+			m, _ := value.(record.Machine)
+			return written{MachineID{key.Worker, m}, kv.ModRevision}, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range found {
+			if m.at > last[m.WorkerID].at {
+				last[m.WorkerID] = m
+			}
+		}
+	}
+	all := make([]MachineID, 0, len(last))
+	for _, m := range last {
+		all = append(all, m.MachineID)
+	}
+	slices.SortFunc(all, func(a, b MachineID) int { return cmp.Compare(a.Padded(), b.Padded()) })
+	return all, nil
 }
 
 // Free returns when another process may take a worker, if its window is not renewed: at the
@@ -141,20 +200,23 @@ func (a *Admin) widths(ctx context.Context) (all []int, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, err
 	}
-	ops := make([]store.Op, timeid.MaxBits)
-	for bits := range ops {
-		of := a.keys.WorkersOf(bits)
-		ops[bits] = store.Op{Get: &store.Get{Interval: store.Interval{Key: of, End: store.PrefixEnd(of)},
-			Limit: 1, KeysOnly: true}}
-	}
-	answer, err := a.Ledger.Gets(ctx, ops...)
-	if err != nil {
-		return nil, err
-	}
-	for bits := range ops {
-		if len(answer.Got[bits]) > 0 {
-			all = append(all, bits)
+	for _, prefix := range a.workerPrefixes() {
+		ops := make([]store.Op, timeid.MaxBits)
+		for bits := range ops {
+			of := fmt.Sprintf("%s%02d/", prefix, bits)
+			ops[bits] = store.Op{Get: &store.Get{Interval: store.Interval{Key: of, End: store.PrefixEnd(of)},
+				Limit: 1, KeysOnly: true}}
+		}
+		answer, err := a.Ledger.Gets(ctx, ops...)
+		if err != nil {
+			return nil, err
+		}
+		for bits := range ops {
+			if len(answer.Got[bits]) > 0 {
+				all = append(all, bits)
+			}
 		}
 	}
-	return all, nil
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }

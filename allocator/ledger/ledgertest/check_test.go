@@ -139,7 +139,7 @@ func TestMemoryComplains(t *testing.T) {
 	}
 	window := func(before string) func(*ledgertest.Fake) store.Txn {
 		return func(m *ledgertest.Fake) store.Txn {
-			const key = prefix + "workers/10/0000000000000000007"
+			const key = prefix + "windows/a/10/0000000000000000007"
 			if before != "" {
 				m.Corrupt(store.Op{Put: &store.Put{Key: key, Value: []byte(before)}})
 			}
@@ -173,7 +173,7 @@ func TestMemoryComplains(t *testing.T) {
 		{"a window without conditions", window(""), "without a condition on " + prefix + "layout"},
 		{"a worker deleted", func(m *ledgertest.Fake) store.Txn {
 			window("x")(m)
-			return remove("workers/10/0000000000000000007")(m)
+			return remove("windows/a/10/0000000000000000007")(m)
 		}, "kept key deleted"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

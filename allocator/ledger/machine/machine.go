@@ -2,10 +2,13 @@
 // themselves. The numbers come from a range that the layout reserves: no room has a worker
 // of its slice, so no ID of a tag of kind time has such a number.
 //
-// The key of a number, machines/<bits>/<number>, has its client. It is written by one
-// transaction: IF epoch, layout and the key are as known THEN put. All instances of all
-// rooms may give numbers of one range. All namespaces share its numbers, so no two clients
-// have the same.
+// The instances of all rooms may give numbers of one range, each writing the keys of its own room:
+// clients/<room>/<bits>/<number> has the client to which the room gave the number last. It is
+// written by one transaction: IF epoch, layout and all rooms' keys of the number are as known THEN
+// put. The client that has a number is that of the key which was written last. But a room's claim
+// ends by that room's key alone, or by its silence, and only its own room's key makes a client's
+// number good where another client is named: no room can say that another one's client has ended.
+// All namespaces share the numbers, so no two clients have the same.
 //
 // A client is not fenced: it goes on with its number whether its guard arrives or not. So a
 // silent client's number goes to another one only after the time that the other client asks
@@ -54,6 +57,7 @@ var (
 type Machines struct {
 	ledger   *ledger.Ledger
 	cluster  *record.Cluster
+	room     allocator.Room // whose keys are written
 	reserved allocator.Room // the name of the layout's reserved range
 
 	elapsed func() time.Duration // the time that this process has run, by the monotonic clock
@@ -71,10 +75,10 @@ type seen struct {
 	since    time.Duration // by elapsed
 }
 
-// New returns what gives the numbers of the range that the layout reserves by a name.
-func New(l *ledger.Ledger, reserved allocator.Room) *Machines {
+// New returns what gives, in a room, the numbers of the range that the layout reserves by a name.
+func New(l *ledger.Ledger, room, reserved allocator.Room) *Machines {
 	began := time.Now()
-	m := &Machines{ledger: l, cluster: l.Cluster(), reserved: reserved,
+	m := &Machines{ledger: l, cluster: l.Cluster(), room: room, reserved: reserved,
 		elapsed: func() time.Duration { return time.Since(began) }}
 	m.mu.seen = make(map[string]seen)
 	return m
@@ -108,21 +112,52 @@ type Client struct {
 	Stable              bool
 }
 
-// held is a number that has a key.
-type held struct {
-	id        record.WorkerID
+// claim is a room's key of a number: the client to which the room gave it last.
+type claim struct {
 	kv        store.KV
+	own       bool          // this room wrote it, or all rooms do
 	unchanged time.Duration // how long at least
 	record.Machine
 }
 
-func (h held) of(c Client) bool { return h.Namespace == c.Namespace && h.Instance == c.Instance }
+// held is a number that has keys.
+type held struct {
+	id             record.WorkerID
+	claims         []claim
+	record.Machine // of the claim that was written last
+}
+
+func (h held) named(c Client) bool { return h.Namespace == c.Namespace && h.Instance == c.Instance }
+
+// of reports whether a client has the number: it is named last, and by this room, or no other
+// client is named. So no other room can give a client a number which it does not have.
+func (h held) of(c Client) bool {
+	ours, others := false, false
+	for _, claim := range h.claims {
+		same := claim.Namespace == c.Namespace && claim.Instance == c.Instance
+		ours, others = ours || claim.own && same, others || !same && !claim.Returned
+	}
+	return h.named(c) && (ours || !others)
+}
+
+// returned reports whether each room's client gave the number back.
+func (h held) returned() bool {
+	return !slices.ContainsFunc(h.claims, func(c claim) bool { return !c.Returned })
+}
+
+// silent reports whether each room's client gave the number back, or was silent for longer than
+// guard.
+func (h held) silent(guard time.Duration) bool {
+	return guard != Forever && !slices.ContainsFunc(h.claims, func(c claim) bool {
+		return !c.Returned && (c.Stable || c.unchanged-2*record.MaxAhead <= guard)
+	})
+}
 
 // view is one snapshot of the numbers of the range.
 type view struct {
 	layout record.Layout
 	conds  []store.Cond             // that epoch and layout are as read
-	held   []held                   // that can be read
+	held   []held                   // that can be read, by number
 	taken  map[record.WorkerID]bool // that cannot be read, or that a worker's window still has
 	now    time.Time
 }
@@ -217,9 +252,9 @@ func (v view) choose(c Client, slice allocator.Range, bits int, guard time.Durat
 		switch {
 		case h.of(c):
 			return h, nil
-		case h.Returned:
+		case h.returned():
 			returned = append(returned, h)
-		case !h.Stable && guard != Forever && h.unchanged-2*record.MaxAhead > guard:
+		case h.silent(guard):
 			silent = append(silent, h)
 		}
 	}
@@ -278,12 +313,12 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 	m.under(state.Epoch())
 	v.layout = state.Layout()
 	v.conds, v.taken = l.Holds(state), make(map[record.WorkerID]bool)
-	ops := []store.Op{store.OpGetPrefix(m.cluster.Keys.Machines())}
+	k := m.cluster.Keys
+	ops := []store.Op{store.OpGetPrefix(k.Clients("")), store.OpGetPrefix(k.Machines())}
 	if slice, err := m.slice(v.layout.Layout, bits); err == nil && slice.Width() > 0 {
-		ops = append(ops, store.Op{Get: &store.Get{Interval: store.Interval{
-			Key: m.cluster.Keys.Worker(record.WorkerID{Bits: bits, Number: slice.Lower}),
-			End: m.cluster.Keys.Worker(record.WorkerID{Bits: bits, Number: slice.Upper}),
-		}}})
+		for _, workers := range k.WorkersIn(v.layout, m.room, bits, slice) {
+			ops = append(ops, store.Op{Get: &store.Get{Interval: workers}})
+		}
 	}
 	sent := m.elapsed()
 	answer, err := l.Try(ctx, store.Txn{If: v.conds, Then: ops})
@@ -295,37 +330,72 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 		return v, false, err
 	}
 	v.now = m.cluster.Now()
-	for _, kv := range answer.Got[0] {
-		key, value, err := m.cluster.Keys.Read(kv)
-		if machine, readable := value.(record.Machine); err == nil && readable {
-			v.held = append(v.held, held{key.Worker, kv, m.unchanged(kv, sent), machine})
-		} else {
+	byID := make(map[record.WorkerID]held)
+	for _, kv := range slices.Concat(answer.Got[0], answer.Got[1]) {
+		key, value, err := k.Read(kv)
+		machine, readable := value.(record.Machine)
+		if err != nil || !readable {
 			v.taken[key.Worker] = true
+			continue
+		}
+		c := claim{kv, key.Room == m.room || key.Room == "" && !v.layout.Upgraded(), m.unchanged(kv, sent), machine}
+		h := byID[key.Worker]
+		if h.id = key.Worker; !slices.ContainsFunc(h.claims, func(o claim) bool { return o.kv.ModRevision > kv.ModRevision }) {
+			h.Machine = machine
+		}
+		h.claims = append(h.claims, c)
+		byID[key.Worker] = h
+	}
+	for id, h := range byID {
+		if !v.taken[id] {
+			v.held = append(v.held, h)
 		}
 	}
-	if len(ops) > 1 {
-		for _, kv := range answer.Got[1] {
-			// The room that had the residues before may issue until the window's end, which is at most
-			// the longest window after the write.
-			if id, _, err := m.cluster.Keys.DecodeWorker(kv); err != nil ||
-				m.unchanged(kv, sent) < record.LongestWindow+record.MaxAhead {
-				v.taken[id] = true
-			}
+	slices.SortFunc(v.held, func(a, b held) int {
+		return cmp.Or(cmp.Compare(a.id.Bits, b.id.Bits), cmp.Compare(a.id.Number, b.id.Number))
+	})
+	for _, kv := range slices.Concat(answer.Got[2:]...) {
+		// The room that had the residues before may issue until the window's end, which is at most
+		// the longest window after the write.
+		if id, _, err := k.DecodeWorker(kv); err != nil ||
+			m.unchanged(kv, sent) < record.LongestWindow+record.MaxAhead {
+			v.taken[id] = true
 		}
 	}
 	return v, true, nil
 }
 
-// put writes a number's key and reads it back, each under the conditions of the snapshot:
-// so the answer counts only if etcd did not go back in between. False means that something
-// changed.
-func (m *Machines) put(ctx context.Context, v view, h held) (bool, error) {
-	l, put := m.ledger, store.KV{Key: m.cluster.Keys.Machine(h.id), Value: h.Encode()}
-	unchanged := store.Absent(put.Key)
-	if h.kv.ModRevision != 0 {
-		unchanged = store.Unchanged(h.kv)
+// keysOf returns the keys of a number that may be written under a layout, the one that this room
+// writes first.
+func (m *Machines) keysOf(l record.Layout, id record.WorkerID) []string {
+	k := m.cluster.Keys
+	if !l.Upgraded() {
+		return []string{k.Machine(id)}
 	}
-	answer, err := l.Try(ctx, store.Txn{If: append(slices.Clone(v.conds), unchanged),
+	all := []string{k.Client(m.room, id)}
+	for _, room := range l.Ever {
+		if room != m.room {
+			all = append(all, k.Client(room, id))
+		}
+	}
+	return all
+}
+
+// put writes this room's key of a number and reads it back, each under the conditions of the
+// snapshot: so the answer counts only if etcd did not go back in between. False means that
+// something changed.
+func (m *Machines) put(ctx context.Context, v view, h held) (bool, error) {
+	l, keys := m.ledger, m.keysOf(v.layout, h.id)
+	put := store.KV{Key: keys[0], Value: h.Encode()}
+	var unchanged []store.Cond
+	for _, key := range keys {
+		cond := store.Absent(key)
+		if at := slices.IndexFunc(h.claims, func(c claim) bool { return c.kv.Key == key }); at >= 0 {
+			cond = store.Unchanged(h.claims[at].kv)
+		}
+		unchanged = append(unchanged, cond)
+	}
+	answer, err := l.Try(ctx, store.Txn{If: slices.Concat(v.conds, unchanged),
 		Then: []store.Op{store.OpPut(put.Key, put.Value)}})
 	if err != nil {
 		return false, err

@@ -69,11 +69,13 @@ func (c *cluster) open() (*ledger.Ledger, *ledgertest.Conn) {
 	return l, conn
 }
 
-// machines are those of an instance of its own.
-func (c *cluster) machines() (*machine.Machines, *ledgertest.Conn) {
+// machines are those of an instance of its own, of room a.
+func (c *cluster) machines() (*machine.Machines, *ledgertest.Conn) { return c.machinesOf("a") }
+
+func (c *cluster) machinesOf(room allocator.Room) (*machine.Machines, *ledgertest.Conn) {
 	c.Helper()
 	l, conn := c.open()
-	m := machine.New(l, "cosid")
+	m := machine.New(l, room, "cosid")
 	m.CountBy(func() time.Duration { return time.Duration(c.now.Load()-start) * time.Millisecond })
 	return m, conn
 }
@@ -236,7 +238,7 @@ func TestClockGivesNoNumberAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ahead := machine.New(l, "cosid")
+	ahead := machine.New(l, "a", "cosid")
 	ahead.CountBy(func() time.Duration { return time.Duration(c.now.Load()-start) * time.Millisecond })
 	c.gives(right, client("a"), 2, time.Minute, 2, 0)
 	c.gives(right, client("b"), 2, time.Minute, 3, 0)
@@ -269,7 +271,7 @@ func TestHaltGivesNoNumberAway(t *testing.T) {
 		Reserved: map[allocator.Room]allocator.Range{"cosid": {Lower: 75, Upper: 100}},
 	})
 	l, _ := c.open()
-	m := machine.New(l, "cosid")
+	m := machine.New(l, "a", "cosid")
 	m.CountBy(func() time.Duration { return time.Duration(c.now.Load()-start) * time.Millisecond })
 	c.gives(m, client("a"), 2, time.Minute, 3, 0)
 	if _, err := c.ledger.Halt(t.Context(), "test", "a test"); err != nil {
@@ -307,9 +309,9 @@ func TestManyAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	lost := atomic.Int64{}
 	for k := range 4 {
-		m, conn := c.machines()
+		m, conn := c.machinesOf([]allocator.Room{"a", "b"}[k%2])
 		conn.Fate(func(txn store.Txn) ledgertest.Fate {
-			if len(txn.Then) > 0 && txn.Then[0].Put != nil && strings.Contains(txn.Then[0].Put.Key, "/machines/") &&
+			if len(txn.Then) > 0 && txn.Then[0].Put != nil && strings.Contains(txn.Then[0].Put.Key, "/clients/") &&
 				lost.Add(1)%5 == 0 {
 				return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
 			}
@@ -332,7 +334,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if keys := c.fake.Keys("/march/default/machines/"); len(keys) != len(owner) || lost.Load() < 5 {
+	if keys := c.fake.Keys("/march/default/clients/"); len(keys) != len(owner) || lost.Load() < 5 {
 		t.Errorf("%d keys of %d clients, %d writes", len(keys), len(owner), lost.Load())
 	}
 }
@@ -376,7 +378,7 @@ type rollsBack struct {
 func (s *rollsBack) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	answer, err := s.Store.Txn(ctx, txn)
 	for _, op := range txn.Then {
-		if !s.done && err == nil && answer.Succeeded && op.Put != nil && strings.Contains(op.Put.Key, "/machines/") {
+		if !s.done && err == nil && answer.Succeeded && op.Put != nil && strings.Contains(op.Put.Key, "/clients/") {
 			s.done = true
 			s.fake.RollBack(answer.Revision-1, 1)
 		}
@@ -389,9 +391,48 @@ func TestNumberIsReadBack(t *testing.T) {
 	c := newCluster(t, reserved)
 	etcd := &rollsBack{Store: c.fake.Open(), fake: c.fake}
 	l := ledgertest.Open(t, etcd)
-	got, _, err := machine.New(l, "cosid").Distribute(t.Context(), client("one"), 10, time.Minute)
-	answer, readErr := etcd.Txn(t.Context(), store.Txn{Then: []store.Op{store.OpGetPrefix("/march/default/machines/")}})
+	got, _, err := machine.New(l, "a", "cosid").Distribute(t.Context(), client("one"), 10, time.Minute)
+	answer, readErr := etcd.Txn(t.Context(), store.Txn{Then: []store.Op{store.OpGetPrefix("/march/default/clients/a/")}})
 	if err != nil || readErr != nil || !etcd.done || len(answer.Got[0]) != 1 {
 		t.Errorf("number %d, %v; etcd has %v, %v", got, err, answer.Got, readErr)
 	}
+}
+
+// Whatever room b's user of etcd writes into its own keys, and into those that all rooms wrote
+// before, room a gives no client the number of another one that goes on.
+func TestNoRoomGivesAnotherOnesMachineAway(t *testing.T) {
+	const keys = record.Keys("/march/default/")
+	c := newCluster(t, reserved)
+	m, _ := c.machines()
+	c.gives(m, client("one"), 10, time.Minute, 512, 0)
+	forge := func(instance string, returned bool) {
+		value := record.Machine{Namespace: "ns", Instance: instance, Last: start, Returned: returned}.Encode()
+		id := record.WorkerID{Bits: 10, Number: 512}
+		c.fake.Corrupt(store.OpPut(keys.Client("b", id), value), store.OpPut(keys.Machine(id), value))
+	}
+	for k, forged := range []struct {
+		instance string
+		returned bool
+	}{{"one", true}, {"two", true}, {"two", false}} {
+		forge(forged.instance, forged.returned)
+		if n, _, err := m.Distribute(c.Context(), client("two"), 10, time.Minute); err != nil || n == 512 {
+			t.Errorf("forgery %d: number %d, %v", k, n, err)
+		}
+		c.no(nil, m.Revert(c.Context(), client("two")))
+	}
+	forge("one", true)
+	c.no(nil, m.Guard(c.Context(), client("one")))
+}
+
+// A client may go on through another room, which then gives its number to no other client.
+func TestClientThatChangesRooms(t *testing.T) {
+	c := newCluster(t, reserved)
+	a, _ := c.machinesOf("a")
+	b, _ := c.machinesOf("b")
+	c.gives(a, client("one"), 10, time.Minute, 512, 0)
+	c.no(nil, b.Guard(c.Context(), client("one")))
+	c.no(nil, a.Revert(c.Context(), client("one")))
+	c.gives(a, client("two"), 10, machine.Forever, 513, 0) // room b has not said that it ended
+	c.no(nil, b.Revert(c.Context(), client("one")))
+	c.gives(b, client("three"), 10, machine.Forever, 512, 0)
 }

@@ -150,8 +150,8 @@ func (f *Follower) view(ctx context.Context) error {
 		}
 		f.saw(answer.Got[0], false)
 	}
-	for _, prefix := range []string{k.Tags(), k.Marks(""), k.Workers(), k.Machines(), k.Registrations(""),
-		k.Heartbeats("")} {
+	for _, prefix := range []string{k.Tags(), k.Marks(""), k.Windows(""), k.Workers(), k.Clients(""), k.Machines(),
+		k.Registrations(""), k.Heartbeats("")} {
 		if err := f.readAll(ctx, c, prefix); err != nil {
 			return err
 		}

@@ -101,25 +101,38 @@ func (k Keys) Alive(room allocator.Room, name allocator.Instance) string {
 	return k.Heartbeats(room) + string(name)
 }
 
-// Workers is the prefix of all workers.
+// Windows is the prefix of a room's windows of workers, or of all rooms' if room is empty.
+func (k Keys) Windows(room allocator.Room) string { return k.ofRoom("windows", room) }
+
+// Window names the key of a room's window of a worker. It pads the number to 19 digits, so that a
+// slice of workers is one interval of keys.
+func (k Keys) Window(room allocator.Room, id WorkerID) string { return k.Windows(room) + id.Padded() }
+
+// Workers is the prefix of the keys that all rooms wrote for workers before the formats of
+// generation 2.
 func (k Keys) Workers() string { return string(k) + "workers/" }
 
-// WorkersOf is the prefix of the workers of a width.
-func (k Keys) WorkersOf(bits int) string { return fmt.Sprintf("%s%02d/", k.Workers(), bits) }
+// Worker names the key of a worker that all rooms wrote before the formats of generation 2.
+func (k Keys) Worker(id WorkerID) string { return k.Workers() + id.Padded() }
 
-// Worker names the key of a worker. It pads the number to 19 digits, so that a slice of workers
-// is one interval of keys.
-func (k Keys) Worker(id WorkerID) string {
-	return k.WorkersOf(id.Bits) + padded(id.Number)
+// HasWindow reports whether a key is one of a worker.
+func (k Keys) HasWindow(key string) bool {
+	return strings.HasPrefix(key, k.Windows("")) || strings.HasPrefix(key, k.Workers())
 }
 
-// Machines is the prefix of the machine IDs of CosId's clients.
+// Clients is the prefix of a room's machine IDs of CosId's clients, or of all rooms' if room is
+// empty.
+func (k Keys) Clients(room allocator.Room) string { return k.ofRoom("clients", room) }
+
+// Client names the key of a room's machine ID, padded as in Window.
+func (k Keys) Client(room allocator.Room, id WorkerID) string { return k.Clients(room) + id.Padded() }
+
+// Machines is the prefix of the machine IDs that all rooms wrote before the formats of
+// generation 2.
 func (k Keys) Machines() string { return string(k) + "machines/" }
 
-// Machine names the key of a machine ID, padded as in Worker.
-func (k Keys) Machine(id WorkerID) string {
-	return fmt.Sprintf("%s%02d/%s", k.Machines(), id.Bits, padded(id.Number))
-}
+// Machine names the key of a machine ID that all rooms wrote before the formats of generation 2.
+func (k Keys) Machine(id WorkerID) string { return k.Machines() + id.Padded() }
 
 // Audits is the prefix of the audit entries, which sort by time.
 func (k Keys) Audits() string { return string(k) + "audit/" }
@@ -139,3 +152,6 @@ func (k Keys) ActiveMigration() string { return string(k) + "migration" }
 // padded returns a version or a worker's number with 19 digits, so that etcd lists them
 // in order.
 func padded(n int64) string { return fmt.Sprintf("%019d", n) }
+
+// Padded returns the worker as the end of its key.
+func (id WorkerID) Padded() string { return fmt.Sprintf("%02d/%s", id.Bits, padded(id.Number)) }

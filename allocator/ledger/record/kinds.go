@@ -53,6 +53,10 @@ var kinds = []kind{
 		damage: damagedRegistration},
 	{name: "alive", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, passes: true,
 		read: reads[Heartbeat], damage: damagedHeartbeat},
+	{name: "windows", byRoom: true, parts: []part{ofRoom, ofWidth, ofNumber}, kept: true,
+		read: readWindow, damage: damagedWorker},
+	{name: "clients", byRoom: true, parts: []part{ofRoom, ofWidth, ofNumber}, kept: true,
+		read: reads[Machine], damage: damagedMachine},
 	{name: "workers", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true,
 		read: reads[Worker], damage: damagedWorker},
 	{name: "machines", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true,
@@ -165,10 +169,7 @@ func (k Keys) DecodeTag(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
 // DecodeWorker reads a worker's key and value, and checks that they fit each other. Its error
 // is a KeyError.
 func (k Keys) DecodeWorker(kv store.KV) (WorkerID, Worker, error) {
-	key, err := k.Parse(kv.Key)
-	if err != nil {
-		return WorkerID{}, Worker{}, err
-	}
-	w, err := decode[Worker](kv)
+	key, v, err := k.Read(kv)
+	w, _ := v.(Worker)
 	return key.Worker, w, err // the worker also if its value is damaged
 }

@@ -101,6 +101,15 @@ func readLayout(key KeyParts, kv store.KV) (any, error) {
 
 func readMark(_ KeyParts, kv store.KV) (any, error) { return DecodeMark(kv) }
 
+// readWindow reads a window under its room: one that names another room is none of that room's.
+func readWindow(key KeyParts, kv store.KV) (any, error) {
+	w, err := decode[Worker](kv)
+	if err == nil && w.Room != key.Room {
+		err = impossible(kv.Key, "holds a window of room %s", w.Room)
+	}
+	return w, err
+}
+
 func readMigration(key KeyParts, kv store.KV) (any, error) {
 	m, err := decode[Migration](kv)
 	m.ID, m.KV = key.ulid, kv

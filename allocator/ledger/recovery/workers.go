@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -50,18 +51,19 @@ func (r *run) tellNotBefore() int64 {
 
 // raiseWorkers raises the workers that end later in a memory than in the store.
 func (r *run) raiseWorkers(ctx context.Context) error {
-	all := r.rememberedWorkers()
+	all, layout := r.rememberedWorkers()
 	r.report.Workers = 0
-	for page := range slices.Chunk(all, marksPage) {
-		if err := r.raiseWorkersPage(ctx, page); err != nil {
+	for page := range slices.Chunk(all, max(marksPage/(len(layout.Ever)+1), 1)) {
+		if err := r.raiseWorkersPage(ctx, layout, page); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// rememberedWorkers returns the workers that memories know, by width and number.
-func (r *run) rememberedWorkers() []record.Lease {
+// rememberedWorkers returns the workers that memories know, by width and number, and a layout with
+// all rooms and the formats that are known.
+func (r *run) rememberedWorkers() ([]record.Lease, record.Layout) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := make([]record.Lease, 0, len(r.mu.workers))
@@ -69,13 +71,13 @@ func (r *run) rememberedWorkers() []record.Lease {
 		all = append(all, record.Lease{WorkerID: id, Worker: w})
 	}
 	record.SortLeases(all)
-	return all
+	return all, record.Layout{Ever: r.mu.rooms, Formats: r.mu.extremes.Formats}
 }
 
 // raiseWorkersPage raises workers in one transaction, until they are raised.
-func (r *run) raiseWorkersPage(ctx context.Context, page []record.Lease) error {
+func (r *run) raiseWorkersPage(ctx context.Context, layout record.Layout, page []record.Lease) error {
 	for range raiseAttempts {
-		raised, done, err := r.tryRaiseWorkers(ctx, page)
+		raised, done, err := r.tryRaiseWorkers(ctx, layout, page)
 		if done {
 			r.report.Workers += raised
 			return nil
@@ -92,11 +94,17 @@ func (r *run) raiseWorkersPage(ctx context.Context, page []record.Lease) error {
 }
 
 // tryRaiseWorkers is one try. After an error, or false, the workers are read again,
-// which shows whether they were raised.
-func (r *run) tryRaiseWorkers(ctx context.Context, page []record.Lease) (raised int64, done bool, err error) {
-	ops := make([]store.Op, len(page))
+// which shows whether they were raised. A window goes into its own room's key; no key of
+// the number may have a later end.
+func (r *run) tryRaiseWorkers(ctx context.Context, layout record.Layout,
+	page []record.Lease) (raised int64, done bool, err error) {
+	var ops []store.Op
+	first := make([]int, len(page)+1) // the operations of each
 	for k, l := range page {
-		ops[k] = store.OpGet(r.keys.Worker(l.WorkerID))
+		for _, in := range r.keys.WorkersIn(layout, l.Room, l.Bits, allocator.Range{Lower: l.Number, Upper: l.Number + 1}) {
+			ops = append(ops, store.OpGet(in.Key))
+		}
+		first[k+1] = len(ops)
 	}
 	reply, err := r.gets(ctx, ops...)
 	if err != nil {
@@ -104,19 +112,25 @@ func (r *run) tryRaiseWorkers(ctx context.Context, page []record.Lease) (raised 
 	}
 	txn := store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}}
 	for k, l := range page {
-		key := r.keys.Worker(l.WorkerID)
-		cond, was := store.Absent(key), record.Worker{}
-		if kv, ok := reply.One(k); ok {
-			cond = store.Unchanged(kv)
-			if _, was, err = r.keys.DecodeWorker(kv); err != nil {
-				r.unreadable(key, err) // no process takes it
-				continue
-			}
+		found, _ := r.keys.Numbers(reply.Got[first[k]:first[k+1]], 0)
+		n := record.Number{}
+		if len(found) > 0 {
+			n = found[0]
 		}
-		if l.Until > was.Until {
-			raised++
-			txn.If, txn.Then = append(txn.If, cond), append(txn.Then, store.OpPut(key, l.Encode()))
+		if bad, isKey := errors.AsType[*record.KeyError](n.Err); isKey {
+			r.unreadable(bad.Key, n.Err) // no process takes it
+			continue
 		}
+		if l.Until <= n.Last().Until {
+			continue
+		}
+		key := ops[first[k]].Get.Key
+		cond := store.Absent(key)
+		if n.KV.ModRevision != 0 {
+			cond = store.Unchanged(n.KV)
+		}
+		raised++
+		txn.If, txn.Then = append(txn.If, cond), append(txn.Then, store.OpPut(key, l.Encode()))
 	}
 	if raised == 0 {
 		return 0, true, nil

@@ -30,8 +30,8 @@ func (t *transaction) check(w Write) {
 	switch w.Kind {
 	case "marks":
 		t.mark(w)
-	case "workers":
-		t.worker(w, there)
+	case "workers", "windows":
+		t.worker(w)
 	case "layout":
 		t.layout(w, there)
 	case "layouts":

@@ -32,12 +32,27 @@ func needs(prefix string, before Before, w Write) []string {
 	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
 		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag),
 			prefix + "rooms/" + string(w.Room) + "/", w.Key}
-	case w.Kind == "workers" && before.Epoch().Halted != nil: // a recover raises the window
+	case (w.Kind == "workers" || w.Kind == "windows") && before.Epoch().Halted != nil: // a recover raises the window
 		return []string{prefix + "epoch", w.Key}
 	case w.Kind == "machines":
 		return []string{prefix + "epoch", prefix + "layout", w.Key}
-	case w.Kind == "workers":
+	case w.Kind == "clients":
+		return append(ofNumber(before, w), prefix+"epoch", prefix+"layout")
+	case w.Kind == "workers" || w.Kind == "windows":
 		return []string{prefix + "epoch", w.Key, prefix + "layout", prefix + "rooms/" + string(w.Lease.Room) + "/"}
 	}
 	return nil
+}
+
+// ofNumber returns the keys, of all rooms that ever were, of the number that a room's key is of: its
+// own one, and those of the rooms of the layout.
+func ofNumber(before Before, w Write) []string {
+	all := []string{w.Key}
+	kind, number, _ := strings.Cut(w.Key, "/"+string(w.Room)+"/")
+	for _, room := range before.Layout().Ever {
+		if room != w.Room {
+			all = append(all, kind+"/"+string(room)+"/"+number)
+		}
+	}
+	return all
 }

@@ -2,33 +2,51 @@ package rules
 
 import (
 	"math/big"
+	"strings"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // worker checks a window. Only the owner lowers its end: a window of another process, or
-// one that begins elsewhere, begins at that end or later. While leasing is halted only a
-// recover writes windows, and it raises them.
-func (t *transaction) worker(w Write, there bool) {
-	now, was := *w.Entry.Lease, record.Lease{}
+// one that begins elsewhere, begins at the latest end of all rooms' keys of the number, or later.
+// While leasing is halted only a recover writes windows, and it raises them.
+func (t *transaction) worker(w Write) {
+	now, was, last := *w.Entry.Lease, record.Lease{}, record.Lease{}
 	say := func(rule, format string, args ...any) {
 		t.breaks(rule, "worker %v room %s: "+format, append([]any{now.WorkerID, now.Room}, args...)...)
 	}
-	if there {
-		kv, _ := t.Get(w.Key)
-		if e, err := t.reader.Entry(kv); err != nil {
+	keys := []string{w.Key}
+	if w.Kind == "windows" {
+		keys = append(ofNumber(t, w), strings.Replace(w.Key, "/windows/"+string(w.Room)+"/", "/workers/", 1))
+	}
+	for k, key := range keys {
+		kv, there := t.Get(key)
+		if !there {
+			continue
+		}
+		e, err := t.reader.Entry(kv)
+		if err != nil {
 			say("window", "it is written over what is no worker: %v", err)
-		} else {
+			continue
+		}
+		// The key of before may have the window that goes on, under a layout that turned the formats on.
+		if same := e.Lease.Incarnation == now.Incarnation && e.Lease.From == now.From; k == 0 || same && was.Until == 0 {
 			was = *e.Lease
+		} else if !same && e.Lease.Until > last.Until {
+			last = *e.Lease
 		}
 	}
 	epoch, in := t.Epoch(), t.Layout()
 	if epoch.Halted != nil {
-		if now.Until <= was.Until {
-			say("window while halted", "up to %d, and it was up to %d: it is not raised", now.Until, was.Until)
+		if now.Until <= max(was.Until, last.Until) {
+			say("window while halted", "up to %d, and it was up to %d: it is not raised", now.Until,
+				max(was.Until, last.Until))
 		}
 		return
+	}
+	if in.Upgraded() != (w.Kind == "windows") {
+		say("window key", "%s is written under formats %d", w.Kind, in.Formats)
 	}
 	goesOn := now.Incarnation == was.Incarnation && now.From == was.From
 	lower, upper := slice(in.Layout, now.Room, now.Bits)
@@ -40,6 +58,8 @@ func (t *transaction) worker(w Write, there bool) {
 			now.Stamp.Epoch, now.Stamp.Revision, epoch.Epoch, in.Revision)
 	case !goesOn && now.From < was.Until:
 		say("window overlap", "it begins at %d, where the window before ends at %d", now.From, was.Until)
+	case now.From < last.Until && was.Stamp != now.Stamp:
+		say("window overlap", "it begins at %d, where room %s's window ends at %d", now.From, last.Room, last.Until)
 	case !goesOn && now.From < epoch.NotBefore && was.Stamp.Epoch != epoch.Epoch:
 		say("window not before", "it begins at %d, and windows of the epoch begin at %d", now.From, epoch.NotBefore)
 	case now.Number < lower || now.Number >= upper:

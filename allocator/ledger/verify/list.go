@@ -25,7 +25,9 @@ func (v *verification) lists(ctx context.Context) error {
 	all := []listed{
 		{k.Registrations(""), v.page, v.registration},
 		{k.Heartbeats(""), v.page, v.check},
+		{k.Windows(""), v.page, v.worker},
 		{k.Workers(), v.page, v.worker},
+		{k.Clients(""), v.page, v.check},
 		{k.Machines(), v.page, v.check},
 		{k.Migrations(), min(v.page, migrationPage), v.check},
 		{k.Audits(), v.page, v.check},
@@ -57,7 +59,7 @@ func (v *verification) lists(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
+	return v.confirmOverlaps(ctx)
 }
 
 // rest checks a list from a name on.

@@ -59,6 +59,9 @@ type verification struct {
 	revisions map[int64]allocator.Layout // of the history, by the revision at which each was written
 	epochID   string                     // of the epoch in force, or of the one that a halt stopped
 
+	windows  map[record.WorkerID][]window
+	overlaps [][2]string // keys of windows with a time in common
+
 	current int64  // the version of the layout, as it was last read; 0 where it cannot be read
 	active  string // the ID of the migration that was under way at first, empty for none
 

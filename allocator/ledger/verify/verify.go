@@ -39,7 +39,7 @@ func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, er
 	v := &verification{
 		cluster: cluster, page: cmp.Or(opts.PageSize, verifyPage), progress: opts.Progress,
 		pagers:    make(map[string]*store.Pager),
-		revisions: make(map[int64]allocator.Layout),
+		revisions: make(map[int64]allocator.Layout), windows: make(map[record.WorkerID][]window),
 	}
 	v.checker.add = v.add
 	alarms := v.alarms(ctx)

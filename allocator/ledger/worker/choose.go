@@ -9,13 +9,11 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // candidate is a worker that may be taken.
 type candidate struct {
-	id   record.WorkerID
-	kv   store.KV          // without a mod revision if the key does not exist yet
+	record.Number
 	by   record.InstanceID // the last owner, empty for none
 	free int64             // the earliest begin of a window, Unix ms
 	mine bool              // a Take of this process wrote it, and did not get the answer
@@ -51,7 +49,7 @@ func (f field) choose(random func(n int64) int64) (candidate, bool) {
 	var soonest *candidate
 	for k := range f.known {
 		c := &f.known[k]
-		reserved := !f.caller && f.callers.Contains(c.id.Number)
+		reserved := !f.caller && f.callers.Contains(c.Number.Number)
 		switch {
 		case c.mine:
 			return *c, true
@@ -96,7 +94,8 @@ func latest(all []candidate) candidate {
 // claim chooses a worker that is free by now, and marks it so that no other Take of this
 // process chooses it meanwhile. Its error is a *BusyError, for a caller a *CallersError, or
 // NoRange if this process has all workers of the slice.
-func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, found []store.KV) (candidate, error) {
+func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range,
+	numbers ledger.Numbers) (candidate, error) {
 	i := w.instance
 	now := w.now()
 	var said pending.Lines
@@ -108,30 +107,31 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 	if !r.Caller && !r.Pin.set {
 		of.callers = allocator.Range{Lower: slice.Upper - w.callers(slice), Upper: slice.Upper}
 	}
-	there := make(map[int64]bool, len(found))
-	for _, kv := range found {
-		id, lease, err := i.ReadKey(kv)
-		if err != nil {
-			said.Add(hclog.Error, "a worker's key cannot be read: it is not taken", "key", kv.Key, "error", err)
-			there[id.Number] = true
+	there := make(map[int64]bool, len(numbers.Found))
+	for _, n := range numbers.Found {
+		there[n.Number] = true
+		if n.Err != nil {
+			said.Add(hclog.Error, "a worker's key cannot be read: it is not taken", "error", n.Err)
 			continue
 		}
-		there[id.Number] = true
-		if _, held := w.mu.held[id]; held {
+		if _, held := w.mu.held[n.WorkerID]; held {
 			continue
 		}
-		c := candidate{id: id, kv: kv, by: lease.ID(), free: lease.Until}
+		last := n.Last()
+		c := candidate{Number: n, by: last.ID(), free: last.Until}
 		// This holds also if this process had the worker before: that window began elsewhere.
-		if from, unknown := w.mu.unknownTakes[id]; unknown && from == lease.From &&
-			lease.Incarnation == i.Incarnation() && lease.Stamp.Epoch == f.Stamp.Epoch {
-			c.free, c.mine = lease.From, true
+		if from, unknown := w.mu.unknownTakes[n.WorkerID]; unknown && n.Ours.From == from &&
+			n.Ours.Incarnation == i.Incarnation() && n.Ours.Stamp.Epoch == f.Stamp.Epoch {
+			if _, over := n.Over(n.Ours); !over {
+				c.free, c.mine = from, true
+			}
 		}
-		if !lease.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore {
+		if !n.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore {
 			c.free, c.wait = f.NotBefore, true
 		}
 		of.known = append(of.known, c)
 	}
-	if len(found) < listed { // otherwise there are keys that were not read
+	if numbers.All { // otherwise there are keys that were not read
 		others := allocator.Range{Lower: slice.Lower, Upper: slice.Upper - of.callers.Width()}
 		if of.unused = w.unused(f, r.Bits, others, there); len(of.unused) == 0 {
 			of.unused = w.unused(f, r.Bits, of.callers, there)
@@ -148,9 +148,9 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range, foun
 		if c.wait {
 			c.by = ""
 		}
-		return c, &BusyError{Worker: c.id, By: c.by, Until: time.UnixMilli(c.free)}
+		return c, &BusyError{Worker: c.WorkerID, By: c.by, Until: time.UnixMilli(c.free)}
 	}
-	w.mu.held[c.id] = nil
+	w.mu.held[c.WorkerID] = nil
 	return c, nil
 }
 
@@ -160,7 +160,7 @@ func (w *Workers) unused(f ledger.Footing, bits int, slice allocator.Range, ther
 	for number := slice.Lower; number < slice.Upper && len(some) < unusedLook; number++ {
 		id := record.WorkerID{Bits: bits, Number: number}
 		if _, held := w.mu.held[id]; !there[number] && !held {
-			some = append(some, candidate{id: id, kv: store.KV{Key: w.instance.Key(id)}, free: f.NotBefore})
+			some = append(some, candidate{Number: record.Number{WorkerID: id}, free: f.NotBefore})
 		}
 	}
 	return some

@@ -86,14 +86,14 @@ func (w *Workers) CheckClock(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, beats, ok, err := w.instance.ReadWorkers(ctx, f, 0, allocator.Range{Upper: 1}, 1, beatsRead)
+		n, ok, err := w.instance.ReadWorkers(ctx, f, 0, allocator.Range{Upper: 1}, 1, beatsRead)
 		if err != nil {
 			return err
 		}
 		if !ok {
 			continue
 		}
-		err = c.check(w.cfg, w.instance, beats)
+		err = c.check(w.cfg, w.instance, n.Heartbeats)
 		c.mu.Lock()
 		c.mu.checked, c.mu.err = max(w.cfg.Elapsed(), 1), err
 		c.mu.Unlock()

@@ -47,12 +47,17 @@ func newCluster(tb testing.TB, rooms map[allocator.Room]allocator.Range) *cluste
 	return c
 }
 
-func newClusterOn(tb testing.TB, open func() store.Store, rooms map[allocator.Room]allocator.Range) *cluster {
+func newClusterOn(tb testing.TB, open func() store.Store, rooms map[allocator.Room]allocator.Range,
+	change ...func(*admin.Config)) *cluster {
 	tb.Helper()
 	c := &cluster{tb: tb, open: open}
 	c.now.Store(start)
 	c.admin = c.ledger(open())
-	c.manage = admin.New(c.admin, admin.DefaultConfig())
+	cfg := admin.DefaultConfig()
+	for _, f := range change {
+		f(&cfg)
+	}
+	c.manage = admin.New(c.admin, cfg)
 	if _, err := c.manage.Init(bg, allocator.Layout{Boundary: 100, Ranges: rooms}, "test"); err != nil {
 		tb.Fatalf("init: %v", err)
 	}
@@ -86,16 +91,22 @@ func (c *cluster) move(rooms map[allocator.Room]allocator.Range) {
 	}
 }
 
-// stored returns a worker as etcd has it.
-func (c *cluster) stored(id record.WorkerID) record.Worker {
+// stored returns the last window of a worker as etcd has it.
+func (c *cluster) stored(id record.WorkerID) (last record.Worker) {
 	c.tb.Helper()
-	kv := store.KV{Key: record.Keys("/march/default/").Worker(id)}
-	kv.Value, _ = c.fake.Value(kv.Key)
-	_, w, err := record.Keys("/march/default/").DecodeWorker(kv)
-	if err != nil {
-		c.tb.Fatalf("worker %v: %v", id, err)
+	for _, room := range []allocator.Room{"a", "b", "c"} {
+		kv := store.KV{Key: record.Keys("/march/default/").Window(room, id)}
+		there := false
+		if kv.Value, there = c.fake.Value(kv.Key); !there {
+			continue
+		}
+		_, w, err := record.Keys("/march/default/").DecodeWorker(kv)
+		if err != nil {
+			c.tb.Fatalf("worker %v: %v", id, err)
+		}
+		last = last.Raised(w)
 	}
-	return w
+	return last
 }
 
 // process is an instance that leases workers.

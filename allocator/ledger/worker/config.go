@@ -12,7 +12,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -193,11 +192,8 @@ type Instance interface {
 	Layout() (record.Layout, <-chan struct{})
 	Footing(ctx context.Context) (ledger.Footing, error)
 	ReadWorkers(ctx context.Context, f ledger.Footing, bits int, slice allocator.Range,
-		workers, heartbeats int64) (found, beats []store.KV, ok bool, err error)
-	PutWorker(ctx context.Context, f ledger.Footing, was store.KV, id record.WorkerID, w record.Worker,
-		goes bool) (now store.KV, done bool, err error)
-	Key(id record.WorkerID) string
-	ReadKey(kv store.KV) (record.WorkerID, record.Worker, error)
+		workers, heartbeats int64) (n ledger.Numbers, ok bool, err error)
+	PutWorker(ctx context.Context, f ledger.Footing, n record.Number, w record.Worker, goes bool) (done bool, err error)
 	HoldsWorker(id record.WorkerID) bool
 	OutdatedWorker(id record.WorkerID) bool
 	ReleaseWorker(id record.WorkerID)

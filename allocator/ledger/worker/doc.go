@@ -8,19 +8,19 @@
 // # Words
 //
 // Workers of a width, 2^bits of them, form one pool. One worker serves all tags of its
-// width in a process. A worker's key, workers/<bits>/<number>, has its owner and the
-// window [from, until). A room's slice is the workers that it may take: the image of
+// width in a process. A room's key of a worker, windows/<room>/<bits>/<number>, has the owner
+// and the window [from, until). A room's slice is the workers that it may take: the image of
 // its range (timeid.Slice). A pinned worker is a number that an operator chose,
 // counted from the slice's lower end.
 //
 // # Life of a window
 //
-//  1. Take reads the slice's workers and the heartbeats in one snapshot, under the
-//     condition that epoch and layout are as known (ledger.Instance.ReadWorkers).
+//  1. Take reads all rooms' keys of the slice's workers and the heartbeats in one snapshot, under
+//     the condition that epoch and layout are as known (ledger.Instance.ReadWorkers).
 //  2. It compares its own clock with those of the heartbeats (clock.go), and chooses
 //     a worker (choose.go) whose window is over.
-//  3. One transaction puts the window: IF epoch, layout, registration and the worker's
-//     key are as known. The window begins at the end of the one before or later, so
+//  3. One transaction puts the window: IF epoch, layout, registration and the room's own
+//     key are as known. The window begins at the latest end in all rooms' keys or later, so
 //     that no two owners have a time in common. The answer must show, and the
 //     journal must have, the same as for a segment before the window is used
 //     (ledger.Instance.PutWorker).
@@ -41,7 +41,7 @@
 //     One with the own incarnation is the own window, which goes on.
 //  4. A worker is taken or renewed only under a layout whose slice has it. A layout
 //     under which another room has the worker compares as another one, so that room
-//     reads the key that this one wrote.
+//     reads the key that this one wrote, and this one reads that room's before it goes on.
 //  5. Under an epoch with not_before no window begins before that time, but those that
 //     go on: an instance that the recover left out may issue until then.
 //

@@ -31,14 +31,14 @@ func Choose(now int64, caller bool, callers allocator.Range, known []Candidate, 
 	random func(int64) int64) (int64, bool) {
 	f := field{now: now, name: "a/i", caller: caller, callers: callers}
 	for _, c := range known {
-		f.known = append(f.known, candidate{id: record.WorkerID{Bits: 10, Number: c.Number}, by: c.By,
+		f.known = append(f.known, candidate{Number: numbered(c.Number), by: c.By,
 			free: c.Free, mine: c.Mine})
 	}
 	for _, n := range unused {
-		f.unused = append(f.unused, candidate{id: record.WorkerID{Bits: 10, Number: n}})
+		f.unused = append(f.unused, candidate{Number: numbered(n)})
 	}
 	c, ok := f.choose(random)
-	return c.id.Number, ok
+	return c.WorkerID.Number, ok
 }
 
 // Held returns the workers that this process has, in no order.
@@ -52,4 +52,8 @@ func (w *Workers) Held() []*Worker {
 		}
 	}
 	return all
+}
+
+func numbered(n int64) record.Number {
+	return record.Number{WorkerID: record.WorkerID{Bits: 10, Number: n}}
 }

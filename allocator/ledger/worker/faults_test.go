@@ -22,15 +22,15 @@ func TestTakeOfUnknownOutcome(t *testing.T) {
 	for fate, done := range unknown {
 		c := newCluster(t, halves)
 		p := c.start("a")
-		p.next(ledgertest.Fate{Name: fate}, ledgertest.PutsUnder("workers/"))
+		p.next(ledgertest.Fate{Name: fate}, ledgertest.PutsUnder("windows/"))
 		_, err := p.Take(bg, ms(10))
 		ledgertest.WantKind(t, err, allocator.Unavailable)
-		if got := len(c.fake.Keys("/march/default/workers/")); (got == 1) != done {
+		if got := len(c.fake.Keys("/march/default/windows/")); (got == 1) != done {
 			t.Errorf("%v: there are %d workers", fate, got)
 		}
 		c.pass(time.Second)
 		w := p.take(ms(10))
-		if got := len(c.fake.Keys("/march/default/workers/")); got != 1 {
+		if got := len(c.fake.Keys("/march/default/windows/")); got != 1 {
 			t.Errorf("%v: there are %d workers", fate, got)
 		}
 		from := int64(1000)
@@ -53,7 +53,7 @@ func TestAGivenBackWindowIsNotTakenUpAgain(t *testing.T) {
 	if err := p.GiveBack(bg, w, start+2500); err != nil {
 		t.Fatal(err)
 	}
-	p.next(ledgertest.Fate{Name: ledgertest.NotDone}, ledgertest.PutsUnder("workers/"))
+	p.next(ledgertest.Fate{Name: ledgertest.NotDone}, ledgertest.PutsUnder("windows/"))
 	_, err := p.Take(bg, ms(0))
 	busy, ok := errors.AsType[*worker.BusyError](err)
 	if !ok || busy.Until.UnixMilli() != start+2500 {
@@ -76,7 +76,7 @@ func TestRenewalOfUnknownOutcome(t *testing.T) {
 		p := c.start("a")
 		w := p.take(ms(10))
 		c.pass(10 * time.Second)
-		p.next(ledgertest.Fate{Name: fate}, ledgertest.PutsUnder("workers/"))
+		p.next(ledgertest.Fate{Name: fate}, ledgertest.PutsUnder("windows/"))
 		ledgertest.WantKind(t, p.Renew(bg, w), allocator.Unavailable)
 		if got := w.Window().Until - start; got != 3000 {
 			t.Errorf("%v: the window ends at %d", fate, got)
@@ -101,7 +101,7 @@ func TestAnswersThatDoNotCount(t *testing.T) {
 		p := c.start("a")
 		w := p.take(ms(10))
 		c.pass(10 * time.Second)
-		p.next(fate, ledgertest.PutsUnder("workers/"))
+		p.next(fate, ledgertest.PutsUnder("windows/"))
 		ledgertest.WantKind(t, p.Renew(bg, w), allocator.WentBack)
 		if got := w.Window().Until - start; got != 3000 {
 			t.Errorf("%v: the window ends at %d", fate, got)
@@ -115,7 +115,7 @@ func TestALateRenewalComesToNothing(t *testing.T) {
 	p := c.start("a")
 	w := p.take(ms(0))
 	c.pass(2 * time.Second)
-	p.next(ledgertest.Fate{Name: ledgertest.Late, N: 100}, ledgertest.PutsUnder("workers/"))
+	p.next(ledgertest.Fate{Name: ledgertest.Late, N: 100}, ledgertest.PutsUnder("windows/"))
 	ledgertest.WantKind(t, p.Renew(bg, w), allocator.Unavailable)
 	c.pass(20 * time.Second)
 	q := c.start("a")
@@ -137,7 +137,7 @@ func TestGiveBackOfUnknownOutcome(t *testing.T) {
 		p := c.start("a")
 		w := p.take(ms(0))
 		c.pass(time.Second)
-		p.next(ledgertest.Fate{Name: fate}, ledgertest.PutsUnder("workers/"))
+		p.next(ledgertest.Fate{Name: fate}, ledgertest.PutsUnder("windows/"))
 		ledgertest.WantKind(t, p.GiveBack(bg, w, start+1500), allocator.Unavailable)
 		c.pass(3 * time.Second)
 		if from := c.start("a").take(ms(0)).Window().From - start; from != 4000 {
@@ -191,7 +191,7 @@ func TestALostWindowIsEvidence(t *testing.T) {
 	c.pass(2 * time.Second)
 	short := c.stored(w.ID())
 	short.Until -= 1000
-	key := record.Keys("/march/default/").Worker(w.ID())
+	key := record.Keys("/march/default/").Window("a", w.ID())
 	c.corrupt(key, short.Encode())
 	ledgertest.WantKind(t, p.Renew(bg, w), allocator.WentBack, key)
 	if _, err := p.Footing(bg); allocator.KindOf(err) != allocator.WentBack {

@@ -37,9 +37,9 @@ func (p *process) watches(t *testing.T) <-chan struct{} {
 	return lost
 }
 
-// A window ends for its holder as soon as its key is no longer what the holder wrote: a user
-// of etcd that may write workers deletes the key, say, and an honest instance of another room
-// takes the number. The holder went on to the window's end.
+// A window ends for its holder as soon as its key is no longer what the holder wrote: the room's
+// user of etcd deletes the key, say, and an honest instance of the room takes the number. The holder
+// went on to the window's end.
 func TestWindowEndsWithItsKey(t *testing.T) {
 	keys := record.Keys("/march/default/")
 	for name, change := range map[string]func(c *cluster, key string){
@@ -55,7 +55,7 @@ func TestWindowEndsWithItsKey(t *testing.T) {
 				w, other := p.take(ms(10)), p.take(ms(9))
 				c.pass(2 * time.Second)
 				p.renew(w) // what it writes itself ends nothing
-				change(c, keys.Worker(w.ID()))
+				change(c, keys.Window("a", w.ID()))
 				<-lost
 				if p.Holds(w) || !p.Holds(other) {
 					t.Errorf("holds the worker: %v, and another one: %v", p.Holds(w), p.Holds(other))
@@ -69,8 +69,8 @@ func TestWindowEndsWithItsKey(t *testing.T) {
 	}
 }
 
-// stolen is a worker's key as an honest instance of another room writes it.
-var stolen = record.Worker{Room: "b", Instance: "x", Incarnation: "x", From: start, Until: start + 60_000,
+// stolen is a worker's key as another honest instance of the room writes it.
+var stolen = record.Worker{Room: "a", Instance: "x", Incarnation: "x", From: start, Until: start + 60_000,
 	Stamp: record.Stamp{Epoch: "e", Revision: 1}}
 
 // A watch that begins reads the keys of held workers: one before it may have missed a change.
@@ -79,7 +79,7 @@ func TestWatchThatBeginsReadsHeldWorkers(t *testing.T) {
 		c := newCluster(t, halves)
 		p := c.start("a")
 		w, other := p.take(ms(10)), p.take(ms(9))
-		c.corrupt(record.Keys("/march/default/").Worker(w.ID()), stolen.Encode())
+		c.corrupt(record.Keys("/march/default/").Window("a", w.ID()), stolen.Encode())
 		<-p.watches(t)
 		if p.Holds(w) || !p.Holds(other) {
 			t.Errorf("holds the worker: %v, and another one: %v", p.Holds(w), p.Holds(other))
@@ -94,7 +94,7 @@ func TestWindowOfAMissedDeleteEndsWhenTheNumberIsTaken(t *testing.T) {
 		c := newCluster(t, halves)
 		p := c.start("a")
 		w, other := p.take(ms(10)), p.take(ms(9))
-		key := record.Keys("/march/default/").Worker(w.ID())
+		key := record.Keys("/march/default/").Window("a", w.ID())
 		c.fake.Corrupt(store.Op{Delete: key})
 		lost := p.watches(t)
 		if !p.Holds(w) {
@@ -170,7 +170,7 @@ func TestNumberTakenAfterTheWindowIsNoError(t *testing.T) {
 				next := stolen
 				next.From = w.Window().Until + begins.after
 				next.Until = next.From + 60_000
-				c.corrupt(record.Keys("/march/default/").Worker(w.ID()), next.Encode())
+				c.corrupt(record.Keys("/march/default/").Window("a", w.ID()), next.Encode())
 				<-lost
 				if p.Holds(w) {
 					t.Error("the window did not end with its key")

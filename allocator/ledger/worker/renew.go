@@ -7,7 +7,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -45,11 +44,11 @@ func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 	if err := w.fits(f, held); err != nil {
 		return false, held.loses(err)
 	}
-	kv, lease, beats, ok, err := w.read(ctx, f, held)
+	numbers, lease, ok, err := w.read(ctx, f, held)
 	if err != nil || !ok {
 		return false, err
 	}
-	if err := w.clocks.check(w.cfg, w.instance, beats); err != nil {
+	if err := w.clocks.check(w.cfg, w.instance, numbers.Heartbeats); err != nil {
 		return false, err
 	}
 	r, now := held.request, w.now()
@@ -58,7 +57,7 @@ func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 	// the end that follows from it.
 	lease.Until = max(lease.Until, end(now, lease.From, length, 2*w.cfg.Reserve, r.Tick))
 	lease.Stamp, lease.Clock = f.Stamp, max(lease.Clock, now)
-	_, done, err := w.instance.PutWorker(ctx, f, kv, held.id, lease, true)
+	done, err := w.instance.PutWorker(ctx, f, numbers.Found[0], lease, true)
 	if err != nil || !done {
 		return false, err
 	}
@@ -97,26 +96,33 @@ func (w *Workers) fits(f ledger.Footing, held *Worker) error {
 	return nil
 }
 
-// read reads the key of a worker that this process has, and heartbeats. Its error is a
-// *LostError if the key is another process's.
+// read reads the keys of a worker that this process has, and heartbeats. It returns the window as
+// etcd has it. Its error is a *LostError if another process has the number, or had it since. If
+// the room's key is of the stamp in force, this process read the other rooms' keys under that
+// layout before: no other room has written one since.
 func (w *Workers) read(ctx context.Context, f ledger.Footing,
-	held *Worker) (kv store.KV, lease record.Worker, beats []store.KV, ok bool, err error) {
+	held *Worker) (numbers ledger.Numbers, lease record.Worker, ok bool, err error) {
 	i, id := w.instance, held.id
 	if !i.HoldsWorker(id) {
-		return kv, lease, nil, false, held.loses(&LostError{Worker: id})
+		return numbers, lease, false, held.loses(&LostError{Worker: id})
 	}
-	found, beats, ok, err := i.ReadWorkers(ctx, f, id.Bits,
-		allocator.Range{Lower: id.Number, Upper: id.Number + 1}, 2, beatsRead)
-	if err != nil || !ok || len(found) == 0 {
-		return kv, lease, nil, false, err
+	numbers, ok, err = i.ReadWorkers(ctx, f, id.Bits, allocator.Range{Lower: id.Number, Upper: id.Number + 1}, 2,
+		beatsRead)
+	if err != nil || !ok || len(numbers.Found) == 0 {
+		return numbers, lease, false, err
 	}
-	if _, lease, err = i.ReadKey(found[0]); err != nil {
-		return kv, lease, nil, false, err
+	n := numbers.Found[0]
+	lease, own := n.Own(i.Incarnation(), held.Window().From)
+	other, over := n.Over(lease)
+	switch {
+	case n.Err != nil && n.Ours.Stamp != f.Stamp:
+		return numbers, lease, false, n.Err
+	case !own:
+		return numbers, lease, false, held.loses(&LostError{Worker: id, By: n.Last().ID()})
+	case over && n.Ours.Stamp != f.Stamp:
+		return numbers, lease, false, held.loses(&LostError{Worker: id, By: other.ID()})
 	}
-	if lease.Incarnation != i.Incarnation() || lease.From != held.Window().From {
-		return kv, lease, nil, false, held.loses(&LostError{Worker: id, By: lease.ID()})
-	}
-	return found[0], lease, beats, true, nil
+	return numbers, lease, true, nil
 }
 
 // GiveBack ends a worker's window early, for the next owner. used is the end of the last tick
@@ -161,7 +167,7 @@ func (w *Workers) giveBack(ctx context.Context, held *Worker, used int64) (bool,
 	if err != nil {
 		return false, err
 	}
-	kv, lease, _, ok, err := w.read(ctx, f, held)
+	numbers, lease, ok, err := w.read(ctx, f, held)
 	if err != nil || !ok {
 		return false, err
 	}
@@ -170,6 +176,6 @@ func (w *Workers) giveBack(ctx context.Context, held *Worker, used int64) (bool,
 		return true, nil // an earlier try did it, or all of the window was used
 	}
 	lease.Until = until
-	_, done, err := w.instance.PutWorker(ctx, f, kv, held.id, lease, true)
+	done, err := w.instance.PutWorker(ctx, f, numbers.Found[0], lease, true)
 	return done, err
 }

@@ -137,7 +137,7 @@ func TestCrashLoop(t *testing.T) {
 		c.startAs("a", "x").take(ms(3))
 		c.pass(3 * time.Second)
 	}
-	if n := len(c.fake.Keys("/march/default/workers/")); n != 1 {
+	if n := len(c.fake.Keys("/march/default/windows/")); n != 1 {
 		t.Errorf("%d workers were used", n)
 	}
 }

@@ -100,7 +100,7 @@ func TestTheAuditOfWorkers(t *testing.T) {
 		t.Fatalf("%d entries, want one: %+v", len(all), all)
 	}
 	e := all[0]
-	if e.Actor != "a/two" || e.Object != "workers/10/0000000000000000001" ||
+	if e.Actor != "a/two" || e.Object != "windows/a/10/0000000000000000001" ||
 		!strings.Contains(string(e.From), `"one"`) || !strings.Contains(string(e.To), `"two"`) {
 		t.Errorf("%+v, from %s to %s", e, e.From, e.To)
 	}

@@ -55,21 +55,21 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, beats, ok, err := i.ReadWorkers(ctx, f, r.Bits, slice, listed, beatsRead)
+	numbers, ok, err := i.ReadWorkers(ctx, f, r.Bits, slice, listed, beatsRead)
 	if err != nil || !ok {
 		return nil, err
 	}
-	if err := w.clocks.check(w.cfg, i, beats); err != nil {
+	if err := w.clocks.check(w.cfg, i, numbers.Heartbeats); err != nil {
 		return nil, err
 	}
-	c, err := w.claim(f, r, slice, found)
+	c, err := w.claim(f, r, slice, numbers)
 	if err != nil {
 		return nil, err
 	}
 	kept := false
 	defer func() {
 		if !kept {
-			w.unclaim(c.id)
+			w.unclaim(c.WorkerID)
 		}
 	}()
 	now := w.now()
@@ -83,18 +83,18 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 		From: from, Until: end(now, from, length, 2*w.cfg.Reserve, r.Tick), Stamp: f.Stamp, Clock: max(now, 0),
 		Caller: r.Caller,
 	}
-	w.noteTake(c.id, from)
-	_, done, err := i.PutWorker(ctx, f, c.kv, c.id, lease, false)
+	w.noteTake(c.WorkerID, from)
+	done, err := i.PutWorker(ctx, f, c.Number, lease, false)
 	// If the answer is lost here, the key may have this incarnation, and no generator has the
 	// window: the next Take goes on with it.
 	if err != nil || !done {
 		return nil, err
 	}
-	taken := &Worker{request: r, id: c.id, taken: w.cfg.Elapsed()}
+	taken := &Worker{request: r, id: c.WorkerID, taken: w.cfg.Elapsed()}
 	taken.leased(now, lease.Window())
 	kept = true
 	w.keep(taken)
-	w.cfg.Logger.Info("worker taken", "worker", c.id.String(), "from", lease.From, "until", lease.Until, "caller",
+	w.cfg.Logger.Info("worker taken", "worker", c.WorkerID.String(), "from", lease.From, "until", lease.Until, "caller",
 		r.Caller, "before", string(c.by))
 	return taken, nil
 }
