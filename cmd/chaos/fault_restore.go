@@ -232,8 +232,8 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 
 // recover runs the command, and again if it failed, as the runbook says.
 func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
-	args := []string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s",
-		"--timeout", "3s", "--layout", "known"}
+	args := append([]string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s",
+		"--timeout", "3s", "--layout", "known"}, d.AsOperator()...)
 	for _, s := range d.Consoles {
 		args = append(args, "--console", s.GRPC)
 	}

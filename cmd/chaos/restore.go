@@ -57,7 +57,7 @@ func saveSnapshot(ctx context.Context, d *driver, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	_, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: []string{d.Members[0].Client},
-		Logger: zap.NewNop()}, filepath.Join(dir, "snapshot"))
+		Username: cluster.Root, Password: cluster.Password, Logger: zap.NewNop()}, filepath.Join(dir, "snapshot"))
 	return err
 }
 

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
@@ -85,8 +86,12 @@ func (c *config) produce(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	keys, err := record.NewKeys(clusterName)
+	if err != nil {
+		return err
+	}
 	cl, err := cluster.New(cluster.Config{
-		Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles, Tags: tags,
+		Keys: keys, Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles, Tags: tags,
 		Times: slices.Sorted(maps.Keys(times)), Rate: c.rate, Seed: c.seed,
 		Events: events,
 	})
@@ -152,6 +157,9 @@ func (d *driver) start(ctx context.Context) error {
 	}
 	if err := d.StartMembers(ctx); err != nil {
 		return err
+	}
+	if err := d.RequireUsers(ctx); err != nil {
+		return fmt.Errorf("etcd's users: %w", err)
 	}
 	d.follow()
 	d.StartConsoles()
@@ -293,7 +301,8 @@ func (d *driver) stop(ctx context.Context) error {
 func (d *driver) verify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, d.March, "verify", "--etcd", strings.Join(d.Endpoints(), ",")).CombinedOutput()
+	args := append([]string{"verify", "--etcd", strings.Join(d.Endpoints(), ",")}, d.AsOperator()...)
+	out, err := exec.CommandContext(ctx, d.March, args...).CombinedOutput()
 	if writeErr := os.WriteFile(filepath.Join(d.Dir, "verify.txt"), out, 0o640); writeErr != nil {
 		return writeErr
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
@@ -14,13 +16,19 @@ import (
 // clusterName is March's name in etcd.
 const clusterName = "default"
 
+// silence is how long a watch may receive nothing before it counts as broken.
+const silence = 3 * time.Second
+
 // follow begins to record etcd's history.
 func (d *driver) follow() {
 	d.watching.Go(func() {
-		err := history.Follow(d.background, history.Config{
-			Endpoints: d.Endpoints(), Cluster: clusterName, Dir: filepath.Join(d.Dir, "history"),
-			Logger: d.log.Named("history"),
-		})
+		etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: d.Endpoints(), Silence: silence,
+			Username: cluster.Root, Password: cluster.Password})
+		if err == nil {
+			err = history.Follow(d.background, history.Config{Store: etcd, Cluster: clusterName,
+				Dir: filepath.Join(d.Dir, "history"), Logger: d.log.Named("history")})
+			err = errors.Join(err, etcd.Close())
+		}
 		if err != nil {
 			d.note(runlog.Event{What: runlog.Process, Target: "history",
 				Violation: "etcd's history could not be kept: " + err.Error()})

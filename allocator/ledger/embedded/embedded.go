@@ -90,7 +90,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if log == nil {
 		log = hclog.NewNullLogger()
 	}
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zaplog.New(log, hclog.Error))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zaplog.New(log, hclog.Error, hclog.Error))
 	s := &Server{}
 	c.ServiceRegister = func(g *grpc.Server) {
 		s.mu.Lock()

@@ -15,6 +15,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -42,13 +44,14 @@ type EtcdConfig struct {
 	Silence time.Duration
 	// Tracer makes spans of calls that belong to a trace; nil makes none.
 	Tracer trace.TracerProvider
-	// Logger; nil logs nothing. It also gets the log of etcd's client, from warnings up.
+	// Logger; nil logs nothing. It also gets the errors of etcd's client, as warnings.
 	Logger hclog.Logger
 }
 
 // etcd is the Store over an etcd cluster.
 type etcd struct {
 	cfg EtcdConfig
+	log *zap.Logger // of its client
 
 	ended atomic.Int64 // connections that ended so far
 
@@ -84,7 +87,16 @@ func NewEtcd(cfg EtcdConfig) (Store, error) {
 	if cfg.Silence == 0 {
 		cfg.Silence = 10 * time.Second
 	}
-	return &etcd{cfg: cfg}, nil
+	return &etcd{cfg: cfg, log: clientLog(cfg.Logger)}, nil
+}
+
+// clientLog returns a logger for etcd's client. What that calls an error comes back from the call, whose
+// caller says what it means; some of them come each few milliseconds while a member is away.
+func clientLog(log hclog.Logger) *zap.Logger {
+	return zaplog.New(log.Named("etcd-client"), hclog.Error, hclog.Warn).WithOptions(
+		zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+			return zapcore.NewSamplerWithOptions(c, 10*time.Second, 1, 0)
+		}))
 }
 
 // client returns the client in use.
@@ -119,7 +131,7 @@ func (e *etcd) client() (*member, error) {
 		// Each try is sent once. A transaction that is sent again could be applied twice before
 		// the answer to the first is read.
 		MaxUnaryRetries: 1,
-		Logger:          zaplog.New(e.cfg.Logger.Named("etcd-client"), hclog.Error),
+		Logger:          e.log,
 		DialOptions: append(traced(e.cfg.Tracer),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,

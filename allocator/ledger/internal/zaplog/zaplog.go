@@ -8,18 +8,18 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// New returns a zap logger that writes to log what is at least at level. A
-// fatal entry is logged as an error and panics in its goroutine instead of
+// New returns a zap logger that writes to log what is at least at level, and at no higher level than
+// most. A fatal entry is logged as an error and panics in its goroutine instead of
 // ending the process unseen.
-func New(log hclog.Logger, level hclog.Level) *zap.Logger {
-	return zap.New(&core{log: log, level: level}, zap.WithFatalHook(zapcore.WriteThenPanic))
+func New(log hclog.Logger, level, most hclog.Level) *zap.Logger {
+	return zap.New(&core{log: log, level: level, most: most}, zap.WithFatalHook(zapcore.WriteThenPanic))
 }
 
-// core is a zapcore.Core that writes to log what is at least at level.
+// core is a zapcore.Core that writes to log what is at least at level, at most's level at the highest.
 type core struct {
-	log    hclog.Logger
-	level  hclog.Level
-	fields []zapcore.Field
+	log         hclog.Logger
+	level, most hclog.Level
+	fields      []zapcore.Field
 }
 
 var levels = map[zapcore.Level]hclog.Level{
@@ -38,7 +38,9 @@ func (c *core) Enabled(l zapcore.Level) bool { return hclogLevel(l) >= c.level }
 
 // With implements zapcore.Core.
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
-	return &core{log: c.log, level: c.level, fields: append(c.fields[:len(c.fields):len(c.fields)], fields...)}
+	with := *c
+	with.fields = append(c.fields[:len(c.fields):len(c.fields)], fields...)
+	return &with
 }
 
 // Check implements zapcore.Core.
@@ -59,7 +61,7 @@ func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 			args = append(args, f.Key, enc.Fields[f.Key])
 		}
 	}
-	c.log.Log(hclogLevel(e.Level), e.Message, args...)
+	c.log.Log(min(hclogLevel(e.Level), c.most), e.Message, args...)
 	return nil
 }
 

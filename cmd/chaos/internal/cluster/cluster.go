@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/cmd/chaos/internal/proxy"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
@@ -25,6 +26,8 @@ type Config struct {
 	Dir string
 	// March and Chaos are the programs; Chaos includes etcd and load.
 	March, Chaos string
+	// Keys are the keys of March's cluster in etcd.
+	Keys record.Keys
 	// Rooms have so many instances each.
 	Rooms []Room
 	// Members and Consoles are their numbers.

@@ -106,7 +106,7 @@ func (m *Member) command() proc.Command {
 		// Short, so that a run has many elections; long enough for two cores.
 		"--heartbeat-interval", "100", "--election-timeout", "1000",
 		"--snapshot-count", "2000", "--quota-backend-bytes", fmt.Sprint(Quota), "--strict-reconfig-check=false",
-		"--logger", "zap", "--log-level", "info",
+		"--logger", "zap", "--log-level", "info", "--bcrypt-cost", "4", // of passwords that are no secrets
 	}, m.mu.more...)
 	return proc.Command{Path: m.chaos, Args: args, Env: []string{
 		"HTTP_PROXY=socks5://" + m.socks.Address(), "http_proxy=", "NO_PROXY=", "no_proxy=", "ALL_PROXY=", "GOGC=200",
@@ -136,7 +136,8 @@ func (m *Member) Etcd() (*clientv3.Client, error) {
 		return m.mu.client, nil
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{m.Client}, DialTimeout: 2 * time.Second, Logger: zap.NewNop(),
+		Endpoints: []string{m.Client}, Username: Root, Password: Password,
+		DialTimeout: 2 * time.Second, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 				MaxDelay: 200 * time.Millisecond},

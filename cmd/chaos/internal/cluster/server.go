@@ -31,6 +31,7 @@ type Server struct {
 
 	listeners []*proxy.Listener
 	etcd      []string // the addresses of its links to the members
+	user      []string // the flags of its user in etcd
 	march     string
 	journal   string // the directory of journals
 	clock     string // the file of its clock: package skew
@@ -55,6 +56,10 @@ func (c *Cluster) JournalDir() string { return filepath.Join(c.DiskDir(), "journ
 
 func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err error) {
 	s := &Server{Room: room, ID: id, march: c.March, journal: c.JournalDir(), clock: filepath.Join(c.Dir, "clock-"+id)}
+	s.user = c.as(c.Keys.ConsoleRole())
+	if room != "" {
+		s.user = c.as(c.Keys.RoomRole(room, false))
+	}
 	if s.GRPC, err = c.ports.free(); err != nil {
 		return nil, err
 	}
@@ -97,6 +102,7 @@ func (s *Server) command() proc.Command {
 	}
 	args = append(args, "--etcd", strings.Join(s.etcd, ","), "--grpc", s.GRPC, "--http", s.HTTP, "--drain", Drain,
 		"--log-format", "json", "--log-level", "debug")
+	args = append(args, s.user...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return proc.Command{Path: s.march, Args: args, Env: append(slices.Clone(s.mu.env),

@@ -14,13 +14,11 @@ import (
 
 // Config says which history is recorded, and where.
 type Config struct {
-	// Endpoints are etcd's members, host:port, without a proxy in between.
-	Endpoints []string
 	// Cluster is March's name in etcd.
 	Cluster string
 	// Dir is the history's own directory.
 	Dir string
-	// Store, if set, is followed instead of Endpoints, and not closed.
+	// Store is etcd, without a proxy in between. It is not closed.
 	Store store.Store
 	// CheckEvery is how often the record is compared with etcd. Default 1 s.
 	CheckEvery time.Duration
@@ -29,9 +27,7 @@ type Config struct {
 }
 
 const (
-	// callTimeout bounds a call, and silence bounds how long a watch may receive nothing.
 	callTimeout = 2 * time.Second
-	silence     = 3 * time.Second
 	retryPause  = 100 * time.Millisecond
 )
 
@@ -48,12 +44,6 @@ func Follow(ctx context.Context, cfg Config) error {
 	}
 	if f.every == 0 {
 		f.every = time.Second
-	}
-	if f.store == nil {
-		if f.store, err = store.NewEtcd(store.EtcdConfig{Endpoints: cfg.Endpoints, Silence: silence}); err != nil {
-			return err
-		}
-		defer func() { _ = f.store.Close() }()
 	}
 	if f.file, err = openLog(cfg.Dir); err != nil {
 		return fmt.Errorf("history: %w", err)
