@@ -66,7 +66,7 @@ func (s *Server) tend(ctx context.Context) {
 			s.metrics.size(size)
 			s.trends.Etcd(time.Now(), size.Bytes)
 			every = sizeEvery
-			if p := s.fullness.note(size, time.Now()); p != nil {
+			if p := s.fullness.note(size, time.Now(), s.ledger.Etcdctl()); p != nil {
 				if size.NoSpace || size.Corrupt {
 					every = alarmEvery
 				}

@@ -268,6 +268,7 @@ func (s *Server) Run(ctx context.Context) error {
 		work.Go(func() { s.mirror.Run(background) })
 	}
 	work.Go(func() { s.watchHealth(background) })
+	work.Go(func() { s.ledger.WatchMembers(background) })
 	work.Go(func() { s.watchProblems(background) })
 	work.Go(func() { s.cfg.Access.Run(background, operator.Refused(s.admin)) })
 	work.Go(func() { s.samples.Run(background, s.look) })

@@ -56,7 +56,7 @@ func TestOutage(t *testing.T) {
 		testcluster.Await(t, "the console says so, and asks the rooms", func() bool {
 			o := overview(knows)
 			return away(o) && ready(o) && o.GetLayout().GetLayout().GetVersion() == 1 &&
-				strings.Contains(o.GetProblems()[0].GetRemedy(), "as of 2")
+				strings.Contains(o.GetProblems()[0].GetEffect(), "as of 2")
 		})
 		held := overview(knows).GetRooms()[0].GetHeld()
 		if _, err := rooms[0].NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 10}); err != nil {
@@ -85,7 +85,8 @@ func TestOutage(t *testing.T) {
 				o.GetProblems()[1].GetOf() == "127.0.0.1:1"
 		})
 		for _, n := range []*testcluster.Console{knows, told} {
-			for path, want := range map[string]string{"/": "Etcd does not answer this console.",
+			for path, want := range map[string]string{"/": "Etcd does not answer this console</b>: its member does not " +
+				"answer; ",
 				"/history": "IDs per second"} {
 				if code, body := testcluster.Get(n.HTTP, path); code != http.StatusOK || !strings.Contains(body, want) {
 					t.Errorf("%s: %d, want %q in\n%s", path, code, want, body)

@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
 )
@@ -35,6 +36,7 @@ type findings struct {
 	unusable    error              // why the layout in etcd cannot be used; nil if it can
 	outage      []*marchv1.Problem // that etcd does not answer this console; none if it does
 	etcd        etcdSize
+	etcdctl     string // the command that asks etcd
 	workers     workerUse
 	migration   *marchv1.Migration // under way, nil for none
 	rooms       []allocator.Room   // that have a range
@@ -48,17 +50,9 @@ type findings struct {
 
 // problems lists the problems, the worst first.
 func (f findings) problems() []*marchv1.Problem {
-	told, etcd := f.instanceProblems(), f.etcd.problems()
-	is := func(kind marchv1.ProblemKind) func(*marchv1.Problem) bool {
-		return func(p *marchv1.Problem) bool { return p.GetKind() == kind }
-	}
-	full := is(marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL)
-	if slices.ContainsFunc(told, full) { // it is full, no longer nearly full
-		etcd = slices.DeleteFunc(etcd, is(marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL))
-	}
-	all := problem.Unique(slices.Concat(
-		f.halted(), f.unusableState(), told, etcd, f.idleRooms(), f.workers.problems(time.Now()),
-		f.migration.GetProblems(), f.own, f.unreadableKeys(),
+	all := problem.Group(slices.Concat(
+		f.outage, f.halted(), f.unusableState(), f.etcd.problems(f.etcdctl), f.instanceProblems(), f.idleRooms(),
+		f.workers.problems(time.Now()), f.migration.GetProblems(), f.own, f.unreadableKeys(),
 	))
 	stopping := len(f.unusableState()) // keys that keep all rooms from leasing come first
 	var cluster, instances, keys []*marchv1.Problem
@@ -78,26 +72,32 @@ func (f findings) problems() []*marchv1.Problem {
 			marchv1.ProblemKind_PROBLEM_KIND_MORE, marchv1.ProblemKind_PROBLEM_KIND_RIGHTS:
 			cluster = append(cluster, p)
 		default:
-			instances = append(instances, p)
+			if slices.Contains(f.outage, p) {
+				cluster = append(cluster, p)
+			} else {
+				instances = append(instances, p)
+			}
 		}
 	}
-	return slices.Concat(f.outage, cluster, problem.Some(instances, problemsOfKind, "instances"),
+	return slices.Concat(cluster, problem.Some(instances, problemsOfKind, "instances"),
 		problem.Some(keys, problemsOfKind, "keys"))
 }
 
 // clusterProblems lists the problems that keep all rooms from leasing.
 func (f findings) clusterProblems() []*marchv1.Problem {
-	return problem.Unique(slices.Concat(f.halted(), f.unusableState()))
+	return problem.Group(slices.Concat(f.halted(), f.unusableState()))
 }
 
 func (f findings) halted() []*marchv1.Problem {
 	if f.halt == nil {
 		return nil
 	}
-	list := []*marchv1.Problem{problem.Halted(f.halt.GetBy(), f.halt.GetWhy(), asTime(f.halt.GetTime()))}
+	list := []*marchv1.Problem{problem.New(problem.Halted, "", asTime(f.halt.GetTime()), "by",
+		f.halt.GetBy(), "why", f.halt.GetWhy())}
 	for _, i := range f.halt.GetBarred() {
-		is := problem.Instance{Room: allocator.Room(i.GetRoom()), Name: allocator.Instance(i.GetName())}
-		list = append(list, is.Barred(i.GetBarred().GetBy(), i.GetBarred().GetSince()))
+		list = append(list, problem.New(problem.Barred, i.GetRoom()+"/"+i.GetName(), asTime(i.GetBarred().GetSince()),
+			"by",
+			i.GetBarred().GetBy()))
 	}
 	return list
 }
@@ -107,9 +107,9 @@ func (f findings) unusableState() []*marchv1.Problem {
 		return nil
 	}
 	if key, is := errors.AsType[*record.KeyError](f.unusable); is {
-		return []*marchv1.Problem{problem.Unreadable(*key, f.damage(key.Key))}
+		return []*marchv1.Problem{problem.OfKey(*key, f.damage(key.Key), time.Time{})}
 	}
-	return []*marchv1.Problem{problem.Unusable(f.unusable.Error())}
+	return []*marchv1.Problem{problem.New(problem.Unusable, "", time.Time{}, "why", f.unusable)}
 }
 
 // etcdSize is the size of etcd's database, and since when this console has seen it nearly
@@ -119,14 +119,15 @@ type etcdSize struct {
 	nearly, full, corrupt time.Time
 }
 
-func (e etcdSize) problems() []*marchv1.Problem {
+func (e etcdSize) problems(etcdctl string) []*marchv1.Problem {
 	switch {
 	case !e.corrupt.IsZero():
-		return []*marchv1.Problem{problem.EtcdCorrupt(e.corrupt)}
+		return []*marchv1.Problem{problem.New(problem.EtcdCorrupt, "etcd", e.corrupt, "etcdctl", etcdctl)}
 	case !e.full.IsZero():
-		return []*marchv1.Problem{problem.EtcdFull(e.full)}
+		return []*marchv1.Problem{problem.New(problem.EtcdFull, "", e.full, "etcdctl", etcdctl)}
 	case !e.nearly.IsZero():
-		return []*marchv1.Problem{problem.EtcdNearlyFull(e.Bytes, e.Quota, e.nearly)}
+		return []*marchv1.Problem{problem.New(problem.EtcdNearlyFull, "", e.nearly, "size", e.Bytes>>20,
+			"quota", e.Quota>>20, "etcdctl", etcdctl)}
 	}
 	return nil
 }
@@ -147,7 +148,7 @@ func (f *fullness) get() etcdSize {
 
 // note stores the size of etcd's database and its alarms, and returns the problem with them;
 // nil for none.
-func (f *fullness) note(size admin.StoreSize, now time.Time) *marchv1.Problem {
+func (f *fullness) note(size admin.StoreSize, now time.Time, etcdctl string) *marchv1.Problem {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.StoreSize = size
@@ -162,7 +163,7 @@ func (f *fullness) note(size admin.StoreSize, now time.Time) *marchv1.Problem {
 	since(&f.mu.nearly, size.Quota > 0 && float64(size.Bytes) > nearQuota*float64(size.Quota))
 	since(&f.mu.full, size.NoSpace)
 	since(&f.mu.corrupt, size.Corrupt)
-	for _, p := range f.mu.problems() {
+	for _, p := range f.mu.problems(etcdctl) {
 		return p
 	}
 	return nil
@@ -186,7 +187,7 @@ func (f findings) idleRooms() []*marchv1.Problem {
 				since = i.SilentSince
 			}
 		}
-		list = append(list, problem.NoInstance(room, since))
+		list = append(list, problem.New(problem.NoInstance, string(room), since))
 	}
 	return list
 }
@@ -202,40 +203,28 @@ func (f findings) instanceProblems() []*marchv1.Problem {
 // instanceProblemsOf returns the problems of an instance. An instance that cannot be
 // read is listed by its key.
 func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
-	me := problem.Instance{Room: i.Room, Name: i.Name}
+	id := string(i.ID())
 	var list []*marchv1.Problem
 	switch told, asked := f.sample.instances[i.ID()]; {
 	case i.Unreadable != nil:
 		return nil
 	case !i.Alive && told.status != nil:
-		list = ownProblems(me, told.status)
-		if !f.takesNoWrites(list) {
-			list = append(list, me.NoHeartbeats(i.SilentSince))
-		}
+		list = append(ownProblems(id, told.status), problem.New(problem.NoHeartbeats, id, i.SilentSince))
 	case !i.Alive:
-		forgotten := i.SilentSince.Add(f.forgetAfter)
-		if f.halt != nil { // none is forgotten
-			forgotten = time.Time{}
+		p := problem.New(problem.Silent, id, i.SilentSince)
+		if f.halt == nil { // otherwise none is forgotten
+			p.Until = timestamppb.New(i.SilentSince.Add(f.forgetAfter))
 		}
-		return []*marchv1.Problem{me.Silent(i.SilentSince, forgotten)}
+		return []*marchv1.Problem{p}
 	case told.status != nil:
-		list = ownProblems(me, told.status)
+		list = ownProblems(id, told.status)
 	case asked:
-		list = append(list, me.NoAnswer(i.Operators(), told.mute))
+		list = append(list, problem.New(problem.NoAnswer, id, told.mute, "address", i.Operators()))
 	}
 	if i.Unconfirmed {
-		list = problem.Unique(append(list, me.Unconfirmed(i.Started)))
+		list = problem.Unique(append(list, problem.New(problem.Unconfirmed, id, i.Started)))
 	}
 	return list
-}
-
-// takesNoWrites reports whether etcd is known to take no writes: then no instance can send
-// heartbeats, and that is no problem of its own. told are the problems that an instance
-// reports.
-func (f findings) takesNoWrites(told []*marchv1.Problem) bool {
-	return f.etcd.NoSpace || slices.ContainsFunc(told, func(p *marchv1.Problem) bool {
-		return p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL
-	})
 }
 
 // ownProblems returns the problems of this console itself.
@@ -245,15 +234,17 @@ func (s *Server) ownProblems() []*marchv1.Problem {
 }
 
 // ownProblems returns the problems that an instance reports of itself.
-func ownProblems(me problem.Instance, s *marchv1.InstanceStatus) []*marchv1.Problem {
+func ownProblems(id string, s *marchv1.InstanceStatus) []*marchv1.Problem {
 	own := s.GetProblems()
 	switch {
 	case len(own) > 0:
 		return own[:min(len(own), problemsOfInstance)]
 	case s.GetNotReady() != "": // it starts or stops, or is of a version that lists no problems
-		return []*marchv1.Problem{me.NotReady(s.GetNotReady(), asTime(s.GetEtcdAwaySince()))}
+		return []*marchv1.Problem{problem.New(problem.NotReady, id, asTime(s.GetEtcdAwaySince()), "why",
+			s.GetNotReady())}
 	case s.GetEtcdAwaySince() != nil:
-		return []*marchv1.Problem{me.EtcdAway(nil, asTime(s.GetEtcdAwaySince()))}
+		return []*marchv1.Problem{problem.Away(id, "instance "+id, "", store.Members{}, nil,
+			asTime(s.GetEtcdAwaySince()), "etcdctl")}
 	}
 	return nil
 }
@@ -269,7 +260,7 @@ func asTime(t *timestamppb.Timestamp) time.Time {
 func (f findings) unreadableKeys() []*marchv1.Problem {
 	var list []*marchv1.Problem
 	for _, key := range f.unreadable {
-		list = append(list, problem.Unreadable(key, f.damage(key.Key)))
+		list = append(list, problem.OfKey(key, f.damage(key.Key), time.Time{}))
 	}
 	slices.SortStableFunc(list, func(a, b *marchv1.Problem) int { return cmp.Compare(a.GetOf(), b.GetOf()) })
 	return list
@@ -280,12 +271,15 @@ func (f findings) unreadableKeys() []*marchv1.Problem {
 func migrationProblems(m *marchv1.Migration) []*marchv1.Problem {
 	var list []*marchv1.Problem
 	if m.GetError() != "" {
-		list = append(list, problem.MigrationFails(m.GetId(), m.GetError(), m.GetErrorSince()))
+		list = append(list, problem.New(problem.Migration, m.GetId(), asTime(m.GetErrorSince()), "why", m.GetError()))
 	}
 	var silent []*marchv1.Problem
 	for _, w := range m.GetWaiting() {
 		if w.GetSilentSince() != nil {
-			silent = append(silent, problem.MigrationWaits(m.GetId(), w))
+			p := problem.New(problem.MigrationWaits, w.GetInstance(), asTime(w.GetSilentSince()), "migration",
+				m.GetId())
+			p.Until = w.GetUntil()
+			silent = append(silent, p)
 		}
 	}
 	return append(list, problem.Some(silent, problemsOfKind, "instances that the migration waits for")...)

@@ -51,7 +51,7 @@ func mend(key string) record.Damage {
 	return record.Damage{Stops: key, Remedy: "mend it", Command: "mend " + key}
 }
 
-// lines writes problems, each as "what | since | until | command", in minutes after when.
+// lines writes problems, each as "what | since | until | command", in minutes after when, and then what it hits.
 func lines(list []*marchv1.Problem) string {
 	var b strings.Builder
 	minutes := func(t *timestamppb.Timestamp) string {
@@ -61,15 +61,17 @@ func lines(list []*marchv1.Problem) string {
 		return fmt.Sprint(int(t.AsTime().Sub(when).Minutes()))
 	}
 	for _, p := range list {
-		fmt.Fprintf(&b, "%s | %s | %s | %s\n", p.GetWhat(), minutes(p.GetSince()),
-			minutes(p.GetUntil()), p.GetCommand())
+		fmt.Fprintf(&b, "%s | %s | %s | %s", p.GetWhat(), minutes(p.GetSince()), minutes(p.GetUntil()), p.GetCommand())
+		for _, hit := range p.GetHits() {
+			b.WriteString(" | " + hit)
+		}
+		b.WriteString("\n")
 	}
 	return b.String()
 }
 
 // Each problem has its beginning, its end and its command, and each has a remedy.
 func TestProblems(t *testing.T) {
-	full := problem.Instance{Room: "a", Name: "full"}
 	unreadable := alive("a", "newer")
 	unreadable.Unreadable = errors.New("format 99")
 	unconfirmed := alive("a", "bare")
@@ -88,33 +90,34 @@ func TestProblems(t *testing.T) {
 		{"a halt", findings{halt: &marchv1.Halt{By: "ann", Why: "a restore", Time: stamp(1),
 			Barred: []*marchv1.BarredInstance{
 				{Room: "a", Name: "one", Barred: &marchv1.Barred{By: "bob", Since: stamp(2)}},
-			}}}, "leasing is halted in all rooms by ann: a restore | 1 | - | march recover\n" +
-			"instance a/one is barred by the recover of bob | 2 | - | march recover\n"},
+			}}}, "leasing is halted in all rooms by ann: a restore | 1 | - | march recover | a/one (barred)\n"},
 		{"an unusable layout", findings{unusable: errors.New("the layout in etcd cannot be used")},
 			"the layout in etcd cannot be used | - | - | march verify\n"},
 		{"etcd", findings{etcd: etcdSize{StoreSize: admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20},
 			nearly: after(3)}},
-			"etcd is nearly full: it has 1900 MiB, and takes no writes above 2048 MiB | 3 | - | etcdctl defrag\n"},
+			"etcd is nearly full: it has 1900 MiB, and takes no writes above 2048 MiB | 3 | - | etcdctl defrag " +
+				"--cluster\n"},
 		{"a room without instances", findings{rooms: []allocator.Room{"a"}},
 			"room a has a range, and no instance of it is alive | - | - | march room a\n"},
 		{"a silent room", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour,
 			instances: []instance{silent("a", "one", 2), silent("a", "two", 5), alive("b", "one")}},
-			"room a has a range, and no instance of it is alive | 5 | - | march room a\n" +
-				"instance a/one is silent | 2 | 62 | march instance forget a one\n" +
-				"instance a/two is silent | 5 | 65 | march instance forget a two\n"},
+			"room a has a range, and no instance of it is alive | 5 | - | march room a | a/one (silent) | a/two " +
+				"(silent)\n"},
 		{"a silent room that answers", findings{rooms: []allocator.Room{"a"}, forgetAfter: time.Hour,
 			instances: []instance{silent("a", "away", 2), silent("a", "well", 3), silent("a", "gone", 4)},
 			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
 				"a/away": {EtcdAwaySince: stamp(1)}, "a/well": {}, "a/gone": nil,
-			})}, "instance a/away does not reach etcd, and leases nothing | 1 | - | etcdctl endpoint " +
-			"health --cluster\n" +
-			"instance a/away sends no heartbeats, but answers | 2 | - | \n" +
+			})}, "etcd does not answer instance a/away: it is not known how many members do | 1 | - | etcdctl " +
+			"endpoint " +
+			"status --write-out=table | a/away (no heartbeats)\n" +
 			"instance a/well sends no heartbeats, but answers | 3 | - | \n" +
 			"instance a/gone is silent | 4 | 64 | march instance forget a gone\n"},
 		{"a full etcd", findings{rooms: []allocator.Room{"a"}, etcd: etcdSize{StoreSize: admin.StoreSize{NoSpace: true},
 			nearly: after(2), full: after(3)}, instances: []instance{silent("a", "one", 4)},
 			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/one": {}})},
-			"etcd is full, and takes no writes: no IDs are leased | 3 | - | etcdctl alarm disarm\n"},
+			"etcd is full, and takes no writes: no IDs are leased | 3 | - | etcdctl defrag --cluster && etcdctl " +
+				"alarm " +
+				"disarm | a/one (no heartbeats)\n"},
 		{"a corrupt etcd", findings{etcd: etcdSize{corrupt: after(3)}},
 			"etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: " +
 				"no IDs are leased | 3 | - | etcdctl endpoint hashkv --cluster\n"},
@@ -126,18 +129,21 @@ func TestProblems(t *testing.T) {
 			alive("a", "full"), unconfirmed, unreadable, alive("a", "well"), alive("a", "new")},
 			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
 				"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
-				"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{full.NotReady("it holds no IDs",
-					after(5)), problem.EtcdFull(after(4))}},
+				"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{problem.New(problem.EtcdFull, "",
+					after(4),
+					"etcdctl", "etcdctl"), problem.New(problem.NotReady, "a/full", after(5), "why",
+					"it holds no IDs")}},
 				"a/bare": {NotReady: "no journal",
 					Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, Of: "a/bare",
 						What: "instance a/bare says so itself", Remedy: "X."}}},
 			}), etcd: etcdSize{StoreSize: admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, nearly: after(3)}},
-			"etcd is full, and takes no writes: no IDs are leased | 4 | - | etcdctl alarm disarm\n" +
+			"etcd is full, and takes no writes: no IDs are leased | 4 | - | etcdctl defrag --cluster && etcdctl " +
+				"alarm " +
+				"disarm | a/full (not ready) | a/off (not ready)\n" +
 				"instance a/mute does not answer at mute:1 | 6 | - | \n" +
-				"instance a/off is not ready: no IDs | - | - | \n" +
-				"instance a/away does not reach etcd, and leases nothing | 4 | - | etcdctl endpoint " +
-				"health --cluster\n" +
-				"instance a/full is not ready: it holds no IDs | 5 | - | \n" +
+				"etcd does not answer instance a/away: it is not known how many members do | 4 | - | etcdctl " +
+				"endpoint " +
+				"status --write-out=table\n" +
 				"instance a/bare says so itself | 0 | - | \n"},
 		{"an unconfirmed instance that does not answer", findings{instances: []instance{unconfirmed},
 			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/bare": nil})},
@@ -146,10 +152,10 @@ func TestProblems(t *testing.T) {
 				"instance confirm a bare\n"},
 		{"a halt that instances tell too", findings{halt: &marchv1.Halt{By: "ann", Why: "w", Time: stamp(1)},
 			instances: []instance{alive("a", "one")}, sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
-				"a/one": {NotReady: "x", Problems: []*marchv1.Problem{problem.Halted("ann", "w", after(1)),
-					full.Barred("bob", stamp(2))}},
-			})}, "leasing is halted in all rooms by ann: w | 1 | - | march recover\ninstance a/full is barred by the " +
-			"recover of bob | 2 | - | march recover\n"},
+				"a/one": {NotReady: "x", Problems: []*marchv1.Problem{problem.New(problem.Halted, "", after(1), "by",
+					"ann",
+					"why", "w"), problem.New(problem.Barred, "a/full", after(2), "by", "bob")}},
+			})}, "leasing is halted in all rooms by ann: w | 1 | - | march recover | a/full (barred)\n"},
 		{"instances before a sample", findings{instances: []instance{alive("a", "one")}}, ""},
 		{"a migration", findings{migration: waiting}, "migration M cannot go on: the layout is version 3 | 7 | - | " +
 			"march migrate abort M\n" +
@@ -166,7 +172,7 @@ func TestProblems(t *testing.T) {
 				"it stops /k/a | - | - | mend /k/a\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.f.damage, test.f.sample.at = mend, after(6)
+			test.f.damage, test.f.sample.at, test.f.etcdctl = mend, after(6), "etcdctl"
 			list := test.f.problems()
 			if got := lines(list); got != test.want {
 				t.Errorf("got\n%swant\n%s", got, test.want)
@@ -202,7 +208,7 @@ func TestFullness(t *testing.T) {
 		bytes, quota int64
 		since        int // -1 for not nearly full
 	}{{79, 100, -1}, {81, 100, 1}, {90, 100, 1}, {50, 100, -1}, {90, 0, -1}, {99, 100, 5}} {
-		nearly := f.note(admin.StoreSize{Bytes: test.bytes, Quota: test.quota}, after(minute)) != nil
+		nearly := f.note(admin.StoreSize{Bytes: test.bytes, Quota: test.quota}, after(minute), "etcdctl") != nil
 		if e := f.get(); nearly != (test.since >= 0) || nearly && !e.nearly.Equal(after(test.since)) ||
 			!nearly && !e.nearly.IsZero() {
 			t.Errorf("minute %d: %t, %+v", minute, nearly, e)

@@ -126,11 +126,17 @@ func (s *Server) viewOrKnown(ctx context.Context) (v view, outage []*marchv1.Pro
 	if away.IsZero() { // it came back meanwhile
 		away = time.Now()
 	}
-	outage = append(outage, problem.NoEtcd(away, at))
+	shown := "This console has not read the cluster yet: it shows the instances of --rooms."
+	if !at.IsZero() {
+		shown = "Everything but the instances' own values is as of " + at.UTC().Format("2006-01-02 15:04:05 UTC") + "."
+	}
+	contact := s.ledger.Contact()
+	outage = append(outage, problem.Away("console", "this console", shown+" An instance that cannot reach etcd, too, "+
+		"goes on until its reserve ends.", contact.Members, contact.Cause, away, s.ledger.Etcdctl()))
 	s.known.mu.Lock()
 	defer s.known.mu.Unlock()
 	for _, address := range s.known.mu.silent {
-		outage = append(outage, problem.NoRoom(address))
+		outage = append(outage, problem.New(problem.NoRoom, address, time.Time{}))
 	}
 	return v, outage, nil
 }
@@ -138,7 +144,7 @@ func (s *Server) viewOrKnown(ctx context.Context) (v view, outage []*marchv1.Pro
 // findings returns the findings of a view.
 func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
 	f := findings{
-		halt: halt, unusable: v.unusable, etcd: s.fullness.get(), workers: s.workers.get(),
+		halt: halt, unusable: v.unusable, etcd: s.fullness.get(), etcdctl: s.ledger.Etcdctl(), workers: s.workers.get(),
 		rooms: v.record.Layout.Rooms(), instances: v.instances,
 		sample: now, forgetAfter: s.cfg.ForgetAfter, unreadable: v.bad,
 		damage: s.damage(v.active), own: s.ownProblems(),
@@ -174,9 +180,16 @@ const problemsEvery = 10 * time.Second
 func (s *Server) watchProblems(ctx context.Context) {
 	ticker := time.NewTicker(problemsEvery)
 	defer ticker.Stop()
+	var changes problem.Changes
 	for {
-		if v, err := s.view(ctx); err == nil { // otherwise there is nothing to note
-			s.met.Note(s.findings(v, nil, sample{}).problems(), time.Now())
+		v, outage, err := s.viewOrKnown(ctx)
+		if outage != nil {
+			_, err = s.view(ctx) // which notes that etcd answers again
+		}
+		if err == nil || outage != nil {
+			f := s.findings(v, nil, s.samples.Before())
+			f.outage = outage
+			changes.Write(s.log, s.met.Note(f.problems(), time.Now()), time.Now())
 		}
 		select {
 		case <-ctx.Done():

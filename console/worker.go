@@ -100,7 +100,8 @@ func (s *Server) pinned(ctx context.Context) (map[string]bool, error) {
 func workerToProto(l record.Lease, epoch record.Epoch, pinned bool, now time.Time) *marchv1.Worker {
 	free := admin.Free(l.Worker, epoch)
 	p := &marchv1.Worker{
-		Bits: int32(l.Bits), Number: l.Number, Room: string(l.Room), Instance: string(l.Instance), //nolint:gosec // below timeid.MaxBits
+		Bits: int32(l.Bits), Number: l.Number, Room: string(l.Room), Instance: string(l.Instance),
+		//nolint:gosec // below timeid.MaxBits
 		Pinned: pinned && !l.Caller, Caller: l.Caller,
 		From: timestamppb.New(time.UnixMilli(l.From)), Until: timestamppb.New(time.UnixMilli(l.Until)),
 		Free: timestamppb.New(free),
@@ -144,7 +145,8 @@ func (s *Server) slicesIn(ctx context.Context, room allocator.Room, bits int) (l
 	for _, u := range uses {
 		if room == "" || u.Room == room {
 			list = append(list, &marchv1.WorkerSlice{
-				Bits: int32(u.Bits), Room: string(u.Room), Lower: u.Slice.Lower, Upper: u.Slice.Upper, Taken: u.Taken, Live: u.Live, //nolint:gosec // below timeid.MaxBits
+				Bits: int32(u.Bits), Room: string(u.Room), Lower: u.Slice.Lower, Upper: u.Slice.Upper, Taken: u.Taken,
+				Live: u.Live, //nolint:gosec // below timeid.MaxBits
 			})
 		}
 	}
@@ -289,12 +291,19 @@ func (w workerUse) problems(now time.Time) []*marchv1.Problem {
 	var ending, used []*marchv1.Problem
 	for _, e := range w.ends {
 		if end := time.UnixMilli(e.end); end.Before(now.Add(endsSoon)) {
-			ending = append(ending, problem.TimeEnds(e.tag, end, now))
+			what := problem.TimeEnds
+			if !end.After(now) {
+				what = problem.TimeEnded
+			}
+			ending = append(ending, problem.New(what, string(e.tag), time.Time{}, "end",
+				end.UTC().Format(time.RFC3339)))
 		}
 	}
 	for _, u := range w.slices {
 		if share(u) > mostUsed {
-			used = append(used, problem.WorkersUsed(u.Room, u.Bits, u.Live, u.Slice.Width()))
+			used = append(used, problem.New(problem.WorkersUsed, fmt.Sprintf("%s, %d bits", u.Room, u.Bits),
+				time.Time{},
+				"in", u.Room, "bits", u.Bits, "live", u.Live, "workers", u.Slice.Width()))
 		}
 	}
 	return slices.Concat(problem.Some(ending, problemsOfKind, "tags"), problem.Some(used, problemsOfKind, "workers"))

@@ -7,11 +7,12 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
 )
@@ -22,42 +23,68 @@ func (s *Server) problems() []*marchv1.Problem {
 	return s.problemsOf(lacks)
 }
 
+// id is how lists of problems name this instance.
+func (s *Server) id() string { return string(s.cfg.Room) + "/" + string(s.cfg.Name) }
+
 // problemsOf is problems if readiness has already found what the instance lacks.
 func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
-	me := problem.Instance{Room: s.cfg.Room, Name: s.cfg.Name}
-	var list []*marchv1.Problem
-	halt, halted := s.ledger.Halted()
-	if halted {
-		list = append(list, problem.Halted(halt.By, halt.Why, halt.Time))
-	}
+	list := s.causes()
 	if b, is := s.instance.Barred(); is {
-		list = append(list, me.Barred(b.By, timestamppb.New(b.Since)))
+		list = append(list, problem.New(problem.Barred, s.id(), b.Since, "by", b.By))
 	}
-	if lacks != "" {
-		list = append(list, me.NotReady(lacks, time.Time{}))
+	if unready := problem.New(problem.NotReady, s.id(), time.Time{}, "why", lacks); lacks != "" && len(list) > 0 {
+		problem.Hit(list[0], unready)
+	} else if lacks != "" {
+		list = append(list, unready)
 	} else if _, err := s.times.Trouble(); err != nil && s.status.get() == nil {
-		list = append(list, me.NoTimeOrdered(err, time.Time{}))
-	}
-	if cause := s.cause(me, halted); cause != nil {
-		list = append(list, cause)
+		list = append(list, s.noTimeOrdered(err))
 	}
 	list = append(list, s.damagedTags()...)
 	if missing := s.instance.MissingRights(); len(missing) > 0 {
-		list = append(list, me.NoRights(missing))
-	}
-	if stored, _ := s.ledger.Layout(); stored.Layout.Version > 0 {
-		if _, has := stored.Layout.Ranges[s.cfg.Room]; !has {
-			list = append(list, problem.NoRange(s.cfg.Room, stored.Layout.Version))
+		texts := make([]string, len(missing))
+		for k, right := range missing {
+			texts[k] = right.String()
 		}
+		list = append(list, problem.New(problem.EtcdRights, s.id(), time.Time{}, "rights", strings.Join(texts,
+			", nor ")))
 	}
 	for _, p := range s.cfg.Access.Problems() {
-		p.Of = string(s.cfg.Room) + "/" + string(s.cfg.Name)
+		p.Of = s.id()
 		p.What = "instance " + p.GetOf() + ": " + p.GetWhat()
 		list = append(list, p)
 	}
-	id := string(s.cfg.Room) + "/" + string(s.cfg.Name)
-	list = append(list, problem.Safety("instance "+id, id, s.cfg.Insecure, s.cfg.TLS.Broken())...)
-	return s.met.Note(problem.Unique(list), time.Now())
+	list = append(list, problem.Safety("instance "+s.id(), s.id(), s.cfg.Insecure, s.cfg.TLS.Broken())...)
+	return s.met.Note(problem.Group(list), time.Now())
+}
+
+// causes lists what keeps this instance from leasing, the worst first.
+func (s *Server) causes() (list []*marchv1.Problem) {
+	halt, halted := s.ledger.Halted()
+	cause := s.cause(halted)
+	if cause.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY {
+		list, cause = append(list, cause), nil
+	}
+	if halted {
+		list = append(list, problem.New(problem.Halted, "", halt.Time, "by", halt.By, "why", halt.Why))
+	}
+	if cause != nil {
+		list = append(list, cause)
+	}
+	if stored, _ := s.ledger.Layout(); stored.Layout.Version > 0 {
+		if _, has := stored.Layout.Ranges[s.cfg.Room]; !has {
+			list = append(list, problem.New(problem.NoRange, string(s.cfg.Room), time.Time{}, "layout",
+				stored.Layout.Version))
+		}
+	}
+	return list
+}
+
+func (s *Server) noTimeOrdered(err error) *marchv1.Problem {
+	if back, is := errors.AsType[*timeid.RollbackError](err); is {
+		return problem.New(problem.ClockBack, s.id(), time.Time{}, "why", err, "back",
+			time.Duration(back.Last-back.Now)*time.Millisecond)
+	}
+	return problem.New(problem.TimeOrdered, s.id(), time.Time{}, "why", err)
 }
 
 // damaged has the tags of which nothing can be leased because a key of theirs cannot be read:
@@ -83,8 +110,7 @@ const (
 	damagedFor = 10 * time.Minute
 )
 
-// noteTag notes whether a tag could be read or leased: err is nil if so. The first failure
-// because of a damaged key is a line in the log.
+// noteTag notes whether a tag could be read or leased: err is nil if so.
 func (s *Server) noteTag(tag allocator.Tag, err error) {
 	key, is := errors.AsType[*record.KeyError](err)
 	is = is && key.Tag() == tag // other keys stop all tags, and are Trouble's
@@ -104,14 +130,6 @@ func (s *Server) noteTag(tag allocator.Tag, err error) {
 		d.mu.tags[tag] = damagedTag{*key, now, now}
 	}
 	d.mu.Unlock()
-	switch {
-	case is && !had:
-		p := problem.Unreadable(*key, s.ledger.Damage(key.Key, ""))
-		s.lines.damaged.Log(now, s.log.Error, "no IDs of a tag can be leased", "tag", tag, "error",
-			key, "remedy", problem.Plain(p))
-	case err == nil && had:
-		s.log.Info("IDs of a tag can be leased again", "tag", tag)
-	}
 }
 
 // damagedTags lists the keys that stop a single tag.
@@ -124,9 +142,7 @@ func (s *Server) damagedTags() (list []*marchv1.Problem) {
 			delete(d.mu.tags, tag)
 			continue
 		}
-		p := problem.Unreadable(t.key, s.ledger.Damage(t.key.Key, ""))
-		p.Since = timestamppb.New(t.since)
-		list = append(list, p)
+		list = append(list, problem.OfKey(t.key, s.ledger.Damage(t.key.Key, ""), t.since))
 	}
 	slices.SortFunc(list, func(a, b *marchv1.Problem) int { return strings.Compare(a.GetOf(), b.GetOf()) })
 	return list
@@ -144,9 +160,10 @@ func (s *Server) logDropped(change ledger.TagChange) {
 
 // cause returns the problem, other than a halt, that keeps this instance from leasing,
 // or nil.
-func (s *Server) cause(me problem.Instance, halted bool) *marchv1.Problem {
+func (s *Server) cause(halted bool) *marchv1.Problem {
 	if contact := s.ledger.Contact(); !contact.Away.IsZero() {
-		return me.EtcdAway(contact.Cause, contact.Away)
+		return problem.Away(s.id(), "instance "+s.id(), "It leases nothing, and issues the IDs that it holds.",
+			contact.Members, contact.Cause, contact.Away, s.ledger.Etcdctl())
 	}
 	trouble := s.instance.Trouble()
 	if trouble.Err == nil || halted && allocator.KindOf(trouble.Err) == allocator.WentBack {
@@ -156,5 +173,40 @@ func (s *Server) cause(me problem.Instance, halted bool) *marchv1.Problem {
 	if s.ledger.Unconfirmed() && since.IsZero() {
 		since = s.started
 	}
-	return me.NoLease(trouble.Err, since, func(key string) record.Damage { return s.ledger.Damage(key, "") })
+	return s.noLease(trouble.Err, since)
+}
+
+// ofJournal has the case of each fault of a journal.
+var ofJournal = map[journal.Fault]problem.Case{journal.Full: problem.JournalFull, journal.Denied: problem.JournalDenied,
+	journal.Hangs: problem.JournalHangs, journal.Shared: problem.JournalShared, journal.Other: problem.JournalBroken}
+
+// noLease says that the instance leases no tag because of err.
+func (s *Server) noLease(err error, since time.Time) *marchv1.Problem {
+	id := s.id()
+	if key, is := errors.AsType[*record.KeyError](err); is {
+		return problem.OfKey(*key, s.ledger.Damage(key.Key, ""), since)
+	}
+	if errors.Is(err, store.ErrNoSpace) {
+		return problem.New(problem.EtcdFull, "", since, "etcdctl", s.ledger.Etcdctl())
+	}
+	if unusable, is := errors.AsType[*ledger.UnusableError](err); is {
+		return problem.New(problem.Unusable, "", since, "why", unusable)
+	}
+	if bare, is := errors.AsType[*ledger.UnconfirmedError](err); is {
+		return problem.New(problem.Unconfirmed, string(bare.Room)+"/"+string(bare.Name), since)
+	}
+	if unwritable, is := errors.AsType[*journal.UnwritableError](err); is {
+		return problem.New(ofJournal[unwritable.Fault()], id, unwritable.Since, "path", unwritable.Path,
+			"why", unwritable.Err)
+	}
+	if other, is := errors.AsType[*record.OtherClusterError](err); is {
+		return problem.New(problem.ForeignEtcd, id, since, "why", other.Answered())
+	}
+	switch allocator.KindOf(err) {
+	case allocator.Unauthenticated, allocator.Denied:
+		return problem.New(problem.EtcdRefuses, id, since, "why", err)
+	case allocator.WentBack:
+		return problem.New(problem.WentBack, id, since, "why", err)
+	}
+	return problem.New(problem.NoLease, id, since, "why", err)
 }

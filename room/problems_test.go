@@ -57,12 +57,14 @@ func TestTellsItsProblems(t *testing.T) {
 		}, marchv1.ProblemKind_PROBLEM_KIND_HALTED,
 			[]string{"leasing is halted in all rooms by ann: tonight's restore. Since 2", "Next: `march recover`"}},
 		{"etcd away", nil, func(c *cluster, _ *instance) { c.Mem.Stop() }, marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY,
-			[]string{"instance a/a1 does not reach etcd, and leases nothing: memory: connection refused. Since 2",
-				"Check the network"}},
+			[]string{"etcd does not answer instance a/a1: ", "memory: connection refused. Since 2",
+				"It leases nothing, and issues the IDs that it holds. Start the members that do not answer",
+				"Next: `etcdctl endpoint status --write-out=table`"}},
 		{"etcd full", nil, func(c *cluster, _ *instance) {
 			c.Mem.NoSpace(true)
 		}, marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
-			[]string{"etcd is full, and takes no writes: no IDs are leased. Since 2", "Next: `etcdctl alarm disarm`"}},
+			[]string{"etcd is full, and takes no writes: no IDs are leased. Since 2",
+				"Next: `etcdctl defrag --cluster && etcdctl alarm disarm`"}},
 		{"no range", nil, func(c *cluster, _ *instance) {
 			c.Change(allocator.Layout{Boundary: 100,
 				Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}}, "test")
@@ -172,8 +174,8 @@ func TestTellsThatItIsNotReady(t *testing.T) {
 		a.await("not ready", func() bool {
 			code, body := a.get("/readyz")
 			return code == http.StatusServiceUnavailable &&
-				contains(body, "[!]instance a/a1 is not ready: it holds no IDs. Since 2",
-					"[!]key /march/default/beat: ")
+				contains(body, "[-]counters failed: none are held, and ",
+					"[!]key /march/default/beat: ", "It hits a/a1 (not ready).")
 		})
 		c.put("beat", "")
 		a.await("ready", func() bool { _, err := a.next("order"); return err == nil && len(a.wrong()) == 0 })

@@ -185,24 +185,24 @@ func TestLogsWhyNothingIsLeased(t *testing.T) {
 				return false
 			})
 		}
-		const lost = "no IDs can be leased: the room issues only the IDs that it holds"
 		c.Mem.NoSpace(true)
-		line("full", lost, "database space exceeded", "remedy=", "etcdctl alarm disarm")
+		line("full", "a problem began", "kind=etcd_full", "remedy=", "etcdctl alarm disarm")
 		c.Mem.Stop()
-		line("away", lost, "etcd has not answered since", "remedy=", "etcdctl endpoint health")
+		line("away", "a problem began", "kind=etcd_away", "remedy=", "etcdctl endpoint status")
 		c.Mem.Start()
 		c.Mem.NoSpace(false)
-		line("back", "IDs can be leased again")
+		line("back", "a problem is over", "kind=etcd_full")
+		line("back", "a problem is over", "kind=etcd_away")
 		if _, err := c.Admin.Ledger.Halt(bg, "ann", "tonight's restore"); err != nil {
 			t.Fatal(err)
 		}
-		line("halted", lost, "halted by ann", "remedy=", "march recover")
+		line("halted", "a problem began", "kind=halted", "halted in all rooms by ann", "remedy=", "march recover")
 		for {
 			if _, err := a.next("order"); err != nil {
 				break
 			}
 		}
-		line("not ready", "no IDs can be issued", "remedy=", "march recover")
+		line("not ready", "no IDs can be issued", "problems=", "march recover")
 	})
 }
 
@@ -265,7 +265,7 @@ func TestFamilyWhoseClockWentBack(t *testing.T) {
 			"[!]instance a/a1 issues no time-ordered IDs", "readyz check passed") {
 			t.Errorf("readyz: %s", body)
 		}
-		if !contains(log.String(), "requests for time-ordered IDs fail", "the clock went back") {
+		if !contains(log.String(), "a problem began: ", "kind=time_ordered", "the clock went back") {
 			t.Errorf("log: %s", log.String())
 		}
 		back.Store(0)

@@ -72,7 +72,7 @@ type Server struct {
 const maxRequest = 64 << 10
 
 // lines throttle messages that may come for every tag at once.
-type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, keyless, damaged throttle.Log }
+type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, keyless throttle.Log }
 
 // New checks cfg. Its errors are Invalid.
 func New(cfg Config) (*Server, error) {
@@ -173,6 +173,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return s.warmPrescaled(background) })
 	work.Go(func() error { return s.followPeriods(background) })
 	work.Go(func() error { return s.watchHealth(background) })
+	work.Go(func() error { s.ledger.WatchMembers(background); return nil })
 	work.Go(func() error { return s.measure(background) })
 	work.Go(func() error { s.cfg.Access.Run(background, operator.Refused(s.admin)); return nil })
 

@@ -188,10 +188,8 @@ const healthEvery = time.Second
 func (s *Server) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
-	said := false    // whether the log has said that nothing can be issued
-	failing := false // whether the log has said that a tag of kind time fails
-	// the cause for which the log has said that nothing can be leased
-	troubled := marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED
+	said := false // whether the log has said that nothing can be issued
+	var changes problem.Changes
 	for {
 		select {
 		case <-ctx.Done():
@@ -201,58 +199,20 @@ func (s *Server) watchHealth(ctx context.Context) error {
 		checks, lacks := s.readiness()
 		err := serve.Failed(checks)
 		s.setHealth(checks)
-		_ = s.problemsOf(lacks) // notes since when each problem exists
 		if s.status.get() != nil {
 			continue // a start or a stop, which has its own log line
 		}
-		switch why, cause := s.cannotLease(), s.whatStops(); {
-		case why != nil && troubled != cause.GetKind():
-			// Each change of the cause has its line. It is rare, so it is not throttled.
-			troubled = cause.GetKind()
-			s.log.Warn("no IDs can be leased: the room issues only the IDs that it holds", "error", why,
-				"remedy", problem.Plain(cause))
-		case why == nil && troubled != marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED:
-			troubled = marchv1.ProblemKind_PROBLEM_KIND_UNSPECIFIED
-			s.log.Info("IDs can be leased again")
-		}
+		list := s.problemsOf(lacks)
+		changes.Write(s.log, list, time.Now())
 		switch {
 		case err != nil && !said:
-			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err, "remedy",
-				problem.Plain(s.whatStops()))
+			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err, "problems",
+				problem.AsLines(list))
 		case err == nil && said:
 			said = false
 			s.log.Info("the instance is ready again")
 		}
-		switch _, why := s.times.Trouble(); {
-		case why != nil && !failing:
-			failing = true
-			s.log.Warn("requests for time-ordered IDs fail", "error", why)
-		case why == nil && failing:
-			failing = false
-			s.log.Info("requests for time-ordered IDs fail no more")
-		}
 	}
-}
-
-// whatStops returns the problem that keeps this instance from leasing, a halt or another. Its
-// kind is never UNSPECIFIED.
-func (s *Server) whatStops() *marchv1.Problem {
-	me := problem.Instance{Room: s.cfg.Room, Name: s.cfg.Name}
-	halt, halted := s.ledger.Halted()
-	cause := s.cause(me, halted)
-	switch record, _ := s.ledger.Layout(); {
-	case cause != nil && cause.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY:
-		return cause
-	case halted:
-		return problem.Halted(halt.By, halt.Why, halt.Time)
-	case cause != nil:
-		return cause
-	default:
-		if _, has := record.Layout.Ranges[s.cfg.Room]; !has && record.Layout.Version > 0 {
-			return problem.NoRange(s.cfg.Room, record.Layout.Version)
-		}
-	}
-	return me.NotReady("see /readyz?verbose", time.Time{})
 }
 
 // reportHealth tells gRPC's health service whether the instance is ready, and

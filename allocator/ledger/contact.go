@@ -2,10 +2,12 @@ package ledger
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Contact says when and how etcd last answered a ledger.
@@ -14,6 +16,7 @@ type Contact struct {
 	Last    time.Time     // of the last answer, zero before the first
 	Cause   error         // of the last failure, nil while tries do not fail
 	Latency time.Duration // of an answer, a moving average; zero before the first
+	Members store.Members // that answer while tries fail, as last asked
 }
 
 // latencyWeight is about the number of answers in the moving average of the
@@ -22,7 +25,7 @@ const latencyWeight = 8
 
 // answered notes an answer that came after took.
 func (c *Contact) answered(now time.Time, took time.Duration) {
-	c.Away, c.Cause = time.Time{}, nil
+	c.Away, c.Cause, c.Members = time.Time{}, nil, store.Members{}
 	if c.Last.IsZero() {
 		c.Latency = took
 	} else {
@@ -30,6 +33,33 @@ func (c *Contact) answered(now time.Time, took time.Duration) {
 	}
 	c.Last = now
 }
+
+// askMembers is how often etcd's members are asked for themselves while etcd does not answer, and how long each may
+// take.
+const askMembers = time.Second
+
+// WatchMembers keeps Contact's Members up to date until ctx ends.
+func (l *Ledger) WatchMembers(ctx context.Context) {
+	for ctx.Err() == nil {
+		if !l.Contact().Away.IsZero() {
+			asking, cancel := context.WithTimeout(ctx, askMembers)
+			members := store.ReadMembers(asking, l.store)
+			cancel()
+			l.mu.Lock()
+			if !l.mu.contact.Away.IsZero() {
+				l.mu.contact.Members = members
+			}
+			l.mu.Unlock()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(askMembers):
+		}
+	}
+}
+
+// Etcdctl is the command that asks the etcd of this ledger.
+func (l *Ledger) Etcdctl() string { return cmp.Or(l.cfg.Etcdctl, "etcdctl") }
 
 // Contact returns when and how etcd last answered this ledger.
 func (l *Ledger) Contact() Contact {

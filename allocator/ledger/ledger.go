@@ -29,6 +29,8 @@ type Config struct {
 	// TryTimeout bounds one try of a transaction. Default 2 s: longer than an
 	// election, and short enough for a second try before callers give up.
 	TryTimeout time.Duration
+	// Etcdctl is the command with which an operator asks this etcd. Default etcdctl, without flags.
+	Etcdctl string
 	// Observe, if set, is called after every transaction with its duration and its
 	// error, if any.
 	Observe func(took time.Duration, err error)

@@ -125,8 +125,7 @@ func (i *Instance) askRights(ctx context.Context) {
 	}
 	i.rights.Store(&rights{missing, time.Now()})
 	if len(missing) > 0 {
-		i.ledger.log.Error("this process lacks rights in etcd", "missing", missing, "remedy",
-			"march etcd roles "+string(i.room))
+		i.ledger.log.Error("this process lacks rights in etcd", "missing", missing)
 	}
 }
 

@@ -255,10 +255,11 @@ func doText(p *marchv1.Problem) string { return problem.Do(p, show.Printable) }
 // reports only a halt and a layout that cannot be used.
 func stoppedText(w io.Writer, problems []*marchv1.Problem, halt *marchv1.Halt, unusable string) {
 	if len(problems) == 0 && halt != nil {
-		problems = append(problems, problem.Halted(halt.GetBy(), halt.GetWhy(), halt.GetTime().AsTime()))
+		problems = append(problems, problem.New(problem.Halted, "", halt.GetTime().AsTime(), "by", halt.GetBy(),
+			"why", halt.GetWhy()))
 	}
 	if len(problems) == 0 && unusable != "" {
-		problems = append(problems, problem.Unusable(unusable))
+		problems = append(problems, problem.New(problem.Unusable, "", time.Time{}, "why", unusable))
 	}
 	problemsText(w, problems)
 }

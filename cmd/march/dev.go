@@ -208,7 +208,9 @@ func (d *dev) etcdLogger() hclog.Logger {
 // openLedger opens a ledger with its own connection, as a separate process would.
 func (d *dev) openLedger(ctx context.Context, w startup.Watched) (*ledger.Ledger, error) {
 	endpoints := []string{d.ports.Address(devsetup.EtcdClient)}
-	l, err := startup.NewLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, ledger.DefaultConfig(), w, d.log)
+	cfg := ledger.DefaultConfig()
+	cfg.Etcdctl = "etcdctl --endpoints=" + endpoints[0]
+	l, err := startup.NewLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, cfg, w, d.log)
 	if err != nil {
 		return nil, err
 	}

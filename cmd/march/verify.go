@@ -82,7 +82,7 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 			_, _ = fmt.Fprintf(c.stdout, "and %s more\n", words.Grouped(report.More))
 		}
 		if h := report.Halt; h.By != "" {
-			p := problem.Halted(h.By, h.Why, h.Time)
+			p := problem.New(problem.Halted, "", h.Time, "by", h.By, "why", h.Why)
 			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", show.Excerpt(p.GetWhat()),
 				h.Time.UTC().Format(time.RFC3339), p.GetCommand())
 		}
@@ -90,8 +90,7 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 	if c.output == "text" && report.Settings.RequireJournal {
 		_, _ = fmt.Fprintln(c.stdout, "journals are required")
 		for _, id := range report.Unconfirmed {
-			in, name, _ := strings.Cut(string(id), "/")
-			p := problem.Instance{Room: allocator.Room(in), Name: allocator.Instance(name)}.Unconfirmed(time.Time{})
+			p := problem.New(problem.Unconfirmed, string(id), time.Time{})
 			_, _ = fmt.Fprintf(c.stdout, "%s; next: `%s`\n", p.GetWhat(), p.GetCommand())
 		}
 	}

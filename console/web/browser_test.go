@@ -132,7 +132,7 @@ func (b *browser) restart(t *testing.T) {
 	old.visit("/tags")
 	w.Etcd.Stop()
 	old.says("this is how it stood at")
-	p.says("Etcd does not answer this console.")
+	p.says("Etcd does not answer this console:")
 	p.says("layout 2")
 	fresh := b.open(t, at)
 	fresh.do(chromedp.Navigate("about:blank"))

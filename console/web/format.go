@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/capacity"
+	wrong "github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -24,6 +25,7 @@ func (h *Handler) functions() template.FuncMap {
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago),
 		"clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
 		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline,
+		"about":   wrong.About,
 		"counted": words.Counted, "grouped": grouped, "groups": groups, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },
@@ -50,7 +52,8 @@ func timed(write func(*timestamppb.Timestamp) string) func(*timestamppb.Timestam
 		if t == nil {
 			return template.HTML(write(t)) //nolint:gosec // no user's text
 		}
-		return template.HTML(`<time datetime="` + t.AsTime().UTC().Format(time.RFC3339) + `">` + write(t) + "</time>") //nolint:gosec // no user's text
+		return template.HTML(`<time datetime="` + t.AsTime().UTC().Format(time.RFC3339) + `">` + write(t) +
+			"</time>") //nolint:gosec // no user's text
 	}
 }
 
@@ -73,7 +76,8 @@ func prose(message any) template.HTML {
 func headline(what string) template.HTML {
 	head, cause, found := strings.Cut(what, ": ")
 	if found {
-		return template.HTML("<b>" + template.HTMLEscapeString(sentence(head)) + "</b>: " + template.HTMLEscapeString(cause) + ".") //nolint:gosec // escaped
+		return template.HTML("<b>" + template.HTMLEscapeString(sentence(head)) + "</b>: " +
+			template.HTMLEscapeString(cause) + ".") //nolint:gosec // escaped
 	}
 	return template.HTML("<b>" + template.HTMLEscapeString(sentence(what)) + ".</b>") //nolint:gosec // escaped
 }

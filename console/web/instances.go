@@ -43,7 +43,7 @@ func (h *Handler) instances(c *call) (string, any, error) {
 		return "", nil, err
 	}
 	v := &instancesView{Room: q.Get("room"), Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(),
-		Problem: c.problemOf("forget"), Problems: list.GetProblems(), Stopped: list.GetHalt() != nil ||
+		Problem: c.problemOf("forget"), Problems: c.shown(list.GetProblems()), Stopped: list.GetHalt() != nil ||
 			list.GetProblem() != ""}
 	colour := colours(l.GetEver()...)
 	for _, i := range list.GetInstances() {

@@ -112,6 +112,7 @@ func roomNames(names []string, from *marchv1.Layout, moves []*marchv1.Move) []st
 
 // view draws a migration.
 func view(c *call, m *marchv1.Migration, colour map[string]int) *migrationView {
+	m.Problems = c.shown(m.GetProblems())
 	v := &migrationView{
 		May:       c.may(marchv1.ConsoleService_PauseMigration_FullMethodName, ""),
 		Migration: m, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour),

@@ -47,7 +47,7 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	v := &migrationsView{Newer: token != "", Problems: l.GetProblems(), Unreadable: list.GetUnreadable()}
+	v := &migrationsView{Newer: token != "", Problems: c.shown(l.GetProblems()), Unreadable: list.GetUnreadable()}
 	if next := list.GetNextPageToken(); next != "" {
 		v.Older = with(url.Values{}, "before", next)
 	}

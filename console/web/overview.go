@@ -44,6 +44,7 @@ func (h *Handler) overview(c *call) (string, any, error) {
 		names = append(names, r.GetName())
 	}
 	colour := colours(names...)
+	o.Problems = c.shown(o.GetProblems())
 	v := &overviewView{GetOverviewResponse: o}
 	if list := o.GetProblems(); len(list) > 0 { // the worst is first
 		v.Away = list[0].GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY && list[0].GetOf() == "console"

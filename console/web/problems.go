@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -89,4 +90,27 @@ func (h *Handler) tellProblems(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = w.Write([]byte(strconv.Itoa(h.countProblems(ctx))))
+}
+
+// buttons has the call that the button of a problem makes.
+var buttons = map[marchv1.ProblemKind]string{
+	marchv1.ProblemKind_PROBLEM_KIND_SILENT:          "ForgetInstance",
+	marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:        "PlanMigration",
+	marchv1.ProblemKind_PROBLEM_KIND_MIGRATION:       "AbortMigration",
+	marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS: "ContinueMigration",
+}
+
+// shown returns problems as the caller sees them: with links to pages of this console, and with the buttons that the
+// caller may use.
+func (c *call) shown(list []*marchv1.Problem) []*marchv1.Problem {
+	own := func(path string) bool { return strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "//") }
+	for _, p := range list {
+		if !own(p.GetPage()) {
+			p.Page = ""
+		}
+		if name := buttons[p.GetKind()]; name == "" || !own(p.GetButton()) || !c.mayAny(name) {
+			p.Button = ""
+		}
+	}
+	return list
 }

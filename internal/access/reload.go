@@ -9,10 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
 )
 
 // reloadEvery is how often the files are read again. Reading them is cheap, and finds a
@@ -167,13 +166,8 @@ func (f *file) problem() *marchv1.Problem {
 	if f.mu.err == nil {
 		return nil
 	}
-	return &marchv1.Problem{
-		Kind: marchv1.ProblemKind_PROBLEM_KIND_RIGHTS, Of: f.path,
-		What: fmt.Sprintf("the file %s (--%s) is broken, so the last good one stays in force: %.300s",
-			f.path, f.flag, f.mu.err),
-		Since: timestamppb.New(f.mu.since), Remedy: "Mend the file; it is read again within seconds.",
-		Command: command(f),
-	}
+	return problem.New(problem.Rights, f.path, f.mu.since, "path", f.path, "flag", f.flag,
+		"why", fmt.Sprintf("%.300s", f.mu.err), "command", command(f))
 }
 
 func command(f *file) string {

@@ -97,14 +97,15 @@ func (s *Server) etcd(ctx context.Context) *marchv1.EtcdStatus {
 	defer cancel()
 	began := time.Now()
 	if err := s.cfg.Ledger.Ping(ctx); err != nil {
-		return &marchv1.EtcdStatus{Error: err.Error()}
+		return &marchv1.EtcdStatus{Error: err.Error(), Etcdctl: s.cfg.Ledger.Etcdctl()}
 	}
 	took := time.Since(began)
 	status, err := s.cfg.Ledger.Cluster().Status(ctx)
 	if err != nil {
-		return &marchv1.EtcdStatus{Error: err.Error()}
+		return &marchv1.EtcdStatus{Error: err.Error(), Etcdctl: s.cfg.Ledger.Etcdctl()}
 	}
 	answer := &marchv1.EtcdStatus{
+		Etcdctl: s.cfg.Ledger.Etcdctl(),
 		Version: status.Version, Size: status.Size, Quota: status.Quota, Revision: status.Revision,
 		Latency: durationpb.New(took),
 		NoSpace: status.NoSpace, Corrupt: status.Corrupt,

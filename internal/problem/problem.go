@@ -1,18 +1,88 @@
-// Package problem has the texts of the problems of a cluster, an instance or a key. Rooms
-// use it for their own problems, and consoles for those of the cluster. So
-// readyz?verbose, `march status`, the console's pages and `march verify` show the same
-// texts.
+// Package problem has the table of what can be wrong with a cluster, an instance, a host or a key: the words, what it
+// does to callers, what to do, and by which command. `/readyz?verbose`, `march status`, `march doctor`, the pages, the
+// logs and the runbook show its rows.
 package problem
 
 import (
 	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
+
+// New returns a problem of a thing. params are names of parameters of the row, each followed by its value.
+func New(c Case, of string, since time.Time, params ...any) *marchv1.Problem {
+	row := Table[c]
+	fill, link := fillers(of, params)
+	return &marchv1.Problem{
+		Kind: row.Kind, Of: of, Since: Stamp(since), What: fill.Replace(row.What), Effect: fill.Replace(row.Effect),
+		Remedy: fill.Replace(row.Remedy), Command: fill.Replace(row.Command), Page: link.Replace(row.Page),
+		Button: link.Replace(row.Button),
+	}
+}
+
+// fillers return what puts the values of parameters into a text, and into the path of a page.
+func fillers(of string, params []any) (text, link *strings.Replacer) {
+	room, instance, _ := strings.Cut(of, "/")
+	params = append([]any{"of", of, "room", room, "instance", instance}, params...)
+	var texts, links []string
+	for i := 0; i+1 < len(params); i += 2 {
+		name, value := fmt.Sprintf("{%v}", params[i]), fmt.Sprint(params[i+1])
+		texts, links = append(texts, name, value), append(links, name, url.PathEscape(value))
+	}
+	return strings.NewReplacer(texts...), strings.NewReplacer(links...)
+}
+
+// OfKey returns the problem that a key cannot be read, in verify's words.
+func OfKey(key record.KeyError, d record.Damage, since time.Time) *marchv1.Problem {
+	return New(Unreadable, key.Key, since, "what", d.Says(&key), "remedy", sentence(d.Remedy), "command", d.Command)
+}
+
+// Away returns the problem that etcd does not answer a process, names. The members say how many answer, cause why none
+// does.
+func Away(of, names, effect string, members store.Members, cause error, since time.Time,
+	etcdctl string) *marchv1.Problem {
+	text := members.String()
+	switch {
+	case cause != nil && members.All == 0:
+		text = cause.Error()
+	case cause != nil && members.Answer == 0:
+		text += "; " + cause.Error()
+	}
+	return New(EtcdAway, of, since, "names", names, "effect", effect, "members", text, "etcdctl", etcdctl)
+}
+
+// sentence returns a text with a capital and a full stop.
+func sentence(text string) string {
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[size:] + "."
+}
+
+// Safety lists what is wrong with a server's TLS. process names it in a text, of in the list of problems. insecure is
+// why it is insecure, empty if it is not; broken why its certificates' files cannot be used, nil if they can.
+func Safety(process, of, insecure string, broken error) (list []*marchv1.Problem) {
+	if insecure != "" {
+		list = append(list, New(Insecure, of, time.Time{}, "process", process, "why", insecure))
+	}
+	if broken != nil {
+		list = append(list, New(Certificate, of, time.Time{}, "process", process, "why", broken))
+	}
+	return list
+}
+
+// Warning reports whether problems of a kind stop nothing now.
+func Warning(kind marchv1.ProblemKind) bool {
+	return slices.ContainsFunc(Table[:], func(r Row) bool { return r.Kind == kind && r.Warning })
+}
 
 // Stamp returns a time as a message, or nil for the zero time.
 func Stamp(at time.Time) *timestamppb.Timestamp {
@@ -22,35 +92,13 @@ func Stamp(at time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(at)
 }
 
-// Unique returns a list with one problem of each kind and object: the first one, with
-// the earliest time of all.
-func Unique(list []*marchv1.Problem) []*marchv1.Problem {
-	first := make(map[id]*marchv1.Problem, len(list))
-	unique := make([]*marchv1.Problem, 0, len(list))
-	for _, p := range list {
-		was, ok := first[idOf(p)]
-		switch {
-		case !ok:
-			first[idOf(p)] = p
-			unique = append(unique, p)
-		case was.GetSince() == nil || p.GetSince() != nil && p.GetSince().AsTime().Before(was.GetSince().AsTime()):
-			was.Since = p.GetSince()
-		}
-	}
-	return unique
-}
-
 // Some returns the first problems of a list, and a problem that has the number of the
 // others.
 func Some(all []*marchv1.Problem, most int, of string) []*marchv1.Problem {
 	if len(all) <= most {
 		return all
 	}
-	more := &marchv1.Problem{
-		Kind: marchv1.ProblemKind_PROBLEM_KIND_MORE, Of: of,
-		What:   fmt.Sprintf("%d more problems with %s", len(all)-most, of),
-		Remedy: "First solve the problems that are listed.",
-	}
+	more := New(More, of, time.Time{}, "count", len(all)-most)
 	return append(all[:most:most], more)
 }
 
@@ -100,13 +148,33 @@ func times(p *marchv1.Problem) string {
 	return ""
 }
 
-// Do returns the remedy of a problem, and the command.
+// Do returns what a problem hits and does, the remedy and the command.
 func Do(p *marchv1.Problem, printable func(string) string) string {
-	text := printable(p.GetRemedy())
+	text := printable(About(p))
 	if p.GetCommand() != "" {
 		text += " Next: `" + printable(p.GetCommand()) + "`"
 	}
 	return text
+}
+
+// maxHits is how many things that a problem hits are named in a text.
+const maxHits = 10
+
+// About returns what a problem hits and does, and the remedy.
+func About(p *marchv1.Problem) string {
+	var parts []string
+	if n := len(p.GetHits()); n > maxHits {
+		parts = append(parts, fmt.Sprintf("It hits %s and %d more.", strings.Join(p.GetHits()[:maxHits], ", "),
+			n-maxHits))
+	} else if n > 0 {
+		parts = append(parts, "It hits "+strings.Join(p.GetHits(), ", ")+".")
+	}
+	for _, part := range []string{p.GetEffect(), p.GetRemedy()} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, " ")
 }
 
 // Plain is Do for a log, which escapes texts itself.

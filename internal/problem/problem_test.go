@@ -1,19 +1,18 @@
 package problem_test
 
 import (
-	"errors"
+	"bytes"
+	"flag"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/journal"
-	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
@@ -23,49 +22,6 @@ import (
 var when = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func after(minutes int) time.Time { return when.Add(time.Duration(minutes) * time.Minute) }
-
-var one = problem.Instance{Room: "a", Name: "one"}
-
-// Each cause that keeps an instance from leasing is its own kind of problem, with its remedy.
-func TestNoLease(t *testing.T) {
-	damage := func(key string) record.Damage {
-		return record.Damage{Stops: "all of " + key, Remedy: "mend it", Command: "march mend"}
-	}
-	for _, test := range []struct {
-		err  error
-		want string
-	}{
-		{allocator.Errorf(allocator.Unavailable, "etcd at h: %w", store.ErrNoSpace),
-			"etcd_full  | etcd is full, and takes no writes: no IDs are leased | etcdctl alarm disarm"},
-		{allocator.Errorf(allocator.Refused, "the layout: %w",
-			&record.KeyError{Key: "/k", Err: errors.New("one\ntwo")}),
-			"unreadable /k | key /k: one; two; it stops all of /k | march mend"},
-		{allocator.Errorf(allocator.Refused, "%w", &ledger.UnconfirmedError{Room: "a", Name: "one"}),
-			"unconfirmed a/one | instance a/one started without its journal, which is required, " +
-				"and leases nothing | march instance confirm a one"},
-		{allocator.Errorf(allocator.Unavailable, "%w", &journal.UnwritableError{Path: "/j", Since: after(1),
-			Err: errors.New("disk on fire")}),
-			"journal a/one | instance a/one leases nothing: its journal /j cannot be written: disk on fire | "},
-		{allocator.Errorf(allocator.WentBack, "%w", &record.OtherClusterError{}),
-			"foreign_etcd a/one | instance a/one leases nothing: etcd cluster 0 answered, " +
-				"but cluster  lives in etcd cluster 0 | march recover"},
-		{allocator.Errorf(allocator.WentBack, "it is older"),
-			"no_lease a/one | instance a/one leases nothing: it is older | march recover"},
-		{allocator.Errorf(allocator.Unauthenticated, "no password"),
-			"no_lease a/one | instance a/one leases nothing: no password | march etcd roles a"},
-		{errors.New("odd"), "no_lease a/one | instance a/one leases nothing: odd | "},
-	} {
-		p := one.NoLease(test.err, after(1), damage)
-		if got := fmt.Sprintf("%s %s | %s | %s", api.Word(p.GetKind()), p.GetOf(), p.GetWhat(),
-			p.GetCommand()); got != test.want {
-			t.Errorf("got  %s\nwant %s", got, test.want)
-		}
-		if !p.GetSince().AsTime().Equal(after(1)) || !strings.HasSuffix(p.GetRemedy(), ".") ||
-			strings.HasSuffix(p.GetWhat(), ".") {
-			t.Errorf("%v", p)
-		}
-	}
-}
 
 // Kinds of problems that a list tells apart.
 const (
@@ -134,13 +90,180 @@ func TestUnique(t *testing.T) {
 
 // A line has all parts of a problem.
 func TestLine(t *testing.T) {
-	p := one.Silent(after(0), after(60))
+	p := problem.New(problem.Silent, "a/one", after(0))
+	p.Until, p.Hits = timestamppb.New(after(60)), []string{"b/two (not ready)"}
 	const want = "instance a/one is silent. Since 2026-01-01T00:00:00Z, until 2026-01-01T01:00:00Z. " +
-		"Start it again. If it is gone for good, forget it. Next: `march instance forget a one`"
+		"It hits b/two (not ready). Callers use the room's other instances. Start it again. If it is gone for good, " +
+		"forget it. Next: `march instance forget a one`"
 	if got := problem.Line(p); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	if got := problem.Line(&marchv1.Problem{What: "x"}); got != "x." {
 		t.Errorf("got %q", got)
 	}
+}
+
+// One cause is one problem: an outage that all notice, a room without a living instance, a halt.
+func TestGroup(t *testing.T) {
+	away := func(of string, minutes int) *marchv1.Problem {
+		return problem.New(problem.EtcdAway, of, after(minutes), "names", of, "members",
+			"1 of 3 members answers, no leader",
+			"effect", "", "etcdctl", "etcdctl")
+	}
+	is := func(c problem.Case, of string) *marchv1.Problem {
+		return problem.New(c, of, after(3), "why", "x", "by", "ann", "address", "h:1")
+	}
+	for _, test := range []struct {
+		list []*marchv1.Problem
+		want string
+	}{
+		{[]*marchv1.Problem{away("console", 2), away("a/one", 1), is(problem.NotReady, "a/one"), away("b/two", 1),
+			is(problem.NoHeartbeats, "b/two"), is(problem.Silent, "c/three")},
+			"etcd_away console 1 [a/one (not ready) b/two (no heartbeats)]; silent c/three 3 []"},
+		{[]*marchv1.Problem{is(problem.NotReady, "a/one"), away("b/two", 1), away("a/one", 2)},
+			"etcd_away b/two 1 [a/one (not ready)]"},
+		{[]*marchv1.Problem{away("b/two", 1), is(problem.NotReady, "a/one")},
+			"etcd_away b/two 1 []; not_ready a/one 3 []"},
+		{[]*marchv1.Problem{is(problem.Silent, "a/one"), is(problem.NoAnswer, "a/two"), is(problem.NoInstance, "a"),
+			is(problem.Silent, "ab/one")},
+			"no_instance a 3 [a/one (silent) a/two (no answer)]; silent ab/one 3 []"},
+		{[]*marchv1.Problem{is(problem.Halted, ""), is(problem.NotReady, "a/one"), is(problem.Barred, "b/two"),
+			is(problem.JournalFull, "c/three"), is(problem.NotReady, "c/three")},
+			"halted  3 [a/one (not ready) b/two (barred) c/three (not ready)]; journal c/three 3 []"},
+		{[]*marchv1.Problem{is(problem.JournalFull, "a/one"), is(problem.NotReady, "a/one"),
+			is(problem.NotReady, "a/two")},
+			"journal a/one 3 [a/one (not ready)]; not_ready a/two 3 []"},
+		{[]*marchv1.Problem{is(problem.EtcdNearlyFull, ""), is(problem.EtcdFull, ""), is(problem.NoHeartbeats,
+			"a/one")},
+			"etcd_full  3 [a/one (no heartbeats)]"},
+	} {
+		var got []string
+		for _, p := range problem.Group(test.list) {
+			got = append(got, fmt.Sprint(api.Word(p.GetKind()), " ", p.GetOf(), " ",
+				int(p.GetSince().AsTime().Sub(when).Minutes()), " ", p.GetHits()))
+		}
+		if text := strings.Join(got, "; "); text != test.want {
+			t.Errorf("got  %s\nwant %s", text, test.want)
+		}
+	}
+}
+
+// The log has one line where a problem begins, with the remedy, and one where it is over. One that comes and goes has
+// no further line, so that the last line is true.
+func TestChanges(t *testing.T) {
+	var b bytes.Buffer
+	log := hclog.New(&hclog.LoggerOptions{Output: &b, DisableTime: true})
+	var changes problem.Changes
+	halted := problem.New(problem.Halted, "", after(0), "by", "ann", "why", "w")
+	for _, second := range []int{0, 1, -3, 5, -7, -16, -17, -18, 30} {
+		list := []*marchv1.Problem{halted}
+		if second < 0 {
+			list, second = nil, -second
+		}
+		changes.Write(log, list, when.Add(time.Duration(second)*time.Second))
+	}
+	const began = `[WARN]  a problem began: kind=halted what="leasing is halted in all rooms by ann: w" ` +
+		"remedy=\"Rooms issue the IDs that they hold, and lease none. When etcd has the right data, let them lease " +
+		"again. " +
+		"Next: `march recover`\"\n"
+	const over = `[INFO]  a problem is over: kind=halted what="leasing is halted in all rooms by ann: w"` + "\n"
+	if b.String() != began+over+began {
+		t.Errorf("got\n%s", b.String())
+	}
+}
+
+// Each row says what and what to do, in sentences, and names only alerts that there are.
+func TestTable(t *testing.T) {
+	rules, err := os.ReadFile("../../deploy/prometheus/march.rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for c, row := range problem.Table {
+		for _, text := range []string{row.Remedy, row.Effect} {
+			if text != "" && !strings.HasSuffix(text, ".") && !strings.HasSuffix(text, "}") {
+				t.Errorf("row %d: %q is no sentence", c, text)
+			}
+		}
+		if row.What == "" || row.Remedy == "" || strings.HasSuffix(row.What, ".") {
+			t.Errorf("row %d: %+v", c, row)
+		}
+		for _, alert := range row.Alerts {
+			if !strings.Contains(string(rules), "alert: "+alert+"\n") {
+				t.Errorf("row %d: there is no alert %s", c, alert)
+			}
+		}
+	}
+}
+
+// rewrite writes the runbook's list of problems again.
+var rewrite = flag.Bool("rewrite", false, "write the list of problems in deploy/RUNBOOK.md again")
+
+// The runbook has each row of the table.
+func TestRunbook(t *testing.T) {
+	const path, begin, end = "../../deploy/RUNBOOK.md", "<!-- problems, from internal/problem -->\n",
+		"<!-- end of problems -->"
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, _ := strings.Cut(string(got), begin)
+	_, after, found := strings.Cut(rest, end)
+	if !found {
+		t.Fatalf("%s has no list of problems", path)
+	}
+	var b strings.Builder
+	for _, row := range problem.Table {
+		if fixed := parameter.ReplaceAllString(row.What, ""); fixed != "" { // otherwise the words are another's
+			b.WriteString(entry(row))
+		}
+	}
+	want := before + begin + b.String() + end + after
+	if *rewrite {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(got) {
+		t.Errorf("%s has other rows: run this test with -rewrite", path)
+	}
+}
+
+// parameter is a parameter in a text.
+var parameter = regexp.MustCompile(`\{[a-z]+\}`)
+
+// entry returns a row as the runbook has it, in lines of at most 100 characters.
+func entry(row problem.Row) string {
+	text := "- **" + row.What + ".**"
+	for _, part := range []string{row.Effect, row.Remedy} {
+		if part != "" {
+			text += " " + part
+		}
+	}
+	if row.Command != "" {
+		text += " `" + row.Command + "`"
+	}
+	for k, alert := range row.Alerts {
+		if k == 0 {
+			text += " Alert:"
+		}
+		text += fmt.Sprintf(" [%s](#%s)", alert, strings.ToLower(alert))
+	}
+	text = strings.ReplaceAll(text, "{etcdctl}", "etcdctl --endpoints=... ")
+	text = strings.ReplaceAll(text, "...  ", "... ")
+	text = parameter.ReplaceAllStringFunc(text, func(p string) string { return strings.ToUpper(strings.Trim(p, "{}")) })
+	var b strings.Builder
+	line := 0
+	for k, word := range strings.Fields(text) {
+		switch {
+		case k == 0:
+		case line+1+len(word) > 100:
+			b.WriteString("\n  ")
+			line = 2
+		default:
+			b.WriteString(" ")
+			line++
+		}
+		b.WriteString(word)
+		line += len(word)
+	}
+	return b.String() + "\n"
 }

@@ -4,6 +4,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -71,4 +74,41 @@ func met(p *marchv1.Problem) bool {
 		return true
 	}
 	return false
+}
+
+// Changes logs which problems begin and end. The zero value is ready to use. It is for one goroutine.
+type Changes struct{ logged map[id]logged }
+
+// logged is a problem of which the log says that it began.
+type logged struct {
+	what string
+	gone time.Time // zero while the problem is there
+}
+
+// over is how long a problem must be gone to be over: the log does not follow one that comes and goes.
+const over = 10 * time.Second
+
+// Write logs what changed since the list before, a line each with the remedy.
+func (c *Changes) Write(log hclog.Logger, list []*marchv1.Problem, now time.Time) {
+	if c.logged == nil {
+		c.logged = make(map[id]logged)
+	}
+	present := make(map[id]bool, len(list))
+	for _, p := range list {
+		present[idOf(p)] = true
+		if _, known := c.logged[idOf(p)]; !known {
+			log.Warn("a problem began", "kind", api.Word(p.GetKind()), "what", p.GetWhat(), "remedy", Plain(p))
+		}
+		c.logged[idOf(p)] = logged{what: p.GetWhat()}
+	}
+	for key, l := range c.logged {
+		switch {
+		case present[key]:
+		case l.gone.IsZero():
+			c.logged[key] = logged{l.what, now}
+		case now.Sub(l.gone) >= over:
+			delete(c.logged, key)
+			log.Info("a problem is over", "kind", api.Word(key.kind), "what", l.what)
+		}
+	}
 }

@@ -33,30 +33,37 @@ type UnwritableError struct {
 }
 
 func (e *UnwritableError) Error() string {
-	return fmt.Sprintf("journal %s cannot be written, nothing is leased until it can, since %s: %v; %s",
-		e.Path, e.Since.Format(time.RFC3339), e.Err, e.Remedy())
+	return fmt.Sprintf("journal %s cannot be written, nothing is leased until it can, since %s: %v", e.Path,
+		e.Since.Format(time.RFC3339), e.Err)
 }
 
 // Unwrap returns what the disk said.
 func (e *UnwritableError) Unwrap() error { return e.Err }
 
-// Remedy returns what the operator should do, beginning with a small letter.
-func (e *UnwritableError) Remedy() string { return remedy(e.Err) }
+// Fault is why a journal cannot be written.
+type Fault int
 
-func remedy(err error) string {
+// The faults. Other is the zero value.
+const (
+	Other  Fault = iota
+	Full         // its disk
+	Denied       // the process may not write there
+	Hangs        // its disk
+	Shared       // another process has it
+)
+
+// Fault returns why.
+func (e *UnwritableError) Fault() Fault {
 	var hangs *hangError
 	switch {
-	case errors.As(err, &hangs):
-		return "check its disk and mount; the instance goes on by itself when the disk answers"
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
-		return "free space on its disk; the instance goes on by itself then"
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return "let the instance write in its folder; it goes on by itself then"
-	case errors.Is(err, errLocked):
-		return "stop one of the two"
-	case errors.Is(err, fs.ErrClosed):
-		return "the instance is stopping"
-	default:
-		return "check its disk and folder; the instance goes on by itself when both are well"
+	case errors.As(e.Err, &hangs):
+		return Hangs
+	case errors.Is(e.Err, syscall.ENOSPC), errors.Is(e.Err, syscall.EDQUOT), errors.Is(e.Err, syscall.EFBIG):
+		return Full
+	case errors.Is(e.Err, fs.ErrPermission), errors.Is(e.Err, syscall.EROFS):
+		return Denied
+	case errors.Is(e.Err, errLocked):
+		return Shared
 	}
+	return Other
 }

@@ -46,6 +46,14 @@ func holds(t *testing.T, path string, next int64) {
 	}
 }
 
+// faults checks which fault an error of the journal is.
+func faults(t *testing.T, err error, want Fault) {
+	t.Helper()
+	if e, is := errors.AsType[*UnwritableError](err); !is || e.Fault() != want {
+		t.Errorf("%v is not fault %d", err, want)
+	}
+}
+
 // unwritable checks an error of a journal in trouble.
 func unwritable(t *testing.T, err error, path string, says ...string) {
 	t.Helper()
@@ -91,7 +99,8 @@ func testFault(t *testing.T, op string, f fate, hurt func(path string) error) {
 	if err := j.Append(t.Context(), mark(2)); err == nil {
 		holds(t, path, 2)
 	} else {
-		unwritable(t, err, path, op, "no space left on device", "free space")
+		unwritable(t, err, path, op, "no space left on device")
+		faults(t, err, Full)
 		unwritable(t, j.Ready(), path)
 		if s, err := Read(path); err == nil && s.Marks["t"].Next < 1 {
 			t.Errorf("the file fell back: %+v", s)
@@ -140,8 +149,9 @@ func TestHangs(t *testing.T) {
 					time.Since(began) != time.Millisecond {
 					t.Errorf("with a deadline: %v after %v", err, time.Since(began))
 				}
-				unwritable(t, j.Append(context.Background(), mark(3)), path, "the disk hangs",
-					"asked to "+op, "check its disk")
+				err := j.Append(context.Background(), mark(3))
+				unwritable(t, err, path, "the disk hangs", "asked to "+op)
+				faults(t, err, Hangs)
 				if took := time.Since(began); took > patience+lookEvery {
 					t.Errorf("noticed after %v", took)
 				}
@@ -282,7 +292,8 @@ func TestTakenOver(t *testing.T) {
 		}
 		d.isWell()
 		time.Sleep(soon)
-		unwritable(t, j.Ready(), path, "another process has it", "stop one of the two")
+		unwritable(t, j.Ready(), path, "another process has it")
+		faults(t, j.Ready(), Shared)
 		unwritable(t, j.Append(t.Context(), mark(2)), path)
 		holds(t, path, 100)
 		if err := other.Close(); err != nil {

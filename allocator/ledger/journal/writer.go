@@ -334,8 +334,7 @@ func (j *Journal) fails(said *pending.Lines, err error, since time.Time) error {
 	t := j.mu.trouble
 	if j.mu.since.IsZero() {
 		j.mu.since = since
-		said.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error", err,
-			"remedy", remedy(err))
+		said.Warn("the journal cannot be written: nothing is leased until it can", "path", j.path, "error", err)
 	} else {
 		t = &trouble{begun: make(chan struct{})} // the old one's error is read without the lock
 		j.mu.trouble = t

@@ -207,6 +207,15 @@ func (c *Conn) Status(ctx context.Context) (store.Status, error) {
 	}, nil
 }
 
+// Members is what store.ReadMembers asks.
+func (c *Conn) Members(ctx context.Context) store.Members {
+	answer := 1
+	if c.alive(ctx) != nil {
+		answer = 0
+	}
+	return store.Members{All: 1, Answer: answer}
+}
+
 // sender identifies the server that answers. The caller holds mu.
 func (m *Fake) sender() store.Sender {
 	return store.Sender{ClusterID: m.mu.id, MemberID: MemberID, Connection: int64(m.mu.breaks) + 1}

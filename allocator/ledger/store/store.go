@@ -53,8 +53,7 @@ func (e *CompactedError) Error() string { return fmt.Sprintf("%v: up to %d", Err
 func (e *CompactedError) Unwrap() error { return ErrCompacted }
 
 // ErrNoSpace says that etcd answers but takes no writes: its database has reached its quota.
-var ErrNoSpace = errors.New("database space exceeded, etcd takes no writes: compact and defragment it, " +
-	"then `etcdctl alarm disarm`")
+var ErrNoSpace = errors.New("database space exceeded, etcd takes no writes")
 
 // Interval is the keys from Key up to End, exclusive; the single key if End is empty.
 type Interval struct{ Key, End string }

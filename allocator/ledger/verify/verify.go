@@ -67,15 +67,11 @@ func (v *verification) alarms(ctx context.Context) <-chan []string {
 		var lines []string
 		status, err := v.cluster.Status(ctx)
 		if err == nil && status.Corrupt {
-			lines = append(lines,
-				"etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased; "+
-					"find the member that differs and replace it, or restore etcd and recover; next: "+
-					"`etcdctl endpoint hashkv --cluster`")
+			lines = append(lines, "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: "+
+				"no IDs are leased; next: `march status`")
 		}
 		if err == nil && status.NoSpace {
-			lines = append(lines, "etcd is full, and takes no writes: no IDs are leased; "+
-				"compact it, defragment one member after the other, or raise --quota-backend-bytes; next: "+
-				"`etcdctl alarm disarm`")
+			lines = append(lines, "etcd is full, and takes no writes: no IDs are leased; next: `march status`")
 		}
 		found <- lines
 	}()

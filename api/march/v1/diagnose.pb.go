@@ -310,8 +310,10 @@ type EtcdStatus struct {
 	// known: clock_error says why.
 	ClockAhead *durationpb.Duration `protobuf:"bytes,10,opt,name=clock_ahead,json=clockAhead,proto3" json:"clock_ahead,omitempty"`
 	// How much clock_ahead may be off, either way.
-	ClockUnsure   *durationpb.Duration `protobuf:"bytes,11,opt,name=clock_unsure,json=clockUnsure,proto3" json:"clock_unsure,omitempty"`
-	ClockError    string               `protobuf:"bytes,12,opt,name=clock_error,json=clockError,proto3" json:"clock_error,omitempty"`
+	ClockUnsure *durationpb.Duration `protobuf:"bytes,11,opt,name=clock_unsure,json=clockUnsure,proto3" json:"clock_unsure,omitempty"`
+	ClockError  string               `protobuf:"bytes,12,opt,name=clock_error,json=clockError,proto3" json:"clock_error,omitempty"`
+	// etcdctl with the flags that reach it: its endpoints, and the process's files of TLS.
+	Etcdctl       string `protobuf:"bytes,13,opt,name=etcdctl,proto3" json:"etcdctl,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -426,6 +428,13 @@ func (x *EtcdStatus) GetClockUnsure() *durationpb.Duration {
 func (x *EtcdStatus) GetClockError() string {
 	if x != nil {
 		return x.ClockError
+	}
+	return ""
+}
+
+func (x *EtcdStatus) GetEtcdctl() string {
+	if x != nil {
+		return x.Etcdctl
 	}
 	return ""
 }
@@ -594,7 +603,7 @@ const file_march_v1_diagnose_proto_rawDesc = "" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12\x18\n" +
 	"\asubject\x18\x04 \x01(\tR\asubject\x12.\n" +
-	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\xa5\x03\n" +
+	"\x04ends\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\xbf\x03\n" +
 	"\n" +
 	"EtcdStatus\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05error\x12\x18\n" +
@@ -611,7 +620,8 @@ const file_march_v1_diagnose_proto_rawDesc = "" +
 	"clockAhead\x12<\n" +
 	"\fclock_unsure\x18\v \x01(\v2\x19.google.protobuf.DurationR\vclockUnsure\x12\x1f\n" +
 	"\vclock_error\x18\f \x01(\tR\n" +
-	"clockError\"\x8a\x01\n" +
+	"clockError\x12\x18\n" +
+	"\aetcdctl\x18\r \x01(\tR\aetcdctl\"\x8a\x01\n" +
 	"\rJournalStatus\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x17\n" +

@@ -78,6 +78,10 @@ const (
 	ProblemKind_PROBLEM_KIND_INSECURE ProblemKind = 24
 	// A certificate was replaced by one that cannot be used: the old one is in force.
 	ProblemKind_PROBLEM_KIND_CERTIFICATE ProblemKind = 25
+	// An instance issues no time-ordered IDs of some tag; its counters go on.
+	ProblemKind_PROBLEM_KIND_TIME_ORDERED ProblemKind = 26
+	// An instance answers the console, and sends no heartbeats.
+	ProblemKind_PROBLEM_KIND_NO_HEARTBEATS ProblemKind = 27
 )
 
 // Enum value maps for ProblemKind.
@@ -109,6 +113,8 @@ var (
 		23: "PROBLEM_KIND_ETCD_RIGHTS",
 		24: "PROBLEM_KIND_INSECURE",
 		25: "PROBLEM_KIND_CERTIFICATE",
+		26: "PROBLEM_KIND_TIME_ORDERED",
+		27: "PROBLEM_KIND_NO_HEARTBEATS",
 	}
 	ProblemKind_value = map[string]int32{
 		"PROBLEM_KIND_UNSPECIFIED":      0,
@@ -137,6 +143,8 @@ var (
 		"PROBLEM_KIND_ETCD_RIGHTS":      23,
 		"PROBLEM_KIND_INSECURE":         24,
 		"PROBLEM_KIND_CERTIFICATE":      25,
+		"PROBLEM_KIND_TIME_ORDERED":     26,
+		"PROBLEM_KIND_NO_HEARTBEATS":    27,
 	}
 )
 
@@ -184,7 +192,15 @@ type Problem struct {
 	Kind ProblemKind `protobuf:"varint,6,opt,name=kind,proto3,enum=march.v1.ProblemKind" json:"kind,omitempty"`
 	// The thing that has the problem: room/instance, a room, a key, or a migration's ID;
 	// empty if it is the whole cluster. A list has one problem of each kind and thing.
-	Of            string `protobuf:"bytes,7,opt,name=of,proto3" json:"of,omitempty"`
+	Of string `protobuf:"bytes,7,opt,name=of,proto3" json:"of,omitempty"`
+	// What it does to callers, in one or two sentences.
+	Effect string `protobuf:"bytes,8,opt,name=effect,proto3" json:"effect,omitempty"`
+	// What else it hits, where one cause has many effects: a thing each, and in brackets how it shows there.
+	Hits []string `protobuf:"bytes,9,rep,name=hits,proto3" json:"hits,omitempty"`
+	// The path of the console's page that shows the thing; empty if none does.
+	Page string `protobuf:"bytes,10,opt,name=page,proto3" json:"page,omitempty"`
+	// The path of the page with the button that does what the command does; empty if none has one.
+	Button        string `protobuf:"bytes,11,opt,name=button,proto3" json:"button,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -268,11 +284,39 @@ func (x *Problem) GetOf() string {
 	return ""
 }
 
+func (x *Problem) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
+func (x *Problem) GetHits() []string {
+	if x != nil {
+		return x.Hits
+	}
+	return nil
+}
+
+func (x *Problem) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
+func (x *Problem) GetButton() string {
+	if x != nil {
+		return x.Button
+	}
+	return ""
+}
+
 var File_march_v1_problem_proto protoreflect.FileDescriptor
 
 const file_march_v1_problem_proto_rawDesc = "" +
 	"\n" +
-	"\x16march/v1/problem.proto\x12\bmarch.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x01\n" +
+	"\x16march/v1/problem.proto\x12\bmarch.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc6\x02\n" +
 	"\aProblem\x12\x12\n" +
 	"\x04what\x18\x01 \x01(\tR\x04what\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
@@ -280,7 +324,12 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x06remedy\x18\x04 \x01(\tR\x06remedy\x12\x18\n" +
 	"\acommand\x18\x05 \x01(\tR\acommand\x12)\n" +
 	"\x04kind\x18\x06 \x01(\x0e2\x15.march.v1.ProblemKindR\x04kind\x12\x0e\n" +
-	"\x02of\x18\a \x01(\tR\x02of*\xec\x05\n" +
+	"\x02of\x18\a \x01(\tR\x02of\x12\x16\n" +
+	"\x06effect\x18\b \x01(\tR\x06effect\x12\x12\n" +
+	"\x04hits\x18\t \x03(\tR\x04hits\x12\x12\n" +
+	"\x04page\x18\n" +
+	" \x01(\tR\x04page\x12\x16\n" +
+	"\x06button\x18\v \x01(\tR\x06button*\xab\x06\n" +
 	"\vProblemKind\x12\x1c\n" +
 	"\x18PROBLEM_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PROBLEM_KIND_HALTED\x10\x01\x12\x17\n" +
@@ -308,7 +357,9 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x13PROBLEM_KIND_RIGHTS\x10\x16\x12\x1c\n" +
 	"\x18PROBLEM_KIND_ETCD_RIGHTS\x10\x17\x12\x19\n" +
 	"\x15PROBLEM_KIND_INSECURE\x10\x18\x12\x1c\n" +
-	"\x18PROBLEM_KIND_CERTIFICATE\x10\x19B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x18PROBLEM_KIND_CERTIFICATE\x10\x19\x12\x1d\n" +
+	"\x19PROBLEM_KIND_TIME_ORDERED\x10\x1a\x12\x1e\n" +
+	"\x1aPROBLEM_KIND_NO_HEARTBEATS\x10\x1bB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_problem_proto_rawDescOnce sync.Once

@@ -11,6 +11,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
 )
 
 // Level is how bad a finding is.
@@ -31,6 +32,12 @@ type Finding struct {
 	What    string `json:"what"`
 	Remedy  string `json:"remedy,omitempty"`
 	Command string `json:"command,omitempty"`
+}
+
+// finding returns the finding of a row of the table of problems. params are as problem.New takes them.
+func finding(check string, level Level, c problem.Case, of string, params ...any) Finding {
+	p := problem.New(c, of, time.Time{}, params...)
+	return Finding{check, level, p.GetWhat(), problem.About(p), p.GetCommand()}
 }
 
 // Answer is what a process told of itself.
@@ -90,8 +97,7 @@ func Wrong(all []Finding) (n int) {
 // problems takes over the list that `march status` and the pages show.
 func (f Facts) problems() []Finding {
 	if f.OverviewErr != nil {
-		return []Finding{{Check: "problems", Level: Failed, What: f.OverviewErr.Error(),
-			Remedy: "First solve this: other checks need the answer."}}
+		return []Finding{finding("problems", Failed, problem.Unknown, "", "why", f.OverviewErr)}
 	}
 	list := f.Overview.GetProblems()
 	if len(list) == 0 {
@@ -100,10 +106,7 @@ func (f Facts) problems() []Finding {
 	findings := make([]Finding, 0, len(list))
 	for _, p := range list {
 		level := Failed
-		switch p.GetKind() {
-		case marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL, marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS,
-			marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED, marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS,
-			marchv1.ProblemKind_PROBLEM_KIND_SILENT, marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER:
+		if problem.Warning(p.GetKind()) {
 			level = Warning
 		}
 		what := p.GetWhat()
@@ -113,7 +116,7 @@ func (f Facts) problems() []Finding {
 		if p.GetUntil() != nil {
 			what += ", until " + p.GetUntil().AsTime().Format(time.RFC3339)
 		}
-		findings = append(findings, Finding{"problems", level, what, p.GetRemedy(), p.GetCommand()})
+		findings = append(findings, Finding{"problems", level, what, problem.About(p), p.GetCommand()})
 	}
 	return findings
 }
@@ -121,19 +124,11 @@ func (f Facts) problems() []Finding {
 // unanswered lists the processes that told nothing of themselves.
 func (f Facts) unanswered() (list []Finding) {
 	if f.InstancesErr != nil {
-		list = append(list, Finding{
-			Check: "process", Level: Unknown,
-			What:   fmt.Sprintf("no instance was asked, as the console does not list them: %v", f.InstancesErr),
-			Remedy: "First solve the problems that are listed.",
-		})
+		list = append(list, finding("process", Unknown, problem.Unlisted, "", "why", f.InstancesErr))
 	}
 	for _, a := range f.Answers {
 		if a.Got == nil {
-			list = append(list, Finding{
-				Check: "process", Level: Unknown,
-				What:   fmt.Sprintf("%s was not asked for its clock, disk and etcd: %v", a.Process, a.Err),
-				Remedy: "Run this command where the process can be reached, and see that it is of this version.",
-			})
+			list = append(list, finding("process", Unknown, problem.Unasked, a.Process, "why", a.Err))
 		}
 	}
 	return list
@@ -158,12 +153,11 @@ func (f Facts) versions() []Finding {
 		names = append(names, fmt.Sprintf("%s (%s)", version, some(processes)))
 	}
 	slices.Sort(names)
-	finding := Finding{Check: "versions", Level: OK, What: "all processes run " + names[0]}
 	if len(of) > 1 {
-		finding.Level, finding.What = Warning, fmt.Sprintf("%d versions run: %s", len(of), strings.Join(names, ", "))
-		finding.Remedy = "A version and the next one run beside each other: finish the upgrade, or go back."
+		return []Finding{finding("versions", Warning, problem.Versions, "", "count", len(of), "versions",
+			strings.Join(names, ", "))}
 	}
-	return []Finding{finding}
+	return []Finding{{Check: "versions", Level: OK, What: "all processes run " + names[0]}}
 }
 
 // formats says which stored formats are turned on, and whether newer ones may be.
@@ -191,11 +185,9 @@ func (f Facts) formats() []Finding {
 	what := fmt.Sprintf("formats %d are turned on", on)
 	switch {
 	case len(behind) > 0:
-		return []Finding{{"formats", Failed, fmt.Sprintf("%s, and %s does not know them: it leases nothing", what,
-			some(behind)), "Upgrade it. There is no way back to its version.", "march instance list"}}
+		return []Finding{finding("formats", Failed, problem.FormatsBehind, some(behind), "on", on)}
 	case known > on && len(least) > 0:
-		return []Finding{{"formats", OK, fmt.Sprintf("%s; all instances know %d, which can be turned on", what, known),
-			"After that there is no way back to the version before.", "march cluster upgrade"}}
+		return []Finding{finding("formats", OK, problem.FormatsNew, "", "on", on, "known", known)}
 	case on < record.Formats && len(least) > 0:
 		what += fmt.Sprintf("; %d can be turned on once %s has a newer version", record.Formats, some(least))
 	}
@@ -221,39 +213,29 @@ func (f Facts) tags() []Finding {
 			continue
 		}
 		if divided != nil {
-			list = append(list, Finding{
-				"tags", level, fmt.Sprintf("tag %s has used %.1f%% of the IDs of the period %s", name,
-					100*t.GetUsed(), divided.GetCurrent()),
-				fmt.Sprintf("The next period begins at %s. If that is too late, create a tag with more digits, "+
-					"and move the callers there.", divided.GetEnds().AsTime().Format(time.RFC3339)),
-				fmt.Sprintf("march tag create TAG --period %s --period-digits DIGITS",
-					strings.ToLower(strings.TrimPrefix(divided.GetUnit().String(), "PERIOD_UNIT_"))),
-			})
+			list = append(list, finding("tags", level, problem.PeriodNearLimit, name,
+				"used", fmt.Sprintf("%.1f%%", 100*t.GetUsed()), "period", divided.GetCurrent(),
+				"next", divided.GetEnds().AsTime().Format(time.RFC3339),
+				"unit", strings.ToLower(strings.TrimPrefix(divided.GetUnit().String(), "PERIOD_UNIT_"))))
 			continue
 		}
-		what := fmt.Sprintf("tag %s has used %.1f%% of its IDs", name, 100*t.GetUsed())
+		used := fmt.Sprintf("has used %.1f%% of its IDs", 100*t.GetUsed())
 		if lasts != nil {
-			what += fmt.Sprintf(", and comes to its limit in %v at the present rate",
+			used += fmt.Sprintf(", and comes to its limit in %v at the present rate",
 				lasts.AsDuration().Round(time.Second))
 		}
-		list = append(list, Finding{
-			"tags", level, what, "Raise its limit if its callers take larger IDs, or move them to another tag.",
-			"march tag update " + name + " --limit LIMIT",
-		})
+		list = append(list, finding("tags", level, problem.TagNearLimit, name, "used", used))
 	}
 	if f.TagsErr != nil {
-		return append(list, Finding{
-			Check: "tags", Level: Unknown,
+		return append(list, Finding{Check: "tags", Level: Unknown,
 			What:   fmt.Sprintf("the console does not list the tags as they are now: %v", f.TagsErr),
-			Remedy: "First solve the problems that are listed.",
-		})
+			Remedy: problem.Table[problem.Unlisted].Remedy})
 	}
 	if f.OverviewErr != nil {
 		return nil
 	}
 	if list == nil && !f.TagsRead && f.Overview.GetLayout() != nil {
-		list = []Finding{{Check: "tags", Level: Unknown, What: "the console reads all tags for the first time",
-			Remedy: "Ask again when it has read them."}}
+		list = []Finding{finding("tags", Unknown, problem.TagsUnread, "")}
 	}
 	if list == nil {
 		list = []Finding{{Check: "tags", Level: OK, What: fmt.Sprintf("no tag has used %.0f%% of its IDs, "+

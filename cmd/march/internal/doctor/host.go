@@ -21,10 +21,8 @@ func (f Facts) etcd() []Finding {
 	for _, a := range f.answered() {
 		e := a.Got.GetEtcd()
 		if e.GetError() != "" {
-			list = append(list, Finding{
-				"etcd", Failed, fmt.Sprintf("etcd does not answer %s: %s", a.Process, e.GetError()),
-				"Check the network from there to etcd, and etcd itself.", "etcdctl endpoint health --cluster",
-			})
+			list = append(list, finding("etcd", Failed, problem.EtcdAway, a.Process, "names", a.Process, "members",
+				e.GetError(), "effect", "", "etcdctl", etcdctl(e)))
 			continue
 		}
 		versions[e.GetVersion()] = append(versions[e.GetVersion()], a.Process)
@@ -34,12 +32,8 @@ func (f Facts) etcd() []Finding {
 		took := e.GetLatency().AsDuration()
 		slowest = max(slowest, took)
 		if level := above(took, slowEtcd, stuckEtcd); level != OK {
-			list = append(list, Finding{
-				"etcd latency", level, fmt.Sprintf("etcd took %v to answer %s; it should take less than %v",
-					took.Round(time.Microsecond), a.Process, slowEtcd),
-				"See etcd's disks (wal_fsync_duration_seconds) and the network between its members.",
-				"etcdctl check perf",
-			})
+			list = append(list, finding("etcd latency", level, problem.EtcdSlow, a.Process, "took",
+				took.Round(time.Microsecond), "slow", slowEtcd, "etcdctl", etcdctl(e)))
 		}
 	}
 	if last == nil {
@@ -47,13 +41,11 @@ func (f Facts) etcd() []Finding {
 	}
 	if len(versions) > 1 {
 		names := slices.Collect(maps.Keys(versions))
-		list = append(list, Finding{
-			Check: "etcd version", Level: Warning, What: "etcd's members run different versions: " + some(names),
-			Remedy: "Finish the upgrade of etcd, or go back.", Command: "etcdctl endpoint status --cluster",
-		})
+		list = append(list, finding("etcd version", Warning, problem.EtcdVersions, "", "versions", some(names),
+			"etcdctl",
+			etcdctl(last)))
 	} else if err := store.CheckVersion(last.GetVersion()); err != nil {
-		list = append(list, Finding{Check: "etcd version", Level: Failed, What: err.Error(),
-			Remedy: "Upgrade etcd, one member after the other."})
+		list = append(list, finding("etcd version", Failed, problem.EtcdOld, "", "why", err))
 	} else {
 		list = append(list, Finding{Check: "etcd version", Level: OK, What: "etcd is " + last.GetVersion()})
 	}
@@ -68,18 +60,13 @@ func (f Facts) etcd() []Finding {
 // quota tells how full etcd is. That it is nearly full is one of the cluster's problems.
 func quota(e *marchv1.EtcdStatus) Finding {
 	if e.GetNoSpace() {
-		p := problem.EtcdFull(time.Time{})
-		return Finding{
-			"etcd quota", Failed, fmt.Sprintf("%s; it has %d of %d MiB, and its alarm NOSPACE is raised", p.GetWhat(),
-				e.GetSize()>>20, e.GetQuota()>>20), p.GetRemedy(), p.GetCommand(),
-		}
+		full := finding("etcd quota", Failed, problem.EtcdFull, "", "etcdctl", etcdctl(e))
+		full.What += fmt.Sprintf("; it has %d of %d MiB, and its alarm NOSPACE is raised", e.GetSize()>>20,
+			e.GetQuota()>>20)
+		return full
 	}
 	if e.GetQuota() == 0 {
-		return Finding{
-			Check: "etcd quota", Level: Unknown, What: fmt.Sprintf(
-				"etcd has %d MiB, and does not say at how many it takes no more writes", e.GetSize()>>20),
-			Remedy: "See its flag --quota-backend-bytes; 2 GiB is the default.",
-		}
+		return finding("etcd quota", Unknown, problem.EtcdNoQuota, "", "size", e.GetSize()>>20)
 	}
 	return Finding{
 		Check: "etcd quota", Level: OK,
@@ -91,13 +78,8 @@ func quota(e *marchv1.EtcdStatus) Finding {
 func history(e *marchv1.EtcdStatus) Finding {
 	kept := e.GetRevision() - e.GetCompacted()
 	if kept > mostHistory {
-		return Finding{
-			"etcd compaction", Warning, fmt.Sprintf("etcd keeps the history of %d revisions, "+
-				"more than the %d of two busy hours", kept, mostHistory),
-			"A console that runs for two hours compacts it. See the console's log, " +
-				"or have etcd do it (--auto-compaction-retention).",
-			fmt.Sprintf("etcdctl compact %d", e.GetRevision()-mostHistory/20),
-		}
+		return finding("etcd compaction", Warning, problem.EtcdHistory, "", "kept", kept, "most", mostHistory,
+			"revision", e.GetRevision()-mostHistory/20, "etcdctl", etcdctl(e))
 	}
 	return Finding{Check: "etcd compaction", Level: OK,
 		What: fmt.Sprintf("etcd keeps the history of %d revisions", kept)}
@@ -118,13 +100,7 @@ func (f Facts) etcdClocks() []Finding {
 		case e.GetError() != "": // a finding of its own says so
 		case e.GetClockAhead() == nil && unknown == nil:
 			why := cmp.Or(e.GetClockError(), "the process is of an older version")
-			unknown = []Finding{{
-				Check: "etcd clock", Level: Unknown,
-				What: fmt.Sprintf("etcd's clock is not known to %s: %s", a.Process, why),
-				Remedy: "See that etcd answers HTTP at its client URLs (its flag " +
-					"--listen-client-http-urls moves that " +
-					"elsewhere), or look at its hosts' clocks yourself.", Command: "date --utc",
-			}}
+			unknown = []Finding{finding("etcd clock", Unknown, problem.EtcdClockUnknown, a.Process, "why", why)}
 		case e.GetClockAhead() != nil:
 			known++
 			ahead := e.GetClockAhead().AsDuration()
@@ -144,13 +120,9 @@ func (f Facts) etcdClocks() []Finding {
 	}
 	for _, side := range slices.Sorted(maps.Keys(off)) {
 		g := off[side]
-		list = append(list, Finding{
-			// Nothing that March promises depends on it, so it is never a failure.
-			"etcd clock", Warning, fmt.Sprintf("etcd's clock is %v %s that of %s", g.most.Round(time.Second),
-				side, some(g.processes)),
-			"Synchronize the hosts of etcd (chrony, ntpd). IDs do not depend on this clock, but etcd's certificates, " +
-				"tokens and log do.", "chronyc tracking",
-		})
+		// Nothing that March promises depends on it, so it is never a failure.
+		list = append(list, finding("etcd clock", Warning, problem.EtcdClock, some(g.processes), "off",
+			fmt.Sprintf("%v %s", g.most.Round(time.Second), side)))
 	}
 	if list == nil && known > 0 {
 		list = []Finding{{Check: "etcd clock", Level: OK,
@@ -204,12 +176,8 @@ func (f Facts) clocks() []Finding {
 		if c.off < median {
 			side = "behind"
 		}
-		list = append(list, Finding{
-			"clocks", level, fmt.Sprintf("the clock of %s is %v %s the others", c.process,
-				off.Round(time.Millisecond), side),
-			"Synchronize it (chrony, ntpd). IDs of counters stay unique; time-ordered IDs sort wrong or wait, " +
-				"and strict tags may pause.", "chronyc tracking",
-		})
+		list = append(list, finding("clocks", level, problem.Clock, c.process, "off",
+			fmt.Sprintf("%v %s", off.Round(time.Millisecond), side)))
 	}
 	if list == nil {
 		list = []Finding{{Check: "clocks", Level: OK,
@@ -226,30 +194,25 @@ func (f Facts) certificates() []Finding {
 		for _, c := range a.Got.GetCertificates() {
 			of := fmt.Sprintf("%s (--%s of %s)", c.GetPath(), c.GetSetting(), a.Process)
 			if c.GetError() != "" {
-				list = append(list, Finding{
-					Check: "certificates", Level: Failed, What: of + " cannot be read: " + c.GetError(),
-					Remedy: "Put the certificates there, as PEM. A process that starts again would not come up.",
-				})
+				list = append(list, finding("certificates", Failed, problem.CertificateUnread, of, "why", c.GetError()))
 				continue
 			}
 			left := c.GetEnds().AsTime().Sub(a.Got.GetClock().AsTime())
 			if n++; n == 1 || left < first {
 				first = left
 			}
-			level, what := OK, fmt.Sprintf("%s ends in %d days", of, int64(left/(24*time.Hour)))
+			level, ends := OK, fmt.Sprintf("ends in %d days", int64(left/(24*time.Hour)))
 			switch {
 			case left <= 0:
-				level, what = Failed, fmt.Sprintf("%s ended at %s", of, c.GetEnds().AsTime().Format(time.RFC3339))
+				level, ends = Failed, "ended at "+c.GetEnds().AsTime().Format(time.RFC3339)
 			case left < certNow:
 				level = Failed
 			case left < certSoon:
 				level = Warning
 			}
 			if level != OK {
-				list = append(list, Finding{
-					Check: "certificates", Level: level, What: what + ": " + c.GetSubject(),
-					Remedy: "Issue another one, and put it into the file.",
-				})
+				list = append(list, finding("certificates", level, problem.CertificateEnds, of, "ends", ends, "subject",
+					c.GetSubject()))
 			}
 		}
 	}
@@ -275,25 +238,17 @@ func (f Facts) journals() []Finding {
 		level := above(took, slowSync, stuckSync)
 		switch {
 		case j.GetError() != "":
-			list = append(list, Finding{
-				Check: "journal", Level: Failed, What: fmt.Sprintf("the disk of the journal of %s takes no write: %s",
-					a.Process, j.GetError()),
-				Remedy: "An instance leases nothing while its journal cannot be written. Make room on " + j.GetPath() +
-					", or see its permissions.",
-			})
+			list = append(list, finding("journal", Failed, problem.JournalUnwritable, a.Process, "path", j.GetPath(),
+				"why",
+				j.GetError()))
 		case level != OK:
-			list = append(list, Finding{
-				Check: "journal", Level: level, What: fmt.Sprintf("a sync of the journal's disk of %s took %v; "+
-					"it should take less than %v", a.Process, took.Round(time.Microsecond), slowSync),
-				Remedy: "Each lease waits for a sync. Put " + j.GetPath() + " on a faster disk, or on one of its own.",
-			})
+			list = append(list, finding("journal", level, problem.JournalSlow, a.Process, "took",
+				took.Round(time.Microsecond), "slow", slowSync, "path", j.GetPath()))
 		}
 		if j.Free != nil && j.GetFree() < leastFree {
-			list = append(list, Finding{
-				Check: "journal", Level: Warning, What: fmt.Sprintf("the disk of the journal of %s has %d MiB left",
-					a.Process, j.GetFree()>>20),
-				Remedy: fmt.Sprintf("Make room on %s: %d MiB are enough.", j.GetPath(), leastFree>>20),
-			})
+			list = append(list, finding("journal", Warning, problem.JournalNearlyFull, a.Process, "free",
+				j.GetFree()>>20,
+				"least", leastFree>>20, "path", j.GetPath()))
 		}
 	}
 	if list == nil && n > 0 {
@@ -302,3 +257,6 @@ func (f Facts) journals() []Finding {
 	}
 	return list
 }
+
+// etcdctl returns the command that asks a process's etcd. A process of an earlier version names none.
+func etcdctl(e *marchv1.EtcdStatus) string { return cmp.Or(e.GetEtcdctl(), "etcdctl") }

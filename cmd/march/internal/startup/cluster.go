@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -79,8 +80,29 @@ func (f *ClusterFlags) Ledger(w Watched, log hclog.Logger) (*ledger.Ledger, erro
 		return nil, err
 	}
 	own := ledger.DefaultConfig()
-	own.Cluster, own.UUID = f.cluster, f.uuid
+	own.Cluster, own.UUID, own.Etcdctl = f.cluster, f.uuid, f.etcdctl()
 	return NewLedger(cfg, own, w, log)
+}
+
+// etcdctl returns the command that asks the same etcd. It has no user: how many members answer is told without one, and
+// what an operator mends takes etcd's root.
+func (f *ClusterFlags) etcdctl() string {
+	command := "etcdctl --endpoints=" + strings.Join(shown(f.endpoints), ",")
+	for _, file := range [][2]string{{"cacert", f.ca}, {"cert", f.cert}, {"key", f.key}} {
+		if file[1] != "" {
+			command += fmt.Sprintf(" --%s=%s", file[0], file[1])
+		}
+	}
+	return command
+}
+
+// shown returns endpoints without users and passwords.
+func shown(endpoints []string) []string {
+	list := make([]string, len(endpoints))
+	for k, endpoint := range endpoints {
+		list[k] = store.WithoutUser(endpoint)
+	}
+	return list
 }
 
 // Admin returns the limits of what a server may create. The metrics count the tags
@@ -118,11 +140,7 @@ func PingEtcd(ctx context.Context, l *ledger.Ledger, endpoints []string) error {
 	ctx, cancel := context.WithTimeout(ctx, AskEtcd)
 	defer cancel()
 	if err := l.Ping(ctx); err != nil {
-		shown := make([]string, len(endpoints))
-		for k, endpoint := range endpoints {
-			shown[k] = store.WithoutUser(endpoint)
-		}
-		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(shown, ","), err)
+		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(shown(endpoints), ","), err)
 	}
 	return nil
 }

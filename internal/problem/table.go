@@ -1,0 +1,320 @@
+package problem
+
+import marchv1 "github.com/march-id/march/api/march/v1"
+
+// Case is one thing that can be wrong; Table has what is said of it.
+type Case int
+
+// The problems of a cluster and of its parts, which every list of problems has.
+const (
+	More Case = iota
+	EtcdAway
+	NoRoom
+	Halted
+	Unusable
+	Unreadable
+	EtcdCorrupt
+	EtcdFull
+	EtcdNearlyFull
+	ForeignEtcd
+	NoRange
+	NoInstance
+	Migration
+	MigrationWaits
+	TimeEnds
+	TimeEnded
+	WorkersUsed
+	EtcdRights
+	Barred
+	Unconfirmed
+	Silent
+	NoHeartbeats
+	NoAnswer
+	NotReady
+	TimeOrdered
+	ClockBack
+	NoLease
+	EtcdRefuses
+	WentBack
+	JournalFull
+	JournalDenied
+	JournalHangs
+	JournalShared
+	JournalBroken
+	Rights
+	Insecure
+	Certificate
+
+	// What only `march doctor` finds, as it asks each process for its host and for etcd.
+
+	Unlisted
+	Unasked
+	Unknown
+	TagsUnread
+	EtcdSlow
+	EtcdVersions
+	EtcdOld
+	EtcdNoQuota
+	EtcdHistory
+	EtcdClock
+	EtcdClockUnknown
+	Clock
+	CertificateUnread
+	CertificateEnds
+	JournalUnwritable
+	JournalSlow
+	JournalNearlyFull
+	Versions
+	FormatsBehind
+	FormatsNew
+	TagNearLimit
+	PeriodNearLimit
+	cases
+)
+
+// Row is what is said of a case, wherever it is shown. The texts have parameters in braces: {of}, and where that is
+// an instance {room} and {instance}; New takes the others.
+type Row struct {
+	Kind marchv1.ProblemKind // of what is in a list of problems
+	What string              // the problem; begins with a small letter, and has no full stop
+	// Effect is what callers notice. Sentences, as are those of Remedy.
+	Effect, Remedy string
+	Command        string // the first step of the remedy
+	// Page is the path of the page that shows the thing; Button of the one with the button that does what Command does.
+	Page, Button string
+	Warning      bool     // it stops nothing now
+	Alerts       []string // those of deploy/prometheus that fire
+	// Hides are the kinds that this is the cause of: of the same thing, of an instance of the same room, or of all
+	// if this is of no thing or of the console.
+	Hides []marchv1.ProblemKind
+}
+
+// Pages of the console.
+const (
+	instancePage = "/instances?room={room}#i-{room}-{instance}"
+	roomPage     = "/instances?room={of}"
+)
+
+const (
+	silent       = marchv1.ProblemKind_PROBLEM_KIND_SILENT
+	noHeartbeats = marchv1.ProblemKind_PROBLEM_KIND_NO_HEARTBEATS
+	noAnswer     = marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER
+	notReady     = marchv1.ProblemKind_PROBLEM_KIND_NOT_READY
+	noLease      = marchv1.ProblemKind_PROBLEM_KIND_NO_LEASE
+	etcdAway     = marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY
+	nearlyFull   = marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL
+	barred       = marchv1.ProblemKind_PROBLEM_KIND_BARRED
+	timeOrdered  = marchv1.ProblemKind_PROBLEM_KIND_TIME_ORDERED
+)
+
+const heldOnly = "Rooms issue the IDs that they hold, and lease none."
+
+// Table has a row for each case.
+var Table = [cases]Row{
+	More: {Kind: marchv1.ProblemKind_PROBLEM_KIND_MORE, What: "{count} more problems with {of}",
+		Remedy: "First solve the problems that are listed."},
+	EtcdAway: {Kind: etcdAway, What: "etcd does not answer {names}: {members}", Effect: "{effect}",
+		Remedy: "Start the members that do not answer, and see the network to them. Do not restart rooms: what they " +
+			"hold is in their memory.",
+		Command: "{etcdctl} endpoint status --write-out=table", Page: "/capacity",
+		Alerts: []string{"MarchEtcdAway", "MarchReserveLow"},
+		Hides:  []marchv1.ProblemKind{etcdAway, noHeartbeats, notReady, noLease, timeOrdered}},
+	NoRoom: {Kind: noAnswer, What: "no instance answers at {of} (--rooms)",
+		Remedy: "Check the address, and the network from this console to it.", Page: "/instances"},
+	Halted: {Kind: marchv1.ProblemKind_PROBLEM_KIND_HALTED, What: "leasing is halted in all rooms by {by}: {why}",
+		Effect: heldOnly, Remedy: "When etcd has the right data, let them lease again.", Command: "march recover",
+		Page: "/audit", Alerts: []string{"MarchRegression"}, Hides: []marchv1.ProblemKind{notReady, barred}},
+	Unusable: {Kind: marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE, What: "{why}",
+		Effect:  "Rooms issue the IDs that they hold, under the last good layout.",
+		Remedy:  "See which key is damaged, and how to repair it.",
+		Command: "march verify", Page: "/audit?object=layout", Alerts: []string{"MarchRegression"},
+		Hides: []marchv1.ProblemKind{notReady}},
+	Unreadable: {Kind: marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, What: "{what}", Remedy: "{remedy}",
+		Command: "{command}", Page: "/audit"},
+	EtcdCorrupt: {Kind: marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
+		What:    "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased",
+		Effect:  heldOnly,
+		Remedy:  "Find the member that differs and replace it, or restore etcd and recover; then disarm the alarm.",
+		Command: "{etcdctl} endpoint hashkv --cluster", Page: "/capacity",
+		Hides: []marchv1.ProblemKind{notReady, noHeartbeats}},
+	EtcdFull: {Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
+		What:   "etcd is full, and takes no writes: no IDs are leased",
+		Effect: heldOnly,
+		Remedy: "Defragment one member after the other, or raise --quota-backend-bytes. A console has compacted it. " +
+			"Disarm the alarm at the end.",
+		Command: "{etcdctl} defrag --cluster && {etcdctl} alarm disarm", Page: "/capacity",
+		Alerts: []string{"MarchEtcdNearQuota"},
+		Hides:  []marchv1.ProblemKind{nearlyFull, notReady, noHeartbeats}},
+	EtcdNearlyFull: {Kind: nearlyFull,
+		What:   "etcd is nearly full: it has {size} MiB, and takes no writes above {quota} MiB",
+		Effect: "No IDs are leased when it is full.",
+		Remedy: "Defragment one member after the other, or raise --quota-backend-bytes.", Warning: true,
+		Command: "{etcdctl} defrag --cluster", Page: "/capacity", Alerts: []string{"MarchEtcdNearQuota"}},
+	ForeignEtcd: {Kind: marchv1.ProblemKind_PROBLEM_KIND_FOREIGN_ETCD, What: "instance {of} leases nothing: {why}",
+		Effect: "It issues the IDs that it holds.",
+		Remedy: "Check its --etcd. If etcd was restored, recover.", Command: "march recover", Page: instancePage,
+		Alerts: []string{"MarchRegression"}, Hides: []marchv1.ProblemKind{notReady}},
+	NoRange: {Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE,
+		What:   "room {of} has no range in layout {layout}, and leases nothing",
+		Remedy: "If it should have a range, plan a migration that gives it one. Otherwise stop its instances.",
+		Effect: "Its callers get no IDs there.", Page: roomPage, Button: "/migrations",
+		Command: "march migrate plan --add-room {of}=LOWER-UPPER", Alerts: []string{"MarchNotIssuing"},
+		Hides: []marchv1.ProblemKind{notReady}},
+	NoInstance: {Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE,
+		What:   "room {of} has a range, and no instance of it is alive",
+		Effect: "No instance issues IDs of its range.", Remedy: "Start one.", Command: "march room {of}",
+		Page:  roomPage,
+		Hides: []marchv1.ProblemKind{silent, noAnswer}},
+	Migration: {Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, What: "migration {of} cannot go on: {why}",
+		Remedy:  "It goes on by itself when the cause is gone. If the cause cannot be removed, end the migration.",
+		Command: "march migrate abort {of}", Page: "/migrations/{of}", Button: "/migrations/{of}?do=abort"},
+	MigrationWaits: {Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS,
+		What:    "migration {migration} waits for instance {of}, which is silent",
+		Remedy:  "Start the instance again. If you are sure that it does not run, go on without it.",
+		Command: "march migrate continue {migration} --without {of}", Warning: true, Page: "/migrations/{migration}",
+		Button: "/migrations/{migration}?do=continue&without={of}", Alerts: []string{"MarchRoomBehind"}},
+	TimeEnds: {Kind: marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS,
+		What: "the time bits of tag {of} are used up at {end}: it issues no ID from then on", Remedy: newTimeTag,
+		Command: "march tag show {of}", Page: "/tags/{of}", Warning: true, Alerts: []string{"MarchTimeEnding"}},
+	TimeEnded: {Kind: marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS,
+		What: "the time bits of tag {of} were used up at {end}: it issues no ID any more", Remedy: newTimeTag,
+		Command: "march tag show {of}", Page: "/tags/{of}", Warning: true, Alerts: []string{"MarchTimeEnding"}},
+	WorkersUsed: {Kind: marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED,
+		What:   "{live} of the {workers} workers of {bits} bits that room {in} may take are in use",
+		Effect: "When all are in use, another instance waits until a window ends.", Warning: true,
+		Remedy:  "Give the room a wider range, or run fewer instances or callers that lease.",
+		Command: "march worker list --bits {bits} --room {in}", Page: "/workers?room={in}&bits={bits}",
+		Alerts: []string{"MarchWorkersUsed"}},
+	EtcdRights: {Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_RIGHTS,
+		What:   "instance {of} lacks rights in etcd: its user may not {rights}",
+		Remedy: "Give its role these rights.", Command: "march etcd roles {room}", Page: instancePage},
+	Barred: {Kind: barred, What: "instance {of} is barred by the recover of {by}",
+		Effect: "It issues the IDs that it holds, and leases none until that recover has ended.",
+		Remedy: "If the recover was interrupted, run it again.", Command: "march recover", Page: instancePage,
+		Hides: []marchv1.ProblemKind{notReady}},
+	Unconfirmed: {Kind: marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED,
+		What:    "instance {of} started without its journal, which is required, and leases nothing",
+		Effect:  "Its callers are served by other instances.",
+		Remedy:  "If etcd has all leases of its predecessor, confirm the instance. Otherwise recover.",
+		Command: "march instance confirm {room} {instance}", Page: instancePage,
+		Hides: []marchv1.ProblemKind{notReady}},
+	Silent: {Kind: silent, What: "instance {of} is silent", Effect: "Callers use the room's other instances.",
+		Remedy: "Start it again. If it is gone for good, forget it.", Warning: true,
+		Command: "march instance forget {room} {instance}", Page: instancePage,
+		Button: "/instances?do=forget&of={room}&name={instance}", Alerts: []string{"MarchRoomBehind"}},
+	NoHeartbeats: {Kind: noHeartbeats, What: "instance {of} sends no heartbeats, but answers", Warning: true,
+		Remedy: "It runs: do not forget it. See its log for why it writes nothing to etcd.", Page: instancePage},
+	NoAnswer: {Kind: noAnswer, What: "instance {of} does not answer at {address}", Warning: true,
+		Effect: "It sent heartbeats until a moment ago, so it runs or has just ended.",
+		Remedy: "Check its process, the network from this console to it, and its certificate.",
+		Page:   instancePage},
+	NotReady: {Kind: notReady, What: "instance {of} is not ready: {why}",
+		Remedy: "Send its callers to other instances of the room until it can lease.", Page: instancePage,
+		Alerts: []string{"MarchNotIssuing"}},
+	TimeOrdered: {Kind: timeOrdered, What: "instance {of} issues no time-ordered IDs: {why}",
+		Effect: "Its counters go on.", Remedy: "See which workers its room has, and in use where.",
+		Command: "march worker list --room {room}", Page: "/workers?room={room}",
+		Alerts: []string{"MarchFamilyNotIssuing", "MarchWorkerWindow"}},
+	ClockBack: {Kind: timeOrdered, What: "instance {of} issues no time-ordered IDs: {why}",
+		Effect: "Its counters go on.",
+		Remedy: "Its clock went back by {back}: it issues again when the clock has caught up, or at once after a " +
+			"restart.",
+		Page: instancePage, Alerts: []string{"MarchFamilyNotIssuing", "MarchClock"}},
+	NoLease: {Kind: noLease, What: "instance {of} leases nothing: {why}", Effect: "It issues the IDs that it holds.",
+		Remedy: "See the instance's log.", Page: instancePage, Hides: []marchv1.ProblemKind{notReady, noHeartbeats}},
+	EtcdRefuses: {Kind: noLease, What: "instance {of} leases nothing: {why}",
+		Effect:  "It issues the IDs that it holds.",
+		Remedy:  "Check its --etcd-user and --etcd-password-file, and what that user may do in etcd.",
+		Command: "march etcd roles {room}", Page: instancePage, Alerts: []string{"MarchEtcdAway"},
+		Hides: []marchv1.ProblemKind{notReady, noHeartbeats}},
+	WentBack: {Kind: noLease, What: "instance {of} leases nothing: {why}", Effect: "It issues the IDs that it holds.",
+		Remedy: "If etcd was restored, recover.", Command: "march recover", Page: instancePage,
+		Alerts: []string{"MarchRegression"}, Hides: []marchv1.ProblemKind{notReady}},
+	JournalFull: {Kind: journal, What: journalWhat, Effect: heldByIt,
+		Remedy: "Free space on its disk; the instance goes on by itself then.", Command: "df {path}",
+		Page:  instancePage,
+		Hides: []marchv1.ProblemKind{notReady}},
+	JournalDenied: {Kind: journal, What: journalWhat, Effect: heldByIt,
+		Remedy:  "Let the instance write in its folder; it goes on by itself then.",
+		Command: "ls -ld {path}", Page: instancePage, Hides: []marchv1.ProblemKind{notReady}},
+	JournalHangs: {Kind: journal, What: journalWhat, Effect: heldByIt,
+		Remedy:  "Check its disk and mount; the instance goes on by itself when the disk answers.",
+		Command: "findmnt --target {path}", Page: instancePage, Hides: []marchv1.ProblemKind{notReady}},
+	JournalShared: {Kind: journal, What: journalWhat, Effect: heldByIt, Remedy: "Stop one of the two processes.",
+		Command: "fuser -v {path}", Page: instancePage, Hides: []marchv1.ProblemKind{notReady}},
+	JournalBroken: {Kind: journal, What: journalWhat, Effect: heldByIt,
+		Remedy:  "Check its disk and folder; the instance goes on by itself when both are well.",
+		Command: "ls -ld {path}", Page: instancePage, Hides: []marchv1.ProblemKind{notReady}},
+	Rights: {Kind: marchv1.ProblemKind_PROBLEM_KIND_RIGHTS,
+		What:    "the file {path} (--{flag}) is broken, so the last good one stays in force: {why}",
+		Effect:  "A right that was taken away there still holds.",
+		Remedy:  "Mend the file; it is read again within seconds. A restart before that fails.",
+		Command: "{command}", Alerts: []string{"MarchAccessBroken"}},
+	Insecure: {Kind: marchv1.ProblemKind_PROBLEM_KIND_INSECURE, What: "{process} is insecure: {why}",
+		Remedy: "Give it a certificate and a policy, then take --insecure away."},
+	Certificate: {Kind: marchv1.ProblemKind_PROBLEM_KIND_CERTIFICATE,
+		What:   "{process} goes on with its old certificates: {why}",
+		Remedy: "Mend the files; they are read again within seconds. A restart before that fails.",
+		Alerts: []string{"MarchCertificateBroken"}},
+
+	Unlisted: {What: "no instance was asked, as the console does not list them: {why}",
+		Remedy: "First solve the problems that are listed."},
+	Unasked: {What: "{of} was not asked for its clock, disk and etcd: {why}",
+		Remedy: "Run this command where the process can be reached, and see that it is of this version."},
+	Unknown: {What: "{why}", Remedy: "First solve this: other checks need the answer."},
+	TagsUnread: {What: "the console reads all tags for the first time",
+		Remedy: "Ask again when it has read them."},
+	EtcdSlow: {What: "etcd took {took} to answer {of}; it should take less than {slow}",
+		Remedy:  "See etcd's disks (wal_fsync_duration_seconds) and the network between its members.",
+		Command: "{etcdctl} check perf"},
+	EtcdVersions: {What: "etcd's members run different versions: {versions}",
+		Remedy: "Finish the upgrade of etcd, or go back.", Command: "{etcdctl} endpoint status --cluster"},
+	EtcdOld: {What: "{why}", Remedy: "Upgrade etcd, one member after the other."},
+	EtcdNoQuota: {What: "etcd has {size} MiB, and does not say at how many it takes no more writes",
+		Remedy: "See its flag --quota-backend-bytes; 2 GiB is the default."},
+	EtcdHistory: {What: "etcd keeps the history of {kept} revisions, more than the {most} of two busy hours",
+		Remedy: "A console that runs for two hours compacts it. See the console's log, or have etcd do it " +
+			"(--auto-compaction-retention).", Command: "{etcdctl} compact {revision}"},
+	EtcdClock: {What: "etcd's clock is {off} that of {of}",
+		Remedy: "Synchronize the hosts of etcd (chrony, ntpd). IDs do not depend on this clock, but etcd's " +
+			"certificates, tokens and log do.", Command: "chronyc tracking"},
+	EtcdClockUnknown: {What: "etcd's clock is not known to {of}: {why}",
+		Remedy: "See that etcd answers HTTP at its client URLs (its flag --listen-client-http-urls moves that " +
+			"elsewhere), or look at its hosts' clocks yourself.", Command: "date --utc"},
+	Clock: {What: "the clock of {of} is {off} the others",
+		Effect: "IDs of counters stay unique; time-ordered IDs sort wrong or wait, and strict tags may pause.",
+		Remedy: "Synchronize it (chrony, ntpd).", Command: "chronyc tracking", Alerts: []string{"MarchClock"}},
+	CertificateUnread: {What: "{of} cannot be read: {why}",
+		Effect: "A process that starts again would not come up.", Remedy: "Put the certificates there, as PEM."},
+	CertificateEnds: {What: "{of} {ends}: {subject}", Effect: "After its end nothing connects with it.",
+		Remedy: "Issue another one, and put it into the file.", Alerts: []string{"MarchCertificateEnding"}},
+	JournalUnwritable: {What: "the disk of the journal of {of} takes no write: {why}",
+		Effect: "An instance leases nothing while its journal cannot be written.",
+		Remedy: "Make room on {path}, or see its permissions.", Command: "df {path}"},
+	JournalSlow: {What: "a sync of the journal's disk of {of} took {took}; it should take less than {slow}",
+		Effect: "Each lease waits for a sync.", Remedy: "Put {path} on a faster disk, or on one of its own."},
+	JournalNearlyFull: {What: "the disk of the journal of {of} has {free} MiB left",
+		Effect: "An instance leases nothing while its journal cannot be written.",
+		Remedy: "Make room on {path}: {least} MiB are enough."},
+	Versions: {What: "{count} versions run: {versions}",
+		Remedy: "A version and the next one run beside each other: finish the upgrade, or go back."},
+	FormatsBehind: {What: "formats {on} are turned on, and {of} does not know them: it leases nothing",
+		Remedy: "Upgrade it. There is no way back to its version.", Command: "march instance list"},
+	FormatsNew: {What: "formats {on} are turned on; all instances know {known}, which can be turned on",
+		Remedy: "After that there is no way back to the version before.", Command: "march cluster upgrade"},
+	TagNearLimit: {What: "tag {of} {used}",
+		Remedy:  "Raise its limit if its callers take larger IDs, or move them to another tag.",
+		Command: "march tag update {of} --limit LIMIT", Alerts: []string{"MarchTagNearLimit"}},
+	PeriodNearLimit: {What: "tag {of} has used {used} of the IDs of the period {period}",
+		Remedy: "The next period begins at {next}. If that is too late, create a tag with more digits, and move " +
+			"the callers there.", Command: "march tag create TAG --period {unit} --period-digits DIGITS",
+		Alerts: []string{"MarchTagNearLimit"}},
+}
+
+const (
+	journal     = marchv1.ProblemKind_PROBLEM_KIND_JOURNAL
+	journalWhat = "instance {of} leases nothing: its journal {path} cannot be written: {why}"
+	heldByIt    = "It issues the IDs that it holds."
+	newTimeTag  = "A tag keeps its bits and its epoch: create another tag with more time bits, or a later epoch, " +
+		"and move the callers there."
+)
