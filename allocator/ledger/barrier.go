@@ -158,7 +158,7 @@ func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, total int64, by, wh
 	}
 	v := record.Halt{By: by, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
 	value := record.Encode(&record.Epoch{MarginTotal: max(was.MarginTotal, total), NotBefore: was.NotBefore,
-		Halted: &v})
+		MarginEnds: was.MarginEnds, Halted: &v})
 	answer, err := l.Change(ctx, store.Txn{
 		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
 		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(by, "halt", l.keys.Epoch(), epoch, value)),

@@ -374,7 +374,7 @@ func covers(m record.Mark, s *State, own ownMark, terms record.Numbers, epochs [
 		}
 		return m.Began >= own.leased, began
 	}
-	return s.layout.ReachIn(m, s.total, terms) >= own.leased, began
+	return s.layout.ReachIn(m, s.margins, terms) >= own.leased, began
 }
 
 // wayOut ends the text of a halt that an instance writes. A recover that asks the instance takes

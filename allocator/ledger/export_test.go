@@ -2,8 +2,10 @@ package ledger
 
 import (
 	"context"
+	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -37,3 +39,16 @@ func (i *Instance) See(ctx context.Context) { i.seeRegistered(ctx) }
 
 // Watched notes registrations as the watch shows them.
 func (i *Instance) Watched(registrations []store.KV) { i.watched(registrations) }
+
+// NextLease returns the segment of at most n IDs that a source of a room leases next by a layout, an
+// epoch and its room's mark, and the base of it. marks are those that it read the floor from.
+func NextLease(layout record.Layout, e record.Epoch, t record.Tag, room allocator.Room, mark record.Mark,
+	marks map[allocator.Room]record.Mark, n int64, now time.Time) (allocator.Segment, int64, error) {
+	s := &State{epoch: e.Epoch, margins: e.Margins(), layout: layout}
+	source := &tagSource{instance: &Instance{room: room}, name: t.Name, mark: mark}
+	source.setTerms(t.Terms())
+	terms, _ := t.Terms().At(now)
+	source.floor = &floor{Floor: layout.Floor(room, s.margins, terms, marks)}
+	base, seg, _, err := source.next(s, n, now)
+	return seg, base, err
+}

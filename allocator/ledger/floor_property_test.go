@@ -145,7 +145,7 @@ func TestFloorAgainstASlowOne(t *testing.T) {
 		room := rapid.SampledFrom(rooms[:3]).Draw(t, "room")
 		terms := record.Terms{Numbers: record.Numbers{Start: start, LargestStep: step, BaseTotal: base},
 			Skips: map[allocator.Room]int64{room: skip}}
-		got := stored.Floor(room, total, terms, marks)
+		got := stored.Floor(room, record.Margins{Total: total}, terms, marks)
 		var want record.Floor
 		want.Least, want.Most, want.Jump, want.Alone = slowFloor(room, total, start, skip, step, base, stored, marks)
 		if got != want {

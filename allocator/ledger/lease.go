@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/internal/crash"
 )
 
@@ -182,7 +183,7 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 		}
 	}
 	terms, _ := s.terms().At(s.instance.Now())
-	s.floor = &floor{state.layout.Floor(s.instance.room, state.total, terms, marks), state.stamp()}
+	s.floor = &floor{state.layout.Floor(s.instance.room, state.margins, terms, marks), state.stamp()}
 	s.known = true
 	return settings, nil
 }
@@ -193,16 +194,13 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 // full.
 func (s *tagSource) next(state *State, n int64, now time.Time) (base int64,
 	seg allocator.Segment, opens bool, err error) {
-	terms, span := s.terms().At(now)
-	if base, err = s.base(state, terms); err != nil {
+	terms, present := s.terms().At(now)
+	base, span, opens, err := s.base(state, terms, present)
+	if err != nil {
 		return base, seg, false, err
 	}
 	limit := terms.Limit
 	if span.End > 0 {
-		if base > span.End { // an instance with a clock that is ahead of this one has turned
-			span, _ = terms.Period.Of(base) // the zero one after the last: then no ID is left
-			base = max(base, span.First)
-		}
 		limit = min(limit, span.End)
 	}
 	// No lease may span more than the largest step: see record.Layout.Reach.
@@ -211,36 +209,52 @@ func (s *tagSource) next(state *State, n int64, now time.Time) (base int64,
 		err = allocator.Errorf(allocator.Exhausted, "the period %v is full; the next one begins at %s: %w", span,
 			span.Ends.Format(time.RFC3339), err)
 	}
-	return base, seg, base == span.First && s.mark.Next < base, err
+	return base, seg, opens, err
 }
 
-// base returns the least ID that may be leased under state by terms, those of a moment. Its
-// error is raise's.
-func (s *tagSource) base(state *State, terms record.Terms) (int64, error) {
-	base := max(s.mark.Next, terms.Start, terms.Skips[s.instance.room])
-	skew := terms.MaxSkew
-	switch _, serves := state.layout.Layout.Ranges[s.instance.room]; {
-	case !serves:
-		return base, nil // Layout.Segment returns the error
-	case s.mark.Stamp != state.stamp():
-		return s.raise(base, s.floor.Least)
-	case skew > 0:
-		return s.raise(base, s.floor.Most-skew)
+// base returns the least ID that may be leased under state by terms, those of a moment. For a tag
+// with a period it also returns the period in which the lease lies, and whether it is the present
+// one, which the room opens. The error is raise's.
+func (s *tagSource) base(state *State, terms record.Terms, present period.Span) (base int64, span period.Span,
+	opens bool, err error) {
+	room := s.instance.room
+	_, serves := state.layout.Layout.Ranges[room] // otherwise Layout.Segment returns the error
+	to := int64(0)                                // what other rooms leased, and margins
+	switch {
+	case serves && s.mark.Stamp != state.stamp():
+		to = s.floor.Least
+	case serves && terms.MaxSkew > 0:
+		to = s.floor.Most - terms.MaxSkew
 	}
-	return base, nil
+	base = max(s.mark.Next, terms.Start, terms.Skips[room])
+	if present.End > 0 {
+		begun := max(s.mark.Next-1, terms.Start, terms.Skips[room])
+		if to > 0 {
+			begun = max(begun, min(s.floor.Most-1, to))
+		}
+		span, opens = terms.Begun(present, begun)
+		base = max(base, span.First)
+		last := s.mark.Last()
+		leased, _ := terms.Period.Of(max(last.End-1, 0))
+		if last.Epoch != state.epoch || leased.First != span.First {
+			base = max(base, state.layout.Open(span, room, state.margins, terms))
+		}
+	}
+	base, err = s.raise(base, to)
+	return base, span, opens, err
 }
 
-// NextBase returns the base of a room's next lease under s, as a source computes it after
-// reading all marks of the tag; of a tag with a period, see record.TagSettings.Present. With
-// an error it is the least possible base.
-func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark) (int64, error) {
-	terms := t.Terms()
+// NextBase returns the base of a room's next lease under s at a time, as a source computes it after
+// reading all marks of the tag. With an error it is the least possible base.
+func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark,
+	now time.Time) (int64, error) {
+	terms, present := t.Terms().At(now)
 	source := &tagSource{
 		instance: &Instance{room: room}, name: t.Name,
-		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.total, terms, marks)},
+		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.margins, terms, marks)},
 	}
 	source.setTerms(terms)
-	base, err := source.base(s, terms)
+	base, _, _, err := source.base(s, terms, present)
 	return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 }
 
@@ -360,14 +374,14 @@ func (s *tagSource) stillHolds(ctx context.Context, state *State) (bool, error) 
 // error means that a known value was out of date.
 func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg allocator.Segment) (bool, error) {
 	l := s.instance.ledger
-	mark := s.mark.Leased(state.stamp(), state.total, base, seg)
+	mark := s.mark.Leased(state.stamp(), state.margins.Total, base, seg)
 	txn := s.conditional(state)
 	txn.Then = []store.Op{store.OpPut(s.markKey(), mark.Encode())}
 
 	if err := s.instance.journalReady(); err != nil {
 		return false, s.instance.noted(err)
 	}
-	s.instance.sends(s.name, mark.Next, state.total)
+	s.instance.sends(s.name, mark.Next, state.margins.Total)
 	before := l.before() // the request is sent: answers may overtake each other
 	crash.Here(crash.BeforeLease)
 	answer, err := l.Try(ctx, txn)

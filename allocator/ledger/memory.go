@@ -211,8 +211,8 @@ func (i *Instance) toNote(state *State, r journal.Record) journal.Record {
 	if version > known.version {
 		r.Version = version
 	}
-	if state.total > known.total {
-		r.MarginTotal = state.total
+	if state.margins.Total > known.total {
+		r.MarginTotal = state.margins.Total
 	}
 	if state.notBefore > known.notBefore {
 		r.NotBefore = state.notBefore
@@ -231,7 +231,7 @@ func (i *Instance) written(state *State, lease bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	w := &i.memory.written
-	w.epoch, w.version, w.total = state.epoch, max(w.version, state.layout.Layout.Version), max(w.total, state.total)
+	w.epoch, w.version, w.total = state.epoch, max(w.version, state.layout.Layout.Version), max(w.total, state.margins.Total)
 	w.notBefore, w.formats = max(w.notBefore, state.notBefore), max(w.formats, state.layout.Formats)
 	w.rooms = record.Union(w.rooms, state.layout.Ever)
 	i.memory.unconfirmed = i.memory.unconfirmed && !lease

@@ -297,7 +297,7 @@ func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evid
 		t.checked = check{at: s.before.at, by: s.answer.Sender}
 	}
 	version := s.state.layout.Layout.Version
-	t.total, t.notBefore = max(t.total, s.state.total), max(t.notBefore, s.state.notBefore)
+	t.total, t.notBefore = max(t.total, s.state.margins.Total), max(t.notBefore, s.state.notBefore)
 	stored, err = l.setState(&said, s.state)
 	if s.state.problem == nil && stored.Layout.Version == version {
 		if version > t.version && s.state.epoch != "" {

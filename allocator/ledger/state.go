@@ -21,7 +21,7 @@ type State struct {
 	raw      []byte // the epoch's value as it stands in etcd, which transactions compare
 
 	epoch     string            // empty if unknown or halted
-	total     int64             // the margin total of the epoch, or of the epoch that a halt stopped
+	margins   record.Margins    // of the epoch, or of the epoch that a halt stopped
 	notBefore int64             // likewise: see record.Epoch
 	ended     *record.EndedHalt // the halt that the epoch ended, nil for none
 	halted    *record.Halt      // why nothing may be leased
@@ -58,12 +58,12 @@ func (s *State) Layout() record.Layout { return s.layout }
 func (s *State) Epoch() string { return s.id() }
 
 // MarginTotal returns the margin total of the epoch, or of the epoch that a halt stopped.
-func (s *State) MarginTotal() int64 { return s.total }
+func (s *State) MarginTotal() int64 { return s.margins.Total }
 
 // Floor returns the floor of a tag with these marks, for a room or, if it is empty, for
 // none in particular.
 func (s *State) Floor(room allocator.Room, t record.Terms, marks map[allocator.Room]record.Mark) record.Floor {
-	return s.layout.Floor(room, s.total, t, marks)
+	return s.layout.Floor(room, s.margins, t, marks)
 }
 
 // Recovered reports whether a recover began the epoch.
@@ -71,7 +71,7 @@ func (s *State) Recovered() bool { return s.ended != nil }
 
 // Under returns s with another layout: the state after a change to that layout.
 func (s *State) Under(layout record.Layout) *State {
-	return &State{epoch: s.epoch, total: s.total, layout: layout}
+	return &State{epoch: s.epoch, margins: s.margins, layout: layout}
 }
 
 func (s *State) stamp() record.Stamp {
@@ -132,7 +132,7 @@ func (l *Ledger) parseState(answer store.Answer) *State {
 		s.problem = l.invalid("epoch", "%w", record.NoEpoch(epoch.Key))
 		return s
 	}
-	s.raw, s.epoch, s.total, s.ended, s.halted = epoch.Value, e.Epoch, e.MarginTotal, e.Ended, e.Halted
+	s.raw, s.epoch, s.margins, s.ended, s.halted = epoch.Value, e.Epoch, e.Margins(), e.Ended, e.Halted
 	s.notBefore = e.NotBefore
 	if s.halted != nil {
 		s.epoch = ""

@@ -386,9 +386,13 @@ func recoverText(c *common, r *recovery.Report) error {
 	}
 	if n := len(r.BeyondPeriod); n > 0 {
 		names := fmt.Sprint(r.BeyondPeriod[:min(n, 10)])
-		_, _ = fmt.Fprintf(w, "period\tthe margin takes %s into a later period, the first ones %s: until it begins, "+
-			"IDs have its date; to stay in the present one, start the missing instances, give their journals, "+
-			"or give a smaller --margin\n", words.Counted(n, "tag"), names)
+		_, _ = fmt.Fprintf(w, "period\tthe margin leaves no ID of %s in the present period, the first ones %s: they issue "+
+			"none until a period begins in which it does; to avoid that, start the missing instances, give their "+
+			"journals, or give a smaller --margin\n", words.Counted(n, "tag"), names)
+	}
+	if r.Hourly {
+		_, _ = fmt.Fprint(w, "period\tinstances of older versions keep to the margins of tags with a period only where all "+
+			"clocks are right within an hour; once all have this version: march cluster upgrade\n")
 	}
 	// The margins of all recovers add up: each takes IDs from every tag for good.
 	if r.Margin > 0 {

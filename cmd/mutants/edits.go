@@ -32,8 +32,8 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/lease.go",
-		From: `case s.mark.Stamp != state.stamp():`,
-		To:   `case s.mark.Stamp != state.stamp() && !mutant("no-floor"):`,
+		From: `case serves && s.mark.Stamp != state.stamp():`,
+		To:   `case serves && s.mark.Stamp != state.stamp() && !mutant("no-floor"):`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
@@ -67,8 +67,8 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/record/mark.go",
-		From: `if m.Total < total {`,
-		To:   `if m.Total < total && !mutant("margin-below-start") {`,
+		From: `if m.Total < margins.Total {`,
+		To:   `if m.Total < margins.Total && !mutant("margin-below-start") {`,
 	},
 	{
 		File: "allocator/ledger/record/mark.go",
@@ -78,7 +78,7 @@ var segmentEdits = []overlay.Edit{
 	{
 		File: "allocator/ledger/record/mark.go",
 		From: `AbsentMark(t.Start, t.BaseTotal)`,
-		To:   `AbsentMark(t.Start, mutated("absent-has-total", t.BaseTotal, total))`,
+		To:   `AbsentMark(t.Start, mutated("absent-has-total", t.BaseTotal, margins.Total))`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
@@ -284,9 +284,10 @@ var segmentEdits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/ledger/recovery/decide.go",
-		From: `return max(step, int64(at.Sub(began)/time.Second))`,
-		To:   `return mutated("recover-versions", max(step, int64(at.Sub(began)/time.Second)), step)`,
+		File: "allocator/ledger/record/bounds.go",
+		From: `return max(known+RecoverVersions, int64(at.Sub(versionsBegan)/time.Second))`,
+		To: `return mutated("recover-versions", max(known+RecoverVersions, int64(at.Sub(versionsBegan)/time.Second)),
+		known+RecoverVersions)`,
 	},
 	{
 		File: "allocator/ledger/recovery/epoch.go",

@@ -123,4 +123,25 @@ var recoverEdits = []overlay.Edit{
 		From: `w.nonce != ask.Proof {`,
 		To:   `w.nonce != ask.Proof && !mutant("nonce-unchecked") {`,
 	},
+	{
+		File: "allocator/ledger/record/margins.go",
+		From: `at.Add(marginFor)`,
+		To:   `at.Add(mutated("margin-for-a-day", marginFor, 25*time.Hour))`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `last.Epoch != state.epoch || leased.First != span.First {`,
+		To: `mutated("margin-where-opened", last.Epoch != state.epoch || leased.First != span.First,
+			s.mark.Next <= span.First) {`,
+	},
+	{
+		File: "allocator/ledger/record/mark.go",
+		From: `return max(m.Next, min(reach, p.End))`,
+		To:   `return mutated("no-margin-in-a-period", max(m.Next, min(reach, p.End)), m.Next)`,
+	},
+	{
+		File: "allocator/ledger/lease.go",
+		From: `begun = max(begun, min(s.floor.Most-1, to))`,
+		To:   `begun = max(begun, mutated("margin-opens-a-period", min(s.floor.Most-1, to), to))`,
+	},
 }

@@ -14,6 +14,9 @@ type mistake struct {
 	because   string // why the simulation cannot
 }
 
+// periodsSeldom is why the simulation does not find mistakes in margins of periods.
+const periodsSeldom = "clocks must be wrong by hours, and leases on both sides of midnight lost"
+
 // mistakes are all of them.
 var mistakes = []mistake{
 	// Leases.
@@ -222,6 +225,14 @@ var mistakes = []mistake{
 	{name: "total-of-the-store", what: "recover ignores the margin totals of memories",
 		pkg: "./allocator/ledger", test: "TestRecoverTakesTheMarginTotalOfMemories",
 		because: "the store must have forgotten a recover, and the next leases lie above its margin anyway"},
+	{name: "margin-for-a-day", what: "a margin counts in periods that begin in the next 25 hours, not 49",
+		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: periodsSeldom},
+	{name: "margin-where-opened", what: "a margin counts only for the lease that opens a period",
+		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: periodsSeldom},
+	{name: "no-margin-in-a-period", what: "no margin is left free above the marks of a tag with a period",
+		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: periodsSeldom},
+	{name: "margin-opens-a-period", what: "a margin takes a lease into a period that has not begun",
+		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: "such an ID is dated ahead, and no duplicate"},
 	{name: "nonce-unchecked", what: "a caller goes on with a worker of which it shows a nonce that was used before",
 		pkg: "./room", test: "TestLend", because: "the simulation's callers take no workers"},
 	{name: "no-read-back", what: "a machine ID is given without being read back",

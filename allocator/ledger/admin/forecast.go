@@ -81,7 +81,7 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark,
 	forecast := TagForecast{Limit: t.Limit, Floor: floor, Before: make(map[allocator.Room]int64),
 		Rooms: make(map[allocator.Room]RoomForecast)}
 	for room, r := range f.now.Layout().Layout.Ranges {
-		next, _ := f.now.NextBase(t, room, marks)
+		next, _ := f.now.NextBase(t, room, marks, f.at)
 		forecast.Before[room] = f.now.Layout().Layout.CountIDs(r, next, t.Limit)
 	}
 	for _, move := range f.moves[:len(f.moves)-1] {
@@ -101,8 +101,8 @@ func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, ro
 	last := f.moves[len(f.moves)-1]
 	is, limit := last.Layout().Layout, t.Limit
 	var r RoomForecast
-	r.Next, _ = f.now.NextBase(t, room, marks)
-	_, r.Refused = last.NextBase(t, room, marks)
+	r.Next, _ = f.now.NextBase(t, room, marks, f.at)
+	_, r.Refused = last.NextBase(t, room, marks, f.at)
 	if _, serves := f.now.Layout().Layout.Ranges[room]; !serves {
 		r.Next = max(r.Next, f.now.Floor(room, t.Terms(), marks).Least)
 	}

@@ -171,7 +171,8 @@ func (b before) Floor(tag allocator.Tag) int64 {
 			marks[room] = *e.Mark
 		}
 	}
-	return rules.Floor(layout, b.Epoch().MarginTotal, b.at("tags/"+string(tag), began).Stored, marks)
+	e := b.Epoch()
+	return rules.Floor(layout, e.Margins(), b.at("tags/"+string(tag), began).Stored, marks)
 }
 
 func (b before) Registered(room allocator.Room) bool {

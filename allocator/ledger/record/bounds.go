@@ -1,5 +1,7 @@
 package record
 
+import "time"
+
 // Every kind of key is bounded: by tags and rooms, by instances, or by one of
 // these. docs/limits.md has the table.
 const (
@@ -23,3 +25,16 @@ const (
 // RecoverVersions is the least distance between the layout version of a recover and all known
 // versions.
 const RecoverVersions = 1000
+
+// RecoverVersion returns the layout version of a recover at a time, above the highest known
+// version. It is at least the clock in seconds since 2026, so that the version of a recover that a
+// later restore forgets does not come again. Uniqueness does not depend on the clock: leases
+// compare the epoch.
+func RecoverVersion(known int64, at time.Time) int64 {
+	return max(known+RecoverVersions, int64(at.Sub(versionsBegan)/time.Second))
+}
+
+// versionsBegan is the time of version 0, and latestVersion the last one that is a time.
+var versionsBegan = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const latestVersion = 1 << 32

@@ -1,6 +1,9 @@
 package record
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Epoch names the epoch under which leases are made, or says that leasing is halted. Every
 // lease compares its value with the one that it read.
@@ -19,6 +22,9 @@ type Epoch struct {
 	// Ended names the halt that the epoch ended; nil in the first epoch of a cluster.
 	Ended  *EndedHalt `json:"ended,omitempty"`
 	Halted *Halt      `json:"halted,omitempty"`
+	// MarginEnds say in which periods margins count. A halt keeps those of the epoch that it
+	// stopped. Only a recover under formats of generation 2 writes them.
+	MarginEnds []MarginEnd `json:"margin_ends,omitempty"`
 }
 
 // format: NotBefore changes which windows may be leased.
@@ -29,9 +35,20 @@ func (e *Epoch) format() int {
 	return baseFormat
 }
 
-// Validate accepts every epoch, even one that names neither an epoch in force nor a halt: a
-// halt can still take over its margins. Other readers of such an epoch fail with NoEpoch.
-func (*Epoch) Validate() error { return nil }
+// Validate accepts an epoch that names neither an epoch in force nor a halt: a halt can still
+// take over its margins. Other readers of such an epoch fail with NoEpoch.
+func (e *Epoch) Validate() error { return Margins{e.MarginTotal, e.MarginEnds}.validate() }
+
+// Margins returns the margins of all recovers so far. An epoch that has no ends of them has one
+// all the same: a recover gives its layout a version of at least its clock in seconds.
+func (e *Epoch) Margins() Margins {
+	m := Margins{e.MarginTotal, slices.Clone(e.MarginEnds)}
+	if len(m.Ends) == 0 && m.Total > 0 && e.Epoch != "" && e.Layout > 0 {
+		at := versionsBegan.Add(time.Duration(min(e.Layout, latestVersion)) * time.Second)
+		m = Margins{}.Grown(m.Total, at)
+	}
+	return m
+}
 
 // InForce returns the epoch in force, or the one that the halt stopped.
 func (e *Epoch) InForce() string {

@@ -180,44 +180,39 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
-// ReachIn returns the floor that a mark of a tag makes: Reach, which for a tag with a period
-// does not go beyond the period after the one of the mark's next. Without that bound a margin
-// would take a tag of short periods years ahead of the calendar.
-//
-// The bound is safe because no lease crosses the end of a period. Let P be the period of next,
-// and Q the one after it. Each lost lease lies in one of them: a lease in a later period would
-// need a clock that was ahead by more than Q lasts. The lost leases of P begin at or above next,
-// so they end below next + d, and below P's end. Those of Q begin at or above Q's first ID, as
-// leases that open a period do, so they end below that ID + d, and below Q's end.
-//
-//   - If next + d lies in P, it is the floor. Terms.At makes next one of Q where Q may have begun
-//     by the clock of an instance that was ahead.
-//   - Otherwise the floor is Q's first ID + d. It covers all lost leases of P, as P is over.
-//   - If that lies beyond Q, too, the floor is Q's end. It covers all lost leases.
-func (r *Layout) ReachIn(m Mark, total int64, t Numbers) int64 {
-	reach := r.Reach(m, total, t.LargestStep)
+// ReachIn returns the floor that a mark of a tag makes: Reach, which for a tag with a period is at
+// most the end of the period P of the mark's last ID. That covers the lost leases of P; the margins
+// of later periods do not follow from marks: see Open. It is next where P began too late to have
+// lost leases.
+func (r *Layout) ReachIn(m Mark, margins Margins, t Numbers) int64 {
+	reach := r.Reach(m, margins.Total, t.LargestStep)
 	if t.Period == (period.Period{}) || reach == m.Next {
 		return reach
 	}
-	now, ok := t.Period.Of(m.Next)
-	if !ok || reach < now.End {
-		return reach
+	if p, ok := t.Period.Of(max(m.Next-1, 0)); ok && margins.reach(p.Begins) {
+		return max(m.Next, min(reach, p.End))
 	}
-	following, ok := t.Period.Of(now.End)
-	if !ok {
-		return reach
-	}
-	return min(plus(following.First, r.distance(total-m.Total, t.LargestStep)), following.End)
+	return m.Next
+}
+
+// Open returns the least ID of a room's first lease in a period under an epoch, which lies above
+// the leases that the recovers so far lost there. These lay at or above the period's first ID, the
+// tag's start and the room's skip. Marks do not say how far they went: a restore forgets that an
+// instance had opened the period. It is at most the period's end, where no ID is left.
+func (r *Layout) Open(span period.Span, room allocator.Room, margins Margins, t Terms) int64 {
+	first := max(span.First, t.Start, t.Skips[room])
+	steps := margins.in(span.Begins, t.BaseTotal)
+	return min(r.Reach(Mark{Next: first}, steps, t.LargestStep), span.End)
 }
 
 // reachOf returns the floor that a room's mark of a tag makes, by ReachIn. Leases that a restore
 // lost began at or above the tag's start and the room's skip, even if the mark is below. So a
-// margin lies above these, too, and above the first ID of a period that may have begun.
-func (r *Layout) reachOf(room allocator.Room, m Mark, total int64, t Terms) int64 {
-	if m.Total < total {
-		m.Next = max(m.Next, t.Start, t.Skips[room], t.mayHaveBegun)
+// margin lies above these, too.
+func (r *Layout) reachOf(room allocator.Room, m Mark, margins Margins, t Terms) int64 {
+	if m.Total < margins.Total {
+		m.Next = max(m.Next, t.Start, t.Skips[room])
 	}
-	return r.ReachIn(m, total, t.Numbers)
+	return r.ReachIn(m, margins, t.Numbers)
 }
 
 // Floor is the limit that the marks of all rooms set to a room's leases.
@@ -235,9 +230,9 @@ type Floor struct {
 // it counts only leased IDs. It does not count what a mark was raised by, nor d, which is the
 // same for all rooms, nor the distance within one block, which depends only on the order of the
 // ranges.
-func (r *Layout) Floor(room allocator.Room, total int64, t Terms, marks map[allocator.Room]Mark) Floor {
+func (r *Layout) Floor(room allocator.Room, margins Margins, t Terms, marks map[allocator.Room]Mark) Floor {
 	var f Floor
-	own, first, second := int64(0), int64(0), max(t.Start, t.Skips[room]) // an operator wants this room to go that far
+	own, first, second := int64(0), int64(0), max(t.present, t.Start, t.Skips[room]) // the operator wants it that far
 	for _, other := range r.Ever {
 		m, there := marks[other]
 		absent := AbsentMark(t.Start, t.BaseTotal)
@@ -248,10 +243,10 @@ func (r *Layout) Floor(room allocator.Room, total int64, t Terms, marks map[allo
 		if !there {
 			m = absent
 		}
-		reach := r.reachOf(other, m, total, t)
+		reach := r.reachOf(other, m, margins, t)
 		f.Least = max(f.Least, reach)
 		f.Most = max(f.Most, m.Next)
-		at := r.ReachIn(leased, total, t.Numbers)
+		at := r.ReachIn(leased, margins, t.Numbers)
 		if other == room {
 			own = reach
 		}

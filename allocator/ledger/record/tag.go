@@ -239,12 +239,8 @@ type Terms struct {
 	Numbers
 	Skips map[allocator.Room]int64 // the least ID that a room may lease; not to be changed
 
-	mayHaveBegun int64 // the first ID of the period that an instance with a clock ahead may have opened; see At
+	present int64 // the first ID of the present period; see At
 }
-
-// clockAhead bounds how far ahead of the others a silent instance's clock may have been, so that
-// a margin covers the period that it opened: see Terms.At. It is far above MaxAhead.
-const clockAhead = time.Hour
 
 // Numbers are the terms without the skips. Most tags have equal ones, so sources can share one
 // copy.
@@ -255,23 +251,25 @@ type Numbers struct {
 	Period                 period.Period
 }
 
-// At returns the terms of leases at a time. For a tag with a period they are the terms of the
-// period at that time, with the period's first ID as start. span is zero for other tags.
-//
-// A later start only raises the base of leases, which is always safe. So a wrong clock can open
-// a period too early, but no ID comes twice because of it.
-//
-// A margin is different, because it counts from the first ID of the period that lost leases were
-// of. An instance that a recover left out may have opened the next period already, if its clock
-// was ahead. So in the last hour of a period (clockAhead) a margin lies in the next one.
+// At returns the terms of leases at a time, and the period at that time; zero for a tag without
+// one. Of marks in earlier periods only the distance from the present one counts for max_jump.
 func (t Terms) At(now time.Time) (terms Terms, span period.Span) {
 	if t.Period == (period.Period{}) {
 		return t, span
 	}
 	span = t.Period.At(now)
-	t.Start = max(t.Start, span.First)
-	t.mayHaveBegun = t.Period.At(now.Add(clockAhead)).First
+	t.present = span.First
 	return t, span
+}
+
+// Begun returns the period in which the next lease of a tag lies, and whether that lease opens it:
+// the present period, or a later one in which the largest known ID lies already: the last one below
+// a mark, the tag's start, or a skip. So a margin takes no lease into a period that has not begun.
+func (t Terms) Begun(present period.Span, largest int64) (span period.Span, opens bool) {
+	if p, ok := t.Period.Of(largest); ok && p.First >= present.First {
+		return p, false
+	}
+	return present, largest < present.First
 }
 
 // Terms returns the settings that limit leases.

@@ -79,17 +79,19 @@ type Report struct {
 	Margin     int64             // of this recover, in steps
 	Total      int64             // of all recovers
 	AtLimit    []allocator.Tag   // tags that the margin takes to their limits, or above
-	// BeyondPeriod are tags that the margin takes into a later period than the present one:
-	// until that begins, their IDs have its date.
+	// BeyondPeriod are tags of which the margin leaves no ID in the present period.
 	BeyondPeriod []allocator.Tag
-	Stored       record.Layout // the layout in etcd; zero if it cannot be read
-	Known        allocator.Layout
-	Layout       allocator.Layout // the layout that is put in force, with its version
-	Higher       int64            // marks that are higher in a memory than in etcd
-	Raised       int64            // how many of these were raised
-	Workers      int64            // raised workers: a memory had a later end than etcd
-	Halted       time.Duration    // from recover's own halt to the new epoch
-	Epoch        string           // empty before the new epoch begins
+	// Hourly says that there are tags with a period, and that older builds may lease of them: these
+	// lay margins right only where clocks are right within an hour. See record.Epoch.Margins.
+	Hourly  bool
+	Stored  record.Layout // the layout in etcd; zero if it cannot be read
+	Known   allocator.Layout
+	Layout  allocator.Layout // the layout that is put in force, with its version
+	Higher  int64            // marks that are higher in a memory than in etcd
+	Raised  int64            // how many of these were raised
+	Workers int64            // raised workers: a memory had a later end than etcd
+	Halted  time.Duration    // from recover's own halt to the new epoch
+	Epoch   string           // empty before the new epoch begins
 	// no window of a worker begins earlier in the new epoch; zero if there is no such bound
 	NotBefore time.Time
 }

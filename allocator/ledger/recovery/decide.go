@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -89,7 +88,7 @@ func (r *run) chooseLayout() error {
 	if err := p.Layout.Validate(); err != nil {
 		return err
 	}
-	p.Layout.Version = newVersion(max(r.mu.version, r.mu.mirrored), r.cluster.Now())
+	p.Layout.Version = record.RecoverVersion(max(r.mu.version, r.mu.mirrored), r.cluster.Now())
 	if len(r.mu.rooms) > allocator.MaxRooms {
 		return allocator.Errorf(allocator.Refused,
 			"etcd, instances and journals know of %d rooms in total; allowed in a cluster's life: %d: "+
@@ -118,8 +117,13 @@ func (r *run) unreadableMarks() error {
 	return nil
 }
 
-// limits names the tags that the margin takes to their limits, and those that it takes into
-// a later period than the present one.
+// margins returns the margins of the new epoch.
+func (r *run) margins() record.Margins {
+	return record.Margins{Ends: r.found.epoch.MarginEnds}.Grown(r.report.Total, r.cluster.Now())
+}
+
+// limits names the tags that the margin takes to their limits, and those of which it leaves no ID
+// in the present period.
 func (r *run) limits(ctx context.Context) error {
 	// Where an instance is missing, the tags are read also to name those that cannot be.
 	if r.report.Margin == 0 && len(r.report.Missing) == 0 || r.found.layoutErr != nil {
@@ -129,16 +133,23 @@ func (r *run) limits(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tags := int64(0)
+	tags, margins := int64(0), r.margins()
 	bad, err := r.tags().EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		terms, span := t.Terms().At(r.cluster.Now())
 		if r.report.Margin == 0 {
 			return nil
 		}
-		switch floor := r.found.layout.Floor("", r.report.Total, terms, marks).Least; {
+		f := r.found.layout.Floor("", margins, terms, marks)
+		floor := f.Least
+		if span.End > 0 {
+			r.report.Hourly = !stored.Upgraded()
+			span, _ = terms.Begun(span, f.Most-1)
+			floor = max(floor, r.found.layout.Open(span, "", margins, terms))
+		}
+		switch {
 		case floor >= t.Limit:
 			r.report.AtLimit = append(r.report.AtLimit, t.Name)
-		case span.End > 0 && floor > span.End:
+		case span.End > 0 && floor >= span.End:
 			r.report.BeyondPeriod = append(r.report.BeyondPeriod, t.Name)
 		}
 		if tags++; tags%progressEvery == 0 {
@@ -150,15 +161,4 @@ func (r *run) limits(ctx context.Context) error {
 		r.unreadable(key.Key, key.Err)
 	}
 	return err
-}
-
-// newVersion returns the layout version of a recover. It is 1,000 above the highest
-// known version, and so above the versions of moves that only an instance which did
-// not answer knows. It is at least recover's clock in seconds since 2026, so that the
-// version of a recover that a later restore forgets does not come again. Uniqueness
-// does not depend on the clock: leases compare the epoch.
-func newVersion(known int64, at time.Time) int64 {
-	step := known + record.RecoverVersions
-	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	return max(step, int64(at.Sub(began)/time.Second))
 }

@@ -65,7 +65,7 @@ func (r *run) begin(ctx context.Context) error {
 func (r *run) newEpoch() (stored record.Layout, answered record.Answered, epoch record.Epoch, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.report.Layout.Version = newVersion(max(r.mu.version, r.mu.mirrored), r.cluster.Now())
+	r.report.Layout.Version = record.RecoverVersion(max(r.mu.version, r.mu.mirrored), r.cluster.Now())
 	if unseen := r.chooseMargin(); len(unseen) > 0 { // they fell silent after they had answered
 		return stored, answered, epoch, allocator.Errorf(allocator.Refused,
 			"no mirror saw all that %s leased, and it fell silent: run it again with --margin", someOf(unseen))
@@ -79,6 +79,9 @@ func (r *run) newEpoch() (stored record.Layout, answered record.Answered, epoch 
 	epoch = record.Epoch{
 		Epoch: answered.Epoch, MarginTotal: r.report.Total, NotBefore: r.tellNotBefore(), Layout: stored.Layout.Version,
 		Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest},
+	}
+	if stored.Upgraded() {
+		epoch.MarginEnds = r.margins().Ends
 	}
 	return stored, answered, epoch, nil
 }

@@ -23,7 +23,8 @@
 //  6. A lease is made under the epoch and the layout in force, of a tag that exists, by a
 //     room with a range and a registered instance. It is above the mark, the tag's start
 //     and the room's skip, below the tag's limit, and in the room's range. The first lease
-//     under a stamp is above the floor. The mark keeps the latest eras.
+//     under a stamp is above the floor, and in a tag with a period the first one of an epoch in
+//     a period above the margins that count there. The mark keeps the latest eras.
 //  7. A window of a worker is written under the epoch and the layout in force, in the slice
 //     of a room with a registered instance. It goes on from where the same process began
 //     it, or begins at the end of the one before or later, and not before the epoch's

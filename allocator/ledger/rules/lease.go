@@ -3,6 +3,7 @@ package rules
 import (
 	"math/big"
 	"slices"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -14,16 +15,40 @@ func Leased(now, was record.Mark) bool {
 	return now.Stamp != was.Stamp || now.Began != was.Began || !slices.Equal(now.Eras, was.Eras)
 }
 
-// Least returns the least ID that a lease of a tag in a room may have, by the tag's settings
-// and, if it is the room's first under its stamp, by the floor. A lease compares its tag,
-// so these are the settings that it was made by.
-func Least(before Before, room allocator.Room, tag allocator.Tag, first bool) int64 {
+// Least returns the least ID that a lease of a tag in a room may have: by the tag's settings; if
+// it is the room's first under its stamp, by the floor; and in a tag with a period, if it is the
+// room's first there in its epoch, by the margins that count in the period. was is the room's mark
+// before the lease, and end the lease's end. A lease compares its tag, so these are the settings
+// that it was made by.
+func Least(before Before, room allocator.Room, tag allocator.Tag, first bool, was record.Mark, end int64) int64 {
 	t, _ := before.Tag(tag)
 	least := max(t.Start, t.Skips[room])
+	if t.Period != (period.Period{}) && end > 0 {
+		in, _ := t.Period.Of(end - 1)
+		epoch := before.Epoch()
+		if era := was.Last(); era.Epoch != epoch.Epoch || era.End <= in.First {
+			least = max(least, in.First)
+			if d := distance(before.Layout(), margin(epoch.Margins(), in, t.BaseTotal), t.LargestStep); d != nil {
+				least = saturated(d.Add(d, big.NewInt(least)))
+			}
+		}
+	}
 	if first {
 		least = max(least, before.Floor(tag))
 	}
 	return least
+}
+
+// margin returns how many steps of margins count in a period: all after the last recover whose
+// lost leases lie in periods that begin earlier.
+func margin(m record.Margins, in period.Span, baseTotal int64) int64 {
+	steps := m.Total - baseTotal
+	for _, end := range m.Ends {
+		if time.UnixMilli(end.Until).Before(in.Begins) {
+			steps = min(steps, m.Total-end.Total)
+		}
+	}
+	return steps
 }
 
 func (t *transaction) mark(w Write) {
@@ -67,7 +92,7 @@ func (t *transaction) lease(w Write, now, was record.Mark) {
 		say("overlap", "up to %d is leased, where next was %d", era.End, was.Next)
 	}
 	first := now.Stamp != was.Stamp
-	least, kept := Least(t, w.Room, w.Entry.Tag, first), was.Eras
+	least, kept := Least(t, w.Room, w.Entry.Tag, first, was, now.Next), was.Eras
 	if first {
 		if era.First < max(was.Next, least) {
 			say("floor", "an era begins at %d; next was %d, the floor %d", era.First, was.Next, least)
@@ -114,9 +139,9 @@ func (t *transaction) lease(w Write, now, was record.Mark) {
 const keptEras = 7
 
 // Floor returns how far the marks of a tag in all rooms reach under a layout and an epoch's
-// margin total. No room's first lease under them may begin below it. t is nil if the tag is
+// margins. No room's first lease under them may begin below it. t is nil if the tag is
 // gone: then only the marks count.
-func Floor(layout record.Layout, total int64, t *record.Tag, marks map[allocator.Room]record.Mark) (floor int64) {
+func Floor(layout record.Layout, m record.Margins, t *record.Tag, marks map[allocator.Room]record.Mark) (floor int64) {
 	for _, mark := range marks {
 		floor = max(floor, mark.Next)
 	}
@@ -128,46 +153,55 @@ func Floor(layout record.Layout, total int64, t *record.Tag, marks map[allocator
 		if !there {
 			mark = record.Mark{Next: t.Start, Total: t.BaseTotal}
 		}
-		if mark.Total < total { // leases that were lost began at the start, or at a skip
+		if mark.Total < m.Total { // leases that were lost began at the start, or at a skip
 			mark.Next = max(mark.Next, t.Start, t.Skips[room])
 		}
-		floor = max(floor, reach(layout, total, mark, t))
+		floor = max(floor, reach(layout, m, mark, t))
 	}
 	return floor
 }
 
 // reach returns the least ID that other rooms may lease by a mark: its next, and above it what
-// the recovers since its last lease left free. For each step of their margins that is
+// the recovers since its last lease left free. In a tag with a period that is no more than the
+// end of the period of the last ID below next, and nothing if that began after all lost leases.
+func reach(layout record.Layout, m record.Margins, mark record.Mark, t *record.Tag) int64 {
+	d := distance(layout, m.Total-mark.Total, t.LargestStep)
+	if d == nil {
+		return mark.Next
+	}
+	to := saturated(d.Add(d, big.NewInt(mark.Next)))
+	if t.Period == (period.Period{}) {
+		return to
+	}
+	in, known := t.Period.Of(max(mark.Next, 1) - 1)
+	if n := len(m.Ends); !known || n > 0 && time.UnixMilli(m.Ends[n-1].Until).Before(in.Begins) {
+		return mark.Next
+	}
+	return max(mark.Next, min(to, in.End))
+}
+
+// distance returns what a margin of so many steps leaves free, nil for nothing: for each step
 // (ceil(s/w) + 1) * b, with s the largest step of the tag, w the narrowest range and b the
 // largest boundary so far. It uses numbers of any size, so that it does not repeat the code
 // that it checks.
-//
-// A tag with a period needs no more than the end of the period after next's: lost leases lie
-// in these two, and none crosses a border.
-func reach(layout record.Layout, total int64, mark record.Mark, t *record.Tag) int64 {
-	steps, width := big.NewInt(t.LargestStep), big.NewInt(layout.NarrowestRange)
-	if width.Sign() < 1 || total <= mark.Total {
-		return mark.Next
+func distance(layout record.Layout, steps, largest int64) *big.Int {
+	width := big.NewInt(layout.NarrowestRange)
+	if width.Sign() < 1 || steps <= 0 {
+		return nil
 	}
-	blocks, rest := new(big.Int).QuoRem(steps, width, new(big.Int))
+	blocks, rest := new(big.Int).QuoRem(big.NewInt(largest), width, new(big.Int))
 	if rest.Sign() > 0 {
 		blocks.Add(blocks, big.NewInt(1))
 	}
 	blocks.Add(blocks, big.NewInt(1))
 	d := blocks.Mul(blocks, big.NewInt(layout.LargestBoundary))
-	d.Mul(d, big.NewInt(total-mark.Total))
-	end := new(big.Int).Add(d, big.NewInt(mark.Next))
-	if p := t.Period; p != (period.Period{}) {
-		in, known := p.Of(mark.Next)
-		after, calendar := p.Of(in.End)
-		if known && calendar && end.Cmp(big.NewInt(in.End)) >= 0 {
-			if end.Add(d, big.NewInt(after.First)); end.Cmp(big.NewInt(after.End)) > 0 {
-				return after.End
-			}
-		}
-	}
-	if !end.IsInt64() {
+	return d.Mul(d, big.NewInt(steps))
+}
+
+// saturated returns n, at most the largest limit.
+func saturated(n *big.Int) int64 {
+	if !n.IsInt64() {
 		return allocator.MaxID
 	}
-	return min(end.Int64(), allocator.MaxID)
+	return min(n.Int64(), allocator.MaxID)
 }

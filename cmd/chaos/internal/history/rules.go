@@ -105,7 +105,7 @@ func (r *replay) note(at time.Time, was before, w rules.Write) {
 		}
 		if rules.Leased(now, earlier) {
 			rise.Lease, rise.NewEra = true, now.Stamp != earlier.Stamp
-			rise.Floor = rules.Least(was, w.Room, w.Entry.Tag, rise.NewEra)
+			rise.Floor = rules.Least(was, w.Room, w.Entry.Tag, rise.NewEra, earlier, now.Next)
 		}
 		r.h.Rises = append(r.h.Rises, rise)
 	}

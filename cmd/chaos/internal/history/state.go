@@ -97,10 +97,10 @@ func (s *state) apply(k kv, e record.Entry) {
 func (s *state) adopted() {
 	s.floors = make(map[allocator.Tag]int64, len(s.marks))
 	for tag, rooms := range s.marks { // also of tags that are gone
-		s.floors[tag] = rules.Floor(s.layout, s.epoch.MarginTotal, nil, rooms)
+		s.floors[tag] = rules.Floor(s.layout, s.epoch.Margins(), nil, rooms)
 	}
 	for tag, stored := range s.tags {
-		s.floors[tag] = rules.Floor(s.layout, s.epoch.MarginTotal, &stored, s.marks[tag])
+		s.floors[tag] = rules.Floor(s.layout, s.epoch.Margins(), &stored, s.marks[tag])
 	}
 }
 
