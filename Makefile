@@ -1,5 +1,5 @@
 # Each target has a line of help after ##; the first target prints them.
-.PHONY: help dev test race model simulate mutants fuzz bench scale doors chaos chaos-matrix migrations build dist image generate protos lint ci
+.PHONY: help dev test race model simulate mutants fuzz bench scale doors chaos chaos-matrix migrations build dist image generate protos lint ci zones
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -63,6 +63,9 @@ image: ## make an image of the release in bin/dist, for its Linux platforms; nee
 
 generate: ## write again what is made of api/march/v1; needs protoc
 	.ci/generate
+
+zones: ## take the time zones of the Go release
+	cp "$$(go env GOROOT)/lib/time/zoneinfo.zip" allocator/period/
 
 protos: ## lint the protos, and compare them with those of the commit in testdata/previous; needs protoc
 	.ci/protos

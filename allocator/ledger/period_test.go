@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"

@@ -14,7 +14,11 @@
 package period
 
 import (
+	"archive/zip"
+	_ "embed" // the time zones
 	"fmt"
+	"io/fs"
+	"strings"
 	"sync"
 	"time"
 )
@@ -24,7 +28,7 @@ import (
 type Period struct {
 	Unit   Unit `json:"unit"`
 	Digits int  `json:"digits"` // of n, 1 to Unit.MaxDigits
-	// an IANA time zone, as time.LoadLocation takes it; "" where only ID arithmetic is needed
+	// an IANA time zone, as the Go release has it; "" where only ID arithmetic is needed
 	Zone string `json:"time_zone"`
 }
 
@@ -58,6 +62,12 @@ func (p Period) Validate() error {
 	return nil
 }
 
+// zoneinfo are the time zones of the Go release (`make zones`). Hosts have other releases, and zones such as right/UTC
+// that others lack: a tag would then have another period in each process.
+//
+//go:embed zoneinfo.zip
+var zoneinfo string
+
 // zones are the time zones that were loaded: a zone never changes while a process runs, and
 // there are some hundreds.
 var zones sync.Map // by name: *time.Location
@@ -68,10 +78,15 @@ func location(name string) (*time.Location, error) {
 			return zone, nil
 		}
 	}
-	if name == "" || name == "Local" { // time.LoadLocation takes both
-		return nil, fmt.Errorf("the time zone %q depends on the computer", name)
+	all, err := zip.NewReader(strings.NewReader(zoneinfo), int64(len(zoneinfo)))
+	if err != nil {
+		return nil, err
 	}
-	zone, err := time.LoadLocation(name)
+	data, err := fs.ReadFile(all, name)
+	if err != nil {
+		return nil, err
+	}
+	zone, err := time.LoadLocationFromTZData(name, data)
 	if err == nil {
 		zones.Store(name, zone)
 	}

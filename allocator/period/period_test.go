@@ -2,10 +2,11 @@ package period_test
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-	_ "time/tzdata"
 
 	"github.com/march-id/march/allocator/period"
 )
@@ -113,6 +114,7 @@ func TestValidate(t *testing.T) {
 		{Unit: period.Year, Digits: 15, Zone: "UTC"},
 		{Unit: period.Day, Digits: 9}, {Unit: period.Day, Digits: 9, Zone: "Local"},
 		{Unit: period.Day, Digits: 9, Zone: "Mars/Olympus"}, {Digits: 9},
+		{Unit: period.Day, Digits: 9, Zone: "right/UTC"}, {Unit: period.Day, Digits: 9, Zone: "../zoneinfo/UTC"},
 		{Unit: period.Day + 1, Digits: 9, Zone: "UTC"},
 	} {
 		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "allowed") {
@@ -121,6 +123,24 @@ func TestValidate(t *testing.T) {
 	}
 	if err := (period.Period{}).Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestZonesOfTheHost: zones that only a host has count for nothing, as other hosts lack them.
+func TestZonesOfTheHost(t *testing.T) {
+	host := t.TempDir()
+	const fixed = "TZif\x00" + "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" + // no version
+		"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x04" + // counts
+		"\x00\x00\x0e\x10\x00\x00UTX\x00" // one hour ahead
+	if err := os.WriteFile(filepath.Join(host, "Mars"), []byte(fixed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("ZONEINFO", host)
+	if _, err := time.LoadLocation("Mars"); err != nil {
+		t.Fatalf("the host lacks its zone: %v", err)
+	}
+	if err := (period.Period{Unit: period.Day, Digits: 9, Zone: "Mars"}).Validate(); err == nil {
+		t.Error("a zone of one host is allowed")
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	_ "time/tzdata" // an image from scratch has no time zones
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
