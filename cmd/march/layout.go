@@ -214,7 +214,7 @@ func readBounded(path string, most int64) ([]byte, error) {
 	case int64(len(content)) > most:
 		return nil, allocator.Errorf(allocator.Invalid, "%s: more than %d bytes", path, most)
 	}
-	return content, nil
+	return bytes.TrimPrefix(content, []byte("\uFEFF")), nil // some editors begin a file with it
 }
 
 // recordText shows a layout. cluster is empty if the identity cannot be read. old is true

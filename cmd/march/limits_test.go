@@ -22,12 +22,12 @@ import (
 func limitFlagsOf(cmd *cobra.Command) map[string]*pflag.Flag {
 	flags := make(map[string]*pflag.Flag)
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if strings.HasPrefix(f.Name, "max-") && f.Deprecated == "" {
+		if strings.HasPrefix(f.Name, "max-") && !f.Hidden {
 			flags[f.Name] = f
 		}
 	})
 	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if strings.HasPrefix(f.Name, "max-") && f.Deprecated == "" {
+		if strings.HasPrefix(f.Name, "max-") && !f.Hidden {
 			flags[f.Name] = f
 		}
 	})

@@ -14,9 +14,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/march/internal/rights"
+	"github.com/march-id/march/internal/words"
 )
 
 // Exit codes, as `march help` has them.
@@ -132,6 +134,8 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		newBench(c), newVersion(c), newMan(),
 	)
 	root.AddCommand(newContext(c, root))
+	acceptGone(root)
+	decimals(root)
 	root.SetHelpCommand(newHelp(root))
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
@@ -143,6 +147,30 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		}
 	}
 	return root
+}
+
+// decimal is a flag of whole numbers. Those of pflag take 010 for 8.
+type decimal struct{ pflag.Value }
+
+func (d decimal) Set(text string) error {
+	if _, err := words.Parse(text, 64); err != nil {
+		return err
+	}
+	return d.Value.Set(text)
+}
+
+// decimals makes the flags of whole numbers decimal.
+func decimals(cmd *cobra.Command) {
+	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) {
+			if strings.HasPrefix(f.Value.Type(), "int") {
+				f.Value = decimal{f.Value}
+			}
+		})
+	}
+	for _, child := range cmd.Commands() {
+		decimals(child)
+	}
 }
 
 func newPolicy(c *common) *cobra.Command {

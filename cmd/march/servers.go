@@ -224,12 +224,6 @@ cluster, anywhere.`,
 				return err
 			}
 			cfg.Logger = log.Named("console")
-			for _, name := range gonePrometheus {
-				if cmd.Flags().Changed(name) {
-					log.Warn("setting has no effect, and goes with the next version", "setting", name,
-						"instead", "dashboard, the address of the dashboard in Grafana")
-				}
-			}
 			w, stop, err := watch.Start(cmd.Context(), build(), "march-console", hostname, nil, log)
 			if err != nil {
 				return err
@@ -285,10 +279,6 @@ cluster, anywhere.`,
 		"addresses of instances, HOST:PORT, to show if etcd does not answer at the start")
 	flags.StringVar(&cfg.Dashboard, "dashboard", "", "address of the dashboard of deploy/grafana in your Grafana, "+
 		"such as https://grafana.example.com/d/march: the history page links to its last 7 and 30 days")
-	for _, name := range gonePrometheus {
-		flags.String(name, "", "")
-		_ = flags.MarkHidden(name) // fails for a flag that is not there
-	}
 	hostsFlag(cmd, &cfg.AllowedHosts)
 	policy.Add(flags, &cfg)
 	safe.Add(flags)
@@ -306,10 +296,6 @@ cluster, anywhere.`,
 		"how long an instance must be silent to be forgotten")
 	return cmd
 }
-
-// gonePrometheus are settings of the version before: a console read the last 7 and 30 days from a
-// Prometheus. The next version does not accept them.
-var gonePrometheus = []string{"prometheus", "prometheus-token-file", "prometheus-ca", "prometheus-cluster"}
 
 // hostsFlag is the flag of the host names that HTTP requests may have.
 func hostsFlag(cmd *cobra.Command, names *[]string) {

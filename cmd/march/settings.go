@@ -81,7 +81,51 @@ func settle(cmd *cobra.Command, c *common) error {
 	if err := errors.Join(errs...); err != nil {
 		return usageError{err}
 	}
+	for _, g := range gone {
+		if f := cmd.Flags().Lookup(g.flag); f != nil && f.Changed && cmd.CommandPath() == "march "+g.command {
+			_, _ = fmt.Fprintf(c.stderr, "march %s: --%s has no effect, and goes with the next version: %s\n",
+				g.command, g.flag, g.instead)
+		}
+	}
 	return nil
+}
+
+// gone are flags of the version before, and what stands in their place. The next version does not accept them.
+var gone = func() (list []goneFlag) {
+	for _, flag := range []string{"prometheus", "prometheus-token-file", "prometheus-ca", "prometheus-cluster"} {
+		list = append(list, goneFlag{"console", flag, "--dashboard URL links to the dashboard in Grafana", true})
+	}
+	for _, server := range []string{"room", "console"} {
+		for _, flag := range []string{"max-stream-answers", "max-busy-streams"} {
+			list = append(list, goneFlag{server, flag, "--max-caller-open-streams bounds streams", true})
+		}
+	}
+	return append(list,
+		goneFlag{"tag import", "match", "name the keys to redis-cli: redis-cli --scan --pattern 'order:*'", false},
+		goneFlag{"tag import", "table",
+			"name the table to psql: psql --csv -c 'SELECT biz_tag, max_id, step FROM leaf_alloc'", false})
+}()
+
+// goneFlag is a flag that has no effect any more. A setting may stand in the environment and in files, too.
+type goneFlag struct {
+	command, flag, instead string
+	setting                bool
+}
+
+// acceptGone has commands accept the flags that are gone.
+func acceptGone(root *cobra.Command) {
+	for _, g := range gone {
+		cmd, _, err := root.Find(strings.Fields(g.command))
+		if err != nil {
+			panic(err)
+		}
+		flags := cmd.Flags()
+		if g.setting {
+			flags = cmd.PersistentFlags()
+		}
+		flags.String(g.flag, "", "")
+		_ = flags.MarkHidden(g.flag) // fails for a flag that is not there
+	}
 }
 
 // contextOf returns what sets a flag to its value in the context of a command, unless it is set. given are
@@ -173,18 +217,7 @@ func readSettings(root *cobra.Command, path string) (map[string]settings.Value, 
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "config: %w", err)
 	}
-	read, err := settings.Parse(path, content)
-	if err != nil {
-		return nil, err
-	}
-	known := settingNames(root)
-	for _, name := range sortedKeys(read) {
-		if !slices.Contains(known, name) {
-			return nil, allocator.Errorf(allocator.Invalid, "%s:%d: there is no setting %q; known: %s", path,
-				read[name].Line, name, strings.Join(known, ", "))
-		}
-	}
-	return read, nil
+	return settings.Parse(path, content, settingNames(root))
 }
 
 // settingNames returns the settings of all commands.

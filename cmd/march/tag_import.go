@@ -15,7 +15,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
@@ -71,18 +70,7 @@ and clients take after the table was read. Default margin:
 	flags.Int64Var(&f.margin, "margin", 0, "how many IDs to leave free above the other system's (default: see above)")
 	flags.BoolVar(&f.dry, "dry-run", false, "only say what would be done")
 	flags.BoolVar(&f.skipBad, "skip-bad", false, "import the other rows although some are bad; the exit code is 1 then")
-	for name := range goneImportFlags {
-		flags.String(name, "", "")
-		_ = flags.MarkHidden(name) // fails for a flag that is not there
-	}
 	return cmd
-}
-
-// goneImportFlags are the flags of the version before and what stands in their place. They are
-// for servers, which `march tag import` reads no more. The next version does not accept them.
-var goneImportFlags = map[string]string{
-	"match": "name the keys to redis-cli: redis-cli --scan --pattern 'order:*'",
-	"table": "name the table to psql: psql --csv -c 'SELECT biz_tag, max_id, step FROM leaf_alloc'",
 }
 
 // margins lists how the systems' default margins are computed.
@@ -104,12 +92,6 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	if err := c.checkOutput(); err != nil {
 		return err
 	}
-	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if instead, gone := goneImportFlags[flag.Name]; gone {
-			_, _ = fmt.Fprintf(c.stderr, "march tag import: --%s has no effect, and goes with the next version: %s\n",
-				flag.Name, instead)
-		}
-	})
 	system, err := imports.ParseSystem(name)
 	if err != nil {
 		return usageError{err}

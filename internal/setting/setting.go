@@ -17,6 +17,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/words"
 )
 
 // Setting is a row of the table.
@@ -158,7 +159,7 @@ func (s Setting) Default() string {
 }
 
 // Choices returns the words that are allowed; nil where there are too many.
-func (s Setting) Choices() (words []string) {
+func (s Setting) Choices() (list []string) {
 	switch {
 	case s.choices != nil:
 		return s.choices()
@@ -167,10 +168,10 @@ func (s Setting) Choices() (words []string) {
 	}
 	for i := range s.descriptor().Enum().Values().Len() {
 		if v := s.descriptor().Enum().Values().Get(i); v.Number() != 0 {
-			words = append(words, api.WordOf(v))
+			list = append(list, api.WordOf(v))
 		}
 	}
-	return words
+	return list
 }
 
 // Text returns the value that a tag has; empty for none.
@@ -233,10 +234,10 @@ func (s Setting) Set(t *marchv1.Tag, text string) error {
 
 // Allowed says which values the setting's type has.
 func (s Setting) Allowed() string {
-	words := s.Choices()
+	choices := s.Choices()
 	switch {
-	case words != nil:
-		return strings.Join(words, ", ")
+	case choices != nil:
+		return strings.Join(choices, ", ")
 	case s.Type() == "int":
 		return fmt.Sprintf("a whole number up to %d, without leading zeros", int64(1)<<(bits(s.descriptor())-1)-1)
 	case s.Type() == "bool":
@@ -251,7 +252,7 @@ func (s Setting) parse(f protoreflect.FieldDescriptor, text string) (v protorefl
 	switch f.Kind() {
 	case protoreflect.Int64Kind, protoreflect.Int32Kind:
 		var n int64
-		if n, err = Number(text, bits(f)); bits(f) == 32 {
+		if n, err = words.Parse(text, bits(f)); bits(f) == 32 {
 			v = protoreflect.ValueOfInt32(int32(n)) //nolint:gosec // of 32 bits
 		} else {
 			v = protoreflect.ValueOfInt64(n)
@@ -288,14 +289,6 @@ func bits(f protoreflect.FieldDescriptor) int {
 		return 32
 	}
 	return 64
-}
-
-// Number reads a whole number of so many bits. Leading zeros are refused, as other readers take them for octal.
-func Number(text string, bits int) (int64, error) {
-	if digits := strings.TrimLeft(text, "+-"); len(digits) > 1 && digits[0] == '0' {
-		return 0, strconv.ErrSyntax
-	}
-	return strconv.ParseInt(text, 10, bits)
 }
 
 // Copy gives a tag the value that another one has.

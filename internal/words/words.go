@@ -1,8 +1,9 @@
-// Package words writes numbers in sentences, the same on a terminal and on a page.
+// Package words reads and writes numbers, the same on a terminal, on a page and in files.
 package words
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -30,4 +31,15 @@ func Counted(n any, what string) string {
 		what += "s"
 	}
 	return number + " " + what
+}
+
+// Whole says which numbers Parse reads.
+const Whole = "a whole number up to 9223372036854775807, without leading zeros"
+
+// Parse reads a whole number of so many bits. Leading zeros are refused, as other readers take them for octal.
+func Parse(text string, bits int) (int64, error) {
+	if digits := strings.TrimLeft(text, "+-"); len(digits) > 1 && digits[0] == '0' {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseInt(text, 10, bits)
 }

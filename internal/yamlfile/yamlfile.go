@@ -1,6 +1,6 @@
-// Package yamlfile reads YAML files of operators: a cluster's file and a policy. A Reader
+// Package yamlfile reads YAML files of operators: settings, a cluster's file and a policy. A Reader
 // goes over the tree of one document, and collects all mistakes instead of the first one.
-// Each mistake is Invalid, and says in which line and column it stands.
+// Each mistake is Invalid, and shows its line with a caret below.
 package yamlfile
 
 import (
@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -17,14 +16,15 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/words"
 )
 
-// MaxNested bounds how deep brackets in a file go: the YAML parser's memory grows with the
+// maxNested bounds how deep brackets in a file go: the YAML parser's memory grows with the
 // square of that.
-const MaxNested = 8
+const maxNested = 8
 
-// TooDeep returns the first bracket that is deeper than MaxNested; nil if there is none.
-func TooDeep(tokens token.Tokens) *token.Token {
+// tooDeep returns the first bracket that is deeper than maxNested; nil if there is none.
+func tooDeep(tokens token.Tokens) *token.Token {
 	depth := 0
 	for _, t := range tokens {
 		switch t.Type {
@@ -33,7 +33,7 @@ func TooDeep(tokens token.Tokens) *token.Token {
 		case token.SequenceEndType, token.MappingEndType:
 			depth--
 		}
-		if depth > MaxNested {
+		if depth > maxNested {
 			return t
 		}
 	}
@@ -46,14 +46,12 @@ type Position struct{ Line, Column int }
 // Reader collects the mistakes of a file.
 type Reader struct {
 	path     string
-	carets   bool
-	lines    []string // of the file, if carets are shown
+	lines    []string // of the file
 	mistakes []error
 }
 
-// NewReader returns a reader of a file with the path, which messages have. With carets,
-// each message shows the line, and a caret below the mistake.
-func NewReader(path string, carets bool) *Reader { return &Reader{path: path, carets: carets} }
+// NewReader returns a reader of a file with the path, which messages have.
+func NewReader(path string) *Reader { return &Reader{path: path} }
 
 // Refuse notes a mistake.
 func (r *Reader) Refuse(at Position, format string, args ...any) {
@@ -88,22 +86,21 @@ func (r *Reader) Err() error { return errors.Join(r.mistakes...) }
 
 // Parse returns the file's only document; nil if the file is empty.
 func (r *Reader) Parse(content []byte) ast.Node {
-	if r.carets {
-		r.lines = strings.Split(string(content), "\n")
-	}
-	tokens := lexer.Tokenize(string(content))
-	if t := TooDeep(tokens); t != nil {
-		r.Refuse(positionOf(t), "more than %d brackets in each other", MaxNested)
+	text := strings.TrimPrefix(string(content), "\uFEFF") // some editors begin a file with it
+	r.lines = strings.Split(text, "\n")
+	tokens := lexer.Tokenize(text)
+	if t := tooDeep(tokens); t != nil {
+		r.Refuse(positionOf(t), "more than %d brackets in each other", maxNested)
 		return nil
 	}
 	file, err := parser.Parse(tokens, 0)
 	if err != nil {
-		where, text := Position{1, 1}, err.Error()
+		where, why := Position{1, 1}, err.Error()
 		var known yaml.Error
 		if errors.As(err, &known) && known.GetToken() != nil {
-			where, text = positionOf(known.GetToken()), known.GetMessage()
+			where, why = positionOf(known.GetToken()), known.GetMessage()
 		}
-		r.Refuse(where, "not YAML: %s", Short(text))
+		r.Refuse(where, "not YAML: %s", Short(why))
 		return nil
 	}
 	var body ast.Node
@@ -187,44 +184,16 @@ func (r *Reader) Value(field string, node ast.Node, allowed string) (value strin
 
 // Number reads a whole number into to.
 func (r *Reader) Number(field string, node ast.Node, to func(int64)) {
-	const allowed = "a whole number up to 9223372036854775807"
-	value, ok := r.Value(field, node, allowed)
+	value, ok := r.Value(field, node, words.Whole)
 	if !ok {
 		return
 	}
-	n, err := strconv.ParseInt(value, 10, 64)
+	n, err := words.Parse(value, 64)
 	if err != nil {
-		r.Refuse(Of(node), "%s: %q; allowed: %s", field, Short(value), allowed)
+		r.Refuse(Of(node), "%s: %q; allowed: %s", field, Short(value), words.Whole)
 		return
 	}
 	to(n)
-}
-
-// Duration reads a duration into to.
-func (r *Reader) Duration(field string, node ast.Node, to func(time.Duration)) {
-	const allowed = "a duration such as 500ms, 5s or 2h30m"
-	value, ok := r.Value(field, node, allowed)
-	if !ok {
-		return
-	}
-	d, err := time.ParseDuration(value)
-	if err != nil {
-		r.Refuse(Of(node), "%s: %q; allowed: %s", field, Short(value), allowed)
-		return
-	}
-	to(d)
-}
-
-// Truth reads true or false into to.
-func (r *Reader) Truth(field string, node ast.Node, to func(bool)) {
-	value, ok := r.Value(field, node, "true or false")
-	switch {
-	case !ok:
-	case value == "true" || value == "false":
-		to(value == "true")
-	default:
-		r.Refuse(Of(node), "%s: %q; allowed: true or false", field, Short(value))
-	}
 }
 
 // Unknown refuses a field that the file's format does not have.
@@ -295,4 +264,20 @@ func Short(s string) string {
 	}
 	s = strconv.Quote(s)
 	return strings.ReplaceAll(s[1:len(s)-1], `\"`, `"`)
+}
+
+// List returns the values of a list; a single value is a list of one. An absent node has
+// none. field is its name in messages.
+func (r *Reader) List(field string, node ast.Node) []ast.Node {
+	switch n := node.(type) {
+	case nil, *ast.NullNode:
+		return nil
+	case *ast.SequenceNode:
+		return n.Values
+	}
+	if _, ok := Text(node); ok {
+		return []ast.Node{node}
+	}
+	r.Refuse(Of(node), "%s%s; allowed: a list", named(field), what(node))
+	return nil
 }

@@ -63,7 +63,7 @@ type Quotas struct {
 // Parse reads a policy. path is its name in messages. The error is Invalid, and shows each
 // mistake with its line and a caret.
 func Parse(path string, content []byte) (*Policy, error) {
-	r := yamlfile.NewReader(path, true)
+	r := yamlfile.NewReader(path)
 	top := yamlfile.Position{Line: 1, Column: 1}
 	if len(content) > MaxFile {
 		r.Refuse(top, "%d bytes; allowed: up to %d", len(content), MaxFile)

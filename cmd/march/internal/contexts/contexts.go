@@ -91,7 +91,7 @@ func read(path string) (*File, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "context: %w", err)
 	}
 	file := &File{}
-	d := json.NewDecoder(bytes.NewReader(content))
+	d := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(content, []byte("\uFEFF"))))
 	d.DisallowUnknownFields()
 	if err := d.Decode(file); err != nil {
 		return nil, allocator.Errorf(allocator.Invalid,

@@ -85,7 +85,7 @@ func (d Diff) SameLayout(other Diff) bool { return reflect.DeepEqual(d.Layout, o
 // must change to be as m asks for. With prune the tags go that m does not have. The error
 // is Invalid, and names each setting that cannot be changed.
 func (m *Manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool) (Diff, error) {
-	r := yamlfile.NewReader(m.path, false)
+	r := yamlfile.NewReader(m.path)
 	d := Diff{Tags: []TagChange{}}
 	if m.Layout != nil {
 		change := LayoutChange{From: layoutOf(layout), To: layoutOf(m.Layout)}

@@ -37,7 +37,7 @@ type Manifest struct {
 // Parse reads a file. path is its name in messages. The error is Invalid, and names each
 // mistake with its line and column.
 func Parse(path string, content []byte) (*Manifest, error) {
-	r := yamlfile.NewReader(path, false)
+	r := yamlfile.NewReader(path)
 	m := &Manifest{path: path, places: make(map[string]yamlfile.Position)}
 	if len(content) > MaxFile {
 		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "%d bytes; allowed: up to %d", len(content), MaxFile)

@@ -140,7 +140,7 @@ func TestMistakes(t *testing.T) {
 		}
 	}
 	_, err := manifest.Parse("f", []byte("tags:\n  a: {x: 1}\n  b: {y: 1}"))
-	if err == nil || strings.Count(err.Error(), "\n") != 1 {
+	if err == nil || strings.Count(err.Error(), "\nf:3:7: ") != 1 {
 		t.Errorf("two mistakes: %v", err)
 	}
 }

@@ -49,9 +49,5 @@ func LimitFlags(flags *pflag.FlagSet, l *serve.Limits, maxTags *int64) {
 		"how many gRPC streams one caller (a subject, or else an IP address) may have open")
 	flags.IntVar(&l.Resets, "max-resets", l.Resets, "how many calls an address may give up over gRPC before their "+
 		"requests came, besides as many as it asked")
-	for _, gone := range []string{"max-stream-answers", "max-busy-streams"} {
-		flags.Int(gone, 0, "")
-		_ = flags.MarkDeprecated(gone, "it has no effect: --max-caller-open-streams bounds streams")
-	}
 	flags.Int64Var(maxTags, "max-tags", *maxTags, "how many tags the cluster may have: this server creates no more")
 }
