@@ -61,11 +61,11 @@ func (w *world) answersUnderWay(d dice) bool {
 	return w.sleep(w.heal, d.between(time.Millisecond, 500*time.Millisecond), w.lane())
 }
 
-// misleadClock sets the clock of a console's or an instance's machine a day forwards or back,
-// until it starts anew.
+// misleadClock sets the clock of a console's or an instance's machine hours forwards or back, or a
+// day, until it starts anew.
 func (w *world) misleadClock(d dice) {
 	if p := w.victim(d, pick(d, [][]*slot{w.consoles, w.slots})); p != nil {
-		ahead := pick(d, []time.Duration{24 * time.Hour, -24 * time.Hour})
+		ahead := pick(d, []time.Duration{24 * time.Hour, 2 * time.Hour, -8 * time.Hour, -24 * time.Hour})
 		p.link.ahead.Store(int64(w.log1("--- the clock of %s is ahead by %v", p.id, ahead)))
 	}
 }
@@ -149,7 +149,7 @@ func faults() (names []string) {
 	for _, t := range slices.Concat(troubles(), disasters(), timeTroubles()) {
 		names = append(names, t.name)
 	}
-	return append(names, journalsRequired, timeTags)
+	return append(names, journalsRequired, timeTags, string(fleeting), string(yearly))
 }
 
 // knownFault refuses an unknown name of a fault.

@@ -138,7 +138,7 @@ func (w *world) checkKept() {
 	for key := range w.mu.newer {
 		value, ok := w.mem.Value("/march/default/" + key)
 		switch {
-		case len(w.mu.past.wentBackTo) > 0 || strings.HasPrefix(key, "rooms/"):
+		case len(w.mu.past.wentBackTo) > 0 || strings.HasPrefix(key, "rooms/") || key == "tags/"+string(fleeting):
 		case !ok || !strings.HasSuffix(string(value), newerField):
 			w.Errorf("%s has lost the field of a newer version: %s", key, value)
 		default:

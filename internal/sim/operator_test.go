@@ -43,6 +43,7 @@ func actions() []action {
 			return err
 		}},
 		{"skip", 3, skip},
+		{"delete", 2, deleteOrCreate},
 		{"update", 4, update},
 		{"prescale", 1, func(ctx context.Context, w *world, d dice, c *console.Server) error {
 			_, err := c.PrescaleTag(ctx, &marchv1.PrescaleTagRequest{Name: string(pick(d, w.tags)), Step: 1,
@@ -141,6 +142,9 @@ func (d dice) resized(l allocator.Layout) allocator.Layout {
 func skip(ctx context.Context, w *world, d dice, c *console.Server) error {
 	name := pick(d, w.tags)
 	tag, marks := w.tag(name)
+	if tag.Name == "" || name == yearly { // it is deleted; or it has another start in each period
+		return nil
+	}
 	to := tag.Start
 	for _, mark := range marks {
 		to = max(to, mark.Next)
@@ -181,7 +185,7 @@ func update(ctx context.Context, w *world, d dice, c *console.Server) error {
 func (w *world) tag(name allocator.Tag) (record.Tag, map[allocator.Room]record.Mark) {
 	ctx, l := context.Background(), admin.New(w.fresh(), admin.DefaultConfig())
 	tag, err := l.Tag(ctx, name)
-	if err != nil && !w.moved() && !w.unreadable(err) {
+	if err != nil && (name != fleeting || allocator.KindOf(err) != allocator.NotFound) && !w.moved() && !w.unreadable(err) {
 		w.Errorf("tag %s: %v", name, err)
 	}
 	marks, err := l.Marks(ctx, name)

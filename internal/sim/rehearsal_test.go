@@ -21,7 +21,7 @@ func disasters() []trouble {
 		{"rehearsal of a recover", (*world).rehearseRecover},
 		{"etcd empty for a while", (*world).empty},
 		{rollbackOfARecover, (*world).rollBackRecover},
-		{"clock a day off", (*world).misleadClock},
+		{wrongClock, (*world).misleadClock},
 		{"values of a newer version", (*world).newer},
 		{"hundreds of instances gone", (*world).crowdGone},
 		{"recover without an instance whose range is swapped", recoverWithout(true, func(*world, *process) {})},

@@ -16,6 +16,7 @@ import (
 
 // past is an operator's knowledge of a store that forgets.
 type past struct {
+	guessed    bool      // a recover went on without somebody, or with a margin
 	backup     int64     // the revision of the last backup, 0 for none
 	saved      time.Time // the backup has all writes until then
 	leased     bool      // there was a mark by then
@@ -211,7 +212,8 @@ func (w *world) recover(d dice, name string) error {
 	if err := r.decide(&cfg, report); err != nil {
 		return err
 	}
-	if len(cfg.Memories) > known { // more journals may show more lost processes
+	if len(cfg.Memories) > known { // more journals may show more lost processes, and cover others
+		cfg.Without = nil
 		again := cfg
 		again.Apply, again.Wait = false, 0
 		if report, err = recovery.Run(ctx, l, again); err != nil && allocator.KindOf(err) != allocator.Refused {
@@ -241,13 +243,14 @@ func (w *world) recover(d dice, name string) error {
 		return err
 	}
 	if r.link.ahead.Load() != 0 {
-		w.count("recovers by a clock a day off", 1)
+		w.count("recovers by a clock hours off", 1)
 	}
 	w.mu.Lock()
 	if w.mu.past.restores == restores { // otherwise another restore may have come just after
 		w.mu.past.lostTimes = append(w.mu.past.lostTimes, stretch{w.mu.past.forgot, time.Now()})
 		w.mu.past.forgot = time.Time{}
 	}
+	w.mu.past.guessed = w.mu.past.guessed || report.Margin > 0 || len(report.Missing) > 0 || len(r.missing) > 0
 	w.mu.Unlock()
 	for _, m := range report.Missing {
 		if !m.Without {
@@ -296,6 +299,9 @@ func (w *world) margin() *int64 {
 	w.remember()
 	steps := int64(1)
 	for _, tag := range w.tags {
+		if tag == yearly { // no margin holds in a period that it was not made for
+			continue
+		}
 		steps = max(steps, (w.mu.past.highest[tag]-w.floor(tag))/w.span(tag)+1)
 	}
 	return &steps
@@ -328,9 +334,7 @@ func (w *world) floor(tag allocator.Tag) (floor int64) {
 // reach returns the end of the IDs that a room's mark of a tag keeps from rooms without a lease
 // in the present epoch.
 func (w *world) reach(tag allocator.Tag, room allocator.Room) int64 {
-	total := stored[struct {
-		MarginTotal int64 `json:"margin_total,string"`
-	}](w, "epoch").MarginTotal
+	total := w.marginTotal()
 	settings := stored[struct {
 		Start     int64 `json:",string"`
 		BaseTotal int64 `json:"base_total,string"`
@@ -347,6 +351,13 @@ func (w *world) reach(tag allocator.Tag, room allocator.Room) int64 {
 		return allocator.MaxID
 	}
 	return *mark.Next + max(total-mark.Total, 0)*span
+}
+
+// marginTotal returns the margin total of the epoch in force.
+func (w *world) marginTotal() int64 {
+	return stored[struct {
+		MarginTotal int64 `json:"margin_total,string"`
+	}](w, "epoch").MarginTotal
 }
 
 // alive returns the instances that run, and may have leased.

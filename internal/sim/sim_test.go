@@ -181,7 +181,7 @@ func weak(t *testing.T, total map[string]int) {
 			"confirm: done", "rollbacks of raft's data", "journals that show a rollback",
 			"rollbacks to before a recover", "rehearsals that went through", "instances asked by a rehearsal",
 			"instances left out whose range another room got", "marks that roles refused",
-			"recovers by a clock a day off",
+			"recovers by a clock hours off",
 			"values with a field of a newer version", "values of a newer format",
 			"leases beside a value of a newer format",
 			"fields of a newer version kept", "recovers without hundreds of instances",

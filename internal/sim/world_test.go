@@ -40,11 +40,12 @@ type world struct {
 	disasters int                   // how many of these are disasters
 	length    time.Duration         // until all heals
 	hold      time.Duration
-	journals  string // the directory of the instances' journals; empty for none
-	required  bool   // the cluster requires them
-	mirrorDir string // of the consoles' mirrors; empty until one has a file
-	strict    bool   // the hold of strict tags can be relied on
-	roles     bool   // etcd has a user with a role for each room, for consoles and for operators
+	journals  string             // the directory of the instances' journals; empty for none
+	required  bool               // the cluster requires them
+	mirrorDir string             // of the consoles' mirrors; empty until one has a file
+	strict    bool               // the hold of strict tags can be relied on
+	life      record.TagSettings // of the fleeting tag's first life
+	roles     bool               // etcd has a user with a role for each room, for consoles and for operators
 
 	timed  bool         // the cluster has time-ordered IDs
 	wild   bool         // with clocks that are further off than clocks may be
@@ -136,6 +137,11 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	w.mem = ledgertest.NewFake(w)
 	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]
 	w.tags = []allocator.Tag{"order", "bounded", strictTag}
+	for _, tag := range []allocator.Tag{fleeting, yearly} {
+		if w.dice("has "+string(tag)).chance(3) || *with == string(tag) {
+			w.tags = append(w.tags, tag)
+		}
+	}
 	for _, tag := range w.tags {
 		w.mu.issued[tag] = make(map[int64]int)
 	}
@@ -271,6 +277,12 @@ func (w *world) settings(tag allocator.Tag) record.TagSettings {
 	s.MaxStep = s.MinStep * pick(d, []int64{1, 10, 100})
 	s.Reserve = pick(d, []record.Duration{"1s", "5s", "1m0s"})
 	s.StrictRetract = tag == strictTag
+	switch tag {
+	case yearly:
+		return w.yearly(s)
+	case fleeting:
+		w.life = s
+	}
 	if tag == "bounded" {
 		s.Limit = s.Start + pick(d, []int64{100, 2000, 100_000})
 		s.MaxSkew = pick(d, []int64{0, 1, 50})
