@@ -31,10 +31,10 @@ type chains struct {
 	}
 }
 
-func (c *chains) init(owner allocator.Instance, unknown *observe.Limit) {
+func (c *chains) init(owner allocator.Instance, unknown *observe.Limit, rand func() float64) {
 	c.owner = owner
 	c.slots = make(chan struct{}, loadAtOnce)
-	c.unknown.init(unknown)
+	c.unknown.init(unknown, rand)
 	c.periods.init()
 	c.mu.chains = make(map[allocator.Tag]*tagChain)
 }

@@ -1,6 +1,7 @@
 package room
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -54,7 +55,7 @@ type Unknown struct{ unknown unknown }
 func NewUnknown(most int64) *Unknown {
 	var m *observe.Metrics
 	u := &Unknown{}
-	u.unknown.init(m.Limit(maxUnknownTags, most))
+	u.unknown.init(m.Limit(maxUnknownTags, most), rand.Float64)
 	return u
 }
 

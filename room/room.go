@@ -101,7 +101,7 @@ func New(cfg Config) (*Server, error) {
 	if err := s.makeRoutes(); err != nil {
 		return nil, err
 	}
-	s.chains.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)))
+	s.chains.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)), cfg.Rand)
 	s.status.init()
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)

@@ -2,7 +2,6 @@ package room
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"time"
@@ -30,6 +29,7 @@ const maxUnknownTags = "unknown-tags"
 // answered slowly: they would otherwise cost as much as good calls.
 type unknown struct {
 	limit *observe.Limit
+	rand  func() float64 // see Config.Rand
 	mu    struct {
 		sync.Mutex
 		// until when the tag counts as unknown; zero if it has changed and may exist
@@ -58,8 +58,8 @@ const (
 	unknownOfAll = 10
 )
 
-func (u *unknown) init(limit *observe.Limit) {
-	u.limit = limit
+func (u *unknown) init(limit *observe.Limit, rand func() float64) {
+	u.limit, u.rand = limit, rand
 	u.mu.tags = make(map[allocator.Tag]time.Time)
 	u.mu.callers = make(map[netip.Addr]*window)
 }
@@ -81,7 +81,8 @@ func (u *unknown) ask(ctx context.Context, tag allocator.Tag) error {
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(slowly/2 + rand.N(slowly)): // callers that were refused together must not come back together
+	// Callers that were refused together must not come back together.
+	case <-time.After(time.Duration((0.5 + u.rand()) * float64(slowly))):
 	}
 	if u.hasChanged(tag) {
 		return nil
