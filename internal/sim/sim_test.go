@@ -186,6 +186,11 @@ func weak(t *testing.T, total map[string]int) {
 			"leases beside a value of a newer format",
 			"fields of a newer version kept", "recovers without hundreds of instances",
 			"restores of an etcd that was empty",
+			"recovers without an instance that nobody knows", "recovers without a misspelled instance, refused",
+			"pods that crashed, left in good order and were taken away", "marks that roles refused",
+			"pods missing after a restore, by recover's word", "tags deleted", "tags created again",
+			"time-ordered IDs of callers", "machine IDs of silent clients, given to others",
+			"recovers with recover's own margin, of lost leases",
 			"time-ordered IDs", "clocks that were refused", "recovers after which windows begin later",
 			"workers not to be had before a recover's time", "issued again after a recover's time")
 	}
