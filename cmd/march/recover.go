@@ -88,6 +88,7 @@ type recoverFlags struct {
 	cluster       startup.ClusterFlags
 	yes, quiet    bool
 	without, skip []string
+	stopped       []string
 	journals      []string
 	consoles      []string
 	mirrors       []string
@@ -157,6 +158,8 @@ Where no console saw it, recover does not guess: give a margin (--margin).`,
 	flags.BoolVarP(&f.yes, "yes", "y", false, "recover, and do not ask")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress lines")
 	flags.StringSliceVar(&f.without, "without", nil, "instances to go on without, ROOM/INSTANCE, separated by commas")
+	flags.StringSliceVar(&f.stopped, "stopped", nil, "instances to go on without, as in --without, whose machines are "+
+		"certainly off by now: then time-ordered IDs go on within a minute")
 	flags.StringSliceVar(&f.skip, "skip-tag", nil, "tags with a mark that cannot be read, to leave as they are, "+
 		"separated by commas")
 	flags.StringArrayVar(&f.journals, "journal", nil,
@@ -179,18 +182,30 @@ Where no console saw it, recover does not guess: give a margin (--margin).`,
 	return cmd
 }
 
-// config checks the settings. Its errors are usage errors, and those of journals and
-// layouts that cannot be read.
-func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
-	cfg := recovery.Config{Actor: whoami(), Apply: f.yes, Wait: f.wait}
-	for _, name := range f.without {
+// instanceIDs reads the names of a flag.
+func instanceIDs(flag string, names []string) (ids []record.InstanceID, err error) {
+	for _, name := range names {
 		in, instance, _ := strings.Cut(name, "/")
 		r, roomErr := allocator.ParseRoom(in)
 		i, instanceErr := allocator.ParseInstance(instance)
 		if err := errors.Join(roomErr, instanceErr); err != nil {
-			return cfg, usageError{allocator.Errorf(allocator.Invalid, "without: %q; allowed: ROOM/INSTANCE", name)}
+			return nil, usageError{allocator.Errorf(allocator.Invalid, "%s: %q; allowed: ROOM/INSTANCE", flag, name)}
 		}
-		cfg.Without = append(cfg.Without, ledger.Registration{Room: r, Name: i}.ID())
+		ids = append(ids, ledger.Registration{Room: r, Name: i}.ID())
+	}
+	return ids, nil
+}
+
+// config checks the settings. Its errors are usage errors, and those of journals and
+// layouts that cannot be read.
+func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
+	cfg := recovery.Config{Actor: whoami(), Apply: f.yes, Wait: f.wait}
+	var err error
+	if cfg.Without, err = instanceIDs("without", f.without); err != nil {
+		return cfg, err
+	}
+	if cfg.Stopped, err = instanceIDs("stopped", f.stopped); err != nil {
+		return cfg, err
 	}
 	for _, name := range f.skip {
 		tag, err := allocator.ParseTag(name)
@@ -406,9 +421,11 @@ func recoverText(c *common, r *recovery.Report) error {
 			words.Counted(r.Higher, "mark"))
 	}
 	if r.NotBefore.After(time.Now()) {
-		_, _ = fmt.Fprintf(w,
-			"workers\tnone is taken for time-ordered IDs before %s: an instance that was left out may "+
-				"issue until then\n", utc(r.NotBefore))
+		why := r.Waits
+		if why == "" {
+			why = "clocks may differ until then"
+		}
+		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: %s\n", utc(r.NotBefore), why)
 	}
 	return w.Flush()
 }

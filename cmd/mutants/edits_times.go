@@ -52,6 +52,21 @@ var windowEdits = []overlay.Edit{
 			answer.Got[1:len(answer.Got)-1]), workers)`,
 	},
 	{
+		File: "allocator/ledger/recovery/workers.go",
+		From: `if unseen := r.witnessed(); len(unseen) > 0 {`,
+		To:   `if unseen := r.witnessed(); len(unseen) > 0 && !mutant("stopped-and-unseen") {`,
+	},
+	{
+		File: "allocator/ledger/recovery/workers.go",
+		From: `if w.Caller && slices.ContainsFunc(lost, of) {`,
+		To:   `if w.Caller && slices.ContainsFunc(lost, of) && !mutant("stopped-lender") {`,
+	},
+	{
+		File: "allocator/ledger/recovery/ask.go",
+		From: `case !missing || flag == "--stopped" && r.answers(id):`,
+		To:   `case !missing || flag == "--stopped" && r.answers(id) && !mutant("stopped-that-answers"):`,
+	},
+	{
 		File: "allocator/ledger/machine/machine.go",
 		From: `	return h.named(c) && (ours || !others)`,
 		To:   `	return h.named(c) && (ours || !others || mutant("client-of-another-room"))`,

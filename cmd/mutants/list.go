@@ -175,6 +175,15 @@ var mistakes = []mistake{
 	{name: "client-own-key-only", what: "who gives a machine ID compares its own room's key only",
 		pkg: "./allocator/ledger/machine", test: "TestManyAtOnce",
 		because: "the simulation has no clients of CosId"},
+	{name: "stopped-and-unseen", what: "windows begin soon after a recover without a machine that is off, although no " +
+		"mirror saw whether it lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
+		because: "the simulation's operator does not know which machines are off"},
+	{name: "stopped-lender", what: "windows begin soon after a recover without a machine that is off, although its room " +
+		"lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
+		because: "the simulation's operator does not know which machines are off"},
+	{name: "stopped-that-answers", what: "recover believes that the machine of an instance that answers is off",
+		pkg: "./allocator/ledger", test: "TestStoppedIsRefused",
+		because: "the simulation's operator does not know which machines are off"},
 	{name: "slice-not-compared", what: "a worker is renewed although it left the room's slice",
 		with: "time-ordered IDs"},
 	{name: "window-no-layout", what: "a window is written without the condition on the layout",

@@ -210,7 +210,7 @@ func (r *run) complete() error {
 // an instance that etcd and all others have forgotten may have leased, too. One that answered with
 // the memory of its earlier processes is not missing. The caller holds mu.
 func (r *run) missNamed() {
-	for _, id := range r.cfg.Without {
+	for _, id := range r.named() {
 		if slices.ContainsFunc(r.report.Missing, func(m Missing) bool { return m.ID == id }) || r.covers(id) {
 			continue
 		}
@@ -230,6 +230,16 @@ func (r *run) covers(id record.InstanceID) bool {
 	return false
 }
 
+// answers reports whether a process of an instance answered. The caller holds mu.
+func (r *run) answers(id record.InstanceID) bool {
+	for _, a := range r.mu.answers {
+		if a.id == id {
+			return true
+		}
+	}
+	return false
+}
+
 // checkNamed refuses names that cannot be right: of a room that never was, and of an instance that
 // answered. Otherwise a slip of the pen would stand for the instance that is missing. An instance that
 // is missing by what others remember may be of a room that this store, and all layouts that are known,
@@ -238,17 +248,21 @@ func (r *run) checkNamed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rooms := record.Union(r.mu.rooms, r.cfg.Given.Rooms())
-	for _, id := range r.cfg.Without {
+	for _, id := range r.named() {
 		room, _, _ := strings.Cut(string(id), "/")
+		flag := "--without"
+		if slices.Contains(r.cfg.Stopped, id) {
+			flag = "--stopped"
+		}
 		of := func(m Missing) bool { return m.ID == id }
 		known := func(m Missing) bool { return m.ID == id && m.Incarnation != "" }
 		switch missing := slices.ContainsFunc(r.report.Missing, of); {
 		case !slices.Contains(rooms, allocator.Room(room)) && !slices.ContainsFunc(r.report.Missing, known):
-			return allocator.Errorf(allocator.Refused, "--without %s: there never was a room %s; there are %v; "+
-				"if only a layout that was lost had it, give that layout (--layout FILE)", id, room, rooms)
-		case !missing:
-			return allocator.Errorf(allocator.Refused, "--without %s: it answered, with all that it leased; "+
-				"leave it out of --without, or stop it first if it is to be left out", id)
+			return allocator.Errorf(allocator.Refused, "%s %s: there never was a room %s; there are %v; "+
+				"if only a layout that was lost had it, give that layout (--layout FILE)", flag, id, room, rooms)
+		case !missing || flag == "--stopped" && r.answers(id):
+			return allocator.Errorf(allocator.Refused, "%s %s: it answered, with all that it leased; "+
+				"leave it out of %[1]s, or stop it first if it is to be left out", flag, id)
 		}
 	}
 	return nil

@@ -23,6 +23,9 @@ type Config struct {
 	Memories []record.Memory
 	// Without are instances to go on without.
 	Without []record.InstanceID
+	// Stopped are instances to go on without, of which the machine has been off since before this
+	// recover began.
+	Stopped []record.InstanceID
 	// Skip are tags with a mark that cannot be read, to leave as they are.
 	Skip []allocator.Tag
 	// Wait is how long to wait, before halting, for instances that etcd has
@@ -94,6 +97,8 @@ type Report struct {
 	Epoch   string           // empty before the new epoch begins
 	// no window of a worker begins earlier in the new epoch; zero if there is no such bound
 	NotBefore time.Time
+	// Waits says why that is not sooner; empty if there is no such bound, or only machines that are off.
+	Waits string
 }
 
 // Missing is a process whose memory is not known. Only the margin covers its

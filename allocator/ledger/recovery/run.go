@@ -129,7 +129,10 @@ func (r *run) barrier() *record.Barrier {
 }
 
 // withoutID reports whether the operator lets recover go on without an instance.
-func (r *run) withoutID(id record.InstanceID) bool { return slices.Contains(r.cfg.Without, id) }
+func (r *run) withoutID(id record.InstanceID) bool { return slices.Contains(r.named(), id) }
+
+// named returns the instances that the operator lets recover go on without.
+func (r *run) named() []record.InstanceID { return slices.Concat(r.cfg.Without, r.cfg.Stopped) }
 
 func (r *run) progress(doing string, done, of int64) {
 	if r.cfg.Progress != nil {
