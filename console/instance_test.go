@@ -247,3 +247,42 @@ func TestEtcdAway(t *testing.T) {
 		return err == nil || status.Code(err) == codes.AlreadyExists
 	})
 }
+
+// successor answers GetInstance as instance a/two.
+type successor struct {
+	marchv1.UnimplementedRoomServiceServer
+}
+
+func (successor) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*marchv1.GetInstanceResponse, error) {
+	return &marchv1.GetInstanceResponse{Status: &marchv1.InstanceStatus{Room: "a", Instance: "two"}}, nil
+}
+
+// A dead instance whose address another one has is silent. Before, it was said to answer, and to run.
+func TestDeadInstanceWhoseAddressAnotherHas(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := startHalves(t)
+		server := grpc.NewServer(grpc.UnaryInterceptor(api.UnaryServerInterceptor))
+		marchv1.RegisterRoomServiceServer(server, successor{})
+		address := testcluster.Serve(t, server)
+		c.register("a", "one", address, false)
+		c.register("a", "two", address, true)
+		var kinds []string
+		testcluster.Await(t, "it is silent", func() bool {
+			o, err := c.GetOverview(bg, &marchv1.GetOverviewRequest{})
+			kinds = nil
+			for _, p := range o.GetProblems() {
+				if p.GetOf() == "a/one" {
+					kinds = append(kinds, api.Word(p.GetKind()))
+				}
+			}
+			return err == nil && !o.GetAsOf().AsTime().IsZero() && len(kinds) > 0 && kinds[0] != "no_answer"
+		})
+		if len(kinds) != 1 || kinds[0] != "silent" {
+			t.Errorf("its problems are %q", kinds)
+		}
+		if list, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Room: "a", Status: true}); err != nil ||
+			list.GetInstances()[0].GetStatus() != nil || list.GetInstances()[1].GetStatus() == nil {
+			t.Errorf("%v, %v", list, err)
+		}
+	})
+}

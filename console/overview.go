@@ -107,6 +107,13 @@ func nameOf(answer *marchv1.GetInstanceResponse) (allocator.Room, allocator.Inst
 	return allocator.Room(is.GetRoom()), allocator.Instance(is.GetInstance())
 }
 
+// answersFor reports whether an answer is of the instance that was asked. Another one may have its address since, and
+// would be taken for a dead one that answers.
+func answersFor(answer *marchv1.GetInstanceResponse, asked instance) bool {
+	room, name := nameOf(answer)
+	return asked.Name == "" || room == asked.Room && name == asked.Name
+}
+
 // look asks all instances.
 func (s *Server) look(ctx context.Context, before sample) (sample, time.Duration, error) {
 	began := time.Now()
@@ -215,7 +222,7 @@ func (s *Server) ask(ctx context.Context, instances []instance, before sample) [
 			defer cancel()
 			if conn, err := s.rooms.dial(instance); err == nil {
 				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstance(ctx,
-					&marchv1.GetInstanceRequest{}); err == nil {
+					&marchv1.GetInstanceRequest{}); err == nil && answersFor(answer, instance) {
 					answers[i] = answer
 				}
 			}

@@ -183,8 +183,8 @@ func (f findings) idleRooms() []*marchv1.Problem {
 		}
 		var since time.Time // when the last of its instances fell silent
 		for _, i := range of {
-			if i.SilentSince.After(since) {
-				since = i.SilentSince
+			if i.Died.After(since) {
+				since = i.Died
 			}
 		}
 		list = append(list, problem.New(problem.NoInstance, string(room), since))
@@ -209,9 +209,9 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 	case i.Unreadable != nil:
 		return nil
 	case !i.Alive && told.status != nil:
-		list = append(ownProblems(id, told.status), problem.New(problem.NoHeartbeats, id, i.SilentSince))
+		list = append(ownProblems(id, told.status), problem.New(problem.NoHeartbeats, id, i.Died))
 	case !i.Alive:
-		p := problem.New(problem.Silent, id, i.SilentSince)
+		p := problem.New(problem.Silent, id, i.Died)
 		if f.halt == nil { // otherwise none is forgotten
 			p.Until = timestamppb.New(i.SilentSince.Add(f.forgetAfter))
 		}

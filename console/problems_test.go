@@ -30,7 +30,7 @@ func alive(room allocator.Room, name allocator.Instance) instance {
 
 func silent(room allocator.Room, name allocator.Instance, since int) instance {
 	i := alive(room, name)
-	i.Alive, i.SilentSince = false, after(since)
+	i.Alive, i.SilentSince, i.Died = false, after(since), after(since)
 	return i
 }
 

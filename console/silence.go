@@ -35,6 +35,9 @@ type instance struct {
 	// SilentSince is when this console last saw a new heartbeat; zero while the
 	// instance is alive. It has a monotonic reading.
 	SilentSince time.Time
+	// Died is since when it is silent, as far as anyone knows; zero while it is alive. It is only to be shown: it outlasts
+	// outages, and before this console first looked it is the heartbeat's own time, by the instance's clock.
+	Died time.Time
 	// ReportedAt is when this console saw the instance report the layout that it serves; zero
 	// if the console was not looking then.
 	ReportedAt time.Time
@@ -66,7 +69,9 @@ type heartbeats struct {
 // that the instance reports. reported is zero if the console has seen no other version.
 type sighting struct {
 	beat     string
-	since    time.Time
+	since    time.Time // from when on its silence counts
+	last     time.Time // of the last heartbeat, to be shown
+	silent   bool      // until the next heartbeat
 	version  int64
 	reported time.Time
 }
@@ -82,8 +87,9 @@ func silentAfter(instances int) time.Duration {
 func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []instance {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now.Sub(h.mu.looked) > silenceGap {
-		h.mu.seen, h.mu.limit = nil, 0
+	anew := now.Sub(h.mu.looked) > silenceGap
+	if anew {
+		h.mu.limit = 0
 	}
 	h.mu.looked = now
 	if limit := silentAfter(len(records)); limit >= h.mu.limit || now.After(h.mu.until) {
@@ -93,8 +99,16 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 	list := make([]instance, len(records))
 	for k, r := range records {
 		is, ok := h.mu.seen[r.ID()]
-		if !ok || is.beat != r.Beat {
-			is.beat, is.since = r.Beat, now
+		switch {
+		case !ok:
+			is = sighting{beat: r.Beat, since: now, last: now}
+			if !r.LastSeen.IsZero() && r.LastSeen.Before(now) {
+				is.last = r.LastSeen
+			}
+		case is.beat != r.Beat:
+			is.beat, is.since, is.last, is.silent = r.Beat, now, now, false
+		case anew: // nobody looked meanwhile: its silence counts anew, but one that was dead is no longer up
+			is.since = now
 		}
 		if version := r.Reported(); is.version != version {
 			is.version, is.reported = version, time.Time{}
@@ -102,11 +116,12 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 				is.reported = now
 			}
 		}
-		seen[r.ID()] = is
 		// The read may have seen the heartbeat as it was at sent. A slow answer is no silence.
-		list[k] = instance{Instance: r, Alive: sent.Sub(is.since) < h.mu.limit, ReportedAt: is.reported}
-		if !list[k].Alive {
-			list[k].SilentSince = is.since
+		is.silent = is.silent || sent.Sub(is.since) >= h.mu.limit
+		seen[r.ID()] = is
+		list[k] = instance{Instance: r, Alive: !is.silent, ReportedAt: is.reported}
+		if is.silent {
+			list[k].SilentSince, list[k].Died = is.since, is.last
 		}
 	}
 	h.mu.seen = seen

@@ -369,3 +369,33 @@ func TestForecastSaysHowLongIDsLast(t *testing.T) {
 		t.Errorf("room b, which issues nothing: %v, %v", b.LastsBefore, b.LastsAfter)
 	}
 }
+
+// An outage, and a console's restart, rewrote the time of a death, and showed the dead as up for some seconds. What
+// counts its silence for a migration begins anew all the same.
+func TestDeathOutlastsAnOutage(t *testing.T) {
+	t.Parallel()
+	var h heartbeats
+	died := when.Add(-time.Hour)
+	records := []record.Instance{{Room: "a", Name: "dead", Beat: "1", LastSeen: died},
+		{Room: "a", Name: "lives", Beat: "0", LastSeen: when}}
+	look := func(second int) (dead, lives instance) {
+		at := when.Add(time.Duration(second) * time.Second)
+		records[1].Beat = fmt.Sprint(second)
+		list := h.note(records, at, at)
+		return list[0], list[1]
+	}
+	for second := 0; second < 20; second += 5 {
+		look(second)
+	}
+	if dead, lives := look(20); dead.Alive || !dead.Died.Equal(died) || !dead.SilentSince.Equal(when) || !lives.Alive {
+		t.Errorf("after 20 s: %+v", dead)
+	}
+	back := when.Add(2 * time.Minute) // it did not look in between
+	if dead, lives := look(120); dead.Alive || !dead.Died.Equal(died) || !dead.SilentSince.Equal(back) || !lives.Alive {
+		t.Errorf("after an outage: %+v", dead)
+	}
+	records[0].Beat = "2"
+	if dead, _ := look(125); !dead.Alive || !dead.Died.IsZero() {
+		t.Errorf("it beats again: %+v", dead)
+	}
+}
