@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/cmd/march/internal/devsetup"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // process is a program that a test runs in the background.
@@ -262,4 +263,20 @@ func marchWith(t *testing.T, env []string, args ...string) (stdout, stderr strin
 		t.Fatal(err)
 	}
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// A room that starts while etcd is full waits, and says for what. Before, it ended with exit code 5, to be started
+// again and again.
+func TestStartWithAFullEtcd(t *testing.T) {
+	t.Parallel()
+	c := testcluster.New(t)
+	c.Init(testcluster.Halves(), "test")
+	c.Etcd.NoSpace(t, true)
+	p := begin(t, "", nil, "room", "b", "--name", "b1", "--etcd", c.Etcd.Endpoint, "--journal", "off",
+		"--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+	if err := p.await(patience(t), `waiting: .*for="space in etcd".*database space exceeded`); err != nil {
+		t.Fatal(err)
+	}
+	c.Etcd.NoSpace(t, false)
+	p.ready(t)
 }

@@ -124,7 +124,10 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 				}
 				ctx, cancel := context.WithTimeout(ctx, startup.AskEtcd)
 				defer cancel()
-				return cfg.Ledger.Attach(ctx)
+				if err := cfg.Ledger.Attach(ctx); err != nil {
+					return err
+				}
+				return startup.TakesWrites(ctx, cfg.Ledger)
 			}
 			if err := cfg.Validate(); err != nil { // not only once etcd is there
 				return err

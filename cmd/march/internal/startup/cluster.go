@@ -132,6 +132,17 @@ func NewLedger(to store.EtcdConfig, cfg ledger.Config, w Watched, log hclog.Logg
 	return l, nil
 }
 
+// TakesWrites checks that etcd is not full: an instance cannot register there, and ended, to be started again and
+// again.
+func TakesWrites(ctx context.Context, l *ledger.Ledger) error {
+	status, err := l.Cluster().Status(ctx)
+	if err == nil && status.NoSpace {
+		return allocator.Errorf(allocator.Unavailable, "etcd: %w; ask it with `%s alarm list`", store.ErrNoSpace,
+			l.Etcdctl())
+	}
+	return err
+}
+
 // AskEtcd bounds how long a server that starts waits for one answer.
 const AskEtcd = 4 * time.Second
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/internal/access"
@@ -179,6 +180,9 @@ func (w *waiting) run(ctx context.Context) error {
 func (w *waiting) on() string {
 	if errors.Is(*w.missing.Load(), ledger.ErrNoCluster) {
 		return "layout"
+	}
+	if errors.Is(*w.missing.Load(), store.ErrNoSpace) {
+		return "space in etcd"
 	}
 	return "etcd"
 }
