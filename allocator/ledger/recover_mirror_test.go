@@ -32,7 +32,7 @@ func (c *cluster) mirror() *seen {
 	}
 	s := &seen{mirror.New(100), c, keys}
 	id, epoch := value[record.Identity](c, "identity"), value[record.Epoch](c, "epoch")
-	if err := s.Attach(id, epoch.Epoch); err != nil {
+	if err := s.Attach(id, epoch.Epoch, c.Mem.Revision()); err != nil {
 		c.Fatalf("%v", err)
 	}
 	s.look()
@@ -159,7 +159,7 @@ func TestViewEndsAfterTheBackup(t *testing.T) {
 	early, late := beat.Time.Add(-time.Nanosecond), beat.Time.Add(time.Nanosecond)
 	view := func(reach int64, until time.Time) *seen {
 		s := &seen{mirror.New(10), c, c.mirror().keys}
-		if err := s.Attach(value[record.Identity](c, "identity"), epoch.Epoch); err != nil {
+		if err := s.Attach(value[record.Identity](c, "identity"), epoch.Epoch, low); err != nil {
 			t.Fatal(err)
 		}
 		for _, key := range c.Mem.Keys(prefix) {
@@ -263,7 +263,15 @@ func TestMirrorRefused(t *testing.T) {
 	late, long := window, window
 	late.Clock = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
 	late.Until = late.Clock + 1
+	rooms := []allocator.Room{"a"}
+	beyond := record.Layout{Layout: allocator.Layout{Version: 1 << 61, Boundary: 1,
+		Ranges: map[allocator.Room]allocator.Range{"a": {Upper: 1}}}, Ever: rooms}.After(record.Layout{})
 	long.Until = 2 * record.LongestWindow.Milliseconds()
+	part := func(change func(*mirror.Rest)) mirror.Part {
+		rest := &mirror.Rest{}
+		change(rest)
+		return mirror.Part{UUID: uuid, Rest: rest}
+	}
 	for name, test := range map[string]struct {
 		part mirror.Part
 		want string
@@ -275,6 +283,8 @@ func TestMirrorRefused(t *testing.T) {
 			WorkerID: record.WorkerID{Bits: 10}, Worker: late}}}}, "window of worker 10/0"},
 		"a window without end": {mirror.Part{UUID: uuid, Rest: &mirror.Rest{Workers: []record.Lease{{
 			WorkerID: record.WorkerID{Bits: 10}, Worker: long}}}}, "window of worker 10/0"},
+		"windows not before days to come":  {part(func(r *mirror.Rest) { r.NotBefore = late.Clock }), "not before"},
+		"a layout without a version above": {part(func(r *mirror.Rest) { r.Layout = beyond }), "layout version"},
 	} {
 		m := &seen{Mirror: mirror.New(10), c: c}
 		m.Take(test.part, true)

@@ -84,14 +84,18 @@ func (i *Instance) see(all []record.SeenInstance, epoch string) {
 		}
 	}
 	var changed []record.SeenInstance
-	for _, s := range all {
+	for k, s := range all {
 		name := s
 		name.Left = 0
 		_, known := places[name]
 		if places == nil {
 			known = slices.ContainsFunc(seen, func(o record.SeenInstance) bool { o.Left = 0; return o == name })
 		}
-		if !known {
+		// Of the processes that a leave covers only those are noted that are known already. Recover
+		// asks for the leaver, which has their memory. Up to 100 others with each leave would push
+		// processes out of the list that recover must ask.
+		covered := s.Left != 0 && k+1 < len(all) && all[k+1].ID() == s.ID() && all[k+1].Left == s.Left
+		if !known && !covered {
 			if places != nil {
 				places[name] = struct{}{}
 			}

@@ -98,7 +98,7 @@ func (f *Follower) Run(ctx context.Context) {
 			return
 		}
 		if err != nil && ctx.Err() == nil {
-			f.log.Debug("the mirror's view ended", "error", err)
+			f.log.Debug("the mirror's view ended, or none began", "error", err)
 		}
 		timer := time.NewTimer(checkEvery)
 		select {
@@ -179,7 +179,7 @@ func (f *Follower) attach(answer store.Answer) (string, error) {
 		return "", allocator.Errorf(allocator.WentBack, "leasing is halted")
 	}
 	var err error
-	f.with(func() { err = f.mu.mirror.Attach(id, e.Epoch) })
+	f.with(func() { err = f.mu.mirror.Attach(id, e.Epoch, answer.Revision) })
 	return e.Epoch, err
 }
 

@@ -133,10 +133,15 @@ func (m *Mirror) Tags() int { return len(m.names) }
 // Views returns the views, the latest last.
 func (m *Mirror) Views() []View { return m.rest.Views }
 
-// Attach accepts a store by its identity and its epoch, or returns why it is another cluster's.
-// Another etcd cluster ID is accepted only with an epoch that the mirror never saw: a recover
-// writes both together.
-func (m *Mirror) Attach(id record.Identity, epoch string) error {
+// Attach accepts a store by its identity, its epoch and its revision, or returns why it is another
+// cluster's, or was restored. Another etcd cluster ID is accepted only with an epoch that the mirror
+// never saw: a recover writes both together. Within an epoch revisions only grow: a view that began
+// below the end of the one before would not have seen what a restore lost between the two.
+func (m *Mirror) Attach(id record.Identity, epoch string, revision int64) error {
+	last := View{}
+	if n := len(m.rest.Views); n > 0 {
+		last = m.rest.Views[n-1]
+	}
 	switch {
 	case m.uuid != "" && m.uuid != id.UUID:
 		return allocator.Errorf(allocator.Refused, "the mirror is of cluster %s; this is cluster %s", m.uuid, id.UUID)
@@ -144,6 +149,10 @@ func (m *Mirror) Attach(id record.Identity, epoch string) error {
 		return allocator.Errorf(allocator.Refused,
 			"the mirror saw epoch %s in etcd cluster %x; this is etcd cluster %x",
 			epoch, m.rest.ClusterID, id.ClusterID)
+	case last.Epoch == epoch && revision < last.Reach:
+		return allocator.Errorf(allocator.WentBack,
+			"etcd is at revision %d, and the mirror saw revision %d in this epoch: it went back in time; "+
+				"see `march recover`", revision, last.Reach)
 	}
 	m.uuid, m.rest.ClusterID = id.UUID, id.ClusterID
 	return nil

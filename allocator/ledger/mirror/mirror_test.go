@@ -48,7 +48,7 @@ func epochKV(id string, total int64) store.KV {
 // attached returns a mirror of a cluster.
 func attached(t interface{ Fatal(...any) }, tags int) *mirror.Mirror {
 	m := mirror.New(tags)
-	if err := m.Attach(record.Identity{UUID: "u1", ClusterID: 7}, "e"); err != nil {
+	if err := m.Attach(record.Identity{UUID: "u1", ClusterID: 7}, "e", 1); err != nil {
 		t.Fatal(err)
 	}
 	return m
@@ -176,22 +176,27 @@ func TestWhatPermitsIsConfirmed(t *testing.T) {
 }
 
 // A mirror takes from a store only under its identity. Another etcd cluster is the same cluster
-// only with an epoch that the mirror never saw.
+// only with an epoch that the mirror never saw, and in one epoch revisions only grow.
 func TestMirrorTakesFromItsOwnClusterOnly(t *testing.T) {
 	m := attached(t, 10)
 	m.Saw(keys, epochKV("e", 0), true)
+	m.BeginView("e", 5, time.Unix(1, 0))
+	m.Reached(9, time.Unix(2, 0))
 	for _, test := range []struct {
-		uuid  string
-		id    uint64
-		epoch string
-		want  string
+		uuid     string
+		id       uint64
+		epoch    string
+		revision int64
+		want     string
 	}{
-		{"u2", 7, "e", "cluster u2"},
-		{"u1", 8, "e", "etcd cluster 8"},
-		{"u1", 7, "e", ""},
-		{"u1", 8, "e2", ""},
+		{"u2", 7, "e", 9, "cluster u2"},
+		{"u1", 8, "e", 9, "etcd cluster 8"},
+		{"u1", 7, "e", 8, "went back in time"}, // a restore that no process saw: what it lost, the view would not have
+		{"u1", 7, "e", 9, ""},
+		{"u1", 7, "e2", 1, ""},
+		{"u1", 8, "e2", 1, ""},
 	} {
-		err := m.Attach(record.Identity{UUID: test.uuid, ClusterID: test.id}, test.epoch)
+		err := m.Attach(record.Identity{UUID: test.uuid, ClusterID: test.id}, test.epoch, test.revision)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%+v: %v", test, err)
 		}

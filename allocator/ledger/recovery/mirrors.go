@@ -44,6 +44,8 @@ type tagBounds struct {
 const (
 	// clockTolerance is how far a worker's clock may be ahead of recover's.
 	clockTolerance = 24 * time.Hour
+	// mostVersion bounds the version of a layout that a mirror saw: a recover adds 1,000 to it.
+	mostVersion = 1 << 60
 	// witnessedSteps is how many steps of a tag a lost instance may have leased after all that a
 	// mirror saw of it: one whose change was still on the way, and one that it sent then.
 	witnessedSteps = 2
@@ -126,16 +128,33 @@ func (r *run) takePart(ctx context.Context, name string, p mirror.Part) error {
 	if p.Rest == nil {
 		return nil
 	}
-	for _, l := range p.Rest.Workers {
-		longest, latest := record.LongestWindow.Milliseconds(), r.cluster.Now().Add(clockTolerance).UnixMilli()
-		if l.Clock > latest || l.Until > l.Clock+longest {
-			return allocator.Errorf(allocator.Refused,
-				"mirror %s: the window of worker %v ends at %d, by a clock at %d; "+
-					"allowed: a clock up to %d, a window of %v: recover without this mirror (--no-mirror %s)",
-				name, l.WorkerID, l.Until, l.Clock, latest, record.LongestWindow, name)
-		}
+	if err := r.checkRest(name, p.Rest); err != nil {
+		return err
 	}
 	r.takeRest(name, p.Rest)
+	return nil
+}
+
+// checkRest refuses numbers that no store has: they would halt time-ordered IDs, or leave no version
+// for a layout.
+func (r *run) checkRest(name string, rest *mirror.Rest) error {
+	latest, longest := r.cluster.Now().Add(clockTolerance), record.LongestWindow
+	without := fmt.Sprintf("recover without this mirror (--no-mirror %s)", name)
+	for _, l := range rest.Workers {
+		if l.Clock > latest.UnixMilli() || l.Until > l.Clock+longest.Milliseconds() {
+			return allocator.Errorf(allocator.Refused, "mirror %s: the window of worker %v ends at %d, by a clock at %d; "+
+				"allowed: a clock up to %d, a window of %v: %s", name, l.WorkerID, l.Until, l.Clock, latest.UnixMilli(),
+				longest, without)
+		}
+	}
+	if most := latest.Add(longest + 2*record.MaxAhead).UnixMilli(); rest.NotBefore > most {
+		return allocator.Errorf(allocator.Refused, "mirror %s: not before %d; allowed: up to %d: %s", name, rest.NotBefore,
+			most, without)
+	}
+	if version := rest.Layout.Layout.Version; version > mostVersion {
+		return allocator.Errorf(allocator.Refused, "mirror %s: layout version %d; allowed: up to %d: %s", name, version,
+			int64(mostVersion), without)
+	}
 	return nil
 }
 
