@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
@@ -40,6 +41,7 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 		list = append(list, s.noTimeOrdered(err))
 	}
 	list = append(list, s.damagedTags()...)
+	list = append(list, s.usedUp()...)
 	if missing := s.instance.MissingRights(); len(missing) > 0 {
 		texts := make([]string, len(missing))
 		for k, right := range missing {
@@ -145,6 +147,20 @@ func (s *Server) damagedTags() (list []*marchv1.Problem) {
 		list = append(list, problem.OfKey(t.key, s.ledger.Damage(t.key.Key, ""), t.since))
 	}
 	slices.SortFunc(list, func(a, b *marchv1.Problem) int { return strings.Compare(a.GetOf(), b.GetOf()) })
+	return list
+}
+
+// usedUp lists the tags in use that have no ID left.
+func (s *Server) usedUp() (list []*marchv1.Problem) {
+	for _, c := range s.chains.tour.lastRound().used {
+		row := problem.TagUsedUp
+		if s.chains.periods.of(c.tag) != (period.Period{}) {
+			row = problem.PeriodUsedUp
+		}
+		p := problem.New(row, string(c.tag), time.Time{}, "in", s.cfg.Room, "why", c.status.Failure)
+		p.Hits = []string{s.id()}
+		list = append(list, p)
+	}
 	return list
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -179,5 +181,40 @@ func TestTellsThatItIsNotReady(t *testing.T) {
 		})
 		c.put("beat", "")
 		a.await("ready", func() bool { _, err := a.next("order"); return err == nil && len(a.wrong()) == 0 })
+	})
+}
+
+// A tag that has no ID left in a room is a problem while its callers fail, over gRPC, at /readyz and in the log, and
+// none once its limit is raised. Before, nothing said so, and the log's last word was that IDs are leased again.
+func TestTellsThatATagIsUsedUp(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(func(s *record.TagSettings) { s.Limit = 200 }, "small")
+		c.tag(nil, "order")
+		var log logged
+		a := c.start("a", "a1", func(cfg *room.Config) { cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+		a.mustNext("order")
+		for {
+			if _, err := a.next("small"); err != nil {
+				break
+			}
+		}
+		const says = "tag small has no ID left in room a: "
+		a.await("it tells", func() bool {
+			list := a.wrong()
+			_, body := a.get("/readyz?verbose")
+			return len(list) == 1 && list[0].GetKind() == marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP &&
+				list[0].GetOf() == "small" && list[0].GetSince() != nil &&
+				contains(problem.Line(list[0]), says, "limit 200", "It hits a/a1.",
+					"Next: `march tag update small --limit LIMIT`") &&
+				contains(body, "[!]"+problem.Line(list[0])+"\n", "readyz check passed") &&
+				contains(log.String(), "a problem began: ", "kind=tag_used_up", says)
+		})
+		c.update("small", func(s *record.TagSettings) { s.Limit = 1_000_000 })
+		a.await("it is over", func() bool {
+			_, err := a.next("small")
+			return err == nil && len(a.wrong()) == 0 && contains(log.String(), "a problem is over: ",
+				"kind=tag_used_up")
+		})
 	})
 }

@@ -48,6 +48,7 @@ type round struct {
 	longest time.Duration     // the longest reserve of such chains
 	reserve time.Duration     // the least reserve of the chains in use
 	scarce  allocator.Tag     // the tag of that chain; empty when none is in use
+	used    []seen            // of tags in use that have no ID left, maxDamaged at most
 	busiest []seen            // the busiest chains in use; more than minutes.MaxTags until the end of the round
 	others  state             // of the chains without series of their own
 	rising  []seen            // the busiest of these, as many as there are free series
@@ -80,6 +81,9 @@ func (r *round) add(s seen) {
 		if s.status.Held > 0 {
 			r.longest = max(r.longest, s.status.Lasts)
 		}
+	}
+	if exhausted && s.status.Held == 0 && len(r.used) < maxDamaged {
+		r.used = append(r.used, s)
 	}
 	if s.status.Peak > 0 && !exhausted && (r.scarce == "" || s.status.Lasts < r.reserve) {
 		r.reserve, r.scarce = s.status.Lasts, s.tag

@@ -21,6 +21,8 @@ const (
 	NoInstance
 	Migration
 	MigrationWaits
+	TagUsedUp
+	PeriodUsedUp
 	TimeEnds
 	TimeEnded
 	WorkersUsed
@@ -173,6 +175,16 @@ var Table = [cases]Row{
 		Remedy:  "Start the instance again. If you are sure that it does not run, go on without it.",
 		Command: "march migrate continue {migration} --without {of}", Warning: true, Page: "/migrations/{migration}",
 		Button: "/migrations/{migration}?do=continue&without={of}", Alerts: []string{"MarchRoomBehind"}},
+	TagUsedUp: {Kind: marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP, What: "tag {of} has no ID left in room {in}: {why}",
+		Effect:  "Its callers there get the error exhausted, and no IDs.",
+		Remedy:  "Raise its limit if its callers take larger IDs, or move them to another tag.",
+		Command: "march tag update {of} --limit LIMIT", Page: "/tags/{of}", Alerts: []string{"MarchTagNearLimit"}},
+	PeriodUsedUp: {Kind: marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP,
+		What:   "tag {of} has no ID left in room {in}: {why}",
+		Effect: "Its callers there get the error exhausted, and no IDs. A higher limit does not help.",
+		Remedy: "It goes on with its next period. If that is too late, create a tag with more digits, and move the " +
+			"callers there.",
+		Command: "march tag show {of}", Page: "/tags/{of}", Alerts: []string{"MarchTagNearLimit"}},
 	TimeEnds: {Kind: marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS,
 		What: "the time bits of tag {of} are used up at {end}: it issues no ID from then on", Remedy: newTimeTag,
 		Command: "march tag show {of}", Page: "/tags/{of}", Warning: true, Alerts: []string{"MarchTimeEnding"}},

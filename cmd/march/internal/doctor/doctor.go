@@ -220,7 +220,9 @@ func (f Facts) tags() []Finding {
 			continue
 		}
 		used := fmt.Sprintf("has used %.1f%% of its IDs", 100*t.GetUsed())
-		if lasts != nil {
+		if lasts != nil && lasts.AsDuration() <= 0 {
+			used += ", and a room in use has none left"
+		} else if lasts != nil {
 			used += fmt.Sprintf(", and comes to its limit in %v at the present rate",
 				lasts.AsDuration().Round(time.Second))
 		}
