@@ -53,6 +53,19 @@ func callConsole(cmd *cobra.Command, c *common, t *target,
 	})
 }
 
+// callAndPrint makes one call of a console, and prints its answer.
+func callAndPrint[Q any, A proto.Message](cmd *cobra.Command, c *common, t *target,
+	call func(marchv1.ConsoleServiceClient, context.Context, Q, ...grpc.CallOption) (A, error),
+	request Q, text func(*tabwriter.Writer, A)) error {
+	return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+		answer, err := call(s, ctx, request)
+		if err != nil {
+			return err
+		}
+		return c.print(answer, func(w *tabwriter.Writer) { text(w, answer) })
+	})
+}
+
 // unreadable is a message that names the keys which could not be read.
 type unreadable interface{ GetUnreadable() []*marchv1.Unreadable }
 

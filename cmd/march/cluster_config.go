@@ -37,16 +37,11 @@ func newClusterShow(c *common, t *target) *cobra.Command {
 		Short: "Show the settings of the whole cluster",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.GetCluster(ctx, &marchv1.GetClusterRequest{})
-				if err != nil {
-					return err
-				}
-				return c.print(answer, func(w *tabwriter.Writer) {
+			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.GetCluster,
+				&marchv1.GetClusterRequest{}, func(w *tabwriter.Writer, answer *marchv1.GetClusterResponse) {
 					_, _ = fmt.Fprintf(w, "cluster\t%s\njournal\t%s\n", answer.GetUuid(),
 						api.Word(answer.GetCluster().GetJournal()))
 				})
-			})
 		},
 	}
 }
@@ -323,7 +318,7 @@ func (c *common) validateFile() error {
 			if !ok {
 				return
 			}
-			if err := s.Set(fmt.Sprintf("%s:%d: %s", c.config, s.Line, f.Name), f); err != nil && !said[err.Error()] {
+			if err := s.set(fmt.Sprintf("%s:%d: %s", c.config, s.Line, f.Name), f); err != nil && !said[err.Error()] {
 				said[err.Error()] = true
 				errs = append(errs, err)
 			}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/march/internal/contexts"
-	"github.com/march-id/march/cmd/march/internal/settings"
 	"github.com/march-id/march/cmd/march/internal/show"
 )
 
@@ -105,7 +104,7 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 			cmd.Flags().Visit(func(f *pflag.Flag) {
 				if of := known[f.Name]; of != nil && cmd.LocalNonPersistentFlags().Lookup(f.Name) == f {
 					given[f.Name] = f.Value.String()
-					err = errors.Join(err, (settings.Value{Values: []string{f.Value.String()}}).Set(f.Name, of))
+					err = errors.Join(err, (value{Values: []string{f.Value.String()}}).set(f.Name, of))
 				}
 			})
 			if err == nil && len(given) == 0 {

@@ -30,12 +30,9 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 		Short: "List the registered instances, alive or silent",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.ListInstances(ctx, &marchv1.ListInstancesRequest{Room: room, Status: true})
-				if err != nil {
-					return err
-				}
-				return c.print(answer, func(w *tabwriter.Writer) {
+			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.ListInstances,
+				&marchv1.ListInstancesRequest{Room: room, Status: true},
+				func(w *tabwriter.Writer, answer *marchv1.ListInstancesResponse) {
 					_, _ = fmt.Fprintln(w, "ROOM\tINSTANCE\tADDRESS\tLAYOUT\tSTATE\tLAST SEEN\tSTARTED\tBUILD")
 					for _, i := range answer.GetInstances() {
 						state, seen := "alive", "-"
@@ -64,7 +61,6 @@ func newInstanceList(c *common, t *target) *cobra.Command {
 					}
 					stoppedText(w, answer.GetProblems(), answer.GetHalt(), answer.GetProblem())
 				})
-			})
 		},
 	}
 	cmd.Flags().StringVar(&room, "of", "", "only this room's")
@@ -81,15 +77,11 @@ of reaching etcd, and registers anew: of an instance that is alive it asks first
 		Example: `  march instance forget a host-7`,
 		Args:    exactly("a room", "an instance"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.ForgetInstance(ctx, &marchv1.ForgetInstanceRequest{Room: args[0], Name: args[1]})
-				if err != nil {
-					return err
-				}
-				return c.print(answer, func(w *tabwriter.Writer) {
+			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.ForgetInstance,
+				&marchv1.ForgetInstanceRequest{Room: args[0], Name: args[1]},
+				func(w *tabwriter.Writer, _ *marchv1.ForgetInstanceResponse) {
 					_, _ = fmt.Fprintf(w, "instance %s/%s forgotten\n", args[0], args[1])
 				})
-			})
 		},
 	}
 	return destroys(c, cmd, func(args []string) (asked string, err error) {
@@ -118,15 +110,11 @@ run since. The instance begins to lease within seconds.`,
 		Example: `  march instance confirm a host-7`,
 		Args:    exactly("a room", "an instance"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.ConfirmInstance(ctx, &marchv1.ConfirmInstanceRequest{Room: args[0], Name: args[1]})
-				if err != nil {
-					return err
-				}
-				return c.print(answer, func(w *tabwriter.Writer) {
+			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.ConfirmInstance,
+				&marchv1.ConfirmInstanceRequest{Room: args[0], Name: args[1]},
+				func(w *tabwriter.Writer, _ *marchv1.ConfirmInstanceResponse) {
 					_, _ = fmt.Fprintf(w, "instance %s/%s confirmed\n", args[0], args[1])
 				})
-			})
 		},
 	}
 }

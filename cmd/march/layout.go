@@ -50,15 +50,11 @@ func newLayoutInit(c *common, t *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: layout})
-				if err != nil {
-					return err
-				}
-				return c.print(answer, func(w *tabwriter.Writer) {
+			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.InitLayout,
+				&marchv1.InitLayoutRequest{Layout: layout},
+				func(w *tabwriter.Writer, answer *marchv1.InitLayoutResponse) {
 					recordText(w, answer.GetLayout(), answer.GetCluster(), false)
 				})
-			})
 		},
 	}
 }
@@ -70,12 +66,9 @@ func newLayoutShow(c *common, t *target) *cobra.Command {
 		Short: "Show the current layout, or an older one",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.GetLayout(ctx, &marchv1.GetLayoutRequest{Version: version})
-				if err != nil {
-					return err
-				}
-				return c.print(answer, func(w *tabwriter.Writer) {
+			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.GetLayout,
+				&marchv1.GetLayoutRequest{Version: version},
+				func(w *tabwriter.Writer, answer *marchv1.GetLayoutResponse) {
 					if answer.GetLayout() == nil {
 						_, _ = fmt.Fprintln(w, "no layout can be read")
 					} else {
@@ -83,7 +76,6 @@ func newLayoutShow(c *common, t *target) *cobra.Command {
 					}
 					stoppedText(w, answer.GetProblems(), answer.GetHalt(), answer.GetProblem())
 				})
-			})
 		},
 	}
 	cmd.Flags().Int64Var(&version, "version", 0, "the version to show (default the current one)")

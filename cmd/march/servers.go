@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -16,33 +17,104 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/worker"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/march/internal/origin"
 	"github.com/march-id/march/cmd/march/internal/rights"
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
 )
 
-func newRoom(c *common) *cobra.Command {
-	var (
-		cluster           startup.ClusterFlags
-		watch             startup.WatchFlags
-		doors             startup.DoorFlags
-		policy            rights.Flags
-		safe              secure.Server
-		name              string
-		start             = startup.Server{What: "room"}
-		journal, pin      string
-		callers           string
-		warm, keys        []string
-		cfg               = room.DefaultConfig()
-		hostname, hostErr = os.Hostname()
-	)
-	if hostErr != nil { // then --name must be given: the empty name is refused
+// server is what rooms and consoles have in common: flags, and what is open before a start.
+type server struct {
+	*common
+	cluster  startup.ClusterFlags
+	watch    startup.WatchFlags
+	safe     secure.Server
+	start    startup.Server
+	hostname string // empty if it is not known
+
+	log     hclog.Logger
+	watched startup.Watched
+	ledger  *ledger.Ledger
+	stops   []func()
+}
+
+func newServer(c *common, what string) server {
+	hostname, err := os.Hostname()
+	if err != nil {
 		hostname = ""
 	}
+	return server{common: c, start: startup.Server{What: what}, hostname: hostname}
+}
+
+func (s *server) addFlags(cmd *cobra.Command, hosts *[]string, limits *serve.Limits) {
+	flags := cmd.PersistentFlags()
+	s.cluster.Add(cmd)
+	s.watch.Add(cmd)
+	s.safe.Add(flags)
+	startup.LimitFlags(flags, limits, &s.cluster.MaxTags)
+	hostsFlag(cmd, hosts)
+}
+
+// hostsFlag is the flag of the host names that HTTP requests may have.
+func hostsFlag(cmd *cobra.Command, names *[]string) {
+	cmd.PersistentFlags().StringSliceVar(names, "allowed-hosts", nil,
+		"host names besides localhost that HTTP requests may have if the server listens on a loopback address: "+
+			"the name of a proxy that passes its own name on")
+}
+
+// open opens metrics, traces and the ledger. It asks nothing of etcd, so wrong settings are found although etcd is
+// away.
+func (s *server) open(cmd *cobra.Command, instance string, labels prometheus.Labels) error {
+	watched, stop, err := s.watch.Start(cmd.Context(), build(), "march-"+s.start.What, instance, labels, s.log)
+	if err != nil {
+		return err
+	}
+	s.watched, s.stops = watched, []func(){stop, s.rereadLevel(cmd, s.log, hclog.Info)}
+	s.ledger, err = s.cluster.Ledger(watched, s.log)
+	return err
+}
+
+// close closes what open opened, and adds its error to the server's.
+func (s *server) close(err error) error {
+	if s.ledger != nil {
+		err = errors.Join(err, s.ledger.Close())
+	}
+	for _, stop := range slices.Backward(s.stops) {
+		stop()
+	}
+	return err
+}
+
+// protect opens the files of TLS, and checks that the server is safe where it listens; insecure is what is not.
+func (s *server) protect(gate *access.Gate, hosts []string, log hclog.Logger, doors ...secure.Address) (
+	files *tlsfiles.Files, insecure string, err error) {
+	if files, err = s.safe.Open(s.log); err != nil {
+		return nil, "", err
+	}
+	s.start.Hosts, s.start.Access, s.start.TLS = hosts, gate, files
+	s.start.Metrics, s.start.Log = s.watched.Metrics, log
+	insecure, err = s.safe.Check(files, gate != nil, log, append(s.start.Addresses(), doors...)...)
+	return files, insecure, err
+}
+
+// roomServer is a room's settings.
+type roomServer struct {
+	server
+	doors                       startup.DoorFlags
+	policy                      rights.Flags
+	name, journal, pin, callers string
+	warm, keys                  []string
+	cfg                         room.Config
+}
+
+func newRoom(c *common) *cobra.Command {
+	r := &roomServer{server: newServer(c, "room"), cfg: room.DefaultConfig()}
 	cmd := &cobra.Command{
 		Use:   "room NAME",
 		Short: "Run an instance of a room",
@@ -51,168 +123,157 @@ may have as many instances as you like, each with a name of its own (--name) tha
 stays the same over restarts. SIGTERM stops it: calls under way are answered first.`,
 		Example: `  march room eu-1 --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --grpc 0.0.0.0:7010 --advertise "$(hostname -f):7010"`,
 		Args:    exactly("a room's name"),
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			log, err := c.logger(hclog.Info)
-			if err != nil {
-				return err
-			}
-			cfg.Build, cfg.Logger = build(), log.Named("room")
-			if cfg.Room, err = allocator.ParseRoom(args[0]); err != nil {
-				return usageError{err}
-			}
-			// The default is the host's name, which may have capitals.
-			if cfg.Name, err = allocator.ParseInstance(strings.ToLower(name)); err != nil {
-				return usageError{allocator.Errorf(allocator.Invalid, "name: %w", err)}
-			}
-			if cfg.Worker, err = worker.ParsePin(pin, hostname); err != nil {
-				return usageError{err}
-			}
-			if cfg.ClientWorkers, err = worker.ParseCallers(callers); err != nil {
-				return usageError{err}
-			}
-			for _, tag := range warm {
-				parsed, err := allocator.ParseTag(tag)
-				if err != nil {
-					return usageError{allocator.Errorf(allocator.Invalid, "warm-tags: %w", err)}
-				}
-				cfg.WarmTags = append(cfg.WarmTags, parsed)
-			}
-			if cfg.OpaqueKeys, err = readKeys(keys); err != nil {
-				return err
-			}
-			if cfg.Journal, err = startup.JournalDir(journal); err != nil {
-				return usageError{err}
-			}
-			if cfg.Journal == "" && cfg.RequireJournal {
-				return usageError{allocator.Errorf(allocator.Invalid,
-					"require-journal: there is none with --journal off; allowed: --journal DIR")}
-			}
-			if err := start.CheckAdmin(cfg.Advertise, cfg.AdvertiseAdmin); err != nil {
-				return usageError{err}
-			}
-			w, stop, err := watch.Start(cmd.Context(), build(), "march-room", string(cfg.Room)+"/"+string(cfg.Name),
-				prometheus.Labels{"room": string(cfg.Room)}, log)
-			if err != nil {
-				return err
-			}
-			defer stop()
-			cfg.Metrics, cfg.Tracer = w.Metrics, w.Tracer
-			defer c.rereadLevel(cmd, log, hclog.Info)()
-			// It connects later, so wrong settings are found although etcd is away.
-			if cfg.Ledger, err = cluster.Ledger(w, log); err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
-			cfg.Admin = w.Admin(cluster.MaxTags)
-			if cfg.Access, err = policy.Gate(string(cfg.Room), w.Metrics, log); err != nil {
-				return usageError{err}
-			}
-			if cfg.TLS, err = safe.Open(log); err != nil {
-				return usageError{err}
-			}
-			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger,
-				append(start.Addresses(), doors.At(&cfg.Doors)...)...); err != nil {
-				return usageError{err}
-			}
-			defer func() { cfg.Doors.Close() }() // if the server did not take them over
-			if err := doors.Settings(&cfg.Doors, cfg.Access != nil, log); err != nil {
-				return usageError{err}
-			}
-			start.Needs = func(ctx context.Context) error {
-				if err := cluster.Ping(ctx, cfg.Ledger); err != nil {
-					return err
-				}
-				ctx, cancel := context.WithTimeout(ctx, startup.AskEtcd)
-				defer cancel()
-				if err := cfg.Ledger.Attach(ctx); err != nil {
-					return err
-				}
-				return startup.TakesWrites(ctx, cfg.Ledger)
-			}
-			if err := cfg.Validate(); err != nil { // not only once etcd is there
-				return err
-			}
-			if c.checkOnly { // march config validate: all that can be wrong without etcd was checked
-				return nil
-			}
-			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access,
-				cfg.TLS, w.Metrics, cfg.Logger
-			return stopped(cmd.Context(), start.Run(cmd.Context(), func(l startup.Listeners) (startup.Runner, error) {
-				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, cfg.Journal, w)
-				cfg.GRPC, cfg.HTTP, cfg.AdminGRPC, cfg.AdminHTTP = l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP
-				// Only now, because port 0 stands for any free one.
-				cfg.Advertise = startup.Advertise(cfg.Advertise, l.GRPC, hostname)
-				cfg.AdvertiseAdmin = startup.Advertise(cfg.AdvertiseAdmin, l.AdminGRPC, hostname)
-				if err := doors.Open(&cfg.Doors); err != nil {
-					return nil, err
-				}
-				return room.New(cfg)
-			}))
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) },
 	}
-	cluster.Add(cmd)
-	watch.Add(cmd)
+	r.addFlags(cmd, &r.cfg.AllowedHosts, &r.cfg.Limits)
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&name, "name", hostname, "this instance's name: no other instance has it, "+
+	flags.StringVar(&r.name, "name", r.hostname, "this instance's name: no other instance has it, "+
 		"and it stays the same over restarts")
-	flags.StringVar(&journal, "journal", "",
+	flags.StringVar(&r.journal, "journal", "",
 		`directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
-	flags.BoolVar(&cfg.RequireJournal, "require-journal", false, "if this instance starts without its predecessor's "+
+	flags.BoolVar(&r.cfg.RequireJournal, "require-journal", false, "if this instance starts without its predecessor's "+
 		"journal, lease nothing until 'march instance confirm'; 'march cluster update --journal required' does the "+
 		"same for all instances")
-	flags.StringVar(&start.GRPC, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7020",
+	flags.StringVar(&r.start.GRPC, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
+	flags.StringVar(&r.start.HTTP, "http", "127.0.0.1:7020",
 		"where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
-	start.AddAdmin(flags, &cfg.AdvertiseAdmin)
-	doors.Add(flags)
-	flags.StringVar(&cfg.Advertise, "advertise", "", "the gRPC address at which other processes reach this instance "+
+	r.start.AddAdmin(flags, &r.cfg.AdvertiseAdmin)
+	r.doors.Add(flags)
+	flags.StringVar(&r.cfg.Advertise, "advertise", "", "the gRPC address at which other processes reach this instance "+
 		"(default --grpc, with this host's name for 0.0.0.0)")
-	flags.BoolVar(&cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
-	flags.StringSliceVar(&warm, "warm-tags", nil, "tags whose IDs to lease before this instance reports "+
+	flags.BoolVar(&r.cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
+	flags.StringSliceVar(&r.warm, "warm-tags", nil, "tags whose IDs to lease before this instance reports "+
 		"that it is ready")
-	flags.StringSliceVar(&keys, "opaque-key", nil, opaqueKeyUsage)
-	flags.IntVar(&cfg.MetricsTags, "metrics-tags", cfg.MetricsTags,
+	flags.StringSliceVar(&r.keys, "opaque-key", nil, opaqueKeyUsage)
+	flags.IntVar(&r.cfg.MetricsTags, "metrics-tags", r.cfg.MetricsTags,
 		"how many tags have metrics of their own, the busiest first; 0 for none")
-	flags.DurationVar(&cfg.ReadyReserve, "ready-reserve", cfg.ReadyReserve,
+	flags.DurationVar(&r.cfg.ReadyReserve, "ready-reserve", r.cfg.ReadyReserve,
 		"not ready if nothing can be leased and no tag in use has IDs for longer than this; "+
 			"0 is until they have run out")
-	flags.DurationVar(&cfg.IdleAfter, "idle-after", cfg.IdleAfter,
+	flags.DurationVar(&r.cfg.IdleAfter, "idle-after", r.cfg.IdleAfter,
 		"how long a tag may be unused before its IDs are dropped from memory")
-	flags.DurationVar(&cfg.Hold, "hold", cfg.Hold, "how long clients may use IDs that they lease, "+
+	flags.DurationVar(&r.cfg.Hold, "hold", r.cfg.Hold, "how long clients may use IDs that they lease, "+
 		"and rooms the IDs of strict tags after etcd last confirmed the layout")
-	flags.BoolVar(&cfg.StrictRetract, "strict-retract", false,
+	flags.BoolVar(&r.cfg.StrictRetract, "strict-retract", false,
 		"make all tags strict: issue nothing rather than an ID of a residue that this room may have given up")
-	flags.BoolVar(&start.Wait, "wait-for-etcd", true,
+	flags.BoolVar(&r.start.Wait, "wait-for-etcd", true,
 		"start and wait, not ready, if etcd does not answer or has no layout yet; false: end with exit code 5 or 1")
-	hostsFlag(cmd, &cfg.AllowedHosts)
-	policy.Add(flags)
-	safe.Add(flags)
-	startup.LimitFlags(flags, &cfg.Limits, &cluster.MaxTags)
-	flags.IntVar(&cfg.MaxUnknownTags, "max-unknown-tags", cfg.MaxUnknownTags,
+	r.policy.Add(flags)
+	flags.IntVar(&r.cfg.MaxUnknownTags, "max-unknown-tags", r.cfg.MaxUnknownTags,
 		"how many names of tags that do not exist a caller may ask for in a minute")
-	flags.StringVar(&pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, "+
+	flags.StringVar(&r.pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, "+
 		"counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last "+
 		"dash of the host's name")
-	flags.DurationVar(&cfg.WorkerWindow, "worker-window", cfg.WorkerWindow,
+	flags.DurationVar(&r.cfg.WorkerWindow, "worker-window", r.cfg.WorkerWindow,
 		"with --worker: how long the next process with that number waits after a crash, at most")
-	flags.StringVar(&callers, "client-workers", "half", "how many workers of its slice the room lends to clients, "+
+	flags.StringVar(&r.callers, "client-workers", "half", "how many workers of its slice the room lends to clients, "+
 		"which issue time-ordered IDs themselves: half of the slice, which is the most, or a number; 0 for none")
-	flags.BoolVar(&cfg.AgreeClock, "agree-clock", false, "take workers of time-ordered IDs although this host's clock "+
-		"is ahead of the other instances' clocks; these IDs will always sort too late")
-	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
+	flags.BoolVar(&r.cfg.AgreeClock, "agree-clock", false, "take workers of time-ordered IDs although this host's "+
+		"clock is ahead of the other instances' clocks; these IDs will always sort too late")
+	flags.DurationVar(&r.cfg.Drain, "drain", r.cfg.Drain, "how long calls under way may take at the end")
 	return cmd
 }
 
+// read reads the settings that are not of a flag's type. Its error is Invalid.
+func (r *roomServer) read(name string) (err error) {
+	cfg := &r.cfg
+	cfg.Build, cfg.Logger = build(), r.log.Named("room")
+	if cfg.Room, err = allocator.ParseRoom(name); err != nil {
+		return err
+	}
+	// The default is the host's name, which may have capitals.
+	if cfg.Name, err = allocator.ParseInstance(strings.ToLower(r.name)); err != nil {
+		return allocator.Errorf(allocator.Invalid, "name: %w", err)
+	}
+	if cfg.Worker, err = worker.ParsePin(r.pin, r.hostname); err != nil {
+		return err
+	}
+	if cfg.ClientWorkers, err = worker.ParseCallers(r.callers); err != nil {
+		return err
+	}
+	for _, tag := range r.warm {
+		parsed, err := allocator.ParseTag(tag)
+		if err != nil {
+			return allocator.Errorf(allocator.Invalid, "warm-tags: %w", err)
+		}
+		cfg.WarmTags = append(cfg.WarmTags, parsed)
+	}
+	if cfg.OpaqueKeys, err = readKeys(r.keys); err != nil {
+		return err
+	}
+	if cfg.Journal, err = startup.JournalDir(r.journal); err != nil {
+		return err
+	}
+	if cfg.Journal == "" && cfg.RequireJournal {
+		return allocator.Errorf(allocator.Invalid,
+			"require-journal: there is none with --journal off; allowed: --journal DIR")
+	}
+	return r.start.CheckAdmin(cfg.Advertise, cfg.AdvertiseAdmin)
+}
+
+func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
+	if r.log, err = r.logger(hclog.Info); err != nil {
+		return err
+	}
+	if err := r.read(name); err != nil {
+		return usageError{err}
+	}
+	cfg, ctx := &r.cfg, cmd.Context()
+	defer func() { err = r.close(err) }()
+	labels := prometheus.Labels{"room": string(cfg.Room)}
+	if err := r.open(cmd, string(cfg.Room)+"/"+string(cfg.Name), labels); err != nil {
+		return err
+	}
+	cfg.Metrics, cfg.Tracer, cfg.Ledger = r.watched.Metrics, r.watched.Tracer, r.ledger
+	cfg.Admin = r.watched.Admin(r.cluster.MaxTags)
+	if cfg.Access, err = r.policy.Gate(string(cfg.Room), r.watched.Metrics, r.log); err != nil {
+		return usageError{err}
+	}
+	if cfg.TLS, cfg.Insecure, err = r.protect(cfg.Access, cfg.AllowedHosts, cfg.Logger,
+		r.doors.At(&cfg.Doors)...); err != nil {
+		return usageError{err}
+	}
+	defer func() { cfg.Doors.Close() }() // if the server did not take them over
+	if err := r.doors.Settings(&cfg.Doors, cfg.Access != nil, r.log); err != nil {
+		return usageError{err}
+	}
+	r.start.Needs = func(ctx context.Context) error {
+		if err := r.cluster.Ping(ctx, r.ledger); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, startup.AskEtcd)
+		defer cancel()
+		if err := r.ledger.Attach(ctx); err != nil {
+			return err
+		}
+		return startup.TakesWrites(ctx, r.ledger)
+	}
+	// Not only once etcd is there. `march config validate` checks all that can be wrong without it.
+	if err := cfg.Validate(); err != nil || r.checkOnly {
+		return err
+	}
+	return stopped(ctx, r.start.Run(ctx, func(l startup.Listeners) (startup.Runner, error) {
+		cfg.Diagnose = diagnosing(cmd, r.ledger, cfg.Journal, r.watched)
+		cfg.GRPC, cfg.HTTP, cfg.AdminGRPC, cfg.AdminHTTP = l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP
+		// Only now, because port 0 stands for any free one.
+		cfg.Advertise = startup.Advertise(cfg.Advertise, l.GRPC, r.hostname)
+		cfg.AdvertiseAdmin = startup.Advertise(cfg.AdvertiseAdmin, l.AdminGRPC, r.hostname)
+		if err := r.doors.Open(&cfg.Doors); err != nil {
+			return nil, err
+		}
+		return room.New(*cfg)
+	}))
+}
+
+// consoleServer is a console's settings.
+type consoleServer struct {
+	server
+	policy rights.ConsoleFlags
+	cfg    console.Config
+}
+
 func newConsole(c *common) *cobra.Command {
-	var (
-		cluster     startup.ClusterFlags
-		watch       startup.WatchFlags
-		policy      rights.ConsoleFlags
-		safe        secure.Server
-		start       = startup.Server{What: "console"}
-		cfg         = console.DefaultConfig()
-		hostname, _ = os.Hostname() // only for people
-	)
+	s := &consoleServer{server: newServer(c, "console"), cfg: console.DefaultConfig()}
 	cmd := &cobra.Command{
 		Use:   "console",
 		Short: "Run a console, which the operators' commands and browsers call",
@@ -221,90 +282,67 @@ browsers (--http). A console keeps no data: run any number of them for one
 cluster, anywhere.`,
 		Example: `  march console --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
 		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			log, err := c.logger(hclog.Info)
-			if err != nil {
-				return err
-			}
-			cfg.Logger = log.Named("console")
-			w, stop, err := watch.Start(cmd.Context(), build(), "march-console", hostname, nil, log)
-			if err != nil {
-				return err
-			}
-			defer stop()
-			cfg.Metrics, cfg.Tracer = w.Metrics, w.Tracer
-			defer c.rereadLevel(cmd, log, hclog.Info)()
-			if cfg.Ledger, err = cluster.Ledger(w, log); err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, cfg.Ledger.Close()) }()
-			cfg.Admin = w.Admin(cluster.MaxTags)
-			if err := policy.Set(&cfg, w.Metrics, log); err != nil {
-				return usageError{err}
-			}
-			if cfg.TLS, err = safe.Open(log); err != nil {
-				return usageError{err}
-			}
-			cfg.Credentials.TLS = safe.Calls(cfg.TLS)
-			if cfg.Insecure, err = safe.Check(cfg.TLS, cfg.Access != nil, cfg.Logger,
-				start.Addresses()...); err != nil {
-				return usageError{err}
-			}
-			// A console does without a layout: the first one is made through it.
-			start.Needs = func(ctx context.Context) error { return cfg.Needs(cluster.Ping(ctx, cfg.Ledger)) }
-			if err := cfg.Validate(); err != nil { // not only once etcd is there
-				return err
-			}
-			if c.checkOnly {
-				return nil
-			}
-			start.Hosts, start.Access, start.TLS, start.Metrics, start.Log = cfg.AllowedHosts, cfg.Access,
-				cfg.TLS, w.Metrics, cfg.Logger
-			return stopped(cmd.Context(), start.Run(cmd.Context(), func(l startup.Listeners) (startup.Runner, error) {
-				cfg.Diagnose = diagnosing(cmd, cfg.Ledger, "", w)
-				cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
-				if h := l.HTTP; h != nil {
-					_, _ = fmt.Fprintf(c.stderr, "the console's page: %s://%s/\n", secure.Scheme(cfg.TLS), h.Addr())
-				}
-				return console.New(cfg)
-			}))
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
 	}
-	cluster.Add(cmd)
-	watch.Add(cmd)
+	s.addFlags(cmd, &s.cfg.AllowedHosts, &s.cfg.Limits)
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&start.GRPC, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&start.HTTP, "http", "127.0.0.1:7000",
+	flags.StringVar(&s.start.GRPC, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
+	flags.StringVar(&s.start.HTTP, "http", "127.0.0.1:7000",
 		"where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
-	flags.BoolVar(&start.Wait, "wait-for-etcd", true,
+	flags.BoolVar(&s.start.Wait, "wait-for-etcd", true,
 		"start and wait, not ready, if etcd does not answer; false: end with exit code 5")
-	flags.StringSliceVar(&cfg.Rooms, "rooms", nil,
+	flags.StringSliceVar(&s.cfg.Rooms, "rooms", nil,
 		"addresses of instances, HOST:PORT, to show if etcd does not answer at the start")
-	flags.StringVar(&cfg.Dashboard, "dashboard", "", "address of the dashboard of deploy/grafana in your Grafana, "+
+	flags.StringVar(&s.cfg.Dashboard, "dashboard", "", "address of the dashboard of deploy/grafana in your Grafana, "+
 		"such as https://grafana.example.com/d/march: the history page links to its last 7 and 30 days")
-	hostsFlag(cmd, &cfg.AllowedHosts)
-	policy.Add(flags, &cfg)
-	safe.Add(flags)
-	safe.AddCA(flags)
-	startup.LimitFlags(flags, &cfg.Limits, &cluster.MaxTags)
-	flags.IntVar(&cfg.MaxLivePages, "max-live-pages", cfg.MaxLivePages,
+	s.policy.Add(flags, &s.cfg)
+	s.safe.AddCA(flags)
+	flags.IntVar(&s.cfg.MaxLivePages, "max-live-pages", s.cfg.MaxLivePages,
 		"how many pages browsers may keep up to date at once")
-	flags.IntVar(&cfg.MaxCallerLivePages, "max-caller-live-pages", cfg.MaxCallerLivePages,
+	flags.IntVar(&s.cfg.MaxCallerLivePages, "max-caller-live-pages", s.cfg.MaxCallerLivePages,
 		"how many pages the browsers of one caller may keep up to date at once")
-	flags.DurationVar(&cfg.Drain, "drain", cfg.Drain, "how long calls under way may take at the end")
-	flags.IntVar(&cfg.MirrorTags, "mirror-tags", 100_000, "of how many tags to keep in memory what etcd showed of "+
+	flags.DurationVar(&s.cfg.Drain, "drain", s.cfg.Drain, "how long calls under way may take at the end")
+	flags.IntVar(&s.cfg.MirrorTags, "mirror-tags", 100_000, "of how many tags to keep in memory what etcd showed of "+
 		"them, for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing")
-	flags.StringVar(&cfg.Mirror, "mirror", "", "a file that keeps that over restarts, written each second")
-	flags.DurationVar(&cfg.ForgetAfter, "forget-after", cfg.ForgetAfter,
+	flags.StringVar(&s.cfg.Mirror, "mirror", "", "a file that keeps that over restarts, written each second")
+	flags.DurationVar(&s.cfg.ForgetAfter, "forget-after", s.cfg.ForgetAfter,
 		"how long an instance must be silent to be forgotten")
 	return cmd
 }
 
-// hostsFlag is the flag of the host names that HTTP requests may have.
-func hostsFlag(cmd *cobra.Command, names *[]string) {
-	cmd.PersistentFlags().StringSliceVar(names, "allowed-hosts", nil,
-		"host names besides localhost that HTTP requests may have if the server listens on a loopback address: "+
-			"the name of a proxy that passes its own name on")
+func (s *consoleServer) run(cmd *cobra.Command) (err error) {
+	if s.log, err = s.logger(hclog.Info); err != nil {
+		return err
+	}
+	cfg, ctx := &s.cfg, cmd.Context()
+	cfg.Logger = s.log.Named("console")
+	defer func() { err = s.close(err) }()
+	if err := s.open(cmd, s.hostname, nil); err != nil {
+		return err
+	}
+	cfg.Metrics, cfg.Tracer, cfg.Ledger = s.watched.Metrics, s.watched.Tracer, s.ledger
+	cfg.Admin = s.watched.Admin(s.cluster.MaxTags)
+	if err := s.policy.Set(cfg, s.watched.Metrics, s.log); err != nil {
+		return usageError{err}
+	}
+	if cfg.TLS, cfg.Insecure, err = s.protect(cfg.Access, cfg.AllowedHosts, cfg.Logger); err != nil {
+		return usageError{err}
+	}
+	cfg.Credentials.TLS = s.safe.Calls(cfg.TLS)
+	// A console does without a layout: the first one is made through it.
+	s.start.Needs = func(ctx context.Context) error { return cfg.Needs(s.cluster.Ping(ctx, s.ledger)) }
+	// Not only once etcd is there.
+	if err := cfg.Validate(); err != nil || s.checkOnly {
+		return err
+	}
+	return stopped(ctx, s.start.Run(ctx, func(l startup.Listeners) (startup.Runner, error) {
+		cfg.Diagnose = diagnosing(cmd, s.ledger, "", s.watched)
+		cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
+		if h := l.HTTP; h != nil {
+			_, _ = fmt.Fprintf(s.stderr, "the console's page: %s://%s/\n", secure.Scheme(cfg.TLS), h.Addr())
+		}
+		return console.New(*cfg)
+	}))
 }
 
 // diagnosing returns what tells operators of a server's process.

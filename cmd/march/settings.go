@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/goccy/go-yaml/ast"
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,7 +18,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/march/internal/contexts"
 	"github.com/march-id/march/cmd/march/internal/origin"
-	"github.com/march-id/march/cmd/march/internal/settings"
+	"github.com/march-id/march/internal/words"
+	"github.com/march-id/march/internal/yamlfile"
 )
 
 // Settings are the persistent flags. A command's other flags count for one run:
@@ -46,7 +48,7 @@ func settle(cmd *cobra.Command, c *common) error {
 		return err
 	}
 	if s, ok := file[chosen.Name]; ok && !chosen.Changed {
-		if err := s.Set(fmt.Sprintf("%s:%d: %s", c.config, s.Line, chosen.Name), chosen); err != nil {
+		if err := s.set(fmt.Sprintf("%s:%d: %s", c.config, s.Line, chosen.Name), chosen); err != nil {
 			return usageError{err}
 		}
 		origin.Note(chosen, fmt.Sprintf("%s:%d", c.config, s.Line))
@@ -67,7 +69,7 @@ func settle(cmd *cobra.Command, c *common) error {
 		}
 		if s, ok := file[f.Name]; err == nil && ok && !f.Changed {
 			at := fmt.Sprintf("%s:%d", c.config, s.Line)
-			if err = s.Set(at+": "+f.Name, f); err == nil {
+			if err = s.set(at+": "+f.Name, f); err == nil {
 				origin.Note(f, at)
 			}
 		}
@@ -130,7 +132,7 @@ func acceptGone(root *cobra.Command) {
 
 // contextOf returns what sets a flag to its value in the context of a command, unless it is set. given are
 // the settings of the file of --config.
-func contextOf(cmd *cobra.Command, c *common, given map[string]settings.Value) (set func(*pflag.Flag) error,
+func contextOf(cmd *cobra.Command, c *common, given map[string]value) (set func(*pflag.Flag) error,
 	err error) {
 	none := func(*pflag.Flag) error { return nil }
 	for of := cmd; of.HasParent(); of = of.Parent() {
@@ -170,11 +172,11 @@ func contextOf(cmd *cobra.Command, c *common, given map[string]settings.Value) (
 		return none, nil
 	}
 	return func(f *pflag.Flag) error {
-		value, ok := chosen[f.Name]
+		text, ok := chosen[f.Name]
 		if !ok || f.Changed {
 			return nil
 		}
-		if err := (settings.Value{Values: []string{value}}).Set("context "+name+": "+f.Name, f); err != nil {
+		if err := (value{Values: []string{text}}).set("context "+name+": "+f.Name, f); err != nil {
 			return err
 		}
 		origin.Note(f, "context "+name)
@@ -194,11 +196,11 @@ func variable(setting string) string {
 }
 
 func fromEnvironment(f *pflag.Flag) error {
-	value, ok := os.LookupEnv(variable(f.Name))
+	text, ok := os.LookupEnv(variable(f.Name))
 	if !ok || f.Changed {
 		return nil
 	}
-	if err := (settings.Value{Values: []string{value}}).Set(variable(f.Name), f); err != nil {
+	if err := (value{Values: []string{text}}).set(variable(f.Name), f); err != nil {
 		return err
 	}
 	origin.Note(f, "environment "+variable(f.Name))
@@ -209,7 +211,7 @@ func fromEnvironment(f *pflag.Flag) error {
 const maxSettings = 16 << 10
 
 // readSettings reads a file of settings. Names that no command has are refused.
-func readSettings(root *cobra.Command, path string) (map[string]settings.Value, error) {
+func readSettings(root *cobra.Command, path string) (map[string]value, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -217,7 +219,81 @@ func readSettings(root *cobra.Command, path string) (map[string]settings.Value, 
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "config: %w", err)
 	}
-	return settings.Parse(path, content, settingNames(root))
+	return parseSettings(path, content, settingNames(root))
+}
+
+// value is a value of a setting as it was written, or a list of them.
+type value struct {
+	Values []string
+	List   bool
+	Line   int
+}
+
+// set sets f. field is the name that the user gave: flag, variable, or file and
+// line.
+func (s value) set(field string, f *pflag.Flag) error {
+	list, takesList := f.Value.(pflag.SliceValue)
+	var err error
+	switch {
+	case !s.List:
+		err = f.Value.Set(s.Values[0])
+	case takesList:
+		err = list.Replace(s.Values)
+	default:
+		return allocator.Errorf(allocator.Invalid, "%s: a list; allowed: one value", field)
+	}
+	if err != nil {
+		return notAllowed(field, f, strings.Join(s.Values, ","))
+	}
+	f.Changed = true
+	return nil
+}
+
+// parseSettings reads a YAML mapping of known names to values or lists of them. Values stay as they are written: a room
+// named 007 is not room 7.
+func parseSettings(path string, content []byte, known []string) (map[string]value, error) {
+	r := yamlfile.NewReader(path)
+	settings := make(map[string]value)
+	for _, e := range r.Entries("", r.Parse(content)) {
+		if !slices.Contains(known, e.Name) {
+			r.Refuse(e.At, "there is no setting %q; known: %s", yamlfile.Short(e.Name), strings.Join(known, ", "))
+			continue
+		}
+		list, isList := e.Value.(*ast.SequenceNode)
+		nodes := []ast.Node{e.Value}
+		if isList {
+			nodes = list.Values
+		}
+		s := value{List: isList, Line: e.At.Line, Values: make([]string, len(nodes))}
+		for i, node := range nodes {
+			s.Values[i], _ = r.Value(e.Name, node, "a value or a list of values")
+		}
+		settings[e.Name] = s
+	}
+	return settings, r.Err()
+}
+
+// notAllowed returns the error of a value that a flag does not take. field is the
+// name that the user gave.
+func notAllowed(field string, f *pflag.Flag, text string) error {
+	return allocator.Errorf(allocator.Invalid, "%s: %q; allowed: %s", field, text, allowed(f))
+}
+
+// allowed describes the values of a flag's type.
+func allowed(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "int", "int64":
+		return words.Whole
+	case "float64":
+		return "a number"
+	case "duration":
+		return "a duration such as 500ms, 5s or 2h30m"
+	case "bool":
+		return "true or false"
+	case "stringSlice":
+		return "values separated by commas"
+	}
+	return "a " + f.Value.Type()
 }
 
 // settingNames returns the settings of all commands.
@@ -238,16 +314,16 @@ func settingNames(cmd *cobra.Command) []string {
 // flagError returns the error of a flag in the form of all other messages: the
 // field, the value, the allowed values.
 func flagError(cmd *cobra.Command, err error) error {
-	var value *pflag.InvalidValueError
+	var invalid *pflag.InvalidValueError
 	var missing *pflag.ValueRequiredError
 	switch {
-	case errors.As(err, &value) && allocator.KindOf(value.Unwrap()) == allocator.Invalid:
-		return usageError{allocator.Errorf(allocator.Invalid, "%s: %w", value.GetFlag().Name, value.Unwrap())}
-	case errors.As(err, &value):
-		return usageError{settings.NotAllowed(value.GetFlag().Name, value.GetFlag(), value.GetValue())}
+	case errors.As(err, &invalid) && allocator.KindOf(invalid.Unwrap()) == allocator.Invalid:
+		return usageError{allocator.Errorf(allocator.Invalid, "%s: %w", invalid.GetFlag().Name, invalid.Unwrap())}
+	case errors.As(err, &invalid):
+		return usageError{notAllowed(invalid.GetFlag().Name, invalid.GetFlag(), invalid.GetValue())}
 	case errors.As(err, &missing):
 		return usageError{allocator.Errorf(allocator.Invalid, "%s: no value is given; allowed: %s",
-			missing.GetFlag().Name, settings.Allowed(missing.GetFlag()))}
+			missing.GetFlag().Name, allowed(missing.GetFlag()))}
 	}
 	return usageError{allocator.Errorf(allocator.Invalid, "%w; see `%s --help`", err, cmd.CommandPath())}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/march/internal/settings"
 )
 
 // TestSettingsAreSafe: no flag for a single use of a command is a setting, and every flag of a
@@ -52,7 +51,7 @@ func FuzzSettings(f *testing.F) {
 	place := regexp.MustCompile(`^f:[0-9]+:[0-9]+: \S`)
 	f.Fuzz(func(t *testing.T, content []byte) {
 		root := newRoot(io.Discard, io.Discard)
-		read, err := settings.Parse("f", content, settingNames(root))
+		read, err := parseSettings("f", content, settingNames(root))
 		if err != nil {
 			if !place.MatchString(err.Error()) || allocator.KindOf(err) != allocator.Invalid {
 				t.Errorf("%v (%v)", err, allocator.KindOf(err))
@@ -66,7 +65,7 @@ func FuzzSettings(f *testing.F) {
 			visitCommands(root, func(cmd *cobra.Command) {
 				visitSettings(cmd, func(f *pflag.Flag) {
 					if f.Name == name {
-						if err := s.Set("f", f); err != nil {
+						if err := s.set("f", f); err != nil {
 							oneLine(t, err)
 						}
 					}

@@ -172,13 +172,8 @@ func newTagShow(c *common, t *target) *cobra.Command {
 		Short: "Show a tag, its mark in each room, and how many IDs each instance holds",
 		Args:  exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.GetTag(ctx, &marchv1.GetTagRequest{Name: args[0]})
-				if err != nil {
-					return err
-				}
-				return c.print(answer, func(w *tabwriter.Writer) { tagShowText(w, answer) })
-			})
+			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.GetTag,
+				&marchv1.GetTagRequest{Name: args[0]}, tagShowText)
 		},
 	}
 }
@@ -189,13 +184,10 @@ func newTagDelete(c *common, t *target) *cobra.Command {
 		Short: "Delete a tag: rooms issue no more of its IDs. A new tag of the same name goes on above them",
 		Args:  exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: args[0]})
-				if err != nil {
-					return err
-				}
-				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "tag %s deleted\n", args[0]) })
-			})
+			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.DeleteTag,
+				&marchv1.DeleteTagRequest{Name: args[0]}, func(w *tabwriter.Writer, _ *marchv1.DeleteTagResponse) {
+					_, _ = fmt.Fprintf(w, "tag %s deleted\n", args[0])
+				})
 		},
 	}, func(args []string) (string, error) { return "Delete tag " + args[0] + "? Its calls fail then.", nil })
 }
