@@ -42,14 +42,18 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 	}
 	list = append(list, s.damagedTags()...)
 	list = append(list, s.usedUp()...)
-	if missing := s.instance.MissingRights(); len(missing) > 0 {
-		texts := make([]string, len(missing))
-		for k, right := range missing {
+	missing, more := s.instance.WrongRights()
+	wrong := func(kind problem.Case, rights []store.Right, between string) {
+		texts := make([]string, len(rights))
+		for k, right := range rights {
 			texts[k] = right.String()
 		}
-		list = append(list, problem.New(problem.EtcdRights, s.id(), time.Time{}, "rights", strings.Join(texts,
-			", nor ")))
+		if len(rights) > 0 {
+			list = append(list, problem.New(kind, s.id(), time.Time{}, "rights", strings.Join(texts, between)))
+		}
 	}
+	wrong(problem.EtcdRights, missing, ", nor ")
+	wrong(problem.EtcdRightsMore, more, ", and ")
 	for _, p := range s.cfg.Access.Problems() {
 		p.Of = s.id()
 		p.What = "instance " + p.GetOf() + ": " + p.GetWhat()

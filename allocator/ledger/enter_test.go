@@ -301,7 +301,7 @@ func TestRecoversOverEtcdWithRoles(t *testing.T) {
 	const password = "secret"
 	keys, etcd := record.Keys(prefix), ledgertest.StartEtcd(t)
 	for _, role := range []record.Role{keys.OperatorRole(), keys.RoomRole("a", false), keys.RoomRole("b", false)} {
-		etcd.Etcdctl(t, password, role.Commands()...)
+		etcd.Etcdctl(t, password, role.Commands(true)...)
 		etcd.Etcdctl(t, password, "etcdctl user add "+role.Name, "etcdctl user grant-role "+role.Name+" "+role.Name)
 	}
 	defer etcd.RequireCredentials(t)()

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -105,43 +106,56 @@ func (i *Instance) noteBeat(err error) {
 // rightsEvery is how often an instance asks etcd for its user's rights while it lacks none.
 const rightsEvery = 10 * time.Minute
 
-// MissingRights returns which rights of a role the user of this process lacks in etcd.
-func (l *Ledger) MissingRights(ctx context.Context, role record.Role) ([]store.Right, error) {
+// WrongRights returns which rights of a role the user of this process lacks in etcd, and which it
+// has that let it write other rooms' keys.
+func (l *Ledger) WrongRights(ctx context.Context, role record.Role) (missing, more []store.Right, err error) {
 	has, err := store.RightsOf(ctx, l.store)
-	return has.Missing(role.Rights), err
+	if err != nil {
+		return nil, nil, err
+	}
+	layout, _ := l.Layout()
+	needed := role.Rights
+	if !layout.Upgraded() {
+		needed = slices.Concat(role.Rights, role.Old)
+	}
+	return has.Missing(needed), role.TooMuch(has, layout.Upgraded()), nil
 }
 
 // askRights notes which rights in etcd the instance lacks.
 func (i *Instance) askRights(ctx context.Context) {
-	if at := i.rights.Load(); at != nil && len(at.missing) == 0 &&
+	if at := i.rights.Load(); at != nil && len(at.missing)+len(at.more) == 0 &&
 		allocator.Elapsed(at.asked, time.Now()) < rightsEvery {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, i.ledger.cfg.TryTimeout)
 	defer cancel()
-	missing, err := i.ledger.MissingRights(ctx, i.ledger.keys.RoomRole(i.room, false))
+	missing, more, err := i.ledger.WrongRights(ctx, i.ledger.keys.RoomRole(i.room, false))
 	if err != nil {
 		return // next time
 	}
-	i.rights.Store(&rights{missing, time.Now()})
+	i.rights.Store(&rights{missing, more, time.Now()})
 	if len(missing) > 0 {
 		i.ledger.log.Error("this process lacks rights in etcd", "missing", missing)
 	}
-}
-
-// rights are the rights in etcd that an instance was found to lack.
-type rights struct {
-	missing []store.Right
-	asked   time.Time
-}
-
-// MissingRights returns the rights in etcd that the instance lacks, as it last found; it
-// asks about every minute while it lacks some.
-func (i *Instance) MissingRights() []store.Right {
-	if r := i.rights.Load(); r != nil {
-		return r.missing
+	if len(more) > 0 {
+		i.ledger.log.Error("this process may write other rooms' keys in etcd", "rights", more)
 	}
-	return nil
+}
+
+// rights are the rights in etcd that an instance was found to lack, and those to write other rooms'
+// keys.
+type rights struct {
+	missing, more []store.Right
+	asked         time.Time
+}
+
+// WrongRights returns the rights in etcd that the instance lacks, and those that let it write other
+// rooms' keys, as it last found; it asks about every minute while there are some.
+func (i *Instance) WrongRights() (missing, more []store.Right) {
+	if r := i.rights.Load(); r != nil {
+		return r.missing, r.more
+	}
+	return nil, nil
 }
 
 // Damage returns what a key that cannot be read stops, and what to do about it.

@@ -52,12 +52,12 @@ var windowEdits = []overlay.Edit{
 			answer.Got[1:len(answer.Got)-1]), workers)`,
 	},
 	{
-		File: "allocator/ledger/recovery/workers.go",
+		File: "allocator/ledger/recovery/decide.go",
 		From: `if unseen := r.witnessed(); len(unseen) > 0 {`,
 		To:   `if unseen := r.witnessed(); len(unseen) > 0 && !mutant("stopped-and-unseen") {`,
 	},
 	{
-		File: "allocator/ledger/recovery/workers.go",
+		File: "allocator/ledger/recovery/decide.go",
 		From: `if w.Caller && slices.ContainsFunc(lost, of) {`,
 		To:   `if w.Caller && slices.ContainsFunc(lost, of) && !mutant("stopped-lender") {`,
 	},

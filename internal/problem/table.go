@@ -27,6 +27,7 @@ const (
 	TimeEnded
 	WorkersUsed
 	EtcdRights
+	EtcdRightsMore
 	Barred
 	Unconfirmed
 	Silent
@@ -200,6 +201,10 @@ var Table = [cases]Row{
 	EtcdRights: {Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_RIGHTS,
 		What:   "instance {of} lacks rights in etcd: its user may not {rights}",
 		Remedy: "Give its role these rights.", Command: "march etcd roles {room}", Page: instancePage},
+	EtcdRightsMore: {Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_RIGHTS,
+		What:   "instance {of} has too many rights in etcd: its user may {rights}, which are other rooms' keys",
+		Effect: "Whoever has this user can make other rooms issue IDs twice.", Warning: true,
+		Remedy: "Take these rights from its role.", Command: "march etcd roles --upgraded {room}", Page: instancePage},
 	Barred: {Kind: barred, What: "instance {of} is barred by the recover of {by}",
 		Effect: "It issues the IDs that it holds, and leases none until that recover has ended.",
 		Remedy: "If the recover was interrupted, run it again.", Command: "march recover", Page: instancePage,

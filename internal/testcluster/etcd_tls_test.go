@@ -31,7 +31,7 @@ func newSecure(t *testing.T) *secure {
 	t.Helper()
 	s := &secure{t: t, etcd: ledgertest.StartSecureEtcd(t)}
 	for _, role := range []record.Role{keys.OperatorRole(), keys.RoomRole("a", false)} {
-		s.etcd.Etcdctl(t, "", role.Commands()...)
+		s.etcd.Etcdctl(t, "", role.Commands(true)...)
 		s.etcd.Etcdctl(t, "", role.UserCommands("--no-password")...)
 		s.etcd.Certificate(t, role.Name, devca.Leaf{})
 	}
@@ -163,11 +163,14 @@ func TestEtcdBadCertificates(t *testing.T) {
 	// Which right a certificate's user lacks is known before a lease needs it.
 	l := s.LedgerOver(s.store("march-default-room-a", s.etcd.CA()), nil)
 	role := keys.RoomRole("a", false)
-	if missing, err := l.MissingRights(t.Context(), role); err != nil || len(missing) > 0 {
+	if _, err := l.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if missing, _, err := l.WrongRights(t.Context(), role); err != nil || len(missing) > 0 {
 		t.Errorf("missing %v: %v", missing, err)
 	}
 	s.etcd.Etcdctl(t, "", "etcdctl role revoke-permission "+role.Name+" "+keys.Beat())
-	missing, err := l.MissingRights(t.Context(), role)
+	missing, _, err := l.WrongRights(t.Context(), role)
 	if err != nil || len(missing) != 1 || missing[0].String() != "write "+keys.Beat() {
 		t.Errorf("missing %v: %v", missing, err)
 	}

@@ -18,6 +18,7 @@ type kind struct {
 
 	byRoom    bool // rooms write its keys: each its own ones if the keys name a room
 	byConsole bool // consoles write its keys
+	old       bool // no room writes its keys once the formats of generation 2 are turned on
 
 	read   func(KeyParts, store.KV) (any, error)
 	damage func(damaged) Damage
@@ -57,9 +58,9 @@ var kinds = []kind{
 		read: readWindow, damage: damagedWorker},
 	{name: "clients", byRoom: true, parts: []part{ofRoom, ofWidth, ofNumber}, kept: true,
 		read: reads[Machine], damage: damagedMachine},
-	{name: "workers", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true,
+	{name: "workers", byRoom: true, old: true, parts: []part{ofWidth, ofNumber}, kept: true,
 		read: reads[Worker], damage: damagedWorker},
-	{name: "machines", byRoom: true, parts: []part{ofWidth, ofNumber}, kept: true,
+	{name: "machines", byRoom: true, old: true, parts: []part{ofWidth, ofNumber}, kept: true,
 		read: reads[Machine], damage: damagedMachine},
 	{name: "migrations", byConsole: true, parts: []part{ofULID}, read: readMigration, damage: damagedMigration},
 	{name: "audit", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit,

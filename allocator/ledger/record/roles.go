@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -12,6 +13,11 @@ import (
 type Role struct {
 	Name   string
 	Rights []store.Right
+	// Old are rights that it needs until the formats of generation 2 are turned on, and must not
+	// have from then on: with them a room writes other rooms' keys.
+	Old []store.Right
+	// Foreign are keys that it must not write: of kinds that name a room, those of other rooms.
+	Foreign []store.Interval
 }
 
 // RoomRole returns the role of the instances of a room. They read all keys of the cluster. Of
@@ -44,8 +50,14 @@ func (k Keys) role(name string, room allocator.Room, writes func(kind) bool) Rol
 		if len(is.parts) > 0 {
 			keys = within(keys.Key + "/")
 		}
-		if is.perRoom() {
+		if is.perRoom() && room != "" {
+			all := keys
 			keys = within(k.ofRoom(is.name, room))
+			r.Foreign = append(r.Foreign, store.Interval{Key: all.Key, End: keys.Key}, store.Interval{Key: keys.End, End: all.End})
+		}
+		if is.old && room != "" {
+			r.Old = append(r.Old, store.Right{Interval: keys, Write: true})
+			continue
 		}
 		r.Rights = append(r.Rights, store.Right{Interval: keys, Write: true})
 	}
@@ -62,21 +74,48 @@ func (is kind) perRoom() bool {
 	return len(is.parts) > 0 && is.parts[0](&p, "a") == nil && p.Room != ""
 }
 
-// Commands returns the etcdctl commands that make the role, or give it the rights that it lacks.
-// They may run again.
-func (r Role) Commands() []string {
+// Commands returns the etcdctl commands that make the role, or give it the rights that it lacks, in
+// a cluster with the formats of generation 2 or without. With them they take the rights of before
+// away. They may run again.
+func (r Role) Commands(upgraded bool) []string {
 	all := []string{unless("role get "+r.Name, "role add "+r.Name)}
-	for _, right := range r.Rights {
-		kind, keys := "read", right.Key
+	grants := r.Rights
+	if !upgraded {
+		grants = slices.Concat(r.Rights, r.Old)
+	}
+	for _, right := range grants {
+		kind := "read"
 		if right.Write {
 			kind = "write"
 		}
-		if right.End != "" {
-			keys = "--prefix " + keys
+		all = append(all, fmt.Sprintf("etcdctl role grant-permission %s %s %s", r.Name, kind, keysOf(right)))
+	}
+	if upgraded {
+		for _, right := range r.Old {
+			all = append(all, fmt.Sprintf("etcdctl role revoke-permission %s %s || :", r.Name, keysOf(right)))
 		}
-		all = append(all, fmt.Sprintf("etcdctl role grant-permission %s %s %s", r.Name, kind, keys))
 	}
 	return all
+}
+
+// keysOf returns the keys of a right as etcdctl takes them.
+func keysOf(right store.Right) string {
+	if right.End != "" {
+		return "--prefix " + right.Key
+	}
+	return right.Key
+}
+
+// TooMuch returns the rights that a user has, and that let a room write another room's keys, in a
+// cluster with the formats of generation 2 or without.
+func (r Role) TooMuch(has store.Rights, upgraded bool) []store.Right {
+	foreign := slices.Clone(r.Foreign)
+	if upgraded {
+		for _, right := range r.Old {
+			foreign = append(foreign, right.Interval)
+		}
+	}
+	return has.Writes(foreign)
 }
 
 // UserCommands returns the etcdctl commands that make a user of the role's name with the role. how

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -37,6 +39,65 @@ func (r *run) chooseBounds() (unseen []record.InstanceID) {
 	defer r.mu.Unlock()
 	r.tellNotBefore()
 	return r.chooseMargin()
+}
+
+// longestTick is the longest unit of time-ordered IDs.
+const longestTick = time.Second
+
+// notBefore returns when windows may begin in the new epoch, in Unix ms: after all
+// windows of an instance that was left out, and not before the not_before of any epoch
+// so far. The windows of such an instance end at most LongestWindow after its clock,
+// and two clocks differ by at most twice MaxAhead. An instance whose machine is off has
+// issued no tick that lies further ahead of that than MaxAhead. The caller holds mu.
+func (r *run) notBefore() int64 {
+	at := int64(0)
+	if r.report.Waits = ""; len(r.report.Missing) > 0 {
+		after := record.LongestWindow + 2*record.MaxAhead
+		if r.report.Waits = r.waits(); r.report.Waits == "" {
+			after = 3*record.MaxAhead + longestTick
+		}
+		at = r.cluster.Now().Add(after).UnixMilli()
+	}
+	if r.mu.notBefore > at {
+		at, r.report.Waits = r.mu.notBefore, "an instance that was left out of an earlier recover may issue until then"
+	}
+	return at
+}
+
+// waits returns whose windows must be over before others begin; "" if no lost instance runs, and
+// none has lent a worker to a caller's process, which may run on. A mirror that saw all of an
+// instance saw that. The caller holds mu.
+func (r *run) waits() string {
+	lost := r.lost()
+	for _, id := range lost {
+		const may = "an instance that was left out may issue until then"
+		switch {
+		case slices.Contains(r.cfg.Stopped, id):
+		case r.answers(id):
+			return may
+		default:
+			return may + " (--stopped " + string(id) + " if its machine is off)"
+		}
+	}
+	if unseen := r.witnessed(); len(unseen) > 0 {
+		return "callers may have workers of " + someOf(unseen) + ": no mirror saw all that it leased"
+	}
+	for _, w := range r.mu.workers {
+		of := func(id record.InstanceID) bool { return strings.HasPrefix(string(id), string(w.Room)+"/") }
+		if w.Caller && slices.ContainsFunc(lost, of) {
+			return "callers may have workers that room " + string(w.Room) + " lent"
+		}
+	}
+	return ""
+}
+
+// tellNotBefore reports notBefore, and returns it. The caller holds mu.
+func (r *run) tellNotBefore() int64 {
+	at := r.notBefore()
+	if r.report.NotBefore = (time.Time{}); at > 0 {
+		r.report.NotBefore = time.UnixMilli(at)
+	}
+	return at
 }
 
 // tags returns the walk over all tags.

@@ -77,6 +77,17 @@ func (r Rights) Missing(needed []Right) (missing []Right) {
 	return missing
 }
 
+// Writes returns the granted rights to write any keys of intervals. A user that may do everything
+// was granted nothing.
+func (r Rights) Writes(any []Interval) (granted []Right) {
+	for _, g := range r.granted {
+		if g.Write && slices.ContainsFunc(any, func(in Interval) bool { return g.Key < in.ends() && in.Key < g.ends() }) {
+			granted = append(granted, g)
+		}
+	}
+	return granted
+}
+
 // needs returns the rights that a transaction needs.
 func (t Txn) needs() (all []Right) {
 	for _, c := range t.If {

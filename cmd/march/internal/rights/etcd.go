@@ -18,15 +18,15 @@ func Etcd(stdout io.Writer) *cobra.Command {
 		Short: "Make users and roles of etcd for rooms, consoles and operators",
 	}
 	var cluster string
-	var tags, certificates bool
+	var tags, certificates, upgraded bool
 	roles := &cobra.Command{
 		Use:   "roles ROOM...",
 		Short: "Print the etcdctl commands that make a role and a user for each room, for consoles and for operators",
 		Long: `Print the etcdctl commands that make a role and a user for each room, for consoles
 and for operators. Nothing is asked of etcd, and nothing changes. All roles read
 all keys of the cluster. A room writes its own marks, registrations and
-heartbeats, and those of no other room. It also writes the epoch, the beat,
-workers and the audit. A console writes all but workers. An operator, whose
+heartbeats, workers and machine IDs, and those of no other room. It also writes
+the epoch, the beat and the audit. A console writes no workers. An operator, whose
 commands such as recover and halt reach etcd, writes all keys.
 
 A user's password is read from the file that the command names: NAME.password.
@@ -34,6 +34,10 @@ Servers read it from --etcd-password-file, again after etcd refused it, so a
 changed password needs no restart. The commands may run again, with "sh -e" too:
 for a room that is new, or a right that a room lacks. etcd keeps what it has, and
 the passwords that its users have.
+
+Before "march cluster upgrade", rooms also write keys of workers and machine IDs
+that all of them share. Run the commands without --upgraded before it, and those
+with --upgraded after it: they take these rights away.
 
 With these roles an instance cannot raise the marks of another room. A recover
 that goes on without the instance then makes it halt leasing, in all rooms.`,
@@ -58,7 +62,7 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 				}
 				all = append(all, keys.RoomRole(room, tags))
 			}
-			_, err = io.WriteString(stdout, script(all, certificates))
+			_, err = io.WriteString(stdout, script(all, certificates, upgraded))
 			return err
 		},
 	}
@@ -69,19 +73,21 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 		"for operators who change tags at a room, and for rooms that create tags")
 	flags.BoolVar(&certificates, "certificates", false,
 		"make users without a password: etcd knows them by the common name of their client certificates")
+	flags.BoolVar(&upgraded, "upgraded", false, "of a cluster with the formats of this version (march cluster upgrade): "+
+		"take away the rights that rooms needed before")
 	cmd.AddCommand(roles)
 	return cmd
 }
 
 // script returns the commands that make roles, and a user for each of them.
-func script(roles []record.Role, certificates bool) string {
+func script(roles []record.Role, certificates, upgraded bool) string {
 	var b strings.Builder
 	for _, role := range roles {
 		how := "--interactive=false < " + role.Name + ".password"
 		if certificates {
 			how = "--no-password"
 		}
-		for _, command := range slices.Concat(role.Commands(), role.UserCommands(how)) {
+		for _, command := range slices.Concat(role.Commands(upgraded), role.UserCommands(how)) {
 			b.WriteString(command + "\n")
 		}
 		b.WriteString("\n")
