@@ -119,6 +119,28 @@ var recoverEdits = []overlay.Edit{
 	back,`,
 	},
 	{
+		File: "allocator/ledger/recovery/ask.go",
+		From: `		switch missing := slices.ContainsFunc(r.report.Missing, of); {
+`,
+		To: `		if mutant("typo-accepted") {
+			continue
+		}
+		switch missing := slices.ContainsFunc(r.report.Missing, of); {
+`,
+	},
+	{
+		File: "allocator/ledger/machine/machine.go",
+		From: `	if m.mu.epoch != epoch {
+`,
+		To: `	if m.mu.epoch != epoch && !mutant("halt-is-silence") {
+`,
+	},
+	{
+		File: "allocator/ledger/machine/machine.go",
+		From: `m.unchanged(kv, sent) < record.LongestWindow+record.MaxAhead {`,
+		To:   `m.unchanged(kv, sent) < record.LongestWindow+record.MaxAhead && !mutant("machine-of-a-worker") {`,
+	},
+	{
 		File: "room/timetags/lend.go",
 		From: `w.nonce != ask.Proof {`,
 		To:   `w.nonce != ask.Proof && !mutant("nonce-unchecked") {`,

@@ -229,8 +229,12 @@ var mistakes = []mistake{
 			"confirmed", pkg: "./allocator/ledger", test: "TestRecoverAsksTheNextProcessOfAnAddressForAll",
 		because: "each process of the simulation has an address of its own"},
 	{name: "named-not-missing", what: "an instance that the operator names, and nobody remembers, is not missing",
-		pkg: "./allocator/ledger", test: "TestScripts",
-		because: "the simulation's operator chooses a margin above all leases of such an instance"},
+		with: "backup and restore"},
+	{name: "typo-accepted", what: "an instance of a room that never was may be named", with: "backup and restore"},
+	{name: "halt-is-silence", what: "a client of CosId counts as silent while leasing is halted",
+		with: "time-ordered IDs"},
+	{name: "machine-of-a-worker", what: "a client gets the number of a room's worker whose window is not over",
+		with: "time-ordered IDs"},
 	{name: "total-of-the-store", what: "recover ignores the margin totals of memories",
 		pkg: "./allocator/ledger", test: "TestRecoverTakesTheMarginTotalOfMemories",
 		because: "the store must have forgotten a recover, and the next leases lie above its margin anyway"},
@@ -243,10 +247,10 @@ var mistakes = []mistake{
 	{name: "margin-opens-a-period", what: "a margin takes a lease into a period that has not begun",
 		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: "such an ID is dated ahead, and no duplicate"},
 	{name: "nonce-unchecked", what: "a caller goes on with a worker of which it shows a nonce that was used before",
-		pkg: "./room", test: "TestLend", because: "the simulation's callers take no workers"},
+		pkg: "./room", test: "TestLend", because: "a clone of a caller issues what the caller issues before it asks for the next window"},
 	{name: "no-read-back", what: "a machine ID is given without being read back",
 		pkg: "./allocator/ledger/machine", test: "TestNumberIsReadBack",
-		because: "the simulation's clients take no machine IDs"},
+		because: "etcd must go back between two requests of one call, and no instance be asked for machine IDs"},
 }
 
 // selected returns the mistakes to make.

@@ -31,7 +31,8 @@ func (w *world) callers(in allocator.Room, lane int) {
 	var c *caller
 	for n := 1; w.sleep(w.end, d.between(time.Millisecond, pace), lane); {
 		if c == nil || d.chance(40) {
-			c = &caller{w: w, name: fmt.Sprintf("caller-%s#%d", in, n), clock: w.wallClock(w.skew(d)), began: time.Now()}
+			c = &caller{w: w, name: fmt.Sprintf("caller-%s#%d", in, n), clock: w.wallClock(w.skew(d)),
+				began: time.Now()}
 			n++
 			pace = pick(d, []time.Duration{50 * time.Millisecond, 300 * time.Millisecond, 2 * time.Second})
 		}
@@ -67,7 +68,7 @@ func (c *caller) ask(d dice, in allocator.Room, tag timeTag) error {
 	tags := p.timed.tags.Load()
 	of := tags.Get(string(tag.name))
 	if of == nil {
-		_, _ = tags.Load(ctx, tag.name, tag.settings, nil) // it is in memory, even if there is no worker for the instance
+		_, _ = tags.Load(ctx, tag.name, tag.settings, nil) // also without a worker for the instance
 		if of = tags.Get(string(tag.name)); of == nil {
 			return nil
 		}

@@ -56,7 +56,8 @@ func (w *world) note(a answered) {
 		for id := run.First; id < run.First+run.Count; id++ {
 			if k, twice := w.mu.issued[a.tag][id]; twice {
 				other := w.mu.calls[k]
-				if !a.by.mayShare(a.tag, id, other.by) && !other.by.mayShare(a.tag, id, a.by) && !w.beyondMargins(a.tag) {
+				if !a.by.mayShare(a.tag, id, other.by) && !other.by.mayShare(a.tag, id, a.by) &&
+					!w.beyondMargins(a.tag) {
 					doubles = append(doubles, double{id, other})
 				}
 			}

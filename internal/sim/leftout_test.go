@@ -29,7 +29,8 @@ func recoverWithout(swaps bool, before func(w *world, p *process)) func(w *world
 		}
 		w.backUp(d)
 		p := w.victim(d, w.slots)
-		if !w.sleep(w.heal, d.between(500*time.Millisecond, 5*time.Second), lane) || p == nil || !p.runs() || !w.sound() {
+		if !w.sleep(w.heal, d.between(500*time.Millisecond, 5*time.Second), lane) || p == nil || !p.runs() ||
+			!w.sound() {
 			return
 		}
 		before(w, p)

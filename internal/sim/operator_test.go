@@ -185,7 +185,8 @@ func update(ctx context.Context, w *world, d dice, c *console.Server) error {
 func (w *world) tag(name allocator.Tag) (record.Tag, map[allocator.Room]record.Mark) {
 	ctx, l := context.Background(), admin.New(w.fresh(), admin.DefaultConfig())
 	tag, err := l.Tag(ctx, name)
-	if err != nil && (name != fleeting || allocator.KindOf(err) != allocator.NotFound) && !w.moved() && !w.unreadable(err) {
+	gone := name == fleeting && allocator.KindOf(err) == allocator.NotFound
+	if err != nil && !gone && !w.moved() && !w.unreadable(err) {
 		w.Errorf("tag %s: %v", name, err)
 	}
 	marks, err := l.Marks(ctx, name)

@@ -23,7 +23,7 @@ type past struct {
 	restores   int
 	wentBackTo []stretch // that the store forgot, each time that it went back
 	lostTimes  []stretch
-	heard      map[string]map[string]bool      // instances that answered a recover: addresses, by the epoch that it began
+	heard      map[string]map[string]bool      // who answered a recover: addresses, by the epoch that it began
 	forgot     time.Time                       // writes after that are forgotten; zero if none are
 	lost       time.Time                       // when a process whose memory is lost last ended
 	left       map[record.InstanceID]time.Time // when a pod that was taken away left in good order
