@@ -290,6 +290,10 @@ func (m *Machines) change(ctx context.Context, bits int, c Client, choose func(v
 		if !ok {
 			continue
 		}
+		if v.layout.Upgraded() && !slices.Contains(v.layout.Ever, m.room) {
+			return allocator.Errorf(allocator.NoRange, "room %s has never had a range, so other rooms do not compare "+
+				"its keys, and it gives no machine IDs: ask another room", m.room)
+		}
 		chosen, err := choose(v)
 		if err != nil {
 			return err

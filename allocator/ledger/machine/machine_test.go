@@ -264,6 +264,24 @@ func TestClockGivesNoNumberAway(t *testing.T) {
 	}
 }
 
+// A room that never had a range gives no number: other rooms do not compare its keys, so another
+// room would give the number again, from a snapshot that was stale.
+func TestRoomThatNeverWasGivesNoNumber(t *testing.T) {
+	c := newCluster(t, reserved)
+	m, _ := c.machinesOf("c")
+	for range 2 {
+		_, _, err := m.Distribute(t.Context(), client("a"), 10, time.Minute)
+		if allocator.KindOf(err) != allocator.NoRange || !strings.Contains(err.Error(), "room c has never had a range") {
+			t.Errorf("%v", err)
+		}
+	}
+	c.move(allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50},
+		"b": {Lower: 55, Upper: 99}, "c": {Lower: 99, Upper: 100}}, Reserved: reserved.Reserved})
+	if _, _, err := m.Distribute(t.Context(), client("a"), 10, time.Minute); err != nil {
+		t.Error(err)
+	}
+}
+
 // A halt gives no live client's number away: while it lasts nobody hears a client.
 func TestHaltGivesNoNumberAway(t *testing.T) {
 	c := newCluster(t, allocator.Layout{
