@@ -154,8 +154,8 @@
 //
 // # What is missing
 //
-//   - A tag with a period may repeat IDs after a recover that went on without an instance: the
-//     design does not promise more (see periodsOutlastMargins).
+//   - A tag with a period is not checked after a recover that went on without an instance: the
+//     operator's margin does not count with periods (see periodsOutlastMargins).
 //   - A process cannot be frozen alone, as all processes share one clock. Instead the
 //     simulation has a connection that carries nothing, either way, for a while, and
 //     then everything at once.
