@@ -165,7 +165,7 @@ func again(seed uint64) string {
 // thousand must.
 func weak(t *testing.T, total map[string]int) {
 	t.Helper()
-	if *with != "" || seeds() < 40 {
+	if *with != "" || seeds() < 100 {
 		return // a developer asked for these seeds
 	}
 	want := []string{
