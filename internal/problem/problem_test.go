@@ -148,14 +148,14 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// The log has one line where a problem begins, with the remedy, and one where it is over. One that comes and goes has
-// no further line, so that the last line is true.
+// The log has one line where a problem begins, with the remedy, and one where it is over. One that comes and goes
+// has no further line, so that the last line is true. One that a single look showed has none.
 func TestChanges(t *testing.T) {
 	var b bytes.Buffer
 	log := hclog.New(&hclog.LoggerOptions{Output: &b, DisableTime: true})
 	var changes problem.Changes
 	halted := problem.New(problem.Halted, "", after(0), "by", "ann", "why", "w")
-	for _, second := range []int{0, 1, -3, 5, -7, -16, -17, -18, 30} {
+	for _, second := range []int{0, -1, 2, 3, -4, 5, -7, -16, -17, -18, 30, 31} {
 		list := []*marchv1.Problem{halted}
 		if second < 0 {
 			list, second = nil, -second

@@ -77,12 +77,13 @@ func met(p *marchv1.Problem) bool {
 }
 
 // Changes logs which problems begin and end. The zero value is ready to use. It is for one goroutine.
-type Changes struct{ logged map[id]logged }
+type Changes struct{ noted map[id]noted }
 
-// logged is a problem of which the log says that it began.
-type logged struct {
-	what string
-	gone time.Time // zero while the problem is there
+// noted is a problem of the list before. One that is there a second time has its line: not what only a start shows.
+type noted struct {
+	what   string
+	logged bool
+	gone   time.Time // zero while the problem is there
 }
 
 // over is how long a problem must be gone to be over: the log does not follow one that comes and goes.
@@ -90,25 +91,29 @@ const over = 10 * time.Second
 
 // Write logs what changed since the list before, a line each with the remedy.
 func (c *Changes) Write(log hclog.Logger, list []*marchv1.Problem, now time.Time) {
-	if c.logged == nil {
-		c.logged = make(map[id]logged)
+	if c.noted == nil {
+		c.noted = make(map[id]noted)
 	}
 	present := make(map[id]bool, len(list))
 	for _, p := range list {
 		present[idOf(p)] = true
-		if _, known := c.logged[idOf(p)]; !known {
+		n, again := c.noted[idOf(p)]
+		if again && !n.logged {
 			log.Warn("a problem began", "kind", api.Word(p.GetKind()), "what", p.GetWhat(), "remedy", Plain(p))
 		}
-		c.logged[idOf(p)] = logged{what: p.GetWhat()}
+		c.noted[idOf(p)] = noted{what: p.GetWhat(), logged: again}
 	}
-	for key, l := range c.logged {
+	for key, n := range c.noted {
 		switch {
 		case present[key]:
-		case l.gone.IsZero():
-			c.logged[key] = logged{l.what, now}
-		case now.Sub(l.gone) >= over:
-			delete(c.logged, key)
-			log.Info("a problem is over", "kind", api.Word(key.kind), "what", l.what)
+		case !n.logged:
+			delete(c.noted, key)
+		case n.gone.IsZero():
+			n.gone = now
+			c.noted[key] = n
+		case now.Sub(n.gone) >= over:
+			delete(c.noted, key)
+			log.Info("a problem is over", "kind", api.Word(key.kind), "what", n.what)
 		}
 	}
 }
