@@ -6,7 +6,7 @@ import marchv1 "github.com/march-id/march/api/march/v1"
 // period, those of the period that is now.
 func Space(t *marchv1.Tag) (start, limit int64) {
 	if p := t.GetPeriod(); p != nil {
-		return max(t.GetStart(), p.GetFirst()), min(t.GetLimit(), p.GetEnd())
+		return max(t.GetStart(), t.GetSkip(), p.GetFirst()), min(t.GetLimit(), p.GetEnd())
 	}
-	return t.GetStart(), t.GetLimit()
+	return max(t.GetStart(), t.GetSkip()), t.GetLimit()
 }

@@ -146,7 +146,7 @@ func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.
 	for room, rate := range rates {
 		i.rate += rate
 		if r, ok := l.Ranges[room]; ok && rate > 0 {
-			from := max(marks[room].Next, t.Start, t.Skips[room])
+			from := max(marks[room].Next, t.Start, t.Skip, t.Skips[room])
 			i.lasts = min(i.lasts, float64(l.CountIDs(r, from, t.Limit))/rate)
 		}
 	}

@@ -46,11 +46,17 @@ func TestSkipTag(t *testing.T) {
 		if _, err := skip(50_000, true); err != nil { // all rooms
 			t.Error(err)
 		}
-		skips(map[string]int64{"a": 50_000, "b": 50_000})
+		skips(map[string]int64{"a": 1001})
+		if tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}); err != nil || tag.GetTag().GetSkip() != 50_000 {
+			t.Errorf("skip of all rooms: %v, %v; want 50000", tag, err)
+		}
 		if _, err := skip(7, false); err != nil { // backwards: no effect
 			t.Error(err)
 		}
-		skips(map[string]int64{"a": 50_000, "b": 50_000})
+		skips(map[string]int64{"a": 1001})
+		if tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}); err != nil || tag.GetTag().GetSkip() != 50_000 {
+			t.Errorf("skip of all rooms: %v, %v; want 50000", tag, err)
+		}
 
 		_, err := skip(500, false, "a", "c")
 		notFound("room c", "version 1", "[a b]").check(t, "unknown room", err)
@@ -66,7 +72,10 @@ func TestSkipTag(t *testing.T) {
 			_, err := skip(to, true)
 			invalid(fmt.Sprint("to: ", to), "limit, 100000").check(t, "beyond the limit", err)
 		}
-		skips(map[string]int64{"a": 50_000, "b": 50_000})
+		skips(map[string]int64{"a": 1001})
+		if tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}); err != nil || tag.GetTag().GetSkip() != 50_000 {
+			t.Errorf("skip of all rooms: %v, %v; want 50000", tag, err)
+		}
 
 		r, err := c.room("b", "one").Next(bg, &marchv1.NextRequest{Tag: "order"})
 		if err != nil || r.GetId() != 50_050 {

@@ -41,15 +41,26 @@ func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*m
 			return nil, err
 		}
 	}
-	create := s.admin.CreateTag
-	if r.GetFresh() {
-		create = s.admin.CreateFreshTag
+	var tag record.Tag
+	var risk error
+	switch actor := operator.Actor(ctx); {
+	case r.GetFresh() && r.GetReuse():
+		err = allocator.Errorf(allocator.Invalid, "fresh, reuse: both; allowed: one")
+	case r.GetFresh():
+		tag, err = s.admin.CreateFreshTag(ctx, name, settings, actor)
+	case r.GetReuse():
+		tag, risk, err = s.admin.ReuseTag(ctx, name, settings, actor)
+	default:
+		tag, err = s.admin.CreateTag(ctx, name, settings, actor)
 	}
-	tag, err := create(ctx, name, settings, operator.Actor(ctx))
 	if err != nil {
 		return nil, err
 	}
-	return &marchv1.CreateTagResponse{Tag: setting.ToProto(tag)}, nil
+	answer := &marchv1.CreateTagResponse{Tag: setting.ToProto(tag)}
+	if risk != nil {
+		answer.Risk = risk.Error()
+	}
+	return answer, nil
 }
 
 // GetTag implements ConsoleService.
@@ -106,7 +117,11 @@ func (s *Server) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*mar
 			return nil, allocator.Errorf(allocator.Invalid, "prefix: not the beginning of a tag: %w", err)
 		}
 	}
-	tags, bad, err := s.admin.Tags(ctx, prefix, after, shared, size+1)
+	list := s.admin.Tags
+	if r.GetDeleted() {
+		list = s.admin.DeletedTags
+	}
+	tags, bad, err := list(ctx, prefix, after, shared, size+1)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +168,12 @@ func (s *Server) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	if err := s.admin.DeleteTagAt(ctx, name, r.GetIfRevision(), operator.Actor(ctx)); err != nil {
+	if r.GetForget() {
+		err = s.admin.ForgetTag(ctx, name, operator.Actor(ctx))
+	} else {
+		err = s.admin.DeleteTagAt(ctx, name, r.GetIfRevision(), operator.Actor(ctx))
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &marchv1.DeleteTagResponse{}, nil
@@ -236,7 +256,7 @@ func (s *Server) behind(ctx context.Context, tag *marchv1.Tag) (behind []string)
 		chains, silent := s.askChains(ctx, instances, allocator.Tag(tag.GetName()))
 		behind = silent
 		for _, c := range chains {
-			if c.GetHeld() > 0 && (c.GetFirst() < tag.GetSkips()[c.GetRoom()] || c.GetEnd() > tag.GetLimit()) {
+			if c.GetHeld() > 0 && (c.GetFirst() < max(tag.GetSkip(), tag.GetSkips()[c.GetRoom()]) || c.GetEnd() > tag.GetLimit()) {
 				behind = append(behind, c.GetRoom()+"/"+c.GetInstance())
 			}
 		}

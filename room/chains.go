@@ -210,7 +210,7 @@ func (s *Server) tagChanged(change ledger.TagChange) {
 			s.lines.refused.Log(time.Now(), s.log.Error, "tag's settings refused", "tag", change.Name, "error", err)
 			return
 		}
-		chain.Skip(change.Settings.Skips[s.cfg.Room])
+		chain.Skip(max(change.Settings.Skip, change.Settings.Skips[s.cfg.Room]))
 		chain.Limit(change.Settings.Limit)
 		chain.setSpace(s.spaceOf(*change.Settings))
 		s.lines.updated.Log(time.Now(), s.log.Info, "tag updated", "tag", change.Name)

@@ -134,9 +134,15 @@ func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *tagChain,
 			return nil, err // as a counter its IDs would be quite others
 		}
 		// Two instances may create the tag at once: the second one reads what the first one made.
-		_, err = s.admin.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
-		if err != nil && allocator.KindOf(err) != allocator.Exists {
-			return nil, err
+		_, createErr := s.admin.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
+		switch allocator.KindOf(createErr) {
+		case allocator.Exists:
+		case allocator.Refused:
+			return nil, err // only an operator gives the name another life
+		default:
+			if createErr != nil {
+				return nil, createErr
+			}
 		}
 		chain, err = s.readTag(ctx, tag)
 	}

@@ -251,7 +251,11 @@ func TestFormatOfATagMadeAnew(t *testing.T) {
 			if err := c.Admin.DeleteTag(bg, allocator.Tag(tag), "test"); err != nil {
 				t.Fatal(err)
 			}
-			c.tag(formats(tag, "B-"), allocator.Tag(tag))
+			settings := record.DefaultTag()
+			formats(tag, "B-")(&settings)
+			if _, _, err := c.Admin.ReuseTag(bg, allocator.Tag(tag), settings, "test"); err != nil {
+				t.Fatal(err)
+			}
 			a.await("the new format of "+tag, func() bool {
 				one, err := a.Next(bg, &marchv1.NextRequest{Tag: tag})
 				return err == nil && strings.HasPrefix(one.GetText(), "B-")

@@ -46,7 +46,8 @@ func pinned(p worker.Pin) *int64 {
 }
 
 // deletedTimes are the deleted tags of time-ordered IDs, of which a room that creates tags
-// makes no counters.
+// makes no counters. They are for clusters before `march cluster upgrade`: later a tombstone
+// refuses that.
 type deletedTimes struct {
 	mu struct {
 		sync.Mutex
@@ -66,6 +67,9 @@ func (d *deletedTimes) changed() {
 // has reports whether a tag that does not exist was one of time-ordered IDs. Its error is
 // that etcd cannot be read.
 func (d *deletedTimes) has(ctx context.Context, a *admin.Admin, tag allocator.Tag) (bool, error) {
+	if stored, _ := a.Ledger.Layout(); stored.Upgraded() {
+		return false, nil
+	}
 	d.mu.Lock()
 	tags, read, now := d.mu.tags, d.mu.read, d.mu.deletions+1
 	d.mu.Unlock()
@@ -91,7 +95,8 @@ func (s *Server) timeTagChanged(change ledger.TagChange) {
 	if t == nil {
 		return
 	}
-	if change.Settings == nil || !t.Text().Is(change.Settings.Format, change.Settings.KeyCheck) { // or it was made anew
+	if change.Settings == nil || !t.Text().Is(change.Settings.Format, change.Settings.KeyCheck) ||
+		t.Settings().Layout() != change.Settings.Time.Layout() { // or it was made anew
 		s.times.Update(change.Name, nil)
 		s.logDropped(change)
 		return

@@ -275,8 +275,9 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 	var terms record.Numbers
 	var none record.Mark
 	if len(found[0]) > 0 {
-		if t, err := l.keys.DecodeTag(found[0][0]); err == nil {
-			terms, none = t.Terms().Numbers, record.AbsentMark(t.Start, t.BaseTotal)
+		if t, err := l.keys.DecodeLife(found[0][0]); err == nil {
+			terms = t.Terms().Numbers
+			none = record.AbsentMark(terms.Start, terms.BaseTotal)
 		} // otherwise no IDs of it are leased, and the margin does not matter
 	}
 	var raises []raise

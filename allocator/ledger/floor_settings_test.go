@@ -7,6 +7,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
 // lose leases as many IDs of a tag as one step holds, has etcd forget that, and
@@ -60,10 +61,13 @@ func (c *cluster) twice(tag allocator.Tag) {
 // A tag that is deleted after a recover leaves its margin free for a tag of the same
 // name, which may have smaller steps, or another start.
 func TestDeletedTagLeavesItsMargin(t *testing.T) {
-	for name, was := range map[string]struct{ start, step int64 }{"smaller steps": {1, 10_000},
-		"lower start": {601, 10}} {
+	for name, was := range map[string]struct {
+		start, step int64
+		formats     int
+	}{"smaller steps": {1, 10_000, 2}, "lower start": {601, 10, 2}, "smaller steps, before the upgrade": {1, 10_000, 1},
+		"lower start, before the upgrade": {601, 10, 1}} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, "100 a=0-50 b=50-100")
+			c := &cluster{memcluster.NewOf(t, "100 a=0-50 b=50-100", was.formats)}
 			c.Tag("u", func(s *record.TagSettings) { steps(was.step)(s); s.Start = was.start })
 			c.lose("u", was.step, func() {})
 			if err := c.Admin.DeleteTag(bg, "u", "test"); err != nil {
@@ -88,11 +92,11 @@ func TestMarginLiesAboveSkips(t *testing.T) {
 	c.leaseAll("u")
 }
 
-// While leasing is halted no tag is deleted. A deletion raises no mark where no margin
-// is left free: where there was no recover, where a room has leased above it, or where
-// the tag was created with --fresh.
+// While leasing is halted no tag is deleted. Before the upgrade a deletion raises a mark, but not
+// where no margin is left free: where there was no recover, where a room has leased above it, or
+// where the tag was created with --fresh.
 func TestDeletedTagRaisesOnlyOverAMargin(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
+	c := &cluster{memcluster.NewOf(t, "100 a=0-50 b=50-100", 1)}
 	for _, tag := range []allocator.Tag{"before", "idle", "busy"} {
 		c.Tag(tag, steps(10))
 		if _, err := c.start("a").TryLease(tag, 10); err != nil {

@@ -15,6 +15,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
 // seen is a mirror of a cluster that sees the store when a test says so.
@@ -381,5 +383,58 @@ func TestMirrorRaisesStepsAndSkips(t *testing.T) {
 	tag, err := manage(ledgertest.Open(t, c.Mem.Open())).Tag(bg, "t1")
 	if err != nil || tag.LargestStep != 500 || tag.Skips["b"] != 12_345 || tag.MaxStep != 10 {
 		t.Errorf("%+v, %v", tag, err)
+	}
+}
+
+// Tags that a restore forgot are put back from what a mirror saw, as deleted ones, so that the
+// next of their names is no other. A living tag stays, also where the mirror saw it deleted. Tags
+// that were forgotten, and clusters of older formats, get nothing back.
+func TestMirrorPutsTagsBackAsDeleted(t *testing.T) {
+	for formats := 1; formats <= 2; formats++ {
+		c := &cluster{memcluster.NewOf(t, "100 a=0-50 b=50-100", formats)}
+		timed := record.NewTimeTag(timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond})
+		a := c.start("a")
+		backup := c.Mem.Revision()
+		c.Tag("counter", func(s *record.TagSettings) { s.Start, s.MinStep, s.MaxStep = 801, 10, 500 })
+		c.Tag("event", func(s *record.TagSettings) { s.Time = &timed })
+		c.Tag("typo", steps(10))
+		a.Lease(10)
+		if _, err := a.TryLease("counter", 10); err != nil {
+			t.Fatal(err)
+		}
+		saw := c.mirror()
+		for _, name := range []allocator.Tag{"t", "typo"} { // t has a mark
+			if err := c.Admin.DeleteTag(bg, name, "test"); err != nil {
+				t.Fatal(err)
+			}
+			value, _ := c.Mem.Value(prefix + "tags/" + string(name))
+			kv := store.KV{Key: prefix + "tags/" + string(name), Value: value}
+			if value != nil {
+				kv.ModRevision = c.Mem.Revision()
+			}
+			saw.Saw(saw.keys, kv, true)
+		}
+		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+		a.hear()
+		report := c.mustRecover([]*process{a}, witness(saw))
+		c.Admin = manage(ledgertest.Open(t, c.Mem.Open()))
+		deleted, bad, err := c.Admin.DeletedTags(bg, "", "", 0, 10)
+		if err != nil || len(bad) > 0 || !c.hasTag("t") {
+			t.Fatalf("deleted tags: %v, %v, or the living one went", bad, err)
+		}
+		if formats == 1 {
+			if len(deleted)+len(report.PutBack) != 0 {
+				t.Errorf("older formats: deleted %v, put back %v", deleted, report.PutBack)
+			}
+			continue
+		}
+		if len(deleted) != 2 || len(report.PutBack) != 2 || deleted[0].Name != "counter" || deleted[0].LargestStep != 500 ||
+			deleted[0].Least != 801 || deleted[1].Name != "event" || deleted[1].Time.Layout() != timed.Layout() {
+			t.Errorf("deleted %+v, put back %v", deleted, report.PutBack)
+		}
+		if _, err := c.Admin.Tag(bg, "t"); err != nil {
+			t.Errorf("the living tag: %v", err)
+		}
+		c.Check()
 	}
 }

@@ -66,6 +66,11 @@ func (s *State) Floor(room allocator.Room, t record.Terms, marks map[allocator.R
 	return s.layout.Floor(room, s.margins, t, marks)
 }
 
+// End returns the end of a tag's IDs: see record.Layout.End.
+func (s *State) End(t record.Tag, marks map[allocator.Room]record.Mark, now time.Time) int64 {
+	return s.layout.End(t, s.margins, marks, now)
+}
+
 // Recovered reports whether a recover began the epoch.
 func (s *State) Recovered() bool { return s.ended != nil }
 
@@ -297,6 +302,9 @@ func (l *Ledger) tagChange(name allocator.Tag, kv store.KV) TagChange {
 		return TagChange{Name: name}
 	}
 	t, err := l.keys.DecodeTag(kv)
+	if allocator.KindOf(err) == allocator.NotFound {
+		return TagChange{Name: name}
+	}
 	if err != nil {
 		l.refusedLog.Log(time.Now(), l.log.Error,
 			"tag refused: nothing is leased of it until it is repaired", "tag", name, "error", err)

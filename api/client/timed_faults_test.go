@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api/client"
 	"github.com/march-id/march/internal/testcluster"
@@ -125,7 +126,7 @@ func timedClone(t *testing.T, c *cluster) {
 	}
 }
 
-// A tag that is deleted is not found, and a counter of its name is one.
+// A tag that is deleted is not found, and a counter that reuses its name is one.
 func timedTagDeleted(t *testing.T, c *cluster) {
 	c.timed(cosid, timeid.Wait, "event")
 	a := c.Room("a", "a1", nil)
@@ -139,7 +140,9 @@ func timedTagDeleted(t *testing.T, c *cluster) {
 		_, err := tag.Next(t.Context())
 		return err != nil && allocator.KindOf(err) == allocator.NotFound
 	})
-	c.Tag(nil, "test", "event")
+	if _, _, err := c.Admin.ReuseTag(t.Context(), "event", record.DefaultTag(), "test"); err != nil {
+		t.Fatal(err)
+	}
 	testcluster.Await(t, "a counter's ID", func() bool {
 		id, err := tag.Next(t.Context())
 		return err == nil && id < 1000

@@ -409,6 +409,11 @@ func recoverText(c *common, r *recovery.Report) error {
 		_, _ = fmt.Fprint(w, "period\tinstances of older versions keep to the margins of tags with a period only where all "+
 			"clocks are right within an hour; once all have this version: march cluster upgrade\n")
 	}
+	if n := len(r.PutBack); n > 0 {
+		_, _ = fmt.Fprintf(w, "tags\tthe store has forgotten %s that mirrors saw, the first ones %s: they are deleted "+
+			"ones now (`march tag list --deleted`); create again those that are in use\n", words.Counted(n, "tag"),
+			fmt.Sprint(r.PutBack[:min(n, 10)]))
+	}
 	// The margins of all recovers add up: each takes IDs from every tag for good.
 	if r.Margin > 0 {
 		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", words.Counted(r.Margin, "step"), r.Total)

@@ -22,7 +22,7 @@ func newTag(c *common) *cobra.Command {
 	t := &target{}
 	cmd := group("tag", "Create, show, change and delete tags",
 		newTagCreate(c, t), newTagList(c, t), newTagSearch(c, t), newTagShow(c, t),
-		newTagUpdate(c, t), newTagDelete(c, t),
+		newTagUpdate(c, t), newTagDelete(c, t), newTagForget(c, t),
 		newTagSkip(c, t), newTagPrescale(c, t), newTagImport(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
@@ -32,7 +32,7 @@ func newTag(c *common) *cobra.Command {
 func newTagCreate(c *common, t *target) *cobra.Command {
 	var kind string
 	var text tagTextFlags
-	var fresh bool
+	var fresh, reuse bool
 	tag := &marchv1.Tag{}
 	cmd := &cobra.Command{
 		Use:   "create TAG",
@@ -49,7 +49,7 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 				return err
 			}
 			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: tag, Fresh: fresh})
+				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: tag, Fresh: fresh, Reuse: reuse})
 				if err != nil {
 					return text.tell(err)
 				}
@@ -57,6 +57,9 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 					return allocator.Errorf(allocator.Refused,
 						"the console's version does not know formats: it created tag %s without one; "+
 							"delete it or keep it", args[0])
+				}
+				if answer.GetRisk() != "" {
+					_, _ = fmt.Fprintln(c.stderr, answer.GetRisk())
 				}
 				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
 			})
@@ -70,6 +73,8 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 		cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().BoolVar(&fresh, "fresh", false,
 		"the name was never in use, so its first IDs need not leave the margins of recovers free")
+	cmd.Flags().BoolVar(&reuse, "reuse", false,
+		"create it also where IDs, or texts, of a deleted tag of this name may come again; says which")
 	return cmd
 }
 
@@ -126,6 +131,7 @@ func sayBehind(c *common, behind []string) {
 
 func newTagList(c *common, t *target) *cobra.Command {
 	var prefix string
+	var deleted bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List tags",
@@ -135,7 +141,7 @@ func newTagList(c *common, t *target) *cobra.Command {
 				all := &marchv1.ListTagsResponse{}
 				for token := ""; ; {
 					page, err := s.ListTags(ctx, &marchv1.ListTagsRequest{PageSize: 1000,
-						PageToken: token, Prefix: prefix})
+						PageToken: token, Prefix: prefix, Deleted: deleted})
 					if err != nil {
 						return err
 					}
@@ -146,6 +152,10 @@ func newTagList(c *common, t *target) *cobra.Command {
 					}
 				}
 				return c.print(all, func(w *tabwriter.Writer) {
+					if deleted {
+						deletedText(w, all.GetTags())
+						return
+					}
 					_, _ = fmt.Fprintln(w, "TAG\tSTART\tLIMIT\tMIN STEP\tMAX STEP\tRESERVE\tCREATED\tFORMAT")
 					for _, t := range all.GetTags() {
 						if t.GetTime() != nil {
@@ -163,7 +173,21 @@ func newTagList(c *common, t *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&prefix, "prefix", "", "only tags whose names begin with this")
+	cmd.Flags().BoolVar(&deleted, "deleted", false,
+		"deleted tags, of which the next tag of the name takes something over")
 	return cmd
+}
+
+func deletedText(w *tabwriter.Writer, tags []*marchv1.Tag) {
+	_, _ = fmt.Fprintln(w, "TAG\tKIND\tCREATED\tDELETED\tFORMAT")
+	for _, t := range tags {
+		kind := "counter"
+		if t.GetTime() != nil {
+			kind = "time"
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", t.GetName(), kind, t.GetCreated().AsTime().Format(time.RFC3339),
+			t.GetDeleted().AsTime().Format(time.RFC3339), cmp.Or(t.GetFormat(), "-"))
+	}
 }
 
 func newTagShow(c *common, t *target) *cobra.Command {
@@ -181,7 +205,7 @@ func newTagShow(c *common, t *target) *cobra.Command {
 func newTagDelete(c *common, t *target) *cobra.Command {
 	return destroys(c, &cobra.Command{
 		Use:   "delete TAG",
-		Short: "Delete a tag: rooms issue no more of its IDs. A new tag of the same name goes on above them",
+		Short: "Delete a tag: rooms issue no more of its IDs. A new tag of the same name issues none of them again",
 		Args:  exactly("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.DeleteTag,
@@ -190,6 +214,25 @@ func newTagDelete(c *common, t *target) *cobra.Command {
 				})
 		},
 	}, func(args []string) (string, error) { return "Delete tag " + args[0] + "? Its calls fail then.", nil })
+}
+
+func newTagForget(c *common, t *target) *cobra.Command {
+	return destroys(c, &cobra.Command{
+		Use:   "forget TAG",
+		Short: "Forget what a deleted tag left behind (march tag list --deleted) for the next tag of its name",
+		Args:  exactly("a tag"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: args[0], Forget: true})
+				if err != nil {
+					return err
+				}
+				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "tag %s forgotten\n", args[0]) })
+			})
+		},
+	}, func(args []string) (string, error) {
+		return "Forget deleted tag " + args[0] + "? Then IDs of it, or their texts, may come again in a tag of its name.", nil
+	})
 }
 
 func newTagSkip(c *common, t *target) *cobra.Command {
@@ -217,7 +260,7 @@ func newTagSkip(c *common, t *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().Int64Var(&to, "to", 0, "the least ID to issue from now on")
-	cmd.Flags().StringSliceVar(&rooms, "rooms", nil, "only these rooms (default all)")
+	cmd.Flags().StringSliceVar(&rooms, "rooms", nil, "only these rooms (default all, also those that come later)")
 	cmd.Flags().BoolVar(&force, "force", false, "skip more IDs than the tag's max-jump")
 	return cmd
 }

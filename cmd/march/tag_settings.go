@@ -148,6 +148,9 @@ func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 		_, _ = fmt.Fprintf(w, "prescale\t%d until %s\n", t.GetPrescale(),
 			t.GetPrescaleUntil().AsTime().Format(time.RFC3339))
 	}
+	if t.GetSkip() > 0 {
+		_, _ = fmt.Fprintf(w, "skip\tall rooms to %d\n", t.GetSkip())
+	}
 	for _, room := range sortedKeys(t.GetSkips()) {
 		_, _ = fmt.Fprintf(w, "skip\troom %s to %d\n", room, t.GetSkips()[room])
 	}

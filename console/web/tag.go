@@ -90,7 +90,7 @@ func (h *Handler) tag(c *call) (string, any, error) {
 	start, limit := api.Space(s)
 	v.Marks, v.Next = newMarks(t.GetMarks(), colour, start)
 	for i := range v.Marks {
-		if to := s.GetSkips()[v.Marks[i].GetRoom()]; to > v.Marks[i].GetNext() {
+		if to := max(s.GetSkip(), s.GetSkips()[v.Marks[i].GetRoom()]); to > v.Marks[i].GetNext() {
 			v.Marks[i].Skip = to
 		}
 	}
@@ -110,6 +110,7 @@ type skipView struct {
 	To      string // as typed
 	At      int64  // as read
 	Rooms   []choice
+	All     bool // the rooms: then also those that come later
 	Force   bool
 	Confirm bool
 	What    []skipRoom
@@ -142,6 +143,7 @@ func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
 	for _, room := range roomsOf(l) {
 		v.Rooms = append(v.Rooms, choice{Name: room, Checked: slices.Contains(c.Form["room"], room)})
 	}
+	v.All = !slices.ContainsFunc(v.Rooms, func(r choice) bool { return !r.Checked })
 	to, err := number(c, "to")
 	v.At = to
 	layout, layoutErr := api.LayoutFromProto(l)
@@ -188,8 +190,11 @@ func (h *Handler) skipTag(c *call) (string, error) {
 	if len(c.Form["room"]) == 0 {
 		return "", allocator.Errorf(allocator.Invalid, "rooms: none is chosen; allowed: one or more")
 	}
-	name := c.PathValue("tag")
-	if _, err := h.console.SkipTag(c.Context(), &marchv1.SkipTagRequest{Name: name, To: to, Rooms: c.Form["room"],
+	name, rooms := c.PathValue("tag"), c.Form["room"]
+	if c.FormValue("all") != "" {
+		rooms = nil
+	}
+	if _, err := h.console.SkipTag(c.Context(), &marchv1.SkipTagRequest{Name: name, To: to, Rooms: rooms,
 		Force: c.FormValue("force") != ""}); err != nil {
 		return "", err
 	}

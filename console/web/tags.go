@@ -152,7 +152,7 @@ func (h *Handler) createTag(c *call) (string, error) {
 	}
 	t.Name = c.FormValue("name")
 	if _, err := h.console.CreateTag(c.Context(), &marchv1.CreateTagRequest{Tag: t,
-		Fresh: c.FormValue("fresh") != ""}); err != nil {
+		Fresh: c.FormValue("fresh") != "", Reuse: c.FormValue("reuse") != ""}); err != nil {
 		return "", err
 	}
 	return "/tags/" + escape(t.GetName()) + "?done=created", nil
@@ -163,7 +163,7 @@ type tagForm struct {
 	Name, Kind                string
 	Kinds                     []string
 	Any, Counter, Rare, Timed []settingField
-	Fresh                     bool
+	Fresh, Reuse              bool
 	More                      bool // a field that is folded away was filled in
 	Problem                   *problem
 }
@@ -184,7 +184,8 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 		kind, prefix = setting.Any, "new"
 	}
 	f := tagForm{Name: c.or(form, "name", ""), Kind: c.or(form, "kind", word), Kinds: []string{"counter", "time"},
-		Fresh: c.filled(form) && c.FormValue("fresh") != "", Problem: c.problemOf(form, "tag", "kind")}
+		Fresh: c.filled(form) && c.FormValue("fresh") != "",
+		Reuse: c.filled(form) && c.FormValue("reuse") != "", Problem: c.problemOf(form, "tag", "kind")}
 	settings := setting.Settings(kind, t == nil)
 	if p := f.Problem; p != nil && p.Field == "" {
 		for _, s := range settings { // an error names the form's field, or the message's
@@ -193,7 +194,7 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 			}
 		}
 	}
-	f.More = f.Fresh
+	f.More = f.Fresh || f.Reuse
 	for _, s := range settings {
 		field := settingField{Form: prefix, Name: s.Name(), Label: sentence(s.Words()), Hint: grouped(s.Help),
 			Value: c.or(form, s.Name(), shown(s, s.Text(t))), Of: s.Choices(), P: f.Problem,

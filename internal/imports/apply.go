@@ -45,9 +45,12 @@ const atOnce = 8
 // the results are then of the counters before that: what is done is done, and a second
 // run goes on.
 func Apply(ctx context.Context, console Console, counters []Counter, dry bool, done func(Result)) ([]Result, error) {
-	var rooms []string
+	var rooms []string // that have skips of their own: before `march cluster upgrade`
 	err := console(ctx, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 		answer, err := s.GetLayout(ctx, &marchv1.GetLayoutRequest{})
+		if answer.GetLayout().GetFormats() >= 2 {
+			return err
+		}
 		for room := range answer.GetLayout().GetLayout().GetRooms() {
 			rooms = append(rooms, room)
 		}
@@ -137,11 +140,11 @@ func (r *Result) apply(ctx context.Context, s marchv1.ConsoleServiceClient, room
 	return Raised, nil
 }
 
-// above reports whether a tag's settings keep all rooms from issuing IDs below from.
+// above reports whether a tag's settings keep all rooms from issuing IDs below from, and those
+// that come later if rooms is empty.
 func above(tag *marchv1.Tag, rooms []string, from int64) bool {
-	return tag.GetStart() >= from || !slices.ContainsFunc(rooms, func(room string) bool {
-		return tag.GetSkips()[room] < from
-	})
+	return max(tag.GetStart(), tag.GetSkip()) >= from || len(rooms) > 0 &&
+		!slices.ContainsFunc(rooms, func(room string) bool { return tag.GetSkips()[room] < from })
 }
 
 // settings returns a new tag for r. It leases as many IDs at once as the other system did.

@@ -24,6 +24,9 @@ import (
 func ToProto(t record.Tag) *marchv1.Tag {
 	s := t.TagSettings
 	p := &marchv1.Tag{Name: string(t.Name), Created: timestamppb.New(t.Created), Revision: t.KV.ModRevision}
+	if !t.Deleted.IsZero() {
+		p.Deleted = timestamppb.New(t.Deleted)
+	}
 	if s.Format != "" {
 		p.Format = &s.Format
 	}
@@ -55,7 +58,7 @@ func ToProto(t record.Tag) *marchv1.Tag {
 	if time.Now().Before(s.PrescaleUntil) {
 		p.Prescale, p.PrescaleUntil = s.Prescale, timestamppb.New(s.PrescaleUntil)
 	}
-	p.Skips = make(map[string]int64, len(s.Skips))
+	p.Skip, p.Skips = s.Skip, make(map[string]int64, len(s.Skips))
 	for room, to := range s.Skips {
 		p.Skips[string(room)] = to
 	}

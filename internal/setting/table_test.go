@@ -14,8 +14,8 @@ import (
 )
 
 // unset are the fields of a tag that operators do not set.
-var unset = []string{"name", "created", "prescale", "prescale_until", "skips", "foreign_name", "revision",
-	"period.current", "period.first", "period.end", "period.begins", "period.ends"}
+var unset = []string{"name", "created", "prescale", "prescale_until", "skip", "skips", "deleted", "foreign_name",
+	"revision", "period.current", "period.first", "period.end", "period.begins", "period.ends"}
 
 // TestEveryFieldHasARow: a new field of the protos is a flag, a field of forms and a key of files, or it is unset.
 func TestEveryFieldHasARow(t *testing.T) {

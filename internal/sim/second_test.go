@@ -6,6 +6,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/period"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
@@ -38,11 +39,18 @@ func (w *world) yearly(s record.TagSettings) record.TagSettings {
 
 // lastLife creates the fleeting tag, if it is deleted, and agrees to nothing else.
 func (w *world) lastLife() {
-	if _, lives := w.mem.Value(keys.Tag(fleeting)); !lives && slices.Contains(w.tags, fleeting) {
+	if !w.fleetingLives() && slices.Contains(w.tags, fleeting) {
 		if _, err := w.admin.CreateTag(context.Background(), fleeting, w.life, "simulation"); err != nil {
 			w.Errorf("create tag %s: %v", fleeting, err)
 		}
 	}
+}
+
+// fleetingLives reports whether the fleeting tag has a key that is no tombstone.
+func (w *world) fleetingLives() bool {
+	value, there := w.mem.Value(keys.Tag(fleeting))
+	_, err := keys.DecodeTag(store.KV{Key: keys.Tag(fleeting), Value: value})
+	return there && allocator.KindOf(err) != allocator.NotFound
 }
 
 // setClocks sets all clocks right that were led astray, and starts their instances again: an
@@ -73,7 +81,7 @@ func deleteOrCreate(ctx context.Context, w *world, d dice, c *console.Server) er
 	if !slices.Contains(w.tags, fleeting) {
 		return nil
 	}
-	if _, lives := w.mem.Value(keys.Tag(fleeting)); lives {
+	if w.fleetingLives() {
 		_, err := c.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: string(fleeting)})
 		if err == nil {
 			w.count("tags deleted", 1)

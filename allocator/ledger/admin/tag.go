@@ -13,51 +13,129 @@ import (
 	"github.com/march-id/march/allocator/plan"
 )
 
-// CreateTag creates a tag. Its errors are Invalid, Exists, TooMany and Unavailable.
+// CreateTag creates a tag, or gives the name of a deleted one its next life: see section 3.5 of
+// the design. Its errors are Invalid, Exists, TooMany, Unavailable, and Refused where IDs of an
+// earlier life may come again.
 //
 // The name may have been in use in a history that etcd lost, so the tag's first
 // leases leave the margins of all recovers free. Those of CreateFreshTag do not.
 func (a *Admin) CreateTag(ctx context.Context, name allocator.Tag, settings record.TagSettings,
 	actor string) (record.Tag, error) {
-	return a.createTag(ctx, record.Tag{Name: name, TagSettings: settings}, actor)
+	made, _, err := a.createTag(ctx, record.Tag{Name: name, TagSettings: settings}, creation{}, actor)
+	return made, err
 }
 
 // CreateFreshTag creates a tag whose name, by an operator's word, was never in use.
-// Its errors are CreateTag's, and ledger.Ledger.Attach's.
+// Its errors are CreateTag's; Refused if etcd has a key or a mark of the name.
 func (a *Admin) CreateFreshTag(ctx context.Context, name allocator.Tag, settings record.TagSettings,
 	actor string) (record.Tag, error) {
-	if _, err := a.Ledger.Refresh(ctx); err != nil {
-		return record.Tag{}, err
-	}
-	s, _ := a.Ledger.State()
-	return a.createTag(ctx, record.Tag{Name: name, TagSettings: settings, BaseTotal: s.MarginTotal()}, actor)
+	made, _, err := a.createTag(ctx, record.Tag{Name: name, TagSettings: settings}, creation{fresh: true}, actor)
+	return made, err
 }
 
-func (a *Admin) createTag(ctx context.Context, t record.Tag, actor string) (record.Tag, error) {
-	if err := t.TagSettings.Validate(); err != nil {
-		return record.Tag{}, err
+// ReuseTag is CreateTag where IDs of an earlier life may come again, by an operator's word. risk
+// says which; nil if none does.
+func (a *Admin) ReuseTag(ctx context.Context, name allocator.Tag, settings record.TagSettings,
+	actor string) (made record.Tag, risk, err error) {
+	return a.createTag(ctx, record.Tag{Name: name, TagSettings: settings}, creation{reuse: true}, actor)
+}
+
+// creation is what an operator says of a name.
+type creation struct{ fresh, reuse bool }
+
+func (a *Admin) createTag(ctx context.Context, t record.Tag, says creation,
+	actor string) (made record.Tag, risk, err error) {
+	if err := cmp.Or(t.TagSettings.Validate(), t.CheckFormat()); err != nil {
+		return record.Tag{}, nil, err
 	}
-	if err := t.CheckFormat(); err != nil {
-		return record.Tag{}, err
-	}
-	name := t.Name
 	if t.Time != nil {
 		if err := t.Time.CheckTime(a.now()); err != nil {
-			return record.Tag{}, err
+			return record.Tag{}, nil, err
 		}
 	}
-	if err := a.hasWorkers(ctx, name, t.TagSettings); err != nil {
-		return record.Tag{}, err
+	if err := a.hasWorkers(ctx, t.Name, t.TagSettings); err != nil {
+		return record.Tag{}, nil, err
 	}
-	if err := a.mayCreateTag(ctx, name); err != nil {
-		return record.Tag{}, err
+	for range createAttempts {
+		var l life
+		if l, err = a.nextLife(ctx, t, says); err != nil {
+			return record.Tag{}, nil, err
+		}
+		if !l.past.there {
+			if err := a.mayCreateTag(ctx, t.Name); err != nil {
+				return record.Tag{}, nil, err
+			}
+		}
+		l.tag.Created = a.now()
+		made, err = a.putTag(ctx, l.tag, l.conds, l.action, l.past.kv.Value, actor)
+		if allocator.KindOf(err) != allocator.Conflict {
+			return made, l.risk, err
+		}
 	}
-	t.Created = a.now()
-	made, err := a.putTag(ctx, t, store.Absent(a.keys.Tag(name)), "create tag", nil, actor)
-	if allocator.KindOf(err) == allocator.Conflict {
-		return record.Tag{}, allocator.Errorf(allocator.Exists, "tag %s exists already", name)
+	return record.Tag{}, nil, err
+}
+
+// createAttempts bounds how often a creation starts over because the name, its marks, the layout
+// or the epoch changed meanwhile.
+const createAttempts = 5
+
+// life is the next life of a name.
+type life struct {
+	tag    record.Tag // as it is to be written,
+	conds  []store.Cond
+	past   past
+	action string // for the audit
+	risk   error  // what may come again; only by the operator's word
+}
+
+// nextLife returns the next life of a name. Its errors are those of CreateTag.
+func (a *Admin) nextLife(ctx context.Context, t record.Tag, says creation) (l life, err error) {
+	if _, err := a.Ledger.Refresh(ctx); err != nil {
+		return l, err
 	}
-	return made, err
+	s, _ := a.Ledger.State()
+	p, err := a.past(ctx, s, t.Name)
+	if err != nil {
+		return l, err
+	}
+	l = life{tag: t, conds: []store.Cond{store.Absent(a.keys.Tag(t.Name))}, past: p, action: "create tag"}
+	if p.there {
+		l.conds = []store.Cond{store.Unchanged(p.kv)}
+	}
+	dead, deadErr := a.keys.DecodeLife(p.kv)
+	switch upgraded := s.Layout().Upgraded(); {
+	case p.there && (deadErr != nil || dead.Deleted.IsZero()):
+		return l, allocator.Errorf(allocator.Exists, "tag %s exists already", t.Name)
+	case says.fresh && (p.there || len(p.marks) > 0):
+		return l, allocator.Errorf(allocator.Refused,
+			"tag %s is not fresh: a tag of its name was deleted, or rooms have marks of one; create it without --fresh",
+			t.Name)
+	case says.fresh:
+		l.tag.BaseTotal = s.MarginTotal()
+		l.conds = append(append(l.conds, a.Ledger.Holds(s)...), p.conds...)
+		return l, nil
+	case !p.there && (!upgraded || len(p.marks) == 0):
+		return l, nil
+	}
+	// The margin of a recover to come is not known while leasing is halted.
+	if s, err = a.Ledger.CheckNow(ctx); err != nil {
+		return l, err
+	}
+	l.conds = append(l.conds, a.Ledger.Holds(s)...)
+	if p.there {
+		l.tag, l.risk = t.After(dead, s.End(dead, p.marks, a.now()), a.now())
+	} else {
+		l.risk = t.Unknown(s.MarginTotal(), s.Layout().Ever, p.marks)
+	}
+	if l.risk == nil {
+		return l, nil
+	}
+	if !says.reuse {
+		return l, allocator.Errorf(allocator.KindOf(l.risk), "%w; choose another name, or accept that: "+
+			"`march tag create %s --reuse`", l.risk, t.Name)
+	}
+	l.action = "create tag --reuse"
+	return l, nil
 }
 
 // UpdateTag changes a tag's settings with change, which may be called more than
@@ -86,7 +164,7 @@ func (a *Admin) UpdateTagAt(ctx context.Context, name allocator.Tag, revision in
 	if bytes.Equal(next.Encode(""), t.Encode("")) {
 		return t, nil
 	}
-	return a.putTag(ctx, next, store.Unchanged(t.KV), "update tag", t.KV.Value, actor)
+	return a.putTag(ctx, next, []store.Cond{store.Unchanged(t.KV)}, "update tag", t.KV.Value, actor)
 }
 
 // PreviewTag returns a tag as it is, and as UpdateTagAt would make it. It changes nothing. Its
@@ -126,8 +204,9 @@ func unchangedSince(kv store.KV, name allocator.Tag, revision int64) error {
 }
 
 // SkipTag makes rooms lease only IDs from to on, and drop the IDs that they hold
-// below it. If no room is named, it is for all rooms of the current layout. These
-// rooms never issue the IDs in between. Its errors are UpdateTag's, and Refused if
+// below it. If no room is named, it is for all rooms, also those that come later (before
+// `march cluster upgrade`: all rooms of the current layout). These rooms never issue the
+// IDs in between. Its errors are UpdateTag's, and Refused if
 // to lies more than max_jump above the tag's largest mark and force is not set.
 //
 // A skip is a setting of the tag, and writes no marks. It takes effect at once,
@@ -139,6 +218,7 @@ func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocat
 	if err != nil {
 		return record.Tag{}, err
 	}
+	all := len(rooms) == 0 && stored.Upgraded()
 	if len(rooms) == 0 {
 		rooms = stored.Layout.Rooms()
 	}
@@ -154,7 +234,7 @@ func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocat
 		return record.Tag{}, err
 	}
 	return a.UpdateTag(ctx, name, func(s *record.TagSettings) error {
-		largest := s.Start
+		largest := max(s.Start, s.Skip)
 		for _, mark := range marks {
 			largest = max(largest, mark.Next)
 		}
@@ -166,6 +246,10 @@ func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocat
 				"more than max_jump (%d); the IDs in between would never be issued: force it if you want that",
 				to, to-largest, largest, s.MaxJump)
 		}
+		if all {
+			s.Skip = max(s.Skip, to)
+			return nil
+		}
 		if s.Skips == nil {
 			s.Skips = make(map[allocator.Room]int64, len(rooms))
 		}
@@ -176,9 +260,8 @@ func (a *Admin) SkipTag(ctx context.Context, name allocator.Tag, rooms []allocat
 	}, actor)
 }
 
-// putTag writes a tag under a condition. Its error is Conflict if the condition
-// does not hold.
-func (a *Admin) putTag(ctx context.Context, t record.Tag, cond store.Cond, action string, was []byte,
+// putTag writes a tag under conditions. Its error is Conflict if one does not hold.
+func (a *Admin) putTag(ctx context.Context, t record.Tag, conds []store.Cond, action string, was []byte,
 	actor string) (record.Tag, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return record.Tag{}, err
@@ -186,7 +269,7 @@ func (a *Admin) putTag(ctx context.Context, t record.Tag, cond store.Cond, actio
 	t.Nonce = record.RandomHex()
 	key, value := a.keys.Tag(t.Name), t.Encode(t.Nonce)
 	answer, err := a.Ledger.Change(ctx, store.Txn{
-		If:   []store.Cond{cond},
+		If:   conds,
 		Then: []store.Op{store.OpPut(key, value), a.audit(actor, action, key, was, value)},
 	})
 	if err == nil && answer.Succeeded {
@@ -229,6 +312,23 @@ func (a *Admin) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error)
 // bytes, or with all but the last. A wrong guess does not change the answer.
 func (a *Admin) Tags(ctx context.Context, prefix string, after allocator.Tag,
 	shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
+	return a.tags(ctx, prefix, after, shared, n, a.keys.DecodeTag)
+}
+
+// DeletedTags is Tags for the tombstones of deleted tags.
+func (a *Admin) DeletedTags(ctx context.Context, prefix string, after allocator.Tag,
+	shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
+	return a.tags(ctx, prefix, after, shared, n, func(kv store.KV) (record.Tag, error) {
+		t, err := a.keys.DecodeLife(kv)
+		if err == nil && t.Deleted.IsZero() {
+			err = allocator.Errorf(allocator.NotFound, "tag %s is not deleted", t.Name)
+		}
+		return t, err
+	})
+}
+
+func (a *Admin) tags(ctx context.Context, prefix string, after allocator.Tag, shared, n int,
+	read func(store.KV) (record.Tag, error)) (tags []record.Tag, bad []record.KeyError, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -241,7 +341,7 @@ func (a *Admin) Tags(ctx context.Context, prefix string, after allocator.Tag,
 	}
 	for _, end := range append(a.endsAfter(prefix, string(after), shared), within.End) {
 		page, skipped, err := readPage(ctx, a, store.Get{Interval: store.Interval{Key: within.Key, End: end}},
-			n-len(tags), a.keys.DecodeTag)
+			n-len(tags), read)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -67,8 +67,8 @@ func (a *Admin) mayCreateTag(ctx context.Context, name allocator.Tag) error {
 		if a.cfg.TooManyTags != nil {
 			a.cfg.TooManyTags()
 		}
-		return fmt.Errorf("tag %s is not created: %w", name,
-			allocator.OverLimit("tags in the cluster", a.cfg.MaxTags, MaxTags))
+		return fmt.Errorf("tag %s is not created: %w; deleted tags count, too: `march tag list --deleted` lists them, and "+
+			"`march tag forget TAG` forgets one", name, allocator.OverLimit("tags in the cluster", a.cfg.MaxTags, MaxTags))
 	}
 	c.tags++
 	return nil

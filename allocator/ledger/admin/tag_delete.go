@@ -9,9 +9,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// DeleteTag deletes a tag's settings: no more IDs of it are leased. Its marks
-// stay, so that a tag of the same name goes on above them. Its errors
-// are NotFound, WentBack while leasing is halted, Conflict and Unavailable.
+// DeleteTag deletes a tag: no more IDs of it are leased. Its marks and a tombstone stay,
+// so that a tag of the same name issues no ID again. Its errors are NotFound, WentBack
+// while leasing is halted, Conflict and Unavailable.
 func (a *Admin) DeleteTag(ctx context.Context, name allocator.Tag, actor string) error {
 	return a.DeleteTagAt(ctx, name, 0, actor)
 }
@@ -34,71 +34,143 @@ func (a *Admin) DeleteTagAt(ctx context.Context, name allocator.Tag, revision in
 	}, allocator.Errorf(allocator.Conflict, "tag %s, the layout or the epoch was changed just now: try again", name))
 }
 
-// deletion returns the transaction that deletes a tag. With its settings etcd forgets
-// its largest step, its start and its skips, from which the margin of a recover follows:
-// a tag of the same name with smaller ones would issue again what the margin leaves
-// free. So a mark is raised over the margin if no room has leased above it. While
-// leasing is halted no tag is deleted, because the margin of the next recover is not
-// known.
-//
-// Some leases are not covered: those of a later tag of that name, if a restore forgets
-// that the tag was created again; and those under changed settings, if a restore forgets
-// the change. No process knows the settings that they were leased by. The same is true of
-// every tag that had larger steps since the backup than in it. An operator who knows of
-// such a tag gives a larger --margin.
+// deletion returns the transaction that deletes a tag: see section 3.5 of the design.
 func (a *Admin) deletion(ctx context.Context, s *ledger.State, name allocator.Tag, revision int64,
 	actor string) (store.Txn, error) {
-	key := a.keys.Tag(name)
-	ops := []store.Op{store.OpGet(key)}
+	p, err := a.past(ctx, s, name)
+	switch {
+	case err != nil:
+		return store.Txn{}, err
+	case !p.there:
+		return store.Txn{}, ledger.UnknownTag(name)
+	}
+	t, err := a.keys.DecodeTag(p.kv)
+	if err == nil {
+		err = unchangedSince(p.kv, name, revision)
+	}
+	if err != nil {
+		return store.Txn{}, err
+	}
+	txn := store.Txn{If: append(a.Ledger.Holds(s), store.Unchanged(p.kv))}
+	value := t.Buried(a.now()).Encode(record.RandomHex())
+	remove := store.Op{Delete: p.kv.Key}
+	switch {
+	case !s.Layout().Upgraded():
+		value = nil
+		a.raiseOver(&txn, s, t, p)
+	case t.Unused(s.MarginTotal(), p.marks):
+		value = nil
+		txn.If = append(txn.If, p.conds...)
+	default:
+		remove = store.OpPut(p.kv.Key, value)
+	}
+	txn.Then = append(txn.Then, remove, a.audit(actor, deleteAction, p.kv.Key, p.kv.Value, value))
+	return txn, nil
+}
+
+// raiseOver makes a deletion raise a mark over the margins of all recovers, if no room has leased
+// above it: formats of generation 1 have no tombstones, so with a tag's key etcd forgets its
+// largest step, its start and its skips.
+func (a *Admin) raiseOver(txn *store.Txn, s *ledger.State, t record.Tag, p past) {
+	if s.MarginTotal() == 0 || t.Time != nil {
+		return
+	}
+	end, most := s.End(t, p.marks, a.now()), t.Start
+	for _, m := range p.marks {
+		most = max(most, m.Next)
+	}
+	if end <= most {
+		return
+	}
+	ever, at := s.Layout().Ever, 0
+	for k, room := range ever {
+		if p.marks[room].Next >= p.marks[ever[at]].Next {
+			at = k
+		}
+	}
+	txn.If = append(txn.If, p.conds[at])
+	txn.Then = append(txn.Then,
+		store.OpPut(a.keys.Mark(ever[at], t.Name), p.marks[ever[at]].Raised(end).Encode()))
+}
+
+// past is what etcd has of a name: its key, and its marks in all rooms that ever were.
+type past struct {
+	kv    store.KV
+	there bool // the key is
+	marks map[allocator.Room]record.Mark
+	conds []store.Cond // that the mark of each room that ever was is as it was
+}
+
+// past reads what etcd has of a name. Its errors are Unavailable, and a KeyError if a mark cannot
+// be read.
+func (a *Admin) past(ctx context.Context, s *ledger.State, name allocator.Tag) (p past, err error) {
+	ops := []store.Op{store.OpGet(a.keys.Tag(name))}
 	for _, room := range s.Layout().Ever {
 		ops = append(ops, store.OpGet(a.keys.Mark(room, name)))
 	}
 	answer, err := a.Ledger.Gets(ctx, ops...)
 	if err != nil {
-		return store.Txn{}, err
+		return p, err
 	}
-	kv, ok := answer.One(0)
-	if !ok {
-		return store.Txn{}, ledger.UnknownTag(name)
-	}
-	if err := unchangedSince(kv, name, revision); err != nil {
-		return store.Txn{}, err
-	}
-	txn := store.Txn{
-		If:   append(a.Ledger.Holds(s), store.Unchanged(kv)),
-		Then: []store.Op{{Delete: key}, a.audit(actor, "delete tag", key, kv.Value, nil)},
-	}
-	t, err := a.keys.DecodeTag(kv)
-	if err != nil || s.MarginTotal() == 0 { // no recover has left a margin
-		return txn, err
-	}
-	marks := make(map[allocator.Room]record.Mark, len(s.Layout().Ever))
-	furthest := raise{key: ops[1].Get.Key, cond: store.Absent(ops[1].Get.Key)}
+	p.kv, p.there = answer.One(0)
+	p.marks = make(map[allocator.Room]record.Mark)
 	for k, room := range s.Layout().Ever {
-		kv, ok := answer.One(k + 1)
-		if !ok {
+		kv, there := answer.One(k + 1)
+		if !there {
+			p.conds = append(p.conds, store.Absent(ops[k+1].Get.Key))
 			continue
 		}
-		m, err := record.DecodeMark(kv)
-		if err != nil {
-			return store.Txn{}, err
-		}
-		if marks[room] = m; m.Next >= furthest.mark.Next {
-			furthest = raise{key: kv.Key, mark: m, cond: store.Unchanged(kv)}
+		p.conds = append(p.conds, store.Unchanged(kv))
+		if p.marks[room], err = record.DecodeMark(kv); err != nil {
+			return p, err
 		}
 	}
-	f := s.Floor("", t.Terms(), marks)
-	if f.Least > f.Most {
-		txn.If = append(txn.If, furthest.cond)
-		txn.Then = append(txn.Then, store.OpPut(furthest.key, furthest.mark.Raised(f.Least).Encode()))
-	}
-	return txn, nil
+	return p, nil
 }
 
-type raise struct {
-	key  string
-	mark record.Mark
-	cond store.Cond
+// ForgetTag deletes the tombstone of a deleted tag, so that nothing is known of the name any
+// more. Its errors are those of DeleteTag; Refused if the tag is not deleted.
+func (a *Admin) ForgetTag(ctx context.Context, name allocator.Tag, actor string) error {
+	s, err := a.Ledger.CheckNow(ctx)
+	if err != nil {
+		return err
+	}
+	kv, there, err := a.tombstone(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case !there:
+		return allocator.Errorf(allocator.NotFound, "tag %s: no deleted tag has this name", name)
+	}
+	answer, err := a.Ledger.Change(ctx, store.Txn{
+		If:   append(a.Ledger.Holds(s), store.Unchanged(kv)),
+		Then: []store.Op{{Delete: kv.Key}, a.audit(actor, forgetAction, kv.Key, kv.Value, nil)},
+	})
+	return store.Outcome(answer, err, func() bool {
+		_, there, err := a.tombstone(ctx, name)
+		return err == nil && !there
+	}, allocator.Errorf(allocator.Conflict, "tag %s, the layout or the epoch was changed just now: try again", name))
+}
+
+const (
+	deleteAction = "delete tag"
+	forgetAction = "forget tag"
+)
+
+// tombstone reads the tombstone of a name. Its error is Refused if the tag lives.
+func (a *Admin) tombstone(ctx context.Context, name allocator.Tag) (kv store.KV, there bool, err error) {
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Tag(name)))
+	if err != nil {
+		return kv, false, err
+	}
+	if kv, there = answer.One(0); !there {
+		return kv, false, nil
+	}
+	t, err := a.keys.DecodeLife(kv)
+	if err == nil && t.Deleted.IsZero() {
+		err = allocator.Errorf(allocator.Refused, "tag %s is not deleted", name)
+	}
+	return kv, true, err
 }
 
 // deletionsRead is how many audit entries DeletedTimeTags reads.
@@ -113,7 +185,7 @@ func (a *Admin) DeletedTimeTags(ctx context.Context) (map[allocator.Tag]bool, er
 	}
 	deleted, seen := make(map[allocator.Tag]bool), make(map[string]bool)
 	for _, e := range entries { // the newest first
-		if e.Action != "delete tag" || seen[e.Object] {
+		if e.Action != deleteAction || seen[e.Object] {
 			continue
 		}
 		seen[e.Object] = true

@@ -11,12 +11,21 @@ import (
 )
 
 // Upgrade turns on the newest formats that this build knows, with a new version of the
-// layout that has the same ranges. If they are on, it changes nothing. Its errors are
-// Refused (see MayUpgrade), and those of ChangeLayout.
+// layout that has the same ranges, and writes the tombstones of tags that were deleted
+// before (see bury). It may be called again. Its errors are Refused (see MayUpgrade), and
+// those of ChangeLayout.
 func (a *Admin) Upgrade(ctx context.Context, actor string) (record.Layout, error) {
 	if _, err := a.Ledger.CheckNow(ctx); err != nil {
 		return record.Layout{}, err
 	}
+	on, err := a.turnOn(ctx, actor)
+	if err == nil {
+		err = a.bury(ctx, actor)
+	}
+	return on, err
+}
+
+func (a *Admin) turnOn(ctx context.Context, actor string) (record.Layout, error) {
 	from, err := a.Ledger.Refresh(ctx)
 	if err != nil || from.Formats >= record.Formats {
 		return from, err
@@ -62,4 +71,53 @@ func (a *Admin) MayUpgrade(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// bury writes the tombstones of tags whose deletion the audit still has, and which were not
+// created or forgotten since: before the formats of generation 2 a deletion left none. No older
+// process deletes anything by now, as it does not read the layout.
+func (a *Admin) bury(ctx context.Context, actor string) error {
+	seen := make(map[string]bool)
+	for before := ""; ; {
+		const page = 1000
+		entries, _, err := a.Audits(ctx, before, page)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries { // the newest first
+			if seen[e.Object] || !strings.HasPrefix(string(a.keys)+e.Object, a.keys.Tags()) {
+				continue
+			}
+			seen[e.Object] = true
+			t, err := a.keys.DecodeTag(store.KV{Key: string(a.keys) + e.Object, Value: e.From})
+			if e.Action != deleteAction || len(e.To) > 0 || err != nil {
+				continue
+			}
+			if err := a.buryTag(ctx, t.Buried(e.Time), actor); err != nil {
+				return err
+			}
+		}
+		if len(entries) < page {
+			return nil
+		}
+		before = entries[len(entries)-1].ID
+	}
+}
+
+// buryTag writes a tombstone if there is no key. A counter that was never leased needs none.
+func (a *Admin) buryTag(ctx context.Context, t record.Tag, actor string) error {
+	if _, err := a.Ledger.Refresh(ctx); err != nil {
+		return err
+	}
+	s, _ := a.Ledger.State()
+	p, err := a.past(ctx, s, t.Name)
+	if err != nil || p.there || t.Unused(s.MarginTotal(), p.marks) {
+		return err
+	}
+	key, value := a.keys.Tag(t.Name), t.Encode(record.RandomHex())
+	_, err = a.Ledger.Change(ctx, store.Txn{
+		If:   append(a.Ledger.Holds(s), store.Absent(key)), // otherwise the tag was created just now
+		Then: []store.Op{store.OpPut(key, value), a.audit(actor, "bury tag", key, nil, value)},
+	})
+	return err
 }

@@ -153,7 +153,10 @@ func TestMemoryComplains(t *testing.T) {
 		says string
 	}{
 		{"a raised mark", edit("marks/a/t", `"next":"1`, `"next":"91`), ""},
-		{"a tag deleted", remove("tags/t"), ""},
+		{"a tag deleted without a tombstone", remove("tags/t"), "leaves none"},
+		{"a tombstone", edit("tags/t", `{"format":2,`, `{"format":6,"deleted":"2026-01-01T00:00:00Z","least":"1",`), ""},
+		{"a tombstone without the least ID", edit("tags/t", `{"format":2,`, `{"format":6,"deleted":"2026-01-01T00:00:00Z",`),
+			"second life"},
 		{"a mark that falls", edit("marks/a/t", "120", "90"), "mark fell"},
 		{"a mark deleted", remove("marks/a/t"), "kept key deleted"},
 		{"a layout deleted", remove("layouts/0000000000000000001"), "kept key deleted"},

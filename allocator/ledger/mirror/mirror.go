@@ -82,8 +82,27 @@ type Mirror struct {
 	}
 }
 
-// bounds are the largest max_step and the largest limit that a tag was seen with.
-type bounds struct{ Step, Limit int64 }
+// bounds are the largest max_step, the largest limit, and the largest start and skip that a tag
+// was seen with, in all lives of its name; and its last Life, empty if its key went.
+type bounds struct {
+	Step, Limit, Least int64
+	Life               string
+}
+
+// everyRoom stands for the skip of all rooms among those of rooms.
+const everyRoom = allocator.Room("")
+
+func boundsOf(t record.Tag) (bounds, map[allocator.Room]int64) {
+	skips := t.Skips
+	if t.Skip > 0 {
+		skips = maps.Clone(skips)
+		if skips == nil {
+			skips = make(record.Skips)
+		}
+		skips[everyRoom] = t.Skip
+	}
+	return bounds{t.LargestStep, t.Limit, t.LeastEver(), t.Life()}, skips
+}
 
 // marks are a room's marks of all tags, by the tag's index. A tag without a mark has next 0.
 type marks struct {
@@ -193,8 +212,11 @@ func (m *Mirror) Saw(keys record.Keys, kv store.KV, whole bool) {
 		return
 	}
 	if kv.ModRevision == 0 {
-		if key, err := keys.Parse(kv.Key); err == nil && key.Kind == "rooms" {
+		switch key, _ := keys.Parse(kv.Key); key.Kind {
+		case "rooms":
 			m.vanish(record.NewInstanceID(key.Room, key.Instance), "")
+		case "tags":
+			m.forget(key.Tag)
 		}
 		return
 	}
@@ -206,7 +228,8 @@ func (m *Mirror) Saw(keys record.Keys, kv store.KV, whole bool) {
 	case record.Mark:
 		m.raise(key.Room, key.Tag, v.Next, v.Total)
 	case record.Tag:
-		m.boundTag(v.Name, bounds{v.LargestStep, v.Limit}, v.Skips)
+		b, skips := boundsOf(v)
+		m.boundTag(v.Name, b, skips)
 	case record.Worker:
 		m.window(key.Worker, v)
 	case record.Machine:
@@ -272,7 +295,8 @@ func (m *Mirror) boundTag(tag allocator.Tag, b bounds, skips map[allocator.Room]
 		return
 	}
 	was := m.bound[at].Value()
-	if now := (bounds{max(was.Step, b.Step), max(was.Limit, b.Limit)}); now != was {
+	if now := (bounds{max(was.Step, b.Step), max(was.Limit, b.Limit), max(was.Least, b.Least),
+		cmp.Or(b.Life, was.Life)}); now != was {
 		m.bound[at], m.boundAt[at] = unique.Make(now), m.tick
 	}
 	for room, to := range skips {
@@ -283,6 +307,16 @@ func (m *Mirror) boundTag(tag allocator.Tag, b bounds, skips map[allocator.Room]
 			m.skips[tag] = make(map[allocator.Room]int64)
 		}
 		m.skips[tag][room], m.boundAt[at] = to, m.tick
+	}
+}
+
+// forget drops the life of a tag whose key went: a counter that was never leased, or a tombstone
+// that an operator forgot.
+func (m *Mirror) forget(tag allocator.Tag) {
+	if at, ok := m.index[tag]; ok {
+		b := m.bound[at].Value()
+		b.Life = ""
+		m.bound[at], m.boundAt[at] = unique.Make(b), m.tick
 	}
 }
 
@@ -414,13 +448,21 @@ type RoomMarks struct {
 	Total []int64         `json:"total"`
 }
 
-// TagBounds are the largest steps and limits of tags, in slices of one length, and the skips of
-// those that have any.
+// TagBounds are the bounds of tags, in slices of one length, and the skips of those that have any;
+// that of all rooms under an empty name. Life has indexes of Lives.
 type TagBounds struct {
 	Tags  []allocator.Tag                            `json:"tags"`
 	Step  []int64                                    `json:"step"`
 	Limit []int64                                    `json:"limit"`
+	Least []int64                                    `json:"least"`
+	Life  []int                                      `json:"life"`
+	Lives []string                                   `json:"lives"`
 	Skips map[allocator.Tag]map[allocator.Room]int64 `json:"skips,omitempty"`
+}
+
+// at returns the bounds of the tag at an index.
+func (t *TagBounds) at(i int) bounds {
+	return bounds{t.Step[i], t.Limit[i], t.Least[i], t.Lives[t.Life[i]]}
 }
 
 // Rest is what a mirror has besides tags and marks.
@@ -495,6 +537,7 @@ func (m *Mirror) marksPage(room allocator.Room, from int, after uint32) (*RoomMa
 // tagsPage is marksPage for the bounds of tags.
 func (m *Mirror) tagsPage(from int, after uint32) (*TagBounds, int) {
 	page := &TagBounds{Skips: make(map[allocator.Tag]map[allocator.Room]int64)}
+	lives := make(map[string]int)
 	for ; from < len(m.names) && len(page.Tags) < partMarks; from++ {
 		b := m.bound[from].Value()
 		if b == (bounds{}) || m.boundAt[from] <= after {
@@ -502,7 +545,13 @@ func (m *Mirror) tagsPage(from int, after uint32) (*TagBounds, int) {
 		}
 		name := m.names[from]
 		page.Tags, page.Step = append(page.Tags, name), append(page.Step, b.Step)
-		page.Limit = append(page.Limit, b.Limit)
+		page.Limit, page.Least = append(page.Limit, b.Limit), append(page.Least, b.Least)
+		life, known := lives[b.Life]
+		if !known {
+			life = len(page.Lives)
+			lives[b.Life], page.Lives = life, append(page.Lives, b.Life)
+		}
+		page.Life = append(page.Life, life)
 		if skips := m.skips[name]; skips != nil {
 			page.Skips[name] = maps.Clone(skips)
 		}
@@ -565,7 +614,11 @@ func (m *Mirror) Take(p Part, own bool) {
 	}
 	if t := p.Tags; t != nil {
 		for i, tag := range t.Tags {
-			m.boundTag(tag, bounds{t.Step[i], t.Limit[i]}, t.Skips[tag])
+			b := t.at(i)
+			if at, known := m.index[tag]; known && !own && m.bound[at].Value().Life != "" {
+				b.Life = "" // which one is the last is not known
+			}
+			m.boundTag(tag, b, t.Skips[tag])
 		}
 	}
 	if p.Rest == nil {
@@ -616,18 +669,22 @@ func (p Part) Validate() error {
 		}
 	}
 	if t := p.Tags; t != nil {
-		if len(t.Step) != len(t.Tags) || len(t.Limit) != len(t.Tags) {
-			return allocator.Errorf(allocator.Invalid, "%d tags, %d steps, %d limits; allowed: as many of each",
-				len(t.Tags), len(t.Step), len(t.Limit))
+		if n := len(t.Tags); len(t.Step) != n || len(t.Limit) != n || len(t.Least) != n || len(t.Life) != n {
+			return allocator.Errorf(allocator.Invalid, "%d tags, %d steps, %d limits, %d least IDs, %d lives; "+
+				"allowed: as many of each", n, len(t.Step), len(t.Limit), len(t.Least), len(t.Life))
 		}
 		for i, tag := range t.Tags {
 			if _, err := allocator.ParseTag(string(tag)); err != nil {
 				return err
 			}
-			if t.Step[i] < 0 || t.Step[i] > allocator.LargestStep || t.Limit[i] < 0 {
+			if t.Step[i] < 0 || t.Step[i] > allocator.LargestStep || t.Limit[i] < 0 || t.Least[i] < 0 {
 				return allocator.Errorf(allocator.Invalid,
-					"tag %s: largest step %d, limit %d; allowed: 0 to %d, 0 or more",
-					tag, t.Step[i], t.Limit[i], int64(allocator.LargestStep))
+					"tag %s: largest step %d, limit %d, least ID %d; allowed: 0 to %d, 0 or more, 0 or more",
+					tag, t.Step[i], t.Limit[i], t.Least[i], int64(allocator.LargestStep))
+			}
+			if t.Life[i] < 0 || t.Life[i] >= len(t.Lives) {
+				return allocator.Errorf(allocator.Invalid, "tag %s: life %d; allowed: 0 to %d", tag, t.Life[i],
+					len(t.Lives)-1)
 			}
 		}
 	}

@@ -25,6 +25,10 @@ const (
 	periodFormat = 4 // of a tag with a period
 
 	wideFormat = 5 // of a tag of time-ordered IDs of 80 bits, which exist only as texts
+
+	// livesFormat is of a tombstone, and of a tag with a skip of all rooms or with the least of
+	// earlier lives. It is of generation 2: see Formats.
+	livesFormat = 6
 )
 
 // Value is a pointer to a struct that is stored. Its method format, if it has one, returns the

@@ -57,7 +57,9 @@ func (d *Dump) add(k Keys, kv store.KV) error {
 		}
 		d.Layout, d.Layout.Revision = v, kv.ModRevision
 	case Tag:
-		d.Tags[key.Tag] = v
+		if v.Deleted.IsZero() {
+			d.Tags[key.Tag] = v
+		}
 	case Mark:
 		if d.Marks[key.Tag] == nil {
 			d.Marks[key.Tag] = make(map[allocator.Room]Mark)

@@ -47,7 +47,8 @@ type Entry struct {
 
 	Epoch        *Epoch
 	Layout       *Layout // the current one, or one of the history
-	Stored       *Tag    // a tag as it is stored
+	Stored       *Tag    // a living tag as it is stored
+	Tombstone    *Tag    // a deleted one
 	Mark         *Mark
 	Registration *Instance
 	Lease        *Lease // a worker
@@ -70,7 +71,11 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 		v.Revision = kv.ModRevision
 		e.Layout = &v
 	case Tag:
-		e.Stored = &v
+		if err == nil && v.Deleted.IsZero() {
+			e.Stored = &v
+		} else if err == nil {
+			e.Tombstone = &v
+		}
 	case Mark:
 		e.Mark = &v
 	case Instance:

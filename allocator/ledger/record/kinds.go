@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -164,8 +165,19 @@ func (k Keys) DecodeHistory(kv store.KV) (Layout, error) { return readAs[Layout]
 // ParseMigration reads a migration. The ID comes from its key.
 func (k Keys) ParseMigration(kv store.KV) (Migration, error) { return readAs[Migration](k, kv) }
 
-// DecodeTag reads a tag. Its name comes from the key. Its error is a KeyError.
-func (k Keys) DecodeTag(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
+// DecodeTag reads a living tag. Its name comes from the key. Its error is NotFound if the tag was
+// deleted, otherwise a KeyError.
+func (k Keys) DecodeTag(kv store.KV) (Tag, error) {
+	t, err := k.DecodeLife(kv)
+	if err == nil && !t.Deleted.IsZero() {
+		return Tag{}, allocator.Errorf(allocator.NotFound, "tag %s does not exist: it was deleted at %s; "+
+			"create it again with `march tag create %s`", t.Name, t.Deleted.UTC().Format(time.RFC3339), t.Name)
+	}
+	return t, err
+}
+
+// DecodeLife is DecodeTag for a tag that may be deleted.
+func (k Keys) DecodeLife(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
 
 // DecodeWorker reads a worker's key and value, and checks that they fit each other. Its error
 // is a KeyError.

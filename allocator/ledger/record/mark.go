@@ -3,6 +3,7 @@ package record
 import (
 	"math/bits"
 	"slices"
+	"time"
 	"unique"
 
 	"github.com/march-id/march/allocator"
@@ -197,20 +198,39 @@ func (r *Layout) ReachIn(m Mark, margins Margins, t Numbers) int64 {
 
 // Open returns the least ID of a room's first lease in a period under an epoch, which lies above
 // the leases that the recovers so far lost there. These lay at or above the period's first ID, the
-// tag's start and the room's skip. Marks do not say how far they went: a restore forgets that an
-// instance had opened the period. It is at most the period's end, where no ID is left.
+// tag's start and the room's skip, or those of an earlier life of the name. Marks do not say how far
+// they went: a restore forgets that an instance had opened the period. It is at most the period's
+// end, where no ID is left.
 func (r *Layout) Open(span period.Span, room allocator.Room, margins Margins, t Terms) int64 {
 	first := max(span.First, t.Start, t.Skips[room])
 	steps := margins.in(span.Begins, t.BaseTotal)
+	if steps > 0 {
+		first = max(first, t.Least)
+	}
 	return min(r.Reach(Mark{Next: first}, steps, t.LargestStep), span.End)
 }
 
+// End returns the end of a tag's IDs by its marks and margins, also of those that were lost, in the
+// present period and in all into which an instance may have gone that was ahead.
+func (r *Layout) End(t Tag, margins Margins, marks map[allocator.Room]Mark, now time.Time) int64 {
+	terms, span := t.Terms().At(now)
+	end := r.Floor("", margins, terms, marks).Least
+	latest := now.Add(2 * marginFor) // recover's clock may have been ahead of this one
+	for there := span.End > 0; there && margins.in(span.Begins, t.BaseTotal) > 0 && span.Begins.Before(latest); {
+		for _, room := range r.Ever {
+			end = max(end, r.Open(span, room, margins, terms))
+		}
+		span, there = t.Period.Of(span.End)
+	}
+	return end
+}
+
 // reachOf returns the floor that a room's mark of a tag makes, by ReachIn. Leases that a restore
-// lost began at or above the tag's start and the room's skip, even if the mark is below. So a
-// margin lies above these, too.
+// lost began at or above the tag's start and the room's skip, or those of an earlier life of the
+// name, even if the mark is below. So a margin lies above these, too.
 func (r *Layout) reachOf(room allocator.Room, m Mark, margins Margins, t Terms) int64 {
 	if m.Total < margins.Total {
-		m.Next = max(m.Next, t.Start, t.Skips[room])
+		m.Next = max(m.Next, t.Start, t.Skips[room], t.Least)
 	}
 	return r.ReachIn(m, margins, t.Numbers)
 }

@@ -32,8 +32,9 @@ type TagSettings struct {
 	StrictRetract bool      `json:"strict_retract,omitempty"`
 	Prescale      int64     `json:"prescale,string,omitempty"`
 	PrescaleUntil time.Time `json:"prescale_until,omitzero"`
-	// Skips has, for rooms that an operator made jump ahead, the least ID that they may lease.
-	// See SkipTag.
+	// Skip is the least ID that any room may lease, also one that comes later, where an operator
+	// made all rooms jump ahead. Skips has more of some rooms. See SkipTag.
+	Skip  int64 `json:"skip,string,omitempty"`
 	Skips Skips `json:"skips,omitempty"`
 	// Time is set if the tag has time-ordered IDs; nil for a counter. All settings above then
 	// have their defaults, mean nothing, and are stored as zeros. Time must not be changed in
@@ -120,6 +121,9 @@ func (s TagSettings) Validate() error {
 		return allocator.Errorf(allocator.Invalid,
 			"max_skew: %d; allowed: 0 (no bound) to %d", s.MaxSkew, int64(allocator.MaxID))
 	}
+	if s.Skip < 0 {
+		return allocator.Errorf(allocator.Invalid, "skip: %d; allowed: 0 (none) to %d", s.Skip, int64(allocator.MaxID))
+	}
 	for room, to := range s.Skips {
 		if to < 1 {
 			return allocator.Errorf(allocator.Invalid,
@@ -137,6 +141,7 @@ func (s TagSettings) Validate() error {
 // has gone on to it. span is that period, zero for other tags.
 func (s TagSettings) Present(now time.Time, next int64) (present TagSettings, span period.Span) {
 	if s.Period == (period.Period{}) {
+		s.Start = min(max(s.Start, s.Skip), s.Limit-1)
 		return s, span
 	}
 	span = s.Period.At(now)
@@ -145,7 +150,7 @@ func (s TagSettings) Present(now time.Time, next int64) (present TagSettings, sp
 			span = later
 		}
 	}
-	s.Start, s.Limit = min(max(s.Start, span.First), s.Limit-1), min(s.Limit, span.End)
+	s.Start, s.Limit = min(max(s.Start, s.Skip, span.First), s.Limit-1), min(s.Limit, span.End)
 	return s, span
 }
 
@@ -176,7 +181,7 @@ func (s TagSettings) CheckBlocks(boundary int64) error {
 	return nil
 }
 
-// Tag is the stored value of a tag.
+// Tag is the stored value of a tag, living or deleted.
 type Tag struct {
 	kept
 	Name allocator.Tag `json:"-"` // from the key
@@ -185,9 +190,12 @@ type Tag struct {
 	LargestStep int64 `json:"largest_step,string"` // the largest max_step that the tag ever had
 	// BaseTotal is the margin total that counts for rooms without a mark. It is 0, or the total
 	// of the epoch in which an operator declared that the name was never in use.
-	BaseTotal int64     `json:"base_total,string,omitempty"`
-	Created   time.Time `json:"created"` // by the clock of the process that created it
-	Nonce     string    `json:"nonce"`   // new in each write
+	BaseTotal int64 `json:"base_total,string,omitempty"`
+	// Least is the largest start and skip of all earlier lives of the name.
+	Least   int64     `json:"least,string,omitempty"`
+	Created time.Time `json:"created"`          // by the clock of the process that created it
+	Deleted time.Time `json:"deleted,omitzero"` // likewise; not zero in a tombstone: see second.go
+	Nonce   string    `json:"nonce"`            // new in each write
 
 	KV store.KV `json:"-"`
 }
@@ -196,14 +204,17 @@ type Tag struct {
 func (t Tag) Encode(nonce string) []byte {
 	t.LargestStep, t.Nonce = max(t.LargestStep, t.MaxStep), nonce
 	if t.Time != nil {
-		t.TagSettings, t.LargestStep, t.BaseTotal = t.onlyTime(), 0, 0
+		t.TagSettings, t.LargestStep, t.BaseTotal, t.Least = t.onlyTime(), 0, 0, 0
 	}
 	return Encode(&t)
 }
 
 // format: a tag of time-ordered IDs, and one with a period, issue other IDs than a plain
-// counter.
+// counter; a tombstone is no tag.
 func (t *Tag) format() int {
+	if !t.Deleted.IsZero() || t.Skip > 0 || t.Least > 0 {
+		return livesFormat
+	}
 	if t.Time != nil && t.Time.Wide() {
 		return wideFormat
 	}
@@ -219,7 +230,7 @@ func (t *Tag) format() int {
 // Validate checks the settings and the rest of the stored value.
 func (t *Tag) Validate() error {
 	if t.Time != nil {
-		if !reflect.DeepEqual(t.TagSettings, t.onlyTime()) || t.LargestStep != 0 || t.BaseTotal != 0 {
+		if !reflect.DeepEqual(t.TagSettings, t.onlyTime()) || t.LargestStep != 0 || t.BaseTotal != 0 || t.Least != 0 {
 			return allocator.Errorf(allocator.Internal, "a tag of kind time with settings of a counter")
 		}
 		return t.Time.Validate()
@@ -227,9 +238,9 @@ func (t *Tag) Validate() error {
 	if err := t.TagSettings.Validate(); err != nil {
 		return err
 	}
-	if t.LargestStep < t.MaxStep || t.LargestStep > allocator.LargestStep || t.BaseTotal < 0 {
-		return allocator.Errorf(allocator.Internal, "largest_step %d, base_total %d; max_step is %d",
-			t.LargestStep, t.BaseTotal, t.MaxStep)
+	if t.LargestStep < t.MaxStep || t.LargestStep > allocator.LargestStep || t.BaseTotal < 0 || t.Least < 0 {
+		return allocator.Errorf(allocator.Internal, "largest_step %d, base_total %d, least %d; max_step is %d",
+			t.LargestStep, t.BaseTotal, t.Least, t.MaxStep)
 	}
 	return nil
 }
@@ -247,7 +258,8 @@ type Terms struct {
 type Numbers struct {
 	Start, Limit           int64
 	MaxJump, MaxSkew       int64
-	LargestStep, BaseTotal int64 // see Tag
+	LargestStep, BaseTotal int64 // see Tag, as for Least
+	Least                  int64
 	Period                 period.Period
 }
 
@@ -272,12 +284,12 @@ func (t Terms) Begun(present period.Span, largest int64) (span period.Span, open
 	return present, largest < present.First
 }
 
-// Terms returns the settings that limit leases.
+// Terms returns the settings that limit leases. The skip of all rooms counts as the start does.
 func (t Tag) Terms() Terms {
 	return Terms{
 		Numbers: Numbers{
-			Start: t.Start, Limit: t.Limit, MaxJump: t.MaxJump, MaxSkew: t.MaxSkew,
-			LargestStep: t.LargestStep, BaseTotal: t.BaseTotal, Period: t.Period,
+			Start: max(t.Start, t.Skip), Limit: t.Limit, MaxJump: t.MaxJump, MaxSkew: t.MaxSkew,
+			LargestStep: t.LargestStep, BaseTotal: t.BaseTotal, Least: t.Least, Period: t.Period,
 		},
 		Skips: t.Skips,
 	}
@@ -298,11 +310,19 @@ func (s TagSettings) Changeable(to TagSettings) error {
 	switch {
 	case s.Start != to.Start:
 		return allocator.Errorf(allocator.Invalid, "start: cannot be changed (it is %d)", s.Start)
-	case s.Format != to.Format:
-		return allocator.Errorf(allocator.Invalid, "format: cannot be changed (it is %s)", cmp.Or(s.Format, "none"))
 	case s.Period != to.Period:
 		return allocator.Errorf(allocator.Invalid,
 			"period, period_digits, time_zone: cannot be changed (they are %v)", s.Period)
+	}
+	return s.sameIDs(to)
+}
+
+// sameIDs checks that other settings give an ID the same meaning and the same text; a period
+// apart. Its error is Invalid.
+func (s TagSettings) sameIDs(to TagSettings) error {
+	switch {
+	case s.Format != to.Format:
+		return allocator.Errorf(allocator.Invalid, "format: cannot be changed (it is %s)", cmp.Or(s.Format, "none"))
 	case s.KeyCheck != to.KeyCheck:
 		return allocator.Errorf(allocator.Invalid,
 			"key_check: cannot be changed (it is %s)", cmp.Or(s.KeyCheck, "none"))

@@ -136,14 +136,14 @@ func (w Walk) marksBetween(
 const MaxUnreadable = 1000
 
 // ReadEach reads every readable value in order, and names the keys of the others, at most
-// maxUnreadable.
+// maxUnreadable. It passes over values that read does not find: deleted tags.
 func ReadEach[T any](found []store.KV, read func(store.KV) (T, error)) (all []T, bad []KeyError) {
 	all = make([]T, 0, len(found))
 	for _, kv := range found {
 		v, err := read(kv)
 		if err == nil {
 			all = append(all, v)
-		} else if len(bad) < MaxUnreadable {
+		} else if len(bad) < MaxUnreadable && allocator.KindOf(err) != allocator.NotFound {
 			bad = append(bad, *Unreadable(kv.Key, err))
 		}
 	}

@@ -84,6 +84,7 @@ type Report struct {
 	AtLimit    []allocator.Tag   // tags that the margin takes to their limits, or above
 	// BeyondPeriod are tags of which the margin leaves no ID in the present period.
 	BeyondPeriod []allocator.Tag
+	PutBack      []allocator.Tag // that only mirrors know: they are deleted ones now
 	// Hourly says that there are tags with a period, and that older builds may lease of them: these
 	// lay margins right only where clocks are right within an hour. See record.Epoch.Margins.
 	Hourly  bool

@@ -37,8 +37,9 @@ type Witnessed struct {
 
 // tagBounds are what mirrors saw of a tag's settings that is more than the store has.
 type tagBounds struct {
-	step  int64
-	skips map[allocator.Room]int64
+	step, least int64
+	life        string                   // of a tag of which the store has no key
+	skips       map[allocator.Room]int64 // "" for all rooms
 }
 
 const (
@@ -223,8 +224,8 @@ func (r *run) compareTags(ctx context.Context, t *mirror.TagBounds) error {
 	return group.Wait()
 }
 
-// keepBounds keeps a mirror's bounds of a tag if the store's tag has less. A tag that the store
-// does not have, or that cannot be read, issues nothing.
+// keepBounds keeps a mirror's bounds of a tag if the store's tag has less, or if the store has no
+// key. A tag that cannot be read issues nothing.
 func (r *run) keepBounds(t *mirror.TagBounds, at int, found []store.KV) {
 	name := t.Tags[at]
 	r.mu.Lock()
@@ -232,19 +233,20 @@ func (r *run) keepBounds(t *mirror.TagBounds, at int, found []store.KV) {
 	if t.Limit[at] > 0 {
 		r.mu.limits[name] = max(r.mu.limits[name], t.Limit[at])
 	}
-	if len(found) == 0 {
+	b, tag := r.mu.bounds[name], record.Tag{}
+	if len(found) > 0 {
+		var err error
+		if tag, err = r.keys.DecodeLife(found[0]); err != nil || tag.Time != nil {
+			return
+		}
+		r.mu.limits[name] = max(r.mu.limits[name], tag.Limit)
+	} else if b.life = cmp.Or(b.life, t.Lives[t.Life[at]]); b.life == "" {
 		return
 	}
-	tag, err := r.keys.DecodeTag(found[0])
-	if err != nil || tag.Time != nil {
-		return
-	}
-	r.mu.limits[name] = max(r.mu.limits[name], tag.Limit)
-	b := r.mu.bounds[name]
-	more := t.Step[at] > tag.LargestStep
-	b.step = max(b.step, t.Step[at])
+	more := t.Step[at] > tag.LargestStep || t.Least[at] > tag.LeastEver() || b.life != ""
+	b.step, b.least = max(b.step, t.Step[at]), max(b.least, t.Least[at])
 	for room, to := range t.Skips[name] {
-		if to > tag.Skips[room] {
+		if to > skipOf(tag, room) {
 			if more = true; b.skips == nil {
 				b.skips = make(map[allocator.Room]int64)
 			}
@@ -315,18 +317,76 @@ func (r *run) mirroredMarks() (all []roomTag) {
 	return all
 }
 
+// skipOf returns a tag's skip of a room, or of all rooms.
+func skipOf(t record.Tag, room allocator.Room) int64 {
+	if room == "" {
+		return t.Skip
+	}
+	return t.Skips[room]
+}
+
 // raiseTags raises the largest steps and the skips of tags to what mirrors saw: d of a margin
-// follows from the step, and lost leases lie above the skips.
+// follows from the step, and lost leases lie above the skips. A tag of which the store has no key
+// it puts back as a tombstone.
 func (r *run) raiseTags(ctx context.Context) error {
 	r.mu.Lock()
-	names := slices.Sorted(maps.Keys(r.mu.bounds))
+	var names, gone []allocator.Tag
+	for _, name := range slices.Sorted(maps.Keys(r.mu.bounds)) {
+		if r.mu.bounds[name].life != "" {
+			gone = append(gone, name)
+		} else {
+			names = append(names, name)
+		}
+	}
+	upgraded := r.mu.extremes.Upgraded()
 	r.mu.Unlock()
+	for page := range slices.Chunk(gone, store.MaxOps/2) {
+		if !upgraded {
+			break // older programs would not read it
+		}
+		if err := r.putBack(ctx, page); err != nil {
+			return err
+		}
+		r.report.PutBack = append(r.report.PutBack, page...)
+	}
 	for _, name := range names {
 		if err := r.raiseTag(ctx, name); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// putBack writes the tombstones of tags that mirrors saw and of which the store has no key. One
+// that was created meanwhile stays.
+func (r *run) putBack(ctx context.Context, names []allocator.Tag) error {
+	txn := store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}}
+	for _, name := range names {
+		r.mu.Lock()
+		b := r.mu.bounds[name]
+		r.mu.Unlock()
+		t, err := r.keys.Lost(name, b.life, b.step, b.least, r.cluster.Now())
+		if err != nil {
+			return allocator.Errorf(allocator.Refused, "a mirror has a damaged tag: %w", err)
+		}
+		txn.If = append(txn.If, store.Absent(r.keys.Tag(name)))
+		txn.Then = append(txn.Then, store.OpPut(r.keys.Tag(name), t.Encode(record.RandomHex())))
+	}
+	for range raiseAttempts {
+		reply, err := r.l.Try(ctx, txn)
+		if err == nil && !reply.Succeeded && len(names) > 1 {
+			half := len(names) / 2
+			return cmp.Or(r.putBack(ctx, names[:half]), r.putBack(ctx, names[half:]))
+		}
+		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
+			return err
+		}
+		if !store.Pause(ctx) {
+			return brokenOff(ctx)
+		}
+	}
+	return allocator.Errorf(allocator.Unavailable, "%d deleted tags could not be put back in %d tries; check etcd",
+		len(names), raiseAttempts)
 }
 
 func (r *run) raiseTag(ctx context.Context, name allocator.Tag) error {
@@ -339,7 +399,7 @@ func (r *run) raiseTag(ctx context.Context, name allocator.Tag) error {
 		if !there {
 			return nil
 		}
-		tag, err := r.keys.DecodeTag(kv)
+		tag, err := r.keys.DecodeLife(kv)
 		if err != nil {
 			return nil //nolint:nilerr // nothing is leased of it: see listUnreadable
 		}
@@ -373,12 +433,20 @@ func (r *run) raisedTag(tag *record.Tag) bool {
 	tag.LargestStep = max(tag.LargestStep, b.step)
 	tag.Skips = maps.Clone(tag.Skips)
 	for room, to := range b.skips {
-		if to > tag.Skips[room] {
-			if changed = true; tag.Skips == nil {
-				tag.Skips = make(record.Skips)
-			}
-			tag.Skips[room] = to
+		if to <= skipOf(*tag, room) {
+			continue
 		}
+		switch changed = true; {
+		case room == "":
+			tag.Skip = to
+			continue
+		case tag.Skips == nil:
+			tag.Skips = make(record.Skips)
+		}
+		tag.Skips[room] = to
+	}
+	if b.least > tag.LeastEver() && r.mu.extremes.Upgraded() {
+		tag.Least, changed = b.least, true
 	}
 	return changed
 }

@@ -18,6 +18,9 @@ func Check(reader *record.Reader, before Before, writes []Write) []Broken {
 
 func (t *transaction) check(w Write) {
 	was, there := t.Get(w.Key)
+	if w.Kind == "tags" {
+		t.tag(w, was)
+	}
 	if w.ModRevision == 0 {
 		if t.reader.Kept(w.Key) || !t.inTurn(w) {
 			t.breaks("kept key deleted", "%s", w.Key)

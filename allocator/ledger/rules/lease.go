@@ -22,14 +22,14 @@ func Leased(now, was record.Mark) bool {
 // that it was made by.
 func Least(before Before, room allocator.Room, tag allocator.Tag, first bool, was record.Mark, end int64) int64 {
 	t, _ := before.Tag(tag)
-	least := max(t.Start, t.Skips[room])
+	least := max(t.Start, t.Skip, t.Skips[room])
 	if t.Period != (period.Period{}) && end > 0 {
 		in, _ := t.Period.Of(end - 1)
 		epoch := before.Epoch()
 		if era := was.Last(); era.Epoch != epoch.Epoch || era.End <= in.First {
 			least = max(least, in.First)
 			if d := distance(before.Layout(), margin(epoch.Margins(), in, t.BaseTotal), t.LargestStep); d != nil {
-				least = saturated(d.Add(d, big.NewInt(least)))
+				least = saturated(d.Add(d, big.NewInt(max(least, t.Least))))
 			}
 		}
 	}
@@ -126,9 +126,9 @@ func (t *transaction) lease(w Write, now, was record.Mark) {
 		say("tag", "there is no such tag")
 	case era.End > settings.Limit:
 		say("tag", "up to %d is leased, the limit is %d", era.End, settings.Limit)
-	case era.End <= max(settings.Start, settings.Skips[w.Room]):
+	case era.End <= max(settings.Start, settings.Skip, settings.Skips[w.Room]):
 		say("tag", "up to %d is leased, the tag starts at %d and the room was skipped to %d",
-			era.End, settings.Start, settings.Skips[w.Room])
+			era.End, settings.Start, max(settings.Skip, settings.Skips[w.Room]))
 	}
 	if !t.Registered(w.Room) {
 		say("registration", "no instance of the room is registered")
@@ -151,10 +151,10 @@ func Floor(layout record.Layout, m record.Margins, t *record.Tag, marks map[allo
 	for _, room := range layout.Ever {
 		mark, there := marks[room]
 		if !there {
-			mark = record.Mark{Next: t.Start, Total: t.BaseTotal}
+			mark = record.Mark{Next: max(t.Start, t.Skip), Total: t.BaseTotal}
 		}
-		if mark.Total < m.Total { // leases that were lost began at the start, or at a skip
-			mark.Next = max(mark.Next, t.Start, t.Skips[room])
+		if mark.Total < m.Total { // lost leases began at the start, or at a skip, of this life or an earlier one
+			mark.Next = max(mark.Next, t.Start, t.Skip, t.Skips[room], t.Least)
 		}
 		floor = max(floor, reach(layout, m, mark, t))
 	}

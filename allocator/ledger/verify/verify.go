@@ -190,8 +190,11 @@ func (v *verification) take(tags map[allocator.Tag]*tagState, kv store.KV) {
 		tags[key.Tag] = s
 	}
 	if key.Kind == "tags" {
-		v.report.Tags++
 		t, err := v.cluster.Keys.DecodeTag(kv)
+		if allocator.KindOf(err) == allocator.NotFound { // it was deleted
+			return
+		}
+		v.report.Tags++
 		if err != nil {
 			v.unreadable(kv.Key, err)
 			return

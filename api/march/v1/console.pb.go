@@ -1370,7 +1370,10 @@ type CreateTagRequest struct {
 	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
 	// The name was never in use, not even in a history that a restore of etcd lost.
 	// So the tag's first leases need not leave the margins of recovers free.
-	Fresh         bool `protobuf:"varint,2,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	Fresh bool `protobuf:"varint,2,opt,name=fresh,proto3" json:"fresh,omitempty"`
+	// Create the tag also where a tag of its name was deleted and IDs of that one, or their
+	// texts, may come again.
+	Reuse         bool `protobuf:"varint,3,opt,name=reuse,proto3" json:"reuse,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1419,9 +1422,18 @@ func (x *CreateTagRequest) GetFresh() bool {
 	return false
 }
 
+func (x *CreateTagRequest) GetReuse() bool {
+	if x != nil {
+		return x.Reuse
+	}
+	return false
+}
+
 type CreateTagResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tag           *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tag   *Tag                   `protobuf:"bytes,1,opt,name=tag,proto3" json:"tag,omitempty"`
+	// With reuse: what may come again; empty if nothing does.
+	Risk          string `protobuf:"bytes,2,opt,name=risk,proto3" json:"risk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1461,6 +1473,13 @@ func (x *CreateTagResponse) GetTag() *Tag {
 		return x.Tag
 	}
 	return nil
+}
+
+func (x *CreateTagResponse) GetRisk() string {
+	if x != nil {
+		return x.Risk
+	}
+	return ""
 }
 
 type GetTagRequest struct {
@@ -1604,7 +1623,10 @@ type ListTagsRequest struct {
 	// From the answer of the page before; empty for the first.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only tags whose names begin with this.
-	Prefix        string `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Prefix string `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Deleted tags, of which the next tag of the name takes something over, in place of the
+	// living ones.
+	Deleted       bool `protobuf:"varint,4,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1658,6 +1680,13 @@ func (x *ListTagsRequest) GetPrefix() string {
 		return x.Prefix
 	}
 	return ""
+}
+
+func (x *ListTagsRequest) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
 }
 
 type ListTagsResponse struct {
@@ -1971,7 +2000,9 @@ type DeleteTagRequest struct {
 	// The tag's name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// As in UpdateTagRequest.
-	IfRevision    int64 `protobuf:"varint,2,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"`
+	IfRevision int64 `protobuf:"varint,2,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"`
+	// The tag was deleted before: forget what it left behind for the next tag of its name.
+	Forget        bool `protobuf:"varint,3,opt,name=forget,proto3" json:"forget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2018,6 +2049,13 @@ func (x *DeleteTagRequest) GetIfRevision() int64 {
 		return x.IfRevision
 	}
 	return 0
+}
+
+func (x *DeleteTagRequest) GetForget() bool {
+	if x != nil {
+		return x.Forget
+	}
+	return false
 }
 
 type DeleteTagResponse struct {
@@ -4339,12 +4377,14 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x04Mark\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04next\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x03R\aversion\"I\n" +
+	"\aversion\x18\x03 \x01(\x03R\aversion\"_\n" +
 	"\x10CreateTagRequest\x12\x1f\n" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x14\n" +
-	"\x05fresh\x18\x02 \x01(\bR\x05fresh\"4\n" +
+	"\x05fresh\x18\x02 \x01(\bR\x05fresh\x12\x14\n" +
+	"\x05reuse\x18\x03 \x01(\bR\x05reuse\"H\n" +
 	"\x11CreateTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\"#\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x12\n" +
+	"\x04risk\x18\x02 \x01(\tR\x04risk\"#\n" +
 	"\rGetTagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\xfd\x01\n" +
 	"\x0eGetTagResponse\x12\x1f\n" +
@@ -4355,12 +4395,13 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\n" +
 	"unreadable\x18\x05 \x03(\v2\x14.march.v1.UnreadableR\n" +
 	"unreadable\x12-\n" +
-	"\x06slices\x18\x06 \x03(\v2\x15.march.v1.WorkerSliceR\x06slices\"e\n" +
+	"\x06slices\x18\x06 \x03(\v2\x15.march.v1.WorkerSliceR\x06slices\"\x7f\n" +
 	"\x0fListTagsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x16\n" +
-	"\x06prefix\x18\x03 \x01(\tR\x06prefix\"\x93\x01\n" +
+	"\x06prefix\x18\x03 \x01(\tR\x06prefix\x12\x18\n" +
+	"\adeleted\x18\x04 \x01(\bR\adeleted\"\x93\x01\n" +
 	"\x10ListTagsResponse\x12!\n" +
 	"\x04tags\x18\x01 \x03(\v2\r.march.v1.TagR\x04tags\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x124\n" +
@@ -4389,11 +4430,12 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x05marks\x18\x02 \x03(\v2\x0e.march.v1.MarkR\x05marks\x12\x12\n" +
 	"\x04rate\x18\x03 \x01(\x01R\x04rate\x12\x12\n" +
 	"\x04used\x18\x04 \x01(\x01R\x04used\x12/\n" +
-	"\x05lasts\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lasts\"G\n" +
+	"\x05lasts\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lasts\"_\n" +
 	"\x10DeleteTagRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
 	"\vif_revision\x18\x02 \x01(\x03R\n" +
-	"ifRevision\"\x13\n" +
+	"ifRevision\x12\x16\n" +
+	"\x06forget\x18\x03 \x01(\bR\x06forget\"\x13\n" +
 	"\x11DeleteTagResponse\"\x12\n" +
 	"\x10ListRoomsRequest\"S\n" +
 	"\x11ListRoomsResponse\x12$\n" +

@@ -274,6 +274,12 @@ type Tag struct {
 	// Output only: the least ID that each room may lease, for rooms for which SkipTag
 	// set one.
 	Skips map[string]int64 `protobuf:"bytes,12,rep,name=skips,proto3" json:"skips,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Output only: the least ID that any room may lease, also one that comes later, where
+	// SkipTag set one for all rooms; 0 for none.
+	Skip int64 `protobuf:"varint,19,opt,name=skip,proto3" json:"skip,omitempty"`
+	// Output only: when the tag was deleted. Only ListTags answers with deleted tags, when it
+	// is asked for them.
+	Deleted *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// Whether instances stop rather than issue a residue that their room may have
 	// given up: they issue IDs only under a layout that they confirmed with etcd less
 	// than their hold ago. Default false.
@@ -413,6 +419,20 @@ func (x *Tag) GetPrescaleUntil() *timestamppb.Timestamp {
 func (x *Tag) GetSkips() map[string]int64 {
 	if x != nil {
 		return x.Skips
+	}
+	return nil
+}
+
+func (x *Tag) GetSkip() int64 {
+	if x != nil {
+		return x.Skip
+	}
+	return 0
+}
+
+func (x *Tag) GetDeleted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Deleted
 	}
 	return nil
 }
@@ -887,7 +907,8 @@ type SkipTagRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The least ID that may be leased from now on.
 	To int64 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
-	// Only these rooms; if empty, all rooms of the current layout.
+	// Only these rooms; if empty, all rooms, and those that come later. (Before `march cluster
+	// upgrade` only those of the current layout.)
 	Rooms []string `protobuf:"bytes,3,rep,name=rooms,proto3" json:"rooms,omitempty"`
 	// Skip more than the tag's max_jump.
 	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
@@ -1118,7 +1139,7 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf2\x06\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\a\n" +
 	"\x03Tag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\x05start\x18\x02 \x01(\x03H\x00R\x05start\x88\x01\x01\x12\x19\n" +
@@ -1132,7 +1153,9 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\bprescale\x18\n" +
 	" \x01(\x03R\bprescale\x12A\n" +
 	"\x0eprescale_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\rprescaleUntil\x12.\n" +
-	"\x05skips\x18\f \x03(\v2\x18.march.v1.Tag.SkipsEntryR\x05skips\x12*\n" +
+	"\x05skips\x18\f \x03(\v2\x18.march.v1.Tag.SkipsEntryR\x05skips\x12\x12\n" +
+	"\x04skip\x18\x13 \x01(\x03R\x04skip\x124\n" +
+	"\adeleted\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\adeleted\x12*\n" +
 	"\x0estrict_retract\x18\r \x01(\bH\x06R\rstrictRetract\x88\x01\x01\x12%\n" +
 	"\x04time\x18\x0e \x01(\v2\x11.march.v1.TimeTagR\x04time\x12\x1b\n" +
 	"\x06format\x18\x0f \x01(\tH\aR\x06format\x88\x01\x01\x12 \n" +
@@ -1262,26 +1285,27 @@ var file_march_v1_tag_proto_depIdxs = []int32{
 	15, // 1: march.v1.Tag.created:type_name -> google.protobuf.Timestamp
 	15, // 2: march.v1.Tag.prescale_until:type_name -> google.protobuf.Timestamp
 	13, // 3: march.v1.Tag.skips:type_name -> march.v1.Tag.SkipsEntry
-	6,  // 4: march.v1.Tag.time:type_name -> march.v1.TimeTag
-	5,  // 5: march.v1.Tag.period:type_name -> march.v1.Period
-	0,  // 6: march.v1.Period.unit:type_name -> march.v1.PeriodUnit
-	15, // 7: march.v1.Period.begins:type_name -> google.protobuf.Timestamp
-	15, // 8: march.v1.Period.ends:type_name -> google.protobuf.Timestamp
-	14, // 9: march.v1.TimeTag.unit:type_name -> google.protobuf.Duration
-	1,  // 10: march.v1.TimeTag.order:type_name -> march.v1.WorkerOrder
-	2,  // 11: march.v1.TimeTag.sequence:type_name -> march.v1.SequencePolicy
-	3,  // 12: march.v1.TimeTag.rollback:type_name -> march.v1.RollbackPolicy
-	14, // 13: march.v1.TimeTag.max_wait:type_name -> google.protobuf.Duration
-	4,  // 14: march.v1.UpdateTagRequest.tag:type_name -> march.v1.Tag
-	4,  // 15: march.v1.UpdateTagResponse.tag:type_name -> march.v1.Tag
-	4,  // 16: march.v1.SkipTagResponse.tag:type_name -> march.v1.Tag
-	14, // 17: march.v1.PrescaleTagRequest.duration:type_name -> google.protobuf.Duration
-	4,  // 18: march.v1.PrescaleTagResponse.tag:type_name -> march.v1.Tag
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	15, // 4: march.v1.Tag.deleted:type_name -> google.protobuf.Timestamp
+	6,  // 5: march.v1.Tag.time:type_name -> march.v1.TimeTag
+	5,  // 6: march.v1.Tag.period:type_name -> march.v1.Period
+	0,  // 7: march.v1.Period.unit:type_name -> march.v1.PeriodUnit
+	15, // 8: march.v1.Period.begins:type_name -> google.protobuf.Timestamp
+	15, // 9: march.v1.Period.ends:type_name -> google.protobuf.Timestamp
+	14, // 10: march.v1.TimeTag.unit:type_name -> google.protobuf.Duration
+	1,  // 11: march.v1.TimeTag.order:type_name -> march.v1.WorkerOrder
+	2,  // 12: march.v1.TimeTag.sequence:type_name -> march.v1.SequencePolicy
+	3,  // 13: march.v1.TimeTag.rollback:type_name -> march.v1.RollbackPolicy
+	14, // 14: march.v1.TimeTag.max_wait:type_name -> google.protobuf.Duration
+	4,  // 15: march.v1.UpdateTagRequest.tag:type_name -> march.v1.Tag
+	4,  // 16: march.v1.UpdateTagResponse.tag:type_name -> march.v1.Tag
+	4,  // 17: march.v1.SkipTagResponse.tag:type_name -> march.v1.Tag
+	14, // 18: march.v1.PrescaleTagRequest.duration:type_name -> google.protobuf.Duration
+	4,  // 19: march.v1.PrescaleTagResponse.tag:type_name -> march.v1.Tag
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_tag_proto_init() }

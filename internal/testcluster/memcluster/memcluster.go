@@ -31,8 +31,14 @@ type Cluster struct {
 // New makes a cluster with a layout and the tag "t".
 func New(tb ledgertest.TB, layout string) *Cluster {
 	tb.Helper()
+	return NewOf(tb, layout, record.Formats)
+}
+
+// NewOf is New for a cluster with a generation of formats.
+func NewOf(tb ledgertest.TB, layout string, formats int) *Cluster {
+	tb.Helper()
 	c := &Cluster{TB: tb, Mem: ledgertest.NewFake(tb), Issued: ledgertest.Issued{}}
-	c.Admin = admin.New(ledgertest.Open(tb, c.Mem.Open()), admin.DefaultConfig())
+	c.Admin = admin.New(ledgertest.Open(tb, c.Mem.Open()), admin.Config{Formats: formats})
 	if _, err := c.Admin.Init(bg, ledgertest.Lay(tb, layout), "test"); err != nil {
 		tb.Fatalf("init: %v", err)
 	}

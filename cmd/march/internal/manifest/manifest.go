@@ -209,6 +209,6 @@ func complete(t *marchv1.Tag) (*marchv1.Tag, error) {
 		return nil, err
 	}
 	full := setting.ToProto(record.Tag{TagSettings: settings})
-	full.Created, full.Skips = nil, nil
+	full.Created, full.Skip, full.Skips = nil, 0, nil
 	return full, nil
 }
