@@ -139,7 +139,7 @@ func TestMargin(t *testing.T) {
 	if h := r.read(); !slices.Contains(rules(h), "floor") {
 		t.Errorf("a lease within the margin is not found: %v", h.Problems)
 	}
-	r.store.Corrupt(set("epoch", r.value("epoch", `"margin_total":"3"`, `"margin_total":"2"`)))
+	r.store.Corrupt(set("epoch", r.value("epoch", `:"3"`, `:"2"`))) // the total, and the end that has it
 	if h := r.read(); !slices.Contains(rules(h), "margin total") {
 		t.Errorf("a margin total that fell is not found: %v", h.Problems)
 	}
