@@ -47,7 +47,7 @@ func TestMembers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		got := store.ReadMembers(ctx, s).String()
 		cancel()
 		if got != test.want {

@@ -78,6 +78,9 @@ func (r *run) toAsk(asked map[string]bool, barrier bool) (wave []record.SeenInst
 	return wave
 }
 
+// barrierTries is how often an instance is asked again that did not accept the barrier.
+const barrierTries = 60
+
 // ask asks the process at an address. Its error is of the store, and ends the recover.
 func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Barrier) error {
 	place := r.place(s)
@@ -97,6 +100,10 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 	m, err := r.cfg.Ask(ctx, s, q, use)
 	if err == nil && before != nil && m.Incarnations[len(m.Incarnations)-1] != before.incarnation {
 		q.After = 0 // another process answers at this address now
+		m, err = r.cfg.Ask(ctx, s, q, use)
+	}
+	// An instance may be on its way to the etcd that is asked: it accepts the barrier once it is there.
+	for try := 0; err == nil && barrier != nil && !m.Barred && try < barrierTries && store.Pause(ctx); try++ {
 		m, err = r.cfg.Ask(ctx, s, q, use)
 	}
 	switch {

@@ -7,6 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
 )
@@ -77,7 +78,8 @@ func (e *etcd) Members(ctx context.Context) Members {
 // ask asks a member whether it knows a leader.
 func (e *etcd) ask(ctx context.Context, endpoint string) (leader bool, err error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, TLS: e.cfg.secured(endpoint),
-		Logger: zap.NewNop()})
+		Logger: zap.NewNop(), MaxUnaryRetries: 1,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)}})
 	if err != nil {
 		return false, translate(endpoint, err)
 	}
