@@ -181,7 +181,7 @@ func (s *Server) watchProblems(ctx context.Context) {
 	ticker := time.NewTicker(problemsEvery)
 	defer ticker.Stop()
 	var changes problem.Changes
-	for first := true; ; first = false { // when a console starts, rooms may just be starting too: nothing is logged yet
+	for {
 		v, outage, err := s.viewOrKnown(ctx)
 		if outage != nil {
 			_, err = s.view(ctx) // which notes that etcd answers again
@@ -189,9 +189,7 @@ func (s *Server) watchProblems(ctx context.Context) {
 		if err == nil || outage != nil {
 			f := s.findings(v, nil, s.samples.Before())
 			f.outage = outage
-			if list := s.met.Note(f.problems(), time.Now()); !first {
-				changes.Write(s.log, list, time.Now())
-			}
+			changes.Write(s.log, s.met.Note(f.problems(), time.Now()), time.Now())
 		}
 		select {
 		case <-ctx.Done():
