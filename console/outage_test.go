@@ -85,9 +85,10 @@ func TestOutage(t *testing.T) {
 				o.GetProblems()[1].GetOf() == "127.0.0.1:1"
 		})
 		for _, n := range []*testcluster.Console{knows, told} {
-			for path, want := range map[string]string{"/": "Etcd does not answer this console</b>: its member does not " +
-				"answer; ",
-				"/history": "IDs per second"} {
+			for path, want := range map[string]string{
+				"/":        "Etcd does not answer this console</b>: its member does not answer; ",
+				"/history": "IDs per second",
+			} {
 				if code, body := testcluster.Get(n.HTTP, path); code != http.StatusOK || !strings.Contains(body, want) {
 					t.Errorf("%s: %d, want %q in\n%s", path, code, want, body)
 				}

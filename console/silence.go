@@ -35,8 +35,8 @@ type instance struct {
 	// SilentSince is when this console last saw a new heartbeat; zero while the
 	// instance is alive. It has a monotonic reading.
 	SilentSince time.Time
-	// Died is since when it is silent, as far as anyone knows; zero while it is alive. It is only to be shown: it outlasts
-	// outages, and before this console first looked it is the heartbeat's own time, by the instance's clock.
+	// Died is since when it is silent, as far as anyone knows; zero while it is alive. It is only to be shown: it
+	// outlasts outages, and before this console first looked it is the heartbeat's own time, by the instance's clock.
 	Died time.Time
 	// ReportedAt is when this console saw the instance report the layout that it serves; zero
 	// if the console was not looking then.

@@ -47,14 +47,16 @@ func TestSkipTag(t *testing.T) {
 			t.Error(err)
 		}
 		skips(map[string]int64{"a": 1001})
-		if tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}); err != nil || tag.GetTag().GetSkip() != 50_000 {
+		if tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}); err != nil ||
+			tag.GetTag().GetSkip() != 50_000 {
 			t.Errorf("skip of all rooms: %v, %v; want 50000", tag, err)
 		}
 		if _, err := skip(7, false); err != nil { // backwards: no effect
 			t.Error(err)
 		}
 		skips(map[string]int64{"a": 1001})
-		if tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}); err != nil || tag.GetTag().GetSkip() != 50_000 {
+		if tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}); err != nil ||
+			tag.GetTag().GetSkip() != 50_000 {
 			t.Errorf("skip of all rooms: %v, %v; want 50000", tag, err)
 		}
 
@@ -73,7 +75,8 @@ func TestSkipTag(t *testing.T) {
 			invalid(fmt.Sprint("to: ", to), "limit, 100000").check(t, "beyond the limit", err)
 		}
 		skips(map[string]int64{"a": 1001})
-		if tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}); err != nil || tag.GetTag().GetSkip() != 50_000 {
+		if tag, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}); err != nil ||
+			tag.GetTag().GetSkip() != 50_000 {
 			t.Errorf("skip of all rooms: %v, %v; want 50000", tag, err)
 		}
 

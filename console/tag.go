@@ -256,7 +256,8 @@ func (s *Server) behind(ctx context.Context, tag *marchv1.Tag) (behind []string)
 		chains, silent := s.askChains(ctx, instances, allocator.Tag(tag.GetName()))
 		behind = silent
 		for _, c := range chains {
-			if c.GetHeld() > 0 && (c.GetFirst() < max(tag.GetSkip(), tag.GetSkips()[c.GetRoom()]) || c.GetEnd() > tag.GetLimit()) {
+			if c.GetHeld() > 0 && (c.GetFirst() < max(tag.GetSkip(), tag.GetSkips()[c.GetRoom()]) ||
+				c.GetEnd() > tag.GetLimit()) {
 				behind = append(behind, c.GetRoom()+"/"+c.GetInstance())
 			}
 		}

@@ -132,7 +132,8 @@ func (i *Instance) windowsShown(ctx context.Context) bool {
 	for page := range slices.Chunk(i.leases(), comparePage/2) {
 		ops := make([]store.Op, 0, 2*len(page))
 		for _, lease := range page {
-			ops = append(ops, store.OpGet(l.keys.Window(i.room, lease.WorkerID)), store.OpGet(l.keys.Worker(lease.WorkerID)))
+			ops = append(ops, store.OpGet(l.keys.Window(i.room, lease.WorkerID)),
+				store.OpGet(l.keys.Worker(lease.WorkerID)))
 		}
 		before := l.before()
 		answer, err := l.Gets(ctx, ops...)

@@ -92,8 +92,10 @@ func newPeriods(seed uint64) *periodsWorld {
 	w.tag.LargestStep = w.tag.MaxStep
 	w.upgraded = w.IntN(5) > 0
 	w.layoutsOf = []allocator.Layout{
-		{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}, "b": {Lower: 5, Upper: 10}}},
-		{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 5, Upper: 10}, "b": {Lower: 0, Upper: 5}}},
+		{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}, "b": {Lower: 5,
+			Upper: 10}}},
+		{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 5, Upper: 10}, "b": {Lower: 0,
+			Upper: 5}}},
 		{Boundary: 7, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 3}, "b": {Lower: 3, Upper: 7}}},
 	}
 	w.store = periodsStore{marks: map[allocator.Room]record.Mark{"a": {}, "b": {}}, covered: make(map[int]bool),
@@ -171,7 +173,8 @@ func (w *periodsWorld) lease(i *periodsInstance) error {
 		}
 	}
 	clock := w.now.Add(i.wrong)
-	seg, base, err := ledger.NextLease(s.layout, s.epoch, w.tag, i.room, mark, i.floorOf, 1+w.Int64N(w.tag.MaxStep), clock)
+	seg, base, err := ledger.NextLease(s.layout, s.epoch, w.tag, i.room, mark, i.floorOf, 1+w.Int64N(w.tag.MaxStep),
+		clock)
 	if allocator.KindOf(err) == allocator.Exhausted {
 		return nil
 	}

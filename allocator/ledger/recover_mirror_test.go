@@ -392,7 +392,8 @@ func TestMirrorRaisesStepsAndSkips(t *testing.T) {
 func TestMirrorPutsTagsBackAsDeleted(t *testing.T) {
 	for formats := 1; formats <= 2; formats++ {
 		c := &cluster{memcluster.NewOf(t, "100 a=0-50 b=50-100", formats)}
-		timed := record.NewTimeTag(timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond})
+		timed := record.NewTimeTag(timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12,
+			Unit: time.Millisecond})
 		a := c.start("a")
 		backup := c.Mem.Revision()
 		c.Tag("counter", func(s *record.TagSettings) { s.Start, s.MinStep, s.MaxStep = 801, 10, 500 })
@@ -428,7 +429,8 @@ func TestMirrorPutsTagsBackAsDeleted(t *testing.T) {
 			}
 			continue
 		}
-		if len(deleted) != 2 || len(report.PutBack) != 2 || deleted[0].Name != "counter" || deleted[0].LargestStep != 500 ||
+		if len(deleted) != 2 || len(report.PutBack) != 2 || deleted[0].Name != "counter" ||
+			deleted[0].LargestStep != 500 ||
 			deleted[0].Least != 801 || deleted[1].Name != "event" || deleted[1].Time.Layout() != timed.Layout() {
 			t.Errorf("deleted %+v, put back %v", deleted, report.PutBack)
 		}

@@ -40,8 +40,9 @@ func TestRecoverOfStoppedMachines(t *testing.T) {
 			saw := c.mirror()
 			if test.lent {
 				id := record.WorkerID{Bits: 10, Number: 600}
-				lent := record.Worker{Room: "b", Instance: "i2", Incarnation: "x", From: 1, Until: 2, Clock: 1, Caller: true,
-					Stamp: record.Stamp{Epoch: "e", Revision: 1}}
+				lent := record.Worker{Room: "b", Instance: "i2", Incarnation: "x", From: 1, Until: 2, Clock: 1,
+					Caller: true,
+					Stamp:  record.Stamp{Epoch: "e", Revision: 1}}
 				c.Corrupt("windows/b/"+id.Padded(), lent.Encode())
 				saw.look()
 			}
@@ -51,7 +52,8 @@ func TestRecoverOfStoppedMachines(t *testing.T) {
 			}
 			clock := &wall{time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)}
 			report := c.recoverAt(clock, []*process{a}, ask...)
-			if got := report.NotBefore.Sub(clock.Time); got != test.after || !strings.Contains(report.Waits, test.reason) ||
+			if got := report.NotBefore.Sub(clock.Time); got != test.after || !strings.Contains(report.Waits,
+				test.reason) ||
 				(report.Waits == "") != (test.reason == "") {
 				t.Errorf("windows begin after %v, as %q; want %v, as %q", got, report.Waits, test.after, test.reason)
 			}

@@ -112,12 +112,13 @@ func TestSecondLifeIsRefused(t *testing.T) {
 		{"bits", same, timed(func(l *timeid.Layout) { l.TimeBits, l.SequenceBits = 42, 11 }), "bits"},
 		{"unit", same, timed(func(l *timeid.Layout) { l.Unit, l.Epoch = time.Second, 1_600_000_000_000 }), "unit"},
 		{"order", same, timed(func(l *timeid.Layout) { l.Order = timeid.WorkerLast }), "order"},
-		{"format", plain, text("prefix(A-) | decimal(12)", "", 1_000_000_000_000), "format: cannot be changed (it is none)"},
+		{"format", plain, text("prefix(A-) | decimal(12)", "", 1_000_000_000_000),
+			"format: cannot be changed (it is none)"},
 		{"period", plain, day(period.Day, 9), ""},
 		{"shorter", day(period.Day, 9), day(period.Month, 9), "had the period"},
 		{"none", day(period.Day, 9), plain, ""},
 	} {
-		made, err := c.lives(test.name, test.first, test.second)
+		_, err := c.lives(test.name, test.first, test.second)
 		if test.want == "" {
 			if err != nil {
 				t.Errorf("%s: %v", test.name, err)

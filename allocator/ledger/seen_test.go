@@ -84,7 +84,8 @@ func TestCoveredProcessesTakeNoPlace(t *testing.T) {
 	for k := range 99 {
 		covers = append(covers, fmt.Sprint("unknown", k))
 	}
-	shown(c.Mem.Revision()+2, record.Registration{Incarnation: "leaver", Address: "i1.test:1", Leaving: true, Covers: covers})
+	shown(c.Mem.Revision()+2, record.Registration{Incarnation: "leaver", Address: "i1.test:1", Leaving: true,
+		Covers: covers})
 	left := make(map[string]bool)
 	for _, s := range p.Memory(bg, record.Question{}).Seen {
 		if s.Name == "i1" && s.Room == "b" {

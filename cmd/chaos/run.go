@@ -91,7 +91,8 @@ func (c *config) produce(ctx context.Context) (err error) {
 		return err
 	}
 	cl, err := cluster.New(cluster.Config{
-		Keys: keys, Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles, Tags: tags,
+		Keys: keys, Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles,
+		Tags:  tags,
 		Times: slices.Sorted(maps.Keys(times)), Rate: c.rate, Seed: c.seed,
 		Events: events,
 	})

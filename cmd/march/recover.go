@@ -401,13 +401,15 @@ func recoverText(c *common, r *recovery.Report) error {
 	}
 	if n := len(r.BeyondPeriod); n > 0 {
 		names := fmt.Sprint(r.BeyondPeriod[:min(n, 10)])
-		_, _ = fmt.Fprintf(w, "period\tthe margin leaves no ID of %s in the present period, the first ones %s: they issue "+
-			"none until a period begins in which it does; to avoid that, start the missing instances, give their "+
-			"journals, or give a smaller --margin\n", words.Counted(n, "tag"), names)
+		_, _ = fmt.Fprintf(w,
+			"period\tthe margin leaves no ID of %s in the present period, the first ones %s: they issue "+
+				"none until a period begins in which it does; to avoid that, start the missing instances, give their "+
+				"journals, or give a smaller --margin\n", words.Counted(n, "tag"), names)
 	}
 	if r.Hourly {
-		_, _ = fmt.Fprint(w, "period\tinstances of older versions keep to the margins of tags with a period only where all "+
-			"clocks are right within an hour; once all have this version: march cluster upgrade\n")
+		_, _ = fmt.Fprint(w,
+			"period\tinstances of older versions keep to the margins of tags with a period only where all "+
+				"clocks are right within an hour; once all have this version: march cluster upgrade\n")
 	}
 	if n := len(r.PutBack); n > 0 {
 		_, _ = fmt.Fprintf(w, "tags\tthe store has forgotten %s that mirrors saw, the first ones %s: they are deleted "+

@@ -227,11 +227,15 @@ func newTagForget(c *common, t *target) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.print(answer, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "tag %s forgotten\n", args[0]) })
+				return c.print(answer, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintf(w, "tag %s forgotten\n",
+						args[0])
+				})
 			})
 		},
 	}, func(args []string) (string, error) {
-		return "Forget deleted tag " + args[0] + "? Then IDs of it, or their texts, may come again in a tag of its name.", nil
+		return "Forget deleted tag " + args[0] +
+			"? Then IDs of it, or their texts, may come again in a tag of its name.", nil
 	})
 }
 

@@ -164,22 +164,27 @@ var mistakes = []mistake{
 		pkg: "./allocator/ledger/worker", test: "TestNumberThatComesBack",
 		because: "few seeds move a number that has a window to a room that takes it then"},
 	{name: "key-of-before-ignored", what: "the key that all rooms wrote for a number before counts no longer " +
-		"once rooms write keys of their own", pkg: "./allocator/ledger/worker", test: "TestTheFirstLayoutWithKeysOfRooms",
+		"once rooms write keys of their own", pkg: "./allocator/ledger/worker",
+		test:    "TestTheFirstLayoutWithKeysOfRooms",
 		because: "the simulation's clusters have the newest formats from the beginning"},
 	{name: "goes-on-over-others", what: "a process goes on with a number that another room has had since",
 		pkg: "./allocator/ledger/worker", test: "TestNumberThatComesBack",
-		because: "a process would have to keep a window over two moves, and another room to take the number between them"},
-	{name: "client-of-another-room", what: "a room takes another one's word that its client of a machine ID has ended, " +
-		"or that a client has the number of another one", pkg: "./allocator/ledger/machine",
+		because: "a process would have to keep a window over two moves, and another room to take the number " +
+			"between them"},
+	{name: "client-of-another-room",
+		what: "a room takes another one's word that its client of a machine ID has ended, " +
+			"or that a client has the number of another one", pkg: "./allocator/ledger/machine",
 		test: "TestNoRoomGivesAnotherOnesMachineAway", because: "the simulation's rooms do not lie"},
 	{name: "client-own-key-only", what: "who gives a machine ID compares its own room's key only",
 		pkg: "./allocator/ledger/machine", test: "TestManyAtOnce",
 		because: "the simulation has no clients of CosId"},
-	{name: "stopped-and-unseen", what: "windows begin soon after a recover without a machine that is off, although no " +
-		"mirror saw whether it lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
+	{name: "stopped-and-unseen",
+		what: "windows begin soon after a recover without a machine that is off, although no " +
+			"mirror saw whether it lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
 		because: "the simulation's operator does not know which machines are off"},
-	{name: "stopped-lender", what: "windows begin soon after a recover without a machine that is off, although its room " +
-		"lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
+	{name: "stopped-lender",
+		what: "windows begin soon after a recover without a machine that is off, although its room " +
+			"lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
 		because: "the simulation's operator does not know which machines are off"},
 	{name: "stopped-that-answers", what: "recover believes that the machine of an instance that answers is off",
 		pkg: "./allocator/ledger", test: "TestStoppedIsRefused",
@@ -245,7 +250,8 @@ var mistakes = []mistake{
 	{name: "no-margin-in-a-period", what: "no margin is left free above the marks of a tag with a period",
 		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: periodsSeldom},
 	{name: "margin-opens-a-period", what: "a margin takes a lease into a period that has not begun",
-		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: "such an ID is dated ahead, and no duplicate"},
+		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers",
+		because: "such an ID is dated ahead, and no duplicate"},
 	{name: "nonce-unchecked", what: "a caller goes on with a worker of which it shows a nonce that was used before",
 		pkg: "./room", test: "TestLend",
 		because: "a clone of a caller issues what the caller issues before it asks for the next window"},

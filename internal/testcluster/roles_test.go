@@ -251,7 +251,8 @@ func TestEtcdRightsMissing(t *testing.T) {
 	if missing, more, err := l.WrongRights(t.Context(), role); err != nil || len(missing) > 0 || len(more) > 0 {
 		t.Fatalf("missing %v, too many %v: %v", missing, more, err)
 	}
-	for _, right := range []string{"--prefix " + keys.Workers(), "--prefix " + keys.Windows("b"), keys.Mark("b", "order")} {
+	for _, right := range []string{"--prefix " + keys.Workers(), "--prefix " + keys.Windows("b"), keys.Mark("b",
+		"order")} {
 		g.etcd.Etcdctl(t, "", "etcdctl role grant-permission "+role.Name+" write "+right)
 		if missing, more, err := l.WrongRights(t.Context(), role); err != nil || len(missing) > 0 || len(more) != 1 {
 			t.Errorf("with %s: missing %v, too many %v: %v", right, missing, more, err)

@@ -39,7 +39,8 @@ func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID,
 		if within.Key >= within.End {
 			continue
 		}
-		found, unreadable, err := readPage(ctx, a, store.Get{Interval: within}, n, func(kv store.KV) (record.Lease, error) {
+		found, unreadable, err := readPage(ctx, a, store.Get{Interval: within}, n, func(kv store.KV) (record.Lease,
+			error) {
 			id, w, err := a.keys.DecodeWorker(kv)
 			return record.Lease{WorkerID: id, Worker: w}, err
 		})
@@ -98,7 +99,8 @@ func (a *Admin) Machines(ctx context.Context) ([]MachineID, error) {
 	last := make(map[record.WorkerID]written)
 	for _, prefix := range []string{a.keys.Clients(""), a.keys.Machines()} {
 		within := store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}
-		found, _, err := readPage(ctx, a, store.Get{Interval: within}, mostMachines, func(kv store.KV) (written, error) {
+		found, _, err := readPage(ctx, a, store.Get{Interval: within}, mostMachines, func(kv store.KV) (written,
+			error) {
 			key, value, err := a.keys.Read(kv)
 			m, _ := value.(record.Machine)
 			return written{MachineID{key.Worker, m}, kv.ModRevision}, err

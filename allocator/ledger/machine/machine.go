@@ -344,7 +344,8 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 		}
 		c := claim{kv, key.Room == m.room || key.Room == "" && !v.layout.Upgraded(), m.unchanged(kv, sent), machine}
 		h := byID[key.Worker]
-		if h.id = key.Worker; !slices.ContainsFunc(h.claims, func(o claim) bool { return o.kv.ModRevision > kv.ModRevision }) {
+		if h.id = key.Worker; !slices.ContainsFunc(h.claims,
+			func(o claim) bool { return o.kv.ModRevision > kv.ModRevision }) {
 			h.Machine = machine
 		}
 		h.claims = append(h.claims, c)

@@ -271,7 +271,8 @@ func TestRoomThatNeverWasGivesNoNumber(t *testing.T) {
 	m, _ := c.machinesOf("c")
 	for range 2 {
 		_, _, err := m.Distribute(t.Context(), client("a"), 10, time.Minute)
-		if allocator.KindOf(err) != allocator.NoRange || !strings.Contains(err.Error(), "room c has never had a range") {
+		if allocator.KindOf(err) != allocator.NoRange || !strings.Contains(err.Error(),
+			"room c has never had a range") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -410,7 +411,8 @@ func TestNumberIsReadBack(t *testing.T) {
 	etcd := &rollsBack{Store: c.fake.Open(), fake: c.fake}
 	l := ledgertest.Open(t, etcd)
 	got, _, err := machine.New(l, "a", "cosid").Distribute(t.Context(), client("one"), 10, time.Minute)
-	answer, readErr := etcd.Txn(t.Context(), store.Txn{Then: []store.Op{store.OpGetPrefix("/march/default/clients/a/")}})
+	answer, readErr := etcd.Txn(t.Context(),
+		store.Txn{Then: []store.Op{store.OpGetPrefix("/march/default/clients/a/")}})
 	if err != nil || readErr != nil || !etcd.done || len(answer.Got[0]) != 1 {
 		t.Errorf("number %d, %v; etcd has %v, %v", got, err, answer.Got, readErr)
 	}

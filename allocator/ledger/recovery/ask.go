@@ -269,8 +269,8 @@ func (r *run) checkNamed() error {
 				"if only a layout that was lost had it, give that layout (--layout FILE)", flag, id, room, rooms)
 		case !missing || flag == "--stopped" && r.answers(id):
 			return allocator.Errorf(allocator.Refused, "%s %s: it answered, with all that it leased; "+
-				"leave it out of %[1]s, or stop it first if it is to be left out; if an earlier process of it lost its "+
-				"journal, and nobody remembers that, give --margin", flag, id)
+				"leave it out of %[1]s, or stop it first if it is to be left out; if an earlier process of it "+
+				"lost its journal, and nobody remembers that, give --margin", flag, id)
 		}
 	}
 	return nil

@@ -143,13 +143,15 @@ func (r *run) checkRest(name string, rest *mirror.Rest) error {
 	without := fmt.Sprintf("recover without this mirror (--no-mirror %s)", name)
 	for _, l := range rest.Workers {
 		if l.Clock > latest.UnixMilli() || l.Until > l.Clock+longest.Milliseconds() {
-			return allocator.Errorf(allocator.Refused, "mirror %s: the window of worker %v ends at %d, by a clock at %d; "+
-				"allowed: a clock up to %d, a window of %v: %s", name, l.WorkerID, l.Until, l.Clock, latest.UnixMilli(),
-				longest, without)
+			return allocator.Errorf(allocator.Refused,
+				"mirror %s: the window of worker %v ends at %d, by a clock at %d; "+
+					"allowed: a clock up to %d, a window of %v: %s",
+				name, l.WorkerID, l.Until, l.Clock, latest.UnixMilli(), longest, without)
 		}
 	}
 	if most := latest.Add(longest + 2*record.MaxAhead).UnixMilli(); rest.NotBefore > most {
-		return allocator.Errorf(allocator.Refused, "mirror %s: not before %d; allowed: up to %d: %s", name, rest.NotBefore,
+		return allocator.Errorf(allocator.Refused, "mirror %s: not before %d; allowed: up to %d: %s", name,
+			rest.NotBefore,
 			most, without)
 	}
 	if version := rest.Layout.Layout.Version; version > mostVersion {

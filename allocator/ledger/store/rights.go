@@ -79,9 +79,11 @@ func (r Rights) Missing(needed []Right) (missing []Right) {
 
 // Writes returns the granted rights to write any keys of intervals. A user that may do everything
 // was granted nothing.
-func (r Rights) Writes(any []Interval) (granted []Right) {
+func (r Rights) Writes(keys []Interval) (granted []Right) {
 	for _, g := range r.granted {
-		if g.Write && slices.ContainsFunc(any, func(in Interval) bool { return g.Key < in.ends() && in.Key < g.ends() }) {
+		if g.Write && slices.ContainsFunc(keys, func(in Interval) bool {
+			return g.Key < in.ends() && in.Key < g.ends()
+		}) {
 			granted = append(granted, g)
 		}
 	}

@@ -96,7 +96,7 @@ func (c *cluster) stored(id record.WorkerID) (last record.Worker) {
 	c.tb.Helper()
 	for _, room := range []allocator.Room{"a", "b", "c"} {
 		kv := store.KV{Key: record.Keys("/march/default/").Window(room, id)}
-		there := false
+		var there bool
 		if kv.Value, there = c.fake.Value(kv.Key); !there {
 			continue
 		}

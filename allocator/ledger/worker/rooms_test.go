@@ -95,7 +95,7 @@ func TestTheFirstLayoutWithKeysOfRooms(t *testing.T) {
 	c.fake, c.manage = fake, admin.New(c.admin, admin.DefaultConfig())
 	p, gone := c.start("a"), c.start("a")
 	w, last := p.take(pinned(3)), gone.take(pinned(4))
-	if len(fake.Keys(string(keys.Windows("")))) != 0 || len(fake.Keys(string(keys.Workers()))) != 2 {
+	if len(fake.Keys(keys.Windows(""))) != 0 || len(fake.Keys(keys.Workers())) != 2 {
 		t.Fatalf("before: %q", fake.Keys(string(keys)))
 	}
 	c.pass(time.Second)

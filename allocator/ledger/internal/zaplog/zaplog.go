@@ -3,6 +3,8 @@
 package zaplog
 
 import (
+	"slices"
+
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -39,7 +41,7 @@ func (c *core) Enabled(l zapcore.Level) bool { return hclogLevel(l) >= c.level }
 // With implements zapcore.Core.
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
 	with := *c
-	with.fields = append(c.fields[:len(c.fields):len(c.fields)], fields...)
+	with.fields = slices.Concat(c.fields, fields)
 	return &with
 }
 

@@ -73,8 +73,9 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 		"for operators who change tags at a room, and for rooms that create tags")
 	flags.BoolVar(&certificates, "certificates", false,
 		"make users without a password: etcd knows them by the common name of their client certificates")
-	flags.BoolVar(&upgraded, "upgraded", false, "of a cluster with the formats of this version (march cluster upgrade): "+
-		"take away the rights that rooms needed before")
+	flags.BoolVar(&upgraded, "upgraded", false,
+		"of a cluster with the formats of this version (march cluster upgrade): "+
+			"take away the rights that rooms needed before")
 	cmd.AddCommand(roles)
 	return cmd
 }
