@@ -26,7 +26,7 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 	if err != nil {
 		return record.Migration{}, err
 	}
-	m.ID, m.State, m.Actor, m.Created, m.Nonce = ulid.Make().String(), record.Running, actor,
+	m.ID, m.State, m.Actor, m.Created, m.Nonce = record.NewULID(), record.Running, actor,
 		a.now(), record.RandomHex()
 	m.Updated = m.Created
 	m.Note(record.EventStarted, "started by "+actor)

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -24,7 +22,7 @@ type AuditEntry struct {
 // Audited returns the operation that records a change, to be part of the change's own
 // transaction. from and to are the values of key object before and after, nil for none.
 func (k Keys) Audited(at time.Time, actor, action, object string, from, to []byte) store.Op {
-	return store.OpPut(k.Audit(ulid.Make().String()), Encode(&AuditEntry{
+	return store.OpPut(k.Audit(NewULID()), Encode(&AuditEntry{
 		Time: at, Actor: actor, Action: action, Object: object[len(k):],
 		From: asJSON(from), To: asJSON(to),
 	}))

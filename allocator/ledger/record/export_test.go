@@ -5,6 +5,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
+// ULIDAt returns a new ULID of a time in milliseconds.
+var ULIDAt = ulidAt
+
 // Decoders decode each kind of value and encode it again.
 var Decoders = map[string]func([]byte) ([]byte, error){
 	"identity":     again[Identity],
