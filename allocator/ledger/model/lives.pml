@@ -13,7 +13,7 @@
  */
 
 #ifndef IDS
-#define IDS 30		/* 31 at most */
+#define IDS 12		/* 31 at most */
 #endif
 #ifndef LIVES
 #define LIVES 2
@@ -25,10 +25,13 @@
 #define LOST 1		/* leases that one restore may lose */
 #endif
 #ifndef STARTS
-#define STARTS 5	/* the other start than 0 */
+#define STARTS 3	/* the other start than 0 */
+#endif
+#ifndef STEP
+#define STEP 3		/* the other step than 1 */
 #endif
 #ifndef SKIPS
-#define SKIPS 4		/* where a skip of all rooms goes */
+#define SKIPS 2		/* where a skip of all rooms goes */
 #endif
 
 #define A 0
@@ -52,6 +55,7 @@ typedef Store {
 }
 Store etcd;
 Store backup;
+Store nothing;
 
 byte total;			/* margin total: no recover lets it fall */
 byte stamp = 1;			/* of the epoch and the layout in force: a new one each time */
@@ -107,7 +111,7 @@ inline lease(r)
 	}
 	if
 	:: n = 1
-	:: etcd.step > 1 -> n = 2
+	:: etcd.step > 1 -> n = STEP
 	fi;
 	if
 	:: from + (n - 1) * 2 < IDS ->
@@ -155,7 +159,7 @@ inline create()
 	fi;
 	if
 	:: etcd.step = 1
-	:: etcd.step = 2
+	:: etcd.step = STEP
 	fi;
 	etcd.largest = MAX(etcd.largest, etcd.step)
 }
@@ -181,6 +185,7 @@ init {
 	byte from, n;
 	etcd.key = none;
 	backup.key = none;
+	nothing.key = none;
 	do
 	:: atomic { etcd.key != living && lives < LIVES -> create() }
 	:: atomic { etcd.key == living -> delete() }
@@ -201,7 +206,8 @@ init {
 #endif
 		copy(etcd, backup);
 		total = total + leased; stamp++; restores++;
-		backed = 0; leased = 0; changed = 0; unknown = 0
+		backed = 0; leased = 0; changed = 0; unknown = 0;
+		copy(backup, nothing)	/* so that states differ by it no more */
 	}
 	od
 }

@@ -1,5 +1,6 @@
-// Command model checks two models with spin: march.pml, of how March leases IDs, and
-// workers.pml, of the windows of worker numbers. It searches all states of some
+// Command model checks three models with spin: march.pml, of how March leases IDs,
+// workers.pml, of the windows of worker numbers, and lives.pml, of names that are used
+// again after their tag was deleted. It searches all states of some
 // configurations, in which no ID, and no tick of a number, may be issued twice. It
 // also runs mutants and limits, which are broken on purpose: in each of them one must
 // be issued twice, or a number be used out of its slice. It prints a table, and exits

@@ -23,8 +23,8 @@ const (
 	limit  = "limit"  // an assumption is taken away: an ID is issued twice, as README says
 )
 
-// runs has every run of the two models.
-var runs = slices.Concat(segmentRuns, windowRuns)
+// runs has every run of the three models.
+var runs = slices.Concat(segmentRuns, windowRuns, lifeRuns)
 
 // segmentRuns are the runs of march.pml.
 var segmentRuns = []run{
@@ -172,8 +172,11 @@ var segmentRuns = []run{
 
 // file is the name of r's model.
 func (r run) file() string {
-	if slices.Contains(windowRuns, r) {
+	switch {
+	case slices.Contains(windowRuns, r):
 		return "workers.pml"
+	case slices.Contains(lifeRuns, r):
+		return "lives.pml"
 	}
 	return "march.pml"
 }
