@@ -113,18 +113,35 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// joinWithin bounds how long an instance that starts asks again. It was given a ledger that etcd had just answered.
+const joinWithin = 30 * time.Second
+
+// join registers the instance. While etcd does not answer it asks again.
+func (s *Server) join(ctx context.Context) (err error) {
+	for began := time.Now(); ; {
+		s.instance, err = s.ledger.Join(ctx, ledger.Registration{
+			Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, AdminAddress: s.cfg.AdvertiseAdmin,
+			Build: s.cfg.Build, Hold: s.cfg.Hold,
+			Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Pin: pinned(s.cfg.Worker),
+			Keeps: s.cfg.Doors.keeps(),
+		})
+		if err == nil || allocator.KindOf(err) != allocator.Unavailable || time.Since(began) > joinWithin {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Second):
+			s.log.Debug("not registered, trying again", "error", err)
+		}
+	}
+}
+
 // Run registers and serves until ctx ends, then finishes the calls under way,
 // deregisters, and returns nil. It returns an error if it cannot start, and if
 // another process of the same name takes over the registration.
 func (s *Server) Run(ctx context.Context) error {
-	var err error
-	s.instance, err = s.ledger.Join(ctx, ledger.Registration{
-		Room: s.cfg.Room, Name: s.cfg.Name, Address: s.cfg.Advertise, AdminAddress: s.cfg.AdvertiseAdmin,
-		Build: s.cfg.Build, Hold: s.cfg.Hold,
-		Journal: s.cfg.Journal, RequireJournal: s.cfg.RequireJournal, Pin: pinned(s.cfg.Worker),
-		Keeps: s.cfg.Doors.keeps(),
-	})
-	if err != nil {
+	if err := s.join(ctx); err != nil {
 		s.closeListeners()
 		return err
 	}
@@ -182,7 +199,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer context.AfterFunc(background, stopServing)() // for example because the registration is lost
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
-	err = serve.Run(serving, serve.Config{
+	err := serve.Run(serving, serve.Config{
 		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health,
 		MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, s) },

@@ -93,41 +93,6 @@ func (a *Admin) raiseOver(txn *store.Txn, s *ledger.State, t record.Tag, p past)
 		store.OpPut(a.keys.Mark(ever[at], t.Name), p.marks[ever[at]].Raised(end).Encode()))
 }
 
-// past is what etcd has of a name: its key, and its marks in all rooms that ever were.
-type past struct {
-	kv    store.KV
-	there bool // the key is
-	marks map[allocator.Room]record.Mark
-	conds []store.Cond // that the mark of each room that ever was is as it was
-}
-
-// past reads what etcd has of a name. Its errors are Unavailable, and a KeyError if a mark cannot
-// be read.
-func (a *Admin) past(ctx context.Context, s *ledger.State, name allocator.Tag) (p past, err error) {
-	ops := []store.Op{store.OpGet(a.keys.Tag(name))}
-	for _, room := range s.Layout().Ever {
-		ops = append(ops, store.OpGet(a.keys.Mark(room, name)))
-	}
-	answer, err := a.Ledger.Gets(ctx, ops...)
-	if err != nil {
-		return p, err
-	}
-	p.kv, p.there = answer.One(0)
-	p.marks = make(map[allocator.Room]record.Mark)
-	for k, room := range s.Layout().Ever {
-		kv, there := answer.One(k + 1)
-		if !there {
-			p.conds = append(p.conds, store.Absent(ops[k+1].Get.Key))
-			continue
-		}
-		p.conds = append(p.conds, store.Unchanged(kv))
-		if p.marks[room], err = record.DecodeMark(kv); err != nil {
-			return p, err
-		}
-	}
-	return p, nil
-}
-
 // ForgetTag deletes the tombstone of a deleted tag, so that nothing is known of the name any
 // more. Its errors are those of DeleteTag; Refused if the tag is not deleted.
 func (a *Admin) ForgetTag(ctx context.Context, name allocator.Tag, actor string) error {
