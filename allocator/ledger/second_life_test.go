@@ -173,6 +173,19 @@ func TestSecondLifeTakesOver(t *testing.T) {
 	c.Check()
 }
 
+// A margin of the next life lies above where the leases that a recover lost began: at the start of
+// the life before.
+func TestSecondLifeBelowTheStartOfTheFirst(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.Tag("u", func(s *record.TagSettings) { s.Start, s.MinStep, s.MaxStep = 500, 1, 10 })
+	c.lose("u", 10, func() {})
+	if err := c.Admin.DeleteTag(bg, "u", "test"); err != nil {
+		t.Fatal(err)
+	}
+	c.Tag("u", func(s *record.TagSettings) { s.MinStep, s.MaxStep = 1, 10 })
+	c.leaseAll("u")
+}
+
 // --fresh is refused where a key or a mark shows that the name was in use.
 func TestFreshIsRefusedOverAnEarlierLife(t *testing.T) {
 	for formats := 1; formats <= 2; formats++ {

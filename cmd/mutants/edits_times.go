@@ -8,7 +8,7 @@ import (
 
 // edits are the changes of the code for all mistakes. One program contains all of them, and
 // MARCH_MUTANT chooses the mistake that it makes.
-var edits = slices.Concat(segmentEdits, windowEdits, recoverEdits, mirrorEdits)
+var edits = slices.Concat(segmentEdits, windowEdits, recoverEdits, mirrorEdits, lifeEdits)
 
 // windowEdits are the edits of the windows of workers, and of the generators.
 var windowEdits = []overlay.Edit{

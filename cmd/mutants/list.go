@@ -17,6 +17,9 @@ type mistake struct {
 // periodsSeldom is why the simulation does not find mistakes in margins of periods.
 const periodsSeldom = "clocks must be wrong by hours, and leases on both sides of midnight lost"
 
+// noLives is why the simulation does not find mistakes in second lives.
+const noLives = "the simulation deletes one tag, a counter without a period, and seldom loses leases of it"
+
 // mistakes are all of them.
 var mistakes = []mistake{
 	// Leases.
@@ -258,6 +261,19 @@ var mistakes = []mistake{
 	{name: "no-read-back", what: "a machine ID is given without being read back",
 		pkg: "./allocator/ledger/machine", test: "TestNumberIsReadBack",
 		because: "etcd must go back between two requests of one call, and no instance be asked for machine IDs"},
+
+	// Second lives of names.
+	{name: "tombstone-ignored", what: "a new tag takes nothing over from the deleted tag of its name",
+		pkg: "./allocator/ledger", test: "TestSecondLife.*", because: noLives},
+	{name: "least-ignored", what: "a margin need not lie above the starts and skips of earlier lives",
+		pkg: "./allocator/ledger", test: "TestSecondLife.*", because: noLives},
+	{name: "start-below-the-old-life", what: "a new tag with another period begins below the end of the old one's IDs",
+		pkg: "./allocator/ledger", test: "TestSecondLife.*", because: noLives},
+	{name: "later-epoch", what: "a new tag of time-ordered IDs may count time from later than the deleted one did",
+		pkg: "./allocator/ledger", test: "TestSecondLife.*", because: noLives},
+	{name: "skip-of-present-rooms", what: "a skip of all rooms does not hold for a room that comes later",
+		pkg: "./allocator/ledger", test: "TestSkipOfAllRoomsHoldsForALaterRoom",
+		because: "a later room's floor lies above the marks of the others, so that no ID comes twice"},
 }
 
 // selected returns the mistakes to make.
