@@ -188,7 +188,7 @@ func TestOutputOfEveryCommand(t *testing.T) {
 			if strings.HasPrefix(line, "id ") {
 				to = "--room"
 			}
-			root.SetArgs(append(strings.Fields(line), to, address, "-o", output))
+			root.SetArgs(append(strings.Fields(line), to, address, "--timeout", "1m", "-o", output))
 			_, err := root.ExecuteContextC(t.Context())
 			fmt.Fprintf(&all, "$ march %s -o %s\n%s", line, output, out.String())
 			if output == "text" && problems.Len() > 0 {
