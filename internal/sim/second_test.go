@@ -37,13 +37,32 @@ func (w *world) yearly(s record.TagSettings) record.TagSettings {
 	return s
 }
 
-// lastLife creates the fleeting tag, if it is deleted, and agrees to nothing else.
+// lastLife creates the fleeting tag, if it is deleted. A restore may have forgotten its key, and
+// recover put back its marks: then nothing tells how far a margin of it must go, creation is
+// refused, and the operator chooses a start above all that was issued.
 func (w *world) lastLife() {
-	if !w.fleetingLives() && slices.Contains(w.tags, fleeting) {
-		if _, err := w.admin.CreateTag(context.Background(), fleeting, w.life, "simulation"); err != nil {
-			w.Errorf("create tag %s: %v", fleeting, err)
+	if w.fleetingLives() || !slices.Contains(w.tags, fleeting) {
+		return
+	}
+	ctx := context.Background()
+	_, err := w.admin.CreateTag(ctx, fleeting, w.life, "simulation")
+	if allocator.KindOf(err) == allocator.Refused && w.wentBack() {
+		life := w.life
+		life.Start = allocator.MaxID - 1<<45
+		if _, _, err = w.admin.ReuseTag(ctx, fleeting, life, "simulation"); err == nil {
+			w.count("tags created again, of which etcd had forgotten the key", 1)
 		}
 	}
+	if err != nil {
+		w.Errorf("create tag %s: %v", fleeting, err)
+	}
+}
+
+// wentBack reports whether etcd ever went back to a backup.
+func (w *world) wentBack() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.mu.past.wentBackTo) > 0
 }
 
 // fleetingLives reports whether the fleeting tag has a key that is no tombstone.
