@@ -143,7 +143,7 @@ var mistakes = []mistake{
 		because: "only few runs have another room lease IDs that the instance had issued, " +
 			"after the instance leased again"},
 	{name: "recover-versions", what: "a recover's layout version is only above the known ones: " +
-		"a forgotten one comes again", pkg: "./allocator/ledger/recovery", test: "TestNewVersion",
+		"a forgotten one comes again", pkg: "./allocator/ledger/record", test: "TestRecoverVersion",
 		because: "an instance follows an unknown epoch whatever its layout version, " +
 			"so only few runs have an instance mistake a layout for another"},
 	{name: "epoch-counts", what: "the epoch counts up from the store's last one: it comes again after a second restore",

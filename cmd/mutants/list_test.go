@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"testing"
 
@@ -26,6 +28,9 @@ func TestMistakesAreTheEdits(t *testing.T) {
 			t.Errorf("%+v: want a name of its own, what it is, and a test with its package and why the simulation "+
 				"cannot see it, or none of these", m)
 		}
+		if m.test != "" && !isTest(t, m.pkg, m.test) {
+			t.Errorf("%s: %s has no test %s", m.name, m.pkg, m.test)
+		}
 		if listed[m.name] = true; !edited[m.name] {
 			t.Errorf("%s is in no edit", m.name)
 		}
@@ -35,6 +40,24 @@ func TestMistakesAreTheEdits(t *testing.T) {
 			t.Errorf("%s is edited and not listed", name)
 		}
 	}
+}
+
+// isTest reports whether a package has a test of a name, which is a regular expression.
+func isTest(t *testing.T, pkg, name string) bool {
+	files, err := filepath.Glob(filepath.Join(pkg, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file) //nolint:gosec // of this repository
+		if err != nil {
+			t.Fatal(err)
+		}
+		if regexp.MustCompile(`(?m)^func ` + name + `\(`).Match(text) {
+			return true
+		}
+	}
+	return false
 }
 
 func TestFound(t *testing.T) {
