@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -64,6 +65,22 @@ func putGood(m *ledgertest.Fake, name string, revisions [2]int64) {
 	set(m, "marks/b/"+name, mark(145, revisions[1], era(1, 5, 100), era(2, 100, 145)))
 }
 
+// twoWindows writes windows of one worker that have a second in common: of each room, under the layout in which
+// the worker was in its slice. An empty epoch is the one in force.
+func twoWindows(m *ledgertest.Fake, epoch string, revisions [2]int64) {
+	if epoch == "" {
+		value, _ := m.Value(verifyPrefix + "epoch")
+		epoch = regexp.MustCompile(`[0-9a-f]{32}`).FindString(string(value))
+	}
+	id := record.WorkerID{Bits: 1}
+	for k, room := range []allocator.Room{"a", "b"} {
+		at := int64(1+k) * 1000
+		w := record.Worker{Room: room, Instance: "x", Incarnation: string(room), From: at, Until: at + 2000,
+			Clock: 1000, Stamp: record.Stamp{Epoch: epoch, Revision: revisions[k]}}
+		m.Corrupt(store.OpPut(record.Keys(verifyPrefix).Window(room, id), w.Encode()))
+	}
+}
+
 // Verify says each thing that is wrong, with pages of every size.
 func TestVerifyFinds(t *testing.T) {
 	a := func(next, revision int64, eras ...string) func(*ledgertest.Fake, [2]int64) {
@@ -104,6 +121,12 @@ func TestVerifyFinds(t *testing.T) {
 			[]string{"marks/a/t: format 3; this program knows format 2"}},
 		{"a mark that was raised, of a room that never was", func(m *ledgertest.Fake, _ [2]int64) {
 			set(m, "marks/c/t", `{"format":2,"next":"5"}`)
+		}, nil},
+		{"windows of two rooms at the same time", func(m *ledgertest.Fake, rev [2]int64) {
+			twoWindows(m, "", rev)
+		}, []string{"worker 1/0 is leased to a/x and to b/x for the time from 2000 until 3000"}},
+		{"windows of two rooms that a restore brought back", func(m *ledgertest.Fake, rev [2]int64) {
+			twoWindows(m, "an earlier one", rev)
 		}, nil},
 		{"marks of a room that never was", func(m *ledgertest.Fake, rev [2]int64) {
 			set(m, "marks/c/t", mark(5, rev[1], era(2, 1, 5)))
