@@ -49,38 +49,43 @@ func TestRecoverSeesThatEtcdWentBackWhileItAsked(t *testing.T) {
 
 // Another process answers at an address between the two questions, and has leased more than etcd
 // knows. It is asked for all that it remembers, and not for changes since the answer of the process
-// before. That one did not confirm its answer, so it is missing.
+// before: also where that one was asked again, as it did not accept the barrier yet. That one did not
+// confirm its answer, so it is missing.
 func TestRecoverAsksTheNextProcessOfAnAddressForAll(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	b := c.startAs("b", "two")
-	b.Lease(10)
-	backup := c.Mem.Revision()
-	a := c.startAs("a", "one")
-	a.Lease(1000) // before its memory has changed as often as the other's
-	for range 50 {
+	for _, late := range []bool{false, true} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		b := c.startAs("b", "two")
 		b.Lease(10)
-	}
-	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-	answering := b
-	ask := func(cfg *recovery.Config) {
-		cfg.Ask = func(ctx context.Context, _ record.SeenInstance, q record.Question,
-			use record.UseMarks) (record.Memory, error) {
-			if q.Barrier != nil {
-				answering = a
-			}
-			m := answering.Memory(ctx, q)
-			return m, use(m.Room, m.Marks)
+		backup := c.Mem.Revision()
+		a := c.startAs("a", "one")
+		a.Lease(1000) // before its memory has changed as often as the other's
+		for range 50 {
+			b.Lease(10)
 		}
-	}
-	report, err := c.recover(c.Mem.Open(), nil, ask)
-	ledgertest.WantKind(t, err, allocator.Refused, "--without b/two")
-	if len(report.Missing) != 1 || report.Missing[0].Incarnation != b.Incarnation() {
-		t.Errorf("missing: %+v", report.Missing)
-	}
-	answering = b
-	report = c.mustRecover(nil, ask, without("b/two"), margin(0))
-	if report.Raised < 2 || c.Mark("a").Next < 1000 {
-		t.Errorf("raised %d marks, that of room a is %d", report.Raised, c.Mark("a").Next)
+		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+		answering, refuses := b, late
+		ask := func(cfg *recovery.Config) {
+			cfg.Ask = func(ctx context.Context, _ record.SeenInstance, q record.Question,
+				use record.UseMarks) (record.Memory, error) {
+				if q.Barrier != nil && refuses {
+					refuses, q.Barrier = false, nil
+				} else if q.Barrier != nil {
+					answering = a
+				}
+				m := answering.Memory(ctx, q)
+				return m, use(m.Room, m.Marks)
+			}
+		}
+		report, err := c.recover(c.Mem.Open(), nil, ask)
+		ledgertest.WantKind(t, err, allocator.Refused, "--without b/two")
+		if len(report.Missing) != 1 || report.Missing[0].Incarnation != b.Incarnation() {
+			t.Errorf("missing: %+v", report.Missing)
+		}
+		answering, refuses = b, late
+		report = c.mustRecover(nil, ask, without("b/two"), margin(0))
+		if report.Raised < 2 || c.Mark("a").Next < 1000 {
+			t.Errorf("raised %d marks, that of room a is %d", report.Raised, c.Mark("a").Next)
+		}
 	}
 }
 

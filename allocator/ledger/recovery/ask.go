@@ -97,14 +97,18 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 		failed = r.compare(ctx, room, marks)
 		return failed
 	}
-	m, err := r.cfg.Ask(ctx, s, q, use)
-	if err == nil && before != nil && m.Incarnations[len(m.Incarnations)-1] != before.incarnation {
-		q.After = 0 // another process answers at this address now
-		m, err = r.cfg.Ask(ctx, s, q, use)
+	ask := func() (record.Memory, error) {
+		m, err := r.cfg.Ask(ctx, s, q, use)
+		if err == nil && before != nil && m.Incarnations[len(m.Incarnations)-1] != before.incarnation {
+			q.After = 0 // another process answers at this address now
+			m, err = r.cfg.Ask(ctx, s, q, use)
+		}
+		return m, err
 	}
+	m, err := ask()
 	// An instance may be on its way to the etcd that is asked: it accepts the barrier once it is there.
 	for try := 0; err == nil && barrier != nil && !m.Barred && try < barrierTries && store.Pause(ctx); try++ {
-		m, err = r.cfg.Ask(ctx, s, q, use)
+		m, err = ask()
 	}
 	switch {
 	case failed != nil:
