@@ -231,8 +231,8 @@ func (i *Instance) written(state *State, lease bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	w := &i.memory.written
-	w.epoch, w.version, w.total = state.epoch, max(w.version, state.layout.Layout.Version), max(w.total,
-		state.margins.Total)
+	w.epoch, w.version = state.epoch, max(w.version, state.layout.Layout.Version)
+	w.total = max(w.total, state.margins.Total)
 	w.notBefore, w.formats = max(w.notBefore, state.notBefore), max(w.formats, state.layout.Formats)
 	w.rooms = record.Union(w.rooms, state.layout.Ever)
 	i.memory.unconfirmed = i.memory.unconfirmed && !lease

@@ -92,10 +92,10 @@ func newPeriods(seed uint64) *periodsWorld {
 	w.tag.LargestStep = w.tag.MaxStep
 	w.upgraded = w.IntN(5) > 0
 	w.layoutsOf = []allocator.Layout{
-		{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}, "b": {Lower: 5,
-			Upper: 10}}},
-		{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 5, Upper: 10}, "b": {Lower: 0,
-			Upper: 5}}},
+		{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{
+			"a": {Lower: 0, Upper: 5}, "b": {Lower: 5, Upper: 10}}},
+		{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{
+			"a": {Lower: 5, Upper: 10}, "b": {Lower: 0, Upper: 5}}},
 		{Boundary: 7, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 3}, "b": {Lower: 3, Upper: 7}}},
 	}
 	w.store = periodsStore{marks: map[allocator.Room]record.Mark{"a": {}, "b": {}}, covered: make(map[int]bool),

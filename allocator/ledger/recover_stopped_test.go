@@ -41,8 +41,7 @@ func TestRecoverOfStoppedMachines(t *testing.T) {
 			if test.lent {
 				id := record.WorkerID{Bits: 10, Number: 600}
 				lent := record.Worker{Room: "b", Instance: "i2", Incarnation: "x", From: 1, Until: 2, Clock: 1,
-					Caller: true,
-					Stamp:  record.Stamp{Epoch: "e", Revision: 1}}
+					Caller: true, Stamp: record.Stamp{Epoch: "e", Revision: 1}}
 				c.Corrupt("windows/b/"+id.Padded(), lent.Encode())
 				saw.look()
 			}

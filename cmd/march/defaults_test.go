@@ -37,11 +37,11 @@ func TestTagSettingsDoc(t *testing.T) {
 				if s.Fixed {
 					help += "; it cannot be changed"
 				}
-				usual := cmp.Or(s.Default(), "none")
-				if n, err := strconv.ParseInt(usual, 10, 64); err == nil {
-					usual = words.Grouped(n)
+				value := cmp.Or(s.Default(), "none")
+				if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+					value = words.Grouped(n)
 				}
-				fmt.Fprintf(&rows, "| `--%s` | %s | %s |\n", settingName(s), usual, help)
+				fmt.Fprintf(&rows, "| `--%s` | %s | %s |\n", settingName(s), value, help)
 			}
 		}
 		if strings.Contains(text, "\n"+rows.String()+"\n") {

@@ -228,8 +228,7 @@ func newTagForget(c *common, t *target) *cobra.Command {
 					return err
 				}
 				return c.print(answer, func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintf(w, "tag %s forgotten\n",
-						args[0])
+					_, _ = fmt.Fprintf(w, "tag %s forgotten\n", args[0])
 				})
 			})
 		},

@@ -205,8 +205,8 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 				field.Value = "on" // browsers do not send an unticked box
 			}
 		}
-		if usual := s.Default(); t == nil && usual != "" && !field.Box {
-			field.Hint, field.None = field.Hint+"; "+shown(s, usual)+" if left empty", "default"
+		if standard := s.Default(); t == nil && standard != "" && !field.Box {
+			field.Hint, field.None = field.Hint+"; "+shown(s, standard)+" if left empty", "default"
 		} else if t == nil {
 			field.None = "none"
 		}

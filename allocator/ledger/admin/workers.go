@@ -39,11 +39,11 @@ func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID,
 		if within.Key >= within.End {
 			continue
 		}
-		found, unreadable, err := readPage(ctx, a, store.Get{Interval: within}, n, func(kv store.KV) (record.Lease,
-			error) {
+		read := func(kv store.KV) (record.Lease, error) {
 			id, w, err := a.keys.DecodeWorker(kv)
 			return record.Lease{WorkerID: id, Worker: w}, err
-		})
+		}
+		found, unreadable, err := readPage(ctx, a, store.Get{Interval: within}, n, read)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -99,12 +99,12 @@ func (a *Admin) Machines(ctx context.Context) ([]MachineID, error) {
 	last := make(map[record.WorkerID]written)
 	for _, prefix := range []string{a.keys.Clients(""), a.keys.Machines()} {
 		within := store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}
-		found, _, err := readPage(ctx, a, store.Get{Interval: within}, mostMachines, func(kv store.KV) (written,
-			error) {
+		read := func(kv store.KV) (written, error) {
 			key, value, err := a.keys.Read(kv)
 			m, _ := value.(record.Machine)
 			return written{MachineID{key.Worker, m}, kv.ModRevision}, err
-		})
+		}
+		found, _, err := readPage(ctx, a, store.Get{Interval: within}, mostMachines, read)
 		if err != nil {
 			return nil, err
 		}

@@ -53,8 +53,8 @@ func (k Keys) role(name string, room allocator.Room, writes func(kind) bool) Rol
 		if is.perRoom() && room != "" {
 			all := keys
 			keys = within(k.ofRoom(is.name, room))
-			r.Foreign = append(r.Foreign, store.Interval{Key: all.Key, End: keys.Key}, store.Interval{Key: keys.End,
-				End: all.End})
+			r.Foreign = append(r.Foreign,
+				store.Interval{Key: all.Key, End: keys.Key}, store.Interval{Key: keys.End, End: all.End})
 		}
 		if is.old && room != "" {
 			r.Old = append(r.Old, store.Right{Interval: keys, Write: true})

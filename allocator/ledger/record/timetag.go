@@ -117,9 +117,9 @@ func (s TagSettings) validateTime(defaults TagSettings) error {
 	if len(s.Skips) == 0 {
 		s.Skips = nil
 	}
-	given, usual := reflect.ValueOf(s), reflect.ValueOf(defaults)
+	given, standard := reflect.ValueOf(s), reflect.ValueOf(defaults)
 	for i := range given.NumField() {
-		if !reflect.DeepEqual(given.Field(i).Interface(), usual.Field(i).Interface()) {
+		if !reflect.DeepEqual(given.Field(i).Interface(), standard.Field(i).Interface()) {
 			name, _, _ := strings.Cut(given.Type().Field(i).Tag.Get("json"), ",")
 			return allocator.Errorf(allocator.Invalid,
 				"%s: a tag of kind time has none: its IDs follow the clock", name)

@@ -150,9 +150,8 @@ func (r *run) checkRest(name string, rest *mirror.Rest) error {
 		}
 	}
 	if most := latest.Add(longest + 2*record.MaxAhead).UnixMilli(); rest.NotBefore > most {
-		return allocator.Errorf(allocator.Refused, "mirror %s: not before %d; allowed: up to %d: %s", name,
-			rest.NotBefore,
-			most, without)
+		return allocator.Errorf(allocator.Refused, "mirror %s: not before %d; allowed: up to %d: %s",
+			name, rest.NotBefore, most, without)
 	}
 	if version := rest.Layout.Layout.Version; version > mostVersion {
 		return allocator.Errorf(allocator.Refused, "mirror %s: layout version %d; allowed: up to %d: %s", name, version,

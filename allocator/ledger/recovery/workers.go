@@ -80,8 +80,8 @@ func (r *run) tryRaiseWorkers(ctx context.Context, layout record.Layout,
 	var ops []store.Op
 	first := make([]int, len(page)+1) // the operations of each
 	for k, l := range page {
-		for _, in := range r.keys.WorkersIn(layout, l.Room, l.Bits, allocator.Range{Lower: l.Number, Upper: l.Number +
-			1}) {
+		only := allocator.Range{Lower: l.Number, Upper: l.Number + 1}
+		for _, in := range r.keys.WorkersIn(layout, l.Room, l.Bits, only) {
 			ops = append(ops, store.OpGet(in.Key))
 		}
 		first[k+1] = len(ops)

@@ -31,8 +31,8 @@ func (t *transaction) worker(w Write) {
 			continue
 		}
 		// The key of before may have the window that goes on, under a layout that turned the formats on.
-		if same := e.Lease.Incarnation == now.Incarnation && e.Lease.From == now.From; k == 0 || same &&
-			was.Until == 0 {
+		same := e.Lease.Incarnation == now.Incarnation && e.Lease.From == now.From
+		if k == 0 || same && was.Until == 0 {
 			was = *e.Lease
 		} else if !same && e.Lease.Until > last.Until {
 			last = *e.Lease
