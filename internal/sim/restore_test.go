@@ -144,7 +144,7 @@ func (w *world) recoveries(lane int) {
 		if !w.sound() {
 			w.log("--- recover#%d: forgetful %v, halted %v, moved %v", n, w.forgetful(), w.halted(), w.moved())
 			err := w.recover(d, fmt.Sprint("recover#", n))
-			w.log("--- recover#%d: %v", n, kind(err))
+			w.log("--- recover#%d: %v, %v", n, kind(err), err)
 			w.count("recover: "+kind(err), 1)
 			if n++; err != nil && !w.expected(err) {
 				w.Errorf("recover: %v", err)

@@ -82,8 +82,8 @@ type Mirror struct {
 	}
 }
 
-// bounds are the largest max_step, the largest limit, and the largest start and skip that a tag
-// was seen with, in all lives of its name; and its last Life, empty if its key went.
+// bounds are the largest max_step, the largest limit or mark, and the largest start and skip that a
+// tag was seen with, in all lives of its name; and its last Life, empty if its key went.
 type bounds struct {
 	Step, Limit, Least int64
 	Life               string
@@ -227,9 +227,11 @@ func (m *Mirror) Saw(keys record.Keys, kv store.KV, whole bool) {
 	switch v := value.(type) {
 	case record.Mark:
 		m.raise(key.Room, key.Tag, v.Next, v.Total)
+		m.reach(key.Tag)
 	case record.Tag:
 		b, skips := boundsOf(v)
 		m.boundTag(v.Name, b, skips)
+		m.reach(v.Name)
 	case record.Worker:
 		m.window(key.Worker, v)
 	case record.Machine:
@@ -308,6 +310,26 @@ func (m *Mirror) boundTag(tag allocator.Tag, b bounds, skips map[allocator.Room]
 		}
 		m.skips[tag][room], m.boundAt[at] = to, m.tick
 	}
+}
+
+// reach raises a tag's limit to its marks in the store. A mark lies above the limit that the store
+// shows if an operator lowered the limit since, or if a recover raised the mark after a backup from
+// before the limit was raised.
+func (m *Mirror) reach(tag allocator.Tag) {
+	at, ok := m.index[tag]
+	if !ok {
+		return
+	}
+	b := m.bound[at].Value()
+	if b.Limit == 0 { // its record was not read yet, or it has time-ordered IDs
+		return
+	}
+	for _, r := range m.rooms {
+		if int(at) < len(r.next) {
+			b.Limit = max(b.Limit, r.next[at])
+		}
+	}
+	m.boundTag(tag, b, nil)
 }
 
 // forget drops the life of a tag whose key went: a counter that was never leased, or a tombstone

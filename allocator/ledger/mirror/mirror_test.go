@@ -327,3 +327,30 @@ func BenchmarkMirror(b *testing.B) {
 		_ = f.Close()
 	}
 }
+
+// A limit was lowered below a mark before the mirror began, or a recover raised a mark above the
+// limit that a backup has. Either is what etcd shows, and no reason to refuse the mirror.
+func TestMarkAboveLimit(t *testing.T) {
+	tag := record.Tag{Name: "x", TagSettings: record.DefaultTag()}
+	tag.Limit = 100
+	limited := store.KV{Key: keys.Tag("x"), Value: tag.Encode("n"), ModRevision: 1}
+	for _, order := range [][]store.KV{
+		{limited, markKV("a", "x", 150, 1)},
+		{markKV("a", "x", 150, 1), limited},
+		{markKV("a", "x", 150, 1), limited, markKV("b", "x", 120, 1)},
+	} {
+		m := attached(t, 10)
+		for _, kv := range order {
+			m.Saw(keys, kv, false)
+		}
+		var limits []int64
+		for _, p := range parts(m, 0) {
+			if p.Tags != nil {
+				limits = append(limits, p.Tags.Limit...)
+			}
+		}
+		if !slices.Equal(limits, []int64{150}) {
+			t.Errorf("after %d keys the limits are %v, want 150", len(order), limits)
+		}
+	}
+}
