@@ -15,7 +15,6 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/manifest"
-	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 func newExport(c *common) *cobra.Command {
@@ -196,7 +195,7 @@ func (a *applying) planLayout(cmd *cobra.Command) error {
 	}
 	if err == nil {
 		a.plan.Cost, a.count = counted.GetCost(), counted.GetCount()
-		a.Plan, err = show.Marshal(a.plan)
+		a.Plan, err = marshal(a.plan)
 	}
 	return err
 }

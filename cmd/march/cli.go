@@ -20,7 +20,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/internal/problem"
 )
 
@@ -93,7 +92,7 @@ func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
 		}
 	}
 	if c.output == "json" {
-		b, err := show.Marshal(m)
+		b, err := marshal(m)
 		if err != nil {
 			return err
 		}
@@ -258,11 +257,11 @@ func selfName() string {
 
 // problemsText lists the problems, each with its start, its remedy and the command.
 func problemsText(w io.Writer, problems []*marchv1.Problem) {
-	_, _ = io.WriteString(w, problem.Lines(problems, show.Printable))
+	_, _ = io.WriteString(w, problem.Lines(problems, printable))
 }
 
 // doText returns the remedy of a problem, and the command.
-func doText(p *marchv1.Problem) string { return problem.Do(p, show.Printable) }
+func doText(p *marchv1.Problem) string { return problem.Do(p, printable) }
 
 // stoppedText lists the problems. A console of an earlier version has no list, and
 // reports only a halt and a layout that cannot be used.

@@ -18,7 +18,6 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/origin"
-	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 func newCluster(c *common) *cobra.Command {
@@ -206,7 +205,7 @@ command after it, and those of print before it.`,
 			w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 			_, _ = fmt.Fprintln(w, "SETTING\tVALUE\tFROM")
 			for _, s := range settings {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, show.Printable(s.Value), s.Origin)
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, printable(s.Value), s.Origin)
 			}
 			return w.Flush()
 		},

@@ -14,7 +14,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/march/internal/contexts"
-	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 // newContext is `march context`. root has all other commands: a context may have the settings of
@@ -210,7 +209,7 @@ func newContextShow(c *common) *cobra.Command {
 				w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 				_, _ = fmt.Fprintf(w, "context\t%s\n", name)
 				for _, setting := range sortedKeys(settings) {
-					_, _ = fmt.Fprintf(w, "%s\t%s\n", setting, show.Printable(settings[setting]))
+					_, _ = fmt.Fprintf(w, "%s\t%s\n", setting, printable(settings[setting]))
 				}
 				return false, w.Flush()
 			})

@@ -16,7 +16,6 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/bundle"
 	"github.com/march-id/march/cmd/march/internal/doctor"
-	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -51,12 +50,12 @@ what, remedy and command.`,
 				}
 			} else {
 				for _, f := range found {
-					show.Folded(c.stdout, fmt.Sprintf("%-8s %-16s ", f.Level, f.Check), show.Printable(f.What))
+					folded(c.stdout, fmt.Sprintf("%-8s %-16s ", f.Level, f.Check), printable(f.What))
 					if f.Remedy != "" {
-						show.Folded(c.stdout, strings.Repeat(" ", 26), show.Printable(f.Remedy))
+						folded(c.stdout, strings.Repeat(" ", 26), printable(f.Remedy))
 					}
 					if f.Command != "" {
-						_, _ = fmt.Fprintf(c.stdout, "%26s`%s`\n", "", show.Printable(f.Command))
+						_, _ = fmt.Fprintf(c.stdout, "%26s`%s`\n", "", printable(f.Command))
 					}
 				}
 			}

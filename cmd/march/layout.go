@@ -18,7 +18,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/internal/operator"
 )
 
@@ -106,7 +105,7 @@ func newLayoutHistory(c *common, t *target) *cobra.Command {
 					for _, r := range all.GetLayouts() {
 						_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", r.GetLayout().GetVersion(),
 							r.GetTime().AsTime().Format(time.RFC3339),
-							r.GetActor(), r.GetLayout().GetBoundary(), show.Cell(rangeParts(r.GetLayout())))
+							r.GetActor(), r.GetLayout().GetBoundary(), cell(rangeParts(r.GetLayout())))
 					}
 				})
 			})
@@ -145,7 +144,7 @@ exits 1 if there is one.
 					_, _ = fmt.Fprintf(w, "valid: boundary %d, %s\n", file.GetBoundary(), rangesText(file))
 				}
 				for _, problem := range answer.GetProblems() {
-					_, _ = fmt.Fprintln(w, show.Excerpt(problem))
+					_, _ = fmt.Fprintln(w, excerpt(problem))
 				}
 			})
 			if err == nil && len(answer.GetProblems()) > 0 {
@@ -182,7 +181,7 @@ func parseLayout(path string, content []byte) (*marchv1.Layout, error) {
 	layout := &marchv1.Layout{}
 	if err := (protojson.UnmarshalOptions{}).Unmarshal(content, layout); err != nil {
 		// protojson varies the space after its name on purpose.
-		msg := show.Excerpt(strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0 "))
+		msg := excerpt(strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), "\u00a0 "))
 		return nil, allocator.Errorf(allocator.Invalid, "%s: not a layout: %s; %s", path, msg, layoutLooks)
 	}
 	return layout, nil
@@ -269,7 +268,7 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 // layoutRows writes a layout as a row of a table: what it is, its picture and its
 // ranges. More ranges go on in the rows below; end follows the last one.
 func layoutRows(w io.Writer, what string, l *marchv1.Layout, end string) {
-	lines := show.Fold(rangeParts(l), ",", show.RangesWidth)
+	lines := fold(rangeParts(l), ",", rangesWidth)
 	lines[len(lines)-1] += end
 	_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", what, picture(l), lines[0])
 	for _, line := range lines[1:] {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 const layouts = "../../testdata/layouts"
@@ -81,7 +80,7 @@ func FuzzLayout(f *testing.F) {
 		var invalid *allocator.LayoutError
 		if errors.As(err, &invalid) {
 			for _, problem := range invalid.Problems {
-				oneLine(t, allocator.Errorf(allocator.Invalid, "%s", show.Excerpt(problem)))
+				oneLine(t, allocator.Errorf(allocator.Invalid, "%s", excerpt(problem)))
 			}
 			return
 		}

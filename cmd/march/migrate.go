@@ -14,7 +14,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 func newMigrate(c *common) *cobra.Command {
@@ -188,7 +187,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 				return err
 			}
 			plan := &marchv1.Plan{}
-			if err := show.Unmarshal(content, plan); err != nil {
+			if err := unmarshal(content, plan); err != nil {
 				return allocator.Errorf(allocator.Invalid, "%s: not a plan: %w", args[0], err)
 			}
 			if !yes {
@@ -349,7 +348,7 @@ func newMigrateList(c *common, t *target) *cobra.Command {
 						_, _ = fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", m.GetId(), stateText(m),
 							m.GetReached(), len(m.GetMoves()),
 							m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor(),
-							show.Cell(rangeParts(m.GetFrom())), show.Cell(rangeParts(m.GetTarget())))
+							cell(rangeParts(m.GetFrom())), cell(rangeParts(m.GetTarget())))
 					}
 				})
 			})

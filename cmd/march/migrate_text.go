@@ -20,7 +20,6 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/idle"
-	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -45,27 +44,27 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 	}
 	_, _ = fmt.Fprintln(w)
 	for i, m := range p.GetMoves() {
-		show.Folded(w, fmt.Sprintf("%d. ", i+1), m.GetWhy())
+		folded(w, fmt.Sprintf("%d. ", i+1), m.GetWhy())
 		if len(m.GetLoses()) > 0 && i < len(p.GetMoves())-1 {
-			show.Folded(w, "   ", fmt.Sprintf("then waits until every instance of %s reports",
+			folded(w, "   ", fmt.Sprintf("then waits until every instance of %s reports",
 				strings.Join(m.GetLoses(), ", ")))
 		}
 	}
 	if n := len(p.GetInstances()); n > 0 {
 		_, _ = fmt.Fprintln(w)
-		show.Folded(w, "", fmt.Sprintf("%s must report: %s", words.Counted(n, "instance"),
+		folded(w, "", fmt.Sprintf("%s must report: %s", words.Counted(n, "instance"),
 			strings.Join(p.GetInstances(), ", ")))
 	}
 	if len(p.GetSilent()) > 0 {
-		show.Folded(w, "", "SILENT now: "+strings.Join(p.GetSilent(), ", "))
+		folded(w, "", "SILENT now: "+strings.Join(p.GetSilent(), ", "))
 	}
 	if len(p.GetKeeping()) > 0 {
-		show.Folded(w, "", "Clients of these doors keep IDs, and may issue them although they are of residues that "+
+		folded(w, "", "Clients of these doors keep IDs, and may issue them although they are of residues that "+
 			"the room has lost (the IDs stay unique): "+
 			strings.Join(p.GetKeeping(), "; "))
 	}
 	if len(p.GetMachines()) > 0 {
-		show.Folded(w, "", "These clients still have machine IDs that become workers of a room. Stop them first, or "+
+		folded(w, "", "These clients still have machine IDs that become workers of a room. Stop them first, or "+
 			"their IDs and the room's have the same number: "+strings.Join(p.GetMachines(), "; "))
 	}
 }
@@ -101,7 +100,7 @@ func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
 				then = strconv.FormatInt(r.GetFirst(), 10)
 			}
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%d\t%s\t%s\n", t.GetTag(), r.GetRoom(), r.GetNext(), then,
-				r.GetSkipped(), r.GetLeft(), show.Lasts(r.GetLastsBefore()), show.Lasts(r.GetLastsAfter()))
+				r.GetSkipped(), r.GetLeft(), lasts(r.GetLastsBefore()), lasts(r.GetLastsAfter()))
 		}
 	}
 	for _, t := range tags {
@@ -151,7 +150,7 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	for i, move := range m.GetMoves() {
 		if until := move.GetClientsUntil(); until != nil {
 			_, _ = fmt.Fprintln(w)
-			show.Folded(w, "", fmt.Sprintf("move %d: until %[3]s clients may use IDs that they leased of residues "+
+			folded(w, "", fmt.Sprintf("move %d: until %[3]s clients may use IDs that they leased of residues "+
 				"that rooms %[2]s lost",
 				i+1, strings.Join(move.GetLoses(), ", "), until.AsTime().Format(time.RFC3339)))
 		}
@@ -255,11 +254,11 @@ func migrationLine(m *marchv1.Migration) string {
 		waiting = append(waiting, who)
 	}
 	if len(waiting) > 0 {
-		line += "  waiting for " + show.Cell(waiting)
+		line += "  waiting for " + cell(waiting)
 	}
 	if m.GetError() != "" {
 		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339),
-			show.Printable(m.GetError()), doText(problemsOrError(m)[0]))
+			printable(m.GetError()), doText(problemsOrError(m)[0]))
 		line += strings.TrimSuffix(text, " ")
 	}
 	return line

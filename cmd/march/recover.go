@@ -24,7 +24,6 @@ import (
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/march/internal/reports"
 	"github.com/march-id/march/cmd/march/internal/secure"
-	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/words"
@@ -379,7 +378,7 @@ func recoverText(c *common, r *recovery.Report) error {
 		case m.Incarnation != "":
 			process = fmt.Sprintf(", process %.8s", m.Incarnation)
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s%s%s: %s\n", state, m.ID, process, beat, show.Excerpt(m.Why))
+		_, _ = fmt.Fprintf(w, "%s\t%s%s%s: %s\n", state, m.ID, process, beat, excerpt(m.Why))
 	}
 	for _, m := range r.Mirrors {
 		_, _ = fmt.Fprintf(w, "mirror\t%s %s\n", m.Name, sawText(m))
@@ -391,7 +390,7 @@ func recoverText(c *common, r *recovery.Report) error {
 		_, _ = fmt.Fprintf(w, "left\t%s left in good order before the backup\n", words.Counted(n, "instance"))
 	}
 	for _, why := range r.Unreadable {
-		_, _ = fmt.Fprintf(w, "unreadable\t%s\n", show.Excerpt(why.Error()))
+		_, _ = fmt.Fprintf(w, "unreadable\t%s\n", excerpt(why.Error()))
 	}
 	layoutChanges(w, r)
 	if n := len(r.AtLimit); n > 0 {
@@ -441,7 +440,7 @@ func recoverText(c *common, r *recovery.Report) error {
 func sawText(m recovery.Witnessed) string {
 	switch n := len(m.Views); {
 	case m.Err != nil:
-		return "is no witness: " + show.Excerpt(m.Err.Error())
+		return "is no witness: " + excerpt(m.Err.Error())
 	case n == 0:
 		return "has not seen all of etcd"
 	case n == 1:

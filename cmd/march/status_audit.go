@@ -13,7 +13,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 // measureAfter is how long a console needs to measure rates after a request.
@@ -117,7 +116,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 	_, _ = fmt.Fprintln(w)
 	_, _ = fmt.Fprintln(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD")
 	for _, r := range o.GetRooms() {
-		held, rate, etcd := "-", "-", show.Duration(r.GetEtcdLatency())
+		held, rate, etcd := "-", "-", duration(r.GetEtcdLatency())
 		if r.GetRange() != nil {
 			held = fmt.Sprintf("[%d, %d)", r.GetRange().GetLower(), r.GetRange().GetUpper())
 		}
@@ -128,7 +127,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 			etcd = "away since " + r.GetEtcdAwaySince().AsTime().Format(time.RFC3339)
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d of %d\t%s\t%d\t%s\n", r.GetName(), held, rate, r.GetReady(),
-			r.GetInstances(), show.Duration(r.GetReserve()), r.GetVersion(), etcd)
+			r.GetInstances(), duration(r.GetReserve()), r.GetVersion(), etcd)
 	}
 	if len(o.GetProblems()) > 0 {
 		problemsText(w, o.GetProblems())

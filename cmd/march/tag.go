@@ -14,7 +14,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/internal/setting"
 )
 
@@ -337,7 +336,7 @@ func newTagSearch(c *common, t *target) *cobra.Command {
 						}
 						left := "-"
 						if t.GetLasts() != nil {
-							left = show.Years(t.GetLasts().GetSeconds())
+							left = years(t.GetLasts().GetSeconds())
 						}
 						_, _ = fmt.Fprintf(w, "%s\t%.0f\t%s\t%.2f%%\t%s\n", t.GetTag().GetName(), t.GetRate(),
 							strings.Join(marks, ", "), 100*t.GetUsed(), left)

@@ -19,7 +19,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/internal/imports"
 )
 
@@ -77,7 +76,7 @@ and clients take after the table was read. Default margin:
 func margins() string {
 	var b strings.Builder
 	for _, s := range imports.Systems {
-		for i, line := range show.Fold(strings.Fields(s.Margin), "", 70) {
+		for i, line := range fold(strings.Fields(s.Margin), "", 70) {
 			name := s.Name
 			if i > 0 {
 				name = ""
@@ -253,7 +252,7 @@ func (r *imported) print(c *common) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "NAME THERE\tTAG\tNEXT THERE\tMARGIN\tFIRST HERE\tTAG IS")
 	for _, t := range r.Tags {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", show.Printable(t.Name), t.Tag,
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", printable(t.Name), t.Tag,
 			t.Next, t.Margin, t.From, t.State)
 	}
 	if err := w.Flush(); err != nil {

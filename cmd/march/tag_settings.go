@@ -13,7 +13,6 @@ import (
 	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/internal/setting"
 )
 
@@ -128,7 +127,7 @@ func (t *tagTextFlags) tell(err error) error {
 func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	_, _ = fmt.Fprintf(w, "tag\t%s\n", t.GetName())
 	if name := t.GetForeignName(); name != "" {
-		_, _ = fmt.Fprintf(w, "name at doors\t%s\n", show.Printable(name))
+		_, _ = fmt.Fprintf(w, "name at doors\t%s\n", printable(name))
 	}
 	_, _ = fmt.Fprintf(w, "kind\t%s\n", setting.KindOf(t))
 	for _, s := range setting.Settings(setting.KindOf(t), true) {

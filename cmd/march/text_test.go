@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/show"
 )
 
 // crowded is a layout of 64 rooms, and their names.
@@ -70,7 +69,7 @@ func TestSixtyFourRoomsFit(t *testing.T) {
 	if got := widest(line); got > 160 || !strings.HasSuffix(line, "/host-1 and 61 more") {
 		t.Errorf("progress: %q", line)
 	}
-	if got := show.Cell(rangeParts(l)); got != "europe-west-0 [0, 100), europe-west-1 [100, 200), europe-west-2 [200, "+
+	if got := cell(rangeParts(l)); got != "europe-west-0 [0, 100), europe-west-1 [100, 200), europe-west-2 [200, "+
 		"300) and 61 more" {
 		t.Errorf("a cell: %q", got)
 	}
@@ -85,7 +84,7 @@ func TestFold(t *testing.T) {
 		{nil, ""}, {[]string{"a"}, "a"}, {[]string{"aa", "bb"}, "aa, bb"}, {[]string{"aa", "bb", "cc"}, "aa, bb,|cc"},
 		{[]string{"aaaaaaaaaaaa", "b"}, "aaaaaaaaaaaa,|b"},
 	} {
-		if got := strings.Join(show.Fold(test.parts, ",", 8), "|"); got != test.want {
+		if got := strings.Join(fold(test.parts, ",", 8), "|"); got != test.want {
 			t.Errorf("%q: %q, want %q", test.parts, got, test.want)
 		}
 	}

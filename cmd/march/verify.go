@@ -15,7 +15,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/verify"
 	"github.com/march-id/march/cmd/march/internal/reports"
-	"github.com/march-id/march/cmd/march/internal/show"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/words"
@@ -76,14 +75,14 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 	}
 	if c.output == "text" {
 		for _, text := range report.Problems {
-			_, _ = fmt.Fprintln(c.stdout, show.Printable(text))
+			_, _ = fmt.Fprintln(c.stdout, printable(text))
 		}
 		if report.More > 0 {
 			_, _ = fmt.Fprintf(c.stdout, "and %s more\n", words.Grouped(report.More))
 		}
 		if h := report.Halt; h.By != "" {
 			p := problem.New(problem.Halted, "", h.Time, "by", h.By, "why", h.Why)
-			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", show.Excerpt(p.GetWhat()),
+			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", excerpt(p.GetWhat()),
 				h.Time.UTC().Format(time.RFC3339), p.GetCommand())
 		}
 	}
@@ -125,7 +124,7 @@ func verifyLine(p verify.Progress) string {
 		words.Counted(p.Eras, "era"))
 	if p.At != "" {
 		name, _, _ := strings.Cut(strings.TrimSuffix(p.At, "\x00"), "/")
-		line += ", at " + show.Excerpt(name)
+		line += ", at " + excerpt(name)
 	}
 	if p.Problems > 0 {
 		line += ", " + words.Counted(p.Problems, "problem")

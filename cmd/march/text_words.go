@@ -1,4 +1,4 @@
-package show
+package main
 
 import (
 	"bytes"
@@ -11,9 +11,9 @@ import (
 	"github.com/march-id/march/api"
 )
 
-// Marshal returns a message as one line of JSON, with words for the values of enums:
+// marshal returns a message as one line of JSON, with words for the values of enums:
 // running for MIGRATION_STATE_RUNNING.
-func Marshal(m proto.Message) ([]byte, error) {
+func marshal(m proto.Message) ([]byte, error) {
 	b, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
 	if err != nil {
 		return nil, err
@@ -26,9 +26,9 @@ func Marshal(m proto.Message) ([]byte, error) {
 	}), nil
 }
 
-// Unmarshal reads a message from JSON in which values of enums are words, names or
+// unmarshal reads a message from JSON in which values of enums are words, names or
 // numbers.
-func Unmarshal(b []byte, m proto.Message) error {
+func unmarshal(b []byte, m proto.Message) error {
 	return protojson.Unmarshal(replaceEnums(b, m, func(enum protoreflect.EnumDescriptor, word string) string {
 		if value := api.Named(enum, word); value != nil {
 			return string(value.Name())

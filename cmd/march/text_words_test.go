@@ -1,4 +1,4 @@
-package show
+package main
 
 import (
 	"strings"
@@ -22,7 +22,7 @@ func TestWords(t *testing.T) {
 		},
 		Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS}},
 	}
-	b, err := Marshal(m)
+	b, err := marshal(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,17 +36,17 @@ func TestWords(t *testing.T) {
 		}
 	}
 	read := &marchv1.Migration{}
-	if err := Unmarshal(b, read); err != nil || !proto.Equal(read, m) {
+	if err := unmarshal(b, read); err != nil || !proto.Equal(read, m) {
 		t.Errorf("read again: %v, %v", read, err)
 	}
 	for _, name := range []string{`{"state":"paused"}`, `{"state":"MIGRATION_STATE_PAUSED"}`, `{"state":2}`} {
-		if err := Unmarshal([]byte(name), read); err != nil || read.GetState() != m.GetState() {
+		if err := unmarshal([]byte(name), read); err != nil || read.GetState() != m.GetState() {
 			t.Errorf("%s: %v, %v", name, read, err)
 		}
 	}
 	for _, wrong := range []string{"", "{", `{"state":`, `{"state":"asleep"}`, `{"state":"Paused"}`,
 		`{"moves":[{"kind":"paused"}]}`, `]`} {
-		if err := Unmarshal([]byte(wrong), read); err == nil {
+		if err := unmarshal([]byte(wrong), read); err == nil {
 			t.Errorf("%s was read: %v", wrong, read)
 		}
 	}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// A cluster has up to 64 rooms, and many instances. A text that lists them is folded, or
+// cut if it is a cell of a table.
+const (
+	textWidth   = 110 // of a text of its own
+	rangesWidth = 70  // of ranges next to a picture
+	cellWidth   = 80  // of a table's cell
+)
+
+// fold returns the parts in lines of up to width columns; a part that is longer has a
+// line to itself.
+func fold(parts []string, separator string, width int) []string {
+	var lines []string
+	line := ""
+	for i, part := range parts {
+		if i < len(parts)-1 {
+			part += separator
+		}
+		if line != "" && len(line)+1+len(part) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimPrefix(line+" "+part, " ")
+	}
+	return append(lines, line)
+}
+
+// folded writes a text in lines of up to TextWidth columns, the first after begin, the
+// others as far to the right.
+func folded(w io.Writer, begin, text string) {
+	for _, line := range fold(strings.Fields(text), "", textWidth-len(begin)) {
+		_, _ = fmt.Fprintln(w, begin+line)
+		begin = strings.Repeat(" ", len(begin))
+	}
+}
+
+// cell returns the parts that fit into a table's cell, and the number of the
+// others.
+func cell(parts []string) string {
+	text := ""
+	for i, part := range parts {
+		next := strings.TrimPrefix(text+", "+part, ", ")
+		if i > 0 && len(next) > cellWidth {
+			return fmt.Sprintf("%s and %d more", text, len(parts)-i)
+		}
+		text = next
+	}
+	return text
+}
+
+// excerpt shortens a parser's message, which may quote the file, to fit a line, and
+// removes control characters.
+func excerpt(msg string) string {
+	const most = 400
+	if len(msg) > most {
+		msg = strings.ToValidUTF8(msg[:most], "") + "..."
+	}
+	return printable(msg)
+}
+
+// printable keeps control characters away from a terminal.
+func printable(msg string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, msg)
+}
+
+// lasts shows how long something lasts: a long time in one unit, and - for none.
+func lasts(d *durationpb.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	return years(d.GetSeconds())
+}
+
+// years shows a long time in one unit.
+func years(seconds int64) string {
+	const day, year = 24 * 3600, 365 * 24 * 3600
+	switch {
+	case seconds >= 10_000*year:
+		return "over 10000 years"
+	case seconds >= 2*year:
+		return fmt.Sprintf("%d years", seconds/year)
+	case seconds >= 2*day:
+		return fmt.Sprintf("%d days", seconds/day)
+	}
+	return (time.Duration(seconds) * time.Second).String()
+}
+
+// duration shows a short time, and - for none.
+func duration(d *durationpb.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	if d.AsDuration() >= time.Second {
+		return d.AsDuration().Round(time.Second).String()
+	}
+	return d.AsDuration().Round(10 * time.Microsecond).String()
+}
