@@ -14,7 +14,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/bundle"
 	"github.com/march-id/march/cmd/march/internal/doctor"
 	"github.com/march-id/march/internal/words"
 )
@@ -105,7 +104,7 @@ names of tags, hosts and operators: look into it before you send it.`,
 		Example: `  march debug bundle --out march-debug.tar.gz`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			facts, err := collect(cmd.Context(), t, bundle.Request())
+			facts, err := collect(cmd.Context(), t, bundleRequest())
 			if err != nil {
 				return err
 			}
@@ -114,16 +113,16 @@ names of tags, hosts and operators: look into it before you send it.`,
 			if out == "" {
 				out = name + ".tar.gz"
 			}
-			var files []bundle.File
+			var files []bundleFile
 			err = t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-				files, err = bundle.Collect(ctx, conn, versionText(), facts, now)
+				files, err = bundleFiles(ctx, conn, versionText(), facts, now)
 				return err
 			})
 			if err != nil {
 				return err
 			}
 			var b bytes.Buffer
-			if err := bundle.Write(&b, name, files, now); err != nil {
+			if err := writeBundle(&b, name, files, now); err != nil {
 				return err
 			}
 			if err := os.WriteFile(out, b.Bytes(), 0o600); err != nil {

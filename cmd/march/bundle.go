@@ -1,11 +1,4 @@
-// Package bundle makes the archive of `march debug bundle`: all that a maintainer asks for
-// to find a fault, and no secrets.
-//
-// It has only what servers answer over their API, and nothing of the environment, of files or of
-// the command that makes it. Servers hide users and passwords in their settings; secrets are in
-// files, of which a setting has the path. Every text is scrubbed once more here, because an error
-// of another program may repeat a URL or a header. Profiles have names of functions, and no data.
-package bundle
+package main
 
 import (
 	"archive/tar"
@@ -28,25 +21,31 @@ import (
 	"github.com/march-id/march/cmd/march/internal/origin"
 )
 
-// File is a file of the archive.
-type File struct {
+// The archive of `march debug bundle` has all that a maintainer asks for to find a fault, and no secrets.
+// It has only what servers answer over their API, and nothing of the environment, of files or of
+// the command that makes it. Servers hide users and passwords in their settings; secrets are in
+// files, of which a setting has the path. Every text is scrubbed once more here, because an error
+// of another program may repeat a URL or a header. Profiles have names of functions, and no data.
+
+// bundleFile is a file of the archive.
+type bundleFile struct {
 	Name    string
 	Content []byte
 }
 
-// Request is what each process is asked for.
-func Request() *marchv1.DiagnoseRequest {
+// bundleRequest is what each process is asked for.
+func bundleRequest() *marchv1.DiagnoseRequest {
 	return &marchv1.DiagnoseRequest{Profiles: true, Metrics: true}
 }
 
-// mostEntries is how many migrations and changes are taken, the newest.
-const mostEntries = 1000
+// mostOfBundle is how many migrations and changes are taken, the newest.
+const mostOfBundle = 1000
 
-// Collect returns the files. program is the version of this program. Calls that
+// bundleFiles returns the files. program is the version of this program. Calls that
 // fail are in errors.txt, because a bundle is wanted most when something is broken.
-func Collect(ctx context.Context, console grpc.ClientConnInterface, program string, facts doctor.Facts,
-	now time.Time) ([]File, error) {
-	b := &builder{}
+func bundleFiles(ctx context.Context, console grpc.ClientConnInterface, program string, facts doctor.Facts,
+	now time.Time) ([]bundleFile, error) {
+	b := &bundler{}
 	b.text("about.txt", fmt.Sprintf("made by march %s at %s\n", program, now.UTC().Format(time.RFC3339)))
 	b.value("doctor.json", doctor.Examine(facts))
 	b.ask("overview.json", func() (proto.Message, error) { return facts.Overview, facts.OverviewErr })
@@ -57,13 +56,13 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, program stri
 	b.ask("layout.json", func() (proto.Message, error) { return c.GetLayout(ctx, &marchv1.GetLayoutRequest{}) })
 	b.ask("cluster.json", func() (proto.Message, error) { return c.GetCluster(ctx, &marchv1.GetClusterRequest{}) })
 	b.ask("workers.json", func() (proto.Message, error) {
-		return c.ListWorkers(ctx, &marchv1.ListWorkersRequest{PageSize: mostEntries})
+		return c.ListWorkers(ctx, &marchv1.ListWorkersRequest{PageSize: mostOfBundle})
 	})
 	b.ask("migrations.json", func() (proto.Message, error) {
-		return c.ListMigrations(ctx, &marchv1.ListMigrationsRequest{PageSize: mostEntries})
+		return c.ListMigrations(ctx, &marchv1.ListMigrationsRequest{PageSize: mostOfBundle})
 	})
 	b.ask("audit.json", func() (proto.Message, error) {
-		return c.ListAudit(ctx, &marchv1.ListAuditRequest{PageSize: mostEntries})
+		return c.ListAudit(ctx, &marchv1.ListAuditRequest{PageSize: mostOfBundle})
 	})
 	for _, a := range facts.Answers {
 		b.process(a)
@@ -74,19 +73,19 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, program stri
 	return b.files, b.err
 }
 
-// builder gathers files.
-type builder struct {
-	files  []File
+// bundler gathers files.
+type bundler struct {
+	files  []bundleFile
 	failed []string
 	err    error // of a value that is no JSON
 }
 
 // text adds a text without its secrets.
-func (b *builder) text(name, content string) {
-	b.files = append(b.files, File{name, []byte(Scrub(content))})
+func (b *bundler) text(name, content string) {
+	b.files = append(b.files, bundleFile{name, []byte(scrub(content))})
 }
 
-func (b *builder) value(name string, value any) {
+func (b *bundler) value(name string, value any) {
 	content, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		b.err = fmt.Errorf("%s: %w", name, err)
@@ -95,7 +94,7 @@ func (b *builder) value(name string, value any) {
 	b.text(name, string(content)+"\n")
 }
 
-func (b *builder) message(name string, m proto.Message) {
+func (b *bundler) message(name string, m proto.Message) {
 	content, err := protojson.MarshalOptions{Multiline: true}.Marshal(m)
 	if err != nil {
 		b.err = fmt.Errorf("%s: %w", name, err)
@@ -104,7 +103,7 @@ func (b *builder) message(name string, m proto.Message) {
 	b.text(name, string(content)+"\n")
 }
 
-func (b *builder) ask(name string, call func() (proto.Message, error)) {
+func (b *bundler) ask(name string, call func() (proto.Message, error)) {
 	answer, err := call()
 	if err != nil {
 		b.failed = append(b.failed, name+": "+err.Error())
@@ -114,7 +113,7 @@ func (b *builder) ask(name string, call func() (proto.Message, error)) {
 }
 
 // process adds what a process told of itself.
-func (b *builder) process(a doctor.Answer) {
+func (b *bundler) process(a doctor.Answer) {
 	if a.Got == nil {
 		b.failed = append(b.failed, a.Process+": "+a.Err.Error())
 		return
@@ -124,21 +123,21 @@ func (b *builder) process(a doctor.Answer) {
 	small.Metrics, small.Goroutines, small.Heap = "", nil, nil
 	b.message(path.Join(dir, "process.json"), small)
 	b.text(path.Join(dir, "metrics.txt"), a.Got.GetMetrics())
-	b.files = append(b.files, File{path.Join(dir, "goroutines.pb.gz"), a.Got.GetGoroutines()},
-		File{path.Join(dir, "heap.pb.gz"), a.Got.GetHeap()})
+	b.files = append(b.files, bundleFile{path.Join(dir, "goroutines.pb.gz"), a.Got.GetGoroutines()},
+		bundleFile{path.Join(dir, "heap.pb.gz"), a.Got.GetHeap()})
 }
 
-// secret is a header or a field whose value is a secret.
-var secret = regexp.MustCompile(
+// secretIn is a header or a field whose value is a secret.
+var secretIn = regexp.MustCompile(
 	`(?i)((?:bearer|basic)\s+|(?:password|passwd|secret|token|api[_-]?key|authorization)["']?\s*[=:]\s*(?:(?:bearer|basic)\s+)?["']?)[^\s"',;&]+`)
 
-// Scrub returns a text without users, passwords and tokens.
-func Scrub(text string) string {
-	return secret.ReplaceAllString(origin.WithoutSecrets(text), "${1}hidden")
+// scrub returns a text without users, passwords and tokens.
+func scrub(text string) string {
+	return secretIn.ReplaceAllString(origin.WithoutSecrets(text), "${1}hidden")
 }
 
-// Write writes the archive: a directory of that name with the files.
-func Write(to io.Writer, name string, files []File, at time.Time) error {
+// writeBundle writes the archive: a directory of that name with the files.
+func writeBundle(to io.Writer, name string, files []bundleFile, at time.Time) error {
 	zipped := gzip.NewWriter(to)
 	archive := tar.NewWriter(zipped)
 	for _, f := range files {

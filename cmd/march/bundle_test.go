@@ -1,4 +1,4 @@
-package bundle_test
+package main
 
 import (
 	"archive/tar"
@@ -8,11 +8,9 @@ import (
 	"io"
 	"testing"
 	"time"
-
-	"github.com/march-id/march/cmd/march/internal/bundle"
 )
 
-func TestScrub(t *testing.T) {
+func TestBundleHasNoSecrets(t *testing.T) {
 	for text, want := range map[string]string{
 		"dial https://root:s3cret@etcd:2379: refused": "dial https://hidden@etcd:2379: refused",
 		"Authorization: Bearer abc.def":               "Authorization: Bearer hidden",
@@ -22,16 +20,16 @@ func TestScrub(t *testing.T) {
 		`"what": "tag secret has used 80% of its IDs"`:    `"what": "tag secret has used 80% of its IDs"`,
 		"march_chain_issued_ids_total{tag=\"order\"} 5":   "march_chain_issued_ids_total{tag=\"order\"} 5",
 	} {
-		if got := bundle.Scrub(text); got != want {
+		if got := scrub(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
 }
 
-func TestWrite(t *testing.T) {
+func TestBundleIsAnArchive(t *testing.T) {
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	var b bytes.Buffer
-	if err := bundle.Write(&b, "top", []bundle.File{{"a.txt", []byte("one")}, {"d/b.txt", nil}}, at); err != nil {
+	if err := writeBundle(&b, "top", []bundleFile{{"a.txt", []byte("one")}, {"d/b.txt", nil}}, at); err != nil {
 		t.Fatal(err)
 	}
 	zipped, err := gzip.NewReader(&b)
