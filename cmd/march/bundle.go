@@ -18,7 +18,6 @@ import (
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/doctor"
-	"github.com/march-id/march/cmd/march/internal/origin"
 )
 
 // The archive of `march debug bundle` has all that a maintainer asks for to find a fault, and no secrets.
@@ -133,7 +132,7 @@ var secretIn = regexp.MustCompile(
 
 // scrub returns a text without users, passwords and tokens.
 func scrub(text string) string {
-	return secretIn.ReplaceAllString(origin.WithoutSecrets(text), "${1}hidden")
+	return secretIn.ReplaceAllString(withoutSecrets(text), "${1}hidden")
 }
 
 // writeBundle writes the archive: a directory of that name with the files.

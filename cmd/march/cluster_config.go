@@ -17,7 +17,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/origin"
 )
 
 func newCluster(c *common) *cobra.Command {
@@ -198,7 +197,7 @@ command after it, and those of print before it.`,
 			if err != nil {
 				return err
 			}
-			settings := origin.Of(func(visit func(*pflag.Flag)) { visitSettings(of, visit) })
+			settings := settledOf(func(visit func(*pflag.Flag)) { visitSettings(of, visit) })
 			if c.output == "json" {
 				return json.NewEncoder(c.stdout).Encode(settings)
 			}

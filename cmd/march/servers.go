@@ -18,7 +18,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/cmd/march/internal/origin"
 	"github.com/march-id/march/cmd/march/internal/rights"
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
@@ -348,7 +347,7 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 // diagnosing returns what tells operators of a server's process.
 func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w startup.Watched) *diagnose.Server {
 	cfg := diagnose.Config{Build: build(), Ledger: l, Journal: journal}
-	for _, s := range origin.Of(func(visit func(*pflag.Flag)) { visitSettings(cmd, visit) }) {
+	for _, s := range settledOf(func(visit func(*pflag.Flag)) { visitSettings(cmd, visit) }) {
 		cfg.Settings = append(cfg.Settings, &marchv1.Setting{Name: s.Name, Value: s.Value, Origin: s.Origin})
 	}
 	if w.Metrics != nil {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/march/internal/contexts"
-	"github.com/march-id/march/cmd/march/internal/origin"
 	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/internal/yamlfile"
 )
@@ -51,7 +50,7 @@ func settle(cmd *cobra.Command, c *common) error {
 		if err := s.set(fmt.Sprintf("%s:%d: %s", c.config, s.Line, chosen.Name), chosen); err != nil {
 			return usageError{err}
 		}
-		origin.Note(chosen, fmt.Sprintf("%s:%d", c.config, s.Line))
+		noteOrigin(chosen, fmt.Sprintf("%s:%d", c.config, s.Line))
 	}
 	fromContext, err := contextOf(cmd, c, file)
 	if err != nil {
@@ -70,7 +69,7 @@ func settle(cmd *cobra.Command, c *common) error {
 		if s, ok := file[f.Name]; err == nil && ok && !f.Changed {
 			at := fmt.Sprintf("%s:%d", c.config, s.Line)
 			if err = s.set(at+": "+f.Name, f); err == nil {
-				origin.Note(f, at)
+				noteOrigin(f, at)
 			}
 		}
 		if err == nil {
@@ -179,7 +178,7 @@ func contextOf(cmd *cobra.Command, c *common, given map[string]value) (set func(
 		if err := (value{Values: []string{text}}).set("context "+name+": "+f.Name, f); err != nil {
 			return err
 		}
-		origin.Note(f, "context "+name)
+		noteOrigin(f, "context "+name)
 		return nil
 	}, nil
 }
@@ -203,7 +202,7 @@ func fromEnvironment(f *pflag.Flag) error {
 	if err := (value{Values: []string{text}}).set(variable(f.Name), f); err != nil {
 		return err
 	}
-	origin.Note(f, "environment "+variable(f.Name))
+	noteOrigin(f, "environment "+variable(f.Name))
 	return nil
 }
 

@@ -1,15 +1,13 @@
-package origin_test
+package main
 
 import (
 	"slices"
 	"testing"
 
 	"github.com/spf13/pflag"
-
-	"github.com/march-id/march/cmd/march/internal/origin"
 )
 
-func TestOf(t *testing.T) {
+func TestSettingsHaveTheirOrigins(t *testing.T) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.StringSlice("etcd", []string{"127.0.0.1:2379"}, "")
 	flags.String("name", "", "")
@@ -17,9 +15,9 @@ func TestOf(t *testing.T) {
 	if err := flags.Parse([]string{"--etcd", "https://me:secret@one:2379,two:2379"}); err != nil {
 		t.Fatal(err)
 	}
-	origin.Note(flags.Lookup("name"), "environment MARCH_NAME")
-	got := origin.Of(func(visit func(*pflag.Flag)) { flags.VisitAll(visit) })
-	want := []origin.Setting{
+	noteOrigin(flags.Lookup("name"), "environment MARCH_NAME")
+	got := settledOf(func(visit func(*pflag.Flag)) { flags.VisitAll(visit) })
+	want := []settled{
 		{"etcd", "https://hidden@one:2379,two:2379", "flag --etcd"},
 		{"hold", "0s", "default"},
 		{"name", "", "environment MARCH_NAME"},
@@ -40,7 +38,7 @@ func TestWithoutSecrets(t *testing.T) {
 		"one:2379,http://u:p@two": "one:2379,http://hidden@two",
 		"user@host":               "user@host",
 	} {
-		if got := origin.WithoutSecrets(text); got != want {
+		if got := withoutSecrets(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
