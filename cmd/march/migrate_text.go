@@ -19,7 +19,6 @@ import (
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/idle"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -318,7 +317,7 @@ func costLine(r *marchv1.CountPlanCostResponse) string {
 
 // roomsUse returns what callers did lately in the rooms that a plan takes out.
 func roomsUse(ctx context.Context, t *target, plan *marchv1.Plan) (list []*marchv1.RoomUse) {
-	for _, room := range idle.Leaving(plan.GetFrom(), plan.GetTarget()) {
+	for _, room := range leavingRooms(plan.GetFrom(), plan.GetTarget()) {
 		u, err := roomUse(ctx, t, room)
 		if err != nil { // a plan is of use without it
 			u = &marchv1.RoomUse{Room: room, Silent: []string{"the console (" + err.Error() + ")"}}
@@ -344,7 +343,7 @@ func useText(w *tabwriter.Writer, list []*marchv1.RoomUse) {
 	}
 	_, _ = fmt.Fprintln(w, "\nthe plan takes out:")
 	for _, u := range list {
-		_, _ = fmt.Fprintf(w, "  %s\n", idle.Text(u))
+		_, _ = fmt.Fprintf(w, "  %s\n", roomUseText(u))
 	}
 }
 
@@ -363,8 +362,8 @@ func waitIdle(ctx context.Context, c *common, t *target, plan *marchv1.Plan, idl
 	defer cancel()
 	p := newProgressAtOnce(c, 5*time.Second)
 	defer p.end()
-	err := idle.Wait(bounded, idle.Config{
-		Rooms: idle.Leaving(plan.GetFrom(), plan.GetTarget()), For: idleFor, Every: time.Second,
+	err := waitUntilIdle(bounded, idleWait{
+		Rooms: leavingRooms(plan.GetFrom(), plan.GetTarget()), For: idleFor, Every: time.Second,
 		Use: func(ctx context.Context, room string) (*marchv1.RoomUse, error) { return roomUse(ctx, t, room) },
 		Say: func(line string) { p.tick(func() string { return line }) },
 	})

@@ -1,4 +1,4 @@
-package idle_test
+package main
 
 import (
 	"context"
@@ -9,29 +9,25 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/idle"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestLeaving(t *testing.T) {
+func TestLeavingRooms(t *testing.T) {
 	from := &marchv1.Layout{Rooms: map[string]*marchv1.Range{"c": {Upper: 1}, "a": {Upper: 1}, "b": {Upper: 1}}}
 	target := &marchv1.Layout{Rooms: map[string]*marchv1.Range{"b": {Upper: 1}, "d": {Upper: 1}}}
-	if got := idle.Leaving(from, target); !slices.Equal(got, []string{"a", "c"}) {
+	if got := leavingRooms(from, target); !slices.Equal(got, []string{"a", "c"}) {
 		t.Errorf("got %v", got)
 	}
 }
 
-func TestWait(t *testing.T) {
+func TestWaitUntilIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var said []string
-		cfg := idle.Config{
+		cfg := idleWait{
 			Rooms: []string{"a"}, For: time.Minute, Every: time.Second, Say: func(line string) {
 				said = append(said, line)
 			},
@@ -47,7 +43,7 @@ func TestWait(t *testing.T) {
 				}
 			},
 		}
-		if err := idle.Wait(t.Context(), cfg); err != nil {
+		if err := waitUntilIdle(t.Context(), cfg); err != nil {
 			t.Fatal(err)
 		}
 		if passed := time.Since(began); passed != 80*time.Second {
@@ -63,17 +59,17 @@ func TestWait(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		began = time.Now()
-		if err := idle.Wait(ctx, cfg); allocator.KindOf(err) != allocator.Unavailable ||
+		if err := waitUntilIdle(ctx, cfg); allocator.KindOf(err) != allocator.Unavailable ||
 			!strings.Contains(err.Error(), "callers were still there: room a: called ") {
 			t.Errorf("at the end of its time: %v", err)
 		}
 		broken := errors.New("broken")
 		cfg.Use = func(context.Context, string) (*marchv1.RoomUse, error) { return nil, broken }
-		if err := idle.Wait(t.Context(), cfg); !errors.Is(err, broken) {
+		if err := waitUntilIdle(t.Context(), cfg); !errors.Is(err, broken) {
 			t.Errorf("got %v", err)
 		}
 		cfg.Rooms = nil
-		if err := idle.Wait(t.Context(), cfg); err != nil {
+		if err := waitUntilIdle(t.Context(), cfg); err != nil {
 			t.Errorf("without rooms: %v", err)
 		}
 	})

@@ -1,9 +1,4 @@
-// Package idle waits until rooms that a migration takes out have no callers any more.
-//
-// Idle is what the rooms' instances saw: no ID issued and none leased for a while. An instance
-// that does not answer is not idle. A client with IDs that it leased before issues them without
-// a room, so it is seen again only when it leases.
-package idle
+package main
 
 import (
 	"context"
@@ -17,8 +12,12 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// Leaving returns the rooms that have a range in from and none in target, sorted.
-func Leaving(from, target *marchv1.Layout) []string {
+// Idle is what the rooms' instances saw: no ID issued and none leased for a while. An instance
+// that does not answer is not idle. A client with IDs that it leased before issues them without
+// a room, so it is seen again only when it leases.
+
+// leavingRooms returns the rooms that have a range in from and none in target, sorted.
+func leavingRooms(from, target *marchv1.Layout) []string {
 	var rooms []string
 	for _, room := range slices.Sorted(maps.Keys(from.GetRooms())) {
 		if target.GetRooms()[room] == nil {
@@ -28,8 +27,8 @@ func Leaving(from, target *marchv1.Layout) []string {
 	return rooms
 }
 
-// Config says how to wait.
-type Config struct {
+// idleWait says how to wait.
+type idleWait struct {
 	// Rooms are the rooms to wait for.
 	Rooms []string
 	// For is how long a room must have been idle.
@@ -42,9 +41,9 @@ type Config struct {
 	Say func(line string)
 }
 
-// Wait returns when all rooms are idle. Its errors are Use's, except Unavailable, and
+// waitUntilIdle returns when all rooms are idle. Its errors are Use's, except Unavailable, and
 // Unavailable if ctx ends first.
-func Wait(ctx context.Context, cfg Config) error {
+func waitUntilIdle(ctx context.Context, cfg idleWait) error {
 	ticker := time.NewTicker(cfg.Every)
 	defer ticker.Stop()
 	waiting := ""
@@ -58,7 +57,7 @@ func Wait(ctx context.Context, cfg Config) error {
 			case err != nil:
 				busy = append(busy, fmt.Sprintf("room %s: %v", room, err))
 			case u.GetIdle() == nil || u.GetIdle().AsDuration() < cfg.For:
-				busy = append(busy, Text(u))
+				busy = append(busy, roomUseText(u))
 			}
 		}
 		if len(busy) == 0 {
@@ -76,8 +75,8 @@ func Wait(ctx context.Context, cfg Config) error {
 	}
 }
 
-// Text returns the use of a room in one line.
-func Text(u *marchv1.RoomUse) string {
+// roomUseText returns the use of a room in one line.
+func roomUseText(u *marchv1.RoomUse) string {
 	if len(u.GetSilent()) > 0 {
 		return fmt.Sprintf("room %s: not known, because these do not answer: %s", u.GetRoom(),
 			strings.Join(u.GetSilent(), ", "))
