@@ -27,7 +27,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/march/internal/contexts"
 	"github.com/march-id/march/cmd/march/internal/devsetup"
-	"github.com/march-id/march/cmd/march/internal/devtls"
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
@@ -50,8 +49,8 @@ type dev struct {
 	opaqueKeys []string // NAME=FILE
 	hosts      []string // by which HTTP may be called besides localhost
 	doors      startup.DoorFlags
-	secured    bool        // --tls
-	tls        *devtls.TLS // nil without
+	secured    bool    // --tls
+	tls        *devTLS // nil without
 	// snowflake is the tag that Leaf's Snowflake answers from.
 	snowflake allocator.Tag
 
@@ -226,7 +225,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 		return err
 	}
 	if d.secured {
-		if d.tls, err = devtls.Make(filepath.Join(d.data.Dir, "tls"), names, d.hosts); err != nil {
+		if d.tls, err = makeDevTLS(filepath.Join(d.data.Dir, "tls"), names, d.hosts); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,4 @@
-// Package devtls makes what `march dev --tls` needs: a CA for one run, the certificates of the
-// servers, of an operator and of a service, a policy, and the operator's token.
-package devtls
+package main
 
 import (
 	"os"
@@ -16,26 +14,29 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// life is how long the CA lasts: longer than a cluster for development runs.
-const life = 365 * 24 * time.Hour
+// `march dev --tls` needs a CA for one run, the certificates of the servers, of an operator and of a service, a
+// policy, and the operator's token.
 
-// policy is what each certificate may do.
-const policy = `# Who may do what in march dev --tls. It is made at each start, and read again when it changes.
+// devCALife is how long the CA lasts: longer than a cluster for development runs.
+const devCALife = 365 * 24 * time.Hour
+
+// devPolicy is what each certificate may do.
+const devPolicy = `# Who may do what in march dev --tls. It is made at each start, and read again when it changes.
 grants:
   - {subjects: ["spiffe://dev/operator", "token:operator"], roles: admin}
   - {subjects: "spiffe://dev/march/*", roles: viewer} # the console, which asks the rooms
   - {subjects: "spiffe://dev/service", roles: issuer}
 `
 
-// TLS is a folder with what was made. A nil TLS is a cluster without it.
-type TLS struct {
+// devTLS is a folder with what was made. A nil TLS is a cluster without it.
+type devTLS struct {
 	Dir   string
 	files *tlsfiles.Files
 }
 
-// Make makes a folder, and writes over what is there. hosts are names, besides localhost, by
+// makeDevTLS makes a folder, and writes over what is there. hosts are names, besides localhost, by
 // which the servers may be called.
-func Make(dir string, rooms []allocator.Room, hosts []string) (*TLS, error) {
+func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, error) {
 	dir, err := filepath.Abs(dir) // commands may run elsewhere
 	if err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func Make(dir string, rooms []allocator.Room, hosts []string) (*TLS, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	ca, err := devca.New("march dev", life)
+	ca, err := devca.New("march dev", devCALife)
 	if err != nil {
 		return nil, err
 	}
@@ -71,18 +72,18 @@ func Make(dir string, rooms []allocator.Room, hosts []string) (*TLS, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, content := range map[string]string{"policy.yaml": policy, "tokens": line + "\n",
+	for name, content := range map[string]string{"policy.yaml": devPolicy, "tokens": line + "\n",
 		"operator.token": token + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			return nil, err
 		}
 	}
 	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, Cert: pair.Cert, Key: pair.Key})
-	return &TLS{Dir: dir, files: files}, err
+	return &devTLS{Dir: dir, files: files}, err
 }
 
 // Files returns the servers' TLS, nil for none.
-func (t *TLS) Files() *tlsfiles.Files {
+func (t *devTLS) Files() *tlsfiles.Files {
 	if t == nil {
 		return nil
 	}
@@ -91,7 +92,7 @@ func (t *TLS) Files() *tlsfiles.Files {
 
 // Gate returns what checks the callers of a server, nil for none. room is its room, empty for
 // the console.
-func (t *TLS) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*access.Gate, error) {
+func (t *devTLS) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*access.Gate, error) {
 	if t == nil {
 		return nil, nil
 	}
@@ -102,7 +103,7 @@ func (t *TLS) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*ac
 }
 
 // Settings are those with which commands call as the operator; none without TLS.
-func (t *TLS) Settings() map[string]string {
+func (t *devTLS) Settings() map[string]string {
 	if t == nil {
 		return nil
 	}
