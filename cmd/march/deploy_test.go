@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/testcerts"
@@ -34,16 +33,16 @@ func exported(t *testing.T) map[string]bool {
 	}
 	d := startDev(t, base, "--redis", "--leaf", "--tinyid", "--cosid")
 	for _, args := range [][]string{
-		{"tag", "create", "event", "--kind", "time", "--preset", "cosid", "--console", d.address(devsetup.ConsoleGRPC)},
-		{"id", "next", "event", "--room", d.address(devsetup.RoomGRPC)},
-		{"id", "next", "order", "--room", d.address(devsetup.RoomGRPC)},
+		{"tag", "create", "event", "--kind", "time", "--preset", "cosid", "--console", d.address(portConsoleGRPC)},
+		{"id", "next", "event", "--room", d.address(portRoomGRPC)},
+		{"id", "next", "order", "--room", d.address(portRoomGRPC)},
 	} {
 		if _, stderr, code := march(t, args...); code != exitOK {
 			t.Fatal(stderr)
 		}
 	}
 	for kind := 1; kind < len(startup.DoorKinds); kind++ { // a series is there from its first request on
-		r, err := http.Get("http://" + d.address(devsetup.DoorPort(kind)))
+		r, err := http.Get("http://" + d.address(doorPort(kind)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +50,7 @@ func exported(t *testing.T) map[string]bool {
 	}
 	names := make(map[string]bool)
 	// twice, because a request is counted after its answer
-	for _, port := range []int{devsetup.RoomHTTP, devsetup.RoomHTTP, devsetup.ConsoleHTTP} {
+	for _, port := range []int{portRoomHTTP, portRoomHTTP, portConsoleHTTP} {
 		r, err := http.Get("http://" + d.address(port) + "/metrics")
 		if err != nil {
 			t.Fatal(err)

@@ -26,7 +26,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/march/internal/contexts"
-	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
@@ -42,8 +41,8 @@ const devToken = "dev"
 type dev struct {
 	common     *common
 	cmd        *cobra.Command
-	data       devsetup.Data
-	ports      devsetup.Ports
+	data       devData
+	ports      devPorts
 	rooms      []string
 	boundary   int64
 	opaqueKeys []string // NAME=FILE
@@ -96,7 +95,7 @@ ranges. Later starts use the layout in the data directory.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&d.data.Dir, "data-dir", "", "directory that keeps everything (default a temporary one, "+
 		"removed at the end)")
-	flags.IntVar(&d.ports.Base, "base-port", devsetup.DefaultBase, "the first port, 1 to 65504")
+	flags.IntVar(&d.ports.Base, "base-port", devBasePort, "the first port, 1 to 65504")
 	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
 	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
 	for k, kind := range startup.DoorKinds {
@@ -120,7 +119,7 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return usageError{err}
 	}
-	layout, err := devsetup.FirstLayout(d.rooms, d.boundary, machines)
+	layout, err := firstDevLayout(d.rooms, d.boundary, machines)
 	if err != nil {
 		return usageError{err}
 	}
@@ -180,8 +179,8 @@ func (d *dev) startEtcd(ctx context.Context) (*embedded.Server, error) {
 	start, cancel := context.WithTimeout(ctx, embedded.ReadyWithin)
 	defer cancel()
 	etcd, err := embedded.Start(start, embedded.Config{
-		Dir: d.data.Etcd(), Client: "http://" + d.ports.Address(devsetup.EtcdClient),
-		Peer:   "http://" + d.ports.Address(devsetup.EtcdPeer),
+		Dir: d.data.Etcd(), Client: "http://" + d.ports.Address(portEtcdClient),
+		Peer:   "http://" + d.ports.Address(portEtcdPeer),
 		Logger: d.etcdLogger(),
 	})
 	if err != nil && start.Err() != nil && ctx.Err() == nil {
@@ -206,7 +205,7 @@ func (d *dev) etcdLogger() hclog.Logger {
 
 // openLedger opens a ledger with its own connection, as a separate process would.
 func (d *dev) openLedger(ctx context.Context, w startup.Watched) (*ledger.Ledger, error) {
-	endpoints := []string{d.ports.Address(devsetup.EtcdClient)}
+	endpoints := []string{d.ports.Address(portEtcdClient)}
 	cfg := ledger.DefaultConfig()
 	cfg.Etcdctl = "etcdctl --endpoints=" + endpoints[0]
 	l, err := startup.NewLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, cfg, w, d.log)
@@ -220,7 +219,7 @@ func (d *dev) openLedger(ctx context.Context, w startup.Watched) (*ledger.Ledger
 // serve runs the console and an instance of each room.
 func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger, w startup.Watched,
 	stored record.Layout) error {
-	names, slots, err := devsetup.Slots(ctx, l, stored, d.data.Dir)
+	names, slots, err := devSlots(ctx, l, stored, d.data.Dir)
 	if err != nil {
 		return err
 	}
@@ -232,7 +231,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	consoleConfig := console.DefaultConfig()
 	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = l, d.log.Named("console"), w.Metrics
 	consoleConfig.Admin, consoleConfig.AllowedHosts = w.Admin(admin.DefaultConfig().MaxTags), d.hosts
-	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.Take(devsetup.ConsoleGRPC), d.ports.Take(devsetup.ConsoleHTTP)
+	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.Take(portConsoleGRPC), d.ports.Take(portConsoleHTTP)
 	consoleConfig.MirrorTags = 100_000
 	consoleConfig.Diagnose = diagnosing(d.cmd, l, "", w)
 	if consoleConfig.Access, err = d.tls.Gate("", w.Metrics, d.log); err != nil {
@@ -283,13 +282,13 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 		return nil, err
 	}
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
-	cfg.GRPC, cfg.HTTP = d.ports.Take(devsetup.RoomGRPC+i), d.ports.Take(devsetup.RoomHTTP+i)
+	cfg.GRPC, cfg.HTTP = d.ports.Take(portRoomGRPC+i), d.ports.Take(portRoomHTTP+i)
 	if d.ports.Admin {
-		cfg.AdminGRPC, cfg.AdminHTTP = d.ports.Take(devsetup.AdminGRPC+i), d.ports.Take(devsetup.AdminHTTP+i)
+		cfg.AdminGRPC, cfg.AdminHTTP = d.ports.Take(portAdminGRPC+i), d.ports.Take(portAdminHTTP+i)
 		if cfg.AdminGRPC == nil || cfg.AdminHTTP == nil {
 			return nil, allocator.Errorf(allocator.Refused,
 				"an admin port of room %s (%s or %s) is in use; choose others with --base-port", name,
-				d.ports.Address(devsetup.AdminGRPC+i), d.ports.Address(devsetup.AdminHTTP+i))
+				d.ports.Address(portAdminGRPC+i), d.ports.Address(portAdminHTTP+i))
 		}
 	}
 	if err := d.ports.TakeDoors(i, &cfg.Doors); err != nil {
@@ -315,7 +314,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	if cfg.GRPC == nil || cfg.HTTP == nil {
 		return nil, allocator.Errorf(allocator.Refused,
 			"a port of room %s (%s or %s) is in use; choose others with --base-port", name,
-			d.ports.Address(devsetup.RoomGRPC+i), d.ports.Address(devsetup.RoomHTTP+i))
+			d.ports.Address(portRoomGRPC+i), d.ports.Address(portRoomHTTP+i))
 	}
 	return room.New(cfg)
 }
@@ -338,9 +337,9 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
-	if base := d.ports.Base; !d.cmd.Flags().Changed("base-port") && base != devsetup.DefaultBase {
+	if base := d.ports.Base; !d.cmd.Flags().Changed("base-port") && base != devBasePort {
 		_, _ = fmt.Fprintf(w, "Ports from %d on are in use by another program, so these begin at %d.\n\n",
-			devsetup.DefaultBase, base)
+			devBasePort, base)
 	}
 	d.ports.Lines(w, secure.Scheme(d.tls.Files()), names, slots, stored.Layout)
 	if d.data.Temporary {
@@ -351,7 +350,7 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	if d.tls != nil {
 		_, _ = fmt.Fprintf(w, "  tls\t%s\tpolicy.yaml; the page takes the token in operator.token\n", d.tls.Dir)
 	}
-	note, room, console := d.context(d.ports.Address(devsetup.RoomGRPC + slots[names[0]]))
+	note, room, console := d.context(d.ports.Address(portRoomGRPC + slots[names[0]]))
 	self := selfName()
 	_, _ = fmt.Fprintf(w, "\n%sTry, in another terminal:\n\n  %s id next order --count 5%s\n"+
 		"  %s id decode order 1%s\n  %s tag show order%s\n\n", note, self, room, self, room, self, console)
@@ -366,8 +365,8 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 // cluster: of a command that calls a room, and of one that calls the console. note is a text for the user,
 // empty or lines that end with an empty one.
 func (d *dev) context(room string) (note, roomFlags, consoleFlags string) {
-	of := contexts.Settings{"console": d.ports.Address(devsetup.ConsoleGRPC), "room": room,
-		"etcd": d.ports.Address(devsetup.EtcdClient)}
+	of := contexts.Settings{"console": d.ports.Address(portConsoleGRPC), "room": room,
+		"etcd": d.ports.Address(portEtcdClient)}
 	security := d.tls.Settings()
 	maps.Copy(of, security)
 	name, stop, err := contexts.Announce(d.ports.Base, of)

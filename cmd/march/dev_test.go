@@ -10,8 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/march-id/march/cmd/march/internal/devsetup"
 )
 
 // TestStopDev stops march dev at several moments of its start, with each signal that asks for
@@ -65,12 +63,12 @@ func TestDevBesideAnother(t *testing.T) {
 			t.Fatal(shown)
 		}
 		base, _ = strconv.Atoi(m[1])
-		base -= devsetup.ConsoleGRPC
-		if (base-devsetup.DefaultBase)%devsetup.Next != 0 {
+		base -= portConsoleGRPC
+		if (base-devBasePort)%devPortsApart != 0 {
 			t.Errorf("the base port is %d", base)
 		}
 		says := fmt.Sprintf("Ports from 7000 on are in use by another program, so these begin at %d.", base)
-		if strings.Contains(shown, says) != (base != devsetup.DefaultBase) {
+		if strings.Contains(shown, says) != (base != devBasePort) {
 			t.Errorf("base port %d:\n%s", base, shown)
 		}
 		return p, base, shown
@@ -159,10 +157,10 @@ func TestDevPortsInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for offset, what := range map[int]string{
-		devsetup.ConsoleHTTP: "console HTTP", devsetup.ConsoleGRPC: "console gRPC", devsetup.RoomGRPC: "room 0 gRPC",
-		devsetup.RoomGRPC + 1: "room 1 gRPC",
-		devsetup.RoomHTTP:     "room 0 HTTP", devsetup.RoomHTTP + 1: "room 1 HTTP", devsetup.EtcdClient: "etcd client",
-		devsetup.EtcdPeer: "etcd peer",
+		portConsoleHTTP: "console HTTP", portConsoleGRPC: "console gRPC", portRoomGRPC: "room 0 gRPC",
+		portRoomGRPC + 1: "room 1 gRPC",
+		portRoomHTTP:     "room 0 HTTP", portRoomHTTP + 1: "room 1 HTTP", portEtcdClient: "etcd client",
+		portEtcdPeer: "etcd peer",
 	} {
 		address := fmt.Sprintf("127.0.0.1:%d", base+offset)
 		l, err := net.Listen("tcp", address)
@@ -181,7 +179,7 @@ func TestDevPortsInUse(t *testing.T) {
 		}
 	}
 	// A port for a room that does not exist may be in use.
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+devsetup.RoomGRPC+2))
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+portRoomGRPC+2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +217,7 @@ func TestDevKeepsForeignData(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		data := devsetup.Data{Dir: dir}
+		data := devData{Dir: dir}
 		if err := data.Open(); err != nil {
 			t.Fatal(err)
 		}

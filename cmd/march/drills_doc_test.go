@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/march-id/march/api/client"
-	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/internal/programs"
 )
 
@@ -120,7 +119,7 @@ func newShell(t *testing.T, bin string) *shell {
 	cmd := exec.CommandContext(t.Context(), "bash")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
-		"MARCH_CONSOLE="+s.address(devsetup.ConsoleGRPC), "MARCH_ROOM="+s.address(devsetup.RoomGRPC))
+		"MARCH_CONSOLE="+s.address(portConsoleGRPC), "MARCH_ROOM="+s.address(portRoomGRPC))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -229,7 +228,7 @@ func (s *shell) services(discover bool) (all []*service, check func()) {
 	at := map[string][]string{"a": {s.address(10), s.address(11)}, "b": {s.address(12), s.address(13)}}
 	find := func(room, other string) client.Options {
 		if discover {
-			return client.Options{Discover: &client.Discover{Consoles: []string{s.address(devsetup.ConsoleGRPC)},
+			return client.Options{Discover: &client.Discover{Consoles: []string{s.address(portConsoleGRPC)},
 				Room: room, Fallback: []string{other}}}
 		}
 		return client.Options{Addresses: at[room], Fallback: at[other]}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -147,8 +146,8 @@ func TestKillDev(t *testing.T) {
 	}{
 		{"lock", exists("lock")}, {"etcd's directory", exists("etcd")},
 		{"etcd's log", exists("etcd", "member", "wal", "0000000000000000-0000000000000000.wal")},
-		{"the first ID", got(1)}, {"etcd listens", listens(devsetup.EtcdClient)}, {"many IDs", got(20_000)},
-		{"a room listens", listens(devsetup.RoomGRPC)},
+		{"the first ID", got(1)}, {"etcd listens", listens(portEtcdClient)}, {"many IDs", got(20_000)},
+		{"a room listens", listens(portRoomGRPC)},
 		{"more IDs", got(10_000)}, {"at once", func(*devCluster) bool {
 			return true
 		}}, {"more IDs again", got(5_000)}, {"the last", got(5_000)},
@@ -160,7 +159,7 @@ func TestKillDev(t *testing.T) {
 		var rooms sync.WaitGroup
 		for i := range above {
 			r := allocator.Range{Lower: int64(i) * 500, Upper: int64(i+1) * 500}
-			rooms.Go(func() { above[i] = s.hammer(ctx, t, d.address(devsetup.RoomGRPC+i), 1000, r, above[i]) })
+			rooms.Go(func() { above[i] = s.hammer(ctx, t, d.address(portRoomGRPC+i), 1000, r, above[i]) })
 		}
 		err := poll(patience(t), func() bool {
 			select {

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/cmd/march/internal/devsetup"
 )
 
 // limitFlagsOf returns the flags of a command that set limits.
@@ -100,7 +99,7 @@ func TestLimitsDoc(t *testing.T) {
 	}
 	d := startDev(t, base)
 	var exported strings.Builder
-	for server, port := range map[string]int{"room": devsetup.RoomHTTP, "console": devsetup.ConsoleHTTP} {
+	for server, port := range map[string]int{"room": portRoomHTTP, "console": portConsoleHTTP} {
 		want := documented(t, string(content), server)
 		cmd, _, err := newRoot(io.Discard, io.Discard).Find([]string{server})
 		if err != nil {

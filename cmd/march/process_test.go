@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -189,7 +188,7 @@ func freeBase() (int, error) {
 		if basePorts.next += ports; basePorts.next > last {
 			basePorts.next = first
 		}
-		if allFree(base, devsetup.LastPort+1) {
+		if allFree(base, portLast+1) {
 			return base, nil
 		}
 	}

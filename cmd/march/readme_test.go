@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
-	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testservers"
 )
@@ -71,8 +70,8 @@ func runSection(t *testing.T, makefile, file, section string, steps []step) {
 	}
 	r := &readme{dir: t.TempDir(), env: settingsIn(t), makefile: makefile, base: base, exact: file == "README.md"}
 	if slices.ContainsFunc(steps, func(s step) bool { return startsServer(s) && !startsDev(s) }) {
-		r.env = append(r.env, "MARCH_ROOM="+r.address(devsetup.RoomGRPC),
-			"MARCH_CONSOLE="+r.address(devsetup.ConsoleGRPC))
+		r.env = append(r.env, "MARCH_ROOM="+r.address(portRoomGRPC),
+			"MARCH_CONSOLE="+r.address(portConsoleGRPC))
 	}
 	for _, other := range readmeOthers {
 		if slices.ContainsFunc(steps, func(s step) bool { return strings.Contains(s.command, other.place) }) {
@@ -182,8 +181,8 @@ func (r *readme) run(t *testing.T, s step) {
 			return
 		}
 		if !slices.Contains(args, "--grpc") {
-			offsets := map[string][2]int{"console": {devsetup.ConsoleGRPC, devsetup.ConsoleHTTP},
-				"room": {devsetup.RoomGRPC, devsetup.RoomHTTP}}[m[1]]
+			offsets := map[string][2]int{"console": {portConsoleGRPC, portConsoleHTTP},
+				"room": {portRoomGRPC, portRoomHTTP}}[m[1]]
 			args = append(args, "--grpc", r.address(offsets[0]), "--http", r.address(offsets[1]))
 		}
 		r.serve(t, s, "ready", args)
@@ -268,7 +267,7 @@ func (r *readme) substitute(command string) string {
 // four digits and more, except in addresses, depend on how much was leased ahead: only their
 // last three digits stay, unless all count.
 func (r *readme) normal(output string) string {
-	for offset := range devsetup.LastPort + 1 {
+	for offset := range portLast + 1 {
 		output = strings.ReplaceAll(output, r.address(offset), fmt.Sprintf("127.0.0.1:70%02d", offset))
 	}
 	for _, replace := range [][2]string{

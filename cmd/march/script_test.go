@@ -20,7 +20,6 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
-	"github.com/march-id/march/cmd/march/internal/devsetup"
 	"github.com/march-id/march/internal/devca"
 )
 
@@ -112,20 +111,20 @@ func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	at := func(offset int) string { return fmt.Sprintf("127.0.0.1:%d", base+offset) }
 	ts.Setenv("BASE", strconv.Itoa(base))
-	ts.Setenv("CONSOLE", at(devsetup.ConsoleGRPC))
-	ts.Setenv("CONSOLE_PORT", strconv.Itoa(base+devsetup.ConsoleGRPC))
-	ts.Setenv("CONSOLE_HTTP", at(devsetup.ConsoleHTTP))
-	ts.Setenv("ETCD", at(devsetup.EtcdClient))
+	ts.Setenv("CONSOLE", at(portConsoleGRPC))
+	ts.Setenv("CONSOLE_PORT", strconv.Itoa(base+portConsoleGRPC))
+	ts.Setenv("CONSOLE_HTTP", at(portConsoleHTTP))
+	ts.Setenv("ETCD", at(portEtcdClient))
 	for i := range 3 {
-		ts.Setenv(fmt.Sprintf("ROOM%d", i), at(devsetup.RoomGRPC+i))
-		ts.Setenv(fmt.Sprintf("ROOM%d_HTTP", i), at(devsetup.RoomHTTP+i))
+		ts.Setenv(fmt.Sprintf("ROOM%d", i), at(portRoomGRPC+i))
+		ts.Setenv(fmt.Sprintf("ROOM%d_HTTP", i), at(portRoomHTTP+i))
 	}
-	ts.Setenv("REDIS_DOOR", at(devsetup.Redis))
-	ts.Setenv("LEAF_DOOR", at(devsetup.Leaf))
-	ts.Setenv("TINYID_DOOR", at(devsetup.TinyID))
-	ts.Setenv("COSID_DOOR", at(devsetup.CosID))
-	ts.Setenv("MARCH_ROOM", at(devsetup.RoomGRPC))
-	ts.Setenv("MARCH_CONSOLE", at(devsetup.ConsoleGRPC))
+	ts.Setenv("REDIS_DOOR", at(portRedis))
+	ts.Setenv("LEAF_DOOR", at(portLeaf))
+	ts.Setenv("TINYID_DOOR", at(portTinyID))
+	ts.Setenv("COSID_DOOR", at(portCosID))
+	ts.Setenv("MARCH_ROOM", at(portRoomGRPC))
+	ts.Setenv("MARCH_CONSOLE", at(portConsoleGRPC))
 }
 
 func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {

@@ -1,4 +1,4 @@
-package devsetup
+package main
 
 import (
 	"context"
@@ -15,38 +15,38 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// MaxRooms is how many ports lie between the rooms' gRPC and HTTP ports.
-const MaxRooms = 10
+// mostDevRooms is how many ports lie between the rooms' gRPC and HTTP ports.
+const mostDevRooms = 10
 
-// maxLayouts is how many layouts are read to find the rooms' ports: all that etcd
+// mostDevLayouts is how many layouts are read to find the rooms' ports: all that etcd
 // keeps.
-const maxLayouts = 1000
+const mostDevLayouts = 1000
 
 // The ports of march dev, as offsets from the base port.
 const (
-	ConsoleHTTP = 0
-	ConsoleGRPC = 1
-	RoomGRPC    = 10 // and the room's number
-	RoomHTTP    = 20
-	EtcdClient  = 30
-	EtcdPeer    = 31
-	Redis       = 40 // this and the next three: in the order of startup.DoorKinds
-	Leaf        = 50
-	TinyID      = 60
-	CosID       = 70
-	AdminGRPC   = 80
-	AdminHTTP   = 90
-	LastPort    = AdminHTTP + MaxRooms - 1
+	portConsoleHTTP = 0
+	portConsoleGRPC = 1
+	portRoomGRPC    = 10 // and the room's number
+	portRoomHTTP    = 20
+	portEtcdClient  = 30
+	portEtcdPeer    = 31
+	portRedis       = 40 // this and the next three: in the order of startup.DoorKinds
+	portLeaf        = 50
+	portTinyID      = 60
+	portCosID       = 70
+	portAdminGRPC   = 80
+	portAdminHTTP   = 90
+	portLast        = portAdminHTTP + mostDevRooms - 1
 
 	// DefaultBase is the base port where none is given, and Next lies between it and those that are tried
 	// after it.
-	DefaultBase = 7000
-	Next        = 100
+	devBasePort   = 7000
+	devPortsApart = 100
 )
 
-// Ports are march dev's ports. All are opened before anything runs, so that
+// devPorts are march dev's ports. All are opened before anything runs, so that
 // march dev stops early if one of them is in use.
-type Ports struct {
+type devPorts struct {
 	Base      int
 	Admin     bool                         // whether rooms have ports of their own for operators
 	Doors     [len(startup.DoorKinds)]bool // which of them each room has
@@ -54,7 +54,7 @@ type Ports struct {
 }
 
 // slotsOf returns the slot of each room, the number of its ports. It is below
-// MaxRooms as long as no layout had more rooms. A room keeps its slot from one
+// mostDevRooms as long as no layout had more rooms. A room keeps its slot from one
 // layout to the next; a new room gets the lowest free slot. layouts are all layouts
 // so far, the oldest first.
 func slotsOf(layouts []allocator.Layout) map[allocator.Room]int {
@@ -82,11 +82,11 @@ func slotsOf(layouts []allocator.Layout) map[allocator.Room]int {
 	return slots
 }
 
-// Slots returns the rooms of the current layout in the order of their ports, and
+// devSlots returns the rooms of the current layout in the order of their ports, and
 // each room's slot: the number of its ports.
-func Slots(ctx context.Context, l *ledger.Ledger, stored record.Layout,
+func devSlots(ctx context.Context, l *ledger.Ledger, stored record.Layout,
 	dir string) ([]allocator.Room, map[allocator.Room]int, error) {
-	records, _, err := admin.New(l, admin.DefaultConfig()).Layouts(ctx, 0, maxLayouts)
+	records, _, err := admin.New(l, admin.DefaultConfig()).Layouts(ctx, 0, mostDevLayouts)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -96,23 +96,23 @@ func Slots(ctx context.Context, l *ledger.Ledger, stored record.Layout,
 	}
 	slots, names := slotsOf(append(layouts, stored.Layout)), stored.Layout.Rooms()
 	slices.SortFunc(names, func(a, b allocator.Room) int { return slots[a] - slots[b] })
-	if last := slots[names[len(names)-1]]; last >= MaxRooms {
+	if last := slots[names[len(names)-1]]; last >= mostDevRooms {
 		return nil, nil, allocator.Errorf(allocator.Refused,
-			"the layout in %s needs ports for more than %d rooms; march dev runs up to %d", dir, len(names), MaxRooms)
+			"the layout in %s needs ports for more than %d rooms; march dev runs up to %d", dir, len(names), mostDevRooms)
 	}
 	return names, slots, nil
 }
 
 // Check checks --base-port.
-func (p *Ports) Check() error {
-	last := EtcdPeer
+func (p *devPorts) Check() error {
+	last := portEtcdPeer
 	for k, has := range p.Doors {
 		if has {
-			last = DoorPort(k) + MaxRooms - 1
+			last = doorPort(k) + mostDevRooms - 1
 		}
 	}
 	if p.Admin {
-		last = LastPort
+		last = portLast
 	}
 	if most := 65535 - last; p.Base < 1 || p.Base > most {
 		return allocator.Errorf(allocator.Invalid, "base-port: %d; allowed: 1 to %d", p.Base, most)
@@ -121,13 +121,13 @@ func (p *Ports) Check() error {
 }
 
 // Address is the address of a port.
-func (p *Ports) Address(offset int) string {
+func (p *devPorts) Address(offset int) string {
 	return fmt.Sprintf("127.0.0.1:%d", p.Base+offset)
 }
 
 // Open opens all ports. rooms is the expected number of rooms. A layout on disk may
 // have another number; take then reports ports in use.
-func (p *Ports) Open(rooms int) error {
+func (p *devPorts) Open(rooms int) error {
 	p.listeners = make(map[int]net.Listener)
 	open := func(what string, offset int) error {
 		l, err := startup.Listen(what, p.Address(offset), "base-port")
@@ -139,60 +139,60 @@ func (p *Ports) Open(rooms int) error {
 	for _, fixed := range []struct {
 		what   string
 		offset int
-	}{{"console HTTP", ConsoleHTTP}, {"console gRPC", ConsoleGRPC}, {"etcd client", EtcdClient},
-		{"etcd peer", EtcdPeer}} {
+	}{{"console HTTP", portConsoleHTTP}, {"console gRPC", portConsoleGRPC}, {"etcd client", portEtcdClient},
+		{"etcd peer", portEtcdPeer}} {
 		if err := open(fixed.what, fixed.offset); err != nil {
 			return err
 		}
 	}
-	for i := range MaxRooms {
-		err := open(fmt.Sprintf("room %d gRPC", i), RoomGRPC+i)
+	for i := range mostDevRooms {
+		err := open(fmt.Sprintf("room %d gRPC", i), portRoomGRPC+i)
 		if err == nil {
-			err = open(fmt.Sprintf("room %d HTTP", i), RoomHTTP+i)
+			err = open(fmt.Sprintf("room %d HTTP", i), portRoomHTTP+i)
 		}
 		if err == nil && p.Admin {
-			err = open(fmt.Sprintf("room %d admin gRPC", i), AdminGRPC+i)
+			err = open(fmt.Sprintf("room %d admin gRPC", i), portAdminGRPC+i)
 		}
 		if err == nil && p.Admin {
-			err = open(fmt.Sprintf("room %d admin HTTP", i), AdminHTTP+i)
+			err = open(fmt.Sprintf("room %d admin HTTP", i), portAdminHTTP+i)
 		}
 		for k, kind := range startup.DoorKinds {
 			if err == nil && p.Doors[k] {
-				err = open(fmt.Sprintf("room %d %s", i, kind.System), DoorPort(k)+i)
+				err = open(fmt.Sprintf("room %d %s", i, kind.System), doorPort(k)+i)
 			}
 		}
 		if err != nil && i < rooms {
 			return err
 		}
 	}
-	p.free(EtcdClient, EtcdPeer) // etcd opens them itself
+	p.free(portEtcdClient, portEtcdPeer) // etcd opens them itself
 	return nil
 }
 
 // OpenFree opens the ports of the first base port at which all are free: Base, or Next more, and so on.
 // Base is that port then.
-func (p *Ports) OpenFree() error {
+func (p *devPorts) OpenFree() error {
 	var taken error
 	for p.Check() == nil {
-		err := p.Open(MaxRooms)
+		err := p.Open(mostDevRooms)
 		if allocator.KindOf(err) != allocator.Refused {
 			return err
 		}
 		p.FreeAll()
-		p.Base, taken = p.Base+Next, err
+		p.Base, taken = p.Base+devPortsApart, err
 	}
 	return taken
 }
 
 // Take returns a listener, and nil if the port was in use. The caller closes it.
-func (p *Ports) Take(offset int) net.Listener {
+func (p *devPorts) Take(offset int) net.Listener {
 	l := p.listeners[offset]
 	delete(p.listeners, offset)
 	return l
 }
 
 // free closes listeners that were not taken.
-func (p *Ports) free(offsets ...int) {
+func (p *devPorts) free(offsets ...int) {
 	for offset, l := range p.listeners {
 		if slices.Contains(offsets, offset) {
 			_ = l.Close()
@@ -202,7 +202,7 @@ func (p *Ports) free(offsets ...int) {
 }
 
 // FreeAll closes every listener that was not taken.
-func (p *Ports) FreeAll() {
+func (p *devPorts) FreeAll() {
 	for _, l := range p.listeners {
 		_ = l.Close()
 	}
@@ -210,46 +210,46 @@ func (p *Ports) FreeAll() {
 }
 
 // TakeDoors gives a room its doors' listeners.
-func (p *Ports) TakeDoors(slot int, doors *room.Doors) error {
+func (p *devPorts) TakeDoors(slot int, doors *room.Doors) error {
 	for k, kind := range startup.DoorKinds {
 		if !p.Doors[k] {
 			continue
 		}
-		l := p.Take(DoorPort(k) + slot)
+		l := p.Take(doorPort(k) + slot)
 		if l == nil {
 			return allocator.Errorf(allocator.Refused, "the %s port %s is in use; choose others with --base-port",
-				kind.System, p.Address(DoorPort(k)+slot))
+				kind.System, p.Address(doorPort(k)+slot))
 		}
 		*kind.Listener(doors) = l
 	}
 	return nil
 }
 
-// DoorPort is the port of the first room's door of a kind, an index in startup.DoorKinds.
-func DoorPort(kind int) int { return Redis + kind*MaxRooms }
+// doorPort is the port of the first room's door of a kind, an index in startup.DoorKinds.
+func doorPort(kind int) int { return portRedis + kind*mostDevRooms }
 
 // Lines writes the addresses of all servers, for a table of them.
-func (p *Ports) Lines(w io.Writer, scheme string, rooms []allocator.Room, slots map[allocator.Room]int,
+func (p *devPorts) Lines(w io.Writer, scheme string, rooms []allocator.Room, slots map[allocator.Room]int,
 	layout allocator.Layout) {
-	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: %s://%s/\n", p.Address(ConsoleGRPC),
-		p.Address(ConsoleHTTP), scheme, p.Address(ConsoleHTTP))
+	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: %s://%s/\n", p.Address(portConsoleGRPC),
+		p.Address(portConsoleHTTP), scheme, p.Address(portConsoleHTTP))
 	for _, name := range rooms {
 		slot := slots[name]
 		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name,
-			p.Address(RoomGRPC+slot), p.Address(RoomHTTP+slot), layout.Ranges[name], layout.Boundary)
+			p.Address(portRoomGRPC+slot), p.Address(portRoomHTTP+slot), layout.Ranges[name], layout.Boundary)
 	}
 	for _, name := range rooms {
 		if slot := slots[name]; p.Admin {
-			_, _ = fmt.Fprintf(w, "  admin\tgRPC %s\tHTTP %s\troom %s, for operators\n", p.Address(AdminGRPC+slot),
-				p.Address(AdminHTTP+slot), name)
+			_, _ = fmt.Fprintf(w, "  admin\tgRPC %s\tHTTP %s\troom %s, for operators\n", p.Address(portAdminGRPC+slot),
+				p.Address(portAdminHTTP+slot), name)
 		}
 	}
 	for k, kind := range startup.DoorKinds {
 		for _, name := range rooms {
 			if p.Doors[k] {
-				_, _ = fmt.Fprintf(w, "  %s\t%s\troom %s\n", kind.Flag, p.Address(DoorPort(k)+slots[name]), name)
+				_, _ = fmt.Fprintf(w, "  %s\t%s\troom %s\n", kind.Flag, p.Address(doorPort(k)+slots[name]), name)
 			}
 		}
 	}
-	_, _ = fmt.Fprintf(w, "  etcd\tclient %s\tpeer %s\n", p.Address(EtcdClient), p.Address(EtcdPeer))
+	_, _ = fmt.Fprintf(w, "  etcd\tclient %s\tpeer %s\n", p.Address(portEtcdClient), p.Address(portEtcdPeer))
 }

@@ -1,4 +1,4 @@
-package devsetup
+package main
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Data is march dev's data directory:
+// devData is march dev's data directory:
 //
 //	lock        locked by the march dev that uses it
 //	etcd        etcd's data
@@ -22,23 +22,23 @@ import (
 // its data. So the data of an unfinished first start is deleted: no room ran on it
 // yet, so no ID was issued. An etcd directory that is older than the first march
 // dev is never deleted.
-type Data struct {
+type devData struct {
 	Dir       string
 	Temporary bool
 	lock      *fileutil.LockedFile
 }
 
 // Etcd is the folder of etcd's data.
-func (d *Data) Etcd() string { return filepath.Join(d.Dir, "etcd") }
+func (d *devData) Etcd() string { return filepath.Join(d.Dir, "etcd") }
 
 // Journal is the folder of the rooms' journals.
-func (d *Data) Journal() string { return filepath.Join(d.Dir, "journal") }
+func (d *devData) Journal() string { return filepath.Join(d.Dir, "journal") }
 
-func (d *Data) unfinished() string { return filepath.Join(d.Dir, "unfinished") }
+func (d *devData) unfinished() string { return filepath.Join(d.Dir, "unfinished") }
 
 // Open makes, locks and tidies the directory. If no directory was named, it makes a
 // temporary one.
-func (d *Data) Open() error {
+func (d *devData) Open() error {
 	if d.Dir == "" {
 		dir, err := os.MkdirTemp("", "march-dev-")
 		if err != nil {
@@ -64,7 +64,7 @@ func (d *Data) Open() error {
 }
 
 // begin marks a first start, and deletes the data of an earlier unfinished one.
-func (d *Data) begin() error {
+func (d *devData) begin() error {
 	_, err := os.Stat(d.unfinished())
 	switch {
 	case err == nil:
@@ -83,7 +83,7 @@ func (d *Data) begin() error {
 
 // Finish ends the first start. It must return before any room runs: from then on
 // the data is always kept.
-func (d *Data) Finish() error {
+func (d *devData) Finish() error {
 	err := os.Remove(d.unfinished())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -98,7 +98,7 @@ func (d *Data) Finish() error {
 }
 
 // sync makes the names in the directory survive a crash of the machine.
-func (d *Data) sync() error {
+func (d *devData) sync() error {
 	dir, err := os.Open(d.Dir)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func (d *Data) sync() error {
 }
 
 // Close unlocks the directory and removes a temporary one.
-func (d *Data) Close() {
+func (d *devData) Close() {
 	if d.lock != nil {
 		_ = d.lock.Close()
 	}

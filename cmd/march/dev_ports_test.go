@@ -1,4 +1,4 @@
-package devsetup
+package main
 
 import (
 	"maps"

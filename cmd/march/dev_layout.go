@@ -1,6 +1,4 @@
-// Package devsetup has what march dev needs before anything runs: its data directory, its
-// ports and its first layout.
-package devsetup
+package main
 
 import (
 	"strings"
@@ -8,11 +6,11 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// FirstLayout returns the first layout of a data directory: rooms of equal ranges. If machines
+// firstDevLayout returns the first layout of a data directory: rooms of equal ranges. If machines
 // is a name, a tenth is reserved under that name. Its errors are Invalid.
-func FirstLayout(names []string, boundary int64, machines allocator.Room) (allocator.Layout, error) {
-	if n := len(names); n < 1 || n > MaxRooms {
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: %d named; allowed: 1 to %d", n, MaxRooms)
+func firstDevLayout(names []string, boundary int64, machines allocator.Room) (allocator.Layout, error) {
+	if n := len(names); n < 1 || n > mostDevRooms {
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: %d named; allowed: 1 to %d", n, mostDevRooms)
 	}
 	rooms := make([]allocator.Room, len(names))
 	for i, name := range names {
