@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/testcerts"
 )
@@ -41,7 +40,7 @@ func exported(t *testing.T) map[string]bool {
 			t.Fatal(stderr)
 		}
 	}
-	for kind := 1; kind < len(startup.DoorKinds); kind++ { // a series is there from its first request on
+	for kind := 1; kind < len(doorKinds); kind++ { // a series is there from its first request on
 		r, err := http.Get("http://" + d.address(doorPort(kind)))
 		if err != nil {
 			t.Fatal(err)

@@ -27,7 +27,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/march/internal/contexts"
 	"github.com/march-id/march/cmd/march/internal/secure"
-	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/room"
@@ -47,7 +46,7 @@ type dev struct {
 	boundary   int64
 	opaqueKeys []string // NAME=FILE
 	hosts      []string // by which HTTP may be called besides localhost
-	doors      startup.DoorFlags
+	doors      doorFlags
 	secured    bool    // --tls
 	tls        *devTLS // nil without
 	// snowflake is the tag that Leaf's Snowflake answers from.
@@ -98,7 +97,7 @@ ranges. Later starts use the layout in the data directory.`,
 	flags.IntVar(&d.ports.Base, "base-port", devBasePort, "the first port, 1 to 65504")
 	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
 	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
-	for k, kind := range startup.DoorKinds {
+	for k, kind := range doorKinds {
 		flags.BoolVar(&d.ports.Doors[k], kind.Flag, false, "have the rooms answer clients of "+kind.System+", too")
 	}
 	d.doors.AddSnowflake(flags)
@@ -147,7 +146,7 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	cons := startup.Watched{Metrics: observe.New(build(), nil)}
+	cons := watched{Metrics: observe.New(build(), nil)}
 	l, err := d.openLedger(ctx, cons)
 	if err != nil {
 		return err
@@ -204,20 +203,20 @@ func (d *dev) etcdLogger() hclog.Logger {
 }
 
 // openLedger opens a ledger with its own connection, as a separate process would.
-func (d *dev) openLedger(ctx context.Context, w startup.Watched) (*ledger.Ledger, error) {
+func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error) {
 	endpoints := []string{d.ports.Address(portEtcdClient)}
 	cfg := ledger.DefaultConfig()
 	cfg.Etcdctl = "etcdctl --endpoints=" + endpoints[0]
-	l, err := startup.NewLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, cfg, w, d.log)
+	l, err := newLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, cfg, w, d.log)
 	if err != nil {
 		return nil, err
 	}
 	d.closers = append(d.closers, func() { _ = l.Close() })
-	return l, startup.PingEtcd(ctx, l, endpoints)
+	return l, pingEtcd(ctx, l, endpoints)
 }
 
 // serve runs the console and an instance of each room.
-func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger, w startup.Watched,
+func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger, w watched,
 	stored record.Layout) error {
 	names, slots, err := devSlots(ctx, l, stored, d.data.Dir)
 	if err != nil {
@@ -244,7 +243,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	if err != nil {
 		return err
 	}
-	servers, rooms := []startup.Runner{cons}, []*room.Server{}
+	servers, rooms := []runner{cons}, []*room.Server{}
 	for _, name := range names {
 		server, err := d.room(ctx, slots[name], name)
 		if err != nil {
@@ -272,7 +271,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 
 // room makes a room's server, at the ports of a slot.
 func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Server, error) {
-	w := startup.Watched{Metrics: observe.New(build(), prometheus.Labels{"room": string(name)})}
+	w := watched{Metrics: observe.New(build(), prometheus.Labels{"room": string(name)})}
 	l, err := d.openLedger(ctx, w)
 	if err != nil {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/room"
 )
 
@@ -48,9 +47,9 @@ const (
 // march dev stops early if one of them is in use.
 type devPorts struct {
 	Base      int
-	Admin     bool                         // whether rooms have ports of their own for operators
-	Doors     [len(startup.DoorKinds)]bool // which of them each room has
-	listeners map[int]net.Listener         // by offset from base, until taken
+	Admin     bool                 // whether rooms have ports of their own for operators
+	Doors     [len(doorKinds)]bool // which of them each room has
+	listeners map[int]net.Listener // by offset from base, until taken
 }
 
 // slotsOf returns the slot of each room, the number of its ports. It is below
@@ -130,7 +129,7 @@ func (p *devPorts) Address(offset int) string {
 func (p *devPorts) Open(rooms int) error {
 	p.listeners = make(map[int]net.Listener)
 	open := func(what string, offset int) error {
-		l, err := startup.Listen(what, p.Address(offset), "base-port")
+		l, err := listen(what, p.Address(offset), "base-port")
 		if err == nil {
 			p.listeners[offset] = l
 		}
@@ -156,7 +155,7 @@ func (p *devPorts) Open(rooms int) error {
 		if err == nil && p.Admin {
 			err = open(fmt.Sprintf("room %d admin HTTP", i), portAdminHTTP+i)
 		}
-		for k, kind := range startup.DoorKinds {
+		for k, kind := range doorKinds {
 			if err == nil && p.Doors[k] {
 				err = open(fmt.Sprintf("room %d %s", i, kind.System), doorPort(k)+i)
 			}
@@ -211,7 +210,7 @@ func (p *devPorts) FreeAll() {
 
 // TakeDoors gives a room its doors' listeners.
 func (p *devPorts) TakeDoors(slot int, doors *room.Doors) error {
-	for k, kind := range startup.DoorKinds {
+	for k, kind := range doorKinds {
 		if !p.Doors[k] {
 			continue
 		}
@@ -244,7 +243,7 @@ func (p *devPorts) Lines(w io.Writer, scheme string, rooms []allocator.Room, slo
 				p.Address(portAdminHTTP+slot), name)
 		}
 	}
-	for k, kind := range startup.DoorKinds {
+	for k, kind := range doorKinds {
 		for _, name := range rooms {
 			if p.Doors[k] {
 				_, _ = fmt.Fprintf(w, "  %s\t%s\troom %s\n", kind.Flag, p.Address(doorPort(k)+slots[name]), name)

@@ -24,14 +24,13 @@ import (
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/march/internal/reports"
 	"github.com/march-id/march/cmd/march/internal/secure"
-	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/room"
 )
 
 func newHalt(c *common) *cobra.Command {
-	var cluster startup.ClusterFlags
+	var cluster clusterFlags
 	var yes bool
 	var why string
 	cmd := &cobra.Command{
@@ -70,12 +69,12 @@ epoch.`,
 
 // withCluster calls use with a cluster's ledger. Its commands speak with etcd themselves, so that
 // they need no console: they are for times when servers may be down.
-func withCluster(cmd *cobra.Command, c *common, cluster *startup.ClusterFlags, use func(*ledger.Ledger) error) error {
+func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(*ledger.Ledger) error) error {
 	log, err := c.logger(hclog.Error)
 	if err != nil {
 		return err
 	}
-	l, err := cluster.Open(cmd.Context(), startup.Watched{}, log)
+	l, err := cluster.Open(cmd.Context(), watched{}, log)
 	if err != nil {
 		return err
 	}
@@ -84,7 +83,7 @@ func withCluster(cmd *cobra.Command, c *common, cluster *startup.ClusterFlags, u
 
 // recoverFlags are the settings of `march recover`.
 type recoverFlags struct {
-	cluster       startup.ClusterFlags
+	cluster       clusterFlags
 	yes, quiet    bool
 	without, skip []string
 	stopped       []string

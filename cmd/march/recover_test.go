@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/march/internal/startup"
 )
 
 // Every flag that recover's errors name is one of its own.
@@ -58,13 +57,13 @@ func TestJournalDir(t *testing.T) {
 		t.Setenv("STATE_DIRECTORY", test.state)
 		t.Setenv("XDG_STATE_HOME", test.xdg)
 		t.Setenv("HOME", test.home)
-		if got, err := startup.JournalDir(test.set); err != nil || got != test.want {
+		if got, err := journalDir(test.set); err != nil || got != test.want {
 			t.Errorf("%+v: %q, %v", test, got, err)
 		}
 	}
 	t.Setenv("HOME", "")
 	_ = os.Unsetenv("HOME")
-	if _, err := startup.JournalDir(""); allocator.KindOf(err) != allocator.Invalid ||
+	if _, err := journalDir(""); allocator.KindOf(err) != allocator.Invalid ||
 		!slices.Contains(strings.Fields(err.Error()), "--journal") {
 		t.Errorf("without a home: %v", err)
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/march/internal/rights"
 	"github.com/march-id/march/cmd/march/internal/secure"
-	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
@@ -31,14 +30,14 @@ import (
 // server is what rooms and consoles have in common: flags, and what is open before a start.
 type server struct {
 	*common
-	cluster  startup.ClusterFlags
-	watch    startup.WatchFlags
+	cluster  clusterFlags
+	watch    watchFlags
 	safe     secure.Server
-	start    startup.Server
+	start    starting
 	hostname string // empty if it is not known
 
 	log     hclog.Logger
-	watched startup.Watched
+	watched watched
 	ledger  *ledger.Ledger
 	stops   []func()
 }
@@ -48,7 +47,7 @@ func newServer(c *common, what string) server {
 	if err != nil {
 		hostname = ""
 	}
-	return server{common: c, start: startup.Server{What: what}, hostname: hostname}
+	return server{common: c, start: starting{What: what}, hostname: hostname}
 }
 
 func (s *server) addFlags(cmd *cobra.Command, hosts *[]string, limits *serve.Limits) {
@@ -56,7 +55,7 @@ func (s *server) addFlags(cmd *cobra.Command, hosts *[]string, limits *serve.Lim
 	s.cluster.Add(cmd)
 	s.watch.Add(cmd)
 	s.safe.Add(flags)
-	startup.LimitFlags(flags, limits, &s.cluster.MaxTags)
+	limitFlags(flags, limits, &s.cluster.MaxTags)
 	hostsFlag(cmd, hosts)
 }
 
@@ -105,7 +104,7 @@ func (s *server) protect(gate *access.Gate, hosts []string, log hclog.Logger, do
 // roomServer is a room's settings.
 type roomServer struct {
 	server
-	doors                       startup.DoorFlags
+	doors                       doorFlags
 	policy                      rights.Flags
 	name, journal, pin, callers string
 	warm, keys                  []string
@@ -200,7 +199,7 @@ func (r *roomServer) read(name string) (err error) {
 	if cfg.OpaqueKeys, err = readKeys(r.keys); err != nil {
 		return err
 	}
-	if cfg.Journal, err = startup.JournalDir(r.journal); err != nil {
+	if cfg.Journal, err = journalDir(r.journal); err != nil {
 		return err
 	}
 	if cfg.Journal == "" && cfg.RequireJournal {
@@ -240,23 +239,23 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 		if err := r.cluster.Ping(ctx, r.ledger); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(ctx, startup.AskEtcd)
+		ctx, cancel := context.WithTimeout(ctx, etcdAnswersWithin)
 		defer cancel()
 		if err := r.ledger.Attach(ctx); err != nil {
 			return err
 		}
-		return startup.TakesWrites(ctx, r.ledger)
+		return takesWrites(ctx, r.ledger)
 	}
 	// Not only once etcd is there. `march config validate` checks all that can be wrong without it.
 	if err := cfg.Validate(); err != nil || r.checkOnly {
 		return err
 	}
-	return stopped(ctx, r.start.Run(ctx, func(l startup.Listeners) (startup.Runner, error) {
+	return stopped(ctx, r.start.Run(ctx, func(l listeners) (runner, error) {
 		cfg.Diagnose = diagnosing(cmd, r.ledger, cfg.Journal, r.watched)
 		cfg.GRPC, cfg.HTTP, cfg.AdminGRPC, cfg.AdminHTTP = l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP
 		// Only now, because port 0 stands for any free one.
-		cfg.Advertise = startup.Advertise(cfg.Advertise, l.GRPC, r.hostname)
-		cfg.AdvertiseAdmin = startup.Advertise(cfg.AdvertiseAdmin, l.AdminGRPC, r.hostname)
+		cfg.Advertise = advertised(cfg.Advertise, l.GRPC, r.hostname)
+		cfg.AdvertiseAdmin = advertised(cfg.AdvertiseAdmin, l.AdminGRPC, r.hostname)
 		if err := r.doors.Open(&cfg.Doors); err != nil {
 			return nil, err
 		}
@@ -334,7 +333,7 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 	if err := cfg.Validate(); err != nil || s.checkOnly {
 		return err
 	}
-	return stopped(ctx, s.start.Run(ctx, func(l startup.Listeners) (startup.Runner, error) {
+	return stopped(ctx, s.start.Run(ctx, func(l listeners) (runner, error) {
 		cfg.Diagnose = diagnosing(cmd, s.ledger, "", s.watched)
 		cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
 		if h := l.HTTP; h != nil {
@@ -345,7 +344,7 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 }
 
 // diagnosing returns what tells operators of a server's process.
-func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w startup.Watched) *diagnose.Server {
+func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w watched) *diagnose.Server {
 	cfg := diagnose.Config{Build: build(), Ledger: l, Journal: journal}
 	for _, s := range settledOf(func(visit func(*pflag.Flag)) { visitSettings(cmd, visit) }) {
 		cfg.Settings = append(cfg.Settings, &marchv1.Setting{Name: s.Name, Value: s.Value, Origin: s.Origin})

@@ -15,13 +15,12 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/verify"
 	"github.com/march-id/march/cmd/march/internal/reports"
-	"github.com/march-id/march/cmd/march/internal/startup"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/words"
 )
 
 func newVerify(c *common) *cobra.Command {
-	var cluster startup.ClusterFlags
+	var cluster clusterFlags
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "verify",
@@ -44,7 +43,7 @@ and the remedy.`,
 			if err != nil {
 				return err
 			}
-			l, err := cluster.Open(cmd.Context(), startup.Watched{}, log)
+			l, err := cluster.Open(cmd.Context(), watched{}, log)
 			if err != nil {
 				return err
 			}

@@ -1,4 +1,4 @@
-package startup
+package main
 
 import (
 	"github.com/spf13/pflag"
@@ -9,7 +9,7 @@ import (
 )
 
 // AddAdmin adds the flags of the addresses for operators.
-func (s *Server) AddAdmin(flags *pflag.FlagSet, advertise *string) {
+func (s *starting) AddAdmin(flags *pflag.FlagSet, advertise *string) {
 	flags.StringVar(&s.AdminGRPC, "admin-grpc", "", "where to serve operators' calls, "+
 		"reflection and health over gRPC, HOST:PORT; empty for --grpc. With it, --grpc serves callers who "+
 		"take IDs only")
@@ -20,7 +20,7 @@ func (s *Server) AddAdmin(flags *pflag.FlagSet, advertise *string) {
 }
 
 // CheckAdmin checks those addresses, and the ones that others are told. Its error is Invalid.
-func (s *Server) CheckAdmin(advertise, admin string) error {
+func (s *starting) CheckAdmin(advertise, admin string) error {
 	if s.AdminGRPC == "" && (s.AdminHTTP != "" || admin != "") {
 		return allocator.Errorf(allocator.Invalid,
 			"admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
@@ -35,8 +35,8 @@ func (s *Server) CheckAdmin(advertise, admin string) error {
 	return nil
 }
 
-// LimitFlags adds the limits on how much of a server callers may use.
-func LimitFlags(flags *pflag.FlagSet, l *serve.Limits, maxTags *int64) {
+// limitFlags adds the limits on how much of a server callers may use.
+func limitFlags(flags *pflag.FlagSet, l *serve.Limits, maxTags *int64) {
 	flags.IntVar(&l.Connections, "max-connections", l.Connections,
 		"how many connections may be open, gRPC and HTTP together")
 	flags.IntVar(&l.CallerConnections, "max-caller-connections", l.CallerConnections,

@@ -1,4 +1,4 @@
-package startup
+package main
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 	"github.com/march-id/march/cmd/march/internal/rights"
 )
 
-// ClusterFlags say which cluster a server belongs to and how to reach its etcd.
-type ClusterFlags struct {
+// clusterFlags say which cluster a server belongs to and how to reach its etcd.
+type clusterFlags struct {
 	endpoints          []string
 	cluster, uuid      string
 	user, passwordFile string
@@ -29,7 +29,7 @@ type ClusterFlags struct {
 }
 
 // Add adds the flags.
-func (f *ClusterFlags) Add(cmd *cobra.Command) {
+func (f *clusterFlags) Add(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringSliceVar(&f.endpoints, "etcd", []string{"127.0.0.1:2379"},
 		"etcd's client endpoints, HOST:PORT or URLs, separated by commas")
@@ -46,7 +46,7 @@ func (f *ClusterFlags) Add(cmd *cobra.Command) {
 }
 
 // Open returns the cluster's ledger once etcd has answered.
-func (f *ClusterFlags) Open(ctx context.Context, w Watched, log hclog.Logger) (*ledger.Ledger, error) {
+func (f *clusterFlags) Open(ctx context.Context, w watched, log hclog.Logger) (*ledger.Ledger, error) {
 	l, err := f.Ledger(w, log)
 	if err != nil {
 		return nil, err
@@ -59,12 +59,12 @@ func (f *ClusterFlags) Open(ctx context.Context, w Watched, log hclog.Logger) (*
 }
 
 // Ping checks that etcd answers.
-func (f *ClusterFlags) Ping(ctx context.Context, l *ledger.Ledger) error {
-	return PingEtcd(ctx, l, f.endpoints)
+func (f *clusterFlags) Ping(ctx context.Context, l *ledger.Ledger) error {
+	return pingEtcd(ctx, l, f.endpoints)
 }
 
 // Ledger returns the cluster's ledger; nothing has been asked of etcd.
-func (f *ClusterFlags) Ledger(w Watched, log hclog.Logger) (*ledger.Ledger, error) {
+func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, error) {
 	if f.MaxTags < 1 {
 		return nil, allocator.Errorf(allocator.Invalid, "max-tags: %d; allowed: 1 or more", f.MaxTags)
 	}
@@ -81,13 +81,13 @@ func (f *ClusterFlags) Ledger(w Watched, log hclog.Logger) (*ledger.Ledger, erro
 	}
 	own := ledger.DefaultConfig()
 	own.Cluster, own.UUID, own.Etcdctl = f.cluster, f.uuid, f.etcdctl()
-	return NewLedger(cfg, own, w, log)
+	return newLedger(cfg, own, w, log)
 }
 
 // etcdctl returns the command that asks the same etcd. It has no user: how many members answer is told without one, and
 // what an operator mends takes etcd's root.
-func (f *ClusterFlags) etcdctl() string {
-	command := "etcdctl --endpoints=" + strings.Join(shown(f.endpoints), ",")
+func (f *clusterFlags) etcdctl() string {
+	command := "etcdctl --endpoints=" + strings.Join(shownEndpoints(f.endpoints), ",")
 	for _, file := range [][2]string{{"cacert", f.ca}, {"cert", f.cert}, {"key", f.key}} {
 		if file[1] != "" {
 			command += fmt.Sprintf(" --%s=%s", file[0], file[1])
@@ -96,8 +96,8 @@ func (f *ClusterFlags) etcdctl() string {
 	return command
 }
 
-// shown returns endpoints without users and passwords.
-func shown(endpoints []string) []string {
+// shownEndpoints returns endpoints without users and passwords.
+func shownEndpoints(endpoints []string) []string {
 	list := make([]string, len(endpoints))
 	for k, endpoint := range endpoints {
 		list[k] = store.WithoutUser(endpoint)
@@ -107,12 +107,12 @@ func shown(endpoints []string) []string {
 
 // Admin returns the limits of what a server may create. The metrics count the tags
 // that it refuses.
-func (w Watched) Admin(maxTags int64) admin.Config {
+func (w watched) Admin(maxTags int64) admin.Config {
 	return admin.Config{MaxTags: maxTags, TooManyTags: w.Metrics.Limit(admin.MaxTags, maxTags).Count}
 }
 
-// NewLedger returns a ledger on an etcd; nothing has been asked of it.
-func NewLedger(to store.EtcdConfig, cfg ledger.Config, w Watched, log hclog.Logger) (*ledger.Ledger, error) {
+// newLedger returns a ledger on an etcd; nothing has been asked of it.
+func newLedger(to store.EtcdConfig, cfg ledger.Config, w watched, log hclog.Logger) (*ledger.Ledger, error) {
 	to.Tracer = w.Tracer
 	etcd, err := store.NewEtcd(to)
 	if err != nil {
@@ -132,9 +132,9 @@ func NewLedger(to store.EtcdConfig, cfg ledger.Config, w Watched, log hclog.Logg
 	return l, nil
 }
 
-// TakesWrites checks that etcd is not full: an instance cannot register there, and ended, to be started again and
+// takesWrites checks that etcd is not full: an instance cannot register there, and ended, to be started again and
 // again.
-func TakesWrites(ctx context.Context, l *ledger.Ledger) error {
+func takesWrites(ctx context.Context, l *ledger.Ledger) error {
 	status, err := l.Cluster().Status(ctx)
 	if err == nil && status.NoSpace {
 		return allocator.Errorf(allocator.Unavailable, "etcd: %w; ask it with `%s alarm list`", store.ErrNoSpace,
@@ -143,22 +143,22 @@ func TakesWrites(ctx context.Context, l *ledger.Ledger) error {
 	return err
 }
 
-// AskEtcd bounds how long a server that starts waits for one answer.
-const AskEtcd = 4 * time.Second
+// etcdAnswersWithin bounds how long a server that starts waits for one answer.
+const etcdAnswersWithin = 4 * time.Second
 
-// PingEtcd checks that etcd answers. The error names the endpoints.
-func PingEtcd(ctx context.Context, l *ledger.Ledger, endpoints []string) error {
-	ctx, cancel := context.WithTimeout(ctx, AskEtcd)
+// pingEtcd checks that etcd answers. The error names the endpoints.
+func pingEtcd(ctx context.Context, l *ledger.Ledger, endpoints []string) error {
+	ctx, cancel := context.WithTimeout(ctx, etcdAnswersWithin)
 	defer cancel()
 	if err := l.Ping(ctx); err != nil {
-		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(shown(endpoints), ","), err)
+		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(shownEndpoints(endpoints), ","), err)
 	}
 	return nil
 }
 
 // tls returns the settings of connections to etcd, which follow their files; nil for plain
 // text. Its error is Invalid.
-func (f *ClusterFlags) tls(log hclog.Logger) (func(host string) *tls.Config, error) {
+func (f *clusterFlags) tls(log hclog.Logger) (func(host string) *tls.Config, error) {
 	if f.ca == "" && f.cert == "" && f.key == "" {
 		return nil, nil
 	}

@@ -1,4 +1,4 @@
-package startup
+package main
 
 import (
 	"net"
@@ -12,23 +12,23 @@ import (
 	"github.com/march-id/march/room/tinyid"
 )
 
-// DoorKind is a door for other systems' clients.
-type DoorKind struct {
+// doorKind is a door for other systems' clients.
+type doorKind struct {
 	Flag, System string
 	Listener     func(*room.Doors) *net.Listener
 }
 
-// DoorKinds are in the order of march dev's ports.
-var DoorKinds = [...]DoorKind{
+// doorKinds are in the order of march dev's ports.
+var doorKinds = [...]doorKind{
 	{"redis", "Redis", func(d *room.Doors) *net.Listener { return &d.Redis }},
 	{"leaf", "Leaf", func(d *room.Doors) *net.Listener { return &d.Leaf }},
 	{"tinyid", "TinyId", func(d *room.Doors) *net.Listener { return &d.TinyID }},
 	{"cosid", "CosId", func(d *room.Doors) *net.Listener { return &d.CosID }},
 }
 
-// DoorFlags say where a room answers other systems' clients.
-type DoorFlags struct {
-	addresses [len(DoorKinds)]string
+// doorFlags say where a room answers other systems' clients.
+type doorFlags struct {
+	addresses [len(doorKinds)]string
 	tokens    string
 	snowflake string
 	machines  string
@@ -36,8 +36,8 @@ type DoorFlags struct {
 }
 
 // Add adds all of them, as a room has them.
-func (f *DoorFlags) Add(flags *pflag.FlagSet) {
-	for k, kind := range DoorKinds {
+func (f *doorFlags) Add(flags *pflag.FlagSet) {
+	for k, kind := range doorKinds {
 		flags.StringVar(&f.addresses[k], kind.Flag, "",
 			"where to answer clients of "+kind.System+", HOST:PORT; empty for nowhere")
 	}
@@ -49,18 +49,18 @@ func (f *DoorFlags) Add(flags *pflag.FlagSet) {
 }
 
 // AddSnowflake adds the flag of the tag that Leaf's Snowflake answers from.
-func (f *DoorFlags) AddSnowflake(flags *pflag.FlagSet) {
+func (f *doorFlags) AddSnowflake(flags *pflag.FlagSet) {
 	flags.StringVar(&f.snowflake, "leaf-snowflake", "", "the tag of time-ordered IDs for Leaf's /api/snowflake/get")
 }
 
 // AddMachines adds the flag of the range that machine IDs of CosId come from.
-func (f *DoorFlags) AddMachines(flags *pflag.FlagSet) {
+func (f *doorFlags) AddMachines(flags *pflag.FlagSet) {
 	flags.StringVar(&f.machines, "cosid-machines", "",
 		"the layout's reserved range for machine IDs of CosId's clients; empty for none")
 }
 
 // MachinesRange returns that range; empty for none. Its error is Invalid.
-func (f *DoorFlags) MachinesRange() (allocator.Room, error) {
+func (f *doorFlags) MachinesRange() (allocator.Room, error) {
 	if f.machines == "" {
 		return "", nil
 	}
@@ -72,7 +72,7 @@ func (f *DoorFlags) MachinesRange() (allocator.Room, error) {
 }
 
 // SnowflakeTag returns that tag; empty for none. Its error is Invalid.
-func (f *DoorFlags) SnowflakeTag() (allocator.Tag, error) {
+func (f *doorFlags) SnowflakeTag() (allocator.Tag, error) {
 	if f.snowflake == "" {
 		return "", nil
 	}
@@ -84,7 +84,7 @@ func (f *DoorFlags) SnowflakeTag() (allocator.Tag, error) {
 }
 
 // Settings checks the flags, and reads what they name. policy says that the room has one. Its errors are Invalid.
-func (f *DoorFlags) Settings(doors *room.Doors, policy bool, log hclog.Logger) (err error) {
+func (f *doorFlags) Settings(doors *room.Doors, policy bool, log hclog.Logger) (err error) {
 	if doors.LeafSnowflake, err = f.SnowflakeTag(); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func (f *DoorFlags) Settings(doors *room.Doors, policy bool, log hclog.Logger) (
 		doors.TinyIDTokens, err = tinyid.OpenTokens(f.tokens, log)
 		return err
 	}
-	for k, kind := range DoorKinds {
+	for k, kind := range doorKinds {
 		if kind.Flag == "tinyid" && f.addresses[k] != "" && !policy {
 			return allocator.Errorf(allocator.Invalid,
 				"tinyid: there are no tokens; allowed: with --tinyid-tokens FILE, or with --policy and --tokens")
@@ -105,21 +105,21 @@ func (f *DoorFlags) Settings(doors *room.Doors, policy bool, log hclog.Logger) (
 }
 
 // At returns where the doors are to listen, and notes in doors whether they have TLS.
-func (f *DoorFlags) At(doors *room.Doors) (list []secure.Address) {
+func (f *doorFlags) At(doors *room.Doors) (list []secure.Address) {
 	doors.Plain = !f.tls
-	for k, kind := range DoorKinds {
+	for k, kind := range doorKinds {
 		list = append(list, secure.Address{Flag: kind.Flag, At: f.addresses[k], Plain: doors.Plain})
 	}
 	return list
 }
 
 // Open opens the doors. The caller closes them where no server did.
-func (f *DoorFlags) Open(doors *room.Doors) (err error) {
-	for k, kind := range DoorKinds {
+func (f *doorFlags) Open(doors *room.Doors) (err error) {
+	for k, kind := range doorKinds {
 		if f.addresses[k] == "" {
 			continue
 		}
-		if *kind.Listener(doors), err = Listen("room "+kind.System, f.addresses[k], kind.Flag); err != nil {
+		if *kind.Listener(doors), err = listen("room "+kind.System, f.addresses[k], kind.Flag); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,4 @@
-// Package startup starts the servers, room and console: it opens their listeners, and waits
-// where what a server needs is not there yet. It also has the flags of etcd, traces, limits and
-// doors.
-package startup
+package main
 
 import (
 	"context"
@@ -29,13 +26,16 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// Runner is a server that runs until its context ends.
-type Runner interface {
+// A room and a console start in the same way: the program opens their listeners, and waits where what they need is
+// not there yet.
+
+// runner is a server that runs until its context ends.
+type runner interface {
 	Run(ctx context.Context) error
 }
 
-// Server is a room or a console that is to start.
-type Server struct {
+// starting is a room or a console that is to start.
+type starting struct {
 	What       string // room or console
 	GRPC, HTTP string // where to listen; HTTP may be empty
 	// AdminGRPC and AdminHTTP are where to listen for operators; empty for GRPC and HTTP.
@@ -51,11 +51,11 @@ type Server struct {
 	Log     hclog.Logger
 }
 
-// Listeners are a server's; nil for an address that it does not have.
-type Listeners struct{ GRPC, HTTP, AdminGRPC, AdminHTTP net.Listener }
+// listeners are a server's; nil for an address that it does not have.
+type listeners struct{ GRPC, HTTP, AdminGRPC, AdminHTTP net.Listener }
 
 // close closes the listeners.
-func (l *Listeners) close() {
+func (l *listeners) close() {
 	for _, l := range []net.Listener{l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP} {
 		if l != nil {
 			_ = l.Close()
@@ -64,9 +64,9 @@ func (l *Listeners) close() {
 }
 
 // Run opens the listeners and runs the server that build makes with them.
-func (s *Server) Run(ctx context.Context, build func(Listeners) (Runner, error)) error {
+func (s *starting) Run(ctx context.Context, build func(listeners) (runner, error)) error {
 	signal.Ignore(syscall.SIGPIPE) // a server goes on when the reader of its log has gone
-	var l Listeners
+	var l listeners
 	var err error
 	l.HTTP, err = s.await(ctx)
 	// Nothing listens for gRPC before, so callers are refused at once and ask another server.
@@ -79,7 +79,7 @@ func (s *Server) Run(ctx context.Context, build func(Listeners) (Runner, error))
 		{&l.AdminHTTP, " admin HTTP", s.AdminHTTP, "admin-http"},
 	} {
 		if err == nil && *open.to == nil && open.at != "" {
-			*open.to, err = Listen(s.What+open.what, open.at, open.flag)
+			*open.to, err = listen(s.What+open.what, open.at, open.flag)
 		}
 	}
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *Server) Run(ctx context.Context, build func(Listeners) (Runner, error))
 }
 
 // Addresses are where the server is to listen.
-func (s *Server) Addresses() []secure.Address {
+func (s *starting) Addresses() []secure.Address {
 	return []secure.Address{
 		{Flag: "grpc", At: s.GRPC}, {Flag: "http", At: s.HTTP},
 		{Flag: "admin-grpc", At: s.AdminGRPC}, {Flag: "admin-http", At: s.AdminHTTP},
@@ -111,7 +111,7 @@ const (
 
 // await returns once there is what the server needs. A server that has to wait for it
 // answers health checks over HTTP meanwhile, and returns that listener.
-func (s *Server) await(ctx context.Context) (net.Listener, error) {
+func (s *starting) await(ctx context.Context) (net.Listener, error) {
 	missing := s.Needs(ctx)
 	if missing == nil || !s.Wait || !passing(missing) {
 		return nil, missing
@@ -119,7 +119,7 @@ func (s *Server) await(ctx context.Context) (net.Listener, error) {
 	var h net.Listener
 	if s.HTTP != "" {
 		var err error
-		if h, err = Listen(s.What+" HTTP", s.HTTP, "http"); err != nil {
+		if h, err = listen(s.What+" HTTP", s.HTTP, "http"); err != nil {
 			return nil, err
 		}
 	}
@@ -127,7 +127,7 @@ func (s *Server) await(ctx context.Context) (net.Listener, error) {
 	if s.AdminGRPC != "" {
 		metrics = nil // they are for operators
 	}
-	w := waiting{Server: s, since: time.Now()}
+	w := waiting{starting: s, since: time.Now()}
 	w.missing.Store(&missing)
 	return h, serve.Wait(ctx, serve.Config{
 		HTTP: h, AllowedHosts: s.Hosts, Access: s.Access, TLS: s.TLS, Metrics: metrics, Logger: s.Log, Ready: w.checks,
@@ -141,7 +141,7 @@ func passing(err error) bool {
 
 // waiting is a server that waits for what it needs.
 type waiting struct {
-	*Server
+	*starting
 	since   time.Time
 	missing atomic.Pointer[error] // why it still waits
 }
@@ -194,8 +194,8 @@ func (w *waiting) checks(context.Context) []serve.Check {
 	return []serve.Check{{Name: w.on(), Err: fmt.Errorf("waiting since %s: %w", w.sinceText(), *w.missing.Load())}}
 }
 
-// Listen opens a listener; flag is what changes its address.
-func Listen(what, address, flag string) (net.Listener, error) {
+// listen opens a listener; flag is what changes its address.
+func listen(what, address, flag string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -207,8 +207,8 @@ func Listen(what, address, flag string) (net.Listener, error) {
 	return l, nil
 }
 
-// JournalDir returns the directory of journals, empty for none.
-func JournalDir(set string) (string, error) {
+// journalDir returns the directory of journals, empty for none.
+func journalDir(set string) (string, error) {
 	switch set {
 	case "off":
 		return "", nil
@@ -230,9 +230,9 @@ func JournalDir(set string) (string, error) {
 	return filepath.Join(home, ".local", "state", "march"), nil
 }
 
-// Advertise returns the address at which other processes reach a listener: the one
+// advertised returns the address at which other processes reach a listener: the one
 // that was set, or its own, with the host's name if it listens on all addresses.
-func Advertise(set string, l net.Listener, hostname string) string {
+func advertised(set string, l net.Listener, hostname string) string {
 	if set != "" || l == nil {
 		return set
 	}

@@ -1,4 +1,4 @@
-package startup
+package main
 
 import (
 	"context"
@@ -17,20 +17,20 @@ import (
 	"github.com/march-id/march/internal/throttle"
 )
 
-// Watched has a server's metrics and traces; the zero value has none.
-type Watched struct {
+// watched has a server's metrics and traces; the zero value has none.
+type watched struct {
 	Metrics *observe.Metrics
 	Tracer  trace.TracerProvider
 }
 
-// WatchFlags are the flags of traces.
-type WatchFlags struct {
+// watchFlags are the flags of traces.
+type watchFlags struct {
 	traces string
 	ratio  float64
 }
 
 // Add adds the flags.
-func (f *WatchFlags) Add(cmd *cobra.Command) {
+func (f *watchFlags) Add(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.traces, "traces", "", "where to send traces, as OTLP over gRPC: http://HOST:PORT, "+
 		"or https for TLS; empty for none")
@@ -40,8 +40,8 @@ func (f *WatchFlags) Add(cmd *cobra.Command) {
 
 // Start returns a server's metrics and traces, and a function that sends the last
 // traces.
-func (f *WatchFlags) Start(ctx context.Context, build, service, instance string, labels prometheus.Labels,
-	log hclog.Logger) (w Watched, stop func(), err error) {
+func (f *watchFlags) Start(ctx context.Context, build, service, instance string, labels prometheus.Labels,
+	log hclog.Logger) (w watched, stop func(), err error) {
 	stop = func() {}
 	if f.traces != "" {
 		if err := checkReceiver(f.traces); err != nil {
