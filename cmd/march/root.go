@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/march/internal/rights"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -129,7 +128,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c),
 		newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
-		newVerify(c), newPolicy(c), rights.Token(c.stdout, c.stderr, exactly), rights.Etcd(c.stdout), newHalt(c),
+		newVerify(c), newPolicy(c), newToken(c.stdout, c.stderr, exactly), newEtcd(c.stdout), newHalt(c),
 		newRecover(c), newConfig(c),
 		newBench(c), newVersion(c), newMan(),
 	)
@@ -174,7 +173,7 @@ func decimals(cmd *cobra.Command) {
 }
 
 func newPolicy(c *common) *cobra.Command {
-	return rights.Policy(c.stdout, func(err error) error { return finding{err} }, exactly)
+	return newPolicies(c.stdout, func(err error) error { return finding{err} }, exactly)
 }
 
 // newHelp is `march help COMMAND`. It refuses words that are not commands.

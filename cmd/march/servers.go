@@ -18,7 +18,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/cmd/march/internal/rights"
 	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
@@ -105,7 +104,7 @@ func (s *server) protect(gate *access.Gate, hosts []string, log hclog.Logger, do
 type roomServer struct {
 	server
 	doors                       doorFlags
-	policy                      rights.Flags
+	policy                      policyFlags
 	name, journal, pin, callers string
 	warm, keys                  []string
 	cfg                         room.Config
@@ -172,7 +171,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	return cmd
 }
 
-// read reads the settings that are not of a flag's type. Its error is Invalid.
+// readPolicy reads the settings that are not of a flag's type. Its error is Invalid.
 func (r *roomServer) read(name string) (err error) {
 	cfg := &r.cfg
 	cfg.Build, cfg.Logger = build(), r.log.Named("room")
@@ -266,7 +265,7 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 // consoleServer is a console's settings.
 type consoleServer struct {
 	server
-	policy rights.ConsoleFlags
+	policy consolePolicyFlags
 	cfg    console.Config
 }
 

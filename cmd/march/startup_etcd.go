@@ -16,7 +16,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/cmd/march/internal/rights"
 )
 
 // clusterFlags say which cluster a server belongs to and how to reach its etcd.
@@ -70,7 +69,7 @@ func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 	}
 	cfg := store.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log}
 	if f.passwordFile != "" {
-		cfg.ReadPassword = rights.PasswordFile(f.passwordFile)
+		cfg.ReadPassword = passwordFile(f.passwordFile)
 		if _, err := cfg.ReadPassword(); err != nil { // not only when it is first asked for
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package rights
+package main
 
 import (
 	"io"
@@ -11,8 +11,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// Etcd returns `march etcd`.
-func Etcd(stdout io.Writer) *cobra.Command {
+// newEtcd returns `march etcd`.
+func newEtcd(stdout io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "etcd",
 		Short: "Make users and roles of etcd for rooms, consoles and operators",
@@ -62,7 +62,7 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 				}
 				all = append(all, keys.RoomRole(room, tags))
 			}
-			_, err = io.WriteString(stdout, script(all, certificates, upgraded))
+			_, err = io.WriteString(stdout, rolesScript(all, certificates, upgraded))
 			return err
 		},
 	}
@@ -80,8 +80,8 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 	return cmd
 }
 
-// script returns the commands that make roles, and a user for each of them.
-func script(roles []record.Role, certificates, upgraded bool) string {
+// rolesScript returns the commands that make roles, and a user for each of them.
+func rolesScript(roles []record.Role, certificates, upgraded bool) string {
 	var b strings.Builder
 	for _, role := range roles {
 		how := "--interactive=false < " + role.Name + ".password"

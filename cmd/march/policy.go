@@ -1,4 +1,4 @@
-package rights
+package main
 
 import (
 	"errors"
@@ -13,8 +13,8 @@ import (
 	"github.com/march-id/march/internal/access/policy"
 )
 
-// Policy returns `march policy`, without its help for wrong arguments.
-func Policy(stdout io.Writer, refused func(error) error, exactly func(...string) cobra.PositionalArgs) *cobra.Command {
+// newPolicies returns `march policy`, without its help for wrong arguments.
+func newPolicies(stdout io.Writer, refused func(error) error, exactly func(...string) cobra.PositionalArgs) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Check a policy, and explain what it allows",
@@ -27,7 +27,7 @@ its line. Exit code 2 says that there are mistakes.`,
 		Example: `  march policy validate policy.yaml`,
 		Args:    exactly("a policy's file"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if _, err := read(args[0]); err != nil {
+			if _, err := readPolicy(args[0]); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(stdout, "%s is a policy\n", args[0])
@@ -48,7 +48,7 @@ that the call is refused.`,
 			if path == "" {
 				return allocator.Errorf(allocator.Invalid, "policy: must be given; see `march policy explain --help`")
 			}
-			p, err := read(path)
+			p, err := readPolicy(path)
 			if err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ func callNamed(name, room string) (*policy.Call, error) {
 	return found[0], nil
 }
 
-func read(path string) (*policy.Policy, error) {
+func readPolicy(path string) (*policy.Policy, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "policy: %w", err)

@@ -1,4 +1,4 @@
-package rights
+package main
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/internal/access"
 )
 
-// Token returns `march token`.
-func Token(stdout, stderr io.Writer, exactly func(...string) cobra.PositionalArgs) *cobra.Command {
+// newToken returns `march token`.
+func newToken(stdout, stderr io.Writer, exactly func(...string) cobra.PositionalArgs) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make tokens with which callers prove who they are",

@@ -1,4 +1,4 @@
-package rights
+package main
 
 import (
 	"bytes"
@@ -17,11 +17,11 @@ import (
 	"github.com/march-id/march/internal/observe"
 )
 
-// Flags are the settings of a server's policy.
-type Flags struct{ cfg access.Config }
+// policyFlags are the settings of a server's policy.
+type policyFlags struct{ cfg access.Config }
 
 // Add adds the flags.
-func (f *Flags) Add(flags *pflag.FlagSet) {
+func (f *policyFlags) Add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cfg.Policy, "policy", "", "YAML file that says which caller may make which call; "+
 		"it is read again when it changes. Without it, every caller may make every call")
 	flags.StringVar(&f.cfg.Tokens, "tokens", "", "with --policy: file with the hashes of the tokens that callers may "+
@@ -33,15 +33,15 @@ func (f *Flags) Add(flags *pflag.FlagSet) {
 		"instead of asking the issuer for them")
 }
 
-// ConsoleFlags are those of a console, with the logins to its page.
-type ConsoleFlags struct {
-	Flags
+// consolePolicyFlags are those of a console, with the logins to its page.
+type consolePolicyFlags struct {
+	policyFlags
 	secret, key string // files
 }
 
 // Add adds the flags, which set cfg.
-func (f *ConsoleFlags) Add(flags *pflag.FlagSet, cfg *console.Config) {
-	f.Flags.Add(flags)
+func (f *consolePolicyFlags) Add(flags *pflag.FlagSet, cfg *console.Config) {
+	f.policyFlags.Add(flags)
 	flags.StringVar(&cfg.Credentials.TokenFile, "token-file", "",
 		"file with the token that this console gives to the instances that it asks")
 	flags.StringVar(&cfg.Login.ClientID, "oidc-client-id", "",
@@ -56,7 +56,7 @@ func (f *ConsoleFlags) Add(flags *pflag.FlagSet, cfg *console.Config) {
 }
 
 // Set sets what the flags ask for in cfg. Its error is Invalid.
-func (f *ConsoleFlags) Set(cfg *console.Config, metrics *observe.Metrics, log hclog.Logger) (err error) {
+func (f *consolePolicyFlags) Set(cfg *console.Config, metrics *observe.Metrics, log hclog.Logger) (err error) {
 	if f.secret != "" {
 		secret, err := readSecret("oidc-client-secret-file", f.secret)
 		if err != nil {
@@ -77,9 +77,9 @@ func (f *ConsoleFlags) Set(cfg *console.Config, metrics *observe.Metrics, log hc
 	return err
 }
 
-// PasswordFile returns a function that reads the password of etcd's user from a file. Its
+// passwordFile returns a function that reads the password of etcd's user from a file. Its
 // error is Invalid.
-func PasswordFile(path string) func() (string, error) {
+func passwordFile(path string) func() (string, error) {
 	return func() (string, error) {
 		password, err := readSecret("etcd-password-file", path)
 		return strings.TrimRight(string(password), "\r\n"), err
@@ -105,7 +105,7 @@ func readSecret(flag, path string) ([]byte, error) {
 
 // Gate returns what the flags ask for; nil without a policy. room is the server's room, empty
 // for a console. Its error is Invalid.
-func (f *Flags) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*access.Gate, error) {
+func (f *policyFlags) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*access.Gate, error) {
 	f.cfg.Room, f.cfg.Metrics, f.cfg.Logger = room, metrics, log.Named("access")
 	return access.New(f.cfg)
 }
