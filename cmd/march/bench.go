@@ -14,13 +14,12 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/internal/load"
-	"github.com/march-id/march/cmd/march/internal/secure"
 )
 
 // benchFlags describe the load of march bench.
 type benchFlags struct {
 	address, tag, mode   string
-	secure               secure.Client
+	secure               clientTLS
 	connections, workers int
 	window               int
 	count                int64

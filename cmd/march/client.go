@@ -19,7 +19,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/cmd/march/internal/secure"
 )
 
 // target is a server that a command calls.
@@ -27,7 +26,7 @@ type target struct {
 	what    string // "console" or "room": also the flag
 	address string
 	timeout time.Duration
-	secure  secure.Client
+	secure  clientTLS
 	purpose string // what the calls are for, after the caller's name in the audit
 
 	given    *api.Credentials    // what secure asks for; nil before it was opened

@@ -26,7 +26,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/march/internal/contexts"
-	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/room"
@@ -340,7 +339,7 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 		_, _ = fmt.Fprintf(w, "Ports from %d on are in use by another program, so these begin at %d.\n\n",
 			devBasePort, base)
 	}
-	d.ports.Lines(w, secure.Scheme(d.tls.Files()), names, slots, stored.Layout)
+	d.ports.Lines(w, urlScheme(d.tls.Files()), names, slots, stored.Layout)
 	if d.data.Temporary {
 		_, _ = fmt.Fprintf(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.data.Dir)
 	} else {

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/room"
 	"github.com/march-id/march/room/tinyid"
 )
@@ -105,10 +104,10 @@ func (f *doorFlags) Settings(doors *room.Doors, policy bool, log hclog.Logger) (
 }
 
 // At returns where the doors are to listen, and notes in doors whether they have TLS.
-func (f *doorFlags) At(doors *room.Doors) (list []secure.Address) {
+func (f *doorFlags) At(doors *room.Doors) (list []listenAddress) {
 	doors.Plain = !f.tls
 	for k, kind := range doorKinds {
-		list = append(list, secure.Address{Flag: kind.Flag, At: f.addresses[k], Plain: doors.Plain})
+		list = append(list, listenAddress{Flag: kind.Flag, At: f.addresses[k], Plain: doors.Plain})
 	}
 	return list
 }

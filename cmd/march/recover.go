@@ -23,7 +23,6 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/march/internal/reports"
-	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/room"
@@ -95,7 +94,7 @@ type recoverFlags struct {
 	margin        int64
 	timeout       time.Duration
 	wait          time.Duration
-	secure        secure.Client
+	secure        clientTLS
 }
 
 func newRecover(c *common) *cobra.Command {

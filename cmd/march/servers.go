@@ -18,7 +18,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
@@ -31,7 +30,7 @@ type server struct {
 	*common
 	cluster  clusterFlags
 	watch    watchFlags
-	safe     secure.Server
+	safe     serverTLS
 	start    starting
 	hostname string // empty if it is not known
 
@@ -89,7 +88,7 @@ func (s *server) close(err error) error {
 }
 
 // protect opens the files of TLS, and checks that the server is safe where it listens; insecure is what is not.
-func (s *server) protect(gate *access.Gate, hosts []string, log hclog.Logger, doors ...secure.Address) (
+func (s *server) protect(gate *access.Gate, hosts []string, log hclog.Logger, doors ...listenAddress) (
 	files *tlsfiles.Files, insecure string, err error) {
 	if files, err = s.safe.Open(s.log); err != nil {
 		return nil, "", err
@@ -336,7 +335,7 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 		cfg.Diagnose = diagnosing(cmd, s.ledger, "", s.watched)
 		cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
 		if h := l.HTTP; h != nil {
-			_, _ = fmt.Fprintf(s.stderr, "the console's page: %s://%s/\n", secure.Scheme(cfg.TLS), h.Addr())
+			_, _ = fmt.Fprintf(s.stderr, "the console's page: %s://%s/\n", urlScheme(cfg.TLS), h.Addr())
 		}
 		return console.New(*cfg)
 	}))

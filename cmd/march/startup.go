@@ -20,7 +20,6 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/cmd/march/internal/secure"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
@@ -95,8 +94,8 @@ func (s *starting) Run(ctx context.Context, build func(listeners) (runner, error
 }
 
 // Addresses are where the server is to listen.
-func (s *starting) Addresses() []secure.Address {
-	return []secure.Address{
+func (s *starting) Addresses() []listenAddress {
+	return []listenAddress{
 		{Flag: "grpc", At: s.GRPC}, {Flag: "http", At: s.HTTP},
 		{Flag: "admin-grpc", At: s.AdminGRPC}, {Flag: "admin-http", At: s.AdminHTTP},
 	}

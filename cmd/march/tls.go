@@ -1,7 +1,4 @@
-// Package secure has the settings of TLS: the flags of servers, and of commands that call
-// servers. It also has the rule that a server has TLS and identities where other machines
-// reach it.
-package secure
+package main
 
 import (
 	"net"
@@ -15,24 +12,27 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 )
 
-// Client are the settings with which a command calls servers.
-type Client struct {
-	files
+// The settings of TLS are flags of servers, and of commands that call servers. A server has TLS and identities where
+// other machines reach it.
+
+// clientTLS are the settings with which a command calls servers.
+type clientTLS struct {
+	filesTLS
 	on    bool
 	token string
 }
 
 // Add adds the flags. whose says whose token is asked for; it may be empty.
-func (c *Client) Add(flags *pflag.FlagSet, whose string) {
+func (c *clientTLS) Add(flags *pflag.FlagSet, whose string) {
 	flags.BoolVar(&c.on, "tls", false, "call over TLS; each of the other flags of TLS turns it on, too")
-	c.files.add(flags)
+	c.filesTLS.add(flags)
 	flags.StringVar(&c.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the servers' "+
 		"certificates; default the system's")
 	flags.StringVar(&c.token, "token-file", "", "file with the token to give"+whose)
 }
 
 // Credentials returns what the flags ask for. Its errors are Invalid.
-func (c *Client) Credentials() (given api.Credentials, err error) {
+func (c *clientTLS) Credentials() (given api.Credentials, err error) {
 	given.TokenFile = c.token
 	if c.token != "" { // not only with the first call
 		if _, err := api.ReadToken(c.token); err != nil {
@@ -43,17 +43,17 @@ func (c *Client) Credentials() (given api.Credentials, err error) {
 	return given, err
 }
 
-// Server are the settings of a server's own TLS, and of its calls to other servers.
-type Server struct {
-	files
+// serverTLS are the settings of a server's own TLS, and of its calls to other servers.
+type serverTLS struct {
+	filesTLS
 	auth string
 	// Insecure allows a server that other machines reach without TLS and identities.
 	Insecure bool
 }
 
 // Add adds the flags.
-func (s *Server) Add(flags *pflag.FlagSet) {
-	s.files.add(flags)
+func (s *serverTLS) Add(flags *pflag.FlagSet) {
+	s.filesTLS.add(flags)
 	flags.StringVar(&s.cfg.ClientCA, "tls-client-ca", "",
 		"file with the CA certificates (PEM) that sign clients' certificates, with which clients prove who they are")
 	flags.StringVar(&s.auth, "tls-client-auth", "optional",
@@ -63,13 +63,13 @@ func (s *Server) Add(flags *pflag.FlagSet) {
 }
 
 // AddCA adds the flag of a server that calls other servers.
-func (s *Server) AddCA(flags *pflag.FlagSet) {
+func (s *serverTLS) AddCA(flags *pflag.FlagSet) {
 	flags.StringVar(&s.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the rooms' certificates; "+
 		"default the system's. This flag or --tls-cert has the rooms called over TLS")
 }
 
 // Open returns what the flags ask for, nil for no TLS. Its errors are Invalid.
-func (s *Server) Open(log hclog.Logger) (*tlsfiles.Files, error) {
+func (s *serverTLS) Open(log hclog.Logger) (*tlsfiles.Files, error) {
 	switch s.auth {
 	case "optional", "required":
 		s.cfg.RequireClient = s.auth == "required"
@@ -79,22 +79,22 @@ func (s *Server) Open(log hclog.Logger) (*tlsfiles.Files, error) {
 	return s.open(false, log)
 }
 
-// Address is where a server is to listen, HOST:PORT; empty for nowhere.
-type Address struct {
+// listenAddress is where a server is to listen, HOST:PORT; empty for nowhere.
+type listenAddress struct {
 	Flag, At string
 	Plain    bool // without TLS, also where the server has it
 }
 
 // Calls returns the TLS with which a server calls others: own is its own; nil for none.
-func (s *Server) Calls(own *tlsfiles.Files) *tlsfiles.Files {
+func (s *serverTLS) Calls(own *tlsfiles.Files) *tlsfiles.Files {
 	if s.cfg.CA == "" && s.cfg.Cert == "" {
 		return nil
 	}
 	return own
 }
 
-// Scheme is that of a server's URLs.
-func Scheme(own *tlsfiles.Files) string {
+// urlScheme is that of a server's URLs.
+func urlScheme(own *tlsfiles.Files) string {
 	if own.Serves() {
 		return "https"
 	}
@@ -104,8 +104,8 @@ func Scheme(own *tlsfiles.Files) string {
 // Check returns why a server is not secure, empty if it is: other machines reach it, and it
 // has no TLS or no identities. policy says that it has a policy. Its error is Invalid if the
 // server is not secure and --insecure was not given, or if an address is none.
-func (s *Server) Check(own *tlsfiles.Files, policy bool, log hclog.Logger,
-	addresses ...Address) (why string, err error) {
+func (s *serverTLS) Check(own *tlsfiles.Files, policy bool, log hclog.Logger,
+	addresses ...listenAddress) (why string, err error) {
 	for _, a := range addresses {
 		_, port, err := net.SplitHostPort(a.At)
 		if err == nil {
@@ -150,13 +150,13 @@ func loopback(address string) bool {
 	return err == nil && at.IP.IsLoopback()
 }
 
-// files are the flags that servers and clients share.
-type files struct {
+// filesTLS are the flags that servers and clients share.
+type filesTLS struct {
 	cfg   tlsfiles.Config
 	least string
 }
 
-func (f *files) add(flags *pflag.FlagSet) {
+func (f *filesTLS) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cfg.Cert, "tls-cert", "", "file with the own certificate (PEM), "+
 		"and the intermediate ones behind it; read again when it changes")
 	flags.StringVar(&f.cfg.Key, "tls-key", "", "file with the certificate's key (PEM)")
@@ -164,7 +164,7 @@ func (f *files) add(flags *pflag.FlagSet) {
 }
 
 // open returns the files; nil if none is named and TLS is not on.
-func (f *files) open(on bool, log hclog.Logger) (*tlsfiles.Files, error) {
+func (f *filesTLS) open(on bool, log hclog.Logger) (*tlsfiles.Files, error) {
 	switch f.least {
 	case "", "1.2", "1.3": // none where there are no flags
 		f.cfg.TLS12 = f.least == "1.2"
