@@ -22,7 +22,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/cmd/march/internal/reports"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/room"
@@ -337,7 +336,7 @@ const longestAnswer = 10 * time.Minute
 // recoverText prints what recover did, or would do.
 func recoverText(c *common, r *recovery.Report) error {
 	if c.output == "json" {
-		return json.NewEncoder(c.stdout).Encode(reports.Recover(r))
+		return json.NewEncoder(c.stdout).Encode(recoverReport(r))
 	}
 	if r.UUID == "" { // recover failed before it had read which cluster it is
 		return nil

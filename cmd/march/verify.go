@@ -14,7 +14,6 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/verify"
-	"github.com/march-id/march/cmd/march/internal/reports"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/words"
 )
@@ -68,7 +67,7 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 	report, err := verify.Run(ctx, l.Cluster(), options)
 	line.end()
 	if c.output == "json" && err == nil {
-		if err := json.NewEncoder(c.stdout).Encode(reports.Verify(report)); err != nil {
+		if err := json.NewEncoder(c.stdout).Encode(verifyReport(report)); err != nil {
 			return err
 		}
 	}

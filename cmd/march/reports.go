@@ -1,5 +1,4 @@
-// Package reports has the JSON of what march recover and march verify report.
-package reports
+package main
 
 import (
 	"time"
@@ -12,8 +11,8 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// Recover is what a recover did, or would do.
-func Recover(r *recovery.Report) any {
+// recoverReport is what a recover did, or would do.
+func recoverReport(r *recovery.Report) any {
 	type missing struct {
 		ID          string `json:"id"`
 		Incarnation string `json:"incarnation"`
@@ -78,8 +77,8 @@ func Recover(r *recovery.Report) any {
 	return out
 }
 
-// Verify is what a verify found.
-func Verify(r verify.Report) any {
+// verifyReport is what a verify found.
+func verifyReport(r verify.Report) any {
 	problems := r.Problems
 	if problems == nil {
 		problems = []string{}
