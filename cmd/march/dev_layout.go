@@ -10,7 +10,8 @@ import (
 // is a name, a tenth is reserved under that name. Its errors are Invalid.
 func firstDevLayout(names []string, boundary int64, machines allocator.Room) (allocator.Layout, error) {
 	if n := len(names); n < 1 || n > mostDevRooms {
-		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: %d named; allowed: 1 to %d", n, mostDevRooms)
+		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "rooms: %d named; allowed: 1 to %d", n,
+			mostDevRooms)
 	}
 	rooms := make([]allocator.Room, len(names))
 	for i, name := range names {

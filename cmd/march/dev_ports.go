@@ -97,7 +97,8 @@ func devSlots(ctx context.Context, l *ledger.Ledger, stored record.Layout,
 	slices.SortFunc(names, func(a, b allocator.Room) int { return slots[a] - slots[b] })
 	if last := slots[names[len(names)-1]]; last >= mostDevRooms {
 		return nil, nil, allocator.Errorf(allocator.Refused,
-			"the layout in %s needs ports for more than %d rooms; march dev runs up to %d", dir, len(names), mostDevRooms)
+			"the layout in %s needs ports for more than %d rooms; march dev runs up to %d", dir, len(names),
+			mostDevRooms)
 	}
 	return names, slots, nil
 }

@@ -12,11 +12,7 @@ import (
 )
 
 // newEtcd returns `march etcd`.
-func newEtcd(stdout io.Writer) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "etcd",
-		Short: "Make users and roles of etcd for rooms, consoles and operators",
-	}
+func newEtcd(c *common) *cobra.Command {
 	var cluster string
 	var tags, certificates, upgraded bool
 	roles := &cobra.Command{
@@ -62,7 +58,7 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 				}
 				all = append(all, keys.RoomRole(room, tags))
 			}
-			_, err = io.WriteString(stdout, rolesScript(all, certificates, upgraded))
+			_, err = io.WriteString(c.stdout, rolesScript(all, certificates, upgraded))
 			return err
 		},
 	}
@@ -76,8 +72,7 @@ that goes on without the instance then makes it halt leasing, in all rooms.`,
 	flags.BoolVar(&upgraded, "upgraded", false,
 		"of a cluster with the formats of this version (march cluster upgrade): "+
 			"take away the rights that rooms needed before")
-	cmd.AddCommand(roles)
-	return cmd
+	return group("etcd", "Make users and roles of etcd for rooms, consoles and operators", roles)
 }
 
 // rolesScript returns the commands that make roles, and a user for each of them.

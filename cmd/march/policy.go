@@ -13,13 +13,12 @@ import (
 	"github.com/march-id/march/internal/access/policy"
 )
 
-// newPolicies returns `march policy`, without its help for wrong arguments.
-func newPolicies(stdout io.Writer, refused func(error) error, exactly func(...string) cobra.PositionalArgs) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "policy",
-		Short: "Check a policy, and explain what it allows",
-	}
-	cmd.AddCommand(&cobra.Command{
+func newPolicy(c *common) *cobra.Command {
+	return group("policy", "Check a policy, and explain what it allows", newPolicyValidate(c), newPolicyExplain(c))
+}
+
+func newPolicyValidate(c *common) *cobra.Command {
+	return &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Check a policy's file, and show each mistake",
 		Long: `Check a policy's file, as a server with --policy does, and show each mistake with
@@ -30,12 +29,15 @@ its line. Exit code 2 says that there are mistakes.`,
 			if _, err := readPolicy(args[0]); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(stdout, "%s is a policy\n", args[0])
+			_, err := fmt.Fprintf(c.stdout, "%s is a policy\n", args[0])
 			return err
 		},
-	})
+	}
+}
+
+func newPolicyExplain(c *common) *cobra.Command {
 	var path, room string
-	explain := &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "explain SUBJECT CALL TAG",
 		Short: "Say whether a subject may make a call for a tag, and why",
 		Long: `Say whether a subject may make a call for a tag, and for each grant of the policy
@@ -61,15 +63,14 @@ that the call is refused.`,
 				return err
 			}
 			text, allowed := p.Explain(call, args[2], room, names...)
-			if _, err := io.WriteString(stdout, text); err != nil || allowed {
+			if _, err := io.WriteString(c.stdout, text); err != nil || allowed {
 				return err
 			}
-			return refused(errors.New("the policy refuses this call"))
+			return finding{errors.New("the policy refuses this call")}
 		},
 	}
-	explain.PersistentFlags().StringVar(&path, "policy", "", "the policy's file")
-	explain.Flags().StringVar(&room, "room", "", "the room whose server is asked; empty for a console, or for any room")
-	cmd.AddCommand(explain)
+	cmd.PersistentFlags().StringVar(&path, "policy", "", "the policy's file")
+	cmd.Flags().StringVar(&room, "room", "", "the room whose server is asked; empty for a console, or for any room")
 	return cmd
 }
 

@@ -128,7 +128,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c),
 		newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
-		newVerify(c), newPolicy(c), newToken(c.stdout, c.stderr, exactly), newEtcd(c.stdout), newHalt(c),
+		newVerify(c), newPolicy(c), newToken(c), newEtcd(c), newHalt(c),
 		newRecover(c), newConfig(c),
 		newBench(c), newVersion(c), newMan(),
 	)
@@ -170,10 +170,6 @@ func decimals(cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {
 		decimals(child)
 	}
-}
-
-func newPolicy(c *common) *cobra.Command {
-	return newPolicies(c.stdout, func(err error) error { return finding{err} }, exactly)
 }
 
 // newHelp is `march help COMMAND`. It refuses words that are not commands.

@@ -13,11 +13,7 @@ import (
 )
 
 // newToken returns `march token`.
-func newToken(stdout, stderr io.Writer, exactly func(...string) cobra.PositionalArgs) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "token",
-		Short: "Make tokens with which callers prove who they are",
-	}
+func newToken(c *common) *cobra.Command {
 	var file string
 	var lasts time.Duration
 	create := &cobra.Command{
@@ -48,10 +44,10 @@ one name, so that the new one is in use before the old one goes.`,
 			if err := appendLine(file, line); err != nil {
 				return err
 			}
-			if _, err := fmt.Fprintln(stdout, token); err != nil {
+			if _, err := fmt.Fprintln(c.stdout, token); err != nil {
 				return err
 			}
-			_, _ = fmt.Fprintf(stderr,
+			_, _ = fmt.Fprintf(c.stderr,
 				"the token of token:%s; keep it, it is shown only now. Its hash is in %s\n", args[0], file)
 			return nil
 		},
@@ -60,8 +56,7 @@ one name, so that the new one is in use before the old one goes.`,
 		"the file of tokens' hashes; it is made if it does not exist")
 	create.Flags().DurationVar(&lasts, "expires", 0,
 		"how long the token may be used; 0 for as long as it is in the file")
-	cmd.AddCommand(create)
-	return cmd
+	return group("token", "Make tokens with which callers prove who they are", create)
 }
 
 // appendLine adds a line to a file. A last line that has no end gets one.
