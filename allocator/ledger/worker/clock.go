@@ -25,7 +25,7 @@ import (
 
 // clocks is an instance's knowledge of other instances' clocks.
 type clocks struct {
-	ahead atomic.Int64 // of the median of the heartbeats when last compared
+	ahead atomic.Int64 // of the median of the running instances' heartbeats when last compared
 
 	mu struct {
 		sync.Mutex
@@ -116,39 +116,46 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 		}
 	}
 	ahead := now.Sub(median(now, all))
-	c.ahead.Store(int64(ahead))
 	var said pending.Lines
 	defer said.Write(cfg.Logger)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(all)+1 < 3 || ahead <= allowed || cfg.AgreeClock {
-		c.mu.first, c.mu.warned = nil, c.mu.warned && ahead > allowed
-		if ahead > allowed && !c.mu.warned {
-			c.mu.warned = true
-			said.Warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
-				ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
-		}
+	if ahead <= allowed {
+		c.mu.first, c.mu.warned = nil, false
+		c.ahead.Store(int64(ahead))
 		return nil
 	}
 	if c.mu.first == nil {
 		c.mu.first, c.mu.looked = revisions, at
 	}
-	if at-c.mu.looked < 2*interval {
-		return &ClockError{Ahead: ahead, Allowed: allowed, Clocks: len(all) + 1}
-	}
-	for key := range all {
-		if c.mu.first[key] == revisions[key] {
-			delete(all, key) // its instance is gone
+	certain := at-c.mu.looked >= 2*interval
+	if certain {
+		for key := range all {
+			if c.mu.first[key] == revisions[key] {
+				delete(all, key) // its instance is gone
+			}
 		}
+		ahead = now.Sub(median(now, all))
+		c.ahead.Store(int64(ahead))
 	}
-	if ahead = now.Sub(median(now, all)); len(all)+1 < 3 || ahead <= allowed {
+	warn := func(text string, args ...any) {
 		if !c.mu.warned {
 			c.mu.warned = true
-			said.Warn("the clock is ahead of heartbeats that are old by now: it is not compared", "clocks", len(all)+1)
+			said.Warn(text, args...)
 		}
-		return nil
 	}
-	return &ClockError{Ahead: ahead, Allowed: allowed, Clocks: len(all) + 1, Certain: true}
+	switch {
+	case certain && ahead <= allowed:
+		warn("the clock is ahead of heartbeats that are old by now: it is not compared", "clocks", len(all)+1)
+	case len(all)+1 < 3 || cfg.AgreeClock:
+		if certain {
+			warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
+				ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
+		}
+	default:
+		return &ClockError{Ahead: ahead, Allowed: allowed, Clocks: len(all) + 1, Certain: certain}
+	}
+	return nil
 }
 
 // median returns the median of the clock and others. Of two in the middle it takes the later
