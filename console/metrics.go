@@ -2,6 +2,7 @@ package console
 
 import (
 	"math"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,6 +20,7 @@ type metrics struct {
 	timeLeft    prometheus.Gauge
 	workersUsed prometheus.Gauge
 	ended       *prometheus.CounterVec
+	instances   *prometheus.GaugeVec
 }
 
 // newMetrics returns the metrics, registered on m if m is set.
@@ -46,15 +48,37 @@ func newMetrics(m *observe.Metrics) *metrics {
 			Name: "march_migrations_ended_total", Help: "Migrations that this console ended, by state.",
 		}, []string{"state"}),
 	}
+	n.instances = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "march_instances",
+		Help: "Instances of each room that has a range, or has silent ones, by whether they are up or silent.",
+	}, []string{"room", "state"})
 	for _, state := range []record.MigrationState{record.Done, record.Aborted} {
 		n.ended.WithLabelValues(string(state))
 	}
 	n.underWay(record.Migration{})
 	n.timeLeft.Set(math.Inf(1))
 	if m != nil {
-		m.Register(n.state, n.moves, n.made, n.waiting, n.ended, n.bytes, n.quota, n.timeLeft, n.workersUsed)
+		m.Register(n.state, n.moves, n.made, n.waiting, n.ended, n.bytes, n.quota, n.timeLeft, n.workersUsed,
+			n.instances)
 	}
 	return n
+}
+
+// up sets how many instances of each room are up. What is not known is shown as it was.
+func (n *metrics) up(f findings) {
+	n.instances.Reset()
+	for _, room := range f.rooms {
+		n.instances.WithLabelValues(string(room), "up").Set(0)
+	}
+	for _, i := range f.instances {
+		switch {
+		case i.Unreadable != nil:
+		case !f.up(i):
+			n.instances.WithLabelValues(string(i.Room), "silent").Inc()
+		case slices.Contains(f.rooms, i.Room):
+			n.instances.WithLabelValues(string(i.Room), "up").Inc()
+		}
+	}
 }
 
 // underWay sets the metrics of the migration under way; the zero migration is none.

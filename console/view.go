@@ -189,6 +189,9 @@ func (s *Server) watchProblems(ctx context.Context) {
 		if err == nil || outage != nil {
 			f := s.findings(v, nil, s.samples.Before())
 			f.outage = outage
+			if outage == nil {
+				s.metrics.up(f)
+			}
 			changes.Write(s.log, s.met.Note(f.problems(), time.Now()), time.Now())
 		}
 		select {
