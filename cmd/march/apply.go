@@ -18,7 +18,7 @@ import (
 )
 
 func newExport(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	cmd := &cobra.Command{
 		Use:     "export",
 		Short:   "Write the layout and the tags as a file for `march apply`",
@@ -87,7 +87,7 @@ type applying struct {
 }
 
 func newApply(c *common) *cobra.Command {
-	a := &applying{c: c, t: &target{}}
+	a := &applying{c: c, t: c.target()}
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
 		Short: "Make the layout and the tags those of a file",

@@ -29,6 +29,7 @@ type target struct {
 	secure  clientTLS
 	purpose string // what the calls are for, after the caller's name in the audit
 
+	network  connector           // nil is net.Dialer's
 	given    *api.Credentials    // what secure asks for; nil before it was opened
 	instance record.SeenInstance // that must answer; without a name any server may
 }
@@ -37,6 +38,12 @@ const (
 	defaultConsole = "127.0.0.1:7001" // where march dev has it
 	defaultRoom    = "127.0.0.1:7010"
 )
+
+// connector connects to an address, HOST:PORT.
+type connector func(ctx context.Context, address string) (net.Conn, error)
+
+// target returns a target whose flags set the rest.
+func (c *common) target() *target { return &target{network: c.network} }
 
 func (t *target) flags(cmd *cobra.Command, what, address string) {
 	t.what = what
@@ -102,10 +109,17 @@ func (t *target) credentials() (api.Credentials, error) {
 	return *t.given, nil
 }
 
+func (t *target) connect(ctx context.Context, address string) (net.Conn, error) {
+	if t.network != nil {
+		return t.network(ctx, address)
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+}
+
 func (l *link) close() { _ = l.conn.Close() }
 
 func (l *link) connect(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	conn, err := l.target.connect(ctx, address)
 	var why *net.OpError
 	if errors.As(err, &why) {
 		l.failed.Store(why)

@@ -20,7 +20,7 @@ import (
 )
 
 func newCluster(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	cmd := group("cluster",
 		"Show and change the settings of the whole cluster", newClusterShow(c, t), newClusterUpdate(c, t),
 		newClusterUpgrade(c, t))

@@ -13,13 +13,14 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/doctor"
 	"github.com/march-id/march/internal/words"
 )
 
 func newDoctor(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the cluster, its hosts and etcd, and say what to do",
@@ -78,7 +79,10 @@ func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (fact
 	link := *t
 	link.timeout = 2*t.timeout + 2*time.Second // the console, then the instances; and etcd may be slow
 	err = link.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		facts, err = doctor.Collect(ctx, conn, ask, t.timeout, given)
+		facts, err = doctor.Collect(ctx, conn, ask, t.timeout, func(address, room,
+			name string) (*grpc.ClientConn, error) {
+			return api.Dial(address, append(given.InstanceOptions(room, name), grpc.WithContextDialer(t.connect))...)
+		})
 		return err
 	})
 	return facts, err
@@ -89,7 +93,7 @@ func newDebug(c *common) *cobra.Command {
 }
 
 func newDebugBundle(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	var out string
 	cmd := &cobra.Command{
 		Use:   "bundle",

@@ -23,7 +23,7 @@ import (
 )
 
 func newID(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	cmd := group("id", "Issue and decode IDs, and write them as texts", newIDNext(c, t), newIDBatch(c, t),
 		newIDDecode(c, t), newIDFormat(c), newIDParse(c))
 	t.flags(cmd, "room", defaultRoom)

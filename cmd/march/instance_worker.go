@@ -15,7 +15,7 @@ import (
 )
 
 func newInstance(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	cmd := group("instance", "Show the instances of rooms, forget and confirm them", newInstanceList(c, t),
 		newInstanceForget(c, t), newInstanceConfirm(c, t))
 	t.flags(cmd, "console", defaultConsole)
@@ -120,7 +120,7 @@ run since. The instance begins to lease within seconds.`,
 }
 
 func newWorker(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	cmd := group("worker", "Show the workers of time-ordered IDs", newWorkerList(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)

@@ -22,7 +22,7 @@ import (
 )
 
 func newLayout(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	cmd := group("layout", "Show, validate and initialise layouts",
 		newLayoutInit(c, t), newLayoutShow(c, t), newLayoutHistory(c, t), newLayoutValidate(c))
 	t.flags(cmd, "console", defaultConsole)

@@ -17,7 +17,7 @@ import (
 )
 
 func newMigrate(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	one := func(use, short string, call func(context.Context, marchv1.ConsoleServiceClient,
 		string) (*marchv1.Migration, error)) *cobra.Command {
 		return newMigrateOne(c, t, use, short, call)

@@ -76,6 +76,7 @@ type common struct {
 	checkOnly    bool // a server checks its settings, and does not start
 
 	stdout, stderr io.Writer
+	network        connector // to servers; nil is net.Dialer's
 }
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {

@@ -19,7 +19,7 @@ import (
 const measureAfter = 1500 * time.Millisecond
 
 func newStatus(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	var full bool
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -147,7 +147,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 }
 
 func newAudit(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	cmd := group("audit", "Show changes and their actors", newAuditList(c, t))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)

@@ -18,7 +18,7 @@ import (
 )
 
 func newTag(c *common) *cobra.Command {
-	t := &target{}
+	t := c.target()
 	cmd := group("tag", "Create, show, change and delete tags",
 		newTagCreate(c, t), newTagList(c, t), newTagSearch(c, t), newTagShow(c, t),
 		newTagUpdate(c, t), newTagDelete(c, t), newTagForget(c, t),

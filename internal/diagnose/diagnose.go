@@ -43,10 +43,17 @@ type Config struct {
 	Settings []*marchv1.Setting
 	// Metrics is what the process counts; nil for none.
 	Metrics prometheus.Gatherer
+	// Now is the process's clock. Default, also for nil: time.Now.
+	Now func() time.Time
 }
 
 // New returns a Server.
-func New(cfg Config) *Server { return &Server{cfg: cfg} }
+func New(cfg Config) *Server {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Server{cfg: cfg}
+}
 
 // Register registers the service. A nil Server registers nothing.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
@@ -87,7 +94,7 @@ func (s *Server) Diagnose(ctx context.Context, req *marchv1.DiagnoseRequest) (*m
 			return nil, err
 		}
 	}
-	answer.Clock = timestamppb.Now() // last: the caller knows when the answer came
+	answer.Clock = timestamppb.New(s.cfg.Now()) // last: the caller knows when the answer came
 	return answer, nil
 }
 

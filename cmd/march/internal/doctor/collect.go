@@ -28,10 +28,9 @@ const (
 
 // Collect asks a console for what it knows, and each process for what it tells of itself.
 // ask says what they tell, and within bounds how long each instance may take. Its errors are
-// those of the console's overview, but not that the console refuses to make one. given is what
-// it gives to instances.
+// those of the console's overview, but not that the console refuses to make one. dial connects to an instance.
 func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration,
-	given api.Credentials) (Facts, error) {
+	dial dialInstance) (Facts, error) {
 	c := marchv1.NewConsoleServiceClient(console)
 	var f Facts
 	var err error
@@ -59,7 +58,7 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1
 	if ctx.Err() != nil {
 		return f, ctx.Err()
 	}
-	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within, given)...)
+	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within, dial)...)
 	return f, nil
 }
 
@@ -140,9 +139,12 @@ func (f *Facts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) 
 	return nil
 }
 
+// dialInstance returns a connection to an instance, which must prove that it is that one.
+type dialInstance func(address, room, name string) (*grpc.ClientConn, error)
+
 // askAll asks all instances that are alive, or answered the console without heartbeats.
 func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration,
-	given api.Credentials) []Answer {
+	dial dialInstance) []Answer {
 	alive := slices.DeleteFunc(slices.Clone(instances), func(i *marchv1.Instance) bool {
 		return !i.GetAlive() && i.GetStatus() == nil
 	})
@@ -154,8 +156,7 @@ func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.Dia
 			ctx, cancel := context.WithTimeout(ctx, within)
 			defer cancel()
 			process := i.GetRoom() + "/" + i.GetName()
-			conn, err := api.Dial(cmp.Or(i.GetAdminAddress(), i.GetAddress()),
-				given.InstanceOptions(i.GetRoom(), i.GetName())...)
+			conn, err := dial(cmp.Or(i.GetAdminAddress(), i.GetAddress()), i.GetRoom(), i.GetName())
 			if err != nil {
 				answers[k] = Answer{Process: process, Err: err}
 				return nil

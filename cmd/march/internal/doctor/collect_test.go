@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/doctor"
@@ -23,7 +25,8 @@ func TestCollectWithoutEtcd(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), testcluster.Patience)
 		defer cancel()
-		f, err := doctor.Collect(ctx, console.Conn, &marchv1.DiagnoseRequest{}, time.Second, api.Credentials{})
+		f, err := doctor.Collect(ctx, console.Conn, &marchv1.DiagnoseRequest{}, time.Second,
+			func(address, _, _ string) (*grpc.ClientConn, error) { return api.Dial(address) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,649 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/march/internal/doctor"
+	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/programs"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
+)
+
+// fault is a row of the night test: a thing that breaks, and what each surface then says of it. What they say is in
+// testdata/night, so that it is read as a whole. Each problem says since when, for whom, and by which command it is
+// mended; mend runs that command. Where a surface has nothing to say, or a part is missing, without has the reason.
+type fault struct {
+	name string
+	room func(*night, *room.Config) // of all instances
+	// breaks breaks the thing. Then the night lasts until the surfaces have all said it, of which shown is one
+	// that the console lists; it ends at once if shown is none.
+	breaks func(*night)
+	shown  marchv1.ProblemKind
+	// mend does what the command says; march runs one of march's.
+	mend    func(n *night, command string)
+	without map[string]string
+}
+
+// night is a cluster of rooms a, of two instances, and b, of one, and a console, in a bubble. A caller of each
+// instance asks each second for an ID of the counter order and of the time-ordered tag event.
+type night struct {
+	*testcluster.Cluster
+	dir       string
+	processes map[string]*nightProcess
+	began     time.Time       // when the fault began; what came before is healthy
+	inRules   map[string]bool // the metrics that alerts depend on
+	scrapes   int
+	series    map[string][]string // as scraped: a value each time, "_" where there was none
+}
+
+// nightProcess is a console, or an instance named ROOM/NAME.
+type nightProcess struct {
+	*testcluster.Process
+	etcd    *nightStore
+	ahead   atomic.Int64 // of its clock, in nanoseconds
+	log     lockedBuffer
+	metrics *observe.Metrics
+	room    *testcluster.Room // nil for a console
+	console *testcluster.Console
+	killed  bool
+}
+
+// lockedBuffer is a buffer for a log.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// nightStore is a connection to etcd in which a test may put a wrong password, and a slow or a partly dead etcd.
+type nightStore struct {
+	*ledgertest.Conn
+	refuse  atomic.Pointer[allocator.Error]
+	slow    atomic.Int64 // nanoseconds of each transaction
+	members atomic.Pointer[store.Members]
+}
+
+// Txn implements store.Store.
+func (s *nightStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	if err := s.refuse.Load(); err != nil {
+		return store.Answer{}, err
+	}
+	select {
+	case <-time.After(time.Duration(s.slow.Load())):
+		return s.Conn.Txn(ctx, txn)
+	case <-ctx.Done():
+		return store.Answer{}, allocator.Errorf(allocator.Unavailable, "memory: %w", ctx.Err())
+	}
+}
+
+// Members is what store.ReadMembers asks.
+func (s *nightStore) Members(ctx context.Context) store.Members {
+	if m := s.members.Load(); m != nil {
+		return *m
+	}
+	return s.Conn.Members(ctx)
+}
+
+const (
+	scrapeEvery  = 15 * time.Second
+	nightLength  = 3 * time.Minute // that a fault is looked at
+	nightConsole = "console"
+)
+
+// newNight starts the cluster.
+func newNight(t *testing.T, f fault, in map[string]bool) *night {
+	t.Helper()
+	n := &night{Cluster: testcluster.New(t), dir: t.TempDir(), processes: map[string]*nightProcess{},
+		inRules: in, series: map[string][]string{}}
+	n.Init(testcluster.Halves(), "ann")
+	n.Tag(nil, "ann", "order")
+	n.Tag(func(s *record.TagSettings) {
+		timed := record.NewTimeTag(timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12,
+			Unit: time.Millisecond, Epoch: timeid.EpochCosId})
+		s.Time = &timed
+	}, "ann", "event")
+	n.startConsole()
+	for _, of := range []string{"a/a1", "a/a2", "b/b1"} {
+		n.start(of, f.room)
+	}
+	n.pass(time.Minute)
+	return n
+}
+
+// open makes a process's ledger, log and metrics.
+func (n *night) open(name string, labels prometheus.Labels) (*nightProcess, *ledger.Ledger, hclog.Logger) {
+	p := &nightProcess{etcd: &nightStore{Conn: n.Mem.Open()}, metrics: observe.New("v1", labels)}
+	n.processes[name] = p
+	log := hclog.New(&hclog.LoggerOptions{Output: &p.log, JSONFormat: true, Level: hclog.Info})
+	l := n.LedgerOver(p.etcd, func(cfg *ledger.Config) {
+		cfg.Now, cfg.Logger, cfg.Observe = p.now, log.Named("ledger"), p.metrics.Transaction
+	})
+	p.metrics.Ledger(l)
+	return p, l, log
+}
+
+func (p *nightProcess) now() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
+
+// start starts an instance.
+func (n *night) start(of string, change func(*night, *room.Config)) {
+	n.Helper()
+	in, name, _ := strings.Cut(of, "/")
+	p, l, log := n.open(of, prometheus.Labels{"room": in})
+	p.room = n.Room(allocator.Room(in), allocator.Instance(name), func(cfg *room.Config) {
+		cfg.Ledger, cfg.Logger, cfg.Metrics, cfg.Build = l, log, p.metrics, "v1"
+		cfg.HTTP = testcluster.Listen(n, "")
+		cfg.Journal = filepath.Join(n.dir, name)
+		if change != nil {
+			change(n, cfg)
+		}
+		cfg.Diagnose = diagnose.New(diagnose.Config{Build: "v1", Ledger: l, Journal: cfg.Journal, Now: p.now})
+	})
+	p.Process = p.room.Process
+}
+
+func (n *night) startConsole() {
+	n.Helper()
+	p, l, log := n.open(nightConsole, nil)
+	p.console = n.Console(func(cfg *console.Config) {
+		cfg.Ledger, cfg.Logger, cfg.Metrics = l, log, p.metrics
+		cfg.Diagnose = diagnose.New(diagnose.Config{Build: "v1", Ledger: l, Now: p.now})
+	})
+	p.Process = p.console.Process
+}
+
+// kill ends processes as kill -9 does: nothing that they do at their end reaches etcd.
+func (n *night) kill(names ...string) {
+	n.Helper()
+	for _, name := range names {
+		p := n.processes[name]
+		_ = p.etcd.Close()
+		p.Cancel()
+		_ = p.Wait()
+		p.killed = true
+	}
+}
+
+// instances returns the instances that run, in order.
+func (n *night) instances() (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(n.processes)) {
+		if p := n.processes[name]; p.room != nil && !p.killed {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// pass lets time pass, in which callers take IDs of all instances, and Prometheus scrapes them.
+func (n *night) pass(d time.Duration) {
+	n.Helper()
+	for until := time.Now().Add(d); time.Now().Before(until); {
+		next := time.Now().Add(time.Second)
+		for _, name := range n.instances() {
+			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			for _, tag := range []string{"order", "event"} {
+				_, _ = n.processes[name].room.Next(ctx, &marchv1.NextRequest{Tag: tag})
+			}
+			cancel()
+		}
+		if time.Now().Unix()%int64(scrapeEvery/time.Second) == 0 {
+			n.scrape()
+		}
+		time.Sleep(time.Until(next))
+	}
+}
+
+// scrape notes the metrics of all processes.
+func (n *night) scrape() {
+	n.Helper()
+	for _, name := range slices.Sorted(maps.Keys(n.processes)) {
+		p := n.processes[name]
+		if p.killed {
+			continue
+		}
+		families, err := p.metrics.Gatherer().Gather()
+		if err != nil {
+			n.Fatal(err)
+		}
+		for _, family := range families {
+			if !n.inRules[family.GetName()] {
+				continue
+			}
+			for _, m := range family.GetMetric() {
+				labels := fmt.Sprintf("instance=%q", name)
+				for _, l := range m.GetLabel() {
+					labels += fmt.Sprintf(",%s=%q", l.GetName(), l.GetValue())
+				}
+				n.sample(family.GetName(), labels, m.GetGauge().GetValue()+m.GetCounter().GetValue())
+				h := m.GetHistogram()
+				for _, b := range h.GetBucket() {
+					n.sample(family.GetName()+"_bucket", fmt.Sprintf("%s,le=\"%v\"", labels, b.GetUpperBound()),
+						float64(b.GetCumulativeCount()))
+				}
+				if h != nil {
+					n.sample(family.GetName()+"_bucket", labels+`,le="+Inf"`, float64(h.GetSampleCount()))
+				}
+			}
+		}
+	}
+	n.scrapes++
+}
+
+func (n *night) sample(name, labels string, value float64) {
+	id := name + "{" + labels + "}"
+	for len(n.series[id]) < n.scrapes {
+		n.series[id] = append(n.series[id], "_")
+	}
+	n.series[id] = append(n.series[id], strings.TrimPrefix(fmt.Sprint(value), "+"))
+}
+
+// surfaces are what an operator may look at, in the order of testdata/night.
+var surfaces = []string{"readyz", "health", "status", "doctor", "page", "log", "alerts"}
+
+// look returns what each surface says.
+func (n *night) look() map[string]string {
+	n.Helper()
+	cells := make(map[string]string)
+	add := func(surface, format string, args ...any) {
+		cells[surface] += n.fixed(fmt.Sprintf(format, args...)) + "\n"
+	}
+	names := append(n.instances(), nightConsole)
+	for _, name := range names {
+		p := n.processes[name]
+		address := ""
+		if p.console != nil {
+			address = p.console.HTTP
+		} else {
+			address = p.room.HTTP
+		}
+		code, body := testcluster.Get(address, "/readyz?verbose")
+		if code != http.StatusOK {
+			add("readyz", "%s: %d", name, code)
+		}
+		for line := range strings.Lines(body) {
+			if strings.HasPrefix(line, "[-]") || strings.HasPrefix(line, "[!]") {
+				add("readyz", "%s: %s", name, strings.TrimSpace(line))
+			}
+		}
+		for _, service := range []string{"", "counters", "time-ordered"} {
+			if p.console != nil && service != "" {
+				continue
+			}
+			conn := p.conn()
+			answer, err := healthpb.NewHealthClient(conn).Check(context.Background(),
+				&healthpb.HealthCheckRequest{Service: service})
+			if err != nil || answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+				add("health", "%s: %q is %v", name, service, answer.GetStatus())
+			}
+		}
+	}
+	status, _ := n.march("status")
+	for line := range strings.Lines(status) {
+		fields := strings.Fields(line)
+		if len(fields) > 5 && len(fields[0]) == 1 && strings.HasPrefix(fields[1], "[") {
+			add("status", "room %s: %s", fields[0], strings.Join(fields[4:7], " ")+" up")
+		}
+	}
+	_, problems, _ := strings.Cut(status, "\n\nROOM")
+	_, problems, _ = strings.Cut(problems, "\n\n")
+	add("status", "%s", strings.TrimSpace(problems))
+	found, _ := n.march("doctor", "-o", "json")
+	var findings struct{ Findings []doctor.Finding }
+	if err := json.Unmarshal([]byte(found), &findings); err != nil {
+		n.Errorf("doctor: %v: %s", err, found)
+	}
+	for _, f := range findings.Findings {
+		if f.Level == doctor.Failed || f.Level == doctor.Warning {
+			add("doctor", "%s, %s: %s. %s `%s`", f.Level, f.Check, f.What, f.Remedy, f.Command)
+		}
+	}
+	_, body := testcluster.Get(n.processes[nightConsole].console.HTTP, "/")
+	for _, notice := range notices.FindAllStringSubmatch(body, -1) {
+		text := links.ReplaceAllString(notice[1], "$2 ($1)")
+		text = strings.ReplaceAll(text, "<li>", "\n")
+		text = html.UnescapeString(markup.ReplaceAllString(text, ""))
+		for line := range strings.Lines(text) {
+			if line = strings.Join(strings.Fields(line), " "); line != "" {
+				add("page", "%s", line)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.processes)) {
+		for line := range strings.Lines(n.processes[name].log.String()) {
+			var entry struct {
+				Message            string    `json:"@message"`
+				At                 time.Time `json:"@timestamp"`
+				Kind, What, Remedy string
+			}
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Kind != "" && entry.At.After(n.began) {
+				add("log", "%s: %s: %s. %s", name, entry.Message, entry.What, entry.Remedy)
+			}
+		}
+	}
+	return cells
+}
+
+var (
+	notices = regexp.MustCompile(`(?s)<section class="notice[^>]*>(.*?)</section>`)
+	links   = regexp.MustCompile(`(?s)<a href="([^"]*)"[^>]*>(.*?)</a>`)
+	markup  = regexp.MustCompile(`</?[a-z][^>]*>`)
+	moments = regexp.MustCompile(`2\d\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)?`)
+	ulids   = regexp.MustCompile(`\b[0-9A-HJKMNP-TV-Z]{26}\b`)
+)
+
+// fixed returns a text without what differs from run to run. A moment at which the fault began is NOW.
+func (n *night) fixed(text string) string {
+	for name, p := range n.processes {
+		if p.room != nil {
+			text = strings.ReplaceAll(text, p.room.Address, "ADDRESS-OF-"+name)
+		}
+	}
+	host, _ := os.Hostname()
+	text = strings.NewReplacer(n.dir, "DIR", host, "HOST").Replace(text)
+	text = ulids.ReplaceAllString(text, "MIGRATION")
+	return moments.ReplaceAllStringFunc(text, func(moment string) string {
+		at, err := time.Parse("2006-01-02T15:04:05", strings.Replace(moment[:19], " ", "T", 1))
+		since := at.Sub(n.began)
+		switch {
+		case err != nil:
+			return moment
+		case since > -15*time.Second && since < 45*time.Second:
+			return "NOW"
+		}
+		return fmt.Sprintf("NOW%+.0fm", since.Minutes())
+	})
+}
+
+// march runs a command, and returns what it prints and its exit code.
+func (n *night) march(args ...string) (string, int) {
+	n.Helper()
+	var out, errs bytes.Buffer
+	root := (&common{stdout: &out, stderr: &errs, network: testcluster.DialContext}).root()
+	root.SetArgs(append(args, "--console", n.consoleAddress()))
+	err := root.ExecuteContext(context.Background())
+	if err == nil {
+		return out.String(), exitOK
+	}
+	if out.Len() == 0 {
+		return errs.String() + err.Error(), exitCode(err)
+	}
+	return out.String(), exitCode(err)
+}
+
+func (p *nightProcess) conn() *grpc.ClientConn {
+	if p.console != nil {
+		return p.console.Conn
+	}
+	return p.room.Conn
+}
+
+func (n *night) consoleAddress() string { return n.processes[nightConsole].console.Conn.Target() }
+
+// problems returns what the console lists.
+func (n *night) problems() []*marchv1.Problem {
+	o, err := n.processes[nightConsole].console.GetOverview(context.Background(), &marchv1.GetOverviewRequest{})
+	if err != nil {
+		n.Fatal(err)
+	}
+	return o.GetProblems()
+}
+
+// do runs a command of march that a problem names. One that destroys needs no question here.
+func (n *night) do(command string) {
+	n.Helper()
+	args := strings.Fields(command)[1:]
+	if cmd, _, err := newRoot(io.Discard, io.Discard).Find(args); err == nil && cmd.Flags().Lookup("yes") != nil {
+		args = append(args, "--yes")
+	}
+	if out, code := n.march(args...); code != exitOK {
+		n.Errorf("%s: exit code %d: %s", command, code, out)
+	}
+}
+
+// by checks that the command which a problem names is the one that mend stands for here, as the bubble has no such
+// program, or starts no processes.
+func (n *night) by(command, want string, mend func()) {
+	n.Helper()
+	if command != want {
+		n.Errorf("the command is %q, and this test mends by %q", command, want)
+	}
+	if args := strings.Fields(command); len(args) > 0 && args[0] == "march" {
+		if cmd, _, err := newRoot(io.Discard, io.Discard).Find(args[1:]); err != nil || !cmd.Runnable() {
+			n.Errorf("%s: %v", command, err)
+		}
+	}
+	mend()
+}
+
+// faults are the rows.
+var faults = []fault{
+	{name: "instance-killed", breaks: func(n *night) { n.kill("a/a2") },
+		shown: marchv1.ProblemKind_PROBLEM_KIND_SILENT, mend: (*night).do, without: healthy},
+	{name: "room-killed", breaks: func(n *night) { n.kill("a/a1", "a/a2") },
+		shown: marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE, mend: func(n *night, command string) {
+			n.by(command, "march room a", func() {
+				n.start("a/a1", nil)
+				n.start("a/a2", nil)
+			})
+		}, without: healthy},
+}
+
+// healthy is why a process that is dead has no health.
+var healthy = map[string]string{"health": "what is dead answers nothing, and the others are well"}
+
+const rulesFile = "../../deploy/prometheus/march.rules.yml"
+
+// TestNight breaks one thing after the other, and holds what each surface says of it against testdata/night. The
+// alerts are those of deploy/prometheus, after the fault has lasted 40 minutes.
+func TestNight(t *testing.T) {
+	t.Parallel()
+	rules, err := os.ReadFile(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := make(map[string]bool)
+	for _, name := range regexp.MustCompile(`march_[a-z_]+`).FindAllString(string(rules), -1) {
+		in[strings.TrimSuffix(name, "_bucket")] = true
+	}
+	firing := make(map[string]bool)
+	t.Run("faults", func(t *testing.T) {
+		promtool, _ := exec.LookPath("promtool")
+		for _, f := range faults {
+			firing[f.name] = true
+			t.Run(f.name, func(t *testing.T) {
+				testcluster.Bubble(t, func(t *testing.T) { f.run(t, in, promtool) })
+			})
+		}
+	})
+	files, err := os.ReadDir("testdata/night")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !firing[strings.TrimSuffix(file.Name(), ".txt")] {
+			t.Errorf("testdata/night/%s is of no row", file.Name())
+		}
+	}
+	programs.Find(t, "promtool") // says that the alerts were not looked at
+}
+
+func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
+	n := newNight(t, f, in)
+	n.began = time.Now()
+	if before := n.look(); len(before["readyz"]+before["page"]+before["log"]) > 0 {
+		t.Errorf("at first: %v", before)
+	}
+	f.breaks(n)
+	n.pass(nightLength)
+	cells := n.look()
+	if cells["alerts"] = n.alerts(promtool); promtool == "" {
+		cells["alerts"] = f.written("alerts")
+	}
+	f.compare(t, cells)
+	command := ""
+	for _, p := range n.problems() {
+		if p.GetSince() == nil || p.GetOf() == "" && len(p.GetHits()) == 0 && p.GetEffect() == "" {
+			t.Errorf("it is not said since when, or for whom: %v", p)
+		}
+		if p.GetCommand() == "" && f.without["command"] == "" {
+			t.Errorf("there is no command: %v", p)
+		}
+		if p.GetKind() == f.shown {
+			command = p.GetCommand()
+		}
+	}
+	f.mend(n, command)
+	for range 20 {
+		if n.pass(scrapeEvery); len(n.problems()) == 0 {
+			break
+		}
+	}
+	n.pass(scrapeEvery)
+	after := n.look()
+	if text := after["readyz"] + after["page"] + after["health"]; text != "" {
+		t.Errorf("after %s: %s", command, text)
+	}
+	if began, over := strings.Count(after["log"], "a problem began"), strings.Count(after["log"],
+		"a problem is over"); began != over {
+		t.Errorf("%d problems began, and %d are over: %s", began, over, after["log"])
+	}
+}
+
+// file is where a row's statements are.
+func (f fault) file() string { return filepath.Join("testdata", "night", f.name+".txt") }
+
+// written returns what the file of a row has for a surface.
+func (f fault) written(surface string) string {
+	text, _ := os.ReadFile(f.file())
+	_, text, _ = bytes.Cut(text, []byte("== "+surface+"\n"))
+	text, _, _ = bytes.Cut(text, []byte("== "))
+	return string(text)
+}
+
+// compare holds what the surfaces say against the file of the row.
+func (f fault) compare(t *testing.T, cells map[string]string) {
+	t.Helper()
+	var b strings.Builder
+	for _, surface := range surfaces {
+		cell, reason := cells[surface], f.without[surface]
+		if (cell == "") != (reason != "") {
+			t.Errorf("%s says %q, and the row has the reason %q for nothing", surface, cell, reason)
+		}
+		if cell == "" {
+			cell = "- " + reason + "\n"
+		}
+		b.WriteString("== " + surface + "\n" + cell)
+	}
+	if rewriting() {
+		if err := os.WriteFile(f.file(), []byte(b.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(f.file())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(b.String(), "\n")); diff != "" {
+		t.Errorf("%s differs; if that is meant, run the test with -rewrite and read the difference:\n%s", f.file(), diff)
+	}
+}
+
+// alerts returns the alerts that fire when all has stayed as it is for 40 minutes. promtool is the program; empty for
+// none.
+func (n *night) alerts(promtool string) string {
+	n.Helper()
+	if promtool == "" {
+		return ""
+	}
+	type series struct {
+		Series string `json:"series"`
+		Values string `json:"values"`
+	}
+	var input []series
+	for _, id := range slices.Sorted(maps.Keys(n.series)) {
+		values := n.series[id]
+		last := " stale"
+		if len(values) == n.scrapes {
+			last = " " + values[len(values)-1]
+			if strings.HasSuffix(last, "Inf") { // promtool repeats numbers only
+				last = strings.Repeat(last, 160)
+			} else {
+				last += "x160"
+			}
+		}
+		input = append(input, series{id, strings.Join(values, " ") + last})
+	}
+	rules, err := filepath.Abs(rulesFile)
+	if err != nil {
+		n.Fatal(err)
+	}
+	// The expression has no sample that is expected, so promtool prints what it has.
+	test, err := json.Marshal(map[string]any{"rule_files": []string{rules}, "tests": []any{map[string]any{
+		"interval": scrapeEvery.String(), "input_series": input, "promql_expr_test": []any{map[string]any{
+			"expr":        `group by (alertname, instance, room, tag, family) (ALERTS{alertstate="firing"})`,
+			"eval_time":   "40m",
+			"exp_samples": []any{map[string]any{"labels": `none`, "value": 0}},
+		}}}}})
+	if err != nil {
+		n.Fatal(err)
+	}
+	path := filepath.Join(n.dir, "alerts.json")
+	if err := os.WriteFile(path, test, 0o600); err != nil {
+		n.Fatal(err)
+	}
+	out, _ := exec.Command(promtool, "test", "rules", path).CombinedOutput()
+	_, got, found := strings.Cut(string(out), "got: ")
+	if !found {
+		n.Fatalf("promtool: %s", out)
+	}
+	var firing []string
+	for _, alert := range regexp.MustCompile(`\{alertname=([^}]*)\}`).FindAllStringSubmatch(got, -1) {
+		firing = append(firing, strings.ReplaceAll(alert[1], `"`, "")+"\n")
+	}
+	slices.Sort(firing)
+	return strings.Join(firing, "")
+}
