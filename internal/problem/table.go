@@ -166,7 +166,7 @@ var Table = [cases]Row{
 	NoInstance: {Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE,
 		What:   "room {of} has a range, and no instance of it is alive",
 		Effect: "No instance issues IDs of its range.", Remedy: "Start one.", Command: "march room {of}",
-		Page:  roomPage, Alerts: []string{"MarchRoomDown"},
+		Page: roomPage, Alerts: []string{"MarchRoomDown"},
 		Hides: []marchv1.ProblemKind{silent, noAnswer}},
 	Migration: {Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, What: "migration {of} cannot go on: {why}",
 		Remedy:  "It goes on by itself when the cause is gone. If the cause cannot be removed, end the migration.",
