@@ -215,12 +215,15 @@ func New(cfg Config) (*Server, error) {
 // makeRoutes makes the routes of HTTP. Its error comes from the program's embedded
 // files.
 func (s *Server) makeRoutes() error {
-	calls, err := rest.Console(s.cfg.Access.Console(s), rest.Config{MaxBody: maxRequest, Logger: s.log})
+	console := marchv1.NewConsoleServiceClient(s.cfg.Access.Conn(func(r grpc.ServiceRegistrar) {
+		marchv1.RegisterConsoleServiceServer(r, s)
+	}))
+	calls, err := rest.Console(console, rest.Config{MaxBody: maxRequest, Logger: s.log})
 	if err != nil {
 		return err
 	}
 	pages, err := web.New(web.Config{
-		Console: s.cfg.Access.Console(s), Stopping: s.stopping, Dashboard: s.cfg.Dashboard,
+		Console: console, Stopping: s.stopping, Dashboard: s.cfg.Dashboard,
 		Logger:      s.log.Named("web"),
 		Pages:       s.cfg.Metrics.Limit(web.MaxPages, int64(s.cfg.MaxLivePages)),
 		CallerPages: s.cfg.Metrics.Limit(web.MaxCallerPages, int64(s.cfg.MaxCallerLivePages)),

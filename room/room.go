@@ -257,13 +257,17 @@ const enterPatience = 2 * time.Second
 // their own. Its error comes from the program's embedded files.
 func (s *Server) makeRoutes() (err error) {
 	cfg := rest.Config{MaxBody: maxRequest, Logger: s.log}
-	ids, operators := s.cfg.Access.IDs(s), s.cfg.Access.Room(s)
+	conn := s.cfg.Access.Conn(func(r grpc.ServiceRegistrar) {
+		marchv1.RegisterIDServiceServer(r, s)
+		marchv1.RegisterRoomServiceServer(r, s)
+	})
+	ids, hot, operators := marchv1.NewIDServiceClient(conn), s.cfg.Access.IDs(s), marchv1.NewRoomServiceClient(conn)
 	if s.cfg.AdminGRPC == nil {
-		s.routes, err = rest.Room(ids, operators, cfg)
+		s.routes, err = rest.Room(ids, hot, operators, cfg)
 		return err
 	}
-	if s.routes, err = rest.Room(ids, nil, cfg); err == nil {
-		s.adminRoutes, err = rest.Room(nil, operators, cfg)
+	if s.routes, err = rest.Room(ids, hot, nil, cfg); err == nil {
+		s.adminRoutes, err = rest.Room(nil, nil, operators, cfg)
 	}
 	return err
 }

@@ -290,7 +290,7 @@ type lastHour struct {
 }
 
 // get returns the last hour. Only one page at a time asks the console for it.
-func (l *lastHour) get(ctx context.Context, console marchv1.ConsoleServiceServer) (*marchv1.GetHistoryResponse, error) {
+func (l *lastHour) get(ctx context.Context, console marchv1.ConsoleServiceClient) (*marchv1.GetHistoryResponse, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.answer != nil && time.Since(l.at) < hourFor {

@@ -11,12 +11,14 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
 )
 
@@ -87,7 +89,7 @@ func (p *past) ListAudit(context.Context, *marchv1.ListAuditRequest) (*marchv1.L
 // pastPages serves the pages of a fixed history.
 func pastPages(t *testing.T, rooms ...string) string {
 	t.Helper()
-	return servePages(t, web.Config{Console: &past{rooms: rooms}})
+	return servePages(t, web.Config{Console: inProcess(&past{rooms: rooms})})
 }
 
 // servePages serves pages until the test ends, ten at once, and returns where.
@@ -151,7 +153,7 @@ func TestHistoryPage(t *testing.T) {
 // room that is shown. Before, the console asked a Prometheus.
 func TestLongHistory(t *testing.T) {
 	const dashboard = "https://grafana.example.com/g/d/march?orgId=2"
-	at := servePages(t, web.Config{Console: &past{rooms: []string{"a", "b"}}, Dashboard: dashboard})
+	at := servePages(t, web.Config{Console: inProcess(&past{rooms: []string{"a", "b"}}), Dashboard: dashboard})
 	for address, want := range map[string]string{
 		"/history": `<a href="https://grafana.example.com/g/d/march?from=now-7d&amp;orgId=2&amp;to=now">7 days in Grafana</a>` +
 			`<a href="https://grafana.example.com/g/d/march?from=now-30d&amp;orgId=2&amp;to=now">30 days in Grafana</a>`,
@@ -228,4 +230,11 @@ func (b *browser) history(t *testing.T) {
 	p.until("it stays when the page is updated", `/^03:(29|30) · room-a: /.test(`+readout+`)`)
 	p.click(button("room-a"))
 	p.says("Busiest tags of room-a")
+}
+
+// inProcess is a client of a console without a gate.
+func inProcess(c marchv1.ConsoleServiceServer) marchv1.ConsoleServiceClient {
+	return marchv1.NewConsoleServiceClient((*access.Gate)(nil).Conn(func(s grpc.ServiceRegistrar) {
+		marchv1.RegisterConsoleServiceServer(s, c)
+	}))
 }

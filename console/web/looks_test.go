@@ -122,7 +122,8 @@ func withoutTags(t *testing.T) state {
 
 func withHistory(t *testing.T) state {
 	rooms := []string{"room-a", "room-b", "room-c", strings.Repeat("a-very-long-room-", 3) + "with-63-byte"}
-	at := servePages(t, web.Config{Console: &past{rooms: rooms}, Dashboard: "https://grafana.example.com/d/march"})
+	at := servePages(t, web.Config{Console: inProcess(&past{rooms: rooms}),
+		Dashboard: "https://grafana.example.com/d/march"})
 	return state{at, []string{"/history", "/history?span=24h&numbers=1", "/history?room=room-a", "/tags/order"}}
 }
 

@@ -49,7 +49,7 @@ func shown(t *testing.T, c marchv1.ConsoleServiceServer, path string) string {
 // markup returns a console's page.
 func markup(t *testing.T, c marchv1.ConsoleServiceServer, path string) string {
 	t.Helper()
-	h, err := web.New(web.Config{Console: c})
+	h, err := web.New(web.Config{Console: inProcess(c)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func counted(refused string) func() (*marchv1.CountPlanCostResponse, error) {
 // serve serves the pages of the console.
 func (c *counting) serve(t *testing.T) (at string) {
 	t.Helper()
-	return servePages(t, web.Config{Console: c})
+	return servePages(t, web.Config{Console: inProcess(c)})
 }
 
 const movedForm = "/migrations?boundary=100&room=a&lower=0&upper=25&room=b&lower=25&upper=100"

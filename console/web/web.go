@@ -1,7 +1,7 @@
 // Package web has the console's pages, which show and change the cluster in a browser.
 //
 // The pages are a view and nothing else. They show and change everything through a
-// ConsoleServiceServer, so they cannot differ from the command line. They keep no
+// ConsoleServiceClient, so they cannot differ from the command line. They keep no
 // state: a page's address says everything that the page shows. So a reload, another
 // console or another browser show the same.
 //
@@ -49,7 +49,7 @@ var templates embed.FS
 // Config are the settings of the pages.
 type Config struct {
 	// Console answers all reads and changes of the pages.
-	Console marchv1.ConsoleServiceServer
+	Console marchv1.ConsoleServiceClient
 	// Stopping is closed when the server begins to stop: it ends the streams.
 	Stopping <-chan struct{}
 	// Pages and CallerPages bound the pages that browsers keep up to date at once,
@@ -63,7 +63,7 @@ type Config struct {
 
 // Handler serves the pages.
 type Handler struct {
-	console  marchv1.ConsoleServiceServer
+	console  marchv1.ConsoleServiceClient
 	stopping <-chan struct{}
 	log      hclog.Logger
 	assets   *assets
@@ -222,7 +222,7 @@ func actor(r *http.Request) context.Context {
 		}
 		return c
 	}, who)
-	ctx := metadata.NewIncomingContext(r.Context(), metadata.Pairs(api.ActorHeader, who))
+	ctx := metadata.NewOutgoingContext(r.Context(), metadata.Pairs(api.ActorHeader, who))
 	if address, err := net.ResolveTCPAddr("tcp", r.RemoteAddr); err == nil {
 		ctx = peer.NewContext(ctx, &peer.Peer{Addr: address})
 	}

@@ -10,14 +10,13 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
-	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/access/policy"
 )
@@ -52,7 +51,8 @@ func message(t *testing.T, m protoreflect.MethodDescriptor, tag string) proto.Me
 }
 
 // ask makes a call and returns its code; a call that passes the gate is Unimplemented.
-func ask(ctx context.Context, t *testing.T, conn *grpc.ClientConn, m protoreflect.MethodDescriptor, tag string) error {
+func ask(ctx context.Context, t *testing.T, conn grpc.ClientConnInterface,
+	m protoreflect.MethodDescriptor, tag string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -77,64 +77,34 @@ func ask(ctx context.Context, t *testing.T, conn *grpc.ClientConn, m protoreflec
 }
 
 // Every call of every service is refused without an identity, and passes for an admin: over
-// gRPC, and through the wrappers that HTTP and the pages use.
+// gRPC, and in the server's own process, as HTTP and the pages call.
 func TestEveryCall(t *testing.T) {
 	w := newWorld(t)
-	login := func(ctx context.Context) (context.Context, error) {
-		token := ""
-		if given := metadata.ValueFromIncomingContext(ctx, "authorization"); len(given) > 0 {
-			token = strings.TrimPrefix(given[0], "Bearer ")
+	inside := w.gate.Conn(plainly)
+	over := w.dial(w.serve(plainly, w.intercepted()...), nil)
+	for _, m := range methods() {
+		for _, c := range []struct {
+			token string
+			want  codes.Code
+		}{{"", codes.Unauthenticated}, {"nobody", codes.PermissionDenied}, {"root", codes.Unimplemented}} {
+			err := ask(bearer(w.tokens[c.token]), t, over, m, "order")
+			if status.Code(err) != c.want {
+				t.Errorf("%s by %q: %v, want %v", m.FullName(), c.token, err, c.want)
+			}
+			ctx, err := w.gate.Login(bg, access.Credentials{Token: w.tokens[c.token]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := api.ToStatus(ask(ctx, t, inside, m, "order")); status.Code(err) != c.want {
+				t.Errorf("%s in this process by %q: %v, want %v", m.FullName(), c.token, err, c.want)
+			}
 		}
-		return w.gate.Login(ctx, access.Credentials{Token: token})
-	}
-	wrapped := func(s *grpc.Server) {
-		marchv1.RegisterIDServiceServer(s, w.gate.IDs(marchv1.UnimplementedIDServiceServer{}))
-		marchv1.RegisterRoomServiceServer(s, w.gate.Room(marchv1.UnimplementedRoomServiceServer{}))
-		marchv1.RegisterConsoleServiceServer(s, w.gate.Console(marchv1.UnimplementedConsoleServiceServer{}))
-	}
-	for name, address := range map[string]string{
-		"interceptors": w.serve(plainly, w.intercepted()...),
-		"wrappers": w.serve(wrapped,
-			grpc.ChainUnaryInterceptor(api.UnaryServerInterceptor,
-				func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-					ctx, err := login(ctx)
-					if err != nil {
-						return nil, err
-					}
-					return handler(ctx, r)
-				}),
-			grpc.ChainStreamInterceptor(api.StreamServerInterceptor,
-				func(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-					ctx, err := login(stream.Context())
-					if err != nil {
-						return err
-					}
-					return handler(s, contextStream{stream, ctx})
-				})),
-	} {
-		conn := w.dial(address, nil)
-		for _, m := range methods() {
-			if name == "wrappers" && (m.IsStreamingClient() || m.Parent().Name() == "DiagnoseService") {
-				continue // no route of HTTP leads there
-			}
-			for _, c := range []struct {
-				token string
-				want  codes.Code
-			}{{"", codes.Unauthenticated}, {"nobody", codes.PermissionDenied}, {"root", codes.Unimplemented}} {
-				if err := ask(bearer(w.tokens[c.token]), t, conn, m, "order"); status.Code(err) != c.want {
-					t.Errorf("%s: %s by %q: %v, want %v", name, m.FullName(), c.token, err, c.want)
-				}
-			}
+		err := ask(bearer(w.tokens["root"]), t, inside, m, "order")
+		if allocator.KindOf(err) != allocator.Unauthenticated {
+			t.Errorf("%s in this process by a handler that asked for no identity: %v", m.FullName(), err)
 		}
 	}
 }
-
-type contextStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s contextStream) Context() context.Context { return s.ctx }
 
 // Each role has its calls, for the tags of its pattern.
 func TestRoles(t *testing.T) {

@@ -42,7 +42,7 @@ type oneConnection struct {
 
 func (w *world) connection() *oneConnection {
 	w.t.Helper()
-	routes, err := rest.Room(w.gate.IDs(naming{}), nil, rest.Config{MaxBody: 1000, Logger: hclog.NewNullLogger()})
+	routes, err := rest.Room(nil, w.gate.IDs(naming{}), nil, rest.Config{MaxBody: 1000, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -5,9 +5,9 @@
 // one of a file that holds only hashes, or a JWT of an OpenID Connect issuer. A caller that
 // gives none of them is anonymous. Package policy says what each may do.
 //
-// A Gate guards every way into a server: interceptors guard gRPC, the wrappers of a service
-// (IDs, Room, Console) guard the handlers of HTTP and the pages, which call a service
-// directly, and Take guards the doors for other systems' clients. A nil Gate is a server
+// A Gate guards every way into a server: interceptors guard gRPC, and the handlers
+// of HTTP and the pages, which call a service of their own process through a Conn; IDs guards
+// the hot route of HTTP, and Take the doors for other systems' clients. A nil Gate is a server
 // without a policy: it lets everything pass.
 //
 // # Invariants

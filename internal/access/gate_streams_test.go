@@ -54,7 +54,9 @@ func (answering) Next(ctx context.Context, _ *marchv1.NextRequest) (*marchv1.Nex
 // pattern.
 func TestStreams(t *testing.T) {
 	w := newWorld(t)
-	address := w.serve(func(s *grpc.Server) { marchv1.RegisterIDServiceServer(s, answering{}) }, w.intercepted()...)
+	address := w.serve(func(s grpc.ServiceRegistrar) {
+		marchv1.RegisterIDServiceServer(s, answering{})
+	}, w.intercepted()...)
 	client := marchv1.NewIDServiceClient(w.dial(address, nil))
 	open := func() marchv1.IDService_StreamClient {
 		ctx, cancel := context.WithCancel(bearer(w.tokens["issuer"]))
@@ -110,7 +112,9 @@ func TestStreams(t *testing.T) {
 // An idle stream ends when its caller loses the right to it, and others go on.
 func TestIdleStreams(t *testing.T) {
 	w := newWorld(t)
-	address := w.serve(func(s *grpc.Server) { marchv1.RegisterIDServiceServer(s, answering{}) }, w.intercepted()...)
+	address := w.serve(func(s grpc.ServiceRegistrar) {
+		marchv1.RegisterIDServiceServer(s, answering{})
+	}, w.intercepted()...)
 	client := marchv1.NewIDServiceClient(w.dial(address, nil))
 	try := func(token string, tags ...string) (marchv1.IDService_StreamClient, error) {
 		ctx, cancel := context.WithTimeout(bearer(token), time.Minute)

@@ -29,11 +29,12 @@ func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInf
 	return handler(with(ctx, s, c), message)
 }
 
-// identify returns the subject of a call over gRPC.
-func (g *Gate) identify(ctx context.Context, call *policy.Call) (*Subject, Credentials, error) {
-	c, err := ofCall(ctx)
-	var s *Subject
-	if err == nil {
+// identify returns the subject of a call: the context's, if a Conn calls, or who proves it over gRPC.
+func (g *Gate) identify(ctx context.Context, call *policy.Call) (s *Subject, c Credentials, err error) {
+	if p := of(ctx); p != nil {
+		c = p.credentials
+		s, err = g.fresh(ctx, p.subject, c)
+	} else if c, err = ofCall(ctx); err == nil {
 		s, err = g.Authenticate(ctx, c)
 	}
 	if err != nil {

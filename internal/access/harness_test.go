@@ -101,7 +101,7 @@ func (w *world) write(name, content string) {
 
 // serve serves all services, of which no method is implemented: a call that a gate lets pass
 // is Unimplemented.
-func (w *world) serve(register func(*grpc.Server), options ...grpc.ServerOption) (address string) {
+func (w *world) serve(register func(grpc.ServiceRegistrar), options ...grpc.ServerOption) (address string) {
 	w.t.Helper()
 	s := grpc.NewServer(options...)
 	register(s)
@@ -114,7 +114,7 @@ func (w *world) intercepted(more ...grpc.ServerOption) []grpc.ServerOption {
 		grpc.ChainStreamInterceptor(api.StreamServerInterceptor, w.gate.Stream))
 }
 
-func plainly(s *grpc.Server) {
+func plainly(s grpc.ServiceRegistrar) {
 	marchv1.RegisterIDServiceServer(s, marchv1.UnimplementedIDServiceServer{})
 	marchv1.RegisterRoomServiceServer(s, marchv1.UnimplementedRoomServiceServer{})
 	marchv1.RegisterConsoleServiceServer(s, marchv1.UnimplementedConsoleServiceServer{})

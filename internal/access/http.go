@@ -9,8 +9,8 @@ import (
 	"github.com/march-id/march/internal/rest"
 )
 
-// HTTP returns a handler that finds out the subject of each request, for the wrappers of the
-// services, and checks /metrics. Health checks need no identity. session returns the login
+// HTTP returns a handler that finds out the subject of each request, for Conn and IDs, and
+// checks /metrics. Health checks need no identity. session returns the login
 // of a browser, nil for none; it may be nil. Only pages take a login: programs, which call
 // /v1/, give a token or a certificate with each request.
 func (g *Gate) HTTP(next http.Handler, session func(*http.Request) *Session) http.Handler {

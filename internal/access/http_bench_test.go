@@ -112,7 +112,8 @@ func BenchmarkHTTPNext(b *testing.B) {
 		{"ignored token", header, nil},
 		{"policy", header, gate},
 	} {
-		routes, err := rest.Room(m.gate.IDs(issuing{}), nil, rest.Config{MaxBody: 1000, Logger: hclog.NewNullLogger()})
+		routes, err := rest.Room(nil, m.gate.IDs(issuing{}), nil,
+			rest.Config{MaxBody: 1000, Logger: hclog.NewNullLogger()})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -206,13 +206,14 @@ func (w *world) muxes() map[string]*http.ServeMux {
 	w.t.Helper()
 	cfg := rest.Config{MaxBody: 1 << 20, Logger: hclog.NewNullLogger()}
 	muxes := map[string]*http.ServeMux{"room": http.NewServeMux(), "console": http.NewServeMux()}
-	room, err := rest.Room(w.gate.IDs(marchv1.UnimplementedIDServiceServer{}),
-		w.gate.Room(marchv1.UnimplementedRoomServiceServer{}), cfg)
+	conn := w.gate.Conn(plainly)
+	room, err := rest.Room(marchv1.NewIDServiceClient(conn), w.gate.IDs(marchv1.UnimplementedIDServiceServer{}),
+		marchv1.NewRoomServiceClient(conn), cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	room(muxes["room"])
-	console, err := rest.Console(w.gate.Console(marchv1.UnimplementedConsoleServiceServer{}), cfg)
+	console, err := rest.Console(marchv1.NewConsoleServiceClient(conn), cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}

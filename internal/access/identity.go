@@ -100,8 +100,8 @@ func (h *held) Value(key any) any {
 // provenKey is the key of a context's caller, which is a *proven.
 type provenKey struct{}
 
-// Login authenticates a caller, and returns a context under which Take and the wrappers check
-// it. Its errors are Unauthenticated, TooMany and Unavailable.
+// Login authenticates a caller, and returns a context under which Take, Conn and IDs
+// check it. Its errors are Unauthenticated, TooMany and Unavailable.
 func (g *Gate) Login(ctx context.Context, c Credentials) (context.Context, error) {
 	if g == nil {
 		return ctx, nil

@@ -27,7 +27,7 @@ func (*discard) WriteHeader(int)             {}
 
 // BenchmarkNext measures the cost of the hot route beyond net/http's own.
 func BenchmarkNext(b *testing.B) {
-	routes, err := rest.Room(one{}, marchv1.UnimplementedRoomServiceServer{},
+	routes, err := rest.Room(nil, one{}, nil,
 		rest.Config{MaxBody: 1000, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		b.Fatal(err)

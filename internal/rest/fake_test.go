@@ -14,12 +14,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/rest"
 )
 
@@ -130,11 +132,21 @@ type served struct {
 	log  *bytes.Buffer
 }
 
+// inProcess is a connection to services without a gate.
+func inProcess(i marchv1.IDServiceServer, r marchv1.RoomServiceServer, c marchv1.ConsoleServiceServer) *access.Conn {
+	return (*access.Gate)(nil).Conn(func(s grpc.ServiceRegistrar) {
+		marchv1.RegisterIDServiceServer(s, i)
+		marchv1.RegisterRoomServiceServer(s, r)
+		marchv1.RegisterConsoleServiceServer(s, c)
+	})
+}
+
 func serveRoom(t testing.TB) *served {
 	t.Helper()
 	s := &served{ServeMux: http.NewServeMux(), ids: &ids{}, room: &room{}, log: &bytes.Buffer{}}
-	routes, err := rest.Room(s.ids, s.room, rest.Config{MaxBody: maxBody,
-		Logger: hclog.New(&hclog.LoggerOptions{Output: s.log})})
+	conn := inProcess(s.ids, s.room, marchv1.UnimplementedConsoleServiceServer{})
+	routes, err := rest.Room(marchv1.NewIDServiceClient(conn), s.ids, marchv1.NewRoomServiceClient(conn),
+		rest.Config{MaxBody: maxBody, Logger: hclog.New(&hclog.LoggerOptions{Output: s.log})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // next serves POST /v1/tags/{tag}/next: one ID or, with ?count=, that many IDs as runs;
 // with &contiguous=true as one run, and with &texts=true with their texts. It is the hot
 // route, so it uses no reflection, timers and log lines. Its answers are march.v1.Issued.
-func (h *handler) next(ids marchv1.IDServiceServer) http.Handler {
+func (h *handler) next(ids Issuer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		batch, err := parseBatch(r.URL.RawQuery)
 		if err == nil && r.Body != nil && r.Body != http.NoBody {

@@ -22,11 +22,13 @@ import (
 func unimplemented(t *testing.T) map[string]*http.ServeMux {
 	t.Helper()
 	cfg := rest.Config{MaxBody: maxBody, Logger: hclog.NewNullLogger()}
-	room, err := rest.Room(marchv1.UnimplementedIDServiceServer{}, marchv1.UnimplementedRoomServiceServer{}, cfg)
+	ids := marchv1.UnimplementedIDServiceServer{}
+	conn := inProcess(ids, marchv1.UnimplementedRoomServiceServer{}, marchv1.UnimplementedConsoleServiceServer{})
+	room, err := rest.Room(marchv1.NewIDServiceClient(conn), ids, marchv1.NewRoomServiceClient(conn), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	console, err := rest.Console(marchv1.UnimplementedConsoleServiceServer{}, cfg)
+	console, err := rest.Console(marchv1.NewConsoleServiceClient(conn), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,40 +22,47 @@ type Config struct {
 	Logger hclog.Logger
 }
 
-// Room returns a function that adds a room's routes to a mux. A service that is nil has none:
-// it is served elsewhere.
-func Room(ids marchv1.IDServiceServer, room marchv1.RoomServiceServer, cfg Config) (func(*http.ServeMux), error) {
+// Issuer issues IDs for the hot route.
+type Issuer interface {
+	Next(context.Context, *marchv1.NextRequest) (*marchv1.NextResponse, error)
+	NextBatch(context.Context, *marchv1.NextBatchRequest) (*marchv1.NextBatchResponse, error)
+}
+
+// Room returns a function that adds a room's routes to a mux. A service that is nil has none: it is
+// served elsewhere. hot is the issuer of ids without a client's copies.
+func Room(ids marchv1.IDServiceClient, hot Issuer, room marchv1.RoomServiceClient,
+	cfg Config) (func(*http.ServeMux), error) {
 	h, err := newHandler(gateway.RoomDocument, cfg)
 	if err != nil {
 		return nil, err
 	}
 	if ids != nil {
-		err = gateway.RegisterIDServiceHandlerServer(context.Background(), h.gateway, ids)
+		err = gateway.RegisterIDServiceHandlerClient(context.Background(), h.gateway, ids)
 	}
 	if room != nil {
-		err = errors.Join(err, gateway.RegisterRoomServiceHandlerServer(context.Background(), h.gateway, room))
+		err = errors.Join(err, gateway.RegisterRoomServiceHandlerClient(context.Background(), h.gateway, room))
 	}
 	if err != nil {
 		return nil, err
 	}
 	return func(mux *http.ServeMux) {
 		h.mount(mux)
-		if ids == nil {
+		if hot == nil {
 			return
 		}
 		// This pattern takes precedence over "/v1/" for POST; other methods go
 		// there.
-		mux.Handle("POST /v1/tags/{tag}/next", h.guard(h.next(ids)))
+		mux.Handle("POST /v1/tags/{tag}/next", h.guard(h.next(hot)))
 	}, nil
 }
 
 // Console returns a function that adds a console's routes to a mux.
-func Console(console marchv1.ConsoleServiceServer, cfg Config) (func(*http.ServeMux), error) {
+func Console(console marchv1.ConsoleServiceClient, cfg Config) (func(*http.ServeMux), error) {
 	h, err := newHandler(gateway.ConsoleDocument, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := gateway.RegisterConsoleServiceHandlerServer(context.Background(), h.gateway, console); err != nil {
+	if err := gateway.RegisterConsoleServiceHandlerClient(context.Background(), h.gateway, console); err != nil {
 		return nil, err
 	}
 	for _, path := range []string{"/v1/migrations/{id}:watch", "/v1/migrations:watch"} {

@@ -1,8 +1,9 @@
 package rest
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"time"
 
@@ -17,7 +18,7 @@ const sendTimeout = 10 * time.Second
 
 // watch serves WatchMigration as lines of JSON, {"result": ...} as the gateway
 // has streams; an error after the first line is a line too, {"error": ...}.
-func (h *handler) watch(console marchv1.ConsoleServiceServer) http.HandlerFunc {
+func (h *handler) watch(console marchv1.ConsoleServiceClient) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		conn := http.NewResponseController(w)
 		// A watch lasts as long as the migration, so the server's limits on a whole
@@ -27,14 +28,14 @@ func (h *handler) watch(console marchv1.ConsoleServiceServer) http.HandlerFunc {
 			h.refuse(w, r, allocator.Errorf(allocator.Internal, "lift the read deadline: %w", err))
 			return
 		}
-		out := &lines{ctx: r.Context(), w: w, conn: conn}
+		out := &lines{w: w, conn: conn}
 		id := r.PathValue("id")
 		if id == "" {
 			id = r.URL.Query().Get("id")
 		}
-		err := console.WatchMigration(&marchv1.WatchMigrationRequest{Id: id}, out)
+		err := out.copy(console.WatchMigration(r.Context(), &marchv1.WatchMigrationRequest{Id: id}))
 		switch {
-		case err == nil:
+		case errors.Is(err, io.EOF):
 		case !out.begun:
 			_ = conn.SetWriteDeadline(time.Now().Add(sendTimeout))
 			h.refuse(w, r, err)
@@ -47,16 +48,21 @@ func (h *handler) watch(console marchv1.ConsoleServiceServer) http.HandlerFunc {
 
 // lines is a stream of answers as lines of JSON.
 type lines struct {
-	grpc.ServerStream // nil, because a handler that only sends does not use it
-	ctx               context.Context
-	w                 http.ResponseWriter
-	conn              *http.ResponseController
-	begun             bool
+	w     http.ResponseWriter
+	conn  *http.ResponseController
+	begun bool
 }
 
-func (l *lines) Context() context.Context { return l.ctx }
-
-func (l *lines) Send(answer *marchv1.WatchMigrationResponse) error { return l.write("result", answer) }
+// copy writes a stream's answers until it ends. Its error is never nil: io.EOF is a good end.
+func (l *lines) copy(answers grpc.ServerStreamingClient[marchv1.WatchMigrationResponse], err error) error {
+	for err == nil {
+		var answer *marchv1.WatchMigrationResponse
+		if answer, err = answers.Recv(); err == nil {
+			err = l.write("result", answer)
+		}
+	}
+	return err
+}
 
 func (l *lines) write(field string, message any) error {
 	body, err := newCodec(field == "result").Marshal(message)

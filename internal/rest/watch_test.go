@@ -62,7 +62,9 @@ const limit = 100 * time.Millisecond
 func serveMigrations(t *testing.T, write time.Duration) (*migrations, *httptest.Server) {
 	t.Helper()
 	m := &migrations{pause: 2 * limit, gone: make(chan struct{})}
-	routes, err := rest.Console(m, rest.Config{MaxBody: maxBody, Logger: hclog.NewNullLogger()})
+	conn := inProcess(marchv1.UnimplementedIDServiceServer{}, marchv1.UnimplementedRoomServiceServer{}, m)
+	routes, err := rest.Console(marchv1.NewConsoleServiceClient(conn),
+		rest.Config{MaxBody: maxBody, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
