@@ -92,6 +92,7 @@ func workersFromProto(p []*marchv1.RememberedWorker) (leases []record.Lease) {
 				From:        w.GetFromMs(), Until: w.GetUntilMs(), Clock: w.GetClockMs(), Caller: w.GetCaller(),
 				Stamp: record.Stamp{Epoch: w.GetEpoch(), Revision: w.GetLayoutRevision()},
 			},
+			Goes: w.GetGoesOn(),
 		})
 	}
 	return leases

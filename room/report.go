@@ -84,7 +84,7 @@ func workersToProto(leases []record.Lease) (all []*marchv1.RememberedWorker) {
 			Incarnation: l.Incarnation,
 			FromMs:      l.From, UntilMs: l.Until, Epoch: l.Stamp.Epoch,
 			LayoutRevision: l.Stamp.Revision, ClockMs: l.Clock,
-			Caller: l.Caller,
+			Caller: l.Caller, GoesOn: l.Goes,
 		})
 	}
 	return all

@@ -143,12 +143,16 @@ func (i *Instance) workerKey(l record.Layout, id record.WorkerID) string {
 // a lease.
 //
 // goes is true if w goes on from a window that this process holds. Any other window must begin at
-// or after f.NotBefore, unless the number is free of it, and after all windows of n.
+// or after f.NotBefore, unless the number is free of it, and after all windows of n. So the number
+// is free of it from then on, and the key says so.
 func (i *Instance) PutWorker(ctx context.Context, f Footing, n record.Number, w record.Worker,
 	goes bool) (done bool, err error) {
 	l, id := i.ledger, n.WorkerID
 	if err := i.mayPut(f, n, w, goes); err != nil {
 		return false, err
+	}
+	if f.Layout.Upgraded() {
+		w.FreeOf = f.NotBefore
 	}
 	registration := i.registered()
 	put := store.KV{Key: i.workerKey(f.Layout, id), Value: w.Encode()}
@@ -210,7 +214,7 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, n record.Number, w 
 }
 
 // mayPut refuses a window that goes on from one that is no longer held, and another one that
-// begins before the epoch's NotBefore, unless the number is free of that: see FreeOf.
+// begins before the epoch's NotBefore, unless the number is free of that.
 func (i *Instance) mayPut(f Footing, n record.Number, w record.Worker, goes bool) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -220,7 +224,7 @@ func (i *Instance) mayPut(f Footing, n record.Number, w record.Worker, goes bool
 		return allocator.Errorf(allocator.Unavailable,
 			"worker %v: this instance has it no longer: a recover went on without the instance, "+
 				"or it was forgotten", n.WorkerID)
-	case !goes && w.From < f.NotBefore && !n.FreeOf(f.Stamp.Epoch):
+	case !goes && w.From < f.NotBefore && !n.Free(f.Stamp.Epoch, f.NotBefore):
 		return allocator.Errorf(allocator.Internal,
 			"worker %v: a window from %d, before %d, where the epoch's windows begin", n.WorkerID, w.From, f.NotBefore)
 	}

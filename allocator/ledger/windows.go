@@ -177,16 +177,6 @@ func (i *Instance) heldKeys() (held []string) {
 	return held
 }
 
-// OutdatedWorker reports whether a worker's window is still one of an earlier epoch. Its owner
-// renews it soon: then its key shows that the recover between them left the number free.
-func (i *Instance) OutdatedWorker(id record.WorkerID) bool {
-	state, _ := i.ledger.State()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	own := i.memory.windows[id]
-	return own.held && state.notBefore != 0 && state.Refusal() == nil && own.worker.Stamp.Epoch != state.epoch
-}
-
 // ReleaseWorker notes that this process no longer uses a worker. Its window stays as
 // its key has it.
 func (i *Instance) ReleaseWorker(id record.WorkerID) {
@@ -200,9 +190,8 @@ func (i *Instance) ReleaseWorker(id record.WorkerID) {
 
 // keepAnswered keeps those held workers that may go on in the epoch of s although its
 // windows begin later: those that this instance reported in its answer to the recover's
-// barrier. The window must reach beyond that answer by more than two clocks may differ.
-// Otherwise another instance may have taken the worker in the lost history. The caller
-// holds the lock.
+// barrier, which has freed their numbers. Another instance may have taken one that ended
+// sooner in the lost history. The caller holds the lock.
 func (m *instanceMemory) keepAnswered(s *State) {
 	since := m.barred.Since
 	if s.notBefore == 0 || s.notBefore < since.UnixMilli() {
@@ -210,11 +199,15 @@ func (m *instanceMemory) keepAnswered(s *State) {
 	}
 	answered := s.ended != nil && m.barred.nonce == s.ended.Nonce
 	for id, own := range m.windows {
-		if !answered || own.worker.Until <= since.Add(2*record.MaxAhead).UnixMilli() {
-			own.held = false
-			m.windows[id] = own
-		}
+		own.held = answered && m.goesOn(own)
+		m.windows[id] = own
 	}
+}
+
+// goesOn reports whether a window is held, and reaches beyond the answer to the barrier by more
+// than two clocks may differ. The caller holds the lock.
+func (m *instanceMemory) goesOn(own ownWindow) bool {
+	return own.held && own.worker.Until > m.barred.Since.Add(2*record.MaxAhead).UnixMilli()
 }
 
 // dropHeld drops all held segments and workers.
@@ -240,7 +233,7 @@ func (i *Instance) releaseWorkers() {
 func (m *instanceMemory) leasedWorkers() []record.Lease {
 	all := make([]record.Lease, 0, len(m.windows))
 	for id, own := range m.windows {
-		all = append(all, record.Lease{WorkerID: id, Worker: own.latest()})
+		all = append(all, record.Lease{WorkerID: id, Worker: own.latest(), Goes: m.barred.nonce != "" && m.goesOn(own)})
 	}
 	record.SortLeases(all)
 	return all

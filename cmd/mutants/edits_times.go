@@ -29,8 +29,8 @@ var windowEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/worker/choose.go",
-		From: `if !n.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore {`,
-		To:   `if !n.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore && (!c.mine || !mutant("read-back-of-any-epoch")) {`,
+		From: `if !n.Free(f.Stamp.Epoch, f.NotBefore) && c.free < f.NotBefore {`,
+		To:   `if !n.Free(f.Stamp.Epoch, f.NotBefore) && c.free < f.NotBefore && (!c.mine || !mutant("read-back-of-any-epoch")) {`,
 	},
 	{
 		File: "allocator/ledger/worker/renew.go",
@@ -105,6 +105,33 @@ var windowEdits = []overlay.Edit{
 		To: `	"context"
 	"slices"
 	"strconv"`,
+	},
+	{
+		File: "allocator/ledger/record/worker.go",
+		From: `return w.FreeOf == notBefore ||`,
+		To:   `return w.FreeOf == notBefore || w.FreeOf > 0 && mutant("free-of-another") ||`,
+	},
+	{
+		File: "allocator/ledger/recovery/workers.go",
+		From: `w.Until == n.Last().Until && !over`,
+		To:   `(w.Until == n.Last().Until && !over || mutant("freed-by-one-before"))`,
+	},
+	{
+		File: "allocator/ledger/recovery/workers.go",
+		From: `w.Incarnation == l.Incarnation && w.From`,
+		To:   `(w.Incarnation == l.Incarnation || mutant("freed-by-one-before")) && w.From`,
+	},
+	{
+		File: "allocator/ledger/recovery/decide.go",
+		From: `			at++`,
+		To: `			if !mutant("same-not-before") {
+				at++
+			}`,
+	},
+	{
+		File: "allocator/ledger/windows.go",
+		From: `own.worker.Until > m.barred.Since.Add(2*record.MaxAhead).UnixMilli()`,
+		To:   `(own.worker.Until > m.barred.Since.Add(2*record.MaxAhead).UnixMilli() || mutant("freed-when-over"))`,
 	},
 	{
 		File: "allocator/ledger/footing.go",

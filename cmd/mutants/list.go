@@ -20,6 +20,9 @@ const periodsSeldom = "clocks must be wrong by hours, and leases on both sides o
 // noLives is why the simulation does not find mistakes in second lives.
 const noLives = "the simulation deletes one tag, a counter without a period, and seldom loses leases of it"
 
+// leftOutTwice is why the simulation does not find mistakes in what is free of not_before.
+const leftOutTwice = "two instances must have had one number within a window's length, and one be left out"
+
 // mistakes are all of them.
 var mistakes = []mistake{
 	// Leases.
@@ -200,6 +203,14 @@ var mistakes = []mistake{
 		with: "time-ordered IDs"},
 	{name: "not-before-ignored", what: "a window begins at once after a recover that went on without an instance",
 		with: "time-ordered IDs"},
+	{name: "free-of-another", what: "a number that was free of an earlier not_before is free of each later one",
+		pkg: "./allocator/ledger/worker", test: "TestNumberOfAKilledOwnerIsFree", because: leftOutTwice},
+	{name: "freed-by-one-before", what: "recover frees a number by the word of an owner before the last one",
+		pkg: "./allocator/ledger/worker", test: "TestOnlyTheLastOwnerFrees", because: leftOutTwice},
+	{name: "same-not-before", what: "a recover without an instance repeats the not_before of another one",
+		pkg: "./allocator/ledger/worker", test: "TestNotBeforeOfMoreInstancesIsLater", because: leftOutTwice},
+	{name: "freed-when-over", what: "recover frees a number whose window is over by some clock",
+		pkg: "./allocator/ledger/worker", test: "TestRecoverWithoutAnInstance", because: leftOutTwice},
 	{name: "read-back-of-any-epoch", what: "a process goes on with a window that got no answer, " +
 		"although the window was leased before a recover", with: "recover while a worker is taken"},
 

@@ -127,7 +127,7 @@ func (a *Admin) Machines(ctx context.Context) ([]MachineID, error) {
 // epoch is the one in force.
 func Free(w record.Worker, epoch record.Epoch) time.Time {
 	free := w.Until
-	if !w.FreeOf(epoch.Epoch) {
+	if !w.Free(epoch.Epoch, epoch.NotBefore) {
 		free = max(free, epoch.NotBefore)
 	}
 	return time.UnixMilli(free)

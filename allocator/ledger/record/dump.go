@@ -68,7 +68,7 @@ func (d *Dump) add(k Keys, kv store.KV) error {
 	case Instance:
 		d.Registrations = append(d.Registrations, v)
 	case Worker:
-		d.Workers = append(d.Workers, Lease{key.Worker, v})
+		d.Workers = append(d.Workers, Lease{WorkerID: key.Worker, Worker: v})
 	case AuditEntry:
 		d.Audits++
 	}

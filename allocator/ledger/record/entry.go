@@ -81,7 +81,7 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 	case Instance:
 		e.Registration = &v
 	case Worker:
-		e.Lease = &Lease{key.Worker, v}
+		e.Lease = &Lease{WorkerID: key.Worker, Worker: v}
 	case Migration:
 		e.Migration = &v
 	}

@@ -27,11 +27,8 @@ func (n Number) Last() (last Worker) {
 	return last
 }
 
-// FreeOf reports whether the number need not wait for the not_before of an epoch. It is so where
-// this room's window was leased under that epoch: it began at not_before or later, or went on from
-// one whose owner answered the barrier of the recover that began the epoch, and that ended so late
-// that no instance which was left out took the number. Another room's word counts for nothing.
-func (n Number) FreeOf(epoch string) bool { return n.Ours.Stamp.Epoch == epoch }
+// Free is Worker.Free of this room's key: another room's word counts for nothing.
+func (n Number) Free(epoch string, notBefore int64) bool { return n.Ours.Free(epoch, notBefore) }
 
 // Own returns the window that a process began at a time, false if there is none.
 func (n Number) Own(incarnation string, from int64) (Worker, bool) {

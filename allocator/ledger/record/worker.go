@@ -48,6 +48,9 @@ type Worker struct {
 	// Caller says that the owner took the worker for a caller's process. That process may issue
 	// until the window's end, whatever happens to the owner.
 	Caller bool `json:"caller,omitempty"`
+	// FreeOf is the not_before of an epoch of which the number is free: see Free. Only layouts with
+	// the formats of generation 2 have it.
+	FreeOf int64 `json:"free_of,string,omitempty"`
 }
 
 // format: a program that does not know about callers' workers must not read the value.
@@ -64,11 +67,14 @@ func (w Worker) Window() timeid.Window { return timeid.Window{From: w.From, Unti
 // ID returns the owner's name in the cluster.
 func (w Worker) ID() InstanceID { return NewInstanceID(w.Room, w.Instance) }
 
-// FreeOf reports whether the number need not wait for the not_before of an epoch. It is so
-// where a window was leased under that epoch: it began at not_before or later, or went on from
-// one whose owner answered the barrier of the recover that began the epoch, and that ended so
-// late that no instance which was left out took the number.
-func (w Worker) FreeOf(epoch string) bool { return w.Stamp.Epoch == epoch }
+// Free reports whether the number need not wait for the not_before of an epoch. The recover that
+// chose not_before frees a number whose owner answered it, in a window that ended so late that no
+// instance which was left out took the number. Any other first window begins at not_before or
+// later. So a number stays free of it for good: each put under an epoch repeats its not_before, and
+// before the formats of generation 2 the stamp says as much of its own epoch.
+func (w Worker) Free(epoch string, notBefore int64) bool {
+	return w.FreeOf == notBefore || w.Stamp.Epoch == epoch
+}
 
 // Raised returns the key that covers both w and o: the one with the later end. A recover writes
 // it when it learns of o from a memory.
@@ -104,6 +110,10 @@ func (w Worker) Validate() error {
 		return allocator.Errorf(allocator.Invalid, "clock: %d; allowed: 0 to %d (Unix ms)",
 			w.Clock, int64(timeid.LatestEpoch))
 	}
+	if w.FreeOf < 0 || w.FreeOf > timeid.LatestEpoch {
+		return allocator.Errorf(allocator.Invalid, "free_of: %d; allowed: 0 to %d (Unix ms)",
+			w.FreeOf, int64(timeid.LatestEpoch))
+	}
 	return nil
 }
 
@@ -114,6 +124,10 @@ func (w Worker) Encode() []byte { return Encode(&w) }
 type Lease struct {
 	WorkerID
 	Worker
+
+	// Goes says that the owner, which accepted the barrier of a recover, goes on in the window: it
+	// ends later than twice MaxAhead after that. Only answers to a barrier have it.
+	Goes bool `json:"-"`
 }
 
 // SortLeases sorts workers by width and number.

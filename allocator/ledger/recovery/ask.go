@@ -146,7 +146,13 @@ func (r *run) answered(place string, m record.Memory) {
 		delete(r.mu.taken, a.incarnation) // another process is at its place: it cannot confirm its answer
 	}
 	last := len(m.Incarnations) - 1
-	r.mu.answers[place] = &answer{id: m.ID(), incarnation: m.Incarnations[last], first: last == 0, sequence: m.Sequence}
+	a := &answer{id: m.ID(), incarnation: m.Incarnations[last], first: last == 0, sequence: m.Sequence}
+	for _, l := range m.Workers {
+		if m.Barred && l.Goes && l.Room == m.Room && l.Incarnation == a.incarnation {
+			a.windows = append(a.windows, l)
+		}
+	}
+	r.mu.answers[place] = a
 }
 
 // unanswered notes why the memory of the processes at a place is missing.

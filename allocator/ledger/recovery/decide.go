@@ -48,7 +48,8 @@ const longestTick = time.Second
 // windows of an instance that was left out, and not before the not_before of any epoch
 // so far. The windows of such an instance end at most LongestWindow after its clock,
 // and two clocks differ by at most twice MaxAhead. An instance whose machine is off has
-// issued no tick that lies further ahead of that than MaxAhead. The caller holds mu.
+// issued no tick that lies further ahead of that than MaxAhead. Numbers are free of the not_before
+// that stands in their keys, so one that covers more instances is a later one. The caller holds mu.
 func (r *run) notBefore() int64 {
 	at := int64(0)
 	if r.report.Waits = ""; len(r.report.Missing) > 0 {
@@ -58,8 +59,11 @@ func (r *run) notBefore() int64 {
 		}
 		at = r.cluster.Now().Add(after).UnixMilli()
 	}
-	if r.mu.notBefore > at {
+	if r.mu.notBefore > 0 && r.mu.notBefore >= at {
 		at, r.report.Waits = r.mu.notBefore, "an instance that was left out of an earlier recover may issue until then"
+		if len(r.report.Missing) > 0 {
+			at++
+		}
 	}
 	return at
 }
@@ -98,6 +102,13 @@ func (r *run) tellNotBefore() int64 {
 		r.report.NotBefore = time.UnixMilli(at)
 	}
 	return at
+}
+
+// chooseNotBefore is tellNotBefore for a caller without the lock.
+func (r *run) chooseNotBefore() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tellNotBefore()
 }
 
 // tags returns the walk over all tags.

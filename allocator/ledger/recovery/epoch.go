@@ -77,7 +77,7 @@ func (r *run) newEpoch() (stored record.Layout, answered record.Answered, epoch 
 	}
 	slices.Sort(answered.Incarnations)
 	epoch = record.Epoch{
-		Epoch: answered.Epoch, MarginTotal: r.report.Total, NotBefore: r.tellNotBefore(), Layout: stored.Layout.Version,
+		Epoch: answered.Epoch, MarginTotal: r.report.Total, NotBefore: r.begins, Layout: stored.Layout.Version,
 		Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest},
 	}
 	if stored.Upgraded() {

@@ -92,6 +92,10 @@ func (r *run) bar(ctx context.Context) error {
 	if err := r.confirmAnswers(ctx); err != nil {
 		return err
 	}
+	r.begins = r.chooseNotBefore() // by now it is known who answered
+	if err := r.freeWorkers(ctx); err != nil {
+		return err
+	}
 	if err := r.raiseTags(ctx); err != nil {
 		return err
 	}

@@ -44,6 +44,7 @@ type run struct {
 	report  *Report
 	found   stored
 	nonce   string // of the run's own halt, after it was written: found.epoch is then that halt
+	begins  int64  // the new epoch's not_before, once all answers are confirmed
 
 	witnesses   map[string]*Witnessed // by name, as they last answered
 	mirrorTicks map[string]mirror.Answer
@@ -101,6 +102,7 @@ type answer struct {
 	incarnation string
 	first       bool // its memory begins with this process, so that earlier ones of its name may be lost
 	sequence    int64
+	windows     []record.Lease // of its own process, in which it goes on after the barrier
 }
 
 // stored are the values that recover reads from the store, in one snapshot.

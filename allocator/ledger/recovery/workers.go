@@ -29,54 +29,109 @@ func (r *run) takeWorkers(m record.Memory) {
 }
 
 // raiseWorkers raises the workers that end later in a memory than in the store.
-func (r *run) raiseWorkers(ctx context.Context) error {
+func (r *run) raiseWorkers(ctx context.Context) (err error) {
 	all, layout := r.rememberedWorkers()
-	r.report.Workers = 0
-	for page := range slices.Chunk(all, max(marksPage/(len(layout.Ever)+1), 1)) {
-		if err := r.raiseWorkersPage(ctx, layout, page); err != nil {
-			return err
-		}
-	}
-	return nil
+	r.report.Workers, err = r.putWorkers(ctx, layout, all, raised)
+	return err
 }
 
-// rememberedWorkers returns the workers that memories know, by width and number, and a layout with
-// all rooms and the formats that are known.
+// raised is a worker's key with the later end of a memory.
+func raised(l record.Lease, n record.Number) (w record.Worker, puts bool) {
+	w = l.Worker
+	w.FreeOf = n.Ours.FreeOf
+	return w, w.Until > n.Last().Until
+}
+
+// freeWorkers frees the numbers whose owners go on of the new epoch's not_before.
+func (r *run) freeWorkers(ctx context.Context) error {
+	windows, layout := r.goingOn()
+	if r.begins <= r.cluster.Now().UnixMilli() || !layout.Upgraded() {
+		return nil
+	}
+	_, err := r.putWorkers(ctx, layout, windows, r.freed)
+	return err
+}
+
+// freed is a worker's key that says that the number is free, if its owner's window is the last one.
+func (r *run) freed(l record.Lease, n record.Number) (w record.Worker, puts bool) {
+	w = n.Ours
+	_, over := n.Over(w)
+	last := w.Incarnation == l.Incarnation && w.From == l.From && w.Until == n.Last().Until && !over
+	w.FreeOf = r.begins
+	return w, last && w != n.Ours
+}
+
+// goingOn returns the windows in which instances that answered go on, and a layout with all rooms
+// and the formats that are known.
+func (r *run) goingOn() ([]record.Lease, record.Layout) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	windows := make(map[record.WorkerID]record.Worker)
+	for _, a := range r.mu.answers {
+		for _, l := range a.windows {
+			windows[l.WorkerID] = windows[l.WorkerID].Raised(l.Worker)
+		}
+	}
+	return r.byNumber(windows)
+}
+
+// rememberedWorkers returns the workers that memories know, and a layout as goingOn does.
 func (r *run) rememberedWorkers() ([]record.Lease, record.Layout) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]record.Lease, 0, len(r.mu.workers))
-	for id, w := range r.mu.workers {
+	return r.byNumber(r.mu.workers)
+}
+
+// byNumber returns workers by width and number, and a layout. The caller holds mu.
+func (r *run) byNumber(workers map[record.WorkerID]record.Worker) ([]record.Lease, record.Layout) {
+	all := make([]record.Lease, 0, len(workers))
+	for id, w := range workers {
 		all = append(all, record.Lease{WorkerID: id, Worker: w})
 	}
 	record.SortLeases(all)
 	return all, record.Layout{Ever: r.mu.rooms, Formats: r.mu.extremes.Formats}
 }
 
-// raiseWorkersPage raises workers in one transaction, until they are raised.
-func (r *run) raiseWorkersPage(ctx context.Context, layout record.Layout, page []record.Lease) error {
+// change returns what a worker's key is to be, and whether it is to be put.
+type change func(l record.Lease, n record.Number) (w record.Worker, puts bool)
+
+// putWorkers puts the keys of workers as a change says, in pages of one transaction each. It
+// returns how many it put.
+func (r *run) putWorkers(ctx context.Context, layout record.Layout, all []record.Lease, to change) (int64, error) {
+	sum := int64(0)
+	for page := range slices.Chunk(all, max(marksPage/(len(layout.Ever)+1), 1)) {
+		put, err := r.putWorkersPage(ctx, layout, page, to)
+		if err != nil {
+			return sum, err
+		}
+		sum += put
+	}
+	return sum, nil
+}
+
+// putWorkersPage puts workers in one transaction, until they are put.
+func (r *run) putWorkersPage(ctx context.Context, layout record.Layout, page []record.Lease, to change) (int64, error) {
 	for range raiseAttempts {
-		raised, done, err := r.tryRaiseWorkers(ctx, layout, page)
+		put, done, err := r.tryPutWorkers(ctx, layout, page, to)
 		if done {
-			r.report.Workers += raised
-			return nil
+			return put, nil
 		}
 		if err != nil && allocator.KindOf(err) != allocator.Unavailable {
-			return err
+			return 0, err
 		}
 		if !store.Pause(ctx) {
-			return brokenOff(ctx)
+			return 0, brokenOff(ctx)
 		}
 	}
-	return allocator.Errorf(allocator.Unavailable,
+	return 0, allocator.Errorf(allocator.Unavailable,
 		"%d workers could not be raised in %d tries; check etcd", len(page), raiseAttempts)
 }
 
-// tryRaiseWorkers is one try. After an error, or false, the workers are read again,
-// which shows whether they were raised. A window goes into its own room's key; no key of
-// the number may have a later end.
-func (r *run) tryRaiseWorkers(ctx context.Context, layout record.Layout,
-	page []record.Lease) (raised int64, done bool, err error) {
+// tryPutWorkers is one try. After an error, or false, the workers are read again, which shows
+// whether they were put. A window goes into its own room's key; no key of the number may have a
+// later end.
+func (r *run) tryPutWorkers(ctx context.Context, layout record.Layout, page []record.Lease,
+	to change) (put int64, done bool, err error) {
 	var ops []store.Op
 	first := make([]int, len(page)+1) // the operations of each
 	for k, l := range page {
@@ -101,7 +156,8 @@ func (r *run) tryRaiseWorkers(ctx context.Context, layout record.Layout,
 			r.unreadable(bad.Key, n.Err) // no process takes it
 			continue
 		}
-		if l.Until <= n.Last().Until {
+		w, puts := to(l, n)
+		if !puts {
 			continue
 		}
 		key := ops[first[k]].Get.Key
@@ -109,12 +165,12 @@ func (r *run) tryRaiseWorkers(ctx context.Context, layout record.Layout,
 		if n.KV.ModRevision != 0 {
 			cond = store.Unchanged(n.KV)
 		}
-		raised++
-		txn.If, txn.Then = append(txn.If, cond), append(txn.Then, store.OpPut(key, l.Encode()))
+		put++
+		txn.If, txn.Then = append(txn.If, cond), append(txn.Then, store.OpPut(key, w.Encode()))
 	}
-	if raised == 0 {
+	if put == 0 {
 		return 0, true, nil
 	}
 	reply, err = r.l.Try(ctx, txn)
-	return raised, err == nil && reply.Succeeded, err
+	return put, err == nil && reply.Succeeded, err
 }

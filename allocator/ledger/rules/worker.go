@@ -10,7 +10,7 @@ import (
 
 // worker checks a window. Only the owner lowers its end: a window of another process, or
 // one that begins elsewhere, begins at the latest end of all rooms' keys of the number, or later.
-// While leasing is halted only a recover writes windows, and it raises them.
+// While leasing is halted only a recover writes windows: it raises them, and frees numbers.
 func (t *transaction) worker(w Write) {
 	now, was, last := *w.Entry.Lease, record.Lease{}, record.Lease{}
 	say := func(rule, format string, args ...any) {
@@ -40,7 +40,9 @@ func (t *transaction) worker(w Write) {
 	}
 	epoch, in := t.Epoch(), t.Layout()
 	if epoch.Halted != nil {
-		if now.Until <= max(was.Until, last.Until) {
+		freed := was
+		freed.FreeOf = now.FreeOf
+		if now != freed && now.Until <= max(was.Until, last.Until) {
 			say("window while halted", "up to %d, and it was up to %d: it is not raised", now.Until,
 				max(was.Until, last.Until))
 		}
@@ -61,10 +63,12 @@ func (t *transaction) worker(w Write) {
 		say("window overlap", "it begins at %d, where the window before ends at %d", now.From, was.Until)
 	case now.From < last.Until && was.Stamp != now.Stamp:
 		say("window overlap", "it begins at %d, where room %s's window ends at %d", now.From, last.Room, last.Until)
-	case !goesOn && now.From < epoch.NotBefore && was.Stamp.Epoch != epoch.Epoch:
+	case !goesOn && now.From < epoch.NotBefore && !was.Free(epoch.Epoch, epoch.NotBefore):
 		say("window not before", "it begins at %d, and windows of the epoch begin at %d", now.From, epoch.NotBefore)
 	case now.Number < lower || now.Number >= upper:
 		say("window slice", "the room has [%d, %d)", lower, upper)
+	case now.FreeOf != 0 && now.FreeOf != epoch.NotBefore:
+		say("window free", "of %d, and the epoch's windows begin at %d", now.FreeOf, epoch.NotBefore)
 	case now.Until < now.From:
 		say("window", "it begins at %d and ends at %d", now.From, now.Until)
 	}

@@ -126,7 +126,7 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range,
 				c.free, c.mine = from, true
 			}
 		}
-		if !n.FreeOf(f.Stamp.Epoch) && c.free < f.NotBefore {
+		if !n.Free(f.Stamp.Epoch, f.NotBefore) && c.free < f.NotBefore {
 			c.free, c.wait = f.NotBefore, true
 		}
 		of.known = append(of.known, c)

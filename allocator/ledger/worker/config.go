@@ -195,6 +195,5 @@ type Instance interface {
 		workers, heartbeats int64) (n ledger.Numbers, ok bool, err error)
 	PutWorker(ctx context.Context, f ledger.Footing, n record.Number, w record.Worker, goes bool) (done bool, err error)
 	HoldsWorker(id record.WorkerID) bool
-	OutdatedWorker(id record.WorkerID) bool
 	ReleaseWorker(id record.WorkerID)
 }

@@ -142,6 +142,94 @@ func TestRecoverWithoutAnInstance(t *testing.T) {
 	p.take(only) // the one that was left out has its number again
 }
 
+// grow renews a worker until its window is long.
+func (p *process) grow(w *worker.Worker) {
+	for range 6 {
+		p.c.pass(10 * time.Second)
+		p.renew(w)
+	}
+}
+
+// An owner that answered a recover without another instance is killed before it renews its window
+// under the new epoch. Its number is free at the window's end, for its next process too: it waited
+// until not_before, 20 minutes. So it is after a second recover, which all answer, and after a
+// window that was too short to go on in. Numbers that nobody answered for wait.
+func TestNumberOfAKilledOwnerIsFree(t *testing.T) {
+	c := newCluster(t, halves)
+	p, q := c.start("a"), c.start("a")
+	w := p.take(pinned(3))
+	q.take(pinned(4))
+	p.grow(w)
+	first := c.now.Load() - start + longest.Milliseconds()
+	c.recover([]*process{p}, "a/i2")
+	probe := c.start("a", agreed)
+	if free := probe.busy(pinned(3)); free != w.Window().Until {
+		t.Errorf("free at %d, want the window's end, %d", free-start, w.Window().Until-start)
+	}
+	busyUntil(t, probe, pinned(4), first)
+	busyUntil(t, probe, pinned(5), first) // which nobody ever had
+	c.now.Store(w.Window().Until)
+	next := c.start("a", agreed) // whose windows are short
+	short := next.take(pinned(3))
+	all := []*process{p, probe, next}
+	c.recover(all)
+	next.hear()
+	if next.Holds(short) {
+		t.Error("a window that was over by some clock goes on")
+	}
+	c.now.Store(short.Window().Until)
+	next.take(pinned(3))
+	busyUntil(t, probe, pinned(4), first)
+
+	// Another recover without an instance: what was free of the first not_before is not of this one.
+	c.pass(time.Second)
+	c.recover(all[:2], record.NewInstanceID("a", next.Name()))
+	last := c.start("a", agreed)
+	busyUntil(t, last, pinned(3), c.now.Load()-start+longest.Milliseconds())
+	busyUntil(t, last, pinned(4), c.now.Load()-start+longest.Milliseconds())
+}
+
+// A recover without an instance that ends its waiting sooner than the one before did, as the machine
+// is off: the numbers that were free of the earlier wait are not of that one.
+func TestNotBeforeOfMoreInstancesIsLater(t *testing.T) {
+	c := newCluster(t, halves)
+	p, q := c.start("a"), c.start("a")
+	w := p.take(pinned(3))
+	p.grow(w)
+	q.take(pinned(4))
+	one := c.recover([]*process{p}, "a/i2").NotBefore
+	c.now.Add(-time.Minute.Milliseconds()) // recover's clock is behind the first one's
+	if two := c.recover(nil, "a/i1").NotBefore; !two.After(one) {
+		t.Errorf("windows begin at %v, and at %v after another recover without an instance", one, two)
+	}
+	busyUntil(t, c.start("a", agreed), pinned(3), one.UnixMilli()-start+1)
+}
+
+// The owner of the last window alone frees a number: where the store has a later window of another
+// process, or one of another room that overlaps, the answer of an earlier owner proves nothing.
+func TestOnlyTheLastOwnerFrees(t *testing.T) {
+	for name, change := range map[string]func(*record.Worker){
+		"another process": func(w *record.Worker) { w.Incarnation, w.Until = "x", w.Until+1 },
+		"another room":    func(w *record.Worker) { w.Room, w.Incarnation = "b", "x" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, halves)
+			p := c.start("a")
+			c.start("a")
+			w := p.take(pinned(3))
+			p.grow(w)
+			other := c.stored(w.ID())
+			change(&other)
+			c.corrupt(keys.Window(other.Room, w.ID()), other.Encode())
+			until := c.recover([]*process{p}, "a/i2").NotBefore.UnixMilli()
+			busyUntil(t, c.start("a", agreed), pinned(3), until-start)
+		})
+	}
+}
+
+// agreed is the consent to a clock.
+func agreed(cfg *worker.Config) { cfg.AgreeClock = true }
+
 // A journal is no answer to the barrier: its owner may have stopped, and another process may
 // have taken the worker since.
 func TestAJournalExemptsNoWindow(t *testing.T) {

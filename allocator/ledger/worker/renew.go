@@ -81,10 +81,9 @@ func (w *Workers) Holds(held *Worker) bool {
 	return held.Lost() == nil && w.instance.HoldsWorker(held.id)
 }
 
-// Due reports whether a worker is to be renewed now: half of its window is over, or it is lost, or
-// a recover that left an instance out began an epoch since.
+// Due reports whether a worker is to be renewed now: half of its window is over, or it is lost.
 func (w *Workers) Due(held *Worker) bool {
-	return w.now() >= held.RenewAt().UnixMilli() || !w.Holds(held) || w.instance.OutdatedWorker(held.id)
+	return w.now() >= held.RenewAt().UnixMilli() || !w.Holds(held)
 }
 
 // fits returns a *MovedError if the room's slice no longer has a worker.

@@ -463,7 +463,10 @@ type RememberedWorker struct {
 	// The instance's clock then, in Unix ms.
 	ClockMs int64 `protobuf:"varint,10,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
 	// The worker was taken for a caller's process.
-	Caller        bool `protobuf:"varint,11,opt,name=caller,proto3" json:"caller,omitempty"`
+	Caller bool `protobuf:"varint,11,opt,name=caller,proto3" json:"caller,omitempty"`
+	// The instance accepted the barrier of the question, and goes on in this window
+	// afterwards.
+	GoesOn        bool `protobuf:"varint,12,opt,name=goes_on,json=goesOn,proto3" json:"goes_on,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -571,6 +574,13 @@ func (x *RememberedWorker) GetClockMs() int64 {
 func (x *RememberedWorker) GetCaller() bool {
 	if x != nil {
 		return x.Caller
+	}
+	return false
+}
+
+func (x *RememberedWorker) GetGoesOn() bool {
+	if x != nil {
+		return x.GoesOn
 	}
 	return false
 }
@@ -807,7 +817,7 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12#\n" +
-	"\rleft_revision\x18\x05 \x01(\x03R\fleftRevision\"\xb6\x02\n" +
+	"\rleft_revision\x18\x05 \x01(\x03R\fleftRevision\"\xcf\x02\n" +
 	"\x10RememberedWorker\x12\x12\n" +
 	"\x04bits\x18\x01 \x01(\x05R\x04bits\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x03R\x06number\x12\x12\n" +
@@ -820,7 +830,8 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\x0flayout_revision\x18\t \x01(\x03R\x0elayoutRevision\x12\x19\n" +
 	"\bclock_ms\x18\n" +
 	" \x01(\x03R\aclockMs\x12\x16\n" +
-	"\x06caller\x18\v \x01(\bR\x06caller\"Y\n" +
+	"\x06caller\x18\v \x01(\bR\x06caller\x12\x17\n" +
+	"\agoes_on\x18\f \x01(\bR\x06goesOn\"Y\n" +
 	"\x0eRememberedMark\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x03R\x04next\x12!\n" +
