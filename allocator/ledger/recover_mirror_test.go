@@ -299,6 +299,24 @@ func TestMirrorRefused(t *testing.T) {
 	}
 }
 
+// Clocks may be a day ahead, or a day behind. A recover by a clock that is behind takes the mirror of a
+// console that saw one by a clock that was ahead.
+func TestMirrorOfARecoverByAClockThatWasAhead(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	ahead, behind := at(t, "2026-11-26T12:00:00Z"), at(t, "2026-11-24T12:00:00Z")
+	a, b := c.start("a"), c.start("b")
+	a.Lease(10)
+	b.Lease(10)
+	was := c.recoverAt(ahead, []*process{a}, without(b.id()), margin(2))
+	saw := c.mirror()
+	a.hear()
+	report := c.recoverAt(behind, []*process{a}, witness(saw))
+	if was.NotBefore.IsZero() || !report.NotBefore.Equal(was.NotBefore) {
+		t.Errorf("windows not before %v; want %v", report.NotBefore, was.NotBefore)
+	}
+	c.Check()
+}
+
 // A process that a mirror saw write that it leaves is not missing. One whose registration only
 // went is.
 func TestMirrorKnowsWhoLeft(t *testing.T) {

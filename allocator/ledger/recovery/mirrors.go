@@ -43,8 +43,9 @@ type tagBounds struct {
 }
 
 const (
-	// clockTolerance is how far a worker's clock may be ahead of recover's.
-	clockTolerance = 24 * time.Hour
+	// clockTolerance is how far another clock may be ahead of recover's: it may be 24 hours ahead of the
+	// time, and recover's 24 hours behind.
+	clockTolerance = 49 * time.Hour
 	// mostVersion bounds the version of a layout that a mirror saw: a recover adds 1,000 to it.
 	mostVersion = 1 << 60
 	// witnessedSteps is how many steps of a tag a lost instance may have leased after all that a
