@@ -158,6 +158,11 @@ var recoverEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/record/mark.go",
+		From: `steps := margins.in(span.Begins, t.BaseTotal)`,
+		To:   `steps := mutated("period-without-margin", margins.in(span.Begins, t.BaseTotal), 0)`,
+	},
+	{
+		File: "allocator/ledger/record/mark.go",
 		From: `return max(m.Next, min(reach, p.End))`,
 		To:   `return mutated("no-margin-in-a-period", max(m.Next, min(reach, p.End)), m.Next)`,
 	},

@@ -14,8 +14,8 @@ type mistake struct {
 	because   string // why the simulation cannot
 }
 
-// periodsSeldom is why the simulation does not find mistakes in margins of periods.
-const periodsSeldom = "clocks must be wrong by hours, and leases on both sides of midnight lost"
+// wrongClock is the fault by which the simulation finds mistakes in margins of periods.
+const wrongClock = "clock hours off"
 
 // noLives is why the simulation does not find mistakes in second lives.
 const noLives = "the simulation deletes one tag, a counter without a period, and seldom loses leases of it"
@@ -259,11 +259,14 @@ var mistakes = []mistake{
 		pkg: "./allocator/ledger", test: "TestRecoverTakesTheMarginTotalOfMemories",
 		because: "the store must have forgotten a recover, and the next leases lie above its margin anyway"},
 	{name: "margin-for-a-day", what: "a margin counts in periods that begin in the next 25 hours, not 49",
-		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: periodsSeldom},
+		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers",
+		because: "the clocks of a recover and of a lost instance must be off by a day each, one behind, one ahead"},
 	{name: "margin-where-opened", what: "a margin counts only for the lease that opens a period",
-		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: periodsSeldom},
-	{name: "no-margin-in-a-period", what: "no margin is left free above the marks of a tag with a period",
-		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers", because: periodsSeldom},
+		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers",
+		because: "one seed in thirty has another room open the period before the recover"},
+	{name: "no-margin-in-a-period", what: "no margin is left free above the marks of a tag with a period", with: wrongClock},
+	{name: "period-without-margin", what: "the first lease in a period lies at the period's first ID, whatever " +
+		"margins count there", with: wrongClock},
 	{name: "margin-opens-a-period", what: "a margin takes a lease into a period that has not begun",
 		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers",
 		because: "such an ID is dated ahead, and no duplicate"},

@@ -56,8 +56,7 @@ func (w *world) note(a answered) {
 		for id := run.First; id < run.First+run.Count; id++ {
 			if k, twice := w.mu.issued[a.tag][id]; twice {
 				other := w.mu.calls[k]
-				if !a.by.mayShare(a.tag, id, other.by) && !other.by.mayShare(a.tag, id, a.by) &&
-					!w.beyondMargins(a.tag) {
+				if !a.by.mayShare(a.tag, id, other.by) && !other.by.mayShare(a.tag, id, a.by) {
 					doubles = append(doubles, double{id, other})
 				}
 			}
@@ -122,9 +121,6 @@ func (w *world) checkAll() {
 	}
 	issued := ledgertest.Issued{}
 	for _, a := range w.mu.calls {
-		if w.beyondMargins(a.tag) {
-			continue
-		}
 		if slices.ContainsFunc(a.runs, func(run allocator.Run) bool { return a.by.leftRun(a.tag, run) }) {
 			w.count("calls for IDs of instances that were left out", 1)
 			continue

@@ -22,9 +22,10 @@
 //   - Operators plan, pause, abort and continue migrations. They skip, change tags and
 //     forget instances.
 //   - Transactions meet their fates. Answers come late though their requests arrive.
-//   - In one cluster of three a tag has a period, which begins as the run does, or an hour later: for
-//     clocks hours off, either way, another period is the present one. In one of three a tag is
-//     deleted and created again, with other steps: its second life repeats no ID of the first.
+//   - In one cluster of three a tag has a period, which begins as the run does, or an hour or
+//     half a day later: for clocks hours off, either way, another period is the present one. An
+//     operator's margin reaches over the leases of each period. In one of three a tag is deleted and
+//     created again, with other steps: its second life repeats no ID of the first.
 //   - In one cluster of three etcd has users: instances, consoles and operators have the rights of
 //     their roles, and no other.
 //   - Consoles keep mirrors, in half of the clusters. They lag and start anew, with a file or with
@@ -154,8 +155,6 @@
 //
 // # What is missing
 //
-//   - A tag with a period is not checked after a recover that went on without an instance: the
-//     operator's margin does not count with periods (see periodsOutlastMargins).
 //   - A process cannot be frozen alone, as all processes share one clock. Instead the
 //     simulation has a connection that carries nothing, either way, for a while, and
 //     then everything at once.

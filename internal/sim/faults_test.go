@@ -253,7 +253,7 @@ func (w *world) settle() {
 			}
 			// A margin may move a tag that begins near the end of the space to its end: recover
 			// names it.
-			if w.floor(tag) > allocator.MaxID-w.span(tag) || tag == yearly && w.marginTotal() > 0 {
+			if w.ended(tag) {
 				w.count("tags that margins ended", 1)
 			} else if _, has := record.Layout.Ranges[s.room]; has {
 				w.issuesAgain(s, tag, settled, lane)

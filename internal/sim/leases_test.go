@@ -172,6 +172,13 @@ func (l *link) answered(a *asked, answer store.Answer, err error) {
 	}
 }
 
+// leasesOf returns the leases of a tag.
+func (l *link) leasesOf(tag allocator.Tag) []lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.mu.leases), func(have lease) bool { return have.tag != tag })
+}
+
 // leasesWith returns the leases with an ID of a tag. Only one of them counts: a process whose
 // knowledge has not changed asks for the same IDs again.
 func (l *link) leasesWith(tag allocator.Tag, id int64) (all []lease) {

@@ -189,9 +189,11 @@ func (r *recovering) leaveOut(epoch string) {
 	}
 	w := r.w
 	r.epoch = epoch
-	out := outside{time.Now(), epoch, make(map[allocator.Tag]int64)}
+	out := outside{time.Now(), epoch, make(map[numbers]int64)}
 	for _, tag := range w.tags {
-		out.marks[tag] = w.floor(tag)
+		for _, id := range w.someIDs(tag) {
+			out.marks[w.numbers(tag, id)] = w.floorOver(tag, id)
+		}
 	}
 	for _, p := range r.missing {
 		w.log("--- %s is left out", p.id)
@@ -212,8 +214,8 @@ func (r *recovering) leaveOut(epoch string) {
 // outside is a recover that went on without an instance.
 type outside struct {
 	at    time.Time
-	epoch string                  // that it began
-	marks map[allocator.Tag]int64 // the floor that it gave to all rooms
+	epoch string            // that it began
+	marks map[numbers]int64 // the floor that it gave to all rooms
 }
 
 // begins notes which instances were left out, if a done transaction began an epoch. It runs
@@ -258,7 +260,7 @@ func (p *process) leftWith(tag allocator.Tag, id int64) bool {
 
 // leftBy is leftWith for one recover.
 func (p *process) leftBy(o outside, tag allocator.Tag, id int64) bool {
-	return id >= o.marks[tag] &&
+	return id >= o.marks[p.link.w.numbers(tag, id)] &&
 		slices.ContainsFunc(p.link.leasesWith(tag, id), func(l lease) bool { return l.sent.Before(o.at) })
 }
 

@@ -16,7 +16,6 @@ import (
 
 // past is an operator's knowledge of a store that forgets.
 type past struct {
-	guessed    bool      // a recover went on without somebody, or with a margin
 	backup     int64     // the revision of the last backup, 0 for none
 	saved      time.Time // the backup has all writes until then
 	leased     bool      // there was a mark by then
@@ -250,7 +249,6 @@ func (w *world) recover(d dice, name string) error {
 		w.mu.past.lostTimes = append(w.mu.past.lostTimes, stretch{w.mu.past.forgot, time.Now()})
 		w.mu.past.forgot = time.Time{}
 	}
-	w.mu.past.guessed = w.mu.past.guessed || report.Margin > 0 || len(report.Missing) > 0 || len(r.missing) > 0
 	w.mu.Unlock()
 	for _, m := range report.Missing {
 		if !m.Without {
@@ -299,10 +297,7 @@ func (w *world) margin() *int64 {
 	w.remember()
 	steps := int64(1)
 	for _, tag := range w.tags {
-		if tag == yearly { // no margin holds in a period that it was not made for
-			continue
-		}
-		steps = max(steps, (w.mu.past.highest[tag]-w.floor(tag))/w.span(tag)+1)
+		steps = max(steps, w.lacks(tag)/w.span(tag)+1)
 	}
 	return &steps
 }
@@ -339,18 +334,29 @@ func (w *world) reach(tag allocator.Tag, room allocator.Room) int64 {
 		Start     int64 `json:",string"`
 		BaseTotal int64 `json:"base_total,string"`
 	}](w, "tags/"+string(tag))
-	mark := stored[struct {
-		Next  *int64 `json:",string"`
-		Total int64  `json:",string"`
-	}](w, fmt.Sprintf("marks/%s/%s", room, tag))
+	mark := w.mark(tag, room)
 	if mark.Next == nil { // there is none
 		mark.Next, mark.Total = &settings.Start, settings.BaseTotal
 	}
-	span := w.span(tag)
-	if total > mark.Total && (allocator.MaxID-*mark.Next)/span < total-mark.Total {
+	return above(*mark.Next, max(total-mark.Total, 0), w.span(tag))
+}
+
+// above returns the first ID above a margin, at most the largest ID.
+func above(next, steps, span int64) int64 {
+	if (allocator.MaxID-next)/span < steps {
 		return allocator.MaxID
 	}
-	return *mark.Next + max(total-mark.Total, 0)*span
+	return next + steps*span
+}
+
+// storedMark is a mark in the store; next is nil if there is none.
+type storedMark struct {
+	Next  *int64 `json:",string"`
+	Total int64  `json:",string"`
+}
+
+func (w *world) mark(tag allocator.Tag, room allocator.Room) storedMark {
+	return stored[storedMark](w, fmt.Sprintf("marks/%s/%s", room, tag))
 }
 
 // marginTotal returns the margin total of the epoch in force.

@@ -3,6 +3,7 @@ package sim_test
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -17,23 +18,18 @@ const (
 	// the first. One cluster of three has it.
 	fleeting = allocator.Tag("fleeting")
 	// yearly is a tag with a period, which begins as the run does: for clocks that are behind it
-	// has not begun. With the other time zone it begins an hour later: for clocks that are ahead it
-	// has begun.
+	// has not begun. With the other time zones it begins an hour or half a day later: for clocks that are
+	// ahead it has begun.
 	yearly = allocator.Tag("yearly")
 	// wrongClock is the name of the disaster by which periods meet wrong clocks.
 	wrongClock = "clock hours off"
 )
 
-// periodsOutlastMargins says that no ID of a tag with a period comes twice after a recover that
-// went on without an instance, whatever clocks show: DESIGN 3.2 promises it. The operator's margin
-// (see world.margin) does not count with periods yet, so it is not checked.
-const periodsOutlastMargins = false
-
 // yearly returns the settings of the tag with a period.
 func (w *world) yearly(s record.TagSettings) record.TagSettings {
 	s.Start, s.Limit = 0, allocator.MaxID
 	s.Period = period.Period{Unit: period.Year, Digits: period.Year.MaxDigits(),
-		Zone: pick(w.dice("time zone"), []string{"UTC", "Etc/GMT+1"})}
+		Zone: pick(w.dice("time zone"), []string{"UTC", "Etc/GMT+1", "Etc/GMT+12"})}
 	return s
 }
 
@@ -85,14 +81,66 @@ func (w *world) setClocks() {
 	}
 }
 
-// beyondMargins reports whether IDs of a tag may come twice, because nothing promises that they do
-// not. The caller holds the lock.
-func (w *world) beyondMargins(tag allocator.Tag) bool {
-	if tag != yearly || periodsOutlastMargins || !w.mu.past.guessed {
-		return false
+// numbers are a tag's numbers in one period; a tag without a period has one.
+type numbers struct {
+	tag allocator.Tag
+	in  period.Span
+}
+
+func (w *world) numbers(tag allocator.Tag, id int64) numbers {
+	if tag != yearly {
+		return numbers{tag: tag}
 	}
-	w.mu.counts["IDs of a tag with a period, not checked after a recover without an instance"]++
-	return true
+	span, _ := w.yearly(record.TagSettings{}).Period.Of(id)
+	return numbers{tag, span}
+}
+
+// someIDs returns an ID of each period that a clock of the simulation may show.
+func (w *world) someIDs(tag allocator.Tag) []int64 {
+	if tag != yearly {
+		return []int64{0}
+	}
+	years, now := w.yearly(record.TagSettings{}).Period, time.Now()
+	return []int64{years.At(now.Add(-25 * time.Hour)).First, years.At(now).First, years.At(now.Add(25 * time.Hour)).First}
+}
+
+// lacks returns how many IDs the margins so far lack of all leases that were ever made of a tag. Of the
+// tag with a period they must reach over those of each period, whatever came later.
+func (w *world) lacks(tag allocator.Tag) (n int64) {
+	if tag != yearly {
+		return w.mu.past.highest[tag] - w.floor(tag)
+	}
+	for _, p := range w.mu.processes {
+		for _, l := range p.link.leasesOf(tag) {
+			n = max(n, l.end-w.floorOver(tag, l.first))
+		}
+	}
+	return n
+}
+
+// floorOver is floor for an ID: in a tag with a period, that of the ID's period.
+func (w *world) floorOver(tag allocator.Tag, id int64) int64 {
+	if tag != yearly {
+		return w.floor(tag)
+	}
+	in := w.numbers(tag, id).in
+	floor := min(above(in.First, w.marginTotal(), w.span(tag)), in.End)
+	for _, room := range w.rooms {
+		if next := w.mark(tag, room).Next; next != nil && w.numbers(tag, *next-1).in == in {
+			floor = max(floor, min(w.reach(tag, room), in.End))
+		}
+	}
+	return floor
+}
+
+// ended reports whether margins left no ID of a tag: recover names it. In a tag with a period that is
+// until the next one begins.
+func (w *world) ended(tag allocator.Tag) bool {
+	if tag != yearly {
+		return w.floor(tag) > allocator.MaxID-w.span(tag)
+	}
+	id := max(w.highest(tag)-1, w.yearly(record.TagSettings{}).Period.At(time.Now()).First)
+	return w.floorOver(tag, id) > w.numbers(tag, id).in.End-w.span(tag)
 }
 
 // deleteOrCreate deletes the fleeting tag, or creates it again, with other steps.

@@ -138,7 +138,7 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]
 	w.tags = []allocator.Tag{"order", "bounded", strictTag}
 	for _, tag := range []allocator.Tag{fleeting, yearly} {
-		if w.dice("has "+string(tag)).chance(3) || *with == string(tag) {
+		if w.dice("has "+string(tag)).chance(3) || *with == string(tag) || *with == wrongClock && tag == yearly {
 			w.tags = append(w.tags, tag)
 		}
 	}
