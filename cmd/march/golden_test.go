@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -62,9 +65,24 @@ func TestHelpOfEveryCommand(t *testing.T) {
 	compareGolden(t, "help.txt", out.String())
 }
 
+// asked are the calls that reached answers, each with its request.
+type asked struct {
+	mu    sync.Mutex
+	calls []string
+}
+
+// take returns the calls since it was last called, each once.
+func (a *asked) take() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	calls := slices.Compact(a.calls)
+	a.calls = nil
+	return calls
+}
+
 // answers handles any call of march.v1: the answer has all fields set. A tag is of kind time if the request names
 // the tag timed, otherwise a counter.
-func answers(_ any, stream grpc.ServerStream) error {
+func (a *asked) answers(_ any, stream grpc.ServerStream) error {
 	name, _ := grpc.MethodFromServerStream(stream)
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(
 		protoreflect.FullName(strings.ReplaceAll(strings.TrimPrefix(name, "/"), "/", ".")))
@@ -76,13 +94,16 @@ func answers(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(request); err != nil {
 		return err
 	}
-	asked, err := proto.Marshal(request)
+	text, err := protojson.Marshal(request)
 	if err != nil {
 		return err
 	}
+	a.mu.Lock()
+	a.calls = append(a.calls, fmt.Sprintf("%s %s", method.Name(), compact(text)))
+	a.mu.Unlock()
 	answer := dynamicpb.NewMessage(method.Output())
 	fill(answer, func(f protoreflect.FieldDescriptor) bool {
-		timed := bytes.Contains(asked, []byte("timed"))
+		timed := bytes.Contains(text, []byte("timed"))
 		switch f.FullName() {
 		case "march.v1.Tag.time", "march.v1.DecodeResponse.time":
 			return timed
@@ -166,15 +187,16 @@ func scalar(f protoreflect.FieldDescriptor, i int) protoreflect.Value {
 
 var changing = regexp.MustCompile(`[0-9]+(\.[0-9]+)? (years|days)|[0-9]+h[0-9hms.]+ ago|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`)
 
-// TestOutputOfEveryCommand has the tables and the JSON of the commands that call a server, of answers in which all
-// fields are set.
+// TestOutputOfEveryCommand has the calls, the tables and the JSON of the commands that call a server, of answers in
+// which all fields are set.
 func TestOutputOfEveryCommand(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of a test
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.UnknownServiceHandler(answers))
+	var seen asked
+	server := grpc.NewServer(grpc.UnknownServiceHandler(seen.answers))
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 	address := listener.Addr().String()
@@ -190,7 +212,11 @@ func TestOutputOfEveryCommand(t *testing.T) {
 			}
 			root.SetArgs(append(strings.Fields(line), to, address, "--timeout", "1m", "-o", output))
 			_, err := root.ExecuteContextC(t.Context())
-			fmt.Fprintf(&all, "$ march %s -o %s\n%s", line, output, out.String())
+			fmt.Fprintf(&all, "$ march %s -o %s\n", line, output)
+			if calls := seen.take(); output == "text" {
+				fmt.Fprintf(&all, "calls %s\n", strings.Join(calls, "\ncalls "))
+			}
+			all.WriteString(out.String())
 			if output == "text" && problems.Len() > 0 {
 				fmt.Fprintf(&all, "stderr:\n%s", problems.String())
 			}
@@ -209,18 +235,26 @@ const commands = `tag create x
 	tag update x --limit 7
 	tag update x --limit 7 --dry-run
 	tag list
+	tag list --prefix a --deleted
 	tag show x
 	tag show timed
 	tag search
+	tag search or --sort rate --descending -n 5
 	tag skip x --to 7
+	tag skip x --to 7 --rooms a,b --force
 	tag prescale x --step 7
+	tag prescale x --step 0 --duration 2h
 	tag delete x --yes
+	tag forget x --yes
 	layout show
+	layout show --version 3
 	layout history
 	instance list
+	instance list --of a
 	instance forget a x --yes
 	instance confirm a x
 	worker list
+	worker list --bits 10 --room a
 	cluster show
 	cluster update --journal optional
 	cluster upgrade --yes
@@ -230,7 +264,10 @@ const commands = `tag create x
 	migrate resume
 	migrate abort --yes
 	migrate continue
+	migrate continue name --without a/1,b/2
 	status
+	status --capacity
 	audit list
+	audit list --by me --did update --to tags/x --since 2026-01-01T00:00:00Z -n 1
 	id decode x 7
 	id decode timed 7`
