@@ -107,9 +107,6 @@ change. After ^C a migration goes on, and the tags stay: apply the file again.`,
 			if err := required(cmd, "file"); err != nil {
 				return err
 			}
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			content, err := readBounded(a.path, manifest.MaxFile)
 			if err == nil {
 				a.file, err = manifest.Parse(a.path, content)
@@ -180,7 +177,7 @@ func (a *applying) diff(cmd *cobra.Command) (manifest.Diff, error) {
 }
 
 func (a *applying) planLayout(cmd *cobra.Command) error {
-	err := callConsole(cmd, a.c, a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+	err := callConsole(cmd.Context(), a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 		answer, err := s.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: a.file.Layout,
 			Atomic: a.atomic, Force: a.force})
 		a.plan = answer.GetPlan()
@@ -226,7 +223,7 @@ func (a *applying) apply(cmd *cobra.Command) error {
 	}
 	if a.plan != nil {
 		var id string
-		err := callConsole(cmd, a.c, a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+		err := callConsole(cmd.Context(), a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 			answer, err := s.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: a.plan, Count: a.count,
 				Hold: durationpb.New(a.hold), Force: a.force})
 			id = answer.GetMigration().GetId()
@@ -248,7 +245,7 @@ func (a *applying) apply(cmd *cobra.Command) error {
 		}
 	}
 	for _, change := range a.Diff.Tags {
-		err := callConsole(cmd, a.c, a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) (err error) {
+		err := callConsole(cmd.Context(), a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) (err error) {
 			switch change.Action {
 			case manifest.Create:
 				_, err = s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: change.Message()})
@@ -256,7 +253,7 @@ func (a *applying) apply(cmd *cobra.Command) error {
 				var answer *marchv1.UpdateTagResponse
 				answer, err = s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: change.Message(), Confirm: true,
 					IfRevision: change.Revision()})
-				sayBehind(a.c, answer.GetBehind())
+				a.c.sayNotes(answer)
 			case manifest.Delete:
 				_, err = s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: change.Tag, IfRevision: change.Revision()})
 			}

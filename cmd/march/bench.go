@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -43,9 +41,6 @@ under way on each), lease (Lease).`,
   march bench --mode stream -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			if err := f.validate(); err != nil {
 				return usageError{err}
 			}
@@ -56,14 +51,13 @@ under way on each), lease (Lease).`,
 	cmd.PersistentFlags().StringVar(&f.address, "room", defaultRoom, "the room's gRPC address, HOST:PORT")
 	f.secure.Add(cmd.PersistentFlags(), "")
 	flags.StringVar(&f.tag, "tag", "bench", "the tag")
-	flags.StringVar(&f.mode, "mode", "unary", strings.Join(benchModes, ", "))
+	addChoice(cmd, flags, &f.mode, "mode", strings.Join(benchModes, ", "), benchModes...)
 	flags.IntVar(&f.connections, "connections", 2, "connections, 1 to 1000")
 	flags.IntVar(&f.workers, "concurrency", 32, "callers or streams at once, 1 to 10000")
 	flags.IntVar(&f.window, "window", 128, "requests under way on each stream, 1 to 10000")
 	flags.Int64Var(&f.count, "count", 1000, "IDs per batch or lease")
 	flags.DurationVar(&f.duration, "duration", 10*time.Second, "how long to run")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress line")
-	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(benchModes, cobra.ShellCompDirectiveNoFileComp))
 	c.outputFlag(cmd)
 	return cmd
 }
@@ -85,8 +79,6 @@ func (f *benchFlags) validate() error {
 	switch _, err := allocator.ParseTag(f.tag); {
 	case err != nil:
 		return err
-	case !slices.Contains(benchModes, f.mode):
-		return allocator.Errorf(allocator.Invalid, "mode: %q; allowed: %s", f.mode, strings.Join(benchModes, ", "))
 	case most > 0 && (f.count < 1 || f.count > most):
 		return allocator.Errorf(allocator.Invalid, "count: %d; allowed in mode %s: 1 to %d", f.count, f.mode, most)
 	case f.duration <= 0:
@@ -173,18 +165,18 @@ func sayLoad(p *progress, total time.Duration) func(load.Result) {
 var quantiles = []float64{50, 90, 99, 99.9, 99.99, 100}
 
 func (f *benchFlags) print(c *common, r load.Result) error {
-	if c.output == "json" {
-		latency := make(map[string]string, len(quantiles))
-		for _, q := range quantiles {
-			latency[fmt.Sprintf("p%v", q)] = time.Duration(r.Latency.ValueAtQuantile(q)).String()
-		}
-		return json.NewEncoder(c.stdout).Encode(map[string]any{
-			"mode": f.mode, "concurrency": f.workers, "connections": f.connections, "seconds": r.Elapsed.Seconds(),
-			"calls": fmt.Sprint(r.Calls), "ids": fmt.Sprint(r.IDs), "errors": fmt.Sprint(r.Errors),
-			"calls_per_second": r.CallsPerSecond(), "ids_per_second": r.IDsPerSecond(), "latency": latency,
-		})
+	latency := make(map[string]string, len(quantiles))
+	for _, q := range quantiles {
+		latency[fmt.Sprintf("p%v", q)] = time.Duration(r.Latency.ValueAtQuantile(q)).String()
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	return c.print(map[string]any{
+		"mode": f.mode, "concurrency": f.workers, "connections": f.connections, "seconds": r.Elapsed.Seconds(),
+		"calls": fmt.Sprint(r.Calls), "ids": fmt.Sprint(r.IDs), "errors": fmt.Sprint(r.Errors),
+		"calls_per_second": r.CallsPerSecond(), "ids_per_second": r.IDsPerSecond(), "latency": latency,
+	}, func(w *tabwriter.Writer) { f.text(w, r) })
+}
+
+func (f *benchFlags) text(w *tabwriter.Writer, r load.Result) {
 	_, _ = fmt.Fprintf(w, "mode\t%s, %d at once on %d connections, %s\n", f.mode, f.workers, f.connections,
 		r.Elapsed.Round(time.Millisecond))
 	_, _ = fmt.Fprintf(w, "IDs\t%d\t%.0f/s\n", r.IDs, r.IDsPerSecond())
@@ -193,5 +185,4 @@ func (f *benchFlags) print(c *common, r load.Result) error {
 	for _, q := range quantiles {
 		_, _ = fmt.Fprintf(w, "p%v\t%s\n", q, time.Duration(r.Latency.ValueAtQuantile(q)).Round(time.Microsecond))
 	}
-	return w.Flush()
 }

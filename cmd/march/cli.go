@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -28,40 +30,39 @@ import (
 
 // outputFlag gives cmd and its children -o.
 func (c *common) outputFlag(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVarP(&c.output, "output", "o", "text", "text or json")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"},
-		cobra.ShellCompDirectiveNoFileComp))
+	addChoice(cmd, cmd.PersistentFlags(), &c.output, "output,o", "text or json", "text", "json")
 }
 
-// checkOutput checks -o before anything is done.
-func (c *common) checkOutput() error {
-	if c.output != "text" && c.output != "json" {
-		return usageError{allocator.Errorf(allocator.Invalid, "output: %q; allowed: text, json", c.output)}
+// choice is a flag that has one of several words; the first is the default.
+type choice struct {
+	to *string
+	of []string
+}
+
+// addChoice adds such a flag. A letter behind a comma is its short form.
+func addChoice(cmd *cobra.Command, flags *pflag.FlagSet, to *string, name, usage string, of ...string) {
+	name, letter, _ := strings.Cut(name, ",")
+	*to = of[0]
+	flags.VarP(choice{to, of}, name, letter, usage)
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (f choice) Set(text string) error {
+	if !slices.Contains(f.of, text) {
+		return allocator.Errorf(allocator.Invalid, "%.64q; allowed: %s", text, strings.Join(f.of, ", "))
 	}
+	*f.to = text
 	return nil
 }
 
-// callConsole checks -o and calls a console.
-func callConsole(cmd *cobra.Command, c *common, t *target,
-	use func(context.Context, marchv1.ConsoleServiceClient) error) error {
-	if err := c.checkOutput(); err != nil {
-		return err
-	}
-	return t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
-		return use(ctx, marchv1.NewConsoleServiceClient(conn))
-	})
-}
+func (f choice) String() string { return *f.to }
+func (f choice) Type() string   { return "string" }
 
-// callAndPrint makes one call of a console, and prints its answer.
-func callAndPrint[Q any, A proto.Message](cmd *cobra.Command, c *common, t *target,
-	call func(marchv1.ConsoleServiceClient, context.Context, Q, ...grpc.CallOption) (A, error),
-	request Q, text func(*tabwriter.Writer, A)) error {
-	return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-		answer, err := call(s, ctx, request)
-		if err != nil {
-			return err
-		}
-		return c.print(answer, func(w *tabwriter.Writer) { text(w, answer) })
+// callConsole calls a console.
+func callConsole(ctx context.Context, t *target,
+	use func(context.Context, marchv1.ConsoleServiceClient) error) error {
+	return t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		return use(ctx, marchv1.NewConsoleServiceClient(conn))
 	})
 }
 
@@ -79,9 +80,9 @@ func passedOver(all []*marchv1.Unreadable, page unreadable) []*marchv1.Unreadabl
 	return all
 }
 
-// print writes a message as JSON, or as the function text writes it. If the message
-// has no list of problems, print names its unreadable keys on stderr.
-func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
+// print writes a message, or another value, as JSON, or as the function text writes it. If it is a message
+// without a list of problems, print names its unreadable keys on stderr.
+func (c *common) print(m any, text func(w *tabwriter.Writer)) error {
 	listed := false
 	if l, ok := m.(interface{ GetProblems() []*marchv1.Problem }); ok {
 		listed = len(l.GetProblems()) > 0
@@ -91,13 +92,17 @@ func (c *common) print(m proto.Message, text func(w *tabwriter.Writer)) error {
 			_, _ = fmt.Fprintf(c.stderr, "left out, because it cannot be read: key %q: %s\n", u.GetKey(), u.GetWhy())
 		}
 	}
-	if c.output == "json" {
-		b, err := marshal(m)
+	if message, ok := m.(proto.Message); ok && c.output == "json" {
+		b, err := marshal(message)
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c.stdout, "%s\n", b)
-		return err
+		m = json.RawMessage(b)
+	}
+	if c.output == "json" {
+		e := json.NewEncoder(c.stdout)
+		e.SetEscapeHTML(false)
+		return e.Encode(m)
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	text(w)
@@ -109,7 +114,8 @@ func interactive() bool { return term.IsTerminal(int(os.Stdin.Fd())) }
 
 // destroys has a command that cannot be undone ask before it runs, or need --yes where there is no terminal.
 // question returns what it asks, empty where nothing is lost.
-func destroys(c *common, cmd *cobra.Command, question func(args []string) (string, error)) *cobra.Command {
+func destroys(c *common, cmd *cobra.Command,
+	question func(ctx context.Context, args []string) (string, error)) *cobra.Command {
 	var yes bool
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	run := cmd.RunE
@@ -117,7 +123,7 @@ func destroys(c *common, cmd *cobra.Command, question func(args []string) (strin
 		if yes {
 			return run(cmd, args)
 		}
-		asked, err := question(args)
+		asked, err := question(cmd.Context(), args)
 		if err == nil && asked != "" {
 			err = ask(cmd.Context(), c, asked)
 		}
@@ -262,16 +268,3 @@ func problemsText(w io.Writer, problems []*marchv1.Problem) {
 
 // doText returns the remedy of a problem, and the command.
 func doText(p *marchv1.Problem) string { return problem.Do(p, printable) }
-
-// stoppedText lists the problems. A console of an earlier version has no list, and
-// reports only a halt and a layout that cannot be used.
-func stoppedText(w io.Writer, problems []*marchv1.Problem, halt *marchv1.Halt, unusable string) {
-	if len(problems) == 0 && halt != nil {
-		problems = append(problems, problem.New(problem.Halted, "", halt.GetTime().AsTime(), "by", halt.GetBy(),
-			"why", halt.GetWhy()))
-	}
-	if len(problems) == 0 && unusable != "" {
-		problems = append(problems, problem.New(problem.Unusable, "", time.Time{}, "why", unusable))
-	}
-	problemsText(w, problems)
-}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -21,65 +20,37 @@ import (
 
 func newCluster(c *common) *cobra.Command {
 	t := c.target()
-	cmd := group("cluster",
-		"Show and change the settings of the whole cluster", newClusterShow(c, t), newClusterUpdate(c, t),
-		newClusterUpgrade(c, t))
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
-}
-
-func newClusterShow(c *common, t *target) *cobra.Command {
-	return &cobra.Command{
-		Use:   "show",
-		Short: "Show the settings of the whole cluster",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.GetCluster,
-				&marchv1.GetClusterRequest{}, func(w *tabwriter.Writer, answer *marchv1.GetClusterResponse) {
-					_, _ = fmt.Fprintf(w, "cluster\t%s\njournal\t%s\n", answer.GetUuid(),
-						api.Word(answer.GetCluster().GetJournal()))
-				})
-		},
-	}
-}
-
-func newClusterUpdate(c *common, t *target) *cobra.Command {
-	var journal string
-	cmd := &cobra.Command{
-		Use:   "update",
-		Short: "Change settings of the whole cluster; other settings stay as they are",
-		Long: `Change settings of the whole cluster; other settings stay as they are. Rooms
+	type console = marchv1.ConsoleServiceClient
+	cmd := group("cluster", "Show and change the settings of the whole cluster",
+		newCall(c, t, row{use: "show", short: "Show the settings of the whole cluster"}, &marchv1.GetClusterRequest{},
+			console.GetCluster, whole, func(w *tabwriter.Writer, answer *marchv1.GetClusterResponse) {
+				_, _ = fmt.Fprintf(w, "cluster\t%s\n", answer.GetUuid())
+				clusterText(w, answer.GetCluster())
+			}),
+		newCall(c, t, row{
+			use: "update", short: "Change settings of the whole cluster; other settings stay as they are",
+			long: `Change settings of the whole cluster; other settings stay as they are. Rooms
 take them up at once.
 
 --journal required: an instance that starts without its journal leases nothing
 until an operator has confirmed its marks (` + "`march instance confirm`" + `). Without that
 an etcd whose members' data was rolled back goes unseen by an instance that has no
 memory of what came after. Instances that run go on.`,
-		Example: `  march cluster update --journal required`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			settings := &marchv1.Cluster{}
-			if cmd.Flags().Changed("journal") {
-				var err error
-				if settings.Journal, err = api.ParseWord[marchv1.JournalMode]("journal", journal); err != nil {
-					return usageError{err}
-				}
-			}
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.UpdateCluster(ctx, &marchv1.UpdateClusterRequest{Cluster: settings})
-				if err != nil {
-					return err
-				}
-				return c.print(answer.GetCluster(), func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintf(w, "journal\t%s\n", api.Word(answer.GetCluster().GetJournal()))
-				})
-			})
-		},
-	}
-	cmd.Flags().StringVar(&journal, "journal", "optional",
-		"whether instances need their journals: required or optional")
+			example: `  march cluster update --journal required`,
+			flags: []rowFlag{
+				{"cluster.journal", "journal", "optional",
+					"whether instances need their journals: required or optional"},
+			},
+		}, &marchv1.UpdateClusterRequest{Cluster: &marchv1.Cluster{}}, console.UpdateCluster,
+			(*marchv1.UpdateClusterResponse).GetCluster, clusterText),
+		newClusterUpgrade(c, t))
+	t.flags(cmd, "console", defaultConsole)
+	c.outputFlag(cmd)
 	return cmd
+}
+
+func clusterText(w *tabwriter.Writer, settings *marchv1.Cluster) {
+	_, _ = fmt.Fprintf(w, "journal\t%s\n", api.Word(settings.GetJournal()))
 }
 
 func newClusterUpgrade(c *common, t *target) *cobra.Command {
@@ -104,7 +75,8 @@ once above the IDs of all rooms, as it does with each change of the layout.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var answer *marchv1.UpgradeClusterResponse
 			upgrade := func(dry bool) error {
-				return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) (err error) {
+				return callConsole(cmd.Context(), t, func(ctx context.Context,
+					s marchv1.ConsoleServiceClient) (err error) {
 					answer, err = s.UpgradeCluster(ctx, &marchv1.UpgradeClusterRequest{DryRun: dry})
 					return err
 				})
@@ -146,19 +118,15 @@ func formats(told int32) int32 { return max(told, 1) }
 
 // upgradeText writes which formats are on, and which builds run.
 func upgradeText(w *tabwriter.Writer, answer *marchv1.UpgradeClusterResponse) {
-	_, _ = fmt.Fprintln(w, "ROOM\tINSTANCE\tSTATE\tBUILD\tFORMATS")
-	for _, i := range answer.GetInstances() {
+	table(w, "ROOM\tINSTANCE\tSTATE\tBUILD\tFORMATS", answer.GetInstances(), func(i *marchv1.Instance) []any {
 		switch {
 		case i.GetUnreadable() != "":
-			_, _ = fmt.Fprintf(w, "%s\t%s\tunreadable\t-\t-\n", i.GetRoom(), i.GetName())
+			return []any{i.GetRoom(), i.GetName(), "unreadable", "", ""}
 		case i.GetSilentFor() != nil:
-			_, _ = fmt.Fprintf(w, "%s\t%s\tsilent\t%s\t%d\n", i.GetRoom(), i.GetName(), i.GetBuild(),
-				formats(i.GetFormats()))
-		default:
-			_, _ = fmt.Fprintf(w, "%s\t%s\talive\t%s\t%d\n", i.GetRoom(), i.GetName(), i.GetBuild(),
-				formats(i.GetFormats()))
+			return []any{i.GetRoom(), i.GetName(), "silent", i.GetBuild(), formats(i.GetFormats())}
 		}
-	}
+		return []any{i.GetRoom(), i.GetName(), "alive", i.GetBuild(), formats(i.GetFormats())}
+	})
 	on, newest := formats(answer.GetLayout().GetFormats()), answer.GetNewest()
 	_ = w.Flush()
 	_, _ = fmt.Fprintf(w, "\nformats %d are turned on, with layout version %d", on,
@@ -190,23 +158,17 @@ the environment that begin with MARCH_ and are no setting. Give the flags of the
 command after it, and those of print before it.`,
 		Example: `  march config print room eu-1 --config /etc/march/room-eu-1.yaml`,
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			of, err := c.settled(&common{}, args)
 			if err != nil {
 				return err
 			}
 			settings := settledOf(func(visit func(*pflag.Flag)) { visitSettings(of, visit) })
-			if c.output == "json" {
-				return json.NewEncoder(c.stdout).Encode(settings)
-			}
-			w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(w, "SETTING\tVALUE\tFROM")
-			for _, s := range settings {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, printable(s.Value), s.Origin)
-			}
-			return w.Flush()
+			return c.print(settings, func(w *tabwriter.Writer) {
+				_, _ = fmt.Fprintln(w, "SETTING\tVALUE\tFROM")
+				for _, s := range settings {
+					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, printable(s.Value), s.Origin)
+				}
+			})
 		},
 	}
 	cmd.Flags().SetInterspersed(false)

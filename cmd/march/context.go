@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -155,24 +154,17 @@ func newContextList(c *common) *cobra.Command {
 		Short: "List the contexts; the one in use has a star",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			return withContexts(func(f *contexts.File) (bool, error) {
-				if c.output == "json" {
-					return false, json.NewEncoder(c.stdout).Encode(contexts.File{Current: f.InUse(), Contexts: f.All()})
-				}
-				w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-				_, _ = fmt.Fprintln(w, "IN USE\tNAME\tCONSOLE\tROOM")
-				for _, name := range f.Names() {
-					star := ""
-					if name == f.InUse() {
-						star = "*"
-					}
-					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", star, name, cmp.Or(f.All()[name]["console"], "-"),
-						cmp.Or(f.All()[name]["room"], "-"))
-				}
-				return false, w.Flush()
+				all := contexts.File{Current: f.InUse(), Contexts: f.All()}
+				return false, c.print(all, func(w *tabwriter.Writer) {
+					table(w, "IN USE\tNAME\tCONSOLE\tROOM", f.Names(), func(name string) []any {
+						star := " "
+						if name == all.Current {
+							star = "*"
+						}
+						return []any{star, name, all.Contexts[name]["console"], all.Contexts[name]["room"]}
+					})
+				})
 			})
 		},
 	}
@@ -190,9 +182,6 @@ func newContextShow(c *common) *cobra.Command {
 		},
 		ValidArgsFunction: contextNames,
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			return withContexts(func(f *contexts.File) (bool, error) {
 				name := cmp.Or(strings.Join(args, ""), c.context, f.InUse())
 				if name == "" {
@@ -203,15 +192,12 @@ func newContextShow(c *common) *cobra.Command {
 				if err != nil {
 					return false, err
 				}
-				if c.output == "json" {
-					return false, json.NewEncoder(c.stdout).Encode(map[string]any{"name": name, "settings": settings})
-				}
-				w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-				_, _ = fmt.Fprintf(w, "context\t%s\n", name)
-				for _, setting := range sortedKeys(settings) {
-					_, _ = fmt.Fprintf(w, "%s\t%s\n", setting, printable(settings[setting]))
-				}
-				return false, w.Flush()
+				return false, c.print(map[string]any{"name": name, "settings": settings}, func(w *tabwriter.Writer) {
+					_, _ = fmt.Fprintf(w, "context\t%s\n", name)
+					for _, setting := range sortedKeys(settings) {
+						_, _ = fmt.Fprintf(w, "%s\t%s\n", setting, printable(settings[setting]))
+					}
+				})
 			})
 		},
 	}

@@ -3,10 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,28 +36,24 @@ does not count. With -o json each finding has check, level (ok, unknown, warning
 what, remedy and command.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			facts, err := collect(cmd.Context(), t, &marchv1.DiagnoseRequest{})
 			if err != nil {
 				return err
 			}
 			found := doctor.Examine(facts)
-			if c.output == "json" {
-				if err := json.NewEncoder(c.stdout).Encode(map[string]any{"findings": found}); err != nil {
-					return err
-				}
-			} else {
+			err = c.print(map[string]any{"findings": found}, func(w *tabwriter.Writer) {
 				for _, f := range found {
-					folded(c.stdout, fmt.Sprintf("%-8s %-16s ", f.Level, f.Check), printable(f.What))
+					folded(w, fmt.Sprintf("%-8s %-16s ", f.Level, f.Check), printable(f.What))
 					if f.Remedy != "" {
-						folded(c.stdout, strings.Repeat(" ", 26), printable(f.Remedy))
+						folded(w, strings.Repeat(" ", 26), printable(f.Remedy))
 					}
 					if f.Command != "" {
-						_, _ = fmt.Fprintf(c.stdout, "%26s`%s`\n", "", printable(f.Command))
+						_, _ = fmt.Fprintf(w, "%26s`%s`\n", "", printable(f.Command))
 					}
 				}
+			})
+			if err != nil {
+				return err
 			}
 			if n := doctor.Wrong(found); n > 0 {
 				return finding{allocator.Errorf(allocator.Refused, "%s found", words.Counted(n, "problem"))}

@@ -75,9 +75,6 @@ of the tags before it are skipped.`,
 // issueMany fetches IDs of several tags, each given as TAG or TAG=COUNT, in one call, and
 // prints them in the order of the tags.
 func (c *common) issueMany(ctx context.Context, t *target, args []string) error {
-	if err := c.checkOutput(); err != nil {
-		return err
-	}
 	request := &marchv1.NextManyRequest{}
 	for _, arg := range args {
 		of := &marchv1.TagCount{Tag: arg, Count: 1}
@@ -199,9 +196,6 @@ With --texts each ID has a line with its text, if the tag has a format.`,
 // each answer as it comes.
 func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatchRequest,
 	show func(*bufio.Writer, *marchv1.NextBatchResponse) error) error {
-	if err := c.checkOutput(); err != nil {
-		return err
-	}
 	count := request.GetCount()
 	if count < 1 {
 		return usageError{allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 or more", count)}
@@ -280,9 +274,6 @@ command then reads a text of that format. None of these needs a server.`,
 			return exactly("a tag", "an ID")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			if layout.GetTime() != nil {
 				return decodeTime(c, layout, args[0])
 			}

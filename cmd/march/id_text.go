@@ -60,9 +60,6 @@ It needs no server.`,
   march id format 'date(yyMMdd) | decimal(9) | damm' 5 --period 2026-11-22`,
 		Args: exactly("a format", "an ID"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			f, err := t.parse(args[0])
 			if err != nil {
 				return err
@@ -88,13 +85,9 @@ It needs no server.`,
 			if err != nil {
 				return textError(err)
 			}
-			if c.output == "json" {
-				return json.NewEncoder(c.stdout).Encode(struct {
-					Text string `json:"text"`
-				}{string(text)})
-			}
-			_, err = fmt.Fprintf(c.stdout, "%s\n", text)
-			return err
+			return c.print(map[string]string{"text": string(text)}, func(w *tabwriter.Writer) {
+				_, _ = fmt.Fprintf(w, "%s\n", text)
+			})
 		},
 	}
 	t.add(cmd)
@@ -114,9 +107,6 @@ that the format does not write is refused. It needs no server.`,
 		Example: `  march id parse 'prefix(ORD-) | radix62(11)' ORD-0Ed8W7BGa4e`,
 		Args:    exactly("a format", "a text"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			return c.parseText(t, args[0], args[1])
 		},
 	}
@@ -148,31 +138,40 @@ func textError(err error) error {
 
 // printValue prints the value of a text.
 func (c *common) printValue(f *format.Format, v format.Value) error {
-	// 64-bit numbers are strings, as in every answer.
-	out := struct {
-		ID       *int64 `json:"id,omitempty,string"`
-		Period   string `json:"period,omitempty"`
-		Time     string `json:"time,omitempty"`
-		Worker   *int64 `json:"worker,omitempty,string"`
-		Sequence *int64 `json:"sequence,omitempty,string"`
-	}{}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	out := idParts{}
 	if f.Domain().Parts {
-		out.Time = time.UnixMilli(v.Parts.Time).UTC().Format(timeid.Format)
-		out.Worker, out.Sequence = &v.Parts.Worker, &v.Parts.Sequence
-		_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\n", out.Time, v.Parts.Worker, v.Parts.Sequence)
+		out = partsText(v.Parts)
 	} else {
 		out.ID = &v.ID
-		_, _ = fmt.Fprintf(w, "id\t%d\n", v.ID)
 	}
 	if v.Period != (format.Date{}) {
 		out.Period = v.Period.String()
-		_, _ = fmt.Fprintf(w, "period\t%s\n", out.Period)
 	}
-	if c.output == "json" {
-		return json.NewEncoder(c.stdout).Encode(out)
+	return c.print(out, out.text)
+}
+
+// idParts are what is known of an ID or a text without a server. 64-bit numbers are strings, as in every answer.
+type idParts struct {
+	ID       *int64 `json:"id,omitempty,string"`
+	Period   string `json:"period,omitempty"`
+	Time     string `json:"time,omitempty"`
+	Worker   *int64 `json:"worker,omitempty,string"`
+	Sequence *int64 `json:"sequence,omitempty,string"`
+}
+
+func partsText(p timeid.Parts) idParts {
+	return idParts{Time: time.UnixMilli(p.Time).UTC().Format(timeid.Format), Worker: &p.Worker, Sequence: &p.Sequence}
+}
+
+func (p idParts) text(w *tabwriter.Writer) {
+	if p.ID != nil {
+		_, _ = fmt.Fprintf(w, "id\t%d\n", *p.ID)
+	} else {
+		_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\n", p.Time, *p.Worker, *p.Sequence)
 	}
-	return w.Flush()
+	if p.Period != "" {
+		_, _ = fmt.Fprintf(w, "period\t%s\n", p.Period)
+	}
 }
 
 // decodeTime prints the parts of a time-ordered ID. It needs no server.
@@ -189,18 +188,7 @@ func decodeTime(c *common, tag *marchv1.Tag, arg string) error {
 	if err != nil {
 		return usageError{err}
 	}
-	at := time.UnixMilli(p.Time).UTC().Format(timeid.Format)
-	if c.output == "json" {
-		// 64-bit numbers are strings, as in every answer.
-		return json.NewEncoder(c.stdout).Encode(struct {
-			Time     string `json:"time"`
-			Worker   int64  `json:"worker,string"`
-			Sequence int64  `json:"sequence,string"`
-		}{at, p.Worker, p.Sequence})
-	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintf(w, "time\t%s\nworker\t%d\nsequence\t%d\n", at, p.Worker, p.Sequence)
-	return w.Flush()
+	return c.print(partsText(p), partsText(p).text)
 }
 
 // partsOf returns the parts of an ID, or of timeid.Wide of its text, which has 15 characters

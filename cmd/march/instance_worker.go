@@ -16,173 +16,102 @@ import (
 
 func newInstance(c *common) *cobra.Command {
 	t := c.target()
-	cmd := group("instance", "Show the instances of rooms, forget and confirm them", newInstanceList(c, t),
-		newInstanceForget(c, t), newInstanceConfirm(c, t))
+	type console = marchv1.ConsoleServiceClient
+	cmd := group("instance", "Show the instances of rooms, forget and confirm them",
+		newCall(c, t, row{use: "list", short: "List the registered instances, alive or silent", flags: []rowFlag{
+			{"room", "of", "", "only this room's"},
+		}}, &marchv1.ListInstancesRequest{Status: true}, console.ListInstances, whole, instancesText),
+		destroys(c, newCall(c, t, row{
+			use: "forget ROOM INSTANCE", short: "Remove the registration of an instance that is gone for good",
+			long: `Remove the registration of an instance that is gone for good, so that
+migrations do not wait for it. If it still runs, it drops its IDs within seconds
+of reaching etcd, and registers anew: of an instance that is alive it asks first.`,
+			example: `  march instance forget a host-7`, done: "instance %s/%s forgotten",
+		}, &marchv1.ForgetInstanceRequest{}, console.ForgetInstance, whole, nil), func(ctx context.Context,
+			args []string) (asked string, err error) {
+			err = callConsole(ctx, t, func(ctx context.Context, s console) error {
+				answer, err := s.ListInstances(ctx, &marchv1.ListInstancesRequest{Room: args[0]})
+				if slices.ContainsFunc(answer.GetInstances(), func(i *marchv1.Instance) bool {
+					return i.GetName() == args[1] && i.GetUnreadable() == "" && i.GetSilentFor() == nil
+				}) {
+					asked = filled("Instance %s/%s is alive, and drops the IDs that it holds. Forget it?", args)
+				}
+				return err
+			})
+			return asked, err
+		}),
+		newCall(c, t, row{
+			use: "confirm ROOM INSTANCE", short: "Allow an instance that started without its journal to lease",
+			long: `Allow an instance that started without its journal to lease, if the cluster
+requires journals (` + "`march cluster update --journal required`" + `). You confirm that etcd
+did not go back in time since the last ID was leased, or that ` + "`march recover`" + ` was
+run since. The instance begins to lease within seconds.`,
+			example: `  march instance confirm a host-7`, done: "instance %s/%s confirmed",
+		}, &marchv1.ConfirmInstanceRequest{}, console.ConfirmInstance, whole, nil))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
 }
 
-func newInstanceList(c *common, t *target) *cobra.Command {
-	var room string
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the registered instances, alive or silent",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.ListInstances,
-				&marchv1.ListInstancesRequest{Room: room, Status: true},
-				func(w *tabwriter.Writer, answer *marchv1.ListInstancesResponse) {
-					_, _ = fmt.Fprintln(w, "ROOM\tINSTANCE\tADDRESS\tLAYOUT\tSTATE\tLAST SEEN\tSTARTED\tBUILD")
-					for _, i := range answer.GetInstances() {
-						state, seen := "alive", "-"
-						if d := i.GetSilentFor(); d != nil {
-							state = "silent for at least " + d.AsDuration().Truncate(time.Second).String()
-						}
-						if t := i.GetLastSeen(); t != nil {
-							seen = t.AsTime().Format(time.RFC3339)
-						}
-						if i.GetUnconfirmed() {
-							state += ", unconfirmed"
-						}
-						if i.GetStatus().GetBarred() != nil {
-							state += ", barred"
-						}
-						if i.GetStatus().GetNotReady() != "" {
-							state += ", not ready"
-						}
-						if i.GetUnreadable() != "" {
-							_, _ = fmt.Fprintf(w, "%s\t%s\t-\t-\tunreadable\t-\t-\t-\n", i.GetRoom(), i.GetName())
-							continue
-						}
-						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", i.GetRoom(),
-							i.GetName(), i.GetAddress(),
-							i.GetVersion(), state, seen, i.GetStarted().AsTime().Format(time.RFC3339), i.GetBuild())
-					}
-					stoppedText(w, answer.GetProblems(), answer.GetHalt(), answer.GetProblem())
-				})
-		},
-	}
-	cmd.Flags().StringVar(&room, "of", "", "only this room's")
-	return cmd
-}
-
-func newInstanceForget(c *common, t *target) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "forget ROOM INSTANCE",
-		Short: "Remove the registration of an instance that is gone for good",
-		Long: `Remove the registration of an instance that is gone for good, so that
-migrations do not wait for it. If it still runs, it drops its IDs within seconds
-of reaching etcd, and registers anew: of an instance that is alive it asks first.`,
-		Example: `  march instance forget a host-7`,
-		Args:    exactly("a room", "an instance"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.ForgetInstance,
-				&marchv1.ForgetInstanceRequest{Room: args[0], Name: args[1]},
-				func(w *tabwriter.Writer, _ *marchv1.ForgetInstanceResponse) {
-					_, _ = fmt.Fprintf(w, "instance %s/%s forgotten\n", args[0], args[1])
-				})
-		},
-	}
-	return destroys(c, cmd, func(args []string) (asked string, err error) {
-		err = callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-			answer, err := s.ListInstances(ctx, &marchv1.ListInstancesRequest{Room: args[0]})
-			if slices.ContainsFunc(answer.GetInstances(), func(i *marchv1.Instance) bool {
-				return i.GetName() == args[1] && i.GetUnreadable() == "" && i.GetSilentFor() == nil
-			}) {
-				asked = fmt.Sprintf("Instance %s/%s is alive, and drops the IDs that it holds. Forget it?",
-					args[0], args[1])
+func instancesText(w *tabwriter.Writer, answer *marchv1.ListInstancesResponse) {
+	table(w, "ROOM\tINSTANCE\tADDRESS\tLAYOUT\tSTATE\tLAST SEEN\tSTARTED\tBUILD", answer.GetInstances(),
+		func(i *marchv1.Instance) []any {
+			if i.GetUnreadable() != "" {
+				return []any{i.GetRoom(), i.GetName(), "", "", "unreadable", "", "", ""}
 			}
-			return err
+			state := "alive"
+			if d := i.GetSilentFor(); d != nil {
+				state = "silent for at least " + d.AsDuration().Truncate(time.Second).String()
+			}
+			if i.GetUnconfirmed() {
+				state += ", unconfirmed"
+			}
+			if i.GetStatus().GetBarred() != nil {
+				state += ", barred"
+			}
+			if i.GetStatus().GetNotReady() != "" {
+				state += ", not ready"
+			}
+			return []any{i.GetRoom(), i.GetName(), i.GetAddress(), i.GetVersion(), state, i.GetLastSeen(),
+				i.GetStarted(), i.GetBuild()}
 		})
-		return asked, err
-	})
-}
-
-func newInstanceConfirm(c *common, t *target) *cobra.Command {
-	return &cobra.Command{
-		Use:   "confirm ROOM INSTANCE",
-		Short: "Allow an instance that started without its journal to lease",
-		Long: `Allow an instance that started without its journal to lease, if the cluster
-requires journals (` + "`march cluster update --journal required`" + `). You confirm that etcd
-did not go back in time since the last ID was leased, or that ` + "`march recover`" + ` was
-run since. The instance begins to lease within seconds.`,
-		Example: `  march instance confirm a host-7`,
-		Args:    exactly("a room", "an instance"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.ConfirmInstance,
-				&marchv1.ConfirmInstanceRequest{Room: args[0], Name: args[1]},
-				func(w *tabwriter.Writer, _ *marchv1.ConfirmInstanceResponse) {
-					_, _ = fmt.Fprintf(w, "instance %s/%s confirmed\n", args[0], args[1])
-				})
-		},
-	}
+	problemsText(w, answer.GetProblems())
 }
 
 func newWorker(c *common) *cobra.Command {
 	t := c.target()
-	cmd := group("worker", "Show the workers of time-ordered IDs", newWorkerList(c, t))
+	cmd := group("worker", "Show the workers of time-ordered IDs", newCall(c, t, row{
+		use: "list", short: "List all workers taken so far, their owners and windows",
+		long: `List the workers of time-ordered IDs that were ever taken: the instance that has each
+of them or had it last, and the window of time for which it may use the worker. A pinned
+worker keeps its number over restarts. One for a caller is in use in a caller's process.
+Below the list are the slices: the workers that each room may take.`,
+		example: `  march worker list
+  march worker list --bits 10 --room a`,
+		flags: []rowFlag{
+			{"bits", "bits", "", "only workers of this width: the middle number of the tag's --bits"},
+			{"room", "room", "", "only workers that this room has, or had last"},
+		},
+	}, &marchv1.ListWorkersRequest{}, all(marchv1.ConsoleServiceClient.ListWorkers, nil), whole, workersText))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
 }
 
-func newWorkerList(c *common, t *target) *cobra.Command {
-	r := &marchv1.ListWorkersRequest{PageSize: 1000}
-	var bits int32
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List all workers taken so far, their owners and windows",
-		Long: `List the workers of time-ordered IDs that were ever taken: the instance that has each
-of them or had it last, and the window of time for which it may use the worker. A pinned
-worker keeps its number over restarts. One for a caller is in use in a caller's process.
-Below the list are the slices: the workers that each room may take.`,
-		Example: `  march worker list
-  march worker list --bits 10 --room a`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("bits") {
-				r.Bits = &bits
+func workersText(w *tabwriter.Writer, answer *marchv1.ListWorkersResponse) {
+	table(w, "BITS\tNUMBER\tROOM\tINSTANCE\tPINNED\tCALLER\tFROM\tUNTIL\tLEFT\tSTATE", answer.GetWorkers(),
+		func(i *marchv1.Worker) []any {
+			left, state := "", api.Word(i.GetState())
+			if i.GetLeft() != nil {
+				left = i.GetLeft().AsDuration().Truncate(time.Second).String()
 			}
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				all := &marchv1.ListWorkersResponse{}
-				for {
-					page, err := s.ListWorkers(ctx, r)
-					if err != nil {
-						return err
-					}
-					all.Workers = append(all.Workers, page.GetWorkers()...)
-					all.Slices = append(all.Slices, page.GetSlices()...)
-					all.Unreadable = passedOver(all.GetUnreadable(), page)
-					if r.PageToken = page.GetNextPageToken(); r.PageToken == "" {
-						break
-					}
-				}
-				return c.print(all, func(w *tabwriter.Writer) { workersText(w, all) })
-			})
-		},
-	}
-	cmd.Flags().Int32Var(&bits, "bits", 0, "only workers of this width: the middle number of the tag's --bits")
-	cmd.Flags().StringVar(&r.Room, "room", "", "only workers that this room has, or had last")
-	return cmd
-}
-
-func workersText(w *tabwriter.Writer, all *marchv1.ListWorkersResponse) {
-	_, _ = fmt.Fprintln(w, "BITS\tNUMBER\tROOM\tINSTANCE\tPINNED\tCALLER\tFROM\tUNTIL\tLEFT\tSTATE")
-	for _, i := range all.GetWorkers() {
-		left, state := "-", api.Word(i.GetState())
-		if i.GetLeft() != nil {
-			left = i.GetLeft().AsDuration().Truncate(time.Second).String()
-		}
-		if i.GetState() == marchv1.WorkerState_WORKER_STATE_ENDED {
-			state += ", free again at " + i.GetFree().AsTime().Format(timeid.Format)
-		}
-		_, _ = fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.GetBits(), i.GetNumber(),
-			i.GetRoom(), i.GetInstance(),
-			yesOr(i.GetPinned()), yesOr(i.GetCaller()), i.GetFrom().AsTime().Format(timeid.Format),
-			i.GetUntil().AsTime().Format(timeid.Format), left, state)
-	}
-	slicesText(w, all.GetSlices())
+			if i.GetState() == marchv1.WorkerState_WORKER_STATE_ENDED {
+				state += ", free again at " + i.GetFree().AsTime().Format(timeid.Format)
+			}
+			return []any{i.GetBits(), i.GetNumber(), i.GetRoom(), i.GetInstance(), i.GetPinned(), i.GetCaller(),
+				i.GetFrom().AsTime().Format(timeid.Format), i.GetUntil().AsTime().Format(timeid.Format), left, state}
+		})
+	slicesText(w, answer.GetSlices())
 }
 
 // slicesText writes the rooms' slices, and how many of their workers are in use.
@@ -190,16 +119,8 @@ func slicesText(w *tabwriter.Writer, slices []*marchv1.WorkerSlice) {
 	if len(slices) == 0 {
 		return
 	}
-	_, _ = fmt.Fprintln(w, "\nBITS\tROOM\tSLICE\tWORKERS\tIN USE\tEVER TAKEN")
-	for _, s := range slices {
-		_, _ = fmt.Fprintf(w, "%d\t%s\t[%d, %d)\t%d\t%d\t%d\n", s.GetBits(), s.GetRoom(), s.GetLower(), s.GetUpper(),
-			s.GetUpper()-s.GetLower(), s.GetLive(), s.GetTaken())
-	}
-}
-
-func yesOr(is bool) string {
-	if is {
-		return "yes"
-	}
-	return "-"
+	table(w, "\nBITS\tROOM\tSLICE\tWORKERS\tIN USE\tEVER TAKEN", slices, func(s *marchv1.WorkerSlice) []any {
+		return []any{s.GetBits(), s.GetRoom(), fmt.Sprintf("[%d, %d)", s.GetLower(), s.GetUpper()),
+			s.GetUpper() - s.GetLower(), s.GetLive(), s.GetTaken()}
+	})
 }

@@ -2,13 +2,13 @@ package main
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -32,9 +32,6 @@ value, which the tag needs. The file must not exist yet. Give it to each room wi
 		Example: `  march key create orders-1.key`,
 		Args:    exactly("a file"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			if err := writeKey(args[0]); err != nil {
 				return err
 			}
@@ -49,12 +46,7 @@ func newKeyCheck(c *common) *cobra.Command {
 		Short:   "Print the check value of a key, as a tag has it",
 		Example: `  march key check orders-1.key`,
 		Args:    exactly("a file"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
-			return c.printCheck(args[0])
-		},
+		RunE:    func(_ *cobra.Command, args []string) error { return c.printCheck(args[0]) },
 	}
 }
 
@@ -83,13 +75,9 @@ func (c *common) printCheck(file string) error {
 	if err != nil {
 		return usageError{fmt.Errorf("file: %w", err)}
 	}
-	if c.output == "json" {
-		return json.NewEncoder(c.stdout).Encode(struct {
-			KeyCheck string `json:"keyCheck"`
-		}{key.CheckValue()})
-	}
-	_, err = fmt.Fprintf(c.stdout, "%s\n", key.CheckValue())
-	return err
+	return c.print(map[string]string{"keyCheck": key.CheckValue()}, func(w *tabwriter.Writer) {
+		_, _ = fmt.Fprintln(w, key.CheckValue())
+	})
 }
 
 // opaqueKeyUsage is the usage of --opaque-key.

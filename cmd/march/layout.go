@@ -23,11 +23,34 @@ import (
 
 func newLayout(c *common) *cobra.Command {
 	t := c.target()
+	type console = marchv1.ConsoleServiceClient
 	cmd := group("layout", "Show, validate and initialise layouts",
-		newLayoutInit(c, t), newLayoutShow(c, t), newLayoutHistory(c, t), newLayoutValidate(c))
+		newLayoutInit(c, t),
+		newCall(c, t, row{use: "show", short: "Show the current layout, or an older one", flags: []rowFlag{
+			{"version", "version", "", "the version to show (default the current one)"},
+		}}, &marchv1.GetLayoutRequest{}, console.GetLayout, whole, layoutText),
+		newCall(c, t, row{use: "history", short: "List all layouts so far, the newest first"},
+			&marchv1.ListLayoutsRequest{}, all(console.ListLayouts, nil), whole, layoutsText),
+		newLayoutValidate(c))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
+}
+
+func layoutText(w *tabwriter.Writer, answer *marchv1.GetLayoutResponse) {
+	if answer.GetLayout() == nil {
+		_, _ = fmt.Fprintln(w, "no layout can be read")
+	} else {
+		recordText(w, answer.GetLayout(), answer.GetCluster(), answer.GetProblem() != "")
+	}
+	problemsText(w, answer.GetProblems())
+}
+
+func layoutsText(w *tabwriter.Writer, answer *marchv1.ListLayoutsResponse) {
+	table(w, "VERSION\tTIME\tBY\tBOUNDARY\tROOMS", answer.GetLayouts(), func(r *marchv1.LayoutRecord) []any {
+		return []any{r.GetLayout().GetVersion(), r.GetTime(), r.GetActor(), r.GetLayout().GetBoundary(),
+			cell(rangeParts(r.GetLayout()))}
+	})
 }
 
 const layoutFile = `A layout file is JSON (numbers may be strings, and must be where a reader would
@@ -49,64 +72,13 @@ func newLayoutInit(c *common, t *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.InitLayout,
-				&marchv1.InitLayoutRequest{Layout: layout},
-				func(w *tabwriter.Writer, answer *marchv1.InitLayoutResponse) {
-					recordText(w, answer.GetLayout(), answer.GetCluster(), false)
-				})
-		},
-	}
-}
-
-func newLayoutShow(c *common, t *target) *cobra.Command {
-	var version int64
-	cmd := &cobra.Command{
-		Use:   "show",
-		Short: "Show the current layout, or an older one",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return callAndPrint(cmd, c, t, marchv1.ConsoleServiceClient.GetLayout,
-				&marchv1.GetLayoutRequest{Version: version},
-				func(w *tabwriter.Writer, answer *marchv1.GetLayoutResponse) {
-					if answer.GetLayout() == nil {
-						_, _ = fmt.Fprintln(w, "no layout can be read")
-					} else {
-						recordText(w, answer.GetLayout(), answer.GetCluster(), answer.GetProblem() != "")
-					}
-					stoppedText(w, answer.GetProblems(), answer.GetHalt(), answer.GetProblem())
-				})
-		},
-	}
-	cmd.Flags().Int64Var(&version, "version", 0, "the version to show (default the current one)")
-	return cmd
-}
-
-func newLayoutHistory(c *common, t *target) *cobra.Command {
-	return &cobra.Command{
-		Use:   "history",
-		Short: "List all layouts so far, the newest first",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				all := &marchv1.ListLayoutsResponse{}
-				for token := ""; ; {
-					page, err := s.ListLayouts(ctx, &marchv1.ListLayoutsRequest{PageSize: 1000, PageToken: token})
-					if err != nil {
-						return err
-					}
-					all.Layouts = append(all.Layouts, page.GetLayouts()...)
-					all.Unreadable = passedOver(all.GetUnreadable(), page)
-					if token = page.GetNextPageToken(); token == "" {
-						break
-					}
+			return callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+				answer, err := s.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: layout})
+				if err != nil {
+					return err
 				}
-				return c.print(all, func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintln(w, "VERSION\tTIME\tBY\tBOUNDARY\tROOMS")
-					for _, r := range all.GetLayouts() {
-						_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%s\n", r.GetLayout().GetVersion(),
-							r.GetTime().AsTime().Format(time.RFC3339),
-							r.GetActor(), r.GetLayout().GetBoundary(), cell(rangeParts(r.GetLayout())))
-					}
+				return c.print(answer, func(w *tabwriter.Writer) {
+					recordText(w, answer.GetLayout(), answer.GetCluster(), false)
 				})
 			})
 		},
@@ -124,9 +96,6 @@ exits 1 if there is one.
 		Example: `  march layout validate layout.json`,
 		Args:    exactly("a file"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			content, err := readBounded(args[0], maxLayoutFile)
 			if err != nil {
 				return err

@@ -18,32 +18,50 @@ import (
 
 func newMigrate(c *common) *cobra.Command {
 	t := c.target()
-	one := func(use, short string, call func(context.Context, marchv1.ConsoleServiceClient,
-		string) (*marchv1.Migration, error)) *cobra.Command {
-		return newMigrateOne(c, t, use, short, call)
+	type console = marchv1.ConsoleServiceClient
+	underWay := func(short, or string) string {
+		return short + ". Without an ID it takes the migration under way" + or + "."
 	}
+	one := func(use, short, ask string) row {
+		return row{use: use + " [ID]", short: short, long: underWay(short, ""), ask: ask}
+	}
+	status := one("status", "Show a migration", "")
+	status.long = underWay(status.short, ", or else the last one")
+	next := one("continue", "Make the next move without instances that have not reported", "")
+	next.long += `
+
+This counts only for the processes that are registered now, and for the next
+move. Without --without it prints the instances that the migration waits for. An
+instance that is left out may still issue IDs that it holds of residues that its
+room gave up: unique, but no longer in its room's range.`
+	next.example = `  march migrate continue --without a/host-7`
+	next.flags = []rowFlag{{"without", "without", "", "ROOM/INSTANCE, as status shows it; may be repeated"}}
 	cmd := group("migrate", "Plan, run and undo changes of layout",
 		newMigratePlan(c, t), newMigrateApply(c, t),
-		one("status", "Show a migration", func(ctx context.Context, s marchv1.ConsoleServiceClient,
-			id string) (*marchv1.Migration, error) {
-			answer, err := s.GetMigration(ctx, &marchv1.GetMigrationRequest{Id: id})
-			return answer.GetMigration(), err
-		}),
+		newCall(c, t, status, &marchv1.GetMigrationRequest{}, console.GetMigration,
+			(*marchv1.GetMigrationResponse).GetMigration, migrationText),
 		newMigrateWatch(c, t),
-		one("pause", "Stop a migration before its next move",
-			func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
-				answer, err := s.PauseMigration(ctx, &marchv1.PauseMigrationRequest{Id: id})
-				return answer.GetMigration(), err
-			}),
-		one("resume", "Continue a paused migration", func(ctx context.Context, s marchv1.ConsoleServiceClient,
-			id string) (*marchv1.Migration, error) {
-			answer, err := s.ResumeMigration(ctx, &marchv1.ResumeMigrationRequest{Id: id})
-			return answer.GetMigration(), err
-		}),
-		newMigrateAbort(c, t), newMigrateContinue(c, t), newMigrateList(c, t))
+		newCall(c, t, one("pause", "Stop a migration before its next move", ""), &marchv1.PauseMigrationRequest{},
+			console.PauseMigration, (*marchv1.PauseMigrationResponse).GetMigration, migrationText),
+		newCall(c, t, one("resume", "Continue a paused migration", ""), &marchv1.ResumeMigrationRequest{},
+			console.ResumeMigration, (*marchv1.ResumeMigrationResponse).GetMigration, migrationText),
+		newCall(c, t, one("abort", "Undo a migration: go back to the layout before it", "Undo the migration?"),
+			&marchv1.AbortMigrationRequest{}, console.AbortMigration,
+			(*marchv1.AbortMigrationResponse).GetMigration, migrationText),
+		newCall(c, t, next, &marchv1.ContinueMigrationRequest{}, console.ContinueMigration,
+			(*marchv1.ContinueMigrationResponse).GetMigration, migrationText),
+		newCall(c, t, row{use: "list", short: "List migrations, the newest first"}, &marchv1.ListMigrationsRequest{},
+			all(console.ListMigrations, nil), whole, migrationsText))
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
+}
+
+func migrationsText(w *tabwriter.Writer, answer *marchv1.ListMigrationsResponse) {
+	table(w, "ID\tSTATE\tMOVES\tSTARTED\tBY\tFROM\tTO", answer.GetMigrations(), func(m *marchv1.Migration) []any {
+		return []any{m.GetId(), stateText(m), fmt.Sprintf("%d of %d", m.GetReached(), len(m.GetMoves())),
+			m.GetCreated(), m.GetActor(), cell(rangeParts(m.GetFrom())), cell(rangeParts(m.GetTarget()))}
+	})
 }
 
 func newMigratePlan(c *common, t *target) *cobra.Command {
@@ -70,7 +88,7 @@ cost follows: the console reads all tags for it.`,
 				r.Target = layout
 			}
 			var plan *marchv1.Plan
-			err := callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+			err := callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.PlanMigration(ctx, r)
 				plan = answer.GetPlan()
 				return err
@@ -179,9 +197,6 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
   march migrate apply plan.json`,
 		Args: exactly("a plan's file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			content, err := readBounded(args[0], maxPlanFile)
 			if err != nil {
 				return err
@@ -208,7 +223,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 				}
 			}
 			var id string
-			err = callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+			err = callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 				answer, err := s.ApplyMigration(ctx, request)
 				id = answer.GetMigration().GetId()
 				if err == nil && detach {
@@ -267,104 +282,17 @@ func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) er
 	return ask(ctx, c, "Apply this plan?")
 }
 
-func newMigrateOne(c *common, t *target, use, short string,
-	call func(context.Context, marchv1.ConsoleServiceClient, string) (*marchv1.Migration, error)) *cobra.Command {
-	without := "the migration under way"
-	if use == "status" {
-		without += ", or else the last one"
-	}
-	return &cobra.Command{
-		Use:   use + " [ID]",
-		Short: short,
-		Long:  short + ". Without an ID it takes " + without + ".",
-		Args:  atMostOneID,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				m, err := call(ctx, s, strings.Join(args, ""))
-				if err != nil {
-					return err
-				}
-				return c.print(m, func(w *tabwriter.Writer) { migrationText(w, m) })
-			})
-		},
-	}
-}
-
-func atMostOneID(cmd *cobra.Command, args []string) error {
-	if len(args) > 1 {
-		return exactly("a migration's ID")(cmd, args)
-	}
-	return nil
-}
-
-func newMigrateAbort(c *common, t *target) *cobra.Command {
-	return destroys(c, newMigrateOne(c, t, "abort", "Undo a migration: go back to the layout before it",
-		func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
-			answer, err := s.AbortMigration(ctx, &marchv1.AbortMigrationRequest{Id: id})
-			return answer.GetMigration(), err
-		}), func([]string) (string, error) { return "Undo the migration?", nil })
-}
-
-func newMigrateContinue(c *common, t *target) *cobra.Command {
-	var without []string
-	cmd := newMigrateOne(c, t, "continue", "Make the next move without instances that have not reported",
-		func(ctx context.Context, s marchv1.ConsoleServiceClient, id string) (*marchv1.Migration, error) {
-			answer, err := s.ContinueMigration(ctx, &marchv1.ContinueMigrationRequest{Id: id, Without: without})
-			return answer.GetMigration(), err
-		})
-	cmd.Long += `
-
-This counts only for the processes that are registered now, and for the next
-move. Without --without it prints the instances that the migration waits for. An
-instance that is left out may still issue IDs that it holds of residues that its
-room gave up: unique, but no longer in its room's range.`
-	cmd.Example = `  march migrate continue --without a/host-7`
-	cmd.Flags().StringSliceVar(&without, "without", nil, "ROOM/INSTANCE, as status shows it; may be repeated")
-	return cmd
-}
-
-func newMigrateList(c *common, t *target) *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List migrations, the newest first",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				all := &marchv1.ListMigrationsResponse{}
-				for token := ""; ; {
-					page, err := s.ListMigrations(ctx, &marchv1.ListMigrationsRequest{PageSize: 1000, PageToken: token})
-					if err != nil {
-						return err
-					}
-					all.Migrations = append(all.Migrations, page.GetMigrations()...)
-					all.Unreadable = passedOver(all.GetUnreadable(), page)
-					if token = page.GetNextPageToken(); token == "" {
-						break
-					}
-				}
-				return c.print(all, func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintln(w, "ID\tSTATE\tMOVES\tSTARTED\tBY\tFROM\tTO")
-					for _, m := range all.GetMigrations() {
-						_, _ = fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\t%s\t%s\t%s\n", m.GetId(), stateText(m),
-							m.GetReached(), len(m.GetMoves()),
-							m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor(),
-							cell(rangeParts(m.GetFrom())), cell(rangeParts(m.GetTarget())))
-					}
-				})
-			})
-		},
-	}
-}
-
 func newMigrateWatch(c *common, t *target) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch [ID]",
 		Short: "Watch a migration until it has ended",
-		Args:  atMostOneID,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return exactly("a migration's ID")(cmd, args)
 			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
 			return watch(cmd.Context(), c, t, strings.Join(args, ""))
 		},
 	}

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
@@ -118,15 +116,6 @@ func stateText(m *marchv1.Migration) string {
 	return api.Word(m.GetState())
 }
 
-// problemsOrError returns the problems that stop a migration, as its console tells them. A console
-// of an earlier version tells none, only the error: then this is a problem without a remedy.
-func problemsOrError(m *marchv1.Migration) []*marchv1.Problem {
-	if len(m.GetProblems()) > 0 || m.GetError() == "" {
-		return m.GetProblems()
-	}
-	return []*marchv1.Problem{{What: m.GetError(), Since: m.GetErrorSince()}}
-}
-
 func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	_, _ = fmt.Fprintf(w, "migration\t%s\n", m.GetId())
 	_, _ = fmt.Fprintf(w, "state\t%s, %d of %d moves made\n", stateText(m), m.GetReached(), len(m.GetMoves()))
@@ -136,7 +125,7 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 		hold = d.String() + " at least"
 	}
 	_, _ = fmt.Fprintf(w, "hold\t%s\n", hold)
-	problemsText(w, problemsOrError(m))
+	problemsText(w, m.GetProblems())
 	_, _ = fmt.Fprintln(w)
 	layoutRows(w, "   from", m.GetFrom(), "")
 	for i, move := range m.GetMoves() {
@@ -256,16 +245,17 @@ func migrationLine(m *marchv1.Migration) string {
 		line += "  waiting for " + cell(waiting)
 	}
 	if m.GetError() != "" {
-		text := fmt.Sprintf("  ERROR since %s: %s. %s", m.GetErrorSince().AsTime().Format(time.RFC3339),
-			printable(m.GetError()), doText(problemsOrError(m)[0]))
-		line += strings.TrimSuffix(text, " ")
+		line += fmt.Sprintf("  ERROR since %s: %s.", m.GetErrorSince().AsTime().Format(time.RFC3339),
+			printable(m.GetError()))
+		for _, p := range m.GetProblems()[:min(1, len(m.GetProblems()))] {
+			line += " " + doText(p)
+		}
 	}
 	return line
 }
 
 // planCost has a console count the cost of a plan, and shows the progress on a
-// terminal. The answer is nil if the console is of an earlier version: its plans
-// contain the cost.
+// terminal.
 func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*marchv1.CountPlanCostResponse, error) {
 	l, err := t.dial()
 	if err != nil {
@@ -282,16 +272,12 @@ func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*m
 	request := &marchv1.CountPlanCostRequest{Plan: plan, Wait: durationpb.New(min(wait, t.timeout/2))}
 	for {
 		var answer *marchv1.CountPlanCostResponse
-		earlier := false
 		err := l.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			answer, err = marchv1.NewConsoleServiceClient(conn).CountPlanCost(ctx, request)
-			if earlier = status.Code(err) == codes.Unimplemented; earlier {
-				return nil
-			}
 			return err
 		})
 		switch {
-		case err != nil || earlier:
+		case err != nil:
 			return nil, err
 		case answer.GetCost() != nil:
 			return answer, nil

@@ -117,9 +117,6 @@ Where no console saw it, recover does not guess: give a margin (--margin).`,
   march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --without eu-1/host-7 --yes`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			cfg, err := f.config(cmd.Flags().Changed("margin"))
 			if err != nil {
 				return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -124,7 +124,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	})
 	flags.StringVar(&c.logLevel, "log-level", "", "lowest level to log: trace, debug, info, warn, error, "+
 		"off (default info; warn for dev)")
-	flags.StringVar(&c.logFormat, "log-format", "text", "text or json")
+	addChoice(root, flags, &c.logFormat, "log-format", "text or json", "text", "json")
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c),
@@ -247,9 +247,6 @@ func (c *common) logger(usual hclog.Level) (hclog.Logger, error) {
 			return nil, usageError{err}
 		}
 	}
-	if c.logFormat != "text" && c.logFormat != "json" {
-		return nil, usageError{allocator.Errorf(allocator.Invalid, "log-format: %q; allowed: text, json", c.logFormat)}
-	}
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "march", Level: level, Output: c.stderr, JSONFormat: c.logFormat == "json",
 		TimeFormat: "2006-01-02T15:04:05.000Z07:00",
@@ -300,16 +297,9 @@ func newVersion(c *common) *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
-			if c.output == "json" {
-				return json.NewEncoder(c.stdout).Encode(map[string]string{
-					"version": build(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
-				})
-			}
-			_, err := fmt.Fprintf(c.stdout, "march %s\n", versionText())
-			return err
+			return c.print(map[string]string{
+				"version": build(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
+			}, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "march %s\n", versionText()) })
 		},
 	}
 	c.outputFlag(cmd)

@@ -241,6 +241,9 @@ func (s value) set(field string, f *pflag.Flag) error {
 	default:
 		return allocator.Errorf(allocator.Invalid, "%s: a list; allowed: one value", field)
 	}
+	if allocator.KindOf(err) == allocator.Invalid {
+		return allocator.Errorf(allocator.Invalid, "%s: %w", field, err)
+	}
 	if err != nil {
 		return notAllowed(field, f, strings.Join(s.Values, ","))
 	}

@@ -150,8 +150,8 @@ func pingEtcd(ctx context.Context, l *ledger.Ledger, endpoints []string) error {
 	ctx, cancel := context.WithTimeout(ctx, etcdAnswersWithin)
 	defer cancel()
 	if err := l.Ping(ctx); err != nil {
-		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w", strings.Join(shownEndpoints(endpoints), ","),
-			err)
+		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w",
+			strings.Join(shownEndpoints(endpoints), ","), err)
 	}
 	return nil
 }

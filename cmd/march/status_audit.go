@@ -1,14 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"strconv"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -21,35 +20,35 @@ const measureAfter = 1500 * time.Millisecond
 func newStatus(c *common) *cobra.Command {
 	t := c.target()
 	var full bool
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the state of every room, the migration under way, and all problems",
-		Long: `Show what every room does now, the migration that is under way, and all
+	// A console that no page or command asked recently measures rates, and reads tags, meanwhile.
+	cmd := newCall(c, t, row{
+		use: "status", short: "Show the state of every room, the migration under way, and all problems",
+		long: `Show what every room does now, the migration that is under way, and all
 problems: since when, until when, the next step, and the command. With
 --capacity, show instead what runs out at the present rate, the soonest first,
 and then the fullest: tags, periods, workers, certificates, reserves, and etcd.
 A console measures how etcd, the number of tags and workers grow. It knows that
 six hours after its start, and then says a date, or "not growing".`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if full {
-				return showCapacity(cmd, c, t)
+		again: func(n int, answer proto.Message) time.Duration {
+			o, _ := answer.(*marchv1.GetOverviewResponse)
+			if n > 1 || !slices.ContainsFunc(o.GetRooms(), func(r *marchv1.RoomStatus) bool { return r.Rate == nil }) {
+				return 0
 			}
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				o, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
-				if err == nil && !measured(o) { // no page or command asked recently, and a rate needs two readings
-					select {
-					case <-ctx.Done():
-					case <-time.After(measureAfter):
-						o, err = s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
-					}
-				}
-				if err != nil {
-					return err
-				}
-				return c.print(o, func(w *tabwriter.Writer) { statusText(w, o) })
-			})
+			return measureAfter
 		},
+	}, &marchv1.GetOverviewRequest{}, marchv1.ConsoleServiceClient.GetOverview, whole, statusText)
+	capacity := newCall(c, t, row{use: "status", again: func(n int, _ proto.Message) time.Duration {
+		if n > 1 {
+			return 0
+		}
+		return measureAfter
+	}}, &marchv1.GetCapacityRequest{}, marchv1.ConsoleServiceClient.GetCapacity, whole, capacityText)
+	overview := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if full {
+			return capacity.RunE(cmd, args)
+		}
+		return overview(cmd, args)
 	}
 	cmd.Flags().BoolVar(&full, "capacity", false, "show what runs out first: tags, periods, workers, certificates, "+
 		"reserves, etcd")
@@ -58,48 +57,17 @@ six hours after its start, and then says a date, or "not growing".`,
 	return cmd
 }
 
-func showCapacity(cmd *cobra.Command, c *common, t *target) error {
-	return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-		answer, err := s.GetCapacity(ctx, &marchv1.GetCapacityRequest{})
-		if err == nil { // no page or command asked recently: rates are measured, and tags are read meanwhile
-			select {
-			case <-ctx.Done():
-			case <-time.After(measureAfter):
-				answer, err = s.GetCapacity(ctx, &marchv1.GetCapacityRequest{})
-			}
-		}
-		if err != nil {
-			return err
-		}
-		return c.print(answer, func(w *tabwriter.Writer) { capacityText(w, answer.GetCapacity()) })
-	})
-}
-
-func capacityText(w *tabwriter.Writer, list []*marchv1.Capacity) {
-	_, _ = fmt.Fprintln(w, "WHAT\tUSED\tOF\tSHARE\tFULL\tNOTE")
-	for _, l := range list {
-		used, of, share, full := "-", "-", "-", "-"
+func capacityText(w *tabwriter.Writer, answer *marchv1.GetCapacityResponse) {
+	table(w, "WHAT\tUSED\tOF\tSHARE\tFULL\tNOTE", answer.GetCapacity(), func(l *marchv1.Capacity) []any {
+		cells := []any{l.GetWhat(), "", "", "", l.GetFull(), l.GetNote()}
 		if l.GetOf() > 0 {
-			used, of, share = strconv.FormatInt(l.GetUsed(), 10), strconv.FormatInt(l.GetOf(), 10),
-				fmt.Sprintf("%.1f%%", 100*l.GetShare())
+			cells[1], cells[2], cells[3] = l.GetUsed(), l.GetOf(), fmt.Sprintf("%.1f%%", 100*l.GetShare())
 		}
-		switch {
-		case l.GetFull() != nil:
-			full = l.GetFull().AsTime().Format(time.RFC3339)
-		case l.Growth != nil && l.GetGrowth() == 0:
-			full = "not growing"
+		if l.GetFull() == nil && l.Growth != nil && l.GetGrowth() == 0 {
+			cells[4] = "not growing"
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", l.GetWhat(), used, of, share, full, l.GetNote())
-	}
-}
-
-func measured(o *marchv1.GetOverviewResponse) bool {
-	for _, r := range o.GetRooms() {
-		if r.Rate == nil {
-			return false
-		}
-	}
-	return true
+		return cells
+	})
 }
 
 func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
@@ -114,114 +82,58 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		_, _ = fmt.Fprintf(w, "journal\t%s\n", api.Word(o.GetSettings().GetJournal()))
 	}
 	_, _ = fmt.Fprintln(w)
-	_, _ = fmt.Fprintln(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD")
-	for _, r := range o.GetRooms() {
-		held, rate, etcd := "-", "-", duration(r.GetEtcdLatency())
+	table(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD", o.GetRooms(), func(r *marchv1.RoomStatus) []any {
+		held, issued, etcd := "", "", duration(r.GetEtcdLatency())
 		if r.GetRange() != nil {
 			held = fmt.Sprintf("[%d, %d)", r.GetRange().GetLower(), r.GetRange().GetUpper())
 		}
 		if r.Rate != nil {
-			rate = fmt.Sprintf("%.0f", r.GetRate())
+			issued = rate(r.GetRate())
 		}
 		if r.GetEtcdAwaySince() != nil {
-			etcd = "away since " + r.GetEtcdAwaySince().AsTime().Format(time.RFC3339)
+			etcd = "away since " + cellText(r.GetEtcdAwaySince())
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d of %d\t%s\t%d\t%s\n", r.GetName(), held, rate, r.GetReady(),
-			r.GetInstances(), duration(r.GetReserve()), r.GetVersion(), etcd)
-	}
-	if len(o.GetProblems()) > 0 {
-		problemsText(w, o.GetProblems())
-		return
-	}
-	// There are no problems, or the console is of a version without a list of
-	// problems.
-	for _, r := range o.GetRooms() {
-		for _, problem := range r.GetProblems() {
-			_, _ = fmt.Fprintf(w, "\n%s", problem)
-		}
-		if len(r.GetProblems()) > 0 {
-			_, _ = fmt.Fprintln(w)
-		}
-	}
-	stoppedText(w, nil, o.GetHalt(), o.GetProblem())
+		return []any{r.GetName(), held, issued, fmt.Sprintf("%d of %d", r.GetReady(), r.GetInstances()),
+			duration(r.GetReserve()), r.GetVersion(), etcd}
+	})
+	problemsText(w, o.GetProblems())
 }
 
 func newAudit(c *common) *cobra.Command {
 	t := c.target()
-	cmd := group("audit", "Show changes and their actors", newAuditList(c, t))
+	var most int
+	list := newCall(c, t, row{
+		use: "list", short: "List changes, the newest first; -o json has the values before and after",
+		flags: []rowFlag{
+			{"actor", "by", "", "only changes by actors whose name contains this"},
+			{"action", "did", "", "only changes whose action contains this, such as update"},
+			{"object", "to", "", "only changes of objects that begin with this, such as tags/order"},
+			{"since", "since", "", "only changes from this time on: 2026-11-24T15:00:00Z, or as long ago as 2h"},
+			{"until", "until", "", "only changes before this time, in the same way"},
+		},
+	}, &marchv1.ListAuditRequest{}, all(marchv1.ConsoleServiceClient.ListAudit,
+		func(answer *marchv1.ListAuditResponse) bool { return most > 0 && len(answer.GetEntries()) >= most }),
+		func(answer *marchv1.ListAuditResponse) *marchv1.ListAuditResponse {
+			if most > 0 {
+				answer.Entries = answer.GetEntries()[:min(most, len(answer.GetEntries()))]
+			}
+			return answer
+		}, auditText)
+	list.Flags().IntVarP(&most, "most", "n", 100, "how many at most; 0 for all")
+	list.PreRunE = func(*cobra.Command, []string) error {
+		if most < 0 {
+			return usageError{allocator.Errorf(allocator.Invalid, "most: %d; allowed: 1 or more, 0 for all", most)}
+		}
+		return nil
+	}
+	cmd := group("audit", "Show changes and their actors", list)
 	t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	return cmd
 }
 
-func newAuditList(c *common, t *target) *cobra.Command {
-	var most int
-	var since, until string
-	r := &marchv1.ListAuditRequest{PageSize: 1000}
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List changes, the newest first; -o json has the values before and after",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if most < 0 {
-				return usageError{allocator.Errorf(allocator.Invalid, "most: %d; allowed: 1 or more, 0 for all", most)}
-			}
-			var err error
-			if r.Since, err = momentOf("since", since); err == nil {
-				r.Until, err = momentOf("until", until)
-			}
-			if err != nil {
-				return usageError{err}
-			}
-			return callConsole(cmd, c, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				all := &marchv1.ListAuditResponse{}
-				for token := ""; most == 0 || len(all.GetEntries()) < most; {
-					r.PageToken = token
-					page, err := s.ListAudit(ctx, r)
-					if err != nil {
-						return err
-					}
-					all.Entries = append(all.Entries, page.GetEntries()...)
-					all.Unreadable = passedOver(all.GetUnreadable(), page)
-					if token = page.GetNextPageToken(); token == "" {
-						break
-					}
-				}
-				if most > 0 {
-					all.Entries = all.GetEntries()[:min(most, len(all.GetEntries()))]
-				}
-				return c.print(all, func(w *tabwriter.Writer) {
-					_, _ = fmt.Fprintln(w, "TIME\tACTOR\tACTION\tOBJECT")
-					for _, e := range all.GetEntries() {
-						_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", e.GetTime().AsTime().Format(time.RFC3339),
-							e.GetActor(), e.GetAction(), e.GetObject())
-					}
-				})
-			})
-		},
-	}
-	cmd.Flags().StringVar(&r.Actor, "by", "", "only changes by actors whose name contains this")
-	cmd.Flags().StringVar(&r.Action, "did", "", "only changes whose action contains this, such as update")
-	cmd.Flags().StringVar(&r.Object, "to", "", "only changes of objects that begin with this, such as tags/order")
-	cmd.Flags().StringVar(&since, "since", "", "only changes from this time on: 2026-11-24T15:00:00Z, "+
-		"or as long ago as 2h")
-	cmd.Flags().StringVar(&until, "until", "", "only changes before this time, in the same way")
-	cmd.Flags().IntVarP(&most, "most", "n", 100, "how many at most; 0 for all")
-	return cmd
-}
-
-// momentOf parses a time, or how long ago it was; nil for none. Its error is Invalid.
-func momentOf(flag, text string) (*timestamppb.Timestamp, error) {
-	if text == "" {
-		return nil, nil //nolint:nilnil // no bound
-	}
-	if ago, err := time.ParseDuration(text); err == nil {
-		return timestamppb.New(time.Now().Add(-ago)), nil
-	}
-	at, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid,
-			"%s: %q; allowed: a time such as 2026-11-24T15:00:00Z, or how long ago, such as 2h", flag, text)
-	}
-	return timestamppb.New(at), nil
+func auditText(w *tabwriter.Writer, answer *marchv1.ListAuditResponse) {
+	table(w, "TIME\tACTOR\tACTION\tOBJECT", answer.GetEntries(), func(e *marchv1.AuditEntry) []any {
+		return []any{e.GetTime(), e.GetActor(), e.GetAction(), e.GetObject()}
+	})
 }

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"hash"
 	"io"
@@ -88,9 +86,6 @@ func margins() string {
 }
 
 func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string, sources []string) error {
-	if err := c.checkOutput(); err != nil {
-		return err
-	}
 	system, err := imports.ParseSystem(name)
 	if err != nil {
 		return usageError{err}
@@ -142,7 +137,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 		return err
 	}
 	r.add(results)
-	if printErr := r.print(c); printErr != nil {
+	if printErr := c.print(&r, r.text); printErr != nil {
 		return printErr
 	}
 	switch {
@@ -238,30 +233,15 @@ func (r *imported) add(results []imports.Result) {
 	}
 }
 
-func (r *imported) print(c *common) error {
-	if c.output == "json" {
-		var b bytes.Buffer
-		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false)
-		if err := e.Encode(r); err != nil {
-			return err
-		}
-		_, err := c.stdout.Write(b.Bytes())
-		return err
-	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "NAME THERE\tTAG\tNEXT THERE\tMARGIN\tFIRST HERE\tTAG IS")
-	for _, t := range r.Tags {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", printable(t.Name), t.Tag,
-			t.Next, t.Margin, t.From, t.State)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
+func (r *imported) text(w *tabwriter.Writer) {
+	table(w, "NAME THERE\tTAG\tNEXT THERE\tMARGIN\tFIRST HERE\tTAG IS", r.Tags, func(t importedTag) []any {
+		return []any{printable(t.Name), t.Tag, t.Next, t.Margin, t.From, t.State}
+	})
+	_ = w.Flush()
 	for _, t := range r.Tags {
 		for _, note := range append(slices.Clone(t.Notes), t.Why) {
 			if note != "" {
-				_, _ = fmt.Fprintf(c.stdout, "%s: %s\n", t.Tag, note)
+				_, _ = fmt.Fprintf(w, "%s: %s\n", t.Tag, note)
 			}
 		}
 	}
@@ -269,8 +249,7 @@ func (r *imported) print(c *common) error {
 	if r.DryRun {
 		begin = "dry run, nothing was done: "
 	}
-	_, err := fmt.Fprintf(c.stdout,
+	_, _ = fmt.Fprintf(w,
 		"%s%d created, %d raised, %d unchanged, %d refused; %d have another name as a tag\nsha256 %s\n",
 		begin, r.Created, r.Raised, r.Unchanged, r.Refused, r.Renamed, r.SHA256)
-	return err
 }

@@ -16,30 +16,13 @@ import (
 	"github.com/march-id/march/internal/setting"
 )
 
-// settingFlag is a setting of a tag as a flag.
-type settingFlag struct {
-	setting.Setting
-	tag *marchv1.Tag
-}
-
-func (f settingFlag) Set(text string) error { return f.Setting.Set(f.tag, text) }
-func (f settingFlag) String() string        { return "" }
-
 // settingFlags adds flags that set the settings of a tag.
 func settingFlags(cmd *cobra.Command, tag *marchv1.Tag, settings []setting.Setting) {
 	for _, s := range settings {
-		usage := s.Help
 		if s.Kind == setting.Timed && settings[0].Kind != setting.Timed { // among others
-			usage = "of kind time: " + usage
+			s.Help = "of kind time: " + s.Help
 		}
-		f := cmd.Flags().VarPF(settingFlag{s, tag}, settingName(s), "", usage)
-		if f.DefValue = s.Default(); s.Type() == "bool" {
-			f.NoOptDefVal = "true"
-		}
-		if words := s.Choices(); words != nil {
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words,
-				cobra.ShellCompDirectiveNoFileComp))
-		}
+		addSetting(cmd, tag, s, settingName(s), s.Default())
 	}
 }
 

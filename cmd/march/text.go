@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"unicode"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // A cluster has up to 64 rooms, and many instances. A text that lists them is folded, or
@@ -110,3 +112,40 @@ func duration(d *durationpb.Duration) string {
 	}
 	return d.AsDuration().Round(10 * time.Microsecond).String()
 }
+
+// table writes a table: the titles of the columns, and the cells of each row.
+func table[T any](w io.Writer, titles string, rows []T, cells func(T) []any) {
+	_, _ = fmt.Fprintln(w, titles)
+	for _, row := range rows {
+		texts := make([]string, 0, 12)
+		for _, cell := range cells(row) {
+			texts = append(texts, cmp.Or(cellText(cell), "-"))
+		}
+		_, _ = fmt.Fprintln(w, strings.Join(texts, "\t"))
+	}
+}
+
+// cellText is a value in a table; empty for none.
+func cellText(value any) string {
+	switch v := value.(type) {
+	case *timestamppb.Timestamp:
+		if v == nil {
+			return ""
+		}
+		return v.AsTime().Format(time.RFC3339)
+	case *durationpb.Duration:
+		if v == nil {
+			return ""
+		}
+		return v.AsDuration().String()
+	case bool:
+		if !v {
+			return ""
+		}
+		return "yes"
+	}
+	return fmt.Sprint(value)
+}
+
+// rate is how many IDs a second.
+func rate(v float64) string { return fmt.Sprintf("%.0f", v) }

@@ -35,9 +35,6 @@ and the remedy.`,
 		Example: `  march verify --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if err := c.checkOutput(); err != nil {
-				return err
-			}
 			log, err := c.logger(hclog.Warn)
 			if err != nil {
 				return err

@@ -10,8 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -20,7 +22,7 @@ import (
 	"github.com/march-id/march/internal/words"
 )
 
-// Setting is a row of the table.
+// Setting is a row of the table. One of another message, a request, has no more than a path and a help.
 type Setting struct {
 	Path  string // of the field, and of the key in files: max_skew, time.sequence
 	Help  string // one sentence
@@ -28,8 +30,9 @@ type Setting struct {
 	Fixed bool   // chosen when the tag is created
 	Rare  bool   // forms fold it away
 
-	name    string // where it is not the last part of Path
-	preset  string // the default, where a new tag's record does not have it
+	message proto.Message // whose field it is; nil for a tag
+	name    string        // where it is not the last part of Path
+	preset  string        // the default, where a new tag's record does not have it
 	choices func() []string
 	parts   []string                          // the paths of the fields that make up a value such as 41/10/12
 	part    bool                              // one of them: it has a key in files only
@@ -67,6 +70,11 @@ func ParseKind(word string) (Kind, error) {
 		}
 	}
 	return Any, allocator.Errorf(allocator.Invalid, "kind: %q; allowed: counter, time", word)
+}
+
+// Of returns the setting that is a field of any message.
+func Of(m proto.Message, path, help string) Setting {
+	return Setting{message: m, Path: path, Help: help}
 }
 
 // Name is the setting's name in forms, and with hyphens its flag: max_skew, period_digits.
@@ -110,7 +118,7 @@ func at(path string) Setting {
 
 // field returns the message that has the setting's field, and the field. A message on the way that is absent is
 // made, or without create is empty.
-func (s Setting) field(t *marchv1.Tag, create bool) (protoreflect.Message, protoreflect.FieldDescriptor) {
+func (s Setting) field(t proto.Message, create bool) (protoreflect.Message, protoreflect.FieldDescriptor) {
 	m, path := t.ProtoReflect(), s.Path
 	for {
 		outer, rest, nested := strings.Cut(path, ".")
@@ -128,16 +136,23 @@ func (s Setting) field(t *marchv1.Tag, create bool) (protoreflect.Message, proto
 }
 
 func (s Setting) descriptor() protoreflect.FieldDescriptor {
-	_, f := s.field(nil, false)
+	if s.message == nil {
+		s.message = (*marchv1.Tag)(nil)
+	}
+	_, f := s.field(s.message, false)
 	return f
 }
 
-// Type is the type of the values, as flags name it: int, bool, duration or string.
+// Type is the type of the values, as flags name it: int, bool, duration, stringSlice or string.
 func (s Setting) Type() string {
 	if s.parts != nil {
 		return "string"
 	}
-	switch s.descriptor().Kind() {
+	f := s.descriptor()
+	if f.IsList() {
+		return "stringSlice"
+	}
+	switch f.Kind() {
 	case protoreflect.Int64Kind, protoreflect.Int32Kind:
 		if s.read == nil {
 			return "int"
@@ -145,9 +160,15 @@ func (s Setting) Type() string {
 	case protoreflect.BoolKind:
 		return "bool"
 	case protoreflect.MessageKind:
-		return "duration"
+		if !isTime(f) {
+			return "duration"
+		}
 	}
 	return "string"
+}
+
+func isTime(f protoreflect.FieldDescriptor) bool {
+	return f.Message().FullName() == "google.protobuf.Timestamp"
 }
 
 // Default returns the default in words; empty for none.
@@ -175,7 +196,7 @@ func (s Setting) Choices() (list []string) {
 }
 
 // Text returns the value that a tag has; empty for none.
-func (s Setting) Text(t *marchv1.Tag) string {
+func (s Setting) Text(t proto.Message) string {
 	if s.parts != nil {
 		texts := make([]string, len(s.parts))
 		for i, path := range s.parts {
@@ -201,8 +222,8 @@ func (s Setting) Text(t *marchv1.Tag) string {
 	}
 }
 
-// Set gives a tag a value. Its error is Invalid, and lacks the setting's name.
-func (s Setting) Set(t *marchv1.Tag, text string) error {
+// Set gives a message a value; to a list it adds values. Its error is Invalid, and lacks the setting's name.
+func (s Setting) Set(t proto.Message, text string) error {
 	if s.parts != nil {
 		texts := strings.Split(text, "/")
 		if len(texts) != len(s.parts) {
@@ -225,6 +246,12 @@ func (s Setting) Set(t *marchv1.Tag, text string) error {
 		return s.notAllowed(text)
 	}
 	m, f := s.field(t, true)
+	if f.IsList() {
+		for _, part := range strings.Split(text, ",") {
+			m.Mutable(f).List().Append(protoreflect.ValueOfString(part))
+		}
+		return nil
+	}
 	v, err := s.parse(f, text)
 	if err == nil {
 		m.Set(f, v)
@@ -244,6 +271,8 @@ func (s Setting) Allowed() string {
 		return "true or false"
 	case s.Type() == "duration":
 		return "a duration such as 500ms, 5s or 2h30m"
+	case s.descriptor().Kind() == protoreflect.MessageKind:
+		return "a time such as 2026-11-24T15:00:00Z, or how long ago, such as 2h"
 	}
 	return "a text"
 }
@@ -269,8 +298,15 @@ func (s Setting) parse(f protoreflect.FieldDescriptor, text string) (v protorefl
 		v = protoreflect.ValueOfEnum(word.Number())
 	case protoreflect.MessageKind:
 		var d time.Duration
-		d, err = time.ParseDuration(text)
-		v = protoreflect.ValueOfMessage(durationpb.New(d).ProtoReflect())
+		if d, err = time.ParseDuration(text); !isTime(f) {
+			v = protoreflect.ValueOfMessage(durationpb.New(d).ProtoReflect())
+			break
+		}
+		at := time.Now().Add(-d)
+		if err != nil {
+			at, err = time.Parse(time.RFC3339, text)
+		}
+		v = protoreflect.ValueOfMessage(timestamppb.New(at).ProtoReflect())
 	default:
 		v = protoreflect.ValueOfString(text)
 	}
