@@ -71,6 +71,8 @@ type Config struct {
 	// none. Mirror is the file that keeps it; empty for none: then it begins with the process.
 	MirrorTags int
 	Mirror     string
+	// Advertise is where `march recover` asks for the mirror, HOST:PORT; empty for nowhere.
+	Advertise string
 	// Rand returns numbers in [0, 1) for jitter. Default math/rand's.
 	Rand func() float64
 	// Access checks which caller may make which call; nil lets every caller make every call.
@@ -134,6 +136,7 @@ type Server struct {
 	turn     atomic.Int64            // of the silent instances that are asked in turn
 	metrics  *metrics
 	failed   time.Time     // when drive last stored why a migration cannot go on
+	process  string        // a ULID
 	name     string        // of this process, unique
 	host     string        // where it runs
 	stopping chan struct{} // closed when the drain begins
@@ -152,6 +155,11 @@ func (cfg Config) Validate() error {
 	if cfg.MirrorTags < 0 || cfg.MirrorTags > mirror.MostTags || cfg.MirrorTags == 0 && cfg.Mirror != "" {
 		return allocator.Errorf(allocator.Invalid, "mirror-tags: %d; allowed: 0 to %d, and not 0 with mirror",
 			cfg.MirrorTags, mirror.MostTags)
+	}
+	if cfg.Advertise != "" {
+		if err := api.CheckAddress("advertise", cfg.Advertise); err != nil {
+			return err
+		}
 	}
 	if cfg.ForgetAfter < time.Minute {
 		return allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
@@ -196,9 +204,10 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
 		health: health.NewServer(), texts: texts.NewCache(nil),
 		samples: cache.New[sample](), tags: cache.New[*tagIndex](), heads: cache.New[*tagIndex](),
-		host: host, name: host + "-" + ulid.Make().String(), stopping: make(chan struct{}),
+		host: host, process: ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),
 	}
+	s.name = host + "-" + s.process
 	s.rooms.connect, s.rooms.tracer, s.rooms.credentials = cfg.Dial, cfg.Tracer, cfg.Credentials
 	s.ledger.HaltAs("console " + s.name)
 	if s.mirror, s.mirrorFile, err = s.newMirror(); err != nil {
@@ -269,6 +278,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() { s.tend(background) })
 	if s.mirror != nil {
 		work.Go(func() { s.mirror.Run(background) })
+		work.Go(func() { s.announce(background) })
 	}
 	work.Go(func() { s.watchHealth(background) })
 	work.Go(func() { s.ledger.WatchMembers(background) })

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/mirror"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/throttle"
 )
 
 // newMirror returns what fills this console's mirror; nil if it keeps none. The file, if there
@@ -49,6 +51,36 @@ func (s *Server) checkMirror(ctx context.Context) error {
 	}
 	return allocator.Errorf(allocator.Refused, "mirror %s: it is of cluster %s; this is cluster %s",
 		s.cfg.Mirror, s.mirror.UUID(), uuid)
+}
+
+const (
+	// announceEvery is how often a console looks whether its key is there.
+	announceEvery = 5 * time.Second
+	// retireFor bounds how long it tries to remove the key at its end.
+	retireFor = time.Second
+)
+
+// announce keeps the key by which `march recover` finds this console, until ctx ends.
+func (s *Server) announce(ctx context.Context) {
+	if s.cfg.Advertise == "" {
+		return
+	}
+	var log throttle.Log
+	for {
+		if err := s.admin.Announce(ctx, s.process, s.cfg.Advertise); err != nil && ctx.Err() == nil {
+			log.Log(time.Now(), s.log.Debug, "march recover cannot find this console by itself", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), retireFor)
+			defer cancel()
+			if err := s.admin.Retire(ctx, s.process); err != nil {
+				s.log.Debug("the key by which march recover finds this console stays for an hour", "error", err)
+			}
+			return
+		case <-time.After(announceEvery):
+		}
+	}
 }
 
 // ReportMirror implements ConsoleService.

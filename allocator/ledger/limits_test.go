@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
@@ -41,6 +43,7 @@ func TestKeysInLimitsDoc(t *testing.T) {
 		"layouts/": layouts, "migrations/": migrations, "audit/": audit, "clients/": machines,
 		"tags/": fillTags(t), "marks/": fillMarks(t),
 		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "windows/": fillWorkers(t),
+		"consoles/": fillConsoles(t),
 		"workers/": "as many as there were before formats 2", "machines/": "as many as there were before formats 2",
 	}
 	for _, key := range keys.Known() {
@@ -69,6 +72,18 @@ func (c *cluster) count(kind string) int { return len(c.Mem.Keys(prefix + kind))
 
 // latest is a bound in words.
 func latest(n int) string { return "the latest " + thousands(n) }
+
+func fillConsoles(t *testing.T) string {
+	t.Helper()
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	for range record.MaxConsoles + 10 {
+		if err := c.Admin.Announce(bg, ulid.Make().String(), "h:7001"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Check()
+	return latest(c.count("consoles/"))
+}
 
 func fillHistory(t *testing.T) (layouts, migrations string) {
 	t.Helper()

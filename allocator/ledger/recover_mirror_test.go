@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -120,6 +121,66 @@ func TestRecoverTakesWhatAMirrorSaw(t *testing.T) {
 		lease(a, 100)
 	}
 	c.Check()
+}
+
+// Recover finds the consoles whose addresses etcd has, asks each once, and does not wait again for one that
+// did not answer. The operator may leave out one of them, by the name that recover prints.
+func TestRecoverFindsConsoles(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b := c.start("a"), c.start("b")
+	a.Lease(10)
+	b.Lease(10)
+	for i, address := range []string{"dead:7001", "lives:7001", "lives:7001"} { // one was restarted
+		if err := c.Admin.Announce(bg, fmt.Sprintf("01ARZ3NDEKTSV4RRFFQ69G5FA%d", i), address); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Corrupt("consoles/01ARZ3NDEKTSV4RRFFQ69G5FA9", []byte("garbage"))
+	saw := c.mirror()
+	found := func(asked map[string]int) func(*recovery.Config) {
+		var mu sync.Mutex // they are asked at once
+		return func(cfg *recovery.Config) {
+			cfg.Console = func(address string) recovery.AskMirror {
+				return func(ctx context.Context, q mirror.Question,
+					use func(mirror.Part) error) (mirror.Answer, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					asked[address]++
+					if address == "dead:7001" {
+						return mirror.Answer{}, allocator.Errorf(allocator.Unavailable, "no answer")
+					}
+					return saw.Asked(ctx, q, use)
+				}
+			}
+		}
+	}
+	noMirror := func(names ...string) func(*recovery.Config) {
+		return func(cfg *recovery.Config) { cfg.NoMirrors = names }
+	}
+	asked := make(map[string]int)
+	_, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), found(asked), noMirror("lives:7001"), dry)
+	ledgertest.WantKind(t, err, allocator.Refused, "--margin")
+	_, err = c.recover(c.Mem.Open(), []*process{a}, without(b.id()), found(asked), noMirror("live:7001"), dry)
+	ledgertest.WantKind(t, err, allocator.Invalid, `no-mirror: "live:7001"`)
+	if asked["lives:7001"] != 0 {
+		t.Errorf("a console that was left out was asked: %v", asked)
+	}
+	clear(asked)
+	report := c.mustRecover([]*process{a}, without(b.id()), found(asked))
+	if report.Margin != 2 || len(report.Mirrors) != 2 || report.Mirrors[0].Err == nil ||
+		report.Mirrors[1].Name != "lives:7001" || len(report.Mirrors[1].Views) != 1 {
+		t.Errorf("margin %d, mirrors %+v", report.Margin, report.Mirrors)
+	}
+	if asked["dead:7001"] != 1 || asked["lives:7001"] != 2 {
+		t.Errorf("asked %v, want the dead one once, and the other before and after the halts", asked)
+	}
+	clear(asked)
+	named := func(cfg *recovery.Config) {
+		cfg.Witnesses = []recovery.Witness{{Name: "lives:7001", Ask: saw.Asked, Needed: true}}
+	}
+	if c.mustRecover([]*process{a}, without(b.id()), margin(0), found(asked), named); asked["lives:7001"] != 0 {
+		t.Errorf("a console that the operator named was asked once more: %v", asked)
+	}
 }
 
 // A recover asks about each lost instance, and no mirror answers for one that it never saw, for

@@ -44,6 +44,8 @@ var damaged = []struct {
 		"`march instance forget a one`", forgets},
 	{"alive/a/one", "nothing; instance a/one writes it again, if it runs",
 		[3]bool{true, true, true}, "if it stays", beats},
+	{"consoles/" + oldID, "nothing; `march recover` asks this console only if it is named",
+		[3]bool{true, true, true}, "delete the key", deletes},
 	{"machines/10/0000000000000000007", "machine ID 10/7 of CosId's clients", [3]bool{true, true, true},
 		"put the value of a backup back", putBack},
 	{"migration", "migrations: the one that is under way does not go on", [3]bool{true, true, true},
@@ -225,14 +227,16 @@ func TestVerifyLongLists(t *testing.T) {
 	for _, page := range []int64{1, 2, 3, 7, 1000} {
 		m, l, _ := verifyCluster(t)
 		const n, bad = 50, 17
-		kinds := []string{"rooms/a/i", "rooms/b/i", "alive/a/i", "audit/0000000000000000000000",
+		kinds := []string{"rooms/a/i", "rooms/b/i", "alive/a/i", "consoles/0000000000000000000000",
+			"audit/0000000000000000000000",
 			"migrations/0000000000000000000000"}
 		for i := range n {
 			for _, kind := range kinds {
 				value := map[string]string{
-					"rooms": `{"format":2,"incarnation":"i","address":"x","build":"b","version":"2","started":"2026-01-01T00:00:00Z","hold":"10m0s"}`,
-					"alive": `{"format":2,"incarnation":"i","counter":"1","time":"2026-01-01T00:00:00Z","nonce":"n"}`,
-					"audit": `{"format":2,"time":"2026-01-01T00:00:00Z","actor":"ann","action":"x","object":"y"}`,
+					"rooms":    `{"format":2,"incarnation":"i","address":"x","build":"b","version":"2","started":"2026-01-01T00:00:00Z","hold":"10m0s"}`,
+					"alive":    `{"format":2,"incarnation":"i","counter":"1","time":"2026-01-01T00:00:00Z","nonce":"n"}`,
+					"consoles": `{"format":2,"address":"h:7001","time":"2026-01-01T00:00:00Z"}`,
+					"audit":    `{"format":2,"time":"2026-01-01T00:00:00Z","actor":"ann","action":"x","object":"y"}`,
 				}[strings.Split(kind, "/")[0]]
 				switch {
 				case i == bad:

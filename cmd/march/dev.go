@@ -230,7 +230,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = l, d.log.Named("console"), w.Metrics
 	consoleConfig.Admin, consoleConfig.AllowedHosts = w.Admin(admin.DefaultConfig().MaxTags), d.hosts
 	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.Take(portConsoleGRPC), d.ports.Take(portConsoleHTTP)
-	consoleConfig.MirrorTags = 100_000
+	consoleConfig.MirrorTags, consoleConfig.Advertise = 100_000, consoleConfig.GRPC.Addr().String()
 	consoleConfig.Diagnose = diagnosing(d.cmd, l, "", w)
 	if consoleConfig.Access, err = d.tls.Gate("", w.Metrics, d.log); err != nil {
 		return err

@@ -251,21 +251,14 @@ func (f *recoverFlags) witnesses(cfg *recovery.Config, given api.Credentials) er
 		}
 		cfg.Witnesses = append(cfg.Witnesses, recovery.Witness{Name: path, Ask: m.Asked, Needed: true})
 	}
-	for _, name := range f.noMirrors {
-		n := len(cfg.Witnesses)
-		cfg.Witnesses = slices.DeleteFunc(cfg.Witnesses, func(w recovery.Witness) bool { return w.Name == name })
-		if len(cfg.Witnesses) == n {
-			return usageError{allocator.Errorf(allocator.Invalid,
-				"no-mirror: %q; allowed: a console or a file that recover would ask (--console, --mirror)", name)}
-		}
-	}
+	cfg.Console = func(address string) recovery.AskMirror { return askConsole(address, f.timeout, given) }
+	cfg.NoMirrors = f.noMirrors
 	return nil
 }
 
 // askConsole returns the function that asks a console for what it saw. The timeout counts as for
 // askInstance.
-func askConsole(address string, timeout time.Duration, given api.Credentials) func(context.Context, mirror.Question,
-	func(mirror.Part) error) (mirror.Answer, error) {
+func askConsole(address string, timeout time.Duration, given api.Credentials) recovery.AskMirror {
 	return func(ctx context.Context, q mirror.Question, use func(mirror.Part) error) (a mirror.Answer, err error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // TestRestore runs testdata/restore/*.txt: each is a case of docs/restore.md, told as
@@ -36,6 +38,7 @@ import (
 //	halted                  waits until leasing is halted
 //	leases [NAME...]        waits until each running instance leases in the epoch in force
 //	registered NAME         waits until etcd has an instance's registration
+//	announced               waits until etcd has the console's address
 //	mirrored                waits until the console saw all that etcd granted so far
 //	logged NAME TEXT        waits until a process has logged a text
 //
@@ -121,6 +124,8 @@ func (s *scenario) do(cmd string, cmdArgs []datadriven.CmdArg) string {
 		s.leases(args...)
 	case "registered":
 		s.registered(args[0])
+	case "announced":
+		s.until("etcd has the console's address", s.announced)
 	case "mirrored":
 		s.mirrored()
 	case "logged":
@@ -131,6 +136,13 @@ func (s *scenario) do(cmd string, cmdArgs []datadriven.CmdArg) string {
 		s.Fatalf("there is no command %s", cmd)
 	}
 	return ""
+}
+
+// announced reports whether etcd has the address of a console.
+func (s *scenario) announced() bool {
+	s.Helper()
+	answer, err := s.store.Txn(s.Context(), store.Txn{Then: []store.Op{store.OpGetPrefix("/march/default/consoles/")}})
+	return err == nil && len(answer.Got[0]) > 0
 }
 
 // mirrored waits until the console's mirror has seen all up to now.

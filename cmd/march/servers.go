@@ -301,6 +301,8 @@ cluster, anywhere.`,
 	flags.IntVar(&s.cfg.MirrorTags, "mirror-tags", 100_000, "of how many tags to keep in memory what etcd showed of "+
 		"them, for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing")
 	flags.StringVar(&s.cfg.Mirror, "mirror", "", "a file that keeps that over restarts, written each second")
+	flags.StringVar(&s.cfg.Advertise, "advertise", "", "the gRPC address at which march recover asks for it "+
+		"(default --grpc, with this host's name for 0.0.0.0)")
 	flags.DurationVar(&s.cfg.ForgetAfter, "forget-after", s.cfg.ForgetAfter,
 		"how long an instance must be silent to be forgotten")
 	return cmd
@@ -334,6 +336,7 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 	return stopped(ctx, s.start.Run(ctx, func(l listeners) (runner, error) {
 		cfg.Diagnose = diagnosing(cmd, s.ledger, "", s.watched)
 		cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
+		cfg.Advertise = startup.Advertise(cfg.Advertise, l.GRPC, s.hostname)
 		if h := l.HTTP; h != nil {
 			_, _ = fmt.Fprintf(s.stderr, "the console's page: %s://%s/\n", urlScheme(cfg.TLS), h.Addr())
 		}

@@ -12,6 +12,8 @@ const (
 	MaxLayouts    = 1_000
 	MaxMigrations = 1_000
 	MaxAudits     = 100_000
+	// MaxConsoles bounds the processes of consoles, the latest ones.
+	MaxConsoles = 100
 	// AuditSlack is how many audit entries a process writes before it counts them
 	// again: etcd visits every key that it counts. AuditReserve is how far below the
 	// bound a process keeps them, so that the bound holds while 60 processes write.

@@ -183,6 +183,13 @@ type Heartbeat struct {
 	Nonce       string    `json:"nonce"`          // new in each, so that a process recognizes its own
 }
 
+// Console says where a process of a console is asked for its mirror.
+type Console struct {
+	kept
+	Address string    `json:"address"` // HOST:PORT, as others reach it
+	Time    time.Time `json:"time"`    // when it was written, by the console's clock
+}
+
 // ActiveMigration names the migration that is under way.
 type ActiveMigration struct {
 	kept

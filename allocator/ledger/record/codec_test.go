@@ -25,6 +25,7 @@ var samples = map[string]string{
 	"beat":         `{"format":2,"raft_index":"18446744073709551615","raft_term":"7","revision":"9007199254740993","time":"2026-01-02T03:04:05Z"}`,
 	"audit":        `{"format":2,"time":"2026-01-02T03:04:05Z","actor":"ann","action":"update tag","object":"tags/t","from":{"start":"9007199254740993"},"to":{"n":9007199254740993}}`,
 	"alive":        `{"format":2,"incarnation":"i","counter":"7","time":"2026-01-02T03:04:05Z","nonce":"n"}`,
+	"console":      `{"format":2,"address":"[::1]:7001","time":"2026-01-02T03:04:05Z"}`,
 	"worker":       `{"format":2,"room":"a","instance":"i","incarnation":"c","from":"253402300799991","until":"253402300799993","stamp":{"epoch":"e","layout_revision":"9007199254740997"},"clock":"253402300799992"}`,
 	"machine":      `{"format":2,"namespace":"ns","instance":"h:1","stable":true,"last":"253402300799991","returned":true}`,
 	"migration":    `{"format":2,"state":"running","from":{"version":"1","boundary":"10","rooms":{"a":{"lower":"0","upper":"5"}}},"target":{"version":"2","boundary":"10","rooms":{"a":{"lower":"0","upper":"4"}}},"moves":[{"kind":"retract","why":"w","layout":{"version":"2","boundary":"10","rooms":{"a":{"lower":"0","upper":"4"}}},"loses":["a"],"made":"2026-01-02T03:04:05Z","hold":"10m0s"}],"reached":1,"hold":"10m0s","log":[{"time":"2026-01-02T03:04:05Z","text":"started"}],"actor":"ann","created":"2026-01-02T03:04:05Z","updated":"2026-01-02T03:04:05Z","nonce":"n"}`,

@@ -17,6 +17,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"mark":         again[Mark],
 	"registration": again[Registration],
 	"alive":        again[Heartbeat],
+	"console":      again[Console],
 	"worker":       again[Worker],
 	"audit":        again[AuditEntry],
 	"machine":      again[Machine],
@@ -86,7 +87,7 @@ func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, v
 		"identity": k.Identity(), "epoch": k.Epoch(), "layout": k.Layout(), "settings": k.Settings(),
 		"layouts": k.LayoutAt(version), "tags": k.Tag(tag),
 		"marks": k.Mark(room, tag), "rooms": k.Registration(room, name), "alive": k.Alive(room, name),
-		"audit": k.Audit(ulid),
+		"audit": k.Audit(ulid), "consoles": k.Console(ulid),
 	}
 }
 

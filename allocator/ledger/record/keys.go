@@ -101,6 +101,12 @@ func (k Keys) Alive(room allocator.Room, name allocator.Instance) string {
 	return k.Heartbeats(room) + string(name)
 }
 
+// Consoles is the prefix of the processes of consoles that `march recover` asks for their mirrors.
+func (k Keys) Consoles() string { return string(k) + "consoles/" }
+
+// Console names the key of a console's process.
+func (k Keys) Console(ulid string) string { return k.Consoles() + ulid }
+
 // Windows is the prefix of a room's windows of workers, or of all rooms' if room is empty.
 func (k Keys) Windows(room allocator.Room) string { return k.ofRoom("windows", room) }
 

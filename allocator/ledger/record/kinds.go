@@ -55,6 +55,9 @@ var kinds = []kind{
 		damage: damagedRegistration},
 	{name: "alive", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, passes: true,
 		read: reads[Heartbeat], damage: damagedHeartbeat},
+	{name: "consoles", byConsole: true, parts: []part{ofULID}, passes: true, read: reads[Console], damage: always(
+		"nothing; `march recover` asks this console only if it is named (--console)",
+		"delete the key: a console that runs writes it again", "")},
 	{name: "windows", byRoom: true, parts: []part{ofRoom, ofWidth, ofNumber}, kept: true,
 		read: readWindow, damage: damagedWorker},
 	{name: "clients", byRoom: true, parts: []part{ofRoom, ofWidth, ofNumber}, kept: true,
@@ -111,7 +114,7 @@ func (e *KeyError) Tag() allocator.Tag {
 }
 
 // Read decodes a key and its value, of any kind: an Identity, Epoch, Layout, Answered, Beat,
-// ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat, Worker, Machine, Migration
+// ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat, Console, Worker, Machine, Migration
 // or AuditEntry. Its error is a KeyError.
 func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
 	p, err := k.Parse(kv.Key)

@@ -37,6 +37,11 @@ type Config struct {
 	Margin *int64
 	// Witnesses are the mirrors to ask, each under a name of its own.
 	Witnesses []Witness
+	// Console asks the consoles at an address, if etcd has one: under that name it is a witness, too.
+	// It may be nil.
+	Console func(address string) AskMirror
+	// NoMirrors are names of witnesses that are not asked.
+	NoMirrors []string
 	// Layout is which layout to go on with if an instance knows a later one than
 	// etcd has.
 	Layout LayoutChoice

@@ -20,11 +20,13 @@ import (
 // Witness is a console's mirror, or the file of one.
 type Witness struct {
 	Name string // of the console, or the file
-	// Ask asks it for what it learned after a tick. It calls use with each part.
-	Ask func(ctx context.Context, q mirror.Question, use func(mirror.Part) error) (mirror.Answer, error)
+	Ask  AskMirror
 	// Needed says that the operator named it: recover does not go on if it does not answer.
 	Needed bool
 }
+
+// AskMirror asks a mirror for what it learned after a tick. It calls use with each part.
+type AskMirror func(ctx context.Context, q mirror.Question, use func(mirror.Part) error) (mirror.Answer, error)
 
 // Witnessed says what a mirror saw.
 type Witnessed struct {
@@ -51,26 +53,82 @@ const (
 	// witnessedSteps is how many steps of a tag a lost instance may have leased after all that a
 	// mirror saw of it: one whose change was still on the way, and one that it sent then.
 	witnessedSteps = 2
+	// mirrorsAtOnce is how many mirrors are asked at once: their parts are in memory meanwhile.
+	mirrorsAtOnce = 16
 )
 
-// askMirrors asks all mirrors for what they learned since they were asked before.
-func (r *run) askMirrors(ctx context.Context) error {
-	for i := range r.cfg.Witnesses {
-		w := &r.cfg.Witnesses[i]
-		r.progress("asking mirrors", int64(i), int64(len(r.cfg.Witnesses)))
-		if err := r.askMirror(ctx, w); err != nil {
-			return err
+// findConsoles adds the consoles whose addresses etcd has.
+func (r *run) findConsoles(ctx context.Context) error {
+	if r.cfg.Console == nil {
+		return nil
+	}
+	reply, err := r.gets(ctx, store.OpGetPrefix(r.keys.Consoles()))
+	if err != nil {
+		return err
+	}
+	for _, kv := range reply.Got[0] {
+		var c record.Console
+		if err := record.Decode(kv, &c); err != nil {
+			r.unreadable(kv.Key, err)
+			continue
+		}
+		named := func(w Witness) bool { return w.Name == c.Address }
+		if !slices.ContainsFunc(r.cfg.Witnesses, named) {
+			r.cfg.Witnesses = append(r.cfg.Witnesses, Witness{Name: c.Address, Ask: r.cfg.Console(c.Address)})
 		}
 	}
+	return nil
+}
+
+// askMirrors asks all mirrors at once for what they learned since they were asked before. It does not ask
+// again where none answered: recover does not wait for it twice.
+func (r *run) askMirrors(ctx context.Context) error {
+	all := slices.DeleteFunc(slices.Clone(r.cfg.Witnesses), func(w Witness) bool {
+		return slices.Contains(r.cfg.NoMirrors, w.Name)
+	})
+	for _, name := range r.cfg.NoMirrors {
+		if !slices.ContainsFunc(r.cfg.Witnesses, func(w Witness) bool { return w.Name == name }) {
+			return allocator.Errorf(allocator.Invalid, "no-mirror: %q; allowed: a console or a file that recover would "+
+				"ask: one whose address etcd has, or that was given (--console, --mirror)", name)
+		}
+	}
+	r.progress("asking mirrors", 0, int64(len(all)))
+	group, asking := errgroup.WithContext(ctx)
+	group.SetLimit(mirrorsAtOnce)
+	for _, w := range all {
+		if r.asksMirror(w.Name) {
+			group.Go(func() error { return r.askMirror(asking, w) })
+		}
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
 	r.report.Mirrors = nil
-	for _, w := range r.cfg.Witnesses {
-		r.report.Mirrors = append(r.report.Mirrors, *r.witnesses[w.Name])
+	for _, w := range all {
+		r.report.Mirrors = append(r.report.Mirrors, *r.mu.witnesses[w.Name])
 	}
 	return r.checkMirrored(ctx)
 }
 
-func (r *run) askMirror(ctx context.Context, w *Witness) error {
-	before := r.mirrorTicks[w.Name]
+// asksMirror reports whether a mirror was not asked yet, or answered before.
+func (r *run) asksMirror(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, asked := r.mu.witnesses[name]
+	_, answered := r.mu.ticks[name]
+	return answered || !asked
+}
+
+// mirrorTick returns the last answer of a mirror, and whether there is one.
+func (r *run) mirrorTick(name string) (a mirror.Answer, answered bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a, answered = r.mu.ticks[name]
+	return a, answered
+}
+
+func (r *run) askMirror(ctx context.Context, w Witness) error {
+	before, answered := r.mirrorTick(w.Name)
 	q := mirror.Question{UUID: r.report.UUID, After: before.Tick}
 	var failed error
 	use := func(p mirror.Part) error {
@@ -89,16 +147,16 @@ func (r *run) askMirror(ctx context.Context, w *Witness) error {
 		return brokenOff(ctx)
 	case err != nil && w.Needed:
 		return err
-	case err != nil:
+	case err != nil && answered:
 		// The second answers decide: what it said before still raises, and permits nothing more.
-		if r.mirrorTicks[w.Name] != (mirror.Answer{}) {
-			err = fmt.Errorf("it answered before, and no more: %w", err)
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.witnesses[w.Name] = &Witnessed{Name: w.Name, Err: err}
-	default:
-		r.mirrorTicks[w.Name] = a
+		err = fmt.Errorf("it answered before, and no more: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.mu.witnesses[w.Name] = &Witnessed{Name: w.Name, Err: err}
+	} else {
+		r.mu.ticks[w.Name] = a
 	}
 	return nil
 }
@@ -171,7 +229,7 @@ func (r *run) takeRest(name string, rest *mirror.Rest) {
 			r.know(p.SeenInstance, false)
 		}
 	}
-	r.witnesses[name] = w
+	r.mu.witnesses[name] = w
 	r.mu.total = max(r.mu.total, rest.Total)
 	r.takeWorkers(record.Memory{Workers: rest.Workers, NotBefore: rest.NotBefore})
 	l := rest.Layout
@@ -464,7 +522,7 @@ func (r *run) lost() (ids []record.InstanceID) {
 
 // left reports whether a mirror saw a process leave. The caller holds mu.
 func (r *run) left(incarnation string) bool {
-	for _, w := range r.witnesses {
+	for _, w := range r.mu.witnesses {
 		if w.processes[incarnation].Left {
 			return true
 		}
@@ -477,7 +535,7 @@ func (r *run) left(incarnation string) bool {
 // mu.
 func (r *run) witnessed() (unseen []record.InstanceID) {
 	for _, id := range r.lost() {
-		all := slices.Collect(maps.Values(r.witnesses))
+		all := slices.Collect(maps.Values(r.mu.witnesses))
 		if !slices.ContainsFunc(all, func(w *Witnessed) bool { return r.saw(w, id) }) {
 			unseen = append(unseen, id)
 		}
@@ -510,7 +568,7 @@ func (r *run) saw(w *Witnessed, id record.InstanceID) bool {
 // lastBeat returns the last heartbeat of an incarnation that any mirror saw, and whether it is
 // known. The caller holds mu.
 func (r *run) lastBeat(incarnation string) (at time.Time) {
-	for _, w := range r.witnesses {
+	for _, w := range r.mu.witnesses {
 		if p, ok := w.processes[incarnation]; ok && p.Beat.After(at) {
 			at = p.Beat
 		}

@@ -25,7 +25,7 @@ func Run(ctx context.Context, l Ledger, cfg Config) (*Report, error) {
 	r.mu.higher = make(map[roomTag]reached)
 	r.mu.workers = make(map[record.WorkerID]record.Worker)
 	r.mu.unreadable = make(map[string]error)
-	r.witnesses, r.mirrorTicks = make(map[string]*Witnessed), make(map[string]mirror.Answer)
+	r.mu.witnesses, r.mu.ticks = make(map[string]*Witnessed), make(map[string]mirror.Answer)
 	r.mu.limits = make(map[allocator.Tag]int64)
 	r.mu.bounds = make(map[allocator.Tag]tagBounds)
 	return r.report, r.all(ctx)
@@ -38,7 +38,7 @@ func (r *run) all(ctx context.Context) error {
 	if err := r.takeJournals(ctx); err != nil {
 		return err
 	}
-	if err := r.askMirrors(ctx); err != nil {
+	if err := r.askWitnesses(ctx); err != nil {
 		return err
 	}
 	if err := r.askAll(ctx, nil); err != nil {
@@ -50,6 +50,9 @@ func (r *run) all(ctx context.Context) error {
 			return brokenOff(ctx)
 		}
 		if err := r.readRegistrations(ctx); err != nil {
+			return err
+		}
+		if err := r.askWitnesses(ctx); err != nil {
 			return err
 		}
 		if err := r.askAll(ctx, nil); err != nil {
@@ -73,6 +76,14 @@ func (r *run) all(ctx context.Context) error {
 	r.forgetMissing(ctx)
 	_, err := r.l.RefreshTo(ctx, r.report.Layout.Version)
 	return err
+}
+
+// askWitnesses finds the consoles, and asks all mirrors.
+func (r *run) askWitnesses(ctx context.Context) error {
+	if err := r.findConsoles(ctx); err != nil {
+		return err
+	}
+	return r.askMirrors(ctx)
 }
 
 // bar does the steps after this recover has halted leasing.

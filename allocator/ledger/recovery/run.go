@@ -46,9 +46,6 @@ type run struct {
 	nonce   string // of the run's own halt, after it was written: found.epoch is then that halt
 	begins  int64  // the new epoch's not_before, once all answers are confirmed
 
-	witnesses   map[string]*Witnessed // by name, as they last answered
-	mirrorTicks map[string]mirror.Answer
-
 	mu struct { // answers come from several goroutines
 		sync.Mutex
 		known      map[string]known                  // processes that may have leased, by incarnation
@@ -70,6 +67,8 @@ type run struct {
 		layouts    []mirroredIn                      // and their latest layouts
 		limits     map[allocator.Tag]int64           // the largest limits, of the tags that mirrors know
 		bounds     map[allocator.Tag]tagBounds       // what mirrors saw of tags that is more than the store has
+		witnesses  map[string]*Witnessed             // by name, as they answered last,
+		ticks      map[string]mirror.Answer          // and when they did
 	}
 }
 

@@ -25,6 +25,7 @@ func (v *verification) lists(ctx context.Context) error {
 	all := []listed{
 		{k.Registrations(""), v.page, v.registration},
 		{k.Heartbeats(""), v.page, v.check},
+		{k.Consoles(), v.page, v.check},
 		{k.Windows(""), v.page, v.worker},
 		{k.Workers(), v.page, v.worker},
 		{k.Clients(""), v.page, v.check},
