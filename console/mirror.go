@@ -72,14 +72,18 @@ func (s *Server) announce(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), retireFor)
-			defer cancel()
-			if err := s.admin.Retire(ctx, s.process); err != nil {
-				s.log.Debug("the key by which march recover finds this console stays for an hour", "error", err)
-			}
+			s.retire(context.WithoutCancel(ctx))
 			return
 		case <-time.After(announceEvery):
 		}
+	}
+}
+
+func (s *Server) retire(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, retireFor)
+	defer cancel()
+	if err := s.admin.Retire(ctx, s.process); err != nil {
+		s.log.Debug("the key by which march recover finds this console stays for an hour", "error", err)
 	}
 }
 

@@ -44,7 +44,7 @@ func TestKeysInLimitsDoc(t *testing.T) {
 		"tags/": fillTags(t), "marks/": fillMarks(t),
 		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "windows/": fillWorkers(t),
 		"consoles/": fillConsoles(t),
-		"workers/": "as many as there were before formats 2", "machines/": "as many as there were before formats 2",
+		"workers/":  "as many as there were before formats 2", "machines/": "as many as there were before formats 2",
 	}
 	for _, key := range keys.Known() {
 		kind := strings.TrimPrefix(key, prefix)

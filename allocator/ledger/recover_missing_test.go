@@ -31,7 +31,8 @@ func TestRecoverNamesWhatDidNotAnswer(t *testing.T) {
 	mark, halted := c.Mark("a"), c.isHalted()
 	report, err := c.recover(c.Mem.Open(), []*process{again})
 	ledgertest.WantKind(t, err, allocator.Refused, "not every instance answered",
-		"--journal FILE", "--without a/one,b/two")
+		"--journal FILE", "\n  --stopped a/one if its machine is off, otherwise --without a/one",
+		"\n  --without b/two: it answers, without the memory")
 	if got := missing(report); !slices.Equal(got, []string{"a/one", "b/two"}) ||
 		!strings.Contains(report.Missing[0].Why, "no process is at") ||
 		!strings.Contains(report.Missing[1].Why, "does not have this process's memory") {

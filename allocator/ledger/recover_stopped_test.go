@@ -28,7 +28,7 @@ func TestRecoverOfStoppedMachines(t *testing.T) {
 		reason string
 	}{
 		{"left out", true, false, without("b/i2"), whole, "--stopped b/i2"},
-		{"off", true, false, stopped("b/i2"), short, ""},
+		{"off", true, false, stopped("b/i2"), short, "clocks may differ"},
 		{"off, and unseen", false, false, stopped("b/i2"), whole, "no mirror saw all"},
 		{"off, and a lender", true, true, stopped("b/i2"), whole, "workers that room b lent"},
 	} {
@@ -51,9 +51,8 @@ func TestRecoverOfStoppedMachines(t *testing.T) {
 			}
 			clock := &wall{time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)}
 			report := c.recoverAt(clock, []*process{a}, ask...)
-			if got := report.NotBefore.Sub(clock.Time); got != test.after || !strings.Contains(report.Waits,
-				test.reason) ||
-				(report.Waits == "") != (test.reason == "") {
+			if got := report.NotBefore.Sub(clock.Time); got != test.after ||
+				!strings.Contains(report.Waits, test.reason) {
 				t.Errorf("windows begin after %v, as %q; want %v, as %q", got, report.Waits, test.after, test.reason)
 			}
 			if epoch := value[record.Epoch](c, "epoch"); epoch.NotBefore != report.NotBefore.UnixMilli() {

@@ -278,13 +278,12 @@ func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 		if bytes.Contains(out, []byte("--margin")) { // no console saw what was lost
 			args = append(args, "--margin", givenMargin)
 		}
-		if missing := goOnWithout.FindSubmatch(out); missing != nil {
-			without := string(missing[1])
-			if who, ok := d.forgot(without); ok {
-				args = append(args, "--without", without)
+		for _, missing := range goOnWithout.FindAllSubmatch(out, -1) {
+			if id := string(missing[1]); d.journalLost[id] { // an earlier process may be missed
+				args = append(args, "--without", id)
 			} else { // it may have been slow to answer: asked again, it must answer
 				last = fmt.Errorf("march recover misses %s, which has its memory, %d times; see logs/%s",
-					who, try+1, name)
+					id, try+1, name)
 			}
 		}
 		if !pause(ctx, time.Second) {
@@ -300,16 +299,5 @@ const recoverTries = 6
 // givenMargin is above the steps that an instance leases of a tag in any case of the matrix.
 const givenMargin = "1000"
 
-// goOnWithout begins the message of march recover if instances are missing.
-var goOnWithout = regexp.MustCompile(`go on --without (\S+)`)
-
-// forgot reports whether all of some instances have once lost their journal; an earlier process
-// may be missed.
-func (d *driver) forgot(list string) (who string, ok bool) {
-	for id := range strings.SplitSeq(list, ",") {
-		if !d.journalLost[id] {
-			return id, false
-		}
-	}
-	return "", true
-}
+// goOnWithout finds the instances that march recover misses in its message.
+var goOnWithout = regexp.MustCompile(`--without ([^\s:]+)`)

@@ -141,16 +141,23 @@ func ask(ctx context.Context, c *common, question string) error {
 	if !interactive() {
 		return cannotAsk()
 	}
-	_, _ = fmt.Fprintf(c.stderr, "%s [y/N] ", question)
+	answer, err := answerTo(ctx, c, question+" [y/N]")
+	if err == nil && answer != "y" && answer != "yes" {
+		err = errNotDone
+	}
+	return err
+}
+
+var errNotDone = &allocator.Error{Kind: allocator.Refused, Msg: "not done"}
+
+// answerTo shows a question on the terminal, and returns the answer in lower case.
+func answerTo(ctx context.Context, c *common, question string) (string, error) {
+	_, _ = fmt.Fprint(c.stderr, question+" ")
 	line, err := readLine(ctx, os.Stdin)
 	if err != nil {
 		_, _ = fmt.Fprintln(c.stderr)
-		return err
 	}
-	if answer := strings.ToLower(strings.TrimSpace(line)); answer != "y" && answer != "yes" {
-		return allocator.Errorf(allocator.Refused, "not done")
-	}
-	return nil
+	return strings.ToLower(strings.TrimSpace(line)), err
 }
 
 func cannotAsk() error {

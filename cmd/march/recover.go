@@ -110,9 +110,12 @@ than in etcd, and begins a new epoch. After a recover has failed, run it again.
 
 Recover names each instance that does not answer. If such an instance does not
 run but its journal is there, give the journal (--journal). Otherwise stop the
-instance for good, then go on without it (--without): what it leased since the
-backup is then taken from what consoles saw of etcd (--console, --mirror).
-Where no console saw it, recover does not guess: give a margin (--margin).`,
+instance for good, then go on without it: with --stopped if its machine is off,
+otherwise with --without. On a terminal recover asks for each such instance which
+one it is. What the instance leased since the backup is taken from what consoles
+saw of etcd. Recover finds the consoles by itself, and asks further ones
+(--console, --mirror). Where no console saw all, it does not guess: give a margin
+(--margin).`,
 		Example: `  march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379
   march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --without eu-1/host-7 --yes`,
 		Args: noArgs,
@@ -135,11 +138,27 @@ Where no console saw it, recover does not guess: give a margin (--margin).`,
 				if !f.quiet {
 					cfg.Progress = func(p recovery.Progress) { line.tick(func() string { return recoverLine(p) }) }
 				}
+				var decided []string
+				if interactive() && c.output != "json" {
+					cfg.Off = func(ctx context.Context, r *recovery.Report, lost recovery.Lost) (bool, error) {
+						line.end()
+						off, err := askIfOff(ctx, c, r, lost)
+						flag := "--without"
+						if off {
+							flag = "--stopped"
+						}
+						decided = append(decided, flag+" "+string(lost.ID))
+						return off, err
+					}
+				}
 				report, err := recovery.Run(cmd.Context(), l, cfg)
 				line.end()
 				// A recover that fails has a report, too: it names the instances that do not answer.
 				if printErr := recoverText(c, report); printErr != nil {
 					return errors.Join(err, printErr)
+				}
+				if err == nil && !f.yes && len(decided) > 0 {
+					_, err = fmt.Fprintf(c.stdout, "next     the same with --yes %s\n", strings.Join(decided, " "))
 				}
 				return err
 			})
@@ -148,7 +167,7 @@ Where no console saw it, recover does not guess: give a margin (--margin).`,
 	f.cluster.Add(cmd)
 	c.outputFlag(cmd)
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.yes, "yes", "y", false, "recover, and do not ask")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "recover; without it recover only says what it would do")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress lines")
 	flags.StringSliceVar(&f.without, "without", nil, "instances to go on without, ROOM/INSTANCE, separated by commas")
 	flags.StringSliceVar(&f.stopped, "stopped", nil, "instances to go on without, as in --without, whose machines are "+
@@ -280,6 +299,30 @@ func askConsole(address string, timeout time.Duration, given api.Credentials) re
 		}
 		return a, err
 	}
+}
+
+// askIfOff asks the operator the one question about an instance that did not answer.
+func askIfOff(ctx context.Context, c *common, r *recovery.Report, lost recovery.Lost) (off bool, err error) {
+	_, _ = fmt.Fprintf(c.stderr, "%s did not answer: %s\n", lost.ID, excerpt(lost.Why))
+	if !lost.Beat.IsZero() {
+		_, _ = fmt.Fprintf(c.stderr, "its last heartbeat was at %s\n", utc(lost.Beat))
+	}
+	for _, m := range r.Mirrors {
+		_, _ = fmt.Fprintf(c.stderr, "%s %s\n", m.Name, sawText(m))
+	}
+	if lost.Answers {
+		return false, ask(ctx, c, "Go on without what its earlier process leased?")
+	}
+	answer, err := answerTo(ctx, c, fmt.Sprintf("Is the machine of %s off, for good? y: time-ordered IDs go on within "+
+		"a minute; n: they wait until it can issue none any more [y/n]", lost.ID))
+	switch {
+	case err != nil:
+	case answer == "y" || answer == "yes":
+		off = true
+	case answer != "n" && answer != "no":
+		err = errNotDone
+	}
+	return off, err
 }
 
 // recoverLine is the line that shows how far a recover is.
@@ -414,11 +457,7 @@ func recoverText(c *common, r *recovery.Report) error {
 			words.Counted(r.Higher, "mark"))
 	}
 	if r.NotBefore.After(time.Now()) {
-		why := r.Waits
-		if why == "" {
-			why = "clocks may differ until then"
-		}
-		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: %s\n", utc(r.NotBefore), why)
+		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: %s\n", utc(r.NotBefore), r.Waits)
 	}
 	return w.Flush()
 }

@@ -44,6 +44,7 @@ func recoverReport(r *recovery.Report) any {
 		Halted     float64             `json:"halted_seconds"`
 		Epoch      string              `json:"epoch"`
 		NotBefore  string              `json:"not_before"`
+		Waits      string              `json:"waits"` // for what windows wait until not_before
 		Mirrors    []saw               `json:"mirrors"`
 		Jumps      []string            `json:"jumps"`
 	}{
@@ -52,7 +53,7 @@ func recoverReport(r *recovery.Report) any {
 		[]string{}, append([]allocator.Tag{}, r.AtLimit...), append([]allocator.Tag{}, r.BeyondPeriod...), r.Margin,
 		r.Total, r.Higher, r.Raised,
 		r.Stored.Layout.Version, r.Known.Version, r.Layout.Version, r.Halted.Seconds(), r.Epoch, "",
-		[]saw{}, append([]string{}, r.Jumps...),
+		r.Waits, []saw{}, append([]string{}, r.Jumps...),
 	}
 	for _, m := range r.Mirrors {
 		s := saw{Name: m.Name, Views: append([]mirror.View{}, m.Views...)}

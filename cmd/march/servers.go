@@ -336,7 +336,7 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 	return stopped(ctx, s.start.Run(ctx, func(l listeners) (runner, error) {
 		cfg.Diagnose = diagnosing(cmd, s.ledger, "", s.watched)
 		cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
-		cfg.Advertise = startup.Advertise(cfg.Advertise, l.GRPC, s.hostname)
+		cfg.Advertise = advertised(cfg.Advertise, l.GRPC, s.hostname)
 		if h := l.HTTP; h != nil {
 			_, _ = fmt.Fprintf(s.stderr, "the console's page: %s://%s/\n", urlScheme(cfg.TLS), h.Addr())
 		}

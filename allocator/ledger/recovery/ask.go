@@ -209,18 +209,61 @@ func (r *run) complete() error {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Incarnation, b.Incarnation))
 	})
 	p.Higher = int64(len(r.mu.higher))
-	var ids []string
-	for _, m := range p.Missing {
-		if !m.Without {
-			ids = append(ids, string(m.ID))
+	return r.undecided()
+}
+
+// undecided returns what the operator must decide of the instances that did not answer, and that were
+// not named: a line for each. The caller holds mu.
+func (r *run) undecided() error {
+	var lines strings.Builder
+	for _, l := range r.unnamed() {
+		if l.Answers {
+			_, _ = fmt.Fprintf(&lines, "\n  --without %s: it answers, without the memory of an earlier process", l.ID)
+		} else {
+			_, _ = fmt.Fprintf(&lines, "\n  --stopped %s if its machine is off, otherwise --without %[1]s", l.ID)
 		}
 	}
-	if ids = slices.Compact(ids); len(ids) > 0 {
-		return allocator.Errorf(allocator.Refused, "not every instance answered; start the missing instance, "+
-			"or give its journal (--journal FILE), or stop it for good and go on --without %s",
-			strings.Join(ids, ","))
+	if lines.Len() == 0 {
+		return nil
 	}
-	return nil
+	return allocator.Errorf(allocator.Refused, "not every instance answered: start each that is missing, or give its "+
+		"journal (--journal FILE), or stop it for good and go on with%s", lines.String())
+}
+
+// unnamed returns the instances that did not answer, and that the operator did not name. The caller
+// holds mu.
+func (r *run) unnamed() (all []Lost) {
+	for _, m := range r.report.Missing {
+		switch last := len(all) - 1; {
+		case m.Without:
+		case last >= 0 && all[last].ID == m.ID: // processes of one instance
+			if m.Beat.After(all[last].Beat) {
+				all[last].Beat = m.Beat
+			}
+		default:
+			all = append(all, Lost{m.ID, m.Why, m.Beat, r.answers(m.ID)})
+		}
+	}
+	return all
+}
+
+// askOperator has the operator decide of each instance that did not answer, before anything is changed.
+func (r *run) askOperator(ctx context.Context) error {
+	r.mu.Lock()
+	lost := r.unnamed()
+	r.mu.Unlock()
+	for _, l := range lost {
+		off, err := r.cfg.Off(ctx, r.report, l)
+		switch {
+		case err != nil:
+			return err
+		case off && !l.Answers:
+			r.cfg.Stopped = append(r.cfg.Stopped, l.ID)
+		default:
+			r.cfg.Without = append(r.cfg.Without, l.ID)
+		}
+	}
+	return r.complete()
 }
 
 // missNamed adds the instances that the operator named, and of which no process is missing so far:

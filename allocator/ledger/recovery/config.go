@@ -26,6 +26,10 @@ type Config struct {
 	// Stopped are instances to go on without, of which the machine has been off since before this
 	// recover began.
 	Stopped []record.InstanceID
+	// Off asks the operator if the machine of an instance that did not answer, and is not named above, is off:
+	// then the instance counts as one of Stopped, otherwise as one of Without. Its error ends the
+	// recover, with nothing changed. nil refuses to go on.
+	Off func(context.Context, *Report, Lost) (bool, error)
 	// Skip are tags with a mark that cannot be read, to leave as they are.
 	Skip []allocator.Tag
 	// Wait is how long to wait, before halting, for instances that etcd has
@@ -103,8 +107,16 @@ type Report struct {
 	Epoch   string           // empty before the new epoch begins
 	// no window of a worker begins earlier in the new epoch; zero if there is no such bound
 	NotBefore time.Time
-	// Waits says why that is not sooner; empty if there is no such bound, or only machines that are off.
+	// Waits says why that is not sooner; empty if there is no such bound.
 	Waits string
+}
+
+// Lost is an instance of which processes did not answer.
+type Lost struct {
+	ID      record.InstanceID
+	Why     string
+	Beat    time.Time // the last heartbeat that a mirror saw; zero for none
+	Answers bool      // a later process answered, without the memory of an earlier one
 }
 
 // Missing is a process whose memory is not known. Only the margin covers its

@@ -22,8 +22,15 @@ func (r *run) decide(ctx context.Context) error {
 		return namedErr
 	}
 	unseen := r.chooseBounds()
-	if err == nil && len(unseen) > 0 {
-		err = r.noMargin(ctx, unseen)
+	if err != nil && len(unseen) == 0 && r.cfg.Off != nil {
+		err = r.askOperator(ctx)
+		if err != nil {
+			return err
+		}
+		unseen = r.chooseBounds()
+	}
+	if len(unseen) > 0 {
+		err = r.noMargin(ctx, unseen, err)
 	}
 	layoutErr := r.chooseLayout()
 	if limitErr := r.limits(ctx); limitErr != nil {
@@ -55,7 +62,7 @@ func (r *run) notBefore() int64 {
 	if r.report.Waits = ""; len(r.report.Missing) > 0 {
 		after := record.LongestWindow + 2*record.MaxAhead
 		if r.report.Waits = r.waits(); r.report.Waits == "" {
-			after = 3*record.MaxAhead + longestTick
+			after, r.report.Waits = 3*record.MaxAhead+longestTick, "clocks may differ until then"
 		}
 		at = r.cluster.Now().Add(after).UnixMilli()
 	}

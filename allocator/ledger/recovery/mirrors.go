@@ -88,8 +88,8 @@ func (r *run) askMirrors(ctx context.Context) error {
 	})
 	for _, name := range r.cfg.NoMirrors {
 		if !slices.ContainsFunc(r.cfg.Witnesses, func(w Witness) bool { return w.Name == name }) {
-			return allocator.Errorf(allocator.Invalid, "no-mirror: %q; allowed: a console or a file that recover would "+
-				"ask: one whose address etcd has, or that was given (--console, --mirror)", name)
+			return allocator.Errorf(allocator.Invalid, "no-mirror: %q; allowed: a console or a file that recover "+
+				"would ask: one whose address etcd has, or that was given (--console, --mirror)", name)
 		}
 	}
 	r.progress("asking mirrors", 0, int64(len(all)))
@@ -635,11 +635,16 @@ func (r *run) guess(ctx context.Context) int64 {
 const guessFor = 5 * time.Second
 
 // noMargin returns why recover needs the operator's margin, for instances of which no mirror saw
-// all.
-func (r *run) noMargin(ctx context.Context, unseen []record.InstanceID) error {
+// all, after what else the operator must decide.
+func (r *run) noMargin(ctx context.Context, unseen []record.InstanceID, also error) error {
 	figure := "there is no figure, as the store's history is too short"
 	if n := r.guess(ctx); n > 0 {
 		figure = fmt.Sprintf("%d by the leases that the store still knows", n)
+	}
+	if also != nil {
+		return allocator.Errorf(allocator.Refused, "%w\n  --margin STEPS, as no mirror saw all that %s leased since "+
+			"the backup: more steps than all of them leased of any tag; or give a console's mirror (--console, "+
+			"--mirror); any figure for a margin is a guess: %s", also, someOf(unseen), figure)
 	}
 	return allocator.Errorf(allocator.Refused, "no mirror saw all that %s leased since the backup, and recover does "+
 		"not guess: give a console's mirror (--console, --mirror); or, as --margin, more steps than all of them "+
