@@ -49,9 +49,10 @@ under way on each), lease (Lease).`,
 	}
 	flags := cmd.Flags()
 	cmd.PersistentFlags().StringVar(&f.address, "room", defaultRoom, "the room's gRPC address, HOST:PORT")
-	f.secure.Add(cmd.PersistentFlags(), "")
+	addOptions(cmd, f.secure.options("")...)
 	flags.StringVar(&f.tag, "tag", "bench", "the tag")
-	addChoice(cmd, flags, &f.mode, "mode", strings.Join(benchModes, ", "), benchModes...)
+	flags.Var(oneOf(&f.mode, benchModes...), "mode", strings.Join(benchModes, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(benchModes, cobra.ShellCompDirectiveNoFileComp))
 	flags.IntVar(&f.connections, "connections", 2, "connections, 1 to 1000")
 	flags.IntVar(&f.workers, "concurrency", 32, "callers or streams at once, 1 to 10000")
 	flags.IntVar(&f.window, "window", 128, "requests under way on each stream, 1 to 10000")

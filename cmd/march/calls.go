@@ -111,7 +111,9 @@ func newCall[Q, A, M proto.Message](c *common, t *target, r row, request Q, call
 		})
 	}
 	if r.ask != "" {
-		return destroys(c, cmd, func(_ context.Context, args []string) (string, error) { return filled(r.ask, args), nil })
+		return destroys(c, cmd, func(_ context.Context, args []string) (string, error) {
+			return filled(r.ask, args), nil
+		})
 	}
 	return cmd
 }
@@ -129,7 +131,8 @@ func whole[A any](answer A) A { return answer }
 
 // all is the call of a list that comes in pages, and makes them one; enough, if there is one, says when to stop.
 func all[Q, A proto.Message](call consoleCall[Q, A], enough func(A) bool) consoleCall[Q, A] {
-	return func(s marchv1.ConsoleServiceClient, ctx context.Context, request Q, _ ...grpc.CallOption) (list A, err error) {
+	return func(s marchv1.ConsoleServiceClient, ctx context.Context, request Q,
+		_ ...grpc.CallOption) (list A, err error) {
 		q := request.ProtoReflect()
 		q.Set(q.Descriptor().Fields().ByName("page_size"), protoreflect.ValueOfInt32(1000))
 		if list, err = call(s, ctx, request); err != nil {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -30,33 +29,8 @@ import (
 
 // outputFlag gives cmd and its children -o.
 func (c *common) outputFlag(cmd *cobra.Command) {
-	addChoice(cmd, cmd.PersistentFlags(), &c.output, "output,o", "text or json", "text", "json")
+	addOptions(cmd, option{"output,o", oneOf(&c.output, "text", "json"), "text or json"})
 }
-
-// choice is a flag that has one of several words; the first is the default.
-type choice struct {
-	to *string
-	of []string
-}
-
-// addChoice adds such a flag. A letter behind a comma is its short form.
-func addChoice(cmd *cobra.Command, flags *pflag.FlagSet, to *string, name, usage string, of ...string) {
-	name, letter, _ := strings.Cut(name, ",")
-	*to = of[0]
-	flags.VarP(choice{to, of}, name, letter, usage)
-	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
-}
-
-func (f choice) Set(text string) error {
-	if !slices.Contains(f.of, text) {
-		return allocator.Errorf(allocator.Invalid, "%.64q; allowed: %s", text, strings.Join(f.of, ", "))
-	}
-	*f.to = text
-	return nil
-}
-
-func (f choice) String() string { return *f.to }
-func (f choice) Type() string   { return "string" }
 
 // callConsole calls a console.
 func callConsole(ctx context.Context, t *target,

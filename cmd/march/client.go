@@ -47,10 +47,9 @@ func (c *common) target() *target { return &target{network: c.network} }
 
 func (t *target) flags(cmd *cobra.Command, what, address string) {
 	t.what = what
-	flags := cmd.PersistentFlags()
-	flags.StringVar(&t.address, what, address, "the "+what+"'s gRPC address, HOST:PORT")
-	t.secure.Add(flags, "")
-	flags.DurationVar(&t.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
+	addOptions(cmd, t.secure.options("")...)
+	addOptions(cmd, option{what, usually(&t.address, address), "the " + what + "'s gRPC address, HOST:PORT"},
+		option{"timeout", usually(&t.timeout, 5*time.Second), "how long to wait for an answer"})
 }
 
 // call connects and calls use with a context that ends after the timeout.

@@ -60,6 +60,61 @@ func TestTagSettingsDoc(t *testing.T) {
 	}
 }
 
+// TestServerSettingsDoc holds the manual's tables of settings to those of rooms, consoles and march dev; with
+// -rewrite it writes them.
+func TestServerSettingsDoc(t *testing.T) {
+	t.Parallel()
+	const document, begin, end = "docs/operate/settings.md", "## Settings of servers\n", "## Exit codes\n"
+	root := newRoot(io.Discard, io.Discard)
+	hostFlags(root)
+	tables := make(map[string]string) // by the settings' commands
+	for _, name := range settingNames(root) {
+		var of []string
+		row := ""
+		for _, server := range []string{"room", "console", "dev"} {
+			cmd, _, _ := root.Find([]string{server})
+			f := cmd.PersistentFlags().Lookup(name)
+			if f == nil || f.Hidden {
+				continue
+			}
+			next := fmt.Sprintf("| %#q | %s | %s |\n", name, cmp.Or(strings.Trim(f.DefValue, "[]"), "none"),
+				strings.ReplaceAll(f.Usage, "|", `\|`))
+			if row != "" && row != next { // the same name, and another setting
+				tables[strings.Join(of, " ")] += row
+				of = nil
+			}
+			of, row = append(of, server), next
+		}
+		if of != nil {
+			tables[strings.Join(of, " ")] += row
+		}
+	}
+	var want strings.Builder
+	want.WriteString("\nThe value of a setting counts as a flag (`--max-tags`), in the environment (`MARCH_MAX_TAGS`) and in " +
+		"a file\n(`max-tags`), and in the chart under `settings`.\n")
+	for _, of := range sortedKeys(tables) {
+		fmt.Fprintf(&want, "\nOf `march %s`:\n\n| setting | default | what |\n|---|---|---|\n%s",
+			strings.ReplaceAll(of, " ", "` and `march "), tables[of])
+	}
+	want.WriteString("\n")
+	text := readDocument(t, document)
+	before, rest, found := strings.Cut(text, begin)
+	got, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has no section %q before %q", document, begin, end)
+	}
+	if got == want.String() {
+		return
+	}
+	t.Errorf("%s has other settings of servers; with -rewrite the test writes them", document)
+	if rewriting() {
+		if err := os.WriteFile(filepath.Join("..", "..", document), []byte(before+begin+want.String()+end+after),
+			0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestTagDefaults compares the defaults that the proto states for a tag's settings with those of
 // `march tag create`, which are the ledger's.
 func TestTagDefaults(t *testing.T) {

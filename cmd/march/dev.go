@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -48,8 +49,6 @@ type dev struct {
 	doors      doorFlags
 	secured    bool    // --tls
 	tls        *devTLS // nil without
-	// snowflake is the tag that Leaf's Snowflake answers from.
-	snowflake allocator.Tag
 
 	log     hclog.Logger
 	closers []func() // in the order of opening
@@ -90,38 +89,35 @@ ranges. Later starts use the layout in the data directory.`,
 			return stopped(cmd.Context(), d.run(cmd.Context(), cmd))
 		},
 	}
-	flags := cmd.PersistentFlags()
-	flags.StringVar(&d.data.Dir, "data-dir", "", "directory that keeps everything (default a temporary one, "+
-		"removed at the end)")
-	flags.IntVar(&d.ports.Base, "base-port", devBasePort, "the first port, 1 to 65504")
-	flags.StringSliceVar(&d.rooms, "rooms", []string{"a", "b"}, "the rooms, up to 10")
-	flags.Int64Var(&d.boundary, "boundary", 1000, "the boundary")
-	for k, kind := range doorKinds {
-		flags.BoolVar(&d.ports.Doors[k], kind.Flag, false, "have the rooms answer clients of "+kind.System+", too")
-	}
-	d.doors.AddSnowflake(flags)
-	d.doors.AddMachines(flags)
-	flags.StringSliceVar(&d.opaqueKeys, "opaque-key", nil, opaqueKeyUsage)
-	flags.BoolVar(&d.ports.Admin, "admin-ports", false, "have the rooms serve operators on ports of their own")
-	flags.BoolVar(&d.secured, "tls", false, "serve over TLS, by a CA made for this run, "+
-		"with a policy and client certificates to try")
-	hostsFlag(cmd, &d.hosts)
+	addOptions(cmd, d.settings()...)
 	return cmd
+}
+
+// settings returns the settings of march dev.
+func (d *dev) settings() []option {
+	list := slices.Concat(d.doors.tagOptions(), []option{
+		{"data-dir", &d.data.Dir, "directory that keeps everything (default a temporary one, removed at the end)"},
+		{"base-port", usually(&d.ports.Base, devBasePort), "the first port, 1 to 65504"},
+		{"rooms", usually(&d.rooms, []string{"a", "b"}), "the rooms, up to 10"},
+		{"boundary", usually(&d.boundary, 1000), "the boundary"},
+		{"opaque-key", &d.opaqueKeys, opaqueKeyUsage},
+		{"admin-ports", &d.ports.Admin, "have the rooms serve operators on ports of their own"},
+		{"tls", &d.secured, "serve over TLS, by a CA made for this run, with a policy and client certificates to try"},
+		hostsOption(&d.hosts),
+	})
+	for k, kind := range doorKinds {
+		list = append(list, option{kind.Flag, &d.ports.Doors[k],
+			"have the rooms answer clients of " + kind.System + ", too"})
+	}
+	return list
 }
 
 func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if d.log, err = d.common.logger(hclog.Warn); err != nil {
 		return err
 	}
-	machines, err := d.doors.MachinesRange()
+	layout, err := firstDevLayout(d.rooms, d.boundary, d.doors.machines)
 	if err != nil {
-		return usageError{err}
-	}
-	layout, err := firstDevLayout(d.rooms, d.boundary, machines)
-	if err != nil {
-		return usageError{err}
-	}
-	if d.snowflake, err = d.doors.SnowflakeTag(); err != nil {
 		return usageError{err}
 	}
 	if err := d.ports.Check(); err != nil {
@@ -292,10 +288,8 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	if err := d.ports.TakeDoors(i, &cfg.Doors); err != nil {
 		return nil, err
 	}
-	cfg.Doors.LeafSnowflake, cfg.Doors.TinyIDTokens = d.snowflake, tinyid.AnyToken(devToken)
-	if cfg.Doors.CosIDMachines, err = d.doors.MachinesRange(); err != nil {
-		return nil, err
-	}
+	cfg.Doors.LeafSnowflake, cfg.Doors.CosIDMachines = d.doors.snowflake, d.doors.machines
+	cfg.Doors.TinyIDTokens = tinyid.AnyToken(devToken)
 	cfg.Admin = w.Admin(admin.DefaultConfig().MaxTags)
 	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.Metrics, d.hosts
 	// A journal is for the next process, and a temporary directory has none.

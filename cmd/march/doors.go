@@ -2,9 +2,9 @@ package main
 
 import (
 	"net"
+	"slices"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/room"
@@ -29,67 +29,37 @@ var doorKinds = [...]doorKind{
 type doorFlags struct {
 	addresses [len(doorKinds)]string
 	tokens    string
-	snowflake string
-	machines  string
+	snowflake allocator.Tag  // that Leaf's Snowflake answers from; empty for none
+	machines  allocator.Room // the reserved range of CosId's machine IDs; empty for none
 	tls       bool
 }
 
-// Add adds all of them, as a room has them.
-func (f *doorFlags) Add(flags *pflag.FlagSet) {
+// options returns the settings, as a room has them.
+func (f *doorFlags) options() (list []option) {
 	for k, kind := range doorKinds {
-		flags.StringVar(&f.addresses[k], kind.Flag, "",
-			"where to answer clients of "+kind.System+", HOST:PORT; empty for nowhere")
+		list = append(list, option{kind.Flag, &f.addresses[k],
+			"where to answer clients of " + kind.System + ", HOST:PORT; empty for nowhere"})
 	}
-	flags.BoolVar(&f.tls, "tls-doors", true, "with --tls-cert: answer clients of other systems over TLS, too")
-	f.AddSnowflake(flags)
-	f.AddMachines(flags)
-	flags.StringVar(&f.tokens, "tinyid-tokens", "", "file of TinyId's tokens: lines of a token and a bizType, "+
-		"* for all; read again each minute")
+	return slices.Concat(list, f.tagOptions(), []option{
+		{"tls-doors", usually(&f.tls, true), "with --tls-cert: answer clients of other systems over TLS, too"},
+		{"tinyid-tokens", &f.tokens, "file of TinyId's tokens: lines of a token and a bizType, * for all; read again " +
+			"each minute"},
+	})
 }
 
-// AddSnowflake adds the flag of the tag that Leaf's Snowflake answers from.
-func (f *doorFlags) AddSnowflake(flags *pflag.FlagSet) {
-	flags.StringVar(&f.snowflake, "leaf-snowflake", "", "the tag of time-ordered IDs for Leaf's /api/snowflake/get")
-}
-
-// AddMachines adds the flag of the range that machine IDs of CosId come from.
-func (f *doorFlags) AddMachines(flags *pflag.FlagSet) {
-	flags.StringVar(&f.machines, "cosid-machines", "",
-		"the layout's reserved range for machine IDs of CosId's clients; empty for none")
-}
-
-// MachinesRange returns that range; empty for none. Its error is Invalid.
-func (f *doorFlags) MachinesRange() (allocator.Room, error) {
-	if f.machines == "" {
-		return "", nil
+// tagOptions returns the settings that march dev has, too.
+func (f *doorFlags) tagOptions() []option {
+	return []option{
+		{"leaf-snowflake", parsed[allocator.Tag]{&f.snowflake, allocator.ParseTag}, "the tag of time-ordered IDs for " +
+			"Leaf's /api/snowflake/get"},
+		{"cosid-machines", parsed[allocator.Room]{&f.machines, allocator.ParseRoom}, "the layout's reserved range " +
+			"for machine IDs of CosId's clients; empty for none"},
 	}
-	name, err := allocator.ParseRoom(f.machines)
-	if err != nil {
-		return "", allocator.Errorf(allocator.Invalid, "cosid-machines: %w", err)
-	}
-	return name, nil
-}
-
-// SnowflakeTag returns that tag; empty for none. Its error is Invalid.
-func (f *doorFlags) SnowflakeTag() (allocator.Tag, error) {
-	if f.snowflake == "" {
-		return "", nil
-	}
-	tag, err := allocator.ParseTag(f.snowflake)
-	if err != nil {
-		return "", allocator.Errorf(allocator.Invalid, "leaf-snowflake: %w", err)
-	}
-	return tag, nil
 }
 
 // Settings checks the flags, and reads what they name. policy says that the room has one. Its errors are Invalid.
 func (f *doorFlags) Settings(doors *room.Doors, policy bool, log hclog.Logger) (err error) {
-	if doors.LeafSnowflake, err = f.SnowflakeTag(); err != nil {
-		return err
-	}
-	if doors.CosIDMachines, err = f.MachinesRange(); err != nil {
-		return err
-	}
+	doors.LeafSnowflake, doors.CosIDMachines = f.snowflake, f.machines
 	if f.tokens != "" {
 		doors.TinyIDTokens, err = tinyid.OpenTokens(f.tokens, log)
 		return err

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/console"
@@ -20,17 +20,19 @@ import (
 // policyFlags are the settings of a server's policy.
 type policyFlags struct{ cfg access.Config }
 
-// Add adds the flags.
-func (f *policyFlags) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.cfg.Policy, "policy", "", "YAML file that says which caller may make which call; "+
-		"it is read again when it changes. Without it, every caller may make every call")
-	flags.StringVar(&f.cfg.Tokens, "tokens", "", "with --policy: file with the hashes of the tokens that callers may "+
-		"give, from 'march token create'")
-	flags.StringVar(&f.cfg.Issuer, "oidc-issuer", "",
-		"with --policy: address of the OpenID Connect issuer whose tokens (JWT) callers may give")
-	flags.StringVar(&f.cfg.Audience, "oidc-audience", "", "the audience that such a token must have")
-	flags.StringVar(&f.cfg.Keys, "jwks-file", "", "file with the public keys (JWKS) that sign such tokens, "+
-		"instead of asking the issuer for them")
+// options returns the settings.
+func (f *policyFlags) options() []option {
+	return []option{
+		{"policy", &f.cfg.Policy, "YAML file that says which caller may make which call; it is read again when it " +
+			"changes. Without it, every caller may make every call"},
+		{"tokens", &f.cfg.Tokens, "with --policy: file with the hashes of the tokens that callers may give, from " +
+			"'march token create'"},
+		{"oidc-issuer", &f.cfg.Issuer, "with --policy: address of the OpenID Connect issuer whose tokens (JWT) " +
+			"callers may give"},
+		{"oidc-audience", &f.cfg.Audience, "the audience that such a token must have"},
+		{"jwks-file", &f.cfg.Keys, "file with the public keys (JWKS) that sign such tokens, instead of asking the " +
+			"issuer for them"},
+	}
 }
 
 // consolePolicyFlags are those of a console, with the logins to its page.
@@ -39,20 +41,20 @@ type consolePolicyFlags struct {
 	secret, key string // files
 }
 
-// Add adds the flags, which set cfg.
-func (f *consolePolicyFlags) Add(flags *pflag.FlagSet, cfg *console.Config) {
-	f.policyFlags.Add(flags)
-	flags.StringVar(&cfg.Credentials.TokenFile, "token-file", "",
-		"file with the token that this console gives to the instances that it asks")
-	flags.StringVar(&cfg.Login.ClientID, "oidc-client-id", "",
-		"this console's client ID at --oidc-issuer, for logins to the page; empty for logins by tokens only")
-	flags.StringVar(&f.secret, "oidc-client-secret-file", "", "file with that client's secret, if it has one")
-	flags.StringVar(&cfg.Login.PublicURL, "public-url", "",
-		"address at which browsers reach the page, such as https://march.example.com; "+
-			"it is served under this name only")
-	flags.StringVar(&f.key, "session-key-file", "", "file with 32 random bytes or more that protect logins, "+
-		"the same for all consoles; without it, logins end with this process")
-	flags.DurationVar(&cfg.Login.Lasts, "session-lasts", 12*time.Hour, "how long a login to the page lasts")
+// options returns the settings, which set cfg.
+func (f *consolePolicyFlags) options(cfg *console.Config) []option {
+	return slices.Concat(f.policyFlags.options(), []option{
+		{"token-file", &cfg.Credentials.TokenFile, "file with the token that this console gives to the instances " +
+			"that it asks"},
+		{"oidc-client-id", &cfg.Login.ClientID, "this console's client ID at --oidc-issuer, for logins to the page; " +
+			"empty for logins by tokens only"},
+		{"oidc-client-secret-file", &f.secret, "file with that client's secret, if it has one"},
+		{"public-url", &cfg.Login.PublicURL, "address at which browsers reach the page, such as " +
+			"https://march.example.com; it is served under this name only"},
+		{"session-key-file", &f.key, "file with 32 random bytes or more that protect logins, the same for all " +
+			"consoles; without it, logins end with this process"},
+		{"session-lasts", usually(&cfg.Login.Lasts, 12*time.Hour), "how long a login to the page lasts"},
+	})
 }
 
 // Set sets what the flags ask for in cfg. Its error is Invalid.

@@ -59,7 +59,7 @@ epoch.`,
 			})
 		},
 	}
-	cluster.Add(cmd)
+	addOptions(cmd, cluster.options()...)
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	cmd.Flags().StringVar(&why, "why", "march halt", "the reason, which rooms show while they lease nothing")
 	return cmd
@@ -164,7 +164,7 @@ saw of etcd. Recover finds the consoles by itself, and asks further ones
 			})
 		},
 	}
-	f.cluster.Add(cmd)
+	addOptions(cmd, f.cluster.options()...)
 	c.outputFlag(cmd)
 	flags := cmd.Flags()
 	flags.BoolVarP(&f.yes, "yes", "y", false, "recover; without it recover only says what it would do")
@@ -188,7 +188,7 @@ saw of etcd. Recover finds the consoles by itself, and asks further ones
 		"for instances that etcd has forgotten to register again")
 	flags.Int64Var(&f.margin, "margin", 0, "how many steps of each tag to leave free for instances that recover goes "+
 		"on without (default 2 for each of them if a console saw all that it leased; otherwise it must be given)")
-	f.secure.Add(cmd.PersistentFlags(), " to instances that have a policy: an admin's")
+	addOptions(cmd, f.secure.options(" to instances that have a policy: an admin's")...)
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second,
 		"how long an instance may take to begin its answer, and to go on with it")
 	return cmd

@@ -124,7 +124,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	})
 	flags.StringVar(&c.logLevel, "log-level", "", "lowest level to log: trace, debug, info, warn, error, "+
 		"off (default info; warn for dev)")
-	addChoice(root, flags, &c.logFormat, "log-format", "text or json", "text", "json")
+	addOptions(root, option{"log-format", oneOf(&c.logFormat, "text", "json"), "text or json"})
 	root.AddCommand(
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c),

@@ -48,20 +48,16 @@ func newServer(c *common, what string) server {
 	return server{common: c, start: starting{What: what}, hostname: hostname}
 }
 
-func (s *server) addFlags(cmd *cobra.Command, hosts *[]string, limits *serve.Limits) {
-	flags := cmd.PersistentFlags()
-	s.cluster.Add(cmd)
-	s.watch.Add(cmd)
-	s.safe.Add(flags)
-	limitFlags(flags, limits, &s.cluster.MaxTags)
-	hostsFlag(cmd, hosts)
+// options returns the settings that both have.
+func (s *server) options(hosts *[]string, limits *serve.Limits) []option {
+	return slices.Concat(s.cluster.options(), s.watch.options(), s.safe.options(),
+		limitOptions(limits, &s.cluster.MaxTags), []option{hostsOption(hosts)})
 }
 
-// hostsFlag is the flag of the host names that HTTP requests may have.
-func hostsFlag(cmd *cobra.Command, names *[]string) {
-	cmd.PersistentFlags().StringSliceVar(names, "allowed-hosts", nil,
-		"host names besides localhost that HTTP requests may have if the server listens on a loopback address: "+
-			"the name of a proxy that passes its own name on")
+// hostsOption is the setting of the host names that HTTP requests may have.
+func hostsOption(names *[]string) option {
+	return option{"allowed-hosts", names, "host names besides localhost that HTTP requests may have if the server " +
+		"listens on a loopback address: the name of a proxy that passes its own name on"}
 }
 
 // open opens metrics, traces and the ledger. It asks nothing of etcd, so wrong settings are found although etcd is
@@ -121,56 +117,56 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 		Args:    exactly("a room's name"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) },
 	}
-	r.addFlags(cmd, &r.cfg.AllowedHosts, &r.cfg.Limits)
-	flags := cmd.PersistentFlags()
-	flags.StringVar(&r.name, "name", r.hostname, "this instance's name: no other instance has it, "+
-		"and it stays the same over restarts")
-	flags.StringVar(&r.journal, "journal", "",
-		`directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`)
-	flags.BoolVar(&r.cfg.RequireJournal, "require-journal", false, "if this instance starts without its predecessor's "+
-		"journal, lease nothing until 'march instance confirm'; 'march cluster update --journal required' does the "+
-		"same for all instances")
-	flags.StringVar(&r.start.GRPC, "grpc", defaultRoom, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&r.start.HTTP, "http", "127.0.0.1:7020",
-		"where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
-	r.start.AddAdmin(flags, &r.cfg.AdvertiseAdmin)
-	r.doors.Add(flags)
-	flags.StringVar(&r.cfg.Advertise, "advertise", "", "the gRPC address at which other processes reach this instance "+
-		"(default --grpc, with this host's name for 0.0.0.0)")
-	flags.BoolVar(&r.cfg.CreateTags, "create-tags", false, "create a tag when it is first asked for; for development")
-	flags.StringSliceVar(&r.warm, "warm-tags", nil, "tags whose IDs to lease before this instance reports "+
-		"that it is ready")
-	flags.StringSliceVar(&r.keys, "opaque-key", nil, opaqueKeyUsage)
-	flags.IntVar(&r.cfg.MetricsTags, "metrics-tags", r.cfg.MetricsTags,
-		"how many tags have metrics of their own, the busiest first; 0 for none")
-	flags.DurationVar(&r.cfg.ReadyReserve, "ready-reserve", r.cfg.ReadyReserve,
-		"not ready if nothing can be leased and no tag in use has IDs for longer than this; "+
-			"0 is until they have run out")
-	flags.DurationVar(&r.cfg.IdleAfter, "idle-after", r.cfg.IdleAfter,
-		"how long a tag may be unused before its IDs are dropped from memory")
-	flags.DurationVar(&r.cfg.Hold, "hold", r.cfg.Hold, "how long clients may use IDs that they lease, "+
-		"and rooms the IDs of strict tags after etcd last confirmed the layout")
-	flags.BoolVar(&r.cfg.StrictRetract, "strict-retract", false,
-		"make all tags strict: issue nothing rather than an ID of a residue that this room may have given up")
-	flags.BoolVar(&r.start.Wait, "wait-for-etcd", true,
-		"start and wait, not ready, if etcd does not answer or has no layout yet; false: end with exit code 5 or 1")
-	r.policy.Add(flags)
-	flags.IntVar(&r.cfg.MaxUnknownTags, "max-unknown-tags", r.cfg.MaxUnknownTags,
-		"how many names of tags that do not exist a caller may ask for in a minute")
-	flags.StringVar(&r.pin, "worker", "auto", "the number of this instance's workers of time-ordered IDs, "+
-		"counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last "+
-		"dash of the host's name")
-	flags.DurationVar(&r.cfg.WorkerWindow, "worker-window", r.cfg.WorkerWindow,
-		"with --worker: how long the next process with that number waits after a crash, at most")
-	flags.StringVar(&r.callers, "client-workers", "half", "how many workers of its slice the room lends to clients, "+
-		"which issue time-ordered IDs themselves: half of the slice, which is the most, or a number; 0 for none")
-	flags.BoolVar(&r.cfg.AgreeClock, "agree-clock", false, "take workers of time-ordered IDs although this host's "+
-		"clock is ahead of the other instances' clocks; these IDs will always sort too late")
-	flags.DurationVar(&r.cfg.Drain, "drain", r.cfg.Drain, "how long calls under way may take at the end")
+	addOptions(cmd, r.settings()...)
 	return cmd
 }
 
-// readPolicy reads the settings that are not of a flag's type. Its error is Invalid.
+// settings returns a room's settings.
+func (r *roomServer) settings() []option {
+	return slices.Concat(r.server.options(&r.cfg.AllowedHosts, &r.cfg.Limits),
+		r.start.adminOptions(&r.cfg.AdvertiseAdmin), r.doors.options(), r.policy.options(), []option{
+			{"name", usually(&r.name, r.hostname), "this instance's name: no other instance has it, and it stays the " +
+				"same over restarts"},
+			{"journal", &r.journal, `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`},
+			{"require-journal", &r.cfg.RequireJournal, "if this instance starts without its predecessor's journal, " +
+				"lease nothing until 'march instance confirm'; 'march cluster update --journal required' does the " +
+				"same for all instances"},
+			{"grpc", usually(&r.start.GRPC, defaultRoom), "where to serve gRPC, HOST:PORT"},
+			{"http", usually(&r.start.HTTP, "127.0.0.1:7020"), "where to serve HTTP/JSON, /livez, /readyz and " +
+				"/metrics, HOST:PORT; empty for nowhere"},
+			{"advertise", &r.cfg.Advertise, "the gRPC address at which other processes reach this instance (default " +
+				"--grpc, with this host's name for 0.0.0.0)"},
+			{"create-tags", &r.cfg.CreateTags, "create a tag when it is first asked for; for development"},
+			{"warm-tags", &r.warm, "tags whose IDs to lease before this instance reports that it is ready"},
+			{"opaque-key", &r.keys, opaqueKeyUsage},
+			{"metrics-tags", &r.cfg.MetricsTags, "how many tags have metrics of their own, the busiest first; 0 for " +
+				"none"},
+			{"ready-reserve", &r.cfg.ReadyReserve, "not ready if nothing can be leased and no tag in use has IDs for " +
+				"longer than this; 0 is until they have run out"},
+			{"idle-after", &r.cfg.IdleAfter, "how long a tag may be unused before its IDs are dropped from memory"},
+			{"hold", &r.cfg.Hold, "how long clients may use IDs that they lease, and rooms the IDs of strict tags " +
+				"after etcd last confirmed the layout"},
+			{"strict-retract", &r.cfg.StrictRetract, "make all tags strict: issue nothing rather than an ID of a " +
+				"residue that this room may have given up"},
+			{"wait-for-etcd", usually(&r.start.Wait, true), "start and wait, not ready, if etcd does not answer or " +
+				"has no layout yet; false: end with exit code 5 or 1"},
+			{"max-unknown-tags", &r.cfg.MaxUnknownTags, "how many names of tags that do not exist a caller may ask " +
+				"for in a minute"},
+			{"worker", usually(&r.pin, "auto"), "the number of this instance's workers of time-ordered IDs, counted " +
+				"from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last " +
+				"dash of the host's name"},
+			{"worker-window", &r.cfg.WorkerWindow, "with --worker: how long the next process with that number waits " +
+				"after a crash, at most"},
+			{"client-workers", usually(&r.callers, "half"), "how many workers of its slice the room lends to " +
+				"clients, which issue time-ordered IDs themselves: half of the slice, which is the most, or a " +
+				"number; 0 for none"},
+			{"agree-clock", &r.cfg.AgreeClock, "take workers of time-ordered IDs although this host's clock is ahead " +
+				"of the other instances' clocks; these IDs will always sort too late"},
+			{"drain", &r.cfg.Drain, "how long calls under way may take at the end"},
+		})
+}
+
+// read reads the settings that are not of a flag's type. Its error is Invalid.
 func (r *roomServer) read(name string) (err error) {
 	cfg := &r.cfg
 	cfg.Build, cfg.Logger = build(), r.log.Named("room")
@@ -280,32 +276,34 @@ cluster, anywhere.`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
 	}
-	s.addFlags(cmd, &s.cfg.AllowedHosts, &s.cfg.Limits)
-	flags := cmd.PersistentFlags()
-	flags.StringVar(&s.start.GRPC, "grpc", defaultConsole, "where to serve gRPC, HOST:PORT")
-	flags.StringVar(&s.start.HTTP, "http", "127.0.0.1:7000",
-		"where to serve the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere")
-	flags.BoolVar(&s.start.Wait, "wait-for-etcd", true,
-		"start and wait, not ready, if etcd does not answer; false: end with exit code 5")
-	flags.StringSliceVar(&s.cfg.Rooms, "rooms", nil,
-		"addresses of instances, HOST:PORT, to show if etcd does not answer at the start")
-	flags.StringVar(&s.cfg.Dashboard, "dashboard", "", "address of the dashboard of deploy/grafana in your Grafana, "+
-		"such as https://grafana.example.com/d/march: the history page links to its last 7 and 30 days")
-	s.policy.Add(flags, &s.cfg)
-	s.safe.AddCA(flags)
-	flags.IntVar(&s.cfg.MaxLivePages, "max-live-pages", s.cfg.MaxLivePages,
-		"how many pages browsers may keep up to date at once")
-	flags.IntVar(&s.cfg.MaxCallerLivePages, "max-caller-live-pages", s.cfg.MaxCallerLivePages,
-		"how many pages the browsers of one caller may keep up to date at once")
-	flags.DurationVar(&s.cfg.Drain, "drain", s.cfg.Drain, "how long calls under way may take at the end")
-	flags.IntVar(&s.cfg.MirrorTags, "mirror-tags", 100_000, "of how many tags to keep in memory what etcd showed of "+
-		"them, for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing")
-	flags.StringVar(&s.cfg.Mirror, "mirror", "", "a file that keeps that over restarts, written each second")
-	flags.StringVar(&s.cfg.Advertise, "advertise", "", "the gRPC address at which march recover asks for it "+
-		"(default --grpc, with this host's name for 0.0.0.0)")
-	flags.DurationVar(&s.cfg.ForgetAfter, "forget-after", s.cfg.ForgetAfter,
-		"how long an instance must be silent to be forgotten")
+	addOptions(cmd, s.settings()...)
 	return cmd
+}
+
+// settings returns a console's settings.
+func (s *consoleServer) settings() []option {
+	return slices.Concat(s.server.options(&s.cfg.AllowedHosts, &s.cfg.Limits),
+		s.policy.options(&s.cfg), []option{
+			{"grpc", usually(&s.start.GRPC, defaultConsole), "where to serve gRPC, HOST:PORT"},
+			{"http", usually(&s.start.HTTP, "127.0.0.1:7000"), "where to serve the page for browsers, HTTP/JSON, " +
+				"/livez, /readyz and /metrics, HOST:PORT; empty for nowhere"},
+			{"wait-for-etcd", usually(&s.start.Wait, true), "start and wait, not ready, if etcd does not answer; " +
+				"false: end with exit code 5"},
+			{"rooms", &s.cfg.Rooms, "addresses of instances, HOST:PORT, to show if etcd does not answer at the start"},
+			{"dashboard", &s.cfg.Dashboard, "address of the dashboard of deploy/grafana in your Grafana, such as " +
+				"https://grafana.example.com/d/march: the history page links to its last 7 and 30 days"},
+			{"max-live-pages", &s.cfg.MaxLivePages, "how many pages browsers may keep up to date at once"},
+			{"max-caller-live-pages", &s.cfg.MaxCallerLivePages, "how many pages the browsers of one caller may keep " +
+				"up to date at once"},
+			{"drain", &s.cfg.Drain, "how long calls under way may take at the end"},
+			{"mirror-tags", usually(&s.cfg.MirrorTags, 100_000), "of how many tags to keep in memory what etcd " +
+				"showed of them, for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing"},
+			{"mirror", &s.cfg.Mirror, "a file that keeps that over restarts, written each second"},
+			{"advertise", &s.cfg.Advertise, "the gRPC address at which march recover asks for it (default --grpc, with " +
+				"this host's name for 0.0.0.0)"},
+			{"forget-after", &s.cfg.ForgetAfter, "how long an instance must be silent to be forgotten"},
+			s.safe.ca(),
+		})
 }
 
 func (s *consoleServer) run(cmd *cobra.Command) (err error) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/spf13/cobra"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -27,21 +26,21 @@ type clusterFlags struct {
 	MaxTags            int64 // a flag of commands that create tags: LimitFlags
 }
 
-// Add adds the flags.
-func (f *clusterFlags) Add(cmd *cobra.Command) {
-	flags := cmd.PersistentFlags()
-	flags.StringSliceVar(&f.endpoints, "etcd", []string{"127.0.0.1:2379"},
-		"etcd's client endpoints, HOST:PORT or URLs, separated by commas")
-	flags.StringVar(&f.cluster, "cluster", "default", "the cluster's name: its keys are under /march/NAME/")
-	flags.StringVar(&f.uuid, "cluster-uuid", "", "refuse any other cluster than this one ('march layout "+
-		"show' prints it)")
-	flags.StringVar(&f.user, "etcd-user", "", "etcd user")
-	flags.StringVar(&f.passwordFile, "etcd-password-file", "", "file with the etcd user's password")
-	flags.StringVar(&f.ca, "etcd-ca", "", "file with the CA certificates (PEM) that sign etcd's certificate; "+
-		"turns TLS on. It is read again when it changes, as are the next two")
-	flags.StringVar(&f.cert, "etcd-cert", "", "file with this client's certificate (PEM)")
-	flags.StringVar(&f.key, "etcd-key", "", "file with this client's key (PEM)")
+// options returns the settings.
+func (f *clusterFlags) options() []option {
 	f.MaxTags = admin.DefaultConfig().MaxTags
+	return []option{
+		{"etcd", usually(&f.endpoints, []string{"127.0.0.1:2379"}), "etcd's client endpoints, HOST:PORT or URLs, " +
+			"separated by commas"},
+		{"cluster", usually(&f.cluster, "default"), "the cluster's name: its keys are under /march/NAME/"},
+		{"cluster-uuid", &f.uuid, "refuse any other cluster than this one ('march layout show' prints it)"},
+		{"etcd-user", &f.user, "etcd user"},
+		{"etcd-password-file", &f.passwordFile, "file with the etcd user's password"},
+		{"etcd-ca", &f.ca, "file with the CA certificates (PEM) that sign etcd's certificate; turns TLS on. It is " +
+			"read again when it changes, as are the next two"},
+		{"etcd-cert", &f.cert, "file with this client's certificate (PEM)"},
+		{"etcd-key", &f.key, "file with this client's key (PEM)"},
+	}
 }
 
 // Open returns the cluster's ledger once etcd has answered.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/trace"
 
@@ -29,13 +28,14 @@ type watchFlags struct {
 	ratio  float64
 }
 
-// Add adds the flags.
-func (f *watchFlags) Add(cmd *cobra.Command) {
-	flags := cmd.PersistentFlags()
-	flags.StringVar(&f.traces, "traces", "", "where to send traces, as OTLP over gRPC: http://HOST:PORT, "+
-		"or https for TLS; empty for none")
-	flags.Float64Var(&f.ratio, "traces-ratio", 1,
-		"the share of calls to trace, 0 to 1; a caller's own decision to trace wins")
+// options returns the settings.
+func (f *watchFlags) options() []option {
+	return []option{
+		{"traces", &f.traces, "where to send traces, as OTLP over gRPC: http://HOST:PORT, or https for TLS; empty " +
+			"for none"},
+		{"traces-ratio", usually(&f.ratio, 1), "the share of calls to trace, 0 to 1; a caller's own decision to " +
+			"trace wins"},
+	}
 }
 
 // Start returns a server's metrics and traces, and a function that sends the last

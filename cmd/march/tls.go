@@ -2,10 +2,10 @@ package main
 
 import (
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -22,13 +22,14 @@ type clientTLS struct {
 	token string
 }
 
-// Add adds the flags. whose says whose token is asked for; it may be empty.
-func (c *clientTLS) Add(flags *pflag.FlagSet, whose string) {
-	flags.BoolVar(&c.on, "tls", false, "call over TLS; each of the other flags of TLS turns it on, too")
-	c.filesTLS.add(flags)
-	flags.StringVar(&c.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the servers' "+
-		"certificates; default the system's")
-	flags.StringVar(&c.token, "token-file", "", "file with the token to give"+whose)
+// options returns the settings. whose says whose token is asked for; it may be empty.
+func (c *clientTLS) options(whose string) []option {
+	return slices.Concat(c.filesTLS.options(), []option{
+		{"tls", &c.on, "call over TLS; each of the other flags of TLS turns it on, too"},
+		{"tls-ca", &c.cfg.CA, "file with the CA certificates (PEM) that sign the servers' certificates; default the " +
+			"system's"},
+		{"token-file", &c.token, "file with the token to give" + whose},
+	})
 }
 
 // Credentials returns what the flags ask for. Its errors are Invalid.
@@ -51,31 +52,26 @@ type serverTLS struct {
 	Insecure bool
 }
 
-// Add adds the flags.
-func (s *serverTLS) Add(flags *pflag.FlagSet) {
-	s.filesTLS.add(flags)
-	flags.StringVar(&s.cfg.ClientCA, "tls-client-ca", "",
-		"file with the CA certificates (PEM) that sign clients' certificates, with which clients prove who they are")
-	flags.StringVar(&s.auth, "tls-client-auth", "optional",
-		"with --tls-client-ca: optional, or required to refuse clients without a certificate")
-	flags.BoolVar(&s.Insecure, "insecure", false, "serve other machines although there is no TLS, "+
-		"or no identity of callers")
+// options returns the settings.
+func (s *serverTLS) options() []option {
+	return slices.Concat(s.filesTLS.options(), []option{
+		{"tls-client-ca", &s.cfg.ClientCA, "file with the CA certificates (PEM) that sign clients' certificates, " +
+			"with which clients prove who they are"},
+		{"tls-client-auth", oneOf(&s.auth, "optional", "required"), "with --tls-client-ca: optional, or required to " +
+			"refuse clients without a certificate"},
+		{"insecure", &s.Insecure, "serve other machines although there is no TLS, or no identity of callers"},
+	})
 }
 
-// AddCA adds the flag of a server that calls other servers.
-func (s *serverTLS) AddCA(flags *pflag.FlagSet) {
-	flags.StringVar(&s.cfg.CA, "tls-ca", "", "file with the CA certificates (PEM) that sign the rooms' certificates; "+
-		"default the system's. This flag or --tls-cert has the rooms called over TLS")
+// ca is the setting of a server that calls other servers.
+func (s *serverTLS) ca() option {
+	return option{"tls-ca", &s.cfg.CA, "file with the CA certificates (PEM) that sign the rooms' certificates; " +
+		"default the system's. This flag or --tls-cert has the rooms called over TLS"}
 }
 
 // Open returns what the flags ask for, nil for no TLS. Its errors are Invalid.
 func (s *serverTLS) Open(log hclog.Logger) (*tlsfiles.Files, error) {
-	switch s.auth {
-	case "optional", "required":
-		s.cfg.RequireClient = s.auth == "required"
-	default:
-		return nil, allocator.Errorf(allocator.Invalid, "tls-client-auth: %q; allowed: optional, required", s.auth)
-	}
+	s.cfg.RequireClient = s.auth == "required"
 	return s.open(false, log)
 }
 
@@ -156,21 +152,18 @@ type filesTLS struct {
 	least string
 }
 
-func (f *filesTLS) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.cfg.Cert, "tls-cert", "", "file with the own certificate (PEM), "+
-		"and the intermediate ones behind it; read again when it changes")
-	flags.StringVar(&f.cfg.Key, "tls-key", "", "file with the certificate's key (PEM)")
-	flags.StringVar(&f.least, "tls-min-version", "1.3", "the least version of TLS: 1.2 or 1.3")
+func (f *filesTLS) options() []option {
+	return []option{
+		{"tls-cert", &f.cfg.Cert, "file with the own certificate (PEM), and the intermediate ones behind it; read " +
+			"again when it changes"},
+		{"tls-key", &f.cfg.Key, "file with the certificate's key (PEM)"},
+		{"tls-min-version", oneOf(usually(&f.least, "1.3"), "1.2", "1.3"), "the least version of TLS: 1.2 or 1.3"},
+	}
 }
 
 // open returns the files; nil if none is named and TLS is not on.
 func (f *filesTLS) open(on bool, log hclog.Logger) (*tlsfiles.Files, error) {
-	switch f.least {
-	case "", "1.2", "1.3": // none where there are no flags
-		f.cfg.TLS12 = f.least == "1.2"
-	default:
-		return nil, allocator.Errorf(allocator.Invalid, "tls-min-version: %q; allowed: 1.2, 1.3", f.least)
-	}
+	f.cfg.TLS12 = f.least == "1.2"
 	f.cfg.Flags, f.cfg.Logger = "tls", log.Named("tls")
 	if c := f.cfg; !on && c.CA == "" && c.Cert == "" && c.Key == "" && c.ClientCA == "" && !c.RequireClient {
 		return nil, nil

@@ -47,7 +47,7 @@ and the remedy.`,
 			return runVerify(cmd.Context(), c, l, quiet)
 		},
 	}
-	cluster.Add(cmd)
+	addOptions(cmd, cluster.options()...)
 	c.outputFlag(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress line")
 	return cmd
