@@ -107,6 +107,16 @@ var windowEdits = []overlay.Edit{
 	"strconv"`,
 	},
 	{
+		File: "allocator/ledger/record/number.go",
+		From: `if n.KV.ModRevision != 0 {`,
+		To:   `if n.KV.ModRevision != 0 && !mutant("own-by-another-room") {`,
+	},
+	{
+		File: "allocator/ledger/recovery/workers.go",
+		From: `w.Until > n.Ours.Until`,
+		To:   `w.Until > mutated("raised-by-another-room", n.Ours.Until, n.Last().Until)`,
+	},
+	{
 		File: "allocator/ledger/record/worker.go",
 		From: `return w.FreeOf == notBefore ||`,
 		To:   `return w.FreeOf == notBefore || w.FreeOf > 0 && mutant("free-of-another") ||`,

@@ -118,7 +118,7 @@ type rest struct {
 	NotBefore int64                              `json:"not_before,string"`      // and not_before, of any epoch
 	Layout    record.Layout                      `json:"layout,omitzero"`        // of the highest version,
 	Latest    string                             `json:"latest,omitempty"`       // and its epoch
-	Workers   map[record.WorkerID]record.Worker  `json:"-"`
+	Workers   map[record.WorkerIn]record.Worker  `json:"-"`
 	Machines  map[record.WorkerID]record.Machine `json:"-"`
 	Processes map[string]*Process                `json:"-"` // by incarnation
 	Views     []View                             `json:"views,omitempty"`
@@ -134,7 +134,7 @@ func New(maxTags int) *Mirror {
 func (m *Mirror) clear() {
 	m.index, m.names, m.bound, m.boundAt = make(map[allocator.Tag]int32), nil, nil, nil
 	m.skips, m.rooms = make(map[allocator.Tag]map[allocator.Room]int64), make(map[allocator.Room]*marks)
-	m.rest.Workers = make(map[record.WorkerID]record.Worker)
+	m.rest.Workers = make(map[record.WorkerIn]record.Worker)
 	m.rest.Machines = make(map[record.WorkerID]record.Machine)
 	m.rest.Processes = make(map[string]*Process)
 	m.rest.Views = nil
@@ -233,7 +233,7 @@ func (m *Mirror) Saw(keys record.Keys, kv store.KV, whole bool) {
 		m.boundTag(v.Name, b, skips)
 		m.reach(v.Name)
 	case record.Worker:
-		m.window(key.Worker, v)
+		m.window(record.Lease{WorkerID: key.Worker, Worker: v})
 	case record.Machine:
 		m.machine(key.Worker, v)
 	case record.Layout:
@@ -342,8 +342,8 @@ func (m *Mirror) forget(tag allocator.Tag) {
 	}
 }
 
-func (m *Mirror) window(id record.WorkerID, w record.Worker) {
-	m.rest.Workers[id] = m.rest.Workers[id].Raised(w)
+func (m *Mirror) window(l record.Lease) {
+	m.rest.Workers[l.In()] = m.rest.Workers[l.In()].Raised(l.Worker)
 }
 
 func (m *Mirror) machine(id record.WorkerID, c record.Machine) {
@@ -592,8 +592,8 @@ func (m *Mirror) tagsPage(from int, after uint32) (*TagBounds, int) {
 func (m *Mirror) sorted() *Rest {
 	r := &Rest{rest: m.rest}
 	r.Epochs, r.Views = slices.Clone(m.rest.Epochs), slices.Clone(m.rest.Views)
-	for id, w := range m.rest.Workers {
-		r.Workers = append(r.Workers, record.Lease{WorkerID: id, Worker: w})
+	for in, w := range m.rest.Workers {
+		r.Workers = append(r.Workers, record.Lease{WorkerID: in.WorkerID, Worker: w})
 	}
 	record.SortLeases(r.Workers)
 	for id, c := range m.rest.Machines {
@@ -649,7 +649,7 @@ func (m *Mirror) Take(p Part, own bool) {
 	m.rest.Total = max(m.rest.Total, p.Rest.Total)
 	m.rest.NotBefore = max(m.rest.NotBefore, p.Rest.NotBefore)
 	for _, l := range p.Rest.Workers {
-		m.window(l.WorkerID, l.Worker)
+		m.window(l)
 	}
 	for _, c := range p.Rest.Machines {
 		m.machine(c.WorkerID, c.Machine)

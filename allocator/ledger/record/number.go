@@ -30,13 +30,18 @@ func (n Number) Last() (last Worker) {
 // Free is Worker.Free of this room's key: another room's word counts for nothing.
 func (n Number) Free(epoch string, notBefore int64) bool { return n.Ours.Free(epoch, notBefore) }
 
-// Own returns the window that a process began at a time, false if there is none.
+// Own returns the window that a process of this room began at a time, false if there is none. It is
+// in this room's key, or in the one of before while no process of this room has written its own.
 func (n Number) Own(incarnation string, from int64) (Worker, bool) {
-	at := slices.IndexFunc(n.Windows, func(w Worker) bool { return w.Incarnation == incarnation && w.From == from })
+	windows := n.Windows
+	if n.KV.ModRevision != 0 {
+		windows = []Worker{n.Ours}
+	}
+	at := slices.IndexFunc(windows, func(w Worker) bool { return w.Incarnation == incarnation && w.From == from })
 	if at < 0 {
 		return Worker{}, false
 	}
-	return n.Windows[at], true
+	return windows[at], true
 }
 
 // Over returns a window of another process that ends after own began, if there is one: then own

@@ -34,6 +34,12 @@ func (id WorkerID) Valid() bool {
 	return id.Bits >= 0 && id.Bits < timeid.MaxBits && id.Number >= 0 && id.Number < 1<<id.Bits
 }
 
+// WorkerIn names a room's key of a worker.
+type WorkerIn struct {
+	Room allocator.Room
+	WorkerID
+}
+
 // Worker is the stored value of a worker's key: the process that has the worker, and its time.
 // Within [From, Until) no other process may use the worker. The key stays after the window is
 // over: the next owner begins at Until at the earliest.
@@ -130,10 +136,13 @@ type Lease struct {
 	Goes bool `json:"-"`
 }
 
-// SortLeases sorts workers by width and number.
+// In names the key of the lease.
+func (l Lease) In() WorkerIn { return WorkerIn{l.Room, l.WorkerID} }
+
+// SortLeases sorts workers by width, number and room.
 func SortLeases(leases []Lease) {
 	slices.SortFunc(leases, func(a, b Lease) int {
-		return cmp.Or(cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Number, b.Number))
+		return cmp.Or(cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Number, b.Number), cmp.Compare(a.Room, b.Room))
 	})
 }
 

@@ -23,7 +23,7 @@ func Run(ctx context.Context, l Ledger, cfg Config) (*Report, error) {
 	r.mu.answers = make(map[string]*answer)
 	r.mu.silent = make(map[string]string)
 	r.mu.higher = make(map[roomTag]reached)
-	r.mu.workers = make(map[record.WorkerID]record.Worker)
+	r.mu.workers = make(map[record.WorkerIn]record.Worker)
 	r.mu.unreadable = make(map[string]error)
 	r.mu.witnesses, r.mu.ticks = make(map[string]*Witnessed), make(map[string]mirror.Answer)
 	r.mu.limits = make(map[allocator.Tag]int64)

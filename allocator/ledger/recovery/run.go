@@ -61,7 +61,7 @@ type run struct {
 		layout     allocator.Layout                  // of the highest version of which the whole layout is known
 		total      int64                             // the largest margin total,
 		notBefore  int64                             // and the latest not_before of any epoch
-		workers    map[record.WorkerID]record.Worker // that memories know
+		workers    map[record.WorkerIn]record.Worker // that memories know
 		taken      map[string]struct{}               // incarnations whose memory was taken
 		mirrored   int64                             // the highest layout version that mirrors saw,
 		layouts    []mirroredIn                      // and their latest layouts

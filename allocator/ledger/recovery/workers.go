@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/march-id/march/allocator"
@@ -18,17 +19,18 @@ import (
 // takeWorkers adds the workers of a memory. The caller holds mu.
 func (r *run) takeWorkers(m record.Memory) {
 	for _, l := range m.Workers {
-		was, known := r.mu.workers[l.WorkerID]
+		was, known := r.mu.workers[l.In()]
 		if known && was.Until >= l.Until {
 			continue
 		}
-		r.mu.workers[l.WorkerID] = was.Raised(l.Worker)
+		r.mu.workers[l.In()] = was.Raised(l.Worker)
 		r.mu.learned++
 	}
 	r.mu.notBefore = max(r.mu.notBefore, m.NotBefore)
 }
 
-// raiseWorkers raises the workers that end later in a memory than in the store.
+// raiseWorkers raises the keys of workers that end later in a memory than in the store. What stands in
+// another room's key counts for nothing: that room may lower it.
 func (r *run) raiseWorkers(ctx context.Context) (err error) {
 	all, layout := r.rememberedWorkers()
 	r.report.Workers, err = r.putWorkers(ctx, layout, all, raised)
@@ -39,7 +41,7 @@ func (r *run) raiseWorkers(ctx context.Context) (err error) {
 func raised(l record.Lease, n record.Number) (w record.Worker, puts bool) {
 	w = l.Worker
 	w.FreeOf = n.Ours.FreeOf
-	return w, w.Until > n.Last().Until
+	return w, w.Until > n.Ours.Until
 }
 
 // freeWorkers frees the numbers whose owners go on of the new epoch's not_before.
@@ -66,10 +68,10 @@ func (r *run) freed(l record.Lease, n record.Number) (w record.Worker, puts bool
 func (r *run) goingOn() ([]record.Lease, record.Layout) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	windows := make(map[record.WorkerID]record.Worker)
+	windows := make(map[record.WorkerIn]record.Worker)
 	for _, a := range r.mu.answers {
 		for _, l := range a.windows {
-			windows[l.WorkerID] = windows[l.WorkerID].Raised(l.Worker)
+			windows[l.In()] = windows[l.In()].Raised(l.Worker)
 		}
 	}
 	return r.byNumber(windows)
@@ -82,14 +84,21 @@ func (r *run) rememberedWorkers() ([]record.Lease, record.Layout) {
 	return r.byNumber(r.mu.workers)
 }
 
-// byNumber returns workers by width and number, and a layout. The caller holds mu.
-func (r *run) byNumber(workers map[record.WorkerID]record.Worker) ([]record.Lease, record.Layout) {
-	all := make([]record.Lease, 0, len(workers))
-	for id, w := range workers {
-		all = append(all, record.Lease{WorkerID: id, Worker: w})
+// byNumber returns workers by width, number and room, and a layout. Of the workers that share a key
+// it returns the one that ends last. The caller holds mu.
+func (r *run) byNumber(workers map[record.WorkerIn]record.Worker) ([]record.Lease, record.Layout) {
+	layout := record.Layout{Ever: r.mu.rooms, Formats: r.mu.extremes.Formats}
+	last := make(map[string]record.Lease)
+	for in, w := range workers {
+		key := r.keys.Worker(in.WorkerID)
+		if layout.Upgraded() {
+			key = r.keys.Window(in.Room, in.WorkerID)
+		}
+		last[key] = record.Lease{WorkerID: in.WorkerID, Worker: last[key].Worker.Raised(w)}
 	}
+	all := slices.Collect(maps.Values(last))
 	record.SortLeases(all)
-	return all, record.Layout{Ever: r.mu.rooms, Formats: r.mu.extremes.Formats}
+	return all, layout
 }
 
 // change returns what a worker's key is to be, and whether it is to be put.
@@ -128,8 +137,7 @@ func (r *run) putWorkersPage(ctx context.Context, layout record.Layout, page []r
 }
 
 // tryPutWorkers is one try. After an error, or false, the workers are read again, which shows
-// whether they were put. A window goes into its own room's key; no key of the number may have a
-// later end.
+// whether they were put. A window goes into its own room's key.
 func (r *run) tryPutWorkers(ctx context.Context, layout record.Layout, page []record.Lease,
 	to change) (put int64, done bool, err error) {
 	var ops []store.Op

@@ -12,7 +12,7 @@ import (
 // one that begins elsewhere, begins at the latest end of all rooms' keys of the number, or later.
 // While leasing is halted only a recover writes windows: it raises them, and frees numbers.
 func (t *transaction) worker(w Write) {
-	now, was, last := *w.Entry.Lease, record.Lease{}, record.Lease{}
+	now, own, was, last := *w.Entry.Lease, record.Lease{}, record.Lease{}, record.Lease{}
 	say := func(rule, format string, args ...any) {
 		t.breaks(rule, "worker %v room %s: "+format, append([]any{now.WorkerID, now.Room}, args...)...)
 	}
@@ -32,6 +32,9 @@ func (t *transaction) worker(w Write) {
 		}
 		// The key of before may have the window that goes on, under a layout that turned the formats on.
 		same := e.Lease.Incarnation == now.Incarnation && e.Lease.From == now.From
+		if k == 0 {
+			own = *e.Lease
+		}
 		if k == 0 || same && was.Until == 0 {
 			was = *e.Lease
 		} else if !same && e.Lease.Until > last.Until {
@@ -40,11 +43,10 @@ func (t *transaction) worker(w Write) {
 	}
 	epoch, in := t.Epoch(), t.Layout()
 	if epoch.Halted != nil {
-		freed := was
+		freed := own
 		freed.FreeOf = now.FreeOf
-		if now != freed && now.Until <= max(was.Until, last.Until) {
-			say("window while halted", "up to %d, and it was up to %d: it is not raised", now.Until,
-				max(was.Until, last.Until))
+		if now != freed && now.Until <= own.Until {
+			say("window while halted", "up to %d, and it was up to %d: it is not raised", now.Until, own.Until)
 		}
 		return
 	}

@@ -57,6 +57,44 @@ func TestNoRoomGivesAnotherOnesNumberAway(t *testing.T) {
 	one.renew(w)
 }
 
+// A process stood still until its window was over, and another one of its room took the number.
+// Room b's word that the window is still the first one's gives it nothing back: it wrote its own
+// window over the other's, and both issued the same time.
+func TestNoRoomGivesAWindowBack(t *testing.T) {
+	c := newCluster(t, halves)
+	one, two := c.start("a"), c.start("a")
+	w := one.take(pinned(3))
+	forged := c.stored(w.ID())
+	c.now.Store(w.Window().Until)
+	other := two.take(pinned(3))
+	forged.Room, forged.Instance, forged.Until = "b", "x", forged.Until+60_000
+	c.corrupt(keys.Window("b", w.ID()), forged.Encode())
+	err := one.Renew(bg, w)
+	if lost, ok := errors.AsType[*worker.LostError](err); !ok {
+		t.Errorf("renewed: %v, %v", lost, err)
+	}
+	two.renew(other)
+}
+
+// etcd was restored, and room b's key of a number ends later than the window that an instance of
+// room a remembers: recover raises room a's key all the same. Room b may lower its own one later.
+func TestRecoverRaisesWhateverOtherRoomsSay(t *testing.T) {
+	c := newCluster(t, halves)
+	p, b := c.start("a"), c.start("b")
+	w := p.take(pinned(3))
+	backup := c.fake.Revision()
+	p.grow(w)
+	c.fake.Restore(backup, 0, 0)
+	forged := c.stored(w.ID())
+	forged.Room, forged.Instance, forged.Incarnation, forged.Until = "b", b.Name(), "x", w.Window().Until+60_000
+	c.corrupt(keys.Window("b", w.ID()), forged.Encode())
+	c.recover([]*process{p, b})
+	c.fake.Corrupt(store.Op{Delete: keys.Window("b", w.ID())})
+	if got := c.start("a", agreed).busy(pinned(3)); got != w.Window().Until {
+		t.Errorf("free at %d, want the window's end, %d", got-start, w.Window().Until-start)
+	}
+}
+
 // A number goes to another room and comes back. Whoever takes it begins after the windows of all
 // rooms, and the process that had it first does not go on.
 func TestNumberThatComesBack(t *testing.T) {
