@@ -121,6 +121,25 @@ func (l *Ledger) WrongRights(ctx context.Context, role record.Role) (missing, mo
 	return has.Missing(needed), role.TooMuch(has, layout.Upgraded()), nil
 }
 
+// MayRegister checks that the user of this process may read the cluster, and write the registration and the heartbeats
+// of an instance. Its errors are Denied, and those of a question to etcd.
+func (l *Ledger) MayRegister(ctx context.Context, room allocator.Room, name allocator.Instance) error {
+	has, err := store.RightsOf(ctx, l.store)
+	if err != nil {
+		return err
+	}
+	missing := has.Missing([]store.Right{
+		{Interval: store.Interval{Key: string(l.keys), End: store.PrefixEnd(string(l.keys))}},
+		{Interval: store.Interval{Key: l.keys.Registration(room, name)}, Write: true},
+		{Interval: store.Interval{Key: l.keys.Alive(room, name)}, Write: true},
+	})
+	if len(missing) > 0 {
+		return allocator.Errorf(allocator.Denied, "user %s may not %v in etcd; `march etcd roles %s` prints what it needs",
+			has.User, missing[0], room)
+	}
+	return nil
+}
+
 // askRights notes which rights in etcd the instance lacks.
 func (i *Instance) askRights(ctx context.Context) {
 	if at := i.rights.Load(); at != nil && len(at.missing)+len(at.more) == 0 &&

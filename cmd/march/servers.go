@@ -230,15 +230,7 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 		return usageError{err}
 	}
 	r.start.Needs = func(ctx context.Context) error {
-		if err := r.cluster.Ping(ctx, r.ledger); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(ctx, etcdAnswersWithin)
-		defer cancel()
-		if err := r.ledger.Attach(ctx); err != nil {
-			return err
-		}
-		return takesWrites(ctx, r.ledger)
+		return r.cluster.roomNeeds(ctx, r.ledger, cfg.Room, cfg.Name)
 	}
 	// Not only once etcd is there. `march config validate` checks all that can be wrong without it.
 	if err := cfg.Validate(); err != nil || r.checkOnly {

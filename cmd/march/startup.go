@@ -41,7 +41,8 @@ type starting struct {
 	AdminGRPC, AdminHTTP string
 	// Wait says that the server waits for what it needs. Otherwise it ends.
 	Wait bool
-	// Needs asks for what the server cannot start without, and returns why it is missing.
+	// Needs asks etcd for what the server cannot start without, and returns why it is missing. Whatever etcd lacks is
+	// mended there, so waiting always helps.
 	Needs   func(context.Context) error
 	Hosts   []string     // by which HTTP may be called
 	Access  *access.Gate // checks callers; nil for none
@@ -112,7 +113,7 @@ const (
 // answers health checks over HTTP meanwhile, and returns that listener.
 func (s *starting) await(ctx context.Context) (net.Listener, error) {
 	missing := s.Needs(ctx)
-	if missing == nil || !s.Wait || !passing(missing) {
+	if missing == nil || !s.Wait || ctx.Err() != nil {
 		return nil, missing
 	}
 	var h net.Listener
@@ -133,11 +134,6 @@ func (s *starting) await(ctx context.Context) (net.Listener, error) {
 	}, w.run)
 }
 
-// passing reports whether waiting may help: etcd is away, or no layout was made yet.
-func passing(err error) bool {
-	return allocator.KindOf(err) == allocator.Unavailable || errors.Is(err, ledger.ErrNoCluster)
-}
-
 // waiting is a server that waits for what it needs.
 type waiting struct {
 	*starting
@@ -145,7 +141,7 @@ type waiting struct {
 	missing atomic.Pointer[error] // why it still waits
 }
 
-// run returns once nothing is missing, or waiting cannot help.
+// run returns once nothing is missing.
 func (w *waiting) run(ctx context.Context) error {
 	timer := time.NewTicker(askEvery)
 	defer timer.Stop()
@@ -168,20 +164,24 @@ func (w *waiting) run(ctx context.Context) error {
 			w.Log.Info("waited", "for", before, "since", w.sinceText())
 			return nil
 		}
-		if !passing(err) {
-			return err
-		}
 		w.missing.Store(&err)
 	}
 }
 
 // on names what the server waits for.
 func (w *waiting) on() string {
-	if errors.Is(*w.missing.Load(), ledger.ErrNoCluster) {
+	missing := *w.missing.Load()
+	switch kind := allocator.KindOf(missing); {
+	case errors.Is(missing, ledger.ErrNoCluster):
 		return "layout"
-	}
-	if errors.Is(*w.missing.Load(), store.ErrNoSpace) {
+	case errors.Is(missing, store.ErrNoSpace):
 		return "space in etcd"
+	case kind == allocator.Unauthenticated:
+		return "a user that etcd knows"
+	case kind == allocator.Denied:
+		return "rights in etcd"
+	case kind == allocator.Refused:
+		return "this cluster's etcd"
 	}
 	return "etcd"
 }

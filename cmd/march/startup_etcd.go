@@ -130,15 +130,25 @@ func newLedger(to store.EtcdConfig, cfg ledger.Config, w watched, log hclog.Logg
 	return l, nil
 }
 
-// takesWrites checks that etcd is not full: an instance cannot register there, and ended, to be started again and
-// again.
-func takesWrites(ctx context.Context, l *ledger.Ledger) error {
+// roomNeeds checks that an instance can register: that etcd has the cluster, is not full, and lets the instance write.
+func (f *clusterFlags) roomNeeds(ctx context.Context, l *ledger.Ledger, r allocator.Room, i allocator.Instance) error {
+	if err := f.Ping(ctx, l); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, etcdAnswersWithin)
+	defer cancel()
+	if err := l.Attach(ctx); err != nil {
+		return err
+	}
 	status, err := l.Cluster().Status(ctx)
-	if err == nil && status.NoSpace {
+	switch {
+	case err != nil:
+		return err
+	case status.NoSpace:
 		return allocator.Errorf(allocator.Unavailable, "etcd: %w; ask it with `%s alarm list`", store.ErrNoSpace,
 			l.Etcdctl())
 	}
-	return err
+	return l.MayRegister(ctx, r, i)
 }
 
 // etcdAnswersWithin bounds how long a server that starts waits for one answer.

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"net"
 	"strconv"
 	"strings"
 
@@ -19,7 +20,8 @@ func translate(endpoint string, err error) *allocator.Error {
 	kind := allocator.Internal
 	s, ok := status.FromError(err)
 	code := s.Code()
-	if e := rpctypes.Error(err); !ok {
+	e := rpctypes.Error(err)
+	if !ok {
 		if etcdErr, isEtcd := e.(rpctypes.EtcdError); isEtcd {
 			code, ok = etcdErr.Code(), true
 		}
@@ -40,7 +42,7 @@ func translate(endpoint string, err error) *allocator.Error {
 		case codes.Unauthenticated:
 			kind = allocator.Unauthenticated
 		case codes.InvalidArgument, codes.FailedPrecondition:
-			if errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) {
+			if errors.Is(e, rpctypes.ErrAuthFailed) || errors.Is(e, rpctypes.ErrUserEmpty) {
 				kind = allocator.Unauthenticated
 			}
 		}
@@ -81,7 +83,9 @@ func plain(err error) error {
 			text, _ = strconv.Unquote(why)
 		}
 		text = strings.TrimPrefix(strings.TrimPrefix(text, "transport: "), "Error while dialing: ")
-	} else if s.Code() == codes.DeadlineExceeded {
+	}
+	// gRPC closes a connection on which the server does not greet within its time.
+	if s.Code() == codes.DeadlineExceeded || strings.Contains(text, net.ErrClosed.Error()) {
 		text = "no answer in time"
 	}
 	return &plainError{text, err}
