@@ -1,11 +1,14 @@
 package journal
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 
@@ -16,8 +19,8 @@ import (
 // operation may fail, may take effect although it reports an error, and may never return. Tests
 // put a disk with faults in its place.
 type disk interface {
-	// Lock makes a file and the folders above it, and locks the file until it is closed. Its
-	// error is fileutil.ErrLocked if another process has the lock.
+	// Lock makes a file and the folders above it, and locks the file until it is closed. The file then names this
+	// process. The error is fileutil.ErrLocked if another process has the lock.
 	Lock(path string) (file, error)
 	Read(path string) ([]byte, error)
 	Create(path string) (file, error)
@@ -43,6 +46,11 @@ func (osDisk) Lock(path string) (file, error) {
 	f, err := fileutil.TryLockFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
+	}
+	host, _ := os.Hostname()
+	holder := fmt.Sprintf("%d %s %s\n", os.Getpid(), cmp.Or(host, "unknown"), time.Now().UTC().Format(time.RFC3339))
+	if f.Truncate(0) == nil { // the lock is good without its holder's name, as where the disk is full
+		_, _ = f.WriteAt([]byte(holder), 0)
 	}
 	return f, nil
 }

@@ -82,7 +82,8 @@ func TestAppendAndOpen(t *testing.T) {
 		t.Errorf("the file: %+v, %v", info, err)
 	}
 	if _, _, err := Open(t.Context(), path, head, nil); allocator.KindOf(err) != allocator.Refused ||
-		!strings.Contains(err.Error(), "another process has it") {
+		!strings.Contains(err.Error(), fmt.Sprintf("another process has it (PID %d on host ", os.Getpid())) ||
+		!strings.Contains(err.Error(), fmt.Sprintf("`kill -9 %d`", os.Getpid())) {
 		t.Errorf("opened twice: %v", err)
 	}
 	if err := errors.Join(j.Close(), j.Close()); err != nil {

@@ -163,7 +163,7 @@ func (w *writer) relock() error {
 		}
 		lock, err := w.disk.Lock(path)
 		if errors.Is(err, fileutil.ErrLocked) {
-			return errLocked
+			return w.locked(path)
 		}
 		if err == nil {
 			w.lock = lock
@@ -176,7 +176,20 @@ func (w *writer) relock() error {
 	return err
 }
 
-var errLocked = errors.New("another process has it: give every instance a name of its own (--name)")
+// errLocked is the error where another process has the journal.
+var errLocked = errors.New("another process has it")
+
+// locked returns errLocked, with the process where the lock's file names it.
+func (w *writer) locked(path string) error {
+	var pid int
+	var host, since string
+	content, err := w.disk.Read(path)
+	if _, scanErr := fmt.Sscan(string(content), &pid, &host, &since); err != nil || scanErr != nil {
+		return fmt.Errorf("%w: give every instance a name of its own (--name)", errLocked)
+	}
+	return fmt.Errorf("%w (PID %d on host %s, since %s): give every instance a name of its own (--name); if that is "+
+		"the process before this one and it hangs, end it there with `kill -9 %d`", errLocked, pid, host, since, pid)
+}
 
 // rewrite writes the whole memory into a new file, which takes the old one's place.
 func (w *writer) rewrite() error {
