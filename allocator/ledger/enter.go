@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -51,9 +52,9 @@ type Orphan struct {
 func (i *Instance) OnDrop(drop func(why string)) { i.drop = drop }
 
 // OnPeriod sets a function that is called before a lease that opens a tag's next period for
-// the room, by this process's clock. Its error is the lease's: it may refuse a clock that is
-// ahead. It is set before the first lease.
-func (i *Instance) OnPeriod(opens func(context.Context) error) { i.opens = opens }
+// the room, by now, a reading of this process's clock. Its error is the lease's: it may refuse a
+// clock that is ahead. It is set before the first lease.
+func (i *Instance) OnPeriod(opens func(ctx context.Context, now time.Time) error) { i.opens = opens }
 
 // OnOrphan sets a function that is called with each tag of which IDs may have been
 // issued twice. It must be called before Run.

@@ -125,7 +125,8 @@ func (s *tagSource) attempt(ctx context.Context, n int64,
 			return seg, false, err
 		}
 	}
-	base, seg, opens, err := s.next(state, n, s.instance.Now())
+	now := s.instance.Now()
+	base, seg, opens, err := s.next(state, n, now)
 	if err != nil {
 		// This error follows from remembered values. Return it only if they still
 		// hold.
@@ -135,7 +136,7 @@ func (s *tagSource) attempt(ctx context.Context, n int64,
 		return seg, false, err
 	}
 	if opens && s.instance.opens != nil {
-		if err := s.instance.opens(ctx); err != nil {
+		if err := s.instance.opens(ctx, now); err != nil {
 			return seg, false, err
 		}
 	}

@@ -104,7 +104,12 @@ func TestAClockOpensAPeriodOnlyWhereItMay(t *testing.T) {
 	a := c.start("a", clock.config)
 	var wrong error
 	asked := 0
-	a.OnPeriod(func(context.Context) error { asked++; return wrong })
+	a.OnPeriod(func(_ context.Context, now time.Time) error {
+		if asked++; !now.Equal(clock.Time) {
+			t.Errorf("asked of %v, not of the clock that opens the period, %v", now, clock.Time)
+		}
+		return wrong
+	})
 	for range 3 {
 		if _, err := a.TryLease("daily", 10); err != nil {
 			t.Fatal(err)

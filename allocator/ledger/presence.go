@@ -59,14 +59,14 @@ type Instance struct {
 	room        allocator.Room
 	name        allocator.Instance
 	incarnation string
-	changed     func(TagChange)             // see OnTag; nil for none
-	drop        func(string)                // see OnDrop; nil for none
-	alarm       func(Orphan)                // see OnOrphan; nil for none
-	lostWorkers func()                      // see OnLostWorkers; nil for none
-	opens       func(context.Context) error // see OnPeriod; nil for none
-	memory      instanceMemory              // guarded by mu
-	journal     *journal.Journal            // nil for none
-	resolving   chan struct{}               // holds one while resolveRegistration runs
+	changed     func(TagChange)                        // see OnTag; nil for none
+	drop        func(string)                           // see OnDrop; nil for none
+	alarm       func(Orphan)                           // see OnOrphan; nil for none
+	lostWorkers func()                                 // see OnLostWorkers; nil for none
+	opens       func(context.Context, time.Time) error // see OnPeriod; nil for none
+	memory      instanceMemory                         // guarded by mu
+	journal     *journal.Journal                       // nil for none
+	resolving   chan struct{}                          // holds one while resolveRegistration runs
 	admission   admission
 	rights      atomic.Pointer[rights] // in etcd, which it lacks; nil before it asked
 

@@ -80,14 +80,7 @@ func (g *Generator) refusal(ms int64, s state, slept time.Duration) error {
 			return &WindowError{Worker: g.cfg.Worker, Now: ms, Window: window, Early: true,
 				First: g.startOf(g.top.Load())}
 		}
-		e := &RollbackError{Policy: g.cfg.Rollback, Now: ms, Last: g.startOf(g.top.Load())}
-		switch g.cfg.Rollback {
-		case Wait:
-			e.Allowed = g.cfg.MaxWait
-		case Offset:
-			e.Allowed = g.cfg.MaxAhead
-		}
-		return e
+		return &RollbackError{Policy: g.cfg.Rollback, Now: ms, Last: g.startOf(g.top.Load()), Allowed: g.allowed()}
 	case over:
 		return &WindowError{Worker: g.cfg.Worker, Now: ms, Window: window}
 	case ended:
@@ -148,4 +141,22 @@ func (g *Generator) Stats() Stats {
 		Rollbacks: g.rollbacks.Load(),
 		Ahead:     time.Duration(g.ahead.Load()) * g.cfg.Layout.Unit,
 	}
+}
+
+// Back returns by how much the clock is further behind the last ID, or the window's begin, than the policy allows.
+// It is negative where the clock is not that far behind.
+func (g *Generator) Back() time.Duration {
+	last := g.startOf(g.top.Load())
+	return time.Duration(last-g.now().ms)*time.Millisecond - g.allowed()
+}
+
+// allowed returns how far behind the policy lets the clock be.
+func (g *Generator) allowed() time.Duration {
+	switch g.cfg.Rollback {
+	case Wait:
+		return g.cfg.MaxWait
+	case Offset:
+		return g.cfg.MaxAhead
+	}
+	return 0
 }

@@ -216,11 +216,11 @@ func (p *pool) look(ctx context.Context) {
 		p.retry(ctx)
 		return
 	}
-	if !p.tags.cfg.Workers.Due(p.worker) {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	if p.clockWentBack() && p.followClock(ctx) || !p.tags.cfg.Workers.Due(p.worker) {
+		return
+	}
 	err := p.tags.cfg.Workers.Renew(ctx, p.worker)
 	if p.failed = err; err == nil {
 		p.extend()
@@ -243,15 +243,60 @@ func (p *pool) retry(ctx context.Context) {
 		return
 	}
 	p.cut = false
-	all := p.tags.All()
-	k := slices.IndexFunc(all, func(tag *Tag) bool { return tag.pool == p })
-	if k < 0 {
-		p.failed = nil // no tag needs a worker
+	settings, needed := p.any()
+	if !needed {
+		p.failed = nil
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	_ = p.take(ctx, all[k].Settings()) // trouble reports the error until a try succeeds
+	_ = p.take(ctx, settings) // trouble reports the error until a try succeeds
+}
+
+// any returns the settings of one of the pool's tags, and whether there is one.
+func (p *pool) any() (settings record.TimeTag, ok bool) {
+	all := p.tags.All()
+	k := slices.IndexFunc(all, func(tag *Tag) bool { return tag.pool == p })
+	if k < 0 {
+		return settings, false
+	}
+	return all[k].Settings(), true
+}
+
+// clockWentBack reports whether the clock is further behind the IDs of the worker than clocks may differ. So it is
+// after a leap ahead was mended. The lock is held.
+func (p *pool) clockWentBack() bool {
+	if p.usedAhead() {
+		return true
+	}
+	for tag := range p.opened {
+		if g := tag.generator.Load(); g != nil && g.Back() > record.MaxAhead {
+			return true
+		}
+	}
+	return false
+}
+
+// usedAhead reports whether closed generators issued IDs of a time that lies far ahead by now. The lock is held.
+func (p *pool) usedAhead() bool { return p.used-p.tags.now() > record.MaxAhead.Milliseconds() }
+
+// followClock takes another worker, whose window begins now, as the next process would: its IDs do not have to lie
+// above those of the old worker, so the tags need not wait until the clock has caught up with these. It returns false
+// if no worker is free. The lock is held.
+func (p *pool) followClock(ctx context.Context) bool {
+	settings, needed := p.any()
+	if !needed {
+		return false
+	}
+	old := p.worker
+	if p.take(ctx, settings) != nil {
+		return false
+	}
+	p.exchanges++
+	p.tags.cfg.Logger.Warn("the clock went back: the tags go on with another worker, by the clock", "before",
+		old.ID().String(), "worker", p.worker.ID().String())
+	p.replaced(ctx, old)
+	return true
 }
 
 // extend gives the generators the worker's window. The lock is held.
@@ -278,13 +323,22 @@ func (p *pool) exchange(ctx context.Context) {
 		p.release(ctx, old)
 		return
 	}
-	err := p.take(ctx, settings)
-	tags := p.shutAll() // a tag's IDs only grow, so the old worker's IDs end before the new one's begin
-	if err != nil {
+	if err := p.take(ctx, settings); err != nil {
 		p.tags.cfg.Logger.Warn("no other worker could be taken", "bits", p.bits, "error", err)
 		p.release(ctx, old)
 		p.after = time.Time{} // the old one was not among those to choose from; it may be now
 		return
+	}
+	p.replaced(ctx, old)
+}
+
+// replaced lets the tags go on with the pool's worker in the place of an old one, which it gives back. A tag's IDs only
+// grow, unless the clock was far ahead. The lock is held.
+func (p *pool) replaced(ctx context.Context, old *worker.Worker) {
+	tags := p.shutAll()
+	used := p.used
+	if p.usedAhead() {
+		p.used = 0
 	}
 	for _, tag := range tags {
 		var outside *timeid.WindowError
@@ -295,7 +349,7 @@ func (p *pool) exchange(ctx context.Context) {
 			p.tags.cfg.Logger.Error("a window does not fit the tag", "tag", tag.name, "error", err)
 		}
 	}
-	p.giveBack(ctx, old)
+	p.giveBack(ctx, old, used)
 }
 
 // release gives back the pool's worker; the pool then has no worker. Its generators
@@ -303,11 +357,11 @@ func (p *pool) exchange(ctx context.Context) {
 func (p *pool) release(ctx context.Context, old *worker.Worker) {
 	p.shutAll()
 	p.worker = nil
-	p.giveBack(ctx, old)
+	p.giveBack(ctx, old, p.used)
 }
 
-func (p *pool) giveBack(ctx context.Context, old *worker.Worker) {
-	if err := p.tags.cfg.Workers.GiveBack(ctx, old, max(p.used, old.Window().From)); err != nil {
+func (p *pool) giveBack(ctx context.Context, old *worker.Worker, used int64) {
+	if err := p.tags.cfg.Workers.GiveBack(ctx, old, max(used, old.Window().From)); err != nil {
 		p.tags.cfg.Logger.Info("a worker was not given back: its window ends by itself", "worker",
 			old.ID().String(), "error", err)
 	}

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,8 @@ import (
 // A heartbeat stays in etcd after its instance is gone, and has an old time then. So an
 // instance that is ahead of the median of all heartbeats is refused only once it is also ahead
 // of the median of those that changed since its first look: these come from running instances.
+// Until then a heartbeat that is old by etcd's own clock does not count either, so that nobody waits because of
+// instances that ended without a sign.
 
 // clocks is an instance's knowledge of other instances' clocks.
 type clocks struct {
@@ -35,6 +38,7 @@ type clocks struct {
 		warned bool
 
 		checked time.Duration // when CheckClock last read heartbeats, by Config.Elapsed; 0 for never
+		began   time.Time     // when the process began, by the clock that was checked
 		err     error         // the result of that
 	}
 }
@@ -71,12 +75,15 @@ func (e *ClockError) Unwrap() error {
 // behind.
 func (w *Workers) ClockAhead() time.Duration { return time.Duration(w.clocks.ahead.Load()) }
 
-// CheckClock compares the clock with the other instances' clocks, as Take does, at most once
-// per interval of heartbeats. Its errors are a *ClockError and Unavailable.
-func (w *Workers) CheckClock(ctx context.Context) error {
+// CheckClock compares now, a time of the clock by which something is about to be done, with the other instances'
+// clocks, as Take does. It reads the heartbeats once per interval, and again where the clock was set since. Its errors
+// are a *ClockError and Unavailable.
+func (w *Workers) CheckClock(ctx context.Context, now time.Time) error {
 	c := &w.clocks
+	began := now.Add(-w.cfg.Elapsed())
 	c.mu.Lock()
-	known, err := c.mu.checked > 0 && w.cfg.Elapsed()-c.mu.checked < ledger.HeartbeatInterval(0), c.mu.err
+	known, err := c.mu.checked > 0 && w.cfg.Elapsed()-c.mu.checked < ledger.HeartbeatInterval(0) &&
+		began.Sub(c.mu.began).Abs() < clockSet, c.mu.err
 	c.mu.Unlock()
 	if known {
 		return err
@@ -93,18 +100,21 @@ func (w *Workers) CheckClock(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		err = c.check(w.cfg, w.instance, n.Heartbeats)
+		err = c.check(ctx, w.cfg, w.instance, now, n.Heartbeats)
 		c.mu.Lock()
-		c.mu.checked, c.mu.err = max(w.cfg.Elapsed(), 1), err
+		c.mu.checked, c.mu.began, c.mu.err = max(w.cfg.Elapsed(), 1), began, err
 		c.mu.Unlock()
 		return err
 	}
 	return allocator.Errorf(allocator.Unavailable, "the layout changed again and again while heartbeats were read")
 }
 
-// check compares the clock with heartbeats. Its error is a *ClockError.
-func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
-	now, at := cfg.Now(), cfg.Elapsed()
+// clockSet is by how much a clock differs from the monotonic one where it was set, and not only slewed.
+const clockSet = time.Second
+
+// check compares now, a time of the clock, with heartbeats. Its error is a *ClockError.
+func (c *clocks) check(ctx context.Context, cfg Config, i Instance, now time.Time, beats []store.KV) error {
+	at := cfg.Elapsed()
 	interval := ledger.HeartbeatInterval(len(beats))
 	allowed := record.MaxAhead + 2*interval
 	all := map[string]time.Time{}
@@ -116,46 +126,64 @@ func (c *clocks) check(cfg Config, i Instance, beats []store.KV) error {
 		}
 	}
 	ahead := now.Sub(median(now, all))
-	var said pending.Lines
-	defer said.Write(cfg.Logger)
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if ahead <= allowed {
-		c.mu.first, c.mu.warned = nil, false
 		c.ahead.Store(int64(ahead))
+		c.right()
 		return nil
 	}
-	if c.mu.first == nil {
-		c.mu.first, c.mu.looked = revisions, at
+	first, certain := c.look(revisions, at, 2*interval)
+	gone := func(key string, _ time.Time) bool { return first[key] == revisions[key] }
+	if !certain {
+		etcd, unsure, err := i.EtcdTime(ctx)
+		gone = func(_ string, beat time.Time) bool { return err == nil && etcd.Sub(beat) > allowed+unsure }
 	}
-	certain := at-c.mu.looked >= 2*interval
-	if certain {
-		for key := range all {
-			if c.mu.first[key] == revisions[key] {
-				delete(all, key) // its instance is gone
-			}
-		}
-		ahead = now.Sub(median(now, all))
+	maps.DeleteFunc(all, gone)
+	ahead = now.Sub(median(now, all))
+	if certain || ahead <= allowed {
 		c.ahead.Store(int64(ahead))
 	}
-	warn := func(text string, args ...any) {
-		if !c.mu.warned {
-			c.mu.warned = true
-			said.Warn(text, args...)
-		}
-	}
 	switch {
-	case certain && ahead <= allowed:
-		warn("the clock is ahead of heartbeats that are old by now: it is not compared", "clocks", len(all)+1)
+	case ahead <= allowed:
+		c.warn(cfg, "the clock is ahead of heartbeats that are old by now: it is not compared", "clocks", len(all)+1)
 	case len(all)+1 < 3 || cfg.AgreeClock:
 		if certain {
-			warn("the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
+			c.warn(cfg, "the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
 				ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
 		}
 	default:
 		return &ClockError{Ahead: ahead, Allowed: allowed, Clocks: len(all) + 1, Certain: certain}
 	}
 	return nil
+}
+
+// right notes that the clock is not ahead.
+func (c *clocks) right() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.first, c.mu.warned = nil, false
+}
+
+// look returns the heartbeats' revisions when the clock was first found ahead, and whether that is at least so long
+// ago.
+func (c *clocks) look(revisions map[string]int64, at, after time.Duration) (first map[string]int64, long bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.first == nil {
+		c.mu.first, c.mu.looked = revisions, at
+	}
+	return c.mu.first, at-c.mu.looked >= after
+}
+
+// warn logs a warning once, until the clock is right.
+func (c *clocks) warn(cfg Config, text string, args ...any) {
+	var said pending.Lines
+	defer said.Write(cfg.Logger)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.warned {
+		c.mu.warned = true
+		said.Warn(text, args...)
+	}
 }
 
 // median returns the median of the clock and others. Of two in the middle it takes the later

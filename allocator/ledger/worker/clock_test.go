@@ -56,10 +56,49 @@ func TestAClockThatIsAhead(t *testing.T) {
 	q.take(ms(9)) // the others go on
 }
 
-// Heartbeats of instances that are gone have an old time. They refuse no window, but the first
-// look cannot know yet that those instances are gone.
+// A heartbeat of an instance that is gone is no clock. Before, each new instance took no window for 10 s, as long as
+// those that ended without a sign were the most.
+func TestDeadHeartbeatsAreNoClocks(t *testing.T) {
+	c := newCluster(t, halves)
+	for range 4 {
+		c.start("b")
+	}
+	c.pass(time.Hour)
+	alone := c.start("a")
+	alone.take(ms(10))
+	if err := alone.CheckClock(bg, alone.Now()); err != nil {
+		t.Errorf("a period is not opened: %v", err)
+	}
+	// Two that run and one whose clock is ahead of theirs: the dead ones speak for neither.
+	c.beat(alone, c.start("b"))
+	ahead := c.start("a")
+	ahead.ahead.Store(time.Hour.Milliseconds())
+	_, err := ahead.Take(bg, ms(10))
+	ledgertest.WantKind(t, err, allocator.Unavailable, "of 3 heartbeats", "looking again")
+}
+
+// A clock that is set is compared at once, although one that ran on was compared a moment before.
+func TestASetClockIsComparedAtOnce(t *testing.T) {
+	c := newCluster(t, halves)
+	p := c.start("a")
+	c.start("a")
+	c.start("b")
+	for _, test := range []struct{ passes, ahead time.Duration }{
+		{0, 0}, {time.Second, 0}, {time.Second, 24 * time.Hour}, {time.Second, 0}, {time.Second, 24 * time.Hour},
+	} {
+		c.pass(test.passes)
+		err := p.CheckClock(bg, p.Now().Add(test.ahead))
+		if _, refused := errors.AsType[*worker.ClockError](err); refused != (test.ahead > 0) || !refused && err != nil {
+			t.Errorf("%v ahead: %v", test.ahead, err)
+		}
+	}
+}
+
+// Heartbeats of instances that are gone have an old time. They refuse no window, but where etcd's own clock cannot be
+// read, the first look cannot know yet that those instances are gone.
 func TestOldHeartbeats(t *testing.T) {
 	c := newCluster(t, halves)
+	c.noEtcdTime = true
 	c.start("a")
 	c.start("a")
 	c.start("b")

@@ -26,14 +26,15 @@ const start = int64(1_800_000_000_000)
 
 // cluster is a cluster of rooms. open connects to its etcd, which is real or in memory.
 type cluster struct {
-	tb     testing.TB
-	open   func() store.Store
-	fake   *ledgertest.Fake // nil with a real etcd
-	admin  *ledger.Ledger
-	manage *admin.Admin // over the same ledger
-	now    atomic.Int64 // Unix ms
-	names  int
-	log    hclog.Logger // of ledgers from then on; nil for none
+	tb         testing.TB
+	open       func() store.Store
+	fake       *ledgertest.Fake // nil with a real etcd
+	admin      *ledger.Ledger
+	manage     *admin.Admin // over the same ledger
+	now        atomic.Int64 // Unix ms
+	names      int
+	noEtcdTime bool         // etcd does not tell the time
+	log        hclog.Logger // of ledgers from then on; nil for none
 
 	journals []record.Memory // given to recover
 }
@@ -150,10 +151,24 @@ func (c *cluster) startWith(r ledger.Registration, change ...func(*worker.Config
 	for _, f := range change {
 		f(&cfg)
 	}
-	if p.Workers, err = worker.New(p.Instance, cfg); err != nil {
+	if p.Workers, err = worker.New(clocked{p.Instance, c}, cfg); err != nil {
 		c.tb.Fatalf("new workers: %v", err)
 	}
 	return p
+}
+
+// clocked is an instance of a cluster whose etcd has a clock: that of the cluster.
+type clocked struct {
+	*ledger.Instance
+	c *cluster
+}
+
+// EtcdTime implements worker.Instance.
+func (i clocked) EtcdTime(ctx context.Context) (time.Time, time.Duration, error) {
+	if i.c.noEtcdTime {
+		return i.Instance.EtcdTime(ctx)
+	}
+	return time.UnixMilli(i.c.now.Load()), time.Second, nil
 }
 
 // ms is a request for a worker of some bits, for tags that count ms.

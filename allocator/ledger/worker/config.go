@@ -189,6 +189,7 @@ type Instance interface {
 	Name() allocator.Instance
 	Incarnation() string
 	Now() time.Time
+	EtcdTime(ctx context.Context) (at time.Time, unsure time.Duration, err error)
 	Layout() (record.Layout, <-chan struct{})
 	Footing(ctx context.Context) (ledger.Footing, error)
 	ReadWorkers(ctx context.Context, f ledger.Footing, bits int, slice allocator.Range,

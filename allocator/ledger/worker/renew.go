@@ -48,7 +48,7 @@ func (w *Workers) renew(ctx context.Context, held *Worker) (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
-	if err := w.clocks.check(w.cfg, w.instance, numbers.Heartbeats); err != nil {
+	if err := w.clocks.check(ctx, w.cfg, w.instance, w.cfg.Now(), numbers.Heartbeats); err != nil {
 		return false, err
 	}
 	r, now := held.request, w.now()

@@ -59,7 +59,7 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	if err := w.clocks.check(w.cfg, i, numbers.Heartbeats); err != nil {
+	if err := w.clocks.check(ctx, w.cfg, i, w.cfg.Now(), numbers.Heartbeats); err != nil {
 		return nil, err
 	}
 	c, err := w.claim(f, r, slice, numbers)
