@@ -62,6 +62,13 @@ func (c *Chain) Skip(least int64) {
 	c.requestIfNeeded(c.now())
 }
 
+// Unskip lowers to least what Skip demands of the segments to come.
+func (c *Chain) Unskip(least int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.least = min(c.mu.least, least)
+}
+
 // Limit drops all held IDs from limit on, at once, and cuts later leases there.
 // Raising the limit again does not bring these IDs back.
 func (c *Chain) Limit(limit int64) {

@@ -59,10 +59,11 @@ func (p *periods) remove(tag allocator.Tag) {
 }
 
 // lookAgain bounds how long the clock is not looked at: it may be set.
-const lookAgain = time.Minute
+const lookAgain = 5 * time.Second
 
 // turned returns the tags whose period has ended since the last call, with the period that
-// is now, and after how long to look again.
+// is now, and after how long to look again. A tag is turned back where the clock went back, as after a leap ahead that
+// was mended: otherwise it would wait for a period that has not begun.
 func (p *periods) turned(now time.Time) (tags map[allocator.Tag]period.Span, again time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,11 +71,13 @@ func (p *periods) turned(now time.Time) (tags map[allocator.Tag]period.Span, aga
 	turned := make(map[period.Period]bool)
 	for its, last := range p.mu.now {
 		span := its.At(now)
-		turned[its] = span.First > last.First // a clock that goes back turns nothing
-		if turned[its] {
-			p.mu.now[its] = span
+		if span.First != last.First {
+			turned[its], p.mu.now[its] = true, span
 		}
 		again = min(again, max(span.Ends.Sub(now), time.Millisecond))
+	}
+	if len(turned) == 0 {
+		return nil, again
 	}
 	tags = make(map[allocator.Tag]period.Span)
 	for tag, its := range p.mu.tags {
@@ -152,8 +155,14 @@ func (s *Server) turn(t tagged, span period.Span) {
 
 // begin has a chain lease and issue IDs of a period, or of a later one, from now on.
 func (c *tagChain) begin(span period.Span) {
-	c.setSpace(space{max(c.getSpace().start, span.First), min(c.Limited(), span.End), unix(span.Ends)})
+	was := c.getSpace()
+	start := max(was.start, span.First)
+	if was.limit > span.End { // turned back
+		start = span.First
+	}
+	c.setSpace(space{start, min(c.Limited(), span.End), unix(span.Ends)})
 	c.growth.restart()
+	c.Unskip(span.First)
 	c.Skip(span.First)
 }
 

@@ -257,3 +257,47 @@ func TestAClockThatIsAheadOpensNoPeriod(t *testing.T) {
 		}
 	})
 }
+
+// A clock leaps a day ahead and is mended. Of three instances, this one opens no period, and no caller notices. Before,
+// a leap within five seconds of an earlier look opened it, and after a longer one the tag waited for the next day.
+func TestALeapOfADayIsMended(t *testing.T) {
+	for name, lasts := range map[string]time.Duration{"6 s": 6 * time.Second, "a minute": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			testcluster.Bubble(t, func(t *testing.T) {
+				c := newCluster(t, testcluster.Halves())
+				c.tag(daily, "order", "other")
+				now, today, _ := c.midnight(6 * time.Hour)
+				var leap atomic.Int64
+				c.start("b", "b1", nil)
+				c.start("b", "b2", nil)
+				c.now = func() time.Time { return now().Add(time.Duration(leap.Load())) }
+				a := c.start("a", "a1", nil)
+				take := func(count int64) {
+					t.Helper()
+					for _, tag := range []string{"order", "other"} {
+						r, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: tag, Count: count})
+						if err != nil {
+							t.Fatalf("tag %s, %v ahead: %v", tag, time.Duration(leap.Load()), err)
+						}
+						for _, run := range r.GetRuns() {
+							if run.GetFirst() < today.First || run.GetFirst() >= today.End {
+								t.Fatalf("tag %s: ID %d, not of %v", tag, run.GetFirst(), today)
+							}
+						}
+					}
+				}
+				a.mustNext("order") // which compares the clock
+				take(1)
+				time.Sleep(time.Second)
+				leap.Store(int64(24 * time.Hour))
+				for range lasts / time.Second {
+					time.Sleep(time.Second)
+					take(1)
+				}
+				leap.Store(0)
+				time.Sleep(10 * time.Second)
+				take(50_000)
+			})
+		})
+	}
+}
