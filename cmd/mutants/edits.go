@@ -248,8 +248,8 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/recovery/ask.go",
-		From: `len(ids) > 0 {`,
-		To:   `len(ids) > 0 && !mutant("recover-unanswered") {`,
+		From: `lines.Len() == 0 {`,
+		To:   `lines.Len() == 0 || mutant("recover-unanswered") {`,
 	},
 	{
 		File: "allocator/ledger/recovery/known.go",
