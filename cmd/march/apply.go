@@ -36,8 +36,7 @@ func newExport(c *common) *cobra.Command {
 			return err
 		},
 	}
-	t.flags(cmd, "console", defaultConsole)
-	return cmd
+	return t.flags(cmd, "console", defaultConsole)
 }
 
 // readCluster returns the layout and all tags. Its error is Refused if one of them cannot be

@@ -59,8 +59,7 @@ under way on each), lease (Lease).`,
 	flags.Int64Var(&f.count, "count", 1000, "IDs per batch or lease")
 	flags.DurationVar(&f.duration, "duration", 10*time.Second, "how long to run")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress line")
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(cmd)
 }
 
 func (f *benchFlags) validate() error {

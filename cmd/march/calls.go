@@ -19,7 +19,7 @@ import (
 // A command that makes one call of a console is a row: its use names the arguments and the flags that must be given,
 // arguments and flags are fields of the request, and the answer is printed. A command with a life of its own is
 // written out.
-type row struct {
+type callRow struct {
 	use, short, long, example string
 	flags                     []rowFlag
 	// ask is the question before a call that cannot be undone, and done what is printed after it; %s are the arguments.
@@ -41,7 +41,7 @@ var arguments = map[string]struct{ words, field string }{
 type consoleCall[Q, A any] func(marchv1.ConsoleServiceClient, context.Context, Q, ...grpc.CallOption) (A, error)
 
 // newCall returns the command of a row. part is what of the answer is printed, and text writes it.
-func newCall[Q, A, M proto.Message](c *common, t *target, r row, request Q, call consoleCall[Q, A], part func(A) M,
+func newCall[Q, A, M proto.Message](c *common, t *target, r callRow, request Q, call consoleCall[Q, A], part func(A) M,
 	text func(*tabwriter.Writer, M)) *cobra.Command {
 	cmd := &cobra.Command{Use: r.use, Short: r.short, Long: r.long, Example: r.example}
 	least, names, needed := 0, []string{}, []string{}
@@ -129,8 +129,8 @@ func filled(text string, args []string) string {
 // whole is the part of an answer that is printed, where that is all.
 func whole[A any](answer A) A { return answer }
 
-// all is the call of a list that comes in pages, and makes them one; enough, if there is one, says when to stop.
-func all[Q, A proto.Message](call consoleCall[Q, A], enough func(A) bool) consoleCall[Q, A] {
+// allPages is the call of a list that comes in pages, and makes them one; enough, if there is one, says when to stop.
+func allPages[Q, A proto.Message](call consoleCall[Q, A], enough func(A) bool) consoleCall[Q, A] {
 	return func(s marchv1.ConsoleServiceClient, ctx context.Context, request Q,
 		_ ...grpc.CallOption) (list A, err error) {
 		q := request.ProtoReflect()

@@ -29,7 +29,7 @@ func TestPagesAreOneList(t *testing.T) {
 		{func(l *marchv1.ListTagsResponse) bool { return len(l.GetTags()) >= 1 },
 			&marchv1.ListTagsResponse{Tags: []*marchv1.Tag{{Name: "a"}}, Unreadable: []*marchv1.Unreadable{bad("x")}}},
 	} {
-		read := all(func(_ marchv1.ConsoleServiceClient, _ context.Context, request *marchv1.ListTagsRequest,
+		read := allPages(func(_ marchv1.ConsoleServiceClient, _ context.Context, request *marchv1.ListTagsRequest,
 			_ ...grpc.CallOption) (*marchv1.ListTagsResponse, error) {
 			return proto.CloneOf(pages[request.GetPageToken()]), nil
 		}, test.enough)

@@ -28,8 +28,8 @@ import (
 // the question to the operator, and the line of progress.
 
 // outputFlag gives cmd and its children -o.
-func (c *common) outputFlag(cmd *cobra.Command) {
-	addOptions(cmd, option{"output,o", oneOf(&c.output, "text", "json"), "text or json"})
+func (c *common) outputFlag(cmd *cobra.Command) *cobra.Command {
+	return addOptions(cmd, option{"output,o", oneOf(&c.output, "text", "json"), "text or json"})
 }
 
 // callConsole calls a console.

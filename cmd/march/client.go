@@ -45,10 +45,10 @@ type connector func(ctx context.Context, address string) (net.Conn, error)
 // target returns a target whose flags set the rest.
 func (c *common) target() *target { return &target{network: c.network} }
 
-func (t *target) flags(cmd *cobra.Command, what, address string) {
+func (t *target) flags(cmd *cobra.Command, what, address string) *cobra.Command {
 	t.what = what
 	addOptions(cmd, t.secure.options("")...)
-	addOptions(cmd, option{what, usually(&t.address, address), "the " + what + "'s gRPC address, HOST:PORT"},
+	return addOptions(cmd, option{what, usually(&t.address, address), "the " + what + "'s gRPC address, HOST:PORT"},
 		option{"timeout", usually(&t.timeout, 5*time.Second), "how long to wait for an answer"})
 }
 

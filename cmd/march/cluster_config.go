@@ -22,12 +22,13 @@ func newCluster(c *common) *cobra.Command {
 	t := c.target()
 	type console = marchv1.ConsoleServiceClient
 	cmd := group("cluster", "Show and change the settings of the whole cluster",
-		newCall(c, t, row{use: "show", short: "Show the settings of the whole cluster"}, &marchv1.GetClusterRequest{},
-			console.GetCluster, whole, func(w *tabwriter.Writer, answer *marchv1.GetClusterResponse) {
+		newCall(c, t, callRow{use: "show", short: "Show the settings of the whole cluster"},
+			&marchv1.GetClusterRequest{}, console.GetCluster, whole,
+			func(w *tabwriter.Writer, answer *marchv1.GetClusterResponse) {
 				_, _ = fmt.Fprintf(w, "cluster\t%s\n", answer.GetUuid())
 				clusterText(w, answer.GetCluster())
 			}),
-		newCall(c, t, row{
+		newCall(c, t, callRow{
 			use: "update", short: "Change settings of the whole cluster; other settings stay as they are",
 			long: `Change settings of the whole cluster; other settings stay as they are. Rooms
 take them up at once.
@@ -44,9 +45,7 @@ memory of what came after. Instances that run go on.`,
 		}, &marchv1.UpdateClusterRequest{Cluster: &marchv1.Cluster{}}, console.UpdateCluster,
 			(*marchv1.UpdateClusterResponse).GetCluster, clusterText),
 		newClusterUpgrade(c, t))
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 
 func clusterText(w *tabwriter.Writer, settings *marchv1.Cluster) {
@@ -172,8 +171,7 @@ command after it, and those of print before it.`,
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(cmd)
 }
 
 func newConfigValidate(c *common) *cobra.Command {
@@ -216,8 +214,8 @@ func (c *common) settled(as *common, args []string) (*cobra.Command, error) {
 	if len(args) == 0 {
 		return nil, usageError{allocator.Errorf(allocator.Invalid, "takes a command, such as room or console")}
 	}
-	as.stdout, as.stderr = c.stdout, c.stderr
-	root := as.root()
+	as.stdout, as.stderr, as.commands = c.stdout, c.stderr, c.commands
+	root := as.commands(as)
 	of, rest, err := root.Find(args)
 	if err != nil || of == root || of.HasSubCommands() {
 		return nil, usageError{allocator.Errorf(allocator.Invalid, "there is no command %q; see `%s --help`",
@@ -264,7 +262,7 @@ func (c *common) validateFile() error {
 		return usageError{allocator.Errorf(allocator.Invalid,
 			"config: nothing to check; give --config FILE or a command")}
 	}
-	root := (&common{stdout: c.stdout, stderr: c.stderr}).root()
+	root := c.commands(&common{stdout: c.stdout, stderr: c.stderr, commands: c.commands})
 	file, err := readSettings(root, c.config)
 	if err != nil {
 		return usageError{err}

@@ -36,8 +36,7 @@ A flag wins over --context, --context over the environment, the environment over
 the file of --config, and that over MARCH_CONTEXT and the context in use.
 ` + "`march config print COMMAND`" + ` shows where each value comes from. The contexts are
 in march/contexts.json in your directory of settings; only you can read it.`
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(cmd)
 }
 
 // withContexts reads the contexts, has use change them, and stores them if it did.
@@ -141,11 +140,6 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 	}
 	visit(root)
 	return cmd
-}
-
-// isServer reports whether a command is a server: contexts are for those that call servers.
-func isServer(cmd *cobra.Command) bool {
-	return slices.Contains([]string{"march dev", "march room", "march console"}, cmd.CommandPath())
 }
 
 func newContextList(c *common) *cobra.Command {

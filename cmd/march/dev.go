@@ -89,8 +89,7 @@ ranges. Later starts use the layout in the data directory.`,
 			return stopped(cmd.Context(), d.run(cmd.Context(), cmd))
 		},
 	}
-	addOptions(cmd, d.settings()...)
-	return cmd
+	return addOptions(cmd, d.settings()...)
 }
 
 // settings returns the settings of march dev.

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -61,9 +59,7 @@ what, remedy and command.`,
 			return nil
 		},
 	}
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 
 // collect asks a console and all instances. Each may take as long as the timeout says.
@@ -82,57 +78,4 @@ func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (fact
 		return err
 	})
 	return facts, err
-}
-
-func newDebug(c *common) *cobra.Command {
-	return group("debug", "Collect what a maintainer needs to find a fault", newDebugBundle(c))
-}
-
-func newDebugBundle(c *common) *cobra.Command {
-	t := c.target()
-	var out string
-	cmd := &cobra.Command{
-		Use:   "bundle",
-		Short: "Write an archive for a maintainer, without secrets",
-		Long: `Write an archive for a maintainer: what march doctor finds, the layout, the
-instances, the fullest tags, the workers, the latest 1000 migrations and changes;
-and of each process its settings with their origins, metrics, goroutines and heap.
-
-It has no IDs and no secrets: nothing of the environment, and of files their
-paths only; users, passwords and tokens in texts are hidden. It does have the
-names of tags, hosts and operators: look into it before you send it.`,
-		Example: `  march debug bundle --out march-debug.tar.gz`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			facts, err := collect(cmd.Context(), t, bundleRequest())
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			name := "march-debug-" + now.UTC().Format("20060102T150405Z")
-			if out == "" {
-				out = name + ".tar.gz"
-			}
-			var files []bundleFile
-			err = t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-				files, err = bundleFiles(ctx, conn, versionText(), facts, now)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			var b bytes.Buffer
-			if err := writeBundle(&b, name, files, now); err != nil {
-				return err
-			}
-			if err := os.WriteFile(out, b.Bytes(), 0o600); err != nil {
-				return allocator.Errorf(allocator.Invalid, "out: %w", err)
-			}
-			_, err = fmt.Fprintf(c.stdout, "%s: %s, %d bytes\n", out, words.Counted(len(files), "file"), b.Len())
-			return err
-		},
-	}
-	t.flags(cmd, "console", defaultConsole)
-	cmd.Flags().StringVar(&out, "out", "", "the archive's file (default march-debug-TIME.tar.gz)")
-	return cmd
 }

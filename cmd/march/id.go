@@ -26,9 +26,7 @@ func newID(c *common) *cobra.Command {
 	t := c.target()
 	cmd := group("id", "Issue and decode IDs, and write them as texts", newIDNext(c, t), newIDBatch(c, t),
 		newIDDecode(c, t), newIDFormat(c), newIDParse(c))
-	t.flags(cmd, "room", defaultRoom)
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(t.flags(cmd, "room", defaultRoom))
 }
 
 func newIDNext(c *common, t *target) *cobra.Command {

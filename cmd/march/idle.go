@@ -6,7 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -95,4 +98,62 @@ func roomUseText(u *marchv1.RoomUse) string {
 	}
 	return fmt.Sprintf("room %s: called %v ago, %.1f IDs a second%s", u.GetRoom(),
 		idle.Round(time.Second), u.GetRate(), tags)
+}
+
+// roomsUse returns what callers did lately in the rooms that a plan takes out.
+func roomsUse(ctx context.Context, t *target, plan *marchv1.Plan) (list []*marchv1.RoomUse) {
+	for _, room := range leavingRooms(plan.GetFrom(), plan.GetTarget()) {
+		u, err := roomUse(ctx, t, room)
+		if err != nil { // a plan is of use without it
+			u = &marchv1.RoomUse{Room: room, Silent: []string{"the console (" + err.Error() + ")"}}
+		}
+		list = append(list, u)
+	}
+	return list
+}
+
+func roomUse(ctx context.Context, t *target, room string) (u *marchv1.RoomUse, err error) {
+	err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		answer, err := marchv1.NewConsoleServiceClient(conn).GetRoomUse(ctx, &marchv1.GetRoomUseRequest{Room: room})
+		u = answer.GetUse()
+		return err
+	})
+	return u, err
+}
+
+// useText shows what callers did in the rooms that a plan takes out.
+func useText(w *tabwriter.Writer, list []*marchv1.RoomUse) {
+	if len(list) == 0 {
+		return
+	}
+	_, _ = fmt.Fprintln(w, "\nthe plan takes out:")
+	for _, u := range list {
+		_, _ = fmt.Fprintf(w, "  %s\n", roomUseText(u))
+	}
+}
+
+// waitIdle waits until the rooms that a plan takes out have no callers.
+func waitIdle(ctx context.Context, c *common, t *target, plan *marchv1.Plan, idleFor, timeout time.Duration) error {
+	if idleFor < time.Second || idleFor > time.Hour {
+		return usageError{allocator.Errorf(allocator.Invalid, "idle-for: %v; allowed: 1s to 1h", idleFor)}
+	}
+	if timeout < 0 {
+		return usageError{allocator.Errorf(allocator.Invalid, "idle-timeout: %v; allowed: 0s or more", timeout)}
+	}
+	bounded, cancel := ctx, func() {}
+	if timeout > 0 {
+		bounded, cancel = context.WithTimeout(ctx, timeout)
+	}
+	defer cancel()
+	p := newProgressAtOnce(c, 5*time.Second)
+	defer p.end()
+	err := waitUntilIdle(bounded, idleWait{
+		Rooms: leavingRooms(plan.GetFrom(), plan.GetTarget()), For: idleFor, Every: time.Second,
+		Use: func(ctx context.Context, room string) (*marchv1.RoomUse, error) { return roomUse(ctx, t, room) },
+		Say: func(line string) { p.tick(func() string { return line }) },
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
 }

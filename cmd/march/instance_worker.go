@@ -18,10 +18,10 @@ func newInstance(c *common) *cobra.Command {
 	t := c.target()
 	type console = marchv1.ConsoleServiceClient
 	cmd := group("instance", "Show the instances of rooms, forget and confirm them",
-		newCall(c, t, row{use: "list", short: "List the registered instances, alive or silent", flags: []rowFlag{
+		newCall(c, t, callRow{use: "list", short: "List the registered instances, alive or silent", flags: []rowFlag{
 			{"room", "of", "", "only this room's"},
 		}}, &marchv1.ListInstancesRequest{Status: true}, console.ListInstances, whole, instancesText),
-		destroys(c, newCall(c, t, row{
+		destroys(c, newCall(c, t, callRow{
 			use: "forget ROOM INSTANCE", short: "Remove the registration of an instance that is gone for good",
 			long: `Remove the registration of an instance that is gone for good, so that
 migrations do not wait for it. If it still runs, it drops its IDs within seconds
@@ -40,7 +40,7 @@ of reaching etcd, and registers anew: of an instance that is alive it asks first
 			})
 			return asked, err
 		}),
-		newCall(c, t, row{
+		newCall(c, t, callRow{
 			use: "confirm ROOM INSTANCE", short: "Allow an instance that started without its journal to lease",
 			long: `Allow an instance that started without its journal to lease, if the cluster
 requires journals (` + "`march cluster update --journal required`" + `). You confirm that etcd
@@ -48,9 +48,7 @@ did not go back in time since the last ID was leased, or that ` + "`march recove
 run since. The instance begins to lease within seconds.`,
 			example: `  march instance confirm a host-7`, done: "instance %s/%s confirmed",
 		}, &marchv1.ConfirmInstanceRequest{}, console.ConfirmInstance, whole, nil))
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 
 func instancesText(w *tabwriter.Writer, answer *marchv1.ListInstancesResponse) {
@@ -80,7 +78,7 @@ func instancesText(w *tabwriter.Writer, answer *marchv1.ListInstancesResponse) {
 
 func newWorker(c *common) *cobra.Command {
 	t := c.target()
-	cmd := group("worker", "Show the workers of time-ordered IDs", newCall(c, t, row{
+	cmd := group("worker", "Show the workers of time-ordered IDs", newCall(c, t, callRow{
 		use: "list", short: "List all workers taken so far, their owners and windows",
 		long: `List the workers of time-ordered IDs that were ever taken: the instance that has each
 of them or had it last, and the window of time for which it may use the worker. A pinned
@@ -92,10 +90,8 @@ Below the list are the slices: the workers that each room may take.`,
 			{"bits", "bits", "", "only workers of this width: the middle number of the tag's --bits"},
 			{"room", "room", "", "only workers that this room has, or had last"},
 		},
-	}, &marchv1.ListWorkersRequest{}, all(marchv1.ConsoleServiceClient.ListWorkers, nil), whole, workersText))
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
+	}, &marchv1.ListWorkersRequest{}, allPages(marchv1.ConsoleServiceClient.ListWorkers, nil), whole, workersText))
+	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 
 func workersText(w *tabwriter.Writer, answer *marchv1.ListWorkersResponse) {

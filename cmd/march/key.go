@@ -18,8 +18,7 @@ import (
 
 func newKey(c *common) *cobra.Command {
 	cmd := group("key", "Create and check keys of opaque numbers", newKeyCreate(c), newKeyCheck(c))
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(cmd)
 }
 
 func newKeyCreate(c *common) *cobra.Command {

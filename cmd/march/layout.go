@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,15 +25,13 @@ func newLayout(c *common) *cobra.Command {
 	type console = marchv1.ConsoleServiceClient
 	cmd := group("layout", "Show, validate and initialise layouts",
 		newLayoutInit(c, t),
-		newCall(c, t, row{use: "show", short: "Show the current layout, or an older one", flags: []rowFlag{
+		newCall(c, t, callRow{use: "show", short: "Show the current layout, or an older one", flags: []rowFlag{
 			{"version", "version", "", "the version to show (default the current one)"},
 		}}, &marchv1.GetLayoutRequest{}, console.GetLayout, whole, layoutText),
-		newCall(c, t, row{use: "history", short: "List all layouts so far, the newest first"},
-			&marchv1.ListLayoutsRequest{}, all(console.ListLayouts, nil), whole, layoutsText),
+		newCall(c, t, callRow{use: "history", short: "List all layouts so far, the newest first"},
+			&marchv1.ListLayoutsRequest{}, allPages(console.ListLayouts, nil), whole, layoutsText),
 		newLayoutValidate(c))
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 
 func layoutText(w *tabwriter.Writer, answer *marchv1.GetLayoutResponse) {
@@ -154,27 +151,6 @@ func parseLayout(path string, content []byte) (*marchv1.Layout, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "%s: not a layout: %s; %s", path, msg, layoutLooks)
 	}
 	return layout, nil
-}
-
-// readBounded reads a file, or standard input for "-", of up to most bytes.
-func readBounded(path string, most int64) ([]byte, error) {
-	in := os.Stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, allocator.Errorf(allocator.Invalid, "%w", err)
-		}
-		defer func() { _ = f.Close() }()
-		in = f
-	}
-	content, err := io.ReadAll(io.LimitReader(in, most+1))
-	switch {
-	case err != nil:
-		return nil, allocator.Errorf(allocator.Invalid, "%w", err)
-	case int64(len(content)) > most:
-		return nil, allocator.Errorf(allocator.Invalid, "%s: more than %d bytes", path, most)
-	}
-	return bytes.TrimPrefix(content, []byte("\uFEFF")), nil // some editors begin a file with it
 }
 
 // recordText shows a layout. cluster is empty if the identity cannot be read. old is true

@@ -6,16 +6,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"strings"
 	"syscall"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/words"
 )
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() { os.Exit(execute(os.Args[1:])) }
 
-// run runs a command line and returns its exit code. The first SIGINT or SIGTERM
+// execute runs a command line and returns its exit code. The first SIGINT or SIGTERM
 // stops the command in good order, a second one stops it at once.
-func run(args []string) int {
+func execute(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
@@ -35,3 +46,169 @@ func run(args []string) int {
 }
 
 var errInterrupted = errors.New("interrupted")
+
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	return (&common{stdout: stdout, stderr: stderr, commands: (*common).root}).root()
+}
+
+func (c *common) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "march",
+		Short: "Unique 64-bit IDs in several rooms at once",
+		Long: `March issues unique 64-bit integer IDs in several rooms (datacenters) at once.
+Each room issues only IDs with lower <= id mod boundary < upper. Rooms share
+one etcd and serve from memory.
+
+Flags for addresses, paths and servers are settings: they can also be set in the
+environment (--console as MARCH_CONSOLE) and in a YAML file named by --config or
+MARCH_CONFIG (console: HOST:PORT). A flag wins over the
+environment, the environment over the file, the file over the context in use
+(march context). Flags for one run of a command (--count, --to) are flags only.
+
+Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed,
+2 wrong usage (a flag, argument, setting or value that is not allowed), 3 not
+found, 4 conflict or exists already, 5 unavailable.`,
+		Example: `  march dev                          a whole cluster here, to try things
+  march id next order --count 10     ten IDs
+  march layout show                  the rooms and their ranges`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return settle(cmd, c) },
+		RunE:              help,
+		Args:              noArgs,
+	}
+	root.Version = versionText()
+	root.SetVersionTemplate("march {{.Version}}\n")
+	root.SetOut(c.stdout)
+	root.SetErr(c.stderr)
+	root.SetFlagErrorFunc(flagError)
+	flags := root.PersistentFlags()
+	flags.StringVar(&c.config, "config", "", "YAML file with settings, named as the flags are")
+	flags.StringVar(&c.context, "context", "", "the context whose settings to use; see 'march context'")
+	_ = root.RegisterFlagCompletionFunc("context", func(cmd *cobra.Command, _ []string,
+		begin string) ([]string, cobra.ShellCompDirective) {
+		return contextNames(cmd, nil, begin)
+	})
+	flags.StringVar(&c.logLevel, "log-level", "", "lowest level to log: trace, debug, info, warn, error, "+
+		"off (default info; warn for dev)")
+	addOptions(root, option{"log-format", oneOf(&c.logFormat, "text", "json"), "text or json"})
+	root.AddCommand(
+		newDev(c), newRoom(c), newConsole(c),
+		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c),
+		newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
+		newVerify(c), newPolicy(c), newToken(c), newEtcd(c), newHalt(c),
+		newRecover(c), newConfig(c),
+		newBench(c), newVersion(c), newMan(),
+	)
+	root.AddCommand(newContext(c, root))
+	acceptGone(root)
+	decimals(root)
+	root.SetHelpCommand(newHelp(root))
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "completion" { // cobra's own: it takes any argument for help
+			cmd.RunE, cmd.Args = help, noArgs
+			for _, shell := range cmd.Commands() {
+				shell.Args = noArgs
+			}
+		}
+	}
+	return root
+}
+
+// wholeNumber is a flag of whole numbers. Those of pflag take 010 for 8.
+type wholeNumber struct{ pflag.Value }
+
+func (d wholeNumber) Set(text string) error {
+	if _, err := words.Parse(text, 64); err != nil {
+		return err
+	}
+	return d.Value.Set(text)
+}
+
+// decimals makes the flags of whole numbers decimal.
+func decimals(cmd *cobra.Command) {
+	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) {
+			if strings.HasPrefix(f.Value.Type(), "int") {
+				f.Value = wholeNumber{f.Value}
+			}
+		})
+	}
+	for _, child := range cmd.Commands() {
+		decimals(child)
+	}
+}
+
+// newHelp is `march help COMMAND`. It refuses words that are not commands.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return usageError{allocator.Errorf(allocator.Invalid, "there is no command %q; see `%s --help`",
+					strings.Join(args, " "), cmd.CommandPath())}
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string,
+			begin string) (names []string, _ cobra.ShellCompDirective) {
+			if cmd, _, err := root.Find(args); err == nil {
+				for _, child := range cmd.Commands() {
+					if child.IsAvailableCommand() && strings.HasPrefix(child.Name(), begin) {
+						names = append(names, cobra.CompletionWithDesc(child.Name(), child.Short))
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
+
+func newVersion(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return c.print(map[string]string{
+				"version": build(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
+			}, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "march %s\n", versionText()) })
+		},
+	}
+	return c.outputFlag(cmd)
+}
+
+// newMan is hidden: only packaging needs it. Operators have `march help`.
+func newMan() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man DIRECTORY",
+		Short:  "Write the man pages to a directory",
+		Args:   exactly("a directory"),
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return allocator.Errorf(allocator.Invalid, "directory: %w", err)
+			}
+			root := cmd.Root()
+			root.DisableAutoGenTag = true // its date is the day on which the page was made
+			hostFlags(root)
+			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "March " + build(),
+				Manual: "March"}, args[0])
+		},
+	}
+}
+
+// hostFlags replaces the defaults that depend on the host by words, so that a page is the same on any host.
+func hostFlags(cmd *cobra.Command) {
+	if f := cmd.PersistentFlags().Lookup("name"); f != nil && cmd.Name() == "room" {
+		f.DefValue = "the host's name"
+	}
+	for _, child := range cmd.Commands() {
+		hostFlags(child)
+	}
+}

@@ -22,8 +22,8 @@ func newMigrate(c *common) *cobra.Command {
 	underWay := func(short, or string) string {
 		return short + ". Without an ID it takes the migration under way" + or + "."
 	}
-	one := func(use, short, ask string) row {
-		return row{use: use + " [ID]", short: short, long: underWay(short, ""), ask: ask}
+	one := func(use, short, ask string) callRow {
+		return callRow{use: use + " [ID]", short: short, long: underWay(short, ""), ask: ask}
 	}
 	status := one("status", "Show a migration", "")
 	status.long = underWay(status.short, ", or else the last one")
@@ -50,11 +50,9 @@ room gave up: unique, but no longer in its room's range.`
 			(*marchv1.AbortMigrationResponse).GetMigration, migrationText),
 		newCall(c, t, next, &marchv1.ContinueMigrationRequest{}, console.ContinueMigration,
 			(*marchv1.ContinueMigrationResponse).GetMigration, migrationText),
-		newCall(c, t, row{use: "list", short: "List migrations, the newest first"}, &marchv1.ListMigrationsRequest{},
-			all(console.ListMigrations, nil), whole, migrationsText))
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
+		newCall(c, t, callRow{use: "list", short: "List migrations, the newest first"},
+			&marchv1.ListMigrationsRequest{}, allPages(console.ListMigrations, nil), whole, migrationsText))
+	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 
 func migrationsText(w *tabwriter.Writer, answer *marchv1.ListMigrationsResponse) {

@@ -22,7 +22,7 @@ type option struct {
 }
 
 // addOptions gives a command settings.
-func addOptions(cmd *cobra.Command, options ...option) {
+func addOptions(cmd *cobra.Command, options ...option) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	for _, o := range options {
 		name, letter, _ := strings.Cut(o.name, ",")
@@ -50,6 +50,7 @@ func addOptions(cmd *cobra.Command, options ...option) {
 			_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.of, cobra.ShellCompDirectiveNoFileComp))
 		}
 	}
+	return cmd
 }
 
 // usually sets a field to its default.

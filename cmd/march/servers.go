@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console"
@@ -117,8 +118,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 		Args:    exactly("a room's name"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) },
 	}
-	addOptions(cmd, r.settings()...)
-	return cmd
+	return addOptions(cmd, r.settings()...)
 }
 
 // settings returns a room's settings.
@@ -268,8 +268,7 @@ cluster, anywhere.`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
 	}
-	addOptions(cmd, s.settings()...)
-	return cmd
+	return addOptions(cmd, s.settings()...)
 }
 
 // settings returns a console's settings.
@@ -291,8 +290,8 @@ func (s *consoleServer) settings() []option {
 			{"mirror-tags", usually(&s.cfg.MirrorTags, 100_000), "of how many tags to keep in memory what etcd " +
 				"showed of them, for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing"},
 			{"mirror", &s.cfg.Mirror, "a file that keeps that over restarts, written each second"},
-			{"advertise", &s.cfg.Advertise, "the gRPC address at which march recover asks for it (default --grpc, with " +
-				"this host's name for 0.0.0.0)"},
+			{"advertise", &s.cfg.Advertise, "the gRPC address at which march recover asks for it (default --grpc, " +
+				"with this host's name for 0.0.0.0)"},
 			{"forget-after", &s.cfg.ForgetAfter, "how long an instance must be silent to be forgotten"},
 			s.safe.ca(),
 		})
@@ -348,4 +347,48 @@ func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w watched)
 		w.Metrics.Register(d)
 	}
 	return d
+}
+
+// adminOptions returns the settings of the addresses for operators.
+func (s *starting) adminOptions(advertise *string) []option {
+	return []option{
+		{"admin-grpc", &s.AdminGRPC, "where to serve operators' calls, reflection and health over gRPC, HOST:PORT; " +
+			"empty for --grpc. With it, --grpc serves callers who take IDs only"},
+		{"admin-http", &s.AdminHTTP, "with --admin-grpc: where to serve operators' calls, /metrics, /livez and " +
+			"/readyz over HTTP, HOST:PORT; empty for nowhere"},
+		{"advertise-admin", advertise, "the address at which consoles and operators reach --admin-grpc (default that " +
+			"address, with this host's name for 0.0.0.0)"},
+	}
+}
+
+// CheckAdmin checks those addresses, and the ones that others are told. Its error is Invalid.
+func (s *starting) CheckAdmin(advertise, admin string) error {
+	if s.AdminGRPC == "" && (s.AdminHTTP != "" || admin != "") {
+		return allocator.Errorf(allocator.Invalid,
+			"admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
+	}
+	for flag, address := range map[string]string{"advertise": advertise, "advertise-admin": admin} {
+		if address != "" {
+			if err := api.CheckAddress(flag, address); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// limitOptions returns the limits on how much of a server callers may use.
+func limitOptions(l *serve.Limits, maxTags *int64) []option {
+	return []option{
+		{"max-connections", &l.Connections, "how many connections may be open, gRPC and HTTP together"},
+		{"max-caller-connections", &l.CallerConnections, "how many connections one caller (an IP address) may have"},
+		{"max-connection-streams", &l.ConnectionStreams, "how many calls and streams may be under way on one gRPC " +
+			"connection"},
+		{"max-caller-streams", &l.CallerStreams, "how many calls and streams one caller may have under way over gRPC"},
+		{"max-caller-open-streams", &l.OpenStreams, "how many gRPC streams one caller (a subject, or else an IP " +
+			"address) may have open"},
+		{"max-resets", &l.Resets, "how many calls an address may give up over gRPC before their requests came, " +
+			"besides as many as it asked"},
+		{"max-tags", maxTags, "how many tags the cluster may have: this server creates no more"},
+	}
 }

@@ -21,7 +21,7 @@ func newStatus(c *common) *cobra.Command {
 	t := c.target()
 	var full bool
 	// A console that no page or command asked recently measures rates, and reads tags, meanwhile.
-	cmd := newCall(c, t, row{
+	cmd := newCall(c, t, callRow{
 		use: "status", short: "Show the state of every room, the migration under way, and all problems",
 		long: `Show what every room does now, the migration that is under way, and all
 problems: since when, until when, the next step, and the command. With
@@ -37,7 +37,7 @@ six hours after its start, and then says a date, or "not growing".`,
 			return measureAfter
 		},
 	}, &marchv1.GetOverviewRequest{}, marchv1.ConsoleServiceClient.GetOverview, whole, statusText)
-	capacity := newCall(c, t, row{use: "status", again: func(n int, _ proto.Message) time.Duration {
+	capacity := newCall(c, t, callRow{use: "status", again: func(n int, _ proto.Message) time.Duration {
 		if n > 1 {
 			return 0
 		}
@@ -52,9 +52,7 @@ six hours after its start, and then says a date, or "not growing".`,
 	}
 	cmd.Flags().BoolVar(&full, "capacity", false, "show what runs out first: tags, periods, workers, certificates, "+
 		"reserves, etcd")
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 
 func capacityText(w *tabwriter.Writer, answer *marchv1.GetCapacityResponse) {
@@ -102,7 +100,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 func newAudit(c *common) *cobra.Command {
 	t := c.target()
 	var most int
-	list := newCall(c, t, row{
+	list := newCall(c, t, callRow{
 		use: "list", short: "List changes, the newest first; -o json has the values before and after",
 		flags: []rowFlag{
 			{"actor", "by", "", "only changes by actors whose name contains this"},
@@ -111,7 +109,7 @@ func newAudit(c *common) *cobra.Command {
 			{"since", "since", "", "only changes from this time on: 2026-11-24T15:00:00Z, or as long ago as 2h"},
 			{"until", "until", "", "only changes before this time, in the same way"},
 		},
-	}, &marchv1.ListAuditRequest{}, all(marchv1.ConsoleServiceClient.ListAudit,
+	}, &marchv1.ListAuditRequest{}, allPages(marchv1.ConsoleServiceClient.ListAudit,
 		func(answer *marchv1.ListAuditResponse) bool { return most > 0 && len(answer.GetEntries()) >= most }),
 		func(answer *marchv1.ListAuditResponse) *marchv1.ListAuditResponse {
 			if most > 0 {
@@ -127,9 +125,7 @@ func newAudit(c *common) *cobra.Command {
 		return nil
 	}
 	cmd := group("audit", "Show changes and their actors", list)
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 
 func auditText(w *tabwriter.Writer, answer *marchv1.ListAuditResponse) {

@@ -22,17 +22,17 @@ func newTag(c *common) *cobra.Command {
 	list := &marchv1.ListTagsRequest{}
 	cmd := group("tag", "Create, show, change and delete tags",
 		newTagCreate(c, t),
-		newCall(c, t, row{use: "list", short: "List tags", flags: []rowFlag{
+		newCall(c, t, callRow{use: "list", short: "List tags", flags: []rowFlag{
 			{"prefix", "prefix", "", "only tags whose names begin with this"},
 			{"deleted", "deleted", "", "deleted tags, of which the next tag of the name takes something over"},
-		}}, list, all(console.ListTags, nil), whole, func(w *tabwriter.Writer, answer *marchv1.ListTagsResponse) {
+		}}, list, allPages(console.ListTags, nil), whole, func(w *tabwriter.Writer, answer *marchv1.ListTagsResponse) {
 			if list.GetDeleted() {
 				deletedText(w, answer.GetTags())
 			} else {
 				tagsText(w, answer.GetTags())
 			}
 		}),
-		newCall(c, t, row{
+		newCall(c, t, callRow{
 			use:   "search [TEXT]",
 			short: "List tags whose names contain a text, sorted by name, rate, space used, or time left",
 			example: `  march tag search --sort rate --descending
@@ -49,22 +49,22 @@ func newTag(c *common) *cobra.Command {
 				return 0
 			},
 		}, &marchv1.SearchTagsRequest{}, console.SearchTags, whole, searchText),
-		newCall(c, t, row{
+		newCall(c, t, callRow{
 			use: "show TAG", short: "Show a tag, its mark in each room, and how many IDs each instance holds",
 		}, &marchv1.GetTagRequest{}, console.GetTag, whole, tagShowText),
 		newTagUpdate(c, t),
-		newCall(c, t, row{
+		newCall(c, t, callRow{
 			use:   "delete TAG",
 			short: "Delete a tag: rooms issue no more of its IDs. A new tag of the same name issues none of them again",
 			ask:   "Delete tag %s? Its calls fail then.", done: "tag %s deleted",
 		}, &marchv1.DeleteTagRequest{}, console.DeleteTag, whole, nil),
-		newCall(c, t, row{
+		newCall(c, t, callRow{
 			use:   "forget TAG",
 			short: "Forget what a deleted tag left behind (march tag list --deleted) for the next tag of its name",
 			ask:   "Forget deleted tag %s? Then IDs of it, or their texts, may come again in a tag of its name.",
 			done:  "tag %s forgotten",
 		}, &marchv1.DeleteTagRequest{Forget: true}, console.DeleteTag, whole, nil),
-		newCall(c, t, row{
+		newCall(c, t, callRow{
 			use: "skip TAG --to ID",
 			short: "Skip IDs: rooms issue only IDs from --to on. Returns when all instances that answer have " +
 				"applied it",
@@ -75,7 +75,7 @@ func newTag(c *common) *cobra.Command {
 				{"force", "force", "", "skip more IDs than the tag's max-jump"},
 			},
 		}, &marchv1.SkipTagRequest{}, console.SkipTag, (*marchv1.SkipTagResponse).GetTag, tagText),
-		newCall(c, t, row{
+		newCall(c, t, callRow{
 			use:     "prescale TAG --step N",
 			short:   "Make every instance hold at least --step IDs for a time, for example before a sale; 0 ends it",
 			example: `  march tag prescale order --step 5000000 --duration 2h`,
@@ -85,9 +85,7 @@ func newTag(c *common) *cobra.Command {
 			},
 		}, &marchv1.PrescaleTagRequest{}, console.PrescaleTag, (*marchv1.PrescaleTagResponse).GetTag, tagText),
 		newTagImport(c, t))
-	t.flags(cmd, "console", defaultConsole)
-	c.outputFlag(cmd)
-	return cmd
+	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 
 func newTagCreate(c *common, t *target) *cobra.Command {
