@@ -75,6 +75,8 @@ type Mirror struct {
 	rest rest
 	tick uint32 // the present one: see Since
 
+	shown map[string]bool // the processes that were registered since Attach
+
 	// What the last view showed since its connection was last checked, and what permits something:
 	unconfirmed struct {
 		epoch string   // that began,
@@ -136,7 +138,7 @@ func (m *Mirror) clear() {
 	m.skips, m.rooms = make(map[allocator.Tag]map[allocator.Room]int64), make(map[allocator.Room]*marks)
 	m.rest.Workers = make(map[record.WorkerIn]record.Worker)
 	m.rest.Machines = make(map[record.WorkerID]record.Machine)
-	m.rest.Processes = make(map[string]*Process)
+	m.rest.Processes, m.shown = make(map[string]*Process), make(map[string]bool)
 	m.rest.Views = nil
 }
 
@@ -173,12 +175,19 @@ func (m *Mirror) Attach(id record.Identity, epoch string, revision int64) error 
 			"etcd is at revision %d, and the mirror saw revision %d in this epoch: it went back in time; "+
 				"see `march recover`", revision, last.Reach)
 	}
-	m.uuid, m.rest.ClusterID = id.UUID, id.ClusterID
+	m.uuid, m.rest.ClusterID, m.shown = id.UUID, id.ClusterID, make(map[string]bool)
 	return nil
 }
 
-// BeginView begins a view after all keys were read over one connection.
+// BeginView begins a view after all keys were read over one connection. In another epoch than the
+// last view's, a process is registered no longer that was not read: a recover came in between, which
+// asked the process, or went on without it. In the same epoch a restore may have come instead.
 func (m *Mirror) BeginView(epoch string, revision int64, at time.Time) {
+	if n := len(m.rest.Views); n > 0 && m.rest.Views[n-1].Epoch != epoch {
+		for incarnation, p := range m.rest.Processes {
+			p.Vanished = p.Vanished || !m.shown[incarnation]
+		}
+	}
 	v := View{Epoch: epoch, From: revision, Began: at, Reach: revision, Until: at}
 	m.rest.Views = append(m.rest.Views[max(len(m.rest.Views)+1-MaxViews, 0):], v)
 	m.unconfirmed.epoch, m.unconfirmed.left = "", nil
@@ -397,6 +406,7 @@ func (m *Mirror) registered(keys record.Keys, kv store.KV, whole bool) {
 		p.SeenInstance, p.Vanished = s, p.Vanished || !current
 		if current {
 			p.Vanished = false // a restore may show it again
+			m.shown[s.Incarnation] = true
 		}
 	}
 	m.boundProcesses()

@@ -151,6 +151,24 @@ func TestOnlyAWrittenLeaveCounts(t *testing.T) {
 	}
 }
 
+// No view sees a recover take away the registrations that it went on without: none begins while leasing
+// is halted. So the view after it knows by its epoch. In the same epoch a restore may have taken them.
+func TestRecoverBetweenTwoViews(t *testing.T) {
+	for epoch, vanished := range map[string]bool{"later": true, "e": false} {
+		m := attached(t, 10)
+		m.Saw(keys, registrationKV("p", false), false)
+		m.BeginView("e", 1, time.Unix(1, 0))
+		m.Reached(5, time.Unix(2, 0))
+		if err := m.Attach(record.Identity{UUID: "u1", ClusterID: 7}, epoch, 9); err != nil {
+			t.Fatal(err)
+		}
+		m.BeginView(epoch, 9, time.Unix(3, 0))
+		if p := rest(m).Processes[0]; p.Vanished != vanished || p.Left {
+			t.Errorf("epoch %s: %+v", epoch, p)
+		}
+	}
+}
+
 // That a process left, and which epoch a view is of, permit something. So they count once a later
 // read came over the view's connection, and not if that broke before: the client may have resumed
 // the watch in another history.
