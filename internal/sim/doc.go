@@ -9,6 +9,7 @@
 //	go test ./internal/sim                                     # fewer, fewer still with -short
 //	go test ./internal/sim -fuzz FuzzSimulation -parallel 1    # scripts instead of seeds
 //	go test ./internal/sim -run TestSimulation -with FAULT     # seeds that all have a fault, and often
+//	go test ./internal/sim -run TestRestoreMatrix              # restores without other faults, and what each promises
 //	make mutants                                               # shows that it finds mistakes: see cmd/mutants
 //
 // A seed decides everything: the faults and how often they come, the layouts, rooms,

@@ -23,7 +23,7 @@ import (
 
 // mirrors sets the mirror of a console: with a file, in worlds that have journals.
 func (w *world) mirrors(cfg *console.Config, id string) {
-	if w.dice("mirrors").chance(2) {
+	if w.mirrorless {
 		cfg.MirrorTags = 0
 		return
 	}

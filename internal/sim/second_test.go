@@ -101,7 +101,9 @@ func (w *world) someIDs(tag allocator.Tag) []int64 {
 		return []int64{0}
 	}
 	years, now := w.yearly(record.TagSettings{}).Period, time.Now()
-	return []int64{years.At(now.Add(-25 * time.Hour)).First, years.At(now).First, years.At(now.Add(25 * time.Hour)).First}
+	return []int64{
+		years.At(now.Add(-25 * time.Hour)).First, years.At(now).First, years.At(now.Add(25 * time.Hour)).First,
+	}
 }
 
 // lacks returns how many IDs the margins so far lack of all leases that were ever made of a tag. Of the

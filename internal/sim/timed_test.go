@@ -77,7 +77,9 @@ func (w *world) beginTimes(ctx context.Context) {
 	w.slots = append(w.slots, w.timers...)
 	for _, room := range w.rooms {
 		lane := w.lane()
-		w.actors.Go(func() { w.callers(room, lane) })
+		if w.lends {
+			w.actors.Go(func() { w.callers(room, lane) })
+		}
 	}
 	for i := range 6 {
 		name, lane := fmt.Sprint("client-", i+1), w.lane()

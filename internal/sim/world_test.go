@@ -33,21 +33,23 @@ type world struct {
 	rooms []allocator.Room
 	tags  []allocator.Tag
 
-	fates     []ledgertest.FateName // the fates that transactions may have
-	rate      int                   // one fate in so many transactions
-	slow      int                   // one message in so many is slow; 0 for none
-	troubles  []trouble             // the troubles of processes
-	disasters int                   // how many of these are disasters
-	length    time.Duration         // until all heals
-	hold      time.Duration
-	journals  string             // the directory of the instances' journals; empty for none
-	required  bool               // the cluster requires them
-	mirrorDir string             // of the consoles' mirrors; empty until one has a file
-	strict    bool               // the hold of strict tags can be relied on
-	life      record.TagSettings // of the fleeting tag's first life
-	roles     bool               // etcd has a user with a role for each room, for consoles and for operators
+	fates      []ledgertest.FateName // the fates that transactions may have
+	rate       int                   // one fate in so many transactions
+	slow       int                   // one message in so many is slow; 0 for none
+	troubles   []trouble             // the troubles of processes
+	disasters  int                   // how many of these are disasters
+	length     time.Duration         // until all heals
+	hold       time.Duration
+	journals   string             // the directory of the instances' journals; empty for none
+	required   bool               // the cluster requires them
+	mirrorDir  string             // of the consoles' mirrors; empty until one has a file
+	mirrorless bool               // consoles keep no mirrors
+	strict     bool               // the hold of strict tags can be relied on
+	life       record.TagSettings // of the fleeting tag's first life
+	roles      bool               // etcd has a user with a role for each room, for consoles and for operators
 
 	timed  bool         // the cluster has time-ordered IDs
+	lends  bool         // its instances lend workers to callers
 	wild   bool         // with clocks that are further off than clocks may be
 	times  []timeTag    // the tags of these, empty for none
 	timers []*slot      // the instances of these
@@ -147,6 +149,7 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	}
 	w.length = w.first.between(10*time.Second, 35*time.Second)
 	w.hold = pick(w.first, []time.Duration{time.Second, 4 * time.Second, 10 * time.Second})
+	w.lends, w.mirrorless = true, w.dice("mirrors").chance(2)
 	w.chooseFaults()
 	return w
 }
