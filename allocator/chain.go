@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unique"
 )
 
 // ChainConfig are the tag, the source and the refiller of a chain.
@@ -42,7 +41,7 @@ type Chain struct {
 
 	mu struct {
 		sync.Mutex
-		settings unique.Handle[Settings] // chains with equal settings share one copy
+		settings Settings
 		pace     pace
 
 		tail     []Segment // the segments after the head, in the order of leasing
@@ -56,13 +55,15 @@ type Chain struct {
 		waits   int64         // callers that had to wait so far
 		changed chan struct{} // closed when waiting callers should check again; nil if none waits
 
-		part  Part    // the newest part: segments that it outdates are replaced, and no longer accepted
-		least int64   // segments that begin below this ID are treated likewise
-		limit int64   // no ID from limit on is issued; 0 for no limit
-		used  instant // when IDs were last seen to have been issued
-		seen  int64   // issued, then
+		part  Part      // the newest part: segments that it outdates are replaced, and no longer accepted
+		least int64     // segments that begin below this ID are treated likewise
+		limit int64     // no ID from limit on is issued; 0 for no limit
+		used  time.Time // when IDs were last seen to have been issued
+		seen  int64     // issued, then
 
-		rare *rare // nil if all its fields are zero
+		failed *failed   // the last refill; nil after a success, and where the store was away
+		fading *fading   // which segments the next one replaces; nil for none
+		recent []Segment // of an unordered chain: the last recentSegments leased ones
 
 		starved bool // the target was already doubled since the last refill
 		stale   bool // the last leased segment had to be replaced at once
@@ -102,9 +103,9 @@ func (c *Chain) Init(cfg ChainConfig) error {
 	c.tag, c.source, c.refiller, c.gate, c.unordered = cfg.Tag, cfg.Source, cfg.Refiller, cfg.Gate, cfg.Unordered
 	c.head.Store(spentLink())
 	c.setFront(spentLink())
-	c.mu.settings = unique.Make(cfg.Settings)
+	c.mu.settings = cfg.Settings
 	c.mu.last = -1
-	now := c.refiller.instant(c.now())
+	now := c.now()
 	c.mu.pace.sampled, c.mu.used = now, now
 	return nil
 }
@@ -286,7 +287,7 @@ func (c *Chain) promote(now time.Time) {
 		c.shorten(rest)
 		c.setFront(next)
 	}
-	c.mu.pace.observe(c.settings(), c.refiller.instant(now), c.issued())
+	c.mu.pace.observe(c.mu.settings, now, c.issued())
 	c.requestIfNeeded(now)
 }
 
@@ -308,7 +309,7 @@ func (c *Chain) setFront(l *link) {
 }
 
 func (c *Chain) piece(now time.Time) int64 {
-	return max(c.mu.pace.target(c.settings(), now)/linkParts, 1)
+	return max(c.mu.pace.target(c.mu.settings, now)/linkParts, 1)
 }
 
 // issued returns how many IDs were taken so far. The caller holds the lock.
@@ -357,8 +358,8 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 		return nil, ErrClosed
 	case c.held() >= need:
 		return nil, nil
-	case c.mu.rare.failing(now) != nil:
-		return nil, c.mu.rare.failing(now)
+	case c.failing(now) != nil:
+		return nil, c.failing(now)
 	}
 	if first {
 		c.mu.waits++
@@ -378,7 +379,7 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 func (c *Chain) starve(now time.Time) {
 	if c.mu.refills > 0 && !c.mu.starved {
 		c.mu.starved = true
-		c.mu.pace.starve(c.settings(), now)
+		c.mu.pace.starve(c.mu.settings, now)
 	}
 }
 
@@ -386,10 +387,7 @@ func (c *Chain) starve(now time.Time) {
 func (c *Chain) Settings() Settings {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.settings()
+	return c.mu.settings
 }
-
-// settings is Settings. The caller holds the lock.
-func (c *Chain) settings() Settings { return c.mu.settings.Value() }
 
 func (c *Chain) now() time.Time { return c.refiller.cfg.Now() }

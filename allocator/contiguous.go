@@ -93,7 +93,7 @@ func (c *Chain) cutRun(n int64) (seg Segment, skipped, need int64, err error) {
 		if c.mu.refills == 0 {
 			return Segment{}, 0, 1, nil // the first segment will show the width of the range
 		}
-		if most := (c.settings().MaxStep + 1) / 2; n > most {
+		if most := (c.mu.settings.MaxStep + 1) / 2; n > most {
 			return Segment{}, 0, 0, Errorf(Invalid,
 				"count: %d; allowed: 1 to %d consecutive IDs, half of the tag's max_step", n, most)
 		}

@@ -3,7 +3,6 @@ package allocator
 import (
 	"context"
 	"time"
-	"unique"
 )
 
 // Update replaces the settings. They take effect at the next refill, which is
@@ -14,8 +13,8 @@ func (c *Chain) Update(s Settings) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if settings := unique.Make(s); settings != c.mu.settings {
-		c.mu.settings = settings
+	if s != c.mu.settings {
+		c.mu.settings = s
 		c.requestIfNeeded(c.now())
 	}
 	return nil
@@ -80,7 +79,7 @@ func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
 func (c *Chain) Cold(idleAfter time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.settings(); s.Prescale > 0 && c.now().Before(s.PrescaleUntil) {
+	if s := c.mu.settings; s.Prescale > 0 && c.now().Before(s.PrescaleUntil) {
 		return false
 	}
 	return c.unused() >= idleAfter || c.mu.refills == 0 && c.mu.wanted == 0
@@ -97,13 +96,13 @@ func (c *Chain) unused() time.Duration {
 // inUse is true. The caller holds the lock.
 func (c *Chain) look(now time.Time, inUse bool) {
 	if issued := c.issued(); issued != c.mu.seen || inUse {
-		c.mu.seen, c.mu.used = issued, c.refiller.instant(now)
+		c.mu.seen, c.mu.used = issued, now
 	}
 }
 
 // since returns how long before now IDs were last seen to have been issued. The
 // caller holds the lock.
-func (c *Chain) since(now time.Time) time.Duration { return c.refiller.instant(now).sub(c.mu.used) }
+func (c *Chain) since(now time.Time) time.Duration { return now.Sub(c.mu.used) }
 
 func (c *Chain) close() {
 	if c.mu.closed {

@@ -188,8 +188,8 @@ func TestSizesForCacheLines(t *testing.T) {
 	if allocator.LinkSize != 256 || allocator.CounterOffset != 128 {
 		t.Errorf("link: %d bytes, counter at %d, want 256 and 128", allocator.LinkSize, allocator.CounterOffset)
 	}
-	if size := allocator.ChainSize; size <= 288 || size > 320 {
-		t.Errorf("chain: %d bytes, want the size class 320, a multiple of 64", size)
+	if size := allocator.ChainSize; size <= 416 || size > 448 {
+		t.Errorf("chain: %d bytes, want the size class 448, a multiple of 64", size)
 	}
 	if allocator.LockOffset < 64 {
 		t.Errorf("chain: the lock is at %d, in the cache line of the head", allocator.LockOffset)

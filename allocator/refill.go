@@ -151,7 +151,7 @@ func (c *Chain) need(now time.Time) int64 {
 	if c.mu.closed {
 		return 0
 	}
-	target := c.mu.pace.target(c.settings(), now)
+	target := c.mu.pace.target(c.mu.settings, now)
 	held := c.held()
 	least := target
 	switch {
@@ -166,7 +166,7 @@ func (c *Chain) need(now time.Time) int64 {
 	if held >= target && held >= c.mu.wanted {
 		return 0
 	}
-	return min(max(least, c.mu.wanted-held), c.settings().MaxStep)
+	return min(max(least, c.mu.wanted-held), c.mu.settings.MaxStep)
 }
 
 // requestIfNeeded queues the chain for a refill. The caller holds the lock.
@@ -174,7 +174,7 @@ func (c *Chain) requestIfNeeded(now time.Time) {
 	switch {
 	case c.mu.wanted == 0 && (c.mu.refills == 0 || c.mu.asleep):
 		return // no caller has used the chain yet, or not for long
-	case c.mu.rare.failing(now) != nil, c.need(now) == 0:
+	case c.failing(now) != nil, c.need(now) == 0:
 		return
 	case c.mu.wanted > 0:
 		c.refiller.request(c, urgent)
@@ -218,9 +218,23 @@ func (c *Chain) fail(err error, now time.Time) {
 	if KindOf(err) == Unavailable {
 		return
 	}
-	r := c.ensureRare()
-	r.failure, r.retry = err, now.Add(failurePause)
+	c.mu.failed = &failed{err, now.Add(failurePause)}
 	c.wake()
+}
+
+// failed is a failed refill.
+type failed struct {
+	error
+	retry time.Time // no refill before
+}
+
+// failing returns the error of the last refill until the next refill is due. The caller holds the
+// lock.
+func (c *Chain) failing(now time.Time) error {
+	if f := c.mu.failed; f != nil && now.Before(f.retry) {
+		return f.error
+	}
+	return nil
 }
 
 // accept adds a leased segment to the chain, or drops it and notes why.
@@ -258,14 +272,14 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 		c.fail(Errorf(WentBack, "tag %s: a segment begins at %d, but IDs up to %d were leased before it",
 			c.tag, seg.First, c.mu.last), now)
 		return
-	case c.unordered && slices.ContainsFunc(c.mu.rare.leased(), seg.meets):
+	case c.unordered && slices.ContainsFunc(c.mu.recent, seg.meets):
 		c.mu.dropped += seg.Count
 		c.fail(Errorf(WentBack, "tag %s: %v were leased, some of them for the second time", c.tag, seg), now)
 		return
 	}
 	c.drop(c.outdated)
 	c.replaced(seg)
-	c.mu.pace.refilled(c.settings(), now, c.refiller.instant(now), c.issued(), c.mu.starved)
+	c.mu.pace.refilled(c.mu.settings, now, c.issued(), c.mu.starved)
 	c.mu.refills++
 	c.mu.starved, c.mu.stale = false, false
 	c.mu.last = leased.Last()

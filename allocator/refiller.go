@@ -48,7 +48,6 @@ func DefaultRefillerConfig(now func() time.Time, rand func() float64) RefillerCo
 // ends that, and all chains are refilled.
 type Refiller struct {
 	cfg  RefillerConfig
-	made time.Time     // by cfg.Now
 	wake chan struct{} // holds one token when the queues or the limits changed
 
 	mu struct {
@@ -95,7 +94,7 @@ func NewRefiller(cfg RefillerConfig) (*Refiller, error) {
 	case cfg.Now == nil || cfg.Rand == nil:
 		return nil, Errorf(Invalid, "refiller: no clock or no randomness given")
 	}
-	r := &Refiller{cfg: cfg, made: cfg.Now(), wake: make(chan struct{}, 1)}
+	r := &Refiller{cfg: cfg, wake: make(chan struct{}, 1)}
 	r.mu.outage = &outage{declared: make(chan struct{})}
 	return r, nil
 }

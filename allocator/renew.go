@@ -76,7 +76,7 @@ func (c *Chain) Limit(limit int64) {
 	defer c.mu.Unlock()
 	if c.mu.limit != limit {
 		c.mu.limit = limit
-		c.mu.rare.forgive() // the failure may be due to the old limit
+		c.mu.failed = nil // the failure may be due to the old limit
 	}
 	if !c.holdsAny(func(s Segment) bool { return s.Last() >= limit }) {
 		c.requestIfNeeded(c.now())

@@ -26,9 +26,12 @@ func (c *Chain) Status() Status {
 	now := c.now()
 	s := Status{
 		Tag: c.tag, Issued: c.issued(), Held: c.held(), Dropped: c.mu.dropped, Last: c.mu.last,
-		Target: c.mu.pace.target(c.settings(), now), Peak: c.mu.pace.peak,
+		Target: c.mu.pace.target(c.mu.settings, now), Peak: c.mu.pace.peak,
 		Refills: c.mu.refills, Waits: c.mu.waits, Version: c.version(),
-		Used: now.Add(-c.since(now)), Failure: c.mu.rare.failed(),
+		Used: now.Add(-c.since(now)),
+	}
+	if c.mu.failed != nil {
+		s.Failure = c.mu.failed.error
 	}
 	s.Lasts = lasts(s.Held, s.Peak)
 	return s

@@ -74,12 +74,12 @@ func (s Settings) Validate() error {
 // distance (keep n segments ahead) is this with reserve = n segments' time:
 // what it does by a number of segments, the target does by time.
 type pace struct {
-	peak    float64 // IDs per second
-	sampled instant // when the present window began
-	issued  int64   // the number of IDs that the chain had issued by then
+	peak    float64   // IDs per second
+	sampled time.Time // when the present window began
+	issued  int64     // the number of IDs that the chain had issued by then
 
-	refill       instant // the last refill, 0 for none,
-	refillIssued int64   // and the number of IDs that the chain had issued by then
+	refill       time.Time // the last refill, zero for none,
+	refillIssued int64     // and the number of IDs that the chain had issued by then
 }
 
 const (
@@ -94,8 +94,8 @@ func span(s Settings) float64 { return s.Reserve.Seconds() * linkParts / (linkPa
 func halfLife(s Settings) time.Duration { return 3 * s.Reserve }
 
 // observe measures, if the window is over. issued is the chain's total.
-func (p *pace) observe(s Settings, now instant, issued int64) {
-	elapsed := now.sub(p.sampled)
+func (p *pace) observe(s Settings, now time.Time, issued int64) {
+	elapsed := now.Sub(p.sampled)
 	if elapsed < paceWindow {
 		return
 	}
@@ -115,14 +115,14 @@ func (p *pace) starve(s Settings, now time.Time) {
 	p.peak = max(p.peak, float64(doubled)/span(s))
 }
 
-// refilled notes a refill at now, which as an instant is at. starved means that the
+// refilled notes a refill. starved means that the
 // target was already doubled since the last refill.
-func (p *pace) refilled(s Settings, now time.Time, at instant, issued int64, starved bool) {
-	quick := p.refill != 0 && at.sub(p.refill) < min(paceWindow, s.Reserve/2)
+func (p *pace) refilled(s Settings, now time.Time, issued int64, starved bool) {
+	quick := !p.refill.IsZero() && now.Sub(p.refill) < min(paceWindow, s.Reserve/2)
 	if quick && !starved && issued-p.refillIssued >= p.target(s, now)/2 {
 		p.starve(s, now)
 	}
-	p.refill, p.refillIssued = at, issued
+	p.refill, p.refillIssued = now, issued
 }
 
 // target returns how many IDs the chain should hold.

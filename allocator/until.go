@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"slices"
 	"time"
 )
 
@@ -37,15 +38,14 @@ func (f *fading) selects(s Segment) bool {
 func (c *Chain) Replace(part Part, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.ensureRare()
-	if r.fading == nil {
-		r.fading = &fading{}
+	if c.mu.fading == nil {
+		c.mu.fading = &fading{}
 	}
-	if part.Version > r.fading.part.Version {
-		r.fading.part = part
+	if part.Version > c.mu.fading.part.Version {
+		c.mu.fading.part = part
 	}
-	if r.fading.until.Before(until) {
-		r.fading.until = until
+	if c.mu.fading.until.Before(until) {
+		c.mu.fading.until = until
 	}
 	c.requestIfNeeded(c.now())
 }
@@ -82,21 +82,22 @@ func (c *Chain) dropEnded(now time.Time) {
 // replacing reports whether the chain holds a segment that the next one replaces.
 // The caller holds the lock.
 func (c *Chain) replacing() bool {
-	f := c.mu.rare.replaces()
+	f := c.mu.fading
 	return f != nil && c.holdsAny(f.selects)
 }
 
 // replaced drops the segments that seg replaces, and ends the replacement. seg was
 // leased and accepted. The caller holds the lock.
 func (c *Chain) replaced(seg Segment) {
-	if f := c.mu.rare.replaces(); f != nil && !f.selects(seg) {
+	if f := c.mu.fading; f != nil && !f.selects(seg) {
 		c.drop(f.selects)
 	}
-	if !c.unordered {
-		c.mu.rare = nil
-		return
+	c.mu.failed, c.mu.fading = nil, nil
+	if c.unordered {
+		c.mu.recent = append(c.mu.recent, seg)
+		c.mu.recent = slices.Delete(c.mu.recent, 0, max(0, len(c.mu.recent)-recentSegments))
 	}
-	r := c.ensureRare()
-	r.recent = append(r.recent, seg)
-	*r = rare{recent: r.recent[max(0, len(r.recent)-recentSegments):]}
 }
+
+// recentSegments is how many segments an unordered chain remembers.
+const recentSegments = 16
