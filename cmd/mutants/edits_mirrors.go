@@ -49,4 +49,25 @@ var mirrorEdits = []overlay.Edit{
 	}
 `,
 	},
+	{
+		File: "allocator/ledger/recovery/mirrors.go",
+		From: `	} else if b.life = cmp.Or(`,
+		To: `	}
+	if len(found) > 0 && !mutant("tombstone-over-a-living-tag") {
+	} else if b.life = cmp.Or(`,
+	},
+	{
+		File: "allocator/ledger/recovery/mirrors.go",
+		From: `		txn.If = append(txn.If, store.Absent(r.keys.Tag(name)))
+`,
+		To: `		if !mutant("tombstone-over-a-living-tag") {
+			txn.If = append(txn.If, store.Absent(r.keys.Tag(name)))
+		}
+`,
+	},
+	{
+		File: "allocator/ledger/mirror/mirror.go",
+		From: `!m.shown[incarnation]`,
+		To:   `!m.shown[incarnation] && !mutant("gone-still-registered")`,
+	},
 }

@@ -116,6 +116,12 @@ var mistakes = []mistake{
 	{name: "mirrors-epoch-latest", what: "an epoch that only mirrors know counts as the one that the halt stopped",
 		pkg: "./allocator/ledger", test: "TestEpochThatOnlyMirrorsKnow",
 		because: "no instance may be in the epoch of the recover that etcd forgot, which is rare"},
+	{name: "tombstone-over-a-living-tag", what: "a tag that a mirror saw takes the place of one that lives",
+		pkg: "./allocator/ledger", test: "TestMirrorPutsTagsBackAsDeleted",
+		because: "no ID comes twice by that: the tag only issues none"},
+	{name: "gone-still-registered", what: "a mirror takes a process for registered whose registration a recover took " +
+		"away", pkg: "./allocator/ledger/mirror", test: "TestRecoverBetweenTwoViews",
+		because: "no ID comes twice by that: each recover asks for the process again"},
 	{name: "no-margin", what: "a recover adds no margin to the epoch's total", with: "backup and restore"},
 	{name: "no-barrier", what: "an instance that answered recover still accepts the answer to an older lease",
 		with: "restore with answers under way"},
