@@ -75,6 +75,7 @@ func TestPreviousVersion(t *testing.T) {
 	t.Parallel()
 	previous := buildPrevious(t)
 	v := newVersionsOf(t, previous)
+	v.recovers(previous)
 	for _, order := range [][]string{{"a-0", "b-0"}, {"b-0", "a-0"}} {
 		v.replace(order[0], previous)
 		v.replace(order[1], previous)
@@ -99,6 +100,40 @@ func TestPreviousVersion(t *testing.T) {
 	v.reserves(previous)
 	v.upgrades(previous)
 	t.Logf("%d IDs, none twice", v.unique())
+}
+
+// recovers halts leasing and recovers with each version, while an instance of each runs, and again
+// from the journal of an instance of the other version that was killed. No instance is called missing,
+// and all go on.
+func (v *versions) recovers(previous string) {
+	v.Helper()
+	v.replace("a-0", "march")
+	for _, step := range []struct{ by, name, program string }{
+		{previous, "a-0", "march"}, {"march", "b-0", previous},
+	} {
+		for _, killed := range []bool{false, true} {
+			var journal []string
+			if killed {
+				v.signal(step.name, syscall.SIGKILL)
+				files, err := filepath.Glob(filepath.Join(v.dir, "journal", "*", roomOf(step.name), step.name+".journal"))
+				if err != nil || len(files) != 1 {
+					v.Fatalf("journals of %s: %v, %v", step.name, files, err)
+				}
+				journal = []string{"--journal", files[0]}
+			}
+			runs(v.T, step.by, "halt", "--etcd", v.etcd.Endpoint, "--why", "test", "--yes")
+			out := runs(v.T, step.by, append([]string{"recover", "--etcd", v.etcd.Endpoint, "--yes", "--wait", "0s"},
+				journal...)...)
+			if !strings.Contains(out, "epoch ") || strings.Contains(out, "without ") {
+				v.Errorf("recover by %s, killed %v:\n%s", step.by, killed, out)
+			}
+			if killed {
+				v.startAs(step.program, step.name)
+			}
+			v.leases()
+		}
+	}
+	v.verify(previous)
 }
 
 // reserves reserves a range while an instance of the previous version runs. That version
