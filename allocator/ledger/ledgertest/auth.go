@@ -53,8 +53,10 @@ func (e *Etcd) RequireCredentials(tb testing.TB) (end func()) {
 	if _, err := auth.AuthEnable(ctx, &etcdserverpb.AuthEnableRequest{}); err != nil {
 		tb.Fatal(err)
 	}
+	e.root = rootUser
 	return func() {
 		tb.Helper()
+		e.root = ""
 		auth, ctx := e.auth(tb)
 		if _, err := auth.AuthDisable(ctx, &etcdserverpb.AuthDisableRequest{}); err != nil {
 			tb.Fatal(err)

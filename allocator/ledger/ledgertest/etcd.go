@@ -22,6 +22,7 @@ type Etcd struct {
 	config   embedded.Config
 	server   *embedded.Server
 	tls      *certificates // nil for plain text
+	root     string        // the user, and the password, of who sees to the member; empty if it asks for none
 }
 
 // StartEtcd starts a member that lives until the test ends.

@@ -94,8 +94,8 @@ func (e *Etcd) Backup(tb testing.TB) string {
 	path := filepath.Join(e.dir, "backup")
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: []string{e.Endpoint}},
-		path); err != nil {
+	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, clientv3.Config{Endpoints: []string{e.Endpoint},
+		Username: e.root, Password: e.root}, path); err != nil {
 		tb.Fatal(err)
 	}
 	return path

@@ -182,7 +182,11 @@ func (e *etcd) failed(m *member, endpoint string, err error) error {
 	translated := translate(endpoint, err)
 	// by the caller: not the member's fault
 	gaveUp := errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled
+	late := errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 	switch {
+	case len(e.cfg.Endpoints) == 1 && e.cfg.Username != "" && late && m != nil:
+		// With a token of the etcd before, a restored one waits until its log is as long as it was then.
+		e.rotate(m, 0)
 	case translated.Kind == allocator.Unavailable && m != nil && !gaveUp:
 		e.rotate(m, 1)
 	case translated.Kind == allocator.Unauthenticated && m != nil:
