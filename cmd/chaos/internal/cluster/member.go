@@ -159,7 +159,8 @@ func (m *Member) Status(ctx context.Context) (*clientv3.StatusResponse, error) {
 	return client.Status(ctx, m.Client)
 }
 
-// Healthy reports whether the member answers and knows a leader.
+// Healthy reports whether the member answers and knows a leader. A new etcd waits with a token of the
+// one before until its own log is as long: so after a failure the member gets a new client.
 func (m *Member) Healthy(ctx context.Context) bool {
 	client, err := m.Etcd()
 	if err != nil {
@@ -167,8 +168,16 @@ func (m *Member) Healthy(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_, err = client.Get(ctx, "health") // linearizable: it needs a leader
-	return err == nil
+	if _, err = client.Get(ctx, "health"); err == nil { // linearizable: it needs a leader
+		return true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.client == client {
+		m.mu.client = nil
+	}
+	_ = client.Close() // it has nothing to say
+	return false
 }
 
 // Await waits until the member is healthy.
