@@ -193,14 +193,14 @@ var mistakes = []mistake{
 	{name: "stopped-and-unseen",
 		what: "windows begin soon after a recover without a machine that is off, although no " +
 			"mirror saw whether it lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
-		because: "the simulation's operator does not know which machines are off"},
+		because: "another instance must take the number that a caller goes on with: few seeds have that"},
 	{name: "stopped-lender",
 		what: "windows begin soon after a recover without a machine that is off, although its room " +
 			"lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
-		because: "the simulation's operator does not know which machines are off"},
+		because: "another instance must take the number that a caller goes on with: few seeds have that"},
 	{name: "stopped-that-answers", what: "recover believes that the machine of an instance that answers is off",
 		pkg: "./allocator/ledger", test: "TestStoppedIsRefused",
-		because: "the simulation's operator does not know which machines are off"},
+		because: "the simulation's operator says so only of machines that are off"},
 	{name: "slice-not-compared", what: "a worker is renewed although it left the room's slice",
 		with: "time-ordered IDs"},
 	{name: "window-no-layout", what: "a window is written without the condition on the layout",

@@ -65,7 +65,7 @@ func command(ctx context.Context, args []string) error {
 	if err := steady.Build(ctx, "./internal/sim", program); err != nil {
 		return err
 	}
-	run := []string{"-test.v", "-test.timeout=30m", "-with", *with}
+	run := []string{"-test.v", "-test.timeout=0", "-with", *with}
 	if *seed >= 0 {
 		run = append(run, "-test.run=^TestSimulation$", "-seed", strconv.FormatInt(*seed, 10),
 			fmt.Sprintf("-logs=%v", *logs))

@@ -63,6 +63,7 @@
 //     instance only if its memory is lost for good. The margin covers all leases ever
 //     made; it is 1 if all of them are known.
 //   - Without naming any instance to go on without: the recover must refuse by itself.
+//   - With the word that the machines of some are off, where that is so.
 //   - Without an instance that nobody has ever heard of, which counts as missing; or with a
 //     misspelled name at first, which must change nothing.
 //   - Without an instance that runs, with a small margin. Another room may then get the

@@ -150,6 +150,35 @@ func (r *recovering) nameStranger(cfg *recovery.Config) record.InstanceID {
 	return named
 }
 
+// nameStopped has the operator say, of half of those to go on without, that their machines are off,
+// where that is so.
+func (r *recovering) nameStopped(cfg *recovery.Config) {
+	d := r.w.dice("stopped " + r.link.name)
+	r.w.mu.Lock()
+	all := slices.Clone(r.w.mu.processes)
+	r.w.mu.Unlock()
+	off := func(id record.InstanceID) (was bool) {
+		for _, p := range all {
+			if (ledger.Registration{Room: p.in, Name: p.name}).ID() != id {
+				continue
+			}
+			select {
+			case <-p.gone:
+				was = true
+			default:
+				return false
+			}
+		}
+		return was
+	}
+	for _, id := range cfg.Without {
+		if off(id) && d.chance(2) {
+			cfg.Stopped = append(cfg.Stopped, id)
+			r.w.count("instances whose machines are off, by the operator's word", 1)
+		}
+	}
+}
+
 // misspell has the operator, now and then, misspell a name at first: of an instance whose room never
 // was. Recover must refuse that, and have changed nothing.
 func (r *recovering) misspell(ctx context.Context, cfg recovery.Config) {

@@ -233,7 +233,9 @@ func (w *world) recover(d dice, name string) error {
 		_, err := recovery.Run(ctx, l, dry)
 		return err
 	})
-	w.log("%-12s goes on without %v, layout %s, margin %v", name, cfg.Without, cfg.Layout, cfg.Margin != nil)
+	r.nameStopped(&cfg)
+	w.log("%-12s goes on without %v, stopped %v, layout %s, margin %v", name, cfg.Without, cfg.Stopped, cfg.Layout,
+		cfg.Margin != nil)
 	w.mu.Lock()
 	w.remember()
 	restores := w.mu.past.restores
