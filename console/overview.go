@@ -249,7 +249,7 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 		Layout: recordToProto(v.record), Cluster: v.uuid, Ever: names(v.record.Ever), Halt: f.halt,
 		Problem:  textOf(v.unusable),
 		Settings: v.settings, Unreadable: passedOver(v.bad), Migration: f.migration,
-		Problems: s.met.Note(f.problems(), time.Now()),
+		Problems: s.met.Note(f.problems(), time.Now()), NewestFormats: record.Formats,
 	}
 	if !at.IsZero() {
 		answer.AsOf = timestamppb.New(at)

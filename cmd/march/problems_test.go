@@ -59,6 +59,18 @@ func TestStatusShowsProblems(t *testing.T) {
 	}
 }
 
+// `march status` shows which stored formats are turned on, and which ones may be.
+func TestStatusShowsFormats(t *testing.T) {
+	o := &marchv1.GetOverviewResponse{NewestFormats: 2,
+		Layout: &marchv1.LayoutRecord{Layout: &marchv1.Layout{Version: 3, Boundary: 100}}}
+	for on, want := range map[int32]string{0: "formats  1; march cluster upgrade turns 2 on\n", 2: "formats  2\n"} {
+		o.Layout.Formats = on
+		if got := text(func(w *tabwriter.Writer) { statusText(w, o) }); !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // `march migrate status` shows the cause that keeps a migration from going on. So does the
 // line of apply and watch. Both show since when, and the remedy.
 func TestMigrationShowsProblems(t *testing.T) {

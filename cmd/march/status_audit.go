@@ -75,6 +75,11 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 	}
 	if l := o.GetLayout().GetLayout(); l != nil {
 		_, _ = fmt.Fprintf(w, "layout\t%s, boundary %d\n", layoutVersion(l, o.GetProblem() != ""), l.GetBoundary())
+		if on, newest := formats(o.GetLayout().GetFormats()), o.GetNewestFormats(); on < newest {
+			_, _ = fmt.Fprintf(w, "formats\t%d; march cluster upgrade turns %d on\n", on, newest)
+		} else {
+			_, _ = fmt.Fprintf(w, "formats\t%d\n", on)
+		}
 	}
 	if o.GetSettings() != nil {
 		_, _ = fmt.Fprintf(w, "journal\t%s\n", api.Word(o.GetSettings().GetJournal()))

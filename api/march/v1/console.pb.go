@@ -3225,7 +3225,10 @@ type GetOverviewResponse struct {
 	// All problems of the cluster as this console sees it, the worst first. They
 	// include halt, problem, unreadable, and the problems of rooms and of the
 	// migration. Of one kind the list has the first 20, and the number of the others.
-	Problems      []*Problem `protobuf:"bytes,11,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []*Problem `protobuf:"bytes,11,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The newest generation of stored formats that this console knows: UpgradeCluster
+	// turns it on. The layout has the one that is turned on.
+	NewestFormats int32 `protobuf:"varint,12,opt,name=newest_formats,json=newestFormats,proto3" json:"newest_formats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3335,6 +3338,13 @@ func (x *GetOverviewResponse) GetProblems() []*Problem {
 		return x.Problems
 	}
 	return nil
+}
+
+func (x *GetOverviewResponse) GetNewestFormats() int32 {
+	if x != nil {
+		return x.NewestFormats
+	}
+	return 0
 }
 
 // RoomStatus combines what the instances of a room report.
@@ -4526,7 +4536,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
 	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
 	"\x05_rate\"\x14\n" +
-	"\x12GetOverviewRequest\"\xd5\x03\n" +
+	"\x12GetOverviewRequest\"\xfc\x03\n" +
 	"\x13GetOverviewResponse\x12.\n" +
 	"\x06layout\x18\x01 \x01(\v2\x16.march.v1.LayoutRecordR\x06layout\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -4541,7 +4551,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"unreadable\x18\n" +
 	" \x03(\v2\x14.march.v1.UnreadableR\n" +
 	"unreadable\x12-\n" +
-	"\bproblems\x18\v \x03(\v2\x11.march.v1.ProblemR\bproblems\"\xa5\x04\n" +
+	"\bproblems\x18\v \x03(\v2\x11.march.v1.ProblemR\bproblems\x12%\n" +
+	"\x0enewest_formats\x18\f \x01(\x05R\rnewestFormats\"\xa5\x04\n" +
 	"\n" +
 	"RoomStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
