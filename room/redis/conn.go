@@ -40,6 +40,7 @@ type conn struct {
 	// not set for each command, because that would cost as much as the command.
 	readSet, writeSet time.Time
 	patience          time.Duration
+	moved             bool // a command was answered since then
 
 	id       int64
 	name     string
@@ -148,7 +149,7 @@ func (c *conn) answerAll() error {
 		if n == 0 {
 			break
 		}
-		rest = rest[n:]
+		rest, c.moved = rest[n:], true
 		if len(c.args) > 0 {
 			c.command(c.args)
 		}
@@ -184,13 +185,15 @@ func (c *conn) countOnly() {
 // between reports whether the client is between two commands and in no transaction.
 func (c *conn) between() bool { return len(c.in) == 0 && c.queue == nil }
 
-// await sets how long the next bytes may take. It returns an error if ctx has ended.
+// await sets how long the next bytes may take; the rest of half a command may take so long in all. It returns an error
+// if ctx has ended.
 func (c *conn) await(patience time.Duration) error {
 	now := time.Now()
-	if patience == c.patience && now.Sub(c.readSet) <= slack {
+	halfStill := patience == halfway && !c.moved && !c.readSet.IsZero()
+	if patience == c.patience && (halfStill || now.Sub(c.readSet) <= slack) {
 		return nil
 	}
-	c.patience, c.readSet = patience, now
+	c.patience, c.readSet, c.moved = patience, now, false
 	if err := c.net.SetReadDeadline(now.Add(patience)); err != nil {
 		return err
 	}

@@ -260,6 +260,37 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// A byte now and then does not keep half a command. Commands of a transaction do, each for its time.
+func TestSlowBytes(t *testing.T) {
+	for name, test := range map[string]struct {
+		first, then string
+		after       time.Duration
+	}{
+		"half a command": {"*2\r\n$4\r\nINCR\r\n$9\r\n", "x", 10 * time.Second},
+		"a transaction":  {bulks("MULTI"), bulks("INCR", "order"), 110 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := open(t)()
+				began := time.Now()
+				go func() {
+					_, err := io.WriteString(conn, test.first)
+					for n := 0; n < 20 && err == nil; n++ {
+						time.Sleep(5 * time.Second)
+						_, err = io.WriteString(conn, test.then)
+					}
+				}()
+				if _, err := io.ReadAll(conn); err != nil {
+					t.Error(err)
+				}
+				if passed := time.Since(began); passed != test.after {
+					t.Errorf("cut off after %v, want %v", passed, test.after)
+				}
+			})
+		})
+	}
+}
+
 // The door answers any bytes or closes the connection, and goes on for other clients.
 func TestGarbage(t *testing.T) {
 	dial := open(t)
