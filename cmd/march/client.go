@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
@@ -48,7 +51,8 @@ func (c *common) target() *target { return &target{network: c.network} }
 func (t *target) flags(cmd *cobra.Command, what, address string) *cobra.Command {
 	t.what = what
 	addOptions(cmd, t.secure.options("")...)
-	return addOptions(cmd, option{what, usually(&t.address, address), "the " + what + "'s gRPC address, HOST:PORT"},
+	usage := "the " + what + "'s gRPC address, HOST:PORT; of several, A,B, the first that answers"
+	return addOptions(cmd, option{what, usually(&t.address, address), usage},
 		option{"timeout", usually(&t.timeout, 5*time.Second), "how long to wait for an answer"})
 }
 
@@ -71,8 +75,11 @@ type link struct {
 
 // dial returns a link. It does not connect yet.
 func (t *target) dial() (*link, error) {
-	if err := api.CheckAddress(t.what, t.address); err != nil {
-		return nil, usageError{err}
+	addresses := strings.Split(t.address, ",")
+	for _, address := range addresses {
+		if err := api.CheckAddress(t.what, address); err != nil {
+			return nil, usageError{err}
+		}
 	}
 	if t.timeout <= 0 {
 		return nil, usageError{allocator.Errorf(allocator.Invalid, "timeout: %v; allowed: above 0", t.timeout)}
@@ -88,12 +95,24 @@ func (t *target) dial() (*link, error) {
 	if t.instance.Name != "" {
 		options = given.InstanceOptions(string(t.instance.Room), string(t.instance.Name))
 	}
-	conn, err := api.Dial("passthrough:///"+t.address, append(options, grpc.WithContextDialer(l.connect))...)
+	conn, err := api.Dial("several:///", append(options, grpc.WithContextDialer(l.connect),
+		grpc.WithResolvers(inOrder(addresses)))...)
 	if err != nil {
 		return nil, usageError{allocator.Errorf(allocator.Invalid, "%s: %w", t.what, err)}
 	}
 	l.conn = conn
 	return l, nil
+}
+
+// inOrder has gRPC connect to the first of some addresses that answers. The certificate must name that address.
+func inOrder(addresses []string) resolver.Builder {
+	all := make([]resolver.Address, len(addresses))
+	for k, address := range addresses {
+		all[k] = resolver.Address{Addr: address, ServerName: address}
+	}
+	r := manual.NewBuilderWithScheme("several")
+	r.InitialState(resolver.State{Addresses: all})
+	return r
 }
 
 // credentials returns what the flags ask for.

@@ -93,7 +93,7 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "add NAME",
 		Short:   "Add a context with the settings that are given as flags",
-		Example: `  march context add prod --console console.prod:7001 --room room.prod:7010 --use`,
+		Example: `  march context add prod --console one.prod:7001,two.prod:7001 --room room.prod:7010 --etcd etcd-1.prod:2379 --use`,
 		Args:    exactly("a context's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := make(contexts.Settings)
