@@ -14,6 +14,9 @@ type ChainConfig struct {
 	Source   Source
 	Refiller *Refiller
 	Settings Settings
+	// First is how many IDs the first lease asks for, if that is more than the least step: of a tag that was in use
+	// before a restart. 0 is not known.
+	First int64
 	// Gate, if set, is called for every ID after it was taken; see Gate.
 	Gate Gate
 	// Unordered lets the source lease segments below earlier ones, as two
@@ -107,6 +110,7 @@ func (c *Chain) Init(cfg ChainConfig) error {
 	c.mu.last = -1
 	now := c.now()
 	c.mu.pace.sampled, c.mu.used = now, now
+	c.mu.pace.peak = float64(cfg.First) / span(cfg.Settings)
 	return nil
 }
 

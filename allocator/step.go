@@ -8,8 +8,8 @@ import (
 // Settings decide how many IDs a chain holds. They may change at run time.
 type Settings struct {
 	// MinStep is the least number of IDs that a refill asks for, and the number of
-	// the first refill after every start, so that a crash loop does not use up the
-	// space. Default 1,000.
+	// the first refill, so that a crash loop does not use up the space; see also
+	// ChainConfig.First. Default 1,000.
 	MinStep int64
 	// MaxStep is the largest number of IDs that one refill asks for and that a
 	// chain aims to hold. A restart wastes at most about twice as

@@ -186,11 +186,21 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, e
 	// The chain needs its source, and the source the chain, so the chain comes in two steps.
 	metered := &meteredSource{Source: source, server: s, chain: chain}
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller,
-		Settings: settings.Chain(), Gate: s.gateOf(settings)})
+		Settings: settings.Chain(), First: s.firstLease(tag, settings.Chain()), Gate: s.gateOf(settings)})
 	if err == nil {
 		chain.Limit(settings.Limit)
 	}
 	return chain, err
+}
+
+// firstOf is how much of its last rate an instance that starts again leases at once. A crash loop uses up no more, and
+// less each time.
+const firstOf = 10 * time.Second
+
+// firstLease returns how many IDs a chain's first lease asks for: some seconds of the rate before a restart.
+func (s *Server) firstLease(tag allocator.Tag, settings allocator.Settings) int64 {
+	step := min(s.instance.TakeStep(tag), settings.MaxStep)
+	return int64(float64(step) * min(1, firstOf.Seconds()/settings.Reserve.Seconds()))
 }
 
 // textOf returns how a tag's IDs are texts, and warns where there are none.

@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
@@ -34,4 +36,40 @@ func TestRates(t *testing.T) {
 	if diff := cmp.Diff(make([]float64, api.RatesKept), r.Get()); diff != "" {
 		t.Errorf("after an hour (-want +got)\n%s", diff)
 	}
+}
+
+// An instance that starts again holds IDs for some seconds at the rate before, which its journal shows. Before, it held
+// min_step, IDs for a third of a second. A process that ends soon leaves less to the next one: a crash loop does not use
+// up the space.
+func TestARestartLeasesSecondsOfTheLastRate(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(nil, "order", "idle")
+		dir := t.TempDir()
+		start := func() *instance {
+			return c.start("a", "a1", func(cfg *room.Config) { cfg.Journal = dir })
+		}
+		const rate = 3000
+		a := start()
+		for range 60 {
+			if _, err := a.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: rate}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		a.mustNext("idle")
+		a.Stop()
+		for n, want := range []struct{ least, most int64 }{{5 * rate, 20 * rate}, {1, 5 * rate}} {
+			a = start()
+			a.mustNext("order")
+			a.mustNext("idle")
+			if held := a.chain("order").GetHeld() + 1; held < want.least || held > want.most {
+				t.Errorf("restart %d: the instance holds %d IDs, want %d to %d", n+1, held, want.least, want.most)
+			}
+			if held := a.chain("idle").GetHeld() + 1; held > 1000 {
+				t.Errorf("restart %d: %d IDs of an idle tag", n+1, held)
+			}
+			a.Stop()
+		}
+	})
 }

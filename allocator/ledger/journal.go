@@ -57,6 +57,12 @@ func (i *Instance) loadMemory(s journal.State, m record.Memory) {
 		// The leases of earlier processes count as leases of this one.
 		i.memory.setMark(tag, ownMark{next: mark.Next, leased: mark.Next, version: mark.Version})
 	}
+	for tag, by := range s.Steps {
+		// A floor, a skip or the next period makes a single step far larger, and a chain that starts grows less.
+		if step := min(by[0], 100*by[1]); step > 0 {
+			i.memory.steps[tag] = step
+		}
+	}
 	for _, lease := range m.Workers {
 		i.memory.setWindow(lease.WorkerID, ownWindow{worker: lease.Worker})
 	}
@@ -118,6 +124,7 @@ func (i *Instance) noteSeen(said *pending.Lines, all []record.SeenInstance, unde
 // begin records in the journal that this process writes it from now on.
 func (i *Instance) begin(ctx context.Context, dir string) error {
 	i.memory.marks = make(map[allocator.Tag]*ownMark)
+	i.memory.steps = make(map[allocator.Tag]int64)
 	i.memory.incarnations = []string{i.incarnation}
 	if dir == "" {
 		i.startUnconfirmed()

@@ -19,6 +19,7 @@ const maxSeen = 1000
 // answers, so that Memory misses no lease.
 type instanceMemory struct {
 	marks        map[allocator.Tag]*ownMark
+	steps        map[allocator.Tag]int64 // by how much the process before raised marks with a lease; see TakeStep
 	windows      map[record.WorkerID]ownWindow
 	sequence     int64                 // grows with each change of marks
 	seen         []record.SeenInstance // the oldest first
@@ -89,6 +90,17 @@ func (i *Instance) sends(tag allocator.Tag, next, total int64) {
 	i.memory.sequence++
 	own.sent, own.total, own.sequence = max(own.sent, next), max(own.total, total), i.memory.sequence
 	i.memory.setMark(tag, own)
+}
+
+// TakeStep returns about how many IDs of a tag the process before leased at once, 0 if that is not known, and forgets it.
+func (i *Instance) TakeStep(tag allocator.Tag) int64 {
+	stored, _ := i.ledger.Layout()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	step := i.memory.steps[tag]
+	delete(i.memory.steps, tag)
+	width := stored.Layout.Ranges[i.room].Width()
+	return int64(float64(step) * float64(width) / float64(max(stored.Layout.Boundary, 1)))
 }
 
 // accept decides whether the segment that a transaction leased is ours. It is not ours if

@@ -68,8 +68,11 @@ type State struct {
 	Record // Marks and Windows are empty; Epoch is the last one, Revision the highest under it
 	// Leaser is the process that leased last, empty if none did. No field of a Record has it: a
 	// process begins with a record of itself, so the last process before the last lease is it.
-	Leaser  string
-	Marks   map[allocator.Tag]Mark
+	Leaser string
+	Marks  map[allocator.Tag]Mark
+	// Steps are by how much the last two leases of tags raised their marks, the last one first: of a file that was read,
+	// as far as it has them since it was last written anew.
+	Steps   map[allocator.Tag][2]int64
 	Windows map[record.WorkerID]Window
 }
 
@@ -114,9 +117,14 @@ func (s *State) add(r Record) {
 		if s.Marks == nil {
 			s.Marks = make(map[allocator.Tag]Mark)
 		}
-		if was := s.Marks[m.Tag]; m.Next >= was.Next {
-			s.Marks[m.Tag] = m
+		was, known := s.Marks[m.Tag]
+		if m.Next < was.Next {
+			continue
 		}
+		if by := m.Next - was.Next; known && by > 0 && s.Steps != nil {
+			s.Steps[m.Tag] = [2]int64{by, s.Steps[m.Tag][0]}
+		}
+		s.Marks[m.Tag] = m
 	}
 	s.NotBefore = max(s.NotBefore, r.NotBefore)
 	s.Formats = max(s.Formats, r.Formats)
@@ -264,7 +272,7 @@ func endsWell(line []byte) bool {
 // cannot be read is an error, as the leases in it are lost. The error is Refused and names the
 // line.
 func Parse(content []byte) (State, error) {
-	var s State
+	s := State{Steps: make(map[allocator.Tag][2]int64)}
 	for number := 1; len(content) > 0; number++ {
 		line, rest, whole := bytes.Cut(content, []byte("\n"))
 		content = rest
