@@ -13,6 +13,7 @@ import (
 // Contact says when and how etcd last answered a ledger.
 type Contact struct {
 	Away    time.Time     // since when tries fail, zero while they do not
+	Outages time.Duration // for how long tries failed, in all
 	Last    time.Time     // of the last answer, zero before the first
 	Cause   error         // of the last failure, nil while tries do not fail
 	Latency time.Duration // of an answer, a moving average; zero before the first
@@ -25,6 +26,7 @@ const latencyWeight = 8
 
 // answered notes an answer that came after took.
 func (c *Contact) answered(now time.Time, took time.Duration) {
+	c.Outages += c.lasts(now)
 	c.Away, c.Cause, c.Members = time.Time{}, nil, store.Members{}
 	if c.Last.IsZero() {
 		c.Latency = took
@@ -32,6 +34,14 @@ func (c *Contact) answered(now time.Time, took time.Duration) {
 		c.Latency += (took - c.Latency) / latencyWeight
 	}
 	c.Last = now
+}
+
+// lasts returns for how long tries have failed, 0 while they do not.
+func (c *Contact) lasts(now time.Time) time.Duration {
+	if c.Away.IsZero() {
+		return 0
+	}
+	return max(now.Sub(c.Away), 0)
 }
 
 // askMembers is how often etcd's members are asked for themselves while etcd does not answer, and how long each may
@@ -65,7 +75,9 @@ func (l *Ledger) Etcdctl() string { return cmp.Or(l.cfg.Etcdctl, "etcdctl") }
 func (l *Ledger) Contact() Contact {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mu.contact
+	c := l.mu.contact
+	c.Outages += c.lasts(time.Now())
+	return c
 }
 
 // confirmation is when a layout was last known to be the current one. A linearizable

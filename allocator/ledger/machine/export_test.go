@@ -3,4 +3,4 @@ package machine
 import "time"
 
 // CountBy has m count silence by another clock.
-func (m *Machines) CountBy(elapsed func() time.Duration) { m.elapsed = elapsed }
+func (m *Machines) CountBy(runs func() time.Duration) { m.runs = runs }

@@ -14,7 +14,8 @@
 // silent client's number goes to another one only after the time that the other client asks
 // for, and never if the first one is stable. How long a client has been silent is how long its
 // key has not changed, as this process counts it from the first time that it read the key as
-// it is under the epoch in force. So no wall clock gives a number away, neither this process's nor
+// it is under the epoch in force, without the time in which etcd did not answer this process: no
+// client's guard could arrive then. So no wall clock gives a number away, neither this process's nor
 // another's, and a process that has just started gives none of a silent client. And no halt gives
 // one away: while leasing is halted no client can be heard, and a restore may have brought back an
 // older key.
@@ -60,7 +61,7 @@ type Machines struct {
 	room     allocator.Room // whose keys are written
 	reserved allocator.Room // the name of the layout's reserved range
 
-	elapsed func() time.Duration // the time that this process has run, by the monotonic clock
+	runs func() time.Duration // how long this process has run, by the monotonic clock
 
 	mu struct {
 		sync.Mutex
@@ -79,10 +80,13 @@ type seen struct {
 func New(l *ledger.Ledger, room, reserved allocator.Room) *Machines {
 	began := time.Now()
 	m := &Machines{ledger: l, cluster: l.Cluster(), room: room, reserved: reserved,
-		elapsed: func() time.Duration { return time.Since(began) }}
+		runs: func() time.Duration { return time.Since(began) }}
 	m.mu.seen = make(map[string]seen)
 	return m
 }
+
+// elapsed is how long this process has run while etcd answered it.
+func (m *Machines) elapsed() time.Duration { return m.runs() - m.ledger.Contact().Outages }
 
 // under forgets what was seen under another epoch.
 func (m *Machines) under(epoch string) {
