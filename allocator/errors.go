@@ -83,7 +83,11 @@ type Error struct {
 // Errorf makes an Error. A %w verb's operand becomes its cause.
 func Errorf(kind Kind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Kind: kind, Msg: err.Error(), Err: errors.Unwrap(err)}
+	cause := errors.Unwrap(err)
+	if _, several := err.(interface{ Unwrap() []error }); several {
+		cause = err
+	}
+	return &Error{Kind: kind, Msg: err.Error(), Err: cause}
 }
 
 func (e *Error) Error() string {

@@ -60,3 +60,12 @@ func TestAwayErrorSaysWhoseTryFailed(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// An error of two causes has both.
+func TestErrorOfTwoCauses(t *testing.T) {
+	first, second := errors.New("first"), &allocator.AwayError{}
+	err := allocator.Errorf(allocator.Unavailable, "%w, and %w", first, second)
+	if _, is := errors.AsType[*allocator.AwayError](err); !errors.Is(err, first) || !is {
+		t.Errorf("%v lacks a cause", err)
+	}
+}
