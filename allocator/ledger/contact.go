@@ -52,9 +52,7 @@ const askMembers = time.Second
 func (l *Ledger) WatchMembers(ctx context.Context) {
 	for ctx.Err() == nil {
 		if !l.Contact().Away.IsZero() {
-			asking, cancel := context.WithTimeout(ctx, askMembers)
-			members := store.ReadMembers(asking, l.store)
-			cancel()
+			members := l.Members(ctx)
 			l.mu.Lock()
 			if !l.mu.contact.Away.IsZero() {
 				l.mu.contact.Members = members
@@ -66,6 +64,13 @@ func (l *Ledger) WatchMembers(ctx context.Context) {
 		case <-time.After(askMembers):
 		}
 	}
+}
+
+// Members asks each member of etcd for itself.
+func (l *Ledger) Members(ctx context.Context) store.Members {
+	ctx, cancel := context.WithTimeout(ctx, askMembers)
+	defer cancel()
+	return store.ReadMembers(ctx, l.store)
 }
 
 // Etcdctl is the command that asks the etcd of this ledger.

@@ -63,7 +63,11 @@ func (i *Instance) Trouble() Trouble {
 	case journal != nil:
 		return Trouble{journal, leases.since}
 	case leases.err != nil:
-		return Trouble{leases.err, leases.since}
+		since := leases.since
+		if beats.err != nil && allocator.KindOf(beats.err) == allocator.KindOf(leases.err) && beats.since.Before(since) {
+			since = beats.since // leases come rarely, so heartbeats met it first
+		}
+		return Trouble{leases.err, since}
 	case probes.err != nil:
 		return Trouble{probes.err, probes.since}
 	case beats.err != nil:
@@ -101,6 +105,9 @@ func (i *Instance) noteBeat(err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.memory.beats.note(time.Now(), err)
+	if err == nil && allocator.KindOf(i.memory.leases.err) == allocator.Unavailable {
+		i.memory.leases = failures{} // etcd takes writes again, and the next lease may be far away
+	}
 }
 
 // rightsEvery is how often an instance asks etcd for its user's rights while it lacks none.
