@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/throttle"
 )
@@ -63,10 +64,11 @@ func (s *Server) tend(ctx context.Context) {
 		s.lookAtWorkers(ctx)
 		size, err := s.admin.StoreSize(ctx)
 		if err == nil {
-			s.metrics.size(size)
+			members := s.ledger.Members(ctx)
+			s.metrics.size(size, members)
 			s.trends.Etcd(time.Now(), size.Bytes)
 			every = sizeEvery
-			if p := s.fullness.note(size, time.Now(), s.ledger.Etcdctl()); p != nil {
+			if p := s.fullness.note(size, members, time.Now(), s.ledger.Etcdctl()); p != nil {
 				if size.NoSpace || size.Corrupt {
 					every = alarmEvery
 				}
@@ -91,7 +93,12 @@ func (s *Server) tend(ctx context.Context) {
 }
 
 // size notes how large etcd is.
-func (n *metrics) size(s admin.StoreSize) {
+func (n *metrics) size(s admin.StoreSize, members store.Members) {
 	n.bytes.Set(float64(s.Bytes))
 	n.quota.Set(float64(s.Quota))
+	n.noSpace.Set(0)
+	if s.NoSpace {
+		n.noSpace.Set(1)
+	}
+	n.lost.Set(float64(members.All - members.Answer))
 }

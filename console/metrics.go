@@ -17,6 +17,8 @@ type metrics struct {
 	waiting     prometheus.Gauge
 	bytes       prometheus.Gauge
 	quota       prometheus.Gauge
+	noSpace     prometheus.Gauge
+	lost        prometheus.Gauge
 	timeLeft    prometheus.Gauge
 	workersUsed prometheus.Gauge
 	ended       *prometheus.CounterVec
@@ -38,6 +40,9 @@ func newMetrics(m *observe.Metrics) *metrics {
 		bytes: gauge("etcd_db_size_bytes", "How large the database of the etcd member in use is."),
 		quota: gauge("etcd_db_quota_bytes",
 			"The size at which etcd takes no more writes; 0 if etcd does not report it."),
+		noSpace: gauge("etcd_no_space", "1 while etcd has raised its alarm NOSPACE, and takes no writes."),
+		lost: gauge("etcd_members_away",
+			"How many of the members of etcd whose addresses this console was given do not answer it, while etcd does."),
 		timeLeft: gauge("time_left_seconds",
 			"Time until the time bits of a tag of kind time are used up, the shortest of all such tags; "+
 				"+Inf if there is no such tag."),
@@ -58,7 +63,7 @@ func newMetrics(m *observe.Metrics) *metrics {
 	n.underWay(record.Migration{})
 	n.timeLeft.Set(math.Inf(1))
 	if m != nil {
-		m.Register(n.state, n.moves, n.made, n.waiting, n.ended, n.bytes, n.quota, n.timeLeft, n.workersUsed,
+		m.Register(n.state, n.moves, n.made, n.waiting, n.ended, n.bytes, n.quota, n.noSpace, n.lost, n.timeLeft, n.workersUsed,
 			n.instances)
 	}
 	return n

@@ -65,6 +65,7 @@ func (f findings) problems() []*marchv1.Problem {
 				keys = append(keys, p)
 			}
 		case marchv1.ProblemKind_PROBLEM_KIND_HALTED, marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
+			marchv1.ProblemKind_PROBLEM_KIND_ETCD_MEMBER,
 			marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL,
 			marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE,
 			marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS,
@@ -114,13 +115,22 @@ func (f findings) unusableState() []*marchv1.Problem {
 }
 
 // etcdSize is the size of etcd's database, and since when this console has seen it nearly
-// full, full or corrupt; zero if it is not.
+// full, full or corrupt, or without a member; zero if it is not.
 type etcdSize struct {
 	admin.StoreSize
+	members               store.Members
 	nearly, full, corrupt time.Time
+	lost                  time.Time
 }
 
-func (e etcdSize) problems(etcdctl string) []*marchv1.Problem {
+func (e etcdSize) problems(etcdctl string) (list []*marchv1.Problem) {
+	if !e.lost.IsZero() {
+		list = append(list, problem.New(problem.EtcdMember, "", e.lost, "members", e.members, "etcdctl", etcdctl))
+	}
+	return append(e.fullness(etcdctl), list...)
+}
+
+func (e etcdSize) fullness(etcdctl string) []*marchv1.Problem {
 	switch {
 	case !e.corrupt.IsZero():
 		return []*marchv1.Problem{problem.New(problem.EtcdCorrupt, "etcd", e.corrupt, "etcdctl", etcdctl)}
@@ -149,10 +159,10 @@ func (f *fullness) get() etcdSize {
 
 // note stores the size of etcd's database and its alarms, and returns the problem with them;
 // nil for none.
-func (f *fullness) note(size admin.StoreSize, now time.Time, etcdctl string) *marchv1.Problem {
+func (f *fullness) note(size admin.StoreSize, members store.Members, now time.Time, etcdctl string) *marchv1.Problem {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.mu.StoreSize = size
+	f.mu.StoreSize, f.mu.members = size, members
 	since := func(at *time.Time, is bool) {
 		switch {
 		case !is:
@@ -164,7 +174,8 @@ func (f *fullness) note(size admin.StoreSize, now time.Time, etcdctl string) *ma
 	since(&f.mu.nearly, size.Quota > 0 && float64(size.Bytes) > nearQuota*float64(size.Quota))
 	since(&f.mu.full, size.NoSpace)
 	since(&f.mu.corrupt, size.Corrupt)
-	for _, p := range f.mu.problems(etcdctl) {
+	since(&f.mu.lost, members.Answer < members.All)
+	for _, p := range f.mu.fullness(etcdctl) {
 		return p
 	}
 	return nil
@@ -230,7 +241,11 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 
 // ownProblems returns the problems of this console itself.
 func (s *Server) ownProblems() []*marchv1.Problem {
-	return append(s.cfg.Access.Problems(), problem.Safety("console "+s.host, s.host,
+	list := s.cfg.Access.Problems()
+	for _, p := range list {
+		p.Hits = []string{"console " + s.host}
+	}
+	return append(list, problem.Safety("console "+s.host, s.host,
 		s.cfg.Insecure, s.cfg.TLS.Broken())...)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -37,8 +38,8 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 		problem.Hit(list[0], unready)
 	} else if lacks != "" {
 		list = append(list, unready)
-	} else if _, err := s.times.Trouble(); err != nil && s.status.get() == nil {
-		list = append(list, s.noTimeOrdered(err))
+	} else if can, err := s.times.Trouble(); err != nil && s.status.get() == nil {
+		list = append(list, s.noTimeOrdered(can, err))
 	}
 	list = append(list, s.damagedTags()...)
 	list = append(list, s.usedUp()...)
@@ -55,8 +56,7 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 	wrong(problem.EtcdRights, missing, ", nor ")
 	wrong(problem.EtcdRightsMore, more, ", and ")
 	for _, p := range s.cfg.Access.Problems() {
-		p.Of = s.id()
-		p.What = "instance " + p.GetOf() + ": " + p.GetWhat()
+		p.Hits = []string{s.id()}
 		list = append(list, p)
 	}
 	list = append(list, problem.Safety("instance "+s.id(), s.id(), s.cfg.Insecure, s.cfg.TLS.Broken())...)
@@ -85,10 +85,17 @@ func (s *Server) causes() (list []*marchv1.Problem) {
 	return list
 }
 
-func (s *Server) noTimeOrdered(err error) *marchv1.Problem {
+// noTimeOrdered says why some time-ordered tag issues nothing; can is whether another one does.
+func (s *Server) noTimeOrdered(can bool, err error) *marchv1.Problem {
 	if back, is := errors.AsType[*timeid.RollbackError](err); is {
-		return problem.New(problem.ClockBack, s.id(), time.Time{}, "why", err, "back",
-			time.Duration(back.Last-back.Now)*time.Millisecond)
+		return problem.New(problem.ClockBack, s.id(), time.Time{}, "back",
+			(time.Duration(back.Last-back.Now) * time.Millisecond).Round(time.Second))
+	}
+	if ahead, is := errors.AsType[*worker.ClockError](err); is {
+		return problem.New(problem.ClockAhead, s.id(), time.Time{}, "ahead", ahead.Ahead.Round(time.Second))
+	}
+	if can {
+		return problem.New(problem.SomeTimeOrdered, s.id(), time.Time{}, "why", err)
 	}
 	return problem.New(problem.TimeOrdered, s.id(), time.Time{}, "why", err)
 }
@@ -161,7 +168,7 @@ func (s *Server) usedUp() (list []*marchv1.Problem) {
 		if s.chains.periods.of(c.tag) != (period.Period{}) {
 			row = problem.PeriodUsedUp
 		}
-		p := problem.New(row, string(c.tag), time.Time{}, "in", s.cfg.Room, "why", c.status.Failure)
+		p := problem.New(row, string(c.tag), time.Time{}, "why", c.status.Failure)
 		p.Hits = []string{s.id()}
 		list = append(list, p)
 	}

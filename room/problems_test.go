@@ -199,7 +199,7 @@ func TestTellsThatATagIsUsedUp(t *testing.T) {
 				break
 			}
 		}
-		const says = "tag small has no ID left in room a: "
+		const says = "tag small has no ID left: "
 		a.await("it tells", func() bool {
 			list := a.wrong()
 			_, body := a.get("/readyz?verbose")

@@ -266,7 +266,8 @@ func TestFamilyWhoseClockWentBack(t *testing.T) {
 			t.Errorf("readyz: %s", body)
 		}
 		a.await("the log says so", func() bool {
-			return contains(log.String(), "a problem began: ", "kind=time_ordered", "the clock went back")
+			return contains(log.String(), "a problem began: ", "kind=time_ordered", "its clock went back by 1m0s",
+				"Next: `chronyc tracking`")
 		})
 		back.Store(0)
 		a.await("an ID", func() bool { _, err := a.next("event"); return err == nil })

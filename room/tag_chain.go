@@ -83,6 +83,9 @@ func (c *tagChain) totals(s allocator.Status) totals {
 // used returns the share of the tag's IDs below the mark as this instance last saw
 // it, 0 to 1.
 func (c *tagChain) used(s allocator.Status) float64 {
+	if allocator.KindOf(s.Failure) == allocator.Exhausted {
+		return 1 // what is left between the mark and the limit is other rooms'
+	}
 	all := c.getSpace()
 	return allocator.Used(all.start, all.limit, s.Last+1)
 }

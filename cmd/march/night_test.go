@@ -18,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -35,6 +36,8 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/march/internal/doctor"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/devca"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/programs"
@@ -52,6 +55,7 @@ type fault struct {
 	// that the console lists; it ends at once if shown is none.
 	breaks func(*night)
 	shown  marchv1.ProblemKind
+	found  string // otherwise the check of doctor that finds it
 	// mend does what the command says; march runs one of march's.
 	mend    func(n *night, command string)
 	without map[string]string
@@ -61,12 +65,16 @@ type fault struct {
 // instance asks each second for an ID of the counter order and of the time-ordered tag event.
 type night struct {
 	*testcluster.Cluster
-	dir       string
-	processes map[string]*nightProcess
-	began     time.Time       // when the fault began; what came before is healthy
-	inRules   map[string]bool // the metrics that alerts depend on
-	scrapes   int
-	series    map[string][]string // as scraped: a value each time, "_" where there was none
+	dir         string
+	certificate string // the file of the instances' certificate; empty for none
+	processes   map[string]*nightProcess
+	began       time.Time       // when the fault began; what came before is healthy
+	inRules     map[string]bool // the metrics that alerts depend on
+	free        func()          // frees the disk that fillJournal filled
+	tags        []string        // that callers use
+	first       time.Time       // of the scrapes
+	scrapes     int
+	series      map[string][]string // as scraped: a value each time, "_" where there was none
 }
 
 // nightProcess is a console, or an instance named ROOM/NAME.
@@ -121,6 +129,15 @@ func (s *nightStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, erro
 	}
 }
 
+// Status implements store.Store.
+func (s *nightStore) Status(ctx context.Context) (store.Status, error) {
+	if err := s.refuse.Load(); err != nil {
+		return store.Status{}, err
+	}
+	time.Sleep(time.Duration(s.slow.Load()))
+	return s.Conn.Status(ctx)
+}
+
 // Members is what store.ReadMembers asks.
 func (s *nightStore) Members(ctx context.Context) store.Members {
 	if m := s.members.Load(); m != nil {
@@ -139,7 +156,8 @@ const (
 func newNight(t *testing.T, f fault, in map[string]bool) *night {
 	t.Helper()
 	n := &night{Cluster: testcluster.New(t), dir: t.TempDir(), processes: map[string]*nightProcess{},
-		inRules: in, series: map[string][]string{}}
+		inRules: in,
+		tags:    []string{"order", "event"}, series: map[string][]string{}}
 	n.Init(testcluster.Halves(), "ann")
 	n.Tag(nil, "ann", "order")
 	n.Tag(func(s *record.TagSettings) {
@@ -174,16 +192,19 @@ func (n *night) start(of string, change func(*night, *room.Config)) {
 	n.Helper()
 	in, name, _ := strings.Cut(of, "/")
 	p, l, log := n.open(of, prometheus.Labels{"room": in})
-	p.room = n.Room(allocator.Room(in), allocator.Instance(name), func(cfg *room.Config) {
+	p.room = n.Launch(allocator.Room(in), allocator.Instance(name), func(cfg *room.Config) {
 		cfg.Ledger, cfg.Logger, cfg.Metrics, cfg.Build = l, log, p.metrics, "v1"
 		cfg.HTTP = testcluster.Listen(n, "")
 		cfg.Journal = filepath.Join(n.dir, name)
 		if change != nil {
 			change(n, cfg)
 		}
-		cfg.Diagnose = diagnose.New(diagnose.Config{Build: "v1", Ledger: l, Journal: cfg.Journal, Now: p.now})
+		cfg.Diagnose = diagnose.New(diagnose.Config{Build: "v1", Ledger: l, Journal: cfg.Journal, Now: p.now,
+			Settings: []*marchv1.Setting{{Name: "tls-cert", Value: n.certificate}}})
+		p.metrics.Register(cfg.Diagnose)
 	})
 	p.Process = p.room.Process
+	testcluster.Await(n, of+" answers", func() bool { code, _ := testcluster.Get(p.room.HTTP, "/readyz"); return code != 0 })
 }
 
 func (n *night) startConsole() {
@@ -225,7 +246,7 @@ func (n *night) pass(d time.Duration) {
 		next := time.Now().Add(time.Second)
 		for _, name := range n.instances() {
 			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-			for _, tag := range []string{"order", "event"} {
+			for _, tag := range n.tags {
 				_, _ = n.processes[name].room.Next(ctx, &marchv1.NextRequest{Tag: tag})
 			}
 			cancel()
@@ -240,6 +261,9 @@ func (n *night) pass(d time.Duration) {
 // scrape notes the metrics of all processes.
 func (n *night) scrape() {
 	n.Helper()
+	if n.scrapes == 0 {
+		n.first = time.Now()
+	}
 	for _, name := range slices.Sorted(maps.Keys(n.processes)) {
 		p := n.processes[name]
 		if p.killed {
@@ -275,6 +299,9 @@ func (n *night) scrape() {
 
 func (n *night) sample(name, labels string, value float64) {
 	id := name + "{" + labels + "}"
+	if strings.HasSuffix(name, "_timestamp_seconds") { // promtool's time begins at 0
+		value -= float64(n.first.Unix())
+	}
 	for len(n.series[id]) < n.scrapes {
 		n.series[id] = append(n.series[id], "_")
 	}
@@ -331,12 +358,7 @@ func (n *night) look() map[string]string {
 	_, problems, _ := strings.Cut(status, "\n\nROOM")
 	_, problems, _ = strings.Cut(problems, "\n\n")
 	add("status", "%s", strings.TrimSpace(problems))
-	found, _ := n.march("doctor", "-o", "json")
-	var findings struct{ Findings []doctor.Finding }
-	if err := json.Unmarshal([]byte(found), &findings); err != nil {
-		n.Errorf("doctor: %v: %s", err, found)
-	}
-	for _, f := range findings.Findings {
+	for _, f := range n.findings() {
 		if f.Level == doctor.Failed || f.Level == doctor.Warning {
 			add("doctor", "%s, %s: %s. %s `%s`", f.Level, f.Check, f.What, f.Remedy, f.Command)
 		}
@@ -352,15 +374,16 @@ func (n *night) look() map[string]string {
 			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(n.processes)) {
+	for _, name := range names {
 		for line := range strings.Lines(n.processes[name].log.String()) {
 			var entry struct {
-				Message            string    `json:"@message"`
-				At                 time.Time `json:"@timestamp"`
-				Kind, What, Remedy string
+				Message                   string    `json:"@message"`
+				At                        time.Time `json:"@timestamp"`
+				Kind, What, Since, Remedy string
 			}
 			if json.Unmarshal([]byte(line), &entry) == nil && entry.Kind != "" && entry.At.After(n.began) {
-				add("log", "%s: %s: %s. %s", name, entry.Message, entry.What, entry.Remedy)
+				add("log", "%s: %s", name, strings.TrimSpace(fmt.Sprintf("%s: %s. %s %s", entry.Message, entry.What,
+					entry.Since, entry.Remedy)))
 			}
 		}
 	}
@@ -368,11 +391,14 @@ func (n *night) look() map[string]string {
 }
 
 var (
-	notices = regexp.MustCompile(`(?s)<section class="notice[^>]*>(.*?)</section>`)
-	links   = regexp.MustCompile(`(?s)<a href="([^"]*)"[^>]*>(.*?)</a>`)
-	markup  = regexp.MustCompile(`</?[a-z][^>]*>`)
-	moments = regexp.MustCompile(`2\d\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)?`)
-	ulids   = regexp.MustCompile(`\b[0-9A-HJKMNP-TV-Z]{26}\b`)
+	notices   = regexp.MustCompile(`(?s)<section class="notice[^>]*>(.*?)</section>`)
+	links     = regexp.MustCompile(`(?s)<a href="([^"]*)"[^>]*>(.*?)</a>`)
+	markup    = regexp.MustCompile(`</?[a-z][^>]*>`)
+	moments   = regexp.MustCompile(`2\d\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)?`)
+	workerIDs = regexp.MustCompile(`worker \d+/\d+`)
+	stretches = regexp.MustCompile(`\b(\d+[hm])+\d+s\b`)
+	uuids     = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
+	ulids     = regexp.MustCompile(`\b[0-9A-HJKMNP-TV-Z]{26}\b`)
 )
 
 // fixed returns a text without what differs from run to run. A moment at which the fault began is NOW.
@@ -385,16 +411,23 @@ func (n *night) fixed(text string) string {
 	host, _ := os.Hostname()
 	text = strings.NewReplacer(n.dir, "DIR", host, "HOST").Replace(text)
 	text = ulids.ReplaceAllString(text, "MIGRATION")
+	text = uuids.ReplaceAllString(text, "CLUSTER")
+	text = workerIDs.ReplaceAllString(text, "worker N")
+	text = stretches.ReplaceAllString(text, "SOME TIME")
 	return moments.ReplaceAllStringFunc(text, func(moment string) string {
 		at, err := time.Parse("2006-01-02T15:04:05", strings.Replace(moment[:19], " ", "T", 1))
 		since := at.Sub(n.began)
 		switch {
 		case err != nil:
 			return moment
-		case since > -15*time.Second && since < 45*time.Second:
+		case since > -15*time.Second && since < 75*time.Second: // consoles ask etcd for its size each minute
 			return "NOW"
+		case since < 0:
+			return "EARLIER"
+		case since < 12*time.Hour:
+			return "LATER"
 		}
-		return fmt.Sprintf("NOW%+.0fm", since.Minutes())
+		return fmt.Sprintf("NOW+%.0fh", since.Hours())
 	})
 }
 
@@ -403,7 +436,11 @@ func (n *night) march(args ...string) (string, int) {
 	n.Helper()
 	var out, errs bytes.Buffer
 	root := (&common{stdout: &out, stderr: &errs, network: testcluster.DialContext}).root()
-	root.SetArgs(append(args, "--console", n.consoleAddress()))
+	if cmd, _, err := root.Find(args); err == nil && cmd.InheritedFlags().Lookup("console") != nil ||
+		cmd.PersistentFlags().Lookup("console") != nil {
+		args = append(args, "--console", n.consoleAddress())
+	}
+	root.SetArgs(args)
 	err := root.ExecuteContext(context.Background())
 	if err == nil {
 		return out.String(), exitOK
@@ -448,7 +485,7 @@ func (n *night) do(command string) {
 // program, or starts no processes.
 func (n *night) by(command, want string, mend func()) {
 	n.Helper()
-	if command != want {
+	if n.fixed(command) != want {
 		n.Errorf("the command is %q, and this test mends by %q", command, want)
 	}
 	if args := strings.Fields(command); len(args) > 0 && args[0] == "march" {
@@ -470,6 +507,182 @@ var faults = []fault{
 				n.start("a/a2", nil)
 			})
 		}, without: healthy},
+	{name: "successor-at-the-same-address", breaks: func(n *night) {
+		address := n.processes["a/a2"].room.Address
+		n.kill("a/a2")
+		n.start("a/a3", func(n *night, cfg *room.Config) { cfg.GRPC = testcluster.Listen(n, address) })
+	}, shown: marchv1.ProblemKind_PROBLEM_KIND_SILENT, mend: (*night).do, without: healthy},
+	{name: "one-member-of-etcd", breaks: func(n *night) { n.members(store.Members{All: 3, Answer: 2}) },
+		shown: marchv1.ProblemKind_PROBLEM_KIND_ETCD_MEMBER, without: serves,
+		mend: func(n *night, command string) {
+			n.by(command, "etcdctl endpoint status --write-out=table", func() { n.members(store.Members{All: 3, Answer: 3}) })
+		}},
+	{name: "quorum-of-etcd", breaks: func(n *night) {
+		n.members(store.Members{All: 3, Answer: 1, NoLeader: true})
+		n.Mem.Stop()
+	}, shown: marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY, mend: func(n *night, command string) {
+		n.by(command, "etcdctl endpoint status --write-out=table", func() {
+			n.members(store.Members{All: 3, Answer: 3})
+			n.Mem.Start()
+		})
+	}},
+	{name: "etcd-full", breaks: func(n *night) { n.Mem.NoSpace(true) },
+		shown: marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, mend: func(n *night, command string) {
+			n.by(command, "etcdctl defrag --cluster && etcdctl alarm disarm", func() { n.Mem.NoSpace(false) })
+		}},
+	{name: "etcd-slow", breaks: func(n *night) { n.slow(300 * time.Millisecond) },
+		found: "etcd latency", mend: func(n *night, command string) {
+			n.by(command, "etcdctl check perf", func() { n.slow(0) })
+		}, without: map[string]string{"readyz": "it serves", "health": "it serves", "log": "it is as slow for good in a " +
+			"far room", "page": "the cards of rooms and march status have it as a number, which in a far room is as large",
+			"alerts": "MarchSlow and MarchReserveLow fire where callers notice it"}},
+	{name: "password-wrong", breaks: func(n *night) {
+		n.processes["b/b1"].etcd.refuse.Store(&allocator.Error{Kind: allocator.Unauthenticated,
+			Msg: "etcd: etcdserver: authentication failed, invalid user ID or password"})
+	}, shown: marchv1.ProblemKind_PROBLEM_KIND_NO_LEASE, mend: func(n *night, command string) {
+		n.by(command, "march etcd roles b", func() { n.processes["b/b1"].etcd.refuse.Store(nil) })
+	}},
+	{name: "clock-forward", breaks: func(n *night) { n.processes["b/b1"].ahead.Store(int64(time.Hour)) },
+		shown: marchv1.ProblemKind_PROBLEM_KIND_TIME_ORDERED,
+		mend: func(n *night, command string) {
+			n.by(command, "chronyc tracking", func() { n.processes["b/b1"].ahead.Store(0) })
+		}},
+	{name: "clock-back", breaks: func(n *night) { n.processes["b/b1"].ahead.Store(int64(-time.Hour)) },
+		found: "clocks", mend: func(n *night, command string) {
+			n.by(command, "chronyc tracking", func() { n.processes["b/b1"].ahead.Store(0) })
+		}, without: map[string]string{"readyz": itGoesOn, "health": itGoesOn, "page": itGoesOn, "log": itGoesOn}},
+	{name: "tag-at-its-limit", breaks: func(n *night) {
+		n.Tag(func(s *record.TagSettings) { s.Limit = 200 }, "ann", "small")
+		n.tags = append(n.tags, "small")
+	}, shown: marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP, mend: func(n *night, command string) {
+		n.do(strings.Replace(command, "LIMIT", "1000000", 1))
+	}, without: serves},
+	{name: "worker-slice-full", breaks: func(n *night) {
+		n.Tag(func(s *record.TagSettings) {
+			timed := record.NewTimeTag(timeid.Layout{TimeBits: 41, WorkerBits: 2, SequenceBits: 12,
+				Unit: time.Millisecond, Epoch: timeid.EpochCosId})
+			s.Time = &timed
+		}, "ann", "narrow")
+		n.tags = append(n.tags, "narrow")
+		n.pass(5 * time.Second)
+		n.start("a/a3", nil)
+	}, shown: marchv1.ProblemKind_PROBLEM_KIND_TIME_ORDERED, mend: func(n *night, command string) {
+		n.do(command)
+		n.stop("a/a3")
+		n.stop("a/a2")
+	}, without: serves},
+	{name: "certificate-ends", room: func(n *night, _ *room.Config) { n.certify(400 * 24 * time.Hour) },
+		breaks: func(n *night) { n.certify(3 * 24 * time.Hour) }, found: "certificates",
+		without: map[string]string{"readyz": "it serves", "health": "it serves", "log": "the alert comes a week ahead",
+			"page": "the page of the capacity lists it with its date, as march status --capacity does"},
+		mend: func(n *night, command string) {
+			n.by(command, "openssl x509 -noout -subject -dates -in DIR/room.pem", func() { n.certify(400 * 24 * time.Hour) })
+		}},
+	{name: "policy-broken", room: func(n *night, cfg *room.Config) {
+		n.write("policy.yaml", goodPolicy)
+		gate, err := access.New(access.Config{Policy: filepath.Join(n.dir, "policy.yaml"), Room: string(cfg.Room),
+			Metrics: cfg.Metrics, Logger: cfg.Logger})
+		if err != nil {
+			n.Fatal(err)
+		}
+		cfg.Access = gate
+	}, breaks: func(n *night) { n.write("policy.yaml", goodPolicy+"  rooms: [\n") },
+		shown: marchv1.ProblemKind_PROBLEM_KIND_RIGHTS, mend: func(n *night, command string) {
+			n.write("policy.yaml", goodPolicy)
+			n.do(command)
+		}, without: serves},
+	{name: "disk-of-a-journal-full", breaks: func(n *night) { n.fillJournal("b/b1") },
+		shown: marchv1.ProblemKind_PROBLEM_KIND_JOURNAL, mend: func(n *night, command string) {
+			n.by(command, "df DIR/b1/CLUSTER/b/b1.journal", n.free)
+		}},
+}
+
+const goodPolicy = "grants:\n- subjects: anonymous\n  roles: [admin, issuer, viewer]\n"
+
+// write writes a file of the night.
+func (n *night) write(name, text string) {
+	n.Helper()
+	if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// certify gives the instances a certificate that ends after a time.
+func (n *night) certify(life time.Duration) {
+	n.Helper()
+	ca, err := devca.New("CA", 10*365*24*time.Hour)
+	if err != nil {
+		n.Fatal(err)
+	}
+	pair, err := ca.Write(n.dir, "room", devca.Leaf{Name: "room", Hosts: []string{"127.0.0.1"},
+		From: time.Now().Add(-365 * 24 * time.Hour), Until: time.Now().Add(life)})
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.certificate = pair.Cert
+}
+
+// members has all processes find so many members of etcd.
+func (n *night) members(m store.Members) {
+	for _, p := range n.processes {
+		p.etcd.members.Store(&m)
+	}
+}
+
+// slow has etcd take so long for each transaction.
+func (n *night) slow(d time.Duration) {
+	for _, p := range n.processes {
+		p.etcd.slow.Store(int64(d))
+	}
+}
+
+// journal returns the file of an instance's journal.
+func (n *night) journal(of string) string {
+	n.Helper()
+	in, name, _ := strings.Cut(of, "/")
+	files, err := filepath.Glob(filepath.Join(n.dir, name, "*", in, name+".journal"))
+	if err != nil || len(files) != 1 {
+		n.Fatalf("journals of %s: %v, %v", of, files, err)
+	}
+	return files[0]
+}
+
+// fillJournal replaces an instance's journal by a device that is full; the instance finds that, and makes a new one.
+func (n *night) fillJournal(of string) {
+	n.Helper()
+	path := n.journal(of)
+	full := make(chan struct{})
+	var linking sync.WaitGroup
+	linking.Go(func() {
+		for {
+			_ = os.Symlink("/dev/full", path+".new") // which the instance removes after each try
+			select {
+			case <-full:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+	n.free = sync.OnceFunc(func() { close(full); linking.Wait() })
+	n.Cleanup(n.free)
+	synctest.Wait()
+	if err := os.Remove(path); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// itGoesOn is why only those that compare clocks say something of one that went back.
+const itGoesOn = "it took another worker, and goes on; doctor and the alert compare clocks"
+
+// serves is why health says nothing of what stops nobody.
+var serves = map[string]string{"health": "the instances serve, all but what the problem names"}
+
+// stop ends an instance in good order.
+func (n *night) stop(of string) {
+	n.Helper()
+	p := n.processes[of]
+	p.Stop()
+	p.killed = true
 }
 
 // healthy is why a process that is dead has no health.
@@ -524,25 +737,26 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 		cells["alerts"] = f.written("alerts")
 	}
 	f.compare(t, cells)
-	command := ""
 	for _, p := range n.problems() {
-		if p.GetSince() == nil || p.GetOf() == "" && len(p.GetHits()) == 0 && p.GetEffect() == "" {
-			t.Errorf("it is not said since when, or for whom: %v", p)
+		if since := p.GetSince().AsTime().Sub(n.began); p.GetSince() == nil || p.GetKind() == f.shown &&
+			(since < -15*time.Second || since > 75*time.Second) {
+			t.Errorf("it is not since the fault, at %v: %v", n.began, p)
+		}
+		if p.GetOf() == "" && len(p.GetHits()) == 0 && p.GetEffect() == "" {
+			t.Errorf("it is not said for whom: %v", p)
 		}
 		if p.GetCommand() == "" && f.without["command"] == "" {
 			t.Errorf("there is no command: %v", p)
 		}
-		if p.GetKind() == f.shown {
-			command = p.GetCommand()
-		}
 	}
+	command := n.command(f)
 	f.mend(n, command)
 	for range 20 {
 		if n.pass(scrapeEvery); len(n.problems()) == 0 {
 			break
 		}
 	}
-	n.pass(scrapeEvery)
+	n.pass(3 * scrapeEvery)
 	after := n.look()
 	if text := after["readyz"] + after["page"] + after["health"]; text != "" {
 		t.Errorf("after %s: %s", command, text)
@@ -551,6 +765,34 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 		"a problem is over"); began != over {
 		t.Errorf("%d problems began, and %d are over: %s", began, over, after["log"])
 	}
+}
+
+// command returns the command of the problem that the row is about. Of one that only doctor finds it is the finding's.
+func (n *night) command(f fault) string {
+	n.Helper()
+	for _, p := range n.problems() {
+		if p.GetKind() == f.shown {
+			return p.GetCommand()
+		}
+	}
+	for _, found := range n.findings() {
+		if found.Level != doctor.OK && found.Check == f.found {
+			return found.Command
+		}
+	}
+	n.Errorf("nothing names a command")
+	return ""
+}
+
+// findings returns what doctor finds.
+func (n *night) findings() []doctor.Finding {
+	n.Helper()
+	text, _ := n.march("doctor", "-o", "json")
+	var list struct{ Findings []doctor.Finding }
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		n.Errorf("doctor: %v: %s", err, text)
+	}
+	return list.Findings
 }
 
 // file is where a row's statements are.
@@ -592,7 +834,7 @@ func (f fault) compare(t *testing.T, cells map[string]string) {
 	}
 }
 
-// alerts returns the alerts that fire when all has stayed as it is for 40 minutes. promtool is the program; empty for
+// alerts returns the alerts that fire within 40 minutes, in which all stays as it is. promtool is the program; empty for
 // none.
 func (n *night) alerts(promtool string) string {
 	n.Helper()
@@ -624,7 +866,7 @@ func (n *night) alerts(promtool string) string {
 	// The expression has no sample that is expected, so promtool prints what it has.
 	test, err := json.Marshal(map[string]any{"rule_files": []string{rules}, "tests": []any{map[string]any{
 		"interval": scrapeEvery.String(), "input_series": input, "promql_expr_test": []any{map[string]any{
-			"expr":        `group by (alertname, instance, room, tag, family) (ALERTS{alertstate="firing"})`,
+			"expr":        `group by (alertname, instance, room, tag, family) (max_over_time(ALERTS{alertstate="firing"}[40m]))`,
 			"eval_time":   "40m",
 			"exp_samples": []any{map[string]any{"labels": `none`, "value": 0}},
 		}}}}})

@@ -36,10 +36,22 @@ func fillers(of string, params []any) (text, link *strings.Replacer) {
 	params = append([]any{"of", of, "room", room, "instance", instance}, params...)
 	var texts, links []string
 	for i := 0; i+1 < len(params); i += 2 {
-		name, value := fmt.Sprintf("{%v}", params[i]), fmt.Sprint(params[i+1])
+		name, value := fmt.Sprintf("{%v}", params[i]), oneLine(fmt.Sprint(params[i+1]))
 		texts, links = append(texts, name, value), append(links, name, url.PathEscape(value))
 	}
 	return strings.NewReplacer(texts...), strings.NewReplacer(links...)
+}
+
+// oneLine returns a text of several lines as one. A line that is set in shows the place of a mistake in a file, which
+// the line before has named.
+func oneLine(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimRight(line, "\r\n"); line != "" && line == strings.TrimLeft(line, " \t") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
 }
 
 // OfKey returns the problem that a key cannot be read, in verify's words.
@@ -133,10 +145,17 @@ func AsLines(list []*marchv1.Problem) []string {
 	return lines
 }
 
+// at returns a time as a text; empty for none.
+func at(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().Format(time.RFC3339)
+}
+
 // times returns since when and until when a problem exists, as a text; empty if
 // neither is known.
 func times(p *marchv1.Problem) string {
-	at := func(t *timestamppb.Timestamp) string { return t.AsTime().Format(time.RFC3339) }
 	switch since, until := p.GetSince(), p.GetUntil(); {
 	case since != nil && until != nil:
 		return fmt.Sprintf("Since %s, until %s. ", at(since), at(until))

@@ -163,7 +163,7 @@ func TestChanges(t *testing.T) {
 		changes.Write(log, list, when.Add(time.Duration(second)*time.Second))
 	}
 	const began = `[WARN]  a problem began: kind=halted what="leasing is halted in all rooms by ann: w" ` +
-		"remedy=\"Rooms issue the IDs that they hold, and lease none. When etcd has the right data, let them lease " +
+		"since=2026-01-01T00:00:00Z remedy=\"Rooms issue the IDs that they hold, and lease none. When etcd has the right data, let them lease " +
 		"again. " +
 		"Next: `march recover`\"\n"
 	const over = `[INFO]  a problem is over: kind=halted what="leasing is halted in all rooms by ann: w"` + "\n"

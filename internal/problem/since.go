@@ -99,7 +99,8 @@ func (c *Changes) Write(log hclog.Logger, list []*marchv1.Problem, now time.Time
 		present[idOf(p)] = true
 		n, again := c.noted[idOf(p)]
 		if again && !n.logged {
-			log.Warn("a problem began", "kind", api.Word(p.GetKind()), "what", p.GetWhat(), "remedy", Plain(p))
+			log.Warn("a problem began", "kind", api.Word(p.GetKind()), "what", p.GetWhat(),
+				"since", at(p.GetSince()), "remedy", Plain(p))
 		}
 		c.noted[idOf(p)] = noted{what: p.GetWhat(), logged: again}
 	}

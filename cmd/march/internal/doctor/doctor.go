@@ -121,6 +121,12 @@ func (f Facts) problems() []Finding {
 	return findings
 }
 
+// lists reports whether the console lists a problem of a kind: what the processes say of the same cause is no finding
+// of its own.
+func (f Facts) lists(kind marchv1.ProblemKind) bool {
+	return slices.ContainsFunc(f.Overview.GetProblems(), func(p *marchv1.Problem) bool { return p.GetKind() == kind })
+}
+
 // unanswered lists the processes that told nothing of themselves.
 func (f Facts) unanswered() (list []Finding) {
 	if f.InstancesErr != nil {

@@ -16,13 +16,13 @@ import (
 func (f Facts) etcd() []Finding {
 	var list []Finding
 	versions := make(map[string][]string)
-	var last *marchv1.EtcdStatus
+	var last, away *marchv1.EtcdStatus
 	var slowest time.Duration
+	var without, slow []string // the processes that etcd does not answer, and that it answers late
 	for _, a := range f.answered() {
 		e := a.Got.GetEtcd()
 		if e.GetError() != "" {
-			list = append(list, finding("etcd", Failed, problem.EtcdAway, a.Process, "names", a.Process, "members",
-				e.GetError(), "effect", "", "etcdctl", etcdctl(e)))
+			without, away = append(without, a.Process), e
 			continue
 		}
 		versions[e.GetVersion()] = append(versions[e.GetVersion()], a.Process)
@@ -31,10 +31,18 @@ func (f Facts) etcd() []Finding {
 		}
 		took := e.GetLatency().AsDuration()
 		slowest = max(slowest, took)
-		if level := above(took, slowEtcd, stuckEtcd); level != OK {
-			list = append(list, finding("etcd latency", level, problem.EtcdSlow, a.Process, "took",
-				took.Round(time.Microsecond), "slow", slowEtcd, "etcdctl", etcdctl(e)))
+		if above(took, slowEtcd, stuckEtcd) != OK {
+			slow = append(slow, a.Process)
 		}
+	}
+	if without != nil && !f.lists(marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY) {
+		names := some(without)
+		list = append(list, finding("etcd", Failed, problem.EtcdAway, names, "names", names, "members",
+			away.GetError(), "effect", "", "etcdctl", etcdctl(away)))
+	}
+	if slow != nil {
+		list = append(list, finding("etcd latency", above(slowest, slowEtcd, stuckEtcd), problem.EtcdSlow, some(slow),
+			"took", slowest.Round(time.Millisecond), "slow", slowEtcd, "etcdctl", etcdctl(last)))
 	}
 	if last == nil {
 		return list
@@ -49,7 +57,10 @@ func (f Facts) etcd() []Finding {
 	} else {
 		list = append(list, Finding{Check: "etcd version", Level: OK, What: "etcd is " + last.GetVersion()})
 	}
-	list = append(list, quota(last), history(last))
+	if !f.lists(marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL) {
+		list = append(list, quota(last))
+	}
+	list = append(list, history(last))
 	if slowest > 0 && slowest < slowEtcd {
 		list = append(list, Finding{Check: "etcd latency", Level: OK,
 			What: fmt.Sprintf("etcd answers every process within %v", slowest.Round(time.Microsecond))})
@@ -212,7 +223,7 @@ func (f Facts) certificates() []Finding {
 			}
 			if level != OK {
 				list = append(list, finding("certificates", level, problem.CertificateEnds, of, "ends", ends, "subject",
-					c.GetSubject()))
+					c.GetSubject(), "path", c.GetPath()))
 			}
 		}
 	}
