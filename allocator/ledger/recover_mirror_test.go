@@ -346,6 +346,10 @@ func TestMirrorRefused(t *testing.T) {
 			WorkerID: record.WorkerID{Bits: 10}, Worker: late}}}}, "window of worker 10/0"},
 		"a window without end": {mirror.Part{UUID: uuid, Rest: &mirror.Rest{Workers: []record.Lease{{
 			WorkerID: record.WorkerID{Bits: 10}, Worker: long}}}}, "window of worker 10/0"},
+		"a machine ID in days to come": {part(func(r *mirror.Rest) {
+			r.Machines = []mirror.Machine{{WorkerIn: record.WorkerIn{Room: "a"},
+				Machine: record.Machine{Namespace: "n", Instance: "i", Last: late.Clock}}}
+		}), "machine ID 0/0 was in use"},
 		"windows not before days to come":  {part(func(r *mirror.Rest) { r.NotBefore = late.Clock }), "not before"},
 		"a layout without a version above": {part(func(r *mirror.Rest) { r.Layout = beyond }), "layout version"},
 	} {
@@ -442,6 +446,32 @@ func TestEpochThatOnlyMirrorsKnow(t *testing.T) {
 	a.hear()
 	a.Lease(10)
 	c.Check()
+}
+
+// A window that only a mirror saw is raised in its own room's key, also where the machine of the lost
+// instance is off: its caller's process, or its successor, may have used the number until its end.
+func TestMirrorRaisesWindows(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b := c.start("a"), c.start("b")
+	a.Lease(10)
+	b.Lease(10)
+	backup := c.Mem.Revision()
+	id := record.WorkerID{Bits: 10, Number: 600}
+	clock := &wall{time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)}
+	now := clock.UnixMilli()
+	window := record.Worker{Room: "b", Instance: b.Name(), Incarnation: "x", From: now, Clock: now,
+		Until: now + record.LongestWindow.Milliseconds(), Stamp: record.Stamp{Epoch: "e", Revision: 1}}
+	c.Corrupt("windows/b/"+id.Padded(), window.Encode())
+	saw := c.mirror()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	a.hear()
+	report := c.recoverAt(clock, []*process{a}, stopped(b.id()), witness(saw))
+	if stored := value[record.Worker](c, "windows/b/"+id.Padded()); stored != window || report.Workers != 1 {
+		t.Errorf("%d windows were raised; the key has %+v, want %+v", report.Workers, stored, window)
+	}
+	if before := report.NotBefore.UnixMilli(); before >= window.Until {
+		t.Errorf("windows begin at %d, not before the window's end at %d: it shows nothing", before, window.Until)
+	}
 }
 
 // A step and a skip that a restore forgot are put back from what a mirror saw: d of the margin

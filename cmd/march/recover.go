@@ -445,6 +445,10 @@ func recoverText(c *common, r *recovery.Report) error {
 			"ones now (`march tag list --deleted`); create again those that are in use\n", words.Counted(n, "tag"),
 			fmt.Sprint(r.PutBack[:min(n, 10)]))
 	}
+	if r.Machines > 0 {
+		_, _ = fmt.Fprintf(w, "machines\t%s of CosId's clients put back, as mirrors saw them\n",
+			words.Counted(r.Machines, "machine ID"))
+	}
 	// The margins of all recovers add up: each takes IDs from every tag for good.
 	if r.Margin > 0 {
 		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", words.Counted(r.Margin, "step"), r.Total)

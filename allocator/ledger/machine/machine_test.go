@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/machine"
+	"github.com/march-id/march/allocator/ledger/mirror"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -350,6 +351,67 @@ func TestOutageGivesNoNumberAway(t *testing.T) {
 		passes(21 * time.Second)
 		c.gives(m, client("b"), 2, time.Minute, 3, 0) // last in use before the outage
 	})
+}
+
+// A restore gives no number away that a mirror saw a client have: recover puts its key back, and those of
+// one number in the order in which they were written.
+func TestRestoreGivesNoNumberAwayThatAMirrorSaw(t *testing.T) {
+	for _, mirrored := range []bool{true, false} {
+		c := newCluster(t, reserved)
+		ctx := t.Context()
+		a, _ := c.machinesOf("a")
+		b, _ := c.machinesOf("b")
+		c.gives(a, client("first"), 10, time.Minute, 512, 0)
+		backup := c.fake.Revision()
+		c.pass(time.Second)
+		c.gives(b, client("lost"), 10, time.Minute, 513, 1000)
+		if err := a.Revert(ctx, client("first")); err != nil {
+			t.Fatal(err)
+		}
+		c.pass(time.Second)
+		c.gives(b, client("second"), 10, time.Minute, 512, 1000)
+		keys, err := record.NewKeys("default")
+		if err != nil {
+			t.Fatal(err)
+		}
+		saw := mirror.New(10)
+		id, err := c.ledger.Identity(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := saw.Attach(id, "e", 1); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range c.fake.Keys(string(keys)) {
+			value, _ := c.fake.Value(key)
+			saw.Saw(keys, store.KV{Key: key, Value: value, ModRevision: 1}, false)
+		}
+		c.fake.Restore(backup, 0, ledgertest.ClusterID)
+		cfg := recovery.Config{Actor: "test", Apply: true}
+		if mirrored {
+			cfg.Witnesses = []recovery.Witness{{Name: "m", Ask: saw.Asked, Needed: true}}
+		}
+		l, _ := c.open()
+		report, err := recovery.Run(ctx, l, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, _ = c.machinesOf("a")
+		b, _ = c.machinesOf("b")
+		if !mirrored { // so it is the mirror that tells
+			c.gives(b, client("new"), 10, time.Minute, 513, 2000)
+			continue
+		}
+		if report.Machines != 3 {
+			t.Errorf("%d machine IDs were put back, want 3", report.Machines)
+		}
+		c.gives(b, client("new"), 10, time.Minute, 514, 2000)
+		c.gives(b, client("lost"), 10, time.Minute, 513, 1000)
+		if err := b.Guard(ctx, client("second")); err != nil {
+			t.Errorf("the client that has the number: %v", err)
+		}
+		c.no(machine.ErrNotFound, a.Guard(ctx, client("first")))
+	}
 }
 
 // Clients of many instances at once have different numbers, and each keeps its own, also

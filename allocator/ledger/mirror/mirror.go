@@ -121,7 +121,7 @@ type rest struct {
 	Layout    record.Layout                      `json:"layout,omitzero"`        // of the highest version,
 	Latest    string                             `json:"latest,omitempty"`       // and its epoch
 	Workers   map[record.WorkerIn]record.Worker  `json:"-"`
-	Machines  map[record.WorkerID]record.Machine `json:"-"`
+	Machines  map[record.WorkerIn]record.Machine `json:"-"`
 	Processes map[string]*Process                `json:"-"` // by incarnation
 	Views     []View                             `json:"views,omitempty"`
 }
@@ -137,7 +137,7 @@ func (m *Mirror) clear() {
 	m.index, m.names, m.bound, m.boundAt = make(map[allocator.Tag]int32), nil, nil, nil
 	m.skips, m.rooms = make(map[allocator.Tag]map[allocator.Room]int64), make(map[allocator.Room]*marks)
 	m.rest.Workers = make(map[record.WorkerIn]record.Worker)
-	m.rest.Machines = make(map[record.WorkerID]record.Machine)
+	m.rest.Machines = make(map[record.WorkerIn]record.Machine)
 	m.rest.Processes, m.shown = make(map[string]*Process), make(map[string]bool)
 	m.rest.Views = nil
 }
@@ -244,7 +244,7 @@ func (m *Mirror) Saw(keys record.Keys, kv store.KV, whole bool) {
 	case record.Worker:
 		m.window(record.Lease{WorkerID: key.Worker, Worker: v})
 	case record.Machine:
-		m.machine(key.Worker, v)
+		m.machine(record.WorkerIn{Room: key.Room, WorkerID: key.Worker}, v)
 	case record.Layout:
 		m.layout(v)
 	case record.Epoch:
@@ -355,9 +355,9 @@ func (m *Mirror) window(l record.Lease) {
 	m.rest.Workers[l.In()] = m.rest.Workers[l.In()].Raised(l.Worker)
 }
 
-func (m *Mirror) machine(id record.WorkerID, c record.Machine) {
-	if was, known := m.rest.Machines[id]; !known || c.Last >= was.Last {
-		m.rest.Machines[id] = c
+func (m *Mirror) machine(key record.WorkerIn, c record.Machine) {
+	if was, known := m.rest.Machines[key]; !known || c.Last >= was.Last {
+		m.rest.Machines[key] = c
 	}
 }
 
@@ -506,10 +506,16 @@ type Rest struct {
 	Processes []Process      `json:"processes,omitempty"`
 }
 
-// Machine is a machine ID with its number.
+// Machine is a machine ID with its key.
 type Machine struct {
-	record.WorkerID
+	record.WorkerIn
 	record.Machine
+}
+
+// Compare orders machine IDs by the time at which they were in use last.
+func (c Machine) Compare(o Machine) int {
+	return cmp.Or(cmp.Compare(c.Last, o.Last), cmp.Compare(c.Room, o.Room), cmp.Compare(c.Bits, o.Bits),
+		cmp.Compare(c.Number, o.Number))
 }
 
 // Since yields the parts with all that changed after a tick, 0 for everything. Each access to
@@ -609,9 +615,7 @@ func (m *Mirror) sorted() *Rest {
 	for id, c := range m.rest.Machines {
 		r.Machines = append(r.Machines, Machine{id, c})
 	}
-	slices.SortFunc(r.Machines, func(a, b Machine) int {
-		return cmp.Or(cmp.Compare(a.Bits, b.Bits), cmp.Compare(a.Number, b.Number))
-	})
+	slices.SortFunc(r.Machines, Machine.Compare)
 	for _, incarnation := range slices.Sorted(maps.Keys(m.rest.Processes)) {
 		r.Processes = append(r.Processes, *m.rest.Processes[incarnation])
 	}
@@ -662,7 +666,7 @@ func (m *Mirror) Take(p Part, own bool) {
 		m.window(l)
 	}
 	for _, c := range p.Rest.Machines {
-		m.machine(c.WorkerID, c.Machine)
+		m.machine(c.WorkerIn, c.Machine)
 	}
 	for _, process := range p.Rest.Processes {
 		if was := m.rest.Processes[process.Incarnation]; was == nil || own {
@@ -743,7 +747,14 @@ func (r *Rest) validate() error {
 		return err
 	}
 	for _, c := range r.Machines {
-		if err := c.Validate(); err != nil {
+		err := c.Validate()
+		if c.Room != "" && err == nil {
+			_, err = allocator.ParseRoom(string(c.Room))
+		}
+		if err == nil && !c.Valid() {
+			err = allocator.Errorf(allocator.Invalid, "there is no such number")
+		}
+		if err != nil {
 			return fmt.Errorf("machine %v: %w", c.WorkerID, err)
 		}
 	}

@@ -34,9 +34,9 @@ func (id WorkerID) Valid() bool {
 	return id.Bits >= 0 && id.Bits < timeid.MaxBits && id.Number >= 0 && id.Number < 1<<id.Bits
 }
 
-// WorkerIn names a room's key of a worker.
+// WorkerIn names a room's key of a worker, or of a machine ID; one that all rooms wrote has no room.
 type WorkerIn struct {
-	Room allocator.Room
+	Room allocator.Room `json:"room,omitempty"`
 	WorkerID
 }
 

@@ -94,6 +94,7 @@ type Report struct {
 	// BeyondPeriod are tags of which the margin leaves no ID in the present period.
 	BeyondPeriod []allocator.Tag
 	PutBack      []allocator.Tag // that only mirrors know: they are deleted ones now
+	Machines     int64           // machine IDs that a mirror saw in later use than the store
 	// Hourly says that there are tags with a period, and that older builds may lease of them: these
 	// lay margins right only where clocks are right within an hour. See record.Epoch.Margins.
 	Hourly  bool

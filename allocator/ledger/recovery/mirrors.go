@@ -200,6 +200,12 @@ func (r *run) takePart(ctx context.Context, name string, p mirror.Part) error {
 func (r *run) checkRest(name string, rest *mirror.Rest) error {
 	latest, longest := r.cluster.Now().Add(clockTolerance), record.LongestWindow
 	without := fmt.Sprintf("recover without this mirror (--no-mirror %s)", name)
+	for _, c := range rest.Machines {
+		if c.Last > latest.UnixMilli() {
+			return allocator.Errorf(allocator.Refused, "mirror %s: machine ID %v was in use at %d; allowed: up to %d: %s",
+				name, c.WorkerID, c.Last, latest.UnixMilli(), without)
+		}
+	}
 	for _, l := range rest.Workers {
 		if l.Clock > latest.UnixMilli() || l.Until > l.Clock+longest.Milliseconds() {
 			return allocator.Errorf(allocator.Refused,
@@ -232,6 +238,11 @@ func (r *run) takeRest(name string, rest *mirror.Rest) {
 	r.mu.witnesses[name] = w
 	r.mu.total = max(r.mu.total, rest.Total)
 	r.takeWorkers(record.Memory{Workers: rest.Workers, NotBefore: rest.NotBefore})
+	for _, c := range rest.Machines {
+		if was, known := r.mu.machines[c.WorkerIn]; !known || c.Last > was.Last {
+			r.mu.machines[c.WorkerIn] = c.Machine
+		}
+	}
 	l := rest.Layout
 	r.mu.rooms = record.Union(r.mu.rooms, l.Ever)
 	r.mu.mirrored = max(r.mu.mirrored, l.Layout.Version)

@@ -28,6 +28,7 @@ func Run(ctx context.Context, l Ledger, cfg Config) (*Report, error) {
 	r.mu.witnesses, r.mu.ticks = make(map[string]*Witnessed), make(map[string]mirror.Answer)
 	r.mu.limits = make(map[allocator.Tag]int64)
 	r.mu.bounds = make(map[allocator.Tag]tagBounds)
+	r.mu.machines = make(map[record.WorkerIn]record.Machine)
 	return r.report, r.all(ctx)
 }
 
@@ -108,6 +109,9 @@ func (r *run) bar(ctx context.Context) error {
 		return err
 	}
 	if err := r.raiseTags(ctx); err != nil {
+		return err
+	}
+	if err := r.raiseMachines(ctx); err != nil {
 		return err
 	}
 	return r.begin(ctx)

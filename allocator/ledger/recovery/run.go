@@ -48,27 +48,28 @@ type run struct {
 
 	mu struct { // answers come from several goroutines
 		sync.Mutex
-		known      map[string]known                  // processes that may have leased, by incarnation
-		answers    map[string]*answer                // by address
-		silent     map[string]string                 // why no process answered, by address
-		higher     map[roomTag]reached               // marks that are higher in memories than in the store,
-		learned    int                               // and how often a higher one was found
-		unreadable map[string]error                  // why each key cannot be read
-		rooms      []allocator.Room                  // that ever had a range
-		version    int64                             // the highest layout version,
-		latest     string                            // and the epoch in which it was in force
-		extremes   record.Layout                     // the narrowest range and the largest boundary of all layouts
-		layout     allocator.Layout                  // of the highest version of which the whole layout is known
-		total      int64                             // the largest margin total,
-		notBefore  int64                             // and the latest not_before of any epoch
-		workers    map[record.WorkerIn]record.Worker // that memories know
-		taken      map[string]struct{}               // incarnations whose memory was taken
-		mirrored   int64                             // the highest layout version that mirrors saw,
-		layouts    []mirroredIn                      // and their latest layouts
-		limits     map[allocator.Tag]int64           // the largest limits, of the tags that mirrors know
-		bounds     map[allocator.Tag]tagBounds       // what mirrors saw of tags that is more than the store has
-		witnesses  map[string]*Witnessed             // by name, as they answered last,
-		ticks      map[string]mirror.Answer          // and when they did
+		known      map[string]known                   // processes that may have leased, by incarnation
+		answers    map[string]*answer                 // by address
+		silent     map[string]string                  // why no process answered, by address
+		higher     map[roomTag]reached                // marks that are higher in memories than in the store,
+		learned    int                                // and how often a higher one was found
+		unreadable map[string]error                   // why each key cannot be read
+		rooms      []allocator.Room                   // that ever had a range
+		version    int64                              // the highest layout version,
+		latest     string                             // and the epoch in which it was in force
+		extremes   record.Layout                      // the narrowest range and the largest boundary of all layouts
+		layout     allocator.Layout                   // of the highest version of which the whole layout is known
+		total      int64                              // the largest margin total,
+		notBefore  int64                              // and the latest not_before of any epoch
+		workers    map[record.WorkerIn]record.Worker  // that memories know
+		taken      map[string]struct{}                // incarnations whose memory was taken
+		mirrored   int64                              // the highest layout version that mirrors saw,
+		layouts    []mirroredIn                       // and their latest layouts
+		limits     map[allocator.Tag]int64            // the largest limits, of the tags that mirrors know
+		bounds     map[allocator.Tag]tagBounds        // what mirrors saw of tags that is more than the store has
+		machines   map[record.WorkerIn]record.Machine // machine IDs that mirrors saw
+		witnesses  map[string]*Witnessed              // by name, as they answered last,
+		ticks      map[string]mirror.Answer           // and when they did
 	}
 }
 

@@ -32,7 +32,8 @@ func needs(prefix string, before Before, w Write) []string {
 	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
 		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag),
 			prefix + "rooms/" + string(w.Room) + "/", w.Key}
-	case (w.Kind == "workers" || w.Kind == "windows") && before.Epoch().Halted != nil: // a recover raises the window
+	case slices.Contains([]string{"workers", "windows", "machines", "clients"}, w.Kind) &&
+		before.Epoch().Halted != nil: // a recover raises it
 		return []string{prefix + "epoch", w.Key}
 	case w.Kind == "machines":
 		return []string{prefix + "epoch", prefix + "layout", w.Key}
