@@ -80,6 +80,14 @@ func (f *Follower) Report(after uint32) (tick uint32, parts iter.Seq[Part], err 
 	return tick, parts, err
 }
 
+// full reports whether the mirror has no room.
+func (f *Follower) full() (full bool) {
+	f.with(func() { full = f.mu.mirror.Full() })
+	return full
+}
+
+var errFull = &allocator.Error{Kind: allocator.Refused, Msg: "the mirror has no room"}
+
 // UUID returns the uuid of the mirror's cluster, empty if it has seen none.
 func (f *Follower) UUID() (uuid string) {
 	f.with(func() { uuid = f.mu.mirror.UUID() })
@@ -90,9 +98,7 @@ func (f *Follower) UUID() (uuid string) {
 func (f *Follower) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := f.view(ctx)
-		full := false
-		f.with(func() { full = f.mu.mirror.Full() })
-		if full {
+		if f.full() {
 			f.log.Warn("the mirror has no room: `march recover` cannot ask this console what it saw",
 				"tags", f.mu.mirror.maxTags, "flag", "--mirror-tags")
 			return
@@ -194,7 +200,9 @@ func (f *Follower) readAll(ctx context.Context, c *connection, prefix string) er
 		if err != nil {
 			return err
 		}
-		f.saw(answer.Got[0], false)
+		if f.saw(answer.Got[0], false); f.full() {
+			return errFull
+		}
 		if lo = hi; hi == "" {
 			return nil
 		}
@@ -242,7 +250,9 @@ func (f *Follower) follow(ctx context.Context, c *connection, from int64) error 
 			if change.Err != nil {
 				return change.Err
 			}
-			reach = max(reach, f.saw(change.KVs, true))
+			if reach = max(reach, f.saw(change.KVs, true)); f.full() {
+				return errFull
+			}
 		case <-tick.C:
 			sent := f.cfg.Cluster.Now()
 			answer, err := c.gets(ctx, store.OpGet(f.cfg.Cluster.Keys.Epoch()))
