@@ -72,7 +72,8 @@ func TestConsoleWithTheMirrorOfAnotherCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ledgertest.WantKind(t, with().Wait(), allocator.Refused, "mirror "+path+": it is of cluster ", "this is cluster ")
+		ledgertest.WantKind(t, with().Wait(), allocator.Refused,
+			"mirror "+path+": it is of cluster ", "this is cluster ")
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, was) {
 			t.Errorf("the file changed: %v", err)
 		}

@@ -39,8 +39,8 @@ func TestRates(t *testing.T) {
 }
 
 // An instance that starts again holds IDs for some seconds at the rate before, which its journal shows. Before, it held
-// min_step, IDs for a third of a second. A process that ends soon leaves less to the next one: a crash loop does not use
-// up the space.
+// min_step, IDs for a third of a second. A process that ends soon leaves less to the next one: a crash loop does not
+// use up the space.
 func TestARestartLeasesSecondsOfTheLastRate(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())

@@ -52,8 +52,8 @@ func (i *Instance) Incarnation() string { return i.incarnation }
 // Now returns the time by the ledger's clock, in whole ms.
 func (i *Instance) Now() time.Time { return i.ledger.now() }
 
-// EtcdTime returns the time by the clock of the member of etcd that answers, give or take unsure. Nothing that makes IDs
-// unique rests on it.
+// EtcdTime returns the time by the clock of the member of etcd that answers, give or take unsure. Nothing that makes
+// IDs unique rests on it.
 func (i *Instance) EtcdTime(ctx context.Context) (at time.Time, unsure time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, i.ledger.cfg.TryTimeout)
 	defer cancel()

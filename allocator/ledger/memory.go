@@ -92,7 +92,8 @@ func (i *Instance) sends(tag allocator.Tag, next, total int64) {
 	i.memory.setMark(tag, own)
 }
 
-// TakeStep returns about how many IDs of a tag the process before leased at once, 0 if that is not known, and forgets it.
+// TakeStep returns about how many IDs of a tag the process before leased at once, 0 if that is not known, and
+// forgets it.
 func (i *Instance) TakeStep(tag allocator.Tag) int64 {
 	stored, _ := i.ledger.Layout()
 	i.mu.Lock()

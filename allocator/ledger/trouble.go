@@ -64,7 +64,8 @@ func (i *Instance) Trouble() Trouble {
 		return Trouble{journal, leases.since}
 	case leases.err != nil:
 		since := leases.since
-		if beats.err != nil && allocator.KindOf(beats.err) == allocator.KindOf(leases.err) && beats.since.Before(since) {
+		if beats.err != nil && allocator.KindOf(beats.err) == allocator.KindOf(leases.err) &&
+			beats.since.Before(since) {
 			since = beats.since // leases come rarely, so heartbeats met it first
 		}
 		return Trouble{leases.err, since}

@@ -28,7 +28,8 @@ func TestSeveralConsoles(t *testing.T) {
 	for _, test := range []struct{ consoles, fails string }{
 		{up, ""}, {down + "," + up, ""}, {up + "," + down, ""}, {down + "," + down + "," + up, ""},
 		{down, "no answer from the console at " + down + " (--console): connect: connection refused"},
-		{down + "," + down, "no answer from the console at " + down + "," + down + " (--console): connect: connection refused"},
+		{down + "," + down,
+			"no answer from the console at " + down + "," + down + " (--console): connect: connection refused"},
 		{up + ",", `console: ""; allowed: HOST:PORT`},
 		{up + ",two", `console: "two"; allowed: HOST:PORT`},
 	} {

@@ -204,7 +204,10 @@ func (n *night) start(of string, change func(*night, *room.Config)) {
 		p.metrics.Register(cfg.Diagnose)
 	})
 	p.Process = p.room.Process
-	testcluster.Await(n, of+" answers", func() bool { code, _ := testcluster.Get(p.room.HTTP, "/readyz"); return code != 0 })
+	testcluster.Await(n, of+" answers", func() bool {
+		code, _ := testcluster.Get(p.room.HTTP, "/readyz")
+		return code != 0
+	})
 }
 
 func (n *night) startConsole() {
@@ -321,7 +324,7 @@ func (n *night) look() map[string]string {
 	names := append(n.instances(), nightConsole)
 	for _, name := range names {
 		p := n.processes[name]
-		address := ""
+		var address string
 		if p.console != nil {
 			address = p.console.HTTP
 		} else {
@@ -515,7 +518,9 @@ var faults = []fault{
 	{name: "one-member-of-etcd", breaks: func(n *night) { n.members(store.Members{All: 3, Answer: 2}) },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_ETCD_MEMBER, without: serves,
 		mend: func(n *night, command string) {
-			n.by(command, "etcdctl endpoint status --write-out=table", func() { n.members(store.Members{All: 3, Answer: 3}) })
+			n.by(command, "etcdctl endpoint status --write-out=table", func() {
+				n.members(store.Members{All: 3, Answer: 3})
+			})
 		}},
 	{name: "quorum-of-etcd", breaks: func(n *night) {
 		n.members(store.Members{All: 3, Answer: 1, NoLeader: true})
@@ -533,8 +538,9 @@ var faults = []fault{
 	{name: "etcd-slow", breaks: func(n *night) { n.slow(300 * time.Millisecond) },
 		found: "etcd latency", mend: func(n *night, command string) {
 			n.by(command, "etcdctl check perf", func() { n.slow(0) })
-		}, without: map[string]string{"readyz": "it serves", "health": "it serves", "log": "it is as slow for good in a " +
-			"far room", "page": "the cards of rooms and march status have it as a number, which in a far room is as large",
+		}, without: map[string]string{"readyz": "it serves", "health": "it serves",
+			"log": "it is as slow for good in a far " +
+				"room", "page": "the cards of rooms and march status have it as a number, which in a far room is as large",
 			"alerts": "MarchSlow and MarchReserveLow fire where callers notice it"}},
 	{name: "password-wrong", breaks: func(n *night) {
 		n.processes["b/b1"].etcd.refuse.Store(&allocator.Error{Kind: allocator.Unauthenticated,
@@ -576,7 +582,9 @@ var faults = []fault{
 		without: map[string]string{"readyz": "it serves", "health": "it serves", "log": "the alert comes a week ahead",
 			"page": "the page of the capacity lists it with its date, as march status --capacity does"},
 		mend: func(n *night, command string) {
-			n.by(command, "openssl x509 -noout -subject -dates -in DIR/room.pem", func() { n.certify(400 * 24 * time.Hour) })
+			n.by(command, "openssl x509 -noout -subject -dates -in DIR/room.pem", func() {
+				n.certify(400 * 24 * time.Hour)
+			})
 		}},
 	{name: "policy-broken", room: func(n *night, cfg *room.Config) {
 		n.write("policy.yaml", goodPolicy)
@@ -830,12 +838,13 @@ func (f fault) compare(t *testing.T, cells map[string]string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(b.String(), "\n")); diff != "" {
-		t.Errorf("%s differs; if that is meant, run the test with -rewrite and read the difference:\n%s", f.file(), diff)
+		t.Errorf("%s differs; if that is meant, run the test with -rewrite and read the difference:\n%s",
+			f.file(), diff)
 	}
 }
 
-// alerts returns the alerts that fire within 40 minutes, in which all stays as it is. promtool is the program; empty for
-// none.
+// alerts returns the alerts that fire within 40 minutes, in which all stays as it is. promtool is the program;
+// empty for none.
 func (n *night) alerts(promtool string) string {
 	n.Helper()
 	if promtool == "" {

@@ -115,7 +115,8 @@ func (v *versions) recovers(previous string) {
 			var journal []string
 			if killed {
 				v.signal(step.name, syscall.SIGKILL)
-				files, err := filepath.Glob(filepath.Join(v.dir, "journal", "*", roomOf(step.name), step.name+".journal"))
+				files, err := filepath.Glob(filepath.Join(v.dir, "journal", "*", roomOf(step.name),
+					step.name+".journal"))
 				if err != nil || len(files) != 1 {
 					v.Fatalf("journals of %s: %v, %v", step.name, files, err)
 				}

@@ -276,7 +276,8 @@ var mistakes = []mistake{
 	{name: "margin-where-opened", what: "a margin counts only for the lease that opens a period",
 		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers",
 		because: "one seed in thirty has another room open the period before the recover"},
-	{name: "no-margin-in-a-period", what: "no margin is left free above the marks of a tag with a period", with: wrongClock},
+	{name: "no-margin-in-a-period", what: "no margin is left free above the marks of a tag with a " +
+		"period", with: wrongClock},
 	{name: "period-without-margin", what: "the first lease in a period lies at the period's first ID, whatever " +
 		"margins count there", with: wrongClock},
 	{name: "margin-opens-a-period", what: "a margin takes a lease into a period that has not begun",

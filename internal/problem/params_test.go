@@ -37,7 +37,8 @@ func TestParametersOfEveryCall(t *testing.T) {
 				}
 				at := map[string]int{"problem.New": 0, "New": 0, "finding": 2}
 				which, is := at[dotted(call.Fun)]
-				if !is || which == 0 && dotted(call.Fun) == "New" && file.Name.Name != "problem" || len(call.Args) <= which {
+				if !is || which == 0 && dotted(call.Fun) == "New" && file.Name.Name != "problem" ||
+					len(call.Args) <= which {
 					return true
 				}
 				names := rowsOf(call.Args[which], file)

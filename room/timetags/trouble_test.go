@@ -146,8 +146,8 @@ func TestALeapOfTheClockIsMended(t *testing.T) {
 		for _, tag := range []*timetags.Tag{event, second, load(t, tags, "later", of(time.Millisecond))} {
 			after := next(t, tag, 2*time.Second)
 			if after.Worker == before.Worker || after.Time > now+2000 {
-				t.Errorf("tag %s: worker %d at %d; it is %d, and worker %d is ahead", tag.Name(), after.Worker, after.Time,
-					now, before.Worker)
+				t.Errorf("tag %s: worker %d at %d; it is %d, and worker %d is ahead", tag.Name(), after.Worker,
+					after.Time, now, before.Worker)
 			}
 		}
 		if can, why := tags.Trouble(); !can || why != nil {

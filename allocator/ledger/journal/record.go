@@ -70,8 +70,8 @@ type State struct {
 	// process begins with a record of itself, so the last process before the last lease is it.
 	Leaser string
 	Marks  map[allocator.Tag]Mark
-	// Steps are by how much the last two leases of tags raised their marks, the last one first: of a file that was read,
-	// as far as it has them since it was last written anew.
+	// Steps are by how much the last two leases of tags raised their marks, the last one first: of a file that was
+	// read, as far as it has them since it was last written anew.
 	Steps   map[allocator.Tag][2]int64
 	Windows map[record.WorkerID]Window
 }

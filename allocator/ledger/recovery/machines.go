@@ -38,12 +38,12 @@ func (r *run) seenMachines() (all []mirror.Machine) {
 
 // machinePages cuts machine IDs into pages that have each number once at most.
 func machinePages(all []mirror.Machine) (pages [][]mirror.Machine) {
-	for from, to := 0, 0; from < len(all); from = to {
-		numbers := make(map[record.WorkerID]bool)
-		for to = from; to < len(all) && to < from+marksPage && !numbers[all[to].WorkerID]; to++ {
+	for from := 0; from < len(all); {
+		numbers, to := make(map[record.WorkerID]bool), from
+		for ; to < len(all) && to < from+marksPage && !numbers[all[to].WorkerID]; to++ {
 			numbers[all[to].WorkerID] = true
 		}
-		pages = append(pages, all[from:to])
+		pages, from = append(pages, all[from:to]), to
 	}
 	return pages
 }

@@ -202,8 +202,8 @@ func (r *run) checkRest(name string, rest *mirror.Rest) error {
 	without := fmt.Sprintf("recover without this mirror (--no-mirror %s)", name)
 	for _, c := range rest.Machines {
 		if c.Last > latest.UnixMilli() {
-			return allocator.Errorf(allocator.Refused, "mirror %s: machine ID %v was in use at %d; allowed: up to %d: %s",
-				name, c.WorkerID, c.Last, latest.UnixMilli(), without)
+			return allocator.Errorf(allocator.Refused, "mirror %s: machine ID %v was in use at %d; allowed: up to %d: "+
+				"%s", name, c.WorkerID, c.Last, latest.UnixMilli(), without)
 		}
 	}
 	for _, l := range rest.Workers {
