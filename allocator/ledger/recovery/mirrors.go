@@ -58,15 +58,11 @@ const (
 )
 
 // findConsoles adds the consoles whose addresses etcd has.
-func (r *run) findConsoles(ctx context.Context) error {
+func (r *run) findConsoles(keys []store.KV) {
 	if r.cfg.Console == nil {
-		return nil
+		return
 	}
-	reply, err := r.gets(ctx, store.OpGetPrefix(r.keys.Consoles()))
-	if err != nil {
-		return err
-	}
-	for _, kv := range reply.Got[0] {
+	for _, kv := range keys {
 		var c record.Console
 		if err := record.Decode(kv, &c); err != nil {
 			r.unreadable(kv.Key, err)
@@ -77,7 +73,6 @@ func (r *run) findConsoles(ctx context.Context) error {
 			r.cfg.Witnesses = append(r.cfg.Witnesses, Witness{Name: c.Address, Ask: r.cfg.Console(c.Address)})
 		}
 	}
-	return nil
 }
 
 // askMirrors asks all mirrors at once for what they learned since they were asked before. It does not ask

@@ -39,7 +39,7 @@ func (r *run) all(ctx context.Context) error {
 	if err := r.takeJournals(ctx); err != nil {
 		return err
 	}
-	if err := r.askWitnesses(ctx); err != nil {
+	if err := r.askMirrors(ctx); err != nil {
 		return err
 	}
 	if err := r.askAll(ctx, nil); err != nil {
@@ -53,7 +53,7 @@ func (r *run) all(ctx context.Context) error {
 		if err := r.readRegistrations(ctx); err != nil {
 			return err
 		}
-		if err := r.askWitnesses(ctx); err != nil {
+		if err := r.askMirrors(ctx); err != nil {
 			return err
 		}
 		if err := r.askAll(ctx, nil); err != nil {
@@ -77,14 +77,6 @@ func (r *run) all(ctx context.Context) error {
 	r.forgetMissing(ctx)
 	_, err := r.l.RefreshTo(ctx, r.report.Layout.Version)
 	return err
-}
-
-// askWitnesses finds the consoles, and asks all mirrors.
-func (r *run) askWitnesses(ctx context.Context) error {
-	if err := r.findConsoles(ctx); err != nil {
-		return err
-	}
-	return r.askMirrors(ctx)
 }
 
 // bar does the steps after this recover has halted leasing.

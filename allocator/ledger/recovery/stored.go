@@ -23,7 +23,8 @@ func (r *run) read(ctx context.Context) error {
 		f.identity, answer, refused = r.l.PinAnew(ctx, store.OpGet(k.Epoch()), store.OpGet(k.Layout()),
 			store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")),
 			store.Op{Get: &store.Get{Interval: store.Interval{
-				Key: k.Layouts(), End: store.PrefixEnd(k.Layouts())}, Limit: 2, Descending: true}})
+				Key: k.Layouts(), End: store.PrefixEnd(k.Layouts())}, Limit: 2, Descending: true}},
+			store.OpGetPrefix(k.Consoles()))
 		if f.identity.UUID == "" {
 			return refused
 		}
@@ -69,6 +70,7 @@ func (r *run) read(ctx context.Context) error {
 	}
 	r.mu.taken = make(map[string]struct{})
 	r.takeRegistrations(answer.Got[4])
+	r.findConsoles(answer.Got[6])
 	return nil
 }
 
