@@ -539,8 +539,8 @@ var faults = []fault{
 		found: "etcd latency", mend: func(n *night, command string) {
 			n.by(command, "etcdctl check perf", func() { n.slow(0) })
 		}, without: map[string]string{"readyz": "it serves", "health": "it serves",
-			"log": "it is as slow for good in a far " +
-				"room", "page": "the cards of rooms and march status have it as a number, which in a far room is as large",
+			"log":    "it is as slow for good in a far room",
+			"page":   "the cards of rooms and march status have it as a number, which in a far room is as large",
 			"alerts": "MarchSlow and MarchReserveLow fire where callers notice it"}},
 	{name: "password-wrong", breaks: func(n *night) {
 		n.processes["b/b1"].etcd.refuse.Store(&allocator.Error{Kind: allocator.Unauthenticated,

@@ -273,13 +273,15 @@ func TestSlowBytes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				conn := open(t)()
 				began := time.Now()
-				go func() {
+				var sent sync.WaitGroup
+				defer sent.Wait()
+				sent.Go(func() {
 					_, err := io.WriteString(conn, test.first)
 					for n := 0; n < 20 && err == nil; n++ {
 						time.Sleep(5 * time.Second)
 						_, err = io.WriteString(conn, test.then)
 					}
-				}()
+				})
 				if _, err := io.ReadAll(conn); err != nil {
 					t.Error(err)
 				}
