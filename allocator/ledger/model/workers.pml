@@ -4,7 +4,8 @@
  *
  * One worker number, two rooms, a few instances, a few ticks. A set of ticks is kept
  * as bits (bit k: tick k). Numbers have nothing in common but the epoch, so one is
- * enough. Its slice is all that it needs of a layout: the room that may take it.
+ * enough. Its slice is all that it needs of a layout: the room that may take it. Each
+ * room has a key of the number, which its instances and recover alone write.
  *
  * What is one step: a transaction of etcd, and what one process does by itself
  * between two of them. All else interleaves. A window's transaction and what its
@@ -42,6 +43,9 @@
  * NO_KILLS     no instance is killed
  * LOST_JOURNAL an instance may be killed once and start again without its journal
  * EARLY        the backup is of the start, and no recover runs before it is restored
+ * UPGRADE      the cluster begins with one key for all rooms, and a layout turns the keys by room on
+ * HOSTILE      whoever has the rights of room b writes anything into its key, at any time; all
+ *              instances serve room a
  * TIMES=n      clocks show the time, give or take AHEAD, and the time goes up to n.
  *              Recover may then go on without instances. Without TIMES a clock shows
  *              anything, at any time.
@@ -60,6 +64,9 @@
 #define A 0
 #define B 1
 #define NO_ROOM 2
+#ifdef HOSTILE
+#define ROOM_MATES
+#endif
 #ifdef ROOM_MATES
 #define ROOM(i) A
 #else
@@ -69,6 +76,19 @@
 #define MAX(x, y) ((x) > (y) -> (x) : (y))
 #define MIN(x, y) ((x) < (y) -> (x) : (y))
 #define RANGE(from, until) ((BIT(until) - 1) & ~(BIT(from) - 1))
+
+/* The keys of the number: one of each room, and the one that all wrote before. */
+#ifdef UPGRADE
+#define KEYS 3
+#define KEY(i) (etcd.upgraded -> ROOM(i) : 2)
+#else
+#define KEY(i) ROOM(i)
+#if defined(ROOM_MATES) && !defined(HOSTILE)
+#define KEYS 1
+#else
+#define KEYS 2
+#endif
+#endif
 
 /* An incarnation is that of an instance which lives, or one before it: no two
  * that are dead need to be told apart. 0 is none. */
@@ -87,21 +107,22 @@ typedef Store {
 	byte revision;		/* mod revision of the layout */
 	byte slice;		/* the room whose slice has the number */
 	byte registered;	/* instances, as bits */
-	byte owner;		/* the worker's key: an incarnation, 0 where there is no key, */
-	byte from;		/* and its window, */
-	byte until;
-	byte wrote		/* and the epoch of its stamp */
+	byte owner[KEYS];	/* the number's keys: an incarnation, 0 where there is no key, */
+	byte from[KEYS];	/* and its window, */
+	byte until[KEYS];
+	byte wrote[KEYS];	/* the epoch of its stamp, */
+	byte freeOf[KEYS]	/* and the not_before that it is free of */
+#ifdef UPGRADE
+	;
+	bit upgraded
+#endif
 }
 Store etcd;
 #define NOW STAMP(etcd.epoch, etcd.revision)
 
 /* What an epoch says. It never changes, and no two epochs are the same. */
 #define EPOCHS (RUNS + 2)
-typedef Epoch {
-	byte notBefore;
-	bit exempt		/* the number is free of it */
-}
-Epoch ep[EPOCHS];
+byte notBefore[EPOCHS];
 byte epochs;			/* ever made, in all lives: a random one is one more */
 
 /* What an instance knows. */
@@ -112,8 +133,12 @@ typedef Instance {
 	mtype at;
 	byte stamp;		/* epoch and layout, 0 for none; of the layout: */
 	bit mine;		/* its room's slice has the number */
-	byte owner;		/* the key as known */
+	byte owner;		/* its room's key as known, */
 	byte until;
+	bit free;		/* which says that the number is free of not_before; */
+#if KEYS > 1
+	byte others;		/* the latest end in all other keys */
+#endif
 	byte answerFrom;	/* the window in the answer */
 	byte answerUntil;
 	byte from;		/* its window; until 0: it has none */
@@ -146,10 +171,23 @@ typedef Request { byte by; byte stamp; byte owner; byte end; byte from; byte unt
 Request late;
 #endif
 
+#define copyKey(source, to, n) \
+	to.owner[n] = source.owner[n]; to.from[n] = source.from[n]; to.until[n] = source.until[n]; \
+	to.wrote[n] = source.wrote[n]; to.freeOf[n] = source.freeOf[n]
+#if KEYS == 1
+#define copyKeys(source, to) copyKey(source, to, 0)
+#define LATEST etcd.until[0]
+#elif KEYS == 2
+#define copyKeys(source, to) copyKey(source, to, 0); copyKey(source, to, 1)
+#define LATEST MAX(etcd.until[0], etcd.until[1])
+#else
+#define copyKeys(source, to) \
+	copyKey(source, to, 0); copyKey(source, to, 1); copyKey(source, to, 2); to.upgraded = source.upgraded
+#define LATEST MAX(etcd.until[0], MAX(etcd.until[1], etcd.until[2]))
+#endif
 #define copy(source, to) \
 	to.epoch = source.epoch; to.halted = source.halted; to.revision = source.revision; \
-	to.slice = source.slice; to.registered = source.registered; \
-	to.owner = source.owner; to.from = source.from; to.until = source.until; to.wrote = source.wrote
+	to.slice = source.slice; to.registered = source.registered; copyKeys(source, to)
 
 #if RESTORES
 Store backup;			/* epoch 0: none was taken */
@@ -162,9 +200,15 @@ bit behind;			/* the raft index is below the beat's */
 
 #if RUNS
 byte runs;			/* of recover, ever */
-/* What the answers to recover's question say: the latest window, */
-byte tellOwner, tellFrom, tellUntil;
-byte running;			/* and the latest that an incarnation has of those that answered themselves */
+/* What the answers to recover's question say: each room's latest window, */
+#if KEYS == 1
+#define ROOMS 1
+#else
+#define ROOMS 2
+#endif
+byte tellOwner[ROOMS], tellFrom[ROOMS], tellUntil[ROOMS];
+byte goesOn;			/* and the incarnation that goes on in the latest one of those that answered themselves */
+byte running;			/* and when that ends */
 #endif
 #ifdef TIMES
 byte time;
@@ -217,20 +261,21 @@ inline look(ahead) {
 #define STILL_REGISTERED(i) REGISTERED(i)
 #endif
 #ifdef MUTANT_WINDOW_NO_KEY
-#define SAME_KEY(owner0, until0) true
+#define SAME_KEY(i, owner0, until0) true
 #else
-#define SAME_KEY(owner0, until0) (etcd.owner == owner0 && etcd.until == until0)
+#define SAME_KEY(i, owner0, until0) (etcd.owner[KEY(i)] == owner0 && etcd.until[KEY(i)] == until0)
 #endif
 
 /* The conditions of a window's transaction that is sent by i. */
 inline compare(i, known, owner0, until0) {
-	ok = SAME_EPOCH(known) && SAME_LAYOUT(known) && STILL_REGISTERED(i) && SAME_KEY(owner0, until0)
+	ok = SAME_EPOCH(known) && SAME_LAYOUT(known) && STILL_REGISTERED(i) && SAME_KEY(i, owner0, until0)
 }
 
 /* It is done. A number is taken from its slice only. */
 inline write(i, holder, known, from0, until0) {
 	assert(etcd.slice == ROOM(i)); /* in the slice */
-	etcd.owner = holder; etcd.from = from0; etcd.until = until0; etcd.wrote = EPOCH(known)
+	etcd.owner[KEY(i)] = holder; etcd.from[KEY(i)] = from0; etcd.until[KEY(i)] = until0;
+	etcd.wrote[KEY(i)] = EPOCH(known); etcd.freeOf[KEY(i)] = notBefore[EPOCH(known)]
 }
 
 /* The look at the beat comes before each window, and each look at a key, over a new
@@ -255,21 +300,56 @@ inline write(i, holder, known, from0, until0) {
 /* A window is the own one where the key names the own incarnation, and its stamp the
  * epoch in force. */
 #ifdef MUTANT_INSTANCE_IS_ENOUGH
-#define OWN(i) (etcd.owner == LIVING(i) || etcd.owner == DEAD(i))
+#define OWN_IN(i, n) (etcd.owner[n] == LIVING(i) || etcd.owner[n] == DEAD(i))
 #else
 #if defined(MUTANT_READ_BACK_OLD) || defined(MUTANT_WINDOW_NO_EPOCH)
-#define OWN(i) (etcd.owner == LIVING(i))
+#define OWN_IN(i, n) (etcd.owner[n] == LIVING(i))
 #else
-#define OWN(i) (etcd.owner == LIVING(i) && etcd.wrote == etcd.epoch)
+#define OWN_IN(i, n) (etcd.owner[n] == LIVING(i) && etcd.wrote[n] == etcd.epoch)
 #endif
+#endif
+
+/* Its window is in its room's key, or in the key of before while its room has none. */
+#if defined(MUTANT_OWN_IN_ANY_KEY)
+#define SHOWN(i) (OWN_IN(i, KEY(i)) -> KEY(i) : (OWN_IN(i, B) -> B : KEY(i)))
+#elif defined(UPGRADE)
+#define SHOWN(i) (etcd.owner[KEY(i)] == 0 && OWN_IN(i, 2) -> 2 : KEY(i))
+#else
+#define SHOWN(i) KEY(i)
+#endif
+#define OWN(i) OWN_IN(i, SHOWN(i))
+
+/* The end in another key, but in one that has the own window, too. */
+#ifdef MUTANT_OWN_KEY_ONLY
+#define OTHER(i, n) 0
+#else
+#define OTHER(i, n) (n == KEY(i) || OWN(i) && etcd.owner[n] == LIVING(i) && etcd.from[n] == etcd.from[SHOWN(i)] -> 0 : \
+	etcd.until[n])
+#endif
+#if KEYS == 1
+#define OTHERS(i) 0
+#elif KEYS == 2
+#define OTHERS(i) MAX(OTHER(i, 0), OTHER(i, 1))
+#else
+#define OTHERS(i) MAX(OTHER(i, 0), MAX(OTHER(i, 1), OTHER(i, 2)))
+#endif
+
+/* The number need not wait for not_before: a put under the epoch said so, or recover. */
+#ifdef MUTANT_FREE_BY_ANY_ROOM
+#define FREE(i) (etcd.freeOf[A] == notBefore[etcd.epoch] || etcd.freeOf[B] == notBefore[etcd.epoch])
+#else
+#define FREE(i) (etcd.freeOf[KEY(i)] == notBefore[etcd.epoch])
 #endif
 
 /* It sees the key: a window of its own that it did not have is in the answer. */
 inline learnKey(i) {
-	in[i].owner = etcd.owner; in[i].until = etcd.until;
+	in[i].owner = etcd.owner[KEY(i)]; in[i].until = etcd.until[KEY(i)]; in[i].free = FREE(i);
+#if KEYS > 1
+	in[i].others = OTHERS(i);
+#endif
 	if
-	:: OWN(i) && in[i].mine && (in[i].end != etcd.until || in[i].from != etcd.from) ->
-		in[i].at = answered; in[i].answerFrom = etcd.from; in[i].answerUntil = etcd.until
+	:: OWN(i) && in[i].mine && (in[i].end != etcd.until[SHOWN(i)] || in[i].from != etcd.from[SHOWN(i)]) ->
+		in[i].at = answered; in[i].answerFrom = etcd.from[SHOWN(i)]; in[i].answerUntil = etcd.until[SHOWN(i)]
 	:: else -> in[i].at = knowing; in[i].answerFrom = 0; in[i].answerUntil = 0
 	fi
 }
@@ -277,10 +357,21 @@ inline learnKey(i) {
 /* It forgets the key: the outcome of its last try is unknown. */
 inline forgetKey(i) {
 	in[i].at = reading;
-	in[i].owner = 0; in[i].until = 0; in[i].answerFrom = 0; in[i].answerUntil = 0
+#if KEYS > 1
+	in[i].others = 0;
+#endif
+	in[i].owner = 0; in[i].until = 0; in[i].free = 0; in[i].answerFrom = 0; in[i].answerUntil = 0
 }
 
 #define bury(x, i) if :: x == LIVING(i) -> x = DEAD(i) :: else fi
+
+#if KEYS == 1
+#define buryKeys(store, i) bury(store.owner[0], i)
+#elif KEYS == 2
+#define buryKeys(store, i) bury(store.owner[0], i); bury(store.owner[1], i)
+#else
+#define buryKeys(store, i) bury(store.owner[0], i); bury(store.owner[1], i); bury(store.owner[2], i)
+#endif
 
 /* Its incarnation ends, and another begins. */
 inline die(i) {
@@ -293,7 +384,7 @@ inline die(i) {
 	in[i].used = 0;
 #endif
 	buried = buried | issued[i]; issued[i] = 0;
-	bury(etcd.owner, i);
+	buryKeys(etcd, i);
 	k = 0;
 	do
 	:: k < INSTANCES -> bury(in[k].owner, i); k++
@@ -305,10 +396,13 @@ inline die(i) {
 	bury(late.owner, i);
 #endif
 #if RESTORES
-	bury(backup.owner, i);
+	buryKeys(backup, i);
 #endif
 #if RUNS
-	bury(tellOwner, i);
+	bury(tellOwner[0], i);
+#if ROOMS > 1
+	bury(tellOwner[1], i);
+#endif
 	in[i].barred = 0; in[i].fresh = 1
 #endif
 }
@@ -337,6 +431,18 @@ inline issue(i, ticks) {
 	issued[i] = issued[i] | (ticks)
 }
 
+/* It goes on: nobody had the number since its own window began. */
+#ifdef UPGRADE
+#define KNOWN_OWN(i) (in[i].owner == 0 || in[i].owner == LIVING(i) && in[i].until == in[i].end)
+#else
+#define KNOWN_OWN(i) (in[i].owner == LIVING(i) && in[i].until == in[i].end)
+#endif
+#if KEYS == 1 || defined(MUTANT_GOES_ON_OVER_OTHERS)
+#define GOES_ON(i) (in[i].end && KNOWN_OWN(i))
+#else
+#define GOES_ON(i) (in[i].end && KNOWN_OWN(i) && in[i].others <= in[i].from)
+#endif
+
 /* Instance i. It may stand still at any point for as long as it likes, and go
  * on: that is an interleaving. */
 proctype instance(byte i) {
@@ -355,8 +461,8 @@ proctype instance(byte i) {
 		in[i].seen = MAX(in[i].seen, etcd.epoch);
 #endif
 		learnKey(i);
-		printf("%c%d: learns epoch %d, layout %d, the key: incarnation %d, until %d\n", 97 + ROOM(i), i,
-			etcd.epoch, etcd.revision, etcd.owner, etcd.until)
+		printf("%c%d: learns epoch %d, layout %d, its key: incarnation %d, until %d\n", 97 + ROOM(i), i,
+			etcd.epoch, etcd.revision, in[i].owner, in[i].until)
 	}
 #if CHANGES
 	/* It hears of a layout while an answer is under way. */
@@ -387,18 +493,24 @@ proctype instance(byte i) {
 #ifdef MUTANT_NO_NOT_BEFORE
 		low = 0;
 #else
-		low = (ep[EPOCH(in[i].stamp)].exempt -> 0 : ep[EPOCH(in[i].stamp)].notBefore);
+		low = (in[i].free -> 0 : notBefore[EPOCH(in[i].stamp)]);
 #endif
 		if
-		:: in[i].owner == LIVING(i) && in[i].until == in[i].end && in[i].until >= low ->
+		:: GOES_ON(i) && in[i].end >= low ->
 			/* the same incarnation goes on, from the end of what it has */
-			first = in[i].from; low = in[i].until; ok = 1
+			first = in[i].from; low = in[i].end; ok = 1
 		:: else ->
 			/* a new owner, or one that has to leave a gap */
 #ifdef MUTANT_FROM_BELOW_UNTIL
 			low = MAX(clock, low);
 #else
 			low = MAX(MAX(clock, low), in[i].until);
+#if KEYS > 1
+			low = MAX(low, in[i].others);
+#endif
+#ifdef UPGRADE
+			low = MAX(low, in[i].end); /* which may stand in the key of before */
+#endif
 #endif
 			first = low;
 #if defined(TIMES) && !defined(MUTANT_STACKED)
@@ -461,9 +573,13 @@ none:		clean()
 #if RUNS
 		in[i].told = MAX(in[i].told, in[i].end);
 #endif
-		in[i].owner = LIVING(i); in[i].until = in[i].end;
+#if KEYS > 1
+		forgetKey(i); /* it reads all keys before it puts its own again */
+#else
+		in[i].owner = LIVING(i); in[i].until = in[i].end; in[i].free = 1;
 		in[i].answerFrom = 0; in[i].answerUntil = 0;
 		in[i].at = knowing;
+#endif
 		clean()
 	}
 #ifdef MUTANT_NO_WINDOW_CHECK
@@ -491,9 +607,9 @@ none:		clean()
 		if
 		:: 
 #ifndef MUTANT_LOWERED_BY_ANOTHER
-			etcd.owner == LIVING(i) && etcd.until == in[i].end ->
+			etcd.owner[KEY(i)] == LIVING(i) && etcd.until[KEY(i)] == in[i].end ->
 #endif
-			etcd.owner = LIVING(i); etcd.from = in[i].from; etcd.until = after;
+			etcd.owner[KEY(i)] = LIVING(i); etcd.from[KEY(i)] = in[i].from; etcd.until[KEY(i)] = after;
 			printf("%c%d: stops, and lowers its end to %d\n", 97 + ROOM(i), i, after)
 #if LATE
 		:: !late.until && after ->
@@ -546,12 +662,13 @@ proctype world() {
 		late.until ->
 		if
 		:: late.lowers ->
-			ok = (etcd.owner == late.owner && etcd.until == late.end);
+			k = (late.by - 1) % INSTANCES;
+			ok = (etcd.owner[KEY(k)] == late.owner && etcd.until[KEY(k)] == late.end);
 #ifdef MUTANT_LOWERED_BY_ANOTHER
 			ok = 1;
 #endif
 			if
-			:: ok -> etcd.owner = late.by; etcd.from = late.from; etcd.until = late.until
+			:: ok -> etcd.owner[KEY(k)] = late.by; etcd.from[KEY(k)] = late.from; etcd.until[KEY(k)] = late.until
 			:: else
 			fi
 		:: else ->
@@ -570,16 +687,29 @@ proctype world() {
 #ifdef MUTANT_LOWERED_FOR_THE_DEAD
 	/* An instance that waits for the number lowers the end of one that seems dead to its own clock. */
 	:: atomic {
-		etcd.owner && etcd.from < etcd.until ->
-		low = etcd.from; high = etcd.until - 1;
+		etcd.owner[A] && etcd.from[A] < etcd.until[A] ->
+		low = etcd.from[A]; high = etcd.until[A] - 1;
 		select(after : low .. high);
-		etcd.until = after;
+		etcd.until[A] = after;
 		printf("the end of the window is lowered to %d\n", after);
 		clean()
 	}
 #endif
 #ifdef MUTANT_KEY_DELETED
-	:: d_step { etcd.owner > INSTANCES -> etcd.owner = 0; etcd.from = 0; etcd.until = 0; printf("the key is deleted\n") }
+	:: d_step { etcd.owner[A] > INSTANCES -> etcd.owner[A] = 0; etcd.from[A] = 0; etcd.until[A] = 0; printf("the key is deleted\n") }
+#endif
+#ifdef UPGRADE
+	:: d_step { !etcd.upgraded && !etcd.halted -> etcd.upgraded = 1; etcd.revision++; printf("rooms have keys of their own\n") }
+#endif
+#ifdef HOSTILE
+	/* A window of any incarnation, begun at any time, that any recover freed; or no key. */
+	:: atomic {
+		select(k : 0 .. 2 * INSTANCES); etcd.owner[B] = k;
+		select(k : 0 .. TICKS - 1); etcd.from[B] = k;
+		select(k : etcd.from[B] .. TICKS); etcd.until[B] = k;
+		etcd.wrote[B] = etcd.epoch; etcd.freeOf[B] = notBefore[etcd.epoch];
+		clean()
+	}
 #endif
 #if FORGETS
 	:: atomic {
@@ -598,8 +728,8 @@ proctype world() {
 		restores++;
 		copy(backup, etcd);
 		behind = 1;
-		printf("etcd goes back: epoch %d, halted %d, layout %d, the key: incarnation %d, until %d\n",
-			etcd.epoch, etcd.halted, etcd.revision, etcd.owner, etcd.until)
+		printf("etcd goes back: epoch %d, halted %d, layout %d, until %d\n",
+			etcd.epoch, etcd.halted, etcd.revision, LATEST)
 	}
 #endif
 	od
@@ -626,17 +756,19 @@ inline ask(i) {
 		etcd.halted == nonce ->
 		asked = asked | BIT(i);
 		if
-		:: in[i].told > tellUntil ->
-			tellUntil = in[i].told;
-			tellOwner = (in[i].told == in[i].end -> LIVING(i) : DEAD(i));
-			tellFrom = (in[i].told == in[i].end -> in[i].from : 0)
+		:: in[i].told > tellUntil[ROOM(i)] ->
+			tellUntil[ROOM(i)] = in[i].told;
+			tellOwner[ROOM(i)] = (in[i].told == in[i].end -> LIVING(i) : DEAD(i));
+			tellFrom[ROOM(i)] = (in[i].told == in[i].end -> in[i].from : 0)
 		:: else
 		fi;
+		if
 #ifdef MUTANT_JOURNAL_EXEMPTS
-		running = MAX(running, in[i].told);
-#else
-		running = MAX(running, in[i].end);
+		:: in[i].told > running -> running = in[i].told; goesOn = i + 1
 #endif
+		:: in[i].end > running -> running = in[i].end; goesOn = i + 1
+		:: else
+		fi;
 #ifndef MUTANT_WINDOW_NO_BARRIER
 		in[i].barred = nonce;
 		forgetKey(i);
@@ -657,6 +789,32 @@ inline ask(i) {
 #define ANSWERS_STAND (ANSWER_STANDS(0) && ANSWER_STANDS(1) && ANSWER_STANDS(2))
 #endif
 
+inline clearTold() {
+	tellOwner[0] = 0; tellFrom[0] = 0; tellUntil[0] = 0;
+#if ROOMS > 1
+	tellOwner[1] = 0; tellFrom[1] = 0; tellUntil[1] = 0;
+#endif
+	goesOn = 0; running = 0
+}
+
+/* A room's key is raised to what memories know of the room, whatever other keys say. The key of
+ * before is raised in its place while all rooms write that. */
+#ifdef UPGRADE
+#define OLD_OR(room) (etcd.upgraded -> room : 2)
+#else
+#define OLD_OR(room) (room)
+#endif
+inline raise(room) {
+	if
+#ifndef MUTANT_RECOVER_DOES_NOT_RAISE
+	:: tellUntil[room] > etcd.until[OLD_OR(room)] ->
+		etcd.until[OLD_OR(room)] = tellUntil[room];
+		etcd.owner[OLD_OR(room)] = tellOwner[room]; etcd.from[OLD_OR(room)] = tellFrom[room]
+#endif
+	:: else
+	fi
+}
+
 proctype recover() {
 	byte nonce, asked, life;
 	do
@@ -668,7 +826,7 @@ proctype recover() {
 		runs < RUNS ->
 		runs++;
 		nonce = runs; life = LIFE; asked = 0;
-		tellOwner = 0; tellFrom = 0; tellUntil = 0; running = 0;
+		clearTold();
 		etcd.halted = nonce;
 		printf("recover %d: halts\n", nonce)
 	}
@@ -683,30 +841,34 @@ proctype recover() {
 		look(AHEAD);
 		k = 0;
 		d_step {
-			if
-#ifndef MUTANT_RECOVER_DOES_NOT_RAISE
-			:: tellUntil > etcd.until ->
-				etcd.until = tellUntil;
-				etcd.owner = tellOwner; etcd.from = tellFrom
+			raise(0);
+#if ROOMS > 1
+			raise(1);
 #endif
-			:: else
-			fi;
 			epochs++;
 #ifndef MUTANT_NOT_CARRIED
-			ep[epochs].notBefore = ep[etcd.epoch].notBefore;
+			notBefore[epochs] = notBefore[etcd.epoch];
 #endif
 #ifdef TIMES
 			if
-			:: SOME_MISSING -> ep[epochs].notBefore = MAX(ep[epochs].notBefore, clock + LONGEST + 2 * AHEAD)
+			:: SOME_MISSING ->
+				/* later than that of an earlier epoch, as it covers more instances */
+				notBefore[epochs] = MAX(notBefore[epochs] + (notBefore[epochs] > 0), clock + LONGEST + 2 * AHEAD)
 			:: else
 			fi;
 			/* The window of a living incarnation that runs still, by any clock: no other
-			 * incarnation has taken the number since. */
+			 * incarnation has taken the number since. Its room's key says so. */
+			k = (goesOn -> OLD_OR(ROOM(goesOn - 1)) : 0);
+			if
 #ifdef MUTANT_ANY_ANSWER_EXEMPTS
-			ep[epochs].exempt = (running && running == etcd.until);
+			:: running && etcd.until[k] == running && running == LATEST ->
 #else
-			ep[epochs].exempt = (running == etcd.until && running > clock + 2 * AHEAD);
+			:: running > clock + 2 * AHEAD && etcd.until[k] == running && running == LATEST ->
 #endif
+				etcd.freeOf[k] = notBefore[epochs]
+			:: else
+			fi;
+			k = 0;
 #endif
 			etcd.registered = etcd.registered & (asked | ~(BIT(INSTANCES) - 1));
 			etcd.epoch = epochs;
@@ -715,10 +877,10 @@ proctype recover() {
 #if RESTORES
 			behind = 0;
 #endif
-			printf("recover %d: writes epoch %d, until %d, not before %d, exempt %d\n",
-				nonce, etcd.epoch, etcd.until, ep[epochs].notBefore, ep[epochs].exempt);
+			printf("recover %d: writes epoch %d, until %d, not before %d, free of %d\n",
+				nonce, etcd.epoch, LATEST, notBefore[epochs], etcd.freeOf[0]);
 			nonce = 0; asked = 0; life = 0;
-			tellOwner = 0; tellFrom = 0; tellUntil = 0; running = 0
+			clearTold()
 		}
 		clean()
 	}
