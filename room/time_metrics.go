@@ -37,8 +37,8 @@ func newTimeMetrics(s *Server) *timeMetrics {
 			"Workers that were exchanged because a layout took them away or another process had them."),
 		conflicts: desc("worker_conflicts_total",
 			"Workers that another process was found to have, and that were exchanged for that."),
-		clock: desc("worker_clock_ahead_seconds", "How far the clock was ahead of the median of the instances' when a "+
-			"window was last taken or renewed; negative where it was behind."),
+		clock: desc("worker_clock_ahead_seconds", "How far the clock was ahead of the median of the instances', at "+
+			"least, when a window was last taken or renewed; negative where it was behind."),
 		lent: desc("worker_clients", "Workers that clients' processes have, by the worker's bits.", "bits"),
 	}
 }

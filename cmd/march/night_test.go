@@ -108,10 +108,11 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// nightStore is a connection to etcd in which a test may put a wrong password, and a partly dead etcd.
+// nightStore is a connection to etcd in which a test may put a wrong password, and a slow or a partly dead etcd.
 type nightStore struct {
 	*ledgertest.Conn
 	refuse  atomic.Pointer[allocator.Error]
+	slow    atomic.Int64 // nanoseconds of each transaction
 	members atomic.Pointer[store.Members]
 }
 
@@ -120,7 +121,12 @@ func (s *nightStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, erro
 	if err := s.refuse.Load(); err != nil {
 		return store.Answer{}, err
 	}
-	return s.Conn.Txn(ctx, txn)
+	select {
+	case <-time.After(time.Duration(s.slow.Load())):
+		return s.Conn.Txn(ctx, txn)
+	case <-ctx.Done():
+		return store.Answer{}, allocator.Errorf(allocator.Unavailable, "memory: %w", ctx.Err())
+	}
 }
 
 // Status implements store.Store.
@@ -128,6 +134,7 @@ func (s *nightStore) Status(ctx context.Context) (store.Status, error) {
 	if err := s.refuse.Load(); err != nil {
 		return store.Status{}, err
 	}
+	time.Sleep(time.Duration(s.slow.Load()))
 	return s.Conn.Status(ctx)
 }
 
@@ -528,6 +535,13 @@ var faults = []fault{
 		shown: marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, mend: func(n *night, command string) {
 			n.by(command, "etcdctl defrag --cluster && etcdctl alarm disarm", func() { n.Mem.NoSpace(false) })
 		}},
+	{name: "etcd-slow", breaks: func(n *night) { n.slow(300 * time.Millisecond) },
+		found: "etcd latency", mend: func(n *night, command string) {
+			n.by(command, "etcdctl check perf", func() { n.slow(0) })
+		}, without: map[string]string{"readyz": "it serves", "health": "it serves",
+			"log":    "it is as slow for good in a far room",
+			"page":   "the cards of rooms and march status have it as a number, which in a far room is as large",
+			"alerts": "MarchSlow and MarchReserveLow fire where callers notice it"}},
 	{name: "password-wrong", breaks: func(n *night) {
 		n.processes["b/b1"].etcd.refuse.Store(&allocator.Error{Kind: allocator.Unauthenticated,
 			Msg: "etcd: etcdserver: authentication failed, invalid user ID or password"})
@@ -620,6 +634,13 @@ func (n *night) certify(life time.Duration) {
 func (n *night) members(m store.Members) {
 	for _, p := range n.processes {
 		p.etcd.members.Store(&m)
+	}
+}
+
+// slow has etcd take so long for each transaction.
+func (n *night) slow(d time.Duration) {
+	for _, p := range n.processes {
+		p.etcd.slow.Store(int64(d))
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 // A heartbeat stays in etcd after its instance is gone, and has an old time then. So an
 // instance that is ahead of the median of all heartbeats is refused only once it is also ahead
 // of the median of those that changed since its first look: these come from running instances.
-// Until then a heartbeat that is old by etcd's own clock does not count either, so that nobody waits because of
+// Until then a heartbeat that is old by etcd's own clock does not count either, so that no process waits for
 // instances that ended without a sign.
 
 // clocks is an instance's knowledge of other instances' clocks.
@@ -70,9 +70,9 @@ func (e *ClockError) Unwrap() error {
 	return allocator.Unavailable
 }
 
-// ClockAhead returns how far the clock was ahead of the median of the heartbeats' clocks, the
-// own one included, when a window was last taken or renewed. It is negative if the clock was
-// behind.
+// ClockAhead returns how far the clock was ahead of the median of the heartbeats' clocks, the own
+// one included, when a window was last taken or renewed: at least, as heartbeats are up to an
+// interval old. It is negative if the clock was behind.
 func (w *Workers) ClockAhead() time.Duration { return time.Duration(w.clocks.ahead.Load()) }
 
 // CheckClock compares now, a time of the clock by which something is about to be done, with the other instances'
@@ -127,7 +127,7 @@ func (c *clocks) check(ctx context.Context, cfg Config, i Instance, now time.Tim
 	}
 	ahead := now.Sub(median(now, all))
 	if ahead <= allowed {
-		c.ahead.Store(int64(ahead))
+		c.note(ahead, interval)
 		c.right()
 		return nil
 	}
@@ -140,7 +140,7 @@ func (c *clocks) check(ctx context.Context, cfg Config, i Instance, now time.Tim
 	maps.DeleteFunc(all, gone)
 	ahead = now.Sub(median(now, all))
 	if certain || ahead <= allowed {
-		c.ahead.Store(int64(ahead))
+		c.note(ahead, interval)
 	}
 	switch {
 	case ahead <= allowed:
@@ -154,6 +154,12 @@ func (c *clocks) check(ctx context.Context, cfg Config, i Instance, now time.Tim
 		return &ClockError{Ahead: ahead, Allowed: allowed, Clocks: len(all) + 1, Certain: certain}
 	}
 	return nil
+}
+
+// note stores how far the clock is ahead of heartbeats: without the interval, as a heartbeat may be as old as that. So
+// a slow etcd makes no clock look wrong.
+func (c *clocks) note(ahead, interval time.Duration) {
+	c.ahead.Store(int64(ahead - min(max(ahead, 0), interval)))
 }
 
 // right notes that the clock is not ahead.

@@ -113,6 +113,22 @@ func TestOldHeartbeats(t *testing.T) {
 	p.take(ms(10))
 }
 
+// A heartbeat may be an interval old, so its age makes no clock look wrong.
+func TestAgeOfHeartbeats(t *testing.T) {
+	const s = time.Second
+	for age, ahead := range map[time.Duration]time.Duration{s: 0, 5 * s: 0, 7 * s: 2 * s} {
+		c := newCluster(t, halves)
+		c.start("a")
+		c.start("b")
+		p := c.start("a")
+		c.pass(age)
+		p.take(ms(10))
+		if got := p.ClockAhead(); got != ahead {
+			t.Errorf("beside heartbeats that are %v old the clock is %v ahead, want %v", age, got, ahead)
+		}
+	}
+}
+
 // Cases: the other clocks, and by how much a clock may be ahead of them.
 func TestMedians(t *testing.T) {
 	for name, test := range map[string]struct {
