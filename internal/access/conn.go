@@ -26,6 +26,9 @@ type Conn struct {
 	streams map[string]stream // likewise
 }
 
+// errUnproven is the error of a call whose handler did not ask for an identity.
+var errUnproven = &allocator.Error{Kind: allocator.Unauthenticated, Msg: "no identity was proven"}
+
 type unary func(ctx context.Context, decode func(any) error) (any, error)
 
 type stream func(grpc.ServerStream) error
@@ -62,8 +65,8 @@ func (c *Conn) RegisterService(d *grpc.ServiceDesc, service any) {
 
 // arrives returns the context that a service has of a call: what the caller sends has come in.
 func (c *Conn) arrives(ctx context.Context) (context.Context, error) {
-	if c.gate != nil && of(ctx) == nil { // the handler did not ask for it
-		return nil, allocator.Errorf(allocator.Unauthenticated, "no identity was proven")
+	if c.gate != nil && of(ctx) == nil {
+		return nil, errUnproven
 	}
 	sent, _ := metadata.FromOutgoingContext(ctx)
 	return metadata.NewIncomingContext(ctx, sent), nil
@@ -220,8 +223,8 @@ func (c checkedIssuer) NextBatch(ctx context.Context, r *marchv1.NextBatchReques
 
 func (c checkedIssuer) check(ctx context.Context, method string, message any) error {
 	p := of(ctx)
-	if p == nil { // the handler did not ask for it
-		return allocator.Errorf(allocator.Unauthenticated, "no identity was proven")
+	if p == nil {
+		return errUnproven
 	}
 	s, err := c.gate.fresh(ctx, p.subject, p.credentials)
 	if err != nil {

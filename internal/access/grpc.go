@@ -29,7 +29,8 @@ func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInf
 	return handler(with(ctx, s, c), message)
 }
 
-// identify returns the subject of a call: the context's, if a Conn calls, or who proves it over gRPC.
+// identify returns the subject of a call: that of the context, if a Conn calls, otherwise the one that the
+// credentials of the call prove.
 func (g *Gate) identify(ctx context.Context, call *policy.Call) (s *Subject, c Credentials, err error) {
 	if p := of(ctx); p != nil {
 		c = p.credentials

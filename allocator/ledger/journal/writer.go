@@ -96,7 +96,7 @@ func (w *writer) run() {
 // write writes a batch, nil for none, and checks that its file is still the one at path.
 func (w *writer) write(b *batch) error {
 	if b != nil {
-		w.state.Steps = nil // nobody reads them any more
+		w.state.Steps = nil // only the start reads them
 		for _, r := range b.records {
 			w.state.add(r)
 		}

@@ -12,7 +12,7 @@ var windowRuns = []run{
 		"INSTANCES=3 NO_KILLS CHANGES=1 TICKS=2", 82716, false, false},
 	{holds, "windows-upgrade", "a layout turns on the keys of rooms while windows are held, and another one moves " +
 		"the slice", "UPGRADE NO_KILLS CHANGES=1 TICKS=2", 15697, false, false},
-	{holds, "windows-hostile", "whoever has the rights of room b writes anything into its key",
+	{holds, "windows-hostile", "a process with the rights of room b writes anything into its key",
 		"HOSTILE TICKS=2", 60105, false, false},
 	{holds, "windows-restore", "etcd goes back to a backup, and all instances answer recover",
 		"ROOM_MATES RESTORES=1 TICKS=3", 509724, false, false},
@@ -82,7 +82,7 @@ var windowRuns = []run{
 	{mutant, "JOURNAL_EXEMPTS", "a number is free of not_before for a window that only a journal has",
 		"ROOM_MATES NO_KILLS EARLY RESTORES=1 AHEAD=0 TICKS=4 TIMES=3 STOPS", 69604, false, true},
 
-	{mutant, "OWN_KEY_ONLY", "who takes a number, or goes on with it, reads its own room's key only",
+	{mutant, "OWN_KEY_ONLY", "a process that takes a number, or goes on with it, reads its own room's key only",
 		"NO_KILLS CHANGES=1 TICKS=2", 37232, false, false},
 	{mutant, "GOES_ON_OVER_OTHERS", "a process goes on though another room had the number since its window began",
 		"NO_KILLS CHANGES=2 TICKS=2", 172399, false, false},

@@ -44,7 +44,7 @@
  * LOST_JOURNAL an instance may be killed once and start again without its journal
  * EARLY        the backup is of the start, and no recover runs before it is restored
  * UPGRADE      the cluster begins with one key for all rooms, and a layout turns the keys by room on
- * HOSTILE      whoever has the rights of room b writes anything into its key, at any time; all
+ * HOSTILE      a process with the rights of room b writes anything into its key, at any time; all
  *              instances serve room a
  * TIMES=n      clocks show the time, give or take AHEAD, and the time goes up to n.
  *              Recover may then go on without instances. Without TIMES a clock shows

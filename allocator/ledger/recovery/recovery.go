@@ -96,7 +96,7 @@ func (r *run) bar(ctx context.Context) error {
 	if err := r.confirmAnswers(ctx); err != nil {
 		return err
 	}
-	r.begins = r.chooseNotBefore() // by now it is known who answered
+	r.begins = r.chooseNotBefore() // all answers are confirmed by now
 	if err := r.freeWorkers(ctx); err != nil {
 		return err
 	}
