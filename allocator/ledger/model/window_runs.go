@@ -94,5 +94,5 @@ var windowRuns = []run{
 	{limit, "WINDOW_UNSEEN_RESTORE", "the look at the beat does not see the restore",
 		"ROOM_MATES NO_KILLS RESTORES=1 TICKS=2", 153657, false, false},
 	{limit, "CLOCK_AHEAD", "a clock is further ahead than max_ahead when its instance takes a window",
-		"ROOM_MATES NO_KILLS EARLY RESTORES=1 TICKS=7 TIMES=4", 2767, false, true},
+		"ROOM_MATES NO_KILLS EARLY RESTORES=1 TICKS=7 TIMES=4", 2719, false, true},
 }
