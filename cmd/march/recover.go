@@ -111,11 +111,11 @@ than in etcd, and begins a new epoch. After a recover has failed, run it again.
 Recover names each instance that does not answer. If such an instance does not
 run but its journal is there, give the journal (--journal). Otherwise stop the
 instance for good, then go on without it: with --stopped if its machine is off,
-otherwise with --without. On a terminal recover asks for each such instance which
-one it is. What the instance leased since the backup is taken from what consoles
-saw of etcd. Recover finds the consoles by itself, and asks further ones
-(--console, --mirror). Where no console saw all, it does not guess: give a margin
-(--margin).`,
+otherwise with --without. On a terminal recover asks which one it is, unless --yes
+is given, and prints the flags. What the instance leased since the backup is
+taken from what consoles saw of etcd. Recover finds the consoles by itself, and
+asks further ones (--console, --mirror). Where no console saw all, it does not
+guess: give a margin (--margin).`,
 		Example: `  march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379
   march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --without eu-1/host-7 --yes`,
 		Args: noArgs,
@@ -139,7 +139,7 @@ saw of etcd. Recover finds the consoles by itself, and asks further ones
 					cfg.Progress = func(p recovery.Progress) { line.tick(func() string { return recoverLine(p) }) }
 				}
 				var decided []string
-				if interactive() && c.output != "json" {
+				if interactive() && !f.yes && c.output != "json" {
 					cfg.Off = func(ctx context.Context, r *recovery.Report, lost recovery.Lost) (bool, error) {
 						line.end()
 						off, err := askIfOff(ctx, c, r, lost)
@@ -167,7 +167,7 @@ saw of etcd. Recover finds the consoles by itself, and asks further ones
 	addOptions(cmd, f.cluster.options()...)
 	c.outputFlag(cmd)
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.yes, "yes", "y", false, "recover; without it recover only says what it would do")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "recover, and ask nothing; without it recover only says what it would do")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress lines")
 	flags.StringSliceVar(&f.without, "without", nil, "instances to go on without, ROOM/INSTANCE, separated by commas")
 	flags.StringSliceVar(&f.stopped, "stopped", nil, "instances to go on without, as in --without, whose machines are "+

@@ -39,7 +39,7 @@ func terminal(t *testing.T, typed string) *os.File {
 }
 
 // On a terminal recover asks one question for each lost instance, if a mirror saw all, and none
-// otherwise. Before --yes the answer changes nothing; an answer that is neither yes nor no ends it.
+// otherwise. It prints the flags; an answer that is neither yes nor no ends it. With --yes it asks nothing.
 func TestRecoverAsksIfTheMachineIsOff(t *testing.T) {
 	t.Parallel()
 	s := &scenario{processCluster: newProcessCluster(t)}
@@ -72,13 +72,17 @@ func TestRecoverAsksIfTheMachineIsOff(t *testing.T) {
 		{"no mirror saw all", "", []string{"--no-mirror=" + s.address(consoleName)}, 0, exitFailed,
 			[]string{"--stopped b/b-0 if its machine is off, otherwise --without b/b-0", "--margin STEPS"}},
 		{"JSON is for programs", "", []string{"--output=json"}, 0, exitFailed, []string{`"done":false`}},
-		{"neither yes nor no", "later\n", []string{"--yes"}, 1, exitFailed,
+		{"neither yes nor no", "later\n", nil, 1, exitFailed,
 			[]string{"not done", "nothing is changed yet"}},
 		{"it may run", "n\n", nil, 1, exitOK,
 			[]string{"without  b/b-0", "next  the same with --yes --without b/b-0", "nothing is changed yet",
 				"before <time>: an instance that was left out may issue until then"}},
 		{"named", "", []string{"--stopped=b/b-0"}, 0, exitOK, []string{"without  b/b-0", "nothing is changed yet"}},
-		{"it is off", "y\n", []string{"--yes"}, 1, exitOK,
+		{"it is off", "y\n", nil, 1, exitOK, []string{"next  the same with --yes --stopped b/b-0",
+			"nothing is changed yet", "before <time>: clocks may differ until then"}},
+		{"nobody answers with --yes", "", []string{"--yes"}, 0, exitFailed,
+			[]string{"--stopped b/b-0 if its machine is off, otherwise --without b/b-0", "nothing is changed yet"}},
+		{"as it said", "", []string{"--yes", "--stopped=b/b-0"}, 0, exitOK,
 			[]string{"without  b/b-0", "epoch  <id>", "before <time>: clocks may differ until then"}},
 	} {
 		was := s.value("epoch")
