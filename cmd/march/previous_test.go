@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -102,34 +103,34 @@ func TestPreviousVersion(t *testing.T) {
 	t.Logf("%d IDs, none twice", v.unique())
 }
 
-// recovers halts leasing and recovers with each version, while an instance of each runs, and again
-// from the journal of an instance of the other version that was killed. No instance is called missing,
-// and all go on.
+// recovers restores a backup and recovers with each version, while an instance of each runs, and again
+// from the journal of an instance of the other version that was killed and leased since. No instance is
+// called missing, the marks that one of them leased are raised, and all go on.
 func (v *versions) recovers(previous string) {
 	v.Helper()
 	v.replace("a-0", "march")
-	for _, step := range []struct{ by, name, program string }{
-		{previous, "a-0", "march"}, {"march", "b-0", previous},
+	s := &scenario{processCluster: v.processCluster}
+	raised := regexp.MustCompile(`raised +2 marks`)
+	for _, step := range []struct{ by, name, program, next string }{
+		{previous, "a-0", "march", previous}, {"march", "b-0", previous, "march"},
 	} {
 		for _, killed := range []bool{false, true} {
-			var journal []string
+			s.do("age", nil)
+			s.do("backup", nil)
+			v.lease()
+			flags := []string{"--yes"}
 			if killed {
 				v.signal(step.name, syscall.SIGKILL)
-				files, err := filepath.Glob(filepath.Join(v.dir, "journal", "*", roomOf(step.name),
-					step.name+".journal"))
-				if err != nil || len(files) != 1 {
-					v.Fatalf("journals of %s: %v, %v", step.name, files, err)
-				}
-				journal = []string{"--journal", files[0]}
+				flags = append(flags, "--journal", v.journal(step.name))
 			}
-			runs(v.T, step.by, "halt", "--etcd", v.etcd.Endpoint, "--why", "test", "--yes")
-			out := runs(v.T, step.by, append([]string{"recover", "--etcd", v.etcd.Endpoint, "--yes", "--wait", "0s"},
-				journal...)...)
-			if !strings.Contains(out, "epoch ") || strings.Contains(out, "without ") {
+			s.do("restore", nil)
+			v.until("leasing is halted", v.halted)
+			out := runs(v.T, step.by, v.recovery(flags...)...)
+			if !raised.MatchString(out) || strings.Contains(out, "without ") {
 				v.Errorf("recover by %s, killed %v:\n%s", step.by, killed, out)
 			}
-			if killed {
-				v.startAs(step.program, step.name)
+			if killed { // it goes on with the journal of the other version
+				v.startAs(step.next, step.name)
 			}
 			v.leases()
 		}
@@ -139,7 +140,7 @@ func (v *versions) recovers(previous string) {
 
 // reserves reserves a range while an instance of the previous version runs. That version
 // does not know reserved ranges, and must not issue their IDs: it leases nothing, says why,
-// and goes on once it is upgraded.
+// issues what it holds, and goes on once it is upgraded.
 func (v *versions) reserves(previous string) {
 	v.Helper()
 	v.replace("a-0", previous)
@@ -154,6 +155,7 @@ func (v *versions) reserves(previous string) {
 
 	says := "fields that this program does not know"
 	v.logged("a-0", says)
+	v.issue(10, "a-0") // which it holds
 	out, err := command(v.T, v.dir, previous, "verify", "--etcd", v.etcd.Endpoint)
 	if err == nil || !strings.Contains(string(out), says) ||
 		!strings.Contains(string(out), "use the version of the program that wrote it") {
