@@ -339,7 +339,8 @@ func (s *Server) checks(ctx context.Context) []serve.Check {
 func (s *Server) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	return s.ledger.Ping(ctx)
+	_, err := s.ledger.Ping(ctx)
+	return err
 }
 
 // healthEvery is how late gRPC's health service may be.

@@ -257,21 +257,11 @@ func (c *chains) enter(ctx context.Context, tag allocator.Tag) (leave func(), er
 // warm leases the first segments of the warm tags, then reports that the instance
 // is ready.
 func (s *Server) warm(ctx context.Context) {
+	var warming sync.WaitGroup
 	for _, tag := range s.cfg.WarmTags {
-		for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
-			err := s.warmTag(ctx, tag)
-			if err == nil || allocator.KindOf(err) != allocator.Unavailable {
-				if err != nil {
-					s.log.Error("tag not warmed", "tag", tag, "error", err)
-				}
-				break
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
-		}
+		warming.Go(func() { s.warmUntil(ctx, tag) })
 	}
+	warming.Wait()
 	// Enter the epoch in force; a failure is reported below.
 	entering, cancel := context.WithTimeout(ctx, enterPatience)
 	defer cancel()
@@ -281,6 +271,23 @@ func (s *Server) warm(ctx context.Context) {
 		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String(), "layout", s.layoutVersion())
 		if err := s.reportHealth(); err != nil {
 			s.log.Warn("the instance has started, but cannot issue IDs", "error", err)
+		}
+	}
+}
+
+// warmUntil warms a tag. While etcd does not answer it tries again.
+func (s *Server) warmUntil(ctx context.Context, tag allocator.Tag) {
+	for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
+		err := s.warmTag(ctx, tag)
+		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
+			if err != nil {
+				s.log.Error("tag not warmed", "tag", tag, "error", err)
+			}
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
 		}
 	}
 }

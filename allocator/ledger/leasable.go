@@ -63,7 +63,10 @@ func (l *Ledger) join() (s *State, flight *shared, lead bool, err error) {
 // lead sends the probe that leases wait for, and makes the instance enter a new
 // epoch.
 func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error) {
-	if _, err = l.probe(ctx, l.haltsAs() != "", l.Try); err == nil {
+	if !l.onlyEnters() {
+		_, err = l.probe(ctx, l.haltsAs() != "", l.Try)
+	}
+	if err == nil {
 		err = l.enter(ctx)
 	}
 	flight.gaveUp = over(ctx)
@@ -113,6 +116,16 @@ func (l *Ledger) toEnter() *Instance {
 		return i
 	}
 	return nil
+}
+
+// onlyEnters reports whether nothing but entering the epoch is left to do before a lease: a process that starts has
+// just probed.
+func (l *Ledger) onlyEnters() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.mu.instance
+	return i != nil && !i.admission.in(l.mu.clock.began) && l.mu.state.Refusal() == nil &&
+		l.mu.clock.suspicion == nil && l.mu.clock.checked.fresh()
 }
 
 // over reports whether ctx has ended, or is about to: its timer may be a moment

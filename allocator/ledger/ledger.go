@@ -81,6 +81,9 @@ type Ledger struct {
 		lastProbe time.Time // when the last probe that leases waited for ended
 		instance  *Instance // this process's; nil if it has none
 
+		pinged   store.Status // what Ping was answered last; zero once a probe has used it
+		pingedAt time.Time    // when Ping asked
+
 		auditsSpare int64 // how many audit entries may be written before they are counted again
 		version     int64 // of the layout, as last read; see historyAt
 
@@ -212,7 +215,7 @@ func (l *Ledger) Attach(ctx context.Context) error {
 	if l.pinned().UUID != "" {
 		return nil
 	}
-	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()))
+	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Layout()))
 	if err != nil {
 		return err
 	}
@@ -220,6 +223,7 @@ func (l *Ledger) Attach(ctx context.Context) error {
 	if !ok {
 		return l.noIdentity(ctx, noCluster)
 	}
+	l.expects(answer.Got[1]) // which saves the first probe a second try
 	var id record.Identity
 	if err := record.Decode(kv, &id); err != nil {
 		return err
@@ -275,14 +279,18 @@ func (l *Ledger) UUID(ctx context.Context) (string, error) {
 	return id.UUID, err
 }
 
-// Ping checks within ctx that etcd answers. Its errors are Unavailable and
-// Refused (the server's version is not supported).
-func (l *Ledger) Ping(ctx context.Context) error {
+// Ping asks within ctx the member of etcd that answers about itself. Its errors are Unavailable
+// and Refused (the server's version is not supported).
+func (l *Ledger) Ping(ctx context.Context) (store.Status, error) {
+	at := time.Now()
 	status, err := l.store.Status(ctx)
 	if err != nil {
-		return err
+		return status, err
 	}
-	return store.CheckVersion(status.Version)
+	l.mu.Lock()
+	l.mu.pinged, l.mu.pingedAt = status, at
+	l.mu.Unlock()
+	return status, store.CheckVersion(status.Version)
 }
 
 // now is the time by this process's clock, as records carry it: see Config.Now.

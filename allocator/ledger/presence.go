@@ -106,7 +106,8 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 			_ = i.Close()
 		}
 	}()
-	stored, err := l.probe(ctx, true, l.Read)
+	found := i.found()
+	probed, stored, err := l.look(ctx, true, l.Read, found[:len(found)-1]...) // the epoch it reads anyway
 	if err != nil {
 		return nil, err
 	}
@@ -120,13 +121,16 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		Formats: record.Formats,
 		Hold:    record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
 	}
-	for range joinAttempts {
+	there, beat := store.Answer{Got: append(probed.more, probed.answer.Got[0])}, l.nextBeat(probed)
+	for k := range joinAttempts {
 		epochSeq := l.before().epochSeq
 		// Write over the present value, and over no later one: a first try whose
 		// answer was lost must not arrive after a second one and replace it.
-		there, err := l.Gets(ctx, i.found()...)
-		if err != nil {
-			return nil, err
+		if k > 0 {
+			if there, err = l.Gets(ctx, found...); err != nil {
+				return nil, err
+			}
+			beat = store.Txn{}
 		}
 		if err := i.loadPredecessor(ctx, there.Got[0]); err != nil {
 			return nil, err
@@ -136,7 +140,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 			return nil, err
 		}
 		i.mu.value.Unconfirmed = l.Unconfirmed()
-		switch done, err := i.register(ctx, there, epochSeq); {
+		switch done, err := i.register(ctx, there, epochSeq, beat); {
 		case err != nil:
 			return nil, err
 		case done:

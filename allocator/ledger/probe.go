@@ -25,7 +25,8 @@ type probeResult struct {
 	answer   store.Answer
 	state    *State
 	identity record.Identity
-	beat     record.Beat // zero if there is none
+	more     [][]store.KV // the other keys that were asked for
+	beat     record.Beat  // zero if there is none
 	beatKV   store.KV
 	status   store.Status
 }
@@ -43,16 +44,29 @@ const probeAttempts = 8
 // used. send is how often it tries: read, or try if the caller has a back-off of its
 // own and must hear of each failure.
 func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layout, error) {
+	s, stored, err := l.look(ctx, full, send)
+	if txn := l.nextBeat(s); err == nil && len(txn.Then) > 0 {
+		if _, err := l.Try(ctx, txn); err != nil {
+			l.log.Debug("beat not written", "error", err) // the next probe writes it
+		}
+	}
+	return stored, err
+}
+
+// look is probe, but writes no beat. It returns the result of the last probe, and that reads more keys in its
+// snapshot.
+func (l *Ledger) look(ctx context.Context, full bool, send sender,
+	more ...store.Op) (*probeResult, record.Layout, error) {
 	if err := l.Attach(ctx); err != nil {
-		return record.Layout{}, err
+		return nil, record.Layout{}, err
 	}
 	for range probeAttempts {
-		s, err := l.probeOnce(ctx, full, send)
+		s, err := l.probeOnce(ctx, full, send, more)
 		if l.moved(ctx, err) {
 			continue
 		}
 		if err != nil {
-			return record.Layout{}, err
+			return nil, record.Layout{}, err
 		}
 		if s == nil {
 			continue // two members answered, or the layout is of another version than was known
@@ -60,18 +74,15 @@ func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layo
 		stored, verdict, evidence, err := l.classify(s)
 		switch verdict {
 		case adopted:
-			if err == nil && s.full && s.state.halted == nil {
-				l.beatOn(ctx, s)
-			}
-			return stored, err
+			return s, stored, err
 		case wentBack:
 			if err := l.stop(ctx, s, evidence); err != nil {
-				return record.Layout{}, err
+				return nil, record.Layout{}, err
 			}
 		case askAgain:
 		}
 	}
-	return record.Layout{}, allocator.Errorf(allocator.Unavailable,
+	return nil, record.Layout{}, allocator.Errorf(allocator.Unavailable,
 		"the epoch, or the member that answers, changed %d times while it was read", probeAttempts)
 }
 
@@ -93,7 +104,7 @@ func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) erro
 
 // probeOnce sends one probe. It returns nil if the answers were not of one member
 // over one connection.
-func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeResult, error) {
+func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender, more []store.Op) (*probeResult, error) {
 	s := &probeResult{before: l.before()}
 	s.certain = s.before.suspicion != nil
 	s.full = full || s.certain && l.haltsAs() != ""
@@ -102,6 +113,7 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeR
 		store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Layout()), l.historyAt(s.version),
 		store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Beat()), store.OpGet(l.keys.Settings()),
 	}
+	gets = append(gets, more...)
 	fixed := len(gets)
 	var marks []string
 	txn := store.Txn{Then: gets}
@@ -122,8 +134,9 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender) (*probeR
 	if err := l.readIdentity(ctx, s); err != nil {
 		return nil, err
 	}
+	s.more = s.answer.Got[fixed-len(more) : fixed]
 	if s.full {
-		if s.status, err = l.Cluster().Status(ctx); err != nil {
+		if s.status, err = l.status(ctx, s); err != nil {
 			return nil, err
 		}
 		if s.status.Sender != s.answer.Sender || s.status.Connection == 0 {
@@ -170,13 +183,39 @@ func (l *Ledger) expectVersion(version int64) {
 // otherVersion reports whether the layout that s saw has another version than s
 // assumed, and notes that version.
 func (l *Ledger) otherVersion(s *probeResult) bool {
-	kv, _ := s.answer.One(1)
+	version := l.expects(s.answer.Got[1])
+	return version > 0 && version != s.version && version != s.version+1
+}
+
+// expects notes the version of the layout that was read, which the next probe assumes, and returns it; 0 if it cannot
+// be read.
+func (l *Ledger) expects(layout []store.KV) int64 {
 	var v record.Layout
-	if json.Unmarshal(kv.Value, &v) != nil || v.Version < 1 {
-		return false
+	if len(layout) == 0 || json.Unmarshal(layout[0].Value, &v) != nil || v.Version < 1 {
+		return 0
 	}
 	l.expectVersion(v.Version)
-	return v.Version != s.version && v.Version != s.version+1
+	return v.Version
+}
+
+// status returns the status of the member that answered s. The answer to a Ping counts, too, if it came over the same
+// connection a moment ago, and its raft index is not below the beat's: within one process the index only grows.
+func (l *Ledger) status(ctx context.Context, s *probeResult) (store.Status, error) {
+	if pinged := l.lastPing(); pinged.Sender == s.answer.Sender && pinged.RaftIndex >= s.beat.RaftIndex {
+		return pinged, nil
+	}
+	return l.Cluster().Status(ctx)
+}
+
+// lastPing returns what Ping was answered last, if that is not old. It counts once.
+func (l *Ledger) lastPing() (pinged store.Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if allocator.Elapsed(l.mu.pingedAt, time.Now()) < checkFor {
+		pinged = l.mu.pinged
+	}
+	l.mu.pinged = store.Status{}
+	return pinged
 }
 
 // nextOf returns a mark's next, or the end of a worker's window; 0 if there is none. An
@@ -337,22 +376,23 @@ func (s *probeResult) restored() string {
 		s.status.RaftIndex, s.beat.RaftIndex, s.beat.Time.Format(time.RFC3339))
 }
 
-// beatOn writes the next beat if the one that s saw is old, or the raft log has
-// grown far past it, over the beat that s saw and under the epoch that s saw. The index that it
-// writes is higher: a lower one is evidence, and then s was not adopted. It ignores errors: the
-// next probe writes the beat.
-func (l *Ledger) beatOn(ctx context.Context, s *probeResult) {
+// beatDue reports whether this process writes the beat: the one that s saw is old, or the raft log has grown far past
+// it.
+func (l *Ledger) beatDue(s *probeResult) bool {
 	age := l.now().Sub(s.beat.Time)
 	fresh := age >= 0 && age < beatEvery && s.status.RaftIndex/beatGrowth < s.beat.RaftIndex
-	if s.beatKV.ModRevision != 0 && fresh || l.haltsAs() == "" {
-		return
+	return (s.beatKV.ModRevision == 0 || !fresh) && l.haltsAs() != ""
+}
+
+// nextBeat returns the transaction that writes the beat over the one that s saw, under the epoch that s saw; the empty
+// one if no beat is due. Its index is not below that of the last one, as that would be evidence.
+func (l *Ledger) nextBeat(s *probeResult) (txn store.Txn) {
+	if s == nil || !s.full || s.state.halted != nil || s.state.problem != nil || !l.beatDue(s) {
+		return txn
 	}
 	value := record.NewBeat(s.status, l.now())
-	txn := store.Txn{
+	return store.Txn{
 		If:   []store.Cond{store.Unchanged(s.beatKV), store.HasValue(l.keys.Epoch(), s.state.raw)},
 		Then: []store.Op{store.OpPut(s.beatKV.Key, record.Encode(&value))},
-	}
-	if _, err := l.Try(ctx, txn); err != nil {
-		l.log.Debug("beat not written", "error", err)
 	}
 }

@@ -11,9 +11,10 @@ import (
 )
 
 // register registers over the keys that were found, in the order of found, under
-// the epoch of epochSeq, and sends a heartbeat with it. False means that one of
-// these keys was changed just then.
-func (i *Instance) register(ctx context.Context, there store.Answer, epochSeq int64) (done bool, err error) {
+// the epoch of epochSeq, and sends a heartbeat with it, and what the transaction also has.
+// False means that one of these keys, or one of also, was changed just then.
+func (i *Instance) register(ctx context.Context, there store.Answer, epochSeq int64,
+	also store.Txn) (done bool, err error) {
 	l := i.ledger
 	epoch, ok := there.One(2)
 	if !ok {
@@ -28,8 +29,10 @@ func (i *Instance) register(ctx context.Context, there store.Answer, epochSeq in
 		return false, err
 	}
 	answer, err := l.Try(ctx, store.Txn{
-		If:   []store.Cond{store.Unchanged(known), store.Unchanged(beat), store.HasValue(epoch.Key, epoch.Value)},
-		Then: []store.Op{store.OpPut(known.Key, r.registration.Value), store.OpPut(beat.Key, r.value)},
+		If: append([]store.Cond{store.Unchanged(known), store.Unchanged(beat),
+			store.HasValue(epoch.Key, epoch.Value)}, also.If...),
+		Then: append([]store.Op{store.OpPut(known.Key, r.registration.Value), store.OpPut(beat.Key, r.value)},
+			also.Then...),
 	})
 	if err != nil || !answer.Succeeded {
 		return false, err // if it was written nevertheless, the next heartbeat finds it
@@ -190,7 +193,7 @@ func (i *Instance) resolveRegistration(ctx context.Context) error {
 				"instance", i.name, "room", i.room)
 			i.dropHeld("it was forgotten, perhaps by an operator")
 		}
-		if done, err := i.register(ctx, there, epochSeq); err != nil || done {
+		if done, err := i.register(ctx, there, epochSeq, store.Txn{}); err != nil || done {
 			return err
 		}
 	}

@@ -2,7 +2,9 @@ package ledger_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,4 +73,70 @@ func TestRoundTrips(t *testing.T) {
 		})
 		c.Check()
 	})
+}
+
+// TestRoundTripsOfAStart counts the round trips, one after another, from the moment at which an instance that starts has
+// a connection until it can lease, and those of a first lease. Before there were 10 to 13 of a start.
+func TestRoundTripsOfAStart(t *testing.T) {
+	begins := func(l *ledger.Ledger, name allocator.Instance) (*ledger.Instance, error) {
+		var asked sync.WaitGroup // what the program asks for before it listens
+		var errs [3]error
+		asked.Go(func() { _, errs[0] = l.Ping(bg) })
+		asked.Go(func() { errs[1] = l.Attach(bg) })
+		asked.Go(func() { errs[2] = l.MayRegister(bg, "a", name) })
+		asked.Wait()
+		i, err := l.Join(bg, ledger.Registration{Room: "a", Name: name})
+		return i, errors.Join(errs[0], errs[1], errs[2], err, l.Check(bg))
+	}
+	for name, test := range map[string]struct {
+		prepare func(*testing.T, *cluster)
+		waits   time.Duration
+		most    int
+	}{
+		"an empty cluster": {func(*testing.T, *cluster) {}, 0, 3},
+		"a name again, after many moves": {func(t *testing.T, c *cluster) {
+			for range 5 {
+				c.Move("100 a=0-50 b=50-99")
+				c.Move("100 a=0-50 b=50-100")
+			}
+			c.startAs("a", "one").Lease(10)
+		}, time.Hour, 3}, // the beat is old
+		"after a recover": {func(t *testing.T, c *cluster) {
+			p := c.startAs("a", "other")
+			p.Lease(10)
+			if _, err := recovery.Run(t.Context(), ledgertest.Open(t, c.Mem.Open()), recovery.Config{Actor: "ann",
+				Apply: true, Ask: asking([]*process{p})}); err != nil {
+				t.Fatal(err)
+			}
+		}, 0, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, "100 a=0-50 b=50-100")
+				c.Tag("u", func(*record.TagSettings) {})
+				test.prepare(t, c)
+				time.Sleep(test.waits)
+				l := ledgertest.Open(t, &farStore{slowStore{Store: c.Mem.Open(), takes: time.Second}})
+				began := time.Now()
+				i, err := begins(l, "one")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took > time.Duration(test.most)*time.Second {
+					t.Errorf("the start took %v, so many round trips; want %d at most", took, test.most)
+				}
+				began = time.Now()
+				source, _, err := i.Source(bg, "u")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := source.Lease(bg, 10); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(began); took > 2*time.Second {
+					t.Errorf("a first lease took %v, so many round trips; want 2 at most", took)
+				}
+			})
+		})
+	}
 }

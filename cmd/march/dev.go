@@ -206,7 +206,7 @@ func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error)
 		return nil, err
 	}
 	d.closers = append(d.closers, func() { _ = l.Close() })
-	return l, pingEtcd(ctx, l, endpoints)
+	return l, (&clusterFlags{endpoints: endpoints}).Ping(ctx, l)
 }
 
 // serve runs the console and an instance of each room.

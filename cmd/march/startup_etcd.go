@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -58,7 +59,8 @@ func (f *clusterFlags) Open(ctx context.Context, w watched, log hclog.Logger) (*
 
 // Ping checks that etcd answers.
 func (f *clusterFlags) Ping(ctx context.Context, l *ledger.Ledger) error {
-	return pingEtcd(ctx, l, f.endpoints)
+	_, err := f.ask(ctx, l)
+	return err
 }
 
 // Ledger returns the cluster's ledger; nothing has been asked of etcd.
@@ -131,38 +133,44 @@ func newLedger(to store.EtcdConfig, cfg ledger.Config, w watched, log hclog.Logg
 }
 
 // roomNeeds checks that an instance can register: that etcd has the cluster, is not full, and lets the instance write.
+// It asks all that at once, as etcd may be far away.
 func (f *clusterFlags) roomNeeds(ctx context.Context, l *ledger.Ledger, r allocator.Room, i allocator.Instance) error {
-	if err := f.Ping(ctx, l); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, etcdAnswersWithin)
 	defer cancel()
-	if err := l.Attach(ctx); err != nil {
-		return err
+	var noCluster, noRights error
+	var asked sync.WaitGroup
+	asked.Go(func() { noCluster = l.Attach(ctx) })
+	asked.Go(func() { noRights = l.MayRegister(ctx, r, i) })
+	status, err := f.ask(ctx, l)
+	if err != nil {
+		cancel()
 	}
-	status, err := l.Cluster().Status(ctx)
+	asked.Wait()
 	switch {
 	case err != nil:
 		return err
+	case noCluster != nil:
+		return noCluster
 	case status.NoSpace:
 		return allocator.Errorf(allocator.Unavailable, "etcd: %w; ask it with `%s alarm list`", store.ErrNoSpace,
 			l.Etcdctl())
 	}
-	return l.MayRegister(ctx, r, i)
+	return noRights
 }
 
 // etcdAnswersWithin bounds how long a server that starts waits for one answer.
 const etcdAnswersWithin = 4 * time.Second
 
-// pingEtcd checks that etcd answers. The error names the endpoints.
-func pingEtcd(ctx context.Context, l *ledger.Ledger, endpoints []string) error {
+// ask asks etcd about itself. The error names the endpoints.
+func (f *clusterFlags) ask(ctx context.Context, l *ledger.Ledger) (store.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdAnswersWithin)
 	defer cancel()
-	if err := l.Ping(ctx); err != nil {
-		return allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w",
-			strings.Join(shownEndpoints(endpoints), ","), err)
+	status, err := l.Ping(ctx)
+	if err != nil {
+		err = allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w",
+			strings.Join(shownEndpoints(f.endpoints), ","), err)
 	}
-	return nil
+	return status, err
 }
 
 // tls returns the settings of connections to etcd, which follow their files; nil for plain

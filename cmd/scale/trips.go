@@ -84,7 +84,7 @@ func (c *cluster) trips(ctx context.Context, command func(*ledger.Ledger) error)
 	if err != nil {
 		return 0, errors.Join(err, etcd.Close())
 	}
-	if err = l.Ping(ctx); err == nil { // as each command does
+	if _, err = l.Ping(ctx); err == nil { // as each command does
 		err = command(l)
 	}
 	return far.longest(), errors.Join(err, l.Close())

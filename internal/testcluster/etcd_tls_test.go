@@ -109,7 +109,10 @@ func TestEtcdCertificates(t *testing.T) {
 	s.etcd.Certificate(t, user, devca.Leaf{})
 	s.restart()
 	// The instance asks etcd with its old certificate, until the file is read again.
-	testcluster.Await(t, "etcd answers", func() bool { return s.Admin.Ledger.Ping(t.Context()) == nil })
+	testcluster.Await(t, "etcd answers", func() bool {
+		_, err := s.Admin.Ledger.Ping(t.Context())
+		return err == nil
+	})
 	leases("with a renewed certificate")
 	stop()
 	if err := <-load; err != nil {
