@@ -65,7 +65,7 @@ func newDrill(t *testing.T, fallback bool) *drill {
 		stop()
 		calling.Wait()
 		for _, s := range d.services {
-			d.runs = append(d.runs, s.report()...)
+			d.runs["drill"] = append(d.runs["drill"], s.report()...)
 		}
 	})
 	return d

@@ -95,7 +95,7 @@ func TestPreviousVersion(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		v.runs = append(v.runs, issuedRun{id, 1, "a-0, asked by the previous version"})
+		v.runs["order"] = append(v.runs["order"], issuedRun{id, 1, "a-0, asked by the previous version"})
 	}
 	v.verify(previous)
 	v.reserves(previous)
@@ -227,7 +227,7 @@ func (v *versions) upgrades(previous string) {
 		"--grpc", v.address("a-0"), "--http", "")
 	v.servers["a-0"] = old
 	v.logged("a-0", "format 3")
-	if err := v.take("a-0", 1); err == nil {
+	if err := v.take("a-0", "order", 1); err == nil {
 		v.Error("the previous version issues IDs after the upgrade")
 	}
 	out, err := command(v.T, v.dir, previous, "recover", "--etcd", v.etcd.Endpoint, "--yes", "--wait", "0s")

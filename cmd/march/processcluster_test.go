@@ -37,8 +37,10 @@ type processCluster struct {
 	dir     string
 	ports   map[string]int // by the server's name
 	base    int
-	servers map[string]*process // those that were started, and not killed since
-	runs    []issuedRun
+	servers map[string]*process    // those that were started, and not killed since
+	tags    []string               // that it issues; order, unless a test says more
+	timed   string                 // a tag of time-ordered IDs, if it has one
+	runs    map[string][]issuedRun // by tag
 }
 
 // issuedRun is IDs that came from an instance in one run.
@@ -53,7 +55,8 @@ func newProcessCluster(t *testing.T) *processCluster {
 	t.Helper()
 	in := testcluster.New(t)
 	c := &processCluster{T: t, etcd: in.Etcd, store: in.Open(t), admin: in.Admin, dir: t.TempDir(),
-		ports: make(map[string]int), servers: make(map[string]*process)}
+		ports: make(map[string]int), servers: make(map[string]*process), tags: []string{"order"},
+		runs: make(map[string][]issuedRun)}
 	var err error
 	if c.base, err = freeBase(); err != nil {
 		t.Fatal(err)
@@ -151,20 +154,20 @@ func (c *processCluster) instances(names []string) []string {
 	return names
 }
 
-// take asks an instance for n IDs at once.
-func (c *processCluster) take(name string, n int64) error {
+// take asks an instance for n IDs of a tag at once.
+func (c *processCluster) take(name, tag string, n int64) error {
 	c.Helper()
 	conn, err := grpc.NewClient(c.address(name), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	r, err := marchv1.NewIDServiceClient(conn).NextBatch(c.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: n})
+	r, err := marchv1.NewIDServiceClient(conn).NextBatch(c.Context(), &marchv1.NextBatchRequest{Tag: tag, Count: n})
 	if err != nil {
 		return api.FromStatus(err)
 	}
 	for _, run := range r.GetRuns() {
-		c.runs = append(c.runs, issuedRun{run.GetFirst(), run.GetCount(), name})
+		c.runs[tag] = append(c.runs[tag], issuedRun{run.GetFirst(), run.GetCount(), name})
 	}
 	return nil
 }
@@ -172,7 +175,10 @@ func (c *processCluster) take(name string, n int64) error {
 // unique checks that no ID came twice, and returns their number.
 func (c *processCluster) unique() (n int64) {
 	c.Helper()
-	return checkUnique(c.T, c.runs)
+	for _, runs := range c.runs {
+		n += checkUnique(c.T, runs)
+	}
+	return n
 }
 
 // checkUnique checks that no ID came twice, and returns how many came.
@@ -189,37 +195,57 @@ func checkUnique(t *testing.T, runs []issuedRun) (n int64) {
 	return n
 }
 
-// issue takes n IDs from each instance. It asks again after an error: a machine that is busy
-// may break a connection.
+// issue takes n IDs of each tag from each instance. It asks again after an error: a machine that is busy
+// may break a connection. It takes time-ordered IDs where there are any.
 func (c *processCluster) issue(n int64, names ...string) {
 	c.Helper()
 	for _, name := range c.instances(names) {
-		var err error
-		if poll(patience(c.T), func() bool { err = c.take(name, n); return err == nil }) != nil {
-			c.Fatalf("%s does not issue: %v", name, err)
+		for _, tag := range c.tags {
+			var err error
+			if poll(patience(c.T), func() bool { err = c.take(name, tag, n); return err == nil }) != nil {
+				c.Fatalf("%s does not issue: %v", name, err)
+			}
+		}
+		if c.timed != "" {
+			_ = c.take(name, c.timed, min(n, 100))
 		}
 	}
 }
 
-// lease takes IDs from each instance until it issues one that was not leased before.
+// lease takes IDs of each tag from each instance until it issues one that was not leased before.
 func (c *processCluster) lease(names ...string) {
 	c.Helper()
 	for _, name := range c.instances(names) {
-		var mark struct {
-			Next int64 `json:"next,string"`
-		}
-		if value := c.value("marks/" + roomOf(name) + "/order"); value != "" {
-			if err := json.Unmarshal([]byte(value), &mark); err != nil {
-				c.Fatalf("%s: %v", value, err)
+		for _, tag := range c.tags {
+			var mark struct {
+				Next int64 `json:"next,string"`
 			}
-		}
-		c.until(name+" leases", func() bool {
-			taken := len(c.runs)
-			return c.take(name, 2_000) == nil && slices.ContainsFunc(c.runs[taken:], func(r issuedRun) bool {
-				return r.first >= mark.Next
+			if value := c.value("marks/" + roomOf(name) + "/" + tag); value != "" {
+				if err := json.Unmarshal([]byte(value), &mark); err != nil {
+					c.Fatalf("%s: %v", value, err)
+				}
+			}
+			c.until(name+" leases "+tag, func() bool {
+				taken := len(c.runs[tag])
+				return c.take(name, tag, 2_000) == nil && slices.ContainsFunc(c.runs[tag][taken:], func(r issuedRun) bool {
+					return r.first >= mark.Next
+				})
 			})
-		})
+		}
+		c.ticks(name)
 	}
+}
+
+// ticks takes time-ordered IDs from an instance, unless it waits for one that a recover went on without.
+func (c *processCluster) ticks(name string) {
+	c.Helper()
+	c.until(name+" issues time-ordered IDs, or waits", func() bool {
+		if c.timed == "" {
+			return true
+		}
+		err := c.take(name, c.timed, 100)
+		return err == nil || strings.Contains(c.value("epoch"), `"not_before":`) && strings.Contains(err.Error(), "until")
+	})
 }
 
 // refused takes IDs from an instance until it gives none for a reason that contains a text,
@@ -228,24 +254,28 @@ func (c *processCluster) refused(name, text string) string {
 	c.Helper()
 	var err error
 	c.until(name+" refuses: "+text, func() bool {
-		err = c.take(name, 1_000)
+		err = c.take(name, "order", 1_000)
 		return err != nil && strings.Contains(err.Error(), text)
 	})
 	return err.Error()
 }
 
-// leases waits until each instance has leased in the epoch in force. Up to half a second
-// after a recover it does not know of it.
+// leases waits until each instance has leased of each tag in the epoch in force. Up to half a second
+// after a recover it does not know of it. It issues time-ordered IDs, too, unless it says that it waits
+// for a process that a recover went on without.
 func (c *processCluster) leases(names ...string) {
 	c.Helper()
 	for _, name := range c.instances(names) {
-		c.until(name+" leases", func() bool {
-			var in struct{ Epoch string }
-			if err := json.Unmarshal([]byte(c.value("epoch")), &in); err != nil || in.Epoch == "" {
-				return false
-			}
-			return c.take(name, 2_000) == nil && strings.Contains(c.value("marks/"+roomOf(name)+"/order"), in.Epoch)
-		})
+		for _, tag := range c.tags {
+			c.until(name+" leases "+tag, func() bool {
+				var in struct{ Epoch string }
+				if err := json.Unmarshal([]byte(c.value("epoch")), &in); err != nil || in.Epoch == "" {
+					return false
+				}
+				return c.take(name, tag, 2_000) == nil && strings.Contains(c.value("marks/"+roomOf(name)+"/"+tag), in.Epoch)
+			})
+		}
+		c.ticks(name)
 	}
 }
 

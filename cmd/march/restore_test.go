@@ -13,7 +13,10 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/period"
+	"github.com/march-id/march/allocator/timeid"
 )
 
 // TestRestore runs testdata/restore/*.txt: each is a case of docs/restore.md, told as
@@ -21,13 +24,14 @@ import (
 // etcd is a real one that really goes back. -rewrite writes what the commands print. Besides
 // march's own commands there are:
 //
-//	cluster [FLAG...]       makes the layout a [0, 50) b [50, 100) mod 100 and the tag order,
-//	                        and starts the instances a-0 and b-0
+//	cluster [FLAG...]       makes the layout a [0, 50) b [50, 100) mod 100, the tag order, the tag
+//	                        parcel with a period, and the tag event of time-ordered IDs, and starts
+//	                        the instances a-0 and b-0
 //	start NAME [FLAG...]    starts an instance, or the console
 //	kill NAME...            sends SIGKILL; freeze SIGSTOP, thaw SIGCONT, stop SIGTERM
-//	issue N [NAME...]       takes IDs from each running instance until it has given N
-//	lease [NAME...]         takes IDs from each running instance until it has leased
-//	refused NAME [TEXT]     asks for IDs until none is given for a reason that contains TEXT,
+//	issue N [NAME...]       takes IDs of each tag from each running instance until it has given N
+//	lease [NAME...]         takes IDs of each tag from each running instance until it has leased
+//	refused NAME [TEXT]     asks for IDs of order until none is given for a reason that contains TEXT,
 //	                        and prints the reason
 //	layout N ROOM=LO-UP...  changes the layout, and waits until all instances report it
 //	age                     makes etcd's raft log as long as that of a cluster in use
@@ -36,7 +40,8 @@ import (
 //	damage KEY              writes a value that cannot be read under a key
 //	file NAME               writes a file with the lines that follow
 //	halted                  waits until leasing is halted
-//	leases [NAME...]        waits until each running instance leases in the epoch in force
+//	leases [NAME...]        waits until each running instance leases each tag in the epoch in force; of
+//	                        time-ordered IDs it may say instead for how long a recover has them wait
 //	registered NAME         waits until etcd has an instance's registration
 //	announced               waits until etcd has the console's address
 //	mirrored                waits until the console saw all that etcd granted so far
@@ -94,6 +99,7 @@ func (s *scenario) do(cmd string, cmdArgs []datadriven.CmdArg) string {
 	switch cmd {
 	case "cluster":
 		s.init(args...)
+		s.more()
 	case "start":
 		s.start(args[0], args[1:]...)
 	case "kill", "stop", "freeze", "thaw":
@@ -136,6 +142,23 @@ func (s *scenario) do(cmd string, cmdArgs []datadriven.CmdArg) string {
 		s.Fatalf("there is no command %s", cmd)
 	}
 	return ""
+}
+
+// more makes a tag with a period and one of time-ordered IDs: each case of a restore holds for these, too.
+func (s *scenario) more() {
+	s.Helper()
+	parcel, event := record.DefaultTag(), record.DefaultTag()
+	timed := record.NewTimeTag(timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 12, Unit: time.Millisecond})
+	event.Time = &timed
+	parcel.MaxStep, parcel.Period = 100_000, period.Period{Unit: period.Year, Digits: 12, Zone: "UTC"}
+	_, err := s.admin.CreateTag(s.Context(), "parcel", parcel, "test")
+	if err == nil {
+		_, err = s.admin.CreateTag(s.Context(), "event", event, "test")
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.tags, s.timed = append(s.tags, "parcel"), "event"
 }
 
 // announced reports whether etcd has the address of a console.
