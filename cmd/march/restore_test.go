@@ -121,7 +121,8 @@ func (s *scenario) do(cmd string, cmdArgs []datadriven.CmdArg) string {
 	case "backup":
 		s.backup = s.etcd.Backup(s)
 	case "copy", "restore", "put-back":
-		s.restart(cmd, uint64(s.number(value["bump"])), value["token"], slices.Contains(args, "force")) //nolint:gosec // a scenario's number
+		bump := uint64(s.number(value["bump"])) //nolint:gosec // a scenario's number
+		s.restart(cmd, bump, value["token"], slices.Contains(args, "force"))
 	case "damage":
 		s.put(args[0], "damaged")
 	case "halted":

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/testcluster"
@@ -195,6 +196,95 @@ func (g *guarded) writes(mine, other allocator.Room) {
 	}
 	if seen != len(of(other)) {
 		g.Errorf("%d kinds of keys that name a room", seen)
+	}
+}
+
+// Over etcd's users: no other room ends the window of a worker, neither in the key of its room nor with
+// a claim of its own. The room's own user does, by mistake or by an attack: from then on the instance
+// issues no ID of that number. Without the key, etcd may have gone back in time, and the instance halts
+// leasing. Its clock moves by 1 ms for each ID only, so that no window ends by itself or is renewed.
+func TestEtcdWindowEndsWithItsKey(t *testing.T) {
+	g := newGuarded(t)
+	g.Init(testcluster.Halves(), "ann")
+	preset, err := timeid.PresetNamed("leaf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	timed := record.NewTimeTag(preset.Layout)
+	g.Tag(func(s *record.TagSettings) { s.Time = &timed }, "ann", "time")
+	began, passed := time.Now(), atomic.Int64{}
+	now := func() time.Time { return began.Add(time.Duration(passed.Load()) * time.Millisecond) }
+	a := g.Room("a", "one", func(cfg *room.Config) {
+		cfg.Ledger = g.LedgerOver(g.store("room-a"), func(l *ledger.Config) { l.Now = now })
+	})
+	ids, over := make(map[int64]bool), make(map[int64]bool)
+	next := func() (number int64, err error) { // takes an ID, and returns its worker's number
+		passed.Add(1)
+		r, err := a.Next(t.Context(), &marchv1.NextRequest{Tag: "time"})
+		if err != nil {
+			return 0, err
+		}
+		parts, err := preset.Layout.Decompose(r.GetId())
+		if ids[r.GetId()] || over[parts.Worker] {
+			t.Errorf("ID %d of worker %d came twice, or after the worker's window", r.GetId(), parts.Worker)
+		}
+		ids[r.GetId()] = true
+		return parts.Worker, err
+	}
+	number := int64(-1)
+	another := func(what string) { // waits until the instance has another worker, or has halted leasing
+		t.Helper()
+		testcluster.Await(t, "an ID of another worker, "+what, func() bool {
+			is, err := next()
+			if err == nil && is == number || err != nil && !strings.Contains(err.Error(), "leasing is halted") {
+				return false
+			}
+			over[number] = true
+			if err == nil {
+				number = is
+			}
+			return true
+		})
+	}
+	another("the first one")
+	claim := func(in allocator.Room) []byte {
+		w := record.Worker{Room: in, Instance: "x", Incarnation: "x", From: began.UnixMilli(),
+			Until: began.Add(time.Minute).UnixMilli(), Stamp: record.Stamp{Epoch: "e", Revision: 1}}
+		return w.Encode()
+	}
+	write := func(user string, kind allocator.Kind, ops ...store.Op) {
+		t.Helper()
+		for _, op := range ops {
+			_, err := g.store(user).Txn(t.Context(), store.Txn{Then: []store.Op{op}})
+			if allocator.KindOf(err) != kind {
+				t.Errorf("%s: %v", user, err)
+			}
+		}
+	}
+	for _, end := range []func(key string) store.Op{
+		func(key string) store.Op { return store.OpPut(key, claim("a")) },
+		func(key string) store.Op { return store.OpPut(key, []byte("x")) },
+		func(key string) store.Op { return store.Op{Delete: key} },
+	} {
+		id := record.WorkerID{Bits: preset.Layout.WorkerBits, Number: number}
+		own := keys.Window("a", id)
+		write("room-b", allocator.Denied, store.Op{Delete: own}, store.OpPut(own, claim("b")),
+			store.OpPut(keys.Worker(id), claim("b")))
+		write("room-b", 0, store.OpPut(keys.Window("b", id), claim("b")))
+		write("operator", 0, store.OpPut(keys.Worker(id), claim("b"))) // as rooms could before formats 2
+		for range 20 {
+			if is, err := next(); err != nil || is != number {
+				t.Errorf("worker %d after what room b wrote, it was %d: %v", is, number, err)
+			}
+		}
+		write("room-a", 0, end(own))
+		another("as the room's user wrote " + own)
+		for range 20 {
+			_, _ = next() // of no number whose window is over
+		}
+	}
+	if !over[number] {
+		t.Errorf("worker %d, whose key was deleted, has a window", number)
 	}
 }
 
