@@ -2,7 +2,6 @@ package web
 
 import (
 	"cmp"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
@@ -15,28 +14,15 @@ import (
 // has, with none as the first. A colour never stands without the room's name.
 const hues, patterns = 12, 5
 
-// colours gives each room a colour with a pattern. It depends on the room's name alone, so
-// that a room has the same one on every page, in every browser, whatever its range and
-// whichever rooms come and go. Only if another room has the same colour and pattern, the
-// latter by name gets the next pattern.
+// colours gives each room a colour with a pattern, in the order given: first those of the cluster as they are stored,
+// then those of a plan. So rooms have different colours while there are colours, and only then patterns; and a room
+// has the same one on every page.
 func colours(rooms ...string) map[string]int {
-	sorted := slices.Clone(rooms)
-	slices.Sort(sorted)
-	sorted = slices.Compact(sorted)
-	colour, used := make(map[string]int, len(sorted)), [hues * patterns]bool{}
-	for _, room := range sorted {
-		sum := fnv.New64a()
-		_, _ = sum.Write([]byte(room))
-		mixed := sum.Sum64() * 0x9e3779b97f4a7c15   // the last letters of names differ
-		c := int((mixed >> 32) % (hues * patterns)) //nolint:gosec // below 60
-		for range patterns {
-			if !used[c] {
-				break
-			}
-			c = (c + hues) % (hues * patterns)
+	colour := make(map[string]int, len(rooms))
+	for _, room := range rooms {
+		if _, has := colour[room]; !has {
+			colour[room] = len(colour) % (hues * patterns)
 		}
-		used[c] = true
-		colour[room] = c
 	}
 	return colour
 }

@@ -100,7 +100,10 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 		}
 	}
 	target := p.read(form, now)
-	names := append(slices.Clone(l.GetEver()), roomsOf(target)...)
+	names := slices.Clone(l.GetEver())
+	for _, row := range p.Rows {
+		names = append(names, row.Room)
+	}
 	colour := colours(names...)
 	for i := range p.Rows {
 		p.Rows[i].Colour = colour[p.Rows[i].Room]

@@ -332,7 +332,8 @@ func (b *browser) small(t *testing.T) {
 		`document.title.startsWith("Overview") && document.querySelector("link[rel=icon]").href.includes("icon.svg")`)
 }
 
-// TestColours: a room has the same colour, whichever other rooms there are.
+// TestColours: rooms have different colours, and patterns only where there are more rooms than colours. A room keeps
+// its own on every page, and whichever rooms a plan adds.
 func TestColours(t *testing.T) {
 	w := newWorld(t, 1000, "a", "b")
 	at, _ := w.console("")
@@ -369,7 +370,17 @@ func TestColours(t *testing.T) {
 				t.Errorf("rooms %s and %s look the same", room, seen[c])
 			}
 			seen[c] = room
+			if len(now) <= 12 && strings.Contains(c, "<rect") {
+				t.Errorf("of %d rooms, room %s has a pattern: %s", len(now), room, c)
+			}
 		}
 		before = now
+	}
+	_, page := get(t, at+"/")
+	for k, room := range rooms[:2] {
+		want := `class="stretch c` + strconv.Itoa(k) + `"[^>]* data-room="` + room + `"`
+		if !regexp.MustCompile(want).MatchString(page) || !strings.HasPrefix(before[room], "c"+strconv.Itoa(k)) {
+			t.Errorf("room %s is %s in the planner, and on the overview not of colour %d", room, before[room], k)
+		}
 	}
 }
