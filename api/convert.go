@@ -137,6 +137,10 @@ const MaxLease = 1_000_000_000
 // console those of each room, which its page draws.
 const RatesKept = 120
 
+// RateOver is over how many of the last of these the rate that is shown is the mean, and the seconds for which IDs
+// that a caller leases count: clients lease for about so long (client.DefaultReserve).
+const RateOver = 30
+
 // PageSize returns the number of items of a page: asked, which must be 1 to 1,000,
 // or 100 for 0. Its error is Invalid.
 func PageSize(asked int32) (int, error) {

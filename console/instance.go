@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -80,8 +81,8 @@ func (s *Server) ListInstances(ctx context.Context,
 	answer.Instances = instancesToProto(f.instances)
 	for k, i := range f.instances {
 		t, p := now.instances[i.ID()], answer.GetInstances()[k]
-		if p.Status = t.status; t.status != nil && t.rate >= 0 {
-			p.Rate = &t.rate
+		if p.Status = t.status; t.status != nil && len(t.rates) > 0 {
+			p.Rate = proto.Float64(t.rate())
 		}
 	}
 	return answer, nil

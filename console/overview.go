@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -41,7 +42,21 @@ type sample struct {
 type told struct {
 	status *marchv1.InstanceStatus // nil if it did not answer
 	mute   time.Time               // since when it has not answered, zero if it did
-	rate   float64                 // IDs per second since it was asked before, or in its last second; -1 for unknown
+	rates  []float64               // IDs per second as it remembers them, the oldest first; none if unknown
+}
+
+// rate returns the mean rate of the last api.RateOver seconds, as one second has all or nothing of what callers
+// take at once; -1 for unknown.
+func (t told) rate() float64 {
+	last := t.rates[max(len(t.rates)-api.RateOver, 0):]
+	if len(last) == 0 {
+		return -1
+	}
+	sum := 0.0
+	for _, rate := range last {
+		sum += rate
+	}
+	return sum / float64(len(last))
 }
 
 // sampled returns a sample that is no older than sampleAge, or none, after waiting for
@@ -133,27 +148,20 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 		rates: make(map[allocator.Room][]float64)}
 	rates := make(map[allocator.Room]float64)
 	for i, instance := range instances {
-		t := told{status: answers[i].GetStatus(), rate: -1}
-		if own := answers[i].GetRates(); len(own) > 0 {
-			t.rate = own[len(own)-1]
-		}
+		t := told{status: answers[i].GetStatus(), rates: answers[i].GetRates()}
 		was := before.instances[instance.ID()]
 		if t.status == nil {
 			if t.mute = at; !was.mute.IsZero() && at.Sub(before.at) < cache.ReadsFor {
 				t.mute = was.mute
 			}
 		}
-		if seconds := at.Sub(before.at).Seconds(); t.status != nil && was.status != nil && seconds > 0 &&
-			t.status.GetStarted().AsTime().Equal(was.status.GetStarted().AsTime()) {
-			t.rate = float64(max(t.status.GetIssued()-was.status.GetIssued(), 0)) / seconds
-		}
 		now.instances[instance.ID()] = t
 		sum, some := rates[instance.Room]
-		switch {
-		case t.rate < 0 && instance.Alive && !some:
+		switch n := len(t.rates); {
+		case n == 0 && instance.Alive && !some:
 			rates[instance.Room] = -1
-		case t.rate >= 0:
-			rates[instance.Room] = max(sum, 0) + t.rate
+		case n > 0:
+			rates[instance.Room] = max(sum, 0) + t.rates[n-1]
 		}
 	}
 	// A second without a measurement takes a place in the list, too, so that places
@@ -275,9 +283,6 @@ func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.Roo
 	now := f.sample
 	p := &marchv1.RoomStatus{Name: string(room), Range: r, RateEvery: durationpb.New(sampleEvery),
 		Rates: now.rates[room]}
-	if n := len(p.GetRates()); n > 0 && p.GetRates()[n-1] >= 0 {
-		p.Rate = &p.GetRates()[n-1]
-	}
 	for _, i := range f.instances {
 		if i.Room != room {
 			continue
@@ -291,6 +296,9 @@ func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.Roo
 		}
 		p.Alive++
 		s := now.instances[i.ID()].status
+		if t := now.instances[i.ID()]; len(t.rates) > 0 {
+			p.Rate = proto.Float64(p.GetRate() + t.rate())
+		}
 		switch {
 		case s == nil && now.at.IsZero():
 		case s == nil || s.GetNotReady() != "":

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -13,19 +12,16 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// TestSampleRates: rates come from differences. Restarts and silence cause no negative
-// rates. A second without a measurement has its place, or the rate that the instances
-// remember of it.
+// TestSampleRates: the rates of a room are the sums of what its instances remember. A second without a measurement has
+// its place. The rate of an instance is the mean of half a minute: in one second it issued all or nothing of what
+// callers take at once.
 func TestSampleRates(t *testing.T) {
 	t0 := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	alive := func(room allocator.Room, name allocator.Instance) instance {
 		return instance{Instance: record.Instance{Room: room, Name: name}, Alive: true}
 	}
-	tell := func(started, issued int64, rates ...float64) *marchv1.GetInstanceResponse {
-		return &marchv1.GetInstanceResponse{
-			Status: &marchv1.InstanceStatus{Started: &timestamppb.Timestamp{Seconds: started},
-				Issued: issued}, Rates: rates,
-		}
+	tell := func(rates ...float64) *marchv1.GetInstanceResponse {
+		return &marchv1.GetInstanceResponse{Status: &marchv1.InstanceStatus{}, Rates: rates}
 	}
 	both := []instance{alive("a", "x"), alive("a", "y")}
 	s := sample{}
@@ -34,15 +30,14 @@ func TestSampleRates(t *testing.T) {
 		answers []*marchv1.GetInstanceResponse
 		want    []float64
 	}{
-		{0, []*marchv1.GetInstanceResponse{tell(1, 100), tell(1, 0)}, []float64{-1}},
-		{1, []*marchv1.GetInstanceResponse{tell(1, 150), tell(1, 7)}, []float64{-1, 57}},
-		{2, []*marchv1.GetInstanceResponse{tell(1, 150), nil}, []float64{-1, 57, 0}}, // y is silent
-		// y was restarted
-		{3, []*marchv1.GetInstanceResponse{tell(1, 160), tell(2, 5)}, []float64{-1, 57, 0, 10}},
+		{0, []*marchv1.GetInstanceResponse{tell(), tell()}, []float64{-1}},
+		{1, []*marchv1.GetInstanceResponse{tell(50), tell(7)}, []float64{-1, 57}},
+		{2, []*marchv1.GetInstanceResponse{tell(50, 0), nil}, []float64{-1, 57, 0}}, // y does not answer
+		{3, []*marchv1.GetInstanceResponse{tell(50, 0, 10), tell()}, []float64{-1, 57, 0, 10}},
 		{4, []*marchv1.GetInstanceResponse{nil, nil}, []float64{-1, 57, 0, 10, -1}}, // no answer
 		// the console did not ask
-		{7, []*marchv1.GetInstanceResponse{nil, tell(2, 5)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1}},
-		{8, []*marchv1.GetInstanceResponse{nil, tell(2, 25)}, []float64{-1, 57, 0, 10, -1, -1, -1, -1, 20}},
+		{7, []*marchv1.GetInstanceResponse{nil, tell(20)}, []float64{-1, 57, 0, 10, -1, -1, -1, 20}},
+		{9, []*marchv1.GetInstanceResponse{nil, tell(20, 4, 5)}, []float64{-1, 57, 0, 10, -1, -1, -1, 20, 4, 5}},
 	} {
 		s = next(s, both, step.answers, t0.Add(time.Duration(step.second)*time.Second))
 		if diff := cmp.Diff(step.want, s.rates["a"]); diff != "" {
@@ -67,17 +62,25 @@ func TestSampleRates(t *testing.T) {
 		answers []*marchv1.GetInstanceResponse
 		want    []float64
 	}{
-		{0, []*marchv1.GetInstanceResponse{tell(1, 100, 1, 2, 3), tell(1, 100, 10)}, []float64{1, 2, 13}},
-		{1, []*marchv1.GetInstanceResponse{tell(1, 105, 1, 2, 3, 5), tell(2, 7, 7)}, []float64{1, 2, 13, 12}},
-		{4, []*marchv1.GetInstanceResponse{tell(1, 114, 1, 2, 3, 5, 6, 7, 9), nil}, []float64{1, 2, 13, 12, 6, 7, 3}},
+		{0, []*marchv1.GetInstanceResponse{tell(1, 2, 3), tell(10)}, []float64{1, 2, 13}},
+		{1, []*marchv1.GetInstanceResponse{tell(1, 2, 3, 5), tell(7)}, []float64{1, 2, 13, 12}},
+		{4, []*marchv1.GetInstanceResponse{tell(1, 2, 3, 5, 6, 7, 9), nil}, []float64{1, 2, 13, 12, 6, 7, 9}},
 	} {
 		s = next(s, both, step.answers, t0.Add(time.Duration(step.second)*time.Second))
 		if diff := cmp.Diff(step.want, s.rates["a"]); diff != "" {
 			t.Fatalf("second %d, with what instances remember (-want +got)\n%s", step.second, diff)
 		}
 	}
-	if n := len(next(sample{}, both, []*marchv1.GetInstanceResponse{tell(1, 1, make([]float64, 5000)...), nil},
+	if n := len(next(sample{}, both, []*marchv1.GetInstanceResponse{tell(make([]float64, 5000)...), nil},
 		t0).rates["a"]); n != api.RatesKept {
 		t.Errorf("%d rates are kept of those that an instance reported, want %d", n, api.RatesKept)
+	}
+	for _, row := range []struct {
+		rates []float64
+		want  float64
+	}{{nil, -1}, {[]float64{4}, 4}, {append([]float64{1e6, 60}, make([]float64, 29)...), 2}} {
+		if got := (told{rates: row.rates}).rate(); got != row.want {
+			t.Errorf("the rate of %v is %v, want %v", row.rates, got, row.want)
+		}
 	}
 }

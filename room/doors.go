@@ -290,6 +290,7 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 		return allocator.Run{}, err
 	}
 	s.issued.Add(run.Count)
+	s.leased.Add(run.Count)
 	crash.Here(crash.BeforeReply)
 	return run, nil
 }

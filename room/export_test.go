@@ -25,7 +25,7 @@ type Rates = rates
 func (r *Rates) Start(now time.Time) { r.start(now) }
 
 // Note notes how many IDs were issued in all.
-func (r *Rates) Note(now time.Time, issued int64) { r.note(now, issued) }
+func (r *Rates) Note(now time.Time, issued, leased int64) { r.note(now, issued, leased) }
 
 // Get returns the rates.
 func (r *Rates) Get() []float64 { return r.get() }

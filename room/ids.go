@@ -334,6 +334,7 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 		return nil, err
 	}
 	s.issued.Add(seg.Count)
+	s.leased.Add(seg.Count)
 	crash.Here(crash.BeforeReply)
 	answer := &marchv1.LeaseResponse{Time: timed}
 	answer.Format, answer.KeyCheck = text.Description()

@@ -19,13 +19,15 @@ import (
 // minutes, and all consoles see the same.
 const rateEvery = time.Second
 
-// rates remembers how many IDs were issued per second in the last minutes.
+// rates remembers how many IDs callers took per second in the last minutes.
 type rates struct {
 	mu struct {
 		sync.Mutex
-		list   []float64 // the oldest first
-		issued int64     // in total, at the last note
-		at     time.Time // the time of the last note
+		list   []float64             // the oldest first
+		issued int64                 // in total, at the last note
+		leased int64                 // of these, to callers that issue them themselves
+		coming [api.RateOver]float64 // of leases, in each of the seconds to come
+		at     time.Time             // the time of the last note
 	}
 }
 
@@ -36,20 +38,28 @@ func (r *rates) start(now time.Time) {
 	r.mu.at = now
 }
 
-// note adds a rate from issued, the number of IDs issued until now. If a call comes
-// late, its rate counts for all seconds since the last one.
-func (r *rates) note(now time.Time, issued int64) {
+// note adds a rate from issued, the number of IDs issued until now, of which callers leased some. If a call comes
+// late, its rate counts for all seconds since the last one. The instance does not see when callers take what they
+// lease: it counts as taken evenly over the seconds that follow, for which clients lease.
+func (r *rates) note(now time.Time, issued, leased int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	passed := now.Sub(r.mu.at)
 	if passed <= 0 {
 		return
 	}
-	rate := float64(issued-r.mu.issued) / passed.Seconds()
-	seconds := min(max(int((passed+rateEvery/2)/rateEvery), 1), api.RatesKept)
-	r.mu.list = append(r.mu.list, slices.Repeat([]float64{rate}, seconds)...)
+	more := leased - r.mu.leased
+	rate := float64(issued-r.mu.issued-more) / passed.Seconds()
+	for k := range r.mu.coming {
+		r.mu.coming[k] += float64(more) / api.RateOver
+	}
+	for range min(max(int((passed+rateEvery/2)/rateEvery), 1), api.RatesKept) {
+		r.mu.list = append(r.mu.list, rate+r.mu.coming[0])
+		copy(r.mu.coming[:], r.mu.coming[1:])
+		r.mu.coming[api.RateOver-1] = 0
+	}
 	r.mu.list = slices.Delete(r.mu.list, 0, max(len(r.mu.list)-api.RatesKept, 0))
-	r.mu.issued, r.mu.at = issued, now
+	r.mu.issued, r.mu.leased, r.mu.at = issued, leased, now
 }
 
 // get returns the rates, the oldest first.
@@ -69,7 +79,8 @@ func (s *Server) measure(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			now := time.Now()
-			s.rates.note(now, s.issued.Load())
+			leased := s.leased.Load()
+			s.rates.note(now, s.issued.Load(), leased)
 			s.remember(s.instance.Now())
 		}
 	}

@@ -1,6 +1,7 @@
 package room_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -27,12 +28,24 @@ func TestRates(t *testing.T) {
 		{5 * time.Second, 400, []float64{100, 0, 100, 100, 100}}, // it was late
 		{6*time.Second - 200*time.Millisecond, 480, []float64{100, 0, 100, 100, 100, 100}},
 	} {
-		r.Note(start.Add(step.after), step.issued)
+		r.Note(start.Add(step.after), step.issued, 0)
 		if diff := cmp.Diff(step.want, r.Get()); diff != "" {
 			t.Fatalf("after %v (-want +got)\n%s", step.after, diff)
 		}
 	}
-	r.Note(start.Add(time.Hour), 480)
+	// What callers lease, they take over the seconds that follow.
+	r.Note(start.Add(7*time.Second), 480+10+3000, 3000)
+	r.Note(start.Add(9*time.Second), 480+10+3000+20, 3000)
+	if got := r.Get(); !cmp.Equal(got[6:], []float64{10/1.2 + 100, 110, 110}) {
+		t.Errorf("after a lease of 3000: %v", got)
+	}
+	for second := range 60 {
+		r.Note(start.Add(time.Duration(10+second)*time.Second), 480+10+3000+20, 3000)
+	}
+	if got := r.Get()[9:]; !cmp.Equal(got, append(slices.Repeat([]float64{100}, 27), make([]float64, 33)...)) {
+		t.Errorf("after it: %v", got)
+	}
+	r.Note(start.Add(time.Hour), 480+10+3000+20, 3000)
 	if diff := cmp.Diff(make([]float64, api.RatesKept), r.Get()); diff != "" {
 		t.Errorf("after an hour (-want +got)\n%s", diff)
 	}

@@ -44,6 +44,7 @@ type Server struct {
 	status   status
 	met      problem.Log    // since when each problem exists
 	issued   atomic.Int64   // IDs, to all callers
+	leased   atomic.Int64   // of these, to callers that keep them; never ahead of issued
 	streams  sync.WaitGroup // the goroutines that answer streams
 	loads    loads          // the work that makes chains
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -96,7 +97,11 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		if r.GetEtcdAwaySince() != nil {
 			etcd = "away since " + cellText(r.GetEtcdAwaySince())
 		}
-		return []any{r.GetName(), held, issued, fmt.Sprintf("%d of %d", r.GetReady(), r.GetInstances()),
+		ready := "-" // until the instances were asked
+		if o.GetAsOf() != nil {
+			ready = strconv.Itoa(int(r.GetReady()))
+		}
+		return []any{r.GetName(), held, issued, fmt.Sprintf("%s of %d", ready, r.GetInstances()),
 			duration(r.GetReserve()), r.GetVersion(), etcd}
 	})
 	problemsText(w, o.GetProblems())

@@ -45,7 +45,7 @@ func (h *Handler) overview(c *call) (string, any, error) {
 	}
 	colour := colours(names...)
 	o.Problems = c.shown(o.GetProblems())
-	v := &overviewView{GetOverviewResponse: o}
+	v := &overviewView{GetOverviewResponse: o, Total: -1}
 	if list := o.GetProblems(); len(list) > 0 { // the worst is first
 		v.Away = list[0].GetKind() == marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY && list[0].GetOf() == "console"
 	}
@@ -60,7 +60,7 @@ func (h *Handler) overview(c *call) (string, any, error) {
 			Spark: newSpark(r.GetRates(), api.RatesKept)}
 		if r.Rate != nil {
 			card.Now = r.GetRate()
-			v.Total += card.Now
+			v.Total = max(v.Total, 0) + card.Now
 		}
 		if r.GetRange() != nil {
 			card.Width = r.GetRange().GetUpper() - r.GetRange().GetLower()
@@ -75,9 +75,6 @@ func (h *Handler) overview(c *call) (string, any, error) {
 		v.Down = v.Down || card.Down
 		v.Up, v.Known = v.Up+r.GetAlive(), v.Known+r.GetInstances()
 		v.Cards = append(v.Cards, card)
-	}
-	if o.GetAsOf() == nil {
-		v.Total = -1
 	}
 	return "Overview", v, nil
 }

@@ -3016,7 +3016,7 @@ type Instance struct {
 	// The status that the instance reports, if requested; absent if it did not
 	// answer.
 	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
-	// IDs per second now, if the status was requested; absent until it was measured.
+	// IDs per second, the mean of the last 30 seconds, if the status was requested; absent until it was measured.
 	Rate          *float64 `protobuf:"fixed64,21,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3358,7 +3358,7 @@ type RoomStatus struct {
 	Instances int32 `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
 	Alive     int32 `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
 	Ready     int32 `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
-	// IDs per second now; absent until it was measured.
+	// IDs per second, the mean of the last 30 seconds; absent until it was measured.
 	Rate *float64 `protobuf:"fixed64,6,opt,name=rate,proto3,oneof" json:"rate,omitempty"`
 	// The rate in the last minutes, the oldest first, a value for every
 	// rate_every; -1 where none was measured.
