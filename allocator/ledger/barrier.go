@@ -159,10 +159,11 @@ func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, total int64, by, wh
 	v := record.Halt{By: by, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
 	value := record.Encode(&record.Epoch{MarginTotal: max(was.MarginTotal, total), NotBefore: was.NotBefore,
 		MarginEnds: was.MarginEnds, Halted: &v})
-	answer, err := l.Change(ctx, store.Txn{
+	txn := store.Txn{
 		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
 		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(by, "halt", l.keys.Epoch(), epoch, value)),
-	})
+	}
+	answer, err := l.Try(ctx, txn.With(l.MakeRoom(ctx)))
 	if err == nil && answer.Succeeded {
 		level := hclog.Error
 		if l.haltsAs() == "" { // an operator's command prints it itself

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/record"
@@ -16,8 +17,22 @@ var defaultBounds = bounds{record.MaxLayouts, record.MaxMigrations, record.MaxAu
 // Change sends a transaction, once, that adds an audit entry, and a key to each of
 // kinds, which are prefixes of keys that sort by age. It removes in the same
 // transaction the oldest keys of a kind that is at its bound. Processes that write
-// at the same moment may leave a key too many each, which later writes remove.
+// at the same moment may leave a key too many each, which later writes remove. It changes only the cluster that the
+// process knows: in an etcd that lost it, or has another one, its error is Refused.
 func (l *Ledger) Change(ctx context.Context, txn store.Txn, kinds ...string) (store.Answer, error) {
+	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()))
+	if err != nil {
+		return store.Answer{}, err
+	}
+	kv, ok := answer.One(0)
+	if !ok {
+		return store.Answer{}, l.noIdentity(ctx, clusterGone)
+	}
+	var id record.Identity
+	if known := l.pinned(); known.UUID != "" && record.Decode(kv, &id) == nil && id.UUID != known.UUID {
+		return store.Answer{}, l.otherCluster(id)
+	}
+	txn.If = append(slices.Clip(txn.If), store.Unchanged(kv))
 	return l.Try(ctx, txn.With(l.MakeRoom(ctx, kinds...)))
 }
 

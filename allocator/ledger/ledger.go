@@ -326,6 +326,13 @@ func (l *Ledger) noIdentity(ctx context.Context, text string) error {
 	return &allocator.Error{Kind: allocator.Refused, Msg: fmt.Sprintf(text, l.keys), Err: ErrNoCluster}
 }
 
+// otherCluster returns the error that etcd has another cluster than the one that this process knows.
+func (l *Ledger) otherCluster(id record.Identity) error {
+	return allocator.Errorf(allocator.Refused,
+		"%s belongs to cluster %s by now, and was cluster %s: a wrong endpoint, or another etcd's data",
+		l.keys, id.UUID, l.pinned().UUID)
+}
+
 // moved reports whether err came up because the cluster was moved to another etcd
 // cluster, so that the request must be repeated.
 func (l *Ledger) moved(ctx context.Context, err error) bool {

@@ -244,10 +244,8 @@ func (l *Ledger) readIdentity(ctx context.Context, s *probeResult) error {
 	if err := record.Decode(kv, &s.identity); err != nil {
 		return err
 	}
-	if mine := l.pinned().UUID; s.identity.UUID != mine {
-		return allocator.Errorf(allocator.Refused,
-			"%s belongs to cluster %s by now, and was cluster %s: a wrong endpoint, or another etcd's data",
-			l.keys, s.identity.UUID, mine)
+	if s.identity.UUID != l.pinned().UUID {
+		return l.otherCluster(s.identity)
 	}
 	if kv, ok := s.answer.One(4); ok {
 		s.beatKV = kv

@@ -95,7 +95,7 @@ func TestUpdateSettings(t *testing.T) {
 			conn.Fate(func(txn store.Txn) ledgertest.Fate {
 				if ledgertest.PutsUnder("settings")(txn) {
 					if met++; met == 1 {
-						return ledgertest.Fate{Name: fate, N: 3}
+						return ledgertest.Fate{Name: fate, N: 4}
 					}
 				}
 				return ledgertest.Fate{}

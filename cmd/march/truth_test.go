@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -55,4 +57,37 @@ func TestRateOfLeases(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNoChangeOfAClusterThatIsGone: a console whose etcd lost the cluster, or has another one, changes nothing there.
+// Each command says why, as the list of problems does.
+func TestNoChangeOfAClusterThatIsGone(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		n := newNight(t, fault{}, nil)
+		keys := n.Mem.Keys("")
+		identity := slices.IndexFunc(keys, func(key string) bool { return strings.HasSuffix(key, "/identity") })
+		value, _ := n.Mem.Value(keys[identity])
+		other := regexp.MustCompile(`"uuid":"[^"]*"`).ReplaceAll(value, []byte(`"uuid":"0a0a0a0a-0a0a-4a0a-8a0a-0a0a0a0a0a0a"`))
+		n.Mem.Corrupt(store.OpPut(keys[identity], other))
+		n.changesNothing("/march/default/ belongs to cluster CLUSTER by now, and was cluster CLUSTER: a wrong endpoint, or another " +
+			"etcd's data")
+		for _, key := range keys {
+			n.Mem.Corrupt(store.Op{Delete: key})
+		}
+		n.changesNothing("the cluster under /march/default/ is gone: restore etcd from a backup, then run `march recover`")
+	})
+}
+
+func (n *night) changesNothing(why string) {
+	n.Helper()
+	for _, args := range [][]string{{"tag", "create", "new"}, {"tag", "delete", "order", "--yes"},
+		{"cluster", "update", "--journal", "required"}} {
+		out, code := n.march(args...)
+		if code == exitOK || !strings.Contains(n.fixed(out), why) {
+			n.Errorf("%v: exit code %d, %s", args, code, out)
+		}
+	}
+	if tags := n.Mem.Keys("/march/default/tags/new"); len(tags) > 0 {
+		n.Errorf("etcd has %v", tags)
+	}
 }
