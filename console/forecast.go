@@ -5,6 +5,9 @@ import (
 	"math"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -55,6 +58,13 @@ func (f tagForecast) end() *marchv1.TagEnd {
 // cost returns the forecast as a message.
 func (f tagForecast) cost() *marchv1.TagCost {
 	c := &marchv1.TagCost{Tag: string(f.tag.Name), Rooms: make(map[string]int64)}
+	lasts := lasts
+	if f.tag.Period != (period.Period{}) {
+		now := time.Now()
+		ends := f.tag.Period.At(now).Ends
+		c.Renews = timestamppb.New(ends)
+		lasts = func(seconds float64) *durationpb.Duration { return within(seconds, ends.Sub(now)) }
+	}
 	before, after := math.Inf(1), math.Inf(1)
 	for _, room := range f.plan.Target.Rooms() {
 		r := f.Rooms[room]

@@ -243,8 +243,8 @@ func newIDDecode(c *common, t *target) *cobra.Command {
 	var description string
 	cmd := &cobra.Command{
 		Use:   "decode [TAG] ID",
-		Short: "Show which room issued an ID or a text under which layout, and its block and residue",
-		Long: `Show which room issued an ID under which layout, and the ID's block and residue.
+		Short: "Show which room leased an ID or a text under which layout, and its block and residue",
+		Long: `Show which room leased an ID under which layout, and the ID's block and residue.
 Instead of an ID the command takes a text of the tag's format. It reads a number as an
 ID; with --text, as a text.
 

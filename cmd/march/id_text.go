@@ -243,7 +243,7 @@ func jsonLine(b []byte, id *int64, text string) []byte {
 	return append(b, "}\n"...)
 }
 
-// unknownOrigin returns why the room that issued an ID is not known.
+// unknownOrigin returns why the room that leased an ID is not known, or why there is none.
 func unknownOrigin(d *marchv1.DecodeResponse) string {
 	rooms := strings.Join(d.GetRooms(), " or ")
 	switch {
@@ -257,12 +257,21 @@ func unknownOrigin(d *marchv1.DecodeResponse) string {
 	case rooms != "":
 		return "not known any longer; by the layouts of its time " + rooms
 	}
-	return "no room: it was never leased"
+	switch {
+	case d.GetPassed():
+		return "no room: it was skipped, and no room will lease it"
+	case d.GetRoom() == "":
+		return "no room, and none has its residue now"
+	}
+	return "no room yet"
 }
 
 func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
 	if d.Id != nil {
 		_, _ = fmt.Fprintf(w, "id\t%d\n", d.GetId())
+	}
+	if d.GetPeriod() != "" {
+		_, _ = fmt.Fprintf(w, "period\t%s\n", d.GetPeriod())
 	}
 	if p := d.GetTime(); p != nil {
 		room := cmp.Or(p.GetRoom(), strings.Join(d.GetRooms(), " or "), "not known")
@@ -271,10 +280,13 @@ func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
 		return
 	}
 	if o := d.GetOrigin(); o == nil {
-		_, _ = fmt.Fprintf(w, "issued by\t%s\n", unknownOrigin(d))
+		_, _ = fmt.Fprintf(w, "leased by\t%s\n", unknownOrigin(d))
 	} else {
 		r := o.GetLayout().GetRooms()[o.GetRoom()]
-		_, _ = fmt.Fprintf(w, "issued by\troom %s [%d, %d)\n", o.GetRoom(), r.GetLower(), r.GetUpper())
+		_, _ = fmt.Fprintf(w, "leased by\troom %s [%d, %d)\n", o.GetRoom(), r.GetLower(), r.GetUpper())
+		if d.SkippedTo != nil {
+			_, _ = fmt.Fprintf(w, "or skipped\tan operator had it go on at %d: see march audit list\n", d.GetSkippedTo())
+		}
 		_, _ = fmt.Fprintf(w, "layout\t%d, boundary %d\n", o.GetLayout().GetVersion(), o.GetLayout().GetBoundary())
 		until := "now"
 		if o.GetUntil() != nil {

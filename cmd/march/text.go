@@ -81,8 +81,11 @@ func printable(msg string) string {
 }
 
 // lasts shows how long something lasts: a long time in one unit, and - for none.
-func lasts(d *durationpb.Duration) string {
-	if d == nil {
+func lasts(d *durationpb.Duration, ends *timestamppb.Timestamp) string {
+	switch {
+	case d == nil && ends != nil:
+		return "counts anew " + ends.AsTime().Format(time.DateOnly)
+	case d == nil:
 		return "-"
 	}
 	return years(d.GetSeconds())

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/period"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -90,4 +92,55 @@ func (n *night) changesNothing(why string) {
 	if tags := n.Mem.Keys("/march/default/tags/new"); len(tags) > 0 {
 		n.Errorf("etcd has %v", tags)
 	}
+}
+
+// TestDecodeSaysWhatIsKnown: a lease shows no more than that a room had an ID. Decode says leased, not issued; that the
+// ID may be one that an operator had the room skip; that it was skipped for certain; or that no room leased it yet. Of
+// a tag with periods it says the period.
+func TestDecodeSaysWhatIsKnown(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		n := newNight(t, fault{}, nil)
+		n.Tag(func(s *record.TagSettings) {
+			s.Period = period.Period{Unit: period.Month, Digits: 9, Zone: "UTC"}
+		}, "ann", "bill")
+		n.tags = append(n.tags, "bill")
+		n.pass(5 * time.Second)
+		if out, code := n.march("tag", "skip", "order", "--to", "1000000", "--rooms", "a"); code != exitOK {
+			t.Fatal(out)
+		}
+		n.pass(5 * time.Second)
+		id, err := n.processes["a/a1"].room.Next(context.Background(), &marchv1.NextRequest{Tag: "bill"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		bill := strconv.FormatInt(id.GetId(), 10)
+		for _, row := range []struct{ tag, id, cli, page string }{
+			{"order", "10", "leased by   room a [0, 50)\nor skipped  an operator had it go on at 1000000: see march audit list\n",
+				"Leased, or skipped: an operator had room a go on at 1,000,000."},
+			{"order", "1000001", "leased by  room a [0, 50)\nlayout", "Leased by"},
+			{"order", "700000001", "leased by  no room yet\n", "No room has leased this ID yet: room a will."},
+			{"order", "500001", "", "Leased, or skipped"},
+			{"bill", bill, "period     2021-01\nleased by  room a [0, 50)\n", "<dt>Period</dt><dd>2021-01</dd>"},
+			{"bill", "1", "leased by  no room: it was skipped, and no room will lease it\n",
+				"This ID was skipped: room a went past it, and no room will lease it."},
+		} {
+			out, code := n.march("id", "decode", row.tag, row.id, "--room", n.processes["a/a1"].room.Address)
+			if code != exitOK || !strings.Contains(out, row.cli) {
+				t.Errorf("%s %s: exit code %d, %s, want %s", row.tag, row.id, code, out, row.cli)
+			}
+			_, page := testcluster.Get(n.processes[nightConsole].console.HTTP, "/decode?tag="+row.tag+"&id="+row.id)
+			if !strings.Contains(page, row.page) || strings.Contains(strings.ToLower(page), "issued by") {
+				t.Errorf("%s %s: the page has not %q: %s", row.tag, row.id, row.page, regexp.MustCompile(`Leased, or[^<]*`).FindAllString(page, -1))
+			}
+		}
+		// At their rate, the IDs of the period last for millions of years: until it ends.
+		found, _ := n.march("tag", "search", "bill")
+		_, list := testcluster.Get(n.processes[nightConsole].console.HTTP, "/tags")
+		planned, _ := n.march("migrate", "plan", "--move", "a:25-50=b")
+		for surface, text := range map[string]string{"tag search": found, "page": list, "plan": planned} {
+			if !strings.Contains(text, "counts anew 2021-02-01") {
+				t.Errorf("%s does not say when the tag counts anew: %s", surface, text)
+			}
+		}
+	})
 }

@@ -16,7 +16,7 @@ type decodeView struct {
 	*marchv1.DecodeResponse
 	Found   bool
 	Origin  *originView
-	Bar     *bar // of the layout it was issued under
+	Bar     *bar // of the layout it was leased under
 	Mark    string
 	Under   []underView
 	Older   string // address of the page with older layouts

@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -103,8 +104,14 @@ func decode(ctx context.Context, a *admin.Admin, tag allocator.Tag, id int64, t 
 	stored, _ := a.Ledger.Layout()
 	now := stored.Layout
 	answer := &marchv1.DecodeResponse{Version: now.Version, Block: now.Block(id), Residue: now.Residue(id)}
+	if tagErr == nil && t.Period != (period.Period{}) {
+		if span, ok := t.Period.Of(id); ok && id >= span.First {
+			answer.Period = span.String()
+		}
+	}
 	if room, ok := now.RoomOf(id); ok {
 		answer.Room = string(room)
+		answer.Passed = id < max(origin.Next, t.Start, t.Skip, t.Skips[room])
 	}
 	for _, room := range origin.Rooms {
 		answer.Rooms = append(answer.Rooms, string(room))
@@ -115,6 +122,10 @@ func decode(ctx context.Context, a *admin.Admin, tag allocator.Tag, id int64, t 
 	}
 	if origin.Room == "" { // never leased, or not known
 		return answer, nil
+	}
+	answer.Passed = false
+	if skip := max(t.Skip, t.Skips[origin.Room]); skip > id {
+		answer.SkippedTo = &skip
 	}
 	under := origin.Layout
 	answer.Origin = &marchv1.Origin{

@@ -26,6 +26,7 @@ type Origin struct {
 	// Unreadable, if Room is empty, are the layouts that are needed to find the room,
 	// but are missing from the history, no longer kept in it, or cannot be read.
 	Unreadable []record.KeyError
+	Next       int64 // for an ID that was never leased: the next ID of the room that has its residue now
 }
 
 // Origin finds the room that leased an ID of a tag, in the eras of all rooms. Its error
@@ -80,7 +81,9 @@ func (a *Admin) Origin(ctx context.Context, name allocator.Tag, id int64) (Origi
 		}
 	}
 	if len(found.Rooms) == 0 && len(found.Unreadable) == 0 && !found.Lost {
-		return Origin{}, allocator.Errorf(allocator.NotFound, "ID %d of tag %s was never leased", id, name)
+		room, _ := stored.Layout.RoomOf(id)
+		return Origin{Next: marks[room].Next}, allocator.Errorf(allocator.NotFound,
+			"ID %d of tag %s was never leased", id, name)
 	}
 	return found, nil
 }

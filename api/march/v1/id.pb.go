@@ -1101,7 +1101,14 @@ type DecodeResponse struct {
 	Id *int64 `protobuf:"varint,10,opt,name=id,proto3,oneof" json:"id,omitempty"`
 	// If an ID was given: its text, if the tag has a format and the server can write it. If a text
 	// was given: that text, in the place of id, of an ID that exists only as a text.
-	Text          *string `protobuf:"bytes,11,opt,name=text,proto3,oneof" json:"text,omitempty"`
+	Text *string `protobuf:"bytes,11,opt,name=text,proto3,oneof" json:"text,omitempty"`
+	// If origin is present: an operator had the room skip to this ID, which is above the given one. So the room leased
+	// it before, or skipped it: the audit of the tag has the time. Absent if no skip went past the ID.
+	SkippedTo *int64 `protobuf:"varint,12,opt,name=skipped_to,json=skippedTo,proto3,oneof" json:"skipped_to,omitempty"`
+	// If origin is absent: the room that has the residue now went past the ID, so no room will lease it.
+	Passed bool `protobuf:"varint,13,opt,name=passed,proto3" json:"passed,omitempty"`
+	// The ID's period, such as 2026-11, of a tag that has periods.
+	Period        string `protobuf:"bytes,14,opt,name=period,proto3" json:"period,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1213,6 +1220,27 @@ func (x *DecodeResponse) GetText() string {
 	return ""
 }
 
+func (x *DecodeResponse) GetSkippedTo() int64 {
+	if x != nil && x.SkippedTo != nil {
+		return *x.SkippedTo
+	}
+	return 0
+}
+
+func (x *DecodeResponse) GetPassed() bool {
+	if x != nil {
+		return x.Passed
+	}
+	return false
+}
+
+func (x *DecodeResponse) GetPeriod() string {
+	if x != nil {
+		return x.Period
+	}
+	return ""
+}
+
 // TimeParts are the parts of a time-ordered ID.
 type TimeParts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1285,7 +1313,8 @@ func (x *TimeParts) GetRoom() string {
 	return ""
 }
 
-// Origin is the room that leased an ID, and the layout under which it did so.
+// Origin is the room that leased an ID, and the layout under which it did so. Whether the ID was issued is not known:
+// an instance drops what it holds when it ends.
 type Origin struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Room  string                 `protobuf:"bytes,1,opt,name=room,proto3" json:"room,omitempty"`
@@ -1443,7 +1472,7 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\rDecodeRequest\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\"\xea\x02\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"\xcd\x03\n" +
 	"\x0eDecodeResponse\x12(\n" +
 	"\x06origin\x18\x01 \x01(\v2\x10.march.v1.OriginR\x06origin\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
@@ -1459,9 +1488,14 @@ const file_march_v1_id_proto_rawDesc = "" +
 	"\x04time\x18\t \x01(\v2\x13.march.v1.TimePartsR\x04time\x12\x13\n" +
 	"\x02id\x18\n" +
 	" \x01(\x03H\x00R\x02id\x88\x01\x01\x12\x17\n" +
-	"\x04text\x18\v \x01(\tH\x01R\x04text\x88\x01\x01B\x05\n" +
+	"\x04text\x18\v \x01(\tH\x01R\x04text\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"skipped_to\x18\f \x01(\x03H\x02R\tskippedTo\x88\x01\x01\x12\x16\n" +
+	"\x06passed\x18\r \x01(\bR\x06passed\x12\x16\n" +
+	"\x06period\x18\x0e \x01(\tR\x06periodB\x05\n" +
 	"\x03_idB\a\n" +
-	"\x05_text\"\x83\x01\n" +
+	"\x05_textB\r\n" +
+	"\v_skipped_to\"\x83\x01\n" +
 	"\tTimeParts\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\x03R\x06worker\x12\x1a\n" +

@@ -958,7 +958,10 @@ type TagCost struct {
 	LastsBefore *durationpb.Duration `protobuf:"bytes,4,opt,name=lasts_before,json=lastsBefore,proto3" json:"lasts_before,omitempty"`
 	LastsAfter  *durationpb.Duration `protobuf:"bytes,5,opt,name=lasts_after,json=lastsAfter,proto3" json:"lasts_after,omitempty"`
 	// The plan's effect on each room of the target, by lower.
-	Forecasts     []*RoomForecast `protobuf:"bytes,6,rep,name=forecasts,proto3" json:"forecasts,omitempty"`
+	Forecasts []*RoomForecast `protobuf:"bytes,6,rep,name=forecasts,proto3" json:"forecasts,omitempty"`
+	// When the next period begins, of a tag that has periods: its IDs then count anew. How long they last is absent
+	// if they last until then.
+	Renews        *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=renews,proto3" json:"renews,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1031,6 +1034,13 @@ func (x *TagCost) GetLastsAfter() *durationpb.Duration {
 func (x *TagCost) GetForecasts() []*RoomForecast {
 	if x != nil {
 		return x.Forecasts
+	}
+	return nil
+}
+
+func (x *TagCost) GetRenews() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Renews
 	}
 	return nil
 }
@@ -2649,7 +2659,7 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\tR\x04room\x12\x12\n" +
 	"\x04left\x18\x03 \x01(\x03R\x04left\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x03R\x05limit\"\xd3\x02\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"\x87\x03\n" +
 	"\aTagCost\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x18\n" +
 	"\askipped\x18\x02 \x01(\x03R\askipped\x122\n" +
@@ -2657,7 +2667,8 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\flasts_before\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\vlastsBefore\x12:\n" +
 	"\vlasts_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"lastsAfter\x124\n" +
-	"\tforecasts\x18\x06 \x03(\v2\x16.march.v1.RoomForecastR\tforecasts\x1a8\n" +
+	"\tforecasts\x18\x06 \x03(\v2\x16.march.v1.RoomForecastR\tforecasts\x122\n" +
+	"\x06renews\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06renews\x1a8\n" +
 	"\n" +
 	"RoomsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -2887,46 +2898,47 @@ var file_march_v1_migration_proto_depIdxs = []int32{
 	40, // 19: march.v1.TagCost.lasts_before:type_name -> google.protobuf.Duration
 	40, // 20: march.v1.TagCost.lasts_after:type_name -> google.protobuf.Duration
 	12, // 21: march.v1.TagCost.forecasts:type_name -> march.v1.RoomForecast
-	40, // 22: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
-	40, // 23: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
-	2,  // 24: march.v1.Migration.state:type_name -> march.v1.MigrationState
-	37, // 25: march.v1.Migration.from:type_name -> march.v1.Layout
-	37, // 26: march.v1.Migration.target:type_name -> march.v1.Layout
-	4,  // 27: march.v1.Migration.moves:type_name -> march.v1.Move
-	40, // 28: march.v1.Migration.hold:type_name -> google.protobuf.Duration
-	14, // 29: march.v1.Migration.waiting:type_name -> march.v1.Waiting
-	15, // 30: march.v1.Migration.log:type_name -> march.v1.MigrationLog
-	38, // 31: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
-	38, // 32: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
-	38, // 33: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
-	41, // 34: march.v1.Migration.problems:type_name -> march.v1.Problem
-	38, // 35: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
-	38, // 36: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	38, // 37: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
-	3,  // 38: march.v1.MigrationLog.kind:type_name -> march.v1.MigrationEvent
-	37, // 39: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
-	6,  // 40: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
-	6,  // 41: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
-	40, // 42: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
-	9,  // 43: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
-	39, // 44: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
-	38, // 45: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
-	6,  // 46: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
-	40, // 47: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
-	13, // 48: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
-	13, // 49: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
-	13, // 50: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
-	39, // 51: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
-	13, // 52: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
-	13, // 53: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
-	13, // 54: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
-	13, // 55: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
-	13, // 56: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	38, // 22: march.v1.TagCost.renews:type_name -> google.protobuf.Timestamp
+	40, // 23: march.v1.RoomForecast.lasts_before:type_name -> google.protobuf.Duration
+	40, // 24: march.v1.RoomForecast.lasts_after:type_name -> google.protobuf.Duration
+	2,  // 25: march.v1.Migration.state:type_name -> march.v1.MigrationState
+	37, // 26: march.v1.Migration.from:type_name -> march.v1.Layout
+	37, // 27: march.v1.Migration.target:type_name -> march.v1.Layout
+	4,  // 28: march.v1.Migration.moves:type_name -> march.v1.Move
+	40, // 29: march.v1.Migration.hold:type_name -> google.protobuf.Duration
+	14, // 30: march.v1.Migration.waiting:type_name -> march.v1.Waiting
+	15, // 31: march.v1.Migration.log:type_name -> march.v1.MigrationLog
+	38, // 32: march.v1.Migration.created:type_name -> google.protobuf.Timestamp
+	38, // 33: march.v1.Migration.updated:type_name -> google.protobuf.Timestamp
+	38, // 34: march.v1.Migration.error_since:type_name -> google.protobuf.Timestamp
+	41, // 35: march.v1.Migration.problems:type_name -> march.v1.Problem
+	38, // 36: march.v1.Waiting.silent_since:type_name -> google.protobuf.Timestamp
+	38, // 37: march.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	38, // 38: march.v1.MigrationLog.time:type_name -> google.protobuf.Timestamp
+	3,  // 39: march.v1.MigrationLog.kind:type_name -> march.v1.MigrationEvent
+	37, // 40: march.v1.PlanMigrationRequest.target:type_name -> march.v1.Layout
+	6,  // 41: march.v1.PlanMigrationResponse.plan:type_name -> march.v1.Plan
+	6,  // 42: march.v1.CountPlanCostRequest.plan:type_name -> march.v1.Plan
+	40, // 43: march.v1.CountPlanCostRequest.wait:type_name -> google.protobuf.Duration
+	9,  // 44: march.v1.CountPlanCostResponse.cost:type_name -> march.v1.PlanCost
+	39, // 45: march.v1.CountPlanCostResponse.unreadable:type_name -> march.v1.Unreadable
+	38, // 46: march.v1.CountPlanCostResponse.as_of:type_name -> google.protobuf.Timestamp
+	6,  // 47: march.v1.ApplyMigrationRequest.plan:type_name -> march.v1.Plan
+	40, // 48: march.v1.ApplyMigrationRequest.hold:type_name -> google.protobuf.Duration
+	13, // 49: march.v1.ApplyMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 50: march.v1.GetMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 51: march.v1.ListMigrationsResponse.migrations:type_name -> march.v1.Migration
+	39, // 52: march.v1.ListMigrationsResponse.unreadable:type_name -> march.v1.Unreadable
+	13, // 53: march.v1.WatchMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 54: march.v1.PauseMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 55: march.v1.ResumeMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 56: march.v1.AbortMigrationResponse.migration:type_name -> march.v1.Migration
+	13, // 57: march.v1.ContinueMigrationResponse.migration:type_name -> march.v1.Migration
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_migration_proto_init() }
