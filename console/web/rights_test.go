@@ -143,6 +143,28 @@ func TestRights(t *testing.T) {
 	}
 }
 
+// TestPagesOfSomeTags: who may see some tags only sees their pages. Another page says that it is refused, and does not
+// promise to appear.
+func TestPagesOfSomeTags(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	w.tag("order", "stock")
+	at, tokens := w.guardedConsole(`grants: [{subjects: "token:shop", roles: viewer, tags: [order]}]`, "shop")
+	cookie := login(t, at, tokens["shop"])
+	for _, path := range []string{"/tags/order", "/migrations", "/instances"} {
+		if answer, text := send(t, http.MethodGet, at+path, cookie, nil); answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s\n%s", path, answer.Status, text)
+		}
+	}
+	for _, path := range []string{"/", "/tags", "/tags/stock", "/history", "/capacity"} {
+		answer, text := send(t, http.MethodGet, at+path, cookie, nil)
+		if answer.StatusCode != http.StatusForbidden || !strings.Contains(text, "You may not see this page") ||
+			!strings.Contains(text, "token:shop may not") || strings.Contains(text, "by itself") ||
+			strings.Contains(text, "sse:connect") {
+			t.Errorf("%s: %s\n%s", path, answer.Status, text)
+		}
+	}
+}
+
 // TestRightsOfMigration: the buttons of a migration are in its live part.
 func TestRightsOfMigration(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")

@@ -251,6 +251,7 @@ type frame struct {
 	Body       any
 	Err        error // why there is no Body
 	Missing    bool  // Err is NotFound
+	Refused    bool  // Err is Denied
 	Outage     bool  // Err is Unavailable, so etcd does not answer
 	Notice     notice
 	Problems   int    // of the cluster; 0 if the caller may not see them
@@ -329,7 +330,7 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""
 		f.Err, f.Missing, f.Outage = err, ofOne && allocator.KindOf(err) == allocator.NotFound,
 			allocator.KindOf(err) == allocator.Unavailable
-		if f.Missing { // it has nothing to wait for
+		if f.Refused = allocator.KindOf(err) == allocator.Denied; f.Missing || f.Refused { // it has nothing to wait for
 			f.Live = ""
 		}
 		return f, err
