@@ -227,9 +227,8 @@ func (c *processCluster) lease(names ...string) {
 			}
 			c.until(name+" leases "+tag, func() bool {
 				taken := len(c.runs[tag])
-				return c.take(name, tag, 2_000) == nil && slices.ContainsFunc(c.runs[tag][taken:], func(r issuedRun) bool {
-					return r.first >= mark.Next
-				})
+				fresh := func(r issuedRun) bool { return r.first >= mark.Next }
+				return c.take(name, tag, 2_000) == nil && slices.ContainsFunc(c.runs[tag][taken:], fresh)
 			})
 		}
 		c.ticks(name)
@@ -272,7 +271,8 @@ func (c *processCluster) leases(names ...string) {
 				if err := json.Unmarshal([]byte(c.value("epoch")), &in); err != nil || in.Epoch == "" {
 					return false
 				}
-				return c.take(name, tag, 2_000) == nil && strings.Contains(c.value("marks/"+roomOf(name)+"/"+tag), in.Epoch)
+				mark := "marks/" + roomOf(name) + "/" + tag
+				return c.take(name, tag, 2_000) == nil && strings.Contains(c.value(mark), in.Epoch)
 			})
 		}
 		c.ticks(name)

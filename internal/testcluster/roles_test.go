@@ -212,7 +212,7 @@ func TestEtcdWindowEndsWithItsKey(t *testing.T) {
 	}
 	timed := record.NewTimeTag(preset.Layout)
 	g.Tag(func(s *record.TagSettings) { s.Time = &timed }, "ann", "time")
-	began, passed := time.Now(), atomic.Int64{}
+	began, passed := time.Date(2026, time.November, 26, 0, 0, 0, 0, time.UTC), atomic.Int64{}
 	now := func() time.Time { return began.Add(time.Duration(passed.Load()) * time.Millisecond) }
 	a := g.Room("a", "one", func(cfg *room.Config) {
 		cfg.Ledger = g.LedgerOver(g.store("room-a"), func(l *ledger.Config) { l.Now = now })
