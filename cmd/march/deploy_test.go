@@ -20,7 +20,7 @@ import (
 	"github.com/march-id/march/internal/testcerts"
 )
 
-var metricName = regexp.MustCompile(`\bmarch_[a-z0-9_]+`)
+var metricName = regexp.MustCompile(`\b(march|go|process)_[a-z0-9_]+`)
 
 // exported returns the metrics that a room and a console show, by the names that queries
 // use. It checks the names first, as `promtool check metrics` does.
@@ -64,15 +64,13 @@ func exported(t *testing.T) map[string]bool {
 			t.Errorf("lint: %v, %v", problems, err)
 		}
 		for line := range strings.Lines(string(text)) {
-			switch name, _, _ := strings.Cut(strings.FieldsFunc(line, func(r rune) bool {
+			name, _, _ := strings.Cut(strings.FieldsFunc(line, func(r rune) bool {
 				return r == ' ' || r == '\n'
-			})[0], "{"); {
-			case name == "#":
-			case !strings.HasPrefix(name, "march_"):
-				t.Errorf("%s does not begin with march_", name)
-			default:
-				names[name] = true
+			})[0], "{")
+			if name != "#" && metricName.FindString(name) != name {
+				t.Errorf("%s begins with none of march_, go_ and process_", name)
 			}
+			names[name] = true
 		}
 	}
 	maps.Copy(names, ofCertificates(t))

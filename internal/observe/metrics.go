@@ -1,12 +1,12 @@
 // Package observe exports a server's metrics to Prometheus and its traces over OTLP.
 //
-// Every metric's name begins with march_. Every label's values come from a closed
-// set: the methods and codes of the API, the Kinds of errors, the routes, and as many
-// tags as an operator allows (package room). Nothing is registered outside the Metrics
-// that a server is given, so a process may run several servers.
+// Every metric's name begins with march_, but for those of Go's runtime and of the process, which have the names of
+// Prometheus' own libraries. A time that was measured in a sampled trace has that trace as its exemplar. Every label's
+// values come from a closed set: the methods and codes of the API, the Kinds of errors, the routes, and as many tags as
+// an operator allows (package room). Nothing is registered outside the Metrics that a server is given, so a process may
+// run several servers.
 //
-// A server that is given no Metrics and no tracer installs nothing, so they cost
-// nothing while they are off.
+// A server that is given no Metrics and no tracer installs nothing, so they cost nothing while they are off.
 package observe
 
 import (
@@ -66,10 +66,10 @@ func New(build string, labels prometheus.Labels) *Metrics {
 	m.etcdFailures.WithLabelValues(allocator.Unavailable.Error())
 	m.limits, m.refused = newLimits()
 	m.Register(info, m.etcdSeconds, m.etcdFailures, m.limits, m.refused)
-	// their own names would begin with go_ and process_
-	standard := prometheus.WrapRegistererWithPrefix("march_", m.labelled)
-	standard.MustRegister(collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// The names march_go_* and march_process_* are those of the version before: they go with the next one.
+	for _, r := range []prometheus.Registerer{m.labelled, prometheus.WrapRegistererWithPrefix("march_", m.labelled)} {
+		r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	}
 	return m
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -88,7 +89,7 @@ func (r *Requests) Unary(ctx context.Context, req any, info *grpc.UnaryServerInf
 	start := time.Now()
 	resp, err := handler(ctx, req)
 	counts := r.methods[info.FullMethod]
-	counts.seconds.Observe(time.Since(start).Seconds())
+	observe(ctx, counts.seconds, time.Since(start))
 	if err == nil {
 		counts.ok.Inc()
 	} else {
@@ -123,18 +124,18 @@ func (r *Requests) HTTP(next http.Handler) http.Handler {
 		start := time.Now()
 		answer := &answer{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(answer, request)
-		r.answered(request.Pattern, answer.status, time.Since(start))
+		r.answered(request, answer.status, time.Since(start))
 	})
 }
 
-func (r *Requests) answered(pattern string, status int, took time.Duration) {
-	route := cmp.Or(pattern, "none")
+func (r *Requests) answered(request *http.Request, status int, took time.Duration) {
+	route := cmp.Or(request.Pattern, "none")
 	found, ok := r.answers.Load(route)
 	if !ok {
 		found, _ = r.answers.LoadOrStore(route, &answered{seconds: r.httpSeconds.WithLabelValues(route)})
 	}
 	counts, _ := found.(*answered)
-	counts.seconds.Observe(took.Seconds())
+	observe(request.Context(), counts.seconds, took)
 	class, name := classOf(status)
 	counter := counts.classes[class].Load()
 	if counter == nil {
@@ -143,6 +144,17 @@ func (r *Requests) answered(pattern string, status int, took time.Duration) {
 		counts.classes[class].Store(counter)
 	}
 	(*counter).Inc()
+}
+
+// observe adds how long a call took to a histogram, with the call's trace if that is sampled.
+func observe(ctx context.Context, seconds prometheus.Observer, took time.Duration) {
+	if span := trace.SpanContextFromContext(ctx); span.IsSampled() {
+		if o, ok := seconds.(prometheus.ExemplarObserver); ok {
+			o.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": span.TraceID().String()})
+			return
+		}
+	}
+	seconds.Observe(took.Seconds())
 }
 
 // classes is how many classes of statuses there are: 1xx to 5xx, and other.

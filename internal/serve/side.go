@@ -93,7 +93,8 @@ func (s *side) handler(cfg Config, requests *observe.Requests) http.Handler {
 	mux.HandleFunc("GET /livez", answer("livez", func(context.Context) []Check { return []Check{{Name: "ping"}} }, nil))
 	mux.HandleFunc("GET /readyz", answer("readyz", cfg.Ready, cfg.Problems))
 	if cfg.Metrics != nil && s.operators {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics.Gatherer(), promhttp.HandlerOpts{}))
+		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics.Gatherer(),
+			promhttp.HandlerOpts{EnableOpenMetrics: true})) // which has exemplars
 	}
 	if s.at.Routes != nil {
 		s.at.Routes(mux)
