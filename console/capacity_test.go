@@ -32,7 +32,7 @@ func TestCapacityHasDates(t *testing.T) {
 		ctx, stop := context.WithCancel(bg)
 		var work sync.WaitGroup
 		work.Go(func() { s.tend(ctx) })
-		work.Go(func() { s.tags.Run(ctx, s.readTags) })
+		work.Go(func() { s.tags.run(ctx, s.readTags) })
 		defer func() { stop(); work.Wait() }()
 
 		ask := func() map[marchv1.CapacityKind]*marchv1.Capacity {

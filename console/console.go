@@ -27,7 +27,6 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/console/cache"
 	"github.com/march-id/march/console/capacity"
 	"github.com/march-id/march/console/login"
 	"github.com/march-id/march/console/web"
@@ -129,11 +128,11 @@ type Server struct {
 	met        problem.Log                  // since when problems are
 
 	counts   counts
-	samples  *cache.Cache[sample]
-	tags     *cache.Cache[*tagIndex]
-	heads    *cache.Cache[*tagIndex] // the first tags only
-	reading  atomic.Int64            // tags read so far, of the index being made
-	turn     atomic.Int64            // of the silent instances that are asked in turn
+	samples  *cache[sample]
+	tags     *cache[*tagIndex]
+	heads    *cache[*tagIndex] // the first tags only
+	reading  atomic.Int64      // tags read so far, of the index being made
+	turn     atomic.Int64      // of the silent instances that are asked in turn
 	metrics  *metrics
 	failed   time.Time     // when drive last stored why a migration cannot go on
 	process  string        // a ULID
@@ -203,7 +202,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
 		health: health.NewServer(), texts: texts.NewCache(nil),
-		samples: cache.New[sample](), tags: cache.New[*tagIndex](), heads: cache.New[*tagIndex](),
+		samples: newCache[sample](), tags: newCache[*tagIndex](), heads: newCache[*tagIndex](),
 		host: host, process: ulid.Make().String(), stopping: make(chan struct{}),
 		metrics: newMetrics(cfg.Metrics),
 	}
@@ -284,9 +283,9 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() { s.ledger.WatchMembers(background) })
 	work.Go(func() { s.watchProblems(background) })
 	work.Go(func() { s.cfg.Access.Run(background, operator.Refused(s.admin)) })
-	work.Go(func() { s.samples.Run(background, s.look) })
-	work.Go(func() { s.tags.Run(background, s.readTags) })
-	work.Go(func() { s.heads.Run(background, s.readHead) })
+	work.Go(func() { s.samples.run(background, s.look) })
+	work.Go(func() { s.tags.run(background, s.readTags) })
+	work.Go(func() { s.heads.run(background, s.readHead) })
 	defer s.counts.work.Wait()
 	defer s.counts.stop()
 	defer work.Wait()

@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/use"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/operator"
 )
@@ -110,61 +108,6 @@ func instancesToProto(list []instance) []*marchv1.Instance {
 		}
 	}
 	return all
-}
-
-// mostChains bounds the tags of an instance that GetRoomUse looks at.
-const mostChains = 20_000
-
-// GetRoomUse implements ConsoleService.
-func (s *Server) GetRoomUse(ctx context.Context, r *marchv1.GetRoomUseRequest) (*marchv1.GetRoomUseResponse, error) {
-	room, err := allocator.ParseRoom(r.GetRoom())
-	if err != nil {
-		return nil, err
-	}
-	instances, _, err := s.instances(ctx)
-	if err != nil {
-		return nil, err
-	}
-	alive := slices.DeleteFunc(inRoom(instances, room), func(i instance) bool { return !i.Alive })
-	told := make([]use.Told, len(alive))
-	var asking errgroup.Group
-	asking.SetLimit(askAtOnce)
-	for k, i := range alive {
-		told[k].Instance = string(i.Room) + "/" + string(i.Name)
-		asking.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			told[k].Answered = s.askUse(ctx, i, &told[k]) == nil
-			return nil
-		})
-	}
-	_ = asking.Wait()
-	return &marchv1.GetRoomUseResponse{Use: use.Of(string(room), told, time.Now())}, nil
-}
-
-// askUse asks an instance for its rates and chains.
-func (s *Server) askUse(ctx context.Context, i instance, told *use.Told) error {
-	conn, err := s.rooms.dial(i)
-	if err != nil {
-		return err
-	}
-	to := marchv1.NewRoomServiceClient(conn)
-	status, err := to.GetInstance(ctx, &marchv1.GetInstanceRequest{})
-	if err != nil {
-		return err
-	}
-	told.Rates = status.GetRates()
-	for token := ""; len(told.Chains) < mostChains; {
-		page, err := to.ListChains(ctx, &marchv1.ListChainsRequest{PageSize: 1000, PageToken: token})
-		if err != nil {
-			return err
-		}
-		told.Chains = append(told.Chains, page.GetChains()...)
-		if token = page.GetNextPageToken(); token == "" {
-			break
-		}
-	}
-	return nil
 }
 
 // ForgetInstance implements ConsoleService.

@@ -14,7 +14,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/cache"
 )
 
 const (
@@ -62,7 +61,7 @@ func (t told) rate() float64 {
 // sampled returns a sample that is no older than sampleAge, or none, after waiting for
 // within at most: older answers may no longer be true.
 func (s *Server) sampled(ctx context.Context, within time.Duration) (sample, time.Time) {
-	now, at, _ := s.samples.Get(ctx, sampleAge, within)
+	now, at, _ := s.samples.get(ctx, sampleAge, within)
 	if time.Since(at) > sampleAge {
 		return sample{}, time.Time{}
 	}
@@ -151,7 +150,7 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 		t := told{status: answers[i].GetStatus(), rates: answers[i].GetRates()}
 		was := before.instances[instance.ID()]
 		if t.status == nil {
-			if t.mute = at; !was.mute.IsZero() && at.Sub(before.at) < cache.ReadsFor {
+			if t.mute = at; !was.mute.IsZero() && at.Sub(before.at) < cacheReadsFor {
 				t.mute = was.mute
 			}
 		}

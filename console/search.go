@@ -18,7 +18,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/cache"
 	"github.com/march-id/march/internal/setting"
 )
 
@@ -36,7 +35,7 @@ const (
 	maxHead    = 1000
 	headWithin = 300 * time.Millisecond
 	// headEvery is how often a head is read anew while tags are read for the first time.
-	headEvery = cache.ReadsFor
+	headEvery = cacheReadsFor
 	// indexShare bounds the share of the time that is spent on reading tags: a
 	// tenth.
 	indexShare = 10
@@ -223,14 +222,14 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 			len(r.GetSearch()), allocator.MaxNameLength)
 	}
 	within := searchWithin
-	if before := s.tags.Before(); before != nil && before.took > within {
+	if before := s.tags.before(); before != nil && before.took > within {
 		within = 0 // waiting would not help
 	}
-	x, asOf, err := s.tags.Get(ctx, searchAge, within)
+	x, asOf, err := s.tags.get(ctx, searchAge, within)
 	if asOf.IsZero() {
 		answer := &marchv1.SearchTagsResponse{Total: s.reading.Load()}
 		if err == nil && by == marchv1.TagSort_TAG_SORT_NAME && !r.GetDescending() && r.GetSearch() == "" {
-			head, _, _ := s.heads.Get(ctx, time.Hour, headWithin) // its error is the same as the index's
+			head, _, _ := s.heads.get(ctx, time.Hour, headWithin) // its error is the same as the index's
 			for i := int(r.GetOffset()); head != nil && i < len(head.tags) && len(answer.GetTags()) < size; i++ {
 				answer.Tags = append(answer.Tags, head.tags[i].summary())
 			}

@@ -158,7 +158,7 @@ func (s *Server) findings(v view, halt *marchv1.Halt, now sample) findings {
 // withTags returns keys that cannot be read together with those of tags and marks, as the index
 // of tags last found them. It waits a moment for an index.
 func (s *Server) withTags(ctx context.Context, bad []record.KeyError) []record.KeyError {
-	x, _, _ := s.tags.Get(ctx, searchAge, sampleWithin)
+	x, _, _ := s.tags.get(ctx, searchAge, sampleWithin)
 	if x == nil {
 		return bad
 	}
@@ -187,7 +187,7 @@ func (s *Server) watchProblems(ctx context.Context) {
 			_, err = s.view(ctx) // which notes that etcd answers again
 		}
 		if err == nil || outage != nil {
-			f := s.findings(v, nil, s.samples.Before())
+			f := s.findings(v, nil, s.samples.before())
 			f.outage = outage
 			if outage == nil {
 				s.metrics.up(f)

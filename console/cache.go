@@ -1,5 +1,4 @@
-// Package cache keeps a value that takes long to read, such as all tags.
-package cache
+package console
 
 import (
 	"context"
@@ -7,10 +6,10 @@ import (
 	"time"
 )
 
-// Cache keeps a value and reads it again and again while callers ask for it. While no
-// caller asks, it reads nothing. It must be made by New.
-type Cache[T any] struct {
-	// asked wakes Run. One element is enough however many callers ask: a read serves all of them.
+// cache keeps a value and reads it again and again while callers ask for it. While no
+// caller asks, it reads nothing. It must be made by newCache.
+type cache[T any] struct {
+	// asked wakes run. One element is enough however many callers ask: a read serves all of them.
 	asked chan struct{}
 	mu    struct {
 		sync.Mutex
@@ -22,24 +21,24 @@ type Cache[T any] struct {
 	}
 }
 
-// ReadsFor is how long a cache goes on reading after the last request. It is longer
+// cacheReadsFor is how long a cache goes on reading after the last request. It is longer
 // than the interval at which a page asks again, so that a page which is open finds a
 // fresh value each time.
-const ReadsFor = 10 * time.Second
+const cacheReadsFor = 10 * time.Second
 
-// New returns an empty cache, which needs a Run.
-func New[T any]() *Cache[T] {
-	c := &Cache[T]{asked: make(chan struct{}, 1)}
+// newCache returns an empty cache, which needs a run.
+func newCache[T any]() *cache[T] {
+	c := &cache[T]{asked: make(chan struct{}, 1)}
 	c.mu.changed = make(chan struct{})
 	return c
 }
 
-// Run reads the value with read until ctx ends. read gets the previous value. It
+// run reads the value with read until ctx ends. read gets the previous value. It
 // also returns how long to wait before the next read.
 //
-// The value is read here and not in Get, because a read serves many callers: it must not
+// The value is read here and not in get, because a read serves many callers: it must not
 // end with the request of one of them.
-func (c *Cache[T]) Run(ctx context.Context, read func(ctx context.Context,
+func (c *cache[T]) run(ctx context.Context, read func(ctx context.Context,
 	before T) (now T, pause time.Duration, err error)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -51,7 +50,7 @@ func (c *Cache[T]) Run(ctx context.Context, read func(ctx context.Context,
 		case <-c.asked:
 		}
 		for c.wanted() && ctx.Err() == nil {
-			now, pause, err := read(ctx, c.Before())
+			now, pause, err := read(ctx, c.before())
 			c.store(now, err)
 			timer.Reset(pause)
 			select {
@@ -64,14 +63,14 @@ func (c *Cache[T]) Run(ctx context.Context, read func(ctx context.Context,
 }
 
 // wanted reports whether a caller asked lately.
-func (c *Cache[T]) wanted() bool {
+func (c *cache[T]) wanted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Since(c.mu.last) < ReadsFor
+	return time.Since(c.mu.last) < cacheReadsFor
 }
 
-// Before returns the last value that was read, without waiting for another or asking for one.
-func (c *Cache[T]) Before() T {
+// before returns the last value that was read, without waiting for another or asking for one.
+func (c *cache[T]) before() T {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.seen
@@ -79,7 +78,7 @@ func (c *Cache[T]) Before() T {
 
 // store keeps what a read returned, and wakes the callers that wait for it. After a read that
 // failed the value before it stays: callers get it with the error, and decide.
-func (c *Cache[T]) store(now T, err error) {
+func (c *cache[T]) store(now T, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.err = err; err == nil {
@@ -89,10 +88,10 @@ func (c *Cache[T]) store(now T, err error) {
 	c.mu.changed = make(chan struct{})
 }
 
-// Get returns the last value, the time at which it was read, and the error of a
-// later read that failed. If the value is older than age, Get waits for the next
+// get returns the last value, the time at which it was read, and the error of a
+// later read that failed. If the value is older than age, get waits for the next
 // read, for within at most. The time is zero if no read has succeeded yet.
-func (c *Cache[T]) Get(ctx context.Context, age, within time.Duration) (seen T, at time.Time, err error) {
+func (c *cache[T]) get(ctx context.Context, age, within time.Duration) (seen T, at time.Time, err error) {
 	if changed := c.ask(age); changed != nil {
 		ctx, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
@@ -106,9 +105,9 @@ func (c *Cache[T]) Get(ctx context.Context, age, within time.Duration) (seen T, 
 	return c.mu.seen, c.mu.at, c.mu.err
 }
 
-// ask wakes Run. If the value is older than age, it returns a channel that is closed when the
+// ask wakes run. If the value is older than age, it returns a channel that is closed when the
 // next read ends, or else nil.
-func (c *Cache[T]) ask(age time.Duration) (changed <-chan struct{}) {
+func (c *cache[T]) ask(age time.Duration) (changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.last = time.Now()

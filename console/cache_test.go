@@ -1,4 +1,4 @@
-package cache_test
+package console
 
 import (
 	"context"
@@ -7,22 +7,20 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/march-id/march/console/cache"
 )
 
-// TestCache: a cache reads while callers ask, and ReadsFor longer. A caller waits for a read only
+// TestCache: a cache reads while callers ask, and cacheReadsFor longer. A caller waits for a read only
 // if the value is too old for it. After a read that fails, the value before it stays.
 func TestCache(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		c := cache.New[int]()
+		c := newCache[int]()
 		const took, pause = time.Second, 4 * time.Second
 		var reads atomic.Int32
 		broken := errors.New("etcd is away")
-		go c.Run(ctx, func(_ context.Context, before int) (int, time.Duration, error) {
+		go c.run(ctx, func(_ context.Context, before int) (int, time.Duration, error) {
 			time.Sleep(took)
 			if reads.Add(1) == 2 {
 				return 0, pause, broken
@@ -31,7 +29,7 @@ func TestCache(t *testing.T) {
 		})
 		get := func(age, within time.Duration, want int, wantErr error) {
 			t.Helper()
-			if got, at, err := c.Get(ctx, age, within); got != want || err != wantErr || at.IsZero() != (want == 0) {
+			if got, at, err := c.get(ctx, age, within); got != want || err != wantErr || at.IsZero() != (want == 0) {
 				t.Errorf("got %d of %v, %v, want %d, %v", got, at, err, want, wantErr)
 			}
 		}
@@ -49,7 +47,7 @@ func TestCache(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := reads.Load(); n != 4 {
 			t.Errorf("%d reads, want 4: one more after the last request, and none from %v after it on",
-				n, cache.ReadsFor)
+				n, cacheReadsFor)
 		}
 	})
 }
