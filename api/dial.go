@@ -13,9 +13,10 @@ import (
 )
 
 // Dial returns a connection to a room or console at HOST:PORT whose errors have
-// Kinds. It connects when it is first used. It reaches a server within a second
-// after that has come back, while gRPC's own pauses grow to two minutes. options
-// come before those that Dial sets itself.
+// Kinds. It connects when it is first used. It tries again at least each second, while
+// gRPC's own pauses grow to two minutes, so it soon reaches a server that comes back. A
+// server that is far away, or busy, has 5 s for the handshake. options come before those
+// that Dial sets itself.
 func Dial(address string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient(address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -24,7 +25,7 @@ func Dial(address string, options ...grpc.DialOption) (*grpc.ClientConn, error) 
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6,
 				Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: time.Second,
+			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithDisableServiceConfig(), // a name server must not decide how calls are retried
 	}, options...)...)

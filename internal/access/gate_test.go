@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -111,6 +112,7 @@ func TestWrongTokens(t *testing.T) {
 	forged := other.claims("alice")
 	forged["iss"] = w.issuer.URL
 	verified, waits := 0, 0
+	start := time.Now()
 	for k := range 10_000 {
 		forged["n"] = k
 		token := "march_wrong"
@@ -128,8 +130,8 @@ func TestWrongTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if verified > 100 || waits < 9_900 {
-		t.Errorf("%d wrong tokens were looked at, %d were told to wait", verified, waits)
+	if took := time.Since(start); verified > 21+int(took/time.Second) { // 20, and one each second
+		t.Errorf("%d wrong tokens were looked at in %v, %d were told to wait", verified, took, waits)
 	}
 	if n := w.issuer.asks.Load(); n > 5 {
 		t.Errorf("the issuer was asked %d times", n)
@@ -271,6 +273,11 @@ func TestHTTP(t *testing.T) {
 // Refused attempts are told in bounded number, with nothing that is secret.
 func TestRefusalsAreTold(t *testing.T) {
 	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) { refusalsAreTold(t, w) })
+}
+
+func refusalsAreTold(t *testing.T, w *world) {
+	t.Helper()
 	var log bytes.Buffer
 	var err error
 	m := observe.New("test", nil)
@@ -316,7 +323,7 @@ func TestRefusalsAreTold(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if wrong < 2000 || wrong > 2300 { // the others had to wait
+	if wrong != 2000 { // the others had to wait
 		t.Errorf("%d wrong tokens are told", wrong)
 	}
 	if n := metric(t, m, "march_access_refused_total"); n != "30000" {
@@ -366,6 +373,11 @@ func TestDoors(t *testing.T) {
 		}
 	}
 	w.write("tokens", "")
+	w.reload()
+	if err := w.gate.Take(ctx, "order", 1); err != nil { // a file that was cut off revokes nothing, and is a problem
+		t.Errorf("with an empty file: %v", err)
+	}
+	w.write("tokens", "# none\n")
 	w.reload()
 	if err := w.gate.Take(ctx, "order", 1); allocator.KindOf(err) != allocator.Unauthenticated {
 		t.Errorf("a token that was taken out: %v", err)

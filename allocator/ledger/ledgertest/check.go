@@ -33,7 +33,7 @@ func (i Issued) Add(tag allocator.Tag, room allocator.Room, seg allocator.Segmen
 func CheckCluster(tb TB, etcd store.Store, cluster string, issued Issued) {
 	tb.Helper()
 	cfg := ledger.DefaultConfig()
-	cfg.Cluster = cluster
+	cfg.Cluster, cfg.TryTimeout = cluster, time.Minute // the machine may be busy
 	l, err := ledger.New(etcd, cfg)
 	if err != nil {
 		tb.Fatalf("check of cluster %s: %v", cluster, err)
