@@ -79,8 +79,8 @@ func (s *Server) askUse(ctx context.Context, i instance, report *useReport) erro
 }
 
 // useReport is what an instance remembers of its callers: the tags in memory, which it drops when they were unused for
-// --idle-after, and the rates of all tags together in the last two minutes. A client that leases its IDs is seen when it
-// leases.
+// --idle-after, and the rates of all tags together in the last two minutes. A client that leases its IDs is seen when
+// it leases.
 type useReport struct {
 	Instance string // ROOM/NAME
 	Answered bool

@@ -106,7 +106,7 @@ change. After ^C a migration goes on, and the tags stay: apply the file again.`,
 			if err := required(cmd, "file"); err != nil {
 				return err
 			}
-			content, err := readBounded(a.path, manifest.MaxFile)
+			content, err := readBounded("file", a.path, manifest.MaxFile)
 			if err == nil {
 				a.file, err = manifest.Parse(a.path, content)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/smallfile"
 )
 
 // Exit codes, as `march help` has them.
@@ -169,23 +170,18 @@ func versionText() string {
 	return fmt.Sprintf("%s (%s, %s/%s)", build(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// readBounded reads a file, or standard input for "-", of up to most bytes.
-func readBounded(path string, most int64) ([]byte, error) {
-	in := os.Stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, allocator.Errorf(allocator.Invalid, "%w", err)
-		}
-		defer func() { _ = f.Close() }()
-		in = f
+// readBounded reads the file that a setting or an argument names, or standard input for "-", of up to most bytes. Its
+// error is Invalid.
+func readBounded(setting, path string, most int64) ([]byte, error) {
+	var content []byte
+	var err error
+	if path == "-" {
+		content, err = smallfile.ReadAll(setting, path, os.Stdin, most)
+	} else {
+		content, err = smallfile.Read(setting, path, most)
 	}
-	content, err := io.ReadAll(io.LimitReader(in, most+1))
-	switch {
-	case err != nil:
-		return nil, allocator.Errorf(allocator.Invalid, "%w", err)
-	case int64(len(content)) > most:
-		return nil, allocator.Errorf(allocator.Invalid, "%s: more than %d bytes", path, most)
+	if err != nil {
+		return nil, err
 	}
 	return bytes.TrimPrefix(content, []byte("\uFEFF")), nil // some editors begin a file with it
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
+	"github.com/march-id/march/internal/smallfile"
 )
 
 func newKey(c *common) *cobra.Command {
@@ -31,7 +31,9 @@ value, which the tag needs. The file must not exist yet. Give it to each room wi
 		Example: `  march key create orders-1.key`,
 		Args:    exactly("a file"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := writeKey(args[0]); err != nil {
+			secret := make([]byte, format.KeySize)
+			_, _ = rand.Read(secret) // it never fails
+			if err := createSecret("file", args[0], fmt.Sprintf("%x\n", secret)); err != nil {
 				return err
 			}
 			return c.printCheck(args[0])
@@ -49,20 +51,19 @@ func newKeyCheck(c *common) *cobra.Command {
 	}
 }
 
-// writeKey writes a new key to a file, which only its owner may read, and to the disk.
-func writeKey(file string) (err error) {
-	secret := make([]byte, format.KeySize)
-	_, _ = rand.Read(secret) // it never fails
+// createSecret writes a secret to a new file, which only its owner may read, and to the disk. field names the file in
+// errors. An old file stays: what it has may be the only copy.
+func createSecret(field, file, secret string) (err error) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
 		return usageError{allocator.Errorf(allocator.Exists,
-			"file: %s exists already; allowed: a new file, as texts of the old key would be lost", file)}
+			"%s: %s exists already; allowed: a new file, as its secret would be lost", field, file)}
 	}
 	if err != nil {
-		return usageError{allocator.Errorf(allocator.Invalid, "file: %w", err)}
+		return usageError{allocator.Errorf(allocator.Invalid, "%s: %w", field, err)}
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if _, err := fmt.Fprintf(f, "%x\n", secret); err != nil {
+	if _, err := f.WriteString(secret); err != nil {
 		return err
 	}
 	return f.Sync()
@@ -70,9 +71,9 @@ func writeKey(file string) (err error) {
 
 // printCheck prints the check value of a key. It does not depend on the key's name.
 func (c *common) printCheck(file string) error {
-	key, err := readKey("key", file)
+	key, err := readKey("file", "key", file)
 	if err != nil {
-		return usageError{fmt.Errorf("file: %w", err)}
+		return usageError{err}
 	}
 	return c.print(map[string]string{"keyCheck": key.CheckValue()}, func(w *tabwriter.Writer) {
 		_, _ = fmt.Fprintln(w, key.CheckValue())
@@ -93,9 +94,9 @@ func readKeys(flags []string) (keys []format.Key, err error) {
 			return nil, usageError{allocator.Errorf(allocator.Invalid,
 				"opaque-key: %s is named twice; allowed: one file for each key", name)}
 		}
-		key, err := readKey(name, file)
+		key, err := readKey("opaque-key", name, file)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("opaque-key: %w", err)}
+			return nil, usageError{err}
 		}
 		keys = append(keys, key)
 	}
@@ -105,24 +106,16 @@ func readKeys(flags []string) (keys []format.Key, err error) {
 // readKey reads the file of a key, which others must neither read nor write. A group may
 // read it, as of a secret that Kubernetes mounts. Its errors are Invalid, and repeat
 // nothing of the file.
-func readKey(name, file string) (key format.Key, err error) {
-	f, err := os.Open(file)
+func readKey(setting, name, file string) (key format.Key, err error) {
+	if why := smallfile.Exposed(file); why != "" {
+		return key, allocator.Errorf(allocator.Invalid, "%s: %s", setting, why)
+	}
+	text, err := smallfile.Read(setting, file, maxSecret)
 	if err != nil {
-		return key, allocator.Errorf(allocator.Invalid, "%w", err)
+		return key, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
-	info, err := f.Stat()
-	if err != nil {
-		return key, allocator.Errorf(allocator.Invalid, "%w", err)
+	if key, err = format.ParseKey(name, string(text)); err != nil {
+		return key, fmt.Errorf("%s: %w", setting, err)
 	}
-	if mode := info.Mode().Perm(); mode&0o027 != 0 {
-		return key, allocator.Errorf(allocator.Invalid,
-			"%s has the mode %04o, so others may read or change the key; allowed: 0600 or 0640, say: chmod 600 %s",
-			file, mode, file)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, 4096))
-	if err != nil {
-		return key, allocator.Errorf(allocator.Invalid, "%w", err)
-	}
-	return format.ParseKey(name, string(text))
+	return key, nil
 }

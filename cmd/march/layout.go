@@ -65,7 +65,7 @@ func newLayoutInit(c *common, t *target) *cobra.Command {
 		Example: `  march layout init layout.json`,
 		Args:    exactly("a file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			layout, err := readLayout(args[0])
+			layout, err := readLayout("file", args[0])
 			if err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ exits 1 if there is one.
 		Example: `  march layout validate layout.json`,
 		Args:    exactly("a file"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			content, err := readBounded(args[0], maxLayoutFile)
+			content, err := readBounded("file", args[0], maxLayoutFile)
 			if err != nil {
 				return err
 			}
@@ -132,8 +132,8 @@ const layoutLooks = `a layout looks like {"boundary":100,"rooms":{"a":{"lower":0
 // maxLayoutFile bounds a layout file, in bytes: 64 rooms take 5 KB.
 const maxLayoutFile = 1 << 20
 
-func readLayout(path string) (*marchv1.Layout, error) {
-	content, err := readBounded(path, maxLayoutFile)
+func readLayout(setting, path string) (*marchv1.Layout, error) {
+	content, err := readBounded(setting, path, maxLayoutFile)
 	if err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ cost follows: the console reads all tags for it.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if targetFile != "" {
-				layout, err := readLayout(targetFile)
+				layout, err := readLayout("target", targetFile)
 				if err != nil {
 					return err
 				}
@@ -195,7 +195,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
   march migrate apply plan.json`,
 		Args: exactly("a plan's file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			content, err := readBounded(args[0], maxPlanFile)
+			content, err := readBounded("file", args[0], maxPlanFile)
 			if err != nil {
 				return err
 			}

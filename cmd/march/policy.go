@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/access/policy"
+	"github.com/march-id/march/internal/smallfile"
 )
 
 func newPolicy(c *common) *cobra.Command {
@@ -96,14 +96,9 @@ func callNamed(name, room string) (*policy.Call, error) {
 }
 
 func readPolicy(path string) (*policy.Policy, error) {
-	f, err := os.Open(path)
+	content, err := smallfile.Read("policy", path, policy.MaxFile)
 	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "policy: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	content, err := io.ReadAll(io.LimitReader(f, policy.MaxFile+1))
-	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "policy: %w", err)
+		return nil, err
 	}
 	return policy.Parse(path, content)
 }

@@ -2,9 +2,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +12,7 @@ import (
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/smallfile"
 )
 
 // policyFlags are the settings of a server's policy.
@@ -88,21 +86,16 @@ func passwordFile(path string) func() (string, error) {
 	}
 }
 
-// readSecret reads a small file.
-func readSecret(flag, path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "%s: %w", flag, err)
+// maxSecret bounds the file of a secret, in bytes.
+const maxSecret = 4096
+
+// readSecret reads the file of a secret. Its error is Invalid.
+func readSecret(setting, path string) ([]byte, error) {
+	content, err := smallfile.Read(setting, path, maxSecret)
+	if err == nil && len(content) == 0 {
+		err = allocator.Errorf(allocator.Invalid, "%s: %s is empty", setting, path)
 	}
-	defer func() { _ = file.Close() }()
-	content, err := io.ReadAll(io.LimitReader(file, 4097))
-	if err == nil && (len(content) == 0 || len(content) > 4096) {
-		err = errors.New("allowed: 1 to 4096 bytes")
-	}
-	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "%s: %s: %w", flag, path, err)
-	}
-	return content, nil
+	return content, err
 }
 
 // Gate returns what the flags ask for; nil without a policy. room is the server's room, empty

@@ -237,7 +237,7 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 	case recovery.LayoutUndecided, recovery.LayoutKnown, recovery.LayoutStored:
 		cfg.Layout = choice
 	default:
-		given, err := readLayout(f.layout)
+		given, err := readLayout("layout", f.layout)
 		if err != nil {
 			return cfg, err
 		}

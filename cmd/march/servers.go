@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/smallfile"
 	"github.com/march-id/march/room"
 )
 
@@ -61,12 +63,20 @@ func hostsOption(names *[]string) option {
 		"listens on a loopback address: the name of a proxy that passes its own name on"}
 }
 
+// secretFile are the settings that name files with secrets. The next version refuses those that others can read.
+var secretFile = regexp.MustCompile(`(tls-key|etcd-key|key-file|password-file|secret-file|token-file|tinyid-tokens)$`)
+
 // open opens metrics, traces and the ledger. It asks nothing of etcd, so wrong settings are found although etcd is
 // away.
 func (s *server) open(cmd *cobra.Command, instance string, labels prometheus.Labels) error {
 	watched, stop, err := s.watch.Start(cmd.Context(), build(), "march-"+s.start.What, instance, labels, s.log)
 	if err != nil {
 		return err
+	}
+	for _, setting := range settledOf(func(visit func(*pflag.Flag)) { visitSettings(cmd, visit) }) {
+		if why := smallfile.Exposed(setting.Value); why != "" && secretFile.MatchString(setting.Name) {
+			s.log.Warn("a secret is not private", "setting", setting.Name, "why", why)
+		}
 	}
 	s.watched, s.stops = watched, []func(){stop, s.rereadLevel(cmd, s.log, hclog.Info)}
 	s.ledger, err = s.cluster.Ledger(watched, s.log)

@@ -215,9 +215,9 @@ func readSettings(root *cobra.Command, path string) (map[string]value, error) {
 	if path == "" {
 		return nil, nil
 	}
-	content, err := readBounded(path, maxSettings)
+	content, err := readBounded("config", path, maxSettings)
 	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "config: %w", err)
+		return nil, err
 	}
 	return parseSettings(path, content, settingNames(root))
 }

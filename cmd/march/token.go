@@ -14,16 +14,18 @@ import (
 
 // newToken returns `march token`.
 func newToken(c *common) *cobra.Command {
-	var file string
+	var file, out string
 	var lasts time.Duration
 	create := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Make a token, and add its hash to a file of tokens",
-		Long: `Make a token, and print it, once. Only its hash goes to the file of --tokens,
-which rooms and consoles read; a policy calls its owner token:NAME. To revoke a
-token, delete its line: the servers follow within seconds. Two tokens may have
+		Long: `Make a token, and print it, once, or write it to the file of --out, which only
+you can read. Only its hash goes to the file of --tokens, which rooms and
+consoles read; a policy calls its owner token:NAME. To revoke a token, delete
+its line: the servers follow within seconds; where it was the last one, leave a
+line such as "# none", as an empty file is taken for a broken one. Two tokens may have
 one name, so that the new one is in use before the old one goes.`,
-		Example: `  march token create shop --tokens tokens --expires 2160h > shop.token`,
+		Example: `  march token create shop --tokens tokens --expires 2160h --out shop.token`,
 		Args:    exactly("the token's name"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if lasts < 0 {
@@ -41,19 +43,29 @@ one name, so that the new one is in use before the old one goes.`,
 			if err != nil {
 				return err
 			}
+			if out != "" { // first, so that no line is without its token
+				if err := createSecret("out", out, token+"\n"); err != nil {
+					return err
+				}
+			}
 			if err := appendLine(file, line); err != nil {
 				return err
 			}
-			if _, err := fmt.Fprintln(c.stdout, token); err != nil {
-				return err
+			where := "in " + out
+			if out == "" {
+				where = "shown only now: keep it"
+				if _, err := fmt.Fprintln(c.stdout, token); err != nil {
+					return err
+				}
 			}
-			_, _ = fmt.Fprintf(c.stderr,
-				"the token of token:%s; keep it, it is shown only now. Its hash is in %s\n", args[0], file)
+			_, _ = fmt.Fprintf(c.stderr, "the token of token:%s is %s. Its hash is in %s\n", args[0], where, file)
 			return nil
 		},
 	}
 	create.PersistentFlags().StringVar(&file, "tokens", "",
 		"the file of tokens' hashes; it is made if it does not exist")
+	create.Flags().StringVar(&out, "out", "",
+		"a new file for the token, which only you can read, instead of printing it")
 	create.Flags().DurationVar(&lasts, "expires", 0,
 		"how long the token may be used; 0 for as long as it is in the file")
 	return group("token", "Make tokens with which callers prove who they are", create)

@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"sync"
 	"time"
 
-	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
+	"github.com/march-id/march/internal/smallfile"
 )
 
 // reloadEvery is how often the files are read again. Reading them is cheap, and finds a
@@ -39,17 +37,9 @@ func (g *Gate) watch(flag, path string, most int64) {
 
 // read reads the file, and reports whether it has changed. Its error is Invalid.
 func (f *file) read() (changed bool, err error) {
-	opened, err := os.Open(f.path)
+	content, err := smallfile.Read(f.flag, f.path, f.most)
 	if err != nil {
-		return false, allocator.Errorf(allocator.Invalid, "%s: %w", f.flag, err)
-	}
-	defer func() { _ = opened.Close() }()
-	content, err := io.ReadAll(io.LimitReader(opened, f.most+1))
-	switch {
-	case err != nil:
-		return false, allocator.Errorf(allocator.Invalid, "%s: %w", f.flag, err)
-	case int64(len(content)) > f.most:
-		return false, allocator.Errorf(allocator.Invalid, "%s: %s has more than %d bytes", f.flag, f.path, f.most)
+		return false, err
 	}
 	changed = f.tried == nil || !bytes.Equal(content, f.tried)
 	f.tried = content

@@ -55,6 +55,10 @@ type tokens map[[sha256.Size]byte]Identity
 // parseTokens reads a file of tokens. Its error is Invalid, and names line and field, but no
 // hash.
 func parseTokens(path string, content []byte) (tokens, error) {
+	if len(bytes.TrimSpace(content)) == 0 {
+		return nil, allocator.Errorf(allocator.Invalid, "%s: it is empty, perhaps cut off; allowed: lines of tokens, "+
+			"or a line such as \"# none\" to revoke all", path)
+	}
 	t := make(tokens)
 	lines := bufio.NewScanner(bytes.NewReader(content))
 	for n := 1; lines.Scan(); n++ {

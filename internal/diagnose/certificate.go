@@ -4,8 +4,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/smallfile"
 )
 
 // maxCertificates bounds a file of certificates, in bytes.
@@ -34,7 +33,7 @@ func certificates(settings []*marchv1.Setting) (list []certificate) {
 			continue
 		}
 		c := certificate{CertificateStatus: &marchv1.CertificateStatus{Setting: s.GetName(), Path: s.GetValue()}}
-		if first, err := firstToEnd(s.GetValue()); err != nil {
+		if first, err := firstToEnd(s.GetName(), s.GetValue()); err != nil {
 			c.Error = err.Error()
 		} else {
 			c.Subject, c.Ends, c.begins = first.Subject.String(), timestamppb.New(first.NotAfter), first.NotBefore
@@ -115,13 +114,8 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 }
 
 // firstToEnd returns the certificate of a file (PEM) that ends first.
-func firstToEnd(path string) (first *x509.Certificate, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	content, err := io.ReadAll(io.LimitReader(f, maxCertificates))
+func firstToEnd(setting, path string) (first *x509.Certificate, err error) {
+	content, err := smallfile.Read(setting, path, maxCertificates)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"strings"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/smallfile"
 )
 
 // File is the content of the file.
@@ -75,20 +75,12 @@ func Load(path string) (*File, error) {
 }
 
 func read(path string) (*File, error) {
-	f, err := os.Open(path)
+	content, err := smallfile.Read("context", path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &File{Contexts: make(map[string]Settings)}, nil
 	}
 	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "context: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(content) > maxFile {
-		err = allocator.Errorf(allocator.Invalid, "%s: more than %d bytes; allowed: up to that", path, maxFile)
-	}
-	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "context: %w", err)
+		return nil, err
 	}
 	file := &File{}
 	d := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(content, []byte("\uFEFF"))))

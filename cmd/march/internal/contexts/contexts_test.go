@@ -64,7 +64,7 @@ func TestRefused(t *testing.T) {
 		`{"contexts":{"prod":{"console":1}}}`: "not a file of contexts",
 		`{"others":{}}`:                       "others",
 		`{`:                                   "mend or remove it",
-		strings.Repeat(" ", 1<<20+1):          "more than 1048576 bytes",
+		strings.Repeat(" ", 1<<20+1):          "has more than 1048576 bytes",
 	} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
