@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/internal/race"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 var rewrite = flag.Bool("rewrite", false, "make the pictures in docs, and the texts in testdata, anew")
@@ -41,9 +42,7 @@ func (b *browser) docs(t *testing.T) {
 	}
 	p := b.open(t, at)
 	p.size(1200, 800)
-	take := func(name string) {
-		t.Helper()
-		// How far behind each room is depends on the load, so the text leaves it out.
+	read := func() string { // how far behind each room is depends on the load, so the text leaves it out
 		text := eval[string](p, `(() => {
 			const hide = [...document.querySelectorAll(".costs > table")];
 			hide.forEach((e) => e.hidden = true);
@@ -57,6 +56,11 @@ func (b *browser) docs(t *testing.T) {
 		} {
 			text = regexp.MustCompile(replace[0]).ReplaceAllString(text, replace[1])
 		}
+		return text
+	}
+	take := func(name string) {
+		t.Helper()
+		text := read()
 		golden := filepath.Join("testdata", name+".txt")
 		if *rewrite {
 			if err := os.WriteFile(filepath.Join("..", "..", "docs", name+".png"), p.picture(), 0o644); err != nil {
@@ -70,9 +74,16 @@ func (b *browser) docs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(string(want), text); diff != "" {
-			t.Errorf("%s (-picture +page); take it anew with -rewrite\n%s", name, diff)
-		}
+		defer func() {
+			if diff := cmp.Diff(string(want), text); diff != "" {
+				t.Errorf("%s (-picture +page); take it anew with -rewrite\n%s", name, diff)
+			}
+		}()
+		// On a busy machine an instance may answer late, and the page shows that until it answers.
+		testcluster.Await(t, name+" is as its picture", func() bool {
+			text = read()
+			return text == string(want)
+		})
 	}
 	p.visit("/instances")
 	p.until("a silent instance was last seen long ago", lastSeen)

@@ -57,7 +57,8 @@ func NewFake(tb testing.TB) *Cluster {
 func Over(tb testing.TB, name string, open func(testing.TB) store.Store) *Cluster {
 	tb.Helper()
 	c := &Cluster{TB: tb, ClusterName: name, Open: open}
-	c.Admin = admin.New(c.Ledger(), admin.DefaultConfig())
+	l := c.LedgerOver(c.Open(c), func(cfg *ledger.Config) { cfg.TryTimeout = Patience }) // the machine may be busy
+	c.Admin = admin.New(l, admin.DefaultConfig())
 	return c
 }
 
