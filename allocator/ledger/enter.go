@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -31,7 +32,9 @@ import (
 // Any other mark covers the leases if its next, with the margin that the mark lacks,
 // reaches their end.
 //
-// If a mark does not cover them, one transaction raises the marks of all rooms, absent
+// If a mark does not cover them, the floor of all rooms may, as it was when the epoch began:
+// the first lease of each room under the epoch lies above it. If that does not either, or if
+// etcd's history is compacted, one transaction raises the marks of all rooms, absent
 // ones too. If a room began below the end of the leases in an epoch that the instance
 // was not in, IDs may have been issued twice: an alarm names the tag. An instance that
 // may not write the marks of other rooms halts leasing.
@@ -306,7 +309,15 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 			next = r.mark.Next
 		}
 	}
-	if raising && !covered && len(raises) > 0 {
+	raising = raising && !covered && len(raises) > 0
+	if raising {
+		floor, err := l.floorAtBegin(ctx, s, tag)
+		if err != nil {
+			return false, err
+		}
+		raising = floor < own.leased
+	}
+	if raising {
 		txn := store.Txn{If: l.Holds(s)}
 		for _, r := range raises {
 			txn.If = append(txn.If, r.cond)
@@ -331,6 +342,42 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 		i.alarm(Orphan{Tag: tag, Below: own.leased, Began: began})
 	}
 	return true, nil
+}
+
+// floorAtBegin returns the floor of a tag as it was when the epoch of s began. The first lease of each
+// room under the epoch lies at or above it, whenever the room read its own: marks never fall. It is 0
+// where etcd's history is compacted beyond that moment, and where something cannot be read.
+func (l *Ledger) floorAtBegin(ctx context.Context, s *State, tag allocator.Tag) (int64, error) {
+	ops := []store.Op{store.OpGet(l.keys.Layout()), store.OpGet(l.keys.Tag(tag))}
+	for _, room := range s.layout.Ever {
+		ops = append(ops, store.OpGet(l.keys.Mark(room, tag)))
+	}
+	for _, op := range ops {
+		op.Get.At = s.began
+	}
+	answer, err := l.Read(ctx, store.Txn{If: l.Holds(s), Then: ops})
+	switch {
+	case errors.Is(err, store.ErrCompacted):
+		return 0, nil
+	case err != nil || !answer.Succeeded:
+		return 0, changedMeanwhile(err)
+	}
+	stored, _ := answer.One(0)
+	life, _ := answer.One(1)
+	layout, unread := record.DecodeLayout(stored)
+	t, err := l.keys.DecodeLife(life)
+	unread = errors.Join(unread, err)
+	marks := make(map[allocator.Room]record.Mark)
+	for k, room := range s.layout.Ever {
+		if kv, ok := answer.One(2 + k); ok {
+			marks[room], err = record.DecodeMark(kv)
+			unread = errors.Join(unread, err)
+		}
+	}
+	if unread != nil {
+		return 0, nil //nolint:nilerr // raising the marks is always safe
+	}
+	return layout.Floor("", s.margins, t.Terms(), marks).Least, nil
 }
 
 // leased returns this instance's memory of a tag's mark, the epochs that it was in, and

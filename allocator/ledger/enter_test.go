@@ -189,6 +189,37 @@ func TestMarginCoversAnOrphan(t *testing.T) {
 	c.Check()
 }
 
+// What counts is the floor as it was when the epoch began. Another room may have read its floor then,
+// and an instance of the orphan's room may have raised that room's mark since: the present floor is
+// above what the orphan leased, and the other room would lease it again.
+func TestOrphanIsNotCoveredByThePresentFloor(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p, mate, q := c.start("a"), c.start("a"), c.start("b")
+	p.Lease(10)
+	mate.Lease(10)
+	q.Lease(10)
+	backup := c.Mem.Revision()
+	held := p.Lease(5_000).Last()
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	c.mustRecover([]*process{mate, q}, without(p.id()), margin(0), func(cfg *recovery.Config) {
+		cfg.Layout, cfg.Given = recovery.LayoutGiven, ledgertest.Lay(t, "100 a=50-100 b=0-50")
+	})
+	mate.hear()
+	q.hear()
+	source, _, err := q.Source(bg, "t") // it has read the floor
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seg := mate.Lease(20_000); seg.Last() <= held {
+		t.Fatalf("the orphan's room went on to %v, held were IDs up to %d", seg, held)
+	}
+	p.hear()
+	p.Lease(10)
+	if seg, err := source.Lease(bg, 10); err != nil || seg.First <= held {
+		t.Errorf("the other room leased %v, %v; held were IDs up to %d", seg, err, held)
+	}
+}
+
 // A room without a mark counts a tag with the margin total that the tag was made with:
 // margins of recovers before that cover nothing of what an orphaned instance leased.
 func TestOrphanRaisesMarksThatWereLost(t *testing.T) {
@@ -294,9 +325,10 @@ func TestAnsweredOnlyABrokenOffRecover(t *testing.T) {
 	c.Check()
 }
 
-// Over an etcd with the users of `march etcd roles`: two recovers and a restart halt nothing. A
-// recover that leaves an instance out makes that instance halt leasing, as it may not raise the
-// other room's mark; the recover that the halt names ends the halt for good.
+// Over an etcd with the users of `march etcd roles`: two recovers and a restart halt nothing, nor does
+// an instance that a recover left out, where etcd has all its leases. If etcd's history is compacted, that
+// instance halts leasing, as it may not raise the other room's mark; the recover that the halt names ends
+// the halt for good.
 func TestRecoversOverEtcdWithRoles(t *testing.T) {
 	const password = "secret"
 	keys, etcd := record.Keys(prefix), ledgertest.StartEtcd(t)
@@ -305,8 +337,8 @@ func TestRecoversOverEtcdWithRoles(t *testing.T) {
 		etcd.Etcdctl(t, password, "etcdctl user add "+role.Name, "etcdctl user grant-role "+role.Name+" "+role.Name)
 	}
 	defer etcd.RequireCredentials(t)()
+	read := func() (string, error) { return password, nil }
 	as := func(user string) *ledger.Ledger {
-		read := func() (string, error) { return password, nil }
 		return ledgertest.Open(t, etcd.StoreOf(t, "march-default-"+user, read))
 	}
 	operator := manage(as("operator"))
@@ -367,9 +399,20 @@ func TestRecoversOverEtcdWithRoles(t *testing.T) {
 		t.Fatalf("after two recovers and restarts: %v", err)
 	}
 
-	recovers(without("a/one", "b/one"), margin(0), func(cfg *recovery.Config) { cfg.Ask = asking(nil) })
+	leavesOut := func() {
+		recovers(without("a/one", "b/one"), margin(0), func(cfg *recovery.Config) { cfg.Ask = asking(nil) })
+	}
+	leavesOut()
 	start("a")
 	start("b")
+	if err := errors.Join(lease("b", 10), lease("a", 1000)); err != nil {
+		t.Fatalf("after a recover that left them out, of a store that has all their leases: %v", err)
+	}
+	leavesOut()
+	start("b")
+	root := etcd.StoreOf(t, "root", func() (string, error) { return "root", nil })
+	etcd.Compact(t, root) // so that nobody knows any more how far the marks were then
+	start("a")
 	err := lease("a", 10)
 	ledgertest.WantKind(t, err, allocator.WentBack, "may not write /march/default/marks/b/t",
 		"the way out: `march recover` while this process runs")

@@ -27,6 +27,7 @@ import (
 // clusters. `go test . -run TestScripts -rewrite` writes the answers anew. The commands:
 //
 //	cluster LAYOUT                      a new cluster, with the tag t
+//	step N                              makes t anew, before its first lease: with the largest step N
 //	start ROOM/NAME [journal] [role]    a process; role: its etcd user writes its own room's keys only
 //	crash ROOM/NAME                     the process ends; so does it if another one of its name starts
 //	leave ROOM/NAME                     it stops in good order
@@ -35,6 +36,7 @@ import (
 //	watch ROOM/NAME                     notes which processes are registered, and from then on who leaves
 //	beat ROOM/NAME                      sends a heartbeat
 //	backup NAME, restore NAME           of etcd
+//	compact                             etcd forgets its history
 //	rollback NAME                       its data directories are copied back, which no raft index shows
 //	copy ROOM/NAME ROOM/COPY            copies a journal, for a later recover
 //	fail ROOM/NAME                      etcd does not take the next transaction that deletes a key
@@ -123,6 +125,16 @@ func (s *script) do(t *testing.T, words []string) string {
 		if err != nil {
 			return err.Error()
 		}
+		return "ok"
+	case "compact":
+		s.c.Mem.Compact()
+		return "ok"
+	case "step":
+		n, _ := strconv.ParseInt(args[0], 10, 64)
+		if err := s.c.Admin.DeleteTag(bg, "t", "test"); err != nil {
+			return err.Error()
+		}
+		s.c.Tag("t", steps(n))
 		return "ok"
 	case "restore":
 		s.c.Mem.Restore(s.backups[args[0]], 0, ledgertest.ClusterID)

@@ -21,6 +21,7 @@ type State struct {
 	raw      []byte // the epoch's value as it stands in etcd, which transactions compare
 
 	epoch     string            // empty if unknown or halted
+	began     int64             // the revision at which the epoch, or the halt, was written
 	margins   record.Margins    // of the epoch, or of the epoch that a halt stopped
 	notBefore int64             // likewise: see record.Epoch
 	ended     *record.EndedHalt // the halt that the epoch ended, nil for none
@@ -138,7 +139,7 @@ func (l *Ledger) parseState(answer store.Answer) *State {
 		return s
 	}
 	s.raw, s.epoch, s.margins, s.ended, s.halted = epoch.Value, e.Epoch, e.Margins(), e.Ended, e.Halted
-	s.notBefore = e.NotBefore
+	s.began, s.notBefore = epoch.ModRevision, e.NotBefore
 	if s.halted != nil {
 		s.epoch = ""
 	}

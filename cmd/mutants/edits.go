@@ -270,8 +270,13 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/enter.go",
-		From: `len(raises) > 0 {`,
-		To:   `len(raises) > 0 && !mutant("orphan-raises-nothing") {`,
+		From: `raising = floor < own.leased`,
+		To:   `raising = floor < own.leased && !mutant("orphan-raises-nothing")`,
+	},
+	{
+		File: "allocator/ledger/enter.go",
+		From: `op.Get.At = s.began`,
+		To:   `op.Get.At = mutated("present-floor", s.began, 0)`,
 	},
 	{
 		File: "allocator/ledger/enter.go",

@@ -147,6 +147,10 @@ var mistakes = []mistake{
 			"after the instance leased again"},
 	{name: "orphan-raises-nothing", what: "an instance that a recover left out raises no mark over its earlier leases",
 		with: "recover without an instance whose range is swapped"},
+	{name: "present-floor", what: "an instance that a recover left out is covered by the floor of now, which may have " +
+		"risen since another room read its own", pkg: "./allocator/ledger",
+		test: "TestOrphanIsNotCoveredByThePresentFloor", because: "another room must have read its floor and leased nothing, " +
+			"while an instance of the one's own room went on"},
 	{name: "orphan-raises-own", what: "an instance that a recover left out raises only its own room's mark",
 		pkg: "./allocator/ledger", test: "TestOrphanRaisesAllRooms",
 		because: "only few runs have another room lease IDs that the instance had issued, " +

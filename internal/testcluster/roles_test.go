@@ -288,8 +288,8 @@ func TestEtcdWindowEndsWithItsKey(t *testing.T) {
 	}
 }
 
-// An instance that a recover went on without, and that may not raise the marks of the other
-// room over its leases, halts leasing instead.
+// An instance that a recover went on without, with leases that etcd has lost and no margin covers, halts
+// leasing if it may not raise the mark of the other room over them.
 func TestEtcdOrphanHalts(t *testing.T) {
 	g := newGuarded(t)
 	ctx := t.Context()
@@ -297,11 +297,21 @@ func TestEtcdOrphanHalts(t *testing.T) {
 	g.Tag(nil, "ann", "order")
 	a, b := g.room("a"), g.room("b")
 	g.takes(b, "order")
+	g.takes(a, "order")
+	mark := keys.Mark("a", "order")
+	before, err := g.store("operator").Txn(ctx, store.Txn{Then: []store.Op{store.OpGet(mark)}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 20 { // above all that room b's mark reaches
 		g.takes(a, "order")
 	}
 	b.Stop()
 	if _, err := g.ledger("operator").Halt(ctx, "ann", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.store("operator").Txn(ctx, store.Txn{Then: []store.Op{ // as a restore does
+		store.OpPut(mark, before.Got[0][0].Value)}}); err != nil {
 		t.Fatal(err)
 	}
 	none := int64(0)

@@ -36,6 +36,7 @@ func RunStore(t *testing.T, open func(t *testing.T) Subject) {
 		{"refused transactions", testRefused},
 		{"watch", testWatch},
 		{"watch of what is compacted", testCompacted},
+		{"reads of an earlier revision", testReadAt},
 		{"a context that ended", testContext},
 		{"closed", testClosed},
 		{"status", testStatus},
@@ -104,6 +105,31 @@ func testRevisions(t *testing.T, s Subject) {
 	}
 	if start.ClusterID == 0 || start.MemberID == 0 || read.ClusterID != start.ClusterID {
 		t.Errorf("cluster %x and %x, member %x", start.ClusterID, read.ClusterID, start.MemberID)
+	}
+}
+
+func testReadAt(t *testing.T, s Subject) {
+	was := write(t, s.Store, put("a", "1"), put("b", "1")).Revision
+	write(t, s.Store, put("a", "2"), del("b"))
+	at := func(rev int64) store.Txn {
+		return store.Txn{If: []store.Cond{{Key: "a", Value: []byte("2")}},
+			Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "a", End: "c"}, At: rev}}}}
+	}
+	if got := list(do(t, s.Another, at(was)).Got[0]); !cmp.Equal(got, []string{"a=1", "b=1"}) {
+		t.Errorf("at revision %d: %v", was, got)
+	}
+	if got := list(do(t, s.Another, at(was+1)).Got[0]); !cmp.Equal(got, []string{"a=2"}) {
+		t.Errorf("at revision %d: %v", was+1, got)
+	}
+	if _, err := s.Another.Txn(t.Context(), at(was+2)); err == nil || errors.Is(err, store.ErrCompacted) {
+		t.Errorf("at a revision that is not there yet: %v", err)
+	}
+	s.Compact()
+	if _, err := s.Another.Txn(t.Context(), at(was)); !errors.Is(err, store.ErrCompacted) {
+		t.Errorf("at revision %d, which is compacted: %v, want ErrCompacted", was, err)
+	}
+	if got := list(do(t, s.Another, at(was+1)).Got[0]); !cmp.Equal(got, []string{"a=2"}) {
+		t.Errorf("at revision %d, up to which history is compacted: %v", was+1, got)
 	}
 }
 

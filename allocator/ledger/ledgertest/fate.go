@@ -111,7 +111,7 @@ func (c *Conn) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 		return unknown("request timed out")
 	case StaleRead:
 		if !Writes(txn) {
-			return m.readAt(txn, max(m.mu.data.rev-int64(fate.N), 1)), nil
+			return m.readAt(txn, max(m.mu.data.rev-int64(fate.N), 1))
 		}
 	case Twice:
 		if _, err := m.apply(txn, true); err != nil {
@@ -155,17 +155,20 @@ func (m *Fake) arrive(all bool) {
 }
 
 // readAt answers a pure read from a snapshot. The caller holds mu.
-func (m *Fake) readAt(txn store.Txn, rev int64) store.Answer {
+func (m *Fake) readAt(txn store.Txn, rev int64) (store.Answer, error) {
 	d := &m.mu.data
 	answer := store.Answer{Sender: m.sender(), Revision: rev, Succeeded: d.holds(txn.If, rev)}
 	ops := txn.Then
 	if !answer.Succeeded {
 		ops = txn.Else
 	}
+	if err := d.readable(ops, rev); err != nil {
+		return store.Answer{}, err
+	}
 	for _, op := range ops {
 		d.answer(&answer, *op.Get, rev)
 	}
-	return answer
+	return answer, nil
 }
 
 // apply does a transaction. An error means that nothing was done. The caller
@@ -179,6 +182,9 @@ func (m *Fake) apply(txn store.Txn, watchful bool) (store.Answer, error) {
 	ops := txn.Then
 	if !answer.Succeeded {
 		ops = txn.Else
+	}
+	if err := d.readable(ops, d.rev); err != nil {
+		return store.Answer{}, err
 	}
 	if watchful {
 		m.complain(txn, ops)

@@ -3,6 +3,7 @@ package ledgertest
 import (
 	"slices"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -60,8 +61,11 @@ func (d *mvcc) set(key string, v version) {
 	d.log[v.rev] = append(d.log[v.rev], key)
 }
 
-// get is a range read at a revision. It returns how many keys the range has, too.
+// get is a range read at a revision, or at one of its own. It returns how many keys the range has, too.
 func (d *mvcc) get(g store.Get, rev int64) ([]store.KV, int64) {
+	if g.At > 0 {
+		rev = g.At
+	}
 	kvs := []store.KV{}
 	first, _ := slices.BinarySearch(d.keys, g.Key)
 	for _, key := range d.keys[first:] {
@@ -91,6 +95,20 @@ func (d *mvcc) get(g store.Get, rev int64) ([]store.KV, int64) {
 func (d *mvcc) answer(a *store.Answer, g store.Get, rev int64) {
 	kvs, count := d.get(g, rev)
 	a.Got, a.Counts = append(a.Got, kvs), append(a.Counts, count)
+}
+
+// readable returns why operations cannot read at the revisions that they name, when the latest is rev.
+func (d *mvcc) readable(ops []store.Op, rev int64) error {
+	for _, op := range ops {
+		switch {
+		case op.Get == nil || op.Get.At == 0:
+		case op.Get.At < d.compacted:
+			return allocator.Errorf(allocator.Internal, "memory: %w", store.ErrCompacted)
+		case op.Get.At > rev:
+			return allocator.Errorf(allocator.Internal, "memory: required revision is a future revision")
+		}
+	}
+	return nil
 }
 
 // in reports whether key is in the interval.

@@ -134,6 +134,9 @@ typedef Epoch {
 	byte last;		/* the margin that the last recover added */
 	byte listed;		/* instances whose answers recover took, as bits */
 	byte stopped;		/* the epoch that the halt stopped */
+#ifdef ORPHANS
+	byte floor		/* of the marks, when it began */
+#endif
 }
 Epoch ep[EPOCHS];
 byte epochs;			/* ever made, in all lives: a random one is one more */
@@ -442,7 +445,16 @@ inline die(i) {
 #ifdef MUTANT_ORPHAN_LOOKS_AT_ITS_OWN
 #define COVERED(i) COVERS(ROOM(i), i)
 #else
+#ifdef MUTANT_ORPHAN_LOOKS_AT_THE_PRESENT_FLOOR
+#define COVERED(i) (COVERS(A, i) && COVERS(B, i) || FLOOR >= in[i].told)
+#else
+#ifdef ORPHANS
+/* ... or the floor when the epoch began: each room's first lease lies above it. */
+#define COVERED(i) (COVERS(A, i) && COVERS(B, i) || ep[etcd.epoch].floor >= in[i].told)
+#else
 #define COVERED(i) (COVERS(A, i) && COVERS(B, i))
+#endif
+#endif
 #endif
 /* Evidence: an epoch older than the latest that i was in, be it one it was in
  * or one that it never saw (its layout version is not above the highest known). */
@@ -1102,6 +1114,9 @@ proctype recover() {
 			etcd.revision++;
 #ifndef MUTANT_FORGOTTEN_ROOM
 			etcd.ever = etcd.ever | (tell[A] -> BIT(A) : 0) | (tell[B] -> BIT(B) : 0);
+#endif
+#ifdef ORPHANS
+			ep[epochs].floor = FLOOR;
 #endif
 #if RESTORES
 			behind = 0;

@@ -50,6 +50,8 @@ func translate(endpoint string, err error) *allocator.Error {
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return allocator.Errorf(kind, "etcd at %s: %w", endpoint, ErrNoSpace)
+	case errors.Is(e, rpctypes.ErrCompacted):
+		return allocator.Errorf(kind, "etcd at %s: %w", endpoint, ErrCompacted)
 	case kind == allocator.Unauthenticated:
 		return allocator.Errorf(kind, "etcd at %s: %w; give --etcd-user and --etcd-password-file", endpoint, plain(err))
 	}

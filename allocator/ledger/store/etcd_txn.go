@@ -84,5 +84,8 @@ func getOptions(g Get) []clientv3.OpOption {
 	if g.KeysOnly {
 		opts = append(opts, clientv3.WithKeysOnly())
 	}
+	if g.At > 0 {
+		opts = append(opts, clientv3.WithRev(g.At))
+	}
 	return opts
 }

@@ -91,6 +91,7 @@ type Get struct {
 	Limit      int64 // at most so many, 0 for all
 	Descending bool
 	KeysOnly   bool
+	At         int64 // the revision to read at, 0 for the latest; the error is ErrCompacted if that is forgotten
 }
 
 // KV is a key as a transaction or a watch saw it.
