@@ -68,9 +68,9 @@
 //     begins a new era in the mark.
 //  6. The segment is the instance's only if all of this is true: there was no error;
 //     the transaction succeeded; the answer is from the cluster's etcd; its revision
-//     is above every revision seen before the request was sent; no suspicion, barrier
-//     or other epoch came up meanwhile; and the answer came over the connection that
-//     the last probe checked. In every other case the segment is leased and lost: a
+//     is above every revision seen before the request was sent; no barrier or other
+//     epoch came up meanwhile; and the answer came over the connection that the last
+//     probe checked, which a suspicion undoes. In every other case the segment is leased and lost: a
 //     gap. The instance then assumes nothing and reads the mark again.
 //  7. The mark is synced to the journal before the segment is returned.
 //

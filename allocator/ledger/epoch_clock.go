@@ -31,18 +31,17 @@ import (
 
 // epochClock is what a process remembers of epochs.
 type epochClock struct {
-	current      string              // State.id of the epoch in force; empty before the first
-	past         map[string]struct{} // ids that were in force before
-	epochSeq     int64               // how often current changed,
-	began        int64               // and what it was as the last epoch came into force; 0 before the first
-	seen         int64               // the highest revision of any answer to a request sent under current
-	version      int64               // the highest layout version that was ever in force,
-	latest       string              // and the epoch in which it was
-	total        int64               // the largest margin total of any epoch,
-	notBefore    int64               // and the latest NotBefore
-	suspicionSeq int64               // grows with epochSeq and at each suspicion: a lease sent before is lost
-	suspicion    *suspicion          // why nothing is leased now; nil without a suspicion
-	checked      check
+	current   string              // State.id of the epoch in force; empty before the first
+	past      map[string]struct{} // ids that were in force before
+	epochSeq  int64               // how often current changed,
+	began     int64               // and what it was as the last epoch came into force; 0 before the first
+	seen      int64               // the highest revision of any answer to a request sent under current
+	version   int64               // the highest layout version that was ever in force,
+	latest    string              // and the epoch in which it was
+	total     int64               // the largest margin total of any epoch,
+	notBefore int64               // and the latest NotBefore
+	suspicion *suspicion          // why nothing is leased now; nil without a suspicion
+	checked   check
 }
 
 // suspicion is evidence that etcd went back in time, not yet confirmed.
@@ -97,7 +96,6 @@ func (t *epochClock) turn(id string, revision int64) {
 	}
 	t.current, t.seen = id, revision
 	t.epochSeq++
-	t.suspicionSeq++
 	t.suspicion = nil
 	t.checked = check{}
 }
@@ -138,9 +136,8 @@ func (t *epochClock) saw(before sentAt, revision int64) (why string) {
 }
 
 // suspect notes evidence. From then on nothing is leased until a probe has cleared
-// it up, and answers to earlier requests do not count.
+// it up, and no answer counts, as no connection is checked.
 func (t *epochClock) suspect(why string, marks map[string]int64) {
-	t.suspicionSeq++
 	t.checked = check{}
 	if t.suspicion == nil {
 		t.suspicion = &suspicion{why: why, marks: marks}

@@ -18,13 +18,8 @@ var Answered = (*Contact).answered
 // Uncheck has the next lease look before it is made.
 func (l *Ledger) Uncheck() { l.uncheck() }
 
-// CompareMarkAcross holds a mark against what is remembered that was read before
-// something came up, and whose answer came after it.
-func (i *Instance) CompareMarkAcross(meanwhile func(), tag allocator.Tag, next int64) bool {
-	before := i.ledger.before()
-	meanwhile()
-	return i.compareMark(before, store.Answer{Revision: before.seen + 1}, tag, next)
-}
+// Suspect has the ledger suspect that etcd went back in time.
+func (l *Ledger) Suspect() { l.suspect("a test says so", nil) }
 
 // Beat sends a heartbeat.
 func (i *Instance) Beat(ctx context.Context) error { return i.send(ctx) }

@@ -118,7 +118,7 @@ func (i *Instance) compareWindows(before sentAt, revision int64, f Footing, from
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := &l.mu.clock
-	if before.epochSeq != t.epochSeq || before.suspicionSeq != t.suspicionSeq {
+	if before.epochSeq != t.epochSeq {
 		return false
 	}
 	fits := true

@@ -79,7 +79,7 @@ func (i *Instance) held() (registration, beat store.KV, value record.Registratio
 
 // sentChecked reports whether the last heartbeat counts as a lease would: its answer
 // came over the probed connection, at a revision above all that were seen before,
-// and no suspicion, barrier or epoch came up meanwhile.
+// and no barrier or epoch came up meanwhile. A suspicion undoes the probe.
 func (i *Instance) sentChecked(before sentAt) bool {
 	l := i.ledger
 	i.mu.Lock()
@@ -87,7 +87,7 @@ func (i *Instance) sentChecked(before sentAt) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t, by, revision := &l.mu.clock, i.mu.beat.by, i.mu.beat.kv.ModRevision
-	return by.Connection != 0 && by == t.checked.by && revision > before.seen && t.suspicionSeq == before.suspicionSeq
+	return by.Connection != 0 && by == t.checked.by && revision > before.seen && t.epochSeq == before.epochSeq
 }
 
 const (

@@ -106,10 +106,10 @@ func (i *Instance) TakeStep(tag allocator.Tag) int64 {
 
 // accept decides whether the segment that a transaction leased is ours. It is not ours if
 // the answer's revision is not above every revision that was seen before the transaction
-// was sent; if a suspicion that etcd went back in time came up meanwhile, or `march
-// recover` barred this instance; or if the answer did not come through the connection
-// that was checked. Then the segment is leased and lost: a gap. False without an error
-// means that another try is due, which probes first.
+// was sent; if `march recover` barred this instance, or another epoch came up meanwhile;
+// or if the answer did not come through the connection that was checked. Then the segment is
+// leased and lost: a gap. False without an error means that another try is due, which probes
+// first.
 func (i *Instance) accept(before sentAt, answer store.Answer, tag allocator.Tag, version, next int64) (bool, error) {
 	l := i.ledger
 	i.mu.Lock()
@@ -146,7 +146,7 @@ func (l *Ledger) counts(before sentAt, answer store.Answer) (bool, error) {
 		return false, allocator.Errorf(allocator.WentBack,
 			"etcd wrote at revision %d after it had shown revision %d: it went back in time; "+
 				"nothing of this lease is used", answer.Revision, before.seen)
-	case t.suspicionSeq != before.suspicionSeq:
+	case t.epochSeq != before.epochSeq:
 		return false, nil
 	case answer.Connection == 0 || answer.Sender != t.checked.by:
 		t.checked = check{}
@@ -264,7 +264,7 @@ func (i *Instance) compareMark(before sentAt, answer store.Answer, tag allocator
 	own := i.memory.mark(tag)
 	remembered := own.next > 0
 	switch {
-	case before.epochSeq != t.epochSeq || before.suspicionSeq != t.suspicionSeq:
+	case before.epochSeq != t.epochSeq:
 		// For example, the request was sent before a barrier: the answer shows a
 		// store that no longer exists.
 		return false
@@ -288,8 +288,8 @@ func (i *Instance) compareMark(before sentAt, answer store.Answer, tag allocator
 
 // shows reports whether the answer to a read counts as a lease's would: what it shows is in etcd.
 func (t *epochClock) shows(before sentAt, answer store.Answer) bool {
-	return before.epochSeq == t.epochSeq && before.suspicionSeq == t.suspicionSeq && answer.Revision >= before.seen &&
-		answer.Connection != 0 && answer.Sender == t.checked.by
+	return before.epochSeq == t.epochSeq && answer.Revision >= before.seen && answer.Connection != 0 &&
+		answer.Sender == t.checked.by
 }
 
 // remembered returns all that this instance remembers: of its marks those that it

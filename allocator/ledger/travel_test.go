@@ -101,6 +101,34 @@ func TestLeaseThroughAnUncheckedConnection(t *testing.T) {
 	c.Check()
 }
 
+// A lease whose answer comes while a suspicion stands is lost, as no connection is checked. If another
+// look has cleared the suspicion up by then, over the same connection, the lease counts.
+func TestLeaseUnderASuspicion(t *testing.T) {
+	for _, stands := range []bool{true, false} {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		p := c.start("a")
+		p.Lease(10)
+		before, comes := c.Mark("a").Next, true
+		p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
+			if !comes || !ledgertest.PutsUnder("marks/")(txn) {
+				return ledgertest.Fate{}
+			}
+			comes = false
+			p.Ledger.Suspect()
+			if !stands {
+				if err := p.Ledger.Check(bg); err != nil {
+					t.Error(err)
+				}
+			}
+			return ledgertest.Fate{}
+		})
+		if seg := p.Lease(10); (seg.First > before) != stands || comes {
+			t.Errorf("a suspicion stands %v: leased %v, the mark was %d", stands, seg, before)
+		}
+		c.Check()
+	}
+}
+
 // An epoch that is there again after another is time going back; a new one is
 // not, and begins revisions and layout versions anew.
 func TestEpochs(t *testing.T) {

@@ -51,9 +51,13 @@ var segmentEdits = []overlay.Edit{
 		To:   `Txn{If: mutated("stale-floor", l.Holds(state), l.Holds(state)[:1]), Then: ops}`,
 	},
 	{
-		File: "allocator/ledger/memory.go",
-		From: `case before.epochSeq != t.epochSeq || before.suspicionSeq != t.suspicionSeq:`,
-		To:   `case before.epochSeq != t.epochSeq || before.suspicionSeq != t.suspicionSeq && !mutant("stale-floor"):`,
+		File: "allocator/ledger/epoch_clock.go",
+		From: `	t.checked = check{}
+	if t.suspicion == nil {`,
+		To: `	if !mutant("suspicion-keeps-check") {
+		t.checked = check{}
+	}
+	if t.suspicion == nil {`,
 	},
 	{
 		File: "allocator/ledger/lease.go",

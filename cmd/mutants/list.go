@@ -147,9 +147,10 @@ var mistakes = []mistake{
 			"after the instance leased again"},
 	{name: "orphan-raises-nothing", what: "an instance that a recover left out raises no mark over its earlier leases",
 		with: "recover without an instance whose range is swapped"},
-	{name: "present-floor", what: "an instance that a recover left out is covered by the floor of now, which may have " +
-		"risen since another room read its own", pkg: "./allocator/ledger",
-		test: "TestOrphanIsNotCoveredByThePresentFloor", because: "another room must have read its floor and leased nothing, " +
+	{name: "present-floor", what: "an instance that a recover left out is covered by the floor of now, " +
+		"which may have risen since another room read its own",
+		pkg: "./allocator/ledger", test: "TestOrphanIsNotCoveredByThePresentFloor",
+		because: "another room must have read its floor and leased nothing, " +
 			"while an instance of the one's own room went on"},
 	{name: "orphan-raises-own", what: "an instance that a recover left out raises only its own room's mark",
 		pkg: "./allocator/ledger", test: "TestOrphanRaisesAllRooms",
@@ -166,6 +167,9 @@ var mistakes = []mistake{
 		with: "restore after a power failure"},
 	{name: "no-revision-check", what: "a lease counts although etcd wrote it at a revision below one that it had shown",
 		with: "old revision"},
+	{name: "suspicion-keeps-check", what: "a lease counts whose answer comes while a suspicion stands",
+		pkg: "./allocator/ledger", test: "TestLeaseUnderASuspicion",
+		because: "a restore ends the connection of the lease, too"},
 	{name: "no-cluster-check", what: "another etcd cluster's answer counts", with: "other etcd"},
 	{name: "blank-leases", what: "an instance without its journal leases although journals are required",
 		with: "journals required"},
