@@ -30,7 +30,9 @@
 //   - In one cluster of three etcd has users: instances, consoles and operators have the rights of
 //     their roles, and no other.
 //   - Consoles keep mirrors, in half of the clusters. They lag and start anew, with a file or with
-//     nothing. An operator goes on with recover's own margin where mirrors saw every lease.
+//     nothing. Recover finds them by the keys that they write, as far as etcd has not forgotten these,
+//     or a console whose clock is ahead has not removed them. An operator goes on with recover's own
+//     margin where mirrors saw every lease.
 //   - Pods crash, come back with their journals, leave in good order and are taken away.
 //   - Processes crash, stop, are cut off, frozen, deafened and doubled. They are led to
 //     another etcd cluster that has a copy of the store.

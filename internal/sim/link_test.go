@@ -272,7 +272,8 @@ func describe(txn store.Txn) string {
 				verb, key = "get", op.Get.Key
 			}
 			rest := strings.TrimPrefix(key, "/march/default/")
-			if kind, _, ok := strings.Cut(rest, "/"); ok && (kind == "audit" || kind == "migrations") {
+			kind, _, _ := strings.Cut(rest, "/")
+			if kind == "audit" || kind == "migrations" || kind == "consoles" {
 				rest = kind // the rest is a ULID
 			}
 			b.WriteString(" " + verb + " " + rest)

@@ -44,17 +44,21 @@ func (w *world) makeMirrorDir() {
 	}
 }
 
-// witnesses are the mirrors that recover asks over a link.
-func (w *world) witnesses(l *link) (all []recovery.Witness) {
-	for _, slot := range w.consoles {
-		all = append(all, recovery.Witness{Name: slot.name, Ask: func(_ context.Context, q mirror.Question,
-			use func(mirror.Part) error) (mirror.Answer, error) {
-			a, err := askMirror(slot, q, use)
-			w.log("%-12s asks the mirror of %s: %v", l.name, slot.name, kind(err))
+// mirrorsAt returns what asks the mirror at an address over a link: recover finds the addresses in etcd.
+func (w *world) mirrorsAt(l *link) func(address string) recovery.AskMirror {
+	return func(address string) recovery.AskMirror {
+		return func(_ context.Context, q mirror.Question, use func(mirror.Part) error) (a mirror.Answer, err error) {
+			err = allocator.Errorf(allocator.Unavailable, "sim: no console answers at %s", address)
+			for _, slot := range w.consoles {
+				if p := slot.running(); p != nil && p.address == address {
+					a, err = askMirror(slot, q, use)
+				}
+			}
+			w.log("%-12s asks the mirror at %s: %v", l.name, address, kind(err))
+			w.count("mirrors that recover found in etcd: "+kind(err), 1)
 			return a, err
-		}})
+		}
 	}
-	return all
 }
 
 // askMirror asks a console's process for its mirror.

@@ -141,19 +141,20 @@ func (w *world) start(id string, serve func(context.Context) error) *process {
 }
 
 func (w *world) startConsole(id string) *process {
-	listener, link := testcluster.NewSilent(), w.link(id, w.lane())
+	lane := w.lane()
+	listener, link := testcluster.NewSilent(), w.link(id, lane)
 	link.role = keys.ConsoleRole()
 	cfg := console.DefaultConfig()
 	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter, cfg.Logger = w.ledger(link), listener, time.Minute, w.logger(id)
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
-	cfg.Dial = w.dial
+	cfg.Dial, cfg.Advertise = w.dial, fmt.Sprint("192.0.2.2:", lane)
 	w.mirrors(&cfg, id)
 	server, err := console.New(cfg)
 	if err != nil {
 		panic(err) // the settings are valid
 	}
 	p := w.start(id, server.Run)
-	p.link, p.console, p.serving = link, server, listener.Serving()
+	p.link, p.console, p.serving, p.address = link, server, listener.Serving(), cfg.Advertise
 	return p
 }
 

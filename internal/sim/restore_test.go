@@ -201,7 +201,7 @@ func (w *world) recover(d dice, name string) error {
 	l := w.ledger(r.link)
 	cfg := recovery.Config{
 		Actor: "simulation", Wait: pick(d, []time.Duration{0, 0, 6 * time.Second}),
-		Memories: w.journalsOfTheDead(), Ask: r.ask, Witnesses: w.witnesses(r.link),
+		Memories: w.journalsOfTheDead(), Ask: r.ask, Console: w.mirrorsAt(r.link),
 	}
 	report, err := recovery.Run(ctx, l, cfg) // is refused if an operator has to decide more
 	if err != nil && allocator.KindOf(err) != allocator.Refused {
