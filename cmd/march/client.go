@@ -22,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/internal/problem"
 )
 
 // target is a server that a command calls.
@@ -166,7 +167,7 @@ func (l *link) call(ctx context.Context, use func(context.Context, *grpc.ClientC
 	case status.Code(err) == codes.Unimplemented:
 		return allocator.Errorf(allocator.Refused, "%s%s is not a %s: %w", t.address, t.flag(), t.what, err)
 	case !connected && allocator.KindOf(err) == allocator.Unavailable:
-		return allocator.Errorf(allocator.Unavailable, "no answer from the %s: %w", t, err)
+		return allocator.Errorf(allocator.Unavailable, "no answer from the %s: %w%s", t, err, t.hint())
 	}
 	return err
 }
@@ -182,10 +183,13 @@ func (t *target) flag() string {
 	return " (--" + t.what + ")"
 }
 
-// hint names the program that usually listens at the default address.
+// hint says what to do: it names the program that usually listens at the default address.
 func (t *target) hint() string {
-	if t.address == defaultRoom || t.address == defaultConsole {
+	switch {
+	case t.address == defaultRoom || t.address == defaultConsole:
 		return "; is `march dev` running?"
+	case t.what == "console":
+		return ". " + problem.Plain(problem.New(problem.NoConsole, "", time.Time{}))
 	}
 	return ""
 }

@@ -351,7 +351,12 @@ func (n *night) look() map[string]string {
 			}
 		}
 	}
-	status, _ := n.march("status")
+	status, code := n.march("status")
+	if code == exitUnavailable {
+		add("status", "%s", status)
+		text, _ := n.march("doctor")
+		add("doctor", "%s", text)
+	}
 	for line := range strings.Lines(status) {
 		fields := strings.Fields(line)
 		if len(fields) > 5 && len(fields[0]) == 1 && strings.HasPrefix(fields[1], "[") {
@@ -359,8 +364,9 @@ func (n *night) look() map[string]string {
 		}
 	}
 	_, problems, _ := strings.Cut(status, "\n\nROOM")
-	_, problems, _ = strings.Cut(problems, "\n\n")
-	add("status", "%s", strings.TrimSpace(problems))
+	if _, problems, _ = strings.Cut(problems, "\n\n"); code != exitUnavailable {
+		add("status", "%s", strings.TrimSpace(problems))
+	}
 	for _, f := range n.findings() {
 		if f.Level == doctor.Failed || f.Level == doctor.Warning {
 			add("doctor", "%s, %s: %s. %s `%s`", f.Level, f.Check, f.What, f.Remedy, f.Command)
@@ -384,7 +390,7 @@ func (n *night) look() map[string]string {
 				At                        time.Time `json:"@timestamp"`
 				Kind, What, Since, Remedy string
 			}
-			if json.Unmarshal([]byte(line), &entry) == nil && entry.Kind != "" && entry.At.After(n.began) {
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.What != "" && entry.At.After(n.began) {
 				add("log", "%s: %s", name, strings.TrimSpace(fmt.Sprintf("%s: %s. %s %s", entry.Message, entry.What,
 					entry.Since, entry.Remedy)))
 			}
@@ -400,6 +406,7 @@ var (
 	moments   = regexp.MustCompile(`2\d\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)?`)
 	workerIDs = regexp.MustCompile(`worker \d+/\d+`)
 	stretches = regexp.MustCompile(`\b(\d+[hm])+\d+s\b`)
+	nextSteps = regexp.MustCompile("Next: `([^`]*)`")
 	uuids     = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
 	ulids     = regexp.MustCompile(`\b[0-9A-HJKMNP-TV-Z]{26}\b`)
 )
@@ -463,8 +470,11 @@ func (p *nightProcess) conn() *grpc.ClientConn {
 
 func (n *night) consoleAddress() string { return n.processes[nightConsole].console.Conn.Target() }
 
-// problems returns what the console lists.
+// problems returns what the console lists; one that does not run lists nothing.
 func (n *night) problems() []*marchv1.Problem {
+	if n.processes[nightConsole].killed {
+		return nil
+	}
 	o, err := n.processes[nightConsole].console.GetOverview(context.Background(), &marchv1.GetOverviewRequest{})
 	if err != nil {
 		n.Fatal(err)
@@ -599,6 +609,20 @@ var faults = []fault{
 			n.write("policy.yaml", goodPolicy)
 			n.do(command)
 		}, without: serves},
+	{name: "console-stopped-in-a-migration", breaks: func(n *night) {
+		n.plan("a:25-50=b")
+		if out, code := n.march("migrate", "apply", filepath.Join(n.dir, "plan.json"), "--yes", "--detach"); code != exitOK {
+			n.Errorf("apply: %s", out)
+		}
+		testcluster.Await(n, "one of two moves was made", func() bool { return n.migration().GetReached() == 1 })
+		n.kill(nightConsole)
+	}, mend: func(n *night, command string) {
+		n.by(command, "march console", func() {
+			n.startConsole()
+			testcluster.Await(n, "the migration goes on", func() bool { return n.migration() == nil })
+		})
+	}, without: map[string]string{"page": "the console that has it does not run",
+		"log": "a process that is killed writes nothing, and the rooms need no console"}},
 	{name: "disk-of-a-journal-full", breaks: func(n *night) { n.fillJournal("b/b1") },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_JOURNAL, mend: func(n *night, command string) {
 			n.by(command, "df DIR/b1/CLUSTER/b/b1.journal", n.free)
@@ -606,6 +630,24 @@ var faults = []fault{
 }
 
 const goodPolicy = "grants:\n- subjects: anonymous\n  roles: [admin, issuer, viewer]\n"
+
+// plan writes a plan of a move.
+func (n *night) plan(move string) {
+	n.Helper()
+	if out, code := n.march("migrate", "plan", "--move", move, "--out", filepath.Join(n.dir, "plan.json")); code != exitOK {
+		n.Errorf("plan: %s", out)
+	}
+}
+
+// migration returns the migration under way; nil for none.
+func (n *night) migration() *marchv1.Migration {
+	n.Helper()
+	o, err := n.processes[nightConsole].console.GetOverview(context.Background(), &marchv1.GetOverviewRequest{})
+	if err != nil {
+		n.Fatal(err)
+	}
+	return o.GetMigration()
+}
 
 // write writes a file of the night.
 func (n *night) write(name, text string) {
@@ -788,6 +830,10 @@ func (n *night) command(f fault) string {
 			return found.Command
 		}
 	}
+	status, _ := n.march("status") // where no console answers
+	if named := nextSteps.FindStringSubmatch(status); named != nil {
+		return named[1]
+	}
 	n.Errorf("nothing names a command")
 	return ""
 }
@@ -795,7 +841,10 @@ func (n *night) command(f fault) string {
 // findings returns what doctor finds.
 func (n *night) findings() []doctor.Finding {
 	n.Helper()
-	text, _ := n.march("doctor", "-o", "json")
+	text, code := n.march("doctor", "-o", "json")
+	if code == exitUnavailable {
+		return nil
+	}
 	var list struct{ Findings []doctor.Finding }
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
 		n.Errorf("doctor: %v: %s", err, text)

@@ -53,6 +53,7 @@ const (
 
 	// What only `march doctor` finds, as it asks each process for its host and for etcd.
 
+	NoConsole
 	Unlisted
 	Unasked
 	Unknown
@@ -298,6 +299,10 @@ var Table = [cases]Row{
 		Remedy: "Mend the files; they are read again within seconds. A restart before that fails.",
 		Alerts: []string{"MarchCertificateBroken"}},
 
+	NoConsole: {What: "no console answers",
+		Effect: "Callers notice nothing. A migration under way makes no move, and nothing notices what else breaks.",
+		Remedy: "Start one: it goes on where the last one stopped.", Command: "march console",
+		Alerts: []string{"MarchNoConsole"}},
 	Unlisted: {What: "no instance was asked, as the console does not list them: {why}",
 		Remedy: "First solve the problems that are listed."},
 	Unasked: {What: "{of} was not asked for its clock, disk and etcd: {why}",
