@@ -124,11 +124,7 @@ func reservedFirst(from, target allocator.Layout) allocator.Layout {
 // by moves if there are any and by one switch if not. It has no moves if nothing was moved yet.
 // Its first move must wait for the Loses of the move before it, like any other: it may give
 // away residues that were just given up.
-func Back(current, original allocator.Layout) (Plan, error) {
-	return Workers{}.Back(current, original)
-}
-
-// Back is Back with moves that pass Check, if there are any.
+// Its moves pass Check, if there are any that do.
 func (w Workers) Back(current, original allocator.Layout) (Plan, error) {
 	if current.Validate() == nil && current.Equal(original) {
 		return Plan{From: cloneLayout(current), Target: cloneLayout(current)}, nil
@@ -165,4 +161,30 @@ func refused(from, target allocator.Layout) error {
 			"is free, so that no room can go first; "+
 			"use --atomic to switch in one move, without the retract promise", from.Version,
 		strings.Join(all, ", "), from.Boundary)
+}
+
+// Differences says what a layout has that an earlier one, from, had not.
+func Differences(from, now allocator.Layout) string {
+	var list []string
+	if from.Boundary != now.Boundary {
+		list = append(list, fmt.Sprintf("boundary %d instead of %d", now.Boundary, from.Boundary))
+	}
+	for _, room := range slices.Concat(now.Rooms(), from.Rooms()) {
+		was, had := from.Ranges[room]
+		is, has := now.Ranges[room]
+		text := fmt.Sprintf("room %s has %v instead of %v", room, is, was)
+		switch {
+		case !has:
+			text = fmt.Sprintf("room %s has nothing instead of %v", room, was)
+		case !had:
+			text = fmt.Sprintf("room %s has %v", room, is)
+		}
+		if (had != has || was != is) && !slices.Contains(list, text) {
+			list = append(list, text)
+		}
+	}
+	if len(list) == 0 {
+		return "the same ranges"
+	}
+	return strings.Join(list, ", ")
 }

@@ -82,7 +82,7 @@ func runCase(command, layout string, input []string) string {
 	switch {
 	case err != nil:
 	case command == "back":
-		p, err = plan.Back(from, target)
+		p, err = plan.Workers{}.Back(from, target)
 	default:
 		p, err = plan.New(from, target, command == "atomic")
 	}

@@ -292,11 +292,11 @@ func TestEveryPlanKeepsTheRules(t *testing.T) {
 // checkBack plans back from after every move of p, and back again from the middle of that plan.
 func checkBack(t *rapid.T, p plan.Plan) {
 	original := p.From
-	if back, err := plan.Back(original, original); err != nil || len(back.Moves) != 0 {
+	if back, err := (plan.Workers{}).Back(original, original); err != nil || len(back.Moves) != 0 {
 		t.Fatalf("back from %v before its first move: %+v, %v", original, back, err)
 	}
 	for _, m := range p.Moves {
-		back, err := plan.Back(m.Layout, original)
+		back, err := plan.Workers{}.Back(m.Layout, original)
 		if m.Layout.Equal(original) {
 			t.Fatalf("%+v passes its own start", p)
 		}

@@ -59,6 +59,9 @@ type fault struct {
 	// mend does what the command says; march runs one of march's.
 	mend    func(n *night, command string)
 	without map[string]string
+	// asks, if set, asks for what is broken, where that shows nowhere else: what a command then says is the cell
+	// "command", and what the page says is that of the page.
+	asks func(*night) (said, page string)
 }
 
 // night is a cluster of rooms a, of two instances, and b, of one, and a console, in a bubble. A caller of each
@@ -312,7 +315,7 @@ func (n *night) sample(name, labels string, value float64) {
 }
 
 // surfaces are what an operator may look at, in the order of testdata/night.
-var surfaces = []string{"readyz", "health", "status", "doctor", "page", "log", "alerts"}
+var surfaces = []string{"readyz", "health", "status", "doctor", "page", "log", "alerts", "command"}
 
 // look returns what each surface says.
 func (n *night) look() map[string]string {
@@ -374,10 +377,7 @@ func (n *night) look() map[string]string {
 	}
 	_, body := testcluster.Get(n.processes[nightConsole].console.HTTP, "/")
 	for _, notice := range notices.FindAllStringSubmatch(body, -1) {
-		text := links.ReplaceAllString(notice[1], "$2 ($1)")
-		text = strings.ReplaceAll(text, "<li>", "\n")
-		text = html.UnescapeString(markup.ReplaceAllString(text, ""))
-		for line := range strings.Lines(text) {
+		for line := range strings.Lines(plainText(strings.ReplaceAll(notice[1], "<li>", "\n"))) {
 			if line = strings.Join(strings.Fields(line), " "); line != "" {
 				add("page", "%s", line)
 			}
@@ -399,6 +399,11 @@ func (n *night) look() map[string]string {
 	return cells
 }
 
+// plainText returns a part of a page as a reader has it, with the addresses of links.
+func plainText(part string) string {
+	return html.UnescapeString(markup.ReplaceAllString(links.ReplaceAllString(part, "$2 ($1)"), ""))
+}
+
 var (
 	notices   = regexp.MustCompile(`(?s)<section class="notice[^>]*>(.*?)</section>`)
 	links     = regexp.MustCompile(`(?s)<a href="([^"]*)"[^>]*>(.*?)</a>`)
@@ -416,10 +421,12 @@ func (n *night) fixed(text string) string {
 	for name, p := range n.processes {
 		if p.room != nil {
 			text = strings.ReplaceAll(text, p.room.Address, "ADDRESS-OF-"+name)
+		} else {
+			text = strings.ReplaceAll(text, p.console.Conn.Target(), "ADDRESS-OF-"+name)
 		}
 	}
 	host, _ := os.Hostname()
-	text = strings.NewReplacer(n.dir, "DIR", host, "HOST").Replace(text)
+	text = strings.NewReplacer(whoami(), "OPERATOR", n.dir, "DIR", host, "HOST").Replace(text)
 	text = ulids.ReplaceAllString(text, "MIGRATION")
 	text = uuids.ReplaceAllString(text, "CLUSTER")
 	text = workerIDs.ReplaceAllString(text, "worker N")
@@ -623,6 +630,21 @@ var faults = []fault{
 		})
 	}, without: map[string]string{"page": "the console that has it does not run",
 		"log": "a process that is killed writes nothing, and the rooms need no console"}},
+	{name: "stale-plan", breaks: func(n *night) {
+		n.plan("a:25-50=b")
+		n.moved("b:50-75=a")
+	}, asks: func(n *night) (said, page string) {
+		said, code := n.march("migrate", "apply", filepath.Join(n.dir, "plan.json"), "--yes")
+		if code != exitConflict {
+			n.Errorf("a stale plan: exit code %d: %s", code, said)
+		}
+		_, page = testcluster.Get(n.processes[nightConsole].console.HTTP, "/migrations?do=apply&version=1&boundary=100"+
+			"&room=a&lower=0&upper=25&room=b&lower=25&upper=100")
+		return said, page
+	}, mend: func(n *night, command string) {
+		n.by(command, "march migrate plan", func() { n.moved("a:50-75=b") })
+	}, without: map[string]string{"readyz": aPlan, "health": aPlan, "status": aPlan, "doctor": aPlan, "log": aPlan,
+		"alerts": aPlan}},
 	{name: "disk-of-a-journal-full", breaks: func(n *night) { n.fillJournal("b/b1") },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_JOURNAL, mend: func(n *night, command string) {
 			n.by(command, "df DIR/b1/CLUSTER/b/b1.journal", n.free)
@@ -630,6 +652,18 @@ var faults = []fault{
 }
 
 const goodPolicy = "grants:\n- subjects: anonymous\n  roles: [admin, issuer, viewer]\n"
+
+// aPlan is why no surface but those that have the plan say that it is stale.
+const aPlan = "a plan is a file of one operator, or a page; the cluster is well"
+
+// moved moves residues, and waits until they are moved.
+func (n *night) moved(move string) {
+	n.Helper()
+	n.plan(move)
+	if out, code := n.march("migrate", "apply", filepath.Join(n.dir, "plan.json"), "--yes"); code != exitOK {
+		n.Errorf("%s: %s", move, out)
+	}
+}
 
 // plan writes a plan of a move.
 func (n *night) plan(move string) {
@@ -783,6 +817,14 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 	f.breaks(n)
 	n.pass(nightLength)
 	cells := n.look()
+	said := cells["status"]
+	if f.asks != nil {
+		var page string
+		said, page = f.asks(n)
+		alert := regexp.MustCompile(`(?s)<p class="wrong" role="alert">(.*?)</p>`).FindString(page)
+		cells["command"], cells["page"] = n.fixed(said)+"\n", n.fixed(plainText(alert))+"\n"
+		cells["status"] = "" // the numbers of rooms alone
+	}
 	if cells["alerts"] = n.alerts(promtool); promtool == "" {
 		cells["alerts"] = f.written("alerts")
 	}
@@ -799,7 +841,7 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 			t.Errorf("there is no command: %v", p)
 		}
 	}
-	command := n.command(f)
+	command := n.command(f, said)
 	f.mend(n, command)
 	for range 20 {
 		if n.pass(scrapeEvery); len(n.problems()) == 0 {
@@ -817,8 +859,9 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 	}
 }
 
-// command returns the command of the problem that the row is about. Of one that only doctor finds it is the finding's.
-func (n *night) command(f fault) string {
+// command returns the command of the problem that the row is about. Of one that only doctor finds it is the finding's,
+// and of one that no list has that of what was said.
+func (n *night) command(f fault, said string) string {
 	n.Helper()
 	for _, p := range n.problems() {
 		if p.GetKind() == f.shown {
@@ -830,8 +873,7 @@ func (n *night) command(f fault) string {
 			return found.Command
 		}
 	}
-	status, _ := n.march("status") // where no console answers
-	if named := nextSteps.FindStringSubmatch(status); named != nil {
+	if named := nextSteps.FindStringSubmatch(said); named != nil {
 		return named[1]
 	}
 	n.Errorf("nothing names a command")
@@ -869,6 +911,9 @@ func (f fault) compare(t *testing.T, cells map[string]string) {
 	var b strings.Builder
 	for _, surface := range surfaces {
 		cell, reason := cells[surface], f.without[surface]
+		if surface == "command" && f.asks == nil {
+			continue
+		}
 		if (cell == "") != (reason != "") {
 			t.Errorf("%s says %q, and the row has the reason %q for nothing", surface, cell, reason)
 		}

@@ -3,10 +3,12 @@ package web
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"hash/fnv"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,6 +16,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -47,6 +51,8 @@ type planner struct {
 	Do       string // apply: to be confirmed
 	Hold     string
 	Refused  *problem // the apply
+	Begun    int64    // the version of the layout for which the form was first shown
+	Stale    string   // who changed the layout since, and how; empty if nobody did
 	May      bool     // the caller may apply it
 	Again    string   // the address that plans it again
 }
@@ -92,6 +98,13 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 		Version: now.GetVersion(), Boundary: num(now.GetBoundary()), Hold: cmp.Or(form.Get("hold"), "0s"),
 		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"),
 		Refused: c.problemOf("apply", "hold"),
+	}
+	p.Begun = now.GetVersion()
+	if begun, err := parseInt(form.Get("version")); err == nil && 0 < begun && begun < now.GetVersion() {
+		p.Begun = begun
+		if err := h.stale(c, l.GetLayout(), p); err != nil {
+			return nil, err
+		}
 	}
 	p.Again = "/migrations?" + typed(form).Encode()
 	if form.Has("scale") && !during {
@@ -240,6 +253,28 @@ func (p *planner) blame(problems []*marchv1.LayoutProblem) {
 	}
 }
 
+// stale notes who changed the layout since a plan was begun, and how.
+func (h *Handler) stale(c *call, now *marchv1.LayoutRecord, p *planner) error {
+	then, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{Version: p.Begun})
+	if err != nil {
+		return err
+	}
+	was, wasErr := api.LayoutFromProto(then.GetLayout().GetLayout())
+	is, err := api.LayoutFromProto(now.GetLayout())
+	if err = cmp.Or(wasErr, err); err != nil {
+		return err
+	}
+	by := now.GetActor()
+	if id, moved := strings.CutPrefix(by, "migration "); moved {
+		if m, err := h.console.GetMigration(c.Context(), &marchv1.GetMigrationRequest{Id: id}); err == nil {
+			by = m.GetMigration().GetActor() + " (" + by + ")"
+		}
+	}
+	p.Stale = fmt.Sprintf("%s made layout %d at %s, after this plan was begun: %s. What is planned here undoes that "+
+		"where it differs", by, is.Version, stamp(now.GetTime()), plan.Differences(was, is))
+	return nil
+}
+
 // scale fills the form with the ranges scaled to a new boundary.
 func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
 	boundary, err := parseInt(c.Form.Get("boundary"))
@@ -322,7 +357,7 @@ func (h *Handler) countCosts(c *call, p *planner, target *marchv1.Layout, colour
 // typed returns the fields that a user filled in of the planner's form.
 func typed(form url.Values) url.Values {
 	kept := url.Values{}
-	for _, name := range []string{"boundary", "room", "lower", "upper", "drain", "atomic", "force", "do"} {
+	for _, name := range []string{"version", "boundary", "room", "lower", "upper", "drain", "atomic", "force", "do"} {
 		if values := form[name]; len(values) > 0 {
 			kept[name] = values
 		}
