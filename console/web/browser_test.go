@@ -210,7 +210,7 @@ func (b *browser) rest(t *testing.T) {
 	p.fill("#tag", "order")
 	p.fill("#id", fmt.Sprint(r.GetId()))
 	p.keys(kb.Enter)
-	p.says("Issued by b")
+	p.says("Leased by b")
 	p.says(fmt.Sprintf("Residue %d", r.GetId()%100))
 	p.fill("#id", "-1")
 	p.keys(kb.Enter)

@@ -76,7 +76,7 @@ func (b *browser) timeTag(t *testing.T) {
 	p.visit("/workers?room=b")
 	p.says("No such worker has been taken yet.")
 	p.visit(fmt.Sprintf("/decode?tag=event&id=%d", answer.GetId()))
-	p.says("Issued by")
+	p.says("By a worker of")
 	epoch := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	issued := epoch.Add(time.Duration(answer.GetId()>>22) * time.Millisecond)
 	p.until("its time is there", fmt.Sprintf(`document.querySelector(".facts").innerText.includes(%q)`,
