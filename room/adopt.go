@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 )
 
 const (
@@ -122,7 +123,7 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 // renewCold replaces a cold chain by one that holds nothing and has read the tag
 // under the current layout.
 func (s *Server) renewCold(ctx context.Context, t tagged, part allocator.Part) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 	defer cancel()
 	fresh, err := s.readCold(ctx, t.tag)
 	switch {

@@ -233,7 +233,7 @@ func (s *Server) warmPrescaled(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case tag := <-s.prescaled:
-			warming, cancel := context.WithTimeout(ctx, 5*time.Second)
+			warming, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 			if err := s.warmTag(warming, tag); err != nil && ctx.Err() == nil {
 				s.lines.unwarmed.Log(time.Now(), s.log.Warn,
 					"tag not prescaled yet; its first caller prescales it", "tag", tag, "error", err)

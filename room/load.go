@@ -90,14 +90,14 @@ func (l *loads) end() {
 }
 
 // loadOnce makes the chain of a cold tag for all callers that wait for it. It goes on when
-// ctx ends, for 5 s at most and not after the server has ended. It notes a tag that does not exist.
+// ctx ends, for ledger.LongestWork at most and not after the server has ended. It notes a tag that does not exist.
 func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
 	if chain := s.chains.get(string(tag)); chain != nil {
 		return chain, nil
 	}
 	// The work keeps the first caller's span and address, and not its deadline: other callers
 	// wait for it, too.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.LongestWork)
 	defer cancel()
 	defer context.AfterFunc(s.background, cancel)()
 	heard := s.chains.unknown.changes() // before the read: the tag may be created after it
@@ -262,8 +262,8 @@ func (s *Server) warm(ctx context.Context) {
 		warming.Go(func() { s.warmUntil(ctx, tag) })
 	}
 	warming.Wait()
-	// Enter the epoch in force; a failure is reported below.
-	entering, cancel := context.WithTimeout(ctx, enterPatience)
+	// Enter the epoch in force; a failure is reported below. The instance answers calls that need no lease anyway.
+	entering, cancel := context.WithTimeout(ctx, s.ledger.Patience())
 	defer cancel()
 	_ = s.ledger.Check(entering)
 	if ctx.Err() == nil {

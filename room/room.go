@@ -89,7 +89,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	refiller, err := allocator.NewRefiller(allocator.DefaultRefillerConfig(time.Now, cfg.Rand))
+	refilling := allocator.DefaultRefillerConfig(time.Now, cfg.Rand)
+	refilling.Timeout = ledger.LongestWork // the ledger bounds each try
+	refiller, err := allocator.NewRefiller(refilling)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +237,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if lost != nil {
 		return lost
 	}
-	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ledger.Patience())
 	defer cancel()
 	if err := s.times.Close(leaving); err != nil {
 		s.log.Info("a worker was not given back: its window ends by itself", "error", err)
@@ -249,10 +251,6 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	return err
 }
-
-// enterPatience bounds how long a start waits until the instance has compared its
-// leases with the marks. After that it answers calls that need no lease.
-const enterPatience = 2 * time.Second
 
 // makeRoutes makes the routes of HTTP: those of operators apart if they have an address of
 // their own. Its error comes from the program's embedded files.

@@ -97,7 +97,7 @@ type halted struct {
 // showsHalt reads the epoch in the order of all writes, and returns the halt that a
 // barrier names. Its error says that etcd shows something else.
 func (l *Ledger) showsHalt(ctx context.Context, b record.Barrier) (h halted, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, l.tryFor())
 	defer cancel()
 	// Not by Try, which would refuse an answer from an etcd cluster that is new to
 	// this process.

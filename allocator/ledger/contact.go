@@ -18,6 +18,8 @@ type Contact struct {
 	Cause   error         // of the last failure, nil while tries do not fail
 	Latency time.Duration // of an answer, a moving average; zero before the first
 	Members store.Members // that answer while tries fail, as last asked
+
+	late int // how many tries in a row had all their time, and no answer
 }
 
 // latencyWeight is about the number of answers in the moving average of the
@@ -27,7 +29,7 @@ const latencyWeight = 8
 // answered notes an answer that came after took.
 func (c *Contact) answered(now time.Time, took time.Duration) {
 	c.Outages += c.lasts(now)
-	c.Away, c.Cause, c.Members = time.Time{}, nil, store.Members{}
+	c.Away, c.Cause, c.Members, c.late = time.Time{}, nil, store.Members{}, 0
 	if c.Last.IsZero() {
 		c.Latency = took
 	} else {
@@ -44,8 +46,25 @@ func (c *Contact) lasts(now time.Time) time.Duration {
 	return max(now.Sub(c.Away), 0)
 }
 
+// tryFor returns how long one try may take: TryTimeout, or longer where etcd is far away, by what its answers took. After
+// each try without an answer the next one may take twice as long, as the way may have become longer; four times at
+// most.
+func (l *Ledger) tryFor() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &l.mu.contact
+	return min(max(l.cfg.TryTimeout, 4*c.Latency)<<min(c.late, 2), 4*l.cfg.TryTimeout)
+}
+
+// Patience returns how long a few round trips may take where nothing else bounds the wait.
+func (l *Ledger) Patience() time.Duration { return max(l.cfg.TryTimeout, 10*l.Contact().Latency) }
+
+// LongestWork bounds a piece of work of some round trips, of which the ledger bounds each: it is well above six of them
+// with 2 s each, which is how far away etcd may be.
+const LongestWork = 30 * time.Second
+
 // askMembers is how often etcd's members are asked for themselves while etcd does not answer, and how long each may
-// take.
+// take where etcd is near.
 const askMembers = time.Second
 
 // WatchMembers keeps Contact's Members up to date until ctx ends.
@@ -68,7 +87,7 @@ func (l *Ledger) WatchMembers(ctx context.Context) {
 
 // Members asks each member of etcd for itself.
 func (l *Ledger) Members(ctx context.Context) store.Members {
-	ctx, cancel := context.WithTimeout(ctx, askMembers)
+	ctx, cancel := context.WithTimeout(ctx, max(askMembers, 8*l.Contact().Latency))
 	defer cancel()
 	return store.ReadMembers(ctx, l.store)
 }

@@ -156,3 +156,20 @@ func TestNewEtcdEndpoints(t *testing.T) {
 		}
 	}
 }
+
+// A store whose user has a password asks the next member where one does not answer. Before, it asked that one for ever.
+func TestUserWhereTheFirstMemberIsDown(t *testing.T) {
+	t.Parallel()
+	etcd := ledgertest.StartEtcd(t)
+	etcd.RequireCredentials(t)
+	s, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{dead(t), etcd.Endpoint}, Username: "root",
+		Password: "root"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	eventually(t, "an answer from the second member", func() bool {
+		_, err := s.Txn(t.Context(), store.Txn{Then: []store.Op{store.OpGet("key")}})
+		return err == nil
+	})
+}

@@ -56,7 +56,7 @@ type check struct {
 	by store.Sender
 }
 
-// checkFor is how long after a check leases may be made without another one.
+// checkFor is how long after a check leases may be made without another one, where etcd is near.
 const checkFor = 5 * time.Second
 
 // sentAt has the values of an epochClock when a request was sent.

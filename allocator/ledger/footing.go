@@ -55,7 +55,7 @@ func (i *Instance) Now() time.Time { return i.ledger.now() }
 // EtcdTime returns the time by the clock of the member of etcd that answers, give or take unsure. Nothing that makes
 // IDs unique rests on it.
 func (i *Instance) EtcdTime(ctx context.Context) (at time.Time, unsure time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, i.ledger.cfg.TryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, i.ledger.tryFor())
 	defer cancel()
 	clock, err := store.ReadClock(ctx, i.ledger.store)
 	return time.Now().Add(clock.Ahead), clock.Unsure, err

@@ -26,11 +26,11 @@ func (l *Ledger) HaltAs(by string) {
 	l.mu.haltsAs = by
 }
 
-// Check probes whether etcd went back in time, if the last probe is too old or a
+// Check probes whether etcd went back in time, if the last probe is too old, or soon will be, or a
 // suspicion came up since. Its error is the reason why nothing can be leased at present,
 // or why the probe failed.
 func (l *Ledger) Check(ctx context.Context) error {
-	_, err := l.LeasableState(ctx)
+	_, err := l.leasable(ctx, true)
 	return err
 }
 

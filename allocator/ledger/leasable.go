@@ -22,9 +22,12 @@ type shared struct {
 // LeasableState returns the state under which a lease may be made. It probes first
 // if the last probe is too old, or if nothing may be leased under the state that is
 // known. Leases that want a probe at the same time share one.
-func (l *Ledger) LeasableState(ctx context.Context) (*State, error) {
+func (l *Ledger) LeasableState(ctx context.Context) (*State, error) { return l.leasable(ctx, false) }
+
+// leasable is LeasableState. With ahead, the last probe is also too old if it soon will be.
+func (l *Ledger) leasable(ctx context.Context, ahead bool) (*State, error) {
 	for {
-		s, flight, lead, err := l.join()
+		s, flight, lead, err := l.join(ahead)
 		switch {
 		case flight == nil:
 			return s, err
@@ -48,10 +51,10 @@ func (l *Ledger) LeasableState(ctx context.Context) (*State, error) {
 // join returns the state if a lease may be made under it. If not, and it is too early for
 // a probe, it returns the reason. Otherwise it returns the probe to wait for; lead is
 // true if the caller must send it.
-func (l *Ledger) join() (s *State, flight *shared, lead bool, err error) {
+func (l *Ledger) join(ahead bool) (s *State, flight *shared, lead bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if s, err = l.ready(); err == nil || l.waits() {
+	if s, err = l.ready(ahead); err == nil || l.waits() {
 		return s, nil, false, err
 	}
 	if lead = l.mu.flight == nil; lead {
@@ -63,8 +66,9 @@ func (l *Ledger) join() (s *State, flight *shared, lead bool, err error) {
 // lead sends the probe that leases wait for, and makes the instance enter a new
 // epoch.
 func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error) {
+	var probed *probeResult
 	if !l.onlyEnters() {
-		_, err = l.probe(ctx, l.haltsAs() != "", l.Try)
+		probed, _, err = l.look(ctx, l.haltsAs() != "", l.Try)
 	}
 	if err == nil {
 		err = l.enter(ctx)
@@ -72,6 +76,7 @@ func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error)
 	flight.gaveUp = over(ctx)
 	s, flight.err = l.probed(err)
 	close(flight.done)
+	l.beatOn(ctx, probed) // no other lease waits for it
 	return s, flight.err
 }
 
@@ -125,7 +130,7 @@ func (l *Ledger) onlyEnters() bool {
 	defer l.mu.Unlock()
 	i := l.mu.instance
 	return i != nil && !i.admission.in(l.mu.clock.began) && l.mu.state.Refusal() == nil &&
-		l.mu.clock.suspicion == nil && l.mu.clock.checked.fresh()
+		l.mu.clock.suspicion == nil && l.checked(false)
 }
 
 // over reports whether ctx has ended, or is about to: its timer may be a moment
@@ -135,13 +140,30 @@ func over(ctx context.Context) bool {
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
+// checked reports whether the last probe is not too old. The caller holds the lock.
+func (l *Ledger) checked(ahead bool) bool {
+	left, soon := l.checkLasts()
+	return left > 0 && (!ahead || left > soon)
+}
+
+// nextCheck returns after how long an instance checks again, ahead of need. While nothing can be leased it has no hurry.
+func (l *Ledger) nextCheck() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left, ahead := l.checkLasts()
+	if left <= 0 {
+		return heartbeatEvery
+	}
+	return max(left-ahead, watchPause)
+}
+
 // ready returns the state if a lease may be made under it without a probe. The
 // caller holds the lock.
-func (l *Ledger) ready() (*State, error) {
+func (l *Ledger) ready(ahead bool) (*State, error) {
 	if err := l.refusal(); err != nil {
 		return nil, err
 	}
-	if l.mu.haltsAs != "" && !l.mu.clock.checked.fresh() {
+	if l.mu.haltsAs != "" && !l.checked(ahead) {
 		return nil, errUnchecked
 	}
 	return l.mu.state, nil

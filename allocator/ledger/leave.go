@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -90,18 +89,14 @@ func (i *Instance) sentChecked(before sentAt) bool {
 	return by.Connection != 0 && by == t.checked.by && revision > before.seen && t.epochSeq == before.epochSeq
 }
 
-const (
-	// maxCovers bounds how many earlier processes a leaving one covers: the latest.
-	maxCovers = 100
-	// coverWithin bounds how long a stop waits for marks and windows that it must see for that.
-	coverWithin = 2 * time.Second
-)
+// maxCovers bounds how many earlier processes a leaving one covers: the latest.
+const maxCovers = 100
 
 // covered returns the earlier processes of this instance whose leases etcd has: those with whose
 // memory this process began, if answers that count show all of it.
 func (i *Instance) covered(ctx context.Context) []string {
 	chain := i.chain()
-	ctx, cancel := context.WithTimeout(ctx, coverWithin)
+	ctx, cancel := context.WithTimeout(ctx, i.ledger.Patience()) // to see marks and windows
 	defer cancel()
 	if len(chain) == 0 || i.ledger.Check(ctx) != nil {
 		return nil

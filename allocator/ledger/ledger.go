@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -26,8 +27,9 @@ type Config struct {
 	// UUID, if set, must be the cluster's: a prefix that belongs to another cluster
 	// is then refused. Empty accepts the cluster that is found first.
 	UUID string
-	// TryTimeout bounds one try of a transaction. Default 2 s: longer than an
-	// election, and short enough for a second try before callers give up.
+	// TryTimeout bounds one try of a transaction where etcd is near. Default 2 s: longer
+	// than an election, and short enough for a second try before callers give up. See
+	// Ledger.tryFor.
 	TryTimeout time.Duration
 	// Etcdctl is the command with which an operator asks this etcd. Default etcdctl, without flags.
 	Etcdctl string
@@ -122,7 +124,7 @@ func (l *Ledger) Close() error { return l.store.Close() }
 // Try sends txn once. The answer is from the cluster's own etcd, or the error
 // says otherwise. After an error it is unknown whether it happened.
 func (l *Ledger) Try(ctx context.Context, txn store.Txn) (store.Answer, error) {
-	bounded, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	bounded, cancel := context.WithTimeout(ctx, l.tryFor())
 	defer cancel()
 	before := l.before()
 	answer, err := l.store.Txn(bounded, txn)
@@ -132,21 +134,24 @@ func (l *Ledger) Try(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	}
 	if err != nil {
 		if ctx.Err() == nil && allocator.KindOf(err) == allocator.Unavailable && !errors.Is(err, store.ErrNoSpace) {
-			l.unanswered(ctx, now, err)
+			l.unanswered(ctx, now, err, bounded.Err() != nil)
 		}
 		return store.Answer{}, err
 	}
 	return l.received(ctx, before, now, answer)
 }
 
-// unanswered notes that a try failed because etcd did not answer.
-func (l *Ledger) unanswered(ctx context.Context, now time.Time, err error) {
+// unanswered notes that a try failed because etcd did not answer: late says that the try had all its time.
+func (l *Ledger) unanswered(ctx context.Context, now time.Time, err error, late bool) {
 	var said pending.Lines
 	defer said.Write(l.log)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	contact := &l.mu.contact
 	contact.Cause = err
+	if late {
+		contact.late++
+	}
 	if contact.Away.IsZero() {
 		contact.Away = now
 		l.mu.saidAway = l.mu.awayLog.Log(now, said.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
@@ -194,7 +199,7 @@ func (l *Ledger) Regressions() int64 { return l.regressions.Load() }
 // ends, for at most two tries' time. If `march recover` has moved the cluster to another
 // etcd cluster, it asks there.
 func (l *Ledger) Read(ctx context.Context, txn store.Txn) (store.Answer, error) {
-	return store.Retry(ctx, l.cfg.TryTimeout, func(ctx context.Context) (store.Answer, error) {
+	return store.Retry(ctx, l.tryFor(), func(ctx context.Context) (store.Answer, error) {
 		for {
 			answer, err := l.Try(ctx, txn)
 			if !l.moved(ctx, err) {
@@ -231,6 +236,24 @@ func (l *Ledger) Attach(ctx context.Context) error {
 	return l.pin(id, answer.ClusterID)
 }
 
+// expects notes the version of the layout that was read, which the next probe assumes, and returns it; 0 if it cannot
+// be read.
+func (l *Ledger) expects(layout []store.KV) int64 {
+	var v record.Layout
+	if len(layout) == 0 || json.Unmarshal(layout[0].Value, &v) != nil || v.Version < 1 {
+		return 0
+	}
+	l.expectVersion(v.Version)
+	return v.Version
+}
+
+// expectVersion notes the version that the next probe assumes for the layout.
+func (l *Ledger) expectVersion(version int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.version = version
+}
+
 // AttachToRead is Attach for processes that only read. It is no error if the identity
 // cannot be read: such a process can show the cluster anyway. Other errors are Attach's.
 func (l *Ledger) AttachToRead(ctx context.Context) error {
@@ -255,7 +278,7 @@ func (l *Ledger) pin(id record.Identity, clusterID uint64) error {
 // Cluster returns a reader of this cluster that does not take part in the protocol.
 func (l *Ledger) Cluster() *record.Cluster {
 	return &record.Cluster{Store: l.store, Keys: l.keys, UUID: l.cfg.UUID,
-		TryTimeout: l.cfg.TryTimeout, Now: l.now, Log: l.log}
+		TryTimeout: l.tryFor(), Now: l.now, Log: l.log}
 }
 
 // Identity returns the cluster's identity. Its errors are Attach's.
@@ -289,6 +312,9 @@ func (l *Ledger) Ping(ctx context.Context) (store.Status, error) {
 	}
 	l.mu.Lock()
 	l.mu.pinged, l.mu.pingedAt = status, at
+	if l.mu.contact.Last.IsZero() {
+		l.mu.contact.Latency = time.Since(at)
+	}
 	l.mu.Unlock()
 	return status, store.CheckVersion(status.Version)
 }
@@ -353,7 +379,7 @@ func (l *Ledger) moved(ctx context.Context, err error) bool {
 // missed. classify then halts leasing, so that an operator recovers instead of
 // looking for a wrong endpoint.
 func (l *Ledger) moveToCluster(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, l.tryFor())
 	defer cancel()
 	answer, err := l.store.Txn(ctx, store.Txn{Then: []store.Op{store.OpGet(l.keys.Identity()),
 		store.OpGet(l.keys.Epoch())}})

@@ -141,6 +141,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 		}
 		i.mu.value.Unconfirmed = l.Unconfirmed()
 		switch done, err := i.register(ctx, there, epochSeq, beat); {
+		case len(beat.Then) > 0 && allocator.KindOf(err) == allocator.Denied: // it may not write a beat
 		case err != nil:
 			return nil, err
 		case done:
@@ -311,11 +312,13 @@ func (i *Instance) Run(ctx context.Context) error {
 	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var due time.Time // of the next heartbeat
 	epochSeq := i.ledger.before().epochSeq
 	for {
 		_, adopted := i.ledger.State()
 		if now := i.ledger.before().epochSeq; now != epochSeq {
 			epochSeq = now // a restored etcd may have forgotten us: register again before `march recover` asks
+			due = time.Time{}
 			timer.Reset(0)
 		}
 		select {
@@ -326,7 +329,12 @@ func (i *Instance) Run(ctx context.Context) error {
 		case <-timer.C:
 			epochSeq = i.ledger.before().epochSeq
 		}
-		i.noteProbe(i.ledger.Check(ctx)) // so that a lease rarely has to wait for a probe, and an idle room probes, too
+		// Ahead of need, so that leases hardly ever wait for a probe. An idle room probes, too.
+		i.noteProbe(i.ledger.Check(ctx))
+		if left := time.Until(due); left > 0 {
+			timer.Reset(min(left, i.ledger.nextCheck()))
+			continue
+		}
 		err := i.send(ctx)
 		if err != nil && allocator.KindOf(err) == allocator.Refused {
 			return err
@@ -339,6 +347,10 @@ func (i *Instance) Run(ctx context.Context) error {
 			_ = i.serve(ctx) // otherwise with the next heartbeat
 		} else if pending {
 			pause = min(pause, left)
+		}
+		due = time.Now().Add(pause)
+		if pause == heartbeatEvery { // many instances would read too much
+			pause = min(pause, i.ledger.nextCheck())
 		}
 		timer.Reset(pause)
 	}

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,12 +44,17 @@ const probeAttempts = 8
 // own and must hear of each failure.
 func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layout, error) {
 	s, stored, err := l.look(ctx, full, send)
-	if txn := l.nextBeat(s); err == nil && len(txn.Then) > 0 {
+	l.beatOn(ctx, s)
+	return stored, err
+}
+
+// beatOn writes the beat that is due by the result of a probe, nil for none. The next probe writes it if that fails.
+func (l *Ledger) beatOn(ctx context.Context, s *probeResult) {
+	if txn := l.nextBeat(s); len(txn.Then) > 0 {
 		if _, err := l.Try(ctx, txn); err != nil {
-			l.log.Debug("beat not written", "error", err) // the next probe writes it
+			l.log.Debug("beat not written", "error", err)
 		}
 	}
-	return stored, err
 }
 
 // look is probe, but writes no beat. It returns the result of the last probe, and that reads more keys in its
@@ -173,29 +177,11 @@ func (l *Ledger) historyVersion() int64 {
 	return l.mu.version
 }
 
-// expectVersion notes the version that the next probe assumes for the layout.
-func (l *Ledger) expectVersion(version int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.version = version
-}
-
 // otherVersion reports whether the layout that s saw has another version than s
 // assumed, and notes that version.
 func (l *Ledger) otherVersion(s *probeResult) bool {
 	version := l.expects(s.answer.Got[1])
 	return version > 0 && version != s.version && version != s.version+1
-}
-
-// expects notes the version of the layout that was read, which the next probe assumes, and returns it; 0 if it cannot
-// be read.
-func (l *Ledger) expects(layout []store.KV) int64 {
-	var v record.Layout
-	if len(layout) == 0 || json.Unmarshal(layout[0].Value, &v) != nil || v.Version < 1 {
-		return 0
-	}
-	l.expectVersion(v.Version)
-	return v.Version
 }
 
 // status returns the status of the member that answered s. The answer to a Ping counts, too, if it came over the same
@@ -363,7 +349,20 @@ const (
 	beatGrowth = 2
 )
 
-func (c check) fresh() bool { return !c.at.IsZero() && allocator.Elapsed(c.at, time.Now()) < checkFor }
+// checkLasts returns how long the last check is still good. It lasts longer where etcd is far away, and an instance makes
+// the next one ahead of need: a check takes two round trips, and a heartbeat may come before it. The caller holds the
+// lock.
+func (l *Ledger) checkLasts() (left, ahead time.Duration) {
+	at := l.mu.clock.checked.at
+	if at.IsZero() {
+		return 0, 0
+	}
+	latency := l.mu.contact.Latency
+	return max(checkFor, 8*latency) - allocator.Elapsed(at, time.Now()), max(checkAhead, 4*latency)
+}
+
+// checkAhead is how long before a lease would need it an instance makes the next check, where etcd is near.
+const checkAhead = time.Second
 
 // restored returns why etcd must have been restored, by beat and status.
 func (s *probeResult) restored() string {

@@ -154,7 +154,7 @@ func (i *Instance) askRights(ctx context.Context) {
 		allocator.Elapsed(at.asked, time.Now()) < rightsEvery {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, i.ledger.cfg.TryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, i.ledger.tryFor())
 	defer cancel()
 	missing, more, err := i.ledger.WrongRights(ctx, i.ledger.keys.RoomRole(i.room, false))
 	if err != nil {

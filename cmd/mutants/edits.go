@@ -224,12 +224,12 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/barrier.go",
-		From: `	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+		From: `	ctx, cancel := context.WithTimeout(ctx, l.tryFor())
 `,
 		To: `	if mutant("barrier-unseen") {
 		return halted{record.Halt{Nonce: b.Nonce}, b.ClusterID, 0}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.TryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, l.tryFor())
 `,
 	},
 	{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
@@ -216,7 +217,7 @@ func (p *pool) look(ctx context.Context) {
 		p.retry(ctx)
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 	defer cancel()
 	if p.clockWentBack() && p.followClock(ctx) || !p.tags.cfg.Workers.Due(p.worker) {
 		return
@@ -248,7 +249,7 @@ func (p *pool) retry(ctx context.Context) {
 		p.failed = nil
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 	defer cancel()
 	_ = p.take(ctx, settings) // trouble reports the error until a try succeeds
 }
@@ -374,7 +375,7 @@ func (p *pool) exchangeMoved(ctx context.Context) bool {
 	if p.worker == nil {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 	defer cancel()
 	err := p.tags.cfg.Workers.Check(ctx, p.worker)
 	var moved *worker.MovedError

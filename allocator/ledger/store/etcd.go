@@ -57,8 +57,10 @@ type etcd struct {
 
 	mu struct {
 		sync.Mutex
-		member  *member // nil before the first use and after Close
-		next    int     // the endpoint to use next
+		member  *member                // nil before the first use and after Close
+		next    int                    // the endpoint to use next
+		list    []*etcdserverpb.Member // etcd's members, as last read
+		failed  int                    // clients in a row whose user no member checked
 		closed  bool
 		retired []*member // replaced but not yet closed: they still have calls under way
 
@@ -125,9 +127,9 @@ func (e *etcd) client() (*member, error) {
 		Username:             e.cfg.Username,
 		Password:             password,
 		TLS:                  e.cfg.secured(endpoint),
-		DialTimeout:          2 * time.Second,
+		DialTimeout:          min(2*time.Second<<min(e.mu.failed, 3), connectWithin), // for the password
 		DialKeepAliveTime:    10 * time.Second,
-		DialKeepAliveTimeout: 3 * time.Second,
+		DialKeepAliveTimeout: 5 * time.Second,
 		// Each try is sent once. A transaction that is sent again could be applied twice before
 		// the answer to the first is read.
 		MaxUnaryRetries: 1,
@@ -136,7 +138,7 @@ func (e *etcd) client() (*member, error) {
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 					MaxDelay: 500 * time.Millisecond},
-				MinConnectTimeout: 2 * time.Second,
+				MinConnectTimeout: connectWithin,
 			}),
 			grpc.WithChainUnaryInterceptor(failFast),
 			grpc.WithStatsHandler((*endings)(e)),
@@ -144,15 +146,22 @@ func (e *etcd) client() (*member, error) {
 	})
 	if err != nil {
 		err = e.failed(nil, endpoint, err)
+		e.mu.failed++
+		if allocator.KindOf(err) == allocator.Unavailable {
+			e.mu.next++
+		}
 		if allocator.KindOf(err) == allocator.Unauthenticated {
 			e.mu.refused, e.mu.refusedAt = err, time.Now()
 		}
 		return nil, err
 	}
-	e.mu.refused = nil
+	e.mu.refused, e.mu.failed = nil, 0
 	e.mu.member = &member{Client: c, endpoint: endpoint}
 	return e.mu.member, nil
 }
+
+// connectWithin bounds how long a connection may take: four round trips with TLS, and each may take 2 s.
+const connectWithin = 10 * time.Second
 
 // Close implements Store.
 func (e *etcd) Close() error {
