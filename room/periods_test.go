@@ -301,3 +301,34 @@ func TestALeapOfADayIsMended(t *testing.T) {
 		})
 	}
 }
+
+// A tag that one instance opened too early, by a clock that is a day ahead, is in a period to come for all others. Where
+// two instances have no guard, status says so; before, nothing did.
+func TestPeriodOpenedTooEarlyIsAProblem(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(daily, "daily")
+		_, today, tomorrow := c.midnight(time.Hour)
+		right := c.now
+		c.now = func() time.Time { return right().Add(24 * time.Hour) }
+		early := c.start("a", "early", nil)
+		early.mustNext("daily")
+		if err := early.problems(); err != nil {
+			t.Errorf("the instance whose clock is ahead: %v", err)
+		}
+		early.Stop()
+		c.now = right
+		b := c.start("b", "right", nil)
+		if id := b.mustNext("daily"); id < tomorrow.First || id < today.End {
+			t.Fatalf("ID %d is not of tomorrow", id)
+		}
+		b.await("the problem", func() bool {
+			err := b.problems()
+			return err != nil && contains(err.Error(), "tag daily is in its period 2030-06-15",
+				"which begins at 2030-06-15T00:00:00Z")
+		})
+		time.Sleep(time.Hour + time.Minute)
+		b.mustNext("daily")
+		b.await("its end", func() bool { return b.problems() == nil })
+	})
+}

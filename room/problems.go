@@ -43,6 +43,7 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 	}
 	list = append(list, s.damagedTags()...)
 	list = append(list, s.usedUp()...)
+	list = append(list, s.early()...)
 	missing, more := s.instance.WrongRights()
 	wrong := func(kind problem.Case, rights []store.Right, between string) {
 		texts := make([]string, len(rights))
@@ -169,6 +170,21 @@ func (s *Server) usedUp() (list []*marchv1.Problem) {
 			row = problem.PeriodUsedUp
 		}
 		p := problem.New(row, string(c.tag), time.Time{}, "why", c.status.Failure)
+		p.Hits = []string{s.id()}
+		list = append(list, p)
+	}
+	return list
+}
+
+// early lists the tags that lease in a period that has not begun by this instance's clock.
+func (s *Server) early() (list []*marchv1.Problem) {
+	for _, c := range s.chains.tour.lastRound().early {
+		span, _ := s.chains.periods.of(c.tag).Of(c.status.Last)
+		if !span.Begins.After(s.instance.Now()) {
+			continue
+		}
+		p := problem.New(problem.PeriodAhead, string(c.tag), time.Time{}, "period", span,
+			"begins", span.Begins.UTC().Format(time.RFC3339))
 		p.Hits = []string{s.id()}
 		list = append(list, p)
 	}

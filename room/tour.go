@@ -49,6 +49,7 @@ type round struct {
 	reserve time.Duration     // the least reserve of the chains in use
 	scarce  allocator.Tag     // the tag of that chain; empty when none is in use
 	used    []seen            // of tags in use that have no ID left, maxDamaged at most
+	early   []seen            // of tags that lease in a period that has not begun, maxDamaged at most
 	busiest []seen            // the busiest chains in use; more than minutes.MaxTags until the end of the round
 	others  state             // of the chains without series of their own
 	rising  []seen            // the busiest of these, as many as there are free series
@@ -84,6 +85,9 @@ func (r *round) add(s seen) {
 	}
 	if exhausted && s.status.Held == 0 && len(r.used) < maxDamaged {
 		r.used = append(r.used, s)
+	}
+	if its := s.chain.getSpace(); its.ends != 0 && s.status.Last >= its.limit && len(r.early) < maxDamaged {
+		r.early = append(r.early, s)
 	}
 	if s.status.Peak > 0 && !exhausted && (r.scarce == "" || s.status.Lasts < r.reserve) {
 		r.reserve, r.scarce = s.status.Lasts, s.tag

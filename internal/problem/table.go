@@ -24,6 +24,7 @@ const (
 	MigrationWaits
 	TagUsedUp
 	PeriodUsedUp
+	PeriodAhead
 	TimeEnds
 	TimeEnded
 	WorkersUsed
@@ -191,6 +192,12 @@ var Table = [cases]Row{
 		Effect:  "Its callers there get the error exhausted, and no IDs.",
 		Remedy:  "Raise its limit if its callers take larger IDs, or move them to another tag.",
 		Command: "march tag update {of} --limit LIMIT", Page: "/tags/{of}", Alerts: []string{"MarchTagNearLimit"}},
+	PeriodAhead: {Kind: marchv1.ProblemKind_PROBLEM_KIND_PERIOD_AHEAD,
+		What:   "tag {of} is in its period {period}, which begins at {begins}: a clock was ahead when it was opened",
+		Effect: "Its IDs have the date of that period until then. No ID comes twice.", Warning: true,
+		Remedy: "Nothing takes it back: it is right again when that period begins. Look for the clock that is ahead, so " +
+			"that it opens no further one.",
+		Command: "march doctor", Page: "/tags/{of}"},
 	PeriodUsedUp: {Kind: marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP,
 		What:   "tag {of} has no ID left: {why}",
 		Effect: "Its callers there get the error exhausted, and no IDs. A higher limit does not help.",
