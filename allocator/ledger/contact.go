@@ -46,9 +46,9 @@ func (c *Contact) lasts(now time.Time) time.Duration {
 	return max(now.Sub(c.Away), 0)
 }
 
-// tryFor returns how long one try may take: TryTimeout, or longer where etcd is far away, by what its answers took. After
-// each try without an answer the next one may take twice as long, as the way may have become longer; four times at
-// most.
+// tryFor returns how long one try may take: TryTimeout, or longer where etcd is far away, by what its answers took.
+// After each try without an answer the next one may take twice as long, as the way may have become longer; four times
+// at most.
 func (l *Ledger) tryFor() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

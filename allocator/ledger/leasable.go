@@ -146,7 +146,8 @@ func (l *Ledger) checked(ahead bool) bool {
 	return left > 0 && (!ahead || left > soon)
 }
 
-// nextCheck returns after how long an instance checks again, ahead of need. While nothing can be leased it has no hurry.
+// nextCheck returns after how long an instance checks again, ahead of need. While nothing can be leased it has no
+// hurry.
 func (l *Ledger) nextCheck() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

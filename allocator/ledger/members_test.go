@@ -27,7 +27,8 @@ func (m *member) Status(context.Context, *etcdserverpb.StatusRequest) (*etcdserv
 	return &etcdserverpb.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: m.id}}, nil
 }
 
-func (m *member) MemberList(context.Context, *etcdserverpb.MemberListRequest) (*etcdserverpb.MemberListResponse, error) {
+func (m *member) MemberList(context.Context,
+	*etcdserverpb.MemberListRequest) (*etcdserverpb.MemberListResponse, error) {
 	if m.list == nil {
 		return nil, rpctypes.ErrGRPCPermissionDenied
 	}
@@ -48,9 +49,9 @@ func (m *member) serve(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A store says how many members of etcd answer, and whether one knows a leader: the one of three that is left answers for
-// itself, which no call that needs a majority shows. It counts etcd's own list of members, not the addresses that it was
-// given, and says so where it may not read the list.
+// A store says how many members of etcd answer, and whether one knows a leader: the one of three that is left answers
+// for itself, which no call that needs a majority shows. It counts etcd's own list of members, not the addresses that
+// it was given, and says so where it may not read the list.
 func TestMembers(t *testing.T) {
 	lost, away, whole := (&member{id: 1}).serve(t), "127.0.0.1:1", ledgertest.StartEtcd(t).Endpoint
 	first, second := &member{id: 1}, &member{id: 2}
