@@ -98,7 +98,7 @@ func TestColdTags(t *testing.T) {
 		time.Sleep(time.Millisecond) // etcd's own time
 	})
 	var work sync.WaitGroup
-	for k := range 500 {
+	for k := range 200 {
 		work.Go(func() { a.coldNext(fmt.Sprintf("tag-%d", k)) })
 	}
 	work.Wait()

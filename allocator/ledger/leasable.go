@@ -67,11 +67,14 @@ func (l *Ledger) join(ahead bool) (s *State, flight *shared, lead bool, err erro
 // epoch.
 func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error) {
 	var probed *probeResult
-	if !l.onlyEnters() {
-		probed, _, err = l.look(ctx, l.haltsAs() != "", l.Try)
-	}
-	if err == nil {
+	err = errEpochChanged
+	if l.onlyEnters() {
 		err = l.enter(ctx)
+	}
+	if errors.Is(err, errEpochChanged) { // since the last probe, perhaps
+		if probed, _, err = l.look(ctx, l.haltsAs() != "", l.Try); err == nil {
+			err = l.enter(ctx)
+		}
 	}
 	flight.gaveUp = over(ctx)
 	s, flight.err = l.probed(err)
