@@ -302,8 +302,8 @@ func TestALeapOfADayIsMended(t *testing.T) {
 	}
 }
 
-// A tag that one instance opened too early, by a clock that is a day ahead, is in a period to come for all others. Where
-// two instances have no guard, status says so; before, nothing did.
+// A tag that one instance opened too early, by a clock that is a day ahead, is in a period to come for all others.
+// Where two instances have no guard, status says so; before, nothing did.
 func TestPeriodOpenedTooEarlyIsAProblem(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())

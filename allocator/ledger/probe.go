@@ -349,9 +349,9 @@ const (
 	beatGrowth = 2
 )
 
-// checkLasts returns how long the last check is still good. It lasts longer where etcd is far away, and an instance makes
-// the next one ahead of need: a check takes two round trips, and a heartbeat may come before it. The caller holds the
-// lock.
+// checkLasts returns how long the last check is still good. It lasts longer where etcd is far away, and an instance
+// makes the next one ahead of need: a check takes two round trips, and a heartbeat may come before it. The caller
+// holds the lock.
 func (l *Ledger) checkLasts() (left, ahead time.Duration) {
 	at := l.mu.clock.checked.at
 	if at.IsZero() {

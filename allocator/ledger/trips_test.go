@@ -75,8 +75,8 @@ func TestRoundTrips(t *testing.T) {
 	})
 }
 
-// TestRoundTripsOfAStart counts the round trips, one after another, from the moment at which an instance that starts has
-// a connection until it can lease, and those of a first lease. Before there were 10 to 13 of a start.
+// TestRoundTripsOfAStart counts the round trips, one after another, from the moment at which an instance that starts
+// has a connection until it can lease, and those of a first lease. Before there were 10 to 13 of a start.
 func TestRoundTripsOfAStart(t *testing.T) {
 	begins := func(l *ledger.Ledger, name allocator.Instance) (*ledger.Instance, error) {
 		var asked sync.WaitGroup // what the program asks for before it listens

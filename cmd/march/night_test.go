@@ -618,7 +618,8 @@ var faults = []fault{
 		}, without: serves},
 	{name: "console-stopped-in-a-migration", breaks: func(n *night) {
 		n.plan("a:25-50=b")
-		if out, code := n.march("migrate", "apply", filepath.Join(n.dir, "plan.json"), "--yes", "--detach"); code != exitOK {
+		out, code := n.march("migrate", "apply", filepath.Join(n.dir, "plan.json"), "--yes", "--detach")
+		if code != exitOK {
 			n.Errorf("apply: %s", out)
 		}
 		testcluster.Await(n, "one of two moves was made", func() bool { return n.migration().GetReached() == 1 })
@@ -668,7 +669,8 @@ func (n *night) moved(move string) {
 // plan writes a plan of a move.
 func (n *night) plan(move string) {
 	n.Helper()
-	if out, code := n.march("migrate", "plan", "--move", move, "--out", filepath.Join(n.dir, "plan.json")); code != exitOK {
+	out, code := n.march("migrate", "plan", "--move", move, "--out", filepath.Join(n.dir, "plan.json"))
+	if code != exitOK {
 		n.Errorf("plan: %s", out)
 	}
 }

@@ -158,8 +158,8 @@ func (f *clusterFlags) roomNeeds(ctx context.Context, l *ledger.Ledger, r alloca
 	return noRights
 }
 
-// etcdAnswersWithin bounds how long a server that starts waits for one answer: a connection and a round trip, where each
-// of five ways may take 2 s.
+// etcdAnswersWithin bounds how long a server that starts waits for one answer: a connection and a round trip, where
+// each of five ways may take 2 s.
 const etcdAnswersWithin = 12 * time.Second
 
 // ask asks etcd about itself. The error names the endpoints.

@@ -71,7 +71,8 @@ func TestNoChangeOfAClusterThatIsGone(t *testing.T) {
 		value, _ := n.Mem.Value(keys[identity])
 		other := regexp.MustCompile(`"uuid":"[^"]*"`).ReplaceAll(value, []byte(`"uuid":"0a0a0a0a-0a0a-4a0a-8a0a-0a0a0a0a0a0a"`))
 		n.Mem.Corrupt(store.OpPut(keys[identity], other))
-		n.changesNothing("/march/default/ belongs to cluster CLUSTER by now, and was cluster CLUSTER: a wrong endpoint, or another " +
+		n.changesNothing("/march/default/ belongs to cluster CLUSTER by now, and was cluster CLUSTER: a wrong endpoint, or " +
+			"another " +
 			"etcd's data")
 		for _, key := range keys {
 			n.Mem.Corrupt(store.Op{Delete: key})
@@ -115,7 +116,8 @@ func TestDecodeSaysWhatIsKnown(t *testing.T) {
 		}
 		bill := strconv.FormatInt(id.GetId(), 10)
 		for _, row := range []struct{ tag, id, cli, page string }{
-			{"order", "10", "leased by   room a [0, 50)\nor skipped  an operator had it go on at 1000000: see march audit list\n",
+			{"order", "10", "leased by   room a [0, 50)\nor skipped  an operator had it go on at " +
+				"1000000: see march audit list\n",
 				"Leased, or skipped: an operator had room a go on at 1,000,000."},
 			{"order", "1000001", "leased by  room a [0, 50)\nlayout", "Leased by"},
 			{"order", "700000001", "leased by  no room yet\n", "No room has leased this ID yet: room a will."},

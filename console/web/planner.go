@@ -261,7 +261,7 @@ func (h *Handler) stale(c *call, now *marchv1.LayoutRecord, p *planner) error {
 	}
 	was, wasErr := api.LayoutFromProto(then.GetLayout().GetLayout())
 	is, err := api.LayoutFromProto(now.GetLayout())
-	if err = cmp.Or(wasErr, err); err != nil {
+	if err := cmp.Or(wasErr, err); err != nil {
 		return err
 	}
 	by := now.GetActor()

@@ -195,7 +195,8 @@ var Table = [cases]Row{
 	PeriodAhead: {Kind: marchv1.ProblemKind_PROBLEM_KIND_PERIOD_AHEAD,
 		What:   "tag {of} is in its period {period}, which begins at {begins}: a clock was ahead when it was opened",
 		Effect: "Its IDs have the date of that period until then. No ID comes twice.", Warning: true,
-		Remedy: "Nothing takes it back: it is right again when that period begins. Look for the clock that is ahead, so " +
+		Remedy: "Nothing takes it back: it is right again when that period begins. Look for the clock that is ahead, " +
+			"so " +
 			"that it opens no further one.",
 		Command: "march doctor", Page: "/tags/{of}"},
 	PeriodUsedUp: {Kind: marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP,

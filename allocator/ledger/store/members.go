@@ -112,8 +112,8 @@ func (e *etcd) Members(ctx context.Context) Members {
 	return m
 }
 
-// listed returns etcd's list of members: the one that an answer had, or else the one that this store's user may read, or
-// the last one.
+// listed returns etcd's list of members: the one that an answer had, or else the one that this store's user may read,
+// or the last one.
 func (e *etcd) listed(ctx context.Context, list []*etcdserverpb.Member) []*etcdserverpb.Member {
 	e.mu.Lock()
 	user := e.mu.member
