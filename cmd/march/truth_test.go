@@ -71,9 +71,8 @@ func TestNoChangeOfAClusterThatIsGone(t *testing.T) {
 		value, _ := n.Mem.Value(keys[identity])
 		other := regexp.MustCompile(`"uuid":"[^"]*"`).ReplaceAll(value, []byte(`"uuid":"0a0a0a0a-0a0a-4a0a-8a0a-0a0a0a0a0a0a"`))
 		n.Mem.Corrupt(store.OpPut(keys[identity], other))
-		n.changesNothing("/march/default/ belongs to cluster CLUSTER by now, and was cluster CLUSTER: a wrong endpoint, or " +
-			"another " +
-			"etcd's data")
+		n.changesNothing("/march/default/ belongs to cluster CLUSTER by now, and was cluster CLUSTER: a wrong " +
+			"endpoint, or another etcd's data")
 		for _, key := range keys {
 			n.Mem.Corrupt(store.Op{Delete: key})
 		}
