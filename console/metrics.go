@@ -42,8 +42,7 @@ func newMetrics(m *observe.Metrics) *metrics {
 			"The size at which etcd takes no more writes; 0 if etcd does not report it."),
 		noSpace: gauge("etcd_no_space", "1 while etcd has raised its alarm NOSPACE, and takes no writes."),
 		lost: gauge("etcd_members_away",
-			"How many of the members of etcd whose addresses this console was given do not answer it, while "+
-				"etcd does."),
+			"How many of etcd's members, by its own list, do not answer this console, while etcd does."),
 		timeLeft: gauge("time_left_seconds",
 			"Time until the time bits of a tag of kind time are used up, the shortest of all such tags; "+
 				"+Inf if there is no such tag."),

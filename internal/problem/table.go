@@ -160,9 +160,10 @@ var Table = [cases]Row{
 		Effect: "No IDs are leased when it is full.",
 		Remedy: "Defragment one member after the other, or raise --quota-backend-bytes.", Warning: true,
 		Command: "{etcdctl} defrag --cluster", Page: "/capacity", Alerts: []string{"MarchEtcdNearQuota"}},
-	EtcdMember: {Kind: etcdMember, What: "etcd has lost a member: {members}",
+	EtcdMember: {Kind: etcdMember, What: "a member of etcd does not answer: {members}",
 		Effect: "IDs are leased as before, until so many are away that no majority is left.", Warning: true,
-		Remedy:  "Start the member that does not answer, or replace it.",
+		Remedy: "Start the member that does not answer, or replace it. If it runs, the console must reach the address " +
+			"that it advertises.",
 		Command: "{etcdctl} endpoint status --write-out=table", Page: "/capacity",
 		Alerts: []string{"MarchEtcdMemberAway"}},
 	ForeignEtcd: {Kind: marchv1.ProblemKind_PROBLEM_KIND_FOREIGN_ETCD, What: "instance {of} leases nothing: {why}",
