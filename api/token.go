@@ -3,15 +3,16 @@ package api
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/netip"
 	"net/url"
+	"os"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/credentials"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/internal/smallfile"
 )
 
 const (
@@ -83,12 +84,17 @@ func Loopback(host string) bool {
 
 // ReadToken reads a file that has a token, and nothing else. Its error is Invalid.
 func ReadToken(path string) (string, error) {
-	content, err := smallfile.Read("token-file", path, maxToken)
+	f, err := os.Open(path)
 	if err != nil {
-		return "", err
+		return "", allocator.Errorf(allocator.Invalid, "token-file: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	content, err := io.ReadAll(io.LimitReader(f, maxToken+1))
+	if err != nil {
+		return "", allocator.Errorf(allocator.Invalid, "token-file: %w", err)
 	}
 	content = bytes.TrimSpace(content)
-	if len(content) == 0 || bytes.ContainsAny(content, " \t\r\n\x00") {
+	if len(content) == 0 || len(content) > maxToken || bytes.ContainsAny(content, " \t\r\n\x00") {
 		return "", allocator.Errorf(allocator.Invalid,
 			"token-file: %s has no token; allowed: a file with one token and nothing else", path)
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"io"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,7 +13,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/internal/smallfile"
 )
 
 // Interval is the least time between two readings of the files.
@@ -258,5 +259,17 @@ func read(flag, path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-	return smallfile.Read(flag, path, maxFile)
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "%s: %w", flag, err)
+	}
+	defer func() { _ = file.Close() }()
+	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	switch {
+	case err != nil:
+		return nil, allocator.Errorf(allocator.Invalid, "%s: %w", flag, err)
+	case len(content) > maxFile:
+		return nil, allocator.Errorf(allocator.Invalid, "%s: %s has more than %d bytes", flag, path, maxFile)
+	}
+	return content, nil
 }

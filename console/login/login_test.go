@@ -57,7 +57,7 @@ func TestToken(t *testing.T) {
 		t.Errorf("after the logout: %s", r.URL)
 	}
 	s.post(s.client, "/login", url.Values{"token": {s.token}})
-	if err := os.WriteFile(s.tokens, nil, 0o600); err != nil {
+	if err := os.WriteFile(s.tokens, []byte("# none\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.gate.Reload(time.Now())

@@ -156,7 +156,7 @@ func (b *browser) planner(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.click(button("Apply: 2 moves"))
-	p.says("The plan was made for layout version 1, but the layout is version 2: plan again")
+	p.says("The plan was made for layout version 1, but bob made version 2 at ")
 }
 
 // Pause, resume, going on without an instance, abort.

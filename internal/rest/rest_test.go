@@ -34,7 +34,7 @@ func TestNext(t *testing.T) {
 		{"POST /v1/tags/order/lease?count=7",
 			`{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0","time":null,"format":"","keyCheck":""}`},
 		{"GET /v1/tags/order/ids/9223372036854775807",
-			`{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[],"time":null}`},
+			`{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[],"time":null,"passed":false,"period":""}`},
 	} {
 		w := s.do(tt.request)
 		if w.Code != 200 || w.Body.String() != tt.want+"\n" {
