@@ -133,8 +133,8 @@ func TestIssue(t *testing.T) {
 				Version: 1, Block: ofB / 100, Residue: ofB % 100, Room: "b",
 				Origin: &marchv1.Origin{Room: "b", Layout: l, Block: ofB / 100, Residue: ofB % 100},
 			},
-			0:   {Version: 1, Room: "a"}, // never leased
-			150: {Version: 1, Block: 1, Residue: 50, Room: "b"},
+			0:   {Version: 1, Room: "a", Passed: true}, // never leased: the rooms went past it
+			150: {Version: 1, Block: 1, Residue: 50, Room: "b", Passed: true},
 			math.MaxInt64: {
 				Version: 1, Block: math.MaxInt64 / 100, Residue: 7, Room: "a"},
 		} {

@@ -129,7 +129,7 @@ func TestTexts(t *testing.T) {
 			{"POST /v1/tags/odd/next", `200 {"id":"1","text":"\\\"<01"}`},
 			{"POST /v1/tags/plain/next?count=1&texts=true", `"count":"1"}]}`},
 			{"GET /v1/tags/payment:parse?text=PAY-0000018", `200 {"id":"1"}`},
-			{"GET /v1/tags/payment:decode?text=PAY-0000018", `"id":"1"}`},
+			{"GET /v1/tags/payment:decode?text=PAY-0000018", `"id":"1",`},
 			{"GET /v1/tags/payment:parse?text=ORD-0000018",
 				`"reason":"invalid","message":"tag payment: text: \"ORD-0000018\" at column 1: another prefix; allowed: \"PAY-\""`},
 			{"GET /v1/tags/payment:parse?text=PAY-0000019", `the check character (luhn) does not match`},
