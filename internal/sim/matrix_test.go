@@ -3,7 +3,6 @@ package sim_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"testing/cryptotest"
@@ -81,11 +80,7 @@ func TestRestoreMatrix(t *testing.T) {
 }
 
 func (c cell) run(t *testing.T, seed uint64) {
-	journals, err := os.MkdirTemp(shm(), "march-sim-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = os.RemoveAll(journals) }()
+	journals := journals(t)
 	cryptotest.SetGlobalRandom(t, seed)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(seed, nil, journals, nil)

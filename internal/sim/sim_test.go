@@ -32,11 +32,7 @@ type result struct {
 
 // simulate runs a seed, or a script if there is one.
 func simulate(t *testing.T, seed uint64, script []byte, verbose func(string)) (r result) {
-	journals, err := os.MkdirTemp(shm(), "march-sim-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = os.RemoveAll(journals) }()
+	journals := journals(t)
 	if steady {
 		runtime.GC() // there is no other collection, and reused memory is cheaper than new memory
 	}
@@ -47,6 +43,25 @@ func simulate(t *testing.T, seed uint64, script []byte, verbose func(string)) (r
 		r = result{problems: w.mu.problems, counts: w.summary()}
 	})
 	return r
+}
+
+// journals returns a new folder for journals, in one that the test removes: folders of mirrors are beside it.
+func journals(t *testing.T) string {
+	t.Helper()
+	base, err := os.MkdirTemp(shm(), "march-sim-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(base); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := filepath.Join(base, "journals")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // shm returns a directory in memory if there is one: a journal syncs often.
