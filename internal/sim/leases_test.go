@@ -1,6 +1,7 @@
 package sim_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -167,7 +168,9 @@ func (l *link) answered(a *asked, answer store.Answer, err error) {
 		a.window.done, a.window.lost = time.Now(), lost
 		l.mu.windows = append(l.mu.windows, a.window)
 	}
-	if err == nil && answer.Succeeded && a.epoch != "" && (a.pinned == 0 || answer.ClusterID == a.pinned) {
+	// What another etcd cluster answers shows a process nothing of its own one's revisions.
+	home := cmp.Or(a.pinned, l.mu.lives.in)
+	if err == nil && answer.Succeeded && a.epoch != "" && answer.ClusterID == home {
 		l.mu.shown[a.epoch] = l.mu.shown[a.epoch].show(answer.Revision)
 	}
 }
