@@ -249,9 +249,13 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 			plan.ListRanges(from), from.Version)
 	}
 	if stored.Layout.Version != from.Version {
+		by := operator.MadeBy(stored.Actor, func(id string) (string, error) {
+			m, err := s.admin.Migration(ctx, id)
+			return m.Actor, err
+		})
 		return stored, planned, allocator.Errorf(allocator.Conflict,
 			"the plan was made for layout version %d, but %s made version %d at %s: %s. Next: `march migrate plan`",
-			from.Version, s.madeBy(ctx, stored), stored.Layout.Version, stored.Time.UTC().Format(time.RFC3339),
+			from.Version, by, stored.Layout.Version, stored.Time.UTC().Format(time.RFC3339),
 			plan.Differences(from, stored.Layout))
 	}
 	planned, err = plan.New(stored.Layout, said.Target, said.Atomic)
@@ -266,16 +270,6 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 			"plan: its moves are not those that lead from layout version %d to its target: plan again", from.Version)
 	}
 	return stored, planned, err
-}
-
-// madeBy names who made a layout: of one that a migration made, also who started that.
-func (s *Server) madeBy(ctx context.Context, stored record.Layout) string {
-	if id, by := strings.CutPrefix(stored.Actor, "migration "); by {
-		if m, err := s.admin.Migration(ctx, id); err == nil {
-			return m.Actor + " (" + stored.Actor + ")"
-		}
-	}
-	return stored.Actor
 }
 
 // ApplyMigration implements ConsoleService.

@@ -336,7 +336,7 @@ func (s *Server) checks(ctx context.Context) []serve.Check {
 
 // ready checks that etcd answers: without it a console can do nothing.
 func (s *Server) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, s.ledger.Patience())
 	defer cancel()
 	_, err := s.ledger.Ping(ctx)
 	return err

@@ -47,15 +47,19 @@ type told struct {
 // rate returns the mean rate of the last api.RateOver seconds, as one second has all or nothing of what callers
 // take at once; -1 for unknown.
 func (t told) rate() float64 {
-	last := t.rates[max(len(t.rates)-api.RateOver, 0):]
-	if len(last) == 0 {
+	if len(t.rates) == 0 {
 		return -1
 	}
-	sum := 0.0
+	return mean(t.rates, api.RateOver)
+}
+
+// mean returns the mean of the last n rates, or of all if there are fewer; 0 for none.
+func mean(rates []float64, n int) (mean float64) {
+	last := rates[max(len(rates)-n, 0):]
 	for _, rate := range last {
-		sum += rate
+		mean += rate / float64(len(last))
 	}
-	return sum / float64(len(last))
+	return mean
 }
 
 // sampled returns a sample that is no older than sampleAge, or none, after waiting for

@@ -19,8 +19,8 @@ const (
 	useWindow = time.Hour
 	// mostUsedTags is how many tags an answer names.
 	mostUsedTags = 20
-	// rateOver is the number of seconds over which the rate is averaged.
-	rateOver = 60
+	// useRateOver is the number of seconds over which the rate is averaged.
+	useRateOver = 60
 )
 
 // mostChains bounds the tags of an instance that GetRoomUse looks at.
@@ -100,10 +100,7 @@ func roomUse(room string, reports []useReport, now time.Time) *marchv1.RoomUse {
 			continue
 		}
 		idle = min(idle, quiet(t.Rates))
-		recent := t.Rates[max(len(t.Rates)-rateOver, 0):]
-		for _, rate := range recent {
-			u.Rate += rate / float64(len(recent))
-		}
+		u.Rate += mean(t.Rates, useRateOver)
 		for _, c := range t.Chains {
 			used := c.GetUsed().AsTime()
 			since := max(now.Sub(used), 0) // the clocks differ

@@ -86,7 +86,7 @@ func (r *round) add(s seen) {
 	if exhausted && s.status.Held == 0 && len(r.used) < maxDamaged {
 		r.used = append(r.used, s)
 	}
-	if its := s.chain.getSpace(); its.ends != 0 && s.status.Last >= its.limit && len(r.early) < maxDamaged {
+	if space := s.chain.getSpace(); space.ends != 0 && s.status.Last >= space.limit && len(r.early) < maxDamaged {
 		r.early = append(r.early, s)
 	}
 	if s.status.Peak > 0 && !exhausted && (r.scarce == "" || s.status.Lasts < r.reserve) {

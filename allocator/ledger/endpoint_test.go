@@ -157,7 +157,7 @@ func TestNewEtcdEndpoints(t *testing.T) {
 	}
 }
 
-// A store whose user has a password asks the next member where one does not answer. Before, it asked that one for ever.
+// A store whose user has a password asks the next member where one does not answer.
 func TestUserWhereTheFirstMemberIsDown(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartEtcd(t)

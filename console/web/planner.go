@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 const (
@@ -52,7 +52,7 @@ type planner struct {
 	Hold     string
 	Refused  *problem // the apply
 	Begun    int64    // the version of the layout for which the form was first shown
-	Stale    string   // who changed the layout since, and how; empty if nobody did
+	Stale    string   // the actor that changed the layout since, and the differences; empty if none did
 	May      bool     // the caller may apply it
 	Again    string   // the address that plans it again
 }
@@ -253,7 +253,7 @@ func (p *planner) blame(problems []*marchv1.LayoutProblem) {
 	}
 }
 
-// stale notes who changed the layout since a plan was begun, and how.
+// stale notes the actor that changed the layout since a plan was begun, and the differences.
 func (h *Handler) stale(c *call, now *marchv1.LayoutRecord, p *planner) error {
 	then, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{Version: p.Begun})
 	if err != nil {
@@ -264,12 +264,10 @@ func (h *Handler) stale(c *call, now *marchv1.LayoutRecord, p *planner) error {
 	if err := cmp.Or(wasErr, err); err != nil {
 		return err
 	}
-	by := now.GetActor()
-	if id, moved := strings.CutPrefix(by, "migration "); moved {
-		if m, err := h.console.GetMigration(c.Context(), &marchv1.GetMigrationRequest{Id: id}); err == nil {
-			by = m.GetMigration().GetActor() + " (" + by + ")"
-		}
-	}
+	by := operator.MadeBy(now.GetActor(), func(id string) (string, error) {
+		m, err := h.console.GetMigration(c.Context(), &marchv1.GetMigrationRequest{Id: id})
+		return m.GetMigration().GetActor(), err
+	})
 	p.Stale = fmt.Sprintf("%s made layout %d at %s, after this plan was begun: %s. What is planned here undoes that "+
 		"where it differs", by, is.Version, stamp(now.GetTime()), plan.Differences(was, is))
 	return nil

@@ -62,9 +62,6 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	}
 }
 
-// etcdWithin bounds how long etcd may take for all questions.
-const etcdWithin = 2 * time.Second
-
 // Diagnose implements marchv1.DiagnoseServiceServer.
 func (s *Server) Diagnose(ctx context.Context, req *marchv1.DiagnoseRequest) (*marchv1.DiagnoseResponse, error) {
 	if !s.mu.TryLock() {
@@ -100,7 +97,7 @@ func (s *Server) Diagnose(ctx context.Context, req *marchv1.DiagnoseRequest) (*m
 
 // etcd asks the member in use.
 func (s *Server) etcd(ctx context.Context) *marchv1.EtcdStatus {
-	ctx, cancel := context.WithTimeout(ctx, etcdWithin)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Ledger.Patience())
 	defer cancel()
 	began := time.Now()
 	status, err := s.cfg.Ledger.Ping(ctx)

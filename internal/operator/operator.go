@@ -52,6 +52,17 @@ func Actor(ctx context.Context) string {
 	return who
 }
 
+// MadeBy returns the name of the actor of a layout. If a migration made it, that is the actor that started the
+// migration, as far as starter finds it.
+func MadeBy(actor string, starter func(migration string) (string, error)) string {
+	if id, moved := strings.CutPrefix(actor, "migration "); moved {
+		if name, err := starter(id); err == nil {
+			return name + " (" + actor + ")"
+		}
+	}
+	return actor
+}
+
 // Refused records an attempt that was refused in the audit.
 func Refused(a *admin.Admin) func(context.Context, access.Refusal) error {
 	return func(ctx context.Context, r access.Refusal) error {

@@ -162,8 +162,8 @@ var Table = [cases]Row{
 		Command: "{etcdctl} defrag --cluster", Page: "/capacity", Alerts: []string{"MarchEtcdNearQuota"}},
 	EtcdMember: {Kind: etcdMember, What: "a member of etcd does not answer: {members}",
 		Effect: "IDs are leased as before, until so many are away that no majority is left.", Warning: true,
-		Remedy: "Start the member that does not answer, or replace it. If it runs, the console must reach the address " +
-			"that it advertises.",
+		Remedy: "Start the member that does not answer, or replace it. If it runs, the console must reach the " +
+			"address that it advertises.",
 		Command: "{etcdctl} endpoint status --write-out=table", Page: "/capacity",
 		Alerts: []string{"MarchEtcdMemberAway"}},
 	ForeignEtcd: {Kind: marchv1.ProblemKind_PROBLEM_KIND_FOREIGN_ETCD, What: "instance {of} leases nothing: {why}",
@@ -197,8 +197,7 @@ var Table = [cases]Row{
 		What:   "tag {of} is in its period {period}, which begins at {begins}: a clock was ahead when it was opened",
 		Effect: "Its IDs have the date of that period until then. No ID comes twice.", Warning: true,
 		Remedy: "Nothing takes it back: it is right again when that period begins. Look for the clock that is ahead, " +
-			"so " +
-			"that it opens no further one.",
+			"so that it opens no further one.",
 		Command: "march doctor", Page: "/tags/{of}"},
 	PeriodUsedUp: {Kind: marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP,
 		What:   "tag {of} has no ID left: {why}",

@@ -1,5 +1,5 @@
-// Package smallfile reads the files that operators name in settings: of bounded size, and secrets only where nobody
-// else can read them.
+// Package smallfile reads the files that operators name in settings, of bounded size, and looks at the modes of those
+// with secrets. Packages of the client, which import nothing of internal, read their few files themselves.
 package smallfile
 
 import (

@@ -60,7 +60,7 @@ type etcd struct {
 		member  *member                // nil before the first use and after Close
 		next    int                    // the endpoint to use next
 		list    []*etcdserverpb.Member // etcd's members, as last read
-		failed  int                    // clients in a row whose user no member checked
+		failed  int                    // clients made in a row that no member let in
 		closed  bool
 		retired []*member // replaced but not yet closed: they still have calls under way
 
