@@ -129,12 +129,8 @@ func (w *writer) write(b *batch) error {
 	if err != nil || there {
 		return err
 	}
-	w.torn = true
-	if err := w.rewrite(); err != nil {
-		return fmt.Errorf("its file was removed or replaced: %w", err)
-	}
-	w.log.Warn("the journal's file was removed or replaced: it was written anew, whole", "path", w.path)
-	return nil
+	w.log.Warn("the journal's file was removed or replaced: it is written anew, whole", "path", w.path)
+	return w.rewrite()
 }
 
 // there reports whether f is the file at path.
