@@ -63,7 +63,29 @@ func (s *Server) PlanMigration(ctx context.Context,
 	if answer.Machines, err = s.movedMachines(ctx, planned); err != nil {
 		return nil, err
 	}
+	answer.Warnings = warnings(planned, instances)
 	return &marchv1.PlanMigrationResponse{Plan: answer}, nil
+}
+
+// warnings says which residues nobody serves after a plan, of those that it moves: residues of a
+// room of which no instance is up, and freed ones.
+func warnings(p plan.Plan, instances []instance) (all []string) {
+	for _, room := range plan.Gaining(p.From, p.Target) {
+		up := "up"
+		if slices.ContainsFunc(instances, func(i instance) bool { return i.Room == room && i.Alive && i.Unreadable == nil }) {
+			continue
+		}
+		if slices.ContainsFunc(instances, func(i instance) bool { return i.Room == room && i.Unreadable != nil }) {
+			up = "known to be up"
+		}
+		all = append(all, fmt.Sprintf("room %s gets %v of %d residues, but no instance of it is %s: start one first, "+
+			"or nobody issues IDs of these residues", room, p.Target.Ranges[room], p.Target.Boundary, up))
+	}
+	for _, freed := range plan.FreedBy(p.From, p.Target) {
+		all = append(all, fmt.Sprintf("room %s gives up %.3g%% of all residues to no other room: nobody issues IDs of "+
+			"these until a room gets them", freed.Room, 100*freed.Part))
+	}
+	return all
 }
 
 // namedMachines is how many clients of machine IDs a plan names.

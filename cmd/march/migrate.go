@@ -10,10 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/words"
 )
 
 func newMigrate(c *common) *cobra.Command {
@@ -204,7 +206,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 				return allocator.Errorf(allocator.Invalid, "%s: not a plan: %w", args[0], err)
 			}
 			if !yes {
-				if err := confirm(cmd.Context(), c, plan, args[0]); err != nil {
+				if err := confirm(cmd.Context(), c, t, plan, args[0]); err != nil {
 					return err
 				}
 			}
@@ -267,17 +269,36 @@ func checkCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (c
 }
 
 // confirm shows a plan, and asks whether to apply it.
-func confirm(ctx context.Context, c *common, plan *marchv1.Plan, path string) error {
+func confirm(ctx context.Context, c *common, t *target, plan *marchv1.Plan, path string) error {
 	if path == "-" || !interactive() { // standard input was the plan, and has no answer
 		return cannotAsk()
 	}
+	asOfNow(ctx, t, plan)
 	w := tabwriter.NewWriter(c.stderr, 0, 0, 2, ' ', 0)
 	movesText(w, plan)
 	planCostText(w, plan.GetCost())
 	useText(w, plan.GetUse())
 	_, _ = fmt.Fprintln(w)
 	_ = w.Flush()
+	if n := len(plan.GetWarnings()); n > 0 {
+		return ask(ctx, c, "Apply this plan in spite of "+words.Counted(n, "warning")+"?")
+	}
 	return ask(ctx, c, "Apply this plan?")
+}
+
+// asOfNow takes anew what a plan's file says of instances and clients: some may have started or
+// ended since. A plan that can no longer be made stays, as its apply says why.
+func asOfNow(ctx context.Context, t *target, plan *marchv1.Plan) {
+	_ = callConsole(ctx, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+		answer, err := s.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: plan.GetTarget(),
+			Atomic: plan.GetAtomic(), Force: plan.GetForce()})
+		now := answer.GetPlan()
+		if err == nil && proto.Equal(now.GetFrom(), plan.GetFrom()) {
+			plan.Instances, plan.Silent, plan.Unreadable = now.GetInstances(), now.GetSilent(), now.GetUnreadable()
+			plan.Keeping, plan.Machines, plan.Warnings = now.GetKeeping(), now.GetMachines(), now.GetWarnings()
+		}
+		return err
+	})
 }
 
 func newMigrateWatch(c *common, t *target) *cobra.Command {

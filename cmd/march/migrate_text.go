@@ -64,6 +64,10 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 		folded(w, "", "These clients still have machine IDs that become workers of a room. Stop them first, or "+
 			"their IDs and the room's have the same number: "+strings.Join(p.GetMachines(), "; "))
 	}
+	for _, warning := range p.GetWarnings() {
+		_, _ = fmt.Fprintln(w)
+		folded(w, "WARNING: ", warning)
+	}
 }
 
 // planCostText shows the cost of a plan, if it is known.

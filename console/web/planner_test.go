@@ -50,6 +50,7 @@ func (c *counting) PlanMigration(_ context.Context,
 	return &marchv1.PlanMigrationResponse{Plan: &marchv1.Plan{
 		From: twoRooms, Target: moved, Moves: []*marchv1.Move{{Kind: marchv1.MoveKind_MOVE_KIND_SWITCH,
 			Why: "rooms change", Layout: moved}}, Force: r.GetForce(),
+		Warnings: []string{"room b gets [25, 100) of 100 residues, but no instance of it is up"},
 	}}, nil
 }
 
@@ -129,10 +130,14 @@ func TestPlanIsShownBeforeItsCosts(t *testing.T) {
 	c.says(counts(230_000))
 	shows(movedForm, []string{
 		"The plan: 1 move", "being counted: 230,000 of 1,000,000 tags read", "Show the cost", `hx-trigger="load`,
-		`costs=count-1`, refresh, "Apply…",
+		`costs=count-1`, refresh, "Apply…", "Room b gets [25, 100) of 100 residues, but no instance of it is up.",
 	}, []string{"in all, at most"})
-	shows(movedForm+"&do=apply&costs=count-1", []string{"Apply this plan?", "being counted: 230,000 of",
+	text := shows(movedForm+"&do=apply&costs=count-1", []string{"Apply this plan?", "being counted: 230,000 of",
 		"do=apply", refresh}, []string{apply})
+	const warning = "Room b gets [25, 100) of 100 residues, but no instance of it is up."
+	if above, _, _ := strings.Cut(text, "Change the plan"); strings.Count(text, warning) != 1 || !strings.Contains(above, warning) {
+		t.Errorf("the question is without %q, or has it twice:\n%s", warning, text)
+	}
 	shows(movedForm+"&do=apply&force=1", []string{"being counted: 230,000 of", apply}, nil)
 	if want := []string{"", "count-1", ""}; strings.Join(c.asked, ",") != strings.Join(want, ",") {
 		t.Errorf("asked for the counts %q, want %q", c.asked, want)

@@ -501,7 +501,10 @@ type Plan struct {
 	// The clients of machine IDs, "namespace/instance: number of 10 bits", that have not given
 	// back a number which the plan gives to a room. A worker of the room may take the number:
 	// then its IDs and the client's have the same. 20 at most, and the number of the others.
-	Machines      []string `protobuf:"bytes,13,rep,name=machines,proto3" json:"machines,omitempty"`
+	Machines []string `protobuf:"bytes,13,rep,name=machines,proto3" json:"machines,omitempty"`
+	// What leaves residues without service, a sentence each: a room that gets residues although no
+	// instance of it is up, and residues that rooms give up and no room gets. As of the time of planning.
+	Warnings      []string `protobuf:"bytes,14,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -623,6 +626,13 @@ func (x *Plan) GetKeeping() []string {
 func (x *Plan) GetMachines() []string {
 	if x != nil {
 		return x.Machines
+	}
+	return nil
+}
+
+func (x *Plan) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
 	}
 	return nil
 }
@@ -2619,7 +2629,7 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12+\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\x126\n" +
-	"\breported\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\xb3\x03\n" +
+	"\breported\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\xcf\x03\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -2636,7 +2646,8 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	" \x01(\bR\x05force\x12#\n" +
 	"\x03use\x18\v \x03(\v2\x11.march.v1.RoomUseR\x03use\x12\x18\n" +
 	"\akeeping\x18\f \x03(\tR\akeeping\x12\x1a\n" +
-	"\bmachines\x18\r \x03(\tR\bmachines\"\xb6\x01\n" +
+	"\bmachines\x18\r \x03(\tR\bmachines\x12\x1a\n" +
+	"\bwarnings\x18\x0e \x03(\tR\bwarnings\"\xb6\x01\n" +
 	"\aRoomUse\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04tags\x18\x02 \x01(\x03R\x04tags\x12(\n" +
