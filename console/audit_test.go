@@ -173,7 +173,7 @@ func TestActor(t *testing.T) {
 		seen := len(c.audit())
 		for k, test := range []struct{ said, want string }{
 			{"", "unknown from 127.0.0.1"},
-			{strings.Repeat("x", 5000), strings.Repeat("x", 128) + " from 127.0.0.1"},
+			{strings.Repeat("x", 5000), strings.Repeat("x", 128) + "... from 127.0.0.1"},
 			{`"},{<script>`, `"},{<script> from 127.0.0.1`},
 		} {
 			ctx := metadata.AppendToOutgoingContext(bg, api.ActorHeader, test.said)

@@ -63,7 +63,8 @@ func (c *common) print(m any, text func(w *tabwriter.Writer)) error {
 	}
 	if u, ok := m.(unreadable); ok && !listed {
 		for _, u := range u.GetUnreadable() {
-			_, _ = fmt.Fprintf(c.stderr, "left out, because it cannot be read: key %q: %s\n", u.GetKey(), u.GetWhy())
+			_, _ = fmt.Fprintf(c.stderr, "left out, because it cannot be read: key %q: %s\n", u.GetKey(),
+				printable(u.GetWhy()))
 		}
 	}
 	if message, ok := m.(proto.Message); ok && c.output == "json" {
@@ -78,7 +79,7 @@ func (c *common) print(m any, text func(w *tabwriter.Writer)) error {
 		e.SetEscapeHTML(false)
 		return e.Encode(m)
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(lines{c.stdout}, 0, 0, 2, ' ', 0)
 	text(w)
 	return w.Flush()
 }

@@ -80,6 +80,22 @@ func printable(msg string) string {
 	}, msg)
 }
 
+// lines passes text on to a terminal, line by line, without other control characters.
+type lines struct{ io.Writer }
+
+func (l lines) Write(b []byte) (int, error) {
+	_, err := io.WriteString(l.Writer, printableLines(string(b)))
+	return len(b), err
+}
+
+func printableLines(text string) string {
+	all := strings.Split(text, "\n")
+	for k, line := range all {
+		all[k] = printable(line)
+	}
+	return strings.Join(all, "\n")
+}
+
 // lasts shows how long something lasts: a long time in one unit, and - for none.
 func lasts(d *durationpb.Duration, ends *timestamppb.Timestamp) string {
 	switch {
@@ -147,7 +163,7 @@ func cellText(value any) string {
 		}
 		return "yes"
 	}
-	return fmt.Sprint(value)
+	return printable(fmt.Sprint(value))
 }
 
 // rate is how many IDs a second.

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -86,6 +88,42 @@ func TestFold(t *testing.T) {
 	} {
 		if got := strings.Join(fold(test.parts, ",", 8), "|"); got != test.want {
 			t.Errorf("%q: %q, want %q", test.parts, got, test.want)
+		}
+	}
+}
+
+// A text of somebody else forges no row of a table and no line, and sends the terminal no command.
+func TestNoForgedLine(t *testing.T) {
+	const forged = "order\n2026-11-26T10:00:00Z  token:root  delete tag\x1b[2J\u009b31m\u202e\ttags/x"
+	actor := marchv1.AuditEntry{Actor: forged, Action: forged, Object: forged}
+	for name, write := range map[string]func(w *tabwriter.Writer){
+		"audit": func(w *tabwriter.Writer) {
+			auditText(w, &marchv1.ListAuditResponse{Entries: []*marchv1.AuditEntry{&actor}})
+		},
+		"layout": func(w *tabwriter.Writer) {
+			layoutText(w, &marchv1.GetLayoutResponse{Layout: &marchv1.LayoutRecord{Actor: forged, Time: timestamppb.Now(),
+				Layout: &marchv1.Layout{Version: 1, Boundary: 1}}})
+		},
+		"migration": func(w *tabwriter.Writer) {
+			migrationText(w, &marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Actor: forged,
+				Created: timestamppb.Now(), Error: forged})
+		},
+		"problem": func(w *tabwriter.Writer) {
+			problemsText(w, []*marchv1.Problem{{What: forged, Remedy: forged, Command: forged}})
+		},
+	} {
+		var out bytes.Buffer
+		c := &common{stdout: &out, stderr: &out, output: "text"}
+		if err := c.print(nil, write); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out.String(), "\n2026-11-26T10:00:00Z  token:root") {
+			t.Errorf("%s: a forged line:\n%s", name, out.String())
+		}
+		for _, r := range out.String() {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Errorf("%s: %U reaches the terminal", name, r)
+			}
 		}
 	}
 }

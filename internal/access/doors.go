@@ -49,7 +49,7 @@ func (g *Gate) door(ctx context.Context, r policy.Request) error {
 		s, err = g.Authenticate(ctx, Credentials{Certificate: certificateOf(ctx)})
 	}
 	if err != nil {
-		g.refused(ctx, "unknown", r.Call, r.Tag, err)
+		g.refused(ctx, unknown, r.Call, r.Tag, err)
 		return err
 	}
 	return g.Check(ctx, s, r)

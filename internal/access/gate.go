@@ -192,7 +192,7 @@ func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, 
 func (g *Gate) SessionOf(ctx context.Context, token, address string) (*Session, error) {
 	s, err := g.Authenticate(ctx, Credentials{Token: token, Address: address})
 	if err != nil {
-		g.refused(ctx, "unknown", nil, "", err)
+		g.refused(ctx, unknown, nil, "", err)
 		return nil, err
 	}
 	session := &Session{Expires: s.Expires}

@@ -39,7 +39,7 @@ func (g *Gate) identify(ctx context.Context, call *policy.Call) (s *Subject, c C
 		s, err = g.Authenticate(ctx, c)
 	}
 	if err != nil {
-		g.refused(ctx, "unknown", call, "", err)
+		g.refused(ctx, unknown, call, "", err)
 	}
 	return s, c, err
 }
@@ -131,7 +131,7 @@ func (g *guardedStream) SendMsg(m any) error {
 
 func (g *guardedStream) check() (err error) {
 	if g.subject, err = g.gate.fresh(g.ctx, g.subject, g.credentials); err != nil {
-		g.gate.refused(g.ctx, "unknown", g.asked.Call, g.asked.Tag, err)
+		g.gate.refused(g.ctx, unknown, g.asked.Call, g.asked.Tag, err)
 		return err
 	}
 	return g.gate.Check(g.ctx, g.subject, g.asked)

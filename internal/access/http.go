@@ -31,7 +31,7 @@ func (g *Gate) HTTP(next http.Handler, session func(*http.Request) *Session) htt
 			on.remember(r, p)
 		}
 		if err != nil {
-			g.refused(ctx, "unknown", nil, "", err)
+			g.refused(ctx, unknown, nil, "", err)
 		} else if path == "/metrics" {
 			err = g.Check(ctx, p.subject, policy.Request{Call: metrics})
 		}

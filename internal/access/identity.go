@@ -108,7 +108,7 @@ func (g *Gate) Login(ctx context.Context, c Credentials) (context.Context, error
 	}
 	s, err := g.Authenticate(ctx, c)
 	if err != nil {
-		g.refused(ctx, "unknown", nil, "", err)
+		g.refused(ctx, unknown, nil, "", err)
 		return nil, err
 	}
 	return with(ctx, s, c), nil

@@ -97,7 +97,7 @@ func (g *Gate) endLost(ctx context.Context) {
 		if before.current(g.current.Load()) {
 			continue
 		}
-		name, err := "unknown", g.stillMay(ctx, l)
+		name, err := unknown, g.stillMay(ctx, l)
 		switch allocator.KindOf(err) {
 		case allocator.Denied:
 			name = before.Name()

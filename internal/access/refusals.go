@@ -2,39 +2,67 @@ package access
 
 import (
 	"context"
+	"maps"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/access/policy"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/throttle"
+	"github.com/march-id/march/internal/words"
 )
 
 const (
-	// maxRefusals bounds the refusals that wait to be told, each with how often it came.
-	maxRefusals = 16
-	// tellEvery is how often they are told.
+	// tellEvery is how often refusals are written to the log and to the audit.
 	tellEvery = 10 * time.Second
+	// maxSources bounds the proven subjects whose refusals are gathered apart; those of others are one source.
+	maxSources = 256
+	// maxKinds bounds the different refusals of one source that wait; further ones are counted together.
+	maxKinds = 8
+	// A source has burst entries at once, and then one in each pace.
+	burst, pace = 8, time.Minute
+	// maxShown bounds a text of a caller in a refusal, in bytes.
+	maxShown = 128
 )
 
-// Refusal is an attempt that was refused.
+// Several stands for the addresses of refusals that were counted together.
+const Several = "several addresses"
+
+// The subjects of a caller whose proof was refused, and of those beyond maxSources.
+const unknown, otherSubjects = "unknown", "other subjects"
+
+// Refusal is what was refused of one caller, for one reason.
 type Refusal struct {
-	Subject, Address, Call, Tag string
-	Why                         allocator.Kind
+	// Subject is the proven subject, or anonymous or unknown.
+	Subject string
+	// Address is the caller's, of IPv6 its network of 64 bits, or Several.
+	Address string
+	// Call and Tag are what was asked for; empty if it was not one call, or one tag. A caller's text that is no
+	// tag is in quotes, and cut.
+	Call, Tag string
+	Why       allocator.Kind
 	// Times is how often it came since it was last told.
 	Times int
 }
 
-// refusals gathers what was refused, so that no caller can fill the log or the audit.
+// source is whose refusals are gathered: a proven subject's, or those of all callers that proved nothing.
+type source struct {
+	budget *rate.Limiter
+	waits  []*Refusal // the oldest first
+}
+
+// refusals gathers what was refused, so that no caller can fill the log or the audit, or hide the refusals of
+// another one.
 type refusals struct {
 	mu struct {
 		sync.Mutex
-		by   map[Refusal]int // with Times 0
-		more int             // those of others
+		by   map[string]*source // by subject; empty for callers that proved nothing
 		told time.Time
 	}
 	line throttle.Log
@@ -48,54 +76,118 @@ func (g *Gate) refused(ctx context.Context, subject string, call *policy.Call, t
 	if kind != allocator.Denied && kind != allocator.Unauthenticated {
 		return
 	}
-	r := Refusal{Subject: bounded(subject), Tag: bounded(tag), Why: kind, Address: addressOf(ctx)}
+	r := Refusal{Subject: words.Plain(subject, maxShown), Address: network(addressOf(ctx)),
+		Tag: words.Plain(tag, maxShown), Why: kind, Times: 1}
 	if call != nil {
 		r.Call = call.Name()
 	}
 	l := &g.refusals
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.by == nil {
-		l.mu.by = make(map[Refusal]int)
+	l.add(r)
+}
+
+// network returns an address, of IPv6 with the last 64 bits as zeros: a caller has all of these.
+func network(address string) string {
+	at, err := netip.ParseAddr(address)
+	if err != nil || at.Unmap().Is4() {
+		return address
 	}
-	if _, known := l.mu.by[r]; known || len(l.mu.by) < maxRefusals {
-		l.mu.by[r]++
+	within, err := at.WithZone("").Prefix(64)
+	if err != nil {
+		return address
+	}
+	return within.String()
+}
+
+// add counts a refusal, perhaps with others. The lock is held.
+func (l *refusals) add(r Refusal) {
+	name := r.Subject
+	switch {
+	case name == unknown || name == policy.Anonymous:
+		name = ""
+	case l.mu.by[name] == nil && len(l.mu.by) >= maxSources:
+		name, r.Subject = otherSubjects, otherSubjects
+	}
+	if l.mu.by == nil {
+		l.mu.by = make(map[string]*source)
+	}
+	s := l.mu.by[name]
+	if s == nil {
+		s = &source{budget: rate.NewLimiter(rate.Every(pace), burst)}
+		l.mu.by[name] = s
+	}
+	if s.count(&r, name == "") {
 		return
 	}
-	l.mu.more++
-}
-
-func bounded(s string) string { return s[:min(len(s), 128)] }
-
-// take empties the list if it is time to tell it again. It returns what the list had.
-func (l *refusals) take(now time.Time) (by map[Refusal]int, more int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Sub(l.mu.told) < tellEvery || len(l.mu.by) == 0 {
-		return nil, 0
+	if len(s.waits) >= maxKinds {
+		r.Address, r.Call, r.Tag = Several, "", ""
+		if s.count(&r, false) {
+			return
+		}
 	}
-	by, more = l.mu.by, l.mu.more
-	l.mu.by, l.mu.more, l.mu.told = nil, 0, now
-	return by, more
+	s.waits = append(s.waits, &r)
 }
 
-// drain tells what was refused.
-func (l *refusals) drain(ctx context.Context, now time.Time, log hclog.Logger,
-	audit func(context.Context, Refusal) error) {
-	by, more := l.take(now)
-	for r, times := range by {
-		r.Times = times
-		log.Warn("refused", "subject", r.Subject, "from", r.Address, "call", r.Call, "tag", r.Tag, "why",
-			r.Why.Error(), "times", r.Times)
-		if audit == nil {
+// count adds a refusal to one that waits and differs in nothing but what the caller chose, and reports whether there
+// is one. Of a caller that proved nothing that is the call, too.
+func (s *source) count(r *Refusal, anyCall bool) bool {
+	for _, w := range s.waits {
+		if w.Subject != r.Subject || w.Address != r.Address || w.Why != r.Why || w.Call != r.Call && !anyCall {
 			continue
 		}
-		if err := audit(ctx, r); err != nil && ctx.Err() == nil {
-			l.line.Log(now, log.Warn, "refused attempt not in the audit", "error", err)
+		if w.Times += r.Times; w.Call != r.Call {
+			w.Call = ""
+		}
+		if w.Tag != r.Tag {
+			w.Tag = ""
+		}
+		return true
+	}
+	return false
+}
+
+// take returns the refusals that it is time to tell, those of proven subjects first.
+func (l *refusals) take(now time.Time) (list []Refusal) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.mu.told) < tellEvery {
+		return nil
+	}
+	l.mu.told = now
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(l.mu.by))) { // the empty one last
+		s := l.mu.by[name]
+		for len(s.waits) > 0 && s.budget.AllowN(now, 1) {
+			list, s.waits = append(list, *s.waits[0]), s.waits[1:]
+		}
+		if len(s.waits) == 0 && s.budget.TokensAt(now) >= burst {
+			delete(l.mu.by, name)
 		}
 	}
-	if more > 0 {
-		log.Warn("refused others, too", "times", more)
+	return list
+}
+
+// drain tells what was refused. Refusals that audit does not take wait for the next time.
+func (g *Gate) drain(ctx context.Context, now time.Time, audit func(context.Context, Refusal) error) {
+	l := &g.refusals
+	list := l.take(now)
+	for k, r := range list {
+		if err := audit(ctx, r); err != nil && ctx.Err() == nil {
+			l.line.Log(now, g.log.Warn, "refused attempt not in the audit", "error", err)
+			l.again(list[k:])
+			return
+		}
+		g.log.Warn("refused", "subject", r.Subject, "from", r.Address, "call", r.Call,
+			"tag", r.Tag, "why", r.Why.Error(), "times", r.Times)
+	}
+}
+
+// again has refusals wait once more.
+func (l *refusals) again(list []Refusal) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range list {
+		l.add(r)
 	}
 }
 

@@ -60,10 +60,10 @@ func (g *Gate) Run(ctx context.Context, audit func(context.Context, Refusal) err
 	work.Go(func() { // apart, because an issuer may keep it waiting
 		every(ctx, func(time.Time) { g.endLost(ctx) })
 	})
-	every(ctx, func(now time.Time) {
-		g.Reload(now)
-		g.refusals.drain(ctx, now, g.log, audit)
+	work.Go(func() { // apart, because etcd may keep it waiting
+		every(ctx, func(now time.Time) { g.drain(ctx, now, audit) })
 	})
+	every(ctx, g.Reload)
 }
 
 // every calls do every reloadEvery until ctx ends.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/setting"
+	"github.com/march-id/march/internal/words"
 )
 
 const maxActor = 128
@@ -33,13 +35,13 @@ func Actor(ctx context.Context) string {
 	said := "unknown"
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		if v := md.Get(api.ActorHeader); len(v) > 0 && v[0] != "" {
-			said = v[0][:min(len(v[0]), maxActor)]
+			said = words.Plain(v[0], maxActor)
 		}
 	}
 	who := said
 	subject := access.From(ctx)
 	if subject != nil {
-		who = subject.Name()
+		who = words.Plain(subject.Name(), maxActor)
 	}
 	if p, ok := peer.FromContext(ctx); ok {
 		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
@@ -47,7 +49,7 @@ func Actor(ctx context.Context) string {
 		}
 	}
 	if subject != nil && said != "unknown" {
-		who += fmt.Sprintf(", says %q", said)
+		who += ", says " + strconv.Quote(said)
 	}
 	return who
 }
@@ -68,12 +70,17 @@ func Refused(a *admin.Admin) func(context.Context, access.Refusal) error {
 	return func(ctx context.Context, r access.Refusal) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		object := "calls/" + r.Call
-		if r.Tag != "" {
-			object = "tags/" + r.Tag
+		action, object := "refused", "calls/"
+		if r.Call != "" {
+			action, object = "refused "+r.Call, "calls/"+r.Call
+		}
+		if tag, err := allocator.ParseTag(r.Tag); err == nil {
+			object = "tags/" + string(tag)
+		} else if r.Tag != "" {
+			action += " of tag " + r.Tag
 		}
 		return a.Record(ctx, r.Subject+" from "+r.Address,
-			fmt.Sprintf("refused %s (%s, %d times)", r.Call, r.Why, r.Times), object)
+			fmt.Sprintf("%s (%s, %d times)", action, r.Why, r.Times), object)
 	}
 }
 

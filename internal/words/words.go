@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Grouped returns a whole number, of any type, with its digits in groups: "1,000".
@@ -31,6 +33,22 @@ func Counted(n any, what string) string {
 		what += "s"
 	}
 	return number + " " + what
+}
+
+// Plain returns a text of somebody else, for a line of a log or of a table: as it is if all of it can be printed,
+// otherwise in quotes, with escapes. It cuts what exceeds so many bytes.
+func Plain(text string, most int) string {
+	rest := ""
+	if len(text) > most {
+		for most > 0 && !utf8.RuneStart(text[most]) {
+			most--
+		}
+		text, rest = text[:most], "..."
+	}
+	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		text = strconv.Quote(text)
+	}
+	return text + rest
 }
 
 // Whole says which numbers Parse reads.

@@ -26,3 +26,16 @@ func TestCounted(t *testing.T) {
 		}
 	}
 }
+
+// Plain keeps what can be printed, quotes what cannot, and cuts at whole characters.
+func TestPlain(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "order": "order", "größe": "größe", "a\nb": `"a\nb"`, "\x1b[2J": `"\x1b[2J"`, "\u009b": `"\u009b"`,
+		"\u202etxt": `"\u202etxt"`, "\xff": `"\xff"`, "0123456789": "01234567...", "0123456ö9": "0123456...",
+		"0123456\n89": `"0123456\n"...`,
+	} {
+		if got := words.Plain(text, 8); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
