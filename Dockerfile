@@ -1,4 +1,4 @@
-# The image of March: the program of `make dist`, root certificates, and nothing else.
+# The image of March: the program of `make dist` without march dev, root certificates, and nothing else.
 # `make image` builds it. The build's folder has march-ARCH for each architecture, the
 # certificates as ca-certificates.crt, and the empty folder state.
 FROM scratch

@@ -55,8 +55,8 @@ doors: build ## call the door for Redis with real clients: ioredis, node-redis, 
 build: ## build bin/march
 	go build -buildvcs=$(STAMP) -o bin/march ./cmd/march
 
-dist: ## make in bin/dist a release for all platforms, a minute each (ARGS: linux/amd64, say, for some only)
-	.ci/dist/build bin/dist $(ARGS)
+dist: ## make in bin/dist a release for all platforms, a minute each (ARGS: linux/amd64, say, for some only; SIGN: a file with the secret key that signs the checksums, as minisign makes it)
+	SIGN='$(SIGN)' .ci/dist/build bin/dist $(ARGS)
 
 image: ## make an image of the release in bin/dist, for its Linux platforms; needs buildah
 	.ci/dist/image bin/dist

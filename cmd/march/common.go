@@ -141,28 +141,29 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
+// release is the number of this version: CHANGELOG.md begins with it, and `make dist` takes it from here.
+const release = "v0.2.0"
+
 // version is set by `make dist`: -ldflags "-X main.version=v1.2.3".
 var version string
 
-// build returns this program's version: what `make dist` set, or the module's, or the
-// commit it was built from, or "devel".
+// build returns this program's version: what `make dist` set, or the number with the commit that it was built from.
 func build() string {
 	if version != "" {
 		return version
 	}
 	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "devel"
+	if ok && info.Main.Version == release { // go install
+		return release
 	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return s.Value[:12]
+	if ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+				return release + "-dev." + s.Value[:12]
+			}
 		}
 	}
-	return "devel"
+	return release + "-dev"
 }
 
 // versionText returns the version as `march version` and `march --version` print it.

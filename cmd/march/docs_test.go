@@ -18,7 +18,7 @@ import (
 // users, relative to the repository's root. So a new page in docs/ is covered as soon as it exists.
 func documents(t *testing.T) []string {
 	t.Helper()
-	files := []string{"README.md", "SECURITY.md", "deploy/RUNBOOK.md", "testdata/formats/README.md"}
+	files := []string{"README.md", "CHANGELOG.md", "SECURITY.md", "deploy/RUNBOOK.md", "testdata/formats/README.md"}
 	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
 		if strings.HasSuffix(path, ".md") {
 			files = append(files, strings.TrimPrefix(filepath.ToSlash(path), "../../"))
@@ -212,5 +212,35 @@ func TestDocsMetrics(t *testing.T) {
 	}
 	if named < 25 {
 		t.Errorf("%d metrics found", named)
+	}
+}
+
+// TestVersion: the change log begins with the number of this version, the Helm chart has it, and SECURITY.md
+// supports it.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	number := strings.TrimPrefix(release, "v")
+	minor := number[:strings.LastIndex(number, ".")]
+	for file, pattern := range map[string]string{
+		"CHANGELOG.md":                 `(?s)\A# Changes\n[^#]*\n## ` + regexp.QuoteMeta(number) + `\n`,
+		"deploy/helm/march/Chart.yaml": `(?m)^appVersion: ` + regexp.QuoteMeta(number) + `$`,
+		"SECURITY.md":                  `the newest, ` + regexp.QuoteMeta(minor) + ` `,
+	} {
+		if text := readDocument(t, file); !regexp.MustCompile(pattern).MatchString(text) {
+			t.Errorf("%s does not match %s", file, pattern)
+		}
+	}
+	if text := build(); !strings.HasPrefix(text, release) {
+		t.Errorf("this program's version is %s, without %s", text, release)
+	}
+}
+
+// TestServersWithoutDev: the program of an image has no etcd server in it.
+func TestServersWithoutDev(t *testing.T) {
+	t.Parallel()
+	for _, p := range listPackages(t, "-tags", "nodev", "-deps", "-json=ImportPath", ".") {
+		if strings.HasPrefix(p.ImportPath, "go.etcd.io/etcd/server/") {
+			t.Errorf("it imports %s", p.ImportPath)
+		}
 	}
 }
