@@ -102,17 +102,17 @@ func (s *Server) addDoors() error {
 		if err != nil {
 			return err
 		}
-		d.Guard(s.cfg.Access)
+		d.Guard(s.cfg.Access, s.cfg.AllowedHosts)
 		add(at.Leaf, d.Run, d.Metrics())
 	}
 	if at.TinyID != nil {
 		d := tinyid.New(calls, at.TinyIDTokens)
-		d.Guard(s.cfg.Access)
+		d.Guard(s.cfg.Access, s.cfg.AllowedHosts)
 		add(at.TinyID, d.Run, d.Metrics())
 	}
 	if at.CosID != nil {
 		d := cosid.New(calls, s.doorMachines())
-		d.Guard(s.cfg.Access)
+		d.Guard(s.cfg.Access, s.cfg.AllowedHosts)
 		add(at.CosID, d.Run, d.Metrics())
 	}
 	return nil

@@ -43,7 +43,7 @@ func TestHTTP(t *testing.T) {
 			{"POST /v1/tags/order/next", `200 {"id":"1"}`},
 			{"POST /v1/tags/order/next?count=50",
 				`200 {"runs":[{"first":"2","count":"48"},{"first":"100","count":"2"}]}`},
-			{"POST /v1/tags/order/lease?count=3",
+			{`POST /v1/tags/order/lease {"count":"3"}`,
 				`200 {"segment":{"version":"1","boundary":"100","range":{"lower":"0","upper":"50"},"first":"102","count":"3"}`},
 			{"GET /v1/tags/order/ids/3", `200 {"origin":{"room":"a",`},
 			{"GET /v1/chains/order", `200 {"chain":{"tag":"order","room":"a","instance":"a1","issued":"54",`},

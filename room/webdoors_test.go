@@ -308,3 +308,38 @@ func TestWebDoorsBadRequests(t *testing.T) {
 		t.Errorf("afterwards: %q", id)
 	}
 }
+
+// A GET takes IDs at these doors, so a page of another site has no browser take any, neither by an image nor under a
+// name that it points at this machine. Other systems' own clients send no such header.
+func TestWebDoorsAndOtherSites(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, testcluster.Halves())
+	c.tag(nil, "order")
+	_, d := c.withDoors(t, "a", false)
+	for _, at := range []string{d.leaf + "/api/segment/get/order",
+		d.tinyid + "/tinyid/id/nextIdSimple?bizType=order&token=secret", d.cosid + "/segments/order/order?step=1"} {
+		for _, header := range []string{"Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site",
+			"Origin: http://evil.example", "Origin: null", "Host: evil.example"} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, value, _ := strings.Cut(header, ": ")
+			if r.Header.Set(name, value); name == "Host" {
+				r.Host = value
+			}
+			answer, err := testcluster.Client().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			if want := map[bool]int{true: http.StatusMisdirectedRequest, false: http.StatusForbidden}[name == "Host"]; answer.
+				StatusCode != want {
+				t.Errorf("%s with %s: %s", at, header, answer.Status)
+			}
+		}
+	}
+	if _, _, id := d.ask("GET", d.leaf+"/api/segment/get/order", ""); id != "1" {
+		t.Errorf("the first ID that a client gets is %s", id)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -53,13 +54,13 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error)
 			return c, err
 		}
 	}
-	if err := op.checkQuery(r.URL.RawQuery); err != nil {
+	query, err := op.checkQuery(r.URL.RawQuery)
+	if err != nil {
 		return c, err
 	}
 	if err := checkActor(r.Header[actor]); err != nil {
 		return c, err
 	}
-	var err error
 	var fields map[string]json.RawMessage
 	if c.body, fields, err = readBody(w, r, h.cfg.MaxBody); err != nil {
 		return c, err
@@ -75,7 +76,34 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error)
 				"%s: %.100s in the body, %.100q in the path; leave it out of the body", name, raw, in)
 		}
 	}
-	return c, nil
+	if op.asQuery && len(query) > 0 {
+		if len(fields) > 0 {
+			return c, allocator.Errorf(allocator.Invalid, "query: %.100q beside a body; allowed: a body alone", r.URL.RawQuery)
+		}
+		h.inQuery.Log(time.Now(), h.cfg.Logger.Warn, "fields of a request came in its URL, which others on the way write "+
+			"to their logs; the next version takes them in the body alone, as JSON", "path", c.route.path)
+		c.body, err = bodyOf(query)
+	}
+	return c, err
+}
+
+// bodyOf returns the JSON object of parameters of a query: a.b is the field b of the object a. Every value is a text, as
+// JSON's protos take numbers as texts, too.
+func bodyOf(query url.Values) ([]byte, error) {
+	body := make(map[string]any)
+	for name, values := range query {
+		in, path := body, strings.Split(name, ".")
+		for _, part := range path[:len(path)-1] {
+			inner, _ := in[part].(map[string]any)
+			if inner == nil {
+				inner = make(map[string]any)
+				in[part] = inner
+			}
+			in = inner
+		}
+		in[path[len(path)-1]] = values[0]
+	}
+	return json.Marshal(body)
 }
 
 // allowed returns the methods of a route, as the header Allow has them.
@@ -116,29 +144,29 @@ func (p *parameter) check(value string) error {
 	return nil
 }
 
-func (op *operation) checkQuery(raw string) error {
+func (op *operation) checkQuery(raw string) (url.Values, error) {
 	if raw == "" {
-		return nil
+		return nil, nil
 	}
 	values, err := url.ParseQuery(raw)
 	if err != nil {
-		return allocator.Errorf(allocator.Invalid, "query: %w", err)
+		return nil, allocator.Errorf(allocator.Invalid, "query: %w", err)
 	}
 	seen := make(map[*parameter]bool)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		p := op.query[name]
 		if p == nil {
-			return unknownParameter(name, op.query)
+			return nil, unknownParameter(name, op.query)
 		}
 		if len(values[name]) > 1 || seen[p] {
-			return allocator.Errorf(allocator.Invalid, "%s: given twice; allowed: once", p.Name)
+			return nil, allocator.Errorf(allocator.Invalid, "%s: given twice; allowed: once", p.Name)
 		}
 		seen[p] = true
 		if err := p.check(values[name][0]); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return values, nil
 }
 
 func unknownParameter(name string, known map[string]*parameter) error {

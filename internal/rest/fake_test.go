@@ -31,6 +31,7 @@ const maxBody = 1000
 type ids struct {
 	marchv1.UnimplementedIDServiceServer
 	last, leased atomic.Int64
+	lease        atomic.Pointer[marchv1.LeaseRequest] // the last one
 }
 
 func (s *ids) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextResponse, error) {
@@ -85,6 +86,7 @@ func (s *ids) Lease(_ context.Context, r *marchv1.LeaseRequest) (*marchv1.LeaseR
 		return nil, errors.New("nobody foresaw this")
 	}
 	s.leased.Add(r.GetCount())
+	s.lease.Store(r)
 	return &marchv1.LeaseResponse{Segment: &marchv1.Segment{First: math.MaxInt64 - 1, Count: r.GetCount()}}, nil
 }
 

@@ -20,6 +20,8 @@ type operation struct {
 	query map[string]*parameter // by name, as JSON and as the protos have it
 	path  map[string]*parameter // by name
 	body  bool
+	// asQuery: the fields of the body may come in the query, as they had to until 0.1. The server warns of it.
+	asQuery bool
 	// byHand, if set, serves the method in the gateway's place, without a time
 	// limit.
 	byHand http.HandlerFunc
@@ -88,6 +90,16 @@ func newOperation(parameters []*parameter) *operation {
 		}
 	}
 	return op
+}
+
+// takeQuery lets the fields of the body come in the query, too. It gets their formats, by name.
+func (op *operation) takeQuery(fields map[string]string) {
+	op.asQuery = true
+	for name, format := range fields {
+		p := &parameter{Name: name, In: "query"}
+		p.Schema.Type, p.Schema.Format = "string", format
+		op.query[name] = p
+	}
 }
 
 // snakeCase returns page_size for pageSize: a field's name in the protos, and in

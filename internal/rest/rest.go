@@ -45,6 +45,8 @@ func Room(ids marchv1.IDServiceClient, hot Issuer, room marchv1.RoomServiceClien
 	if err != nil {
 		return nil, err
 	}
+	h.routes["/v1/tags/{tag}/lease"].methods[http.MethodPost].takeQuery(map[string]string{"count": "int64",
+		"window.nonce": "", "window.held.worker": "int64", "window.held.nonce": "", "window.age": ""})
 	return func(mux *http.ServeMux) {
 		h.mount(mux)
 		if hot == nil {
@@ -79,6 +81,7 @@ type handler struct {
 	gateway  *runtime.ServeMux
 	origins  *http.CrossOriginProtection
 	failed   throttle.Log
+	inQuery  throttle.Log // fields that belong into a body
 }
 
 func newHandler(generated []byte, cfg Config) (*handler, error) {

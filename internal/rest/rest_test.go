@@ -15,8 +15,10 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,7 +33,7 @@ func TestNext(t *testing.T) {
 		{"POST /v1/tags/runs/next?count=1&contiguous=false",
 			`{"runs":[{"first":"9","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
 		{"POST /v1/tags/last/next", `{"id":"9223372036854775807"}`},
-		{"POST /v1/tags/order/lease?count=7",
+		{`POST /v1/tags/order/lease {"count":"7"}`,
 			`{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0","time":null,"format":"","keyCheck":""}`},
 		{"GET /v1/tags/order/ids/9223372036854775807",
 			`{"origin":null,"version":"0","block":"0","residue":"9223372036854775807","room":"","rooms":[],"maybeLost":false,"unreadable":[],"time":null,"passed":false,"period":""}`},
@@ -50,11 +52,11 @@ func TestNext(t *testing.T) {
 // while. Errors that callers cause are not logged.
 func TestLogsUnforeseen(t *testing.T) {
 	for _, lost := range []string{"POST /v1/tags/lost/next", "POST /v1/tags/lost/next?count=2",
-		"POST /v1/tags/lost/lease?count=1"} {
+		`POST /v1/tags/lost/lease {"count":1}`} {
 		s := serveRoom(t)
 		s.do("POST /v1/tags/unknown/next")
 		s.do("POST /v1/tags/-/next")
-		s.do("POST /v1/tags/order/lease?count=0")
+		s.do(`POST /v1/tags/order/lease {"count":0}`)
 		if s.log.Len() > 0 {
 			t.Errorf("errors of callers were logged: %s", s.log)
 		}
@@ -66,6 +68,34 @@ func TestLogsUnforeseen(t *testing.T) {
 		if got := s.log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "request failed") ||
 			!strings.Contains(got, "nobody foresaw this") {
 			t.Errorf("%s: logged %q", lost, got)
+		}
+	}
+}
+
+// A lease's proofs are no part of a URL, which logs have. The query is taken for one version more, with a warning.
+func TestLeaseOfQuery(t *testing.T) {
+	s := serveRoom(t)
+	const proof = "a-random-text-of-the-caller"
+	var want *marchv1.LeaseRequest
+	for _, request := range []string{
+		"POST /v1/tags/order/lease?count=7&window.nonce=n&window.held.worker=3&window.age=2.5s&window.held.nonce=" + proof,
+		`POST /v1/tags/order/lease {"count":"7","window":{"nonce":"n","age":"2.5s","held":{"worker":3,"nonce":"` +
+			proof + `"}}}`,
+	} {
+		s.log.Reset()
+		if w := s.do(request); w.Code != 200 {
+			t.Errorf("%s: %d %s", request, w.Code, w.Body)
+		}
+		got := s.ids.lease.Load()
+		if want == nil {
+			want = got
+		}
+		if !proto.Equal(got, want) || got.GetWindow().GetHeld().GetNonce() != proof {
+			t.Errorf("%s: got %v, want %v", request, got, want)
+		}
+		if warned := strings.Contains(s.log.String(), "came in its URL"); warned != strings.Contains(request, "?") ||
+			strings.Contains(s.log.String(), proof) {
+			t.Errorf("%s: logged %q", request, s.log)
 		}
 	}
 }
@@ -130,6 +160,8 @@ func TestRefuses(t *testing.T) {
 		{"POST /v1/tags/order/next?count=%2B1", nil, 400, invalid, `"+1"`},
 		{"POST /v1/tags/order/lease?count=010", nil, 400, invalid, `count: "010"`},
 		{"POST /v1/tags/order/lease", nil, 400, invalid, "count: 0"},
+		{"POST /v1/tags/order/lease?tag=other", nil, 400, invalid, `unknown parameter "tag"; allowed: count, window.age`},
+		{`POST /v1/tags/order/lease?count=1 {"count":"1"}`, nil, 400, invalid, "allowed: a body alone"},
 		{"GET /v1/tags/order/ids/010", nil, 400, invalid, `id: "010"`},
 		{"GET /v1/tags/order/ids/0x1F", nil, 400, invalid, `id: "0x1F"`},
 		{"GET /v1/tags/order/ids/1%30", nil, 400, invalid, `id: "1%30"`},

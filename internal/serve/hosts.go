@@ -34,10 +34,10 @@ func CheckHosts(names []string) error {
 
 var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})$`)
 
-// guardHosts returns a handler that passes requests to next. If the server listens on a
+// GuardHosts returns a handler that passes requests to next. If the server listens on a
 // loopback address, the handler refuses requests under foreign names. Health checks
 // are answered under any name, because they show no secret.
-func guardHosts(at net.Addr, allowed []string, next http.Handler) http.Handler {
+func GuardHosts(at net.Addr, allowed []string, next http.Handler) http.Handler {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok || !tcp.IP.IsLoopback() {
 		return next

@@ -101,7 +101,7 @@ func (s *side) handler(cfg Config, requests *observe.Requests) http.Handler {
 	}
 	h := requireCertificate(cfg.TLS, cfg.Access.HTTP(mux, cfg.Sessions))
 	if s.at.HTTP != nil {
-		h = guardHosts(s.at.HTTP.Addr(), cfg.AllowedHosts, h)
+		h = GuardHosts(s.at.HTTP.Addr(), cfg.AllowedHosts, h)
 	}
 	if requests != nil {
 		h = requests.HTTP(h)

@@ -59,22 +59,28 @@ const (
 // HTTP serves a handler to clients of another system.
 type HTTP struct {
 	handler http.Handler
+	hosts   []string // by which it may be called on a loopback address
+	origins *http.CrossOriginProtection
 	calls   *prometheus.CounterVec
 }
 
 // NewHTTP returns a door for the clients of a system. The metric has the system's name.
 func NewHTTP(system string, handler http.Handler) *HTTP {
-	return &HTTP{handler, prometheus.NewCounterVec(prometheus.CounterOpts{
+	calls := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "march_door_requests_total", Help: "Requests of other systems' clients over HTTP, " +
 			"by door and the status of the answer.",
 		ConstLabels: prometheus.Labels{"door": system},
-	}, []string{"status"})}
+	}, []string{"status"})
+	return &HTTP{handler: handler, origins: http.NewCrossOriginProtection(), calls: calls}
 }
 
 // Guard has a gate find out the subject of each request: a client that can send headers
 // gives a token as it would to the room, and another one is anonymous. It must be called
-// before Run; a nil gate changes nothing.
-func (d *HTTP) Guard(gate *access.Gate) { d.handler = gate.HTTP(d.handler, nil) }
+// before Run; a nil gate changes nothing. hosts are the names, besides localhost, by which a door on a loopback
+// address may be called.
+func (d *HTTP) Guard(gate *access.Gate, hosts []string) {
+	d.handler, d.hosts = gate.HTTP(d.handler, nil), hosts
+}
 
 // Metrics returns what the door counts.
 func (d *HTTP) Metrics() prometheus.Collector { return d.calls }
@@ -89,8 +95,24 @@ func (d *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	counted := &status{ResponseWriter: w, code: http.StatusOK}
-	d.handler.ServeHTTP(counted, r)
+	if d.elsewhere(r) {
+		http.Error(counted, "a browser sent this for a page of another origin: such pages may not take IDs",
+			http.StatusForbidden)
+	} else {
+		d.handler.ServeHTTP(counted, r)
+	}
 	d.calls.WithLabelValues(strconv.Itoa(counted.code)).Inc()
+}
+
+// elsewhere reports whether a browser sent a request for a page of another origin. A GET takes IDs here, so it is
+// checked as a POST is.
+func (d *HTTP) elsewhere(r *http.Request) bool {
+	if len(r.Header["Sec-Fetch-Site"]) == 0 && len(r.Header["Origin"]) == 0 { // no browser
+		return false
+	}
+	posted := *r
+	posted.Method = http.MethodPost
+	return d.origins.Check(&posted) != nil
 }
 
 // status notes the status of an answer.
@@ -107,7 +129,7 @@ func (s *status) WriteHeader(code int) {
 // Run serves the connections of l until ctx ends, then lets the calls under way finish and
 // returns nil. It closes l.
 func (d *HTTP) Run(ctx context.Context, l net.Listener) error {
-	server := serve.NewHTTP(d)
+	server := serve.NewHTTP(serve.GuardHosts(l.Addr(), d.hosts, d))
 	ended := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*patience)
