@@ -49,9 +49,15 @@ func (s *Server) ListWorkers(ctx context.Context, r *marchv1.ListWorkersRequest)
 	if err != nil {
 		return nil, err
 	}
-	pinned, err := s.pinned(ctx)
+	instances, _, err := s.instances(ctx)
 	if err != nil {
 		return nil, err
+	}
+	owners := make(map[string]instance, len(instances))
+	for _, i := range instances {
+		if owners[i.Incarnation] = i; i.Unreadable != nil { // which process it is is not known
+			owners[string(i.ID())] = i
+		}
 	}
 	answer := &marchv1.ListWorkersResponse{}
 	now := time.Now()
@@ -73,7 +79,11 @@ func (s *Server) ListWorkers(ctx context.Context, r *marchv1.ListWorkersRequest)
 				break
 			}
 			after = &lease.WorkerID
-			answer.Workers = append(answer.Workers, workerToProto(lease, epoch, pinned[lease.Incarnation], now))
+			owner, known := owners[lease.Incarnation]
+			if !known {
+				owner = owners[string(lease.ID())]
+			}
+			answer.Workers = append(answer.Workers, workerToProto(lease, epoch, owner, now))
 		}
 	}
 	if r.GetPageToken() == "" {
@@ -82,33 +92,23 @@ func (s *Server) ListWorkers(ctx context.Context, r *marchv1.ListWorkersRequest)
 	return answer, err
 }
 
-// pinned returns the processes that have pinned workers.
-func (s *Server) pinned(ctx context.Context) (map[string]bool, error) {
-	instances, _, err := s.admin.Instances(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	pinned := make(map[string]bool)
-	for _, i := range instances {
-		if i.Pin != nil {
-			pinned[i.Incarnation] = true
-		}
-	}
-	return pinned, nil
-}
-
-func workerToProto(l record.Lease, epoch record.Epoch, pinned bool, now time.Time) *marchv1.Worker {
+// workerToProto returns a worker as a message. owner is the process that took it, the zero value if it is not
+// registered.
+func workerToProto(l record.Lease, epoch record.Epoch, owner instance, now time.Time) *marchv1.Worker {
 	free := admin.Free(l.Worker, epoch)
 	p := &marchv1.Worker{
 		Bits: int32(l.Bits), Number: l.Number, Room: string(l.Room), Instance: string(l.Instance),
 		//nolint:gosec // below timeid.MaxBits
-		Pinned: pinned && !l.Caller, Caller: l.Caller,
+		Pinned: owner.Pin != nil && !l.Caller, Caller: l.Caller,
 		From: timestamppb.New(time.UnixMilli(l.From)), Until: timestamppb.New(time.UnixMilli(l.Until)),
 		Free: timestamppb.New(free),
 	}
 	switch left := time.UnixMilli(l.Until).Sub(now); {
 	case left > 0:
 		p.State, p.Left = marchv1.WorkerState_WORKER_STATE_LIVE, durationpb.New(left)
+		if !owner.Alive && !l.Caller {
+			p.State = marchv1.WorkerState_WORKER_STATE_SILENT
+		}
 	case free.After(now):
 		p.State = marchv1.WorkerState_WORKER_STATE_ENDED
 	default:

@@ -44,10 +44,11 @@ func TestListWorkers(t *testing.T) {
 		keys := record.Keys("/march/default/")
 		put := func(key, value string) { s.Corrupt(store.OpPut(key, []byte(value))) }
 		now := time.Now().UnixMilli()
+		running := ""
 		has := func(room string, bits int, number, until int64, caller bool) {
 			t.Helper()
 			w := record.Worker{
-				Room: "a", Instance: "one", Incarnation: "c", From: now - 1000, Until: until, Clock: now - 1000,
+				Room: "a", Instance: "one", Incarnation: running, From: now - 1000, Until: until, Clock: now - 1000,
 				Stamp: record.Stamp{Epoch: "e", Revision: 1}, Caller: caller,
 			}
 			if room == "b" {
@@ -55,7 +56,15 @@ func TestListWorkers(t *testing.T) {
 			}
 			put(keys.Worker(record.WorkerID{Bits: bits, Number: number}), string(w.Encode()))
 		}
+		s.room("a", "one")
+		instances, _, err := s.Admin.Instances(bg, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		running = instances[0].Incarnation
 		has("a", 3, 0, now+time.Hour.Milliseconds(), false)
+		running = "c" // a process that is gone
+		has("a", 3, 1, now+time.Hour.Milliseconds(), false)
 		has("b", 3, 4, now-1, false)
 		has("a", 3, 5, now-1, false) // of b's slice by now
 		has("b", 3, 6, now-1, false)
@@ -83,7 +92,8 @@ func TestListWorkers(t *testing.T) {
 					if w.GetCaller() {
 						text += " caller"
 					}
-					if (w.GetLeft() != nil) != (w.GetState() == marchv1.WorkerState_WORKER_STATE_LIVE) {
+					if (w.GetLeft() != nil) != (w.GetState() == marchv1.WorkerState_WORKER_STATE_LIVE ||
+						w.GetState() == marchv1.WorkerState_WORKER_STATE_SILENT) {
 						t.Errorf("%s: left %v", text, w.GetLeft())
 					}
 					all = append(all, text)
@@ -93,17 +103,17 @@ func TestListWorkers(t *testing.T) {
 				}
 			}
 		}
-		every := []string{"3/0 a live", "3/4 b free", "3/5 a free", "3/6 b free", "3/7 b live caller",
+		every := []string{"3/0 a live", "3/1 a silent", "3/4 b free", "3/5 a free", "3/6 b free", "3/7 b live caller",
 			"10/3 a live caller"}
 		for size := range int32(8) {
 			if got := list(size, "", nil); !slices.Equal(got, every) {
 				t.Errorf("pages of %d: got %q", size, got)
 			}
-			if got := list(size, "a", nil); !slices.Equal(got, []string{every[0], every[2], every[5]}) {
+			if got := list(size, "a", nil); !slices.Equal(got, []string{every[0], every[1], every[3], every[6]}) {
 				t.Errorf("room a, pages of %d: got %q", size, got)
 			}
 		}
-		if got := list(1, "b", new(int32(3))); !slices.Equal(got, []string{every[1], every[3], every[4]}) {
+		if got := list(1, "b", new(int32(3))); !slices.Equal(got, []string{every[2], every[4], every[5]}) {
 			t.Errorf("room b, 3 bits: got %q", got)
 		}
 		if got := list(0, "", new(int32(22))); len(got) > 0 {

@@ -2,6 +2,7 @@ package room
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -40,6 +41,13 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 		list = append(list, unready)
 	} else if can, err := s.times.Trouble(); err != nil && s.status.get() == nil {
 		list = append(list, s.noTimeOrdered(can, err))
+	}
+	if off := s.times.ClockOff(); off != 0 {
+		side := "ahead of"
+		if off < 0 {
+			side = "behind"
+		}
+		list = append(list, problem.New(problem.Clock, s.id(), time.Time{}, "off", fmt.Sprintf("%v %s", off.Abs(), side)))
 	}
 	list = append(list, s.damagedTags()...)
 	list = append(list, s.usedUp()...)

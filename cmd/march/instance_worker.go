@@ -101,7 +101,7 @@ func workersText(w *tabwriter.Writer, answer *marchv1.ListWorkersResponse) {
 			if i.GetLeft() != nil {
 				left = i.GetLeft().AsDuration().Truncate(time.Second).String()
 			}
-			if i.GetState() == marchv1.WorkerState_WORKER_STATE_ENDED {
+			if state == "ended" || state == "silent" {
 				state += ", free again at " + i.GetFree().AsTime().Format(timeid.Format)
 			}
 			return []any{i.GetBits(), i.GetNumber(), i.GetRoom(), i.GetInstance(), i.GetPinned(), i.GetCaller(),

@@ -571,9 +571,9 @@ var faults = []fault{
 			n.by(command, "chronyc tracking", func() { n.processes["b/b1"].ahead.Store(0) })
 		}},
 	{name: "clock-back", breaks: func(n *night) { n.processes["b/b1"].ahead.Store(int64(-time.Hour)) },
-		found: "clocks", mend: func(n *night, command string) {
+		shown: marchv1.ProblemKind_PROBLEM_KIND_CLOCK, mend: func(n *night, command string) {
 			n.by(command, "chronyc tracking", func() { n.processes["b/b1"].ahead.Store(0) })
-		}, without: map[string]string{"readyz": itGoesOn, "health": itGoesOn, "page": itGoesOn, "log": itGoesOn}},
+		}, without: serves},
 	{name: "tag-at-its-limit", breaks: func(n *night) {
 		n.Tag(func(s *record.TagSettings) { s.Limit = 200 }, "ann", "small")
 		n.tags = append(n.tags, "small")
@@ -756,9 +756,6 @@ func (n *night) fillJournal(of string) {
 		n.Fatal(err)
 	}
 }
-
-// itGoesOn is why only those that compare clocks say something of one that went back.
-const itGoesOn = "it took another worker, and goes on; doctor and the alert compare clocks"
 
 // serves is why health says nothing of what stops nobody.
 var serves = map[string]string{"health": "the instances serve, all but what the problem names"}

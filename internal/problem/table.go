@@ -113,6 +113,7 @@ const (
 	nearlyFull   = marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL
 	barred       = marchv1.ProblemKind_PROBLEM_KIND_BARRED
 	etcdMember   = marchv1.ProblemKind_PROBLEM_KIND_ETCD_MEMBER
+	clock        = marchv1.ProblemKind_PROBLEM_KIND_CLOCK
 	timeOrdered  = marchv1.ProblemKind_PROBLEM_KIND_TIME_ORDERED
 )
 
@@ -257,14 +258,16 @@ var Table = [cases]Row{
 		Effect: "Its counters go on.",
 		Remedy: "Synchronize the clock (chrony, ntpd). It issues again when the clock has caught up, or another " +
 			"worker is free.",
-		Command: "chronyc tracking", Page: instancePage, Alerts: []string{"MarchFamilyNotIssuing", "MarchClock"}},
+		Command: "chronyc tracking", Page: instancePage, Alerts: []string{"MarchFamilyNotIssuing", "MarchClock"},
+		Hides: []marchv1.ProblemKind{clock}},
 	ClockAhead: {Kind: timeOrdered,
 		What: "instance {of} issues no time-ordered IDs: its clock is {ahead} ahead of the other instances', and its " +
 			"IDs would sort too late for ever",
 		Effect: "Its counters go on.",
 		Remedy: "Synchronize the clock (chrony, ntpd). If all others are wrong, start the instance with " +
 			"--agree-clock.",
-		Command: "chronyc tracking", Page: instancePage, Alerts: []string{"MarchFamilyNotIssuing", "MarchClock"}},
+		Command: "chronyc tracking", Page: instancePage, Alerts: []string{"MarchFamilyNotIssuing", "MarchClock"},
+		Hides: []marchv1.ProblemKind{clock}},
 	SomeTimeOrdered: {Kind: timeOrdered, What: "instance {of} issues no IDs of some time-ordered tags: {why}",
 		Effect: "Its other tags go on.", Remedy: "See which workers its room has, and in use where.",
 		Command: "march worker list --room {room}", Page: "/workers?room={room}",
@@ -335,9 +338,10 @@ var Table = [cases]Row{
 	EtcdClockUnknown: {What: "etcd's clock is not known to {of}: {why}",
 		Remedy: "See that etcd answers HTTP at its client URLs (its flag --listen-client-http-urls moves that " +
 			"elsewhere), or look at its hosts' clocks yourself.", Command: "date --utc"},
-	Clock: {What: "the clock of {of} is {off} the others",
+	Clock: {Kind: clock, What: "the clock of {of} is {off} the others", Warning: true,
 		Effect: "IDs of counters stay unique; time-ordered IDs sort wrong or wait, and strict tags may pause.",
-		Remedy: "Synchronize it (chrony, ntpd).", Command: "chronyc tracking", Alerts: []string{"MarchClock"}},
+		Remedy: "Synchronize it (chrony, ntpd).", Command: "chronyc tracking", Page: instancePage,
+		Alerts: []string{"MarchClock"}},
 	CertificateUnread: {What: "{of} cannot be read: {why}",
 		Effect: "A process that starts again would not come up.", Remedy: "Put the certificates there, as PEM."},
 	CertificateEnds: {What: "{of} {ends}: {subject}", Effect: "After its end nothing connects with it.",

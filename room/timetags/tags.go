@@ -180,6 +180,9 @@ func (t *Tags) Look(ctx context.Context) {
 	for _, p := range t.pools() {
 		looks.Go(func() { p.look(ctx) })
 	}
+	if t.ClockOff() != 0 { // to see when it is right again: windows are renewed too seldom for that
+		looks.Go(func() { _ = t.cfg.Workers.CheckClock(ctx, time.UnixMilli(t.now())) })
+	}
 	looks.Wait()
 }
 
@@ -263,6 +266,15 @@ func (t *Tags) Trouble() (can bool, why error) {
 		}
 	}
 	return can, why
+}
+
+// ClockOff returns how far the clock is ahead of the other instances', negative if it is behind: 0 if that matters to
+// nobody.
+func (t *Tags) ClockOff() time.Duration {
+	if len(t.pools()) == 0 {
+		return 0
+	}
+	return t.cfg.Workers.ClockOff()
 }
 
 func (t *Tags) now() int64 {

@@ -9,12 +9,14 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // candidate is a worker that may be taken.
 type candidate struct {
 	record.Number
 	by   record.InstanceID // the last owner, empty for none
+	life string            // its incarnation
 	free int64             // the earliest begin of a window, Unix ms
 	mine bool              // a Take of this process wrote it, and did not get the answer
 	wait bool              // free is the epoch's NotBefore, and not the end of the owner's window
@@ -118,7 +120,7 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range,
 			continue
 		}
 		last := n.Last()
-		c := candidate{Number: n, by: last.ID(), free: last.Until}
+		c := candidate{Number: n, by: last.ID(), life: last.Incarnation, free: last.Until}
 		// This holds also if this process had the worker before: that window began elsewhere.
 		if from, unknown := w.mu.unknownTakes[n.WorkerID]; unknown && n.Ours.From == from &&
 			n.Ours.Incarnation == i.Incarnation() && n.Ours.Stamp.Epoch == f.Stamp.Epoch {
@@ -148,10 +150,24 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range,
 		if c.wait {
 			c.by = ""
 		}
-		return c, &BusyError{Worker: c.WorkerID, By: c.by, Until: time.UnixMilli(c.free)}
+		busy := &BusyError{Worker: c.WorkerID, By: c.by, Until: time.UnixMilli(c.free), Pinned: r.Pin.set}
+		busy.Beat, busy.Gone = lastBeat(numbers.Heartbeats, c.life)
+		return c, busy
 	}
 	w.mu.held[c.WorkerID] = nil
 	return c, nil
+}
+
+// lastBeat returns when a process last sent a heartbeat, the zero time if that is not known, and whether it is
+// registered no longer.
+func lastBeat(beats []store.KV, incarnation string) (at time.Time, gone bool) {
+	for _, kv := range beats {
+		var v record.Heartbeat
+		if record.Decode(kv, &v) == nil && v.Incarnation == incarnation {
+			return v.Time, false
+		}
+	}
+	return time.Time{}, len(beats) < beatsRead // else there are more
 }
 
 // unused returns some of the first workers of a slice that have no key and that no Take of this

@@ -24,11 +24,13 @@ import (
 // instance that is ahead of the median of all heartbeats is refused only once it is also ahead
 // of the median of those that changed since its first look: these come from running instances.
 // Until then a heartbeat that is old by etcd's own clock does not count either, so that no process waits for
-// instances that ended without a sign.
+// instances that ended without a sign. In the same way a clock is behind only if it is behind those that changed. It
+// takes windows, as IDs that sort too early harm nobody else's; but the instance says so.
 
 // clocks is an instance's knowledge of other instances' clocks.
 type clocks struct {
 	ahead atomic.Int64 // of the median of the running instances' heartbeats when last compared
+	off   atomic.Int64 // the same, if it is more than is allowed, certain, neither refused nor agreed to; otherwise 0
 
 	mu struct {
 		sync.Mutex
@@ -74,6 +76,11 @@ func (e *ClockError) Unwrap() error {
 // one included, when a window was last taken or renewed: at least, as heartbeats are up to an
 // interval old. It is negative if the clock was behind.
 func (w *Workers) ClockAhead() time.Duration { return time.Duration(w.clocks.ahead.Load()) }
+
+// ClockOff returns how far the clock was ahead of the running instances' clocks, negative if it was behind, when it was
+// last compared: 0 if that is within what heartbeats allow, is not certain, is a *ClockError, or an operator has agreed
+// to it.
+func (w *Workers) ClockOff() time.Duration { return time.Duration(w.clocks.off.Load()) }
 
 // CheckClock compares now, a time of the clock by which something is about to be done, with the other instances'
 // clocks, as Take does. It reads the heartbeats once per interval, and again where the clock was set since. Its errors
@@ -126,7 +133,7 @@ func (c *clocks) check(ctx context.Context, cfg Config, i Instance, now time.Tim
 		}
 	}
 	ahead := now.Sub(median(now, all))
-	if ahead <= allowed {
+	if ahead.Abs() <= allowed {
 		c.note(ahead, interval)
 		c.right()
 		return nil
@@ -142,11 +149,21 @@ func (c *clocks) check(ctx context.Context, cfg Config, i Instance, now time.Tim
 	if certain || ahead <= allowed {
 		c.note(ahead, interval)
 	}
+	c.off.Store(0)
 	switch {
+	case ahead < -allowed:
+		if certain {
+			c.off.Store(int64(ahead.Round(time.Second)))
+			c.warn(cfg, "the clock is behind the other instances': IDs sort as far behind", "behind",
+				(-ahead).Round(time.Millisecond), "clocks", len(all)+1)
+		}
 	case ahead <= allowed:
 		c.warn(cfg, "the clock is ahead of heartbeats that are old by now: it is not compared", "clocks", len(all)+1)
 	case len(all)+1 < 3 || cfg.AgreeClock:
 		if certain {
+			if !cfg.AgreeClock {
+				c.off.Store(int64(ahead.Round(time.Second)))
+			}
 			c.warn(cfg, "the clock is ahead of the other instances': IDs sort as far ahead", "ahead",
 				ahead.Round(time.Millisecond), "clocks", len(all)+1, "agreed", cfg.AgreeClock)
 		}
@@ -167,6 +184,7 @@ func (c *clocks) right() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.first, c.mu.warned = nil, false
+	c.off.Store(0)
 }
 
 // look returns the heartbeats' revisions when the clock was first found ahead, and whether that is at least so long

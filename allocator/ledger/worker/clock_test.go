@@ -56,6 +56,41 @@ func TestAClockThatIsAhead(t *testing.T) {
 	q.take(ms(9)) // the others go on
 }
 
+// An instance whose clock is behind takes windows, and knows it as soon as that is certain. Before, nothing said so. A
+// heartbeat of an instance that is gone, and whose clock was ahead, makes no clock look behind.
+func TestAClockThatIsBehind(t *testing.T) {
+	c := newCluster(t, halves)
+	q, r := c.start("a"), c.start("b")
+	c.pass(2 * time.Hour)
+	c.beat(q, r)
+	p := c.start("a")
+	p.ahead.Store(-time.Hour.Milliseconds())
+	w := p.take(ms(10))
+	if off := p.ClockOff(); off != 0 {
+		t.Errorf("%v off before it is certain", off)
+	}
+	c.pass(10 * time.Second)
+	c.beat(q, r)
+	p.renew(w)
+	if off := p.ClockOff(); off != -time.Hour {
+		t.Errorf("%v off, want an hour behind", off)
+	}
+	p.ahead.Store(0)
+	if err := p.CheckClock(bg, p.Now()); err != nil || p.ClockOff() != 0 {
+		t.Errorf("%v off once it is right, %v", p.ClockOff(), err)
+	}
+	c.pass(-2 * time.Hour) // of all that run
+	c.pass(10 * time.Second)
+	for range 3 {
+		c.beat(p)
+		p.renew(w)
+		c.pass(10 * time.Second)
+	}
+	if off := p.ClockOff(); off != 0 {
+		t.Errorf("%v off by heartbeats of instances that are gone", off)
+	}
+}
+
 // A heartbeat of an instance that is gone is no clock. Before, each new instance took no window for 10 s, as long as
 // those that ended without a sign were the most.
 func TestDeadHeartbeatsAreNoClocks(t *testing.T) {

@@ -14,6 +14,9 @@ type BusyError struct {
 	Worker record.WorkerID   // the one that is free soonest
 	By     record.InstanceID // its owner; empty if the epoch lets no window begin yet
 	Until  time.Time         // when it is free, by this process's clock
+	Pinned bool              // this instance takes no other one
+	Gone   bool              // the process that has it is no longer registered
+	Beat   time.Time         // that process's last heartbeat, by its own clock; zero if it is not known
 }
 
 func (e *BusyError) Error() string {
@@ -22,8 +25,21 @@ func (e *BusyError) Error() string {
 		return fmt.Sprintf("no window of a worker begins before %s: a recover went on without an instance that may "+
 			"issue until then", at)
 	}
-	return fmt.Sprintf("worker %v is instance %s's until %s, and no other is free sooner: waiting until then",
-		e.Worker, e.By, at)
+	only, other := "", ", and no other is free sooner"
+	if e.Pinned {
+		only, other = ", the only one that this instance takes (--worker),", ""
+	}
+	if e.Gone {
+		return fmt.Sprintf("worker %v%s is instance %s's until %s, although that process is gone%s: waiting until then",
+			e.Worker, only, e.By, at, other)
+	}
+	if !e.Beat.IsZero() {
+		at += ", and longer while that process runs (its last heartbeat is of " + e.Beat.UTC().Format(time.RFC3339) + ")"
+	}
+	if e.Pinned {
+		other = ": stop that one, or give one of the two another number"
+	}
+	return fmt.Sprintf("worker %v%s is instance %s's until %s%s", e.Worker, only, e.By, at, other)
 }
 
 // Unwrap returns the Kind.

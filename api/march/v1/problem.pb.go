@@ -88,6 +88,8 @@ const (
 	ProblemKind_PROBLEM_KIND_ETCD_MEMBER ProblemKind = 29
 	// A tag is in a period that has not begun, as a clock was ahead. Its remedy is the end of that time.
 	ProblemKind_PROBLEM_KIND_PERIOD_AHEAD ProblemKind = 30
+	// The clock of an instance that issues time-ordered IDs differs from the other instances' clocks.
+	ProblemKind_PROBLEM_KIND_CLOCK ProblemKind = 31
 )
 
 // Enum value maps for ProblemKind.
@@ -124,6 +126,7 @@ var (
 		28: "PROBLEM_KIND_TAG_USED_UP",
 		29: "PROBLEM_KIND_ETCD_MEMBER",
 		30: "PROBLEM_KIND_PERIOD_AHEAD",
+		31: "PROBLEM_KIND_CLOCK",
 	}
 	ProblemKind_value = map[string]int32{
 		"PROBLEM_KIND_UNSPECIFIED":      0,
@@ -157,6 +160,7 @@ var (
 		"PROBLEM_KIND_TAG_USED_UP":      28,
 		"PROBLEM_KIND_ETCD_MEMBER":      29,
 		"PROBLEM_KIND_PERIOD_AHEAD":     30,
+		"PROBLEM_KIND_CLOCK":            31,
 	}
 )
 
@@ -341,7 +345,7 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x04hits\x18\t \x03(\tR\x04hits\x12\x12\n" +
 	"\x04page\x18\n" +
 	" \x01(\tR\x04page\x12\x16\n" +
-	"\x06button\x18\v \x01(\tR\x06button*\x86\a\n" +
+	"\x06button\x18\v \x01(\tR\x06button*\x9e\a\n" +
 	"\vProblemKind\x12\x1c\n" +
 	"\x18PROBLEM_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PROBLEM_KIND_HALTED\x10\x01\x12\x17\n" +
@@ -374,7 +378,8 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x1aPROBLEM_KIND_NO_HEARTBEATS\x10\x1b\x12\x1c\n" +
 	"\x18PROBLEM_KIND_TAG_USED_UP\x10\x1c\x12\x1c\n" +
 	"\x18PROBLEM_KIND_ETCD_MEMBER\x10\x1d\x12\x1d\n" +
-	"\x19PROBLEM_KIND_PERIOD_AHEAD\x10\x1eB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x19PROBLEM_KIND_PERIOD_AHEAD\x10\x1e\x12\x16\n" +
+	"\x12PROBLEM_KIND_CLOCK\x10\x1fB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_problem_proto_rawDescOnce sync.Once

@@ -121,10 +121,12 @@ func (f Facts) problems() []Finding {
 	return findings
 }
 
-// lists reports whether the console lists a problem of a kind: what the processes say of the same cause is no finding
-// of its own.
-func (f Facts) lists(kind marchv1.ProblemKind) bool {
-	return slices.ContainsFunc(f.Overview.GetProblems(), func(p *marchv1.Problem) bool { return p.GetKind() == kind })
+// lists reports whether the console lists a problem of a kind, and of one of some things if these are given: what the
+// processes say of the same cause is no finding of its own.
+func (f Facts) lists(kind marchv1.ProblemKind, of ...string) bool {
+	return slices.ContainsFunc(f.Overview.GetProblems(), func(p *marchv1.Problem) bool {
+		return p.GetKind() == kind && (len(of) == 0 || slices.Contains(of, p.GetOf()))
+	})
 }
 
 // unanswered lists the processes that told nothing of themselves.

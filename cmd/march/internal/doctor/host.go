@@ -180,7 +180,7 @@ func (f Facts) clocks() []Finding {
 	for _, c := range all {
 		off := (c.off - median).Abs()
 		level := above(off-c.unsure, clockOff, clockWrong)
-		if level == OK {
+		if level == OK || f.lists(marchv1.ProblemKind_PROBLEM_KIND_CLOCK, c.process) {
 			continue
 		}
 		side := "ahead of"
