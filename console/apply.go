@@ -63,7 +63,11 @@ func (s *Server) PlanMigration(ctx context.Context,
 	if answer.Machines, err = s.movedMachines(ctx, planned); err != nil {
 		return nil, err
 	}
-	answer.Warnings = warnings(planned, instances)
+	unreached, err := operator.Unreached(planned.Target, r.GetShards())
+	if err != nil {
+		return nil, err
+	}
+	answer.Shards, answer.Warnings = r.GetShards(), slices.Concat(warnings(planned, instances), unreached)
 	return &marchv1.PlanMigrationResponse{Plan: answer}, nil
 }
 

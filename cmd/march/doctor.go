@@ -19,6 +19,7 @@ import (
 
 func newDoctor(c *common) *cobra.Command {
 	t := c.target()
+	var shards int64
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the cluster, its hosts and etcd, and say what to do",
@@ -37,6 +38,9 @@ what, remedy and command.`,
 			facts, err := collect(cmd.Context(), t, &marchv1.DiagnoseRequest{})
 			if err != nil {
 				return err
+			}
+			if facts.Shards = shards; shards < 0 {
+				return usageError{allocator.Errorf(allocator.Invalid, "shards: %d; allowed: 1 or more, 0 for none", shards)}
 			}
 			found := doctor.Examine(facts)
 			err = c.print(map[string]any{"findings": found}, func(w *tabwriter.Writer) {
@@ -59,6 +63,7 @@ what, remedy and command.`,
 			return nil
 		},
 	}
+	cmd.Flags().Int64Var(&shards, "shards", 0, shardsHelp)
 	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 

@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
 )
@@ -82,28 +85,37 @@ func newLayoutInit(c *common, t *target) *cobra.Command {
 	}
 }
 
+const shardsHelp = "how many shards callers have, where they take the shard id mod N: " +
+	"says which rooms would not reach all of them"
+
 func newLayoutValidate(c *common) *cobra.Command {
-	return &cobra.Command{
-		Use:   "validate FILE",
+	var shards int64
+	cmd := &cobra.Command{
+		Use:   "validate FILE...",
 		Short: "Check a layout file; needs no server",
 		Long: `Check a layout file; needs no server. Prints each constraint that is broken and
-exits 1 if there is one.
+exits 1 if there is one. So does a room that does not reach all shards of --shards.
 
-` + layoutFile,
-		Example: `  march layout validate layout.json`,
-		Args:    exactly("a file"),
+` + layoutFile + ` A file may also be of one room, which has the
+name of the file, and several files are then one layout:
+
+  {"boundary":100,"lower":0,"upper":50}`,
+		Example: `  march layout validate layout.json
+  march layout validate a.json b.json --shards 64`,
+		Args: atLeastOneFile,
 		RunE: func(_ *cobra.Command, args []string) error {
-			content, err := readBounded("file", args[0], maxLayoutFile)
+			file, err := readLayouts(args)
 			if err != nil {
 				return err
-			}
-			file, err := parseLayout(args[0], content)
-			if err != nil {
-				return finding{err}
 			}
 			answer, err := operator.ValidateLayout(file)
 			if err != nil {
 				return err
+			}
+			if layout, invalid := api.LayoutFromProto(file); invalid == nil {
+				if answer.Problems, err = operator.Unreached(layout, shards); err != nil {
+					return usageError{err}
+				}
 			}
 			err = c.print(answer, func(w *tabwriter.Writer) {
 				if len(answer.GetProblems()) == 0 {
@@ -119,6 +131,71 @@ exits 1 if there is one.
 			return err
 		},
 	}
+	cmd.Flags().Int64Var(&shards, "shards", 0, shardsHelp)
+	return cmd
+}
+
+func atLeastOneFile(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return exactly("a file")(cmd, args)
+	}
+	return nil
+}
+
+// readLayouts reads a layout from a file, or from a file for each room. A broken one is a finding.
+func readLayouts(paths []string) (*marchv1.Layout, error) {
+	all := &marchv1.Layout{Rooms: make(map[string]*marchv1.Range)}
+	for _, path := range paths {
+		content, err := readBounded("file", path, maxLayoutFile)
+		if err != nil {
+			return nil, err
+		}
+		room := ofRoom(path, content)
+		if room == nil && len(paths) > 1 {
+			return nil, usageError{allocator.Errorf(allocator.Invalid,
+				`%s: not of one room; allowed: one layout, or files like {"boundary":100,"lower":0,"upper":50}`, path)}
+		}
+		if room != nil {
+			content = room
+		}
+		layout, err := parseLayout(path, content)
+		switch {
+		case err != nil:
+			return nil, finding{err}
+		case len(paths) == 1:
+			return layout, nil
+		case all.GetBoundary() != 0 && all.GetBoundary() != layout.GetBoundary():
+			return nil, finding{allocator.Errorf(allocator.Invalid, "%s: boundary: %d; allowed: %d, as in %s, because all "+
+				"rooms have the same", path, layout.GetBoundary(), all.GetBoundary(), paths[0])}
+		}
+		all.Boundary = layout.GetBoundary()
+		for name, r := range layout.GetRooms() {
+			if all.GetRooms()[name] != nil {
+				return nil, finding{allocator.Errorf(allocator.Invalid, "%s: room %s is in another file, too", path, name)}
+			}
+			all.Rooms[name] = r
+		}
+	}
+	return all, nil
+}
+
+// ofRoom returns the file of one room as a layout that has this room, by the name of the file; nil for another file.
+func ofRoom(path string, content []byte) []byte {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(content, &fields) != nil || fields["lower"] == nil || fields["upper"] == nil {
+		return nil
+	}
+	name := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+	r := map[string]json.RawMessage{"lower": fields["lower"], "upper": fields["upper"]}
+	delete(fields, "lower")
+	delete(fields, "upper")
+	rooms, err := json.Marshal(map[string]any{name: r})
+	fields["rooms"] = rooms
+	layout, err2 := json.Marshal(fields)
+	if err != nil || err2 != nil {
+		return nil
+	}
+	return layout
 }
 
 // silent is an error that was printed already.

@@ -107,6 +107,7 @@ cost follows: the console reads all tags for it.`,
 	flags.StringArrayVar(&r.Reserve, "reserve", nil, "NAME=LOWER-UPPER: residues that no room has are kept for "+
 		"another cluster; may be repeated")
 	flags.StringArrayVar(&r.Release, "release", nil, "the name of a reserved range to give up; may be repeated")
+	flags.Int64Var(&r.Shards, "shards", 0, shardsHelp)
 	flags.Int64Var(&r.Boundary, "boundary", 0, "a new boundary, to which the ranges are scaled")
 	flags.BoolVar(&r.Atomic, "atomic", false, "allow one atomic switch if smaller moves cannot reach the target")
 	flags.BoolVar(&r.Force, "force", false, "also plan a change that apply refuses: "+
@@ -291,7 +292,7 @@ func confirm(ctx context.Context, c *common, t *target, plan *marchv1.Plan, path
 func asOfNow(ctx context.Context, t *target, plan *marchv1.Plan) {
 	_ = callConsole(ctx, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 		answer, err := s.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: plan.GetTarget(),
-			Atomic: plan.GetAtomic(), Force: plan.GetForce()})
+			Atomic: plan.GetAtomic(), Force: plan.GetForce(), Shards: plan.GetShards()})
 		now := answer.GetPlan()
 		if err == nil && proto.Equal(now.GetFrom(), plan.GetFrom()) {
 			plan.Instances, plan.Silent, plan.Unreadable = now.GetInstances(), now.GetSilent(), now.GetUnreadable()

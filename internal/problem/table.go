@@ -77,6 +77,7 @@ const (
 	FormatsNew
 	TagNearLimit
 	PeriodNearLimit
+	Shards
 	cases
 )
 
@@ -364,6 +365,10 @@ var Table = [cases]Row{
 	TagNearLimit: {What: "tag {of} {used}",
 		Remedy:  "Raise its limit if its callers take larger IDs, or move them to another tag.",
 		Command: "march tag update {of} --limit LIMIT", Alerts: []string{"MarchTagNearLimit"}},
+	Shards: {What: "{why}",
+		Effect:  "The other shards get no IDs of this room, or fewer.",
+		Remedy:  "Take another number of shards, or the shard by a hash of the ID: see docs/sharding.md.",
+		Command: "march migrate plan --boundary BOUNDARY --shards SHARDS"},
 	PeriodNearLimit: {What: "tag {of} has used {used} of the IDs of the period {period}",
 		Remedy: "The next period begins at {next}. If that is too late, create a tag with more digits, and move " +
 			"the callers there.", Command: "march tag create TAG --period {unit} --period-digits DIGITS",

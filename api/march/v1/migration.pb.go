@@ -504,7 +504,10 @@ type Plan struct {
 	Machines []string `protobuf:"bytes,13,rep,name=machines,proto3" json:"machines,omitempty"`
 	// What leaves residues without service, a sentence each: a room that gets residues although no
 	// instance of it is up, and residues that rooms give up and no room gets. As of the time of planning.
-	Warnings      []string `protobuf:"bytes,14,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// And the rooms that do not reach all `shards`.
+	Warnings []string `protobuf:"bytes,14,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// As in PlanMigrationRequest.
+	Shards        int64 `protobuf:"varint,15,opt,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -635,6 +638,13 @@ func (x *Plan) GetWarnings() []string {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *Plan) GetShards() int64 {
+	if x != nil {
+		return x.Shards
+	}
+	return 0
 }
 
 // RoomUse is what callers did in a room in the last hour.
@@ -1524,7 +1534,10 @@ type PlanMigrationRequest struct {
 	// ranges keeps those of the current layout,
 	Reserve []string `protobuf:"bytes,8,rep,name=reserve,proto3" json:"reserve,omitempty"`
 	// and names of reserved ranges to give up.
-	Release       []string `protobuf:"bytes,9,rep,name=release,proto3" json:"release,omitempty"`
+	Release []string `protobuf:"bytes,9,rep,name=release,proto3" json:"release,omitempty"`
+	// How many shards callers have, where they take the shard id mod shards: the plan then warns of rooms that would not
+	// reach all of them, or not evenly; 0 for none.
+	Shards        int64 `protobuf:"varint,10,opt,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1620,6 +1633,13 @@ func (x *PlanMigrationRequest) GetRelease() []string {
 		return x.Release
 	}
 	return nil
+}
+
+func (x *PlanMigrationRequest) GetShards() int64 {
+	if x != nil {
+		return x.Shards
+	}
+	return 0
 }
 
 type PlanMigrationResponse struct {
@@ -2629,7 +2649,7 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12+\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x15.march.v1.ReportStateR\x05state\x126\n" +
-	"\breported\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\xcf\x03\n" +
+	"\breported\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\breported\"\xe7\x03\n" +
 	"\x04Plan\x12$\n" +
 	"\x04from\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x04from\x12(\n" +
 	"\x06target\x18\x02 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x16\n" +
@@ -2647,7 +2667,8 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x03use\x18\v \x03(\v2\x11.march.v1.RoomUseR\x03use\x12\x18\n" +
 	"\akeeping\x18\f \x03(\tR\akeeping\x12\x1a\n" +
 	"\bmachines\x18\r \x03(\tR\bmachines\x12\x1a\n" +
-	"\bwarnings\x18\x0e \x03(\tR\bwarnings\"\xb6\x01\n" +
+	"\bwarnings\x18\x0e \x03(\tR\bwarnings\x12\x16\n" +
+	"\x06shards\x18\x0f \x01(\x03R\x06shards\"\xb6\x01\n" +
 	"\aRoomUse\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04tags\x18\x02 \x01(\x03R\x04tags\x12(\n" +
@@ -2726,7 +2747,7 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\fMigrationLog\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12,\n" +
-	"\x04kind\x18\x03 \x01(\x0e2\x18.march.v1.MigrationEventR\x04kind\"\x83\x02\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x18.march.v1.MigrationEventR\x04kind\"\x9b\x02\n" +
 	"\x14PlanMigrationRequest\x12(\n" +
 	"\x06target\x18\x01 \x01(\v2\x10.march.v1.LayoutR\x06target\x12\x12\n" +
 	"\x04move\x18\x02 \x03(\tR\x04move\x12\x19\n" +
@@ -2736,7 +2757,9 @@ const file_march_v1_migration_proto_rawDesc = "" +
 	"\x06atomic\x18\x06 \x01(\bR\x06atomic\x12\x14\n" +
 	"\x05force\x18\a \x01(\bR\x05force\x12\x18\n" +
 	"\areserve\x18\b \x03(\tR\areserve\x12\x18\n" +
-	"\arelease\x18\t \x03(\tR\arelease\";\n" +
+	"\arelease\x18\t \x03(\tR\arelease\x12\x16\n" +
+	"\x06shards\x18\n" +
+	" \x01(\x03R\x06shards\";\n" +
 	"\x15PlanMigrationResponse\x12\"\n" +
 	"\x04plan\x18\x01 \x01(\v2\x0e.march.v1.PlanR\x04plan\"\x7f\n" +
 	"\x14CountPlanCostRequest\x12\"\n" +

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
 )
 
@@ -57,6 +59,7 @@ type Facts struct {
 	Tags      []*marchv1.TagSummary // those that have used most, and those that end first
 	TagsTotal int64                 // how many tags there are
 	TagsRead  bool                  // the console has read them all
+	Shards    int64                 // how many shards callers have, by id mod Shards; 0 if that was not said
 
 	// Why the console did not give them; nil if it did.
 	OverviewErr, InstancesErr, TagsErr error
@@ -77,7 +80,7 @@ const (
 // Examine returns the findings, the worst first.
 func Examine(f Facts) []Finding {
 	all := slices.Concat(f.problems(), f.unanswered(), f.etcd(), f.etcdClocks(), f.clocks(), f.certificates(),
-		f.journals(), f.versions(), f.formats(), f.tags())
+		f.journals(), f.versions(), f.formats(), f.shards(), f.tags())
 	slices.SortStableFunc(all, func(a, b Finding) int { return rank(b.Level) - rank(a.Level) })
 	return all
 }
@@ -166,6 +169,25 @@ func (f Facts) versions() []Finding {
 			strings.Join(names, ", "))}
 	}
 	return []Finding{{Check: "versions", Level: OK, What: "all processes run " + names[0]}}
+}
+
+// shards says which rooms do not reach all of the callers' shards.
+func (f Facts) shards() (list []Finding) {
+	layout, err := api.LayoutFromProto(f.Overview.GetLayout().GetLayout())
+	if f.Shards == 0 || err != nil {
+		return nil // a layout that is broken is a problem already
+	}
+	unreached, err := operator.Unreached(layout, f.Shards)
+	if err != nil {
+		return []Finding{finding("shards", Unknown, problem.Unknown, "", "why", err)}
+	}
+	for _, why := range unreached {
+		list = append(list, finding("shards", Warning, problem.Shards, "", "why", why))
+	}
+	if list == nil {
+		list = []Finding{{Check: "shards", Level: OK, What: fmt.Sprintf("each room reaches all %d shards evenly", f.Shards)}}
+	}
+	return list
 }
 
 // formats says which stored formats are turned on, and whether newer ones may be.

@@ -57,6 +57,27 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
+// Which rooms do not reach all shards of the callers, where the operator says how many there are.
+func TestShards(t *testing.T) {
+	f := cluster(nil)
+	f.Overview.Layout = &marchv1.LayoutRecord{Layout: &marchv1.Layout{Version: 1, Boundary: 1000,
+		Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 500}, "b": {Lower: 500, Upper: 1000}}}}
+	for shards, want := range map[int64][]string{0: nil, 100: {"ok each room reaches all 100 shards evenly"},
+		1000: {"warning room a reaches 500 of 1000 shards", "warning room b reaches 500 of 1000 shards"}} {
+		f.Shards = shards
+		var got []string
+		for _, found := range doctor.Examine(f) {
+			if found.Check == "shards" {
+				what, _, _ := strings.Cut(found.What, " by id mod")
+				got = append(got, string(found.Level)+" "+what)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d shards: %q, want %q", shards, got, want)
+		}
+	}
+}
+
 func TestFindings(t *testing.T) {
 	for _, test := range []struct {
 		name   string
