@@ -333,8 +333,8 @@ func TestWebDoorsAndOtherSites(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = answer.Body.Close()
-			if want := map[bool]int{true: http.StatusMisdirectedRequest, false: http.StatusForbidden}[name == "Host"]; answer.
-				StatusCode != want {
+			want := map[bool]int{true: http.StatusMisdirectedRequest, false: http.StatusForbidden}[name == "Host"]
+			if answer.StatusCode != want {
 				t.Errorf("%s with %s: %s", at, header, answer.Status)
 			}
 		}

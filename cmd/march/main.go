@@ -97,7 +97,7 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		newDev(c), newRoom(c), newConsole(c),
 		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c),
 		newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
-		newVerify(c), newPolicy(c), newToken(c), newEtcd(c), newHalt(c),
+		newVerify(c), newPolicy(c), newToken(c), newCerts(c), newEtcd(c), newHalt(c),
 		newRecover(c), newConfig(c),
 		newBench(c), newVersion(c), newMan(),
 	)

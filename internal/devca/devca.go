@@ -1,20 +1,23 @@
-// Package devca is a certificate authority for development and tests: `march dev --tls` makes
-// one at each start. Its key stays in memory, so it cannot be used after the process ended.
+// Package devca is a certificate authority. `march dev --tls` and tests make one whose key stays in memory, so it cannot
+// be used after the process ended. `march certs` keeps its own in files.
 package devca
 
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"math/big"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -59,6 +62,60 @@ func New(name string, life time.Duration) (*CA, error) {
 		return nil, err
 	}
 	return &CA{cert: cert, key: key}, nil
+}
+
+// Open returns the CA of NAME.pem and NAME-key.pem in a folder, and makes both if neither is there.
+func Open(dir, name string, life time.Duration) (ca *CA, made bool, err error) {
+	p := pairIn(dir, name)
+	if _, err := os.Stat(p.Cert); errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(p.Key); err == nil {
+			return nil, false, fmt.Errorf("%s is there, and %s is not", p.Key, p.Cert)
+		}
+		if ca, err = New(name, life); err != nil {
+			return nil, false, err
+		}
+		secret, err := x509.MarshalPKCS8PrivateKey(ca.key)
+		if err == nil {
+			err = replace(p.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+		}
+		if err == nil {
+			err = replace(p.Cert, ca.PEM())
+		}
+		return ca, true, err
+	}
+	pair, err := tls.LoadX509KeyPair(p.Cert, p.Key)
+	if err != nil {
+		return nil, false, err
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok || !pair.Leaf.IsCA {
+		return nil, false, fmt.Errorf("%s is not a CA with an ECDSA key", p.Cert)
+	}
+	return &CA{cert: pair.Leaf, key: key}, false, nil
+}
+
+// Until returns when the CA ends.
+func (ca *CA) Until() time.Time { return ca.cert.NotAfter }
+
+// Has returns when the certificate NAME.pem in a folder ends, if it is of this CA, for the same names as a leaf, and
+// has its key beside it; otherwise false.
+func (ca *CA) Has(dir, name string, l Leaf) (until time.Time, ok bool) {
+	p := pairIn(dir, name)
+	pair, err := tls.LoadX509KeyPair(p.Cert, p.Key)
+	if err != nil || pair.Leaf.CheckSignatureFrom(ca.cert) != nil {
+		return time.Time{}, false
+	}
+	hosts, uris := pair.Leaf.DNSNames, []string(nil)
+	for _, ip := range pair.Leaf.IPAddresses {
+		hosts = append(hosts, ip.String())
+	}
+	for _, u := range pair.Leaf.URIs {
+		uris = append(uris, u.String())
+	}
+	same := func(a, b []string) bool {
+		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+	}
+	return pair.Leaf.NotAfter, pair.Leaf.Subject.CommonName == l.Name && same(hosts, l.Hosts) && same(uris, l.URIs)
 }
 
 // PEM returns the CA's certificate.
@@ -138,6 +195,10 @@ func (ca *CA) Revoked(certs ...[]byte) ([]byte, error) {
 // Pair names the files of a certificate and its key.
 type Pair struct{ Cert, Key string }
 
+func pairIn(dir, name string) Pair {
+	return Pair{Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+"-key.pem")}
+}
+
 // Write issues a certificate to NAME.pem and NAME-key.pem in a folder. Each file is replaced
 // as a whole, the key first.
 func (ca *CA) Write(dir, name string, l Leaf) (Pair, error) {
@@ -145,7 +206,7 @@ func (ca *CA) Write(dir, name string, l Leaf) (Pair, error) {
 	if err != nil {
 		return Pair{}, err
 	}
-	p := Pair{Cert: filepath.Join(dir, name+".pem"), Key: filepath.Join(dir, name+"-key.pem")}
+	p := pairIn(dir, name)
 	if err := replace(p.Key, key); err != nil {
 		return Pair{}, err
 	}

@@ -78,17 +78,18 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error)
 	}
 	if op.asQuery && len(query) > 0 {
 		if len(fields) > 0 {
-			return c, allocator.Errorf(allocator.Invalid, "query: %.100q beside a body; allowed: a body alone", r.URL.RawQuery)
+			return c, allocator.Errorf(allocator.Invalid, "query: %.100q beside a body; allowed: a body alone",
+				r.URL.RawQuery)
 		}
-		h.inQuery.Log(time.Now(), h.cfg.Logger.Warn, "fields of a request came in its URL, which others on the way write "+
-			"to their logs; the next version takes them in the body alone, as JSON", "path", c.route.path)
+		h.inQuery.Log(time.Now(), h.cfg.Logger.Warn, "fields of a request came in its URL, which others on the way "+
+			"write to their logs; the next version takes them in the body alone, as JSON", "path", c.route.path)
 		c.body, err = bodyOf(query)
 	}
 	return c, err
 }
 
-// bodyOf returns the JSON object of parameters of a query: a.b is the field b of the object a. Every value is a text, as
-// JSON's protos take numbers as texts, too.
+// bodyOf returns the JSON object of parameters of a query: a.b is the field b of the object a. Every value is a text,
+// as protos in JSON take numbers as texts, too.
 func bodyOf(query url.Values) ([]byte, error) {
 	body := make(map[string]any)
 	for name, values := range query {

@@ -78,7 +78,8 @@ func TestLeaseOfQuery(t *testing.T) {
 	const proof = "a-random-text-of-the-caller"
 	var want *marchv1.LeaseRequest
 	for _, request := range []string{
-		"POST /v1/tags/order/lease?count=7&window.nonce=n&window.held.worker=3&window.age=2.5s&window.held.nonce=" + proof,
+		"POST /v1/tags/order/lease?count=7&window.nonce=n&window.held.worker=3&window.age=2.5s" +
+			"&window.held.nonce=" + proof,
 		`POST /v1/tags/order/lease {"count":"7","window":{"nonce":"n","age":"2.5s","held":{"worker":3,"nonce":"` +
 			proof + `"}}}`,
 	} {
