@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"sync"
 	"time"
@@ -96,7 +97,7 @@ func (f *Follower) UUID() (uuid string) {
 
 // Run follows the store until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
-	for ctx.Err() == nil {
+	for {
 		err := f.view(ctx)
 		if f.full() {
 			f.log.Warn("the mirror has no room: `march recover` cannot ask this console what it saw",
@@ -106,12 +107,19 @@ func (f *Follower) Run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			f.log.Debug("the mirror's view ended, or none began", "error", err)
 		}
-		timer := time.NewTimer(checkEvery)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
+		if !pause(ctx) {
+			return
 		}
+	}
+}
+
+// pause waits before another try. It returns false when ctx ends.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(checkEvery):
+		return true
 	}
 }
 
@@ -121,16 +129,22 @@ type connection struct {
 	sender store.Sender
 }
 
+// gets reads until it is answered. A read without an answer shows nothing, and ends no view: the
+// answer to the next one says whether the connection still stands.
 func (c *connection) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
-	answer, err := c.f.cfg.Gets(ctx, ops...)
-	switch {
-	case err != nil:
-		return answer, err
-	case answer.Connection == 0 || c.sender != (store.Sender{}) && answer.Sender != c.sender:
-		return answer, allocator.Errorf(allocator.Unavailable, "the connection to etcd broke")
+	for {
+		answer, err := c.f.cfg.Gets(ctx, ops...)
+		switch {
+		case errors.Is(err, allocator.Unavailable) && c.sender != (store.Sender{}) && pause(ctx):
+			continue
+		case err != nil:
+			return answer, err
+		case answer.Connection == 0 || c.sender != (store.Sender{}) && answer.Sender != c.sender:
+			return answer, allocator.Errorf(allocator.Unavailable, "the connection to etcd broke")
+		}
+		c.sender = answer.Sender
+		return answer, nil
 	}
-	c.sender = answer.Sender
-	return answer, nil
 }
 
 // view reads everything over one connection, and then follows its changes until the connection

@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,13 +12,20 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/mirror"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
 // follow has a mirror follow a cluster until stop is called.
 func follow(t *testing.T, c *memcluster.Cluster, m *mirror.Mirror,
 	file *mirror.File) (_ *mirror.Follower, stop func()) {
-	l := ledgertest.Open(t, c.Mem.Open())
+	return followOver(t, c.Mem.Open(), m, file)
+}
+
+func followOver(t *testing.T, conn *ledgertest.Conn, m *mirror.Mirror,
+	file *mirror.File) (_ *mirror.Follower, stop func()) {
+	l := ledgertest.Open(t, conn)
 	l.HaltAs("console test")
 	f := mirror.NewFollower(m, mirror.Config{Cluster: l.Cluster(), Gets: l.Gets, File: file,
 		Check: func(ctx context.Context) error {
@@ -86,6 +94,43 @@ func TestViewIsOneConnection(t *testing.T) {
 		third, still := views(t, f, "a")
 		if len(third) != 2 || still != next {
 			t.Errorf("in the restored store: views %+v, the mark reaches to %d", third, still)
+		}
+	})
+}
+
+// Reads that etcd does not answer end no view, and the first one neither begins anew.
+func TestViewOutlastsUnansweredReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := memcluster.New(t, "100 a=0-50 b=50-100")
+		a := c.Start("a")
+		conn := c.Mem.Open()
+		var first, reads, silent atomic.Int64 // reads of the first list; reads; until when none is answered
+		keys := record.Keys("/march/default/")
+		conn.Fate(func(txn store.Txn) (f ledgertest.Fate) {
+			switch op := txn.Then[0]; {
+			case op.Get != nil && op.Get.Key == keys.Tags():
+				first.Add(1)
+			case op.Get != nil && op.Get.Key == keys.Marks("") && reads.Add(1) == 1:
+				silent.Store(time.Now().Add(time.Minute).UnixNano())
+			}
+			if time.Now().UnixNano() < silent.Load() {
+				f.Name = ledgertest.NotDone
+			}
+			return f
+		})
+		f, stop := followOver(t, conn, mirror.New(10), nil)
+		defer stop()
+		time.Sleep(2 * time.Minute)
+		began, _ := views(t, f, "a")
+		silent.Store(time.Now().Add(time.Minute).UnixNano())
+		seg := a.Lease(20)
+		time.Sleep(2 * time.Minute)
+		got, next := views(t, f, "a")
+		if len(began) != 1 || len(got) != 1 || next != seg.Last()+1 || got[0].Reach != c.Mem.Revision() {
+			t.Errorf("views %+v, then %+v, the mark reaches to %d; want one, to %d", began, got, next, seg.Last()+1)
+		}
+		if first.Load() != 2 { // names, and the keys of the only page
+			t.Errorf("%d reads of the tags: the first view began anew", first.Load())
 		}
 	})
 }
