@@ -45,11 +45,11 @@ func (l *Ledger) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.
 	return oldest
 }
 
-// spareAudits notes how many audit entries may be written before they are counted again.
-func (l *Ledger) spareAudits(n int64) {
+// spareAudits notes how many entries of a ring may be written before they are counted again.
+func (l *Ledger) spareAudits(ring string, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.auditsSpare = n
+	l.mu.spare[ring] = n
 }
 
 // auditBound returns the number of audit entries at which the oldest are removed, and
@@ -63,18 +63,19 @@ func (l *Ledger) auditBound() (bound, slack int64) {
 // matters most for a halt. The next change counts again.
 func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 	bound, slack := l.bounds.layouts, int64(0)
-	switch kind {
-	case l.keys.Migrations():
+	ring := slices.Contains(l.keys.Rings(), kind)
+	switch {
+	case kind == l.keys.Migrations():
 		bound = l.bounds.migrations
-	case l.keys.Audits():
+	case ring:
 		bound, slack = l.auditBound()
-		if !l.auditsFull() {
+		if !l.auditsFull(kind) {
 			return nil
 		}
 	}
 	answer, err := l.Try(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{
 		Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)},
-		Limit:    slack + record.OverflowMost, KeysOnly: true,
+		Limit:    slack + record.OverflowMost + 1, KeysOnly: true,
 	}}}})
 	if err != nil {
 		return nil
@@ -84,9 +85,13 @@ func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 	if excess > 0 {
 		excess += slack
 	}
-	oldest = oldest[:max(min(excess, int64(len(oldest))), 0)]
-	if kind == l.keys.Audits() {
-		l.spareAudits(min(slack, bound-(count+1-int64(len(oldest)))))
+	gone := max(min(excess, int64(len(oldest))-1), 0)
+	if ring && gone > 0 && !l.noteOldest(ctx, kind, oldest[gone-1].Key, oldest[gone].Key) {
+		return nil
+	}
+	oldest = oldest[:gone]
+	if ring {
+		l.spareAudits(kind, min(slack, bound-(count+1-int64(len(oldest)))))
 	}
 	ops := make([]store.Op, len(oldest))
 	for i, kv := range oldest {
@@ -95,13 +100,43 @@ func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 	return ops
 }
 
-// auditsFull reports whether audit entries must be counted before another one is
+// noteOldest notes that the entries of a ring go up to one, and which is the oldest that is left. It reports whether
+// they may go: under formats 2 only once that is noted, so that a check does not take them for removed by hand.
+func (l *Ledger) noteOldest(ctx context.Context, ring, removed, left string) bool {
+	s, _ := l.State()
+	if layout := s.Layout(); !layout.Upgraded() {
+		return layout.Layout.Version > 0 // else nothing was read yet, and another process will remove them
+	}
+	answer, err := l.Try(ctx, store.Txn{Then: []store.Op{store.OpGet(l.keys.Oldest(ring)), store.OpGet(left)}})
+	if err != nil {
+		return false
+	}
+	note := record.Oldest{Removed: removed[len(ring):], ID: left[len(ring):]}
+	kv, there := answer.One(0)
+	is := store.Absent(l.keys.Oldest(ring))
+	if there {
+		var before record.Oldest
+		if is = store.Unchanged(kv); record.Decode(kv, &before) == nil && before.Removed >= note.Removed {
+			return true // another process noted more, and perhaps did not remove it
+		}
+	}
+	oldest, ok := answer.One(1)
+	if !ok {
+		return false
+	}
+	note.Hash = record.HashOf(oldest.Value)
+	answer, err = l.Try(ctx, store.Txn{If: []store.Cond{is},
+		Then: []store.Op{store.OpPut(l.keys.Oldest(ring), record.Encode(&note))}})
+	return err == nil && answer.Succeeded
+}
+
+// auditsFull reports whether the entries of a ring must be counted before another one is
 // written.
-func (l *Ledger) auditsFull() bool {
+func (l *Ledger) auditsFull(ring string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.auditsSpare--
-	return l.mu.auditsSpare < 0
+	l.mu.spare[ring]--
+	return l.mu.spare[ring] < 0
 }
 
 // takeoversEvery is the least time between two audit entries of workers that a process
@@ -142,5 +177,5 @@ func (l *Ledger) countAudits() store.Op {
 // writes since then may have reached the bound.
 func (l *Ledger) countedAudits(n int64) {
 	bound, slack := l.auditBound()
-	l.spareAudits(max(min(slack, bound-n), 0))
+	l.spareAudits(l.keys.Audits(), max(min(slack, bound-n), 0))
 }

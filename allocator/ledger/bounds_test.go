@@ -217,3 +217,40 @@ func TestEachTagIsLinear(t *testing.T) {
 		}
 	}
 }
+
+// What goes because a ring is full is noted before, and refusals push out no change.
+func TestRingsAreBoundedApart(t *testing.T) {
+	const audits = 40
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	c.Admin.Ledger.Keep(5, 3, audits)
+	changes := len(c.Mem.Keys(prefix + "audit/"))
+	for range 5 * audits {
+		if err := c.Admin.Record(bg, "bob", "refused Next", "tags/order"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refusals := c.Mem.Keys(prefix + "refusals/")
+	if n := len(refusals); n > audits || n < audits/4 {
+		t.Errorf("%d refusals are kept, at most %d", n, audits)
+	}
+	if n := len(c.Mem.Keys(prefix + "audit/")); n != changes {
+		t.Errorf("%d changes are kept, there were %d", n, changes)
+	}
+	value, there := c.Mem.Value(prefix + "oldest/refusals")
+	if !there {
+		t.Fatal("it is not noted from where on refusals are kept")
+	}
+	var note record.Oldest
+	if err := record.Decode(store.KV{Key: "oldest", Value: value}, &note); err != nil {
+		t.Fatal(err)
+	}
+	oldest, _ := c.Mem.Value(refusals[0])
+	if prefix+"refusals/"+note.ID != refusals[0] || note.Hash != record.HashOf(oldest) || note.Removed >= note.ID {
+		t.Errorf("%+v, and the oldest is %s", note, refusals[0])
+	}
+	// The check knows the product's bound only, and finds nothing else.
+	report, err := verify.Audit(bg, c.Admin.Ledger.Cluster(), nil)
+	if err != nil || len(report.Problems) != 1 || !strings.Contains(report.Problems[0], "because the ring was full") {
+		t.Errorf("%v, %q", err, report.Problems)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,9 @@ type Config struct {
 	// Observe, if set, is called after every transaction with its duration and its
 	// error, if any.
 	Observe func(took time.Duration, err error)
+	// Audited, if set, is called after each transaction with an entry of the audit, with the entry's key. written says
+	// whether it is known to be written: after an error it may be, or not.
+	Audited func(key string, e *record.AuditEntry, written bool)
 	// Now is the clock for the times in records, the age of a beat, and the versions
 	// that recovers choose. Safety does not depend on it, so it may be wrong. Durations
 	// are measured with time.Now. Default, also for nil: time.Now.
@@ -63,6 +67,7 @@ type Ledger struct {
 	log   hclog.Logger
 
 	bounds bounds
+	chains []*record.Chain // of this process's entries in each ring of the audit
 
 	regressions   atomic.Int64
 	confirmations atomic.Pointer[confirmations] // see Confirmed; never nil, stored under mu
@@ -86,8 +91,8 @@ type Ledger struct {
 		pinged   store.Status // what Ping was answered last; zero once a probe has used it
 		pingedAt time.Time    // when Ping asked
 
-		auditsSpare int64 // how many audit entries may be written before they are counted again
-		version     int64 // of the layout, as last read; see historyAt
+		spare   map[string]int64 // how many entries of each ring may be written before they are counted again
+		version int64            // of the layout, as last read; see historyAt
 
 		contact  Contact
 		awayLog  throttle.Log
@@ -109,6 +114,10 @@ func New(etcd store.Store, cfg Config) (*Ledger, error) {
 		cfg.Now = time.Now
 	}
 	l := &Ledger{cfg: cfg, store: etcd, keys: k, log: cfg.Logger, bounds: defaultBounds}
+	l.mu.spare = make(map[string]int64)
+	for _, ring := range k.Rings() {
+		l.chains = append(l.chains, record.NewChain(ring))
+	}
 	if l.log == nil {
 		l.log = hclog.NewNullLogger()
 	}
@@ -123,11 +132,14 @@ func (l *Ledger) Close() error { return l.store.Close() }
 
 // Try sends txn once. The answer is from the cluster's own etcd, or the error
 // says otherwise. After an error it is unknown whether it happened.
-func (l *Ledger) Try(ctx context.Context, txn store.Txn) (store.Answer, error) {
+func (l *Ledger) Try(ctx context.Context, txn store.Txn) (answer store.Answer, err error) {
 	bounded, cancel := context.WithTimeout(ctx, l.tryFor())
 	defer cancel()
+	if entries := l.link(&txn); entries != nil {
+		defer func() { entries(answer.Succeeded, err) }()
+	}
 	before := l.before()
-	answer, err := l.store.Txn(bounded, txn)
+	answer, err = l.store.Txn(bounded, txn)
 	now := time.Now()
 	if l.cfg.Observe != nil {
 		l.cfg.Observe(now.Sub(before.at), err)
@@ -139,6 +151,36 @@ func (l *Ledger) Try(ctx context.Context, txn store.Txn) (store.Answer, error) {
 		return store.Answer{}, err
 	}
 	return l.received(ctx, before, now, answer)
+}
+
+// link links the entries of the audit in a transaction to this process's chains. It returns a function for the
+// outcome; nil if there are no entries.
+func (l *Ledger) link(txn *store.Txn) (outcome func(succeeded bool, err error)) {
+	for k, op := range txn.Then {
+		for _, chain := range l.chains {
+			if op.Put == nil {
+				continue
+			}
+			put, entry, done := chain.Link(op.Put)
+			if entry == nil {
+				continue
+			}
+			txn.Then = slices.Clone(txn.Then) // it may be the caller's
+			txn.Then[k].Put = put
+			before := outcome
+			outcome = func(succeeded bool, err error) {
+				if before != nil {
+					before(succeeded, err)
+				}
+				written := err == nil && succeeded
+				done(written)
+				if l.cfg.Audited != nil && (written || err != nil) {
+					l.cfg.Audited(put.Key, entry, written)
+				}
+			}
+		}
+	}
+	return outcome
 }
 
 // unanswered notes that a try failed because etcd did not answer: late says that the try had all its time.

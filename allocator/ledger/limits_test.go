@@ -40,7 +40,8 @@ func TestKeysInLimitsDoc(t *testing.T) {
 		audit, machines = fillAudit(t), fillMachines(t)
 	}
 	filled := map[string]string{
-		"layouts/": layouts, "migrations/": migrations, "audit/": audit, "clients/": machines,
+		"layouts/": layouts, "migrations/": migrations, "audit/": audit, "refusals/": audit,
+		"oldest/": "one for each ring of the audit, `audit` and `refusals`", "clients/": machines,
 		"tags/": fillTags(t), "marks/": fillMarks(t),
 		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "windows/": fillWorkers(t),
 		"consoles/": fillConsoles(t),

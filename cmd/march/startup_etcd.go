@@ -24,6 +24,7 @@ type clusterFlags struct {
 	cluster, uuid      string
 	user, passwordFile string
 	ca, cert, key      string
+	auditLog           string
 	MaxTags            int64 // a flag of commands that create tags: LimitFlags
 }
 
@@ -41,6 +42,8 @@ func (f *clusterFlags) options() []option {
 			"read again when it changes, as are the next two"},
 		{"etcd-cert", &f.cert, "file with this client's certificate (PEM)"},
 		{"etcd-key", &f.key, "file with this client's key (PEM)"},
+		{"audit-log", &f.auditLog, "file to which this process adds each entry of the audit that it writes, as a " +
+			"line of JSON with the entry's hash, for 'march audit verify'; or stdout"},
 	}
 }
 
@@ -81,6 +84,9 @@ func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 	}
 	own := ledger.DefaultConfig()
 	own.Cluster, own.UUID, own.Etcdctl = f.cluster, f.uuid, f.etcdctl()
+	if own.Audited, err = openAuditLog(f.auditLog, f.cluster, w.Metrics, log); err != nil {
+		return nil, err
+	}
 	return newLedger(cfg, own, w, log)
 }
 

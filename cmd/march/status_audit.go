@@ -134,7 +134,7 @@ func newAudit(c *common) *cobra.Command {
 		}
 		return nil
 	}
-	cmd := group("audit", "Show changes and their actors", list)
+	cmd := group("audit", "Show changes and their actors", list, newAuditVerify(c))
 	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
 

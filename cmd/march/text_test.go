@@ -101,8 +101,8 @@ func TestNoForgedLine(t *testing.T) {
 			auditText(w, &marchv1.ListAuditResponse{Entries: []*marchv1.AuditEntry{&actor}})
 		},
 		"layout": func(w *tabwriter.Writer) {
-			layoutText(w, &marchv1.GetLayoutResponse{Layout: &marchv1.LayoutRecord{Actor: forged, Time: timestamppb.Now(),
-				Layout: &marchv1.Layout{Version: 1, Boundary: 1}}})
+			layoutText(w, &marchv1.GetLayoutResponse{Layout: &marchv1.LayoutRecord{Actor: forged,
+				Time: timestamppb.Now(), Layout: &marchv1.Layout{Version: 1, Boundary: 1}}})
 		},
 		"migration": func(w *tabwriter.Writer) {
 			migrationText(w, &marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Actor: forged,

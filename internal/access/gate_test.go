@@ -285,7 +285,7 @@ func refusalsAreTold(t *testing.T, w *world) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := w.told(3*time.Minute, func(second int) {
+	all := told(w, 3*time.Minute, func(second int) {
 		if second > 0 {
 			return
 		}

@@ -173,6 +173,7 @@ func (g *Gate) drain(ctx context.Context, now time.Time, audit func(context.Cont
 	list := l.take(now)
 	for k, r := range list {
 		if err := audit(ctx, r); err != nil && ctx.Err() == nil {
+			g.cfg.Metrics.AuditFailed("etcd")
 			l.line.Log(now, g.log.Warn, "refused attempt not in the audit", "error", err)
 			l.again(list[k:])
 			return

@@ -19,7 +19,7 @@ import (
 )
 
 // told runs a gate for a time, during which each second does something, and returns the refusals that audit took.
-func (w *world) told(lasts time.Duration, second func(n int), audit func(access.Refusal) error) (all []access.Refusal) {
+func told(w *world, lasts time.Duration, second func(n int), audit func(access.Refusal) error) (all []access.Refusal) {
 	ctx, stop := context.WithCancel(bg)
 	ended := make(chan struct{})
 	go func() {
@@ -64,7 +64,7 @@ func TestJunkHidesNoRefusal(t *testing.T) {
 		w.gateOfTokens(&log)
 		operators := map[string]int{}
 		minutes := 10
-		all := w.told(time.Duration(minutes)*time.Minute+20*time.Second, func(n int) {
+		all := told(w, time.Duration(minutes)*time.Minute+20*time.Second, func(n int) {
 			if n >= minutes*60 {
 				return
 			}
@@ -122,7 +122,7 @@ func TestOneSubjectHidesNoOther(t *testing.T) {
 		tried := map[string]int{}
 		calls := []string{"SkipTag", "DeleteTag", "CreateTag", "UpdateTag", "PrescaleTag", "ForgetInstance",
 			"InitLayout", "UpdateCluster", "UpgradeCluster", "ConfirmInstance", "ReportMirror", "ApplyMigration"}
-		all := w.told(time.Hour, func(n int) {
+		all := told(w, time.Hour, func(n int) {
 			if n >= 45*60 { // what waits is told meanwhile
 				return
 			}
@@ -153,7 +153,7 @@ func TestRefusalsWaitForTheAudit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w.gateOfTokens(new(bytes.Buffer))
 		away := true
-		all := w.told(5*time.Minute, func(n int) {
+		all := told(w, 5*time.Minute, func(n int) {
 			away = n < 120
 			if n < 180 {
 				_ = w.may(w.tokens["viewer"], "ConsoleService/SkipTag", "order")

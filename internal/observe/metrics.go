@@ -29,6 +29,7 @@ type Metrics struct {
 	etcdFailures *prometheus.CounterVec
 	limits       *prometheus.GaugeVec
 	refused      *prometheus.CounterVec
+	auditFailed  *prometheus.CounterVec
 }
 
 // buckets are those of all histograms in seconds: a call that is answered from
@@ -65,7 +66,13 @@ func New(build string, labels prometheus.Labels) *Metrics {
 	}, []string{"kind"})
 	m.etcdFailures.WithLabelValues(allocator.Unavailable.Error())
 	m.limits, m.refused = newLimits()
-	m.Register(info, m.etcdSeconds, m.etcdFailures, m.limits, m.refused)
+	m.auditFailed = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "march_audit_failed_total",
+		Help: "Entries of the audit that could not be written, by where to: refusals to etcd, all to the log.",
+	}, []string{"to"})
+	m.auditFailed.WithLabelValues("etcd")
+	m.auditFailed.WithLabelValues("log")
+	m.Register(info, m.etcdSeconds, m.etcdFailures, m.limits, m.refused, m.auditFailed)
 	// The names march_go_* and march_process_* are those of the version before: they go with the next one.
 	for _, r := range []prometheus.Registerer{m.labelled, prometheus.WrapRegistererWithPrefix("march_", m.labelled)} {
 		r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -85,6 +92,13 @@ func (m *Metrics) Transaction(took time.Duration, err error) {
 	m.etcdSeconds.Observe(took.Seconds())
 	if err != nil {
 		m.etcdFailures.WithLabelValues(allocator.KindOf(err).Error()).Inc()
+	}
+}
+
+// AuditFailed counts an entry of the audit that could not be written to etcd or to the log. m may be nil.
+func (m *Metrics) AuditFailed(to string) {
+	if m != nil {
+		m.auditFailed.WithLabelValues(to).Inc()
 	}
 }
 

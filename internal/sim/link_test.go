@@ -273,7 +273,7 @@ func describe(txn store.Txn) string {
 			}
 			rest := strings.TrimPrefix(key, "/march/default/")
 			kind, _, _ := strings.Cut(rest, "/")
-			if kind == "audit" || kind == "migrations" || kind == "consoles" {
+			if kind == "audit" || kind == "refusals" || kind == "migrations" || kind == "consoles" {
 				rest = kind // the rest is a ULID
 			}
 			b.WriteString(" " + verb + " " + rest)

@@ -157,6 +157,7 @@ func TestEtcdRolesSuffice(t *testing.T) {
 // them: it can stop leasing, and no more.
 var shared = map[string]string{
 	"epoch": "a halt", "beat": "every room's checks fail", "audit": "entries may go",
+	"refusals": "entries may go", "oldest": "removed entries may be hidden",
 }
 
 // writes has a room's user of etcd try every write on every key of every kind, of another room and

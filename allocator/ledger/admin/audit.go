@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -12,7 +13,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// How far back Audits first looks, how much further each time, and how many entries
+// How far back entries first looks, how much further each time, and how many entries
 // more than requested one read may find.
 const (
 	auditWindow = time.Second
@@ -26,42 +27,69 @@ func (a *Admin) Record(ctx context.Context, actor, action, object string) error 
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return err
 	}
+	s, _ := a.Ledger.State()
+	layout := s.Layout()
+	if layout.Layout.Version == 0 { // nothing was read yet
+		var err error
+		if layout, err = a.Ledger.Refresh(ctx); err != nil {
+			return err
+		}
+	}
+	if layout.Upgraded() {
+		_, err := a.Ledger.Change(ctx, store.Txn{Then: []store.Op{a.keys.Refused(a.now(), actor, action, object)}},
+			a.keys.Refusals())
+		return err
+	}
 	_, err := a.Ledger.Change(ctx, store.Txn{Then: []store.Op{a.audit(actor, action, string(a.keys)+object, nil, nil)}})
 	return err
 }
 
-// Audits returns up to n audit entries older than the one before, empty for no
-// bound, the newest first, and the keys among them that cannot be read.
+// Audits returns up to n entries of changes and of refusals older than the one before, empty for no bound, the newest
+// first, and the keys among them that cannot be read.
+func (a *Admin) Audits(ctx context.Context, before string,
+	n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
+	for _, ring := range a.keys.Rings() {
+		of, unreadable, err := a.entries(ctx, ring, before, n)
+		if err != nil {
+			return nil, nil, err
+		}
+		entries, bad = append(entries, of...), append(bad, unreadable...)
+	}
+	slices.SortFunc(entries, func(x, y record.AuditEntry) int { return strings.Compare(y.ID, x.ID) })
+	return entries[:min(n, len(entries))], bad[:min(len(bad), record.MaxUnreadable)], nil
+}
+
+// entries is Audits of one ring.
 //
 // The simple way would be to read the interval backwards with a limit. But etcd
 // then gathers the whole interval first, which takes seconds with a hundred
-// thousand entries. The entries' IDs begin with their time. So Audits goes back in
+// thousand entries. The entries' IDs begin with their time. So entries goes back in
 // windows that grow, reads each forwards, and takes a smaller window if one has too
 // many entries.
-func (a *Admin) Audits(ctx context.Context, before string,
+func (a *Admin) entries(ctx context.Context, ring, before string,
 	n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	from, end := a.now(), store.PrefixEnd(a.keys.Audits())
+	from, end := a.now(), store.PrefixEnd(ring)
 	if before != "" {
 		id, err := ulid.ParseStrict(before)
 		if err != nil {
 			return nil, nil, allocator.Errorf(allocator.Invalid, "audit entry: %q is not an ID of one", before)
 		}
-		from, end = id.Timestamp().Add(time.Millisecond), a.keys.Audit(before)
+		from, end = id.Timestamp().Add(time.Millisecond), ring+before
 	}
 	growth := auditGrowth
 	for window := auditWindow; len(entries) < n; {
 		start := from.Add(-window).Truncate(time.Millisecond)
-		within := store.Interval{Key: a.keys.Audits(), End: end}
+		within := store.Interval{Key: ring, End: end}
 		last := start.UnixMilli() <= 0
 		if !last {
 			var least ulid.ULID
 			if err := least.SetTime(ulid.Timestamp(start)); err != nil {
 				return nil, nil, allocator.Errorf(allocator.Internal, "audit entries since %v: %w", start, err)
 			}
-			within.Key = a.keys.Audit(least.String())
+			within.Key = ring + least.String()
 		}
 		backwards := window == time.Millisecond // there is no smaller window
 		most := n + auditSpare
@@ -97,5 +125,5 @@ func (a *Admin) Audits(ctx context.Context, before string,
 		}
 		from, end, window = start, within.Key, window*time.Duration(growth)
 	}
-	return entries, bad[:min(len(bad), record.MaxUnreadable)], nil
+	return entries, bad, nil
 }

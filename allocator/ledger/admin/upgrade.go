@@ -80,7 +80,7 @@ func (a *Admin) bury(ctx context.Context, actor string) error {
 	seen := make(map[string]bool)
 	for before := ""; ; {
 		const page = 1000
-		entries, _, err := a.Audits(ctx, before, page)
+		entries, _, err := a.entries(ctx, a.keys.Audits(), before, page)
 		if err != nil {
 			return err
 		}

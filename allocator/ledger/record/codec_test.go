@@ -24,6 +24,8 @@ var samples = map[string]string{
 	"answered":     `{"format":2,"epoch":"c0ffee","incarnations":["aa","bb"]}`,
 	"beat":         `{"format":2,"raft_index":"18446744073709551615","raft_term":"7","revision":"9007199254740993","time":"2026-01-02T03:04:05Z"}`,
 	"audit":        `{"format":2,"time":"2026-01-02T03:04:05Z","actor":"ann","action":"update tag","object":"tags/t","from":{"start":"9007199254740993"},"to":{"n":9007199254740993}}`,
+	"chained":      `{"format":2,"time":"2026-01-02T03:04:05Z","actor":"ann","action":"halt","object":"epoch","writer":"W","sequence":"9007199254740993","after":{"01ARZ3NDEKTSV4RRFFQ69G5FAV":"00ff"}}`,
+	"oldest":       `{"format":2,"removed":"01ARZ3NDEKTSV4RRFFQ69G5FAV","id":"01BX5ZZKBKACTAV9WEVGEMMVRZ","hash":"00ff"}`,
 	"alive":        `{"format":2,"incarnation":"i","counter":"7","time":"2026-01-02T03:04:05Z","nonce":"n"}`,
 	"console":      `{"format":2,"address":"[::1]:7001","time":"2026-01-02T03:04:05Z"}`,
 	"worker":       `{"format":2,"room":"a","instance":"i","incarnation":"c","from":"253402300799991","until":"253402300799993","stamp":{"epoch":"e","layout_revision":"9007199254740997"},"clock":"253402300799992"}`,
@@ -39,6 +41,8 @@ func decoder(kind string) func([]byte) ([]byte, error) {
 		kind = "epoch"
 	case "raised":
 		kind = "mark"
+	case "chained":
+		kind = "audit"
 	}
 	return record.Decoders[kind]
 }
@@ -86,7 +90,7 @@ func TestValuesAreReadStrictly(t *testing.T) {
 			return string(b)
 		}
 		optional := map[string]bool{"epoch": kind == "epoch", "halted": true, "max_skew": true, "strict_retract": true,
-			"skips": true, "text_format": true, "key_check": true, "from": true, "to": true}
+			"skips": true, "text_format": true, "key_check": true, "from": true, "to": true, "after": true}
 		for _, name := range []string{"stamp", "total", "began", "eras", "margin_total", "base_total"} {
 			optional[name] = true
 		}

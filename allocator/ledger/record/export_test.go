@@ -21,6 +21,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"worker":       again[Worker],
 	"audit":        again[AuditEntry],
 	"machine":      again[Machine],
+	"oldest":       again[Oldest],
 	"answered":     again[Answered],
 	"beat":         again[Beat],
 	"settings":     again[ClusterSettings],
@@ -87,7 +88,7 @@ func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, v
 		"identity": k.Identity(), "epoch": k.Epoch(), "layout": k.Layout(), "settings": k.Settings(),
 		"layouts": k.LayoutAt(version), "tags": k.Tag(tag),
 		"marks": k.Mark(room, tag), "rooms": k.Registration(room, name), "alive": k.Alive(room, name),
-		"audit": k.Audit(ulid), "consoles": k.Console(ulid),
+		"audit": k.Audit(ulid), "refusals": k.Refusals() + ulid, "consoles": k.Console(ulid),
 	}
 }
 

@@ -146,6 +146,17 @@ func (k Keys) Audits() string { return string(k) + "audit/" }
 // Audit names the key of an audit entry.
 func (k Keys) Audit(ulid string) string { return k.Audits() + ulid }
 
+// Refusals is the prefix of the entries of refused calls, which sort by time.
+func (k Keys) Refusals() string { return string(k) + "refusals/" }
+
+// Rings are the prefixes of the entries of the audit: of changes and of refusals.
+func (k Keys) Rings() []string { return []string{k.Audits(), k.Refusals()} }
+
+// Oldest names the key that says from where on the entries of a ring are kept.
+func (k Keys) Oldest(ring string) string {
+	return string(k) + "oldest/" + strings.TrimSuffix(strings.TrimPrefix(ring, string(k)), "/")
+}
+
 // Migrations is the prefix of the migrations, which sort by time.
 func (k Keys) Migrations() string { return string(k) + "migrations/" }
 

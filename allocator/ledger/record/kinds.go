@@ -69,6 +69,11 @@ var kinds = []kind{
 	{name: "migrations", byConsole: true, parts: []part{ofULID}, read: readMigration, damage: damagedMigration},
 	{name: "audit", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit,
 		damage: always(onlyLists, oldKey, "")},
+	{name: "refusals", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit,
+		damage: always(onlyLists, oldKey, "")},
+	{name: "oldest", byRoom: true, byConsole: true, parts: []part{ofRing}, read: reads[Oldest], damage: always(
+		"nothing but `march audit verify`, and the removal of old entries of the audit",
+		"delete the key: the next process that removes old entries writes it again", "march audit verify")},
 }
 
 // kindOf returns the kind of a key by its beginning, the zero kind if there is none.

@@ -46,6 +46,13 @@ func ofULID(p *KeyParts, text string) (err error) {
 	return err
 }
 
+func ofRing(_ *KeyParts, text string) error {
+	if text != "audit" && text != "refusals" {
+		return errors.New("not a ring")
+	}
+	return nil
+}
+
 func ofVersion(p *KeyParts, text string) (err error) {
 	p.version, err = strconv.ParseInt(text, 10, 64)
 	if err == nil && (p.version < 0 || padded(p.version) != text) {
@@ -81,7 +88,7 @@ func reads[T any, P interface {
 
 func readAudit(key KeyParts, kv store.KV) (any, error) {
 	e, err := decode[AuditEntry](kv)
-	e.ID = key.ulid
+	e.ID, e.Hash = key.ulid, HashOf(kv.Value)
 	return e, err
 }
 

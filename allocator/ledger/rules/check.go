@@ -50,7 +50,7 @@ func (t *transaction) check(w Write) {
 		if there && !Begins(t.writes) {
 			t.breaks("kept key rewritten", "%s, with no new epoch", w.Key)
 		}
-	case "audit":
+	case "audit", "refusals":
 		if there {
 			t.breaks("kept key rewritten", "%s", w.Key)
 		}

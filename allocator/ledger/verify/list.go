@@ -32,6 +32,8 @@ func (v *verification) lists(ctx context.Context) error {
 		{k.Machines(), v.page, v.check},
 		{k.Migrations(), min(v.page, migrationPage), v.check},
 		{k.Audits(), v.page, v.check},
+		{k.Refusals(), v.page, v.check},
+		{k.Oldest(""), v.page, v.check},
 	}
 	ops := v.historyOps() // in one snapshot with the registrations, which name layouts
 	for _, list := range all {

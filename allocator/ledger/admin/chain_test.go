@@ -1,0 +1,254 @@
+package admin_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/verify"
+	"github.com/march-id/march/internal/testcluster/memcluster"
+)
+
+const keys = record.Keys(prefix)
+
+// audited is a cluster with a process whose entries of the audit are known outside etcd, too.
+type audited struct {
+	*memcluster.Cluster
+	t     *testing.T
+	admin *admin.Admin
+	mu    sync.Mutex
+	heads []verify.Head
+}
+
+func newAudited(t *testing.T) *audited {
+	t.Helper()
+	a := &audited{Cluster: memcluster.New(t, "10 a=0-5 b=5-10"), t: t}
+	a.over(a.Mem.Open())
+	return a
+}
+
+// over has the process use a connection.
+func (a *audited) over(etcd store.Store) {
+	a.t.Helper()
+	cfg := ledger.DefaultConfig()
+	cfg.Audited = func(key string, e *record.AuditEntry, written bool) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.heads = append(a.heads, verify.Head{Key: strings.TrimPrefix(key, prefix), Hash: e.Hash, Writer: e.Writer,
+			Sequence: e.Sequence, Unknown: !written})
+	}
+	l, err := ledger.New(etcd, cfg)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.t.Cleanup(func() { _ = l.Close() })
+	a.admin = admin.New(l, admin.Config{})
+}
+
+// works makes changes, some of them at the same time and some refused, and records refused calls.
+func (a *audited) works() {
+	a.t.Helper()
+	for k := range 10 {
+		tag := allocator.Tag(fmt.Sprint("tag-", k))
+		if _, err := a.admin.CreateTag(bg, tag, record.DefaultTag(), "ann"); err != nil {
+			a.t.Fatal(err)
+		}
+		if err := a.admin.Record(bg, "bob", "refused DeleteTag", "tags/order"); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	for k := range 20 {
+		all.Go(func() {
+			_, _ = a.admin.CreateTag(bg, allocator.Tag(fmt.Sprint("both-", k/2)), record.DefaultTag(), "ann")
+		})
+	}
+	all.Wait()
+	for k := range 10 {
+		if err := a.admin.DeleteTag(bg, allocator.Tag(fmt.Sprint("tag-", k)), "ann"); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+func (a *audited) verify(heads []verify.Head) verify.AuditReport {
+	a.t.Helper()
+	r, err := verify.Audit(bg, a.admin.Ledger.Cluster(), heads)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return r
+}
+
+// written returns the entries of the process in a ring, in the order of their numbers.
+func (a *audited) written(ring string) (all []record.AuditEntry) {
+	a.t.Helper()
+	for _, key := range a.Mem.Keys(ring) {
+		value, _ := a.Mem.Value(key)
+		e, err := keys.ParseAudit(store.KV{Key: key, Value: value})
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		if slices.ContainsFunc(a.heads, func(h verify.Head) bool { return h.Writer == e.Writer }) {
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(x, y record.AuditEntry) int { return int(x.Sequence - y.Sequence) })
+	return all
+}
+
+func (a *audited) put(ring string, e record.AuditEntry) {
+	a.Mem.Corrupt(store.OpPut(ring+e.ID, record.Encode(&e)))
+}
+
+// An audit that nobody touched has no problems, whatever was written at the same time; each ring is a chain of its own.
+func TestAuditIsChained(t *testing.T) {
+	a := newAudited(t)
+	a.works()
+	for _, heads := range [][]verify.Head{nil, a.heads} {
+		r := a.verify(heads)
+		if len(r.Problems) > 0 || r.Refusals != 10 || r.Changes < 30 || r.Unchained != 0 {
+			t.Errorf("%+v", r)
+		}
+		if covered := r.Writers - r.Uncovered; covered != int64(min(len(heads), 2)) {
+			t.Errorf("%d of %d writers are covered", covered, r.Writers)
+		}
+	}
+	named := map[string]bool{}
+	changes := a.written(keys.Audits())
+	for _, e := range changes {
+		for id := range e.After {
+			named[id] = true
+		}
+		if len(e.After) > 4 {
+			t.Errorf("an entry names %d", len(e.After))
+		}
+	}
+	if n := len(changes) - len(named); n > 3 {
+		t.Errorf("%d of %d entries are named by none", n, len(changes))
+	}
+}
+
+// An outcome that is not known breaks no chain, whether the entry was written or not.
+func TestAuditWithoutAnAnswer(t *testing.T) {
+	for _, fate := range []ledgertest.FateName{ledgertest.NotDone, ledgertest.DoneAnswerLost} {
+		a := newAudited(t)
+		conn := a.Mem.Open()
+		n := 0
+		conn.Fate(func(txn store.Txn) ledgertest.Fate {
+			for _, op := range txn.Then {
+				if op.Put != nil && strings.HasPrefix(op.Put.Key, keys.Audits()) {
+					if n++; n%3 == 0 {
+						return ledgertest.Fate{Name: fate}
+					}
+				}
+			}
+			return ledgertest.Fate{}
+		})
+		a.over(conn)
+		for k := range 12 {
+			_, _ = a.admin.CreateTag(bg, allocator.Tag(fmt.Sprint("tag-", k)), record.DefaultTag(), "ann")
+		}
+		if r := a.verify(a.heads); len(r.Problems) > 0 || r.Heads != 12 {
+			t.Errorf("%v: %+v", fate, r)
+		}
+	}
+}
+
+// Whoever writes etcd, and removes, changes, adds or rewrites entries, is found out: what the chain shows by itself
+// without a log from outside, and a full rewrite with one.
+func TestAuditThatWasRewritten(t *testing.T) {
+	for name, test := range map[string]struct {
+		attack func(a *audited)
+		alone  bool // seen without a log
+		want   string
+	}{
+		"an entry removed": {func(a *audited) {
+			e := a.written(keys.Audits())[5]
+			a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+		}, true, "is missing"},
+		"a refusal removed": {func(a *audited) {
+			e := a.written(keys.Refusals())[5]
+			a.Mem.Corrupt(store.Op{Delete: keys.Refusals() + e.ID})
+		}, true, "is missing"},
+		"an actor changed": {func(a *audited) {
+			e := a.written(keys.Audits())[5]
+			e.Actor = "somebody else"
+			a.put(keys.Audits(), e)
+		}, true, "was changed"},
+		"an entry unchained": {func(a *audited) {
+			e := a.written(keys.Audits())[5]
+			e.Writer, e.Sequence, e.After = "", 0, nil
+			a.put(keys.Audits(), e)
+		}, true, "was changed"},
+		"an entry added": {func(a *audited) {
+			e := a.written(keys.Audits())[5]
+			e.ID, e.Actor = record.NewULID(), "bob"
+			a.put(keys.Audits(), e)
+		}, true, "are both number"},
+		"the latest removed": {func(a *audited) {
+			all := a.written(keys.Audits())
+			a.Mem.Corrupt(store.Op{Delete: keys.Audits() + all[len(all)-1].ID})
+		}, false, "is missing"},
+		"the oldest removed, with a note": {func(a *audited) {
+			all := a.written(keys.Audits())
+			for _, e := range all[:5] {
+				a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+			}
+			a.Mem.Corrupt(store.OpPut(keys.Oldest(keys.Audits()), record.Encode(&record.Oldest{Removed: all[4].ID,
+				ID: all[5].ID, Hash: all[5].Hash})))
+		}, true, "because the ring was full"},
+		"all rewritten without one": {func(a *audited) {
+			hashes := map[string]string{}
+			for k, e := range a.written(keys.Audits()) {
+				if k == 5 {
+					a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+					continue
+				}
+				for id := range e.After {
+					if e.After[id] = hashes[id]; hashes[id] == "" {
+						delete(e.After, id)
+					}
+				}
+				hashes[e.ID] = record.HashOf(record.Encode(&e))
+				a.put(keys.Audits(), e)
+			}
+		}, false, "is missing"},
+		"all rewritten with another one": {func(a *audited) {
+			ids, hashes := map[string]string{}, map[string]string{}
+			for k, e := range a.written(keys.Audits()) {
+				was, after := e.ID, map[string]string{}
+				for id := range e.After {
+					after[ids[id]] = hashes[id]
+				}
+				if e.After = after; k == 5 {
+					a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+					e.ID, e.Actor = record.NewULID(), "bob"
+				}
+				ids[was], hashes[was] = e.ID, record.HashOf(record.Encode(&e))
+				a.put(keys.Audits(), e)
+			}
+		}, false, "not in the log"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAudited(t)
+			a.works()
+			test.attack(a)
+			if r := a.verify(nil); (len(r.Problems) > 0) != test.alone {
+				t.Errorf("without a log: %q", r.Problems)
+			}
+			r := a.verify(a.heads)
+			if !strings.Contains(strings.Join(r.Problems, "\n"), test.want) {
+				t.Errorf("with a log: %q, want one that %s", r.Problems, test.want)
+			}
+		})
+	}
+}
