@@ -80,7 +80,8 @@ func (v *versions) machineID(console string) {
 	does(v.T, "migrate", "apply", plan, "--yes", "--console", console)
 	door := v.address("door")
 	v.startAs("march", "a-1", "--cosid", door, "--cosid-machines", "cosid")
-	url := "http://" + door + "/machines/shop?machineBit=10&instanceId=10.0.0.7:8080&stable=false&safeGuardDuration=PT5M"
+	url := "http://" + door +
+		"/machines/shop?machineBit=10&instanceId=10.0.0.7:8080&stable=false&safeGuardDuration=PT5M"
 	r, err := http.NewRequestWithContext(v.Context(), http.MethodPost, url, http.NoBody)
 	if err != nil {
 		v.Fatal(err)
@@ -288,6 +289,7 @@ func TestPreviousVersionFormats(t *testing.T) {
 	v.signal("b-0", syscall.SIGKILL)
 	operate("instance", "forget", "b", "b-0", "--yes") // a migration would wait for it
 	v.machineID(address)
-	unknown(v.prints(previous, []string{"verify", "--etcd", v.etcd.Endpoint}, exitFailed), "/clients/a/10/", "/windows/a/10/")
+	unknown(v.prints(previous, []string{"verify", "--etcd", v.etcd.Endpoint}, exitFailed),
+		"/clients/a/10/", "/windows/a/10/")
 	t.Logf("%d IDs, none twice", v.unique())
 }
