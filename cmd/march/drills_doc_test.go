@@ -77,24 +77,11 @@ func TestDrillsDocument(t *testing.T) {
 	}
 }
 
-// drillPrograms makes a folder with the programs that the page uses: etcd is the tests' own,
-// march.new the next version.
+// drillPrograms makes a folder with the programs that the page uses: etcd's, and march.new, the next version.
 func drillPrograms(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
-	build := []string{"go", "build", "-modfile", ".ci/etcd/go.mod", "-o", dir + "/", "go.etcd.io/etcd/etcdctl/v3",
-		"go.etcd.io/etcd/etcdutl/v3"}
-	if out, err := command(t, filepath.Join("..", ".."), build...); err != nil {
-		t.Fatalf("%v: %v\n%s", build, err, out)
-	}
+	dir := etcdPrograms(t)
 	if err := os.Rename(buildNext(t), filepath.Join(dir, "march.new")); err != nil {
-		t.Fatal(err)
-	}
-	etcd, err := exec.LookPath(etcdProgram)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "etcd"), fmt.Appendf(nil, "#!/bin/sh\nexec %s \"$@\"\n", etcd), 0o700) //nolint:gosec // it is a program
-	}
-	if err != nil {
 		t.Fatal(err)
 	}
 	return dir
