@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -37,8 +38,9 @@ func what(done []made) map[string]string {
 // TestCerts makes the certificates of a cluster, and holds each one against the CA that its readers trust, and against
 // those that they must not trust. A second run keeps them; later ones renew what ends, what the file changed, and what
 // is broken.
-func TestCerts(t *testing.T) {
-	t.Parallel()
+func TestCerts(t *testing.T) { t.Parallel(); synctest.Test(t, testCerts) }
+
+func testCerts(t *testing.T) {
 	const day = 24 * time.Hour
 	dir, now := filepath.Join(t.TempDir(), "certs"), time.Now()
 	run := func(text string, now time.Time) map[string]string {

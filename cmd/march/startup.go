@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -68,7 +69,10 @@ func (s *starting) Run(ctx context.Context, build func(listeners) (runner, error
 	signal.Ignore(syscall.SIGPIPE) // a server goes on when the reader of its log has gone
 	var l listeners
 	var err error
-	l.HTTP, err = s.await(ctx)
+	end := func() {}
+	up := sync.OnceFunc(func() { end = supervise(ctx, s.Log) })
+	defer func() { end() }()
+	l.HTTP, err = s.await(ctx, up)
 	// Nothing listens for gRPC before, so callers are refused at once and ask another server.
 	for _, open := range []struct {
 		to             *net.Listener
@@ -86,6 +90,7 @@ func (s *starting) Run(ctx context.Context, build func(listeners) (runner, error
 		l.close()
 		return err
 	}
+	up()
 	running, err := build(l)
 	if err != nil {
 		l.close()
@@ -110,8 +115,8 @@ const (
 )
 
 // await returns once there is what the server needs. A server that has to wait for it
-// answers health checks over HTTP meanwhile, and returns that listener.
-func (s *starting) await(ctx context.Context) (net.Listener, error) {
+// answers health checks over HTTP meanwhile, and returns that listener. It calls up when it waits.
+func (s *starting) await(ctx context.Context, up func()) (net.Listener, error) {
 	missing := s.Needs(ctx)
 	if missing == nil || !s.Wait || ctx.Err() != nil {
 		return nil, missing
@@ -123,6 +128,7 @@ func (s *starting) await(ctx context.Context) (net.Listener, error) {
 			return nil, err
 		}
 	}
+	up()
 	metrics := s.Metrics
 	if s.AdminGRPC != "" {
 		metrics = nil // they are for operators

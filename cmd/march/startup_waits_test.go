@@ -219,7 +219,7 @@ func (s *startingRoom) check(breaks func(*startingRoom) (mend func()), waits, sa
 	server.Needs = func(ctx context.Context) error { return s.flags.roomNeeds(ctx, l, "a", "one") }
 	ended := make(chan error, 1)
 	go func() {
-		_, err := server.await(s.Context())
+		_, err := server.await(s.Context(), func() {})
 		ended <- err
 	}()
 	if waits != "" {
