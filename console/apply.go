@@ -147,7 +147,7 @@ const (
 // needs returns which workers tags of time-ordered IDs and pinned instances need of a plan,
 // as far as that is known soon.
 func (s *Server) needs(ctx context.Context) plan.Workers {
-	ctx, cancel := context.WithTimeout(ctx, slicesWithin)
+	ctx, cancel := context.WithTimeout(ctx, slicesWithin+4*s.ledger.Contact().Latency)
 	defer cancel()
 	needs, err := s.admin.FirstNeeds(ctx, slicesTags)
 	if err != nil {
@@ -336,6 +336,8 @@ func (s *Server) ApplyMigration(ctx context.Context,
 		return nil, err
 	}
 	s.log.Info("migration started", "migration", m.ID, "moves", len(m.Moves))
+	s.migrates.Store(true)
+	s.wake()
 	answer, err := s.showMigration(ctx, m)
 	return &marchv1.ApplyMigrationResponse{Migration: answer}, err
 }

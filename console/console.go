@@ -134,11 +134,14 @@ type Server struct {
 	reading  atomic.Int64      // tags read so far, of the index being made
 	turn     atomic.Int64      // of the silent instances that are asked in turn
 	metrics  *metrics
-	failed   time.Time     // when drive last stored why a migration cannot go on
-	process  string        // a ULID
-	name     string        // of this process, unique
-	host     string        // where it runs
-	stopping chan struct{} // closed when the drain begins
+	woken    chan struct{}  // has drive look at once; of size one
+	migrates atomic.Bool    // a migration was under way when drive last looked, or began here since
+	beats    sync.WaitGroup // that drive writes
+	failed   time.Time      // when drive last stored why a migration cannot go on
+	process  string         // a ULID
+	name     string         // of this process, unique
+	host     string         // where it runs
+	stopping chan struct{}  // closed when the drain begins
 	routes   func(*http.ServeMux)
 	login    *login.Handler // nil for none
 
@@ -203,7 +206,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
 		health: health.NewServer(), texts: texts.NewCache(nil),
 		samples: newCache[sample](), tags: newCache[*tagIndex](), heads: newCache[*tagIndex](),
-		host: host, process: ulid.Make().String(), stopping: make(chan struct{}),
+		host: host, process: ulid.Make().String(), stopping: make(chan struct{}), woken: make(chan struct{}, 1),
 		metrics: newMetrics(cfg.Metrics),
 	}
 	s.name = host + "-" + s.process
@@ -274,6 +277,7 @@ func (s *Server) Run(ctx context.Context) error {
 	background, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { s.drive(background) })
+	work.Go(func() { s.watchSilence(background) })
 	work.Go(func() { s.tend(background) })
 	if s.mirror != nil {
 		work.Go(func() { s.mirror.Run(background) })

@@ -5,112 +5,134 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/throttle"
 )
 
 const (
-	// driveEvery is how often a console looks at the migration under way, and
-	// idleEvery at whether there is one. A random time of up to the same length is
-	// added, so that consoles rarely try the same move at once.
-	driveEvery = 200 * time.Millisecond
-	idleEvery  = time.Second
+	// driveEvery is how often a console looks whether a migration can go on, even if it heard of no change. Pauses are
+	// random, so that consoles rarely try the same move at once.
+	driveEvery = time.Second
+	// driveApart is the least pause between two looks, and driveForEach is added to it for each registered instance: a
+	// look reads all of them, and each writes a change.
+	driveApart   = 10 * time.Millisecond
+	driveForEach = 50 * time.Microsecond
 	// failEvery is the shortest time between two errors that a console stores in a
 	// migration: consoles may see different ones.
 	failEvery = 30 * time.Second
 )
 
-// drive makes migrations go on until ctx ends, forgets instances that have been
-// silent for long, and checks whether etcd went back in time. Every console does
-// all this: a migration's data is in etcd, and if two consoles make the same move,
-// one succeeds.
+// drive makes migrations go on until ctx ends, and checks whether etcd went back in
+// time. Every console does this: a migration's data is in etcd, and if two consoles
+// make the same move, one succeeds.
 func (s *Server) drive(ctx context.Context) {
-	var looked time.Time
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var checkLog, stuckLog, silentLog throttle.Log
+	following, stop := context.WithCancel(ctx)
+	var follower sync.WaitGroup
+	follower.Go(func() { s.admin.Follow(following, s.follow) })
+	defer s.beats.Wait()
+	defer follower.Wait()
+	defer stop()
+	var stuckLog throttle.Log
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		// A console may be the only process that lived through a restore of etcd. So it looks for one
-		// even without a migration. If etcd only does not answer, driveOnce fails too, and warns.
-		if err := s.ledger.Check(ctx); err != nil && ctx.Err() == nil {
-			checkLog.Log(time.Now(), s.log.Debug, "could not check whether etcd went back in time", "error", err)
-		}
-		if time.Since(looked) >= silenceEvery {
-			looked = time.Now()
-			if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
-				silentLog.Log(time.Now(), s.log.Debug, "could not look for silent instances", "error", err)
-			}
-		}
-		active, err := s.driveOnce(ctx)
+		instances, err := s.driveOnce(ctx)
 		if errors.Is(err, ledger.ErrNoCluster) { // before the first layout there is no migration
 			err = nil
 		}
 		if err != nil && ctx.Err() == nil {
 			stuckLog.Log(time.Now(), s.log.Warn, "migration did not go on; the console tries again", "error", err)
 		}
-		pause := idleEvery
-		if active {
-			pause = driveEvery
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.jittered(driveApart + time.Duration(instances)*driveForEach):
 		}
-		timer.Reset(pause + time.Duration(s.cfg.Rand()*float64(pause)))
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.woken:
+		case <-s.jittered(driveEvery):
+		}
 	}
 }
 
-// driveOnce makes the next move of the migration under way, if it can be made now.
-// It reports whether a migration is under way.
-func (s *Server) driveOnce(ctx context.Context) (active bool, err error) {
-	m, active, err := s.admin.ActiveMigration(ctx)
+// jittered waits for a pause, and for a random time of up to the same length.
+func (s *Server) jittered(pause time.Duration) <-chan time.Time {
+	return time.After(pause + time.Duration(s.cfg.Rand()*float64(pause)))
+}
+
+// follow hears of a change of a migration, or of the registration of an instance.
+func (s *Server) follow(registration bool) {
+	if !registration || s.migrates.Load() {
+		s.wake()
+	}
+}
+
+// wake has drive look at the migration at once.
+func (s *Server) wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
+
+// driveOnce makes the next move of the migration under way, if it can be made now. It checks whether etcd went back in
+// time even without a migration, because a console may be the only process that lived through a restore of etcd. It
+// returns how many instances it read: none without a migration.
+func (s *Server) driveOnce(ctx context.Context) (instances int, err error) {
+	sent := time.Now()
+	read := s.migrates.Load()
+	standing, err := s.admin.Standing(ctx, read)
+	if err == nil && standing.Active && !read {
+		standing, err = s.admin.Standing(ctx, true)
+	}
 	if err != nil {
-		return active, err
+		return 0, err
+	}
+	s.beats.Go(func() { s.ledger.Beat(ctx, standing.Checked) }) // no move waits for it
+	m := standing.Migration
+	if read || standing.Active { // otherwise one may have begun here since
+		s.migrates.Store(standing.Active)
 	}
 	s.metrics.underWay(m)
-	if !active {
-		return false, nil
+	if !standing.Active {
+		return 0, nil
 	}
+	list := s.heartbeats.note(standing.Instances, sent, time.Now())
+	s.waitFor(m, list)
 	// A paused migration ends too when its layout was replaced: resumed, it could not go on.
-	if ended, err := s.endReplaced(ctx, m); ended || err != nil {
-		return true, err
+	if ended, err := s.endReplaced(ctx, m, standing.State); ended || err != nil {
+		return len(list), err
 	}
 	if m.State == record.Paused {
-		return true, nil
+		return len(list), nil
 	}
-	moved, err := s.advance(ctx, m)
+	moved, err := s.advance(ctx, m, list, standing.State)
 	if moved {
-		return true, nil
+		return len(list), nil
 	}
 	// Without an error the migration only waits. An error that was stored before is over then.
-	return true, s.noteError(ctx, m, err)
+	return len(list), s.noteError(ctx, m, err)
 }
 
 // endReplaced ends a migration at the current layout, if that is not the one that its
 // last move made: a recover, or an operator by hand, put another in force, so none of its
 // moves can be made any more. It reports whether it ended the migration.
-func (s *Server) endReplaced(ctx context.Context, m record.Migration) (ended bool, err error) {
-	// The ledger watches the layout, so its copy costs no read. It may lag behind a move of
-	// another console, so only a layout that was read now can end the migration.
-	if known, _ := s.ledger.Layout(); known.Layout.Equal(m.Stands()) {
+func (s *Server) endReplaced(ctx context.Context, m record.Migration, now *ledger.State) (ended bool, err error) {
+	// A move changes layout and migration together, and both are of one snapshot. advance reports why nothing can be
+	// leased.
+	layout := now.Layout().Layout
+	if layout.Equal(m.Stands()) || now.Refusal() != nil {
 		return false, nil
 	}
-	now, err := s.ledger.Refresh(ctx)
-	if err != nil || now.Layout.Equal(m.Stands()) {
-		return false, nil // advance reports any other obstacle
-	}
-	// A move changes layout and migration together. m was read before the layout. So if
-	// m has not changed since, no move made this layout.
-	err = s.end(ctx, m, func(m *record.Migration) { endHere(m, replaced(now.Layout)) })
+	err = s.end(ctx, m, func(m *record.Migration) { endHere(m, replaced(layout)) })
 	if err != nil && allocator.KindOf(err) == allocator.Conflict {
-		return false, nil // another console made a move, or ended the migration, since m was read
+		return false, nil // another console ended the migration since m was read
 	}
 	return err == nil, err
 }
@@ -131,11 +153,8 @@ func replaced(layout allocator.Layout) string {
 
 // advance makes the next move of a migration, or ends it, if there is nothing to
 // wait for. It reports whether it did.
-func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, err error) {
-	instances, err := s.instancesFor(ctx, m)
-	if err != nil {
-		return false, err
-	}
+func (s *Server) advance(ctx context.Context, m record.Migration, instances []instance,
+	now *ledger.State) (moved bool, err error) {
 	waits := waitingFor(m, instances)
 	blocking := 0
 	for _, i := range waits {
@@ -153,7 +172,7 @@ func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, e
 		err := s.finish(ctx, m)
 		return err == nil, err
 	}
-	next, err := s.admin.MakeMove(ctx, m, epochOf(instances))
+	next, err := s.admin.MakeMove(ctx, m, now)
 	if err != nil {
 		return false, err
 	}
@@ -162,17 +181,11 @@ func (s *Server) advance(ctx context.Context, m record.Migration) (moved bool, e
 	s.metrics.underWay(next)
 	s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", next.Reached, len(next.Moves)),
 		"kind", move.Kind, "version", move.Layout.Version)
-	return true, nil
-}
-
-// epochOf returns the epoch under which instances were read, without a key if there are
-// none. A recover begins a new epoch, in which none of the reports that were read counts. So the
-// move has the condition that the epoch is still this one.
-func epochOf(instances []instance) store.KV {
-	if len(instances) == 0 {
-		return store.KV{}
+	if next.Reached == len(next.Moves) && len(waitingFor(next, instances)) == 0 {
+		prepare(&next, nil, instances)
+		_ = s.finish(ctx, next) // if that fails, the next look does it
 	}
-	return instances[0].EpochKV
+	return true, nil
 }
 
 // noteError stores in the migration the error met, which stops it, or removes the

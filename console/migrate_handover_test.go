@@ -186,7 +186,7 @@ func TestMakeMoveInDoubt(t *testing.T) {
 				l := w.ledger(conn)
 				do := func() (record.Migration, error) {
 					if step == "move" {
-						return admin.New(l, admin.DefaultConfig()).MakeMove(bg, m, store.KV{})
+						return admin.New(l, admin.DefaultConfig()).MakeMove(bg, m, nil)
 					}
 					return admin.New(l, admin.DefaultConfig()).UpdateMigration(bg, m, "", "",
 						func(m *record.Migration) error {

@@ -8,6 +8,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/throttle"
 )
 
 // Each console counts by itself how long instances have been silent, on its
@@ -179,6 +180,21 @@ func (s *Server) waitFor(m record.Migration, list []instance) {
 			if stands.After(i.WaitedSince) {
 				i.WaitedSince = stands
 			}
+		}
+	}
+}
+
+// watchSilence looks for heartbeats, and forgets the instances that have been silent for long, until ctx ends.
+func (s *Server) watchSilence(ctx context.Context) {
+	var failed throttle.Log
+	for {
+		if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
+			failed.Log(time.Now(), s.log.Debug, "could not look for silent instances", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(silenceEvery):
 		}
 	}
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/record"
@@ -20,7 +21,11 @@ var defaultBounds = bounds{record.MaxLayouts, record.MaxMigrations, record.MaxAu
 // at the same moment may leave a key too many each, which later writes remove. It changes only the cluster that the
 // process knows: in an etcd that lost it, or has another one, its error is Refused.
 func (l *Ledger) Change(ctx context.Context, txn store.Txn, kinds ...string) (store.Answer, error) {
+	var oldest []store.Op
+	var counting sync.WaitGroup
+	counting.Go(func() { oldest = l.MakeRoom(ctx, kinds...) })
 	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()))
+	counting.Wait()
 	if err != nil {
 		return store.Answer{}, err
 	}
@@ -33,7 +38,7 @@ func (l *Ledger) Change(ctx context.Context, txn store.Txn, kinds ...string) (st
 		return store.Answer{}, l.otherCluster(id)
 	}
 	txn.If = append(slices.Clip(txn.If), store.Unchanged(kv))
-	return l.Try(ctx, txn.With(l.MakeRoom(ctx, kinds...)))
+	return l.Try(ctx, txn.With(oldest))
 }
 
 // MakeRoom returns operations that remove the oldest keys of kinds and audit entries,

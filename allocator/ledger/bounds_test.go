@@ -93,7 +93,7 @@ func migrate(t *testing.T, c *cluster, to string) {
 		From: from.Layout, Target: target, Moves: record.MovesOf(plan.Move{Kind: plan.Switch, Layout: target}),
 	}, "test")
 	if err == nil {
-		m, err = c.Admin.MakeMove(bg, m, store.KV{})
+		m, err = c.Admin.MakeMove(bg, m, nil)
 	}
 	if err == nil {
 		_, err = c.Admin.UpdateMigration(bg, m, "end migration", "test", func(m *record.Migration) error {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 )
 
 // Halted returns the halt that is in force as this process knows it, if one is.
@@ -42,6 +43,29 @@ func (l *Ledger) CheckNow(ctx context.Context) (*State, error) {
 	l.uncheck()
 	return l.LeasableState(ctx)
 }
+
+// Checked is what CheckWith read.
+type Checked struct {
+	State *State
+	Got   [][]store.KV // of each operation
+	probe *probeResult
+}
+
+// CheckWith is CheckNow that reads more keys in the snapshot of its probe, one in any case. It is no error that
+// nothing can be leased under the state. A caller that changes something with what it read writes the beat afterwards
+// (Beat), so that the change does not wait for it.
+func (l *Ledger) CheckWith(ctx context.Context, ops ...store.Op) (c Checked, err error) {
+	c.probe, _, err = l.look(ctx, l.haltsAs() != "", l.Try, ops...)
+	if c.probe == nil {
+		return c, err
+	}
+	c.Got = c.probe.more
+	c.State, _ = l.State()
+	return c, nil
+}
+
+// Beat writes the beat that is due by what CheckWith read.
+func (l *Ledger) Beat(ctx context.Context, c Checked) { l.beatOn(ctx, c.probe) }
 
 // Halt stops all leasing, in all rooms, until `march recover` begins a new epoch. Rooms
 // may still issue the IDs that they hold. If leasing is halted already, that halt stays.

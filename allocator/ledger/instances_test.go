@@ -113,11 +113,11 @@ func TestMoveIsOfTheEpochOfItsReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := c.one()
+	read, _ := c.Admin.Ledger.State()
 	c.mustRecover([]*process{p})
-	_, err = c.Admin.MakeMove(bg, m, read.EpochKV)
+	_, err = c.Admin.MakeMove(bg, m, read)
 	ledgertest.WantKind(t, err, allocator.Conflict)
-	if m, err = c.Admin.MakeMove(bg, m, c.one().EpochKV); err != nil || m.Reached != 1 {
+	if m, err = c.Admin.MakeMove(bg, m, nil); err != nil || m.Reached != 1 {
 		t.Errorf("%+v, %v", m, err)
 	}
 }

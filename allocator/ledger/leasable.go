@@ -275,6 +275,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 			return change.Err
 		}
 		var registrations, workers []store.KV
+		again := false
 		for _, kv := range change.KVs {
 			if name, err := l.keys.ParseTag(kv.Key); err == nil {
 				onTag(l.tagChange(name, kv))
@@ -284,7 +285,15 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 				}
 			} else if l.keys.HasWindow(kv.Key) {
 				workers = append(workers, kv)
-			} else if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
+			} else {
+				again = true
+				if kv.Key == l.keys.Layout() {
+					l.expects([]store.KV{kv}) // a move, or many that were missed
+				}
+			}
+		}
+		if again {
+			if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) == allocator.Unavailable {
 				return err
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -128,6 +129,8 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender, more []s
 		}
 		txn = l.ordered(gets...)
 	}
+	early, stop := l.askStatus(ctx, s)
+	defer stop()
 	var err error
 	if s.answer, err = send(ctx, txn); err != nil {
 		return nil, err
@@ -140,7 +143,7 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender, more []s
 	}
 	s.more = s.answer.Got[fixed-len(more) : fixed]
 	if s.full {
-		if s.status, err = l.status(ctx, s); err != nil {
+		if s.status, err = l.status(ctx, s, early()); err != nil {
 			return nil, err
 		}
 		if s.status.Sender != s.answer.Sender || s.status.Connection == 0 {
@@ -184,11 +187,27 @@ func (l *Ledger) otherVersion(s *probeResult) bool {
 	return version > 0 && version != s.version && version != s.version+1
 }
 
-// status returns the status of the member that answered s. The answer to a Ping counts, too, if it came over the same
-// connection a moment ago, and its raft index is not below the beat's: within one process the index only grows.
-func (l *Ledger) status(ctx context.Context, s *probeResult) (store.Status, error) {
-	if pinged := l.lastPing(); pinged.Sender == s.answer.Sender && pinged.RaftIndex >= s.beat.RaftIndex {
-		return pinged, nil
+// askStatus asks a member for its status beside what a full probe reads, which saves a round trip. early waits for the
+// answer, which is zero if there is none; stop ends the question. The answer to a Ping of a moment ago is as good.
+func (l *Ledger) askStatus(ctx context.Context, s *probeResult) (early func() store.Status, stop func()) {
+	if !s.full {
+		return nil, func() {}
+	}
+	if pinged := l.lastPing(); pinged.Connection != 0 {
+		return func() store.Status { return pinged }, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var status store.Status
+	var asking sync.WaitGroup
+	asking.Go(func() { status, _ = l.Cluster().Status(ctx) })
+	return func() store.Status { asking.Wait(); return status }, func() { cancel(); asking.Wait() }
+}
+
+// status returns the status of the member that answered s. One that was asked for before that answer counts if it came
+// over the same connection, and its raft index is not below the beat's: within one process the index only grows.
+func (l *Ledger) status(ctx context.Context, s *probeResult, early store.Status) (store.Status, error) {
+	if early.Sender == s.answer.Sender && early.RaftIndex >= s.beat.RaftIndex {
+		return early, nil
 	}
 	return l.Cluster().Status(ctx)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/plan"
 )
 
@@ -228,7 +227,7 @@ func TestChangesKeepUnknownFields(t *testing.T) {
 	}
 	add("migrations/" + m.ID)
 	if m, err = c.Admin.Migration(bg, m.ID); err == nil {
-		_, err = c.Admin.MakeMove(bg, m, store.KV{})
+		_, err = c.Admin.MakeMove(bg, m, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ type betweenReads struct {
 
 func (s *betweenReads) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	answer, err := s.Store.Txn(ctx, txn)
-	if do := s.do; do != nil && len(txn.Then) == 1 && txn.Then[0].Get != nil && txn.Then[0].Get.Key == s.key {
+	if do := s.do; do != nil && len(txn.Then) > 0 && txn.Then[0].Get != nil && txn.Then[0].Get.Key == s.key {
 		s.do = nil
 		do()
 	}

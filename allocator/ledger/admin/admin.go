@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -45,7 +46,8 @@ type Admin struct {
 	now  func() time.Time // the time of records, by this process's clock
 	log  hclog.Logger
 
-	tagCount tagCount
+	tagCount   tagCount
+	lastActive atomic.Pointer[string] // the ID of the migration that was under way when it was last read
 }
 
 // New returns the administration of a ledger's cluster.
@@ -65,17 +67,34 @@ func (a *Admin) ActiveMigration(ctx context.Context) (record.Migration, bool, er
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Migration{}, false, err
 	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.ActiveMigration()))
+	answer, err := a.Ledger.Gets(ctx, a.readActive()...)
 	if err != nil {
 		return record.Migration{}, false, err
 	}
-	kv, ok := answer.One(0)
-	if !ok {
+	return a.activeOf(ctx, answer.Got)
+}
+
+// readActive reads what activeOf needs: which migration is under way, and the one that was when it was last read.
+func (a *Admin) readActive() []store.Op {
+	last := ""
+	if id := a.lastActive.Load(); id != nil {
+		last = *id
+	}
+	return []store.Op{store.OpGet(a.keys.ActiveMigration()), store.OpGet(a.keys.Migration(last))}
+}
+
+func (a *Admin) activeOf(ctx context.Context, got [][]store.KV) (record.Migration, bool, error) {
+	if len(got[0]) == 0 {
 		return record.Migration{}, false, nil
 	}
 	var active record.ActiveMigration
-	if err := record.Decode(kv, &active); err != nil {
+	if err := record.Decode(got[0][0], &active); err != nil {
 		return record.Migration{}, false, err
+	}
+	a.lastActive.Store(&active.Name)
+	if len(got[1]) > 0 && got[1][0].Key == a.keys.Migration(active.Name) {
+		m, err := a.keys.ParseMigration(got[1][0])
+		return m, err == nil, err
 	}
 	m, err := a.Migration(ctx, active.Name)
 	if allocator.KindOf(err) == allocator.NotFound {

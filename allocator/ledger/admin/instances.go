@@ -15,21 +15,31 @@ func (a *Admin) Instances(ctx context.Context, room allocator.Room) ([]record.In
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGetPrefix(a.keys.Registrations(room)),
-		store.OpGetPrefix(a.keys.Heartbeats(room)), store.OpGet(a.keys.Epoch()))
+	answer, err := a.Ledger.Gets(ctx, a.readInstances(room)...)
 	if err != nil {
 		return nil, nil, err
 	}
-	beats := make(map[string]store.KV, len(answer.Got[1]))
-	_, bad := record.ReadEach(answer.Got[1], func(kv store.KV) (v record.Heartbeat, err error) {
+	records, bad := a.instancesOf(answer.Got)
+	return records, bad, nil
+}
+
+// readInstances reads what instancesOf needs.
+func (a *Admin) readInstances(room allocator.Room) []store.Op {
+	return []store.Op{store.OpGetPrefix(a.keys.Registrations(room)), store.OpGetPrefix(a.keys.Heartbeats(room)),
+		store.OpGet(a.keys.Epoch())}
+}
+
+func (a *Admin) instancesOf(got [][]store.KV) ([]record.Instance, []record.KeyError) {
+	beats := make(map[string]store.KV, len(got[1]))
+	_, bad := record.ReadEach(got[1], func(kv store.KV) (v record.Heartbeat, err error) {
 		beats[kv.Key] = kv
 		err = record.Decode(kv, &v)
 		return v, err
 	})
-	epoch, _ := answer.One(2)
+	epoch, _ := store.Answer{Got: got}.One(2)
 	inForce, isHalted := epochOf(epoch)
-	records := make([]record.Instance, 0, len(answer.Got[0]))
-	for _, kv := range answer.Got[0] {
+	records := make([]record.Instance, 0, len(got[0]))
+	for _, kv := range got[0] {
 		r, err := a.keys.ParseInstance(kv)
 		if err != nil {
 			bad = append(bad, *record.Unreadable(kv.Key, err))
@@ -48,7 +58,7 @@ func (a *Admin) Instances(ctx context.Context, room allocator.Room) ([]record.In
 		}
 		records = append(records, r)
 	}
-	return records, bad[:min(len(bad), record.MaxUnreadable)], nil
+	return records, bad[:min(len(bad), record.MaxUnreadable)]
 }
 
 // epochOf returns the epoch of the epoch's key. While leasing is halted, or if the key

@@ -78,26 +78,27 @@ func (a *Admin) ChangeLayout(ctx context.Context, from record.Layout, to allocat
 	if err := to.Validate(); err != nil {
 		return record.Layout{}, err
 	}
-	if _, err := a.Ledger.CheckNow(ctx); err != nil {
-		return record.Layout{}, err
-	}
 	next := to
 	next.Version = from.Layout.Version + 1
 	if err := a.CheckSlices(ctx, from.Layout, next); err != nil {
 		return record.Layout{}, err
 	}
-	return a.changeLayout(ctx, from, from.Next(to), actor, store.Txn{})
-}
-
-// changeLayout writes stored, which from.Next returned, under more conditions and with more
-// operations in the same transaction.
-func (a *Admin) changeLayout(ctx context.Context, from, stored record.Layout, actor string,
-	with store.Txn) (record.Layout, error) {
-	if err := stored.Layout.Validate(); err != nil {
-		return record.Layout{}, err
-	}
 	s, err := a.Ledger.CheckNow(ctx)
 	if err != nil {
+		return record.Layout{}, err
+	}
+	if made, err := a.changeLayout(ctx, s, from, from.Next(to), actor, store.Txn{}); err != nil {
+		return made, err
+	}
+	return a.Ledger.Refresh(ctx)
+}
+
+// changeLayout writes stored, which from.Next returned, in the epoch of s, which a check returned just now, under more
+// conditions and with more operations in the same transaction. The ledger does not know the new layout before its next
+// probe.
+func (a *Admin) changeLayout(ctx context.Context, s *ledger.State, from, stored record.Layout, actor string,
+	with store.Txn) (record.Layout, error) {
+	if err := stored.Layout.Validate(); err != nil {
 		return record.Layout{}, err
 	}
 	stored.Time, stored.Actor = a.now(), actor
@@ -131,6 +132,9 @@ func (a *Admin) changeLayout(ctx context.Context, from, stored record.Layout, ac
 		return made
 	}, refused)
 	switch {
+	case err == nil && answer.Succeeded:
+		stored.Nonce, stored.Revision = nonce, answer.Revision
+		return stored, nil
 	case err == nil:
 		return a.Ledger.Refresh(ctx)
 	case err != refused && unknown != nil:

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -55,6 +57,7 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 	switch {
 	case err == nil && answer.Succeeded:
 		m.KV = store.KV{Key: key, Value: value, ModRevision: answer.Revision}
+		a.lastActive.Store(&m.ID)
 		return m, nil
 	case err == nil:
 		return a.Migration(ctx, m.ID)
@@ -137,20 +140,27 @@ func (a *Admin) UpdateMigration(ctx context.Context, m record.Migration, action,
 
 // MakeMove makes the next move of m under three conditions: the layout is the one that
 // the move before it made; m has not changed since it was read; and the epoch is still
-// the one under which the instances were read that m waited for (no condition if epoch
-// has no key). Otherwise a restore and a recover may lie between their reports and the
+// the one of s, under which the instances were read that m waited for (nil if it waited
+// for none). Otherwise a restore and a recover may lie between their reports and the
 // move. Layout and migration change in one transaction, so no move is made twice or
 // forgotten. Its errors are Conflict, WentBack and Unavailable. After an error read the
 // migration again: it shows whether the move was made.
-func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV) (record.Migration, error) {
+func (a *Admin) MakeMove(ctx context.Context, m record.Migration, s *ledger.State) (record.Migration, error) {
 	if m.Reached >= len(m.Moves) {
 		return record.Migration{}, allocator.Errorf(allocator.Internal,
 			"migration %s has no move after %d", m.ID, m.Reached)
 	}
-	from, err := a.Ledger.Refresh(ctx)
-	if err != nil {
+	if s == nil {
+		checked, err := a.Ledger.CheckWith(ctx)
+		if err != nil {
+			return record.Migration{}, err
+		}
+		s = checked.State
+	}
+	if err := cmp.Or(s.Refusal(), a.Ledger.Leasable()); err != nil {
 		return record.Migration{}, err
 	}
+	from := s.Layout()
 	next := m.Clone()
 	move := &next.Moves[next.Reached]
 	before := m.Stands()
@@ -170,10 +180,7 @@ func (a *Admin) MakeMove(ctx context.Context, m record.Migration, epoch store.KV
 		If:   []store.Cond{store.Unchanged(m.KV)},
 		Then: []store.Op{store.OpPut(m.KV.Key, value)},
 	}
-	if epoch.Key != "" {
-		with.If = append(with.If, store.HasValue(epoch.Key, epoch.Value))
-	}
-	made, err := a.changeLayout(ctx, from, from.Next(move.Layout), "migration "+m.ID, with)
+	made, err := a.changeLayout(ctx, s, from, from.Next(move.Layout), "migration "+m.ID, with)
 	if err != nil {
 		return record.Migration{}, err
 	}

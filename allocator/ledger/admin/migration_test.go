@@ -39,7 +39,7 @@ func TestMigrationDespiteStaleReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	for reached := range len(m.Moves) {
-		if m, err = manage(l).MakeMove(bg, m, store.KV{}); err != nil || m.Reached != reached+1 {
+		if m, err = manage(l).MakeMove(bg, m, nil); err != nil || m.Reached != reached+1 {
 			t.Fatalf("move %d: %d were reached, %v", reached+1, m.Reached, err)
 		}
 		if m, err = manage(l).UpdateMigration(bg, m, "", "", func(m *record.Migration) error {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -15,28 +16,35 @@ import (
 // before (see bury). It may be called again. Its errors are Refused (see MayUpgrade), and
 // those of ChangeLayout.
 func (a *Admin) Upgrade(ctx context.Context, actor string) (record.Layout, error) {
-	if _, err := a.Ledger.CheckNow(ctx); err != nil {
+	checked, err := a.Ledger.CheckWith(ctx)
+	if err == nil {
+		err = a.Ledger.Leasable()
+	}
+	if err != nil {
 		return record.Layout{}, err
 	}
-	on, err := a.turnOn(ctx, actor)
+	on, err := a.turnOn(ctx, checked.State, actor)
 	if err == nil {
 		err = a.bury(ctx, actor)
 	}
 	return on, err
 }
 
-func (a *Admin) turnOn(ctx context.Context, actor string) (record.Layout, error) {
-	from, err := a.Ledger.Refresh(ctx)
-	if err != nil || from.Formats >= record.Formats {
-		return from, err
+func (a *Admin) turnOn(ctx context.Context, s *ledger.State, actor string) (record.Layout, error) {
+	from := s.Layout()
+	if from.Formats >= record.Formats {
+		return from, nil
 	}
 	if err := a.MayUpgrade(ctx); err != nil {
 		return record.Layout{}, err
 	}
 	stored := from.Next(from.Layout)
 	stored.Formats = record.Formats
-	return a.changeLayout(ctx, from, stored, actor,
-		store.Txn{If: []store.Cond{store.Absent(a.keys.ActiveMigration())}})
+	if made, err := a.changeLayout(ctx, s, from, stored, actor,
+		store.Txn{If: []store.Cond{store.Absent(a.keys.ActiveMigration())}}); err != nil {
+		return made, err
+	}
+	return a.Ledger.Refresh(ctx)
 }
 
 // MayUpgrade returns nil if the newest formats may be turned on. Otherwise its error is
