@@ -1,53 +1,17 @@
 package room_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
-
-// farStore is a store that is some way off: half of the way lies before each call, and half after it.
-type farStore struct {
-	store.Store
-	away time.Duration
-}
-
-func (s *farStore) half(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return allocator.Errorf(allocator.Unavailable, "far: %w", ctx.Err())
-	case <-time.After(s.away / 2):
-		return nil
-	}
-}
-
-func (s *farStore) Txn(ctx context.Context, txn store.Txn) (answer store.Answer, err error) {
-	if err := s.half(ctx); err != nil {
-		return answer, err
-	}
-	if answer, err = s.Store.Txn(context.WithoutCancel(ctx), txn); err == nil {
-		err = s.half(ctx)
-	}
-	return answer, err
-}
-
-func (s *farStore) Status(ctx context.Context) (status store.Status, err error) {
-	if err := s.half(ctx); err != nil {
-		return status, err
-	}
-	if status, err = s.Store.Status(ctx); err == nil {
-		err = s.half(ctx)
-	}
-	return status, err
-}
 
 // An instance works whose etcd is far away: it is ready, leases for cold tags and ahead of need, stays registered with
 // heartbeats that no console calls silent, and leaves. At 1.2 s of round trip nothing was leased at all.
@@ -57,7 +21,7 @@ func TestFarEtcd(t *testing.T) {
 			testcluster.Bubble(t, func(t *testing.T) {
 				c := newCluster(t, testcluster.Halves())
 				c.tag(nil, "order", "user")
-				far := &farStore{c.store(), away}
+				far := &ledgertest.Far{Store: c.store(), Away: away}
 				began := time.Now()
 				a := c.launch("a", "a1", func(cfg *room.Config) { cfg.Ledger = c.LedgerOver(far, nil) })
 				a.await("ready", func() bool { code, _ := a.get("/readyz"); return code == 200 })
