@@ -204,7 +204,8 @@ func checkPod(t *testing.T, all objects, w workload) {
 	}
 
 	// Probes.
-	for probe, path := range map[*corev1.Probe]string{c.LivenessProbe: "/livez", c.ReadinessProbe: "/readyz"} {
+	for probe, path := range map[*corev1.Probe]string{c.StartupProbe: "/livez", c.LivenessProbe: "/livez",
+		c.ReadinessProbe: "/readyz"} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || !w.port(probe.HTTPGet.Port) {
 			t.Errorf("%s: the probe of %s is %v", w.name, path, probe)
 		}

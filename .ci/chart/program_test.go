@@ -130,7 +130,7 @@ func TestProgram(t *testing.T) {
 			"etcd-user": "march", "tls-client-auth": "required",
 		},
 		"prod-march-us-1": {"advertise": "prod-march-us-1-0.march.example.net:7010", "redis": "0.0.0.0:6379",
-			"worker-window": "45s", "require-journal": "true"},
+			"worker-window": "45s", "require-journal": "true", "etcd-user": ""}, // its certificate has it
 		"prod-march-console": {"forget-after": "48h0m0s", "cluster": "prod", "http": "0.0.0.0:7000"},
 	}
 	for name, values := range cases(t) {

@@ -64,23 +64,26 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* The secret of a server's certificate for etcd; empty for none. Given: root, and own (the secret of this room or of the consoles; it may be empty). */}}
 {{- define "march.etcdsecret" -}}
-{{- if .Values.etcd.certManager.enabled -}}
-{{ include "march.fullname" . }}-etcd-client
+{{- if .own -}}
+{{ .own }}
+{{- else if .root.Values.etcd.certManager.enabled -}}
+{{ include "march.fullname" .root }}-etcd-client
 {{- else -}}
-{{ .Values.etcd.tlsSecret }}
+{{ .root.Values.etcd.tlsSecret }}
 {{- end -}}
 {{- end -}}
 
 {{- define "march.etcdargs" -}}
-- --etcd={{ join "," .Values.etcd.endpoints }}
+- --etcd={{ join "," .root.Values.etcd.endpoints }}
 {{- if include "march.etcdsecret" . }}
 - --etcd-ca=/etc/march/etcd/ca.crt
 - --etcd-cert=/etc/march/etcd/tls.crt
 - --etcd-key=/etc/march/etcd/tls.key
 {{- end }}
-{{- if .Values.etcd.user }}
-- --etcd-user={{ .Values.etcd.user }}
+{{- if and .root.Values.etcd.user (not .own) }}
+- --etcd-user={{ .root.Values.etcd.user }}
 - --etcd-password-file=/etc/march/etcd-user/password
 {{- end }}
 {{- end -}}
@@ -162,7 +165,7 @@ spec:
     {{- toYaml .root.Values.tls.certManager.issuerRef | nindent 4 }}
 {{- end -}}
 
-{{/* Given: root, and name (of the server). */}}
+{{/* Given: root, name (of the server), and own as for march.etcdsecret. */}}
 {{- define "march.mounts" -}}
 - name: settings
   mountPath: /etc/march/settings
@@ -172,19 +175,19 @@ spec:
   mountPath: /etc/march/tls
   readOnly: true
 {{- end }}
-{{- if include "march.etcdsecret" .root }}
+{{- if include "march.etcdsecret" . }}
 - name: etcd
   mountPath: /etc/march/etcd
   readOnly: true
 {{- end }}
-{{- if .root.Values.etcd.user }}
+{{- if and .root.Values.etcd.user (not .own) }}
 - name: etcd-user
   mountPath: /etc/march/etcd-user
   readOnly: true
 {{- end }}
 {{- end -}}
 
-{{/* Given: root, and the settings' ConfigMap. */}}
+{{/* Given: root, the settings' ConfigMap, and own as for march.etcdsecret. */}}
 {{- define "march.volumes" -}}
 - name: settings
   configMap:
@@ -195,13 +198,13 @@ spec:
     secretName: {{ . }}
     defaultMode: 0440
 {{- end }}
-{{- with include "march.etcdsecret" .root }}
+{{- with include "march.etcdsecret" . }}
 - name: etcd
   secret:
     secretName: {{ . }}
     defaultMode: 0440
 {{- end }}
-{{- if .root.Values.etcd.user }}
+{{- if and .root.Values.etcd.user (not .own) }}
 - name: etcd-user
   secret:
     secretName: {{ .root.Values.etcd.passwordSecret }}
@@ -228,6 +231,12 @@ capabilities:
 
 {{/* Probes by HTTP. A server is alive while it waits for etcd. Given: root, and name (of the server). */}}
 {{- define "march.probes" -}}
+# A node that is busy, or a large journal, may take a minute; then the other probes begin.
+startupProbe:
+  httpGet: {path: /livez, port: http, scheme: {{ ternary "HTTPS" "HTTP" (ne (include "march.tlssecret" .) "") }}}
+  periodSeconds: 2
+  failureThreshold: 60
+  timeoutSeconds: 5
 livenessProbe:
   httpGet: {path: /livez, port: http, scheme: {{ ternary "HTTPS" "HTTP" (ne (include "march.tlssecret" .) "") }}}
   periodSeconds: 10
