@@ -243,6 +243,7 @@ func (c *Chain) cut(n int64) (Segment, bool) {
 	seg, rest := c.mu.tail[0].Split(n)
 	c.mu.tailHeld -= seg.Count
 	c.mu.issued += seg.Count
+	c.mu.pace.leased += seg.Count
 	c.shorten(rest)
 	c.promote(now)
 	return seg, true

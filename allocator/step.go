@@ -78,13 +78,19 @@ type pace struct {
 	sampled time.Time // when the present window began
 	issued  int64     // the number of IDs that the chain had issued by then
 
+	leased int64                 // IDs leased to callers in the present window; issued has them already
+	coming [leaseWindows]float32 // of those leased before, how many callers take in each of the windows to come
+
 	refill       time.Time // the last refill, zero for none,
 	refillIssued int64     // and the number of IDs that the chain had issued by then
 }
 
 const (
 	paceWindow = 10 * time.Second
-	linkParts  = 8 // a link is at most this part of the target
+	// Callers lease IDs for the half minute that follows (api.RateOver), so many windows. What they take when is not
+	// seen: it counts as taken evenly.
+	leaseWindows = 3
+	linkParts    = 8 // a link is at most this part of the target
 )
 
 // span returns how many seconds of the peak rate a target holds.
@@ -99,7 +105,16 @@ func (p *pace) observe(s Settings, now time.Time, issued int64) {
 	if elapsed < paceWindow {
 		return
 	}
-	rate := float64(issued-p.issued) / elapsed.Seconds()
+	taken := float64(issued - p.issued - p.leased)
+	for range min(int(elapsed/paceWindow), leaseWindows) {
+		taken += float64(p.coming[0])
+		p.coming = [leaseWindows]float32{p.coming[1], p.coming[2]}
+	}
+	for k := range p.coming {
+		p.coming[k] += float32(p.leased) / leaseWindows
+	}
+	p.leased = 0
+	rate := taken / elapsed.Seconds()
 	p.peak = max(rate, p.peak*math.Exp2(-elapsed.Seconds()/halfLife(s).Seconds()))
 	p.sampled, p.issued = now, issued
 }

@@ -272,3 +272,35 @@ func TestColdAndBusy(t *testing.T) {
 		w.balance(c, m)
 	})
 }
+
+// The peak is what callers took, although the chain sees only what they lease: half a minute's IDs at once. Before, it
+// was three times as high, as that of the window of ten seconds in which they leased. One caller leases, or several do
+// one after the other, or they lease a second's IDs each second.
+func TestPeakOfLeases(t *testing.T) {
+	const rate = 10_000
+	for name, every := range map[string]time.Duration{"one": 30 * time.Second, "three": 10 * time.Second,
+		"each second": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(w *world) {
+				d := w.traffic(allocator.DefaultSettings(), time.Second)
+				leased := time.Now()
+				for began := time.Now(); time.Since(began) < 8*time.Hour; time.Sleep(time.Second) {
+					if passed := time.Since(leased); passed >= every {
+						leased = time.Now()
+						for n := int64(rate * passed.Seconds()); n > 0; {
+							seg, err := d.chain.Lease(w.Context(), n)
+							if err != nil {
+								w.Fatal(err)
+							}
+							n -= seg.Count
+						}
+					}
+					d.chain.Observe()
+				}
+				if s := d.chain.Status(); s.Peak < 0.95*rate || s.Peak > 1.05*rate || s.Waits > 20 {
+					w.Errorf("callers take %d a second: the peak is %.0f, %d waited", rate, s.Peak, s.Waits)
+				}
+			})
+		})
+	}
+}

@@ -291,6 +291,10 @@ func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.Roo
 			continue
 		}
 		p.Instances++
+		t := now.instances[i.ID()]
+		if len(t.rates) == 0 && !now.at.IsZero() {
+			p.Unmeasured = append(p.Unmeasured, string(i.ID()))
+		}
 		if i.Unreadable == nil && (p.GetVersion() == 0 || i.Version < p.GetVersion()) {
 			p.Version = i.Version
 		}
@@ -298,8 +302,8 @@ func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.Roo
 			continue
 		}
 		p.Alive++
-		s := now.instances[i.ID()].status
-		if t := now.instances[i.ID()]; len(t.rates) > 0 {
+		s := t.status
+		if len(t.rates) > 0 {
 			p.Rate = proto.Float64(p.GetRate() + t.rate())
 		}
 		switch {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -82,5 +83,26 @@ func TestSampleRates(t *testing.T) {
 		if got := (told{rates: row.rates}).rate(); got != row.want {
 			t.Errorf("the rate of %v is %v, want %v", row.rates, got, row.want)
 		}
+	}
+}
+
+// The rate of a room names the instances that did not tell theirs, the silent ones, too: before, the sum of the others
+// was shown as the room's rate.
+func TestRateOfARoomNamesWhatIsUnknown(t *testing.T) {
+	x := instance{Instance: record.Instance{Room: "a", Name: "x"}, Alive: true}
+	y, z := x, x
+	y.Name, z.Name, z.Alive = "y", "z", false
+	f := findings{instances: []instance{x, y, z}}
+	if r := f.roomStatus("a", nil); r.Rate != nil || len(r.GetUnmeasured()) > 0 {
+		t.Errorf("before the instances were asked: %v", r)
+	}
+	f.sample = next(sample{}, f.instances, []*marchv1.GetInstanceResponse{
+		{Status: &marchv1.InstanceStatus{}, Rates: []float64{40}}, nil, nil}, time.Now())
+	if r := f.roomStatus("a", nil); r.GetRate() != 40 || !slices.Equal(r.GetUnmeasured(), []string{"a/y", "a/z"}) {
+		t.Errorf("one of three answers: %v", r)
+	}
+	f.sample = next(sample{}, f.instances, []*marchv1.GetInstanceResponse{nil, nil, nil}, time.Now())
+	if r := f.roomStatus("a", nil); r.Rate != nil || len(r.GetUnmeasured()) != 3 {
+		t.Errorf("none answers: %v", r)
 	}
 }

@@ -363,7 +363,8 @@ func (n *night) look() map[string]string {
 	for line := range strings.Lines(status) {
 		fields := strings.Fields(line)
 		if len(fields) > 5 && len(fields[0]) == 1 && strings.HasPrefix(fields[1], "[") {
-			add("status", "room %s: %s", fields[0], strings.Join(fields[4:7], " ")+" up")
+			add("status", "%s", strings.TrimSuffix(fmt.Sprintf("room %s: %s up, IDs/s %s", fields[0],
+				nightUp.FindString(line), nightRate.FindString(line)), ", IDs/s "))
 		}
 	}
 	_, problems, _ := strings.Cut(status, "\n\nROOM")
@@ -732,6 +733,9 @@ func (n *night) journal(of string) string {
 	}
 	return files[0]
 }
+
+// nightUp and nightRate are what a line of a room in march status says of its instances and of their rates.
+var nightUp, nightRate = regexp.MustCompile(`(\d+|-) of \d+`), regexp.MustCompile(`unknown of [^ ,]+(, [^ ,]+)*`)
 
 // fillJournal replaces an instance's journal by a device that is full; the instance finds that, and makes a new one.
 func (n *night) fillJournal(of string) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -93,6 +94,9 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		}
 		if r.Rate != nil {
 			issued = rate(r.GetRate())
+		}
+		if len(r.GetUnmeasured()) > 0 {
+			issued = strings.TrimPrefix(issued+" and unknown of "+cell(r.GetUnmeasured()), " and ")
 		}
 		if r.GetEtcdAwaySince() != nil {
 			etcd = "away since " + cellText(r.GetEtcdAwaySince())

@@ -13,6 +13,7 @@ type overviewView struct {
 	Cards     []roomCard
 	Migration *migrationView // nil without one
 	Total     float64        // IDs per second; -1 for unknown
+	Partial   bool           // Total is without instances whose rate is not known
 	Up, Known int32
 	Trouble   int  // rooms that an operator must look at
 	Down      bool // a room with a range issues nothing
@@ -62,6 +63,7 @@ func (h *Handler) overview(c *call) (string, any, error) {
 			card.Now = r.GetRate()
 			v.Total = max(v.Total, 0) + card.Now
 		}
+		v.Partial = v.Partial || len(r.GetUnmeasured()) > 0 || r.Rate == nil && r.GetInstances() > 0
 		if r.GetRange() != nil {
 			card.Width = r.GetRange().GetUpper() - r.GetRange().GetLower()
 			card.Share = float64(card.Width) / float64(o.GetLayout().GetLayout().GetBoundary())

@@ -3381,7 +3381,10 @@ type RoomStatus struct {
 	// IDs in memory.
 	Held int64 `protobuf:"varint,14,opt,name=held,proto3" json:"held,omitempty"`
 	// Why instances cannot issue IDs, room/instance: why.
-	Problems      []string `protobuf:"bytes,15,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,15,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The registered instances, room/instance, that did not tell their rate: they may run all the same, and what they
+	// issue is not known and not in rate. Empty until the instances were asked.
+	Unmeasured    []string `protobuf:"bytes,16,rep,name=unmeasured,proto3" json:"unmeasured,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3517,6 +3520,13 @@ func (x *RoomStatus) GetHeld() int64 {
 func (x *RoomStatus) GetProblems() []string {
 	if x != nil {
 		return x.Problems
+	}
+	return nil
+}
+
+func (x *RoomStatus) GetUnmeasured() []string {
+	if x != nil {
+		return x.Unmeasured
 	}
 	return nil
 }
@@ -4557,7 +4567,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	" \x03(\v2\x14.march.v1.UnreadableR\n" +
 	"unreadable\x12-\n" +
 	"\bproblems\x18\v \x03(\v2\x11.march.v1.ProblemR\bproblems\x12%\n" +
-	"\x0enewest_formats\x18\f \x01(\x05R\rnewestFormats\"\xa5\x04\n" +
+	"\x0enewest_formats\x18\f \x01(\x05R\rnewestFormats\"\xc5\x04\n" +
 	"\n" +
 	"RoomStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -4577,7 +4587,10 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\fetcd_latency\x18\f \x01(\v2\x19.google.protobuf.DurationR\vetcdLatency\x12B\n" +
 	"\x0fetcd_away_since\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\retcdAwaySince\x12\x12\n" +
 	"\x04held\x18\x0e \x01(\x03R\x04held\x12\x1a\n" +
-	"\bproblems\x18\x0f \x03(\tR\bproblemsB\a\n" +
+	"\bproblems\x18\x0f \x03(\tR\bproblems\x12\x1e\n" +
+	"\n" +
+	"unmeasured\x18\x10 \x03(\tR\n" +
+	"unmeasuredB\a\n" +
 	"\x05_rate\"?\n" +
 	"\x15ForgetInstanceRequest\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
