@@ -100,10 +100,9 @@ func (h *Handler) exchange(ctx context.Context, a attempt, code string) (*access
 	if !ok {
 		return nil, refuse("the issuer gave no id_token")
 	}
-	token, err := p.Verifier(&oidc.Config{ClientID: h.cfg.ClientID,
-		SupportedSigningAlgs: access.Algorithms()}).Verify(ctx, raw)
+	token, err := h.gate.VerifyLogin(ctx, h.cfg.ClientID, raw)
 	if err != nil {
-		return nil, refuse("the issuer's id_token: %.300s", err.Error())
+		return nil, err
 	}
 	if subtle.ConstantTimeCompare([]byte(token.Nonce), []byte(a.Nonce)) != 1 {
 		return nil, refuse("the issuer's id_token is of another login")

@@ -160,26 +160,29 @@ func (g *Gate) Authenticate(ctx context.Context, c Credentials) (*Subject, error
 func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, error) {
 	key := sha256.Sum256([]byte(c.Token))
 	known, now := s.byToken.get(key), time.Now()
-	if known != nil && !known.expired(now) {
+	if known != nil && known.counts(now) {
 		return known, nil
 	}
 	id, isOurs := s.tokens[key]
 	if !isOurs {
 		var err error
-		if !c.known {
+		if !c.known && known == nil {
 			err = g.attempts.admit(c.Address, now)
 		}
 		if err != nil {
 			return nil, err
 		}
 		if id, err = s.verify(ctx, c.Token); err != nil {
-			if allocator.KindOf(err) == allocator.Unauthenticated && !c.known {
+			if allocator.KindOf(err) == allocator.Unauthenticated && !c.known && known == nil {
 				g.attempts.failed(c.Address, now)
 			}
 			return nil, err
 		}
 	}
 	found := g.subject(s, id)
+	if !isOurs && g.issuer != nil && s.verifier == verifier(g.issuer) {
+		found.again = now.Add(keysAge)
+	}
 	if found.expired(now) {
 		return nil, allocator.Errorf(allocator.Unauthenticated, "the token of %s expired at %s; give a new one",
 			found.Name(), id.Expires.UTC().Format(time.RFC3339))

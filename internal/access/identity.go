@@ -28,7 +28,8 @@ type Identity struct {
 type Subject struct {
 	Identity
 	caller *policy.Caller
-	state  *state // under which the rights were found
+	state  *state    // under which the rights were found
+	again  time.Time // when the proof must be verified again; zero if that does not change
 }
 
 // Name returns the subject's own name, or anonymous.
@@ -47,10 +48,14 @@ func (s *Subject) Allows(method, tag string, rooms ...string) bool {
 // expired reports whether the proof has ended.
 func (s *Subject) expired(now time.Time) bool { return !s.Expires.IsZero() && now.After(s.Expires) }
 
-// current reports whether a subject was found under this state, and its proof has not ended.
-// It reads the clock only if the proof ends at all.
+// current reports whether a subject was found under this state, and its proof has not ended and need not be verified
+// again. It reads the clock only if the proof ends at all.
 func (s *Subject) current(under *state) bool {
-	return s.state == under && (s.Expires.IsZero() || !s.expired(time.Now()))
+	return s.state == under && (s.Expires.IsZero() || s.counts(time.Now()))
+}
+
+func (s *Subject) counts(now time.Time) bool {
+	return !s.expired(now) && (s.again.IsZero() || now.Before(s.again))
 }
 
 // Credentials are what a caller gives to prove its identity.
@@ -146,9 +151,14 @@ func LoggedIn(ctx context.Context) string {
 func ofCertificate(c *x509.Certificate) (Identity, error) {
 	id := Identity{Expires: c.NotAfter}
 	for _, uri := range c.URIs {
-		if uri.Scheme == "spiffe" {
-			id.Names = append(id.Names, uri.String())
+		if uri.Scheme != "spiffe" {
+			continue
 		}
+		if len(id.Names) > 0 {
+			return Identity{}, allocator.Errorf(allocator.Unauthenticated,
+				"the client certificate has several SPIFFE URIs; allowed: one")
+		}
+		id.Names = append(id.Names, uri.String())
 	}
 	for _, name := range c.DNSNames {
 		id.Names = append(id.Names, policy.DNS+strings.ToLower(name))

@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"sync"
 	"time"
 
@@ -28,9 +28,6 @@ var algorithms = []string{
 	oidc.ES384, oidc.ES512, oidc.EdDSA,
 }
 
-// Algorithms returns the signatures that a token of the issuer may have.
-func Algorithms() []string { return slices.Clone(algorithms) }
-
 const (
 	// askIssuer bounds one request to the issuer.
 	askIssuer = 5 * time.Second
@@ -38,6 +35,11 @@ const (
 	// library asks for the keys at each token that does not verify.
 	issuerEvery = 10 * time.Second
 	issuerBurst = 5
+	// keysAge is after how long the issuer's keys are asked for again, and verified tokens are verified again: a key
+	// that the issuer took out counts no longer than that. keysMost is how long keys count while the issuer is away.
+	keysAge, keysMost = 5 * time.Minute, time.Hour
+	// maxKeys bounds the issuer's answer, in bytes.
+	maxKeys = 1 << 20
 	// maxJWT bounds a token, in bytes.
 	maxJWT = 12 << 10
 	// maxGroups bounds the groups of a token that count.
@@ -52,9 +54,16 @@ type issuer struct {
 	mu            struct {
 		sync.Mutex
 		provider *oidc.Provider // nil before it answered
-		verifier *oidc.IDTokenVerifier
-		err      error     // of the last try
-		again    time.Time // when to try again
+		err      error          // of the last try
+		again    time.Time      // when to try again
+	}
+	keys struct {
+		sync.Mutex
+		set    *oidc.StaticKeySet // nil before the issuer gave them
+		at     time.Time          // when it did
+		err    error              // of the last try
+		again  time.Time          // when to try again
+		flight chan struct{}      // closed when the try under way has ended; nil for none
 	}
 }
 
@@ -85,28 +94,139 @@ func (l *limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	return l.RoundTripper.RoundTrip(r)
 }
 
-// provider returns the issuer's addresses, and what verifies its tokens. Its error is
-// Unavailable. It asks the issuer again only some seconds after it failed.
-func (i *issuer) provider() (*oidc.Provider, *oidc.IDTokenVerifier, error) {
+// provider returns the issuer's addresses. Its error is Unavailable. It asks the issuer again only some seconds after
+// it failed.
+func (i *issuer) provider() (*oidc.Provider, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.mu.provider != nil {
-		return i.mu.provider, i.mu.verifier, nil
+		return i.mu.provider, nil
 	}
 	if time.Now().Before(i.mu.again) {
-		return nil, nil, i.mu.err
+		return nil, i.mu.err
 	}
 	// The context stays with the provider: it has the client, and does not end.
 	p, err := oidc.NewProvider(oidc.ClientContext(context.Background(), i.client), i.url)
 	if err != nil {
-		i.mu.err = allocator.Errorf(allocator.Unavailable,
-			"the issuer of tokens (--oidc-issuer %s) does not answer: %w", i.url, err)
+		i.mu.err = i.away(err)
 		i.mu.again = time.Now().Add(askIssuer)
-		return nil, nil, i.mu.err
+		return nil, i.mu.err
 	}
 	i.mu.provider = p
-	i.mu.verifier = p.Verifier(&oidc.Config{ClientID: i.audience, SupportedSigningAlgs: algorithms})
-	return p, i.mu.verifier, nil
+	return p, nil
+}
+
+func (i *issuer) away(err error) error {
+	return allocator.Errorf(allocator.Unavailable, "the issuer of tokens (--oidc-issuer %s) does not answer: %w", i.url,
+		err)
+}
+
+// ask asks the issuer for its keys.
+func (i *issuer) ask() (*oidc.StaticKeySet, error) {
+	p, err := i.provider()
+	if err != nil {
+		return nil, err
+	}
+	var at struct {
+		Keys string `json:"jwks_uri"`
+	}
+	if err := p.Claims(&at); err != nil {
+		return nil, i.away(err)
+	}
+	answer, err := i.client.Get(at.Keys)
+	if err != nil {
+		return nil, i.away(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	content, err := io.ReadAll(io.LimitReader(answer.Body, maxKeys))
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("its keys: HTTP status %d", answer.StatusCode)
+	}
+	if err != nil {
+		return nil, i.away(err)
+	}
+	set, err := publicKeys(content, true)
+	if err != nil {
+		return nil, i.away(fmt.Errorf("keys: %w", err))
+	}
+	return set, nil
+}
+
+// fetch asks the issuer for its keys, once for all who wait, and returns when that has ended; or at once, if it failed
+// in the last seconds.
+func (i *issuer) fetch() <-chan struct{} {
+	i.keys.Lock()
+	defer i.keys.Unlock()
+	if i.keys.flight != nil {
+		return i.keys.flight
+	}
+	done := make(chan struct{})
+	if time.Now().Before(i.keys.again) {
+		close(done)
+		return done
+	}
+	i.keys.flight = done
+	go func() { // it ends within two times askIssuer
+		set, err := i.ask()
+		i.keys.Lock()
+		defer i.keys.Unlock()
+		if i.keys.err, i.keys.flight = err, nil; err == nil {
+			i.keys.set, i.keys.at = set, time.Now()
+		} else {
+			i.keys.again = time.Now().Add(askIssuer)
+		}
+		close(done)
+	}()
+	return done
+}
+
+// known returns the issuer's keys, how old they are, and why the last try to ask for them failed.
+func (i *issuer) known() (set *oidc.StaticKeySet, age time.Duration, err error) {
+	i.keys.Lock()
+	defer i.keys.Unlock()
+	return i.keys.set, time.Since(i.keys.at), i.keys.err
+}
+
+// asked are the issuer's keys for one token.
+type asked struct {
+	*issuer
+	away error // why it is not known whether the issuer has the key of the token
+}
+
+// VerifySignature implements oidc.KeySet. It asks again for keys that are old, meanwhile with the ones that are known,
+// and at once for those of a token that none of them signed.
+func (a *asked) VerifySignature(ctx context.Context, token string) ([]byte, error) {
+	set, age, _ := a.known()
+	wait := set == nil || age > keysMost
+	if age > keysAge {
+		done := a.fetch()
+		if wait {
+			if err := a.until(ctx, done); err != nil {
+				return nil, err
+			}
+			set, age, _ = a.known()
+		}
+	}
+	payload, err := set.VerifySignature(ctx, token)
+	if err == nil || age < issuerEvery {
+		return payload, err
+	}
+	if err := a.until(ctx, a.fetch()); err != nil {
+		return nil, err
+	}
+	set, _, _ = a.known()
+	return set.VerifySignature(ctx, token)
+}
+
+// until waits until the issuer was asked. Its error, which is Unavailable, is also that of the token.
+func (a *asked) until(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		_, _, a.away = a.known()
+	case <-ctx.Done():
+		a.away = a.issuer.away(ctx.Err())
+	}
+	return a.away
 }
 
 // HasIssuer reports whether the gate has an issuer.
@@ -115,8 +235,13 @@ func (g *Gate) HasIssuer() bool { return g != nil && g.issuer != nil }
 // Issuer returns the issuer's addresses and keys, and the client with which to ask it. The
 // gate must have one. The error is Unavailable.
 func (g *Gate) Issuer() (*oidc.Provider, *http.Client, error) {
-	p, _, err := g.issuer.provider()
+	p, err := g.issuer.provider()
 	return p, g.issuer.client, err
+}
+
+// VerifyLogin returns the issuer's token of a login for a client. Its errors are Unauthenticated and Unavailable.
+func (g *Gate) VerifyLogin(ctx context.Context, client, token string) (*oidc.IDToken, error) {
+	return g.issuer.verifyFor(ctx, client, token)
 }
 
 // verifier verifies a JWT.
@@ -125,11 +250,24 @@ type verifier interface {
 }
 
 func (i *issuer) verify(ctx context.Context, token string) (Identity, error) {
-	_, v, err := i.provider()
+	verified, err := i.verifyFor(ctx, i.audience, token)
 	if err != nil {
 		return Identity{}, err
 	}
-	return verifyWith(ctx, v, token)
+	return IdentityOf(verified)
+}
+
+func (i *issuer) verifyFor(ctx context.Context, audience, token string) (*oidc.IDToken, error) {
+	keys := &asked{issuer: i}
+	verified, err := oidc.NewVerifier(i.url, keys, &oidc.Config{ClientID: audience,
+		SupportedSigningAlgs: algorithms}).Verify(ctx, token)
+	switch {
+	case keys.away != nil:
+		return nil, keys.away
+	case err != nil:
+		return nil, allocator.Errorf(allocator.Unauthenticated, "the token is not valid: %s", reason(err))
+	}
+	return verified, nil
 }
 
 // keyFile verifies tokens with the keys of a JWKS file.
@@ -138,26 +276,35 @@ type keyFile struct{ verifier *oidc.IDTokenVerifier }
 // parseKeys reads a JWKS file. from may be empty: then any issuer's tokens count, if the
 // file's keys sign them.
 func parseKeys(path string, content []byte, from, audience string) (*keyFile, error) {
-	var set jose.JSONWebKeySet
-	if err := json.Unmarshal(content, &set); err != nil {
+	keys, err := publicKeys(content, false)
+	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "jwks-file: %s: %w", path, err)
-	}
-	keys := &oidc.StaticKeySet{}
-	for k, key := range set.Keys {
-		if !key.Valid() || !key.IsPublic() {
-			return nil, allocator.Errorf(allocator.Invalid,
-				"jwks-file: %s: key %d (kid %.100q) is no public key; allowed: public keys of RSA, ECDSA and Ed25519",
-				path, k+1, key.KeyID)
-		}
-		keys.PublicKeys = append(keys.PublicKeys, crypto.PublicKey(key.Key))
-	}
-	if len(keys.PublicKeys) == 0 {
-		return nil, allocator.Errorf(allocator.Invalid,
-			"jwks-file: %s has no keys; allowed: a JSON object with the list keys", path)
 	}
 	return &keyFile{oidc.NewVerifier(from, keys, &oidc.Config{
 		ClientID: audience, SupportedSigningAlgs: algorithms, SkipIssuerCheck: from == "",
 	})}, nil
+}
+
+// publicKeys reads a JSON object with a list of keys. Others than public keys are passed over, or refused.
+func publicKeys(content []byte, passOver bool) (*oidc.StaticKeySet, error) {
+	var set jose.JSONWebKeySet
+	if err := json.Unmarshal(content, &set); err != nil {
+		return nil, err
+	}
+	keys := &oidc.StaticKeySet{}
+	for k, key := range set.Keys {
+		switch {
+		case key.Valid() && key.IsPublic():
+			keys.PublicKeys = append(keys.PublicKeys, crypto.PublicKey(key.Key))
+		case !passOver:
+			return nil, fmt.Errorf("key %d (kid %.100q) is no public key; allowed: public keys of RSA, ECDSA and "+
+				"Ed25519", k+1, key.KeyID)
+		}
+	}
+	if len(keys.PublicKeys) == 0 {
+		return nil, errors.New("it has no keys; allowed: a JSON object with the list keys")
+	}
+	return keys, nil
 }
 
 func (f *keyFile) verify(ctx context.Context, token string) (Identity, error) {

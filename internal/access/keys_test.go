@@ -1,0 +1,153 @@
+package access_test
+
+import (
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/access"
+)
+
+// moody is an issuer as its callers find it: it answers, or does what mood says.
+type moody struct {
+	issuer *issuer
+	mood   func(r *http.Request) (*http.Response, error) // nil: it answers
+}
+
+func (m *moody) RoundTrip(r *http.Request) (*http.Response, error) {
+	if m.mood != nil {
+		return m.mood(r)
+	}
+	w := httptest.NewRecorder()
+	m.issuer.Config.Handler.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+func away(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }
+
+func hangs(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+func lies(*http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	_, _ = w.WriteString(`{"keys":[]}`)
+	return w.Result(), nil
+}
+
+// asking runs a test in a bubble, with a gate that asks a moody issuer.
+func asking(t *testing.T, test func(t *testing.T, w *world, m *moody)) {
+	t.Helper()
+	w := newWorld(t)
+	synctest.Test(t, func(t *testing.T) {
+		m := &moody{issuer: w.issuer}
+		var err error
+		if w.gate, err = access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"),
+			Issuer: w.issuer.URL, Audience: "march", Transport: m}); err != nil {
+			t.Fatal(err)
+		}
+		test(t, w, m)
+	})
+}
+
+// lasting returns a token that outlives the test.
+func (i *issuer) lasting(subject string) string {
+	claims := i.claims(subject)
+	claims["exp"] = time.Now().Add(1000 * time.Hour).Unix()
+	return i.token(claims)
+}
+
+func (w *world) kind(token string) allocator.Kind {
+	return allocator.KindOf(w.may(token, "IDService/Next", "order"))
+}
+
+// A key that the issuer took out counts for some minutes at most, for remembered tokens, too; a new one at once.
+func TestKeysRotate(t *testing.T) {
+	asking(t, func(t *testing.T, w *world, _ *moody) {
+		old := w.issuer.lasting("alice")
+		if err := w.may(old, "IDService/Next", "order"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		w.issuer.key = newKey(t)
+		if err := w.may(w.issuer.lasting("alice"), "IDService/Next", "order"); err != nil {
+			t.Errorf("a token of the new key: %v", err)
+		}
+		time.Sleep(6 * time.Minute)
+		if kind := w.kind(old); kind != allocator.Unauthenticated {
+			t.Errorf("a token of a key that was taken out: %v", kind)
+		}
+	})
+}
+
+// An issuer that is away, hangs or lies: tokens of known keys count for an hour, then callers are told to come back; a
+// token that may be of a new key is never called wrong. When it answers again, all is as before.
+func TestIssuerOfManyMoods(t *testing.T) {
+	for name, mood := range map[string]func(*http.Request) (*http.Response, error){
+		"away": away, "hangs": hangs, "lies": lies,
+	} {
+		t.Run(name, func(t *testing.T) {
+			asking(t, func(t *testing.T, w *world, m *moody) {
+				m.mood = mood
+				token := w.issuer.lasting("alice")
+				if kind := w.kind(token); kind != allocator.Unavailable {
+					t.Errorf("before it ever answered: %v", kind)
+				}
+				time.Sleep(time.Minute)
+				m.mood = nil
+				if err := w.may(token, "IDService/Next", "order"); err != nil {
+					t.Errorf("once it answers: %v", err)
+				}
+				m.mood = mood
+				for range 58 {
+					time.Sleep(time.Minute)
+					began := time.Now()
+					if err := w.may(token, "IDService/Next", "order"); err != nil || time.Since(began) > 0 {
+						t.Fatalf("within an hour, after %v: %v", time.Since(began), err)
+					}
+				}
+				known := w.issuer.key
+				w.issuer.key = newKey(t)
+				if kind := w.kind(w.issuer.lasting("alice")); kind != allocator.Unavailable {
+					t.Errorf("a token of a key that is not known: %v", kind)
+				}
+				w.issuer.key = known
+				time.Sleep(10 * time.Minute)
+				if kind := w.kind(token); kind != allocator.Unavailable {
+					t.Errorf("after an hour: %v", kind)
+				}
+				if err := w.may(w.tokens["issuer"], "IDService/Next", "order"); err != nil {
+					t.Errorf("a token of the file: %v", err)
+				}
+				m.mood = nil
+				time.Sleep(time.Minute)
+				if err := w.may(token, "IDService/Next", "order"); err != nil {
+					t.Errorf("once it answers again: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A certificate that names two SPIFFE IDs names no subject.
+func TestTwoSPIFFEIDs(t *testing.T) {
+	w := newWorld(t)
+	at := func(path string) *url.URL { return &url.URL{Scheme: "spiffe", Host: "prod", Path: path} }
+	for _, test := range []struct {
+		uris []*url.URL
+		kind allocator.Kind
+	}{{[]*url.URL{at("/shop")}, 0}, {[]*url.URL{at("/shop"), at("/admin")}, allocator.Unauthenticated}} {
+		_, err := w.gate.Authenticate(bg, access.Credentials{Certificate: &x509.Certificate{URIs: test.uris,
+			NotAfter: time.Now().Add(time.Hour)}})
+		if test.kind == 0 && err != nil || test.kind != 0 && allocator.KindOf(err) != test.kind {
+			t.Errorf("%d SPIFFE IDs: %v", len(test.uris), err)
+		}
+	}
+}
