@@ -76,7 +76,9 @@ func (s *Server) PlanMigration(ctx context.Context,
 func warnings(p plan.Plan, instances []instance) (all []string) {
 	for _, room := range plan.Gaining(p.From, p.Target) {
 		up := "up"
-		if slices.ContainsFunc(instances, func(i instance) bool { return i.Room == room && i.Alive && i.Unreadable == nil }) {
+		if slices.ContainsFunc(instances, func(i instance) bool {
+			return i.Room == room && i.Alive && i.Unreadable == nil
+		}) {
 			continue
 		}
 		if slices.ContainsFunc(instances, func(i instance) bool { return i.Room == room && i.Unreadable != nil }) {

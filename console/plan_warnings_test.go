@@ -34,7 +34,8 @@ func TestPlanWarnsOfResiduesThatNobodyServes(t *testing.T) {
 				"room c gets [75, 100) of 100 residues, but no instance of it is up: start one first, " +
 					"or nobody issues IDs of these residues"}},
 			"to no room": {&marchv1.PlanMigrationRequest{Drain: []string{"b"}}, []string{
-				"room b gives up 50% of all residues to no other room: nobody issues IDs of these until a room gets them"}},
+				"room b gives up 50% of all residues to no other room: " +
+					"nobody issues IDs of these until a room gets them"}},
 			"of a larger boundary": {&marchv1.PlanMigrationRequest{Boundary: 1000}, nil},
 		} {
 			answer, err := s.PlanMigration(bg, test.request)
@@ -44,8 +45,9 @@ func TestPlanWarnsOfResiduesThatNobodyServes(t *testing.T) {
 		}
 		b.Mem.Corrupt(store.OpPut("/march/default/rooms/b/one", []byte(`{"format":99}`)))
 		answer, err := s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Move: []string{"a:25-50=b"}})
-		if want := "room b gets [25, 100) of 100 residues, but no instance of it is known to be up: start one first, " +
-			"or nobody issues IDs of these residues"; err != nil || !slices.Equal(answer.GetPlan().GetWarnings(), []string{want}) {
+		want := "room b gets [25, 100) of 100 residues, but no instance of it is known to be up: start one first, " +
+			"or nobody issues IDs of these residues"
+		if err != nil || !slices.Equal(answer.GetPlan().GetWarnings(), []string{want}) {
 			t.Errorf("to one that cannot be read: %q, %v; want %q", answer.GetPlan().GetWarnings(), err, want)
 		}
 	})

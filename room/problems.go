@@ -47,7 +47,8 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 		if off < 0 {
 			side = "behind"
 		}
-		list = append(list, problem.New(problem.Clock, s.id(), time.Time{}, "off", fmt.Sprintf("%v %s", off.Abs(), side)))
+		value := fmt.Sprintf("%v %s", off.Abs(), side)
+		list = append(list, problem.New(problem.Clock, s.id(), time.Time{}, "off", value))
 	}
 	list = append(list, s.damagedTags()...)
 	list = append(list, s.usedUp()...)

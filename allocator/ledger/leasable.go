@@ -277,15 +277,17 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 		var registrations, workers []store.KV
 		again := false
 		for _, kv := range change.KVs {
-			if name, err := l.keys.ParseTag(kv.Key); err == nil {
+			name, err := l.keys.ParseTag(kv.Key)
+			switch {
+			case err == nil:
 				onTag(l.tagChange(name, kv))
-			} else if strings.HasPrefix(kv.Key, l.keys.Registrations("")) {
+			case strings.HasPrefix(kv.Key, l.keys.Registrations("")):
 				if kv.ModRevision != 0 { // otherwise it was deleted
 					registrations = append(registrations, kv)
 				}
-			} else if l.keys.HasWindow(kv.Key) {
+			case l.keys.HasWindow(kv.Key):
 				workers = append(workers, kv)
-			} else {
+			default:
 				again = true
 				if kv.Key == l.keys.Layout() {
 					l.expects([]store.KV{kv}) // a move, or many that were missed

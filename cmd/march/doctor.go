@@ -40,7 +40,8 @@ what, remedy and command.`,
 				return err
 			}
 			if facts.Shards = shards; shards < 0 {
-				return usageError{allocator.Errorf(allocator.Invalid, "shards: %d; allowed: 1 or more, 0 for none", shards)}
+				return usageError{allocator.Errorf(allocator.Invalid,
+					"shards: %d; allowed: 1 or more, 0 for none", shards)}
 			}
 			found := doctor.Examine(facts)
 			err = c.print(map[string]any{"findings": found}, func(w *tabwriter.Writer) {

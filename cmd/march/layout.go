@@ -165,13 +165,14 @@ func readLayouts(paths []string) (*marchv1.Layout, error) {
 		case len(paths) == 1:
 			return layout, nil
 		case all.GetBoundary() != 0 && all.GetBoundary() != layout.GetBoundary():
-			return nil, finding{allocator.Errorf(allocator.Invalid, "%s: boundary: %d; allowed: %d, as in %s, because all "+
-				"rooms have the same", path, layout.GetBoundary(), all.GetBoundary(), paths[0])}
+			return nil, finding{allocator.Errorf(allocator.Invalid,
+				"%s: boundary: %d; allowed: %d, as in %s, because all rooms have the same", path, layout.GetBoundary(), all.GetBoundary(), paths[0])}
 		}
 		all.Boundary = layout.GetBoundary()
 		for name, r := range layout.GetRooms() {
 			if all.GetRooms()[name] != nil {
-				return nil, finding{allocator.Errorf(allocator.Invalid, "%s: room %s is in another file, too", path, name)}
+				return nil, finding{allocator.Errorf(allocator.Invalid,
+					"%s: room %s is in another file, too", path, name)}
 			}
 			all.Rooms[name] = r
 		}

@@ -135,7 +135,8 @@ func TestPlanIsShownBeforeItsCosts(t *testing.T) {
 	text := shows(movedForm+"&do=apply&costs=count-1", []string{"Apply this plan?", "being counted: 230,000 of",
 		"do=apply", refresh}, []string{apply})
 	const warning = "Room b gets [25, 100) of 100 residues, but no instance of it is up."
-	if above, _, _ := strings.Cut(text, "Change the plan"); strings.Count(text, warning) != 1 || !strings.Contains(above, warning) {
+	above, _, _ := strings.Cut(text, "Change the plan")
+	if strings.Count(text, warning) != 1 || !strings.Contains(above, warning) {
 		t.Errorf("the question is without %q, or has it twice:\n%s", warning, text)
 	}
 	shows(movedForm+"&do=apply&force=1", []string{"being counted: 230,000 of", apply}, nil)

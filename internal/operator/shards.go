@@ -22,10 +22,11 @@ func Unreached(l allocator.Layout, n int64) (all []string, err error) {
 		switch why := fmt.Sprintf("the boundary %d and %d have the divisor %d in common, and its range has %d residues",
 			l.Boundary, n, s.Divisor, l.Ranges[s.Room].Width()); {
 		case s.Reached < n:
-			all = append(all, fmt.Sprintf("room %s reaches %d of %d shards by id mod %d: %s", s.Room, s.Reached, n, n, why))
+			all = append(all, fmt.Sprintf("room %s reaches %d of %d shards by id mod %d: %s",
+				s.Room, s.Reached, n, n, why))
 		case s.Fullest > uneven:
-			all = append(all, fmt.Sprintf("room %s reaches all %d shards by id mod %d, the fullest with %.3g times the "+
-				"mean: %s", s.Room, n, n, s.Fullest, why))
+			all = append(all, fmt.Sprintf(
+				"room %s reaches all %d shards by id mod %d, the fullest with %.3g times the mean: %s", s.Room, n, n, s.Fullest, why))
 		}
 	}
 	return all, nil

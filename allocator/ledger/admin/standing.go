@@ -10,8 +10,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Standing is what a console goes by when it makes the next move of the migration under way: one snapshot, which is also
-// the check that a move needs.
+// Standing is what a console goes by when it makes the next move of the migration under way: one snapshot, which is
+// also the check that a move needs.
 type Standing struct {
 	ledger.Checked
 	Active    bool // whether a migration is under way

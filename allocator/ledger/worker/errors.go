@@ -34,7 +34,8 @@ func (e *BusyError) Error() string {
 			e.Worker, only, e.By, at, other)
 	}
 	if !e.Beat.IsZero() {
-		at += ", and longer while that process runs (its last heartbeat is of " + e.Beat.UTC().Format(time.RFC3339) + ")"
+		at += ", and longer while that process runs (its last heartbeat is of " +
+			e.Beat.UTC().Format(time.RFC3339) + ")"
 	}
 	if e.Pinned {
 		other = ": stop that one, or give one of the two another number"

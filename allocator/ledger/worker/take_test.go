@@ -89,23 +89,24 @@ func TestNoWorkerIsTakenTwice(t *testing.T) {
 	ledgertest.WantKind(t, err, allocator.Invalid, "worker bits: 70")
 }
 
-// An instance that waits for a worker says whether it is worth to wait: the process that has it may run, and keep it for
-// ever, or be gone. Before, a pinned instance waited "until" the end of a window that was renewed again and again.
+// An instance that waits for a worker says whether it is worth waiting: the process that has it may run, and keep it
+// for ever, or be gone.
 func TestBusySaysWhetherTheOwnerRuns(t *testing.T) {
 	c := newCluster(t, halves)
 	owner, other := c.start("a"), c.start("a")
 	owner.take(pinned(3))
 	_, err := other.Take(bg, pinned(3))
-	ledgertest.WantKind(t, err, allocator.Unavailable, "worker 10/3, the only one that this instance takes (--worker), is "+
-		"instance a/i1's until 2027-01-15T08:00:03.000Z, and longer while that process runs (its last heartbeat is of "+
-		"2027-01-15T08:00:00Z): stop that one, or give one of the two another number")
-	c.fake.Corrupt(store.Op{Delete: string(record.Keys("/march/default/").Alive("a", "i1"))})
+	ledgertest.WantKind(t, err, allocator.Unavailable,
+		"worker 10/3, the only one that this instance takes (--worker), is instance a/i1's until 2027-01-15T08:00:03.000Z, and longer while that process runs (its last heartbeat is of "+
+			"2027-01-15T08:00:00Z): stop that one, or give one of the two another number")
+	c.fake.Corrupt(store.Op{Delete: record.Keys("/march/default/").Alive("a", "i1")})
 	_, err = other.Take(bg, pinned(3))
-	ledgertest.WantKind(t, err, allocator.Unavailable, "worker 10/3, the only one that this instance takes (--worker), is "+
-		"instance a/i1's until 2027-01-15T08:00:03.000Z, although that process is gone: waiting until then")
+	ledgertest.WantKind(t, err, allocator.Unavailable,
+		"worker 10/3, the only one that this instance takes (--worker), is instance a/i1's until 2027-01-15T08:00:03.000Z, although that process is gone: waiting until then")
 	for range 2 {
 		c.start("a").take(ms(2))
 	}
 	_, err = c.start("a").Take(bg, ms(2))
-	ledgertest.WantKind(t, err, allocator.Unavailable, "and longer while that process runs", "and no other is free sooner")
+	ledgertest.WantKind(t, err, allocator.Unavailable,
+		"and longer while that process runs", "and no other is free sooner")
 }

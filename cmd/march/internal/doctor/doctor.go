@@ -185,7 +185,8 @@ func (f Facts) shards() (list []Finding) {
 		list = append(list, finding("shards", Warning, problem.Shards, "", "why", why))
 	}
 	if list == nil {
-		list = []Finding{{Check: "shards", Level: OK, What: fmt.Sprintf("each room reaches all %d shards evenly", f.Shards)}}
+		evenly := fmt.Sprintf("each room reaches all %d shards evenly", f.Shards)
+		list = []Finding{{Check: "shards", Level: OK, What: evenly}}
 	}
 	return list
 }
