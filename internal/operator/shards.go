@@ -26,7 +26,8 @@ func Unreached(l allocator.Layout, n int64) (all []string, err error) {
 				s.Room, s.Reached, n, n, why))
 		case s.Fullest > uneven:
 			all = append(all, fmt.Sprintf(
-				"room %s reaches all %d shards by id mod %d, the fullest with %.3g times the mean: %s", s.Room, n, n, s.Fullest, why))
+				"room %s reaches all %d shards by id mod %d, the fullest with %.3g times the mean: %s",
+				s.Room, n, n, s.Fullest, why))
 		}
 	}
 	return all, nil

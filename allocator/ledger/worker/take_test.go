@@ -97,12 +97,14 @@ func TestBusySaysWhetherTheOwnerRuns(t *testing.T) {
 	owner.take(pinned(3))
 	_, err := other.Take(bg, pinned(3))
 	ledgertest.WantKind(t, err, allocator.Unavailable,
-		"worker 10/3, the only one that this instance takes (--worker), is instance a/i1's until 2027-01-15T08:00:03.000Z, and longer while that process runs (its last heartbeat is of "+
+		"worker 10/3, the only one that this instance takes (--worker), is instance a/i1's until "+
+			"2027-01-15T08:00:03.000Z, and longer while that process runs (its last heartbeat is of "+
 			"2027-01-15T08:00:00Z): stop that one, or give one of the two another number")
 	c.fake.Corrupt(store.Op{Delete: record.Keys("/march/default/").Alive("a", "i1")})
 	_, err = other.Take(bg, pinned(3))
 	ledgertest.WantKind(t, err, allocator.Unavailable,
-		"worker 10/3, the only one that this instance takes (--worker), is instance a/i1's until 2027-01-15T08:00:03.000Z, although that process is gone: waiting until then")
+		"worker 10/3, the only one that this instance takes (--worker), is instance a/i1's until "+
+			"2027-01-15T08:00:03.000Z, although that process is gone: waiting until then")
 	for range 2 {
 		c.start("a").take(ms(2))
 	}
