@@ -35,8 +35,8 @@ func TestProductionDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An operator's shell has no settings yet, and its contexts are those that the page makes.
-	s.run("unset MARCH_CONSOLE MARCH_ROOM; export XDG_CONFIG_HOME=$PWD/config; cp " + rules + " .\n")
+	// An operator's contexts are those that the page makes. The shell has a console of another cluster.
+	s.run("unset MARCH_ROOM; export MARCH_CONSOLE=127.0.0.1:1 XDG_CONFIG_HOME=$PWD/config; cp " + rules + " .\n")
 	ran := 0
 	for section := range strings.SplitSeq(readDocument(t, productionDocument), "\n## ") {
 		for _, step := range readmeSteps(section) {
