@@ -182,6 +182,8 @@ func TestRefusals(t *testing.T) {
 		{`{etcd: {endpoints: [e:1]}, tls: {secret: a, clientAuth: never}}`, "clientAuth"},
 		{`{etcd: {endpoints: [e:1]}, tls: {secret: a, clientAuth: required}, monitoring: {serviceMonitor: true, auth: {tokenSecret: {name: b}}}}`, "monitoring.auth.certSecret"},
 		{`{etcd: {endpoints: [e:1]}, monitoring: {auth: {tokenSecret: b}}}`, "/monitoring/auth/tokenSecret"},
+		{`{etcd: {endpoints: [e:1]}, access: {policy: {configMap: a}}}`, "/access/policy"},
+		{`{etcd: {endpoints: [e:1]}, access: {oidc: {issuer: login}}}`, "/access/oidc/issuer"},
 		{`{etcd: {endpoints: [e:1]}, replicas: 3}`, "replicas"},
 		{`{etcd: {endpoints: [e:1]}, settings: {grpc: "0.0.0.0:1"}}`, "/settings/grpc"},
 		{`{etcd: {endpoints: [e:1]}, settings: {Log: text}}`, "'/settings': additional properties 'Log'"},
@@ -237,7 +239,7 @@ func TestDocument(t *testing.T) {
 		}
 	}
 	all := objectsOf(t, values)
-	if n := len(workloads(all)); len(sets) != 4 || n != 2 {
+	if n := len(workloads(all)); len(sets) != 7 || n != 2 {
 		t.Errorf("%d values make %d workloads, want a room and the consoles", len(sets), n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"math/big"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -66,15 +68,22 @@ func (w workload) command(t *testing.T, all objects) (args, env []string) {
 	for name, value := range values {
 		env, expand = append(env, name+"="+value), append(expand, "$("+name+")", value)
 	}
-	for _, v := range w.template.Spec.Volumes {
+	// The ConfigMap of settings, the first, comes last: it names files of the others.
+	for _, v := range slices.Backward(w.template.Spec.Volumes) {
 		var files map[string]string
-		if v.Secret != nil {
-			files = secret(t)
-		} else if v.ConfigMap != nil {
+		switch {
+		case v.Secret != nil:
+			files = existing(t)
+		case v.Projected != nil:
+			files = projected(t, v.Projected)
+		case v.ConfigMap != nil:
 			i := slices.IndexFunc(of[*corev1.ConfigMap](all), func(m *corev1.ConfigMap) bool {
 				return m.Name == v.ConfigMap.Name
 			})
 			files = of[*corev1.ConfigMap](all)[i].Data
+			for name, content := range files { // files that settings name
+				files[name] = strings.NewReplacer(expand...).Replace(content)
+			}
 		}
 		dir := t.TempDir()
 		for name, content := range files {
@@ -84,7 +93,7 @@ func (w workload) command(t *testing.T, all objects) (args, env []string) {
 		}
 		for _, m := range w.container().VolumeMounts {
 			if m.Name == v.Name {
-				expand = append(expand, "="+m.MountPath+"/", "="+dir+"/")
+				expand = append(expand, "="+m.MountPath+"/", "="+dir+"/", `"`+m.MountPath+"/", `"`+dir+"/")
 			}
 		}
 	}
@@ -128,10 +137,14 @@ func TestProgram(t *testing.T) {
 			"advertise": "prod-march-eu-1-0.prod-march-eu-1-pods.ids.svc.cluster.local:7010",
 			"journal":   "/var/lib/march",
 			"etcd-user": "march", "tls-client-auth": "required",
+			"hold": "5m0s", "idle-after": "1h0m0s", // its own, which win over all rooms' arguments
+			"max-resets":  "100",
+			"oidc-issuer": "https://login.example.net", "oidc-audience": "march",
 		},
 		"prod-march-us-1": {"advertise": "prod-march-us-1-0.march.example.net:7010", "redis": "0.0.0.0:6379",
 			"worker-window": "45s", "require-journal": "true", "etcd-user": ""}, // its certificate has it
-		"prod-march-console": {"forget-after": "48h0m0s", "cluster": "prod", "http": "0.0.0.0:7000"},
+		"prod-march-console": {"forget-after": "36h0m0s", "oidc-client-id": "march-console",
+			"cluster": "prod", "http": "0.0.0.0:7000"},
 	}
 	for name, values := range cases(t) {
 		all := objectsOf(t, values)
@@ -158,9 +171,74 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// secret returns the files of a secret: a certificate, its key and a password.
-func secret(t *testing.T) map[string]string {
+// TestEtcdUsers checks that the certificates for etcd have the names of the users that march etcd roles makes, each
+// server its own, and that no server uses another one's.
+func TestEtcdUsers(t *testing.T) {
+	roles, err := march(t, nil, "etcd", "roles", "--certificates", "--cluster", "prod", "eu-1", "us-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objectsOf(t, cases(t)["full"])
+	secrets := make(map[string]string) // by user
+	for _, c := range of[*certmanagerv1.Certificate](all) {
+		user := c.Spec.CommonName
+		if user == "" {
+			continue
+		}
+		if !strings.Contains(roles, "user add "+user+" ") || secrets[user] != "" {
+			t.Errorf("%s is no user of etcd, or of two certificates:\n%s", user, roles)
+		}
+		secrets[user] = c.Spec.SecretName
+	}
+	used := make(map[string]string) // by workload
+	for _, w := range workloads(all) {
+		for _, v := range w.template.Spec.Volumes {
+			if v.Name == "etcd" {
+				used[w.name] = v.Secret.SecretName
+			}
+		}
+	}
+	want := map[string]string{"prod-march-eu-1": secrets["march-prod-room-eu-1"], "prod-march-us-1": "etcd-us-1",
+		"prod-march-console": secrets["march-prod-console"]}
+	if len(secrets) != 2 || !maps.Equal(used, want) {
+		t.Errorf("certificates %v; used %v, want %v", secrets, used, want)
+	}
+}
+
+// projected returns the files of a volume that the chart takes from secrets and ConfigMaps of others.
+func projected(t *testing.T, from *corev1.ProjectedVolumeSource) map[string]string {
 	t.Helper()
+	files, there := make(map[string]string), existing(t)
+	for _, source := range from.Sources {
+		var items []corev1.KeyToPath
+		if source.Secret != nil {
+			items = source.Secret.Items
+		} else {
+			items = source.ConfigMap.Items
+		}
+		for _, item := range items {
+			content, ok := there[item.Key]
+			if !ok {
+				t.Errorf("there is no key %s", item.Key)
+			}
+			files[item.Path] = content
+		}
+	}
+	return files
+}
+
+// existing returns the keys of secrets and ConfigMaps that an operator makes, all in one: a certificate, its key, a
+// password, and what says who may call.
+func existing(t *testing.T) map[string]string {
+	t.Helper()
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if _, err := march(t, nil, "token", "create", "ann", "--tokens", tokens, "--out", tokens+".ann"); err != nil {
+		t.Fatal(err)
+	}
+	hashes, err := os.ReadFile(tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -181,6 +259,12 @@ func secret(t *testing.T) map[string]string {
 		"tls.crt":  certificate,
 		"tls.key":  string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})),
 		"password": "secret\n",
+
+		"policy.yaml":   `grants: [{subjects: "token:ann", roles: admin}]`,
+		"tokens":        string(hashes),
+		"jwks.json":     `{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`,
+		"client-secret": "secret\n",
+		"session-key":   strings.Repeat("k", 32),
 	}
 }
 

@@ -49,30 +49,101 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{/* The file of settings. Given: lists of maps; later ones win. */}}
+{{/*
+A server, which the templates below are given, is a dict: root, name (of its objects), kind (room or console), user (the
+end of its user's name in etcd), values, entry (its own part of them), and settings (lists of maps; later ones win).
+*/}}
+
+{{/* The files by which callers prove who they are. Given: a server. */}}
+{{- define "march.accessfiles" -}}
+{{- $a := .root.Values.access }}
+{{- $files := list (list "policy" "configMap" $a.policy "policy.yaml") (list "tokens" "secret" $a.tokens "tokens") (list "jwks-file" "configMap" $a.oidc.jwks "jwks.json") }}
+{{- if eq .kind "console" }}
+{{- $files = concat $files (list (list "oidc-client-secret-file" "secret" $a.oidc.clientSecret "client-secret") (list "session-key-file" "secret" $a.sessionKey "session-key")) }}
+{{- end }}
+{{- range $files }}
+{{- if index . 2 }}
+- {setting: {{ index . 0 }}, source: {{ index . 1 }}, name: {{ index . 2 }}, key: {{ index . 3 }}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* All settings of a server's file. Those of access are the first. */}}
+{{- define "march.allsettings" -}}
+{{- $all := dict }}
+{{- range include "march.accessfiles" . | fromYamlArray }}
+{{- $_ := set $all .setting (printf "/etc/march/access/%s" .key) }}
+{{- end }}
+{{- with .root.Values.access.oidc }}
+{{- $oidc := dict "oidc-issuer" .issuer "oidc-audience" .audience }}
+{{- if eq $.kind "console" }}
+{{- $_ := set $oidc "oidc-client-id" .clientID }}
+{{- end }}
+{{- range $name, $value := $oidc }}
+{{- if $value }}
+{{- $_ := set $all $name $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range prepend .settings .root.Values.settings }}
+{{- range $name, $value := . }}
+{{- $_ := set $all $name $value }}
+{{- end }}
+{{- end }}
+{{- toYaml $all }}
+{{- end -}}
+
+{{/* The file of settings. Given: a server. */}}
 {{- define "march.settings" -}}
-{{- $all := dict -}}
-{{- range . -}}
-{{- range $name, $value := . -}}
-{{- $_ := set $all $name $value -}}
-{{- end -}}
-{{- end -}}
-{{- range $name, $value := $all }}
+{{- range $name, $value := include "march.allsettings" . | fromYaml }}
 {{ $name }}: {{ include "march.value" $value }}
 {{- else }}
 {}
 {{- end -}}
 {{- end -}}
 
-{{/* The secret of a server's certificate for etcd; empty for none. Given: root, and own (the secret of this room or of the consoles; it may be empty). */}}
+{{/* The list extraArgs or extraEnv of a server, without what is for all rooms where the entry of this one has the setting. Given: the list's name, and a server. */}}
+{{- define "march.extra" -}}
+{{- $list := index . 0 }}
+{{- $server := index . 1 }}
+{{- range index $server.values $list }}
+{{- $name := . }}
+{{- if kindIs "map" . }}
+{{- $name = .name }}
+{{- end }}
+{{- $setting := regexFind "^(--|MARCH_)[A-Za-z_-]+" $name | trimPrefix "--" | trimPrefix "MARCH_" | lower | replace "_" "-" }}
+{{- if or (hasKey $server.entry $list) (not (hasKey ($server.entry.settings | default dict) $setting)) }}
+{{ toYaml (list .) }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The secret of a server's certificate for etcd; empty for none. Given: a server. */}}
 {{- define "march.etcdsecret" -}}
-{{- if .own -}}
-{{ .own }}
+{{- if .values.etcdSecret -}}
+{{ .values.etcdSecret }}
 {{- else if .root.Values.etcd.certManager.enabled -}}
-{{ include "march.fullname" .root }}-etcd-client
+{{ .name }}-etcd-tls
 {{- else -}}
 {{ .root.Values.etcd.tlsSecret }}
 {{- end -}}
+{{- end -}}
+
+{{/* The certificates that cert-manager makes for a server. Given: a server, and hosts. */}}
+{{- define "march.certificates" -}}
+{{- $etcd := .root.Values.etcd.certManager }}
+{{- if and $etcd.enabled (not .values.etcdSecret) }}
+{{- $cluster := (include "march.allsettings" . | fromYaml).cluster | default "default" }}
+---
+# The name of its user in etcd, of march etcd roles --certificates.
+{{ include "march.certificate" (dict "root" .root "name" (printf "%s-etcd" .name) "manager" $etcd "client" true "user" (default (printf "march-%s-%s" $cluster .user) $etcd.commonName)) }}
+{{- end }}
+{{- with .root.Values.tls.certManager }}
+{{- if .enabled }}
+---
+{{ include "march.certificate" (dict "root" $.root "name" $.name "manager" . "hosts" $.hosts) }}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "march.etcdargs" -}}
@@ -82,7 +153,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --etcd-cert=/etc/march/etcd/tls.crt
 - --etcd-key=/etc/march/etcd/tls.key
 {{- end }}
-{{- if and .root.Values.etcd.user (not .own) }}
+{{- if and .root.Values.etcd.user (not .values.etcdSecret) }}
 - --etcd-user={{ .root.Values.etcd.user }}
 - --etcd-password-file=/etc/march/etcd-user/password
 {{- end }}
@@ -134,7 +205,7 @@ yes
 {{- end -}}
 {{- end -}}
 
-{{/* A certificate of a server, or of a client alone. Given: root, name (of the server or client), hosts (a list), client. */}}
+{{/* A certificate. Given: root, name, manager (the values of cert-manager), hosts (a list) or user (a common name), client (whether it is of a client alone). */}}
 {{- define "march.certificate" -}}
 apiVersion: cert-manager.io/v1
 kind: Certificate
@@ -144,10 +215,15 @@ metadata:
     {{- include "march.labels" .root | nindent 4 }}
 spec:
   secretName: {{ .name }}-tls
+  {{- with .user }}
+  commonName: {{ . }}
+  {{- end }}
+  {{- with .hosts }}
   dnsNames:
-    {{- range .hosts }}
+    {{- range . }}
     - {{ . | quote }}
     {{- end }}
+  {{- end }}
   {{- if .client }}
   usages: [client auth]
   {{- else }}
@@ -155,21 +231,26 @@ spec:
   ipAddresses: [127.0.0.1]
   usages: [server auth, client auth]
   {{- end }}
-  duration: {{ .root.Values.tls.certManager.duration }}
-  renewBefore: {{ .root.Values.tls.certManager.renewBefore }}
+  duration: {{ .manager.duration }}
+  renewBefore: {{ .manager.renewBefore }}
   privateKey:
     algorithm: ECDSA
     size: 256
     rotationPolicy: Always
   issuerRef:
-    {{- toYaml .root.Values.tls.certManager.issuerRef | nindent 4 }}
+    {{- toYaml .manager.issuerRef | nindent 4 }}
 {{- end -}}
 
-{{/* Given: root, name (of the server), and own as for march.etcdsecret. */}}
+{{/* Given: a server. */}}
 {{- define "march.mounts" -}}
 - name: settings
   mountPath: /etc/march/settings
   readOnly: true
+{{- if include "march.accessfiles" . }}
+- name: access
+  mountPath: /etc/march/access
+  readOnly: true
+{{- end }}
 {{- if include "march.tlssecret" . }}
 - name: tls
   mountPath: /etc/march/tls
@@ -180,19 +261,28 @@ spec:
   mountPath: /etc/march/etcd
   readOnly: true
 {{- end }}
-{{- if and .root.Values.etcd.user (not .own) }}
+{{- if and .root.Values.etcd.user (not .values.etcdSecret) }}
 - name: etcd-user
   mountPath: /etc/march/etcd-user
   readOnly: true
 {{- end }}
 {{- end -}}
 
-{{/* Given: root, the settings' ConfigMap, and own as for march.etcdsecret. */}}
+{{/* Given: a server. */}}
 {{- define "march.volumes" -}}
 - name: settings
   configMap:
-    name: {{ .settings }}
-{{- with include "march.tlssecret" (dict "root" .root "name" .settings) }}
+    name: {{ .name }}
+{{- with include "march.accessfiles" . | fromYamlArray }}
+- name: access
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- range . }}
+      - {{ .source }}: {name: {{ .name }}, items: [{key: {{ .key }}, path: {{ .key }}}]}
+      {{- end }}
+{{- end }}
+{{- with include "march.tlssecret" . }}
 - name: tls
   secret:
     secretName: {{ . }}
@@ -204,7 +294,7 @@ spec:
     secretName: {{ . }}
     defaultMode: 0440
 {{- end }}
-{{- if and .root.Values.etcd.user (not .own) }}
+{{- if and .root.Values.etcd.user (not .values.etcdSecret) }}
 - name: etcd-user
   secret:
     secretName: {{ .root.Values.etcd.passwordSecret }}
