@@ -3,6 +3,7 @@ package room
 import (
 	"context"
 	"net"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/peer"
@@ -120,8 +121,8 @@ func (s *Server) addDoors() error {
 
 // machines are the machine IDs of clients that the room's policy allows.
 type machines struct {
-	*machine.Machines
-	gate *access.Gate
+	of   *machine.Machines
+	room *Server
 }
 
 // Allowed asks for the right to take IDs of the tag that has the namespace's name.
@@ -130,7 +131,21 @@ func (m machines) Allowed(ctx context.Context, namespace string) error {
 	if err != nil {
 		return err
 	}
-	return m.gate.Take(ctx, string(tag), 1)
+	return m.room.cfg.Access.Take(ctx, string(tag), 1)
+}
+
+func (m machines) Distribute(ctx context.Context, c machine.Client, bits int,
+	guard time.Duration) (number, last int64, err error) {
+	number, last, err = m.of.Distribute(ctx, c, bits, guard)
+	return number, last, m.room.forCaller(err)
+}
+
+func (m machines) Guard(ctx context.Context, c machine.Client) error {
+	return m.room.forCaller(m.of.Guard(ctx, c))
+}
+
+func (m machines) Revert(ctx context.Context, c machine.Client) error {
+	return m.room.forCaller(m.of.Revert(ctx, c))
 }
 
 func (s *Server) doorMachines() cosid.Machines {
@@ -138,7 +153,7 @@ func (s *Server) doorMachines() cosid.Machines {
 	if name == "" {
 		return nil
 	}
-	return machines{machine.New(s.ledger, s.cfg.Room, name), s.cfg.Access}
+	return machines{machine.New(s.ledger, s.cfg.Room, name), s}
 }
 
 // doorLogin returns the context of a token's subject.
@@ -248,7 +263,7 @@ func (s *Server) exists(ctx context.Context, tag string) error {
 		return nil
 	}
 	_, err := s.admin.Tag(ctx, allocator.Tag(tag))
-	return s.forCaller(tag, err)
+	return s.forCaller(err)
 }
 
 // doorKept takes consecutive IDs for a caller that keeps them: n of them, or for an n of 0
@@ -307,7 +322,7 @@ func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err erro
 	var chain *tagChain // nil for time-ordered IDs
 	if s.times.Get(tag) == nil {
 		if chain, err = s.chain(ctx, tag); err != nil {
-			return 0, s.forCaller(tag, err)
+			return 0, s.forCaller(err)
 		}
 	}
 	if chain == nil {
@@ -348,5 +363,5 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 	if err != nil && allocator.KindOf(err) == allocator.Exists {
 		return false, nil
 	}
-	return err == nil, s.forCaller(name, err)
+	return err == nil, s.forCaller(err)
 }

@@ -158,20 +158,20 @@ func TestWebDoorsEtcdAway(t *testing.T) {
 			t.Errorf("leaf, etcd there: %t: %d %s", held, status, id)
 		}
 	}
-	if status, _, body := d.ask("GET", d.leaf+"/api/segment/get/cold", ""); status != http.StatusInternalServerError ||
+	if status, _, body := d.ask("GET", d.leaf+"/api/segment/get/cold", ""); status != http.StatusServiceUnavailable ||
 		!strings.Contains(body, "Result{id=-3, status=EXCEPTION}") {
 		t.Errorf("leaf: %d %s", status, body)
 	}
 	if status, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentId?token=secret&bizType=cold",
-		""); status != http.StatusOK || !strings.HasPrefix(body, `{"data":null,"code":6,"message":"`) {
+		""); status != http.StatusServiceUnavailable || !strings.HasPrefix(body, `{"data":null,"code":6,"message":"`) {
 		t.Errorf("tinyid: %d %s", status, body)
 	}
 	if status, _, body := d.ask("POST", d.tinyid+"/tinyid/id/nextSegmentIdSimple?token=secret&bizType=cold",
-		""); status != http.StatusOK || body != "" {
+		""); status != http.StatusServiceUnavailable || body != "" {
 		t.Errorf("tinyid, simple: %d %s", status, body)
 	}
 	if status, _, body := d.ask("PATCH", d.cosid+"/segments/ns/cold?step=20",
-		""); status != http.StatusInternalServerError || !strings.HasPrefix(body, `{"code":"500","msg":"march: `) {
+		""); status != http.StatusServiceUnavailable || !strings.HasPrefix(body, `{"code":"500","msg":"march: `) {
 		t.Errorf("cosid: %d %s", status, body)
 	}
 }

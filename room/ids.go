@@ -350,7 +350,7 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.L
 // Decode implements IDService.
 func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
 	answer, err := operator.Decode(ctx, s.admin, r, s.texts)
-	return answer, s.forCaller(r.GetTag(), err)
+	return answer, s.forCaller(err)
 }
 
 // ParseText implements IDService.
@@ -367,7 +367,7 @@ func (s *Server) ParseText(ctx context.Context, r *marchv1.ParseTextRequest) (*m
 		}
 		stored, err := s.admin.Tag(ctx, tag)
 		if err != nil {
-			return nil, s.forCaller(r.GetTag(), err)
+			return nil, s.forCaller(err)
 		}
 		text = s.texts.Of(stored.Format, stored.KeyCheck)
 	}

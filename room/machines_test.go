@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/testcluster"
@@ -99,6 +100,14 @@ func TestCosIDMachines(t *testing.T) {
 		status, _, body := a.ask("POST", a.cosid+"/machines/ns?machineBit=3&instanceId=h:5"+forever, "")
 		if status != http.StatusBadRequest || !strings.Contains(body,
 			"reserves no range cosid; reserve it with `march migrate plan --reserve cosid=LOWER-UPPER`") {
+			t.Errorf("%d %s", status, body)
+		}
+		// A client cannot mend what stops all leasing. Before, it was told that it asked wrongly.
+		layout, _ := c.Mem.Value("/march/default/layout")
+		c.put("layouts/0000000000000000003", string(layout))
+		time.Sleep(5 * time.Second) // until the instance has read it
+		status, _, body = a.ask("POST", a.cosid+"/machines/ns?machineBit=3&instanceId=h:5"+forever, "")
+		if status != http.StatusServiceUnavailable || !strings.Contains(body, "the layout in etcd cannot be used") {
 			t.Errorf("%d %s", status, body)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/codes"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -97,6 +98,11 @@ func TestTellsItsProblems(t *testing.T) {
 				"Next: `march recover`"}},
 		{"layout", nil, damage("layout"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
 			[]string{"key /march/default/layout: ", "Next: `march recover`"}},
+		{"unusable layout", nil, func(c *cluster, _ *instance) {
+			layout, _ := c.Mem.Value("/march/default/layout")
+			c.put("layouts/0000000000000000002", string(layout))
+		}, marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE, []string{"the layout in etcd cannot be used",
+			"it is version 1, but the history goes on to ", "Next: `march verify`"}},
 		{"its history", nil, damage("layouts/0000000000000000001"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
 			[]string{"key /march/default/layouts/0000000000000000001: ", "Put the value of key layout there."}},
 		{"settings", nil, damage("settings"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
@@ -111,7 +117,7 @@ func TestTellsItsProblems(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			testcluster.Bubble(t, func(t *testing.T) {
 				c := newCluster(t, testcluster.Halves())
-				c.tag(nil, "order")
+				c.tag(nil, "order", "cold")
 				if test.name == "unconfirmed" { // in an empty store there is nothing to confirm
 					first := c.start("b", "b1", nil)
 					first.mustNext("order")
@@ -144,6 +150,7 @@ func TestTellsItsProblems(t *testing.T) {
 				if at := told.GetSince().AsTime(); at.Before(began) || at.After(time.Now()) {
 					t.Errorf("since %v", told.GetSince())
 				}
+				a.tellsCallers(test.name)
 				a.await("/readyz shows the same", func() bool {
 					_, body := a.get("/readyz?verbose")
 					list := a.wrong()
@@ -156,6 +163,22 @@ func TestTellsItsProblems(t *testing.T) {
 				})
 			})
 		})
+	}
+}
+
+// tellsCallers checks what callers hear once the instance holds no IDs: that they may try again, whatever stops the
+// instance, as they can mend none of it.
+func (i *instance) tellsCallers(fault string) {
+	i.Helper()
+	if fault == "tag" || fault == "mark" || fault == "registration" {
+		return // these stop one tag, or nothing
+	}
+	var err error
+	for err == nil {
+		_, err = i.next("cold")
+	}
+	if code, _ := reason(err); code != codes.Unavailable {
+		i.Errorf("%s: a caller hears %v", fault, err)
 	}
 }
 

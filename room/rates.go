@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/minutes"
@@ -153,24 +155,30 @@ func (s *Server) failed(ctx context.Context, tag string, err error) error {
 	default:
 		s.history.Fail(allocator.Tag(tag))
 	}
-	return s.forCaller(tag, err)
+	return s.forCaller(err)
 }
 
 // forCaller returns an error that the caller can do nothing about as Unavailable: another instance may answer, or
 // this one later. What etcd says of this instance's user is in the log and in the instance's problems only, as
 // it would read as if it were of the caller.
-func (s *Server) forCaller(tag string, err error) error {
+func (s *Server) forCaller(err error) error {
 	if err == nil {
 		return nil
+	}
+	if _, unreadable := errors.AsType[*record.KeyError](err); unreadable {
+		return &allocator.Error{Kind: allocator.Unavailable, Msg: err.Error(), Err: err}
 	}
 	switch allocator.KindOf(err) {
 	case allocator.Denied, allocator.Unauthenticated:
 		return allocator.Errorf(allocator.Unavailable,
-			"tag %s: etcd refuses this instance of room %s; the instance's log says why", tag, s.cfg.Room)
+			"etcd refuses this instance of room %s; the instance's log says why", s.cfg.Room)
 	case allocator.Refused:
 		// What stops the whole instance is not the caller's. What one tag refuses is, or is an operator's to
 		// agree to: other instances refuse it, too.
-		if _, ahead := errors.AsType[*worker.ClockError](err); ahead || s.cannotLease() != nil {
+		_, ahead := errors.AsType[*worker.ClockError](err)
+		_, unusable := errors.AsType[*ledger.UnusableError](err)
+		_, unconfirmed := errors.AsType[*ledger.UnconfirmedError](err)
+		if ahead || unusable || unconfirmed || s.cannotLease() != nil {
 			return &allocator.Error{Kind: allocator.Unavailable, Msg: err.Error(), Err: err}
 		}
 	}

@@ -63,13 +63,14 @@ func answer(w http.ResponseWriter, status int, code, message string) {
 }
 
 // fail answers an error of the room: 400 for what the caller asked wrongly, as CosId does
-// for an IllegalArgumentException. A parameterError has no such kind.
+// for an IllegalArgumentException, and 503 or 429 for what it may try again. A parameterError
+// has no such kind.
 func fail(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	if kind := allocator.KindOf(err); kind == allocator.Invalid || kind == allocator.Refused {
 		status = http.StatusBadRequest
 	}
-	refuse(w, status, "march: "+err.Error())
+	refuse(w, door.StatusOf(w, err, status), "march: "+err.Error())
 }
 
 // number reads a parameter that has to be there.

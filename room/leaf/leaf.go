@@ -79,22 +79,22 @@ func keyOf(path, prefix string) (key string, ok bool) {
 func (l *leaf) segment(w http.ResponseWriter, r *http.Request, key string) {
 	tag, err := foreign.Tag(key)
 	if err != nil {
-		fail(w, r, noSuchKey)
+		fail(w, r, noSuchKey, err)
 		return
 	}
 	switch id, err := l.cfg.Next(r.Context(), string(tag)); {
 	case err == nil:
 		door.Number(w, door.Text, id)
 	case allocator.KindOf(err) == allocator.NotFound:
-		fail(w, r, noSuchKey)
+		fail(w, r, noSuchKey, err)
 	default:
-		fail(w, r, nothingLeft)
+		fail(w, r, nothingLeft, err)
 	}
 }
 
 func (l *leaf) snowflake(w http.ResponseWriter, r *http.Request) {
 	if l.cfg.Snowflake == nil {
-		fail(w, r, notInitialised)
+		fail(w, r, notInitialised, allocator.Refused)
 		return
 	}
 	id, err := l.cfg.Snowflake(r.Context())
@@ -104,15 +104,16 @@ func (l *leaf) snowflake(w http.ResponseWriter, r *http.Request) {
 	}
 	switch allocator.KindOf(err) {
 	case allocator.NotFound, allocator.Invalid, allocator.Refused:
-		fail(w, r, noSuchKey)
+		fail(w, r, noSuchKey, err)
 	default:
-		fail(w, r, notInitialised)
+		fail(w, r, notInitialised, err)
 	}
 }
 
-// fail answers an error as LeafController throws it.
-func fail(w http.ResponseWriter, r *http.Request, code int) {
-	door.SpringError(w, r, http.StatusInternalServerError, "com.sankuai.inf.leaf.server.exception.LeafServerException",
+// fail answers an error as LeafController throws it, with a status that says whether to try again.
+func fail(w http.ResponseWriter, r *http.Request, code int, err error) {
+	status := door.StatusOf(w, err, http.StatusInternalServerError)
+	door.SpringError(w, r, status, "com.sankuai.inf.leaf.server.exception.LeafServerException",
 		fmt.Sprintf("Result{id=%d, status=EXCEPTION}", code))
 }
 

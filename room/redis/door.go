@@ -111,12 +111,13 @@ func (d *Door) Run(ctx context.Context, l net.Listener) error {
 // errorText returns an error in Redis' form: the first word says whether to try again.
 func errorText(err error) string {
 	switch allocator.KindOf(err) {
-	case allocator.Unavailable, allocator.NoRange, allocator.WentBack, allocator.TooMany:
-		return "TRYAGAIN march: " + err.Error()
 	case allocator.Unauthenticated:
 		return notLoggedIn
 	case allocator.Denied:
 		return "NOPERM march: " + err.Error()
+	}
+	if door.Again(err) {
+		return "TRYAGAIN march: " + err.Error()
 	}
 	return "ERR march: " + err.Error()
 }

@@ -4,7 +4,8 @@
 // A bizType is the tag of its name, escaped as package foreign says. Tokens come from a
 // file, or are those of the room's policy: without either the door does not open. A failed
 // call is answered with 200, as TinyId does it: with a code in JSON, and with an empty body
-// in the Simple forms, since its client throws on any other status.
+// in the Simple forms. One that may be tried again has another status: TinyId's client takes
+// that as it takes an empty body (TinyIdHttpUtils.java), and goes to another address.
 //
 // A segment is a run of consecutive IDs of one block with delta 1: (currentId, maxId].
 package tinyid
@@ -147,8 +148,10 @@ func (t *tinyid) answer(ctx context.Context, do call, asked request, key, token 
 // refuse answers an error: with its code in JSON, and with nothing in the Simple forms. A
 // token that may not take IDs of a bizType is one of another bizType.
 func refuse(w http.ResponseWriter, simple bool, err error) {
+	status := door.StatusOf(w, err, http.StatusOK)
 	if simple {
-		door.Body(w, door.Text, nil)
+		w.Header()["Content-Type"] = door.Text
+		w.WriteHeader(status)
 		return
 	}
 	refused := struct {
@@ -159,7 +162,7 @@ func refuse(w http.ResponseWriter, simple bool, err error) {
 	if kind := allocator.KindOf(err); kind == allocator.Denied || kind == allocator.Unauthenticated {
 		refused.Code, refused.Message = badToken, "token is error"
 	}
-	door.JSON(w, http.StatusOK, refused)
+	door.JSON(w, status, refused)
 }
 
 // login checks a token: one of the door's file, or else one of the room's policy. It returns
