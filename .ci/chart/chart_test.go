@@ -184,6 +184,12 @@ func TestRefusals(t *testing.T) {
 		{`{etcd: {endpoints: [e:1]}, monitoring: {auth: {tokenSecret: b}}}`, "/monitoring/auth/tokenSecret"},
 		{`{etcd: {endpoints: [e:1]}, access: {policy: {configMap: a}}}`, "/access/policy"},
 		{`{etcd: {endpoints: [e:1]}, access: {oidc: {issuer: login}}}`, "/access/oidc/issuer"},
+		{`{etcd: {endpoints: [e:1]}, settings: {insecure: true}, networkPolicy: {egress: {enabled: true}}}`,
+			"networkPolicy.egress.etcd"},
+		{`{etcd: {endpoints: [e:1]}, settings: {insecure: true}, access: {oidc: {issuer: "https://i"}},
+			networkPolicy: {egress: {enabled: true, etcd: [{}]}}}`, "networkPolicy.egress.issuer"},
+		{`{etcd: {endpoints: [e:1]}, networkPolicy: {enabled: false, egress: {enabled: true}}}`, "networkPolicy.enabled"},
+		{`{etcd: {endpoints: [e:1]}, console: {hosts: {http: "https://a"}}}`, "/console/hosts/http"},
 		{`{etcd: {endpoints: [e:1]}, replicas: 3}`, "replicas"},
 		{`{etcd: {endpoints: [e:1]}, settings: {grpc: "0.0.0.0:1"}}`, "/settings/grpc"},
 		{`{etcd: {endpoints: [e:1]}, settings: {Log: text}}`, "'/settings': additional properties 'Log'"},
@@ -239,7 +245,7 @@ func TestDocument(t *testing.T) {
 		}
 	}
 	all := objectsOf(t, values)
-	if n := len(workloads(all)); len(sets) != 7 || n != 2 {
+	if n := len(workloads(all)); len(sets) != 10 || n != 2 {
 		t.Errorf("%d values make %d workloads, want a room and the consoles", len(sets), n)
 	}
 }

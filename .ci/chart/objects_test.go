@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -29,6 +30,9 @@ var kinds = map[string]func() metav1.Object{
 	"apps/v1 StatefulSet":                     func() metav1.Object { return &appsv1.StatefulSet{} },
 	"apps/v1 Deployment":                      func() metav1.Object { return &appsv1.Deployment{} },
 	"policy/v1 PodDisruptionBudget":           func() metav1.Object { return &policyv1.PodDisruptionBudget{} },
+	"networking.k8s.io/v1 Ingress":            func() metav1.Object { return &networkingv1.Ingress{} },
+	"gateway.networking.k8s.io/v1 HTTPRoute":  func() metav1.Object { return &gatewayv1.HTTPRoute{} },
+	"gateway.networking.k8s.io/v1 GRPCRoute":  func() metav1.Object { return &gatewayv1.GRPCRoute{} },
 	"networking.k8s.io/v1 NetworkPolicy":      func() metav1.Object { return &networkingv1.NetworkPolicy{} },
 	"monitoring.coreos.com/v1 ServiceMonitor": func() metav1.Object { return &monitoringv1.ServiceMonitor{} },
 	"monitoring.coreos.com/v1 PrometheusRule": func() metav1.Object { return &monitoringv1.PrometheusRule{} },
@@ -132,6 +136,7 @@ func TestObjects(t *testing.T) {
 				checkPod(t, all, w)
 			}
 			checkSelectors(t, all)
+			checkRoutes(t, all)
 		})
 	}
 	if len(made) != len(kinds) {
@@ -261,6 +266,36 @@ func checkApart(t *testing.T, w workload) {
 	}
 }
 
+// checkRoutes checks that ways from outside lead to ports of services with pods behind them, each host to one.
+func checkRoutes(t *testing.T, all objects) {
+	t.Helper()
+	leads := func(object metav1.Object, host, service string, port func(corev1.ServicePort) bool) {
+		t.Helper()
+		if !slices.ContainsFunc(of[*corev1.Service](all), func(s *corev1.Service) bool {
+			return s.Name == service && s.Spec.ClusterIP != corev1.ClusterIPNone &&
+				slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
+					return port(p) && strings.HasSuffix(object.GetName(), "-"+p.Name)
+				})
+		}) || host == "" {
+			t.Errorf("%T %s of %q leads to no port of the service %s", object, object.GetName(), host, service)
+		}
+	}
+	for _, i := range of[*networkingv1.Ingress](all) {
+		rule := i.Spec.Rules[0]
+		to := rule.HTTP.Paths[0].Backend.Service
+		leads(i, rule.Host, to.Name, func(p corev1.ServicePort) bool { return p.Name == to.Port.Name })
+	}
+	byNumber := func(object metav1.Object, hosts []gatewayv1.Hostname, to gatewayv1.BackendObjectReference) {
+		leads(object, string(hosts[0]), string(to.Name), func(p corev1.ServicePort) bool { return p.Port == *to.Port })
+	}
+	for _, r := range of[*gatewayv1.HTTPRoute](all) {
+		byNumber(r, r.Spec.Hostnames, r.Spec.Rules[0].BackendRefs[0].BackendObjectReference)
+	}
+	for _, r := range of[*gatewayv1.GRPCRoute](all) {
+		byNumber(r, r.Spec.Hostnames, r.Spec.Rules[0].BackendRefs[0].BackendObjectReference)
+	}
+}
+
 func checkSelectors(t *testing.T, all objects) {
 	t.Helper()
 	pods := workloads(all)
@@ -302,6 +337,11 @@ func checkSelectors(t *testing.T, all objects) {
 	policies := of[*networkingv1.NetworkPolicy](all)
 	for _, n := range policies {
 		for _, w := range selected("policy "+n.Name, n.Spec.PodSelector.MatchLabels, 1) {
+			for _, rule := range n.Spec.Egress {
+				if len(rule.To) == 0 {
+					t.Errorf("policy %s: a rule for all that may be called", n.Name)
+				}
+			}
 			for _, rule := range n.Spec.Ingress {
 				if len(rule.From) == 0 || len(rule.Ports) == 0 {
 					t.Errorf("policy %s: a rule for all callers or all ports", n.Name)

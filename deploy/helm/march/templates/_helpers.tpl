@@ -51,7 +51,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{/*
 A server, which the templates below are given, is a dict: root, name (of its objects), kind (room or console), user (the
-end of its user's name in etcd), values, entry (its own part of them), and settings (lists of maps; later ones win).
+end of its user's name in etcd), values, entry (its own part of them), ports, and settings (lists of maps; later ones win).
 */}}
 
 {{/* The files by which callers prove who they are. Given: a server. */}}
@@ -299,6 +299,95 @@ spec:
   secret:
     secretName: {{ .root.Values.etcd.passwordSecret }}
     defaultMode: 0440
+{{- end }}
+{{- end -}}
+
+{{/* Ways from outside to a server: an Ingress or a route of the Gateway API for each of its hosts. Given: a server. */}}
+{{- define "march.routes" -}}
+{{- $routes := .root.Values.routes }}
+{{- range $protocol, $host := .values.hosts }}
+{{- if and $host $routes.ingress.enabled }}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: {{ $.name }}-{{ $protocol }}
+  labels:
+    {{- include "march.labels" $.root | nindent 4 }}
+  {{- with index $routes.ingress.annotations $protocol }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- with $routes.ingress.className }}
+  ingressClassName: {{ . }}
+  {{- end }}
+  {{- with $routes.ingress.tlsSecret }}
+  tls:
+    - {hosts: [{{ $host }}], secretName: {{ . }}}
+  {{- end }}
+  rules:
+    - host: {{ $host }}
+      http:
+        paths:
+          - {path: /, pathType: Prefix, backend: {service: {name: {{ $.name }}, port: {name: {{ $protocol }}}}}}
+{{- end }}
+{{- if and $host $routes.gateway.parentRefs }}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: {{ upper $protocol }}Route
+metadata:
+  name: {{ $.name }}-{{ $protocol }}
+  labels:
+    {{- include "march.labels" $.root | nindent 4 }}
+spec:
+  parentRefs:
+    {{- toYaml $routes.gateway.parentRefs | nindent 4 }}
+  hostnames: [{{ $host }}]
+  rules:
+    - backendRefs: [{name: {{ $.name }}, port: {{ index $.ports $protocol }}}]
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What a server may call, for its NetworkPolicy. Given: root, rooms (whether it calls rooms and consoles, too). */}}
+{{- define "march.egress" -}}
+{{- $e := .root.Values.networkPolicy.egress }}
+{{- $oidc := .root.Values.access.oidc }}
+{{- if not $e.etcd }}
+{{- fail "networkPolicy.egress.etcd: no pods or addresses of etcd" }}
+{{- else if and $oidc.issuer (not $oidc.jwks) (not $e.issuer) }}
+{{- fail "networkPolicy.egress.issuer: no addresses of access.oidc.issuer" }}
+{{- end }}
+- to:
+    {{- toYaml $e.dns | nindent 4 }}
+  ports:
+    - {port: 53, protocol: UDP}
+    - {port: 53, protocol: TCP}
+- to:
+    {{- toYaml $e.etcd | nindent 4 }}
+  ports:
+    {{- $ports := list }}
+    {{- range .root.Values.etcd.endpoints }}
+    {{- $ports = append $ports (regexFind ":[0-9]+$" . | trimPrefix ":" | default "2379") }}
+    {{- end }}
+    {{- range uniq $ports }}
+    - {port: {{ . }}}
+    {{- end }}
+{{- with $e.issuer }}
+- to:
+    {{- toYaml . | nindent 4 }}
+  ports:
+    - {port: {{ regexFind ":[0-9]+$" (get (urlParse $oidc.issuer) "host") | trimPrefix ":" | default (ternary "80" "443" (hasPrefix "http:" $oidc.issuer)) }}}
+{{- end }}
+{{- if .rooms }}
+- to:
+    - podSelector:
+        matchLabels:
+          {{- include "march.selector" .root | nindent 10 }}
+{{- end }}
+{{- with $e.rules }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
