@@ -248,6 +248,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`(saw all until <time>) \(revision \d+\)`), "$1"},
 	{regexp.MustCompile(`, last heartbeat at <time>`), ""},
 	{regexp.MustCompile(`\b\d+ eras?\b`), "<n> eras"},
+	{regexp.MustCompile(`(?m)\b(devel|v\d+\.\d+\.\d+\S*)$`), "<build>"},
 	{regexp.MustCompile(`took +\S+`), "took  <duration>"},
 	{regexp.MustCompile(`\b\d{5,}\b`), "<number>"},
 	{regexp.MustCompile(`   +`), "  "},

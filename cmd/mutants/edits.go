@@ -137,10 +137,10 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/chain.go",
-		From: `	c.mu.issued += seg.Count
+		From: `	c.mu.pace.leased += seg.Count
 	c.shorten(rest)
 `,
-		To: `	c.mu.issued += seg.Count
+		To: `	c.mu.pace.leased += seg.Count
 	c.shorten(mutated("leased-and-kept", rest, c.mu.tail[0]))
 `,
 	},

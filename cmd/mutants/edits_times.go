@@ -19,8 +19,8 @@ var windowEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/worker/choose.go",
-		From: `by: last.ID(), free: last.Until}`,
-		To:   `by: last.ID(), free: mutated("from-below-until", last.Until, last.From)}`,
+		From: `free: last.Until}`,
+		To:   `free: mutated("from-below-until", last.Until, last.From)}`,
 	},
 	{
 		File: "allocator/ledger/worker/choose.go",

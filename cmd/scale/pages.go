@@ -11,14 +11,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/mirror"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	marchconsole "github.com/march-id/march/console"
 )
 
 // pages measures what an operator waits for in a cluster with many tags: a plan, pages of tags,
@@ -39,15 +43,55 @@ func pages(ctx context.Context, s sizes, add func(row)) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, console.close()) }()
 	for _, p := range console.asked() {
 		took, note, err := longest(s.rounds, p.ask)
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.what, err)
+			return errors.Join(fmt.Errorf("%s: %w", p.what, err), console.close())
 		}
 		add(row{what: fmt.Sprintf("%s, %d tags", p.what, s.tags), measured: took.Seconds(), goal: goal,
 			unit: "s", note: note + p.note()})
 	}
+	if err := console.close(); err != nil {
+		return err
+	}
+	return c.mirrors(ctx, s.tags, add)
+}
+
+// mirrors measures a console's mirror: when it has seen all tags and marks, and the console's memory then.
+func (c *cluster) mirrors(ctx context.Context, tags int, add func(row)) (err error) {
+	console, err := c.startConsole(ctx, "--mirror-tags", strconv.Itoa(2*tags))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, console.close()) }()
+	began := time.Now()
+	uuid, err := c.admin.Ledger.UUID(ctx)
+	if err != nil {
+		return err
+	}
+	err = await(ctx, "the mirror to have seen all", func() (bool, error) {
+		all := false
+		_, err := marchconsole.AskMirror(ctx, console.conn, mirror.Question{UUID: uuid}, func(p mirror.Part) error {
+			all = all || p.Rest != nil && len(p.Rest.Views) > 0
+			return nil
+		})
+		return all, err
+	})
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("mirror of %d tags of 3 rooms, ", tags)
+	add(row{what: what + "until it has seen all", measured: time.Since(began).Seconds(), goal: 60, unit: "s"})
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", console.cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	_, peak, _ := strings.Cut(string(status), "VmHWM:")
+	var kB float64
+	if _, err := fmt.Sscan(peak, &kB); err != nil {
+		return fmt.Errorf("the memory of the console: %w", err)
+	}
+	add(row{what: what + "memory of the console", measured: kB * 1024 / 1e6, goal: 1000, unit: "MB"})
 	return nil
 }
 
@@ -178,11 +222,12 @@ type consoleProcess struct {
 	cmd        *exec.Cmd
 	grpc, http string
 	close      func() error
+	conn       *grpc.ClientConn
 	client     marchv1.ConsoleServiceClient
 }
 
 // startConsole starts a console of the cluster, and returns it once it is ready.
-func (c *cluster) startConsole(ctx context.Context) (*consoleProcess, error) {
+func (c *cluster) startConsole(ctx context.Context, flags ...string) (*consoleProcess, error) {
 	p := &consoleProcess{ctx: ctx, march: c.march}
 	var err error
 	if p.grpc, err = freeAddress(); err != nil {
@@ -195,7 +240,8 @@ func (c *cluster) startConsole(ctx context.Context) (*consoleProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.cmd = exec.CommandContext(ctx, c.march, "console", "--etcd", c.etcd.Address, "--grpc", p.grpc, "--http", p.http)
+	flags = append([]string{"console", "--etcd", c.etcd.Address, "--grpc", p.grpc, "--http", p.http}, flags...)
+	p.cmd = exec.CommandContext(ctx, c.march, flags...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	err = p.cmd.Start()
 	_ = log.Close() // the process has its own
@@ -207,7 +253,7 @@ func (c *cluster) startConsole(ctx context.Context) (*consoleProcess, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.close())
 	}
-	p.client = marchv1.NewConsoleServiceClient(conn)
+	p.conn, p.client = conn, marchv1.NewConsoleServiceClient(conn)
 	p.close = func() error {
 		return errors.Join(conn.Close(), p.cmd.Process.Signal(syscall.SIGTERM), p.cmd.Wait())
 	}
