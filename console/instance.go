@@ -37,7 +37,7 @@ func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*m
 		for _, i := range instances {
 			if i.Room == room {
 				p.Instances++
-				if i.Alive {
+				if i.Alive && !i.Unknown {
 					p.Alive++
 				}
 			}
@@ -99,6 +99,7 @@ func instancesToProto(list []instance) []*marchv1.Instance {
 		}
 		p.Address, p.AdminAddress, p.Build, p.Formats = i.Address, i.AdminAddress, i.Build, int32(i.Knows())
 		p.Version, p.Started, p.Alive = i.Version, timestamppb.New(i.Started), i.Alive
+		p.Unknown = i.Unknown
 		p.Hold, p.Unconfirmed = durationpb.New(i.Hold.Duration()), i.Unconfirmed
 		if !i.LastSeen.IsZero() {
 			p.LastSeen = timestamppb.New(i.LastSeen)

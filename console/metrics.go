@@ -55,7 +55,8 @@ func newMetrics(m *observe.Metrics) *metrics {
 	}
 	n.instances = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "march_instances",
-		Help: "Instances of each room that has a range, or has silent ones, by whether they are up or silent.",
+		Help: "Instances of each room that has a range, or has silent ones, by whether they are up or silent. One of " +
+			"which neither is known yet counts as neither.",
 	}, []string{"room", "state"})
 	for _, state := range []record.MigrationState{record.Done, record.Aborted} {
 		n.ended.WithLabelValues(string(state))
@@ -78,9 +79,9 @@ func (n *metrics) up(f findings) {
 	for _, i := range f.instances {
 		switch {
 		case i.Unreadable != nil:
-		case !f.up(i):
+		case !i.Alive && !f.up(i):
 			n.instances.WithLabelValues(string(i.Room), "silent").Inc()
-		case slices.Contains(f.rooms, i.Room):
+		case f.up(i) && slices.Contains(f.rooms, i.Room):
 			n.instances.WithLabelValues(string(i.Room), "up").Inc()
 		}
 	}

@@ -161,7 +161,7 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 		now.instances[instance.ID()] = t
 		sum, some := rates[instance.Room]
 		switch n := len(t.rates); {
-		case n == 0 && instance.Alive && !some:
+		case n == 0 && !some: // a silent one may issue all the same
 			rates[instance.Room] = -1
 		case n > 0:
 			rates[instance.Room] = max(sum, 0) + t.rates[n-1]
@@ -175,7 +175,7 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 	}
 	for room := range before.rates {
 		if _, ok := rates[room]; !ok {
-			rates[room] = 0
+			rates[room] = -1
 		}
 	}
 	length := 0 // of each room's past rates

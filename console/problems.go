@@ -181,16 +181,18 @@ func (f *fullness) note(size admin.StoreSize, members store.Members, now time.Ti
 	return nil
 }
 
-// up reports whether an instance is alive, or answers without heartbeats: it sends none while
+// up reports whether an instance is known to be alive, or answers without heartbeats: it sends none while
 // etcd takes no writes.
-func (f findings) up(i instance) bool { return i.Alive || f.sample.instances[i.ID()].status != nil }
+func (f findings) up(i instance) bool {
+	return i.Alive && !i.Unknown || f.sample.instances[i.ID()].status != nil
+}
 
 // idleRooms lists rooms with a range that no instance serves.
 func (f findings) idleRooms() []*marchv1.Problem {
 	var list []*marchv1.Problem
 	for _, room := range f.rooms {
 		of := inRoom(f.instances, room)
-		if slices.ContainsFunc(of, f.up) {
+		if slices.ContainsFunc(of, func(i instance) bool { return i.Alive || f.up(i) }) {
 			continue
 		}
 		var since time.Time // when the last of its instances fell silent
@@ -230,6 +232,8 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 		return []*marchv1.Problem{p}
 	case told.status != nil:
 		list = ownProblems(id, told.status)
+	case asked && i.Unknown:
+		list = append(list, problem.New(problem.Unheard, id, i.Died, "address", i.Operators()))
 	case asked:
 		list = append(list, problem.New(problem.NoAnswer, id, told.mute, "address", i.Operators()))
 	}

@@ -106,3 +106,18 @@ func TestRateOfARoomNamesWhatIsUnknown(t *testing.T) {
 		t.Errorf("none answers: %v", r)
 	}
 }
+
+// Before, the line of a room all of whose instances are silent, or gone, was drawn at 0: nobody knows that they issue
+// nothing.
+func TestRatesOfASilentRoomAreAGap(t *testing.T) {
+	x := instance{Instance: record.Instance{Room: "a", Name: "x"}, Alive: true}
+	answer := &marchv1.GetInstanceResponse{Status: &marchv1.InstanceStatus{}, Rates: []float64{40}}
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := next(sample{}, []instance{x}, []*marchv1.GetInstanceResponse{answer}, at)
+	x.Alive = false
+	s = next(s, []instance{x}, []*marchv1.GetInstanceResponse{nil}, at.Add(time.Second))
+	s = next(s, nil, nil, at.Add(2*time.Second))
+	if diff := cmp.Diff([]float64{40, -1, -1}, s.rates["a"]); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}

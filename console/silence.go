@@ -33,11 +33,15 @@ type instance struct {
 	// Alive: its heartbeat changed recently, or this console has not yet looked for
 	// long enough to know that it did not.
 	Alive bool
+	// Unknown: it is alive only by the second of these, and its last heartbeat is no recent one. Nothing shows it as up
+	// before it sends a heartbeat or answers.
+	Unknown bool
 	// SilentSince is when this console last saw a new heartbeat; zero while the
 	// instance is alive. It has a monotonic reading.
 	SilentSince time.Time
-	// Died is since when it is silent, as far as anyone knows; zero while it is alive. It is only to be shown: it
-	// outlasts outages, and before this console first looked it is the heartbeat's own time, by the instance's clock.
+	// Died is since when it is silent or unknown, as far as anyone knows; zero for any other. It is only to be shown:
+	// it outlasts outages, and before this console first looked it is the heartbeat's own time, by the instance's
+	// clock.
 	Died time.Time
 	// ReportedAt is when this console saw the instance report the layout that it serves; zero
 	// if the console was not looking then.
@@ -73,6 +77,7 @@ type sighting struct {
 	since    time.Time // from when on its silence counts
 	last     time.Time // of the last heartbeat, to be shown
 	silent   bool      // until the next heartbeat
+	old      bool      // until the next heartbeat: when this console began to count, this one was not recent
 	version  int64
 	reported time.Time
 }
@@ -102,14 +107,15 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 		is, ok := h.mu.seen[r.ID()]
 		switch {
 		case !ok:
-			is = sighting{beat: r.Beat, since: now, last: now}
+			// A clock that is ahead makes a heartbeat of long ago no recent one.
+			is = sighting{beat: r.Beat, since: now, last: now, old: now.Sub(r.LastSeen).Abs() >= h.mu.limit}
 			if !r.LastSeen.IsZero() && r.LastSeen.Before(now) {
 				is.last = r.LastSeen
 			}
 		case is.beat != r.Beat:
-			is.beat, is.since, is.last, is.silent = r.Beat, now, now, false
+			is.beat, is.since, is.last, is.silent, is.old = r.Beat, now, now, false, false
 		case anew: // nobody looked meanwhile: its silence counts anew, but one that was dead is no longer up
-			is.since = now
+			is.since, is.old = now, is.old || now.Sub(is.last) >= h.mu.limit
 		}
 		if version := r.Reported(); is.version != version {
 			is.version, is.reported = version, time.Time{}
@@ -120,9 +126,12 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 		// The read may have seen the heartbeat as it was at sent. A slow answer is no silence.
 		is.silent = is.silent || sent.Sub(is.since) >= h.mu.limit
 		seen[r.ID()] = is
-		list[k] = instance{Instance: r, Alive: !is.silent, ReportedAt: is.reported}
+		list[k] = instance{Instance: r, Alive: !is.silent, Unknown: !is.silent && is.old, ReportedAt: is.reported}
 		if is.silent {
-			list[k].SilentSince, list[k].Died = is.since, is.last
+			list[k].SilentSince = is.since
+		}
+		if is.silent || is.old {
+			list[k].Died = is.last
 		}
 	}
 	h.mu.seen = seen

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/plan"
+	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 // Before, a console with a clock a day ahead forgot every instance that was silent for
@@ -398,4 +400,68 @@ func TestDeathOutlastsAnOutage(t *testing.T) {
 	if dead, _ := look(125); !dead.Alive || !dead.Died.IsZero() {
 		t.Errorf("it beats again: %+v", dead)
 	}
+}
+
+// Before, a console that had just started, or saw etcd again, showed an instance that had died long ago as up for three
+// intervals of heartbeats.
+func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBubble(t)
+		died := time.Now()
+		b.join("a", "dead", time.Minute)
+		b.beating(b.join("a", "lives", time.Minute))
+		time.Sleep(time.Hour + 12*time.Second)
+		s := b.console()
+		shown := func(what, want string) {
+			t.Helper()
+			rooms, err := s.ListRooms(bg, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := s.ListInstances(bg, &marchv1.ListInstancesRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := fmt.Sprint(rooms.GetRooms()[0].GetAlive(), " of ", rooms.GetRooms()[0].GetInstances())
+			for _, i := range list.GetInstances() {
+				state := map[bool]string{true: "alive", false: "silent"}[i.GetAlive()]
+				if i.GetUnknown() {
+					state = "unknown"
+				}
+				got += " " + i.GetName() + ":" + state
+			}
+			if got != want {
+				t.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		shown("at first", "1 of 2 dead:unknown lives:alive")
+		v, err := s.view(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := findings{instances: v.instances, sample: next(sample{}, v.instances, make([]*marchv1.GetInstanceResponse, 2),
+			time.Now())}
+		if all := f.instanceProblemsOf(v.instances[0]); len(all) != 1 || !all[0].GetSince().AsTime().Equal(died) ||
+			!strings.Contains(all[0].GetWhat(), "not known yet whether it runs") {
+			t.Errorf("its problems: %v, want one since %v", all, died)
+		}
+		b.looks(20*time.Second, s)
+		shown("after three intervals", "1 of 2 dead:silent lives:alive")
+
+		late := b.join("a", "late", time.Minute)
+		ctx, stop := context.WithCancel(bg)
+		var work sync.WaitGroup
+		work.Go(func() {
+			if err := late.Run(ctx); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
+		b.looks(20*time.Second, s)
+		stop()
+		work.Wait()
+		shown("while it beats", "2 of 3 dead:silent late:alive lives:alive")
+		time.Sleep(2 * time.Minute) // the console does not see etcd
+		shown("after an outage", "1 of 3 dead:silent late:unknown lives:alive")
+	})
 }

@@ -123,6 +123,8 @@ func upgradeText(w *tabwriter.Writer, answer *marchv1.UpgradeClusterResponse) {
 			return []any{i.GetRoom(), i.GetName(), "unreadable", "", ""}
 		case i.GetSilentFor() != nil:
 			return []any{i.GetRoom(), i.GetName(), "silent", i.GetBuild(), formats(i.GetFormats())}
+		case i.GetUnknown():
+			return []any{i.GetRoom(), i.GetName(), "unknown", i.GetBuild(), formats(i.GetFormats())}
 		}
 		return []any{i.GetRoom(), i.GetName(), "alive", i.GetBuild(), formats(i.GetFormats())}
 	})

@@ -61,6 +61,9 @@ func instancesText(w *tabwriter.Writer, answer *marchv1.ListInstancesResponse) {
 			if d := i.GetSilentFor(); d != nil {
 				state = "silent for at least " + d.AsDuration().Truncate(time.Second).String()
 			}
+			if i.GetUnknown() {
+				state = "unknown"
+			}
 			if i.GetUnconfirmed() {
 				state += ", unconfirmed"
 			}

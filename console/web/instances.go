@@ -56,7 +56,7 @@ func (h *Handler) instances(c *call) (string, any, error) {
 		if i.Rate != nil {
 			r.Now = i.GetRate()
 		}
-		if i.GetAlive() {
+		if i.GetAlive() && (!i.GetUnknown() || i.GetStatus() != nil) {
 			r.Uptime = durationpb.New(max(time.Since(i.GetStarted().AsTime()), 0))
 		}
 		if q.Get("do") == "forget" && q.Get("of") == i.GetRoom() && q.Get("name") == i.GetName() {

@@ -35,6 +35,7 @@ const (
 	Silent
 	NoHeartbeats
 	NoAnswer
+	Unheard
 	NotReady
 	TimeOrdered
 	ClockBack
@@ -245,6 +246,11 @@ var Table = [cases]Row{
 		Remedy: "It runs: do not forget it. See its log for why it writes nothing to etcd.", Page: instancePage},
 	NoAnswer: {Kind: noAnswer, What: "instance {of} does not answer at {address}", Warning: true,
 		Effect: "It sent heartbeats until a moment ago, so it runs or has just ended.",
+		Remedy: "Check its process, the network from this console to it, and its certificate.",
+		Page:   instancePage},
+	Unheard: {Kind: noAnswer, Warning: true,
+		What:   "instance {of} does not answer at {address}, and it is not known yet whether it runs",
+		Effect: "Its last heartbeat is old, and this console has not counted its silence for long.",
 		Remedy: "Check its process, the network from this console to it, and its certificate.",
 		Page:   instancePage},
 	NotReady: {Kind: notReady, What: "instance {of} is not ready: {why}",

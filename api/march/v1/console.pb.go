@@ -2192,7 +2192,7 @@ type Room struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Range *Range                 `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
-	// Registered instances, and those of them that are not silent.
+	// Registered instances, and those of them that are neither silent nor unknown.
 	Instances     int32 `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
 	Alive         int32 `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2998,8 +2998,8 @@ type Instance struct {
 	// theirs.
 	Version int64                  `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	Started *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
-	// Whether the answering console has recently seen a heartbeat of the instance,
-	// and when the instance sent its last heartbeat, by its own clock.
+	// Whether the answering console does not count the instance as silent, and when the
+	// instance sent its last heartbeat, by its own clock.
 	Alive    bool                   `protobuf:"varint,7,opt,name=alive,proto3" json:"alive,omitempty"`
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
 	// How long clients may use the segments that they lease from the instance, and
@@ -3018,6 +3018,9 @@ type Instance struct {
 	AdminAddress string `protobuf:"bytes,13,opt,name=admin_address,json=adminAddress,proto3" json:"admin_address,omitempty"`
 	// The newest generation of stored formats that the program knows; 0 means 1.
 	Formats int32 `protobuf:"varint,14,opt,name=formats,proto3" json:"formats,omitempty"`
+	// Whether it is not known if the instance runs: the answering console has not counted for
+	// long enough to call it silent, and its last heartbeat is old. alive is then true.
+	Unknown bool `protobuf:"varint,15,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	// The status that the instance reports, if requested; absent if it did not
 	// answer.
 	Status *InstanceStatus `protobuf:"bytes,20,opt,name=status,proto3" json:"status,omitempty"`
@@ -3153,6 +3156,13 @@ func (x *Instance) GetFormats() int32 {
 		return x.Formats
 	}
 	return 0
+}
+
+func (x *Instance) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
+	}
+	return false
 }
 
 func (x *Instance) GetStatus() *InstanceStatus {
@@ -3358,8 +3368,8 @@ type RoomStatus struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Absent for a room that has no range in the current layout.
 	Range *Range `protobuf:"bytes,2,opt,name=range,proto3" json:"range,omitempty"`
-	// Registered instances, those that are not silent, and those of them that
-	// answered and can issue IDs.
+	// Registered instances, those that sent a heartbeat recently or answered, and those of them
+	// that answered and can issue IDs.
 	Instances int32 `protobuf:"varint,3,opt,name=instances,proto3" json:"instances,omitempty"`
 	Alive     int32 `protobuf:"varint,4,opt,name=alive,proto3" json:"alive,omitempty"`
 	Ready     int32 `protobuf:"varint,5,opt,name=ready,proto3" json:"ready,omitempty"`
@@ -4528,7 +4538,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x0eBarredInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12(\n" +
-	"\x06barred\x18\x03 \x01(\v2\x10.march.v1.BarredR\x06barred\"\xbf\x04\n" +
+	"\x06barred\x18\x03 \x01(\v2\x10.march.v1.BarredR\x06barred\"\xd9\x04\n" +
 	"\bInstance\x12\x12\n" +
 	"\x04room\x18\x01 \x01(\tR\x04room\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -4547,7 +4557,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"unreadable\x18\f \x01(\tR\n" +
 	"unreadable\x12#\n" +
 	"\radmin_address\x18\r \x01(\tR\fadminAddress\x12\x18\n" +
-	"\aformats\x18\x0e \x01(\x05R\aformats\x120\n" +
+	"\aformats\x18\x0e \x01(\x05R\aformats\x12\x18\n" +
+	"\aunknown\x18\x0f \x01(\bR\aunknown\x120\n" +
 	"\x06status\x18\x14 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x17\n" +
 	"\x04rate\x18\x15 \x01(\x01H\x00R\x04rate\x88\x01\x01B\a\n" +
 	"\x05_rate\"\x14\n" +
