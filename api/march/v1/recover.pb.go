@@ -831,10 +831,10 @@ const file_march_v1_recover_proto_rawDesc = "" +
 	"\bclock_ms\x18\n" +
 	" \x01(\x03R\aclockMs\x12\x16\n" +
 	"\x06caller\x18\v \x01(\bR\x06caller\x12\x17\n" +
-	"\agoes_on\x18\f \x01(\bR\x06goesOn\"Y\n" +
+	"\agoes_on\x18\f \x01(\bR\x06goesOn\"]\n" +
 	"\x0eRememberedMark\x12\x10\n" +
-	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\x03R\x04next\x12!\n" +
+	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x16\n" +
+	"\x04next\x18\x02 \x01(\x03B\x020\x01R\x04next\x12!\n" +
 	"\fmargin_total\x18\x03 \x01(\x03R\vmarginTotal\"_\n" +
 	"\x13ReportMirrorRequest\x12!\n" +
 	"\fcluster_uuid\x18\x01 \x01(\tR\vclusterUuid\x12%\n" +

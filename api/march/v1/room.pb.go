@@ -961,7 +961,7 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"e\n" +
 	"\x12ListChainsResponse\x12'\n" +
 	"\x06chains\x18\x01 \x03(\v2\x0f.march.v1.ChainR\x06chains\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa8\x03\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb0\x03\n" +
 	"\x05Chain\x12\x10\n" +
 	"\x03tag\x18\x01 \x01(\tR\x03tag\x12\x12\n" +
 	"\x04room\x18\x02 \x01(\tR\x04room\x12\x1a\n" +
@@ -977,9 +977,9 @@ const file_march_v1_room_proto_rawDesc = "" +
 	"\x05waits\x18\v \x01(\x03R\x05waits\x12\x18\n" +
 	"\aversion\x18\f \x01(\x03R\aversion\x12.\n" +
 	"\x04used\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04used\x12\x18\n" +
-	"\afailure\x18\x0e \x01(\tR\afailure\x12\x14\n" +
-	"\x05first\x18\x0f \x01(\x03R\x05first\x12\x10\n" +
-	"\x03end\x18\x10 \x01(\x03R\x03end\"\x14\n" +
+	"\afailure\x18\x0e \x01(\tR\afailure\x12\x18\n" +
+	"\x05first\x18\x0f \x01(\x03B\x020\x01R\x05first\x12\x14\n" +
+	"\x03end\x18\x10 \x01(\x03B\x020\x01R\x03end\"\x14\n" +
 	"\x12GetInstanceRequest\"]\n" +
 	"\x13GetInstanceResponse\x120\n" +
 	"\x06status\x18\x01 \x01(\v2\x18.march.v1.InstanceStatusR\x06status\x12\x14\n" +

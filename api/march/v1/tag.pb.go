@@ -1139,11 +1139,11 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\a\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\a\n" +
 	"\x03Tag\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
-	"\x05start\x18\x02 \x01(\x03H\x00R\x05start\x88\x01\x01\x12\x19\n" +
-	"\x05limit\x18\x03 \x01(\x03H\x01R\x05limit\x88\x01\x01\x12\x1e\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\x05start\x18\x02 \x01(\x03B\x020\x01H\x00R\x05start\x88\x01\x01\x12\x1d\n" +
+	"\x05limit\x18\x03 \x01(\x03B\x020\x01H\x01R\x05limit\x88\x01\x01\x12\x1e\n" +
 	"\bmin_step\x18\x04 \x01(\x03H\x02R\aminStep\x88\x01\x01\x12\x1e\n" +
 	"\bmax_step\x18\x05 \x01(\x03H\x03R\amaxStep\x88\x01\x01\x123\n" +
 	"\areserve\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\areserve\x12\x1e\n" +
@@ -1153,8 +1153,8 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\bprescale\x18\n" +
 	" \x01(\x03R\bprescale\x12A\n" +
 	"\x0eprescale_until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\rprescaleUntil\x12.\n" +
-	"\x05skips\x18\f \x03(\v2\x18.march.v1.Tag.SkipsEntryR\x05skips\x12\x12\n" +
-	"\x04skip\x18\x13 \x01(\x03R\x04skip\x124\n" +
+	"\x05skips\x18\f \x03(\v2\x18.march.v1.Tag.SkipsEntryR\x05skips\x12\x16\n" +
+	"\x04skip\x18\x13 \x01(\x03B\x020\x01R\x04skip\x124\n" +
 	"\adeleted\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\adeleted\x12*\n" +
 	"\x0estrict_retract\x18\r \x01(\bH\x06R\rstrictRetract\x88\x01\x01\x12%\n" +
 	"\x04time\x18\x0e \x01(\v2\x11.march.v1.TimeTagR\x04time\x12\x1b\n" +
@@ -1176,14 +1176,14 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x0f_strict_retractB\t\n" +
 	"\a_formatB\f\n" +
 	"\n" +
-	"_key_check\"\x8d\x02\n" +
+	"_key_check\"\x95\x02\n" +
 	"\x06Period\x12(\n" +
 	"\x04unit\x18\x01 \x01(\x0e2\x14.march.v1.PeriodUnitR\x04unit\x12\x16\n" +
 	"\x06digits\x18\x02 \x01(\x05R\x06digits\x12\x1b\n" +
 	"\ttime_zone\x18\x03 \x01(\tR\btimeZone\x12\x18\n" +
-	"\acurrent\x18\x04 \x01(\tR\acurrent\x12\x14\n" +
-	"\x05first\x18\x05 \x01(\x03R\x05first\x12\x10\n" +
-	"\x03end\x18\x06 \x01(\x03R\x03end\x122\n" +
+	"\acurrent\x18\x04 \x01(\tR\acurrent\x12\x18\n" +
+	"\x05first\x18\x05 \x01(\x03B\x020\x01R\x05first\x12\x14\n" +
+	"\x03end\x18\x06 \x01(\x03B\x020\x01R\x03end\x122\n" +
 	"\x06begins\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x06begins\x12.\n" +
 	"\x04ends\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04ends\"\xed\x03\n" +
 	"\aTimeTag\x12\x16\n" +
@@ -1212,10 +1212,10 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag\x12\x16\n" +
 	"\x06behind\x18\x02 \x03(\tR\x06behind\x12\x18\n" +
 	"\aeffects\x18\x03 \x03(\tR\aeffects\x12\x14\n" +
-	"\x05stops\x18\x04 \x03(\tR\x05stops\"`\n" +
+	"\x05stops\x18\x04 \x03(\tR\x05stops\"d\n" +
 	"\x0eSkipTagRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\x03R\x02to\x12\x14\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x02to\x18\x02 \x01(\x03B\x020\x01R\x02to\x12\x14\n" +
 	"\x05rooms\x18\x03 \x03(\tR\x05rooms\x12\x14\n" +
 	"\x05force\x18\x04 \x01(\bR\x05force\"J\n" +
 	"\x0fSkipTagResponse\x12\x1f\n" +
