@@ -334,11 +334,21 @@ func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err erro
 	return max(chain.Status().Last+1, chain.getSpace().start), nil
 }
 
-// doorCreate creates a tag, if this room may create tags.
+// exact is the end of the numbers that every client reads as they are: those in JavaScript round above it.
+const exact = 1 << 53
+
+// doorCreate creates a tag, if this room may create tags. The tag ends before exact, as nobody chose that it goes on
+// where clients may take one ID for another one, unless the caller begins it near there or above, or the boundary is too large.
 func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made bool, err error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {
 		return false, err
+	}
+	settings := record.DefaultTag()
+	settings.Start, settings.Limit = start, exact
+	stored, _ := s.ledger.Layout()
+	if start >= exact/2 || settings.CheckBlocks(max(stored.Layout.Boundary, 1)) != nil {
+		settings.Limit = allocator.MaxID
 	}
 	if !s.cfg.CreateTags {
 		switch _, err := s.doorPeek(ctx, name); {
@@ -348,13 +358,12 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 			return false, err
 		}
 		return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none; "+
-			"create it with `march tag create %s --start %d`, or start the room with --create-tags", tag, tag, start)
+			"create it with `march tag create %s --start %d --limit %d`, or start the room with --create-tags", tag, tag,
+			start, settings.Limit)
 	}
 	if err := s.cfg.Access.MayCreate(ctx, name); err != nil {
 		return false, err
 	}
-	settings := record.DefaultTag()
-	settings.Start = start
 	actor := "room " + string(s.cfg.Room)
 	if p, ok := peer.FromContext(ctx); ok {
 		actor += ", for " + p.Addr.String()

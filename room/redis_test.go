@@ -96,6 +96,17 @@ func TestRedis(t *testing.T) {
 	if id, err := a.Incr(bg, "adder").Result(); err != nil || id != 42 {
 		t.Errorf("incr after setnx: %d, %v", id, err)
 	}
+	// Before, such a tag went on above 2^53, where clients in JavaScript round numbers, and nothing told of it.
+	for key, row := range map[string]struct{ value, limit int64 }{"adder": {41, 1 << 53}, "near": {1 << 52, allocator.MaxID},
+		"above": {1 << 60, allocator.MaxID}} {
+		if err := b.SetNX(bg, key, row.value, 0).Err(); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+		tag, err := c.Admin.Tag(bg, allocator.Tag(key))
+		if err != nil || tag.Limit != row.limit {
+			t.Errorf("%s: limit %d, %v; want %d", key, tag.Limit, err, row.limit)
+		}
+	}
 }
 
 // The tag's limit is reached in the middle of a pipeline: what is left is answered, in order.

@@ -98,6 +98,11 @@ func TestSortableStrings(t *testing.T) {
 				t.Errorf("%v: got %v", bad, err)
 			}
 		}
+		// Next has no answer for them: its number would be 0 to a caller that reads no text.
+		if got := a.request("POST /v1/tags/s62/next"); !strings.HasPrefix(got, "400 ") ||
+			!strings.Contains(got, `POST next?count=1&texts=true over HTTP`) {
+			t.Errorf("got %s", got)
+		}
 		if got := a.request("POST /v1/tags/s62/next?count=1&texts=true"); !strings.HasPrefix(got,
 			`200 {"runs":[],"format":"sortable(62)","texts":["`) {
 			t.Errorf("got %s", got)

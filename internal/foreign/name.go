@@ -6,25 +6,44 @@
 // tag begins with a letter or a digit, so a name that does not gets 0_30 in front. No
 // other tag begins with 0_30, because a 0 is never escaped.
 //
-// Key is the inverse of Tag: no two names have the same tag.
+// A tag has up to 63 bytes. Of a name that would need more, the tag has the first 34 bytes, _30, and 26 letters and
+// digits of the name's hash. So it begins as the tags of other names that begin as this one, and policies hold for it.
+//
+// Key is the inverse of Tag, but for such long names: no two names have the same tag, short of two with one hash of 128
+// bits.
 package foreign
 
 import (
+	"crypto/sha256"
+	"encoding/base32"
 	"strings"
 
 	"github.com/march-id/march/allocator"
 )
 
-// marker begins the tag of a name that does not begin with a letter or a digit.
+// marker begins the tag of a name that does not begin with a letter or a digit. What follows its 0 comes before the
+// hash of a long name.
 const marker = "0_30"
 
 const digits = "0123456789abcdef"
 
-// Tag returns the tag of a foreign name. Its error is Invalid: the name is empty, or its
-// tag would be longer than tags are.
+// maxName is the longest foreign name, in bytes.
+const maxName = 1024
+
+// hash has 26 digits for 128 bits.
+var hash = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding)
+
+// Tag returns the tag of a foreign name. Its error is Invalid: the name is empty, or has more than 1,024 bytes.
 func Tag(name string) (allocator.Tag, error) {
-	if plain(name) {
-		return checked(name)
+	switch {
+	case len(name) > maxName:
+		return "", allocator.Errorf(allocator.Invalid, "key: %.16q... has %d bytes; allowed: up to %d", name, len(name),
+			maxName)
+	case plain(name) && len(name) <= allocator.MaxNameLength:
+		if name == "" {
+			return allocator.ParseTag(name) // it has the error
+		}
+		return allocator.Tag(name), nil
 	}
 	var usual [64]byte // longer than any tag
 	b := usual[:0]
@@ -39,19 +58,12 @@ func Tag(name string) (allocator.Tag, error) {
 			b = append(b, c)
 		}
 	}
-	tag, err := checked(string(b))
-	if err != nil {
-		return "", allocator.Errorf(allocator.Invalid, "key %.100q, as a tag: %w", name, err)
+	if len(b) > allocator.MaxNameLength {
+		sum := sha256.Sum256([]byte(name))
+		b = append(b[:34], marker[1:]...)
+		b = hash.AppendEncode(b, sum[:16])
 	}
-	return tag, nil
-}
-
-// checked returns a tag of which each byte is one that tags have.
-func checked(tag string) (allocator.Tag, error) {
-	if tag == "" || len(tag) > allocator.MaxNameLength {
-		return allocator.ParseTag(tag) // it has the error
-	}
-	return allocator.Tag(tag), nil
+	return allocator.Tag(b), nil
 }
 
 // Key returns the foreign name that a tag stands for: the tag itself, for a tag that has

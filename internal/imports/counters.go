@@ -73,7 +73,7 @@ func merged(s *System, rows []Row, margin int64) (Counter, *Bad) {
 	var err error
 	if c.Tag, err = foreign.Tag(c.Name); err != nil {
 		return c, &Bad{largest.Place, s.columns[0].names[0], c.Name,
-			"a name whose tag has up to 63 bytes, with 3 for each byte that a tag cannot have"}
+			"a name of 1 to 1024 bytes"}
 	}
 	if c.Next > allocator.MaxID-1-c.Margin {
 		shift := c.Next - s.stored(c.Next) // the column's value is what is bounded

@@ -185,13 +185,12 @@ func TestMerge(t *testing.T) {
 				Notes: []string{`differs only in case from "X": two tags here, one key where case does not count`}},
 		}, nil},
 		{imports.MySQL, 5, "orders,10\n" + strings.Repeat("é",
-			11) + ",1\ntop,9223372036854775802\nmost,9223372036854775801\n", []imports.Counter{
+			513) + ",1\ntop,9223372036854775802\nmost,9223372036854775801\n", []imports.Counter{
 			{Name: "most", Tag: "most", Next: math.MaxInt64 - 6, Margin: 5, From: math.MaxInt64 - 1},
 			{Name: "orders", Tag: "orders", Next: 10, Margin: 5, From: 15},
 		}, []string{
 			`t, line 3: auto_increment: "9223372036854775802"; allowed: up to 9223372036854775801 with a margin of 5`,
-			`t, line 2: table_name: "` + strings.Repeat("é",
-				11) + `"; allowed: a name whose tag has up to 63 bytes, with 3 for each byte that a tag cannot have`,
+			`t, line 2: table_name: "` + strings.Repeat("é", 50) + `..."; allowed: a name of 1 to 1024 bytes`,
 		}},
 		{imports.Redis, math.MaxInt64, "x,9\n", nil,
 			[]string{`t, line 1: value: "9"; allowed: up to 0 with a margin of 9223372036854775807`}},
