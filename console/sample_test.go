@@ -89,6 +89,7 @@ func TestSampleRates(t *testing.T) {
 // The rate of a room names the instances that did not tell theirs, the silent ones, too: before, the sum of the others
 // was shown as the room's rate.
 func TestRateOfARoomNamesWhatIsUnknown(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	x := instance{Instance: record.Instance{Room: "a", Name: "x"}, Alive: true}
 	y, z := x, x
 	y.Name, z.Name, z.Alive = "y", "z", false
@@ -97,11 +98,11 @@ func TestRateOfARoomNamesWhatIsUnknown(t *testing.T) {
 		t.Errorf("before the instances were asked: %v", r)
 	}
 	f.sample = next(sample{}, f.instances, []*marchv1.GetInstanceResponse{
-		{Status: &marchv1.InstanceStatus{}, Rates: []float64{40}}, nil, nil}, time.Now())
+		{Status: &marchv1.InstanceStatus{}, Rates: []float64{40}}, nil, nil}, at)
 	if r := f.roomStatus("a", nil); r.GetRate() != 40 || !slices.Equal(r.GetUnmeasured(), []string{"a/y", "a/z"}) {
 		t.Errorf("one of three answers: %v", r)
 	}
-	f.sample = next(sample{}, f.instances, []*marchv1.GetInstanceResponse{nil, nil, nil}, time.Now())
+	f.sample = next(sample{}, f.instances, []*marchv1.GetInstanceResponse{nil, nil, nil}, at)
 	if r := f.roomStatus("a", nil); r.Rate != nil || len(r.GetUnmeasured()) != 3 {
 		t.Errorf("none answers: %v", r)
 	}
