@@ -2,12 +2,21 @@ package web_test
 
 import (
 	"bufio"
+	"errors"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/console/web"
 )
 
@@ -67,6 +76,67 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 	if answer, _ := request(http.MethodGet, "/tags/stolen", nil); answer.StatusCode != http.StatusNotFound {
 		t.Errorf("a tag was made: %s", answer.Status)
+	}
+}
+
+// elsewhere: a browser with an operator's session opens pages of another site, and of another origin of the same site,
+// whose forms take the session's cookie along. None can frame the console's page, and none of their forms changes
+// anything, as the console's own form does.
+func (b *browser) elsewhere(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, tokens := w.guardedConsole(`grants: [{subjects: "token:root", roles: admin}]`, "root")
+	var mu sync.Mutex
+	var cookies string // that the last page's request had
+	evil := httptest.NewServer(http.HandlerFunc(func(answer http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		cookies = r.Header.Get("Cookie")
+		mu.Unlock()
+		_, _ = fmt.Fprintf(answer, `<!doctype html><link rel="icon" href="data:,"><iframe src="%[1]s/tags"></iframe>
+<form method="post" action="%[1]s/tags"><input name="name" value="stolen"></form>`, at)
+	}))
+	defer evil.Close()
+	p := b.open(t, at)
+	p.visit("/login")
+	p.fill("input[name=token]", tokens["root"])
+	p.click(button("Log in"))
+	p.says("layout 1")
+	for name, c := range map[string]struct {
+		site    string
+		cookie  bool
+		refusal string
+	}{
+		"another origin": {evil.URL, true, "cross-origin request"},
+		"another site":   {strings.Replace(evil.URL, "127.0.0.1", "localhost", 1), false, "log in first"},
+	} {
+		p.do(chromedp.Navigate(c.site))
+		mu.Lock()
+		if sent := strings.Contains(cookies, "__Host-march="); sent != c.cookie {
+			t.Errorf("%s: the browser sent the cookies %q", name, cookies)
+		}
+		mu.Unlock()
+		for framed := false; !framed; { // the browser says so; without that the test ends with its time
+			if err := p.ctx.Err(); err != nil {
+				t.Fatalf("%s: nothing says that the page cannot be framed: %v", name, err)
+			}
+			p.until("there is a page", "document.body")
+			p.mu.Lock()
+			p.wrong = slices.DeleteFunc(p.wrong, func(complaint string) bool {
+				blocked := strings.Contains(complaint, "frame-ancestors 'none'")
+				framed = framed || blocked
+				return blocked
+			})
+			p.mu.Unlock()
+		}
+		eval[bool](p, `(() => { document.querySelector("form").submit(); return true })()`)
+		p.says(c.refusal)
+	}
+	p.visit("/tags")
+	p.click(button("New tag"))
+	p.fill("form[method=post] input[name=name]", "own")
+	p.keys(kb.Enter)
+	p.says("The tag was created.")
+	if tag, err := w.Admin.Tag(t.Context(), "stolen"); !errors.Is(err, allocator.NotFound) {
+		t.Errorf("a page of another origin made a tag: %v, %v", tag, err)
 	}
 }
 

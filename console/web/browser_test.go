@@ -32,7 +32,7 @@ func TestBrowser(whole *testing.T) {
 		"tags": b.tags, "tag": b.tag, "timeTag": b.timeTag, "rest": b.rest, "empty": b.empty, "looks": b.looks,
 		"costs": b.costs, "history": b.history, "silence": b.silence, "small": b.small, "capacity": b.capacity,
 		"palette": b.palette, "audit": b.audit, "skipByKeys": b.skipByKeys, "details": b.details,
-		"docs": b.docs,
+		"docs": b.docs, "elsewhere": b.elsewhere,
 	} {
 		whole.Run(name, func(t *testing.T) {
 			path := programs.Find(t, "chromium") // here, so that a report counts what did not run
