@@ -7,13 +7,16 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"maps"
 	"math/big"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +24,7 @@ import (
 
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // program builds march from this repository, once, and returns its path.
@@ -202,6 +206,73 @@ func TestEtcdUsers(t *testing.T) {
 		"prod-march-console": secrets["march-prod-console"]}
 	if len(secrets) != 2 || !maps.Equal(used, want) {
 		t.Errorf("certificates %v; used %v, want %v", secrets, used, want)
+	}
+}
+
+// TestHelmTest runs the commands of helm test's pod against a cluster of two rooms, as the pod would: they take an ID
+// of each room, and see the cluster's state. No selector of the chart takes the pod for another one.
+func TestHelmTest(t *testing.T) {
+	all := objectsOf(t, map[string]any{"etcd": map[string]any{"endpoints": []any{"e:1"}},
+		"settings": map[string]any{"insecure": true}, "test": map[string]any{"tag": "probe"},
+		"rooms": []any{map[string]any{"name": "a"}, map[string]any{"name": "b"}}})
+	pod := of[*corev1.Pod](all)[0]
+	for _, w := range workloads(all) {
+		if w.selectedBy(pod.Labels) || labels.SelectorFromSet(w.selector.MatchLabels).Matches(labels.Set(pod.Labels)) {
+			t.Errorf("%s takes the test's pod for its own", w.name)
+		}
+	}
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"HOME=" + t.TempDir()}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := free.Addr().(*net.TCPAddr).Port
+	_ = free.Close()
+	dev := exec.Command(path, "dev", "--base-port", strconv.Itoa(base))
+	dev.Env = env
+	if err := dev.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- dev.Wait() }()
+	t.Cleanup(func() {
+		_ = dev.Process.Signal(os.Interrupt)
+		<-ended
+	})
+	at := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", base+port) }
+	address := strings.NewReplacer("prod-march-console:7001", at(1), "prod-march-a:7010", at(10),
+		"prod-march-b:7010", at(11))
+	for _, c := range pod.Spec.Containers {
+		var out string
+		for {
+			args := make([]string, len(c.Args))
+			for i, arg := range c.Args {
+				args[i] = address.Replace(arg)
+			}
+			if out, err = march(t, env, args...); err == nil {
+				break
+			}
+			if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 5 {
+				t.Fatal(err)
+			}
+			select { // 5: the cluster still starts
+			case wrong := <-ended:
+				ended <- wrong
+				t.Fatalf("march dev ended: %v", wrong)
+			default:
+			}
+		}
+		if number, wrong := strconv.Atoi(strings.TrimSpace(out)); c.Name != "console" && (wrong != nil || number < 1) ||
+			c.Name == "console" && !strings.Contains(out, "boundary 1000") {
+			t.Errorf("%s: %s", c.Name, out)
+		}
+	}
+	if len(pod.Spec.Containers) != 3 {
+		t.Errorf("%d containers", len(pod.Spec.Containers))
 	}
 }
 
