@@ -144,6 +144,7 @@ type Server struct {
 	stopping chan struct{}  // closed when the drain begins
 	routes   func(*http.ServeMux)
 	login    *login.Handler // nil for none
+	logouts  logouts
 
 	mirror     *mirror.Follower // nil for none
 	mirrorFile *mirror.File     // nil for none
@@ -249,6 +250,8 @@ func (s *Server) makeRoutes() error {
 	if s.cfg.Access == nil {
 		return nil
 	}
+	s.logouts.admin, s.logouts.gate, s.logouts.log = s.admin, s.cfg.Access, s.log.Named("login")
+	s.cfg.Login.LoggedOut = s.logouts.add
 	if s.login, err = login.New(s.cfg.Login, s.cfg.Access, s.log.Named("login")); err != nil {
 		return err
 	}
@@ -287,6 +290,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() { s.ledger.WatchMembers(background) })
 	work.Go(func() { s.watchProblems(background) })
 	work.Go(func() { s.cfg.Access.Run(background, operator.Refused(s.admin)) })
+	work.Go(func() { s.logouts.run(background) })
 	work.Go(func() { s.samples.run(background, s.look) })
 	work.Go(func() { s.tags.run(background, s.readTags) })
 	work.Go(func() { s.heads.run(background, s.readHead) })

@@ -2,7 +2,8 @@
 // Connect issuer.
 //
 // A login ends in a cookie that the console encrypts and signs: it has what the login proved,
-// and when it ends. So any console with the same key can answer, and none keeps a list. The
+// and when it ends. So any console with the same key can answer, and none keeps a list but of
+// sessions that were logged out. The
 // cookie belongs to one host name, goes only over TLS (or to this machine), is not for
 // scripts, and no form of another site sends it.
 //

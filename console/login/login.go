@@ -2,6 +2,7 @@ package login
 
 import (
 	"bytes"
+	"context"
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/gorilla/securecookie"
 	"github.com/hashicorp/go-hclog"
+	"github.com/oklog/ulid/v2"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -39,14 +41,17 @@ type Config struct {
 	Key []byte
 	// Lasts is how long a login lasts at most. Default 12 hours.
 	Lasts time.Duration
+	// LoggedOut is called with each session that is logged out, and its subject; nil for nothing. The session has
+	// ended in this process then.
+	LoggedOut func(ctx context.Context, subject string, session ulid.ULID)
 }
 
 const (
 	defaultLasts = 12 * time.Hour
-	// maxLasts bounds a login: a cookie cannot be taken back.
-	maxLasts = 7 * 24 * time.Hour
-	minKey   = 32
-	maxForm  = 32 << 10 // bytes of the form
+	maxLasts     = access.MaxSession
+	minKey       = 32
+	maxForm      = 32 << 10 // bytes of the form
+	maxKept      = 1 << 20  // bytes of a page's form
 	// The names of the cookies. The prefix binds them to one host name and to TLS.
 	sessionCookie = "__Host-march"
 	attemptCookie = "__Host-march-login"
@@ -130,6 +135,11 @@ func (h *Handler) Session(r *http.Request) *access.Session {
 	if h.cookie.Decode(sessionCookie, cookie.Value, s) != nil || !time.Now().Before(s.Expires) {
 		return nil
 	}
+	if s.ID.IsZero() { // of a build before logouts counted
+		sum := sha256.Sum256([]byte(cookie.Value))
+		copy(s.ID[:], sum[:])
+		_ = s.ID.SetTime(ulid.Timestamp(s.Expires.Add(-h.cfg.Lasts))) // fails after the year 10889 only
+	}
 	return s
 }
 
@@ -147,6 +157,8 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 // Pages returns a handler that serves the pages to browsers which are logged in, and sends
 // others to the login. Where the policy lets anonymous callers read, they need no login.
 func (h *Handler) Pages(next http.Handler) http.Handler {
+	// The guard stands before the form is shown: what another site sent must not become a form of this one.
+	keep := http.NewCrossOriginProtection().Handler(headers(http.HandlerFunc(h.keep)))
 	return h.underItsName(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := access.From(r.Context())
 		if s == nil || len(s.Names) > 0 || s.May(marchv1.ConsoleService_GetOverview_FullMethodName) ||
@@ -155,6 +167,10 @@ func (h *Handler) Pages(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Cache-Control", "no-store")
+		if r.Method == http.MethodPost {
+			keep.ServeHTTP(w, r)
+			return
+		}
 		if r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, "/live/") {
 			http.Error(w, "log in first: the login has ended, or there was none", http.StatusUnauthorized)
 			return
@@ -201,6 +217,25 @@ type view struct {
 	To, User string
 	Issuer   bool
 	Err      string
+	Kept     *kept
+}
+
+// kept is a form that was sent after its login had ended.
+type kept struct {
+	To     string
+	Fields url.Values
+}
+
+// keep answers a form that came without a login: with the form, so that it can be sent again after a login in another
+// window of the browser. So the console keeps nothing, and the browser sends the form by a person's hand only.
+func (h *Handler) keep(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxKept)
+	if err := r.ParseForm(); err != nil {
+		http.Error(w, "log in first: the login has ended, or there was none, and the form cannot be read",
+			http.StatusUnauthorized)
+		return
+	}
+	h.write(w, http.StatusUnauthorized, view{Kept: &kept{To: local(r.URL.RequestURI()), Fields: r.PostForm}})
 }
 
 func (h *Handler) form(w http.ResponseWriter, r *http.Request) { h.show(w, r, nil) }
@@ -215,6 +250,10 @@ func (h *Handler) show(w http.ResponseWriter, r *http.Request, failed error) {
 	if failed != nil {
 		v.Err, status = failed.Error(), rest.StatusOf(failed)
 	}
+	h.write(w, status, v)
+}
+
+func (h *Handler) write(w http.ResponseWriter, status int, v view) {
 	var text bytes.Buffer
 	if err := h.page.Execute(&text, v); err != nil {
 		h.log.Error("page not rendered", "page", "login", "error", err)
@@ -251,6 +290,7 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request, s *access.Sessio
 	if ends := time.Now().Add(h.cfg.Lasts); s.Expires.IsZero() || s.Expires.After(ends) {
 		s.Expires = ends
 	}
+	s.ID = ulid.Make()
 	if err := h.set(w, sessionCookie, s, time.Until(s.Expires)); err != nil {
 		h.show(w, r, err)
 		return
@@ -258,7 +298,16 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request, s *access.Sessio
 	http.Redirect(w, r, local(to), http.StatusSeeOther)
 }
 
+// logout ends the session, so that copies of its cookie end as well.
 func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
+	if s := h.Session(r); s != nil {
+		if subject := h.gate.SubjectOf(s); subject != "" {
+			h.gate.EndSessions(time.Now(), map[string][]ulid.ULID{subject: {s.ID}})
+			if h.cfg.LoggedOut != nil {
+				h.cfg.LoggedOut(r.Context(), subject, s.ID)
+			}
+		}
+	}
 	drop(w, sessionCookie)
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }

@@ -6,11 +6,13 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/net/html"
 
 	"github.com/march-id/march/console/login"
 	"github.com/march-id/march/internal/access"
@@ -209,5 +211,69 @@ func TestAttacks(t *testing.T) {
 	}
 	if w := try(s.token, "192.0.2.7:1"); w.Code != http.StatusSeeOther {
 		t.Errorf("a good login from the same address: %d %s", w.Code, w.Body)
+	}
+}
+
+// A logout ends the session, not only the cookie of the browser that logged out.
+func TestLogoutEndsCopies(t *testing.T) {
+	s := newSite(t, nil)
+	cookie := func() *http.Cookie {
+		c := s.browser()
+		c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		_, _, r := s.post(c, "/login", url.Values{"token": {s.token}})
+		return r.cookies[0]
+	}
+	with := func(method, path string, c *http.Cookie) string {
+		_, _, r := s.send(s.browser(), method, path, "", func(r *http.Request) { r.AddCookie(c) })
+		return r.URL.Path
+	}
+	one, other := cookie(), cookie()
+	with(http.MethodPost, "/logout", one)
+	if at := with(http.MethodGet, "/tags", one); at != "/login" {
+		t.Errorf("a copy of the cookie after the logout: %s", at)
+	}
+	if at := with(http.MethodGet, "/tags", other); at != "/tags" {
+		t.Errorf("another session of the subject: %s", at)
+	}
+}
+
+// A form that comes after its login has ended is kept in the answer, to be sent again; that of another site is not.
+func TestFormSurvivesTheLogin(t *testing.T) {
+	s := newSite(t, nil)
+	const path = "/tags/order/settings?from=list"
+	form := url.Values{"step": {"10"}, "remark": {"\"><script>\nline 2"}, "room": {"eu-1", "us-1"}}
+	code, body, r := s.post(s.client, path, form)
+	if code != http.StatusUnauthorized || r.Header.Get("Cache-Control") != "no-store" ||
+		!strings.Contains(r.Header.Get("Content-Security-Policy"), "form-action 'self'") {
+		t.Fatalf("%d %v", code, r.Header)
+	}
+	to, fields := "", url.Values{}
+	z := html.NewTokenizer(strings.NewReader(body))
+	for z.Next() != html.ErrorToken {
+		token, attributes := z.Token(), map[string]string{}
+		for _, a := range token.Attr {
+			attributes[a.Key] = a.Val
+		}
+		switch {
+		case token.Data == "form" && token.Type == html.StartTagToken:
+			to = attributes["action"]
+		case token.Data == "input":
+			fields.Add(attributes["name"], attributes["value"])
+		}
+	}
+	if to != path || !reflect.DeepEqual(fields, form) {
+		t.Fatalf("%s %v in %s", to, fields, body)
+	}
+	if code, _, _ := s.post(s.client, to, fields); code != http.StatusUnauthorized { // still without a login
+		t.Error(code)
+	}
+	s.post(s.client, "/login", url.Values{"token": {s.token}})
+	if code, body, _ := s.post(s.client, to, fields); code != http.StatusOK || body != "page of token:ops" {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body, _ := s.send(s.browser(), http.MethodPost, path, "step=666", func(r *http.Request) {
+		r.Header.Set("Sec-Fetch-Site", "cross-site")
+	}); code != http.StatusForbidden || strings.Contains(body, "666") {
+		t.Errorf("a form of another site: %d %s", code, body)
 	}
 }

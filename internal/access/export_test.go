@@ -11,3 +11,10 @@ func (g *Gate) ForgetAttempts() {
 
 // EndLost ends calls that last, as Run does.
 func (g *Gate) EndLost(ctx context.Context) { g.endLost(ctx) }
+
+// Ended returns how many sessions and subjects the gate remembers as logged out.
+func (g *Gate) Ended() (sessions, subjects int) {
+	g.ended.mu.RLock()
+	defer g.ended.mu.RUnlock()
+	return len(g.ended.mu.ids), len(g.ended.mu.of)
+}

@@ -65,6 +65,7 @@ type Gate struct {
 	metrics  *metrics
 	refusals refusals
 	lasting  allLasting
+	ended    ended
 	current  atomic.Pointer[state]
 	files    []*file
 }
@@ -205,22 +206,6 @@ func (g *Gate) SessionOf(ctx context.Context, token, address string) (*Session, 
 		session.Names = s.Names
 	}
 	return session, nil
-}
-
-func (g *Gate) bySession(s *state, session *Session) (*Subject, error) {
-	id := Identity{Names: session.Names, Expires: session.Expires}
-	if len(session.Hash) == sha256.Size {
-		id = s.tokens[[sha256.Size]byte(session.Hash)]
-	}
-	if len(id.Names) == 0 {
-		return nil, allocator.Errorf(allocator.Unauthenticated,
-			"the session has ended, because its token is no longer in force")
-	}
-	found := g.subject(s, id)
-	if found.expired(time.Now()) {
-		return nil, allocator.Errorf(allocator.Unauthenticated, "the session has ended; log in again")
-	}
-	return found, nil
 }
 
 // verify verifies a token that is not in the file.

@@ -72,16 +72,6 @@ type Credentials struct {
 	known bool // the token was good before, so it is no guess
 }
 
-// Session is what a login to the page has proven.
-type Session struct {
-	// Hash is the SHA-256 of the token of the login, if that is in the file of tokens: the
-	// session ends when the token is taken out of the file.
-	Hash []byte `json:"h,omitempty"`
-	// Names are otherwise the subject's names, until Expires.
-	Names   []string  `json:"n,omitempty"`
-	Expires time.Time `json:"e"`
-}
-
 // proven is a caller: the subject, and the credentials that prove it. It does not change.
 type proven struct {
 	subject     *Subject

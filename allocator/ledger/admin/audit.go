@@ -19,6 +19,7 @@ const (
 	auditWindow = time.Second
 	auditGrowth = 8
 	auditSpare  = 100
+	logoutsPage = 1000
 )
 
 // Record adds an entry to the audit that is about no change: an attempt that was refused.
@@ -42,6 +43,59 @@ func (a *Admin) Record(ctx context.Context, actor, action, object string) error 
 	}
 	_, err := a.Ledger.Change(ctx, store.Txn{Then: []store.Op{a.audit(actor, action, string(a.keys)+object, nil, nil)}})
 	return err
+}
+
+// How entries of logouts begin.
+const (
+	logout   = "log out"
+	sessions = "sessions/"
+)
+
+// LoggedOut adds an entry to the audit that ends sessions of a subject.
+func (a *Admin) LoggedOut(ctx context.Context, subject string, ids []ulid.ULID) error {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = id.String()
+	}
+	_, err := a.Ledger.Change(ctx, store.Txn{Then: []store.Op{
+		a.audit(subject, logout, string(a.keys)+sessions+strings.Join(texts, ","), nil, nil)}})
+	return err
+}
+
+// Logouts returns by subject the sessions that ended in entries of the audit since a time, the oldest first.
+func (a *Admin) Logouts(ctx context.Context, since time.Time) (map[string][]ulid.ULID, error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
+		return nil, err
+	}
+	var least ulid.ULID
+	if err := least.SetTime(ulid.Timestamp(since)); err != nil {
+		return nil, allocator.Errorf(allocator.Internal, "logouts since %v: %w", since, err)
+	}
+	of, ring := make(map[string][]ulid.ULID), a.keys.Audits()
+	within := store.Interval{Key: ring + least.String(), End: store.PrefixEnd(ring)}
+	for {
+		answer, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: logoutsPage}})
+		if err != nil {
+			return nil, err
+		}
+		found := answer.Got[0]
+		entries, _ := record.ReadEach(found, a.keys.ParseAudit) // what cannot be read is named where the audit is
+		for _, e := range entries {
+			ids, ok := strings.CutPrefix(e.Object, sessions)
+			if !ok || e.Action != logout {
+				continue
+			}
+			for text := range strings.SplitSeq(ids, ",") {
+				if id, err := ulid.ParseStrict(text); err == nil {
+					of[e.Actor] = append(of[e.Actor], id)
+				}
+			}
+		}
+		if len(found) < logoutsPage {
+			return of, nil
+		}
+		within.Key = found[len(found)-1].Key + "\x00"
+	}
 }
 
 // Audits returns up to n entries of changes and of refusals older than the one before, empty for no bound, the newest
