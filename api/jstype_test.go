@@ -23,11 +23,12 @@ func TestIDsAreStringsInJavaScript(t *testing.T) {
 	}
 	// A block is an ID where the boundary is 1.
 	ids := list("id first end start limit next skip skipped_to to block")
-	others := list(`after_sequence boundary carry_to clock_ms compacted count dropped ending epoch_ms found free from_ms
-		held if_revision issued largest_boundary layout_revision layout_version left left_before left_revision live lower
-		margin_total max_jump max_skew max_step min_step narrowest_range not_before_ms now_ms number of prescale quota
-		random_below read refills residue revision sequence shards size skipped step stride taken tags total until_ms upper
-		used version waits worker`)
+	others := list(`
+		after_sequence boundary carry_to clock_ms compacted count dropped ending epoch_ms found free from_ms held
+		if_revision issued largest_boundary layout_revision layout_version left left_before left_revision live
+		lower margin_total max_jump max_skew max_step min_step narrowest_range not_before_ms now_ms number of
+		prescale quota random_below read refills residue revision sequence shards size skipped step stride taken
+		tags total until_ms upper used version waits worker`)
 	met := make(map[string]bool)
 	var walk func(messages protoreflect.MessageDescriptors)
 	walk = func(messages protoreflect.MessageDescriptors) {

@@ -440,8 +440,8 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := findings{instances: v.instances, sample: next(sample{}, v.instances, make([]*marchv1.GetInstanceResponse, 2),
-			time.Now())}
+		f := findings{instances: v.instances}
+		f.sample = next(sample{}, v.instances, make([]*marchv1.GetInstanceResponse, 2), time.Now())
 		if all := f.instanceProblemsOf(v.instances[0]); len(all) != 1 || !all[0].GetSince().AsTime().Equal(died) ||
 			!strings.Contains(all[0].GetWhat(), "not known yet whether it runs") {
 			t.Errorf("its problems: %v, want one since %v", all, died)

@@ -337,8 +337,8 @@ func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err erro
 // exact is the end of the numbers that every client reads as they are: those in JavaScript round above it.
 const exact = 1 << 53
 
-// doorCreate creates a tag, if this room may create tags. The tag ends before exact, as nobody chose that it goes on
-// where clients may take one ID for another one, unless the caller begins it near there or above, or the boundary is too large.
+// doorCreate creates a tag, if this room may create tags. The tag ends before exact, unless the caller begins it near
+// there or above, or the boundary is too large: nobody chose that clients may take one of its IDs for another one.
 func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made bool, err error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {
@@ -358,8 +358,8 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 			return false, err
 		}
 		return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none; "+
-			"create it with `march tag create %s --start %d --limit %d`, or start the room with --create-tags", tag, tag,
-			start, settings.Limit)
+			"create it with `march tag create %s --start %d --limit %d`, or start the room with --create-tags",
+			tag, tag, start, settings.Limit)
 	}
 	if err := s.cfg.Access.MayCreate(ctx, name); err != nil {
 		return false, err

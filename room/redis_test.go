@@ -97,8 +97,9 @@ func TestRedis(t *testing.T) {
 		t.Errorf("incr after setnx: %d, %v", id, err)
 	}
 	// Before, such a tag went on above 2^53, where clients in JavaScript round numbers, and nothing told of it.
-	for key, row := range map[string]struct{ value, limit int64 }{"adder": {41, 1 << 53}, "near": {1 << 52, allocator.MaxID},
-		"above": {1 << 60, allocator.MaxID}} {
+	for key, row := range map[string]struct{ value, limit int64 }{
+		"adder": {41, 1 << 53}, "near": {1 << 52, allocator.MaxID}, "above": {1 << 60, allocator.MaxID},
+	} {
 		if err := b.SetNX(bg, key, row.value, 0).Err(); err != nil {
 			t.Errorf("%s: %v", key, err)
 		}

@@ -165,8 +165,8 @@ func (t *Text) OfParts(g *timeid.Generator, runs []allocator.Run) ([]string, err
 
 // ErrNoNumber is why a tag of Wide texts issues no numbers, and its texts are none.
 var ErrNoNumber = &allocator.Error{Kind: allocator.Refused,
-	Msg: "its IDs have 80 bits (44/20/16) and exist only as texts; NextBatch with texts, POST next?count=1&texts=true " +
-		"over HTTP, `march id batch --texts`, and NextText in the Go client issue them, Decode takes them apart"}
+	Msg: "its IDs have 80 bits (44/20/16) and exist only as texts; NextBatch with texts, " +
+		"POST next?count=1&texts=true over HTTP, `march id batch --texts`, and NextText in the Go client issue them, Decode takes them apart"}
 
 // ID returns the ID of a text. Its errors are Invalid, for a text that is none of the
 // tag's, those of Usable, and ErrNoNumber for Wide texts.

@@ -33,9 +33,10 @@ func TestTag(t *testing.T) {
 	}
 	long := strings.Repeat("shop:", 30)
 	for name, want := range map[string]allocator.Tag{
-		strings.Repeat("a", 63): allocator.Tag(strings.Repeat("a", 63)),
-		strings.Repeat("a", 64): "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa_30",
-		long:                    "shop_3ashop_3ashop_3ashop_3ashop_3_30", long + "a": "shop_3ashop_3ashop_3ashop_3ashop_3_30",
+		strings.Repeat("a", 63):   allocator.Tag(strings.Repeat("a", 63)),
+		strings.Repeat("a", 64):   "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa_30",
+		long:                      "shop_3ashop_3ashop_3ashop_3ashop_3_30",
+		long + "a":                "shop_3ashop_3ashop_3ashop_3ashop_3_30",
 		strings.Repeat(":", 1024): "0_30_3a_3a_3a_3a_3a_3a_3a_3a_3a_3a_30",
 	} {
 		tag, err := foreign.Tag(name)
