@@ -41,7 +41,8 @@ func (l *logouts) add(ctx context.Context, subject string, session ulid.ULID) {
 	if l.mu.pending == nil {
 		l.mu.pending, l.mu.written = make(map[string][]ulid.ULID), make(map[string]time.Time)
 	}
-	waiting := append(l.mu.pending[subject], session)
+	waiting := l.mu.pending[subject]
+	waiting = append(waiting, session)
 	// More than MaxEnded end all sessions up to the last: one more says so.
 	l.mu.pending[subject] = waiting[max(len(waiting)-access.MaxEnded-1, 0):]
 	soon := time.Since(l.mu.written[subject]) < logoutsEvery
@@ -96,10 +97,10 @@ func (l *logouts) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), logoutsWithin)
-			defer cancel()
 			for _, subject := range l.waiting(now) {
 				l.write(last, subject)
 			}
+			cancel()
 			return
 		case <-tick.C:
 		}
