@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// logoutsEvery is how often logouts are exchanged with other consoles. A logout is written at once or after as
-	// long, and read after as long: within a minute.
+	// logoutsEvery is how often logouts are written and read: each ends everywhere after twice as long at most.
 	logoutsEvery = 15 * time.Second
 	// logoutsAgain is how far back entries are read again: the clock of the console that wrote one may be behind, and
 	// etcd may have taken it late.
