@@ -102,7 +102,9 @@ func TestColdTags(t *testing.T) {
 		work.Go(func() { a.coldNext(fmt.Sprintf("tag-%d", k)) })
 	}
 	work.Wait()
-	if got := most.Load(); got > 64+16+5 { // reads, leases, and the server's own
+	// 64 tags are read at once, each with up to two reads beside each other while it is made. Leases, and the
+	// server's own, come on top.
+	if got := most.Load(); got > 2*64+16+5 {
 		t.Errorf("%d transactions at once", got)
 	}
 }
