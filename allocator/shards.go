@@ -8,9 +8,9 @@ type Spread struct {
 	Divisor int64   // the greatest common divisor of the boundary and n
 }
 
-// Spread returns how the IDs of each room fall on n shards, 1 or more, by lower. With g the greatest common divisor
-// of the boundary and n, the shards that an ID reaches depend on id mod g alone, and an ID of each residue mod g reaches n/g
-// of them in turn. A range has min(width, g) of the residues mod g.
+// Spread returns how the IDs of each room fall on n shards, 1 or more, by lower. With g the greatest common divisor of
+// the boundary and n, the shards that an ID reaches depend on id mod g alone, and an ID of each residue mod g reaches
+// n/g of them in turn. A range has min(width, g) of the residues mod g.
 func (l Layout) Spread(n int64) []Spread {
 	g, rest := n, l.Boundary
 	for rest != 0 {

@@ -166,7 +166,8 @@ func readLayouts(paths []string) (*marchv1.Layout, error) {
 			return layout, nil
 		case all.GetBoundary() != 0 && all.GetBoundary() != layout.GetBoundary():
 			return nil, finding{allocator.Errorf(allocator.Invalid,
-				"%s: boundary: %d; allowed: %d, as in %s, because all rooms have the same", path, layout.GetBoundary(), all.GetBoundary(), paths[0])}
+				"%s: boundary: %d; allowed: %d, as in %s, because all rooms have the same",
+				path, layout.GetBoundary(), all.GetBoundary(), paths[0])}
 		}
 		all.Boundary = layout.GetBoundary()
 		for name, r := range layout.GetRooms() {
