@@ -70,7 +70,7 @@ func TestFarMigration(t *testing.T) {
 						if now.State.Ended() {
 							break
 						}
-						time.Sleep(time.Millisecond)
+						time.Sleep(away / 100)
 					}
 					if trips := float64(time.Since(began)) / float64(away); trips > far.most {
 						t.Errorf("it took %.2f round trips, want %g at most", trips, far.most)
