@@ -71,7 +71,7 @@ func (s *Server) PlanMigration(ctx context.Context,
 	return &marchv1.PlanMigrationResponse{Plan: answer}, nil
 }
 
-// warnings says which residues nobody serves after a plan, of those that it moves: residues of a
+// warnings names the residues that no instance serves after a plan, of those that it moves: residues of a
 // room of which no instance is up, and freed ones.
 func warnings(p plan.Plan, instances []instance) (all []string) {
 	for _, room := range plan.Gaining(p.From, p.Target) {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,10 +41,7 @@ func (l *logouts) add(ctx context.Context, subject string, session ulid.ULID) {
 	if l.mu.pending == nil {
 		l.mu.pending, l.mu.written = make(map[string][]ulid.ULID), make(map[string]time.Time)
 	}
-	waiting := l.mu.pending[subject]
-	waiting = append(waiting, session)
-	// More than MaxEnded end all sessions up to the last: one more says so.
-	l.mu.pending[subject] = waiting[max(len(waiting)-access.MaxEnded-1, 0):]
+	l.wait(subject, session)
 	soon := time.Since(l.mu.written[subject]) < logoutsEvery
 	l.mu.Unlock()
 	if soon {
@@ -70,9 +68,16 @@ func (l *logouts) write(ctx context.Context, subject string) {
 		l.log.Warn("logout not written: other consoles do not know of it yet", "subject", subject, "error", err)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		ids = append(ids, l.mu.pending[subject]...)
-		l.mu.pending[subject] = ids[max(len(ids)-access.MaxEnded-1, 0):]
+		l.wait(subject, ids...)
 	}
+}
+
+// wait has logouts wait. More than MaxEnded end all sessions of the subject up to the latest, so one more is enough.
+// The lock is held.
+func (l *logouts) wait(subject string, ids ...ulid.ULID) {
+	all := slices.Concat(l.mu.pending[subject], ids)
+	slices.SortFunc(all, ulid.ULID.Compare)
+	l.mu.pending[subject] = all[max(len(all)-access.MaxEnded-1, 0):]
 }
 
 // run exchanges logouts until ctx ends.
@@ -106,7 +111,7 @@ func (l *logouts) run(ctx context.Context) {
 	}
 }
 
-// waiting returns the subjects whose logouts wait.
+// waiting returns the subjects of the logouts that wait, and forgets when the others last wrote an entry.
 func (l *logouts) waiting(now time.Time) (subjects []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

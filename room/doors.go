@@ -338,7 +338,7 @@ func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err erro
 const exact = 1 << 53
 
 // doorCreate creates a tag, if this room may create tags. The tag ends before exact, unless the caller begins it near
-// there or above, or the boundary is too large: nobody chose that clients may take one of its IDs for another one.
+// there or above, or the boundary is too large: no operator chose that clients may take one of its IDs for another one.
 func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made bool, err error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {

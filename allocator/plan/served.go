@@ -14,7 +14,7 @@ func Gaining(from, target allocator.Layout) (rooms []allocator.Room) {
 	return rooms
 }
 
-// Freed is the part of the residues that a room has and that nobody has after a plan.
+// Freed is the part of the residues that a room has, and that no room has after a plan.
 type Freed struct {
 	Room allocator.Room
 	Part float64 // of all residues

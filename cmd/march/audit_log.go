@@ -84,28 +84,21 @@ func newAuditVerify(c *common) *cobra.Command {
 		Short: "Check that no entry of the audit was changed or removed",
 		Long: `Check, from etcd, that no entry of the audit was changed or removed: each process
 chains the entries that it writes. With --log, compare with the files that
-processes wrote with --audit-log: who may write etcd can rewrite the audit with
+processes wrote with --audit-log: a user of etcd can rewrite the audit with
 all its hashes, and only a log outside etcd shows that. A log may be given in
 parts. Nothing is changed.
 
 Prints the problems, one a line (the first 1000), and exits 1 if there are any.`,
 		Example: `  march audit verify --etcd etcd-1:2379 --log /var/log/march/audit.jsonl`,
 		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			heads, err := readHeads(logs, cluster.cluster)
 			if err != nil {
 				return err
 			}
-			log, err := c.logger(hclog.Warn)
-			if err != nil {
-				return err
-			}
-			l, err := cluster.Open(cmd.Context(), watched{}, log)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = l.Close() }() // it only read
-			return runAuditVerify(cmd.Context(), c, l, heads)
+			return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
+				return runAuditVerify(cmd.Context(), c, l, heads)
+			})
 		},
 	}
 	addOptions(cmd, cluster.options()...)
@@ -133,12 +126,7 @@ func runAuditVerify(ctx context.Context, c *common, l *ledger.Ledger, heads []ve
 }
 
 func auditReportText(w io.Writer, r verify.AuditReport) {
-	for _, text := range r.Problems {
-		_, _ = fmt.Fprintln(w, printable(text))
-	}
-	if r.More > 0 {
-		_, _ = fmt.Fprintf(w, "and %s more\n", words.Grouped(r.More))
-	}
+	printProblems(w, r.Problems, r.More)
 	_, _ = fmt.Fprintf(w, "%s, %s, of %s\n", words.Counted(r.Changes, "change"), words.Counted(r.Refusals, "refusal"),
 		words.Counted(r.Writers, "writer"))
 	if r.Unchained > 0 {

@@ -41,8 +41,8 @@ type wanted struct {
 	leaf          devca.Leaf
 }
 
-// The CAs of a cluster. etcd's are apart, as etcd takes the name of whatever its CA signed for a user, and as whoever
-// has a certificate of the peers' CA can join etcd as a member.
+// The CAs of a cluster. etcd's are apart: etcd takes the name of each certificate of its CA for a user, and a host
+// with a certificate of the peers' CA can join etcd as a member.
 const (
 	marchCA = "ca"
 	etcdCA  = "etcd-ca"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -69,12 +70,7 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 		}
 	}
 	if c.output == "text" {
-		for _, text := range report.Problems {
-			_, _ = fmt.Fprintln(c.stdout, printable(text))
-		}
-		if report.More > 0 {
-			_, _ = fmt.Fprintf(c.stdout, "and %s more\n", words.Grouped(report.More))
-		}
+		printProblems(c.stdout, report.Problems, report.More)
 		if h := report.Halt; h.By != "" {
 			p := problem.New(problem.Halted, "", h.Time, "by", h.By, "why", h.Why)
 			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", excerpt(p.GetWhat()),
@@ -100,6 +96,16 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 		_, err = fmt.Fprintf(c.stdout, "%s: nothing wrong\n", reportText(report))
 	}
 	return err
+}
+
+// printProblems prints the problems that a check found, one a line, and how many more there are.
+func printProblems(w io.Writer, problems []string, more int64) {
+	for _, text := range problems {
+		_, _ = fmt.Fprintln(w, printable(text))
+	}
+	if more > 0 {
+		_, _ = fmt.Fprintf(w, "and %s more\n", words.Grouped(more))
+	}
 }
 
 // foundText returns a short text of the problems.

@@ -308,11 +308,7 @@ func publicKeys(content []byte, passOver bool) (*oidc.StaticKeySet, error) {
 }
 
 func (f *keyFile) verify(ctx context.Context, token string) (Identity, error) {
-	return verifyWith(ctx, f.verifier, token)
-}
-
-func verifyWith(ctx context.Context, v *oidc.IDTokenVerifier, token string) (Identity, error) {
-	verified, err := v.Verify(ctx, token)
+	verified, err := f.verifier.Verify(ctx, token)
 	if err != nil {
 		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token is not valid: %s", reason(err))
 	}

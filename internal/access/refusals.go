@@ -21,7 +21,7 @@ import (
 const (
 	// tellEvery is how often refusals are written to the log and to the audit.
 	tellEvery = 10 * time.Second
-	// maxSources bounds the proven subjects whose refusals are gathered apart; those of others are one source.
+	// maxSources bounds the proven subjects with refusals of their own; all further ones are one source.
 	maxSources = 256
 	// maxKinds bounds the different refusals of one source that wait; further ones are counted together.
 	maxKinds = 8
@@ -34,7 +34,7 @@ const (
 // Several stands for the addresses of refusals that were counted together.
 const Several = "several addresses"
 
-// The subjects of a caller whose proof was refused, and of those beyond maxSources.
+// The subjects of a caller with a proof that was refused, and of those beyond maxSources.
 const unknown, otherSubjects = "unknown", "other subjects"
 
 // Refusal is what was refused of one caller, for one reason.
@@ -51,7 +51,7 @@ type Refusal struct {
 	Times int
 }
 
-// source is whose refusals are gathered: a proven subject's, or those of all callers that proved nothing.
+// source has the refusals of one proven subject, or of all callers that proved nothing.
 type source struct {
 	budget *rate.Limiter
 	waits  []*Refusal // the oldest first
@@ -62,8 +62,8 @@ type source struct {
 type refusals struct {
 	mu struct {
 		sync.Mutex
-		by   map[string]*source // by subject; empty for callers that proved nothing
-		told time.Time
+		by    map[string]*source // by subject; empty for callers that proved nothing
+		taken time.Time          // when they were last taken
 	}
 	line throttle.Log
 }
@@ -151,10 +151,10 @@ func (s *source) count(r *Refusal, anyCall bool) bool {
 func (l *refusals) take(now time.Time) (list []Refusal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.mu.told) < tellEvery {
+	if now.Sub(l.mu.taken) < tellEvery {
 		return nil
 	}
-	l.mu.told = now
+	l.mu.taken = now
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(l.mu.by))) { // the empty one last
 		s := l.mu.by[name]
 		for len(s.waits) > 0 && s.budget.AllowN(now, 1) {

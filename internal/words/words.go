@@ -35,7 +35,7 @@ func Counted(n any, what string) string {
 	return number + " " + what
 }
 
-// Plain returns a text of somebody else, for a line of a log or of a table: as it is if all of it can be printed,
+// Plain returns a text that a caller chose, for a line of a log or of a table: as it is if all of it can be printed,
 // otherwise in quotes, with escapes. It cuts what exceeds so many bytes.
 func Plain(text string, most int) string {
 	rest := ""

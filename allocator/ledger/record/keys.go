@@ -152,6 +152,9 @@ func (k Keys) Refusals() string { return string(k) + "refusals/" }
 // Rings are the prefixes of the entries of the audit: of changes and of refusals.
 func (k Keys) Rings() []string { return []string{k.Audits(), k.Refusals()} }
 
+// IsRing reports whether the keys of a kind are entries of the audit.
+func IsRing(kind string) bool { return kind == "audit" || kind == "refusals" }
+
 // Oldest names the key that says from where on the entries of a ring are kept.
 func (k Keys) Oldest(ring string) string {
 	return string(k) + "oldest/" + strings.TrimSuffix(strings.TrimPrefix(ring, string(k)), "/")

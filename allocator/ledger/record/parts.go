@@ -47,7 +47,7 @@ func ofULID(p *KeyParts, text string) (err error) {
 }
 
 func ofRing(_ *KeyParts, text string) error {
-	if text != "audit" && text != "refusals" {
+	if !IsRing(text) {
 		return errors.New("not a ring")
 	}
 	return nil

@@ -63,8 +63,7 @@ func (t *transaction) breaks(rule, format string, args ...any) {
 // inTurn reports whether a deleted key may be deleted: of layouts, migrations and audit entries
 // the oldest goes when another one comes.
 func (t *transaction) inTurn(w Write) bool {
-	if w.Kind != "layouts" && w.Kind != "migrations" && w.Kind != "audit" &&
-		w.Kind != "refusals" {
+	if w.Kind != "layouts" && w.Kind != "migrations" && !record.IsRing(w.Kind) {
 		return true
 	}
 	gone := make(map[string]bool)

@@ -92,7 +92,7 @@ func (a *auditing) ring(ctx context.Context, ring string, heads []Head) error {
 		}
 		from = kvs[page-1].Key + "\x00"
 	}
-	if name == "audit/" {
+	if ring == a.cluster.Keys.Audits() {
 		a.report.Changes = int64(len(keys))
 	} else {
 		a.report.Refusals = int64(len(keys))

@@ -25,7 +25,7 @@ import (
 // of the median of those that changed since its first look: these come from running instances.
 // Until then a heartbeat that is old by etcd's own clock does not count either, so that no process waits for
 // instances that ended without a sign. In the same way a clock is behind only if it is behind those that changed. It
-// takes windows, as IDs that sort too early harm nobody else's; but the instance says so.
+// takes windows, as IDs that sort too early harm no other instance's; but the instance says so.
 
 // clocks is an instance's knowledge of other instances' clocks.
 type clocks struct {
