@@ -58,8 +58,8 @@ func (w *world) gateOfTokens(log *bytes.Buffer) {
 	}
 }
 
-// Junk of callers that proved nothing, at 1,000 calls a second for minutes (ten in .ci/run), from as many addresses, hides no
-// refusal of a proven subject, and is itself told in bounded number, each attempt counted.
+// Junk of callers that proved nothing, at 1,000 calls a second for minutes (ten in .ci/run), from as many addresses,
+// hides no refusal of a proven subject, and is itself told in bounded number, each attempt counted.
 func TestJunkHidesNoRefusal(t *testing.T) {
 	w := newWorld(t)
 	synctest.Test(t, func(t *testing.T) {
