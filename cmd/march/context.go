@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/march/internal/contexts"
 )
 
 // newContext is `march context`. root has all other commands: a context may have the settings of
@@ -21,10 +20,10 @@ func newContext(c *common, root *cobra.Command) *cobra.Command {
 	cmd := group("context", "Name clusters, and choose the one that commands call",
 		newContextAdd(c, root), newContextList(c),
 		changeContexts(c, "use NAME",
-			"Make a context the one in use; - for none", func(f *contexts.File, name string) error {
+			"Make a context the one in use; - for none", func(f *contextFile, name string) error {
 				return f.Use(strings.TrimPrefix(name, "-"))
 			}),
-		changeContexts(c, "remove NAME", "Remove a context", (*contexts.File).Remove),
+		changeContexts(c, "remove NAME", "Remove a context", (*contextFile).Remove),
 		newContextShow(c))
 	cmd.Long = `Name clusters, and choose the one that commands call. A context is a named set
 of settings, such as --console and --room. Commands have the settings of the
@@ -40,12 +39,12 @@ in march/contexts.json in your directory of settings; only you can read it.`
 }
 
 // withContexts reads the contexts, has use change them, and stores them if it did.
-func withContexts(use func(f *contexts.File) (changed bool, err error)) error {
-	path, err := contexts.Path()
+func withContexts(use func(f *contextFile) (changed bool, err error)) error {
+	path, err := contextsPath()
 	if err != nil {
 		return err
 	}
-	f, err := contexts.Load(path)
+	f, err := loadContexts(path)
 	if err != nil {
 		return err
 	}
@@ -57,11 +56,11 @@ func withContexts(use func(f *contexts.File) (changed bool, err error)) error {
 }
 
 // changeContexts is a command that changes one context.
-func changeContexts(c *common, use, short string, change func(*contexts.File, string) error) *cobra.Command {
+func changeContexts(c *common, use, short string, change func(*contextFile, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: exactly("a context's name"), ValidArgsFunction: contextNames,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return withContexts(func(f *contexts.File) (bool, error) {
+			return withContexts(func(f *contextFile) (bool, error) {
 				if err := change(f, args[0]); err != nil {
 					return false, err
 				}
@@ -79,7 +78,7 @@ func changeContexts(c *common, use, short string, change func(*contexts.File, st
 // contextNames completes the name of a context.
 func contextNames(_ *cobra.Command, args []string, begin string) (names []string, _ cobra.ShellCompDirective) {
 	if len(args) == 0 {
-		_ = withContexts(func(f *contexts.File) (bool, error) {
+		_ = withContexts(func(f *contextFile) (bool, error) {
 			names = slices.DeleteFunc(f.Names(), func(name string) bool { return !strings.HasPrefix(name, begin) })
 			return false, nil
 		})
@@ -96,7 +95,7 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 		Example: `  march context add prod --console one.prod:7001,two.prod:7001 --room room.prod:7010 --etcd etcd-1.prod:2379 --use`,
 		Args:    exactly("a context's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			given := make(contexts.Settings)
+			given := make(map[string]string)
 			var err error
 			cmd.Flags().Visit(func(f *pflag.Flag) {
 				if of := known[f.Name]; of != nil && cmd.LocalNonPersistentFlags().Lookup(f.Name) == f {
@@ -111,7 +110,7 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			return withContexts(func(f *contexts.File) (bool, error) {
+			return withContexts(func(f *contextFile) (bool, error) {
 				if err := f.Add(args[0], given); err != nil {
 					return false, err
 				}
@@ -148,8 +147,8 @@ func newContextList(c *common) *cobra.Command {
 		Short: "List the contexts; the one in use has a star",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return withContexts(func(f *contexts.File) (bool, error) {
-				all := contexts.File{Current: f.InUse(), Contexts: f.All()}
+			return withContexts(func(f *contextFile) (bool, error) {
+				all := contextFile{Current: f.InUse(), Contexts: f.All()}
 				return false, c.print(all, func(w *tabwriter.Writer) {
 					table(w, "IN USE\tNAME\tCONSOLE\tROOM", f.Names(), func(name string) []any {
 						star := " "
@@ -176,7 +175,7 @@ func newContextShow(c *common) *cobra.Command {
 		},
 		ValidArgsFunction: contextNames,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return withContexts(func(f *contexts.File) (bool, error) {
+			return withContexts(func(f *contextFile) (bool, error) {
 				name := cmp.Or(strings.Join(args, ""), c.context, f.InUse())
 				if name == "" {
 					return false, allocator.Errorf(allocator.NotFound,

@@ -28,7 +28,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
-	"github.com/march-id/march/cmd/march/internal/contexts"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/room"
@@ -358,11 +357,11 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 // cluster: of a command that calls a room, and of one that calls the console. note is a text for the user,
 // empty or lines that end with an empty one.
 func (d *dev) context(room string) (note, roomFlags, consoleFlags string) {
-	of := contexts.Settings{"console": d.ports.Address(portConsoleGRPC), "room": room,
+	of := map[string]string{"console": d.ports.Address(portConsoleGRPC), "room": room,
 		"etcd": d.ports.Address(portEtcdClient)}
 	security := d.tls.Settings()
 	maps.Copy(of, security)
-	name, stop, err := contexts.Announce(d.ports.Base, of)
+	name, stop, err := announceContext(d.ports.Base, of)
 	if err != nil {
 		d.log.Info("this cluster has no context", "error", err)
 		secured := ""
@@ -373,7 +372,7 @@ func (d *dev) context(room string) (note, roomFlags, consoleFlags string) {
 	}
 	d.closers = append(d.closers, stop)
 	named, inUse := " --context "+name, ""
-	if err := withContexts(func(f *contexts.File) (bool, error) {
+	if err := withContexts(func(f *contextFile) (bool, error) {
 		inUse = cmp.Or(os.Getenv(variable("context")), f.InUse())
 		return false, nil
 	}); err != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/march/internal/contexts"
 	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/internal/yamlfile"
 )
@@ -140,14 +139,14 @@ func contextOf(cmd *cobra.Command, c *common, given map[string]value) (set func(
 			return none, nil // `context use` mends what does not exist
 		}
 	}
-	path, err := contexts.Path()
+	path, err := contextsPath()
 	if err != nil && c.context == "" {
 		return none, nil // without a home there are no contexts
 	}
 	if err != nil {
 		return nil, err
 	}
-	file, err := contexts.Load(path)
+	file, err := loadContexts(path)
 	name := c.context
 	if err == nil && name == "" {
 		name = file.InUse()

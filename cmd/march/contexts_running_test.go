@@ -1,4 +1,4 @@
-package contexts_test
+package main
 
 import (
 	"net"
@@ -9,11 +9,10 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/march/internal/contexts"
 )
 
-// home makes an empty directory of settings, and returns the path of its file of contexts.
-func home(t *testing.T) string {
+// contextsHome makes an empty directory of settings, and returns the path of its file of contexts.
+func contextsHome(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "march-") // paths of sockets are short
 	if err != nil {
@@ -22,7 +21,7 @@ func home(t *testing.T) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	t.Setenv("HOME", dir)
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config"))
-	path, err := contexts.Path()
+	path, err := contextsPath()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,11 +29,11 @@ func home(t *testing.T) string {
 }
 
 // A cluster's context is in use while the cluster runs, if no other was chosen. The oldest wins.
-func TestRunning(t *testing.T) {
-	path := home(t)
-	load := func() *contexts.File {
+func TestContextsOfRunningClusters(t *testing.T) {
+	path := contextsHome(t)
+	load := func() *contextFile {
 		t.Helper()
-		f, err := contexts.Load(path)
+		f, err := loadContexts(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +41,7 @@ func TestRunning(t *testing.T) {
 	}
 	announce := func(base int) func() {
 		t.Helper()
-		_, stop, err := contexts.Announce(base, contexts.Settings{"room": net.JoinHostPort("127.0.0.1", "1")})
+		_, stop, err := announceContext(base, map[string]string{"room": net.JoinHostPort("127.0.0.1", "1")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +61,7 @@ func TestRunning(t *testing.T) {
 	if err := f.Add("dev:7200", nil); allocator.KindOf(err) != allocator.Invalid {
 		t.Errorf("a context of the file by such a name: %v", err)
 	}
-	if err := f.Add("prod", contexts.Settings{"room": "prod:7010"}); err != nil {
+	if err := f.Add("prod", map[string]string{"room": "prod:7010"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Use("prod"); err != nil || f.InUse() != "prod" {
@@ -86,7 +85,7 @@ func TestRunning(t *testing.T) {
 
 // A socket that a killed process left behind is no context, and the next process takes its name.
 func TestDeadContext(t *testing.T) {
-	path := home(t)
+	path := contextsHome(t)
 	at := filepath.Join(filepath.Dir(path), "dev-7000.sock")
 	if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
 		t.Fatal(err)
@@ -100,14 +99,14 @@ func TestDeadContext(t *testing.T) {
 	if _, err := os.Stat(at); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := contexts.Load(path); err != nil || f.InUse() != "" {
+	if f, err := loadContexts(path); err != nil || f.InUse() != "" {
 		t.Errorf("%q is in use, %v", f.InUse(), err)
 	}
-	name, stop, err := contexts.Announce(7000, nil)
+	name, stop, err := announceContext(7000, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err := contexts.Load(path); err != nil || f.InUse() != name {
+	if f, err := loadContexts(path); err != nil || f.InUse() != name {
 		t.Errorf("%q is in use, %v; want %s", f.InUse(), err, name)
 	}
 	stop()
@@ -117,10 +116,10 @@ func TestDeadContext(t *testing.T) {
 }
 
 // A directory in which there can be no socket is an error; the cluster runs without a context then.
-func TestNoRoomForASocket(t *testing.T) {
+func TestContextWithoutSocket(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(t.TempDir(), strings.Repeat("long", 40)))
 	t.Setenv("HOME", filepath.Join(t.TempDir(), strings.Repeat("long", 40)))
-	if _, _, err := contexts.Announce(7000, nil); allocator.KindOf(err) != allocator.Invalid {
+	if _, _, err := announceContext(7000, nil); allocator.KindOf(err) != allocator.Invalid {
 		t.Error(err)
 	}
 }

@@ -1,11 +1,4 @@
-// Package contexts keeps named sets of settings, of which one is in use: which console and room
-// the commands of one cluster call, and with which certificates. So an operator of several
-// clusters names a cluster once, and not its addresses at each command.
-//
-// They are in one JSON file that only its owner may read or write. A change replaces the file as
-// a whole, so a reader sees it before or after. A context has only strings that the command line
-// takes, and no secrets: settings name the files of those.
-package contexts
+package main
 
 import (
 	"bytes"
@@ -23,30 +16,33 @@ import (
 	"github.com/march-id/march/internal/smallfile"
 )
 
-// File is the content of the file.
-type File struct {
+// contextFile has named sets of settings, of which one is in use: which console and room the commands of
+// one cluster call, and with which certificates. So an operator of several clusters names a cluster once,
+// and not its addresses at each command.
+//
+// It is one JSON file that only its owner may read or write. A change replaces the file as a whole, so a
+// reader sees it before or after. A context has only strings that the command line takes, and no secrets:
+// settings name the files of those.
+type contextFile struct {
 	// Current is the context that was chosen; empty for none.
 	Current string `json:"current,omitempty"`
-	// Contexts are settings and their values, by the name of the context.
-	Contexts map[string]Settings `json:"contexts"`
+	// Contexts are values of settings, by the name of the context.
+	Contexts map[string]map[string]string `json:"contexts"`
 	// Running are the contexts of every march dev that runs, the oldest first. They are not in the file.
-	Running []Running `json:"-"`
+	Running []runningContext `json:"-"`
 }
 
-// Settings are the values of settings by their names, as flags take them.
-type Settings map[string]string
-
 const (
-	// maxFile bounds the file, in bytes.
-	maxFile = 1 << 20
-	// forOwner is the mode of the file: its owner alone reads and writes it.
-	forOwner, forOwnerDir = 0o600, 0o700
+	// maxContexts bounds the file, in bytes.
+	maxContexts = 1 << 20
+	// contextsMode is the mode of the file: its owner alone reads and writes it.
+	contextsMode, contextsDirMode = 0o600, 0o700
 )
 
-var name = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+var contextName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
-// Path returns the file's path: march/contexts.json in the user's directory of settings.
-func Path() (string, error) {
+// contextsPath returns the file's path: march/contexts.json in the user's directory of settings.
+func contextsPath() (string, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
 		return "", allocator.Errorf(allocator.Invalid,
@@ -55,34 +51,34 @@ func Path() (string, error) {
 	return filepath.Join(dir, "march", "contexts.json"), nil
 }
 
-// CheckName checks a context's name. Its error is Invalid.
-func CheckName(text string) error {
-	if !name.MatchString(text) {
+// checkContextName checks a context's name. Its error is Invalid.
+func checkContextName(text string) error {
+	if !contextName.MatchString(text) {
 		return allocator.Errorf(allocator.Invalid,
 			"context: %q; allowed: 1 to 63 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit", text)
 	}
 	return nil
 }
 
-// Load reads the file; one that does not exist has no contexts. It also asks every march dev that runs
+// loadContexts reads the file; one that does not exist has no contexts. It also asks every march dev that runs
 // for its context. Its error is Invalid.
-func Load(path string) (*File, error) {
-	file, err := read(path)
+func loadContexts(path string) (*contextFile, error) {
+	file, err := readContexts(path)
 	if err == nil {
-		file.Running = running(filepath.Dir(path))
+		file.Running = runningContexts(filepath.Dir(path))
 	}
 	return file, err
 }
 
-func read(path string) (*File, error) {
-	content, err := smallfile.Read("context", path, maxFile)
+func readContexts(path string) (*contextFile, error) {
+	content, err := smallfile.Read("context", path, maxContexts)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &File{Contexts: make(map[string]Settings)}, nil
+		return &contextFile{Contexts: make(map[string]map[string]string)}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	file := &File{}
+	file := &contextFile{}
 	d := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(content, []byte("\uFEFF"))))
 	d.DisallowUnknownFields()
 	if err := d.Decode(file); err != nil {
@@ -90,10 +86,10 @@ func read(path string) (*File, error) {
 			"context: %s: not a file of contexts: %w; mend or remove it", path, err)
 	}
 	if file.Contexts == nil {
-		file.Contexts = make(map[string]Settings)
+		file.Contexts = make(map[string]map[string]string)
 	}
 	for _, name := range file.Names() {
-		if err := CheckName(name); err != nil {
+		if err := checkContextName(name); err != nil {
 			return nil, allocator.Errorf(allocator.Invalid, "%s: %w", path, err)
 		}
 	}
@@ -101,22 +97,22 @@ func read(path string) (*File, error) {
 }
 
 // Save replaces the file. Its error is Invalid.
-func (f *File) Save(path string) error {
+func (f *contextFile) Save(path string) error {
 	content, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := replace(path, append(content, '\n')); err != nil {
+	if err := replaceContexts(path, append(content, '\n')); err != nil {
 		return allocator.Errorf(allocator.Invalid, "context: %w", err)
 	}
 	return nil
 }
 
-func replace(path string, content []byte) (err error) {
-	if err := os.MkdirAll(filepath.Dir(path), forOwnerDir); err != nil {
+func replaceContexts(path string, content []byte) (err error) {
+	if err := os.MkdirAll(filepath.Dir(path), contextsDirMode); err != nil {
 		return err
 	}
-	next, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // its mode is forOwner
+	next, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // its mode is contextsMode
 	if err != nil {
 		return err
 	}
@@ -125,7 +121,7 @@ func replace(path string, content []byte) (err error) {
 			_, _ = next.Close(), os.Remove(next.Name())
 		}
 	}()
-	if err := next.Chmod(forOwner); err != nil {
+	if err := next.Chmod(contextsMode); err != nil {
 		return err
 	}
 	if _, err := next.Write(content); err != nil {
@@ -142,7 +138,7 @@ func replace(path string, content []byte) (err error) {
 
 // InUse returns the context of commands that name none: the one that was chosen, or else that of the
 // march dev that runs for longest. It is empty for none.
-func (f *File) InUse() string {
+func (f *contextFile) InUse() string {
 	if f.Current == "" && len(f.Running) > 0 {
 		return f.Running[0].Name
 	}
@@ -150,7 +146,7 @@ func (f *File) InUse() string {
 }
 
 // All returns all contexts.
-func (f *File) All() map[string]Settings {
+func (f *contextFile) All() map[string]map[string]string {
 	all := maps.Clone(f.Contexts)
 	for _, r := range f.Running {
 		all[r.Name] = r.Settings
@@ -159,10 +155,10 @@ func (f *File) All() map[string]Settings {
 }
 
 // Names returns the names of all contexts, sorted.
-func (f *File) Names() []string { return slices.Sorted(maps.Keys(f.All())) }
+func (f *contextFile) Names() []string { return slices.Sorted(maps.Keys(f.All())) }
 
 // Get returns a context. Its error is NotFound.
-func (f *File) Get(name string) (Settings, error) {
+func (f *contextFile) Get(name string) (map[string]string, error) {
 	settings, ok := f.All()[name]
 	if !ok {
 		known := "there is none; make one with `march context add`"
@@ -175,7 +171,7 @@ func (f *File) Get(name string) (Settings, error) {
 }
 
 // kept checks that a context is in the file. Its errors are NotFound, and Refused for one of a march dev.
-func (f *File) kept(name string) error {
+func (f *contextFile) kept(name string) error {
 	if _, err := f.Get(name); err != nil {
 		return err
 	}
@@ -187,8 +183,8 @@ func (f *File) kept(name string) error {
 }
 
 // Add adds a context. Its errors are Invalid and Exists.
-func (f *File) Add(name string, settings Settings) error {
-	if err := CheckName(name); err != nil {
+func (f *contextFile) Add(name string, settings map[string]string) error {
+	if err := checkContextName(name); err != nil {
 		return err
 	}
 	if _, there := f.Contexts[name]; there {
@@ -200,7 +196,7 @@ func (f *File) Add(name string, settings Settings) error {
 }
 
 // Use makes a context the chosen one; none is chosen after the empty name. Its errors are NotFound and Refused.
-func (f *File) Use(name string) error {
+func (f *contextFile) Use(name string) error {
 	if name != "" {
 		if err := f.kept(name); err != nil {
 			return err
@@ -211,7 +207,7 @@ func (f *File) Use(name string) error {
 }
 
 // Remove removes a context. If it was chosen, none is. Its errors are NotFound and Refused.
-func (f *File) Remove(name string) error {
+func (f *contextFile) Remove(name string) error {
 	if err := f.kept(name); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package contexts_test
+package main
 
 import (
 	"os"
@@ -10,17 +10,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/march/internal/contexts"
 )
 
-func TestFile(t *testing.T) {
+func TestContextFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "march", "contexts.json")
-	f, err := contexts.Load(path)
+	f, err := loadContexts(path)
 	if err != nil || len(f.Names()) > 0 || f.Current != "" {
 		t.Fatalf("without a file: %+v, %v", f, err)
 	}
 	for _, name := range []string{"prod", "dev"} {
-		if err := f.Add(name, contexts.Settings{"console": name + ":7001"}); err != nil {
+		if err := f.Add(name, map[string]string{"console": name + ":7001"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -41,7 +40,7 @@ func TestFile(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	again, err := contexts.Load(path)
+	again, err := loadContexts(path)
 	if err != nil || !cmp.Equal(f, again) {
 		t.Errorf("read back: %v\n%s", err, cmp.Diff(f, again))
 	}
@@ -57,7 +56,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestContextFileRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "contexts.json")
 	for content, want := range map[string]string{
 		`{"contexts":{"Prod":{}}}`:            `"Prod"`,
@@ -69,12 +68,12 @@ func TestRefused(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := contexts.Load(path); allocator.KindOf(err) != allocator.Invalid ||
+		if _, err := loadContexts(path); allocator.KindOf(err) != allocator.Invalid ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: %v, want %q", content, err, want)
 		}
 	}
-	if err := contexts.CheckName(strings.Repeat("a", 64)); allocator.KindOf(err) != allocator.Invalid {
+	if err := checkContextName(strings.Repeat("a", 64)); allocator.KindOf(err) != allocator.Invalid {
 		t.Errorf("a name of 64: %v", err)
 	}
 }
