@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -16,8 +17,8 @@ import (
 
 // benchFlags describe the load of march bench.
 type benchFlags struct {
-	address, tag, mode   string
-	secure               clientTLS
+	room                 *target
+	tag, mode            string
 	connections, workers int
 	window               int
 	count                int64
@@ -28,7 +29,7 @@ type benchFlags struct {
 var benchModes = []string{"unary", "batch", "stream", "lease"}
 
 func newBench(c *common) *cobra.Command {
-	f := &benchFlags{}
+	f := &benchFlags{room: c.target()}
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Put load on a running room and measure it",
@@ -48,8 +49,7 @@ under way on each), lease (Lease).`,
 		},
 	}
 	flags := cmd.Flags()
-	cmd.PersistentFlags().StringVar(&f.address, "room", defaultRoom, "the room's gRPC address, HOST:PORT")
-	addOptions(cmd, f.secure.options("")...)
+	f.room.flags(cmd, "room", defaultRoom)
 	flags.StringVar(&f.tag, "tag", "bench", "the tag")
 	flags.Var(oneOf(&f.mode, benchModes...), "mode", strings.Join(benchModes, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(benchModes, cobra.ShellCompDirectiveNoFileComp))
@@ -87,30 +87,25 @@ func (f *benchFlags) validate() error {
 	return nil
 }
 
-// dial opens the connections, which hangUp closes.
-func (f *benchFlags) dial() (conns []*grpc.ClientConn, hangUp func(), err error) {
+// dial opens the connections, of which one is first. hangUp closes them.
+func (f *benchFlags) dial() (first *link, conns []*grpc.ClientConn, hangUp func(), err error) {
 	hangUp = func() {
 		for _, conn := range conns {
 			_ = conn.Close()
 		}
 	}
-	given, err := f.secure.Credentials()
-	if err != nil {
-		return nil, nil, usageError{err}
-	}
 	for range f.connections {
-		conn, err := api.Dial(f.address, given.Options()...)
-		if err != nil {
+		if first, err = f.room.dial(); err != nil {
 			hangUp()
-			return nil, nil, usageError{allocator.Errorf(allocator.Invalid, "room: %w", err)}
+			return nil, nil, nil, err
 		}
-		conns = append(conns, conn)
+		conns = append(conns, first.conn)
 	}
-	return conns, hangUp, nil
+	return first, conns, hangUp, nil
 }
 
 func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
-	conns, hangUp, err := f.dial()
+	first, conns, hangUp, err := f.dial()
 	if err != nil {
 		return err
 	}
@@ -127,8 +122,12 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 		cfg.NewStream = load.Streams(conns, f.tag)
 	}
 	// If the first call fails, all others would fail, too.
-	if _, err := load.Unary(conns, f.tag)(0)(cmd.Context()); err != nil {
-		return allocator.Errorf(allocator.KindOf(err), "room at %s (--room): %w", f.address, err)
+	err = first.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
+		_, err := load.Unary([]*grpc.ClientConn{conn}, f.tag)(0)(ctx)
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	if line := newProgress(c); !f.quiet {
 		cfg.Every, cfg.Progress = line.every, sayLoad(line, f.duration)

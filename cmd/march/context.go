@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 )
 
 // newContext is `march context`. root has all other commands: a context may have the settings of
@@ -99,8 +102,9 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 			var err error
 			cmd.Flags().Visit(func(f *pflag.Flag) {
 				if of := known[f.Name]; of != nil && cmd.LocalNonPersistentFlags().Lookup(f.Name) == f {
-					given[f.Name] = f.Value.String()
-					err = errors.Join(err, (value{Values: []string{f.Value.String()}}).set(f.Name, of))
+					text, wrong := forAnyFolder(f.Name, f.Value.String())
+					given[f.Name] = text
+					err = errors.Join(err, wrong, (value{Values: []string{text}}).set(f.Name, of))
 				}
 			})
 			if err == nil && len(given) == 0 {
@@ -140,6 +144,25 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 	visit(root)
 	return cmd
 }
+
+// forAnyFolder returns the value of a setting in a context, which counts wherever a command is called: a file has its
+// whole path. Its error is Invalid, for an address that is none.
+func forAnyFolder(setting, text string) (string, error) {
+	switch {
+	case setting == "console" || setting == "room":
+		for address := range strings.SplitSeq(text, ",") {
+			if err := api.CheckAddress(setting, address); err != nil {
+				return text, err
+			}
+		}
+	case text != "" && isFile.MatchString(setting), setting == "audit-log" && text != "stdout":
+		return filepath.Abs(text)
+	}
+	return text, nil
+}
+
+// isFile matches the settings that are files.
+var isFile = regexp.MustCompile(`-(ca|cert|key|file)$`)
 
 func newContextList(c *common) *cobra.Command {
 	return &cobra.Command{
