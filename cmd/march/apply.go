@@ -14,7 +14,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/manifest"
 )
 
 func newExport(c *common) *cobra.Command {
@@ -29,7 +28,7 @@ func newExport(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			content, err := manifest.Export(layout, tags)
+			content, err := exportManifest(layout, tags)
 			if err == nil {
 				_, err = c.stdout.Write(content)
 			}
@@ -73,12 +72,12 @@ func readCluster(cmd *cobra.Command, t *target) (layout *marchv1.Layout, tags []
 type applying struct {
 	c               *common
 	t               *target
-	file            *manifest.Manifest
+	file            *manifest
 	prune, dry, yes bool
 	atomic, force   bool
 	hold            time.Duration
 	path            string
-	Diff            manifest.Diff   `json:"diff"`
+	Diff            manifestDiff    `json:"diff"`
 	Plan            json.RawMessage `json:"plan"`    // null where the layout stays
 	Applied         bool            `json:"applied"` // false with --dry-run
 	plan            *marchv1.Plan
@@ -106,9 +105,9 @@ change. After ^C a migration goes on, and the tags stay: apply the file again.`,
 			if err := required(cmd, "file"); err != nil {
 				return err
 			}
-			content, err := readBounded("file", a.path, manifest.MaxFile)
+			content, err := readBounded("file", a.path, maxManifest)
 			if err == nil {
-				a.file, err = manifest.Parse(a.path, content)
+				a.file, err = parseManifest(a.path, content)
 			}
 			if err != nil {
 				return err
@@ -167,10 +166,10 @@ func (a *applying) run(cmd *cobra.Command) error {
 }
 
 // diff reads the cluster, and compares it with the file.
-func (a *applying) diff(cmd *cobra.Command) (manifest.Diff, error) {
+func (a *applying) diff(cmd *cobra.Command) (manifestDiff, error) {
 	layout, tags, err := readCluster(cmd, a.t)
 	if err != nil {
-		return manifest.Diff{}, err
+		return manifestDiff{}, err
 	}
 	return a.file.Diff(layout, tags, a.prune)
 }
@@ -246,14 +245,14 @@ func (a *applying) apply(cmd *cobra.Command) error {
 	for _, change := range a.Diff.Tags {
 		err := callConsole(cmd.Context(), a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) (err error) {
 			switch change.Action {
-			case manifest.Create:
+			case "create":
 				_, err = s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: change.Message()})
-			case manifest.Update:
+			case "update":
 				var answer *marchv1.UpdateTagResponse
 				answer, err = s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: change.Message(), Confirm: true,
 					IfRevision: change.Revision()})
 				a.c.sayNotes(answer)
-			case manifest.Delete:
+			case "delete":
 				_, err = s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: change.Tag, IfRevision: change.Revision()})
 			}
 			return err

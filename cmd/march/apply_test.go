@@ -16,7 +16,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/manifest"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -132,7 +131,7 @@ func TestApplyOtherLayout(t *testing.T) {
 // apply returns an apply of a file.
 func apply(t *testing.T, console, file string) (*applying, *cobra.Command) {
 	t.Helper()
-	parsed, err := manifest.Parse("cluster.yaml", []byte(file))
+	parsed, err := parseManifest("cluster.yaml", []byte(file))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/doctor"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -48,11 +47,11 @@ const mostOfBundle = 1000
 
 // bundleFiles returns the files. program is the version of this program. Calls that
 // fail are in errors.txt, because a bundle is wanted most when something is broken.
-func bundleFiles(ctx context.Context, console grpc.ClientConnInterface, program string, facts doctor.Facts,
+func bundleFiles(ctx context.Context, console grpc.ClientConnInterface, program string, facts doctorFacts,
 	now time.Time) ([]bundleFile, error) {
 	b := &bundler{}
 	b.text("about.txt", fmt.Sprintf("made by march %s at %s\n", program, now.UTC().Format(time.RFC3339)))
-	b.value("doctor.json", doctor.Examine(facts))
+	b.value("doctor.json", examine(facts))
 	b.ask("overview.json", func() (proto.Message, error) { return facts.Overview, facts.OverviewErr })
 	b.message("instances.json", &marchv1.ListInstancesResponse{Instances: facts.Instances})
 	b.message("tags.json", &marchv1.SearchTagsResponse{Tags: facts.Tags, Total: facts.TagsTotal})
@@ -118,7 +117,7 @@ func (b *bundler) ask(name string, call func() (proto.Message, error)) {
 }
 
 // process adds what a process told of itself.
-func (b *bundler) process(a doctor.Answer) {
+func (b *bundler) process(a processAnswer) {
 	if a.Got == nil {
 		b.failed = append(b.failed, a.Process+": "+a.Err.Error())
 		return

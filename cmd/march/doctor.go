@@ -13,7 +13,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/doctor"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -43,7 +42,7 @@ what, remedy and command.`,
 				return usageError{allocator.Errorf(allocator.Invalid,
 					"shards: %d; allowed: 1 or more, 0 for none", shards)}
 			}
-			found := doctor.Examine(facts)
+			found := examine(facts)
 			err = c.print(map[string]any{"findings": found}, func(w *tabwriter.Writer) {
 				for _, f := range found {
 					folded(w, fmt.Sprintf("%-8s %-16s ", f.Level, f.Check), printable(f.What))
@@ -58,7 +57,7 @@ what, remedy and command.`,
 			if err != nil {
 				return err
 			}
-			if n := doctor.Wrong(found); n > 0 {
+			if n := wrongOf(found); n > 0 {
 				return finding{allocator.Errorf(allocator.Refused, "%s found", words.Counted(n, "problem"))}
 			}
 			return nil
@@ -69,7 +68,7 @@ what, remedy and command.`,
 }
 
 // collect asks a console and all instances. Each may take as long as the timeout says.
-func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (facts doctor.Facts, err error) {
+func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (facts doctorFacts, err error) {
 	given, err := t.credentials()
 	if err != nil {
 		return facts, usageError{err}
@@ -77,7 +76,7 @@ func collect(ctx context.Context, t *target, ask *marchv1.DiagnoseRequest) (fact
 	link := *t
 	link.timeout = 2*t.timeout + 2*time.Second // the console, then the instances; and etcd may be slow
 	err = link.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		facts, err = doctor.Collect(ctx, conn, ask, t.timeout, func(address, room,
+		facts, err = collectFacts(ctx, conn, ask, t.timeout, func(address, room,
 			name string) (*grpc.ClientConn, error) {
 			return api.Dial(address, append(given.InstanceOptions(room, name), grpc.WithContextDialer(t.connect))...)
 		})

@@ -34,7 +34,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/doctor"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/devca"
@@ -372,7 +371,7 @@ func (n *night) look() map[string]string {
 		add("status", "%s", strings.TrimSpace(problems))
 	}
 	for _, f := range n.findings() {
-		if f.Level == doctor.Failed || f.Level == doctor.Warning {
+		if f.Level == levelFailed || f.Level == levelWarning {
 			add("doctor", "%s, %s: %s. %s `%s`", f.Level, f.Check, f.What, f.Remedy, f.Command)
 		}
 	}
@@ -872,7 +871,7 @@ func (n *night) command(f fault, said string) string {
 		}
 	}
 	for _, found := range n.findings() {
-		if found.Level != doctor.OK && found.Check == f.found {
+		if found.Level != levelOK && found.Check == f.found {
 			return found.Command
 		}
 	}
@@ -884,13 +883,13 @@ func (n *night) command(f fault, said string) string {
 }
 
 // findings returns what doctor finds.
-func (n *night) findings() []doctor.Finding {
+func (n *night) findings() []verdict {
 	n.Helper()
 	text, code := n.march("doctor", "-o", "json")
 	if code == exitUnavailable {
 		return nil
 	}
-	var list struct{ Findings []doctor.Finding }
+	var list struct{ Findings []verdict }
 	if err := json.Unmarshal([]byte(text), &list); err != nil {
 		n.Errorf("doctor: %v: %s", err, text)
 	}

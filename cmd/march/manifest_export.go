@@ -1,4 +1,4 @@
-package manifest
+package main
 
 import (
 	"cmp"
@@ -13,46 +13,47 @@ import (
 	"github.com/march-id/march/internal/setting"
 )
 
-// Export writes the file of a cluster with this layout and these tags, without the settings
-// that are at their defaults. Parse reads it, and then there is nothing to change.
-func Export(layout *marchv1.Layout, tags []*marchv1.Tag) ([]byte, error) {
+// exportManifest writes the file of a cluster with this layout and these tags, without the settings
+// that are at their defaults. parseManifest reads it, and then there is nothing to change.
+func exportManifest(layout *marchv1.Layout, tags []*marchv1.Tag) ([]byte, error) {
 	var file yaml.MapSlice
 	if layout != nil {
-		parts := yaml.MapSlice{item("boundary", layout.GetBoundary()), item("rooms", ranges(layout.GetRooms()))}
+		parts := yaml.MapSlice{yamlItem("boundary", layout.GetBoundary()),
+			yamlItem("rooms", yamlRanges(layout.GetRooms()))}
 		if len(layout.GetReserved()) > 0 {
-			parts = append(parts, item("reserved", ranges(layout.GetReserved())))
+			parts = append(parts, yamlItem("reserved", yamlRanges(layout.GetReserved())))
 		}
-		file = append(file, item("layout", parts))
+		file = append(file, yamlItem("layout", parts))
 	}
 	all := yaml.MapSlice{}
 	for _, t := range slices.SortedFunc(slices.Values(tags), func(a, b *marchv1.Tag) int {
 		return cmp.Compare(a.GetName(), b.GetName())
 	}) {
-		settings, err := exported(t)
+		settings, err := exportedTag(t)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, item(t.GetName(), settings))
+		all = append(all, yamlItem(t.GetName(), settings))
 	}
-	return yaml.Marshal(append(file, item("tags", all)))
+	return yaml.Marshal(append(file, yamlItem("tags", all)))
 }
 
-// ranges writes ranges by lower.
-func ranges(of map[string]*marchv1.Range) (list yaml.MapSlice) {
+// yamlRanges writes ranges by lower.
+func yamlRanges(of map[string]*marchv1.Range) (list yaml.MapSlice) {
 	byLower := slices.SortedFunc(maps.Keys(of), func(a, b string) int {
 		return cmp.Compare(of[a].GetLower(), of[b].GetLower())
 	})
 	for _, name := range byLower {
-		list = append(list, item(name, yaml.MapSlice{item("lower", of[name].GetLower()),
-			item("upper", of[name].GetUpper())}))
+		list = append(list, yamlItem(name, yaml.MapSlice{yamlItem("lower", of[name].GetLower()),
+			yamlItem("upper", of[name].GetUpper())}))
 	}
 	return list
 }
 
-func item(name string, value any) yaml.MapItem { return yaml.MapItem{Key: name, Value: value} }
+func yamlItem(name string, value any) yaml.MapItem { return yaml.MapItem{Key: name, Value: value} }
 
-// exported returns the settings of a tag that are not at their defaults.
-func exported(t *marchv1.Tag) (yaml.MapSlice, error) {
+// exportedTag returns the settings of a tag that are not at their defaults.
+func exportedTag(t *marchv1.Tag) (yaml.MapSlice, error) {
 	plain := &marchv1.Tag{Format: t.Format, KeyCheck: t.KeyCheck, Period: t.GetPeriod()}
 	if p := t.GetTime(); p != nil {
 		plain.Time = &marchv1.TimeTag{
@@ -60,7 +61,7 @@ func exported(t *marchv1.Tag) (yaml.MapSlice, error) {
 			Unit: p.GetUnit(), EpochMs: p.EpochMs, Order: p.GetOrder(), Sequence: p.GetSequence(),
 		}
 	}
-	plain, err := complete(plain)
+	plain, err := completeTag(plain)
 	if err != nil {
 		return nil, err
 	}
@@ -73,22 +74,22 @@ func exported(t *marchv1.Tag) (yaml.MapSlice, error) {
 		}
 		outer, name, nested := strings.Cut(row.Path, ".")
 		if !nested {
-			settings = append(settings, item(outer, typed(row, text)))
+			settings = append(settings, yamlItem(outer, yamlValue(row, text)))
 			continue
 		}
 		if n := len(settings); n == 0 || settings[n-1].Key != outer {
-			settings = append(settings, item(outer, yaml.MapSlice{}))
+			settings = append(settings, yamlItem(outer, yaml.MapSlice{}))
 		}
 		last := len(settings) - 1
 		inner, _ := settings[last].Value.(yaml.MapSlice)
-		inner = append(inner, item(name, typed(row, text)))
+		inner = append(inner, yamlItem(name, yamlValue(row, text)))
 		settings[last].Value = inner
 	}
 	return settings, nil
 }
 
-// typed returns a value as YAML is to write it: only texts may need quotes.
-func typed(s setting.Setting, text string) any {
+// yamlValue returns a value as YAML is to write it: only texts may need quotes.
+func yamlValue(s setting.Setting, text string) any {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && s.Kind != setting.Any {
 		return n
 	}

@@ -1,11 +1,4 @@
-// Package manifest reads and writes the file of `march apply`: a cluster's layout and tags
-// as they should be. It also says what a cluster must change to get there.
-//
-// The file is YAML. Numbers, names and texts are taken as they are written. A layout or a
-// tag that the file does not have is left alone; a setting that a tag of the file does not
-// have is at its default. So a cluster is the same after the same file, whatever was done
-// by hand before. Everything here is pure: the commands talk to the console.
-package manifest
+package main
 
 import (
 	"cmp"
@@ -22,11 +15,16 @@ import (
 	"github.com/march-id/march/internal/yamlfile"
 )
 
-// MaxFile bounds a file, in bytes.
-const MaxFile = 4 << 20
+// maxManifest bounds a file, in bytes.
+const maxManifest = 4 << 20
 
-// Manifest is what a file asks for.
-type Manifest struct {
+// manifest is the file of `march apply`: a cluster's layout and tags as they should be.
+//
+// The file is YAML. Numbers, names and texts are taken as they are written. A layout or a
+// tag that the file does not have is left alone; a setting that a tag of the file does not
+// have is at its default. So a cluster is the same after the same file, whatever was done
+// by hand before.
+type manifest struct {
 	Layout *marchv1.Layout // nil where the file has none
 	Tags   []*marchv1.Tag  // sorted by name, with defaults spelled out
 
@@ -34,13 +32,13 @@ type Manifest struct {
 	places map[string]yamlfile.Position // of fields, by names such as tags.order.start
 }
 
-// Parse reads a file. path is its name in messages. The error is Invalid, and names each
+// parseManifest reads a file. path is its name in messages. The error is Invalid, and names each
 // mistake with its line and column.
-func Parse(path string, content []byte) (*Manifest, error) {
+func parseManifest(path string, content []byte) (*manifest, error) {
 	r := yamlfile.NewReader(path)
-	m := &Manifest{path: path, places: make(map[string]yamlfile.Position)}
-	if len(content) > MaxFile {
-		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "%d bytes; allowed: up to %d", len(content), MaxFile)
+	m := &manifest{path: path, places: make(map[string]yamlfile.Position)}
+	if len(content) > maxManifest {
+		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "%d bytes; allowed: up to %d", len(content), maxManifest)
 		return nil, r.Err()
 	}
 	body := r.Parse(content)
@@ -67,7 +65,7 @@ func Parse(path string, content []byte) (*Manifest, error) {
 }
 
 // layout reads the layout.
-func (m *Manifest) layout(r *yamlfile.Reader, e yamlfile.Entry) {
+func (m *manifest) layout(r *yamlfile.Reader, e yamlfile.Entry) {
 	before := r.Mistakes()
 	l := &marchv1.Layout{Rooms: make(map[string]*marchv1.Range)}
 	for _, e := range r.Entries("layout", e.Value) {
@@ -78,12 +76,12 @@ func (m *Manifest) layout(r *yamlfile.Reader, e yamlfile.Entry) {
 			for _, e := range r.Entries("layout.rooms", e.Value) {
 				field := "layout.rooms." + yamlfile.Short(e.Name)
 				m.places[field] = e.At
-				l.Rooms[e.Name] = room(r, field, e)
+				l.Rooms[e.Name] = readRange(r, field, e)
 			}
 		case "reserved":
 			l.Reserved = make(map[string]*marchv1.Range)
 			for _, e := range r.Entries("layout.reserved", e.Value) {
-				l.Reserved[e.Name] = room(r, "layout.reserved."+yamlfile.Short(e.Name), e)
+				l.Reserved[e.Name] = readRange(r, "layout.reserved."+yamlfile.Short(e.Name), e)
 			}
 		default:
 			r.Unknown("layout", e, "boundary", "rooms", "reserved")
@@ -109,7 +107,7 @@ func (m *Manifest) layout(r *yamlfile.Reader, e yamlfile.Entry) {
 	}
 }
 
-func room(r *yamlfile.Reader, field string, e yamlfile.Entry) *marchv1.Range {
+func readRange(r *yamlfile.Reader, field string, e yamlfile.Entry) *marchv1.Range {
 	g := &marchv1.Range{}
 	for _, e := range r.Entries(field, e.Value) {
 		switch e.Name {
@@ -125,7 +123,7 @@ func room(r *yamlfile.Reader, field string, e yamlfile.Entry) *marchv1.Range {
 }
 
 // tag reads a tag, and sets the defaults of what it does not have.
-func (m *Manifest) tag(r *yamlfile.Reader, e yamlfile.Entry) {
+func (m *manifest) tag(r *yamlfile.Reader, e yamlfile.Entry) {
 	before := r.Mistakes()
 	name, err := allocator.ParseTag(e.Name)
 	if err != nil {
@@ -139,7 +137,7 @@ func (m *Manifest) tag(r *yamlfile.Reader, e yamlfile.Entry) {
 	if r.Mistakes() > before {
 		return
 	}
-	full, err := complete(t)
+	full, err := completeTag(t)
 	if err != nil {
 		m.refuse(r, field, err)
 		return
@@ -149,7 +147,7 @@ func (m *Manifest) tag(r *yamlfile.Reader, e yamlfile.Entry) {
 }
 
 // refuse notes the error of a tag's settings at the setting that the error begins with.
-func (m *Manifest) refuse(r *yamlfile.Reader, field string, err error) {
+func (m *manifest) refuse(r *yamlfile.Reader, field string, err error) {
 	where := m.places[field]
 	begin, _, _ := strings.Cut(err.Error(), ":")
 	for _, sub := range []string{field + "." + begin, field + ".time." + begin, field + ".period." +
@@ -163,7 +161,7 @@ func (m *Manifest) refuse(r *yamlfile.Reader, field string, err error) {
 }
 
 // settings reads settings of a tag: those whose keys have a prefix, such as time., below the others.
-func (m *Manifest) settings(r *yamlfile.Reader, t *marchv1.Tag, tag, prefix string, entries []yamlfile.Entry) {
+func (m *manifest) settings(r *yamlfile.Reader, t *marchv1.Tag, tag, prefix string, entries []yamlfile.Entry) {
 	known := make(map[string]setting.Setting)
 	var names []string
 	for _, s := range setting.Keys(setting.Any) {
@@ -198,9 +196,9 @@ func (m *Manifest) settings(r *yamlfile.Reader, t *marchv1.Tag, tag, prefix stri
 	}
 }
 
-// complete returns a tag with its defaults spelled out, as a console answers it. Its error
+// completeTag returns a tag with its defaults spelled out, as a console answers it. Its error
 // is Invalid, and is the one with which a console refuses the tag.
-func complete(t *marchv1.Tag) (*marchv1.Tag, error) {
+func completeTag(t *marchv1.Tag) (*marchv1.Tag, error) {
 	settings, err := setting.New(t)
 	if err == nil {
 		err = settings.Validate()

@@ -1,4 +1,4 @@
-package manifest
+package main
 
 import (
 	"cmp"
@@ -15,80 +15,72 @@ import (
 	"github.com/march-id/march/internal/yamlfile"
 )
 
-// Diff is what a cluster must change. Its JSON is that of `march apply -o json`.
-type Diff struct {
-	Layout *LayoutChange `json:"layout"` // nil where it stays
-	Tags   []TagChange   `json:"tags"`   // sorted by name
+// manifestDiff is what a cluster must change. Its JSON is that of `march apply -o json`.
+type manifestDiff struct {
+	Layout *layoutChange `json:"layout"` // nil where it stays
+	Tags   []tagChange   `json:"tags"`   // sorted by name
 }
 
-// LayoutChange is a change of the layout.
-type LayoutChange struct {
-	From *Layout `json:"from"` // nil where the cluster has none yet
-	To   *Layout `json:"to"`
+// layoutChange is a change of the layout.
+type layoutChange struct {
+	From *layoutState `json:"from"` // nil where the cluster has none yet
+	To   *layoutState `json:"to"`
 }
 
-// Layout is a layout in a Diff's JSON.
-type Layout struct {
-	Boundary int64            `json:"boundary,string"`
-	Rooms    map[string]Range `json:"rooms"`
-	Reserved map[string]Range `json:"reserved,omitempty"`
+// layoutState is a layout in a manifestDiff's JSON.
+type layoutState struct {
+	Boundary int64                 `json:"boundary,string"`
+	Rooms    map[string]rangeState `json:"rooms"`
+	Reserved map[string]rangeState `json:"reserved,omitempty"`
 }
 
-// Range is the range of a room: [Lower, Upper).
-type Range struct {
+// rangeState is the range of a room: [Lower, Upper).
+type rangeState struct {
 	Lower int64 `json:"lower,string"`
 	Upper int64 `json:"upper,string"`
 }
 
-// Action is what is done to a tag.
-type Action string
-
-// The actions.
-const (
-	Create Action = "create"
-	Update Action = "update"
-	Delete Action = "delete"
-)
-
-// TagChange is a change of a tag.
-type TagChange struct {
+// tagChange is a change of a tag.
+type tagChange struct {
 	Tag    string        `json:"tag"`
-	Action Action        `json:"action"`
-	Fields []FieldChange `json:"fields"` // of a deleted tag none
+	Action string        `json:"action"` // create, update or delete
+	Fields []fieldChange `json:"fields"` // of a deleted tag none
 
 	want     *marchv1.Tag
 	revision int64 // of the tag that is compared, for a write that finds it unchanged; 0 for a new one
 }
 
-// FieldChange is a change of a setting. From is empty in a new tag.
-type FieldChange struct {
+// fieldChange is a change of a setting. From is empty in a new tag.
+type fieldChange struct {
 	Field string `json:"field"`
 	From  string `json:"from"`
 	To    string `json:"to"`
 }
 
 // Empty reports whether nothing changes.
-func (d Diff) Empty() bool { return d.Layout == nil && len(d.Tags) == 0 }
+func (d manifestDiff) Empty() bool { return d.Layout == nil && len(d.Tags) == 0 }
 
 // SameTags reports whether both change the same of the same tags: one that was written in
 // between is another one, even if the difference is the same.
-func (d Diff) SameTags(other Diff) bool {
-	return slices.EqualFunc(d.Tags, other.Tags, func(a, b TagChange) bool {
+func (d manifestDiff) SameTags(other manifestDiff) bool {
+	return slices.EqualFunc(d.Tags, other.Tags, func(a, b tagChange) bool {
 		return a.Tag == b.Tag && a.Action == b.Action && a.revision == b.revision && slices.Equal(a.Fields, b.Fields)
 	})
 }
 
 // SameLayout reports whether both change the layout alike.
-func (d Diff) SameLayout(other Diff) bool { return reflect.DeepEqual(d.Layout, other.Layout) }
+func (d manifestDiff) SameLayout(other manifestDiff) bool {
+	return reflect.DeepEqual(d.Layout, other.Layout)
+}
 
 // Diff returns what a cluster with a layout, nil if it has none yet, and with these tags
 // must change to be as m asks for. With prune the tags go that m does not have. The error
 // is Invalid, and names each setting that cannot be changed.
-func (m *Manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool) (Diff, error) {
+func (m *manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool) (manifestDiff, error) {
 	r := yamlfile.NewReader(m.path)
-	d := Diff{Tags: []TagChange{}}
+	d := manifestDiff{Tags: []tagChange{}}
 	if m.Layout != nil {
-		change := LayoutChange{From: layoutOf(layout), To: layoutOf(m.Layout)}
+		change := layoutChange{From: layoutStateOf(layout), To: layoutStateOf(m.Layout)}
 		if change.To.Reserved == nil && change.From != nil { // a file without them leaves them alone
 			change.To.Reserved = change.From.Reserved
 		}
@@ -103,7 +95,7 @@ func (m *Manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 	for _, want := range m.Tags {
 		t, there := have[want.GetName()]
 		if !there {
-			d.Tags = append(d.Tags, created(want))
+			d.Tags = append(d.Tags, createdTag(want))
 		} else if change := m.updated(r, t, want); len(change.Fields) > 0 {
 			d.Tags = append(d.Tags, change)
 		}
@@ -111,47 +103,47 @@ func (m *Manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 	}
 	if prune {
 		for _, name := range slices.Sorted(maps.Keys(have)) {
-			d.Tags = append(d.Tags, TagChange{Tag: name, Action: Delete, Fields: []FieldChange{},
+			d.Tags = append(d.Tags, tagChange{Tag: name, Action: "delete", Fields: []fieldChange{},
 				revision: have[name].GetRevision()})
 		}
 	}
-	slices.SortStableFunc(d.Tags, func(a, b TagChange) int { return strings.Compare(a.Tag, b.Tag) })
+	slices.SortStableFunc(d.Tags, func(a, b tagChange) int { return strings.Compare(a.Tag, b.Tag) })
 	return d, r.Err()
 }
 
-func layoutOf(l *marchv1.Layout) *Layout {
+func layoutStateOf(l *marchv1.Layout) *layoutState {
 	if l == nil {
 		return nil
 	}
-	out := &Layout{Boundary: l.GetBoundary(), Rooms: make(map[string]Range, len(l.GetRooms()))}
+	out := &layoutState{Boundary: l.GetBoundary(), Rooms: make(map[string]rangeState, len(l.GetRooms()))}
 	for room, g := range l.GetRooms() {
-		out.Rooms[room] = Range{g.GetLower(), g.GetUpper()}
+		out.Rooms[room] = rangeState{g.GetLower(), g.GetUpper()}
 	}
 	for name, g := range l.GetReserved() {
 		if out.Reserved == nil {
-			out.Reserved = make(map[string]Range)
+			out.Reserved = make(map[string]rangeState)
 		}
-		out.Reserved[name] = Range{g.GetLower(), g.GetUpper()}
+		out.Reserved[name] = rangeState{g.GetLower(), g.GetUpper()}
 	}
 	return out
 }
 
-// changes returns the settings that differ in tags of one kind.
-func changes(have, want *marchv1.Tag) []setting.Change {
+// changesOf returns the settings that differ in tags of one kind.
+func changesOf(have, want *marchv1.Tag) []setting.Change {
 	return setting.Diff(setting.Keys(setting.KindOf(want)), have, want)
 }
 
-func created(want *marchv1.Tag) TagChange {
-	change := TagChange{Tag: want.GetName(), Action: Create, want: want}
-	for _, s := range changes(&marchv1.Tag{}, want) {
-		change.Fields = append(change.Fields, FieldChange{s.Path, "", s.To})
+func createdTag(want *marchv1.Tag) tagChange {
+	change := tagChange{Tag: want.GetName(), Action: "create", want: want}
+	for _, s := range changesOf(&marchv1.Tag{}, want) {
+		change.Fields = append(change.Fields, fieldChange{s.Path, "", s.To})
 	}
 	return change
 }
 
 // updated returns the settings of a tag that change; it refuses those that cannot.
-func (m *Manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) TagChange {
-	change := TagChange{Tag: want.GetName(), Action: Update, want: want, revision: have.GetRevision()}
+func (m *manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) tagChange {
+	change := tagChange{Tag: want.GetName(), Action: "update", want: want, revision: have.GetRevision()}
 	tag := "tags." + want.GetName()
 	if was, is := setting.KindOf(have), setting.KindOf(want); was != is {
 		m.refuse(r, tag, allocator.Errorf(allocator.Invalid,
@@ -159,8 +151,8 @@ func (m *Manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) TagChang
 		return change
 	}
 	refused := false
-	for _, s := range changes(have, want) {
-		change.Fields = append(change.Fields, FieldChange{s.Path, s.From, s.To})
+	for _, s := range changesOf(have, want) {
+		change.Fields = append(change.Fields, fieldChange{s.Path, s.From, s.To})
 		if s.Fixed {
 			refused = true
 			m.refuse(r, tag, allocator.Errorf(allocator.Invalid, "%s: %s; allowed: %s, as it cannot be changed",
@@ -190,13 +182,13 @@ func changeable(have, want *marchv1.Tag) error {
 
 // Message returns the tag of the call that makes the change: with all settings for one that
 // is created, and with those that change for an update.
-func (c TagChange) Message() *marchv1.Tag {
-	if c.Action == Create {
+func (c tagChange) Message() *marchv1.Tag {
+	if c.Action == "create" {
 		return c.want
 	}
 	t := &marchv1.Tag{Name: c.Tag}
 	for _, s := range setting.Settings(setting.KindOf(c.want), false) {
-		changes := func(f FieldChange) bool { return f.Field == s.Path }
+		changes := func(f fieldChange) bool { return f.Field == s.Path }
 		// The policies of time-ordered IDs belong together.
 		if s.Kind == setting.Timed || slices.ContainsFunc(c.Fields, changes) {
 			s.Copy(t, c.want)
@@ -206,10 +198,10 @@ func (c TagChange) Message() *marchv1.Tag {
 }
 
 // Revision returns the revision of the tag that was compared. A write is to find it there.
-func (c TagChange) Revision() int64 { return c.revision }
+func (c tagChange) Revision() int64 { return c.revision }
 
 // Text returns the changes of tags for a person: a line a tag, and one a setting.
-func (d Diff) Text() string {
+func (d manifestDiff) Text() string {
 	var b strings.Builder
 	if d.Empty() {
 		b.WriteString("nothing to change\n")
@@ -217,7 +209,7 @@ func (d Diff) Text() string {
 	for _, c := range d.Tags {
 		_, _ = fmt.Fprintf(&b, "%s tag %s\n", c.Action, c.Tag)
 		for _, f := range c.Fields {
-			if c.Action == Create {
+			if c.Action == "create" {
 				_, _ = fmt.Fprintf(&b, "  %s: %s\n", f.Field, f.To)
 			} else {
 				_, _ = fmt.Fprintf(&b, "  %s: %s -> %s%s\n", f.Field, cmp.Or(f.From, "none"),
@@ -229,7 +221,7 @@ func (d Diff) Text() string {
 }
 
 // warning says what a lower limit does.
-func (c TagChange) warning(f FieldChange) string {
+func (c tagChange) warning(f fieldChange) string {
 	from, _ := strconv.ParseInt(f.From, 10, 64)
 	if f.Field == "limit" && c.want.GetLimit() < from {
 		return " (rooms that have leased IDs above it stop issuing)"

@@ -1,4 +1,4 @@
-package doctor
+package main
 
 import (
 	"cmp"
@@ -20,27 +20,27 @@ import (
 const (
 	// tagsOfKind is how many tags are looked at: those that used most, and those that end first.
 	tagsOfKind = 20
-	// atOnce is how many instances are asked at the same time.
-	atOnce = 16
-	// maxAnswer bounds an answer, in bytes: one with profiles is large.
-	maxAnswer = 64 << 20
+	// askedAtOnce is how many instances are asked at the same time.
+	askedAtOnce = 16
+	// maxDiagnosis bounds an answer, in bytes: one with profiles is large.
+	maxDiagnosis = 64 << 20
 )
 
-// Collect asks a console for what it knows, and each process for what it tells of itself.
+// collectFacts asks a console for what it knows, and each process for what it tells of itself.
 // ask says what they tell, and within bounds how long each instance may take. Its errors are
 // those of the console's overview, but not that the console refuses to make one. dial connects to an instance.
-func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest, within time.Duration,
-	dial dialInstance) (Facts, error) {
+func collectFacts(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest,
+	within time.Duration, dial dialInstance) (doctorFacts, error) {
 	c := marchv1.NewConsoleServiceClient(console)
-	var f Facts
+	var f doctorFacts
 	var err error
 	// A console without a cluster refuses, but etcd and the console can be judged.
-	if f.Overview, err = overview(ctx, c); allocator.KindOf(api.FromStatus(err)) == allocator.Refused {
+	if f.Overview, err = freshOverview(ctx, c); allocator.KindOf(api.FromStatus(err)) == allocator.Refused {
 		f.OverviewErr = api.FromStatus(err)
 	} else if err != nil {
 		return f, err
 	}
-	f.Answers = []Answer{diagnose(ctx, "the console", console, ask)}
+	f.Answers = []processAnswer{askProcess(ctx, "the console", console, ask)}
 	if f.Overview.GetLayout() == nil { // there is no cluster yet, or its layout is lost: the problems say which
 		return f, nil
 	}
@@ -58,7 +58,7 @@ func Collect(ctx context.Context, console grpc.ClientConnInterface, ask *marchv1
 	if ctx.Err() != nil {
 		return f, ctx.Err()
 	}
-	f.Answers = append(f.Answers, askAll(ctx, f.Instances, ask, within, dial)...)
+	f.Answers = append(f.Answers, askInstances(ctx, f.Instances, ask, within, dial)...)
 	return f, nil
 }
 
@@ -79,8 +79,8 @@ const (
 	againWithin = 2500 * time.Millisecond
 )
 
-// fresh calls ask again until it reports true, or for againWithin.
-func fresh(ctx context.Context, ask func() (bool, error)) error {
+// askUntilFresh calls ask again until it reports true, or for againWithin.
+func askUntilFresh(ctx context.Context, ask func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, againWithin)
 	defer cancel()
 	for {
@@ -96,9 +96,9 @@ func fresh(ctx context.Context, ask func() (bool, error)) error {
 	}
 }
 
-// overview returns an overview with the problems of instances, if the console has them in time.
-func overview(ctx context.Context, c marchv1.ConsoleServiceClient) (o *marchv1.GetOverviewResponse, err error) {
-	err = fresh(ctx, func() (bool, error) {
+// freshOverview returns an overview with the problems of instances, if the console has them in time.
+func freshOverview(ctx context.Context, c marchv1.ConsoleServiceClient) (o *marchv1.GetOverviewResponse, err error) {
+	err = askUntilFresh(ctx, func() (bool, error) {
 		o, err = c.GetOverview(ctx, &marchv1.GetOverviewRequest{})
 		return o.GetAsOf() != nil || o.GetLayout() == nil, err
 	})
@@ -106,10 +106,10 @@ func overview(ctx context.Context, c marchv1.ConsoleServiceClient) (o *marchv1.G
 }
 
 // searchTags takes the tags that used most and those that end first, as they are now.
-func (f *Facts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) error {
+func (f *doctorFacts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) error {
 	var before *timestamppb.Timestamp
 	first := true
-	err := fresh(ctx, func() (bool, error) {
+	err := askUntilFresh(ctx, func() (bool, error) {
 		found, err := c.SearchTags(ctx, &marchv1.SearchTagsRequest{Sort: marchv1.TagSort_TAG_SORT_USED, PageSize: 1})
 		if first {
 			before, first = found.GetAsOf(), false
@@ -142,15 +142,15 @@ func (f *Facts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) 
 // dialInstance returns a connection to an instance, which must prove that it is that one.
 type dialInstance func(address, room, name string) (*grpc.ClientConn, error)
 
-// askAll asks all instances that are alive, or answered the console without heartbeats.
-func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest, within time.Duration,
-	dial dialInstance) []Answer {
+// askInstances asks all instances that are alive, or answered the console without heartbeats.
+func askInstances(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.DiagnoseRequest,
+	within time.Duration, dial dialInstance) []processAnswer {
 	alive := slices.DeleteFunc(slices.Clone(instances), func(i *marchv1.Instance) bool {
 		return !i.GetAlive() && i.GetStatus() == nil
 	})
-	answers := make([]Answer, len(alive))
+	answers := make([]processAnswer, len(alive))
 	var work errgroup.Group
-	work.SetLimit(atOnce)
+	work.SetLimit(askedAtOnce)
 	for k, i := range alive {
 		work.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, within)
@@ -158,11 +158,11 @@ func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.Dia
 			process := i.GetRoom() + "/" + i.GetName()
 			conn, err := dial(cmp.Or(i.GetAdminAddress(), i.GetAddress()), i.GetRoom(), i.GetName())
 			if err != nil {
-				answers[k] = Answer{Process: process, Err: err}
+				answers[k] = processAnswer{Process: process, Err: err}
 				return nil
 			}
 			defer func() { _ = conn.Close() }()
-			answers[k] = diagnose(ctx, process, conn, ask)
+			answers[k] = askProcess(ctx, process, conn, ask)
 			return nil
 		})
 	}
@@ -170,9 +170,10 @@ func askAll(ctx context.Context, instances []*marchv1.Instance, ask *marchv1.Dia
 	return answers
 }
 
-func diagnose(ctx context.Context, process string, conn grpc.ClientConnInterface, ask *marchv1.DiagnoseRequest) Answer {
-	a := Answer{Process: process, Sent: time.Now()}
-	a.Got, a.Err = marchv1.NewDiagnoseServiceClient(conn).Diagnose(ctx, ask, grpc.MaxCallRecvMsgSize(maxAnswer))
+func askProcess(ctx context.Context, process string, conn grpc.ClientConnInterface,
+	ask *marchv1.DiagnoseRequest) processAnswer {
+	a := processAnswer{Process: process, Sent: time.Now()}
+	a.Got, a.Err = marchv1.NewDiagnoseServiceClient(conn).Diagnose(ctx, ask, grpc.MaxCallRecvMsgSize(maxDiagnosis))
 	a.Took = time.Since(a.Sent)
 	if a.Err != nil {
 		a.Got = nil

@@ -1,6 +1,4 @@
-// Package doctor judges how a cluster does: the list of its problems, and what its
-// processes, their hosts and etcd tell of themselves. Each finding says what to do.
-package doctor
+package main
 
 import (
 	"fmt"
@@ -16,34 +14,31 @@ import (
 	"github.com/march-id/march/internal/problem"
 )
 
-// Level is how bad a finding is.
-type Level string
-
-// The levels. A Warning stops nothing now. Unknown is what could not be asked.
+// How bad a finding is. A warning stops nothing now. Unknown is what could not be asked.
 const (
-	OK      Level = "ok"
-	Unknown Level = "unknown"
-	Warning Level = "warning"
-	Failed  Level = "failed"
+	levelOK      = "ok"
+	levelUnknown = "unknown"
+	levelWarning = "warning"
+	levelFailed  = "failed"
 )
 
-// Finding is the outcome of one check.
-type Finding struct {
+// verdict is the outcome of one check, a finding.
+type verdict struct {
 	Check   string `json:"check"`
-	Level   Level  `json:"level"`
+	Level   string `json:"level"`
 	What    string `json:"what"`
 	Remedy  string `json:"remedy,omitempty"`
 	Command string `json:"command,omitempty"`
 }
 
-// finding returns the finding of a row of the table of problems. params are as problem.New takes them.
-func finding(check string, level Level, c problem.Case, of string, params ...any) Finding {
+// judge returns the verdict of a row of the table of problems. params are as problem.New takes them.
+func judge(check string, level string, c problem.Case, of string, params ...any) verdict {
 	p := problem.New(c, of, time.Time{}, params...)
-	return Finding{check, level, p.GetWhat(), problem.About(p), p.GetCommand()}
+	return verdict{check, level, p.GetWhat(), problem.About(p), p.GetCommand()}
 }
 
-// Answer is what a process told of itself.
-type Answer struct {
+// processAnswer is what a process told of itself.
+type processAnswer struct {
 	Process string // the instance, ROOM/NAME, or the console
 	Sent    time.Time
 	Took    time.Duration
@@ -51,11 +46,11 @@ type Answer struct {
 	Err     error
 }
 
-// Facts are what the findings are about.
-type Facts struct {
+// doctorFacts are what the findings are about.
+type doctorFacts struct {
 	Overview  *marchv1.GetOverviewResponse
 	Instances []*marchv1.Instance
-	Answers   []Answer
+	Answers   []processAnswer
 	Tags      []*marchv1.TagSummary // those that have used most, and those that end first
 	TagsTotal int64                 // how many tags there are
 	TagsRead  bool                  // the console has read them all
@@ -77,20 +72,22 @@ const (
 	endsSoon, endsNow    = 30 * 24 * time.Hour, 24 * time.Hour
 )
 
-// Examine returns the findings, the worst first.
-func Examine(f Facts) []Finding {
+// examine returns the findings, the worst first.
+func examine(f doctorFacts) []verdict {
 	all := slices.Concat(f.problems(), f.unanswered(), f.etcd(), f.etcdClocks(), f.clocks(), f.certificates(),
 		f.journals(), f.versions(), f.formats(), f.shards(), f.tags())
-	slices.SortStableFunc(all, func(a, b Finding) int { return rank(b.Level) - rank(a.Level) })
+	slices.SortStableFunc(all, func(a, b verdict) int { return rankOf(b.Level) - rankOf(a.Level) })
 	return all
 }
 
-func rank(l Level) int { return slices.Index([]Level{OK, Unknown, Warning, Failed}, l) }
+func rankOf(l string) int {
+	return slices.Index([]string{levelOK, levelUnknown, levelWarning, levelFailed}, l)
+}
 
-// Wrong returns how many findings are warnings or failures.
-func Wrong(all []Finding) (n int) {
+// wrongOf returns how many findings are warnings or failures.
+func wrongOf(all []verdict) (n int) {
 	for _, f := range all {
-		if rank(f.Level) >= rank(Warning) {
+		if rankOf(f.Level) >= rankOf(levelWarning) {
 			n++
 		}
 	}
@@ -98,19 +95,19 @@ func Wrong(all []Finding) (n int) {
 }
 
 // problems takes over the list that `march status` and the pages show.
-func (f Facts) problems() []Finding {
+func (f doctorFacts) problems() []verdict {
 	if f.OverviewErr != nil {
-		return []Finding{finding("problems", Failed, problem.Unknown, "", "why", f.OverviewErr)}
+		return []verdict{judge("problems", levelFailed, problem.Unknown, "", "why", f.OverviewErr)}
 	}
 	list := f.Overview.GetProblems()
 	if len(list) == 0 {
-		return []Finding{{Check: "problems", Level: OK, What: "the console lists no problem"}}
+		return []verdict{{Check: "problems", Level: levelOK, What: "the console lists no problem"}}
 	}
-	findings := make([]Finding, 0, len(list))
+	findings := make([]verdict, 0, len(list))
 	for _, p := range list {
-		level := Failed
+		level := levelFailed
 		if problem.Warning(p.GetKind()) {
-			level = Warning
+			level = levelWarning
 		}
 		what := p.GetWhat()
 		if p.GetSince() != nil {
@@ -119,39 +116,39 @@ func (f Facts) problems() []Finding {
 		if p.GetUntil() != nil {
 			what += ", until " + p.GetUntil().AsTime().Format(time.RFC3339)
 		}
-		findings = append(findings, Finding{"problems", level, what, problem.About(p), p.GetCommand()})
+		findings = append(findings, verdict{"problems", level, what, problem.About(p), p.GetCommand()})
 	}
 	return findings
 }
 
 // lists reports whether the console lists a problem of a kind, and of one of some things if these are given: what the
 // processes say of the same cause is no finding of its own.
-func (f Facts) lists(kind marchv1.ProblemKind, of ...string) bool {
+func (f doctorFacts) lists(kind marchv1.ProblemKind, of ...string) bool {
 	return slices.ContainsFunc(f.Overview.GetProblems(), func(p *marchv1.Problem) bool {
 		return p.GetKind() == kind && (len(of) == 0 || slices.Contains(of, p.GetOf()))
 	})
 }
 
 // unanswered lists the processes that told nothing of themselves.
-func (f Facts) unanswered() (list []Finding) {
+func (f doctorFacts) unanswered() (list []verdict) {
 	if f.InstancesErr != nil {
-		list = append(list, finding("process", Unknown, problem.Unlisted, "", "why", f.InstancesErr))
+		list = append(list, judge("process", levelUnknown, problem.Unlisted, "", "why", f.InstancesErr))
 	}
 	for _, a := range f.Answers {
 		if a.Got == nil {
-			list = append(list, finding("process", Unknown, problem.Unasked, a.Process, "why", a.Err))
+			list = append(list, judge("process", levelUnknown, problem.Unasked, a.Process, "why", a.Err))
 		}
 	}
 	return list
 }
 
 // answered returns the processes that told of themselves.
-func (f Facts) answered() []Answer {
-	return slices.DeleteFunc(slices.Clone(f.Answers), func(a Answer) bool { return a.Got == nil })
+func (f doctorFacts) answered() []processAnswer {
+	return slices.DeleteFunc(slices.Clone(f.Answers), func(a processAnswer) bool { return a.Got == nil })
 }
 
 // versions compares the versions of all processes.
-func (f Facts) versions() []Finding {
+func (f doctorFacts) versions() []verdict {
 	of := make(map[string][]string)
 	for _, a := range f.answered() {
 		of[a.Got.GetBuild()] = append(of[a.Got.GetBuild()], a.Process)
@@ -161,38 +158,38 @@ func (f Facts) versions() []Finding {
 	}
 	names := make([]string, 0, len(of))
 	for version, processes := range of {
-		names = append(names, fmt.Sprintf("%s (%s)", version, some(processes)))
+		names = append(names, fmt.Sprintf("%s (%s)", version, someOf(processes)))
 	}
 	slices.Sort(names)
 	if len(of) > 1 {
-		return []Finding{finding("versions", Warning, problem.Versions, "", "count", len(of), "versions",
+		return []verdict{judge("versions", levelWarning, problem.Versions, "", "count", len(of), "versions",
 			strings.Join(names, ", "))}
 	}
-	return []Finding{{Check: "versions", Level: OK, What: "all processes run " + names[0]}}
+	return []verdict{{Check: "versions", Level: levelOK, What: "all processes run " + names[0]}}
 }
 
 // shards says which rooms do not reach all of the callers' shards.
-func (f Facts) shards() (list []Finding) {
+func (f doctorFacts) shards() (list []verdict) {
 	layout, err := api.LayoutFromProto(f.Overview.GetLayout().GetLayout())
 	if f.Shards == 0 || err != nil {
 		return nil // a layout that is broken is a problem already
 	}
 	unreached, err := operator.Unreached(layout, f.Shards)
 	if err != nil {
-		return []Finding{finding("shards", Unknown, problem.Unknown, "", "why", err)}
+		return []verdict{judge("shards", levelUnknown, problem.Unknown, "", "why", err)}
 	}
 	for _, why := range unreached {
-		list = append(list, finding("shards", Warning, problem.Shards, "", "why", why))
+		list = append(list, judge("shards", levelWarning, problem.Shards, "", "why", why))
 	}
 	if list == nil {
 		evenly := fmt.Sprintf("each room reaches all %d shards evenly", f.Shards)
-		list = []Finding{{Check: "shards", Level: OK, What: evenly}}
+		list = []verdict{{Check: "shards", Level: levelOK, What: evenly}}
 	}
 	return list
 }
 
 // formats says which stored formats are turned on, and whether newer ones may be.
-func (f Facts) formats() []Finding {
+func (f doctorFacts) formats() []verdict {
 	if f.Overview.GetLayout() == nil || len(f.Instances) == 0 {
 		return nil
 	}
@@ -216,35 +213,35 @@ func (f Facts) formats() []Finding {
 	what := fmt.Sprintf("formats %d are turned on", on)
 	switch {
 	case len(behind) > 0:
-		return []Finding{finding("formats", Failed, problem.FormatsBehind, some(behind), "on", on)}
+		return []verdict{judge("formats", levelFailed, problem.FormatsBehind, someOf(behind), "on", on)}
 	case known > on && len(least) > 0:
-		return []Finding{finding("formats", OK, problem.FormatsNew, "", "on", on, "known", known)}
+		return []verdict{judge("formats", levelOK, problem.FormatsNew, "", "on", on, "known", known)}
 	case on < record.Formats && len(least) > 0:
-		what += fmt.Sprintf("; %d can be turned on once %s has a newer version", record.Formats, some(least))
+		what += fmt.Sprintf("; %d can be turned on once %s has a newer version", record.Formats, someOf(least))
 	}
-	return []Finding{{Check: "formats", Level: OK, What: what}}
+	return []verdict{{Check: "formats", Level: levelOK, What: what}}
 }
 
 // tags lists the tags that are near their limit.
-func (f Facts) tags() []Finding {
-	var list []Finding
+func (f doctorFacts) tags() []verdict {
+	var list []verdict
 	for _, t := range f.Tags {
 		if t.GetTag().GetTime() != nil { // its end is one of the cluster's problems
 			continue
 		}
 		lasts, name := t.GetLasts(), t.GetTag().GetName()
-		var level Level
+		var level string
 		divided := t.GetTag().GetPeriod()
 		switch ends := lasts != nil && divided == nil; { // a period ends by the calendar
 		case t.GetUsed() >= atLimit || ends && lasts.AsDuration() < endsNow:
-			level = Failed
+			level = levelFailed
 		case t.GetUsed() >= nearLimit || ends && lasts.AsDuration() < endsSoon:
-			level = Warning
+			level = levelWarning
 		default:
 			continue
 		}
 		if divided != nil {
-			list = append(list, finding("tags", level, problem.PeriodNearLimit, name,
+			list = append(list, judge("tags", level, problem.PeriodNearLimit, name,
 				"used", fmt.Sprintf("%.1f%%", 100*t.GetUsed()), "period", divided.GetCurrent(),
 				"next", divided.GetEnds().AsTime().Format(time.RFC3339),
 				"unit", strings.ToLower(strings.TrimPrefix(divided.GetUnit().String(), "PERIOD_UNIT_"))))
@@ -257,10 +254,10 @@ func (f Facts) tags() []Finding {
 			used += fmt.Sprintf(", and comes to its limit in %v at the present rate",
 				lasts.AsDuration().Round(time.Second))
 		}
-		list = append(list, finding("tags", level, problem.TagNearLimit, name, "used", used))
+		list = append(list, judge("tags", level, problem.TagNearLimit, name, "used", used))
 	}
 	if f.TagsErr != nil {
-		return append(list, Finding{Check: "tags", Level: Unknown,
+		return append(list, verdict{Check: "tags", Level: levelUnknown,
 			What:   fmt.Sprintf("the console does not list the tags as they are now: %v", f.TagsErr),
 			Remedy: problem.Table[problem.Unlisted].Remedy})
 	}
@@ -268,17 +265,17 @@ func (f Facts) tags() []Finding {
 		return nil
 	}
 	if list == nil && !f.TagsRead && f.Overview.GetLayout() != nil {
-		list = []Finding{finding("tags", Unknown, problem.TagsUnread, "")}
+		list = []verdict{judge("tags", levelUnknown, problem.TagsUnread, "")}
 	}
 	if list == nil {
-		list = []Finding{{Check: "tags", Level: OK, What: fmt.Sprintf("no tag has used %.0f%% of its IDs, "+
+		list = []verdict{{Check: "tags", Level: levelOK, What: fmt.Sprintf("no tag has used %.0f%% of its IDs, "+
 			"or comes to its limit within %d days", 100*nearLimit, endsSoon/(24*time.Hour))}}
 	}
 	return list
 }
 
-// some names up to three of many.
-func some(names []string) string {
+// someOf names up to three of many.
+func someOf(names []string) string {
 	slices.Sort(names)
 	if len(names) > 3 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), len(names)-3)

@@ -1,4 +1,4 @@
-package doctor
+package main
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 )
 
 // etcd judges what each process sees of etcd.
-func (f Facts) etcd() []Finding {
-	var list []Finding
+func (f doctorFacts) etcd() []verdict {
+	var list []verdict
 	versions := make(map[string][]string)
 	var last, away *marchv1.EtcdStatus
 	var slowest time.Duration
@@ -31,79 +31,79 @@ func (f Facts) etcd() []Finding {
 		}
 		took := e.GetLatency().AsDuration()
 		slowest = max(slowest, took)
-		if above(took, slowEtcd, stuckEtcd) != OK {
+		if levelOf(took, slowEtcd, stuckEtcd) != levelOK {
 			slow = append(slow, a.Process)
 		}
 	}
 	if without != nil && !f.lists(marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY) {
-		names := some(without)
-		list = append(list, finding("etcd", Failed, problem.EtcdAway, names, "names", names, "members",
-			away.GetError(), "effect", "", "etcdctl", etcdctl(away)))
+		names := someOf(without)
+		list = append(list, judge("etcd", levelFailed, problem.EtcdAway, names, "names", names, "members",
+			away.GetError(), "effect", "", "etcdctl", etcdctlOf(away)))
 	}
 	if slow != nil {
-		list = append(list, finding("etcd latency", above(slowest, slowEtcd, stuckEtcd), problem.EtcdSlow, some(slow),
-			"took", slowest.Round(time.Millisecond), "slow", slowEtcd, "etcdctl", etcdctl(last)))
+		list = append(list, judge("etcd latency", levelOf(slowest, slowEtcd, stuckEtcd), problem.EtcdSlow,
+			someOf(slow), "took", slowest.Round(time.Millisecond), "slow", slowEtcd, "etcdctl", etcdctlOf(last)))
 	}
 	if last == nil {
 		return list
 	}
 	if len(versions) > 1 {
 		names := slices.Collect(maps.Keys(versions))
-		list = append(list, finding("etcd version", Warning, problem.EtcdVersions, "", "versions", some(names),
+		list = append(list, judge("etcd version", levelWarning, problem.EtcdVersions, "", "versions", someOf(names),
 			"etcdctl",
-			etcdctl(last)))
+			etcdctlOf(last)))
 	} else if err := store.CheckVersion(last.GetVersion()); err != nil {
-		list = append(list, finding("etcd version", Failed, problem.EtcdOld, "", "why", err))
+		list = append(list, judge("etcd version", levelFailed, problem.EtcdOld, "", "why", err))
 	} else {
-		list = append(list, Finding{Check: "etcd version", Level: OK, What: "etcd is " + last.GetVersion()})
+		list = append(list, verdict{Check: "etcd version", Level: levelOK, What: "etcd is " + last.GetVersion()})
 	}
 	if !f.lists(marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL) {
-		list = append(list, quota(last))
+		list = append(list, etcdQuota(last))
 	}
-	list = append(list, history(last))
+	list = append(list, etcdHistory(last))
 	if slowest > 0 && slowest < slowEtcd {
-		list = append(list, Finding{Check: "etcd latency", Level: OK,
+		list = append(list, verdict{Check: "etcd latency", Level: levelOK,
 			What: fmt.Sprintf("etcd answers every process within %v", slowest.Round(time.Microsecond))})
 	}
 	return list
 }
 
-// quota tells how full etcd is. That it is nearly full is one of the cluster's problems.
-func quota(e *marchv1.EtcdStatus) Finding {
+// etcdQuota tells how full etcd is. That it is nearly full is one of the cluster's problems.
+func etcdQuota(e *marchv1.EtcdStatus) verdict {
 	if e.GetNoSpace() {
-		full := finding("etcd quota", Failed, problem.EtcdFull, "", "etcdctl", etcdctl(e))
+		full := judge("etcd quota", levelFailed, problem.EtcdFull, "", "etcdctl", etcdctlOf(e))
 		full.What += fmt.Sprintf("; it has %d of %d MiB, and its alarm NOSPACE is raised", e.GetSize()>>20,
 			e.GetQuota()>>20)
 		return full
 	}
 	if e.GetQuota() == 0 {
-		return finding("etcd quota", Unknown, problem.EtcdNoQuota, "", "size", e.GetSize()>>20)
+		return judge("etcd quota", levelUnknown, problem.EtcdNoQuota, "", "size", e.GetSize()>>20)
 	}
-	return Finding{
-		Check: "etcd quota", Level: OK,
+	return verdict{
+		Check: "etcd quota", Level: levelOK,
 		What: fmt.Sprintf("etcd has %d MiB of the %d MiB that it may have", e.GetSize()>>20, e.GetQuota()>>20),
 	}
 }
 
-// history tells whether etcd forgets its history.
-func history(e *marchv1.EtcdStatus) Finding {
+// etcdHistory tells whether etcd forgets its history.
+func etcdHistory(e *marchv1.EtcdStatus) verdict {
 	kept := e.GetRevision() - e.GetCompacted()
 	if kept > mostHistory {
-		return finding("etcd compaction", Warning, problem.EtcdHistory, "", "kept", kept, "most", mostHistory,
-			"revision", e.GetRevision()-mostHistory/20, "etcdctl", etcdctl(e))
+		return judge("etcd compaction", levelWarning, problem.EtcdHistory, "", "kept", kept, "most", mostHistory,
+			"revision", e.GetRevision()-mostHistory/20, "etcdctl", etcdctlOf(e))
 	}
-	return Finding{Check: "etcd compaction", Level: OK,
+	return verdict{Check: "etcd compaction", Level: levelOK,
 		What: fmt.Sprintf("etcd keeps the history of %d revisions", kept)}
 }
 
 // etcdClocks compares the clock of etcd, as each process measured it, with the process's own.
-func (f Facts) etcdClocks() []Finding {
+func (f doctorFacts) etcdClocks() []verdict {
 	type group struct {
 		processes []string
 		most      time.Duration // the largest difference
 	}
 	off := make(map[string]*group)
-	var list, unknown []Finding
+	var list, unknown []verdict
 	known := 0
 	for _, a := range f.answered() {
 		e := a.Got.GetEtcd()
@@ -111,7 +111,7 @@ func (f Facts) etcdClocks() []Finding {
 		case e.GetError() != "": // a finding of its own says so
 		case e.GetClockAhead() == nil && unknown == nil:
 			why := cmp.Or(e.GetClockError(), "the process is of an older version")
-			unknown = []Finding{finding("etcd clock", Unknown, problem.EtcdClockUnknown, a.Process, "why", why)}
+			unknown = []verdict{judge("etcd clock", levelUnknown, problem.EtcdClockUnknown, a.Process, "why", why)}
 		case e.GetClockAhead() != nil:
 			known++
 			ahead := e.GetClockAhead().AsDuration()
@@ -119,7 +119,7 @@ func (f Facts) etcdClocks() []Finding {
 			if ahead < 0 {
 				side = "behind"
 			}
-			if above(ahead.Abs()-e.GetClockUnsure().AsDuration(), clockOff, clockWrong) == OK {
+			if levelOf(ahead.Abs()-e.GetClockUnsure().AsDuration(), clockOff, clockWrong) == levelOK {
 				continue
 			}
 			if off[side] == nil {
@@ -132,30 +132,30 @@ func (f Facts) etcdClocks() []Finding {
 	for _, side := range slices.Sorted(maps.Keys(off)) {
 		g := off[side]
 		// Nothing that March promises depends on it, so it is never a failure.
-		list = append(list, finding("etcd clock", Warning, problem.EtcdClock, some(g.processes), "off",
+		list = append(list, judge("etcd clock", levelWarning, problem.EtcdClock, someOf(g.processes), "off",
 			fmt.Sprintf("%v %s", g.most.Round(time.Second), side)))
 	}
 	if list == nil && known > 0 {
-		list = []Finding{{Check: "etcd clock", Level: OK,
+		list = []verdict{{Check: "etcd clock", Level: levelOK,
 			What: fmt.Sprintf("etcd's clock agrees with those of %d processes, as far as whole seconds tell", known)}}
 	}
 	return append(list, unknown...)
 }
 
-// above returns the level of something that took so long.
-func above(took, slow, stuck time.Duration) Level {
+// levelOf returns the level of something that took so long.
+func levelOf(took, slow, stuck time.Duration) string {
 	switch {
 	case took >= stuck:
-		return Failed
+		return levelFailed
 	case took >= slow:
-		return Warning
+		return levelWarning
 	}
-	return OK
+	return levelOK
 }
 
 // clocks compares the processes' clocks with their median. How long an answer was on its way
 // is unknown, so a clock is off only by what that cannot explain.
-func (f Facts) clocks() []Finding {
+func (f doctorFacts) clocks() []verdict {
 	type clock struct {
 		process     string
 		off, unsure time.Duration
@@ -176,67 +176,68 @@ func (f Facts) clocks() []Finding {
 	}
 	slices.Sort(offsets)
 	median := offsets[len(offsets)/2]
-	var list []Finding
+	var list []verdict
 	for _, c := range all {
 		off := (c.off - median).Abs()
-		level := above(off-c.unsure, clockOff, clockWrong)
-		if level == OK || f.lists(marchv1.ProblemKind_PROBLEM_KIND_CLOCK, c.process) {
+		level := levelOf(off-c.unsure, clockOff, clockWrong)
+		if level == levelOK || f.lists(marchv1.ProblemKind_PROBLEM_KIND_CLOCK, c.process) {
 			continue
 		}
 		side := "ahead of"
 		if c.off < median {
 			side = "behind"
 		}
-		list = append(list, finding("clocks", level, problem.Clock, c.process, "off",
+		list = append(list, judge("clocks", level, problem.Clock, c.process, "off",
 			fmt.Sprintf("%v %s", off.Round(time.Millisecond), side)))
 	}
 	if list == nil {
-		list = []Finding{{Check: "clocks", Level: OK,
+		list = []verdict{{Check: "clocks", Level: levelOK,
 			What: fmt.Sprintf("%d clocks agree within %v", len(all), clockOff)}}
 	}
 	return list
 }
 
 // certificates tells when the certificates of the processes end.
-func (f Facts) certificates() []Finding {
-	var list []Finding
+func (f doctorFacts) certificates() []verdict {
+	var list []verdict
 	n, first := 0, time.Duration(0)
 	for _, a := range f.answered() {
 		for _, c := range a.Got.GetCertificates() {
 			of := fmt.Sprintf("%s (--%s of %s)", c.GetPath(), c.GetSetting(), a.Process)
 			if c.GetError() != "" {
-				list = append(list, finding("certificates", Failed, problem.CertificateUnread, of, "why", c.GetError()))
+				list = append(list, judge("certificates", levelFailed, problem.CertificateUnread, of, "why",
+					c.GetError()))
 				continue
 			}
 			left := c.GetEnds().AsTime().Sub(a.Got.GetClock().AsTime())
 			if n++; n == 1 || left < first {
 				first = left
 			}
-			level, ends := OK, fmt.Sprintf("ends in %d days", int64(left/(24*time.Hour)))
+			level, ends := levelOK, fmt.Sprintf("ends in %d days", int64(left/(24*time.Hour)))
 			switch {
 			case left <= 0:
-				level, ends = Failed, "ended at "+c.GetEnds().AsTime().Format(time.RFC3339)
+				level, ends = levelFailed, "ended at "+c.GetEnds().AsTime().Format(time.RFC3339)
 			case left < certNow:
-				level = Failed
+				level = levelFailed
 			case left < certSoon:
-				level = Warning
+				level = levelWarning
 			}
-			if level != OK {
-				list = append(list, finding("certificates", level, problem.CertificateEnds, of, "ends", ends, "subject",
+			if level != levelOK {
+				list = append(list, judge("certificates", level, problem.CertificateEnds, of, "ends", ends, "subject",
 					c.GetSubject(), "path", c.GetPath()))
 			}
 		}
 	}
 	if list == nil && n > 0 {
-		list = []Finding{{Check: "certificates", Level: OK,
+		list = []verdict{{Check: "certificates", Level: levelOK,
 			What: fmt.Sprintf("the first of %d certificates ends in %d days", n, int64(first/(24*time.Hour)))}}
 	}
 	return list
 }
 
 // journals judges the disks of the journals.
-func (f Facts) journals() []Finding {
-	var list []Finding
+func (f doctorFacts) journals() []verdict {
+	var list []verdict
 	n, slowest := 0, time.Duration(0)
 	for _, a := range f.answered() {
 		j := a.Got.GetJournal()
@@ -246,28 +247,28 @@ func (f Facts) journals() []Finding {
 		n++
 		took := j.GetSync().AsDuration()
 		slowest = max(slowest, took)
-		level := above(took, slowSync, stuckSync)
+		level := levelOf(took, slowSync, stuckSync)
 		switch {
 		case j.GetError() != "":
-			list = append(list, finding("journal", Failed, problem.JournalUnwritable, a.Process, "path", j.GetPath(),
+			list = append(list, judge("journal", levelFailed, problem.JournalUnwritable, a.Process, "path", j.GetPath(),
 				"why",
 				j.GetError()))
-		case level != OK:
-			list = append(list, finding("journal", level, problem.JournalSlow, a.Process, "took",
+		case level != levelOK:
+			list = append(list, judge("journal", level, problem.JournalSlow, a.Process, "took",
 				took.Round(time.Microsecond), "slow", slowSync, "path", j.GetPath()))
 		}
 		if j.Free != nil && j.GetFree() < leastFree {
-			list = append(list, finding("journal", Warning, problem.JournalNearlyFull, a.Process, "free",
+			list = append(list, judge("journal", levelWarning, problem.JournalNearlyFull, a.Process, "free",
 				j.GetFree()>>20,
 				"least", leastFree>>20, "path", j.GetPath()))
 		}
 	}
 	if list == nil && n > 0 {
-		list = []Finding{{Check: "journal", Level: OK, What: fmt.Sprintf("the disks of %d journals have room, "+
+		list = []verdict{{Check: "journal", Level: levelOK, What: fmt.Sprintf("the disks of %d journals have room, "+
 			"and sync within %v", n, slowest.Round(time.Microsecond))}}
 	}
 	return list
 }
 
-// etcdctl returns the command that asks a process's etcd. A process of an earlier version names none.
-func etcdctl(e *marchv1.EtcdStatus) string { return cmp.Or(e.GetEtcdctl(), "etcdctl") }
+// etcdctlOf returns the command that asks a process's etcd. A process of an earlier version names none.
+func etcdctlOf(e *marchv1.EtcdStatus) string { return cmp.Or(e.GetEtcdctl(), "etcdctl") }

@@ -1,4 +1,4 @@
-package doctor_test
+package main
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/doctor"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -21,11 +20,11 @@ func TestCollectWithoutEtcd(t *testing.T) {
 	c.Init(testcluster.Halves(), "test")
 	c.Room("a", "one", nil)
 	console := c.Console(nil)
-	collect := func() doctor.Facts {
+	collect := func() doctorFacts {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(context.Background(), testcluster.Patience)
 		defer cancel()
-		f, err := doctor.Collect(ctx, console.Conn, &marchv1.DiagnoseRequest{}, time.Second,
+		f, err := collectFacts(ctx, console.Conn, &marchv1.DiagnoseRequest{}, time.Second,
 			func(address, _, _ string) (*grpc.ClientConn, error) { return api.Dial(address) })
 		if err != nil {
 			t.Fatal(err)
@@ -39,17 +38,17 @@ func TestCollectWithoutEtcd(t *testing.T) {
 		return err == nil && len(o.GetProblems()) > 0
 	})
 	facts := collect()
-	if len(facts.Instances) != 1 || !slices.ContainsFunc(facts.Answers, func(a doctor.Answer) bool {
+	if len(facts.Instances) != 1 || !slices.ContainsFunc(facts.Answers, func(a processAnswer) bool {
 		return a.Process == "a/one"
 	}) {
 		t.Errorf("the instance was not asked: %v, %+v", facts.Instances, facts.Answers)
 	}
-	found := doctor.Examine(facts)
+	found := examine(facts)
 	for _, want := range []struct {
 		check string
-		level doctor.Level
-	}{{"problems", doctor.Failed}, {"tags", doctor.Unknown}} {
-		if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+		level string
+	}{{"problems", levelFailed}, {"tags", levelUnknown}} {
+		if !slices.ContainsFunc(found, func(f verdict) bool {
 			return f.Check == want.check && f.Level == want.level
 		}) {
 			t.Errorf("no finding of %s is %s: %+v", want.check, want.level, found)

@@ -1,4 +1,4 @@
-package manifest_test
+package main
 
 import (
 	"strings"
@@ -9,10 +9,9 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/march/internal/manifest"
 )
 
-const whole = `# a comment
+const wholeManifest = `# a comment
 layout:
   boundary: 100
   rooms:
@@ -49,18 +48,18 @@ tags:
       max_wait: 1s
 `
 
-func parse(t *testing.T, content string) *manifest.Manifest {
+func manifestIn(t *testing.T, content string) *manifest {
 	t.Helper()
-	m, err := manifest.Parse("cluster.yaml", []byte(content))
+	m, err := parseManifest("cluster.yaml", []byte(content))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
-func TestParse(t *testing.T) {
+func TestManifest(t *testing.T) {
 	t.Parallel()
-	m := parse(t, whole)
+	m := manifestIn(t, wholeManifest)
 	var names []string
 	byName := make(map[string]*marchv1.Tag)
 	for _, tag := range m.Tags {
@@ -89,8 +88,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestMistakes tells each mistake with its place.
-func TestMistakes(t *testing.T) {
+// TestManifestMistakes tells each mistake with its place.
+func TestManifestMistakes(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ file, want string }{
 		{"", "f:1:1: the file is empty; allowed: layout, tags"},
@@ -134,20 +133,20 @@ func TestMistakes(t *testing.T) {
 		{"tags:\n  <<: {a: 1}", "a YAML mergekey as a name; allowed: a text"},
 		{"[[[[[[[[[[", "f:1:9: more than 8 brackets in each other"},
 	} {
-		_, err := manifest.Parse("f", []byte(tt.file))
+		_, err := parseManifest("f", []byte(tt.file))
 		if err == nil || !strings.Contains(err.Error(), tt.want) || allocator.KindOf(err) != allocator.Invalid {
 			t.Errorf("%q:\ngot  %v (%v)\nwant %s", tt.file, err, allocator.KindOf(err), tt.want)
 		}
 	}
-	_, err := manifest.Parse("f", []byte("tags:\n  a: {x: 1}\n  b: {y: 1}"))
+	_, err := parseManifest("f", []byte("tags:\n  a: {x: 1}\n  b: {y: 1}"))
 	if err == nil || strings.Count(err.Error(), "\nf:3:7: ") != 1 {
 		t.Errorf("two mistakes: %v", err)
 	}
 }
 
-func TestDiff(t *testing.T) {
+func TestManifestDiff(t *testing.T) {
 	t.Parallel()
-	now := parse(t, whole)
+	now := manifestIn(t, wholeManifest)
 	for _, tt := range []struct {
 		name, from, to string
 		prune          bool
@@ -172,7 +171,7 @@ func TestDiff(t *testing.T) {
 		{"kind", "  order: {}", "  order: {time: {preset: cosid}}", false, "",
 			"tags.order: time: a tag keeps its kind: this one is a counter tag, and the file has a time tag"},
 	} {
-		m := parse(t, strings.Replace(whole, tt.from, tt.to, 1))
+		m := manifestIn(t, strings.Replace(wholeManifest, tt.from, tt.to, 1))
 		d, err := m.Diff(now.Layout, now.Tags, tt.prune)
 		if tt.refused != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.refused) || allocator.KindOf(err) != allocator.Invalid {
@@ -184,20 +183,21 @@ func TestDiff(t *testing.T) {
 			t.Errorf("%s: %v, layout %v", tt.name, err, d.Layout)
 			continue
 		}
-		if got := words(d); got != tt.want {
+		if got := changedFields(d); got != tt.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", tt.name, got, tt.want)
 		}
 	}
-	d, err := parse(t, strings.Replace(whole, "upper: 50", "upper: 40", 1)).Diff(now.Layout, now.Tags, true)
+	d, err := manifestIn(t, strings.Replace(wholeManifest, "upper: 50", "upper: 40", 1)).
+		Diff(now.Layout, now.Tags, true)
 	if err != nil || d.Layout == nil || d.Layout.From.Rooms["a"].Upper != 50 || d.Layout.To.Rooms["a"].Upper != 40 {
 		t.Errorf("layout: %v, %v", d.Layout, err)
 	}
 }
 
-func words(d manifest.Diff) string {
+func changedFields(d manifestDiff) string {
 	var parts []string
 	for _, c := range d.Tags {
-		parts = append(parts, c.Tag+" "+string(c.Action))
+		parts = append(parts, c.Tag+" "+c.Action)
 		for _, f := range c.Fields {
 			parts = append(parts, f.Field+":"+f.From+">"+f.To)
 		}
@@ -205,13 +205,13 @@ func words(d manifest.Diff) string {
 	return strings.Join(parts, " ")
 }
 
-// TestMessage holds that an update carries what changes, and nothing else.
-func TestMessage(t *testing.T) {
+// TestManifestMessage holds that an update carries what changes, and nothing else.
+func TestManifestMessage(t *testing.T) {
 	t.Parallel()
-	now := parse(t, whole)
-	to := strings.Replace(whole, "limit: 9007199254740993", "limit: 1000", 1)
+	now := manifestIn(t, wholeManifest)
+	to := strings.Replace(wholeManifest, "limit: 9007199254740993", "limit: 1000", 1)
 	to = strings.Replace(to, "rollback: fail", "rollback: wait", 1)
-	d, err := parse(t, to).Diff(now.Layout, now.Tags, false)
+	d, err := manifestIn(t, to).Diff(now.Layout, now.Tags, false)
 	if err != nil || len(d.Tags) != 2 {
 		t.Fatalf("%v, %v", d, err)
 	}
@@ -232,27 +232,27 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// noOp exports a manifest, reads that again, and fails if there is anything to change.
-func noOp(t *testing.T, m *manifest.Manifest) []byte {
+// exportAgain exports a manifest, reads that again, and fails if there is anything to change.
+func exportAgain(t *testing.T, m *manifest) []byte {
 	t.Helper()
-	content, err := manifest.Export(m.Layout, m.Tags)
+	content, err := exportManifest(m.Layout, m.Tags)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := manifest.Parse("exported.yaml", content)
+	again, err := parseManifest("exported.yaml", content)
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, content)
 	}
 	d, err := again.Diff(m.Layout, m.Tags, true)
 	if err != nil || !d.Empty() {
-		t.Fatalf("%s, %v of\n%s", words(d), err, content)
+		t.Fatalf("%s, %v of\n%s", changedFields(d), err, content)
 	}
 	return content
 }
 
-func TestExport(t *testing.T) {
+func TestManifestExport(t *testing.T) {
 	t.Parallel()
-	content := noOp(t, parse(t, whole))
+	content := exportAgain(t, manifestIn(t, wholeManifest))
 	for _, want := range []string{"layout:\n  boundary: 100\n  rooms:\n    a:\n      lower: 0\n", "  order: {}\n",
 		`"007":`, "    max_skew: 7\n"} {
 		if !strings.Contains(string(content), want) {
@@ -261,10 +261,10 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that no file makes the parser fail otherwise than with an error that
+// FuzzManifest holds that no file makes the parser fail otherwise than with an error that
 // names a place, and that what it reads is exported and read again alike.
-func FuzzParse(f *testing.F) {
-	f.Add(whole)
+func FuzzManifest(f *testing.F) {
+	f.Add(wholeManifest)
 	for _, seed := range []string{"", "tags:\n  a: {}\n", "layout: {boundary: 1, rooms: {a: {lower: 0, upper: 1}}}",
 		"a: [", "? x\n: y", "&a a: *a", "%", "tags: |\n x", "- a\n- b"} {
 		f.Add(seed)
@@ -273,13 +273,13 @@ func FuzzParse(f *testing.F) {
 		if len(content) > 4096 {
 			return
 		}
-		m, err := manifest.Parse("f", []byte(content))
+		m, err := parseManifest("f", []byte(content))
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "f:") || allocator.KindOf(err) != allocator.Invalid {
 				t.Fatalf("%v (%v)", err, allocator.KindOf(err))
 			}
 			return
 		}
-		noOp(t, m)
+		exportAgain(t, m)
 	})
 }
