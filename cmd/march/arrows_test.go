@@ -29,7 +29,7 @@ var arrows = []struct {
 	{"allocator/ledger", []string{"allocator/ledger/recovery", "allocator/ledger/admin"}},
 	// so neither the ledger nor its administration, which reach the journal
 	{"allocator/ledger/recovery", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
-	{"allocator/ledger/rules", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
+	{"allocator/ledger/ledgertest/rules", []string{"allocator/ledger/journal", "allocator/ledger/verify"}},
 	{"allocator/ledger/admin", []string{"allocator/ledger/verify", "allocator/ledger/recovery"}},
 	{"room", []string{"console"}},
 	{"console", []string{"room"}},

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest/rules"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/rules"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest/rules"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/rules"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
