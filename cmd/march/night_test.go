@@ -39,6 +39,7 @@ import (
 	"github.com/march-id/march/internal/devca"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
@@ -831,6 +832,7 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 		cells["alerts"] = f.written("alerts")
 	}
 	f.compare(t, cells)
+	f.oneAlert(t, cells["alerts"])
 	for _, p := range n.problems() {
 		if since := p.GetSince().AsTime().Sub(n.began); p.GetSince() == nil || p.GetKind() == f.shown &&
 			(since < -15*time.Second || since > 75*time.Second) {
@@ -905,6 +907,27 @@ func (f fault) written(surface string) string {
 	_, text, _ = bytes.Cut(text, []byte("== "+surface+"\n"))
 	text, _, _ = bytes.Cut(text, []byte("== "))
 	return string(text)
+}
+
+// oneAlert checks that one outage is one alert, of which the table says that it is that of the problem.
+func (f fault) oneAlert(t *testing.T, lines string) {
+	t.Helper()
+	var names []string
+	for line := range strings.Lines(lines) {
+		name, _, _ := strings.Cut(strings.TrimSpace(line), ",")
+		names = append(names, name)
+	}
+	if names = slices.Compact(names); len(names) > 1 {
+		t.Errorf("one outage has the alerts %q", names)
+	}
+	if f.shown == 0 || len(names) == 0 {
+		return
+	}
+	if !slices.ContainsFunc(problem.Table[:], func(row problem.Row) bool {
+		return row.Kind == f.shown && slices.Contains(row.Alerts, names[0])
+	}) {
+		t.Errorf("no row of the kind %v has the alert %s", f.shown, names[0])
+	}
 }
 
 // compare holds what the surfaces say against the file of the row.

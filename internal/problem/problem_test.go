@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -171,11 +172,17 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// Each row says what and what to do, in sentences, and names only alerts that there are.
+// Each row says what and what to do, in sentences, and names only alerts that there are. The alerts of what a row hides
+// do not fire beside the row's own.
 func TestTable(t *testing.T) {
-	rules, err := os.ReadFile("../../deploy/prometheus/march.rules.yml")
+	text, err := os.ReadFile("../../deploy/prometheus/march.rules.yml")
 	if err != nil {
 		t.Fatal(err)
+	}
+	rules := make(map[string]string) // by their alerts
+	for _, rule := range strings.Split(string(text), "- alert: ")[1:] {
+		name, rule, _ := strings.Cut(rule, "\n")
+		rules[name] += rule
 	}
 	for c, row := range problem.Table {
 		for _, text := range []string{row.Remedy, row.Effect} {
@@ -187,8 +194,18 @@ func TestTable(t *testing.T) {
 			t.Errorf("row %d: %+v", c, row)
 		}
 		for _, alert := range row.Alerts {
-			if !strings.Contains(string(rules), "alert: "+alert+"\n") {
+			if rules[alert] == "" {
 				t.Errorf("row %d: there is no alert %s", c, alert)
+			}
+		}
+		for _, hidden := range problem.Table {
+			if len(row.Alerts) == 0 || len(hidden.Hides) > 0 || !slices.Contains(row.Hides, hidden.Kind) {
+				continue
+			}
+			for _, alert := range hidden.Alerts {
+				if !slices.Contains(row.Alerts, alert) && !strings.Contains(rules[alert], " unless ") {
+					t.Errorf("row %d: %s fires beside %v", c, alert, row.Alerts)
+				}
 			}
 		}
 	}

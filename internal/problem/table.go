@@ -93,7 +93,7 @@ type Row struct {
 	// Page is the path of the page that shows the thing; Button of the one with the button that does what Command does.
 	Page, Button string
 	Warning      bool     // it stops nothing now
-	Alerts       []string // those of deploy/prometheus that fire
+	Alerts       []string // that of deploy/prometheus which fires, or those of which one does
 	// Hides are the kinds that this is the cause of: of the same thing, of an instance of the same room, or of all
 	// if this is of no thing or of the console.
 	Hides []marchv1.ProblemKind
@@ -119,6 +119,9 @@ const (
 	timeOrdered  = marchv1.ProblemKind_PROBLEM_KIND_TIME_ORDERED
 )
 
+// dry are the alerts of an instance that leases nothing, by what it runs out of first.
+var dry = []string{"MarchFamilyNotIssuing", "MarchReserveLow", "MarchNotIssuing"}
+
 const heldOnly = "Rooms issue the IDs that they hold, and lease none."
 
 // Table has a row for each case.
@@ -129,7 +132,7 @@ var Table = [cases]Row{
 		Remedy: "Start the members that do not answer, and see the network to them. Do not restart rooms: what they " +
 			"hold is in their memory.",
 		Command: "{etcdctl} endpoint status --write-out=table", Page: "/capacity",
-		Alerts: []string{"MarchEtcdAway", "MarchReserveLow"},
+		Alerts: []string{"MarchEtcdAway"},
 		Hides:  []marchv1.ProblemKind{etcdAway, etcdMember, noHeartbeats, notReady, noLease, timeOrdered}},
 	NoRoom: {Kind: noAnswer, What: "no instance answers at {of} (--rooms)",
 		Remedy: "Check the address, and the network from this console to it.", Page: "/instances"},
@@ -156,8 +159,8 @@ var Table = [cases]Row{
 		Remedy: "Defragment one member after the other, or raise --quota-backend-bytes. A console has compacted it. " +
 			"Disarm the alarm at the end.",
 		Command: "{etcdctl} defrag --cluster && {etcdctl} alarm disarm", Page: "/capacity",
-		Alerts: []string{"MarchEtcdFull", "MarchEtcdNearQuota"},
-		Hides:  []marchv1.ProblemKind{nearlyFull, notReady, noHeartbeats}},
+		Alerts: []string{"MarchEtcdFull"},
+		Hides:  []marchv1.ProblemKind{nearlyFull, notReady, noHeartbeats, timeOrdered}},
 	EtcdNearlyFull: {Kind: nearlyFull,
 		What:   "etcd is nearly full: it has {size} MiB, and takes no writes above {quota} MiB",
 		Effect: "No IDs are leased when it is full.",
@@ -259,13 +262,13 @@ var Table = [cases]Row{
 	TimeOrdered: {Kind: timeOrdered, What: "instance {of} issues no time-ordered IDs: {why}",
 		Effect: "Its counters go on.", Remedy: "See which workers its room has, and in use where.",
 		Command: "march worker list --room {room}", Page: "/workers?room={room}",
-		Alerts: []string{"MarchFamilyNotIssuing", "MarchWorkerWindow"}},
+		Alerts: []string{"MarchFamilyNotIssuing"}},
 	ClockBack: {Kind: timeOrdered,
 		What:   "instance {of} issues no time-ordered IDs: its clock went back by {back}",
 		Effect: "Its counters go on.",
 		Remedy: "Synchronize the clock (chrony, ntpd). It issues again when the clock has caught up, or another " +
 			"worker is free.",
-		Command: "chronyc tracking", Page: instancePage, Alerts: []string{"MarchFamilyNotIssuing", "MarchClock"},
+		Command: "chronyc tracking", Page: instancePage, Alerts: []string{"MarchClock"},
 		Hides: []marchv1.ProblemKind{clock}},
 	ClockAhead: {Kind: timeOrdered,
 		What: "instance {of} issues no time-ordered IDs: its clock is {ahead} ahead of the other instances', and its " +
@@ -273,38 +276,41 @@ var Table = [cases]Row{
 		Effect: "Its counters go on.",
 		Remedy: "Synchronize the clock (chrony, ntpd). If all others are wrong, start the instance with " +
 			"--agree-clock.",
-		Command: "chronyc tracking", Page: instancePage, Alerts: []string{"MarchFamilyNotIssuing", "MarchClock"},
+		Command: "chronyc tracking", Page: instancePage, Alerts: []string{"MarchClock"},
 		Hides: []marchv1.ProblemKind{clock}},
 	SomeTimeOrdered: {Kind: timeOrdered, What: "instance {of} issues no IDs of some time-ordered tags: {why}",
 		Effect: "Its other tags go on.", Remedy: "See which workers its room has, and in use where.",
 		Command: "march worker list --room {room}", Page: "/workers?room={room}",
 		Alerts: []string{"MarchWorkerWindow"}},
 	NoLease: {Kind: noLease, What: "instance {of} leases nothing: {why}", Effect: "It issues the IDs that it holds.",
-		Remedy: "See the instance's log.", Page: instancePage,
+		Remedy: "See the instance's log.", Page: instancePage, Alerts: dry,
 		Hides: []marchv1.ProblemKind{notReady, noHeartbeats, timeOrdered}},
 	EtcdRefuses: {Kind: noLease, What: "instance {of} leases nothing: {why}",
 		Effect:  "It issues the IDs that it holds.",
 		Remedy:  "Check its --etcd-user and --etcd-password-file, and what that user may do in etcd.",
-		Command: "march etcd roles {room}", Page: instancePage, Alerts: []string{"MarchEtcdAway"},
+		Command: "march etcd roles {room}", Page: instancePage, Alerts: dry,
 		Hides: []marchv1.ProblemKind{notReady, noHeartbeats, timeOrdered}},
 	WentBack: {Kind: noLease, What: "instance {of} leases nothing: {why}", Effect: "It issues the IDs that it holds.",
 		Remedy: "If etcd was restored, recover.", Command: "march recover", Page: instancePage,
 		Alerts: []string{"MarchRegression"}, Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
 	JournalFull: {Kind: journal, What: journalWhat, Effect: heldByIt,
 		Remedy: "Free space on its disk; the instance goes on by itself then.", Command: "df {path}",
-		Page:  instancePage,
-		Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
+		Page: instancePage, Alerts: dry, Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
 	JournalDenied: {Kind: journal, What: journalWhat, Effect: heldByIt,
 		Remedy:  "Let the instance write in its folder; it goes on by itself then.",
-		Command: "ls -ld {path}", Page: instancePage, Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
+		Command: "ls -ld {path}", Page: instancePage, Alerts: dry,
+		Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
 	JournalHangs: {Kind: journal, What: journalWhat, Effect: heldByIt,
 		Remedy:  "Check its disk and mount; the instance goes on by itself when the disk answers.",
-		Command: "findmnt --target {path}", Page: instancePage, Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
+		Command: "findmnt --target {path}", Page: instancePage, Alerts: dry,
+		Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
 	JournalShared: {Kind: journal, What: journalWhat, Effect: heldByIt, Remedy: "Stop one of the two processes.",
-		Command: "fuser -v {path}", Page: instancePage, Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
+		Command: "fuser -v {path}", Page: instancePage, Alerts: dry,
+		Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
 	JournalBroken: {Kind: journal, What: journalWhat, Effect: heldByIt,
 		Remedy:  "Check its disk and folder; the instance goes on by itself when both are well.",
-		Command: "ls -ld {path}", Page: instancePage, Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
+		Command: "ls -ld {path}", Page: instancePage, Alerts: dry,
+		Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
 	Rights: {Kind: marchv1.ProblemKind_PROBLEM_KIND_RIGHTS,
 		What:    "the file {path} (--{flag}) is broken, so the last good one stays in force: {why}",
 		Effect:  "A right that was taken away there still holds.",
