@@ -69,12 +69,15 @@ func (c *cluster) mirrors(ctx context.Context, tags int, add func(row)) (err err
 	if err != nil {
 		return err
 	}
+	all, q := false, mirror.Question{UUID: uuid}
 	err = await(ctx, "the mirror to have seen all", func() (bool, error) {
-		all := false
-		_, err := marchconsole.AskMirror(ctx, console.conn, mirror.Question{UUID: uuid}, func(p mirror.Part) error {
+		answer, err := marchconsole.AskMirror(ctx, console.conn, q, func(p mirror.Part) error {
 			all = all || p.Rest != nil && len(p.Rest.Views) > 0
 			return nil
 		})
+		if err == nil {
+			q.After = answer.Tick // what it has seen since, not all of it each time
+		}
 		return all, err
 	})
 	if err != nil {
