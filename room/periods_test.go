@@ -332,3 +332,38 @@ func TestPeriodOpenedTooEarlyIsAProblem(t *testing.T) {
 		b.await("its end", func() bool { return b.problems() == nil })
 	})
 }
+
+// One of two instances, which have no guard, opens tomorrow's period under a leap of its clock. When the clock is mended,
+// the instance where it happened says that the tag is in a period to come. Before, it said nothing.
+func TestALeapWithTwoInstancesIsShown(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(daily, "order")
+		now, today, tomorrow := c.midnight(6 * time.Hour)
+		c.start("b", "b1", nil)
+		var leap atomic.Int64
+		c.now = func() time.Time { return now().Add(time.Duration(leap.Load())) }
+		a := c.start("a", "a1", nil)
+		if id := a.mustNext("order"); id < today.First || id >= today.End {
+			t.Fatalf("ID %d is not of today", id)
+		}
+		leap.Store(int64(24 * time.Hour))
+		a.await("an ID of tomorrow", func() bool { return a.mustNext("order") >= tomorrow.First })
+		leap.Store(0)
+		a.await("the problem", func() bool {
+			err := a.problems()
+			return err != nil && contains(err.Error(), "tag order is in its period 2030-06-15",
+				"which begins at 2030-06-15T00:00:00Z")
+		})
+		for range 5 * 6 { // until that day has come
+			time.Sleep(10 * time.Minute)
+			a.mustNext("order")
+			if err := a.problems(); err == nil || !contains(err.Error(), "tag order is in its period 2030-06-15") {
+				t.Errorf("%v before midnight: %v", tomorrow.Begins.Sub(c.now()), err)
+			}
+		}
+		time.Sleep(time.Hour + time.Minute)
+		a.mustNext("order")
+		a.await("its end", func() bool { return a.problems() == nil })
+	})
+}
