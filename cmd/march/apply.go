@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
@@ -41,8 +40,7 @@ func newExport(c *common) *cobra.Command {
 // readCluster returns the layout and all tags. Its error is Refused if one of them cannot be
 // read: an apply would take it as absent.
 func readCluster(cmd *cobra.Command, t *target) (layout *marchv1.Layout, tags []*marchv1.Tag, err error) {
-	err = t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
-		s := marchv1.NewConsoleServiceClient(conn)
+	err = callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 		answer, err := s.GetLayout(ctx, &marchv1.GetLayoutRequest{})
 		if err != nil {
 			return err
@@ -159,10 +157,7 @@ func (a *applying) run(cmd *cobra.Command) error {
 		}
 		a.Applied = true
 	}
-	if a.c.output == "json" {
-		return json.NewEncoder(a.c.stdout).Encode(a)
-	}
-	return nil
+	return a.c.print(a, func(*tabwriter.Writer) {}) // its text was shown before
 }
 
 // diff reads the cluster, and compares it with the file.
@@ -175,15 +170,12 @@ func (a *applying) diff(cmd *cobra.Command) (manifestDiff, error) {
 }
 
 func (a *applying) planLayout(cmd *cobra.Command) error {
-	err := callConsole(cmd.Context(), a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-		answer, err := s.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: a.file.Layout,
-			Atomic: a.atomic, Force: a.force})
-		a.plan = answer.GetPlan()
-		return err
-	})
+	answer, err := askConsole(cmd.Context(), a.t, &marchv1.PlanMigrationRequest{Target: a.file.Layout, Atomic: a.atomic,
+		Force: a.force}, marchv1.ConsoleServiceClient.PlanMigration)
 	if err != nil {
 		return err
 	}
+	a.plan = answer.GetPlan()
 	counted, err := planCost(cmd.Context(), a.c, a.t, a.plan)
 	if err == nil && counted.GetRefused() != "" && !a.force {
 		err = allocator.Errorf(allocator.Refused, "%s", counted.GetRefused())
@@ -220,17 +212,12 @@ func (a *applying) apply(cmd *cobra.Command) error {
 		return err
 	}
 	if a.plan != nil {
-		var id string
-		err := callConsole(cmd.Context(), a.t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-			answer, err := s.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: a.plan, Count: a.count,
-				Hold: durationpb.New(a.hold), Force: a.force})
-			id = answer.GetMigration().GetId()
-			return err
-		})
+		answer, err := askConsole(cmd.Context(), a.t, &marchv1.ApplyMigrationRequest{Plan: a.plan, Count: a.count,
+			Hold: durationpb.New(a.hold), Force: a.force}, marchv1.ConsoleServiceClient.ApplyMigration)
 		quiet := *a.c
 		quiet.stdout = io.Discard // of the migration only its progress is shown
 		if err == nil {
-			err = watch(cmd.Context(), &quiet, a.t, id)
+			err = watch(cmd.Context(), &quiet, a.t, answer.GetMigration().GetId())
 		}
 		if err == nil {
 			err = cmd.Context().Err()

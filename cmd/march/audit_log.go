@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"text/tabwriter"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -111,12 +112,8 @@ func runAuditVerify(ctx context.Context, c *common, l *ledger.Ledger, heads []ve
 	if err != nil {
 		return err
 	}
-	if c.output == "json" {
-		if err := json.NewEncoder(c.stdout).Encode(r); err != nil {
-			return err
-		}
-	} else {
-		auditReportText(c.stdout, r)
+	if err := c.print(r, func(w *tabwriter.Writer) { auditReportText(w, r) }); err != nil {
+		return err
 	}
 	if found := int64(len(r.Problems)) + r.More; found > 0 {
 		return finding{allocator.Errorf(allocator.Refused, "the audit was tampered with: %s",

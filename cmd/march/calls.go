@@ -48,7 +48,11 @@ func newCall[Q, A, M proto.Message](c *common, t *target, r callRow, request Q, 
 	var fields []setting.Setting
 	for _, word := range strings.Fields(r.use)[1:] {
 		if argument, ok := arguments[word]; ok {
-			names, fields = append(names, argument.words), append(fields, setting.Of(request, argument.field, ""))
+			field := argument.field
+			if request.ProtoReflect().Descriptor().Fields().ByName("tag") != nil { // a request with the whole tag
+				field = "tag." + field
+			}
+			names, fields = append(names, argument.words), append(fields, setting.Of(request, field, ""))
 			if !strings.HasPrefix(word, "[") {
 				least++
 			}
@@ -56,14 +60,8 @@ func newCall[Q, A, M proto.Message](c *common, t *target, r callRow, request Q, 
 			needed = append(needed, flag)
 		}
 	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(names) == 0:
-			return noArgs(cmd, args)
-		case len(args) >= least && len(args) <= len(names):
-			return nil
-		}
-		return exactly(names...)(cmd, args)
+	if cmd.Args = between(least, names...); len(names) == 0 {
+		cmd.Args = noArgs
 	}
 	for _, f := range r.flags {
 		f.add(cmd, request)
@@ -140,7 +138,7 @@ func allPages[Q, A proto.Message](call consoleCall[Q, A], enough func(A) bool) c
 		}
 		m := list.ProtoReflect()
 		fields := m.Descriptor().Fields()
-		next, unreadable := fields.ByName("next_page_token"), fields.ByName("unreadable")
+		next, keys := fields.ByName("next_page_token"), fields.ByName("unreadable")
 		for m.Has(next) && (enough == nil || !enough(list)) {
 			q.Set(q.Descriptor().Fields().ByName("page_token"), m.Get(next))
 			page, err := call(s, ctx, request)
@@ -149,25 +147,13 @@ func allPages[Q, A proto.Message](call consoleCall[Q, A], enough func(A) bool) c
 			}
 			m.Clear(next)
 			proto.Merge(list, page)
-			distinct(m.Mutable(unreadable).List())
+			if u, ok := any(list).(unreadable); ok {
+				m.Mutable(keys).List().Truncate(len(distinct(u.GetUnreadable())))
+			}
 		}
 		m.Clear(next)
 		return list, nil
 	}
-}
-
-// distinct removes the keys that are in a list of unreadable ones already: two pages may both name a key that lies
-// between them.
-func distinct(list protoreflect.List) {
-	n, known := 0, make(map[string]bool)
-	for i := range list.Len() {
-		u, _ := list.Get(i).Message().Interface().(*marchv1.Unreadable)
-		if !known[u.GetKey()] {
-			list.Set(n, list.Get(i))
-			known[u.GetKey()], n = true, n+1
-		}
-	}
-	list.Truncate(n)
 }
 
 // settingFlag is a field of a message as a flag.

@@ -32,26 +32,39 @@ func (c *common) outputFlag(cmd *cobra.Command) *cobra.Command {
 	return addOptions(cmd, option{"output,o", oneOf(&c.output, "text", "json"), "text or json"})
 }
 
+// caller is a target, which is dialled for one call, or a link to one.
+type caller interface {
+	call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error
+}
+
 // callConsole calls a console.
-func callConsole(ctx context.Context, t *target,
+func callConsole(ctx context.Context, to caller,
 	use func(context.Context, marchv1.ConsoleServiceClient) error) error {
-	return t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+	return to.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		return use(ctx, marchv1.NewConsoleServiceClient(conn))
 	})
+}
+
+// askConsole returns a console's answer.
+func askConsole[Q, A any](ctx context.Context, to caller, request Q, call consoleCall[Q, A]) (answer A, err error) {
+	err = callConsole(ctx, to, func(ctx context.Context, s marchv1.ConsoleServiceClient) (err error) {
+		answer, err = call(s, ctx, request)
+		return err
+	})
+	return answer, err
 }
 
 // unreadable is a message that names the keys which could not be read.
 type unreadable interface{ GetUnreadable() []*marchv1.Unreadable }
 
-// passedOver adds the unreadable keys of a page to those of the pages before. Two
-// pages may both name a key that lies between them.
-func passedOver(all []*marchv1.Unreadable, page unreadable) []*marchv1.Unreadable {
-	for _, u := range page.GetUnreadable() {
-		if !slices.ContainsFunc(all, func(a *marchv1.Unreadable) bool { return a.GetKey() == u.GetKey() }) {
-			all = append(all, u)
-		}
-	}
-	return all
+// distinct removes the keys that are in a list already: two pages may both name a key that lies between them.
+func distinct(list []*marchv1.Unreadable) []*marchv1.Unreadable {
+	known := make(map[string]bool)
+	return slices.DeleteFunc(list, func(u *marchv1.Unreadable) bool {
+		was := known[u.GetKey()]
+		known[u.GetKey()] = true
+		return was
+	})
 }
 
 // print writes a message, or another value, as JSON, or as the function text writes it. If it is a message

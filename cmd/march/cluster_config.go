@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -73,12 +72,10 @@ once above the IDs of all rooms, as it does with each change of the layout.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var answer *marchv1.UpgradeClusterResponse
-			upgrade := func(dry bool) error {
-				return callConsole(cmd.Context(), t, func(ctx context.Context,
-					s marchv1.ConsoleServiceClient) (err error) {
-					answer, err = s.UpgradeCluster(ctx, &marchv1.UpgradeClusterRequest{DryRun: dry})
-					return err
-				})
+			upgrade := func(dry bool) (err error) {
+				answer, err = askConsole(cmd.Context(), t, &marchv1.UpgradeClusterRequest{DryRun: dry},
+					marchv1.ConsoleServiceClient.UpgradeCluster)
+				return err
 			}
 			if err := upgrade(true); err != nil {
 				return err

@@ -107,9 +107,12 @@ func noArgs(cmd *cobra.Command, args []string) error {
 }
 
 // exactly demands arguments by name.
-func exactly(names ...string) cobra.PositionalArgs {
+func exactly(names ...string) cobra.PositionalArgs { return between(len(names), names...) }
+
+// between demands arguments by name, of which those beyond least may be missing.
+func between(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == len(names) {
+		if len(args) >= least && len(args) <= len(names) {
 			return nil
 		}
 		return usageError{allocator.Errorf(allocator.Invalid, "takes %s, got %d arguments; see `%s --help`",

@@ -190,13 +190,7 @@ func newContextShow(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [NAME]",
 		Short: "Show the settings of a context, by default of the one in use",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return exactly("a context's name")(cmd, args)
-			}
-			return nil
-		},
-		ValidArgsFunction: contextNames,
+		Args:  between(0, "a context's name"), ValidArgsFunction: contextNames,
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withContexts(func(f *contextFile) (bool, error) {
 				name := cmp.Or(strings.Join(args, ""), c.context, f.InUse())

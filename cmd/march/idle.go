@@ -9,8 +9,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -112,13 +110,9 @@ func roomsUse(ctx context.Context, t *target, plan *marchv1.Plan) (list []*march
 	return list
 }
 
-func roomUse(ctx context.Context, t *target, room string) (u *marchv1.RoomUse, err error) {
-	err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		answer, err := marchv1.NewConsoleServiceClient(conn).GetRoomUse(ctx, &marchv1.GetRoomUseRequest{Room: room})
-		u = answer.GetUse()
-		return err
-	})
-	return u, err
+func roomUse(ctx context.Context, t *target, room string) (*marchv1.RoomUse, error) {
+	answer, err := askConsole(ctx, t, &marchv1.GetRoomUseRequest{Room: room}, marchv1.ConsoleServiceClient.GetRoomUse)
+	return answer.GetUse(), err
 }
 
 // useText shows what callers did in the rooms that a plan takes out.

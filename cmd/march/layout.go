@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -61,28 +60,24 @@ round them):
 - stands for standard input.`
 
 func newLayoutInit(c *common, t *target) *cobra.Command {
-	return &cobra.Command{
-		Use:     "init FILE",
-		Short:   "Create the cluster, with its first layout",
-		Long:    "Create the cluster, with its first layout. This works once, if there is none yet.\n\n" + layoutFile,
-		Example: `  march layout init layout.json`,
-		Args:    exactly("a file"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			layout, err := readLayout("file", args[0])
-			if err != nil {
-				return err
-			}
-			return callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.InitLayout(ctx, &marchv1.InitLayoutRequest{Layout: layout})
-				if err != nil {
-					return err
-				}
-				return c.print(answer, func(w *tabwriter.Writer) {
-					recordText(w, answer.GetLayout(), answer.GetCluster(), false)
-				})
-			})
-		},
+	request := &marchv1.InitLayoutRequest{}
+	cmd := newCall(c, t, callRow{
+		use: "init", short: "Create the cluster, with its first layout",
+		long:    "Create the cluster, with its first layout. This works once, if there is none yet.\n\n" + layoutFile,
+		example: `  march layout init layout.json`,
+	}, request, marchv1.ConsoleServiceClient.InitLayout, whole, func(w *tabwriter.Writer,
+		answer *marchv1.InitLayoutResponse) {
+		recordText(w, answer.GetLayout(), answer.GetCluster(), false)
+	})
+	cmd.Use, cmd.Args = "init FILE", exactly("a file")
+	call := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if request.Layout, err = readLayout("file", args[0]); err != nil {
+			return err
+		}
+		return call(cmd, nil)
 	}
+	return cmd
 }
 
 const shardsHelp = "how many shards callers have, where they take the shard id mod N: " +

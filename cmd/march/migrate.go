@@ -87,16 +87,11 @@ cost follows: the console reads all tags for it.`,
 				}
 				r.Target = layout
 			}
-			var plan *marchv1.Plan
-			err := callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.PlanMigration(ctx, r)
-				plan = answer.GetPlan()
-				return err
-			})
+			answer, err := askConsole(cmd.Context(), t, r, marchv1.ConsoleServiceClient.PlanMigration)
 			if err != nil {
 				return err
 			}
-			return showPlan(cmd.Context(), c, t, plan, out)
+			return showPlan(cmd.Context(), c, t, answer.GetPlan(), out)
 		},
 	}
 	flags := cmd.Flags()
@@ -135,7 +130,8 @@ func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out
 			return err
 		}
 		plan.Use = roomsUse(ctx, t, plan)
-		plan.Cost, plan.Unreadable = counted.GetCost(), passedOver(plan.GetUnreadable(), counted)
+		plan.Cost = counted.GetCost()
+		plan.Unreadable = distinct(append(plan.GetUnreadable(), counted.GetUnreadable()...))
 		if !plan.GetForce() {
 			refused = counted.GetRefused()
 		}
@@ -223,17 +219,11 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 					return err
 				}
 			}
-			var id string
-			err = callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.ApplyMigration(ctx, request)
-				id = answer.GetMigration().GetId()
-				if err == nil && detach {
-					return c.print(answer.GetMigration(), func(w *tabwriter.Writer) {
-						migrationText(w, answer.GetMigration())
-					})
-				}
-				return err
-			})
+			answer, err := askConsole(cmd.Context(), t, request, marchv1.ConsoleServiceClient.ApplyMigration)
+			m := answer.GetMigration()
+			if err == nil && detach {
+				err = c.print(m, func(w *tabwriter.Writer) { migrationText(w, m) })
+			}
 			// The console may have begun the migration although its answer did not arrive.
 			if err != nil && (cmd.Context().Err() != nil || allocator.KindOf(err) == allocator.Unavailable) {
 				_, _ = fmt.Fprintln(c.stderr, "`march migrate status` shows whether it was started")
@@ -241,7 +231,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 			if err != nil || detach {
 				return err
 			}
-			return watch(cmd.Context(), c, t, id)
+			return watch(cmd.Context(), c, t, m.GetId())
 		},
 	}
 	flags := cmd.Flags()
@@ -290,28 +280,20 @@ func confirm(ctx context.Context, c *common, t *target, plan *marchv1.Plan, path
 // asOfNow takes anew what a plan's file says of instances and clients: some may have started or
 // ended since. A plan that can no longer be made stays, as its apply says why.
 func asOfNow(ctx context.Context, t *target, plan *marchv1.Plan) {
-	_ = callConsole(ctx, t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-		answer, err := s.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: plan.GetTarget(),
-			Atomic: plan.GetAtomic(), Force: plan.GetForce(), Shards: plan.GetShards()})
-		now := answer.GetPlan()
-		if err == nil && proto.Equal(now.GetFrom(), plan.GetFrom()) {
-			plan.Instances, plan.Silent, plan.Unreadable = now.GetInstances(), now.GetSilent(), now.GetUnreadable()
-			plan.Keeping, plan.Machines, plan.Warnings = now.GetKeeping(), now.GetMachines(), now.GetWarnings()
-		}
-		return err
-	})
+	answer, err := askConsole(ctx, t, &marchv1.PlanMigrationRequest{Target: plan.GetTarget(), Atomic: plan.GetAtomic(),
+		Force: plan.GetForce(), Shards: plan.GetShards()}, marchv1.ConsoleServiceClient.PlanMigration)
+	now := answer.GetPlan()
+	if err == nil && proto.Equal(now.GetFrom(), plan.GetFrom()) {
+		plan.Instances, plan.Silent, plan.Unreadable = now.GetInstances(), now.GetSilent(), now.GetUnreadable()
+		plan.Keeping, plan.Machines, plan.Warnings = now.GetKeeping(), now.GetMachines(), now.GetWarnings()
+	}
 }
 
 func newMigrateWatch(c *common, t *target) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch [ID]",
 		Short: "Watch a migration until it has ended",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return exactly("a migration's ID")(cmd, args)
-			}
-			return nil
-		},
+		Args:  between(0, "a migration's ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return watch(cmd.Context(), c, t, strings.Join(args, ""))
 		},

@@ -10,7 +10,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
@@ -215,8 +214,8 @@ func watchOnce(ctx context.Context, t *target, id string, show func(*marchv1.Mig
 	if t.timeout > 0 { // else it is refused
 		endless.timeout = 7 * 24 * time.Hour
 	}
-	return endless.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		stream, err := marchv1.NewConsoleServiceClient(conn).WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: id})
+	return callConsole(ctx, &endless, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+		stream, err := s.WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: id})
 		if err != nil {
 			return err
 		}
@@ -277,11 +276,7 @@ func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*m
 	}
 	request := &marchv1.CountPlanCostRequest{Plan: plan, Wait: durationpb.New(min(wait, t.timeout/2))}
 	for {
-		var answer *marchv1.CountPlanCostResponse
-		err := l.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-			answer, err = marchv1.NewConsoleServiceClient(conn).CountPlanCost(ctx, request)
-			return err
-		})
+		answer, err := askConsole(ctx, l, request, marchv1.ConsoleServiceClient.CountPlanCost)
 		switch {
 		case err != nil:
 			return nil, err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -154,7 +153,8 @@ guess: give a margin (--margin).`,
 				report, err := recovery.Run(cmd.Context(), l, cfg)
 				line.end()
 				// A recover that fails has a report, too: it names the instances that do not answer.
-				if printErr := recoverText(c, report); printErr != nil {
+				printErr := c.print(recoverReport(report), func(w *tabwriter.Writer) { recoverText(w, report) })
+				if printErr != nil {
 					return errors.Join(err, printErr)
 				}
 				if err == nil && !f.yes && len(decided) > 0 {
@@ -261,7 +261,7 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 func (f *recoverFlags) witnesses(cfg *recovery.Config, given api.Credentials) error {
 	for _, address := range f.consoles {
 		cfg.Witnesses = append(cfg.Witnesses,
-			recovery.Witness{Name: address, Ask: askConsole(address, f.timeout, given)})
+			recovery.Witness{Name: address, Ask: askMirrorAt(address, f.timeout, given)})
 	}
 	for _, path := range f.mirrors {
 		m, err := mirror.ReadFile(path)
@@ -270,14 +270,14 @@ func (f *recoverFlags) witnesses(cfg *recovery.Config, given api.Credentials) er
 		}
 		cfg.Witnesses = append(cfg.Witnesses, recovery.Witness{Name: path, Ask: m.Asked, Needed: true})
 	}
-	cfg.Console = func(address string) recovery.AskMirror { return askConsole(address, f.timeout, given) }
+	cfg.Console = func(address string) recovery.AskMirror { return askMirrorAt(address, f.timeout, given) }
 	cfg.NoMirrors = f.noMirrors
 	return nil
 }
 
-// askConsole returns the function that asks a console for what it saw. The timeout counts as for
+// askMirrorAt returns the function that asks a console for what it saw. The timeout counts as for
 // askInstance.
-func askConsole(address string, timeout time.Duration, given api.Credentials) recovery.AskMirror {
+func askMirrorAt(address string, timeout time.Duration, given api.Credentials) recovery.AskMirror {
 	return func(ctx context.Context, q mirror.Question, use func(mirror.Part) error) (a mirror.Answer, err error) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -366,15 +366,11 @@ func askInstance(timeout time.Duration, given api.Credentials) recovery.Ask {
 // longestAnswer bounds one instance's whole answer.
 const longestAnswer = 10 * time.Minute
 
-// recoverText prints what recover did, or would do.
-func recoverText(c *common, r *recovery.Report) error {
-	if c.output == "json" {
-		return json.NewEncoder(c.stdout).Encode(recoverReport(r))
-	}
+// recoverText writes what recover did, or would do.
+func recoverText(w io.Writer, r *recovery.Report) {
 	if r.UUID == "" { // recover failed before it had read which cluster it is
-		return nil
+		return
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintf(w, "cluster\t%s\n", r.UUID)
 	if r.Halt.By != "" {
 		_, _ = fmt.Fprintf(w, "halted\tby %s at %s: %s\n", r.Halt.By, r.Halt.Time.Format(time.RFC3339), r.Halt.Why)
@@ -463,7 +459,6 @@ func recoverText(c *common, r *recovery.Report) error {
 	if r.NotBefore.After(time.Now()) {
 		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: %s\n", utc(r.NotBefore), r.Waits)
 	}
-	return w.Flush()
 }
 
 // sawText says what a mirror saw and until when, with the gaps between its connections to etcd.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
@@ -91,36 +92,31 @@ func newTag(c *common) *cobra.Command {
 func newTagCreate(c *common, t *target) *cobra.Command {
 	var kind string
 	var text tagTextFlags
-	var fresh, reuse bool
 	tag := &marchv1.Tag{}
-	cmd := &cobra.Command{
-		Use:   "create TAG",
-		Short: "Create a tag",
-		Example: `  march tag create order
+	cmd := newCall(c, t, callRow{
+		use: "create TAG", short: "Create a tag",
+		example: `  march tag create order
   march tag create order --start 1000000 --reserve 30m
   march tag create order --format 'prefix(ORD-) | radix62(11)'
   march tag create event --kind time --preset cosid
   march tag create trace --kind time --bits 41/10/12 --time-epoch 2026-01-01T00:00:00Z`,
-		Args: exactly("a tag"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tag.Name = args[0]
-			if err := cmp.Or(readKind(cmd, kind, tag), text.set(cmd, tag)); err != nil {
-				return err
-			}
-			return callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.CreateTag(ctx, &marchv1.CreateTagRequest{Tag: tag, Fresh: fresh, Reuse: reuse})
-				if err != nil {
-					return text.tell(err)
-				}
-				if tag.Format != nil && answer.GetTag().Format == nil {
-					return allocator.Errorf(allocator.Refused,
-						"the console's version does not know formats: it created tag %s without one; "+
-							"delete it or keep it", args[0])
-				}
-				c.sayNotes(answer)
-				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
-			})
+		flags: []rowFlag{
+			{"fresh", "fresh", "", "the name was never in use, so its first IDs need not leave the margins of " +
+				"recovers free"},
+			{"reuse", "reuse", "", "create it also where IDs, or texts, of a deleted tag of this name may come " +
+				"again; says which"},
 		},
+	}, &marchv1.CreateTagRequest{Tag: tag}, func(s marchv1.ConsoleServiceClient, ctx context.Context,
+		request *marchv1.CreateTagRequest, _ ...grpc.CallOption) (*marchv1.CreateTagResponse, error) {
+		answer, err := s.CreateTag(ctx, request)
+		if err == nil && tag.Format != nil && answer.GetTag().Format == nil {
+			err = allocator.Errorf(allocator.Refused, "the console's version does not know formats: it created tag "+
+				"%s without one; delete it or keep it", tag.GetName())
+		}
+		return answer, text.tell(err)
+	}, (*marchv1.CreateTagResponse).GetTag, tagText)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		return cmp.Or(readKind(cmd, kind, tag), text.set(cmd, tag))
 	}
 	settingFlags(cmd, tag, setting.Settings(setting.Any, true))
 	text.add(cmd)
@@ -128,48 +124,34 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 		"counter, or time for time-ordered IDs; --preset or --bits imply time")
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions([]string{"counter", "time"},
 		cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().BoolVar(&fresh, "fresh", false,
-		"the name was never in use, so its first IDs need not leave the margins of recovers free")
-	cmd.Flags().BoolVar(&reuse, "reuse", false,
-		"create it also where IDs, or texts, of a deleted tag of this name may come again; says which")
 	return cmd
 }
 
 func newTagUpdate(c *common, t *target) *cobra.Command {
-	var yes, dry bool
 	tag := &marchv1.Tag{}
-	cmd := &cobra.Command{
-		Use:     "update TAG",
-		Short:   "Change a tag's settings; other settings stay as they are",
-		Example: `  march tag update order --reserve 30m --max-step 500000000`,
-		Args:    exactly("a tag"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			tag.Name = args[0]
-			request := &marchv1.UpdateTagRequest{Tag: tag, Confirm: yes, DryRun: dry}
-			update := func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
-				answer, err := s.UpdateTag(ctx, request)
-				if err != nil {
-					return err
-				}
-				c.sayNotes(answer)
-				return c.print(answer.GetTag(), func(w *tabwriter.Writer) { tagText(w, answer.GetTag()) })
-			}
-			err := callConsole(cmd.Context(), t, update)
-			if allocator.KindOf(err) != allocator.Refused || request.GetTag().Limit == nil || yes {
-				return err
-			}
-			_, _ = fmt.Fprintln(c.stderr, err)
-			if err := ask(cmd.Context(), c, "Lower the limit anyway?"); err != nil {
-				return err
-			}
-			request.Confirm = true
-			return callConsole(cmd.Context(), t, update)
+	request := &marchv1.UpdateTagRequest{Tag: tag}
+	cmd := newCall(c, t, callRow{
+		use: "update TAG", short: "Change a tag's settings; other settings stay as they are",
+		example: `  march tag update order --reserve 30m --max-step 500000000`,
+		flags: []rowFlag{
+			{"dry_run", "dry-run", "", "change nothing: print the tag as it would be, and what the change does"},
+			{"confirm", "yes,y", "", "do not ask before a limit stops rooms that have leased IDs above it"},
 		},
+	}, request, marchv1.ConsoleServiceClient.UpdateTag, (*marchv1.UpdateTagResponse).GetTag, tagText)
+	update := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := update(cmd, args)
+		if allocator.KindOf(err) != allocator.Refused || tag.Limit == nil || request.GetConfirm() {
+			return err
+		}
+		_, _ = fmt.Fprintln(c.stderr, err)
+		if err := ask(cmd.Context(), c, "Lower the limit anyway?"); err != nil {
+			return err
+		}
+		request.Confirm = true
+		return update(cmd, args)
 	}
 	settingFlags(cmd, tag, setting.Settings(setting.Any, false))
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "change nothing: print the tag as it would be, "+
-		"and what the change does")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask before a limit stops rooms that have leased IDs above it")
 	return cmd
 }
 

@@ -13,7 +13,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -125,9 +124,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	finished := 0
 	results, err := imports.Apply(cmd.Context(), func(ctx context.Context,
 		use func(context.Context, marchv1.ConsoleServiceClient) error) error {
-		return l.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-			return use(ctx, marchv1.NewConsoleServiceClient(conn))
-		})
+		return callConsole(ctx, l, use)
 	}, counters, f.dry, func(imports.Result) {
 		finished++
 		p.tick(func() string { return fmt.Sprintf("%d of %d names", finished, len(counters)) })

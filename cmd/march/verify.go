@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
+	"text/tabwriter"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/march-id/march/allocator"
@@ -35,17 +34,10 @@ or if leasing is halted. For each key that cannot be read it prints the effect
 and the remedy.`,
 		Example: `  march verify --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
 		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			log, err := c.logger(hclog.Warn)
-			if err != nil {
-				return err
-			}
-			l, err := cluster.Open(cmd.Context(), watched{}, log)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = l.Close() }() // it only read
-			return runVerify(cmd.Context(), c, l, quiet)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
+				return runVerify(cmd.Context(), c, l, quiet)
+			})
 		},
 	}
 	addOptions(cmd, cluster.options()...)
@@ -64,24 +56,9 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 	}
 	report, err := verify.Run(ctx, l.Cluster(), options)
 	line.end()
-	if c.output == "json" && err == nil {
-		if err := json.NewEncoder(c.stdout).Encode(verifyReport(report)); err != nil {
+	if err == nil || c.output == "text" {
+		if err := c.print(verifyReport(report), func(w *tabwriter.Writer) { foundByVerify(w, report) }); err != nil {
 			return err
-		}
-	}
-	if c.output == "text" {
-		printProblems(c.stdout, report.Problems, report.More)
-		if h := report.Halt; h.By != "" {
-			p := problem.New(problem.Halted, "", h.Time, "by", h.By, "why", h.Why)
-			_, _ = fmt.Fprintf(c.stdout, "%s; since %s; next: `%s`\n", excerpt(p.GetWhat()),
-				h.Time.UTC().Format(time.RFC3339), p.GetCommand())
-		}
-	}
-	if c.output == "text" && report.Settings.RequireJournal {
-		_, _ = fmt.Fprintln(c.stdout, "journals are required")
-		for _, id := range report.Unconfirmed {
-			p := problem.New(problem.Unconfirmed, string(id), time.Time{})
-			_, _ = fmt.Fprintf(c.stdout, "%s; next: `%s`\n", p.GetWhat(), p.GetCommand())
 		}
 	}
 	found := int64(len(report.Problems)) + report.More
@@ -96,6 +73,23 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 		_, err = fmt.Fprintf(c.stdout, "%s: nothing wrong\n", reportText(report))
 	}
 	return err
+}
+
+// foundByVerify writes the problems of a report, what halts leasing, and the instances without their journals.
+func foundByVerify(w io.Writer, report verify.Report) {
+	printProblems(w, report.Problems, report.More)
+	if h := report.Halt; h.By != "" {
+		p := problem.New(problem.Halted, "", h.Time, "by", h.By, "why", h.Why)
+		_, _ = fmt.Fprintf(w, "%s; since %s; next: `%s`\n", excerpt(p.GetWhat()), h.Time.UTC().Format(time.RFC3339),
+			p.GetCommand())
+	}
+	if report.Settings.RequireJournal {
+		_, _ = fmt.Fprintln(w, "journals are required")
+		for _, id := range report.Unconfirmed {
+			p := problem.New(problem.Unconfirmed, string(id), time.Time{})
+			_, _ = fmt.Fprintf(w, "%s; next: `%s`\n", p.GetWhat(), p.GetCommand())
+		}
+	}
 }
 
 // printProblems prints the problems that a check found, one a line, and how many more there are.
