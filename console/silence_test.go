@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -413,6 +414,15 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 		b.beating(b.join("a", "lives", time.Minute))
 		time.Sleep(time.Hour + 12*time.Second)
 		s := b.console()
+		dead, _, err := s.instances(bg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		b.Corrupt(record.Keys("").Worker(record.WorkerID{Bits: 3}), record.Worker{
+			Room: "a", Instance: "dead", Incarnation: dead[0].Incarnation, From: now.UnixMilli(),
+			Until: now.Add(time.Hour).UnixMilli(), Clock: now.UnixMilli(), Stamp: record.Stamp{Epoch: "e", Revision: 1},
+		}.Encode())
 		shown := func(what, want string) {
 			t.Helper()
 			rooms, err := s.ListRooms(bg, nil)
@@ -431,11 +441,16 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 				}
 				got += " " + i.GetName() + ":" + state
 			}
+			workers, err := s.ListWorkers(bg, &marchv1.ListWorkersRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += ", dead's worker " + api.Word(workers.GetWorkers()[0].GetState())
 			if got != want {
 				t.Errorf("%s: %s, want %s", what, got, want)
 			}
 		}
-		shown("at first", "1 of 2 dead:unknown lives:alive")
+		shown("at first", "1 of 2 dead:unknown lives:alive, dead's worker unknown")
 		v, err := s.view(bg)
 		if err != nil {
 			t.Fatal(err)
@@ -447,7 +462,7 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 			t.Errorf("its problems: %v, want one since %v", all, died)
 		}
 		b.looks(20*time.Second, s)
-		shown("after three intervals", "1 of 2 dead:silent lives:alive")
+		shown("after three intervals", "1 of 2 dead:silent lives:alive, dead's worker silent")
 
 		late := b.join("a", "late", time.Minute)
 		ctx, stop := context.WithCancel(bg)
@@ -460,8 +475,8 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 		b.looks(20*time.Second, s)
 		stop()
 		work.Wait()
-		shown("while it beats", "2 of 3 dead:silent late:alive lives:alive")
+		shown("while it beats", "2 of 3 dead:silent late:alive lives:alive, dead's worker silent")
 		time.Sleep(2 * time.Minute) // the console does not see etcd
-		shown("after an outage", "1 of 3 dead:silent late:unknown lives:alive")
+		shown("after an outage", "1 of 3 dead:silent late:unknown lives:alive, dead's worker silent")
 	})
 }

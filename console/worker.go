@@ -53,8 +53,13 @@ func (s *Server) ListWorkers(ctx context.Context, r *marchv1.ListWorkersRequest)
 	if err != nil {
 		return nil, err
 	}
+	var f findings
+	if slices.ContainsFunc(instances, func(i instance) bool { return i.Unknown }) { // an answer says whether it runs
+		f.sample, _ = s.sampled(ctx, lookWithin)
+	}
 	owners := make(map[string]instance, len(instances))
 	for _, i := range instances {
+		i.Unknown = i.Unknown && !f.up(i)
 		if owners[i.Incarnation] = i; i.Unreadable != nil { // which process it is is not known
 			owners[string(i.ID())] = i
 		}
@@ -106,8 +111,12 @@ func workerToProto(l record.Lease, epoch record.Epoch, owner instance, now time.
 	switch left := time.UnixMilli(l.Until).Sub(now); {
 	case left > 0:
 		p.State, p.Left = marchv1.WorkerState_WORKER_STATE_LIVE, durationpb.New(left)
-		if !owner.Alive && !l.Caller {
+		switch {
+		case l.Caller:
+		case !owner.Alive:
 			p.State = marchv1.WorkerState_WORKER_STATE_SILENT
+		case owner.Unknown:
+			p.State = marchv1.WorkerState_WORKER_STATE_UNKNOWN
 		}
 	case free.After(now):
 		p.State = marchv1.WorkerState_WORKER_STATE_ENDED

@@ -104,7 +104,7 @@ func workersText(w *tabwriter.Writer, answer *marchv1.ListWorkersResponse) {
 			if i.GetLeft() != nil {
 				left = i.GetLeft().AsDuration().Truncate(time.Second).String()
 			}
-			if state == "ended" || state == "silent" {
+			if state == "ended" || state == "silent" || state == "unknown" {
 				state += ", free again at " + i.GetFree().AsTime().Format(timeid.Format)
 			}
 			return []any{i.GetBits(), i.GetNumber(), i.GetRoom(), i.GetInstance(), i.GetPinned(), i.GetCaller(),

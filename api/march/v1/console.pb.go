@@ -190,6 +190,8 @@ const (
 	// The window has not ended, so no other process may take the worker. But the process that took it is no longer
 	// registered, or sends no heartbeats. A worker that a caller has is LIVE instead: its process is not registered.
 	WorkerState_WORKER_STATE_SILENT WorkerState = 4
+	// The window has not ended, and it is not known yet whether the process that took it runs: see Instance.unknown.
+	WorkerState_WORKER_STATE_UNKNOWN WorkerState = 5
 )
 
 // Enum value maps for WorkerState.
@@ -200,6 +202,7 @@ var (
 		2: "WORKER_STATE_ENDED",
 		3: "WORKER_STATE_FREE",
 		4: "WORKER_STATE_SILENT",
+		5: "WORKER_STATE_UNKNOWN",
 	}
 	WorkerState_value = map[string]int32{
 		"WORKER_STATE_UNSPECIFIED": 0,
@@ -207,6 +210,7 @@ var (
 		"WORKER_STATE_ENDED":       2,
 		"WORKER_STATE_FREE":        3,
 		"WORKER_STATE_SILENT":      4,
+		"WORKER_STATE_UNKNOWN":     5,
 	}
 )
 
@@ -4672,13 +4676,14 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\rTAG_SORT_USED\x10\x04\x12\x12\n" +
 	"\x0eTAG_SORT_LASTS\x10\x05\x12\x11\n" +
 	"\rTAG_SORT_NEXT\x10\x06\x12\x14\n" +
-	"\x10TAG_SORT_CREATED\x10\a*\x8a\x01\n" +
+	"\x10TAG_SORT_CREATED\x10\a*\xa4\x01\n" +
 	"\vWorkerState\x12\x1c\n" +
 	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11WORKER_STATE_LIVE\x10\x01\x12\x16\n" +
 	"\x12WORKER_STATE_ENDED\x10\x02\x12\x15\n" +
 	"\x11WORKER_STATE_FREE\x10\x03\x12\x17\n" +
-	"\x13WORKER_STATE_SILENT\x10\x04*a\n" +
+	"\x13WORKER_STATE_SILENT\x10\x04\x12\x18\n" +
+	"\x14WORKER_STATE_UNKNOWN\x10\x05*a\n" +
 	"\vJournalMode\x12\x1c\n" +
 	"\x18JOURNAL_MODE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15JOURNAL_MODE_OPTIONAL\x10\x01\x12\x19\n" +
