@@ -21,7 +21,7 @@ const brokenNumbers = `(() => {
 			if (range.getClientRects().length > 1) broken.push(n.data.trim());
 		}
 	}
-	return broken.join("\n") })()`
+	return broken })()`
 
 // A value follows the knob while it is dragged, also of a boundary of 10^12. The number of rooms to
 // look at is a link, and so is a way to a room's changes. A table sorts on a phone, where no number
@@ -70,8 +70,8 @@ func (b *browser) details(t *testing.T) {
 	for _, path := range []string{"/tags", "/tags/order", "/tags/order?do=skip&to=5000000000000000000&room=a",
 		"/audit?object=tags/", "/migrations", "/capacity", "/decode?tag=order&id=5000000000000000001"} {
 		p.visit(path)
-		if broken := eval[string](p, brokenNumbers); broken != "" {
-			t.Errorf("%s at 360 px: numbers break inside a group of digits:\n%s", path, broken)
+		if broken := await[[]string](p, "the page's numbers", brokenNumbers); len(broken) > 0 {
+			t.Errorf("%s at 360 px: numbers break inside a group of digits: %q", path, broken)
 		}
 	}
 }

@@ -235,8 +235,8 @@ func (p *tab) text() string {
 func (p *tab) visit(path string) {
 	p.Helper()
 	p.do(chromedp.Navigate(p.base + path))
-	p.until("the page is live",
-		`!document.querySelector("#link") || ["live", "trouble", "still"].includes(document.querySelector("#link").className)`)
+	p.until("the page is live", `document.readyState === "complete" && (
+		!document.querySelector("#link") || ["live", "trouble", "still"].includes(document.querySelector("#link").className))`)
 }
 
 // until waits for a condition in the page.

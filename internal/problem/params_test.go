@@ -15,7 +15,7 @@ import (
 	"github.com/march-id/march/internal/problem"
 )
 
-// Each call of New, and of doctor's finding, gives its row all parameters, and no others: what is missing would be
+// Each call of New, and of doctor's judge, gives its row all parameters, and no others: what is missing would be
 // shown to operators in braces.
 func TestParametersOfEveryCall(t *testing.T) {
 	t.Parallel()
@@ -35,7 +35,7 @@ func TestParametersOfEveryCall(t *testing.T) {
 				if !is {
 					return true
 				}
-				at := map[string]int{"problem.New": 0, "New": 0, "finding": 2}
+				at := map[string]int{"problem.New": 0, "New": 0, "judge": 2}
 				which, is := at[dotted(call.Fun)]
 				if !is || which == 0 && dotted(call.Fun) == "New" && file.Name.Name != "problem" ||
 					len(call.Args) <= which {
@@ -43,7 +43,7 @@ func TestParametersOfEveryCall(t *testing.T) {
 				}
 				names := rowsOf(call.Args[which], file)
 				if names == nil && call.Ellipsis.IsValid() {
-					return true // finding, which hands on what its callers give
+					return true // judge, which hands on what its callers give
 				}
 				if names == nil {
 					t.Errorf("%s: of which row is %s?", path, dotted(call.Args[which]))
