@@ -51,8 +51,8 @@ func WriteError(w http.ResponseWriter, err error) { writeError(w, err) }
 // status.
 func writeError(w http.ResponseWriter, err error) {
 	with, answer := errorOf(err)
-	body, err := newCodec(false).Marshal(answer)
-	if err != nil { // not UTF-8, which package api prevents
+	body, bad := newCodec(false).Marshal(answer)
+	if bad != nil { // not UTF-8, which package api prevents
 		body = []byte(`{"code":"INTERNAL"}` + "\n")
 	}
 	w.Header()["Content-Type"] = contentJSON
