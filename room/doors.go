@@ -136,12 +136,21 @@ func (m machines) Allowed(ctx context.Context, namespace string) error {
 
 func (m machines) Distribute(ctx context.Context, c machine.Client, bits int,
 	guard time.Duration) (number, last int64, err error) {
+	c.By = m.holder(ctx, c)
 	number, last, err = m.of.Distribute(ctx, c, bits, guard)
+	m.room.cfg.Access.OverQuota(err)
 	return number, last, m.room.forCaller(err)
 }
 
 func (m machines) Guard(ctx context.Context, c machine.Client) error {
+	c.By = m.holder(ctx, c)
 	return m.room.forCaller(m.of.Guard(ctx, c))
+}
+
+// holder returns who asks for a client. Allowed came before, so the namespace is a tag's name.
+func (m machines) holder(ctx context.Context, c machine.Client) allocator.Holder {
+	tag, _ := foreign.Tag(c.Namespace)
+	return m.room.cfg.Access.Holder(ctx, marchv1.IDService_NextBatch_FullMethodName, string(tag))
 }
 
 func (m machines) Revert(ctx context.Context, c machine.Client) error {

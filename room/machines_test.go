@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -16,8 +17,16 @@ import (
 // door's address.
 func (c *cluster) withMachines(t *testing.T, in allocator.Room, name allocator.Instance) webDoors {
 	t.Helper()
+	// One address asks for all clients of all tests: its share is all that there is.
+	return c.machinesUnder(t, in, name,
+		gateOf(t, nil, "grants: [{subjects: anonymous, roles: issuer, quotas: {worker_share: 100}}]\n", ""))
+}
+
+// machinesUnder is withMachines under a policy.
+func (c *cluster) machinesUnder(t *testing.T, in allocator.Room, name allocator.Instance, g *access.Gate) webDoors {
+	t.Helper()
 	doors := room.Doors{CosID: testcluster.Listen(c, ""), CosIDMachines: "cosid"}
-	c.start(in, name, func(cfg *room.Config) { cfg.Doors = doors })
+	c.start(in, name, func(cfg *room.Config) { cfg.Doors, cfg.Access = doors, g })
 	return webDoors{T: t, cosid: "http://" + doors.CosID.Addr().String()}
 }
 

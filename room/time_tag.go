@@ -124,8 +124,10 @@ func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.Wind
 		return nil, allocator.Errorf(allocator.Invalid, "age: %v; allowed: 0s or more", r.GetAge().AsDuration())
 	}
 	loan, err := s.times.Lend(ctx, t, timetags.Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof,
-		Age: r.GetAge().AsDuration()})
+		Age: r.GetAge().AsDuration(),
+		By:  s.cfg.Access.Holder(ctx, marchv1.IDService_Lease_FullMethodName, string(t.Name()))})
 	if err != nil {
+		s.cfg.Access.OverQuota(err)
 		return nil, err
 	}
 	lease.Window = &marchv1.WorkerWindow{

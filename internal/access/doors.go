@@ -1,8 +1,11 @@
 package access
 
 import (
+	"cmp"
 	"context"
+	"errors"
 
+	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access/policy"
 )
@@ -41,16 +44,44 @@ func (g *Gate) door(ctx context.Context, r policy.Request) error {
 	if g == nil {
 		return nil
 	}
-	var s *Subject
-	var err error
-	if p := of(ctx); p != nil {
-		s, err = g.fresh(ctx, p.subject, p.credentials)
-	} else {
-		s, err = g.Authenticate(ctx, Credentials{Certificate: certificateOf(ctx)})
-	}
+	s, err := g.caller(ctx)
 	if err != nil {
 		g.refused(ctx, unknown, r.Call, r.Tag, err)
 		return err
 	}
 	return g.Check(ctx, s, r)
+}
+
+// caller returns a context's subject under the present files; without one that of the peer's certificate, or an
+// anonymous one.
+func (g *Gate) caller(ctx context.Context) (*Subject, error) {
+	if p := of(ctx); p != nil {
+		return g.fresh(ctx, p.subject, p.credentials)
+	}
+	return g.Authenticate(ctx, Credentials{Certificate: certificateOf(ctx)})
+}
+
+// Holder returns who a context's caller is where it is counted what callers hold, with its quotas for a call with this
+// full name. A caller that proved nothing is its address.
+func (g *Gate) Holder(ctx context.Context, method, tag string) allocator.Holder {
+	h := allocator.Holder{Share: allocator.DefaultShare}
+	if g != nil {
+		s, err := g.caller(ctx)
+		if err != nil { // the proof has ended since the call was checked
+			s = g.current.Load().anonymous
+		}
+		h = s.caller.Holder(policy.Request{Call: policy.CallOf(method), Tag: tag, Room: g.cfg.Room})
+		if len(s.Names) > 0 {
+			return h
+		}
+	}
+	h.Name = "address " + cmp.Or(network(addressOf(ctx)), "unknown")
+	return h
+}
+
+// OverQuota counts a call that was refused because of what its caller holds. It passes over other errors.
+func (g *Gate) OverQuota(err error) {
+	if _, is := errors.AsType[*allocator.WaitError](err); is && g != nil {
+		g.metrics.refused(allocator.KindOf(err))
+	}
 }

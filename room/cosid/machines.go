@@ -23,9 +23,6 @@ type Machines interface {
 	Revert(ctx context.Context, c machine.Client) error
 }
 
-// defaultGuard is CosId's safeGuardDuration of a client that sends none.
-const defaultGuard = 5 * time.Minute
-
 // distribute answers a machine ID, and when it was last in use.
 func (c *cosid) distribute(w http.ResponseWriter, r *http.Request) {
 	var number, last int64
@@ -117,7 +114,7 @@ func (c *cosid) client(r *http.Request) (machine.Client, error) {
 func guardOf(r *http.Request) (time.Duration, error) {
 	text := r.URL.Query().Get("safeGuardDuration")
 	if text == "" {
-		return defaultGuard, nil
+		return machine.DefaultGuard, nil
 	}
 	d, ok := parseDuration(text)
 	if !ok {

@@ -22,6 +22,7 @@ type Ask struct {
 	Held  int64         // the caller's worker of the tag's width
 	Proof string        // the nonce of the request for that one; empty for none
 	Age   time.Duration // of the caller's process
+	By    allocator.Holder
 }
 
 // Loan is a worker that a caller has for a window.
@@ -36,7 +37,7 @@ type Loan struct {
 type lent struct {
 	sync.Mutex
 	workers map[record.WorkerID]*lentWorker
-	taking  int // workers that are being taken
+	taking  map[string]int64 // workers that are being taken, by the caller's name
 }
 
 // lentWorker is a worker that a caller has.
@@ -48,6 +49,7 @@ type lent struct {
 type lentWorker struct {
 	sync.Mutex // held during calls to etcd
 	worker     *worker.Worker
+	by         string // the name of the caller that took it
 	nonce      string // the valid nonce
 }
 
@@ -88,7 +90,9 @@ func (t *Tags) goOn(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, err
 	}
 	err := t.cfg.Workers.Check(ctx, w.worker)
 	if err == nil && t.cfg.Workers.Due(w.worker) {
-		err = t.cfg.Workers.Renew(ctx, w.worker)
+		if err = t.cfg.Workers.MayKeep(w.worker, ask.By); err == nil {
+			err = t.cfg.Workers.Renew(ctx, w.worker)
+		}
 	}
 	var moved *worker.MovedError
 	switch {
@@ -116,37 +120,51 @@ func (t *Tags) takeBack(ctx context.Context, w *lentWorker) {
 
 // lend takes a worker for a caller.
 func (t *Tags) lend(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, error) {
-	if err := t.mayLend(); err != nil {
+	if err := t.mayLend(ask.By); err != nil {
 		return nil, err
 	}
 	taken, err := t.cfg.Workers.Take(ctx, worker.Request{Bits: tag.pool.bits, Tick: tag.bits.Unit, Caller: true,
-		Age: ask.Age, Longest: t.cfg.Hold})
+		Age: ask.Age, Longest: t.cfg.Hold, By: ask.By})
 	t.lent.Lock()
 	defer t.lent.Unlock()
-	t.lent.taking--
+	if t.lent.taking[ask.By.Name]--; t.lent.taking[ask.By.Name] == 0 {
+		delete(t.lent.taking, ask.By.Name)
+	}
 	if err != nil {
 		return nil, err
 	}
-	t.lent.workers[taken.ID()] = &lentWorker{worker: taken, nonce: ask.Nonce}
+	t.lent.workers[taken.ID()] = &lentWorker{worker: taken, by: ask.By.Name, nonce: ask.Nonce}
 	return taken, nil
 }
 
 // mayLend forgets the workers whose windows ended without a renewal, and reserves a place
 // for one that will be taken. Its error is TooMany.
-func (t *Tags) mayLend() error {
+func (t *Tags) mayLend(by allocator.Holder) error {
 	t.lent.Lock()
 	defer t.lent.Unlock()
+	has, free := t.lent.taking[by.Name], maxLent-int64(len(t.lent.workers))
+	for _, taking := range t.lent.taking {
+		free -= taking
+	}
 	for id, w := range t.lent.workers {
-		if w.worker.Window().Until < t.now()-record.MaxAhead.Milliseconds() {
+		switch {
+		case w.worker.Window().Until < t.now()-record.MaxAhead.Milliseconds():
 			delete(t.lent.workers, id)
+			free++
+		case w.by == by.Name:
+			has++
 		}
 	}
-	if n := len(t.lent.workers) + t.lent.taking; n >= maxLent {
+	if free <= 0 {
 		return allocator.Errorf(allocator.TooMany,
 			"callers of this instance have %d workers; allowed: %d; ask another instance of the room, "+
-				"or call Next for each ID", n, maxLent)
+				"or call Next for each ID", maxLent-free, maxLent)
 	}
-	t.lent.taking++
+	by.Most = 0 // which Take checks
+	if err := by.Another("workers", has, has, free, time.Second); err != nil {
+		return err
+	}
+	t.lent.taking[by.Name]++
 	return nil
 }
 

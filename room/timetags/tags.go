@@ -57,7 +57,7 @@ func New(cfg Config) *Tags {
 	}
 	t := &Tags{cfg: cfg, wake: make(chan struct{}, 1)}
 	t.mu.tags, t.mu.pools = make(map[allocator.Tag]*Tag), make(map[int]*pool)
-	t.lent.workers = make(map[record.WorkerID]*lentWorker)
+	t.lent.workers, t.lent.taking = make(map[record.WorkerID]*lentWorker), make(map[string]int64)
 	return t
 }
 

@@ -24,6 +24,7 @@ package machine
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -42,6 +43,13 @@ const (
 	// Most is how many numbers of a width are given at most: the first ones of the range.
 	Most = 1024
 )
+
+// DefaultGuard is the guard of a client that names none. A number whose client was silent for longer is nobody's where
+// it is counted what a caller holds.
+const DefaultGuard = 5 * time.Minute
+
+// writing is longer than a call takes.
+const writing = time.Minute
 
 // Forever is a guard of a client whose number never goes to another one.
 const Forever = time.Duration(math.MaxInt64)
@@ -67,7 +75,18 @@ type Machines struct {
 		sync.Mutex
 		epoch string          // under which all was seen
 		seen  map[string]seen // by key, of machine IDs and of workers
+		// of has who holds the numbers of a client, as far as a call of this process said it.
+		of map[name]holding
 	}
+}
+
+// name names a client.
+type name struct{ namespace, instance string }
+
+// holding is who holds the numbers of a client.
+type holding struct {
+	by    string        // the name of the holder
+	since time.Duration // of the last call, by runs
 }
 
 // seen is since when a key has not changed, as far as this process knows.
@@ -81,7 +100,7 @@ func New(l *ledger.Ledger, room, reserved allocator.Room) *Machines {
 	began := time.Now()
 	m := &Machines{ledger: l, cluster: l.Cluster(), room: room, reserved: reserved,
 		runs: func() time.Duration { return time.Since(began) }}
-	m.mu.seen = make(map[string]seen)
+	m.mu.seen, m.mu.of = make(map[string]seen), make(map[name]holding)
 	return m
 }
 
@@ -114,6 +133,7 @@ func (m *Machines) unchanged(kv store.KV, sent time.Duration) time.Duration {
 type Client struct {
 	Namespace, Instance string
 	Stable              bool
+	By                  allocator.Holder // who asks for the client
 }
 
 // claim is a room's key of a number: the client to which the room gave it last.
@@ -172,7 +192,8 @@ const attempts = 20
 // Distribute returns a number of a width of 1 to MaxBits bits for a client, and when it was
 // last in use, Unix ms: the client's own one, or one that was given back, or the first that
 // never had a client, or one whose client this process has seen silent for longer than guard
-// and twice record.MaxAhead. Its errors are Invalid, Refused (the layout reserves no such range) and ErrOverflow.
+// and twice record.MaxAhead. Its errors are Invalid, Refused (the layout reserves no such range), ErrOverflow
+// and TooMany (of the client's holder).
 func (m *Machines) Distribute(ctx context.Context, c Client, bits int,
 	guard time.Duration) (number, last int64, err error) {
 	if bits < 1 || bits > MaxBits {
@@ -189,6 +210,12 @@ func (m *Machines) Distribute(ctx context.Context, c Client, bits int,
 		if chosen, err = v.choose(c, slice, bits, guard); err != nil {
 			return chosen, err
 		}
+		if !chosen.of(c) {
+			if err := m.another(v, c, slice, bits); err != nil {
+				return chosen, err
+			}
+		}
+		m.holds(c)
 		number, last = chosen.id.Number, cmp.Or(chosen.Last, v.now.UnixMilli())
 		chosen.Machine = record.Machine{Namespace: c.Namespace, Instance: c.Instance, Stable: c.Stable,
 			Last: max(chosen.Last, v.now.UnixMilli())}
@@ -222,6 +249,7 @@ func (m *Machines) note(ctx context.Context, c Client, ends bool) error {
 		}
 		own := v.held[at]
 		if !ends {
+			m.holds(c)
 			if slice, err := m.slice(v.layout.Layout, own.id.Bits); err != nil || !slice.Contains(own.id.Number) {
 				return held{}, ErrLost
 			}
@@ -274,6 +302,52 @@ func (v view) choose(c Client, slice allocator.Range, bits int, guard time.Durat
 		return oldest(silent), nil
 	}
 	return held{}, ErrOverflow
+}
+
+// holds notes that a client is its holder's. It comes before the write, so that of calls at the same moment each counts
+// those that wrote before it.
+func (m *Machines) holds(c Client) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.of[name{c.Namespace, c.Instance}] = holding{c.By.Name, m.runs()}
+}
+
+// another returns nil if the holder of a client may hold one more number of a slice. The error is TooMany. A client of
+// which no call came since this process began counts for nobody: its number is not free either.
+func (m *Machines) another(v view, c Client, slice allocator.Range, bits int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	there := make(map[name]bool)
+	taken := int64(0) // of the slice
+	var has, all int64
+	for _, h := range v.held {
+		of := name{h.Namespace, h.Instance}
+		there[of] = true
+		if h.returned() || h.silent(DefaultGuard) {
+			continue
+		}
+		in, ours := h.id.Bits == bits && slice.Contains(h.id.Number), m.mu.of[of].by == c.By.Name
+		if ours {
+			all++
+		}
+		if in {
+			taken++
+		}
+		if in && ours {
+			has++
+		}
+	}
+	for id := range v.taken {
+		if id.Bits == bits && slice.Contains(id.Number) {
+			taken++
+		}
+	}
+	for of, holding := range m.mu.of {
+		if !there[of] && m.runs()-holding.since > writing {
+			delete(m.mu.of, of)
+		}
+	}
+	return c.By.Another(fmt.Sprintf("machine IDs of %d bits", bits), has, all, slice.Width()-taken, DefaultGuard)
 }
 
 func oldest(all []held) held {

@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -94,8 +96,8 @@ func latest(all []candidate) candidate {
 }
 
 // claim chooses a worker that is free by now, and marks it so that no other Take of this
-// process chooses it meanwhile. Its error is a *BusyError, for a caller a *CallersError, or
-// NoRange if this process has all workers of the slice.
+// process chooses it meanwhile. Its error is a *BusyError, for a caller a *CallersError or that of
+// its Holder, or NoRange if this process has all workers of the slice.
 func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range,
 	numbers ledger.Numbers) (candidate, error) {
 	i := w.instance
@@ -154,8 +156,70 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range,
 		busy.Beat, busy.Gone = lastBeat(numbers.Heartbeats, c.life)
 		return c, busy
 	}
-	w.mu.held[c.WorkerID] = nil
+	if r.Caller {
+		if err := w.another(r, now, slice, of.known, there); err != nil {
+			return c, err
+		}
+	}
+	w.mu.held[c.WorkerID] = &Worker{request: r, id: c.WorkerID, claimed: true}
 	return c, nil
+}
+
+// another returns nil if a caller may hold one more of the workers for callers, which are slice. known are those with
+// a key that this process does not hold. The caller of another has the lock.
+func (w *Workers) another(r Request, now int64, slice allocator.Range, known []candidate, there map[int64]bool) error {
+	free := slice.Width() - int64(len(there))
+	for _, c := range known {
+		if c.free <= now {
+			free++
+		}
+	}
+	for id := range w.mu.held {
+		if id.Bits == r.Bits && slice.Contains(id.Number) && !there[id.Number] {
+			free--
+		}
+	}
+	has, all, ends := w.heldBy(r.By.Name, r.Bits)
+	after := time.Duration(ends-now)*time.Millisecond + record.MaxAhead
+	return r.By.Another(fmt.Sprintf("workers of %d bits", r.Bits), has, all, free, after)
+}
+
+// heldBy returns how many workers of a width a caller holds, and how many of all widths, and the first end of one of
+// their windows. The caller of heldBy has the lock.
+func (w *Workers) heldBy(name string, bits int) (has, all, ends int64) {
+	ends = math.MaxInt64
+	for id, held := range w.mu.held {
+		if !held.request.Caller || held.request.By.Name != name {
+			continue
+		}
+		all++
+		if id.Bits == bits {
+			has++
+		}
+		if !held.claimed {
+			ends = min(ends, held.Window().Until)
+		}
+	}
+	if ends == math.MaxInt64 {
+		ends = w.now()
+	}
+	return has, all, ends
+}
+
+// MayKeep returns nil if a caller may go on with a worker: its quota may be smaller than when it took the worker. The
+// error is TooMany.
+func (w *Workers) MayKeep(held *Worker, by allocator.Holder) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.now()
+	w.forget(now)
+	has, all, ends := w.heldBy(by.Name, held.id.Bits)
+	by.Share = 100 // what it has it keeps
+	if all == 0 {
+		return nil
+	}
+	after := time.Duration(ends-now)*time.Millisecond + record.MaxAhead
+	return by.Another(fmt.Sprintf("workers of %d bits", held.id.Bits), has-1, all-1, 1, after)
 }
 
 // lastBeat returns when a process last sent a heartbeat, the zero time if that is not known, and whether it is
@@ -189,7 +253,7 @@ func (w *Workers) unused(f ledger.Footing, bits int, slice allocator.Range, ther
 func (w *Workers) forget(now int64) {
 	for id, held := range w.mu.held {
 		switch {
-		case held == nil: // a Take has it under way
+		case held.claimed:
 		case !w.instance.HoldsWorker(id):
 			_ = held.loses(&LostError{Worker: id})
 			delete(w.mu.held, id)

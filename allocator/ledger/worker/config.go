@@ -109,6 +109,8 @@ type Request struct {
 	Age time.Duration
 	// Longest bounds a caller's windows, down to Shortest; 0 is no bound.
 	Longest time.Duration
+	// By is the caller, and bounds what it may hold.
+	By allocator.Holder
 }
 
 // Validate checks each field's range. Its error is Invalid.

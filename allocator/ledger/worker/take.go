@@ -22,7 +22,7 @@ const (
 )
 
 // Take leases a worker. Its errors are Invalid, NoRange (the room's slice has no such worker),
-// a *BusyError (none is free yet), for a caller a *CallersError, a *ClockError (the clock is
+// a *BusyError (none is free yet), for a caller a *CallersError or that of its Holder, a *ClockError (the clock is
 // ahead of the others), and those of a lease: Unavailable, WentBack, Refused. After
 // Unavailable, etcd may have the window all the same; another Take finds that.
 func (w *Workers) Take(ctx context.Context, r Request) (_ *Worker, err error) {

@@ -15,6 +15,7 @@ type Worker struct {
 	request Request
 	id      record.WorkerID
 	taken   time.Duration // when, by Config.Elapsed
+	claimed bool          // only chosen so far: a Take has it under way
 
 	renewing sync.Mutex // held by Renew and GiveBack while they ask etcd
 
@@ -77,7 +78,7 @@ type Workers struct {
 
 	mu struct {
 		sync.Mutex
-		held map[record.WorkerID]*Worker // nil while Take or GiveBack is under way
+		held map[record.WorkerID]*Worker // those that a Take has under way, too
 		// starts of the windows of Takes with an unknown outcome: no generator had these windows
 		unknownTakes map[record.WorkerID]int64
 	}

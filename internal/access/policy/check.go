@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -146,6 +147,15 @@ func (c *Caller) Stream(r Request) (end func(), err error) {
 			"subject %s has %d open streams; allowed by its quota streams: %d", c.Name(), n-1, found.quotas.Streams)}
 	}
 	return func() { open.Add(-1) }, nil
+}
+
+// Holder returns how many workers the caller may hold for a request, by the grant that allows it.
+func (c *Caller) Holder(r Request) allocator.Holder {
+	h := allocator.Holder{Name: "subject " + c.Name(), Share: allocator.DefaultShare}
+	if found := c.find(r); found != nil {
+		h.Most, h.Share = found.quotas.Workers, cmp.Or(found.quotas.WorkerShare, h.Share)
+	}
+	return h
 }
 
 // May reports whether some tag and room exists for which the caller may make a call.

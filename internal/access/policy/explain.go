@@ -60,7 +60,7 @@ func (q Quotas) text() string {
 		most int64
 	}{
 		{"ids_per_second", q.IDsPerSecond}, {"tag_ids_per_second", q.TagIDsPerSecond}, {"ids_per_lease", q.IDsPerLease},
-		{"tags", q.Tags}, {"streams", q.Streams},
+		{"tags", q.Tags}, {"streams", q.Streams}, {"workers", q.Workers}, {"worker_share", q.WorkerShare},
 	} {
 		if of.most > 0 {
 			parts = append(parts, fmt.Sprintf("%s %d", of.name, of.most))

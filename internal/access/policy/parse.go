@@ -58,6 +58,8 @@ type Quotas struct {
 	IDsPerLease     int64 // of one call
 	Tags            int64 // that were asked for within an hour
 	Streams         int64 // open at once
+	Workers         int64 // held at once, and as many machine IDs
+	WorkerShare     int64 // in percent of what it holds and what is free
 }
 
 // Parse reads a policy. path is its name in messages. The error is Invalid, and shows each
@@ -247,8 +249,13 @@ func readQuotas(r *yamlfile.Reader, e yamlfile.Entry, q *Quotas) {
 			to, most = &q.Tags, maxTags
 		case "streams":
 			to = &q.Streams
+		case "workers":
+			to = &q.Workers
+		case "worker_share":
+			to, most = &q.WorkerShare, 100
 		default:
-			r.Unknown("grants.quotas", e, "ids_per_lease", "ids_per_second", "streams", "tag_ids_per_second", "tags")
+			r.Unknown("grants.quotas", e, "ids_per_lease", "ids_per_second", "streams", "tag_ids_per_second", "tags",
+				"worker_share", "workers")
 			continue
 		}
 		r.Number("grants.quotas."+e.Name, e.Value, func(n int64) {

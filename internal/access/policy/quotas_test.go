@@ -88,6 +88,30 @@ func TestQuotas(t *testing.T) {
 	end()
 }
 
+// What a caller may hold is by the grant that allows its call.
+func TestQuotasOfWorkers(t *testing.T) {
+	p := parse(t, `grants:
+  - {subjects: "token:a", roles: issuer, tags: event, quotas: {workers: 3, worker_share: 20}}
+  - {subjects: ["token:a", anonymous], roles: issuer}
+`)
+	r := policy.Request{Call: call(t, "IDService/Lease"), Tag: "event"}
+	if got, want := p.Rights(&policy.Usages{}, "token:a").Holder(r),
+		(allocator.Holder{Name: "subject token:a", Most: 3, Share: 20}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if r.Tag = "other"; p.Rights(&policy.Usages{}, "token:a").Holder(r) !=
+		(allocator.Holder{Name: "subject token:a", Share: allocator.DefaultShare}) {
+		t.Error("another tag has the quotas of the first grant")
+	}
+	for _, bad := range []string{"workers: 0", "worker_share: 101", "worker_share: 0"} {
+		name, _, _ := strings.Cut(bad, ":")
+		if _, err := policy.Parse("p", []byte("grants: [{subjects: '*', roles: issuer, quotas: {"+bad+"}}]")); err == nil ||
+			!strings.Contains(err.Error(), "grants.quotas."+name) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
 // A call for several tags is counted as a whole: by the quotas of each tag's own grant, or
 // not at all. The IDs that it takes of one tag do not keep it from the next tag.
 func TestQuotasOfSeveralTags(t *testing.T) {
