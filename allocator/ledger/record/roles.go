@@ -93,7 +93,8 @@ func (r Role) Commands(upgraded bool) []string {
 	}
 	if upgraded {
 		for _, right := range r.Old {
-			all = append(all, fmt.Sprintf("etcdctl role revoke-permission %s %s || :", r.Name, keysOf(right)))
+			all = append(all, fmt.Sprintf("! etcdctl role get %s | grep -qF '(prefix %s)' || "+
+				"etcdctl role revoke-permission %[1]s --prefix %[2]s", r.Name, right.Key))
 		}
 	}
 	return all
