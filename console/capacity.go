@@ -11,7 +11,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/capacity"
 )
 
 // GetCapacity implements ConsoleService.
@@ -27,18 +26,18 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 			size = now
 		}
 	}
-	f := capacity.Facts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: size.Bytes, Quota: size.Quota,
+	f := capacityFacts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: size.Bytes, Quota: size.Quota,
 		MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime(), Trends: &s.trends}
 	for _, c := range s.cfg.Diagnose.Certificates() {
-		f.Certificates = append(f.Certificates, capacity.Certificate{Process: "the console", CertificateStatus: c})
+		f.Certificates = append(f.Certificates, processCertificate{Process: "the console", CertificateStatus: c})
 	}
 	now, _ := s.sampled(ctx, 0) // that of the overview
 	for id, told := range now.instances {
 		for _, c := range told.status.GetCertificates() {
-			f.Certificates = append(f.Certificates, capacity.Certificate{Process: string(id), CertificateStatus: c})
+			f.Certificates = append(f.Certificates, processCertificate{Process: string(id), CertificateStatus: c})
 		}
 	}
-	slices.SortFunc(f.Certificates, func(a, b capacity.Certificate) int {
+	slices.SortFunc(f.Certificates, func(a, b processCertificate) int {
 		return cmp.Or(cmp.Compare(a.Process, b.Process), cmp.Compare(a.GetSetting(), b.GetSetting()))
 	})
 	answer := &marchv1.GetCapacityResponse{}
@@ -53,7 +52,7 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 	if err != nil && allocator.KindOf(err) != allocator.Unavailable {
 		return nil, err
 	}
-	answer.Capacity = capacity.List(f, time.Now())
+	answer.Capacity = f.list(time.Now())
 	return answer, nil
 }
 

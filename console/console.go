@@ -27,7 +27,6 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/console/capacity"
 	"github.com/march-id/march/console/login"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
@@ -123,7 +122,7 @@ type Server struct {
 	known      known
 	fullness   fullness
 	workers    workers
-	trends     capacity.Trends
+	trends     trends
 	counted    atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
 	met        problem.Log                  // since when problems are
 

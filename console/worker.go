@@ -18,7 +18,6 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/capacity"
 	"github.com/march-id/march/internal/problem"
 )
 
@@ -262,10 +261,10 @@ func (s *Server) readEnds(ctx context.Context) (ends []tagEnd, tags int64, err e
 }
 
 // liveWorkers returns how many workers of each slice have a window.
-func liveWorkers(uses []admin.SliceUse) map[capacity.Slice]int64 {
-	live := make(map[capacity.Slice]int64, len(uses))
+func liveWorkers(uses []admin.SliceUse) map[workerSlice]int64 {
+	live := make(map[workerSlice]int64, len(uses))
 	for _, u := range uses {
-		live[capacity.Slice{Room: string(u.Room), Bits: int32(u.Bits)}] = u.Live //nolint:gosec // below timeid.MaxBits
+		live[workerSlice{Room: string(u.Room), Bits: int32(u.Bits)}] = u.Live //nolint:gosec // below timeid.MaxBits
 	}
 	return live
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/capacity"
 	wrong "github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/words"
 )
@@ -169,7 +168,7 @@ func short(p *durationpb.Duration) string {
 	if p == nil {
 		return "–"
 	}
-	return capacity.Words(p.AsDuration())
+	return words.Short(p.AsDuration())
 }
 
 // lasts returns a long time, which may be longer than a time.Duration can hold. A tag with periods counts anew at the

@@ -1,10 +1,11 @@
-// Package words reads and writes numbers, the same on a terminal, on a page and in files.
+// Package words reads and writes numbers and durations, the same on a terminal, on a page and in files.
 package words
 
 import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -33,6 +34,27 @@ func Counted(n any, what string) string {
 		what += "s"
 	}
 	return number + " " + what
+}
+
+// Short returns a duration with one unit, rounded down: "11 min". Pages show durations so.
+func Short(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "0 s"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d.Microseconds())
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
 // Plain returns a text that a caller chose, for a line of a log or of a table: as it is if all of it can be printed,

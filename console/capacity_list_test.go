@@ -1,4 +1,4 @@
-package capacity_test
+package console
 
 import (
 	"slices"
@@ -9,16 +9,15 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/capacity"
 )
 
-// TestList: what runs out comes first, the soonest at the top; the rest by its share.
-func TestList(t *testing.T) {
+// TestCapacityList: what runs out comes first, the soonest at the top; the rest by its share.
+func TestCapacityList(t *testing.T) {
 	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 	limit, start, end, bits := int64(1100), int64(100), int64(20991231_0000), int32(41)
-	f := capacity.Facts{
+	f := capacityFacts{
 		Ever: 3, EtcdSize: 1 << 30, Quota: 2 << 30, TagsRead: true, TagsTotal: 250, MaxTags: 1000, AsOf: now,
-		Trends: &capacity.Trends{},
+		Trends: &trends{},
 		Rooms: []*marchv1.RoomStatus{
 			{Name: "a", Reserve: durationpb.New(10 * time.Minute), ReserveTag: "order"},
 			{Name: "b", Reserve: durationpb.New(5 * time.Minute), ReserveTag: "stock",
@@ -26,7 +25,7 @@ func TestList(t *testing.T) {
 			{Name: "c"}, // no tag is in use there
 		},
 		Slices: []*marchv1.WorkerSlice{{Bits: 10, Room: "a", Lower: 100, Upper: 200, Live: 40}},
-		Certificates: []capacity.Certificate{{Process: "a/one", CertificateStatus: &marchv1.CertificateStatus{
+		Certificates: []processCertificate{{Process: "a/one", CertificateStatus: &marchv1.CertificateStatus{
 			Setting: "etcd-cert", Subject: "CN=one", Ends: timestamppb.New(now.Add(24 * time.Hour)),
 		}}},
 		Tags: []*marchv1.TagSummary{
@@ -45,7 +44,7 @@ func TestList(t *testing.T) {
 			}}, Used: 0.24, Marks: []*marchv1.Mark{{Next: 20261124_2400}}, Rate: 3},
 		},
 	}
-	got := capacity.List(f, now)
+	got := f.list(now)
 	names, of := make([]string, 0, len(got)), make(map[string]*marchv1.Capacity)
 	for _, c := range got {
 		names = append(names, c.GetWhat())

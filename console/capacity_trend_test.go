@@ -1,4 +1,4 @@
-package capacity_test
+package console
 
 import (
 	"slices"
@@ -7,20 +7,19 @@ import (
 	"time"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/capacity"
 )
 
-var began = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+var measuredSince = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// facts returns those of a cluster that a console measured for some hours. Each hour etcd
+// measuredFor returns those of a cluster that a console measured for some hours. Each hour etcd
 // grew by 1 MiB, after what it needed first.
-func facts(hours int) (capacity.Facts, time.Time) {
-	f := capacity.Facts{Quota: 2 << 30, Ever: 2, TagsRead: true, TagsTotal: 250, MaxTags: 1000,
-		Trends: &capacity.Trends{}}
+func measuredFor(hours int) (capacityFacts, time.Time) {
+	f := capacityFacts{Quota: 2 << 30, Ever: 2, TagsRead: true, TagsTotal: 250, MaxTags: 1000,
+		Trends: &trends{}}
 	f.Slices = []*marchv1.WorkerSlice{{Bits: 10, Room: "a", Lower: 100, Upper: 200, Live: 40}}
-	now := began
+	now := measuredSince
 	for minute := range hours*60 + 1 {
-		now = began.Add(time.Duration(minute) * time.Minute)
+		now = measuredSince.Add(time.Duration(minute) * time.Minute)
 		f.EtcdSize = int64(100<<20 + minute<<20/60)
 		if minute < 120 { // the first history
 			f.EtcdSize -= int64(120-minute) << 18
@@ -29,12 +28,12 @@ func facts(hours int) (capacity.Facts, time.Time) {
 		if minute%60 == 0 {
 			f.Trends.Tags(now, f.TagsTotal)
 		}
-		f.Trends.Workers(now, map[capacity.Slice]int64{{Room: "a", Bits: 10}: 40 + int64(minute%7)}) // some come and go
+		f.Trends.Workers(now, map[workerSlice]int64{{Room: "a", Bits: 10}: 40 + int64(minute%7)}) // some come and go
 	}
 	return f, now
 }
 
-func find(t *testing.T, list []*marchv1.Capacity, what string) *marchv1.Capacity {
+func capacityIn(t *testing.T, list []*marchv1.Capacity, what string) *marchv1.Capacity {
 	t.Helper()
 	i := slices.IndexFunc(list, func(c *marchv1.Capacity) bool { return c.GetWhat() == what })
 	if i < 0 {
@@ -46,9 +45,9 @@ func find(t *testing.T, list []*marchv1.Capacity, what string) *marchv1.Capacity
 // TestGrowth: what grows is full on a date, what does not has none, and nothing is said too
 // early.
 func TestGrowth(t *testing.T) {
-	f, now := facts(26)
-	list := capacity.List(f, now)
-	etcd := find(t, list, "bytes in etcd")
+	f, now := measuredFor(26)
+	list := f.list(now)
+	etcd := capacityIn(t, list, "bytes in etcd")
 	left := (2048 - 126) * time.Hour // MiB, at one an hour
 	if got := etcd.GetFull().AsTime().Sub(now); (got - left).Abs() > left/20 {
 		t.Errorf("etcd is full in %v, want %v: %v", got, left, etcd)
@@ -57,13 +56,13 @@ func TestGrowth(t *testing.T) {
 		t.Errorf("etcd: %v", etcd)
 	}
 	for _, what := range []string{"tags", "workers of 10 bits in room a"} {
-		if c := find(t, list, what); c.Growth == nil || c.GetGrowth() != 0 || c.GetFull() != nil {
+		if c := capacityIn(t, list, what); c.Growth == nil || c.GetGrowth() != 0 || c.GetFull() != nil {
 			t.Errorf("%s does not grow: %v", what, c)
 		}
 	}
 
-	f, now = facts(5)
-	for _, c := range capacity.List(f, now) {
+	f, now = measuredFor(5)
+	for _, c := range f.list(now) {
 		if c.GetKind() != marchv1.CapacityKind_CAPACITY_KIND_ROOMS && (c.Growth != nil || c.GetFull() != nil ||
 			!strings.Contains(c.GetNote(), "6 hours after")) {
 			t.Errorf("after five hours: %v", c)
@@ -73,18 +72,18 @@ func TestGrowth(t *testing.T) {
 
 // TestGrowthAnew: a database that was defragmented is measured anew.
 func TestGrowthAnew(t *testing.T) {
-	f, now := facts(26)
+	f, now := measuredFor(26)
 	f.EtcdSize = 50 << 20
 	for minute := range 8 * 60 {
 		now = now.Add(time.Minute)
 		f.Trends.Etcd(now, f.EtcdSize)
 		if minute == 5*60 {
-			if c := find(t, capacity.List(f, now), "bytes in etcd"); c.Growth != nil {
+			if c := capacityIn(t, f.list(now), "bytes in etcd"); c.Growth != nil {
 				t.Errorf("five hours after it was defragmented: %v", c)
 			}
 		}
 	}
-	if c := find(t, capacity.List(f, now), "bytes in etcd"); c.Growth == nil ||
+	if c := capacityIn(t, f.list(now), "bytes in etcd"); c.Growth == nil ||
 		c.GetGrowth() != 0 || c.GetFull() != nil {
 		t.Errorf("etcd does not grow: %v", c)
 	}
@@ -92,14 +91,14 @@ func TestGrowthAnew(t *testing.T) {
 
 // TestGrowthOfWeeks: a console that runs for long remembers the last two weeks.
 func TestGrowthOfWeeks(t *testing.T) {
-	f, now := facts(2)
-	f.Trends = &capacity.Trends{}
+	f, now := measuredFor(2)
+	f.Trends = &trends{}
 	for hour := range 60 * 24 {
-		now = began.Add(time.Duration(hour) * time.Hour)
+		now = measuredSince.Add(time.Duration(hour) * time.Hour)
 		f.EtcdSize = int64(1<<20) * int64(min(hour, 30*24)) // it grew for 30 days, and then no more
 		f.Trends.Etcd(now, f.EtcdSize)
 	}
-	c := find(t, capacity.List(f, now), "bytes in etcd")
+	c := capacityIn(t, f.list(now), "bytes in etcd")
 	if c.Growth == nil || c.GetGrowth() != 0 || c.GetMeasured().AsDuration() > 15*24*time.Hour {
 		t.Errorf("etcd has not grown for a month: %v", c)
 	}

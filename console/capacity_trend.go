@@ -1,4 +1,4 @@
-package capacity
+package console
 
 import (
 	"maps"
@@ -16,19 +16,19 @@ const (
 	window = 3
 	// mostSlots bounds what a trend keeps: two weeks.
 	mostSlots = 14 * 24
-	// Needed is how long a quantity is measured before its growth is known.
-	Needed = 2 * window * slotFor
+	// growthNeeds is how long a quantity is measured before its growth is known.
+	growthNeeds = 2 * window * slotFor
 )
 
-// Trend is how a quantity changed while it was measured.
-type Trend struct {
+// trend is how a quantity changed while it was measured.
+type trend struct {
 	began time.Time // of the first slot
 	peaks []int64   // the largest value of each slot, the oldest first
 	last  int64
 }
 
 // note adds a value.
-func (t *Trend) note(now time.Time, value int64) {
+func (t *trend) note(now time.Time, value int64) {
 	if t.began.IsZero() {
 		t.began = now
 	}
@@ -43,20 +43,20 @@ func (t *Trend) note(now time.Time, value int64) {
 	}
 }
 
-// Growth is how fast a quantity grows.
-type Growth struct {
+// growth is how fast a quantity grows.
+type growth struct {
 	// PerSecond is 0 where the quantity does not grow. It counts only if Known.
 	PerSecond float64
 	// Measured is how long it was measured.
 	Measured time.Duration
-	// Known is whether it was measured for Needed.
+	// Known is whether it was measured for growthNeeds.
 	Known bool
 }
 
 // growth compares the largest values of the first three hours and of the last three whole
 // ones. A single one that was large, and no longer is, is no growth.
-func (t *Trend) growth(now time.Time) Growth {
-	g := Growth{Measured: now.Sub(t.began)}
+func (t *trend) growth(now time.Time) growth {
+	g := growth{Measured: now.Sub(t.began)}
 	whole := t.peaks[:len(t.peaks)-1] // without the hour that is not over
 	if g.Known = len(whole) >= 2*window; !g.Known {
 		return g
@@ -67,35 +67,35 @@ func (t *Trend) growth(now time.Time) Growth {
 	return g
 }
 
-// Slice is a room's workers of one width.
-type Slice struct {
+// workerSlice is a room's workers of one width.
+type workerSlice struct {
 	Room string
 	Bits int32
 }
 
-// Trends are those of a cluster, as one console measured them in memory. Methods are safe
+// trends are those of a cluster, as one console measured them in memory. Methods are safe
 // for concurrent use. The zero value has measured nothing.
-type Trends struct {
+type trends struct {
 	mu struct {
 		sync.Mutex
-		etcd, tags Trend
-		workers    map[Slice]*Trend
+		etcd, tags trend
+		workers    map[workerSlice]*trend
 	}
 }
 
 // Etcd notes how many bytes etcd's database has. A smaller one was defragmented, so its
 // measurement begins anew.
-func (t *Trends) Etcd(now time.Time, size int64) {
+func (t *trends) Etcd(now time.Time, size int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if size < t.mu.etcd.last {
-		t.mu.etcd = Trend{}
+		t.mu.etcd = trend{}
 	}
 	t.mu.etcd.note(now, size)
 }
 
 // Tags notes how many tags there are.
-func (t *Trends) Tags(now time.Time, n int64) {
+func (t *trends) Tags(now time.Time, n int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.tags.note(now, n)
@@ -103,39 +103,27 @@ func (t *Trends) Tags(now time.Time, n int64) {
 
 // Workers notes how many workers of each slice have a window. Slices that are missing are
 // forgotten.
-func (t *Trends) Workers(now time.Time, live map[Slice]int64) {
+func (t *trends) Workers(now time.Time, live map[workerSlice]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.mu.workers, func(s Slice, _ *Trend) bool { _, there := live[s]; return !there })
+	maps.DeleteFunc(t.mu.workers, func(s workerSlice, _ *trend) bool { _, there := live[s]; return !there })
 	if t.mu.workers == nil {
-		t.mu.workers = make(map[Slice]*Trend)
+		t.mu.workers = make(map[workerSlice]*trend)
 	}
 	for s, n := range live {
 		if t.mu.workers[s] == nil {
-			t.mu.workers[s] = &Trend{}
+			t.mu.workers[s] = &trend{}
 		}
 		t.mu.workers[s].note(now, n)
 	}
 }
 
 // of returns the growth of what a function picks; nothing is picked by nil.
-func (t *Trends) of(now time.Time, pick func() *Trend) Growth {
+func (t *trends) of(now time.Time, pick func() *trend) growth {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if trend := pick(); trend != nil && !trend.began.IsZero() {
 		return trend.growth(now)
 	}
-	return Growth{}
-}
-
-func (t *Trends) etcdGrowth(now time.Time) Growth {
-	return t.of(now, func() *Trend { return &t.mu.etcd })
-}
-
-func (t *Trends) tagGrowth(now time.Time) Growth {
-	return t.of(now, func() *Trend { return &t.mu.tags })
-}
-
-func (t *Trends) workerGrowth(now time.Time, s Slice) Growth {
-	return t.of(now, func() *Trend { return t.mu.workers[s] })
+	return growth{}
 }

@@ -1,5 +1,4 @@
-// Package capacity computes what of a cluster can run out, and when.
-package capacity
+package console
 
 import (
 	"cmp"
@@ -13,10 +12,11 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/words"
 )
 
-// Facts are what a console knows of its cluster.
-type Facts struct {
+// capacityFacts are what a console knows of its cluster.
+type capacityFacts struct {
 	Rooms           []*marchv1.RoomStatus
 	Ever            int64 // how many rooms ever had a range
 	EtcdSize, Quota int64 // bytes; Quota is 0 where etcd does not say
@@ -25,13 +25,13 @@ type Facts struct {
 	TagsRead        bool  // TagsTotal is known
 	MaxTags         int64
 	Slices          []*marchv1.WorkerSlice
-	Certificates    []Certificate
+	Certificates    []processCertificate
 	AsOf            time.Time // when the rooms were asked
-	Trends          *Trends   // how etcd, tags and workers grow
+	Trends          *trends   // how etcd, tags and workers grow
 }
 
-// Certificate is a certificate of a process: an instance, ROOM/NAME, or the console.
-type Certificate struct {
+// processCertificate is a certificate of a process: an instance, ROOM/NAME, or the console.
+type processCertificate struct {
 	Process string
 	*marchv1.CertificateStatus
 }
@@ -43,31 +43,33 @@ const etcdPerMark = 2 << 10
 // horizon is how far ahead a date is told.
 const horizon = 100 * 365 * 24 * time.Hour
 
-// List returns what can run out: what does at its present rate, the soonest first, and then
+// list returns what can run out: what does at its present rate, the soonest first, and then
 // the others, the fullest first.
-func List(f Facts, now time.Time) []*marchv1.Capacity {
+func (f capacityFacts) list(now time.Time) []*marchv1.Capacity {
 	list := slices.Concat(f.reserves(), f.certificates(), f.tags(now))
 	if f.Quota > 0 {
-		c := counted(marchv1.CapacityKind_CAPACITY_KIND_ETCD, "bytes in etcd", f.EtcdSize, f.Quota)
+		c := capacityOf(marchv1.CapacityKind_CAPACITY_KIND_ETCD, "bytes in etcd", f.EtcdSize, f.Quota)
 		c.Note = fmt.Sprintf("its keys are bounded: it has room for at least %d more tags",
 			max(f.Quota-f.EtcdSize, 0)/(etcdPerMark*max(f.Ever, 1)))
-		grow(c, f.Trends.etcdGrowth(now), now)
+		grow(c, f.Trends.of(now, func() *trend { return &f.Trends.mu.etcd }), now)
 		list = append(list, c)
 	}
-	c := counted(marchv1.CapacityKind_CAPACITY_KIND_ROOMS, "rooms", f.Ever, allocator.MaxRooms)
+	c := capacityOf(marchv1.CapacityKind_CAPACITY_KIND_ROOMS, "rooms", f.Ever, allocator.MaxRooms)
 	c.Note = "that ever had a range"
 	list = append(list, c)
 	if f.TagsRead {
-		c := counted(marchv1.CapacityKind_CAPACITY_KIND_TAGS, "tags", f.TagsTotal, f.MaxTags)
+		c := capacityOf(marchv1.CapacityKind_CAPACITY_KIND_TAGS, "tags", f.TagsTotal, f.MaxTags)
 		c.Note = "the console's --max-tags"
-		grow(c, f.Trends.tagGrowth(now), now)
+		grow(c, f.Trends.of(now, func() *trend { return &f.Trends.mu.tags }), now)
 		list = append(list, c)
 	}
 	for _, s := range f.Slices {
-		c := counted(marchv1.CapacityKind_CAPACITY_KIND_WORKERS, fmt.Sprintf("workers of %d bits in room %s",
+		c := capacityOf(marchv1.CapacityKind_CAPACITY_KIND_WORKERS, fmt.Sprintf("workers of %d bits in room %s",
 			s.GetBits(), s.GetRoom()), s.GetLive(), s.GetUpper()-s.GetLower())
 		c.Room, c.Note = s.GetRoom(), "with a window now"
-		grow(c, f.Trends.workerGrowth(now, Slice{s.GetRoom(), s.GetBits()}), now)
+		grow(c, f.Trends.of(now, func() *trend {
+			return f.Trends.mu.workers[workerSlice{s.GetRoom(), s.GetBits()}]
+		}), now)
 		list = append(list, c)
 	}
 	slices.SortStableFunc(list, func(a, b *marchv1.Capacity) int {
@@ -82,7 +84,7 @@ func List(f Facts, now time.Time) []*marchv1.Capacity {
 	return list
 }
 
-func counted(kind marchv1.CapacityKind, what string, used, of int64) *marchv1.Capacity {
+func capacityOf(kind marchv1.CapacityKind, what string, used, of int64) *marchv1.Capacity {
 	c := &marchv1.Capacity{Kind: kind, What: what, Used: used, Of: of}
 	if of > 0 {
 		c.Share = min(float64(used)/float64(of), 1)
@@ -91,10 +93,10 @@ func counted(kind marchv1.CapacityKind, what string, used, of int64) *marchv1.Ca
 }
 
 // grow adds a growth that was measured, and the date that follows from it.
-func grow(c *marchv1.Capacity, g Growth, now time.Time) {
+func grow(c *marchv1.Capacity, g growth, now time.Time) {
 	c.Measured = durationpb.New(g.Measured.Truncate(time.Second))
 	if !g.Known {
-		c.Note += fmt.Sprintf("; its growth is known %.0f hours after the console starts", Needed.Hours())
+		c.Note += fmt.Sprintf("; its growth is known %.0f hours after the console starts", growthNeeds.Hours())
 		return
 	}
 	c.Growth = &g.PerSecond
@@ -108,7 +110,7 @@ func grow(c *marchv1.Capacity, g Growth, now time.Time) {
 
 // reserves returns what the rooms have in memory. It runs out only while etcd does not
 // answer: otherwise instances lease more.
-func (f Facts) reserves() (list []*marchv1.Capacity) {
+func (f capacityFacts) reserves() (list []*marchv1.Capacity) {
 	for _, r := range f.Rooms {
 		if r.GetReserve() == nil {
 			continue
@@ -119,35 +121,14 @@ func (f Facts) reserves() (list []*marchv1.Capacity) {
 			c.Full, c.Note = timestamppb.New(f.AsOf.Add(reserve).Truncate(time.Second)),
 				"etcd does not answer; tag "+r.GetReserveTag()+" runs out first"
 		} else {
-			c.Note = fmt.Sprintf("%s without etcd; tag %s runs out first", Words(reserve), r.GetReserveTag())
+			c.Note = fmt.Sprintf("%s without etcd; tag %s runs out first", words.Short(reserve), r.GetReserveTag())
 		}
 		list = append(list, c)
 	}
 	return list
 }
 
-// Words returns a duration with one unit, rounded down: "11 min". Pages show durations so.
-func Words(d time.Duration) string {
-	switch {
-	case d <= 0:
-		return "0 s"
-	case d < time.Millisecond:
-		return fmt.Sprintf("%d µs", d.Microseconds())
-	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%d min", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h", int(d.Hours()))
-	}
-	return fmt.Sprintf("%d days", int(d.Hours()/24))
-}
-
-func (f Facts) certificates() (list []*marchv1.Capacity) {
+func (f capacityFacts) certificates() (list []*marchv1.Capacity) {
 	for _, c := range f.Certificates {
 		list = append(list, &marchv1.Capacity{
 			Kind: marchv1.CapacityKind_CAPACITY_KIND_CERTIFICATE,
@@ -158,7 +139,7 @@ func (f Facts) certificates() (list []*marchv1.Capacity) {
 	return list
 }
 
-func (f Facts) tags(now time.Time) (list []*marchv1.Capacity) {
+func (f capacityFacts) tags(now time.Time) (list []*marchv1.Capacity) {
 	for _, t := range f.Tags {
 		tag := t.GetTag()
 		c := &marchv1.Capacity{Kind: marchv1.CapacityKind_CAPACITY_KIND_IDS, What: "IDs of tag " + tag.GetName(),
