@@ -44,29 +44,20 @@ const (
 	// streams or tags. The message names the limit and its number. Retryable.
 	TooMany
 
-	kinds // the number of kinds
+	Kinds // how many there are
 )
 
-var kindNames = [kinds]string{
+var kindNames = [Kinds]string{
 	Internal: "internal", Invalid: "invalid", NotFound: "not_found", Exists: "exists",
 	Exhausted: "exhausted", Unavailable: "unavailable", NoRange: "no_range", Refused: "refused",
 	WentBack: "went_back", Conflict: "conflict", Denied: "denied", Unauthenticated: "unauthenticated",
 	TooMany: "too_many",
 }
 
-// Kinds returns every Kind, for tables that must cover them all.
-func Kinds() []Kind {
-	all := make([]Kind, kinds)
-	for i := range all {
-		all[i] = Kind(i)
-	}
-	return all
-}
-
 // Error returns the Kind's name in snake_case, as it appears in gRPC's
 // ErrorInfo and in metric labels.
 func (k Kind) Error() string {
-	if k < kinds {
+	if k < Kinds {
 		return kindNames[k]
 	}
 	return fmt.Sprintf("kind_%d", uint8(k))

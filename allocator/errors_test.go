@@ -11,12 +11,12 @@ import (
 
 func TestKinds(t *testing.T) {
 	names := make(map[string]bool)
-	for _, k := range allocator.Kinds() {
+	for k := range allocator.Kinds {
 		err := fmt.Errorf("outer: %w", allocator.Errorf(k, "inner %d: %w", 1, errors.New("cause")))
 		if !errors.Is(err, k) || allocator.KindOf(err) != k {
 			t.Errorf("%v: KindOf %v", k, allocator.KindOf(err))
 		}
-		for _, other := range allocator.Kinds() {
+		for other := range allocator.Kinds {
 			if other != k && errors.Is(err, other) {
 				t.Errorf("%v is %v too", k, other)
 			}

@@ -186,6 +186,16 @@ func Unforeseen(err error) bool {
 	return code == codes.Internal || code == codes.Unknown
 }
 
+// Again reports whether a caller may try again after an error, here or at another room: it cannot mend the error, it
+// has reached a limit, or its time was over.
+func Again(err error) bool {
+	switch status.Code(ToStatus(err)) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return true
+	}
+	return allocator.KindOf(err) == allocator.TooMany
+}
+
 // message returns err's message in a form that a status can carry: gRPC drops
 // all details of one that is not UTF-8, and with them the Kind.
 func message(err error) string {

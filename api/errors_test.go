@@ -61,7 +61,7 @@ func errorInfo(err error) *errdetails.ErrorInfo {
 }
 
 func TestKindsThereAndBack(t *testing.T) {
-	for _, kind := range allocator.Kinds() {
+	for kind := range allocator.Kinds {
 		t.Run(kind.Error(), func(t *testing.T) {
 			code, ok := wantCodes[kind]
 			if !ok {
@@ -82,7 +82,7 @@ func TestKindsThereAndBack(t *testing.T) {
 			if !errors.As(got, &typed) || typed.Kind != kind {
 				t.Fatalf("came back as %#v, want an *allocator.Error with Kind %v", got, kind)
 			}
-			for _, other := range allocator.Kinds() {
+			for other := range allocator.Kinds {
 				if errors.Is(got, other) != (other == kind) {
 					t.Errorf("errors.Is(err, %v) = %v", other, errors.Is(got, other))
 				}
@@ -244,7 +244,7 @@ func TestReasonOfANewerServer(t *testing.T) {
 // TestUnforeseen: an error that a caller can handle is foreseen, on either side of the
 // wire. A bug is not.
 func TestUnforeseen(t *testing.T) {
-	for _, kind := range allocator.Kinds() {
+	for kind := range allocator.Kinds {
 		for _, err := range []error{kind, api.ToStatus(kind)} {
 			if got := api.Unforeseen(err); got != (kind == allocator.Internal) {
 				t.Errorf("%v (%T): unforeseen: %t", err, err, got)

@@ -23,7 +23,7 @@ type failing struct {
 }
 
 func (failing) Next(_ context.Context, req *marchv1.NextRequest) (*marchv1.NextResponse, error) {
-	for _, kind := range allocator.Kinds() {
+	for kind := range allocator.Kinds {
 		if req.GetTag() == kind.Error() {
 			return nil, allocator.Errorf(kind, "tag %s", req.GetTag())
 		}
@@ -81,7 +81,7 @@ func dial(t *testing.T) marchv1.IDServiceClient {
 
 func TestInterceptors(t *testing.T) {
 	client := dial(t)
-	for _, kind := range allocator.Kinds() {
+	for kind := range allocator.Kinds {
 		t.Run(kind.Error(), func(t *testing.T) {
 			check := func(err error) {
 				t.Helper()

@@ -66,7 +66,7 @@ func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan,
 	if err == nil {
 		s.counted.Store(&needs)
 	}
-	sum.Worst, sum.Ends = worst(sum.GetWorst()), fewest(sum.GetEnds())
+	sum.Worst, sum.Ends = least(sum.GetWorst(), notSkipped), least(sum.GetEnds(), (*marchv1.TagEnd).GetLeft)
 	c.cost, c.refusal = sum.PlanCost, cmp.Or(needs.Check(p.From, layouts...), sum.refusals.err())
 	return c, err
 }
@@ -85,13 +85,13 @@ func (s *costSum) add(f, single tagForecast) {
 	if end := f.end(); end != nil {
 		s.Ending++
 		if s.Ends = append(s.Ends, end); len(s.GetEnds()) > 10*worstTags {
-			s.Ends = fewest(s.GetEnds())
+			s.Ends = least(s.GetEnds(), (*marchv1.TagEnd).GetLeft)
 		}
 	}
 	c := f.cost()
 	s.Skipped = atMost(s.GetSkipped(), c.GetSkipped())
 	if s.Worst = append(s.Worst, c); len(s.GetWorst()) > 10*worstTags {
-		s.Worst = worst(s.GetWorst())
+		s.Worst = least(s.GetWorst(), notSkipped)
 	}
 }
 
@@ -162,18 +162,13 @@ func (s *Server) refused(ctx context.Context, id string, from record.Layout, p p
 	return err
 }
 
-// fewest returns the tags with the fewest IDs left.
-func fewest(list []*marchv1.TagEnd) []*marchv1.TagEnd {
-	slices.SortFunc(list, func(a, b *marchv1.TagEnd) int {
-		return cmp.Or(cmp.Compare(a.GetLeft(), b.GetLeft()), cmp.Compare(a.GetTag(), b.GetTag()))
-	})
-	return list[:min(len(list), worstTags)]
-}
+// notSkipped is the least for the tag that skips the most.
+func notSkipped(t *marchv1.TagCost) int64 { return -t.GetSkipped() }
 
-// worst returns the tags that skip the most.
-func worst(list []*marchv1.TagCost) []*marchv1.TagCost {
-	slices.SortFunc(list, func(a, b *marchv1.TagCost) int {
-		return cmp.Or(cmp.Compare(b.GetSkipped(), a.GetSkipped()), cmp.Compare(a.GetTag(), b.GetTag()))
+// least returns the tags of which a number is the least.
+func least[T interface{ GetTag() string }](list []T, number func(T) int64) []T {
+	slices.SortFunc(list, func(a, b T) int {
+		return cmp.Or(cmp.Compare(number(a), number(b)), cmp.Compare(a.GetTag(), b.GetTag()))
 	})
 	return list[:min(len(list), worstTags)]
 }

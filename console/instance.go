@@ -114,29 +114,27 @@ func instancesToProto(list []instance) []*marchv1.Instance {
 // ForgetInstance implements ConsoleService.
 func (s *Server) ForgetInstance(ctx context.Context,
 	r *marchv1.ForgetInstanceRequest) (*marchv1.ForgetInstanceResponse, error) {
-	room, roomErr := allocator.ParseRoom(r.GetRoom())
-	name, nameErr := allocator.ParseInstance(r.GetName())
-	if err := errors.Join(roomErr, nameErr); err != nil {
-		return nil, err
-	}
-	if err := s.admin.Forget(ctx, room, name, operator.Actor(ctx)); err != nil {
-		return nil, err
-	}
-	return &marchv1.ForgetInstanceResponse{}, nil
+	return &marchv1.ForgetInstanceResponse{}, changeInstance(ctx, r, s.admin.Forget)
 }
 
 // ConfirmInstance implements ConsoleService.
 func (s *Server) ConfirmInstance(ctx context.Context,
 	r *marchv1.ConfirmInstanceRequest) (*marchv1.ConfirmInstanceResponse, error) {
+	return &marchv1.ConfirmInstanceResponse{}, changeInstance(ctx, r, s.admin.ConfirmInstance)
+}
+
+// changeInstance changes the instance that a request names.
+func changeInstance(ctx context.Context, r interface {
+	GetRoom() string
+	GetName() string
+},
+	change func(context.Context, allocator.Room, allocator.Instance, string) error) error {
 	room, roomErr := allocator.ParseRoom(r.GetRoom())
 	name, nameErr := allocator.ParseInstance(r.GetName())
 	if err := errors.Join(roomErr, nameErr); err != nil {
-		return nil, err
+		return err
 	}
-	if err := s.admin.ConfirmInstance(ctx, room, name, operator.Actor(ctx)); err != nil {
-		return nil, err
-	}
-	return &marchv1.ConfirmInstanceResponse{}, nil
+	return change(ctx, room, name, operator.Actor(ctx))
 }
 
 // askTimeout bounds the time in which one instance must answer. askAtOnce bounds

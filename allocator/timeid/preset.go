@@ -1,7 +1,6 @@
 package timeid
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ const (
 	EpochUID = 1463673600000
 )
 
-// presets are in the order in which Presets returns them.
+// presets are in the order in which PresetNames returns their names.
 var presets = []Preset{
 	{"leaf", Layout{41, 10, 12, time.Millisecond, EpochTwitter, WorkerMiddle}, Random,
 		"Leaf's snowflake; Twitter's epoch"},
@@ -41,9 +40,6 @@ var presets = []Preset{
 		"uid-generator's default; its time ended in 2024: new IDs need a newer epoch"},
 	{"cosid-string", Wide, Carry, "CosId's CosIdGenerator: 80 bits, which exist only as texts"},
 }
-
-// Presets returns all presets.
-func Presets() []Preset { return slices.Clone(presets) }
 
 // PresetNames returns the names of all presets.
 func PresetNames() []string {

@@ -22,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/serve"
 )
 
 // certified is the file of `march certs`: what a cluster has. The texts are host names and addresses.
@@ -122,10 +123,7 @@ cluster. All files have the mode 0600.`,
 	return c.outputFlag(cmd)
 }
 
-var (
-	partName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
-	hostName = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?$`)
-)
+var partName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 
 // readCertified returns the certificates that a file asks for. Its errors are Invalid.
 func readCertified(path string, content []byte) (all []wanted, err error) {
@@ -145,7 +143,7 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !hostName.MatchString(file.Domain) {
+	if !serve.HostName.MatchString(file.Domain) {
 		refuse("domain: %.100q; allowed: a name such as example.com", file.Domain)
 	}
 	add := func(ca, dir, field, name string, hosts []string, leaf devca.Leaf) {
@@ -153,7 +151,7 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 			refuse("%s: %.100q; allowed: 1 to 63 of a-z, 0-9, dot, dash and underscore", field, name)
 		}
 		for _, host := range hosts {
-			if net.ParseIP(host) == nil && !hostName.MatchString(host) {
+			if net.ParseIP(host) == nil && !serve.HostName.MatchString(strings.TrimPrefix(host, "*.")) {
 				refuse("%s.%s: %.100q; allowed: host names and IP addresses, without a port", field, name, host)
 			}
 		}

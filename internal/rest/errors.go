@@ -57,16 +57,22 @@ func writeError(w http.ResponseWriter, err error) {
 	}
 	w.Header()["Content-Type"] = contentJSON
 	w.Header().Set("X-Content-Type-Options", "nosniff") // the message may quote the request
-	if after := api.RetryAfter(api.ToStatus(err)); after > 0 {
-		w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(after.Seconds())), 10))
-	} else if with == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1")
-	}
+	RetryAfter(w, err)
 	if with == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="march"`)
 	}
 	w.WriteHeader(with)
 	_, _ = w.Write(body)
+}
+
+// RetryAfter reports whether the caller of an error may try again, and says in an answer after how long.
+func RetryAfter(w http.ResponseWriter, err error) bool {
+	if !api.Again(err) {
+		return false
+	}
+	after := max(api.RetryAfter(api.ToStatus(err)), time.Second)
+	w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(after.Seconds())), 10))
+	return true
 }
 
 // StatusOf returns the HTTP status of an error, for all routes: the usual one for

@@ -24,7 +24,7 @@ import (
 // CheckHosts checks Config.AllowedHosts. Its error is Invalid.
 func CheckHosts(names []string) error {
 	for _, name := range names {
-		if _, err := netip.ParseAddr(name); err != nil && !hostName.MatchString(name) {
+		if _, err := netip.ParseAddr(name); err != nil && !HostName.MatchString(name) {
 			return allocator.Errorf(allocator.Invalid,
 				"allowed-hosts: %.100q; allowed: names or addresses, without a port", name)
 		}
@@ -32,7 +32,8 @@ func CheckHosts(names []string) error {
 	return nil
 }
 
-var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})$`)
+// HostName matches the names of hosts.
+var HostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})$`)
 
 // GuardHosts returns a handler that passes requests to next. If the server listens on a
 // loopback address, the handler refuses requests under foreign names. Health checks

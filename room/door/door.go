@@ -9,19 +9,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/codes"
-	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -146,25 +143,13 @@ func (d *HTTP) Run(ctx context.Context, l net.Listener) error {
 	return <-ended
 }
 
-// Again reports whether a caller may try again after an error, here or at another room: it cannot mend the error, it
-// has reached a limit, or its time was over.
-func Again(err error) bool {
-	switch grpcstatus.Code(api.ToStatus(err)) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return true
-	}
-	return allocator.KindOf(err) == allocator.TooMany
-}
-
 // StatusOf returns the status of the answer to an error, which is own where the caller may not try again. It sets
 // Retry-After where the caller may: proxies go by both.
 func StatusOf(w http.ResponseWriter, err error, own int) int {
-	if !Again(err) {
+	switch {
+	case !rest.RetryAfter(w, err):
 		return own
-	}
-	after := max(api.RetryAfter(api.ToStatus(err)), time.Second)
-	w.Header().Set("Retry-After", strconv.FormatInt(int64(math.Ceil(after.Seconds())), 10))
-	if allocator.KindOf(err) == allocator.TooMany {
+	case allocator.KindOf(err) == allocator.TooMany:
 		return http.StatusTooManyRequests
 	}
 	return http.StatusServiceUnavailable

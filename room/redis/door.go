@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/throttle"
 	"github.com/march-id/march/room/door"
 )
@@ -116,7 +117,7 @@ func errorText(err error) string {
 	case allocator.Denied:
 		return "NOPERM march: " + err.Error()
 	}
-	if door.Again(err) {
+	if api.Again(err) {
 		return "TRYAGAIN march: " + err.Error()
 	}
 	return "ERR march: " + err.Error()

@@ -52,7 +52,7 @@ func TestEveryKind(t *testing.T) {
 		allocator.Unauthenticated: {codes.Unauthenticated, 401, "NOAUTH", 500, 200, 500, 500},
 		allocator.TooMany:         {codes.ResourceExhausted, 429, again, 429, 429, 429, 429},
 	}
-	for _, kind := range allocator.Kinds() {
+	for kind := range allocator.Kinds {
 		if want, ok := rows[kind]; ok {
 			want.check(t, kind.Error(), allocator.Errorf(kind, "why"))
 		} else {
@@ -68,8 +68,11 @@ func TestEveryKind(t *testing.T) {
 	// What has neither is a defect, and no caller is to try again.
 	rows[allocator.Internal].check(t, "no kind", errors.New("why"))
 	waits := &allocator.WaitError{After: 2500 * time.Millisecond, Err: allocator.Errorf(allocator.TooMany, "why")}
-	if _, after := answered(t, "GET", "/ids", cosid.New(fails(waits), nil)); after != "3" {
-		t.Errorf("a caller that is to wait 2.5 s: Retry-After: %q", after)
+	for path, by := range map[string]http.Handler{"/ids": cosid.New(fails(waits), nil),
+		"/v1": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { rest.WriteError(w, waits) })} {
+		if _, after := answered(t, "GET", path, by); after != "3" {
+			t.Errorf("%s: a caller that is to wait 2.5 s: Retry-After: %q", path, after)
+		}
 	}
 }
 
