@@ -3,6 +3,7 @@ package serve_test
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -23,15 +24,23 @@ import (
 
 // An address of which a connection gave up too many calls is barred for a second: then calls on new connections are
 // refused. What the address had open goes on. Probes, clients with a certificate, and those that say that they can
-// prove who they are, are served on new connections, too.
+// prove who they are, are served on new connections, too. So are HTTP and the doors, whose clients cannot give up calls
+// in this way: what an address does over one protocol takes nothing from its clients over another.
 func TestBarHitsNewConnectionsOnly(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) { // in which all connections are of one address
 		const most = 20
 		f := newTLSFolder(t)
 		files, anyone, proven := f.open(t, nil), f.open(t, bare), f.open(t, nil)
+		door := testcluster.Listen(t, "")
 		r := startWith(t, func(cfg *serve.Config) {
 			cfg.TLS, cfg.Limits = files, serve.DefaultLimits()
 			cfg.Limits.Resets = most
+			cfg.Routes = func(mux *http.ServeMux) {
+				mux.HandleFunc("POST /v1/tags/order/next", func(w http.ResponseWriter, _ *http.Request) {
+					_, _ = io.WriteString(w, "1")
+				})
+			}
+			cfg.Doors = []serve.Door{{Listener: door, Run: greet}}
 		})
 		dial := func(files *tlsfiles.Files) *grpc.ClientConn {
 			return testcluster.Dial(t, r.grpc, grpc.WithTransportCredentials(files.Credentials()))
@@ -100,14 +109,31 @@ func TestBarHitsNewConnectionsOnly(t *testing.T) {
 		if transport, is := client.Transport.(*http.Transport); is {
 			transport.TLSClientConfig = anyone.Client("")
 		}
-		answer, err := client.Get("https://" + r.http + "/readyz")
-		if err != nil {
-			t.Fatal(err)
+		for range 20 {
+			for path, method := range map[string]string{"/readyz": http.MethodGet, "/livez": http.MethodGet,
+				"/v1/tags/order/next": http.MethodPost} {
+				request, err := http.NewRequestWithContext(bg, method, "https://"+r.http+path, http.NoBody)
+				if err != nil {
+					t.Fatal(err)
+				}
+				answer, err := client.Do(request)
+				if err != nil {
+					t.Fatalf("%s over HTTP: %v", path, err)
+				}
+				if body, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
+					t.Errorf("%s over HTTP: %d %s", path, answer.StatusCode, body)
+				}
+				_ = answer.Body.Close()
+			}
+			conn, err := testcluster.DialContext(bg, door.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if greeting, err := io.ReadAll(conn); err != nil || string(greeting) != "hello" {
+				t.Errorf("a client of a door: %q, %v", greeting, err)
+			}
+			_ = conn.Close()
 		}
-		if body, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
-			t.Errorf("a probe over HTTP: %d %s", answer.StatusCode, body)
-		}
-		_ = answer.Body.Close()
 		if passed := time.Since(barred); passed >= time.Second {
 			t.Fatalf("the bar ended before all was tried: %v", passed)
 		}
@@ -118,4 +144,17 @@ func TestBarHitsNewConnectionsOnly(t *testing.T) {
 		_ = stream.CloseSend()
 		time.Sleep(10 * time.Second) // TLS' last word, which no one reads, gives up after 5
 	})
+}
+
+// greet serves a door whose clients get a word.
+func greet(ctx context.Context, l net.Listener) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return nil //nolint:nilerr // the listener was closed
+		}
+		_, _ = io.WriteString(conn, "hello")
+		_ = conn.Close()
+	}
 }
