@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/access/policy"
 	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/throttle"
 )
 
 // Config are the settings of a Gate.
@@ -62,6 +63,7 @@ type Gate struct {
 	issuer   *issuer // nil for none
 	usages   policy.Usages
 	attempts attempts
+	unsure   throttle.Log // tokens that cannot be checked
 	metrics  *metrics
 	refusals refusals
 	lasting  allLasting
@@ -174,7 +176,11 @@ func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, 
 			return nil, err
 		}
 		if id, err = s.verify(ctx, c.Token); err != nil {
-			if allocator.KindOf(err) == allocator.Unauthenticated && !c.known && known == nil {
+			switch kind := allocator.KindOf(err); {
+			case kind == allocator.Unavailable:
+				g.unsure.Log(now, g.log.Warn, "tokens cannot be checked", "error", err)
+				err = errIssuerAway
+			case kind == allocator.Unauthenticated && !c.known && known == nil:
 				g.attempts.failed(c.Address, now)
 			}
 			return nil, err
@@ -191,6 +197,10 @@ func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, 
 	s.byToken.put(key, found, now)
 	return found, nil
 }
+
+// errIssuerAway is what callers hear of it: they can mend neither the issuer nor its address.
+var errIssuerAway = allocator.Errorf(allocator.Unavailable,
+	"the token cannot be checked now, as its issuer does not answer; retry later")
 
 // SessionOf returns the session of a login with a token.
 func (g *Gate) SessionOf(ctx context.Context, token, address string) (*Session, error) {

@@ -1,16 +1,27 @@
 package access_test
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 )
 
@@ -134,6 +145,57 @@ func TestIssuerOfManyMoods(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While the issuer hangs, a good token is refused as something that is over soon, over gRPC and over HTTP, and is not
+// counted as a wrong one: however often it was given, it is good at once when the issuer answers. Before, callers got
+// 401, and after twenty of those 429.
+func TestGoodTokenWhileTheIssuerHangs(t *testing.T) {
+	asking(t, func(t *testing.T, w *world, m *moody) {
+		m.mood = hangs
+		token := w.issuer.lasting("alice")
+		h := w.gate.HTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }), nil)
+		overHTTP := func() *httptest.ResponseRecorder {
+			r := httptest.NewRequest(http.MethodPost, "/v1/tags/order/next", http.NoBody)
+			r.Header.Set("Authorization", "Bearer "+token)
+			answer := httptest.NewRecorder()
+			h.ServeHTTP(answer, r)
+			return answer
+		}
+		overGRPC := func() error {
+			ctx := metadata.NewIncomingContext(peer.NewContext(bg, &peer.Peer{Addr: &net.TCPAddr{
+				IP: net.IPv4(192, 0, 2, 1)}}), metadata.Pairs("authorization", "Bearer "+token))
+			_, err := api.UnaryServerInterceptor(ctx, nil, &grpc.UnaryServerInfo{
+				FullMethod: marchv1.IDService_Next_FullMethodName}, func(ctx context.Context, q any) (any, error) {
+				return w.gate.Unary(ctx, &marchv1.NextRequest{Tag: "order"}, &grpc.UnaryServerInfo{
+					FullMethod: marchv1.IDService_Next_FullMethodName},
+					func(context.Context, any) (any, error) { return &marchv1.NextResponse{}, nil })
+			})
+			return err
+		}
+		for range 50 {
+			if answer := overHTTP(); answer.Code != http.StatusServiceUnavailable ||
+				answer.Header().Get("Retry-After") == "" || strings.Contains(answer.Body.String(), w.issuer.URL) {
+				t.Fatalf("over HTTP: %d %v %s", answer.Code, answer.Header(), answer.Body)
+			}
+			if err := overGRPC(); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), w.issuer.URL) {
+				t.Fatalf("over gRPC: %v", err)
+			}
+		}
+		m.mood = nil
+		time.Sleep(time.Minute)
+		if answer := overHTTP(); answer.Code != http.StatusOK {
+			t.Errorf("over HTTP, once it answers: %d %s", answer.Code, answer.Body)
+		}
+		if err := overGRPC(); err != nil {
+			t.Errorf("over gRPC, once it answers: %v", err)
+		}
+		for range 20 {
+			if kind := w.kind("march_wrong"); kind != allocator.Unauthenticated {
+				t.Fatalf("a wrong token: %v", kind)
+			}
+		}
+	})
 }
 
 // A certificate that names two SPIFFE IDs names no subject.
