@@ -333,8 +333,8 @@ func TestPeriodOpenedTooEarlyIsAProblem(t *testing.T) {
 	})
 }
 
-// One of two instances, which have no guard, opens tomorrow's period under a leap of its clock. When the clock is mended,
-// the instance where it happened says that the tag is in a period to come. Before, it said nothing.
+// One of two instances, which have no guard, opens tomorrow's period under a leap of its clock. When the clock is
+// mended, the instance where it happened says that the tag is in a period to come.
 func TestALeapWithTwoInstancesIsShown(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/minutes"
@@ -159,8 +161,8 @@ func (s *Server) failed(ctx context.Context, tag string, err error) error {
 }
 
 // forCaller returns an error that the caller can do nothing about as Unavailable: another instance may answer, or
-// this one later. What etcd says of this instance's user is in the log and in the instance's problems only, as
-// it would read as if it were of the caller.
+// this one later. Where etcd is, and what etcd says of this instance's user, is in the log and in the instance's
+// problems only: that would read as if it were of the caller.
 func (s *Server) forCaller(err error) error {
 	if err == nil {
 		return nil
@@ -181,6 +183,14 @@ func (s *Server) forCaller(err error) error {
 		if ahead || unusable || unconfirmed || s.cannotLease() != nil {
 			return &allocator.Error{Kind: allocator.Unavailable, Msg: err.Error(), Err: err}
 		}
+	}
+	if etcd, is := errors.AsType[*store.EndpointError](err); is {
+		says := "etcd does not answer"
+		if errors.Is(etcd, store.ErrNoSpace) {
+			says = store.ErrNoSpace.Error()
+		}
+		return &allocator.Error{Kind: allocator.KindOf(err), Msg: strings.ReplaceAll(err.Error(), etcd.Error(), says),
+			Err: err}
 	}
 	return err
 }

@@ -1,6 +1,9 @@
 package room_test
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -9,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -97,7 +101,11 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, testcluster.Halves())
 			c.tag(nil, "order")
-			a := c.start("a", "a1", nil)
+			var door net.Listener
+			a := c.start("a", "a1", func(cfg *room.Config) {
+				door = testcluster.Listen(c, "")
+				cfg.Doors.Redis = door
+			})
 			a.mustNext("order")
 			mend := test.breaks(c)
 			var err error
@@ -105,8 +113,34 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 				_, err = a.next("order")
 			}
 			// Callers cannot mend it. Before, they got UNAUTHENTICATED, with etcd's addresses and March's flags.
-			if code, _ := reason(err); code != codes.Unavailable || strings.Contains(err.Error(), "--etcd") {
+			says := map[string]string{"gRPC": err.Error()}
+			if code, _ := reason(err); code != codes.Unavailable {
 				t.Errorf("a caller hears %v", err)
+			}
+			answer, err := testcluster.Client().Post("http://"+a.HTTP+"/v1/tags/order/next", "", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+			if says["HTTP"] = string(body); err != nil || answer.StatusCode != http.StatusServiceUnavailable ||
+				answer.Header.Get("Retry-After") == "" {
+				t.Errorf("over HTTP: %d %v %s, %v", answer.StatusCode, answer.Header, body, err)
+			}
+			client := redis.NewClient(&redis.Options{Addr: door.Addr().String(), MaxRetries: -1})
+			defer func() { _ = client.Close() }()
+			err = client.Incr(bg, "order").Err()
+			if err == nil || !strings.HasPrefix(err.Error(), "TRYAGAIN ") {
+				t.Errorf("over Redis: %v", err)
+			}
+			says["Redis"] = fmt.Sprint(err)
+			for way, text := range says {
+				for _, secret := range []string{"--etcd", c.Etcd.Endpoint,
+					strings.TrimPrefix(c.Etcd.Endpoint, "http://")} {
+					if strings.Contains(text, secret) {
+						t.Errorf("over %s a caller hears %s", way, text)
+					}
+				}
 			}
 			a.await("not ready", func() bool {
 				code, body := a.get("/readyz")

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -47,16 +48,28 @@ func translate(endpoint string, err error) *allocator.Error {
 			}
 		}
 	}
+	cause := plain(err)
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return allocator.Errorf(kind, "etcd at %s: %w", endpoint, ErrNoSpace)
+		cause = ErrNoSpace
 	case errors.Is(e, rpctypes.ErrCompacted):
-		return allocator.Errorf(kind, "etcd at %s: %w", endpoint, ErrCompacted)
+		cause = ErrCompacted
 	case kind == allocator.Unauthenticated:
-		return allocator.Errorf(kind, "etcd at %s: %w; give --etcd-user and --etcd-password-file", endpoint, plain(err))
+		cause = fmt.Errorf("%w; give --etcd-user and --etcd-password-file", cause)
 	}
-	return allocator.Errorf(kind, "etcd at %s: %w", endpoint, plain(err))
+	return allocator.Errorf(kind, "%w", &EndpointError{endpoint, cause})
 }
+
+// EndpointError is an error of etcd, or of the way to it. Its text has addresses.
+type EndpointError struct {
+	Endpoint string
+	Err      error
+}
+
+func (e *EndpointError) Error() string { return "etcd at " + e.Endpoint + ": " + e.Err.Error() }
+
+// Unwrap returns the error.
+func (e *EndpointError) Unwrap() error { return e.Err }
 
 // plainError is an error of gRPC, told without gRPC's codes and the names of its parts.
 type plainError struct {
