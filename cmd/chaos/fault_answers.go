@@ -12,7 +12,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/proxy"
+	"github.com/march-id/march/cmd/internal/proxy"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/proxy"
+	"github.com/march-id/march/cmd/internal/proxy"
 )
 
 // memberFaults hurt etcd's members and the links between them.

@@ -12,8 +12,8 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/proxy"
 	"github.com/march-id/march/cmd/chaos/internal/traffic"
+	"github.com/march-id/march/cmd/internal/proxy"
 	"github.com/march-id/march/internal/crash"
 )
 

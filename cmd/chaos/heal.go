@@ -11,8 +11,8 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/proxy"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
+	"github.com/march-id/march/cmd/internal/proxy"
 )
 
 // heal removes all faults that may be left, and checks that the cluster works: all instances

@@ -16,8 +16,8 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/cmd/chaos/internal/proxy"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
+	"github.com/march-id/march/cmd/internal/proxy"
 )
 
 // Config describes a cluster.

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/march-id/march/cmd/chaos/internal/proc"
-	"github.com/march-id/march/cmd/chaos/internal/proxy"
+	"github.com/march-id/march/cmd/internal/proxy"
 )
 
 // Member is one of etcd's members. Members dial each other by addresses that do not exist (RFC

@@ -9,7 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/proc"
-	"github.com/march-id/march/cmd/chaos/internal/proxy"
+	"github.com/march-id/march/cmd/internal/proxy"
 	"github.com/march-id/march/internal/skew"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/march-id/march/cmd/chaos/internal/proxy"
+	"github.com/march-id/march/cmd/internal/proxy"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
