@@ -35,7 +35,7 @@ fuzz: ## fuzz each codec and parser, and the simulation, for FUZZ_TIME each
 bench: ## measure March against its yardsticks here, in some minutes; Redis and PostgreSQL where they are installed (flags in ARGS)
 	go run ./cmd/bench $(ARGS)
 
-scale: build ## measure rooms, recovers, moves and writes in etcd with a million tags, and what one caller can take of others (flags in ARGS)
+scale: build ## measure rooms, recovers, moves and writes in etcd with a million tags, a far etcd, and what one caller can take of others (flags in ARGS)
 	go run ./cmd/scale $(ARGS)
 
 chaos: ## torture a cluster of processes for CHAOS_TIME, and check every ID (flags in ARGS)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type cluster struct {
 	store      store.Store
 	admin      *admin.Admin
 	rooms      map[allocator.Room]*exec.Cmd
+	// roomsAt and consoleAt are where rooms and the console reach etcd; empty for its own address.
+	roomsAt, consoleAt string
 }
 
 // prefix is the prefix of all keys of the cluster.
@@ -108,19 +111,9 @@ func (c *cluster) close() error {
 // journal of an instance that runs.
 func (c *cluster) startRooms(ctx context.Context, rooms []allocator.Room) (map[allocator.Room]string, error) {
 	for _, room := range rooms {
-		log, err := os.Create(filepath.Join(c.dir, string(room)+".log"))
-		if err != nil {
+		if err := c.launch(ctx, room); err != nil {
 			return nil, err
 		}
-		cmd := exec.CommandContext(ctx, c.march, "room", string(room), "--name", "one", "--etcd", c.etcd.Address,
-			"--grpc", "127.0.0.1:0", "--http", "", "--journal", "off", "--idle-after", "24h")
-		cmd.Stdout, cmd.Stderr = log, log
-		err = cmd.Start()
-		_ = log.Close() // the process has its own
-		if err != nil {
-			return nil, err
-		}
-		c.rooms[room] = cmd
 	}
 	addresses := make(map[allocator.Room]string)
 	err := await(ctx, "all rooms to register", func() (bool, error) {
@@ -139,6 +132,24 @@ func (c *cluster) startRooms(ctx context.Context, rooms []allocator.Room) (map[a
 		}
 	}
 	return addresses, nil
+}
+
+// launch starts an instance of a room, with more flags, and does not wait for it.
+func (c *cluster) launch(ctx context.Context, room allocator.Room, flags ...string) error {
+	log, err := os.Create(filepath.Join(c.dir, string(room)+".log"))
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, c.march, append([]string{"room", string(room), "--name", "one",
+		"--etcd", cmp.Or(c.roomsAt, c.etcd.Address), "--grpc", "127.0.0.1:0", "--http", "", "--journal", "off",
+		"--idle-after", "24h"}, flags...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	err = cmd.Start()
+	_ = log.Close() // the process has its own
+	if err == nil {
+		c.rooms[room] = cmd
+	}
+	return err
 }
 
 // awaitRoom waits until an instance answers.

@@ -4,11 +4,11 @@
 //
 // Rooms run in processes of their own, so that their memory is theirs. So do attackers,
 // with the lowest priority, as they would run on other machines. The groups recover,
-// trips, moves and pages have a whole cluster: a real etcd, and the march that users run
-// (-march). The group writes simulates a cluster, in a program that it builds: see
-// package writes. The group midnight has a real etcd, and sets the clock of its room.
-// Time in the server counts from when the server has read a request to when it writes the
-// answer.
+// trips, moves, far and pages have a whole cluster: a real etcd, and the march that users
+// run (-march). The group far reaches etcd through a link that delays. The group writes
+// simulates a cluster, in a program that it builds: see package writes. The group midnight
+// has a real etcd, and sets the clock of its room. Time in the server counts from when the
+// server has read a request to when it writes the answer.
 //
 // A group of rows is a function in a file of its own, listed in groups.
 package main
@@ -45,6 +45,7 @@ var groups = []struct {
 	{"recover", recovers},
 	{"trips", trips},
 	{"moves", moves},
+	{"far", far},
 	{"writes", etcdWrites},
 	{"pages", pages},
 	{"midnight", midnight},
@@ -93,7 +94,7 @@ func main() {
 	flag.IntVar(&s.busy, "busy", 10_000, "how many of them million uses")
 	flag.IntVar(&s.rounds, "rounds", 5, "how often each time is measured; the median counts")
 	flag.IntVar(&s.seconds, "seconds", 5, "how long each measurement takes")
-	flag.StringVar(&s.march, "march", "bin/march", "the program that recover, trips, moves and pages run")
+	flag.StringVar(&s.march, "march", "bin/march", "the program that recover, trips, moves, far and pages run")
 	rows := flag.String("rows", ".", "the groups of rows to measure, a regular expression: "+groupNames())
 	flag.Parse()
 	if err := run(os.Stdout, s, *rows); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -243,7 +244,8 @@ func (c *cluster) startConsole(ctx context.Context, flags ...string) (*consolePr
 	if err != nil {
 		return nil, err
 	}
-	flags = append([]string{"console", "--etcd", c.etcd.Address, "--grpc", p.grpc, "--http", p.http}, flags...)
+	flags = append([]string{"console", "--etcd", cmp.Or(c.consoleAt, c.etcd.Address), "--grpc", p.grpc,
+		"--http", p.http}, flags...)
 	p.cmd = exec.CommandContext(ctx, c.march, flags...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	err = p.cmd.Start()

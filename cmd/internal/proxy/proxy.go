@@ -1,5 +1,5 @@
 // Package proxy is a TCP link that can be hurt: held in one direction or both, slowed down,
-// made narrow, and cut. Every connection that a chaos run hurts uses such a link, so that no
+// made narrow, and cut. Every connection that a chaos run or a measurement hurts uses such a link, so that no
 // fault needs a privilege: those of rooms and consoles to etcd, of etcd's members to each
 // other, and of callers to rooms.
 //
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -44,7 +45,8 @@ type Link struct {
 	}
 }
 
-// New returns a link to target. Connections come from a listener, see Listen, or from a Dialer.
+// New returns a link to target, which is HOST:PORT or the path of a socket. Connections come from a listener, see
+// Listen, or from a Dialer.
 func New(target string) *Link {
 	l := &Link{target: target}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -115,7 +117,11 @@ func (l *Link) carry(from net.Conn) {
 		return
 	}
 	dialer := net.Dialer{Timeout: 5 * time.Second}
-	to, err := dialer.DialContext(l.ctx, "tcp", l.target)
+	network := "tcp"
+	if filepath.IsAbs(l.target) {
+		network = "unix"
+	}
+	to, err := dialer.DialContext(l.ctx, network, l.target)
 	if err != nil {
 		reset(from) // as the target's machine would answer
 		return
