@@ -330,3 +330,39 @@ func TestFamilyWithoutAWorker(t *testing.T) {
 		three.families(true, true, false)
 	})
 }
+
+// While etcd is away, an instance whose counters have run out issues time-ordered IDs, by the window that it has: it is
+// ready, and its counters are not. When the window has ended, too, it is not ready.
+func TestFamilyWithoutSegments(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(nil, "order")
+		c.tag(timed(cosid), "event")
+		var log logged
+		a := c.start("a", "a1", func(cfg *room.Config) { cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+		a.mustNext("order")
+		a.mustNext("event")
+		time.Sleep(time.Minute)
+		a.families(true, true, true)
+		c.Mem.Stop()
+		for err := error(nil); err == nil; {
+			_, err = a.next("order")
+		}
+		a.families(true, false, true)
+		a.mustNext("event")
+		if _, body := a.get("/readyz?verbose"); !contains(body, "[-]counters failed: ", "readyz check passed") {
+			t.Errorf("readyz: %s", body)
+		}
+		for err := error(nil); err == nil; _, err = a.next("event") {
+			time.Sleep(time.Minute)
+		}
+		a.families(false, false, false)
+		c.Mem.Start()
+		a.await("an ID of each", func() bool {
+			_, err := a.next("order")
+			_, timed := a.next("event")
+			return err == nil && timed == nil
+		})
+		a.families(true, true, true)
+	})
+}
