@@ -295,11 +295,22 @@ func button(text string) string {
 		`[...document.querySelectorAll("button, a, summary")].find((e) => e.innerText.trim().startsWith(%q))`, text)
 }
 
-// click clicks with the mouse.
+// click clicks with the mouse, again where the page moved the element away from under it.
 func (p *tab) click(element string) {
 	p.Helper()
-	x, y := p.place(element)
-	p.do(chromedp.MouseClickXY(x, y))
+	for range 3 {
+		x, y := p.place(element)
+		await[bool](p, "a look at the click", fmt.Sprintf(`(() => {
+			const e = %s;
+			delete window.missed;
+			document.addEventListener("click", (click) => { window.missed = !e.contains(click.target) },
+				{once: true, capture: true});
+			return true })()`, element))
+		p.do(chromedp.MouseClickXY(x, y))
+		if await[string](p, "the click", `window.missed ? "missed" : "hit"`) == "hit" {
+			return
+		}
+	}
 }
 
 // fill types into a field, replacing its content.
