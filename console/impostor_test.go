@@ -10,7 +10,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -19,18 +19,18 @@ import (
 // it asks. Each impostor at the address of a/one has a certificate of the same CA.
 func TestConsoleBelievesInstances(t *testing.T) {
 	for name, test := range map[string]struct {
-		leaf     devca.Leaf
+		leaf     certs.Leaf
 		believed bool
 	}{
-		"itself": {devca.Leaf{Hosts: []string{"127.0.0.1"},
+		"itself": {certs.Leaf{Hosts: []string{"127.0.0.1"},
 			URIs: []string{"spiffe://example/march/room/a/instance/one"}}, true},
-		"itself, by a DNS name": {devca.Leaf{Hosts: []string{"127.0.0.1", "one.a.march"}}, true},
-		"another instance": {devca.Leaf{Hosts: []string{"127.0.0.1"},
+		"itself, by a DNS name": {certs.Leaf{Hosts: []string{"127.0.0.1", "one.a.march"}}, true},
+		"another instance": {certs.Leaf{Hosts: []string{"127.0.0.1"},
 			URIs: []string{"spiffe://example/march/room/a/instance/two"}}, false},
-		"one of its name elsewhere": {devca.Leaf{Hosts: []string{"127.0.0.1"},
+		"one of its name elsewhere": {certs.Leaf{Hosts: []string{"127.0.0.1"},
 			URIs: []string{"spiffe://example/march/room/b/instance/one"}}, false},
-		"only the address": {devca.Leaf{Hosts: []string{"127.0.0.1"}}, false},
-		"a longer name":    {devca.Leaf{Hosts: []string{"127.0.0.1", "one.a.march.example"}}, false},
+		"only the address": {certs.Leaf{Hosts: []string{"127.0.0.1"}}, false},
+		"a longer name":    {certs.Leaf{Hosts: []string{"127.0.0.1", "one.a.march.example"}}, false},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			ca := testcerts.New(t)

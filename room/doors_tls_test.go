@@ -13,7 +13,7 @@ import (
 
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
@@ -25,7 +25,7 @@ func TestRedisClientCertificates(t *testing.T) {
 	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "secret")
 	ca := testcerts.New(t)
-	open := func(name string, leaf devca.Leaf, from *testcerts.CA) *tlsfiles.Files {
+	open := func(name string, leaf certs.Leaf, from *testcerts.CA) *tlsfiles.Files {
 		pair := from.Write(name, leaf)
 		return testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, ClientCA: ca.Root,
 			Cert: pair.Cert, Key: pair.Key})
@@ -49,7 +49,7 @@ func TestRedisClientCertificates(t *testing.T) {
 	doors := room.Doors{Redis: testcluster.Listen(c, "")}
 	a := c.launch("a", "a1", func(cfg *room.Config) {
 		cfg.Doors, cfg.Access = doors, gate
-		cfg.TLS = open("server", devca.Leaf{Hosts: []string{"127.0.0.1"}}, ca)
+		cfg.TLS = open("server", certs.Leaf{Hosts: []string{"127.0.0.1"}}, ca)
 	})
 	client := func(cfg *tls.Config, token string) *redis.Conn {
 		r := redis.NewClient(&redis.Options{Addr: doors.Redis.Addr().String(), TLSConfig: cfg, Password: token,
@@ -58,8 +58,8 @@ func TestRedisClientCertificates(t *testing.T) {
 		t.Cleanup(func() { _, _ = conn.Close(), r.Close() })
 		return conn
 	}
-	shop := open("shop", devca.Leaf{URIs: []string{"spiffe://prod/shop"}}, ca).Client("127.0.0.1")
-	other := open("other", devca.Leaf{URIs: []string{"spiffe://prod/other"}}, ca).Client("127.0.0.1")
+	shop := open("shop", certs.Leaf{URIs: []string{"spiffe://prod/shop"}}, ca).Client("127.0.0.1")
+	other := open("other", certs.Leaf{URIs: []string{"spiffe://prod/other"}}, ca).Client("127.0.0.1")
 	bare := shop.Clone()
 	bare.Certificates, bare.GetClientCertificate = nil, nil
 
@@ -89,7 +89,7 @@ func TestRedisClientCertificates(t *testing.T) {
 			t.Errorf("%s: %v; want %s", what, want.err, want.says)
 		}
 	}
-	forged := open("forged", devca.Leaf{URIs: []string{"spiffe://prod/shop"}}, testcerts.New(t)).Client("127.0.0.1")
+	forged := open("forged", certs.Leaf{URIs: []string{"spiffe://prod/shop"}}, testcerts.New(t)).Client("127.0.0.1")
 	if id, err := client(forged, "").Incr(bg, "order").Result(); err == nil {
 		t.Errorf("a certificate of another CA got the ID %d", id)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/march-id/march/api/client"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
@@ -209,7 +209,7 @@ func TestDiscoverPlaintextToTLS(t *testing.T) {
 func files(t *testing.T) *tlsfiles.Files {
 	t.Helper()
 	ca := testcerts.New(t)
-	own := ca.Write("own", devca.Leaf{Hosts: []string{"127.0.0.1", "a1.a.march"}})
+	own := ca.Write("own", certs.Leaf{Hosts: []string{"127.0.0.1", "a1.a.march"}})
 	return testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, ClientCA: ca.Root, RequireClient: true,
 		Cert: own.Cert, Key: own.Key})
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/testcerts"
 )
 
@@ -31,7 +31,7 @@ type folder struct {
 func newFolder(t *testing.T) *folder {
 	t.Helper()
 	f := &folder{ca: testcerts.New(t)}
-	own := f.ca.Write("own", devca.Leaf{Hosts: hosts})
+	own := f.ca.Write("own", certs.Leaf{Hosts: hosts})
 	f.cfg = tlsfiles.Config{Flags: "tls", CA: f.ca.Root, Cert: own.Cert, Key: own.Key, ClientCA: f.ca.Root}
 	return f
 }
@@ -89,7 +89,7 @@ func TestHandshake(t *testing.T) {
 	required := f.cfg
 	required.RequireClient = true
 	anonymous := tlsfiles.Config{Flags: "tls", CA: f.cfg.CA}
-	strange := testcerts.New(t).Write("strange", devca.Leaf{Hosts: hosts})
+	strange := testcerts.New(t).Write("strange", certs.Leaf{Hosts: hosts})
 	stranger := tlsfiles.Config{Flags: "tls", CA: f.cfg.CA, Cert: strange.Cert, Key: strange.Key}
 	system := tlsfiles.Config{Flags: "tls"}
 	for _, c := range []struct {
@@ -144,7 +144,7 @@ func TestInstance(t *testing.T) {
 		{"", "pod-1.us-1.march", false},
 		{"", "127.0.0.1", false}, // the address does not count
 	} {
-		l := devca.Leaf{}
+		l := certs.Leaf{}
 		if c.uri != "" {
 			l.URIs = []string{c.uri}
 		}
@@ -178,7 +178,7 @@ func TestRenewed(t *testing.T) {
 		return state.PeerCertificates[0].SerialNumber.String()
 	}
 	first := serial()
-	f.ca.Write("own", devca.Leaf{Hosts: hosts})
+	f.ca.Write("own", certs.Leaf{Hosts: hosts})
 	if got := serial(); got != first {
 		t.Error("files were read again before the interval was over")
 	}
@@ -207,7 +207,7 @@ func TestRenewed(t *testing.T) {
 			good[path], _ = os.ReadFile(path)
 		}
 		if b.content == nil {
-			f.ca.Write("own", devca.Leaf{Hosts: hosts, From: time.Now().Add(-time.Hour),
+			f.ca.Write("own", certs.Leaf{Hosts: hosts, From: time.Now().Add(-time.Hour),
 				Until: time.Now().Add(-time.Minute)})
 		} else if err := os.WriteFile(b.path, b.content, 0o600); err != nil {
 			t.Fatal(err)
@@ -237,9 +237,9 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-func keyOf(t *testing.T, ca *devca.CA) []byte {
+func keyOf(t *testing.T, ca *certs.CA) []byte {
 	t.Helper()
-	_, key, err := ca.Issue(devca.Leaf{})
+	_, key, err := ca.Issue(certs.Leaf{})
 	if err != nil {
 		t.Fatal(err)
 	}

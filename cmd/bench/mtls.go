@@ -16,7 +16,7 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/internal/load"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/room"
 )
 
@@ -31,13 +31,13 @@ type mtls struct {
 	cluster *cluster
 	room    *served
 	files   *tlsfiles.Files
-	ca      *devca.CA
+	ca      *certs.CA
 	dir     string
 }
 
 // renew replaces the certificate, and has the room and its clients read it at once.
 func (m *mtls) renew() error {
-	_, err := m.ca.Write(m.dir, "own", devca.Leaf{Hosts: []string{"127.0.0.1", "bench.example"}})
+	_, err := m.ca.Write(m.dir, "own", certs.Leaf{Hosts: []string{"127.0.0.1", "bench.example"}})
 	return errors.Join(err, m.files.Reload())
 }
 
@@ -52,14 +52,14 @@ func withMTLS(ctx context.Context, use func(*mtls) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(m.dir)) }()
-	if m.ca, err = devca.New("bench", time.Hour); err != nil {
+	if m.ca, err = certs.New("bench", time.Hour); err != nil {
 		return err
 	}
 	root, err := m.ca.WriteCA(m.dir, "ca")
 	if err != nil {
 		return err
 	}
-	own, err := m.ca.Write(m.dir, "own", devca.Leaf{Hosts: []string{"127.0.0.1", "bench.example"}})
+	own, err := m.ca.Write(m.dir, "own", certs.Leaf{Hosts: []string{"127.0.0.1", "bench.example"}})
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -39,7 +39,7 @@ type certified struct {
 // wanted is a certificate that a cluster needs: NAME.pem in a folder, of one of its CAs.
 type wanted struct {
 	ca, dir, name string
-	leaf          devca.Leaf
+	leaf          certs.Leaf
 }
 
 // The CAs of a cluster. etcd's are apart: etcd takes the name of each certificate of its CA for a user, and a host
@@ -146,7 +146,7 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 	if !serve.HostName.MatchString(file.Domain) {
 		refuse("domain: %.100q; allowed: a name such as example.com", file.Domain)
 	}
-	add := func(ca, dir, field, name string, hosts []string, leaf devca.Leaf) {
+	add := func(ca, dir, field, name string, hosts []string, leaf certs.Leaf) {
 		if !partName.MatchString(name) {
 			refuse("%s: %.100q; allowed: 1 to 63 of a-z, 0-9, dot, dash and underscore", field, name)
 		}
@@ -158,16 +158,16 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 		leaf.Hosts = hosts
 		all = append(all, wanted{ca, dir, name, leaf})
 	}
-	server := func(ca, dir, field, name string, hosts []string, leaf devca.Leaf) {
+	server := func(ca, dir, field, name string, hosts []string, leaf certs.Leaf) {
 		if len(hosts) == 0 {
 			refuse("%s.%s: no host; allowed: one or more, by which it is called", field, name)
 		}
 		add(ca, dir, field, name, hosts, leaf)
 	}
-	user := func(name string) { add(etcdCA, "etcd-users", "user", name, nil, devca.Leaf{Name: name}) }
+	user := func(name string) { add(etcdCA, "etcd-users", "user", name, nil, certs.Leaf{Name: name}) }
 	for _, name := range slices.Sorted(maps.Keys(file.Etcd)) {
-		server(etcdCA, "etcd", "etcd", name, file.Etcd[name], devca.Leaf{})
-		server(peersCA, "etcd-peers", "etcd", name, file.Etcd[name], devca.Leaf{Name: name})
+		server(etcdCA, "etcd", "etcd", name, file.Etcd[name], certs.Leaf{})
+		server(peersCA, "etcd-peers", "etcd", name, file.Etcd[name], certs.Leaf{Name: name})
 	}
 	if len(file.Etcd) > 0 {
 		user("root") // who makes the others
@@ -186,16 +186,16 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 		}
 		for _, instance := range slices.Sorted(maps.Keys(file.Rooms[name])) {
 			server(marchCA, filepath.Join("rooms", name), "rooms."+name, instance, file.Rooms[name][instance],
-				devca.Leaf{Name: instance, URIs: id(tlsfiles.Instance(name, instance)[0])})
+				certs.Leaf{Name: instance, URIs: id(tlsfiles.Instance(name, instance)[0])})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(file.Consoles)) {
 		server(marchCA, "consoles", "consoles", name, file.Consoles[name],
-			devca.Leaf{Name: name, URIs: id("/march/console/" + name)})
+			certs.Leaf{Name: name, URIs: id("/march/console/" + name)})
 	}
 	for kind, names := range map[string][]string{"operator": file.Operators, "service": file.Services} {
 		for _, name := range names {
-			add(marchCA, kind+"s", kind+"s", name, nil, devca.Leaf{Name: name, URIs: id("/" + kind + "/" + name)})
+			add(marchCA, kind+"s", kind+"s", name, nil, certs.Leaf{Name: name, URIs: id("/" + kind + "/" + name)})
 		}
 	}
 	slices.SortFunc(all, compareFiles)
@@ -214,13 +214,13 @@ func compareFiles(a, b wanted) int { return strings.Compare(a.file(), b.file()) 
 // certify makes and renews certificates in a folder, and the CAs that they need.
 func certify(out string, all []wanted, now time.Time, lasts, before, caLasts time.Duration) ([]made, error) {
 	var done []made
-	cas := make(map[string]*devca.CA)
+	cas := make(map[string]*certs.CA)
 	if err := os.MkdirAll(out, 0o700); err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "out: %w", err)
 	}
 	for _, c := range all {
 		if cas[c.ca] == nil {
-			ca, fresh, err := devca.Open(out, c.ca, caLasts)
+			ca, fresh, err := certs.Open(out, c.ca, caLasts)
 			if err != nil {
 				return done, allocator.Errorf(allocator.Invalid, "out: %w", err)
 			}

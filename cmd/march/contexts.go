@@ -35,8 +35,8 @@ type contextFile struct {
 const (
 	// maxContexts bounds the file, in bytes.
 	maxContexts = 1 << 20
-	// contextsMode is the mode of the file: its owner alone reads and writes it.
-	contextsMode, contextsDirMode = 0o600, 0o700
+	// contextsDirMode is the mode of the file's directory.
+	contextsDirMode = 0o700
 )
 
 var contextName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
@@ -102,38 +102,13 @@ func (f *contextFile) Save(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceContexts(path, append(content, '\n')); err != nil {
+	if err = os.MkdirAll(filepath.Dir(path), contextsDirMode); err == nil {
+		err = smallfile.Replace(path, append(content, '\n'))
+	}
+	if err != nil {
 		return allocator.Errorf(allocator.Invalid, "context: %w", err)
 	}
 	return nil
-}
-
-func replaceContexts(path string, content []byte) (err error) {
-	if err := os.MkdirAll(filepath.Dir(path), contextsDirMode); err != nil {
-		return err
-	}
-	next, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // its mode is contextsMode
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_, _ = next.Close(), os.Remove(next.Name())
-		}
-	}()
-	if err := next.Chmod(contextsMode); err != nil {
-		return err
-	}
-	if _, err := next.Write(content); err != nil {
-		return err
-	}
-	if err := next.Sync(); err != nil {
-		return err
-	}
-	if err := next.Close(); err != nil {
-		return err
-	}
-	return os.Rename(next.Name(), path)
 }
 
 // InUse returns the context of commands that name none: the one that was chosen, or else that of the

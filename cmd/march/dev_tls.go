@@ -12,7 +12,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/observe"
 )
 
@@ -46,7 +46,7 @@ func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, er
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	ca, err := devca.New("march dev", devCALife)
+	ca, err := certs.New("march dev", devCALife)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, er
 	if err != nil {
 		return nil, err
 	}
-	server := devca.Leaf{
+	server := certs.Leaf{
 		Name: "march dev server", Hosts: append([]string{"localhost", "127.0.0.1"}, hosts...),
 		URIs: []string{"spiffe://dev/march/console"},
 	}
@@ -66,7 +66,7 @@ func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, er
 		return nil, err
 	}
 	for _, name := range []string{"operator", "service"} {
-		if _, err := ca.Write(dir, name, devca.Leaf{Name: name, URIs: []string{"spiffe://dev/" + name}}); err != nil {
+		if _, err := ca.Write(dir, name, certs.Leaf{Name: name, URIs: []string{"spiffe://dev/" + name}}); err != nil {
 			return nil, err
 		}
 	}

@@ -36,7 +36,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
@@ -697,11 +697,11 @@ func (n *night) write(name, text string) {
 // certify gives the instances a certificate that ends after a time.
 func (n *night) certify(life time.Duration) {
 	n.Helper()
-	ca, err := devca.New("CA", 10*365*24*time.Hour)
+	ca, err := certs.New("CA", 10*365*24*time.Hour)
 	if err != nil {
 		n.Fatal(err)
 	}
-	pair, err := ca.Write(n.dir, "room", devca.Leaf{Name: "room", Hosts: []string{"127.0.0.1"},
+	pair, err := ca.Write(n.dir, "room", certs.Leaf{Name: "room", Hosts: []string{"127.0.0.1"},
 		From: time.Now().Add(-365 * 24 * time.Hour), Until: time.Now().Add(life)})
 	if err != nil {
 		n.Fatal(err)

@@ -28,7 +28,6 @@ import (
 
 func newHalt(c *common) *cobra.Command {
 	var cluster clusterFlags
-	var yes bool
 	var why string
 	cmd := &cobra.Command{
 		Use:     "halt",
@@ -42,11 +41,6 @@ epoch.`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
-				if !yes {
-					if err := ask(cmd.Context(), c, "Halt leasing in all rooms until `march recover`?"); err != nil {
-						return err
-					}
-				}
 				h, err := l.Halt(cmd.Context(), whoami(), why)
 				if err != nil {
 					return err
@@ -59,9 +53,10 @@ epoch.`,
 		},
 	}
 	addOptions(cmd, cluster.options()...)
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	cmd.Flags().StringVar(&why, "why", "march halt", "the reason, which rooms show while they lease nothing")
-	return cmd
+	return destroys(c, cmd, func(context.Context, []string) (string, error) {
+		return "Halt leasing in all rooms until `march recover`?", nil
+	})
 }
 
 // withCluster calls use with a cluster's ledger. Its commands speak with etcd themselves, so that

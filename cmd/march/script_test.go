@@ -20,7 +20,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 )
 
 // TestScript runs testdata/script/*.txtar. Besides testscript's own commands
@@ -53,7 +53,7 @@ func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", UpdateScripts: rewriting(), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
-			s := &script{processes: make(map[string]*process), cas: make(map[string]*devca.CA)}
+			s := &script{processes: make(map[string]*process), cas: make(map[string]*certs.CA)}
 			if tb, ok := env.T().(testing.TB); ok {
 				s.tb = tb
 			}
@@ -78,7 +78,7 @@ func TestScript(t *testing.T) {
 type script struct {
 	tb        testing.TB
 	processes map[string]*process
-	cas       map[string]*devca.CA
+	cas       map[string]*certs.CA
 	etcd      *ledgertest.Etcd // the one without certificates that was started last
 }
 
@@ -138,7 +138,7 @@ func cmdEtcd(ts *testscript.TestScript, neg bool, args []string) {
 	e := ledgertest.StartSecureEtcd(tb)
 	e.Etcdctl(tb, "planted-etcd-password", strings.Split(ts.ReadFile(args[0]), "\n")...)
 	e.RequireCredentials(tb)
-	own := e.Certificate(tb, "march", devca.Leaf{})
+	own := e.Certificate(tb, "march", certs.Leaf{})
 	for name, value := range map[string]string{"ETCD": e.Endpoint, "ETCD_CA": e.CA(),
 		"ETCD_CERT": own.Cert, "ETCD_KEY": own.Key} {
 		ts.Setenv(name, value)
@@ -153,7 +153,7 @@ func cmdStopEtcd(ts *testscript.TestScript, neg bool, args []string) {
 
 func cmdCA(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) == 1, "ca NAME")
-	ca, err := devca.New(args[0], 365*24*time.Hour)
+	ca, err := certs.New(args[0], 365*24*time.Hour)
 	ts.Check(err)
 	_, err = ca.WriteCA(ts.MkAbs("."), args[0])
 	ts.Check(err)
@@ -162,7 +162,7 @@ func cmdCA(ts *testscript.TestScript, neg bool, args []string) {
 
 func cmdCert(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) > 2 && of(ts).cas[args[0]] != nil, "cert CA NAME HOST|URI...")
-	leaf := devca.Leaf{Name: args[1]}
+	leaf := certs.Leaf{Name: args[1]}
 	for _, name := range args[2:] {
 		if strings.Contains(name, "://") {
 			leaf.URIs = append(leaf.URIs, name)

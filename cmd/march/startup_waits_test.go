@@ -18,7 +18,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -175,7 +175,7 @@ func TestStartWaitsForEtcd(t *testing.T) {
 	t.Run("TLS refused", func(t *testing.T) {
 		t.Parallel()
 		s := newStartingRoom(t, ledgertest.StartSecureEtcd(t))
-		other, err := devca.New("other", time.Hour)
+		other, err := certs.New("other", time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestStartWaitsForEtcd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		own := s.etcd.Certificate(t, "one", devca.Leaf{})
+		own := s.etcd.Certificate(t, "one", certs.Leaf{})
 		right := clusterFlags{endpoints: s.flags.endpoints, cluster: "default", MaxTags: 10,
 			ca: s.etcd.CA(), cert: own.Cert, key: own.Key}
 		l, err := right.Ledger(watched{}, hclog.NewNullLogger())

@@ -17,13 +17,13 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/testcerts"
 )
 
 // certificate writes a certificate for 127.0.0.1 and names, and returns its settings.
 func certificate(ca *testcerts.CA, name string, names ...string) tlsfiles.Config {
-	pair := ca.Write(name, devca.Leaf{Name: name, Hosts: append([]string{"127.0.0.1"}, names...)})
+	pair := ca.Write(name, certs.Leaf{Name: name, Hosts: append([]string{"127.0.0.1"}, names...)})
 	return tlsfiles.Config{Flags: "tls", CA: ca.Root, Cert: pair.Cert, Key: pair.Key}
 }
 
@@ -95,10 +95,10 @@ func (i *impostor) serve(t *testing.T, address string, creds ...grpc.ServerOptio
 // it, also if it has a certificate of the same CA. Without TLS it would.
 func TestRecoverBelievesInstances(t *testing.T) {
 	t.Parallel()
-	c, certs := newProcessCluster(t), testcerts.New(t)
-	rooms := certificate(certs, "rooms", "a-0.a.march", "b-0.b.march")
+	c, ca := newProcessCluster(t), testcerts.New(t)
+	rooms := certificate(ca, "rooms", "a-0.a.march", "b-0.b.march")
 	c.init(tlsFlags(rooms)...)
-	operator := certificate(certs, "operator", "operator.example")
+	operator := certificate(ca, "operator", "operator.example")
 	given := api.Credentials{TLS: testcerts.Open(t, operator)}
 	conn, err := api.Dial(c.address("a-0"), given.InstanceOptions("a", "a-0")...)
 	if err != nil {
@@ -126,10 +126,10 @@ func TestRecoverBelievesInstances(t *testing.T) {
 	for name, cfg := range map[string]tlsfiles.Config{
 		"no TLS":            {},
 		"another CA":        certificate(stranger, "a-0", "a-0.a.march"),
-		"another instance":  certificate(certs, "b-0", "b-0.b.march"),
-		"another room":      certificate(certs, "other", "a-0.b.march"),
-		"only the address":  certificate(certs, "bare"),
-		"the room's prefix": certificate(certs, "prefix", "x.a-0.a.march", "a-0.a.march.example"),
+		"another instance":  certificate(ca, "b-0", "b-0.b.march"),
+		"another room":      certificate(ca, "other", "a-0.b.march"),
+		"only the address":  certificate(ca, "bare"),
+		"the room's prefix": certificate(ca, "prefix", "x.a-0.a.march", "a-0.a.march.example"),
 	} {
 		var creds []grpc.ServerOption
 		if cfg.Cert != "" {

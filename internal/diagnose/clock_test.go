@@ -16,7 +16,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/testcerts"
 )
@@ -82,7 +82,7 @@ func TestEtcdClock(t *testing.T) {
 // The question presents the certificate of the store, without which etcd answers nothing.
 func TestEtcdClockWithCertificates(t *testing.T) {
 	etcd := ledgertest.StartSecureEtcd(t)
-	pair := etcd.Certificate(t, "someone", devca.Leaf{})
+	pair := etcd.Certificate(t, "someone", certs.Leaf{})
 	files := testcerts.Open(t, tlsfiles.Config{Flags: "etcd", CA: etcd.CA(), Cert: pair.Cert, Key: pair.Key})
 	if e := etcdStatus(t, store.EtcdConfig{Endpoints: []string{etcd.Endpoint}, TLS: files.Client}); !agrees(e, 0) {
 		t.Errorf("with certificates: %v", e)

@@ -20,7 +20,7 @@ import (
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcerts"
@@ -42,8 +42,8 @@ func newTLSFolder(t *testing.T) *tlsFolder {
 }
 
 // renew replaces the certificate.
-func (f *tlsFolder) renew() devca.Pair {
-	return f.ca.Write("own", devca.Leaf{Hosts: []string{"127.0.0.1", "caller.example"}})
+func (f *tlsFolder) renew() certs.Pair {
+	return f.ca.Write("own", certs.Leaf{Hosts: []string{"127.0.0.1", "caller.example"}})
 }
 
 func (f *tlsFolder) open(t *testing.T, change func(*tlsfiles.Config)) *tlsfiles.Files {

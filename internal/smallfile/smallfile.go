@@ -1,11 +1,13 @@
-// Package smallfile reads the files that operators name in settings, of bounded size, and looks at the modes of those
-// with secrets. Packages of the client, which import nothing of internal, read their few files themselves.
+// Package smallfile reads the files that operators name in settings, of bounded size, looks at the modes of those
+// with secrets, and replaces files. Packages of the client, which import nothing of internal, read their few files themselves.
 package smallfile
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 
 	"github.com/march-id/march/allocator"
@@ -32,6 +34,26 @@ func ReadAll(setting, path string, f io.Reader, most int64) ([]byte, error) {
 		return nil, allocator.Errorf(allocator.Invalid, "%s: %s has more than %d bytes", setting, path, most)
 	}
 	return content, nil
+}
+
+// Replace writes a file that only its owner may read. A reader sees what was there before, or all that is written.
+func Replace(path string, content []byte) (err error) {
+	next, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // its mode is 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_, _ = next.Close(), os.Remove(next.Name())
+		}
+	}()
+	if _, err := next.Write(content); err != nil {
+		return err
+	}
+	if err := errors.Join(next.Sync(), next.Close()); err != nil {
+		return err
+	}
+	return os.Rename(next.Name(), path)
 }
 
 // Exposed returns why others may read or change a file with a secret; empty if they may not, or if that is not known.

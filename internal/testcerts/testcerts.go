@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 )
 
 // CA signs certificates into a folder of its own.
 type CA struct {
-	*devca.CA
+	*certs.CA
 	Dir  string
 	Root string // the file with its own certificate
 	tb   testing.TB
@@ -20,7 +20,7 @@ type CA struct {
 // New returns a CA.
 func New(tb testing.TB) *CA {
 	tb.Helper()
-	ca, err := devca.New("test", time.Hour)
+	ca, err := certs.New("test", time.Hour)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func New(tb testing.TB) *CA {
 }
 
 // Write issues a certificate into the folder.
-func (c *CA) Write(name string, l devca.Leaf) devca.Pair {
+func (c *CA) Write(name string, l certs.Leaf) certs.Pair {
 	c.tb.Helper()
 	pair, err := c.CA.Write(c.Dir, name, l)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
@@ -33,7 +33,7 @@ func newSecure(t *testing.T) *secure {
 	for _, role := range []record.Role{keys.OperatorRole(), keys.RoomRole("a", false)} {
 		s.etcd.Etcdctl(t, "", role.Commands(true)...)
 		s.etcd.Etcdctl(t, "", role.UserCommands("--no-password")...)
-		s.etcd.Certificate(t, role.Name, devca.Leaf{})
+		s.etcd.Certificate(t, role.Name, certs.Leaf{})
 	}
 	end := s.etcd.RequireCredentials(t)
 	t.Cleanup(end)
@@ -46,9 +46,9 @@ func newSecure(t *testing.T) *secure {
 }
 
 // files returns the certificate and the key of a user.
-func (s *secure) files(user string) devca.Pair {
+func (s *secure) files(user string) certs.Pair {
 	dir := strings.TrimSuffix(s.etcd.CA(), "ca.pem")
-	return devca.Pair{Cert: dir + user + ".pem", Key: dir + user + "-key.pem"}
+	return certs.Pair{Cert: dir + user + ".pem", Key: dir + user + "-key.pem"}
 }
 
 // store returns a store of a user, whose settings follow the files.
@@ -106,7 +106,7 @@ func TestEtcdCertificates(t *testing.T) {
 	}()
 	before := s.files(user)
 	s.etcd.Revoke(t, before)
-	s.etcd.Certificate(t, user, devca.Leaf{})
+	s.etcd.Certificate(t, user, certs.Leaf{})
 	s.restart()
 	// The instance asks etcd with its old certificate, until the file is read again.
 	testcluster.Await(t, "etcd answers", func() bool {
@@ -129,7 +129,7 @@ func TestEtcdCertificates(t *testing.T) {
 		Key: s.files("member").Key}); err == nil {
 		t.Error("a key that does not fit")
 	}
-	s.etcd.Certificate(t, user, devca.Leaf{})
+	s.etcd.Certificate(t, user, certs.Leaf{})
 	leases("with a new certificate")
 }
 
@@ -149,9 +149,9 @@ func TestEtcdBadCertificates(t *testing.T) {
 		"certificate signed by unknown authority")
 	ledgertest.WantKind(t, write("march-default-room-a", s.etcd.CA()), allocator.Denied,
 		"user march-default-room-a may not write "+keys.Mark("b", "order"))
-	s.etcd.Certificate(t, "stranger", devca.Leaf{})
+	s.etcd.Certificate(t, "stranger", certs.Leaf{})
 	ledgertest.WantKind(t, write("stranger", s.etcd.CA()), allocator.Denied, "etcd at "+s.etcd.Endpoint)
-	cert, key, err := other.Issue(devca.Leaf{Name: "march-default-operator"})
+	cert, key, err := other.Issue(certs.Leaf{Name: "march-default-operator"})
 	if err != nil {
 		t.Fatal(err)
 	}

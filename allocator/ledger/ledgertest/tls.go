@@ -12,12 +12,12 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/march-id/march/allocator/ledger/embedded"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 )
 
 // certificates are those of a member with TLS.
 type certificates struct {
-	ca      *devca.CA
+	ca      *certs.CA
 	revoked [][]byte
 }
 
@@ -29,7 +29,7 @@ func StartSecureEtcd(tb testing.TB) *Etcd {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ca, err := devca.New("etcd", time.Hour)
+	ca, err := certs.New("etcd", time.Hour)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func StartSecureEtcd(tb testing.TB) *Etcd {
 	}
 	e.Endpoint = "https://" + l.Addr().String()
 	_ = l.Close()
-	own := e.Certificate(tb, "member", devca.Leaf{Hosts: []string{"127.0.0.1"}})
+	own := e.Certificate(tb, "member", certs.Leaf{Hosts: []string{"127.0.0.1"}})
 	e.Revoke(tb)
 	e.config = embedded.Config{
 		Dir: filepath.Join(dir, "data"), Client: e.Endpoint, Peer: "unix://" + filepath.Join(dir, "p"), NoSync: true,
@@ -63,7 +63,7 @@ func (e *Etcd) CA() string { return filepath.Join(e.dir, "ca.pem") }
 
 // Certificate makes a certificate of the member's CA, or replaces it. The file's name is the
 // common name, and so the user of a client, unless the leaf has another.
-func (e *Etcd) Certificate(tb testing.TB, file string, leaf devca.Leaf) devca.Pair {
+func (e *Etcd) Certificate(tb testing.TB, file string, leaf certs.Leaf) certs.Pair {
 	tb.Helper()
 	if leaf.Name == "" {
 		leaf.Name = file
@@ -76,7 +76,7 @@ func (e *Etcd) Certificate(tb testing.TB, file string, leaf devca.Leaf) devca.Pa
 }
 
 // Revoke has the member refuse more certificates in each new connection.
-func (e *Etcd) Revoke(tb testing.TB, pairs ...devca.Pair) {
+func (e *Etcd) Revoke(tb testing.TB, pairs ...certs.Pair) {
 	tb.Helper()
 	for _, p := range pairs {
 		cert, err := os.ReadFile(p.Cert)
@@ -101,7 +101,7 @@ func (e *Etcd) Revoke(tb testing.TB, pairs ...devca.Pair) {
 // root returns the credentials of the user root.
 func (c *certificates) root(tb testing.TB) credentials.TransportCredentials {
 	tb.Helper()
-	cert, key, err := c.ca.Issue(devca.Leaf{Name: rootUser})
+	cert, key, err := c.ca.Issue(certs.Leaf{Name: rootUser})
 	if err != nil {
 		tb.Fatal(err)
 	}

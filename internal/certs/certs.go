@@ -1,6 +1,6 @@
-// Package devca is a certificate authority. `march dev --tls` and tests make one whose key stays in memory, so it cannot
+// Package certs is a certificate authority. `march dev --tls` and tests make one whose key stays in memory, so it cannot
 // be used after the process ended. `march certs` keeps its own in files.
-package devca
+package certs
 
 import (
 	"crypto/ecdsa"
@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/march-id/march/internal/smallfile"
 )
 
 // CA signs certificates.
@@ -76,10 +78,10 @@ func Open(dir, name string, life time.Duration) (ca *CA, made bool, err error) {
 		}
 		secret, err := x509.MarshalPKCS8PrivateKey(ca.key)
 		if err == nil {
-			err = replace(p.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+			err = smallfile.Replace(p.Key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
 		}
 		if err == nil {
-			err = replace(p.Cert, ca.PEM())
+			err = smallfile.Replace(p.Cert, ca.PEM())
 		}
 		return ca, true, err
 	}
@@ -207,24 +209,16 @@ func (ca *CA) Write(dir, name string, l Leaf) (Pair, error) {
 		return Pair{}, err
 	}
 	p := pairIn(dir, name)
-	if err := replace(p.Key, key); err != nil {
+	if err := smallfile.Replace(p.Key, key); err != nil {
 		return Pair{}, err
 	}
-	return p, replace(p.Cert, cert)
+	return p, smallfile.Replace(p.Cert, cert)
 }
 
 // WriteCA writes the CA's certificate to NAME.pem in a folder.
 func (ca *CA) WriteCA(dir, name string) (path string, err error) {
 	path = filepath.Join(dir, name+".pem")
-	return path, replace(path, ca.PEM())
-}
-
-func replace(path string, content []byte) error {
-	fresh := path + ".new"
-	if err := os.WriteFile(fresh, content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(fresh, path)
+	return path, smallfile.Replace(path, ca.PEM())
 }
 
 func serial() (*big.Int, error) { return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)) }
