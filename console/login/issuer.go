@@ -100,16 +100,12 @@ func (h *Handler) exchange(ctx context.Context, a attempt, code string) (*access
 	if !ok {
 		return nil, refuse("the issuer gave no id_token")
 	}
-	token, err := h.gate.VerifyLogin(ctx, h.cfg.ClientID, raw)
+	nonce, id, err := h.gate.VerifyLogin(ctx, h.cfg.ClientID, raw)
 	if err != nil {
 		return nil, err
 	}
-	if subtle.ConstantTimeCompare([]byte(token.Nonce), []byte(a.Nonce)) != 1 {
+	if subtle.ConstantTimeCompare([]byte(nonce), []byte(a.Nonce)) != 1 {
 		return nil, refuse("the issuer's id_token is of another login")
-	}
-	id, err := access.IdentityOf(token)
-	if err != nil {
-		return nil, err
 	}
 	// The id_token proves who logged in, at this moment. How long that counts is the
 	// console's own setting.

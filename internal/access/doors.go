@@ -58,7 +58,7 @@ func (g *Gate) caller(ctx context.Context) (*Subject, error) {
 	if p := of(ctx); p != nil {
 		return g.fresh(ctx, p.subject, p.credentials)
 	}
-	return g.Authenticate(ctx, Credentials{Certificate: certificateOf(ctx)})
+	return g.Authenticate(ctx, ofPeer(ctx))
 }
 
 // Holder returns who a context's caller is where it is counted what callers hold, with its quotas for a call with this

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -29,6 +31,9 @@ type Config struct {
 	// Keys is a JWKS file with the keys that sign JWTs, which then are not asked of the
 	// issuer; empty for none.
 	Keys string
+	// Identities is a file with several issuers and CAs of clients' certificates; empty for none. With issuers in it,
+	// Issuer is the one of them at which browsers log in.
+	Identities string
 	// Room is the room of the server; empty for a console.
 	Room string
 	// Transport reaches the issuer; nil is the default one.
@@ -42,10 +47,14 @@ type Config struct {
 // Validate checks which settings are given together. Its error is Invalid.
 func (cfg Config) Validate() error {
 	switch {
-	case cfg.Policy == "" && (cfg.Tokens != "" || cfg.Issuer != "" || cfg.Keys != "" || cfg.Audience != ""):
+	case cfg.Policy == "" && (cfg.Tokens != "" || cfg.Issuer != "" || cfg.Keys != "" || cfg.Audience != "" ||
+		cfg.Identities != ""):
 		return allocator.Errorf(allocator.Invalid,
 			"policy: none, so that tokens would count for nothing; give --policy FILE")
-	case cfg.Audience == "" && (cfg.Issuer != "" || cfg.Keys != ""):
+	case cfg.Identities != "" && (cfg.Audience != "" || cfg.Keys != ""):
+		return allocator.Errorf(allocator.Invalid, "identities: given beside --oidc-audience or --jwks-file, whose "+
+			"tokens may give any name; allowed: issuers in the file")
+	case cfg.Identities == "" && cfg.Audience == "" && (cfg.Issuer != "" || cfg.Keys != ""):
 		return allocator.Errorf(allocator.Invalid,
 			"oidc-audience: none, so that tokens for other services would count; give --oidc-audience")
 	case cfg.Audience != "" && cfg.Issuer == "" && cfg.Keys == "":
@@ -60,7 +69,7 @@ func (cfg Config) Validate() error {
 type Gate struct {
 	cfg      Config
 	log      hclog.Logger
-	issuer   *issuer // nil for none
+	issuers  map[string]*issuer // by their settings: one that stays as it is keeps its keys
 	usages   policy.Usages
 	attempts attempts
 	unsure   throttle.Log // tokens that cannot be checked
@@ -77,7 +86,9 @@ type Gate struct {
 type state struct {
 	policy    *policy.Policy
 	tokens    tokens
-	verifier  verifier // nil for none
+	keys      verifier  // of a file; nil for none
+	issuers   []*issuer // one of which a token names, if there are several
+	cas       bound
 	anonymous *Subject
 
 	byToken subjects[[sha256.Size]byte]
@@ -95,14 +106,14 @@ func New(cfg Config) (*Gate, error) {
 		g.log = hclog.NewNullLogger()
 	}
 	if cfg.Issuer != "" {
-		var err error
-		if g.issuer, err = newIssuer(cfg.Issuer, cfg.Audience, cfg.Transport); err != nil {
-			return nil, err
+		if err := checkIssuer(cfg.Issuer); err != nil {
+			return nil, allocator.Errorf(allocator.Invalid, "oidc-issuer: %w", err)
 		}
 	}
-	g.watch("policy", cfg.Policy, policy.MaxFile)
-	g.watch("tokens", cfg.Tokens, maxTokens)
-	g.watch("jwks-file", cfg.Keys, maxTokens)
+	g.watch("policy", cfg.Policy)
+	g.watch("identities", cfg.Identities)
+	g.watch("tokens", cfg.Tokens)
+	g.watch("jwks-file", cfg.Keys)
 	for _, f := range g.files {
 		if _, err := f.read(); err != nil {
 			return nil, err
@@ -120,10 +131,8 @@ func New(cfg Config) (*Gate, error) {
 // load makes a state of the files' contents. Its error is Invalid.
 func (g *Gate) load() (*state, error) {
 	s := &state{}
-	if g.issuer != nil {
-		s.verifier = g.issuer
-	}
-	var err error
+	one := issuerSettings{URL: g.cfg.Issuer, Audience: g.cfg.Audience, User: "sub", Groups: "groups"}
+	ids, err := &identities{}, error(nil)
 	for _, f := range g.files {
 		switch f.flag {
 		case "policy":
@@ -131,14 +140,53 @@ func (g *Gate) load() (*state, error) {
 		case "tokens":
 			s.tokens, err = parseTokens(f.path, f.content)
 		case "jwks-file":
-			s.verifier, err = parseKeys(f.path, f.content, g.cfg.Issuer, g.cfg.Audience)
+			s.keys, err = parseKeys(f.path, f.content, g.cfg.Issuer, g.cfg.Audience)
+		case "identities":
+			ids, err = parseIdentities(f.path, f.content)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
+	if err := g.take(s, ids, one); err != nil {
+		return nil, err
+	}
 	s.anonymous = g.subject(s, Identity{})
 	return s, nil
+}
+
+// take adds the issuers and CAs to a state: those of a file, or else the one of the flags. Its error is Invalid.
+func (g *Gate) take(s *state, ids *identities, one issuerSettings) (err error) {
+	s.cas = ids.CAs
+	known := make(map[string]*issuer)
+	if len(ids.Issuers) == 0 && one.URL != "" && one.Audience != "" {
+		ids.Issuers = append(ids.Issuers, one)
+	}
+	for _, of := range ids.Issuers {
+		text, err := json.Marshal(of)
+		if err != nil {
+			return err
+		}
+		i := g.issuers[string(text)]
+		if i == nil {
+			may := of.Names.Match
+			if g.cfg.Identities == "" {
+				may = anyName
+			}
+			if i, err = newIssuer(of, may, g.cfg.Transport); err != nil {
+				return err
+			}
+		}
+		known[string(text)] = i
+		s.issuers = append(s.issuers, i)
+	}
+	if g.cfg.Identities != "" && g.cfg.Issuer != "" &&
+		!slices.ContainsFunc(s.issuers, func(i *issuer) bool { return i.url == g.cfg.Issuer }) {
+		return allocator.Errorf(allocator.Invalid, "oidc-issuer: %s, at which browsers log in, is no issuer of "+
+			"--identities; allowed: one of them", g.cfg.Issuer)
+	}
+	g.issuers = known
+	return nil
 }
 
 func (g *Gate) subject(s *state, id Identity) *Subject {
@@ -153,7 +201,7 @@ func (g *Gate) Authenticate(ctx context.Context, c Credentials) (*Subject, error
 	case c.Token != "":
 		return g.byToken(ctx, s, c)
 	case c.Certificate != nil:
-		return g.byCertificate(s, c.Certificate)
+		return g.byCertificate(s, c)
 	case c.Session != nil:
 		return g.bySession(s, c.Session)
 	}
@@ -187,7 +235,7 @@ func (g *Gate) byToken(ctx context.Context, s *state, c Credentials) (*Subject, 
 		}
 	}
 	found := g.subject(s, id)
-	if !isOurs && g.issuer != nil && s.verifier == verifier(g.issuer) {
+	if !isOurs && s.keys == nil {
 		found.again = now.Add(keysAge)
 	}
 	if found.expired(now) {
@@ -220,23 +268,39 @@ func (g *Gate) SessionOf(ctx context.Context, token, address string) (*Session, 
 
 // verify verifies a token that is not in the file.
 func (s *state) verify(ctx context.Context, token string) (Identity, error) {
-	if s.verifier == nil || strings.HasPrefix(token, tokenPrefix) ||
+	if s.keys == nil && len(s.issuers) == 0 || strings.HasPrefix(token, tokenPrefix) ||
 		strings.Count(token, ".") != 2 || len(token) > maxJWT {
 		return Identity{}, allocator.Errorf(allocator.Unauthenticated,
 			"the token is not known; `march token create` makes one")
 	}
-	return s.verifier.verify(ctx, token)
+	switch {
+	case s.keys != nil:
+		return s.keys.verify(ctx, token)
+	case len(s.issuers) == 1:
+		return s.issuers[0].verify(ctx, token)
+	}
+	from := issuerOf(token)
+	for _, i := range s.issuers {
+		if i.url == from {
+			return i.verify(ctx, token)
+		}
+	}
+	return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token is not valid: its issuer is %.200q; "+
+		"allowed: the issuers of --identities", from)
 }
 
-func (g *Gate) byCertificate(s *state, c *x509.Certificate) (*Subject, error) {
-	found, now := s.byCert.get(c), time.Now()
+func (g *Gate) byCertificate(s *state, c Credentials) (*Subject, error) {
+	found, now := s.byCert.get(c.Certificate), time.Now()
 	if found == nil {
-		id, err := ofCertificate(c)
+		id, err := ofCertificate(c.Certificate)
+		if err == nil {
+			id.Names, err = s.cas.may(id.Names, c.chains)
+		}
 		if err != nil {
 			return nil, err
 		}
 		found = g.subject(s, id)
-		s.byCert.put(c, found, now)
+		s.byCert.put(c.Certificate, found, now)
 	}
 	if found.expired(now) {
 		return nil, allocator.Errorf(allocator.Unauthenticated, "the client certificate of %s expired at %s",

@@ -74,8 +74,8 @@ func (g *Gate) prove(r *http.Request, session func(*http.Request) *Session) (*pr
 
 // ofRequest returns the credentials of a request over HTTP.
 func ofRequest(r *http.Request) (c Credentials, err error) {
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && len(r.TLS.VerifiedChains[0]) > 0 {
-		c.Certificate = r.TLS.VerifiedChains[0][0]
+	if r.TLS != nil {
+		c.verifiedBy(r.TLS.VerifiedChains)
 	}
 	c.Address = r.RemoteAddr
 	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {

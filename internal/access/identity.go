@@ -69,7 +69,8 @@ type Credentials struct {
 	// Address is where the caller is, without a port: wrong tokens are counted by it.
 	Address string
 
-	known bool // the token was good before, so it is no guess
+	chains [][]*x509.Certificate // how TLS verified the certificate
+	known  bool                  // the token was good before, so it is no guess
 }
 
 // proven is a caller: the subject, and the credentials that prove it. It does not change.
@@ -163,30 +164,34 @@ func ofCertificate(c *x509.Certificate) (Identity, error) {
 // wrapped is a connection's AuthInfo around that of TLS.
 type wrapped interface{ Unwrap() credentials.AuthInfo }
 
-// certificate returns the verified client certificate of a connection, or nil.
-func certificate(info credentials.AuthInfo) *x509.Certificate {
+// verified notes the client certificate of a connection that TLS has verified.
+func (c *Credentials) verified(info credentials.AuthInfo) {
 	if w, ok := info.(wrapped); ok {
 		info = w.Unwrap()
 	}
-	tls, ok := info.(credentials.TLSInfo)
-	if !ok || len(tls.State.VerifiedChains) == 0 || len(tls.State.VerifiedChains[0]) == 0 {
-		return nil
+	if tls, ok := info.(credentials.TLSInfo); ok {
+		c.verifiedBy(tls.State.VerifiedChains)
 	}
-	return tls.State.VerifiedChains[0][0]
 }
 
-// certificateOf returns the verified client certificate of a context's peer, or nil.
-func certificateOf(ctx context.Context) *x509.Certificate {
-	if p, ok := peer.FromContext(ctx); ok {
-		return certificate(p.AuthInfo)
+func (c *Credentials) verifiedBy(chains [][]*x509.Certificate) {
+	if len(chains) > 0 && len(chains[0]) > 0 {
+		c.Certificate, c.chains = chains[0][0], chains
 	}
-	return nil
+}
+
+// ofPeer returns the credentials of a context's peer: its verified certificate, if it has one.
+func ofPeer(ctx context.Context) (c Credentials) {
+	if p, ok := peer.FromContext(ctx); ok {
+		c.verified(p.AuthInfo)
+	}
+	return c
 }
 
 // ofCall returns the credentials of a call over gRPC.
 func ofCall(ctx context.Context) (c Credentials, err error) {
 	if p, ok := peer.FromContext(ctx); ok {
-		c.Certificate = certificate(p.AuthInfo)
+		c.verified(p.AuthInfo)
 		c.Address = host(p.Addr)
 	}
 	switch given := metadata.ValueFromIncomingContext(ctx, "authorization"); len(given) {

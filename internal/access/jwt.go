@@ -3,12 +3,17 @@ package access
 import (
 	"context"
 	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +55,8 @@ const (
 // when the first token comes, so that a server starts without it.
 type issuer struct {
 	url, audience string
+	of            issuerSettings
+	may           func(name string) bool // names that its tokens may give
 	client        *http.Client
 	mu            struct {
 		sync.Mutex
@@ -67,16 +74,34 @@ type issuer struct {
 	}
 }
 
-func newIssuer(at, audience string, transport http.RoundTripper) (*issuer, error) {
+// anyName are the names of an issuer that is given by flags: all.
+func anyName(string) bool { return true }
+
+// checkIssuer checks an issuer's address. Its error is Invalid.
+func checkIssuer(at string) error {
 	if u, err := url.Parse(at); err != nil || u.Host == "" ||
 		u.Scheme != "https" && (u.Scheme != "http" || !api.Loopback(u.Hostname())) {
-		return nil, allocator.Errorf(allocator.Invalid,
-			"oidc-issuer: %.200q; allowed: the issuer's https:// address, or http:// on a loopback address", at)
+		return allocator.Errorf(allocator.Invalid,
+			"%.200q; allowed: the issuer's https:// address, or http:// on a loopback address", at)
 	}
+	return nil
+}
+
+// newIssuer returns an issuer. Its error is Invalid.
+func newIssuer(of issuerSettings, may func(name string) bool, transport http.RoundTripper) (*issuer, error) {
 	if transport == nil {
 		transport = http.DefaultTransport
 	}
-	return &issuer{url: at, audience: audience, client: &http.Client{
+	if of.CA != "" {
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(of.Roots) {
+			return nil, allocator.Errorf(allocator.Invalid, "identities: %s has no certificate in PEM", of.CA)
+		}
+		own := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck // nothing replaces it
+		own.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
+		transport = own
+	}
+	return &issuer{url: of.URL, audience: of.Audience, of: of, may: may, client: &http.Client{
 		Timeout: askIssuer, Transport: &limited{transport, rate.NewLimiter(rate.Every(issuerEvery), issuerBurst)},
 	}}, nil
 }
@@ -117,7 +142,7 @@ func (i *issuer) provider() (*oidc.Provider, error) {
 }
 
 func (i *issuer) away(err error) error {
-	return allocator.Errorf(allocator.Unavailable, "the issuer of tokens (--oidc-issuer %s) does not answer: %w", i.url,
+	return allocator.Errorf(allocator.Unavailable, "the issuer of tokens %s does not answer: %w", i.url,
 		err)
 }
 
@@ -229,19 +254,44 @@ func (a *asked) until(ctx context.Context, done <-chan struct{}) error {
 	return a.away
 }
 
-// HasIssuer reports whether the gate has an issuer.
-func (g *Gate) HasIssuer() bool { return g != nil && g.issuer != nil }
+// HasIssuer reports whether the gate has an issuer at which browsers log in.
+func (g *Gate) HasIssuer() bool { return g != nil && g.cfg.Issuer != "" }
 
-// Issuer returns the issuer's addresses and keys, and the client with which to ask it. The
-// gate must have one. The error is Unavailable.
-func (g *Gate) Issuer() (*oidc.Provider, *http.Client, error) {
-	p, err := g.issuer.provider()
-	return p, g.issuer.client, err
+// login returns the issuer at which browsers log in. Its error is Unavailable.
+func (g *Gate) login() (*issuer, error) {
+	for _, v := range g.current.Load().issuers {
+		if v.url == g.cfg.Issuer {
+			return v, nil
+		}
+	}
+	return nil, allocator.Errorf(allocator.Unavailable, "the issuer of logins (--oidc-issuer %s) is not in "+
+		"--identities", g.cfg.Issuer)
 }
 
-// VerifyLogin returns the issuer's token of a login for a client. Its errors are Unauthenticated and Unavailable.
-func (g *Gate) VerifyLogin(ctx context.Context, client, token string) (*oidc.IDToken, error) {
-	return g.issuer.verifyFor(ctx, client, token)
+// Issuer returns the addresses and keys of the issuer at which browsers log in, and the client with which to ask it.
+// The error is Unavailable.
+func (g *Gate) Issuer() (*oidc.Provider, *http.Client, error) {
+	i, err := g.login()
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := i.provider()
+	return p, i.client, err
+}
+
+// VerifyLogin returns the nonce of a login for a client, and who logged in. Its errors are Unauthenticated and
+// Unavailable.
+func (g *Gate) VerifyLogin(ctx context.Context, client, token string) (nonce string, id Identity, err error) {
+	i, err := g.login()
+	if err != nil {
+		return "", id, err
+	}
+	verified, err := i.verifyFor(ctx, client, token)
+	if err != nil {
+		return "", id, err
+	}
+	id, err = i.identity(verified)
+	return verified.Nonce, id, err
 }
 
 // verifier verifies a JWT.
@@ -254,7 +304,34 @@ func (i *issuer) verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	return IdentityOf(verified)
+	return i.identity(verified)
+}
+
+// identity returns who a verified token names, if the issuer may name it.
+func (i *issuer) identity(t *oidc.IDToken) (Identity, error) {
+	id, err := identityOf(t, i.of)
+	if err != nil {
+		return id, err
+	}
+	if !i.may(id.Names[0]) {
+		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the issuer %s may not give the name %.200q; "+
+			"allowed: its names in --identities", i.url, id.Names[0])
+	}
+	id.Names = slices.DeleteFunc(id.Names, func(name string) bool { return !i.may(name) })
+	return id, nil
+}
+
+// issuerOf returns the issuer that a JWT names; empty if that cannot be read. It proves nothing.
+func issuerOf(token string) string {
+	_, rest, _ := strings.Cut(token, ".")
+	payload, _, _ := strings.Cut(rest, ".")
+	var claims struct {
+		Issuer string `json:"iss"`
+	}
+	if raw, err := base64.RawURLEncoding.DecodeString(payload); err != nil || json.Unmarshal(raw, &claims) != nil {
+		return ""
+	}
+	return claims.Issuer
 }
 
 func (i *issuer) verifyFor(ctx context.Context, audience, token string) (*oidc.IDToken, error) {
@@ -312,7 +389,7 @@ func (f *keyFile) verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token is not valid: %s", reason(err))
 	}
-	return IdentityOf(verified)
+	return identityOf(verified, issuerSettings{User: "sub", Groups: "groups"})
 }
 
 // reason returns why a token does not verify. The library's text may quote what the token
@@ -324,27 +401,40 @@ func reason(err error) string {
 	return fmt.Sprintf("%.300s", err.Error())
 }
 
-// IdentityOf returns the identity of a verified token: its subject, then its groups.
-func IdentityOf(t *oidc.IDToken) (Identity, error) {
-	if t.Subject == "" {
-		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token has no subject (sub)")
+// identityOf returns the identity of a verified token: its subject, then its groups. Its error is Unauthenticated.
+func identityOf(t *oidc.IDToken, of issuerSettings) (Identity, error) {
+	claims := make(map[string]json.RawMessage)
+	_ = t.Claims(&claims) // of a token without claims nothing is found
+	user := texts(claims[of.User])
+	if len(user) != 1 || user[0] == "" {
+		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token has no subject (%s)", of.User)
 	}
-	id := Identity{Names: []string{policy.JWT + t.Subject}, Expires: t.Expiry}
-	var claims struct {
-		Groups json.RawMessage `json:"groups"`
-	}
-	if err := t.Claims(&claims); err != nil || len(claims.Groups) == 0 {
-		return id, nil
-	}
-	var groups []string
-	if json.Unmarshal(claims.Groups, &groups) != nil {
-		groups = make([]string, 1)
-		if json.Unmarshal(claims.Groups, &groups[0]) != nil {
-			return id, nil
+	for claim, want := range of.Required {
+		if !slices.Contains(texts(claims[claim]), want) {
+			return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token's claim %s is not %q, which its "+
+				"issuer's tokens need here", claim, want)
 		}
 	}
+	id := Identity{Names: []string{policy.JWT + user[0]}, Expires: t.Expiry}
+	groups := texts(claims[of.Groups])
 	for _, group := range groups[:min(len(groups), maxGroups)] {
 		id.Names = append(id.Names, policy.Group+group)
 	}
 	return id, nil
+}
+
+// texts returns a claim's texts: one, or a list of them; true and false are texts here. None for another claim.
+func texts(claim json.RawMessage) []string {
+	var list []string
+	if json.Unmarshal(claim, &list) == nil {
+		return list
+	}
+	var one string
+	if json.Unmarshal(claim, &one) == nil {
+		return []string{one}
+	}
+	if s := string(claim); s == "true" || s == "false" {
+		return []string{s}
+	}
+	return nil
 }

@@ -19,7 +19,6 @@ const reloadEvery = 2 * time.Second
 // file is a file that is read again and again.
 type file struct {
 	flag, path string
-	most       int64
 	content    []byte // the last good one
 	tried      []byte // the last one that was tried
 	mu         struct {
@@ -29,17 +28,22 @@ type file struct {
 	}
 }
 
-func (g *Gate) watch(flag, path string, most int64) {
+func (g *Gate) watch(flag, path string) {
 	if path != "" {
-		g.files = append(g.files, &file{flag: flag, path: path, most: most})
+		g.files = append(g.files, &file{flag: flag, path: path})
 	}
 }
 
 // read reads the file, and reports whether it has changed. Its error is Invalid.
 func (f *file) read() (changed bool, err error) {
-	content, err := smallfile.Read(f.flag, f.path, f.most)
+	content, err := smallfile.Read(f.flag, f.path, maxFile)
 	if err != nil {
 		return false, err
+	}
+	if f.flag == "identities" {
+		if content, err = gather(f.path, content); err != nil {
+			return false, err
+		}
 	}
 	changed = f.tried == nil || !bytes.Equal(content, f.tried)
 	f.tried = content

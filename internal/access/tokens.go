@@ -20,8 +20,8 @@ import (
 // hash in hex, and perhaps expires= and a time. A token has 256 random bits, so that a plain
 // hash cannot be turned back, and looking it up needs no slow hash.
 
-// maxTokens bounds a file of tokens, in bytes.
-const maxTokens = 1 << 20
+// maxFile bounds each file of rights, in bytes.
+const maxFile = policy.MaxFile
 
 const (
 	tokenPrefix = "march_" // by which scanners for leaked secrets know a token

@@ -204,6 +204,29 @@ func readNames(r *yamlfile.Reader, field string, e yamlfile.Entry, to *names, ch
 	}
 }
 
+// ReadSubjects reads a list of subjects' names and patterns, of some forms such as JWT.
+func ReadSubjects(r *yamlfile.Reader, field string, e yamlfile.Entry, forms ...string) (n Names) {
+	readNames(r, field, e, &n.of, func(text string) error { return checkForm(text, forms) })
+	return n
+}
+
+func checkForm(text string, forms []string) error {
+	for _, form := range forms {
+		rest, is := strings.CutPrefix(text, form)
+		if !is || rest == "" {
+			continue
+		}
+		domain, _, ends := strings.Cut(rest, "/")
+		if form == SPIFFE && rest != "*" && (!ends || strings.Contains(domain, "*")) {
+			return allocator.Errorf(allocator.Invalid, "%q has no whole trust domain; allowed: spiffe://DOMAIN/PATH, "+
+				"in which stars stand in PATH, or spiffe://*", yamlfile.Short(text))
+		}
+		return nil
+	}
+	return allocator.Errorf(allocator.Invalid, "%q; allowed: names and patterns that begin with %s",
+		yamlfile.Short(text), strings.Join(forms, " or "))
+}
+
 func checkSubject(text string) error {
 	if text == "*" || text == Anonymous {
 		return nil

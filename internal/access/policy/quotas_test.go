@@ -105,8 +105,8 @@ func TestQuotasOfWorkers(t *testing.T) {
 	}
 	for _, bad := range []string{"workers: 0", "worker_share: 101", "worker_share: 0"} {
 		name, _, _ := strings.Cut(bad, ":")
-		if _, err := policy.Parse("p", []byte("grants: [{subjects: '*', roles: issuer, quotas: {"+bad+"}}]")); err == nil ||
-			!strings.Contains(err.Error(), "grants.quotas."+name) {
+		_, err := policy.Parse("p", []byte("grants: [{subjects: '*', roles: issuer, quotas: {"+bad+"}}]"))
+		if err == nil || !strings.Contains(err.Error(), "grants.quotas."+name) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
