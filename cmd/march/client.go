@@ -36,6 +36,7 @@ type target struct {
 	network  connector           // nil is net.Dialer's
 	given    *api.Credentials    // what secure asks for; nil before it was opened
 	instance record.SeenInstance // that must answer; without a name any server may
+	witness  bool                // a console that recover asks for its mirror: others may answer
 }
 
 const (
@@ -188,7 +189,7 @@ func (t *target) hint() string {
 	switch {
 	case t.address == defaultRoom || t.address == defaultConsole:
 		return "; is `march dev` running?"
-	case t.what == "console":
+	case t.what == "console" && !t.witness:
 		return ". " + problem.Plain(problem.New(problem.NoConsole, "", time.Time{}))
 	}
 	return ""

@@ -280,7 +280,7 @@ func askMirrorAt(address string, timeout time.Duration, given api.Credentials) r
 			cancel(allocator.Errorf(allocator.Unavailable, "no answer within %v (--timeout)", timeout))
 		})
 		defer late.Stop()
-		t := &target{what: "console", given: &given, address: address, timeout: longestAnswer}
+		t := &target{what: "console", given: &given, address: address, timeout: longestAnswer, witness: true}
 		err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
 			a, err = console.AskMirror(ctx, conn, q, func(p mirror.Part) error {
 				late.Stop() // the store has its own time-outs
