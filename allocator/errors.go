@@ -3,6 +3,8 @@ package allocator
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -156,6 +158,18 @@ func (e *RightError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the error, which has the Kind.
 func (e *RightError) Unwrap() error { return e.Err }
+
+// ConnectionText returns why gRPC could not make a connection, without gRPC's own words. Any other text is unchanged.
+func ConnectionText(text string) string {
+	_, quoted, is := strings.Cut(text, "connection error: desc = ")
+	if !is {
+		return text
+	}
+	if why, err := strconv.QuotedPrefix(quoted); err == nil {
+		text, _ = strconv.Unquote(why)
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(text, "transport: "), "Error while dialing: ")
+}
 
 // KindOf returns the Kind of the first classified error in err's tree, from
 // the outside in, or Internal. It is meaningless for a nil error.

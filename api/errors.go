@@ -212,7 +212,8 @@ func message(err error) string {
 
 // FromStatus converts a gRPC status error into an *allocator.Error. Its Kind is the
 // one that the ErrorInfo names. Without March's ErrorInfo it is the Kind that the
-// code means, or Internal. The message is the status's, the cause is err.
+// code means, or Internal. The message is the status's, without gRPC's words for a connection that it could not make;
+// the cause is err.
 //
 // CANCELLED and DEADLINE_EXCEEDED have no Kind: they become an error that is
 // context.Canceled or context.DeadlineExceeded. Errors that are not from gRPC
@@ -232,7 +233,7 @@ func FromStatus(err error) error {
 		}
 		kind = kindOf(s.Code())
 	}
-	return &allocator.Error{Kind: kind, Msg: s.Message(), Err: err}
+	return &allocator.Error{Kind: kind, Msg: allocator.ConnectionText(s.Message()), Err: err}
 }
 
 // classified reports whether err has a Kind, Internal included.

@@ -254,10 +254,12 @@ func (s *Server) noLease(err error, since time.Time) *marchv1.Problem {
 	if other, is := errors.AsType[*record.OtherClusterError](err); is {
 		return problem.New(problem.ForeignEtcd, id, since, "why", other.Answered())
 	}
-	switch allocator.KindOf(err) {
-	case allocator.Unauthenticated, allocator.Denied:
+	switch kind, user := allocator.KindOf(err), s.ledger.EtcdUser(); {
+	case kind == allocator.Unauthenticated && user != "":
+		return problem.New(problem.EtcdPassword, id, since, "why", err, "etcdctl", s.ledger.Etcdctl(), "user", user)
+	case kind == allocator.Unauthenticated, kind == allocator.Denied:
 		return problem.New(problem.EtcdRefuses, id, since, "why", err)
-	case allocator.WentBack:
+	case kind == allocator.WentBack:
 		return problem.New(problem.WentBack, id, since, "why", err)
 	}
 	return problem.New(problem.NoLease, id, since, "why", err)

@@ -95,6 +95,9 @@ func (l *Ledger) Members(ctx context.Context) store.Members {
 // Etcdctl is the command that asks the etcd of this ledger.
 func (l *Ledger) Etcdctl() string { return cmp.Or(l.cfg.Etcdctl, "etcdctl") }
 
+// EtcdUser is etcd's user of this process; empty for none, or for that of its certificate.
+func (l *Ledger) EtcdUser() string { return l.cfg.EtcdUser }
+
 // Contact returns when and how etcd last answered this ledger.
 func (l *Ledger) Contact() Contact {
 	l.mu.Lock()

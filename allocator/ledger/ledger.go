@@ -34,6 +34,8 @@ type Config struct {
 	TryTimeout time.Duration
 	// Etcdctl is the command with which an operator asks this etcd. Default etcdctl, without flags.
 	Etcdctl string
+	// EtcdUser is etcd's user of this process; empty for none, or for that of its certificate.
+	EtcdUser string
 	// Observe, if set, is called after every transaction with its duration and its
 	// error, if any.
 	Observe func(took time.Duration, err error)

@@ -121,11 +121,11 @@ func (f doctorFacts) problems() []verdict {
 	return findings
 }
 
-// lists reports whether the console lists a problem of a kind, and of one of some things if these are given: what the
-// processes say of the same cause is no finding of its own.
-func (f doctorFacts) lists(kind marchv1.ProblemKind, of ...string) bool {
+// lists reports whether the console lists a problem of a kind and of a thing, or one that explains it: what processes
+// say of the same cause is no finding of its own.
+func (f doctorFacts) lists(kind marchv1.ProblemKind, of string) bool {
 	return slices.ContainsFunc(f.Overview.GetProblems(), func(p *marchv1.Problem) bool {
-		return p.GetKind() == kind && (len(of) == 0 || slices.Contains(of, p.GetOf()))
+		return p.GetKind() == kind && (p.GetOf() == of || of == "") || problem.Explains(p, kind, of)
 	})
 }
 
@@ -225,11 +225,16 @@ func (f doctorFacts) formats() []verdict {
 // tags lists the tags that are near their limit.
 func (f doctorFacts) tags() []verdict {
 	var list []verdict
+	well := true
 	for _, t := range f.Tags {
+		lasts, name := t.GetLasts(), t.GetTag().GetName()
+		if f.lists(marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP, name) {
+			well = false
+			continue
+		}
 		if t.GetTag().GetTime() != nil { // its end is one of the cluster's problems
 			continue
 		}
-		lasts, name := t.GetLasts(), t.GetTag().GetName()
 		var level string
 		divided := t.GetTag().GetPeriod()
 		switch ends := lasts != nil && divided == nil; { // a period ends by the calendar
@@ -267,7 +272,7 @@ func (f doctorFacts) tags() []verdict {
 	if list == nil && !f.TagsRead && f.Overview.GetLayout() != nil {
 		list = []verdict{judge("tags", levelUnknown, problem.TagsUnread, "")}
 	}
-	if list == nil {
+	if list == nil && well {
 		list = []verdict{{Check: "tags", Level: levelOK, What: fmt.Sprintf("no tag has used %.0f%% of its IDs, "+
 			"or comes to its limit within %d days", 100*nearLimit, endsSoon/(24*time.Hour))}}
 	}

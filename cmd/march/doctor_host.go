@@ -18,11 +18,15 @@ func (f doctorFacts) etcd() []verdict {
 	versions := make(map[string][]string)
 	var last, away *marchv1.EtcdStatus
 	var slowest time.Duration
+	all := true                // whether etcd answers all processes
 	var without, slow []string // the processes that etcd does not answer, and that it answers late
 	for _, a := range f.answered() {
 		e := a.Got.GetEtcd()
 		if e.GetError() != "" {
-			without, away = append(without, a.Process), e
+			all = false
+			if kind := marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY; !f.lists(kind, "") && !f.lists(kind, a.Process) {
+				without, away = append(without, a.Process), e
+			}
 			continue
 		}
 		versions[e.GetVersion()] = append(versions[e.GetVersion()], a.Process)
@@ -35,7 +39,7 @@ func (f doctorFacts) etcd() []verdict {
 			slow = append(slow, a.Process)
 		}
 	}
-	if without != nil && !f.lists(marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY) {
+	if without != nil {
 		names := someOf(without)
 		list = append(list, judge("etcd", levelFailed, problem.EtcdAway, names, "names", names, "members",
 			away.GetError(), "effect", "", "etcdctl", etcdctlOf(away)))
@@ -57,11 +61,11 @@ func (f doctorFacts) etcd() []verdict {
 	} else {
 		list = append(list, verdict{Check: "etcd version", Level: levelOK, What: "etcd is " + last.GetVersion()})
 	}
-	if !f.lists(marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL) {
+	if !f.lists(marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, "") {
 		list = append(list, etcdQuota(last))
 	}
 	list = append(list, etcdHistory(last))
-	if slowest > 0 && slowest < slowEtcd {
+	if all && slowest > 0 && slowest < slowEtcd {
 		list = append(list, verdict{Check: "etcd latency", Level: levelOK,
 			What: fmt.Sprintf("etcd answers every process within %v", slowest.Round(time.Microsecond))})
 	}
@@ -177,10 +181,14 @@ func (f doctorFacts) clocks() []verdict {
 	slices.Sort(offsets)
 	median := offsets[len(offsets)/2]
 	var list []verdict
+	agree := true
 	for _, c := range all {
 		off := (c.off - median).Abs()
 		level := levelOf(off-c.unsure, clockOff, clockWrong)
-		if level == levelOK || f.lists(marchv1.ProblemKind_PROBLEM_KIND_CLOCK, c.process) {
+		if level == levelOK {
+			continue
+		}
+		if agree = false; f.lists(marchv1.ProblemKind_PROBLEM_KIND_CLOCK, c.process) {
 			continue
 		}
 		side := "ahead of"
@@ -190,7 +198,7 @@ func (f doctorFacts) clocks() []verdict {
 		list = append(list, judge("clocks", level, problem.Clock, c.process, "off",
 			fmt.Sprintf("%v %s", off.Round(time.Millisecond), side)))
 	}
-	if list == nil {
+	if agree {
 		list = []verdict{{Check: "clocks", Level: levelOK,
 			What: fmt.Sprintf("%d clocks agree within %v", len(all), clockOff)}}
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
 )
 
 var sentAt = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -248,5 +249,35 @@ func TestDoctorTagsWithAPeriod(t *testing.T) {
 	}}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// What a listed problem explains is no finding of its own. Nor is its check well: doctor does not say that clocks agree
+// of which one is off.
+func TestDoctorSaysOfOneCauseOnce(t *testing.T) {
+	const of = "a/two"
+	for check, test := range map[string]struct {
+		listed *marchv1.Problem
+		change func(*marchv1.DiagnoseResponse)
+	}{
+		"clocks": {problem.New(problem.ClockAhead, of, sentAt), func(d *marchv1.DiagnoseResponse) {
+			d.Clock = timestamppb.New(sentAt.Add(time.Hour))
+		}},
+		"etcd": {problem.New(problem.EtcdPassword, of, sentAt), func(d *marchv1.DiagnoseResponse) {
+			d.Etcd = &marchv1.EtcdStatus{Error: "authentication failed"}
+		}},
+		"tags": {problem.New(problem.TagUsedUp, "small", sentAt), nil},
+	} {
+		f := threeProcesses(test.change)
+		f.Tags = []*marchv1.TagSummary{{Tag: &marchv1.Tag{Name: "small"}, Used: 1}}
+		if test.change != nil {
+			f.Tags = nil
+		}
+		f.Overview.Problems = []*marchv1.Problem{test.listed}
+		for _, found := range examine(f) {
+			if found.Check == check || check == "etcd" && found.Check == "etcd latency" {
+				t.Errorf("%s, beside %q: %s: %s", check, test.listed.GetKind(), found.Level, found.What)
+			}
+		}
 	}
 }

@@ -183,6 +183,7 @@ func (n *night) open(name string, labels prometheus.Labels) (*nightProcess, *led
 	log := hclog.New(&hclog.LoggerOptions{Output: &p.log, JSONFormat: true, Level: hclog.Info})
 	l := n.LedgerOver(p.etcd, func(cfg *ledger.Config) {
 		cfg.Now, cfg.Logger, cfg.Observe = p.now, log.Named("ledger"), p.metrics.Transaction
+		cfg.EtcdUser = "march-user"
 	})
 	p.metrics.Ledger(l)
 	return p, l, log
@@ -564,7 +565,9 @@ var faults = []fault{
 		n.processes["b/b1"].etcd.refuse.Store(&allocator.Error{Kind: allocator.Unauthenticated,
 			Msg: "etcd: etcdserver: authentication failed, invalid user ID or password"})
 	}, shown: marchv1.ProblemKind_PROBLEM_KIND_NO_LEASE, mend: func(n *night, command string) {
-		n.by(command, "march etcd roles b", func() { n.processes["b/b1"].etcd.refuse.Store(nil) })
+		n.by(command, "etcdctl --user=root user passwd march-user", func() {
+			n.processes["b/b1"].etcd.refuse.Store(nil)
+		})
 	}},
 	{name: "clock-forward", breaks: func(n *night) { n.processes["b/b1"].ahead.Store(int64(time.Hour)) },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_TIME_ORDERED,
@@ -833,10 +836,18 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 	}
 	f.compare(t, cells)
 	f.oneAlert(t, cells["alerts"])
+	for surface, text := range cells {
+		if raw := regexp.MustCompile(`rpc error|desc = |transport:`).FindString(text); raw != "" {
+			t.Errorf("%s has gRPC's own words, %q", surface, raw)
+		}
+	}
 	for _, p := range n.problems() {
 		if since := p.GetSince().AsTime().Sub(n.began); p.GetSince() == nil || p.GetKind() == f.shown &&
 			(since < -15*time.Second || since > 75*time.Second) {
 			t.Errorf("it is not since the fault, at %v: %v", n.began, p)
+		}
+		if p.GetPage() == "" {
+			t.Errorf("there is no page: %v", p)
 		}
 		if p.GetOf() == "" && len(p.GetHits()) == 0 && p.GetEffect() == "" {
 			t.Errorf("it is not said for whom: %v", p)

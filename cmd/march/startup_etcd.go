@@ -83,7 +83,7 @@ func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 		return nil, err
 	}
 	own := ledger.DefaultConfig()
-	own.Cluster, own.UUID, own.Etcdctl = f.cluster, f.uuid, f.etcdctl()
+	own.Cluster, own.UUID, own.Etcdctl, own.EtcdUser = f.cluster, f.uuid, f.etcdctl(), f.user
 	if own.Audited, err = openAuditLog(f.auditLog, f.cluster, w.Metrics, log); err != nil {
 		return nil, err
 	}

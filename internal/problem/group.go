@@ -52,14 +52,19 @@ func Group(list []*marchv1.Problem) []*marchv1.Problem {
 
 // causes reports whether p is an effect of cause.
 func causes(cause, p *marchv1.Problem) bool {
-	if !slices.ContainsFunc(Table[:], func(r Row) bool {
-		return r.Kind == cause.GetKind() && slices.Contains(r.Hides, p.GetKind())
-	}) {
-		return false
-	}
+	kind := p.GetKind()
+	return kind == cause.GetKind() && hides(kind, kind) || Explains(cause, kind, p.GetOf())
+}
+
+// Explains reports whether a problem of a kind and of a thing is an effect of cause.
+func Explains(cause *marchv1.Problem, kind marchv1.ProblemKind, thing string) bool {
 	of := cause.GetOf()
-	return p.GetKind() == cause.GetKind() || of == "" || of == p.GetOf() || strings.HasPrefix(p.GetOf(), of+"/") ||
-		slices.Contains(cause.GetHits(), p.GetOf())
+	return hides(cause.GetKind(), kind) && (of == "" || of == thing || strings.HasPrefix(thing, of+"/") ||
+		slices.Contains(cause.GetHits(), thing))
+}
+
+func hides(cause, kind marchv1.ProblemKind) bool {
+	return slices.ContainsFunc(Table[:], func(r Row) bool { return r.Kind == cause && slices.Contains(r.Hides, kind) })
 }
 
 // Hit notes that a problem is an effect of another one.

@@ -193,6 +193,9 @@ func TestTable(t *testing.T) {
 		if row.What == "" || row.Remedy == "" || strings.HasSuffix(row.What, ".") {
 			t.Errorf("row %d: %+v", c, row)
 		}
+		if c := problem.Case(c); row.Kind != 0 && row.Page == "" && c != problem.More && c != problem.Insecure {
+			t.Errorf("row %d has no page: %s", c, row.What)
+		}
 		for _, alert := range row.Alerts {
 			if rules[alert] == "" {
 				t.Errorf("row %d: there is no alert %s", c, alert)

@@ -43,6 +43,7 @@ const (
 	SomeTimeOrdered
 	NoLease
 	EtcdRefuses
+	EtcdPassword
 	WentBack
 	JournalFull
 	JournalDenied
@@ -289,7 +290,13 @@ var Table = [cases]Row{
 		Effect:  "It issues the IDs that it holds.",
 		Remedy:  "Check its --etcd-user and --etcd-password-file, and what that user may do in etcd.",
 		Command: "march etcd roles {room}", Page: instancePage, Alerts: dry,
-		Hides: []marchv1.ProblemKind{notReady, noHeartbeats, timeOrdered}},
+		Hides: []marchv1.ProblemKind{etcdAway, notReady, noHeartbeats, timeOrdered}},
+	EtcdPassword: {Kind: noLease, What: "instance {of} leases nothing: {why}",
+		Effect: "It issues the IDs that it holds.",
+		Remedy: "Put the password that etcd has for user {user} into the instance's --etcd-password-file, or give " +
+			"etcd that of the file. The instance reads the file again by itself.",
+		Command: "{etcdctl} --user=root user passwd {user}", Page: instancePage, Alerts: dry,
+		Hides: []marchv1.ProblemKind{etcdAway, notReady, noHeartbeats, timeOrdered}},
 	WentBack: {Kind: noLease, What: "instance {of} leases nothing: {why}", Effect: "It issues the IDs that it holds.",
 		Remedy: "If etcd was restored, recover.", Command: "march recover", Page: instancePage,
 		Alerts: []string{"MarchRegression"}, Hides: []marchv1.ProblemKind{notReady, timeOrdered}},
@@ -315,13 +322,13 @@ var Table = [cases]Row{
 		What:    "the file {path} (--{flag}) is broken, so the last good one stays in force: {why}",
 		Effect:  "A right that was taken away there still holds.",
 		Remedy:  "Mend the file; it is read again within seconds. A restart before that fails.",
-		Command: "{command}", Alerts: []string{"MarchAccessBroken"}},
+		Command: "{command}", Page: "/instances", Alerts: []string{"MarchAccessBroken"}},
 	Insecure: {Kind: marchv1.ProblemKind_PROBLEM_KIND_INSECURE, What: "{process} is insecure: {why}",
 		Remedy: "Give it a certificate and a policy, then take --insecure away."},
 	Certificate: {Kind: marchv1.ProblemKind_PROBLEM_KIND_CERTIFICATE,
 		What:   "{process} goes on with its old certificates: {why}",
 		Remedy: "Mend the files; they are read again within seconds. A restart before that fails.",
-		Alerts: []string{"MarchCertificateBroken"}},
+		Page:   "/capacity", Alerts: []string{"MarchCertificateBroken"}},
 
 	NoConsole: {What: "no console answers",
 		Effect: "Callers notice nothing. A migration under way makes no move, and nothing notices what else breaks.",

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -91,14 +90,7 @@ func plain(err error) error {
 		}
 		return err // of etcd, or of the caller's context
 	}
-	text := s.Message()
-	// Only this text says why gRPC could not make a connection.
-	if _, quoted, isConn := strings.Cut(text, "connection error: desc = "); isConn {
-		if why, failed := strconv.QuotedPrefix(quoted); failed == nil {
-			text, _ = strconv.Unquote(why)
-		}
-		text = strings.TrimPrefix(strings.TrimPrefix(text, "transport: "), "Error while dialing: ")
-	}
+	text := allocator.ConnectionText(s.Message())
 	// gRPC closes a connection on which the server does not greet within its time.
 	if s.Code() == codes.DeadlineExceeded || strings.Contains(text, net.ErrClosed.Error()) {
 		text = "no answer in time"
