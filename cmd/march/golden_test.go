@@ -185,7 +185,7 @@ func scalar(f protoreflect.FieldDescriptor, i int) protoreflect.Value {
 	return protoreflect.ValueOfString(string(f.Name()))
 }
 
-var changing = regexp.MustCompile(`[0-9]+(\.[0-9]+)? (years|days)|[0-9]+h[0-9hms.]+ ago|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`)
+var changing = regexp.MustCompile(`[0-9][0-9,]*(\.[0-9]+)? (years|days)|[0-9]+h[0-9hms.]+ ago|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`)
 
 // TestOutputOfEveryCommand has the calls, the tables and the JSON of the commands that call a server, of answers in
 // which all fields are set.

@@ -100,8 +100,8 @@ func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
 				then = strconv.FormatInt(r.GetFirst(), 10)
 			}
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%d\t%s\t%s\n", t.GetTag(), r.GetRoom(), r.GetNext(), then,
-				r.GetSkipped(), r.GetLeft(), lasts(r.GetLastsBefore(), t.GetRenews()),
-				lasts(r.GetLastsAfter(), t.GetRenews()))
+				r.GetSkipped(), r.GetLeft(), words.Lasts(r.GetLastsBefore(), t.GetRenews(), "-"),
+				words.Lasts(r.GetLastsAfter(), t.GetRenews(), "-"))
 		}
 	}
 	for _, t := range tags {

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
+	"github.com/march-id/march/internal/words"
 )
 
 func newTag(c *common) *cobra.Command {
@@ -178,7 +179,7 @@ func searchText(w *tabwriter.Writer, found *marchv1.SearchTagsResponse) {
 			marks = append(marks, fmt.Sprintf("%s %d", m.GetRoom(), m.GetNext()))
 		}
 		return []any{t.GetTag().GetName(), rate(t.GetRate()), strings.Join(marks, ", "),
-			fmt.Sprintf("%.2f%%", 100*t.GetUsed()), lasts(t.GetLasts(), t.GetTag().GetPeriod().GetEnds())}
+			fmt.Sprintf("%.2f%%", 100*t.GetUsed()), words.Lasts(t.GetLasts(), t.GetTag().GetPeriod().GetEnds(), "-")}
 	})
 	if n := found.GetFound() - int64(len(found.GetTags())); n > 0 {
 		_, _ = fmt.Fprintf(w, "\n%d more\n", n)

@@ -96,31 +96,6 @@ func printableLines(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// lasts shows how long something lasts: a long time in one unit, and - for none.
-func lasts(d *durationpb.Duration, ends *timestamppb.Timestamp) string {
-	switch {
-	case d == nil && ends != nil:
-		return "counts anew " + ends.AsTime().Format(time.DateOnly)
-	case d == nil:
-		return "-"
-	}
-	return years(d.GetSeconds())
-}
-
-// years shows a long time in one unit.
-func years(seconds int64) string {
-	const day, year = 24 * 3600, 365 * 24 * 3600
-	switch {
-	case seconds >= 10_000*year:
-		return "over 10000 years"
-	case seconds >= 2*year:
-		return fmt.Sprintf("%d years", seconds/year)
-	case seconds >= 2*day:
-		return fmt.Sprintf("%d days", seconds/day)
-	}
-	return (time.Duration(seconds) * time.Second).String()
-}
-
 // duration shows a short time, and - for none.
 func duration(d *durationpb.Duration) string {
 	if d == nil {

@@ -171,23 +171,9 @@ func short(p *durationpb.Duration) string {
 	return words.Short(p.AsDuration())
 }
 
-// lasts returns a long time, which may be longer than a time.Duration can hold. A tag with periods counts anew at the
-// end of the present one, and lasts until then where no time is given.
+// lasts returns a long time, which may be longer than a time.Duration can hold.
 func lasts(p *durationpb.Duration, ends *timestamppb.Timestamp) string {
-	const day, year = 24 * 3600, 365 * 24 * 3600
-	switch s := p.GetSeconds(); {
-	case p == nil && ends != nil:
-		return "counts anew " + ends.AsTime().Format(time.DateOnly)
-	case p == nil:
-		return "–"
-	case s >= 10_000*year:
-		return "> 10,000 years"
-	case s >= 2*year:
-		return num(s/year) + " years"
-	case s >= 2*day:
-		return num(s/day) + " days"
-	}
-	return short(p)
+	return words.Lasts(p, ends, "–")
 }
 
 // ago returns how long ago a time was.

@@ -1,5 +1,6 @@
 // Package smallfile reads the files that operators name in settings, of bounded size, looks at the modes of those
-// with secrets, and replaces files. Packages of the client, which import nothing of internal, read their few files themselves.
+// with secrets, and replaces files. Packages of the client, which import nothing of internal, read their few files
+// themselves.
 package smallfile
 
 import (

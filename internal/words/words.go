@@ -8,6 +8,9 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Grouped returns a whole number, of any type, with its digits in groups: "1,000".
@@ -55,6 +58,25 @@ func Short(d time.Duration) string {
 		return fmt.Sprintf("%d h", int(d.Hours()))
 	}
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// Lasts returns a long time with one unit, which may be longer than a time.Duration can hold. A tag with periods counts
+// anew at the end of the present one, and lasts until then where no time is given; none stands for neither.
+func Lasts(p *durationpb.Duration, ends *timestamppb.Timestamp, none string) string {
+	const day, year = 24 * 3600, 365 * 24 * 3600
+	switch s := p.GetSeconds(); {
+	case p == nil && ends != nil:
+		return "counts anew " + ends.AsTime().Format(time.DateOnly)
+	case p == nil:
+		return none
+	case s >= 10_000*year:
+		return "over 10,000 years"
+	case s >= 2*year:
+		return Counted(s/year, "year")
+	case s >= 2*day:
+		return Counted(s/day, "day")
+	}
+	return Short(p.AsDuration())
 }
 
 // Plain returns a text that a caller chose, for a line of a log or of a table: as it is if all of it can be printed,
