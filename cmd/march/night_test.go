@@ -504,7 +504,7 @@ func (n *night) do(command string) {
 }
 
 // by checks that the command which a problem names is the one that mend stands for here, as the bubble has no such
-// program, or starts no processes.
+// program, or starts no processes: testdata/script/night.txtar runs those of march.
 func (n *night) by(command, want string, mend func()) {
 	n.Helper()
 	if n.fixed(command) != want {

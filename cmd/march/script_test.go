@@ -195,7 +195,8 @@ func scriptDeadline() time.Time { return time.Now().Add(time.Minute) }
 func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) >= 3, "start NAME TEXT CMD...")
 	env := make([]string, 0, 16)
-	for _, name := range []string{"WORK", "TMPDIR", "HOME", "XDG_CONFIG_HOME", "MARCH_ROOM", "MARCH_CONSOLE"} {
+	for _, name := range []string{"WORK", "TMPDIR", "HOME", "XDG_CONFIG_HOME", "MARCH_ROOM", "MARCH_CONSOLE",
+		"MARCH_ETCD", "MARCH_GRPC", "MARCH_HTTP", "MARCH_NAME", "MARCH_JOURNAL"} {
 		if value := ts.Getenv(name); value != "" {
 			env = append(env, name+"="+value)
 		}
