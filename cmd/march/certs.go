@@ -87,9 +87,9 @@ etcd's members show each other. Keep the CAs' keys off the machines of the
 cluster. All files have the mode 0600.`,
 		Example: `  march certs certs.yaml --out certs`,
 		Args:    exactly("the file of a cluster's parts"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			if out == "" {
-				return allocator.Errorf(allocator.Invalid, "out: must be given; see `march certs --help`")
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := required(cmd, "out"); err != nil {
+				return err
 			}
 			if lasts <= 0 || before <= 0 || before >= lasts || caLasts < lasts {
 				return allocator.Errorf(allocator.Invalid, "renew-before: %v, lasts: %v, ca-lasts: %v; allowed: each "+

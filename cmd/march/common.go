@@ -109,6 +109,13 @@ func noArgs(cmd *cobra.Command, args []string) error {
 // exactly demands arguments by name.
 func exactly(names ...string) cobra.PositionalArgs { return between(len(names), names...) }
 
+// atLeast demands arguments by name; there may be more.
+func atLeast(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		return exactly(names...)(cmd, args[:min(len(args), len(names))])
+	}
+}
+
 // between demands arguments by name, of which those beyond least may be missing.
 func between(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {

@@ -38,13 +38,7 @@ with --upgraded after it: they take these rights away.
 With these roles an instance cannot raise the marks of another room. A recover
 that goes on without the instance then makes it halt leasing, in all rooms.`,
 		Example: `  march etcd roles eu-1 eu-2 us-1 > roles.sh`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return allocator.Errorf(allocator.Invalid,
-					"room: none; allowed: one or more; see `march etcd roles --help`")
-			}
-			return nil
-		},
+		Args:    atLeast("a room"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			keys, err := record.NewKeys(cluster)
 			if err != nil {

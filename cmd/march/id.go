@@ -44,12 +44,7 @@ of the tags before it are skipped.`,
 		Example: `  march id next order
   march id next order --count 10
   march id next order snapshot item=5`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return nil
-			}
-			return exactly("a tag")(cmd, args)
-		},
+		Args: atLeast("a tag"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			line := plainLine
 			if c.output == "json" {

@@ -97,7 +97,7 @@ name of the file, and several files are then one layout:
   {"boundary":100,"lower":0,"upper":50}`,
 		Example: `  march layout validate layout.json
   march layout validate a.json b.json --shards 64`,
-		Args: atLeastOneFile,
+		Args: atLeast("a file"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			file, err := readLayouts(args)
 			if err != nil {
@@ -128,13 +128,6 @@ name of the file, and several files are then one layout:
 	}
 	cmd.Flags().Int64Var(&shards, "shards", 0, shardsHelp)
 	return cmd
-}
-
-func atLeastOneFile(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return exactly("a file")(cmd, args)
-	}
-	return nil
 }
 
 // readLayouts reads a layout from a file, or from a file for each room. A broken one is a finding.

@@ -46,9 +46,9 @@ jwt:alice,group:ops. TAG is "" for a call that names no tag. Exit code 1 says
 that the call is refused.`,
 		Example: `  march policy explain token:shop Next order --policy policy.yaml --room eu-1`,
 		Args:    exactly("a subject", "a call", "a tag"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			if path == "" {
-				return allocator.Errorf(allocator.Invalid, "policy: must be given; see `march policy explain --help`")
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := required(cmd, "policy"); err != nil {
+				return err
 			}
 			p, err := readPolicy(path)
 			if err != nil {

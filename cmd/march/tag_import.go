@@ -54,12 +54,7 @@ and clients take after the table was read. Default margin:
 		Example: `  mysql --batch -e "SELECT biz_tag, max_id, step FROM leaf_alloc" leaf | march tag import leaf - --dry-run
   march tag import tinyid db1.tsv db2.tsv
   psql --csv -c "SELECT name, last_max_id FROM cosid" shop | march tag import cosid - --margin 50000`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 2 {
-				return exactly("a system", "a source")(cmd, args)
-			}
-			return nil
-		},
+		Args: atLeast("a system", "a source"),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, c, t, args[0], args[1:]) },
 	}
 	flags := cmd.Flags()

@@ -27,13 +27,13 @@ line such as "# none", as an empty file is taken for a broken one. Two tokens ma
 one name, so that the new one is in use before the old one goes.`,
 		Example: `  march token create shop --tokens tokens --expires 2160h --out shop.token`,
 		Args:    exactly("the token's name"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if lasts < 0 {
 				return allocator.Errorf(allocator.Invalid,
 					"expires: %v; allowed: 0s, for a token that does not end, or more", lasts)
 			}
-			if file == "" {
-				return allocator.Errorf(allocator.Invalid, "tokens: must be given; see `march token create --help`")
+			if err := required(cmd, "tokens"); err != nil {
+				return err
 			}
 			var ends time.Time
 			if lasts > 0 {
