@@ -100,7 +100,8 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, testcluster.Halves())
-			c.tag(nil, "order")
+			c.tag(nil, "order", "cold")
+			c.tag(timed(cosid), "event")
 			var door net.Listener
 			a := c.start("a", "a1", func(cfg *room.Config) {
 				door = testcluster.Listen(c, "")
@@ -134,6 +135,13 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 				t.Errorf("over Redis: %v", err)
 			}
 			says["Redis"] = fmt.Sprint(err)
+			for _, tag := range []string{"cold", "event"} { // of which it holds nothing
+				_, err = a.next(tag)
+				if code, _ := reason(err); code != codes.Unavailable {
+					t.Errorf("tag %s: %v", tag, err)
+				}
+				says["gRPC, of tag "+tag] = fmt.Sprint(err)
+			}
 			for way, text := range says {
 				for _, secret := range []string{"--etcd", c.Etcd.Endpoint,
 					strings.TrimPrefix(c.Etcd.Endpoint, "http://")} {
