@@ -3,6 +3,7 @@ package room_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -334,7 +335,7 @@ func TestPeriodOpenedTooEarlyIsAProblem(t *testing.T) {
 }
 
 // One of two instances, which have no guard, opens tomorrow's period under a leap of its clock. When the clock is
-// mended, the instance where it happened says that the tag is in a period to come.
+// mended, the instance where it happened says that the tag is in a period to come, and so does status.
 func TestALeapWithTwoInstancesIsShown(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())
@@ -354,6 +355,14 @@ func TestALeapWithTwoInstancesIsShown(t *testing.T) {
 			err := a.problems()
 			return err != nil && contains(err.Error(), "tag order is in its period 2030-06-15",
 				"which begins at 2030-06-15T00:00:00Z")
+		})
+		console := c.Console(nil)
+		a.await("status says so", func() bool {
+			o, err := console.GetOverview(bg, &marchv1.GetOverviewRequest{})
+			return err == nil && slices.ContainsFunc(o.GetProblems(), func(p *marchv1.Problem) bool {
+				return p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_PERIOD_AHEAD && p.GetOf() == "order" &&
+					slices.Contains(p.GetHits(), "a/a1")
+			})
 		})
 		for range 5 * 6 { // until that day has come
 			time.Sleep(10 * time.Minute)
