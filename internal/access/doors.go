@@ -44,7 +44,7 @@ func (g *Gate) door(ctx context.Context, r policy.Request) error {
 	if g == nil {
 		return nil
 	}
-	s, err := g.caller(ctx)
+	s, _, err := g.caller(ctx)
 	if err != nil {
 		g.refused(ctx, unknown, r.Call, r.Tag, err)
 		return err
@@ -52,21 +52,12 @@ func (g *Gate) door(ctx context.Context, r policy.Request) error {
 	return g.Check(ctx, s, r)
 }
 
-// caller returns a context's subject under the present files; without one that of the peer's certificate, or an
-// anonymous one.
-func (g *Gate) caller(ctx context.Context) (*Subject, error) {
-	if p := of(ctx); p != nil {
-		return g.fresh(ctx, p.subject, p.credentials)
-	}
-	return g.Authenticate(ctx, ofPeer(ctx))
-}
-
 // Holder returns who a context's caller is where it is counted what callers hold, with its quotas for a call with this
 // full name. A caller that proved nothing is its address.
 func (g *Gate) Holder(ctx context.Context, method, tag string) allocator.Holder {
 	h := allocator.Holder{Share: allocator.DefaultShare}
 	if g != nil {
-		s, err := g.caller(ctx)
+		s, _, err := g.caller(ctx)
 		if err != nil { // the proof has ended since the call was checked
 			s = g.current.Load().anonymous
 		}

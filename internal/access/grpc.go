@@ -29,17 +29,23 @@ func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInf
 	return handler(with(ctx, s, c), message)
 }
 
-// identify returns the subject of a call: that of the context, if a Conn calls, otherwise the one that the
-// credentials of the call prove.
-func (g *Gate) identify(ctx context.Context, call *policy.Call) (s *Subject, c Credentials, err error) {
+// identify returns the subject of a call, and notes that it has none.
+func (g *Gate) identify(ctx context.Context, call *policy.Call) (*Subject, Credentials, error) {
+	s, c, err := g.caller(ctx)
+	if err != nil {
+		g.refused(ctx, unknown, call, "", err)
+	}
+	return s, c, err
+}
+
+// caller returns a context's subject under the present files: of a Conn and of a door that logged in the one that it
+// found, otherwise the one that the credentials of the call prove, or an anonymous one.
+func (g *Gate) caller(ctx context.Context) (s *Subject, c Credentials, err error) {
 	if p := of(ctx); p != nil {
 		c = p.credentials
 		s, err = g.fresh(ctx, p.subject, c)
 	} else if c, err = ofCall(ctx); err == nil {
 		s, err = g.Authenticate(ctx, c)
-	}
-	if err != nil {
-		g.refused(ctx, unknown, call, "", err)
 	}
 	return s, c, err
 }

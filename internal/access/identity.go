@@ -180,14 +180,6 @@ func (c *Credentials) verifiedBy(chains [][]*x509.Certificate) {
 	}
 }
 
-// ofPeer returns the credentials of a context's peer: its verified certificate, if it has one.
-func ofPeer(ctx context.Context) (c Credentials) {
-	if p, ok := peer.FromContext(ctx); ok {
-		c.verified(p.AuthInfo)
-	}
-	return c
-}
-
 // ofCall returns the credentials of a call over gRPC.
 func ofCall(ctx context.Context) (c Credentials, err error) {
 	if p, ok := peer.FromContext(ctx); ok {
