@@ -70,6 +70,7 @@ func (f findings) problems() []*marchv1.Problem {
 			marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE,
 			marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS,
 			marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS, marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED,
+			marchv1.ProblemKind_PROBLEM_KIND_NO_WORKER,
 			marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP,
 			marchv1.ProblemKind_PROBLEM_KIND_MORE, marchv1.ProblemKind_PROBLEM_KIND_RIGHTS:
 			cluster = append(cluster, p)

@@ -309,9 +309,8 @@ func (w workerUse) problems(now time.Time) []*marchv1.Problem {
 	}
 	for _, u := range w.slices {
 		if share(u) > mostUsed {
-			used = append(used, problem.New(problem.WorkersUsed, fmt.Sprintf("%s, %d bits", u.Room, u.Bits),
-				time.Time{},
-				"in", u.Room, "bits", u.Bits, "live", u.Live, "workers", u.Slice.Width()))
+			used = append(used, problem.New(problem.WorkersUsed, problem.Slice(u.Room, u.Bits),
+				time.Time{}, "in", u.Room, "bits", u.Bits, "live", u.Live, "workers", u.Slice.Width()))
 		}
 	}
 	return slices.Concat(problem.Some(ending, problemsOfKind, "tags"), problem.Some(used, problemsOfKind, "workers"))

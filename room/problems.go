@@ -104,6 +104,13 @@ func (s *Server) noTimeOrdered(can bool, err error) *marchv1.Problem {
 	if ahead, is := errors.AsType[*worker.ClockError](err); is {
 		return problem.New(problem.ClockAhead, s.id(), time.Time{}, "ahead", ahead.Ahead.Round(time.Second))
 	}
+	if busy, is := errors.AsType[*worker.BusyError](err); is && busy.By != "" && !busy.Pinned {
+		bits := busy.Worker.Bits
+		p := problem.New(problem.NoWorker, problem.Slice(s.cfg.Room, bits), time.Time{}, "in", s.cfg.Room, "bits", bits,
+			"why", err)
+		p.Hits = []string{s.id()}
+		return p
+	}
 	if can {
 		return problem.New(problem.SomeTimeOrdered, s.id(), time.Time{}, "why", err)
 	}

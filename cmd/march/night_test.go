@@ -593,7 +593,7 @@ var faults = []fault{
 		n.tags = append(n.tags, "narrow")
 		n.pass(5 * time.Second)
 		n.start("a/a3", nil)
-	}, shown: marchv1.ProblemKind_PROBLEM_KIND_TIME_ORDERED, mend: func(n *night, command string) {
+	}, shown: marchv1.ProblemKind_PROBLEM_KIND_NO_WORKER, mend: func(n *night, command string) {
 		n.do(command)
 		n.stop("a/a3")
 		n.stop("a/a2")
@@ -840,6 +840,9 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 		if raw := regexp.MustCompile(`rpc error|desc = |transport:`).FindString(text); raw != "" {
 			t.Errorf("%s has gRPC's own words, %q", surface, raw)
 		}
+	}
+	if all := n.problems(); len(all) > 1 {
+		t.Errorf("one cause is %d problems", len(all))
 	}
 	for _, p := range n.problems() {
 		if since := p.GetSince().AsTime().Sub(n.began); p.GetSince() == nil || p.GetKind() == f.shown &&

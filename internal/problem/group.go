@@ -69,7 +69,8 @@ func hides(cause, kind marchv1.ProblemKind) bool {
 
 // Hit notes that a problem is an effect of another one.
 func Hit(cause, p *marchv1.Problem) {
-	if p.GetOf() != "" {
+	of := p.GetOf()
+	if of != "" && (of != cause.GetOf() || strings.Contains(of, "/")) { // of an instance it is said how it shows there
 		hits(cause, shownAs(cause, p))
 	}
 	hits(cause, p.GetHits()...)

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -58,6 +59,9 @@ func oneLine(text string) string {
 func OfKey(key record.KeyError, d record.Damage, since time.Time) *marchv1.Problem {
 	return New(Unreadable, key.Key, since, "what", d.Says(&key), "remedy", sentence(d.Remedy), "command", d.Command)
 }
+
+// Slice names the workers of a width that a room may take.
+func Slice(in allocator.Room, bits int) string { return fmt.Sprintf("%s, %d bits", in, bits) }
 
 // Away returns the problem that etcd does not answer a process, names. The members say how many answer, cause why none
 // does.

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
@@ -114,6 +115,12 @@ func TestGroup(t *testing.T) {
 	is := func(c problem.Case, of string) *marchv1.Problem {
 		return problem.New(c, of, after(3), "why", "x", "by", "ann", "address", "h:1")
 	}
+	used := func(in allocator.Room) *marchv1.Problem { return is(problem.WorkersUsed, problem.Slice(in, 2)) }
+	noWorker := func(of string) *marchv1.Problem {
+		p := is(problem.NoWorker, problem.Slice("a", 2))
+		p.Hits = []string{of}
+		return p
+	}
 	for _, test := range []struct {
 		list []*marchv1.Problem
 		want string
@@ -137,6 +144,8 @@ func TestGroup(t *testing.T) {
 		{[]*marchv1.Problem{is(problem.EtcdNearlyFull, ""), is(problem.EtcdFull, ""), is(problem.NoHeartbeats,
 			"a/one")},
 			"etcd_full  3 [a/one (no heartbeats)]"},
+		{[]*marchv1.Problem{noWorker("a/one"), noWorker("a/two"), used("a"), used("b")},
+			"no_worker a, 2 bits 3 [a/one a/two]; workers_used b, 2 bits 3 []"},
 	} {
 		var got []string
 		for _, p := range problem.Group(test.list) {

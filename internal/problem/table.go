@@ -28,6 +28,7 @@ const (
 	TimeEnds
 	TimeEnded
 	WorkersUsed
+	NoWorker
 	EtcdRights
 	EtcdRightsMore
 	Barred
@@ -118,6 +119,7 @@ const (
 	etcdMember   = marchv1.ProblemKind_PROBLEM_KIND_ETCD_MEMBER
 	clock        = marchv1.ProblemKind_PROBLEM_KIND_CLOCK
 	timeOrdered  = marchv1.ProblemKind_PROBLEM_KIND_TIME_ORDERED
+	workersUsed  = marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED
 )
 
 // dry are the alerts of an instance that leases nothing, by what it runs out of first.
@@ -218,12 +220,19 @@ var Table = [cases]Row{
 	TimeEnded: {Kind: marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS,
 		What: "the time bits of tag {of} were used up at {end}: it issues no ID any more", Remedy: newTimeTag,
 		Command: "march tag show {of}", Page: "/tags/{of}", Warning: true, Alerts: []string{"MarchTimeEnding"}},
-	WorkersUsed: {Kind: marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED,
+	WorkersUsed: {Kind: workersUsed,
 		What:   "{live} of the {workers} workers of {bits} bits that room {in} may take are in use",
 		Effect: "When all are in use, another instance waits until a window ends.", Warning: true,
 		Remedy:  "Give the room a wider range, or run fewer instances or callers that lease.",
 		Command: "march worker list --bits {bits} --room {in}", Page: "/workers?room={in}&bits={bits}",
 		Alerts: []string{"MarchWorkersUsed"}},
+	NoWorker: {Kind: marchv1.ProblemKind_PROBLEM_KIND_NO_WORKER,
+		What:    "no worker of {bits} bits is free in room {in}: {why}",
+		Effect:  "These instances issue no IDs of tags with this width. Their other tags go on.",
+		Remedy:  "Give the room a wider range, or run fewer instances or callers that lease.",
+		Command: "march worker list --bits {bits} --room {in}", Page: "/workers?room={in}&bits={bits}",
+		Alerts: []string{"MarchWorkerWindow", "MarchFamilyNotIssuing"},
+		Hides:  []marchv1.ProblemKind{workersUsed}},
 	EtcdRights: {Kind: marchv1.ProblemKind_PROBLEM_KIND_ETCD_RIGHTS,
 		What:   "instance {of} lacks rights in etcd: its user may not {rights}",
 		Remedy: "Give its role these rights.", Command: "march etcd roles {room}", Page: instancePage},

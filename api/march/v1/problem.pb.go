@@ -90,6 +90,8 @@ const (
 	ProblemKind_PROBLEM_KIND_PERIOD_AHEAD ProblemKind = 30
 	// The clock of an instance that issues time-ordered IDs differs from the other instances' clocks.
 	ProblemKind_PROBLEM_KIND_CLOCK ProblemKind = 31
+	// All workers of a width that a room may take are in use, and an instance of it lacks one.
+	ProblemKind_PROBLEM_KIND_NO_WORKER ProblemKind = 32
 )
 
 // Enum value maps for ProblemKind.
@@ -127,6 +129,7 @@ var (
 		29: "PROBLEM_KIND_ETCD_MEMBER",
 		30: "PROBLEM_KIND_PERIOD_AHEAD",
 		31: "PROBLEM_KIND_CLOCK",
+		32: "PROBLEM_KIND_NO_WORKER",
 	}
 	ProblemKind_value = map[string]int32{
 		"PROBLEM_KIND_UNSPECIFIED":      0,
@@ -161,6 +164,7 @@ var (
 		"PROBLEM_KIND_ETCD_MEMBER":      29,
 		"PROBLEM_KIND_PERIOD_AHEAD":     30,
 		"PROBLEM_KIND_CLOCK":            31,
+		"PROBLEM_KIND_NO_WORKER":        32,
 	}
 )
 
@@ -345,7 +349,7 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x04hits\x18\t \x03(\tR\x04hits\x12\x12\n" +
 	"\x04page\x18\n" +
 	" \x01(\tR\x04page\x12\x16\n" +
-	"\x06button\x18\v \x01(\tR\x06button*\x9e\a\n" +
+	"\x06button\x18\v \x01(\tR\x06button*\xba\a\n" +
 	"\vProblemKind\x12\x1c\n" +
 	"\x18PROBLEM_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PROBLEM_KIND_HALTED\x10\x01\x12\x17\n" +
@@ -379,7 +383,8 @@ const file_march_v1_problem_proto_rawDesc = "" +
 	"\x18PROBLEM_KIND_TAG_USED_UP\x10\x1c\x12\x1c\n" +
 	"\x18PROBLEM_KIND_ETCD_MEMBER\x10\x1d\x12\x1d\n" +
 	"\x19PROBLEM_KIND_PERIOD_AHEAD\x10\x1e\x12\x16\n" +
-	"\x12PROBLEM_KIND_CLOCK\x10\x1fB0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
+	"\x12PROBLEM_KIND_CLOCK\x10\x1f\x12\x1a\n" +
+	"\x16PROBLEM_KIND_NO_WORKER\x10 B0Z.github.com/march-id/march/api/march/v1;marchv1b\x06proto3"
 
 var (
 	file_march_v1_problem_proto_rawDescOnce sync.Once
