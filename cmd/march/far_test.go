@@ -16,7 +16,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/internal/proxy"
-	"github.com/march-id/march/internal/devca"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -26,7 +26,7 @@ import (
 func TestFarEtcdOverTLS(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartSecureEtcd(t)
-	pair := etcd.Certificate(t, "march", devca.Leaf{})
+	pair := etcd.Certificate(t, "march", certs.Leaf{})
 	files := testcerts.Open(t, tlsfiles.Config{Flags: "etcd", CA: etcd.CA(), Cert: pair.Cert, Key: pair.Key})
 	near := testcluster.Over(t, "default", func(testing.TB) store.Store {
 		s, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{etcd.Endpoint}, TLS: files.Client})
