@@ -9,8 +9,9 @@
 //
 // # Invariants
 //
-//  1. The cookie has no token: a login by a token of the file has the token's hash, so that it
+//  1. The cookie has no token of March: a login by a token of the file has the token's hash, so that it
 //     ends when the token is taken out of the file.
+//     A login at the issuer has its access token, so that consoles can ask whether the login still holds.
 //  2. Where a browser is sent never comes from the Host header: paths of this console only,
 //     and the issuer goes back to the address that the operator set.
 //  3. A login at the issuer ends in the browser that began it: state, nonce and the PKCE

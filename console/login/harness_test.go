@@ -37,6 +37,9 @@ type issuer struct {
 	// by code: the challenge of PKCE, and the nonce
 	codes map[string][2]string
 	nonce string // given instead, if set
+	// access is the access token that it gives; userInfo is the status of its endpoint UserInfo.
+	access   string
+	userInfo int
 }
 
 func newIssuer(t *testing.T) *issuer {
@@ -45,7 +48,8 @@ func newIssuer(t *testing.T) *issuer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &issuer{t: t, key: key, codes: make(map[string][2]string)}
+	i := &issuer{t: t, key: key, codes: make(map[string][2]string), access: "x",
+		userInfo: http.StatusNotFound}
 	i.Server = httptest.NewServer(i)
 	t.Cleanup(i.Close)
 	return i
@@ -57,8 +61,11 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	switch r.URL.Path {
 	case "/.well-known/openid-configuration":
-		_, _ = fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q,"authorization_endpoint":%q,"token_endpoint":%q}`, i.URL,
-			i.URL+"/keys", i.URL+"/auth", i.URL+"/token")
+		_, _ = fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q,"authorization_endpoint":%q,"token_endpoint":%q,`+
+			`"userinfo_endpoint":%q}`, i.URL, i.URL+"/keys", i.URL+"/auth", i.URL+"/token", i.URL+"/userinfo")
+	case "/userinfo":
+		w.WriteHeader(i.userInfo)
+		_, _ = w.Write([]byte(`{"sub":"alice"}`))
 	case "/keys":
 		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: "one",
 			Algorithm: "ES256", Use: "sig"}}})
@@ -99,7 +106,7 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			i.t.Error(err)
 			return
 		}
-		_, _ = fmt.Fprintf(w, `{"access_token":"x","token_type":"Bearer","id_token":%q}`, token)
+		_, _ = fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer","id_token":%q}`, i.access, token)
 	}
 }
 

@@ -107,7 +107,5 @@ func (h *Handler) exchange(ctx context.Context, a attempt, code string) (*access
 	if subtle.ConstantTimeCompare([]byte(nonce), []byte(a.Nonce)) != 1 {
 		return nil, refuse("the issuer's id_token is of another login")
 	}
-	// The id_token proves who logged in, at this moment. How long that counts is the
-	// console's own setting.
-	return &access.Session{Names: id.Names}, nil
+	return h.gate.NewLogin(ctx, id, answer.AccessToken), nil
 }

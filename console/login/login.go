@@ -57,6 +57,9 @@ const (
 	attemptCookie = "__Host-march-login"
 	// attemptLasts is how long a login at the issuer may take.
 	attemptLasts = 10 * time.Minute
+	// renewAfter is how old a login at the issuer is before a browser whose login has ended is sent there again by
+	// itself: an issuer that ends each login at once is not asked again and again.
+	renewAfter = time.Minute
 )
 
 // Validate checks the settings. Its error is Invalid.
@@ -175,7 +178,11 @@ func (h *Handler) Pages(next http.Handler) http.Handler {
 			http.Error(w, "log in first: the login has ended, or there was none", http.StatusUnauthorized)
 			return
 		}
-		http.Redirect(w, r, "/login?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+		at := "/login"
+		if last := h.Session(r); last != nil && last.Access != "" && time.Since(last.ID.Timestamp()) > renewAfter {
+			at = "/login/issuer" // which asks nothing where the browser is still logged in
+		}
+		http.Redirect(w, r, at+"?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 	}))
 }
 
@@ -287,11 +294,20 @@ func (h *Handler) byToken(w http.ResponseWriter, r *http.Request) {
 
 // enter sets the cookie of a login, and goes on to a page.
 func (h *Handler) enter(w http.ResponseWriter, r *http.Request, s *access.Session, to string) {
-	if ends := time.Now().Add(h.cfg.Lasts); s.Expires.IsZero() || s.Expires.After(ends) {
+	proven, ends := s.Expires, time.Now().Add(h.cfg.Lasts)
+	if proven.IsZero() || proven.After(ends) {
+		proven = ends
+	}
+	if s.Expires = proven; s.Access != "" {
 		s.Expires = ends
 	}
 	s.ID = ulid.Make()
-	if err := h.set(w, sessionCookie, s, time.Until(s.Expires)); err != nil {
+	err := h.set(w, sessionCookie, s, time.Until(s.Expires))
+	if err != nil && s.Access != "" { // it is too large for a cookie: the issuer cannot be asked
+		s.Access, s.Expires = "", proven
+		err = h.set(w, sessionCookie, s, time.Until(s.Expires))
+	}
+	if err != nil {
 		h.show(w, r, err)
 		return
 	}

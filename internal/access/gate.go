@@ -77,6 +77,7 @@ type Gate struct {
 	refusals refusals
 	lasting  allLasting
 	ended    ended
+	checks   checks
 	current  atomic.Pointer[state]
 	files    []*file
 }
@@ -203,7 +204,7 @@ func (g *Gate) Authenticate(ctx context.Context, c Credentials) (*Subject, error
 	case c.Certificate != nil:
 		return g.byCertificate(s, c)
 	case c.Session != nil:
-		return g.bySession(s, c.Session)
+		return g.bySession(ctx, s, c.Session)
 	}
 	return s.anonymous, nil
 }

@@ -18,6 +18,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -236,6 +237,8 @@ type issuer struct {
 	t    *testing.T
 	key  *ecdsa.PrivateKey
 	asks atomic.Int64 // for the keys
+	// info is what the issuer says of an access token; nil for nothing.
+	info func(token string) (status int, claims map[string]any)
 }
 
 func newIssuer(t *testing.T) *issuer {
@@ -246,8 +249,16 @@ func newIssuer(t *testing.T) *issuer {
 		switch r.URL.Path {
 		case "/.well-known/openid-configuration":
 			_, _ = fmt.Fprintf(w,
-				`{"issuer":%q,"jwks_uri":%q,"authorization_endpoint":%q,"token_endpoint":%q,"id_token_signing_alg_values_supported":["ES256"]}`,
-				i.URL, i.URL+"/keys", i.URL+"/auth", i.URL+"/token")
+				`{"issuer":%q,"jwks_uri":%q,"authorization_endpoint":%q,"token_endpoint":%q,"userinfo_endpoint":%q,"id_token_signing_alg_values_supported":["ES256"]}`,
+				i.URL, i.URL+"/keys", i.URL+"/auth", i.URL+"/token", i.URL+"/userinfo")
+		case "/userinfo":
+			if i.info == nil {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			status, claims := i.info(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+			w.WriteHeader(status)
+			_ = json.NewEncoder(w).Encode(claims)
 		case "/keys":
 			i.asks.Add(1)
 			_, _ = w.Write(i.keys())

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"crypto/sha256"
 	"slices"
 	"sync"
@@ -21,6 +22,10 @@ type Session struct {
 	// Names are otherwise the subject's names, until Expires.
 	Names   []string  `json:"n,omitempty"`
 	Expires time.Time `json:"e"`
+	// Access is the access token of a login at the issuer, with which the issuer is asked whether the login still
+	// holds; empty for another login. Groups says that the issuer then gives the groups, too.
+	Access string `json:"a,omitempty"`
+	Groups bool   `json:"g,omitempty"`
 }
 
 const (
@@ -106,7 +111,7 @@ func (e *ended) forget(now time.Time) {
 
 // SubjectOf returns the name of the subject whose session it is; empty if the session has ended.
 func (g *Gate) SubjectOf(s *Session) string {
-	found, err := g.bySession(g.current.Load(), s)
+	found, err := g.bySession(context.Background(), g.current.Load(), s)
 	if err != nil {
 		return ""
 	}
@@ -124,8 +129,12 @@ func (g *Gate) EndSessions(now time.Time, of map[string][]ulid.ULID) {
 }
 
 // bySession returns the subject of a session. Its error is Unauthenticated.
-func (g *Gate) bySession(s *state, session *Session) (*Subject, error) {
-	id := Identity{Names: session.Names, Expires: session.Expires}
+func (g *Gate) bySession(ctx context.Context, s *state, session *Session) (*Subject, error) {
+	names, err := g.namesOf(ctx, session)
+	if err != nil {
+		return nil, err
+	}
+	id := Identity{Names: names, Expires: session.Expires}
 	if len(session.Hash) == sha256.Size {
 		id = s.tokens[[sha256.Size]byte(session.Hash)]
 		if id.Expires.IsZero() || session.Expires.Before(id.Expires) {
