@@ -20,8 +20,8 @@ import (
 var proofFolders = []string{
 	".ci", "allocator/ledger/ledgertest", "allocator/ledger/model", "cmd/bench", "cmd/chaos", "cmd/internal",
 	"cmd/mutants", "cmd/scale", "cmd/simulate", "internal/crash", "internal/overlay", "internal/programs",
-	"internal/race", "internal/sim", "internal/testcerts", "internal/testcluster", "internal/testreport",
-	"internal/testservers",
+	"internal/race", "internal/sim", "internal/skew", "internal/testcerts", "internal/testcluster",
+	"internal/testreport", "internal/testservers",
 }
 
 var generated = regexp.MustCompile(`(?m)\A(//.*\n)*// Code generated .* DO NOT EDIT\.$`)
