@@ -41,7 +41,8 @@ func TestNoHolderGetsAll(t *testing.T) {
 // A refusal names the caller, the quota, what it holds and what is allowed, and says when to come back.
 func TestHolderRefused(t *testing.T) {
 	for says, err := range map[string]error{
-		"subject token:a holds 2 workers of 10 bits of this instance, 5 with others; allowed by its quota workers: 5": allocator.
+		"subject token:a holds 2 workers of 10 bits of this instance, 5 with others; " +
+			"allowed by its quota workers: 5": allocator.
 			Holder{Name: "subject token:a", Most: 5, Share: 100}.Another("workers of 10 bits", 2, 5, 100, time.Minute),
 		"subject token:a holds 3 machine IDs of this instance, and 1 are left; " +
 			"allowed by its quota worker_share: 75% of both together": allocator.

@@ -29,7 +29,8 @@ func (f *policyFlags) options() []option {
 			"callers may give"},
 		{"oidc-audience", &f.cfg.Audience, "the audience that such a token must have"},
 		{"identities", &f.cfg.Identities, "with --policy: YAML file with several issuers and CAs of clients' " +
-			"certificates, and the names that each may give; with it, --oidc-issuer says at which of them browsers log in"},
+			"certificates, and the names that each may give; with it, --oidc-issuer says at which of them browsers " +
+			"log in"},
 		{"jwks-file", &f.cfg.Keys, "file with the public keys (JWKS) that sign such tokens, instead of asking the " +
 			"issuer for them"},
 	}

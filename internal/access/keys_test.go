@@ -154,7 +154,9 @@ func TestGoodTokenWhileTheIssuerHangs(t *testing.T) {
 	asking(t, func(t *testing.T, w *world, m *moody) {
 		m.mood = hangs
 		token := w.issuer.lasting("alice")
-		h := w.gate.HTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }), nil)
+		h := w.gate.HTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusOK)
+		}), nil)
 		overHTTP := func() *httptest.ResponseRecorder {
 			r := httptest.NewRequest(http.MethodPost, "/v1/tags/order/next", http.NoBody)
 			r.Header.Set("Authorization", "Bearer "+token)
