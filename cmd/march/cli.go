@@ -260,6 +260,3 @@ func selfName() string {
 func problemsText(w io.Writer, problems []*marchv1.Problem) {
 	_, _ = io.WriteString(w, problem.Lines(problems, printable))
 }
-
-// doText returns the remedy of a problem, and the command.
-func doText(p *marchv1.Problem) string { return problem.Do(p, printable) }

@@ -256,8 +256,6 @@ func unknownOrigin(d *marchv1.DecodeResponse) string {
 		return "not known: it may have been leased in a history that a restore of etcd lost"
 	case rooms != "":
 		return "not known any longer; by the layouts of its time " + rooms
-	}
-	switch {
 	case d.GetPassed():
 		return "no room: it was skipped, and no room will lease it"
 	case d.GetRoom() == "":

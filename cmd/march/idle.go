@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -19,13 +18,9 @@ import (
 
 // leavingRooms returns the rooms that have a range in from and none in target, sorted.
 func leavingRooms(from, target *marchv1.Layout) []string {
-	var rooms []string
-	for _, room := range slices.Sorted(maps.Keys(from.GetRooms())) {
-		if target.GetRooms()[room] == nil {
-			rooms = append(rooms, room)
-		}
-	}
-	return rooms
+	return slices.DeleteFunc(sortedKeys(from.GetRooms()), func(room string) bool {
+		return target.GetRooms()[room] != nil
+	})
 }
 
 // idleWait says how to wait.

@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -253,7 +254,7 @@ func migrationLine(m *marchv1.Migration) string {
 		line += fmt.Sprintf("  ERROR since %s: %s.", m.GetErrorSince().AsTime().Format(time.RFC3339),
 			printable(m.GetError()))
 		for _, p := range m.GetProblems()[:min(1, len(m.GetProblems()))] {
-			line += " " + doText(p)
+			line += " " + problem.Do(p, printable)
 		}
 	}
 	return line

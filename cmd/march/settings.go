@@ -390,13 +390,9 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 	if was == level {
 		return nil
 	}
-	if level > was { // log it before the level hides it
-		log.Info("log level changed", "from", was.String(), "to", level.String())
-		log.SetLevel(level)
-		return nil
-	}
-	log.SetLevel(level)
+	log.SetLevel(min(was, level)) // so that neither hides the line
 	log.Info("log level changed", "from", was.String(), "to", level.String())
+	log.SetLevel(level)
 	return nil
 }
 

@@ -97,7 +97,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	}
 	counters, more := imports.Merge(system, rows, margin)
 	if bad = append(bad, more...); len(bad) > 0 {
-		sayBad(c, bad)
+		printProblems(c.stderr, bad[:min(len(bad), mostBad)], int64(max(len(bad)-mostBad, 0)))
 		if !f.skipBad {
 			return usageError{allocator.Errorf(allocator.Invalid,
 				"%d bad rows, so nothing was done; mend them, or leave them out with --skip-bad", len(bad))}
@@ -176,16 +176,8 @@ func readSource(s *imports.System, path string, digest hash.Hash) ([]imports.Row
 	return imports.ReadTable(io.TeeReader(file, digest), path, s)
 }
 
-// sayBad names bad rows.
-func sayBad(c *common, bad []*imports.Bad) {
-	const most = 100
-	for _, b := range bad[:min(len(bad), most)] {
-		_, _ = fmt.Fprintln(c.stderr, b)
-	}
-	if n := len(bad) - most; n > 0 {
-		_, _ = fmt.Fprintf(c.stderr, "and %d more\n", n)
-	}
-}
+// mostBad is how many bad rows are named.
+const mostBad = 100
 
 // imported is what an import did, as -o json has it. Numbers of 64 bits are texts there, as
 // in the API.

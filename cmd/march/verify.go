@@ -93,9 +93,9 @@ func foundByVerify(w io.Writer, report verify.Report) {
 }
 
 // printProblems prints the problems that a check found, one a line, and how many more there are.
-func printProblems(w io.Writer, problems []string, more int64) {
-	for _, text := range problems {
-		_, _ = fmt.Fprintln(w, printable(text))
+func printProblems[T any](w io.Writer, problems []T, more int64) {
+	for _, one := range problems {
+		_, _ = fmt.Fprintln(w, printable(fmt.Sprint(one)))
 	}
 	if more > 0 {
 		_, _ = fmt.Fprintf(w, "and %s more\n", words.Grouped(more))
