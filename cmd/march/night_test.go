@@ -849,8 +849,9 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 			(since < -15*time.Second || since > 75*time.Second) {
 			t.Errorf("it is not since the fault, at %v: %v", n.began, p)
 		}
-		if p.GetPage() == "" {
-			t.Errorf("there is no page: %v", p)
+		n.follow(p.GetPage(), "")
+		if p.GetButton() != "" {
+			n.follow(p.GetButton(), "<button")
 		}
 		if p.GetOf() == "" && len(p.GetHits()) == 0 && p.GetEffect() == "" {
 			t.Errorf("it is not said for whom: %v", p)
@@ -874,6 +875,19 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 	if began, over := strings.Count(after["log"], "a problem began"), strings.Count(after["log"],
 		"a problem is over"); began != over {
 		t.Errorf("%d problems began, and %d are over: %s", began, over, after["log"])
+	}
+}
+
+// follow checks that a link of a problem leads to a page that has what it points at, and a text.
+func (n *night) follow(link, text string) {
+	n.Helper()
+	if n.processes[nightConsole].killed {
+		return
+	}
+	path, id, is := strings.Cut(link, "#")
+	code, body := testcluster.Get(n.processes[nightConsole].console.HTTP, path)
+	if code != http.StatusOK || is && !strings.Contains(body, `id="`+id+`"`) || !strings.Contains(body, text) {
+		n.Errorf("a problem's link %q: %d, without %q or %q", link, code, id, text)
 	}
 }
 

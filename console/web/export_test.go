@@ -24,6 +24,9 @@ func Addresses() (pages, actions []string, err error) {
 	return append(pages, "/nothing"), actions, nil
 }
 
+// Buttons opens the calls that buttons of problems make.
+var Buttons = buttons
+
 // BytesOf opens how pages show a number of bytes.
 var BytesOf = bytesOf
 

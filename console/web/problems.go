@@ -98,6 +98,7 @@ var buttons = map[marchv1.ProblemKind]string{
 	marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:        "PlanMigration",
 	marchv1.ProblemKind_PROBLEM_KIND_MIGRATION:       "AbortMigration",
 	marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS: "ContinueMigration",
+	marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP:     "UpdateTag",
 }
 
 // shown returns problems as the caller sees them: with links to pages of this console, and with the buttons that the

@@ -205,6 +205,9 @@ func TestTable(t *testing.T) {
 		if c := problem.Case(c); row.Kind != 0 && row.Page == "" && c != problem.More && c != problem.Insecure {
 			t.Errorf("row %d has no page: %s", c, row.What)
 		}
+		if onPage.MatchString(row.Command) && row.Kind != 0 && row.Button == "" {
+			t.Errorf("row %d has no button, and a page has one for %s", c, row.Command)
+		}
 		for _, alert := range row.Alerts {
 			if rules[alert] == "" {
 				t.Errorf("row %d: there is no alert %s", c, alert)
@@ -222,6 +225,9 @@ func TestTable(t *testing.T) {
 		}
 	}
 }
+
+// onPage matches commands that a page has a button for.
+var onPage = regexp.MustCompile(`^march (tag update|migrate (plan|abort|continue)|instance forget) `)
 
 // rewrite writes the runbook's list of problems again.
 var rewrite = flag.Bool("rewrite", false, "write the list of problems in deploy/RUNBOOK.md again")
