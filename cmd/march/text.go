@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/internal/words"
 )
 
 // A cluster has up to 64 rooms, and many instances. A text that lists them is folded, or
@@ -96,15 +98,12 @@ func printableLines(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// duration shows a short time, and - for none.
+// duration shows a short time; empty for none.
 func duration(d *durationpb.Duration) string {
 	if d == nil {
-		return "-"
+		return ""
 	}
-	if d.AsDuration() >= time.Second {
-		return d.AsDuration().Round(time.Second).String()
-	}
-	return d.AsDuration().Round(10 * time.Microsecond).String()
+	return words.Short(d.AsDuration())
 }
 
 // table writes a table: the titles of the columns, and the cells of each row.

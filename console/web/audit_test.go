@@ -66,16 +66,11 @@ func TestAuditByTime(t *testing.T) {
 	made := entries[0].Time.UTC()
 	const minute = "2006-01-02T15:04"
 	for filter, want := range map[string]bool{
-		"since=" + made.Add(-time.Minute).Format(
-			minute): true,
-		"since=" + made.Add(time.Hour).Format(
-			minute): false,
-		"until=" + made.Add(time.Hour).Format(
-			minute): true,
-		"until=" + made.Add(-time.Minute).Format(
-			minute): false,
-		"since=" + made.Add(-time.Hour).Format(minute) + "&until=" + made.Add(time.Hour).Format(
-			minute) + "&actor=ANN": true,
+		"since=" + made.Add(-time.Minute).Format(minute):                                                               true,
+		"since=" + made.Add(time.Hour).Format(minute):                                                                  false,
+		"until=" + made.Add(time.Hour).Format(minute):                                                                  true,
+		"until=" + made.Add(-time.Minute).Format(minute):                                                               false,
+		"since=" + made.Add(-time.Hour).Format(minute) + "&until=" + made.Add(time.Hour).Format(minute) + "&actor=ANN": true,
 		"object=tags/ord":          true,
 		"object=tags/ord&exact=on": false,
 	} {
