@@ -89,7 +89,7 @@ func (s *Server) listAudit(ctx context.Context, r *marchv1.ListAuditRequest,
 			if wanted(r, e) {
 				answer.Entries = append(answer.Entries, &marchv1.AuditEntry{
 					Id: e.ID, Time: timestamppb.New(e.Time), Actor: e.Actor, Action: e.Action, Object: e.Object,
-					From: string(e.From), To: string(e.To),
+					From: string(e.From), To: string(e.To), Unchained: e.Writer == "",
 				})
 			}
 			before = e.ID

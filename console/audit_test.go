@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
@@ -183,6 +184,27 @@ func TestActor(t *testing.T) {
 			}
 			if got := c.audit()[seen+k].Actor; got != test.want {
 				t.Errorf("said %.20q: got %q, want %q", test.said, got, test.want)
+			}
+		}
+	})
+}
+
+// Entries of builds that do not chain are marked; those of this build are not.
+func TestAuditShowsUnchained(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := start(t)
+		if _, err := c.InitLayout(bg, &marchv1.InitLayoutRequest{Layout: halves()}); err != nil {
+			t.Fatal(err)
+		}
+		c.Mem.Corrupt(store.Op{Put: &store.Put{Key: "/march/default/audit/01ARZ3NDEKTSV4RRFFQ69G5FAV",
+			Value: []byte(`{"format":2,"time":"2016-07-30T23:54:10Z","actor":"ann","action":"old","object":"tags/x"}`)}})
+		list, err := c.ListAudit(bg, &marchv1.ListAuditRequest{})
+		if err != nil || len(list.GetEntries()) < 2 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		for _, e := range list.GetEntries() {
+			if e.GetUnchained() != (e.GetAction() == "old") {
+				t.Errorf("%v", e)
 			}
 		}
 	})

@@ -46,6 +46,7 @@ type dev struct {
 	rooms      []string
 	boundary   int64
 	opaqueKeys []string // NAME=FILE
+	auditLog   string
 	hosts      []string // by which HTTP may be called besides localhost
 	doors      doorFlags
 	secured    bool    // --tls
@@ -102,6 +103,8 @@ func (d *dev) settings() []option {
 		{"boundary", usually(&d.boundary, 1000), "the boundary"},
 		{"opaque-key", &d.opaqueKeys, opaqueKeyUsage},
 		{"admin-ports", &d.ports.Admin, "have the rooms serve operators on ports of their own"},
+		{"audit-log", &d.auditLog, "file to which the rooms and the console add each entry of the audit that they " +
+			"write, for 'march audit verify'; or stdout"},
 		{"tls", &d.secured, "serve over TLS, by a CA made for this run, with a policy and client certificates to try"},
 		hostsOption(&d.hosts),
 	})
@@ -202,6 +205,10 @@ func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error)
 	endpoints := []string{d.ports.Address(portEtcdClient)}
 	cfg := ledger.DefaultConfig()
 	cfg.Etcdctl = "etcdctl --endpoints=" + endpoints[0]
+	var err error
+	if cfg.Audited, err = openAuditLog(d.auditLog, cfg.Cluster, w.Metrics, d.log); err != nil {
+		return nil, err
+	}
 	l, err := newLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, cfg, w, d.log)
 	if err != nil {
 		return nil, err

@@ -144,6 +144,10 @@ func newAudit(c *common) *cobra.Command {
 
 func auditText(w *tabwriter.Writer, answer *marchv1.ListAuditResponse) {
 	table(w, "TIME\tACTOR\tACTION\tOBJECT", answer.GetEntries(), func(e *marchv1.AuditEntry) []any {
-		return []any{e.GetTime(), e.GetActor(), e.GetAction(), e.GetObject()}
+		object := e.GetObject()
+		if e.GetUnchained() {
+			object += " (unchained)"
+		}
+		return []any{e.GetTime(), e.GetActor(), e.GetAction(), object}
 	})
 }

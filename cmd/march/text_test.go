@@ -92,6 +92,19 @@ func TestFold(t *testing.T) {
 	}
 }
 
+// An entry of the audit that no process chained is marked.
+func TestUnchainedEntry(t *testing.T) {
+	for unchained, want := range map[bool]string{true: "tags/x (unchained)\n", false: "tags/x\n"} {
+		var out bytes.Buffer
+		w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+		entry := &marchv1.AuditEntry{Object: "tags/x", Unchained: unchained}
+		auditText(w, &marchv1.ListAuditResponse{Entries: []*marchv1.AuditEntry{entry}})
+		if err := w.Flush(); err != nil || !strings.HasSuffix(out.String(), want) {
+			t.Errorf("%q, %v; want %q", out.String(), err, want)
+		}
+	}
+}
+
 // A text of somebody else forges no row of a table and no line, and sends the terminal no command.
 func TestNoForgedLine(t *testing.T) {
 	const forged = "order\n2026-11-26T10:00:00Z  token:root  delete tag\x1b[2J\u009b31m\u202e\ttags/x"

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -82,5 +83,20 @@ func TestAuditByTime(t *testing.T) {
 		`From: &#34;noon&#34;; allowed: a time in UTC such as`) ||
 		!strings.Contains(page, `id="since" name="since" type="datetime-local" value="noon" aria-invalid="true"`) {
 		t.Errorf("a wrong time is not refused at its field:\n%s", page)
+	}
+}
+
+// An entry that no process chained is marked, and only it.
+func TestAuditPageShowsUnchained(t *testing.T) {
+	w := newWorld(t, 100, "a", "b")
+	at, _ := w.console("")
+	w.tag("order")
+	if _, err := w.Open(t).Txn(t.Context(), store.Txn{Then: []store.Op{store.OpPut(
+		"/march/default/audit/01ARZ3NDEKTSV4RRFFQ69G5FAV",
+		[]byte(`{"format":2,"time":"2016-07-30T23:54:10Z","actor":"ann","action":"old","object":"tags/x"}`))}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, page := get(t, at+"/audit"); strings.Count(page, "unchained") != 1 {
+		t.Error(page)
 	}
 }

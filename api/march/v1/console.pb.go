@@ -4250,8 +4250,11 @@ type AuditEntry struct {
 	Object string `protobuf:"bytes,5,opt,name=object,proto3" json:"object,omitempty"`
 	// The stored values before and after the change, as JSON; empty if there was
 	// none.
-	From          string `protobuf:"bytes,6,opt,name=from,proto3" json:"from,omitempty"`
-	To            string `protobuf:"bytes,7,opt,name=to,proto3" json:"to,omitempty"`
+	From string `protobuf:"bytes,6,opt,name=from,proto3" json:"from,omitempty"`
+	To   string `protobuf:"bytes,7,opt,name=to,proto3" json:"to,omitempty"`
+	// No process chained the entry, because its build is older than chains:
+	// `march audit verify` cannot check it.
+	Unchained     bool `protobuf:"varint,8,opt,name=unchained,proto3" json:"unchained,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4333,6 +4336,13 @@ func (x *AuditEntry) GetTo() string {
 		return x.To
 	}
 	return ""
+}
+
+func (x *AuditEntry) GetUnchained() bool {
+	if x != nil {
+		return x.Unchained
+	}
+	return false
 }
 
 var File_march_v1_console_proto protoreflect.FileDescriptor
@@ -4647,7 +4657,7 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x124\n" +
 	"\n" +
 	"unreadable\x18\x03 \x03(\v2\x14.march.v1.UnreadableR\n" +
-	"unreadable\"\xb6\x01\n" +
+	"unreadable\"\xd4\x01\n" +
 	"\n" +
 	"AuditEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12.\n" +
@@ -4656,7 +4666,8 @@ const file_march_v1_console_proto_rawDesc = "" +
 	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
 	"\x06object\x18\x05 \x01(\tR\x06object\x12\x12\n" +
 	"\x04from\x18\x06 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\a \x01(\tR\x02to*\x94\x02\n" +
+	"\x02to\x18\a \x01(\tR\x02to\x12\x1c\n" +
+	"\tunchained\x18\b \x01(\bR\tunchained*\x94\x02\n" +
 	"\fCapacityKind\x12\x1d\n" +
 	"\x19CAPACITY_KIND_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15CAPACITY_KIND_RESERVE\x10\x01\x12\x16\n" +
