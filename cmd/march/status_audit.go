@@ -93,7 +93,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 			held = fmt.Sprintf("[%d, %d)", r.GetRange().GetLower(), r.GetRange().GetUpper())
 		}
 		if r.Rate != nil {
-			issued = rate(r.GetRate())
+			issued = fmt.Sprintf("%.0f", r.GetRate())
 		}
 		if len(r.GetUnmeasured()) > 0 {
 			issued = strings.TrimPrefix(issued+" and unknown of "+cell(r.GetUnmeasured()), " and ")

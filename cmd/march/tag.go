@@ -178,7 +178,7 @@ func searchText(w *tabwriter.Writer, found *marchv1.SearchTagsResponse) {
 		for _, m := range t.GetMarks() {
 			marks = append(marks, fmt.Sprintf("%s %d", m.GetRoom(), m.GetNext()))
 		}
-		return []any{t.GetTag().GetName(), rate(t.GetRate()), strings.Join(marks, ", "),
+		return []any{t.GetTag().GetName(), fmt.Sprintf("%.0f", t.GetRate()), strings.Join(marks, ", "),
 			fmt.Sprintf("%.2f%%", 100*t.GetUsed()), words.Lasts(t.GetLasts(), t.GetTag().GetPeriod().GetEnds(), "-")}
 	})
 	if n := found.GetFound() - int64(len(found.GetTags())); n > 0 {

@@ -139,6 +139,3 @@ func cellText(value any) string {
 	}
 	return printable(fmt.Sprint(value))
 }
-
-// rate is how many IDs a second.
-func rate(v float64) string { return fmt.Sprintf("%.0f", v) }
