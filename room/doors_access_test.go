@@ -3,15 +3,11 @@ package room_test
 import (
 	"errors"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -28,27 +24,8 @@ func TestDoorsUnderPolicy(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "order", "secret", "public", "ns.order")
-	dir := t.TempDir()
-	tokens := make(map[string]string)
-	var lines strings.Builder
-	for _, name := range []string{"shop", "few"} {
-		token, line, err := access.NewToken(name, time.Time{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		tokens[name] = token
-		lines.WriteString(line + "\n")
-	}
-	policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
-	for path, content := range map[string]string{policy: doorRules, hashes: lines.String()} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	lines, tokens := tokensOf(t, "shop", "few")
+	gate := gateOf(t, nil, doorRules, lines)
 	doors := room.Doors{Redis: testcluster.Listen(c, ""), Leaf: testcluster.Listen(c, ""),
 		TinyID: testcluster.Listen(c, ""), CosID: testcluster.Listen(c, "")}
 	c.start("a", "a1", func(cfg *room.Config) { cfg.Doors, cfg.Access, cfg.CreateTags = doors, gate, true })
