@@ -64,14 +64,13 @@ func TestAuditByTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := entries[0].Time.UTC()
-	const minute = "2006-01-02T15:04"
+	made := func(after time.Duration) string { return entries[0].Time.UTC().Add(after).Format("2006-01-02T15:04") }
 	for filter, want := range map[string]bool{
-		"since=" + made.Add(-time.Minute).Format(minute):                                                               true,
-		"since=" + made.Add(time.Hour).Format(minute):                                                                  false,
-		"until=" + made.Add(time.Hour).Format(minute):                                                                  true,
-		"until=" + made.Add(-time.Minute).Format(minute):                                                               false,
-		"since=" + made.Add(-time.Hour).Format(minute) + "&until=" + made.Add(time.Hour).Format(minute) + "&actor=ANN": true,
+		"since=" + made(-time.Minute): true,
+		"since=" + made(time.Hour):    false,
+		"until=" + made(time.Hour):    true,
+		"until=" + made(-time.Minute): false,
+		"since=" + made(-time.Hour) + "&until=" + made(time.Hour) + "&actor=ANN": true,
 		"object=tags/ord":          true,
 		"object=tags/ord&exact=on": false,
 	} {
