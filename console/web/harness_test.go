@@ -264,7 +264,9 @@ func await[T any](p *tab, what, expression string) T {
 			return found[0]
 		}
 		if ctx.Err() != nil {
-			p.Fatalf("not in time: %s (%s, %v)\n%s", what, expression, err, p.text())
+			at, _ := chromedp.Run(p.ctx, chromedp.Evaluate[string](`[document.visibilityState, document.readyState,
+				document.activeElement?.outerHTML.slice(0, 200), scrollY, innerHeight].join(" ")`))
+			p.Fatalf("not in time: %s (%s, %v)\nthe page is %s:\n%s", what, expression, err, at, p.text())
 		}
 	}
 }
