@@ -382,6 +382,38 @@ func TestMirrorOfARecoverByAClockThatWasAhead(t *testing.T) {
 	c.Check()
 }
 
+// A rehearsal's recover begins an epoch of its own, over a copy in which no instance lives. A mirror that
+// followed it afterwards did not see what a lost instance leased meanwhile.
+func TestMirrorOfARehearsal(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	a, b := c.start("a"), c.start("b")
+	a.Lease(10)
+	b.Lease(10)
+	saw := c.mirror()
+	backup := c.Mem.Revision()
+	epoch := record.Epoch{Epoch: "rehearsed"}
+	if err := saw.Attach(value[record.Identity](c, "identity"), epoch.Epoch, backup); err != nil {
+		t.Fatal(err)
+	}
+	saw.Saw(saw.keys, store.KV{Key: saw.keys.Epoch(), Value: record.Encode(&epoch), ModRevision: backup}, false)
+	saw.BeginView(epoch.Epoch, backup, time.Now())
+	b.Lease(500)
+	saw.Reached(c.Mem.Revision(), time.Now().Add(time.Minute))
+	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
+	a.hear()
+	_, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(saw), dry)
+	ledgertest.WantKind(t, err, allocator.Refused, "--margin")
+
+	// In an epoch that a restore forgot the instance lived.
+	beat := record.Heartbeat{Incarnation: b.Incarnation(), Time: time.Now().Add(time.Second)}
+	saw.Saw(saw.keys, store.KV{Key: saw.keys.Alive("b", b.Name()), Value: record.Encode(&beat), ModRevision: backup},
+		true)
+	if report, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(saw), dry); err != nil ||
+		report.Margin != 2 {
+		t.Errorf("margin %d, %v", report.Margin, err)
+	}
+}
+
 // A process that a mirror saw write that it leaves is not missing. One whose registration only
 // went is.
 func TestMirrorKnowsWhoLeft(t *testing.T) {

@@ -66,6 +66,11 @@ var mirrorEdits = []overlay.Edit{
 `,
 	},
 	{
+		File: "allocator/ledger/recovery/mirrors.go",
+		From: `(at == latest || p.Beat.After(lived))`,
+		To:   `(at == latest || p.Beat.After(lived) || mutant("rehearsal-is-later"))`,
+	},
+	{
 		File: "allocator/ledger/mirror/mirror.go",
 		From: `!m.shown[incarnation]`,
 		To:   `!m.shown[incarnation] && !mutant("gone-still-registered")`,

@@ -537,8 +537,8 @@ func (r *run) left(incarnation string) bool {
 }
 
 // witnessed returns the lost instances of which no mirror saw all: none has a view that lasted
-// beyond the backup, in the latest epoch or a later one, and saw the instance. The caller holds
-// mu.
+// beyond the backup, in the latest epoch or a later one in which the instance lived, and saw the
+// instance. The caller holds mu.
 func (r *run) witnessed() (unseen []record.InstanceID) {
 	for _, id := range r.lost() {
 		all := slices.Collect(maps.Values(r.mu.witnesses))
@@ -563,8 +563,10 @@ func (r *run) saw(w *Witnessed, id record.InstanceID) bool {
 	if latest < 0 || at < latest || !beyond {
 		return false
 	}
+	// A later epoch may be that of a rehearsal on a copy, to which no instance sends heartbeats.
+	lived := w.Views[slices.IndexFunc(w.Views, func(o mirror.View) bool { return o.Epoch == v.Epoch })].Began
 	for _, p := range w.processes {
-		if p.ID() == id {
+		if p.ID() == id && (at == latest || p.Beat.After(lived)) {
 			return true
 		}
 	}
