@@ -350,6 +350,7 @@ func TestMirrorRefused(t *testing.T) {
 			r.Machines = []mirror.Machine{{WorkerIn: record.WorkerIn{Room: "a"},
 				Machine: record.Machine{Namespace: "n", Instance: "i", Last: late.Clock}}}
 		}), "machine ID 0/0 was in use"},
+		"a margin beyond all tags":         {part(func(r *mirror.Rest) { r.Total = record.MostMargin + 1 }), "margin total"},
 		"windows not before days to come":  {part(func(r *mirror.Rest) { r.NotBefore = late.Clock }), "not before"},
 		"a layout without a version above": {part(func(r *mirror.Rest) { r.Layout = beyond }), "layout version"},
 	} {

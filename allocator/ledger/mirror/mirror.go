@@ -698,9 +698,9 @@ func (p Part) Validate() error {
 			if _, err := allocator.ParseTag(string(tag)); err != nil {
 				return err
 			}
-			if r.Next[i] < 1 || r.Total[i] < 0 {
+			if r.Next[i] < 1 || r.Total[i] < 0 || r.Total[i] > record.MostMargin {
 				return allocator.Errorf(allocator.Invalid, "mark %s/%s: next %d, margin total %d; "+
-					"allowed: 1 or more, 0 or more", r.Room, tag, r.Next[i], r.Total[i])
+					"allowed: 1 or more, 0 to %d", r.Room, tag, r.Next[i], r.Total[i], int64(record.MostMargin))
 			}
 		}
 	}
@@ -731,9 +731,9 @@ func (p Part) Validate() error {
 }
 
 func (r *Rest) validate() error {
-	if r.Total < 0 || r.NotBefore < 0 {
-		return allocator.Errorf(allocator.Invalid, "margin total %d, not before %d; allowed: 0 or more",
-			r.Total, r.NotBefore)
+	if r.Total < 0 || r.Total > record.MostMargin || r.NotBefore < 0 {
+		return allocator.Errorf(allocator.Invalid, "margin total %d, not before %d; allowed: 0 to %d, 0 or more",
+			r.Total, r.NotBefore, int64(record.MostMargin))
 	}
 	for _, p := range r.Processes {
 		if _, err := allocator.ParseRoom(string(p.Room)); err != nil {

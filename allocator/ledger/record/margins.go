@@ -22,6 +22,9 @@ type MarginEnd struct {
 	Total int64 `json:"total,string"`
 }
 
+// MostMargin bounds the total of all margins, so that sums fit. No tag has room for so many steps.
+const MostMargin = 1 << 60
+
 const (
 	// maxMarginEnds bounds the ends of margins that an epoch keeps: where older ones are missing,
 	// more margins count, which costs IDs and is safe.
@@ -65,6 +68,9 @@ func (m Margins) reach(begins time.Time) bool {
 
 // validate checks the ends of an epoch or a halt with a total. Its error is Internal.
 func (m Margins) validate() error {
+	if m.Total < 0 || m.Total > MostMargin {
+		return allocator.Errorf(allocator.Internal, "margin total %d; allowed: 0 to %d", m.Total, int64(MostMargin))
+	}
 	last := MarginEnd{}
 	for _, end := range m.Ends {
 		if end.Until < max(last.Until, 1) || end.Total <= last.Total || end.Total > m.Total {

@@ -108,8 +108,8 @@ func (m Mark) fits() bool {
 	if len(m.Eras) == 0 { // nothing was leased
 		return m.Next >= 0 && m.Stamp == Stamp{} && m.Total == 0 && m.Began == 0
 	}
-	if m.Stamp.Epoch == "" || m.Stamp.Revision < 1 || m.Total < 0 || m.Began < 0 || len(m.Eras) > MaxEras ||
-		m.Last().Epoch != m.Stamp.Epoch || m.Last().End > m.Next {
+	if m.Stamp.Epoch == "" || m.Stamp.Revision < 1 || m.Total < 0 || m.Total > MostMargin || m.Began < 0 ||
+		len(m.Eras) > MaxEras || m.Last().Epoch != m.Stamp.Epoch || m.Last().End > m.Next {
 		return false
 	}
 	for i, e := range m.Eras {

@@ -101,6 +101,10 @@ func (m Memory) Validate() error {
 			"narrowest range: %d, largest boundary: %d, not before: %d, formats: %d; allowed: 0 or more",
 			m.Version, m.MarginTotal, m.Sequence, m.NarrowestRange, m.LargestBoundary, m.NotBefore, m.Formats))
 	}
+	if m.MarginTotal > MostMargin {
+		errs = append(errs, allocator.Errorf(allocator.Invalid, "margin total: %d; allowed: up to %d", m.MarginTotal,
+			int64(MostMargin)))
+	}
 	errs = append(errs, ValidateLeases(m.Workers))
 	return errors.Join(append(errs, ValidateMarks(m.Marks))...)
 }
@@ -111,9 +115,9 @@ func ValidateMarks(marks []RememberedMark) error {
 		if _, err := allocator.ParseTag(string(m.Tag)); err != nil {
 			return err
 		}
-		if m.Next < 0 || m.Total < 0 {
-			return allocator.Errorf(allocator.Invalid, "tag %s: next %d, margin total %d; allowed: 0 or more",
-				m.Tag, m.Next, m.Total)
+		if m.Next < 0 || m.Total < 0 || m.Total > MostMargin {
+			return allocator.Errorf(allocator.Invalid, "tag %s: next %d, margin total %d; allowed: 0 or more, 0 to %d",
+				m.Tag, m.Next, m.Total, int64(MostMargin))
 		}
 	}
 	return nil
