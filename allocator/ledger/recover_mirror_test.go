@@ -460,7 +460,15 @@ func TestEpochThatOnlyMirrorsKnow(t *testing.T) {
 	later.Layout = ledgertest.Lay(t, "1000 a=0-5 c=50-100")
 	later.Layout.Version = 1 << 40
 	later.Ever, later.NarrowestRange, later.LargestBoundary = []allocator.Room{"a", "b", "c"}, 5, 1000
-	epoch := record.Epoch{Epoch: "later", MarginTotal: 7, Layout: 1 << 40}
+	epoch := record.Epoch{Epoch: "later", MarginTotal: 1 << 59, Layout: 1 << 40}
+	far := &seen{mirror.New(10), c, saw.keys}
+	far.Take(mirror.Part{UUID: value[record.Identity](c, "identity").UUID}, true)
+	far.Saw(far.keys, store.KV{Key: far.keys.Epoch(), Value: record.Encode(&epoch), ModRevision: 3}, false)
+	if report, err := c.recover(c.Mem.Open(), []*process{a}, witness(far), dry); err != nil ||
+		!slices.Equal(report.AtLimit, []allocator.Tag{"t"}) {
+		t.Errorf("at their limits by a mirror's margin total: %v, %v", report.AtLimit, err)
+	}
+	epoch.MarginTotal = 7
 	for key, b := range map[string][]byte{saw.keys.Epoch(): record.Encode(&epoch)} {
 		saw.Saw(saw.keys, store.KV{Key: key, Value: b, ModRevision: 3}, true)
 	}

@@ -208,8 +208,10 @@ func (r *run) margins() record.Margins {
 // limits names the tags that the margin takes to their limits, and those of which it leaves no ID
 // in the present period.
 func (r *run) limits(ctx context.Context) error {
-	// Where an instance is missing, the tags are read also to name those that cannot be.
-	if r.report.Margin == 0 && len(r.report.Missing) == 0 || r.found.layoutErr != nil {
+	// A memory or a mirror may know margins that a restore forgot, or that nobody gave. Where an instance is
+	// missing, the tags are read also to name those that cannot be.
+	grows := r.report.Margin > 0 || r.report.Total > r.found.epoch.MarginTotal
+	if !grows && len(r.report.Missing) == 0 || r.found.layoutErr != nil {
 		return nil
 	}
 	stored, err := r.l.RefreshTo(ctx, 0)
@@ -219,7 +221,7 @@ func (r *run) limits(ctx context.Context) error {
 	tags, margins := int64(0), r.margins()
 	bad, err := r.tags().EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		terms, span := t.Terms().At(r.cluster.Now())
-		if r.report.Margin == 0 {
+		if !grows {
 			return nil
 		}
 		f := r.found.layout.Floor("", margins, terms, marks)
