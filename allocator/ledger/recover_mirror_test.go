@@ -342,6 +342,10 @@ func TestMirrorRefused(t *testing.T) {
 		"another cluster": {mirror.Part{UUID: "other"}, "of cluster other"},
 		"above the limit": {mirror.Part{UUID: uuid, Marks: &mirror.RoomMarks{Room: "a", Tags: []allocator.Tag{"small"},
 			Next: []int64{5001}, Total: []int64{0}}}, "mark a/small is 5001"},
+		"above the limit of a tag that the store has not": {mirror.Part{UUID: uuid,
+			Marks: &mirror.RoomMarks{Room: "a", Tags: []allocator.Tag{"gone"}, Next: []int64{5001}, Total: []int64{0}},
+			Tags: &mirror.TagBounds{Tags: []allocator.Tag{"gone"}, Step: []int64{1}, Limit: []int64{5000},
+				Least: []int64{1}, Life: []int{0}, Lives: []string{""}}}, "mark a/gone is 5001"},
 		"a clock in days to come": {mirror.Part{UUID: uuid, Rest: &mirror.Rest{Workers: []record.Lease{{
 			WorkerID: record.WorkerID{Bits: 10}, Worker: late}}}}, "window of worker 10/0"},
 		"a window without end": {mirror.Part{UUID: uuid, Rest: &mirror.Rest{Workers: []record.Lease{{
@@ -350,7 +354,8 @@ func TestMirrorRefused(t *testing.T) {
 			r.Machines = []mirror.Machine{{WorkerIn: record.WorkerIn{Room: "a"},
 				Machine: record.Machine{Namespace: "n", Instance: "i", Last: late.Clock}}}
 		}), "machine ID 0/0 was in use"},
-		"a margin beyond all tags":         {part(func(r *mirror.Rest) { r.Total = record.MostMargin + 1 }), "margin total"},
+		"a margin beyond all tags": {part(func(r *mirror.Rest) { r.Total = record.MostMargin + 1 }),
+			"margin total"},
 		"windows not before days to come":  {part(func(r *mirror.Rest) { r.NotBefore = late.Clock }), "not before"},
 		"a layout without a version above": {part(func(r *mirror.Rest) { r.Layout = beyond }), "layout version"},
 	} {

@@ -338,14 +338,14 @@ func (r *run) checkMirrored(ctx context.Context) error {
 			return err
 		}
 		for k, at := range page {
-			kv, there := reply.One(k)
-			if !there {
-				continue
-			}
-			if tag, err := r.keys.DecodeTag(kv); err == nil && tag.Time == nil {
-				if err := r.checkMark(at, tag); err != nil {
-					return err
+			tag := record.Tag{TagSettings: record.TagSettings{MaxJump: math.MaxInt64}}
+			if kv, there := reply.One(k); there {
+				if tag, err = r.keys.DecodeLife(kv); err != nil || tag.Time != nil {
+					continue
 				}
+			}
+			if err := r.checkMark(at, tag); err != nil {
+				return err
 			}
 		}
 	}
@@ -357,7 +357,8 @@ func (r *run) checkMark(at roomTag, tag record.Tag) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	h := r.mu.higher[at]
-	if limit := max(tag.Limit, r.mu.limits[at.tag]); h.next > limit {
+	// Of a tag that the store has not, the limit may be unknown.
+	if limit := max(tag.Limit, r.mu.limits[at.tag]); limit > 0 && h.next > limit {
 		return allocator.Errorf(allocator.Refused, "mirror %s: mark %s/%s is %d; allowed: up to %d, the tag's limit: "+
 			"recover without this mirror (--no-mirror %s)", h.by, at.room, at.tag, h.next, limit, h.by)
 	}
