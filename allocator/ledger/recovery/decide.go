@@ -34,7 +34,8 @@ func (r *run) decide(ctx context.Context) error {
 	}
 	if p := r.report; p.Margin > record.MostMargin-(p.Total-p.Margin) {
 		return allocator.Errorf(allocator.Refused,
-			"margin: %d, and %d in the recovers before; allowed: up to %d together", p.Margin, p.Total-p.Margin, int64(record.MostMargin))
+			"margin: %d, and %d in the recovers before; allowed: up to %d together", p.Margin, p.Total-p.Margin,
+			int64(record.MostMargin))
 	}
 	layoutErr := r.chooseLayout()
 	if limitErr := r.limits(ctx); limitErr != nil {
