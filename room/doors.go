@@ -77,7 +77,7 @@ func (s *Server) addDoors() error {
 	calls := door.Calls{Next: s.doorNext, TryNext: s.doorTry, NextN: s.doorN, NextRun: s.doorRun, NextKept: s.doorKept,
 		Peek: s.doorPeek, Create: s.doorCreate}
 	if s.cfg.Access != nil {
-		calls.Login = s.doorLogin
+		calls.Login, calls.Barred = s.doorLogin, s.cfg.Access.Barred
 	}
 	add := func(l net.Listener, run func(context.Context, net.Listener) error, metrics prometheus.Collector) {
 		door := serve.Door{Listener: l, Run: run}

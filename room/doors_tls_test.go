@@ -63,7 +63,7 @@ func TestRedisClientCertificates(t *testing.T) {
 	bare := shop.Clone()
 	bare.Certificates, bare.GetClientCertificate = nil, nil
 
-	a.await("the door answers", func() bool { return client(bare, "").Ping(bg).Err() == nil })
+	a.await("the door answers", func() bool { return client(shop, "").Ping(bg).Err() == nil })
 
 	own := client(shop, "")
 	for want := int64(1); want < 3; want++ {
@@ -82,6 +82,7 @@ func TestRedisClientCertificates(t *testing.T) {
 		"an empty token":        {own.Do(bg, "auth", "").Err(), "WRONGPASS "},
 		"another subject": {client(other, "").Incr(bg, "order").Err(),
 			"NOPERM march: subject spiffe://prod/other may not"},
+		"no certificate to ping":  {client(bare, "").Ping(bg).Err(), "NOAUTH "},
 		"no certificate":          {client(bare, "").Incr(bg, "order").Err(), "NOAUTH "},
 		"a certificate and wrong": {client(shop, "wrong").Incr(bg, "order").Err(), "WRONGPASS "},
 	} {

@@ -29,6 +29,14 @@ func (g *Gate) Knows(ctx context.Context) bool {
 	return p == nil || p.subject.current(g.current.Load())
 }
 
+// Barred reports whether a context's caller has proven nothing, and the policy lets anonymous callers do nothing at a
+// door.
+func (g *Gate) Barred(ctx context.Context) bool {
+	s, _, err := g.caller(ctx)
+	return err != nil || len(s.Names) == 0 && !s.May(marchv1.IDService_NextBatch_FullMethodName) &&
+		!s.May(marchv1.IDService_Decode_FullMethodName)
+}
+
 // MayCreate returns nil if a context's subject may create a tag at a door.
 func (g *Gate) MayCreate(ctx context.Context, tag string) error {
 	return g.door(ctx, policy.Request{Call: policy.CallOf(marchv1.ConsoleService_CreateTag_FullMethodName), Tag: tag})

@@ -45,6 +45,8 @@ type Calls struct {
 	// Login returns a context under which the other calls count as those of a token's subject.
 	// Its errors are Unauthenticated, TooMany and Unavailable. nil: the room has no policy.
 	Login func(ctx context.Context, token string) (context.Context, error)
+	// Barred reports whether a caller may do nothing at all before Login. nil: the room has no policy.
+	Barred func(ctx context.Context) bool
 	// Create creates a tag whose first ID is start or more. It returns false if the tag
 	// exists.
 	Create func(ctx context.Context, tag string, start int64) (made bool, err error)

@@ -18,6 +18,7 @@ type command struct {
 	// least and most bound the number of words, the command's name included.
 	least, most int
 	now         bool // also in a transaction it is executed at once
+	needs       bool // a caller that is not barred; the commands of tags ask for the tag's right instead
 }
 
 const many = maxArguments
@@ -32,21 +33,21 @@ func newCommands() map[string]command {
 		"exists":  {do: (*conn).exists, least: 2, most: many},
 		"set":     {do: (*conn).set, least: 3, most: many},
 		"setnx":   {do: (*conn).setNX, least: 3, most: 3},
-		"ping":    {do: (*conn).ping, least: 1, most: 2},
-		"echo":    {do: func(c *conn, args [][]byte) { c.bulk(string(args[1])) }, least: 2, most: 2},
-		"select":  {do: (*conn).selects, least: 2, most: 2},
-		"client":  {do: (*conn).client, least: 2, most: many},
-		"config":  {do: (*conn).config, least: 2, most: many},
-		"command": {do: (*conn).commandInfo, least: 1, most: many},
-		"info":    {do: (*conn).info, least: 1, most: many},
+		"ping":    {do: (*conn).ping, least: 1, most: 2, needs: true},
+		"echo":    {do: func(c *conn, args [][]byte) { c.bulk(string(args[1])) }, least: 2, most: 2, needs: true},
+		"select":  {do: (*conn).selects, least: 2, most: 2, needs: true},
+		"client":  {do: (*conn).client, least: 2, most: many, needs: true},
+		"config":  {do: (*conn).config, least: 2, most: many, needs: true},
+		"command": {do: (*conn).commandInfo, least: 1, most: many, needs: true},
+		"info":    {do: (*conn).info, least: 1, most: many, needs: true},
 		"hello":   {do: (*conn).hello, least: 1, most: many, now: true},
 		"auth":    {do: (*conn).auth, least: 2, most: 3, now: true},
 		"quit":    {do: (*conn).quit, least: 1, most: many, now: true},
 		"reset":   {do: (*conn).reset, least: 1, most: 1, now: true},
-		"multi":   {do: (*conn).multi, least: 1, most: 1, now: true},
-		"exec":    {do: (*conn).exec, least: 1, most: 1, now: true},
-		"discard": {do: (*conn).discard, least: 1, most: 1, now: true},
-		"unwatch": {do: func(c *conn, _ [][]byte) { c.simple("OK") }, least: 1, most: 1},
+		"multi":   {do: (*conn).multi, least: 1, most: 1, now: true, needs: true},
+		"exec":    {do: (*conn).exec, least: 1, most: 1, now: true, needs: true},
+		"discard": {do: (*conn).discard, least: 1, most: 1, now: true, needs: true},
+		"unwatch": {do: func(c *conn, _ [][]byte) { c.simple("OK") }, least: 1, most: 1, needs: true},
 	}
 }
 
@@ -94,6 +95,8 @@ func (c *conn) command(args [][]byte) {
 		c.unknown(args, string(lower[:n]))
 	case len(args) < known.least || len(args) > known.most:
 		c.reject(fmt.Sprintf("ERR wrong number of arguments for '%s' command", string(lower[:n])))
+	case known.needs && c.barred():
+		c.reject(notLoggedIn)
 	case c.queue != nil && !known.now:
 		c.enqueue(args)
 	default:
@@ -104,6 +107,11 @@ func (c *conn) command(args [][]byte) {
 			c.ok++
 		}
 	}
+}
+
+// barred reports whether the caller must log in before anything else.
+func (c *conn) barred() bool {
+	return c.ctx == c.anonymous && c.door.cfg.Barred != nil && c.door.cfg.Barred(c.ctx)
 }
 
 // reject answers an error for a command that cannot be executed. A transaction then fails.

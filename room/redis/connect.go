@@ -188,6 +188,12 @@ func (c *conn) hello(args [][]byte) {
 			return
 		}
 	}
+	if ctx == c.ctx && c.barred() {
+		c.fail("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH " +
+			"<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the " +
+			"same time")
+		return
+	}
 	if name != c.name {
 		before := len(c.out)
 		if !c.setName(name) {

@@ -98,11 +98,15 @@ func (c *counters) config() redis.Config {
 }
 
 // open runs a door and returns what dials it.
-func open(t *testing.T) func() net.Conn {
+func open(t *testing.T, change ...func(*redis.Config)) func() net.Conn {
 	l := &pipes{conns: make(chan net.Conn), ended: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- redis.New((&counters{}).config()).Run(ctx, l) }()
+	cfg := (&counters{}).config()
+	for _, f := range change {
+		f(&cfg)
+	}
+	go func() { done <- redis.New(cfg).Run(ctx, l) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -236,6 +240,35 @@ func TestExchanges(t *testing.T) {
 	}
 	if got := exchange(t, open(t)(), bulks("INFO"), 120); !strings.Contains(got, "\r\nloading:0\r\n") {
 		t.Errorf("info: %q", got)
+	}
+}
+
+// Before AUTH a client of a room that lets no anonymous caller in gets what Redis gives: nothing, not even PING.
+func TestBeforeAuth(t *testing.T) {
+	at := open(t, func(cfg *redis.Config) {
+		type loggedIn struct{}
+		cfg.Barred = func(ctx context.Context) bool { return ctx.Value(loggedIn{}) == nil }
+		cfg.Login = func(ctx context.Context, token string) (context.Context, error) {
+			if token != "good" {
+				return nil, allocator.Errorf(allocator.Unauthenticated, "wrong")
+			}
+			return context.WithValue(ctx, loggedIn{}, true), nil
+		}
+	})()
+	const noauth = "-NOAUTH Authentication required.\r\n"
+	send, want := "", ""
+	for _, command := range []string{"PING", "ECHO x", "INFO", "SELECT 0", "CLIENT ID", "CONFIG GET *", "COMMAND",
+		"MULTI", "EXEC", "DISCARD", "UNWATCH"} {
+		send, want = send+command+"\r\n", want+noauth
+	}
+	send += "HELLO 3\r\nAUTH bad\r\nRESET\r\nAUTH good\r\nPING\r\nRESET\r\nPING\r\n" +
+		"HELLO 3 AUTH u good\r\nPING\r\nQUIT\r\n"
+	want += "-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH " +
+		"<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the " +
+		"same time\r\n-WRONGPASS invalid username-password pair or user is disabled.\r\n+RESET\r\n+OK\r\n" +
+		"+PONG\r\n+RESET\r\n" + noauth + hello3 + "+PONG\r\n+OK\r\n"
+	if got := exchange(t, at, send, len(want)); got != want {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
 
