@@ -106,7 +106,7 @@ func newIssuer(of issuerSettings, may func(name string) bool, transport http.Rou
 	}}, nil
 }
 
-// limited bounds the requests to the issuer.
+// limited bounds the requests to the issuer, and its answers: the library reads some to their end.
 type limited struct {
 	http.RoundTripper
 	limiter *rate.Limiter
@@ -116,7 +116,11 @@ func (l *limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodGet && !l.limiter.Allow() {
 		return nil, errors.New("the issuer was asked too often in the last seconds")
 	}
-	return l.RoundTripper.RoundTrip(r)
+	answer, err := l.RoundTripper.RoundTrip(r)
+	if err == nil {
+		answer.Body = http.MaxBytesReader(nil, answer.Body, maxKeys)
+	}
+	return answer, err
 }
 
 // provider returns the issuer's addresses. Its error is Unavailable. It asks the issuer again only some seconds after

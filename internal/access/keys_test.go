@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -145,6 +146,19 @@ func TestIssuerOfManyMoods(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An issuer whose answer is very long fills no memory.
+func TestLongAnswerOfTheIssuer(t *testing.T) {
+	asking(t, func(t *testing.T, w *world, m *moody) {
+		long := strings.NewReader(strings.Repeat(" ", 16<<20))
+		m.mood = func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(long)}, nil
+		}
+		if kind := w.kind(w.issuer.lasting("alice")); kind != allocator.Unavailable || long.Len() < 14<<20 {
+			t.Errorf("%v, and %d bytes were read", kind, long.Size()-int64(long.Len()))
+		}
+	})
 }
 
 // While the issuer hangs, a good token is refused as something that is over soon, over gRPC and over HTTP, and is not
