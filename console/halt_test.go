@@ -24,15 +24,16 @@ func TestHalted(t *testing.T) {
 		c.wants("GET /v1/layout", 200, `"halt":null`)
 		c.wants("GET /readyz?verbose", 200, "[+]leasing ok\n")
 		l := c.Ledger()
-		if _, err := l.Halt(bg, "ann", "tonight's restore"); err != nil {
+		if _, err := l.Halt(bg, "ann", "tonight's restore\n[+]all ok"); err != nil {
 			t.Fatal(err)
 		}
-		const halt = `"halt":{"by":"ann","why":"tonight's restore","time":"`
+		const halt = `"halt":{"by":"ann","why":"tonight's restore\n[+]all ok","time":"`
 		c.wants("GET /v1/layout", 200, halt)
 		c.wants("GET /v1/instances", 200, halt)
 		c.wants("GET /v1/overview", 200,
-			`"problems":[{"what":"leasing is halted in all rooms by ann: tonight's restore","since":"2`)
+			`"problems":[{"what":"leasing is halted in all rooms by ann: tonight's restore; [+]all ok","since":"2`)
 		c.wants("GET /readyz?verbose", 200, "[+]etcd ok\n[+]leasing ok: leasing is halted by ann since ")
+		c.wants("GET /readyz?verbose", 200, "Z: tonight's restore [+]all ok; see `march recover`") // and not a line of its own
 		c.wants("DELETE /v1/rooms/a/instances/a1", 503,
 			`"reason":"`+allocator.WentBack.Error()+`","message":"leasing is halted by ann since `)
 		c.wants("GET /v1/instances", 200, `"instances":[{"room":"a","name":"a1"`)
