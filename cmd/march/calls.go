@@ -194,14 +194,14 @@ func (f rowFlag) add(cmd *cobra.Command, request proto.Message) {
 func (c *common) sayNotes(answer any) {
 	if a, ok := answer.(interface{ GetBehind() []string }); ok && len(a.GetBehind()) > 0 {
 		_, _ = fmt.Fprintf(c.stderr, "changed; these instances did not answer, or did not apply the change within "+
-			"3 s, and may still issue the IDs that they hold: %s\n", strings.Join(a.GetBehind(), ", "))
+			"3 s, and may still issue the IDs that they hold: %s\n", printable(strings.Join(a.GetBehind(), ", ")))
 	}
 	if a, ok := answer.(interface{ GetEffects() []string }); ok {
 		for _, effect := range a.GetEffects() {
-			_, _ = fmt.Fprintln(c.stderr, effect)
+			_, _ = fmt.Fprintln(c.stderr, printable(effect))
 		}
 	}
 	if a, ok := answer.(interface{ GetRisk() string }); ok && a.GetRisk() != "" {
-		_, _ = fmt.Fprintln(c.stderr, a.GetRisk())
+		_, _ = fmt.Fprintln(c.stderr, printable(a.GetRisk()))
 	}
 }

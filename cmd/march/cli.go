@@ -140,7 +140,7 @@ var errNotDone = &allocator.Error{Kind: allocator.Refused, Msg: "not done"}
 
 // answerTo shows a question on the terminal, and returns the answer in lower case.
 func answerTo(ctx context.Context, c *common, question string) (string, error) {
-	_, _ = fmt.Fprint(c.stderr, question+" ")
+	_, _ = fmt.Fprint(c.stderr, printableLines(question)+" ")
 	line, err := readLine(ctx, os.Stdin)
 	if err != nil {
 		_, _ = fmt.Fprintln(c.stderr)
@@ -228,6 +228,7 @@ func (p *progress) say(line string) {
 
 // show is say, with the lock held.
 func (p *progress) show(line string) {
+	line = printable(line)
 	switch {
 	case line == p.shown:
 	case p.tty:

@@ -117,7 +117,7 @@ cost follows: the console reads all tags for it.`,
 // applied without force.
 func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out string) error {
 	if c.output == "text" {
-		w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+		w := tabwriter.NewWriter(lines{c.stdout}, 0, 0, 2, ' ', 0)
 		movesText(w, plan)
 		if err := w.Flush(); err != nil {
 			return err
@@ -265,7 +265,7 @@ func confirm(ctx context.Context, c *common, t *target, plan *marchv1.Plan, path
 		return cannotAsk()
 	}
 	asOfNow(ctx, t, plan)
-	w := tabwriter.NewWriter(c.stderr, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(lines{c.stderr}, 0, 0, 2, ' ', 0)
 	movesText(w, plan)
 	planCostText(w, plan.GetCost())
 	useText(w, plan.GetUse())

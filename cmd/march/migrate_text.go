@@ -108,7 +108,8 @@ func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
 	for _, t := range tags {
 		for _, r := range t.GetForecasts() {
 			if r.GetRefused() != "" {
-				_, _ = fmt.Fprintf(w, "\nWARNING: room %s: %s\n", r.GetRoom(), r.GetRefused())
+				_, _ = fmt.Fprintf(w, "\nWARNING: room %s: %s\n", printable(r.GetRoom()),
+					printable(r.GetRefused()))
 			}
 		}
 	}
@@ -161,7 +162,8 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	}
 	_, _ = fmt.Fprintln(w)
 	for _, entry := range m.GetLog() {
-		_, _ = fmt.Fprintf(w, "%s\t%s\n", entry.GetTime().AsTime().Format(time.RFC3339), entry.GetText())
+		_, _ = fmt.Fprintf(w, "%s\t%s\n", entry.GetTime().AsTime().Format(time.RFC3339),
+			printable(entry.GetText()))
 	}
 }
 

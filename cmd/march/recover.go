@@ -47,7 +47,7 @@ epoch.`,
 				}
 				_, err = fmt.Fprintf(c.stdout, "halted   by %s at %s: %s\nnext     stop etcd, restore it, start it; "+
 					"then `march recover`\nmeanwhile rooms issue the IDs that they hold, and lease none\n",
-					h.By, h.Time.Format(time.RFC3339), h.Why)
+					excerpt(h.By), h.Time.Format(time.RFC3339), excerpt(h.Why))
 				return err
 			})
 		},
@@ -303,7 +303,7 @@ func askIfOff(ctx context.Context, c *common, r *recovery.Report, lost recovery.
 		_, _ = fmt.Fprintf(c.stderr, "its last heartbeat was at %s\n", utc(lost.Beat))
 	}
 	for _, m := range r.Mirrors {
-		_, _ = fmt.Fprintf(c.stderr, "%s %s\n", m.Name, sawText(m))
+		_, _ = fmt.Fprintf(c.stderr, "%s %s\n", printable(m.Name), sawText(m))
 	}
 	if lost.Answers {
 		return false, ask(ctx, c, "Go on without what its earlier process leased?")
@@ -368,7 +368,8 @@ func recoverText(w io.Writer, r *recovery.Report) {
 	}
 	_, _ = fmt.Fprintf(w, "cluster\t%s\n", r.UUID)
 	if r.Halt.By != "" {
-		_, _ = fmt.Fprintf(w, "halted\tby %s at %s: %s\n", r.Halt.By, r.Halt.Time.Format(time.RFC3339), r.Halt.Why)
+		_, _ = fmt.Fprintf(w, "halted\tby %s at %s: %s\n", excerpt(r.Halt.By), r.Halt.Time.Format(time.RFC3339),
+			excerpt(r.Halt.Why))
 	}
 	if !r.Beat.IsZero() {
 		_, _ = fmt.Fprintf(w, "etcd\tits data is of %s or later\n", r.Beat.Format(time.RFC3339))
@@ -402,7 +403,7 @@ func recoverText(w io.Writer, r *recovery.Report) {
 		_, _ = fmt.Fprintf(w, "%s\t%s%s%s: %s\n", state, m.ID, process, beat, excerpt(m.Why))
 	}
 	for _, m := range r.Mirrors {
-		_, _ = fmt.Fprintf(w, "mirror\t%s %s\n", m.Name, sawText(m))
+		_, _ = fmt.Fprintf(w, "mirror\t%s %s\n", printable(m.Name), sawText(m))
 	}
 	for _, jump := range r.Jumps {
 		_, _ = fmt.Fprintf(w, "jump\tonly a mirror knows mark %s: more than max_jump\n", jump)

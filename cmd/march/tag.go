@@ -145,7 +145,7 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 		if allocator.KindOf(err) != allocator.Refused || tag.Limit == nil || request.GetConfirm() {
 			return err
 		}
-		_, _ = fmt.Fprintln(c.stderr, err)
+		_, _ = fmt.Fprintln(c.stderr, printable(err.Error()))
 		if err := ask(cmd.Context(), c, "Lower the limit anyway?"); err != nil {
 			return err
 		}

@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -120,6 +122,17 @@ func TestNoForgedLine(t *testing.T) {
 		"migration": func(w *tabwriter.Writer) {
 			migrationText(w, &marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Actor: forged,
 				Created: timestamppb.Now(), Error: forged})
+		},
+		"log of a migration": func(w *tabwriter.Writer) {
+			migrationText(w, &marchv1.Migration{Log: []*marchv1.MigrationLog{{Text: forged}}})
+		},
+		"halt": func(w *tabwriter.Writer) {
+			recoverText(w, &recovery.Report{UUID: "1", Halt: record.Halt{By: forged, Why: forged}})
+		},
+		"notes and progress": func(w *tabwriter.Writer) {
+			c := &common{stderr: w}
+			c.sayNotes(&marchv1.UpdateTagResponse{Behind: []string{forged}, Effects: []string{forged}})
+			(&progress{c: c}).say(forged)
 		},
 		"problem": func(w *tabwriter.Writer) {
 			problemsText(w, []*marchv1.Problem{{What: forged, Remedy: forged, Command: forged}})
