@@ -56,6 +56,8 @@ func openAuditLog(name, cluster string, metrics *observe.Metrics,
 		return nil, err
 	}
 	var mu sync.Mutex // a line is one write
+	info, err := out.Stat()
+	torn := name != "stdout" && err == nil && info.Size() > 0 // the last line may be cut: the next one begins anew
 	var line throttle.Log
 	return func(key string, e *record.AuditEntry, written bool) {
 		text, err := json.Marshal(auditLine{
@@ -66,7 +68,12 @@ func openAuditLog(name, cluster string, metrics *observe.Metrics,
 		})
 		if err == nil {
 			mu.Lock()
-			_, err = out.Write(append(text, '\n'))
+			if text = append(text, '\n'); torn {
+				text = append([]byte{'\n'}, text...)
+			}
+			var n int
+			n, err = out.Write(text)
+			torn = err != nil && (torn || n > 0)
 			mu.Unlock()
 		}
 		if err != nil {
@@ -93,7 +100,7 @@ Prints the problems, one a line (the first 1000), and exits 1 if there are any.`
 		Example: `  march audit verify --etcd etcd-1:2379 --log /var/log/march/audit.jsonl`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			heads, err := readHeads(logs, cluster.cluster)
+			heads, err := readHeads(c, logs, cluster.cluster)
 			if err != nil {
 				return err
 			}
@@ -142,8 +149,8 @@ func auditReportText(w io.Writer, r verify.AuditReport) {
 // maxAuditLine bounds a line of a log, in bytes.
 const maxAuditLine = 16 << 20
 
-// readHeads reads logs. Its error is Invalid.
-func readHeads(paths []string, cluster string) (heads []verify.Head, err error) {
+// readHeads reads logs. It names lines that were cut, as where a disk was full. Its error is Invalid.
+func readHeads(c *common, paths []string, cluster string) (heads []verify.Head, err error) {
 	for _, path := range paths {
 		f, err := os.Open(path)
 		if err != nil {
@@ -156,7 +163,9 @@ func readHeads(paths []string, cluster string) (heads []verify.Head, err error) 
 			if !strings.HasPrefix(lines.Text(), "{") {
 				continue // standard output may have other lines
 			}
-			if bad := json.Unmarshal(lines.Bytes(), &line); bad != nil || line.Key == "" || line.Hash == "" {
+			if !json.Valid(lines.Bytes()) {
+				_, _ = fmt.Fprintf(c.stderr, "%s:%d: the line was cut: its entry counts as not logged\n", path, n)
+			} else if bad := json.Unmarshal(lines.Bytes(), &line); bad != nil || line.Key == "" || line.Hash == "" {
 				err = allocator.Errorf(allocator.Invalid, "log: %s:%d: no line of --audit-log", path, n)
 			} else if line.Cluster == cluster {
 				heads = append(heads, line.Head)

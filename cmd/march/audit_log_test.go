@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -41,6 +44,17 @@ func TestAuditLog(t *testing.T) {
 	}
 	verified(exitOK, "no log from outside etcd was given (--log)")
 	verified(exitOK, "2 changes, 0 refusals, of 2 writers\n1 head in the logs; of 1 writer there is none", "--log", log)
+	// A line that a full disk cut spoils neither the others nor the next one, which another process writes.
+	if err := os.WriteFile(log, append(text, text[:99]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write, err := openAuditLog(log, "default", nil, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("/march/default/audit/x", &record.AuditEntry{Hash: "x", Writer: "w", Sequence: 1}, false)
+	verified(exitOK, "audit.jsonl:2: the line was cut", "--log", log)
+	verified(exitOK, "2 heads in the logs", "--log", log)
 	_, rest, _ := strings.Cut(string(text), `"key":"`)
 	key, _, _ := strings.Cut(rest, `"`)
 	if _, err := etcd.Txn(t.Context(), store.Txn{Then: []store.Op{{Delete: "/march/default/" + key}}}); err != nil {
