@@ -41,7 +41,7 @@ func (s *State) Refusal() error {
 	case s.halted != nil:
 		text := fmt.Sprintf("leasing is halted by %s since %s: %s",
 			s.halted.By, s.halted.Time.UTC().Format(time.RFC3339), s.halted.Why)
-		text = strings.Join(strings.Fields(text), " ") // who halts it begins no line of a probe's answer or of a terminal
+		text = strings.Join(strings.Fields(text), " ") // who halts it begins no line of a probe's answer
 		if !strings.Contains(text, "`march recover`") {
 			text += "; see `march recover`"
 		}
