@@ -222,6 +222,7 @@ func (p *tab) fillPlanner(b *browser, at string) {
 	q.visit("/migrations")
 	q.fill(`input[name=upper][data-room=a]`, "40")
 	q.says("The plan: 1 move")
+	q.until("all that was typed is in the address", `new URLSearchParams(location.search).get("upper") === "40"`)
 	q.do(chromedp.Reload())
 	q.says("The plan: 1 move")
 	q.until("the field is as it was", value("upper", "a")+` === "40"`)
