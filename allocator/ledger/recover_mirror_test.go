@@ -402,16 +402,16 @@ func TestMirrorOfARehearsal(t *testing.T) {
 		t.Fatal(err)
 	}
 	saw.Saw(saw.keys, store.KV{Key: saw.keys.Epoch(), Value: record.Encode(&epoch), ModRevision: backup}, false)
-	saw.BeginView(epoch.Epoch, backup, time.Now())
+	saw.BeginView(epoch.Epoch, backup, time.Now().Add(time.Minute))
 	b.Lease(500)
-	saw.Reached(c.Mem.Revision(), time.Now().Add(time.Minute))
+	saw.Reached(c.Mem.Revision(), time.Now().Add(3*time.Minute))
 	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
 	a.hear()
 	_, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(saw), dry)
 	ledgertest.WantKind(t, err, allocator.Refused, "--margin")
 
 	// In an epoch that a restore forgot the instance lived.
-	beat := record.Heartbeat{Incarnation: b.Incarnation(), Time: time.Now().Add(time.Second)}
+	beat := record.Heartbeat{Incarnation: b.Incarnation(), Time: time.Now().Add(2*time.Minute)}
 	saw.Saw(saw.keys, store.KV{Key: saw.keys.Alive("b", b.Name()), Value: record.Encode(&beat), ModRevision: backup},
 		true)
 	if report, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(saw), dry); err != nil ||
