@@ -411,7 +411,7 @@ func TestMirrorOfARehearsal(t *testing.T) {
 	ledgertest.WantKind(t, err, allocator.Refused, "--margin")
 
 	// In an epoch that a restore forgot the instance lived.
-	beat := record.Heartbeat{Incarnation: b.Incarnation(), Time: time.Now().Add(2*time.Minute)}
+	beat := record.Heartbeat{Incarnation: b.Incarnation(), Time: time.Now().Add(2 * time.Minute)}
 	saw.Saw(saw.keys, store.KV{Key: saw.keys.Alive("b", b.Name()), Value: record.Encode(&beat), ModRevision: backup},
 		true)
 	if report, err := c.recover(c.Mem.Open(), []*process{a}, without(b.id()), witness(saw), dry); err != nil ||
