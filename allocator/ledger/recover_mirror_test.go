@@ -346,6 +346,12 @@ func TestMirrorRefused(t *testing.T) {
 			Marks: &mirror.RoomMarks{Room: "a", Tags: []allocator.Tag{"gone"}, Next: []int64{5001}, Total: []int64{0}},
 			Tags: &mirror.TagBounds{Tags: []allocator.Tag{"gone"}, Step: []int64{1}, Limit: []int64{5000},
 				Least: []int64{1}, Life: []int{0}, Lives: []string{""}}}, "mark a/gone is 5001"},
+		"a skip above the limit": {mirror.Part{UUID: uuid, Tags: &mirror.TagBounds{Tags: []allocator.Tag{"small"},
+			Step: []int64{1}, Limit: []int64{5000}, Least: []int64{1}, Life: []int{0}, Lives: []string{""},
+			Skips: map[allocator.Tag]map[allocator.Room]int64{"small": {"a": 5001}}}}, "skipped to, 5001"},
+		"a start above the limit": {mirror.Part{UUID: uuid, Tags: &mirror.TagBounds{Tags: []allocator.Tag{"small"},
+			Step: []int64{1}, Limit: []int64{0}, Least: []int64{5001}, Life: []int{0}, Lives: []string{""}}},
+			"tag small starts, or was skipped to, 5001"},
 		"a clock in days to come": {mirror.Part{UUID: uuid, Rest: &mirror.Rest{Workers: []record.Lease{{
 			WorkerID: record.WorkerID{Bits: 10}, Worker: late}}}}, "window of worker 10/0"},
 		"a window without end": {mirror.Part{UUID: uuid, Rest: &mirror.Rest{Workers: []record.Lease{{

@@ -84,7 +84,7 @@ type Mirror struct {
 	}
 }
 
-// bounds are the largest max_step, the largest limit or mark, and the largest start and skip that a
+// bounds are the largest max_step, the largest limit, mark, start or skip, and the largest start and skip that a
 // tag was seen with, in all lives of its name; and its last Life, empty if its key went.
 type bounds struct {
 	Step, Limit, Least int64
@@ -103,7 +103,8 @@ func boundsOf(t record.Tag) (bounds, map[allocator.Room]int64) {
 		}
 		skips[everyRoom] = t.Skip
 	}
-	return bounds{t.LargestStep, t.Limit, t.LeastEver(), t.Life()}, skips
+	// An operator may have lowered the limit below a skip.
+	return bounds{t.LargestStep, max(t.Limit, t.LeastEver()), t.LeastEver(), t.Life()}, skips
 }
 
 // marks are a room's marks of all tags, by the tag's index. A tag without a mark has next 0.

@@ -176,7 +176,7 @@ func (r *run) takePart(ctx context.Context, name string, p mirror.Part) error {
 		}
 	}
 	if p.Tags != nil {
-		if err := r.compareTags(ctx, p.Tags); err != nil {
+		if err := r.compareTags(ctx, name, p.Tags); err != nil {
 			return err
 		}
 	}
@@ -267,7 +267,7 @@ type mirroredIn struct {
 }
 
 // compareTags compares what a mirror saw of tags with the store's tags, and keeps what is more.
-func (r *run) compareTags(ctx context.Context, t *mirror.TagBounds) error {
+func (r *run) compareTags(ctx context.Context, by string, t *mirror.TagBounds) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(pagesAtOnce)
 	for from := 0; from < len(t.Tags); from += marksPage {
@@ -282,7 +282,9 @@ func (r *run) compareTags(ctx context.Context, t *mirror.TagBounds) error {
 				return err
 			}
 			for k := range ops {
-				r.keepBounds(t, from+k, reply.Got[k])
+				if err := r.keepBounds(by, t, from+k, reply.Got[k]); err != nil {
+					return err
+				}
 			}
 			return nil
 		})
@@ -291,8 +293,9 @@ func (r *run) compareTags(ctx context.Context, t *mirror.TagBounds) error {
 }
 
 // keepBounds keeps a mirror's bounds of a tag if the store's tag has less, or if the store has no
-// key. A tag that cannot be read issues nothing.
-func (r *run) keepBounds(t *mirror.TagBounds, at int, found []store.KV) {
+// key. A tag that cannot be read issues nothing. A start or skip above the tag's limits is refused: it would leave the
+// tag no ID for good.
+func (r *run) keepBounds(by string, t *mirror.TagBounds, at int, found []store.KV) error {
 	name := t.Tags[at]
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -303,11 +306,19 @@ func (r *run) keepBounds(t *mirror.TagBounds, at int, found []store.KV) {
 	if len(found) > 0 {
 		var err error
 		if tag, err = r.keys.DecodeLife(found[0]); err != nil || tag.Time != nil {
-			return
+			return nil //nolint:nilerr // nothing is leased of it: see listUnreadable
 		}
 		r.mu.limits[name] = max(r.mu.limits[name], tag.Limit)
 	} else if b.life = cmp.Or(b.life, t.Lives[t.Life[at]]); b.life == "" {
-		return
+		return nil
+	}
+	least := t.Least[at]
+	for _, to := range t.Skips[name] {
+		least = max(least, to)
+	}
+	if limit := max(r.mu.limits[name], tag.LeastEver()); least > limit {
+		return allocator.Errorf(allocator.Refused, "mirror %s: tag %s starts, or was skipped to, %d; allowed: "+
+			"up to %d, the tag's limit: recover without this mirror (--no-mirror %s)", by, name, least, limit, by)
 	}
 	more := t.Step[at] > tag.LargestStep || t.Least[at] > tag.LeastEver() || b.life != ""
 	b.step, b.least = max(b.step, t.Step[at]), max(b.least, t.Least[at])
@@ -322,6 +333,7 @@ func (r *run) keepBounds(t *mirror.TagBounds, at int, found []store.KV) {
 	if more {
 		r.mu.bounds[name] = b
 	}
+	return nil
 }
 
 // checkMirrored refuses marks that lie above the limits of their tags, and names those that
