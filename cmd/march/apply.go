@@ -237,10 +237,10 @@ func (a *applying) apply(cmd *cobra.Command) error {
 			case "update":
 				var answer *marchv1.UpdateTagResponse
 				answer, err = s.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: change.Message(), Confirm: true,
-					IfRevision: change.Revision()})
+					IfRevision: change.revision})
 				a.c.sayNotes(answer)
 			case "delete":
-				_, err = s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: change.Tag, IfRevision: change.Revision()})
+				_, err = s.DeleteTag(ctx, &marchv1.DeleteTagRequest{Name: change.Tag, IfRevision: change.revision})
 			}
 			return err
 		})

@@ -81,7 +81,7 @@ func (m *manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 	d := manifestDiff{Tags: []tagChange{}}
 	if m.Layout != nil {
 		change := layoutChange{From: layoutStateOf(layout), To: layoutStateOf(m.Layout)}
-		if change.To.Reserved == nil && change.From != nil { // a file without them leaves them alone
+		if len(change.To.Reserved) == 0 && change.From != nil { // a file without them leaves them alone
 			change.To.Reserved = change.From.Reserved
 		}
 		if !reflect.DeepEqual(change.From, change.To) {
@@ -115,14 +115,11 @@ func layoutStateOf(l *marchv1.Layout) *layoutState {
 	if l == nil {
 		return nil
 	}
-	out := &layoutState{Boundary: l.GetBoundary(), Rooms: make(map[string]rangeState, len(l.GetRooms()))}
-	for room, g := range l.GetRooms() {
-		out.Rooms[room] = rangeState{g.GetLower(), g.GetUpper()}
+	out := &layoutState{l.GetBoundary(), make(map[string]rangeState), make(map[string]rangeState)}
+	for name, g := range l.GetRooms() {
+		out.Rooms[name] = rangeState{g.GetLower(), g.GetUpper()}
 	}
 	for name, g := range l.GetReserved() {
-		if out.Reserved == nil {
-			out.Reserved = make(map[string]rangeState)
-		}
 		out.Reserved[name] = rangeState{g.GetLower(), g.GetUpper()}
 	}
 	return out
@@ -196,9 +193,6 @@ func (c tagChange) Message() *marchv1.Tag {
 	}
 	return t
 }
-
-// Revision returns the revision of the tag that was compared. A write is to find it there.
-func (c tagChange) Revision() int64 { return c.revision }
 
 // Text returns the changes of tags for a person: a line a tag, and one a setting.
 func (d manifestDiff) Text() string {
