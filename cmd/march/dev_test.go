@@ -53,20 +53,15 @@ func TestDevAuditLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := filepath.Join(t.TempDir(), "audit.jsonl")
-	env := settingsIn(t)
-	p := begin(t, "", append(env, "TMPDIR="+t.TempDir()), "dev", "--base-port", fmt.Sprint(base), "--audit-log", log)
-	if err := p.await(patience(t), "tag show order.*\n"); err != nil {
-		t.Fatal(err)
-	}
-	if _, stderr, code := marchWith(t, env, "tag", "create", "order"); code != exitOK {
+	d := startDev(t, base, "--audit-log", log)
+	if _, stderr, code := march(t, "tag", "create", "order", "--console", d.address(portConsoleGRPC)); code != exitOK {
 		t.Fatal(stderr)
 	}
 	text, err := os.ReadFile(log)
 	if err != nil || !strings.Contains(string(text), `"action":"create tag"`) {
 		t.Errorf("%v: %s", err, text)
 	}
-	stdout, stderr, code := marchWith(t, env, "audit", "verify", "--log", log, "--etcd",
-		fmt.Sprintf("127.0.0.1:%d", base+portEtcdClient))
+	stdout, stderr, code := march(t, "audit", "verify", "--log", log, "--etcd", d.address(portEtcdClient))
 	if code != exitOK || strings.Count(string(text), "\n") < 2 || !strings.Contains(stdout, "2 changes, ") ||
 		strings.Contains(stdout, "would not be seen") { // which it says of a writer that the log does not have
 		t.Errorf("exit code %d\n%s%s%s", code, text, stdout, stderr)
