@@ -136,20 +136,26 @@ func (c *cluster) startRooms(ctx context.Context, rooms []allocator.Room) (map[a
 
 // launch starts an instance of a room, with more flags, and does not wait for it.
 func (c *cluster) launch(ctx context.Context, room allocator.Room, flags ...string) error {
-	log, err := os.Create(filepath.Join(c.dir, string(room)+".log"))
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, c.march, append([]string{"room", string(room), "--name", "one",
+	cmd, err := c.begin(ctx, string(room), append([]string{"room", string(room), "--name", "one",
 		"--etcd", cmp.Or(c.roomsAt, c.etcd.Address), "--grpc", "127.0.0.1:0", "--http", "", "--journal", "off",
 		"--idle-after", "24h"}, flags...)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	err = cmd.Start()
-	_ = log.Close() // the process has its own
 	if err == nil {
 		c.rooms[room] = cmd
 	}
 	return err
+}
+
+// begin starts march, with a log by this name.
+func (c *cluster) begin(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
+	log, err := os.Create(filepath.Join(c.dir, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }() // the process has its own
+	cmd := exec.CommandContext(ctx, c.march, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	err = cmd.Start()
+	return cmd, err
 }
 
 // awaitRoom waits until an instance answers.

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -240,16 +239,8 @@ func (c *cluster) startConsole(ctx context.Context, flags ...string) (*consolePr
 	if p.http, err = freeAddress(); err != nil {
 		return nil, err
 	}
-	log, err := os.Create(filepath.Join(c.dir, "console.log"))
-	if err != nil {
-		return nil, err
-	}
-	flags = append([]string{"console", "--etcd", cmp.Or(c.consoleAt, c.etcd.Address), "--grpc", p.grpc,
-		"--http", p.http}, flags...)
-	p.cmd = exec.CommandContext(ctx, c.march, flags...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	err = p.cmd.Start()
-	_ = log.Close() // the process has its own
+	p.cmd, err = c.begin(ctx, "console", append([]string{"console", "--etcd", cmp.Or(c.consoleAt, c.etcd.Address),
+		"--grpc", p.grpc, "--http", p.http}, flags...)...)
 	if err != nil {
 		return nil, err
 	}
