@@ -39,7 +39,7 @@ func Counted(n any, what string) string {
 	return number + " " + what
 }
 
-// Short returns a duration with one unit, rounded down: "11 min". Pages show durations so.
+// Short returns a duration with one unit, rounded down: "11 min".
 func Short(d time.Duration) string {
 	switch {
 	case d <= 0:
@@ -63,7 +63,7 @@ func Short(d time.Duration) string {
 // Lasts returns a long time with one unit, which may be longer than a time.Duration can hold. A tag with periods counts
 // anew at the end of the present one, and lasts until then where no time is given; none stands for neither.
 func Lasts(p *durationpb.Duration, ends *timestamppb.Timestamp, none string) string {
-	const day, year = 24 * 3600, 365 * 24 * 3600
+	const year = 365 * 24 * 3600
 	switch s := p.GetSeconds(); {
 	case p == nil && ends != nil:
 		return "counts anew " + ends.AsTime().Format(time.DateOnly)
@@ -73,8 +73,6 @@ func Lasts(p *durationpb.Duration, ends *timestamppb.Timestamp, none string) str
 		return "over 10,000 years"
 	case s >= 2*year:
 		return Counted(s/year, "year")
-	case s >= 2*day:
-		return Counted(s/day, "day")
 	}
 	return Short(p.AsDuration())
 }
