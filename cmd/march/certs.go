@@ -170,7 +170,7 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 		server(peersCA, "etcd-peers", "etcd", name, file.Etcd[name], certs.Leaf{Name: name})
 	}
 	if len(file.Etcd) > 0 {
-		user("root") // who makes the others
+		user("root") // which makes the others
 		user(keys.OperatorRole().Name)
 		user(keys.ConsoleRole().Name)
 	}

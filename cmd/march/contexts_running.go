@@ -17,7 +17,7 @@ import (
 
 // runningContext is the context of a march dev that runs. It is a socket beside the file of contexts, and the
 // process answers there with the context's settings. The kernel closes the socket with the process.
-// So the context ends with its cluster, also where the process was killed: a socket at which nobody
+// So the context ends with its cluster, also where the process was killed: a socket at which no process
 // answers is no context.
 type runningContext struct {
 	Name     string            `json:"-"`

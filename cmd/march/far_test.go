@@ -21,8 +21,8 @@ import (
 	"github.com/march-id/march/internal/testcluster"
 )
 
-// A room leases whose etcd is 1.2 s or 2 s of round trip away, over TLS, whose handshakes take round trips of their
-// own. Before, nothing was leased from 1.2 s on.
+// A room leases that has a round trip of 1.2 s or 2 s to etcd, over TLS: handshakes take round trips of their own.
+// Before, nothing was leased from 1.2 s on.
 func TestFarEtcdOverTLS(t *testing.T) {
 	t.Parallel()
 	etcd := ledgertest.StartSecureEtcd(t)

@@ -82,7 +82,7 @@ func TestRecoverAsksIfTheMachineIsOff(t *testing.T) {
 			[]string{"without  b/b-0", "nothing is changed yet"}},
 		{"it is off", "y\n", false, nil, 1, exitOK, []string{"next  the same with --yes --stopped b/b-0",
 			"nothing is changed yet", "before <time>: clocks may differ until then"}},
-		{"nobody answers with --yes", "", false, []string{"--yes"}, 0, exitFailed,
+		{"no question with --yes", "", false, []string{"--yes"}, 0, exitFailed,
 			[]string{"--stopped b/b-0 if its machine is off, otherwise --without b/b-0", "nothing is changed yet"}},
 		{"as it said", "", false, []string{"--yes", "--stopped=b/b-0"}, 0, exitOK,
 			[]string{"without  b/b-0", "epoch  <id>", "before <time>: clocks may differ until then"}},

@@ -107,7 +107,7 @@ func TestUnchainedEntry(t *testing.T) {
 	}
 }
 
-// A text of somebody else forges no row of a table and no line, and sends the terminal no command.
+// A text that a caller chose forges no row of a table and no line, and sends the terminal no command.
 func TestNoForgedLine(t *testing.T) {
 	const forged = "order\n2026-11-26T10:00:00Z  token:root  delete tag\x1b[2J\u009b31m\u202e\ttags/x"
 	actor := marchv1.AuditEntry{Actor: forged, Action: forged, Object: forged}

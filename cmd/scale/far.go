@@ -31,7 +31,7 @@ var farBounds = [...]struct {
 // farTimes are the least times of farBounds: what else the machine does meanwhile is no round trip.
 type farTimes [len(farBounds)]time.Duration
 
-// far measures the round trips of a room whose etcd is far away: the time that each thing takes beyond what it takes
+// far measures the round trips of a room that is far from etcd: the time that each thing takes beyond what it takes
 // without the delay, in delays.
 func far(ctx context.Context, s sizes, add func(row)) error {
 	near, err := timesFar(ctx, s, 0)
@@ -54,7 +54,7 @@ func far(ctx context.Context, s sizes, add func(row)) error {
 	return nil
 }
 
-// timesFar measures with an etcd whose answers take a round trip.
+// timesFar measures at such a distance of rooms from etcd, a round trip.
 func timesFar(ctx context.Context, s sizes, away time.Duration) (times farTimes, err error) {
 	layout, err := equal("a", "b")
 	if err != nil {
