@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -165,7 +164,7 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 		add(ca, dir, field, name, hosts, leaf)
 	}
 	user := func(name string) { add(etcdCA, "etcd-users", "user", name, nil, certs.Leaf{Name: name}) }
-	for _, name := range slices.Sorted(maps.Keys(file.Etcd)) {
+	for _, name := range sortedKeys(file.Etcd) {
 		server(etcdCA, "etcd", "etcd", name, file.Etcd[name], certs.Leaf{})
 		server(peersCA, "etcd-peers", "etcd", name, file.Etcd[name], certs.Leaf{Name: name})
 	}
@@ -175,7 +174,7 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 		user(keys.ConsoleRole().Name)
 	}
 	id := func(path string) []string { return []string{"spiffe://" + file.Domain + path} }
-	for _, name := range slices.Sorted(maps.Keys(file.Rooms)) {
+	for _, name := range sortedKeys(file.Rooms) {
 		room, err := allocator.ParseRoom(name)
 		if err != nil {
 			refuse("rooms: %w", err)
@@ -184,12 +183,12 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 		if len(file.Etcd) > 0 {
 			user(keys.RoomRole(room, false).Name)
 		}
-		for _, instance := range slices.Sorted(maps.Keys(file.Rooms[name])) {
+		for _, instance := range sortedKeys(file.Rooms[name]) {
 			server(marchCA, filepath.Join("rooms", name), "rooms."+name, instance, file.Rooms[name][instance],
 				certs.Leaf{Name: instance, URIs: id(tlsfiles.Instance(name, instance)[0])})
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(file.Consoles)) {
+	for _, name := range sortedKeys(file.Consoles) {
 		server(marchCA, "consoles", "consoles", name, file.Consoles[name],
 			certs.Leaf{Name: name, URIs: id("/march/console/" + name)})
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -130,7 +129,7 @@ func (f *contextFile) All() map[string]map[string]string {
 }
 
 // Names returns the names of all contexts, sorted.
-func (f *contextFile) Names() []string { return slices.Sorted(maps.Keys(f.All())) }
+func (f *contextFile) Names() []string { return sortedKeys(f.All()) }
 
 // Get returns a context. Its error is NotFound.
 func (f *contextFile) Get(name string) (map[string]string, error) {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -52,7 +51,7 @@ func (f doctorFacts) etcd() []verdict {
 		return list
 	}
 	if len(versions) > 1 {
-		names := slices.Collect(maps.Keys(versions))
+		names := sortedKeys(versions)
 		list = append(list, judge("etcd version", levelWarning, problem.EtcdVersions, "", "versions", someOf(names),
 			"etcdctl",
 			etcdctlOf(last)))
@@ -133,7 +132,7 @@ func (f doctorFacts) etcdClocks() []verdict {
 				max(off[side].most, ahead.Abs())
 		}
 	}
-	for _, side := range slices.Sorted(maps.Keys(off)) {
+	for _, side := range sortedKeys(off) {
 		g := off[side]
 		// Nothing that March promises depends on it, so it is never a failure.
 		list = append(list, judge("etcd clock", levelWarning, problem.EtcdClock, someOf(g.processes), "off",

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -102,7 +101,7 @@ func (m *manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 		delete(have, want.GetName())
 	}
 	if prune {
-		for _, name := range slices.Sorted(maps.Keys(have)) {
+		for _, name := range sortedKeys(have) {
 			d.Tags = append(d.Tags, tagChange{Tag: name, Action: "delete", Fields: []fieldChange{},
 				revision: have[name].GetRevision()})
 		}
