@@ -62,15 +62,15 @@ round them):
 func newLayoutInit(c *common, t *target) *cobra.Command {
 	request := &marchv1.InitLayoutRequest{}
 	cmd := newCall(c, t, callRow{
-		use: "init", short: "Create the cluster, with its first layout",
+		use: "init FILE", short: "Create the cluster, with its first layout",
 		long:    "Create the cluster, with its first layout. This works once, if there is none yet.\n\n" + layoutFile,
 		example: `  march layout init layout.json`,
 	}, request, marchv1.ConsoleServiceClient.InitLayout, whole, func(w *tabwriter.Writer,
 		answer *marchv1.InitLayoutResponse) {
 		recordText(w, answer.GetLayout(), answer.GetCluster(), false)
 	})
-	cmd.Use, cmd.Args = "init FILE", exactly("a file")
 	call := cmd.RunE
+	cmd.Args = exactly("a file")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if request.Layout, err = readLayout("file", args[0]); err != nil {
 			return err
