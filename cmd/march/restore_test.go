@@ -191,10 +191,6 @@ func (s *scenario) mirrored() {
 // restart does what etcd is stopped for.
 func (s *scenario) restart(cmd string, bump uint64, token string, force bool) {
 	s.Helper()
-	// A process that another test starts holds the locks on etcd's files from its fork to its
-	// exec. So none may start now.
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
 	switch cmd {
 	case "copy":
 		s.backup = s.etcd.CopyData(s)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/march-id/march/allocator/ledger/embedded"
@@ -49,6 +50,10 @@ func (e *Etcd) Start(tb testing.TB) {
 	if InBubble() {
 		tb.Fatal("a real etcd in a bubble of testing/synctest: its sockets would stop the clock; use the Fake there")
 	}
+	// A process that another test starts holds the locks on the files of a member that ended, from its fork to its
+	// exec. So none may start now.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	ctx, cancel := context.WithTimeout(context.Background(), embedded.ReadyWithin)
 	defer cancel()
 	server, err := embedded.Start(ctx, e.config)
