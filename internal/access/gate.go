@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/json"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -69,7 +69,6 @@ func (cfg Config) Validate() error {
 type Gate struct {
 	cfg      Config
 	log      hclog.Logger
-	issuers  map[string]*issuer // by their settings: one that stays as it is keeps its keys
 	usages   policy.Usages
 	attempts attempts
 	unsure   throttle.Log // tokens that cannot be checked
@@ -87,7 +86,7 @@ type Gate struct {
 type state struct {
 	policy    *policy.Policy
 	tokens    tokens
-	keys      verifier  // of a file; nil for none
+	keys      *keyFile  // of a file; nil for none
 	issuers   []*issuer // one of which a token names, if there are several
 	cas       bound
 	anonymous *Subject
@@ -132,7 +131,6 @@ func New(cfg Config) (*Gate, error) {
 // load makes a state of the files' contents. Its error is Invalid.
 func (g *Gate) load() (*state, error) {
 	s := &state{}
-	one := issuerSettings{URL: g.cfg.Issuer, Audience: g.cfg.Audience, User: "sub", Groups: "groups"}
 	ids, err := &identities{}, error(nil)
 	for _, f := range g.files {
 		switch f.flag {
@@ -149,7 +147,7 @@ func (g *Gate) load() (*state, error) {
 			return nil, err
 		}
 	}
-	if err := g.take(s, ids, one); err != nil {
+	if err := g.take(s, ids); err != nil {
 		return nil, err
 	}
 	s.anonymous = g.subject(s, Identity{})
@@ -157,36 +155,32 @@ func (g *Gate) load() (*state, error) {
 }
 
 // take adds the issuers and CAs to a state: those of a file, or else the one of the flags. Its error is Invalid.
-func (g *Gate) take(s *state, ids *identities, one issuerSettings) (err error) {
+func (g *Gate) take(s *state, ids *identities) (err error) {
 	s.cas = ids.CAs
-	known := make(map[string]*issuer)
-	if len(ids.Issuers) == 0 && one.URL != "" && one.Audience != "" {
+	if g.cfg.Issuer != "" && g.cfg.Audience != "" {
+		one := usual
+		one.URL, one.Audience = g.cfg.Issuer, g.cfg.Audience
 		ids.Issuers = append(ids.Issuers, one)
 	}
+	var before []*issuer
+	if current := g.current.Load(); current != nil {
+		before = current.issuers
+	}
 	for _, of := range ids.Issuers {
-		text, err := json.Marshal(of)
-		if err != nil {
+		var i *issuer
+		same := func(i *issuer) bool { return reflect.DeepEqual(i.issuerSettings, of) }
+		if at := slices.IndexFunc(before, same); at >= 0 {
+			i = before[at] // with its keys
+		} else if i, err = newIssuer(of, g.cfg.Transport); err != nil {
 			return err
 		}
-		i := g.issuers[string(text)]
-		if i == nil {
-			may := of.Names.Match
-			if g.cfg.Identities == "" {
-				may = anyName
-			}
-			if i, err = newIssuer(of, may, g.cfg.Transport); err != nil {
-				return err
-			}
-		}
-		known[string(text)] = i
 		s.issuers = append(s.issuers, i)
 	}
 	if g.cfg.Identities != "" && g.cfg.Issuer != "" &&
-		!slices.ContainsFunc(s.issuers, func(i *issuer) bool { return i.url == g.cfg.Issuer }) {
+		!slices.ContainsFunc(s.issuers, func(i *issuer) bool { return i.URL == g.cfg.Issuer }) {
 		return allocator.Errorf(allocator.Invalid, "oidc-issuer: %s, at which browsers log in, is no issuer of "+
 			"--identities; allowed: one of them", g.cfg.Issuer)
 	}
-	g.issuers = known
 	return nil
 }
 
@@ -274,15 +268,12 @@ func (s *state) verify(ctx context.Context, token string) (Identity, error) {
 		return Identity{}, allocator.Errorf(allocator.Unauthenticated,
 			"the token is not known; `march token create` makes one")
 	}
-	switch {
-	case s.keys != nil:
+	if s.keys != nil {
 		return s.keys.verify(ctx, token)
-	case len(s.issuers) == 1:
-		return s.issuers[0].verify(ctx, token)
 	}
 	from := issuerOf(token)
 	for _, i := range s.issuers {
-		if i.url == from {
+		if len(s.issuers) == 1 || i.URL == from {
 			return i.verify(ctx, token)
 		}
 	}

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"bytes"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -33,11 +32,14 @@ type issuerSettings struct {
 	Names         policy.Names      // that its tokens may give
 }
 
+// usual are the settings of an issuer that flags name, and of the keys in a file.
+var usual = issuerSettings{User: "sub", Groups: "groups", Names: policy.AnyName}
+
 // clientCA is what a file says of a CA of clients' certificates.
 type clientCA struct {
 	CA    string
 	Names policy.Names // that its certificates may give
-	keys  [][]byte     // the public keys of the file's certificates
+	keys  []string     // the public keys of the file's certificates
 }
 
 // named returns the files that a file of identities names.
@@ -93,16 +95,12 @@ func parseIdentities(path string, content []byte) (*identities, error) {
 	}
 	for k := range ids.CAs {
 		c := &ids.CAs[k]
-		for rest := a.Named[c.CA]; ; {
-			var block *pem.Block
-			if block, rest = pem.Decode(rest); block == nil {
-				break
-			}
+		for block, rest := pem.Decode(a.Named[c.CA]); block != nil; block, rest = pem.Decode(rest) {
 			cert, err := x509.ParseCertificate(block.Bytes)
 			if err != nil {
 				return nil, allocator.Errorf(allocator.Invalid, "identities: %s: %w", c.CA, err)
 			}
-			c.keys = append(c.keys, cert.RawSubjectPublicKeyInfo)
+			c.keys = append(c.keys, string(cert.RawSubjectPublicKeyInfo))
 		}
 		if len(c.keys) == 0 {
 			return nil, allocator.Errorf(allocator.Invalid, "identities: %s has no certificate in PEM", c.CA)
@@ -232,9 +230,7 @@ func (b bound) gives(name string, chain []*x509.Certificate) bool {
 	known := false
 	for _, cert := range chain[min(1, len(chain)):] {
 		for _, ca := range b {
-			if !slices.ContainsFunc(ca.keys, func(key []byte) bool {
-				return bytes.Equal(key, cert.RawSubjectPublicKeyInfo)
-			}) {
+			if !slices.Contains(ca.keys, string(cert.RawSubjectPublicKeyInfo)) {
 				continue
 			}
 			if known = true; !ca.Names.Match(name) {

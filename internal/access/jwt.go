@@ -54,11 +54,9 @@ const (
 // issuer verifies the tokens of an OpenID Connect issuer. It asks the issuer for its keys
 // when the first token comes, so that a server starts without it.
 type issuer struct {
-	url, audience string
-	of            issuerSettings
-	may           func(name string) bool // names that its tokens may give
-	client        *http.Client
-	mu            struct {
+	issuerSettings
+	client *http.Client
+	mu     struct {
 		sync.Mutex
 		provider *oidc.Provider // nil before it answered
 		err      error          // of the last try
@@ -74,9 +72,6 @@ type issuer struct {
 	}
 }
 
-// anyName are the names of an issuer that is given by flags: all.
-func anyName(string) bool { return true }
-
 // checkIssuer checks an issuer's address. Its error is Invalid.
 func checkIssuer(at string) error {
 	if u, err := url.Parse(at); err != nil || u.Host == "" ||
@@ -88,7 +83,7 @@ func checkIssuer(at string) error {
 }
 
 // newIssuer returns an issuer. Its error is Invalid.
-func newIssuer(of issuerSettings, may func(name string) bool, transport http.RoundTripper) (*issuer, error) {
+func newIssuer(of issuerSettings, transport http.RoundTripper) (*issuer, error) {
 	if transport == nil {
 		transport = http.DefaultTransport
 	}
@@ -101,7 +96,7 @@ func newIssuer(of issuerSettings, may func(name string) bool, transport http.Rou
 		own.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
 		transport = own
 	}
-	return &issuer{url: of.URL, audience: of.Audience, of: of, may: may, client: &http.Client{
+	return &issuer{issuerSettings: of, client: &http.Client{
 		Timeout: askIssuer, Transport: &limited{transport, rate.NewLimiter(rate.Every(issuerEvery), issuerBurst)},
 	}}, nil
 }
@@ -135,7 +130,7 @@ func (i *issuer) provider() (*oidc.Provider, error) {
 		return nil, i.mu.err
 	}
 	// The context stays with the provider: it has the client, and does not end.
-	p, err := oidc.NewProvider(oidc.ClientContext(context.Background(), i.client), i.url)
+	p, err := oidc.NewProvider(oidc.ClientContext(context.Background(), i.client), i.URL)
 	if err != nil {
 		i.mu.err = i.away(err)
 		i.mu.again = time.Now().Add(askIssuer)
@@ -146,7 +141,7 @@ func (i *issuer) provider() (*oidc.Provider, error) {
 }
 
 func (i *issuer) away(err error) error {
-	return allocator.Errorf(allocator.Unavailable, "the issuer of tokens %s does not answer: %w", i.url,
+	return allocator.Errorf(allocator.Unavailable, "the issuer of tokens %s does not answer: %w", i.URL,
 		err)
 }
 
@@ -264,7 +259,7 @@ func (g *Gate) HasIssuer() bool { return g != nil && g.cfg.Issuer != "" }
 // login returns the issuer at which browsers log in. Its error is Unavailable.
 func (g *Gate) login() (*issuer, error) {
 	for _, v := range g.current.Load().issuers {
-		if v.url == g.cfg.Issuer {
+		if v.URL == g.cfg.Issuer {
 			return v, nil
 		}
 	}
@@ -283,7 +278,7 @@ func (g *Gate) Issuer() (*oidc.Provider, *http.Client, error) {
 	return p, i.client, err
 }
 
-// VerifyLogin returns the nonce of a login for a client, and who logged in. Its errors are Unauthenticated and
+// VerifyLogin returns the nonce and the identity of a login for a client. Its errors are Unauthenticated and
 // Unavailable.
 func (g *Gate) VerifyLogin(ctx context.Context, client, token string) (nonce string, id Identity, err error) {
 	i, err := g.login()
@@ -298,31 +293,12 @@ func (g *Gate) VerifyLogin(ctx context.Context, client, token string) (nonce str
 	return verified.Nonce, id, err
 }
 
-// verifier verifies a JWT.
-type verifier interface {
-	verify(ctx context.Context, token string) (Identity, error)
-}
-
 func (i *issuer) verify(ctx context.Context, token string) (Identity, error) {
-	verified, err := i.verifyFor(ctx, i.audience, token)
+	verified, err := i.verifyFor(ctx, i.Audience, token)
 	if err != nil {
 		return Identity{}, err
 	}
 	return i.identity(verified)
-}
-
-// identity returns who a verified token names, if the issuer may name it.
-func (i *issuer) identity(t *oidc.IDToken) (Identity, error) {
-	id, err := identityOf(t, i.of)
-	if err != nil {
-		return id, err
-	}
-	if !i.may(id.Names[0]) {
-		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the issuer %s may not give the name %.200q; "+
-			"allowed: its names in --identities", i.url, id.Names[0])
-	}
-	id.Names = slices.DeleteFunc(id.Names, func(name string) bool { return !i.may(name) })
-	return id, nil
 }
 
 // issuerOf returns the issuer that a JWT names; empty if that cannot be read. It proves nothing.
@@ -340,7 +316,7 @@ func issuerOf(token string) string {
 
 func (i *issuer) verifyFor(ctx context.Context, audience, token string) (*oidc.IDToken, error) {
 	keys := &asked{issuer: i}
-	verified, err := oidc.NewVerifier(i.url, keys, &oidc.Config{ClientID: audience,
+	verified, err := oidc.NewVerifier(i.URL, keys, &oidc.Config{ClientID: audience,
 		SupportedSigningAlgs: algorithms}).Verify(ctx, token)
 	switch {
 	case keys.away != nil:
@@ -393,7 +369,7 @@ func (f *keyFile) verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token is not valid: %s", reason(err))
 	}
-	return identityOf(verified, issuerSettings{User: "sub", Groups: "groups"})
+	return usual.identity(verified)
 }
 
 // reason returns why a token does not verify. The library's text may quote what the token
@@ -405,8 +381,8 @@ func reason(err error) string {
 	return fmt.Sprintf("%.300s", err.Error())
 }
 
-// identityOf returns the identity of a verified token: its subject, then its groups. Its error is Unauthenticated.
-func identityOf(t *oidc.IDToken, of issuerSettings) (Identity, error) {
+// identity returns the identity of a verified token: its subject, then its groups. Its error is Unauthenticated.
+func (of issuerSettings) identity(t *oidc.IDToken) (Identity, error) {
 	claims := make(map[string]json.RawMessage)
 	_ = t.Claims(&claims) // of a token without claims nothing is found
 	user := texts(claims[of.User])
@@ -419,12 +395,23 @@ func identityOf(t *oidc.IDToken, of issuerSettings) (Identity, error) {
 				"issuer's tokens need here", claim, want)
 		}
 	}
-	id := Identity{Names: []string{policy.JWT + user[0]}, Expires: t.Expiry}
-	groups := texts(claims[of.Groups])
-	for _, group := range groups[:min(len(groups), maxGroups)] {
-		id.Names = append(id.Names, policy.Group+group)
+	name := policy.JWT + user[0]
+	if !of.Names.Match(name) {
+		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the issuer %s may not give the name %.200q; "+
+			"allowed: its names in --identities", of.URL, name)
 	}
-	return id, nil
+	return Identity{Names: of.withGroups(name, claims), Expires: t.Expiry}, nil
+}
+
+// withGroups returns a subject's name, then its groups of these claims that the issuer may give.
+func (of issuerSettings) withGroups(name string, claims map[string]json.RawMessage) []string {
+	names, groups := []string{name}, texts(claims[of.Groups])
+	for _, group := range groups[:min(len(groups), maxGroups)] {
+		if group = policy.Group + group; of.Names.Match(group) {
+			names = append(names, group)
+		}
+	}
+	return names
 }
 
 // texts returns a claim's texts: one, or a list of them; true and false are texts here. None for another claim.

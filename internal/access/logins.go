@@ -100,7 +100,7 @@ func (g *Gate) NewLogin(ctx context.Context, id Identity, token string) *Session
 	return &Session{Names: names, Expires: id.Expires, Access: token, Groups: groups}
 }
 
-// askLogin asks the issuer who a login's access token is for. It returns the names of the login, with the groups that
+// askLogin asks the issuer about a login's access token. It returns the names of the login, with the groups that
 // the issuer gives now, and whether it gives groups. Names of before that it does not speak of stay: its groups, unless
 // it gave them before (gave). Its errors are Unauthenticated (the login holds no longer) and Unavailable.
 func (g *Gate) askLogin(ctx context.Context, before []string, gave bool, token string) (names []string, groups bool,
@@ -120,30 +120,24 @@ func (g *Gate) askLogin(ctx context.Context, before []string, gave bool, token s
 	if err != nil {
 		return nil, false, err
 	}
-	if !i.may(before[0]) {
+	if !i.Names.Match(before[0]) {
 		return nil, false, allocator.Errorf(allocator.Unauthenticated, "the issuer may no longer give the login's name")
 	}
-	if user := texts(claims[i.of.User]); len(user) > 0 && policy.JWT+user[0] != before[0] {
+	if user := texts(claims[i.User]); len(user) > 0 && policy.JWT+user[0] != before[0] {
 		return nil, false, allocator.Errorf(allocator.Unauthenticated, "the login is now another subject's")
 	}
-	for claim, want := range i.of.Required {
+	for claim, want := range i.Required {
 		if is := claims[claim]; is != nil && !slices.Contains(texts(is), want) {
 			return nil, false, allocator.Errorf(allocator.Unauthenticated, "the login's claim %s is no longer %q",
 				claim, want)
 		}
 	}
-	_, groups = claims[i.of.Groups]
+	_, groups = claims[i.Groups]
 	if !groups && !gave {
-		return slices.DeleteFunc(slices.Clone(before), func(name string) bool { return !i.may(name) }), false, nil
+		return slices.DeleteFunc(slices.Clone(before), func(name string) bool { return !i.Names.Match(name) }), false,
+			nil
 	}
-	names = append(names, before[0])
-	given := texts(claims[i.of.Groups])
-	for _, group := range given[:min(len(given), maxGroups)] {
-		if name := policy.Group + group; i.may(name) {
-			names = append(names, name)
-		}
-	}
-	return names, groups, nil
+	return i.withGroups(before[0], claims), groups, nil
 }
 
 // userInfo returns the claims that the issuer's endpoint UserInfo gives for an access token. Its errors are

@@ -50,14 +50,14 @@ func (p *pattern) match(name string) bool {
 // Names are names that a proof may give.
 type Names struct{ of names }
 
+// AnyName are all names.
+var AnyName = Names{names{all: true}}
+
 // Match reports whether a name is one of them.
 func (n Names) Match(name string) bool { return n.of.match(name) }
 
 // None reports whether there is no name.
 func (n Names) None() bool { return len(n.of.texts) == 0 }
-
-// MarshalText returns the names as they were written.
-func (n Names) MarshalText() ([]byte, error) { return []byte(strings.Join(n.of.texts, "\n")), nil }
 
 // names is a set of names and patterns.
 type names struct {
