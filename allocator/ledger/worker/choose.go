@@ -157,7 +157,7 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range,
 		return c, busy
 	}
 	if r.Caller {
-		if err := w.another(r, now, slice, of.known, there); err != nil {
+		if err := w.another(r.By, r.Bits, 0, w.free(r, now, slice, of.known, there)); err != nil {
 			return c, err
 		}
 	}
@@ -165,9 +165,9 @@ func (w *Workers) claim(f ledger.Footing, r Request, slice allocator.Range,
 	return c, nil
 }
 
-// another returns nil if a caller may hold one more of the workers for callers, which are slice. known are those with
-// a key that this process does not hold. The caller of another has the lock.
-func (w *Workers) another(r Request, now int64, slice allocator.Range, known []candidate, there map[int64]bool) error {
+// free returns how many of the workers for callers, which are slice, are free. known are those with a key that this
+// process does not hold. The caller of free has the lock.
+func (w *Workers) free(r Request, now int64, slice allocator.Range, known []candidate, there map[int64]bool) int64 {
 	free := slice.Width() - int64(len(there))
 	for _, c := range known {
 		if c.free <= now {
@@ -179,17 +179,15 @@ func (w *Workers) another(r Request, now int64, slice allocator.Range, known []c
 			free--
 		}
 	}
-	has, all, ends := w.heldBy(r.By.Name, r.Bits)
-	after := time.Duration(ends-now)*time.Millisecond + record.MaxAhead
-	return r.By.Another(fmt.Sprintf("workers of %d bits", r.Bits), has, all, free, after)
+	return free
 }
 
-// heldBy returns how many workers of a width a caller holds, and how many of all widths, and the first end of one of
-// their windows. The caller of heldBy has the lock.
-func (w *Workers) heldBy(name string, bits int) (has, all, ends int64) {
-	ends = math.MaxInt64
+// another returns nil if a caller may hold another worker of a width while free ones are left, where so many of those
+// that it holds are passed over. The error says when the first of its windows ends. The caller of another has the lock.
+func (w *Workers) another(by allocator.Holder, bits int, passed, free int64) error {
+	has, all, now, ends := -passed, -passed, w.now(), int64(math.MaxInt64)
 	for id, held := range w.mu.held {
-		if !held.request.Caller || held.request.By.Name != name {
+		if !held.request.Caller || held.request.By.Name != by.Name {
 			continue
 		}
 		all++
@@ -201,9 +199,10 @@ func (w *Workers) heldBy(name string, bits int) (has, all, ends int64) {
 		}
 	}
 	if ends == math.MaxInt64 {
-		ends = w.now()
+		ends = now
 	}
-	return has, all, ends
+	after := time.Duration(ends-now)*time.Millisecond + record.MaxAhead
+	return by.Another(fmt.Sprintf("workers of %d bits", bits), has, all, free, after)
 }
 
 // MayKeep returns nil if a caller may go on with a worker: its quota may be smaller than when it took the worker. The
@@ -211,15 +210,9 @@ func (w *Workers) heldBy(name string, bits int) (has, all, ends int64) {
 func (w *Workers) MayKeep(held *Worker, by allocator.Holder) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := w.now()
-	w.forget(now)
-	has, all, ends := w.heldBy(by.Name, held.id.Bits)
+	w.forget(w.now())
 	by.Share = 100 // what it has it keeps
-	if all == 0 {
-		return nil
-	}
-	after := time.Duration(ends-now)*time.Millisecond + record.MaxAhead
-	return by.Another(fmt.Sprintf("workers of %d bits", held.id.Bits), has-1, all-1, 1, after)
+	return w.another(by, held.id.Bits, 1, 1)
 }
 
 // lastBeat returns when a process last sent a heartbeat, the zero time if that is not known, and whether it is
