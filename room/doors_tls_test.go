@@ -3,8 +3,6 @@ package room_test
 import (
 	"crypto/tls"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
@@ -30,22 +27,10 @@ func TestRedisClientCertificates(t *testing.T) {
 		return testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, ClientCA: ca.Root,
 			Cert: pair.Cert, Key: pair.Key})
 	}
-	token, line, err := access.NewToken("root", time.Time{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy, hashes := filepath.Join(ca.Dir, "policy.yaml"), filepath.Join(ca.Dir, "tokens")
+	lines, tokens := tokensOf(t, "root")
 	const rules = "grants:\n  - {subjects: \"spiffe://prod/shop\", roles: issuer, tags: order}\n  - {subjects: " +
 		"\"token:root\", roles: admin}\n"
-	for path, content := range map[string]string{policy: rules, hashes: line} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate, write := changing(t, nil, rules, lines)
 	doors := room.Doors{Redis: testcluster.Listen(c, "")}
 	a := c.launch("a", "a1", func(cfg *room.Config) {
 		cfg.Doors, cfg.Access = doors, gate
@@ -71,7 +56,7 @@ func TestRedisClientCertificates(t *testing.T) {
 			t.Errorf("shop: %d, %v; want %d", id, err, want)
 		}
 	}
-	if _, err := client(shop, token).Incr(bg, "secret").Result(); err != nil {
+	if _, err := client(shop, tokens["root"]).Incr(bg, "secret").Result(); err != nil {
 		t.Errorf("a token counts before the certificate: %v", err)
 	}
 	for what, want := range map[string]struct {
@@ -104,9 +89,7 @@ func TestRedisClientCertificates(t *testing.T) {
 		t.Error(err)
 	}
 	// The connection's right ends with the policy's.
-	if err := os.WriteFile(policy, []byte(strings.ReplaceAll(rules, "tags: order", "tags: cart")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	write(strings.ReplaceAll(rules, "tags: order", "tags: cart"))
 	gate.Reload(time.Now())
 	if err := own.Incr(bg, "order").Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM ") {
 		t.Errorf("after the policy changed: %v", err)

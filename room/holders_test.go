@@ -28,18 +28,28 @@ import (
 // gateOf returns the gate of a room with a policy and lines of tokens.
 func gateOf(t *testing.T, m *observe.Metrics, rules, tokens string) *access.Gate {
 	t.Helper()
+	gate, _ := changing(t, m, rules, tokens)
+	return gate
+}
+
+// changing is gateOf, and returns what writes another policy, too.
+func changing(t *testing.T, m *observe.Metrics, rules, tokens string) (*access.Gate, func(rules string)) {
+	t.Helper()
 	dir := t.TempDir()
 	policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
-	for path, content := range map[string]string{policy: rules, hashes: "# tokens\n" + tokens} {
+	write := func(path, content string) {
+		t.Helper()
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	write(policy, rules)
+	write(hashes, "# tokens\n"+tokens)
 	gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a", Metrics: m})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return gate
+	return gate, func(rules string) { write(policy, rules) }
 }
 
 // tokensOf returns the lines and the tokens of subjects, by name.
@@ -197,20 +207,7 @@ func TestLoweredQuotaOfWorkers(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())
 		c.tag(timed(cosid), "event")
 		lines, tokens := tokensOf(t, "few")
-		dir := t.TempDir()
-		policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
-		write := func(path, content string) {
-			t.Helper()
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		write(hashes, lines)
-		write(policy, holderRules)
-		gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		gate, write := changing(t, nil, holderRules, lines)
 		a := c.start("a", "a1", func(cfg *room.Config) { cfg.Access = gate })
 		first, err := a.lendAs(tokens["few"], "event", "1", nil)
 		if err == nil {
@@ -219,7 +216,7 @@ func TestLoweredQuotaOfWorkers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		write(policy, strings.Replace(holderRules, "workers: 5", "workers: 1", 1))
+		write(strings.Replace(holderRules, "workers: 5", "workers: 1", 1))
 		gate.Reload(time.Now())
 		time.Sleep(time.Until(time.UnixMilli(first.GetUntilMs()))) // by the bubble's clock
 		_, err = a.lendAs(tokens["few"], "event", "3",

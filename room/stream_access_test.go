@@ -2,8 +2,6 @@ package room_test
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -23,30 +20,10 @@ func TestIdleStreamLosesRight(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())
 		c.tag(nil, "order")
-		dir := t.TempDir()
-		policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
-		write := func(path, content string) {
-			t.Helper()
-			if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		tokens, lines := make(map[string]string), ""
-		for _, name := range []string{"shop", "other"} {
-			token, line, err := access.NewToken(name, time.Time{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			tokens[name], lines = token, lines+line+"\n"
-		}
-		write(hashes, lines)
+		lines, tokens := tokensOf(t, "shop", "other")
 		const rules = "grants:\n  - {subjects: [\"token:other\", \"token:shop\"], roles: issuer, tags: order, " +
 			"quotas: {streams: 1}}\n"
-		write(policy, rules)
-		gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		gate, write := changing(t, nil, rules, lines)
 		a := c.start("a", "a1", func(cfg *room.Config) { cfg.Access = gate })
 		next := func(s marchv1.IDService_StreamClient) error {
 			if err := s.Send(&marchv1.NextRequest{Tag: "order"}); err != nil {
@@ -70,9 +47,9 @@ func TestIdleStreamLosesRight(t *testing.T) {
 			return s
 		}
 		idle, other := open("shop"), open("other")
-		write(policy, strings.ReplaceAll(rules, `, "token:shop"`, ""))
+		write(strings.ReplaceAll(rules, `, "token:shop"`, ""))
 		began := time.Now()
-		_, err = idle.Recv()
+		_, err := idle.Recv()
 		if took := time.Since(began); status.Code(err) != codes.PermissionDenied || took > 10*time.Second {
 			t.Errorf("the idle stream: %v after %v; want PERMISSION_DENIED within 10 s", err, took)
 		}
@@ -80,7 +57,7 @@ func TestIdleStreamLosesRight(t *testing.T) {
 			t.Errorf("the other stream: %v", err)
 		}
 		// It counts in no quota any more.
-		write(policy, rules)
+		write(rules)
 		gate.Reload(time.Now())
 		if err := next(open("shop")); err != nil {
 			t.Error(err)
