@@ -95,20 +95,9 @@ func TestDoorsUnderPolicy(t *testing.T) {
 	}
 	for token, want := range map[string]int{"": http.StatusInternalServerError, tokens["shop"]: http.StatusOK,
 		"wrong": http.StatusUnauthorized} {
-		r, err := http.NewRequestWithContext(bg, http.MethodGet, d.leaf+"/api/segment/get/order", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if token != "" {
-			r.Header.Set("Authorization", "Bearer "+token)
-		}
-		answer, err := testcluster.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = answer.Body.Close()
-		if answer.StatusCode != want {
-			t.Errorf("leaf with %.8q: %d; want %d", token, answer.StatusCode, want)
+		status, _, _ := request(t, http.MethodGet, d.leaf+"/api/segment/get/order", token, "")
+		if status != want {
+			t.Errorf("leaf with %.8q: %d; want %d", token, status, want)
 		}
 	}
 	if status, _, _ := d.ask("PATCH", d.cosid+"/segments/ns/order?step=1",

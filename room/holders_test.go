@@ -1,7 +1,6 @@
 package room_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -77,6 +76,28 @@ func (i *instance) lendAs(token, tag, number string, held *marchv1.HeldWorker) (
 	return answer.GetTime().GetWindow(), err
 }
 
+// request asks over HTTP with a token, empty for none, and returns the status, Retry-After and the body of the answer.
+func request(t *testing.T, method, url, token, body string) (status int, after, answer string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(bg, method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	got, err := testcluster.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	content, err := io.ReadAll(got.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return got.StatusCode, got.Header.Get("Retry-After"), string(content)
+}
+
 // grab asks for windows until n were refused, some at the same time, and returns how many it got, and a refusal.
 func (i *instance) grab(token, tag string, n int64) (got int64, refused error) {
 	var granted, refusals, numbers atomic.Int64
@@ -140,37 +161,16 @@ func TestOneCallerNeverHoldsAllWorkers(t *testing.T) {
 			Nonce: nonce("shop")}); err != nil || w.GetWorker() != shop.GetWorker() {
 			t.Errorf("%v, %v; want %v", w, err, shop)
 		}
-		r, err := http.NewRequestWithContext(bg, http.MethodPost, "http://"+a.HTTP+"/v1/tags/event/lease",
-			strings.NewReader(fmt.Sprintf(`{"count":"1","window":{"nonce":%q}}`, nonce("http"))))
-		if err != nil {
-			t.Fatal(err)
+		status, waits, body := request(t, http.MethodPost, "http://"+a.HTTP+"/v1/tags/event/lease", tokens["greedy"],
+			fmt.Sprintf(`{"count":"1","window":{"nonce":%q}}`, nonce("http")))
+		if seconds, err := strconv.Atoi(waits); err != nil || status != http.StatusTooManyRequests || seconds < 1 ||
+			!strings.Contains(body, "quota worker_share: 75%") {
+			t.Errorf("over HTTP: %d, %q, %s, %v", status, waits, body, err)
 		}
-		r.Header.Set("Authorization", "Bearer "+tokens["greedy"])
-		answer, err := testcluster.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		body, err := io.ReadAll(answer.Body)
-		seconds, bad := strconv.Atoi(answer.Header.Get("Retry-After"))
-		if err := errors.Join(err, bad); err != nil || answer.StatusCode != http.StatusTooManyRequests || seconds < 1 ||
-			!strings.Contains(string(body), "quota worker_share: 75%") {
-			t.Errorf("over HTTP: %d, %q, %s, %v", answer.StatusCode, answer.Header.Get("Retry-After"), body, err)
-		}
-		r, err = http.NewRequestWithContext(bg, http.MethodGet, "http://"+a.HTTP+"/metrics", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Authorization", "Bearer "+tokens["root"])
-		metrics, err := testcluster.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer metrics.Body.Close()
-		body, err = io.ReadAll(metrics.Body)
-		_, counted, _ := strings.Cut(string(body), `march_access_refused_total{reason="too_many",room="a"} `)
+		_, _, body = request(t, http.MethodGet, "http://"+a.HTTP+"/metrics", tokens["root"], "")
+		_, counted, _ := strings.Cut(body, `march_access_refused_total{reason="too_many",room="a"} `)
 		counted, _, _ = strings.Cut(counted, "\n")
-		if n, bad := strconv.Atoi(counted); err != nil || bad != nil || n < 23 {
+		if n, err := strconv.Atoi(counted); err != nil || n < 23 {
 			t.Errorf("refusals in the metrics: %q, %v", counted, err)
 		}
 		time.Sleep(after) // by the bubble's clock
@@ -239,22 +239,8 @@ func TestOneCallerNeverHoldsAllMachineIDs(t *testing.T) {
 		lines, tokens := tokensOf(t, "greedy", "shop", "few", "half", "root")
 		d := c.machinesUnder(t, "a", "a1", gateOf(t, nil, holderRules, lines))
 		ask := func(method, token, client string) (int, string, string) {
-			r, err := http.NewRequestWithContext(bg, method, d.cosid+"/machines/ns?machineBit=6&instanceId="+client+
-				"&stable=false&safeGuardDuration=PT2562047788015H12M55.807S", http.NoBody)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Header.Set("Authorization", "Bearer "+token)
-			answer, err := testcluster.Client().Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer answer.Body.Close()
-			body, err := io.ReadAll(answer.Body)
-			if err != nil {
-				t.Error(err)
-			}
-			return answer.StatusCode, answer.Header.Get("Retry-After"), string(body)
+			return request(t, method, d.cosid+"/machines/ns?machineBit=6&instanceId="+client+
+				"&stable=false&safeGuardDuration=PT2562047788015H12M55.807S", token, "")
 		}
 		grab := func(token string) (got int) {
 			for ; got < 60; got++ {
