@@ -52,16 +52,15 @@ func (g *Gate) door(ctx context.Context, r policy.Request) error {
 	if g == nil {
 		return nil
 	}
-	s, _, err := g.caller(ctx)
+	s, _, err := g.identify(ctx, r.Call, r.Tag)
 	if err != nil {
-		g.refused(ctx, unknown, r.Call, r.Tag, err)
 		return err
 	}
 	return g.Check(ctx, s, r)
 }
 
-// Holder returns who a context's caller is where it is counted what callers hold, with its quotas for a call with this
-// full name. A caller that proved nothing is its address.
+// Holder returns a context's caller by the name under which its workers are counted, with its quotas for a call with
+// this full name. A caller that proved nothing is its address.
 func (g *Gate) Holder(ctx context.Context, method, tag string) allocator.Holder {
 	h := allocator.Holder{Share: allocator.DefaultShare}
 	if g != nil {

@@ -19,7 +19,7 @@ func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInf
 	if call != nil && call.Open() {
 		return handler(ctx, message)
 	}
-	s, c, err := g.identify(ctx, call)
+	s, c, err := g.identify(ctx, call, "")
 	if err == nil {
 		err = g.checkMessage(ctx, s, call, message)
 	}
@@ -30,10 +30,10 @@ func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInf
 }
 
 // identify returns the subject of a call, and notes that it has none.
-func (g *Gate) identify(ctx context.Context, call *policy.Call) (*Subject, Credentials, error) {
+func (g *Gate) identify(ctx context.Context, call *policy.Call, tag string) (*Subject, Credentials, error) {
 	s, c, err := g.caller(ctx)
 	if err != nil {
-		g.refused(ctx, unknown, call, "", err)
+		g.refused(ctx, unknown, call, tag, err)
 	}
 	return s, c, err
 }
@@ -59,7 +59,7 @@ func (g *Gate) Stream(server any, stream grpc.ServerStream, info *grpc.StreamSer
 	if call != nil && call.Open() {
 		return handler(server, stream)
 	}
-	s, c, err := g.identify(stream.Context(), call)
+	s, c, err := g.identify(stream.Context(), call, "")
 	if err != nil {
 		return err
 	}

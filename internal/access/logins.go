@@ -166,7 +166,7 @@ func (i *issuer) userInfo(ctx context.Context, at, token string) (claims map[str
 	default:
 		return nil, i.away(fmt.Errorf("UserInfo: HTTP status %d", answer.StatusCode))
 	}
-	content, err := io.ReadAll(io.LimitReader(answer.Body, maxKeys))
+	content, err := io.ReadAll(answer.Body)
 	if err == nil {
 		err = json.Unmarshal(content, &claims)
 	}
