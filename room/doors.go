@@ -147,7 +147,7 @@ func (m machines) Guard(ctx context.Context, c machine.Client) error {
 	return m.room.forCaller(m.of.Guard(ctx, c))
 }
 
-// holder returns who asks for a client. Allowed came before, so the namespace is a tag's name.
+// holder returns the caller that asks for a client. Allowed came before, so the namespace is a tag's name.
 func (m machines) holder(ctx context.Context, c machine.Client) allocator.Holder {
 	tag, _ := foreign.Tag(c.Namespace)
 	return m.room.cfg.Access.Holder(ctx, marchv1.IDService_NextBatch_FullMethodName, string(tag))

@@ -57,8 +57,8 @@ const (
 	attemptCookie = "__Host-march-login"
 	// attemptLasts is how long a login at the issuer may take.
 	attemptLasts = 10 * time.Minute
-	// renewAfter is how old a login at the issuer is before a browser whose login has ended is sent there again by
-	// itself: an issuer that ends each login at once is not asked again and again.
+	// renewAfter is how old a login at the issuer is before its end sends the browser there again by itself: an
+	// issuer that ends each login at once is not asked again and again.
 	renewAfter = time.Minute
 )
 

@@ -44,8 +44,8 @@ const (
 	Most = 1024
 )
 
-// DefaultGuard is the guard of a client that names none. A number whose client was silent for longer is nobody's where
-// it is counted what a caller holds.
+// DefaultGuard is the guard of a client that names none. A client that was silent for longer does not count as its
+// caller's.
 const DefaultGuard = 5 * time.Minute
 
 // writing is longer than a call takes.
@@ -75,7 +75,7 @@ type Machines struct {
 		sync.Mutex
 		epoch string          // under which all was seen
 		seen  map[string]seen // by key, of machine IDs and of workers
-		// of has who holds the numbers of a client, as far as a call of this process said it.
+		// of has the holders of clients' numbers, as far as calls of this process named them.
 		of map[name]holding
 	}
 }
@@ -83,7 +83,7 @@ type Machines struct {
 // name names a client.
 type name struct{ namespace, instance string }
 
-// holding is who holds the numbers of a client.
+// holding is the holder of a client's numbers.
 type holding struct {
 	by    string        // the name of the holder
 	since time.Duration // of the last call, by runs
@@ -133,7 +133,7 @@ func (m *Machines) unchanged(kv store.KV, sent time.Duration) time.Duration {
 type Client struct {
 	Namespace, Instance string
 	Stable              bool
-	By                  allocator.Holder // who asks for the client
+	By                  allocator.Holder // the caller that asks for the client
 }
 
 // claim is a room's key of a number: the client to which the room gave it last.
@@ -313,7 +313,7 @@ func (m *Machines) holds(c Client) {
 }
 
 // another returns nil if the holder of a client may hold one more number of a slice. The error is TooMany. A client of
-// which no call came since this process began counts for nobody: its number is not free either.
+// which no call came since this process began is no caller's, but its number is not free either.
 func (m *Machines) another(v view, c Client, slice allocator.Range, bits int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -326,15 +326,14 @@ func (m *Machines) another(v view, c Client, slice allocator.Range, bits int) er
 		if h.returned() || h.silent(DefaultGuard) {
 			continue
 		}
-		in, ours := h.id.Bits == bits && slice.Contains(h.id.Number), m.mu.of[of].by == c.By.Name
+		ours := m.mu.of[of].by == c.By.Name
 		if ours {
 			all++
 		}
-		if in {
-			taken++
-		}
-		if in && ours {
-			has++
+		if h.id.Bits == bits && slice.Contains(h.id.Number) {
+			if taken++; ours {
+				has++
+			}
 		}
 	}
 	for id := range v.taken {
