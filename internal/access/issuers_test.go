@@ -127,6 +127,32 @@ func TestOneIssuerHangs(t *testing.T) {
 	})
 }
 
+// An issuer that stays as it is in a changed file keeps its keys, so its tokens count while it is away.
+func TestIssuerThatStaysKeepsItsKeys(t *testing.T) {
+	w := newWorld(t)
+	bank, shop := newIssuer(t), newIssuer(t)
+	synctest.Test(t, func(t *testing.T) {
+		reached := &moody{issuer: bank}
+		w.gate = w.twoOf(bank, shop, hosts{bank.URL: reached, shop.URL: &moody{shop, nil}}, "")
+		if err := w.may(bank.token(bank.ofBank("bank/alice")), "IDService/Next", "order"); err != nil {
+			t.Fatal(err)
+		}
+		reached.mood = away
+		text, err := os.ReadFile(w.path("identities.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.write("identities.yaml", strings.Replace(string(text), "preferred_username", "sub", 1))
+		w.reload()
+		if err := w.may(bank.token(bank.ofBank("bank/bob")), "IDService/Next", "order"); err != nil {
+			t.Errorf("a token of the issuer that stays: %v", err)
+		}
+		if kind := w.kind(shop.token(shop.ofShop("shop/bob"))); kind != allocator.Unauthenticated {
+			t.Errorf("a token of the issuer that changed: %v", kind)
+		}
+	})
+}
+
 // hosts reaches each issuer in its own way.
 type hosts map[string]*moody
 
