@@ -84,10 +84,10 @@ func TestSmall(t *testing.T) {
 	leases := float64(spec.Pairs()) / (spec.Reserve.Seconds() * 8 / 7)
 	near("leases", steady["marks"].Writes, leases*seconds)
 	near("heartbeats", steady["alive"].Writes, float64(spec.Instances)*seconds/5)
-	// A beat is written every 10 s, or when the log has doubled. Instances that probe at the
-	// same time each try to write it.
-	if n := steady["beat"].Writes; n < seconds/10-2 || n > 2*seconds/10 {
-		t.Errorf("beats: %d, want %d to %d", n, seconds/10, 2*seconds/10)
+	// A beat is written every 10 s, or when the log has doubled. How many instances that probe at
+	// the same time try to write it, is the scheduler's choice: each at most once.
+	if n, most := steady["beat"].Writes, int64(spec.Instances)*seconds/10; n < seconds/10-2 || n > most {
+		t.Errorf("beats: %d, want %d to %d", n, seconds/10, most)
 	}
 	if len(steady) != 3 {
 		t.Errorf("%v is written while nothing changes, want three kinds", steady)
