@@ -19,61 +19,111 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
-// TestScripts runs the protocol as text: commands, and what they answered. Each file has its own
-// clusters. `go test . -run TestScripts -rewrite` writes the answers anew. The commands:
-//
-//	cluster LAYOUT                      a new cluster, with the tag t
-//	step N                              makes t anew, before its first lease: with the largest step N
-//	start ROOM/NAME [journal] [role]    a process; role: its etcd user writes its own room's keys only
-//	crash ROOM/NAME                     the process ends; so does it if another one of its name starts
-//	leave ROOM/NAME                     it stops in good order
-//	lease ROOM/NAME N                   leases N IDs of t
-//	see ROOM/NAME                       reads epoch and layout, and enters a new epoch
-//	watch ROOM/NAME                     notes which processes are registered, and from then on who leaves
-//	beat ROOM/NAME                      sends a heartbeat
-//	backup NAME, restore NAME           of etcd
-//	compact                             etcd forgets its history
-//	rollback NAME                       its data directories are copied back, which no raft index shows
-//	copy ROOM/NAME ROOM/COPY            copies a journal, for a later recover
-//	fail ROOM/NAME                      etcd does not take the next transaction that deletes a key
-//	pass                                a minute passes; the next look at etcd writes its beat
-//	layout LAYOUT                       changes the layout
-//	recover [without=A,B] [margin=N] [journal=A,B] [dry] [alone]
-//	                                    asks all processes that run; alone: none of them
-//	marks, halt                         the marks of t; why leasing is halted
-//	check                               no ID was leased twice, and the store fits together
-//
-// A process is named ROOM/NAME, and its incarnations ROOM/NAME.1, ROOM/NAME.2 and so on.
+// TestScripts runs the protocol as text: commands, and what they answered where that is more than "ok". Each file has
+// clusters of its own, each with clocks that stand still unless a command moves them.
+// `go test . -run TestScripts -rewrite` writes the answers anew. The commands are those of verbs.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		s := &script{t: t}
-		defer s.end()
+		s := &script{}
+		defer func() { s.end() }()
 		datadriven.RunTest(t, path, s.run)
 	})
+}
+
+// verb is a command of the scripts.
+type verb struct {
+	usage string // begins with its name
+	does  string
+	do    func(*script, args) (string, error)
+}
+
+// args are the words after a command's name. An option is a word, or key=value.
+type args []string
+
+func (a args) has(word string) bool { return slices.Contains(a, word) }
+
+// value returns the value of an option, empty if it is not there.
+func (a args) value(key string) string {
+	for _, word := range a {
+		if value, is := strings.CutPrefix(word, key+"="); is {
+			return value
+		}
+	}
+	return ""
+}
+
+func (a args) list(key string) []string {
+	return strings.FieldsFunc(a.value(key), func(r rune) bool { return r == ',' })
+}
+
+// ids returns the instances that an option lists.
+func (a args) ids(key string) (all []record.InstanceID) {
+	for _, id := range a.list(key) {
+		all = append(all, record.InstanceID(id))
+	}
+	return all
+}
+
+// rest returns the words from the i-th on as one text.
+func (a args) rest(i int) string { return strings.Join(a[i:], " ") }
+
+// tag returns the i-th word as a tag; t without it.
+func (a args) tag(i int) allocator.Tag {
+	if len(a) <= i {
+		return "t"
+	}
+	return allocator.Tag(a[i])
+}
+
+func number(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		panic(err)
+	}
+	return d
 }
 
 // script is the state of one file.
 type script struct {
 	t       *testing.T
 	c       *cluster
-	dir     string // of journals
-	live    map[record.InstanceID]*scripted
-	lives   map[record.InstanceID]int
+	dir     string               // of journals
+	live    map[string]*scripted // by their handles
+	lives   map[string]int
 	names   map[string]string // of incarnations
 	backups map[string]int64
-	clock   *wall      // of all processes
-	written []store.KV // registrations since the last command
+	spoilt  map[string][]byte // values before the first put or drop
+	clock   *wall             // of the cluster
+	began   time.Time         // what it showed at first
+	mirrors map[string]*seen
+	workers map[record.WorkerID]string // those with a random number, by the names that they were taken by
+	written []store.KV                 // registrations since the last command
 }
 
 // scripted is a running process.
 type scripted struct {
 	*process
 
-	id      record.InstanceID
+	handle  string
+	began   time.Time
+	ahead   time.Duration // of its clock
+	callers int64         // see worker.Config
+	pinned  time.Duration
+	workers *worker.Workers
+	taken   map[string]*worker.Worker
 	watches bool
 	notes   []string // what the process reported since the last command
 }
@@ -84,233 +134,182 @@ func (s *script) end() {
 	}
 }
 
+// run answers each line of a block, where the answer is more than "ok".
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	s.t = t
 	var out strings.Builder
 	for _, line := range strings.Split(d.Input, "\n") {
-		if line = strings.TrimSpace(line); line != "" {
-			fmt.Fprintln(&out, s.do(t, strings.Fields(line)))
-			for _, p := range s.live {
-				if p.watches && len(s.written) > 0 {
-					p.Watched(s.written)
-				}
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		said := s.do(line)
+		for _, p := range s.live {
+			if p.watches && len(s.written) > 0 {
+				p.Watched(s.written)
 			}
-			s.written = nil
+		}
+		s.written = nil
+		var notes []string
+		for _, p := range s.live {
+			for _, note := range p.notes {
+				notes = append(notes, "\n  "+p.handle+" "+note)
+			}
+			p.notes = nil
+		}
+		slices.Sort(notes)
+		if said != "" {
+			line += ": " + said
+		}
+		if said != "" || len(notes) > 0 {
+			fmt.Fprintln(&out, s.plain(line+strings.Join(notes, "")))
 		}
 	}
 	return out.String()
 }
 
 // do runs one command.
-func (s *script) do(t *testing.T, words []string) string {
-	command, args := words[0], words[1:]
-	if command == "cluster" {
-		s.end()
-		*s = script{t: t, c: newCluster(t, strings.Join(args, " ")), dir: t.TempDir(),
-			live: map[record.InstanceID]*scripted{}, lives: map[record.InstanceID]int{}, names: map[string]string{},
-			backups: map[string]int64{}, clock: at(t, "2026-11-22T12:00:00Z")}
-		return "ok"
+func (s *script) do(line string) string {
+	words := strings.Fields(line)
+	if words[0] == "cluster" {
+		s.begin(words[1:])
+		return ""
 	}
-	s.c.TB = t
-	switch command {
-	case "start":
-		return s.start(record.InstanceID(args[0]), slices.Contains(args, "journal"), slices.Contains(args, "role"))
-	case "backup":
-		s.backups[args[0]] = s.c.Mem.Revision()
-		return "ok"
-	case "copy":
-		content, err := os.ReadFile(s.journal(args[0]))
-		if err == nil {
-			err = os.WriteFile(s.journal(args[1]), content, 0o600)
+	s.c.TB = s.t
+	s.c.Admin = manage(ledgertest.Open(s.t, s.c.Mem.Open(), s.clock.config)) // which remembers nothing
+	var all []string
+	for _, v := range verbs {
+		all = append(all, v.usage+": "+v.does)
+		if name, _, _ := strings.Cut(v.usage, " "); name != words[0] {
+			continue
 		}
+		said, err := v.do(s, words[1:])
 		if err != nil {
-			return err.Error()
+			said = fmt.Sprint(allocator.KindOf(err)) + ": " + err.Error()
 		}
-		return "ok"
-	case "compact":
-		s.c.Mem.Compact()
-		return "ok"
-	case "step":
-		n, _ := strconv.ParseInt(args[0], 10, 64)
-		if err := s.c.Admin.DeleteTag(bg, "t", "test"); err != nil {
-			return err.Error()
-		}
-		s.c.Tag("t", steps(n))
-		return "ok"
-	case "restore":
-		s.c.Mem.Restore(s.backups[args[0]], 0, ledgertest.ClusterID)
-		return "ok"
-	case "rollback":
-		s.c.Mem.RollBack(s.backups[args[0]], 0)
-		return "ok"
-	case "pass":
-		s.clock.Time = s.clock.Add(time.Minute)
-		return "ok"
-	case "layout":
-		s.c.Move(strings.Join(args, " "))
-		return "ok"
-	case "recover":
-		return s.recover(args)
-	case "marks":
-		var marks []string
-		for _, room := range []allocator.Room{"a", "b", "c"} {
-			if next := s.c.Mark(room).Next; next > 0 {
-				marks = append(marks, fmt.Sprintf("%s %d", room, next))
-			}
-		}
-		return strings.Join(marks, ", ")
-	case "halt":
-		return s.halt()
-	case "check":
-		found := &complaints{TB: t}
-		s.c.Mem.Arrive()
-		ledgertest.CheckCluster(found, s.c.Mem.Open(), "default", s.c.Issued)
-		return s.plain(strings.Join(append([]string{"ok"}, found.all...)[min(len(found.all), 1):], "\n  "))
+		return said
 	}
-	p := s.live[record.InstanceID(args[0])]
-	if p == nil {
-		return args[0] + " does not run"
-	}
-	var err error
-	said := "ok"
-	switch command {
-	case "crash":
-		delete(s.live, p.id)
-		err = p.Close()
-	case "leave":
-		delete(s.live, p.id)
-		err = errors.Join(p.Leave(bg), p.Close())
-	case "lease":
-		var seg allocator.Segment
-		n, _ := strconv.ParseInt(args[1], 10, 64)
-		if seg, err = p.TryLease("t", n); err == nil {
-			said = fmt.Sprintf("%d to %d", seg.First, seg.Last())
-		}
-	case "see":
-		p.hear()
-		err = p.Ledger.Check(bg)
-	case "watch":
-		p.watches = true
-		p.See(bg)
-	case "fail":
-		p.Conn.Next(ledgertest.Fate{Name: ledgertest.NotDone}, func(txn store.Txn) bool {
-			return slices.ContainsFunc(txn.Then, func(op store.Op) bool { return op.Delete != "" })
-		})
-	case "beat":
-		err = p.Beat(bg)
-	default:
-		return "there is no command " + command
-	}
-	if err != nil {
-		said = fmt.Sprint(allocator.KindOf(err)) + ": " + s.plain(err.Error())
-	}
-	said = strings.Join(append([]string{said}, p.notes...), "\n  ")
-	p.notes = nil
-	return said
+	s.t.Fatalf("there is no command %s; there are\n%s", words[0], strings.Join(all, "\n"))
+	return ""
 }
 
-// start starts a process; an earlier one of its name ends.
-func (s *script) start(id record.InstanceID, journal, role bool) string {
-	room, name, _ := strings.Cut(string(id), "/")
-	if was := s.live[id]; was != nil {
-		_ = was.Close()
-		delete(s.live, id)
+// begin makes a new cluster.
+func (s *script) begin(a args) {
+	s.end()
+	formats := record.Formats
+	if text := a.value("formats"); text != "" {
+		formats, a = int(number(text)), a[1:]
 	}
-	s.lives[id]++
-	p := &scripted{process: s.c.process(), id: id}
+	*s = script{t: s.t, dir: s.t.TempDir(), live: map[string]*scripted{}, lives: map[string]int{},
+		names: map[string]string{}, backups: map[string]int64{}, spoilt: map[string][]byte{},
+		mirrors: map[string]*seen{}, workers: map[record.WorkerID]string{}, clock: at(s.t, "2026-11-22T12:00:00Z")}
+	s.began = s.clock.Time
+	s.c = &cluster{memcluster.NewOf(s.t, a.rest(0), formats, s.clock.config)}
+}
+
+// start starts a process; an earlier one of its handle ends.
+func (s *script) start(a args) (string, error) {
+	room, name, _ := strings.Cut(a[0], "/")
+	handle := a[0]
+	if as := a.value("as"); as != "" {
+		handle = as
+	}
+	if was := s.live[handle]; was != nil {
+		_ = was.Close()
+		delete(s.live, handle)
+	}
+	s.lives[handle]++
+	p := &scripted{process: s.c.process(), handle: handle, began: s.clock.Time, taken: map[string]*worker.Worker{}}
+	if ahead := a.value("ahead"); ahead != "" {
+		p.ahead = duration(ahead)
+	}
+	if callers := a.value("callers"); callers != "" {
+		p.callers = number(callers)
+	}
+	if window := a.value("pinned-window"); window != "" {
+		p.pinned = duration(window)
+	}
 	var etcd store.Store = registrations{p.Conn, s}
-	if role {
+	if a.has("role") {
 		etcd = ledgertest.WithRole(etcd, record.Keys(prefix).RoomRole(allocator.Room(room), false))
 	}
-	p.Ledger = ledgertest.Open(s.t, etcd, s.clock.config)
-	r := ledger.Registration{Room: allocator.Room(room), Name: allocator.Instance(name), Address: string(id)}
-	if journal {
+	p.Ledger = ledgertest.Open(s.t, etcd, func(cfg *ledger.Config) {
+		cfg.Now = func() time.Time { return s.clock.Add(p.ahead) }
+	})
+	r := ledger.Registration{Room: allocator.Room(room), Name: allocator.Instance(name), Address: handle,
+		RequireJournal: a.has("required")}
+	if a.has("journal") {
 		r.Journal = s.dir
+	} else if dir := a.value("journal"); dir != "" {
+		r.Journal = filepath.Join(s.dir, dir)
 	}
 	var err error
 	if p.Instance, err = p.Ledger.Join(bg, r); err != nil {
-		return fmt.Sprint(allocator.KindOf(err)) + ": " + s.plain(err.Error())
+		return "", err
 	}
 	p.OnDrop(func(why string) { p.notes = append(p.notes, "drops all: "+why) })
 	p.OnOrphan(func(o ledger.Orphan) {
 		p.notes = append(p.notes, fmt.Sprintf("alarm: IDs of %s from %d to %d", o.Tag, o.Began, o.Below-1))
 	})
-	s.live[id], s.names[p.Incarnation()] = p, fmt.Sprintf("%s.%d", id, s.lives[id])
-	return "ok"
+	s.live[handle], s.names[p.Incarnation()] = p, fmt.Sprintf("%s.%d", handle, s.lives[handle])
+	return "", nil
 }
 
-// recover runs a recover, and returns what it reports.
-func (s *script) recover(args []string) string {
-	cfg := recovery.Config{Actor: "ann", Apply: true, Layout: recovery.LayoutKnown, Ask: s.ask}
-	for _, arg := range args {
-		key, value, _ := strings.Cut(arg, "=")
-		switch key {
-		case "without":
-			for _, id := range strings.Split(value, ",") {
-				cfg.Without = append(cfg.Without, record.InstanceID(id))
-			}
-		case "margin":
-			steps, _ := strconv.ParseInt(value, 10, 64)
-			cfg.Margin = &steps
-		case "journal":
-			for _, id := range strings.Split(value, ",") {
-				m, err := ledger.ReadJournal(s.journal(id))
-				if err != nil {
-					return s.plain(err.Error())
-				}
-				cfg.Memories = append(cfg.Memories, m)
-			}
-		case "dry":
-			cfg.Apply = false
-		case "alone":
-			cfg.Ask = asking(nil)
-		default:
-			return "there is no option " + key
+// on returns a command to the process that its first word names.
+func on(do func(*script, *scripted, args) (string, error)) func(*script, args) (string, error) {
+	return func(s *script, a args) (string, error) {
+		p := s.live[a[0]]
+		if p == nil {
+			s.t.Fatalf("%s does not run", a[0])
 		}
+		return do(s, p, a[1:])
 	}
-	report, err := recovery.Run(bg, ledgertest.Open(s.t, s.c.Mem.Open(), s.clock.config), cfg)
-	out := []string{fmt.Sprintf("answered %v, left %v, margin %d", report.Answered, report.LeftBefore, report.Total)}
-	for _, m := range report.Missing {
-		name := s.names[m.Incarnation]
-		if name == "" {
-			name = string(m.ID)
-		}
-		out = append(out, fmt.Sprintf("missing %s: %s", name, s.plain(m.Why)))
-	}
-	if err != nil {
-		out = append(out, fmt.Sprint(allocator.KindOf(err))+": "+s.plain(err.Error()))
-	}
-	slices.Sort(out[1:])
-	return strings.Join(out, "\n  ")
-}
-
-// complaints collects what a check finds.
-type complaints struct {
-	ledgertest.TB
-	all []string
-}
-
-func (c *complaints) Errorf(format string, args ...any) {
-	c.all = append(c.all, fmt.Sprintf(format, args...))
 }
 
 // ask asks the process that runs at an address.
 func (s *script) ask(ctx context.Context, seen record.SeenInstance, q record.Question,
 	use record.UseMarks) (record.Memory, error) {
-	for id, p := range s.live {
-		if string(id) == seen.Address {
-			m := p.Memory(ctx, q)
-			return m, use(m.Room, m.Marks)
-		}
+	p := s.live[seen.Address]
+	if p == nil {
+		return record.Memory{}, allocator.Errorf(allocator.Unavailable, "no process is at %s", seen.Address)
 	}
-	return record.Memory{}, allocator.Errorf(allocator.Unavailable, "no process is at %s", seen.Address)
+	m := p.Memory(ctx, q)
+	return m, errors.Join(m.Validate(), use(m.Room, m.Marks))
 }
 
 // journal returns the path of a process's journal, or of a copy.
 func (s *script) journal(name string) string {
-	_, rest, _ := strings.Cut(string(s.c.Value("identity")), `"uuid":"`)
-	uuid, _, _ := strings.Cut(rest, `"`)
-	return filepath.Join(s.dir, uuid, name+".journal")
+	return filepath.Join(s.dir, value[record.Identity](s.c, "identity").UUID, name+".journal")
 }
+
+func (s *script) copyJournal(from, to string) error {
+	content, err := os.ReadFile(s.journal(from))
+	if err == nil {
+		err = os.WriteFile(s.journal(to), content, 0o600)
+	}
+	return err
+}
+
+// spoil writes a value by hand; nil deletes the key. The first value is kept for mend.
+func (s *script) spoil(key string, value []byte) {
+	if _, is := s.spoilt[key]; !is {
+		s.spoilt[key], _ = s.c.Mem.Value(prefix + key)
+	}
+	s.c.Corrupt(key, value)
+}
+
+// filled returns a text with the random names that it stands for.
+func (s *script) filled(text string) string {
+	if strings.Contains(text, "{epoch}") {
+		text = strings.ReplaceAll(text, "{epoch}", value[record.Epoch](s.c, "epoch").Epoch)
+	}
+	for incarnation, name := range s.names {
+		text = strings.ReplaceAll(text, "{"+name+"}", incarnation)
+	}
+	return text
+}
+
+// since returns a time in Unix ms as what passed since the cluster began.
+func (s *script) since(ms int64) string { return time.UnixMilli(ms).Sub(s.began).String() }
 
 // registrations is a store that notes the registrations which are written through it.
 type registrations struct {
@@ -329,24 +328,29 @@ func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, er
 	return answer, err
 }
 
-// halt returns who halted leasing, and why.
-func (s *script) halt() string {
-	var e record.Epoch
-	if err := record.Decode(store.KV{Key: prefix + "epoch", Value: s.c.Value("epoch")}, &e); err != nil {
-		s.t.Fatal(err)
-	}
-	if e.Halted == nil {
-		return "none"
-	}
-	return e.Halted.By + ": " + s.plain(e.Halted.Why)
+// complaints collects what a check finds.
+type complaints struct {
+	ledgertest.TB
+	all []string
 }
 
-// plain replaces the names of incarnations and epochs, which are random, and times.
+func (c *complaints) Errorf(format string, args ...any) {
+	c.all = append(c.all, fmt.Sprintf(format, args...))
+}
+
+// plain replaces the names of incarnations, workers, epochs, clusters and entries that are random.
 func (s *script) plain(text string) string {
 	for incarnation, name := range s.names {
 		text = strings.ReplaceAll(text, incarnation, name)
 	}
+	for id, name := range s.workers {
+		text = regexp.MustCompile(`\bworker `+id.String()+`\b`).ReplaceAllString(text, "worker "+name)
+	}
+	text = raftIndex.ReplaceAllString(text, "raft index is N, and was M")
 	return random.ReplaceAllString(text, "...")
 }
 
-var random = regexp.MustCompile(`[0-9a-f]{32}|\d{4}-\d\d-\d\dT[0-9:]+Z`)
+var random = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]{21}|\b01[0-9A-Z]{24}\b`)
+
+// raftIndex grows with reads, too, of which some are made at once.
+var raftIndex = regexp.MustCompile(`raft index is \d+, and was \d+`)

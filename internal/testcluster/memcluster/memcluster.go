@@ -34,11 +34,11 @@ func New(tb ledgertest.TB, layout string) *Cluster {
 	return NewOf(tb, layout, record.Formats)
 }
 
-// NewOf is New for a cluster with a generation of formats.
-func NewOf(tb ledgertest.TB, layout string, formats int) *Cluster {
+// NewOf is New for a cluster with a generation of formats. change changes the administration's ledger.
+func NewOf(tb ledgertest.TB, layout string, formats int, change ...func(*ledger.Config)) *Cluster {
 	tb.Helper()
 	c := &Cluster{TB: tb, Mem: ledgertest.NewFake(tb), Issued: ledgertest.Issued{}}
-	c.Admin = admin.New(ledgertest.Open(tb, c.Mem.Open()), admin.Config{Formats: formats})
+	c.Admin = admin.New(ledgertest.Open(tb, c.Mem.Open(), change...), admin.Config{Formats: formats})
 	if _, err := c.Admin.Init(bg, ledgertest.Lay(tb, layout), "test"); err != nil {
 		tb.Fatalf("init: %v", err)
 	}

@@ -1,0 +1,686 @@
+package ledger_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/recovery"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/verify"
+	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/period"
+	"github.com/march-id/march/allocator/timeid"
+)
+
+// verbs are the commands. A process is named ROOM/NAME, or by the handle that it was started with, and its
+// incarnations HANDLE.1, HANDLE.2 and so on.
+var verbs []verb
+
+func init() {
+	verbs = []verb{
+		{"cluster [formats=N] LAYOUT", "a new cluster, with the tag t", nil},
+		{"start ROOM/NAME [journal[=DIR]] [role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] [as=HANDLE]",
+			"a process; the one before of its handle ends. role: its etcd user writes its own room's keys only",
+			(*script).start},
+		{"crash P", "the process ends", on(func(s *script, p *scripted, _ args) (string, error) {
+			delete(s.live, p.handle)
+			return "", p.Close()
+		})},
+		{"leave P", "it stops in good order", on(func(s *script, p *scripted, _ args) (string, error) {
+			if err := p.Leave(bg); err != nil {
+				return "", err
+			}
+			delete(s.live, p.handle)
+			return "", p.Close()
+		})},
+		{"lease P N [TAG]", "leases N IDs of t, or of another tag",
+			on(func(_ *script, p *scripted, a args) (string, error) {
+				seg, err := p.TryLease(a[1:].tag(0), number(a[0]))
+				if err != nil {
+					return "", err
+				}
+				if seg.Count != number(a[0]) {
+					return fmt.Sprintf("%d of them, %d to %d", seg.Count, seg.First, seg.Last()), nil
+				}
+				return fmt.Sprintf("%d to %d", seg.First, seg.Last()), nil
+			})},
+		{"all N TAG ...", "all processes look at etcd, and lease; says of which tags none",
+			func(s *script, a args) (string, error) {
+				var out []string
+				for _, handle := range slices.Sorted(maps.Keys(s.live)) {
+					s.live[handle].Ledger.Uncheck()
+					for _, tag := range a[1:] {
+						if _, err := s.live[handle].TryLease(allocator.Tag(tag), number(a[0])); err != nil {
+							out = append(out, fmt.Sprintf("%s leases no %s", handle, tag))
+						}
+					}
+				}
+				return strings.Join(out, ", "), nil
+			}},
+		{"see P", "reads epoch and layout, and enters a new epoch",
+			on(func(_ *script, p *scripted, _ args) (string, error) { p.hear(); return "", p.Ledger.Check(bg) })},
+		{"watch P", "notes which processes are registered, and from then on who leaves",
+			on(func(_ *script, p *scripted, _ args) (string, error) {
+				p.watches = true
+				p.See(bg)
+				return "", nil
+			})},
+		{"beat P", "sends a heartbeat",
+			on(func(_ *script, p *scripted, _ args) (string, error) { return "", p.Beat(bg) })},
+		{"serve P", "reports the layout that it has", on(func(_ *script, p *scripted, _ args) (string, error) {
+			layout, _ := p.Ledger.Layout()
+			return "", p.Serve(bg, layout.Layout.Version)
+		})},
+		{"barred P", "which recover it answered", on(func(_ *script, p *scripted, _ args) (string, error) {
+			if b, is := p.Barred(); is {
+				return "by " + b.By, nil
+			}
+			return "by none", nil
+		})},
+		{"ahead P TIME", "its clock is ahead by that",
+			on(func(_ *script, p *scripted, a args) (string, error) { p.ahead = duration(a[0]); return "", nil })},
+		{"suspect P", "it looks at etcd before its next lease",
+			on(func(_ *script, p *scripted, _ args) (string, error) { p.Ledger.Uncheck(); return "", nil })},
+		{"fate P FATE KEY [N]", "of the next transaction that puts a key with that beginning, or deletes one",
+			on((*script).fate)},
+		{"take P W BITS [pin=N] [tick=TIME] [age=TIME] [longest=TIME] [caller]", "takes a worker, W from then on",
+			on((*script).take)},
+		{"renew P W", "renews a worker", on(func(s *script, p *scripted, a args) (string, error) {
+			if err := p.workers.Renew(bg, p.taken[a[0]]); err != nil {
+				return "", err
+			}
+			return s.window(p.taken[a[0]]), nil
+		})},
+		{"giveback P W TIME", "gives a worker back that was used until then",
+			on(func(s *script, p *scripted, a args) (string, error) {
+				return "", p.workers.GiveBack(bg, p.taken[a[0]], s.began.Add(duration(a[1])).UnixMilli())
+			})},
+		{"window P W", "the worker's last window in etcd",
+			on(func(s *script, p *scripted, a args) (string, error) { return s.stored(p.taken[a[0]].ID()), nil })},
+		{"backup NAME", "of etcd",
+			func(s *script, a args) (string, error) { s.backups[a[0]] = s.c.Mem.Revision(); return "", nil }},
+		{"restore NAME [bump=N] [etcd=N]", "the backup, perhaps into an etcd cluster with another ID",
+			func(s *script, a args) (string, error) {
+				id := ledgertest.ClusterID
+				if text := a.value("etcd"); text != "" {
+					id = uint64(number(text)) //nolint:gosec // small
+				}
+				s.c.Mem.Restore(s.backups[a[0]], number(cmp.Or(a.value("bump"), "0")), id)
+				return "", nil
+			}},
+		{"rollback NAME [more=N]", "its data directories are copied back, which no raft index shows; N revisions came",
+			func(s *script, a args) (string, error) {
+				s.c.Mem.RollBack(s.backups[a[0]], number(cmp.Or(a.value("more"), "0")))
+				return "", nil
+			}},
+		{"compact", "etcd forgets its history",
+			func(s *script, _ args) (string, error) { s.c.Mem.Compact(); return "", nil }},
+		{"reconnect", "all connections to etcd break",
+			func(s *script, _ args) (string, error) { s.c.Mem.Break(); return "", nil }},
+		{"arrive", "late transactions happen",
+			func(s *script, _ args) (string, error) { s.c.Mem.Arrive(); return "", nil }},
+		{"copy ROOM/NAME ROOM/COPY", "copies a journal, for a later recover",
+			func(s *script, a args) (string, error) { return "", s.copyJournal(a[0], a[1]) }},
+		{"pass [TIME]", "time passes, a minute if it is not said", func(s *script, a args) (string, error) {
+			d := time.Minute
+			if len(a) > 0 {
+				d = duration(a[0])
+			}
+			s.clock.Time = s.clock.Add(d)
+			return "", nil
+		}},
+		{"repeat N COMMAND", "does a command N times, and says the last answer",
+			func(s *script, a args) (said string, _ error) {
+				for range number(a[0]) {
+					said = s.do(a.rest(1))
+				}
+				return said, nil
+			}},
+		{"keep KEY", "keeps a value for mend",
+			func(s *script, a args) (string, error) { s.spoilt[a[0]] = s.c.Value(a[0]); return "", nil }},
+		{"put KEY VALUE", "writes a value by hand; {epoch} is the one in force, {HANDLE.N} an incarnation",
+			func(s *script, a args) (string, error) { s.spoil(a[0], []byte(s.filled(a.rest(1)))); return "", nil }},
+		{"mark ROOM TAG NEXT REVISION VERSION:FIRST-END ...",
+			"writes a mark with the stamp of a layout's revision, and eras", func(s *script, a args) (string, error) {
+				mark := record.Mark{Next: number(a[2]), Stamp: record.Stamp{Epoch: "e", Revision: number(a[3])}}
+				for _, text := range a[4:] {
+					e := record.Era{Epoch: "e"}
+					if _, err := fmt.Sscanf(text, "%d:%d-%d", &e.Version, &e.First, &e.End); err != nil {
+						return "", err
+					}
+					mark.Eras = append(mark.Eras, e)
+				}
+				s.spoil("marks/"+a[0]+"/"+a[1], mark.Encode())
+				return "", nil
+			}},
+		{"edit KEY FROM TO", "replaces a text in a value by hand", func(s *script, a args) (string, error) {
+			was := string(s.c.Value(a[0]))
+			if !strings.Contains(was, s.filled(a[1])) {
+				s.t.Fatalf("%s is not in %s", a[1], was)
+			}
+			s.spoil(a[0], []byte(strings.ReplaceAll(was, s.filled(a[1]), s.filled(strings.Join(a[2:], "")))))
+			return "", nil
+		}},
+		{"drop KEY", "deletes a key by hand",
+			func(s *script, a args) (string, error) { s.spoil(a[0], nil); return "", nil }},
+		{"mend KEY [FROM]", "puts the first value of a key back, or that of another key",
+			func(s *script, a args) (string, error) {
+				value, is := s.spoilt[a[len(a)-1]]
+				if !is || len(a) > 1 {
+					value = s.c.Value(a[len(a)-1])
+				}
+				s.c.Corrupt(a[0], value)
+				return "", nil
+			}},
+		{"show KEY", "its value", func(s *script, a args) (string, error) {
+			value, there := s.c.Mem.Value(prefix + a[0])
+			if !there {
+				return "there is none", nil
+			}
+			return string(value), nil
+		}},
+		{"keys PREFIX", "the keys with a beginning", func(s *script, a args) (string, error) {
+			return strings.ReplaceAll(strings.Join(s.c.Mem.Keys(prefix+a[0]), " "), prefix, ""), nil
+		}},
+		{"layout LAYOUT", "changes the layout", func(s *script, a args) (string, error) {
+			from, err := s.c.Admin.Ledger.Refresh(bg)
+			if err == nil {
+				_, err = s.c.Admin.ChangeLayout(bg, from, ledgertest.Lay(s.t, a.rest(0)), "test")
+			}
+			return "", err
+		}},
+		{"began N", "an epoch with this margin total begins, as after recovers",
+			func(s *script, a args) (string, error) { s.c.Began(number(a[0])); return "", nil }},
+		{"tag NAME SETTINGS", "makes a tag", func(s *script, a args) (string, error) {
+			_, err := s.c.Admin.CreateTag(bg, a.tag(0), settings(record.DefaultTag(), a[1:]), "test")
+			return "", err
+		}},
+		{"fresh NAME SETTINGS", "makes one whose name was never in use", func(s *script, a args) (string, error) {
+			_, err := s.c.Admin.CreateFreshTag(bg, a.tag(0), settings(record.DefaultTag(), a[1:]), "test")
+			return "", err
+		}},
+		{"reuse NAME SETTINGS", "makes one whatever its name was before", func(s *script, a args) (string, error) {
+			_, risk, err := s.c.Admin.ReuseTag(bg, a.tag(0), settings(record.DefaultTag(), a[1:]), "ann")
+			return fmt.Sprint(risk), err
+		}},
+		{"update NAME SETTINGS", "changes a tag", func(s *script, a args) (string, error) {
+			_, err := s.c.Admin.UpdateTag(bg, a.tag(0), func(t *record.TagSettings) error {
+				*t = settings(*t, a[1:])
+				return nil
+			}, "test")
+			return "", err
+		}},
+		{"delete TAG", "deletes a tag",
+			func(s *script, a args) (string, error) { return "", s.c.Admin.DeleteTag(bg, a.tag(0), "test") }},
+		{"forget-tag TAG", "forgets a deleted tag",
+			func(s *script, a args) (string, error) { return "", s.c.Admin.ForgetTag(bg, a.tag(0), "test") }},
+		{"skip TAG N [rooms=A,B] [force]", "makes rooms skip ahead", func(s *script, a args) (string, error) {
+			var rooms []allocator.Room
+			for _, room := range a.list("rooms") {
+				rooms = append(rooms, allocator.Room(room))
+			}
+			_, err := s.c.Admin.SkipTag(bg, a.tag(0), rooms, number(a[1]), a.has("force"), "test")
+			return "", err
+		}},
+		{"describe TAG", "what a tag, or a deleted one, has besides the settings of its maker", (*script).describe},
+		{"upgrade", "turns the newest formats on",
+			func(s *script, _ args) (string, error) { _, err := s.c.Admin.Upgrade(bg, "ann"); return "", err }},
+		{"require yes|no", "whether journals are required", func(s *script, a args) (string, error) {
+			_, err := s.c.Admin.UpdateSettings(bg, func(c *record.ClusterSettings) error {
+				c.RequireJournal = a[0] == "yes"
+				return nil
+			}, "ann")
+			return "", err
+		}},
+		{"confirm ROOM NAME", "confirms an instance without its journal", func(s *script, a args) (string, error) {
+			return "", s.c.Admin.ConfirmInstance(bg, allocator.Room(a[0]), allocator.Instance(a[1]), "ann")
+		}},
+		{"forget ROOM NAME", "forgets an instance", func(s *script, a args) (string, error) {
+			return "", s.c.Admin.Forget(bg, allocator.Room(a[0]), allocator.Instance(a[1]), "ann")
+		}},
+		{"instances", "the registered instances, with the layouts that they reported", (*script).instances},
+		{"halt WHY", "ann halts leasing", func(s *script, a args) (string, error) {
+			_, err := s.c.Admin.Ledger.Halt(bg, "ann", a.rest(0))
+			return "", err
+		}},
+		{"halted", "why leasing is halted", func(s *script, _ args) (string, error) {
+			if halt := value[record.Epoch](s.c, "epoch").Halted; halt != nil {
+				return halt.By + ": " + halt.Why, nil
+			}
+			return "no", nil
+		}},
+		{"recover [without=A,B] [stopped=A,B] [margin=N] [journal=A,B] [mirror=M] " +
+			"[layout=known|stored|undecided|LAYOUT] [skip-tag=T] [dry] [alone] [away=A,B] [named] [answers=A:B] " +
+			"[silent=A:N] [fails=KEY] [during=VERB:WORD]",
+			"asks all processes that run; alone: none of them; away: not these; answers: B is at A's address; " +
+				"silent: A does not confirm the N-th time; fails: nothing is written to keys with that beginning; " +
+				"during: what happens before the first question",
+			(*script).recover},
+		{"mirror NAME", "a console begins to mirror the cluster", func(s *script, a args) (string, error) {
+			s.mirrors[a[0]] = s.c.mirror()
+			return s.do("look " + a[0]), nil
+		}},
+		{"look NAME", "it sees all that etcd has", func(s *script, a args) (string, error) {
+			s.mirrors[a[0]].look()
+			s.mirrors[a[0]].Reached(s.c.Mem.Revision(), s.clock.Add(time.Minute)) // after every beat
+			return "", nil
+		}},
+		{"marks [TAG]", "the marks of t, or of another tag", (*script).marks},
+		{"audit N", "the latest audit entries", func(s *script, a args) (string, error) {
+			var out []string
+			entries, _, err := s.c.Admin.Audits(bg, "", int(number(a[0])))
+			for _, e := range entries {
+				out = append(out, fmt.Sprintf("\n  %s: %s of %s", e.Actor, e.Action, e.Object))
+			}
+			return strings.Join(out, ""), err
+		}},
+		{"entry N", "what the N-th latest audit entry changed", func(s *script, a args) (string, error) {
+			n := int(number(a[0]))
+			entries, _, err := s.c.Admin.Audits(bg, "", n)
+			if err != nil || len(entries) < n {
+				return "", err
+			}
+			return fmt.Sprintf("from %s to %s", entries[n-1].From, entries[n-1].To), nil
+		}},
+		{"origin ID [TAG]", "which room leased an ID", (*script).origin},
+		{"verify", "what is wrong, found with pages of any size", (*script).verify},
+		{"check", "no ID was leased twice, and the store fits together", func(s *script, _ args) (string, error) {
+			found := &complaints{TB: s.t}
+			s.c.Mem.Arrive()
+			ledgertest.CheckCluster(found, s.c.Mem.Open(), "default", s.c.Issued)
+			return strings.Join(found.all, "\n  "), nil
+		}},
+		{"twice [TAG]", "IDs that were leased twice, also in a history that etcd lost", (*script).twice},
+	}
+}
+
+// fates are those that a script names.
+var fates = map[string]ledgertest.FateName{"not-done": ledgertest.NotDone, "answer-lost": ledgertest.DoneAnswerLost,
+	"late": ledgertest.Late, "twice": ledgertest.Twice, "wrong-cluster": ledgertest.WrongCluster,
+	"old-revision": ledgertest.OldRevision, "no-leader": ledgertest.NoLeader,
+	"no-space": ledgertest.NoSpaceButApplied}
+
+func (s *script) fate(p *scripted, a args) (string, error) {
+	fate, is := fates[a[0]]
+	if !is {
+		s.t.Fatalf("there is no fate %s", a[0])
+	}
+	match := ledgertest.PutsUnder(a[1])
+	if a[1] == "delete" {
+		match = func(txn store.Txn) bool {
+			return slices.ContainsFunc(txn.Then, func(op store.Op) bool { return op.Delete != "" })
+		}
+	}
+	p.Conn.Next(ledgertest.Fate{Name: fate, N: int(number(append(a, "1")[2]))}, match)
+	return "", nil
+}
+
+// settings returns a tag's settings as words change them.
+func settings(t record.TagSettings, a args) record.TagSettings {
+	for _, word := range a {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "start":
+			t.Start = number(value)
+		case "limit":
+			t.Limit = number(value)
+		case "step":
+			least, most, both := strings.Cut(value, "-")
+			if !both {
+				least, most = "1", value
+			}
+			t.MinStep, t.MaxStep = number(least), number(most)
+		case "jump":
+			t.MaxJump = number(value)
+		case "skew":
+			t.MaxSkew = number(value)
+		case "skip": // as no operator can
+			room, to, _ := strings.Cut(value, ":")
+			t.Skips = record.Skips{allocator.Room(room): number(to)}
+		case "format":
+			t.Format = value
+		case "period":
+			parts := strings.SplitN(value, "/", 3)
+			t.Period = period.Period{Unit: period.ParseUnit(parts[0]), Digits: int(number(parts[1])), Zone: parts[2]}
+		case "time": // TIME/WORKER/SEQUENCE bits
+			l := timeid.Layout{Unit: time.Millisecond, Epoch: 1_600_000_000_000}
+			_, err := fmt.Sscanf(value, "%d/%d/%d", &l.TimeBits, &l.WorkerBits, &l.SequenceBits)
+			if err != nil {
+				panic(err)
+			}
+			tag := record.NewTimeTag(l)
+			t.Time = &tag
+		case "epoch":
+			t.Time.EpochMS = number(value)
+		case "unit":
+			t.Time.UnitMS = duration(value).Milliseconds()
+		case "order":
+			t.Time.Order = timeid.WorkerLast
+		case "rollback":
+			t.Time.Rollback = timeid.Offset
+		default:
+			panic("there is no setting " + key)
+		}
+	}
+	return t
+}
+
+func (s *script) describe(a args) (string, error) {
+	t, err := s.c.Admin.Tag(bg, a.tag(0))
+	what := "tag"
+	if allocator.KindOf(err) == allocator.NotFound {
+		deleted, _, listErr := s.c.Admin.DeletedTags(bg, "", "", 0, 100)
+		i := slices.IndexFunc(deleted, func(d record.Tag) bool { return d.Name == a.tag(0) })
+		if listErr != nil || i < 0 {
+			return "", errors.Join(err, listErr)
+		}
+		what, t, err = "deleted tag", deleted[i], nil
+	}
+	if err != nil {
+		return "", err
+	}
+	said := fmt.Sprintf("%s, from %d, steps up to %d, once %d, least ID %d, made with margin %d", what, t.Start,
+		t.MaxStep, t.LargestStep, t.Least, t.BaseTotal)
+	if t.Time != nil {
+		said = fmt.Sprintf("%s of %d/%d/%d bits, rollback %v", what, t.Time.TimeBits, t.Time.WorkerBits,
+			t.Time.SequenceBits, t.Time.Rollback)
+	}
+	for room, to := range t.Skips {
+		said += fmt.Sprintf(", room %s skips to %d", room, to)
+	}
+	return said, nil
+}
+
+func (s *script) instances(args) (string, error) {
+	all, bad, err := s.c.Admin.Instances(bg, "")
+	var out []string
+	for _, i := range all {
+		text := fmt.Sprintf("%s on version %d", i.ID(), i.Reported())
+		if i.Stale {
+			text += ", not of this epoch"
+		}
+		if i.Unconfirmed {
+			text += ", unconfirmed"
+		}
+		if i.Unreadable != nil {
+			text += ", " + i.Unreadable.Error()
+		}
+		out = append(out, text)
+	}
+	for _, b := range bad {
+		out = append(out, b.Error())
+	}
+	return strings.Join(out, "; "), err
+}
+
+func (s *script) marks(a args) (string, error) {
+	var out []string
+	for _, room := range []allocator.Room{"a", "b", "c"} {
+		if _, there := s.c.Mem.Value(prefix + "marks/" + string(room) + "/" + string(a.tag(0))); !there {
+			continue
+		}
+		mark := s.c.markOf(room, a.tag(0))
+		text := fmt.Sprintf("%s %d", room, mark.Next)
+		if mark.Total > 0 {
+			text += fmt.Sprintf(" with margin %d", mark.Total)
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ", "), nil
+}
+
+func (s *script) origin(a args) (string, error) {
+	o, err := s.c.Admin.Origin(bg, a[1:].tag(0), number(a[0]))
+	if err != nil {
+		return "", err
+	}
+	said := fmt.Sprintf("room %s under version %d", o.Room, o.Layout.Layout.Version)
+	if o.Room == "" {
+		said = fmt.Sprintf("one of rooms %v, lost %v", o.Rooms, o.Lost)
+	}
+	for _, bad := range o.Unreadable {
+		said += "\n  " + bad.Error()
+	}
+	return said, nil
+}
+
+func (s *script) verify(args) (string, error) {
+	var said string
+	for _, page := range []int64{1000, 1, 2, 3} {
+		report, err := verify.Run(bg, ledgertest.Open(s.t, s.c.Mem.Open()).Cluster(), verify.Options{PageSize: page})
+		if err != nil {
+			return "", err
+		}
+		slices.Sort(report.Problems)
+		now := strings.Join(report.Problems, "\n  ")
+		if report.More > 0 || page != 1000 && now != said {
+			s.t.Errorf("with pages of %d it finds, and %d more:\n  %s\nwant:\n  %s", page, report.More, now, said)
+		}
+		said = now
+	}
+	return said, nil
+}
+
+func (s *script) twice(a args) (string, error) {
+	seen := make(map[int64]bool)
+	for _, segments := range s.c.Issued[a.tag(0)] {
+		for _, seg := range segments {
+			for id := range seg.IDs() {
+				if seen[id] {
+					return fmt.Sprint("ID ", id), nil
+				}
+				seen[id] = true
+			}
+		}
+	}
+	return "", nil
+}
+
+// recover runs a recover, and returns what it reports.
+func (s *script) recover(a args) (string, error) {
+	cfg := recovery.Config{Actor: "ann", Apply: !a.has("dry"), Layout: recovery.LayoutKnown, Ask: s.ask,
+		Named: a.has("named"), Without: a.ids("without"), Stopped: a.ids("stopped")}
+	if steps := a.value("margin"); steps != "" {
+		margin := number(steps)
+		cfg.Margin = &margin
+	}
+	for _, id := range a.list("journal") {
+		m, err := ledger.ReadJournal(s.journal(id))
+		if err != nil {
+			return "", err
+		}
+		cfg.Memories = append(cfg.Memories, m)
+	}
+	for _, name := range a.list("mirror") {
+		cfg.Witnesses = append(cfg.Witnesses, recovery.Witness{Name: name, Ask: s.mirrors[name].Asked, Needed: true})
+	}
+	switch choice := a.value("layout"); choice {
+	case "", "known":
+	case "stored":
+		cfg.Layout = recovery.LayoutStored
+	case "undecided":
+		cfg.Layout = recovery.LayoutUndecided
+	default:
+		cfg.Layout, cfg.Given = recovery.LayoutGiven, ledgertest.Lay(s.t, strings.ReplaceAll(choice, ",", " "))
+	}
+	if tag := a.value("skip-tag"); tag != "" {
+		cfg.Skip = []allocator.Tag{allocator.Tag(tag)}
+	}
+	if a.has("alone") {
+		cfg.Ask = asking(nil)
+	}
+	s.disturb(&cfg, a)
+	conn := s.c.Mem.Open()
+	if key := a.value("fails"); key != "" {
+		conn.Fate(func(txn store.Txn) (fate ledgertest.Fate) {
+			if ledgertest.PutsUnder(key)(txn) {
+				fate.Name = ledgertest.NotDone
+			}
+			return fate
+		})
+	}
+	report, err := recovery.Run(bg, ledgertest.Open(s.t, conn, s.clock.config), cfg)
+	return s.reported(report, err), nil
+}
+
+// disturb has a recover ask others than it means to, or something happen meanwhile.
+func (s *script) disturb(cfg *recovery.Config, a args) {
+	ask, asked, confirmed := cfg.Ask, false, 0
+	at, other, _ := strings.Cut(a.value("answers"), ":")
+	silent, nth, _ := strings.Cut(a.value("silent"), ":")
+	var mu sync.Mutex // they are asked at once
+	cfg.Ask = func(ctx context.Context, seen record.SeenInstance, q record.Question,
+		use record.UseMarks) (record.Memory, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if meanwhile := a.value("during"); meanwhile != "" && !asked {
+			asked = true
+			if said := s.do(strings.ReplaceAll(meanwhile, ":", " ")); said != "" {
+				s.t.Errorf("during the recover: %s", said)
+			}
+		}
+		if seen.Address == at {
+			seen.Address = other
+		}
+		if slices.Contains(a.list("away"), seen.Address) {
+			seen.Address += ", which is away"
+		}
+		if q.Barrier != nil && seen.Address == silent {
+			if confirmed++; confirmed == int(number(nth)) {
+				return record.Memory{}, allocator.Errorf(allocator.Unavailable, "it fell silent")
+			}
+		}
+		return ask(ctx, seen, q, use)
+	}
+}
+
+// reported returns what a recover reports, and its error.
+func (s *script) reported(r *recovery.Report, err error) string {
+	said := fmt.Sprintf("answered %v, left %v, margin %d", r.Answered, r.LeftBefore, r.Margin)
+	var more []string
+	some := func(n int64, what string) {
+		if n > 0 {
+			said += fmt.Sprintf(", %s %d", what, n)
+		}
+	}
+	some(r.Total-r.Margin, "and before")
+	if r.Epoch == "" {
+		some(r.Higher, "marks to raise")
+	}
+	some(r.Raised, "marks raised")
+	some(r.Workers, "workers raised")
+	if len(r.Layout.Ranges) > 0 && !r.Layout.Equal(r.Stored.Layout) {
+		more = append(more, fmt.Sprintf("layout %v, stored was version %d, known version %d", r.Layout.Ranges,
+			r.Stored.Layout.Version, r.Known.Version))
+	}
+	for _, m := range r.Missing {
+		name := s.names[m.Incarnation]
+		if name == "" {
+			name = string(m.ID)
+		}
+		more = append(more, fmt.Sprintf("missing %s: %s", name, m.Why))
+	}
+	if len(r.AtLimit) > 0 {
+		more = append(more, fmt.Sprintf("at their limits: %v", r.AtLimit))
+	}
+	if len(r.BeyondPeriod) > 0 {
+		more = append(more, fmt.Sprintf("no ID left in this period: %v", r.BeyondPeriod))
+	}
+	if len(r.PutBack) > 0 {
+		more = append(more, fmt.Sprintf("put back as deleted: %v", r.PutBack))
+	}
+	for _, bad := range r.Unreadable {
+		more = append(more, "unreadable: "+bad.Error())
+	}
+	if !r.NotBefore.IsZero() {
+		more = append(more, fmt.Sprintf("windows begin after %v: %s", r.NotBefore.Sub(s.clock.Time), r.Waits))
+	}
+	if err != nil {
+		more = append(more, fmt.Sprint(allocator.KindOf(err))+": "+err.Error())
+	}
+	slices.Sort(more)
+	return strings.Join(append([]string{said}, more...), "\n  ")
+}
+
+// clocked is an instance whose etcd tells the script's time.
+type clocked struct {
+	*ledger.Instance
+	s *script
+}
+
+// EtcdTime implements worker.Instance.
+func (i clocked) EtcdTime(context.Context) (time.Time, time.Duration, error) {
+	return i.s.clock.Time, time.Second, nil
+}
+
+func (s *script) take(p *scripted, a args) (string, error) {
+	if p.workers == nil {
+		cfg := worker.DefaultConfig()
+		cfg.Now, cfg.AgreeClock, cfg.CallerWorkers = p.Now, true, p.callers
+		cfg.Elapsed = func() time.Duration { return s.clock.Sub(p.began) }
+		if p.pinned > 0 {
+			cfg.PinnedWindow = p.pinned
+		}
+		var err error
+		if p.workers, err = worker.New(clocked{p.Instance, s}, cfg); err != nil {
+			return "", err
+		}
+	}
+	r := worker.Request{Bits: int(number(a[1])), Tick: time.Millisecond, Caller: a.has("caller")}
+	if pin := a.value("pin"); pin != "" {
+		r.Pin = worker.PinTo(number(pin))
+	}
+	for key, to := range map[string]*time.Duration{"tick": &r.Tick, "age": &r.Age, "longest": &r.Longest} {
+		if text := a.value(key); text != "" {
+			*to = duration(text)
+		}
+	}
+	w, err := p.workers.Take(bg, r)
+	if err != nil {
+		return "", err
+	}
+	p.taken[a[0]] = w
+	said := s.window(w)
+	if r.Pin != (worker.Pin{}) || r.Bits <= 2 {
+		return fmt.Sprintf("%v, ", w.ID()) + said, nil
+	}
+	if again, is := s.workers[w.ID()]; is { // its number is random
+		return again + " again, " + said, nil
+	}
+	s.workers[w.ID()] = a[0]
+	return said, nil
+}
+
+// window returns the window that a process has.
+func (s *script) window(w *worker.Worker) string {
+	return fmt.Sprintf("%s to %s, due at %s", s.since(w.Window().From), s.since(w.Window().Until),
+		s.since(w.RenewAt().UnixMilli()))
+}
+
+// stored returns the last window of a worker in etcd.
+func (s *script) stored(id record.WorkerID) string {
+	var last record.Worker
+	keys := record.Keys(prefix)
+	for _, room := range []allocator.Room{"a", "b", "c"} {
+		if value, there := s.c.Mem.Value(keys.Window(room, id)); there {
+			_, w, err := keys.DecodeWorker(store.KV{Key: keys.Window(room, id), Value: value})
+			if err != nil {
+				return err.Error()
+			}
+			last = last.Raised(w)
+		}
+	}
+	return fmt.Sprintf("%s/%s's, %s to %s, by a clock of %s", last.Room, last.Instance, s.since(last.From),
+		s.since(last.Until), s.since(last.Clock))
+}
