@@ -9,7 +9,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,18 +40,18 @@ const simulation = "./internal/sim"
 // build builds the programs that todo needs.
 func (g gate) build(ctx context.Context, todo []mistake) error {
 	all := append(switches(), edits...)
-	if err := steady.Build(ctx, simulation, g.program(simulation), all...); err != nil {
-		return err
-	}
-	var packages []string
+	packages := make(map[string]bool) // empty for the simulation
 	for _, m := range todo {
-		if m.pkg != "" {
-			packages = append(packages, m.pkg)
-		}
+		packages[m.pkg] = true
 	}
-	slices.Sort(packages)
-	for _, pkg := range slices.Compact(packages) {
-		if err := overlay.BuildTests(ctx, pkg, g.program(pkg), all); err != nil {
+	for pkg := range packages {
+		var err error
+		if pkg == "" {
+			err = steady.Build(ctx, simulation, g.program(simulation), all...)
+		} else {
+			err = overlay.BuildTests(ctx, pkg, g.program(pkg), all)
+		}
+		if err != nil {
 			return err
 		}
 	}

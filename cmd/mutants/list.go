@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -315,17 +316,21 @@ var mistakes = []mistake{
 		because: "a later room's floor lies above the marks of the others, so that no ID comes twice"},
 }
 
-// selected returns the mistakes to make.
-func selected(only string) ([]mistake, error) {
-	if only == "" {
+// selected returns the mistakes to make: those with names, which commas separate.
+func selected(names string) (todo []mistake, err error) {
+	if names == "" {
 		return mistakes, nil
 	}
-	names := make([]string, 0, len(mistakes))
-	for _, m := range mistakes {
-		if m.name == only {
-			return []mistake{m}, nil
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(mistakes, func(m mistake) bool { return m.name == name })
+		if i < 0 {
+			var all []string
+			for _, m := range mistakes {
+				all = append(all, m.name)
+			}
+			return nil, fmt.Errorf("there is no mistake %q; there are %s", name, strings.Join(all, ", "))
 		}
-		names = append(names, m.name)
+		todo = append(todo, mistakes[i])
 	}
-	return nil, fmt.Errorf("there is no mistake %q; there are %s", only, strings.Join(names, ", "))
+	return todo, nil
 }

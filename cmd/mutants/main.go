@@ -41,7 +41,8 @@ var errUsage = errors.New("wrong usage")
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	only := flags.String("only", "", "make only the mistake with this `name`, and print all that was said of it")
+	only := flags.String("only", "", "make only the mistakes with these `names`, separated by commas, and print all that was "+
+		"said of them")
 	seeds := flags.Int("seeds", 1000, "how many seeds to run at most for one mistake")
 	timeout := flags.Duration("timeout", 3*time.Minute, "how long one mistake may live")
 	if err := flags.Parse(args); err != nil {
@@ -73,7 +74,9 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return err
 	}
 	if *only != "" {
-		_, _ = fmt.Fprintf(stdout, "%s\n", fates[0].said)
+		for _, f := range fates {
+			_, _ = fmt.Fprintf(stdout, "%s\n", f.said)
+		}
 	}
 	lived := show(stdout, todo, fates)
 	if lived > 0 {
