@@ -13,40 +13,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// during has a recover call meanwhile before its first question.
-func during(meanwhile func()) func(*recovery.Config) {
-	return func(cfg *recovery.Config) {
-		ask := cfg.Ask
-		cfg.Ask = func(ctx context.Context, s record.SeenInstance, q record.Question,
-			use record.UseMarks) (record.Memory, error) {
-			if meanwhile != nil {
-				meanwhile()
-				meanwhile = nil
-			}
-			return ask(ctx, s, q, use)
-		}
-	}
-}
-
-// A recover that compared memories with a store, and halts an older one, ends with an error. Leasing
-// stays halted, and the next recover has all.
-func TestRecoverSeesThatEtcdWentBackWhileItAsked(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	a := c.start("a")
-	a.Lease(10)
-	backup := c.Mem.Revision()
-	a.Lease(1000)
-	_, err := c.recover(c.Mem.Open(), []*process{a}, during(func() { c.Mem.Restore(backup, 0, ledgertest.ClusterID) }))
-	ledgertest.WantKind(t, err, allocator.WentBack, "went back in time while recover asked the instances")
-	if c.isHalted() == "" {
-		t.Error("leasing is not halted")
-	}
-	c.mustRecover([]*process{a})
-	a.hear()
-	a.Lease(10)
-	c.Check()
-}
-
 // Another process answers at an address between the two questions, and has leased more than etcd
 // knows. It is asked for all that it remembers, and not for changes since the answer of the process
 // before: also where that one was asked again, as it did not accept the barrier yet. That one did not
@@ -87,24 +53,6 @@ func TestRecoverAsksTheNextProcessOfAnAddressForAll(t *testing.T) {
 			t.Errorf("raised %d marks, that of room a is %d", report.Raised, c.Mark("a").Next)
 		}
 	}
-}
-
-// The largest margin total that any memory knows counts: the store may have forgotten the recover.
-func TestRecoverTakesTheMarginTotalOfMemories(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	a := c.start("a")
-	a.Lease(10)
-	backup := c.Mem.Revision()
-	c.start("b")
-	c.mustRecover([]*process{a}, without("b/i2"), margin(3))
-	a.hear() // it leases nothing, so no mark has the total
-	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-	if report := c.mustRecover([]*process{a}); report.Total != 3 || report.Margin != 0 {
-		t.Errorf("total %d, margin %d", report.Total, report.Margin)
-	}
-	a.hear()
-	a.Lease(10)
-	c.Check()
 }
 
 // carried is a store whose answers to heartbeats come over another connection than all others, for

@@ -94,11 +94,11 @@ var mistakes = []mistake{
 	{name: "raise-takes-total", what: "a recover that raises a mark writes its margin total into it, " +
 		"so that the mark counts as having it", with: "backup and restore"},
 	{name: "raise-above-the-halt", what: "a mark that recover raises gets a margin total that no halt has yet",
-		pkg: "./allocator/ledger", test: "TestTotalOfARecoverThatBrokeOff",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "a recover of the simulation seldom breaks off after a raise, and then goes on without an instance"},
 	{name: "raise-keeps-total", what: "a mark that recover raises keeps its old margin total, " +
 		"so that earlier margins are added once more", pkg: "./allocator/ledger",
-		test: "TestRaiseTakesOverTheTotalOfItsLease",
+		test: "TestScripts",
 		because: "it makes rooms go too far, and a duplicate only after a restore to before several recovers " +
 			"whose own margins were exact"},
 	{name: "mirror-lowered", what: "a mirror follows a mark down, as a restored store shows it",
@@ -204,14 +204,14 @@ var mistakes = []mistake{
 		because: "the simulation has no clients of CosId"},
 	{name: "stopped-and-unseen",
 		what: "windows begin soon after a recover without a machine that is off, although no " +
-			"mirror saw whether it lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
+			"mirror saw whether it lent workers", pkg: "./allocator/ledger", test: "TestScripts",
 		because: "another instance must take the number that a caller goes on with: few seeds have that"},
 	{name: "stopped-lender",
 		what: "windows begin soon after a recover without a machine that is off, although its room " +
-			"lent workers", pkg: "./allocator/ledger", test: "TestRecoverOfStoppedMachines",
+			"lent workers", pkg: "./allocator/ledger", test: "TestScripts",
 		because: "another instance must take the number that a caller goes on with: few seeds have that"},
 	{name: "stopped-that-answers", what: "recover believes that the machine of an instance that answers is off",
-		pkg: "./allocator/ledger", test: "TestStoppedIsRefused",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "the simulation's operator says so only of machines that are off"},
 	{name: "slice-not-compared", what: "a worker is renewed although it left the room's slice",
 		with: "time-ordered IDs"},
@@ -262,7 +262,7 @@ var mistakes = []mistake{
 		pkg: "./allocator/ledger", test: "TestLeaveTakesACheckedHeartbeat",
 		because: "two backups of one history must be restored, the older one first (the model has that)"},
 	{name: "went-back-unseen", what: "recover goes on although etcd went back while it asked",
-		pkg: "./allocator/ledger", test: "TestRecoverSeesThatEtcdWentBackWhileItAsked",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "the simulation restores no backup while a recover runs"},
 	{name: "changes-of-another", what: "recover asks a new process at an address for changes since the answer of " +
 		"another one", pkg: "./allocator/ledger", test: "TestRecoverAsksTheNextProcessOfAnAddressForAll",
@@ -280,7 +280,7 @@ var mistakes = []mistake{
 	{name: "machine-of-a-worker", what: "a client gets the number of a room's worker whose window is not over",
 		with: "time-ordered IDs"},
 	{name: "total-of-the-store", what: "recover ignores the margin totals of memories",
-		pkg: "./allocator/ledger", test: "TestRecoverTakesTheMarginTotalOfMemories",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "the store must have forgotten a recover, and the next leases lie above its margin anyway"},
 	{name: "margin-for-a-day", what: "a margin counts in periods that begin in the next 25 hours, not 49",
 		pkg: "./allocator/ledger", test: "TestPeriodsOverRecovers",
