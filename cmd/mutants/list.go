@@ -40,7 +40,7 @@ var mistakes = []mistake{
 	{name: "floor-without-margin", what: "the floor ignores the part of the epoch's margin total that a mark lacks",
 		with: "backup and restore"},
 	{name: "margin-below-start", what: "the margin is added to a mark that lies below the tag's start and skip, " +
-		"where leases begin", pkg: "./allocator/ledger", test: "TestMarginLiesAboveSkips",
+		"where leases begin", pkg: "./allocator/ledger", test: "TestScripts",
 		because: "the tag would have to be skipped far above its marks, a backup taken before its next lease, " +
 			"and its room left out"},
 	{name: "absent-has-total", what: "an absent mark counts with the epoch's margin total", pkg: "./allocator/ledger",
@@ -146,18 +146,18 @@ var mistakes = []mistake{
 	{name: "missed-epoch", what: "an epoch that the instance never saw counts, although its layout version " +
 		"is an old one", with: "rollback to before a recover"},
 	{name: "all-answered", what: "an instance assumes that every recover had its answer", pkg: "./allocator/ledger",
-		test: "TestOrphanRaisesAllRooms",
+		test: "TestScripts",
 		because: "only few runs have another room lease IDs that the instance had issued, " +
 			"after the instance leased again"},
 	{name: "orphan-raises-nothing", what: "an instance that a recover left out raises no mark over its earlier leases",
 		with: "recover without an instance whose range is swapped"},
 	{name: "present-floor", what: "an instance that a recover left out is covered by the floor of now, " +
 		"which may have risen since another room read its own",
-		pkg: "./allocator/ledger", test: "TestOrphanIsNotCoveredByThePresentFloor",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "another room must have read its floor and leased nothing, " +
 			"while an instance of the one's own room went on"},
 	{name: "orphan-raises-own", what: "an instance that a recover left out raises only its own room's mark",
-		pkg: "./allocator/ledger", test: "TestOrphanRaisesAllRooms",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "only few runs have another room lease IDs that the instance had issued, " +
 			"after the instance leased again"},
 	{name: "recover-versions", what: "a recover's layout version is only above the known ones: " +
@@ -250,7 +250,7 @@ var mistakes = []mistake{
 	{name: "epoch-not-journaled", what: "an instance enters an epoch without a note in its journal",
 		pkg: "./allocator/ledger", test: "TestScripts", because: "no ID comes twice by that, only halts without end"},
 	{name: "epoch-journaled-first", what: "an instance that was left out notes the epoch before it raises the marks",
-		pkg: "./allocator/ledger", test: "TestOrphanCrashesBeforeItRaises",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "it must end between the note and the raise"},
 	{name: "journal-failed", what: "a lease counts although the journal could not be written",
 		pkg: "./allocator/ledger", test: "TestLeaseWithoutItsJournalIsLost",
@@ -304,15 +304,15 @@ var mistakes = []mistake{
 
 	// Second lives of names.
 	{name: "tombstone-ignored", what: "a new tag takes nothing over from the deleted tag of its name",
-		pkg: "./allocator/ledger", test: "TestSecondLife.*", because: noLives},
+		pkg: "./allocator/ledger", test: "TestScripts", because: noLives},
 	{name: "least-ignored", what: "a margin need not lie above the starts and skips of earlier lives",
-		pkg: "./allocator/ledger", test: "TestSecondLife.*", because: noLives},
+		pkg: "./allocator/ledger", test: "TestScripts", because: noLives},
 	{name: "start-below-the-old-life", what: "a new tag with another period begins below the end of the old one's IDs",
-		pkg: "./allocator/ledger", test: "TestSecondLife.*", because: noLives},
+		pkg: "./allocator/ledger", test: "TestScripts", because: noLives},
 	{name: "later-epoch", what: "a new tag of time-ordered IDs may count time from later than the deleted one did",
-		pkg: "./allocator/ledger", test: "TestSecondLife.*", because: noLives},
+		pkg: "./allocator/ledger", test: "TestScripts", because: noLives},
 	{name: "skip-of-present-rooms", what: "a skip of all rooms does not hold for a room that comes later",
-		pkg: "./allocator/ledger", test: "TestSkipOfAllRoomsHoldsForALaterRoom",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "a later room's floor lies above the marks of the others, so that no ID comes twice"},
 }
 
