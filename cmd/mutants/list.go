@@ -317,20 +317,14 @@ var mistakes = []mistake{
 }
 
 // selected returns the mistakes to make: those with names, which commas separate.
-func selected(names string) (todo []mistake, err error) {
+func selected(names string) ([]mistake, error) {
 	if names == "" {
 		return mistakes, nil
 	}
-	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(mistakes, func(m mistake) bool { return m.name == name })
-		if i < 0 {
-			var all []string
-			for _, m := range mistakes {
-				all = append(all, m.name)
-			}
-			return nil, fmt.Errorf("there is no mistake %q; there are %s", name, strings.Join(all, ", "))
-		}
-		todo = append(todo, mistakes[i])
+	wanted := strings.Split(names, ",")
+	todo := slices.DeleteFunc(slices.Clone(mistakes), func(m mistake) bool { return !slices.Contains(wanted, m.name) })
+	if len(todo) < len(wanted) {
+		return nil, fmt.Errorf("%q are not all mistakes of list.go", wanted)
 	}
 	return todo, nil
 }

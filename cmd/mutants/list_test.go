@@ -82,8 +82,8 @@ func TestSelected(t *testing.T) {
 	if _, err := selected("no such"); err == nil {
 		t.Error("a mistake that does not exist was found")
 	}
-	if two, err := selected("no-floor,no-mark"); err != nil || len(two) != 2 || two[0].name != "no-floor" ||
-		two[1].name != "no-mark" {
+	if two, err := selected("no-floor,no-mark"); err != nil || len(two) != 2 || two[0].name != "no-mark" ||
+		two[1].name != "no-floor" {
 		t.Errorf("two of them: %v, %v", two, err)
 	}
 }

@@ -41,8 +41,7 @@ var errUsage = errors.New("wrong usage")
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	only := flags.String("only", "", "make only the mistakes with these `names`, separated by commas, and print all that was "+
-		"said of them")
+	only := flags.String("only", "", "make only the mistakes with these `names` (A,B), and print all that was said")
 	seeds := flags.Int("seeds", 1000, "how many seeds to run at most for one mistake")
 	timeout := flags.Duration("timeout", 3*time.Minute, "how long one mistake may live")
 	if err := flags.Parse(args); err != nil {
