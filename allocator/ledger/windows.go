@@ -128,8 +128,9 @@ func (i *Instance) endsWindow(kv store.KV) bool {
 	i.memory.setWindow(key.Worker, own)
 	switch {
 	case !ended:
-	case readable && w.From >= own.latest().Until:
-		// This process was paused, or its renewals failed, until its window was over.
+	case readable && w.From >= own.worker.Until:
+		// This process was paused, or its renewals failed, until its window was over: it issues in none
+		// that etcd did not accept.
 		said.Add(hclog.Info, "another process took a worker of this one after its window", "worker",
 			key.Worker.String(), "by", string(w.ID()))
 	default:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
@@ -140,9 +141,9 @@ func TestAnsweredNumberIsFreeAfterRecover(t *testing.T) {
 	}
 }
 
-// A process that stood still until its window was over finds that another process took the
-// number. That is in order: an error in the log is for a window that overlaps its own. The chaos
-// test fails with an error in a log.
+// A process that stood still, or whose renewals failed, until its window was over finds that another
+// process took the number. That is in order: an error in the log is for a window that overlaps its
+// own. The chaos test fails with an error in a log.
 func TestNumberTakenAfterTheWindowIsNoError(t *testing.T) {
 	for name, begins := range map[string]struct {
 		after int64 // the end of the holder's window, in ms
@@ -162,6 +163,11 @@ func TestNumberTakenAfterTheWindowIsNoError(t *testing.T) {
 				w := p.take(ms(10))
 				next := stolen
 				next.From = w.Window().Until + begins.after
+				c.pass(time.Second)
+				p.next(ledgertest.Fate{Name: ledgertest.NotDone}, ledgertest.PutsUnder("windows/"))
+				if err := p.Renew(bg, w); allocator.KindOf(err) != allocator.Unavailable {
+					t.Fatalf("a renewal that etcd did not take: %v", err)
+				}
 				next.Until = next.From + 60_000
 				c.corrupt(record.Keys("/march/default/").Window("a", w.ID()), next.Encode())
 				<-lost
