@@ -77,8 +77,15 @@ func (g gate) make(ctx context.Context, m mistake) (fate, error) {
 	if m.pkg != "" {
 		return g.run(ctx, m.name, m.pkg, "-test.run", "^"+m.test+"$")
 	}
-	return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", "-seeds",
-		strconv.Itoa(g.seeds), "-with", m.with)
+	run := func(flag string, n int) (fate, error) {
+		return g.run(ctx, m.name, simulation, "-test.run", "^TestSimulation$", flag, strconv.Itoa(n), "-with", m.with)
+	}
+	if m.seed > 0 {
+		if f, err := run("-seed", m.seed); err != nil || f.caught {
+			return f, err
+		}
+	}
+	return run("-seeds", g.seeds)
 }
 
 // control runs everything that caught a mistake, without a mistake: it must pass.
