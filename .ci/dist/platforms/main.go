@@ -1,11 +1,12 @@
-// Command platforms checks that the program compiles for each platform, GOOS/GOARCH, that it is
-// given. It checks the types of all packages that the program has in it, functions and
-// dependencies included, and generates no code: that takes some seconds, and a build more than a minute.
+// Command platforms checks that packages compile for each platform, GOOS/GOARCH, that it is given.
+// It checks the types of all that the packages have in them, functions and dependencies included,
+// and generates no code: that takes some seconds, and a build more than a minute.
 //
-//	platforms FOLDER PACKAGE GOOS/GOARCH...
+//	platforms [-tests TAGS] FOLDER PACKAGES GOOS/GOARCH...
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -15,13 +16,15 @@ import (
 )
 
 func main() {
-	if len(os.Args) < 4 {
-		fmt.Fprintln(os.Stderr, "platforms: FOLDER PACKAGE GOOS/GOARCH...")
+	tests := flag.String("tests", "", "check the packages' tests, too, with these build `TAGS`")
+	flag.Parse()
+	if flag.NArg() < 3 {
+		fmt.Fprintln(os.Stderr, "platforms: [-tests TAGS] FOLDER PACKAGES GOOS/GOARCH...")
 		os.Exit(2)
 	}
-	for _, platform := range os.Args[3:] {
+	for _, platform := range flag.Args()[2:] {
 		began := time.Now()
-		n, err := check(os.Args[1], os.Args[2], platform)
+		n, err := check(flag.Arg(0), flag.Arg(1), platform, *tests)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "platforms: %s: %v\n", platform, err)
 			os.Exit(1)
@@ -30,9 +33,9 @@ func main() {
 	}
 }
 
-// check returns how many packages the program of a folder has for a platform. Its error is the
-// first fault in one of them.
-func check(folder, program, platform string) (n int, err error) {
+// check returns how many packages those of a folder have in them for a platform, with their tests
+// if these have tags. Its error is the first fault in one of them.
+func check(folder, patterns, platform, tests string) (n int, err error) {
 	system, processor, ok := strings.Cut(platform, "/")
 	if !ok {
 		return 0, fmt.Errorf("%q; allowed: GOOS/GOARCH", platform)
@@ -43,9 +46,10 @@ func check(folder, program, platform string) (n int, err error) {
 		Mode: packages.NeedName | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedDeps |
 			packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesInfo |
 			packages.NeedTypesSizes | packages.NeedModule,
-		Dir: folder,
+		Dir:   folder,
+		Tests: tests != "", BuildFlags: []string{"-tags=" + tests},
 		Env: append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+processor),
-	}, program)
+	}, patterns)
 	if err != nil {
 		return 0, err
 	}

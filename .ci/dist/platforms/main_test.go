@@ -33,7 +33,7 @@ func TestCheck(t *testing.T) {
 		"linux/arm64": "", "windows/amd64": "do_windows.go:3", "darwin/arm64": "undefined: do",
 		"linux": "allowed: GOOS/GOARCH", "no/such": "no",
 	} {
-		n, err := check(dir, ".", platform)
+		n, err := check(dir, ".", platform, "")
 		if want == "" {
 			if err != nil || n < 2 {
 				t.Errorf("%s: %d packages, %v", platform, n, err)
@@ -41,5 +41,11 @@ func TestCheck(t *testing.T) {
 		} else if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", platform, err, want)
 		}
+	}
+	if n, err := check(dir, "./deep", "linux/arm64", ""); err != nil {
+		t.Errorf("a package without its tests: %d packages, %v", n, err)
+	}
+	if _, err := check(dir, "./deep", "linux/arm64", "live"); err == nil || !strings.Contains(err.Error(), "deep_test.go:3") {
+		t.Errorf("a package with its tests: %v, want deep_test.go:3", err)
 	}
 }
