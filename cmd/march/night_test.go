@@ -934,6 +934,9 @@ func (f fault) written(surface string) string {
 	text, _ := os.ReadFile(f.file())
 	_, text, _ = bytes.Cut(text, []byte("== "+surface+"\n"))
 	text, _, _ = bytes.Cut(text, []byte("== "))
+	if bytes.HasPrefix(text, []byte("- ")) { // the reason why it says nothing
+		return ""
+	}
 	return string(text)
 }
 
