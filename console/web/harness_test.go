@@ -341,7 +341,7 @@ func (p *tab) tabTo(what, condition string) {
 	p.Helper()
 	for range 80 {
 		p.keys(kb.Tab)
-		if eval[bool](p, `((e) => !!(`+condition+`))(document.activeElement)`) {
+		if eval[bool](p, `((e) => !!(e && (`+condition+`)))(document.activeElement)`) {
 			if !eval[bool](p, `document.activeElement.matches(":focus-visible")`) {
 				p.Errorf("%s has the focus, but it is not seen", what)
 			}
