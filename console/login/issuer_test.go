@@ -138,3 +138,22 @@ func TestLoginEndsWithItsToken(t *testing.T) {
 		}
 	})
 }
+
+// While the issuer does not say whether a login still holds, and did not say so to this console before, the console
+// shows no page: it says that it cannot check the login, and goes on with it when the issuer answers.
+func TestLoginThatCannotBeChecked(t *testing.T) {
+	visiting(t, func(t *testing.T, v *visit) {
+		v.issuer.userInfo = http.StatusOK
+		v.logIn("/tags")
+		v.issuer.userInfo = http.StatusBadGateway
+		if status, body, _ := v.get("/tags"); status != http.StatusServiceUnavailable ||
+			!strings.Contains(body, "the login cannot be checked now") {
+			t.Errorf("%d %s", status, body)
+		}
+		v.issuer.userInfo = http.StatusOK
+		time.Sleep(10 * time.Second)
+		if _, body, _ := v.get("/tags"); body != "page of jwt:alice" {
+			t.Error(body)
+		}
+	})
+}

@@ -178,8 +178,15 @@ func (h *Handler) Pages(next http.Handler) http.Handler {
 			http.Error(w, "log in first: the login has ended, or there was none", http.StatusUnauthorized)
 			return
 		}
-		at := "/login"
-		if last := h.Session(r); last != nil && last.Access != "" && time.Since(last.ID.Timestamp()) > renewAfter {
+		at, last := "/login", h.Session(r)
+		if last != nil {
+			_, err := h.gate.Authenticate(r.Context(), access.Credentials{Session: last})
+			if allocator.KindOf(err) == allocator.Unavailable { // it may not have ended
+				h.show(w, r, err)
+				return
+			}
+		}
+		if last != nil && last.Access != "" && time.Since(last.ID.Timestamp()) > renewAfter {
 			at = "/login/issuer" // which asks nothing where the browser is still logged in
 		}
 		http.Redirect(w, r, at+"?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)

@@ -22,7 +22,8 @@ const (
 	checkEvery = 30 * time.Second
 	// checkWait bounds one such request.
 	checkWait = 2 * time.Second
-	// maxChecked bounds the logins of which it is remembered what the issuer said: others are asked for more often.
+	// maxChecked bounds the logins of which it is remembered what the issuer said. Another one takes the place of any of
+	// these, which then is asked about again when it is used.
 	maxChecked = 10_000
 )
 
@@ -52,15 +53,26 @@ func (c *checks) get(id ulid.ULID) *check {
 	if known := c.mu.of[id]; known != nil {
 		return known
 	}
-	if c.mu.of == nil || len(c.mu.of) >= maxChecked {
+	if c.mu.of == nil {
 		c.mu.of = make(map[ulid.ULID]*check)
+	}
+	for other := range c.mu.of {
+		if len(c.mu.of) < maxChecked {
+			break
+		}
+		delete(c.mu.of, other)
 	}
 	c.mu.of[id] = &check{}
 	return c.mu.of[id]
 }
 
-// namesOf returns the names of a session: those that the issuer of its login gives now. Its error is Unauthenticated.
-// While the issuer does not answer, what it said last holds.
+// errLoginUnsure is what browsers hear, as errIssuerAway.
+var errLoginUnsure = allocator.Errorf(allocator.Unavailable,
+	"the login cannot be checked now, as its issuer does not answer; retry later")
+
+// namesOf returns the names of a session: those that the issuer of its login gives now. Its errors are Unauthenticated
+// and Unavailable. While the issuer does not answer, what it said last holds; a login of which this process remembers
+// nothing that it said may have ended, and is not taken as good.
 func (g *Gate) namesOf(ctx context.Context, s *Session) ([]string, error) {
 	if s.Access == "" {
 		return s.Names, nil
@@ -68,7 +80,11 @@ func (g *Gate) namesOf(ctx context.Context, s *Session) ([]string, error) {
 	c, now := g.checks.get(s.ID), time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.ended == nil && now.Sub(c.mu.asked) >= checkEvery {
+	pause := checkEvery
+	if c.mu.names == nil {
+		pause = askIssuer
+	}
+	if c.mu.ended == nil && now.Sub(c.mu.asked) >= pause {
 		// The answer is for other requests, too, so the end of this one does not end it.
 		names, _, err := g.askLogin(context.WithoutCancel(ctx), s.Names, s.Groups, s.Access)
 		c.mu.asked = now
@@ -78,12 +94,15 @@ func (g *Gate) namesOf(ctx context.Context, s *Session) ([]string, error) {
 		case allocator.KindOf(err) == allocator.Unauthenticated:
 			c.mu.ended = err
 		default:
-			g.checks.line.Log(now, g.log.Warn, "the issuer does not say whether a login still holds: it goes on",
-				"error", err)
+			g.checks.line.Log(now, g.log.Warn, "the issuer does not say whether logins still hold: those go on of which "+
+				"it said so before", "error", err)
 		}
 	}
-	if c.mu.ended != nil || c.mu.names == nil {
-		return s.Names, c.mu.ended
+	switch {
+	case c.mu.ended != nil:
+		return nil, c.mu.ended
+	case c.mu.names == nil:
+		return nil, errLoginUnsure
 	}
 	return c.mu.names, nil
 }

@@ -96,6 +96,52 @@ func TestLoginFollowsTheIssuer(t *testing.T) {
 	})
 }
 
+// Beyond 10,000 logins some are forgotten: those are asked about again, and while the issuer is away they are not taken
+// as good. So a login that has ended does not go on, and one that lost a group does not get it back.
+func TestForgottenLogins(t *testing.T) {
+	asking(t, func(t *testing.T, w *world, m *moody) {
+		status, groups := http.StatusOK, []string{"admins"}
+		w.issuer.info = func(string) (int, map[string]any) {
+			return status, map[string]any{"sub": "alice", "groups": groups}
+		}
+		ended, lesser := w.login(t), w.login(t)
+		for _, s := range []*access.Session{ended, lesser} {
+			if alice, admin := w.admin(s); !alice || !admin {
+				t.Fatal(alice, admin)
+			}
+		}
+		time.Sleep(time.Minute)
+		groups = nil
+		if _, admin := w.admin(lesser); admin {
+			t.Fatal("still an admin")
+		}
+		status = http.StatusUnauthorized
+		if alice, _ := w.admin(ended); alice {
+			t.Fatal("the login has not ended")
+		}
+		status, groups = http.StatusOK, []string{"admins"}
+		for range 10_001 {
+			s := *ended
+			s.ID = ulid.Make()
+			if alice, admin := w.admin(&s); !alice || !admin {
+				t.Fatal(alice, admin)
+			}
+		}
+		m.mood = away
+		if alice, _ := w.admin(ended); alice {
+			t.Error("a login that has ended goes on")
+		}
+		if _, admin := w.admin(lesser); admin {
+			t.Error("a login has a group again that it had lost")
+		}
+		other := *ended
+		other.ID = ulid.Make()
+		if got := w.gate.SubjectOf(&other); got != "jwt:alice" { // so that a logout ends it
+			t.Errorf("a login that cannot be checked is of %q", got)
+		}
+	})
+}
+
 // A login whose token is another subject's by now has ended.
 func TestLoginOfAnotherSubject(t *testing.T) {
 	asking(t, func(t *testing.T, w *world, _ *moody) {

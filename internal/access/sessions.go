@@ -112,7 +112,10 @@ func (e *ended) forget(now time.Time) {
 // SubjectOf returns the name of the subject whose session it is; empty if the session has ended.
 func (g *Gate) SubjectOf(s *Session) string {
 	found, err := g.bySession(context.Background(), g.current.Load(), s)
-	if err != nil {
+	switch {
+	case allocator.KindOf(err) == allocator.Unavailable:
+		return s.Names[0] // it may go on when the issuer answers: a logout ends it before
+	case err != nil:
 		return ""
 	}
 	return found.Name()
@@ -128,7 +131,7 @@ func (g *Gate) EndSessions(now time.Time, of map[string][]ulid.ULID) {
 	g.ended.forget(now)
 }
 
-// bySession returns the subject of a session. Its error is Unauthenticated.
+// bySession returns the subject of a session. Its errors are Unauthenticated and Unavailable.
 func (g *Gate) bySession(ctx context.Context, s *state, session *Session) (*Subject, error) {
 	names, err := g.namesOf(ctx, session)
 	if err != nil {
