@@ -1,9 +1,13 @@
 package access_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"io"
 	"log"
 	"net/http"
@@ -38,22 +42,32 @@ func (w *world) badTokens() map[string]string {
 		change(c)
 		return w.issuer.token(c)
 	}
+	public, err := x509.MarshalPKIXPublicKey(&w.issuer.key.PublicKey)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	asSecret := unsigned(`{"alg":"HS256","kid":"one"}`)
+	mac := hmac.New(sha256.New, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))
+	_, _ = mac.Write([]byte(strings.TrimSuffix(asSecret, ".")))
+	asSecret += base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 	forged := other.claims("root", "admins")
 	forged["iss"] = w.issuer.URL
 	return map[string]string{
-		"another issuer":       other.token(other.claims("root", "admins")),
-		"another issuer's key": other.token(forged),
-		"alg none":             unsigned(`{"alg":"none"}`),
-		"alg nOnE":             unsigned(`{"alg":"nOnE","kid":"one"}`),
-		"alg HS256":            unsigned(`{"alg":"HS256","kid":"one"}`) + "AAAA",
-		"expired":              claims(func(c map[string]any) { c["exp"] = time.Now().Add(-time.Minute).Unix() }),
-		"another audience":     claims(func(c map[string]any) { c["aud"] = "bank" }),
-		"without a subject":    claims(func(c map[string]any) { delete(c, "sub") }),
-		"not valid yet":        claims(func(c map[string]any) { c["nbf"] = time.Now().Add(time.Hour).Unix() }),
-		"changed":              parts[0] + "." + parts[1] + "x." + parts[2],
-		"expired in the file":  w.expired,
-		"unknown":              "march_abc",
-		"a word":               "root",
+		"another issuer":          other.token(other.claims("root", "admins")),
+		"another issuer's key":    other.token(forged),
+		"alg none":                unsigned(`{"alg":"none"}`),
+		"alg nOnE":                unsigned(`{"alg":"nOnE","kid":"one"}`),
+		"alg HS256":               unsigned(`{"alg":"HS256","kid":"one"}`) + "AAAA",
+		"HS256 by the public key": asSecret,
+		"of another kid":          unsigned(`{"alg":"ES256","kid":"two"}`) + parts[2],
+		"expired":                 claims(func(c map[string]any) { c["exp"] = time.Now().Add(-time.Minute).Unix() }),
+		"another audience":        claims(func(c map[string]any) { c["aud"] = "bank" }),
+		"without a subject":       claims(func(c map[string]any) { delete(c, "sub") }),
+		"not valid yet":           claims(func(c map[string]any) { c["nbf"] = time.Now().Add(time.Hour).Unix() }),
+		"changed":                 parts[0] + "." + parts[1] + "x." + parts[2],
+		"expired in the file":     w.expired,
+		"unknown":                 "march_abc",
+		"a word":                  "root",
 	}
 }
 

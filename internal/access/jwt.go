@@ -47,6 +47,8 @@ const (
 	maxKeys = 1 << 20
 	// maxJWT bounds a token, in bytes.
 	maxJWT = 12 << 10
+	// maxIssuerKeys bounds the keys of an issuer: each may be tried for a token.
+	maxIssuerKeys = 100
 	// maxGroups bounds the groups of a token that count.
 	maxGroups = 200
 )
@@ -97,17 +99,23 @@ func newIssuer(of issuerSettings, transport http.RoundTripper) (*issuer, error) 
 		transport = own
 	}
 	return &issuer{issuerSettings: of, client: &http.Client{
-		Timeout: askIssuer, Transport: &limited{transport, rate.NewLimiter(rate.Every(issuerEvery), issuerBurst)},
+		Timeout: askIssuer, Transport: &limited{transport, rate.NewLimiter(rate.Every(issuerEvery), issuerBurst),
+			strings.HasPrefix(of.URL, "http:")},
 	}}, nil
 }
 
-// limited bounds the requests to the issuer, and its answers: the library reads some to their end.
+// limited bounds the requests to the issuer, and its answers: the library reads some to their end. What an issuer names
+// or redirects to is asked over TLS as the issuer is: else who listens would read tokens, or give keys.
 type limited struct {
 	http.RoundTripper
 	limiter *rate.Limiter
+	plain   bool // the issuer is at http:// on a loopback address
 }
 
 func (l *limited) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" && (!l.plain || !api.Loopback(r.URL.Hostname())) {
+		return nil, fmt.Errorf("the issuer names %.200q; allowed: addresses that begin with https://", r.URL)
+	}
 	if r.Method == http.MethodGet && !l.limiter.Allow() {
 		return nil, errors.New("the issuer was asked too often in the last seconds")
 	}
@@ -358,8 +366,11 @@ func publicKeys(content []byte, passOver bool) (*oidc.StaticKeySet, error) {
 				"Ed25519", k+1, key.KeyID)
 		}
 	}
-	if len(keys.PublicKeys) == 0 {
+	switch n := len(keys.PublicKeys); {
+	case n == 0:
 		return nil, errors.New("it has no keys; allowed: a JSON object with the list keys")
+	case n > maxIssuerKeys:
+		return nil, fmt.Errorf("it has %d keys; allowed: 1 to %d", n, maxIssuerKeys)
 	}
 	return keys, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -51,6 +52,18 @@ func hangs(r *http.Request) (*http.Response, error) {
 func lies(*http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	_, _ = w.WriteString(`{"keys":[]}`)
+	return w.Result(), nil
+}
+
+func html(*http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	_, _ = w.WriteString("<!doctype html><title>Log in</title>")
+	return w.Result(), nil
+}
+
+func redirects(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	http.Redirect(w, r, r.URL.String(), http.StatusFound)
 	return w.Result(), nil
 }
 
@@ -103,7 +116,7 @@ func TestKeysRotate(t *testing.T) {
 // token that may be of a new key is never called wrong. When it answers again, all is as before.
 func TestIssuerOfManyMoods(t *testing.T) {
 	for name, mood := range map[string]func(*http.Request) (*http.Response, error){
-		"away": away, "hangs": hangs, "lies": lies,
+		"away": away, "hangs": hangs, "lies": lies, "answers in HTML": html, "redirects without end": redirects,
 	} {
 		t.Run(name, func(t *testing.T) {
 			asking(t, func(t *testing.T, w *world, m *moody) {
@@ -142,6 +155,80 @@ func TestIssuerOfManyMoods(t *testing.T) {
 				time.Sleep(time.Minute)
 				if err := w.may(token, "IDService/Next", "order"); err != nil {
 					t.Errorf("once it answers again: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// An issuer that gives very many keys is not believed: each would be tried for each token that names the issuer.
+func TestManyKeysOfTheIssuer(t *testing.T) {
+	asking(t, func(t *testing.T, w *world, m *moody) {
+		_, key, _ := strings.Cut(string(w.issuer.keys()), "[")
+		key = strings.TrimSuffix(key, "]}")
+		m.mood = func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path != "/keys" {
+				return (&moody{issuer: w.issuer}).RoundTrip(r)
+			}
+			answer := httptest.NewRecorder()
+			_, _ = answer.WriteString(`{"keys":[` + strings.Repeat(key+",", 3000) + key + "]}")
+			return answer.Result(), nil
+		}
+		if kind := w.kind(w.issuer.lasting("alice")); kind != allocator.Unavailable {
+			t.Error(kind)
+		}
+	})
+}
+
+// Of an issuer with TLS nothing is asked without it, whatever it names, or redirects to: neither its keys, which others
+// could give then, nor about a login, as others could read its token.
+func TestIssuerNamesPlainAddresses(t *testing.T) {
+	const at = "https://login.example"
+	w := newWorld(t)
+	w.issuer.info = func(string) (int, map[string]any) { return http.StatusOK, map[string]any{"sub": "alice"} }
+	for name, test := range map[string]struct {
+		keys, info string
+		redirects  bool
+		want       allocator.Kind
+		asks       bool // about a login
+	}{
+		"all with TLS":     {at, at, false, 0, true},
+		"keys":             {"http://login.example", at, false, allocator.Unavailable, true},
+		"keys here":        {"http://127.0.0.1:80", at, false, allocator.Unavailable, true},
+		"keys by redirect": {at, at, true, allocator.Unavailable, true},
+		"UserInfo":         {at, "http://login.example", false, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &moody{issuer: w.issuer}
+				m.mood = func(r *http.Request) (*http.Response, error) {
+					answer := httptest.NewRecorder()
+					switch {
+					case r.URL.Scheme != "https":
+						t.Errorf("%s was asked", r.URL)
+					case strings.HasPrefix(r.URL.Path, "/.well-known/"):
+						_, _ = fmt.Fprintf(answer, `{"issuer":%q,"jwks_uri":%q,"userinfo_endpoint":%q}`, at,
+							test.keys+"/keys", test.info+"/userinfo")
+						return answer.Result(), nil
+					case r.URL.Path == "/keys" && test.redirects:
+						http.Redirect(answer, r, "http://login.example/keys", http.StatusFound)
+						return answer.Result(), nil
+					}
+					return (&moody{issuer: w.issuer}).RoundTrip(r)
+				}
+				var err error
+				if w.gate, err = access.New(access.Config{Policy: w.path("policy.yaml"), Issuer: at, Audience: "march",
+					Transport: m}); err != nil {
+					t.Fatal(err)
+				}
+				claims := w.issuer.claims("alice")
+				claims["iss"] = at
+				if kind := w.kind(w.issuer.token(claims)); kind != test.want {
+					t.Errorf("a token: %v, want %v", kind, test.want)
+				}
+				s := w.gate.NewLogin(bg, access.Identity{Names: []string{"jwt:alice"}}, "secret")
+				if asks := s.Access != ""; asks != test.asks {
+					t.Errorf("a login is asked about: %v", asks)
 				}
 			})
 		})
