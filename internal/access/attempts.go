@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -19,7 +20,7 @@ const (
 	maxAddresses = 10_000
 )
 
-// attempts bounds wrong tokens by address.
+// attempts bounds wrong tokens by address, of IPv6 by network: a caller has all addresses of one.
 type attempts struct {
 	mu struct {
 		sync.Mutex
@@ -28,16 +29,27 @@ type attempts struct {
 	}
 }
 
+// of returns by which address a caller's attempts are counted: empty for the one bound that those share who come when
+// all others are in use. The lock is held.
+func (a *attempts) of(address string) string {
+	if address = network(address); a.mu.by[address] == nil && len(a.mu.by) >= maxAddresses {
+		return ""
+	}
+	return address
+}
+
 // admit returns an error, which is TooMany, if an address gave too many wrong tokens.
 func (a *attempts) admit(address string, now time.Time) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	l := a.mu.by[address]
+	of := a.of(address)
+	l := a.mu.by[of]
 	if l == nil || l.TokensAt(now) >= 1 {
 		return nil
 	}
 	return &allocator.WaitError{After: failEvery, Err: allocator.Errorf(allocator.TooMany,
-		"too many wrong tokens from %s; allowed: %d, then one every %v", address, failBurst, failEvery)}
+		"too many wrong tokens from %s; allowed: %d, then one every %v", cmp.Or(of, "very many addresses"), failBurst,
+		failEvery)}
 }
 
 // failed counts a wrong token.
@@ -55,15 +67,11 @@ func (a *attempts) failed(address string, now time.Time) {
 			}
 		}
 	}
-	l := a.mu.by[address]
+	of := a.of(address)
+	l := a.mu.by[of]
 	if l == nil {
-		if len(a.mu.by) >= maxAddresses {
-			address = ""
-		}
-		if l = a.mu.by[address]; l == nil {
-			l = rate.NewLimiter(rate.Every(failEvery), failBurst)
-			a.mu.by[address] = l
-		}
+		l = rate.NewLimiter(rate.Every(failEvery), failBurst)
+		a.mu.by[of] = l
 	}
 	l.AllowN(now, 1)
 }

@@ -3,6 +3,7 @@ package access_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -143,6 +144,33 @@ func TestWrongTokens(t *testing.T) {
 	if _, err := w.gate.Authenticate(bg, access.Credentials{Token: w.issuer.token(w.issuer.claims("carol")),
 		Address: "192.0.2.2"}); err != nil {
 		t.Errorf("another address: %v", err)
+	}
+}
+
+// Wrong tokens from very many addresses are bounded, too: those of one network of IPv6 as those of one address, and
+// those of more than 10,000 addresses by a bound that the further ones share.
+func TestWrongTokensOfManyAddresses(t *testing.T) {
+	w := newWorld(t)
+	for name, test := range map[string]struct {
+		address func(k int) string
+		most    int // that are looked at
+	}{
+		"of a network": {func(k int) string { return fmt.Sprintf("2001:db8:1:2::%x", k) }, 20},
+		"of the world": {func(k int) string { return fmt.Sprintf("10.%d.%d.%d", k>>16, k>>8&255, k&255) }, 10_020},
+	} {
+		synctest.Test(t, func(t *testing.T) { // where no time passes
+			w.gate.ForgetAttempts()
+			looked := 0
+			for k := range 11_000 {
+				_, err := w.gate.Authenticate(bg, access.Credentials{Token: "march_wrong", Address: test.address(k)})
+				if allocator.KindOf(err) != allocator.TooMany {
+					looked++
+				}
+			}
+			if looked > test.most {
+				t.Errorf("%s: %d were looked at, at most %d", name, looked, test.most)
+			}
+		})
 	}
 }
 
