@@ -228,6 +228,7 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 	}
 	cfg.Metrics, cfg.Tracer, cfg.Ledger = r.watched.Metrics, r.watched.Tracer, r.ledger
 	cfg.Admin = r.watched.Admin(r.cluster.MaxTags)
+	r.policy.cfg.Certificates = r.safe.cfg.ClientCA != ""
 	if cfg.Access, err = r.policy.Gate(string(cfg.Room), r.watched.Metrics, r.log); err != nil {
 		return usageError{err}
 	}
@@ -319,6 +320,7 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 	}
 	cfg.Metrics, cfg.Tracer, cfg.Ledger = s.watched.Metrics, s.watched.Tracer, s.ledger
 	cfg.Admin = s.watched.Admin(s.cluster.MaxTags)
+	s.policy.cfg.Certificates = s.safe.cfg.ClientCA != ""
 	if err := s.policy.Set(cfg, s.watched.Metrics, s.log); err != nil {
 		return usageError{err}
 	}

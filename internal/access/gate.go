@@ -34,6 +34,8 @@ type Config struct {
 	// Identities is a file with several issuers and CAs of clients' certificates; empty for none. With issuers in it,
 	// Issuer is the one of them at which browsers log in.
 	Identities string
+	// Certificates says that the server takes clients' certificates.
+	Certificates bool
 	// Room is the room of the server; empty for a console.
 	Room string
 	// Transport reaches the issuer; nil is the default one.
@@ -89,6 +91,7 @@ type state struct {
 	keys      *keyFile  // of a file; nil for none
 	issuers   []*issuer // one of which a token names, if there are several
 	cas       bound
+	unbound   bool // issuers are bound to names, and CAs of clients' certificates are not
 	anonymous *Subject
 
 	byToken subjects[[sha256.Size]byte]
@@ -157,6 +160,10 @@ func (g *Gate) load() (*state, error) {
 // take adds the issuers and CAs to a state: those of a file, or else the one of the flags. Its error is Invalid.
 func (g *Gate) take(s *state, ids *identities) (err error) {
 	s.cas = ids.CAs
+	if s.unbound = g.cfg.Certificates && len(ids.Issuers) > 0 && len(ids.CAs) == 0; s.unbound {
+		g.log.Warn("CAs of clients' certificates may give any name, as client_cas is not in the file, and issuers are",
+			"flag", "identities", "file", g.cfg.Identities)
+	}
 	if g.cfg.Issuer != "" && g.cfg.Audience != "" {
 		one := usual
 		one.URL, one.Audience = g.cfg.Issuer, g.cfg.Audience

@@ -1,6 +1,7 @@
 package access_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -240,6 +242,40 @@ func TestClientCAsGiveTheirNames(t *testing.T) {
 	w.reload()
 	if got := ask(other, "spiffe://shop/x"); got != codes.Unimplemented || len(w.gate.Problems()) != 1 {
 		t.Errorf("with a broken file: %v, %v", got, w.gate.Problems())
+	}
+}
+
+// A file that binds issuers to names, and CAs of clients' certificates to none, leaves these free to give any name. A
+// server that takes certificates says so, until the file has client_cas.
+func TestUnboundCAs(t *testing.T) {
+	w := newWorld(t)
+	bank := newAuthority(t)
+	w.write("bank.pem", bank.pem())
+	const issuers = `issuers: [{url: "https://login.example", audience: march, names: ["jwt:*"]}]` + "\n"
+	const cas = `client_cas: [{ca: bank.pem, names: ["spiffe://bank/*"]}]` + "\n"
+	for content, unbound := range map[string]bool{issuers: true, issuers + "client_cas: []": true, cas: false,
+		issuers + cas: false} {
+		w.write("identities.yaml", content)
+		for _, certificates := range []bool{true, false} {
+			var log bytes.Buffer
+			cfg := access.Config{Policy: w.path("policy.yaml"), Identities: w.path("identities.yaml"),
+				Certificates: certificates, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})}
+			gate, err := access.New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, said := len(gate.Problems()), strings.Contains(log.String(), "may give any name"); (got == 1) !=
+				(unbound && certificates) || said != (got == 1) {
+				t.Errorf("%s with certificates %v: %v\n%s", content, certificates, gate.Problems(), log.String())
+			}
+			w.write("identities.yaml", issuers+cas)
+			w.gate = gate
+			w.reload()
+			if list := gate.Problems(); len(list) > 0 {
+				t.Errorf("once CAs are bound: %v", list)
+			}
+			w.write("identities.yaml", content)
+		}
 	}
 }
 

@@ -115,7 +115,7 @@ func (g *Gate) Reload(now time.Time) {
 	if replaced {
 		g.metrics.loaded(now)
 	}
-	g.metrics.broken(len(g.Problems()) > 0)
+	g.metrics.broken(len(g.brokenFiles()) > 0)
 }
 
 // mend notes that the file's last content is in force.
@@ -139,12 +139,19 @@ func (g *Gate) broken(f *file, err error, now time.Time) {
 	f.mu.err = err
 }
 
-// Problems returns the files that are broken.
+// Problems returns the files that are broken, and what the files in force leave open.
 func (g *Gate) Problems() []*marchv1.Problem {
 	if g == nil {
 		return nil
 	}
-	var list []*marchv1.Problem
+	list := g.brokenFiles()
+	if g.current.Load().unbound {
+		list = append(list, problem.New(problem.Unbound, g.cfg.Identities, time.Time{}, "path", g.cfg.Identities))
+	}
+	return list
+}
+
+func (g *Gate) brokenFiles() (list []*marchv1.Problem) {
 	for _, f := range g.files {
 		if p := f.problem(); p != nil {
 			list = append(list, p)
