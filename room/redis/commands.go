@@ -1,9 +1,9 @@
 package redis
 
 import (
+	"bytes"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -122,12 +122,15 @@ func (c *conn) reject(text string) {
 	}
 }
 
-// ofHTTP begins the lines of a browser's request. Its body, which any page can choose, would be commands, so such
-// a connection is closed without an answer, as Redis closes it. GET has too many words here, and then comes Host.
-var ofHTTP = []string{"post", "put", "patch", "delete", "head", "options", "connect", "trace", "host:"}
+// ofHTTP reports whether a command is a line of an HTTP request: its first one, of whatever method and version, or
+// Host, which comes after that of a GET, a command here. Such a connection is closed without an answer, as Redis closes
+// it: any page can have a browser send a body, whose lines would be commands.
+func ofHTTP(args [][]byte, lower string) bool {
+	return lower == "post" || lower == "host:" || bytes.HasPrefix(args[len(args)-1], []byte("HTTP/"))
+}
 
 func (c *conn) unknown(args [][]byte, lower string) {
-	if slices.Contains(ofHTTP, lower) {
+	if ofHTTP(args, lower) {
 		c.door.ofHTTP.Log(time.Now(), c.door.log.Warn, "redis: a request of HTTP came, and its connection is closed",
 			"peer", c.accepted.RemoteAddr())
 		c.quits = true
