@@ -68,16 +68,19 @@ func distinct(list []*marchv1.Unreadable) []*marchv1.Unreadable {
 }
 
 // print writes a message, or another value, as JSON, or as the function text writes it. If it is a message
-// without a list of problems, print names its unreadable keys on stderr.
+// without a list of problems, print names its unreadable keys on stderr. Before text writes a message, its texts lose
+// the characters that cannot be printed: none of a server's becomes two lines.
 func (c *common) print(m any, text func(w *tabwriter.Writer)) error {
+	if message, ok := m.(proto.Message); ok && c.output != "json" {
+		mapTexts(message.ProtoReflect(), printable)
+	}
 	listed := false
 	if l, ok := m.(interface{ GetProblems() []*marchv1.Problem }); ok {
 		listed = len(l.GetProblems()) > 0
 	}
 	if u, ok := m.(unreadable); ok && !listed {
 		for _, u := range u.GetUnreadable() {
-			_, _ = fmt.Fprintf(c.stderr, "left out, because it cannot be read: key %q: %s\n", u.GetKey(),
-				printable(u.GetWhy()))
+			_, _ = fmt.Fprintf(c.stderr, "left out, because it cannot be read: key %q: %s\n", u.GetKey(), u.GetWhy())
 		}
 	}
 	if message, ok := m.(proto.Message); ok && c.output == "json" {

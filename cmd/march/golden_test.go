@@ -12,10 +12,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -69,6 +72,10 @@ func TestHelpOfEveryCommand(t *testing.T) {
 type asked struct {
 	mu    sync.Mutex
 	calls []string
+	// taint changes each text of an answer; nil for none.
+	taint func(string) string
+	// refuses is the error of each call; nil for an answer.
+	refuses error
 }
 
 // take returns the calls since it was last called, each once.
@@ -112,7 +119,67 @@ func (a *asked) answers(_ any, stream grpc.ServerStream) error {
 		}
 		return f.Name() != "next_page_token"
 	})
+	if a.taint != nil {
+		mapTexts(answer, a.taint)
+	}
+	if a.refuses != nil {
+		return a.refuses
+	}
 	return stream.SendMsg(answer)
+}
+
+// serve returns the address at which all calls are answered.
+func (a *asked) serve(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnknownServiceHandler(a.answers))
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return listener.Addr().String()
+}
+
+// toServer returns a command line with the address of the server that it calls.
+func toServer(line, address string, more ...string) []string {
+	to := "--console"
+	if strings.HasPrefix(line, "id ") {
+		to = "--room"
+	}
+	return append(append(strings.Fields(line), to, address, "--timeout", "1m"), more...)
+}
+
+// TestNoServerForgesALine: whatever the texts of a server's answer are, none of them becomes a line of its own, or sends
+// the terminal a command; nor do those of its errors.
+func TestNoServerForgesALine(t *testing.T) {
+	t.Parallel()
+	const forged = "\nmarch: all is well\x1b[2J\u009b31m\r\t"
+	seen := &asked{taint: func(text string) string { return text + forged }}
+	address := seen.serve(t)
+	for line := range strings.Lines(commands) {
+		line = strings.TrimSpace(line)
+		var out bytes.Buffer
+		root := newRoot(&out, &out)
+		root.SetArgs(toServer(line, address))
+		if err := root.ExecuteContext(t.Context()); err != nil { // as of an answer that refuses
+			fmt.Fprintln(&out, setIn(err.Error()))
+		}
+		if strings.Contains(out.String(), "\nmarch: all is well") {
+			t.Errorf("%s: a forged line:\n%s", line, out.String())
+		}
+		for _, r := range out.String() {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Errorf("%s: %U reaches the terminal", line, r)
+			}
+		}
+	}
+	refusing := &asked{refuses: status.Error(codes.NotFound, "no tag"+forged)}
+	_, stderr, code := march(t, toServer("tag show x", refusing.serve(t))...)
+	if code != exitNotFound || !strings.HasPrefix(stderr, "march tag show: no tag\n") ||
+		strings.Contains(stderr, "\nmarch:") || strings.ContainsAny(stderr, "\x1b\r\t") {
+		t.Errorf("exit code %d: %q", code, stderr)
+	}
 }
 
 // fill sets all fields of a message for which has is true. A list gets one element. A message inside one of its own
@@ -191,26 +258,15 @@ var changing = regexp.MustCompile(`[0-9][0-9,]*(\.[0-9]+)? (years|days)|[0-9]+h[
 // which all fields are set.
 func TestOutputOfEveryCommand(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of a test
-	if err != nil {
-		t.Fatal(err)
-	}
 	var seen asked
-	server := grpc.NewServer(grpc.UnknownServiceHandler(seen.answers))
-	go func() { _ = server.Serve(listener) }()
-	defer server.Stop()
-	address := listener.Addr().String()
+	address := seen.serve(t)
 	var all strings.Builder
 	for line := range strings.Lines(commands) {
 		line = strings.TrimSpace(line)
 		for _, output := range []string{"text", "json"} {
 			var out, problems bytes.Buffer
 			root := newRoot(&out, &problems)
-			to := "--console"
-			if strings.HasPrefix(line, "id ") {
-				to = "--room"
-			}
-			root.SetArgs(append(strings.Fields(line), to, address, "--timeout", "1m", "-o", output))
+			root.SetArgs(toServer(line, address, "-o", output))
 			_, err := root.ExecuteContextC(t.Context())
 			fmt.Fprintf(&all, "$ march %s -o %s\n", line, output)
 			if calls := seen.take(); output == "text" {

@@ -228,7 +228,7 @@ func recordText(w *tabwriter.Writer, r *marchv1.LayoutRecord, cluster string, ol
 	}
 	_, _ = fmt.Fprintf(w, "layout\t%s\n", layoutVersion(r.GetLayout(), old))
 	_, _ = fmt.Fprintf(w, "boundary\t%d\n", r.GetLayout().GetBoundary())
-	_, _ = fmt.Fprintf(w, "since\t%s, by %s\n", r.GetTime().AsTime().Format(time.RFC3339), printable(r.GetActor()))
+	_, _ = fmt.Fprintf(w, "since\t%s, by %s\n", r.GetTime().AsTime().Format(time.RFC3339), r.GetActor())
 	_, _ = fmt.Fprintln(w, "\nROOM\tRANGE\tSHARE")
 	for _, room := range roomsByLower(r.GetLayout()) {
 		g := r.GetLayout().GetRooms()[room]

@@ -40,7 +40,7 @@ func execute(args []string) int {
 		err = errInterrupted
 	}
 	if msg := err.Error(); msg != "" {
-		_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", cmd.CommandPath(), printableLines(msg))
+		_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", cmd.CommandPath(), setIn(msg))
 	}
 	return exitCode(err)
 }

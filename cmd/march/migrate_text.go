@@ -125,8 +125,7 @@ func stateText(m *marchv1.Migration) string {
 func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	_, _ = fmt.Fprintf(w, "migration\t%s\n", m.GetId())
 	_, _ = fmt.Fprintf(w, "state\t%s, %d of %d moves made\n", stateText(m), m.GetReached(), len(m.GetMoves()))
-	_, _ = fmt.Fprintf(w, "started\t%s by %s\n", m.GetCreated().AsTime().Format(time.RFC3339),
-		printable(m.GetActor()))
+	_, _ = fmt.Fprintf(w, "started\t%s by %s\n", m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor())
 	hold := "each instance's own"
 	if d := m.GetHold().AsDuration(); d > 0 {
 		hold = d.String() + " at least"
@@ -162,8 +161,7 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	}
 	_, _ = fmt.Fprintln(w)
 	for _, entry := range m.GetLog() {
-		_, _ = fmt.Fprintf(w, "%s\t%s\n", entry.GetTime().AsTime().Format(time.RFC3339),
-			printable(entry.GetText()))
+		_, _ = fmt.Fprintf(w, "%s\t%s\n", entry.GetTime().AsTime().Format(time.RFC3339), entry.GetText())
 	}
 }
 

@@ -366,7 +366,7 @@ func recoverText(w io.Writer, r *recovery.Report) {
 	if r.UUID == "" { // recover failed before it had read which cluster it is
 		return
 	}
-	_, _ = fmt.Fprintf(w, "cluster\t%s\n", r.UUID)
+	_, _ = fmt.Fprintf(w, "cluster\t%s\n", excerpt(r.UUID))
 	if r.Halt.By != "" {
 		_, _ = fmt.Fprintf(w, "halted\tby %s at %s: %s\n", excerpt(r.Halt.By), r.Halt.Time.Format(time.RFC3339),
 			excerpt(r.Halt.Why))
@@ -398,7 +398,7 @@ func recoverText(w io.Writer, r *recovery.Report) {
 		case same > 1:
 			process = fmt.Sprintf(", %d processes", same)
 		case m.Incarnation != "":
-			process = fmt.Sprintf(", process %.8s", m.Incarnation)
+			process = fmt.Sprintf(", process %.8s", printable(m.Incarnation))
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s%s%s: %s\n", state, m.ID, process, beat, excerpt(m.Why))
 	}

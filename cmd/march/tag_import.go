@@ -225,7 +225,7 @@ func (r *imported) text(w *tabwriter.Writer) {
 	for _, t := range r.Tags {
 		for _, note := range append(slices.Clone(t.Notes), t.Why) {
 			if note != "" {
-				_, _ = fmt.Fprintf(w, "%s: %s\n", t.Tag, note)
+				_, _ = fmt.Fprintf(w, "%s: %s\n", t.Tag, printable(note))
 			}
 		}
 	}

@@ -110,7 +110,7 @@ func (t *tagTextFlags) tell(err error) error {
 func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	_, _ = fmt.Fprintf(w, "tag\t%s\n", t.GetName())
 	if name := t.GetForeignName(); name != "" {
-		_, _ = fmt.Fprintf(w, "name at doors\t%s\n", printable(name))
+		_, _ = fmt.Fprintf(w, "name at doors\t%s\n", name)
 	}
 	_, _ = fmt.Fprintf(w, "kind\t%s\n", setting.KindOf(t))
 	for _, s := range setting.Settings(setting.KindOf(t), true) {

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -90,12 +91,55 @@ func (l lines) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
+// printableLines is printable of a text of several lines.
 func printableLines(text string) string {
 	all := strings.Split(text, "\n")
 	for k, line := range all {
 		all[k] = printable(line)
 	}
 	return strings.Join(all, "\n")
+}
+
+// setIn is printableLines with all lines but the first set in, so that none of them is taken for another message of
+// this program: a text may be a server's, and name what a caller gave.
+func setIn(text string) string {
+	return strings.ReplaceAll(printableLines(strings.TrimRight(text, "\n")), "\n", "\n  ")
+}
+
+// mapTexts replaces each text of a message.
+func mapTexts(m protoreflect.Message, to func(string) string) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsMap():
+			mapped := m.NewField(f)
+			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				if f.MapKey().Kind() == protoreflect.StringKind {
+					k = protoreflect.ValueOfString(to(k.String())).MapKey()
+				}
+				mapped.Map().Set(k, mapText(f.MapValue(), v, to))
+				return true
+			})
+			v = mapped
+		case f.IsList():
+			for i := range v.List().Len() {
+				v.List().Set(i, mapText(f, v.List().Get(i), to))
+			}
+		default:
+			v = mapText(f, v, to)
+		}
+		m.Set(f, v)
+		return true
+	})
+}
+
+func mapText(f protoreflect.FieldDescriptor, v protoreflect.Value, to func(string) string) protoreflect.Value {
+	switch {
+	case f.Message() != nil:
+		mapTexts(v.Message(), to)
+	case f.Kind() == protoreflect.StringKind:
+		return protoreflect.ValueOfString(to(v.String()))
+	}
+	return v
 }
 
 // duration shows a short time; empty for none.

@@ -107,6 +107,19 @@ func TestUnchainedEntry(t *testing.T) {
 	}
 }
 
+// The lines of an error are set in but for the first, which has the command's name, so none looks like another message.
+func TestSetIn(t *testing.T) {
+	for text, want := range map[string]string{
+		"no tag x": "no tag x",
+		"no tag x\nmarch: all is well\x1b[2J\r\n": "no tag x\n  march: all is well\ufffd[2J\ufffd",
+		"f:1:2: b\n  a: b\n     ^":                "f:1:2: b\n    a: b\n       ^",
+	} {
+		if got := setIn(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 // A text that a caller chose forges no row of a table and no line, and sends the terminal no command.
 func TestNoForgedLine(t *testing.T) {
 	const forged = "order\n2026-11-26T10:00:00Z  token:root  delete tag\x1b[2J\u009b31m\u202e\ttags/x"
@@ -115,19 +128,12 @@ func TestNoForgedLine(t *testing.T) {
 		"audit": func(w *tabwriter.Writer) {
 			auditText(w, &marchv1.ListAuditResponse{Entries: []*marchv1.AuditEntry{&actor}})
 		},
-		"layout": func(w *tabwriter.Writer) {
-			layoutText(w, &marchv1.GetLayoutResponse{Layout: &marchv1.LayoutRecord{Actor: forged,
-				Time: timestamppb.Now(), Layout: &marchv1.Layout{Version: 1, Boundary: 1}}})
-		},
-		"migration": func(w *tabwriter.Writer) {
-			migrationText(w, &marchv1.Migration{Id: "01ARZ3NDEKTSV4RRFFQ69G5FAV", Actor: forged,
-				Created: timestamppb.Now(), Error: forged})
-		},
-		"log of a migration": func(w *tabwriter.Writer) {
-			migrationText(w, &marchv1.Migration{Log: []*marchv1.MigrationLog{{Text: forged}}})
-		},
 		"halt": func(w *tabwriter.Writer) {
-			recoverText(w, &recovery.Report{UUID: "1", Halt: record.Halt{By: forged, Why: forged}})
+			recoverText(w, &recovery.Report{UUID: "1" + forged, Halt: record.Halt{By: forged, Why: forged},
+				Missing: []recovery.Missing{{ID: "a/1", Incarnation: forged[5:], Why: forged}}})
+		},
+		"import": func(w *tabwriter.Writer) {
+			(&imported{Tags: []importedTag{{Name: forged, Tag: "x", Why: forged, Notes: []string{forged}}}}).text(w)
 		},
 		"notes and progress": func(w *tabwriter.Writer) {
 			c := &common{stderr: w}
@@ -143,7 +149,7 @@ func TestNoForgedLine(t *testing.T) {
 		if err := c.print(nil, write); err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(out.String(), "\n2026-11-26T10:00:00Z  token:root") {
+		if strings.Contains(out.String(), "\n2026-11") {
 			t.Errorf("%s: a forged line:\n%s", name, out.String())
 		}
 		for _, r := range out.String() {
