@@ -140,9 +140,9 @@ func auditReportText(w io.Writer, r verify.AuditReport) {
 	if r.Heads == 0 {
 		_, _ = fmt.Fprintln(w, "no log from outside etcd was given (--log): a rewrite of all entries of a writer "+
 			"would not be seen")
-	} else if r.Uncovered > 0 {
-		_, _ = fmt.Fprintf(w, "%s in the logs; of %s there is none: a rewrite of all its entries would not be seen\n",
-			words.Counted(r.Heads, "head"), words.Counted(r.Uncovered, "writer"))
+	} else if r.Unlogged > 0 {
+		_, _ = fmt.Fprintf(w, "%s in the logs; entries that are in none: %s, and of %s all: a rewrite of these would not "+
+			"be seen\n", words.Counted(r.Heads, "head"), words.Grouped(r.Unlogged), words.Counted(r.Uncovered, "writer"))
 	}
 }
 
@@ -159,13 +159,18 @@ func readHeads(c *common, paths []string, cluster string) (heads []verify.Head, 
 		lines := bufio.NewScanner(f)
 		lines.Buffer(nil, maxAuditLine)
 		for n := 1; lines.Scan() && err == nil; n++ {
-			var line auditLine
+			var line struct {
+				auditLine
+				Message string `json:"@message"` // of the process's own log in JSON, beside it on standard output
+			}
 			if !strings.HasPrefix(lines.Text(), "{") {
 				continue // standard output may have other lines
 			}
 			if !json.Valid(lines.Bytes()) {
 				_, _ = fmt.Fprintf(c.stderr, "%s:%d: the line was cut: its entry counts as not logged\n", path, n)
-			} else if bad := json.Unmarshal(lines.Bytes(), &line); bad != nil || line.Key == "" || line.Hash == "" {
+			} else if bad := json.Unmarshal(lines.Bytes(), &line); bad == nil && line.Message != "" {
+				continue
+			} else if bad != nil || line.Key == "" || line.Hash == "" {
 				err = allocator.Errorf(allocator.Invalid, "log: %s:%d: no line of --audit-log", path, n)
 			} else if line.Cluster == cluster {
 				heads = append(heads, line.Head)

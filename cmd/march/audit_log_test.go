@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,7 +44,8 @@ func TestAuditLog(t *testing.T) {
 		}
 	}
 	verified(exitOK, "no log from outside etcd was given (--log)")
-	verified(exitOK, "2 changes, 0 refusals, of 2 writers\n1 head in the logs; of 1 writer there is none", "--log", log)
+	verified(exitOK, "2 changes, 0 refusals, of 2 writers\n1 head in the logs; entries that are in none: 1, and of "+
+		"1 writer all: a rewrite of these would not be seen", "--log", log)
 	// A line that a full disk cut spoils neither the others nor the next one, which another process writes.
 	if err := os.WriteFile(log, append(text, text[:99]...), 0o600); err != nil {
 		t.Fatal(err)
@@ -55,6 +57,13 @@ func TestAuditLog(t *testing.T) {
 	write("/march/default/audit/x", &record.AuditEntry{Hash: "x", Writer: "w", Sequence: 1}, false)
 	verified(exitOK, "audit.jsonl:2: the line was cut", "--log", log)
 	verified(exitOK, "2 heads in the logs", "--log", log)
+	var logged bytes.Buffer // as kubectl logs has it, which gives both outputs of a container
+	hclog.New(&hclog.LoggerOptions{Output: &logged, JSONFormat: true}).Info("ready", "key", "x")
+	both := log + ".both"
+	if err := os.WriteFile(both, append(logged.Bytes(), text...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	verified(exitOK, "1 head in the logs", "--log", both)
 	_, rest, _ := strings.Cut(string(text), `"key":"`)
 	key, _, _ := strings.Cut(rest, `"`)
 	if _, err := etcd.Txn(t.Context(), store.Txn{Then: []store.Op{{Delete: "/march/default/" + key}}}); err != nil {

@@ -198,6 +198,52 @@ func TestAuditThatWasRewritten(t *testing.T) {
 			all := a.written(keys.Audits())
 			a.Mem.Corrupt(store.Op{Delete: keys.Audits() + all[len(all)-1].ID})
 		}, false, "is missing"},
+		"the oldest removed": {func(a *audited) {
+			for _, e := range a.written(keys.Audits())[:5] {
+				a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+			}
+		}, true, "is missing"},
+		"the second half removed": {func(a *audited) {
+			all := a.written(keys.Audits())
+			for _, e := range all[len(all)/2:] {
+				a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+			}
+		}, false, "is missing"},
+		"an old entry copied": {func(a *audited) {
+			e := a.written(keys.Audits())[5]
+			e.ID = record.NewULID()
+			a.put(keys.Audits(), e)
+		}, true, "are both number"},
+		"a change moved to the refusals": {func(a *audited) {
+			e := a.written(keys.Audits())[5]
+			a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+			a.put(keys.Refusals(), e)
+		}, true, "is missing"},
+		"two entries swapped": {func(a *audited) {
+			all := a.written(keys.Audits())
+			all[5].ID, all[6].ID = all[6].ID, all[5].ID
+			a.put(keys.Audits(), all[5])
+			a.put(keys.Audits(), all[6])
+		}, true, "was changed"},
+		"two writers swapped": {func(a *audited) {
+			changes, refusals := a.written(keys.Audits()), a.written(keys.Refusals())
+			for k := range refusals {
+				refusals[k].Writer, changes[k].Writer = changes[k].Writer, refusals[k].Writer
+				a.put(keys.Audits(), changes[k])
+				a.put(keys.Refusals(), refusals[k])
+			}
+		}, true, "was changed"},
+		"all as another writer's": {func(a *audited) {
+			hashes := map[string]string{}
+			for _, e := range a.written(keys.Audits()) {
+				e.Writer, e.Actor = "mallory's", "bob"
+				for id := range e.After {
+					e.After[id] = hashes[id]
+				}
+				hashes[e.ID] = record.HashOf(record.Encode(&e))
+				a.put(keys.Audits(), e)
+			}
+		}, false, "was changed"},
 		"the oldest removed, with a note": {func(a *audited) {
 			all := a.written(keys.Audits())
 			for _, e := range all[:5] {
@@ -250,5 +296,38 @@ func TestAuditThatWasRewritten(t *testing.T) {
 				t.Errorf("with a log: %q, want one that %s", r.Problems, test.want)
 			}
 		})
+	}
+}
+
+// What a writer wrote after the last head of the logs is as unprotected as without logs: how much that is, the report
+// says. So a log that was cut, or is old, covers no rewrite that begins where it ends.
+func TestAuditBeyondItsLogs(t *testing.T) {
+	a := newAudited(t)
+	a.works()
+	r := a.verify(a.heads)
+	others := r.Unlogged // another process made the first layout
+	if r.Uncovered != 1 || others != r.Changes+r.Refusals-r.Heads {
+		t.Errorf("%+v", r)
+	}
+	changes := a.written(keys.Audits())
+	half := len(changes) / 2
+	logged := slices.DeleteFunc(slices.Clone(a.heads), func(h verify.Head) bool {
+		return h.Writer == changes[0].Writer && h.Sequence > changes[half].Sequence
+	})
+	hashes := map[string]string{}
+	for k, e := range changes {
+		if k > half {
+			e.Actor = "bob"
+			for id := range e.After {
+				if hashes[id] != "" {
+					e.After[id] = hashes[id]
+				}
+			}
+			hashes[e.ID] = record.HashOf(record.Encode(&e))
+			a.put(keys.Audits(), e)
+		}
+	}
+	if r, after := a.verify(logged), int64(len(changes)-half-1); len(r.Problems) > 0 || r.Unlogged != others+after {
+		t.Errorf("%d entries after the log's end: %+v", after, r)
 	}
 }

@@ -29,6 +29,7 @@ type AuditReport struct {
 	LastUnchained time.Time `json:"lastUnchained"`    // and the time of the latest one
 	Heads         int64     `json:"heads,string"`     // entries that are known from outside etcd, too
 	Uncovered     int64     `json:"uncovered,string"` // writers without one
+	Unlogged      int64     `json:"unlogged,string"`  // chained entries without one, such as those after the last one
 	Problems      []string  `json:"problems"`         // the first MaxProblems
 	More          int64     `json:"more,string"`      // problems besides those
 }
@@ -213,8 +214,11 @@ func (a *auditing) heads(ring, removed string, heads []Head) {
 		a.must(h.Key, h.Hash, removed, "the log outside etcd has it")
 	}
 	for key, e := range a.entries {
-		s, logged := spans[e.Writer]
-		if logged && strings.HasPrefix(key, ring) && e.Sequence > s.first && e.Sequence < s.last && !known[key] {
+		if !strings.HasPrefix(key, ring) || e.Writer == "" || known[key] {
+			continue
+		}
+		a.report.Unlogged++
+		if s, logged := spans[e.Writer]; logged && e.Sequence > s.first && e.Sequence < s.last {
 			a.add("%s, number %d of writer %s, is not in the log outside etcd: it was added, or the log was cut",
 				key, e.Sequence, e.Writer)
 		}
