@@ -183,6 +183,7 @@ func TestRefusals(t *testing.T) {
 		{`{etcd: {endpoints: [e:1]}, tls: {secret: a, clientAuth: required}, monitoring: {serviceMonitor: true, auth: {tokenSecret: {name: b}}}}`, "monitoring.auth.certSecret"},
 		{`{etcd: {endpoints: [e:1]}, monitoring: {auth: {tokenSecret: b}}}`, "/monitoring/auth/tokenSecret"},
 		{`{etcd: {endpoints: [e:1]}, access: {policy: {configMap: a}}}`, "/access/policy"},
+		{`{etcd: {endpoints: [e:1]}, access: {identities: [a]}}`, "/access/identities"},
 		{`{etcd: {endpoints: [e:1]}, access: {oidc: {issuer: login}}}`, "/access/oidc/issuer"},
 		{`{etcd: {endpoints: [e:1]}, settings: {insecure: true}, networkPolicy: {egress: {enabled: true}}}`,
 			"networkPolicy.egress.etcd"},

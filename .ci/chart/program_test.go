@@ -209,6 +209,31 @@ func TestEtcdUsers(t *testing.T) {
 	}
 }
 
+// TestIdentities gives the file of issuers and CAs, with the files that it names, to rooms and consoles. Each takes it,
+// with the issuer of logins that it has.
+func TestIdentities(t *testing.T) {
+	all := objectsOf(t, map[string]any{"etcd": map[string]any{"endpoints": []any{"e:1"}},
+		"tls": map[string]any{"secret": "tls"}, "rooms": []any{map[string]any{"name": "a"}},
+		"access": map[string]any{"policy": "march-policy", "identities": "march-identities",
+			"oidc": map[string]any{"issuer": "https://login.example.net", "clientID": "console"}},
+		"console": map[string]any{"settings": map[string]any{"public-url": "https://march.example.net"}}})
+	for _, w := range workloads(all) {
+		checkPod(t, all, w)
+		args, env := w.command(t, all)
+		if _, err := march(t, env, append([]string{"config", "validate"}, args...)...); err != nil {
+			t.Error(err)
+			continue
+		}
+		got := settings(t, env, args...)["identities"]
+		if content, err := os.ReadFile(got.Value); err != nil || !strings.Contains(string(content), "client_cas") {
+			t.Errorf("%s: %q, %v", w.name, got.Value, err)
+		}
+	}
+	if n := len(workloads(all)); n != 2 {
+		t.Errorf("%d workloads", n)
+	}
+}
+
 // TestHelmTest runs the commands of helm test's pod against a cluster of two rooms, as the pod would: they take an ID
 // of each room, and see the cluster's state. No selector of the chart takes the pod for another one.
 func TestHelmTest(t *testing.T) {
@@ -287,6 +312,9 @@ func projected(t *testing.T, from *corev1.ProjectedVolumeSource) map[string]stri
 		} else {
 			items = source.ConfigMap.Items
 		}
+		if len(items) == 0 { // all keys: those of identities
+			items = []corev1.KeyToPath{{Key: "identities.yaml", Path: "identities.yaml"}, {Key: "ca.crt", Path: "ca.crt"}}
+		}
 		for _, item := range items {
 			content, ok := there[item.Key]
 			if !ok {
@@ -331,8 +359,12 @@ func existing(t *testing.T) map[string]string {
 		"tls.key":  string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})),
 		"password": "secret\n",
 
-		"policy.yaml":   `grants: [{subjects: "token:ann", roles: admin}]`,
-		"tokens":        string(hashes),
+		"policy.yaml": `grants: [{subjects: "token:ann", roles: admin}]`,
+		"tokens":      string(hashes),
+		"identities.yaml": `issuers:
+- {url: "https://login.example.net", audience: march, names: ["jwt:*"], ca: ca.crt}
+client_cas:
+- {ca: ca.crt, names: ["spiffe://example.net/*"]}`,
 		"jwks.json":     `{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "1", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}`,
 		"client-secret": "secret\n",
 		"session-key":   strings.Repeat("k", 32),

@@ -74,6 +74,9 @@ end of its user's name in etcd), values, entry (its own part of them), ports, an
 {{- range include "march.accessfiles" . | fromYamlArray }}
 {{- $_ := set $all .setting (printf "/etc/march/access/%s" .key) }}
 {{- end }}
+{{- if .root.Values.access.identities }}
+{{- $_ := set $all "identities" "/etc/march/identities/identities.yaml" }}
+{{- end }}
 {{- with .root.Values.access.oidc }}
 {{- $oidc := dict "oidc-issuer" .issuer "oidc-audience" .audience }}
 {{- if eq $.kind "console" }}
@@ -251,6 +254,11 @@ spec:
   mountPath: /etc/march/access
   readOnly: true
 {{- end }}
+{{- if .root.Values.access.identities }}
+- name: identities
+  mountPath: /etc/march/identities
+  readOnly: true
+{{- end }}
 {{- if include "march.tlssecret" . }}
 - name: tls
   mountPath: /etc/march/tls
@@ -281,6 +289,13 @@ spec:
       {{- range . }}
       - {{ .source }}: {name: {{ .name }}, items: [{key: {{ .key }}, path: {{ .key }}}]}
       {{- end }}
+{{- end }}
+{{- with .root.Values.access.identities }}
+- name: identities
+  projected:
+    defaultMode: 0440
+    sources:
+      - configMap: {name: {{ . }}}
 {{- end }}
 {{- with include "march.tlssecret" . }}
 - name: tls
