@@ -251,12 +251,7 @@ func TestHelmTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{"HOME=" + t.TempDir()}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	base := free.Addr().(*net.TCPAddr).Port
-	_ = free.Close()
+	base := freePorts()
 	dev := exec.Command(path, "dev", "--base-port", strconv.Itoa(base))
 	dev.Env = env
 	if err := dev.Start(); err != nil {
@@ -298,6 +293,23 @@ func TestHelmTest(t *testing.T) {
 	}
 	if len(pod.Spec.Containers) != 3 {
 		t.Errorf("%d containers", len(pod.Spec.Containers))
+	}
+}
+
+// freePorts returns the first of 100 ports that are free, below those that systems give to clients, of which others may
+// be in use.
+func freePorts() int {
+	for base := 10_000 + os.Getpid()%200*100; ; base = 10_000 + (base-9_900)%20_000 {
+		free := true
+		for port := base; free && port < base+100; port++ {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if free = err == nil; free {
+				_ = l.Close()
+			}
+		}
+		if free {
+			return base
+		}
 	}
 }
 
