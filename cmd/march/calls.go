@@ -40,17 +40,18 @@ var arguments = map[string]struct{ words, field string }{
 // consoleCall is a call of a console.
 type consoleCall[Q, A any] func(marchv1.ConsoleServiceClient, context.Context, Q, ...grpc.CallOption) (A, error)
 
-// newCall returns the command of a row. part is what of the answer is printed, and text writes it.
-func newCall[Q, A, M proto.Message](c *common, t *target, r callRow, request Q, call consoleCall[Q, A], part func(A) M,
-	text func(*tabwriter.Writer, M)) *cobra.Command {
+// newRow returns the command of a row: run comes after the fields of the request are set.
+func newRow(r callRow, request proto.Message, run func(cmd *cobra.Command, args []string) error) *cobra.Command {
 	cmd := &cobra.Command{Use: r.use, Short: r.short, Long: r.long, Example: r.example}
 	least, names, needed := 0, []string{}, []string{}
 	var fields []setting.Setting
 	for _, word := range strings.Fields(r.use)[1:] {
 		if argument, ok := arguments[word]; ok {
 			field := argument.field
-			if request.ProtoReflect().Descriptor().Fields().ByName("tag") != nil { // a request with the whole tag
-				field = "tag." + field
+			if f := request.ProtoReflect().Descriptor().Fields().ByName("tag"); f != nil && f.Message() != nil {
+				field = "tag." + field // a request with the whole tag
+			} else if f != nil {
+				field = "tag"
 			}
 			names, fields = append(names, argument.words), append(fields, setting.Of(request, field, ""))
 			if !strings.HasPrefix(word, "[") {
@@ -72,11 +73,20 @@ func newCall[Q, A, M proto.Message](c *common, t *target, r callRow, request Q, 
 				return err
 			}
 		}
-		for i, arg := range args {
+		for i, arg := range args[:min(len(args), len(fields))] { // run reads those that are no fields
 			if err := fields[i].Set(request, arg); err != nil {
 				return usageError{err}
 			}
 		}
+		return run(cmd, args)
+	}
+	return cmd
+}
+
+// newCall returns the command of a row that makes a call. part is what of the answer is printed, and text writes it.
+func newCall[Q, A, M proto.Message](c *common, t *target, r callRow, request Q, call consoleCall[Q, A], part func(A) M,
+	text func(*tabwriter.Writer, M)) *cobra.Command {
+	cmd := newRow(r, request, func(cmd *cobra.Command, args []string) error {
 		return callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 			answer, err := call(s, ctx, request)
 			again := r.again
@@ -107,7 +117,7 @@ func newCall[Q, A, M proto.Message](c *common, t *target, r callRow, request Q, 
 				text(w, m)
 			})
 		})
-	}
+	})
 	if r.ask != "" {
 		return destroys(c, cmd, func(_ context.Context, args []string) (string, error) {
 			return filled(r.ask, args), nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -53,10 +55,13 @@ func clusterText(w *tabwriter.Writer, settings *marchv1.Cluster) {
 
 func newClusterUpgrade(c *common, t *target) *cobra.Command {
 	var yes bool
-	cmd := &cobra.Command{
-		Use:   "upgrade",
-		Short: "Turn on the newest stored formats, once every registered instance knows them",
-		Long: `Turn on the newest stored formats that the console knows, once every registered
+	var answer *marchv1.UpgradeClusterResponse
+	makes := func() bool {
+		return answer.GetRefused() == "" && formats(answer.GetLayout().GetFormats()) < answer.GetNewest()
+	}
+	cmd := newCall(c, t, callRow{
+		use: "upgrade", short: "Turn on the newest stored formats, once every registered instance knows them",
+		long: `Turn on the newest stored formats that the console knows, once every registered
 instance knows them. Until then all versions write the formats of the version
 before. Without --yes it shows the builds that run and asks, or, where there is
 no terminal, changes nothing.
@@ -67,43 +72,29 @@ operators' programs are not registered: upgrade them first.
 
 It writes one new version of the layout, with the same ranges. So each tag jumps
 once above the IDs of all rooms, as it does with each change of the layout.`,
-		Example: `  march cluster upgrade
+		example: `  march cluster upgrade
   march cluster upgrade --yes`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var answer *marchv1.UpgradeClusterResponse
-			upgrade := func(dry bool) (err error) {
-				answer, err = askConsole(cmd.Context(), t, &marchv1.UpgradeClusterRequest{DryRun: dry},
-					marchv1.ConsoleServiceClient.UpgradeCluster)
-				return err
-			}
-			if err := upgrade(true); err != nil {
-				return err
-			}
-			on := formats(answer.GetLayout().GetFormats()) >= answer.GetNewest()
-			makes := answer.GetRefused() == "" && !on
-			if makes && !yes && c.output != "json" && interactive() {
-				if err := c.print(answer, func(w *tabwriter.Writer) { upgradeText(w, answer) }); err != nil {
-					return err
-				}
-				if err := ask(cmd.Context(), c, "Turn the formats on? There is no way back."); err != nil {
-					return err
-				}
+	}, &marchv1.UpgradeClusterRequest{}, func(s marchv1.ConsoleServiceClient, ctx context.Context,
+		request *marchv1.UpgradeClusterRequest, _ ...grpc.CallOption) (_ *marchv1.UpgradeClusterResponse, err error) {
+		answer, err = s.UpgradeCluster(ctx, &marchv1.UpgradeClusterRequest{DryRun: true})
+		if err == nil && yes && makes() {
+			answer, err = s.UpgradeCluster(ctx, request)
+		}
+		return answer, err
+	}, whole, upgradeText)
+	upgrade := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := upgrade(cmd, args)
+		if err == nil && !yes && makes() && c.output != "json" && interactive() {
+			if err = ask(cmd.Context(), c, "Turn the formats on? There is no way back."); err == nil {
 				yes = true
+				err = upgrade(cmd, args)
 			}
-			if makes && yes {
-				if err := upgrade(false); err != nil {
-					return err
-				}
-			}
-			if err := c.print(answer, func(w *tabwriter.Writer) { upgradeText(w, answer) }); err != nil {
-				return err
-			}
-			if why := answer.GetRefused(); why != "" {
-				return finding{allocator.Errorf(allocator.Refused, "%s", why)}
-			}
-			return nil
-		},
+		}
+		if why := answer.GetRefused(); err == nil && why != "" {
+			return finding{allocator.Errorf(allocator.Refused, "%s", why)}
+		}
+		return err
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return cmd

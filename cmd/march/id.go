@@ -30,38 +30,36 @@ func newID(c *common) *cobra.Command {
 }
 
 func newIDNext(c *common, t *target) *cobra.Command {
-	var count int64
-	cmd := &cobra.Command{
-		Use:   "next TAG[=COUNT]...",
-		Short: "Issue IDs, one per line",
-		Long: `Issue IDs, one per line; with -o json each line is {"id":"NUMBER"}. Where the tag has
+	request := &marchv1.NextBatchRequest{Texts: true}
+	cmd := newRow(callRow{
+		use: "next TAG[=COUNT]...", short: "Issue IDs, one per line",
+		long: `Issue IDs, one per line; with -o json each line is {"id":"NUMBER"}. Where the tag has
 a format, each ID has its text beside it: {"id":"NUMBER","text":"TEXT"}.
 
 With several tags, or TAG=COUNT, one call takes the IDs of all of them, and each
 line begins with the tag: {"tag":"TAG","id":"NUMBER"}. It takes at most 100 tags
 and 10,000 IDs. If a tag fails, no ID is printed, and the error says how many IDs
 of the tags before it are skipped.`,
-		Example: `  march id next order
+		example: `  march id next order
   march id next order --count 10
   march id next order snapshot item=5`,
-		Args: atLeast("a tag"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			line := plainLine
-			if c.output == "json" {
-				line = jsonLine
-			}
-			if len(args) == 1 && !strings.Contains(args[0], "=") {
-				return issue(cmd.Context(), c, t, &marchv1.NextBatchRequest{Tag: args[0], Count: count,
-					Texts: true}, eachID(line))
-			}
-			if cmd.Flags().Changed("count") {
-				return usageError{allocator.Errorf(allocator.Invalid,
-					"count: given with several tags or TAG=COUNT; allowed: one tag, or TAG=COUNT for each")}
-			}
-			return c.issueMany(cmd.Context(), t, args)
-		},
-	}
-	cmd.Flags().Int64VarP(&count, "count", "n", 1, "how many IDs")
+		flags: []rowFlag{{"count", "count,n", "1", "how many IDs"}},
+	}, request, func(cmd *cobra.Command, args []string) error {
+		line := plainLine
+		if c.output == "json" {
+			line = jsonLine
+		}
+		if len(args) == 1 && !strings.Contains(args[0], "=") {
+			request.Tag = args[0]
+			return issue(cmd.Context(), c, t, request, eachID(line))
+		}
+		if cmd.Flags().Changed("count") {
+			return usageError{allocator.Errorf(allocator.Invalid,
+				"count: given with several tags or TAG=COUNT; allowed: one tag, or TAG=COUNT for each")}
+		}
+		return c.issueMany(cmd.Context(), t, args)
+	})
+	cmd.Args = atLeast("a tag")
 	return cmd
 }
 
@@ -138,12 +136,10 @@ func eachID(line func(b []byte, id *int64, text string) []byte) func(*bufio.Writ
 }
 
 func newIDBatch(c *common, t *target) *cobra.Command {
-	var count int64
-	var contiguous, texts bool
-	cmd := &cobra.Command{
-		Use:   "batch TAG",
-		Short: "Issue many IDs, printed as runs: the first ID and the number of IDs",
-		Long: `Issue many IDs, printed as runs: the first ID and the number of IDs. A third
+	request := &marchv1.NextBatchRequest{}
+	return newRow(callRow{
+		use: "batch TAG", short: "Issue many IDs, printed as runs: the first ID and the number of IDs",
+		long: `Issue many IDs, printed as runs: the first ID and the number of IDs. A third
 number is the distance between IDs, if that is not 1. The command takes 100,000
 IDs from the room at a time, and with -o json prints a line for each time.
 
@@ -152,37 +148,35 @@ their number is at most the width of the room's range, and at most half of the
 tag's max_step.
 
 With --texts each ID has a line with its text, if the tag has a format.`,
-		Example: `  march id batch order --count 100000
+		example: `  march id batch order --count 100000
   march id batch order --count 50 --contiguous`,
-		Args: exactly("a tag"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if contiguous && count > api.MaxBatch {
-				return usageError{allocator.Errorf(allocator.Invalid,
-					"count: %d; allowed with --contiguous: 1 to %d", count, api.MaxBatch)}
-			}
-			request := &marchv1.NextBatchRequest{Tag: args[0], Count: count, Contiguous: contiguous, Texts: texts}
-			return issue(cmd.Context(), c, t, request, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
-				if c.output == "json" {
-					return c.print(answer, nil)
-				}
-				if texts {
-					return eachID(plainLine)(w, answer)
-				}
-				for _, run := range answer.GetRuns() {
-					_, _ = fmt.Fprintf(w, "%d\t%d", run.GetFirst(), run.GetCount())
-					if run.GetStride() > 1 {
-						_, _ = fmt.Fprintf(w, "\t%d", run.GetStride())
-					}
-					_, _ = fmt.Fprintln(w)
-				}
-				return nil
-			})
+		flags: []rowFlag{
+			{"count", "count,n", "1000", "how many IDs"},
+			{"contiguous", "contiguous", "", "all IDs in one run"},
+			{"texts", "texts", "", "the texts of the IDs, too"},
 		},
-	}
-	cmd.Flags().Int64VarP(&count, "count", "n", 1000, "how many IDs")
-	cmd.Flags().BoolVar(&contiguous, "contiguous", false, "all IDs in one run")
-	cmd.Flags().BoolVar(&texts, "texts", false, "the texts of the IDs, too")
-	return cmd
+	}, request, func(cmd *cobra.Command, _ []string) error {
+		if request.GetContiguous() && request.GetCount() > api.MaxBatch {
+			return usageError{allocator.Errorf(allocator.Invalid,
+				"count: %d; allowed with --contiguous: 1 to %d", request.GetCount(), api.MaxBatch)}
+		}
+		return issue(cmd.Context(), c, t, request, func(w *bufio.Writer, answer *marchv1.NextBatchResponse) error {
+			if c.output == "json" {
+				return c.print(answer, nil)
+			}
+			if request.GetTexts() {
+				return eachID(plainLine)(w, answer)
+			}
+			for _, run := range answer.GetRuns() {
+				_, _ = fmt.Fprintf(w, "%d\t%d", run.GetFirst(), run.GetCount())
+				if run.GetStride() > 1 {
+					_, _ = fmt.Fprintf(w, "\t%d", run.GetStride())
+				}
+				_, _ = fmt.Fprintln(w)
+			}
+			return nil
+		})
+	})
 }
 
 // issue fetches the IDs that request asks for, in as many calls as that takes, and prints

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -38,11 +37,13 @@ instance that is left out may still issue IDs that it holds of residues that its
 room gave up: unique, but no longer in its room's range.`
 	next.example = `  march migrate continue --without a/host-7`
 	next.flags = []rowFlag{{"without", "without", "", "ROOM/INSTANCE, as status shows it; may be repeated"}}
+	watched := &marchv1.WatchMigrationRequest{}
 	cmd := group("migrate", "Plan, run and undo changes of layout",
 		newMigratePlan(c, t), newMigrateApply(c, t),
 		newCall(c, t, status, &marchv1.GetMigrationRequest{}, console.GetMigration,
 			(*marchv1.GetMigrationResponse).GetMigration, migrationText),
-		newMigrateWatch(c, t),
+		newRow(one("watch", "Watch a migration until it has ended", ""), watched,
+			func(cmd *cobra.Command, _ []string) error { return watch(cmd.Context(), c, t, watched.GetId()) }),
 		newCall(c, t, one("pause", "Stop a migration before its next move", ""), &marchv1.PauseMigrationRequest{},
 			console.PauseMigration, (*marchv1.PauseMigrationResponse).GetMigration, migrationText),
 		newCall(c, t, one("resume", "Continue a paused migration", ""), &marchv1.ResumeMigrationRequest{},
@@ -67,47 +68,43 @@ func migrationsText(w *tabwriter.Writer, answer *marchv1.ListMigrationsResponse)
 func newMigratePlan(c *common, t *target) *cobra.Command {
 	r := &marchv1.PlanMigrationRequest{}
 	var targetFile, out string
-	cmd := &cobra.Command{
-		Use:   "plan",
-		Short: "Plan a change of layout; changes nothing",
-		Long: `Plan a change of layout; changes nothing. Say where to go by a layout file
+	cmd := newRow(callRow{
+		use: "plan", short: "Plan a change of layout; changes nothing",
+		long: `Plan a change of layout; changes nothing. Say where to go by a layout file
 (--target), or by edits of the current layout. The moves come at once. Their
 cost follows: the console reads all tags for it.`,
-		Example: `  march migrate plan --move a:25-50=b            residues 25 to 49 of room a go to b
+		example: `  march migrate plan --move a:25-50=b            residues 25 to 49 of room a go to b
   march migrate plan --add-room c=75-100 --out plan.json
   march migrate plan --drain a
   march migrate plan --boundary 2000
   march migrate plan --target layout.json`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if targetFile != "" {
-				layout, err := readLayout("target", targetFile)
-				if err != nil {
-					return err
-				}
-				r.Target = layout
-			}
-			answer, err := askConsole(cmd.Context(), t, r, marchv1.ConsoleServiceClient.PlanMigration)
-			if err != nil {
+		flags: []rowFlag{
+			{"move", "move", "", "A:LOWER-UPPER=B: residues of room A go to room B; may be repeated"},
+			{"add_room", "add-room", "", "C=LOWER-UPPER: a new room gets residues; may be repeated"},
+			{"drain", "drain", "", "a room to remove; its residues become free; may be repeated"},
+			{"reserve", "reserve", "", "NAME=LOWER-UPPER: residues that no room has are kept for another cluster; " +
+				"may be repeated"},
+			{"release", "release", "", "the name of a reserved range to give up; may be repeated"},
+			{"shards", "shards", "", shardsHelp},
+			{"boundary", "boundary", "", "a new boundary, to which the ranges are scaled"},
+			{"atomic", "atomic", "", "allow one atomic switch if smaller moves cannot reach the target"},
+			{"force", "force", "", "also plan a change that apply refuses: one that may leave a room no ID of a tag, " +
+				"or a boundary above a thousandth of the IDs that a tag has left"},
+		},
+	}, r, func(cmd *cobra.Command, _ []string) (err error) {
+		if targetFile != "" {
+			if r.Target, err = readLayout("target", targetFile); err != nil {
 				return err
 			}
-			return showPlan(cmd.Context(), c, t, answer.GetPlan(), out)
-		},
-	}
-	flags := cmd.Flags()
-	flags.StringVar(&targetFile, "target", "", "the layout to reach: a JSON file, - for standard input")
-	flags.StringArrayVar(&r.Move, "move", nil, "A:LOWER-UPPER=B: residues of room A go to room B; may be repeated")
-	flags.StringArrayVar(&r.AddRoom, "add-room", nil, "C=LOWER-UPPER: a new room gets residues; may be repeated")
-	flags.StringArrayVar(&r.Drain, "drain", nil, "a room to remove; its residues become free; may be repeated")
-	flags.StringArrayVar(&r.Reserve, "reserve", nil, "NAME=LOWER-UPPER: residues that no room has are kept for "+
-		"another cluster; may be repeated")
-	flags.StringArrayVar(&r.Release, "release", nil, "the name of a reserved range to give up; may be repeated")
-	flags.Int64Var(&r.Shards, "shards", 0, shardsHelp)
-	flags.Int64Var(&r.Boundary, "boundary", 0, "a new boundary, to which the ranges are scaled")
-	flags.BoolVar(&r.Atomic, "atomic", false, "allow one atomic switch if smaller moves cannot reach the target")
-	flags.BoolVar(&r.Force, "force", false, "also plan a change that apply refuses: "+
-		"one that may leave a room no ID of a tag, or a boundary above a thousandth of the IDs that a tag has left")
-	flags.StringVar(&out, "out", "", "write the plan to this file, for apply")
+		}
+		answer, err := askConsole(cmd.Context(), t, r, marchv1.ConsoleServiceClient.PlanMigration)
+		if err != nil {
+			return err
+		}
+		return showPlan(cmd.Context(), c, t, answer.GetPlan(), out)
+	})
+	cmd.Flags().StringVar(&targetFile, "target", "", "the layout to reach: a JSON file, - for standard input")
+	cmd.Flags().StringVar(&out, "out", "", "write the plan to this file, for apply")
 	return cmd
 }
 
@@ -286,16 +283,5 @@ func asOfNow(ctx context.Context, t *target, plan *marchv1.Plan) {
 	if err == nil && proto.Equal(now.GetFrom(), plan.GetFrom()) {
 		plan.Instances, plan.Silent, plan.Unreadable = now.GetInstances(), now.GetSilent(), now.GetUnreadable()
 		plan.Keeping, plan.Machines, plan.Warnings = now.GetKeeping(), now.GetMachines(), now.GetWarnings()
-	}
-}
-
-func newMigrateWatch(c *common, t *target) *cobra.Command {
-	return &cobra.Command{
-		Use:   "watch [ID]",
-		Short: "Watch a migration until it has ended",
-		Args:  between(0, "a migration's ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return watch(cmd.Context(), c, t, strings.Join(args, ""))
-		},
 	}
 }
