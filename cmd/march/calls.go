@@ -188,6 +188,14 @@ func addSetting(cmd *cobra.Command, of proto.Message, s setting.Setting, name, s
 	}
 }
 
+// rowFlags are the fields of a request as flags.
+func rowFlags(settings []setting.Setting) (flags []rowFlag) {
+	for _, s := range settings {
+		flags = append(flags, rowFlag{s.Path, settingName(s), s.Default(), s.Help})
+	}
+	return flags
+}
+
 // add adds the flag. Where its default is not that of the message, the request has it.
 func (f rowFlag) add(cmd *cobra.Command, request proto.Message) {
 	s := setting.Of(request, f.field, f.usage)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -173,7 +174,8 @@ const maxPlanFile = 4 << 20
 
 func newMigrateApply(c *common, t *target) *cobra.Command {
 	var yes, detach, force, whenIdle bool
-	var hold, idleFor, idleTimeout time.Duration
+	var idleFor, idleTimeout time.Duration
+	request := &marchv1.ApplyMigrationRequest{Hold: &durationpb.Duration{}}
 	cmd := &cobra.Command{
 		Use:   "apply PLAN",
 		Short: "Apply a plan, and watch the migration; ^C leaves it running",
@@ -209,7 +211,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 					return err
 				}
 			}
-			request := &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold), Force: force}
+			request.Plan, request.Force = plan, force
 			// The count is named in the request, so the console does not read all tags a second time.
 			if !force && !plan.GetForce() {
 				if request.Count, err = checkCost(cmd.Context(), c, t, plan); err != nil {
@@ -240,8 +242,9 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 	flags.DurationVar(&idleFor, "idle-for", time.Minute, "how long these rooms must have had no callers, 1s to 1h")
 	flags.DurationVar(&idleTimeout, "idle-timeout", 0,
 		"how long to wait for that at most, exit code 5 then; 0 for no bound")
-	flags.DurationVar(&hold, "hold", 0, "how long at least to wait for a silent instance (default the "+
-		"instance's own --hold)")
+	for _, f := range rowFlags(setting.ApplyFields) {
+		f.add(cmd, request)
+	}
 	return cmd
 }
 

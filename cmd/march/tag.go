@@ -71,20 +71,13 @@ func newTag(c *common) *cobra.Command {
 			short: "Skip IDs: rooms issue only IDs from --to on. Returns when all instances that answer have " +
 				"applied it",
 			example: `  march tag skip order --to 5000000`,
-			flags: []rowFlag{
-				{"to", "to", "", "the least ID to issue from now on"},
-				{"rooms", "rooms", "", "only these rooms (default all, also those that come later)"},
-				{"force", "force", "", "skip more IDs than the tag's max-jump"},
-			},
+			flags:   rowFlags(setting.SkipFields),
 		}, &marchv1.SkipTagRequest{}, console.SkipTag, (*marchv1.SkipTagResponse).GetTag, tagText),
 		newCall(c, t, callRow{
 			use:     "prescale TAG --step N",
 			short:   "Make every instance hold at least --step IDs for a time, for example before a sale; 0 ends it",
 			example: `  march tag prescale order --step 5000000 --duration 2h`,
-			flags: []rowFlag{
-				{"step", "step", "", "how many IDs to hold at least, up to the tag's max-step"},
-				{"duration", "duration", "1h0m0s", "how long, 1s to 168h"},
-			},
+			flags:   rowFlags(setting.PrescaleFields),
 		}, &marchv1.PrescaleTagRequest{}, console.PrescaleTag, (*marchv1.PrescaleTagResponse).GetTag, tagText),
 		newTagImport(c, t))
 	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
@@ -101,12 +94,7 @@ func newTagCreate(c *common, t *target) *cobra.Command {
   march tag create order --format 'prefix(ORD-) | radix62(11)'
   march tag create event --kind time --preset cosid
   march tag create trace --kind time --bits 41/10/12 --time-epoch 2026-01-01T00:00:00Z`,
-		flags: []rowFlag{
-			{"fresh", "fresh", "", "the name was never in use, so its first IDs need not leave the margins of " +
-				"recovers free"},
-			{"reuse", "reuse", "", "create it also where IDs, or texts, of a deleted tag of this name may come " +
-				"again; says which"},
-		},
+		flags: rowFlags(setting.CreateFields),
 	}, &marchv1.CreateTagRequest{Tag: tag}, func(s marchv1.ConsoleServiceClient, ctx context.Context,
 		request *marchv1.CreateTagRequest, _ ...grpc.CallOption) (*marchv1.CreateTagResponse, error) {
 		answer, err := s.CreateTag(ctx, request)

@@ -1,9 +1,12 @@
 package web
 
 import (
+	"cmp"
 	"net/url"
+	"strconv"
 	"strings"
-	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/setting"
@@ -78,24 +81,71 @@ func with(q url.Values, pairs ...string) string {
 	return "?" + next.Encode()
 }
 
-// number parses a form's number. Its error is Invalid.
-func number(c *call, field string) (int64, error) {
-	n, err := parseInt(c.FormValue(field))
-	if err != nil {
-		return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: a whole number, 0 to %d", field,
-			c.FormValue(field), int64(allocator.MaxID))
+// fill sets the fields of a request that are in a form: texts, and boxes that are not ticked. A list has boxes of its
+// own. Its error is Invalid.
+func (c *call) fill(request proto.Message, settings ...setting.Setting) error {
+	for _, s := range settings {
+		text := c.text(s)
+		switch s.Type() {
+		case "stringSlice":
+			continue
+		case "bool":
+			text = strconv.FormatBool(text != "")
+		}
+		if err := s.Set(request, text); err != nil {
+			return allocator.Errorf(allocator.Invalid, "%s: %w", s.Name(), err)
+		}
 	}
-	return n, nil
+	return nil
 }
 
-// period parses a form's duration. Its error is Invalid.
-func period(c *call, field string) (time.Duration, error) {
-	d, err := time.ParseDuration(strings.ReplaceAll(c.FormValue(field), " ", ""))
-	if err != nil {
-		return 0, allocator.Errorf(allocator.Invalid,
-			"%s: %q; allowed: a duration such as 30s, 10m or 1h30m", field, c.FormValue(field))
+// text returns what was typed for a setting, in the way of flags: numbers without separators.
+func (c *call) text(s setting.Setting) string {
+	text := c.FormValue(s.Name())
+	switch n, err := parseInt(text); {
+	case s.Type() == "int" && err == nil:
+		return strconv.FormatInt(n, 10)
+	case s.Type() == "duration":
+		return strings.ReplaceAll(text, " ", "")
 	}
-	return d, nil
+	return text
+}
+
+// settingField is a setting as a form has it, for the template of that name.
+type settingField struct {
+	Form, Name, Label, Value, Hint string
+	None                           string   // what stands for no choice
+	Of                             []string // what may be chosen; nil for a text
+	Digits, Box, Required          bool
+	P                              *problem
+}
+
+// field returns the field of a setting: form is the form that the request has, prefix begins the names of elements,
+// and text is the value where the user has typed none.
+func (c *call) field(form, prefix string, s setting.Setting, text string, p *problem) settingField {
+	field := settingField{Form: prefix, Name: s.Name(), Label: sentence(s.Words()), Hint: grouped(s.Help),
+		Value: c.or(form, s.Name(), shown(s, text)), Of: s.Choices(), P: p,
+		Digits: s.Type() == "int", Box: s.Type() == "bool"}
+	if field.Box {
+		field.Value = ""
+		if on := text == "true"; c.filled(form) && c.FormValue(s.Name()) != "" || !c.filled(form) && on {
+			field.Value = "on" // browsers do not send an unticked box
+		}
+	}
+	return field
+}
+
+// fields returns the fields of a request that must be filled in, and boxes.
+func (c *call) fields(form, prefix string, settings []setting.Setting, request proto.Message,
+	p *problem) (list []settingField) {
+	for _, s := range settings {
+		if s.Type() != "stringSlice" {
+			field := c.field(form, prefix, s, cmp.Or(s.Text(request), s.Default()), p)
+			field.Required = !field.Box
+			list = append(list, field)
+		}
+	}
+	return list
 }
 
 func escape(s string) string { return url.PathEscape(s) }

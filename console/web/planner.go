@@ -19,6 +19,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
 )
 
 const (
@@ -47,14 +48,14 @@ type planner struct {
 	Plan     *marchv1.Plan
 	Moves    []moveView
 	Costs    *costs
-	JSON     string // the plan, as it is applied
-	Do       string // apply: to be confirmed
-	Hold     string
-	Refused  *problem // the apply
-	Begun    int64    // the version of the layout for which the form was first shown
-	Stale    string   // the actor that changed the layout since, and the differences; empty if none did
-	May      bool     // the caller may apply it
-	Again    string   // the address that plans it again
+	JSON     string         // the plan, as it is applied
+	Do       string         // apply: to be confirmed
+	Refused  *problem       // the apply
+	Fields   []settingField // of the apply
+	Begun    int64          // the version of the layout for which the form was first shown
+	Stale    string         // the actor that changed the layout since, and the differences; empty if none did
+	May      bool           // the caller may apply it
+	Again    string         // the address that plans it again
 }
 
 // row is a room in the planner's form.
@@ -95,10 +96,12 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 	form, now := c.Form, l.GetLayout().GetLayout()
 	p := &planner{
 		May:     c.may(marchv1.ConsoleService_ApplyMigration_FullMethodName, ""),
-		Version: now.GetVersion(), Boundary: num(now.GetBoundary()), Hold: cmp.Or(form.Get("hold"), "0s"),
+		Version: now.GetVersion(), Boundary: num(now.GetBoundary()),
 		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"),
 		Refused: c.problemOf("apply", "hold"),
 	}
+	p.Fields = c.fields("apply", "apply", setting.ApplyFields,
+		&marchv1.ApplyMigrationRequest{Hold: &durationpb.Duration{}}, p.Refused)
 	p.Begun = now.GetVersion()
 	if begun, err := parseInt(form.Get("version")); err == nil && 0 < begun && begun < now.GetVersion() {
 		p.Begun = begun
@@ -306,14 +309,13 @@ func (h *Handler) applyMigration(c *call) (string, error) {
 	if err := protojson.Unmarshal([]byte(c.FormValue("plan")), plan); err != nil {
 		return "", allocator.Errorf(allocator.Invalid, "plan: not a plan that this page made: %w; plan again", err)
 	}
-	hold, err := period(c, "hold")
-	if err != nil {
+	request := &marchv1.ApplyMigrationRequest{Plan: plan, Count: c.FormValue("costs")}
+	if err := c.fill(request, setting.ApplyFields...); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), applyWithin)
 	defer cancel()
-	answer, err := h.console.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan, Hold: durationpb.New(hold),
-		Count: c.FormValue("costs")})
+	answer, err := h.console.ApplyMigration(ctx, request)
 	if err != nil {
 		return "", err
 	}

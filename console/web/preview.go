@@ -74,9 +74,9 @@ func (h *Handler) updateTag(c *call) (string, error) {
 		return "", err
 	}
 	request := &marchv1.UpdateTagRequest{Tag: t, Confirm: c.FormValue("confirm") != ""}
-	if c.FormValue("revision") != "" {
-		if request.IfRevision, err = number(c, "revision"); err != nil {
-			return "", err
+	if text := c.FormValue("revision"); text != "" {
+		if request.IfRevision, err = parseInt(text); err != nil {
+			return "", allocator.Errorf(allocator.Invalid, "revision: %q; allowed: one that this page made", text)
 		}
 	}
 	if _, err := h.console.UpdateTag(c.Context(), request); err != nil {

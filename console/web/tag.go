@@ -6,12 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/history"
+	"github.com/march-id/march/internal/setting"
 )
 
 type tagView struct {
@@ -107,8 +106,8 @@ func (h *Handler) tag(c *call) (string, any, error) {
 
 // skipView is the form of a skip and, once that was filled in, its effect.
 type skipView struct {
-	To      string // as typed
-	At      int64  // as read
+	Fields  []settingField
+	To      int64
 	Rooms   []choice
 	All     bool // the rooms: then also those that come later
 	Force   bool
@@ -130,35 +129,40 @@ type skipRoom struct {
 }
 
 func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
+	v, request := skipView{Problem: c.problemOf("skip", "to", "rooms"), All: true}, &marchv1.SkipTagRequest{}
 	asked := c.failed == "skip" || c.Method == http.MethodGet && c.URL.Query().Get("do") == "skip"
-	v := skipView{Problem: c.problemOf("skip", "to", "rooms")}
-	if !asked {
-		for _, room := range roomsOf(l) {
-			v.Rooms = append(v.Rooms, choice{Name: room, Checked: true})
-		}
-		return v
+	if asked {
+		_ = c.ParseForm()
+		c.asked = "skip"
 	}
-	_ = c.ParseForm()
-	v.To, v.Force = c.FormValue("to"), c.FormValue("force") != ""
 	for _, room := range roomsOf(l) {
-		v.Rooms = append(v.Rooms, choice{Name: room, Checked: slices.Contains(c.Form["room"], room)})
+		checked := !asked || slices.Contains(c.Form["room"], room)
+		v.Rooms, v.All = append(v.Rooms, choice{Name: room, Checked: checked}), v.All && checked
 	}
-	v.All = !slices.ContainsFunc(v.Rooms, func(r choice) bool { return !r.Checked })
-	to, err := number(c, "to")
-	v.At = to
+	if asked && v.Problem == nil {
+		if err := v.read(c, request, t, l); err != nil {
+			c.failed, c.err = "skip", err
+			v.Problem = c.problemOf("skip", "to", "rooms")
+		}
+	}
+	v.Fields = c.fields("skip", "skip", setting.SkipFields, request, v.Problem)
+	return v
+}
+
+// read reads the form, and what the skip in it does. Its error is Invalid.
+func (v *skipView) read(c *call, request *marchv1.SkipTagRequest, t *marchv1.GetTagResponse, l *marchv1.Layout) error {
+	err := c.fill(request, setting.SkipFields...)
+	to := request.GetTo()
+	v.To, v.Force = to, request.GetForce()
 	layout, layoutErr := api.LayoutFromProto(l)
 	switch {
-	case v.Problem != nil:
-		return v
 	case err == nil && to < 1:
 		err = allocator.Errorf(allocator.Invalid, "to: %d; allowed: 1 or more", to)
 	case err == nil && len(c.Form["room"]) == 0:
-		err = allocator.Errorf(allocator.Invalid, "rooms: none is chosen; allowed: one or more")
+		err = errNoRoom
 	}
 	if err = cmp.Or(err, layoutErr); err != nil {
-		c.failed, c.err = "skip", err
-		v.Problem = c.problemOf("skip", "to", "rooms")
-		return v
+		return err
 	}
 	for _, room := range v.Rooms {
 		if !room.Checked {
@@ -175,35 +179,33 @@ func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
 		v.What = append(v.What, s)
 	}
 	if v.Confirm = slices.ContainsFunc(v.What, func(s skipRoom) bool { return s.To > s.From }); !v.Confirm {
-		c.failed, c.err = "skip", allocator.Errorf(allocator.Invalid,
+		return allocator.Errorf(allocator.Invalid,
 			"to: %d; allowed: above the mark of a chosen room, otherwise nothing would change", to)
-		v.Problem = c.problemOf("skip", "to", "rooms")
 	}
-	return v
+	return nil
 }
 
+var errNoRoom = allocator.Errorf(allocator.Invalid, "rooms: none is chosen; allowed: one or more")
+
 func (h *Handler) skipTag(c *call) (string, error) {
-	to, err := number(c, "to")
-	if err != nil {
+	request := &marchv1.SkipTagRequest{Name: c.PathValue("tag")}
+	if err := c.fill(request, setting.SkipFields...); err != nil {
 		return "", err
 	}
 	if len(c.Form["room"]) == 0 {
-		return "", allocator.Errorf(allocator.Invalid, "rooms: none is chosen; allowed: one or more")
+		return "", errNoRoom
 	}
-	name, rooms := c.PathValue("tag"), c.Form["room"]
-	if c.FormValue("all") != "" {
-		rooms = nil
+	if c.FormValue("all") == "" {
+		request.Rooms = c.Form["room"]
 	}
-	if _, err := h.console.SkipTag(c.Context(), &marchv1.SkipTagRequest{Name: name, To: to, Rooms: rooms,
-		Force: c.FormValue("force") != ""}); err != nil {
-		return "", err
-	}
-	return "/tags/" + escape(name) + "?done=skipped", nil
+	_, err := h.console.SkipTag(c.Context(), request)
+	return "/tags/" + escape(request.GetName()) + "?done=skipped", err
 }
 
 // prescaleView is the form of a prescale and its effect.
 type prescaleView struct {
-	Step, For string
+	Fields    []settingField
+	For       string
 	Confirm   bool
 	Instances int
 	Each, All int64
@@ -211,48 +213,42 @@ type prescaleView struct {
 }
 
 func newPrescale(c *call, t *marchv1.GetTagResponse) prescaleView {
-	v := prescaleView{For: "1h", Problem: c.problemOf("prescale", "step", "duration"), Instances: len(t.GetChains())}
-	if p := t.GetTag().GetPrescale(); p > 0 {
-		v.Step = num(p)
+	v := prescaleView{Problem: c.problemOf("prescale", "step", "duration"), Instances: len(t.GetChains())}
+	request := &marchv1.PrescaleTagRequest{Step: t.GetTag().GetPrescale()}
+	if c.failed == "prescale" || c.Method == http.MethodGet && c.URL.Query().Get("do") == "prescale" {
+		c.asked = "prescale"
+		if v.Problem == nil {
+			if err := v.read(c, request, t); err != nil {
+				c.failed, c.err = "prescale", err
+				v.Problem = c.problemOf("prescale", "step", "duration")
+			}
+		}
 	}
-	if c.failed != "prescale" && (c.Method != http.MethodGet || c.URL.Query().Get("do") != "prescale") {
-		return v
-	}
-	v.Step, v.For = c.FormValue("step"), c.FormValue("duration")
-	step, err := number(c, "step")
-	_, forErr := period(c, "duration")
-	if v.Problem != nil {
-		return v
-	}
-	if err == nil && step > t.GetTag().GetMaxStep() {
-		err = allocator.Errorf(allocator.Invalid, "step: %d; allowed: 0 to max_step (%d)",
-			step, t.GetTag().GetMaxStep())
-	}
-	if err = cmp.Or(err, forErr); err != nil {
-		c.failed, c.err = "prescale", err
-		v.Problem = c.problemOf("prescale", "step", "duration")
-		return v
-	}
-	for _, chain := range t.GetChains() {
-		v.All += max(step-chain.GetHeld(), 0)
-	}
-	v.Confirm, v.Each = true, step
+	v.Fields = c.fields("prescale", "pre", setting.PrescaleFields, request, v.Problem)
 	return v
 }
 
+// read reads the form, and what the prescale in it does. Its error is Invalid.
+func (v *prescaleView) read(c *call, request *marchv1.PrescaleTagRequest, t *marchv1.GetTagResponse) error {
+	if err := c.fill(request, setting.PrescaleFields...); err != nil {
+		return err
+	}
+	v.Each, v.For = request.GetStep(), shortest(request.GetDuration().AsDuration())
+	if most := t.GetTag().GetMaxStep(); v.Each > most {
+		return allocator.Errorf(allocator.Invalid, "step: %d; allowed: 0 to max_step (%d)", v.Each, most)
+	}
+	for _, chain := range t.GetChains() {
+		v.All += max(v.Each-chain.GetHeld(), 0)
+	}
+	v.Confirm = true
+	return nil
+}
+
 func (h *Handler) prescaleTag(c *call) (string, error) {
-	step, err := number(c, "step")
-	if err != nil {
+	request := &marchv1.PrescaleTagRequest{Name: c.PathValue("tag")}
+	if err := c.fill(request, setting.PrescaleFields...); err != nil {
 		return "", err
 	}
-	d, err := period(c, "duration")
-	if err != nil {
-		return "", err
-	}
-	name := c.PathValue("tag")
-	if _, err := h.console.PrescaleTag(c.Context(), &marchv1.PrescaleTagRequest{Name: name, Step: step,
-		Duration: durationpb.New(d)}); err != nil {
-		return "", err
-	}
-	return "/tags/" + escape(name) + "?done=prescaled", nil
+	_, err := h.console.PrescaleTag(c.Context(), request)
+	return "/tags/" + escape(request.GetName()) + "?done=prescaled", err
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -151,8 +152,11 @@ func (h *Handler) createTag(c *call) (string, error) {
 		return "", err
 	}
 	t.Name = c.FormValue("name")
-	if _, err := h.console.CreateTag(c.Context(), &marchv1.CreateTagRequest{Tag: t,
-		Fresh: c.FormValue("fresh") != "", Reuse: c.FormValue("reuse") != ""}); err != nil {
+	request := &marchv1.CreateTagRequest{Tag: t}
+	if err := c.fill(request, setting.CreateFields...); err != nil {
+		return "", err
+	}
+	if _, err := h.console.CreateTag(c.Context(), request); err != nil {
 		return "", err
 	}
 	return "/tags/" + escape(t.GetName()) + "?done=created", nil
@@ -163,18 +167,8 @@ type tagForm struct {
 	Name, Kind                string
 	Kinds                     []string
 	Any, Counter, Rare, Timed []settingField
-	Fresh, Reuse              bool
 	More                      bool // a field that is folded away was filled in
 	Problem                   *problem
-}
-
-// settingField is a setting as a form has it, for the template of that name.
-type settingField struct {
-	Form, Name, Label, Value, Hint string
-	None                           string   // what stands for no choice
-	Of                             []string // what may be chosen; nil for a text
-	Digits, Box, Required          bool
-	P                              *problem
 }
 
 // newTagForm returns the form of a tag; t is nil for one that is to be created.
@@ -184,8 +178,7 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 		kind, prefix = setting.Any, "new"
 	}
 	f := tagForm{Name: c.or(form, "name", ""), Kind: c.or(form, "kind", word), Kinds: []string{"counter", "time"},
-		Fresh: c.filled(form) && c.FormValue("fresh") != "",
-		Reuse: c.filled(form) && c.FormValue("reuse") != "", Problem: c.problemOf(form, "tag", "kind")}
+		Problem: c.problemOf(form, "tag", "kind")}
 	settings := setting.Settings(kind, t == nil)
 	if p := f.Problem; p != nil && p.Field == "" {
 		for _, s := range settings { // an error names the form's field, or the message's
@@ -194,17 +187,8 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 			}
 		}
 	}
-	f.More = f.Fresh || f.Reuse
 	for _, s := range settings {
-		field := settingField{Form: prefix, Name: s.Name(), Label: sentence(s.Words()), Hint: grouped(s.Help),
-			Value: c.or(form, s.Name(), shown(s, s.Text(t))), Of: s.Choices(), P: f.Problem,
-			Digits: s.Type() == "int", Box: s.Type() == "bool"}
-		if field.Box {
-			field.Value = ""
-			if on := s.Text(t) == "true"; c.filled(form) && c.FormValue(s.Name()) != "" || !c.filled(form) && on {
-				field.Value = "on" // browsers do not send an unticked box
-			}
-		}
+		field := c.field(form, prefix, s, s.Text(t), f.Problem)
 		if standard := s.Default(); t == nil && standard != "" && !field.Box {
 			field.Hint, field.None = field.Hint+"; "+shown(s, standard)+" if left empty", "default"
 		} else if t == nil {
@@ -212,9 +196,13 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 		}
 		list := [...]*[]settingField{setting.Any: &f.Any, setting.Counter: &f.Counter, setting.Timed: &f.Timed}[s.Kind]
 		if s.Rare && t == nil {
-			list, f.More = &f.Rare, f.More || field.Value != ""
+			list = &f.Rare
 		}
 		*list = append(*list, field)
+	}
+	if t == nil {
+		f.Rare = append(f.Rare, c.fields(form, prefix, setting.CreateFields, &marchv1.CreateTagRequest{}, f.Problem)...)
+		f.More = slices.ContainsFunc(f.Rare, func(s settingField) bool { return s.Value != "" })
 	}
 	return f
 }
@@ -236,14 +224,5 @@ func (c *call) readSettings(create bool) (*marchv1.Tag, error) {
 	if err != nil {
 		return nil, err
 	}
-	return setting.Read(kind, create, func(s setting.Setting) string {
-		text := c.FormValue(s.Name())
-		switch n, err := parseInt(text); {
-		case s.Type() == "int" && err == nil:
-			return strconv.FormatInt(n, 10)
-		case s.Type() == "duration":
-			return strings.ReplaceAll(text, " ", "")
-		}
-		return text
-	})
+	return setting.Read(kind, create, c.text)
 }

@@ -163,7 +163,7 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#pre-step", "50000")
 	p.fill("#pre-duration", "soon")
 	p.click(button("Prescale…"))
-	p.says(`For: "soon"; allowed: a duration such as`)
+	p.says(`Duration: "soon"; allowed: a duration such as`)
 	p.fill("#pre-duration", "30m")
 	p.click(button("Prescale…"))
 	p.says("Prescale to 50,000 for 30m?")
