@@ -9,9 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/march-id/march/allocator/timeid"
-	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 func newInstance(c *common) *cobra.Command {
@@ -98,28 +97,14 @@ Below the list are the slices: the workers that each room may take.`,
 }
 
 func workersText(w *tabwriter.Writer, answer *marchv1.ListWorkersResponse) {
-	table(w, "BITS\tNUMBER\tROOM\tINSTANCE\tPINNED\tCALLER\tFROM\tUNTIL\tLEFT\tSTATE", answer.GetWorkers(),
-		func(i *marchv1.Worker) []any {
-			left, state := "", api.Word(i.GetState())
-			if i.GetLeft() != nil {
-				left = i.GetLeft().AsDuration().Truncate(time.Second).String()
-			}
-			if state == "ended" || state == "silent" || state == "unknown" {
-				state += ", free again at " + i.GetFree().AsTime().Format(timeid.Format)
-			}
-			return []any{i.GetBits(), i.GetNumber(), i.GetRoom(), i.GetInstance(), i.GetPinned(), i.GetCaller(),
-				i.GetFrom().AsTime().Format(timeid.Format), i.GetUntil().AsTime().Format(timeid.Format), left, state}
-		})
+	list(w, setting.Workers, answer.GetWorkers())
 	slicesText(w, answer.GetSlices())
 }
 
 // slicesText writes the rooms' slices, and how many of their workers are in use.
 func slicesText(w *tabwriter.Writer, slices []*marchv1.WorkerSlice) {
-	if len(slices) == 0 {
-		return
+	if len(slices) > 0 {
+		_, _ = fmt.Fprintln(w)
+		list(w, setting.Slices, slices)
 	}
-	table(w, "\nBITS\tROOM\tSLICE\tWORKERS\tIN USE\tEVER TAKEN", slices, func(s *marchv1.WorkerSlice) []any {
-		return []any{s.GetBits(), s.GetRoom(), fmt.Sprintf("[%d, %d)", s.GetLower(), s.GetUpper()),
-			s.GetUpper() - s.GetLower(), s.GetLive(), s.GetTaken()}
-	})
 }

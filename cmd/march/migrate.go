@@ -60,10 +60,7 @@ room gave up: unique, but no longer in its room's range.`
 }
 
 func migrationsText(w *tabwriter.Writer, answer *marchv1.ListMigrationsResponse) {
-	table(w, "ID\tSTATE\tMOVES\tSTARTED\tBY\tFROM\tTO", answer.GetMigrations(), func(m *marchv1.Migration) []any {
-		return []any{m.GetId(), stateText(m), fmt.Sprintf("%d of %d", m.GetReached(), len(m.GetMoves())),
-			m.GetCreated(), m.GetActor(), cell(rangeParts(m.GetFrom())), cell(rangeParts(m.GetTarget()))}
-	})
+	list(w, setting.Migrations, answer.GetMigrations())
 }
 
 func newMigratePlan(c *common, t *target) *cobra.Command {

@@ -17,6 +17,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
+	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -115,16 +116,10 @@ func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
 	}
 }
 
-func stateText(m *marchv1.Migration) string {
-	if m.GetAbort() && m.GetState() != marchv1.MigrationState_MIGRATION_STATE_ABORTED {
-		return api.Word(m.GetState()) + ", going back"
-	}
-	return api.Word(m.GetState())
-}
-
 func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	_, _ = fmt.Fprintf(w, "migration\t%s\n", m.GetId())
-	_, _ = fmt.Fprintf(w, "state\t%s, %d of %d moves made\n", stateText(m), m.GetReached(), len(m.GetMoves()))
+	_, _ = fmt.Fprintf(w, "state\t%s, %d of %d moves made\n", setting.MigrationState(m), m.GetReached(),
+		len(m.GetMoves()))
 	_, _ = fmt.Fprintf(w, "started\t%s by %s\n", m.GetCreated().AsTime().Format(time.RFC3339), m.GetActor())
 	hold := "each instance's own"
 	if d := m.GetHold().AsDuration(); d > 0 {
@@ -235,7 +230,8 @@ func watchOnce(ctx context.Context, t *target, id string, show func(*marchv1.Mig
 
 // migrationLine shows how far a migration is.
 func migrationLine(m *marchv1.Migration) string {
-	line := fmt.Sprintf("%s  %s  move %d of %d", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
+	line := fmt.Sprintf("%s  %s  move %d of %d", m.GetId(), setting.MigrationState(m), m.GetReached(),
+		len(m.GetMoves()))
 	if n := m.GetReached(); n > 0 {
 		line += " (" + api.Word(m.GetMoves()[n-1].GetKind()) + ")"
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 // measureAfter is how long a console needs to measure rates after a request.
@@ -72,8 +73,8 @@ func capacityText(w *tabwriter.Writer, answer *marchv1.GetCapacityResponse) {
 
 func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 	if m := o.GetMigration(); m != nil {
-		_, _ = fmt.Fprintf(w,
-			"migration\t%s: %s, %d of %d moves made\n", m.GetId(), stateText(m), m.GetReached(), len(m.GetMoves()))
+		_, _ = fmt.Fprintf(w, "migration\t%s: %s, %d of %d moves made\n", m.GetId(), setting.MigrationState(m),
+			m.GetReached(), len(m.GetMoves()))
 	}
 	if l := o.GetLayout().GetLayout(); l != nil {
 		_, _ = fmt.Fprintf(w, "layout\t%s, boundary %d\n", layoutVersion(l, o.GetProblem() != ""), l.GetBoundary())
@@ -88,10 +89,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 	}
 	_, _ = fmt.Fprintln(w)
 	table(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD", o.GetRooms(), func(r *marchv1.RoomStatus) []any {
-		held, issued, etcd := "", "", duration(r.GetEtcdLatency())
-		if r.GetRange() != nil {
-			held = fmt.Sprintf("[%d, %d)", r.GetRange().GetLower(), r.GetRange().GetUpper())
-		}
+		issued, etcd := "", cellText(r.GetEtcdLatency())
 		if r.Rate != nil {
 			issued = fmt.Sprintf("%.0f", r.GetRate())
 		}
@@ -105,8 +103,8 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 		if o.GetAsOf() != nil {
 			ready = strconv.Itoa(int(r.GetReady()))
 		}
-		return []any{r.GetName(), held, issued, fmt.Sprintf("%s of %d", ready, r.GetInstances()),
-			duration(r.GetReserve()), r.GetVersion(), etcd}
+		return []any{r.GetName(), r.GetRange(), issued, fmt.Sprintf("%s of %d", ready, r.GetInstances()),
+			r.GetReserve(), r.GetVersion(), etcd}
 	})
 	problemsText(w, o.GetProblems())
 }

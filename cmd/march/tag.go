@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
-	"github.com/march-id/march/internal/words"
 )
 
 func newTag(c *common) *cobra.Command {
@@ -149,8 +147,8 @@ func tagsText(w *tabwriter.Writer, tags []*marchv1.Tag) {
 		if t.GetTime() != nil {
 			return []any{t.GetName(), "time", "", "", "", "", t.GetCreated(), t.GetFormat()}
 		}
-		return []any{t.GetName(), t.GetStart(), t.GetLimit(), t.GetMinStep(), t.GetMaxStep(), t.GetReserve(),
-			t.GetCreated(), t.GetFormat()}
+		return []any{t.GetName(), t.GetStart(), t.GetLimit(), t.GetMinStep(), t.GetMaxStep(),
+			t.GetReserve().AsDuration(), t.GetCreated(), t.GetFormat()}
 	})
 }
 
@@ -161,14 +159,7 @@ func deletedText(w *tabwriter.Writer, tags []*marchv1.Tag) {
 }
 
 func searchText(w *tabwriter.Writer, found *marchv1.SearchTagsResponse) {
-	table(w, "TAG\tIDS/S\tMARKS\tUSED\tLASTS", found.GetTags(), func(t *marchv1.TagSummary) []any {
-		marks := make([]string, 0, len(t.GetMarks()))
-		for _, m := range t.GetMarks() {
-			marks = append(marks, fmt.Sprintf("%s %d", m.GetRoom(), m.GetNext()))
-		}
-		return []any{t.GetTag().GetName(), fmt.Sprintf("%.0f", t.GetRate()), strings.Join(marks, ", "),
-			fmt.Sprintf("%.2f%%", 100*t.GetUsed()), words.Lasts(t.GetLasts(), t.GetTag().GetPeriod().GetEnds(), "-")}
-	})
+	list(w, setting.Tags, found.GetTags())
 	if n := found.GetFound() - int64(len(found.GetTags())); n > 0 {
 		_, _ = fmt.Fprintf(w, "\n%d more\n", n)
 	}

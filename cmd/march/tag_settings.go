@@ -149,12 +149,8 @@ func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
 	for _, m := range t.GetMarks() {
 		_, _ = fmt.Fprintf(w, "%s\t%d\t%d\n", m.GetRoom(), m.GetNext(), m.GetVersion())
 	}
-	_, _ = fmt.Fprintln(w, "\nINSTANCE\tHELD\tRESERVE\tPEAK PER S\tSTEP\tISSUED\tDROPPED\tLAYOUT")
-	for _, ch := range t.GetChains() {
-		_, _ = fmt.Fprintf(w, "%s/%s\t%d\t%s\t%.0f\t%d\t%d\t%d\t%d\n", ch.GetRoom(), ch.GetInstance(), ch.GetHeld(),
-			ch.GetReserve().AsDuration().Round(time.Second), ch.GetPeak(), ch.GetStep(), ch.GetIssued(),
-			ch.GetDropped(), ch.GetVersion())
-	}
+	_, _ = fmt.Fprintln(w)
+	list(w, setting.Chains, t.GetChains())
 	if len(t.GetSilent()) > 0 {
 		_, _ = fmt.Fprintf(w, "\nno answer from: %s\n", strings.Join(t.GetSilent(), ", "))
 	}

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -142,12 +144,19 @@ func mapText(f protoreflect.FieldDescriptor, v protoreflect.Value, to func(strin
 	return v
 }
 
-// duration shows a short time; empty for none.
-func duration(d *durationpb.Duration) string {
-	if d == nil {
-		return ""
+// list writes a list.
+func list[T any](w io.Writer, columns []setting.Column[T], rows []T) {
+	titles := make([]string, len(columns))
+	for i, c := range columns {
+		titles[i] = strings.ToUpper(c.Title)
 	}
-	return words.Short(d.AsDuration())
+	table(w, strings.Join(titles, "\t"), rows, func(row T) []any {
+		values := make([]any, len(columns))
+		for i, c := range columns {
+			values[i] = c.Value(row)
+		}
+		return values
+	})
 }
 
 // table writes a table: the titles of the columns, and the cells of each row.
@@ -165,6 +174,8 @@ func table[T any](w io.Writer, titles string, rows []T, cells func(T) []any) {
 // cellText is a value in a table; empty for none.
 func cellText(value any) string {
 	switch v := value.(type) {
+	case nil:
+		return ""
 	case *timestamppb.Timestamp:
 		if v == nil {
 			return ""
@@ -174,7 +185,14 @@ func cellText(value any) string {
 		if v == nil {
 			return ""
 		}
-		return v.AsDuration().String()
+		return words.Short(v.AsDuration())
+	case *marchv1.Range:
+		if v == nil {
+			return ""
+		}
+		return fmt.Sprintf("[%d, %d)", v.GetLower(), v.GetUpper())
+	case *marchv1.Layout:
+		return printable(cell(rangeParts(v)))
 	case bool:
 		if !v {
 			return ""

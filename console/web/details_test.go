@@ -96,7 +96,7 @@ func TestKinds(t *testing.T) {
 	}
 	_, list := get(t, at+"/tags")
 	for tag, want := range map[string]string{"event": "time", "order": "counter",
-		"bill": `counter <span class="state">strict</span>`} {
+		"bill": `counter <span class="state next">strict</span>`} {
 		_, row, _ := strings.Cut(list, `<tr id="tag-`+tag+`">`)
 		if row, _, _ = strings.Cut(row, "</tr>"); !strings.Contains(row, `<td data-l="kind">`+want+"</td>") {
 			t.Errorf("the list does not say that %s is %s:\n%s", tag, want, row)

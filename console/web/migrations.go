@@ -7,22 +7,17 @@ import (
 
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 type migrationsView struct {
 	Unreadable []*marchv1.Unreadable
 	Active     *migrationView     // nil without one
 	Problems   []*marchv1.Problem // that keep all rooms from leasing
-	History    []historyRow
+	History    *list
 	Older      string // address of the next page
 	Newer      bool
 	Planner    *planner
-}
-
-type historyRow struct {
-	*marchv1.Migration
-	From, Target *bar
-	Live         bool
 }
 
 // historyPage is how many migrations a page has.
@@ -51,15 +46,15 @@ func (h *Handler) migrations(c *call) (string, any, error) {
 	if next := list.GetNextPageToken(); next != "" {
 		v.Older = with(url.Values{}, "before", next)
 	}
-	for _, m := range list.GetMigrations() {
-		colour := colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
-		r := historyRow{Migration: m, From: newBar(m.GetFrom(), colour).withoutCut(),
-			Target: newBar(m.GetTarget(), colour).withoutCut()}
-		if r.Live = !api.Ended(m.GetState()); r.Live {
-			v.Active = view(c, m, colour)
-		}
-		v.History = append(v.History, r)
-	}
+	v.History = newList("Migrations", setting.Migrations[1:], list.GetMigrations(), // a row links to its ID
+		func(m *marchv1.Migration) (listRow, map[string]int) {
+			colour := colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
+			if !api.Ended(m.GetState()) {
+				v.Active = view(c, m, colour)
+			}
+			return listRow{ID: "m-" + m.GetId(), Page: "/migrations/" + m.GetId()}, colour
+		})
+	v.History.Class = " history"
 	if l.GetLayout() == nil {
 		return "Migrations", v, nil // without a layout there is no plan
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -16,7 +15,7 @@ import (
 type tagView struct {
 	*marchv1.GetTagResponse
 	Marks    []markView
-	Chains   []chainView
+	Chains   *list
 	Rate     float64
 	Used     float64
 	Next     int64
@@ -36,12 +35,6 @@ type markView struct {
 	X      string // its place between the least and the largest mark
 	Behind int64  // the largest
 	Skip   int64  // the least ID it may lease; 0 for no bound
-}
-
-type chainView struct {
-	*marchv1.Chain
-	Colour int
-	Low    bool
 }
 
 // newMarks draws marks, and returns the largest of them and of start.
@@ -96,9 +89,10 @@ func (h *Handler) tag(c *call) (string, any, error) {
 	v.Used = allocator.Used(start, limit, v.Next)
 	for _, chain := range t.GetChains() {
 		v.Rate += chain.GetPeak()
-		v.Chains = append(v.Chains, chainView{Chain: chain, Colour: colour[chain.GetRoom()],
-			Low: chain.GetPeak() > 0 && chain.GetReserve().AsDuration() < lowReserve*time.Second})
 	}
+	v.Chains = newList("Chains", setting.Chains, t.GetChains(), func(c *marchv1.Chain) (listRow, map[string]int) {
+		return listRow{ID: "chain-" + c.GetRoom() + "-" + c.GetInstance()}, colour
+	})
 	v.Skip = newSkip(c, t, l.GetLayout().GetLayout())
 	v.Prescale = newPrescale(c, t)
 	return "Tag " + s.GetName(), v, nil
@@ -161,7 +155,7 @@ func (v *skipView) read(c *call, request *marchv1.SkipTagRequest, t *marchv1.Get
 	case err == nil && len(c.Form["room"]) == 0:
 		err = errNoRoom
 	}
-	if err = cmp.Or(err, layoutErr); err != nil {
+	if err := cmp.Or(err, layoutErr); err != nil {
 		return err
 	}
 	for _, room := range v.Rooms {

@@ -21,8 +21,7 @@ const tagsPage = 50
 type tagsView struct {
 	*marchv1.SearchTagsResponse
 	Search      string
-	Columns     []column
-	Rows        []tagRow
+	Tags        *list
 	First, Last int
 	Prev, Next  string // addresses
 	New         tagForm
@@ -30,18 +29,11 @@ type tagsView struct {
 	Orders      []shownLink // by name, rate or risk
 }
 
-// column is a column by which tags can be sorted.
-type column struct{ Name, Label, Class, Address, Sorted string }
-
-type tagRow struct {
-	*marchv1.TagSummary
-	Marks []markView
-	More  int // rooms that are left out
-	Used  string
+// column is the head of a column by which tags can be sorted.
+type column struct {
+	Title, Address, Sorted string
+	Number                 bool
 }
-
-// shownMarks is how many rooms' marks a row has; the tag's page has all.
-const shownMarks = 3
 
 func (h *Handler) tags(c *call) (string, any, error) {
 	q := c.URL.Query()
@@ -82,39 +74,34 @@ func (h *Handler) tags(c *call) (string, any, error) {
 		v.Orders = append(v.Orders, shownLink{o.label, "/tags" + with(q, "sort", o.sort, "order", o.order, "page", ""),
 			by == o.by && down == (o.order != "")})
 	}
-	for _, col := range []column{
-		{Name: "name", Label: "Tag"}, {Name: "strict", Label: "Kind"}, {Name: "rate", Label: "Peak IDs/s", Class: "n"},
-		{Name: "next", Label: "Marks"},
-		{Name: "used", Label: "Space used", Class: "n"}, {Name: "lasts", Label: "Time to the limit", Class: "n"},
-		{Name: "created", Label: "Created"},
-	} {
-		order := ""
-		if api.Word(by) == col.Name {
-			if col.Sorted = "ascending"; down {
-				col.Sorted = "descending"
+	for i, t := range found.GetTags() {
+		if found.GetAsOf() == nil { // its rate is not known yet
+			found.Tags[i] = &marchv1.TagSummary{Tag: t.GetTag(), Marks: t.GetMarks(), Used: t.GetUsed(), Rate: -1}
+		}
+	}
+	v.Tags = newList("Tags", setting.Tags, found.GetTags(), func(t *marchv1.TagSummary) (listRow, map[string]int) {
+		return listRow{ID: "tag-" + t.GetTag().GetName(), Page: "/tags/" + escape(t.GetTag().GetName())}, colour
+	})
+	v.Tags.Class = " tags"
+	for _, c := range setting.Tags {
+		head, order := column{Title: c.Title, Number: c.Number}, ""
+		if api.Word(by) == c.Sort {
+			if head.Sorted = "ascending"; down {
+				head.Sorted = "descending"
 			} else {
 				order = "down"
 			}
-			// the largest come first
-		} else if col.Name == "strict" || col.Name == "rate" || col.Name == "used" || col.Name == "next" {
+		} else if slices.Contains([]string{"strict", "rate", "used", "next"}, c.Sort) { // the largest come first
 			order = "down"
 		}
-		col.Address = with(q, "sort", col.Name, "order", order, "page", "")
-		v.Columns = append(v.Columns, col)
+		head.Address = with(q, "sort", c.Sort, "order", order, "page", "")
+		v.Tags.Heads = append(v.Tags.Heads, head)
 	}
-	for _, t := range found.GetTags() {
-		row := tagRow{TagSummary: t, Used: used(t.GetUsed())}
-		row.Marks, _ = newMarks(t.GetMarks(), colour, t.GetTag().GetStart())
-		if n := len(row.Marks); n > shownMarks+1 {
-			row.Marks, row.More = row.Marks[:shownMarks], n-shownMarks
-		}
-		v.Rows = append(v.Rows, row)
-	}
-	v.First, v.Last = (page-1)*tagsPage+1, (page-1)*tagsPage+len(v.Rows)
+	v.First, v.Last = (page-1)*tagsPage+1, (page-1)*tagsPage+len(v.Tags.Rows)
 	if page > 1 {
 		v.Prev = with(q, "page", previous(page))
 	}
-	if int64(v.Last) < found.GetFound() && len(v.Rows) > 0 {
+	if int64(v.Last) < found.GetFound() && len(v.Tags.Rows) > 0 {
 		v.Next = with(q, "page", strconv.Itoa(page+1))
 	}
 	return "Tags", v, nil
@@ -136,7 +123,6 @@ func used(share float64) string {
 	return pct(100 * share)
 }
 
-// colours returns the rooms' colours.
 func (h *Handler) colours(c *call) (map[string]int, error) {
 	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
 	if err != nil {
@@ -207,7 +193,6 @@ func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
 	return f
 }
 
-// shown is the text of a setting as pages show it.
 func shown(s setting.Setting, text string) string {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && s.Type() == "int" {
 		return num(n)

@@ -16,8 +16,8 @@ type timeView struct {
 	Epoch, End *timestamppb.Timestamp // of the time bits
 	Left       *durationpb.Duration   // until the end
 	Capacity   int64                  // IDs of a worker in a second
-	Slices     []sliceRow
-	Workers    []workerRow
+	Slices     *list
+	Workers    *list
 	More       bool
 }
 
@@ -31,10 +31,10 @@ func (h *Handler) newTimeView(c *call, t *marchv1.GetTagResponse, colour map[str
 	v := &timeView{
 		TimeTag: p, Epoch: timestamppb.New(time.UnixMilli(l.Epoch)), End: timestamppb.New(end), Capacity: l.PerSecond(),
 		Left:   &durationpb.Duration{Seconds: max(end.Unix()-time.Now().Unix(), 0)},
-		Slices: newSlices(t.GetSlices(), colour),
+		Slices: listSlices(t.GetSlices(), colour),
 	}
 	list, err := h.console.ListWorkers(c.Context(),
 		&marchv1.ListWorkersRequest{Bits: &p.WorkerBits, PageSize: workersPage})
-	v.Workers, v.More = newWorkers(list.GetWorkers(), colour), list.GetNextPageToken() != ""
+	v.Workers, v.More = listWorkers(list.GetWorkers(), colour), list.GetNextPageToken() != ""
 	return v, err
 }

@@ -1,36 +1,22 @@
 package web
 
 import (
-	"cmp"
 	"net/http"
-	"strconv"
 
-	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 // workersPage is how many workers a page shows.
 const workersPage = 50
 
 type workersView struct {
-	Rows          []workerRow
-	Slices        []sliceRow
+	Workers       *list
+	Slices        *list
 	Unreadable    []*marchv1.Unreadable
 	Rooms         []string
 	Room, Bits    string
 	Newest, Older string // addresses
-}
-
-type workerRow struct {
-	*marchv1.Worker
-	Colour int
-}
-
-type sliceRow struct {
-	*marchv1.WorkerSlice
-	Colour  int
-	Workers int64
-	Used    string // a width
 }
 
 func (h *Handler) workers(c *call) (string, any, error) {
@@ -43,12 +29,10 @@ func (h *Handler) workers(c *call) (string, any, error) {
 		return "", nil, err
 	}
 	r := &marchv1.ListWorkersRequest{PageSize: workersPage, PageToken: q.Get("after"), Room: q.Get("room")}
-	if text := q.Get("bits"); text != "" {
-		bits, err := strconv.ParseInt(text, 10, 32)
-		if err != nil {
-			return "", nil, allocator.Errorf(allocator.Invalid, "bits: %q; allowed: a number of bits, such as 10", text)
+	if q.Get("bits") != "" {
+		if err := c.fill(r, setting.Of(r, "bits", "")); err != nil {
+			return "", nil, err
 		}
-		r.Bits = new(int32(bits))
 	}
 	list, err := h.console.ListWorkers(c.Context(), r)
 	if err != nil {
@@ -56,7 +40,7 @@ func (h *Handler) workers(c *call) (string, any, error) {
 	}
 	colour := colours(l.GetEver()...)
 	v := &workersView{Rooms: l.GetEver(), Room: r.GetRoom(), Bits: q.Get("bits"), Unreadable: list.GetUnreadable()}
-	v.Rows, v.Slices = newWorkers(list.GetWorkers(), colour), newSlices(list.GetSlices(), colour)
+	v.Workers, v.Slices = listWorkers(list.GetWorkers(), colour), listSlices(list.GetSlices(), colour)
 	if r.GetPageToken() != "" {
 		v.Newest = with(q, "after", "")
 	}
@@ -64,22 +48,4 @@ func (h *Handler) workers(c *call) (string, any, error) {
 		v.Older = with(q, "after", next)
 	}
 	return "Workers", v, nil
-}
-
-func newWorkers(workers []*marchv1.Worker, colour map[string]int) (rows []workerRow) {
-	for _, w := range workers {
-		rows = append(rows, workerRow{Worker: w, Colour: colour[w.GetRoom()]})
-	}
-	return rows
-}
-
-func newSlices(slices []*marchv1.WorkerSlice, colour map[string]int) (rows []sliceRow) {
-	for _, s := range slices {
-		n := s.GetUpper() - s.GetLower()
-		rows = append(rows, sliceRow{
-			WorkerSlice: s, Colour: colour[s.GetRoom()], Workers: n,
-			Used: used(float64(s.GetLive()) / float64(cmp.Or(n, 1))),
-		})
-	}
-	return rows
 }

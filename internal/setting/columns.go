@@ -1,0 +1,218 @@
+package setting
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/words"
+)
+
+// Column is a column of a list: terminals and pages show the same columns, and each writes a value in its way. A value
+// is a number, a text, a bool, a time, a duration, a range, a layout, or of a type below; nil or empty is none.
+type Column[T any] struct {
+	Title  string
+	Number bool   // on the right
+	Key    bool   // it names the row
+	Sort   string // the word by which a console sorts by it; empty if it does not
+	Value  func(T) any
+}
+
+// Room is the name of a room.
+type Room string
+
+// Instance is an instance of a room, and why it does not issue; empty if it does.
+type Instance struct{ Room, Name, Failure string }
+
+func (i Instance) String() string { return i.Room + "/" + i.Name }
+
+// State is a state, what else holds, and when it ends.
+type State struct {
+	Word  string
+	Plain bool // the word is no state of its own
+	Also  []string
+	Until string // what comes at the time Ends
+	Ends  *timestamppb.Timestamp
+}
+
+func (s State) String() string {
+	text := strings.Join(append([]string{s.Word}, s.Also...), ", ")
+	if s.Ends != nil {
+		text += ", " + s.Until + " " + s.Ends.AsTime().Format(time.RFC3339)
+	}
+	return text
+}
+
+// Rate is how many IDs are issued in a second.
+type Rate float64
+
+func (r Rate) String() string { return strconv.FormatFloat(float64(r), 'f', 0, 64) }
+
+// Part is how many there are of all that there may be.
+type Part struct{ N, Of int64 }
+
+func (p Part) String() string { return strconv.FormatInt(p.N, 10) }
+
+// Share is a part of one.
+type Share float64
+
+func (s Share) String() string { return strconv.FormatFloat(100*float64(s), 'f', 2, 64) + "%" }
+
+// Marks are the marks of rooms.
+type Marks []*marchv1.Mark
+
+func (m Marks) String() string {
+	texts := make([]string, len(m))
+	for i, one := range m {
+		texts[i] = one.GetRoom() + " " + strconv.FormatInt(one.GetNext(), 10)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Lasts is how long something lasts, or when it counts anew.
+type Lasts struct {
+	For  *durationpb.Duration
+	Ends *timestamppb.Timestamp
+}
+
+func (l Lasts) String() string { return words.Lasts(l.For, l.Ends, "") }
+
+// Reserve is how long the IDs that an instance holds last, and whether they are being issued.
+type Reserve struct {
+	Lasts *durationpb.Duration
+	Busy  bool
+}
+
+func (r Reserve) String() string { return words.Short(r.Lasts.AsDuration()) }
+
+func column[T, V any](title string, value func(T) V) Column[T] {
+	return Column[T]{Title: title, Value: func(row T) any { return value(row) }}
+}
+
+func number[T, V any](title string, value func(T) V) Column[T] {
+	c := column(title, value)
+	c.Number = true
+	return c
+}
+
+func key[T any](c Column[T]) Column[T] {
+	c.Key = true
+	return c
+}
+
+func sorted[T any](by string, c Column[T]) Column[T] {
+	c.Sort = by
+	return c
+}
+
+// The columns of lists.
+var (
+	Chains = []Column[*marchv1.Chain]{
+		key(column("Instance", func(c *marchv1.Chain) Instance {
+			return Instance{c.GetRoom(), c.GetInstance(), c.GetFailure()}
+		})),
+		number("Peak IDs/s", func(c *marchv1.Chain) Rate { return Rate(c.GetPeak()) }),
+		number("Held", (*marchv1.Chain).GetHeld),
+		number("Lasts", func(c *marchv1.Chain) Reserve { return Reserve{c.GetReserve(), c.GetPeak() > 0} }),
+		number("Step", (*marchv1.Chain).GetStep), number("Issued", (*marchv1.Chain).GetIssued),
+		number("Dropped", (*marchv1.Chain).GetDropped), number("Waits", (*marchv1.Chain).GetWaits),
+		number("Layout", func(c *marchv1.Chain) any {
+			if c.GetVersion() == 0 {
+				return nil
+			}
+			return c.GetVersion()
+		}),
+	}
+	Tags = []Column[*marchv1.TagSummary]{
+		sorted("name", key(column("Tag", func(t *marchv1.TagSummary) string { return t.GetTag().GetName() }))),
+		sorted("strict", column("Kind", func(t *marchv1.TagSummary) State { return tagKind(t.GetTag()) })),
+		sorted("rate", number("Peak IDs/s", func(t *marchv1.TagSummary) any {
+			if t.GetTag().GetTime() != nil {
+				return nil
+			}
+			return Rate(t.GetRate())
+		})),
+		sorted("next", column("Marks", func(t *marchv1.TagSummary) any {
+			if t.GetTag().GetTime() != nil {
+				return at("time.bits").Text(t.GetTag())
+			}
+			return Marks(t.GetMarks())
+		})),
+		sorted("used", number("Space used", func(t *marchv1.TagSummary) Share { return Share(t.GetUsed()) })),
+		sorted("lasts", number("Time to the limit", func(t *marchv1.TagSummary) Lasts {
+			return Lasts{t.GetLasts(), t.GetTag().GetPeriod().GetEnds()}
+		})),
+		sorted("created", column("Created", func(t *marchv1.TagSummary) *timestamppb.Timestamp {
+			return t.GetTag().GetCreated()
+		})),
+	}
+	Slices = []Column[*marchv1.WorkerSlice]{
+		number("Bits", (*marchv1.WorkerSlice).GetBits),
+		key(column("Room", func(s *marchv1.WorkerSlice) Room { return Room(s.GetRoom()) })),
+		number("Slice", func(s *marchv1.WorkerSlice) *marchv1.Range {
+			return &marchv1.Range{Lower: s.GetLower(), Upper: s.GetUpper()}
+		}),
+		number("Workers", func(s *marchv1.WorkerSlice) int64 { return s.GetUpper() - s.GetLower() }),
+		number("In use", func(s *marchv1.WorkerSlice) Part { return Part{s.GetLive(), s.GetUpper() - s.GetLower()} }),
+		number("Ever taken", (*marchv1.WorkerSlice).GetTaken),
+	}
+	Workers = []Column[*marchv1.Worker]{
+		number("Bits", (*marchv1.Worker).GetBits), key(number("Number", (*marchv1.Worker).GetNumber)),
+		column("Instance", func(w *marchv1.Worker) Instance {
+			return Instance{Room: w.GetRoom(), Name: w.GetInstance()}
+		}),
+		column("State", workerState),
+		column("From", (*marchv1.Worker).GetFrom), column("Until", (*marchv1.Worker).GetUntil),
+		number("Left", (*marchv1.Worker).GetLeft),
+	}
+	Migrations = []Column[*marchv1.Migration]{
+		column("ID", (*marchv1.Migration).GetId), key(column("Started", (*marchv1.Migration).GetCreated)),
+		column("State", MigrationState),
+		number("Moves", func(m *marchv1.Migration) string {
+			return strconv.Itoa(int(m.GetReached())) + " of " + strconv.Itoa(len(m.GetMoves()))
+		}),
+		column("By", (*marchv1.Migration).GetActor),
+		column("From", (*marchv1.Migration).GetFrom), column("To", (*marchv1.Migration).GetTarget),
+	}
+)
+
+func tagKind(t *marchv1.Tag) State {
+	s := State{Word: KindOf(t).String(), Plain: true}
+	if t.GetStrictRetract() {
+		s.Also = append(s.Also, "strict")
+	}
+	if t.GetPrescale() > 0 {
+		s.Also = append(s.Also, "prescaled")
+	}
+	return s
+}
+
+func workerState(w *marchv1.Worker) State {
+	s := State{Word: api.Word(w.GetState())}
+	if w.GetPinned() {
+		s.Also = append(s.Also, "pinned")
+	}
+	if w.GetCaller() {
+		s.Also = append(s.Also, "for a caller")
+	}
+	switch w.GetState() {
+	case marchv1.WorkerState_WORKER_STATE_ENDED, marchv1.WorkerState_WORKER_STATE_SILENT,
+		marchv1.WorkerState_WORKER_STATE_UNKNOWN:
+		s.Until, s.Ends = "free again at", w.GetFree()
+	}
+	return s
+}
+
+// MigrationState is the state of a migration, and whether it goes back.
+func MigrationState(m *marchv1.Migration) State {
+	s := State{Word: api.Word(m.GetState())}
+	if m.GetAbort() && m.GetState() != marchv1.MigrationState_MIGRATION_STATE_ABORTED {
+		s.Also = []string{"going back"}
+	}
+	return s
+}
