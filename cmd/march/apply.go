@@ -66,7 +66,6 @@ func readCluster(cmd *cobra.Command, t *target) (layout *marchv1.Layout, tags []
 	return layout, tags, err
 }
 
-// applying is a run of `march apply`.
 type applying struct {
 	c               *common
 	t               *target

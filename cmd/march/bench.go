@@ -147,7 +147,6 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 	return nil
 }
 
-// sayLoad returns a function that shows the progress of the load.
 func sayLoad(p *progress, total time.Duration) func(load.Result) {
 	var last load.Result
 	return func(r load.Result) {

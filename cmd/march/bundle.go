@@ -31,7 +31,6 @@ import (
 // files, of which a setting has the path. Every text is scrubbed once more here, because an error
 // of another program may repeat a URL or a header. Profiles have names of functions, and no data.
 
-// bundleFile is a file of the archive.
 type bundleFile struct {
 	Name    string
 	Content []byte

@@ -37,7 +37,6 @@ var arguments = map[string]struct{ words, field string }{
 	"[ID]": {"a migration's ID", "id"}, "[TEXT]": {"a text", "search"},
 }
 
-// consoleCall is a call of a console.
 type consoleCall[Q, A any] func(marchv1.ConsoleServiceClient, context.Context, Q, ...grpc.CallOption) (A, error)
 
 // newRow returns the command of a row: run comes after the fields of the request are set.

@@ -56,7 +56,6 @@ type made struct {
 	Ends time.Time `json:"ends"`
 }
 
-// newCerts returns `march certs`.
 func newCerts(c *common) *cobra.Command {
 	var out string
 	var lasts, before, caLasts time.Duration

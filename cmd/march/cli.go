@@ -37,7 +37,6 @@ type caller interface {
 	call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error
 }
 
-// callConsole calls a console.
 func callConsole(ctx context.Context, to caller,
 	use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 	return to.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
@@ -45,7 +44,6 @@ func callConsole(ctx context.Context, to caller,
 	})
 }
 
-// askConsole returns a console's answer.
 func askConsole[Q, A any](ctx context.Context, to caller, request Q, call consoleCall[Q, A]) (answer A, err error) {
 	err = callConsole(ctx, to, func(ctx context.Context, s marchv1.ConsoleServiceClient) (err error) {
 		answer, err = call(s, ctx, request)
@@ -212,7 +210,6 @@ func newProgressAtOnce(c *common, every time.Duration) *progress {
 	return p
 }
 
-// tick shows a line if one is due.
 func (p *progress) tick(line func() string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

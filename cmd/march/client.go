@@ -173,7 +173,6 @@ func (l *link) call(ctx context.Context, use func(context.Context, *grpc.ClientC
 	return err
 }
 
-// String returns what the target is and where, with the flag that says so.
 func (t *target) String() string { return t.what + " at " + t.address + t.flag() }
 
 // flag returns the flag that names the target; an instance that recover asks has none.

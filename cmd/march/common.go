@@ -176,7 +176,6 @@ func build() string {
 	return release + "-dev"
 }
 
-// versionText returns the version as `march version` and `march --version` print it.
 func versionText() string {
 	return fmt.Sprintf("%s (%s, %s/%s)", build(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -119,7 +119,6 @@ func (f *contextFile) InUse() string {
 	return f.Current
 }
 
-// All returns all contexts.
 func (f *contextFile) All() map[string]map[string]string {
 	all := maps.Clone(f.Contexts)
 	for _, r := range f.Running {

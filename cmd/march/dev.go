@@ -94,7 +94,6 @@ ranges. Later starts use the layout in the data directory.`,
 	return addOptions(cmd, d.settings()...)
 }
 
-// settings returns the settings of march dev.
 func (d *dev) settings() []option {
 	list := slices.Concat(d.doors.tagOptions(), []option{
 		{"data-dir", &d.data.Dir, "directory that keeps everything (default a temporary one, removed at the end)"},
@@ -171,7 +170,6 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	return d.serve(ctx, etcd, l, cons, stored)
 }
 
-// startEtcd starts etcd.
 func (d *dev) startEtcd(ctx context.Context) (*embedded.Server, error) {
 	start, cancel := context.WithTimeout(ctx, embedded.ReadyWithin)
 	defer cancel()

@@ -122,7 +122,6 @@ func (p *devPorts) Check() error {
 	return nil
 }
 
-// Address is the address of a port.
 func (p *devPorts) Address(offset int) string {
 	return fmt.Sprintf("127.0.0.1:%d", p.Base+offset)
 }

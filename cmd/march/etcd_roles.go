@@ -11,7 +11,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-// newEtcd returns `march etcd`.
 func newEtcd(c *common) *cobra.Command {
 	var cluster string
 	var tags, certificates, upgraded bool

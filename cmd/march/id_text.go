@@ -136,7 +136,6 @@ func textError(err error) error {
 	return usageError{err}
 }
 
-// printValue prints the value of a text.
 func (c *common) printValue(f *format.Format, v format.Value) error {
 	out := idParts{}
 	if f.Domain().Parts {

@@ -23,7 +23,6 @@ func leavingRooms(from, target *marchv1.Layout) []string {
 	})
 }
 
-// idleWait says how to wait.
 type idleWait struct {
 	// Rooms are the rooms to wait for.
 	Rooms []string
@@ -71,7 +70,6 @@ func waitUntilIdle(ctx context.Context, cfg idleWait) error {
 	}
 }
 
-// roomUseText returns the use of a room in one line.
 func roomUseText(u *marchv1.RoomUse) string {
 	if len(u.GetSilent()) > 0 {
 		return fmt.Sprintf("room %s: not known, because these do not answer: %s", u.GetRoom(),

@@ -80,7 +80,6 @@ func (c *common) printCheck(file string) error {
 	})
 }
 
-// opaqueKeyUsage is the usage of --opaque-key.
 const opaqueKeyUsage = "NAME=FILE: a key of opaque numbers, as 'march key create' makes it; may be repeated"
 
 // readKeys reads the keys of --opaque-key. Its errors are usage errors.

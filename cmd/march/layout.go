@@ -242,7 +242,6 @@ func recordText(w *tabwriter.Writer, r *marchv1.LayoutRecord, cluster string, ol
 	}
 }
 
-// layoutVersion returns a layout's version.
 func layoutVersion(l *marchv1.Layout, old bool) string {
 	if old {
 		return fmt.Sprintf("%d, the last good one", l.GetVersion())

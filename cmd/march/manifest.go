@@ -64,7 +64,6 @@ func parseManifest(path string, content []byte) (*manifest, error) {
 	return m, nil
 }
 
-// layout reads the layout.
 func (m *manifest) layout(r *yamlfile.Reader, e yamlfile.Entry) {
 	before := r.Mistakes()
 	l := &marchv1.Layout{Rooms: make(map[string]*marchv1.Range)}

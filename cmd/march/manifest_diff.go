@@ -20,7 +20,6 @@ type manifestDiff struct {
 	Tags   []tagChange   `json:"tags"`   // sorted by name
 }
 
-// layoutChange is a change of the layout.
 type layoutChange struct {
 	From *layoutState `json:"from"` // nil where the cluster has none yet
 	To   *layoutState `json:"to"`
@@ -39,7 +38,6 @@ type rangeState struct {
 	Upper int64 `json:"upper,string"`
 }
 
-// tagChange is a change of a tag.
 type tagChange struct {
 	Tag    string        `json:"tag"`
 	Action string        `json:"action"` // create, update or delete

@@ -38,7 +38,6 @@ func exportManifest(layout *marchv1.Layout, tags []*marchv1.Tag) ([]byte, error)
 	return yaml.Marshal(append(file, yamlItem("tags", all)))
 }
 
-// yamlRanges writes ranges by lower.
 func yamlRanges(of map[string]*marchv1.Range) (list yaml.MapSlice) {
 	byLower := slices.SortedFunc(maps.Keys(of), func(a, b string) int {
 		return cmp.Compare(of[a].GetLower(), of[b].GetLower())

@@ -71,7 +71,6 @@ func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
 	}
 }
 
-// planCostText shows the cost of a plan, if it is known.
 func planCostText(w *tabwriter.Writer, cost *marchv1.PlanCost) {
 	if cost == nil {
 		_, _ = fmt.Fprintln(w, "\nThe cost of this plan was not counted.")

@@ -18,7 +18,6 @@ import (
 // policyFlags are the settings of a server's policy.
 type policyFlags struct{ cfg access.Config }
 
-// options returns the settings.
 func (f *policyFlags) options() []option {
 	return []option{
 		{"policy", &f.cfg.Policy, "YAML file that says which caller may make which call; it is read again when it " +

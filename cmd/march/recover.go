@@ -73,7 +73,6 @@ func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(
 	return errors.Join(use(l), l.Close())
 }
 
-// recoverFlags are the settings of `march recover`.
 type recoverFlags struct {
 	cluster       clusterFlags
 	yes, quiet    bool

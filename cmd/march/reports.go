@@ -78,7 +78,6 @@ func recoverReport(r *recovery.Report) any {
 	return out
 }
 
-// verifyReport is what a verify found.
 func verifyReport(r verify.Report) any {
 	problems := r.Problems
 	if problems == nil {

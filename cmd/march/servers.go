@@ -131,7 +131,6 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 	return addOptions(cmd, r.settings()...)
 }
 
-// settings returns a room's settings.
 func (r *roomServer) settings() []option {
 	return slices.Concat(r.server.options(&r.cfg.AllowedHosts, &r.cfg.Limits),
 		r.start.adminOptions(&r.cfg.AdvertiseAdmin), r.doors.options(), r.policy.options(), []option{
@@ -282,7 +281,6 @@ cluster, anywhere.`,
 	return addOptions(cmd, s.settings()...)
 }
 
-// settings returns a console's settings.
 func (s *consoleServer) settings() []option {
 	return slices.Concat(s.server.options(&s.cfg.AllowedHosts, &s.cfg.Limits),
 		s.policy.options(&s.cfg), []option{

@@ -113,7 +113,6 @@ type goneFlag struct {
 	setting                bool
 }
 
-// acceptGone has commands accept the flags that are gone.
 func acceptGone(root *cobra.Command) {
 	for _, g := range gone {
 		cmd, _, err := root.Find(strings.Fields(g.command))
@@ -298,7 +297,6 @@ func allowed(f *pflag.Flag) string {
 	return "a " + f.Value.Type()
 }
 
-// settingNames returns the settings of all commands.
 func settingNames(cmd *cobra.Command) []string {
 	var names []string
 	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
@@ -396,7 +394,6 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 	return nil
 }
 
-// parseLevel returns the log level of a name.
 func parseLevel(name string) (hclog.Level, error) {
 	level := hclog.LevelFromString(name)
 	if level == hclog.NoLevel {

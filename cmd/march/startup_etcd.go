@@ -28,7 +28,6 @@ type clusterFlags struct {
 	MaxTags            int64 // a flag of commands that create tags: LimitFlags
 }
 
-// options returns the settings.
 func (f *clusterFlags) options() []option {
 	f.MaxTags = admin.DefaultConfig().MaxTags
 	return []option{

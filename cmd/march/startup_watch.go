@@ -22,13 +22,11 @@ type watched struct {
 	Tracer  trace.TracerProvider
 }
 
-// watchFlags are the flags of traces.
 type watchFlags struct {
 	traces string
 	ratio  float64
 }
 
-// options returns the settings.
 func (f *watchFlags) options() []option {
 	return []option{
 		{"traces", &f.traces, "where to send traces, as OTLP over gRPC: http://HOST:PORT, or https for TLS; empty " +

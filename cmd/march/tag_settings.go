@@ -16,7 +16,6 @@ import (
 	"github.com/march-id/march/internal/setting"
 )
 
-// settingFlags adds flags that set the settings of a tag.
 func settingFlags(cmd *cobra.Command, tag *marchv1.Tag, settings []setting.Setting) {
 	for _, s := range settings {
 		if s.Kind == setting.Timed && settings[0].Kind != setting.Timed { // among others
@@ -26,7 +25,6 @@ func settingFlags(cmd *cobra.Command, tag *marchv1.Tag, settings []setting.Setti
 	}
 }
 
-// settingName is the flag of a setting.
 func settingName(s setting.Setting) string { return strings.ReplaceAll(s.Name(), "_", "-") }
 
 // readKind makes a tag one of the kind that a flag names. Its error is a usage error.

@@ -52,7 +52,6 @@ type serverTLS struct {
 	Insecure bool
 }
 
-// options returns the settings.
 func (s *serverTLS) options() []option {
 	return slices.Concat(s.filesTLS.options(), []option{
 		{"tls-client-ca", &s.cfg.ClientCA, "file with the CA certificates (PEM) that sign clients' certificates, " +
@@ -63,7 +62,6 @@ func (s *serverTLS) options() []option {
 	})
 }
 
-// ca is the setting of a server that calls other servers.
 func (s *serverTLS) ca() option {
 	return option{"tls-ca", &s.cfg.CA, "file with the CA certificates (PEM) that sign the rooms' certificates; " +
 		"default the system's. This flag or --tls-cert has the rooms called over TLS"}

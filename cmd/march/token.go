@@ -12,7 +12,6 @@ import (
 	"github.com/march-id/march/internal/access"
 )
 
-// newToken returns `march token`.
 func newToken(c *common) *cobra.Command {
 	var file, out string
 	var lasts time.Duration

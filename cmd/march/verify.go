@@ -102,7 +102,6 @@ func printProblems[T any](w io.Writer, problems []T, more int64) {
 	}
 }
 
-// foundText returns a short text of the problems.
 func foundText(problems int64, halt record.Halt) string {
 	switch {
 	case halt.By == "":

@@ -18,7 +18,6 @@ import (
 	"github.com/march-id/march/internal/words"
 )
 
-// functions are the functions that templates call.
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
 		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago),
@@ -89,7 +88,6 @@ func sentence(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// entry is an entry of the menu.
 type entry struct{ Name, Label, Path string }
 
 var menu = []entry{
@@ -152,7 +150,6 @@ func rate(perSecond float64) string {
 	return strconv.FormatFloat(perSecond/1e9, 'f', 1, 64) + " G"
 }
 
-// percent returns a share of one.
 func percent(share float64) string {
 	switch {
 	case share > 0 && share < 0.0001:
@@ -163,7 +160,6 @@ func percent(share float64) string {
 	return strconv.FormatFloat(100*share, 'f', 1, 64) + "%"
 }
 
-// short returns a duration with one unit.
 func short(p *durationpb.Duration) string {
 	if p == nil {
 		return "–"

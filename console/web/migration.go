@@ -12,7 +12,6 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// migrationView is a migration with its progress.
 type migrationView struct {
 	*marchv1.Migration
 	From, Target *bar
@@ -110,7 +109,6 @@ func roomNames(names []string, from *marchv1.Layout, moves []*marchv1.Move) []st
 	return names
 }
 
-// view draws a migration.
 func view(c *call, m *marchv1.Migration, colour map[string]int) *migrationView {
 	m.Problems = c.shown(m.GetProblems())
 	v := &migrationView{

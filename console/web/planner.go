@@ -236,7 +236,6 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 	return target
 }
 
-// blame adds a problem of a field.
 func (r *row) blame(field *bool, text string) { r.Problems, *field = append(r.Problems, text), true }
 
 // blame puts each problem of a layout next to its field.

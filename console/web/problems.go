@@ -92,7 +92,6 @@ func (h *Handler) tellProblems(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(strconv.Itoa(h.countProblems(ctx))))
 }
 
-// buttons has the call that the button of a problem makes.
 var buttons = map[marchv1.ProblemKind]string{
 	marchv1.ProblemKind_PROBLEM_KIND_SILENT:          "ForgetInstance",
 	marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:        "PlanMigration",

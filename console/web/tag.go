@@ -115,7 +115,6 @@ type choice struct {
 	Checked bool
 }
 
-// skipRoom is the effect of a skip on one room.
 type skipRoom struct {
 	Room     string
 	From, To int64

@@ -122,7 +122,6 @@ func New(cfg Config) (*Handler, error) {
 	return h, nil
 }
 
-// page is one of the pages.
 type page struct {
 	name  string        // of its template
 	nav   string        // the menu's entry of the page
@@ -147,7 +146,6 @@ type call struct {
 	asked  string // the form whose fields the address has
 }
 
-// forms are the forms of all pages.
 var forms = []struct {
 	pattern, form, page string
 	change              func(*Handler, *call) (to string, err error)
@@ -280,7 +278,6 @@ var notices = map[string]notice{
 	"forgotten": {Text: "The instance was forgotten."}, "started": {"The migration has begun.", "running"},
 }
 
-// show answers with a page.
 func (h *Handler) show(w http.ResponseWriter, p *page, c *call) {
 	text, status := h.render(p, c)
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -288,7 +285,6 @@ func (h *Handler) show(w http.ResponseWriter, p *page, c *call) {
 	_, _ = w.Write(text)
 }
 
-// render returns a page and its status.
 func (h *Handler) render(p *page, c *call) ([]byte, int) {
 	f, err := h.frame(p, c)
 	status := http.StatusOK

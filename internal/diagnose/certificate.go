@@ -18,7 +18,6 @@ import (
 // maxCertificates bounds a file of certificates, in bytes.
 const maxCertificates = 1 << 20
 
-// certificate is what a file of certificates has.
 type certificate struct {
 	*marchv1.CertificateStatus
 	begins time.Time // of the certificate that ends first

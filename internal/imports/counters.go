@@ -54,7 +54,6 @@ func Merge(s *System, rows []Row, margin int64) (counters []Counter, bad []*Bad)
 	return counters, bad
 }
 
-// merged returns the counter of the rows of one name.
 func merged(s *System, rows []Row, margin int64) (Counter, *Bad) {
 	largest := rows[0]
 	remainders := make(map[int64]bool)

@@ -20,7 +20,6 @@ type System struct {
 	Margin string
 }
 
-// column is a column of a table.
 type column struct {
 	names    []string // in small letters; the first is the column's own
 	optional bool
@@ -199,7 +198,6 @@ func (c column) bounds() (least, most int64) {
 	return 0, allocator.MaxID - 2
 }
 
-// allowed says what is allowed in column i.
 func (c column) allowed(i int) string {
 	if i == 0 {
 		return "a name"

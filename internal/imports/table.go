@@ -113,7 +113,6 @@ func (s *System) header(fields []*string) []int {
 	return places
 }
 
-// tableRow reads a row with its columns at places.
 func (s *System) tableRow(place string, fields []*string, places []int) (Row, *Bad) {
 	ordered := make([]*string, len(s.columns))
 	for i, at := range places {

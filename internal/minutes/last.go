@@ -71,7 +71,6 @@ func (s Series) sum() float64 {
 	return sum
 }
 
-// point adds up minutes.
 type point struct {
 	Point
 	rates int // minutes with a known rate

@@ -72,7 +72,6 @@ type tagRing [Kept]tagMinute
 
 var unknownTag = tagMinute{Unknown, Unknown, Unknown}
 
-// tagSeries is the history of a tag.
 type tagSeries struct {
 	failed atomic.Int64 // calls in the present minute
 	issued int64        // at the end of the last minute
@@ -239,7 +238,6 @@ func (h *History) endTags(ended int64, seconds float64, list []TagReading) {
 	h.publish()
 }
 
-// end ends a minute.
 func (s *tagSeries) end(ended int64, seconds float64, r TagReading) {
 	values := tagMinute{rate: Unknown, reserve: inSeconds(r.Reserve), failed: float32(s.failed.Swap(0))}
 	if s.issued >= 0 && seconds > 0 {

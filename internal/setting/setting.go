@@ -106,7 +106,6 @@ func Keys(kind Kind) (list []Setting) {
 
 func (s Setting) has(kind Kind) bool { return kind == Any || s.Kind == Any || s.Kind == kind }
 
-// at returns the row of a path.
 func at(path string) Setting {
 	for _, s := range table {
 		if s.Path == path {
