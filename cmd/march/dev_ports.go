@@ -31,10 +31,7 @@ const (
 	portRoomHTTP    = 20
 	portEtcdClient  = 30
 	portEtcdPeer    = 31
-	portRedis       = 40 // this and the next three: in the order of startup.DoorKinds
-	portLeaf        = 50
-	portTinyID      = 60
-	portCosID       = 70
+	portRedis       = 40 // and, ten apart, of the other doorKinds
 	portAdminGRPC   = 80
 	portAdminHTTP   = 90
 	portLast        = portAdminHTTP + mostDevRooms - 1
@@ -226,7 +223,7 @@ func (p *devPorts) TakeDoors(slot int, doors *room.Doors) error {
 	return nil
 }
 
-// doorPort is the port of the first room's door of a kind, an index in startup.DoorKinds.
+// doorPort is the port of the first room's door of a kind, an index in doorKinds.
 func doorPort(kind int) int { return portRedis + kind*mostDevRooms }
 
 // Lines writes the addresses of all servers, for a table of them.

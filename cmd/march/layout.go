@@ -230,16 +230,15 @@ func recordText(w *tabwriter.Writer, r *marchv1.LayoutRecord, cluster string, ol
 	_, _ = fmt.Fprintf(w, "boundary\t%d\n", r.GetLayout().GetBoundary())
 	_, _ = fmt.Fprintf(w, "since\t%s, by %s\n", r.GetTime().AsTime().Format(time.RFC3339), r.GetActor())
 	_, _ = fmt.Fprintln(w, "\nROOM\tRANGE\tSHARE")
-	for _, room := range roomsByLower(r.GetLayout()) {
-		g := r.GetLayout().GetRooms()[room]
-		share := float64(g.GetUpper()-g.GetLower()) / float64(r.GetLayout().GetBoundary())
-		_, _ = fmt.Fprintf(w, "%s\t[%d, %d)\t%.1f%%\n", room, g.GetLower(), g.GetUpper(), 100*share)
+	write := func(what string, of map[string]*marchv1.Range) {
+		for _, name := range operator.ByLower(of) {
+			lower, upper := of[name].GetLower(), of[name].GetUpper()
+			share := float64(upper-lower) / float64(r.GetLayout().GetBoundary())
+			_, _ = fmt.Fprintf(w, "%s%s\t[%d, %d)\t%.1f%%\n", what, name, lower, upper, 100*share)
+		}
 	}
-	for _, name := range sortedKeys(r.GetLayout().GetReserved()) {
-		g := r.GetLayout().GetReserved()[name]
-		share := float64(g.GetUpper()-g.GetLower()) / float64(r.GetLayout().GetBoundary())
-		_, _ = fmt.Fprintf(w, "reserved: %s\t[%d, %d)\t%.1f%%\n", name, g.GetLower(), g.GetUpper(), 100*share)
-	}
+	write("", r.GetLayout().GetRooms())
+	write("reserved: ", r.GetLayout().GetReserved())
 }
 
 func layoutVersion(l *marchv1.Layout, old bool) string {
@@ -254,24 +253,7 @@ func rangesText(l *marchv1.Layout) string { return strings.Join(rangeParts(l), "
 
 // rangeParts returns "a [0, 50)" of each room.
 func rangeParts(l *marchv1.Layout) []string {
-	parts := make([]string, 0, len(l.GetRooms()))
-	for _, room := range roomsByLower(l) {
-		r := l.GetRooms()[room]
-		parts = append(parts, fmt.Sprintf("%s [%d, %d)", room, r.GetLower(), r.GetUpper()))
-	}
-	for _, name := range sortedKeys(l.GetReserved()) {
-		r := l.GetReserved()[name]
-		parts = append(parts, fmt.Sprintf("reserved for %s [%d, %d)", name, r.GetLower(), r.GetUpper()))
-	}
-	return parts
-}
-
-func roomsByLower(l *marchv1.Layout) []string {
-	rooms := sortedKeys(l.GetRooms())
-	slices.SortStableFunc(rooms, func(a, b string) int {
-		return int(min(max(l.GetRooms()[a].GetLower()-l.GetRooms()[b].GetLower(), -1), 1))
-	})
-	return rooms
+	return operator.Ranges(l, func(n any) string { return fmt.Sprint(n) })
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

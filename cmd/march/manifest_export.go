@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/setting"
 )
 
@@ -39,10 +39,7 @@ func exportManifest(layout *marchv1.Layout, tags []*marchv1.Tag) ([]byte, error)
 }
 
 func yamlRanges(of map[string]*marchv1.Range) (list yaml.MapSlice) {
-	byLower := slices.SortedFunc(maps.Keys(of), func(a, b string) int {
-		return cmp.Compare(of[a].GetLower(), of[b].GetLower())
-	})
-	for _, name := range byLower {
+	for _, name := range operator.ByLower(of) {
 		list = append(list, yamlItem(name, yaml.MapSlice{yamlItem("lower", of[name].GetLower()),
 			yamlItem("upper", of[name].GetUpper())}))
 	}

@@ -119,10 +119,9 @@ func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Setenv(fmt.Sprintf("ROOM%d", i), at(portRoomGRPC+i))
 		ts.Setenv(fmt.Sprintf("ROOM%d_HTTP", i), at(portRoomHTTP+i))
 	}
-	ts.Setenv("REDIS_DOOR", at(portRedis))
-	ts.Setenv("LEAF_DOOR", at(portLeaf))
-	ts.Setenv("TINYID_DOOR", at(portTinyID))
-	ts.Setenv("COSID_DOOR", at(portCosID))
+	for k, kind := range doorKinds {
+		ts.Setenv(strings.ToUpper(kind.Flag)+"_DOOR", at(doorPort(k)))
+	}
 	ts.Setenv("MARCH_ROOM", at(portRoomGRPC))
 	ts.Setenv("MARCH_CONSOLE", at(portConsoleGRPC))
 }

@@ -2,12 +2,13 @@ package web
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/words"
 )
 
 // hues is how many colours style.css has for rooms, and patterns how many patterns the frame
@@ -98,32 +99,11 @@ func part(v, whole int64) float64 { return 100 * float64(v) / float64(whole) }
 
 func pct(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) + "%" }
 
-// roomsOf returns a layout's rooms by lower.
-func roomsOf(l *marchv1.Layout) []string {
-	return slices.SortedFunc(maps.Keys(l.GetRooms()), func(a, b string) int {
-		return cmp.Or(cmp.Compare(l.GetRooms()[a].GetLower(), l.GetRooms()[b].GetLower()), cmp.Compare(a, b))
-	})
-}
-
-// reservedOf returns the names of a layout's reserved ranges by lower.
-func reservedOf(l *marchv1.Layout) []string { return roomsOf(&marchv1.Layout{Rooms: l.GetReserved()}) }
-
-// rangesText lists a layout's ranges in words.
-func rangesText(l *marchv1.Layout) string {
-	var parts []string
-	for _, room := range roomsOf(l) {
-		parts = append(parts, room+" "+interval(l.GetRooms()[room]))
-	}
-	for _, name := range reservedOf(l) {
-		parts = append(parts, "reserved for "+name+" "+interval(l.GetReserved()[name]))
-	}
-	return strings.Join(parts, ", ")
-}
-
 // newBar draws a layout. It also draws layouts that are not valid, as far as
 // possible.
 func newBar(l *marchv1.Layout, colour map[string]int) *bar {
-	b := &bar{Boundary: l.GetBoundary(), Label: "boundary " + num(l.GetBoundary()) + ": " + rangesText(l)}
+	b := &bar{Boundary: l.GetBoundary(),
+		Label: "boundary " + num(l.GetBoundary()) + ": " + strings.Join(operator.Ranges(l, words.Grouped), ", ")}
 	if b.Boundary < 1 {
 		return b
 	}
@@ -142,7 +122,7 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 		b.Stretches = append(b.Stretches, s)
 	}
 	gap := func(upper int64) {
-		for _, name := range reservedOf(l) {
+		for _, name := range operator.ByLower(l.GetReserved()) {
 			if r := l.GetReserved()[name]; r.GetLower() >= end && r.GetUpper() <= upper {
 				put("", "", end, r.GetLower())
 				put("", name, r.GetLower(), r.GetUpper())
@@ -151,7 +131,7 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 		}
 		put("", "", end, upper)
 	}
-	for _, room := range roomsOf(l) {
+	for _, room := range operator.ByLower(l.GetRooms()) {
 		r := l.GetRooms()[room]
 		if r.GetLower() > end {
 			gap(r.GetLower())

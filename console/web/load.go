@@ -5,6 +5,7 @@ import (
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/operator"
 )
 
 // loads draws a layout before a migration and the one after it over each other, with the load
@@ -30,8 +31,8 @@ type roomLoad struct {
 func newLoads(before, after *marchv1.Layout, rates map[string]float64, colour map[string]int) *loads {
 	l := &loads{Before: newBar(before, colour), After: newBar(after, colour), Known: len(rates) > 0}
 	most := 0.0
-	rooms := roomsOf(before) // in the order of the drawing
-	for _, room := range roomsOf(after) {
+	rooms := operator.ByLower(before.GetRooms()) // in the order of the drawing
+	for _, room := range operator.ByLower(after.GetRooms()) {
 		if before.GetRooms()[room] == nil {
 			rooms = append(rooms, room)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 type migrationView struct {
@@ -80,7 +81,7 @@ func changes(before, after *marchv1.Layout, colour map[string]int) []change {
 
 // sortedRooms returns the rooms of two layouts by name.
 func sortedRooms(one, other *marchv1.Layout) []string {
-	rooms := append(roomsOf(one), roomsOf(other)...)
+	rooms := append(operator.ByLower(one.GetRooms()), operator.ByLower(other.GetRooms())...)
 	slices.Sort(rooms)
 	return slices.Compact(rooms)
 }
@@ -102,9 +103,9 @@ func moveViews(from *marchv1.Layout, moves []*marchv1.Move, colour map[string]in
 
 // roomNames returns all rooms of the first layout and of the layouts of moves.
 func roomNames(names []string, from *marchv1.Layout, moves []*marchv1.Move) []string {
-	names = append(slices.Clone(names), roomsOf(from)...)
+	names = append(slices.Clone(names), operator.ByLower(from.GetRooms())...)
 	for _, m := range moves {
-		names = append(names, roomsOf(m.GetLayout())...)
+		names = append(names, operator.ByLower(m.GetLayout().GetRooms())...)
 	}
 	return names
 }

@@ -222,7 +222,7 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 		p.Rows = append(p.Rows, r)
 	}
 	if !p.Touched {
-		for _, name := range roomsOf(now) {
+		for _, name := range operator.ByLower(now.GetRooms()) {
 			r := now.GetRooms()[name]
 			add(name, num(r.GetLower()), num(r.GetUpper()))
 		}
@@ -292,7 +292,7 @@ func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
 	}
 	target := answer.GetPlan().GetTarget()
 	c.Form["room"], c.Form["lower"], c.Form["upper"] = nil, nil, nil
-	for _, name := range roomsOf(target) {
+	for _, name := range operator.ByLower(target.GetRooms()) {
 		r := target.GetRooms()[name]
 		c.Form.Add("room", name)
 		c.Form.Add("lower", num(r.GetLower()))
@@ -371,7 +371,7 @@ func costRows(all *marchv1.PlanCost, target *marchv1.Layout, colour map[string]i
 			continue
 		}
 		row := cost{TagCost: t}
-		for _, room := range roomsOf(target) {
+		for _, room := range operator.ByLower(target.GetRooms()) {
 			if n := t.GetRooms()[room]; n > 0 {
 				row.Rooms = append(row.Rooms, roomCost{room, colour[room], n})
 			}

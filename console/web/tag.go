@@ -9,6 +9,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/history"
+	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/setting"
 )
 
@@ -128,7 +129,7 @@ func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
 		_ = c.ParseForm()
 		c.asked = "skip"
 	}
-	for _, room := range roomsOf(l) {
+	for _, room := range operator.ByLower(l.GetRooms()) {
 		checked := !asked || slices.Contains(c.Form["room"], room)
 		v.Rooms, v.All = append(v.Rooms, choice{Name: room, Checked: checked}), v.All && checked
 	}

@@ -1,6 +1,10 @@
 package operator
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
@@ -54,4 +58,23 @@ func moveFromProto(p *marchv1.Move) (plan.Move, error) {
 		m.Loses = append(m.Loses, allocator.Room(room))
 	}
 	return m, err
+}
+
+// ByLower returns the names of ranges by their lower ends.
+func ByLower(of map[string]*marchv1.Range) []string {
+	return slices.SortedFunc(maps.Keys(of), func(a, b string) int {
+		return cmp.Or(cmp.Compare(of[a].GetLower(), of[b].GetLower()), cmp.Compare(a, b))
+	})
+}
+
+// Ranges returns the ranges of a layout in words, such as "a [0, 50)". number writes their ends.
+func Ranges(l *marchv1.Layout, number func(any) string) (parts []string) {
+	add := func(what string, of map[string]*marchv1.Range) {
+		for _, name := range ByLower(of) {
+			parts = append(parts, what+name+" ["+number(of[name].GetLower())+", "+number(of[name].GetUpper())+")")
+		}
+	}
+	add("", l.GetRooms())
+	add("reserved for ", l.GetReserved())
+	return parts
 }
