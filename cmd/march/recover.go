@@ -269,28 +269,16 @@ func (f *recoverFlags) witnesses(cfg *recovery.Config, given api.Credentials) er
 	return nil
 }
 
-// askMirrorAt returns the function that asks a console for what it saw. The timeout counts as for
-// askInstance.
+// askMirrorAt returns the function that asks a console for what it saw.
 func askMirrorAt(address string, timeout time.Duration, given api.Credentials) recovery.AskMirror {
 	return func(ctx context.Context, q mirror.Question, use func(mirror.Part) error) (a mirror.Answer, err error) {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		late := time.AfterFunc(timeout, func() {
-			cancel(allocator.Errorf(allocator.Unavailable, "no answer within %v (--timeout)", timeout))
-		})
-		defer late.Stop()
 		t := &target{what: "console", given: &given, address: address, timeout: longestAnswer, witness: true}
-		err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		err = t.callInParts(ctx, timeout, func(ctx context.Context, conn *grpc.ClientConn, each onePart) (err error) {
 			a, err = console.AskMirror(ctx, conn, q, func(p mirror.Part) error {
-				late.Stop() // the store has its own time-outs
-				defer late.Reset(timeout)
-				return use(p)
+				return each(func() error { return use(p) })
 			})
 			return err
 		})
-		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause
-		}
 		return a, err
 	}
 }
@@ -330,31 +318,45 @@ func recoverLine(p recovery.Progress) string {
 	return p.Doing
 }
 
-// askInstance returns the function that asks an instance for its memory. The timeout
-// counts for the start of the answer, and for each of its parts: there may be many.
+// askInstance returns the function that asks an instance for its memory.
 func askInstance(timeout time.Duration, given api.Credentials) recovery.Ask {
 	return func(ctx context.Context, s record.SeenInstance, q record.Question,
 		use record.UseMarks) (m record.Memory, err error) {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		late := time.AfterFunc(timeout, func() {
-			cancel(allocator.Errorf(allocator.Unavailable, "no answer within %v (--timeout)", timeout))
-		})
-		defer late.Stop()
 		t := &target{what: "room", given: &given, instance: s, address: s.Address, timeout: longestAnswer}
-		err = t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		err = t.callInParts(ctx, timeout, func(ctx context.Context, conn *grpc.ClientConn, each onePart) (err error) {
 			m, err = room.AskMarks(ctx, conn, q, func(in allocator.Room, marks []record.RememberedMark) error {
-				late.Stop() // the store has its own time-outs
-				defer late.Reset(timeout)
-				return use(in, marks)
+				return each(func() error { return use(in, marks) })
 			})
 			return err
 		})
-		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause
-		}
 		return m, err
 	}
+}
+
+// onePart is to store one part of an answer.
+type onePart func(store func() error) error
+
+// callInParts is call, with a timeout that counts for the start of the answer, and for each of its parts: there may
+// be many.
+func (t *target) callInParts(ctx context.Context, timeout time.Duration,
+	use func(context.Context, *grpc.ClientConn, onePart) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(timeout, func() {
+		cancel(allocator.Errorf(allocator.Unavailable, "no answer within %v (--timeout)", timeout))
+	})
+	defer late.Stop()
+	err := t.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		return use(ctx, conn, func(store func() error) error {
+			late.Stop() // the store has its own time-outs
+			defer late.Reset(timeout)
+			return store()
+		})
+	})
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	return err
 }
 
 // longestAnswer bounds one instance's whole answer.
