@@ -48,20 +48,12 @@ func readCluster(cmd *cobra.Command, t *target) (layout *marchv1.Layout, tags []
 		if answer.GetProblem() != "" {
 			return allocator.Errorf(allocator.Refused, "the layout cannot be used: %s", answer.GetProblem())
 		}
-		layout, tags = answer.GetLayout().GetLayout(), nil
-		for token := ""; ; {
-			page, err := s.ListTags(ctx, &marchv1.ListTagsRequest{PageSize: 1000, PageToken: token})
-			if err != nil {
-				return err
-			}
-			if u := page.GetUnreadable(); len(u) > 0 {
-				return allocator.Errorf(allocator.Refused, "key %q cannot be read: %s", u[0].GetKey(), u[0].GetWhy())
-			}
-			tags = append(tags, page.GetTags()...)
-			if token = page.GetNextPageToken(); token == "" {
-				return nil
-			}
+		list, err := allPages(marchv1.ConsoleServiceClient.ListTags, nil)(s, ctx, &marchv1.ListTagsRequest{})
+		if u := list.GetUnreadable(); err == nil && len(u) > 0 {
+			err = allocator.Errorf(allocator.Refused, "key %q cannot be read: %s", u[0].GetKey(), u[0].GetWhy())
 		}
+		layout, tags = answer.GetLayout().GetLayout(), list.GetTags()
+		return err
 	})
 	return layout, tags, err
 }
