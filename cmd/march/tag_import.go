@@ -108,7 +108,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 			strings.Join(sources, ", "))
 	}
 	r := imported{System: system.Name, SHA256: hex.EncodeToString(digest.Sum(nil)), DryRun: f.dry,
-		Tags: []importedTag{}, Bad: append([]*imports.Bad{}, bad...)}
+		Bad: append([]*imports.Bad{}, bad...)}
 	l, err := t.dial()
 	if err != nil {
 		return err
@@ -182,33 +182,21 @@ const mostBad = 100
 // imported is what an import did, as -o json has it. Numbers of 64 bits are texts there, as
 // in the API.
 type imported struct {
-	System    string         `json:"system"`
-	SHA256    string         `json:"sha256"` // of what was read
-	DryRun    bool           `json:"dryRun"`
-	Created   int            `json:"created"`
-	Raised    int            `json:"raised"`
-	Unchanged int            `json:"unchanged"`
-	Refused   int            `json:"refused"`
-	Renamed   int            `json:"renamed"`
-	Tags      []importedTag  `json:"tags"`
-	Bad       []*imports.Bad `json:"bad"`
-}
-
-type importedTag struct {
-	Name   string        `json:"name"`
-	Tag    string        `json:"tag"`
-	Next   int64         `json:"next,string"`
-	Margin int64         `json:"margin,string"`
-	From   int64         `json:"from,string"`
-	State  imports.State `json:"state"`
-	Why    string        `json:"why,omitempty"`
-	Notes  []string      `json:"notes,omitempty"`
+	System    string           `json:"system"`
+	SHA256    string           `json:"sha256"` // of what was read
+	DryRun    bool             `json:"dryRun"`
+	Created   int              `json:"created"`
+	Raised    int              `json:"raised"`
+	Unchanged int              `json:"unchanged"`
+	Refused   int              `json:"refused"`
+	Renamed   int              `json:"renamed"`
+	Tags      []imports.Result `json:"tags"`
+	Bad       []*imports.Bad   `json:"bad"`
 }
 
 func (r *imported) add(results []imports.Result) {
+	r.Tags = results
 	for _, one := range results {
-		r.Tags = append(r.Tags, importedTag{one.Name, string(one.Tag), one.Next, one.Margin, one.From,
-			one.State, one.Why, one.Notes})
 		if one.Name != string(one.Tag) {
 			r.Renamed++
 		}
@@ -218,7 +206,7 @@ func (r *imported) add(results []imports.Result) {
 }
 
 func (r *imported) text(w *tabwriter.Writer) {
-	table(w, "NAME THERE\tTAG\tNEXT THERE\tMARGIN\tFIRST HERE\tTAG IS", r.Tags, func(t importedTag) []any {
+	table(w, "NAME THERE\tTAG\tNEXT THERE\tMARGIN\tFIRST HERE\tTAG IS", r.Tags, func(t imports.Result) []any {
 		return []any{printable(t.Name), t.Tag, t.Next, t.Margin, t.From, t.State}
 	})
 	_ = w.Flush()

@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/imports"
 )
 
 // crowded is a layout of 64 rooms, and their names.
@@ -133,7 +134,8 @@ func TestNoForgedLine(t *testing.T) {
 				Missing: []recovery.Missing{{ID: "a/1", Incarnation: forged[5:], Why: forged}}})
 		},
 		"import": func(w *tabwriter.Writer) {
-			(&imported{Tags: []importedTag{{Name: forged, Tag: "x", Why: forged, Notes: []string{forged}}}}).text(w)
+			(&imported{Tags: []imports.Result{{Why: forged, Counter: imports.Counter{Name: forged, Tag: "x",
+				Notes: []string{forged}}}}}).text(w)
 		},
 		"notes and progress": func(w *tabwriter.Writer) {
 			c := &common{stderr: w}

@@ -28,8 +28,8 @@ const (
 // Result is a counter and what became of it.
 type Result struct {
 	Counter
-	State State
-	Why   string // it was refused
+	State State  `json:"state"`
+	Why   string `json:"why,omitempty"` // it was refused
 }
 
 // Console calls the console: use is called with a context that has a deadline of its own.

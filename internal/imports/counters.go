@@ -12,13 +12,13 @@ import (
 
 // Counter is what March is to go on above, for one name.
 type Counter struct {
-	Name   string
-	Tag    allocator.Tag
-	Next   int64 // the least ID that the other system did not give out
-	Margin int64
-	From   int64 // the least ID that March may issue: Next + Margin
-	Step   int64 // 0 where it is not known
-	Notes  []string
+	Name   string        `json:"name"`
+	Tag    allocator.Tag `json:"tag"`
+	Next   int64         `json:"next,string"` // the least ID that the other system did not give out
+	Margin int64         `json:"margin,string"`
+	From   int64         `json:"from,string"` // the least ID that March may issue: Next + Margin
+	Step   int64         `json:"-"`           // 0 where it is not known
+	Notes  []string      `json:"notes,omitempty"`
 }
 
 // Merge makes of rows a counter for each name, in the order of the names. Rows of one name,
