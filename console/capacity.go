@@ -6,11 +6,10 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/admin"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 // GetCapacity implements ConsoleService.
@@ -45,8 +44,12 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 	// which matter most then, are among them.
 	if away.IsZero() && o.GetLayout() != nil {
 		if f.Slices, err = s.slicesIn(ctx, "", admin.AllWidths); err == nil {
-			f.Tags, f.TagsTotal, answer.TagsAsOf, err = s.scarceTags(ctx)
-			f.TagsRead = answer.GetTagsAsOf() != nil
+			var found *marchv1.SearchTagsResponse
+			f.Tags, found, err = operator.ScarceTags(func(r *marchv1.SearchTagsRequest) (*marchv1.SearchTagsResponse,
+				error) {
+				return s.SearchTags(ctx, r)
+			})
+			f.TagsTotal, answer.TagsAsOf, f.TagsRead = found.GetTotal(), found.GetAsOf(), found.GetAsOf() != nil
 		}
 	}
 	if err != nil && allocator.KindOf(err) != allocator.Unavailable {
@@ -54,27 +57,4 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 	}
 	answer.Capacity = f.list(time.Now())
 	return answer, nil
-}
-
-// scarceTags returns the tags that run out first and those that have used most, with the number
-// of all tags and when they were read.
-func (s *Server) scarceTags(ctx context.Context) (list []*marchv1.TagSummary, total int64,
-	at *timestamppb.Timestamp, err error) {
-	const ofEach = 20
-	seen := make(map[string]bool)
-	for _, by := range []marchv1.TagSort{marchv1.TagSort_TAG_SORT_LASTS, marchv1.TagSort_TAG_SORT_USED} {
-		found, err := s.SearchTags(ctx, &marchv1.SearchTagsRequest{Sort: by,
-			Descending: by == marchv1.TagSort_TAG_SORT_USED, PageSize: ofEach})
-		if err != nil {
-			return nil, 0, nil, err
-		}
-		total, at = found.GetTotal(), found.GetAsOf()
-		for _, t := range found.GetTags() {
-			if !seen[t.GetTag().GetName()] {
-				seen[t.GetTag().GetName()] = true
-				list = append(list, t)
-			}
-		}
-	}
-	return list, total, at, nil
 }

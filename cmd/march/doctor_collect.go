@@ -15,11 +15,10 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
 )
 
 const (
-	// tagsOfKind is how many tags are looked at: those that used most, and those that end first.
-	tagsOfKind = 20
 	// askedAtOnce is how many instances are asked at the same time.
 	askedAtOnce = 16
 	// maxDiagnosis bounds an answer, in bytes: one with profiles is large.
@@ -105,7 +104,7 @@ func freshOverview(ctx context.Context, c marchv1.ConsoleServiceClient) (o *marc
 	return o, err
 }
 
-// searchTags takes the tags that used most and those that end first, as they are now.
+// searchTags takes the scarce tags as they are now.
 func (f *doctorFacts) searchTags(ctx context.Context, c marchv1.ConsoleServiceClient) error {
 	var before *timestamppb.Timestamp
 	first := true
@@ -120,23 +119,11 @@ func (f *doctorFacts) searchTags(ctx context.Context, c marchv1.ConsoleServiceCl
 	if err != nil {
 		return err
 	}
-	for _, sort := range []marchv1.TagSort{marchv1.TagSort_TAG_SORT_USED, marchv1.TagSort_TAG_SORT_LASTS} {
-		found, err := c.SearchTags(ctx, &marchv1.SearchTagsRequest{
-			Sort: sort, Descending: sort == marchv1.TagSort_TAG_SORT_USED, PageSize: tagsOfKind,
-		})
-		if err != nil {
-			return err
-		}
-		f.TagsTotal, f.TagsRead = found.GetTotal(), found.GetAsOf() != nil
-		for _, t := range found.GetTags() {
-			if !slices.ContainsFunc(f.Tags, func(other *marchv1.TagSummary) bool {
-				return other.GetTag().GetName() == t.GetTag().GetName()
-			}) {
-				f.Tags = append(f.Tags, t)
-			}
-		}
-	}
-	return nil
+	tags, found, err := operator.ScarceTags(func(r *marchv1.SearchTagsRequest) (*marchv1.SearchTagsResponse, error) {
+		return c.SearchTags(ctx, r)
+	})
+	f.Tags, f.TagsTotal, f.TagsRead = tags, found.GetTotal(), found.GetAsOf() != nil
+	return err
 }
 
 // dialInstance returns a connection to an instance, which must prove that it is that one.
