@@ -153,7 +153,7 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 		"GET /login": h.form, "POST /login": h.byToken, "POST /logout": h.logout,
 		"GET /login/issuer": h.toIssuer, "GET /login/callback": h.fromIssuer,
 	} {
-		mux.Handle(pattern, h.underItsName(guard.Handler(headers(serve))))
+		mux.Handle(pattern, h.underItsName(guard.Handler(rest.Page("", serve))))
 	}
 }
 
@@ -161,7 +161,7 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 // others to the login. Where the policy lets anonymous callers read, they need no login.
 func (h *Handler) Pages(next http.Handler) http.Handler {
 	// The guard stands before the form is shown: what another site sent must not become a form of this one.
-	keep := http.NewCrossOriginProtection().Handler(headers(http.HandlerFunc(h.keep)))
+	keep := http.NewCrossOriginProtection().Handler(rest.Page("", http.HandlerFunc(h.keep)))
 	return h.underItsName(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := access.From(r.Context())
 		if s == nil || len(s.Names) > 0 || s.May(marchv1.ConsoleService_GetOverview_FullMethodName) ||
@@ -208,20 +208,6 @@ func (h *Handler) underItsName(next http.Handler) http.Handler {
 		if strings.HasPrefix(h.cfg.PublicURL, "https:") {
 			w.Header().Set("Strict-Transport-Security", "max-age=31536000")
 		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// headers sets the headers of every answer.
-func headers(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		head := w.Header()
-		head.Set("Content-Security-Policy",
-			"default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "+
-				"frame-ancestors 'none'")
-		head.Set("X-Content-Type-Options", "nosniff")
-		head.Set("Referrer-Policy", "same-origin")
-		head.Set("Cache-Control", "no-store")
 		next.ServeHTTP(w, r)
 	})
 }

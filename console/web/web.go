@@ -13,7 +13,7 @@
 //     page's stream, at /live and the page's address, sends that part whenever it
 //     differs, and the browser merges it in (htmx, hx-sse). An event's id is a digest
 //     of the event. So a browser that comes back is not sent a part that it has.
-//  3. There is no inline script or style: the policy (see headers) forbids both. The
+//  3. There is no inline script or style: the policy (see rest.Page) forbids both. The
 //     numbers of a drawing are attributes of SVG.
 //  4. No field that a user fills in is in a live part: the text that a user types must
 //     not change meanwhile.
@@ -166,7 +166,7 @@ var forms = []struct {
 func (h *Handler) Routes(mux *http.ServeMux) {
 	guard := http.NewCrossOriginProtection()
 	handle := func(pattern string, serve http.HandlerFunc) {
-		mux.Handle(pattern, guard.Handler(headers(serve)))
+		mux.Handle(pattern, guard.Handler(rest.Page("connect-src 'self'; script-src 'self'; ", serve)))
 	}
 	for _, p := range h.pages {
 		if p.path == "" {
@@ -225,20 +225,6 @@ func actor(r *http.Request) context.Context {
 		ctx = peer.NewContext(ctx, &peer.Peer{Addr: address})
 	}
 	return ctx
-}
-
-// headers sets the headers of every answer.
-func headers(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		head := w.Header()
-		head.Set("Content-Security-Policy",
-			"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "+
-				"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
-		head.Set("X-Content-Type-Options", "nosniff")
-		head.Set("Referrer-Policy", "same-origin")
-		head.Set("Cache-Control", "no-store")
-		next.ServeHTTP(w, r)
-	})
 }
 
 // frame is the data of a page's template.
