@@ -9,6 +9,8 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
@@ -54,4 +56,19 @@ func (c *cluster) start(room allocator.Room, change ...func(*ledger.Config)) *pr
 func (c *cluster) startAs(room allocator.Room, name allocator.Instance) *process {
 	c.Helper()
 	return &process{c.StartAs(room, name), c}
+}
+
+// steps sets a tag's max_step.
+func steps(n int64) func(*record.TagSettings) {
+	return func(s *record.TagSettings) { s.MinStep, s.MaxStep = 1, n }
+}
+
+// markOf returns the mark of a tag in a room.
+func (c *cluster) markOf(room allocator.Room, tag allocator.Tag) record.Mark {
+	c.Helper()
+	m, err := record.DecodeMark(store.KV{Key: "test", Value: c.Value("marks/" + string(room) + "/" + string(tag))})
+	if err != nil {
+		c.Fatalf("%v", err)
+	}
+	return m
 }

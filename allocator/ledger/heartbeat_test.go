@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -45,106 +44,6 @@ func (c *cluster) counter(key string) int64 {
 		c.Fatalf("%v", err)
 	}
 	return v.Counter
-}
-
-// An instance meets each change of its keys that it did not make. An
-// instance that was forgotten ended itself before; now it drops what it holds, and
-// goes on.
-func TestHeartbeatThatIsNotAsItWasLeft(t *testing.T) {
-	for name, test := range map[string]struct {
-		change func(c *cluster)
-		ends   string // what Run's error says; empty where it goes on
-		drops  int64  // how often it drops what it holds
-	}{
-		"a copy, with the same counter": {func(c *cluster) {
-			c.edit("alive/a/one", map[string]any{"nonce": "the clone's"})
-		}, "runs twice", 0},
-		"a copy, with a higher counter": {func(c *cluster) {
-			c.edit("alive/a/one", map[string]any{"nonce": "the clone's",
-				"counter": strconv.FormatInt(c.counter("alive/a/one")+3, 10)})
-		}, "runs twice", 0},
-		"an earlier one of its own": {func(c *cluster) {
-			c.edit("alive/a/one", map[string]any{"nonce": "its own",
-				"counter": strconv.FormatInt(c.counter("alive/a/one")-3, 10)})
-		}, "", 1},
-		"an earlier process's": {func(c *cluster) {
-			c.edit("alive/a/one", map[string]any{"incarnation": "another", "counter": "1000"})
-		}, "", 1},
-		"what cannot be read": {func(c *cluster) { c.Corrupt("alive/a/one", []byte("{")) }, "", 1},
-		"no heartbeat":        {func(c *cluster) { c.Corrupt("alive/a/one", nil) }, "", 1},
-		"no registration":     {func(c *cluster) { c.Corrupt("rooms/a/one", nil) }, "", 1},
-		"forgotten": {func(c *cluster) {
-			if err := c.Admin.Forget(bg, "a", "one", "test"); err != nil {
-				c.Errorf("forget: %v", err)
-			}
-		}, "", 1},
-		"another process": {func(c *cluster) { c.startAs("a", "one") }, "another process registered", 0},
-		"an older process": {func(c *cluster) {
-			c.edit("rooms/a/one", map[string]any{"incarnation": "another", "started": "1999-01-01T00:00:00Z"})
-		}, "", 1},
-		"written again": {func(c *cluster) { c.edit("rooms/a/one", nil); c.edit("alive/a/one", nil) }, "", 0},
-		"forgotten while halted": {func(c *cluster) {
-			if _, err := c.Admin.Ledger.Halt(bg, "test", "on purpose"); err != nil {
-				c.Errorf("halt: %v", err)
-			}
-			time.Sleep(6 * time.Second)
-			c.Corrupt("rooms/a/one", nil)
-			c.Corrupt("alive/a/one", nil)
-		}, "", 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, "10 a=0-5 b=5-10")
-				p := c.startAs("a", "one")
-				p.Lease(1)
-				dropped := countingDrops(p)
-				stop := beating(p)
-				time.Sleep(61 * time.Second) // between two heartbeats
-				test.change(c)
-				changed := time.Now()
-				time.Sleep(6 * time.Second)
-				if test.ends != "" {
-					ledgertest.WantKind(t, stop(), allocator.Refused, test.ends)
-					ledgertest.WantKind(t, p.Serve(bg, 1), allocator.Refused, test.ends)
-					return
-				}
-				if seen, _ := c.heard("a/one"); seen.Before(changed) {
-					t.Errorf("last heard of at %v, before the change at %v", seen, changed)
-				}
-				if n := dropped.Load(); n != test.drops {
-					t.Errorf("it dropped what it holds %d times, want %d", n, test.drops)
-				}
-				if p.Ledger.Leasable() == nil {
-					p.Lease(1)
-				}
-				time.Sleep(time.Minute) // and that was all
-				if n := dropped.Load(); n != test.drops {
-					t.Errorf("later it dropped what it holds %d times, want %d", n, test.drops)
-				}
-				if err := stop(); err != nil {
-					t.Errorf("Run: %v", err)
-				}
-			})
-		})
-	}
-}
-
-// A lease is the first to find that its instance was forgotten: what is held is
-// dropped before anything is leased again.
-func TestLeaseAfterForget(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	p := c.startAs("a", "one")
-	p.Lease(1)
-	dropped := countingDrops(p)
-	if err := c.Admin.Forget(bg, "a", "one", "test"); err != nil {
-		t.Fatal(err)
-	}
-	p.Lease(1)
-	if n := dropped.Load(); n != 1 {
-		t.Errorf("it dropped what it holds %d times, want once", n)
-	}
-	c.wantInstances("", "a/one:1")
-	c.Check()
 }
 
 // An etcd that was empty for some seconds and then restored, as operators do by

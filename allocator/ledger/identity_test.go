@@ -220,15 +220,6 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// Data of the first release is refused by what is read first, in words that say what
-// to do.
-func TestFirstReleaseIsRefused(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	c.Corrupt("identity", []byte(strings.Replace(string(c.Value("identity")), `"format":2`, `"format":1`, 1)))
-	_, err := ledgertest.Open(t, c.Mem.Open()).Refresh(bg)
-	ledgertest.WantKind(t, err, allocator.Refused, "first release", "empty prefix", "--cluster")
-}
-
 func TestClusterNames(t *testing.T) {
 	for _, name := range []string{"", "A", "a/b", "a ", "-a", strings.Repeat("a", 64), "ä"} {
 		_, err := ledger.New(nil, ledger.Config{Cluster: name, TryTimeout: 1})

@@ -39,60 +39,6 @@ func (c *cluster) mustStartWith(t *testing.T, room allocator.Room, name allocato
 	return p
 }
 
-// A restore that the beat does not show (it is gone, say, or the raft log has
-// grown past it) is seen by a process that starts again with its journal: by the highest
-// revision, by an epoch, by a mark.
-func TestJournalSeesARestore(t *testing.T) {
-	for _, bump := range []int64{0, 1_000_000_000} {
-		c := newCluster(t, "100 a=0-50 b=50-100")
-		dir := t.TempDir()
-		p := c.mustStartWith(t, "a", "one", dir)
-		p.Lease(10)
-		backup := c.Mem.Revision()
-		p.Lease(1000)
-		_ = p.Close()
-		c.Mem.Restore(backup, bump, ledgertest.ClusterID)
-		c.Corrupt("beat", nil)
-		p = c.mustStartWith(t, "a", "one", dir)
-		seg, err := p.TryLease("t", 10)
-		ledgertest.WantKind(t, err, allocator.WentBack, "halted by instance a/one")
-		if c.isHalted() == "" || seg.Count > 0 {
-			t.Errorf("bump %d: leased %v", bump, seg)
-		}
-		// The recover needs no other process; and the journal outlives it.
-		if _, err := c.recover(c.Mem.Open(), []*process{p}); err != nil {
-			t.Fatal(err)
-		}
-		p.hear()
-		p.Lease(10)
-		_ = p.Close()
-		p = c.mustStartWith(t, "a", "one", dir)
-		p.Lease(10)
-		if why := c.isHalted(); why != "" {
-			t.Errorf("halted again: %s", why)
-		}
-		c.Check()
-	}
-}
-
-// An epoch that a journal knows to be over is not believed again.
-func TestJournalKnowsEpochs(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	dir := t.TempDir()
-	p := c.mustStartWith(t, "a", "one", dir)
-	p.Lease(10)
-	first := c.Value("epoch")
-	second := c.mustRecover([]*process{p}).Epoch
-	p.hear()
-	p.Lease(10)
-	_ = p.Close()
-	c.Corrupt("epoch", first)
-	p = c.mustStartWith(t, "a", "one", dir)
-	_, err := p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.WentBack, "is in force again, after "+second)
-	c.Check()
-}
-
 // An instance remembers the epoch in which it leases, also where its ledger met that epoch
 // before the instance joined, as a room's does that waited for etcd.
 func TestReportsAnEpochFromBefore(t *testing.T) {

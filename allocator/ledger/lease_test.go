@@ -131,63 +131,6 @@ func TestTwoInstancesOfARoomContend(t *testing.T) {
 	c.Check()
 }
 
-func TestLeaseCount(t *testing.T) {
-	c := newCluster(t, "1000 a=0-1 b=1-2")
-	p := c.start("a")
-	for _, n := range []int64{0, -1, -1 << 63} {
-		_, err := p.TryLease("t", n)
-		ledgertest.WantKind(t, err, allocator.Invalid, "1 or more")
-	}
-	if seg := p.Lease(1); seg.First != 1000 { // the first in a's range from 1 on
-		t.Errorf("first segment %v", seg)
-	}
-	c.Check()
-}
-
-func TestUnknownTag(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	p := c.start("a")
-	_, err := p.TryLease("none", 1)
-	ledgertest.WantKind(t, err, allocator.NotFound, "march tag create none")
-	if _, ok := c.Mem.Value(prefix + "marks/a/none"); ok {
-		t.Error("an unknown tag got a mark")
-	}
-}
-
-// A tag that is deleted stops at once, also for an instance that remembers it; under the
-// same name it goes on above what was leased.
-func TestDeletedTagGoesOnAbove(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	p, q := c.start("a"), c.start("b")
-	p.Lease(100)
-	q.Lease(10)
-	if err := c.Admin.DeleteTag(bg, "t", "test"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := p.TryLease("t", 1)
-	ledgertest.WantKind(t, err, allocator.NotFound)
-	c.Tag("t", func(s *record.TagSettings) { s.Start = 3 })
-	p.Lease(10)
-	q.Lease(10)
-	c.start("b").Lease(10)
-	c.Check()
-}
-
-func TestLimitHoldsForWhoRemembers(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	p := c.start("a")
-	p.Lease(10) // to 20
-	c.Update("t", func(s *record.TagSettings) { s.Limit = 23 })
-	if seg := p.Lease(10); seg.Last() >= 23 {
-		t.Errorf("above the limit of 23: %v", seg)
-	}
-	_, err := p.TryLease("t", 1)
-	ledgertest.WantKind(t, err, allocator.Exhausted, "23")
-	c.Update("t", func(s *record.TagSettings) { s.Limit = 40 })
-	p.Lease(10) // at once, though p had seen the old limit last
-	c.Check()
-}
-
 func TestEndOfTheSpace(t *testing.T) {
 	const end = allocator.MaxID
 	for _, layout := range []string{"1 a=0-1", "10 a=0-5 b=5-10", "9223372036854775807 a=0-9223372036854775806 " +
@@ -219,23 +162,6 @@ func TestEndOfTheSpace(t *testing.T) {
 			c.Check()
 		})
 	}
-}
-
-func TestReplacedLeasesNothing(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	p := c.startAs("a", "one")
-	p.Lease(10)
-	again := c.startAs("a", "one")
-	again.Lease(10)
-	was := c.Mark("a")
-	_, err := p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.Refused, "another process registered as instance one")
-	ledgertest.WantKind(t, p.Run(bg), allocator.Refused, "another process")
-	ledgertest.WantKind(t, p.Serve(bg, 1), allocator.Refused)
-	if now := c.Mark("a"); !reflect.DeepEqual(now, was) {
-		t.Errorf("the mark went from %+v to %+v", was, now)
-	}
-	c.Check()
 }
 
 // A source that etcd does not answer says so. It said that the layout had changed 20

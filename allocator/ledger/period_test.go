@@ -10,7 +10,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/period"
 )
@@ -34,66 +33,6 @@ func daily(c *cluster, digits int, zone string) period.Period {
 	p := period.Period{Unit: period.Day, Digits: digits, Zone: zone}
 	c.Tag("daily", func(s *record.TagSettings) { s.Period = p })
 	return p
-}
-
-// The first lease of a day begins with the day's first ID, and no lease goes on into the
-// next day. A room turns with the first of its instances.
-func TestPeriods(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	daily(c, 2, "Asia/Shanghai")
-	clock := at(t, "2026-11-22T23:59:00+08:00")
-	late := at(t, "2026-11-22T23:59:00+08:00")
-	a, b, other := c.start("a", clock.config), c.start("a", late.config), c.start("b", clock.config)
-	lease := func(p *process, n, first, count int64) {
-		t.Helper()
-		if seg, err := p.TryLease("daily", n); err != nil || seg.First != first || seg.Count != count {
-			t.Errorf("got %v, %v; want %d IDs from %d", seg, err, count, first)
-		}
-	}
-	lease(a, 7, 20261122_00, 7)
-	lease(b, 7, 20261122_12, 7)
-	lease(other, 100, 20261122_25, 40) // its first lease is above the marks of all rooms
-	lease(a, 100, 20261122_24, 50-14)  // up to the day's end
-	_, err := a.TryLease("daily", 1)
-	ledgertest.WantKind(t, err, allocator.Exhausted,
-		"the period 2026-11-22 is full; the next one begins at 2026-11-23T00:00:00+08:00")
-	clock.Time = clock.Add(2 * time.Minute)
-	lease(a, 1, 20261123_00, 1)
-	lease(b, 1, 20261123_01, 1) // by its clock it is still yesterday
-	late.Time = clock.Time
-	lease(b, 1, 20261123_02, 1)
-	clock.Time = clock.Add(-time.Hour) // it does not go back
-	lease(a, 1, 20261123_03, 1)
-	clock.Time = clock.Add(400 * 24 * time.Hour)
-	lease(other, 1, 20271227_05, 1)
-	c.Check()
-}
-
-// A period's first IDs lie further above the last ones than max_jump, and the other rooms
-// follow all the same. Within a period max_jump holds.
-func TestMaxJumpCountsWithinAPeriod(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	c.Tag("daily", func(s *record.TagSettings) {
-		s.Period, s.MaxJump = period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}, 1000
-	})
-	clock := at(t, "2026-11-22T12:00:00Z")
-	a, b := c.start("a", clock.config), c.start("b", clock.config)
-	for range 3 {
-		for _, p := range []*process{a, b} {
-			if _, err := p.TryLease("daily", 10); err != nil {
-				t.Fatal(err)
-			}
-		}
-		clock.Time = clock.Add(24 * time.Hour)
-		c.Move("10 a=5-10 b=0-5")
-		c.Move("10 a=0-5 b=5-10")
-	}
-	if _, err := a.TryLease("daily", 100_000); err != nil {
-		t.Fatal(err)
-	}
-	c.Move("10 a=5-10 b=0-5")
-	_, err := b.TryLease("daily", 1)
-	ledgertest.WantKind(t, err, allocator.Refused, "max_jump")
 }
 
 // A clock is asked for before it opens a period, and only then.

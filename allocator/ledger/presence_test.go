@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
@@ -118,51 +117,6 @@ func TestRegistrationsAndHeartbeats(t *testing.T) {
 			t.Error(err)
 		}
 		c.Check()
-	})
-}
-
-func TestRestartTakesTheNameOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "10 a=0-5 b=5-10")
-		old := c.startAs("a", "one")
-		stop := beating(old)
-		fresh := c.startAs("a", "one")
-		stopFresh := beating(fresh)
-		time.Sleep(time.Minute)
-		ledgertest.WantKind(t, stop(), allocator.Refused, "another process registered", "--name")
-		ledgertest.WantKind(t, old.Leave(bg), allocator.Refused) // and takes nothing away
-		ledgertest.WantKind(t, old.Serve(bg, 1), allocator.Refused)
-		c.wantInstances("a", "a/one:1")
-		fresh.Lease(1)
-		if err := stopFresh(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// A process whose machine's clock is a day behind takes over the name of one that
-// runs, and each then took the name from the other in turn: the newer
-// registration wins, whatever the clocks say.
-func TestTheNewerRegistrationWins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "10 a=0-5 b=5-10")
-		old := c.startAs("a", "one")
-		var v map[string]any // as a clock that is a day ahead has it written
-		if err := json.Unmarshal(c.Value("rooms/a/one"), &v); err != nil {
-			t.Fatal(err)
-		}
-		v["started"] = time.Now().Add(24 * time.Hour).UTC().Format(time.RFC3339Nano)
-		b, _ := json.Marshal(v)
-		c.Corrupt("rooms/a/one", b)
-		stop := beating(old)
-		fresh := c.startAs("a", "one")
-		stopFresh := beating(fresh)
-		time.Sleep(time.Minute)
-		ledgertest.WantKind(t, stop(), allocator.Refused, "another process registered")
-		fresh.Lease(1)
-		if err := stopFresh(); err != nil {
-			t.Error(err)
-		}
 	})
 }
 

@@ -72,57 +72,6 @@ func witness(all ...*seen) func(*recovery.Config) {
 	}
 }
 
-// What a lost instance leased since the backup is taken from what a mirror saw, exactly: however
-// many steps that are, of any of its lives. Nobody has to guess a margin.
-func TestRecoverTakesWhatAMirrorSaw(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.Tag("t1", steps(100))
-	issued := make(map[int64]bool)
-	lease := func(p *process, n int64) {
-		t.Helper()
-		p.hear()
-		seg, err := p.TryLease("t1", n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for id := range seg.IDs() {
-			if issued[id] {
-				t.Fatalf("ID %d twice", id)
-			}
-			issued[id] = true
-		}
-	}
-	a, b := c.start("a"), c.start("b")
-	lease(a, 10)
-	lease(b, 10)
-	saw := c.mirror()
-	backup := c.Mem.Revision()
-	for range 30 { // a crash loop, without a journal
-		b = c.startAs("b", b.Name())
-		lease(b, 100)
-	}
-	saw.look()
-	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-	_, err := a.TryLease("t1", 1)
-	ledgertest.WantKind(t, err, allocator.WentBack)
-
-	_, err = c.recover(c.Mem.Open(), []*process{a}, without(b.id()))
-	ledgertest.WantKind(t, err, allocator.Refused, "b/"+string(b.Name()), "--margin", "a guess")
-	if by := value[record.Epoch](c, "epoch").Halted.By; strings.HasPrefix(by, "ann") {
-		t.Errorf("a recover that refused to guess halted: %s", by)
-	}
-	report := c.mustRecover([]*process{a}, without(b.id()), witness(saw))
-	if report.Margin != 2 || report.Raised == 0 || len(report.Mirrors) != 1 {
-		t.Errorf("margin %d, raised %d, mirrors %+v", report.Margin, report.Raised, report.Mirrors)
-	}
-	replaced := c.startAs("b", "other")
-	for range 40 {
-		lease(replaced, 100)
-		lease(a, 100)
-	}
-	c.Check()
-}
-
 // Recover finds the consoles whose addresses etcd has, asks each once, and does not wait again for one that
 // did not answer. The operator may leave out one of them, by the name that recover prints.
 func TestRecoverFindsConsoles(t *testing.T) {
@@ -376,24 +325,6 @@ func TestMirrorRefused(t *testing.T) {
 	}
 }
 
-// Clocks may be a day ahead, or a day behind. A recover by a clock that is behind takes the mirror of a
-// console that saw one by a clock that was ahead.
-func TestMirrorOfARecoverByAClockThatWasAhead(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	ahead, behind := at(t, "2026-11-26T12:00:00Z"), at(t, "2026-11-24T12:00:00Z")
-	a, b := c.start("a"), c.start("b")
-	a.Lease(10)
-	b.Lease(10)
-	was := c.recoverAt(ahead, []*process{a}, without(b.id()), margin(2))
-	saw := c.mirror()
-	a.hear()
-	report := c.recoverAt(behind, []*process{a}, witness(saw))
-	if was.NotBefore.IsZero() || !report.NotBefore.Equal(was.NotBefore) {
-		t.Errorf("windows not before %v; want %v", report.NotBefore, was.NotBefore)
-	}
-	c.Check()
-}
-
 // A rehearsal's recover begins an epoch of its own, over a copy in which no instance lives. A mirror that
 // followed it afterwards did not see what a lost instance leased meanwhile.
 func TestMirrorOfARehearsal(t *testing.T) {
@@ -498,53 +429,6 @@ func TestEpochThatOnlyMirrorsKnow(t *testing.T) {
 	a.hear()
 	a.Lease(10)
 	c.Check()
-}
-
-// A window that only a mirror saw is raised in its own room's key, also where the machine of the lost
-// instance is off: its caller's process, or its successor, may have used the number until its end.
-func TestMirrorRaisesWindows(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	a, b := c.start("a"), c.start("b")
-	a.Lease(10)
-	b.Lease(10)
-	backup := c.Mem.Revision()
-	id := record.WorkerID{Bits: 10, Number: 600}
-	clock := &wall{time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)}
-	now := clock.UnixMilli()
-	window := record.Worker{Room: "b", Instance: b.Name(), Incarnation: "x", From: now, Clock: now,
-		Until: now + record.LongestWindow.Milliseconds(), Stamp: record.Stamp{Epoch: "e", Revision: 1}}
-	c.Corrupt("windows/b/"+id.Padded(), window.Encode())
-	saw := c.mirror()
-	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-	a.hear()
-	report := c.recoverAt(clock, []*process{a}, stopped(b.id()), witness(saw))
-	if stored := value[record.Worker](c, "windows/b/"+id.Padded()); stored != window || report.Workers != 1 {
-		t.Errorf("%d windows were raised; the key has %+v, want %+v", report.Workers, stored, window)
-	}
-	if before := report.NotBefore.UnixMilli(); before >= window.Until {
-		t.Errorf("windows begin at %d, not before the window's end at %d: it shows nothing", before, window.Until)
-	}
-}
-
-// A step and a skip that a restore forgot are put back from what a mirror saw: d of the margin
-// follows from them. A tag's other settings stay as the store has them.
-func TestMirrorRaisesStepsAndSkips(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.Tag("t1", steps(10))
-	a := c.start("a")
-	a.Lease(10)
-	backup := c.Mem.Revision()
-	c.Update("t1", func(s *record.TagSettings) {
-		s.MaxStep, s.Skips = 500, record.Skips{"b": 12_345}
-	})
-	saw := c.mirror()
-	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-	a.hear()
-	c.mustRecover([]*process{a}, witness(saw))
-	tag, err := manage(ledgertest.Open(t, c.Mem.Open())).Tag(bg, "t1")
-	if err != nil || tag.LargestStep != 500 || tag.Skips["b"] != 12_345 || tag.MaxStep != 10 {
-		t.Errorf("%+v, %v", tag, err)
-	}
 }
 
 // Tags that a restore forgot are put back from what a mirror saw, as deleted ones, so that the

@@ -3,11 +3,9 @@ package ledger_test
 import (
 	"math/rand/v2"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
@@ -26,90 +24,6 @@ func (c *cluster) recoverAt(clock *wall, living []*process, change ...func(*reco
 		c.Fatalf("recover: %v", err)
 	}
 	return report
-}
-
-// A margin counts in each period that may have lost leases, and takes no lease into a later one: a
-// tag of which it leaves no ID in the present period issues none until the first period that began
-// after all lost leases. Recover names it.
-func TestMarginOfATagWithAPeriod(t *testing.T) {
-	for _, test := range []struct {
-		digits  int
-		maxStep int64
-		clock   string
-		left    bool
-	}{
-		{9, 1_000_000, "2026-11-25T12:00:00Z", true},
-		{9, 1_000_000, "2026-11-25T23:30:00Z", true},
-		{9, 100_000_000, "2026-11-25T12:00:00Z", false},
-		{8, 100_000_000, "2026-11-25T12:00:00Z", false},
-		{6, 100_000_000, "2026-11-29T12:00:00Z", false},
-		{4, 100_000_000, "2026-11-25T12:00:00Z", false},
-	} {
-		c := newCluster(t, "1000 a=0-500 b=500-1000")
-		clock := at(t, test.clock)
-		p := period.Period{Unit: period.Day, Digits: test.digits, Zone: "UTC"}
-		c.Tag("daily", func(s *record.TagSettings) { s.Period, s.MaxStep = p, test.maxStep })
-		a, silent := c.start("a", clock.config), c.start("b", clock.config)
-		for _, i := range []*process{a, silent} {
-			if _, err := i.TryLease("daily", 10); err != nil {
-				t.Fatal(err)
-			}
-		}
-		report := c.recoverAt(clock, []*process{a}, without(silent.id()), margin(13))
-		if named := slices.Contains(report.BeyondPeriod, "daily"); named == test.left {
-			t.Errorf("%d digits, steps of %d: named %v", test.digits, test.maxStep, report.BeyondPeriod)
-		}
-		today, d := p.At(clock.Time).First, 13*((test.maxStep-1)/500+2)*1000
-		for day := range 4 {
-			now := p.At(clock.Time)
-			least := now.First
-			if now.Begins.Before(clock.Add(time.Duration(-day) * 24 * time.Hour).Add(49 * time.Hour)) {
-				least += d
-			}
-			a.hear()
-			seg, err := a.TryLease("daily", 1)
-			switch full := least >= now.End; {
-			case full && allocator.KindOf(err) != allocator.Exhausted:
-				t.Errorf("%d digits, steps of %d, day %d: %v, %v; want none", test.digits, test.maxStep, day, seg, err)
-			case !full && (err != nil || seg.First < least || seg.First > least+2000):
-				t.Errorf("%d digits, steps of %d, day %d: %v, %v; want %d or a little more", test.digits,
-					test.maxStep, day, seg, err, least)
-			case !full && now.First == today && !test.left:
-				t.Errorf("%d digits, steps of %d: IDs are left", test.digits, test.maxStep)
-			}
-			clock.Time = clock.Add(24 * time.Hour)
-		}
-		c.Check()
-	}
-}
-
-// The margin of a period does not depend on marks. An instance with a clock 8 hours behind took it in
-// yesterday's period, and the next instance opened today's at its first ID: all lost IDs came twice.
-func TestMarginOfAPeriodThatSomeClocksHaveNotReached(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	p := daily(c, 9, "UTC")
-	clock, behind := at(t, "2026-11-25T05:00:00Z"), at(t, "2026-11-24T21:00:00Z")
-	slow, silent := c.start("a", behind.config), c.start("b", clock.config)
-	if _, err := slow.TryLease("daily", 10); err != nil {
-		t.Fatal(err)
-	}
-	backup := c.Mem.Revision()
-	lost, err := silent.TryLease("daily", 1000)
-	if in, _ := p.Of(lost.First); err != nil || in != p.At(clock.Time) {
-		t.Fatalf("%v, %v", lost, err)
-	}
-	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-	c.recoverAt(clock, []*process{slow}, without(silent.id()), margin(1))
-	slow.hear()
-	if seg, err := slow.TryLease("daily", 10); err != nil || seg.Last() >= p.At(clock.Time).First {
-		t.Errorf("by the clock that is behind: %v, %v", seg, err)
-	}
-	for _, room := range []allocator.Room{"b", "a"} {
-		if seg, err := c.start(room, clock.config).TryLease("daily", 1000); err != nil || seg.First <= lost.Last() {
-			t.Errorf("room %s: %v, %v; lost were %v", room, seg, err, lost)
-		}
-	}
-	c.Check()
 }
 
 // No ID comes twice after a restore around midnight, whatever an instance leased that is silent

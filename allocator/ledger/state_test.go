@@ -232,18 +232,6 @@ func TestRefreshDoesNotGoBack(t *testing.T) {
 	ledgertest.WantKind(t, fresh.Leasable(), allocator.WentBack, "halted by instance a/i1")
 }
 
-// NoRange and Exhausted are not said from memory: a room that was given a range
-// while no process watched leases at once.
-func TestNewsIsReadBeforeRefusing(t *testing.T) {
-	c := newCluster(t, "100 a=0-100")
-	b := c.start("b")
-	_, err := b.TryLease("t", 1)
-	ledgertest.WantKind(t, err, allocator.NoRange, "room b", "version 1")
-	c.Move("100 a=0-50 b=50-100")
-	b.Lease(1)
-	c.Check()
-}
-
 func TestLeasableBeforeAnythingWasRead(t *testing.T) {
 	l := ledgertest.Open(t, ledgertest.NewFake(t).Open())
 	ledgertest.WantKind(t, l.Leasable(), allocator.Unavailable, "has not been read from etcd yet")

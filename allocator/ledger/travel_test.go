@@ -5,13 +5,11 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -22,64 +20,6 @@ func (c *cluster) isHalted() string {
 		return ""
 	}
 	return string(v)
-}
-
-// A process that lived on sees that etcd was restored, whatever it remembers, and so does
-// a process without any memory. Leasing is halted for all.
-func TestRestoreIsSeen(t *testing.T) {
-	for _, bump := range []int64{0, 1_000_000_000} {
-		for name, alive := range map[string]bool{"by a process that lived on": true, "by a newcomer": false} {
-			for _, leased := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s, bump %d, leased since %v", name, bump, leased), func(t *testing.T) {
-					c := newCluster(t, "100 a=0-50 b=50-100")
-					p := c.start("a")
-					p.Lease(10)
-					backup := c.Mem.Revision()
-					if leased {
-						p.Lease(10)
-					}
-					c.start("b").Lease(10)
-					p.Ledger.Uncheck()
-					p.Lease(10)
-					c.Mem.Restore(backup, bump, ledgertest.ClusterID)
-					if !alive {
-						p = c.startAs("a", "new")
-					}
-					seg, err := p.TryLease("t", 10)
-					ledgertest.WantKind(t, err, allocator.WentBack, "halted by instance a/")
-					if c.isHalted() == "" {
-						t.Errorf("not halted; leased %v", seg)
-					}
-					if _, err := c.Admin.CreateTag(bg, "u", record.DefaultTag(), "test"); err != nil {
-						t.Fatal(err)
-					}
-					_, err = p.TryLease("u", 1)
-					ledgertest.WantKind(t, err, allocator.WentBack)
-					audits, _, err := c.Admin.Audits(bg, "", 10)
-					if err != nil || len(audits) < 2 || audits[1].Action != "halt" || audits[1].Object != "epoch" {
-						t.Errorf("audit: %+v, %v", audits, err)
-					}
-				})
-			}
-		}
-	}
-}
-
-// A restart of etcd is none of that, nor is another connection.
-func TestRestartIsNoRestore(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := c.start("a")
-	for range 3 {
-		p.Lease(10)
-		c.Mem.Break()
-		p.Lease(10)
-		p.Ledger.Uncheck()
-		p.Lease(10)
-	}
-	if why := c.isHalted(); why != "" {
-		t.Errorf("halted: %s", why)
-	}
-	c.Check()
 }
 
 // A lease that went through another connection than the one that was checked is
@@ -127,29 +67,6 @@ func TestLeaseUnderASuspicion(t *testing.T) {
 		}
 		c.Check()
 	}
-}
-
-// An epoch that is there again after another is time going back; a new one is
-// not, and begins revisions and layout versions anew.
-func TestEpochs(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := c.start("a")
-	p.Lease(10)
-	first := c.Value("epoch")
-	second := c.mustRecover([]*process{p}).Epoch
-	p.hear()
-	p.Lease(10)
-	c.Corrupt("epoch", first)
-	p.Ledger.Uncheck()
-	_, err := p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.WentBack, "is in force again, after "+second)
-	if why := c.isHalted(); !strings.Contains(why, "in force again") {
-		t.Errorf("halted: %q", why)
-	}
-	c.mustRecover([]*process{p})
-	p.hear()
-	p.Lease(10)
-	c.Check()
 }
 
 // After a restore and a new epoch a process that lived on goes on by itself: revisions

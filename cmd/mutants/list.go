@@ -45,7 +45,7 @@ var mistakes = []mistake{
 		because: "the tag would have to be skipped far above its marks, a backup taken before its next lease, " +
 			"and its room left out"},
 	{name: "absent-has-total", what: "an absent mark counts with the epoch's margin total", pkg: "./allocator/ledger",
-		test: "TestFloorOfANewTag",
+		test: "TestScripts",
 		because: "a room without a mark must have leased IDs of a new tag in a lost history, and be left out, " +
 			"before any other room leased more"},
 	{name: "retry-forgets-mark", what: "after a refusal the base ignores the mark's next"},
@@ -76,7 +76,7 @@ var mistakes = []mistake{
 		"and not of the request"},
 	{name: "whole-hold-for-clients", what: "clients of a strict tag may use IDs for a whole hold after their lease"},
 	{name: "copy-unseen", what: "an instance registers again over the heartbeat of a copy of its process",
-		pkg: "./allocator/ledger", test: "TestHeartbeatThatIsNotAsItWasLeft",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "the simulation's doubles are processes of the same name, not copies of a memory"},
 	{name: "moves-unreported", what: "a migration moves on before instances have reported", pkg: "./console",
 		test: "TestMigrateWaiting",
