@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -60,27 +59,6 @@ func TestLeaseUnderEachFault(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A late transaction comes after the same IDs were leased anew: it must not
-// take effect.
-func TestLateLeaseAfterAnotherOne(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p, q := c.start("a"), c.start("a")
-	p.Lease(10)
-	p.Conn.Next(ledgertest.Fate{Name: ledgertest.Late, N: 1000}, ledgertest.PutsUnder("marks/"))
-	if _, err := p.TryLease("t", 1000); err == nil {
-		t.Fatal("no error")
-	}
-	q.Lease(5)
-	before := c.Mark("a")
-	c.Mem.Arrive()
-	if after := c.Mark("a"); !reflect.DeepEqual(after, before) {
-		t.Errorf("the late lease took effect: %+v, then %+v", before, after)
-	}
-	p.Lease(5)
-	q.Lease(5)
-	c.Check()
 }
 
 // A floor that is answered from the past, or not at all, is not used.

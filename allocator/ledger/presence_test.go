@@ -120,6 +120,21 @@ func TestRegistrationsAndHeartbeats(t *testing.T) {
 	})
 }
 
+// An instance whose name another process took over ends.
+func TestRunEndsWhereTheNameIsTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "10 a=0-5 b=5-10")
+		old := c.startAs("a", "one")
+		stop := beating(old)
+		stopNext := beating(c.startAs("a", "one"))
+		time.Sleep(time.Minute)
+		ledgertest.WantKind(t, stop(), allocator.Refused, "another process registered", "--name")
+		if err := stopNext(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A process that restarts under its name reported the latest layout at once, for
 // its predecessor too, which may be cut off and still issue what its room lost.
 // Now its registration has the predecessor's version until that one's hold has

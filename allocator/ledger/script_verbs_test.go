@@ -193,6 +193,10 @@ func init() {
 		{"keys PREFIX", "the keys with a beginning", func(s *script, a args) (string, error) {
 			return strings.ReplaceAll(strings.Join(s.c.Mem.Keys(prefix+a[0]), " "), prefix, ""), nil
 		}},
+		{"init LAYOUT", "makes the cluster", func(s *script, a args) (string, error) {
+			_, err := s.c.Admin.Init(bg, ledgertest.Lay(s.t, a.rest(0)), "test")
+			return "", err
+		}},
 		{"layout LAYOUT", "changes the layout", func(s *script, a args) (string, error) {
 			from, err := s.c.Admin.Ledger.Refresh(bg)
 			if err == nil {

@@ -13,79 +13,6 @@ import (
 	"github.com/march-id/march/allocator/plan"
 )
 
-// damaged are all kinds of key: what verify says that each stops where it cannot be
-// read, what it stops in truth, and the repair. The keys are those of damagedCluster.
-var damaged = []struct {
-	key   string
-	stops string    // as verify says it
-	lease [3]bool   // whether instance a/one leases of tag t, of tag u, and b/two of tag t
-	next  string    // as verify says it
-	undo  damageFix // following that, all is well
-}{
-	{"identity", "all leasing, in every room, and every change by a console; no process starts", [3]bool{},
-		"put the value of a backup back", putBack},
-	{"epoch", "all leasing, in every room;", [3]bool{}, "`march recover`", recovers},
-	{"layout", "all leasing, in every room;", [3]bool{}, "`march recover`", recovers},
-	{"beat", "all leasing, in every room, and every change by a console", [3]bool{}, "`march recover`", recovers},
-	{"beat", "all leasing, in every room, and every change by a console", [3]bool{},
-		"if etcd was certainly not restored, delete the key", deletes},
-	{"settings", "all leasing, in every room;", [3]bool{}, `put {"format":2,"journal":"required","nonce":""} there`,
-		puts(`{"format":2,"journal":"required","nonce":""}`)},
-	{"layouts/0000000000000000003", "all leasing", [3]bool{}, "put the value of key layout there", copies("layout")},
-	{"layouts/0000000000000000002", "all leasing", [3]bool{}, "put the value of a backup back", putBack},
-	{"layouts/0000000000000000001", "`march id decode` for IDs that were leased under it", [3]bool{true, true, true},
-		"put the value of a backup back", putBack},
-	{"answered", "nothing; instances that have not entered the epoch", [3]bool{true, true, true}, "leave it", recovers},
-	{"tags/t", "leasing of tag t, in every room", [3]bool{false, true, false},
-		"put the value back that the audit has for it: `march audit list -o json --to tags/t`", putBack},
-	{"marks/a/t", "leasing of tag t in room a", [3]bool{false, true, true}, `put {"format":2,"next":"N"} there`,
-		puts(`{"format":2,"next":"5000000"}`)},
-	{"rooms/a/one", "leasing by instance a/one, its heartbeats", [3]bool{false, false, true},
-		"`march instance forget a one`", forgets},
-	{"alive/a/one", "nothing; instance a/one writes it again, if it runs",
-		[3]bool{true, true, true}, "if it stays", beats},
-	{"consoles/" + oldID, "nothing; `march recover` asks this console only if it is named",
-		[3]bool{true, true, true}, "delete the key", deletes},
-	{"machines/10/0000000000000000007", "machine ID 10/7 of CosId's clients", [3]bool{true, true, true},
-		"put the value of a backup back", putBack},
-	{"migration", "migrations: the one that is under way does not go on", [3]bool{true, true, true},
-		`put {"format":2,"name":"ID"} there`, deletes},
-	{"migrations/" + oldID, "nothing; lists pass it over", [3]bool{true, true, true},
-		"leave it, or delete the key", deletes},
-	{"audit/" + oldID, "nothing; lists pass it over", [3]bool{true, true, true},
-		"leave it, or delete the key", deletes},
-	{"nonsense", "nothing; lists name it", [3]bool{true, true, true},
-		"delete the key, if no newer version of March wrote it", deletes},
-}
-
-// damageFix does what verify says about a damaged key, which had a value.
-type damageFix func(t *testing.T, c *cluster, living []*process, key string, was []byte)
-
-func putBack(_ *testing.T, c *cluster, _ []*process, key string, was []byte) { c.Corrupt(key, was) }
-func deletes(_ *testing.T, c *cluster, _ []*process, key string, _ []byte)   { c.Corrupt(key, nil) }
-func puts(value string) damageFix {
-	return func(_ *testing.T, c *cluster, _ []*process, key string, _ []byte) { c.Corrupt(key, []byte(value)) }
-}
-
-func copies(from string) damageFix {
-	return func(_ *testing.T, c *cluster, _ []*process, key string, _ []byte) { c.Corrupt(key, c.Value(from)) }
-}
-
-func recovers(_ *testing.T, c *cluster, living []*process, _ string, _ []byte) { c.mustRecover(living) }
-
-func forgets(t *testing.T, c *cluster, living []*process, _ string, _ []byte) {
-	if err := c.Admin.Forget(bg, "a", "one", "ann"); err != nil {
-		t.Fatal(err)
-	}
-	beats(t, c, living, "", nil)
-}
-
-func beats(t *testing.T, _ *cluster, living []*process, _ string, _ []byte) {
-	if err := living[0].Beat(bg); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // damagedCluster is a cluster with a key of each kind: two rooms, three layouts, the
 // tags t and u.
 func damagedCluster(t *testing.T) (c *cluster, living []*process) {
@@ -103,52 +30,6 @@ func damagedCluster(t *testing.T) (c *cluster, living []*process) {
 		}
 	}
 	return c, living
-}
-
-// Verify reads every kind of key. Of one that cannot be read it says what that stops,
-// which is what it stops, and what to do, which helps.
-func TestVerifySaysWhatDamageStops(t *testing.T) {
-	for _, test := range damaged {
-		t.Run(fmt.Sprint(test.key, " ", test.next), func(t *testing.T) {
-			c, living := damagedCluster(t)
-			was, _ := c.Mem.Value(prefix + test.key)
-			c.Corrupt(test.key, []byte("garbage"))
-			report, err := verify.Run(bg, ledgertest.Open(t, c.Mem.Open()).Cluster(), verify.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			said := ""
-			for _, problem := range report.Problems { // others may follow from it
-				if strings.HasPrefix(problem, "key "+prefix+test.key+":") {
-					said = problem
-				}
-			}
-			if !strings.Contains(said, "; it stops "+test.stops) || !strings.Contains(said, "; next: ") ||
-				!strings.Contains(said, test.next) {
-				t.Errorf("verify says %q, without %q or %q", report.Problems, test.stops, test.next)
-			}
-			for i, lease := range []struct {
-				p   *process
-				tag allocator.Tag
-			}{{living[0], "t"}, {living[0], "u"}, {living[1], "t"}} {
-				lease.p.Ledger.Uncheck()
-				if _, err := lease.p.TryLease(lease.tag, 10); (err == nil) != test.lease[i] {
-					t.Errorf("%s/%s leases of %s: %v, want %v", lease.p.Room(), lease.p.Name(),
-						lease.tag, err, test.lease[i])
-				}
-			}
-			test.undo(t, c, living, test.key, was)
-			for _, p := range living {
-				p.hear()
-				for _, tag := range []allocator.Tag{"t", "u"} {
-					if _, err := p.TryLease(tag, 10); err != nil {
-						t.Errorf("%s does not lease of %s after the repair: %v", p.id(), tag, err)
-					}
-				}
-			}
-			verified(t, c)
-		})
-	}
 }
 
 // A migration that is under way, and cannot be read, or is not there, stops all others.

@@ -166,7 +166,7 @@
 //     cloning a machine does. A double is a process that was started under the other's
 //     name, with an address and a journal of its own. Of two copies with one incarnation
 //     the one that loses a heartbeat stops: a test in the ledger shows that
-//     (TestHeartbeatThatIsNotAsItWasLeft). No test sees the IDs that both issue before.
+//     (testdata/beats.txt of package ledger). No test sees the IDs that both issue before.
 //     Copies of a journal are missing as well.
 //   - There is no gRPC: the services' methods are called directly. The listeners given
 //     to the servers never accept.

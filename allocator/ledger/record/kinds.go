@@ -150,7 +150,7 @@ func (k Keys) Known() (all []string) {
 }
 
 // Damage returns the Damage of an unreadable key, given the version of the layout in force, 0
-// if that is not known. TestVerifySaysWhatDamageStops compares it with the behaviour of a
+// if that is not known. The script damage.txt of package ledger compares it with the behaviour of a
 // cluster.
 func (k Keys) Damage(key string, version int64, migration string) Damage {
 	p, err := k.Parse(key)

@@ -41,19 +41,6 @@ func Choose(now int64, caller bool, callers allocator.Range, known []Candidate, 
 	return c.WorkerID.Number, ok
 }
 
-// Held returns the workers that this process has, in no order.
-func (w *Workers) Held() []*Worker {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	all := make([]*Worker, 0, len(w.mu.held))
-	for _, held := range w.mu.held {
-		if held != nil {
-			all = append(all, held)
-		}
-	}
-	return all
-}
-
 func numbered(n int64) record.Number {
 	return record.Number{WorkerID: record.WorkerID{Bits: 10, Number: n}}
 }

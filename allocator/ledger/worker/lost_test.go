@@ -109,38 +109,6 @@ func TestWindowOfAMissedDeleteEndsWhenTheNumberIsTaken(t *testing.T) {
 	})
 }
 
-// After a recover without an instance, a number whose owner answered waits for nothing but its
-// owner: it may be given back, and taken by another process. Taking it failed with internal
-// until not_before.
-func TestAnsweredNumberIsFreeAfterRecover(t *testing.T) {
-	c := newCluster(t, halves)
-	p := c.start("a")
-	lost := c.start("a")
-	pin := worker.Request{Bits: 10, Tick: time.Millisecond, Pin: worker.PinTo(3)}
-	w, over := p.take(pin), lost.take(worker.Request{Bits: 10, Tick: time.Millisecond, Pin: worker.PinTo(4)})
-	for range 6 { // until its windows are long
-		c.pass(10 * time.Second)
-		p.renew(w)
-	}
-	c.recover([]*process{p}, "a/i2")
-	p.hear()
-	c.pass(time.Second)
-	now := c.now.Load()
-	if err := p.GiveBack(bg, w, now); err != nil {
-		t.Fatal(err)
-	}
-	third := c.start("a", func(cfg *worker.Config) { cfg.AgreeClock = true })
-	if taken := third.take(pin); taken.Window().From != now {
-		t.Errorf("the window begins at %d, want %d", taken.Window().From-start, now-start)
-	}
-	// The number of the one that was left out waits, and the recover is the reason.
-	_, err := third.Take(bg, worker.Request{Bits: 10, Tick: time.Millisecond, Pin: worker.PinTo(4)})
-	if busy, ok := errors.AsType[*worker.BusyError](err); !ok || busy.By != "" || busy.Worker != over.ID() ||
-		allocator.KindOf(err) != allocator.Unavailable {
-		t.Errorf("got %v", err)
-	}
-}
-
 // A process that stood still, or whose renewals failed, until its window was over finds that another
 // process took the number. That is in order: an error in the log is for a window that overlaps its
 // own. The chaos test fails with an error in a log.
@@ -164,7 +132,7 @@ func TestNumberTakenAfterTheWindowIsNoError(t *testing.T) {
 				next := stolen
 				next.From = w.Window().Until + begins.after
 				c.pass(time.Second)
-				p.next(ledgertest.Fate{Name: ledgertest.NotDone}, ledgertest.PutsUnder("windows/"))
+				p.conn.Next(ledgertest.Fate{Name: ledgertest.NotDone}, ledgertest.PutsUnder("windows/"))
 				if err := p.Renew(bg, w); allocator.KindOf(err) != allocator.Unavailable {
 					t.Fatalf("a renewal that etcd did not take: %v", err)
 				}
