@@ -69,8 +69,8 @@ func distinct(list []*marchv1.Unreadable) []*marchv1.Unreadable {
 // without a list of problems, print names its unreadable keys on stderr. Before text writes a message, its texts lose
 // the characters that cannot be printed: none of a server's becomes two lines.
 func (c *common) print(m any, text func(w *tabwriter.Writer)) error {
-	if message, ok := m.(proto.Message); ok && c.output != "json" {
-		mapTexts(message.ProtoReflect(), printable)
+	if message, ok := m.(proto.Message); ok {
+		c.clean(message)
 	}
 	listed := false
 	if l, ok := m.(interface{ GetProblems() []*marchv1.Problem }); ok {
@@ -96,6 +96,13 @@ func (c *common) print(m any, text func(w *tabwriter.Writer)) error {
 	w := tabwriter.NewWriter(lines{c.stdout}, 0, 0, 2, ' ', 0)
 	text(w)
 	return w.Flush()
+}
+
+// clean has a message's texts without the characters that cannot be printed, unless it is shown as JSON.
+func (c *common) clean(m proto.Message) {
+	if c.output != "json" {
+		mapTexts(m.ProtoReflect(), printable)
+	}
 }
 
 // interactive reports whether stdin is a terminal, so that questions can be asked.

@@ -150,14 +150,21 @@ func toServer(line, address string, more ...string) []string {
 	return append(append(strings.Fields(line), to, address, "--timeout", "1m"), more...)
 }
 
-// TestNoServerForgesALine: whatever the texts of a server's answer are, none of them becomes a line of its own, or sends
-// the terminal a command; nor do those of its errors.
+// TestNoServerForgesALine: whatever the texts of a server's answer are, none of them becomes a line of its own, or
+// sends the terminal a command; nor do those of its errors.
 func TestNoServerForgesALine(t *testing.T) {
 	t.Parallel()
 	const forged = "\nmarch: all is well\x1b[2J\u009b31m\r\t"
 	seen := &asked{taint: func(text string) string { return text + forged }}
 	address := seen.serve(t)
-	for line := range strings.Lines(commands) {
+	for line := range strings.Lines(commands + `
+	migrate plan --move a:25-50=b
+	migrate watch name
+	id next x
+	id next x --count 3
+	id next x y
+	id batch x --texts
+	doctor`) {
 		line = strings.TrimSpace(line)
 		var out bytes.Buffer
 		root := newRoot(&out, &out)
@@ -169,7 +176,7 @@ func TestNoServerForgesALine(t *testing.T) {
 			t.Errorf("%s: a forged line:\n%s", line, out.String())
 		}
 		for _, r := range out.String() {
-			if r != '\n' && !unicode.IsPrint(r) {
+			if !strings.ContainsRune("\n\t", r) && !unicode.IsPrint(r) { // tabs stand between an ID and its text
 				t.Errorf("%s: %U reaches the terminal", line, r)
 			}
 		}

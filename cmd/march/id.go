@@ -95,6 +95,7 @@ func (c *common) issueMany(ctx context.Context, t *target, args []string) error 
 	if err != nil {
 		return err
 	}
+	c.clean(answer)
 	w := bufio.NewWriter(c.stdout)
 	for _, of := range answer.GetTags() {
 		for _, one := range of.GetIds() {
@@ -215,6 +216,7 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 		if answer.GetFormat() == "" {
 			most = api.MaxBatch
 		}
+		c.clean(answer)
 		if err := show(w, answer); err != nil {
 			return err
 		}

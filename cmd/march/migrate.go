@@ -113,7 +113,7 @@ cost follows: the console reads all tags for it.`,
 func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out string) error {
 	if c.output == "text" {
 		w := tabwriter.NewWriter(lines{c.stdout}, 0, 0, 2, ' ', 0)
-		movesText(w, plan)
+		movesText(w, plain(plan))
 		if err := w.Flush(); err != nil {
 			return err
 		}
@@ -263,9 +263,10 @@ func confirm(ctx context.Context, c *common, t *target, plan *marchv1.Plan, path
 	}
 	asOfNow(ctx, t, plan)
 	w := tabwriter.NewWriter(lines{c.stderr}, 0, 0, 2, ' ', 0)
-	movesText(w, plan)
-	planCostText(w, plan.GetCost())
-	useText(w, plan.GetUse())
+	shown := plain(plan)
+	movesText(w, shown)
+	planCostText(w, shown.GetCost())
+	useText(w, shown.GetUse())
 	_, _ = fmt.Fprintln(w)
 	_ = w.Flush()
 	if n := len(plan.GetWarnings()); n > 0 {

@@ -108,8 +108,7 @@ func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
 	for _, t := range tags {
 		for _, r := range t.GetForecasts() {
 			if r.GetRefused() != "" {
-				_, _ = fmt.Fprintf(w, "\nWARNING: room %s: %s\n", printable(r.GetRoom()),
-					printable(r.GetRefused()))
+				_, _ = fmt.Fprintf(w, "\nWARNING: room %s: %s\n", r.GetRoom(), r.GetRefused())
 			}
 		}
 	}
@@ -231,7 +230,7 @@ func watchOnce(ctx context.Context, t *target, id string, show func(*marchv1.Mig
 func migrationLine(m *marchv1.Migration) string {
 	line := fmt.Sprintf("%s  %s  move %d of %d", m.GetId(), setting.MigrationState(m), m.GetReached(),
 		len(m.GetMoves()))
-	if n := m.GetReached(); n > 0 {
+	if n := int(m.GetReached()); n > 0 && n <= len(m.GetMoves()) {
 		line += " (" + api.Word(m.GetMoves()[n-1].GetKind()) + ")"
 	}
 	var waiting []string

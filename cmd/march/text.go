@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -106,6 +107,13 @@ func printableLines(text string) string {
 // this program: a text may be a server's, and name what a caller gave.
 func setIn(text string) string {
 	return strings.ReplaceAll(printableLines(strings.TrimRight(text, "\n")), "\n", "\n  ")
+}
+
+// plain returns a message for the terminal: its texts have no characters that cannot be printed.
+func plain[M proto.Message](m M) M {
+	m = proto.CloneOf(m)
+	mapTexts(m.ProtoReflect(), printable)
+	return m
 }
 
 // mapTexts replaces each text of a message.
