@@ -2,6 +2,7 @@ package room
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -61,7 +62,7 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	// The report comes last. A migration waits for it, and its next move may give to another
 	// room what this instance issued until now.
 	renewed, ok := s.renewAll(ctx, part)
-	if !ok || !s.times.ExchangeMoved(ctx) || !s.reportServed(ctx, layout.Version) {
+	if !ok || !s.windows.ExchangeMoved(ctx) || !s.reportServed(ctx, layout.Version) {
 		return false
 	}
 	s.served.Store(&part)
@@ -77,8 +78,9 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 // that the next request needs one round trip only.
 func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, ok bool) {
 	// Chains that part leaves all their segments are done at once, without a lease.
-	pending := slices.DeleteFunc(s.chains.all(), func(t tagged) bool { return t.chain.RenewIfKept(part) })
-	s.chains.sortByPeak(pending)
+	all, _ := s.tags.counters("", math.MaxInt)
+	pending := slices.DeleteFunc(all, func(c *counter) bool { return c.RenewIfKept(part) })
+	s.tags.sortByPeak(pending)
 	total = len(pending)
 	asked := 0 // the number of pending chains, from the front, that were asked to renew
 	rate := min(max(adoptLeast, float64(total)/adoptWithin.Seconds()), adoptMost)
@@ -87,10 +89,10 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 	defer reading.Wait()
 	for {
 		busy, kept := 0, pending[:0]
-		for _, t := range pending[:asked] {
-			if !s.renewed(t, part) {
-				kept = append(kept, t)
-				if t.chain.Status().Failure == nil {
+		for _, c := range pending[:asked] {
+			if !s.renewed(c, part) {
+				kept = append(kept, c)
+				if c.Status().Failure == nil {
 					busy++ // a chain that fails does not delay the others
 				}
 			}
@@ -98,10 +100,10 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 		pending, asked = append(kept, pending[asked:]...), len(kept)
 		due := 1 + int(time.Since(start).Seconds()*rate)
 		for ; busy < adoptWindow && renewals < due && asked < len(pending); busy++ {
-			if t := pending[asked]; t.chain.Cold(s.cfg.ColdAfter) {
-				reading.Go(func() { s.renewCold(ctx, t, part) })
+			if c := pending[asked]; c.Cold(s.cfg.ColdAfter) {
+				reading.Go(func() { s.renewCold(ctx, c, part) })
 			} else {
-				t.chain.Renew(part)
+				c.Renew(part)
 			}
 			renewals++
 			asked++
@@ -122,23 +124,23 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 
 // renewCold replaces a cold chain by one that holds nothing and has read the tag
 // under the current layout.
-func (s *Server) renewCold(ctx context.Context, t tagged, part allocator.Part) {
+func (s *Server) renewCold(ctx context.Context, c *counter, part allocator.Part) {
 	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 	defer cancel()
-	fresh, err := s.readCold(ctx, t.tag)
+	fresh, err := s.readCold(ctx, c.Tag())
 	switch {
 	// A caller may have come while the tag was read: then the chain is renewed as any other.
-	case !t.chain.Cold(s.cfg.ColdAfter), err != nil && allocator.KindOf(err) == allocator.Unavailable:
-		t.chain.Renew(part) // its segments serve callers while etcd is away
+	case !c.Cold(s.cfg.ColdAfter), err != nil && allocator.KindOf(err) == allocator.Unavailable:
+		c.Renew(part) // its segments serve callers while etcd is away
 	case err != nil: // its next caller gets the reason
-		s.chains.remove(t.tag, t.chain)
+		s.tags.remove(c.Tag(), c)
 	default:
-		s.chains.replace(t.tag, t.chain, fresh)
+		s.tags.replace(c, fresh)
 	}
 }
 
-func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
-	leave, err := s.chains.enter(ctx, tag)
+func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*counter, error) {
+	leave, err := s.tags.enter(ctx, tag)
 	if err != nil {
 		return nil, err
 	}
@@ -148,15 +150,15 @@ func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*tagChain, er
 
 // renewed reports whether a chain issues only IDs that part keeps. It drops a chain
 // for which nothing can ever be leased under part: callers then get the reason.
-func (s *Server) renewed(t tagged, part allocator.Part) bool {
-	if t.chain.Renewed(part) {
+func (s *Server) renewed(c *counter, part allocator.Part) bool {
+	if c.Renewed(part) {
 		return true
 	}
-	if failure := t.chain.Status().Failure; failure != nil {
+	if failure := c.Status().Failure; failure != nil {
 		switch allocator.KindOf(failure) {
 		case allocator.NoRange, allocator.NotFound, allocator.Exhausted:
-			s.lines.dropped.Log(time.Now(), s.log.Warn, "chain dropped", "tag", t.tag, "error", failure)
-			s.chains.remove(t.tag, t.chain)
+			s.lines.dropped.Log(time.Now(), s.log.Warn, "chain dropped", "tag", c.Tag(), "error", failure)
+			s.tags.remove(c.Tag(), c)
 			return true
 		}
 	}

@@ -6,9 +6,10 @@
 //  1. The instance reads the layout and registers. If another process registers
 //     under the same name later, that one takes its place: the instance drops the
 //     segments that it holds, and stops (package ledger).
-//  2. It makes a tag's chain when a caller first asks for the tag, or at the start
-//     if Config.WarmTags names the tag. That takes one read and one write in etcd.
-//     Then it serves everything from memory.
+//  2. It makes a tag's issuer when a caller first asks for the tag, or at the start
+//     if Config.WarmTags names the tag. That of a counter has a chain, which takes one
+//     read and one write in etcd. That of a time-ordered tag shares a worker (Windows).
+//     Then the instance serves everything from memory.
 //  3. It watches etcd for new layouts. A new layout keeps a segment if the boundary is
 //     the same and the room's new range contains the segment's range. Such a segment
 //     stays, so a room that lost nothing leases nothing. The instance replaces every
@@ -23,11 +24,11 @@
 //
 // # Invariants
 //
-//  1. Every ID that the instance answers was taken from a chain. So this instance
-//     leased it, and answers it once.
+//  1. Every ID that the instance answers was taken from a chain, or from a generator in the
+//     window of a worker. So this instance leased it, and answers it once.
 //  2. Once the instance has reported a layout's version, each ID that it issues is of
 //     a segment that was leased under that layout or a later one, or that the layout
 //     keeps. It reports after the last chain is renewed.
-//  3. The number of goroutines does not grow with the number of tags: chains have
+//  3. The number of goroutines does not grow with the number of tags: issuers have
 //     none of their own.
 package room

@@ -21,7 +21,6 @@ import (
 	"github.com/march-id/march/room/door"
 	"github.com/march-id/march/room/leaf"
 	"github.com/march-id/march/room/redis"
-	"github.com/march-id/march/room/timetags"
 	"github.com/march-id/march/room/tinyid"
 )
 
@@ -195,7 +194,7 @@ func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
 // doorTry takes an ID that is in memory, for a caller with a known subject. An ID of a quota
 // may be counted once more if another caller takes the last ID just then.
 func (s *Server) doorTry(ctx context.Context, tag string) (id int64, ok bool, err error) {
-	chain := s.chains.get(tag)
+	chain := s.tags.counter(tag)
 	if chain == nil || usable(tag, chain.text) != nil || !chain.Holds() || !s.cfg.Access.Knows(ctx) {
 		return 0, false, nil
 	}
@@ -205,7 +204,7 @@ func (s *Server) doorTry(ctx context.Context, tag string) (id int64, ok bool, er
 	if id, ok = chain.TryNext(); !ok {
 		return 0, false, nil
 	}
-	chain.asked.Add(1)
+	chain.ask()
 	s.issued.Add(1)
 	crash.Here(crash.BeforeReply)
 	return id, true, nil
@@ -216,11 +215,10 @@ func (s *Server) doorRun(ctx context.Context, tag string, n int64) (first int64,
 		return 0, err
 	}
 	var run allocator.Run
-	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
-		run, err = s.takeRun(ctx, c, n)
+	if err = s.with(ctx, tag, func(i issuer) (err error) {
+		run, err = s.takeRun(ctx, i, n)
 		return err
-	}, notInARow)
-	if err != nil {
+	}); err != nil {
 		return 0, err
 	}
 	s.issued.Add(n)
@@ -250,14 +248,14 @@ func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
 	if err := s.exists(ctx, tag); err != nil {
 		return 0, err
 	}
-	err = s.withTag(ctx, tag, func(*tagChain) error {
-		return allocator.Errorf(allocator.Refused,
-			"tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
-	}, func(t *timetags.Tag) (err error) {
-		id, err = t.Next(ctx)
+	if err = s.with(ctx, tag, func(i issuer) (err error) {
+		if _, timed := i.(*TimeTag); !timed {
+			return allocator.Errorf(allocator.Refused,
+				"tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
+		}
+		id, err = i.Next(ctx)
 		return err
-	})
-	if err != nil {
+	}); err != nil {
 		return 0, err
 	}
 	s.issued.Add(1)
@@ -268,7 +266,7 @@ func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
 // exists returns an error where a tag does not exist, before anything is asked of it that
 // would make one where the room creates tags.
 func (s *Server) exists(ctx context.Context, tag string) error {
-	if !s.cfg.CreateTags || s.chains.get(tag) != nil || s.times.Get(tag) != nil {
+	if !s.cfg.CreateTags || s.tags.get(tag) != nil {
 		return nil
 	}
 	_, err := s.admin.Tag(ctx, allocator.Tag(tag))
@@ -281,13 +279,18 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 	if err := s.cfg.Access.Take(ctx, tag, n); err != nil {
 		return allocator.Run{}, err
 	}
-	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
+	err = s.with(ctx, tag, func(i issuer) (err error) {
+		c, counts := i.(*counter)
+		if !counts {
+			_, err := s.takeRun(ctx, i, n) // it refuses
+			return err
+		}
 		if c.Gated() {
 			return allocator.Errorf(allocator.Refused,
 				"tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
 					"another room's", tag)
 		}
-		if s.chains.periods.of(c.Tag()) != (period.Period{}) {
+		if s.tags.periods.of(c.Tag()) != (period.Period{}) {
 			return allocator.Errorf(allocator.Refused,
 				"tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
 		}
@@ -309,7 +312,7 @@ func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocat
 		}
 		run, err = s.takeRun(ctx, c, n)
 		return err
-	}, notInARow)
+	})
 	if err != nil {
 		return allocator.Run{}, err
 	}
@@ -328,13 +331,12 @@ func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err erro
 	if err := s.exists(ctx, tag); err != nil {
 		return 0, err
 	}
-	var chain *tagChain // nil for time-ordered IDs
-	if s.times.Get(tag) == nil {
-		if chain, err = s.chain(ctx, tag); err != nil {
-			return 0, s.forCaller(err)
-		}
+	i, err := s.tag(ctx, tag)
+	if err != nil {
+		return 0, s.forCaller(err)
 	}
-	if chain == nil {
+	chain, counts := i.(*counter)
+	if !counts {
 		return 0, allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs: the next one is not known", tag)
 	}
 	if held := chain.Segments(); len(held) > 0 {

@@ -48,6 +48,12 @@ func (x *Index) After(tag allocator.Tag, n int) []allocator.Tag {
 	return tags
 }
 
+// Exchanged returns how many workers were exchanged, and how many of them because another process had the worker.
+func (w *Windows) Exchanged() (exchanges, conflicts int64) {
+	s := w.status()
+	return s.exchanges, s.conflicts
+}
+
 // Unknown exports unknown, which remembers tags that do not exist.
 type Unknown struct{ unknown unknown }
 

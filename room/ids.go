@@ -3,102 +3,77 @@ package room
 import (
 	"context"
 	"errors"
-	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/texts"
-	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/operator"
-	"github.com/march-id/march/room/timetags"
 )
 
-// withTag is a request for IDs of a tag: it calls use with the tag's chain, or timed with a
-// tag of time-ordered IDs, as reach does.
-func (s *Server) withTag(ctx context.Context, tag string, use func(*tagChain) error,
-	timed func(*timetags.Tag) error) error {
-	return s.failed(ctx, tag, s.reach(ctx, tag, func(c *tagChain) error {
-		c.asked.Add(1)
-		return use(c)
-	}, timed))
-}
-
-// reach calls use with a tag's chain, or timed with a tag of time-ordered IDs. A chain may
-// be closed in between, because it was unused for long or its tag was deleted. Then reach
-// calls use again, with a new one.
-func (s *Server) reach(ctx context.Context, tag string, use func(*tagChain) error,
-	timed func(*timetags.Tag) error) error {
+// next returns the next ID of a tag and the format of its text, nil if it has none. It needs no
+// closure, which would cost as much as the ID.
+func (s *Server) next(ctx context.Context, name string) (int64, *texts.Text, error) {
 	for {
-		if t := s.times.Get(tag); t != nil {
-			if err := timed(t); !errors.Is(err, error(timeid.ErrClosed)) {
-				return err
+		tag, err := s.tag(ctx, name)
+		if err == nil {
+			var id int64
+			if id, err = nextOf(ctx, name, tag); err == nil {
+				return id, tag.Text(), nil
 			}
-			if err := s.status.stopping(); err != nil {
-				return err
-			}
+			err = s.again(name, tag, err)
 		}
-		chain, err := s.chain(ctx, tag)
 		if err != nil {
-			return err
-		}
-		if chain == nil {
-			continue // the tag has time-ordered IDs
-		}
-		if err = use(chain); !errors.Is(err, error(allocator.ErrClosed)) {
-			return err
-		}
-		s.chains.remove(allocator.Tag(tag), chain)
-		if err := s.status.stopping(); err != nil {
-			return err
+			return 0, nil, s.failed(ctx, name, err)
 		}
 	}
 }
 
-// next returns the next ID of a tag, and how it is a text. If the tag is in memory it needs
-// no closure, which would cost as much as the ID. A cold tag takes the way of load.go.
-func (s *Server) next(ctx context.Context, tag string) (id int64, text *texts.Text, err error) {
-	if chain := s.chains.get(tag); chain != nil {
-		chain.asked.Add(1)
-		if err := usable(tag, chain.text); err != nil {
-			return 0, nil, s.failed(ctx, tag, err)
-		}
-		if id, err = chain.Next(ctx); err == nil {
-			return id, chain.text, nil
-		} else if !errors.Is(err, error(allocator.ErrClosed)) {
-			return id, chain.text, s.failed(ctx, tag, err)
-		}
+// nextOf returns the next ID of an issuer.
+func nextOf(ctx context.Context, name string, tag issuer) (int64, error) {
+	tag.ask()
+	if err := usable(name, tag.Text()); err != nil {
+		return 0, err
 	}
-	if t := s.times.Get(tag); t != nil {
-		if err := usable(tag, t.Text()); err != nil {
-			return 0, nil, s.failed(ctx, tag, err)
-		}
-		if id, err = t.Next(ctx); err == nil {
-			return id, t.Text(), nil
-		} else if !errors.Is(err, error(timeid.ErrClosed)) {
-			return id, t.Text(), s.failed(ctx, tag, err)
-		}
+	return tag.Next(ctx)
+}
+
+// again returns the error of a call as it is, or nil if the tag was closed, so that the call
+// is to be made again with the tag's next issuer.
+func (s *Server) again(name string, tag issuer, err error) error {
+	if !errors.Is(err, error(allocator.ErrClosed)) {
+		return err
 	}
-	err = s.withTag(ctx, tag, func(c *tagChain) (err error) {
-		text = c.text
-		if err := usable(tag, text); err != nil {
-			return err
-		}
-		id, err = c.Next(ctx)
-		return err
-	}, func(t *timetags.Tag) (err error) {
-		text = t.Text()
-		if err := usable(tag, text); err != nil {
-			return err
-		}
-		id, err = t.Next(ctx)
-		return err
+	s.tags.forget(allocator.Tag(name), tag)
+	return s.status.stopping()
+}
+
+// with is a request for IDs of a tag: it counts the request, and calls use with the tag's
+// issuer, as reach does.
+func (s *Server) with(ctx context.Context, name string, use func(issuer) error) error {
+	return s.reach(ctx, name, func(tag issuer) error {
+		tag.ask()
+		return use(tag)
 	})
-	return id, text, err
+}
+
+// reach calls use with a tag's issuer, and again with the next one if that was closed meanwhile.
+func (s *Server) reach(ctx context.Context, name string, use func(issuer) error) error {
+	for {
+		tag, err := s.tag(ctx, name)
+		if err == nil {
+			if err = use(tag); err == nil {
+				return nil
+			}
+			err = s.again(name, tag, err)
+		}
+		if err != nil {
+			return s.failed(ctx, name, err)
+		}
+	}
 }
 
 // Next implements IDService.
@@ -158,9 +133,9 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 // runs.
 func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs []allocator.Run, wide []string,
 	text *texts.Text, err error) {
-	// If the texts cannot be made, no IDs are issued.
-	take := func(of *texts.Text, ids func() error) error {
-		if text = of; text != nil && r.GetTexts() {
+	err = s.with(ctx, r.GetTag(), func(tag issuer) (err error) {
+		// If the texts cannot be made, no IDs are issued.
+		if text = tag.Text(); text != nil && r.GetTexts() {
 			if err := usable(r.GetTag(), text); err != nil {
 				return err
 			}
@@ -168,31 +143,17 @@ func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs [
 				return allocator.Errorf(allocator.Invalid, "count: %d; allowed with texts: 1 to %d", n, api.MaxTexts)
 			}
 		}
-		return ids()
-	}
-	err = s.withTag(ctx, r.GetTag(), func(c *tagChain) error {
-		return take(c.text, func() (err error) {
-			if r.GetContiguous() {
-				run, err := s.takeRun(ctx, c, r.GetCount())
-				runs = []allocator.Run{run}
-				return err
-			}
-			// Runs taken before an error are lost: a gap.
-			runs, err = c.NextN(ctx, r.GetCount(), runs[:0])
+		if r.GetContiguous() {
+			run, err := s.takeRun(ctx, tag, r.GetCount())
+			runs = []allocator.Run{run}
 			return err
-		})
-	}, func(t *timetags.Tag) error {
-		return take(t.Text(), func() (err error) {
-			if r.GetContiguous() {
-				return notInARow(t)
-			}
-			if t.Wide() && r.GetTexts() {
-				wide, err = t.NextTexts(ctx, r.GetCount())
-				return err
-			}
-			runs, err = t.NextN(ctx, r.GetCount(), runs[:0])
+		}
+		if timed, is := tag.(*TimeTag); is && timed.Wide() && r.GetTexts() {
+			wide, err = timed.NextTexts(ctx, r.GetCount())
 			return err
-		})
+		}
+		runs, err = tag.NextN(ctx, r.GetCount(), runs[:0])
+		return err
 	})
 	return runs, wide, text, err
 }
@@ -251,7 +212,7 @@ func (s *Server) prepareMany(ctx context.Context, tags []*marchv1.TagCount) erro
 	var preparing errgroup.Group
 	preparing.SetLimit(manyAtOnce)
 	for i, t := range tags {
-		if s.chains.get(t.GetTag()) != nil || s.times.Get(t.GetTag()) != nil { // most often; it costs no goroutine
+		if s.tags.get(t.GetTag()) != nil { // most often; it costs no goroutine
 			errs[i] = s.prepare(ctx, t)
 			continue
 		}
@@ -269,78 +230,45 @@ func (s *Server) prepareMany(ctx context.Context, tags []*marchv1.TagCount) erro
 	return nil
 }
 
-// prepare prepares one tag.
+// prepare prepares one tag. The taking counts the request.
 func (s *Server) prepare(ctx context.Context, t *marchv1.TagCount) error {
-	return s.failed(ctx, t.GetTag(), s.reach(ctx, t.GetTag(), func(c *tagChain) error {
-		err := usable(t.GetTag(), c.text)
+	return s.reach(ctx, t.GetTag(), func(tag issuer) error {
+		err := usable(t.GetTag(), tag.Text())
 		if err == nil {
-			err = c.WarmN(ctx, t.GetCount())
+			err = tag.prepare(ctx, t.GetCount())
 		}
 		if err != nil {
-			c.asked.Add(1) // otherwise the taking counts the request
+			tag.ask() // it is not taken
 		}
 		return err
-	}, func(of *timetags.Tag) error {
-		if of.Wide() {
-			return of.NoNumber()
-		}
-		if most := of.PerSecond(); t.GetCount() > most {
-			return allocator.Errorf(allocator.Invalid,
-				"count: %d; allowed: 1 to %d, what one worker has in a second", t.GetCount(), most)
-		}
-		return usable(t.GetTag(), of.Text())
-	}))
+	})
 }
 
-// takeRun takes n consecutive IDs of a chain, and counts those that it skips.
-func (s *Server) takeRun(ctx context.Context, c *tagChain, n int64) (allocator.Run, error) {
-	run, skipped, err := c.NextRun(ctx, n)
+// takeRun takes n consecutive IDs, and counts those that it skips.
+func (s *Server) takeRun(ctx context.Context, tag issuer, n int64) (allocator.Run, error) {
+	run, skipped, err := tag.NextRun(ctx, n)
 	if s.metrics != nil {
 		s.metrics.skipped.Add(float64(skipped))
 	}
 	return run, err
 }
 
-// notInARow refuses consecutive IDs of a tag.
-func notInARow(t *timetags.Tag) error {
-	return allocator.Errorf(allocator.Refused,
-		"tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs", t.Name())
-}
-
 // Lease implements IDService.
-func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
+func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (answer *marchv1.LeaseResponse, err error) {
 	if n := r.GetCount(); n < 1 || n > api.MaxLease {
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxLease)
 	}
-	var seg allocator.Segment
-	var timed *marchv1.TimeLease
-	var ttl time.Duration
-	var limit int64
-	var text *texts.Text
-	err := s.withTag(ctx, r.GetTag(), func(c *tagChain) (err error) {
-		seg, err = c.Lease(ctx, r.GetCount())
-		limit, text = c.Limited(), c.text
-		ttl = s.ttlInPeriod(c.Tag(), seg, s.ttl(c.Chain, seg))
+	if err := s.with(ctx, r.GetTag(), func(tag issuer) (err error) {
+		if answer, err = tag.lease(ctx, s, r); err == nil {
+			answer.Format, answer.KeyCheck = tag.Text().Description()
+		}
 		return err
-	}, func(t *timetags.Tag) (err error) {
-		text = t.Text()
-		timed, err = s.leaseTime(ctx, t, r.GetWindow())
-		return err
-	})
-	if err != nil && allocator.KindOf(err) == allocator.Exhausted {
-		err = &allocator.LimitError{Limit: limit, Err: err}
-	}
-	if err != nil {
+	}); err != nil {
 		return nil, err
 	}
-	s.issued.Add(seg.Count)
-	s.leased.Add(seg.Count)
+	s.issued.Add(answer.GetSegment().GetCount())
+	s.leased.Add(answer.GetSegment().GetCount())
 	crash.Here(crash.BeforeReply)
-	answer := &marchv1.LeaseResponse{Time: timed}
-	answer.Format, answer.KeyCheck = text.Description()
-	if timed == nil {
-		answer.Segment, answer.Ttl, answer.Limit = api.SegmentToProto(seg), durationpb.New(ttl), limit
-	}
 	if part := s.served.Load(); part != nil {
 		answer.Serves = api.PartToProto(*part)
 	}
@@ -356,10 +284,8 @@ func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1
 // ParseText implements IDService.
 func (s *Server) ParseText(ctx context.Context, r *marchv1.ParseTextRequest) (*marchv1.ParseTextResponse, error) {
 	var text *texts.Text
-	if chain := s.chains.get(r.GetTag()); chain != nil {
-		text = chain.text
-	} else if t := s.times.Get(r.GetTag()); t != nil {
-		text = t.Text()
+	if tag := s.tags.get(r.GetTag()); tag != nil {
+		text = tag.Text()
 	} else {
 		tag, err := allocator.ParseTag(r.GetTag())
 		if err != nil {

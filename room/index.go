@@ -8,12 +8,12 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// index has the chains in the order of their tags, in sorted blocks. So adding or
-// removing a chain, and finding the start of a page, are cheap however many chains
+// index has the issuers in the order of their tags, in sorted blocks. So adding or
+// removing one, and finding the start of a page, are cheap however many issuers
 // there are. The zero value is empty.
 type index struct{ blocks [][]tagged }
 
-// maxBlock is how many chains a block has at most. A full block is split in two.
+// maxBlock is how many issuers a block has at most. A full block is split in two.
 const maxBlock = 256
 
 func (x tagged) compare(tag allocator.Tag) int { return cmp.Compare(x.tag, tag) }
@@ -28,7 +28,7 @@ func (x *index) find(tag allocator.Tag) (block, at int, found bool) {
 	return block, at, found
 }
 
-// put adds a chain, or replaces the one of its tag.
+// put adds an issuer, or replaces the one of its tag.
 func (x *index) put(t tagged) {
 	block, at, found := x.find(t.tag)
 	switch {
@@ -51,7 +51,7 @@ func (x *index) put(t tagged) {
 	x.blocks = slices.Insert(x.blocks, block+1, slices.Clone(b[half:]))
 }
 
-// remove removes the chain of a tag.
+// remove removes the issuer of a tag.
 func (x *index) remove(tag allocator.Tag) {
 	block, at, found := x.find(tag)
 	if !found {
@@ -62,7 +62,7 @@ func (x *index) remove(tag allocator.Tag) {
 	}
 }
 
-// after appends to list the first n chains with a tag after the given one; an empty tag
+// after appends to list the first n issuers with a tag after the given one; an empty tag
 // asks for the first of all.
 func (x *index) after(tag allocator.Tag, n int, list []tagged) []tagged {
 	block, at, found := x.find(tag)

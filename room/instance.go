@@ -73,7 +73,7 @@ func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*march
 	if err != nil {
 		return nil, err
 	}
-	chain := s.chains.get(string(tag))
+	chain := s.tags.counter(string(tag))
 	if chain == nil {
 		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s",
 			s.cfg.Name, s.cfg.Room, tag)
@@ -87,13 +87,13 @@ func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	page, more := s.chains.after(allocator.Tag(r.GetPageToken()), size)
+	page, more := s.tags.counters(allocator.Tag(r.GetPageToken()), size)
 	answer := &marchv1.ListChainsResponse{}
-	for _, t := range page {
-		answer.Chains = append(answer.Chains, s.chainToProto(t.chain.Chain))
+	for _, c := range page {
+		answer.Chains = append(answer.Chains, s.chainToProto(c.Chain))
 	}
 	if more {
-		answer.NextPageToken = string(page[len(page)-1].tag)
+		answer.NextPageToken = string(page[len(page)-1].Tag())
 	}
 	return answer, nil
 }

@@ -15,40 +15,47 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// The way of a tag from etcd into memory: Server.chain, load, loadOnce, makeChain,
-// readTag, readChain, in the order of the calls.
+// The way of a tag from etcd into memory: Server.tag, load, loadOnce, makeTag, readTag, readChain, in the order of
+// the calls.
 
-// chain returns a tag's chain, and makes it if there is none. It returns nil for a tag of
-// time-ordered IDs, after it has put that into memory. Its errors are Invalid (the name),
-// NotFound, and those of a ledger's Source.
-func (s *Server) chain(ctx context.Context, name string) (*tagChain, error) {
-	if chain := s.chains.get(name); chain != nil {
-		return chain, nil
+// tag returns a tag's issuer, from memory if it is there.
+func (s *Server) tag(ctx context.Context, name string) (issuer, error) {
+	for {
+		if tag := s.tags.get(name); tag != nil {
+			return tag, nil
+		}
+		tag, err := s.load(ctx, name)
+		if !errors.Is(err, error(allocator.ErrClosed)) {
+			return tag, err
+		}
+		if err := s.status.stopping(); err != nil { // otherwise the tag was deleted just then
+			return nil, err
+		}
 	}
-	return s.load(ctx, name)
 }
 
 // load waits for loadOnce. Callers that ask for one tag at the same time share one, which
-// goes on when the first of them gives up.
-func (s *Server) load(ctx context.Context, name string) (*tagChain, error) {
+// goes on when the first of them gives up. Its errors are Invalid (the name), NotFound, and those of a ledger's
+// Source and of TimeTag.Warm.
+func (s *Server) load(ctx context.Context, name string) (issuer, error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.chains.unknown.ask(ctx, tag); err != nil {
+	if err := s.tags.unknown.ask(ctx, tag); err != nil {
 		return nil, err
 	}
 	type result struct {
-		chain *tagChain
-		err   error
+		tag issuer
+		err error
 	}
 	// A caller may have an earlier deadline than the work that it shares, so the work has a
-	// goroutine of its own. The channel has a place for the result of which no caller waits.
+	// goroutine of its own. Buffered: the caller may have given up.
 	loaded := make(chan result, 1)
 	if !s.loads.begin(func() {
-		made, err, _ := s.chains.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
-		chain, _ := made.(*tagChain) // nil with an error
-		loaded <- result{chain, err}
+		made, err, _ := s.tags.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
+		tag, _ := made.(issuer) // nil with an error
+		loaded <- result{tag, err}
 	}) {
 		return nil, errStopping
 	}
@@ -57,11 +64,11 @@ func (s *Server) load(ctx context.Context, name string) (*tagChain, error) {
 		return nil, allocator.Errorf(allocator.Unavailable,
 			"tag %s was not read from etcd before the caller's deadline: %w", tag, context.Cause(ctx))
 	case r := <-loaded:
-		return r.chain, r.err
+		return r.tag, r.err
 	}
 }
 
-// loads is the work that makes chains. It goes on when its callers give up, and ends with
+// loads is the work that makes issuers. It goes on when its callers give up, and ends with
 // the server.
 type loads struct {
 	mu struct {
@@ -89,99 +96,98 @@ func (l *loads) end() {
 	l.work.Wait()
 }
 
-// loadOnce makes the chain of a cold tag for all callers that wait for it. It goes on when
+// loadOnce puts a cold tag into memory for all callers that wait for it. It goes on when
 // ctx ends, for ledger.LongestWork at most and not after the server has ended. It notes a tag that does not exist.
-func (s *Server) loadOnce(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
-	if chain := s.chains.get(string(tag)); chain != nil {
-		return chain, nil
+func (s *Server) loadOnce(ctx context.Context, name allocator.Tag) (issuer, error) {
+	if tag := s.tags.get(string(name)); tag != nil {
+		return tag, nil
 	}
 	// The work keeps the first caller's span and address, and not its deadline: other callers
 	// wait for it, too.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.LongestWork)
 	defer cancel()
 	defer context.AfterFunc(s.background, cancel)()
-	heard := s.chains.unknown.changes() // before the read: the tag may be created after it
-	chain, err := s.makeChain(ctx, tag)
-	s.noteTag(tag, err)
+	heard := s.tags.unknown.changes() // before the read: the tag may be created after it
+	tag, err := s.makeTag(ctx, name)
+	s.noteTag(name, err)
 	switch away := s.ledger.Contact().Away; {
 	case err == nil:
+		return tag, nil
 	case allocator.KindOf(err) == allocator.NotFound:
-		s.chains.unknown.add(serve.Caller(ctx), tag, time.Now(), heard)
-		return nil, ledger.UnknownTag(tag)
+		s.tags.unknown.add(serve.Caller(ctx), name, time.Now(), heard)
+		return nil, ledger.UnknownTag(name)
 	case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
-		return nil, &allocator.AwayError{Tag: tag, Since: away, Err: err}
+		return nil, &allocator.AwayError{Tag: name, Since: away, Err: err}
 	}
-	return chain, err
+	return nil, err
 }
 
-// makeChain reads a tag, makes its chain and puts the chain into memory. With
-// Config.CreateTags it creates a tag that does not exist. It returns nil for a tag of
-// time-ordered IDs.
-func (s *Server) makeChain(ctx context.Context, tag allocator.Tag) (_ *tagChain, err error) {
-	ctx, end := s.span(ctx, "room.load", tag)
+// makeTag reads a tag and puts it into memory. With Config.CreateTags it creates a tag that does not exist.
+func (s *Server) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err error) {
+	ctx, end := s.span(ctx, "room.load", name)
 	defer func() { end(err) }()
-	leave, err := s.chains.enter(ctx, tag)
+	leave, err := s.tags.enter(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	chain, err := s.readTag(ctx, tag)
-	if s.cfg.CreateTags && err != nil && allocator.KindOf(err) == allocator.NotFound {
-		switch timed, deletedErr := s.chains.deleted.has(ctx, s.admin, tag); {
-		case deletedErr != nil:
-			return nil, deletedErr
-		case timed:
-			return nil, err // as a counter its IDs would be quite others
-		}
-		// Two instances may create the tag at once: the second one reads what the first one made.
-		_, createErr := s.admin.CreateTag(ctx, tag, record.DefaultTag(), "room "+string(s.cfg.Room))
-		switch allocator.KindOf(createErr) {
-		case allocator.Exists:
-		case allocator.Refused:
-			return nil, err // only an operator gives the name another life
-		default:
-			if createErr != nil {
-				return nil, createErr
-			}
-		}
-		chain, err = s.readTag(ctx, tag)
+	tag, err := s.readTag(ctx, name)
+	if !s.cfg.CreateTags || tag != nil || allocator.KindOf(err) != allocator.NotFound {
+		return tag, err
 	}
-	if err != nil || chain == nil {
+	switch timed, deletedErr := s.tags.deleted.has(ctx, s.admin, name); {
+	case deletedErr != nil:
+		return nil, deletedErr
+	case timed:
+		return nil, err // as a counter its IDs would be quite others
+	}
+	// Two instances may create the tag at once: the second one reads what the first one made.
+	_, createErr := s.admin.CreateTag(ctx, name, record.DefaultTag(), "room "+string(s.cfg.Room))
+	switch allocator.KindOf(createErr) {
+	case allocator.Exists:
+	case allocator.Refused:
+		return nil, err // only an operator gives the name another life
+	default:
+		if createErr != nil {
+			return nil, createErr
+		}
+	}
+	return s.readTag(ctx, name)
+}
+
+// readTag reads a tag of any kind and puts its issuer into memory. A time-ordered one stays there even if no worker
+// is to be had for it: its next caller tries again.
+func (s *Server) readTag(ctx context.Context, name allocator.Tag) (issuer, error) {
+	chain, err := s.readChain(ctx, name)
+	if timed, is := errors.AsType[*ledger.TimeTagError](err); is {
+		tag := s.windows.Add(name, *timed.Settings.Time, s.textOf(name, timed.Settings))
+		s.tags.put(name, tag)
+		err := tag.Warm(ctx)
+		return tag, err
+	}
+	if err != nil {
 		return nil, err
 	}
-	s.chains.put(tag, chain)
+	s.tags.put(name, chain)
 	// The tag's period may have ended since it was read, before the chain was there to turn.
-	if its := s.chains.periods.of(tag); its != (period.Period{}) {
+	if its := s.tags.periods.of(name); its != (period.Period{}) {
 		chain.begin(its.At(s.instance.Now()))
 	}
 	return chain, nil
 }
 
-// readTag reads a tag of any kind. It makes the chain of a counter. It puts a tag of
-// time-ordered IDs into memory, and returns nil.
-func (s *Server) readTag(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
-	chain, err := s.readChain(ctx, tag)
-	var timed *ledger.TimeTagError
-	if !errors.As(err, &timed) {
-		return chain, err
-	}
-	s.chains.unknown.found(tag)
-	_, err = s.times.Load(ctx, tag, *timed.Settings.Time, s.textOf(tag, timed.Settings))
-	return nil, err
-}
-
 // readChain reads a counter's settings, mark and floor (Instance.Source), and makes a
 // chain of them. The chain's first lease then needs one transaction only. The caller holds
-// one of the slots (chains.enter).
-func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*tagChain, error) {
+// one of the slots (tags.enter).
+func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*counter, error) {
 	source, settings, err := s.instance.Source(ctx, tag)
 	if err != nil {
 		return nil, err
 	}
-	chain := &tagChain{text: s.textOf(tag, settings)}
+	chain := &counter{text: s.textOf(tag, settings)}
 	chain.setSpace(s.spaceOf(settings))
 	if settings.Period != (period.Period{}) {
-		s.chains.periods.add(tag, settings.Period, s.instance.Now())
+		s.tags.periods.add(tag, settings.Period, s.instance.Now())
 	}
 	// The chain needs its source, and the source the chain, so the chain comes in two steps.
 	metered := &meteredSource{Source: source, server: s, chain: chain}
@@ -218,7 +224,7 @@ func (s *Server) textOf(tag allocator.Tag, settings record.TagSettings) *texts.T
 type meteredSource struct {
 	allocator.Source
 	server *Server
-	chain  *tagChain
+	chain  *counter
 }
 
 // Lease implements allocator.Source.
@@ -244,7 +250,7 @@ const loadAtOnce = 64
 
 // enter waits until a tag may be read. The caller reads it and then calls leave.
 // Its error is Unavailable.
-func (c *chains) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
+func (c *tags) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
 	select {
 	case c.slots <- struct{}{}:
 		return func() { <-c.slots }, nil
@@ -292,10 +298,10 @@ func (s *Server) warmUntil(ctx context.Context, tag allocator.Tag) {
 	}
 }
 
-func (s *Server) warmTag(ctx context.Context, tag allocator.Tag) error {
-	chain, err := s.chain(ctx, string(tag))
-	if err != nil || chain == nil { // a tag of time-ordered IDs has its worker now
+func (s *Server) warmTag(ctx context.Context, name allocator.Tag) error {
+	tag, err := s.tag(ctx, string(name))
+	if err != nil {
 		return err
 	}
-	return chain.Warm(ctx)
+	return tag.Warm(ctx)
 }

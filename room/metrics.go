@@ -31,6 +31,7 @@ type metrics struct {
 	held, reserve, step                    *prometheus.Desc
 	asked, issued, dropped, refills, waits *prometheus.Desc
 	mark, used, lasts                      *prometheus.Desc
+	timed                                  *timeMetrics
 }
 
 func newMetrics(s *Server) *metrics {
@@ -75,11 +76,12 @@ func newMetrics(s *Server) *metrics {
 		lasts: desc("tag_limit_seconds",
 			"Seconds until the mark reaches the tag's limit, if it rises as in the last hour; "+
 				"+Inf if it does not rise.", "tag"),
+		timed: newTimeMetrics(),
 	}
-	s.chains.tour.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*tagChain]series)}
+	s.tags.tour.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*counter]totals)}
 	m.results.WithLabelValues(resultOK)
 	m.results.WithLabelValues(allocator.Unavailable.Error())
-	s.cfg.Metrics.Register(m, m.results, m.orphans, m.skipped, newTimeMetrics(s))
+	s.cfg.Metrics.Register(m, m.results, m.orphans, m.skipped)
 	return m
 }
 
@@ -102,11 +104,12 @@ func (m *metrics) Describe(out chan<- *prometheus.Desc) {
 	} {
 		out <- d
 	}
+	m.timed.describe(out)
 }
 
-// seen is a chain as a scrape sees it.
+// seen is a counter as a scrape sees it.
 type seen struct {
-	tagged
+	chain  *counter
 	status allocator.Status
 	totals totals
 }
@@ -116,7 +119,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value float64) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
-	gauge(m.chains, float64(m.server.chains.len()))
+	counters, timed := m.server.tags.size()
+	gauge(m.chains, float64(counters))
 	one := func(err error) float64 {
 		if err != nil {
 			return 0
@@ -135,13 +139,18 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	own, others, rest := m.server.scrape()
 	now := time.Now()
 	for _, t := range own {
-		m.send(out, string(t.tag), t.totals, state{
+		m.send(out, string(t.chain.Tag()), t.totals, state{
 			held: t.status.Held, step: t.status.Target, reserve: t.status.Lasts.Seconds(),
 			used: t.chain.used(t.status), lasts: t.chain.lasts(t.status, now),
 		})
-		out <- prometheus.MustNewConstMetric(m.mark, prometheus.GaugeValue, float64(t.status.Last+1), string(t.tag))
+		out <- prometheus.MustNewConstMetric(m.mark, prometheus.GaugeValue, float64(t.status.Last+1),
+			string(t.chain.Tag()))
 	}
 	m.send(out, otherTags, rest, others)
+	if m.server.windows != nil { // the instance has joined
+		issued, ahead := m.server.tags.tour.timeOrdered()
+		m.timed.send(out, timed, issued, ahead, m.server.windows.status())
+	}
 }
 
 // state has the values of a series besides its totals. For several chains these are
@@ -177,20 +186,14 @@ func (m *metrics) send(out chan<- prometheus.Metric, tag string, t totals, s sta
 // without metrics.
 type own struct {
 	limit   int
-	chains  map[*tagChain]series
-	past    totals // the last totals of own series, of chains that are gone
+	chains  map[*counter]totals // what was counted in the shared series before
+	past    totals              // the last totals of own series, of chains that are gone
 	scrapes uint32
-}
-
-// series is a chain's own series.
-type series struct {
-	tag    allocator.Tag
-	before totals // the totals that were counted in the shared series before
 }
 
 // has reports whether a chain has a series of its own, and notes when it was
 // first asked.
-func (o *own) has(c *tagChain) bool {
+func (o *own) has(c *counter) bool {
 	if o == nil {
 		return false
 	}
@@ -216,14 +219,14 @@ func (o *own) give(r *round) {
 	}
 	r.cut(o.free())
 	for _, s := range r.rising {
-		if s.chain.final.Load() != nil { // the chain was just removed
+		if _, has := o.chains[s.chain]; has || s.chain.final.Load() != nil { // another round gave it, or it was removed
 			continue
 		}
-		one := series{tag: s.tag}
+		before := totals{}
 		if s.chain.shown <= o.scrapes { // a scrape has shown the chain in the shared series
-			one.before = s.chain.seen
+			before = s.chain.seen
 		}
-		o.chains[s.chain] = one
+		o.chains[s.chain] = before
 		r.gave = true
 	}
 	r.rising = nil
@@ -234,7 +237,7 @@ func (o *own) give(r *round) {
 // chains less all that own series have or had. So each ID is counted in one series,
 // and no counter falls when a tag gets or loses its own.
 func (s *Server) scrape() (list []seen, others state, rest totals) {
-	t := &s.chains.tour
+	t := &s.tags.tour
 	last := s.look()
 	if last.gave {
 		last = s.look() // without the chains that have just got series of their own
@@ -242,15 +245,15 @@ func (s *Server) scrape() (list []seen, others state, rest totals) {
 	others = last.others
 	t.Lock()
 	defer t.Unlock()
-	for c, one := range t.own.chains {
+	for c, before := range t.own.chains {
 		final := c.final.Load()
 		if final != nil {
-			t.own.past.add(final.minus(one.before))
+			t.own.past.add(final.minus(before))
 			delete(t.own.chains, c)
 			continue
 		}
-		found := t.see(tagged{one.tag, c}, s.statusOf(c.Chain))
-		found.totals = found.totals.minus(one.before)
+		status := s.statusOf(c.Chain)
+		found := seen{c, status, t.see(c, c.totalsOf(status)).minus(before)}
 		list = append(list, found)
 	}
 	rest = t.sum.minus(t.own.past)

@@ -97,9 +97,9 @@ func (s *Server) followPeriods(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-s.chains.periods.added:
+		case <-s.tags.periods.added:
 		}
-		tags, again := s.chains.periods.turned(s.instance.Now())
+		tags, again := s.tags.periods.turned(s.instance.Now())
 		if len(tags) > 0 {
 			s.turnAll(ctx, tags)
 			again = 0 // another period may have ended meanwhile
@@ -121,18 +121,18 @@ const (
 // turnAll turns chains to the period that is now, the busiest first.
 func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span) {
 	start := time.Now()
-	var pending []tagged
+	var pending []*counter
 	for tag := range tags {
-		if chain := s.chains.get(string(tag)); chain != nil { // otherwise it is being made
-			pending = append(pending, tagged{tag, chain})
+		if chain := s.tags.counter(string(tag)); chain != nil { // otherwise it is being made
+			pending = append(pending, chain)
 		}
 	}
-	s.chains.sortByPeak(pending)
+	s.tags.sortByPeak(pending)
 	rate := min(max(turnLeast, float64(len(pending))/turnWithin.Seconds()), adoptMost)
 	for done := 0; done < len(pending); {
 		due := min(1+int(time.Since(start).Seconds()*rate), len(pending))
 		for ; done < due; done++ {
-			s.turn(pending[done], tags[pending[done].tag])
+			s.turn(pending[done], tags[pending[done].Tag()])
 		}
 		select {
 		case <-ctx.Done():
@@ -145,16 +145,16 @@ func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span
 }
 
 // turn turns a chain to a period. A cold one is dropped: its next caller makes it anew.
-func (s *Server) turn(t tagged, span period.Span) {
-	if t.chain.Cold(s.cfg.ColdAfter) {
-		s.chains.remove(t.tag, t.chain)
+func (s *Server) turn(c *counter, span period.Span) {
+	if c.Cold(s.cfg.ColdAfter) {
+		s.tags.remove(c.Tag(), c)
 		return
 	}
-	t.chain.begin(span)
+	c.begin(span)
 }
 
 // begin has a chain lease and issue IDs of a period, or of a later one, from now on.
-func (c *tagChain) begin(span period.Span) {
+func (c *counter) begin(span period.Span) {
 	was := c.getSpace()
 	start := max(was.start, span.First)
 	if was.limit > span.End { // turned back
@@ -185,7 +185,7 @@ const afterPeriod = turnWithin
 
 // ttlInPeriod bounds how long a client may use a segment by the end of its period.
 func (s *Server) ttlInPeriod(tag allocator.Tag, seg allocator.Segment, ttl time.Duration) time.Duration {
-	its := s.chains.periods.of(tag)
+	its := s.tags.periods.of(tag)
 	if its == (period.Period{}) {
 		return ttl
 	}

@@ -39,10 +39,10 @@ func (s *Server) problemsOf(lacks string) []*marchv1.Problem {
 		problem.Hit(list[0], unready)
 	} else if lacks != "" {
 		list = append(list, unready)
-	} else if can, err := s.times.Trouble(); err != nil && s.status.get() == nil {
+	} else if can, err := s.windows.Trouble(); err != nil && s.status.get() == nil {
 		list = append(list, s.noTimeOrdered(can, err))
 	}
-	if off := s.times.ClockOff(); off != 0 {
+	if off := s.windows.ClockOff(); off != 0 {
 		side := "ahead of"
 		if off < 0 {
 			side = "behind"
@@ -180,12 +180,12 @@ func (s *Server) damagedTags() (list []*marchv1.Problem) {
 
 // usedUp lists the tags in use that have no ID left.
 func (s *Server) usedUp() (list []*marchv1.Problem) {
-	for _, c := range s.chains.tour.lastRound().used {
+	for _, c := range s.tags.tour.lastRound().used {
 		row := problem.TagUsedUp
-		if s.chains.periods.of(c.tag) != (period.Period{}) {
+		if s.tags.periods.of(c.status.Tag) != (period.Period{}) {
 			row = problem.PeriodUsedUp
 		}
-		p := problem.New(row, string(c.tag), time.Time{}, "why", c.status.Failure)
+		p := problem.New(row, string(c.status.Tag), time.Time{}, "why", c.status.Failure)
 		p.Hits = []string{s.id()}
 		list = append(list, p)
 	}
@@ -194,12 +194,12 @@ func (s *Server) usedUp() (list []*marchv1.Problem) {
 
 // early lists the tags that lease in a period that has not begun by this instance's clock.
 func (s *Server) early() (list []*marchv1.Problem) {
-	for _, c := range s.chains.tour.lastRound().early {
-		span, _ := s.chains.periods.of(c.tag).Of(c.status.Last)
+	for _, c := range s.tags.tour.lastRound().early {
+		span, _ := s.tags.periods.of(c.status.Tag).Of(c.status.Last)
 		if !span.Begins.After(s.instance.Now()) {
 			continue
 		}
-		p := problem.New(problem.PeriodAhead, string(c.tag), time.Time{}, "period", span,
+		p := problem.New(problem.PeriodAhead, string(c.status.Tag), time.Time{}, "period", span,
 			"begins", span.Begins.UTC().Format(time.RFC3339))
 		p.Hits = []string{s.id()}
 		list = append(list, p)

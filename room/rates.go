@@ -93,7 +93,7 @@ func (s *Server) measure(ctx context.Context) error {
 // remember adds the present state to the history, and that of the busiest tags where a
 // minute has ended. It visits no chains: the tour does.
 func (s *Server) remember(now time.Time) {
-	last := s.chains.tour.lastRound()
+	last := s.tags.tour.lastRound()
 	contact := s.ledger.Contact()
 	r := minutes.Reading{Issued: s.issued.Load(), Reserve: minutes.Unknown, Latency: contact.Latency,
 		Away: !contact.Away.IsZero()}
@@ -112,33 +112,26 @@ func (s *Server) remember(now time.Time) {
 func (s *Server) readTags(busiest []seen) []minutes.TagReading {
 	var list []minutes.TagReading
 	for _, c := range busiest[:min(len(busiest), minutes.MaxTags)] {
-		list = append(list, s.readBusy(c.tag, c.chain))
+		list = append(list, s.readBusy(c.chain))
 	}
-	given := make(map[allocator.Tag]int64)
-	for _, tag := range s.times.All() {
-		_, ids := tag.Asked()
-		before, had := s.timeIDs[tag.Name()]
-		given[tag.Name()] = ids
-		r := minutes.TagReading{Tag: tag.Name(), Issued: ids, Reserve: minutes.Unknown}
-		if had {
-			r.Peak = float64(ids-before) / time.Minute.Seconds()
+	for _, p := range s.windows.pools() {
+		for tag := range p.all {
+			list = append(list, tag.reading())
 		}
-		list = append(list, r)
 	}
-	s.timeIDs = given
 	slices.SortStableFunc(list, func(a, b minutes.TagReading) int { return cmp.Compare(b.Peak, a.Peak) })
 	for _, tag := range s.history.Tags() {
-		if chain := s.chains.get(string(tag)); chain != nil {
-			list = append(list, s.readBusy(tag, chain))
+		if chain := s.tags.counter(string(tag)); chain != nil {
+			list = append(list, s.readBusy(chain))
 		}
 	}
 	return list
 }
 
-// readBusy reads a chain.
-func (s *Server) readBusy(tag allocator.Tag, chain *tagChain) minutes.TagReading {
+// readBusy reads a counter.
+func (s *Server) readBusy(chain *counter) minutes.TagReading {
 	status := s.statusOf(chain.Chain)
-	r := minutes.TagReading{Tag: tag, Issued: status.Issued, Reserve: minutes.Unknown, Peak: status.Peak}
+	r := minutes.TagReading{Tag: status.Tag, Issued: status.Issued, Reserve: minutes.Unknown, Peak: status.Peak}
 	if status.Peak > 0 {
 		r.Reserve = status.Lasts
 	}

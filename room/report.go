@@ -108,10 +108,9 @@ func (s *Server) orphaned(o ledger.Orphan) {
 		"from", o.Began, "below", o.Below)
 }
 
-// drop drops all segments and workers of this instance. New chains then serve
+// drop drops all segments and workers of this instance. New chains and workers then serve
 // callers.
 func (s *Server) drop(why string) {
-	s.chains.closeAll()
-	s.times.Drop()
+	s.dropIDs()
 	s.log.Warn("all IDs that this instance held are dropped", "why", why)
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
-	"github.com/march-id/march/room/timetags"
 )
 
 // Server is one instance of a room.
@@ -38,7 +37,7 @@ type Server struct {
 	ledger   *ledger.Ledger
 	admin    *admin.Admin
 	refiller *allocator.Refiller
-	chains   chains
+	tags     tags
 	texts    *texts.Cache
 	health   *health.Server
 	status   status
@@ -46,9 +45,9 @@ type Server struct {
 	issued   atomic.Int64   // IDs, to all callers
 	leased   atomic.Int64   // of these, to callers that keep them; never ahead of issued
 	streams  sync.WaitGroup // the goroutines that answer streams
-	loads    loads          // the work that makes chains
+	loads    loads          // the work that makes issuers
 
-	prescaled   chan allocator.Tag // tags whose chains to make before their first caller
+	prescaled   chan allocator.Tag // tags whose issuers to make before their first caller
 	stale       chan struct{}      // a strict tag found its layout not confirmed
 	metrics     *metrics           // nil for none
 	routes      func(*http.ServeMux)
@@ -59,12 +58,11 @@ type Server struct {
 
 	rates   rates
 	history minutes.History
-	timeIDs map[allocator.Tag]int64        // that tags of time-ordered IDs had issued a minute ago; of measure alone
 	served  atomic.Pointer[allocator.Part] // of the layout that this instance reports; nil before it is known
 
 	// Set by Run before anything is served.
 	instance   *ledger.Instance
-	times      *timetags.Tags
+	windows    *Windows
 	started    time.Time
 	background context.Context // ends after the last call
 }
@@ -104,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 	if err := s.makeRoutes(); err != nil {
 		return nil, err
 	}
-	s.chains.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)), cfg.Rand)
+	s.tags.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)), cfg.Rand)
 	s.status.init()
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)
@@ -156,14 +154,14 @@ func (s *Server) Run(ctx context.Context) error {
 			s.log.Warn("journal not closed", "error", err)
 		}
 	}()
-	if err := s.startTimes(); err != nil {
+	if err := s.startWindows(); err != nil {
 		s.closeListeners()
 		return errors.Join(err, s.instance.Close())
 	}
 	s.instance.OnTag(s.tagChanged)
 	s.instance.OnOrphan(s.orphaned)
 	s.instance.OnDrop(s.drop)
-	s.instance.OnLostWorkers(s.times.DropLost)
+	s.instance.OnLostWorkers(s.windows.DropLost)
 	served := s.instance.Version()
 	if record, _ := s.ledger.Layout(); record.Layout.Version == served {
 		part := record.Layout.Part(s.cfg.Room)
@@ -176,14 +174,13 @@ func (s *Server) Run(ctx context.Context) error {
 	s.background = background
 	work.Go(func() error { return s.refiller.Run(background) })
 	work.Go(func() error { return s.ledger.Run(background, s.tagChanged) })
-	work.Go(func() error { s.times.Run(background); return nil })
+	work.Go(func() error { s.windows.Run(background); return nil })
 	work.Go(func() error {
 		err := s.instance.Run(background)
 		if err != nil { // another process has taken this one's name: issue nothing more
 			s.log.Error("registration lost", "error", err)
 			s.status.stopped()
-			s.chains.closeAll()
-			s.times.Drop()
+			s.dropIDs()
 		}
 		return err
 	})
@@ -239,11 +236,11 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ledger.Patience())
 	defer cancel()
-	if err := s.times.Close(leaving); err != nil {
+	if err := s.windows.Close(leaving); err != nil {
 		s.log.Info("a worker was not given back: its window ends by itself", "error", err)
 	}
 	left := s.instance.Leave(leaving)
-	held := s.chains.closeAll()
+	held := s.dropIDs()
 	s.log.Info("stopped", "ids_held_and_dropped", held)
 	if left != nil && err == nil {
 		s.log.Warn("could not deregister: the instance stays listed until it starts again or is forgotten",

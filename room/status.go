@@ -88,12 +88,12 @@ func (s *Server) readiness() (checks []serve.Check, lacks string) {
 	}
 	counters, lacks := s.checkCounters()
 	checks = []serve.Check{serving, layout, counters}
-	if can, err := s.times.Trouble(); err != nil || can {
+	if can, err := s.windows.Trouble(); err != nil || can {
 		timed := serve.Check{Name: timeOrdered, Family: true, Err: err}
 		if can && err != nil {
 			timed.Err, timed.Note = nil, "not of all tags: "+err.Error()
 		}
-		if can && s.chains.len() == 0 { // callers here ask for time-ordered IDs only
+		if counters, _ := s.tags.size(); can && counters == 0 { // callers here ask for time-ordered IDs only
 			checks[2] = serve.Check{Name: ofCounters, Family: true, Note: "none in memory"}
 			lacks = ""
 		}

@@ -41,7 +41,7 @@ func (s *Server) Stream(stream marchv1.IDService_StreamServer) error {
 func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error {
 	request := &marchv1.NextRequest{} // reused for every message: no call below keeps it
 	tag := ""
-	var chain *tagChain // the tag's chain, kept to avoid a lookup for each message
+	var kept issuer // the tag's, to avoid a lookup for each message
 	for {
 		err := stream.RecvMsg(request)
 		if !turn.begin() {
@@ -54,23 +54,20 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 			return err
 		}
 		if next := request.GetTag(); next != "" && next != tag {
-			tag, chain = next, nil
+			tag, kept = next, nil
 		}
 		var id int64
 		var text *texts.Text
-		if chain != nil {
-			chain.asked.Add(1)
-			text = chain.text
-			if err = usable(tag, text); err == nil {
-				id, err = chain.Next(stream.Context())
-			}
+		if kept != nil {
+			text = kept.Text()
+			id, err = nextOf(stream.Context(), tag, kept)
 			if err != nil && !errors.Is(err, error(allocator.ErrClosed)) {
 				err = s.failed(stream.Context(), tag, err)
 			}
 		}
-		if chain == nil || errors.Is(err, error(allocator.ErrClosed)) {
+		if kept == nil || errors.Is(err, error(allocator.ErrClosed)) {
 			id, text, err = s.next(stream.Context(), tag)
-			chain = s.chains.get(tag)
+			kept = s.tags.get(tag)
 		}
 		if err == nil {
 			err = s.send(stream, tag, id, text)

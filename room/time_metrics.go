@@ -2,25 +2,22 @@ package room
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// timeMetrics are the states of tags of time-ordered IDs as Prometheus reads them, all tags
-// together.
+// timeMetrics are the metrics of time-ordered IDs, all tags together, and of their workers.
 type timeMetrics struct {
-	server *Server
-
 	tags, asked, issued, overflows, waited, rollbacks, ahead *prometheus.Desc
 	window, exchanges, conflicts, lent, clock                *prometheus.Desc
 }
 
-func newTimeMetrics(s *Server) *timeMetrics {
+func newTimeMetrics() *timeMetrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("march_"+name, help, labels, nil)
 	}
 	return &timeMetrics{
-		server: s,
 		tags:   desc("time_tags", "Tags of time-ordered IDs in memory."),
 		asked:  desc("time_requests_total", "Requests for time-ordered IDs, failed ones included."),
 		issued: desc("time_issued_ids_total", "Time-ordered IDs issued."),
@@ -43,37 +40,32 @@ func newTimeMetrics(s *Server) *timeMetrics {
 	}
 }
 
-// Describe implements prometheus.Collector.
-func (m *timeMetrics) Describe(out chan<- *prometheus.Desc) {
+func (m *timeMetrics) describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.tags, m.asked, m.issued, m.overflows, m.waited, m.rollbacks, m.ahead,
 		m.window, m.exchanges, m.conflicts, m.clock, m.lent} {
 		out <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
-func (m *timeMetrics) Collect(out chan<- prometheus.Metric) {
-	if m.server.times == nil { // the instance has not joined yet
-		return
-	}
-	t := m.server.times.Totals()
+// send sends the metrics of some tags, and of the workers.
+func (m *timeMetrics) send(out chan<- prometheus.Metric, tags int, t totals, ahead time.Duration, w workersStatus) {
 	send := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
 	}
-	send(m.tags, prometheus.GaugeValue, float64(t.Tags))
-	send(m.asked, prometheus.CounterValue, float64(t.Requests))
-	send(m.issued, prometheus.CounterValue, float64(t.IDs))
-	send(m.overflows, prometheus.CounterValue, float64(t.Overflows))
-	send(m.waited, prometheus.CounterValue, t.OverflowWait.Seconds())
-	send(m.rollbacks, prometheus.CounterValue, float64(t.Rollbacks))
-	send(m.ahead, prometheus.GaugeValue, t.Ahead.Seconds())
-	send(m.exchanges, prometheus.CounterValue, float64(t.Exchanges))
-	send(m.conflicts, prometheus.CounterValue, float64(t.Conflicts))
-	send(m.clock, prometheus.GaugeValue, t.ClockAhead.Seconds())
-	for bits, remaining := range t.Remaining {
+	send(m.tags, prometheus.GaugeValue, float64(tags))
+	send(m.asked, prometheus.CounterValue, float64(t.asked))
+	send(m.issued, prometheus.CounterValue, float64(t.issued))
+	send(m.overflows, prometheus.CounterValue, float64(t.overflows))
+	send(m.waited, prometheus.CounterValue, t.overflowed.Seconds())
+	send(m.rollbacks, prometheus.CounterValue, float64(t.rollbacks))
+	send(m.ahead, prometheus.GaugeValue, ahead.Seconds())
+	send(m.exchanges, prometheus.CounterValue, float64(w.exchanges))
+	send(m.conflicts, prometheus.CounterValue, float64(w.conflicts))
+	send(m.clock, prometheus.GaugeValue, w.clockAhead.Seconds())
+	for bits, remaining := range w.remaining {
 		send(m.window, prometheus.GaugeValue, remaining.Seconds(), strconv.Itoa(bits))
 	}
-	for bits, n := range t.Lent {
+	for bits, n := range w.lent {
 		send(m.lent, prometheus.GaugeValue, float64(n), strconv.Itoa(bits))
 	}
 }

@@ -2,115 +2,312 @@ package room
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
-	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/skew"
-	"github.com/march-id/march/room/timetags"
+	"github.com/march-id/march/internal/minutes"
 )
 
-// startTimes makes the tags of time-ordered IDs. Its error is Invalid.
-func (s *Server) startTimes() error {
-	cfg := worker.DefaultConfig()
-	cfg.CallerWorkers = s.cfg.ClientWorkers
-	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = s.cfg.WorkerWindow, s.cfg.AgreeClock, s.log
-	cfg.Span = s.workerSpan
-	cfg.Now = s.instance.Now
-	if now := skew.Now(); now != nil {
-		cfg.Now = now
+// TimeTag is the issuer of time-ordered IDs of one tag. Its generator issues them in the windows of a worker.
+type TimeTag struct {
+	tally
+	name  allocator.Tag
+	bits  timeid.Layout // never changes
+	wide  bool          // bits is timeid.Wide
+	text  *texts.Text   // nil for a tag without a format; never changes
+	pool  *pool
+	given atomic.Int64 // IDs
+
+	idle struct { // of CloseUnused alone
+		used  int64     // at its last look
+		since time.Time // when used was seen to change
 	}
-	times := timetags.Config{Pin: s.cfg.Worker, Hold: s.cfg.Hold, Logger: s.log,
-		Clock: func() int64 { return cfg.Now().UnixMilli() }}
-	workers, err := worker.New(s.instance, cfg)
-	if err == nil {
-		times.Workers = workers
-		s.instance.OnPeriod(workers.CheckClock)
-		s.times = timetags.New(times)
+	minute struct { // of measure alone
+		known bool
+		given int64 // a minute ago
 	}
+
+	generator atomic.Pointer[timeid.Generator] // nil while there is no worker
+	fault     atomic.Pointer[fault]            // of the last request that failed; nil before the first
+
+	settings atomic.Pointer[record.TimeTag] // never nil; changed under the pool's lock
+	gone     bool                           // for good; guarded by the pool's lock
+
+	before struct {
+		sync.Mutex
+		stats timeid.Stats // of the generators before
+	}
+}
+
+// Settings returns the tag's settings.
+func (t *TimeTag) Settings() record.TimeTag { return *t.settings.Load() }
+
+// Text returns how the tag's IDs are texts, nil where it has no format.
+func (t *TimeTag) Text() *texts.Text { return t.text }
+
+// Name returns the tag's name.
+func (t *TimeTag) Name() allocator.Tag { return t.name }
+
+// Warm takes a worker for the tag if there is none. Its errors are those of worker.Workers.Take,
+// and Generator's. After an error the tag's next caller tries again.
+func (t *TimeTag) Warm(ctx context.Context) error {
+	err := t.pool.open(ctx, t, nil)
+	t.note(ctx, 0, err)
 	return err
 }
 
-// pinned returns the number of a pin, or nil if none is chosen.
-func pinned(p worker.Pin) *int64 {
-	if number, is := p.Number(); is {
-		return &number
+// Update changes the tag's settings: its next generator has them.
+func (t *TimeTag) Update(settings record.TimeTag) {
+	defer t.pool.lock()()
+	if t.Settings() != settings {
+		t.pool.shut(t)
+		t.settings.Store(&settings)
+	}
+}
+
+// Close ends the tag's IDs. A later tag of its name begins above them.
+func (t *TimeTag) Close() {
+	defer t.pool.lock()()
+	t.pool.remove(t)
+}
+
+// CloseUnused closes the tag, and returns true, if no ID was asked for since an earlier look, for some time. The
+// worker stays. Only one goroutine may call it.
+func (t *TimeTag) CloseUnused(after time.Duration) bool {
+	now, used := time.Now(), t.asked.Load()+t.given.Load()
+	if t.idle.since.IsZero() || t.idle.used != used {
+		t.idle.used, t.idle.since = used, now
+		return false
+	}
+	if now.Sub(t.idle.since) < after {
+		return false
+	}
+	select {
+	case t.pool.busy <- struct{}{}:
+		defer t.pool.unlock()
+		t.pool.remove(t)
+		return true
+	default: // callers may wait for a generator of the tag
+		return false
+	}
+}
+
+// Next returns the next ID. Its errors are those of timeid.Generator.Next, of
+// worker.Workers.Take if there is no worker, and Refused where the tag is Wide.
+func (t *TimeTag) Next(ctx context.Context) (id int64, err error) {
+	if t.Wide() {
+		return 0, t.NoNumber()
+	}
+	g := t.generator.Load()
+	if g != nil {
+		if id, ok := g.TryNext(); ok {
+			t.given.Add(1)
+			return id, nil
+		}
+	}
+	err = t.with(ctx, g, func(g *timeid.Generator) error {
+		id, err = g.Next(ctx)
+		return err
+	})
+	t.note(ctx, 1, err)
+	return id, err
+}
+
+// fault is why the last request of a tag that failed did so.
+type fault struct {
+	last  time.Time
+	given int64 // IDs before it: while they are not more, no request has succeeded since
+	err   error
+}
+
+// note counts n IDs, or notes why they were not issued. What the caller's own deadline ends shows nothing.
+func (t *TimeTag) note(ctx context.Context, n int64, err error) {
+	switch {
+	case err == nil:
+		t.given.Add(n)
+	case ctx.Err() == nil && allocator.KindOf(err) != allocator.Invalid && !errors.Is(err, error(allocator.ErrClosed)):
+		t.fault.Store(&fault{last: time.Now(), given: t.given.Load(), err: err})
+	}
+}
+
+// longFault is how long a fault counts while no caller asks for the tag.
+const longFault = time.Minute
+
+// current reports whether f is why requests fail now.
+func (f *fault) current(t *TimeTag, now time.Time) bool {
+	return f != nil && f.given == t.given.Load() && now.Sub(f.last) < longFault
+}
+
+// trouble returns why the tag issues no IDs now, or nil.
+func (t *TimeTag) trouble(now time.Time) error {
+	if f := t.fault.Load(); f.current(t, now) {
+		return f.err
 	}
 	return nil
 }
 
-// deletedTimes are the deleted tags of time-ordered IDs, of which a room that creates tags
-// makes no counters. They are for clusters before `march cluster upgrade`: later a tombstone
-// refuses that.
-type deletedTimes struct {
-	mu struct {
-		sync.Mutex
-		deletions int64                  // that this instance heard of
-		read      int64                  // deletions + 1 as it was when tags was read, 0 for never
-		tags      map[allocator.Tag]bool // not changed once it is here
+// NextN appends n IDs to dst, as timeid.Generator.NextN does. Runs that it appended
+// before an error are lost, a gap.
+func (t *TimeTag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs []allocator.Run, err error) {
+	if t.Wide() {
+		return dst, t.NoNumber()
 	}
+	err = t.with(ctx, t.generator.Load(), func(g *timeid.Generator) error {
+		runs, err = g.NextN(ctx, n, dst)
+		return err
+	})
+	t.note(ctx, n, err)
+	return runs, err
 }
 
-// changed notes that a tag was deleted.
-func (d *deletedTimes) changed() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.mu.deletions++
+// Wide reports whether the tag's IDs exist only as texts: NextTexts issues them.
+func (t *TimeTag) Wide() bool { return t.wide }
+
+// NoNumber returns why a tag that is Wide issues no numbers. Its Kind is Refused.
+func (t *TimeTag) NoNumber() error {
+	return allocator.Errorf(texts.ErrNoNumber.Kind, "tag %s: %w", t.name, texts.ErrNoNumber)
 }
 
-// has reports whether a tag that does not exist was one of time-ordered IDs. Its error is
-// that etcd cannot be read.
-func (d *deletedTimes) has(ctx context.Context, a *admin.Admin, tag allocator.Tag) (bool, error) {
-	if stored, _ := a.Ledger.Layout(); stored.Upgraded() {
-		return false, nil
+// NextTexts returns the texts of n IDs of a tag that is Wide. Its errors are NextN's. If the
+// texts cannot be written, it takes no ID.
+func (t *TimeTag) NextTexts(ctx context.Context, n int64) (all []string, err error) {
+	if err := t.text.Usable(); err != nil {
+		return nil, allocator.Errorf(allocator.KindOf(err), "tag %s: %w", t.name, err)
 	}
-	d.mu.Lock()
-	tags, read, now := d.mu.tags, d.mu.read, d.mu.deletions+1
-	d.mu.Unlock()
-	if read == now {
-		return tags[tag], nil
-	}
-	tags, err := a.DeletedTimeTags(ctx)
+	var runs []allocator.Run
+	err = t.with(ctx, t.generator.Load(), func(g *timeid.Generator) error {
+		if runs, err = g.NextN(ctx, n, runs[:0]); err == nil {
+			all, err = t.text.OfParts(g, runs)
+		}
+		return err
+	})
+	t.note(ctx, n, err)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if now > d.mu.read {
-		d.mu.tags, d.mu.read = tags, now
-	}
-	return tags[tag], nil
+	return all, nil
 }
 
-// timeTagChanged applies the settings of a tag of time-ordered IDs, or the deletion of a
-// tag of any kind.
-func (s *Server) timeTagChanged(change ledger.TagChange) {
-	t := s.times.Get(string(change.Name))
-	if t == nil {
-		return
+// with calls use with the tag's generator. If that was closed in between, it calls use
+// again with the next one. It waits for a generator's first tick.
+func (t *TimeTag) with(ctx context.Context, g *timeid.Generator, use func(*timeid.Generator) error) error {
+	for waited := time.Duration(0); ; {
+		var err error = timeid.ErrClosed
+		if g != nil {
+			err = use(g)
+		}
+		if errors.Is(err, error(timeid.ErrClosed)) {
+			if err = t.pool.open(ctx, t, g); err == nil {
+				g = t.generator.Load()
+				continue
+			}
+		}
+		var outside *timeid.WindowError
+		if !errors.As(err, &outside) {
+			return err
+		}
+		t.pool.windows.look()
+		d, waits := begins(outside)
+		if !waits || waited+d > 2*longestTick || !await(ctx, d) {
+			return err
+		}
+		waited += d
 	}
-	if change.Settings == nil || !t.Text().Is(change.Settings.Format, change.Settings.KeyCheck) ||
-		t.Settings().Layout() != change.Settings.Time.Layout() { // or it was made anew
-		s.times.Update(change.Name, nil)
-		s.logDropped(change)
-		return
-	}
-	s.times.Update(change.Name, change.Settings.Time)
-	s.lines.updated.Log(time.Now(), s.log.Info, "tag updated", "tag", change.Name)
 }
 
-// leaseTime is Lease of a tag of time-ordered IDs.
-func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.WindowRequest) (*marchv1.TimeLease, error) {
+// longestTick is the longest unit of a tag.
+const longestTick = time.Second
+
+// begins returns for how long a caller waits for the first tick of its generator. A
+// generator begins within a tick if its tag joins a worker that was taken for tags of a
+// shorter unit, or follows a generator of a longer one. So it is a tick at most. False says
+// that the clock is further behind.
+func begins(e *timeid.WindowError) (time.Duration, bool) {
+	ms := e.First - e.Now
+	if !e.Early || ms > longestTick.Milliseconds() {
+		return 0, false
+	}
+	return max(time.Duration(ms)*time.Millisecond, renewal), true
+}
+
+// renewal is a moment in which a window that is too short for a tick may be renewed.
+const renewal = 10 * time.Millisecond
+
+// await waits, and returns false when ctx ended first.
+func await(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Stats returns the counts of the tag's generators so far.
+func (t *TimeTag) Stats() timeid.Stats {
+	t.before.Lock()
+	defer t.before.Unlock()
+	if g := t.generator.Load(); g != nil {
+		return plus(t.before.stats, g.Stats())
+	}
+	last := t.before.stats
+	last.Ahead = 0
+	return last
+}
+
+// shut closes the tag's generator, if it has one, and returns the end of the last tick
+// that it may have used, in Unix ms; 0 where it has none.
+func (t *TimeTag) shut() (used int64) {
+	t.before.Lock()
+	defer t.before.Unlock()
+	g := t.generator.Swap(nil)
+	if g == nil {
+		return 0
+	}
+	used = g.Close()
+	t.before.stats = plus(t.before.stats, g.Stats())
+	return used
+}
+
+// NextRun refuses consecutive IDs.
+func (t *TimeTag) NextRun(context.Context, int64) (run allocator.Run, skipped int64, err error) {
+	return run, 0, allocator.Errorf(allocator.Refused,
+		"tag %s has time-ordered IDs, which are not consecutive; only a counter has consecutive IDs", t.name)
+}
+
+// prepare implements issuer: it needs nothing of etcd.
+func (t *TimeTag) prepare(_ context.Context, n int64) error {
+	if t.Wide() {
+		return t.NoNumber()
+	}
+	if most := t.bits.PerSecond(); n > most {
+		return allocator.Errorf(allocator.Invalid,
+			"count: %d; allowed: 1 to %d, what one worker has in a second", n, most)
+	}
+	return nil
+}
+
+// lease gives the caller what it needs to issue IDs itself, and a window if it asks for one.
+func (t *TimeTag) lease(ctx context.Context, s *Server, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
+	lease, err := t.window(ctx, s, r.GetWindow())
+	return &marchv1.LeaseResponse{Time: lease}, err
+}
+
+func (t *TimeTag) window(ctx context.Context, s *Server, r *marchv1.WindowRequest) (*marchv1.TimeLease, error) {
 	if r == nil {
 		return nil, allocator.Errorf(allocator.Refused,
 			"tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream, "+
-				"or use a client that takes windows", t.Name())
+				"or use a client that takes windows", t.name)
 	}
 	lease := &marchv1.TimeLease{Tag: api.TimeTagToProto(t.Settings().Config(0, timeid.Window{}))}
 	nonce, proof := r.GetNonce(), r.GetHeld().GetNonce()
@@ -123,9 +320,9 @@ func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.Wind
 	case r.GetAge().AsDuration() < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "age: %v; allowed: 0s or more", r.GetAge().AsDuration())
 	}
-	loan, err := s.times.Lend(ctx, t, timetags.Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof,
+	loan, err := s.windows.Lend(ctx, t, Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof,
 		Age: r.GetAge().AsDuration(),
-		By:  s.cfg.Access.Holder(ctx, marchv1.IDService_Lease_FullMethodName, string(t.Name()))})
+		By:  s.cfg.Access.Holder(ctx, marchv1.IDService_Lease_FullMethodName, string(t.name))})
 	if err != nil {
 		s.cfg.Access.OverQuota(err)
 		return nil, err
@@ -135,4 +332,35 @@ func (s *Server) leaseTime(ctx context.Context, t *timetags.Tag, r *marchv1.Wind
 		Room: string(s.cfg.Room), Instance: string(s.cfg.Name),
 	}
 	return lease, nil
+}
+
+// update implements issuer. A tag that was made anew has another format or layout.
+func (t *TimeTag) update(_ *Server, settings record.TagSettings) (keeps bool, err error) {
+	if settings.Time == nil || !t.text.Is(settings.Format, settings.KeyCheck) || settings.Time.Layout() != t.bits {
+		return false, nil
+	}
+	t.Update(*settings.Time)
+	return true, nil
+}
+
+// report implements issuer.
+func (t *TimeTag) report(s *Server, r *round, _ time.Time) {
+	s.tags.tour.see(t, t.totals())
+	r.ahead = max(r.ahead, t.Stats().Ahead)
+}
+
+func (t *TimeTag) totals() totals {
+	s := t.Stats()
+	return totals{asked: t.asked.Load(), issued: t.given.Load(), overflows: s.Overflows, rollbacks: s.Rollbacks,
+		overflowed: s.OverflowWait}
+}
+
+// reading returns what the history keeps of a minute.
+func (t *TimeTag) reading() minutes.TagReading {
+	r := minutes.TagReading{Tag: t.name, Issued: t.given.Load(), Reserve: minutes.Unknown}
+	if t.minute.known {
+		r.Peak = float64(r.Issued-t.minute.given) / time.Minute.Seconds()
+	}
+	t.minute.known, t.minute.given = true, r.Issued
+	return r
 }

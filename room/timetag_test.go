@@ -304,12 +304,18 @@ func TestIdleTimeTags(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())
 		c.tag(timed(cosid), "event", "busy")
 		a := c.start("a", "a1", func(cfg *room.Config) { cfg.IdleAfter = time.Second })
-		before := a.mustNext("event")
+		before, issued, body := a.mustNext("event"), 1, ""
 		a.await("the idle tag gone", func() bool {
 			a.mustNext("busy")
-			_, body := a.get("/metrics")
+			issued++
+			_, body = a.get("/metrics")
 			return regexp.MustCompile(`(?m)^march_time_tags\{[^}]*\} 1$`).MatchString(body)
 		})
+		for _, name := range []string{"march_time_requests_total", "march_time_issued_ids_total"} { // its are not lost
+			if !regexp.MustCompile(fmt.Sprintf(`(?m)^%s\{[^}]*\} %d$`, name, issued)).MatchString(body) {
+				t.Errorf("%s is not %d:\n%s", name, issued, body)
+			}
+		}
 		after := a.mustNext("event")
 		if p, q := partsOf(t, cosid, before), partsOf(t, cosid, after); after <= before || p.Worker != q.Worker {
 			t.Errorf("%+v after %+v", q, p)

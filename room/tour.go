@@ -12,30 +12,32 @@ import (
 	"github.com/march-id/march/internal/minutes"
 )
 
-// tour visits all chains, a few at a time: it looks after each, and adds up their
-// values. A room may have a million chains, so no work that a caller waits for, or
+// tour visits all issuers, a few at a time: it looks after each, and adds up their
+// values. A room may have a million tags, so no work that a caller waits for, or
 // that runs every second, visits all of them.
 //
-// With at most fewChains the values of the tour are current. With more they are
+// With at most fewTags the values of the tour are current. With more they are
 // those of the last round, 10 s old at most; only the number of issued IDs is
 // always current (Server.issued).
 type tour struct {
 	sync.Mutex
-	at    allocator.Tag // the chain that was visited last in the current round; empty at its beginning
-	round round         // the current round
-	last  round         // the last complete round
-	sum   totals        // of all chains as they were last seen, removed ones included
-	own   *own          // of the metrics; nil without metrics
+	last  round  // the last complete round
+	sum   totals // of all counters as they were last seen, removed ones included
+	timed totals // of all time-ordered tags likewise
+	own   *own   // of the metrics; nil without metrics
+}
+
+// walk is a round under way: that of the sweep, or one of a caller who wants current values.
+type walk struct {
+	at    allocator.Tag // the tag that was visited last; empty at the beginning
+	round round
 }
 
 const (
 	tourEvery = 100 * time.Millisecond
-	// fewChains chains are visited in a second, more in up to ten.
-	fewChains = 10_000
-	// timesEvery is after how many turns the tags of time-ordered IDs are looked at, all at
-	// once: there is little to look at.
-	timesEvery = 10
-	// tourStep is how many chains are visited under the lock at once.
+	// fewTags tags are visited in a second, more in up to ten.
+	fewTags = 10_000
+	// tourStep is how many tags are visited under the lock at once.
 	tourStep = 256
 )
 
@@ -54,7 +56,8 @@ type round struct {
 	others  state             // of the chains without series of their own
 	rising  []seen            // the busiest of these, as many as there are free series
 	// at its end chains got series of their own; this round still counts them among the others
-	gave bool
+	gave  bool
+	ahead time.Duration // how far time-ordered IDs are ahead of the clock, the most of all tags
 }
 
 func newRound() round {
@@ -90,7 +93,7 @@ func (r *round) add(s seen) {
 		r.early = append(r.early, s)
 	}
 	if s.status.Peak > 0 && !exhausted && (r.scarce == "" || s.status.Lasts < r.reserve) {
-		r.reserve, r.scarce = s.status.Lasts, s.tag
+		r.reserve, r.scarce = s.status.Lasts, s.chain.Tag()
 	}
 	if s.status.Peak > 0 {
 		if r.busiest = append(r.busiest, s); len(r.busiest) > 2*minutes.MaxTags {
@@ -123,41 +126,46 @@ func (r *round) cut(n int) { r.rising = busiest(r.rising, n) }
 // busiest returns the n busiest chains of a list, in this order. It changes the list.
 func busiest(list []seen, n int) []seen {
 	slices.SortFunc(list, func(a, b seen) int {
-		return cmp.Or(cmp.Compare(b.status.Peak, a.status.Peak), cmp.Compare(a.tag, b.tag))
+		return cmp.Or(cmp.Compare(b.status.Peak, a.status.Peak), cmp.Compare(a.chain.Tag(), b.chain.Tag()))
 	})
 	return slices.Delete(list, min(n, len(list)), len(list))
 }
 
-// see adds a chain to the round. The lock is held.
-func (t *tour) see(c tagged, status allocator.Status) seen {
-	s := seen{c, status, c.chain.totals(status)}
-	t.sum.add(s.totals.minus(c.chain.seen))
-	c.chain.seen = s.totals
-	return s
+// see adds what an issuer counted since it was last seen, and returns its totals. The lock is held.
+func (t *tour) see(tag issuer, now totals) totals {
+	seen, sum := tag.counts(), &t.sum
+	if final := seen.final.Load(); final != nil {
+		now = *final
+	}
+	if _, is := tag.(*TimeTag); is {
+		sum = &t.timed
+	}
+	sum.add(now.minus(seen.seen))
+	seen.seen = now
+	return now
 }
 
-// finish stores the last totals of a removed chain.
-func (t *tour) finish(c *tagChain) {
+// finish stores the last totals of an issuer that was removed.
+func (t *tour) finish(tag issuer) {
 	t.Lock()
 	defer t.Unlock()
-	final := c.totals(c.Status())
-	c.final.Store(&final)
-	t.sum.add(final.minus(c.seen))
-	c.seen = final
+	final := tag.totals()
+	tag.counts().final.Store(&final)
+	t.see(tag, final)
 }
 
-// totals returns those of all chains.
+// totals returns those of all counters.
 func (t *tour) totals() totals {
 	t.Lock()
 	defer t.Unlock()
 	return t.sum
 }
 
-// restart gives up the current round: the next chain to visit is the first.
-func (t *tour) restart() {
+// timeOrdered returns the totals of all time-ordered tags, and how far their IDs are ahead of the clock.
+func (t *tour) timeOrdered() (totals, time.Duration) {
 	t.Lock()
 	defer t.Unlock()
-	t.at = ""
+	return t.timed, t.last.ahead
 }
 
 // lastRound returns the last complete round.
@@ -167,75 +175,67 @@ func (t *tour) lastRound() round {
 	return t.last
 }
 
-// visit calls care for up to n more chains, to the end of the round. It calls care without
-// the lock.
-func (s *Server) visit(n int, care func(tagged)) {
+// visit adds up to n more issuers to a walk's round, to its end, and calls care for each. It calls
+// care without the lock.
+func (s *Server) visit(w *walk, n int, care func(tagged)) {
 	list := make([]tagged, 0, tourStep)
 	for over := false; n > 0 && !over; n -= tourStep {
-		list, over = s.visitPage(min(n, tourStep), list[:0])
-		for _, c := range list {
-			if care != nil {
-				care(c)
-			}
+		list, over = s.visitPage(w, min(n, tourStep), list[:0])
+		for _, found := range list {
+			care(found)
 		}
 	}
 }
 
-// visitPage adds the next n chains to the round and appends them to list. It returns over if
+// visitPage adds the next n issuers to a walk's round and appends them to list. It returns over if
 // the round has ended, which is then the last round.
-func (s *Server) visitPage(n int, list []tagged) (_ []tagged, over bool) {
-	t := &s.chains.tour
+func (s *Server) visitPage(w *walk, n int, list []tagged) (_ []tagged, over bool) {
+	t := &s.tags.tour
 	t.Lock()
 	defer t.Unlock()
-	if t.at == "" {
-		t.round = newRound()
+	if w.at == "" {
+		w.round = newRound()
 	}
-	list = s.chains.page(t.at, n, list)
+	list = s.tags.page(w.at, n, list)
 	now := time.Now()
-	for _, c := range list {
-		found := t.see(c, s.statusOf(c.chain.Chain))
-		t.round.add(found)
-		if !t.own.has(c.chain) {
-			t.round.addOther(found, now, t.own.free())
-		}
+	for _, found := range list {
+		found.issuer.report(s, &w.round, now)
 	}
-	if t.at = lastTag(list); len(list) == n {
+	if w.at = lastTag(list); len(list) == n {
 		return list, false
 	}
-	t.own.give(&t.round)
-	t.round.busiest = busiest(t.round.busiest, minutes.MaxTags)
-	t.last, t.at = t.round, ""
+	t.own.give(&w.round)
+	w.round.busiest = busiest(w.round.busiest, minutes.MaxTags)
+	t.last, w.at = w.round, ""
 	return list, true
 }
 
-// look returns the last round. With few chains it makes a new one.
+// look returns the last round. With few tags it makes a new one.
 func (s *Server) look() round {
-	if s.chains.len() <= fewChains {
-		s.chains.tour.restart()
-		s.visit(2*fewChains, nil)
+	if counters, timed := s.tags.size(); counters+timed > fewTags {
+		return s.tags.tour.lastRound()
 	}
-	return s.chains.tour.lastRound()
+	var w walk
+	s.visit(&w, 2*fewTags, func(tagged) {})
+	return w.round
 }
 
-// sweep looks after all chains until ctx ends: it measures their rates, refills
-// those that are too slow to look at themselves, and drops those unused for long, tags of
-// time-ordered IDs too.
+// sweep looks after all issuers until ctx ends: it measures the rates of counters, refills
+// those that are too slow to look at themselves, and drops issuers unused for long.
 func (s *Server) sweep(ctx context.Context) error {
 	ticker := time.NewTicker(tourEvery)
 	defer ticker.Stop()
-	for turn := 0; ; turn++ {
+	for w := (&walk{}); ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
 		}
-		if turn%timesEvery == 0 {
-			s.times.DropIdle(s.cfg.IdleAfter)
-		}
-		n := s.chains.len()
-		s.visit(max(min(n, fewChains)/10, n/100)+1, func(c tagged) {
-			if c.chain.Observe() >= s.cfg.IdleAfter && c.chain.CloseUnused(s.cfg.IdleAfter) {
-				s.chains.remove(c.tag, c.chain)
+		counters, timed := s.tags.size()
+		n := counters + timed
+		s.visit(w, max(min(n, fewTags)/10, n/100)+1, func(found tagged) {
+			if found.issuer.CloseUnused(s.cfg.IdleAfter) {
+				s.tags.forget(found.tag, found.issuer)
 			}
 		})
 	}
@@ -254,6 +254,7 @@ type total struct {
 
 func (s *Server) total() total {
 	r := s.look()
-	return total{issued: s.issued.Load(), held: r.held, tags: int64(s.chains.len()),
+	counters, _ := s.tags.size()
+	return total{issued: s.issued.Load(), held: r.held, tags: int64(counters),
 		reserve: r.reserve, scarce: r.scarce}
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// ErrClosed is the error of a generator's methods after Close.
-var ErrClosed = &allocator.Error{Kind: allocator.Unavailable, Msg: "generator of time-ordered IDs closed"}
+// ErrClosed is the error of a generator's methods after Close. As a chain's, it is allocator.ErrClosed.
+var ErrClosed = &allocator.Error{Kind: allocator.Unavailable, Msg: "generator of time-ordered IDs closed",
+	Err: allocator.ErrClosed}
 
 // WindowError says that the clock is outside the generator's window. Its Kind is Unavailable:
 // Extend, or time, makes IDs possible again.

@@ -20,7 +20,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api/client"
 	"github.com/march-id/march/cmd/internal/load"
-	"github.com/march-id/march/room/timetags"
+	"github.com/march-id/march/room"
 )
 
 const (
@@ -57,8 +57,8 @@ func (c *cluster) createTimeTags(ctx context.Context) error {
 
 // timed has the tags of time-ordered IDs of an instance of room a, over a real etcd.
 type timed struct {
-	*timetags.Tags
-	wide    *timetags.Tag
+	*room.Windows
+	wide    *room.TimeTag
 	ledger  *ledger.Ledger
 	store   store.Store
 	cluster *cluster
@@ -93,12 +93,13 @@ func startTimed(ctx context.Context, now func() time.Time, age func() time.Durat
 	if err != nil {
 		return nil, err
 	}
-	of := timetags.Config{Workers: workers}
+	of := room.WindowsConfig{Workers: workers}
 	if now != nil {
 		of.Clock = func() int64 { return now().UnixMilli() }
 	}
-	t.Tags = timetags.New(of)
-	t.wide, err = t.Load(ctx, timeTag, timeTagOf(39, 2, wideBits), nil)
+	t.Windows = room.NewWindows(of)
+	t.wide = t.Add(timeTag, timeTagOf(39, 2, wideBits), nil)
+	err = t.wide.Warm(ctx)
 	return t, err
 }
 

@@ -141,9 +141,9 @@ var recoverEdits = []overlay.Edit{
 		To:   `m.unchanged(kv, sent) < record.LongestWindow+record.MaxAhead && !mutant("machine-of-a-worker") {`,
 	},
 	{
-		File: "room/timetags/lend.go",
-		From: `w.nonce != ask.Proof {`,
-		To:   `w.nonce != ask.Proof && !mutant("nonce-unchecked") {`,
+		File: "room/lend.go",
+		From: `held.nonce != ask.Proof {`,
+		To:   `held.nonce != ask.Proof && !mutant("nonce-unchecked") {`,
 	},
 	{
 		File: "allocator/ledger/record/margins.go",

@@ -9,7 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/timeid"
-	"github.com/march-id/march/room/timetags"
+	"github.com/march-id/march/room"
 )
 
 // caller is a process of a caller that issues time-ordered IDs itself, with a worker that an
@@ -20,7 +20,7 @@ type caller struct {
 	clock  *wallClock
 	began  time.Time
 	lender *process // of loan; nil before the first
-	loan   timetags.Loan
+	loan   room.Loan
 	proof  string
 	makers map[allocator.Tag]*timeid.Generator
 }
@@ -59,21 +59,14 @@ func (c *caller) ask(d dice, in allocator.Room, tag timeTag) error {
 	if p == nil || !p.runs() || p.link.paused() {
 		return nil
 	}
-	ask := timetags.Ask{Nonce: strconv.FormatUint(d.Uint64(), 16), Age: time.Since(c.began)}
+	ask := room.Ask{Nonce: strconv.FormatUint(d.Uint64(), 16), Age: time.Since(c.began)}
 	if p == c.lender {
 		ask.Held, ask.Proof = c.loan.Worker, c.proof
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), d.between(200*time.Millisecond, 2*time.Second))
 	defer cancel()
 	tags := p.timed.tags.Load()
-	of := tags.Get(string(tag.name))
-	if of == nil {
-		_, _ = tags.Load(ctx, tag.name, tag.settings, nil) // also without a worker for the instance
-		if of = tags.Get(string(tag.name)); of == nil {
-			return nil
-		}
-	}
-	loan, err := tags.Lend(ctx, of, ask)
+	loan, err := tags.Lend(ctx, tags.get(ctx, tag), ask) // also without a worker for the instance
 	if err != nil || d.chance(10) { // the answer is lost
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/room/timetags"
+	"github.com/march-id/march/room"
 )
 
 // timeTags is the name, among the faults, of a cluster that has time-ordered IDs.
@@ -38,7 +39,67 @@ type timed struct {
 	instance *ledger.Instance // set once it serves, for leases and tags
 	leases   *worker.Workers
 	machines *machine.Machines
-	tags     atomic.Pointer[timetags.Tags]
+	tags     atomic.Pointer[timedTags]
+}
+
+// timedTags are the tags of an instance in memory, as a room's server has them.
+type timedTags struct {
+	*room.Windows
+	mu struct {
+		sync.Mutex
+		tags map[allocator.Tag]*room.TimeTag
+	}
+}
+
+// get returns a tag. If it is not in memory, get puts it there, and tries to take a worker for it.
+func (t *timedTags) get(ctx context.Context, tag timeTag) *room.TimeTag {
+	t.mu.Lock()
+	of, had := t.mu.tags[tag.name]
+	if !had {
+		of = t.Add(tag.name, tag.settings, nil)
+		t.mu.tags[tag.name] = of
+	}
+	t.mu.Unlock()
+	if !had {
+		_ = of.Warm(ctx) // what the caller does next finds out, too
+	}
+	return of
+}
+
+// has reports whether of is in memory.
+func (t *timedTags) has(of *room.TimeTag) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.tags[of.Name()] == of
+}
+
+// change applies changed settings, if the tag is in memory. Without settings, which cannot be read, the tag
+// leaves memory.
+func (t *timedTags) change(name allocator.Tag, settings *record.TagSettings) {
+	t.mu.Lock()
+	of := t.mu.tags[name]
+	t.mu.Unlock()
+	switch {
+	case of == nil:
+	case settings == nil:
+		of.Close()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.mu.tags, name)
+	default:
+		of.Update(*settings.Time)
+	}
+}
+
+// dropIdle drops the tags that were unused for idleAfter.
+func (t *timedTags) dropIdle() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name, of := range t.mu.tags {
+		if of.CloseUnused(idleAfter) {
+			delete(t.mu.tags, name)
+		}
+	}
 }
 
 // timeTag is a tag of time-ordered IDs.
@@ -198,25 +259,20 @@ func (t *timed) run(ctx context.Context) error {
 
 // anew makes the instance begin again without tags in memory and without workers.
 func (t *timed) anew() {
-	t.tags.Store(timetags.New(timetags.Config{
+	tags := &timedTags{Windows: room.NewWindows(room.WindowsConfig{
 		Workers: t.leases, Pin: t.pin, Hold: t.cfg.Hold, Clock: func() int64 {
 			return t.clock.now().UnixMilli()
 		}, Logger: t.workers.Logger,
 		Rand: func(n uint64) uint64 {
 			return t.w.dice(fmt.Sprint("sequence ", t.id, time.Since(t.w.began))).Uint64N(n)
 		},
-	}))
+	})}
+	tags.mu.tags = make(map[allocator.Tag]*room.TimeTag)
+	t.tags.Store(tags)
 }
 
-// changed applies a tag's new settings, or its deletion.
-func (t *timed) changed(c ledger.TagChange) {
-	switch {
-	case c.Settings == nil:
-		t.tags.Load().Update(c.Name, nil)
-	case c.Settings.Time != nil:
-		t.tags.Load().Update(c.Name, c.Settings.Time)
-	}
-}
+// changed applies a tag's new settings.
+func (t *timed) changed(c ledger.TagChange) { t.tags.Load().change(c.Name, c.Settings) }
 
 // idleAfter is how long a tag may be unused before it leaves memory.
 const idleAfter = 2 * time.Second
@@ -232,7 +288,7 @@ func (t *timed) renew(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 			case <-time.After(700 * time.Millisecond):
-				tags.DropIdle(idleAfter)
+				tags.dropIdle()
 			}
 		}
 		stop()
@@ -331,7 +387,8 @@ func (w *world) askTimed(ctx context.Context, p *process, tag timeTag, d dice) (
 	batch, n := d.chance(3), 1+d.Int64N(8)
 	for {
 		tags := p.timed.tags.Load()
-		runs, err := take(ctx, tags, tag, batch, n)
+		of := tags.get(ctx, tag)
+		runs, err := take(ctx, of, batch, n)
 		if err == nil {
 			now := time.Now()
 			w.mu.Lock()
@@ -340,22 +397,14 @@ func (w *world) askTimed(ctx context.Context, p *process, tag timeTag, d dice) (
 			w.noteTimed(p, tag, runs, w.reported(answered{at: now, by: p}))
 		}
 		// A tag that left memory is loaded again, as by a room's server.
-		if !errors.Is(err, error(timeid.ErrClosed)) || tags == p.timed.tags.Load() &&
-			tags.Get(string(tag.name)) != nil {
+		if !errors.Is(err, error(timeid.ErrClosed)) || tags == p.timed.tags.Load() && tags.has(of) {
 			return err
 		}
 	}
 }
 
 // take takes n IDs of a tag at once, or one.
-func take(ctx context.Context, tags *timetags.Tags, tag timeTag, batch bool, n int64) ([]allocator.Run, error) {
-	of := tags.Get(string(tag.name))
-	if of == nil {
-		var err error
-		if of, err = tags.Load(ctx, tag.name, tag.settings, nil); err != nil {
-			return nil, err
-		}
-	}
+func take(ctx context.Context, of *room.TimeTag, batch bool, n int64) ([]allocator.Run, error) {
 	if batch {
 		return of.NextN(ctx, n, nil)
 	}

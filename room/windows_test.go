@@ -1,4 +1,4 @@
-package timetags_test
+package room_test
 
 import (
 	"context"
@@ -14,12 +14,12 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
-	"github.com/march-id/march/room/timetags"
+	"github.com/march-id/march/room"
 )
 
 // start returns the tags of an instance of room a, which has half of all workers, and runs
 // them until the test ends. The test is in a bubble.
-func start(t *testing.T) *timetags.Tags {
+func start(t *testing.T) *room.Windows {
 	t.Helper()
 	tags := join(t, newEtcd(t), "one")
 	ctx, stop := context.WithCancel(context.Background())
@@ -55,13 +55,13 @@ func newEtcd(t *testing.T) *ledgertest.Fake {
 }
 
 // join returns the tags of an instance of room a, which nothing renews.
-func join(t *testing.T, etcd *ledgertest.Fake, name allocator.Instance) *timetags.Tags {
+func join(t *testing.T, etcd *ledgertest.Fake, name allocator.Instance) *room.Windows {
 	t.Helper()
 	return joinBy(t, etcd.Open(), name)
 }
 
 // joinBy is join by a connection.
-func joinBy(t *testing.T, etcd *ledgertest.Conn, name allocator.Instance) *timetags.Tags {
+func joinBy(t *testing.T, etcd *ledgertest.Conn, name allocator.Instance) *room.Windows {
 	t.Helper()
 	l, err := ledger.New(etcd, ledger.DefaultConfig())
 	if err != nil {
@@ -78,7 +78,7 @@ func joinBy(t *testing.T, etcd *ledgertest.Conn, name allocator.Instance) *timet
 }
 
 // process returns the tags of a process, which gives no worker back.
-func process(t *testing.T, l *ledger.Ledger, name allocator.Instance) *timetags.Tags {
+func process(t *testing.T, l *ledger.Ledger, name allocator.Instance) *room.Windows {
 	t.Helper()
 	i, err := l.Join(t.Context(), ledger.Registration{Room: "a", Name: name,
 		Address: string(name) + ".test:7010", Build: "test"})
@@ -89,7 +89,7 @@ func process(t *testing.T, l *ledger.Ledger, name allocator.Instance) *timetags.
 	if err != nil {
 		t.Fatal(err)
 	}
-	return timetags.New(timetags.Config{Workers: workers})
+	return room.NewWindows(room.WindowsConfig{Workers: workers})
 }
 
 // of returns a tag of a unit, which refuses to wait for a clock that went back.
@@ -101,10 +101,10 @@ func of(unit time.Duration) record.TimeTag {
 }
 
 // load loads a tag or ends the test.
-func load(t *testing.T, tags *timetags.Tags, name allocator.Tag, s record.TimeTag) *timetags.Tag {
+func load(t *testing.T, tags *room.Windows, name allocator.Tag, s record.TimeTag) *room.TimeTag {
 	t.Helper()
-	tag, err := tags.Load(t.Context(), name, s, nil)
-	if err != nil {
+	tag := tags.Add(name, s, nil)
+	if err := tag.Warm(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return tag
@@ -112,7 +112,7 @@ func load(t *testing.T, tags *timetags.Tags, name allocator.Tag, s record.TimeTa
 
 // next returns the parts of a tag's next ID, and ends the test where there is none within
 // a time.
-func next(t *testing.T, tag *timetags.Tag, within time.Duration) timeid.Parts {
+func next(t *testing.T, tag *room.TimeTag, within time.Duration) timeid.Parts {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
@@ -152,7 +152,7 @@ func TestALongerUnitJoins(t *testing.T) {
 		changed := second.Settings()
 		changed.Sequence = timeid.Carry
 		time.Sleep(100 * time.Millisecond)
-		tags.Update("second", &changed)
+		second.Update(changed)
 		if p = next(t, second, time.Second); time.Since(began) != 1750*time.Millisecond ||
 			p.Time != time.Now().UnixMilli() {
 			t.Errorf("after %v: %+v", time.Since(began), p)
@@ -178,7 +178,7 @@ func TestALongerUnitIsNeverRefused(t *testing.T) {
 			if n%3 == 0 {
 				changed := second.Settings()
 				changed.CarryTo = int64(n + 1)
-				tags.Update("second", &changed)
+				second.Update(changed)
 			}
 		}
 	})
@@ -196,20 +196,24 @@ func TestIdleTagsGo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 20 {
+		var after time.Duration
+		for began := time.Now(); after == 0; time.Sleep(time.Minute) {
 			next(t, busy, time.Second)
-			tags.DropIdle(idle)
-			time.Sleep(time.Minute)
+			if busy.CloseUnused(idle) {
+				t.Fatal("a tag in use was closed")
+			}
+			if old.CloseUnused(idle) {
+				after = time.Since(began)
+			}
 		}
-		if tags.Get("old") != nil || tags.Get("busy") != busy {
-			t.Fatalf("in memory: old %v, busy %v", tags.Get("old"), tags.Get("busy"))
+		if after != idle {
+			t.Errorf("closed after %v", after)
 		}
 		if _, err := old.Next(t.Context()); allocator.KindOf(err) != allocator.Unavailable {
 			t.Errorf("a caller that had it before: %v", err)
 		}
-		total := tags.Totals()
-		if total.IDs != 21 || total.Tags != 1 || total.Exchanges != 0 {
-			t.Errorf("%+v", total)
+		if exchanges, _ := tags.Exchanged(); exchanges != 0 {
+			t.Errorf("%d exchanges", exchanges)
 		}
 		before, err := old.Settings().Layout().Decompose(id)
 		if err != nil {
@@ -235,8 +239,8 @@ func TestAnotherProcessHasTheWorker(t *testing.T) {
 		time.Sleep(time.Minute)
 		between := next(t, load(t, two, "event", settings), time.Second)
 		one.Look(t.Context())
-		if total := one.Totals(); total.Conflicts != 1 || total.Exchanges != 1 {
-			t.Errorf("%+v", total)
+		if exchanges, conflicts := one.Exchanged(); exchanges != 1 || conflicts != 1 {
+			t.Errorf("%d exchanges, %d conflicts", exchanges, conflicts)
 		}
 		if id, err := sleeper.Next(t.Context()); allocator.KindOf(err) != allocator.Unavailable {
 			t.Errorf("it issues %d, %v while the other has the worker", id, err)
@@ -256,9 +260,9 @@ func TestAnotherProcessHasTheWorker(t *testing.T) {
 // A caller's short deadline fails its own call alone. Other callers get IDs at once, the
 // instance stays ready, and it goes on to take the worker.
 func TestADeadlineIsTheCallersOwn(t *testing.T) {
-	for name, ahead := range map[string]func(*testing.T, *timetags.Tags){
-		"then another caller": func(*testing.T, *timetags.Tags) {},
-		"then a look":         func(t *testing.T, tags *timetags.Tags) { tags.Look(t.Context()) },
+	for name, ahead := range map[string]func(*testing.T, *room.Windows){
+		"then another caller": func(*testing.T, *room.Windows) {},
+		"then a look":         func(t *testing.T, tags *room.Windows) { tags.Look(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -274,8 +278,8 @@ func TestADeadlineIsTheCallersOwn(t *testing.T) {
 				})
 				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				defer cancel()
-				tag, err := tags.Load(ctx, "event", of(time.Millisecond), nil)
-				if allocator.KindOf(err) != allocator.Unavailable {
+				tag := tags.Add("event", of(time.Millisecond), nil)
+				if err := tag.Warm(ctx); allocator.KindOf(err) != allocator.Unavailable {
 					t.Fatalf("got %v", err)
 				}
 				if _, err := tags.Trouble(); err != nil {
@@ -300,8 +304,8 @@ func TestAnOutageIsTold(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := tags.Load(ctx, "event", of(time.Millisecond),
-			nil); allocator.KindOf(err) != allocator.Unavailable {
+		tag := tags.Add("event", of(time.Millisecond), nil)
+		if err := tag.Warm(ctx); allocator.KindOf(err) != allocator.Unavailable {
 			t.Fatalf("got %v", err)
 		}
 		tags.Look(t.Context())

@@ -1,4 +1,4 @@
-package timetags
+package room
 
 import (
 	"context"
@@ -19,13 +19,14 @@ func TestOpenHeedsTheDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		err := p.open(ctx, &Tag{name: "event"}, nil)
+		err := p.open(ctx, &TimeTag{name: "event"}, nil)
 		if allocator.KindOf(err) != allocator.Unavailable || !errors.Is(err, context.DeadlineExceeded) ||
 			time.Since(began) != time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		unlock()
-		if err := p.open(t.Context(), &Tag{name: "event", gone: true}, nil); !errors.Is(err, error(timeid.ErrClosed)) {
+		gone := &TimeTag{name: "event", gone: true}
+		if err := p.open(t.Context(), gone, nil); !errors.Is(err, error(timeid.ErrClosed)) {
 			t.Errorf("afterwards: %v", err)
 		}
 	})

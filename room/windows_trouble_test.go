@@ -1,4 +1,4 @@
-package timetags_test
+package room_test
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
-	"github.com/march-id/march/room/timetags"
+	"github.com/march-id/march/room"
 )
 
 // etcd is away for ten minutes, from any moment of a window on: no call fails once the
@@ -66,8 +66,8 @@ func TestTwentyKillsInAMinute(t *testing.T) {
 			t.Cleanup(func() { _ = l.Close() })
 			tags := process(t, l, []allocator.Instance{"one", "two"}[kill%2])
 			born := time.Now()
-			tag, err := tags.Load(t.Context(), "event", settings, nil)
-			for ; err != nil; tag, err = tags.Load(t.Context(), "event", settings, nil) {
+			tag := tags.Add("event", settings, nil)
+			for err := tag.Warm(t.Context()); err != nil; err = tag.Warm(t.Context()) {
 				if allocator.KindOf(err) != allocator.Unavailable || time.Since(born) > worker.Shortest+time.Second {
 					t.Fatalf("kill %d, after %v: %v", kill, time.Since(born), err)
 				}
@@ -90,7 +90,7 @@ func TestTwentyKillsInAMinute(t *testing.T) {
 
 // wrongClock returns the tags of an instance whose clock is ahead.
 func wrongClock(t *testing.T, etcd *ledgertest.Fake, name allocator.Instance, ahead *time.Duration,
-	log io.Writer) (*timetags.Tags, *ledger.Ledger) {
+	log io.Writer) (*room.Windows, *ledger.Ledger) {
 	l, err := ledger.New(etcd.Open(), ledger.DefaultConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -108,14 +108,14 @@ func wrongClock(t *testing.T, etcd *ledgertest.Fake, name allocator.Instance, ah
 	if err != nil {
 		t.Fatal(err)
 	}
-	return timetags.New(timetags.Config{
+	return room.NewWindows(room.WindowsConfig{
 		Workers: workers, Clock: func() int64 { return now().UnixMilli() },
 		Logger: hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Warn}),
 	}), l
 }
 
 // look lets time pass, with looks as Run has them.
-func look(t *testing.T, tags *timetags.Tags, d time.Duration) {
+func look(t *testing.T, tags *room.Windows, d time.Duration) {
 	for range d / (250 * time.Millisecond) {
 		time.Sleep(250 * time.Millisecond)
 		tags.Look(t.Context())
@@ -143,7 +143,7 @@ func TestALeapOfTheClockIsMended(t *testing.T) {
 		ahead = 0
 		look(t, tags, time.Second)
 		now := time.Now().UnixMilli()
-		for _, tag := range []*timetags.Tag{event, second, load(t, tags, "later", of(time.Millisecond))} {
+		for _, tag := range []*room.TimeTag{event, second, load(t, tags, "later", of(time.Millisecond))} {
 			after := next(t, tag, 2*time.Second)
 			if after.Worker == before.Worker || after.Time > now+2000 {
 				t.Errorf("tag %s: worker %d at %d; it is %d, and worker %d is ahead", tag.Name(), after.Worker,

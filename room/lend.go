@@ -1,4 +1,4 @@
-package timetags
+package room
 
 import (
 	"context"
@@ -56,102 +56,101 @@ type lentWorker struct {
 // Lend gives a caller a worker of a tag's width for a window. It renews the worker that the
 // caller has, if it may, and otherwise takes a new one. Its errors are a
 // *timeid.NoWindowError, with the kinds of worker.Workers' errors, TooMany among them.
-func (t *Tags) Lend(ctx context.Context, tag *Tag, ask Ask) (Loan, error) {
-	tag.asked.Add(1)
-	held, err := t.goOn(ctx, tag, ask)
+func (w *Windows) Lend(ctx context.Context, tag *TimeTag, ask Ask) (Loan, error) {
+	held, err := w.goOn(ctx, tag, ask)
 	if held == nil && err == nil {
-		held, err = t.lend(ctx, tag, ask)
+		held, err = w.lend(ctx, tag, ask)
 	}
 	if err != nil {
 		return Loan{}, &timeid.NoWindowError{Err: err}
 	}
-	return Loan{Worker: held.ID().Number, Window: held.Window(), Now: t.now()}, nil
+	return Loan{Worker: held.ID().Number, Window: held.Window(), Now: w.now()}, nil
 }
 
 // goOn returns the worker that the caller proves to have, renewed if that is due. It
 // returns nil if the caller has no worker with which it may go on.
-func (t *Tags) goOn(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, error) {
+func (w *Windows) goOn(ctx context.Context, tag *TimeTag, ask Ask) (*worker.Worker, error) {
 	if ask.Proof == "" {
 		return nil, nil
 	}
 	id := record.WorkerID{Bits: tag.pool.bits, Number: ask.Held}
-	t.lent.Lock()
-	w := t.lent.workers[id]
-	t.lent.Unlock()
-	if w == nil {
+	w.lent.Lock()
+	held := w.lent.workers[id]
+	w.lent.Unlock()
+	if held == nil {
 		return nil, nil
 	}
-	w.Lock()
-	defer w.Unlock()
-	if w.nonce != ask.Proof {
-		t.cfg.Logger.Warn("a caller sent a nonce that was used before: it missed an answer, or is a clone; "+
+	held.Lock()
+	defer held.Unlock()
+	if held.nonce != ask.Proof {
+		w.cfg.Logger.Warn("a caller sent a nonce that was used before: it missed an answer, or is a clone; "+
 			"it gets another worker", "worker", id.String())
 		return nil, nil
 	}
-	err := t.cfg.Workers.Check(ctx, w.worker)
-	if err == nil && t.cfg.Workers.Due(w.worker) {
-		if err = t.cfg.Workers.MayKeep(w.worker, ask.By); err == nil {
-			err = t.cfg.Workers.Renew(ctx, w.worker)
+	err := w.cfg.Workers.Check(ctx, held.worker)
+	if err == nil && w.cfg.Workers.Due(held.worker) {
+		if err = w.cfg.Workers.MayKeep(held.worker, ask.By); err == nil {
+			err = w.cfg.Workers.Renew(ctx, held.worker)
 		}
 	}
 	var moved *worker.MovedError
 	switch {
 	case err == nil:
-		w.nonce = ask.Nonce
-		return w.worker, nil
-	case errors.As(err, &moved), w.worker.Lost() != nil:
-		t.cfg.Logger.Info("a caller's worker is no longer its own: it gets another",
+		held.nonce = ask.Nonce
+		return held.worker, nil
+	case errors.As(err, &moved), held.worker.Lost() != nil:
+		w.cfg.Logger.Info("a caller's worker is no longer its own: it gets another",
 			"worker", id.String(), "error", err)
-		t.takeBack(ctx, w)
+		w.takeBack(ctx, held)
 		return nil, nil
 	}
 	return nil, err
 }
 
 // takeBack forgets a worker that a caller may not go on with. Its window stays.
-func (t *Tags) takeBack(ctx context.Context, w *lentWorker) {
-	t.lent.Lock()
-	if id := w.worker.ID(); t.lent.workers[id] == w {
-		delete(t.lent.workers, id)
+func (w *Windows) takeBack(ctx context.Context, held *lentWorker) {
+	w.lent.Lock()
+	if id := held.worker.ID(); w.lent.workers[id] == held {
+		delete(w.lent.workers, id)
 	}
-	t.lent.Unlock()
-	_ = t.cfg.Workers.GiveBack(ctx, w.worker, 0) // for a caller's worker it writes nothing, and cannot fail
+	w.lent.Unlock()
+	_ = w.cfg.Workers.GiveBack(ctx, held.worker, 0) // for a caller's worker it writes nothing, and cannot fail
 }
 
 // lend takes a worker for a caller.
-func (t *Tags) lend(ctx context.Context, tag *Tag, ask Ask) (*worker.Worker, error) {
-	if err := t.mayLend(ask.By); err != nil {
+func (w *Windows) lend(ctx context.Context, tag *TimeTag, ask Ask) (*worker.Worker, error) {
+	if err := w.mayLend(ask.By); err != nil {
 		return nil, err
 	}
-	taken, err := t.cfg.Workers.Take(ctx, worker.Request{Bits: tag.pool.bits, Tick: tag.bits.Unit, Caller: true,
-		Age: ask.Age, Longest: t.cfg.Hold, By: ask.By})
-	t.lent.Lock()
-	defer t.lent.Unlock()
-	if t.lent.taking[ask.By.Name]--; t.lent.taking[ask.By.Name] == 0 {
-		delete(t.lent.taking, ask.By.Name)
+	taken, err := w.cfg.Workers.Take(ctx, worker.Request{Bits: tag.pool.bits, Tick: tag.bits.Unit, Caller: true,
+		Age: ask.Age, Longest: w.cfg.Hold, By: ask.By})
+	w.lent.Lock()
+	defer w.lent.Unlock()
+	if w.lent.taking[ask.By.Name]--; w.lent.taking[ask.By.Name] == 0 {
+		delete(w.lent.taking, ask.By.Name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	t.lent.workers[taken.ID()] = &lentWorker{worker: taken, by: ask.By.Name, nonce: ask.Nonce}
+	w.lent.workers[taken.ID()] = &lentWorker{worker: taken, by: ask.By.Name, nonce: ask.Nonce}
 	return taken, nil
 }
 
 // mayLend forgets the workers whose windows ended without a renewal, and reserves a place
 // for one that will be taken. Its error is TooMany.
-func (t *Tags) mayLend(by allocator.Holder) error {
-	t.lent.Lock()
-	defer t.lent.Unlock()
-	has, free := t.lent.taking[by.Name], maxLent-int64(len(t.lent.workers))
-	for _, taking := range t.lent.taking {
+func (w *Windows) mayLend(by allocator.Holder) error {
+	w.lent.Lock()
+	defer w.lent.Unlock()
+	has, free := w.lent.taking[by.Name], maxLent-int64(len(w.lent.workers))
+	for _, taking := range w.lent.taking {
 		free -= taking
 	}
-	for id, w := range t.lent.workers {
+	for id, held := range w.lent.workers {
 		switch {
-		case w.worker.Window().Until < t.now()-record.MaxAhead.Milliseconds():
-			delete(t.lent.workers, id)
+		case held.worker.Window().Until < w.now()-record.MaxAhead.Milliseconds():
+			delete(w.lent.workers, id)
 			free++
-		case w.by == by.Name:
+		case held.by == by.Name:
 			has++
 		}
 	}
@@ -164,17 +163,17 @@ func (t *Tags) mayLend(by allocator.Holder) error {
 	if err := by.Another("workers", has, has, free, time.Second); err != nil {
 		return err
 	}
-	t.lent.taking[by.Name]++
+	w.lent.taking[by.Name]++
 	return nil
 }
 
 // lentNow returns how many workers callers have now, by width.
-func (t *Tags) lentNow() map[int]int {
-	t.lent.Lock()
-	defer t.lent.Unlock()
+func (w *Windows) lentNow() map[int]int {
+	w.lent.Lock()
+	defer w.lent.Unlock()
 	counts := make(map[int]int)
-	for id, w := range t.lent.workers {
-		if w.worker.Lost() == nil && t.now() < w.worker.Window().Until {
+	for id, held := range w.lent.workers {
+		if held.worker.Lost() == nil && w.now() < held.worker.Window().Until {
 			counts[id.Bits]++
 		}
 	}

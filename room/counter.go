@@ -1,29 +1,28 @@
 package room
 
 import (
+	"context"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/texts"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// tagChain is a chain of a tag, with its counters and settings. A room may have a
-// million, so it has 128 bytes, and no objects of its own except the chain and its
-// source.
-type tagChain struct {
+// counter is the issuer of a counter: its chain, with what the room keeps of the tag beside it.
+type counter struct {
 	*allocator.Chain
-	text   *texts.Text  // how its IDs are texts; nil for a tag without a format. It does not change
-	asked  atomic.Int64 // requests for its IDs, failed ones included
+	tally
+	text   *texts.Text // how its IDs are texts; nil for a tag without a format. It does not change
 	growth growth
-	start  int64                  // of the space; guarded by growth
-	limit  int64                  // likewise
-	final  atomic.Pointer[totals] // its last totals, set when it is removed
-	seen   totals                 // its totals when the tour last saw it; guarded by tour
-	shown  uint32                 // the number of the first scrape that may show it, 0 for none yet; guarded by tour
-	ends   uint32                 // of the space; guarded by growth
+	space  space  // guarded by growth
+	shown  uint32 // the number of the first scrape that may show it, 0 for none yet; guarded by tour
 }
 
 // space is the interval of a tag's IDs: of a tag with a period, that of the period that is
@@ -47,42 +46,97 @@ func usable(tag string, text *texts.Text) error {
 
 // setSpace sets the tag's space. It is called before any other method, and when the
 // space has changed.
-func (c *tagChain) setSpace(s space) {
+func (c *counter) setSpace(s space) {
 	c.growth.Lock()
 	defer c.growth.Unlock()
-	c.start, c.limit, c.ends = s.start, s.limit, s.ends
+	c.space = s
 }
 
-func (c *tagChain) getSpace() space {
+func (c *counter) getSpace() space {
 	c.growth.Lock()
 	defer c.growth.Unlock()
-	return space{c.start, c.limit, c.ends}
+	return c.space
 }
 
-// totals are counters, which only grow, of one chain or of many together.
-type totals struct{ asked, issued, dropped, refills, waits int64 }
+// Text implements issuer.
+func (c *counter) Text() *texts.Text { return c.text }
+
+// prepare gets n IDs into memory, if a chain of the tag gets so many.
+func (c *counter) prepare(ctx context.Context, n int64) error { return c.WarmN(ctx, n) }
+
+// lease gives the caller a segment for some time.
+func (c *counter) lease(ctx context.Context, s *Server, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
+	seg, err := c.Lease(ctx, r.GetCount())
+	if err != nil && allocator.KindOf(err) == allocator.Exhausted {
+		err = &allocator.LimitError{Limit: c.Limited(), Err: err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	ttl := s.ttlInPeriod(c.Tag(), seg, s.ttl(c.Chain, seg))
+	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl), Limit: c.Limited()}, nil
+}
+
+// update implements issuer. A chain keeps its gate for life.
+func (c *counter) update(s *Server, settings record.TagSettings) (keeps bool, err error) {
+	if settings.Time != nil || !c.text.Is(settings.Format, settings.KeyCheck) ||
+		s.tags.periods.of(c.Tag()) != settings.Period || c.Gated() != s.strict(settings) {
+		return false, nil
+	}
+	if err := c.Update(settings.Chain()); err != nil {
+		return true, err
+	}
+	c.Skip(max(settings.Skip, settings.Skips[s.cfg.Room]))
+	c.Limit(settings.Limit)
+	c.setSpace(s.spaceOf(settings))
+	return true, nil
+}
+
+// CloseUnused implements issuer. It also refills a chain that is too slow to look at itself.
+func (c *counter) CloseUnused(after time.Duration) bool {
+	return c.Observe() >= after && c.Chain.CloseUnused(after)
+}
+
+// report implements issuer.
+func (c *counter) report(s *Server, r *round, now time.Time) {
+	t := &s.tags.tour
+	status := s.statusOf(c.Chain)
+	found := seen{c, status, t.see(c, c.totalsOf(status))}
+	r.add(found)
+	if !t.own.has(c) {
+		r.addOther(found, now, t.own.free())
+	}
+}
+
+// totals are counts, which only grow, of one issuer or of several of a kind.
+type totals struct {
+	asked, issued           int64
+	dropped, refills, waits int64 // of counters
+	overflows, rollbacks    int64 // of time-ordered IDs
+	overflowed              time.Duration
+}
 
 func (t *totals) add(o totals) {
 	t.asked, t.issued, t.dropped = t.asked+o.asked, t.issued+o.issued, t.dropped+o.dropped
 	t.refills, t.waits = t.refills+o.refills, t.waits+o.waits
+	t.overflows, t.rollbacks, t.overflowed = t.overflows+o.overflows, t.rollbacks+o.rollbacks, t.overflowed+o.overflowed
 }
 
 func (t totals) minus(o totals) totals {
-	return totals{t.asked - o.asked, t.issued - o.issued, t.dropped - o.dropped,
-		t.refills - o.refills, t.waits - o.waits}
+	return totals{t.asked - o.asked, t.issued - o.issued, t.dropped - o.dropped, t.refills - o.refills,
+		t.waits - o.waits, t.overflows - o.overflows, t.rollbacks - o.rollbacks, t.overflowed - o.overflowed}
 }
 
-// totals returns the totals of c, whose status is s.
-func (c *tagChain) totals(s allocator.Status) totals {
-	if final := c.final.Load(); final != nil {
-		return *final
-	}
+func (c *counter) totals() totals { return c.totalsOf(c.Status()) }
+
+// totalsOf returns the totals of c, whose status is s.
+func (c *counter) totalsOf(s allocator.Status) totals {
 	return totals{asked: c.asked.Load(), issued: s.Issued, dropped: s.Dropped, refills: s.Refills, waits: s.Waits}
 }
 
 // used returns the share of the tag's IDs below the mark as this instance last saw
 // it, 0 to 1.
-func (c *tagChain) used(s allocator.Status) float64 {
+func (c *counter) used(s allocator.Status) float64 {
 	if allocator.KindOf(s.Failure) == allocator.Exhausted {
 		return 1 // what is left between the mark and the limit is other rooms'
 	}
@@ -93,7 +147,7 @@ func (c *tagChain) used(s allocator.Status) float64 {
 // lasts returns after how many seconds the mark reaches the tag's limit at its
 // recent rate, or infinity. A tag with a period counts anew before that, or reaches the end
 // of its period.
-func (c *tagChain) lasts(s allocator.Status, now time.Time) float64 {
+func (c *counter) lasts(s allocator.Status, now time.Time) float64 {
 	all := c.getSpace()
 	left := all.limit - s.Last - 1
 	if left <= 0 {

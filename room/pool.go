@@ -1,10 +1,10 @@
-package timetags
+package room
 
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,21 +15,24 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 )
 
-// pool is the worker of a width, and its generators.
+// pool is the worker of a width, and the tags whose generators issue in its windows.
 type pool struct {
-	tags *Tags
-	bits int
+	windows *Windows
+	bits    int
+	tags    struct { // in memory
+		sync.Mutex
+		all map[*TimeTag]struct{}
+	}
 
 	// busy holds a token while a call uses the fields below. It is not a mutex, because the
 	// call may wait for etcd, and callers of open wait no longer than their deadline.
 	busy   chan struct{}
 	worker *worker.Worker
-	opened map[*Tag]struct{} // tags with a generator
-	used   int64             // the end of the last tick that a closed generator may have used, Unix ms
-	failed error             // why the last try to take or renew failed, or nil
-	cut    bool              // a caller's deadline ended its try to take a worker
-	after  time.Time         // the next try
-	ended  bool              // close was called
+	used   int64     // the end of the last tick that a closed generator may have used, Unix ms
+	failed error     // why the last try to take or renew failed, or nil
+	cut    bool      // a caller's deadline ended its try to take a worker
+	after  time.Time // the next try
+	ended  bool      // close was called
 
 	exchanges int64 // of workers
 	conflicts int64 // of them: another process had the worker
@@ -37,8 +40,10 @@ type pool struct {
 	shown atomic.Pointer[shown] // the state when the lock was last released
 }
 
-func newPool(tags *Tags, bits int) *pool {
-	return &pool{tags: tags, bits: bits, busy: make(chan struct{}, 1)}
+func newPool(of *Windows, bits int) *pool {
+	p := &pool{windows: of, bits: bits, busy: make(chan struct{}, 1)}
+	p.tags.all = make(map[*TimeTag]struct{})
+	return p
 }
 
 // lock takes the lock. The caller defers the function that it returns.
@@ -48,7 +53,7 @@ func (p *pool) lock() (unlock func()) {
 }
 
 func (p *pool) unlock() {
-	p.shown.Store(&shown{p.worker, len(p.opened), p.failed, p.exchanges, p.conflicts})
+	p.shown.Store(&shown{p.worker, p.failed, p.exchanges, p.conflicts})
 	<-p.busy
 }
 
@@ -57,7 +62,7 @@ const patience = 200 * time.Millisecond
 
 // open makes a generator for a tag in the place of closed, which may be nil. It takes a
 // worker if there is none.
-func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) error {
+func (p *pool) open(ctx context.Context, tag *TimeTag, closed *timeid.Generator) error {
 	select {
 	case p.busy <- struct{}{}:
 		defer p.unlock()
@@ -72,7 +77,7 @@ func (p *pool) open(ctx context.Context, tag *Tag, closed *timeid.Generator) err
 		return nil // another caller made it
 	}
 	p.shut(tag)
-	if p.worker != nil && !p.tags.cfg.Workers.Holds(p.worker) {
+	if p.worker != nil && !p.windows.cfg.Workers.Holds(p.worker) {
 		p.shutAll()
 		p.worker = nil
 	}
@@ -91,7 +96,7 @@ func (p *pool) takeFor(ctx context.Context, settings record.TimeTag) error {
 	err := p.take(ctx, settings)
 	if err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) {
 		p.failed, p.after, p.cut = failed, after, true
-		p.tags.look()
+		p.windows.look()
 	}
 	return err
 }
@@ -104,8 +109,8 @@ func (p *pool) take(ctx context.Context, settings record.TimeTag) error {
 	if p.failed != nil && time.Now().Before(p.after) {
 		return p.failed
 	}
-	taken, err := p.tags.cfg.Workers.Take(ctx, worker.Request{Bits: p.bits,
-		Tick: p.tick(settings), Pin: p.tags.cfg.Pin})
+	taken, err := p.windows.cfg.Workers.Take(ctx, worker.Request{Bits: p.bits,
+		Tick: p.tick(settings), Pin: p.windows.cfg.Pin})
 	if p.failed = err; err != nil {
 		p.after = time.Now().Add(patience)
 		return err
@@ -126,76 +131,73 @@ func (p *pool) tick(settings record.TimeTag) time.Duration {
 // generate makes a tag's generator in the worker's window, above all that its last
 // generator issued. Its error is a *timeid.WindowError where the window is too short for
 // one of the tag's ticks until it is renewed. The lock is held.
-func (p *pool) generate(tag *Tag) error {
+func (p *pool) generate(tag *TimeTag) error {
 	window := p.worker.Window()
 	window.From = max(window.From, p.used)
 	cfg := tag.Settings().Config(p.worker.ID().Number, window)
-	cfg.Clock, cfg.Rand = p.tags.cfg.Clock, p.tags.cfg.Rand
+	cfg.Clock, cfg.Rand = p.windows.cfg.Clock, p.windows.cfg.Rand
 	g, err := timeid.New(cfg)
 	if first, whole := cfg.Layout.FirstTick(window); allocator.KindOf(err) == allocator.Invalid && !whole {
-		return &timeid.WindowError{Worker: cfg.Worker, Now: p.tags.now(), Window: window, Early: true, First: first}
+		return &timeid.WindowError{Worker: cfg.Worker, Now: p.windows.now(), Window: window, Early: true, First: first}
 	}
 	if err != nil {
 		return err
 	}
-	if p.opened == nil {
-		p.opened = make(map[*Tag]struct{})
-	}
-	p.opened[tag] = struct{}{}
 	tag.generator.Store(g)
-	if !p.tags.cfg.Workers.Holds(p.worker) {
+	if !p.windows.cfg.Workers.Holds(p.worker) {
 		p.shut(tag) // Drop may have run before the generator was there
 	}
 	return nil
 }
 
+// add adds a tag, which has no generator yet.
+func (p *pool) add(tag *TimeTag) {
+	p.tags.Lock()
+	defer p.tags.Unlock()
+	p.tags.all[tag] = struct{}{}
+}
+
+// all yields the tags, in no order. Unlike the pool's lock, theirs is never held for long.
+func (p *pool) all(yield func(*TimeTag) bool) {
+	p.tags.Lock()
+	defer p.tags.Unlock()
+	for tag := range p.tags.all {
+		if !yield(tag) {
+			return
+		}
+	}
+}
+
+// opened yields the tags with a generator. The pool's lock is held.
+func (p *pool) opened(yield func(*TimeTag) bool) {
+	for tag := range p.all {
+		if tag.generator.Load() != nil && !yield(tag) {
+			return
+		}
+	}
+}
+
 // shut closes a tag's generator, if it has one. The lock is held.
-func (p *pool) shut(tag *Tag) {
+func (p *pool) shut(tag *TimeTag) {
 	p.used = max(p.used, tag.shut())
-	delete(p.opened, tag)
 }
 
 // shutAll closes all generators, and returns the tags that had one. The lock is held.
-func (p *pool) shutAll() []*Tag {
-	shut := slices.Collect(maps.Keys(p.opened))
+func (p *pool) shutAll() []*TimeTag {
+	shut := slices.Collect(p.opened)
 	for _, tag := range shut {
 		p.shut(tag)
 	}
 	return shut
 }
 
-// remove closes a tag's generator for good, and takes the tag out of memory.
-func (p *pool) remove(tag *Tag) {
-	defer p.lock()()
-	p.drop(tag)
-}
-
-// drop is remove. The lock is held.
-func (p *pool) drop(tag *Tag) {
+// remove closes a tag's generator for good. The lock is held.
+func (p *pool) remove(tag *TimeTag) {
 	tag.gone = true
 	p.shut(tag)
-	p.tags.forget(tag)
-}
-
-// dropIdle is remove, unless the pool is busy: then callers may wait for a generator of
-// the tag.
-func (p *pool) dropIdle(tag *Tag) {
-	select {
-	case p.busy <- struct{}{}:
-		defer p.unlock()
-		p.drop(tag)
-	default:
-	}
-}
-
-// update changes a tag's settings: its next generator has them.
-func (p *pool) update(tag *Tag, settings record.TimeTag) {
-	defer p.lock()()
-	if tag.Settings() == settings {
-		return
-	}
-	p.shut(tag)
-	tag.settings.Store(&settings)
+	p.tags.Lock()
+	defer p.tags.Unlock()
+	delete(p.tags.all, tag)
 }
 
 // plus adds the counts of a generator to those of the ones before it.
@@ -219,16 +221,16 @@ func (p *pool) look(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 	defer cancel()
-	if p.clockWentBack() && p.followClock(ctx) || !p.tags.cfg.Workers.Due(p.worker) {
+	if p.clockWentBack() && p.followClock(ctx) || !p.windows.cfg.Workers.Due(p.worker) {
 		return
 	}
-	err := p.tags.cfg.Workers.Renew(ctx, p.worker)
+	err := p.windows.cfg.Workers.Renew(ctx, p.worker)
 	if p.failed = err; err == nil {
 		p.extend()
 		return
 	}
 	p.after = time.Now().Add(patience)
-	p.tags.cfg.Logger.Warn("a worker's window was not renewed", "error", err)
+	p.windows.cfg.Logger.Warn("a worker's window was not renewed", "error", err)
 	if lost := p.worker.Lost(); lost != nil {
 		if by, is := errors.AsType[*worker.LostError](lost); is && by.By != "" {
 			p.conflicts++
@@ -254,14 +256,12 @@ func (p *pool) retry(ctx context.Context) {
 	_ = p.take(ctx, settings) // trouble reports the error until a try succeeds
 }
 
-// any returns the settings of one of the pool's tags, and whether there is one.
+// any returns the settings of one of the tags, and whether there is one.
 func (p *pool) any() (settings record.TimeTag, ok bool) {
-	all := p.tags.All()
-	k := slices.IndexFunc(all, func(tag *Tag) bool { return tag.pool == p })
-	if k < 0 {
-		return settings, false
+	for tag := range p.all {
+		return tag.Settings(), true
 	}
-	return all[k].Settings(), true
+	return settings, false
 }
 
 // clockWentBack reports whether the clock is further behind the IDs of the worker than clocks may differ. So it is
@@ -271,7 +271,7 @@ func (p *pool) clockWentBack() bool {
 		return true
 	}
 	for tag := range p.opened {
-		if g := tag.generator.Load(); g != nil && g.Back() > record.MaxAhead {
+		if tag.generator.Load().Back() > record.MaxAhead {
 			return true
 		}
 	}
@@ -279,7 +279,7 @@ func (p *pool) clockWentBack() bool {
 }
 
 // usedAhead reports whether closed generators issued IDs of a time that lies far ahead by now. The lock is held.
-func (p *pool) usedAhead() bool { return p.used-p.tags.now() > record.MaxAhead.Milliseconds() }
+func (p *pool) usedAhead() bool { return p.used-p.windows.now() > record.MaxAhead.Milliseconds() }
 
 // followClock takes another worker, whose window begins now, as the next process would: its IDs do not have to lie
 // above those of the old worker, so the tags need not wait until the clock has caught up with these. It returns false
@@ -294,7 +294,7 @@ func (p *pool) followClock(ctx context.Context) bool {
 		return false
 	}
 	p.exchanges++
-	p.tags.cfg.Logger.Warn("the clock went back: the tags go on with another worker, by the clock", "before",
+	p.windows.cfg.Logger.Warn("the clock went back: the tags go on with another worker, by the clock", "before",
 		old.ID().String(), "worker", p.worker.ID().String())
 	p.replaced(ctx, old)
 	return true
@@ -305,7 +305,7 @@ func (p *pool) extend() {
 	window := p.worker.Window()
 	for tag := range p.opened {
 		if err := tag.generator.Load().Extend(window); err != nil {
-			p.tags.cfg.Logger.Error("a window does not fit the tag", "tag", tag.name, "error", err)
+			p.windows.cfg.Logger.Error("a window does not fit the tag", "tag", tag.name, "error", err)
 		}
 	}
 }
@@ -325,7 +325,7 @@ func (p *pool) exchange(ctx context.Context) {
 		return
 	}
 	if err := p.take(ctx, settings); err != nil {
-		p.tags.cfg.Logger.Warn("no other worker could be taken", "bits", p.bits, "error", err)
+		p.windows.cfg.Logger.Warn("no other worker could be taken", "bits", p.bits, "error", err)
 		p.release(ctx, old)
 		p.after = time.Time{} // the old one was not among those to choose from; it may be now
 		return
@@ -345,9 +345,9 @@ func (p *pool) replaced(ctx context.Context, old *worker.Worker) {
 		var outside *timeid.WindowError
 		switch err := p.generate(tag); {
 		case errors.As(err, &outside): // the tag issued ahead of the clock; its next caller tries again
-			p.tags.cfg.Logger.Warn("a tag waits for the clock", "tag", tag.name, "error", err)
+			p.windows.cfg.Logger.Warn("a tag waits for the clock", "tag", tag.name, "error", err)
 		case err != nil:
-			p.tags.cfg.Logger.Error("a window does not fit the tag", "tag", tag.name, "error", err)
+			p.windows.cfg.Logger.Error("a window does not fit the tag", "tag", tag.name, "error", err)
 		}
 	}
 	p.giveBack(ctx, old, used)
@@ -362,8 +362,8 @@ func (p *pool) release(ctx context.Context, old *worker.Worker) {
 }
 
 func (p *pool) giveBack(ctx context.Context, old *worker.Worker, used int64) {
-	if err := p.tags.cfg.Workers.GiveBack(ctx, old, max(used, old.Window().From)); err != nil {
-		p.tags.cfg.Logger.Info("a worker was not given back: its window ends by itself", "worker",
+	if err := p.windows.cfg.Workers.GiveBack(ctx, old, max(used, old.Window().From)); err != nil {
+		p.windows.cfg.Logger.Info("a worker was not given back: its window ends by itself", "worker",
 			old.ID().String(), "error", err)
 	}
 }
@@ -377,7 +377,7 @@ func (p *pool) exchangeMoved(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 	defer cancel()
-	err := p.tags.cfg.Workers.Check(ctx, p.worker)
+	err := p.windows.cfg.Workers.Check(ctx, p.worker)
 	var moved *worker.MovedError
 	if errors.As(err, &moved) {
 		p.exchange(ctx)
@@ -396,5 +396,49 @@ func (p *pool) close(ctx context.Context) error {
 	}
 	old := p.worker
 	p.worker = nil
-	return p.tags.cfg.Workers.GiveBack(ctx, old, max(p.used, old.Window().From))
+	return p.windows.cfg.Workers.GiveBack(ctx, old, max(p.used, old.Window().From))
+}
+
+// shown is a copy of a pool's state. The lock may be held while etcd does not answer, so
+// readiness and metrics read this instead.
+type shown struct {
+	worker    *worker.Worker
+	failed    error
+	exchanges int64
+	conflicts int64
+}
+
+// show returns the pool's state when the lock was last released.
+func (p *pool) show() shown {
+	if s := p.shown.Load(); s != nil {
+		return *s
+	}
+	return shown{}
+}
+
+// trouble returns why the pool's tags cannot issue IDs at a time, or nil if they can or
+// there are none.
+func (p *pool) trouble(now int64) error {
+	s := p.show()
+	if s.worker == nil {
+		return s.failed // nil if no worker was asked for
+	}
+	until := s.worker.Window().Until
+	if now < until {
+		return nil
+	}
+	err := allocator.Errorf(allocator.Unavailable, "the window of worker %v ended at %s", s.worker.ID(),
+		time.UnixMilli(until).UTC().Format(timeid.Format))
+	if s.failed != nil {
+		err = allocator.Errorf(allocator.KindOf(s.failed), "%w, and was not renewed: %w", err, s.failed)
+	}
+	return err
+}
+
+// remaining returns how long the pool's window still lasts.
+func (s shown) remaining(now int64) time.Duration {
+	if s.worker == nil {
+		return 0
+	}
+	return time.Duration(max(s.worker.Window().Until-now, 0)) * time.Millisecond
 }
