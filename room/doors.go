@@ -14,7 +14,6 @@ import (
 	"github.com/march-id/march/allocator/period"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/crash"
 	"github.com/march-id/march/internal/foreign"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room/cosid"
@@ -71,49 +70,56 @@ func (d *Doors) validate(gate *access.Gate) error {
 	return nil
 }
 
-// addDoors adds the doors for other systems' clients. They take IDs as IDService does.
-func (s *Server) addDoors() error {
-	calls := door.Calls{Next: s.doorNext, TryNext: s.doorTry, NextN: s.doorN, NextRun: s.doorRun, NextKept: s.doorKept,
-		Peek: s.doorPeek, Create: s.doorCreate}
+// doors are the doors for other systems' clients, which take IDs as IDService does.
+type doors struct {
+	room *Server
+	open []serve.Door
+}
+
+// start makes the doors that have a listener.
+func (d *doors) start() error {
+	s := d.room
+	calls := door.Calls{Next: d.next, TryNext: d.tryNext, NextN: d.nextN, NextRun: d.nextRun, NextKept: d.nextKept,
+		Peek: d.peek, Create: d.create}
 	if s.cfg.Access != nil {
-		calls.Login, calls.Barred = s.doorLogin, s.cfg.Access.Barred
+		calls.Login, calls.Barred = d.login, s.cfg.Access.Barred
 	}
 	add := func(l net.Listener, run func(context.Context, net.Listener) error, metrics prometheus.Collector) {
 		door := serve.Door{Listener: l, Run: run}
 		if !s.cfg.Doors.Plain {
 			door.TLS = s.cfg.TLS
 		}
-		s.doors = append(s.doors, door)
+		d.open = append(d.open, door)
 		if s.cfg.Metrics != nil {
 			s.cfg.Metrics.Register(metrics)
 		}
 	}
 	at := s.cfg.Doors
 	if at.Redis != nil {
-		d := redis.New(redis.Config{Calls: calls, Version: s.cfg.Build, Logger: s.log})
-		add(at.Redis, d.Run, d.Metrics())
+		of := redis.New(redis.Config{Calls: calls, Version: s.cfg.Build, Logger: s.log})
+		add(at.Redis, of.Run, of.Metrics())
 	}
 	if at.Leaf != nil {
 		cfg := leaf.Config{Next: calls.Next}
 		if at.LeafSnowflake != "" {
-			cfg.Snowflake = s.doorTime
+			cfg.Snowflake = d.nextTime
 		}
-		d, err := leaf.New(cfg)
+		of, err := leaf.New(cfg)
 		if err != nil {
 			return err
 		}
-		d.Guard(s.cfg.Access, s.cfg.AllowedHosts)
-		add(at.Leaf, d.Run, d.Metrics())
+		of.Guard(s.cfg.Access, s.cfg.AllowedHosts)
+		add(at.Leaf, of.Run, of.Metrics())
 	}
 	if at.TinyID != nil {
-		d := tinyid.New(calls, at.TinyIDTokens)
-		d.Guard(s.cfg.Access, s.cfg.AllowedHosts)
-		add(at.TinyID, d.Run, d.Metrics())
+		of := tinyid.New(calls, at.TinyIDTokens)
+		of.Guard(s.cfg.Access, s.cfg.AllowedHosts)
+		add(at.TinyID, of.Run, of.Metrics())
 	}
 	if at.CosID != nil {
-		d := cosid.New(calls, s.doorMachines())
-		d.Guard(s.cfg.Access, s.cfg.AllowedHosts)
-		add(at.CosID, d.Run, d.Metrics())
+		of := cosid.New(calls, d.machines())
+		of.Guard(s.cfg.Access, s.cfg.AllowedHosts)
+		add(at.CosID, of.Run, of.Metrics())
 	}
 	return nil
 }
@@ -156,16 +162,16 @@ func (m machines) Revert(ctx context.Context, c machine.Client) error {
 	return m.room.forCaller(m.of.Revert(ctx, c))
 }
 
-func (s *Server) doorMachines() cosid.Machines {
-	name := s.cfg.Doors.CosIDMachines
+func (d *doors) machines() cosid.Machines {
+	name := d.room.cfg.Doors.CosIDMachines
 	if name == "" {
 		return nil
 	}
-	return machines{machine.New(s.ledger, s.cfg.Room, name), s}
+	return machines{machine.New(d.room.ledger, d.room.cfg.Room, name), d.room}
 }
 
-// doorLogin returns the context of a token's subject.
-func (s *Server) doorLogin(ctx context.Context, token string) (context.Context, error) {
+// login returns the context of a token's subject.
+func (d *doors) login(ctx context.Context, token string) (context.Context, error) {
 	given := access.Credentials{Token: token}
 	if p, ok := peer.FromContext(ctx); ok {
 		given.Address = p.Addr.String()
@@ -176,164 +182,158 @@ func (s *Server) doorLogin(ctx context.Context, token string) (context.Context, 
 	if token == "" { // which would be an anonymous caller
 		return nil, allocator.Errorf(allocator.Unauthenticated, "the token is empty; `march token create` makes one")
 	}
-	return s.cfg.Access.Login(ctx, given)
+	return d.room.cfg.Access.Login(ctx, given)
 }
 
-func (s *Server) doorNext(ctx context.Context, tag string) (int64, error) {
-	if err := s.cfg.Access.Take(ctx, tag, 1); err != nil {
-		return 0, err
+// give asks for the caller's right to n IDs of a tag, has take take them, and counts what it took.
+func (d *doors) give(ctx context.Context, tag string, n int64, take func() (taken int64, err error)) error {
+	if err := d.room.cfg.Access.Take(ctx, tag, n); err != nil {
+		return err
 	}
-	id, _, err := s.next(ctx, tag)
+	taken, err := take()
 	if err == nil {
-		s.issued.Add(1)
-		crash.Here(crash.BeforeReply)
+		d.room.count(taken)
 	}
+	return err
+}
+
+func (d *doors) next(ctx context.Context, tag string) (id int64, err error) {
+	err = d.give(ctx, tag, 1, func() (int64, error) {
+		id, _, err = d.room.next(ctx, tag)
+		return 1, err
+	})
 	return id, err
 }
 
-// doorTry takes an ID that is in memory, for a caller with a known subject. An ID of a quota
+// tryNext takes an ID that is in memory, for a caller with a known subject. An ID of a quota
 // may be counted once more if another caller takes the last ID just then.
-func (s *Server) doorTry(ctx context.Context, tag string) (id int64, ok bool, err error) {
-	chain := s.tags.counter(tag)
-	if chain == nil || usable(tag, chain.text) != nil || !chain.Holds() || !s.cfg.Access.Knows(ctx) {
+func (d *doors) tryNext(ctx context.Context, tag string) (id int64, ok bool, err error) {
+	chain := d.room.tags.counter(tag)
+	if chain == nil || usable(tag, chain.text) != nil || !chain.Holds() || !d.room.cfg.Access.Knows(ctx) {
 		return 0, false, nil
 	}
-	if err := s.cfg.Access.Take(ctx, tag, 1); err != nil {
-		return 0, false, err
-	}
-	if id, ok = chain.TryNext(); !ok {
-		return 0, false, nil
-	}
-	chain.ask()
-	s.issued.Add(1)
-	crash.Here(crash.BeforeReply)
-	return id, true, nil
-}
-
-func (s *Server) doorRun(ctx context.Context, tag string, n int64) (first int64, err error) {
-	if err := s.cfg.Access.Take(ctx, tag, n); err != nil {
-		return 0, err
-	}
-	var run allocator.Run
-	if err = s.with(ctx, tag, func(i issuer) (err error) {
-		run, err = s.takeRun(ctx, i, n)
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	s.issued.Add(n)
-	crash.Here(crash.BeforeReply)
-	return run.First, nil
-}
-
-func (s *Server) doorN(ctx context.Context, tag string, n int64) ([]allocator.Run, error) {
-	if err := s.cfg.Access.Take(ctx, tag, n); err != nil {
-		return nil, err
-	}
-	runs, _, _, err := s.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
-	if err != nil {
-		return nil, err
-	}
-	s.issued.Add(n)
-	crash.Here(crash.BeforeReply)
-	return runs, nil
-}
-
-// doorTime takes an ID of the tag that Leaf's Snowflake answers from.
-func (s *Server) doorTime(ctx context.Context) (id int64, err error) {
-	tag := string(s.cfg.Doors.LeafSnowflake)
-	if err := s.cfg.Access.Take(ctx, tag, 1); err != nil {
-		return 0, err
-	}
-	if err := s.exists(ctx, tag); err != nil {
-		return 0, err
-	}
-	if err = s.with(ctx, tag, func(i issuer) (err error) {
-		if _, timed := i.(*TimeTag); !timed {
-			return allocator.Errorf(allocator.Refused,
-				"tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
+	err = d.give(ctx, tag, 1, func() (int64, error) {
+		if id, ok = chain.TryNext(); !ok {
+			return 0, nil
 		}
-		id, err = i.Next(ctx)
-		return err
-	}); err != nil {
-		return 0, err
-	}
-	s.issued.Add(1)
-	crash.Here(crash.BeforeReply)
-	return id, nil
+		chain.ask()
+		return 1, nil
+	})
+	return id, ok, err
+}
+
+func (d *doors) nextRun(ctx context.Context, tag string, n int64) (first int64, err error) {
+	err = d.give(ctx, tag, n, func() (int64, error) {
+		return n, d.room.with(ctx, tag, func(i issuer) error {
+			run, err := d.room.takeRun(ctx, i, n)
+			first = run.First
+			return err
+		})
+	})
+	return first, err
+}
+
+func (d *doors) nextN(ctx context.Context, tag string, n int64) (runs []allocator.Run, err error) {
+	err = d.give(ctx, tag, n, func() (int64, error) {
+		runs, _, _, err = d.room.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
+		return n, err
+	})
+	return runs, err
+}
+
+// nextTime takes an ID of the tag that Leaf's Snowflake answers from.
+func (d *doors) nextTime(ctx context.Context) (id int64, err error) {
+	tag := string(d.room.cfg.Doors.LeafSnowflake)
+	err = d.give(ctx, tag, 1, func() (int64, error) {
+		if err := d.exists(ctx, tag); err != nil {
+			return 0, err
+		}
+		return 1, d.room.with(ctx, tag, func(i issuer) (err error) {
+			if _, timed := i.(*TimeTag); !timed {
+				return allocator.Errorf(allocator.Refused,
+					"tag %s has no time-ordered IDs, and is that of Leaf's Snowflake", tag)
+			}
+			id, err = i.Next(ctx)
+			return err
+		})
+	})
+	return id, err
 }
 
 // exists returns an error where a tag does not exist, before anything is asked of it that
 // would make one where the room creates tags.
-func (s *Server) exists(ctx context.Context, tag string) error {
-	if !s.cfg.CreateTags || s.tags.get(tag) != nil {
+func (d *doors) exists(ctx context.Context, tag string) error {
+	if !d.room.cfg.CreateTags || d.room.tags.get(tag) != nil {
 		return nil
 	}
-	_, err := s.admin.Tag(ctx, allocator.Tag(tag))
-	return s.forCaller(err)
+	_, err := d.room.admin.Tag(ctx, allocator.Tag(tag))
+	return d.room.forCaller(err)
 }
 
-// doorKept takes consecutive IDs for a caller that keeps them: n of them, or for an n of 0
+// nextKept takes consecutive IDs for a caller that keeps them: n of them, or for an n of 0
 // the tag's min_step, as far as the room's range and NextRun allow.
-func (s *Server) doorKept(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
-	if err := s.cfg.Access.Take(ctx, tag, n); err != nil {
-		return allocator.Run{}, err
-	}
-	err = s.with(ctx, tag, func(i issuer) (err error) {
-		c, counts := i.(*counter)
-		if !counts {
-			_, err := s.takeRun(ctx, i, n) // it refuses
-			return err
-		}
-		if c.Gated() {
-			return allocator.Errorf(allocator.Refused,
-				"tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
-					"another room's", tag)
-		}
-		if s.tags.periods.of(c.Tag()) != (period.Period{}) {
-			return allocator.Errorf(allocator.Refused,
-				"tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
-		}
-		settings := c.Settings()
-		most := (settings.MaxStep + 1) / 2
-		record, _ := s.ledger.Layout()
-		if own, ok := record.Layout.Ranges[s.cfg.Room]; ok && own.Width() < record.Layout.Boundary {
-			most = min(most, own.Width())
-		}
-		switch {
-		case n == 0:
-			n = min(settings.MinStep, most)
-			if err := s.cfg.Access.Take(ctx, tag, n); err != nil { // counts them for the quotas
-				return err
+func (d *doors) nextKept(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
+	err = d.give(ctx, tag, n, func() (int64, error) {
+		err := d.room.with(ctx, tag, func(i issuer) (err error) {
+			c, is := i.(*counter)
+			if is {
+				if n, err = d.keepable(ctx, c, n); err != nil {
+					return err
+				}
 			}
-		case n > most:
-			return allocator.Errorf(allocator.Invalid,
-				"%d; allowed: 1 to %d, as no more of the room's range lie in a row", n, most)
-		}
-		run, err = s.takeRun(ctx, c, n)
-		return err
+			run, err = d.room.takeRun(ctx, i, n)
+			return err
+		})
+		return run.Count, err
 	})
 	if err != nil {
 		return allocator.Run{}, err
 	}
-	s.issued.Add(run.Count)
-	s.leased.Add(run.Count)
-	crash.Here(crash.BeforeReply)
+	d.room.leased.Add(run.Count)
 	return run, nil
 }
 
-// doorPeek returns the next of the IDs that the instance holds, or else the first that it
+// keepable returns how many IDs of a counter a caller may keep that asks for n of them.
+func (d *doors) keepable(ctx context.Context, c *counter, n int64) (int64, error) {
+	tag := c.Tag()
+	if c.Gated() {
+		return 0, allocator.Errorf(allocator.Refused,
+			"tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
+				"another room's", tag)
+	}
+	if d.room.tags.periods.of(tag) != (period.Period{}) {
+		return 0, allocator.Errorf(allocator.Refused,
+			"tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
+	}
+	settings := c.Settings()
+	most := (settings.MaxStep + 1) / 2
+	record, _ := d.room.ledger.Layout()
+	if own, ok := record.Layout.Ranges[d.room.cfg.Room]; ok && own.Width() < record.Layout.Boundary {
+		most = min(most, own.Width())
+	}
+	if n > most {
+		return 0, allocator.Errorf(allocator.Invalid,
+			"%d; allowed: 1 to %d, as no more of the room's range lie in a row", n, most)
+	}
+	if n > 0 {
+		return n, nil
+	}
+	n = min(settings.MinStep, most)
+	return n, d.room.cfg.Access.Take(ctx, string(tag), n) // counts them for the quotas
+}
+
+// peek returns the next of the IDs that the instance holds, or else the first that it
 // may lease. It creates no tag, and counts as no request for IDs.
-func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err error) {
-	if err := s.cfg.Access.MayRead(ctx, tag); err != nil {
+func (d *doors) peek(ctx context.Context, tag string) (next int64, err error) {
+	if err := d.room.cfg.Access.MayRead(ctx, tag); err != nil {
 		return 0, err
 	}
-	if err := s.exists(ctx, tag); err != nil {
+	if err := d.exists(ctx, tag); err != nil {
 		return 0, err
 	}
-	i, err := s.tag(ctx, tag)
+	i, err := d.room.tag(ctx, tag)
 	if err != nil {
-		return 0, s.forCaller(err)
+		return 0, d.room.forCaller(err)
 	}
 	chain, counts := i.(*counter)
 	if !counts {
@@ -348,21 +348,21 @@ func (s *Server) doorPeek(ctx context.Context, tag string) (next int64, err erro
 // exact is the end of the numbers that every client reads as they are: those in JavaScript round above it.
 const exact = 1 << 53
 
-// doorCreate creates a tag, if this room may create tags. The tag ends before exact, unless the caller begins it near
+// create creates a tag, if this room may create tags. The tag ends before exact, unless the caller begins it near
 // there or above, or the boundary is too large: no operator chose that clients may take one of its IDs for another one.
-func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made bool, err error) {
+func (d *doors) create(ctx context.Context, name string, start int64) (made bool, err error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {
 		return false, err
 	}
 	settings := record.DefaultTag()
 	settings.Start, settings.Limit = start, exact
-	stored, _ := s.ledger.Layout()
+	stored, _ := d.room.ledger.Layout()
 	if start >= exact/2 || settings.CheckBlocks(max(stored.Layout.Boundary, 1)) != nil {
 		settings.Limit = allocator.MaxID
 	}
-	if !s.cfg.CreateTags {
-		switch _, err := s.doorPeek(ctx, name); {
+	if !d.room.cfg.CreateTags {
+		switch _, err := d.peek(ctx, name); {
 		case err == nil, allocator.KindOf(err) == allocator.Refused: // the tag exists, of either kind
 			return false, nil
 		case allocator.KindOf(err) != allocator.NotFound:
@@ -372,16 +372,16 @@ func (s *Server) doorCreate(ctx context.Context, name string, start int64) (made
 			"create it with `march tag create %s --start %d --limit %d`, or start the room with --create-tags",
 			tag, tag, start, settings.Limit)
 	}
-	if err := s.cfg.Access.MayCreate(ctx, name); err != nil {
+	if err := d.room.cfg.Access.MayCreate(ctx, name); err != nil {
 		return false, err
 	}
-	actor := "room " + string(s.cfg.Room)
+	actor := "room " + string(d.room.cfg.Room)
 	if p, ok := peer.FromContext(ctx); ok {
 		actor += ", for " + p.Addr.String()
 	}
-	_, err = s.admin.CreateTag(ctx, tag, settings, actor)
+	_, err = d.room.admin.CreateTag(ctx, tag, settings, actor)
 	if err != nil && allocator.KindOf(err) == allocator.Exists {
 		return false, nil
 	}
-	return err == nil, s.forCaller(err)
+	return err == nil, d.room.forCaller(err)
 }

@@ -86,9 +86,14 @@ func (s *Server) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.Nex
 	if err != nil {
 		return nil, ofTag(r.GetTag(), err)
 	}
-	s.issued.Add(1)
-	crash.Here(crash.BeforeReply)
+	s.count(1)
 	return answer, nil
+}
+
+// count counts IDs that a caller is about to get.
+func (s *Server) count(n int64) {
+	s.issued.Add(n)
+	crash.Here(crash.BeforeReply)
 }
 
 // issued returns the answer with an ID. An ID that the format has no text of is a gap: the
@@ -124,8 +129,7 @@ func (s *Server) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*m
 			return nil, ofTag(r.GetTag(), err)
 		}
 	}
-	s.issued.Add(r.GetCount())
-	crash.Here(crash.BeforeReply)
+	s.count(r.GetCount())
 	return answer, nil
 }
 
@@ -184,8 +188,7 @@ func (s *Server) NextMany(ctx context.Context, r *marchv1.NextManyRequest) (*mar
 		}
 		taken += t.GetCount()
 	}
-	s.issued.Add(taken)
-	crash.Here(crash.BeforeReply)
+	s.count(taken)
 	return answer, nil
 }
 
@@ -266,9 +269,8 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (answer *ma
 	}); err != nil {
 		return nil, err
 	}
-	s.issued.Add(answer.GetSegment().GetCount())
+	s.count(answer.GetSegment().GetCount())
 	s.leased.Add(answer.GetSegment().GetCount())
-	crash.Here(crash.BeforeReply)
 	if part := s.served.Load(); part != nil {
 		answer.Serves = api.PartToProto(*part)
 	}

@@ -52,7 +52,7 @@ type Server struct {
 	metrics     *metrics           // nil for none
 	routes      func(*http.ServeMux)
 	adminRoutes func(*http.ServeMux) // nil if routes has them
-	doors       []serve.Door
+	doors       doors
 	lines       lines
 	damaged     damaged
 
@@ -107,7 +107,8 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)
 	}
-	if err := s.addDoors(); err != nil {
+	s.doors.room = s
+	if err := s.doors.start(); err != nil {
 		return nil, err
 	}
 	_ = s.reportHealth()
@@ -220,7 +221,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 		Access:       s.cfg.Access,
 		AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
-		Doors: s.doors,
+		Doors: s.doors.open,
 	})
 	stopServing()
 	warming.Wait()

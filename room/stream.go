@@ -10,7 +10,6 @@ import (
 	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/crash"
 )
 
 // Stream implements IDService. A drain ends it with UNAVAILABLE between two
@@ -89,8 +88,7 @@ func (s *Server) send(stream marchv1.IDService_StreamServer, tag string, id int6
 	if err != nil {
 		return ofTag(tag, err)
 	}
-	s.issued.Add(1)
-	crash.Here(crash.BeforeReply)
+	s.count(1)
 	return stream.Send(answer)
 }
 

@@ -67,7 +67,7 @@ func (c *caller) ask(d dice, in allocator.Room, tag timeTag) error {
 	defer cancel()
 	tags := p.timed.tags.Load()
 	loan, err := tags.Lend(ctx, tags.get(ctx, tag), ask) // also without a worker for the instance
-	if err != nil || d.chance(10) { // the answer is lost
+	if err != nil || d.chance(10) {                      // the answer is lost
 		return err
 	}
 	if c.lender != p || c.loan.Worker != loan.Worker || loan.Window.From > c.loan.Window.Until {
