@@ -141,8 +141,9 @@ func auditReportText(w io.Writer, r verify.AuditReport) {
 		_, _ = fmt.Fprintln(w, "no log from outside etcd was given (--log): a rewrite of all entries of a writer "+
 			"would not be seen")
 	} else if r.Unlogged > 0 {
-		_, _ = fmt.Fprintf(w, "%s in the logs; entries that are in none: %s, and of %s all: a rewrite of these would not "+
-			"be seen\n", words.Counted(r.Heads, "head"), words.Grouped(r.Unlogged), words.Counted(r.Uncovered, "writer"))
+		_, _ = fmt.Fprintf(w, "%s in the logs; entries that are in none: %s, and of %s all: a rewrite of these would "+
+			"not be seen\n", words.Counted(r.Heads, "head"), words.Grouped(r.Unlogged),
+			words.Counted(r.Uncovered, "writer"))
 	}
 }
 

@@ -146,6 +146,13 @@ func TestLoginThatCannotBeChecked(t *testing.T) {
 		v.issuer.userInfo = http.StatusOK
 		v.logIn("/tags")
 		v.issuer.userInfo = http.StatusBadGateway
+		r := httptest.NewRequest(http.MethodGet, "https://console.example/tags", http.NoBody)
+		r.AddCookie(v.cookies["__Host-march"])
+		w := httptest.NewRecorder()
+		v.console.ServeHTTP(w, r)
+		if p := w.Header().Get("Content-Security-Policy"); !strings.Contains(p, "frame-ancestors 'none'") {
+			t.Errorf("the page may be framed: %q", p)
+		}
 		if status, body, _ := v.get("/tags"); status != http.StatusServiceUnavailable ||
 			!strings.Contains(body, "the login cannot be checked now") {
 			t.Errorf("%d %s", status, body)

@@ -162,6 +162,7 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 func (h *Handler) Pages(next http.Handler) http.Handler {
 	// The guard stands before the form is shown: what another site sent must not become a form of this one.
 	keep := http.NewCrossOriginProtection().Handler(rest.Page("", http.HandlerFunc(h.keep)))
+	ask := rest.Page("", http.HandlerFunc(h.ask))
 	return h.underItsName(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := access.From(r.Context())
 		if s == nil || len(s.Names) > 0 || s.May(marchv1.ConsoleService_GetOverview_FullMethodName) ||
@@ -169,28 +170,32 @@ func (h *Handler) Pages(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		w.Header().Set("Cache-Control", "no-store")
 		if r.Method == http.MethodPost {
 			keep.ServeHTTP(w, r)
 			return
 		}
-		if r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, "/live/") {
-			http.Error(w, "log in first: the login has ended, or there was none", http.StatusUnauthorized)
+		ask.ServeHTTP(w, r)
+	}))
+}
+
+// ask sends a browser without a login to the login.
+func (h *Handler) ask(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, "/live/") {
+		http.Error(w, "log in first: the login has ended, or there was none", http.StatusUnauthorized)
+		return
+	}
+	at, last := "/login", h.Session(r)
+	if last != nil {
+		_, err := h.gate.Authenticate(r.Context(), access.Credentials{Session: last})
+		if allocator.KindOf(err) == allocator.Unavailable { // it may not have ended
+			h.show(w, r, err)
 			return
 		}
-		at, last := "/login", h.Session(r)
-		if last != nil {
-			_, err := h.gate.Authenticate(r.Context(), access.Credentials{Session: last})
-			if allocator.KindOf(err) == allocator.Unavailable { // it may not have ended
-				h.show(w, r, err)
-				return
-			}
-		}
-		if last != nil && last.Access != "" && time.Since(last.ID.Timestamp()) > renewAfter {
-			at = "/login/issuer" // which asks nothing where the browser is still logged in
-		}
-		http.Redirect(w, r, at+"?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
-	}))
+	}
+	if last != nil && last.Access != "" && time.Since(last.ID.Timestamp()) > renewAfter {
+		at = "/login/issuer" // which asks nothing where the browser is still logged in
+	}
+	http.Redirect(w, r, at+"?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 }
 
 // underItsName refuses requests under another host name than PublicURL's.

@@ -22,8 +22,8 @@ const (
 	checkEvery = 30 * time.Second
 	// checkWait bounds one such request.
 	checkWait = 2 * time.Second
-	// maxChecked bounds the logins of which it is remembered what the issuer said. Another one takes the place of any of
-	// these, which then is asked about again when it is used.
+	// maxChecked bounds the logins of which it is remembered what the issuer said. Another one takes the place of any
+	// of these, which then is asked about again when it is used.
 	maxChecked = 10_000
 )
 
@@ -94,8 +94,8 @@ func (g *Gate) namesOf(ctx context.Context, s *Session) ([]string, error) {
 		case allocator.KindOf(err) == allocator.Unauthenticated:
 			c.mu.ended = err
 		default:
-			g.checks.line.Log(now, g.log.Warn, "the issuer does not say whether logins still hold: those go on of which "+
-				"it said so before", "error", err)
+			g.checks.line.Log(now, g.log.Warn, "the issuer does not say whether logins still hold: those go on of "+
+				"which it said so before", "error", err)
 		}
 	}
 	switch {

@@ -335,8 +335,8 @@ var Table = [cases]Row{
 		Remedy:  "Mend the file; it is read again within seconds. A restart before that fails.",
 		Command: "{command}", Page: "/instances", Alerts: []string{"MarchAccessBroken"}},
 	Unbound: {Kind: marchv1.ProblemKind_PROBLEM_KIND_INSECURE,
-		What: "the file {path} (--identities) binds issuers to names and no CA of clients' certificates, so each CA of " +
-			"--tls-client-ca may give any name",
+		What: "the file {path} (--identities) binds issuers to names and no CA of clients' certificates, so each CA " +
+			"of --tls-client-ca may give any name",
 		Effect: "Whoever runs such a CA may call as any subject of the policy that is a certificate's name.",
 		Remedy: "List each CA under client_cas, with its names (spiffe://* and dns:* are all); the file is " +
 			"read again within seconds.", Page: "/instances"},

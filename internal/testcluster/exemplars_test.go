@@ -54,7 +54,8 @@ func TestExemplars(t *testing.T) {
 			asks(request.method, request.path, "traceparent", "00-"+trace+"-b7ad6b7169203331-01")
 			exemplar := regexp.MustCompile(`(?m)^march_http_request_seconds_bucket{.*route="` +
 				regexp.QuoteMeta(request.route) + `".*} [0-9]+ # {trace_id="` + trace + `"} `)
-			testcluster.Await(t, "the exemplar of "+request.route, func() bool { // the answer comes before its time is noted
+			// The answer comes before its time is noted.
+			testcluster.Await(t, "the exemplar of "+request.route, func() bool {
 				kind, body := asks(http.MethodGet, "/metrics", "Accept", "application/openmetrics-text; version=1.0.0")
 				return strings.HasPrefix(kind, "application/openmetrics-text") && strings.HasSuffix(body, "# EOF\n") &&
 					exemplar.MatchString(body)
