@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"encoding/json"
-	"maps"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -20,18 +19,6 @@ func countingDrops(p *process) *atomic.Int64 {
 	var dropped atomic.Int64
 	p.OnDrop(func(string) { dropped.Add(1) })
 	return &dropped
-}
-
-// edit changes fields of a value by hand.
-func (c *cluster) edit(key string, fields map[string]any) {
-	c.Helper()
-	var v map[string]any
-	if err := json.Unmarshal(c.Value(key), &v); err != nil {
-		c.Fatalf("%v", err)
-	}
-	maps.Copy(v, fields)
-	b, _ := json.Marshal(v)
-	c.Corrupt(key, b)
 }
 
 // counter returns the counter of a heartbeat.

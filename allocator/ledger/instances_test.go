@@ -54,47 +54,6 @@ func TestForgetSilent(t *testing.T) {
 	c.Check()
 }
 
-// A report is of the epoch that it was written under: after a restore and a recover an
-// instance has reported nothing, whatever its registration in the backup says, until it
-// has adopted the layout that the recover put in force.
-func TestReportsOfAnEarlierEpochDoNotCount(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := c.start("b")
-	moved := c.Move("100 a=0-50 b=50-60")
-	p.hear()
-	if err := p.Serve(bg, moved.Layout.Version); err != nil {
-		t.Fatal(err)
-	}
-	if i := c.one(); i.Stale || i.Reported() != moved.Layout.Version {
-		t.Fatalf("before: %+v", i)
-	}
-	c.mustRecover([]*process{p})
-	stale := c.one()
-	if !stale.Stale || stale.Reported() != 0 || stale.Version != moved.Layout.Version {
-		t.Errorf("after the recover: %+v", stale)
-	}
-	p.hear()
-	// It registers under the new epoch before it has adopted that layout.
-	if err := p.Serve(bg, moved.Layout.Version); err != nil {
-		t.Fatal(err)
-	}
-	if i := c.one(); i.Epoch == stale.Epoch || !i.Stale || i.Reported() != 0 {
-		t.Errorf("registered under the new epoch: %+v", i)
-	}
-	record, _ := p.Ledger.Layout()
-	if err := p.Serve(bg, record.Layout.Version); err != nil {
-		t.Fatal(err)
-	}
-	if i := c.one(); i.Stale || i.Reported() != record.Layout.Version {
-		t.Errorf("after the report: %+v", i)
-	}
-	// A restore brings back what was reported in a history that is no more.
-	c.edit("rooms/b/"+string(c.one().Name), map[string]any{"epoch": "of another history"})
-	if i := c.one(); !i.Stale || i.Reported() != 0 {
-		t.Errorf("a report of another epoch: %+v", i)
-	}
-}
-
 // A move that waited for reports under one epoch is not made under another.
 func TestMoveIsOfTheEpochOfItsReports(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")

@@ -111,6 +111,8 @@ type script struct {
 	mirrors map[string]*seen
 	workers map[record.WorkerID]string // those with a random number, by the names that they were taken by
 	written []store.KV                 // registrations since the last command
+
+	migration record.Migration
 }
 
 // scripted is a running process.
@@ -305,7 +307,7 @@ func (s *script) filled(text string) string {
 	for incarnation, name := range s.names {
 		text = strings.ReplaceAll(text, "{"+name+"}", incarnation)
 	}
-	return text
+	return strings.ReplaceAll(text, "{migration}", s.migration.ID)
 }
 
 // since returns a time in Unix ms as what passed since the cluster began.

@@ -20,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/verify"
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/period"
+	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/allocator/timeid"
 )
 
@@ -78,10 +79,16 @@ func init() {
 			})},
 		{"beat P", "sends a heartbeat",
 			on(func(_ *script, p *scripted, _ args) (string, error) { return "", p.Beat(bg) })},
-		{"serve P", "reports the layout that it has", on(func(_ *script, p *scripted, _ args) (string, error) {
-			layout, _ := p.Ledger.Layout()
-			return "", p.Serve(bg, layout.Layout.Version)
-		})},
+		{"serve P [VERSION]", "reports the layout that it has, or another one",
+			on(func(_ *script, p *scripted, a args) (string, error) {
+				layout, _ := p.Ledger.Layout()
+				return "", p.Serve(bg, number(append(a, fmt.Sprint(layout.Layout.Version))[0]))
+			})},
+		{"leasable P", "which layout it has, and why it leases nothing",
+			on(func(_ *script, p *scripted, _ args) (string, error) {
+				layout, _ := p.Ledger.Layout()
+				return fmt.Sprintf("version %d, %v", layout.Layout.Version, p.Ledger.Leasable()), nil
+			})},
 		{"barred P", "which recover it answered", on(func(_ *script, p *scripted, _ args) (string, error) {
 			if b, is := p.Barred(); is {
 				return "by " + b.By, nil
@@ -150,7 +157,10 @@ func init() {
 		{"keep KEY", "keeps a value for mend",
 			func(s *script, a args) (string, error) { s.spoilt[a[0]] = s.c.Value(a[0]); return "", nil }},
 		{"put KEY VALUE", "writes a value by hand; {epoch} is the one in force, {HANDLE.N} an incarnation",
-			func(s *script, a args) (string, error) { s.spoil(a[0], []byte(s.filled(a.rest(1)))); return "", nil }},
+			func(s *script, a args) (string, error) {
+				s.spoil(s.filled(a[0]), []byte(s.filled(a.rest(1))))
+				return "", nil
+			}},
 		{"mark ROOM TAG NEXT REVISION VERSION:FIRST-END ...",
 			"writes a mark with the stamp of a layout's revision, and eras", func(s *script, a args) (string, error) {
 				mark := record.Mark{Next: number(a[2]), Stamp: record.Stamp{Epoch: "e", Revision: number(a[3])}}
@@ -173,7 +183,7 @@ func init() {
 			return "", nil
 		}},
 		{"drop KEY", "deletes a key by hand",
-			func(s *script, a args) (string, error) { s.spoil(a[0], nil); return "", nil }},
+			func(s *script, a args) (string, error) { s.spoil(s.filled(a[0]), nil); return "", nil }},
 		{"mend KEY [FROM]", "puts the first value of a key back, or that of another key",
 			func(s *script, a args) (string, error) {
 				value, is := s.spoilt[a[len(a)-1]]
@@ -192,6 +202,18 @@ func init() {
 		}},
 		{"keys PREFIX", "the keys with a beginning", func(s *script, a args) (string, error) {
 			return strings.ReplaceAll(strings.Join(s.c.Mem.Keys(prefix+a[0]), " "), prefix, ""), nil
+		}},
+		{"migrate LAYOUT", "starts a migration of one move; {migration} is its ID", (*script).migrate},
+		{"move", "makes its move", func(s *script, _ args) (_ string, err error) {
+			s.migration, err = s.c.Admin.MakeMove(bg, s.migration, nil)
+			return "", err
+		}},
+		{"abort", "aborts it", func(s *script, _ args) (string, error) {
+			_, err := s.c.Admin.UpdateMigration(bg, s.migration, "abort", "ann", func(m *record.Migration) error {
+				m.State = record.Aborted
+				return nil
+			})
+			return "", err
 		}},
 		{"init LAYOUT", "makes the cluster", func(s *script, a args) (string, error) {
 			_, err := s.c.Admin.Init(bg, ledgertest.Lay(s.t, a.rest(0)), "test")
@@ -307,6 +329,17 @@ func init() {
 		}},
 		{"twice [TAG]", "IDs that were leased twice, also in a history that etcd lost", (*script).twice},
 	}
+}
+
+func (s *script) migrate(a args) (string, error) {
+	from, err := s.c.Admin.Ledger.Refresh(bg)
+	if err != nil {
+		return "", err
+	}
+	to := ledgertest.Lay(s.t, a.rest(0))
+	s.migration, err = s.c.Admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to,
+		Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to})}, "ann")
+	return "", err
 }
 
 // fates are those that a script names.

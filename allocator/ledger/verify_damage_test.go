@@ -10,7 +10,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/verify"
-	"github.com/march-id/march/allocator/plan"
 )
 
 // damagedCluster is a cluster with a key of each kind: two rooms, three layouts, the
@@ -30,58 +29,6 @@ func damagedCluster(t *testing.T) (c *cluster, living []*process) {
 		}
 	}
 	return c, living
-}
-
-// A migration that is under way, and cannot be read, or is not there, stops all others.
-func TestVerifyMigrationUnderWay(t *testing.T) {
-	start := func(t *testing.T) (*cluster, record.Migration) {
-		c := newCluster(t, "100 a=0-50 b=50-100")
-		from, err := c.Admin.Ledger.Refresh(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		to := ledgertest.Lay(t, "100 a=0-50 b=55-100")
-		m, err := c.Admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to,
-			Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to})}, "ann")
-		if err != nil {
-			t.Fatal(err)
-		}
-		verified(t, c)
-		return c, m
-	}
-	for _, test := range []struct {
-		name string
-		do   func(c *cluster, m record.Migration)
-		says string
-	}{
-		{"damaged", func(c *cluster, m record.Migration) { c.Corrupt("migrations/"+m.ID, []byte("x")) },
-			"it stops migrations: this one is under way and does not go on, and no other starts"},
-		{"gone", func(c *cluster, m record.Migration) { c.Corrupt("migrations/"+m.ID, nil) },
-			"it stops migrations: none goes on, and no other starts; next: delete the key"},
-		{"ended", func(c *cluster, m record.Migration) {
-			value := c.Value("migration")
-			if _, err := c.Admin.UpdateMigration(bg, m, "end migration", "ann", func(m *record.Migration) error {
-				m.State = record.Aborted
-				return nil
-			}); err != nil {
-				c.Fatalf("%v", err)
-			}
-			c.Corrupt("migration", value)
-		}, "it stops migrations: none goes on, and no other starts; next: delete the key"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c, m := start(t)
-			test.do(c, m)
-			report, err := verify.Run(bg, ledgertest.Open(t, c.Mem.Open()).Cluster(), verify.Options{})
-			if err != nil || len(report.Problems) != 1 || !strings.Contains(report.Problems[0], test.says) ||
-				!strings.Contains(report.Problems[0], m.ID) {
-				t.Errorf("%v: %q", err, report.Problems)
-			}
-			c.Corrupt("migrations/"+m.ID, nil)
-			c.Corrupt("migration", nil)
-			verified(t, c)
-		})
-	}
 }
 
 // With etcd far away each round trip counts: a small cluster takes few.

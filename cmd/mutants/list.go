@@ -85,11 +85,11 @@ var mistakes = []mistake{
 
 	// Going back in time.
 	{name: "old-report", what: "a migration goes on because of a report that a restore brought back",
-		pkg: "./allocator/ledger", test: "TestReportsOfAnEarlierEpochDoNotCount",
+		pkg: "./allocator/ledger", test: "TestScripts",
 		because: "the report's version must not be below the epoch's, which a recover puts above all that it knows: " +
 			"one seed in five hundred has that"},
 	{name: "report-before-recover", what: "a report of a layout from before the recover counts if the instance has " +
-		"registered since", pkg: "./allocator/ledger", test: "TestReportsOfAnEarlierEpochDoNotCount",
+		"registered since", pkg: "./allocator/ledger", test: "TestScripts",
 		because: "a recover has to take residues from a room, and a migration to give them away, " +
 			"before the instance adopts the recover's layout: one seed in a thousand has that"},
 	{name: "raise-takes-total", what: "a recover that raises a mark writes its margin total into it, " +

@@ -33,70 +33,9 @@ func join(t *testing.T, m *ledgertest.Fake) {
 	}
 }
 
-// replaces puts a value with another text in it.
-func replaces(t *testing.T, m *ledgertest.Fake, key, from, to string) {
-	t.Helper()
-	value, _ := m.Value(prefix + key)
-	if strings.Count(string(value), from) != 1 {
-		t.Fatalf("%s: %s has %q not once", key, value, from)
-	}
-	m.Corrupt(store.OpPut(prefix+key, []byte(strings.Replace(string(value), from, to, 1))))
-}
-
 func valueOf(m *ledgertest.Fake, key string) string {
 	value, _ := m.Value(prefix + key)
 	return string(value)
-}
-
-func TestUpgradeWaitsForOlderBuilds(t *testing.T) {
-	m := older(t)
-	a := manage(ledgertest.Open(t, m.Open()))
-	replaces(t, m, "rooms/a/a1", `,"formats":2`, "")
-	_, err := a.Upgrade(bg, "ann")
-	ledgertest.WantKind(t, err, allocator.Refused, "a/a1 (build v1): not of a build that knows the formats 2")
-	replaces(t, m, "rooms/a/a1", `"format":2`, `"format":9`)
-	_, err = a.Upgrade(bg, "ann")
-	ledgertest.WantKind(t, err, allocator.Refused, "not known whether the build of this registration", "rooms/a/a1")
-	if value := valueOf(m, "layout"); strings.Contains(value, "formats") || !strings.HasPrefix(value, `{"format":2,`) {
-		t.Errorf("the layout is %s; want one that the version before reads", value)
-	}
-
-	m.Corrupt(store.Op{Delete: prefix + "rooms/a/a1"})
-	join(t, m)
-	stored, err := a.Upgrade(bg, "ann")
-	if err != nil || stored.Layout.Version != 2 || !stored.Upgraded() || stored.Actor != "ann" ||
-		!stored.Layout.Ranges["a"].Contains(0) || len(stored.Layout.Ranges) != 2 {
-		t.Fatalf("upgraded: %+v, %v", stored, err)
-	}
-	if value := valueOf(m, "layout"); !strings.HasPrefix(value, `{"format":3,`) {
-		t.Errorf("the layout is %s; want a format that the version before refuses", value)
-	}
-	entries := m.Keys(prefix + "audit/")
-	if last, _ := m.Value(entries[len(entries)-1]); !strings.Contains(string(last), `"upgrade formats"`) {
-		t.Errorf("audit: %s", last)
-	}
-	if again, err := a.Upgrade(bg, "ann"); err != nil || again.Layout.Version != 2 {
-		t.Errorf("upgraded again: %+v, %v", again, err)
-	}
-	changed, err := a.ChangeLayout(bg, stored, ledgertest.Lay(t, "10 a=0-4 b=5-10"), "bob")
-	if err != nil || !changed.Upgraded() {
-		t.Errorf("changed: %+v, %v", changed, err)
-	}
-}
-
-func TestUpgradeWaitsForMigration(t *testing.T) {
-	m := older(t)
-	a := manage(ledgertest.Open(t, m.Open()))
-	from, err := a.Ledger.Refresh(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	to := ledgertest.Lay(t, "10 a=0-4 b=5-10")
-	if _, err = a.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to}, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	_, err = a.Upgrade(bg, "ann")
-	ledgertest.WantKind(t, err, allocator.Refused, "is under way", "march migrate abort")
 }
 
 // Formats stay on over a recover in a store that has forgotten them: an instance remembers
