@@ -5,7 +5,7 @@
   const root = document.documentElement;
   root.classList.add("js");
   // A busy browser may give what is wrong in a form the focus, and not scroll to it.
-  addEventListener("load", () => document.querySelector("[autofocus]")?.scrollIntoView({ block: "nearest" }));
+  addEventListener("load", () => document.querySelector("[autofocus]")?.scrollIntoView({ block: "center" }));
 
   // Live or not. A tick comes from the console every 2 s, with the time of the page's data. A
   // page without a stream asks whether the console answers.
