@@ -157,14 +157,7 @@ func TestNoServerForgesALine(t *testing.T) {
 	const forged = "\nmarch: all is well\x1b[2J\u009b31m\r\t"
 	seen := &asked{taint: func(text string) string { return text + forged }}
 	address := seen.serve(t)
-	for line := range strings.Lines(commands + `
-	migrate plan --move a:25-50=b
-	migrate watch name
-	id next x
-	id next x --count 3
-	id next x y
-	id batch x --texts
-	doctor`) {
+	for line := range strings.Lines(commands + "\ndoctor") {
 		line = strings.TrimSpace(line)
 		var out bytes.Buffer
 		root := newRoot(&out, &out)
@@ -244,6 +237,9 @@ func scalar(f protoreflect.FieldDescriptor, i int) protoreflect.Value {
 	case protoreflect.EnumKind:
 		return protoreflect.ValueOfEnum(f.Enum().Values().Get(1).Number())
 	case protoreflect.Int64Kind:
+		if f.FullName() == "march.v1.Run.count" { // as each of its IDs is a line
+			return protoreflect.ValueOfInt64(3)
+		}
 		return protoreflect.ValueOfInt64(int64(i) + 1000)
 	case protoreflect.Int32Kind:
 		return protoreflect.ValueOfInt32(int32(i) + 10) //nolint:gosec // of a field
@@ -333,4 +329,10 @@ const commands = `tag create x
 	audit list
 	audit list --by me --did update --to tags/x --since 2026-01-01T00:00:00Z -n 1
 	id decode x 7
-	id decode timed 7`
+	id decode timed 7
+	id next x
+	id next x --count 3
+	id next x y
+	id batch x --texts
+	migrate plan --move a:25-50=b
+	migrate watch name`
