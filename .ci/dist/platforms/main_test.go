@@ -45,7 +45,8 @@ func TestCheck(t *testing.T) {
 	if n, err := check(dir, "./deep", "linux/arm64", ""); err != nil {
 		t.Errorf("a package without its tests: %d packages, %v", n, err)
 	}
-	if _, err := check(dir, "./deep", "linux/arm64", "live"); err == nil || !strings.Contains(err.Error(), "deep_test.go:3") {
+	_, err := check(dir, "./deep", "linux/arm64", "live")
+	if err == nil || !strings.Contains(err.Error(), "deep_test.go:3") {
 		t.Errorf("a package with its tests: %v, want deep_test.go:3", err)
 	}
 }
