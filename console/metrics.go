@@ -20,7 +20,7 @@ type metrics struct {
 	noSpace     prometheus.Gauge
 	lost        prometheus.Gauge
 	timeLeft    prometheus.Gauge
-	workersUsed prometheus.Gauge
+	workersUsed *prometheus.GaugeVec
 	ended       *prometheus.CounterVec
 	instances   *prometheus.GaugeVec
 }
@@ -46,8 +46,10 @@ func newMetrics(m *observe.Metrics) *metrics {
 		timeLeft: gauge("time_left_seconds",
 			"Time until the time bits of a tag of kind time are used up, the shortest of all such tags; "+
 				"+Inf if there is no such tag."),
-		workersUsed: gauge("worker_slice_used_ratio",
-			"The largest share of the workers of a room's slice that is in use; slices of one worker do not count."),
+		workersUsed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "march_worker_slice_used_ratio",
+			Help: "The share of the workers of a width that a room may take, and that are in use; 0 of one worker.",
+		}, []string{"room", "bits"}),
 		waiting: gauge("migration_waiting_instances", "Instances that the migration waits for."),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "march_migrations_ended_total", Help: "Migrations that this console ended, by state.",

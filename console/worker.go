@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -211,7 +212,7 @@ func (s *Server) lookAtWorkers(ctx context.Context) {
 		return
 	}
 	if uses, err := s.admin.SliceUses(ctx, stored.Layout); err == nil {
-		s.metrics.workersUsed.Set(largestShare(uses))
+		s.metrics.shares(uses)
 		s.trends.Workers(time.Now(), liveWorkers(uses))
 		s.workers.mu.Lock()
 		s.workers.mu.slices = uses
@@ -269,15 +270,16 @@ func liveWorkers(uses []admin.SliceUse) map[workerSlice]int64 {
 	return live
 }
 
-// largestShare returns the largest share of a slice's workers that are in use. A slice of
-// one worker does not count: its share is always 0 or 1, as its operator knows.
-func largestShare(uses []admin.SliceUse) (most float64) {
+// shares notes which share of each slice's workers is in use.
+func (n *metrics) shares(uses []admin.SliceUse) {
+	n.workersUsed.Reset()
 	for _, u := range uses {
-		most = max(most, share(u))
+		n.workersUsed.WithLabelValues(string(u.Room), strconv.Itoa(u.Bits)).Set(share(u))
 	}
-	return most
 }
 
+// share returns the share of a slice's workers that are in use. A slice of one worker does not count: its share is
+// always 0 or 1, as its operator knows.
 func share(u admin.SliceUse) float64 {
 	if u.Slice.Width() < 2 {
 		return 0

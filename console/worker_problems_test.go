@@ -87,7 +87,9 @@ func TestProblemsOfTimeTags(t *testing.T) {
 		}
 		_, body := testcluster.Get(s.HTTP, "/metrics")
 		lines := strings.Split(body, "\n")
-		for _, want := range []string{"march_time_left_seconds 0", "march_worker_slice_used_ratio 1"} {
+		for _, want := range []string{"march_time_left_seconds 0",
+			`march_worker_slice_used_ratio{bits="1",room="a"} 0`, `march_worker_slice_used_ratio{bits="3",room="a"} 0.75`,
+			`march_worker_slice_used_ratio{bits="3",room="b"} 1`} {
 			if !slices.Contains(lines, want) {
 				t.Errorf("no %q among the metrics", want)
 			}
