@@ -282,7 +282,7 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 			return m.Actor, err
 		})
 		return stored, planned, allocator.Errorf(allocator.Conflict,
-			"the plan was made for layout version %d, but %s made version %d at %s: %s. Next: `march migrate plan`",
+			"the plan was made for layout version %d, but %s made version %d at %s: %s",
 			from.Version, by, stored.Layout.Version, stored.Time.UTC().Format(time.RFC3339),
 			plan.Differences(from, stored.Layout))
 	}

@@ -86,14 +86,22 @@ func (s *Server) uuid(ctx context.Context) (string, error) {
 	return uuid, err
 }
 
-// halt returns why leasing is halted, as of the last Refresh; nil if it is not. It
-// asks instances which of them are barred, for within at most.
-func (s *Server) halt(ctx context.Context, within time.Duration) *marchv1.Halt {
+// haltAsked is halt. If leasing is halted it asks instances which of them are barred, for within at most.
+func (s *Server) haltAsked(ctx context.Context, within time.Duration) *marchv1.Halt {
+	if _, halted := s.ledger.Halted(); !halted {
+		return nil
+	}
+	now, _ := s.sampled(ctx, within)
+	return s.halt(now)
+}
+
+// halt returns why leasing is halted, as of the last Refresh, and the instances of a sample that are barred; nil if it
+// is not.
+func (s *Server) halt(now sample) *marchv1.Halt {
 	h, halted := s.ledger.Halted()
 	if !halted {
 		return nil
 	}
-	now, _ := s.sampled(ctx, within)
 	return &marchv1.Halt{By: h.By, Why: h.Why, Time: timestamppb.New(h.Time), Barred: barred(now)}
 }
 

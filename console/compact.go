@@ -14,8 +14,8 @@ const (
 	// sizeEvery is how often a console asks how large etcd is, and compactEvery how
 	// often it compacts etcd's history.
 	sizeEvery = time.Minute
-	// alarmEvery is how often it asks while etcd has raised an alarm, so that operators soon see
-	// the end of it.
+	// alarmEvery is how often it asks while etcd has raised an alarm, or a member does not answer, so that operators
+	// soon see the end of it.
 	alarmEvery   = 5 * time.Second
 	compactEvery = time.Hour
 	// keepHistory is how much history stays: more than any watch is behind, and
@@ -68,6 +68,9 @@ func (s *Server) tend(ctx context.Context) {
 			s.metrics.size(size, members)
 			s.trends.Etcd(time.Now(), size.Bytes)
 			every = sizeEvery
+			if members.Answer < members.All {
+				every = alarmEvery
+			}
 			if p := s.fullness.note(size, members, time.Now(), s.ledger.Etcdctl()); p != nil {
 				if size.NoSpace || size.Corrupt {
 					every = alarmEvery

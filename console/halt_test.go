@@ -72,6 +72,10 @@ func TestBarred(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%+v, %v", report, err)
 		}
+		if _, body := c.get("/v1/overview"); strings.Contains(body, "leasing is halted") ||
+			strings.Contains(body, "is barred by") { // what the instance said before is over
+			t.Errorf("right after the recover: %s", body)
+		}
 		for _, path := range paths {
 			testcluster.Await(t, path+" names no instance any longer", func() bool { return !shown(path) })
 		}

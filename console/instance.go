@@ -68,7 +68,7 @@ func (s *Server) ListInstances(ctx context.Context,
 		now, _ = s.sampled(ctx, lookWithin)
 	}
 	f := findings{
-		halt: s.halt(ctx, lookWithin), unusable: v.unusable, instances: inRoom(v.instances, room),
+		halt: s.haltAsked(ctx, lookWithin), unusable: v.unusable, instances: inRoom(v.instances, room),
 		sample: now, own: s.ownProblems(),
 		forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, v.badRooms), damage: s.damage(""), outage: outage,
 	}

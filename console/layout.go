@@ -62,7 +62,7 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 		}
 		uuid, err := s.uuid(ctx)
 		return &marchv1.GetLayoutResponse{Layout: recordToProto(stored), Cluster: uuid,
-			Halt: s.halt(ctx, lookWithin)}, err
+			Halt: s.haltAsked(ctx, lookWithin)}, err
 	}
 	stored, unusable, err := s.admin.LastLayout(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 	if err != nil {
 		return nil, err
 	}
-	f := findings{halt: s.halt(ctx, lookWithin), unusable: unusable, damage: s.damage("")}
+	f := findings{halt: s.haltAsked(ctx, lookWithin), unusable: unusable, damage: s.damage("")}
 	return &marchv1.GetLayoutResponse{
 		Layout: recordToProto(stored), Ever: names(stored.Ever), Cluster: uuid, Halt: f.halt, Problem: textOf(unusable),
 		Problems: s.met.Fill(f.clusterProblems(), time.Now()),

@@ -154,7 +154,7 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 		t := told{status: answers[i].GetStatus(), rates: answers[i].GetRates()}
 		was := before.instances[instance.ID()]
 		if t.status == nil {
-			if t.mute = at; !was.mute.IsZero() && at.Sub(before.at) < cacheReadsFor {
+			if t.mute = at; !was.mute.IsZero() && at.Sub(before.at) < 2*problemsEvery { // it was asked all the time
 				t.mute = was.mute
 			}
 		}
@@ -251,7 +251,7 @@ func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest)
 		return nil, err
 	}
 	now, at := s.sampled(ctx, sampleWithin)
-	f := s.findings(v, s.halt(ctx, sampleWithin), now)
+	f := s.findings(v, s.halt(now), now)
 	f.unreadable = s.withTags(ctx, f.unreadable)
 	if f.outage = outage; outage != nil && v.record.Layout.Version == 0 { // it is not known that there is none
 		f.unusable = nil

@@ -136,7 +136,8 @@ func (e etcdSize) fullness(etcdctl string) []*marchv1.Problem {
 	case !e.corrupt.IsZero():
 		return []*marchv1.Problem{problem.New(problem.EtcdCorrupt, "etcd", e.corrupt, "etcdctl", etcdctl)}
 	case !e.full.IsZero():
-		return []*marchv1.Problem{problem.New(problem.EtcdFull, "", e.full, "etcdctl", etcdctl)}
+		return []*marchv1.Problem{problem.New(problem.EtcdFull, "", e.full, "revision", e.Revision, "etcdctl",
+			etcdctl)}
 	case !e.nearly.IsZero():
 		return []*marchv1.Problem{problem.New(problem.EtcdNearlyFull, "", e.nearly, "size", e.Bytes>>20,
 			"quota", e.Quota>>20, "etcdctl", etcdctl)}
@@ -224,7 +225,7 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 	case i.Unreadable != nil:
 		return nil
 	case !i.Alive && told.status != nil:
-		list = append(ownProblems(id, told.status), problem.New(problem.NoHeartbeats, id, i.Died))
+		list = append(f.stillSo(ownProblems(id, told.status)), problem.New(problem.NoHeartbeats, id, i.Died))
 	case !i.Alive:
 		p := problem.New(problem.Silent, id, i.Died)
 		if f.halt == nil { // otherwise none is forgotten
@@ -232,7 +233,7 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 		}
 		return []*marchv1.Problem{p}
 	case told.status != nil:
-		list = ownProblems(id, told.status)
+		list = f.stillSo(ownProblems(id, told.status))
 	case asked && i.Unknown:
 		list = append(list, problem.New(problem.Unheard, id, i.Died, "address", i.Operators()))
 	case asked:
@@ -242,6 +243,20 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 		list = problem.Unique(append(list, problem.New(problem.Unconfirmed, id, i.Started)))
 	}
 	return list
+}
+
+// stillSo returns the problems of an instance without those that ended since it was asked: whether leasing is halted, and
+// which rooms have a range, this console has read later in etcd itself.
+func (f findings) stillSo(list []*marchv1.Problem) []*marchv1.Problem {
+	return slices.DeleteFunc(slices.Clone(list), func(p *marchv1.Problem) bool {
+		switch p.GetKind() {
+		case marchv1.ProblemKind_PROBLEM_KIND_HALTED, marchv1.ProblemKind_PROBLEM_KIND_BARRED:
+			return f.outage == nil && f.halt == nil
+		case marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:
+			return f.outage == nil && slices.Contains(f.rooms, allocator.Room(p.GetOf()))
+		}
+		return false
+	})
 }
 
 // ownProblems returns the problems of this console itself.

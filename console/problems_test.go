@@ -113,12 +113,11 @@ func TestProblems(t *testing.T) {
 			"status --write-out=table | a/away (no heartbeats)\n" +
 			"instance a/well sends no heartbeats, but answers | 3 | - | \n" +
 			"instance a/gone is silent | 4 | 64 | march instance forget a gone\n"},
-		{"a full etcd", findings{rooms: []allocator.Room{"a"}, etcd: etcdSize{StoreSize: admin.StoreSize{NoSpace: true},
-			nearly: after(2), full: after(3)}, instances: []instance{silent("a", "one", 4)},
+		{"a full etcd", findings{rooms: []allocator.Room{"a"}, etcd: etcdSize{StoreSize: admin.StoreSize{NoSpace: true,
+			Revision: 7}, nearly: after(2), full: after(3)}, instances: []instance{silent("a", "one", 4)},
 			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/one": {}})},
-			"etcd is full, and takes no writes: no IDs are leased | 3 | - | etcdctl defrag --cluster && etcdctl " +
-				"alarm " +
-				"disarm | a/one (no heartbeats)\n"},
+			"etcd is full, and takes no writes: no IDs are leased | 3 | - | etcdctl compact 7; etcdctl defrag " +
+				"--cluster && etcdctl alarm disarm | a/one (no heartbeats)\n"},
 		{"a corrupt etcd", findings{etcd: etcdSize{corrupt: after(3)}},
 			"etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: " +
 				"no IDs are leased | 3 | - | etcdctl endpoint hashkv --cluster\n"},
@@ -131,16 +130,14 @@ func TestProblems(t *testing.T) {
 			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
 				"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
 				"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{problem.New(problem.EtcdFull, "",
-					after(4),
-					"etcdctl", "etcdctl"), problem.New(problem.NotReady, "a/full", after(5), "why",
+					after(4), "revision", 8, "etcdctl", "etcdctl"), problem.New(problem.NotReady, "a/full", after(5), "why",
 					"it holds no IDs")}},
 				"a/bare": {NotReady: "no journal",
 					Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, Of: "a/bare",
 						What: "instance a/bare says so itself", Remedy: "X."}}},
 			}), etcd: etcdSize{StoreSize: admin.StoreSize{Bytes: 1900 << 20, Quota: 2048 << 20}, nearly: after(3)}},
-			"etcd is full, and takes no writes: no IDs are leased | 4 | - | etcdctl defrag --cluster && etcdctl " +
-				"alarm " +
-				"disarm | a/full (not ready) | a/off (not ready)\n" +
+			"etcd is full, and takes no writes: no IDs are leased | 4 | - | etcdctl compact 8; etcdctl defrag " +
+				"--cluster && etcdctl alarm disarm | a/full (not ready) | a/off (not ready)\n" +
 				"instance a/mute does not answer at mute:1 | 6 | - | \n" +
 				"etcd does not answer instance a/away: it is not known how many members do | 4 | - | etcdctl " +
 				"endpoint " +
@@ -157,6 +154,21 @@ func TestProblems(t *testing.T) {
 					"ann",
 					"why", "w"), problem.New(problem.Barred, "a/full", after(2), "by", "bob")}},
 			})}, "leasing is halted in all rooms by ann: w | 1 | - | march recover | a/full (barred)\n"},
+		{"a halt that is over, and a range that a room has by now, as instances told before", findings{
+			rooms: []allocator.Room{"a"}, instances: []instance{alive("a", "one")},
+			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/one": {NotReady: "x",
+				Problems: []*marchv1.Problem{problem.New(problem.Halted, "", after(1), "by", "ann", "why", "w"),
+					problem.New(problem.Barred, "a/one", after(2), "by", "bob"),
+					problem.New(problem.NoRange, "a", after(2), "layout", 3)}}})}, ""},
+		{"a halt that instances tell while etcd is away from the console", findings{
+			outage: []*marchv1.Problem{problem.Away("console", "this console", "", store.Members{}, nil, after(1),
+				"etcdctl")},
+			instances: []instance{alive("a", "one")},
+			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/one": {Problems: []*marchv1.Problem{
+				problem.New(problem.Halted, "", after(1), "by", "ann", "why", "w")}}})},
+			"etcd does not answer this console: it is not known how many members do | 1 | - | etcdctl endpoint status " +
+				"--write-out=table\n" +
+				"leasing is halted in all rooms by ann: w | 1 | - | march recover\n"},
 		{"instances before a sample", findings{instances: []instance{alive("a", "one")}}, ""},
 		{"a migration", findings{migration: waiting}, "migration M cannot go on: the layout is version 3 | 7 | - | " +
 			"march migrate abort M\n" +

@@ -175,24 +175,30 @@ func (s *Server) damage(migration string) func(key string) record.Damage {
 // each exists.
 const problemsEvery = 10 * time.Second
 
-// watchProblems notes since when problems exist, until ctx ends. It asks no
-// instance: instances report since when their own problems exist.
+// watchProblems notes since when problems exist, until ctx ends. It asks the instances itself where nobody else has
+// just done so: the log and the alerts are true, also while nobody looks.
 func (s *Server) watchProblems(ctx context.Context) {
 	ticker := time.NewTicker(problemsEvery)
 	defer ticker.Stop()
 	var changes problem.Changes
+	var told sample
 	for {
 		v, outage, err := s.viewOrKnown(ctx)
 		if outage != nil {
 			_, err = s.view(ctx) // which notes that etcd answers again
 		}
 		if err == nil || outage != nil {
-			f := s.findings(v, nil, s.samples.before())
+			if now := s.samples.before(); time.Since(now.at) <= sampleAge {
+				told = now
+			} else if now, _, err := s.look(ctx, told); err == nil {
+				told = now
+			}
+			f := s.findings(v, s.halt(told), told)
 			f.outage = outage
 			if outage == nil {
 				s.metrics.up(f)
 			}
-			changes.Write(s.log, s.met.Note(f.problems(), time.Now()), time.Now())
+			changes.Write(s.log, lasting(s.met.Note(f.problems(), time.Now())), time.Now())
 		}
 		select {
 		case <-ctx.Done():
@@ -200,6 +206,14 @@ func (s *Server) watchProblems(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+// lasting returns a list without instances that have not answered for a moment only: whether they run is soon known.
+func lasting(list []*marchv1.Problem) []*marchv1.Problem {
+	return slices.DeleteFunc(slices.Clone(list), func(p *marchv1.Problem) bool {
+		return p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER && p.GetSince() != nil &&
+			time.Since(p.GetSince().AsTime()) < 3*problemsEvery
+	})
 }
 
 // problemLines is the list of problems as /readyz shows it.

@@ -3,6 +3,7 @@ package room
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -246,7 +247,8 @@ func (s *Server) noLease(err error, since time.Time) *marchv1.Problem {
 		return problem.OfKey(*key, s.ledger.Damage(key.Key, ""), since)
 	}
 	if errors.Is(err, store.ErrNoSpace) {
-		return problem.New(problem.EtcdFull, "", since, "etcdctl", s.ledger.Etcdctl())
+		return problem.New(problem.EtcdFull, "", since, "revision", s.ledger.Revision(), "etcdctl",
+			s.ledger.Etcdctl())
 	}
 	if unusable, is := errors.AsType[*ledger.UnusableError](err); is {
 		return problem.New(problem.Unusable, "", since, "why", unusable)
@@ -256,7 +258,7 @@ func (s *Server) noLease(err error, since time.Time) *marchv1.Problem {
 	}
 	if unwritable, is := errors.AsType[*journal.UnwritableError](err); is {
 		return problem.New(ofJournal[unwritable.Fault()], id, unwritable.Since, "path", unwritable.Path,
-			"why", unwritable.Err)
+			"folder", filepath.Dir(unwritable.Path), "why", unwritable.Err)
 	}
 	if other, is := errors.AsType[*record.OtherClusterError](err); is {
 		return problem.New(problem.ForeignEtcd, id, since, "why", other.Answered())

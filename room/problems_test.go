@@ -67,7 +67,7 @@ func TestTellsItsProblems(t *testing.T) {
 			c.Mem.NoSpace(true)
 		}, marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL,
 			[]string{"etcd is full, and takes no writes: no IDs are leased. Since 2",
-				"Next: `etcdctl defrag --cluster && etcdctl alarm disarm`"}},
+				"Next: `etcdctl compact ", "; etcdctl defrag --cluster && etcdctl alarm disarm`"}},
 		{"no range", nil, func(c *cluster, _ *instance) {
 			c.Change(allocator.Layout{Boundary: 100,
 				Ranges: map[allocator.Room]allocator.Range{"b": {Lower: 50, Upper: 100}}}, "test")

@@ -92,6 +92,12 @@ func (l *Ledger) State() (*State, <-chan struct{}) {
 	return l.mu.state, l.mu.changed
 }
 
+// Revision returns that of etcd when the state was read.
+func (l *Ledger) Revision() int64 {
+	s, _ := l.State()
+	return s.revision
+}
+
 // stateAt returns the state, and the epochSeq of the epoch in force.
 func (l *Ledger) stateAt() (*State, int64) {
 	l.mu.Lock()
@@ -320,6 +326,10 @@ const watchPause = 200 * time.Millisecond
 
 var errNewEpoch = errors.New("the epoch changed")
 
+// errEntering is why nothing is leased while an instance enters an epoch. It is no trouble: what keeps it from that is.
+var errEntering = &allocator.Error{Kind: allocator.Unavailable,
+	Msg: "a new epoch began: this instance first compares its leases with the marks"}
+
 // refusal returns why nothing can be leased now. The caller holds the lock.
 func (l *Ledger) refusal() error {
 	if err := l.mu.state.Refusal(); err != nil {
@@ -330,8 +340,7 @@ func (l *Ledger) refusal() error {
 		return allocator.Errorf(allocator.WentBack,
 			"etcd may have gone back in time, nothing is leased until that is cleared up: %s", d.why)
 	case i != nil && !i.admission.in(l.mu.clock.began):
-		return allocator.Errorf(allocator.Unavailable,
-			"a new epoch began: this instance first compares its leases with the marks")
+		return errEntering
 	case l.unconfirmed():
 		return allocator.Errorf(allocator.Refused, "%w", &UnconfirmedError{i.room, i.name})
 	}

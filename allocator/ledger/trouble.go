@@ -57,7 +57,11 @@ func (i *Instance) Trouble() Trouble {
 	if leases.err != nil && allocator.Elapsed(leases.last, time.Now()) > failuresLast {
 		*leases = failures{}
 	}
-	switch err, probes := l.refusal(), &i.memory.probes; {
+	err := l.refusal()
+	if errors.Is(err, errEntering) {
+		err = nil
+	}
+	switch probes := &i.memory.probes; {
 	case err != nil && (l.mu.state.halted != nil || leases.err == nil && beats.err == nil && probes.err == nil):
 		return Trouble{Err: err}
 	case journal != nil:
@@ -80,7 +84,7 @@ func (i *Instance) Trouble() Trouble {
 
 // noted notes that no lease of any tag can be made because of err, and returns err.
 func (i *Instance) noted(err error) error {
-	if err != nil {
+	if err != nil && !errors.Is(err, errEntering) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.memory.leases.note(time.Now(), err)

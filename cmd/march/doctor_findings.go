@@ -114,7 +114,7 @@ func (f doctorFacts) problems() []verdict {
 			what += ", since " + p.GetSince().AsTime().Format(time.RFC3339)
 		}
 		if p.GetUntil() != nil {
-			what += ", until " + p.GetUntil().AsTime().Format(time.RFC3339)
+			what += ". " + problem.Until(p) + " " + p.GetUntil().AsTime().Format(time.RFC3339)
 		}
 		findings = append(findings, verdict{"problems", level, what, problem.About(p), p.GetCommand()})
 	}

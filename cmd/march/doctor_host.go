@@ -74,7 +74,8 @@ func (f doctorFacts) etcd() []verdict {
 // etcdQuota tells how full etcd is. That it is nearly full is one of the cluster's problems.
 func etcdQuota(e *marchv1.EtcdStatus) verdict {
 	if e.GetNoSpace() {
-		full := judge("etcd quota", levelFailed, problem.EtcdFull, "", "etcdctl", etcdctlOf(e))
+		full := judge("etcd quota", levelFailed, problem.EtcdFull, "", "revision", e.GetRevision(),
+			"etcdctl", etcdctlOf(e))
 		full.What += fmt.Sprintf("; it has %d of %d MiB, and its alarm NOSPACE is raised", e.GetSize()>>20,
 			e.GetQuota()>>20)
 		return full

@@ -282,7 +282,7 @@ func decodeText(w *tabwriter.Writer, d *marchv1.DecodeResponse) {
 		r := o.GetLayout().GetRooms()[o.GetRoom()]
 		_, _ = fmt.Fprintf(w, "leased by\troom %s [%d, %d)\n", o.GetRoom(), r.GetLower(), r.GetUpper())
 		if d.SkippedTo != nil {
-			_, _ = fmt.Fprintf(w, "or skipped\tan operator had it go on at %d: see march audit list\n",
+			_, _ = fmt.Fprintf(w, "or skipped\tan operator had it go on at %d: see `march audit list`\n",
 				d.GetSkippedTo())
 		}
 		_, _ = fmt.Fprintf(w, "layout\t%d, boundary %d\n", o.GetLayout().GetVersion(), o.GetLayout().GetBoundary())

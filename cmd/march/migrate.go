@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"text/tabwriter"
@@ -69,13 +70,15 @@ func newMigratePlan(c *common, t *target) *cobra.Command {
 	cmd := newRow(callRow{
 		use: "plan", short: "Plan a change of layout; changes nothing",
 		long: `Plan a change of layout; changes nothing. Say where to go by a layout file
-(--target), or by edits of the current layout. The moves come at once. Their
-cost follows: the console reads all tags for it.`,
+(--target), or by edits of the current layout. A plan that an earlier command
+wrote is planned anew, for the layout of now, if you give it as --target. The
+moves come at once. Their cost follows: the console reads all tags for it.`,
 		example: `  march migrate plan --move a:25-50=b            residues 25 to 49 of room a go to b
   march migrate plan --add-room c=75-100 --out plan.json
   march migrate plan --drain a
   march migrate plan --boundary 2000
-  march migrate plan --target layout.json`,
+  march migrate plan --target layout.json
+  march migrate plan --target plan.json --out plan.json`,
 		flags: []rowFlag{
 			{"move", "move", "", "A:LOWER-UPPER=B: residues of room A go to room B; may be repeated"},
 			{"add_room", "add-room", "", "C=LOWER-UPPER: a new room gets residues; may be repeated"},
@@ -91,7 +94,7 @@ cost follows: the console reads all tags for it.`,
 		},
 	}, r, func(cmd *cobra.Command, _ []string) (err error) {
 		if targetFile != "" {
-			if r.Target, err = readLayout("target", targetFile); err != nil {
+			if r.Target, err = readTarget(targetFile); err != nil {
 				return err
 			}
 		}
@@ -101,9 +104,32 @@ cost follows: the console reads all tags for it.`,
 		}
 		return showPlan(cmd.Context(), c, t, answer.GetPlan(), out)
 	})
-	cmd.Flags().StringVar(&targetFile, "target", "", "the layout to reach: a JSON file, - for standard input")
+	cmd.Flags().StringVar(&targetFile, "target", "", "the layout to reach: a JSON file, or a plan's file, - for "+
+		"standard input")
 	cmd.Flags().StringVar(&out, "out", "", "write the plan to this file, for apply")
 	return cmd
+}
+
+// readTarget reads the layout to reach from a file of its own, or from that of a plan.
+func readTarget(path string) (*marchv1.Layout, error) {
+	content, err := readBounded("target", path, maxPlanFile)
+	if err != nil {
+		return nil, err
+	}
+	var file struct{ Target json.RawMessage }
+	if json.Unmarshal(content, &file) == nil && file.Target != nil {
+		plan, err := parsePlan(path, content)
+		return plan.GetTarget(), err
+	}
+	return parseLayout(path, content)
+}
+
+func parsePlan(path string, content []byte) (*marchv1.Plan, error) {
+	plan := &marchv1.Plan{}
+	if err := unmarshal(content, plan); err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "%s: not a plan: %w", path, err)
+	}
+	return plan, nil
 }
 
 // showPlan prints a plan, and its cost when that is counted: a count reads every tag, which
@@ -194,9 +220,9 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 			if err != nil {
 				return err
 			}
-			plan := &marchv1.Plan{}
-			if err := unmarshal(content, plan); err != nil {
-				return allocator.Errorf(allocator.Invalid, "%s: not a plan: %w", args[0], err)
+			plan, err := parsePlan(args[0], content)
+			if err != nil {
+				return err
 			}
 			if !yes {
 				if err := confirm(cmd.Context(), c, t, plan, args[0]); err != nil {
@@ -212,7 +238,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 			// The count is named in the request, so the console does not read all tags a second time.
 			if !force && !plan.GetForce() {
 				if request.Count, err = checkCost(cmd.Context(), c, t, plan); err != nil {
-					return err
+					return planAnew(cmd.Context(), t, plan, args[0], err)
 				}
 			}
 			answer, err := askConsole(cmd.Context(), t, request, marchv1.ConsoleServiceClient.ApplyMigration)
@@ -225,7 +251,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 				_, _ = fmt.Fprintln(c.stderr, "`march migrate status` shows whether it was started")
 			}
 			if err != nil || detach {
-				return err
+				return planAnew(cmd.Context(), t, plan, args[0], err)
 			}
 			return watch(cmd.Context(), c, t, m.GetId())
 		},
@@ -254,6 +280,29 @@ func checkCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (c
 		err = allocator.Errorf(allocator.Refused, "%s", counted.GetRefused())
 	}
 	return counted.GetCount(), err
+}
+
+// planAnew adds to the refusal of a plan that is stale the command that makes it again, for the layout of now.
+func planAnew(ctx context.Context, t *target, plan *marchv1.Plan, path string, err error) error {
+	if allocator.KindOf(err) != allocator.Conflict || path == "-" {
+		return err
+	}
+	now, asked := askConsole(ctx, t, &marchv1.GetLayoutRequest{}, marchv1.ConsoleServiceClient.GetLayout)
+	if asked != nil || now.GetLayout().GetLayout().GetVersion() == plan.GetFrom().GetVersion() {
+		return err
+	}
+	command := "march migrate plan --target " + path + " --out " + path
+	if plan.GetAtomic() {
+		command += " --atomic"
+	}
+	if plan.GetForce() {
+		command += " --force"
+	}
+	if plan.GetShards() > 0 {
+		command += fmt.Sprint(" --shards ", plan.GetShards())
+	}
+	return allocator.Errorf(allocator.Conflict,
+		"%w. A plan for the same target undoes that where it differs. Next: `%s`", err, command)
 }
 
 // confirm shows a plan, and asks whether to apply it.

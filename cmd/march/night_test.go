@@ -47,7 +47,8 @@ import (
 
 // fault is a row of the night test: a thing that breaks, and what each surface then says of it. What they say is in
 // testdata/night, so that it is read as a whole. Each problem says since when, for whom, and by which command it is
-// mended; mend runs that command. Where a surface has nothing to say, or a part is missing, without has the reason.
+// mended; mend runs that command, and the cell "mend" has it as it ran, or why it did not run here. Where a surface has
+// nothing to say, or a part is missing, without has the reason.
 type fault struct {
 	name string
 	room func(*night, *room.Config) // of all instances
@@ -74,6 +75,7 @@ type night struct {
 	began       time.Time       // when the fault began; what came before is healthy
 	inRules     map[string]bool // the metrics that alerts depend on
 	free        func()          // frees the disk that fillJournal filled
+	mended      string          // the cell "mend"
 	tags        []string        // that callers use
 	first       time.Time       // of the scrapes
 	scrapes     int
@@ -153,6 +155,9 @@ const (
 	scrapeEvery  = 15 * time.Second
 	nightLength  = 3 * time.Minute // that a fault is looked at
 	nightConsole = "console"
+	// nightNotices is when all is noticed: consoles ask etcd for its size each minute, and instances look at the clocks
+	// of others when they renew a window, each two minutes.
+	nightNotices = 130 * time.Second
 )
 
 // newNight starts the cluster.
@@ -316,7 +321,7 @@ func (n *night) sample(name, labels string, value float64) {
 }
 
 // surfaces are what an operator may look at, in the order of testdata/night.
-var surfaces = []string{"readyz", "health", "status", "doctor", "page", "log", "alerts", "command"}
+var surfaces = []string{"readyz", "health", "status", "doctor", "page", "log", "alerts", "command", "mend"}
 
 // look returns what each surface says.
 func (n *night) look() map[string]string {
@@ -394,7 +399,7 @@ func (n *night) look() map[string]string {
 			}
 			if json.Unmarshal([]byte(line), &entry) == nil && entry.What != "" && entry.At.After(n.began) {
 				add("log", "%s: %s", name, strings.TrimSpace(fmt.Sprintf("%s: %s. %s %s", entry.Message, entry.What,
-					entry.Since, entry.Remedy)))
+					entry.Since, hits.ReplaceAllString(entry.Remedy, "")))) // they grow after the line
 			}
 		}
 	}
@@ -413,6 +418,8 @@ var (
 	moments   = regexp.MustCompile(`2\d\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| UTC)?`)
 	workerIDs = regexp.MustCompile(`worker \d+/\d+`)
 	stretches = regexp.MustCompile(`\b(\d+[hm])+\d+s\b`)
+	hits      = regexp.MustCompile(`It hits [^.]*\. `)
+	revisions = regexp.MustCompile(`\bcompact \d+`)
 	nextSteps = regexp.MustCompile("Next: `([^`]*)`")
 	uuids     = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`)
 	ulids     = regexp.MustCompile(`\b[0-9A-HJKMNP-TV-Z]{26}\b`)
@@ -433,13 +440,14 @@ func (n *night) fixed(text string) string {
 	text = uuids.ReplaceAllString(text, "CLUSTER")
 	text = workerIDs.ReplaceAllString(text, "worker N")
 	text = stretches.ReplaceAllString(text, "SOME TIME")
+	text = revisions.ReplaceAllString(text, "compact REVISION")
 	return moments.ReplaceAllStringFunc(text, func(moment string) string {
 		at, err := time.Parse("2006-01-02T15:04:05", strings.Replace(moment[:19], " ", "T", 1))
 		since := at.Sub(n.began)
 		switch {
 		case err != nil:
 			return moment
-		case since > -15*time.Second && since < 75*time.Second: // consoles ask etcd for its size each minute
+		case since > -15*time.Second && since < nightNotices:
 			return "NOW"
 		case since < 0:
 			return "EARLIER"
@@ -501,22 +509,56 @@ func (n *night) do(command string) {
 	if out, code := n.march(args...); code != exitOK {
 		n.Errorf("%s: exit code %d: %s", command, code, out)
 	}
+	n.mended = n.fixed(command) + "\n"
 }
 
-// by checks that the command which a problem names is the one that mend stands for here, as the bubble has no such
-// program, or starts no processes: testdata/script/night.txtar runs those of march.
-func (n *night) by(command, want string, mend func()) {
+// shell runs a command of another program that a problem names, then mend, which is what it leads to.
+func (n *night) shell(command, want string, mend func()) {
+	n.Helper()
+	n.is(command, want)
+	program, _, _ := strings.Cut(command, " ")
+	if _, err := exec.LookPath(program); err == nil {
+		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+			n.Errorf("%s: %v: %s", command, err, out)
+		}
+	}
+	n.mended = want + "\n"
+	mend()
+}
+
+// is checks that a problem names this command.
+func (n *night) is(command, want string) {
 	n.Helper()
 	if n.fixed(command) != want {
 		n.Errorf("the command is %q, and this test mends by %q", command, want)
 	}
-	if args := strings.Fields(command); len(args) > 0 && args[0] == "march" {
-		if cmd, _, err := newRoot(io.Discard, io.Discard).Find(args[1:]); err != nil || !cmd.Runnable() {
-			n.Errorf("%s: %v", command, err)
-		}
+}
+
+// elsewhere checks that a problem names a command that starts processes or needs a real etcd, and that a test which has
+// them runs it as it is printed. mend stands for it here.
+func (n *night) elsewhere(command, want, where string, mend func()) {
+	n.Helper()
+	n.is(command, want)
+	if test, err := os.ReadFile(where); err != nil || !bytes.Contains(test, []byte(want)) {
+		n.Errorf("%s does not run %q: %v", where, want, err)
 	}
+	n.mended = "- a bubble starts no process; " + where + " runs `" + want + "`\n"
 	mend()
 }
+
+// never checks that a problem names a command that no test can run, and why. mend stands for it.
+func (n *night) never(command, want, why string, mend func()) {
+	n.Helper()
+	n.is(command, want)
+	n.mended = "- `" + want + "` " + why + "\n"
+	mend()
+}
+
+const (
+	scriptsNight = "testdata/script/night.txtar"
+	etcdsNight   = "night_etcd_test.go"
+	aClock       = "shows what the host's clock daemon does, which no test may have"
+)
 
 // faults are the rows.
 var faults = []fault{
@@ -524,7 +566,7 @@ var faults = []fault{
 		shown: marchv1.ProblemKind_PROBLEM_KIND_SILENT, mend: (*night).do, without: healthy},
 	{name: "room-killed", breaks: func(n *night) { n.kill("a/a1", "a/a2") },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE, mend: func(n *night, command string) {
-			n.by(command, "march room a", func() {
+			n.elsewhere(command, "march room a", scriptsNight, func() {
 				n.start("a/a1", nil)
 				n.start("a/a2", nil)
 			})
@@ -537,26 +579,30 @@ var faults = []fault{
 	{name: "one-member-of-etcd", breaks: func(n *night) { n.members(store.Members{All: 3, Answer: 2}) },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_ETCD_MEMBER, without: serves,
 		mend: func(n *night, command string) {
-			n.by(command, "etcdctl endpoint status --write-out=table", func() {
+			n.elsewhere(command, "etcdctl endpoint status --write-out=table", etcdsNight, func() {
 				n.members(store.Members{All: 3, Answer: 3})
+				if n.pass(scrapeEvery); len(n.problems()) > 0 {
+					n.Errorf("a member that answers again is a problem for longer than %v", scrapeEvery)
+				}
 			})
 		}},
 	{name: "quorum-of-etcd", breaks: func(n *night) {
 		n.members(store.Members{All: 3, Answer: 1, NoLeader: true})
 		n.Mem.Stop()
 	}, shown: marchv1.ProblemKind_PROBLEM_KIND_ETCD_AWAY, mend: func(n *night, command string) {
-		n.by(command, "etcdctl endpoint status --write-out=table", func() {
+		n.elsewhere(command, "etcdctl endpoint status --write-out=table", etcdsNight, func() {
 			n.members(store.Members{All: 3, Answer: 3})
 			n.Mem.Start()
 		})
 	}},
 	{name: "etcd-full", breaks: func(n *night) { n.Mem.NoSpace(true) },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, mend: func(n *night, command string) {
-			n.by(command, "etcdctl defrag --cluster && etcdctl alarm disarm", func() { n.Mem.NoSpace(false) })
+			n.elsewhere(command, "etcdctl compact REVISION; etcdctl defrag --cluster && etcdctl alarm disarm", etcdsNight,
+				func() { n.Mem.NoSpace(false) })
 		}},
 	{name: "etcd-slow", breaks: func(n *night) { n.slow(300 * time.Millisecond) },
 		found: "etcd latency", mend: func(n *night, command string) {
-			n.by(command, "etcdctl check perf", func() { n.slow(0) })
+			n.elsewhere(command, "etcdctl endpoint health --cluster", etcdsNight, func() { n.slow(0) })
 		}, without: map[string]string{"readyz": "it serves", "health": "it serves",
 			"log":    "it is as slow for good in a far room",
 			"page":   "the cards of rooms and march status have it as a number, which in a far room is as large",
@@ -565,18 +611,18 @@ var faults = []fault{
 		n.processes["b/b1"].etcd.refuse.Store(&allocator.Error{Kind: allocator.Unauthenticated,
 			Msg: "etcd: etcdserver: authentication failed, invalid user ID or password"})
 	}, shown: marchv1.ProblemKind_PROBLEM_KIND_NO_LEASE, mend: func(n *night, command string) {
-		n.by(command, "etcdctl --user=root user passwd march-user", func() {
+		n.never(command, "etcdctl --user=root user passwd march-user", "asks for passwords on a terminal", func() {
 			n.processes["b/b1"].etcd.refuse.Store(nil)
 		})
 	}},
 	{name: "clock-forward", breaks: func(n *night) { n.processes["b/b1"].ahead.Store(int64(time.Hour)) },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_TIME_ORDERED,
 		mend: func(n *night, command string) {
-			n.by(command, "chronyc tracking", func() { n.processes["b/b1"].ahead.Store(0) })
+			n.never(command, "chronyc tracking", aClock, func() { n.processes["b/b1"].ahead.Store(0) })
 		}},
 	{name: "clock-back", breaks: func(n *night) { n.processes["b/b1"].ahead.Store(int64(-time.Hour)) },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_CLOCK, mend: func(n *night, command string) {
-			n.by(command, "chronyc tracking", func() { n.processes["b/b1"].ahead.Store(0) })
+			n.never(command, "chronyc tracking", aClock, func() { n.processes["b/b1"].ahead.Store(0) })
 		}, without: serves},
 	{name: "tag-at-its-limit", breaks: func(n *night) {
 		n.Tag(func(s *record.TagSettings) { s.Limit = 200 }, "ann", "small")
@@ -603,7 +649,7 @@ var faults = []fault{
 		without: map[string]string{"readyz": "it serves", "health": "it serves", "log": "the alert comes a week ahead",
 			"page": "the page of the capacity lists it with its date, as march status --capacity does"},
 		mend: func(n *night, command string) {
-			n.by(command, "openssl x509 -noout -subject -dates -in DIR/room.pem", func() {
+			n.shell(command, "openssl x509 -noout -subject -dates -in DIR/room.pem", func() {
 				n.certify(400 * 24 * time.Hour)
 			})
 		}},
@@ -621,7 +667,7 @@ var faults = []fault{
 			n.do(command)
 		}, without: serves},
 	{name: "console-stopped-in-a-migration", breaks: func(n *night) {
-		n.plan("a:25-50=b")
+		n.plan("plan.json", "a:25-50=b")
 		out, code := n.march("migrate", "apply", filepath.Join(n.dir, "plan.json"), "--yes", "--detach")
 		if code != exitOK {
 			n.Errorf("apply: %s", out)
@@ -629,15 +675,16 @@ var faults = []fault{
 		testcluster.Await(n, "one of two moves was made", func() bool { return n.migration().GetReached() == 1 })
 		n.kill(nightConsole)
 	}, mend: func(n *night, command string) {
-		n.by(command, "march console", func() {
+		n.elsewhere(command, "march console", scriptsNight, func() {
 			n.startConsole()
 			testcluster.Await(n, "the migration goes on", func() bool { return n.migration() == nil })
 		})
 	}, without: map[string]string{"page": "the console that has it does not run",
 		"log": "a process that is killed writes nothing, and the rooms need no console"}},
 	{name: "stale-plan", breaks: func(n *night) {
-		n.plan("a:25-50=b")
-		n.moved("b:50-75=a")
+		n.plan("plan.json", "a:25-50=b")
+		n.plan("other.json", "b:50-75=a")
+		n.apply("other.json")
 	}, asks: func(n *night) (said, page string) {
 		said, code := n.march("migrate", "apply", filepath.Join(n.dir, "plan.json"), "--yes")
 		if code != exitConflict {
@@ -647,12 +694,13 @@ var faults = []fault{
 			"&room=a&lower=0&upper=25&room=b&lower=25&upper=100")
 		return said, page
 	}, mend: func(n *night, command string) {
-		n.by(command, "march migrate plan", func() { n.moved("a:50-75=b") })
+		n.do(command)
+		n.apply("plan.json")
 	}, without: map[string]string{"readyz": aPlan, "health": aPlan, "status": aPlan, "doctor": aPlan, "log": aPlan,
 		"alerts": aPlan}},
 	{name: "disk-of-a-journal-full", breaks: func(n *night) { n.fillJournal("b/b1") },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_JOURNAL, mend: func(n *night, command string) {
-			n.by(command, "df DIR/b1/CLUSTER/b/b1.journal", n.free)
+			n.shell(command, "df DIR/b1/CLUSTER/b", n.free)
 		}},
 }
 
@@ -661,19 +709,18 @@ const goodPolicy = "grants:\n- subjects: anonymous\n  roles: [admin, issuer, vie
 // aPlan is why no surface but those that have the plan say that it is stale.
 const aPlan = "a plan is a file of one operator, or a page; the cluster is well"
 
-// moved moves residues, and waits until they are moved.
-func (n *night) moved(move string) {
+// apply applies a plan, and waits until it is done.
+func (n *night) apply(file string) {
 	n.Helper()
-	n.plan(move)
-	if out, code := n.march("migrate", "apply", filepath.Join(n.dir, "plan.json"), "--yes"); code != exitOK {
-		n.Errorf("%s: %s", move, out)
+	if out, code := n.march("migrate", "apply", filepath.Join(n.dir, file), "--yes"); code != exitOK {
+		n.Errorf("%s: %s", file, out)
 	}
 }
 
 // plan writes a plan of a move.
-func (n *night) plan(move string) {
+func (n *night) plan(file, move string) {
 	n.Helper()
-	out, code := n.march("migrate", "plan", "--move", move, "--out", filepath.Join(n.dir, "plan.json"))
+	out, code := n.march("migrate", "plan", "--move", move, "--out", filepath.Join(n.dir, file))
 	if code != exitOK {
 		n.Errorf("plan: %s", out)
 	}
@@ -811,15 +858,18 @@ func TestNight(t *testing.T) {
 			t.Errorf("testdata/night/%s is of no row", file.Name())
 		}
 	}
-	programs.Find(t, "promtool") // says that the alerts were not looked at
+	for _, program := range []string{"promtool", "openssl"} {
+		programs.Find(t, program) // says what was not looked at, or did not run
+	}
 }
 
 func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 	n := newNight(t, f, in)
-	n.began = time.Now()
 	if before := n.look(); len(before["readyz"]+before["page"]+before["log"]) > 0 {
 		t.Errorf("at first: %v", before)
 	}
+	n.pass(20 * time.Second) // in which nobody looks
+	n.began = time.Now()
 	f.breaks(n)
 	n.pass(nightLength)
 	cells := n.look()
@@ -834,7 +884,6 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 	if cells["alerts"] = n.alerts(promtool); promtool == "" {
 		cells["alerts"] = f.written("alerts")
 	}
-	f.compare(t, cells)
 	f.oneAlert(t, cells["alerts"])
 	for surface, text := range cells {
 		if raw := regexp.MustCompile(`rpc error|desc = |transport:`).FindString(text); raw != "" {
@@ -846,7 +895,7 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 	}
 	for _, p := range n.problems() {
 		if since := p.GetSince().AsTime().Sub(n.began); p.GetSince() == nil || p.GetKind() == f.shown &&
-			(since < -15*time.Second || since > 75*time.Second) {
+			(since < -15*time.Second || since > nightNotices) {
 			t.Errorf("it is not since the fault, at %v: %v", n.began, p)
 		}
 		n.follow(p.GetPage(), "")
@@ -862,6 +911,8 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 	}
 	command := n.command(f, said)
 	f.mend(n, command)
+	cells["mend"] = n.mended
+	f.compare(t, cells)
 	for range 20 {
 		if n.pass(scrapeEvery); len(n.problems()) == 0 {
 			break

@@ -34,10 +34,10 @@ func TestProblemsText(t *testing.T) {
 		{What: "three is", Until: at(0), Remedy: "Wait."},
 		{What: "four is", Remedy: "Wait."},
 	})
-	const want = "\none\ufffd is wrong\n  Since 2026-01-01T00:00:00Z, until 2026-01-01T00:01:00Z. Mend it. Next: " +
+	const want = "\none\ufffd is wrong\n  Since 2026-01-01T00:00:00Z. It ends by itself at 2026-01-01T00:01:00Z. Mend it. Next: " +
 		"`march mend\ufffd`\n" +
 		"\ntwo is\n  Since 2026-01-01T00:00:00Z. Wait.\n" +
-		"\nthree is\n  Until 2026-01-01T00:00:00Z. Wait.\n" +
+		"\nthree is\n  It ends by itself at 2026-01-01T00:00:00Z. Wait.\n" +
 		"\nfour is\n  Wait.\n"
 	if b.String() != want {
 		t.Errorf("got %q, want %q", b.String(), want)
@@ -63,7 +63,7 @@ func TestStatusShowsProblems(t *testing.T) {
 func TestStatusShowsFormats(t *testing.T) {
 	o := &marchv1.GetOverviewResponse{NewestFormats: 2,
 		Layout: &marchv1.LayoutRecord{Layout: &marchv1.Layout{Version: 3, Boundary: 100}}}
-	for on, want := range map[int32]string{0: "formats  1; march cluster upgrade turns 2 on\n", 2: "formats  2\n"} {
+	for on, want := range map[int32]string{0: "formats  1; `march cluster upgrade` turns 2 on\n", 2: "formats  2\n"} {
 		o.Layout.Formats = on
 		if got := text(func(w *tabwriter.Writer) { statusText(w, o) }); !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)

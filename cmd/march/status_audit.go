@@ -79,7 +79,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 	if l := o.GetLayout().GetLayout(); l != nil {
 		_, _ = fmt.Fprintf(w, "layout\t%s, boundary %d\n", layoutVersion(l, o.GetProblem() != ""), l.GetBoundary())
 		if on, newest := formats(o.GetLayout().GetFormats()), o.GetNewestFormats(); on < newest {
-			_, _ = fmt.Fprintf(w, "formats\t%d; march cluster upgrade turns %d on\n", on, newest)
+			_, _ = fmt.Fprintf(w, "formats\t%d; `march cluster upgrade` turns %d on\n", on, newest)
 		} else {
 			_, _ = fmt.Fprintf(w, "formats\t%d\n", on)
 		}
@@ -91,7 +91,7 @@ func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
 	table(w, "ROOM\tRANGE\tIDS/S\tUP\tRESERVE\tLAYOUT\tETCD", o.GetRooms(), func(r *marchv1.RoomStatus) []any {
 		issued, etcd := "", cellText(r.GetEtcdLatency())
 		if r.Rate != nil {
-			issued = fmt.Sprintf("%.0f", r.GetRate())
+			issued = setting.Rate(r.GetRate()).String()
 		}
 		if len(r.GetUnmeasured()) > 0 {
 			issued = strings.TrimPrefix(issued+" and unknown of "+cell(r.GetUnmeasured()), " and ")

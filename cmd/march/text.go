@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -44,13 +45,16 @@ func fold(parts []string, separator string, width int) []string {
 }
 
 // folded writes a text in lines of up to TextWidth columns, the first after begin, the
-// others as far to the right.
+// others as far to the right. A command in backquotes stays in one line, so that it can be copied.
 func folded(w io.Writer, begin, text string) {
-	for _, line := range fold(strings.Fields(text), "", textWidth-len(begin)) {
+	for _, line := range fold(unbroken.FindAllString(text, -1), "", textWidth-len(begin)) {
 		_, _ = fmt.Fprintln(w, begin+line)
 		begin = strings.Repeat(" ", len(begin))
 	}
 }
+
+// unbroken matches a word, or a command in backquotes.
+var unbroken = regexp.MustCompile("(?:[^\\s`]|`[^`]*`|`)+")
 
 // cell returns the parts that fit into a table's cell, and the number of the
 // others.

@@ -120,7 +120,7 @@ func TestDecodeSaysWhatIsKnown(t *testing.T) {
 		bill := strconv.FormatInt(id.GetId(), 10)
 		for _, row := range []struct{ tag, id, cli, page string }{
 			{"order", "10", "leased by   room a [0, 50)\nor skipped  an operator had it go on at " +
-				"1000000: see march audit list\n",
+				"1000000: see `march audit list`\n",
 				"Leased, or skipped: an operator had room a go on at 1,000,000."},
 			{"order", "1000001", "leased by  room a [0, 50)\nlayout", "Leased by"},
 			{"order", "700000001", "leased by  no room yet\n", "No room has leased this ID yet: room a will."},

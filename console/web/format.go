@@ -24,6 +24,7 @@ func (h *Handler) functions() template.FuncMap {
 		"clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
 		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline,
 		"about":   wrong.About,
+		"until":   wrong.Until,
 		"counted": words.Counted, "grouped": grouped, "groups": groups, "word": api.Word,
 		"add":   func(a, b int) int { return a + b },
 		"pages": func() []entry { return menu },

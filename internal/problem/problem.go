@@ -157,18 +157,23 @@ func at(t *timestamppb.Timestamp) string {
 	return t.AsTime().Format(time.RFC3339)
 }
 
-// times returns since when and until when a problem exists, as a text; empty if
-// neither is known.
-func times(p *marchv1.Problem) string {
-	switch since, until := p.GetSince(), p.GetUntil(); {
-	case since != nil && until != nil:
-		return fmt.Sprintf("Since %s, until %s. ", at(since), at(until))
-	case since != nil:
-		return fmt.Sprintf("Since %s. ", at(since))
-	case until != nil:
-		return fmt.Sprintf("Until %s. ", at(until))
+// times returns since when a problem exists and what comes when, as a text; empty if neither is known.
+func times(p *marchv1.Problem) (text string) {
+	if p.GetSince() != nil {
+		text = fmt.Sprintf("Since %s. ", at(p.GetSince()))
 	}
-	return ""
+	if p.GetUntil() != nil {
+		text += fmt.Sprintf("%s %s. ", Until(p), at(p.GetUntil()))
+	}
+	return text
+}
+
+// Until says what comes at the time of the field until.
+func Until(p *marchv1.Problem) string {
+	if p.GetKind() == silent {
+		return "A console forgets it at"
+	}
+	return "It ends by itself at"
 }
 
 // Do returns what a problem hits and does, the remedy and the command.

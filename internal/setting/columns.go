@@ -48,10 +48,18 @@ func (s State) String() string {
 	return text
 }
 
-// Rate is how many IDs are issued in a second.
+// Rate is how many IDs are issued in a second. A low one is not 0.
 type Rate float64
 
-func (r Rate) String() string { return strconv.FormatFloat(float64(r), 'f', 0, 64) }
+func (r Rate) String() string {
+	switch {
+	case r <= 0 || r >= 10:
+		return strconv.FormatFloat(float64(r), 'f', 0, 64)
+	case r < 0.1:
+		return "<0.1"
+	}
+	return strconv.FormatFloat(float64(r), 'f', 1, 64)
+}
 
 // Part is how many there are of all that there may be.
 type Part struct{ N, Of int64 }
