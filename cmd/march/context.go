@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -40,6 +41,27 @@ the file of --config, and that over MARCH_CONTEXT and the context in use.
 in march/contexts.json in your directory of settings; only you can read it.`
 	return c.outputFlag(cmd)
 }
+
+// inContext is an output of a command that was called with --context: the commands of March that it names as a next
+// step have the context, too. They are in backquotes, or the command of a problem in JSON.
+type inContext struct {
+	io.Writer
+	context string
+}
+
+// Write implements io.Writer.
+func (o inContext) Write(b []byte) (int, error) {
+	_, err := io.WriteString(o.Writer, nextCommands.ReplaceAllStringFunc(string(b), func(named string) string {
+		begin, verb, _ := strings.Cut(named, "march ")
+		if slices.Contains(servers, verb) {
+			return named
+		}
+		return begin + "march --context " + o.context + " " + verb
+	}))
+	return len(b), err
+}
+
+var nextCommands = regexp.MustCompile("(?:`|\"command\": ?\")march [a-z]+")
 
 // withContexts reads the contexts, has use change them, and stores them if it did.
 func withContexts(use func(f *contextFile) (changed bool, err error)) error {

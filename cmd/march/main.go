@@ -30,7 +30,8 @@ func execute(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	root := newRoot(os.Stdout, os.Stderr)
+	c := &common{stdout: os.Stdout, stderr: os.Stderr, commands: (*common).root}
+	root := c.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
@@ -40,7 +41,7 @@ func execute(args []string) int {
 		err = errInterrupted
 	}
 	if msg := err.Error(); msg != "" {
-		_, _ = fmt.Fprintf(os.Stderr, "%s: %s\n", cmd.CommandPath(), setIn(msg))
+		_, _ = fmt.Fprintf(c.stderr, "%s: %s\n", cmd.CommandPath(), setIn(msg))
 	}
 	return exitCode(err)
 }

@@ -431,7 +431,7 @@ func recoverText(w io.Writer, r *recovery.Report) {
 	if r.Hourly {
 		_, _ = fmt.Fprint(w,
 			"period\tinstances of older versions keep to the margins of tags with a period only where all "+
-				"clocks are right within an hour; once all have this version: march cluster upgrade\n")
+				"clocks are right within an hour; once all have this version: `march cluster upgrade`\n")
 	}
 	if n := len(r.PutBack); n > 0 {
 		_, _ = fmt.Fprintf(w, "tags\tthe store has forgotten %s that mirrors saw, the first ones %s: they are deleted "+

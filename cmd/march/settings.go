@@ -56,6 +56,9 @@ func settle(cmd *cobra.Command, c *common) error {
 	if err != nil {
 		return err
 	}
+	if c.contextNamed && !isServer(cmd) {
+		c.stdout, c.stderr = inContext{c.stdout, c.context}, inContext{c.stderr, c.context}
+	}
 	var errs []error
 	visitSettings(cmd, func(f *pflag.Flag) {
 		var err error
@@ -450,5 +453,8 @@ func withoutSecrets(text string) string { return userInfo.ReplaceAllString(text,
 
 // isServer reports whether a command is a server: contexts are for those that call servers.
 func isServer(cmd *cobra.Command) bool {
-	return slices.Contains([]string{"march dev", "march room", "march console"}, cmd.CommandPath())
+	verb, of := strings.CutPrefix(cmd.CommandPath(), "march ")
+	return of && slices.Contains(servers, verb)
 }
+
+var servers = []string{"dev", "room", "console"}
