@@ -245,8 +245,8 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 	return list
 }
 
-// stillSo returns the problems of an instance without those that ended since it was asked: whether leasing is halted, and
-// which rooms have a range, this console has read later in etcd itself.
+// stillSo returns the problems of an instance without those that ended since it was asked: whether leasing is halted,
+// and which rooms have a range, this console has read later in etcd itself.
 func (f findings) stillSo(list []*marchv1.Problem) []*marchv1.Problem {
 	return slices.DeleteFunc(slices.Clone(list), func(p *marchv1.Problem) bool {
 		switch p.GetKind() {

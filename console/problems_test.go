@@ -130,7 +130,8 @@ func TestProblems(t *testing.T) {
 			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
 				"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
 				"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{problem.New(problem.EtcdFull, "",
-					after(4), "revision", 8, "etcdctl", "etcdctl"), problem.New(problem.NotReady, "a/full", after(5), "why",
+					after(4), "revision", 8, "etcdctl", "etcdctl"), problem.New(problem.NotReady, "a/full", after(5),
+					"why",
 					"it holds no IDs")}},
 				"a/bare": {NotReady: "no journal",
 					Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, Of: "a/bare",
@@ -166,8 +167,8 @@ func TestProblems(t *testing.T) {
 			instances: []instance{alive("a", "one")},
 			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{"a/one": {Problems: []*marchv1.Problem{
 				problem.New(problem.Halted, "", after(1), "by", "ann", "why", "w")}}})},
-			"etcd does not answer this console: it is not known how many members do | 1 | - | etcdctl endpoint status " +
-				"--write-out=table\n" +
+			"etcd does not answer this console: it is not known how many members do | 1 | - | etcdctl endpoint " +
+				"status --write-out=table\n" +
 				"leasing is halted in all rooms by ann: w | 1 | - | march recover\n"},
 		{"instances before a sample", findings{instances: []instance{alive("a", "one")}}, ""},
 		{"a migration", findings{migration: waiting}, "migration M cannot go on: the layout is version 3 | 7 | - | " +

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestNightEtcd breaks a real etcd of three members, and runs the lines of etcdctl that TestNight knows as the next step,
-// as March prints them: those that mend do, and those that look show which member it is.
+// TestNightEtcd breaks a real etcd of three members, and runs the lines of etcdctl that TestNight knows as the next
+// step, as March prints them: those that mend do, and those that look show which member it is.
 func TestNightEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds etcd's programs")
@@ -52,7 +52,10 @@ member() {
 	pids[$1]=$!
 }
 end() { kill -9 ${pids[$1]}; wait ${pids[$1]} 2>/dev/null || true; }
-eventually() { for _ in $(seq 1200); do if "$@"; then return; fi; sleep .1; done; echo "never: $*"; march status; false; }
+eventually() {
+	for _ in $(seq 1200); do if "$@"; then return; fi; sleep .1; done
+	echo "never: $*"; march status; false
+}
 says() { march status >status 2>&1 || true; grep -q "$1" status; }
 # named waits for a problem, and sets next to the command that is named for it; without its endpoints it is this one.
 named() {

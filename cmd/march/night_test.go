@@ -597,8 +597,8 @@ var faults = []fault{
 	}},
 	{name: "etcd-full", breaks: func(n *night) { n.Mem.NoSpace(true) },
 		shown: marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, mend: func(n *night, command string) {
-			n.elsewhere(command, "etcdctl compact REVISION; etcdctl defrag --cluster && etcdctl alarm disarm", etcdsNight,
-				func() { n.Mem.NoSpace(false) })
+			const all = "etcdctl compact REVISION; etcdctl defrag --cluster && etcdctl alarm disarm"
+			n.elsewhere(command, all, etcdsNight, func() { n.Mem.NoSpace(false) })
 		}},
 	{name: "etcd-slow", breaks: func(n *night) { n.slow(300 * time.Millisecond) },
 		found: "etcd latency", mend: func(n *night, command string) {
