@@ -68,7 +68,7 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 	s.served.Store(&part)
 	s.log.Info("layout served", "version", layout.Version, "tags_renewed", renewed, "took",
 		time.Since(start).Round(time.Millisecond))
-	_ = s.reportHealth()
+	_ = s.health.reportHealth()
 	return true
 }
 
@@ -145,7 +145,7 @@ func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*counter, err
 		return nil, err
 	}
 	defer leave()
-	return s.readChain(ctx, tag)
+	return s.tags.readChain(ctx, tag)
 }
 
 // renewed reports whether a chain issues only IDs that part keeps. It drops a chain
@@ -184,7 +184,7 @@ func (s *Server) reportServed(ctx context.Context, version int64) bool {
 	}
 }
 
-func (s *Server) layoutVersion() int64 {
-	record, _ := s.ledger.Layout()
+func (p *process) layoutVersion() int64 {
+	record, _ := p.ledger.Layout()
 	return record.Layout.Version
 }

@@ -65,7 +65,7 @@ func (c *counter) Text() *texts.Text { return c.text }
 func (c *counter) prepare(ctx context.Context, n int64) error { return c.WarmN(ctx, n) }
 
 // lease gives the caller a segment for some time.
-func (c *counter) lease(ctx context.Context, s *Server, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
+func (c *counter) lease(ctx context.Context, m *tags, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
 	seg, err := c.Lease(ctx, r.GetCount())
 	if err != nil && allocator.KindOf(err) == allocator.Exhausted {
 		err = &allocator.LimitError{Limit: c.Limited(), Err: err}
@@ -73,22 +73,22 @@ func (c *counter) lease(ctx context.Context, s *Server, r *marchv1.LeaseRequest)
 	if err != nil {
 		return nil, err
 	}
-	ttl := s.ttlInPeriod(c.Tag(), seg, s.ttl(c.Chain, seg))
+	ttl := m.ttlInPeriod(c.Tag(), seg, m.ttl(c.Chain, seg))
 	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl), Limit: c.Limited()}, nil
 }
 
 // update implements issuer. A chain keeps its gate for life.
-func (c *counter) update(s *Server, settings record.TagSettings) (keeps bool, err error) {
+func (c *counter) update(m *tags, settings record.TagSettings) (keeps bool, err error) {
 	if settings.Time != nil || !c.text.Is(settings.Format, settings.KeyCheck) ||
-		s.tags.periods.of(c.Tag()) != settings.Period || c.Gated() != s.strict(settings) {
+		m.periods.of(c.Tag()) != settings.Period || c.Gated() != m.strict(settings) {
 		return false, nil
 	}
 	if err := c.Update(settings.Chain()); err != nil {
 		return true, err
 	}
-	c.Skip(max(settings.Skip, settings.Skips[s.cfg.Room]))
+	c.Skip(max(settings.Skip, settings.Skips[m.cfg.Room]))
 	c.Limit(settings.Limit)
-	c.setSpace(s.spaceOf(settings))
+	c.setSpace(m.spaceOf(settings))
 	return true, nil
 }
 
@@ -98,9 +98,9 @@ func (c *counter) CloseUnused(after time.Duration) bool {
 }
 
 // report implements issuer.
-func (c *counter) report(s *Server, r *round, now time.Time) {
-	t := &s.tags.tour
-	status := s.statusOf(c.Chain)
+func (c *counter) report(m *tags, r *round, now time.Time) {
+	t := &m.tour
+	status := m.statusOf(c.Chain)
 	found := seen{c, status, t.see(c, c.totalsOf(status))}
 	r.add(found)
 	if !t.own.has(c) {

@@ -263,7 +263,7 @@ func (d *doors) nextTime(ctx context.Context) (id int64, err error) {
 // exists returns an error where a tag does not exist, before anything is asked of it that
 // would make one where the room creates tags.
 func (d *doors) exists(ctx context.Context, tag string) error {
-	if !d.room.cfg.CreateTags || d.room.tags.get(tag) != nil {
+	if !d.room.cfg.CreateTags || d.room.tags.inMemory(tag) != nil {
 		return nil
 	}
 	_, err := d.room.admin.Tag(ctx, allocator.Tag(tag))
@@ -331,7 +331,7 @@ func (d *doors) peek(ctx context.Context, tag string) (next int64, err error) {
 	if err := d.exists(ctx, tag); err != nil {
 		return 0, err
 	}
-	i, err := d.room.tag(ctx, tag)
+	i, err := d.room.tags.get(ctx, tag)
 	if err != nil {
 		return 0, d.room.forCaller(err)
 	}

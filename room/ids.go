@@ -18,7 +18,7 @@ import (
 // closure, which would cost as much as the ID.
 func (s *Server) next(ctx context.Context, name string) (int64, *texts.Text, error) {
 	for {
-		tag, err := s.tag(ctx, name)
+		tag, err := s.tags.get(ctx, name)
 		if err == nil {
 			var id int64
 			if id, err = nextOf(ctx, name, tag); err == nil {
@@ -63,7 +63,7 @@ func (s *Server) with(ctx context.Context, name string, use func(issuer) error) 
 // reach calls use with a tag's issuer, and again with the next one if that was closed meanwhile.
 func (s *Server) reach(ctx context.Context, name string, use func(issuer) error) error {
 	for {
-		tag, err := s.tag(ctx, name)
+		tag, err := s.tags.get(ctx, name)
 		if err == nil {
 			if err = use(tag); err == nil {
 				return nil
@@ -215,7 +215,7 @@ func (s *Server) prepareMany(ctx context.Context, tags []*marchv1.TagCount) erro
 	var preparing errgroup.Group
 	preparing.SetLimit(manyAtOnce)
 	for i, t := range tags {
-		if s.tags.get(t.GetTag()) != nil { // most often; it costs no goroutine
+		if s.tags.inMemory(t.GetTag()) != nil { // most often; it costs no goroutine
 			errs[i] = s.prepare(ctx, t)
 			continue
 		}
@@ -262,7 +262,7 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (answer *ma
 		return nil, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, api.MaxLease)
 	}
 	if err := s.with(ctx, r.GetTag(), func(tag issuer) (err error) {
-		if answer, err = tag.lease(ctx, s, r); err == nil {
+		if answer, err = tag.lease(ctx, &s.tags, r); err == nil {
 			answer.Format, answer.KeyCheck = tag.Text().Description()
 		}
 		return err
@@ -279,14 +279,14 @@ func (s *Server) Lease(ctx context.Context, r *marchv1.LeaseRequest) (answer *ma
 
 // Decode implements IDService.
 func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
-	answer, err := operator.Decode(ctx, s.admin, r, s.texts)
+	answer, err := operator.Decode(ctx, s.admin, r, s.tags.texts)
 	return answer, s.forCaller(err)
 }
 
 // ParseText implements IDService.
 func (s *Server) ParseText(ctx context.Context, r *marchv1.ParseTextRequest) (*marchv1.ParseTextResponse, error) {
 	var text *texts.Text
-	if tag := s.tags.get(r.GetTag()); tag != nil {
+	if tag := s.tags.inMemory(r.GetTag()); tag != nil {
 		text = tag.Text()
 	} else {
 		tag, err := allocator.ParseTag(r.GetTag())
@@ -297,7 +297,7 @@ func (s *Server) ParseText(ctx context.Context, r *marchv1.ParseTextRequest) (*m
 		if err != nil {
 			return nil, s.forCaller(err)
 		}
-		text = s.texts.Of(stored.Format, stored.KeyCheck)
+		text = s.tags.texts.Of(stored.Format, stored.KeyCheck)
 	}
 	id, err := text.ID(r.GetText())
 	if err != nil {

@@ -14,16 +14,28 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
+// operators is the service of a room for operators, and what it remembers for them.
+type operators struct {
+	marchv1.UnimplementedRoomServiceServer
+
+	*process
+	tags    *tags
+	health  *health
+	rates   rates
+	history minutes.History
+}
+
 // GetInstance implements RoomService.
-func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*marchv1.GetInstanceResponse, error) {
-	total, contact := s.total(), s.ledger.Contact()
+func (o *operators) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*marchv1.GetInstanceResponse, error) {
+	last, contact := o.tags.look(), o.ledger.Contact()
+	counters, _ := o.tags.size()
 	p := &marchv1.InstanceStatus{
-		Room: string(s.cfg.Room), Instance: string(s.cfg.Name), Build: s.cfg.Build, Started: timestamppb.New(s.started),
-		Version: s.instance.Version(), Issued: total.issued, Held: total.held, Tags: total.tags,
-		ReserveTag: string(total.scarce),
+		Room: string(o.cfg.Room), Instance: string(o.cfg.Name), Build: o.cfg.Build, Started: timestamppb.New(o.started),
+		Version: o.instance.Version(), Issued: o.issued.Load(), Held: last.held, Tags: int64(counters),
+		ReserveTag: string(last.scarce),
 	}
-	if total.scarce != "" {
-		p.Reserve = durationpb.New(total.reserve)
+	if last.scarce != "" {
+		p.Reserve = durationpb.New(last.reserve)
 	}
 	if !contact.Last.IsZero() {
 		p.EtcdLatency, p.EtcdLastContact = durationpb.New(contact.Latency), timestamppb.New(contact.Last)
@@ -31,22 +43,22 @@ func (s *Server) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*mar
 	if !contact.Away.IsZero() {
 		p.EtcdAwaySince = timestamppb.New(contact.Away)
 	}
-	checks, lacks := s.readiness()
+	checks, lacks := o.health.readiness()
 	if err := serve.Failed(checks); err != nil {
 		p.NotReady = err.Error()
 	}
-	p.Barred, p.Problems, p.Certificates = s.barred(), s.problemsOf(lacks), s.cfg.Diagnose.Certificates()
-	return &marchv1.GetInstanceResponse{Status: p, Rates: s.rates.get()}, nil
+	p.Barred, p.Problems, p.Certificates = o.barred(), o.health.problemsOf(lacks), o.cfg.Diagnose.Certificates()
+	return &marchv1.GetInstanceResponse{Status: p, Rates: o.rates.get()}, nil
 }
 
 // GetInstanceHistory implements RoomService.
-func (s *Server) GetInstanceHistory(_ context.Context,
+func (o *operators) GetInstanceHistory(_ context.Context,
 	r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
 	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
 	if err != nil {
 		return nil, err
 	}
-	first, all, tags := s.history.Last(s.instance.Now(), back, step)
+	first, all, tags := o.history.Last(o.instance.Now(), back, step)
 	answer := &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(first), All: seriesToProto(all)}
 	for _, series := range tags {
 		answer.Tags = append(answer.Tags, seriesToProto(series))
@@ -68,29 +80,29 @@ func seriesToProto(s minutes.Series) *marchv1.HistorySeries {
 }
 
 // GetChain implements RoomService.
-func (s *Server) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*marchv1.GetChainResponse, error) {
+func (o *operators) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*marchv1.GetChainResponse, error) {
 	tag, err := allocator.ParseTag(r.GetTag())
 	if err != nil {
 		return nil, err
 	}
-	chain := s.tags.counter(string(tag))
+	chain := o.tags.counter(string(tag))
 	if chain == nil {
 		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s",
-			s.cfg.Name, s.cfg.Room, tag)
+			o.cfg.Name, o.cfg.Room, tag)
 	}
-	return &marchv1.GetChainResponse{Chain: s.chainToProto(chain.Chain)}, nil
+	return &marchv1.GetChainResponse{Chain: o.chainToProto(chain.Chain)}, nil
 }
 
 // ListChains implements RoomService.
-func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*marchv1.ListChainsResponse, error) {
+func (o *operators) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*marchv1.ListChainsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err
 	}
-	page, more := s.tags.counters(allocator.Tag(r.GetPageToken()), size)
+	page, more := o.tags.counters(allocator.Tag(r.GetPageToken()), size)
 	answer := &marchv1.ListChainsResponse{}
 	for _, c := range page {
-		answer.Chains = append(answer.Chains, s.chainToProto(c.Chain))
+		answer.Chains = append(answer.Chains, o.chainToProto(c.Chain))
 	}
 	if more {
 		answer.NextPageToken = string(page[len(page)-1].Tag())
@@ -98,10 +110,10 @@ func (s *Server) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*m
 	return answer, nil
 }
 
-func (s *Server) chainToProto(chain *allocator.Chain) *marchv1.Chain {
-	c := s.statusOf(chain)
+func (o *operators) chainToProto(chain *allocator.Chain) *marchv1.Chain {
+	c := o.tags.statusOf(chain)
 	p := &marchv1.Chain{
-		Tag: string(c.Tag), Room: string(s.cfg.Room), Instance: string(s.cfg.Name),
+		Tag: string(c.Tag), Room: string(o.cfg.Room), Instance: string(o.cfg.Name),
 		Issued: c.Issued, Held: c.Held, Dropped: c.Dropped, Step: c.Target, Peak: c.Peak,
 		Reserve: durationpb.New(c.Lasts), Refills: c.Refills, Waits: c.Waits, Version: c.Version,
 		Used: timestamppb.New(c.Used),
@@ -116,19 +128,20 @@ func (s *Server) chainToProto(chain *allocator.Chain) *marchv1.Chain {
 }
 
 // UpdateTag implements RoomService.
-func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
-	return operator.UpdateTag(ctx, s.admin, r)
+func (o *operators) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
+	return operator.UpdateTag(ctx, o.admin, r)
 }
 
 // SkipTag implements RoomService. A request without rooms skips for this room only.
-func (s *Server) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
+func (o *operators) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
 	if len(r.GetRooms()) == 0 {
-		r.Rooms = []string{string(s.cfg.Room)}
+		r.Rooms = []string{string(o.cfg.Room)}
 	}
-	return operator.SkipTag(ctx, s.admin, r)
+	return operator.SkipTag(ctx, o.admin, r)
 }
 
 // PrescaleTag implements RoomService.
-func (s *Server) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
-	return operator.PrescaleTag(ctx, s.admin, r)
+func (o *operators) PrescaleTag(ctx context.Context,
+	r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
+	return operator.PrescaleTag(ctx, o.admin, r)
 }

@@ -25,15 +25,15 @@ type issuer interface {
 	// prepare returns what can be known to fail before n IDs are taken.
 	prepare(ctx context.Context, n int64) error
 	// lease gives the caller IDs, or a window, to issue itself.
-	lease(ctx context.Context, s *Server, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error)
+	lease(ctx context.Context, m *tags, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error)
 	// Warm waits until a caller need not wait for etcd.
 	Warm(ctx context.Context) error
 
 	// update applies a tag's changed settings. It returns false if the issuer cannot go on with
 	// them, as that of a tag that was deleted and made anew.
-	update(s *Server, settings record.TagSettings) (keeps bool, err error)
+	update(m *tags, settings record.TagSettings) (keeps bool, err error)
 	// report adds the issuer to a round of the tour, whose lock is held.
-	report(s *Server, r *round, now time.Time)
+	report(m *tags, r *round, now time.Time)
 	counts() *tally
 	totals() totals
 	// CloseUnused closes the issuer if no caller asked for an ID for some time. Only the sweep calls it.

@@ -15,20 +15,19 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// The way of a tag from etcd into memory: Server.tag, load, loadOnce, makeTag, readTag, readChain, in the order of
-// the calls.
+// The way of a tag from etcd into memory, in the order of the calls.
 
-// tag returns a tag's issuer, from memory if it is there.
-func (s *Server) tag(ctx context.Context, name string) (issuer, error) {
+// get returns a tag's issuer, from memory if it is there.
+func (m *tags) get(ctx context.Context, name string) (issuer, error) {
 	for {
-		if tag := s.tags.get(name); tag != nil {
+		if tag := m.inMemory(name); tag != nil {
 			return tag, nil
 		}
-		tag, err := s.load(ctx, name)
+		tag, err := m.load(ctx, name)
 		if !errors.Is(err, error(allocator.ErrClosed)) {
 			return tag, err
 		}
-		if err := s.status.stopping(); err != nil { // otherwise the tag was deleted just then
+		if err := m.status.stopping(); err != nil { // otherwise the tag was deleted just then
 			return nil, err
 		}
 	}
@@ -37,12 +36,12 @@ func (s *Server) tag(ctx context.Context, name string) (issuer, error) {
 // load waits for loadOnce. Callers that ask for one tag at the same time share one, which
 // goes on when the first of them gives up. Its errors are Invalid (the name), NotFound, and those of a ledger's
 // Source and of TimeTag.Warm.
-func (s *Server) load(ctx context.Context, name string) (issuer, error) {
+func (m *tags) load(ctx context.Context, name string) (issuer, error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.tags.unknown.ask(ctx, tag); err != nil {
+	if err := m.unknown.ask(ctx, tag); err != nil {
 		return nil, err
 	}
 	type result struct {
@@ -52,8 +51,8 @@ func (s *Server) load(ctx context.Context, name string) (issuer, error) {
 	// A caller may have an earlier deadline than the work that it shares, so the work has a
 	// goroutine of its own. Buffered: the caller may have given up.
 	loaded := make(chan result, 1)
-	if !s.loads.begin(func() {
-		made, err, _ := s.tags.loading.Do(name, func() (any, error) { return s.loadOnce(ctx, tag) })
+	if !m.loads.begin(func() {
+		made, err, _ := m.loading.Do(name, func() (any, error) { return m.loadOnce(ctx, tag) })
 		tag, _ := made.(issuer) // nil with an error
 		loaded <- result{tag, err}
 	}) {
@@ -68,8 +67,7 @@ func (s *Server) load(ctx context.Context, name string) (issuer, error) {
 	}
 }
 
-// loads is the work that makes issuers. It goes on when its callers give up, and ends with
-// the server.
+// loads is the work that makes issuers. It goes on when its callers give up, and ends with the server.
 type loads struct {
 	mu struct {
 		sync.Mutex
@@ -98,23 +96,23 @@ func (l *loads) end() {
 
 // loadOnce puts a cold tag into memory for all callers that wait for it. It goes on when
 // ctx ends, for ledger.LongestWork at most and not after the server has ended. It notes a tag that does not exist.
-func (s *Server) loadOnce(ctx context.Context, name allocator.Tag) (issuer, error) {
-	if tag := s.tags.get(string(name)); tag != nil {
+func (m *tags) loadOnce(ctx context.Context, name allocator.Tag) (issuer, error) {
+	if tag := m.inMemory(string(name)); tag != nil {
 		return tag, nil
 	}
 	// The work keeps the first caller's span and address, and not its deadline: other callers
 	// wait for it, too.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.LongestWork)
 	defer cancel()
-	defer context.AfterFunc(s.background, cancel)()
-	heard := s.tags.unknown.changes() // before the read: the tag may be created after it
-	tag, err := s.makeTag(ctx, name)
-	s.noteTag(name, err)
-	switch away := s.ledger.Contact().Away; {
+	defer context.AfterFunc(m.background, cancel)()
+	heard := m.unknown.changes() // before the read: the tag may be created after it
+	tag, err := m.makeTag(ctx, name)
+	m.damaged.note(name, err)
+	switch away := m.ledger.Contact().Away; {
 	case err == nil:
 		return tag, nil
 	case allocator.KindOf(err) == allocator.NotFound:
-		s.tags.unknown.add(serve.Caller(ctx), name, time.Now(), heard)
+		m.unknown.add(serve.Caller(ctx), name, time.Now(), heard)
 		return nil, ledger.UnknownTag(name)
 	case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
 		return nil, &allocator.AwayError{Tag: name, Since: away, Err: err}
@@ -123,26 +121,26 @@ func (s *Server) loadOnce(ctx context.Context, name allocator.Tag) (issuer, erro
 }
 
 // makeTag reads a tag and puts it into memory. With Config.CreateTags it creates a tag that does not exist.
-func (s *Server) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err error) {
-	ctx, end := s.span(ctx, "room.load", name)
+func (m *tags) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err error) {
+	ctx, end := m.span(ctx, "room.load", name)
 	defer func() { end(err) }()
-	leave, err := s.tags.enter(ctx, name)
+	leave, err := m.enter(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	tag, err := s.readTag(ctx, name)
-	if !s.cfg.CreateTags || tag != nil || allocator.KindOf(err) != allocator.NotFound {
+	tag, err := m.readTag(ctx, name)
+	if !m.cfg.CreateTags || tag != nil || allocator.KindOf(err) != allocator.NotFound {
 		return tag, err
 	}
-	switch timed, deletedErr := s.tags.deleted.has(ctx, s.admin, name); {
+	switch timed, deletedErr := m.deleted.has(ctx, m.admin, name); {
 	case deletedErr != nil:
 		return nil, deletedErr
 	case timed:
 		return nil, err // as a counter its IDs would be quite others
 	}
 	// Two instances may create the tag at once: the second one reads what the first one made.
-	_, createErr := s.admin.CreateTag(ctx, name, record.DefaultTag(), "room "+string(s.cfg.Room))
+	_, createErr := m.admin.CreateTag(ctx, name, record.DefaultTag(), "room "+string(m.cfg.Room))
 	switch allocator.KindOf(createErr) {
 	case allocator.Exists:
 	case allocator.Refused:
@@ -152,26 +150,26 @@ func (s *Server) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err
 			return nil, createErr
 		}
 	}
-	return s.readTag(ctx, name)
+	return m.readTag(ctx, name)
 }
 
 // readTag reads a tag of any kind and puts its issuer into memory. A time-ordered one stays there even if no worker
 // is to be had for it: its next caller tries again.
-func (s *Server) readTag(ctx context.Context, name allocator.Tag) (issuer, error) {
-	chain, err := s.readChain(ctx, name)
+func (m *tags) readTag(ctx context.Context, name allocator.Tag) (issuer, error) {
+	chain, err := m.readChain(ctx, name)
 	if timed, is := errors.AsType[*ledger.TimeTagError](err); is {
-		tag := s.windows.Add(name, *timed.Settings.Time, s.textOf(name, timed.Settings))
-		s.tags.put(name, tag)
+		tag := m.windows.Add(name, *timed.Settings.Time, m.textOf(name, timed.Settings))
+		m.put(name, tag)
 		err := tag.Warm(ctx)
 		return tag, err
 	}
 	if err != nil {
 		return nil, err
 	}
-	s.tags.put(name, chain)
+	m.put(name, chain)
 	// The tag's period may have ended since it was read, before the chain was there to turn.
-	if its := s.tags.periods.of(name); its != (period.Period{}) {
-		chain.begin(its.At(s.instance.Now()))
+	if its := m.periods.of(name); its != (period.Period{}) {
+		chain.begin(its.At(m.instance.Now()))
 	}
 	return chain, nil
 }
@@ -179,20 +177,20 @@ func (s *Server) readTag(ctx context.Context, name allocator.Tag) (issuer, error
 // readChain reads a counter's settings, mark and floor (Instance.Source), and makes a
 // chain of them. The chain's first lease then needs one transaction only. The caller holds
 // one of the slots (tags.enter).
-func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*counter, error) {
-	source, settings, err := s.instance.Source(ctx, tag)
+func (m *tags) readChain(ctx context.Context, tag allocator.Tag) (*counter, error) {
+	source, settings, err := m.instance.Source(ctx, tag)
 	if err != nil {
 		return nil, err
 	}
-	chain := &counter{text: s.textOf(tag, settings)}
-	chain.setSpace(s.spaceOf(settings))
+	chain := &counter{text: m.textOf(tag, settings)}
+	chain.setSpace(m.spaceOf(settings))
 	if settings.Period != (period.Period{}) {
-		s.tags.periods.add(tag, settings.Period, s.instance.Now())
+		m.periods.add(tag, settings.Period, m.instance.Now())
 	}
 	// The chain needs its source, and the source the chain, so the chain comes in two steps.
-	metered := &meteredSource{Source: source, server: s, chain: chain}
-	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: s.refiller,
-		Settings: settings.Chain(), First: s.firstLease(tag, settings.Chain()), Gate: s.gateOf(settings)})
+	metered := &meteredSource{Source: source, tags: m, chain: chain}
+	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: m.refiller,
+		Settings: settings.Chain(), First: m.firstLease(tag, settings.Chain()), Gate: m.gateOf(settings)})
 	if err == nil {
 		chain.Limit(settings.Limit)
 	}
@@ -204,16 +202,16 @@ func (s *Server) readChain(ctx context.Context, tag allocator.Tag) (*counter, er
 const firstOf = 10 * time.Second
 
 // firstLease returns how many IDs a chain's first lease asks for: some seconds of the rate before a restart.
-func (s *Server) firstLease(tag allocator.Tag, settings allocator.Settings) int64 {
-	step := min(s.instance.TakeStep(tag), settings.MaxStep)
+func (m *tags) firstLease(tag allocator.Tag, settings allocator.Settings) int64 {
+	step := min(m.instance.TakeStep(tag), settings.MaxStep)
 	return int64(float64(step) * min(1, firstOf.Seconds()/settings.Reserve.Seconds()))
 }
 
 // textOf returns how a tag's IDs are texts, and warns where there are none.
-func (s *Server) textOf(tag allocator.Tag, settings record.TagSettings) *texts.Text {
-	text := s.texts.Of(settings.Format, settings.KeyCheck)
+func (m *tags) textOf(tag allocator.Tag, settings record.TagSettings) *texts.Text {
+	text := m.texts.Of(settings.Format, settings.KeyCheck)
 	if err := usable(string(tag), text); err != nil {
-		s.lines.keyless.Log(time.Now(), s.log.Warn,
+		m.lines.keyless.Log(time.Now(), m.log.Warn,
 			"this instance issues no single IDs of a tag, as it cannot write their texts", "tag", tag, "error", err)
 	}
 	return text
@@ -223,22 +221,22 @@ func (s *Server) textOf(tag allocator.Tag, settings record.TagSettings) *texts.T
 // growth for each lease.
 type meteredSource struct {
 	allocator.Source
-	server *Server
-	chain  *counter
+	tags  *tags
+	chain *counter
 }
 
 // Lease implements allocator.Source.
 func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
-	ctx, end := r.server.span(ctx, "room.refill", r.chain.Tag())
+	ctx, end := r.tags.span(ctx, "room.refill", r.chain.Tag())
 	seg, err := r.Source.Lease(ctx, n)
 	end(err)
-	r.server.noteTag(r.chain.Tag(), err)
+	r.tags.damaged.note(r.chain.Tag(), err)
 	if err == nil {
 		crash.Here(crash.BeforeUse)
 		r.chain.growth.note(time.Now(), seg.Last())
 	}
-	if r.server.metrics != nil {
-		r.server.metrics.refilled(err)
+	if r.tags.metrics != nil {
+		r.tags.metrics.refilled(err)
 	}
 	return seg, err
 }
@@ -250,10 +248,10 @@ const loadAtOnce = 64
 
 // enter waits until a tag may be read. The caller reads it and then calls leave.
 // Its error is Unavailable.
-func (c *tags) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
+func (m *tags) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
 	select {
-	case c.slots <- struct{}{}:
-		return func() { <-c.slots }, nil
+	case m.slots <- struct{}{}:
+		return func() { <-m.slots }, nil
 	case <-ctx.Done():
 		return nil, allocator.Errorf(allocator.Unavailable,
 			"tag %s was not read: etcd is slow, and %d other tags are being read; try again", tag, loadAtOnce)
@@ -275,7 +273,7 @@ func (s *Server) warm(ctx context.Context) {
 	if ctx.Err() == nil {
 		s.status.started()
 		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String(), "layout", s.layoutVersion())
-		if err := s.reportHealth(); err != nil {
+		if err := s.health.reportHealth(); err != nil {
 			s.log.Warn("the instance has started, but cannot issue IDs", "error", err)
 		}
 	}
@@ -284,7 +282,7 @@ func (s *Server) warm(ctx context.Context) {
 // warmUntil warms a tag. While etcd does not answer it tries again.
 func (s *Server) warmUntil(ctx context.Context, tag allocator.Tag) {
 	for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
-		err := s.warmTag(ctx, tag)
+		err := s.tags.warmTag(ctx, tag)
 		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
 			if err != nil {
 				s.log.Error("tag not warmed", "tag", tag, "error", err)
@@ -298,8 +296,8 @@ func (s *Server) warmUntil(ctx context.Context, tag allocator.Tag) {
 	}
 }
 
-func (s *Server) warmTag(ctx context.Context, name allocator.Tag) error {
-	tag, err := s.tag(ctx, string(name))
+func (m *tags) warmTag(ctx context.Context, name allocator.Tag) error {
+	tag, err := m.get(ctx, string(name))
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		}
 		return 1
 	}
-	checks := m.server.checks()
+	checks := m.server.health.checks()
 	gauge(m.ready, one(serve.Failed(checks)))
 	for family, err := range families(checks) {
 		out <- prometheus.MustNewConstMetric(m.families, prometheus.GaugeValue, one(err), family)
@@ -136,7 +136,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		gauge(m.served, float64(m.server.instance.Version()))
 	}
 
-	own, others, rest := m.server.scrape()
+	own, others, rest := m.server.tags.scrape()
 	now := time.Now()
 	for _, t := range own {
 		m.send(out, string(t.chain.Tag()), t.totals, state{
@@ -236,11 +236,11 @@ func (o *own) give(r *round) {
 // state and the totals of the shared series. The shared totals are those of all
 // chains less all that own series have or had. So each ID is counted in one series,
 // and no counter falls when a tag gets or loses its own.
-func (s *Server) scrape() (list []seen, others state, rest totals) {
-	t := &s.tags.tour
-	last := s.look()
+func (m *tags) scrape() (list []seen, others state, rest totals) {
+	t := &m.tour
+	last := m.look()
 	if last.gave {
-		last = s.look() // without the chains that have just got series of their own
+		last = m.look() // without the chains that have just got series of their own
 	}
 	others = last.others
 	t.Lock()
@@ -252,7 +252,7 @@ func (s *Server) scrape() (list []seen, others state, rest totals) {
 			delete(t.own.chains, c)
 			continue
 		}
-		status := s.statusOf(c.Chain)
+		status := m.statusOf(c.Chain)
 		found := seen{c, status, t.see(c, c.totalsOf(status)).minus(before)}
 		list = append(list, found)
 	}

@@ -89,7 +89,7 @@ func (p *periods) turned(now time.Time) (tags map[allocator.Tag]period.Span, aga
 }
 
 // followPeriods turns tags to their next periods, until ctx ends.
-func (s *Server) followPeriods(ctx context.Context) error {
+func (m *tags) followPeriods(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -97,11 +97,11 @@ func (s *Server) followPeriods(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-s.tags.periods.added:
+		case <-m.periods.added:
 		}
-		tags, again := s.tags.periods.turned(s.instance.Now())
+		tags, again := m.periods.turned(m.instance.Now())
 		if len(tags) > 0 {
-			s.turnAll(ctx, tags)
+			m.turnAll(ctx, tags)
 			again = 0 // another period may have ended meanwhile
 		}
 		timer.Reset(again)
@@ -119,20 +119,20 @@ const (
 )
 
 // turnAll turns chains to the period that is now, the busiest first.
-func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span) {
+func (m *tags) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span) {
 	start := time.Now()
 	var pending []*counter
 	for tag := range tags {
-		if chain := s.tags.counter(string(tag)); chain != nil { // otherwise it is being made
+		if chain := m.counter(string(tag)); chain != nil { // otherwise it is being made
 			pending = append(pending, chain)
 		}
 	}
-	s.tags.sortByPeak(pending)
+	m.sortByPeak(pending)
 	rate := min(max(turnLeast, float64(len(pending))/turnWithin.Seconds()), adoptMost)
 	for done := 0; done < len(pending); {
 		due := min(1+int(time.Since(start).Seconds()*rate), len(pending))
 		for ; done < due; done++ {
-			s.turn(pending[done], tags[pending[done].Tag()])
+			m.turn(pending[done], tags[pending[done].Tag()])
 		}
 		select {
 		case <-ctx.Done():
@@ -140,14 +140,14 @@ func (s *Server) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span
 		case <-time.After(turnPoll):
 		}
 	}
-	s.log.Info("tags turned to the next period", "tags", len(pending), "took",
+	m.log.Info("tags turned to the next period", "tags", len(pending), "took",
 		time.Since(start).Round(time.Millisecond))
 }
 
 // turn turns a chain to a period. A cold one is dropped: its next caller makes it anew.
-func (s *Server) turn(c *counter, span period.Span) {
-	if c.Cold(s.cfg.ColdAfter) {
-		s.tags.remove(c.Tag(), c)
+func (m *tags) turn(c *counter, span period.Span) {
+	if c.Cold(m.cfg.ColdAfter) {
+		m.remove(c.Tag(), c)
 		return
 	}
 	c.begin(span)
@@ -168,8 +168,8 @@ func (c *counter) begin(span period.Span) {
 
 // spaceOf returns the interval of a tag's IDs; of a tag with a period, that of the period
 // that is now.
-func (s *Server) spaceOf(settings record.TagSettings) space {
-	present, span := settings.Present(s.instance.Now(), 0)
+func (m *tags) spaceOf(settings record.TagSettings) space {
+	present, span := settings.Present(m.instance.Now(), 0)
 	if span.End == 0 {
 		return space{present.Start, present.Limit, 0}
 	}
@@ -184,11 +184,11 @@ func unix(t time.Time) uint32 { return uint32(min(max(t.Unix(), 0), math.MaxUint
 const afterPeriod = turnWithin
 
 // ttlInPeriod bounds how long a client may use a segment by the end of its period.
-func (s *Server) ttlInPeriod(tag allocator.Tag, seg allocator.Segment, ttl time.Duration) time.Duration {
-	its := s.tags.periods.of(tag)
+func (m *tags) ttlInPeriod(tag allocator.Tag, seg allocator.Segment, ttl time.Duration) time.Duration {
+	its := m.periods.of(tag)
 	if its == (period.Period{}) {
 		return ttl
 	}
 	span, _ := its.Of(seg.First)
-	return min(ttl, max(span.Ends.Sub(s.instance.Now())+afterPeriod, time.Second))
+	return min(ttl, max(span.Ends.Sub(m.instance.Now())+afterPeriod, time.Second))
 }

@@ -74,7 +74,7 @@ func (r *rates) get() []float64 {
 }
 
 // measure measures the rate until ctx ends.
-func (s *Server) measure(ctx context.Context) error {
+func (o *operators) measure(ctx context.Context) error {
 	ticker := time.NewTicker(rateEvery)
 	defer ticker.Stop()
 	for {
@@ -83,54 +83,54 @@ func (s *Server) measure(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			now := time.Now()
-			leased := s.leased.Load()
-			s.rates.note(now, s.issued.Load(), leased)
-			s.remember(s.instance.Now())
+			leased := o.leased.Load()
+			o.rates.note(now, o.issued.Load(), leased)
+			o.remember(o.instance.Now())
 		}
 	}
 }
 
 // remember adds the present state to the history, and that of the busiest tags where a
 // minute has ended. It visits no chains: the tour does.
-func (s *Server) remember(now time.Time) {
-	last := s.tags.tour.lastRound()
-	contact := s.ledger.Contact()
-	r := minutes.Reading{Issued: s.issued.Load(), Reserve: minutes.Unknown, Latency: contact.Latency,
+func (o *operators) remember(now time.Time) {
+	last := o.tags.tour.lastRound()
+	contact := o.ledger.Contact()
+	r := minutes.Reading{Issued: o.issued.Load(), Reserve: minutes.Unknown, Latency: contact.Latency,
 		Away: !contact.Away.IsZero()}
 	if last.scarce != "" {
 		r.Reserve = last.reserve
 	}
-	if !s.history.Ends(now) {
-		s.history.Note(r)
+	if !o.history.Ends(now) {
+		o.history.Note(r)
 		return
 	}
-	s.history.End(now, r, s.readTags(last.busiest))
+	o.history.End(now, r, o.readTags(last.busiest))
 }
 
 // readTags reads the busiest tags, and those that have a history, as far as these are in
 // memory.
-func (s *Server) readTags(busiest []seen) []minutes.TagReading {
+func (o *operators) readTags(busiest []seen) []minutes.TagReading {
 	var list []minutes.TagReading
 	for _, c := range busiest[:min(len(busiest), minutes.MaxTags)] {
-		list = append(list, s.readBusy(c.chain))
+		list = append(list, o.readBusy(c.chain))
 	}
-	for _, p := range s.windows.pools() {
+	for _, p := range o.windows.pools() {
 		for tag := range p.all {
 			list = append(list, tag.reading())
 		}
 	}
 	slices.SortStableFunc(list, func(a, b minutes.TagReading) int { return cmp.Compare(b.Peak, a.Peak) })
-	for _, tag := range s.history.Tags() {
-		if chain := s.tags.counter(string(tag)); chain != nil {
-			list = append(list, s.readBusy(chain))
+	for _, tag := range o.history.Tags() {
+		if chain := o.tags.counter(string(tag)); chain != nil {
+			list = append(list, o.readBusy(chain))
 		}
 	}
 	return list
 }
 
 // readBusy reads a counter.
-func (s *Server) readBusy(chain *counter) minutes.TagReading {
-	status := s.statusOf(chain.Chain)
+func (o *operators) readBusy(chain *counter) minutes.TagReading {
+	status := o.tags.statusOf(chain.Chain)
 	r := minutes.TagReading{Tag: status.Tag, Issued: status.Issued, Reserve: minutes.Unknown, Peak: status.Peak}
 	if status.Peak > 0 {
 		r.Reserve = status.Lasts
@@ -148,7 +148,7 @@ func (s *Server) failed(ctx context.Context, tag string, err error) error {
 	case kind == allocator.Invalid, kind == allocator.NotFound, ctx.Err() != nil &&
 		context.Cause(ctx) == context.Canceled:
 	default:
-		s.history.Fail(allocator.Tag(tag))
+		s.operators.history.Fail(allocator.Tag(tag))
 	}
 	return s.forCaller(err)
 }
@@ -156,7 +156,7 @@ func (s *Server) failed(ctx context.Context, tag string, err error) error {
 // forCaller returns an error that the caller can do nothing about as Unavailable: another instance may answer, or
 // this one later. Where etcd is, and what etcd says of this instance's user, is in the log and in the instance's
 // problems only: that would read as if it were of the caller.
-func (s *Server) forCaller(err error) error {
+func (p *process) forCaller(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -166,14 +166,14 @@ func (s *Server) forCaller(err error) error {
 	switch allocator.KindOf(err) {
 	case allocator.Denied, allocator.Unauthenticated:
 		return allocator.Errorf(allocator.Unavailable,
-			"etcd refuses this instance of room %s; the instance's log says why", s.cfg.Room)
+			"etcd refuses this instance of room %s; the instance's log says why", p.cfg.Room)
 	case allocator.Refused:
 		// What stops the whole instance is not the caller's. What one tag refuses is, or is an operator's to
 		// agree to: other instances refuse it, too.
 		_, ahead := errors.AsType[*worker.ClockError](err)
 		_, unusable := errors.AsType[*ledger.UnusableError](err)
 		_, unconfirmed := errors.AsType[*ledger.UnconfirmedError](err)
-		if ahead || unusable || unconfirmed || s.cannotLease() != nil {
+		if ahead || unusable || unconfirmed || p.cannotLease() != nil {
 			return &allocator.Error{Kind: allocator.Unavailable, Msg: err.Error(), Err: err}
 		}
 	}

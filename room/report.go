@@ -18,9 +18,9 @@ import (
 const reportPage = 1000
 
 // ReportMarks implements RoomService.
-func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest,
+func (o *operators) ReportMarks(r *marchv1.ReportMarksRequest,
 	stream grpc.ServerStreamingServer[marchv1.ReportMarksResponse]) error {
-	uuid, err := s.ledger.UUID(stream.Context())
+	uuid, err := o.ledger.UUID(stream.Context())
 	if err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (s *Server) ReportMarks(r *marchv1.ReportMarksRequest,
 	if b := r.GetBarrier(); b != nil {
 		q.Barrier = &record.Barrier{Nonce: b.GetHaltNonce(), ClusterID: b.GetEtcdClusterId()}
 	}
-	m := s.instance.Memory(stream.Context(), q)
+	m := o.instance.Memory(stream.Context(), q)
 	part := memoryToProto(m)
 	for page := range slices.Chunk(m.Marks, reportPage) {
 		for _, mark := range page {
@@ -91,8 +91,8 @@ func workersToProto(leases []record.Lease) (all []*marchv1.RememberedWorker) {
 }
 
 // barred returns the recover that has barred this instance, or nil.
-func (s *Server) barred() *marchv1.Barred {
-	if b, is := s.instance.Barred(); is {
+func (o *operators) barred() *marchv1.Barred {
+	if b, is := o.instance.Barred(); is {
 		return &marchv1.Barred{By: b.By, Since: timestamppb.New(b.Since)}
 	}
 	return nil
@@ -111,6 +111,6 @@ func (s *Server) orphaned(o ledger.Orphan) {
 // drop drops all segments and workers of this instance. New chains and workers then serve
 // callers.
 func (s *Server) drop(why string) {
-	s.dropIDs()
+	s.tags.dropIDs()
 	s.log.Warn("all IDs that this instance held are dropped", "why", why)
 }

@@ -12,14 +12,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
+	grpchealth "google.golang.org/grpc/health"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
-	"github.com/march-id/march/allocator/texts"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/minutes"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/rest"
@@ -27,38 +25,33 @@ import (
 	"github.com/march-id/march/internal/throttle"
 )
 
-// Server is one instance of a room.
+// Server is one instance of a room: the service of IDs, over the parts that it is made of.
 type Server struct {
 	marchv1.UnimplementedIDServiceServer
-	marchv1.UnimplementedRoomServiceServer
 
-	cfg      Config
-	log      hclog.Logger
-	ledger   *ledger.Ledger
-	admin    *admin.Admin
-	refiller *allocator.Refiller
-	tags     tags
-	texts    *texts.Cache
-	health   *health.Server
-	status   status
-	met      problem.Log    // since when each problem exists
-	issued   atomic.Int64   // IDs, to all callers
-	leased   atomic.Int64   // of these, to callers that keep them; never ahead of issued
-	streams  sync.WaitGroup // the goroutines that answer streams
-	loads    loads          // the work that makes issuers
+	*process
+	operators // the service for operators
+	tags      tags
+	health    health
+	doors     doors
 
-	prescaled   chan allocator.Tag // tags whose issuers to make before their first caller
-	stale       chan struct{}      // a strict tag found its layout not confirmed
-	metrics     *metrics           // nil for none
+	streams     sync.WaitGroup // the goroutines that answer streams
 	routes      func(*http.ServeMux)
-	adminRoutes func(*http.ServeMux) // nil if routes has them
-	doors       doors
-	lines       lines
-	damaged     damaged
+	adminRoutes func(*http.ServeMux)           // nil if routes has them
+	served      atomic.Pointer[allocator.Part] // of the layout that this instance reports; nil before it is known
+}
 
-	rates   rates
-	history minutes.History
-	served  atomic.Pointer[allocator.Part] // of the layout that this instance reports; nil before it is known
+// process is what all parts of a server share.
+type process struct {
+	cfg     Config
+	log     hclog.Logger
+	ledger  *ledger.Ledger
+	admin   *admin.Admin
+	status  status
+	issued  atomic.Int64 // IDs, to all callers
+	leased  atomic.Int64 // of these, to callers that keep them; never ahead of issued
+	metrics *metrics     // nil for none
+	lines   lines
 
 	// Set by Run before anything is served.
 	instance   *ledger.Instance
@@ -93,25 +86,25 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{
+	s := &Server{process: &process{
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
-		ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin), refiller: refiller, health: health.NewServer(),
-		texts:     texts.NewCache(cfg.OpaqueKeys),
-		prescaled: make(chan allocator.Tag, maxPrescaled), stale: make(chan struct{}, 1),
-	}
+		ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
+	}}
+	s.status.init()
+	s.tags.init(s.process, refiller)
+	s.health = health{process: s.process, tags: &s.tags, grpc: grpchealth.NewServer()}
+	s.operators = operators{process: s.process, tags: &s.tags, health: &s.health}
+	s.doors.room = s
 	if err := s.makeRoutes(); err != nil {
 		return nil, err
 	}
-	s.tags.init(cfg.Name, cfg.Metrics.Limit(maxUnknownTags, int64(cfg.MaxUnknownTags)), cfg.Rand)
-	s.status.init()
 	if cfg.Metrics != nil {
 		s.metrics = newMetrics(s)
 	}
-	s.doors.room = s
 	if err := s.doors.start(); err != nil {
 		return nil, err
 	}
-	_ = s.reportHealth()
+	_ = s.health.reportHealth()
 	return s, nil
 }
 
@@ -148,8 +141,8 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	s.started = time.Now()
-	s.rates.start(s.started)
-	s.history.Start(s.instance.Now(), 0)
+	s.operators.rates.start(s.started)
+	s.operators.history.Start(s.instance.Now(), 0)
 	defer func() {
 		if err := s.instance.Close(); err != nil {
 			s.log.Warn("journal not closed", "error", err)
@@ -159,7 +152,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.closeListeners()
 		return errors.Join(err, s.instance.Close())
 	}
-	s.instance.OnTag(s.tagChanged)
+	s.instance.OnTag(s.tags.tagChanged)
 	s.instance.OnOrphan(s.orphaned)
 	s.instance.OnDrop(s.drop)
 	s.instance.OnLostWorkers(s.windows.DropLost)
@@ -173,26 +166,26 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	work, background := errgroup.WithContext(background)
 	s.background = background
-	work.Go(func() error { return s.refiller.Run(background) })
-	work.Go(func() error { return s.ledger.Run(background, s.tagChanged) })
+	work.Go(func() error { return s.tags.refiller.Run(background) })
+	work.Go(func() error { return s.ledger.Run(background, s.tags.tagChanged) })
 	work.Go(func() error { s.windows.Run(background); return nil })
 	work.Go(func() error {
 		err := s.instance.Run(background)
 		if err != nil { // another process has taken this one's name: issue nothing more
 			s.log.Error("registration lost", "error", err)
 			s.status.stopped()
-			s.dropIDs()
+			s.tags.dropIDs()
 		}
 		return err
 	})
 	work.Go(func() error { return s.adoptLayouts(background, served) })
-	work.Go(func() error { return s.refreshLayout(background) })
-	work.Go(func() error { return s.sweep(background) })
-	work.Go(func() error { return s.warmPrescaled(background) })
-	work.Go(func() error { return s.followPeriods(background) })
-	work.Go(func() error { return s.watchHealth(background) })
+	work.Go(func() error { return s.tags.refreshLayout(background) })
+	work.Go(func() error { return s.tags.sweep(background) })
+	work.Go(func() error { return s.tags.warmPrescaled(background) })
+	work.Go(func() error { return s.tags.followPeriods(background) })
+	work.Go(func() error { return s.health.watchHealth(background) })
 	work.Go(func() error { s.ledger.WatchMembers(background); return nil })
-	work.Go(func() error { return s.measure(background) })
+	work.Go(func() error { return s.operators.measure(background) })
 	work.Go(func() error { s.cfg.Access.Run(background, operator.Refused(s.admin)); return nil })
 
 	serving, stopServing := context.WithCancel(ctx)
@@ -201,7 +194,7 @@ func (s *Server) Run(ctx context.Context) error {
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
 	err := serve.Run(serving, serve.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health,
+		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health.grpc,
 		MaxRequest: maxRequest, Drain: s.cfg.Drain,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, s) },
 		Admin: serve.Admin{
@@ -211,8 +204,8 @@ func (s *Server) Run(ctx context.Context) error {
 				s.cfg.Diagnose.Register(r)
 			},
 		},
-		Ready:    func(context.Context) []serve.Check { return s.checks() },
-		Problems: func(context.Context) []string { return problem.AsLines(s.problems()) },
+		Ready:    func(context.Context) []serve.Check { return s.health.checks() },
+		Problems: func(context.Context) []string { return problem.AsLines(s.health.problems()) },
 		Routes:   s.routes,
 		Metrics:  s.cfg.Metrics,
 		Tracer:   s.cfg.Tracer,
@@ -231,7 +224,7 @@ func (s *Server) Run(ctx context.Context) error {
 	// a heartbeat would find the registration lost.
 	stop()
 	lost := work.Wait()
-	s.loads.end()
+	s.tags.loads.end()
 	if lost != nil {
 		return lost
 	}
@@ -241,7 +234,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.log.Info("a worker was not given back: its window ends by itself", "error", err)
 	}
 	left := s.instance.Leave(leaving)
-	held := s.dropIDs()
+	held := s.tags.dropIDs()
 	s.log.Info("stopped", "ids_held_and_dropped", held)
 	if left != nil && err == nil {
 		s.log.Warn("could not deregister: the instance stays listed until it starts again or is forgotten",

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	grpchealth "google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/march-id/march/allocator"
@@ -21,6 +22,14 @@ var (
 	errStarting = errors.New("starting")
 	errStopping = &allocator.Error{Kind: allocator.Unavailable, Msg: "this instance is stopping; call another"}
 )
+
+// health says whether the instance is ready, and what its problems are.
+type health struct {
+	*process
+	tags *tags
+	grpc *grpchealth.Server
+	met  problem.Log // since when each problem exists
+}
 
 // status says whether the instance serves calls.
 type status struct {
@@ -64,42 +73,42 @@ func (s *status) stopping() error {
 // Ready returns why the instance cannot issue IDs, or nil. The instance is ready
 // when it has registered and warmed its tags. Without etcd it stays ready while it
 // holds IDs that it may issue.
-func (s *Server) Ready() error { return serve.Failed(s.checks()) }
+func (s *Server) Ready() error { return serve.Failed(s.health.checks()) }
 
 // checks are the checks of Ready.
-func (s *Server) checks() []serve.Check {
-	checks, _ := s.readiness()
+func (h *health) checks() []serve.Check {
+	checks, _ := h.readiness()
 	return checks
 }
 
 // readiness returns the checks of Ready. If the instance can lease nothing and is not ready,
 // lacks is the text for a problem that says what is missing.
-func (s *Server) readiness() (checks []serve.Check, lacks string) {
-	record, _ := s.ledger.Layout()
+func (h *health) readiness() (checks []serve.Check, lacks string) {
+	record, _ := h.ledger.Layout()
 	layout := serve.Check{Name: "layout", Note: fmt.Sprintf("version %d, boundary %d",
 		record.Layout.Version, record.Layout.Boundary)}
-	if _, ok := record.Layout.Ranges[s.cfg.Room]; !ok {
+	if _, ok := record.Layout.Ranges[h.cfg.Room]; !ok {
 		layout.Err = allocator.Errorf(allocator.NoRange, "room %s has no range in layout version %d",
-			s.cfg.Room, record.Layout.Version)
+			h.cfg.Room, record.Layout.Version)
 	}
-	serving := serve.Check{Name: "serving", Err: s.status.get()}
+	serving := serve.Check{Name: "serving", Err: h.status.get()}
 	if serving.Err != nil { // before Join there is no instance
 		return []serve.Check{serving, layout}, ""
 	}
-	counters, lacks := s.checkCounters()
+	counters, lacks := h.checkCounters()
 	checks = []serve.Check{serving, layout, counters}
-	if can, err := s.windows.Trouble(); err != nil || can {
+	if can, err := h.windows.Trouble(); err != nil || can {
 		timed := serve.Check{Name: timeOrdered, Family: true, Err: err}
 		if can && err != nil {
 			timed.Err, timed.Note = nil, "not of all tags: "+err.Error()
 		}
-		if counters, _ := s.tags.size(); can && counters == 0 { // callers here ask for time-ordered IDs only
+		if counters, _ := h.tags.size(); can && counters == 0 { // callers here ask for time-ordered IDs only
 			checks[2] = serve.Check{Name: ofCounters, Family: true, Note: "none in memory"}
 			lacks = ""
 		}
 		checks = append(checks, timed)
 	}
-	if b, is := s.instance.Barred(); is {
+	if b, is := h.instance.Barred(); is {
 		checks = append(checks, serve.Check{Name: "recover", Note: fmt.Sprintf(
 			"%s runs a recover that has barred this instance from leasing since %s", b.By,
 			b.Since.UTC().Format(time.RFC3339))})
@@ -117,13 +126,13 @@ const (
 // them. It cannot if it can lease nothing, and no tag in use has IDs
 // for longer than ready-reserve. A tag that is at its own limit does not count. lacks
 // is as readiness returns it.
-func (s *Server) checkCounters() (ids serve.Check, lacks string) {
+func (h *health) checkCounters() (ids serve.Check, lacks string) {
 	ids = serve.Check{Name: ofCounters, Family: true, Note: "etcd answers and takes writes"}
-	why := s.cannotLease()
+	why := h.cannotLease()
 	if why == nil {
 		return ids, ""
 	}
-	r := s.look()
+	r := h.tags.look()
 	lasts := ""
 	if r.busy {
 		lasts = fmt.Sprintf(", for %v", short(r.longest))
@@ -135,15 +144,15 @@ func (s *Server) checkCounters() (ids serve.Check, lacks string) {
 	case r.held == 0:
 		lacks = "it holds no IDs"
 		ids.Err = allocator.Errorf(kind, "none are held, and %w", why)
-	case !s.may(r):
+	case !h.tags.may(r):
 		lacks = fmt.Sprintf("it may not issue what it holds, as strict_retract is set and hold (%v) has passed",
-			s.cfg.Hold)
+			h.cfg.Hold)
 		ids.Err = allocator.Errorf(kind,
-			"the held IDs may not be issued (strict_retract is set, and hold, %v, has passed), and %w", s.cfg.Hold, why)
-	case r.busy && r.longest <= s.cfg.ReadyReserve:
-		lacks = fmt.Sprintf("no tag in use has IDs for longer than ready-reserve (%v)", s.cfg.ReadyReserve)
+			"the held IDs may not be issued (strict_retract is set, and hold, %v, has passed), and %w", h.cfg.Hold, why)
+	case r.busy && r.longest <= h.cfg.ReadyReserve:
+		lacks = fmt.Sprintf("no tag in use has IDs for longer than ready-reserve (%v)", h.cfg.ReadyReserve)
 		ids.Err = allocator.Errorf(kind, "no tag in use has IDs for longer than ready-reserve (%v)%s, and %w",
-			s.cfg.ReadyReserve, lasts, why)
+			h.cfg.ReadyReserve, lasts, why)
 	default:
 		ids.Note = "only those that are held" + lasts + ": " + why.Error()
 	}
@@ -159,11 +168,11 @@ func short(d time.Duration) time.Duration {
 }
 
 // cannotLease returns why this instance can lease nothing, or nil.
-func (s *Server) cannotLease() error {
-	if err := s.away(); err != nil {
+func (p *process) cannotLease() error {
+	if err := p.away(); err != nil {
 		return err
 	}
-	trouble := s.instance.Trouble()
+	trouble := p.instance.Trouble()
 	if trouble.Err == nil || trouble.Since.IsZero() {
 		return trouble.Err
 	}
@@ -172,8 +181,8 @@ func (s *Server) cannotLease() error {
 }
 
 // away returns since when and why etcd has not answered, or nil while it answers.
-func (s *Server) away() error {
-	contact := s.ledger.Contact()
+func (p *process) away() error {
+	contact := p.ledger.Contact()
 	if contact.Away.IsZero() {
 		return nil
 	}
@@ -185,7 +194,7 @@ func (s *Server) away() error {
 const healthEvery = time.Second
 
 // watchHealth keeps gRPC's health service up to date until ctx ends.
-func (s *Server) watchHealth(ctx context.Context) error {
+func (h *health) watchHealth(ctx context.Context) error {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
 	said := false // whether the log has said that nothing can be issued
@@ -196,41 +205,41 @@ func (s *Server) watchHealth(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		checks, lacks := s.readiness()
+		checks, lacks := h.readiness()
 		err := serve.Failed(checks)
-		s.setHealth(checks)
-		if s.status.get() != nil {
+		h.setHealth(checks)
+		if h.status.get() != nil {
 			continue // a start or a stop, which has its own log line
 		}
-		list := s.problemsOf(lacks)
-		changes.Write(s.log, list, time.Now())
+		list := h.problemsOf(lacks)
+		changes.Write(h.log, list, time.Now())
 		switch {
 		case err != nil && !said:
-			said = s.lines.unready.Log(time.Now(), s.log.Warn, "no IDs can be issued", "error", err, "problems",
+			said = h.lines.unready.Log(time.Now(), h.log.Warn, "no IDs can be issued", "error", err, "problems",
 				problem.AsLines(list))
 		case err == nil && said:
 			said = false
-			s.log.Info("the instance is ready again")
+			h.log.Info("the instance is ready again")
 		}
 	}
 }
 
 // reportHealth tells gRPC's health service whether the instance is ready, and
 // returns what Ready does.
-func (s *Server) reportHealth() error {
-	checks := s.checks()
-	s.setHealth(checks)
+func (h *health) reportHealth() error {
+	checks := h.checks()
+	h.setHealth(checks)
 	return serve.Failed(checks)
 }
 
 // setHealth sets the states of gRPC's health service: of the whole, and of each family.
-func (s *Server) setHealth(checks []serve.Check) {
+func (h *health) setHealth(checks []serve.Check) {
 	set := func(service string, why error) {
 		state := healthpb.HealthCheckResponse_SERVING
 		if why != nil {
 			state = healthpb.HealthCheckResponse_NOT_SERVING
 		}
-		s.health.SetServingStatus(service, state)
+		h.grpc.SetServingStatus(service, state)
 	}
 	why := serve.Failed(checks)
 	for _, service := range []string{"", marchv1.IDService_ServiceDesc.ServiceName,

@@ -298,12 +298,12 @@ func (t *TimeTag) prepare(_ context.Context, n int64) error {
 }
 
 // lease gives the caller what it needs to issue IDs itself, and a window if it asks for one.
-func (t *TimeTag) lease(ctx context.Context, s *Server, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
-	lease, err := t.window(ctx, s, r.GetWindow())
+func (t *TimeTag) lease(ctx context.Context, m *tags, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
+	lease, err := t.window(ctx, m, r.GetWindow())
 	return &marchv1.LeaseResponse{Time: lease}, err
 }
 
-func (t *TimeTag) window(ctx context.Context, s *Server, r *marchv1.WindowRequest) (*marchv1.TimeLease, error) {
+func (t *TimeTag) window(ctx context.Context, m *tags, r *marchv1.WindowRequest) (*marchv1.TimeLease, error) {
 	if r == nil {
 		return nil, allocator.Errorf(allocator.Refused,
 			"tag %s has time-ordered IDs, which are not leased in segments; call Next, NextBatch or Stream, "+
@@ -320,22 +320,22 @@ func (t *TimeTag) window(ctx context.Context, s *Server, r *marchv1.WindowReques
 	case r.GetAge().AsDuration() < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "age: %v; allowed: 0s or more", r.GetAge().AsDuration())
 	}
-	loan, err := s.windows.Lend(ctx, t, Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof,
+	loan, err := m.windows.Lend(ctx, t, Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof,
 		Age: r.GetAge().AsDuration(),
-		By:  s.cfg.Access.Holder(ctx, marchv1.IDService_Lease_FullMethodName, string(t.name))})
+		By:  m.cfg.Access.Holder(ctx, marchv1.IDService_Lease_FullMethodName, string(t.name))})
 	if err != nil {
-		s.cfg.Access.OverQuota(err)
+		m.cfg.Access.OverQuota(err)
 		return nil, err
 	}
 	lease.Window = &marchv1.WorkerWindow{
 		Worker: loan.Worker, FromMs: loan.Window.From, UntilMs: loan.Window.Until, NowMs: loan.Now,
-		Room: string(s.cfg.Room), Instance: string(s.cfg.Name),
+		Room: string(m.cfg.Room), Instance: string(m.cfg.Name),
 	}
 	return lease, nil
 }
 
 // update implements issuer. A tag that was made anew has another format or layout.
-func (t *TimeTag) update(_ *Server, settings record.TagSettings) (keeps bool, err error) {
+func (t *TimeTag) update(_ *tags, settings record.TagSettings) (keeps bool, err error) {
 	if settings.Time == nil || !t.text.Is(settings.Format, settings.KeyCheck) || settings.Time.Layout() != t.bits {
 		return false, nil
 	}
@@ -344,8 +344,8 @@ func (t *TimeTag) update(_ *Server, settings record.TagSettings) (keeps bool, er
 }
 
 // report implements issuer.
-func (t *TimeTag) report(s *Server, r *round, _ time.Time) {
-	s.tags.tour.see(t, t.totals())
+func (t *TimeTag) report(m *tags, r *round, _ time.Time) {
+	m.tour.see(t, t.totals())
 	r.ahead = max(r.ahead, t.Stats().Ahead)
 }
 

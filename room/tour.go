@@ -177,10 +177,10 @@ func (t *tour) lastRound() round {
 
 // visit adds up to n more issuers to a walk's round, to its end, and calls care for each. It calls
 // care without the lock.
-func (s *Server) visit(w *walk, n int, care func(tagged)) {
+func (m *tags) visit(w *walk, n int, care func(tagged)) {
 	list := make([]tagged, 0, tourStep)
 	for over := false; n > 0 && !over; n -= tourStep {
-		list, over = s.visitPage(w, min(n, tourStep), list[:0])
+		list, over = m.visitPage(w, min(n, tourStep), list[:0])
 		for _, found := range list {
 			care(found)
 		}
@@ -189,17 +189,17 @@ func (s *Server) visit(w *walk, n int, care func(tagged)) {
 
 // visitPage adds the next n issuers to a walk's round and appends them to list. It returns over if
 // the round has ended, which is then the last round.
-func (s *Server) visitPage(w *walk, n int, list []tagged) (_ []tagged, over bool) {
-	t := &s.tags.tour
+func (m *tags) visitPage(w *walk, n int, list []tagged) (_ []tagged, over bool) {
+	t := &m.tour
 	t.Lock()
 	defer t.Unlock()
 	if w.at == "" {
 		w.round = newRound()
 	}
-	list = s.tags.page(w.at, n, list)
+	list = m.page(w.at, n, list)
 	now := time.Now()
 	for _, found := range list {
-		found.issuer.report(s, &w.round, now)
+		found.issuer.report(m, &w.round, now)
 	}
 	if w.at = lastTag(list); len(list) == n {
 		return list, false
@@ -211,18 +211,18 @@ func (s *Server) visitPage(w *walk, n int, list []tagged) (_ []tagged, over bool
 }
 
 // look returns the last round. With few tags it makes a new one.
-func (s *Server) look() round {
-	if counters, timed := s.tags.size(); counters+timed > fewTags {
-		return s.tags.tour.lastRound()
+func (m *tags) look() round {
+	if counters, timed := m.size(); counters+timed > fewTags {
+		return m.tour.lastRound()
 	}
 	var w walk
-	s.visit(&w, 2*fewTags, func(tagged) {})
+	m.visit(&w, 2*fewTags, func(tagged) {})
 	return w.round
 }
 
 // sweep looks after all issuers until ctx ends: it measures the rates of counters, refills
 // those that are too slow to look at themselves, and drops issuers unused for long.
-func (s *Server) sweep(ctx context.Context) error {
+func (m *tags) sweep(ctx context.Context) error {
 	ticker := time.NewTicker(tourEvery)
 	defer ticker.Stop()
 	for w := (&walk{}); ; {
@@ -231,11 +231,11 @@ func (s *Server) sweep(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		counters, timed := s.tags.size()
+		counters, timed := m.size()
 		n := counters + timed
-		s.visit(w, max(min(n, fewTags)/10, n/100)+1, func(found tagged) {
-			if found.issuer.CloseUnused(s.cfg.IdleAfter) {
-				s.tags.forget(found.tag, found.issuer)
+		m.visit(w, max(min(n, fewTags)/10, n/100)+1, func(found tagged) {
+			if found.issuer.CloseUnused(m.cfg.IdleAfter) {
+				m.forget(found.tag, found.issuer)
 			}
 		})
 	}
@@ -243,18 +243,4 @@ func (s *Server) sweep(ctx context.Context) error {
 
 // may reports whether any chain holds an ID that may be issued: a chain with a gate
 // may issue IDs of an open segment.
-func (s *Server) may(r round) bool { return r.free || r.gated.Count > 0 && s.open(r.gated) }
-
-// total is what all chains of an instance are together.
-type total struct {
-	issued, held, tags int64
-	reserve            time.Duration // the least reserve of the chains in use
-	scarce             allocator.Tag // the tag of that chain; empty when none is in use
-}
-
-func (s *Server) total() total {
-	r := s.look()
-	counters, _ := s.tags.size()
-	return total{issued: s.issued.Load(), held: r.held, tags: int64(counters),
-		reserve: r.reserve, scarce: r.scarce}
-}
+func (m *tags) may(r round) bool { return r.free || r.gated.Count > 0 && m.open(r.gated) }

@@ -14,22 +14,22 @@ import (
 // span begins a span of work that callers of a tag wait for, if spans are made, and
 // returns the function that ends it. IDs from memory have no span, because a span
 // would cost more than the ID.
-func (s *Server) span(ctx context.Context, operation string, tag allocator.Tag) (context.Context, func(error)) {
-	return s.spanOf(ctx, operation, attribute.String("march.tag", string(tag)))
+func (p *process) span(ctx context.Context, operation string, tag allocator.Tag) (context.Context, func(error)) {
+	return p.spanOf(ctx, operation, attribute.String("march.tag", string(tag)))
 }
 
 // workerSpan is span of what is asked of etcd for a worker of some bits: by a caller, or to
 // renew a window.
-func (s *Server) workerSpan(ctx context.Context, operation string, bits int) (context.Context, func(error)) {
-	return s.spanOf(ctx, operation, attribute.Int("march.worker_bits", bits))
+func (p *process) workerSpan(ctx context.Context, operation string, bits int) (context.Context, func(error)) {
+	return p.spanOf(ctx, operation, attribute.Int("march.worker_bits", bits))
 }
 
-func (s *Server) spanOf(ctx context.Context, operation string, of attribute.KeyValue) (context.Context, func(error)) {
-	if s.cfg.Tracer == nil {
+func (p *process) spanOf(ctx context.Context, operation string, of attribute.KeyValue) (context.Context, func(error)) {
+	if p.cfg.Tracer == nil {
 		return ctx, func(error) {}
 	}
-	ctx, span := s.cfg.Tracer.Tracer("github.com/march-id/march/room").Start(observe.Incoming(ctx), operation, trace.WithAttributes( //nolint:spancheck // see below
-		attribute.String("march.room", string(s.cfg.Room)), attribute.String("march.instance", string(s.cfg.Name)),
+	ctx, span := p.cfg.Tracer.Tracer("github.com/march-id/march/room").Start(observe.Incoming(ctx), operation, trace.WithAttributes( //nolint:spancheck // see below
+		attribute.String("march.room", string(p.cfg.Room)), attribute.String("march.instance", string(p.cfg.Name)),
 		of,
 	))
 	return ctx, func(err error) { //nolint:spancheck // it ends the span, and every caller defers or calls it

@@ -61,19 +61,19 @@ type Windows struct {
 }
 
 // startWindows makes the windows of the instance. Its error is Invalid.
-func (s *Server) startWindows() error {
+func (p *process) startWindows() error {
 	cfg := worker.DefaultConfig()
-	cfg.CallerWorkers = s.cfg.ClientWorkers
-	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = s.cfg.WorkerWindow, s.cfg.AgreeClock, s.log
-	cfg.Span = s.workerSpan
-	cfg.Now = s.instance.Now
+	cfg.CallerWorkers = p.cfg.ClientWorkers
+	cfg.PinnedWindow, cfg.AgreeClock, cfg.Logger = p.cfg.WorkerWindow, p.cfg.AgreeClock, p.log
+	cfg.Span = p.workerSpan
+	cfg.Now = p.instance.Now
 	if now := skew.Now(); now != nil {
 		cfg.Now = now
 	}
-	workers, err := worker.New(s.instance, cfg)
+	workers, err := worker.New(p.instance, cfg)
 	if err == nil {
-		s.instance.OnPeriod(workers.CheckClock)
-		s.windows = NewWindows(WindowsConfig{Workers: workers, Pin: s.cfg.Worker, Hold: s.cfg.Hold, Logger: s.log,
+		p.instance.OnPeriod(workers.CheckClock)
+		p.windows = NewWindows(WindowsConfig{Workers: workers, Pin: p.cfg.Worker, Hold: p.cfg.Hold, Logger: p.log,
 			Clock: func() int64 { return cfg.Now().UnixMilli() }})
 	}
 	return err
