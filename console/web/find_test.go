@@ -22,7 +22,7 @@ func (b *browser) palette(t *testing.T) {
 	open := func() {
 		t.Helper()
 		p.until("the page has its scripts",
-			`document.readyState === "complete" && document.querySelector("#link").className`)
+			`document.querySelector("#link").className`)
 		p.do(chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
 		p.until("the palette is open",
 			`document.querySelector("dialog[open] input") === document.activeElement && document.querySelectorAll("[role=option]").length > 8`)

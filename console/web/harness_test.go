@@ -235,8 +235,8 @@ func (p *tab) text() string {
 func (p *tab) visit(path string) {
 	p.Helper()
 	p.do(chromedp.Navigate(p.base + path))
-	p.until("the page is live", `document.readyState === "complete" && (
-		!document.querySelector("#link") || ["live", "trouble", "still"].includes(document.querySelector("#link").className))`)
+	p.until("the page is live",
+		`!document.querySelector("#link") || ["live", "trouble", "still"].includes(document.querySelector("#link").className)`)
 }
 
 // until waits for a condition in the page.
@@ -246,14 +246,18 @@ func (p *tab) until(what, condition string) {
 }
 
 // await waits until an expression in the page has a value that is true, and returns the value.
-// The page itself looks again and again: it does not need to be asked each time.
+// The page itself looks again and again: it does not need to be asked each time. Of a page that is
+// still being loaded, only the beginning may be there.
 func await[T any](p *tab, what, expression string) T {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	look := `(async () => {
 		for (let i = 0; i < 50; i++) {
-			try { const value = ` + expression + `; if (value) return [value] } catch {}
+			try {
+				const value = document.readyState === "complete" && (` + expression + `);
+				if (value) return [value];
+			} catch {}
 			await new Promise((again) => setTimeout(again, 20));
 		}
 		return [] })()`

@@ -212,7 +212,7 @@ func (b *browser) history(t *testing.T) {
 	p.says("Without the numbers")
 	p.says("From (UTC)")
 	p.until("the page has its scripts, which hear of the focus",
-		`document.readyState === "complete" && document.querySelector("#link").className`)
+		`document.querySelector("#link").className`)
 	readout := css("#plot-rates") + `.parentElement.querySelector(".readout").innerText`
 	eval[bool](p, `(() => { document.querySelector("#plot-rates").focus(); return true })()`)
 	p.until("the chart tells its latest point", readout+`.startsWith("03:59 · room-a: 1,183 · room-b: ")`)
