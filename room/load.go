@@ -154,22 +154,36 @@ func (m *tags) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err e
 }
 
 // readTag reads a tag of any kind and puts its issuer into memory. A time-ordered one stays there even if no worker
-// is to be had for it: its next caller tries again.
+// is to be had for it: its next caller tries again. A tag that changed meanwhile is read again.
 func (m *tags) readTag(ctx context.Context, name allocator.Tag) (issuer, error) {
+	m.begin(name)
+	tag, err := m.readIssuer(ctx, name)
+	if current := m.end(name, tag); err != nil {
+		return nil, err
+	} else if !current {
+		tag.Close()
+		return m.readTag(ctx, name)
+	}
+	switch tag := tag.(type) {
+	case *TimeTag:
+		err = tag.Warm(ctx)
+	case *counter:
+		// The tag's period may have ended since it was read, before the chain was there to turn.
+		if its := m.periods.of(name); its != (period.Period{}) {
+			tag.begin(its.At(m.instance.Now()))
+		}
+	}
+	return tag, err
+}
+
+// readIssuer reads a tag of any kind and makes its issuer.
+func (m *tags) readIssuer(ctx context.Context, name allocator.Tag) (issuer, error) {
 	chain, err := m.readChain(ctx, name)
 	if timed, is := errors.AsType[*ledger.TimeTagError](err); is {
-		tag := m.windows.Add(name, *timed.Settings.Time, m.textOf(name, timed.Settings))
-		m.put(name, tag)
-		err := tag.Warm(ctx)
-		return tag, err
+		return m.windows.Add(name, *timed.Settings.Time, m.textOf(name, timed.Settings)), nil
 	}
 	if err != nil {
-		return nil, err
-	}
-	m.put(name, chain)
-	// The tag's period may have ended since it was read, before the chain was there to turn.
-	if its := m.periods.of(name); its != (period.Period{}) {
-		chain.begin(its.At(m.instance.Now()))
+		return nil, err // and no nil *counter in an issuer
 	}
 	return chain, nil
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -33,9 +34,10 @@ type tags struct {
 	periods   periods
 	mu        struct {
 		sync.RWMutex
-		tags  map[allocator.Tag]issuer
-		index index // of the same issuers
-		timed int   // how many of them are a TimeTag
+		tags    map[allocator.Tag]issuer
+		index   index                          // of the same issuers
+		timed   int                            // how many of them are a TimeTag
+		reading map[allocator.Tag]*atomic.Bool // tags that are being read: whether they changed meanwhile
 	}
 }
 
@@ -45,7 +47,7 @@ func (m *tags) init(p *process, refiller *allocator.Refiller) {
 	m.prescaled, m.stale = make(chan allocator.Tag, maxPrescaled), make(chan struct{}, 1)
 	m.unknown.init(p.cfg.Metrics.Limit(maxUnknownTags, int64(p.cfg.MaxUnknownTags)), p.cfg.Rand)
 	m.periods.init()
-	m.mu.tags = make(map[allocator.Tag]issuer)
+	m.mu.tags, m.mu.reading = make(map[allocator.Tag]issuer), make(map[allocator.Tag]*atomic.Bool)
 }
 
 // inMemory returns a tag's issuer, or nil if it is not in memory.
@@ -131,15 +133,43 @@ type tagged struct {
 	issuer issuer
 }
 
-// put puts a tag's issuer into memory. The tag has no other one there.
-func (m *tags) put(name allocator.Tag, tag issuer) {
-	m.unknown.found(name)
+// begin notes that a tag is being read, until end. The tag has no issuer in memory.
+func (m *tags) begin(name allocator.Tag) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.mu.reading[name] = new(atomic.Bool)
+}
+
+// end puts the issuer that was made of a tag as it was read into memory, if there is one. It returns false, and puts
+// nothing there, if the tag changed since begin: no one would tell the issuer.
+func (m *tags) end(name allocator.Tag, tag issuer) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	changed := m.mu.reading[name].Load()
+	delete(m.mu.reading, name)
+	switch {
+	case changed:
+		m.periods.remove(name)
+		return false
+	case tag == nil:
+		return true
+	}
+	m.unknown.found(name)
 	if _, is := tag.(*TimeTag); is {
 		m.mu.timed++
 	}
 	m.set(name, tag)
+	return true
+}
+
+// changed returns a tag's issuer, as inMemory does. A read of the tag that is under way notes the change.
+func (m *tags) changed(name allocator.Tag) issuer {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if read := m.mu.reading[name]; read != nil {
+		read.Store(true)
+	}
+	return m.mu.tags[name]
 }
 
 // set makes tag the issuer of a name. The lock is held.
@@ -212,7 +242,7 @@ func (m *tags) tagChanged(change ledger.TagChange) {
 	if change.Settings == nil && change.Err == nil {
 		m.deleted.changed()
 	}
-	tag := m.inMemory(string(change.Name))
+	tag := m.changed(change.Name)
 	switch {
 	case tag != nil && change.Settings == nil:
 		m.remove(change.Name, tag)

@@ -1,0 +1,94 @@
+package room_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
+)
+
+// lateStore answers the first read of a tag's settings only after it has called change.
+type lateStore struct {
+	store.Store
+	once   sync.Once
+	change func()
+}
+
+func (s *lateStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	answer, err := s.Store.Txn(ctx, txn)
+	if slices.ContainsFunc(txn.Then, func(op store.Op) bool {
+		return op.Get != nil && strings.HasSuffix(op.Get.Key, "/tags/event")
+	}) {
+		s.once.Do(s.change)
+	}
+	return answer, err
+}
+
+// A tag that is deleted, and perhaps made anew, while an instance reads it for its first caller issues no ID by what it
+// was before.
+func TestTagChangesWhileItIsRead(t *testing.T) {
+	other := cosid
+	other.Epoch = timeid.EpochTwitter
+	was := map[string]func(*record.TagSettings){"counter": nil, "time-ordered": timed(cosid)}
+	for becomes, is := range map[string]struct {
+		settings func(*record.TagSettings) // nil: deleted
+		layout   timeid.Layout             // zero: a counter
+	}{
+		"nothing": {}, "counter": {settings: func(*record.TagSettings) {}}, "another epoch": {timed(other), other},
+	} {
+		for from, before := range was {
+			t.Run(from+" to "+becomes, func(t *testing.T) {
+				testcluster.Bubble(t, func(t *testing.T) {
+					c := newCluster(t, testcluster.Halves())
+					c.tag(before, "event")
+					late := &lateStore{change: func() {
+						if err := c.Admin.DeleteTag(bg, "event", "test"); err != nil {
+							t.Error(err)
+						}
+						if is.settings != nil {
+							settings := record.DefaultTag()
+							is.settings(&settings)
+							if _, _, err := c.Admin.ReuseTag(bg, "event", settings, "test"); err != nil {
+								t.Error(err)
+							}
+						}
+						time.Sleep(time.Second) // the instance hears of it
+					}}
+					a := c.start("a", "a1", func(cfg *room.Config) {
+						late.Store = c.store()
+						cfg.Ledger = c.LedgerOver(late, nil)
+					})
+					for range 2 { // the second one finds what is in memory
+						id, err := a.next("event")
+						switch {
+						case is.settings == nil:
+							if got := (want{codes.NotFound, "not_found", []string{"event"}}).check(err); got != "" {
+								t.Errorf("ID %d: %s", id, got)
+							}
+						case err != nil:
+							t.Error(err)
+						case is.layout == timeid.Layout{}:
+							if id > 1<<20 {
+								t.Errorf("ID %d is no counter's", id)
+							}
+						default:
+							if p := partsOf(t, is.layout, id); time.Since(time.UnixMilli(p.Time)) > time.Minute {
+								t.Errorf("ID %d: %+v", id, p)
+							}
+						}
+					}
+				})
+			})
+		}
+	}
+}
