@@ -85,7 +85,9 @@ func (t *timedTags) change(name allocator.Tag, settings *record.TagSettings) {
 		of.Close()
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		delete(t.mu.tags, name)
+		if t.mu.tags[name] == of { // and not one that was made after an idle drop
+			delete(t.mu.tags, name)
+		}
 	default:
 		of.Update(*settings.Time)
 	}
