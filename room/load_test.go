@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,6 +17,18 @@ import (
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
+
+// isOf checks that an ID was just issued by a time-ordered tag of a layout, or by a counter if l is zero.
+func isOf(t *testing.T, l timeid.Layout, id int64) {
+	t.Helper()
+	if l == (timeid.Layout{}) {
+		if id > 1<<20 {
+			t.Errorf("ID %d is no counter's", id)
+		}
+	} else if p := partsOf(t, l, id); time.Since(time.UnixMilli(p.Time)).Abs() > time.Minute {
+		t.Errorf("ID %d: %+v", id, p)
+	}
+}
 
 // lateStore answers the first read of a tag's settings only after it has called change.
 type lateStore struct {
@@ -77,18 +90,53 @@ func TestTagChangesWhileItIsRead(t *testing.T) {
 							}
 						case err != nil:
 							t.Error(err)
-						case is.layout == timeid.Layout{}:
-							if id > 1<<20 {
-								t.Errorf("ID %d is no counter's", id)
-							}
 						default:
-							if p := partsOf(t, is.layout, id); time.Since(time.UnixMilli(p.Time)) > time.Minute {
-								t.Errorf("ID %d: %+v", id, p)
-							}
+							isOf(t, is.layout, id)
 						}
 					}
 				})
 			})
 		}
+	}
+}
+
+// An instance that did not hear that a tag was deleted and made anew learns by its next change what it is now.
+func TestTagMadeAnewUnheard(t *testing.T) {
+	other := cosid
+	other.WorkerBits, other.SequenceBits, other.Epoch = 2, 20, timeid.EpochTwitter
+	counter := timeid.Layout{}
+	for _, row := range []struct{ was, is timeid.Layout }{{cosid, counter}, {counter, cosid}, {cosid, other}} {
+		t.Run("", func(t *testing.T) {
+			testcluster.Bubble(t, func(t *testing.T) {
+				c := newCluster(t, testcluster.Halves())
+				life := func(l timeid.Layout) record.TagSettings {
+					s := record.DefaultTag()
+					if l != (timeid.Layout{}) {
+						timed(l)(&s)
+					}
+					return s
+				}
+				c.tag(func(s *record.TagSettings) { *s = life(row.was) }, "event")
+				a := c.start("a", "a1", nil)
+				isOf(t, row.was, a.mustNext("event"))
+				c.Mem.Break()
+				synctest.Wait() // the watch has ended
+				if err := c.Admin.DeleteTag(bg, "event", "test"); err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := c.Admin.ReuseTag(bg, "event", life(row.is), "test"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute) // the instance watches again
+				c.update("event", func(s *record.TagSettings) {
+					if s.MinStep++; s.Time != nil {
+						s.MinStep--
+						s.Time.MaxWaitMS = 77
+					}
+				})
+				time.Sleep(time.Second)
+				isOf(t, row.is, a.mustNext("event"))
+			})
+		})
 	}
 }
