@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The commands that an output names have the context of the command whose output it is: those of March, in backquotes or
-// as a problem's command in JSON, but for servers, which have none.
+// The commands that an output names have the context of the command whose output it is: those of March, in backquotes
+// or as a problem's command in JSON, but for servers, which have none.
 func TestInContext(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

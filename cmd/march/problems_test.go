@@ -34,8 +34,8 @@ func TestProblemsText(t *testing.T) {
 		{What: "three is", Until: at(0), Remedy: "Wait."},
 		{What: "four is", Remedy: "Wait."},
 	})
-	const want = "\none\ufffd is wrong\n  Since 2026-01-01T00:00:00Z. It ends by itself at 2026-01-01T00:01:00Z. Mend it. " +
-		"Next: `march mend\ufffd`\n" +
+	const want = "\none\ufffd is wrong\n  Since 2026-01-01T00:00:00Z. It ends by itself at 2026-01-01T00:01:00Z. " +
+		"Mend it. Next: `march mend\ufffd`\n" +
 		"\ntwo is\n  Since 2026-01-01T00:00:00Z. Wait.\n" +
 		"\nthree is\n  It ends by itself at 2026-01-01T00:00:00Z. Wait.\n" +
 		"\nfour is\n  Wait.\n"

@@ -95,8 +95,8 @@ func TestLine(t *testing.T) {
 	p := problem.New(problem.Silent, "a/one", after(0))
 	p.Until, p.Hits = timestamppb.New(after(60)), []string{"b/two (not ready)"}
 	const want = "instance a/one is silent. Since 2026-01-01T00:00:00Z. A console forgets it at 2026-01-01T01:00:00Z" +
-		". It hits b/two (not ready). Callers use the room's other instances. Start it again. If it is gone for good, " +
-		"forget it. Next: `march instance forget a one`"
+		". It hits b/two (not ready). Callers use the room's other instances. Start it again. If it is gone for " +
+		"good, forget it. Next: `march instance forget a one`"
 	if got := problem.Line(p); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
