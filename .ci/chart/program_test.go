@@ -325,7 +325,9 @@ func projected(t *testing.T, from *corev1.ProjectedVolumeSource) map[string]stri
 			items = source.ConfigMap.Items
 		}
 		if len(items) == 0 { // all keys: those of identities
-			items = []corev1.KeyToPath{{Key: "identities.yaml", Path: "identities.yaml"}, {Key: "ca.crt", Path: "ca.crt"}}
+			items = []corev1.KeyToPath{
+				{Key: "identities.yaml", Path: "identities.yaml"}, {Key: "ca.crt", Path: "ca.crt"},
+			}
 		}
 		for _, item := range items {
 			content, ok := there[item.Key]
