@@ -100,12 +100,16 @@ func TestTagChangesWhileItIsRead(t *testing.T) {
 	}
 }
 
-// An instance that did not hear that a tag was deleted and made anew learns by its next change what it is now.
+// An instance whose watch missed that a time-ordered tag was deleted, or made anew, learns it when it watches again.
+// Of a counter it issues what it leased, and learns by the next lease or change what the tag is now.
 func TestTagMadeAnewUnheard(t *testing.T) {
 	other := cosid
 	other.WorkerBits, other.SequenceBits, other.Epoch = 2, 20, timeid.EpochTwitter
 	counter := timeid.Layout{}
-	for _, row := range []struct{ was, is timeid.Layout }{{cosid, counter}, {counter, cosid}, {cosid, other}} {
+	for _, row := range []struct {
+		was, is timeid.Layout
+		gone    bool
+	}{{was: cosid, is: counter}, {was: counter, is: cosid}, {was: cosid, is: other}, {was: cosid, gone: true}} {
 		t.Run("", func(t *testing.T) {
 			testcluster.Bubble(t, func(t *testing.T) {
 				c := newCluster(t, testcluster.Halves())
@@ -124,17 +128,23 @@ func TestTagMadeAnewUnheard(t *testing.T) {
 				if err := c.Admin.DeleteTag(bg, "event", "test"); err != nil {
 					t.Fatal(err)
 				}
-				if _, _, err := c.Admin.ReuseTag(bg, "event", life(row.is), "test"); err != nil {
-					t.Fatal(err)
+				if !row.gone {
+					if _, _, err := c.Admin.ReuseTag(bg, "event", life(row.is), "test"); err != nil {
+						t.Fatal(err)
+					}
 				}
 				time.Sleep(time.Minute) // the instance watches again
-				c.update("event", func(s *record.TagSettings) {
-					if s.MinStep++; s.Time != nil {
-						s.MinStep--
-						s.Time.MaxWaitMS = 77
+				if row.gone {
+					_, err := a.next("event")
+					if got := (want{codes.NotFound, "not_found", []string{"event"}}).check(err); got != "" {
+						t.Error(got)
 					}
-				})
-				time.Sleep(time.Second)
+					return
+				}
+				if row.was == counter {
+					c.update("event", func(s *record.TagSettings) { s.Time.MaxWaitMS = 77 })
+					time.Sleep(time.Second)
+				}
 				isOf(t, row.is, a.mustNext("event"))
 			})
 		})

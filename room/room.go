@@ -167,7 +167,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work, background := errgroup.WithContext(background)
 	s.background = background
 	work.Go(func() error { return s.tags.refiller.Run(background) })
-	work.Go(func() error { return s.ledger.Run(background, s.tags.tagChanged) })
+	work.Go(func() error { return s.ledger.Run(background, s.tags.tagChanged, s.tags.unleased) })
 	work.Go(func() error { s.windows.Run(background); return nil })
 	work.Go(func() error {
 		err := s.instance.Run(background)

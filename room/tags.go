@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"hash/crc32"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -70,10 +71,26 @@ const pageOfAll = 1000
 // counters returns the first n counters with a tag after the given one, in the order of tags,
 // and whether there are more. An empty tag asks for the first of all.
 func (m *tags) counters(after allocator.Tag, n int) (list []*counter, more bool) {
+	return issuersOf[*counter](m, after, n)
+}
+
+// unleased returns the time-ordered tags in memory, and the tags that are being read.
+func (m *tags) unleased() (names []allocator.Tag) {
+	list, _ := issuersOf[*TimeTag](m, "", math.MaxInt)
+	for _, t := range list {
+		names = append(names, t.name)
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return slices.AppendSeq(names, maps.Keys(m.mu.reading))
+}
+
+// issuersOf is counters for a kind of issuer.
+func issuersOf[T issuer](m *tags, after allocator.Tag, n int) (list []T, more bool) {
 	for page := []tagged(nil); ; after = lastTag(page) {
 		page = m.page(after, pageOfAll, page[:0])
 		for _, t := range page {
-			if found, is := t.issuer.(*counter); is {
+			if found, is := t.issuer.(T); is {
 				if len(list) == n {
 					return list, true
 				}

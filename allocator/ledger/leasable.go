@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -203,12 +204,13 @@ func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, e
 
 // Run watches epoch, layout and its history, settings, tags and registrations until ctx
 // ends, and then returns nil. It keeps Layout current, and calls onTag, from one
-// goroutine, with each tag that has new settings or was deleted. Changes that a watch
-// missed (because of a compaction or a silent member) are not repeated to onTag: a lease
-// sees them anyway.
-func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
+// goroutine, with each tag that has new settings or was deleted. A watch may have missed
+// changes (because of a compaction or a silent member). A lease sees them anyway. Those of
+// unleased, the tags of which the process issues IDs without leases, are read when the next
+// watch begins, and onTag is called with each; nil stands for none.
+func (l *Ledger) Run(ctx context.Context, onTag func(TagChange), unleased func() []allocator.Tag) error {
 	for ctx.Err() == nil {
-		err := l.watch(ctx, onTag)
+		err := l.watch(ctx, onTag, unleased)
 		l.uncheck() // the next answer may come from another etcd
 		if ctx.Err() != nil {
 			break
@@ -222,8 +224,29 @@ func (l *Ledger) Run(ctx context.Context, onTag func(TagChange)) error {
 	return nil
 }
 
+// readTags reads tags, and calls onTag with each that is there. A tag that is not there, which an
+// etcd that went back in time may lack, shows nothing: one that was deleted leaves a tombstone.
+func (l *Ledger) readTags(ctx context.Context, tags []allocator.Tag, onTag func(TagChange)) error {
+	for page := range slices.Chunk(tags, keysAtOnce) {
+		ops := make([]store.Op, len(page))
+		for k, tag := range page {
+			ops[k] = store.OpGet(l.keys.Tag(tag))
+		}
+		answer, err := l.Gets(ctx, ops...)
+		if err != nil {
+			return err
+		}
+		for k, tag := range page {
+			if kv, there := answer.One(k); there {
+				onTag(l.tagChange(tag, kv))
+			}
+		}
+	}
+	return nil
+}
+
 // watch reads the state, then follows what changes after it, until an error.
-func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
+func (l *Ledger) watch(ctx context.Context, onTag func(TagChange), unleased func() []allocator.Tag) error {
 	answer, err := l.Gets(ctx, store.OpGet(l.keys.Layout()))
 	if err != nil {
 		return err
@@ -252,6 +275,11 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange)) error {
 	changes := l.store.Watch(ctx, within, answer.Revision+1)
 	if i != nil { // an earlier watch may have missed changes
 		if err := i.readHeld(ctx); err != nil {
+			return err
+		}
+	}
+	if unleased != nil {
+		if err := l.readTags(ctx, unleased(), onTag); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,7 @@ func TestRecoverAsksOnlyWhatMayHaveLeased(t *testing.T) {
 	p := c.start("a")
 	ctx, stop := context.WithCancel(bg)
 	ran := make(chan error, 1)
-	go func() { ran <- p.Ledger.Run(ctx, func(ledger.TagChange) {}) }()
+	go func() { ran <- p.Ledger.Run(ctx, func(ledger.TagChange) {}, nil) }()
 	defer func() {
 		stop()
 		if err := <-ran; err != nil {

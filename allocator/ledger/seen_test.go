@@ -25,7 +25,7 @@ func TestSeesEachProcessOnce(t *testing.T) {
 	p := c.start("a")
 	ctx, stop := context.WithCancel(bg)
 	running, ctx := errgroup.WithContext(ctx)
-	running.Go(func() error { return p.Ledger.Run(ctx, func(ledger.TagChange) {}) })
+	running.Go(func() error { return p.Ledger.Run(ctx, func(ledger.TagChange) {}, nil) })
 	running.Go(func() error { return p.Run(ctx) })
 	defer func() {
 		stop()

@@ -77,7 +77,7 @@ func TestGoesOnUnderANewEpoch(t *testing.T) {
 	p.Lease(10)
 	ctx, cancel := context.WithCancel(bg)
 	ran := make(chan error, 1)
-	go func() { ran <- p.Ledger.Run(ctx, func(ledger.TagChange) {}) }()
+	go func() { ran <- p.Ledger.Run(ctx, func(ledger.TagChange) {}, nil) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ran; err != nil {

@@ -28,7 +28,7 @@ func watch(t *testing.T, l *ledger.Ledger) *watcher {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.tags[change.Name]++
-		})
+		}, nil)
 	}()
 	t.Cleanup(func() {
 		cancel()

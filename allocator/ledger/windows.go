@@ -140,15 +140,15 @@ func (i *Instance) endsWindow(kv store.KV) bool {
 	return ended
 }
 
-// heldPage is how many keys of held workers are read in one transaction.
-const heldPage = 100
+// keysAtOnce is how many keys of held workers, or of tags, are read in one transaction.
+const keysAtOnce = 100
 
 // readHeld reads the keys of all held workers, and ends the windows of those that another
 // process wrote. An answer from before a worker's own write shows nothing. Nor does a key that is
 // not there, which an etcd that went back in time may lack: no process has the number, and the
 // watch, which began before, shows the next one that takes it.
 func (i *Instance) readHeld(ctx context.Context) error {
-	for page := range slices.Chunk(i.heldKeys(), heldPage) {
+	for page := range slices.Chunk(i.heldKeys(), keysAtOnce) {
 		ops := make([]store.Op, len(page))
 		for k, key := range page {
 			ops[k] = store.OpGet(key)

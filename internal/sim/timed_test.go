@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,6 +73,13 @@ func (t *timedTags) has(of *room.TimeTag) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.tags[of.Name()] == of
+}
+
+// names returns the tags in memory.
+func (t *timedTags) names() []allocator.Tag {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.mu.tags))
 }
 
 // change applies changed settings, if the tag is in memory. Without settings, which cannot be read, the tag
@@ -229,7 +238,9 @@ func (t *timed) run(ctx context.Context) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	work, background := errgroup.WithContext(background)
-	work.Go(func() error { return t.ledger.Run(background, t.changed) })
+	work.Go(func() error {
+		return t.ledger.Run(background, t.changed, func() []allocator.Tag { return t.tags.Load().names() })
+	})
 	work.Go(func() error { return t.renew(background) })
 	work.Go(func() error {
 		err := instance.Run(background)

@@ -27,7 +27,7 @@ func (p *process) watches(t *testing.T) <-chan struct{} {
 	p.OnLostWorkers(func() { lost <- struct{}{} })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- p.ledger.Run(ctx, func(ledger.TagChange) {}) }()
+	go func() { done <- p.ledger.Run(ctx, func(ledger.TagChange) {}, nil) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
