@@ -171,7 +171,7 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 	// are seconds.
 	missed := 0
 	if !before.at.IsZero() {
-		missed = min(int((at.Sub(before.at)+sampleEvery/2)/sampleEvery)-1, api.RatesKept)
+		missed = min(max(int((at.Sub(before.at)+sampleEvery/2)/sampleEvery)-1, 0), api.RatesKept)
 	}
 	for room := range before.rates {
 		if _, ok := rates[room]; !ok {

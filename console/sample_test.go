@@ -49,6 +49,11 @@ func TestSampleRates(t *testing.T) {
 	if n := len(s.rates["a"]); n != api.RatesKept {
 		t.Errorf("%d rates are kept, want %d", n, api.RatesKept)
 	}
+	// Asked twice at once.
+	s = next(s, both, []*marchv1.GetInstanceResponse{tell(7), nil}, t0.Add(time.Hour+time.Millisecond))
+	if n := len(s.rates["a"]); n != api.RatesKept || s.rates["a"][n-1] != 7 {
+		t.Errorf("%d rates are kept, want %d and the last 7", n, api.RatesKept)
+	}
 	s = next(s, []instance{alive("new", "z")}, []*marchv1.GetInstanceResponse{nil}, t0.Add(time.Hour+time.Second))
 	for _, room := range []allocator.Room{"a", "new"} {
 		if n := len(s.rates[room]); n != api.RatesKept {
