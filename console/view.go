@@ -175,25 +175,24 @@ func (s *Server) damage(migration string) func(key string) record.Damage {
 // each exists.
 const problemsEvery = 10 * time.Second
 
-// watchProblems notes since when problems exist, until ctx ends. It asks the instances itself where nobody else has
-// just done so: the log and the alerts are true, also while nobody looks.
+// watchProblems notes since when problems exist, until ctx ends. Where no caller has just had the instances asked, it
+// asks them itself: the log and the alerts are true, also while no page is open.
 func (s *Server) watchProblems(ctx context.Context) {
 	ticker := time.NewTicker(problemsEvery)
 	defer ticker.Stop()
 	var changes problem.Changes
-	var told sample
 	for {
 		v, outage, err := s.viewOrKnown(ctx)
 		if outage != nil {
 			_, err = s.view(ctx) // which notes that etcd answers again
 		}
 		if err == nil || outage != nil {
-			if now := s.samples.before(); time.Since(now.at) <= sampleAge {
-				told = now
-			} else if now, _, err := s.look(ctx, told); err == nil {
-				told = now
+			if last := s.samples.before(); time.Since(last.at) > sampleAge {
+				asked, _, err := s.look(ctx, last)
+				s.samples.store(asked, err)
 			}
-			f := s.findings(v, s.halt(told), told)
+			now := s.samples.before()
+			f := s.findings(v, s.halt(now), now)
 			f.outage = outage
 			if outage == nil {
 				s.metrics.up(f)

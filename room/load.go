@@ -105,14 +105,14 @@ func (m *tags) loadOnce(ctx context.Context, name allocator.Tag) (issuer, error)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.LongestWork)
 	defer cancel()
 	defer context.AfterFunc(m.background, cancel)()
-	heard := m.unknown.changes() // before the read: the tag may be created after it
+	changes := m.unknown.changes() // before the read: the tag may be created after it
 	tag, err := m.makeTag(ctx, name)
 	m.damaged.note(name, err)
 	switch away := m.ledger.Contact().Away; {
 	case err == nil:
 		return tag, nil
 	case allocator.KindOf(err) == allocator.NotFound:
-		m.unknown.add(serve.Caller(ctx), name, time.Now(), heard)
+		m.unknown.add(serve.Caller(ctx), name, time.Now(), changes)
 		return nil, ledger.UnknownTag(name)
 	case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
 		return nil, &allocator.AwayError{Tag: name, Since: away, Err: err}
@@ -169,8 +169,8 @@ func (m *tags) readTag(ctx context.Context, name allocator.Tag) (issuer, error) 
 		err = tag.Warm(ctx)
 	case *counter:
 		// The tag's period may have ended since it was read, before the chain was there to turn.
-		if its := m.periods.of(name); its != (period.Period{}) {
-			tag.begin(its.At(m.instance.Now()))
+		if p := m.periods.of(name); p != (period.Period{}) {
+			tag.begin(p.At(m.instance.Now()))
 		}
 	}
 	return tag, err

@@ -34,7 +34,7 @@ type unknown struct {
 		sync.Mutex
 		// until when the tag counts as unknown; zero if it has changed and may exist
 		tags    map[allocator.Tag]time.Time
-		heard   int // the number of changes of tags so far
+		changes int // the number of changes of tags so far
 		callers map[netip.Addr]*window
 		all     window
 	}
@@ -132,17 +132,17 @@ func (u *unknown) hasChanged(tag allocator.Tag) bool {
 	return known && until.IsZero()
 }
 
-// add remembers that a tag does not exist, after a caller had it read. If a change
-// of a tag was seen since heard, it does not: the tag may have been created
-// meanwhile.
-func (u *unknown) add(caller netip.Addr, tag allocator.Tag, now time.Time, heard int) {
+// add remembers that a tag does not exist, after a caller had it read. changes is their
+// number before the read. If there are more now, add remembers nothing: the tag may have
+// been created meanwhile.
+func (u *unknown) add(caller netip.Addr, tag allocator.Tag, now time.Time, changes int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	own := u.window(caller, now)
 	own.reads++
 	own.answers++
 	u.mu.all.at(now).reads++
-	if u.mu.heard == heard {
+	if u.mu.changes == changes {
 		u.set(tag, now.Add(unknownFor))
 	}
 }
@@ -159,7 +159,7 @@ func (u *unknown) set(tag allocator.Tag, until time.Time) {
 func (u *unknown) changes() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.mu.heard
+	return u.mu.changes
 }
 
 // changed notes that a tag was created, changed or deleted.
@@ -167,7 +167,7 @@ func (u *unknown) changed(tag allocator.Tag) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.set(tag, time.Time{})
-	u.mu.heard++
+	u.mu.changes++
 }
 
 // found forgets a tag that is in memory now.

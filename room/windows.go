@@ -235,8 +235,8 @@ func (w *Windows) Trouble() (can bool, why error) {
 	return can, why
 }
 
-// ClockOff returns how far the clock is ahead of the other instances', negative if it is behind: 0 if that matters to
-// nobody.
+// ClockOff returns how far the clock is ahead of the other instances', negative if it is behind: 0 if the instance
+// has no workers, to which that matters.
 func (w *Windows) ClockOff() time.Duration {
 	if len(w.pools()) == 0 {
 		return 0

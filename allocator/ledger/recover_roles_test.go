@@ -98,7 +98,7 @@ func TestRecoversOverEtcdWithRoles(t *testing.T) {
 	leavesOut()
 	start("b")
 	root := etcd.StoreOf(t, "root", func() (string, error) { return "root", nil })
-	etcd.Compact(t, root) // so that nobody knows any more how far the marks were then
+	etcd.Compact(t, root) // so that etcd has no more how far the marks were then
 	start("a")
 	err := lease("a", 10)
 	ledgertest.WantKind(t, err, allocator.WentBack, "may not write /march/default/marks/b/t",

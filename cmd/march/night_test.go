@@ -868,7 +868,7 @@ func (f fault) run(t *testing.T, in map[string]bool, promtool string) {
 	if before := n.look(); len(before["readyz"]+before["page"]+before["log"]) > 0 {
 		t.Errorf("at first: %v", before)
 	}
-	n.pass(20 * time.Second) // in which nobody looks
+	n.pass(20 * time.Second) // in which no surface is asked
 	n.began = time.Now()
 	f.breaks(n)
 	n.pass(nightLength)

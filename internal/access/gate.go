@@ -165,7 +165,7 @@ func (g *Gate) take(s *state, ids *identities) (err error) {
 			"flag", "identities", "file", g.cfg.Identities)
 	}
 	if g.cfg.Issuer != "" && g.cfg.Audience != "" {
-		one := usual
+		one := byFlags
 		one.URL, one.Audience = g.cfg.Issuer, g.cfg.Audience
 		ids.Issuers = append(ids.Issuers, one)
 	}

@@ -32,8 +32,8 @@ type issuerSettings struct {
 	Names         policy.Names      // that its tokens may give
 }
 
-// usual are the settings of an issuer that flags name, and of the keys in a file.
-var usual = issuerSettings{User: "sub", Groups: "groups", Names: policy.AnyName}
+// byFlags are the settings of an issuer that flags name, and of the keys in a file.
+var byFlags = issuerSettings{User: "sub", Groups: "groups", Names: policy.AnyName}
 
 // clientCA is what a file says of a CA of clients' certificates.
 type clientCA struct {

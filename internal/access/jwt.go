@@ -380,7 +380,7 @@ func (f *keyFile) verify(ctx context.Context, token string) (Identity, error) {
 	if err != nil {
 		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token is not valid: %s", reason(err))
 	}
-	return usual.identity(verified)
+	return byFlags.identity(verified)
 }
 
 // reason returns why a token does not verify. The library's text may quote what the token

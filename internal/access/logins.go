@@ -66,7 +66,7 @@ func (c *checks) get(id ulid.ULID) *check {
 	return c.mu.of[id]
 }
 
-// errLoginUnsure is what browsers hear, as errIssuerAway.
+// errLoginUnsure is the answer to browsers, as errIssuerAway is to other callers.
 var errLoginUnsure = allocator.Errorf(allocator.Unavailable,
 	"the login cannot be checked now, as its issuer does not answer; retry later")
 
