@@ -29,15 +29,13 @@ type Client struct {
 	stop     context.CancelFunc
 	work     sync.WaitGroup
 	newest   atomic.Pointer[allocator.Part] // the own room's part of the newest layout that an answer named; never nil
-
-	poke chan struct{} // holds a token if the keeper should look at once
+	poke     chan struct{}                  // holds a token if the keeper should look at once
 
 	mu struct {
 		sync.RWMutex
 		tags    map[string]*Tag
 		workers map[int]*worker // of time-ordered IDs, by width
 		closed  bool
-		wakeAt  time.Time // when the keeper will look next; the zero time while it looks
 	}
 }
 
@@ -103,33 +101,21 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	return c, nil
 }
 
-// Next returns an ID of a tag. It waits only while nothing is held, until ctx
-// ends at the latest. Its errors are Invalid (the name), the room's error for the
-// tag (such as NotFound or Exhausted), an *allocator.AwayError if nothing is held
-// and no room has answered for some seconds, Unavailable if ctx ended first, with
-// ctx's error as the cause, and ErrClosed.
-func (c *Client) Next(ctx context.Context, tag string) (id int64, err error) {
-	err = c.with(tag, func(t *Tag) error {
-		id, err = t.Next(ctx)
+// startDiscovery asks the consoles once. Its error is Unavailable if the client knows no
+// address then.
+func (c *Client) startDiscovery(ctx context.Context) (err error) {
+	if c.discover, err = newDiscovery(c.opts, c.pool); err != nil {
 		return err
-	})
-	return id, err
-}
-
-// NextN returns n IDs of a tag, 1 to 2^40, as runs; see Tag.NextN. Its errors are Next's
-// and Invalid.
-func (c *Client) NextN(ctx context.Context, tag string, n int64) (runs []allocator.Run, err error) {
-	err = c.with(tag, func(t *Tag) error {
-		runs, err = t.NextN(ctx, n, nil)
-		return err
-	})
-	return runs, err
-}
-
-// Tag returns a handle to a tag, which is kept until Close. It does not ask a room
-// whether the tag exists. Its errors are Invalid (the name) and ErrClosed.
-func (c *Client) Tag(name string) (*Tag, error) {
-	return c.tag(name, true)
+	}
+	err = c.discover.ask(ctx)
+	if err != nil && len(c.opts.Addresses) > 0 {
+		c.log.Warn("no console tells the room's addresses: the client begins with those it was given", "error", err)
+		return nil
+	}
+	if err != nil {
+		c.discover.close()
+	}
+	return err
 }
 
 // Close drops all IDs that are held, ends every call under way with ErrClosed, and
@@ -152,33 +138,57 @@ func (c *Client) Close() {
 	}
 }
 
-// startDiscovery asks the consoles once. Its error is Unavailable if the client knows no
-// address then.
-func (c *Client) startDiscovery(ctx context.Context) (err error) {
-	if c.discover, err = newDiscovery(c.opts, c.pool); err != nil {
-		return err
-	}
-	err = c.discover.ask(ctx)
-	if err != nil && len(c.opts.Addresses) > 0 {
-		c.log.Warn("no console tells the room's addresses: the client begins with those it was given", "error", err)
-		return nil
-	}
-	if err != nil {
-		c.discover.close()
-	}
-	return err
+// Next returns an ID of a tag. It waits only while nothing is held, until ctx
+// ends at the latest. Its errors are Invalid (the name), the room's error for the
+// tag (such as NotFound or Exhausted), an *allocator.AwayError if nothing is held
+// and no room has answered for some seconds, Unavailable if ctx ended first, with
+// ctx's error as the cause, and ErrClosed.
+func (c *Client) Next(ctx context.Context, tag string) (id int64, err error) {
+	return with(c, tag, func(t *Tag) (int64, error) { return t.Next(ctx) })
 }
 
-// with calls use with a tag. If the tag was dropped in between, because it was
-// unused for long, it calls use again with a new one.
-func (c *Client) with(name string, use func(*Tag) error) error {
+// NextN returns n IDs of a tag, 1 to 2^40, as runs; see Tag.NextN. Its errors are Next's
+// and Invalid.
+func (c *Client) NextN(ctx context.Context, tag string, n int64) (runs []allocator.Run, err error) {
+	return with(c, tag, func(t *Tag) ([]allocator.Run, error) { return t.NextN(ctx, n, nil) })
+}
+
+// NextRun returns n consecutive IDs of a tag; see Tag.NextRun.
+func (c *Client) NextRun(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
+	return with(c, tag, func(t *Tag) (allocator.Run, error) { return t.NextRun(ctx, n) })
+}
+
+// NextText returns an ID of a tag as a text, and the ID; see Tag.AppendNext.
+func (c *Client) NextText(ctx context.Context, tag string) (text string, id int64, err error) {
+	id, err = with(c, tag, func(t *Tag) (id int64, err error) {
+		text, id, err = t.NextText(ctx)
+		return id, err
+	})
+	return text, id, err
+}
+
+// ParseText returns the ID of a text of a tag; see Tag.ParseText.
+func (c *Client) ParseText(ctx context.Context, tag, text string) (id int64, err error) {
+	return with(c, tag, func(t *Tag) (int64, error) { return t.ParseText(ctx, text) })
+}
+
+// Tag returns a handle to a tag, which is kept until Close. It does not ask a room
+// whether the tag exists. Its errors are Invalid (the name) and ErrClosed.
+func (c *Client) Tag(name string) (*Tag, error) {
+	return c.tag(name, true)
+}
+
+// with returns what use returns of a tag. If the tag was dropped in between, because it
+// was unused for long, it calls use again with a new one.
+func with[T any](c *Client, name string, use func(*Tag) (T, error)) (none T, _ error) {
 	for {
 		t, err := c.tag(name, false)
 		if err != nil {
-			return err
+			return none, err
 		}
-		if err := use(t); !errors.Is(err, error(ErrClosed)) || c.closed() {
-			return err
+		got, err := use(t)
+		if !errors.Is(err, error(ErrClosed)) || c.closed() {
+			return got, err
 		}
 	}
 }
@@ -225,6 +235,115 @@ func (c *Client) tags() []*Tag {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Collect(maps.Values(c.mu.tags))
+}
+
+// worker returns the worker of a width, or nil if the client was closed.
+func (c *Client) worker(bits int) *worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return nil
+	}
+	w := c.mu.workers[bits]
+	if w == nil {
+		w = &worker{client: c, bits: bits}
+		w.mu.tags = make(map[*timed]struct{})
+		c.mu.workers[bits] = w
+	}
+	return w
+}
+
+func (c *Client) workers() []*worker {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Collect(maps.Values(c.mu.workers))
+}
+
+const (
+	// lookEvery is how often the keeper checks every tag: timers alone are not
+	// enough, because they stop while a machine is suspended.
+	lookEvery = time.Second
+	// dropUnused is how long a tag without a handle may be unused before it is dropped
+	// from memory; dropUnknown is the same for a tag of which nothing was ever leased.
+	dropUnused  = 30 * time.Minute
+	dropUnknown = time.Minute
+)
+
+// keep is the keeper. It looks after all leases until ctx ends: it drops segments that have
+// ended, replaces segments and renews windows that will end soon, follows the layout, and
+// measures rates. It drops tags that are no longer used.
+func (c *Client) keep(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-c.poke:
+		}
+		now, newest := time.Now(), *c.newest.Load()
+		next := now.Add(lookEvery)
+		for _, t := range c.tags() {
+			next = earlier(next, t.tend(now, newest))
+			if t.keeping.unused >= dropUnknown {
+				c.dropIfUnused(t)
+			}
+		}
+		for _, w := range c.workers() {
+			next = earlier(next, w.tend(newest.Version))
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+// earlier returns the earlier of two times; the zero time does not count.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// keeperLooksBefore makes sure that the keeper looks at that time at the latest. It looks
+// each lookEvery in any case.
+func (c *Client) keeperLooksBefore(at time.Time) {
+	if !at.IsZero() && time.Until(at) < lookEvery {
+		c.wakeKeeper()
+	}
+}
+
+func (c *Client) wakeKeeper() {
+	select {
+	case c.poke <- struct{}{}:
+	default:
+	}
+}
+
+// dropIfUnused drops a tag that was unused for long.
+func (c *Client) dropIfUnused(t *Tag) {
+	after := dropUnused
+	if t.timed.Load() == nil && t.chain.Status().Refills == 0 {
+		after = dropUnknown
+	}
+	c.dropIfUnusedFor(t, after)
+}
+
+// dropIfUnusedFor drops a tag without a handle that was unused for after.
+func (c *Client) dropIfUnusedFor(t *Tag, after time.Duration) {
+	c.mu.RLock()
+	kept := t.kept
+	c.mu.RUnlock()
+	// A time-ordered tag is detached before it is dropped, so that a new Tag of the same name
+	// never issues beside it.
+	if d := t.timed.Load(); kept || d != nil && !d.worker.detachUnused(d, after) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !t.kept && t.timed.Load() == nil && t.chain.CloseUnused(after) {
+		delete(c.mu.tags, string(t.name))
+	}
 }
 
 // heard notes the own room's part of a layout, and reports whether that layout is

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"hash/maphash"
 	"math/rand/v2"
@@ -77,14 +78,11 @@ type discovery struct {
 	pool     *pool
 	consoles []*grpc.ClientConn // the one that answered last comes first; only ask uses it
 	seed     maphash.Seed       // each client takes other instances of a large room
-	every    time.Duration
 }
 
 func newDiscovery(opts Options, p *pool) (*discovery, error) {
-	d := &discovery{Discover: *opts.Discover, pool: p, seed: maphash.MakeSeed(), every: opts.Discover.Every}
-	if d.every == 0 {
-		d.every = DefaultDiscoverEvery
-	}
+	d := &discovery{Discover: *opts.Discover, pool: p, seed: maphash.MakeSeed()}
+	d.Every = cmp.Or(d.Every, DefaultDiscoverEvery)
 	first := rand.IntN(len(d.Consoles))
 	for _, address := range slices.Concat(d.Consoles[first:], d.Consoles[:first]) {
 		conn, err := api.Dial(address, opts.dialOptions()...)
@@ -97,16 +95,12 @@ func newDiscovery(opts Options, p *pool) (*discovery, error) {
 	return d, nil
 }
 
-func (d *discovery) close() {
-	for _, conn := range d.consoles {
-		_ = conn.Close()
-	}
-}
+func (d *discovery) close() { closeAll(d.consoles) }
 
 // poll asks until ctx ends. It must be the only caller of ask then.
 func (d *discovery) poll(ctx context.Context) {
 	for {
-		pause := time.Duration(float64(d.every) * (1 + discoverJitter*(2*rand.Float64()-1)))
+		pause := time.Duration(float64(d.Every) * (1 + discoverJitter*(2*rand.Float64()-1)))
 		select {
 		case <-ctx.Done():
 			return
@@ -171,14 +165,7 @@ func (d *discovery) live(instances []*marchv1.Instance, room string) []string {
 		}
 	}
 	slices.SortFunc(addresses, func(a, b string) int {
-		x, y := maphash.String(d.seed, a), maphash.String(d.seed, b)
-		switch {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return 0
+		return cmp.Compare(maphash.String(d.seed, a), maphash.String(d.seed, b))
 	})
 	return addresses[:min(len(addresses), maxAddresses)]
 }

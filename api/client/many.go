@@ -43,24 +43,19 @@ func (c *Client) NextMany(ctx context.Context, wanted ...TagCount) ([]TagIDs, er
 	}
 	lacking := false
 	for i, w := range wanted {
-		if err := c.with(w.Tag, func(t *Tag) error {
-			text, err := t.prepare(ctx, w.Count)
-			lacking = lacking || err == nil && text.Lacking()
-			return err
-		}); err != nil {
+		text, err := with(c, w.Tag, func(t *Tag) (*tagText, error) { return t.prepare(ctx, w.Count) })
+		if err != nil {
 			return nil, ofMany(i, w.Tag, err)
 		}
+		lacking = lacking || text.Lacking()
 	}
 	if lacking {
 		return c.manyOfRoom(ctx, request)
 	}
 	all, taken := make([]TagIDs, len(wanted)), int64(0)
 	for i, w := range wanted {
-		all[i].Tag = w.Tag
-		if err := c.with(w.Tag, func(t *Tag) (err error) {
-			all[i].IDs, all[i].Texts, err = t.take(ctx, w.Count)
-			return err
-		}); err != nil {
+		var err error
+		if all[i], err = with(c, w.Tag, func(t *Tag) (TagIDs, error) { return t.take(ctx, w.Count) }); err != nil {
 			return nil, api.Skipped(ofMany(i, w.Tag, err), taken)
 		}
 		taken += w.Count
@@ -88,46 +83,40 @@ func (t *Tag) prepare(ctx context.Context, n int64) (*tagText, error) {
 			return nil, t.ofText(err)
 		}
 	}
-	if d := t.timed.Load(); d != nil {
-		if d.wide {
-			return nil, t.ofText(texts.ErrNoNumber)
-		}
-		return text, d.checkCount(n)
-	}
-	if err := t.chain.WarmN(ctx, n); err != nil && t.timed.Load() == nil {
-		return nil, t.ofClient(err)
-	}
-	return text, nil
+	return byKind(t, func() (*tagText, error) { return text, t.chain.WarmN(ctx, n) },
+		func(d *timed) (*tagText, error) {
+			if d.wide {
+				return nil, t.ofText(texts.ErrNoNumber)
+			}
+			return text, d.checkCount(n)
+		})
 }
 
 // take takes n IDs, with their texts where the tag has a format.
-func (t *Tag) take(ctx context.Context, n int64) (ids []int64, texts []string, err error) {
+func (t *Tag) take(ctx context.Context, n int64) (taken TagIDs, err error) {
 	runs, err := t.NextN(ctx, n, nil)
 	if err != nil {
-		return nil, nil, err
+		return taken, err
 	}
-	ids = make([]int64, 0, n)
+	taken = TagIDs{Tag: string(t.name), IDs: make([]int64, 0, n)}
 	for _, run := range runs {
 		for k := range run.Count {
-			ids = append(ids, run.First+k*max(run.Stride, 1))
+			taken.IDs = append(taken.IDs, run.First+k*max(run.Stride, 1))
 		}
 	}
 	if text := t.text.Load(); text != nil {
-		if texts, err = text.OfRuns(runs); err != nil {
-			return nil, nil, t.ofText(err)
+		if taken.Texts, err = text.OfRuns(runs); err != nil {
+			return taken, t.ofText(err)
 		}
 	}
-	return ids, texts, nil
+	return taken, nil
 }
 
 // manyOfRoom lets a room issue all IDs.
 func (c *Client) manyOfRoom(ctx context.Context, request *marchv1.NextManyRequest) (all []TagIDs, err error) {
-	_, err = c.pool.ask(ctx, fmt.Sprintf("IDs of %d tags", len(request.GetTags())), nil,
-		func(ctx context.Context, e *endpoint) error {
-			answer, err := e.ids.NextMany(ctx, request)
-			if err == nil {
-				all, err = idsOf(request, answer)
-			}
+	_, err = ask(ctx, c.pool, fmt.Sprintf("IDs of %d tags", len(request.GetTags())), marchv1.IDServiceClient.NextMany,
+		request, func(answer *marchv1.NextManyResponse) (err error) {
+			all, err = idsOf(request, answer)
 			return err
 		})
 	if err != nil && c.closed() {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -123,18 +124,8 @@ func (o Options) Validate() error {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Reserve == 0 {
-		o.Reserve = DefaultReserve
-	}
-	if o.MinStep == 0 {
-		o.MinStep = DefaultMinStep
-	}
-	if o.MaxStep == 0 {
-		o.MaxStep = DefaultMaxStep
-	}
-	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
-	}
+	o.Reserve, o.Timeout = cmp.Or(o.Reserve, DefaultReserve), cmp.Or(o.Timeout, DefaultTimeout)
+	o.MinStep, o.MaxStep = cmp.Or(o.MinStep, DefaultMinStep), cmp.Or(o.MaxStep, DefaultMaxStep)
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -70,12 +69,10 @@ func newPool(opts Options) (*pool, error) {
 func (p *pool) set(own, others []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := time.Now()
-	before, next := p.mu.endpoints, []*endpoint(nil)
+	before, next, fresh := p.mu.endpoints, []*endpoint(nil), []*grpc.ClientConn(nil)
 	for i, address := range slices.Concat(own, others) {
-		at := slices.IndexFunc(before, func(e *endpoint) bool {
-			return e.address == address && e.other == (i >= len(own))
-		})
+		other := i >= len(own)
+		at := slices.IndexFunc(before, func(e *endpoint) bool { return e.address == address && e.other == other })
 		if at >= 0 {
 			next = append(next, before[at])
 			continue
@@ -86,17 +83,16 @@ func (p *pool) set(own, others []string) error {
 				PermitWithoutStream: true}),
 		}, p.dial...)...)
 		if err != nil {
-			for _, e := range next {
-				if !slices.Contains(before, e) {
-					_ = e.conn.Close()
-				}
-			}
+			closeAll(fresh)
 			return err
 		}
-		next = append(next, &endpoint{
-			address: address, other: i >= len(own), conn: conn, ids: marchv1.NewIDServiceClient(conn),
-		})
+		e := &endpoint{address: address, other: other, conn: conn, ids: marchv1.NewIDServiceClient(conn)}
+		next, fresh = append(next, e), append(fresh, conn)
+		if len(before) > 0 {
+			p.log.Info("the client asks another address, too", "address", e.address, "other_room", e.other)
+		}
 	}
+	now := time.Now()
 	p.mu.retired = slices.DeleteFunc(p.mu.retired, func(e *endpoint) bool {
 		over := now.After(e.until)
 		if over {
@@ -115,11 +111,6 @@ func (p *pool) set(own, others []string) error {
 			p.mu.answers = nil
 		}
 		p.log.Info("the client no longer asks an address", "address", e.address, "other_room", e.other)
-	}
-	for _, e := range next {
-		if len(before) > 0 && !slices.Contains(before, e) {
-			p.log.Info("the client asks another address, too", "address", e.address, "other_room", e.other)
-		}
 	}
 	p.mu.endpoints = next
 	return nil
@@ -142,6 +133,12 @@ func (p *pool) close() {
 	defer p.mu.Unlock()
 	for _, e := range slices.Concat(p.mu.endpoints, p.mu.retired) {
 		_ = e.conn.Close()
+	}
+}
+
+func closeAll(conns []*grpc.ClientConn) {
+	for _, conn := range conns {
+		_ = conn.Close()
 	}
 }
 
@@ -187,13 +184,18 @@ func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
 	return nil, together(failures)
 }
 
-// lease leases up to n IDs from the first endpoint that leases any.
-func (p *pool) lease(ctx context.Context, tag allocator.Tag, n int64) (answer leased, from *endpoint, err error) {
-	from, err = p.ask(ctx, "lease of tag "+string(tag), nil, func(ctx context.Context, e *endpoint) (err error) {
-		answer, err = e.lease(ctx, tag, n)
+// ask sends a request to one endpoint after the other, as pool.ask does, and returns the first
+// answer that check, if it is given, has nothing against.
+func ask[Q, A any](ctx context.Context, p *pool, what string,
+	method func(marchv1.IDServiceClient, context.Context, Q, ...grpc.CallOption) (A, error), request Q,
+	check func(A) error) (answer A, err error) {
+	_, err = p.ask(ctx, what, nil, func(ctx context.Context, e *endpoint) error {
+		if answer, err = method(e.ids, ctx, request); err == nil && check != nil {
+			return check(answer)
+		}
 		return err
 	})
-	return answer, from, err
+	return answer, err
 }
 
 // elsewhere reports whether another instance may succeed.
@@ -280,59 +282,4 @@ func (p *pool) answered(e *endpoint, failures []error) {
 	default:
 		p.log.Info("room leases IDs", "address", e.address, "other_room", e.other)
 	}
-}
-
-// leased is the answer of a room to a lease.
-type leased struct {
-	seg    allocator.Segment
-	ttl    time.Duration  // 0 for no end
-	serves allocator.Part // the part of the layout that the instance serves
-	limit  int64          // the tag's limit; 0 if the answer has none
-
-	// the settings of a tag of time-ordered IDs; of all other fields, only the format is then set; nil for a counter
-	timed *timeid.Config
-
-	format, keyCheck string // the tag's; empty where it has none
-}
-
-// lease asks for n IDs and checks the answer. A request is sent once: if its answer is
-// lost, its IDs are a gap.
-func (e *endpoint) lease(ctx context.Context, tag allocator.Tag, n int64) (leased, error) {
-	sent := time.Now()
-	answer, err := e.ids.Lease(ctx, &marchv1.LeaseRequest{Tag: string(tag), Count: n, Window: &marchv1.WindowRequest{}})
-	if err != nil {
-		return leased{}, err
-	}
-	if answer.GetTime() != nil {
-		cfg, err := api.TimeTagFromProto(answer.GetTime().GetTag())
-		if err != nil {
-			return leased{}, allocator.Errorf(allocator.Internal, "its answer makes no sense: %w", err)
-		}
-		return leased{timed: &cfg, format: answer.GetFormat(), keyCheck: answer.GetKeyCheck()}, nil
-	}
-	seg, err := api.SegmentFromProto(answer.GetSegment())
-	if err != nil {
-		return leased{}, allocator.Errorf(allocator.Internal, "its answer makes no sense: %w", err)
-	}
-	ttl := answer.GetTtl().AsDuration()
-	serves := api.PartFromProto(answer.GetServes())
-	if serves.Version < seg.Version { // the instance leased under a layout that it does not report yet
-		serves = seg.Part()
-	}
-	lease := leased{seg: seg, ttl: ttl, serves: serves, limit: answer.GetLimit(), format: answer.GetFormat(),
-		keyCheck: answer.GetKeyCheck()}
-	switch {
-	case seg.Count > n:
-		return leased{}, allocator.Errorf(allocator.Internal, "it leased %d IDs; %d were asked for", seg.Count, n)
-	case answer.GetTtl() != nil && (answer.GetTtl().CheckValid() != nil || ttl < 0):
-		return leased{}, allocator.Errorf(allocator.Internal,
-			"ttl: %v; allowed: 0s or more, in whole nanoseconds", answer.GetTtl())
-	case ttl == 0:
-		return lease, nil
-	case allocator.Elapsed(sent, time.Now()) >= ttl:
-		return leased{}, allocator.Errorf(allocator.Unavailable,
-			"its answer took longer than the %v for which its IDs may be used", ttl)
-	}
-	lease.seg.Until = sent.Add(ttl)
-	return lease, nil
 }
