@@ -122,30 +122,23 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 	}
 }
 
-// renewCold replaces a cold chain by one that holds nothing and has read the tag
-// under the current layout.
+// renewCold puts a counter that holds nothing, and was read under the current layout, in the place of a
+// cold one.
 func (s *Server) renewCold(ctx context.Context, c *counter, part allocator.Part) {
 	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 	defer cancel()
-	fresh, err := s.readCold(ctx, c.Tag())
+	_, err, _ := s.tags.loading.Do(string(c.Tag()), func() (any, error) {
+		if s.tags.counter(string(c.Tag())) != c {
+			return nil, allocator.ErrClosed // it went meanwhile: who waits for the tag looks again
+		}
+		return s.tags.readTag(ctx, c.Tag())
+	})
 	switch {
-	// A caller may have come while the tag was read: then the chain is renewed as any other.
-	case !c.Cold(s.cfg.ColdAfter), err != nil && allocator.KindOf(err) == allocator.Unavailable:
+	case err != nil && allocator.KindOf(err) == allocator.Unavailable:
 		c.Renew(part) // its segments serve callers while etcd is away
 	case err != nil: // its next caller gets the reason
 		s.tags.remove(c.Tag(), c)
-	default:
-		s.tags.replace(c, fresh)
 	}
-}
-
-func (s *Server) readCold(ctx context.Context, tag allocator.Tag) (*counter, error) {
-	leave, err := s.tags.enter(ctx, tag)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return s.tags.readChain(ctx, tag)
 }
 
 // renewed reports whether a chain issues only IDs that part keeps. It drops a chain

@@ -10,6 +10,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -19,7 +20,8 @@ import (
 type counter struct {
 	*allocator.Chain
 	tally
-	text   *texts.Text // how its IDs are texts; nil for a tag without a format. It does not change
+	text   *texts.Text   // how its IDs are texts; nil for a tag without a format. It does not change
+	period period.Period // zero for none. It does not change
 	growth growth
 	space  space  // guarded by growth
 	shown  uint32 // the number of the first scrape that may show it, 0 for none yet; guarded by tour
@@ -29,7 +31,7 @@ type counter struct {
 // now.
 type space struct {
 	start, limit int64
-	ends         uint32 // when the period ends, in Unix seconds; 0 for a tag without one
+	ends         time.Time // when the period ends; zero for a tag without one
 }
 
 // usable returns an error where the IDs of a tag are to be texts, and cannot be: it is asked
@@ -73,14 +75,14 @@ func (c *counter) lease(ctx context.Context, m *tags, r *marchv1.LeaseRequest) (
 	if err != nil {
 		return nil, err
 	}
-	ttl := m.ttlInPeriod(c.Tag(), seg, m.ttl(c.Chain, seg))
+	ttl := m.ttlInPeriod(c, seg, m.ttl(c.Chain, seg))
 	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl), Limit: c.Limited()}, nil
 }
 
 // update implements issuer. A chain keeps its gate for life.
 func (c *counter) update(m *tags, settings record.TagSettings) (keeps bool, err error) {
 	if settings.Time != nil || !c.text.Is(settings.Format, settings.KeyCheck) ||
-		m.periods.of(c.Tag()) != settings.Period || c.Gated() != m.strict(settings) {
+		c.period != settings.Period || c.Gated() != m.strict(settings) {
 		return false, nil
 	}
 	if err := c.Update(settings.Chain()); err != nil {
@@ -154,7 +156,7 @@ func (c *counter) lasts(s allocator.Status, now time.Time) float64 {
 		return 0 // at any rate, and 0/0 is not a number
 	}
 	lasts := float64(left) / c.growth.rate(now, s.Last)
-	if all.ends > 0 && lasts > float64(int64(all.ends)-now.Unix()) {
+	if !all.ends.IsZero() && lasts > all.ends.Sub(now).Seconds() {
 		return math.Inf(1)
 	}
 	return lasts
@@ -166,8 +168,8 @@ func (c *counter) lasts(s allocator.Status, now time.Time) float64 {
 // and last for long.
 type growth struct {
 	sync.Mutex
-	from, next         int64  // a mark's height at two times
-	fromTime, nextTime uint32 // these, in Unix seconds: as small as a tag in memory is to be
+	from, next         int64 // a mark's height at two times
+	fromTime, nextTime time.Time
 }
 
 const (
@@ -179,11 +181,11 @@ const (
 func (g *growth) note(now time.Time, last int64) {
 	g.Lock()
 	defer g.Unlock()
-	switch at := uint32(now.Unix()); { //nolint:gosec // until 2106
-	case g.fromTime == 0:
-		g.from, g.next, g.fromTime, g.nextTime = last, last, at, at
-	case int64(at)-int64(g.nextTime) >= int64(growthWindow/time.Second):
-		g.from, g.next, g.fromTime, g.nextTime = g.next, last, g.nextTime, at
+	switch {
+	case g.fromTime.IsZero():
+		g.from, g.next, g.fromTime, g.nextTime = last, last, now, now
+	case now.Sub(g.nextTime) >= growthWindow:
+		g.from, g.next, g.fromTime, g.nextTime = g.next, last, g.nextTime, now
 	}
 }
 
@@ -191,16 +193,16 @@ func (g *growth) note(now time.Time, last int64) {
 func (g *growth) restart() {
 	g.Lock()
 	defer g.Unlock()
-	g.from, g.next, g.fromTime, g.nextTime = 0, 0, 0, 0
+	g.fromTime = time.Time{}
 }
 
 // rate returns by how much the mark rose per second.
 func (g *growth) rate(now time.Time, last int64) float64 {
 	g.Lock()
 	defer g.Unlock()
-	since := now.Unix() - int64(g.fromTime)
-	if g.fromTime == 0 || since < int64(growthLeast/time.Second) {
+	since := now.Sub(g.fromTime)
+	if g.fromTime.IsZero() || since < growthLeast {
 		return 0
 	}
-	return float64(max(last-g.from, 0)) / float64(since)
+	return float64(max(last-g.from, 0)) / since.Seconds()
 }

@@ -301,7 +301,7 @@ func (d *doors) keepable(ctx context.Context, c *counter, n int64) (int64, error
 			"tag %s is strict: a caller that keeps its IDs would go on with them after their range is "+
 				"another room's", tag)
 	}
-	if d.room.tags.periods.of(tag) != (period.Period{}) {
+	if c.period != (period.Period{}) {
 		return 0, allocator.Errorf(allocator.Refused,
 			"tag %s has a period: a caller that keeps its IDs would go on with them in the next one", tag)
 	}

@@ -25,13 +25,6 @@ type Ask struct {
 	By    allocator.Holder
 }
 
-// Loan is a worker that a caller has for a window.
-type Loan struct {
-	Worker int64
-	Window timeid.Window
-	Now    int64 // this instance's clock, Unix ms
-}
-
 // lent has the workers of callers, in this process's memory only: a caller of an
 // earlier process gets another worker, and the old window ends by itself.
 type lent struct {
@@ -56,15 +49,15 @@ type lentWorker struct {
 // Lend gives a caller a worker of a tag's width for a window. It renews the worker that the
 // caller has, if it may, and otherwise takes a new one. Its errors are a
 // *timeid.NoWindowError, with the kinds of worker.Workers' errors, TooMany among them.
-func (w *Windows) Lend(ctx context.Context, tag *TimeTag, ask Ask) (Loan, error) {
+func (w *Windows) Lend(ctx context.Context, tag *TimeTag, ask Ask) (*worker.Worker, error) {
 	held, err := w.goOn(ctx, tag, ask)
 	if held == nil && err == nil {
 		held, err = w.lend(ctx, tag, ask)
 	}
 	if err != nil {
-		return Loan{}, &timeid.NoWindowError{Err: err}
+		return nil, &timeid.NoWindowError{Err: err}
 	}
-	return Loan{Worker: held.ID().Number, Window: held.Window(), Now: w.now()}, nil
+	return held, nil
 }
 
 // goOn returns the worker that the caller proves to have, renewed if that is due. It

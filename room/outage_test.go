@@ -25,6 +25,11 @@ func TestEtcdAway(t *testing.T) {
 		c.tag(nil, "order", "cold")
 		a := c.start("a", "a1", func(cfg *room.Config) { cfg.WarmTags = []allocator.Tag{"order"} })
 		mine := &issued{TB: t, room: "a", tag: "order"}
+		a.mustNext("order")
+		if got, want := a.request("GET /readyz?verbose"), "200 [+]serving ok\n[+]layout ok: version 1, "+
+			"boundary 100\n[+]counters ok: etcd answers and takes writes\nreadyz check passed\n"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 		stopped := time.Now()
 		c.Mem.Stop()
 
@@ -37,6 +42,10 @@ func TestEtcdAway(t *testing.T) {
 		checkSince(t, err, "cold", stopped)
 		took(t, "the refusal", start, 5*time.Second)
 
+		a.await("it says that etcd is away", func() bool {
+			return contains(a.request("GET /readyz?verbose"), "200 ",
+				"[+]counters ok: only those that are held: etcd has not answered since ")
+		})
 		held := a.chain("order").GetHeld()
 		for range held {
 			if code, body := a.get("/readyz"); len(mine.runs)%250 == 0 && code != http.StatusOK {
@@ -51,10 +60,15 @@ func TestEtcdAway(t *testing.T) {
 		}
 		checkSince(t, err, "order", stopped)
 		took(t, "the refusal", start, 5*time.Second)
+		if got := a.request("POST /v1/tags/order/next"); !contains(got,
+			`503 {"code":"UNAVAILABLE","reason":"unavailable"`, `"metadata":{"since":"20`) {
+			t.Errorf("over HTTP: %s", got)
+		}
 		a.await("not ready", func() bool {
 			code, body := a.get("/readyz")
 			return code == http.StatusServiceUnavailable &&
-				contains(body, "etcd has not answered since", "connection refused")
+				contains(body, "[+]serving ok\n[+]layout ok", "connection refused", "readyz check failed",
+					"[-]counters failed: none are held, and etcd has not answered since ")
 		})
 		a.await("not serving", func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
 		if code, _ := a.get("/livez"); code != http.StatusOK {

@@ -3,6 +3,7 @@ package room
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,81 +12,56 @@ import (
 	"github.com/march-id/march/allocator/period"
 )
 
-// periods are the tags in memory whose IDs the calendar divides. Where a period ends, each
+// periods are those by which the calendar divides IDs of tags in memory. Where a period ends, each
 // chain takes a segment of the next one first and then drops what it holds, as it does for
 // a layout. So no caller waits at midnight, and some seconds later no ID of the old period
 // is issued, unless etcd is away.
 type periods struct {
-	added chan struct{} // holds one token when a tag came
+	added chan struct{} // holds one token when a period came
 	mu    struct {
 		sync.Mutex
-		tags map[allocator.Tag]period.Period
-		now  map[period.Period]period.Span // as they were at the last look
+		now map[period.Period]period.Span // as they were at the last look
 	}
 }
 
 func (p *periods) init() {
 	p.added = make(chan struct{}, 1)
-	p.mu.tags = make(map[allocator.Tag]period.Period)
 	p.mu.now = make(map[period.Period]period.Span)
 }
 
-// add notes a tag whose chain is being made.
-func (p *periods) add(tag allocator.Tag, its period.Period, now time.Time) {
+// add notes the period of a tag whose chain is being made; zero is none.
+func (p *periods) add(its period.Period, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.tags[tag] = its
-	if _, known := p.mu.now[its]; !known {
-		p.mu.now[its] = its.At(now)
-		select {
-		case p.added <- struct{}{}:
-		default:
-		}
+	if _, known := p.mu.now[its]; known || its == (period.Period{}) {
+		return
 	}
-}
-
-// of returns the period of a tag in memory, zero for none.
-func (p *periods) of(tag allocator.Tag) period.Period {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.tags[tag]
-}
-
-// remove forgets a tag, whose chain leaves memory.
-func (p *periods) remove(tag allocator.Tag) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.mu.tags, tag)
+	p.mu.now[its] = its.At(now)
+	select {
+	case p.added <- struct{}{}:
+	default:
+	}
 }
 
 // lookAgain bounds how long the clock is not looked at: it may be set.
 const lookAgain = 5 * time.Second
 
-// turned returns the tags whose period has ended since the last call, with the period that
-// is now, and after how long to look again. A tag is turned back where the clock went back, as after a leap ahead that
-// was mended: otherwise it would wait for a period that has not begun.
-func (p *periods) turned(now time.Time) (tags map[allocator.Tag]period.Span, again time.Duration) {
+// turned returns the periods that have ended since the last call, with the one that is now, and after how long to look
+// again. A period turns back where the clock went back, as after a leap ahead that was mended: otherwise its tags
+// would wait for one that has not begun.
+func (p *periods) turned(now time.Time) (turned map[period.Period]period.Span, again time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	again = lookAgain
-	turned := make(map[period.Period]bool)
+	turned = make(map[period.Period]period.Span)
 	for its, last := range p.mu.now {
 		span := its.At(now)
 		if span.First != last.First {
-			turned[its], p.mu.now[its] = true, span
+			turned[its], p.mu.now[its] = span, span
 		}
 		again = min(again, max(span.Ends.Sub(now), time.Millisecond))
 	}
-	if len(turned) == 0 {
-		return nil, again
-	}
-	tags = make(map[allocator.Tag]period.Span)
-	for tag, its := range p.mu.tags {
-		if turned[its] {
-			tags[tag] = p.mu.now[its]
-		}
-	}
-	return tags, again
+	return turned, again
 }
 
 // followPeriods turns tags to their next periods, until ctx ends.
@@ -99,9 +75,9 @@ func (m *tags) followPeriods(ctx context.Context) error {
 		case <-timer.C:
 		case <-m.periods.added:
 		}
-		tags, again := m.periods.turned(m.instance.Now())
-		if len(tags) > 0 {
-			m.turnAll(ctx, tags)
+		turned, again := m.periods.turned(m.instance.Now())
+		if len(turned) > 0 {
+			m.turnAll(ctx, turned)
 			again = 0 // another period may have ended meanwhile
 		}
 		timer.Reset(again)
@@ -118,21 +94,18 @@ const (
 	turnPoll   = time.Millisecond
 )
 
-// turnAll turns chains to the period that is now, the busiest first.
-func (m *tags) turnAll(ctx context.Context, tags map[allocator.Tag]period.Span) {
+// turnAll turns the chains of periods that have ended to those that are now, the busiest first. A chain that is being
+// made turns by itself.
+func (m *tags) turnAll(ctx context.Context, turned map[period.Period]period.Span) {
 	start := time.Now()
-	var pending []*counter
-	for tag := range tags {
-		if chain := m.counter(string(tag)); chain != nil { // otherwise it is being made
-			pending = append(pending, chain)
-		}
-	}
+	pending, _ := m.counters("", math.MaxInt)
+	pending = slices.DeleteFunc(pending, func(c *counter) bool { return turned[c.period].End == 0 })
 	m.sortByPeak(pending)
 	rate := min(max(turnLeast, float64(len(pending))/turnWithin.Seconds()), adoptMost)
 	for done := 0; done < len(pending); {
 		due := min(1+int(time.Since(start).Seconds()*rate), len(pending))
 		for ; done < due; done++ {
-			m.turn(pending[done], tags[pending[done].Tag()])
+			m.turn(pending[done], turned[pending[done].period])
 		}
 		select {
 		case <-ctx.Done():
@@ -160,7 +133,7 @@ func (c *counter) begin(span period.Span) {
 	if was.limit > span.End { // turned back
 		start = span.First
 	}
-	c.setSpace(space{start, min(c.Limited(), span.End), unix(span.Ends)})
+	c.setSpace(space{start, min(c.Limited(), span.End), span.Ends})
 	c.growth.restart()
 	c.Unskip(span.First)
 	c.Skip(span.First)
@@ -170,25 +143,18 @@ func (c *counter) begin(span period.Span) {
 // that is now.
 func (m *tags) spaceOf(settings record.TagSettings) space {
 	present, span := settings.Present(m.instance.Now(), 0)
-	if span.End == 0 {
-		return space{present.Start, present.Limit, 0}
-	}
-	return space{present.Start, present.Limit, unix(span.Ends)}
+	return space{present.Start, present.Limit, span.Ends}
 }
-
-// unix returns a time in Unix seconds, as far as 32 bits hold it: to 2106.
-func unix(t time.Time) uint32 { return uint32(min(max(t.Unix(), 0), math.MaxUint32)) }
 
 // afterPeriod is how long a client may go on with the IDs of a period that has ended. The
 // room needs turnWithin to turn all of its tags.
 const afterPeriod = turnWithin
 
-// ttlInPeriod bounds how long a client may use a segment by the end of its period.
-func (m *tags) ttlInPeriod(tag allocator.Tag, seg allocator.Segment, ttl time.Duration) time.Duration {
-	its := m.periods.of(tag)
-	if its == (period.Period{}) {
+// ttlInPeriod bounds how long a client may use a segment of c by the end of its period.
+func (m *tags) ttlInPeriod(c *counter, seg allocator.Segment, ttl time.Duration) time.Duration {
+	if c.period == (period.Period{}) {
 		return ttl
 	}
-	span, _ := its.Of(seg.First)
+	span, _ := c.period.Of(seg.First)
 	return min(ttl, max(span.Ends.Sub(m.instance.Now())+afterPeriod, time.Second))
 }

@@ -182,7 +182,7 @@ func (h *health) damagedTags() (list []*marchv1.Problem) {
 func (h *health) usedUp() (list []*marchv1.Problem) {
 	for _, c := range h.tags.tour.lastRound().used {
 		row := problem.TagUsedUp
-		if h.tags.periods.of(c.status.Tag) != (period.Period{}) {
+		if c.chain.period != (period.Period{}) {
 			row = problem.PeriodUsedUp
 		}
 		p := problem.New(row, string(c.status.Tag), time.Time{}, "why", c.status.Failure)
@@ -195,7 +195,7 @@ func (h *health) usedUp() (list []*marchv1.Problem) {
 // early lists the tags that lease in a period that has not begun by this instance's clock.
 func (h *health) early() (list []*marchv1.Problem) {
 	for _, c := range h.tags.tour.lastRound().early {
-		span, _ := h.tags.periods.of(c.status.Tag).Of(c.status.Last)
+		span, _ := c.chain.period.Of(c.status.Last)
 		if !span.Begins.After(h.instance.Now()) {
 			continue
 		}

@@ -75,19 +75,11 @@ func (r *rates) get() []float64 {
 
 // measure measures the rate until ctx ends.
 func (o *operators) measure(ctx context.Context) error {
-	ticker := time.NewTicker(rateEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			now := time.Now()
-			leased := o.leased.Load()
-			o.rates.note(now, o.issued.Load(), leased)
-			o.remember(o.instance.Now())
-		}
-	}
+	return every(ctx, rateEvery, func() {
+		now, leased := time.Now(), o.leased.Load() // never ahead of what was issued
+		o.rates.note(now, o.issued.Load(), leased)
+		o.remember(o.instance.Now())
+	})
 }
 
 // remember adds the present state to the history, and that of the busiest tags where a

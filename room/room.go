@@ -90,7 +90,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
 		ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
 	}}
-	s.status.init()
+	s.status.stop = make(chan struct{})
 	s.tags.init(s.process, refiller)
 	s.health = health{process: s.process, tags: &s.tags, grpc: grpchealth.NewServer()}
 	s.operators = operators{process: s.process, tags: &s.tags, health: &s.health}

@@ -33,41 +33,30 @@ type health struct {
 
 // status says whether the instance serves calls.
 type status struct {
-	reason atomic.Pointer[error] // why not, or nil
-	stop   chan struct{}         // closed when the reason is errStopping, for good
-	once   sync.Once
+	started atomic.Bool
+	stop    chan struct{} // closed when the stop begins
+	once    sync.Once
 }
-
-func (s *status) init() {
-	s.stop = make(chan struct{})
-	s.set(errStarting)
-}
-
-func (s *status) set(reason error) { s.reason.Store(&reason) }
 
 // stopped begins the stop.
-func (s *status) stopped() {
-	s.set(errStopping)
-	s.once.Do(func() { close(s.stop) })
-}
-
-// started clears errStarting only: a stop may have come first.
-func (s *status) started() {
-	if was := s.reason.Load(); errors.Is(*was, errStarting) {
-		var none error
-		s.reason.CompareAndSwap(was, &none)
-	}
-}
+func (s *status) stopped() { s.once.Do(func() { close(s.stop) }) }
 
 // get returns errStarting, errStopping or nil.
-func (s *status) get() error { return *s.reason.Load() }
+func (s *status) get() error {
+	if err := s.stopping(); err != nil || s.started.Load() {
+		return err
+	}
+	return errStarting
+}
 
 // stopping returns the error for calls that arrive while the instance stops.
 func (s *status) stopping() error {
-	if err := s.get(); errors.Is(err, error(errStopping)) {
-		return err
+	select {
+	case <-s.stop:
+		return errStopping
+	default:
+		return nil
 	}
-	return nil
 }
 
 // Ready returns why the instance cannot issue IDs, or nil. The instance is ready
@@ -195,21 +184,14 @@ const healthEvery = time.Second
 
 // watchHealth keeps gRPC's health service up to date until ctx ends.
 func (h *health) watchHealth(ctx context.Context) error {
-	ticker := time.NewTicker(healthEvery)
-	defer ticker.Stop()
 	said := false // whether the log has said that nothing can be issued
 	var changes problem.Changes
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	return every(ctx, healthEvery, func() {
 		checks, lacks := h.readiness()
 		err := serve.Failed(checks)
 		h.setHealth(checks)
 		if h.status.get() != nil {
-			continue // a start or a stop, which has its own log line
+			return // a start or a stop, which has its own log line
 		}
 		list := h.problemsOf(lacks)
 		changes.Write(h.log, list, time.Now())
@@ -221,7 +203,7 @@ func (h *health) watchHealth(ctx context.Context) error {
 			said = false
 			h.log.Info("the instance is ready again")
 		}
-	}
+	})
 }
 
 // reportHealth tells gRPC's health service whether the instance is ready, and

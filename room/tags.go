@@ -3,6 +3,7 @@ package room
 import (
 	"cmp"
 	"context"
+	"errors"
 	"hash/crc32"
 	"maps"
 	"math"
@@ -15,7 +16,11 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/texts"
+	"github.com/march-id/march/internal/crash"
+	"github.com/march-id/march/internal/serve"
 )
 
 // tags has the issuers in memory, by the names of their tags.
@@ -56,6 +61,399 @@ func (m *tags) inMemory(tag string) issuer {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.mu.tags[allocator.Tag(tag)]
+}
+
+// The way of a tag from etcd into memory, in the order of the calls.
+
+// get returns a tag's issuer, from memory if it is there.
+func (m *tags) get(ctx context.Context, name string) (issuer, error) {
+	for {
+		if tag := m.inMemory(name); tag != nil {
+			return tag, nil
+		}
+		tag, err := m.load(ctx, name)
+		if !errors.Is(err, error(allocator.ErrClosed)) {
+			return tag, err
+		}
+		if err := m.status.stopping(); err != nil { // otherwise the tag was deleted just then
+			return nil, err
+		}
+	}
+}
+
+// load waits for loadOnce. Callers that ask for one tag at the same time share one, which
+// goes on when the first of them gives up. Its errors are Invalid (the name), NotFound, and those of a ledger's
+// Source and of TimeTag.Warm.
+func (m *tags) load(ctx context.Context, name string) (issuer, error) {
+	tag, err := allocator.ParseTag(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.unknown.ask(ctx, tag); err != nil {
+		return nil, err
+	}
+	// A caller may have an earlier deadline than the work that it shares, which has a goroutine of its own.
+	loaded := m.loading.DoChan(name, func() (any, error) {
+		if !m.loads.begin() {
+			return nil, errStopping
+		}
+		defer m.loads.work.Done()
+		return m.loadOnce(ctx, tag)
+	})
+	select {
+	case <-ctx.Done():
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"tag %s was not read from etcd before the caller's deadline: %w", tag, context.Cause(ctx))
+	case r := <-loaded:
+		made, _ := r.Val.(issuer) // nil with an error
+		return made, r.Err
+	}
+}
+
+// loads is the work that makes issuers. It goes on when its callers give up, and ends with the server.
+type loads struct {
+	mu struct {
+		sync.Mutex
+		ended bool
+	}
+	work sync.WaitGroup
+}
+
+// begin counts some work, and returns false once end was called.
+func (l *loads) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.mu.ended {
+		l.work.Add(1)
+	}
+	return !l.mu.ended
+}
+
+// end waits for what has begun, and lets nothing more begin.
+func (l *loads) end() {
+	l.mu.Lock()
+	l.mu.ended = true
+	l.mu.Unlock()
+	l.work.Wait()
+}
+
+// loadOnce puts a cold tag into memory for all callers that wait for it. It goes on when
+// ctx ends, for ledger.LongestWork at most and not after the server has ended. It notes a tag that does not exist.
+func (m *tags) loadOnce(ctx context.Context, name allocator.Tag) (issuer, error) {
+	if tag := m.inMemory(string(name)); tag != nil {
+		return tag, nil
+	}
+	// The work keeps the first caller's span and address, and not its deadline: other callers
+	// wait for it, too.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.LongestWork)
+	defer cancel()
+	defer context.AfterFunc(m.background, cancel)()
+	changes := m.unknown.changes() // before the read: the tag may be created after it
+	tag, err := m.makeTag(ctx, name)
+	m.damaged.note(name, err)
+	switch away := m.ledger.Contact().Away; {
+	case err == nil:
+		return tag, nil
+	case allocator.KindOf(err) == allocator.NotFound:
+		m.unknown.add(serve.Caller(ctx), name, time.Now(), changes)
+		return nil, ledger.UnknownTag(name)
+	case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
+		return nil, &allocator.AwayError{Tag: name, Since: away, Err: err}
+	}
+	return nil, err
+}
+
+// makeTag reads a tag and puts it into memory. With Config.CreateTags it creates a tag that does not exist.
+func (m *tags) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err error) {
+	ctx, end := m.span(ctx, "room.load", name)
+	defer func() { end(err) }()
+	tag, err := m.readTag(ctx, name)
+	if !m.cfg.CreateTags || tag != nil || allocator.KindOf(err) != allocator.NotFound {
+		return tag, err
+	}
+	switch timed, deletedErr := m.deleted.has(ctx, m.admin, name); {
+	case deletedErr != nil:
+		return nil, deletedErr
+	case timed:
+		return nil, err // as a counter its IDs would be quite others
+	}
+	// Two instances may create the tag at once: the second one reads what the first one made.
+	_, createErr := m.admin.CreateTag(ctx, name, record.DefaultTag(), "room "+string(m.cfg.Room))
+	switch allocator.KindOf(createErr) {
+	case allocator.Exists:
+	case allocator.Refused:
+		return nil, err // only an operator gives the name another life
+	default:
+		if createErr != nil {
+			return nil, createErr
+		}
+	}
+	return m.readTag(ctx, name)
+}
+
+// readTag reads a tag of any kind and puts its issuer into memory, in the place of one that is there. A time-ordered
+// one stays there even if no worker is to be had for it: its next caller tries again. A tag that changed meanwhile is
+// read again. m.loading lets only one readTag of a tag run.
+func (m *tags) readTag(ctx context.Context, name allocator.Tag) (issuer, error) {
+	leave, err := m.enter(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	for {
+		m.begin(name)
+		tag, err := m.readIssuer(ctx, name)
+		switch current := m.end(name, tag); {
+		case err != nil:
+			return nil, err
+		case !current:
+			tag.Close()
+			continue
+		}
+		switch tag := tag.(type) {
+		case *TimeTag:
+			err = tag.Warm(ctx)
+		case *counter: // its period may have ended since it was read, before the counter was there to turn
+			if tag.period != (period.Period{}) {
+				tag.begin(tag.period.At(m.instance.Now()))
+			}
+		}
+		return tag, err
+	}
+}
+
+// begin notes that a tag is being read, until end.
+func (m *tags) begin(name allocator.Tag) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.reading[name] = new(atomic.Bool)
+}
+
+// end puts the issuer that was made of a tag as it was read into memory, if there is one. One that is there is closed.
+// A call that finds it closed looks the tag up again, and finds the new one. end returns false, and puts nothing there,
+// if the tag changed since begin: no one would tell the issuer.
+func (m *tags) end(name allocator.Tag, tag issuer) (current bool) {
+	m.mu.Lock()
+	changed, old := m.mu.reading[name].Load(), m.mu.tags[name]
+	delete(m.mu.reading, name)
+	if puts := !changed && tag != nil; puts {
+		m.unknown.found(name)
+		if old != nil {
+			old.Close()
+		}
+		m.set(name, tag)
+	} else {
+		old = nil
+	}
+	m.mu.Unlock()
+	if old != nil {
+		m.tour.finish(old)
+	}
+	return !changed
+}
+
+// set makes tag the issuer of a name, none for nil. The lock is held.
+func (m *tags) set(name allocator.Tag, tag issuer) {
+	if _, is := m.mu.tags[name].(*TimeTag); is {
+		m.mu.timed--
+	}
+	if _, is := tag.(*TimeTag); is {
+		m.mu.timed++
+	}
+	if tag == nil {
+		delete(m.mu.tags, name)
+		m.mu.index.remove(name)
+		return
+	}
+	m.mu.tags[name] = tag
+	m.mu.index.put(tagged{name, tag})
+}
+
+// readIssuer reads a tag of any kind and makes its issuer.
+func (m *tags) readIssuer(ctx context.Context, name allocator.Tag) (issuer, error) {
+	chain, err := m.readChain(ctx, name)
+	if timed, is := errors.AsType[*ledger.TimeTagError](err); is {
+		return m.windows.Add(name, *timed.Settings.Time, m.textOf(name, timed.Settings)), nil
+	}
+	if err != nil {
+		return nil, err // and no nil *counter in an issuer
+	}
+	return chain, nil
+}
+
+// readChain reads a counter's settings, mark and floor (Instance.Source), and makes a
+// chain of them. The chain's first lease then needs one transaction only.
+func (m *tags) readChain(ctx context.Context, tag allocator.Tag) (*counter, error) {
+	source, settings, err := m.instance.Source(ctx, tag)
+	if err != nil {
+		return nil, err
+	}
+	chain := &counter{text: m.textOf(tag, settings), period: settings.Period}
+	chain.setSpace(m.spaceOf(settings))
+	m.periods.add(settings.Period, m.instance.Now())
+	// The chain needs its source, and the source the chain, so the chain comes in two steps.
+	metered := &meteredSource{Source: source, tags: m, chain: chain}
+	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: m.refiller,
+		Settings: settings.Chain(), First: m.firstLease(tag, settings.Chain()), Gate: m.gateOf(settings)})
+	if err == nil {
+		chain.Limit(settings.Limit)
+	}
+	return chain, err
+}
+
+// firstOf is how much of its last rate an instance that starts again leases at once. A crash loop uses up no more, and
+// less each time.
+const firstOf = 10 * time.Second
+
+// firstLease returns how many IDs a chain's first lease asks for: some seconds of the rate before a restart.
+func (m *tags) firstLease(tag allocator.Tag, settings allocator.Settings) int64 {
+	step := min(m.instance.TakeStep(tag), settings.MaxStep)
+	return int64(float64(step) * min(1, firstOf.Seconds()/settings.Reserve.Seconds()))
+}
+
+// textOf returns how a tag's IDs are texts, and warns where there are none.
+func (m *tags) textOf(tag allocator.Tag, settings record.TagSettings) *texts.Text {
+	text := m.texts.Of(settings.Format, settings.KeyCheck)
+	if err := usable(string(tag), text); err != nil {
+		m.lines.keyless.Log(time.Now(), m.log.Warn,
+			"this instance issues no single IDs of a tag, as it cannot write their texts", "tag", tag, "error", err)
+	}
+	return text
+}
+
+// meteredSource is the source of a chain: the ledger's, with a span, a count and the tag's
+// growth for each lease.
+type meteredSource struct {
+	allocator.Source
+	tags  *tags
+	chain *counter
+}
+
+// Lease implements allocator.Source.
+func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
+	ctx, end := r.tags.span(ctx, "room.refill", r.chain.Tag())
+	seg, err := r.Source.Lease(ctx, n)
+	end(err)
+	r.tags.damaged.note(r.chain.Tag(), err)
+	if err == nil {
+		crash.Here(crash.BeforeUse)
+		r.chain.growth.note(time.Now(), seg.Last())
+	}
+	if r.tags.metrics != nil {
+		r.tags.metrics.refilled(err)
+	}
+	return seg, err
+}
+
+// loadAtOnce is how many tags are read at once, for callers and for a new layout
+// together: so that a thousand cold tags do not overload an etcd that is slow or
+// has just come back.
+const loadAtOnce = 64
+
+// enter waits until a tag may be read. The caller reads it and then calls leave.
+// Its error is Unavailable.
+func (m *tags) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
+	select {
+	case m.slots <- struct{}{}:
+		return func() { <-m.slots }, nil
+	case <-ctx.Done():
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"tag %s was not read: etcd is slow, and %d other tags are being read; try again", tag, loadAtOnce)
+	}
+}
+
+// changed returns a tag's issuer, as inMemory does. A read of the tag that is under way notes the change.
+func (m *tags) changed(name allocator.Tag) issuer {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if read := m.mu.reading[name]; read != nil {
+		read.Store(true)
+	}
+	return m.mu.tags[name]
+}
+
+// remove closes an issuer, and removes it if it still is the tag's.
+func (m *tags) remove(name allocator.Tag, tag issuer) {
+	tag.Close()
+	m.forget(name, tag)
+}
+
+// forget removes an issuer that is closed, if it still is the tag's. No ID comes of it any more, so
+// the totals that finish adds are its last, and the tag's next issuer begins above its IDs.
+func (m *tags) forget(name allocator.Tag, tag issuer) {
+	m.mu.Lock()
+	was := m.mu.tags[name] == tag
+	if was {
+		m.set(name, nil)
+	}
+	m.mu.Unlock()
+	if was {
+		m.tour.finish(tag)
+	}
+}
+
+// dropIDs closes every counter and every generator, and returns how many IDs were dropped in all. Time-ordered
+// tags stay in memory, for workers that are taken anew.
+func (m *tags) dropIDs() int64 {
+	list, _ := m.counters("", math.MaxInt)
+	for _, c := range list {
+		m.remove(c.Tag(), c)
+	}
+	m.windows.Drop()
+	return m.tour.totals().dropped
+}
+
+// tagChanged applies a change of a tag that the ledger saw. An issuer in memory gets the new settings, and that
+// of a deleted tag is dropped. The issuer of a prescaled tag is made, so that its IDs are there before its first
+// caller.
+func (m *tags) tagChanged(change ledger.TagChange) {
+	m.unknown.changed(change.Name)
+	m.damaged.note(change.Name, change.Err)
+	if change.Settings == nil && change.Err == nil {
+		m.deleted.changed()
+	}
+	tag := m.changed(change.Name)
+	switch {
+	case tag != nil && change.Settings == nil:
+		m.remove(change.Name, tag)
+		m.logDropped(change)
+	case tag != nil:
+		keeps, err := tag.update(m, *change.Settings)
+		if err != nil {
+			m.lines.refused.Log(time.Now(), m.log.Error, "tag's settings refused", "tag", change.Name, "error", err)
+			return
+		}
+		if !keeps { // its next caller makes another one
+			m.remove(change.Name, tag)
+		}
+		m.lines.updated.Log(time.Now(), m.log.Info, "tag updated", "tag", change.Name)
+	case change.Settings != nil && change.Settings.Prescale > 0 && time.Now().Before(change.Settings.PrescaleUntil):
+		select {
+		case m.prescaled <- change.Name:
+		default: // beyond maxPrescaled, tags are made by their first callers
+		}
+	}
+}
+
+// maxPrescaled is how many tags that no caller has asked for yet may wait for
+// their prescale.
+const maxPrescaled = 1000
+
+// warmPrescaled makes the issuers of tags that were prescaled, until ctx ends.
+func (m *tags) warmPrescaled(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case tag := <-m.prescaled:
+			warming, cancel := context.WithTimeout(ctx, ledger.LongestWork)
+			if err := m.warmTag(warming, tag); err != nil && ctx.Err() == nil {
+				m.lines.unwarmed.Log(time.Now(), m.log.Warn,
+					"tag not prescaled yet; its first caller prescales it", "tag", tag, "error", err)
+			}
+			cancel()
+		}
+	}
 }
 
 // counter returns the issuer of a tag that is a counter, or nil if it is not in memory.
@@ -150,155 +548,48 @@ type tagged struct {
 	issuer issuer
 }
 
-// begin notes that a tag is being read, until end. The tag has no issuer in memory.
-func (m *tags) begin(name allocator.Tag) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.reading[name] = new(atomic.Bool)
-}
-
-// end puts the issuer that was made of a tag as it was read into memory, if there is one. It returns false, and puts
-// nothing there, if the tag changed since begin: no one would tell the issuer.
-func (m *tags) end(name allocator.Tag, tag issuer) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	changed := m.mu.reading[name].Load()
-	delete(m.mu.reading, name)
-	switch {
-	case changed:
-		m.periods.remove(name)
-		return false
-	case tag == nil:
-		return true
+// warm leases the first segments of the warm tags, then reports that the instance
+// is ready.
+func (s *Server) warm(ctx context.Context) {
+	var warming sync.WaitGroup
+	for _, tag := range s.cfg.WarmTags {
+		warming.Go(func() { s.warmUntil(ctx, tag) })
 	}
-	m.unknown.found(name)
-	if _, is := tag.(*TimeTag); is {
-		m.mu.timed++
-	}
-	m.set(name, tag)
-	return true
-}
-
-// changed returns a tag's issuer, as inMemory does. A read of the tag that is under way notes the change.
-func (m *tags) changed(name allocator.Tag) issuer {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if read := m.mu.reading[name]; read != nil {
-		read.Store(true)
-	}
-	return m.mu.tags[name]
-}
-
-// set makes tag the issuer of a name. The lock is held.
-func (m *tags) set(name allocator.Tag, tag issuer) {
-	m.mu.tags[name] = tag
-	m.mu.index.put(tagged{name, tag})
-}
-
-// remove closes an issuer, and removes it if it still is the tag's.
-func (m *tags) remove(name allocator.Tag, tag issuer) {
-	tag.Close()
-	m.forget(name, tag)
-}
-
-// forget removes an issuer that is closed, if it still is the tag's. No ID comes of it any more, so
-// the totals that finish adds are its last, and the tag's next issuer begins above its IDs.
-func (m *tags) forget(name allocator.Tag, tag issuer) {
-	if m.delete(name, tag) {
-		m.tour.finish(tag)
+	warming.Wait()
+	// Enter the epoch in force; a failure is reported below. The instance answers calls that need no lease anyway.
+	entering, cancel := context.WithTimeout(ctx, s.ledger.Patience())
+	defer cancel()
+	_ = s.ledger.Check(entering)
+	if ctx.Err() == nil {
+		s.status.started.Store(true)
+		s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String(), "layout", s.layoutVersion())
+		if err := s.health.reportHealth(); err != nil {
+			s.log.Warn("the instance has started, but cannot issue IDs", "error", err)
+		}
 	}
 }
 
-// delete takes an issuer out of memory, and reports whether it was the tag's.
-func (m *tags) delete(name allocator.Tag, tag issuer) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.mu.tags[name] != tag {
-		return false
-	}
-	delete(m.mu.tags, name)
-	m.mu.index.remove(name)
-	m.periods.remove(name) // before the next issuer of the tag is made
-	if _, is := tag.(*TimeTag); is {
-		m.mu.timed--
-	}
-	return true
-}
-
-// replace puts a counter in the place of another, if that still is the tag's, and closes the other.
-func (m *tags) replace(other, fresh *counter) {
-	m.mu.Lock()
-	other.Close() // a call that finds it closed looks the tag up again, and finds the new one
-	was := m.mu.tags[other.Tag()] == issuer(other)
-	if was {
-		m.set(other.Tag(), fresh)
-	}
-	m.mu.Unlock()
-	if was {
-		m.tour.finish(other)
-	}
-}
-
-// dropIDs closes every counter and every generator, and returns how many IDs were dropped in all. Time-ordered
-// tags stay in memory, for workers that are taken anew.
-func (m *tags) dropIDs() int64 {
-	list, _ := m.counters("", math.MaxInt)
-	for _, c := range list {
-		m.remove(c.Tag(), c)
-	}
-	m.windows.Drop()
-	return m.tour.totals().dropped
-}
-
-// tagChanged applies a change of a tag that the ledger saw. An issuer in memory gets the new settings, and that
-// of a deleted tag is dropped. The issuer of a prescaled tag is made, so that its IDs are there before its first
-// caller.
-func (m *tags) tagChanged(change ledger.TagChange) {
-	m.unknown.changed(change.Name)
-	m.damaged.note(change.Name, change.Err)
-	if change.Settings == nil && change.Err == nil {
-		m.deleted.changed()
-	}
-	tag := m.changed(change.Name)
-	switch {
-	case tag != nil && change.Settings == nil:
-		m.remove(change.Name, tag)
-		m.logDropped(change)
-	case tag != nil:
-		keeps, err := tag.update(m, *change.Settings)
-		if err != nil {
-			m.lines.refused.Log(time.Now(), m.log.Error, "tag's settings refused", "tag", change.Name, "error", err)
+// warmUntil warms a tag. While etcd does not answer it tries again.
+func (s *Server) warmUntil(ctx context.Context, tag allocator.Tag) {
+	for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, time.Second) {
+		err := s.tags.warmTag(ctx, tag)
+		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
+			if err != nil {
+				s.log.Error("tag not warmed", "tag", tag, "error", err)
+			}
 			return
 		}
-		if !keeps { // its next caller makes another one
-			m.remove(change.Name, tag)
-		}
-		m.lines.updated.Log(time.Now(), m.log.Info, "tag updated", "tag", change.Name)
-	case change.Settings != nil && change.Settings.Prescale > 0 && time.Now().Before(change.Settings.PrescaleUntil):
 		select {
-		case m.prescaled <- change.Name:
-		default: // beyond maxPrescaled, tags are made by their first callers
+		case <-ctx.Done():
+		case <-time.After(pause):
 		}
 	}
 }
 
-// maxPrescaled is how many tags that no caller has asked for yet may wait for
-// their prescale.
-const maxPrescaled = 1000
-
-// warmPrescaled makes the issuers of tags that were prescaled, until ctx ends.
-func (m *tags) warmPrescaled(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case tag := <-m.prescaled:
-			warming, cancel := context.WithTimeout(ctx, ledger.LongestWork)
-			if err := m.warmTag(warming, tag); err != nil && ctx.Err() == nil {
-				m.lines.unwarmed.Log(time.Now(), m.log.Warn,
-					"tag not prescaled yet; its first caller prescales it", "tag", tag, "error", err)
-			}
-			cancel()
-		}
+func (m *tags) warmTag(ctx context.Context, name allocator.Tag) error {
+	tag, err := m.get(ctx, string(name))
+	if err != nil {
+		return err
 	}
+	return tag.Warm(ctx)
 }

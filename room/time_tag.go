@@ -141,17 +141,13 @@ func (t *TimeTag) note(ctx context.Context, n int64, err error) {
 // longFault is how long a fault counts while no caller asks for the tag.
 const longFault = time.Minute
 
-// current reports whether f is why requests fail now.
-func (f *fault) current(t *TimeTag, now time.Time) bool {
-	return f != nil && f.given == t.given.Load() && now.Sub(f.last) < longFault
-}
-
 // trouble returns why the tag issues no IDs now, or nil.
 func (t *TimeTag) trouble(now time.Time) error {
-	if f := t.fault.Load(); f.current(t, now) {
-		return f.err
+	f := t.fault.Load()
+	if f == nil || f.given != t.given.Load() || now.Sub(f.last) >= longFault {
+		return nil
 	}
-	return nil
+	return f.err
 }
 
 // NextN appends n IDs to dst, as timeid.Generator.NextN does. Runs that it appended
@@ -216,7 +212,12 @@ func (t *TimeTag) with(ctx context.Context, g *timeid.Generator, use func(*timei
 		}
 		t.pool.windows.look()
 		d, waits := begins(outside)
-		if !waits || waited+d > 2*longestTick || !await(ctx, d) {
+		if !waits || waited+d > 2*longestTick {
+			return err
+		}
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
 			return err
 		}
 		waited += d
@@ -240,18 +241,6 @@ func begins(e *timeid.WindowError) (time.Duration, bool) {
 
 // renewal is a moment in which a window that is too short for a tick may be renewed.
 const renewal = 10 * time.Millisecond
-
-// await waits, and returns false when ctx ended first.
-func await(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
 
 // Stats returns the counts of the tag's generators so far.
 func (t *TimeTag) Stats() timeid.Stats {
@@ -320,15 +309,16 @@ func (t *TimeTag) window(ctx context.Context, m *tags, r *marchv1.WindowRequest)
 	case r.GetAge().AsDuration() < 0:
 		return nil, allocator.Errorf(allocator.Invalid, "age: %v; allowed: 0s or more", r.GetAge().AsDuration())
 	}
-	loan, err := m.windows.Lend(ctx, t, Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof,
+	held, err := m.windows.Lend(ctx, t, Ask{Nonce: nonce, Held: r.GetHeld().GetWorker(), Proof: proof,
 		Age: r.GetAge().AsDuration(),
 		By:  m.cfg.Access.Holder(ctx, marchv1.IDService_Lease_FullMethodName, string(t.name))})
 	if err != nil {
 		m.cfg.Access.OverQuota(err)
 		return nil, err
 	}
+	window := held.Window()
 	lease.Window = &marchv1.WorkerWindow{
-		Worker: loan.Worker, FromMs: loan.Window.From, UntilMs: loan.Window.Until, NowMs: loan.Now,
+		Worker: held.ID().Number, FromMs: window.From, UntilMs: window.Until, NowMs: m.windows.now(),
 		Room: string(m.cfg.Room), Instance: string(m.cfg.Name),
 	}
 	return lease, nil

@@ -89,7 +89,7 @@ func (r *round) add(s seen) {
 	if exhausted && s.status.Held == 0 && len(r.used) < maxDamaged {
 		r.used = append(r.used, s)
 	}
-	if space := s.chain.getSpace(); space.ends != 0 && s.status.Last >= space.limit && len(r.early) < maxDamaged {
+	if space := s.chain.getSpace(); !space.ends.IsZero() && s.status.Last >= space.limit && len(r.early) < maxDamaged {
 		r.early = append(r.early, s)
 	}
 	if s.status.Peak > 0 && !exhausted && (r.scarce == "" || s.status.Lasts < r.reserve) {
@@ -223,21 +223,29 @@ func (m *tags) look() round {
 // sweep looks after all issuers until ctx ends: it measures the rates of counters, refills
 // those that are too slow to look at themselves, and drops issuers unused for long.
 func (m *tags) sweep(ctx context.Context) error {
-	ticker := time.NewTicker(tourEvery)
-	defer ticker.Stop()
-	for w := (&walk{}); ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	var w walk
+	return every(ctx, tourEvery, func() {
 		counters, timed := m.size()
 		n := counters + timed
-		m.visit(w, max(min(n, fewTags)/10, n/100)+1, func(found tagged) {
+		m.visit(&w, max(min(n, fewTags)/10, n/100)+1, func(found tagged) {
 			if found.issuer.CloseUnused(m.cfg.IdleAfter) {
 				m.forget(found.tag, found.issuer)
 			}
 		})
+	})
+}
+
+// every calls work at an interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, work func()) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			work()
+		}
 	}
 }
 

@@ -184,49 +184,6 @@ func TestALongerUnitIsNeverRefused(t *testing.T) {
 	})
 }
 
-// A tag that is unused for some time goes from memory; the worker stays, and the tag's
-// next caller goes on above the last ID.
-func TestIdleTagsGo(t *testing.T) {
-	const idle = 10 * time.Minute
-	synctest.Test(t, func(t *testing.T) {
-		tags := start(t)
-		old := load(t, tags, "old", of(time.Millisecond))
-		busy := load(t, tags, "busy", of(time.Millisecond))
-		id, err := old.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second / 3) // at full seconds the pool may be busy, and a busy one closes nothing
-		var after time.Duration
-		for began := time.Now(); after == 0; time.Sleep(time.Minute) {
-			next(t, busy, time.Second)
-			if busy.CloseUnused(idle) {
-				t.Fatal("a tag in use was closed")
-			}
-			if old.CloseUnused(idle) {
-				after = time.Since(began)
-			}
-		}
-		if after != idle {
-			t.Errorf("closed after %v", after)
-		}
-		if _, err := old.Next(t.Context()); allocator.KindOf(err) != allocator.Unavailable {
-			t.Errorf("a caller that had it before: %v", err)
-		}
-		if exchanges, _ := tags.Exchanged(); exchanges != 0 {
-			t.Errorf("%d exchanges", exchanges)
-		}
-		before, err := old.Settings().Layout().Decompose(id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if p := next(t, load(t, tags, "old", of(time.Millisecond)), time.Second); p.Worker != before.Worker ||
-			p.Time <= before.Time {
-			t.Errorf("%+v after %+v", p, before)
-		}
-	})
-}
-
 // An instance that slept past its window finds that another one has its worker, and counts
 // that. It issues again once a worker is free.
 func TestAnotherProcessHasTheWorker(t *testing.T) {

@@ -4,13 +4,14 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/timeid"
@@ -30,19 +31,22 @@ func isOf(t *testing.T, l timeid.Layout, id int64) {
 	}
 }
 
-// lateStore answers the first read of a tag's settings only after it has called change.
+// lateStore answers the next read of a tag's settings only after it has called change.
 type lateStore struct {
 	store.Store
-	once   sync.Once
-	change func()
+	change atomic.Pointer[func()] // nil once it was called
 }
+
+func (s *lateStore) next(change func()) { s.change.Store(&change) }
 
 func (s *lateStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	answer, err := s.Store.Txn(ctx, txn)
 	if slices.ContainsFunc(txn.Then, func(op store.Op) bool {
 		return op.Get != nil && strings.HasSuffix(op.Get.Key, "/tags/event")
 	}) {
-		s.once.Do(s.change)
+		if change := s.change.Swap(nil); change != nil {
+			(*change)()
+		}
 	}
 	return answer, err
 }
@@ -64,7 +68,8 @@ func TestTagChangesWhileItIsRead(t *testing.T) {
 				testcluster.Bubble(t, func(t *testing.T) {
 					c := newCluster(t, testcluster.Halves())
 					c.tag(before, "event")
-					late := &lateStore{change: func() {
+					late := &lateStore{}
+					late.next(func() {
 						if err := c.Admin.DeleteTag(bg, "event", "test"); err != nil {
 							t.Error(err)
 						}
@@ -76,7 +81,7 @@ func TestTagChangesWhileItIsRead(t *testing.T) {
 							}
 						}
 						time.Sleep(time.Second) // the instance hears of it
-					}}
+					})
 					a := c.start("a", "a1", func(cfg *room.Config) {
 						late.Store = c.store()
 						cfg.Ledger = c.LedgerOver(late, nil)
@@ -98,6 +103,31 @@ func TestTagChangesWhileItIsRead(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A cold tag that changes while an instance reads it again, for a new layout, has its new settings then.
+func TestColdTagChangesWhileItIsReadAgain(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(nil, "event")
+		late := &lateStore{}
+		a := c.start("a", "a1", func(cfg *room.Config) {
+			late.Store, cfg.ColdAfter = c.store(), 0
+			cfg.Ledger = c.LedgerOver(late, nil)
+		})
+		a.mustNext("event")
+		synctest.Wait() // no lease is under way
+		late.next(func() {
+			c.update("event", func(s *record.TagSettings) { s.MinStep = 77 })
+			time.Sleep(time.Second) // the instance hears of it
+		})
+		version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: 25},
+			"b": {Lower: 50, Upper: 100}}), "test")
+		a.await("a1 reports", func() bool { return c.registered("a", "a1").Version == version })
+		if step := a.chain("event").GetStep(); late.change.Load() != nil || step != 77 {
+			t.Errorf("the chain aims to hold %d, want 77", step)
+		}
+	})
 }
 
 // An instance whose watch missed that a time-ordered tag was deleted, or made anew, learns it when it watches again.
