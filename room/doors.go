@@ -79,47 +79,38 @@ type doors struct {
 // start makes the doors that have a listener.
 func (d *doors) start() error {
 	s := d.room
-	calls := door.Calls{Next: d.next, TryNext: d.tryNext, NextN: d.nextN, NextRun: d.nextRun, NextKept: d.nextKept,
-		Peek: d.peek, Create: d.create}
-	if s.cfg.Access != nil {
-		calls.Login, calls.Barred = d.login, s.cfg.Access.Barred
-	}
-	add := func(l net.Listener, run func(context.Context, net.Listener) error, metrics prometheus.Collector) {
-		door := serve.Door{Listener: l, Run: run}
-		if !s.cfg.Doors.Plain {
-			door.TLS = s.cfg.TLS
+	add := func(l net.Listener, of interface {
+		Run(ctx context.Context, l net.Listener) error
+		Metrics() prometheus.Collector
+	}) {
+		if web, is := of.(*door.HTTP); is {
+			web.Guard(s.cfg.Access, s.cfg.AllowedHosts)
 		}
-		d.open = append(d.open, door)
+		opened := serve.Door{Listener: l, Run: of.Run}
+		if !s.cfg.Doors.Plain {
+			opened.TLS = s.cfg.TLS
+		}
+		d.open = append(d.open, opened)
 		if s.cfg.Metrics != nil {
-			s.cfg.Metrics.Register(metrics)
+			s.cfg.Metrics.Register(of.Metrics())
 		}
 	}
 	at := s.cfg.Doors
 	if at.Redis != nil {
-		of := redis.New(redis.Config{Calls: calls, Version: s.cfg.Build, Logger: s.log})
-		add(at.Redis, of.Run, of.Metrics())
+		add(at.Redis, redis.New(redis.Config{Room: d, Version: s.cfg.Build, Logger: s.log}))
 	}
 	if at.Leaf != nil {
-		cfg := leaf.Config{Next: calls.Next}
-		if at.LeafSnowflake != "" {
-			cfg.Snowflake = d.nextTime
-		}
-		of, err := leaf.New(cfg)
+		of, err := leaf.New(d, at.LeafSnowflake)
 		if err != nil {
 			return err
 		}
-		of.Guard(s.cfg.Access, s.cfg.AllowedHosts)
-		add(at.Leaf, of.Run, of.Metrics())
+		add(at.Leaf, of)
 	}
 	if at.TinyID != nil {
-		of := tinyid.New(calls, at.TinyIDTokens)
-		of.Guard(s.cfg.Access, s.cfg.AllowedHosts)
-		add(at.TinyID, of.Run, of.Metrics())
+		add(at.TinyID, tinyid.New(d, at.TinyIDTokens))
 	}
 	if at.CosID != nil {
-		of := cosid.New(calls, d.machines())
-		of.Guard(s.cfg.Access, s.cfg.AllowedHosts)
-		add(at.CosID, of.Run, of.Metrics())
+		add(at.CosID, cosid.New(d, d.machines()))
 	}
 	return nil
 }
@@ -170,8 +161,14 @@ func (d *doors) machines() cosid.Machines {
 	return machines{machine.New(d.room.ledger, d.room.cfg.Room, name), d.room}
 }
 
-// login returns the context of a token's subject.
-func (d *doors) login(ctx context.Context, token string) (context.Context, error) {
+// Open implements door.Room.
+func (d *doors) Open() bool { return d.room.cfg.Access == nil }
+
+// Barred implements door.Room.
+func (d *doors) Barred(ctx context.Context) bool { return d.room.cfg.Access.Barred(ctx) }
+
+// Login returns the context of a token's subject.
+func (d *doors) Login(ctx context.Context, token string) (context.Context, error) {
 	given := access.Credentials{Token: token}
 	if p, ok := peer.FromContext(ctx); ok {
 		given.Address = p.Addr.String()
@@ -197,7 +194,8 @@ func (d *doors) give(ctx context.Context, tag string, n int64, take func() (take
 	return err
 }
 
-func (d *doors) next(ctx context.Context, tag string) (id int64, err error) {
+// Next implements door.Room.
+func (d *doors) Next(ctx context.Context, tag string) (id int64, err error) {
 	err = d.give(ctx, tag, 1, func() (int64, error) {
 		id, _, err = d.room.next(ctx, tag)
 		return 1, err
@@ -205,9 +203,9 @@ func (d *doors) next(ctx context.Context, tag string) (id int64, err error) {
 	return id, err
 }
 
-// tryNext takes an ID that is in memory, for a caller with a known subject. An ID of a quota
+// TryNext takes an ID that is in memory, for a caller with a known subject. An ID of a quota
 // may be counted once more if another caller takes the last ID just then.
-func (d *doors) tryNext(ctx context.Context, tag string) (id int64, ok bool, err error) {
+func (d *doors) TryNext(ctx context.Context, tag string) (id int64, ok bool, err error) {
 	chain := d.room.tags.counter(tag)
 	if chain == nil || usable(tag, chain.text) != nil || !chain.Holds() || !d.room.cfg.Access.Knows(ctx) {
 		return 0, false, nil
@@ -222,7 +220,8 @@ func (d *doors) tryNext(ctx context.Context, tag string) (id int64, ok bool, err
 	return id, ok, err
 }
 
-func (d *doors) nextRun(ctx context.Context, tag string, n int64) (first int64, err error) {
+// NextRun implements door.Room.
+func (d *doors) NextRun(ctx context.Context, tag string, n int64) (first int64, err error) {
 	err = d.give(ctx, tag, n, func() (int64, error) {
 		return n, d.room.with(ctx, tag, func(i issuer) error {
 			run, err := d.room.takeRun(ctx, i, n)
@@ -233,7 +232,8 @@ func (d *doors) nextRun(ctx context.Context, tag string, n int64) (first int64, 
 	return first, err
 }
 
-func (d *doors) nextN(ctx context.Context, tag string, n int64) (runs []allocator.Run, err error) {
+// NextN implements door.Room.
+func (d *doors) NextN(ctx context.Context, tag string, n int64) (runs []allocator.Run, err error) {
 	err = d.give(ctx, tag, n, func() (int64, error) {
 		runs, _, _, err = d.room.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
 		return n, err
@@ -241,9 +241,8 @@ func (d *doors) nextN(ctx context.Context, tag string, n int64) (runs []allocato
 	return runs, err
 }
 
-// nextTime takes an ID of the tag that Leaf's Snowflake answers from.
-func (d *doors) nextTime(ctx context.Context) (id int64, err error) {
-	tag := string(d.room.cfg.Doors.LeafSnowflake)
+// NextTime implements door.Room.
+func (d *doors) NextTime(ctx context.Context, tag string) (id int64, err error) {
 	err = d.give(ctx, tag, 1, func() (int64, error) {
 		if err := d.exists(ctx, tag); err != nil {
 			return 0, err
@@ -270,9 +269,9 @@ func (d *doors) exists(ctx context.Context, tag string) error {
 	return d.room.forCaller(err)
 }
 
-// nextKept takes consecutive IDs for a caller that keeps them: n of them, or for an n of 0
+// NextKept takes consecutive IDs for a caller that keeps them: n of them, or for an n of 0
 // the tag's min_step, as far as the room's range and NextRun allow.
-func (d *doors) nextKept(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
+func (d *doors) NextKept(ctx context.Context, tag string, n int64) (run allocator.Run, err error) {
 	err = d.give(ctx, tag, n, func() (int64, error) {
 		err := d.room.with(ctx, tag, func(i issuer) (err error) {
 			c, is := i.(*counter)
@@ -322,9 +321,9 @@ func (d *doors) keepable(ctx context.Context, c *counter, n int64) (int64, error
 	return n, d.room.cfg.Access.Take(ctx, string(tag), n) // counts them for the quotas
 }
 
-// peek returns the next of the IDs that the instance holds, or else the first that it
+// Peek returns the next of the IDs that the instance holds, or else the first that it
 // may lease. It creates no tag, and counts as no request for IDs.
-func (d *doors) peek(ctx context.Context, tag string) (next int64, err error) {
+func (d *doors) Peek(ctx context.Context, tag string) (next int64, err error) {
 	if err := d.room.cfg.Access.MayRead(ctx, tag); err != nil {
 		return 0, err
 	}
@@ -348,9 +347,9 @@ func (d *doors) peek(ctx context.Context, tag string) (next int64, err error) {
 // exact is the end of the numbers that every client reads as they are: those in JavaScript round above it.
 const exact = 1 << 53
 
-// create creates a tag, if this room may create tags. The tag ends before exact, unless the caller begins it near
+// Create creates a tag, if this room may create tags. The tag ends before exact, unless the caller begins it near
 // there or above, or the boundary is too large: no operator chose that clients may take one of its IDs for another one.
-func (d *doors) create(ctx context.Context, name string, start int64) (made bool, err error) {
+func (d *doors) Create(ctx context.Context, name string, start int64) (made bool, err error) {
 	tag, err := allocator.ParseTag(name)
 	if err != nil {
 		return false, err
@@ -362,7 +361,7 @@ func (d *doors) create(ctx context.Context, name string, start int64) (made bool
 		settings.Limit = allocator.MaxID
 	}
 	if !d.room.cfg.CreateTags {
-		switch _, err := d.peek(ctx, name); {
+		switch _, err := d.Peek(ctx, name); {
 		case err == nil, allocator.KindOf(err) == allocator.Refused: // the tag exists, of either kind
 			return false, nil
 		case allocator.KindOf(err) != allocator.NotFound:

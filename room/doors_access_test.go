@@ -1,6 +1,7 @@
 package room_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -109,20 +110,30 @@ func TestDoorsUnderPolicy(t *testing.T) {
 	}
 }
 
-// Without etcd the doors over HTTP go on with what is held, then each says in its own words
-// that there is nothing.
-func TestWebDoorsEtcdAway(t *testing.T) {
+// Without etcd the doors go on with what is held, then each says in its own words that there is nothing.
+func TestDoorsEtcdAway(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, testcluster.Halves())
 	c.tag(nil, "ns.order", "cold", "ns.cold")
 	_, d := c.withDoors(t, "a", false)
+	_, client := c.withRedis("a", "a2", false)
 	for _, held := range []bool{true, false} { // of etcd
 		if !held {
 			c.Etcd.Stop()
 		}
+		if err := client.Incr(bg, "ns.order").Err(); err != nil {
+			t.Errorf("redis, etcd there: %t: %v", held, err)
+		}
 		if status, _, id := d.ask("GET", d.leaf+"/api/segment/get/ns.order", ""); status != http.StatusOK {
 			t.Errorf("leaf, etcd there: %t: %d %s", held, status, id)
 		}
+	}
+	ctx, cancel := context.WithTimeout(bg, patience)
+	defer cancel()
+	cmd := redis.NewIntCmd(ctx, "incr", "cold")
+	if err := client.WithTimeout(patience).Process(ctx, cmd); err == nil ||
+		!strings.HasPrefix(err.Error(), "TRYAGAIN march: ") {
+		t.Errorf("redis: %v", err)
 	}
 	if status, _, body := d.ask("GET", d.leaf+"/api/segment/get/cold", ""); status != http.StatusServiceUnavailable ||
 		!strings.Contains(body, "Result{id=-3, status=EXCEPTION}") {

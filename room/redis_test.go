@@ -1,11 +1,9 @@
 package room_test
 
 import (
-	"context"
 	"errors"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -128,84 +126,5 @@ func TestRedisAtTheLimit(t *testing.T) {
 			k >= 5 && (err == nil || !strings.HasPrefix(err.Error(), "ERR march: ")) {
 			t.Errorf("command %d: %d, %v", k, id, err)
 		}
-	}
-}
-
-// Without etcd a client goes on with what is held, then is told to try again.
-func TestRedisEtcdAway(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, testcluster.Halves())
-	c.tag(nil, "order", "cold")
-	_, client := c.withRedis("a", "a1", false)
-	if err := client.Incr(bg, "order").Err(); err != nil {
-		t.Fatal(err)
-	}
-	c.Etcd.Stop()
-	if err := client.Incr(bg, "order").Err(); err != nil {
-		t.Errorf("of what is held: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(bg, patience)
-	defer cancel()
-	once := client.WithTimeout(patience)
-	cmd := redis.NewIntCmd(ctx, "incr", "cold")
-	if err := once.Process(ctx, cmd); err == nil || !strings.HasPrefix(err.Error(), "TRYAGAIN march: ") {
-		t.Errorf("cold: %v", err)
-	}
-}
-
-// Ranges move to and fro while clients count, one by one, which loops serve, and in runs: no ID comes twice,
-// and each is of the room's range of its time or of the one before.
-func TestRedisRetract(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, testcluster.Halves())
-	c.tag(nil, "order")
-	a, first := c.withRedis("a", "a1", false)
-	_, second := c.withRedis("b", "b1", false)
-	var mu sync.Mutex
-	seen := make(map[int64]bool)
-	moved := make(chan struct{})
-	var clients sync.WaitGroup
-	for k, client := range []*redis.Client{first, first, second, second} {
-		clients.Go(func() {
-			for n := int64(1); ; n = n%20 + 1 {
-				select {
-				case <-moved:
-					return
-				default:
-				}
-				command := client.IncrBy
-				if k%2 == 0 {
-					n, command = 1, func(ctx context.Context, key string, _ int64) *redis.IntCmd {
-						return client.Incr(ctx, key)
-					}
-				}
-				last, err := command(bg, "order", n).Result()
-				if err != nil {
-					t.Errorf("incrby %d: %v", n, err)
-					return
-				}
-				mu.Lock()
-				for id := last - n + 1; id <= last; id++ {
-					if seen[id] {
-						t.Errorf("%d came twice", id)
-					}
-					seen[id] = true
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	for k := range int64(6) {
-		border := 30 + 20*(k%2)
-		version := c.Change(layout(100, map[allocator.Room]allocator.Range{"a": {Upper: border - 5},
-			"b": {Lower: border, Upper: 100}}), "test")
-		a.await("the layout is served", func() bool {
-			return c.registered("a", "a1").Version == version && c.registered("b", "b1").Version == version
-		})
-	}
-	close(moved)
-	clients.Wait()
-	if len(seen) < 1000 {
-		t.Errorf("only %d IDs", len(seen))
 	}
 }

@@ -24,13 +24,13 @@ import (
 const shared = "__share__"
 
 type cosid struct {
-	calls    door.Calls
+	room     door.Room
 	machines Machines
 }
 
 // New returns the door. machines gives machine IDs; nil gives none.
-func New(calls door.Calls, machines Machines) *door.HTTP {
-	c := &cosid{calls, machines}
+func New(room door.Room, machines Machines) *door.HTTP {
+	c := &cosid{room, machines}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /segments/distributor/{namespace}/{name}", c.create)
 	mux.HandleFunc("PATCH /segments/{namespace}/{name}", c.segment)
@@ -110,7 +110,7 @@ func (c *cosid) createCounter(r *http.Request) error {
 	if _, err := number(r, "step", 1, math.MaxInt64); err != nil { // which each segment says again
 		return err
 	}
-	_, err = c.calls.Create(r.Context(), tag, offset+1)
+	_, err = c.room.Create(r.Context(), tag, offset+1)
 	return err
 }
 
@@ -134,10 +134,10 @@ func (c *cosid) last(r *http.Request) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	run, err := c.calls.NextKept(r.Context(), tag, step)
+	run, err := c.room.NextKept(r.Context(), tag, step)
 	if err != nil && allocator.KindOf(err) == allocator.NotFound {
-		if _, err = c.calls.Create(r.Context(), tag, 1); err == nil {
-			run, err = c.calls.NextKept(r.Context(), tag, step)
+		if _, err = c.room.Create(r.Context(), tag, 1); err == nil {
+			run, err = c.room.NextKept(r.Context(), tag, step)
 		}
 	}
 	if err != nil && allocator.KindOf(err) == allocator.Invalid {
@@ -155,7 +155,7 @@ func (c *cosid) id(r *http.Request) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return c.calls.Next(r.Context(), string(tag))
+	return c.room.Next(r.Context(), string(tag))
 }
 
 func (c *cosid) next(w http.ResponseWriter, r *http.Request) {

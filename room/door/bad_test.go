@@ -22,29 +22,31 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fewTags are the calls of a room with one tag, order, which has no more than 50 IDs in a row.
-func fewTags() door.Calls {
-	is := func(tag string, n int64) error {
-		switch {
-		case tag != "order" && tag != "ns.order":
-			return allocator.Errorf(allocator.NotFound, "tag %s does not exist", tag)
-		case n > 50:
-			return allocator.Errorf(allocator.Invalid, "%d; allowed: 1 to 50", n)
-		}
-		return nil
+// fewTags is a room with one tag, order, which has no more than 50 IDs in a row.
+type fewTags struct{ door.Room }
+
+func (fewTags) is(tag string, n int64) error {
+	switch {
+	case tag != "order" && tag != "ns.order":
+		return allocator.Errorf(allocator.NotFound, "tag %s does not exist", tag)
+	case n > 50:
+		return allocator.Errorf(allocator.Invalid, "%d; allowed: 1 to 50", n)
 	}
-	return door.Calls{
-		Next: func(_ context.Context, tag string) (int64, error) { return 7, is(tag, 1) },
-		NextN: func(_ context.Context, tag string, n int64) ([]allocator.Run, error) {
-			return []allocator.Run{{First: 7, Count: min(n, 50)}}, is(tag, 1)
-		},
-		NextKept: func(_ context.Context, tag string, n int64) (allocator.Run, error) {
-			return allocator.Run{First: 7, Count: max(n, 1)}, is(tag, n)
-		},
-		Create: func(_ context.Context, tag string, _ int64) (bool, error) {
-			return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none", tag)
-		},
-	}
+	return nil
+}
+
+func (f fewTags) Next(_ context.Context, tag string) (int64, error) { return 7, f.is(tag, 1) }
+
+func (f fewTags) NextN(_ context.Context, tag string, n int64) ([]allocator.Run, error) {
+	return []allocator.Run{{First: 7, Count: min(n, 50)}}, f.is(tag, 1)
+}
+
+func (f fewTags) NextKept(_ context.Context, tag string, n int64) (allocator.Run, error) {
+	return allocator.Run{First: 7, Count: max(n, 1)}, f.is(tag, n)
+}
+
+func (fewTags) Create(_ context.Context, tag string, _ int64) (bool, error) {
+	return false, allocator.Errorf(allocator.Refused, "tag %s does not exist, and this room creates none", tag)
 }
 
 // Each of 100,000 bad requests of a system is answered in the system's own form: a status
@@ -52,7 +54,7 @@ func fewTags() door.Calls {
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	const requests = 100_000
-	l, err := leaf.New(leaf.Config{Next: fewTags().Next})
+	l, err := leaf.New(fewTags{}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,13 +71,13 @@ func TestBadRequests(t *testing.T) {
 			map[int]bool{200: true, 301: true, 307: true, 400: true, 404: true, 500: true}, "",
 		},
 		"tinyid": {
-			tinyid.New(fewTags(), tinyid.AnyToken("good")), []string{"/tinyid/id/nextId", "/tinyid/id/nextIdSimple",
+			tinyid.New(fewTags{}, tinyid.AnyToken("good")), []string{"/tinyid/id/nextId", "/tinyid/id/nextIdSimple",
 				"/tinyid/id/nextSegmentId", "/tinyid/id/nextSegmentIdSimple", "/"},
 			[]string{"token", "bizType", "batchSize"},
 			map[int]bool{200: true, 301: true, 307: true, 400: true, 404: true}, "",
 		},
 		"cosid": {
-			cosid.New(fewTags(), nil), []string{"/segments/ns/", "/segments/distributor/ns/",
+			cosid.New(fewTags{}, nil), []string{"/segments/ns/", "/segments/distributor/ns/",
 				"/machines/ns", "/ids/", "/"},
 			[]string{"step", "offset", "machineBit", "instanceId", "stable"},
 			map[int]bool{200: true, 301: true, 307: true, 400: true, 500: true}, "code",

@@ -2,7 +2,7 @@
 // room, and the HTTP server of those that speak HTTP.
 //
 // A door hands out IDs as IDService does, under the room's limits, and says what it refuses
-// as its own system words it. It knows no more of a room than Calls.
+// as its own system words it. It knows no more of a room than Room.
 package door
 
 import (
@@ -11,7 +11,9 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,34 +24,37 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// Calls has the functions that a door calls. They get the tag's name, are safe for
-// concurrent use and return errors with a Kind. The context names the caller, as gRPC's
-// peer.
-type Calls struct {
+// Room is what a door takes IDs from. Its methods get the tag's name, are safe for concurrent use and
+// return errors with a Kind. The context names the caller, as gRPC's peer.
+type Room interface {
 	// Next returns an ID.
-	Next func(ctx context.Context, tag string) (int64, error)
+	Next(ctx context.Context, tag string) (int64, error)
 	// TryNext returns an ID as Next does if it need not wait for anything, and otherwise false.
-	TryNext func(ctx context.Context, tag string) (id int64, ok bool, err error)
+	TryNext(ctx context.Context, tag string) (id int64, ok bool, err error)
+	// NextTime is Next of a tag that must exist and have time-ordered IDs. Otherwise it is Refused.
+	NextTime(ctx context.Context, tag string) (int64, error)
 	// NextN returns n IDs, which need not be consecutive.
-	NextN func(ctx context.Context, tag string, n int64) ([]allocator.Run, error)
+	NextN(ctx context.Context, tag string, n int64) ([]allocator.Run, error)
 	// NextRun returns the first of n consecutive IDs.
-	NextRun func(ctx context.Context, tag string, n int64) (int64, error)
+	NextRun(ctx context.Context, tag string, n int64) (int64, error)
 	// NextKept returns n consecutive IDs for a caller that keeps them for as long as it
 	// likes; for an n of 0 as many as the tag's min_step, as far as the room's range allows.
 	// It is Refused for a strict tag: nothing takes such IDs back when their range goes to
 	// another room.
-	NextKept func(ctx context.Context, tag string, n int64) (allocator.Run, error)
+	NextKept(ctx context.Context, tag string, n int64) (allocator.Run, error)
 	// Peek returns the ID that Next would probably return. Its error is NotFound if the tag
 	// does not exist.
-	Peek func(ctx context.Context, tag string) (int64, error)
-	// Login returns a context under which the other calls count as those of a token's subject.
-	// Its errors are Unauthenticated, TooMany and Unavailable. nil: the room has no policy.
-	Login func(ctx context.Context, token string) (context.Context, error)
-	// Barred reports whether a caller may do nothing at all before Login. nil: the room has no policy.
-	Barred func(ctx context.Context) bool
+	Peek(ctx context.Context, tag string) (int64, error)
 	// Create creates a tag whose first ID is start or more. It returns false if the tag
 	// exists.
-	Create func(ctx context.Context, tag string, start int64) (made bool, err error)
+	Create(ctx context.Context, tag string, start int64) (made bool, err error)
+	// Open reports whether the room has no policy: then nobody logs in, and everybody may do everything.
+	Open() bool
+	// Login returns a context under which the other methods count as called by a token's subject.
+	// Its errors are Unauthenticated, TooMany and Unavailable.
+	Login(ctx context.Context, token string) (context.Context, error)
+	// Barred reports whether a caller may do nothing at all before Login.
+	Barred(ctx context.Context) bool
 }
 
 // Bounds of an HTTP door: clients of these systems send small requests, and give up after
@@ -207,4 +212,37 @@ func SpringError(w http.ResponseWriter, r *http.Request, status int, exception, 
 // SpringNotFound answers a path that nothing serves.
 func SpringNotFound(w http.ResponseWriter, r *http.Request) {
 	SpringError(w, r, http.StatusNotFound, "", "No message available")
+}
+
+// Query is the query of a URL, or a form of the same syntax. It is read as url.ParseQuery
+// reads it, without a map: most requests have few parameters, and each is asked for once.
+type Query string
+
+// Get returns the first value of a parameter, and whether there is one. It ignores
+// what url.ParseQuery refuses.
+func (q Query) Get(name string) (value string, ok bool) {
+	for rest := string(q); rest != ""; {
+		var pair string
+		pair, rest, _ = strings.Cut(rest, "&")
+		if pair == "" || strings.Contains(pair, ";") {
+			continue
+		}
+		key, text, _ := strings.Cut(pair, "=")
+		if key, err := url.QueryUnescape(key); err != nil || key != name {
+			continue
+		}
+		if value, err := url.QueryUnescape(text); err == nil {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// Check returns url.ParseQuery's error.
+func (q Query) Check() error {
+	if !strings.ContainsAny(string(q), "%;") { // in which alone it can find a fault
+		return nil
+	}
+	_, err := url.ParseQuery(string(q))
+	return err
 }

@@ -52,7 +52,7 @@ func open(t *testing.T) *pipes {
 	p := &pipes{conns: make(chan net.Conn), ended: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- tinyid.New(fewTags(), tinyid.AnyToken("good")).Run(ctx, p) }()
+	go func() { done <- tinyid.New(fewTags{}, tinyid.AnyToken("good")).Run(ctx, p) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {

@@ -7,7 +7,6 @@
 package leaf
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -21,15 +20,6 @@ import (
 	"github.com/march-id/march/room/door"
 )
 
-// Config says what the door calls. Both functions are as those of door.Calls.
-type Config struct {
-	// Next returns an ID of a tag.
-	Next func(ctx context.Context, tag string) (int64, error)
-	// Snowflake returns a time-ordered ID, whatever the caller's key: Leaf has one
-	// generator. nil: there is none.
-	Snowflake func(ctx context.Context) (int64, error)
-}
-
 // Leaf's codes (Result.java, SegmentIDGenImpl.java, SnowflakeIDGenImpl.java).
 const (
 	notInitialised = -1 // of segments: no such mode. Of Snowflake: the clock is behind.
@@ -38,17 +28,19 @@ const (
 )
 
 type leaf struct {
-	cfg    Config
+	room   door.Room
+	timed  allocator.Tag // that Snowflake answers from; empty for none
 	layout timeid.Layout
 }
 
-// New returns the door.
-func New(cfg Config) (*door.HTTP, error) {
+// New returns the door. Snowflake answers from a tag of time-ordered IDs, whatever the caller's key: Leaf has
+// one generator. Empty: there is none.
+func New(room door.Room, snowflake allocator.Tag) (*door.HTTP, error) {
 	preset, err := timeid.PresetNamed("leaf")
 	if err != nil {
 		return nil, err
 	}
-	return door.NewHTTP("leaf", &leaf{cfg, preset.Layout}), nil
+	return door.NewHTTP("leaf", &leaf{room, snowflake, preset.Layout}), nil
 }
 
 // ServeHTTP looks at the path as it was sent: a key may have an escaped slash. A ServeMux
@@ -82,7 +74,7 @@ func (l *leaf) segment(w http.ResponseWriter, r *http.Request, key string) {
 		fail(w, r, noSuchKey, err)
 		return
 	}
-	switch id, err := l.cfg.Next(r.Context(), string(tag)); {
+	switch id, err := l.room.Next(r.Context(), string(tag)); {
 	case err == nil:
 		door.Number(w, door.Text, id)
 	case allocator.KindOf(err) == allocator.NotFound:
@@ -93,11 +85,11 @@ func (l *leaf) segment(w http.ResponseWriter, r *http.Request, key string) {
 }
 
 func (l *leaf) snowflake(w http.ResponseWriter, r *http.Request) {
-	if l.cfg.Snowflake == nil {
+	if l.timed == "" {
 		fail(w, r, notInitialised, allocator.Refused)
 		return
 	}
-	id, err := l.cfg.Snowflake(r.Context())
+	id, err := l.room.NextTime(r.Context(), string(l.timed))
 	if err == nil {
 		door.Number(w, door.Text, id)
 		return

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,9 +11,6 @@ import (
 	"strconv"
 	"testing"
 	"time"
-
-	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/room/door"
 )
 
 // script is a connection whose client sends what it has to send, reads all answers, and
@@ -75,22 +71,8 @@ func reply(b []byte) (rest []byte, err error) {
 // the first commands changes nothing in what the client reads.
 func TestBadStreams(t *testing.T) {
 	const streams = 100_000
-	var issued int
-	d := New(Config{Calls: door.Calls{
-		Next:    func(context.Context, string) (int64, error) { issued++; return int64(issued), nil },
-		TryNext: func(context.Context, string) (int64, bool, error) { issued++; return int64(issued), true, nil },
-		NextRun: func(_ context.Context, _ string, n int64) (int64, error) {
-			if n > 50 {
-				return 0, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to 50", n)
-			}
-			return 1, nil
-		},
-		Peek:   func(context.Context, string) (int64, error) { return 1, nil },
-		Create: func(context.Context, string, int64) (bool, error) { return true, nil },
-		Login: func(context.Context, string) (context.Context, error) {
-			return nil, allocator.Errorf(allocator.Unauthenticated, "the token is not known")
-		},
-	}})
+	from := &anyTag{}
+	d := New(Config{Room: from})
 	names := make([]string, 0, len(d.commands)+len(refused))
 	for name := range d.commands {
 		names = append(names, name)
@@ -135,7 +117,7 @@ func TestBadStreams(t *testing.T) {
 		s, looped := &script{}, &script{}
 		s.send.Reset(b)
 		for _, s := range []*script{s, looped} {
-			issued = 0
+			from.last.Store(0)
 			c := &conn{door: d, accepted: s, net: s, ctx: t.Context(), anonymous: t.Context(), protocol: 2,
 				in: make([]byte, 0, 512)}
 			if s == looped {

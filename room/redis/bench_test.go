@@ -6,8 +6,40 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/room/door"
 )
+
+// anyTag is a room that has every tag, and knows no token.
+type anyTag struct {
+	door.Room
+	last atomic.Int64
+}
+
+func (a *anyTag) Next(context.Context, string) (int64, error) { return a.last.Add(1), nil }
+
+func (a *anyTag) TryNext(context.Context, string) (int64, bool, error) {
+	return a.last.Add(1), true, nil
+}
+
+func (a *anyTag) NextRun(_ context.Context, _ string, n int64) (int64, error) {
+	if n > 50 {
+		return 0, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to 50", n)
+	}
+	return 1, nil
+}
+
+func (a *anyTag) Peek(context.Context, string) (int64, error) { return 1, nil }
+
+func (a *anyTag) Create(context.Context, string, int64) (bool, error) { return true, nil }
+
+func (a *anyTag) Open() bool { return false }
+
+func (a *anyTag) Barred(context.Context) bool { return false }
+
+func (a *anyTag) Login(context.Context, string) (context.Context, error) {
+	return nil, allocator.Errorf(allocator.Unauthenticated, "the token is not known")
+}
 
 // sink is a connection that reads nothing and takes every answer.
 type sink struct{ net.Conn }
@@ -15,8 +47,7 @@ type sink struct{ net.Conn }
 // BenchmarkIncr is a command from the buffer to the answer, without a network. It allocates
 // nothing.
 func BenchmarkIncr(b *testing.B) {
-	var last atomic.Int64
-	d := New(Config{Calls: door.Calls{Next: func(context.Context, string) (int64, error) { return last.Add(1), nil }}})
+	d := New(Config{Room: &anyTag{}})
 	c := &conn{door: d, net: sink{}, ctx: b.Context(), protocol: 3}
 	command := []byte("*2\r\n$4\r\nINCR\r\n$5\r\norder\r\n")
 	b.ReportAllocs()
@@ -31,11 +62,7 @@ func BenchmarkIncr(b *testing.B) {
 
 // Neither a goroutine nor a loop allocates for an INCR.
 func TestIncrAllocatesNothing(t *testing.T) {
-	var last atomic.Int64
-	d := New(Config{Calls: door.Calls{
-		Next:    func(context.Context, string) (int64, error) { return last.Add(1), nil },
-		TryNext: func(context.Context, string) (int64, bool, error) { return last.Add(1), true, nil },
-	}})
+	d := New(Config{Room: &anyTag{}})
 	c := &conn{door: d, net: sink{}, ctx: t.Context(), protocol: 3}
 	command := []byte("*2\r\n$4\r\nINCR\r\n$9\r\norder:IDs\r\n")
 	for name, answer := range map[string]func() bool{

@@ -59,54 +59,74 @@ func (p *pipes) Close() error {
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // counters is a room of two tags: order begins at 1, full has no ID left, away waits for
-// etcd.
-type counters struct{ last atomic.Int64 }
+// etcd. With a token it has a policy.
+type counters struct {
+	door.Room
+	last  atomic.Int64
+	token string
+}
 
-func (c *counters) config() redis.Config {
-	take := func(tag string, n int64) (int64, error) {
-		switch tag {
-		case "full":
-			return 0, allocator.Errorf(allocator.Exhausted, "tag full: no ID is left\r\n+OK")
-		case "away":
-			return 0, allocator.Errorf(allocator.Unavailable, "etcd is away")
-		case "missing":
-			return 0, allocator.Errorf(allocator.NotFound, "tag missing does not exist")
-		}
-		if n > 50 {
-			return 0, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to 50", n)
-		}
-		return c.last.Add(n) - n + 1, nil
+func (c *counters) take(tag string, n int64) (int64, error) {
+	switch tag {
+	case "full":
+		return 0, allocator.Errorf(allocator.Exhausted, "tag full: no ID is left\r\n+OK")
+	case "away":
+		return 0, allocator.Errorf(allocator.Unavailable, "etcd is away")
+	case "missing":
+		return 0, allocator.Errorf(allocator.NotFound, "tag missing does not exist")
 	}
-	return redis.Config{Calls: door.Calls{
-		Next: func(_ context.Context, tag string) (int64, error) { return take(tag, 1) },
-		TryNext: func(_ context.Context, tag string) (int64, bool, error) {
-			if tag == "away" || tag == "strict" {
-				return 0, false, nil
-			}
-			id, err := take(tag, 1)
-			return id, err == nil, err
-		},
-		NextRun: func(_ context.Context, tag string, n int64) (int64, error) { return take(tag, n) },
-		Peek: func(_ context.Context, tag string) (int64, error) {
-			if tag == "missing" || tag == "away" {
-				return take(tag, 1)
-			}
-			return c.last.Load() + 1, nil
-		},
-		Create: func(_ context.Context, tag string, _ int64) (bool, error) { return tag == "missing", nil },
-	}}
+	if n > 50 {
+		return 0, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to 50", n)
+	}
+	return c.last.Add(n) - n + 1, nil
+}
+
+func (c *counters) Next(_ context.Context, tag string) (int64, error) { return c.take(tag, 1) }
+
+func (c *counters) TryNext(_ context.Context, tag string) (int64, bool, error) {
+	if tag == "away" || tag == "strict" {
+		return 0, false, nil
+	}
+	id, err := c.take(tag, 1)
+	return id, err == nil, err
+}
+
+func (c *counters) NextRun(_ context.Context, tag string, n int64) (int64, error) {
+	return c.take(tag, n)
+}
+
+func (c *counters) Peek(_ context.Context, tag string) (int64, error) {
+	if tag == "missing" || tag == "away" {
+		return c.take(tag, 1)
+	}
+	return c.last.Load() + 1, nil
+}
+
+func (c *counters) Create(_ context.Context, tag string, _ int64) (bool, error) {
+	return tag == "missing", nil
+}
+
+type loggedIn struct{}
+
+func (c *counters) Open() bool { return c.token == "" }
+
+func (c *counters) Barred(ctx context.Context) bool { return ctx.Value(loggedIn{}) == nil }
+
+func (c *counters) Login(ctx context.Context, token string) (context.Context, error) {
+	if token != c.token {
+		return nil, allocator.Errorf(allocator.Unauthenticated, "wrong")
+	}
+	return context.WithValue(ctx, loggedIn{}, true), nil
 }
 
 // open runs a door and returns what dials it.
-func open(t *testing.T, change ...func(*redis.Config)) func() net.Conn {
+func open(t *testing.T) func() net.Conn { return openRoom(t, &counters{}) }
+
+func openRoom(t *testing.T, of *counters) func() net.Conn {
 	l := &pipes{conns: make(chan net.Conn), ended: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	cfg := (&counters{}).config()
-	for _, f := range change {
-		f(&cfg)
-	}
-	go func() { done <- redis.New(cfg).Run(ctx, l) }()
+	go func() { done <- redis.New(redis.Config{Room: of}).Run(ctx, l) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -247,16 +267,7 @@ func TestExchanges(t *testing.T) {
 
 // Before AUTH a client of a room that lets no anonymous caller in gets what Redis gives: nothing, not even PING.
 func TestBeforeAuth(t *testing.T) {
-	at := open(t, func(cfg *redis.Config) {
-		type loggedIn struct{}
-		cfg.Barred = func(ctx context.Context) bool { return ctx.Value(loggedIn{}) == nil }
-		cfg.Login = func(ctx context.Context, token string) (context.Context, error) {
-			if token != "good" {
-				return nil, allocator.Errorf(allocator.Unauthenticated, "wrong")
-			}
-			return context.WithValue(ctx, loggedIn{}, true), nil
-		}
-	})()
+	at := openRoom(t, &counters{token: "good"})()
 	const noauth = "-NOAUTH Authentication required.\r\n"
 	send, want := "", ""
 	for _, command := range []string{"PING", "ECHO x", "INFO", "SELECT 0", "CLIENT ID", "CONFIG GET *", "COMMAND",

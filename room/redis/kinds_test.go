@@ -68,7 +68,7 @@ func TestEveryKind(t *testing.T) {
 	// What has neither is a defect, and no caller is to try again.
 	rows[allocator.Internal].check(t, "no kind", errors.New("why"))
 	waits := &allocator.WaitError{After: 2500 * time.Millisecond, Err: allocator.Errorf(allocator.TooMany, "why")}
-	for path, by := range map[string]http.Handler{"/ids": cosid.New(fails(waits), nil),
+	for path, by := range map[string]http.Handler{"/ids": cosid.New(fails{err: waits}, nil),
 		"/v1": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { rest.WriteError(w, waits) })} {
 		if _, after := answered(t, "GET", path, by); after != "3" {
 			t.Errorf("%s: a caller that is to wait 2.5 s: Retry-After: %q", path, after)
@@ -78,12 +78,11 @@ func TestEveryKind(t *testing.T) {
 
 func (want kinds) check(t *testing.T, what string, err error) {
 	t.Helper()
-	leaves, newErr := leaf.New(leaf.Config{Next: fails(err).Next,
-		Snowflake: func(context.Context) (int64, error) { return 0, err }})
+	leaves, newErr := leaf.New(fails{err: err}, "snowflake")
 	if newErr != nil {
 		t.Fatal(newErr)
 	}
-	tiny, cos := tinyid.New(fails(err), tinyid.AnyToken("good")), cosid.New(fails(err), noMachines{err})
+	tiny, cos := tinyid.New(fails{err: err}, tinyid.AnyToken("good")), cosid.New(fails{err: err}, noMachines{err})
 	var rested http.HandlerFunc = func(w http.ResponseWriter, _ *http.Request) { rest.WriteError(w, err) }
 	const machines = "/machines/ns?instanceId=one&stable=false&machineBit=10"
 	for _, asked := range []struct {
@@ -130,17 +129,23 @@ func answered(t *testing.T, method, path string, by http.Handler) (code int, aft
 	return w.Code, w.Header().Get("Retry-After")
 }
 
-// fails are calls that return an error.
-func fails(err error) door.Calls {
-	return door.Calls{
-		Next:  func(context.Context, string) (int64, error) { return 0, err },
-		NextN: func(context.Context, string, int64) ([]allocator.Run, error) { return nil, err },
-		NextKept: func(context.Context, string, int64) (allocator.Run, error) {
-			return allocator.Run{}, err
-		},
-		Create: func(context.Context, string, int64) (bool, error) { return false, err },
-	}
+// fails is a room whose methods return an error.
+type fails struct {
+	door.Room
+	err error
 }
+
+func (f fails) Next(context.Context, string) (int64, error) { return 0, f.err }
+
+func (f fails) NextTime(context.Context, string) (int64, error) { return 0, f.err }
+
+func (f fails) NextN(context.Context, string, int64) ([]allocator.Run, error) { return nil, f.err }
+
+func (f fails) NextKept(context.Context, string, int64) (allocator.Run, error) {
+	return allocator.Run{}, f.err
+}
+
+func (f fails) Create(context.Context, string, int64) (bool, error) { return false, f.err }
 
 // noMachines gives no machine IDs.
 type noMachines struct{ err error }

@@ -26,7 +26,7 @@ func openWith(t *testing.T, l net.Listener, tags *counters) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- redis.New(tags.config()).Run(ctx, l) }()
+	go func() { done <- redis.New(redis.Config{Room: tags}).Run(ctx, l) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -96,7 +96,7 @@ func recordOne(t *testing.T) {
 	one.conns <- taped
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- redis.New((&counters{}).config()).Run(ctx, one) }()
+	go func() { done <- redis.New(redis.Config{Room: &counters{}}).Run(ctx, one) }()
 	<-taped.ended
 	stop()
 	if err := errors.Join(<-done, os.WriteFile(*recordAs, []byte("# "+strings.TrimSuffix(filepath.Base(*recordAs),

@@ -31,14 +31,13 @@ const (
 const maxBatch = 100_000
 
 type tinyid struct {
-	calls  door.Calls
+	room   door.Room
 	tokens *Tokens
 }
 
-// New returns the door. Where tokens is nil, calls has a Login, and clients give tokens of
-// the room's policy.
-func New(calls door.Calls, tokens *Tokens) *door.HTTP {
-	t := &tinyid{calls, tokens}
+// New returns the door. Where tokens is nil, clients give tokens of the room's policy.
+func New(room door.Room, tokens *Tokens) *door.HTTP {
+	t := &tinyid{room, tokens}
 	return door.NewHTTP("tinyid", http.HandlerFunc(t.serve))
 }
 
@@ -169,7 +168,7 @@ func refuse(w http.ResponseWriter, simple bool, err error) {
 // the context for the calls. Its error is Unauthenticated for a wrong token.
 func (t *tinyid) login(ctx context.Context, token, key string) (context.Context, error) {
 	if t.tokens == nil {
-		return t.calls.Login(ctx, token)
+		return t.room.Login(ctx, token)
 	}
 	if !t.tokens.Allow(token, key) {
 		return nil, allocator.Errorf(allocator.Unauthenticated, "the token is not one of this bizType")
@@ -184,13 +183,13 @@ func (t *tinyid) next(ctx context.Context, asked request, b []byte) ([]byte, err
 	}
 	switch {
 	case asked.batch == 1:
-		id, err := t.calls.Next(ctx, asked.tag)
+		id, err := t.room.Next(ctx, asked.tag)
 		if err != nil {
 			return nil, err
 		}
 		b = strconv.AppendInt(b, id, 10)
 	case asked.batch > 1:
-		runs, err := t.calls.NextN(ctx, asked.tag, asked.batch)
+		runs, err := t.room.NextN(ctx, asked.tag, asked.batch)
 		if err != nil {
 			return nil, err
 		}
@@ -214,7 +213,7 @@ const loadingPercent = 20
 // nextSegment appends a segment: the IDs above its currentId, up to its maxId. The client
 // asks for the next one at its loadingId.
 func (t *tinyid) nextSegment(ctx context.Context, asked request, b []byte) ([]byte, error) {
-	run, err := t.calls.NextKept(ctx, asked.tag, 0)
+	run, err := t.room.NextKept(ctx, asked.tag, 0)
 	if err != nil {
 		return nil, err
 	}

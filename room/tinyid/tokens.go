@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/smallfile"
 )
 
 // Tokens says which tokens may take IDs of which bizTypes, as TinyId's table tiny_id_token
@@ -92,13 +92,9 @@ func (t *Tokens) Allow(token, bizType string) bool {
 }
 
 func readTokens(path string) (pairs, error) {
-	data, err := os.ReadFile(path) //nolint:gosec // the operator's own
+	data, err := smallfile.Read("tinyid-tokens", path, mostTokens)
 	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %w", err)
-	}
-	if len(data) > mostTokens {
-		return nil, allocator.Errorf(allocator.Invalid, "tinyid-tokens: %s has %d bytes; allowed: %d",
-			path, len(data), mostTokens)
+		return nil, err
 	}
 	all := make(pairs)
 	lines := bufio.NewScanner(bytes.NewReader(data))

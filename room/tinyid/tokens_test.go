@@ -54,7 +54,7 @@ func TestOpenTokensRefuses(t *testing.T) {
 		"# none\n":                          "has no token",
 		"a b\na\n":                          "line 2 has 1 words; allowed: a token and a bizType",
 		"a b c\n":                           "line 1 has 3 words",
-		strings.Repeat("a b\n", mostTokens): "allowed: 1048576",
+		strings.Repeat("a b\n", mostTokens): "has more than 1048576 bytes",
 	} {
 		path := filepath.Join(t.TempDir(), "tokens")
 		write(t, path, text)
