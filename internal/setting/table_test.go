@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/march-id/march/allocator"
@@ -89,6 +90,29 @@ func TestSetRefuses(t *testing.T) {
 		err := s.Set(&marchv1.Tag{}, tt.text)
 		if allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), "; allowed: "+tt.allowed) {
 			t.Errorf("%s %q: %v", tt.name, tt.text, err)
+		}
+	}
+}
+
+// TestForeignName: a tag's message has the name that the doors' clients use, of both kinds
+// of tags, and can be sent whatever bytes that name has.
+func TestForeignName(t *testing.T) {
+	t.Parallel()
+	for tag, want := range map[allocator.Tag]string{
+		"order": "", "order_id": "", "order_3aid": "order:id", "0_30_4frder": "Order", "a_61": "",
+		"a_ff": "a\uFFFD", "a_00": "a\x00",
+	} {
+		counter := record.Tag{Name: tag, TagSettings: record.DefaultTag()}
+		timed := counter
+		timed.Time = &record.TimeTag{}
+		for _, r := range []record.Tag{counter, timed} {
+			message := setting.ToProto(r)
+			if got := message.GetForeignName(); got != want {
+				t.Errorf("tag %s stands for %q; want %q", tag, got, want)
+			}
+			if _, err := proto.Marshal(message); err != nil {
+				t.Errorf("tag %s: %v", tag, err)
+			}
 		}
 	}
 }
