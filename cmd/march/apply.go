@@ -1,39 +1,47 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
+	"github.com/march-id/march/internal/yamlfile"
 )
 
 func newExport(c *common) *cobra.Command {
 	t := c.target()
-	cmd := &cobra.Command{
-		Use:     "export",
-		Short:   "Write the layout and the tags as a file for `march apply`",
-		Example: `  march export > cluster.yaml`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			layout, tags, err := readCluster(cmd, t)
-			if err != nil {
-				return err
-			}
-			content, err := exportManifest(layout, tags)
-			if err == nil {
-				_, err = c.stdout.Write(content)
-			}
+	cmd := command(callRow{
+		use: "export", short: "Write the layout and the tags as a file for `march apply`",
+		example: `  march export > cluster.yaml`,
+	}, noArgs, func(cmd *cobra.Command, _ []string) error {
+		layout, tags, err := readCluster(cmd, t)
+		if err != nil {
 			return err
-		},
-	}
+		}
+		content, err := exportManifest(layout, tags)
+		if err == nil {
+			_, err = c.stdout.Write(content)
+		}
+		return err
+	})
 	return t.flags(cmd, "console", defaultConsole)
 }
 
@@ -46,11 +54,11 @@ func readCluster(cmd *cobra.Command, t *target) (layout *marchv1.Layout, tags []
 			return err
 		}
 		if answer.GetProblem() != "" {
-			return allocator.Errorf(allocator.Refused, "the layout cannot be used: %s", answer.GetProblem())
+			return refusedf("the layout cannot be used: %s", answer.GetProblem())
 		}
 		list, err := allPages(marchv1.ConsoleServiceClient.ListTags, nil)(s, ctx, &marchv1.ListTagsRequest{})
 		if u := list.GetUnreadable(); err == nil && len(u) > 0 {
-			err = allocator.Errorf(allocator.Refused, "key %q cannot be read: %s", u[0].GetKey(), u[0].GetWhy())
+			err = refusedf("key %q cannot be read: %s", u[0].GetKey(), u[0].GetWhy())
 		}
 		layout, tags = answer.GetLayout().GetLayout(), list.GetTags()
 		return err
@@ -75,10 +83,9 @@ type applying struct {
 
 func newApply(c *common) *cobra.Command {
 	a := &applying{c: c, t: c.target()}
-	cmd := &cobra.Command{
-		Use:   "apply -f FILE",
-		Short: "Make the layout and the tags those of a file",
-		Long: `Make the layout and the tags those of a file, which march export writes. The
+	cmd := command(callRow{
+		use: "apply -f FILE", short: "Make the layout and the tags those of a file",
+		long: `Make the layout and the tags those of a file, which march export writes. The
 difference is shown first, and applied once it is agreed to. If the cluster
 changes meanwhile, apply refuses to go on: each tag is written only if it is the
 one that was compared.
@@ -87,23 +94,21 @@ A layout or tag that the file does not have stays as it is; with --prune such
 tags are deleted. A setting that a tag of the file does not have gets its
 default. First the layout moves, as by march migrate apply, then the tags
 change. After ^C a migration goes on, and the tags stay: apply the file again.`,
-		Example: `  march export > cluster.yaml
+		example: `  march export > cluster.yaml
   march apply -f cluster.yaml --dry-run`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := required(cmd, "file"); err != nil {
-				return err
-			}
-			content, err := readBounded("file", a.path, maxManifest)
-			if err == nil {
-				a.file, err = parseManifest(a.path, content)
-			}
-			if err != nil {
-				return err
-			}
-			return a.run(cmd)
-		},
-	}
+	}, noArgs, func(cmd *cobra.Command, _ []string) error {
+		if err := required(cmd, "file"); err != nil {
+			return err
+		}
+		content, err := readBounded("file", a.path, maxManifest)
+		if err == nil {
+			a.file, err = parseManifest(a.path, content)
+		}
+		if err != nil {
+			return err
+		}
+		return a.run(cmd)
+	})
 	a.t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
 	flags := cmd.Flags()
@@ -169,7 +174,7 @@ func (a *applying) planLayout(cmd *cobra.Command) error {
 	a.plan = answer.GetPlan()
 	counted, err := planCost(cmd.Context(), a.c, a.t, a.plan)
 	if err == nil && counted.GetRefused() != "" && !a.force {
-		err = allocator.Errorf(allocator.Refused, "%s", counted.GetRefused())
+		err = refusedf("%s", counted.GetRefused())
 	}
 	if err == nil {
 		a.plan.Cost, a.count = counted.GetCost(), counted.GetCount()
@@ -180,13 +185,13 @@ func (a *applying) planLayout(cmd *cobra.Command) error {
 
 func (a *applying) show(out io.Writer) {
 	if a.plan != nil {
-		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		movesText(w, a.plan)
-		planCostText(w, a.plan.GetCost())
-		_, _ = fmt.Fprintln(w)
-		_ = w.Flush()
+		_ = aligned(out, func(w *tabwriter.Writer) {
+			movesText(w, a.plan)
+			planCostText(w, a.plan.GetCost())
+			put(w, "\n")
+		})
 	}
-	_, _ = fmt.Fprint(out, a.Diff.Text())
+	put(out, "%s", a.Diff.Text())
 }
 
 // apply makes the changes that were shown. Its error is Conflict if the cluster changed
@@ -240,4 +245,486 @@ func (a *applying) apply(cmd *cobra.Command) error {
 		}
 	}
 	return nil
+}
+
+// maxManifest bounds a file, in bytes.
+const maxManifest = 4 << 20
+
+// manifest is the file of `march apply`: a cluster's layout and tags as they should be.
+//
+// The file is YAML. Numbers, names and texts are taken as they are written. A layout or a
+// tag that the file does not have is left alone; a setting that a tag of the file does not
+// have is at its default. So a cluster is the same after the same file, whatever was done
+// by hand before.
+type manifest struct {
+	Layout *marchv1.Layout // nil where the file has none
+	Tags   []*marchv1.Tag  // sorted by name, with defaults spelled out
+
+	path   string
+	places map[string]yamlfile.Position // of fields, by names such as tags.order.start
+}
+
+// parseManifest reads a file. path is its name in messages. The error is Invalid, and names each
+// mistake with its line and column.
+func parseManifest(path string, content []byte) (*manifest, error) {
+	r := yamlfile.NewReader(path)
+	m := &manifest{path: path, places: make(map[string]yamlfile.Position)}
+	if len(content) > maxManifest {
+		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "%d bytes; allowed: up to %d", len(content), maxManifest)
+		return nil, r.Err()
+	}
+	body := r.Parse(content)
+	if body == nil && r.Err() == nil {
+		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "the file is empty; allowed: layout, tags")
+	}
+	for _, e := range r.Entries("", body) {
+		switch m.places[e.Name] = e.At; e.Name {
+		case "layout":
+			m.layout(r, e)
+		case "tags":
+			for _, e := range r.Entries("tags", e.Value) {
+				m.tag(r, e)
+			}
+		default:
+			r.Unknown("", e, "layout", "tags")
+		}
+	}
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(m.Tags, func(a, b *marchv1.Tag) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return m, nil
+}
+
+func (m *manifest) layout(r *yamlfile.Reader, e yamlfile.Entry) {
+	before := r.Mistakes()
+	l := &marchv1.Layout{Rooms: make(map[string]*marchv1.Range)}
+	for _, e := range r.Entries("layout", e.Value) {
+		switch e.Name {
+		case "boundary":
+			r.Number("layout.boundary", e.Value, func(n int64) { l.Boundary = n })
+		case "rooms":
+			for _, e := range r.Entries("layout.rooms", e.Value) {
+				field := "layout.rooms." + yamlfile.Short(e.Name)
+				m.places[field] = e.At
+				l.Rooms[e.Name] = readRange(r, field, e)
+			}
+		case "reserved":
+			l.Reserved = make(map[string]*marchv1.Range)
+			for _, e := range r.Entries("layout.reserved", e.Value) {
+				l.Reserved[e.Name] = readRange(r, "layout.reserved."+yamlfile.Short(e.Name), e)
+			}
+		default:
+			r.Unknown("layout", e, "boundary", "rooms", "reserved")
+		}
+	}
+	m.Layout = l
+	if r.Mistakes() > before {
+		return
+	}
+	answer, err := operator.ValidateLayout(l)
+	if err != nil {
+		r.Refuse(e.At, "layout: %w", err)
+		return
+	}
+	for i, text := range answer.GetProblems() {
+		where := e.At
+		if i < len(answer.GetDetails()) && len(answer.GetDetails()[i].GetRooms()) > 0 {
+			if p, ok := m.places["layout.rooms."+answer.GetDetails()[i].GetRooms()[0]]; ok {
+				where = p
+			}
+		}
+		r.Refuse(where, "layout: %s", yamlfile.Short(text))
+	}
+}
+
+func readRange(r *yamlfile.Reader, field string, e yamlfile.Entry) *marchv1.Range {
+	g := &marchv1.Range{}
+	for _, e := range r.Entries(field, e.Value) {
+		switch e.Name {
+		case "lower":
+			r.Number(field+".lower", e.Value, func(n int64) { g.Lower = n })
+		case "upper":
+			r.Number(field+".upper", e.Value, func(n int64) { g.Upper = n })
+		default:
+			r.Unknown(field, e, "lower", "upper")
+		}
+	}
+	return g
+}
+
+// tag reads a tag, and sets the defaults of what it does not have.
+func (m *manifest) tag(r *yamlfile.Reader, e yamlfile.Entry) {
+	before := r.Mistakes()
+	name, err := allocator.ParseTag(e.Name)
+	if err != nil {
+		r.Refuse(e.At, "tags: %w", err)
+		return
+	}
+	field := "tags." + e.Name
+	m.places[field] = e.At
+	t := &marchv1.Tag{Name: e.Name}
+	m.settings(r, t, field, "", r.Entries(field, e.Value))
+	if r.Mistakes() > before {
+		return
+	}
+	full, err := completeTag(t)
+	if err != nil {
+		m.refuse(r, field, err)
+		return
+	}
+	full.Name = string(name)
+	m.Tags = append(m.Tags, full)
+}
+
+// refuse notes the error of a tag's settings at the setting that the error begins with.
+func (m *manifest) refuse(r *yamlfile.Reader, field string, err error) {
+	where := m.places[field]
+	begin, _, _ := strings.Cut(err.Error(), ":")
+	for _, sub := range []string{field + "." + begin, field + ".time." + begin, field + ".period." +
+		strings.TrimPrefix(begin, "period_"), field + ".period", field + ".time"} {
+		if p, ok := m.places[sub]; ok {
+			where = p
+			break
+		}
+	}
+	r.Refuse(where, "%s: %w", field, err)
+}
+
+// settings reads settings of a tag: those whose keys have a prefix, such as time., below the others.
+func (m *manifest) settings(r *yamlfile.Reader, t *marchv1.Tag, tag, prefix string, entries []yamlfile.Entry) {
+	known := make(map[string]setting.Setting)
+	var names []string
+	for _, s := range setting.Keys(setting.Any) {
+		if name, ok := strings.CutPrefix(s.Path, prefix); ok {
+			name, _, _ = strings.Cut(name, ".")
+			names = append(names, name)
+			known[s.Path] = s
+		}
+	}
+	for _, e := range entries {
+		path := prefix + e.Name
+		field := yamlfile.Join(tag, path)
+		m.places[field] = e.At
+		s, ok := known[path]
+		switch {
+		case ok:
+			text, ok := r.Value(field, e.Value, s.Allowed())
+			if !ok {
+				continue
+			}
+			if err := s.Set(t, text); err != nil {
+				r.Refuse(yamlfile.Of(e.Value), "%s: %w", field, err)
+			}
+		case !slices.Contains(names, e.Name):
+			delete(m.places, field)
+			r.Unknown(strings.TrimSuffix(tag+"."+prefix, "."), e, slices.Compact(names)...)
+		default: // a message of its own, also if it is empty
+			f := t.ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(e.Name))
+			t.ProtoReflect().Mutable(f)
+			m.settings(r, t, tag, e.Name+".", r.Entries(field, e.Value))
+		}
+	}
+}
+
+// completeTag returns a tag with its defaults spelled out, as a console answers it. Its error
+// is Invalid, and is the one with which a console refuses the tag.
+func completeTag(t *marchv1.Tag) (*marchv1.Tag, error) {
+	settings, err := setting.New(t)
+	if err == nil {
+		err = settings.Validate()
+	}
+	if err != nil {
+		return nil, err
+	}
+	full := setting.ToProto(record.Tag{TagSettings: settings})
+	full.Created, full.Skip, full.Skips = nil, 0, nil
+	return full, nil
+}
+
+// manifestDiff is what a cluster must change. Its JSON is that of `march apply -o json`.
+type manifestDiff struct {
+	Layout *layoutChange `json:"layout"` // nil where it stays
+	Tags   []tagChange   `json:"tags"`   // sorted by name
+}
+
+type layoutChange struct {
+	From *layoutState `json:"from"` // nil where the cluster has none yet
+	To   *layoutState `json:"to"`
+}
+
+// layoutState is a layout in a manifestDiff's JSON.
+type layoutState struct {
+	Boundary int64                 `json:"boundary,string"`
+	Rooms    map[string]rangeState `json:"rooms"`
+	Reserved map[string]rangeState `json:"reserved,omitempty"`
+}
+
+// rangeState is the range of a room: [Lower, Upper).
+type rangeState struct {
+	Lower int64 `json:"lower,string"`
+	Upper int64 `json:"upper,string"`
+}
+
+type tagChange struct {
+	Tag    string        `json:"tag"`
+	Action string        `json:"action"` // create, update or delete
+	Fields []fieldChange `json:"fields"` // of a deleted tag none
+
+	want     *marchv1.Tag
+	revision int64 // of the tag that is compared, for a write that finds it unchanged; 0 for a new one
+}
+
+// fieldChange is a change of a setting. From is empty in a new tag.
+type fieldChange struct {
+	Field string `json:"field"`
+	From  string `json:"from"`
+	To    string `json:"to"`
+}
+
+// Empty reports whether nothing changes.
+func (d manifestDiff) Empty() bool { return d.Layout == nil && len(d.Tags) == 0 }
+
+// SameTags reports whether both change the same of the same tags: one that was written in
+// between is another one, even if the difference is the same.
+func (d manifestDiff) SameTags(other manifestDiff) bool {
+	return slices.EqualFunc(d.Tags, other.Tags, func(a, b tagChange) bool {
+		return a.Tag == b.Tag && a.Action == b.Action && a.revision == b.revision && slices.Equal(a.Fields, b.Fields)
+	})
+}
+
+// SameLayout reports whether both change the layout alike.
+func (d manifestDiff) SameLayout(other manifestDiff) bool {
+	return reflect.DeepEqual(d.Layout, other.Layout)
+}
+
+// Diff returns what a cluster with a layout, nil if it has none yet, and with these tags
+// must change to be as m asks for. With prune the tags go that m does not have. The error
+// is Invalid, and names each setting that cannot be changed.
+func (m *manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool) (manifestDiff, error) {
+	r := yamlfile.NewReader(m.path)
+	d := manifestDiff{Tags: []tagChange{}}
+	if m.Layout != nil {
+		change := layoutChange{From: layoutStateOf(layout), To: layoutStateOf(m.Layout)}
+		if len(change.To.Reserved) == 0 && change.From != nil { // a file without them leaves them alone
+			change.To.Reserved = change.From.Reserved
+		}
+		if !reflect.DeepEqual(change.From, change.To) {
+			d.Layout = &change
+		}
+	}
+	have := make(map[string]*marchv1.Tag, len(tags))
+	for _, t := range tags {
+		have[t.GetName()] = t
+	}
+	for _, want := range m.Tags {
+		t, there := have[want.GetName()]
+		if !there {
+			d.Tags = append(d.Tags, createdTag(want))
+		} else if change := m.updated(r, t, want); len(change.Fields) > 0 {
+			d.Tags = append(d.Tags, change)
+		}
+		delete(have, want.GetName())
+	}
+	if prune {
+		for _, name := range sortedKeys(have) {
+			d.Tags = append(d.Tags, tagChange{Tag: name, Action: "delete", Fields: []fieldChange{},
+				revision: have[name].GetRevision()})
+		}
+	}
+	slices.SortStableFunc(d.Tags, func(a, b tagChange) int { return strings.Compare(a.Tag, b.Tag) })
+	return d, r.Err()
+}
+
+func layoutStateOf(l *marchv1.Layout) *layoutState {
+	if l == nil {
+		return nil
+	}
+	out := &layoutState{l.GetBoundary(), make(map[string]rangeState), make(map[string]rangeState)}
+	for name, g := range l.GetRooms() {
+		out.Rooms[name] = rangeState{g.GetLower(), g.GetUpper()}
+	}
+	for name, g := range l.GetReserved() {
+		out.Reserved[name] = rangeState{g.GetLower(), g.GetUpper()}
+	}
+	return out
+}
+
+// changesOf returns the settings that differ in tags of one kind.
+func changesOf(have, want *marchv1.Tag) []setting.Change {
+	return setting.Diff(setting.Keys(setting.KindOf(want)), have, want)
+}
+
+func createdTag(want *marchv1.Tag) tagChange {
+	change := tagChange{Tag: want.GetName(), Action: "create", want: want}
+	for _, s := range changesOf(&marchv1.Tag{}, want) {
+		change.Fields = append(change.Fields, fieldChange{s.Path, "", s.To})
+	}
+	return change
+}
+
+// updated returns the settings of a tag that change; it refuses those that cannot.
+func (m *manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) tagChange {
+	change := tagChange{Tag: want.GetName(), Action: "update", want: want, revision: have.GetRevision()}
+	tag := "tags." + want.GetName()
+	if was, is := setting.KindOf(have), setting.KindOf(want); was != is {
+		m.refuse(r, tag, invalidf("time: a tag keeps its kind: this one is a %s tag, and the file has a %s tag", was,
+			is))
+		return change
+	}
+	refused := false
+	for _, s := range changesOf(have, want) {
+		change.Fields = append(change.Fields, fieldChange{s.Path, s.From, s.To})
+		if s.Fixed {
+			refused = true
+			m.refuse(r, tag, invalidf("%s: %s; allowed: %s, as it cannot be changed",
+				s.Path, cmp.Or(s.To, "none"), cmp.Or(s.From, "none")))
+		}
+	}
+	if !refused && len(change.Fields) > 0 {
+		if err := changeable(have, want); err != nil {
+			m.refuse(r, tag, err)
+		}
+	}
+	return change
+}
+
+// changeable is the check with which a console refuses an update.
+func changeable(have, want *marchv1.Tag) error {
+	before, err := setting.New(have)
+	if err != nil {
+		return err
+	}
+	after, err := setting.New(want)
+	if err != nil {
+		return err
+	}
+	return before.Changeable(after)
+}
+
+// Message returns the tag of the call that makes the change: with all settings for one that
+// is created, and with those that change for an update.
+func (c tagChange) Message() *marchv1.Tag {
+	if c.Action == "create" {
+		return c.want
+	}
+	t := &marchv1.Tag{Name: c.Tag}
+	for _, s := range setting.Settings(setting.KindOf(c.want), false) {
+		changes := func(f fieldChange) bool { return f.Field == s.Path }
+		// The policies of time-ordered IDs belong together.
+		if s.Kind == setting.Timed || slices.ContainsFunc(c.Fields, changes) {
+			s.Copy(t, c.want)
+		}
+	}
+	return t
+}
+
+// Text returns the changes of tags for a person: a line a tag, and one a setting.
+func (d manifestDiff) Text() string {
+	var b strings.Builder
+	if d.Empty() {
+		b.WriteString("nothing to change\n")
+	}
+	for _, c := range d.Tags {
+		put(&b, "%s tag %s\n", c.Action, c.Tag)
+		for _, f := range c.Fields {
+			if c.Action == "create" {
+				put(&b, "  %s: %s\n", f.Field, f.To)
+			} else {
+				put(&b, "  %s: %s -> %s%s\n", f.Field, cmp.Or(f.From, "none"), cmp.Or(f.To, "none"), c.warning(f))
+			}
+		}
+	}
+	return b.String()
+}
+
+// warning says what a lower limit does.
+func (c tagChange) warning(f fieldChange) string {
+	from, _ := strconv.ParseInt(f.From, 10, 64)
+	if f.Field == "limit" && c.want.GetLimit() < from {
+		return " (rooms that have leased IDs above it stop issuing)"
+	}
+	return ""
+}
+
+// exportManifest writes the file of a cluster with this layout and these tags, without the settings
+// that are at their defaults. parseManifest reads it, and then there is nothing to change.
+func exportManifest(layout *marchv1.Layout, tags []*marchv1.Tag) ([]byte, error) {
+	var file yaml.MapSlice
+	if layout != nil {
+		parts := yaml.MapSlice{yamlItem("boundary", layout.GetBoundary()),
+			yamlItem("rooms", yamlRanges(layout.GetRooms()))}
+		if len(layout.GetReserved()) > 0 {
+			parts = append(parts, yamlItem("reserved", yamlRanges(layout.GetReserved())))
+		}
+		file = append(file, yamlItem("layout", parts))
+	}
+	all := yaml.MapSlice{}
+	for _, t := range slices.SortedFunc(slices.Values(tags), func(a, b *marchv1.Tag) int {
+		return cmp.Compare(a.GetName(), b.GetName())
+	}) {
+		settings, err := exportedTag(t)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, yamlItem(t.GetName(), settings))
+	}
+	return yaml.Marshal(append(file, yamlItem("tags", all)))
+}
+
+func yamlRanges(of map[string]*marchv1.Range) (list yaml.MapSlice) {
+	for _, name := range operator.ByLower(of) {
+		list = append(list, yamlItem(name, yaml.MapSlice{yamlItem("lower", of[name].GetLower()),
+			yamlItem("upper", of[name].GetUpper())}))
+	}
+	return list
+}
+
+func yamlItem(name string, value any) yaml.MapItem { return yaml.MapItem{Key: name, Value: value} }
+
+// exportedTag returns the settings of a tag that are not at their defaults.
+func exportedTag(t *marchv1.Tag) (yaml.MapSlice, error) {
+	plain := &marchv1.Tag{Format: t.Format, KeyCheck: t.KeyCheck, Period: t.GetPeriod()}
+	if p := t.GetTime(); p != nil {
+		plain.Time = &marchv1.TimeTag{
+			TimeBits: p.GetTimeBits(), WorkerBits: p.GetWorkerBits(), SequenceBits: p.GetSequenceBits(),
+			Unit: p.GetUnit(), EpochMs: p.EpochMs, Order: p.GetOrder(), Sequence: p.GetSequence(),
+		}
+	}
+	plain, err := completeTag(plain)
+	if err != nil {
+		return nil, err
+	}
+	settings := yaml.MapSlice{}
+	for _, row := range setting.Keys(setting.KindOf(t)) {
+		text := row.Text(t)
+		if text == "" || !row.Fixed && row.Path != "time.sequence" && text == row.Text(plain) ||
+			row.Path == "start" && text == row.Text(plain) {
+			continue
+		}
+		outer, name, nested := strings.Cut(row.Path, ".")
+		if !nested {
+			settings = append(settings, yamlItem(outer, yamlValue(row, text)))
+			continue
+		}
+		if n := len(settings); n == 0 || settings[n-1].Key != outer {
+			settings = append(settings, yamlItem(outer, yaml.MapSlice{}))
+		}
+		last := len(settings) - 1
+		inner, _ := settings[last].Value.(yaml.MapSlice)
+		inner = append(inner, yamlItem(name, yamlValue(row, text)))
+		settings[last].Value = inner
+	}
+	return settings, nil
+}
+
+// yamlValue returns a value as YAML is to write it: only texts may need quotes.
+func yamlValue(s setting.Setting, text string) any {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && s.Kind != setting.Any {
+		return n
+	}
+	if s.Type() == "bool" {
+		return text == "true"
+	}
+	return text
 }

@@ -30,24 +30,21 @@ var benchModes = []string{"unary", "batch", "stream", "lease"}
 
 func newBench(c *common) *cobra.Command {
 	f := &benchFlags{room: c.target()}
-	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Put load on a running room and measure it",
-		Long: `Put load on a running room and measure it. The IDs are issued for real: use a
+	cmd := command(callRow{
+		use: "bench", short: "Put load on a running room and measure it",
+		long: `Put load on a running room and measure it. The IDs are issued for real: use a
 tag that no other program uses.
 
 Modes: unary (Next), batch (NextBatch), stream (Stream, with --window requests
 under way on each), lease (Lease).`,
-		Example: `  march bench --mode unary --concurrency 64 --duration 10s
+		example: `  march bench --mode unary --concurrency 64 --duration 10s
   march bench --mode stream -o json`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.validate(); err != nil {
-				return usageError{err}
-			}
-			return f.run(cmd, c)
-		},
-	}
+	}, noArgs, func(cmd *cobra.Command, _ []string) error {
+		if err := f.validate(); err != nil {
+			return usageError{err}
+		}
+		return f.run(cmd, c)
+	})
 	flags := cmd.Flags()
 	f.room.flags(cmd, "room", defaultRoom)
 	flags.StringVar(&f.tag, "tag", "bench", "the tag")
@@ -72,7 +69,7 @@ func (f *benchFlags) validate() error {
 		{"window", int64(f.window), 10_000},
 	} {
 		if n.value < 1 || n.value > n.most {
-			return allocator.Errorf(allocator.Invalid, "%s: %d; allowed: 1 to %d", n.flag, n.value, n.most)
+			return invalidf("%s: %d; allowed: 1 to %d", n.flag, n.value, n.most)
 		}
 	}
 	most := map[string]int64{"batch": api.MaxBatch, "lease": api.MaxLease}[f.mode]
@@ -80,9 +77,9 @@ func (f *benchFlags) validate() error {
 	case err != nil:
 		return err
 	case most > 0 && (f.count < 1 || f.count > most):
-		return allocator.Errorf(allocator.Invalid, "count: %d; allowed in mode %s: 1 to %d", f.count, f.mode, most)
+		return invalidf("count: %d; allowed in mode %s: 1 to %d", f.count, f.mode, most)
 	case f.duration <= 0:
-		return allocator.Errorf(allocator.Invalid, "duration: %v; allowed: above 0", f.duration)
+		return invalidf("duration: %v; allowed: above 0", f.duration)
 	}
 	return nil
 }
@@ -152,9 +149,8 @@ func sayLoad(p *progress, total time.Duration) func(load.Result) {
 	return func(r load.Result) {
 		since := (r.Elapsed - last.Elapsed).Seconds()
 		p.say(fmt.Sprintf("%3.0f%%  %s of %s  %.0f IDs/s  %.0f calls/s  %d failed",
-			min(100*r.Elapsed.Seconds()/total.Seconds(), 100),
-			r.Elapsed.Round(time.Second), total, float64(r.IDs-last.IDs)/since,
-			float64(r.Calls-last.Calls)/since, r.Errors))
+			min(100*r.Elapsed.Seconds()/total.Seconds(), 100), r.Elapsed.Round(time.Second), total,
+			float64(r.IDs-last.IDs)/since, float64(r.Calls-last.Calls)/since, r.Errors))
 		last = r
 	}
 }
@@ -175,12 +171,12 @@ func (f *benchFlags) print(c *common, r load.Result) error {
 }
 
 func (f *benchFlags) text(w *tabwriter.Writer, r load.Result) {
-	_, _ = fmt.Fprintf(w, "mode\t%s, %d at once on %d connections, %s\n", f.mode, f.workers, f.connections,
+	put(w, "mode\t%s, %d at once on %d connections, %s\n", f.mode, f.workers, f.connections,
 		r.Elapsed.Round(time.Millisecond))
-	_, _ = fmt.Fprintf(w, "IDs\t%d\t%.0f/s\n", r.IDs, r.IDsPerSecond())
-	_, _ = fmt.Fprintf(w, "calls\t%d\t%.0f/s\n", r.Calls, r.CallsPerSecond())
-	_, _ = fmt.Fprintf(w, "failed\t%d\n", r.Errors)
+	put(w, "IDs\t%d\t%.0f/s\n", r.IDs, r.IDsPerSecond())
+	put(w, "calls\t%d\t%.0f/s\n", r.Calls, r.CallsPerSecond())
+	put(w, "failed\t%d\n", r.Errors)
 	for _, q := range quantiles {
-		_, _ = fmt.Fprintf(w, "p%v\t%s\n", q, time.Duration(r.Latency.ValueAtQuantile(q)).Round(time.Microsecond))
+		put(w, "p%v\t%s\n", q, time.Duration(r.Latency.ValueAtQuantile(q)).Round(time.Microsecond))
 	}
 }

@@ -14,13 +14,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/spf13/cobra"
-
-	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/words"
 )
@@ -165,47 +163,44 @@ func newDebug(c *common) *cobra.Command {
 func newDebugBundle(c *common) *cobra.Command {
 	t := c.target()
 	var out string
-	cmd := &cobra.Command{
-		Use:   "bundle",
-		Short: "Write an archive for a maintainer, without secrets",
-		Long: `Write an archive for a maintainer: what march doctor finds, the layout, the
+	cmd := command(callRow{
+		use: "bundle", short: "Write an archive for a maintainer, without secrets",
+		long: `Write an archive for a maintainer: what march doctor finds, the layout, the
 instances, the fullest tags, the workers, the latest 1000 migrations and changes;
 and of each process its settings with their origins, metrics, goroutines and heap.
 
 It has no IDs and no secrets: nothing of the environment, and of files their
 paths only; users, passwords and tokens in texts are hidden. It does have the
 names of tags, hosts and operators: look into it before you send it.`,
-		Example: `  march debug bundle --out march-debug.tar.gz`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			facts, err := collect(cmd.Context(), t, bundleRequest())
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			name := "march-debug-" + now.UTC().Format("20060102T150405Z")
-			if out == "" {
-				out = name + ".tar.gz"
-			}
-			var files []bundleFile
-			err = t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
-				files, err = bundleFiles(ctx, conn, versionText(), facts, now)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			var b bytes.Buffer
-			if err := writeBundle(&b, name, files, now); err != nil {
-				return err
-			}
-			if err := os.WriteFile(out, b.Bytes(), 0o600); err != nil {
-				return allocator.Errorf(allocator.Invalid, "out: %w", err)
-			}
-			_, err = fmt.Fprintf(c.stdout, "%s: %s, %d bytes\n", out, words.Counted(len(files), "file"), b.Len())
+		example: `  march debug bundle --out march-debug.tar.gz`,
+	}, noArgs, func(cmd *cobra.Command, _ []string) error {
+		facts, err := collect(cmd.Context(), t, bundleRequest())
+		if err != nil {
 			return err
-		},
-	}
+		}
+		now := time.Now()
+		name := "march-debug-" + now.UTC().Format("20060102T150405Z")
+		if out == "" {
+			out = name + ".tar.gz"
+		}
+		var files []bundleFile
+		err = t.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+			files, err = bundleFiles(ctx, conn, versionText(), facts, now)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		var b bytes.Buffer
+		if err := writeBundle(&b, name, files, now); err != nil {
+			return err
+		}
+		if err := os.WriteFile(out, b.Bytes(), 0o600); err != nil {
+			return invalidf("out: %w", err)
+		}
+		_, err = fmt.Fprintf(c.stdout, "%s: %s, %d bytes\n", out, words.Counted(len(files), "file"), b.Len())
+		return err
+	})
 	t.flags(cmd, "console", defaultConsole)
 	cmd.Flags().StringVar(&out, "out", "", "the archive's file (default march-debug-TIME.tar.gz)")
 	return cmd

@@ -28,7 +28,10 @@ import (
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console"
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/room"
 	"github.com/march-id/march/room/tinyid"
@@ -58,10 +61,9 @@ type dev struct {
 
 func newDev(c *common) *cobra.Command {
 	d := &dev{common: c}
-	cmd := &cobra.Command{
-		Use:   "dev",
-		Short: "Run a whole cluster in one process, for development: etcd, rooms and a console",
-		Long: `Run a whole cluster in one process: etcd, rooms and a console, all on 127.0.0.1.
+	cmd := command(callRow{
+		use: "dev", short: "Run a whole cluster in one process, for development: etcd, rooms and a console",
+		long: `Run a whole cluster in one process: etcd, rooms and a console, all on 127.0.0.1.
 
 Ports: console HTTP on the base port and gRPC on base+1, the i-th room's gRPC on
 base+10+i and HTTP on base+20+i, etcd's client and peer ports on base+30 and
@@ -82,15 +84,13 @@ an operator, who may do everything, and a certificate of a service that takes ID
 
 --rooms and --boundary count at the first start only: the rooms then get equal
 ranges. Later starts use the layout in the data directory.`,
-		Example: `  march dev
+		example: `  march dev
   march dev --data-dir ./data --rooms eu-1,us-1,ap-1 --boundary 1200`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			defer d.close()
-			d.cmd = cmd
-			return stopped(cmd.Context(), d.run(cmd.Context(), cmd))
-		},
-	}
+	}, noArgs, func(cmd *cobra.Command, _ []string) error {
+		defer d.close()
+		d.cmd = cmd
+		return stopped(cmd.Context(), d.run(cmd.Context(), cmd))
+	})
 	return addOptions(cmd, d.settings()...)
 }
 
@@ -230,7 +230,10 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 	consoleConfig := console.DefaultConfig()
 	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = l, d.log.Named("console"), w.Metrics
 	consoleConfig.Admin, consoleConfig.AllowedHosts = w.Admin(admin.DefaultConfig().MaxTags), d.hosts
-	consoleConfig.GRPC, consoleConfig.HTTP = d.ports.Take(portConsoleGRPC), d.ports.Take(portConsoleHTTP)
+	if err := cmp.Or(d.ports.Take("console gRPC", portConsoleGRPC, &consoleConfig.GRPC),
+		d.ports.Take("console HTTP", portConsoleHTTP, &consoleConfig.HTTP)); err != nil {
+		return err
+	}
 	consoleConfig.MirrorTags, consoleConfig.Advertise = 100_000, consoleConfig.GRPC.Addr().String()
 	consoleConfig.Diagnose = diagnosing(d.cmd, l, "", w)
 	if consoleConfig.Access, err = d.tls.Gate("", w.Metrics, d.log); err != nil {
@@ -281,16 +284,7 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 		return nil, err
 	}
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
-	cfg.GRPC, cfg.HTTP = d.ports.Take(portRoomGRPC+i), d.ports.Take(portRoomHTTP+i)
-	if d.ports.Admin {
-		cfg.AdminGRPC, cfg.AdminHTTP = d.ports.Take(portAdminGRPC+i), d.ports.Take(portAdminHTTP+i)
-		if cfg.AdminGRPC == nil || cfg.AdminHTTP == nil {
-			return nil, allocator.Errorf(allocator.Refused,
-				"an admin port of room %s (%s or %s) is in use; choose others with --base-port", name,
-				d.ports.Address(portAdminGRPC+i), d.ports.Address(portAdminHTTP+i))
-		}
-	}
-	if err := d.ports.TakeDoors(i, &cfg.Doors); err != nil {
+	if err := d.ports.TakeRoom(i, &cfg); err != nil {
 		return nil, err
 	}
 	cfg.Doors.LeafSnowflake, cfg.Doors.CosIDMachines = d.doors.snowflake, d.doors.machines
@@ -308,11 +302,6 @@ func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Serve
 	}
 	cfg.Drain = 2 * time.Second // ^C ends march dev soon, also while a client streams
 	cfg.Logger = d.log.Named("room")
-	if cfg.GRPC == nil || cfg.HTTP == nil {
-		return nil, allocator.Errorf(allocator.Refused,
-			"a port of room %s (%s or %s) is in use; choose others with --base-port", name,
-			d.ports.Address(portRoomGRPC+i), d.ports.Address(portRoomHTTP+i))
-	}
 	return room.New(cfg)
 }
 
@@ -335,21 +324,20 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
 	if base := d.ports.Base; !d.cmd.Flags().Changed("base-port") && base != devBasePort {
-		_, _ = fmt.Fprintf(w, "Ports from %d on are in use by another program, so these begin at %d.\n\n",
-			devBasePort, base)
+		put(w, "Ports from %d on are in use by another program, so these begin at %d.\n\n", devBasePort, base)
 	}
 	d.ports.Lines(w, urlScheme(d.tls.Files()), names, slots, stored.Layout)
 	if d.data.Temporary {
-		_, _ = fmt.Fprintf(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.data.Dir)
+		put(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.data.Dir)
 	} else {
-		_, _ = fmt.Fprintf(w, "  data\t%s\n", d.data.Dir)
+		put(w, "  data\t%s\n", d.data.Dir)
 	}
 	if d.tls != nil {
-		_, _ = fmt.Fprintf(w, "  tls\t%s\tpolicy.yaml; the page takes the token in operator.token\n", d.tls.Dir)
+		put(w, "  tls\t%s\tpolicy.yaml; the page takes the token in operator.token\n", d.tls.Dir)
 	}
 	note, room, console := d.context(d.ports.Address(portRoomGRPC + slots[names[0]]))
 	self := selfName()
-	_, _ = fmt.Fprintf(w, "\n%sTry, in another terminal:\n\n  %s id next order --count 5%s\n"+
+	put(w, "\n%sTry, in another terminal:\n\n  %s id next order --count 5%s\n"+
 		"  %s id decode order 1%s\n  %s tag show order%s\n\n", note, self, room, self, room, self, console)
 	_ = w.Flush()
 	if _, err := text.WriteTo(d.common.stdout); err != nil {
@@ -400,4 +388,101 @@ func (d *dev) close() {
 	for i := len(d.closers) - 1; i >= 0; i-- {
 		d.closers[i]()
 	}
+}
+
+// `march dev --tls` needs a CA for one run, the certificates of the servers, of an operator and of a service, a
+// policy, and the operator's token.
+
+// devCALife is how long the CA lasts: longer than a cluster for development runs.
+const devCALife = 365 * 24 * time.Hour
+
+// devPolicy is what each certificate may do.
+const devPolicy = `# Who may do what in march dev --tls. It is made at each start, and read again when it changes.
+grants:
+  - {subjects: ["spiffe://dev/operator", "token:operator"], roles: admin}
+  - {subjects: "spiffe://dev/march/*", roles: viewer} # the console, which asks the rooms
+  - {subjects: "spiffe://dev/service", roles: issuer}
+`
+
+// devTLS is a folder with what was made. A nil TLS is a cluster without it.
+type devTLS struct {
+	Dir   string
+	files *tlsfiles.Files
+}
+
+// makeDevTLS makes a folder, and writes over what is there. hosts are names, besides localhost, by
+// which the servers may be called.
+func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, error) {
+	dir, err := filepath.Abs(dir) // commands may run elsewhere
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	ca, err := certs.New("march dev", devCALife)
+	if err != nil {
+		return nil, err
+	}
+	root, err := ca.WriteCA(dir, "ca")
+	if err != nil {
+		return nil, err
+	}
+	server := certs.Leaf{
+		Name: "march dev server", Hosts: append([]string{"localhost", "127.0.0.1"}, hosts...),
+		URIs: []string{"spiffe://dev/march/console"},
+	}
+	for _, room := range rooms {
+		server.URIs = append(server.URIs, "spiffe://dev"+tlsfiles.Instance(string(room), "dev")[0])
+	}
+	pair, err := ca.Write(dir, "server", server)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"operator", "service"} {
+		if _, err := ca.Write(dir, name, certs.Leaf{Name: name, URIs: []string{"spiffe://dev/" + name}}); err != nil {
+			return nil, err
+		}
+	}
+	token, line, err := access.NewToken("operator", time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	for name, content := range map[string]string{"policy.yaml": devPolicy, "tokens": line + "\n",
+		"operator.token": token + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, Cert: pair.Cert, Key: pair.Key})
+	return &devTLS{Dir: dir, files: files}, err
+}
+
+// Files returns the servers' TLS, nil for none.
+func (t *devTLS) Files() *tlsfiles.Files {
+	if t == nil {
+		return nil
+	}
+	return t.files
+}
+
+// Gate returns what checks the callers of a server, nil for none. room is its room, empty for
+// the console.
+func (t *devTLS) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*access.Gate, error) {
+	if t == nil {
+		return nil, nil
+	}
+	return access.New(access.Config{
+		Policy: filepath.Join(t.Dir, "policy.yaml"), Tokens: filepath.Join(t.Dir, "tokens"),
+		Room: room, Metrics: metrics, Logger: log.Named("access"),
+	})
+}
+
+// Settings are those with which commands call as the operator; none without TLS.
+func (t *devTLS) Settings() map[string]string {
+	if t == nil {
+		return nil
+	}
+	at := func(name string) string { return filepath.Join(t.Dir, name) }
+	return map[string]string{"tls-ca": at("ca.pem"), "tls-cert": at("operator.pem"), "tls-key": at("operator-key.pem")}
 }

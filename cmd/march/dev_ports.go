@@ -4,10 +4,17 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -36,8 +43,7 @@ const (
 	portAdminHTTP   = 90
 	portLast        = portAdminHTTP + mostDevRooms - 1
 
-	// DefaultBase is the base port where none is given, and Next lies between it and those that are tried
-	// after it.
+	// The base port where none is given, and what lies between it and those that are tried after it.
 	devBasePort   = 7000
 	devPortsApart = 100
 )
@@ -95,26 +101,44 @@ func devSlots(ctx context.Context, l *ledger.Ledger, stored record.Layout,
 	slots, names := slotsOf(append(layouts, stored.Layout)), stored.Layout.Rooms()
 	slices.SortFunc(names, func(a, b allocator.Room) int { return slots[a] - slots[b] })
 	if last := slots[names[len(names)-1]]; last >= mostDevRooms {
-		return nil, nil, allocator.Errorf(allocator.Refused,
-			"the layout in %s needs ports for more than %d rooms; march dev runs up to %d", dir, len(names),
-			mostDevRooms)
+		return nil, nil, refusedf("the layout in %s needs ports for more than %d rooms; march dev runs up to %d", dir,
+			len(names), mostDevRooms)
 	}
 	return names, slots, nil
 }
 
-// Check checks --base-port.
-func (p *devPorts) Check() error {
-	last := portEtcdPeer
-	for k, has := range p.Doors {
-		if has {
-			last = doorPort(k) + mostDevRooms - 1
+// devPort is a port, or one for each of several rooms.
+type devPort struct {
+	what   string
+	offset int // from the base port
+	rooms  int // 0 for a port of the cluster
+}
+
+// all returns the ports that the cluster has.
+func (p *devPorts) all() []devPort {
+	list := []devPort{{"console HTTP", portConsoleHTTP, 0}, {"console gRPC", portConsoleGRPC, 0},
+		{"etcd client", portEtcdClient, 0}, {"etcd peer", portEtcdPeer, 0}, {"gRPC", portRoomGRPC, mostDevRooms},
+		{"HTTP", portRoomHTTP, mostDevRooms}}
+	for k, kind := range doorKinds {
+		if p.Doors[k] {
+			list = append(list, devPort{kind.System, doorPort(k), mostDevRooms})
 		}
 	}
 	if p.Admin {
-		last = portLast
+		list = append(list, devPort{"admin gRPC", portAdminGRPC, mostDevRooms},
+			devPort{"admin HTTP", portAdminHTTP, mostDevRooms})
+	}
+	return list
+}
+
+// Check checks --base-port.
+func (p *devPorts) Check() error {
+	last := 0
+	for _, port := range p.all() {
+		last = max(last, port.offset+max(port.rooms-1, 0))
 	}
 	if most := 65535 - last; p.Base < 1 || p.Base > most {
-		return allocator.Errorf(allocator.Invalid, "base-port: %d; allowed: 1 to %d", p.Base, most)
+		return invalidf("base-port: %d; allowed: 1 to %d", p.Base, most)
 	}
 	return nil
 }
@@ -124,46 +148,27 @@ func (p *devPorts) Address(offset int) string {
 }
 
 // Open opens all ports. rooms is the expected number of rooms. A layout on disk may
-// have another number; take then reports ports in use.
+// have another number; Take then reports ports in use.
 func (p *devPorts) Open(rooms int) error {
 	p.listeners = make(map[int]net.Listener)
-	open := func(what string, offset int) error {
-		l, err := listen(what, p.Address(offset), "base-port")
-		if err == nil {
-			p.listeners[offset] = l
-		}
-		return err
-	}
-	for _, fixed := range []struct {
-		what   string
-		offset int
-	}{{"console HTTP", portConsoleHTTP}, {"console gRPC", portConsoleGRPC}, {"etcd client", portEtcdClient},
-		{"etcd peer", portEtcdPeer}} {
-		if err := open(fixed.what, fixed.offset); err != nil {
-			return err
-		}
-	}
-	for i := range mostDevRooms {
-		err := open(fmt.Sprintf("room %d gRPC", i), portRoomGRPC+i)
-		if err == nil {
-			err = open(fmt.Sprintf("room %d HTTP", i), portRoomHTTP+i)
-		}
-		if err == nil && p.Admin {
-			err = open(fmt.Sprintf("room %d admin gRPC", i), portAdminGRPC+i)
-		}
-		if err == nil && p.Admin {
-			err = open(fmt.Sprintf("room %d admin HTTP", i), portAdminHTTP+i)
-		}
-		for k, kind := range doorKinds {
-			if err == nil && p.Doors[k] {
-				err = open(fmt.Sprintf("room %d %s", i, kind.System), doorPort(k)+i)
+	for _, port := range p.all() {
+		for i := range max(port.rooms, 1) {
+			what := port.what
+			if port.rooms > 0 {
+				what = fmt.Sprintf("room %d %s", i, what)
+			}
+			l, err := listen(what, p.Address(port.offset+i), "base-port")
+			if err == nil {
+				p.listeners[port.offset+i] = l
+			} else if port.rooms == 0 || i < rooms {
+				return err
 			}
 		}
-		if err != nil && i < rooms {
-			return err
-		}
 	}
-	p.free(portEtcdClient, portEtcdPeer) // etcd opens them itself
+	for _, port := range []int{portEtcdClient, portEtcdPeer} { // etcd opens them itself
+		_ = p.listeners[port].Close()
+		delete(p.listeners, port)
+	}
 	return nil
 }
 
@@ -182,21 +187,15 @@ func (p *devPorts) OpenFree() error {
 	return taken
 }
 
-// Take returns a listener, and nil if the port was in use. The caller closes it.
-func (p *devPorts) Take(offset int) net.Listener {
+// Take gives a server a listener, which the server closes. Its error is Refused if the port was in use.
+func (p *devPorts) Take(what string, offset int, to *net.Listener) error {
 	l := p.listeners[offset]
-	delete(p.listeners, offset)
-	return l
-}
-
-// free closes listeners that were not taken.
-func (p *devPorts) free(offsets ...int) {
-	for offset, l := range p.listeners {
-		if slices.Contains(offsets, offset) {
-			_ = l.Close()
-			delete(p.listeners, offset)
-		}
+	if l == nil {
+		return refusedf("%s: %s is in use; choose others with --base-port", what, p.Address(offset))
 	}
+	delete(p.listeners, offset)
+	*to = l
+	return nil
 }
 
 // FreeAll closes every listener that was not taken.
@@ -207,20 +206,25 @@ func (p *devPorts) FreeAll() {
 	clear(p.listeners)
 }
 
-// TakeDoors gives a room its doors' listeners.
-func (p *devPorts) TakeDoors(slot int, doors *room.Doors) error {
-	for k, kind := range doorKinds {
-		if !p.Doors[k] {
-			continue
+// TakeRoom gives a room the listeners of its slot.
+func (p *devPorts) TakeRoom(slot int, cfg *room.Config) (err error) {
+	take := func(what string, offset int, to *net.Listener) {
+		if err == nil {
+			err = p.Take(fmt.Sprintf("room %s %s", cfg.Room, what), offset+slot, to)
 		}
-		l := p.Take(doorPort(k) + slot)
-		if l == nil {
-			return allocator.Errorf(allocator.Refused, "the %s port %s is in use; choose others with --base-port",
-				kind.System, p.Address(doorPort(k)+slot))
-		}
-		*kind.Listener(doors) = l
 	}
-	return nil
+	take("gRPC", portRoomGRPC, &cfg.GRPC)
+	take("HTTP", portRoomHTTP, &cfg.HTTP)
+	if p.Admin {
+		take("admin gRPC", portAdminGRPC, &cfg.AdminGRPC)
+		take("admin HTTP", portAdminHTTP, &cfg.AdminHTTP)
+	}
+	for k, kind := range doorKinds {
+		if p.Doors[k] {
+			take(kind.System, doorPort(k), kind.Listener(&cfg.Doors))
+		}
+	}
+	return err
 }
 
 // doorPort is the port of the first room's door of a kind, an index in doorKinds.
@@ -229,25 +233,167 @@ func doorPort(kind int) int { return portRedis + kind*mostDevRooms }
 // Lines writes the addresses of all servers, for a table of them.
 func (p *devPorts) Lines(w io.Writer, scheme string, rooms []allocator.Room, slots map[allocator.Room]int,
 	layout allocator.Layout) {
-	_, _ = fmt.Fprintf(w, "  console\tgRPC %s\tHTTP %s\tits page: %s://%s/\n", p.Address(portConsoleGRPC),
+	put(w, "  console\tgRPC %s\tHTTP %s\tits page: %s://%s/\n", p.Address(portConsoleGRPC),
 		p.Address(portConsoleHTTP), scheme, p.Address(portConsoleHTTP))
 	for _, name := range rooms {
 		slot := slots[name]
-		_, _ = fmt.Fprintf(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name,
+		put(w, "  room %s\tgRPC %s\tHTTP %s\tissues IDs with residue in %v mod %d\n", name,
 			p.Address(portRoomGRPC+slot), p.Address(portRoomHTTP+slot), layout.Ranges[name], layout.Boundary)
 	}
 	for _, name := range rooms {
 		if slot := slots[name]; p.Admin {
-			_, _ = fmt.Fprintf(w, "  admin\tgRPC %s\tHTTP %s\troom %s, for operators\n", p.Address(portAdminGRPC+slot),
+			put(w, "  admin\tgRPC %s\tHTTP %s\troom %s, for operators\n", p.Address(portAdminGRPC+slot),
 				p.Address(portAdminHTTP+slot), name)
 		}
 	}
 	for k, kind := range doorKinds {
 		for _, name := range rooms {
 			if p.Doors[k] {
-				_, _ = fmt.Fprintf(w, "  %s\t%s\troom %s\n", kind.Flag, p.Address(doorPort(k)+slots[name]), name)
+				put(w, "  %s\t%s\troom %s\n", kind.Flag, p.Address(doorPort(k)+slots[name]), name)
 			}
 		}
 	}
-	_, _ = fmt.Fprintf(w, "  etcd\tclient %s\tpeer %s\n", p.Address(portEtcdClient), p.Address(portEtcdPeer))
+	put(w, "  etcd\tclient %s\tpeer %s\n", p.Address(portEtcdClient), p.Address(portEtcdPeer))
+}
+
+// devData is march dev's data directory:
+//
+//	lock        locked by the march dev that uses it
+//	etcd        etcd's data
+//	journal     the rooms' journals
+//	unfinished  there while the first start is under way
+//
+// An etcd that is killed in its very first start may never start again on what
+// its data. So the data of an unfinished first start is deleted: no room ran on it
+// yet, so no ID was issued. An etcd directory that is older than the first march
+// dev is never deleted.
+type devData struct {
+	Dir       string
+	Temporary bool
+	lock      *fileutil.LockedFile
+}
+
+// Etcd is the folder of etcd's data.
+func (d *devData) Etcd() string { return filepath.Join(d.Dir, "etcd") }
+
+// Journal is the folder of the rooms' journals.
+func (d *devData) Journal() string { return filepath.Join(d.Dir, "journal") }
+
+func (d *devData) unfinished() string { return filepath.Join(d.Dir, "unfinished") }
+
+// Open makes, locks and tidies the directory. If no directory was named, it makes a
+// temporary one.
+func (d *devData) Open() error {
+	if d.Dir == "" {
+		dir, err := os.MkdirTemp("", "march-dev-")
+		if err != nil {
+			return invalidf("temporary data directory: %w", err)
+		}
+		d.Dir, d.Temporary = dir, true
+	}
+	if err := os.MkdirAll(d.Dir, 0o700); err != nil {
+		return invalidf("data-dir: %w", err)
+	}
+	var err error
+	d.lock, err = fileutil.TryLockFile(filepath.Join(d.Dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, fileutil.ErrLocked) {
+		return refusedf("data-dir: %s is in use by another march dev", d.Dir)
+	}
+	if err == nil {
+		err = d.begin()
+	}
+	if err != nil {
+		return invalidf("data-dir: %w", err)
+	}
+	return nil
+}
+
+// begin marks a first start, and deletes the data of an earlier unfinished one.
+func (d *devData) begin() error {
+	_, err := os.Stat(d.unfinished())
+	switch {
+	case err == nil:
+		return os.RemoveAll(d.Etcd())
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if _, err := os.Stat(d.Etcd()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.WriteFile(d.unfinished(), nil, 0o600); err != nil {
+		return err
+	}
+	return d.sync()
+}
+
+// Finish ends the first start. It must return before any room runs: from then on
+// the data is always kept.
+func (d *devData) Finish() error {
+	err := os.Remove(d.unfinished())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = d.sync()
+	}
+	if err != nil {
+		return invalidf("data-dir: %w", err)
+	}
+	return nil
+}
+
+// sync makes the names in the directory survive a crash of the machine.
+func (d *devData) sync() error {
+	dir, err := os.Open(d.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	return dir.Sync()
+}
+
+// Close unlocks the directory and removes a temporary one.
+func (d *devData) Close() {
+	if d.lock != nil {
+		_ = d.lock.Close()
+	}
+	if d.Temporary {
+		_ = os.RemoveAll(d.Dir)
+	}
+}
+
+// firstDevLayout returns the first layout of a data directory: rooms of equal ranges. If machines
+// is a name, a tenth is reserved under that name. Its errors are Invalid.
+func firstDevLayout(names []string, boundary int64, machines allocator.Room) (allocator.Layout, error) {
+	if n := len(names); n < 1 || n > mostDevRooms {
+		return allocator.Layout{}, invalidf("rooms: %d named; allowed: 1 to %d", n,
+			mostDevRooms)
+	}
+	rooms := make([]allocator.Room, len(names))
+	for i, name := range names {
+		var err error
+		if rooms[i], err = allocator.ParseRoom(strings.TrimSpace(name)); err != nil {
+			return allocator.Layout{}, invalidf("rooms: %w", err)
+		}
+	}
+	if boundary < int64(len(rooms)) {
+		return allocator.Layout{}, invalidf("boundary: %d; allowed: at least one residue for each of the "+
+			"%d rooms, up to %d", boundary, len(rooms), int64(allocator.MaxID))
+	}
+	if machines == "" {
+		return allocator.EqualLayout(boundary, rooms)
+	}
+	return layoutWithMachines(boundary, rooms, machines)
+}
+
+// layoutWithMachines returns a first layout of which the last tenth is reserved.
+func layoutWithMachines(boundary int64, rooms []allocator.Room, name allocator.Room) (allocator.Layout, error) {
+	reserved := allocator.Range{Lower: boundary - boundary/10, Upper: boundary}
+	if reserved.Lower == boundary || reserved.Lower < int64(len(rooms)) {
+		return allocator.Layout{}, invalidf("boundary: %d; allowed with --cosid-machines: "+
+			"at least 10, and a residue for each of the %d rooms below the last tenth", boundary, len(rooms))
+	}
+	l, err := allocator.EqualLayout(reserved.Lower, rooms)
+	l.Boundary, l.Reserved = boundary, map[allocator.Room]allocator.Range{name: reserved}
+	return l, err
 }

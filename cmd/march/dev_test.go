@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/march-id/march/allocator"
 )
 
 // TestStopDev stops march dev at several moments of its start, with each signal that asks for
@@ -223,8 +226,8 @@ func TestDevPortsInUse(t *testing.T) {
 		t.Error(code, err)
 	}
 	_, stderr, code := march(t, "dev", "--base-port", fmt.Sprint(base), "--data-dir", three)
-	if code != exitFailed || !strings.Contains(stderr, fmt.Sprintf("a port of room c (127.0.0.1:%d or 127.0.0.1:%d) "+
-		"is in use; choose others with --base-port", base+12, base+22)) {
+	if code != exitFailed || !strings.Contains(stderr, fmt.Sprintf("room c gRPC: 127.0.0.1:%d "+
+		"is in use; choose others with --base-port", base+12)) {
 		t.Error(code, stderr)
 	}
 }
@@ -247,6 +250,35 @@ func TestDevKeepsForeignData(t *testing.T) {
 		data.Close()
 		if _, err := os.Stat(file); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// Before, the ports of a room followed its place in the layout: after two rooms had changed
+// places, a restart changed their ports.
+func TestRoomsKeepTheirPorts(t *testing.T) {
+	rooms := func(names ...allocator.Room) allocator.Layout {
+		l := allocator.Layout{Boundary: 100, Ranges: make(map[allocator.Room]allocator.Range)}
+		for i, name := range names {
+			l.Ranges[name] = allocator.Range{Lower: int64(10 * i), Upper: int64(10*i + 10)}
+		}
+		return l
+	}
+	for _, test := range []struct {
+		what    string
+		layouts []allocator.Layout
+		want    map[allocator.Room]int
+	}{
+		{"the first", []allocator.Layout{rooms("eu", "us", "ap")}, map[allocator.Room]int{"eu": 0, "us": 1, "ap": 2}},
+		{"a rotation", []allocator.Layout{rooms("a", "b", "c"), rooms("c", "a", "b")},
+			map[allocator.Room]int{"a": 0, "b": 1, "c": 2}},
+		{"a new one in between", []allocator.Layout{rooms("b", "d"), rooms("a", "b", "c", "d")},
+			map[allocator.Room]int{"b": 0, "d": 1, "a": 2, "c": 3}},
+		{"one that went", []allocator.Layout{rooms("a", "b"), rooms("b"), rooms("b", "c")},
+			map[allocator.Room]int{"c": 0, "b": 1}},
+	} {
+		if got := slotsOf(test.layouts); !maps.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", test.what, got, test.want)
 		}
 	}
 }

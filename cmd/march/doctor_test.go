@@ -281,3 +281,19 @@ func TestDoctorSaysOfOneCauseOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestBundleHasNoSecrets(t *testing.T) {
+	for text, want := range map[string]string{
+		"dial https://root:s3cret@etcd:2379: refused": "dial https://hidden@etcd:2379: refused",
+		"Authorization: Bearer abc.def":               "Authorization: Bearer hidden",
+		`{"password": "s3cret", "name":"password"}`:   `{"password": "hidden", "name":"password"}`,
+		"token=abc&x=1": "token=hidden&x=1",
+		`"name": "tinyid-tokens", "value": "/etc/tokens"`: `"name": "tinyid-tokens", "value": "/etc/tokens"`,
+		`"what": "tag secret has used 80% of its IDs"`:    `"what": "tag secret has used 80% of its IDs"`,
+		"march_chain_issued_ids_total{tag=\"order\"} 5":   "march_chain_issued_ids_total{tag=\"order\"} 5",
+	} {
+		if got := scrub(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+	}
+}

@@ -336,3 +336,10 @@ const commands = `tag create x
 	id batch x --texts
 	migrate plan --move a:25-50=b
 	migrate watch name`
+
+func eachCommand(cmd *cobra.Command, do func(*cobra.Command)) {
+	do(cmd)
+	for _, child := range cmd.Commands() {
+		eachCommand(child, do)
+	}
+}

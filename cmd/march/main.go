@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -18,7 +17,6 @@ import (
 	"github.com/spf13/cobra/doc"
 	"github.com/spf13/pflag"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/words"
 )
 
@@ -41,7 +39,7 @@ func execute(args []string) int {
 		err = errInterrupted
 	}
 	if msg := err.Error(); msg != "" {
-		_, _ = fmt.Fprintf(c.stderr, "%s: %s\n", cmd.CommandPath(), setIn(msg))
+		put(c.stderr, "%s: %s\n", cmd.CommandPath(), setIn(msg))
 	}
 	return exitCode(err)
 }
@@ -94,14 +92,10 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	flags.StringVar(&c.logLevel, "log-level", "", "lowest level to log: trace, debug, info, warn, error, "+
 		"off (default info; warn for dev)")
 	addOptions(root, option{"log-format", oneOf(&c.logFormat, "text", "json"), "text or json"})
-	root.AddCommand(
-		newDev(c), newRoom(c), newConsole(c),
-		newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c), newWorker(c), newCluster(c), newMigrate(c),
-		newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c), newAudit(c),
-		newVerify(c), newPolicy(c), newToken(c), newCerts(c), newEtcd(c), newHalt(c),
-		newRecover(c), newConfig(c),
-		newBench(c), newVersion(c), newMan(),
-	)
+	root.AddCommand(newDev(c), newRoom(c), newConsole(c), newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c),
+		newWorker(c), newCluster(c), newMigrate(c), newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c),
+		newAudit(c), newVerify(c), newPolicy(c), newToken(c), newCerts(c), newEtcd(c), newHalt(c), newRecover(c),
+		newConfig(c), newBench(c), newVersion(c), newMan())
 	root.AddCommand(newContext(c, root))
 	acceptGone(root)
 	decimals(root)
@@ -150,8 +144,7 @@ func newHelp(root *cobra.Command) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 {
-				return usageError{allocator.Errorf(allocator.Invalid, "there is no command %q; see `%s --help`",
-					strings.Join(args, " "), cmd.CommandPath())}
+				return usagef("there is no command %q; see `%s --help`", strings.Join(args, " "), cmd.CommandPath())
 			}
 			cmd.InitDefaultHelpFlag()
 			return cmd.Help()
@@ -171,16 +164,12 @@ func newHelp(root *cobra.Command) *cobra.Command {
 }
 
 func newVersion(c *common) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of this program",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return c.print(map[string]string{
-				"version": build(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
-			}, func(w *tabwriter.Writer) { _, _ = fmt.Fprintf(w, "march %s\n", versionText()) })
-		},
-	}
+	row := callRow{use: "version", short: "Print the version of this program"}
+	cmd := command(row, noArgs, func(*cobra.Command, []string) error {
+		return c.print(map[string]string{
+			"version": build(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH,
+		}, func(w *tabwriter.Writer) { put(w, "march %s\n", versionText()) })
+	})
 	return c.outputFlag(cmd)
 }
 
@@ -193,7 +182,7 @@ func newMan() *cobra.Command {
 		Hidden: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return allocator.Errorf(allocator.Invalid, "directory: %w", err)
+				return invalidf("directory: %w", err)
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true // its date is the day on which the page was made

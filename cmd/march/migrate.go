@@ -1,10 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -14,7 +20,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/words"
 )
@@ -127,7 +136,7 @@ func readTarget(path string) (*marchv1.Layout, error) {
 func parsePlan(path string, content []byte) (*marchv1.Plan, error) {
 	plan := &marchv1.Plan{}
 	if err := unmarshal(content, plan); err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "%s: not a plan: %w", path, err)
+		return nil, invalidf("%s: not a plan: %w", path, err)
 	}
 	return plan, nil
 }
@@ -138,9 +147,7 @@ func parsePlan(path string, content []byte) (*marchv1.Plan, error) {
 // applied without force.
 func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out string) error {
 	if c.output == "text" {
-		w := tabwriter.NewWriter(lines{c.stdout}, 0, 0, 2, ' ', 0)
-		movesText(w, plain(plan))
-		if err := w.Flush(); err != nil {
+		if err := aligned(c.stdout, func(w *tabwriter.Writer) { movesText(w, plain(plan)) }); err != nil {
 			return err
 		}
 	}
@@ -168,7 +175,7 @@ func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out
 			planCostText(w, plan.GetCost())
 			useText(w, plan.GetUse())
 			if out != "" && refused == "" {
-				_, _ = fmt.Fprintf(w, "\nwritten to %s; `march migrate apply %s` applies it\n", out, out)
+				put(w, "\nwritten to %s; `march migrate apply %s` applies it\n", out, out)
 			}
 		})
 		if err != nil {
@@ -176,7 +183,7 @@ func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out
 		}
 	}
 	if refused != "" {
-		return allocator.Errorf(allocator.Refused, "%s", refused)
+		return refusedf("%s", refused)
 	}
 	return nil
 }
@@ -187,7 +194,7 @@ func writePlan(path string, plan *marchv1.Plan) error {
 		return err
 	}
 	if err := os.WriteFile(path, append(b, '\n'), 0o600); err != nil {
-		return allocator.Errorf(allocator.Invalid, "out: %w", err)
+		return invalidf("out: %w", err)
 	}
 	return nil
 }
@@ -196,13 +203,12 @@ func writePlan(path string, plan *marchv1.Plan) error {
 const maxPlanFile = 4 << 20
 
 func newMigrateApply(c *common, t *target) *cobra.Command {
-	var yes, detach, force, whenIdle bool
+	var yes, detach, whenIdle bool
 	var idleFor, idleTimeout time.Duration
 	request := &marchv1.ApplyMigrationRequest{Hold: &durationpb.Duration{}}
-	cmd := &cobra.Command{
-		Use:   "apply PLAN",
-		Short: "Apply a plan, and watch the migration; ^C leaves it running",
-		Long: `Apply a plan, and watch the migration until it has ended. Consoles make the
+	cmd := newRow(callRow{
+		use: "apply PLAN", short: "Apply a plan, and watch the migration; ^C leaves it running",
+		long: `Apply a plan, and watch the migration until it has ended. Consoles make the
 moves, so ^C leaves the migration running.
 
 First a console reads all tags, and refuses a plan that may leave a room no ID
@@ -212,62 +218,54 @@ read them.
 With --when-idle it waits until the rooms that the plan takes out have had no
 callers for --idle-for. A client that leases its IDs calls its room at least once
 in the room's --hold (10m by default) while it issues: give a longer time then.`,
-		Example: `  march migrate plan --move a:25-50=b --out plan.json
+		example: `  march migrate plan --move a:25-50=b --out plan.json
   march migrate apply plan.json`,
-		Args: exactly("a plan's file"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			content, err := readBounded("file", args[0], maxPlanFile)
-			if err != nil {
-				return err
-			}
-			plan, err := parsePlan(args[0], content)
-			if err != nil {
-				return err
-			}
-			if !yes {
-				if err := confirm(cmd.Context(), c, t, plan, args[0]); err != nil {
-					return err
-				}
-			}
-			if whenIdle { // after the question: the operator need not stay for the wait
-				if err := waitIdle(cmd.Context(), c, t, plan, idleFor, idleTimeout); err != nil {
-					return err
-				}
-			}
-			request.Plan, request.Force = plan, force
-			// The count is named in the request, so the console does not read all tags a second time.
-			if !force && !plan.GetForce() {
-				if request.Count, err = checkCost(cmd.Context(), c, t, plan); err != nil {
-					return planAnew(cmd.Context(), t, plan, args[0], err)
-				}
-			}
-			answer, err := askConsole(cmd.Context(), t, request, marchv1.ConsoleServiceClient.ApplyMigration)
-			m := answer.GetMigration()
-			if err == nil && detach {
-				err = c.print(m, func(w *tabwriter.Writer) { migrationText(w, m) })
-			}
-			// The console may have begun the migration although its answer did not arrive.
-			if err != nil && (cmd.Context().Err() != nil || allocator.KindOf(err) == allocator.Unavailable) {
-				_, _ = fmt.Fprintln(c.stderr, "`march migrate status` shows whether it was started")
-			}
-			if err != nil || detach {
+		flags: append(rowFlags(setting.ApplyFields), rowFlag{"force", "force", "", "apply the plan even if it may " +
+			"leave a room no ID of a tag, or its boundary is above a thousandth of the IDs that a tag has left; not " +
+			"needed for a plan made with --force"}),
+	}, request, func(cmd *cobra.Command, args []string) error {
+		content, err := readBounded("file", args[0], maxPlanFile)
+		if err != nil {
+			return err
+		}
+		plan, err := parsePlan(args[0], content)
+		if err == nil && !yes {
+			err = confirm(cmd.Context(), c, t, plan, args[0])
+		}
+		if err == nil && whenIdle { // after the question: the operator need not stay for the wait
+			err = waitIdle(cmd.Context(), c, t, plan, idleFor, idleTimeout)
+		}
+		if err != nil {
+			return err
+		}
+		// The count is named in the request, so the console does not read all tags a second time.
+		if request.Plan = plan; !request.GetForce() && !plan.GetForce() {
+			if request.Count, err = checkCost(cmd.Context(), c, t, plan); err != nil {
 				return planAnew(cmd.Context(), t, plan, args[0], err)
 			}
-			return watch(cmd.Context(), c, t, m.GetId())
-		},
-	}
+		}
+		answer, err := askConsole(cmd.Context(), t, request, marchv1.ConsoleServiceClient.ApplyMigration)
+		m := answer.GetMigration()
+		if err == nil && detach {
+			err = c.print(m, func(w *tabwriter.Writer) { migrationText(w, m) })
+		}
+		// The console may have begun the migration although its answer did not arrive.
+		if err != nil && (cmd.Context().Err() != nil || allocator.KindOf(err) == allocator.Unavailable) {
+			put(c.stderr, "`march migrate status` shows whether it was started\n")
+		}
+		if err != nil || detach {
+			return planAnew(cmd.Context(), t, plan, args[0], err)
+		}
+		return watch(cmd.Context(), c, t, m.GetId())
+	})
+	cmd.Args = exactly("a plan's file")
 	flags := cmd.Flags()
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	flags.BoolVar(&detach, "detach", false, "start the migration and do not watch it")
-	flags.BoolVar(&force, "force", false, "apply the plan even if it may leave a room no ID of a tag, "+
-		"or its boundary is above a thousandth of the IDs that a tag has left; not needed for a plan made with --force")
 	flags.BoolVar(&whenIdle, "when-idle", false, "first wait until the rooms that the plan takes out have no callers")
 	flags.DurationVar(&idleFor, "idle-for", time.Minute, "how long these rooms must have had no callers, 1s to 1h")
 	flags.DurationVar(&idleTimeout, "idle-timeout", 0,
 		"how long to wait for that at most, exit code 5 then; 0 for no bound")
-	for _, f := range rowFlags(setting.ApplyFields) {
-		f.add(cmd, request)
-	}
 	return cmd
 }
 
@@ -277,7 +275,7 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 func checkCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (count string, err error) {
 	counted, err := planCost(ctx, c, t, plan)
 	if err == nil && counted.GetRefused() != "" {
-		err = allocator.Errorf(allocator.Refused, "%s", counted.GetRefused())
+		err = refusedf("%s", counted.GetRefused())
 	}
 	return counted.GetCount(), err
 }
@@ -311,13 +309,16 @@ func confirm(ctx context.Context, c *common, t *target, plan *marchv1.Plan, path
 		return cannotAsk()
 	}
 	asOfNow(ctx, t, plan)
-	w := tabwriter.NewWriter(lines{c.stderr}, 0, 0, 2, ' ', 0)
 	shown := plain(plan)
-	movesText(w, shown)
-	planCostText(w, shown.GetCost())
-	useText(w, shown.GetUse())
-	_, _ = fmt.Fprintln(w)
-	_ = w.Flush()
+	err := aligned(c.stderr, func(w *tabwriter.Writer) {
+		movesText(w, shown)
+		planCostText(w, shown.GetCost())
+		useText(w, shown.GetUse())
+		put(w, "\n")
+	})
+	if err != nil {
+		return err
+	}
 	if n := len(plan.GetWarnings()); n > 0 {
 		return ask(ctx, c, "Apply this plan in spite of "+words.Counted(n, "warning")+"?")
 	}
@@ -334,4 +335,390 @@ func asOfNow(ctx context.Context, t *target, plan *marchv1.Plan) {
 		plan.Instances, plan.Silent, plan.Unreadable = now.GetInstances(), now.GetSilent(), now.GetUnreadable()
 		plan.Keeping, plan.Machines, plan.Warnings = now.GetKeeping(), now.GetMachines(), now.GetWarnings()
 	}
+}
+
+// pictureWidth is how many characters a picture of a layout has.
+const pictureWidth = 60
+
+// picture returns a layout as a bar, "" for one that is not valid.
+func picture(l *marchv1.Layout) string {
+	layout, err := api.LayoutFromProto(l)
+	if err != nil {
+		return ""
+	}
+	return plan.Picture(layout, pictureWidth)
+}
+
+// movesText shows a plan without its costs.
+func movesText(w *tabwriter.Writer, p *marchv1.Plan) {
+	boundary := func(l *marchv1.Layout) string { return fmt.Sprintf(", boundary %d", l.GetBoundary()) }
+	layoutRows(w, fmt.Sprintf("now, layout %d", p.GetFrom().GetVersion()), p.GetFrom(), boundary(p.GetFrom()))
+	for i, m := range p.GetMoves() {
+		layoutRows(w, fmt.Sprintf("%d. %s", i+1, api.Word(m.GetKind())), m.GetLayout(), boundary(m.GetLayout()))
+	}
+	put(w, "\n")
+	for i, m := range p.GetMoves() {
+		folded(w, fmt.Sprintf("%d. ", i+1), m.GetWhy())
+		if len(m.GetLoses()) > 0 && i < len(p.GetMoves())-1 {
+			folded(w, "   ", fmt.Sprintf("then waits until every instance of %s reports",
+				strings.Join(m.GetLoses(), ", ")))
+		}
+	}
+	if n := len(p.GetInstances()); n > 0 {
+		put(w, "\n")
+		folded(w, "", fmt.Sprintf("%s must report: %s", words.Counted(n, "instance"),
+			strings.Join(p.GetInstances(), ", ")))
+	}
+	if len(p.GetSilent()) > 0 {
+		folded(w, "", "SILENT now: "+strings.Join(p.GetSilent(), ", "))
+	}
+	if len(p.GetKeeping()) > 0 {
+		folded(w, "", "Clients of these doors keep IDs, and may issue them although they are of residues that the "+
+			"room has lost (the IDs stay unique): "+strings.Join(p.GetKeeping(), "; "))
+	}
+	if len(p.GetMachines()) > 0 {
+		folded(w, "", "These clients still have machine IDs that become workers of a room. Stop them first, or "+
+			"their IDs and the room's have the same number: "+strings.Join(p.GetMachines(), "; "))
+	}
+	for _, warning := range p.GetWarnings() {
+		put(w, "\n")
+		folded(w, "WARNING: ", warning)
+	}
+}
+
+func planCostText(w *tabwriter.Writer, cost *marchv1.PlanCost) {
+	if cost == nil {
+		put(w, "\nThe cost of this plan was not counted.\n")
+		return
+	}
+	put(w, "\nskipped in total, at most: %s, of %s\n", words.Counted(cost.GetSkipped(), "ID"),
+		words.Counted(cost.GetTags(), "tag"))
+	if n := cost.GetEnding(); n > 0 {
+		put(w, "\nWARNING: after this plan, rooms have hardly any IDs left of %s:\n", words.Counted(n, "tag"))
+		for _, e := range cost.GetEnds() {
+			put(w, "  %s: room %s has %s up to the limit %d\n", e.GetTag(), e.GetRoom(),
+				words.Counted(e.GetLeft(), "ID"), e.GetLimit())
+		}
+	}
+	costText(w, cost.GetWorst())
+}
+
+// costText shows the cost of a plan for each tag and room.
+func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
+	type cost struct {
+		of *marchv1.TagCost
+		*marchv1.RoomForecast
+	}
+	var rows []cost
+	for _, t := range tags {
+		for _, r := range t.GetForecasts() {
+			rows = append(rows, cost{t, r})
+		}
+	}
+	if len(rows) > 0 {
+		put(w, "\n")
+		const titles = "TAG\tROOM\tNEXT ID NOW\tTHEN, AT MOST\tSKIPS\tLEFT\tLASTS NOW\tLASTS AFTER"
+		table(w, titles, rows, func(r cost) []any {
+			then := "none"
+			if r.First != nil {
+				then = strconv.FormatInt(r.GetFirst(), 10)
+			}
+			return []any{r.of.GetTag(), r.GetRoom(), r.GetNext(), then, r.GetSkipped(), r.GetLeft(), words.Lasts(
+				r.GetLastsBefore(), r.of.GetRenews(), ""), words.Lasts(r.GetLastsAfter(), r.of.GetRenews(), "")}
+		})
+	}
+	for _, r := range rows {
+		if r.GetRefused() != "" {
+			put(w, "\nWARNING: room %s: %s\n", r.GetRoom(), r.GetRefused())
+		}
+	}
+}
+
+func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
+	hold := "each instance's own"
+	if d := m.GetHold().AsDuration(); d > 0 {
+		hold = d.String() + " at least"
+	}
+	put(w, "migration\t%s\nstate\t%s, %d of %d moves made\nstarted\t%s by %s\nhold\t%s\n", m.GetId(),
+		setting.MigrationState(m), m.GetReached(), len(m.GetMoves()), cellText(m.GetCreated()), m.GetActor(), hold)
+	problemsText(w, m.GetProblems())
+	put(w, "\n")
+	layoutRows(w, "   from", m.GetFrom(), "")
+	for i, move := range m.GetMoves() {
+		mark := " "
+		if i < int(m.GetReached()) {
+			mark = "*"
+		}
+		layoutRows(w, fmt.Sprintf("%s  %d. %s", mark, i+1, api.Word(move.GetKind())), move.GetLayout(), "")
+	}
+	for i, move := range m.GetMoves() {
+		if until := move.GetClientsUntil(); until != nil {
+			put(w, "\n")
+			folded(w, "", fmt.Sprintf("move %d: until %s clients may use IDs that they leased of residues that rooms "+
+				"%s lost", i+1, cellText(until), strings.Join(move.GetLoses(), ", ")))
+		}
+	}
+	if len(m.GetWaiting()) > 0 {
+		put(w, "\n")
+		table(w, "WAITING FOR\tSERVES LAYOUT\tSILENT SINCE", m.GetWaiting(), func(i *marchv1.Waiting) []any {
+			return []any{i.GetInstance(), i.GetVersion(), i.GetSilentSince()}
+		})
+	}
+	put(w, "\n")
+	for _, entry := range m.GetLog() {
+		field(w, cellText(entry.GetTime()), entry.GetText())
+	}
+}
+
+// watch shows a migration until it has ended: a terminal has one line that changes,
+// other outputs a new line for each change. If the console goes away, watch waits
+// for it.
+func watch(ctx context.Context, c *common, t *target, id string) error {
+	progress := newProgress(c)
+	var last *marchv1.Migration
+	for {
+		err := watchOnce(ctx, t, id, func(m *marchv1.Migration) {
+			id, last = m.GetId(), m
+			progress.say(migrationLine(m))
+		})
+		switch {
+		case ctx.Err() != nil && err != nil && id == "": // none was seen yet
+			return ctx.Err()
+		case ctx.Err() != nil && err != nil:
+			progress.end()
+			put(c.stderr, "the migration goes on; `march migrate watch %s` watches it, `march migrate abort "+
+				"%s` undoes it\n", id, id)
+			return nil
+		case err == nil:
+			progress.end()
+			if err := c.print(last, func(w *tabwriter.Writer) { migrationText(w, last) }); err != nil {
+				return err
+			}
+			if last.GetState() == marchv1.MigrationState_MIGRATION_STATE_ABORTED {
+				return allocator.Errorf(allocator.Conflict, "migration %s was aborted", id)
+			}
+			return nil
+		// Before its first answer a console may be at another address, and waiting would hide that.
+		case allocator.KindOf(err) != allocator.Unavailable || id == "":
+			progress.end()
+			return err
+		}
+		progress.say("the console at " + t.address + " does not answer; trying again")
+		select {
+		case <-ctx.Done():
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+// watchOnce calls show whenever a migration has changed, until it has ended.
+func watchOnce(ctx context.Context, t *target, id string, show func(*marchv1.Migration)) error {
+	endless := *t
+	// The timeout bounds one answer. This stream lasts as long as the migration: until its slowest
+	// instance has reported.
+	if t.timeout > 0 { // else it is refused
+		endless.timeout = 7 * 24 * time.Hour
+	}
+	return callConsole(ctx, &endless, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
+		stream, err := s.WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: id})
+		if err != nil {
+			return err
+		}
+		for {
+			answer, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			show(answer.GetMigration())
+		}
+	})
+}
+
+// migrationLine shows how far a migration is.
+func migrationLine(m *marchv1.Migration) string {
+	line := fmt.Sprintf("%s  %s  move %d of %d", m.GetId(), setting.MigrationState(m), m.GetReached(),
+		len(m.GetMoves()))
+	if n := int(m.GetReached()); n > 0 && n <= len(m.GetMoves()) {
+		line += " (" + api.Word(m.GetMoves()[n-1].GetKind()) + ")"
+	}
+	var waiting []string
+	for _, i := range m.GetWaiting() {
+		who := i.GetInstance()
+		if i.GetSilentSince() != nil {
+			who += " (silent since " + i.GetSilentSince().AsTime().Format(time.TimeOnly) + ")"
+		}
+		waiting = append(waiting, who)
+	}
+	if len(waiting) > 0 {
+		line += "  waiting for " + cell(waiting)
+	}
+	if m.GetError() != "" {
+		line += fmt.Sprintf("  ERROR since %s: %s.", m.GetErrorSince().AsTime().Format(time.RFC3339),
+			printable(m.GetError()))
+		for _, p := range m.GetProblems()[:min(1, len(m.GetProblems()))] {
+			line += " " + problem.Do(p, printable)
+		}
+	}
+	return line
+}
+
+// planCost has a console count the cost of a plan, and shows the progress on a
+// terminal.
+func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*marchv1.CountPlanCostResponse, error) {
+	l, err := t.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	line := newProgress(c)
+	defer line.end()
+	// The console answers after this wait, counted or not: each answer is progress.
+	wait := time.Second
+	if line.tty {
+		wait = line.every
+	}
+	request := &marchv1.CountPlanCostRequest{Plan: plan, Wait: durationpb.New(min(wait, t.timeout/2))}
+	for {
+		answer, err := askConsole(ctx, l, request, marchv1.ConsoleServiceClient.CountPlanCost)
+		switch {
+		case err != nil:
+			return nil, err
+		case answer.GetCost() != nil:
+			return answer, nil
+		}
+		request.Count = answer.GetCount()
+		if line.tty { // elsewhere it would be many lines
+			line.say(costLine(answer))
+		}
+	}
+}
+
+// costLine shows how far the cost of a plan is counted.
+func costLine(r *marchv1.CountPlanCostResponse) string {
+	const text = "counting the cost of the plan"
+	all := r.GetTags()
+	if all == 0 {
+		return text
+	}
+	read := min(r.GetRead(), all) // tags are created meanwhile
+	return fmt.Sprintf("%3.0f%%  %s: %s of %s", 100*float64(read)/float64(all), text, words.Grouped(read),
+		words.Counted(all, "tag"))
+}
+
+// Idle is what the rooms' instances saw: no ID issued and none leased for a while. An instance
+// that does not answer is not idle. A client with IDs that it leased before issues them without
+// a room, so it is seen again only when it leases.
+
+// leavingRooms returns the rooms that have a range in from and none in target, sorted.
+func leavingRooms(from, target *marchv1.Layout) []string {
+	return slices.DeleteFunc(sortedKeys(from.GetRooms()), func(room string) bool {
+		return target.GetRooms()[room] != nil
+	})
+}
+
+// waitUntilIdle returns when each of the rooms was idle for so long. use asks for the use of a room, once a second, and
+// say is told what is waited for. Its errors are those of use, except Unavailable, and Unavailable if ctx ends first.
+func waitUntilIdle(ctx context.Context, rooms []string, idleFor time.Duration,
+	use func(ctx context.Context, room string) (*marchv1.RoomUse, error), say func(line string)) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	waiting := ""
+	for {
+		var busy []string
+		for _, room := range rooms {
+			u, err := use(ctx, room)
+			switch {
+			case err != nil && ctx.Err() == nil && allocator.KindOf(err) != allocator.Unavailable:
+				return err
+			case err != nil:
+				busy = append(busy, fmt.Sprintf("room %s: %v", room, err))
+			case u.GetIdle() == nil || u.GetIdle().AsDuration() < idleFor:
+				busy = append(busy, roomUseText(u))
+			}
+		}
+		if len(busy) == 0 {
+			return nil
+		}
+		if ctx.Err() == nil {
+			waiting = strings.Join(busy, "; ")
+			say("waits for callers to leave: " + waiting)
+		}
+		select {
+		case <-ctx.Done():
+			return allocator.Errorf(allocator.Unavailable, "not applied: callers were still there: %s", waiting)
+		case <-ticker.C:
+		}
+	}
+}
+
+func roomUseText(u *marchv1.RoomUse) string {
+	if len(u.GetSilent()) > 0 {
+		return fmt.Sprintf("room %s: not known, because these do not answer: %s", u.GetRoom(),
+			strings.Join(u.GetSilent(), ", "))
+	}
+	idle := u.GetIdle().AsDuration()
+	if idle >= time.Hour {
+		return fmt.Sprintf("room %s: no caller in the last hour", u.GetRoom())
+	}
+	names := make([]string, 0, 3)
+	for _, t := range u.GetLatest()[:min(len(u.GetLatest()), cap(names))] {
+		names = append(names, t.GetTag())
+	}
+	tags := ""
+	if u.GetTags() > 0 {
+		tags = fmt.Sprintf("; tags of the last hour: %d, last %s", u.GetTags(), strings.Join(names, ", "))
+	}
+	return fmt.Sprintf("room %s: called %v ago, %.1f IDs a second%s", u.GetRoom(),
+		idle.Round(time.Second), u.GetRate(), tags)
+}
+
+// roomsUse returns what callers did lately in the rooms that a plan takes out.
+func roomsUse(ctx context.Context, t *target, plan *marchv1.Plan) (list []*marchv1.RoomUse) {
+	for _, room := range leavingRooms(plan.GetFrom(), plan.GetTarget()) {
+		u, err := roomUse(ctx, t, room)
+		if err != nil { // a plan is of use without it
+			u = &marchv1.RoomUse{Room: room, Silent: []string{"the console (" + err.Error() + ")"}}
+		}
+		list = append(list, u)
+	}
+	return list
+}
+
+func roomUse(ctx context.Context, t *target, room string) (*marchv1.RoomUse, error) {
+	answer, err := askConsole(ctx, t, &marchv1.GetRoomUseRequest{Room: room}, marchv1.ConsoleServiceClient.GetRoomUse)
+	return answer.GetUse(), err
+}
+
+// useText shows what callers did in the rooms that a plan takes out.
+func useText(w *tabwriter.Writer, list []*marchv1.RoomUse) {
+	for i, u := range list {
+		if i == 0 {
+			put(w, "\nthe plan takes out:\n")
+		}
+		put(w, "  %s\n", roomUseText(u))
+	}
+}
+
+// waitIdle waits until the rooms that a plan takes out have no callers.
+func waitIdle(ctx context.Context, c *common, t *target, plan *marchv1.Plan, idleFor, timeout time.Duration) error {
+	if idleFor < time.Second || idleFor > time.Hour {
+		return usagef("idle-for: %v; allowed: 1s to 1h", idleFor)
+	}
+	if timeout < 0 {
+		return usagef("idle-timeout: %v; allowed: 0s or more", timeout)
+	}
+	bounded, cancel := ctx, func() {}
+	if timeout > 0 {
+		bounded, cancel = context.WithTimeout(ctx, timeout)
+	}
+	defer cancel()
+	p := newProgressAtOnce(c, 5*time.Second)
+	defer p.end()
+	err := waitUntilIdle(bounded, leavingRooms(plan.GetFrom(), plan.GetTarget()), idleFor,
+		func(ctx context.Context, room string) (*marchv1.RoomUse, error) { return roomUse(ctx, t, room) },
+		func(line string) { p.tick(func() string { return line }) })
+	return cmp.Or(ctx.Err(), err)
 }

@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/march-id/march/internal/testcluster"
 )
 
 // process is a program that a test runs in the background.
@@ -231,14 +229,10 @@ func beginDev(t *testing.T, base int, args ...string) *devCluster {
 }
 
 // settingsIn returns the environment of processes with a directory of settings of their own: the context
-// of a march dev there is for no other test's commands. The directory's path is short enough for sockets.
+// of a march dev there is for no other test's commands.
 func settingsIn(t *testing.T) []string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "march-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := t.TempDir()
 	return []string{"XDG_CONFIG_HOME=" + dir, "HOME=" + dir}
 }
 
@@ -262,20 +256,4 @@ func marchWith(t *testing.T, env []string, args ...string) (stdout, stderr strin
 		t.Fatal(err)
 	}
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
-}
-
-// A room that starts while etcd is full waits, and says for what. Before, it ended with exit code 5, to be started
-// again and again.
-func TestStartWithAFullEtcd(t *testing.T) {
-	t.Parallel()
-	c := testcluster.New(t)
-	c.Init(testcluster.Halves(), "test")
-	c.Etcd.NoSpace(t, true)
-	p := begin(t, "", nil, "room", "b", "--name", "b1", "--etcd", c.Etcd.Endpoint, "--journal", "off",
-		"--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
-	if err := p.await(patience(t), `waiting: .*for="space in etcd".*database space exceeded`); err != nil {
-		t.Fatal(err)
-	}
-	c.Etcd.NoSpace(t, false)
-	p.ready(t)
 }

@@ -29,29 +29,26 @@ import (
 func newHalt(c *common) *cobra.Command {
 	var cluster clusterFlags
 	var why string
-	cmd := &cobra.Command{
-		Use:     "halt",
-		Aliases: []string{"fence"},
-		Short:   "Halt leasing in all rooms, before etcd is restored from a backup",
-		Long: `Halt leasing in all rooms on purpose: before etcd is restored from a backup, or
+	cmd := command(callRow{
+		use: "halt", short: "Halt leasing in all rooms, before etcd is restored from a backup",
+		long: `Halt leasing in all rooms on purpose: before etcd is restored from a backup, or
 moved. Rooms go on issuing the IDs that they hold, about ten minutes' worth of a
 busy tag, and lease none until ` + "`march recover`" + ` has begun a new
 epoch.`,
-		Example: `  march halt --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --why "restore of last night's backup"`,
-		Args:    noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
-				h, err := l.Halt(cmd.Context(), whoami(), why)
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(c.stdout, "halted   by %s at %s: %s\nnext     stop etcd, restore it, start it; "+
-					"then `march recover`\nmeanwhile rooms issue the IDs that they hold, and lease none\n",
-					excerpt(h.By), h.Time.Format(time.RFC3339), excerpt(h.Why))
+		example: `  march halt --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --why "restore of last night's backup"`,
+	}, noArgs, func(cmd *cobra.Command, _ []string) error {
+		return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
+			h, err := l.Halt(cmd.Context(), whoami(), why)
+			if err != nil {
 				return err
-			})
-		},
-	}
+			}
+			_, err = fmt.Fprintf(c.stdout, "halted   by %s at %s: %s\nnext     stop etcd, restore it, start it; then "+
+				"`march recover`\nmeanwhile rooms issue the IDs that they hold, and lease none\n", excerpt(h.By),
+				h.Time.Format(time.RFC3339), excerpt(h.Why))
+			return err
+		})
+	})
+	cmd.Aliases = []string{"fence"}
 	addOptions(cmd, cluster.options()...)
 	cmd.Flags().StringVar(&why, "why", "march halt", "the reason, which rooms show while they lease nothing")
 	return destroys(c, cmd, func(context.Context, []string) (string, error) {
@@ -91,10 +88,9 @@ type recoverFlags struct {
 
 func newRecover(c *common) *cobra.Command {
 	f := recoverFlags{wait: 5 * time.Second}
-	cmd := &cobra.Command{
-		Use:   "recover",
-		Short: "Begin to lease again after etcd was restored or rebuilt, or after march halt",
-		Long: `Begin to lease again after etcd went back in time. Without --yes nothing is changed: recover
+	cmd := command(callRow{
+		use: "recover", short: "Begin to lease again after etcd was restored or rebuilt, or after march halt",
+		long: `Begin to lease again after etcd went back in time. Without --yes nothing is changed: recover
 shows what it would do, and which instances did not answer.
 
 Recover asks every instance that it can learn of for its leases. Then it halts
@@ -109,55 +105,53 @@ is given, and prints the flags. What the instance leased since the backup is
 taken from what consoles saw of etcd. Recover finds the consoles by itself, and
 asks further ones (--console, --mirror). Where no console saw all, it does not
 guess: give a margin (--margin).`,
-		Example: `  march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379
+		example: `  march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379
   march recover --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --without eu-1/host-7 --yes`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := f.config(cmd.Flags().Changed("margin"))
-			if err != nil {
+	}, noArgs, func(cmd *cobra.Command, _ []string) error {
+		cfg, err := f.config(cmd.Flags().Changed("margin"))
+		if err != nil {
+			return err
+		}
+		given, err := f.secure.Credentials()
+		if err != nil {
+			return usageError{err}
+		}
+		return withCluster(cmd, c, &f.cluster, func(l *ledger.Ledger) error {
+			// Only over TLS an instance proves its name. Without, another process may listen at its address.
+			cfg.Ask, cfg.Named = askInstance(f.timeout, given), given.TLS != nil
+			if err := f.witnesses(&cfg, given); err != nil {
 				return err
 			}
-			given, err := f.secure.Credentials()
-			if err != nil {
-				return usageError{err}
+			line := newProgressAtOnce(c, time.Second)
+			if !f.quiet {
+				cfg.Progress = func(p recovery.Progress) { line.tick(func() string { return recoverLine(p) }) }
 			}
-			return withCluster(cmd, c, &f.cluster, func(l *ledger.Ledger) error {
-				// Only over TLS an instance proves its name. Without, another process may listen at its address.
-				cfg.Ask, cfg.Named = askInstance(f.timeout, given), given.TLS != nil
-				if err := f.witnesses(&cfg, given); err != nil {
-					return err
-				}
-				line := newProgressAtOnce(c, time.Second)
-				if !f.quiet {
-					cfg.Progress = func(p recovery.Progress) { line.tick(func() string { return recoverLine(p) }) }
-				}
-				var decided []string
-				if interactive() && !f.yes && c.output != "json" {
-					cfg.Off = func(ctx context.Context, r *recovery.Report, lost recovery.Lost) (bool, error) {
-						line.end()
-						off, err := askIfOff(ctx, c, r, lost)
-						flag := "--without"
-						if off {
-							flag = "--stopped"
-						}
-						decided = append(decided, flag+" "+string(lost.ID))
-						return off, err
+			var decided []string
+			if interactive() && !f.yes && c.output != "json" {
+				cfg.Off = func(ctx context.Context, r *recovery.Report, lost recovery.Lost) (bool, error) {
+					line.end()
+					off, err := askIfOff(ctx, c, r, lost)
+					flag := "--without"
+					if off {
+						flag = "--stopped"
 					}
+					decided = append(decided, flag+" "+string(lost.ID))
+					return off, err
 				}
-				report, err := recovery.Run(cmd.Context(), l, cfg)
-				line.end()
-				// A recover that fails has a report, too: it names the instances that do not answer.
-				printErr := c.print(recoverReport(report), func(w *tabwriter.Writer) { recoverText(w, report) })
-				if printErr != nil {
-					return errors.Join(err, printErr)
-				}
-				if err == nil && !f.yes && len(decided) > 0 {
-					_, err = fmt.Fprintf(c.stdout, "next     the same with --yes %s\n", strings.Join(decided, " "))
-				}
-				return err
-			})
-		},
-	}
+			}
+			report, err := recovery.Run(cmd.Context(), l, cfg)
+			line.end()
+			// A recover that fails has a report, too: it names the instances that do not answer.
+			printErr := c.print(recoverReport(report), func(w *tabwriter.Writer) { recoverText(w, report) })
+			if printErr != nil {
+				return errors.Join(err, printErr)
+			}
+			if err == nil && !f.yes && len(decided) > 0 {
+				_, err = fmt.Fprintf(c.stdout, "next     the same with --yes %s\n", strings.Join(decided, " "))
+			}
+			return err
+		})
+	})
 	addOptions(cmd, f.cluster.options()...)
 	c.outputFlag(cmd)
 	flags := cmd.Flags()
@@ -195,7 +189,7 @@ func instanceIDs(flag string, names []string) (ids []record.InstanceID, err erro
 		r, roomErr := allocator.ParseRoom(in)
 		i, instanceErr := allocator.ParseInstance(instance)
 		if err := errors.Join(roomErr, instanceErr); err != nil {
-			return nil, usageError{allocator.Errorf(allocator.Invalid, "%s: %q; allowed: ROOM/INSTANCE", flag, name)}
+			return nil, usagef("%s: %q; allowed: ROOM/INSTANCE", flag, name)
 		}
 		ids = append(ids, ledger.Registration{Room: r, Name: i}.ID())
 	}
@@ -221,8 +215,8 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 		cfg.Skip = append(cfg.Skip, tag)
 	}
 	if f.wait < 0 || f.margin < 0 || f.timeout <= 0 {
-		return cfg, usageError{allocator.Errorf(allocator.Invalid,
-			"wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", f.wait, f.margin, f.timeout)}
+		return cfg, usagef("wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", f.wait,
+			f.margin, f.timeout)
 	}
 	if margin { // also if it is 0, which is not the default
 		cfg.Margin = &f.margin
@@ -285,12 +279,12 @@ func askMirrorAt(address string, timeout time.Duration, given api.Credentials) r
 
 // askIfOff asks the operator the one question about an instance that did not answer.
 func askIfOff(ctx context.Context, c *common, r *recovery.Report, lost recovery.Lost) (off bool, err error) {
-	_, _ = fmt.Fprintf(c.stderr, "%s did not answer: %s\n", lost.ID, excerpt(lost.Why))
+	put(c.stderr, "%s did not answer: %s\n", lost.ID, excerpt(lost.Why))
 	if !lost.Beat.IsZero() {
-		_, _ = fmt.Fprintf(c.stderr, "its last heartbeat was at %s\n", utc(lost.Beat))
+		put(c.stderr, "its last heartbeat was at %s\n", utc(lost.Beat))
 	}
 	for _, m := range r.Mirrors {
-		_, _ = fmt.Fprintf(c.stderr, "%s %s\n", printable(m.Name), sawText(m))
+		put(c.stderr, "%s %s\n", printable(m.Name), sawText(m))
 	}
 	if lost.Answers {
 		return false, ask(ctx, c, "Go on without what its earlier process leased?")
@@ -367,94 +361,93 @@ func recoverText(w io.Writer, r *recovery.Report) {
 	if r.UUID == "" { // recover failed before it had read which cluster it is
 		return
 	}
-	_, _ = fmt.Fprintf(w, "cluster\t%s\n", excerpt(r.UUID))
+	field(w, "cluster", excerpt(r.UUID))
 	if r.Halt.By != "" {
-		_, _ = fmt.Fprintf(w, "halted\tby %s at %s: %s\n", excerpt(r.Halt.By), r.Halt.Time.Format(time.RFC3339),
-			excerpt(r.Halt.Why))
+		put(w, "halted\tby %s at %s: %s\n", excerpt(r.Halt.By), r.Halt.Time.Format(time.RFC3339), excerpt(r.Halt.Why))
 	}
 	if !r.Beat.IsZero() {
-		_, _ = fmt.Fprintf(w, "etcd\tits data is of %s or later\n", r.Beat.Format(time.RFC3339))
+		put(w, "etcd\tits data is of %s or later\n", r.Beat.Format(time.RFC3339))
 	}
 	for _, id := range r.Answered {
-		_, _ = fmt.Fprintf(w, "answered\t%s\n", id)
+		field(w, "answered", id)
 	}
-	for k := 0; k < len(r.Missing); {
-		m, state := r.Missing[k], "missing"
-		if m.Without {
-			state = "without"
-		}
-		same := 1 // processes of one name that are missing for one reason
-		for k+same < len(r.Missing) && r.Missing[k+same].ID == m.ID && r.Missing[k+same].Why == m.Why {
-			same++
-		}
-		beat := "" // the last one of them
-		for _, other := range r.Missing[k : k+same] {
-			if !other.Beat.IsZero() {
-				beat = max(beat, ", last heartbeat at "+utc(other.Beat))
-			}
-		}
-		k += same
-		process := ""
-		switch {
-		case same > 1:
-			process = fmt.Sprintf(", %d processes", same)
-		case m.Incarnation != "":
-			process = fmt.Sprintf(", process %.8s", printable(m.Incarnation))
-		}
-		_, _ = fmt.Fprintf(w, "%s\t%s%s%s: %s\n", state, m.ID, process, beat, excerpt(m.Why))
-	}
+	missingText(w, r.Missing)
 	for _, m := range r.Mirrors {
-		_, _ = fmt.Fprintf(w, "mirror\t%s %s\n", printable(m.Name), sawText(m))
+		put(w, "mirror\t%s %s\n", printable(m.Name), sawText(m))
 	}
 	for _, jump := range r.Jumps {
-		_, _ = fmt.Fprintf(w, "jump\tonly a mirror knows mark %s: more than max_jump\n", jump)
+		put(w, "jump\tonly a mirror knows mark %s: more than max_jump\n", jump)
 	}
 	if n := len(r.LeftBefore); n > 0 {
-		_, _ = fmt.Fprintf(w, "left\t%s left in good order before the backup\n", words.Counted(n, "instance"))
+		put(w, "left\t%s left in good order before the backup\n", words.Counted(n, "instance"))
 	}
 	for _, why := range r.Unreadable {
-		_, _ = fmt.Fprintf(w, "unreadable\t%s\n", excerpt(why.Error()))
+		field(w, "unreadable", excerpt(why.Error()))
 	}
 	layoutChanges(w, r)
-	if n := len(r.AtLimit); n > 0 {
-		names := fmt.Sprint(r.AtLimit[:min(n, 10)])
-		_, _ = fmt.Fprintf(w, "limit\tthe margin takes %s to the limit, the first ones %s: raise their limits, "+
-			"or give a smaller --margin\n", words.Counted(n, "tag"), names)
+	tags := func(list []allocator.Tag, format string) {
+		if n := len(list); n > 0 {
+			put(w, format, words.Counted(n, "tag"), list[:min(n, 10)])
+		}
 	}
-	if n := len(r.BeyondPeriod); n > 0 {
-		names := fmt.Sprint(r.BeyondPeriod[:min(n, 10)])
-		_, _ = fmt.Fprintf(w,
-			"period\tthe margin leaves no ID of %s in the present period, the first ones %s: they issue "+
-				"none until a period begins in which it does; to avoid that, start the missing instances, give their "+
-				"journals, or give a smaller --margin\n", words.Counted(n, "tag"), names)
-	}
+	tags(r.AtLimit, "limit\tthe margin takes %s to the limit, the first ones %s: raise their limits, or give a "+
+		"smaller --margin\n")
+	tags(r.BeyondPeriod, "period\tthe margin leaves no ID of %s in the present period, the first ones %s: they issue "+
+		"none until a period begins in which it does; to avoid that, start the missing instances, give their "+
+		"journals, or give a smaller --margin\n")
 	if r.Hourly {
-		_, _ = fmt.Fprint(w,
-			"period\tinstances of older versions keep to the margins of tags with a period only where all "+
-				"clocks are right within an hour; once all have this version: `march cluster upgrade`\n")
+		put(w, "period\tinstances of older versions keep to the margins of tags with a period only where all clocks "+
+			"are right within an hour; once all have this version: `march cluster upgrade`\n")
 	}
-	if n := len(r.PutBack); n > 0 {
-		_, _ = fmt.Fprintf(w, "tags\tthe store has forgotten %s that mirrors saw, the first ones %s: they are deleted "+
-			"ones now (`march tag list --deleted`); create again those that are in use\n", words.Counted(n, "tag"),
-			fmt.Sprint(r.PutBack[:min(n, 10)]))
-	}
+	tags(r.PutBack, "tags\tthe store has forgotten %s that mirrors saw, the first ones %s: they are deleted ones now "+
+		"(`march tag list --deleted`); create again those that are in use\n")
 	if r.Machines > 0 {
-		_, _ = fmt.Fprintf(w, "machines\t%s of CosId's clients put back, as mirrors saw them\n",
-			words.Counted(r.Machines, "machine ID"))
+		put(w, "machines\t%s of CosId's clients put back, as mirrors saw them\n", words.Counted(r.Machines, "machine "+
+			"ID"))
 	}
 	// The margins of all recovers add up: each takes IDs from every tag for good.
 	if r.Margin > 0 {
-		_, _ = fmt.Fprintf(w, "margin\t%s of each tag, %d in all recovers\n", words.Counted(r.Margin, "step"), r.Total)
+		put(w, "margin\t%s of each tag, %d in all recovers\n", words.Counted(r.Margin, "step"), r.Total)
 	}
 	if r.Epoch != "" {
-		_, _ = fmt.Fprintf(w, "raised\t%s\nlayout\tversion %d\nepoch\t%s\ntook\t%v from the halt to the new epoch\n",
+		put(w, "raised\t%s\nlayout\tversion %d\nepoch\t%s\ntook\t%v from the halt to the new epoch\n",
 			words.Counted(r.Raised, "mark"), r.Layout.Version, r.Epoch, r.Halted.Round(time.Millisecond))
 	} else {
-		_, _ = fmt.Fprintf(w, "would\traise %s (higher in an instance's memory than in etcd); nothing is changed yet\n",
+		put(w, "would\traise %s (higher in an instance's memory than in etcd); nothing is changed yet\n",
 			words.Counted(r.Higher, "mark"))
 	}
 	if r.NotBefore.After(time.Now()) {
-		_, _ = fmt.Fprintf(w, "workers\tnone is taken for time-ordered IDs before %s: %s\n", utc(r.NotBefore), r.Waits)
+		put(w, "workers\tnone is taken for time-ordered IDs before %s: %s\n", utc(r.NotBefore), r.Waits)
+	}
+}
+
+// missingText writes the processes that did not answer; those of one name that are missing for one reason in a line.
+func missingText(w io.Writer, missing []recovery.Missing) {
+	for len(missing) > 0 {
+		m, same := missing[0], 1
+		for same < len(missing) && missing[same].ID == m.ID && missing[same].Why == m.Why {
+			same++
+		}
+		last := m.Beat
+		for _, other := range missing[1:same] {
+			if other.Beat.After(last) {
+				last = other.Beat
+			}
+		}
+		missing = missing[same:]
+		state, process, beat := "missing", "", ""
+		if m.Without {
+			state = "without"
+		}
+		if same > 1 {
+			process = fmt.Sprintf(", %d processes", same)
+		} else if m.Incarnation != "" {
+			process = fmt.Sprintf(", process %.8s", printable(m.Incarnation))
+		}
+		if !last.IsZero() {
+			beat = ", last heartbeat at " + utc(last)
+		}
+		put(w, "%s\t%s%s%s: %s\n", state, m.ID, process, beat, excerpt(m.Why))
 	}
 }
 
@@ -482,9 +475,9 @@ func layoutChanges(w io.Writer, r *recovery.Report) {
 	if r.Layout.Ranges == nil || r.Known.Ranges == nil || r.Layout.Equal(r.Known) {
 		return
 	}
-	_, _ = fmt.Fprintf(w, "ranges\tcompared with layout version %d, which an instance knows:\n", r.Known.Version)
+	put(w, "ranges\tcompared with layout version %d, which an instance knows:\n", r.Known.Version)
 	if r.Known.Boundary != r.Layout.Boundary {
-		_, _ = fmt.Fprintf(w, "\tboundary %d -> %d\n", r.Known.Boundary, r.Layout.Boundary)
+		put(w, "\tboundary %d -> %d\n", r.Known.Boundary, r.Layout.Boundary)
 	}
 	rooms := append(r.Known.Rooms(), r.Layout.Rooms()...)
 	slices.Sort(rooms)
@@ -492,12 +485,51 @@ func layoutChanges(w io.Writer, r *recovery.Report) {
 		was, had := r.Known.Ranges[name]
 		is, has := r.Layout.Ranges[name]
 		switch {
-		case had && has && was != is:
-			_, _ = fmt.Fprintf(w, "\t%s %v -> %v\n", name, was, is)
-		case had && !has:
-			_, _ = fmt.Fprintf(w, "\t%s %v -> none: this room can lease nothing\n", name, was)
-		case !had && has:
-			_, _ = fmt.Fprintf(w, "\t%s none -> %v\n", name, is)
+		case !has:
+			put(w, "\t%s %v -> none: this room can lease nothing\n", name, was)
+		case !had:
+			put(w, "\t%s none -> %v\n", name, is)
+		case was != is:
+			put(w, "\t%s %v -> %v\n", name, was, is)
 		}
 	}
 }
+
+// recoverReport is what a recover did, or would do, as JSON. Numbers of 64 bits are texts there, as in the API.
+func recoverReport(r *recovery.Report) map[string]any {
+	missing, mirrors, unreadable, notBefore := []any{}, []any{}, []string{}, ""
+	for _, m := range r.Missing {
+		one := map[string]any{"id": m.ID, "incarnation": m.Incarnation, "why": m.Why, "without": m.Without}
+		if !m.Beat.IsZero() {
+			one["last_heartbeat"] = utc(m.Beat)
+		}
+		missing = append(missing, one)
+	}
+	for _, m := range r.Mirrors {
+		one := map[string]any{"name": m.Name, "views": some(m.Views)}
+		if m.Err != nil {
+			one["problem"] = m.Err.Error()
+		}
+		mirrors = append(mirrors, one)
+	}
+	for _, key := range r.Unreadable {
+		unreadable = append(unreadable, key.Error())
+	}
+	if !r.NotBefore.IsZero() {
+		notBefore = utc(r.NotBefore)
+	}
+	return map[string]any{
+		"uuid": r.UUID, "done": r.Epoch != "", "answered": some(r.Answered), "left_before": some(r.LeftBefore),
+		"missing": missing, "unreadable": unreadable, "at_limit": some(r.AtLimit),
+		"beyond_period": some(r.BeyondPeriod), "margin_steps": fmt.Sprint(r.Margin),
+		"margin_total": fmt.Sprint(r.Total),
+		"higher":       fmt.Sprint(r.Higher), "raised": fmt.Sprint(r.Raised),
+		"stored_layout_version": fmt.Sprint(r.Stored.Layout.Version),
+		"known_layout_version":  fmt.Sprint(r.Known.Version), "layout_version": fmt.Sprint(r.Layout.Version),
+		"halted_seconds": r.Halted.Seconds(), "epoch": r.Epoch, "not_before": notBefore, "waits": r.Waits,
+		"mirrors": mirrors, "jumps": some(r.Jumps),
+	}
+}
+
+// some is a list for JSON: not null where it is empty.
+func some[T any](list []T) []T { return append([]T{}, list...) }

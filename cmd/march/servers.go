@@ -1,13 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"net"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,9 +25,11 @@ import (
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/smallfile"
 	"github.com/march-id/march/room"
+	"github.com/march-id/march/room/tinyid"
 )
 
 // server is what rooms and consoles have in common: flags, and what is open before a start.
@@ -118,16 +122,13 @@ type roomServer struct {
 
 func newRoom(c *common) *cobra.Command {
 	r := &roomServer{server: newServer(c, "room"), cfg: room.DefaultConfig()}
-	cmd := &cobra.Command{
-		Use:   "room NAME",
-		Short: "Run an instance of a room",
-		Long: `Run an instance of a room: it issues the room's IDs over gRPC and HTTP. A room
+	cmd := command(callRow{
+		use: "room NAME", short: "Run an instance of a room",
+		long: `Run an instance of a room: it issues the room's IDs over gRPC and HTTP. A room
 may have as many instances as you like, each with a name of its own (--name) that
 stays the same over restarts. SIGTERM stops it: calls under way are answered first.`,
-		Example: `  march room eu-1 --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --grpc 0.0.0.0:7010 --advertise "$(hostname -f):7010"`,
-		Args:    exactly("a room's name"),
-		RunE:    func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) },
-	}
+		example: `  march room eu-1 --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --grpc 0.0.0.0:7010 --advertise "$(hostname -f):7010"`,
+	}, exactly("a room's name"), func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) })
 	return addOptions(cmd, r.settings()...)
 }
 
@@ -184,7 +185,7 @@ func (r *roomServer) read(name string) (err error) {
 	}
 	// The default is the host's name, which may have capitals.
 	if cfg.Name, err = allocator.ParseInstance(strings.ToLower(r.name)); err != nil {
-		return allocator.Errorf(allocator.Invalid, "name: %w", err)
+		return invalidf("name: %w", err)
 	}
 	if cfg.Worker, err = worker.ParsePin(r.pin, r.hostname); err != nil {
 		return err
@@ -195,7 +196,7 @@ func (r *roomServer) read(name string) (err error) {
 	for _, tag := range r.warm {
 		parsed, err := allocator.ParseTag(tag)
 		if err != nil {
-			return allocator.Errorf(allocator.Invalid, "warm-tags: %w", err)
+			return invalidf("warm-tags: %w", err)
 		}
 		cfg.WarmTags = append(cfg.WarmTags, parsed)
 	}
@@ -206,8 +207,7 @@ func (r *roomServer) read(name string) (err error) {
 		return err
 	}
 	if cfg.Journal == "" && cfg.RequireJournal {
-		return allocator.Errorf(allocator.Invalid,
-			"require-journal: there is none with --journal off; allowed: --journal DIR")
+		return invalidf("require-journal: there is none with --journal off; allowed: --journal DIR")
 	}
 	return r.start.CheckAdmin(cfg.Advertise, cfg.AdvertiseAdmin)
 }
@@ -268,16 +268,13 @@ type consoleServer struct {
 
 func newConsole(c *common) *cobra.Command {
 	s := &consoleServer{server: newServer(c, "console"), cfg: console.DefaultConfig()}
-	cmd := &cobra.Command{
-		Use:   "console",
-		Short: "Run a console, which the operators' commands and browsers call",
-		Long: `Run a console, which the operators' commands call, and which shows the cluster to
+	cmd := command(callRow{
+		use: "console", short: "Run a console, which the operators' commands and browsers call",
+		long: `Run a console, which the operators' commands call, and which shows the cluster to
 browsers (--http). A console keeps no data: run any number of them for one
 cluster, anywhere.`,
-		Example: `  march console --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
-		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
-	}
+		example: `  march console --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
+	}, noArgs, func(cmd *cobra.Command, _ []string) error { return s.run(cmd) })
 	return addOptions(cmd, s.settings()...)
 }
 
@@ -337,7 +334,7 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 		cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
 		cfg.Advertise = advertised(cfg.Advertise, l.GRPC, s.hostname)
 		if h := l.HTTP; h != nil {
-			_, _ = fmt.Fprintf(s.stderr, "the console's page: %s://%s/\n", urlScheme(cfg.TLS), h.Addr())
+			put(s.stderr, "the console's page: %s://%s/\n", urlScheme(cfg.TLS), h.Addr())
 		}
 		return console.New(*cfg)
 	}))
@@ -374,8 +371,7 @@ func (s *starting) adminOptions(advertise *string) []option {
 // CheckAdmin checks those addresses, and the ones that others are told. Its error is Invalid.
 func (s *starting) CheckAdmin(advertise, admin string) error {
 	if s.AdminGRPC == "" && (s.AdminHTTP != "" || admin != "") {
-		return allocator.Errorf(allocator.Invalid,
-			"admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
+		return invalidf("admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
 	}
 	for flag, address := range map[string]string{"advertise": advertise, "advertise-admin": admin} {
 		if address != "" {
@@ -401,4 +397,335 @@ func limitOptions(l *serve.Limits, maxTags *int64) []option {
 			"besides as many as it asked"},
 		{"max-tags", maxTags, "how many tags the cluster may have: this server creates no more"},
 	}
+}
+
+// The settings of TLS are flags of servers, and of commands that call servers. A server has TLS and identities where
+// other machines reach it.
+
+// clientTLS are the settings with which a command calls servers.
+type clientTLS struct {
+	filesTLS
+	on    bool
+	token string
+}
+
+// options returns the settings. whose says whose token is asked for; it may be empty.
+func (c *clientTLS) options(whose string) []option {
+	return slices.Concat(c.filesTLS.options(), []option{
+		{"tls", &c.on, "call over TLS; each of the other flags of TLS turns it on, too"},
+		{"tls-ca", &c.cfg.CA, "file with the CA certificates (PEM) that sign the servers' certificates; default the " +
+			"system's"},
+		{"token-file", &c.token, "file with the token to give" + whose},
+	})
+}
+
+// Credentials returns what the flags ask for. Its errors are Invalid.
+func (c *clientTLS) Credentials() (given api.Credentials, err error) {
+	given.TokenFile = c.token
+	if c.token != "" { // not only with the first call
+		if _, err := api.ReadToken(c.token); err != nil {
+			return given, err
+		}
+	}
+	given.TLS, err = c.open(c.on, hclog.NewNullLogger())
+	return given, err
+}
+
+// serverTLS are the settings of a server's own TLS, and of its calls to other servers.
+type serverTLS struct {
+	filesTLS
+	auth string
+	// Insecure allows a server that other machines reach without TLS and identities.
+	Insecure bool
+}
+
+func (s *serverTLS) options() []option {
+	return slices.Concat(s.filesTLS.options(), []option{
+		{"tls-client-ca", &s.cfg.ClientCA, "file with the CA certificates (PEM) that sign clients' certificates, " +
+			"with which clients prove who they are"},
+		{"tls-client-auth", oneOf(&s.auth, "optional", "required"), "with --tls-client-ca: optional, or required to " +
+			"refuse clients without a certificate"},
+		{"insecure", &s.Insecure, "serve other machines although there is no TLS, or no identity of callers"},
+	})
+}
+
+func (s *serverTLS) ca() option {
+	return option{"tls-ca", &s.cfg.CA, "file with the CA certificates (PEM) that sign the rooms' certificates; " +
+		"default the system's. This flag or --tls-cert has the rooms called over TLS"}
+}
+
+// Open returns what the flags ask for, nil for no TLS. Its errors are Invalid.
+func (s *serverTLS) Open(log hclog.Logger) (*tlsfiles.Files, error) {
+	s.cfg.RequireClient = s.auth == "required"
+	return s.open(false, log)
+}
+
+// listenAddress is where a server is to listen, HOST:PORT; empty for nowhere.
+type listenAddress struct {
+	Flag, At string
+	Plain    bool // without TLS, also where the server has it
+}
+
+// Calls returns the TLS with which a server calls others: own is its own; nil for none.
+func (s *serverTLS) Calls(own *tlsfiles.Files) *tlsfiles.Files {
+	if s.cfg.CA == "" && s.cfg.Cert == "" {
+		return nil
+	}
+	return own
+}
+
+// urlScheme is that of a server's URLs.
+func urlScheme(own *tlsfiles.Files) string {
+	if own.Serves() {
+		return "https"
+	}
+	return "http"
+}
+
+// Check returns why a server is not secure, empty if it is: other machines reach it, and it
+// has no TLS or no identities. policy says that it has a policy. Its error is Invalid if the
+// server is not secure and --insecure was not given, or if an address is none.
+func (s *serverTLS) Check(own *tlsfiles.Files, policy bool, log hclog.Logger,
+	addresses ...listenAddress) (why string, err error) {
+	for _, a := range addresses {
+		_, port, err := net.SplitHostPort(a.At)
+		if err == nil {
+			_, err = net.LookupPort("tcp", port)
+		}
+		if err != nil && (a.At != "" || a.Flag == "grpc") {
+			return "", invalidf("%s: %q; allowed: HOST:PORT, with a port of 0 to 65535",
+				a.Flag, a.At)
+		}
+	}
+	for _, a := range addresses {
+		if a.At == "" || loopback(a.At) {
+			continue
+		}
+		var lacks []string
+		if !own.Serves() || a.Plain {
+			lacks = append(lacks, "no TLS (--tls-cert, --tls-key)")
+		}
+		if !policy && !own.RequiresClient() {
+			lacks = append(lacks, "no identities of callers (--policy)")
+		}
+		if len(lacks) == 0 {
+			continue
+		}
+		why = "other machines reach it at " + a.At + " (--" + a.Flag + "), where it has " + strings.Join(lacks, " and ")
+		if !s.Insecure {
+			return why, invalidf("%s: other machines reach %s, where this server would have %s; allowed: "+
+				"a loopback address such as 127.0.0.1, or with TLS and a policy, or with --insecure",
+				a.Flag, a.At, strings.Join(lacks, " and "))
+		}
+		log.Warn("insecure, as --insecure allows", "why", why)
+		return why, nil
+	}
+	return "", nil
+}
+
+// loopback reports whether only this machine reaches an address. An address that cannot be
+// resolved is none.
+func loopback(address string) bool {
+	at, err := net.ResolveTCPAddr("tcp", address)
+	return err == nil && at.IP.IsLoopback()
+}
+
+// filesTLS are the flags that servers and clients share.
+type filesTLS struct {
+	cfg   tlsfiles.Config
+	least string
+}
+
+func (f *filesTLS) options() []option {
+	return []option{
+		{"tls-cert", &f.cfg.Cert, "file with the own certificate (PEM), and the intermediate ones behind it; read " +
+			"again when it changes"},
+		{"tls-key", &f.cfg.Key, "file with the certificate's key (PEM)"},
+		{"tls-min-version", oneOf(usually(&f.least, "1.3"), "1.2", "1.3"), "the least version of TLS: 1.2 or 1.3"},
+	}
+}
+
+// open returns the files; nil if none is named and TLS is not on.
+func (f *filesTLS) open(on bool, log hclog.Logger) (*tlsfiles.Files, error) {
+	f.cfg.TLS12 = f.least == "1.2"
+	f.cfg.Flags, f.cfg.Logger = "tls", log.Named("tls")
+	if c := f.cfg; !on && c.CA == "" && c.Cert == "" && c.Key == "" && c.ClientCA == "" && !c.RequireClient {
+		return nil, nil
+	}
+	return tlsfiles.Open(f.cfg)
+}
+
+// policyFlags are the settings of a server's policy.
+type policyFlags struct{ cfg access.Config }
+
+func (f *policyFlags) options() []option {
+	return []option{
+		{"policy", &f.cfg.Policy, "YAML file that says which caller may make which call; it is read again when it " +
+			"changes. Without it, every caller may make every call"},
+		{"tokens", &f.cfg.Tokens, "with --policy: file with the hashes of the tokens that callers may give, from " +
+			"'march token create'"},
+		{"oidc-issuer", &f.cfg.Issuer, "with --policy: address of the OpenID Connect issuer whose tokens (JWT) " +
+			"callers may give"},
+		{"oidc-audience", &f.cfg.Audience, "the audience that such a token must have"},
+		{"identities", &f.cfg.Identities, "with --policy: YAML file with several issuers and CAs of clients' " +
+			"certificates, and the names that each may give; with it, --oidc-issuer says at which of them browsers " +
+			"log in"},
+		{"jwks-file", &f.cfg.Keys, "file with the public keys (JWKS) that sign such tokens, instead of asking the " +
+			"issuer for them"},
+	}
+}
+
+// consolePolicyFlags are those of a console, with the logins to its page.
+type consolePolicyFlags struct {
+	policyFlags
+	secret, key string // files
+}
+
+// options returns the settings, which set cfg.
+func (f *consolePolicyFlags) options(cfg *console.Config) []option {
+	return slices.Concat(f.policyFlags.options(), []option{
+		{"token-file", &cfg.Credentials.TokenFile, "file with the token that this console gives to the instances " +
+			"that it asks"},
+		{"oidc-client-id", &cfg.Login.ClientID, "this console's client ID at --oidc-issuer, for logins to the page; " +
+			"empty for logins by tokens only"},
+		{"oidc-client-secret-file", &f.secret, "file with that client's secret, if it has one"},
+		{"public-url", &cfg.Login.PublicURL, "address at which browsers reach the page, such as " +
+			"https://march.example.com; it is served under this name only"},
+		{"session-key-file", &f.key, "file with 32 random bytes or more that protect logins, the same for all " +
+			"consoles; without it, logins end with this process"},
+		{"session-lasts", usually(&cfg.Login.Lasts, 12*time.Hour), "how long a login to the page lasts"},
+	})
+}
+
+// Set sets what the flags ask for in cfg. Its error is Invalid.
+func (f *consolePolicyFlags) Set(cfg *console.Config, metrics *observe.Metrics, log hclog.Logger) (err error) {
+	if f.secret != "" {
+		secret, err := readSecret("oidc-client-secret-file", f.secret)
+		if err != nil {
+			return err
+		}
+		cfg.Login.ClientSecret = string(bytes.TrimSpace(secret))
+	}
+	if f.key != "" {
+		if cfg.Login.Key, err = readSecret("session-key-file", f.key); err != nil {
+			return err
+		}
+	}
+	if f.cfg.Policy == "" && cfg.Login.ClientID != "" {
+		return invalidf("oidc-client-id: given without a policy, so that no browser has to log in; give --policy FILE")
+	}
+	cfg.Access, err = f.Gate("", metrics, log)
+	return err
+}
+
+// passwordFile returns a function that reads the password of etcd's user from a file. Its
+// error is Invalid.
+func passwordFile(path string) func() (string, error) {
+	return func() (string, error) {
+		password, err := readSecret("etcd-password-file", path)
+		return strings.TrimRight(string(password), "\r\n"), err
+	}
+}
+
+// maxSecret bounds the file of a secret, in bytes.
+const maxSecret = 4096
+
+// readSecret reads the file of a secret. Its error is Invalid.
+func readSecret(setting, path string) ([]byte, error) {
+	content, err := smallfile.Read(setting, path, maxSecret)
+	if err == nil && len(content) == 0 {
+		err = invalidf("%s: %s is empty", setting, path)
+	}
+	return content, err
+}
+
+// Gate returns what the flags ask for; nil without a policy. room is the server's room, empty
+// for a console. Its error is Invalid.
+func (f *policyFlags) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*access.Gate, error) {
+	f.cfg.Room, f.cfg.Metrics, f.cfg.Logger = room, metrics, log.Named("access")
+	return access.New(f.cfg)
+}
+
+// doorKind is a door for other systems' clients.
+type doorKind struct {
+	Flag, System string
+	Listener     func(*room.Doors) *net.Listener
+}
+
+// doorKinds are in the order of march dev's ports.
+var doorKinds = [...]doorKind{
+	{"redis", "Redis", func(d *room.Doors) *net.Listener { return &d.Redis }},
+	{"leaf", "Leaf", func(d *room.Doors) *net.Listener { return &d.Leaf }},
+	{"tinyid", "TinyId", func(d *room.Doors) *net.Listener { return &d.TinyID }},
+	{"cosid", "CosId", func(d *room.Doors) *net.Listener { return &d.CosID }},
+}
+
+// doorFlags say where a room answers other systems' clients.
+type doorFlags struct {
+	addresses [len(doorKinds)]string
+	tokens    string
+	snowflake allocator.Tag  // that Leaf's Snowflake answers from; empty for none
+	machines  allocator.Room // the reserved range of CosId's machine IDs; empty for none
+	tls       bool
+}
+
+// options returns the settings, as a room has them.
+func (f *doorFlags) options() (list []option) {
+	for k, kind := range doorKinds {
+		list = append(list, option{kind.Flag, &f.addresses[k],
+			"where to answer clients of " + kind.System + ", HOST:PORT; empty for nowhere"})
+	}
+	return slices.Concat(list, f.tagOptions(), []option{
+		{"tls-doors", usually(&f.tls, true), "with --tls-cert: answer clients of other systems over TLS, too"},
+		{"tinyid-tokens", &f.tokens, "file of TinyId's tokens: lines of a token and a bizType, * for all; read again " +
+			"each minute"},
+	})
+}
+
+// tagOptions returns the settings that march dev has, too.
+func (f *doorFlags) tagOptions() []option {
+	return []option{
+		{"leaf-snowflake", parsed[allocator.Tag]{&f.snowflake, allocator.ParseTag}, "the tag of time-ordered IDs for " +
+			"Leaf's /api/snowflake/get"},
+		{"cosid-machines", parsed[allocator.Room]{&f.machines, allocator.ParseRoom}, "the layout's reserved range " +
+			"for machine IDs of CosId's clients; empty for none"},
+	}
+}
+
+// Settings checks the flags, and reads what they name. policy says that the room has one. Its errors are Invalid.
+func (f *doorFlags) Settings(doors *room.Doors, policy bool, log hclog.Logger) (err error) {
+	doors.LeafSnowflake, doors.CosIDMachines = f.snowflake, f.machines
+	if f.tokens != "" {
+		doors.TinyIDTokens, err = tinyid.OpenTokens(f.tokens, log)
+		return err
+	}
+	for k, kind := range doorKinds {
+		if kind.Flag == "tinyid" && f.addresses[k] != "" && !policy {
+			return invalidf("tinyid: there are no tokens; allowed: with --tinyid-tokens FILE, or with --policy and " +
+				"--tokens")
+		}
+	}
+	return nil
+}
+
+// At returns where the doors are to listen, and notes in doors whether they have TLS.
+func (f *doorFlags) At(doors *room.Doors) (list []listenAddress) {
+	doors.Plain = !f.tls
+	for k, kind := range doorKinds {
+		list = append(list, listenAddress{Flag: kind.Flag, At: f.addresses[k], Plain: doors.Plain})
+	}
+	return list
+}
+
+// Open opens the doors. The caller closes them where no server did.
+func (f *doorFlags) Open(doors *room.Doors) (err error) {
+	for k, kind := range doorKinds {
+		if f.addresses[k] == "" {
+			continue
+		}
+		if *kind.Listener(doors), err = listen("room "+kind.System, f.addresses[k], kind.Flag); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/hashicorp/go-hclog"
@@ -34,7 +36,7 @@ func settle(cmd *cobra.Command, c *common) error {
 			return nil // they ignore settings
 		}
 	}
-	if err := fromEnvironment(cmd.Flags().Lookup("config")); err != nil {
+	if err := fillFlag(cmd.Flags().Lookup("config"), environment); err != nil {
 		return err
 	}
 	file, err := readSettings(cmd.Root(), c.config)
@@ -43,51 +45,34 @@ func settle(cmd *cobra.Command, c *common) error {
 	}
 	chosen := cmd.Flags().Lookup("context")
 	c.contextNamed = chosen.Changed // then it wins over the environment
-	if err := fromEnvironment(chosen); err != nil {
-		return err
+	fromFile := func(setting string) (v value, ok bool) { v, ok = file[setting]; return v, ok }
+	if err := fillFlag(chosen, environment, fromFile); err != nil {
+		return usageError{err}
 	}
-	if s, ok := file[chosen.Name]; ok && !chosen.Changed {
-		if err := s.set(fmt.Sprintf("%s:%d: %s", c.config, s.Line, chosen.Name), chosen); err != nil {
-			return usageError{err}
-		}
-		noteOrigin(chosen, fmt.Sprintf("%s:%d", c.config, s.Line))
-	}
-	fromContext, err := contextOf(cmd, c, file)
+	fromContext, err := contextOf(cmd, c, environment, fromFile)
 	if err != nil {
 		return err
+	}
+	sources := []source{environment, fromFile, fromContext}
+	if c.contextNamed {
+		sources = []source{fromContext, environment, fromFile}
 	}
 	if c.contextNamed && !isServer(cmd) {
 		c.stdout, c.stderr = inContext{c.stdout, c.context}, inContext{c.stderr, c.context}
 	}
 	var errs []error
 	visitSettings(cmd, func(f *pflag.Flag) {
-		var err error
-		if c.contextNamed {
-			err = fromContext(f)
+		if _, set := environment(f.Name); f.Name == "log-level" {
+			c.levelFixed = set || f.Changed
 		}
-		err = errors.Join(err, fromEnvironment(f))
-		if f.Name == "log-level" {
-			c.levelFixed = f.Changed
-		}
-		if s, ok := file[f.Name]; err == nil && ok && !f.Changed {
-			at := fmt.Sprintf("%s:%d", c.config, s.Line)
-			if err = s.set(at+": "+f.Name, f); err == nil {
-				noteOrigin(f, at)
-			}
-		}
-		if err == nil {
-			err = fromContext(f)
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, fillFlag(f, sources...))
 	})
 	if err := errors.Join(errs...); err != nil {
 		return usageError{err}
 	}
 	for _, g := range gone {
 		if f := cmd.Flags().Lookup(g.flag); f != nil && f.Changed && cmd.CommandPath() == "march "+g.command {
-			_, _ = fmt.Fprintf(c.stderr, "march %s: --%s has no effect, and goes with the next version: %s\n",
+			put(c.stderr, "march %s: --%s has no effect, and goes with the next version: %s\n",
 				g.command, g.flag, g.instead)
 		}
 	}
@@ -131,11 +116,9 @@ func acceptGone(root *cobra.Command) {
 	}
 }
 
-// contextOf returns what sets a flag to its value in the context of a command, unless it is set. given are
-// the settings of the file of --config.
-func contextOf(cmd *cobra.Command, c *common, given map[string]value) (set func(*pflag.Flag) error,
-	err error) {
-	none := func(*pflag.Flag) error { return nil }
+// contextOf returns the settings of the context of a command. given are the sources of other settings.
+func contextOf(cmd *cobra.Command, c *common, given ...source) (source, error) {
+	none := func(string) (value, bool) { return value{}, false }
 	for of := cmd; of.HasParent(); of = of.Parent() {
 		if isServer(of) || of.Name() == "context" || of.Name() == "config" {
 			return none, nil // `context use` mends what does not exist
@@ -165,23 +148,17 @@ func contextOf(cmd *cobra.Command, c *common, given map[string]value) (set func(
 	whole := true
 	visitSettings(cmd, func(f *pflag.Flag) {
 		_, has := chosen[f.Name]
-		_, inFile := given[f.Name]
-		_, inEnvironment := os.LookupEnv(variable(f.Name))
-		whole = whole && !(has && (f.Changed || inFile || inEnvironment))
+		for _, s := range given {
+			_, set := s(f.Name)
+			whole = whole && !(has && (f.Changed || set))
+		}
 	})
 	if c.context == "" && file.Current == "" && !whole {
 		return none, nil
 	}
-	return func(f *pflag.Flag) error {
-		text, ok := chosen[f.Name]
-		if !ok || f.Changed {
-			return nil
-		}
-		if err := (value{Values: []string{text}}).set("context "+name+": "+f.Name, f); err != nil {
-			return err
-		}
-		noteOrigin(f, "context "+name)
-		return nil
+	return func(setting string) (value, bool) {
+		text, ok := chosen[setting]
+		return value{Values: []string{text}, field: "context " + name + ": " + setting, origin: "context " + name}, ok
 	}, nil
 }
 
@@ -196,16 +173,25 @@ func variable(setting string) string {
 	return "MARCH_" + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
 }
 
-func fromEnvironment(f *pflag.Flag) error {
-	text, ok := os.LookupEnv(variable(f.Name))
-	if !ok || f.Changed {
-		return nil
+// source has values of settings.
+type source func(setting string) (value, bool)
+
+// fillFlag gives a flag that is not set the value of the first source that has one.
+func fillFlag(f *pflag.Flag, sources ...source) error {
+	for _, s := range sources {
+		if v, ok := s(f.Name); ok && !f.Changed {
+			if err := v.set(f); err != nil {
+				return err
+			}
+		}
 	}
-	if err := (value{Values: []string{text}}).set(variable(f.Name), f); err != nil {
-		return err
-	}
-	noteOrigin(f, "environment "+variable(f.Name))
 	return nil
+}
+
+func environment(setting string) (value, bool) {
+	name := variable(setting)
+	text, ok := os.LookupEnv(name)
+	return value{Values: []string{text}, field: name, origin: "environment " + name}, ok
 }
 
 // maxSettings bounds the file, in bytes.
@@ -228,11 +214,13 @@ type value struct {
 	Values []string
 	List   bool
 	Line   int
+
+	field  string // the name that the user gave: flag, variable, or file and line with the name
+	origin string // the same without the name; empty for a flag
 }
 
-// set sets f. field is the name that the user gave: flag, variable, or file and
-// line.
-func (s value) set(field string, f *pflag.Flag) error {
+// set sets f, and keeps where its value comes from.
+func (s value) set(f *pflag.Flag) error {
 	list, takesList := f.Value.(pflag.SliceValue)
 	var err error
 	switch {
@@ -241,14 +229,15 @@ func (s value) set(field string, f *pflag.Flag) error {
 	case takesList:
 		err = list.Replace(s.Values)
 	default:
-		return allocator.Errorf(allocator.Invalid, "%s: a list; allowed: one value", field)
+		return invalidf("%s: a list; allowed: one value", s.field)
 	}
 	if allocator.KindOf(err) == allocator.Invalid {
-		return allocator.Errorf(allocator.Invalid, "%s: %w", field, err)
+		return invalidf("%s: %w", s.field, err)
 	}
 	if err != nil {
-		return notAllowed(field, f, strings.Join(s.Values, ","))
+		return notAllowed(s.field, f, strings.Join(s.Values, ","))
 	}
+	noteOrigin(f, s.origin)
 	f.Changed = true
 	return nil
 }
@@ -268,7 +257,8 @@ func parseSettings(path string, content []byte, known []string) (map[string]valu
 		if isList {
 			nodes = list.Values
 		}
-		s := value{List: isList, Line: e.At.Line, Values: make([]string, len(nodes))}
+		at := fmt.Sprintf("%s:%d", path, e.At.Line)
+		s := value{make([]string, len(nodes)), isList, e.At.Line, at + ": " + e.Name, at}
 		for i, node := range nodes {
 			s.Values[i], _ = r.Value(e.Name, node, "a value or a list of values")
 		}
@@ -280,7 +270,7 @@ func parseSettings(path string, content []byte, known []string) (map[string]valu
 // notAllowed returns the error of a value that a flag does not take. field is the
 // name that the user gave.
 func notAllowed(field string, f *pflag.Flag, text string) error {
-	return allocator.Errorf(allocator.Invalid, "%s: %q; allowed: %s", field, text, allowed(f))
+	return invalidf("%s: %q; allowed: %s", field, text, allowed(f))
 }
 
 // allowed describes the values of a flag's type.
@@ -321,14 +311,13 @@ func flagError(cmd *cobra.Command, err error) error {
 	var missing *pflag.ValueRequiredError
 	switch {
 	case errors.As(err, &invalid) && allocator.KindOf(invalid.Unwrap()) == allocator.Invalid:
-		return usageError{allocator.Errorf(allocator.Invalid, "%s: %w", invalid.GetFlag().Name, invalid.Unwrap())}
+		return usagef("%s: %w", invalid.GetFlag().Name, invalid.Unwrap())
 	case errors.As(err, &invalid):
 		return usageError{notAllowed(invalid.GetFlag().Name, invalid.GetFlag(), invalid.GetValue())}
 	case errors.As(err, &missing):
-		return usageError{allocator.Errorf(allocator.Invalid, "%s: no value is given; allowed: %s",
-			missing.GetFlag().Name, allowed(missing.GetFlag()))}
+		return usagef("%s: no value is given; allowed: %s", missing.GetFlag().Name, allowed(missing.GetFlag()))
 	}
-	return usageError{allocator.Errorf(allocator.Invalid, "%w; see `%s --help`", err, cmd.CommandPath())}
+	return usagef("%w; see `%s --help`", err, cmd.CommandPath())
 }
 
 // required demands a flag. cobra's own check has another wording, and an error of
@@ -337,8 +326,7 @@ func required(cmd *cobra.Command, flag string) error {
 	if cmd.Flags().Changed(flag) {
 		return nil
 	}
-	return usageError{allocator.Errorf(allocator.Invalid, "%s: must be given; see `%s --help`",
-		flag, cmd.CommandPath())}
+	return usagef("%s: must be given; see `%s --help`", flag, cmd.CommandPath())
 }
 
 // rereadLevel sets the log's level from the settings file again at each SIGHUP. The
@@ -381,10 +369,10 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 	level := usual
 	if s, ok := file["log-level"]; ok {
 		if s.List {
-			return allocator.Errorf(allocator.Invalid, "%s:%d: log-level: a list; allowed: one value", c.config, s.Line)
+			return invalidf("%s: a list; allowed: one value", s.field)
 		}
 		if level, err = parseLevel(s.Values[0]); err != nil {
-			return fmt.Errorf("%s:%d: %w", c.config, s.Line, err)
+			return fmt.Errorf("%s: %w", s.origin, err)
 		}
 	}
 	was := log.GetLevel()
@@ -400,8 +388,7 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 func parseLevel(name string) (hclog.Level, error) {
 	level := hclog.LevelFromString(name)
 	if level == hclog.NoLevel {
-		return level, allocator.Errorf(allocator.Invalid,
-			"log-level: %q; allowed: trace, debug, info, warn, error, off", name)
+		return level, invalidf("log-level: %q; allowed: trace, debug, info, warn, error, off", name)
 	}
 	return level, nil
 }
@@ -414,7 +401,9 @@ func noteOrigin(f *pflag.Flag, from string) {
 	if f.Annotations == nil {
 		f.Annotations = make(map[string][]string)
 	}
-	f.Annotations[originNote] = []string{from}
+	if from != "" {
+		f.Annotations[originNote] = []string{from}
+	}
 }
 
 // settled is a setting as a command has it.
@@ -458,3 +447,88 @@ func isServer(cmd *cobra.Command) bool {
 }
 
 var servers = []string{"dev", "room", "console"}
+
+// option is a row of the table of settings: a flag, a variable of the environment and a key in files have its name.
+// Its default is what to has, which points at a field.
+type option struct {
+	name string // with a letter behind a comma, where the flag has a short form
+	to   any    // a pointer, or a pflag.Value
+	help string
+}
+
+// addOptions gives a command settings.
+func addOptions(cmd *cobra.Command, options ...option) *cobra.Command {
+	flags := cmd.PersistentFlags()
+	for _, o := range options {
+		name, letter, _ := strings.Cut(o.name, ",")
+		switch to := o.to.(type) {
+		case *string:
+			flags.StringVarP(to, name, letter, *to, o.help)
+		case *[]string:
+			flags.StringSliceVarP(to, name, letter, *to, o.help)
+		case *bool:
+			flags.BoolVarP(to, name, letter, *to, o.help)
+		case *int:
+			flags.IntVarP(to, name, letter, *to, o.help)
+		case *int64:
+			flags.Int64VarP(to, name, letter, *to, o.help)
+		case *float64:
+			flags.Float64VarP(to, name, letter, *to, o.help)
+		case *time.Duration:
+			flags.DurationVarP(to, name, letter, *to, o.help)
+		case pflag.Value:
+			flags.VarP(to, name, letter, o.help)
+		default:
+			panic(fmt.Sprintf("the setting %s is a %T", o.name, to))
+		}
+		if c, ok := o.to.(choice); ok {
+			_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(c.of, cobra.ShellCompDirectiveNoFileComp))
+		}
+	}
+	return cmd
+}
+
+// usually sets a field to its default.
+func usually[T any](to *T, standard T) *T {
+	*to = standard
+	return to
+}
+
+// choice is one of several words.
+type choice struct {
+	to *string
+	of []string
+}
+
+// oneOf is a choice of words. The first is the default, where to has none.
+func oneOf(to *string, of ...string) choice {
+	*to = cmp.Or(*to, of[0])
+	return choice{to, of}
+}
+
+func (c choice) Set(text string) error {
+	if !slices.Contains(c.of, text) {
+		return invalidf("%.64q; allowed: %s", text, strings.Join(c.of, ", "))
+	}
+	*c.to = text
+	return nil
+}
+
+func (c choice) String() string { return *c.to }
+func (c choice) Type() string   { return "string" }
+
+// parsed is a name that parse checks.
+type parsed[T ~string] struct {
+	to    *T
+	parse func(string) (T, error)
+}
+
+func (p parsed[T]) Set(text string) (err error) {
+	if *p.to = T(text); text != "" {
+		*p.to, err = p.parse(text)
+	}
+	return err
+}
+
+func (p parsed[T]) String() string { return string(*p.to) }
+func (p parsed[T]) Type() string   { return "string" }

@@ -14,27 +14,6 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// TestSettingsAreSafe: no flag for a single use of a command is a setting, and every flag of a
-// server is one.
-func TestSettingsAreSafe(t *testing.T) {
-	settings := settingNames(newRoot(io.Discard, io.Discard))
-	known := make(map[string]bool, len(settings))
-	for _, name := range settings {
-		known[name] = true
-	}
-	for _, name := range []string{"count", "to", "step", "force", "version", "of", "prefix", "limit", "start"} {
-		if known[name] {
-			t.Errorf("--%s can be set in the environment", name)
-		}
-	}
-	for _, name := range []string{"console", "room", "timeout", "output", "log-level", "etcd", "grpc", "http",
-		"name", "data-dir", "rooms"} {
-		if !known[name] {
-			t.Errorf("--%s cannot be set in the environment", name)
-		}
-	}
-}
-
 // FuzzSettings: a settings file of any content is refused with the place of each mistake, or its values
 // all appear in the file. Setting all flags from it then works or fails clearly.
 func FuzzSettings(f *testing.F) {
@@ -62,44 +41,16 @@ func FuzzSettings(f *testing.F) {
 			if s.Line < 1 || len(s.Values) == 0 && !s.List {
 				t.Errorf("%s: %+v", name, s)
 			}
-			visitCommands(root, func(cmd *cobra.Command) {
+			eachCommand(root, func(cmd *cobra.Command) {
 				visitSettings(cmd, func(f *pflag.Flag) {
 					if f.Name == name {
-						if err := s.set("f", f); err != nil {
+						if err := s.set(f); err != nil {
 							oneLine(t, err)
 						}
 					}
 				})
 			})
 		}
-	})
-}
-
-func visitCommands(cmd *cobra.Command, visit func(*cobra.Command)) {
-	visit(cmd)
-	for _, child := range cmd.Commands() {
-		visitCommands(child, visit)
-	}
-}
-
-// TestHelp: every command has help with its name and its usage. The help goes to stdout with
-// exit code 0.
-func TestHelp(t *testing.T) {
-	visitCommands(newRoot(io.Discard, io.Discard), func(cmd *cobra.Command) {
-		path := strings.Fields(cmd.CommandPath())
-		t.Run(strings.Join(path[1:], "-"), func(t *testing.T) {
-			t.Parallel()
-			stdout, stderr, code := march(t, append(path[1:], "--help")...)
-			if code != exitOK || stderr != "" {
-				t.Errorf("exit code %d, stderr %q", code, stderr)
-			}
-			if !strings.Contains(stdout, "Usage:\n  "+cmd.CommandPath()) {
-				t.Errorf("no usage of %s in\n%s", cmd.CommandPath(), stdout)
-			}
-			if cmd.Short == "" || cmd.Runnable() && !cmd.HasSubCommands() && cmd.Name() != "help" && len(stdout) < 100 {
-				t.Errorf("too little help:\n%s", stdout)
-			}
-		})
 	})
 }
 
@@ -127,5 +78,22 @@ func TestGoneSettings(t *testing.T) {
 	_, stderr, code = march(t, "config", "validate", "console", "--dashboard", "grafana/d/march")
 	if code != exitUsage || !strings.Contains(stderr, `dashboard: "grafana/d/march"; allowed: `) {
 		t.Errorf("a wrong dashboard: exit code %d\n%s", code, stderr)
+	}
+}
+
+func TestWithoutSecrets(t *testing.T) {
+	for text, want := range map[string]string{
+		"http://a:b@c/d":          "http://hidden@c/d",
+		"https://token@c":         "https://hidden@c",
+		"http://a:p@ss@c":         "http://hidden@c",
+		"http://c/d?mail=x@y":     "http://c/d?mail=x@y",
+		"http://a:p/s@c":          "http://hidden@c",
+		"http://c:80/d?mail=x@y":  "http://c:80/d?mail=x@y",
+		"one:2379,http://u:p@two": "one:2379,http://hidden@two",
+		"user@host":               "user@host",
+	} {
+		if got := withoutSecrets(text); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
 	}
 }

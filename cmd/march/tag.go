@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -12,6 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
+	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
 )
@@ -97,7 +100,7 @@ func newTagCreate(c *common, t *target) *cobra.Command {
 		request *marchv1.CreateTagRequest, _ ...grpc.CallOption) (*marchv1.CreateTagResponse, error) {
 		answer, err := s.CreateTag(ctx, request)
 		if err == nil && tag.Format != nil && answer.GetTag().Format == nil {
-			err = allocator.Errorf(allocator.Refused, "the console's version does not know formats: it created tag "+
+			err = refusedf("the console's version does not know formats: it created tag "+
 				"%s without one; delete it or keep it", tag.GetName())
 		}
 		return answer, text.tell(err)
@@ -131,7 +134,7 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 		if allocator.KindOf(err) != allocator.Refused || tag.Limit == nil || request.GetConfirm() {
 			return err
 		}
-		_, _ = fmt.Fprintln(c.stderr, printable(err.Error()))
+		put(c.stderr, "%s\n", printable(err.Error()))
 		if err := ask(cmd.Context(), c, "Lower the limit anyway?"); err != nil {
 			return err
 		}
@@ -161,6 +164,136 @@ func deletedText(w *tabwriter.Writer, tags []*marchv1.Tag) {
 func searchText(w *tabwriter.Writer, found *marchv1.SearchTagsResponse) {
 	list(w, setting.Tags, found.GetTags())
 	if n := found.GetFound() - int64(len(found.GetTags())); n > 0 {
-		_, _ = fmt.Fprintf(w, "\n%d more\n", n)
+		put(w, "\n%d more\n", n)
+	}
+}
+
+func settingFlags(cmd *cobra.Command, tag *marchv1.Tag, settings []setting.Setting) {
+	for _, s := range settings {
+		if s.Kind == setting.Timed && settings[0].Kind != setting.Timed { // among others
+			s.Help = "of kind time: " + s.Help
+		}
+		addSetting(cmd, tag, s, settingName(s), s.Default())
+	}
+}
+
+func settingName(s setting.Setting) string { return strings.ReplaceAll(s.Name(), "_", "-") }
+
+// readKind makes a tag one of the kind that a flag names. Its error is a usage error.
+func readKind(cmd *cobra.Command, word string, tag *marchv1.Tag) error {
+	kind, err := setting.ParseKind(word)
+	switch {
+	case err != nil:
+		return usageError{err}
+	case kind == setting.Timed && tag.GetTime() == nil:
+		tag.Time = &marchv1.TimeTag{}
+	case kind == setting.Counter && tag.GetTime() != nil && cmd.Flags().Changed("kind"):
+		return usagef("kind: counter, with settings of time-ordered IDs; allowed with these: time")
+	}
+	return nil
+}
+
+// tagTextFlags stand for settings of how the IDs of a new tag are texts.
+type tagTextFlags struct {
+	keys   []string
+	digits int
+}
+
+func (t *tagTextFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&t.keys, "opaque-key", nil,
+		"NAME=FILE: the format's opaque key itself, in the place of its check value")
+	flags.IntVar(&t.digits, "digits", 0, "the limit is 10^DIGITS, for 1 to 18, and the texts are decimal(DIGITS) "+
+		"unless there is a --format, which must have room for them")
+}
+
+// set puts what was given into a message. Its errors are usage errors.
+func (t *tagTextFlags) set(cmd *cobra.Command, tag *marchv1.Tag) error {
+	description := tag.GetFormat()
+	if cmd.Flags().Changed("digits") {
+		switch {
+		case t.digits < 1 || t.digits > 18:
+			return usagef("digits: %d; allowed: 1 to 18", t.digits)
+		case tag.Period != nil:
+			return usagef("digits: %d, with --period; allowed with a period: --period-digits", t.digits)
+		case tag.Limit != nil || tag.Time != nil:
+			return usagef("digits: %d, with --limit or of kind time; allowed: "+
+				"a counter without --limit, as --digits sets it", t.digits)
+		}
+		limit := int64(1)
+		for range t.digits {
+			limit *= 10
+		}
+		tag.Limit = &limit
+		description = cmp.Or(description, fmt.Sprintf("decimal(%d)", t.digits))
+	}
+	if description == "" && tag.Format == nil {
+		return nil
+	}
+	f, err := format.Parse(description)
+	if err != nil {
+		return syntaxError(err)
+	}
+	tag.Format = &description
+	keys, err := readKeys(t.keys)
+	for _, key := range keys {
+		if key.Name() != f.Key() || tag.KeyCheck != nil {
+			return usagef("opaque-key: %s; allowed: the format's key, once, and no --key-check", key.Name())
+		}
+		check := key.CheckValue()
+		tag.KeyCheck = &check
+	}
+	return err
+}
+
+// tell adds what --digits made of the limit to an error that the console gave.
+func (t *tagTextFlags) tell(err error) error {
+	if err == nil || t.digits == 0 || allocator.KindOf(err) != allocator.Invalid {
+		return err
+	}
+	return fmt.Errorf("%w (digits: %d, which is the limit 10^%d)", err, t.digits, t.digits)
+}
+
+func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
+	field(w, "tag", t.GetName())
+	field(w, "name at doors", t.GetForeignName())
+	field(w, "kind", setting.KindOf(t))
+	for _, s := range setting.Settings(setting.KindOf(t), true) {
+		text := s.Text(t)
+		if s.Path == "time.epoch_ms" {
+			text = time.UnixMilli(t.GetTime().GetEpochMs()).UTC().Format(timeid.Format)
+		}
+		field(w, s.Words(), text)
+	}
+	if p := t.GetPeriod(); p != nil {
+		put(w, "now\t%s, IDs %d to %d; the next period begins at %s\n", p.GetCurrent(), p.GetFirst(), p.GetEnd()-1,
+			cellText(p.GetEnds()))
+	}
+	if t.GetPrescaleUntil() != nil {
+		put(w, "prescale\t%d until %s\n", t.GetPrescale(), cellText(t.GetPrescaleUntil()))
+	}
+	if t.GetSkip() > 0 {
+		put(w, "skip\tall rooms to %d\n", t.GetSkip())
+	}
+	for _, room := range sortedKeys(t.GetSkips()) {
+		put(w, "skip\troom %s to %d\n", room, t.GetSkips()[room])
+	}
+	field(w, "created", t.GetCreated())
+}
+
+func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
+	tagText(w, t.GetTag())
+	if t.GetTag().GetTime() != nil {
+		slicesText(w, t.GetSlices())
+		return
+	}
+	put(w, "\n")
+	table(w, "ROOM\tNEXT TO LEASE\tLAYOUT", t.GetMarks(), func(m *marchv1.Mark) []any {
+		return []any{m.GetRoom(), m.GetNext(), m.GetVersion()}
+	})
+	put(w, "\n")
+	list(w, setting.Chains, t.GetChains())
+	if len(t.GetSilent()) > 0 {
+		put(w, "\nno answer from: %s\n", strings.Join(t.GetSilent(), ", "))
 	}
 }

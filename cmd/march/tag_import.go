@@ -27,10 +27,9 @@ type importFlags struct {
 
 func newTagImport(c *common, t *target) *cobra.Command {
 	var f importFlags
-	cmd := &cobra.Command{
-		Use:   "import SYSTEM SOURCE...",
-		Short: "Go on above the counters of Leaf, TinyId, CosId, Redis or MySQL",
-		Long: `Go on above the counters of another system: leaf, tinyid, cosid, redis or mysql.
+	cmd := command(callRow{
+		use: "import SYSTEM SOURCE...", short: "Go on above the counters of Leaf, TinyId, CosId, Redis or MySQL",
+		long: `Go on above the counters of another system: leaf, tinyid, cosid, redis or mysql.
 A name that has no tag gets one; a tag that may issue IDs below its counter skips
 ahead. It only ever raises, so run it again until the other system has stopped.
 
@@ -51,12 +50,12 @@ IDs begin at the other system's next ID and a margin, which is for what its serv
 and clients take after the table was read. Default margin:
 
 ` + margins(),
-		Example: `  mysql --batch -e "SELECT biz_tag, max_id, step FROM leaf_alloc" leaf | march tag import leaf - --dry-run
+		example: `  mysql --batch -e "SELECT biz_tag, max_id, step FROM leaf_alloc" leaf | march tag import leaf - --dry-run
   march tag import tinyid db1.tsv db2.tsv
   psql --csv -c "SELECT name, last_max_id FROM cosid" shop | march tag import cosid - --margin 50000`,
-		Args: atLeast("a system", "a source"),
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, c, t, args[0], args[1:]) },
-	}
+	}, atLeast("a system", "a source"), func(cmd *cobra.Command, args []string) error {
+		return f.run(cmd, c, t, args[0], args[1:])
+	})
 	flags := cmd.Flags()
 	flags.Int64Var(&f.margin, "margin", 0, "how many IDs to leave free above the other system's (default: see above)")
 	flags.BoolVar(&f.dry, "dry-run", false, "only say what would be done")
@@ -73,7 +72,7 @@ func margins() string {
 			if i > 0 {
 				name = ""
 			}
-			_, _ = fmt.Fprintf(&b, "  %-8s %s\n", name, line)
+			put(&b, "  %-8s %s\n", name, line)
 		}
 	}
 	return strings.TrimSuffix(b.String(), "\n")
@@ -87,7 +86,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	margin := int64(-1)
 	if cmd.Flags().Changed("margin") {
 		if margin = f.margin; margin < 0 {
-			return usageError{allocator.Errorf(allocator.Invalid, "margin: %d; allowed: 0 or more", margin)}
+			return usagef("margin: %d; allowed: 0 or more", margin)
 		}
 	}
 	digest := sha256.New()
@@ -99,8 +98,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	if bad = append(bad, more...); len(bad) > 0 {
 		printProblems(c.stderr, bad[:min(len(bad), mostBad)], int64(max(len(bad)-mostBad, 0)))
 		if !f.skipBad {
-			return usageError{allocator.Errorf(allocator.Invalid,
-				"%d bad rows, so nothing was done; mend them, or leave them out with --skip-bad", len(bad))}
+			return usagef("%d bad rows, so nothing was done; mend them, or leave them out with --skip-bad", len(bad))
 		}
 	}
 	if len(counters) == 0 {
@@ -136,8 +134,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	case err != nil:
 		return fmt.Errorf("after %d of %d names: %w; run it again, it goes on", len(results), len(counters), err)
 	case r.Refused > 0 || len(bad) > 0:
-		return finding{allocator.Errorf(allocator.Refused,
-			"%d names were refused, and %d bad rows left out", r.Refused, len(bad))}
+		return finding{refusedf("%d names were refused, and %d bad rows left out", r.Refused, len(bad))}
 	}
 	return nil
 }
@@ -149,11 +146,11 @@ func readSources(s *imports.System, sources []string,
 		scheme, _, isURL := strings.Cut(source, "://")
 		switch {
 		case isURL: // which may hold a password
-			return nil, nil, allocator.Errorf(allocator.Invalid, `source: "%s://..."; allowed: a file, or - for what `+
+			return nil, nil, invalidf(`source: "%s://..."; allowed: a file, or - for what `+
 				"the server's client writes: docs/import.md has the line with `psql --csv`, `redis-cli` or "+
 				"`mysql --batch`", scheme)
 		case source == "-" && slices.Index(sources, "-") != i:
-			return nil, nil, allocator.Errorf(allocator.Invalid, "source: - is named twice; allowed: once")
+			return nil, nil, invalidf("source: - is named twice; allowed: once")
 		}
 		more, wrong, err := readSource(s, source, digest)
 		if err != nil {
@@ -170,7 +167,7 @@ func readSource(s *imports.System, path string, digest hash.Hash) ([]imports.Row
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, nil, usageError{allocator.Errorf(allocator.Invalid, "source: %w", err)}
+		return nil, nil, usagef("source: %w", err)
 	}
 	defer func() { _ = file.Close() }()
 	return imports.ReadTable(io.TeeReader(file, digest), path, s)
@@ -213,7 +210,7 @@ func (r *imported) text(w *tabwriter.Writer) {
 	for _, t := range r.Tags {
 		for _, note := range append(slices.Clone(t.Notes), t.Why) {
 			if note != "" {
-				_, _ = fmt.Fprintf(w, "%s: %s\n", t.Tag, printable(note))
+				put(w, "%s: %s\n", t.Tag, printable(note))
 			}
 		}
 	}
@@ -221,7 +218,6 @@ func (r *imported) text(w *tabwriter.Writer) {
 	if r.DryRun {
 		begin = "dry run, nothing was done: "
 	}
-	_, _ = fmt.Fprintf(w,
-		"%s%d created, %d raised, %d unchanged, %d refused; %d have another name as a tag\nsha256 %s\n",
+	put(w, "%s%d created, %d raised, %d unchanged, %d refused; %d have another name as a tag\nsha256 %s\n",
 		begin, r.Created, r.Raised, r.Unchanged, r.Refused, r.Renamed, r.SHA256)
 }

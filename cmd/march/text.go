@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -9,11 +11,13 @@ import (
 	"time"
 	"unicode"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/words"
@@ -48,7 +52,7 @@ func fold(parts []string, separator string, width int) []string {
 // others as far to the right. A command in backquotes stays in one line, so that it can be copied.
 func folded(w io.Writer, begin, text string) {
 	for _, line := range fold(unbroken.FindAllString(text, -1), "", textWidth-len(begin)) {
-		_, _ = fmt.Fprintln(w, begin+line)
+		put(w, "%s\n", begin+line)
 		begin = strings.Repeat(" ", len(begin))
 	}
 }
@@ -156,6 +160,16 @@ func mapText(f protoreflect.FieldDescriptor, v protoreflect.Value, to func(strin
 	return v
 }
 
+// put writes a text; where its writer fails, the command ends with the error of the next flush.
+func put(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+
+// field writes a line with a name and a value; nothing for an empty value.
+func field(w io.Writer, name string, value any) {
+	if text := cellText(value); text != "" {
+		put(w, "%s\t%s\n", name, text)
+	}
+}
+
 // list writes a list.
 func list[T any](w io.Writer, columns []setting.Column[T], rows []T) {
 	titles := make([]string, len(columns))
@@ -173,13 +187,13 @@ func list[T any](w io.Writer, columns []setting.Column[T], rows []T) {
 
 // table writes a table: the titles of the columns, and the cells of each row.
 func table[T any](w io.Writer, titles string, rows []T, cells func(T) []any) {
-	_, _ = fmt.Fprintln(w, titles)
+	put(w, "%s\n", titles)
 	for _, row := range rows {
 		texts := make([]string, 0, 12)
 		for _, cell := range cells(row) {
 			texts = append(texts, cmp.Or(cellText(cell), "-"))
 		}
-		_, _ = fmt.Fprintln(w, strings.Join(texts, "\t"))
+		put(w, "%s\n", strings.Join(texts, "\t"))
 	}
 }
 
@@ -188,28 +202,124 @@ func cellText(value any) string {
 	switch v := value.(type) {
 	case nil:
 		return ""
-	case *timestamppb.Timestamp:
-		if v == nil {
+	case proto.Message:
+		if !v.ProtoReflect().IsValid() {
 			return ""
 		}
+	case bool:
+		return map[bool]string{true: "yes"}[v]
+	}
+	switch v := value.(type) {
+	case *timestamppb.Timestamp:
 		return v.AsTime().Format(time.RFC3339)
 	case *durationpb.Duration:
-		if v == nil {
-			return ""
-		}
 		return words.Short(v.AsDuration())
 	case *marchv1.Range:
-		if v == nil {
-			return ""
-		}
 		return fmt.Sprintf("[%d, %d)", v.GetLower(), v.GetUpper())
 	case *marchv1.Layout:
 		return printable(cell(rangeParts(v)))
-	case bool:
-		if !v {
-			return ""
-		}
-		return "yes"
 	}
 	return printable(fmt.Sprint(value))
+}
+
+// marshal returns a message as one line of JSON, with words for the values of enums:
+// running for MIGRATION_STATE_RUNNING.
+func marshal(m proto.Message) ([]byte, error) {
+	b, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return replaceEnums(compact(b), m, func(enum protoreflect.EnumDescriptor, name string) string {
+		if value := enum.Values().ByName(protoreflect.Name(name)); value != nil {
+			return api.WordOf(value)
+		}
+		return name
+	}), nil
+}
+
+// unmarshal reads a message from JSON in which values of enums are words, names or
+// numbers.
+func unmarshal(b []byte, m proto.Message) error {
+	return protojson.Unmarshal(replaceEnums(b, m, func(enum protoreflect.EnumDescriptor, word string) string {
+		if value := api.Named(enum, word); value != nil {
+			return string(value.Name())
+		}
+		return word
+	}), m)
+}
+
+// compact removes the white space that protojson varies at random.
+func compact(b []byte) []byte {
+	var out bytes.Buffer
+	if json.Compact(&out, b) != nil {
+		return b
+	}
+	return out.Bytes()
+}
+
+// replaceEnums returns the JSON of a message with the texts of enum values replaced.
+func replaceEnums(text []byte, m proto.Message, replace func(enum protoreflect.EnumDescriptor,
+	text string) string) []byte {
+	r := &replacer{text: text, tokens: json.NewDecoder(bytes.NewReader(text)), replace: replace}
+	r.value(nil, m.ProtoReflect().Descriptor())
+	return append(r.out, text[r.copied:]...)
+}
+
+// replacer reads the tokens of text, and copies text to out. It stops where text is
+// not JSON.
+type replacer struct {
+	text    []byte
+	tokens  *json.Decoder
+	replace func(enum protoreflect.EnumDescriptor, text string) string
+	out     []byte
+	copied  int64 // how much of text is in out
+}
+
+// value reads a value of a field, or a message that is in no field. Both are nil if the
+// message does not have the field.
+func (r *replacer) value(field protoreflect.FieldDescriptor, message protoreflect.MessageDescriptor) {
+	token, _ := r.tokens.Token()
+	switch token := token.(type) {
+	case json.Delim:
+		for r.tokens.More() {
+			if token == '[' {
+				r.value(field, message)
+				continue
+			}
+			name, _ := r.tokens.Token()
+			r.value(inside(field, message, name))
+		}
+		_, _ = r.tokens.Token() // its end
+	case string:
+		if field == nil || field.Enum() == nil {
+			return
+		}
+		end := r.tokens.InputOffset()
+		start := end - int64(len(token)) - 2 // an enum's names and words need no escape
+		if with := r.replace(field.Enum(), token); with != token {
+			r.out = append(append(r.out, r.text[r.copied:start]...), '"')
+			r.out = append(append(r.out, with...), '"')
+			r.copied = end
+		}
+	}
+}
+
+// inside returns the field of a name in an object that is a message or a map.
+func inside(field protoreflect.FieldDescriptor, message protoreflect.MessageDescriptor,
+	name json.Token) (protoreflect.FieldDescriptor, protoreflect.MessageDescriptor) {
+	text, _ := name.(string)
+	switch {
+	case field != nil && field.IsMap():
+		field = field.MapValue()
+	case message != nil:
+		if field = message.Fields().ByJSONName(text); field == nil {
+			field = message.Fields().ByTextName(text)
+		}
+	default:
+		field = nil
+	}
+	if field == nil {
+		return nil, nil
+	}
+	return field, field.Message()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator/ledger/record"
@@ -95,19 +96,6 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// An entry of the audit that no process chained is marked.
-func TestUnchainedEntry(t *testing.T) {
-	for unchained, want := range map[bool]string{true: "tags/x (unchained)\n", false: "tags/x\n"} {
-		var out bytes.Buffer
-		w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-		entry := &marchv1.AuditEntry{Object: "tags/x", Unchained: unchained}
-		auditText(w, &marchv1.ListAuditResponse{Entries: []*marchv1.AuditEntry{entry}})
-		if err := w.Flush(); err != nil || !strings.HasSuffix(out.String(), want) {
-			t.Errorf("%q, %v; want %q", out.String(), err, want)
-		}
-	}
-}
-
 // The lines of an error are set in but for the first, which has the command's name, so none looks like another message.
 func TestSetIn(t *testing.T) {
 	for text, want := range map[string]string{
@@ -158,6 +146,56 @@ func TestNoForgedLine(t *testing.T) {
 			if r != '\n' && !unicode.IsPrint(r) {
 				t.Errorf("%s: %U reaches the terminal", name, r)
 			}
+		}
+	}
+}
+
+// text returns the text that write writes.
+func text(write func(w *tabwriter.Writer)) string {
+	var b bytes.Buffer
+	_ = aligned(&b, write)
+	return b.String()
+}
+
+// TestWords: -o json has words for the values of enums at any depth, numbers for values
+// that this program does not know, and all other texts as they are.
+func TestWords(t *testing.T) {
+	m := &marchv1.Migration{
+		Id: "MIGRATION_STATE_DONE", State: marchv1.MigrationState_MIGRATION_STATE_PAUSED,
+		From: &marchv1.Layout{Rooms: map[string]*marchv1.Range{"kind": {}}},
+		Moves: []*marchv1.Move{
+			{Kind: marchv1.MoveKind_MOVE_KIND_SWITCH, Why: `"kind":"MOVE_KIND_SHIFT"`,
+				Reports: []*marchv1.Report{{State: 99}, {State: marchv1.ReportState_REPORT_STATE_LATER}}},
+			{Kind: 77},
+		},
+		Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS}},
+	}
+	b, err := marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`{"id":"MIGRATION_STATE_DONE","state":"paused",`,
+		`"moves":[{"kind":"switch","why":"\"kind\":\"MOVE_KIND_SHIFT\"",`,
+		`{"instance":"","version":"0","state":99,"reported":null},{"instance":"","version":"0","state":"later","reported":null}`, `{"kind":77,`, `"kind":"migration_waits"`,
+	} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("%s; want %s in it", b, want)
+		}
+	}
+	read := &marchv1.Migration{}
+	if err := unmarshal(b, read); err != nil || !proto.Equal(read, m) {
+		t.Errorf("read again: %v, %v", read, err)
+	}
+	for _, name := range []string{`{"state":"paused"}`, `{"state":"MIGRATION_STATE_PAUSED"}`, `{"state":2}`} {
+		if err := unmarshal([]byte(name), read); err != nil || read.GetState() != m.GetState() {
+			t.Errorf("%s: %v, %v", name, read, err)
+		}
+	}
+	for _, wrong := range []string{"", "{", `{"state":`, `{"state":"asleep"}`, `{"state":"Paused"}`,
+		`{"moves":[{"kind":"paused"}]}`, `]`} {
+		if err := unmarshal([]byte(wrong), read); err == nil {
+			t.Errorf("%s was read: %v", wrong, read)
 		}
 	}
 }

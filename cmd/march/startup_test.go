@@ -3,17 +3,22 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
@@ -280,4 +285,168 @@ func holdAnswers(s *startingRoom, path string) (address string, release func()) 
 		}
 	}()
 	return l.Addr().String(), func() { close(released) }
+}
+
+// spans is an OTLP receiver that keeps the names of the spans it gets.
+type spans struct {
+	collector.UnimplementedTraceServiceServer
+	mu    sync.Mutex
+	names []string
+}
+
+func (s *spans) Export(_ context.Context,
+	request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, resource := range request.GetResourceSpans() {
+		for _, scope := range resource.GetScopeSpans() {
+			for _, span := range scope.GetSpans() {
+				s.names = append(s.names, span.GetName())
+			}
+		}
+	}
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+// With --traces a server sends its spans to the receiver, at its end at the latest. A receiver
+// that is away causes no trouble.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	received, server := &spans{}, grpc.NewServer()
+	collector.RegisterTraceServiceServer(server, received)
+	base, err := freeBase()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := devCluster{base: base}
+	etcd := ledgertest.StartEtcd(t).Endpoint
+	for _, receiver := range []string{testcluster.Serve(t, server), "127.0.0.1:1"} {
+		p := begin(t, "", nil, "console", "--etcd", etcd, "--grpc", d.address(0), "--http", "", "--traces",
+			"http://"+receiver).ready(t)
+		if _, stderr, code := march(t, "tag", "list", "--console", d.address(0)); code != exitFailed { // no cluster yet
+			t.Errorf("exit code %d: %s", code, stderr)
+		}
+		if code, err := p.stop(patience(t), syscall.SIGTERM); code != exitOK || err != nil {
+			t.Errorf("exit code %d, %v", code, err)
+		}
+	}
+	received.mu.Lock()
+	defer received.mu.Unlock()
+	slices.Sort(received.names)
+	if want := []string{"etcdserverpb.KV/Txn", "march.v1.ConsoleService/ListTags"}; !slices.Equal(
+		slices.Compact(received.names), want) {
+		t.Errorf("got %q, want %q", received.names, want)
+	}
+}
+
+// A server's log level follows the settings file at SIGHUP. With JSON logs every line is JSON.
+func TestLogLevel(t *testing.T) {
+	t.Parallel()
+	etcd := ledgertest.StartEtcd(t).Endpoint
+	settings := filepath.Join(t.TempDir(), "march.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("log-level: info\n")
+	start := func(args ...string) *process {
+		t.Helper()
+		args = append([]string{"console", "--etcd", etcd, "--grpc", "127.0.0.1:0", "--http", ""}, args...)
+		return begin(t, "", nil, args...).ready(t)
+	}
+	hangup := func(p *process, says string) {
+		t.Helper()
+		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.await(patience(t), says); err != nil {
+			t.Error(err)
+		}
+	}
+	end := func(p *process) {
+		t.Helper()
+		if code, err := p.stop(patience(t), syscall.SIGTERM); code != 0 || err != nil {
+			t.Errorf("exit code %d, %v", code, err)
+		}
+	}
+
+	p := start("--config", settings, "--log-format", "json")
+	for _, step := range []struct{ file, says string }{
+		{"log-level: debug\n", `"log level changed".*"from":"info","to":"debug"`},
+		{"log-level: loud\n", `"log level not changed".*march.yaml:1: log-level: \\"loud\\"; allowed: trace, debug`},
+		{"log-level: [info]\n", `"log level not changed".*march.yaml:1: log-level: a list`},
+		{"no-such: 1\n", `"log level not changed".*there is no setting`},
+		{"log-level: error\n", `"log level changed".*"from":"debug","to":"error"`},
+		{"# the default again\n", `"log level changed".*"from":"error","to":"info"`},
+	} {
+		write(step.file)
+		hangup(p, step.says)
+	}
+	end(p)
+	_, stderr := p.output()
+	for line := range strings.Lines(stderr) {
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(line), &fields); err != nil || fields["@message"] == nil {
+			t.Errorf("not a line of JSON: %q, %v", line, err)
+		}
+		for name, value := range fields {
+			if _, nested := value.(map[string]any); nested {
+				t.Errorf("%s is an object: %s", name, line)
+			}
+		}
+	}
+
+	write("log-level: debug\n")
+	p = start("--config", settings, "--log-level", "info")
+	hangup(p, "log level not changed: .*a flag or in the environment")
+	end(p)
+	p = start()
+	hangup(p, "log level not changed: .*no settings file")
+	end(p)
+}
+
+// TestSystemd is a unit's socket of Type=notify: a console tells it that it is up, though it waits for etcd, then, as
+// the watchdog asks, that it lives, and that it ends.
+func TestSystemd(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	p := begin(t, t.TempDir(), []string{"NOTIFY_SOCKET=" + socket, "WATCHDOG_USEC=200000"},
+		"console", "--etcd", "127.0.0.1:1", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+	var told []string
+	next := func(want string) {
+		t.Helper()
+		if err := l.SetReadDeadline(patience(t)); err != nil {
+			t.Fatal(err)
+		}
+		for text := make([]byte, 100); !slices.Contains(told, want); {
+			n, _, err := l.ReadFromUnix(text)
+			if err != nil {
+				t.Fatalf("%v after %q; want %q", err, told, want)
+			}
+			told = append(told, string(text[:n]))
+		}
+	}
+	next("READY=1")
+	if told[0] != "READY=1" {
+		t.Errorf("first of all: %q", told)
+	}
+	next("WATCHDOG=1")
+	if slices.Contains(told, "STOPPING=1") {
+		t.Errorf("it ends before it is told to: %q", told)
+	}
+	var ending sync.WaitGroup
+	ending.Go(func() { // meanwhile the socket is read, as a full one holds the server up
+		if code, err := p.stop(patience(t), syscall.SIGTERM); code != 0 || err != nil {
+			t.Errorf("exit code %d, %v", code, err)
+		}
+	})
+	next("STOPPING=1")
+	ending.Wait()
 }
