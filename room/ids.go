@@ -152,7 +152,7 @@ func (s *Server) nextN(ctx context.Context, r *marchv1.NextBatchRequest) (runs [
 			runs = []allocator.Run{run}
 			return err
 		}
-		if timed, is := tag.(*TimeTag); is && timed.Wide() && r.GetTexts() {
+		if timed, is := tag.(*TimeTag); is && timed.wide && r.GetTexts() {
 			wide, err = timed.NextTexts(ctx, r.GetCount())
 			return err
 		}

@@ -43,9 +43,8 @@ type issuer interface {
 
 // tally has what an issuer of any kind counts, and what was read of it.
 type tally struct {
-	asked atomic.Int64           // requests for its IDs, failed ones included
-	final atomic.Pointer[totals] // its last totals, set when it is removed
-	seen  totals                 // its totals when the tour last saw it; guarded by tour
+	asked atomic.Int64 // requests for its IDs, failed ones included
+	seen  totals       // its totals when the tour last saw it; guarded by tour
 }
 
 func (t *tally) ask()           { t.asked.Add(1) }

@@ -1,6 +1,7 @@
 package room
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,18 +27,9 @@ type metrics struct {
 	results *prometheus.CounterVec
 	orphans prometheus.Counter
 	skipped prometheus.Counter
-
-	chains, ready, families, served        *prometheus.Desc
-	held, reserve, step                    *prometheus.Desc
-	asked, issued, dropped, refills, waits *prometheus.Desc
-	mark, used, lasts                      *prometheus.Desc
-	timed                                  *timeMetrics
 }
 
 func newMetrics(s *Server) *metrics {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("march_"+name, help, labels, nil)
-	}
 	m := &metrics{
 		server: s,
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -51,32 +43,6 @@ func newMetrics(s *Server) *metrics {
 			Name: "march_contiguous_skipped_ids_total", Help: "IDs that were skipped so that others come in one run; " +
 				"they are in march_chain_dropped_ids_total, too.",
 		}),
-		chains: desc("chains", "Tags in memory."),
-		ready:  desc("ready", "1 while this instance can issue IDs."),
-		families: desc("family_ready", "1 while this instance can issue the IDs of a family: counters, "+
-			"or time-ordered IDs, which also count as ready with the instance while no caller asks for them.",
-			"family"),
-		served: desc("layout_served_version",
-			"The layout that this instance reports: it issues only IDs of segments that this layout keeps, "+
-				"or of newer segments."),
-		held: desc("chain_held_ids", "IDs in memory.", "tag"),
-		reserve: desc("chain_reserve_seconds",
-			"How long the IDs in memory last at the recent peak rate, 7 days at most; "+
-				"for a strict tag no longer than hold.", "tag"),
-		step: desc("chain_step_ids", "How many IDs the chain aims to hold.", "tag"),
-		asked: desc("chain_requests_total",
-			"Requests for IDs, failed ones included; each message of a stream is one.", "tag"),
-		issued:  desc("chain_issued_ids_total", "IDs issued.", "tag"),
-		dropped: desc("chain_dropped_ids_total", "Waste: IDs that were leased and will never be issued.", "tag"),
-		refills: desc("chain_refills_total", "Segments leased.", "tag"),
-		waits:   desc("chain_waits_total", "Callers that found too few IDs in memory and waited.", "tag"),
-		mark: desc("tag_mark",
-			"The room's mark, the next ID not yet leased, as of this instance's last lease.", "tag"),
-		used: desc("tag_used_ratio", "The share of the tag's IDs, start to limit, that lies below the mark.", "tag"),
-		lasts: desc("tag_limit_seconds",
-			"Seconds until the mark reaches the tag's limit, if it rises as in the last hour; "+
-				"+Inf if it does not rise.", "tag"),
-		timed: newTimeMetrics(),
 	}
 	s.tags.tour.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*counter]totals)}
 	m.results.WithLabelValues(resultOK)
@@ -96,61 +62,10 @@ func (m *metrics) refilled(err error) {
 	m.results.WithLabelValues(result).Inc()
 }
 
-// Describe implements prometheus.Collector.
-func (m *metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		m.chains, m.ready, m.families, m.served, m.held, m.reserve, m.step, m.asked, m.issued, m.dropped, m.refills,
-		m.waits, m.mark, m.used, m.lasts,
-	} {
-		out <- d
-	}
-	m.timed.describe(out)
-}
-
-// seen is a counter as a scrape sees it.
-type seen struct {
-	chain  *counter
-	status allocator.Status
-	totals totals
-}
-
-// Collect implements prometheus.Collector.
-func (m *metrics) Collect(out chan<- prometheus.Metric) {
-	gauge := func(desc *prometheus.Desc, value float64) {
-		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
-	}
-	counters, timed := m.server.tags.size()
-	gauge(m.chains, float64(counters))
-	one := func(err error) float64 {
-		if err != nil {
-			return 0
-		}
-		return 1
-	}
-	checks := m.server.health.checks()
-	gauge(m.ready, one(serve.Failed(checks)))
-	for family, err := range families(checks) {
-		out <- prometheus.MustNewConstMetric(m.families, prometheus.GaugeValue, one(err), family)
-	}
-	if m.server.instance != nil {
-		gauge(m.served, float64(m.server.instance.Version()))
-	}
-
-	own, others, rest := m.server.tags.scrape()
-	now := time.Now()
-	for _, t := range own {
-		m.send(out, string(t.chain.Tag()), t.totals, state{
-			held: t.status.Held, step: t.status.Target, reserve: t.status.Lasts.Seconds(),
-			used: t.chain.used(t.status), lasts: t.chain.lasts(t.status, now),
-		})
-		out <- prometheus.MustNewConstMetric(m.mark, prometheus.GaugeValue, float64(t.status.Last+1),
-			string(t.chain.Tag()))
-	}
-	m.send(out, otherTags, rest, others)
-	if m.server.windows != nil { // the instance has joined
-		issued, ahead := m.server.tags.tour.timeOrdered()
-		m.timed.send(out, timed, issued, ahead, m.server.windows.status())
-	}
+// series has the values of one series, of a tag or of several.
+type series struct {
+	totals
+	state
 }
 
 // state has the values of a series besides its totals. For several chains these are
@@ -160,26 +75,141 @@ type state struct {
 	reserve, used, lasts float64
 }
 
-// send sends the metrics of one series.
-func (m *metrics) send(out chan<- prometheus.Metric, tag string, t totals, s state) {
-	for _, v := range []struct {
-		desc  *prometheus.Desc
-		kind  prometheus.ValueType
-		value float64
-	}{
-		{m.held, prometheus.GaugeValue, float64(s.held)},
-		{m.step, prometheus.GaugeValue, float64(s.step)},
-		{m.reserve, prometheus.GaugeValue, s.reserve},
-		{m.used, prometheus.GaugeValue, s.used},
-		{m.lasts, prometheus.GaugeValue, s.lasts},
-		{m.asked, prometheus.CounterValue, float64(t.asked)},
-		{m.issued, prometheus.CounterValue, float64(t.issued)},
-		{m.dropped, prometheus.CounterValue, float64(t.dropped)},
-		{m.refills, prometheus.CounterValue, float64(t.refills)},
-		{m.waits, prometheus.CounterValue, float64(t.waits)},
-	} {
-		out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.value, tag)
+// seriesMetrics are the metrics that have a series for each tag.
+var seriesMetrics = []struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(series) float64
+}{
+	{tagDesc("chain_held_ids", "IDs in memory."), prometheus.GaugeValue,
+		func(s series) float64 { return float64(s.held) }},
+	{tagDesc("chain_reserve_seconds", "How long the IDs in memory last at the recent peak rate, 7 days at most; "+
+		"for a strict tag no longer than hold."), prometheus.GaugeValue,
+		func(s series) float64 { return s.reserve }},
+	{tagDesc("chain_step_ids", "How many IDs the chain aims to hold."), prometheus.GaugeValue,
+		func(s series) float64 { return float64(s.step) }},
+	{tagDesc("chain_requests_total", "Requests for IDs, failed ones included; each message of a stream is one."),
+		prometheus.CounterValue, func(s series) float64 { return float64(s.asked) }},
+	{tagDesc("chain_issued_ids_total", "IDs issued."), prometheus.CounterValue,
+		func(s series) float64 { return float64(s.issued) }},
+	{tagDesc("chain_dropped_ids_total", "Waste: IDs that were leased and will never be issued."),
+		prometheus.CounterValue, func(s series) float64 { return float64(s.dropped) }},
+	{tagDesc("chain_refills_total", "Segments leased."), prometheus.CounterValue,
+		func(s series) float64 { return float64(s.refills) }},
+	{tagDesc("chain_waits_total", "Callers that found too few IDs in memory and waited."), prometheus.CounterValue,
+		func(s series) float64 { return float64(s.waits) }},
+	{tagDesc("tag_used_ratio", "The share of the tag's IDs, start to limit, that lies below the mark."),
+		prometheus.GaugeValue, func(s series) float64 { return s.used }},
+	{tagDesc("tag_limit_seconds", "Seconds until the mark reaches the tag's limit, if it rises as in the last hour; "+
+		"+Inf if it does not rise."), prometheus.GaugeValue, func(s series) float64 { return s.lasts }},
+}
+
+var markMetric = tagDesc("tag_mark", "The room's mark, the next ID not yet leased, as of this instance's last lease.")
+
+func tagDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("march_"+name, help, []string{"tag"}, nil)
+}
+
+// seen is a counter as a scrape sees it.
+type seen struct {
+	chain  *counter
+	status allocator.Status
+	totals totals
+}
+
+// Describe implements prometheus.Collector. Without a description the registry checks what Collect sends when it does.
+func (*metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(out chan<- prometheus.Metric) {
+	s := m.server
+	counters, timed := s.tags.size()
+	gauge(out, "chains", "Tags in memory.", float64(counters))
+	checks := s.health.checks()
+	gauge(out, "ready", "1 while this instance can issue IDs.", oneIfNil(serve.Failed(checks)))
+	for family, err := range families(checks) {
+		gauge(out, "family_ready", "1 while this instance can issue the IDs of a family: counters, "+
+			"or time-ordered IDs, which also count as ready with the instance while no caller asks for them.",
+			oneIfNil(err), "family", family)
 	}
+	if s.instance != nil {
+		gauge(out, "layout_served_version", "The layout that this instance reports: it issues only IDs of segments "+
+			"that this layout keeps, or of newer segments.", float64(s.instance.Version()))
+	}
+	own, others, rest := s.tags.scrape()
+	now := time.Now()
+	for _, t := range own {
+		tag := string(t.chain.Tag())
+		sendSeries(out, tag, series{t.totals, state{
+			held: t.status.Held, step: t.status.Target, reserve: t.status.Lasts.Seconds(),
+			used: t.chain.used(t.status), lasts: t.chain.lasts(t.status, now),
+		}})
+		out <- prometheus.MustNewConstMetric(markMetric, prometheus.GaugeValue, float64(t.status.Last+1), tag)
+	}
+	sendSeries(out, otherTags, series{rest, others})
+	if s.windows != nil { // the instance has joined
+		m.collectTimeOrdered(out, timed)
+	}
+}
+
+// collectTimeOrdered sends the metrics of time-ordered IDs, all tags together, and of their workers.
+func (m *metrics) collectTimeOrdered(out chan<- prometheus.Metric, tags int) {
+	t, ahead := m.server.tags.tour.timeOrdered()
+	w := m.server.windows.status()
+	gauge(out, "time_tags", "Tags of time-ordered IDs in memory.", float64(tags))
+	total(out, "time_requests_total", "Requests for time-ordered IDs, failed ones included.", float64(t.asked))
+	total(out, "time_issued_ids_total", "Time-ordered IDs issued.", float64(t.issued))
+	total(out, "time_overflows_total", "Callers that found a tick's sequence full, and waited for a later tick.",
+		float64(t.overflows))
+	total(out, "time_overflow_wait_seconds_total", "How long these callers waited in total.", t.overflowed.Seconds())
+	total(out, "time_rollbacks_total", "How often the clock was behind the last ID.", float64(t.rollbacks))
+	gauge(out, "time_ahead_seconds",
+		"How far IDs are ahead of the clock now, for tags that go on ahead of a clock that went back.", ahead.Seconds())
+	total(out, "worker_exchanges_total",
+		"Workers that were exchanged because a layout took them away or another process had them.",
+		float64(w.exchanges))
+	total(out, "worker_conflicts_total",
+		"Workers that another process was found to have, and that were exchanged for that.", float64(w.conflicts))
+	gauge(out, "worker_clock_ahead_seconds", "How far the clock was ahead of the median of the instances', at "+
+		"least, when a window was last taken or renewed; negative where it was behind.", w.clockAhead.Seconds())
+	for bits, remaining := range w.remaining {
+		gauge(out, "worker_window_seconds",
+			"How long the window of the instance's worker lasts, by the worker's bits; 0 if IDs cannot be issued.",
+			remaining.Seconds(), "bits", strconv.Itoa(bits))
+	}
+	for bits, n := range w.lent {
+		gauge(out, "worker_clients", "Workers that clients' processes have, by the worker's bits.", float64(n),
+			"bits", strconv.Itoa(bits))
+	}
+}
+
+func sendSeries(out chan<- prometheus.Metric, tag string, s series) {
+	for _, m := range seriesMetrics {
+		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(s), tag)
+	}
+}
+
+// gauge sends a metric with a label, or none: its name and its value.
+func gauge(out chan<- prometheus.Metric, name, help string, value float64, label ...string) {
+	send(out, prometheus.GaugeValue, name, help, value, label)
+}
+
+// total sends a counter.
+func total(out chan<- prometheus.Metric, name, help string, value float64) {
+	send(out, prometheus.CounterValue, name, help, value, nil)
+}
+
+func send(out chan<- prometheus.Metric, kind prometheus.ValueType, name, help string, value float64, label []string) {
+	half := len(label) / 2
+	desc := prometheus.NewDesc("march_"+name, help, label[:half], nil)
+	out <- prometheus.MustNewConstMetric(desc, kind, value, label[half:]...)
+}
+
+func oneIfNil(err error) float64 {
+	if err != nil {
+		return 0
+	}
+	return 1
 }
 
 // own is the set of chains with series of their own. It is guarded by the tour; nil
@@ -212,14 +242,14 @@ func (o *own) free() int {
 	return max(o.limit-len(o.chains), 0)
 }
 
-// give gives free series to the busiest chains of a round.
-func (o *own) give(r *round) {
+// give gives free series to the busiest chains of a round that are still in memory.
+func (o *own) give(r *round, in *tags) {
 	if o == nil || len(r.rising) == 0 {
 		return
 	}
 	r.cut(o.free())
 	for _, s := range r.rising {
-		if _, has := o.chains[s.chain]; has || s.chain.final.Load() != nil { // another round gave it, or it was removed
+		if _, has := o.chains[s.chain]; has || in.counter(string(s.chain.Tag())) != s.chain { // another round gave it
 			continue
 		}
 		before := totals{}
@@ -230,6 +260,17 @@ func (o *own) give(r *round) {
 		r.gave = true
 	}
 	r.rising = nil
+}
+
+// remove notes the last totals of a chain that is gone.
+func (o *own) remove(c *counter, last totals) {
+	if o == nil {
+		return
+	}
+	if before, has := o.chains[c]; has {
+		o.past.add(last.minus(before))
+		delete(o.chains, c)
+	}
 }
 
 // scrape returns the chains with series of their own and their totals, and the
@@ -246,12 +287,6 @@ func (m *tags) scrape() (list []seen, others state, rest totals) {
 	t.Lock()
 	defer t.Unlock()
 	for c, before := range t.own.chains {
-		final := c.final.Load()
-		if final != nil {
-			t.own.past.add(final.minus(before))
-			delete(t.own.chains, c)
-			continue
-		}
 		status := m.statusOf(c.Chain)
 		found := seen{c, status, t.see(c, c.totalsOf(status)).minus(before)}
 		list = append(list, found)

@@ -21,7 +21,7 @@ type TimeTag struct {
 	tally
 	name  allocator.Tag
 	bits  timeid.Layout // never changes
-	wide  bool          // bits is timeid.Wide
+	wide  bool          // bits is timeid.Wide: the IDs exist only as texts, which NextTexts issues
 	text  *texts.Text   // nil for a tag without a format; never changes
 	pool  *pool
 	given atomic.Int64 // IDs
@@ -101,9 +101,9 @@ func (t *TimeTag) CloseUnused(after time.Duration) bool {
 }
 
 // Next returns the next ID. Its errors are those of timeid.Generator.Next, of
-// worker.Workers.Take if there is no worker, and Refused where the tag is Wide.
+// worker.Workers.Take if there is no worker, and Refused where the tag is wide.
 func (t *TimeTag) Next(ctx context.Context) (id int64, err error) {
-	if t.Wide() {
+	if t.wide {
 		return 0, t.NoNumber()
 	}
 	g := t.generator.Load()
@@ -153,7 +153,7 @@ func (t *TimeTag) trouble(now time.Time) error {
 // NextN appends n IDs to dst, as timeid.Generator.NextN does. Runs that it appended
 // before an error are lost, a gap.
 func (t *TimeTag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs []allocator.Run, err error) {
-	if t.Wide() {
+	if t.wide {
 		return dst, t.NoNumber()
 	}
 	err = t.with(ctx, t.generator.Load(), func(g *timeid.Generator) error {
@@ -164,15 +164,12 @@ func (t *TimeTag) NextN(ctx context.Context, n int64, dst []allocator.Run) (runs
 	return runs, err
 }
 
-// Wide reports whether the tag's IDs exist only as texts: NextTexts issues them.
-func (t *TimeTag) Wide() bool { return t.wide }
-
-// NoNumber returns why a tag that is Wide issues no numbers. Its Kind is Refused.
+// NoNumber returns why a tag that is wide issues no numbers. Its Kind is Refused.
 func (t *TimeTag) NoNumber() error {
 	return allocator.Errorf(texts.ErrNoNumber.Kind, "tag %s: %w", t.name, texts.ErrNoNumber)
 }
 
-// NextTexts returns the texts of n IDs of a tag that is Wide. Its errors are NextN's. If the
+// NextTexts returns the texts of n IDs of a tag that is wide. Its errors are NextN's. If the
 // texts cannot be written, it takes no ID.
 func (t *TimeTag) NextTexts(ctx context.Context, n int64) (all []string, err error) {
 	if err := t.text.Usable(); err != nil {
@@ -276,7 +273,7 @@ func (t *TimeTag) NextRun(context.Context, int64) (run allocator.Run, skipped in
 
 // prepare implements issuer: it needs nothing of etcd.
 func (t *TimeTag) prepare(_ context.Context, n int64) error {
-	if t.Wide() {
+	if t.wide {
 		return t.NoNumber()
 	}
 	if most := t.bits.PerSecond(); n > most {

@@ -134,9 +134,6 @@ func busiest(list []seen, n int) []seen {
 // see adds what an issuer counted since it was last seen, and returns its totals. The lock is held.
 func (t *tour) see(tag issuer, now totals) totals {
 	seen, sum := tag.counts(), &t.sum
-	if final := seen.final.Load(); final != nil {
-		now = *final
-	}
 	if _, is := tag.(*TimeTag); is {
 		sum = &t.timed
 	}
@@ -145,13 +142,14 @@ func (t *tour) see(tag issuer, now totals) totals {
 	return now
 }
 
-// finish stores the last totals of an issuer that was removed.
+// finish adds the last totals of an issuer that was removed.
 func (t *tour) finish(tag issuer) {
 	t.Lock()
 	defer t.Unlock()
-	final := tag.totals()
-	tag.counts().final.Store(&final)
-	t.see(tag, final)
+	last := t.see(tag, tag.totals())
+	if c, is := tag.(*counter); is {
+		t.own.remove(c, last)
+	}
 }
 
 // totals returns those of all counters.
@@ -204,7 +202,7 @@ func (m *tags) visitPage(w *walk, n int, list []tagged) (_ []tagged, over bool) 
 	if w.at = lastTag(list); len(list) == n {
 		return list, false
 	}
-	t.own.give(&w.round)
+	t.own.give(&w.round, m)
 	w.round.busiest = busiest(w.round.busiest, minutes.MaxTags)
 	t.last, w.at = w.round, ""
 	return list, true

@@ -34,7 +34,6 @@ type pool struct {
 		endpoints []*endpoint // the own room's in the order of asking, then other rooms'
 		retired   []*endpoint // that set removed: a call may be under way
 		answers   *endpoint   // the endpoint that answered last; nil if none has, or all failed
-		avoid     map[*endpoint]time.Time
 	}
 }
 
@@ -44,13 +43,13 @@ type endpoint struct {
 	other   bool // it belongs to another room
 	conn    *grpc.ClientConn
 	ids     marchv1.IDServiceClient
+	avoid   time.Time // until then it is asked only after all others; guarded by pool.mu
 	until   time.Time // of a retired one: no call is under way then
 }
 
 // newPool makes the connections; they connect when they are first used.
 func newPool(opts Options) (*pool, error) {
 	p := &pool{log: opts.Logger, timeout: opts.Timeout, dial: opts.dialOptions(), lost: make(chan struct{}, 1)}
-	p.mu.avoid = make(map[*endpoint]time.Time)
 	own := opts.Addresses
 	if len(own) > 0 {
 		first := rand.IntN(len(own))
@@ -106,7 +105,6 @@ func (p *pool) set(own, others []string) error {
 		}
 		e.until = now.Add(2 * maxAddresses * p.timeout)
 		p.mu.retired = append(p.mu.retired, e)
-		delete(p.mu.avoid, e)
 		if p.mu.answers == e {
 			p.mu.answers = nil
 		}
@@ -235,7 +233,7 @@ func (p *pool) order(now time.Time, prefer *endpoint) []*endpoint {
 		switch {
 		case e == prefer:
 			return -1
-		case now.Before(p.mu.avoid[e]):
+		case now.Before(e.avoid):
 			return 3
 		case e.other:
 			return 2
@@ -252,9 +250,7 @@ func (p *pool) order(now time.Time, prefer *endpoint) []*endpoint {
 func (p *pool) avoid(e *endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if slices.Contains(p.mu.endpoints, e) {
-		p.mu.avoid[e] = time.Now().Add(avoidFor)
-	}
+	e.avoid = time.Now().Add(avoidFor)
 }
 
 // answered notes that e answered after the others failed; a nil e means that none did.
