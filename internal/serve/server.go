@@ -60,6 +60,9 @@ type Config struct {
 	// server's time limits or lift them for their own route
 	// (http.ResponseController).
 	Routes func(*http.ServeMux)
+	// Windows says that browsers keep many windows live at once. Over TLS they share a connection then (HTTP/2): of
+	// HTTP/1.1 a browser opens no more than six.
+	Windows bool
 	// Access checks each call and request; nil for none. Sessions returns the login of a
 	// browser, nil for none.
 	Access   *access.Gate
@@ -173,7 +176,7 @@ func Run(ctx context.Context, cfg Config) error {
 	for _, s := range sides {
 		serve.Go(func() error { return s.serveGRPC(callers) })
 		if s.at.HTTP != nil {
-			serve.Go(func() error { return s.serveHTTP(callers, cfg.TLS) })
+			serve.Go(func() error { return s.serveHTTP(callers, cfg) })
 		}
 	}
 	for _, d := range cfg.Doors {

@@ -11,7 +11,6 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/observe"
 )
 
@@ -59,6 +58,7 @@ func (s *side) make(cfg Config, options []grpc.ServerOption, requests *observe.R
 		requests.Serves(s.grpc.GetServiceInfo())
 	}
 	s.http = NewHTTP(s.handler(cfg, requests))
+	s.http.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: cfg.Limits.ConnectionStreams}
 	s.http.ErrorLog = log.New(&httpErrors{callers}, "", 0)
 }
 
@@ -70,8 +70,13 @@ func (s *side) serveGRPC(callers *callers) error {
 	return nil
 }
 
-func (s *side) serveHTTP(callers *callers, files *tlsfiles.Files) error {
-	if err := s.http.Serve(secured(&listener{s.at.HTTP, callers}, files)); !errors.Is(err, http.ErrServerClosed) {
+func (s *side) serveHTTP(callers *callers, cfg Config) error {
+	var more []string
+	if cfg.Windows {
+		more = []string{"h2"}
+	}
+	err := s.http.Serve(secured(&listener{s.at.HTTP, callers}, cfg.TLS, more...))
+	if !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

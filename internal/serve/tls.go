@@ -30,14 +30,14 @@ func newBroken(files *tlsfiles.Files) prometheus.Collector {
 	})
 }
 
-// secured returns a listener of HTTP that speaks TLS if there is a certificate.
+// secured returns a listener of HTTP that speaks TLS if there is a certificate; more are protocols besides HTTP/1.1.
 // It takes clients without a certificate, too: health checks need none, and
 // requireCertificate refuses other requests of theirs.
-func secured(l net.Listener, files *tlsfiles.Files) net.Listener {
+func secured(l net.Listener, files *tlsfiles.Files, more ...string) net.Listener {
 	if !files.Serves() {
 		return l
 	}
-	return tls.NewListener(l, files.ServerOptional("http/1.1"))
+	return tls.NewListener(l, files.ServerOptional(append(more, "http/1.1")...))
 }
 
 // securedDoor returns a door's listener that speaks TLS if there is a certificate.
