@@ -27,7 +27,6 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/console/login"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/diagnose"
@@ -76,7 +75,7 @@ type Config struct {
 	// Access checks which caller may make which call; nil lets every caller make every call.
 	Access *access.Gate
 	// Login has the settings of logins to the page. Without Access there are no logins.
-	Login login.Config
+	Login web.LoginConfig
 	// Credentials are those with which this console calls instances.
 	Credentials api.Credentials
 	// TLS has the certificate that it serves with; nil serves without TLS.
@@ -142,7 +141,7 @@ type Server struct {
 	host     string         // where it runs
 	stopping chan struct{}  // closed when the drain begins
 	routes   func(*http.ServeMux)
-	login    *login.Handler // nil for none
+	login    *web.Login // nil for none
 	logouts  logouts
 
 	mirror     *mirror.Follower // nil for none
@@ -251,7 +250,7 @@ func (s *Server) makeRoutes() error {
 	}
 	s.logouts.admin, s.logouts.gate, s.logouts.log = s.admin, s.cfg.Access, s.log.Named("login")
 	s.cfg.Login.LoggedOut = s.logouts.add
-	if s.login, err = login.New(s.cfg.Login, s.cfg.Access, s.log.Named("login")); err != nil {
+	if s.login, err = web.NewLogin(s.cfg.Login, s.cfg.Access, s.log.Named("login")); err != nil {
 		return err
 	}
 	s.routes = func(mux *http.ServeMux) {
@@ -308,6 +307,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Problems: s.problemLines,
 		Access:   s.cfg.Access,
 		Sessions: s.sessions(),
+		Windows:  true,
 		Routes:   s.routes, AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
 		Draining: func() {
 			close(s.stopping)

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -11,7 +12,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/history"
 	"github.com/march-id/march/internal/minutes"
 )
 
@@ -28,24 +28,31 @@ func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (
 	if err != nil {
 		return nil, err
 	}
-	span := history.Span{First: minutes.First(time.Now(), back, step), Step: step, Points: int(back / step)}
+	first := minutes.First(time.Now(), back, step)
 	told := s.askHistory(ctx, v.instances, &marchv1.GetInstanceHistoryRequest{Minutes: int32(back), Step: int32(step)}) //nolint:gosec // 1440 at most
-	answer, err := s.history(ctx, v, len(outage) > 0, span, told)
+	answer, err := s.history(ctx, v, len(outage) > 0, first)
 	if err != nil {
 		return nil, err
 	}
+	all := newHistories(first, time.Duration(step)*time.Minute, int(back/step))
+	for _, room := range names(v.record.Layout.Rooms()) {
+		all.add(room, "", 0, nil)
+	}
 	for i, t := range told {
-		if v.instances[i].Alive && t.Answer == nil {
-			answer.Silent = append(answer.Silent, string(v.instances[i].Room)+"/"+string(v.instances[i].Name))
+		all.addAll(string(v.instances[i].Room), t)
+		if v.instances[i].Alive && t == nil {
+			answer.Silent = append(answer.Silent, string(v.instances[i].ID()))
 		}
 	}
+	answer.Step = int32(step) //nolint:gosec // 1440 at most
+	answer.Rooms, answer.Tags = all.rooms(), all.busiest("")
 	return answer, nil
 }
 
-// history puts a history together, with the migrations of its time. away says that etcd does not
+// history begins an answer with the migrations since a time. away says that etcd does not
 // answer; then the migrations are those that are known.
-func (s *Server) history(ctx context.Context, v view, away bool, span history.Span,
-	told []history.Told) (*marchv1.GetHistoryResponse, error) {
+func (s *Server) history(ctx context.Context, v view, away bool,
+	first time.Time) (*marchv1.GetHistoryResponse, error) {
 	var migrations []record.Migration
 	var err error
 	if !away {
@@ -56,29 +63,27 @@ func (s *Server) history(ctx context.Context, v view, away bool, span history.Sp
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.GetHistoryResponse{First: timestamppb.New(span.First), Step: int32(span.Step)} //nolint:gosec // 1440 at most
-	answer.Rooms, answer.Tags = history.Merge(span, names(v.record.Layout.Rooms()), told)
+	answer := &marchv1.GetHistoryResponse{First: timestamppb.New(first)}
 	for _, m := range slices.Backward(migrations) { // the oldest first
 		mark := &marchv1.HistoryMigration{Id: m.ID, Began: timestamppb.New(m.Created),
 			State: api.FromWord[marchv1.MigrationState](string(m.State))}
 		if m.State.Ended() {
 			mark.Ended = timestamppb.New(m.Updated)
 		}
-		if !m.State.Ended() || !m.Updated.Before(span.First) {
+		if !m.State.Ended() || !m.Updated.Before(first) {
 			answer.Migrations = append(answer.Migrations, mark)
 		}
 	}
 	return answer, nil
 }
 
-// askHistory asks each instance that is alive for its history.
+// askHistory asks each instance that is alive for its history. The answer is nil of one that did not answer.
 func (s *Server) askHistory(ctx context.Context, instances []instance,
-	r *marchv1.GetInstanceHistoryRequest) []history.Told {
-	told := make([]history.Told, len(instances))
+	r *marchv1.GetInstanceHistoryRequest) []*marchv1.GetInstanceHistoryResponse {
+	told := make([]*marchv1.GetInstanceHistoryResponse, len(instances))
 	var asking errgroup.Group
 	asking.SetLimit(askAtOnce)
 	for k, i := range instances {
-		told[k].Room = string(i.Room)
 		if !i.Alive {
 			continue
 		}
@@ -87,7 +92,7 @@ func (s *Server) askHistory(ctx context.Context, instances []instance,
 			defer cancel()
 			if conn, err := s.rooms.dial(i); err == nil {
 				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstanceHistory(ctx, r); err == nil {
-					told[k].Answer = answer
+					told[k] = answer
 				}
 			}
 			return nil
@@ -95,4 +100,90 @@ func (s *Server) askHistory(ctx context.Context, instances []instance,
 	}
 	_ = asking.Wait()
 	return told
+}
+
+// histories puts together what instances remember, by room and tag. The history of a whole room has no tag, and that
+// of a tag in all rooms no room.
+type histories struct {
+	first  time.Time
+	step   time.Duration
+	points int
+	of     map[[2]string]*marchv1.HistorySeries
+}
+
+func newHistories(first time.Time, step time.Duration, points int) histories {
+	return histories{first, step, points, make(map[[2]string]*marchv1.HistorySeries)}
+}
+
+// addAll adds the answer of an instance of a room; nil if there is none.
+func (h histories) addAll(room string, answer *marchv1.GetInstanceHistoryResponse) {
+	at := int(answer.GetFirst().AsTime().Sub(h.first) / h.step) // the place of its first point
+	h.add(room, "", at, answer.GetAll())
+	for _, tag := range answer.GetTags() {
+		h.add(room, tag.GetTag(), at, tag)
+		h.add("", tag.GetTag(), at, tag)
+	}
+}
+
+// add adds an instance's values, the first of which is at a place.
+func (h histories) add(room, tag string, at int, p *marchv1.HistorySeries) {
+	key := [2]string{room, tag}
+	s := h.of[key]
+	if s == nil {
+		none := func() []float32 { return slices.Repeat([]float32{minutes.Unknown}, h.points) }
+		s = &marchv1.HistorySeries{Tag: tag, Rates: none(), Reserves: none(), Failed: none()}
+		if tag == "" {
+			s.EtcdLatencies, s.EtcdAway = none(), none()
+		}
+		h.of[key] = s
+	}
+	sum := func(a, b float32) float32 { return a + b }
+	longest := func(a, b float32) float32 { return max(a, b) }
+	least := func(a, b float32) float32 { return min(a, b) }
+	joinKnown(s.GetRates(), p.GetRates(), at, sum)
+	joinKnown(s.GetReserves(), p.GetReserves(), at, least)
+	joinKnown(s.GetEtcdLatencies(), p.GetEtcdLatencies(), at, longest)
+	joinKnown(s.GetFailed(), p.GetFailed(), at, sum)
+	joinKnown(s.GetEtcdAway(), p.GetEtcdAway(), at, longest)
+}
+
+// joinKnown joins known values to those in dst. Values that are not in the time of dst are left out.
+func joinKnown(dst, values []float32, at int, with func(a, b float32) float32) {
+	for i, v := range values {
+		switch k := at + i; {
+		case k < 0 || k >= len(dst) || v < 0:
+		case dst[k] < 0:
+			dst[k] = v
+		default:
+			dst[k] = with(dst[k], v)
+		}
+	}
+}
+
+// rooms returns the histories of rooms, by name.
+func (h histories) rooms() (list []*marchv1.RoomHistory) {
+	for key, s := range h.of {
+		if key[1] == "" {
+			list = append(list, &marchv1.RoomHistory{Room: key[0], All: s, Tags: h.busiest(key[0])})
+		}
+	}
+	slices.SortFunc(list, func(a, b *marchv1.RoomHistory) int { return cmp.Compare(a.GetRoom(), b.GetRoom()) })
+	return list
+}
+
+// busiest returns the tags with the highest rates in a room, or in all rooms: minutes.MaxTags at most.
+func (h histories) busiest(room string) (list []*marchv1.HistorySeries) {
+	sums := make(map[*marchv1.HistorySeries]float64)
+	for key, s := range h.of {
+		if key[0] == room && key[1] != "" {
+			list = append(list, s)
+			for _, v := range s.GetRates() {
+				sums[s] += max(float64(v), 0)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b *marchv1.HistorySeries) int {
+		return cmp.Or(cmp.Compare(sums[b], sums[a]), cmp.Compare(a.GetTag(), b.GetTag()))
+	})
+	return list[:min(len(list), minutes.MaxTags)]
 }

@@ -6,56 +6,41 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"io/fs"
 	"mime"
 	"net/http"
 	"path"
 	"strings"
+	"sync"
 )
 
 //go:embed static
 var static embed.FS
 
 // assets are the files in static, by name.
-type assets struct{ files map[string]asset }
+type assets map[string]asset
 
 type asset struct {
-	kind          string // its media type
-	plain, zipped []byte
-	version       string // a digest in its address, so that browsers may cache it for ever
+	content []byte
+	version string // a digest in its address, so that browsers may cache it for ever
 }
 
-func newAssets() (*assets, error) {
-	a := &assets{files: make(map[string]asset)}
-	list, err := fs.ReadDir(static, "static")
+func newAssets() (assets, error) {
+	list, err := static.ReadDir("static")
 	if err != nil {
 		return nil, err
 	}
+	a := make(assets)
 	for _, entry := range list {
-		content, err := static.ReadFile("static/" + entry.Name())
+		name := entry.Name()
+		content, err := static.ReadFile("static/" + name)
 		if err != nil {
 			return nil, err
 		}
-		if name := entry.Name(); !strings.Contains(name, ".min.") && (strings.HasSuffix(name, ".js") ||
-			strings.HasSuffix(name, ".css")) {
+		if kind := path.Ext(name); !strings.Contains(name, ".min.") && (kind == ".js" || kind == ".css") {
 			content = packed(content)
 		}
-		var zipped bytes.Buffer
-		zip, err := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := zip.Write(content); err != nil {
-			return nil, err
-		}
-		if err := zip.Close(); err != nil {
-			return nil, err
-		}
 		sum := sha256.Sum256(content)
-		a.files[entry.Name()] = asset{
-			kind: mime.TypeByExtension(path.Ext(entry.Name())), plain: content, zipped: zipped.Bytes(),
-			version: hex.EncodeToString(sum[:6]),
-		}
+		a[name] = asset{content, hex.EncodeToString(sum[:6])}
 	}
 	return a, nil
 }
@@ -74,26 +59,48 @@ func packed(content []byte) []byte {
 }
 
 // address returns where a file is served.
-func (a *assets) address(name string) string {
-	return "/static/" + name + "?v=" + a.files[name].version
-}
+func (a assets) address(name string) string { return "/static/" + name + "?v=" + a[name].version }
 
-func (a *assets) serve(w http.ResponseWriter, r *http.Request) {
-	f, ok := a.files[r.PathValue("file")]
+func (a assets) serve(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("file")
+	f, ok := a[name]
 	if !ok {
 		http.NotFound(w, r)
 		return
 	}
-	head := w.Header()
-	head.Set("Content-Type", f.kind)
-	head.Set("Vary", "Accept-Encoding")
+	w.Header().Set("Content-Type", mime.TypeByExtension(path.Ext(name)))
 	if r.URL.Query().Get("v") == f.version {
-		head.Set("Cache-Control", "public, max-age=31536000, immutable")
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		head.Set("Content-Encoding", "gzip")
-		_, _ = w.Write(f.zipped)
-		return
-	}
-	_, _ = w.Write(f.plain)
+	_, _ = w.Write(f.content)
 }
+
+// zips are compressors for reuse: each has tables of some 800 KiB.
+var zips = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
+
+// compressed compresses the answers for browsers that can read them then. No page has a secret, whose length could
+// say something of it.
+func compressed(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Vary", "Accept-Encoding")
+		zip, ok := zips.Get().(*gzip.Writer)
+		if !ok || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		defer zips.Put(zip)
+		zip.Reset(w)
+		w.Header().Set("Content-Encoding", "gzip")
+		next.ServeHTTP(&zipped{w, zip}, r)
+		_ = zip.Close()
+	})
+}
+
+// zipped is an answer that is compressed.
+type zipped struct {
+	http.ResponseWriter
+	zip *gzip.Writer
+}
+
+// Write implements http.ResponseWriter.
+func (z *zipped) Write(b []byte) (int, error) { return z.zip.Write(b) }

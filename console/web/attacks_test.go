@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -36,21 +37,12 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 	request := func(method, path string, headers map[string]string) (head, string) {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, at+path,
-			strings.NewReader(url.Values{"name": {"stolen"}}.Encode()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		r.Header.Set("Cookie", cookie)
-		for name, value := range headers {
-			r.Header.Set(name, value)
-		}
-		r.Host = headers["Host"]
-		return fetch(t, r)
+		headers = maps.Clone(headers)
+		maps.Copy(headers, cookie)
+		return send(t, method, at+path, headers, url.Values{"name": {"stolen"}})
 	}
 	for _, page := range pages {
-		answer, _ := request(http.MethodGet, page, nil)
+		answer, _ := request(http.MethodGet, page, map[string]string{})
 		if p := answer.Header.Get("Content-Security-Policy"); !strings.Contains(p, "frame-ancestors 'none'") ||
 			!strings.Contains(p, "form-action 'self'") {
 			t.Errorf("%s (%s) may be framed: %q", page, answer.Status, p)
@@ -74,7 +66,8 @@ func TestPagesOfOtherSites(t *testing.T) {
 			}
 		}
 	}
-	if answer, _ := request(http.MethodGet, "/tags/stolen", nil); answer.StatusCode != http.StatusNotFound {
+	if answer, _ := send(t, http.MethodGet, at+"/tags/stolen", cookie, nil); answer.StatusCode !=
+		http.StatusNotFound {
 		t.Errorf("a tag was made: %s", answer.Status)
 	}
 }
@@ -147,7 +140,7 @@ func TestOpenPageLosesItsRight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Cookie", login(t, at, tokens["reader"]))
+	r.Header.Set("Cookie", login(t, at, tokens["reader"])["Cookie"])
 	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
 	if err != nil {
 		t.Fatal(err)

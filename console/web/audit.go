@@ -17,15 +17,14 @@ import (
 )
 
 type auditView struct {
-	Actor, Action, Object string
-	Since, Until          string // as the fields have them
-	Exact                 bool
-	Rows                  []auditRow
-	Older                 string // address of the next page
-	Newest                string // and of the first one; empty on that
-	Filtered              bool
-	Unreadable            []*marchv1.Unreadable
-	Problem               *problem
+	*marchv1.ListAuditRequest
+	Since, Until string // as the fields have them
+	Rows         []auditRow
+	Older        string // address of the next page
+	Newest       string // and of the first one; empty on that
+	Filtered     bool
+	Unreadable   []*marchv1.Unreadable
+	Problem      *problem
 }
 
 type auditRow struct {
@@ -43,13 +42,12 @@ const (
 	shownChanges = 6
 )
 
-func (h *Handler) audit(c *call) (string, any, error) {
+func (h *Handler) audit(c *call) (any, error) {
 	q := c.URL.Query()
-	v := &auditView{Actor: q.Get("actor"), Action: q.Get("action"), Object: q.Get("object"), Since: q.Get("since"),
-		Until: q.Get("until"), Exact: q.Get("exact") != ""}
-	v.Filtered = v.Actor+v.Action+v.Object+v.Since+v.Until != ""
-	r := &marchv1.ListAuditRequest{PageSize: auditPage, PageToken: q.Get("before"), Actor: v.Actor, Action: v.Action,
-		Object: v.Object, Exact: v.Exact}
+	r := &marchv1.ListAuditRequest{PageSize: auditPage, PageToken: q.Get("before"), Actor: q.Get("actor"),
+		Action: q.Get("action"), Object: q.Get("object"), Exact: q.Get("exact") != ""}
+	v := &auditView{ListAuditRequest: r, Since: q.Get("since"), Until: q.Get("until")}
+	v.Filtered = r.GetActor()+r.GetAction()+r.GetObject()+v.Since+v.Until != ""
 	var err error
 	if r.Since, err = auditTime("since", v.Since); err == nil {
 		r.Until, err = auditTime("until", v.Until)
@@ -57,11 +55,11 @@ func (h *Handler) audit(c *call) (string, any, error) {
 	if err != nil {
 		c.failed, c.err = "audit", err
 		v.Problem = c.problemOf("audit", "since", "until")
-		return "Audit", v, nil
+		return v, nil
 	}
 	list, err := h.console.ListAudit(c.Context(), r)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	v.Unreadable, v.Rows = list.GetUnreadable(), newAuditRows(list.GetEntries())
 	if next := list.GetNextPageToken(); next != "" {
@@ -70,7 +68,7 @@ func (h *Handler) audit(c *call) (string, any, error) {
 	if q.Get("before") != "" {
 		v.Newest = with(q, "before", "")
 	}
-	return "Audit", v, nil
+	return v, nil
 }
 
 // auditTime parses the time of a filter in UTC, as browsers and people write it; nil for none. Its
@@ -141,12 +139,10 @@ type difference struct {
 // differences compares two stored values (JSON) field by field, in the order of the fields' names.
 // Of values that are no JSON objects it returns the whole.
 func differences(from, to string) (list []difference) {
-	was, is := make(map[string]string), make(map[string]string)
-	if !flatten(from, was) || !flatten(to, is) {
-		if from == to {
-			return nil
-		}
-		return []difference{{From: from, To: to}}
+	was, wasObject := fieldsOf(from)
+	is, isObject := fieldsOf(to)
+	if !wasObject || !isObject {
+		was, is = map[string]string{"": from}, map[string]string{"": to}
 	}
 	names := maps.Clone(was)
 	maps.Copy(names, is)
@@ -158,34 +154,34 @@ func differences(from, to string) (list []difference) {
 	return list
 }
 
-// flatten adds the fields of an object, and reports whether text is one, or nothing. It leaves out
+// fieldsOf returns the fields of an object, and reports whether text is one, or nothing. It leaves out
 // the number of the value's format and its nonce, which say nothing to operators.
-func flatten(text string, to map[string]string) bool {
+func fieldsOf(text string) (map[string]string, bool) {
+	fields := make(map[string]string)
 	if text == "" {
-		return true
+		return fields, true
 	}
 	var value map[string]any
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber()
 	if decoder.Decode(&value) != nil || decoder.More() {
-		return false
+		return nil, false
 	}
 	delete(value, "format")
 	delete(value, "nonce")
 	if value["time"] != nil { // a tag of kind time has no settings of a counter: they are stored as zeros
 		maps.DeleteFunc(value, func(_ string, v any) bool { return v == "0" || v == "0s" })
 	}
-	for name, v := range value {
-		flattenValue(name, v, to)
-	}
-	return true
+	flatten("", value, fields)
+	return fields, true
 }
 
-func flattenValue(path string, value any, to map[string]string) {
+// flatten adds the fields of a value at a path.
+func flatten(path string, value any, to map[string]string) {
 	switch v := value.(type) {
 	case map[string]any:
 		for name, inner := range v {
-			flattenValue(path+"."+name, inner, to)
+			flatten(path+"."+name, inner, to)
 		}
 	case []any:
 		for i, inner := range v {
@@ -194,20 +190,14 @@ func flattenValue(path string, value any, to map[string]string) {
 				name = fmt.Sprint(object["room"])
 				delete(object, "room")
 			}
-			flattenValue(path+"."+name, inner, to)
+			flatten(path+"."+name, inner, to)
 		}
-	case string:
-		to[path] = readable(v)
 	case nil:
 	default:
-		to[path] = readable(fmt.Sprint(v))
+		text := fmt.Sprint(v)
+		if len(text) > 3 && text[0] != '0' && strings.Trim(text, "0123456789") == "" {
+			text = num(text)
+		}
+		to[strings.TrimPrefix(path, ".")] = text
 	}
-}
-
-// readable groups the digits of a number. It returns other texts unchanged.
-func readable(text string) string {
-	if len(text) > 3 && text[0] != '0' && strings.Trim(text, "0123456789") == "" {
-		return num(text)
-	}
-	return text
 }

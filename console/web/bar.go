@@ -15,17 +15,35 @@ import (
 // has, with none as the first. A colour never stands without the room's name.
 const hues, patterns = 12, 5
 
-// colours gives each room a colour with a pattern, in the order given: first those of the cluster as they are stored,
-// then those of a plan. So rooms have different colours while there are colours, and only then patterns; and a room
-// has the same one on every page.
-func colours(rooms ...string) map[string]int {
-	colour := make(map[string]int, len(rooms))
+// palette has the colour of each room, with its pattern.
+type palette map[string]int
+
+// colours gives rooms their colours in the order given: first those of the cluster as they are stored, then those of a
+// plan. So rooms have different colours while there are colours, and only then patterns; and a room has the same one
+// on every page.
+func colours(rooms ...string) palette {
+	colour := make(palette, len(rooms))
 	for _, room := range rooms {
 		if _, has := colour[room]; !has {
 			colour[room] = len(colour) % (hues * patterns)
 		}
 	}
 	return colour
+}
+
+// place is a room, or an instance, and the room's colour.
+type place struct {
+	Room   string
+	Colour int
+}
+
+// In returns a room, or an instance, with the room's colour.
+func (p palette) In(name string) place { return place{name, p[roomOf(name)]} }
+
+// roomOf returns the room of an instance.
+func roomOf(instance string) string {
+	room, _, _ := strings.Cut(instance, "/")
+	return room
 }
 
 // hue and pattern return the parts of a colour.
@@ -95,13 +113,13 @@ type edge struct {
 	Label       string
 }
 
-func part(v, whole int64) float64 { return 100 * float64(v) / float64(whole) }
+func partOf(v, whole int64) float64 { return 100 * float64(v) / float64(whole) }
 
 func pct(v float64) string { return strconv.FormatFloat(v, 'f', 3, 64) + "%" }
 
 // newBar draws a layout. It also draws layouts that are not valid, as far as
 // possible.
-func newBar(l *marchv1.Layout, colour map[string]int) *bar {
+func newBar(l *marchv1.Layout, colour palette) *bar {
 	b := &bar{Boundary: l.GetBoundary(),
 		Label: "boundary " + num(l.GetBoundary()) + ": " + strings.Join(operator.Ranges(l, words.Grouped), ", ")}
 	if b.Boundary < 1 {
@@ -113,10 +131,10 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 		if lower >= upper {
 			return
 		}
-		x, w := part(lower, b.Boundary), part(upper, b.Boundary)-part(lower, b.Boundary)
+		x, w := partOf(lower, b.Boundary), partOf(upper, b.Boundary)-partOf(lower, b.Boundary)
 		s := stretch{
 			X: pct(x), W: pct(w), Room: room, Reserved: reserved, Colour: colour[room], lower: lower, upper: upper,
-			Range: "[" + num(lower) + ", " + num(upper) + ")", Share: w / 100,
+			Range: interval(&marchv1.Range{Lower: lower, Upper: upper}), Share: w / 100,
 		}
 		s.label(cmp.Or(room, reserved, "free"), w)
 		b.Stretches = append(b.Stretches, s)
@@ -139,8 +157,8 @@ func newBar(l *marchv1.Layout, colour map[string]int) *bar {
 		put(room, "", r.GetLower(), r.GetUpper())
 		if lower, upper := max(r.GetLower(), 0), min(r.GetUpper(), end, b.Boundary); lower < upper {
 			b.Clashes = append(b.Clashes, clash{
-				X: pct(part(lower, b.Boundary)), W: pct(part(upper-lower, b.Boundary)),
-				Range: "[" + num(lower) + ", " + num(upper) + ")",
+				X: pct(partOf(lower, b.Boundary)), W: pct(partOf(upper-lower, b.Boundary)),
+				Range: interval(&marchv1.Range{Lower: lower, Upper: upper}),
 			})
 		}
 		end = max(end, r.GetUpper())
@@ -163,7 +181,7 @@ func (b *bar) ticks(first ...int64) {
 	at := []float64{0, 100}
 	b.Ticks = []tick{{X: "0%", Anchor: "start", Text: "0"}}
 	for _, edge := range slices.Concat(first, rest) {
-		x := part(edge, b.Boundary)
+		x := partOf(edge, b.Boundary)
 		if slices.ContainsFunc(at, func(other float64) bool { return max(x-other, other-x) < apart }) {
 			continue
 		}
@@ -200,14 +218,14 @@ func (b *bar) movable() {
 			after = &b.Stretches[i+1]
 		}
 		if before == nil || before.Room == "" || before.upper != s.lower { // no room has the residues on the left
-			e := edge{X: pct(part(s.lower, b.Boundary)), At: s.lower, Above: s.Room, Most: s.upper - 1,
+			e := edge{X: pct(partOf(s.lower, b.Boundary)), At: s.lower, Above: s.Room, Most: s.upper - 1,
 				Label: "lower end of room " + s.Room}
 			if before != nil {
 				e.Least = before.lower
 			}
 			b.Edges = append(b.Edges, e)
 		}
-		e := edge{X: pct(part(s.upper, b.Boundary)), At: s.upper, Below: s.Room, Least: s.lower + 1, Most: b.Boundary,
+		e := edge{X: pct(partOf(s.upper, b.Boundary)), At: s.upper, Below: s.Room, Least: s.lower + 1, Most: b.Boundary,
 			Label: "upper end of room " + s.Room}
 		if after != nil {
 			e.Most = after.upper
@@ -218,65 +236,3 @@ func (b *bar) movable() {
 		b.Edges = append(b.Edges, e)
 	}
 }
-
-// sparkWidth and sparkHeight are the size of a sparkline's drawing, which the
-// browser stretches to its place.
-const sparkWidth, sparkHeight = 240.0, 40.0
-
-// spark is a line of rates, the latest at the right, and the area below it.
-type spark struct {
-	Lines, Areas []string
-	Most         float64
-}
-
-// newSpark draws rates; slots is how many rates fit in. The line has a gap where no
-// rate was measured.
-func newSpark(rates []float64, slots int) spark {
-	s := spark{}
-	for _, v := range rates {
-		s.Most = max(s.Most, v)
-	}
-	var line, area strings.Builder
-	first, last := 0.0, 0.0
-	end := func() {
-		if line.Len() > 0 {
-			if first == last { // a lone rate: a stroke, as a point is not seen
-				first = max(last-sparkWidth/float64(slots), 0)
-				_, y, _ := strings.Cut(line.String(), ",")
-				line.WriteString(" " + coordinate(first) + "," + y)
-				area.WriteString(" " + coordinate(first) + "," + y)
-				first, last = last, first
-			}
-			s.Lines = append(s.Lines, line.String())
-			s.Areas = append(s.Areas, area.String()+" "+coordinate(last)+","+coordinate(sparkHeight)+" "+coordinate(
-				first)+","+coordinate(sparkHeight))
-		}
-		line.Reset()
-		area.Reset()
-	}
-	for i, v := range rates {
-		if v < 0 {
-			end()
-			continue
-		}
-		x := sparkWidth * float64(slots-len(rates)+i+1) / float64(slots)
-		y := sparkHeight - 1.5
-		if s.Most > 0 {
-			y -= (sparkHeight - 3) * v / s.Most
-		}
-		if line.Len() == 0 {
-			first = x
-		} else {
-			line.WriteByte(' ')
-			area.WriteByte(' ')
-		}
-		last = x
-		point := coordinate(x) + "," + coordinate(y)
-		line.WriteString(point)
-		area.WriteString(point)
-	}
-	end()
-	return s
-}
-
-func coordinate(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -59,13 +58,4 @@ func TestCapacityWithoutTags(t *testing.T) {
 		}
 		return !strings.Contains(page, "Tags are not in this list yet") && strings.Contains(page, ">Tags</a>")
 	})
-}
-
-func TestBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1.0 KiB", 1992294: "1.9 MiB",
-		2 << 30: "2.0 GiB", 5000 << 30: "5000.0 GiB"} {
-		if got := web.BytesOf(n); got != want {
-			t.Errorf("%d bytes are %q, want %q", n, got, want)
-		}
-	}
 }

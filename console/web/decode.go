@@ -14,29 +14,20 @@ type decodeView struct {
 	Tag, ID string
 	Text    *int64 // the ID, where ID is its text
 	*marchv1.DecodeResponse
+	palette
 	Found   bool
-	Origin  *originView
 	Bar     *bar // of the layout it was leased under
 	Mark    string
 	Under   []underView
 	Older   string // address of the page with older layouts
 	Newest  string // and of the first one
 	Problem *problem
-
-	TimeRoom *originView // of a tag of kind time: the room's name and colour
-}
-
-type originView struct {
-	*marchv1.Origin
-	Colour int
-	Range  string
 }
 
 // underView is an ID under one of the layouts so far.
 type underView struct {
 	Version, Boundary, Block, Residue int64
 	Room                              string
-	Colour                            int
 	Since, Until                      *timestamppb.Timestamp
 	Issued                            bool
 }
@@ -44,60 +35,55 @@ type underView struct {
 // decodeLayouts is how many layouts a page shows an ID under.
 const decodeLayouts = 20
 
-func (h *Handler) decode(c *call) (string, any, error) {
+func (h *Handler) decode(c *call) (any, error) {
 	q := c.URL.Query()
 	v := &decodeView{Tag: strings.TrimSpace(q.Get("tag")), ID: strings.TrimSpace(q.Get("id"))}
 	if v.Tag == "" && v.ID == "" {
-		return "Decode", v, nil
+		return v, nil
 	}
+	request := &marchv1.DecodeRequest{Tag: v.Tag}
 	id, err := parseInt(v.ID)
 	switch {
 	case err == nil:
-		v.DecodeResponse, err = h.console.Decode(c.Context(), &marchv1.DecodeRequest{Tag: v.Tag, Id: id})
+		request.Id = id
 	case strings.Trim(v.ID, "-0123456789") == "":
 		err = allocator.Errorf(allocator.Invalid,
 			"id: %q; allowed: a whole number, 0 to %d", v.ID, int64(allocator.MaxID))
 	default:
-		if v.DecodeResponse, err = h.console.Decode(c.Context(),
-			&marchv1.DecodeRequest{Tag: v.Tag, Text: v.ID}); err == nil {
-			id, v.Text = v.DecodeResponse.GetId(), v.DecodeResponse.Id
-		}
+		request.Text, err = v.ID, nil
 	}
-	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the form is wrong, or a value cannot be read
+	if err == nil {
+		v.DecodeResponse, err = h.console.Decode(c.Context(), request)
+	}
+	if allocator.KindOf(err) == allocator.Unavailable {
+		return nil, err
+	}
+	if err != nil { // the form is wrong, or a value cannot be read
 		c.failed, c.err = "decode", err
 		// only the tag can be missing
 		if v.Problem = c.problemOf("decode", "tag", "id"); allocator.KindOf(err) == allocator.NotFound {
 			v.Problem = &problem{Field: "tag", Text: "there is none of this name"}
 		}
-		return "Decode", v, nil
+		return v, nil
 	}
-	if err != nil {
-		return "", nil, err
+	if v.Found = true; request.GetText() != "" {
+		id, v.Text = v.GetId(), v.DecodeResponse.Id
 	}
-	v.Found = true
-	colour, err := h.colours(c)
-	if t := v.DecodeResponse.GetTime(); t != nil { // time-ordered IDs have no block and residue
-		v.TimeRoom = &originView{Origin: &marchv1.Origin{Room: t.GetRoom()}, Colour: colour[t.GetRoom()]}
-		return "Decode", v, err
+	l, err := h.layout(c)
+	v.palette = colours(l.GetEver()...)
+	if v.GetTime() == nil && err == nil { // time-ordered IDs have no block and residue
+		err = h.decodeUnder(c, v, id)
 	}
-	if err == nil {
-		err = h.decodeUnder(c, v, id, colour)
+	if o := v.GetOrigin(); o != nil {
+		v.Bar = newBar(o.GetLayout(), v.palette)
+		v.Mark = pct(partOf(o.GetResidue(), o.GetLayout().GetBoundary()))
 	}
-	if err != nil {
-		return "", nil, err
-	}
-	if o := v.DecodeResponse.GetOrigin(); o != nil {
-		v.Origin = &originView{Origin: o, Colour: colour[o.GetRoom()],
-			Range: interval(o.GetLayout().GetRooms()[o.GetRoom()])}
-		v.Bar = newBar(o.GetLayout(), colour)
-		v.Mark = pct(part(o.GetResidue(), o.GetLayout().GetBoundary()))
-	}
-	return "Decode", v, nil
+	return v, err
 }
 
 // decodeUnder lists the layouts of a page, the newest first, with the room, block
 // and residue of an ID under each.
-func (h *Handler) decodeUnder(c *call, v *decodeView, id int64, colour map[string]int) error {
+func (h *Handler) decodeUnder(c *call, v *decodeView, id int64) error {
 	q := c.URL.Query()
 	before := q.Get("before")
 	list, err := h.console.ListLayouts(c.Context(),
@@ -125,9 +111,8 @@ func (h *Handler) decodeUnder(c *call, v *decodeView, id int64, colour map[strin
 		room, _ := l.RoomOf(id)
 		v.Under = append(v.Under, underView{
 			Version: l.Version, Boundary: l.Boundary, Block: l.Block(id), Residue: l.Residue(id), Room: string(room),
-			Colour: colour[string(room)],
-			Since:  record.GetTime(), Until: until,
-			Issued: v.DecodeResponse.GetOrigin().GetLayout().GetVersion() == l.Version,
+			Since: record.GetTime(), Until: until,
+			Issued: v.GetOrigin().GetLayout().GetVersion() == l.Version,
 		})
 		until = record.GetTime()
 	}

@@ -27,9 +27,6 @@ func Addresses() (pages, actions []string, err error) {
 // Buttons opens the calls that buttons of problems make.
 var Buttons = buttons
 
-// BytesOf opens how pages show a number of bytes.
-var BytesOf = bytesOf
-
 // Ticks opens the ticks of one page: made notes that the page was made, and tick returns the tick
 // that a stream sends.
 func Ticks() (made func(now time.Time), tick func(now time.Time) string) {

@@ -46,7 +46,7 @@ var commands = []finding{
 	{"command", "Go on after etcd went back in time", "", "march recover"},
 }
 
-func (h *Handler) find(c *call) (string, any, error) {
+func (h *Handler) find(c *call) (any, error) {
 	v := &findView{Search: strings.TrimSpace(c.URL.Query().Get("search"))}
 	search := strings.ToLower(v.Search)
 	add := func(list ...finding) {
@@ -56,8 +56,8 @@ func (h *Handler) find(c *call) (string, any, error) {
 			}
 		}
 	}
-	for _, page := range menu {
-		add(finding{"page", page.Label, page.Path, ""})
+	for _, page := range h.menu {
+		add(finding{"page", page.Label(), page.Path(), ""})
 	}
 	if id, err := parseInt(v.Search); err == nil {
 		v.Found = append(v.Found, finding{"do", "Decode ID " + num(id), "/decode" + with(nil, "id", v.Search), ""})
@@ -68,7 +68,7 @@ func (h *Handler) find(c *call) (string, any, error) {
 			err = nil // the caller may see no tags
 		}
 		if err != nil {
-			return "", nil, err
+			return nil, err
 		}
 		v.More = found.GetFound() > foundTags
 		for _, t := range found.GetTags() {
@@ -76,7 +76,7 @@ func (h *Handler) find(c *call) (string, any, error) {
 		}
 		rooms, err := h.findRooms(c, search)
 		if err != nil {
-			return "", nil, err
+			return nil, err
 		}
 		v.More = v.More || len(rooms) > foundRooms
 		v.Found = append(v.Found, rooms[:min(len(rooms), foundRooms)]...)
@@ -86,12 +86,12 @@ func (h *Handler) find(c *call) (string, any, error) {
 	}
 	add(deeds...)
 	add(commands...)
-	return "Find", v, nil
+	return v, nil
 }
 
 // findRooms returns the rooms that are called so, at most one more than are shown.
 func (h *Handler) findRooms(c *call, search string) (found []finding, err error) {
-	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+	l, err := h.layout(c)
 	if denied(err) {
 		return nil, nil
 	}

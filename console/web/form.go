@@ -2,15 +2,119 @@ package web
 
 import (
 	"cmp"
+	"context"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
 )
+
+// form is a change that a page offers.
+type form struct {
+	pattern, name string
+	page          string // that has the form, and shows it again if it is refused
+	done          string // the parameter with which the next page shows the notice
+	notice        notice
+	// change makes the change. It returns the page to go on to; empty is the form's own.
+	change func(*Handler, *call) (to string, err error)
+}
+
+// notice is what a page shows after a change.
+type notice struct {
+	Text  string
+	While string // the state of the migration for which it is true (style.css hides it in others); empty for any
+}
+
+type console = marchv1.ConsoleServiceClient
+
+var forms = []form{
+	{"POST /tags", "create", "tags", "created", notice{Text: "The tag was created."}, (*Handler).createTag},
+	{"POST /tags/{tag}/settings", "settings", "tag", "saved",
+		notice{Text: "The settings were saved; rooms apply them at once."}, send(console.UpdateTag, readUpdate)},
+	{"POST /tags/{tag}/skip", "skip", "tag", "skipped",
+		notice{Text: "Done: rooms lease only IDs from that number on."}, send(console.SkipTag, readSkip)},
+	{"POST /tags/{tag}/prescale", "prescale", "tag", "prescaled",
+		notice{Text: "Done: instances lease the IDs now."}, send(console.PrescaleTag, readPrescale)},
+	{"POST /migrations", "apply", "migrations", "started", notice{"The migration has begun.", "running"},
+		(*Handler).applyMigration},
+	{"POST /migrations/{id}/pause", "steer", "migration", "paused",
+		notice{"The migration stops before its next move.", "paused"}, send(console.PauseMigration, nil)},
+	{"POST /migrations/{id}/resume", "steer", "migration", "resumed", notice{"The migration goes on.", "running"},
+		send(console.ResumeMigration, nil)},
+	{"POST /migrations/{id}/abort", "steer", "migration", "aborted", notice{"The migration goes back.", "back"},
+		send(console.AbortMigration, nil)},
+	{"POST /migrations/{id}/continue", "steer", "migration", "continued",
+		notice{"The migration goes on without these instances.", "running"},
+		send(console.ContinueMigration, readContinue)},
+	{"POST /instances/forget", "forget", "instances", "forgotten", notice{Text: "The instance was forgotten."},
+		send(console.ForgetInstance, func(c *call, r *marchv1.ForgetInstanceRequest) error {
+			r.Room, r.Name = c.FormValue("of"), c.FormValue("name")
+			return nil
+		})},
+}
+
+func noticeOf(done string) notice {
+	for _, f := range forms {
+		if f.done == done {
+			return f.notice
+		}
+	}
+	return notice{}
+}
+
+// send returns a change that is one call. Its request is of the tag or migration of the page, and read adds what the
+// form has; nil adds nothing.
+func send[R, A any, P interface {
+	*R
+	proto.Message
+}](method func(console, context.Context, P, ...grpc.CallOption) (A, error),
+	read func(*call, P) error) func(*Handler, *call) (string, error) {
+	return func(h *Handler, c *call) (string, error) {
+		request := P(new(R))
+		for part, name := range map[string]protoreflect.Name{"tag": "name", "id": "id"} {
+			m := request.ProtoReflect()
+			if f := m.Descriptor().Fields().ByName(name); f != nil && c.PathValue(part) != "" {
+				m.Set(f, protoreflect.ValueOfString(c.PathValue(part)))
+			}
+		}
+		if read != nil {
+			if err := read(c, request); err != nil {
+				return "", err
+			}
+		}
+		_, err := method(h.console, c.Context(), request)
+		return "", err
+	}
+}
+
+// change makes the change of a form. If it is refused, the page has the form as it was filled in.
+func (h *Handler) change(w http.ResponseWriter, r *http.Request, f form) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	c, p := &call{Request: r, failed: f.name}, h.pages[f.page]
+	if c.err = r.ParseForm(); c.err != nil {
+		c.err = allocator.Errorf(allocator.Invalid, "form: %w", c.err)
+		h.show(w, p, c)
+		return
+	}
+	ctx, cancel := context.WithTimeout(actor(r), buildWithin)
+	defer cancel()
+	c.Request = r.WithContext(ctx)
+	to, err := f.change(h, c)
+	if c.err = err; err != nil {
+		h.show(w, p, c)
+		return
+	}
+	at := url.URL{Path: cmp.Or(to, p.shownAt(c)), RawQuery: url.Values{"done": {f.done}}.Encode()}
+	http.Redirect(w, r, at.String(), http.StatusSeeOther)
+}
 
 // problem is why a form was refused, for its template.
 type problem struct {
@@ -56,6 +160,26 @@ func labelled(text string) string {
 
 // filled reports whether the request has a form as the user filled it in.
 func (c *call) filled(form string) bool { return c.asked == form || c.failed == form && c.err != nil }
+
+// asks reports whether the request has a form, the effect of which is shown before it is confirmed, or which was
+// refused.
+func (c *call) asks(form string) bool {
+	if c.Method == http.MethodGet && c.URL.Query().Get("do") == form {
+		_ = c.ParseForm() // the page shows the fields that can be read
+		c.asked = form
+	}
+	return c.asked == form || c.failed == form
+}
+
+// preview reads a form that the request asks for, and returns why it is refused, by the fields that it has.
+func (c *call) preview(form string, read func() error, fields ...string) *problem {
+	if c.asks(form) && c.problemOf(form, fields...) == nil {
+		if err := read(); err != nil {
+			c.failed, c.err = form, err
+		}
+	}
+	return c.problemOf(form, fields...)
+}
 
 // or returns the user's input if the request has the form, otherwise value.
 func (c *call) or(form, field, value string) string {

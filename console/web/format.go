@@ -20,14 +20,21 @@ import (
 
 func (h *Handler) functions() template.FuncMap {
 	return template.FuncMap{
-		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": timed(ago),
-		"clock": timed(clock), "stamp": timed(stamp), "milli": timed(milli), "hue": hue, "pattern": pattern,
+		"asset": h.assets.address, "num": num, "rate": rate, "percent": percent, "ago": ago,
+		"clock": timed("15:04:05"), "stamp": timed(stampLayout), "milli": timed("2006-01-02 15:04:05.000 UTC"),
+		"hue": hue, "pattern": pattern,
 		"lasts": lasts, "short": short, "escape": escape, "sentence": sentence, "prose": prose, "headline": headline,
 		"about":   wrong.About,
 		"until":   wrong.Until,
 		"counted": words.Counted, "grouped": grouped, "groups": groups, "word": api.Word,
-		"add":   func(a, b int) int { return a + b },
-		"pages": func() []entry { return menu },
+		"add":      func(a, b int) int { return a + b },
+		"interval": interval, "roomOf": roomOf, "used": used, "amount": amount, "linkTo": capacityLink,
+		"since": func(t *timestamppb.Timestamp) string { return words.Short(time.Since(t.AsTime())) },
+		"left":  left,
+		"soon":  func(t *timestamppb.Timestamp) bool { return time.Until(t.AsTime()) < runsOutSoon },
+		"low":   func(d *durationpb.Duration) bool { return d != nil && d.AsDuration() < lowReserve },
+		"share": func(r *marchv1.Range, of int64) float64 { return partOf(r.GetUpper()-r.GetLower(), of) / 100 },
+		"spark": func(rates []float64) spark { return newSpark("", rates, api.RatesKept) },
 		"pick": func(p *problem, field string) string {
 			if p != nil && p.Field == field {
 				return p.Text
@@ -44,31 +51,27 @@ func (h *Handler) functions() template.FuncMap {
 	}
 }
 
-// timed returns a function that writes a time as an element for browsers, which tells
-// the local time, too (march.js).
-func timed(write func(*timestamppb.Timestamp) string) func(*timestamppb.Timestamp) template.HTML {
-	return func(t *timestamppb.Timestamp) template.HTML {
-		if t == nil {
-			return template.HTML(write(t)) //nolint:gosec // no user's text
-		}
-		return template.HTML(`<time datetime="` + t.AsTime().UTC().Format(time.RFC3339) + `">` + write(t) +
-			"</time>") //nolint:gosec // no user's text
+// element writes a time as an element for browsers, which tells the local time, too (march.js).
+func element(t *timestamppb.Timestamp, text string) template.HTML {
+	if t == nil {
+		return template.HTML(text) //nolint:gosec // no user's text
 	}
+	return template.HTML(`<time datetime="` + t.AsTime().UTC().Format(time.RFC3339) + `">` + text +
+		"</time>") //nolint:gosec // no user's text
 }
 
-// prose returns a message with the texts in back quotes, which are commands, as
-// code.
+// timed returns a function that writes a time in a layout.
+func timed(layout string) func(*timestamppb.Timestamp) template.HTML {
+	return func(t *timestamppb.Timestamp) template.HTML { return element(t, at(t, layout)) }
+}
+
+// code is a command in a message.
+var code = regexp.MustCompile("`([^`]*)`")
+
+// prose returns a message with its commands as code.
 func prose(message any) template.HTML {
-	var b strings.Builder
-	parts := strings.Split(fmt.Sprint(message), "`")
-	for i, part := range parts {
-		if text := template.HTMLEscapeString(part); i%2 == 1 && i < len(parts)-1 {
-			b.WriteString("<code>" + text + "</code>")
-		} else {
-			b.WriteString(text)
-		}
-	}
-	return template.HTML(b.String()) //nolint:gosec // escaped above
+	text := template.HTMLEscapeString(fmt.Sprint(message))
+	return template.HTML(code.ReplaceAllString(text, "<code>$1</code>")) //nolint:gosec // escaped
 }
 
 // headline returns a problem as a sentence that stands out, up to the error in it if it has one.
@@ -89,15 +92,6 @@ func sentence(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-type entry struct{ Name, Label, Path string }
-
-var menu = []entry{
-	{"overview", "Overview", "/"}, {"history", "History", "/history"}, {"capacity", "Capacity", "/capacity"},
-	{"tags", "Tags", "/tags"}, {"migrations", "Migrations", "/migrations"},
-	{"instances", "Instances", "/instances"}, {"workers", "Workers", "/workers"}, {"decode", "Decode", "/decode"},
-	{"audit", "Audit", "/audit"},
-}
-
 // separators stand between digits of numbers that are typed or pasted, also as num writes
 // them.
 var separators = strings.NewReplacer(",", "", " ", "", "_", "", "\u00a0", "", "\u202f", "")
@@ -106,19 +100,6 @@ var separators = strings.NewReplacer(",", "", " ", "", "_", "", "\u00a0", "", "\
 func parseInt(s string) (int64, error) {
 	n, err := strconv.ParseUint(separators.Replace(s), 10, 63)
 	return int64(n), err //nolint:gosec // 63 bits
-}
-
-// bytesOf returns a number of bytes in the largest unit of which there is at least one: 1.9 GiB.
-func bytesOf(n int64) string {
-	for _, unit := range []struct {
-		name string
-		size int64
-	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if n >= unit.size {
-			return strconv.FormatFloat(float64(n)/float64(unit.size), 'f', 1, 64) + " " + unit.name
-		}
-	}
-	return strconv.FormatInt(n, 10) + " bytes"
 }
 
 // num returns a whole number with its digits in groups.
@@ -173,25 +154,28 @@ func lasts(p *durationpb.Duration, ends *timestamppb.Timestamp) string {
 	return words.Lasts(p, ends, "–")
 }
 
-// ago returns how long ago a time was.
-func ago(t *timestamppb.Timestamp) string {
-	if t == nil {
-		return "–"
-	}
-	d := time.Since(t.AsTime())
-	if d < 2*time.Second {
-		return "now"
-	}
-	return short(durationpb.New(d)) + " ago"
+// left returns how long it is until a time, which may have come.
+func left(t *timestamppb.Timestamp) *durationpb.Duration {
+	return durationpb.New(max(time.Until(t.AsTime()), 0))
 }
 
-// clock and stamp return a time for people, without and with its day. The zone is
-// UTC, so that two screens in two countries show the same.
-func clock(t *timestamppb.Timestamp) string { return at(t, "15:04:05") }
-func stamp(t *timestamppb.Timestamp) string { return at(t, "2006-01-02 15:04:05 UTC") }
+// ago returns how long ago a time was.
+func ago(t *timestamppb.Timestamp) template.HTML {
+	d := time.Since(t.AsTime())
+	switch {
+	case t == nil:
+		return "–"
+	case d < 2*time.Second:
+		return element(t, "now")
+	}
+	return element(t, words.Short(d)+" ago")
+}
 
-// milli returns a time to the millisecond.
-func milli(t *timestamppb.Timestamp) string { return at(t, "2006-01-02 15:04:05.000 UTC") }
+// stampLayout is how people read a time with its day. The zone is UTC, so that two screens in two countries show the
+// same.
+const stampLayout = "2006-01-02 15:04:05 UTC"
+
+func stamp(t *timestamppb.Timestamp) string { return at(t, stampLayout) }
 
 func at(t *timestamppb.Timestamp, layout string) string {
 	if t == nil {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"html/template"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -46,7 +45,7 @@ type cell struct {
 
 // newList returns a list. row returns what a row has besides its cells, and the rooms' colours.
 func newList[T any](caption string, columns []setting.Column[T], rows []T,
-	row func(T) (listRow, map[string]int)) *list {
+	row func(T) (listRow, palette)) *list {
 	l := &list{Caption: caption}
 	for _, one := range rows {
 		r, colour := row(one)
@@ -62,7 +61,7 @@ func newList[T any](caption string, columns []setting.Column[T], rows []T,
 }
 
 // newCell returns how a page shows a value.
-func newCell(value any, colour map[string]int) cell {
+func newCell(value any, colour palette) cell {
 	switch v := value.(type) {
 	case nil:
 		return plain("–")
@@ -100,10 +99,10 @@ func newCell(value any, colour map[string]int) cell {
 	case *marchv1.Range:
 		return plain(interval(v))
 	case *timestamppb.Timestamp:
-		return cell{Text: timed(stamp)(v)}
+		return cell{Text: element(v, stamp(v))}
 	case setting.Reserve:
 		cell := plain(short(v.Lasts))
-		cell.Warn = v.Busy && v.Lasts.AsDuration() < lowReserve*time.Second
+		cell.Warn = v.Busy && v.Lasts.AsDuration() < lowReserve
 		return cell
 	case *durationpb.Duration:
 		return plain(short(v))
@@ -117,14 +116,14 @@ func plain(text string) cell {
 	return cell{Text: template.HTML(template.HTMLEscapeString(text))} //nolint:gosec // escaped
 }
 
-func listWorkers(workers []*marchv1.Worker, colour map[string]int) *list {
-	return newList("Workers", setting.Workers, workers, func(w *marchv1.Worker) (listRow, map[string]int) {
+func listWorkers(workers []*marchv1.Worker, colour palette) *list {
+	return newList("Workers", setting.Workers, workers, func(w *marchv1.Worker) (listRow, palette) {
 		return listRow{ID: fmt.Sprintf("w-%d-%d", w.GetBits(), w.GetNumber())}, colour
 	})
 }
 
-func listSlices(slices []*marchv1.WorkerSlice, colour map[string]int) *list {
-	return newList("Slices", setting.Slices, slices, func(s *marchv1.WorkerSlice) (listRow, map[string]int) {
+func listSlices(slices []*marchv1.WorkerSlice, colour palette) *list {
+	return newList("Slices", setting.Slices, slices, func(s *marchv1.WorkerSlice) (listRow, palette) {
 		return listRow{ID: fmt.Sprintf("slice-%d-%s", s.GetBits(), s.GetRoom())}, colour
 	})
 }

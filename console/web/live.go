@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -140,17 +141,16 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 		return
 	}
 	// Making a page takes seconds while etcd does not answer; ticks go on meanwhile.
-	type made struct{ event, id string }
-	events := make(chan made)
+	parts := make(chan part)
 	ctx, stop := context.WithCancel(r.Context())
 	var work sync.WaitGroup
 	work.Go(func() {
 		ticker := time.NewTicker(p.every)
 		defer ticker.Stop()
 		for {
-			event, id := h.event(p, r.WithContext(ctx))
+			made := h.part(p, r.WithContext(ctx))
 			select {
-			case events <- made{event, id}:
+			case parts <- made:
 			case <-ctx.Done():
 				return
 			}
@@ -164,6 +164,7 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 	defer work.Wait()
 	defer stop()
 	sent := r.Header.Get("Last-Event-ID")
+	var has []string // the lines that the browser has; nil if that is not known
 	ticks := time.NewTimer(0)
 	defer ticks.Stop()
 	for {
@@ -173,13 +174,20 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 			return
 		case <-h.stopping:
 			return
-		case e := <-events:
+		case e := <-parts:
 			if e.id != sent {
-				err = send("id: %s\n%s\n", e.id, e.event)
+				err = send("id: %s\n%s\n", e.id, e.event(has))
 				sent = e.id
 			}
+			if e.name == "" {
+				has = e.lines
+			}
 		case <-ticks.C:
-			event, next := h.live.tick(p, h.knownProblems(ctx), time.Now())
+			problems := 0
+			if mayCount(ctx) {
+				problems = h.problems.known()
+			}
+			event, next := h.live.tick(p, problems, time.Now())
 			err = send("%s\n", event)
 			ticks.Reset(next)
 		}
@@ -189,29 +197,53 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 	}
 }
 
-// event returns the next event of a page's stream, and its id. If the page could
-// not be made, that is an event called trouble: the page keeps its present content.
-func (h *Handler) event(p *page, r *http.Request) (event, id string) {
-	name := ""
+// part is a page's live part, or why it could not be made.
+type part struct {
+	name  string // of the event: trouble, or empty
+	lines []string
+	id    string
+}
+
+// part makes a page's live part. If it cannot be made, the event is called trouble: the page keeps its present content.
+func (h *Handler) part(p *page, r *http.Request) (made part) {
 	var text bytes.Buffer
 	f, err := h.frame(p, &call{Request: r, live: true})
 	if err == nil {
 		err = p.text.ExecuteTemplate(&text, "live", f.Body)
 	}
 	if err != nil {
-		name = "event: trouble\n"
+		made.name = "trouble"
 		text.Reset()
 		text.WriteString(sentence(err.Error()))
 	}
-	sum := sha256.Sum256(append([]byte(name), text.Bytes()...))
-	var out bytes.Buffer
-	out.WriteString(name)
-	for line := range bytes.Lines(text.Bytes()) {
-		if line = bytes.TrimSpace(line); len(line) > 0 { // in HTML one space equals many
-			out.WriteString("data: ")
-			out.Write(line)
-			out.WriteByte('\n')
+	for line := range strings.Lines(text.String()) {
+		if line = strings.TrimSpace(line); line != "" { // in HTML one space equals many
+			made.lines = append(made.lines, line)
 		}
 	}
-	return out.String(), hex.EncodeToString(sum[:8])
+	sum := sha256.Sum256([]byte(made.name + strings.Join(made.lines, "\n")))
+	made.id = hex.EncodeToString(sum[:8])
+	return made
+}
+
+// event returns what a browser is sent that has lines: if the part has as many, those that differ, each with its
+// number.
+func (e part) event(has []string) string {
+	var b strings.Builder
+	some := e.name == "" && len(has) == len(e.lines)
+	switch {
+	case some:
+		b.WriteString("event: changed\n")
+	case e.name != "":
+		b.WriteString("event: " + e.name + "\n")
+	}
+	for i, line := range e.lines {
+		switch {
+		case !some:
+			b.WriteString("data: " + line + "\n")
+		case line != has[i]:
+			fmt.Fprintf(&b, "data: %d %s\n", i, line)
+		}
+	}
+	return b.String()
 }

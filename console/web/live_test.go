@@ -1,15 +1,20 @@
 package web_test
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/console/web"
+	"github.com/march-id/march/internal/certs"
+	"github.com/march-id/march/internal/testcerts"
 )
 
 // Before, one caller could hold all live pages, so no other caller got one.
@@ -45,6 +50,35 @@ func TestLivePages(t *testing.T) {
 			step.refused != "" && (status != http.StatusServiceUnavailable || !strings.Contains(body, step.refused)) {
 			t.Errorf("a page of %s: %d %q, want %q", step.ip, status, body, step.refused)
 		}
+	}
+}
+
+// Over TLS, all windows of a browser share a connection: of HTTP/1.1, a browser opens no more than six.
+func TestWindowsShareAConnection(t *testing.T) {
+	w := newWorld(t, 100, "a")
+	ca := testcerts.New(t)
+	pair := ca.Write("console", certs.Leaf{Hosts: []string{"127.0.0.1"}})
+	files := testcerts.Open(t, tlsfiles.Config{Flags: "tls", CA: ca.Root, Cert: pair.Cert, Key: pair.Key})
+	at, _ := w.consoleWith("", func(cfg *console.Config) { cfg.TLS = files })
+	var connections atomic.Int64
+	transport := &http.Transport{TLSClientConfig: files.Client("127.0.0.1"), ForceAttemptHTTP2: true}
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		connections.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	for range 20 {
+		answer, err := (&http.Client{Transport: transport}).Get("https" + strings.TrimPrefix(at, "http") + "/live/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() })
+		if answer.StatusCode != http.StatusOK || answer.ProtoMajor != 2 {
+			t.Fatalf("%s %s", answer.Proto, answer.Status)
+		}
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("20 windows have %d connections, want 1", n)
 	}
 }
 

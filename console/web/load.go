@@ -4,13 +4,13 @@ import (
 	"context"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/operator"
 )
 
 // loads draws a layout before a migration and the one after it over each other, with the load
 // on each range.
 type loads struct {
+	palette
 	Before, After *bar
 	Rooms         []roomLoad
 	Known         bool // some rate is known
@@ -19,7 +19,6 @@ type loads struct {
 // roomLoad is the load of a room on its ranges.
 type roomLoad struct {
 	Room         string
-	Colour       int
 	Was, Is      string
 	Rate         float64 // IDs per second now; -1 for unknown
 	Before, Then float64 // the part of Rate that falls on a hundredth of the residues; -1 for unknown, or no range
@@ -28,8 +27,8 @@ type roomLoad struct {
 // newLoads draws the loads of rates, by room. In a drawing, the width of a range is its share of
 // the residues, and its area is its room's rate: the height is the rate for each residue. A room's
 // callers stay with it, so its rate is the same under both layouts.
-func newLoads(before, after *marchv1.Layout, rates map[string]float64, colour map[string]int) *loads {
-	l := &loads{Before: newBar(before, colour), After: newBar(after, colour), Known: len(rates) > 0}
+func newLoads(before, after *marchv1.Layout, rates map[string]float64, colour palette) *loads {
+	l := &loads{palette: colour, Before: newBar(before, colour), After: newBar(after, colour), Known: len(rates) > 0}
 	most := 0.0
 	rooms := operator.ByLower(before.GetRooms()) // in the order of the drawing
 	for _, room := range operator.ByLower(after.GetRooms()) {
@@ -38,7 +37,7 @@ func newLoads(before, after *marchv1.Layout, rates map[string]float64, colour ma
 		}
 	}
 	for _, room := range rooms {
-		r := roomLoad{Room: room, Colour: colour[room], Was: interval(before.GetRooms()[room]),
+		r := roomLoad{Room: room, Was: interval(before.GetRooms()[room]),
 			Is: interval(after.GetRooms()[room]), Rate: -1, Before: -1, Then: -1}
 		if rate, known := rates[room]; known {
 			r.Rate = rate
@@ -61,7 +60,7 @@ func density(rate float64, l *marchv1.Layout, room string) float64 {
 	if r == nil || r.GetUpper() <= r.GetLower() || l.GetBoundary() < 1 {
 		return -1
 	}
-	return rate / part(r.GetUpper()-r.GetLower(), l.GetBoundary())
+	return rate / partOf(r.GetUpper()-r.GetLower(), l.GetBoundary())
 }
 
 // load sets how high the load of each stretch is drawn; of is the load, at most most.
@@ -77,7 +76,7 @@ func (b *bar) load(most float64, of func(room string) float64) {
 
 // rates returns the IDs per second of rooms, as far as they are known and the caller may see them.
 func (h *Handler) rates(ctx context.Context) map[string]float64 {
-	if s := access.From(ctx); s != nil && !s.Allows(marchv1.ConsoleService_GetOverview_FullMethodName, "") {
+	if !mayCount(ctx) {
 		return nil
 	}
 	o, err := h.console.GetOverview(ctx, &marchv1.GetOverviewRequest{})

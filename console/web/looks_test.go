@@ -174,13 +174,7 @@ func (w *world) migrate(at string, ranges map[allocator.Room]allocator.Range) st
 		w.Fatalf("there is no plan to apply:\n%s", page)
 	}
 	form.Set("plan", html.UnescapeString(plan[1]))
-	r, err := http.NewRequestWithContext(w.Context(), http.MethodPost, at+"/migrations",
-		strings.NewReader(form.Encode()))
-	if err != nil {
-		w.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	answer, page := fetch(w, r)
+	answer, page := post(w, at+"/migrations", form.Encode())
 	id, _, _ := strings.Cut(strings.TrimPrefix(answer.Header.Get("Location"), "/migrations/"), "?")
 	if answer.StatusCode != http.StatusSeeOther {
 		w.Fatalf("%s\n%s", answer.Status, page)

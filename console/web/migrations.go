@@ -3,8 +3,6 @@ package web
 import (
 	"net/url"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
@@ -23,48 +21,35 @@ type migrationsView struct {
 // historyPage is how many migrations a page has.
 const historyPage = 10
 
-func (h *Handler) migrations(c *call) (string, any, error) {
+func (h *Handler) migrations(c *call) (any, error) {
 	q := c.URL.Query()
 	token := q.Get("before")
-	var list *marchv1.ListMigrationsResponse
-	var l *marchv1.GetLayoutResponse
-	reads, ctx := errgroup.WithContext(c.Context())
-	reads.Go(func() (err error) {
-		list, err = h.console.ListMigrations(ctx,
-			&marchv1.ListMigrationsRequest{PageSize: historyPage, PageToken: token})
-		return err
-	})
-	reads.Go(func() (err error) {
-		l, err = h.console.GetLayout(ctx, &marchv1.GetLayoutRequest{})
-		return err
-	})
-	err := reads.Wait()
+	list, err := h.console.ListMigrations(c.Context(),
+		&marchv1.ListMigrationsRequest{PageSize: historyPage, PageToken: token})
 	if err != nil {
-		return "", nil, err
+		return nil, err
+	}
+	l, err := h.layout(c)
+	if err != nil {
+		return nil, err
 	}
 	v := &migrationsView{Newer: token != "", Problems: c.shown(l.GetProblems()), Unreadable: list.GetUnreadable()}
 	if next := list.GetNextPageToken(); next != "" {
 		v.Older = with(url.Values{}, "before", next)
 	}
 	v.History = newList("Migrations", setting.Migrations[1:], list.GetMigrations(), // a row links to its ID
-		func(m *marchv1.Migration) (listRow, map[string]int) {
-			colour := colours(roomNames(l.GetEver(), m.GetFrom(), m.GetMoves())...)
+		func(m *marchv1.Migration) (listRow, palette) {
+			colour := coloursOf(l, m)
 			if !api.Ended(m.GetState()) {
 				v.Active = view(c, m, colour)
 			}
 			return listRow{ID: "m-" + m.GetId(), Page: "/migrations/" + m.GetId()}, colour
 		})
 	v.History.Class = " history"
-	if l.GetLayout() == nil {
-		return "Migrations", v, nil // without a layout there is no plan
+	if l.GetLayout() != nil && !c.live { // a plan is of a layout, and not in the live part
+		v.Planner, err = h.plan(c, l, v.Active != nil)
 	}
-	if c.live { // a plan is not in the live part
-		return "Migrations", v, nil
-	}
-	if v.Planner, err = h.plan(c, l, v.Active != nil); err != nil {
-		return "", nil, err
-	}
-	return "Migrations", v, nil
+	return v, err
 }
 
 // refresh returns the address at which a browser without scripts asks again for a

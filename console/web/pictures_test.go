@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,8 +15,6 @@ import (
 	"github.com/march-id/march/internal/race"
 	"github.com/march-id/march/internal/testcluster"
 )
-
-var rewrite = flag.Bool("rewrite", false, "make the pictures in docs, and the texts in testdata, anew")
 
 // The pictures of docs/. The text of each picture is in testdata, without its numbers. If a page has
 // another text now, its picture must be taken anew: go test ./console/web -run TestBrowser/docs -rewrite

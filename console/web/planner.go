@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -34,6 +33,7 @@ const (
 
 // planner is the form of a plan, and the plan.
 type planner struct {
+	palette
 	Version  int64
 	Boundary string
 	Rows     []row
@@ -61,10 +61,9 @@ type planner struct {
 // row is a room in the planner's form.
 type row struct {
 	Room, Lower, Upper string
-	Colour             int
 	New                bool // not in the current layout
 	Drain              bool
-	Was                string
+	Was                *marchv1.Range
 	Problems           []string
 	Wrong              struct{ Room, Lower, Upper bool } // the fields that the problems are of
 }
@@ -75,18 +74,6 @@ type costs struct {
 	ID    string // of the HTML element; the same for the same plan
 	Again string // the address that asks again; empty if the cost is counted
 	Wrong string // why it is not being counted; empty if it is
-	Rows  []cost
-}
-
-type cost struct {
-	*marchv1.TagCost
-	Rooms []roomCost
-}
-
-type roomCost struct {
-	Room    string
-	Colour  int
-	Skipped int64
 }
 
 // plan reads the planner's form and plans. Faults of the form are shown in it and
@@ -96,142 +83,120 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 	form, now := c.Form, l.GetLayout().GetLayout()
 	p := &planner{
 		May:     c.may(marchv1.ConsoleService_ApplyMigration_FullMethodName, ""),
-		Version: now.GetVersion(), Boundary: num(now.GetBoundary()),
+		Version: now.GetVersion(), Boundary: num(now.GetBoundary()), Begun: now.GetVersion(),
 		Touched: form.Has("boundary"), Atomic: form.Has("atomic"), Force: form.Has("force"),
-		Refused: c.problemOf("apply", "hold"),
+		Refused: c.problemOf("apply", "hold"), Again: "/migrations?" + typed(form).Encode(),
 	}
 	p.Fields = c.fields("apply", "apply", setting.ApplyFields,
 		&marchv1.ApplyMigrationRequest{Hold: &durationpb.Duration{}}, p.Refused)
-	p.Begun = now.GetVersion()
-	if begun, err := parseInt(form.Get("version")); err == nil && 0 < begun && begun < now.GetVersion() {
+	var err error
+	if begun, _ := parseInt(form.Get("version")); 0 < begun && begun < now.GetVersion() {
 		p.Begun = begun
-		if err := h.stale(c, l.GetLayout(), p); err != nil {
-			return nil, err
-		}
+		err = h.stale(c, l.GetLayout(), p)
 	}
-	p.Again = "/migrations?" + typed(form).Encode()
-	if form.Has("scale") && !during {
-		if err := h.scale(c, now, p); err != nil {
-			return nil, err
-		}
+	if err == nil && form.Has("scale") && !during {
+		err = h.scale(c, now, p)
+	}
+	if err != nil {
+		return nil, err
 	}
 	target := p.read(form, now)
 	names := slices.Clone(l.GetEver())
 	for _, row := range p.Rows {
 		names = append(names, row.Room)
 	}
-	colour := colours(names...)
-	for i := range p.Rows {
-		p.Rows[i].Colour = colour[p.Rows[i].Room]
-	}
-	p.Now, p.Bar = newBar(now, colour), newBar(target, colour)
+	p.palette = colours(names...)
+	p.Now, p.Bar = newBar(now, p.palette), newBar(target, p.palette)
 	p.Bar.movable()
 	if p.Bar.Boundary > 0 {
 		p.Bar.moved(p.Now)
 	}
-	p.Broken = len(p.Problems) > 0 || slices.ContainsFunc(p.Rows, func(r row) bool { return len(r.Problems) > 0 })
-	if !p.Touched || p.Broken || during {
+	if p.wrong() || !p.Touched || during {
 		return p, nil
 	}
-	p.Changed = len(changes(now, target, nil)) > 0
-	var checked *marchv1.ValidateLayoutResponse
-	var answer *marchv1.PlanMigrationResponse
-	var reads errgroup.Group
-	reads.Go(func() (err error) {
-		checked, err = h.console.ValidateLayout(c.Context(), &marchv1.ValidateLayoutRequest{Layout: target})
-		return err
-	})
-	var err error
-	if p.Changed {
-		answer, err = h.console.PlanMigration(c.Context(),
-			&marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic, Force: p.Force})
-	}
-	if err := reads.Wait(); err != nil {
-		return nil, err
-	}
-	if len(checked.GetDetails()) > 0 { // the plan has no use then
-		p.blame(checked.GetDetails())
-		p.Broken, p.Changed = true, false
-		return p, nil
-	}
-	if !p.Changed {
-		return p, nil
-	}
-	if err != nil && allocator.KindOf(err) != allocator.Unavailable { // the plan is wrong, or a value cannot be read
-		p.Problems, p.Broken = append(p.Problems, problem{Text: sentence(err.Error())}), true
-		return p, nil
-	}
+	checked, err := h.console.ValidateLayout(c.Context(), &marchv1.ValidateLayoutRequest{Layout: target})
 	if err != nil {
 		return nil, err
 	}
+	p.blame(checked.GetDetails())
+	if p.Changed = len(changes(now, target)) > 0; p.wrong() || !p.Changed {
+		return p, nil
+	}
+	answer, err := h.console.PlanMigration(c.Context(),
+		&marchv1.PlanMigrationRequest{Target: target, Atomic: p.Atomic, Force: p.Force})
+	switch {
+	case allocator.KindOf(err) == allocator.Unavailable:
+		return nil, err
+	case err != nil: // the plan is wrong, or a value cannot be read
+		p.Problems, p.Broken = append(p.Problems, problem{Text: sentence(err.Error())}), true
+		return p, nil
+	}
 	p.Plan = answer.GetPlan()
-	p.Moves = moveViews(now, p.Plan.GetMoves(), colour)
+	p.Moves = moveViews(now, p.Plan.GetMoves(), p.palette)
 	text, err := protojson.Marshal(p.Plan)
 	if err != nil {
 		return nil, err
 	}
-	p.JSON = string(text)
-	if form.Get("do") == "apply" || c.failed == "apply" {
+	if p.JSON = string(text); form.Get("do") == "apply" || c.failed == "apply" {
 		p.Do = "apply"
 	}
-	h.countCosts(c, p, target, colour)
+	h.countCosts(c, p)
 	return p, nil
+}
+
+// wrong reports whether a field of the form is wrong, or the layout.
+func (p *planner) wrong() bool {
+	p.Broken = len(p.Problems) > 0 || slices.ContainsFunc(p.Rows, func(r row) bool { return len(r.Problems) > 0 })
+	return p.Broken
 }
 
 // read takes the target from the form, or from the current layout if there is no form. A
 // value that cannot be read becomes its row's problem.
 func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 	target := &marchv1.Layout{Boundary: now.GetBoundary(), Rooms: make(map[string]*marchv1.Range)}
-	if p.Touched {
-		var err error
-		if p.Boundary = form.Get("boundary"); p.Boundary != "" {
-			target.Boundary, err = parseInt(p.Boundary)
+	if !p.Touched {
+		for _, name := range operator.ByLower(now.GetRooms()) {
+			r := now.GetRooms()[name]
+			p.Rows = append(p.Rows, row{Room: name, Lower: num(r.GetLower()), Upper: num(r.GetUpper()), Was: r})
+			target.Rooms[name] = r
 		}
-		if err != nil || p.Boundary == "" {
-			p.Problems = append(p.Problems, problem{"boundary",
-				"Boundary: " + strconv.Quote(p.Boundary) + "; allowed: a whole number, 1 or more"})
-			target.Boundary = now.GetBoundary()
-		}
+		return target
 	}
-	add := func(name, lower, upper string) {
+	p.Boundary = form.Get("boundary")
+	if boundary, err := parseInt(p.Boundary); err == nil {
+		target.Boundary = boundary
+	} else {
+		p.Problems = append(p.Problems, problem{"boundary",
+			"Boundary: " + strconv.Quote(p.Boundary) + "; allowed: a whole number, 1 or more"})
+	}
+	n := min(len(form["room"]), len(form["lower"]), len(form["upper"]), 4*allocator.MaxRooms)
+	for i, name := range form["room"][:n] {
 		was, had := now.GetRooms()[name]
-		r := row{Room: name, Lower: lower, Upper: upper, New: !had, Was: interval(was), Drain: had &&
-			slices.Contains(form["drain"], name)}
-		if name == "" && lower == "" && upper == "" {
-			return
-		}
-		lo, err1 := parseInt(lower)
-		hi, err2 := parseInt(upper)
+		r := row{Room: name, Lower: form["lower"][i], Upper: form["upper"][i], New: !had, Was: was,
+			Drain: had && slices.Contains(form["drain"], name)}
+		lower, lowerErr := parseInt(r.Lower)
+		upper, upperErr := parseInt(r.Upper)
 		_, twice := target.GetRooms()[name]
 		switch {
+		case name == "" && r.Lower == "" && r.Upper == "":
+			continue
 		case r.Drain:
 		case name == "":
 			r.blame(&r.Wrong.Room, "Room: empty; allowed: a name for the new room")
 		case twice:
 			r.blame(&r.Wrong.Room, "Room "+name+": named twice; allowed: once, because a room has one range")
-		case err1 != nil || err2 != nil:
-			if err1 != nil {
-				r.blame(&r.Wrong.Lower, "Lower: "+strconv.Quote(lower)+"; allowed: a whole number, 0 or more")
+		case lowerErr != nil || upperErr != nil:
+			if lowerErr != nil {
+				r.blame(&r.Wrong.Lower, "Lower: "+strconv.Quote(r.Lower)+"; allowed: a whole number, 0 or more")
 			}
-			if err2 != nil {
-				r.blame(&r.Wrong.Upper, "Upper: "+strconv.Quote(upper)+"; allowed: a whole number, up to the boundary")
+			if upperErr != nil {
+				r.blame(&r.Wrong.Upper, "Upper: "+strconv.Quote(r.Upper)+
+					"; allowed: a whole number, up to the boundary")
 			}
 		default:
-			target.Rooms[name] = &marchv1.Range{Lower: lo, Upper: hi}
+			target.Rooms[name] = &marchv1.Range{Lower: lower, Upper: upper}
 		}
 		p.Rows = append(p.Rows, r)
-	}
-	if !p.Touched {
-		for _, name := range operator.ByLower(now.GetRooms()) {
-			r := now.GetRooms()[name]
-			add(name, num(r.GetLower()), num(r.GetUpper()))
-		}
-		return target
-	}
-	for i, name := range form["room"][:min(len(form["room"]), 4*allocator.MaxRooms)] {
-		if i < len(form["lower"]) && i < len(form["upper"]) {
-			add(name, form["lower"][i], form["upper"][i])
-		}
 	}
 	return target
 }
@@ -304,53 +269,42 @@ func (h *Handler) scale(c *call, now *marchv1.Layout, p *planner) error {
 // applyMigration handles a form that holds the plan which was shown. The console
 // refuses the plan if it would now plan other moves.
 func (h *Handler) applyMigration(c *call) (string, error) {
-	plan := &marchv1.Plan{}
-	if err := protojson.Unmarshal([]byte(c.FormValue("plan")), plan); err != nil {
+	request := &marchv1.ApplyMigrationRequest{Plan: &marchv1.Plan{}, Count: c.FormValue("costs")}
+	if err := protojson.Unmarshal([]byte(c.FormValue("plan")), request.GetPlan()); err != nil {
 		return "", allocator.Errorf(allocator.Invalid, "plan: not a plan that this page made: %w; plan again", err)
 	}
-	request := &marchv1.ApplyMigrationRequest{Plan: plan, Count: c.FormValue("costs")}
 	if err := c.fill(request, setting.ApplyFields...); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), applyWithin)
 	defer cancel()
 	answer, err := h.console.ApplyMigration(ctx, request)
-	if err != nil {
-		return "", err
-	}
-	return "/migrations/" + escape(answer.GetMigration().GetId()) + "?done=started", nil
+	return "/migrations/" + answer.GetMigration().GetId(), err
 }
 
 // countCosts asks for the cost of the planner's plan. The console goes on counting
 // while the page asks again.
-func (h *Handler) countCosts(c *call, p *planner, target *marchv1.Layout, colour map[string]int) {
+func (h *Handler) countCosts(c *call, p *planner) {
 	wait, count := max(costsSoon-time.Since(c.began), 0), c.Form.Get("costs")
 	if count != "" {
 		wait = costsLater
 	}
-	answer, err := h.console.CountPlanCost(c.Context(), &marchv1.CountPlanCostRequest{Plan: p.Plan,
-		Wait: durationpb.New(wait), Count: count})
-	if err != nil {
-		answer = &marchv1.CountPlanCostResponse{}
-	}
-	v := &costs{CountPlanCostResponse: answer}
-	p.Costs = v
 	form := typed(c.Form)
 	if form.Del("do"); p.Do != "" {
 		form.Set("do", p.Do)
 	}
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(form.Encode()))
-	v.ID = "costs-" + strconv.FormatUint(sum.Sum64(), 16)
-	if err != nil {
-		v.Wrong = err.Error()
+	p.Costs = &costs{ID: "costs-" + strconv.FormatUint(sum.Sum64(), 16)}
+	answer, err := h.console.CountPlanCost(c.Context(), &marchv1.CountPlanCostRequest{Plan: p.Plan,
+		Wait: durationpb.New(wait), Count: count})
+	if p.Costs.CountPlanCostResponse = answer; err != nil {
+		p.Costs.CountPlanCostResponse, p.Costs.Wrong = &marchv1.CountPlanCostResponse{}, err.Error()
 	}
-	if answer.GetCost() != nil {
-		v.Rows = costRows(answer.GetCost(), target, colour)
-		return
+	if answer.GetCost() == nil {
+		form.Set("costs", answer.GetCount())
+		p.Costs.Again = "/migrations?" + form.Encode()
 	}
-	form.Set("costs", answer.GetCount())
-	v.Again = "/migrations?" + form.Encode()
 }
 
 // typed returns the fields that a user filled in of the planner's form.
@@ -362,23 +316,6 @@ func typed(form url.Values) url.Values {
 		}
 	}
 	return kept
-}
-
-// costRows are the tags that skip the most.
-func costRows(all *marchv1.PlanCost, target *marchv1.Layout, colour map[string]int) (rows []cost) {
-	for _, t := range all.GetWorst() {
-		if t.GetSkipped() == 0 {
-			continue
-		}
-		row := cost{TagCost: t}
-		for _, room := range operator.ByLower(target.GetRooms()) {
-			if n := t.GetRooms()[room]; n > 0 {
-				row.Rooms = append(row.Rooms, roomCost{room, colour[room], n})
-			}
-		}
-		rows = append(rows, row)
-	}
-	return rows
 }
 
 // MayApply reports whether the plan may be applied, as far as is known.

@@ -6,57 +6,59 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/march-id/march/internal/access"
-
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 )
 
 // problemsEvery is how old the number of problems may be that pages other than the overview
 // show: each needs an overview of the cluster.
 const problemsEvery = tickEvery
 
-// problemCount is the number of the cluster's problems, which each page has in its title, its
-// icon and its menu. Its zero value is ready.
-type problemCount struct {
-	counting sync.Mutex // while an overview is asked for
-	mu       struct {
-		sync.Mutex
-		count int
-		at    time.Time // when it was counted; zero before that
+// kept is an answer that pages share for a time. Its zero value is ready.
+type kept[T any] struct {
+	asking sync.Mutex
+	last   atomic.Pointer[answered[T]]
+}
+
+type answered[T any] struct {
+	value T
+	at    time.Time
+}
+
+func (k *kept[T]) set(value T) { k.last.Store(&answered[T]{value, time.Now()}) }
+
+// known returns the last answer; the zero value if there was none.
+func (k *kept[T]) known() (value T) {
+	if last := k.last.Load(); last != nil {
+		return last.value
 	}
+	return value
 }
 
-func (p *problemCount) get() (count int, at time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.mu.count, p.mu.at
+// get returns the last answer, and first asks again if it is old and no other page asks now.
+func (k *kept[T]) get(old time.Duration, ask func() (T, error)) T {
+	if last := k.last.Load(); (last == nil || time.Since(last.at) >= old) && k.asking.TryLock() {
+		defer k.asking.Unlock()
+		if value, err := ask(); err == nil {
+			k.set(value)
+		}
+	}
+	return k.known()
 }
 
-func (p *problemCount) set(count int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.mu.count, p.mu.at = count, time.Now()
-}
-
-// countProblems returns the number of problems, and asks for them if the number is old. A
-// caller that may not see the overview gets 0.
+// countProblems returns the number of problems, which may be a little old. A caller that may not see the overview
+// gets 0.
 func (h *Handler) countProblems(ctx context.Context) int {
 	if !mayCount(ctx) {
 		return 0
 	}
-	count, at := h.problems.get()
-	if time.Since(at) < problemsEvery || !h.problems.counting.TryLock() { // or another page counts now
-		return count
-	}
-	defer h.problems.counting.Unlock()
-	// otherwise the page itself says why
-	if o, err := h.console.GetOverview(ctx, &marchv1.GetOverviewRequest{}); err == nil {
-		h.problems.set(len(o.GetProblems()))
-	}
-	count, _ = h.problems.get()
-	return count
+	return h.problems.get(problemsEvery, func() (int, error) { // if it fails, the page itself says why
+		o, err := h.console.GetOverview(ctx, &marchv1.GetOverviewRequest{})
+		return len(o.GetProblems()), err
+	})
 }
 
 // countBeside counts the problems for a page beside its own reads. It returns a function that
@@ -68,15 +70,6 @@ func (h *Handler) countBeside(ctx context.Context, p *page) (wait func() int) {
 	counted := make(chan int, 1)
 	go func() { counted <- h.countProblems(ctx) }()
 	return func() int { return <-counted }
-}
-
-// knownProblems returns the number of problems as it was counted last.
-func (h *Handler) knownProblems(ctx context.Context) int {
-	count, _ := h.problems.get()
-	if !mayCount(ctx) {
-		return 0
-	}
-	return count
 }
 
 func mayCount(ctx context.Context) bool {

@@ -56,31 +56,15 @@ func (w *world) guardedConsole(policy string, names ...string) (at string, token
 	return at, tokens
 }
 
-// send sends a request of a browser that has a cookie, which may be empty.
-func send(t *testing.T, method, address, cookie string, form url.Values) (head, string) {
+// login logs a browser in, and returns the header with its cookie.
+func login(t *testing.T, at, token string) map[string]string {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if form != nil {
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	}
-	if cookie != "" {
-		r.Header.Set("Cookie", cookie)
-	}
-	return fetch(t, r)
-}
-
-// login logs a browser in, and returns its cookie.
-func login(t *testing.T, at, token string) string {
-	t.Helper()
-	answer, page := send(t, http.MethodPost, at+"/login", "", url.Values{"token": {token}})
+	answer, page := send(t, http.MethodPost, at+"/login", nil, url.Values{"token": {token}})
 	cookie, _, _ := strings.Cut(answer.Header.Get("Set-Cookie"), ";")
 	if answer.StatusCode != http.StatusSeeOther || cookie == "" {
 		t.Fatalf("login: %s\n%s", answer.Status, page)
 	}
-	return cookie
+	return map[string]string{"Cookie": cookie}
 }
 
 // TestRights: a page offers no change that the policy refuses, the console refuses it anyway,
@@ -139,8 +123,8 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s offers a reader %s:\n%s", path, button, text)
 		}
 	}
-	if _, text := send(t, http.MethodGet, at+"/find", login(t, at, tokens["ops"]),
-		nil); !strings.Contains(text, "do=new") {
+	if _, text := send(t, http.MethodGet, at+"/find", login(t, at, tokens["ops"]), nil); !strings.Contains(text,
+		"do=new") {
 		t.Errorf("an operator does not find the form of a new tag:\n%s", text)
 	}
 	for path, form := range map[string]url.Values{

@@ -1,20 +1,24 @@
 package web
 
 import (
-	"cmp"
-	"net/http"
+	"net/url"
 	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/console/history"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/setting"
 )
 
 type tagView struct {
 	*marchv1.GetTagResponse
+	palette
 	Marks    []markView
 	Chains   *list
 	Rate     float64
@@ -25,78 +29,128 @@ type tagView struct {
 	Audit    []auditRow   // the latest changes of the tag; none in the live part
 	Skip     skipView
 	Prescale prescaleView
-	Chart    *history.Chart // of the last hour; nil if it is not known
-	Time     *timeView      // nil for a counter; if set, only Settings of the fields above counts
+	Chart    *chart    // of the last hour; nil if it is not known
+	Time     *timeView // nil for a counter; if set, only Settings of the fields above counts
 }
 
 // markView is a room's mark, drawn beside the other rooms' marks.
 type markView struct {
 	*marchv1.Mark
-	Colour int
 	X      string // its place between the least and the largest mark
 	Behind int64  // the largest
-	Skip   int64  // the least ID it may lease; 0 for no bound
+	Skip   int64  // an ID below which it may lease none; 0 for no bound
 }
 
-// newMarks draws marks, and returns the largest of them and of start.
-func newMarks(marks []*marchv1.Mark, colour map[string]int, start int64) (list []markView, most int64) {
-	least, most := int64(allocator.MaxID), start
-	for _, m := range marks {
-		least, most = min(least, m.GetNext()), max(most, m.GetNext())
-	}
-	for _, m := range marks {
-		x := 96.0 // room for the dot
-		if span := most - least; span > 0 {
-			x = 4 + 92*float64(m.GetNext()-least)/float64(span)
-		}
-		list = append(list, markView{Mark: m, Colour: colour[m.GetRoom()], X: pct(x), Behind: most - m.GetNext()})
-	}
-	return list, most
-}
-
-func (h *Handler) tag(c *call) (string, any, error) {
+func (h *Handler) tag(c *call) (any, error) {
 	t, err := h.console.GetTag(c.Context(), &marchv1.GetTagRequest{Name: c.PathValue("tag")})
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+	l, err := h.layout(c)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	colour, s := colours(l.GetEver()...), t.GetTag()
-	v := &tagView{GetTagResponse: t}
+	s, v := t.GetTag(), &tagView{GetTagResponse: t, palette: colours(l.GetEver()...)}
 	if !c.live {
 		v.Preview = h.newPreview(c, s)
 		if v.Audit, err = h.latestChanges(c, "tags/"+s.GetName()); err != nil {
-			return "", nil, err
+			return nil, err
 		}
 	}
-	v.Settings = newTagForm(c, "settings", s)
-	if v.Preview != nil {
+	if v.Settings = newTagForm(c, "settings", s); v.Preview != nil {
 		v.Settings.Problem = nil // the preview says what is wrong
 	}
-	v.Chart = h.tagChart(c, s.GetName(), colour)
+	v.Chart = h.tagChart(c, s.GetName(), v.palette)
 	if s.GetTime() != nil {
-		v.Time, err = h.newTimeView(c, t, colour)
-		return "Tag " + s.GetName(), v, err
+		v.Time, err = h.newTimeView(c, t, v.palette)
+		return v, err
 	}
 	start, limit := api.Space(s)
-	v.Marks, v.Next = newMarks(t.GetMarks(), colour, start)
-	for i := range v.Marks {
-		if to := max(s.GetSkip(), s.GetSkips()[v.Marks[i].GetRoom()]); to > v.Marks[i].GetNext() {
-			v.Marks[i].Skip = to
+	v.Next = start
+	least := int64(allocator.MaxID)
+	for _, m := range t.GetMarks() {
+		least, v.Next = min(least, m.GetNext()), max(v.Next, m.GetNext())
+	}
+	for _, m := range t.GetMarks() {
+		x := 96.0 // room for the dot
+		if v.Next > least {
+			x = 4 + 92*float64(m.GetNext()-least)/float64(v.Next-least)
 		}
+		v.Marks = append(v.Marks, markView{m, pct(x), v.Next - m.GetNext(),
+			max(s.GetSkip(), s.GetSkips()[m.GetRoom()])})
 	}
 	v.Used = allocator.Used(start, limit, v.Next)
 	for _, chain := range t.GetChains() {
 		v.Rate += chain.GetPeak()
 	}
-	v.Chains = newList("Chains", setting.Chains, t.GetChains(), func(c *marchv1.Chain) (listRow, map[string]int) {
-		return listRow{ID: "chain-" + c.GetRoom() + "-" + c.GetInstance()}, colour
+	v.Chains = newList("Chains", setting.Chains, t.GetChains(), func(c *marchv1.Chain) (listRow, palette) {
+		return listRow{ID: "chain-" + c.GetRoom() + "-" + c.GetInstance()}, v.palette
 	})
-	v.Skip = newSkip(c, t, l.GetLayout().GetLayout())
-	v.Prescale = newPrescale(c, t)
-	return "Tag " + s.GetName(), v, nil
+	v.Skip, v.Prescale = newSkip(c, t, l.GetLayout().GetLayout()), newPrescale(c, t)
+	return v, nil
+}
+
+// previewView is what a change of a tag's settings would do, before it is made.
+type previewView struct {
+	*marchv1.UpdateTagResponse
+	Changes  []difference
+	Revision int64      // of the settings that the change is compared with
+	Form     url.Values // the form as it was filled in
+}
+
+// newPreview asks what the change in the form would do; it returns nil if there is none. A change
+// that was refused, because meanwhile another one was made or it stops rooms, is shown again.
+func (h *Handler) newPreview(c *call, now *marchv1.Tag) (v *previewView) {
+	kind := allocator.KindOf(c.err)
+	again := c.failed == "settings" && (kind == allocator.Refused || kind == allocator.Conflict)
+	if !again && (c.failed == "settings" || !c.asks("settings")) {
+		return nil
+	}
+	c.asked = "settings"
+	settings := setting.Settings(setting.KindOf(now), false)
+	request := &marchv1.UpdateTagRequest{DryRun: true}
+	err := readUpdate(c, request)
+	if err == nil {
+		v = &previewView{Revision: now.GetRevision(), Form: url.Values{"kind": {setting.KindOf(now).String()}}}
+		request.IfRevision, request.Confirm = 0, false
+		v.UpdateTagResponse, err = h.console.UpdateTag(c.Context(), request)
+	}
+	if err == nil {
+		for _, s := range setting.Diff(settings, now, v.GetTag()) {
+			v.Changes = append(v.Changes, difference{Field: sentence(s.Words()), From: shown(s.Setting, s.From),
+				To: shown(s.Setting, s.To)})
+		}
+		if len(v.Changes) == 0 {
+			err = allocator.Errorf(allocator.Invalid,
+				"nothing was changed: these are the settings that the tag has")
+		}
+	}
+	if err != nil {
+		if !again {
+			c.failed, c.err = "settings", err
+		}
+		return nil
+	}
+	for _, s := range settings {
+		if values, ok := c.Form[s.Name()]; ok {
+			v.Form[s.Name()] = values
+		}
+	}
+	return v
+}
+
+// readUpdate reads the form of a tag's settings as a change. Its error is Invalid.
+func readUpdate(c *call, r *marchv1.UpdateTagRequest) (err error) {
+	if r.Tag, err = c.readSettings(false); err != nil {
+		return err
+	}
+	r.Tag.Name, r.Confirm = c.PathValue("tag"), c.FormValue("confirm") != ""
+	if text := c.FormValue("revision"); text != "" {
+		if r.IfRevision, err = parseInt(text); err != nil {
+			return allocator.Errorf(allocator.Invalid, "revision: %q; allowed: one that this page made", text)
+		}
+	}
+	return nil
 }
 
 // skipView is the form of a skip and, once that was filled in, its effect.
@@ -123,77 +177,59 @@ type skipRoom struct {
 }
 
 func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
-	v, request := skipView{Problem: c.problemOf("skip", "to", "rooms"), All: true}, &marchv1.SkipTagRequest{}
-	asked := c.failed == "skip" || c.Method == http.MethodGet && c.URL.Query().Get("do") == "skip"
-	if asked {
-		_ = c.ParseForm()
-		c.asked = "skip"
-	}
+	v, request := skipView{All: true}, &marchv1.SkipTagRequest{}
 	for _, room := range operator.ByLower(l.GetRooms()) {
-		checked := !asked || slices.Contains(c.Form["room"], room)
+		checked := !c.asks("skip") || slices.Contains(c.Form["room"], room)
 		v.Rooms, v.All = append(v.Rooms, choice{Name: room, Checked: checked}), v.All && checked
 	}
-	if asked && v.Problem == nil {
-		if err := v.read(c, request, t, l); err != nil {
-			c.failed, c.err = "skip", err
-			v.Problem = c.problemOf("skip", "to", "rooms")
-		}
-	}
+	v.Problem = c.preview("skip", func() error { return v.read(c, request, t, l) }, "to", "rooms")
 	v.Fields = c.fields("skip", "skip", setting.SkipFields, request, v.Problem)
 	return v
 }
 
 // read reads the form, and what the skip in it does. Its error is Invalid.
 func (v *skipView) read(c *call, request *marchv1.SkipTagRequest, t *marchv1.GetTagResponse, l *marchv1.Layout) error {
-	err := c.fill(request, setting.SkipFields...)
-	to := request.GetTo()
-	v.To, v.Force = to, request.GetForce()
-	layout, layoutErr := api.LayoutFromProto(l)
-	switch {
-	case err == nil && to < 1:
-		err = allocator.Errorf(allocator.Invalid, "to: %d; allowed: 1 or more", to)
-	case err == nil && len(c.Form["room"]) == 0:
-		err = errNoRoom
-	}
-	if err := cmp.Or(err, layoutErr); err != nil {
+	if err := readSkip(c, request); err != nil {
 		return err
 	}
-	for _, room := range v.Rooms {
-		if !room.Checked {
-			continue
-		}
-		from := t.GetTag().GetStart()
-		for _, m := range t.GetMarks() {
-			if m.GetRoom() == room.Name {
-				from = max(from, m.GetNext())
-			}
-		}
-		s := skipRoom{Room: room.Name, From: from, To: max(to, from)}
-		s.Lost = layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], s.From, s.To)
-		v.What = append(v.What, s)
+	v.To, v.Force = request.GetTo(), request.GetForce()
+	layout, err := api.LayoutFromProto(l)
+	if err != nil {
+		return err
 	}
-	if v.Confirm = slices.ContainsFunc(v.What, func(s skipRoom) bool { return s.To > s.From }); !v.Confirm {
+	from := make(map[string]int64)
+	for _, m := range t.GetMarks() {
+		from[m.GetRoom()] = m.GetNext()
+	}
+	for _, room := range v.Rooms {
+		if room.Checked {
+			s := skipRoom{Room: room.Name, From: max(t.GetTag().GetStart(), from[room.Name])}
+			s.To = max(v.To, s.From)
+			s.Lost = layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], s.From, s.To)
+			v.What, v.Confirm = append(v.What, s), v.Confirm || s.To > s.From
+		}
+	}
+	if !v.Confirm {
 		return allocator.Errorf(allocator.Invalid,
-			"to: %d; allowed: above the mark of a chosen room, otherwise nothing would change", to)
+			"to: %d; allowed: above the mark of a chosen room, otherwise nothing would change", v.To)
 	}
 	return nil
 }
 
-var errNoRoom = allocator.Errorf(allocator.Invalid, "rooms: none is chosen; allowed: one or more")
-
-func (h *Handler) skipTag(c *call) (string, error) {
-	request := &marchv1.SkipTagRequest{Name: c.PathValue("tag")}
-	if err := c.fill(request, setting.SkipFields...); err != nil {
-		return "", err
+// readSkip reads the form of a skip. Its error is Invalid.
+func readSkip(c *call, r *marchv1.SkipTagRequest) error {
+	err := c.fill(r, setting.SkipFields...)
+	switch {
+	case err != nil:
+		return err
+	case r.GetTo() < 1:
+		return allocator.Errorf(allocator.Invalid, "to: %d; allowed: 1 or more", r.GetTo())
+	case len(c.Form["room"]) == 0:
+		return allocator.Errorf(allocator.Invalid, "rooms: none is chosen; allowed: one or more")
+	case c.FormValue("all") == "":
+		r.Rooms = c.Form["room"]
 	}
-	if len(c.Form["room"]) == 0 {
-		return "", errNoRoom
-	}
-	if c.FormValue("all") == "" {
-		request.Rooms = c.Form["room"]
-	}
-	_, err := h.console.SkipTag(c.Context(), request)
-	return "/tags/" + escape(request.GetName()) + "?done=skipped", err
+	return nil
 }
 
 // prescaleView is the form of a prescale and its effect.
@@ -207,42 +243,56 @@ type prescaleView struct {
 }
 
 func newPrescale(c *call, t *marchv1.GetTagResponse) prescaleView {
-	v := prescaleView{Problem: c.problemOf("prescale", "step", "duration"), Instances: len(t.GetChains())}
+	v := prescaleView{Instances: len(t.GetChains())}
 	request := &marchv1.PrescaleTagRequest{Step: t.GetTag().GetPrescale()}
-	if c.failed == "prescale" || c.Method == http.MethodGet && c.URL.Query().Get("do") == "prescale" {
-		c.asked = "prescale"
-		if v.Problem == nil {
-			if err := v.read(c, request, t); err != nil {
-				c.failed, c.err = "prescale", err
-				v.Problem = c.problemOf("prescale", "step", "duration")
-			}
+	v.Problem = c.preview("prescale", func() error {
+		if err := readPrescale(c, request); err != nil {
+			return err
 		}
-	}
+		v.Each, v.For = request.GetStep(), shortest(request.GetDuration().AsDuration())
+		if most := t.GetTag().GetMaxStep(); v.Each > most {
+			return allocator.Errorf(allocator.Invalid, "step: %d; allowed: 0 to max_step (%d)", v.Each, most)
+		}
+		for _, chain := range t.GetChains() {
+			v.All += max(v.Each-chain.GetHeld(), 0)
+		}
+		v.Confirm = true
+		return nil
+	}, "step", "duration")
 	v.Fields = c.fields("prescale", "pre", setting.PrescaleFields, request, v.Problem)
 	return v
 }
 
-// read reads the form, and what the prescale in it does. Its error is Invalid.
-func (v *prescaleView) read(c *call, request *marchv1.PrescaleTagRequest, t *marchv1.GetTagResponse) error {
-	if err := c.fill(request, setting.PrescaleFields...); err != nil {
-		return err
-	}
-	v.Each, v.For = request.GetStep(), shortest(request.GetDuration().AsDuration())
-	if most := t.GetTag().GetMaxStep(); v.Each > most {
-		return allocator.Errorf(allocator.Invalid, "step: %d; allowed: 0 to max_step (%d)", v.Each, most)
-	}
-	for _, chain := range t.GetChains() {
-		v.All += max(v.Each-chain.GetHeld(), 0)
-	}
-	v.Confirm = true
-	return nil
+// readPrescale reads the form of a prescale. Its error is Invalid.
+func readPrescale(c *call, r *marchv1.PrescaleTagRequest) error {
+	return c.fill(r, setting.PrescaleFields...)
 }
 
-func (h *Handler) prescaleTag(c *call) (string, error) {
-	request := &marchv1.PrescaleTagRequest{Name: c.PathValue("tag")}
-	if err := c.fill(request, setting.PrescaleFields...); err != nil {
-		return "", err
+// timeView is what the page of a tag of time-ordered IDs shows.
+type timeView struct {
+	*marchv1.TimeTag
+	Epoch, End *timestamppb.Timestamp // of the time bits
+	Left       *durationpb.Duration   // until the end
+	Capacity   int64                  // IDs of a worker in a second
+	Slices     *list
+	Workers    *list
+	More       bool
+}
+
+func (h *Handler) newTimeView(c *call, t *marchv1.GetTagResponse, colour palette) (*timeView, error) {
+	p := t.GetTag().GetTime()
+	l := timeid.Layout{
+		TimeBits: int(p.GetTimeBits()), WorkerBits: int(p.GetWorkerBits()), SequenceBits: int(p.GetSequenceBits()),
+		Unit: p.GetUnit().AsDuration(), Epoch: p.GetEpochMs(),
 	}
-	_, err := h.console.PrescaleTag(c.Context(), request)
-	return "/tags/" + escape(request.GetName()) + "?done=prescaled", err
+	end := time.UnixMilli(l.End())
+	v := &timeView{
+		TimeTag: p, Epoch: timestamppb.New(time.UnixMilli(l.Epoch)), End: timestamppb.New(end), Capacity: l.PerSecond(),
+		Left:   &durationpb.Duration{Seconds: max(end.Unix()-time.Now().Unix(), 0)},
+		Slices: listSlices(t.GetSlices(), colour),
+	}
+	workers, err := h.console.ListWorkers(c.Context(),
+		&marchv1.ListWorkersRequest{Bits: &p.WorkerBits, PageSize: workersPage})
+	v.Workers, v.More = listWorkers(workers.GetWorkers(), colour), workers.GetNextPageToken() != ""
+	return v, err
 }

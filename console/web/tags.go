@@ -3,7 +3,6 @@ package web
 import (
 	"cmp"
 	"math"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,30 +34,27 @@ type column struct {
 	Number                 bool
 }
 
-func (h *Handler) tags(c *call) (string, any, error) {
-	q := c.URL.Query()
-	if c.Method == http.MethodPost {
-		q = nil
-	}
+func (h *Handler) tags(c *call) (any, error) {
+	q := c.query()
 	page, err := strconv.Atoi(cmp.Or(q.Get("page"), "1"))
 	if err != nil || page < 1 || page > math.MaxInt32/tagsPage {
-		return "", nil, allocator.Errorf(allocator.Invalid, "page: %q; allowed: 1 to %d",
+		return nil, allocator.Errorf(allocator.Invalid, "page: %q; allowed: 1 to %d",
 			q.Get("page"), math.MaxInt32/tagsPage)
 	}
 	by, err := api.ParseWord[marchv1.TagSort]("sort", cmp.Or(q.Get("sort"), "name"))
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	down := q.Get("order") == "down"
 	found, err := h.console.SearchTags(c.Context(), &marchv1.SearchTagsRequest{
 		Search: q.Get("search"), Sort: by, Descending: down, PageSize: tagsPage, Offset: int32((page - 1) * tagsPage), //nolint:gosec // bounded above
 	})
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	colour, err := h.colours(c)
+	l, err := h.layout(c)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	v := &tagsView{NewOpen: q.Get("do") == "new", SearchTagsResponse: found, Search: q.Get("search"),
 		New: newTagForm(c, "create", nil)}
@@ -79,7 +75,8 @@ func (h *Handler) tags(c *call) (string, any, error) {
 			found.Tags[i] = &marchv1.TagSummary{Tag: t.GetTag(), Marks: t.GetMarks(), Used: t.GetUsed(), Rate: -1}
 		}
 	}
-	v.Tags = newList("Tags", setting.Tags, found.GetTags(), func(t *marchv1.TagSummary) (listRow, map[string]int) {
+	colour := colours(l.GetEver()...)
+	v.Tags = newList("Tags", setting.Tags, found.GetTags(), func(t *marchv1.TagSummary) (listRow, palette) {
 		return listRow{ID: "tag-" + t.GetTag().GetName(), Page: "/tags/" + escape(t.GetTag().GetName())}, colour
 	})
 	v.Tags.Class = " tags"
@@ -99,19 +96,12 @@ func (h *Handler) tags(c *call) (string, any, error) {
 	}
 	v.First, v.Last = (page-1)*tagsPage+1, (page-1)*tagsPage+len(v.Tags.Rows)
 	if page > 1 {
-		v.Prev = with(q, "page", previous(page))
+		v.Prev = with(q, "page", strconv.Itoa(page-1))
 	}
 	if int64(v.Last) < found.GetFound() && len(v.Tags.Rows) > 0 {
 		v.Next = with(q, "page", strconv.Itoa(page+1))
 	}
-	return "Tags", v, nil
-}
-
-func previous(page int) string {
-	if page == 2 {
-		return ""
-	}
-	return strconv.Itoa(page - 1)
+	return v, nil
 }
 
 // used returns the width of a bar for the share used; a share above 0 is always
@@ -121,14 +111,6 @@ func used(share float64) string {
 		share = max(share, 0.01)
 	}
 	return pct(100 * share)
-}
-
-func (h *Handler) colours(c *call) (map[string]int, error) {
-	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
-	if err != nil {
-		return nil, err
-	}
-	return colours(l.GetEver()...), nil
 }
 
 // createTag handles the form of a new tag.
@@ -145,7 +127,7 @@ func (h *Handler) createTag(c *call) (string, error) {
 	if _, err := h.console.CreateTag(c.Context(), request); err != nil {
 		return "", err
 	}
-	return "/tags/" + escape(t.GetName()) + "?done=created", nil
+	return "/tags/" + t.GetName(), nil
 }
 
 // tagForm is a tag's settings as a form has them.

@@ -3,7 +3,6 @@ package web_test
 import (
 	_ "embed"
 	"fmt"
-	"net/http"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/period"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -180,61 +178,6 @@ func (b *browser) tag(t *testing.T) {
 	p.says("limit 1,005 → 2,000,000")
 	p.click(button("tags/order"))
 	p.says("Prescaled to 50,000")
-}
-
-// TestFormOfATagWithAPeriod: the form of a new tag takes a period, says at the field what is
-// wrong with it, and keeps what was filled in.
-func TestFormOfATagWithAPeriod(t *testing.T) {
-	w := newWorld(t, 100, "a", "b")
-	at, _ := w.console("")
-	for form, want := range map[string]string{
-		"period=week":                   "Period: &#34;week&#34;; allowed: ",
-		"period_digits=9":               "Period: none is given; allowed with digits or a time zone of periods: day, ",
-		"time_zone=UTC":                 "Period: none is given; allowed with digits or a time zone of periods: day, ",
-		"period=day&period_digits=x":    "Period digits: &#34;x&#34;; allowed: a whole number",
-		"period=day&period_digits=11":   "Period digits: 11; allowed with a period of a day: 1 to 10",
-		"period=month&period_digits=-1": "Period digits: -1; allowed with a period of a month: 1 to 12",
-		"period=day&time_zone=Mars":     "Time zone: &#34;Mars&#34;; allowed: ",
-		"period=day&period_digits=2": "Period digits: 2, of which there are 100 IDs in a period; allowed: " +
-			"so many that a period has 10 boundaries",
-		"kind=time&preset=cosid&period=day": "Kind: time: a tag of this kind has no period",
-	} {
-		answer, page := post(t, at+"/tags", "name=parcel&"+form)
-		if answer.StatusCode < 400 || answer.StatusCode > 499 || !strings.Contains(page, want) {
-			t.Errorf("%s: %s, want that it says %q", form, answer.Status, want)
-		}
-	}
-	_, page := post(t, at+"/tags", "name=parcel&period=month&period_digits=13&time_zone=Asia/Tokyo")
-	for _, want := range []string{`<option selected>month</option>`, `name="period_digits" value="13"`,
-		`name="time_zone" value="Asia/Tokyo"`, `id="new-period_digits-hint"><span class="wrong">`} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the refused form does not have %s", want)
-		}
-	}
-	for name, c := range map[string]struct {
-		form string
-		want period.Period
-	}{
-		"parcel": {"period=day", period.Period{Unit: period.Day, Digits: 9, Zone: "UTC"}},
-		"invoice": {"period=year&period_digits=7&time_zone=Asia/Shanghai",
-			period.Period{Unit: period.Year, Digits: 7, Zone: "Asia/Shanghai"}},
-		"order": {"period=&period_digits=&time_zone=", period.Period{}},
-	} {
-		if answer, page := post(t, at+"/tags", "name="+name+"&"+c.form); answer.StatusCode != http.StatusSeeOther {
-			t.Fatalf("%s: %s %s", name, answer.Status, page)
-		}
-		tag, err := w.Admin.Tag(t.Context(), allocator.Tag(name))
-		if err != nil || tag.Period != c.want {
-			t.Errorf("%s: %+v, %v; want %+v", name, tag.Period, err, c.want)
-		}
-	}
-	_, page = get(t, at+"/tags/invoice")
-	if want := "<dt>Period</dt><dd>year, 7 digits, Asia/Shanghai"; !strings.Contains(page, want) {
-		t.Errorf("the tag's page does not say %s", want)
-	}
-	if _, page = get(t, at+"/tags/order"); strings.Contains(page, "<dt>Period</dt>") {
-		t.Error("the page of a tag without a period shows one")
-	}
 }
 
 // Keys alone skip IDs of a tag: from the overview to the question and its answer.

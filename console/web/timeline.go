@@ -20,34 +20,6 @@ type event struct {
 	Text  string
 }
 
-// wait is an instance that a migration waits for now.
-type wait struct {
-	Instance string
-	Colour   int
-	Version  int64                  // of the layout that it serves
-	Silent   bool                   // otherwise it is alive and has not reported yet
-	Since    *timestamppb.Timestamp // since when it is silent, or since when the move is made that it must report
-	// when the migration goes on without it; nil if it is waited for as long as it is alive
-	Until *timestamppb.Timestamp
-}
-
-// waits returns the instances that a migration waits for now.
-func waits(m *marchv1.Migration, colour map[string]int) (list []wait) {
-	var made *timestamppb.Timestamp
-	if n := int(m.GetReached()); n > 0 {
-		made = m.GetMoves()[n-1].GetMade()
-	}
-	for _, w := range m.GetWaiting() {
-		room, _, _ := strings.Cut(w.GetInstance(), "/")
-		one := wait{Instance: w.GetInstance(), Colour: colour[room], Version: w.GetVersion(), Since: made}
-		if w.GetSilentSince() != nil {
-			one.Silent, one.Since, one.Until = true, w.GetSilentSince(), w.GetUntil()
-		}
-		list = append(list, one)
-	}
-	return list
-}
-
 // noticeable is how long a migration must have waited between two moves for its timeline to say so.
 const noticeable = time.Second
 

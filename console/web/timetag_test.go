@@ -1,13 +1,17 @@
 package web_test
 
 import (
+	_ "embed"
 	"fmt"
+	"html"
 	"net/http"
-	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -83,67 +87,48 @@ func (b *browser) timeTag(t *testing.T) {
 		issued.Format(time.DateTime)))
 }
 
-// TestFormsOfTimeTags: the forms work without a script, and refuse what the tag's kind does
-// not have, whatever a browser hides.
-func TestFormsOfTimeTags(t *testing.T) {
+// TestFormsOfTags: the forms work without a script. They say at the field what is wrong with it, keep what was filled
+// in, and refuse what the tag's kind does not have, whatever a browser hides.
+func TestFormsOfTags(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, _ := w.console("")
-	_, page := get(t, at+"/tags")
-	for _, name := range []string{"kind", "start", "limit", "preset", "bits", "unit", "time_epoch", "order", "sequence",
-		"carry_to", "random_below", "rollback", "max_wait", "format", "key_check", "period",
-		"period_digits", "time_zone"} {
-		if !strings.Contains(page, `name="`+name+`"`) {
-			t.Errorf("the form has no field %s", name)
+	wrong := regexp.MustCompile(`class="wrong"[^>]*>(.*?)</(?:p|span)>`)
+	forms := strings.Split(strings.TrimSpace(formsOfTags), "\n")
+	for i, form := range forms {
+		form, _, _ = strings.Cut(form, " -> ")
+		address, values, _ := strings.Cut(form, " ")
+		answer, page := post(t, at+address, values)
+		forms[i] = form + " -> " + answer.Status
+		for _, m := range wrong.FindAllStringSubmatch(page, -1) {
+			forms[i] += "; " + html.UnescapeString(m[1])
 		}
 	}
-	for form, want := range map[string]string{
-		"kind=time&preset=cosid&start=5":                 "Kind: time: a tag of this kind has no start",
-		"kind=time&preset=cosid&strict_retract=on":       "Kind: time: a tag of this kind has no strict retract",
-		"kind=counter&bits=41/10/12":                     "Kind: counter: a tag of this kind has no bits",
-		"kind=dial":                                      "Kind: &#34;dial&#34;; allowed: counter, time",
-		"kind=time":                                      "Bits: none, and no preset",
-		"kind=time&preset=cosid&bits=41/10/12":           "Preset: cosid, together with bits",
-		"kind=time&bits=60/10/12&time_epoch=0":           "bits",
-		"kind=time&preset=cosid&time_epoch=tomorrow":     "epoch",
-		"kind=time&preset=cosid&sequence=up":             "Sequence: &#34;up&#34;; allowed: ",
-		"kind=time&bits=41/0/12&time_epoch=0":            "worker",
-		"kind=time&preset=cosid&max_wait=2s&unit=1ms":    "Preset: cosid, together with",
-		"kind=time&preset=cosid&carry_to=x&max_wait=10s": "Carry to: ",
-
-		"kind=time&preset=cosid&format=friendly(leaf, UTC)": "Format: friendly(leaf, UTC) is of another layout",
-		"format=prefix(ORD-) | base62":                      "Format: at column 16: base62 is no part",
-		"format=decimal(3)%26limit=5000":                    "Format: at column 11",
-		"format=opaque(k, 10^6) | decimal":                  "Key check: none given",
+	screen(t, "forms", forms...)
+	_, refused := post(t, at+"/tags", "name=parcel&period=month&period_digits=13&time_zone=Asia/Tokyo")
+	_, label := get(t, at+"/tags/label")
+	_, invoice := get(t, at+"/tags/invoice")
+	_, text := get(t, at+"/decode?tag=label&id=%3Cb%3E000000042")
+	for want, page := range map[string]string{
+		`<option selected>month</option>`: refused, `name="period_digits" value="13"`: refused,
+		`name="time_zone" value="Asia/Tokyo"`: refused, `id="new-period_digits-hint"><span class="wrong">`: refused,
+		"<dt>Format</dt><dd>prefix(&lt;b&gt;) | radix62(9)</dd>": label,
+		"<dt>Period</dt><dd>year, 7 digits, Asia/Shanghai":       invoice,
+		"The text stands for ID <b>250</b>.":                     text, "No room has leased this ID": text,
 	} {
-		answer, page := post(t, at+"/tags", "name=event&"+form)
-		if answer.StatusCode < 400 || answer.StatusCode > 499 || !strings.Contains(page, want) {
-			t.Errorf("%s: %s, want that it says %q", form, answer.Status, want)
+		if !strings.Contains(page, want) {
+			t.Errorf("there is no %s in\n%s", want, page)
 		}
 	}
-	if answer, _ := post(t, at+"/tags", "name=event&kind=time&preset=cosid"); answer.StatusCode != http.StatusSeeOther {
-		t.Errorf("created: %s", answer.Status)
+	if strings.Contains(label, "<dt>Period</dt>") {
+		t.Error("the page of a tag without a period shows one")
 	}
-	if answer, _ := post(t, at+"/tags",
-		"name=label&format=prefix(<b>) | radix62(9)"); answer.StatusCode != http.StatusSeeOther {
-		t.Errorf("created: %s", answer.Status)
-	}
-	if _, page := get(t, at+"/tags/label"); !strings.Contains(page,
-		"<dt>Format</dt><dd>prefix(&lt;b&gt;) | radix62(9)</dd>") {
-		t.Errorf("the tag's page does not show its format: %s", page)
-	}
-	if _, page := get(t, at+"/decode?tag=label&id=%3Cb%3E000000042"); !strings.Contains(page,
-		"The text stands for ID <b>250</b>.") || !strings.Contains(page, "No room has leased this ID") {
-		t.Errorf("the text is not decoded: %s", page)
-	}
-	if _, page := get(t, at+"/decode?tag=label&id=PAY-000000042"); !strings.Contains(page, "another prefix") {
-		t.Errorf("a text of another tag: %s", page)
-	}
-	if answer, _ := post(t, at+"/tags/label/settings", "limit=1000"); answer.StatusCode != http.StatusSeeOther {
-		t.Errorf("saved: %s", answer.Status)
-	}
-	if answer, _ := post(t, at+"/tags/event/settings",
-		"kind=time&rollback=fail"); answer.StatusCode != http.StatusSeeOther {
-		t.Errorf("saved: %s", answer.Status)
+	for name, want := range map[allocator.Tag]period.Period{
+		"parcel": {Unit: period.Day, Digits: 9, Zone: "UTC"}, "order": {},
+		"invoice": {Unit: period.Year, Digits: 7, Zone: "Asia/Shanghai"},
+	} {
+		if tag, err := w.Admin.Tag(t.Context(), name); err != nil || tag.Period != want {
+			t.Errorf("%s: %+v, %v; want %+v", name, tag.Period, err, want)
+		}
 	}
 	tag, err := w.Admin.Tag(t.Context(), "event")
 	if err != nil || tag.Time == nil || tag.Time.Rollback != timeid.Fail ||
@@ -156,17 +141,7 @@ func TestFormsOfTimeTags(t *testing.T) {
 	}
 }
 
-// post sends a form.
-func post(t testing.TB, address, form string) (head, string) {
-	t.Helper()
-	values, err := url.ParseQuery(form)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address, strings.NewReader(values.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	return fetch(t, r)
-}
+// formsOfTags are forms, and what they are answered.
+//
+//go:embed testdata/screens/forms.txt
+var formsOfTags string

@@ -10,9 +10,9 @@
 //     that is refused comes back as the user filled it in, with the reason next to the
 //     field.
 //  2. Everything that changes by itself is in one part of the page, its live part. A
-//     page's stream, at /live and the page's address, sends that part whenever it
-//     differs, and the browser merges it in (htmx, hx-sse). An event's id is a digest
-//     of the event. So a browser that comes back is not sent a part that it has.
+//     page's stream, at /live and the page's address, sends that part and then the lines
+//     of it that differ, and the browser merges it in (march.js; htmx, hx-sse). An event's
+//     id is a digest of the part. So a browser that comes back is not sent a part that it has.
 //  3. There is no inline script or style: the policy (see rest.Page) forbids both. The
 //     numbers of a drawing are attributes of SVG.
 //  4. No field that a user fills in is in a live part: the text that a user types must
@@ -28,6 +28,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 	"time"
 
@@ -63,15 +64,15 @@ type Config struct {
 
 // Handler serves the pages.
 type Handler struct {
-	console  marchv1.ConsoleServiceClient
-	stopping <-chan struct{}
-	log      hclog.Logger
-	assets   *assets
-	pages    map[string]*page // by name
-	live     live
-	problems problemCount
-	hour     lastHour
-
+	console   marchv1.ConsoleServiceClient
+	stopping  <-chan struct{}
+	log       hclog.Logger
+	assets    assets
+	menu      []*page
+	pages     map[string]*page // by name
+	live      live
+	problems  kept[int] // of the cluster
+	hour      kept[*marchv1.GetHistoryResponse]
 	dashboard string // empty for none
 }
 
@@ -95,46 +96,55 @@ func New(cfg Config) (*Handler, error) {
 	h := &Handler{console: cfg.Console, stopping: cfg.Stopping, log: cfg.Logger, assets: a,
 		pages: make(map[string]*page), dashboard: cfg.Dashboard}
 	h.live.init(cfg)
+	always := func(url.Values) bool { return true }
+	const second = time.Second
 	for _, p := range []*page{
-		{name: "overview", nav: "overview", path: "/{$}", every: time.Second, build: (*Handler).overview},
-		{name: "history", nav: "history", path: "/history", every: 5 * time.Second, build: (*Handler).history},
-		{name: "capacity", nav: "capacity", path: "/capacity", every: 5 * time.Second, build: (*Handler).capacity},
-		{name: "tags", nav: "tags", path: "/tags", every: 2 * time.Second, build: (*Handler).tags},
-		{name: "tag", nav: "tags", path: "/tags/{tag}", every: time.Second, build: (*Handler).tag},
-		{name: "migrations", nav: "migrations", path: "/migrations", every: time.Second, build: (*Handler).migrations},
-		{name: "migration", nav: "migrations", path: "/migrations/{id}", every: 500 * time.Millisecond,
+		{name: "overview", label: "Overview", path: "/{$}", every: second, build: (*Handler).overview},
+		{name: "history", label: "History", path: "/history", every: 5 * second, build: (*Handler).history},
+		{name: "capacity", label: "Capacity", title: "What runs out first", path: "/capacity", every: 5 * second,
+			build: (*Handler).capacity},
+		{name: "tags", label: "Tags", path: "/tags", every: 2 * second, build: (*Handler).tags},
+		{name: "tag", nav: "tags", path: "/tags/{tag}", every: second, build: (*Handler).tag},
+		{name: "migrations", label: "Migrations", path: "/migrations", every: second, build: (*Handler).migrations},
+		{name: "migration", nav: "migrations", title: "Migration", path: "/migrations/{id}", every: second / 2,
 			build: (*Handler).migration},
-		{name: "instances", nav: "instances", path: "/instances", every: time.Second, build: (*Handler).instances},
-		{name: "workers", nav: "workers", path: "/workers", every: 2 * time.Second, build: (*Handler).workers},
-		{name: "decode", nav: "decode", path: "/decode", every: 5 * time.Second, still: always,
-			build: (*Handler).decode},
-		{name: "find", path: "/find", every: 5 * time.Second, still: always, build: (*Handler).find},
-		{name: "audit", nav: "audit", path: "/audit", every: 2 * time.Second, still: searched, build: (*Handler).audit},
-		{name: "none", build: (*Handler).none},
+		{name: "instances", label: "Instances", path: "/instances", every: second, build: (*Handler).instances},
+		{name: "workers", label: "Workers", path: "/workers", every: 2 * second, build: (*Handler).workers},
+		{name: "decode", label: "Decode", path: "/decode", every: 5 * second, still: always, build: (*Handler).decode},
+		{name: "find", title: "Find", path: "/find", every: 5 * second, still: always, build: (*Handler).find},
+		{name: "audit", label: "Audit", path: "/audit", every: 2 * second, still: searched, build: (*Handler).audit},
+		{name: "none", title: "Not found", build: (*Handler).none},
 	} {
 		p.text, err = template.New(p.name).Funcs(h.functions()).ParseFS(templates, "templates/frame.html",
 			"templates/parts.html", "templates/"+p.name+".html")
 		if err != nil {
 			return nil, err
 		}
-		h.pages[p.name] = p
+		if h.pages[p.name] = p; p.label != "" {
+			p.nav, h.menu = p.name, append(h.menu, p)
+		}
 	}
 	return h, nil
 }
 
 type page struct {
 	name  string        // of its template
-	nav   string        // the menu's entry of the page
+	label string        // in the menu; empty for a page that is not there
+	nav   string        // the name of the menu's entry
+	title string        // if it is not the label
 	path  string        // empty for the page of unknown addresses
 	every time.Duration // how often its stream checks whether it changed
 	// still reports whether a page has no stream, because it hardly changes or
 	// costs much to make. nil means that it always has one.
 	still func(url.Values) bool
-	build func(*Handler, *call) (title string, body any, err error)
+	build func(*Handler, *call) (body any, err error)
 	text  *template.Template
 }
 
-func always(url.Values) bool { return true }
+// Name, Label and Path are the menu's entry.
+func (p *page) Name() string  { return p.name }
+func (p *page) Label() string { return p.label }
+func (p *page) Path() string  { return strings.TrimSuffix(p.path, "{$}") }
 
 // call is a request as a page or a form sees it.
 type call struct {
@@ -146,62 +156,44 @@ type call struct {
 	asked  string // the form whose fields the address has
 }
 
-var forms = []struct {
-	pattern, form, page string
-	change              func(*Handler, *call) (to string, err error)
-}{
-	{"POST /tags", "create", "tags", (*Handler).createTag},
-	{"POST /tags/{tag}/settings", "settings", "tag", (*Handler).updateTag},
-	{"POST /tags/{tag}/skip", "skip", "tag", (*Handler).skipTag},
-	{"POST /tags/{tag}/prescale", "prescale", "tag", (*Handler).prescaleTag},
-	{"POST /migrations", "apply", "migrations", (*Handler).applyMigration},
-	{"POST /migrations/{id}/pause", "steer", "migration", (*Handler).pauseMigration},
-	{"POST /migrations/{id}/resume", "steer", "migration", (*Handler).resumeMigration},
-	{"POST /migrations/{id}/abort", "steer", "migration", (*Handler).abortMigration},
-	{"POST /migrations/{id}/continue", "steer", "migration", (*Handler).continueMigration},
-	{"POST /instances/forget", "forget", "instances", (*Handler).forgetInstance},
+// query returns the parameters of a page's address. A refused form has none.
+func (c *call) query() url.Values {
+	if c.Method == http.MethodPost {
+		return nil
+	}
+	return c.URL.Query()
 }
 
 // Routes adds the pages to a mux.
 func (h *Handler) Routes(mux *http.ServeMux) {
 	guard := http.NewCrossOriginProtection()
-	handle := func(pattern string, serve http.HandlerFunc) {
+	stream := func(pattern string, serve http.Handler) {
 		mux.Handle(pattern, guard.Handler(rest.Page("connect-src 'self'; script-src 'self'; ", serve)))
 	}
+	handle := func(pattern string, serve http.HandlerFunc) { stream(pattern, compressed(serve)) }
 	for _, p := range h.pages {
 		if p.path == "" {
 			continue
 		}
 		handle("GET "+p.path, func(w http.ResponseWriter, r *http.Request) { h.show(w, p, &call{Request: r}) })
-		handle("GET /live"+p.path, func(w http.ResponseWriter, r *http.Request) { h.keep(w, r, p) })
+		stream("GET /live"+p.path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.keep(w, r, p) }))
 	}
 	for _, f := range forms {
-		handle(f.pattern, func(w http.ResponseWriter, r *http.Request) {
-			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-			c := &call{Request: r, failed: f.form}
-			if c.err = r.ParseForm(); c.err != nil {
-				c.err = allocator.Errorf(allocator.Invalid, "form: %w", c.err)
-			} else {
-				ctx, cancel := context.WithTimeout(actor(r), buildWithin)
-				defer cancel()
-				c.Request = r.WithContext(ctx)
-				var to string
-				if to, c.err = f.change(h, c); c.err == nil {
-					http.Redirect(w, r, to, http.StatusSeeOther)
-					return
-				}
-			}
-			h.show(w, h.pages[f.page], c)
-		})
+		handle(f.pattern, func(w http.ResponseWriter, r *http.Request) { h.change(w, r, f) })
 	}
 	handle("GET /static/{file}", h.assets.serve)
 	handle("GET /live/problems", h.tellProblems)
 	handle("/", func(w http.ResponseWriter, r *http.Request) { h.show(w, h.pages["none"], &call{Request: r}) })
 }
 
+// layout returns the current layout, and the rooms that ever were in one.
+func (h *Handler) layout(c *call) (*marchv1.GetLayoutResponse, error) {
+	return h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+}
+
 // none is the page of unknown addresses.
-func (*Handler) none(c *call) (string, any, error) {
-	return "", nil, allocator.Errorf(allocator.NotFound, "%s %s: this console has no such page", c.Method, c.URL.Path)
+func (*Handler) none(c *call) (any, error) {
+	return nil, allocator.Errorf(allocator.NotFound, "%s %s: this console has no such page", c.Method, c.URL.Path)
 }
 
 // actor returns a context that names the actor of changes for the audit. Behind a proxy
@@ -230,6 +222,7 @@ func actor(r *http.Request) context.Context {
 // frame is the data of a page's template.
 type frame struct {
 	Title, Nav string
+	Menu       []*page
 	Live       string // the address of its stream; empty for none
 	Back       string // its own address, also after a form; with what was typed, if the form is a plan
 	Body       any
@@ -244,24 +237,6 @@ type frame struct {
 	Denied     string // why the policy refused a form; empty if it did not
 
 	call *call
-}
-
-// notice is what a page shows after a change.
-type notice struct {
-	Text  string
-	While string // the state of the migration for which it is true (style.css hides it in others); empty for any
-}
-
-// notices are the notices by the parameter done.
-var notices = map[string]notice{
-	"created": {Text: "The tag was created."}, "saved": {Text: "The settings were saved; rooms apply them at once."},
-	"skipped":   {Text: "Done: rooms lease only IDs from that number on."},
-	"prescaled": {Text: "Done: instances lease the IDs now."},
-	"paused":    {"The migration stops before its next move.", "paused"},
-	"resumed":   {"The migration goes on.", "running"},
-	"aborted":   {"The migration goes back.", "back"},
-	"continued": {"The migration goes on without these instances.", "running"},
-	"forgotten": {Text: "The instance was forgotten."}, "started": {"The migration has begun.", "running"},
 }
 
 func (h *Handler) show(w http.ResponseWriter, p *page, c *call) {
@@ -291,13 +266,17 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	defer cancel()
 	address := *c.URL
 	if c.Method == http.MethodPost { // a refused form: show its page again
-		address = url.URL{Path: pathOf(p, c)}
+		address = url.URL{Path: p.shownAt(c)}
 		if p.name == "migrations" {
 			address.RawQuery = typed(c.Form).Encode()
 		}
 	}
-	f := &frame{call: c, User: access.LoggedIn(ctx), Nav: p.nav, Title: p.label(c),
-		Live: "/live" + address.RequestURI(), Back: address.RequestURI(), Notice: notices[c.URL.Query().Get("done")]}
+	f := &frame{call: c, Menu: h.menu, User: access.LoggedIn(ctx), Nav: p.nav,
+		Title: cmp.Or(p.title, p.label), Live: "/live" + address.RequestURI(), Back: address.RequestURI(),
+		Notice: noticeOf(c.URL.Query().Get("done"))}
+	if tag := c.PathValue("tag"); tag != "" {
+		f.Title = "Tag " + tag
+	}
 	if p.path == "" {
 		f.Live = ""
 	}
@@ -305,7 +284,7 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 		f.Denied = c.err.Error()
 	}
 	counted := h.countBeside(ctx, p)
-	title, body, err := p.build(h, &call{Request: c.WithContext(ctx), began: time.Now(), live: c.live,
+	body, err := p.build(h, &call{Request: c.WithContext(ctx), began: time.Now(), live: c.live,
 		failed: c.failed, err: c.err})
 	f.Problems = counted()
 	if err != nil {
@@ -318,12 +297,12 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 		return f, err
 	}
 	h.live.made(p, time.Now())
-	f.Title, f.Body = title, body
-	if o, ok := body.(*overviewView); ok {
-		f.Problems = len(o.GetProblems())
+	f.Body = body
+	switch b := body.(type) {
+	case *overviewView:
+		f.Problems = len(b.GetProblems())
 		h.problems.set(f.Problems)
-	}
-	if b, ok := body.(interface{ refresh() string }); ok {
+	case *migrationsView:
 		f.Refresh = b.refresh()
 	}
 	if p.still != nil && p.still(c.URL.Query()) {
@@ -332,27 +311,10 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 	return f, nil
 }
 
-// label returns a page's label in the menu, or the name of the tag that it shows.
-func (p *page) label(c *call) string {
-	if tag := c.PathValue("tag"); tag != "" {
-		return "Tag " + tag
+// shownAt returns the path of the page that a request shows, also if it is a form.
+func (p *page) shownAt(c *call) string {
+	if c.Method != http.MethodPost || c.URL.Path == p.path {
+		return c.URL.Path
 	}
-	for _, e := range menu {
-		if e.Name == p.nav {
-			return e.Label
-		}
-	}
-	if p.name == "find" { // which is not in the menu
-		return "Find"
-	}
-	return "Not found"
-}
-
-// pathOf returns the path of a page with the request's values in it.
-func pathOf(p *page, c *call) string {
-	path := strings.TrimSuffix(p.path, "{$}")
-	for _, name := range []string{"tag", "id"} {
-		path = strings.ReplaceAll(path, "{"+name+"}", c.PathValue(name))
-	}
-	return path
+	return path.Dir(c.URL.Path)
 }

@@ -1,8 +1,6 @@
 package web
 
 import (
-	"net/http"
-
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
 )
@@ -19,24 +17,21 @@ type workersView struct {
 	Newest, Older string // addresses
 }
 
-func (h *Handler) workers(c *call) (string, any, error) {
+func (h *Handler) workers(c *call) (any, error) {
 	q := c.URL.Query()
-	if c.Method == http.MethodPost {
-		q = nil
-	}
-	l, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{})
+	l, err := h.layout(c)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	r := &marchv1.ListWorkersRequest{PageSize: workersPage, PageToken: q.Get("after"), Room: q.Get("room")}
 	if q.Get("bits") != "" {
 		if err := c.fill(r, setting.Of(r, "bits", "")); err != nil {
-			return "", nil, err
+			return nil, err
 		}
 	}
 	list, err := h.console.ListWorkers(c.Context(), r)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	colour := colours(l.GetEver()...)
 	v := &workersView{Rooms: l.GetEver(), Room: r.GetRoom(), Bits: q.Get("bits"), Unreadable: list.GetUnreadable()}
@@ -47,5 +42,5 @@ func (h *Handler) workers(c *call) (string, any, error) {
 	if next := list.GetNextPageToken(); next != "" {
 		v.Older = with(q, "after", next)
 	}
-	return "Workers", v, nil
+	return v, nil
 }

@@ -68,8 +68,15 @@
     if (!(refused = e.detail.status > 0)) return away();
     say("trouble", `This console answers, but does not keep this page up to date now (status ${e.detail.status}). ${stood()}; reload it to see changes.`);
   });
+  // The console sends all lines of the live part, and then those that changed, each with its number.
+  let lines = [];
   document.addEventListener("htmx:sse:before:message", (e) => {
-    if (e.detail.message.event) return;
+    const message = e.detail.message, sent = message.data.split("\n");
+    if (message.event === "changed") {
+      for (const line of sent) lines[parseInt(line, 10)] = line.slice(line.indexOf(" ") + 1);
+      [message.event, message.data] = ["", lines.join("\n")];
+    } else if (message.event) return;
+    else lines = sent;
     if (failed()) location.replace(failed().dataset.failed);
     trouble = "";
     answers();

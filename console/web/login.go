@@ -1,4 +1,4 @@
-package login
+package web
 
 import (
 	"bytes"
@@ -6,7 +6,7 @@ import (
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
-	"embed"
+	"crypto/subtle"
 	"html/template"
 	"net"
 	"net/http"
@@ -14,9 +14,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/gorilla/securecookie"
 	"github.com/hashicorp/go-hclog"
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/oauth2"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -25,11 +27,8 @@ import (
 	"github.com/march-id/march/internal/rest"
 )
 
-//go:embed templates
-var templates embed.FS
-
-// Config are the settings of logins. The zero value lets operators log in by tokens.
-type Config struct {
+// LoginConfig are the settings of logins. The zero value lets operators log in by tokens.
+type LoginConfig struct {
 	// ClientID is this console's name at the issuer of the gate; empty for no login there.
 	// ClientSecret may be empty: PKCE does without.
 	ClientID, ClientSecret string
@@ -50,8 +49,7 @@ const (
 	defaultLasts = 12 * time.Hour
 	maxLasts     = access.MaxSession
 	minKey       = 32
-	maxForm      = 32 << 10 // bytes of the form
-	maxKept      = 1 << 20  // bytes of a page's form
+	maxToken     = 32 << 10 // bytes of the form
 	// The names of the cookies. The prefix binds them to one host name and to TLS.
 	sessionCookie = "__Host-march"
 	attemptCookie = "__Host-march-login"
@@ -63,7 +61,7 @@ const (
 )
 
 // Validate checks the settings. Its error is Invalid.
-func (cfg Config) Validate() error {
+func (cfg LoginConfig) Validate() error {
 	if cfg.PublicURL != "" {
 		u, err := url.Parse(cfg.PublicURL)
 		if err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" ||
@@ -86,9 +84,20 @@ func (cfg Config) Validate() error {
 	return nil
 }
 
-// Handler serves logins.
-type Handler struct {
-	cfg    Config
+// Login lets operators log in, by a token or at an OpenID Connect issuer. A login ends in a cookie that the console
+// encrypts and signs: it has what the login proved, and when it ends. So any console with the same key can answer, and
+// none keeps a list but of sessions that were logged out. The cookie belongs to one host name, goes only over TLS (or
+// to this machine), is not for scripts, and no form of another site sends it.
+//
+//  1. The cookie has no token of March: a login by a token of the file has the token's hash, so that it ends when the
+//     token is taken out of the file. A login at the issuer has its access token, so that consoles can ask whether the
+//     login still holds.
+//  2. Where a browser is sent never comes from the Host header: paths of this console only, and the issuer goes back
+//     to the address that the operator set.
+//  3. A login at the issuer ends in the browser that began it: state, nonce and the PKCE verifier are in a cookie of
+//     that browser.
+type Login struct {
+	cfg    LoginConfig
 	gate   *access.Gate
 	log    hclog.Logger
 	host   string // of PublicURL; empty for any
@@ -96,8 +105,8 @@ type Handler struct {
 	page   *template.Template
 }
 
-// New returns a handler of logins to a gate, which must not be nil. Its error is Invalid.
-func New(cfg Config, gate *access.Gate, log hclog.Logger) (*Handler, error) {
+// NewLogin returns a handler of logins to a gate, which must not be nil. Its error is Invalid.
+func NewLogin(cfg LoginConfig, gate *access.Gate, log hclog.Logger) (*Login, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -119,7 +128,7 @@ func New(cfg Config, gate *access.Gate, log hclog.Logger) (*Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Handler{cfg: cfg, gate: gate, log: log, page: page}
+	h := &Login{cfg: cfg, gate: gate, log: log, page: page}
 	if u, err := url.Parse(cfg.PublicURL); err == nil {
 		h.host = u.Host
 	}
@@ -129,7 +138,7 @@ func New(cfg Config, gate *access.Gate, log hclog.Logger) (*Handler, error) {
 }
 
 // Session returns the login of a request; nil if there is none.
-func (h *Handler) Session(r *http.Request) *access.Session {
+func (h *Login) Session(r *http.Request) *access.Session {
 	cookie, err := r.Cookie(sessionCookie)
 	if err != nil {
 		return nil
@@ -147,7 +156,7 @@ func (h *Handler) Session(r *http.Request) *access.Session {
 }
 
 // Routes adds the routes of logins to a mux.
-func (h *Handler) Routes(mux *http.ServeMux) {
+func (h *Login) Routes(mux *http.ServeMux) {
 	guard := http.NewCrossOriginProtection()
 	for pattern, serve := range map[string]http.HandlerFunc{
 		"GET /login": h.form, "POST /login": h.byToken, "POST /logout": h.logout,
@@ -159,7 +168,7 @@ func (h *Handler) Routes(mux *http.ServeMux) {
 
 // Pages returns a handler that serves the pages to browsers which are logged in, and sends
 // others to the login. Where the policy lets anonymous callers read, they need no login.
-func (h *Handler) Pages(next http.Handler) http.Handler {
+func (h *Login) Pages(next http.Handler) http.Handler {
 	// The guard stands before the form is shown: what another site sent must not become a form of this one.
 	keep := http.NewCrossOriginProtection().Handler(rest.Page("", http.HandlerFunc(h.keep)))
 	ask := rest.Page("", http.HandlerFunc(h.ask))
@@ -179,7 +188,7 @@ func (h *Handler) Pages(next http.Handler) http.Handler {
 }
 
 // ask sends a browser without a login to the login.
-func (h *Handler) ask(w http.ResponseWriter, r *http.Request) {
+func (h *Login) ask(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet || strings.HasPrefix(r.URL.Path, "/live/") {
 		http.Error(w, "log in first: the login has ended, or there was none", http.StatusUnauthorized)
 		return
@@ -199,7 +208,7 @@ func (h *Handler) ask(w http.ResponseWriter, r *http.Request) {
 }
 
 // underItsName refuses requests under another host name than PublicURL's.
-func (h *Handler) underItsName(next http.Handler) http.Handler {
+func (h *Login) underItsName(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if host := r.Host; h.host != "" && !strings.EqualFold(host, h.host) {
 			if name, _, err := net.SplitHostPort(host); err == nil {
@@ -217,37 +226,37 @@ func (h *Handler) underItsName(next http.Handler) http.Handler {
 	})
 }
 
-// view is the data of the page.
-type view struct {
+// loginView is the data of the page.
+type loginView struct {
 	To, User string
 	Issuer   bool
 	Err      string
-	Kept     *kept
+	Kept     *keptForm
 }
 
-// kept is a form that was sent after its login had ended.
-type kept struct {
+// keptForm is a form that was sent after its login had ended.
+type keptForm struct {
 	To     string
 	Fields url.Values
 }
 
 // keep answers a form that came without a login: with the form, so that it can be sent again after a login in another
 // window of the browser. So the console keeps nothing, and the browser sends the form by a person's hand only.
-func (h *Handler) keep(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, maxKept)
+func (h *Login) keep(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, "log in first: the login has ended, or there was none, and the form cannot be read",
 			http.StatusUnauthorized)
 		return
 	}
-	h.write(w, http.StatusUnauthorized, view{Kept: &kept{To: local(r.URL.RequestURI()), Fields: r.PostForm}})
+	h.write(w, http.StatusUnauthorized, loginView{Kept: &keptForm{localPath(r.URL.RequestURI()), r.PostForm}})
 }
 
-func (h *Handler) form(w http.ResponseWriter, r *http.Request) { h.show(w, r, nil) }
+func (h *Login) form(w http.ResponseWriter, r *http.Request) { h.show(w, r, nil) }
 
 // show answers with the form, and why a login failed.
-func (h *Handler) show(w http.ResponseWriter, r *http.Request, failed error) {
-	v := view{To: local(r.FormValue("to")), Issuer: h.cfg.ClientID != ""}
+func (h *Login) show(w http.ResponseWriter, r *http.Request, failed error) {
+	v := loginView{To: localPath(r.FormValue("to")), Issuer: h.cfg.ClientID != ""}
 	if s := access.From(r.Context()); s != nil && len(s.Names) > 0 {
 		v.User = s.Name()
 	}
@@ -258,7 +267,7 @@ func (h *Handler) show(w http.ResponseWriter, r *http.Request, failed error) {
 	h.write(w, status, v)
 }
 
-func (h *Handler) write(w http.ResponseWriter, status int, v view) {
+func (h *Login) write(w http.ResponseWriter, status int, v loginView) {
 	var text bytes.Buffer
 	if err := h.page.Execute(&text, v); err != nil {
 		h.log.Error("page not rendered", "page", "login", "error", err)
@@ -271,8 +280,8 @@ func (h *Handler) write(w http.ResponseWriter, status int, v view) {
 }
 
 // byToken logs in by a token.
-func (h *Handler) byToken(w http.ResponseWriter, r *http.Request) {
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+func (h *Login) byToken(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, maxToken)
 	if err := r.ParseForm(); err != nil {
 		h.show(w, r, allocator.Errorf(allocator.Invalid, "the form cannot be read"))
 		return
@@ -282,7 +291,7 @@ func (h *Handler) byToken(w http.ResponseWriter, r *http.Request) {
 		h.show(w, r, allocator.Errorf(allocator.Unauthenticated, "no token was given"))
 		return
 	}
-	s, err := h.gate.SessionOf(r.Context(), token, address(r))
+	s, err := h.gate.SessionOf(r.Context(), token, hostOf(r))
 	if err != nil {
 		h.show(w, r, err)
 		return
@@ -291,7 +300,7 @@ func (h *Handler) byToken(w http.ResponseWriter, r *http.Request) {
 }
 
 // enter sets the cookie of a login, and goes on to a page.
-func (h *Handler) enter(w http.ResponseWriter, r *http.Request, s *access.Session, to string) {
+func (h *Login) enter(w http.ResponseWriter, r *http.Request, s *access.Session, to string) {
 	proven, ends := s.Expires, time.Now().Add(h.cfg.Lasts)
 	if proven.IsZero() || proven.After(ends) {
 		proven = ends
@@ -309,11 +318,11 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request, s *access.Sessio
 		h.show(w, r, err)
 		return
 	}
-	http.Redirect(w, r, local(to), http.StatusSeeOther)
+	http.Redirect(w, r, localPath(to), http.StatusSeeOther)
 }
 
 // logout ends the session, so that copies of its cookie end as well.
-func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
+func (h *Login) logout(w http.ResponseWriter, r *http.Request) {
 	if s := h.Session(r); s != nil {
 		if subject := h.gate.SubjectOf(s); subject != "" {
 			h.gate.EndSessions(time.Now(), map[string][]ulid.ULID{subject: {s.ID}})
@@ -322,12 +331,12 @@ func (h *Handler) logout(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	drop(w, sessionCookie)
+	dropCookie(w, sessionCookie)
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 
 // set sets a cookie.
-func (h *Handler) set(w http.ResponseWriter, name string, value any, lasts time.Duration) error {
+func (h *Login) set(w http.ResponseWriter, name string, value any, lasts time.Duration) error {
 	text, err := h.cookie.Encode(name, value)
 	if err != nil { // a user of very many groups
 		return allocator.Errorf(allocator.Invalid, "the identity is too large for a cookie: %d KiB at most", 4)
@@ -339,13 +348,13 @@ func (h *Handler) set(w http.ResponseWriter, name string, value any, lasts time.
 	return nil
 }
 
-func drop(w http.ResponseWriter, name string) {
+func dropCookie(w http.ResponseWriter, name string) {
 	http.SetCookie(w, &http.Cookie{Name: name, Path: "/", MaxAge: -1, Secure: true, HttpOnly: true,
 		SameSite: http.SameSiteLaxMode})
 }
 
-// local returns a path of this console, or its first page: never another site's address.
-func local(to string) string {
+// localPath returns a path of this console, or its first page: never another site's address.
+func localPath(to string) string {
 	u, err := url.Parse(to)
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") ||
 		strings.ContainsAny(to, "\\\r\n\t") {
@@ -354,11 +363,106 @@ func local(to string) string {
 	return to
 }
 
-// address returns where a request comes from, without the port.
-func address(r *http.Request) string {
+// hostOf returns where a request comes from, without the port.
+func hostOf(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
 	}
 	return host
+}
+
+// attempt is a login at the issuer under way, in a cookie of the browser that began it.
+type attempt struct {
+	State    string    `json:"s"`
+	Nonce    string    `json:"n"`
+	Verifier string    `json:"v"` // of PKCE
+	To       string    `json:"t"`
+	Expires  time.Time `json:"e"`
+}
+
+// oauth returns the settings of a login at the issuer.
+func (h *Login) oauth(p *oidc.Provider) *oauth2.Config {
+	return &oauth2.Config{
+		ClientID: h.cfg.ClientID, ClientSecret: h.cfg.ClientSecret, Endpoint: p.Endpoint(),
+		RedirectURL: strings.TrimSuffix(h.cfg.PublicURL, "/") + "/login/callback",
+		Scopes:      []string{oidc.ScopeOpenID, "profile", "groups"},
+	}
+}
+
+// toIssuer sends a browser to the issuer.
+func (h *Login) toIssuer(w http.ResponseWriter, r *http.Request) {
+	if h.cfg.ClientID == "" {
+		http.NotFound(w, r)
+		return
+	}
+	p, _, err := h.gate.Issuer()
+	if err != nil {
+		h.show(w, r, err)
+		return
+	}
+	a := attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
+		To: localPath(r.FormValue("to")), Expires: time.Now().Add(attemptLasts)}
+	if err := h.set(w, attemptCookie, a, attemptLasts); err != nil {
+		h.show(w, r, err)
+		return
+	}
+	http.Redirect(w, r, h.oauth(p).AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)),
+		http.StatusSeeOther)
+}
+
+// fromIssuer logs in a browser that comes back from the issuer.
+func (h *Login) fromIssuer(w http.ResponseWriter, r *http.Request) {
+	if h.cfg.ClientID == "" {
+		http.NotFound(w, r)
+		return
+	}
+	var a attempt
+	cookie, err := r.Cookie(attemptCookie)
+	if err == nil {
+		err = h.cookie.Decode(attemptCookie, cookie.Value, &a)
+	}
+	dropCookie(w, attemptCookie) // it counts once
+	if err != nil || !time.Now().Before(a.Expires) ||
+		subtle.ConstantTimeCompare([]byte(a.State), []byte(r.FormValue("state"))) != 1 {
+		h.show(w, r, allocator.Errorf(allocator.Unauthenticated,
+			"this browser did not begin the login, or took longer than %v; log in again", attemptLasts))
+		return
+	}
+	session, err := h.exchange(r.Context(), a, r.FormValue("code"))
+	if err != nil {
+		h.log.Warn("login at the issuer failed", "from", hostOf(r), "error", err)
+		h.show(w, r, allocator.Errorf(allocator.KindOf(err),
+			"the login at the issuer failed; the console's log says why"))
+		return
+	}
+	h.enter(w, r, session, a.To)
+}
+
+// exchange returns the session that the issuer's code is good for.
+func (h *Login) exchange(ctx context.Context, a attempt, code string) (*access.Session, error) {
+	p, client, err := h.gate.Issuer()
+	if err != nil {
+		return nil, err
+	}
+	refuse := func(format string, args ...any) error {
+		return allocator.Errorf(allocator.Unauthenticated, format, args...)
+	}
+	ctx = oidc.ClientContext(ctx, client)
+	answer, err := h.oauth(p).Exchange(ctx, code, oauth2.VerifierOption(a.Verifier))
+	if err != nil {
+		return nil, refuse("the issuer does not take the code: %.300s", err.Error())
+	}
+	raw, ok := answer.Extra("id_token").(string)
+	if !ok {
+		return nil, refuse("the issuer gave no id_token")
+	}
+	nonce, id, err := h.gate.VerifyLogin(ctx, h.cfg.ClientID, raw)
+	if err != nil {
+		return nil, err
+	}
+	if subtle.ConstantTimeCompare([]byte(nonce), []byte(a.Nonce)) != 1 {
+		return nil, refuse("the issuer's id_token is of another login")
+	}
+	return h.gate.NewLogin(ctx, id, answer.AccessToken), nil
 }

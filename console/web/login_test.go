@@ -1,0 +1,615 @@
+package web_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/net/html"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/console/web"
+	"github.com/march-id/march/internal/access"
+)
+
+// A token logs a browser in, until it logs out or the token is taken out of the file.
+func TestToken(t *testing.T) {
+	s := newSite(t, nil)
+	if _, body, r := s.get(s.client, "/tags/order?x=1"); r.URL.Path != "/login" ||
+		!strings.Contains(body, `name="to" value="/tags/order?x=1"`) {
+		t.Fatalf("%s: %s", r.URL, body)
+	}
+	if code, body, _ := s.post(s.client, "/login", url.Values{"token": {"march_wrong"}}); code != 401 ||
+		!strings.Contains(body, "the token is not known") || strings.Contains(body, "march_wrong") {
+		t.Errorf("%d %s", code, body)
+	}
+	code, body, r := s.post(s.client, "/login", url.Values{"token": {" " + s.token + "\n"}, "to": {"/tags/order?x=1"}})
+	if code != 200 || body != "page of token:ops" || r.URL.Path != "/tags/order" {
+		t.Fatalf("%d %s at %s", code, body, r.URL)
+	}
+	if _, body, _ := s.get(s.client, "/login"); !strings.Contains(body, "You are token:ops") {
+		t.Error(body)
+	}
+	// The cookie is for this host, over TLS, not for scripts, and has no token.
+	client := s.browser()
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	_, _, r = s.post(client, "/login", url.Values{"token": {s.token}})
+	set := r.Header.Get("Set-Cookie")
+	for _, want := range []string{"__Host-march=", "; Path=/;", "HttpOnly", "Secure", "SameSite=Lax", "Max-Age=43"} {
+		if !strings.Contains(set, want) {
+			t.Errorf("%s has no %s", set, want)
+		}
+	}
+	if strings.Contains(set, s.token) || strings.Contains(set, "Domain") {
+		t.Error(set)
+	}
+
+	if _, body, r := s.post(s.client, "/logout", nil); r.URL.Path != "/login" || strings.Contains(body, "You are") {
+		t.Error(body)
+	}
+	if _, _, r := s.get(s.client, "/"); r.URL.Path != "/login" {
+		t.Errorf("after the logout: %s", r.URL)
+	}
+	s.post(s.client, "/login", url.Values{"token": {s.token}})
+	if err := os.WriteFile(s.tokens, []byte("# none\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.gate.Reload(time.Now())
+	if _, _, r := s.get(s.client, "/"); r.URL.Path != "/login" {
+		t.Errorf("after the token was taken out: %s", r.URL)
+	}
+}
+
+// The issuer logs a browser in, with state, nonce and PKCE.
+func TestIssuer(t *testing.T) {
+	i := newIssuer(t)
+	s := newSite(t, func(cfg *web.LoginConfig, gate *access.Config) {
+		cfg.ClientID = "console"
+		gate.Issuer, gate.Audience = i.URL, "march"
+	})
+	if code, body, r := s.get(s.client, "/login/issuer?to=/tags"); code != 200 ||
+		body != "page of jwt:alice" || r.URL.Path != "/tags" {
+		t.Fatalf("%d %s at %s", code, body, r.URL)
+	}
+	// Where the browser goes afterwards is this console.
+	for _, to := range []string{"https://evil.example/", "//evil.example", `/\evil.example`,
+		"javascript:alert(1)", "tags"} {
+		c := s.browser()
+		if code, _, r := s.get(c, "/login/issuer?to="+url.QueryEscape(to)); code != 200 || r.URL.String() != s.URL+"/" {
+			t.Errorf("%s: %d at %s", to, code, r.URL)
+		}
+	}
+	// A login that another browser began counts for nothing, nor does one without state.
+	stop := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	first := s.browser()
+	first.CheckRedirect = stop
+	_, _, r := s.get(first, "/login/issuer")
+	toIssuer := r.Header.Get("Location")
+	_, _, r = s.send(&http.Client{CheckRedirect: stop}, http.MethodGet, toIssuer, "", func(*http.Request) {})
+	back := strings.TrimPrefix(r.Header.Get("Location"), s.URL)
+	for name, c := range map[string]*http.Client{"another browser": s.browser()} {
+		if code, body, _ := s.get(c, back); code != 401 || !strings.Contains(body, "did not begin the login") {
+			t.Errorf("%s: %d %s", name, code, body)
+		}
+	}
+	changed, _, _ := strings.Cut(back, "&state=")
+	if code, _, _ := s.get(first, changed+"&state=other"); code != 401 {
+		t.Errorf("another state: %d", code)
+	}
+	if code, _, _ := s.get(first, back); code != 401 { // the attempt counts once
+		t.Errorf("the same attempt again: %d", code)
+	}
+	i.mu.Lock()
+	i.nonce = "replayed"
+	i.mu.Unlock()
+	if code, body, _ := s.get(s.browser(), "/login/issuer"); code != 401 ||
+		!strings.Contains(body, "the login at the issuer failed") {
+		t.Errorf("another nonce: %d %s", code, body)
+	}
+}
+
+// Cookies that are forged, of another key or expired count for nothing.
+func TestBadCookies(t *testing.T) {
+	s, other := newSite(t, nil), newSite(t, nil)
+	other.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	_, _, r := other.post(other.client, "/login", url.Values{"token": {other.token}})
+	theirs := r.cookies[0].Value
+	for _, value := range []string{theirs, "x", "", strings.Repeat("A", 4000),
+		base64.StdEncoding.EncodeToString([]byte(`{"n":["token:ops"],"e":"2099-01-01T00:00:00Z"}`))} {
+		if _, _, r := s.send(s.client, http.MethodGet, "/", "", func(r *http.Request) {
+			r.AddCookie(&http.Cookie{Name: "__Host-march", Value: value})
+		}); r.URL.Path != "/login" {
+			t.Errorf("%.20s: %s", value, r.URL)
+		}
+	}
+	// All consoles with one key take each other's cookies.
+	key := []byte(strings.Repeat("k", 32))
+	with := func(cfg *web.LoginConfig, _ *access.Config) { cfg.Key, cfg.PublicURL = key, "" }
+	a, b := newSite(t, with), newSite(t, with)
+	if err := os.WriteFile(b.tokens, must(os.ReadFile(a.tokens)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.gate.Reload(time.Now())
+	a.client.CheckRedirect = other.client.CheckRedirect
+	_, _, r = a.post(a.client, "/login", url.Values{"token": {a.token}})
+	if _, body, _ := b.send(b.client, http.MethodGet, "/", "", func(to *http.Request) {
+		to.AddCookie(r.cookies[0])
+	}); body != "page of token:ops" {
+		t.Error(body)
+	}
+}
+
+func must(b []byte, _ error) []byte { return b }
+
+// 10,000 wrong logins are bounded, and others still log in. TestPagesOfOtherSites has the other attacks.
+func TestGuesses(t *testing.T) {
+	s := newSite(t, nil)
+	if _, _, r := s.get(s.client, "/login"); r.Header.Get("Strict-Transport-Security") == "" {
+		t.Errorf("%v", r.Header)
+	}
+	looked, waits := 0, 0
+	h := s.Config.Handler
+	try := func(token, from string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodPost, s.URL+"/login", strings.NewReader("token="+token))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.RemoteAddr = from
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w
+	}
+	for range 10_000 {
+		switch w := try("march_guess", "192.0.2.7:1"); w.Code {
+		case http.StatusUnauthorized:
+			looked++
+		case http.StatusTooManyRequests:
+			waits++
+		default:
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	}
+	if looked > 200 || waits == 0 {
+		t.Errorf("%d guesses were looked at, %d told to wait", looked, waits)
+	}
+	if w := try(s.token, "192.0.2.8:1"); w.Code != http.StatusSeeOther {
+		t.Errorf("a good login from another address: %d %s", w.Code, w.Body)
+	}
+	if w := try(s.token, "192.0.2.7:1"); w.Code != http.StatusSeeOther {
+		t.Errorf("a good login from the same address: %d %s", w.Code, w.Body)
+	}
+}
+
+// A logout ends the session, not only the cookie of the browser that logged out.
+func TestLogoutEndsCopies(t *testing.T) {
+	s := newSite(t, nil)
+	cookie := func() *http.Cookie {
+		c := s.browser()
+		c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		_, _, r := s.post(c, "/login", url.Values{"token": {s.token}})
+		return r.cookies[0]
+	}
+	with := func(method, path string, c *http.Cookie) string {
+		_, _, r := s.send(s.browser(), method, path, "", func(r *http.Request) { r.AddCookie(c) })
+		return r.URL.Path
+	}
+	one, other := cookie(), cookie()
+	with(http.MethodPost, "/logout", one)
+	if at := with(http.MethodGet, "/tags", one); at != "/login" {
+		t.Errorf("a copy of the cookie after the logout: %s", at)
+	}
+	if at := with(http.MethodGet, "/tags", other); at != "/tags" {
+		t.Errorf("another session of the subject: %s", at)
+	}
+}
+
+// A form that comes after its login has ended is kept in the answer, to be sent again; that of another site is not.
+func TestFormSurvivesTheLogin(t *testing.T) {
+	s := newSite(t, nil)
+	const path = "/tags/order/settings?from=list"
+	form := url.Values{"step": {"10"}, "remark": {"\"><script>\nline 2"}, "room": {"eu-1", "us-1"}}
+	code, body, r := s.post(s.client, path, form)
+	if code != http.StatusUnauthorized || r.Header.Get("Cache-Control") != "no-store" ||
+		!strings.Contains(r.Header.Get("Content-Security-Policy"), "form-action 'self'") {
+		t.Fatalf("%d %v", code, r.Header)
+	}
+	to, fields := "", url.Values{}
+	z := html.NewTokenizer(strings.NewReader(body))
+	for z.Next() != html.ErrorToken {
+		token, attributes := z.Token(), map[string]string{}
+		for _, a := range token.Attr {
+			attributes[a.Key] = a.Val
+		}
+		switch {
+		case token.Data == "form" && token.Type == html.StartTagToken:
+			to = attributes["action"]
+		case token.Data == "input":
+			fields.Add(attributes["name"], attributes["value"])
+		}
+	}
+	if to != path || !reflect.DeepEqual(fields, form) {
+		t.Fatalf("%s %v in %s", to, fields, body)
+	}
+	if code, _, _ := s.post(s.client, to, fields); code != http.StatusUnauthorized { // still without a login
+		t.Error(code)
+	}
+	s.post(s.client, "/login", url.Values{"token": {s.token}})
+	if code, body, _ := s.post(s.client, to, fields); code != http.StatusOK || body != "page of token:ops" {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body, _ := s.send(s.browser(), http.MethodPost, path, "step=666", func(r *http.Request) {
+		r.Header.Set("Sec-Fetch-Site", "cross-site")
+	}); code != http.StatusForbidden || strings.Contains(body, "666") {
+		t.Errorf("a form of another site: %d %s", code, body)
+	}
+}
+
+// RoundTrip implements http.RoundTripper: it answers without a network.
+func (i *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	i.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// visit is a browser at a console, without a network.
+type visit struct {
+	t       *testing.T
+	issuer  *issuer
+	console http.Handler
+	cookies map[string]*http.Cookie
+}
+
+// get returns the status and the body of a page, and where it sends the browser.
+func (v *visit) get(path string) (status int, body, to string) {
+	r := httptest.NewRequest(http.MethodGet, "https://console.example"+path, http.NoBody)
+	for _, c := range v.cookies {
+		r.AddCookie(c)
+	}
+	w := httptest.NewRecorder()
+	v.console.ServeHTTP(w, r)
+	for _, c := range w.Result().Cookies() {
+		if v.cookies[c.Name] = c; c.MaxAge < 0 {
+			delete(v.cookies, c.Name)
+		}
+	}
+	return w.Code, w.Body.String(), w.Header().Get("Location")
+}
+
+// logIn goes through the issuer, and returns how long the session lasts.
+func (v *visit) logIn(to string) time.Duration {
+	v.t.Helper()
+	_, _, at := v.get("/login/issuer?to=" + url.QueryEscape(to))
+	r := httptest.NewRequest(http.MethodGet, at, http.NoBody)
+	w := httptest.NewRecorder()
+	v.issuer.ServeHTTP(w, r)
+	back, err := url.Parse(w.Header().Get("Location"))
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	if status, body, at := v.get(back.RequestURI()); status != http.StatusSeeOther || at != to {
+		v.t.Fatalf("%d, to %q: %s", status, at, body)
+	}
+	return time.Duration(v.cookies["__Host-march"].MaxAge) * time.Second
+}
+
+func visiting(t *testing.T, test func(t *testing.T, v *visit)) {
+	t.Helper()
+	i := newIssuer(t)
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	if err := os.WriteFile(path, []byte("grants: [{subjects: 'group:ops', roles: operator}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		gate, err := access.New(access.Config{Policy: path, Issuer: i.URL, Audience: "march", Transport: i})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := web.NewLogin(web.LoginConfig{ClientID: "console", PublicURL: "https://console.example"}, gate,
+			hclog.NewNullLogger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mux := http.NewServeMux()
+		h.Routes(mux)
+		mux.Handle("/", h.Pages(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = fmt.Fprint(w, "page of ", access.From(r.Context()).Name())
+		})))
+		test(t, &visit{t, i, gate.HTTP(mux, h.Session), make(map[string]*http.Cookie)})
+	})
+}
+
+// A login at an issuer that is asked about it lasts as long as the console lets it, and ends when the issuer says so.
+// Then a browser goes through the issuer again by itself, unless the login has ended at once.
+func TestLoginEndsAtTheIssuer(t *testing.T) {
+	visiting(t, func(t *testing.T, v *visit) {
+		v.issuer.userInfo = http.StatusOK
+		if lasts := v.logIn("/tags"); lasts != 12*time.Hour {
+			t.Errorf("the login lasts %v", lasts)
+		}
+		if _, body, _ := v.get("/tags"); body != "page of jwt:alice" {
+			t.Error(body)
+		}
+		time.Sleep(2 * time.Hour)
+		if _, body, _ := v.get("/tags"); body != "page of jwt:alice" {
+			t.Error(body)
+		}
+		v.issuer.userInfo = http.StatusUnauthorized
+		time.Sleep(time.Minute)
+		status, _, to := v.get("/tags?a=b")
+		if status != http.StatusSeeOther || to != "/login/issuer?to=%2Ftags%3Fa%3Db" {
+			t.Errorf("%d, to %q", status, to)
+		}
+		v.issuer.userInfo = http.StatusOK
+		v.logIn("/tags")
+		v.issuer.userInfo = http.StatusUnauthorized
+		time.Sleep(30 * time.Second)
+		if status, _, to := v.get("/tags"); status != http.StatusSeeOther || to != "/login?to=%2Ftags" {
+			t.Errorf("a login that ended at once: %d, to %q", status, to)
+		}
+	})
+}
+
+// A login lasts as long as its id_token where the issuer says nothing of it, or its access token is too large.
+func TestLoginEndsWithItsToken(t *testing.T) {
+	visiting(t, func(t *testing.T, v *visit) {
+		if lasts := v.logIn("/"); lasts > time.Hour {
+			t.Errorf("without UserInfo the login lasts %v", lasts)
+		}
+		v.issuer.userInfo, v.issuer.access = http.StatusOK, strings.Repeat("x", 5000)
+		if lasts := v.logIn("/"); lasts > time.Hour {
+			t.Errorf("with a large token the login lasts %v", lasts)
+		}
+		if _, body, _ := v.get("/"); body != "page of jwt:alice" {
+			t.Error(body)
+		}
+	})
+}
+
+// While the issuer does not say whether a login still holds, and did not say so to this console before, the console
+// shows no page: it says that it cannot check the login, and goes on with it when the issuer answers.
+func TestLoginThatCannotBeChecked(t *testing.T) {
+	visiting(t, func(t *testing.T, v *visit) {
+		v.issuer.userInfo = http.StatusOK
+		v.logIn("/tags")
+		v.issuer.userInfo = http.StatusBadGateway
+		r := httptest.NewRequest(http.MethodGet, "https://console.example/tags", http.NoBody)
+		r.AddCookie(v.cookies["__Host-march"])
+		w := httptest.NewRecorder()
+		v.console.ServeHTTP(w, r)
+		if p := w.Header().Get("Content-Security-Policy"); !strings.Contains(p, "frame-ancestors 'none'") {
+			t.Errorf("the page may be framed: %q", p)
+		}
+		if status, body, _ := v.get("/tags"); status != http.StatusServiceUnavailable ||
+			!strings.Contains(body, "the login cannot be checked now") {
+			t.Errorf("%d %s", status, body)
+		}
+		v.issuer.userInfo = http.StatusOK
+		time.Sleep(10 * time.Second)
+		if _, body, _ := v.get("/tags"); body != "page of jwt:alice" {
+			t.Error(body)
+		}
+	})
+}
+
+// Settings that cannot work are refused.
+func TestSettings(t *testing.T) {
+	for name, cfg := range map[string]web.LoginConfig{
+		"public-url: \"http://march.example\"":  {PublicURL: "http://march.example"},
+		"public-url: \"march.example\"":         {PublicURL: "march.example"},
+		"public-url: \"https://a/b\"":           {PublicURL: "https://a/b"},
+		"public-url: none":                      {ClientID: "console"},
+		"session-key-file: 5 bytes":             {Key: []byte("short")},
+		"session-lasts: 200h0m0s; allowed: abo": {Lasts: 200 * time.Hour},
+	} {
+		if err := cfg.Validate(); allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), name) {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
+
+// issuer is an OpenID Connect issuer; its user always agrees.
+type issuer struct {
+	*httptest.Server
+	t   *testing.T
+	key *ecdsa.PrivateKey
+	mu  sync.Mutex
+	// by code: the challenge of PKCE, and the nonce
+	codes map[string][2]string
+	nonce string // given instead, if set
+	// access is the access token that it gives; userInfo is the status of its endpoint UserInfo.
+	access   string
+	userInfo int
+}
+
+func newIssuer(t *testing.T) *issuer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &issuer{t: t, key: key, codes: make(map[string][2]string), access: "x",
+		userInfo: http.StatusNotFound}
+	i.Server = httptest.NewServer(i)
+	t.Cleanup(i.Close)
+	return i
+}
+
+func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch r.URL.Path {
+	case "/.well-known/openid-configuration":
+		_, _ = fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q,"authorization_endpoint":%q,"token_endpoint":%q,`+
+			`"userinfo_endpoint":%q}`, i.URL, i.URL+"/keys", i.URL+"/auth", i.URL+"/token", i.URL+"/userinfo")
+	case "/userinfo":
+		w.WriteHeader(i.userInfo)
+		_, _ = w.Write([]byte(`{"sub":"alice"}`))
+	case "/keys":
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: "one",
+			Algorithm: "ES256", Use: "sig"}}})
+	case "/auth":
+		q := r.URL.Query()
+		if q.Get("code_challenge_method") != "S256" || q.Get("response_type") != "code" ||
+			q.Get("client_id") != "console" {
+			http.Error(w, "bad request", http.StatusBadRequest)
+			return
+		}
+		code := rand.Text()
+		i.codes[code] = [2]string{q.Get("code_challenge"), q.Get("nonce")}
+		http.Redirect(w, r, q.Get("redirect_uri")+"?code="+code+"&state="+url.QueryEscape(q.Get("state")),
+			http.StatusFound)
+	case "/token":
+		code := i.codes[r.FormValue("code")]
+		delete(i.codes, r.FormValue("code"))
+		sum := sha256.Sum256([]byte(r.FormValue("code_verifier")))
+		if code[0] == "" || code[0] != base64.RawURLEncoding.EncodeToString(sum[:]) {
+			http.Error(w, `{"error":"invalid_grant"}`, http.StatusBadRequest)
+			return
+		}
+		nonce := code[1]
+		if i.nonce != "" {
+			nonce = i.nonce
+		}
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256,
+			Key: jose.JSONWebKey{Key: i.key, KeyID: "one"}}, nil)
+		if err != nil {
+			i.t.Error(err)
+			return
+		}
+		token, err := jwt.Signed(signer).Claims(map[string]any{
+			"iss": i.URL, "aud": "console", "sub": "alice", "groups": []string{"ops"}, "nonce": nonce,
+			"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(),
+		}).Serialize()
+		if err != nil {
+			i.t.Error(err)
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"access_token":%q,"token_type":"Bearer","id_token":%q}`, i.access, token)
+	}
+}
+
+// site is a console's pages behind a login.
+type site struct {
+	*httptest.Server
+	t      *testing.T
+	gate   *access.Gate
+	token  string
+	tokens string // the file
+	client *http.Client
+}
+
+// newSite serves a page that names its subject. cfg may be changed before.
+func newSite(t *testing.T, change func(*web.LoginConfig, *access.Config)) *site {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	s := &site{t: t}
+	token, line, err := access.NewToken("ops", time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.token, s.tokens = token, write("tokens", line)
+	gateCfg := access.Config{Policy: write("policy.yaml",
+		"grants: [{subjects: ['token:ops', 'group:ops'], roles: operator}]"), Tokens: s.tokens}
+	var cfg web.LoginConfig
+	s.Server = httptest.NewUnstartedServer(nil)
+	cfg.PublicURL = "https://" + s.Listener.Addr().String()
+	if change != nil {
+		change(&cfg, &gateCfg)
+	}
+	if s.gate, err = access.New(gateCfg); err != nil {
+		t.Fatal(err)
+	}
+	h, err := web.NewLogin(cfg, s.gate, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	h.Routes(mux)
+	mux.Handle("/", h.Pages(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, "page of ", access.From(r.Context()).Name())
+	})))
+	s.Config.Handler = s.gate.HTTP(mux, h.Session)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	s.client = s.browser()
+	return s
+}
+
+// browser returns a client with cookies of its own.
+func (s *site) browser() *http.Client {
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return &http.Client{Transport: s.Client().Transport, Jar: jar}
+}
+
+// answered is an answer with its body, as it was read.
+type answered struct {
+	URL        *url.URL // of the last request
+	Header     http.Header
+	StatusCode int
+	cookies    []*http.Cookie
+}
+
+func (s *site) get(c *http.Client, path string) (int, string, answered) {
+	s.t.Helper()
+	return s.send(c, http.MethodGet, path, "", func(*http.Request) {})
+}
+
+func (s *site) post(c *http.Client, path string, form url.Values) (int, string, answered) {
+	s.t.Helper()
+	return s.send(c, http.MethodPost, path, form.Encode(), func(*http.Request) {})
+}
+
+// send sends a request as change modifies it. A path may be a whole address.
+func (s *site) send(c *http.Client, method, path, form string, change func(*http.Request)) (int, string, answered) {
+	s.t.Helper()
+	if !strings.HasPrefix(path, "http") {
+		path = s.URL + path
+	}
+	request, err := http.NewRequest(method, path, strings.NewReader(form))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	change(request)
+	r, err := c.Do(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r.StatusCode, string(body), answered{r.Request.URL, r.Header, r.StatusCode, r.Cookies()}
+}
