@@ -1,0 +1,51 @@
+"""Takes IDs until its input ends, and writes each run of them; see clients/conformance."""
+
+import json
+import sys
+import threading
+
+from march_id import Client, Kind, MarchError
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    lock, stop = threading.Lock(), threading.Event()
+
+    def say(*words: object) -> None:
+        with lock:
+            print(*words, flush=True)
+
+    ids = Client(options["addresses"], fallback=options["fallback"], token_file=options["tokenFile"], ca=options["ca"],
+                 min_step=options["minStep"], warm=options["tags"])
+    text = ids.tag(options["text"]).next_text()
+    say("text", text.text, text.id, ids.tag(options["text"]).parse_text(text.text))
+    try:
+        ids.next("no-such-tag")
+    except MarchError as error:
+        say("unknown", error.kind.value)
+
+    def load(name: str, step: int) -> None:
+        while not stop.wait(0.005):
+            try:
+                runs = [range(n, n + 1) for n in [ids.next(name)]] if step else ids.tag(name).next_n(5)
+            except MarchError as error:
+                say("error", name, error.kind.value, error)
+                continue
+            for run in runs:
+                say("id", name, run.start, len(run), run.step)
+
+    threads = [threading.Thread(target=load, args=(name, k)) for name in options["tags"] for k in (0, 1)]
+    for thread in threads:
+        thread.start()
+    sys.stdin.read()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    ids.close()
+    try:
+        ids.next(options["tags"][0])
+    except MarchError as error:
+        say("closed", error.kind.value if error.kind is Kind.CLOSED else error)
+
+
+main()
