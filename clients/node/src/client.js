@@ -1,0 +1,388 @@
+// A client that issues IDs in this process, from what it leases ahead.
+
+import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Part, Run, Segment, Ticks, seconds } from "./ids.js";
+import { MarchError, Rooms, now } from "./rooms.js";
+
+export { MarchError, Run };
+
+const PATIENCE = 3000; // ms for which callers wait for rooms that do not answer; later ones get the error at once
+const MOST = 1_000_000_000; // IDs of a lease
+const BATCH = 100_000; // IDs that a room issues at once
+const AHEAD = 10_000; // ms by which the clock may be ahead of a room's
+const NO_WINDOW = { worker: 0, since: 0, until: 0 };
+
+const clamp = (n, least, most) => Math.min(Math.max(n, least), most);
+
+/** Client issues unique IDs of any number of tags. index.d.ts has the options. */
+export class Client {
+  #c;
+  #tags = new Map();
+  #timer;
+  #looking = false;
+
+  constructor({ addresses, fallback = [], reserve = 30_000, minStep = 1000, maxStep = MOST, timeout = 2000,
+    tokenFile, ca, cert, key }) {
+    if (!(minStep >= 1 && minStep <= maxStep && maxStep <= MOST && reserve >= 1000 && timeout > 0)) {
+      throw new MarchError("invalid",
+        `allowed: 1 <= minStep <= maxStep <= ${MOST}, reserve >= 1000, timeout > 0 (both in ms)`);
+    }
+    // What all tags share. away: since when no room answers (0: one does), with which error; when one is asked
+    // again, and the pause then. newest is the own room's part of the newest layout that an answer named.
+    this.#c = { reserve, minStep, maxStep, began: now(), closed: false, newest: new Part(), away: 0, error: undefined,
+      retryAt: 0, pause: 0, rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }),
+      look: () => this.#look(), forget: (name) => this.#tags.delete(name) };
+  }
+
+  /** tag returns a handle to a tag. It asks no room. */
+  tag(name) {
+    let tag = this.#tags.get(name);
+    if (tag === undefined) this.#tags.set(name, tag = new Tag(this.#c, name));
+    return tag;
+  }
+
+  /** next returns an ID of a tag. It waits only while none is held, for some seconds at most. */
+  async next(name) {
+    const tag = this.#tags.get(name) ?? this.tag(name);
+    return tag.tryNext() ?? tag.next();
+  }
+
+  /** close drops all IDs that are held, and ends all calls that wait. */
+  close() {
+    this.#c.closed = true;
+    clearTimeout(this.#timer);
+    for (const tag of this.#tags.values()) tag._close();
+    this.#c.rooms.close();
+  }
+
+  /** #look looks after all tags: it drops what has ended, and leases ahead. */
+  #look() {
+    if (this.#looking || this.#c.closed) return;
+    this.#looking = true;
+    clearTimeout(this.#timer);
+    const at = now();
+    let wake = at + 1000;
+    for (const tag of this.#tags.values()) wake = Math.min(wake, tag._tend(at));
+    this.#timer = setTimeout(() => this.#look(), Math.max(wake - now(), 1)).unref();
+    this.#looking = false;
+  }
+}
+
+/** Tag issues the IDs of one tag. */
+export class Tag {
+  #c;
+  #path;
+  #id = 0n; // the next ID of the present run,
+  #left = 0; // and how many it has
+  #segments = []; // of the first the present run is; its count and first are those after the run
+  #ticks; // of a time-ordered tag
+  #window = NO_WINDOW; // its worker, and since and until when in Unix ms
+  #held; // the room that lends the worker, and the proof that it is ours
+  #renewAt = 0;
+  #version = 0n; // the newest layout when the window was leased
+  #timed = false;
+  #known = false; // whether a room has leased anything
+  #leasing; // a promise of the end of the lease under way
+  #target;
+  #limit = 0n;
+  #ttl = 0;
+  #issued = 0; // up to the end of the present run
+  #looked = 0; // how many were issued at the last look
+  #used = now();
+  #paced = [0, now()]; // when the target was computed: IDs issued, and the time
+  #failed;
+  #failedUntil = 0;
+  #replaceAt = 0;
+  #pause = 1000;
+
+  constructor(shared, name) {
+    this.name = name;
+    this.#c = shared;
+    this.#path = `/v1/tags/${encodeURIComponent(name)}`;
+    this.#target = shared.minStep;
+  }
+
+  /** tryNext returns an ID if one is at hand, and undefined otherwise: then await next. */
+  tryNext() {
+    if (this.#left > 0) {
+      this.#left--;
+      const id = this.#id;
+      this.#id = id + 1n;
+      return id;
+    }
+    if (this.#timed) return this.#ofWindow(1)?.[0]?.first;
+    return this.#turn() ? this.tryNext() : undefined;
+  }
+
+  /** next returns an ID. It waits only while none is held, for some seconds at most. */
+  async next() {
+    for (;;) {
+      const id = this.tryNext();
+      if (id !== undefined) return id;
+      await this.warm();
+      if (this.#timed) return (await this.#nextTimed(1))[0].first;
+    }
+  }
+
+  /** nextN returns n IDs as runs. */
+  async nextN(n) {
+    if (!Number.isInteger(n) || n < 1 || n > MOST) {
+      throw new MarchError("invalid", `count: ${n}; allowed: 1 to ${MOST}`);
+    }
+    await this.#wait(n);
+    if (this.#timed) return this.#nextTimed(n);
+    const runs = [];
+    while (n > 0 && (this.#left > 0 || this.#turn())) {
+      const run = new Run(this.#id, Math.min(n, this.#left));
+      this.#id += BigInt(run.count);
+      this.#left -= run.count;
+      n -= run.count;
+      const last = runs.at(-1);
+      if (last && last.first + BigInt(last.count) === run.first) last.count += run.count;
+      else runs.push(run);
+    }
+    return runs;
+  }
+
+  /** nextText returns an ID as a text, by the tag's format, of a room. id is undefined for IDs of 80 bits. */
+  async nextText() {
+    const { answer } = await this.#c.rooms.ask(`${this.#path}/next?count=1&texts=true`);
+    if (!answer.texts?.length) {
+      throw new MarchError("refused", `tag ${this.name}: it has no format, so its IDs have no texts`);
+    }
+    return { text: answer.texts[0], id: answer.runs[0] && BigInt(answer.runs[0].first) };
+  }
+
+  /** parseText returns the ID of a text, of a room. */
+  async parseText(text) {
+    const path = `${this.#path}:parse?text=${encodeURIComponent(text)}`;
+    return BigInt((await this.#c.rooms.ask(path, { method: "GET" })).answer.id);
+  }
+
+  /** warm returns when IDs are held. */
+  async warm() {
+    await this.#wait(1);
+  }
+
+  /** held returns how many IDs are held. */
+  get held() {
+    return this.#segments.reduce((n, s) => n + s.count, this.#left);
+  }
+
+  _close() {
+    this.#drop(() => true);
+  }
+
+  /** #turn begins the next run of consecutive IDs, and returns false if there is none. */
+  #turn() {
+    let s = this.#segments[0];
+    if (s?.count === 0) {
+      this.#segments.shift();
+      s = this.#segments[0];
+    }
+    if (s === undefined) return false;
+    const [run, rest] = s.split(Math.min(s.consecutive, Math.max(Math.floor(this.#target / 8), 1)));
+    this.#id = run.first;
+    this.#left = run.count;
+    this.#issued += run.count;
+    this.#segments[0] = rest;
+    const at = now();
+    const n = this.#leasing === undefined && at >= this.#c.retryAt && at >= this.#failedUntil ? this.#need(at) : 0;
+    if (n > 0) this.#lease(n);
+    return true;
+  }
+
+  /** #wait returns when n IDs are held, or the tag is time-ordered. */
+  async #wait(n) {
+    const c = this.#c;
+    const giveUp = now() + PATIENCE;
+    for (;;) {
+      const at = now();
+      this.#used = at;
+      if (c.closed) throw new MarchError("closed", "the client was closed");
+      if (this.#timed ? at < this.#failedUntil || Date.now() < this.#window.until : this.held >= n) return;
+      if (at < this.#failedUntil) throw this.#failed;
+      if (c.away && at - c.away >= PATIENCE) throw c.error;
+      if (at >= giveUp) throw new MarchError("unavailable", `tag ${this.name}: no IDs within ${PATIENCE} ms`);
+      if (this.#leasing === undefined && at >= c.retryAt) this.#lease(Math.max(n - this.held, this.#need(at), 1));
+      const pause = new AbortController();
+      const until = this.#leasing ? giveUp : Math.min(giveUp, c.retryAt);
+      await Promise.race([sleep(Math.max(until - at, 1), undefined, { signal: pause.signal }).catch(() => {}),
+        ...(this.#leasing ? [this.#leasing] : [])]);
+      pause.abort();
+    }
+  }
+
+  /** #ofWindow returns n IDs of a time-ordered tag if its worker's window has them now. */
+  #ofWindow(n) {
+    const run = this.#timed ? this.#ticks?.take(n, Date.now(), this.#window) : undefined;
+    if (run?.count > 0) this.#used = now();
+    return run && (run.count > 0 ? [run] : []);
+  }
+
+  /** #nextTimed returns n IDs of a time-ordered tag: of its worker's window, or else of a room. */
+  async #nextTimed(n) {
+    const runs = [];
+    while (n > 0) {
+      await this.#wait(0);
+      let got = this.#ofWindow(n);
+      if (got === undefined) {
+        const { answer } = await this.#c.rooms.ask(`${this.#path}/next?count=${Math.min(n, BATCH)}`);
+        got = answer.runs.map((r) => new Run(BigInt(r.first), Number(r.count), BigInt(r.stride ?? 1)));
+      } else if (got.length === 0) {
+        await sleep(this.#ticks.left(Date.now()));
+      }
+      runs.push(...got);
+      n -= got.reduce((sum, run) => sum + run.count, 0);
+    }
+    return runs;
+  }
+
+  /** #drop drops segments, at once. */
+  #drop(ends) {
+    if (this.#segments.length > 0 && ends(this.#segments[0])) {
+      this.#issued -= this.#left;
+      this.#left = 0;
+    }
+    this.#segments = this.#segments.filter((s, k) => !ends(s) && (s.count > 0 || k === 0 && this.#left > 0));
+  }
+
+  /** #old reports whether a segment must be replaced: it ends soon, or the room gave up a part of its range. */
+  #old(s, at) {
+    return s.aging(at, this.#ttl) || this.#c.newest.outdates(s);
+  }
+
+  /** #need returns how many IDs to lease now. Of a window it is 1. */
+  #need(at) {
+    if (this.#timed) {
+      const changed = this.#version < this.#c.newest.version; // the room may have given up the worker
+      return at >= (changed ? this.#replaceAt : this.#renewAt) ? 1 : 0;
+    }
+    const held = this.held;
+    if (at >= this.#replaceAt && this.#segments.some((s) => this.#old(s, at))) {
+      return clamp(held, this.#target, 2 * this.#target);
+    }
+    return held < this.#target ? this.#target : 0;
+  }
+
+  /** _tend looks after the tag, and returns when to do so again. */
+  _tend(at) {
+    const c = this.#c;
+    if (this.#issued - this.#left !== this.#looked) {
+      this.#looked = this.#issued - this.#left;
+      this.#used = at;
+    }
+    this.#drop((s) => s.until <= at);
+    const ends = Math.min(...this.#segments.map((s) => s.until));
+    const unused = this.#ttl > 0 && at - this.#used >= this.#ttl;
+    if (!this.#known || this.#leasing || unused) return ends; // unused: let it end
+    const may = Math.max(c.retryAt, this.#failedUntil);
+    if (this.#need(at) > 0) {
+      if (at < may) return Math.min(ends, may);
+      this.#lease(this.#need(at));
+      return ends; // the end of the lease looks again
+    }
+    return Math.min(ends, Math.max(this.#timed ? this.#renewAt : ends - this.#ttl / 3, this.#replaceAt));
+  }
+
+  /** #lease begins to lease n IDs, or a window, or notes why not. */
+  #lease(n) {
+    const c = this.#c;
+    this.#replaceAt = now() + Math.min(this.#pause, Math.max(this.#ttl / 6, 100));
+    this.#pause = Math.min(2 * this.#pause, 60_000);
+    if (c.away) c.retryAt = now() + c.pause; // until then no other tag asks
+    this.#leasing = this.#ask(Math.min(n, MOST)).catch((error) => {
+      this.#fail(error instanceof MarchError ? error : new MarchError("internal",
+        `tag ${this.name}: an answer makes no sense: ${error.message}`, 1000, { cause: error }));
+    }).finally(() => {
+      this.#leasing = undefined;
+      c.look();
+    });
+  }
+
+  async #ask(n) {
+    const c = this.#c;
+    const window = { nonce: randomUUID(), age: `${((now() - c.began) / 1000).toFixed(3)}s` };
+    if (this.#held) window.held = { worker: String(this.#window.worker), nonce: this.#held.nonce };
+    const { answer, from, sent } = await c.rooms.ask(`${this.#path}/lease`,
+      { body: { count: String(n), window }, prefer: this.#held?.from });
+    c.away = c.retryAt = c.pause = 0;
+    if (c.closed) return;
+    const serves = new Part(answer.serves);
+    if (!from.other && serves.version > c.newest.version) c.newest = serves;
+    else if (!from.other && serves.version < c.newest.version) c.rooms.avoid(from); // it lags, but its leases are valid
+    this.#timed = Boolean(answer.time);
+    if (this.#timed) this.#takeWindow(answer.time, from, sent, window.nonce);
+    else this.#takeSegment(answer, from, sent, n);
+    this.#known = true;
+    this.#failedUntil = 0;
+  }
+
+  #takeWindow({ tag, window }, from, sent, nonce) {
+    const [worker, since, until, there] = [window.worker, window.fromMs, window.untilMs, window.nowMs].map(Number);
+    if (Date.now() - (now() - sent) - there > AHEAD) {
+      throw new MarchError("refused", `tag ${this.name}: the clock is ahead of that of the room at ${from.url}`);
+    }
+    this.#ticks = new Ticks(tag, this.#ticks);
+    this.#window = { worker, since, until };
+    this.#held = { from, nonce };
+    this.#ttl = until - Math.max(there, since);
+    this.#renewAt = now() + this.#ttl / 2;
+    this.#pause = 1000;
+    this.#version = this.#c.newest.version;
+  }
+
+  #takeSegment(answer, from, sent, n) {
+    const [c, at] = [this.#c, now()];
+    this.#ttl = seconds(answer.ttl) * 1000;
+    let s = new Segment(answer.segment, this.#ttl > 0 ? sent + this.#ttl : Infinity).check(n);
+    this.#limited(BigInt(answer.limit));
+    if (this.#limit > 0n) s = s.below(this.#limit);
+    if (s.until <= at) {
+      throw new MarchError("unavailable", `room at ${from.url}: its answer took longer than ${answer.ttl}`);
+    }
+    if (s.count === 0) throw new MarchError("exhausted", `tag ${this.name}: no ID is left below ${this.#limit}`);
+    if (!this.#old(s, at)) {
+      this.#drop((old) => this.#old(old, at));
+      this.#pause = 1000;
+      this.#replaceAt = 0;
+    }
+    this.#segments.push(s);
+    const issued = this.#issued - this.#left;
+    const [taken, took] = [issued - this.#paced[0], at - this.#paced[1]];
+    if (taken >= this.#target / 8 || took >= 10_000) { // enough to tell the rate
+      const wanted = clamp(taken / Math.max(took, 1) * c.reserve * 8 / 7, this.#target / 2, this.#target * 2);
+      this.#target = Math.floor(clamp(wanted, c.minStep, c.maxStep));
+      this.#paced = [issued, at];
+    }
+  }
+
+  #fail(error) {
+    const [c, at] = [this.#c, now()];
+    if (error.kind === "unavailable" && !error.noWindow) {
+      Object.assign(c, { away: c.away || at, error, pause: clamp(2 * c.pause, 20, 500) });
+      c.retryAt = at + c.pause * (0.5 + Math.random() / 2);
+      return;
+    }
+    this.#failed = error;
+    this.#failedUntil = at + Math.max(error.retryAfter, error.noWindow ? this.#pause : 0);
+    this.#timed = error.noWindow || this.#timed && error.kind !== "not_found";
+    this.#limited(error.limit);
+    if (error.kind === "not_found" && !this.#known) c.forget(this.name); // names of no tag do not fill the memory
+  }
+
+  /** #limited drops the IDs from a limit on. */
+  #limited(limit) {
+    if (limit <= 0n || limit === this.#limit) return;
+    this.#limit = limit;
+    if (this.#id + BigInt(this.#left) > limit) { // the present run goes past it
+      const left = Math.max(Number(limit - this.#id), 0);
+      this.#issued -= this.#left - left;
+      this.#left = left;
+    }
+    this.#segments = this.#segments.map((s) => s.below(limit));
+    this.#drop(() => false);
+  }
+}
