@@ -1,0 +1,262 @@
+package io.github.marchid;
+
+import static io.github.marchid.Rooms.SECOND;
+import static io.github.marchid.Rooms.now;
+
+import io.github.marchid.MarchException.Kind;
+import io.github.marchid.Segment.Part;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
+
+/**
+ * Issues unique IDs of any number of tags in this process, from segments that it leases ahead. All methods are safe
+ * for concurrent use.
+ *
+ * <pre>{@code
+ * try (MarchClient ids = MarchClient.builder("http://127.0.0.1:7020").build()) {
+ *     long id = ids.next("order");
+ * }
+ * }</pre>
+ */
+public final class MarchClient implements AutoCloseable {
+    static final long MOST = 1_000_000_000; // IDs of a lease
+    static final long PATIENCE = 3 * SECOND; // for which callers wait for rooms; later ones get the error at once
+
+    final Builder options;
+    final Rooms rooms;
+    final long began = now();
+    final ReentrantLock lock = new ReentrantLock(); // guards all below, and the tags
+    final Condition changed = lock.newCondition();
+    private final Map<String, Tag> tags = new ConcurrentHashMap<>();
+    boolean closed;
+    Part newest = Part.NONE; // the own room's part of the newest layout that an answer named
+    long retryAt; // while no room answers: when one is asked again
+    private MarchException away; // why no room answers; null while one does,
+    private long awaySince;
+    private long pause;
+    private boolean look; // whether the keeper should look at once
+    private Thread keeper;
+
+    private MarchClient(Builder options, SSLContext tls) {
+        this.options = options;
+        rooms = new Rooms(options.addresses, options.fallback, options.timeout, options.tokenFile, tls);
+    }
+
+    /** Returns a builder of a client of one room. Addresses are URLs of the room's instances, http://HOST:PORT. */
+    public static Builder builder(String... addresses) {
+        return new Builder(List.of(addresses));
+    }
+
+    /** Returns an ID of a tag. It waits only while none is held, for some seconds at most. */
+    public long next(String tag) {
+        Tag known = tags.get(tag);
+        return (known != null ? known : tag(tag)).next();
+    }
+
+    /** Returns a handle to a tag. It asks no room. */
+    public Tag tag(String name) {
+        return tags.computeIfAbsent(name, n -> new Tag(this, n));
+    }
+
+    /** Drops all IDs that are held, and ends all calls that wait. */
+    @Override
+    public void close() {
+        lock.lock();
+        try {
+            closed = true;
+            tags.values().forEach(t -> t.drop(s -> true));
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Returns why a caller does not wait: the client was closed, or no room has answered for long. */
+    MarchException refusal(long at) {
+        if (closed) {
+            return new MarchException(Kind.CLOSED, "the client was closed");
+        }
+        return away != null && at - awaySince >= PATIENCE ? away.again() : null;
+    }
+
+    /** Notes that a lease begins. Until it ends, no other tag asks rooms that do not answer. */
+    void begins() {
+        if (away != null) {
+            retryAt = now() + pause;
+        }
+    }
+
+    /** Notes that no room answers. */
+    void noAnswer(MarchException why) {
+        awaySince = away == null ? now() : awaySince;
+        away = why;
+        pause = Math.min(Math.max(2 * pause, SECOND / 50), SECOND / 2);
+        retryAt = now() + (long) (pause * ThreadLocalRandom.current().nextDouble(0.5, 1));
+    }
+
+    /** Notes that a room answers. */
+    void answered() {
+        away = null;
+        retryAt = 0;
+        pause = 0;
+    }
+
+    /** Notes the own room's part of a layout, and returns whether it is the newest. */
+    boolean heard(Part part) {
+        if (part.version() > newest.version()) {
+            newest = part;
+            wakeKeeper();
+        }
+        return part.version() == newest.version();
+    }
+
+    void forget(Tag tag) {
+        tags.remove(tag.name(), tag);
+    }
+
+    /** Has the keeper look after all tags at once. */
+    void wakeKeeper() {
+        look = true;
+        if (keeper == null) {
+            keeper = new Thread(this::keep, "march-keeper");
+            keeper.setDaemon(true);
+            keeper.start();
+        }
+        changed.signalAll();
+    }
+
+    /** Looks after all tags until the client is closed: drops what has ended, and leases ahead. */
+    private void keep() {
+        lock.lock();
+        try {
+            while (!closed) {
+                look = false;
+                long wake = now() + SECOND;
+                for (Tag tag : tags.values()) {
+                    wake = Math.min(wake, tag.tend(now()));
+                }
+                if (!look) {
+                    changed.awaitNanos(Math.max(wake - now(), 1_000_000));
+                }
+            }
+        } catch (InterruptedException e) {
+            keeper = null; // the next lease starts another
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** The options of a client. */
+    public static final class Builder {
+        private final List<String> addresses;
+        private List<String> fallback = List.of();
+        private Duration timeout = Duration.ofSeconds(2);
+        private Path tokenFile;
+        private Path ca;
+        private SSLContext tls;
+        double reserve = 30; // s
+        long minStep = 1000;
+        long maxStep = MOST;
+
+        private Builder(List<String> addresses) {
+            this.addresses = addresses;
+        }
+
+        /** Rooms that are asked if none of the addresses leases IDs. Default none. */
+        public Builder fallback(String... addresses) {
+            fallback = List.of(addresses);
+            return this;
+        }
+
+        /** How long the IDs held last at the recent rate. Default 30 s. */
+        public Builder reserve(Duration reserve) {
+            this.reserve = reserve.toNanos() / 1e9;
+            return this;
+        }
+
+        /** The least and the largest number of IDs of a lease. Default 1,000 and 1,000,000,000. */
+        public Builder steps(long least, long most) {
+            minStep = least;
+            maxStep = most;
+            return this;
+        }
+
+        /** How long an instance may take to answer. Default 2 s. */
+        public Builder timeout(Duration timeout) {
+            this.timeout = timeout;
+            return this;
+        }
+
+        /** A file with the token to give with each call, over TLS or to this machine. It is read for each. */
+        public Builder tokenFile(Path file) {
+            tokenFile = file;
+            return this;
+        }
+
+        /** A PEM file with the CAs of the servers. Default: Java's. */
+        public Builder ca(Path file) {
+            ca = file;
+            return this;
+        }
+
+        /** TLS with more than CAs, such as a client's own certificate. It takes the place of ca. */
+        public Builder sslContext(SSLContext context) {
+            tls = context;
+            return this;
+        }
+
+        /** Returns the client. Its errors are INVALID. */
+        public MarchClient build() {
+            if (minStep < 1 || minStep > maxStep || maxStep > MOST || reserve < 1 || timeout.toNanos() <= 0) {
+                throw new MarchException(Kind.INVALID, "allowed: steps of 1 to " + MOST
+                    + ", a reserve of 1 s or more, a timeout above 0 s");
+            }
+            try {
+                return new MarchClient(this, tls == null && ca != null ? trusting(ca) : tls);
+            } catch (IOException | GeneralSecurityException e) {
+                throw new MarchException(Kind.INVALID, "ca: " + e, SECOND, 0, false, e);
+            }
+        }
+
+        private static SSLContext trusting(Path ca) throws IOException, GeneralSecurityException {
+            KeyStore store = KeyStore.getInstance(KeyStore.getDefaultType());
+            store.load(null, null);
+            try (InputStream pem = Files.newInputStream(ca)) {
+                for (Certificate c : CertificateFactory.getInstance("X.509").generateCertificates(pem)) {
+                    store.setCertificateEntry("ca" + store.size(), c);
+                }
+            }
+            TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            trust.init(store);
+            SSLContext context = SSLContext.getInstance("TLS");
+            context.init(null, trust.getTrustManagers(), null);
+            return context;
+        }
+    }
+
+    /** Waits until something has changed. The lock is held. */
+    void await(long nanos) {
+        try {
+            changed.awaitNanos(Math.max(nanos, TimeUnit.MICROSECONDS.toNanos(100)));
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new MarchException(Kind.UNAVAILABLE, "interrupted", SECOND, 0, false, e);
+        }
+    }
+}

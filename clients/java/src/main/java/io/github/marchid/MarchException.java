@@ -1,0 +1,111 @@
+package io.github.marchid;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.Locale;
+
+/** An error of March. Its kind says what a caller can do about it. */
+public final class MarchException extends RuntimeException {
+    private static final long serialVersionUID = 1;
+
+    /** What a caller can do about an error. */
+    public enum Kind {
+        /** A defect. */
+        INTERNAL,
+        /** The request can never succeed as it is. */
+        INVALID,
+        /** There is no such tag. */
+        NOT_FOUND,
+        /** The tag is at its limit. */
+        EXHAUSTED,
+        /** An operator must act first. */
+        REFUSED,
+        /** The caller lacks the right. */
+        DENIED,
+        /** No valid token or certificate. */
+        UNAUTHENTICATED,
+        /** The client was closed. */
+        CLOSED,
+        /** No room has IDs now, and none are held: try again. */
+        UNAVAILABLE,
+        /** A limit of the server is reached: try again. */
+        TOO_MANY,
+        /** Leasing is halted: try again. */
+        WENT_BACK,
+        /** The room has no range: try again. */
+        NO_RANGE;
+
+        static Kind of(String reason, int status) {
+            if (reason == null || reason.isEmpty()) { // a proxy's, or HTTP's own
+                return switch (status) {
+                    case 400 -> INVALID;
+                    case 401 -> UNAUTHENTICATED;
+                    case 403 -> DENIED;
+                    case 429 -> TOO_MANY;
+                    case 408, 499, 502, 503, 504 -> UNAVAILABLE;
+                    default -> INTERNAL;
+                };
+            }
+            for (Kind kind : values()) {
+                if (kind != CLOSED && kind.name().toLowerCase(Locale.ROOT).equals(reason)) {
+                    return kind;
+                }
+            }
+            return INTERNAL;
+        }
+    }
+
+    /** Errors after which another instance may succeed. Of the failures of several the first is the call's. */
+    static final List<Kind> ELSEWHERE = List.of(Kind.UNAVAILABLE, Kind.TOO_MANY, Kind.WENT_BACK, Kind.NO_RANGE);
+
+    private final Kind kind;
+    private final long retryAfter; // ns
+    private final long limit;
+    private final boolean noWindow;
+
+    MarchException(Kind kind, String message, long retryAfter, long limit, boolean noWindow, Throwable cause) {
+        super(message, cause);
+        this.kind = kind;
+        this.retryAfter = retryAfter;
+        this.limit = limit;
+        this.noWindow = noWindow;
+    }
+
+    MarchException(Kind kind, String message) {
+        this(kind, message, 1_000_000_000, 0, false, null);
+    }
+
+    /** The error for a caller, with the caller's stack. */
+    MarchException again() {
+        return new MarchException(kind, getMessage(), retryAfter, limit, noWindow, this);
+    }
+
+    /** The kind. */
+    public Kind kind() {
+        return kind;
+    }
+
+    /** Whether another try may succeed: no room has IDs, or may give any, at the moment. */
+    public boolean temporary() {
+        return ELSEWHERE.contains(kind);
+    }
+
+    /** How long to wait before another try. */
+    public Duration retryAfter() {
+        return Duration.ofNanos(retryAfter);
+    }
+
+    /** The limit of an exhausted tag; 0 where it is not known. */
+    public long limit() {
+        return limit;
+    }
+
+    /** Whether no worker is free for a time-ordered tag: rooms still issue its IDs. */
+    boolean noWindow() {
+        return noWindow;
+    }
+
+    boolean elsewhere() {
+        return noWindow || temporary();
+    }
+}

@@ -1,0 +1,427 @@
+package io.github.marchid;
+
+import static io.github.marchid.Json.number;
+import static io.github.marchid.Json.object;
+import static io.github.marchid.MarchClient.MOST;
+import static io.github.marchid.MarchClient.PATIENCE;
+import static io.github.marchid.Rooms.SECOND;
+import static io.github.marchid.Rooms.now;
+
+import io.github.marchid.MarchException.Kind;
+import io.github.marchid.Rooms.Answer;
+import io.github.marchid.Rooms.Room;
+import io.github.marchid.Segment.Part;
+import io.github.marchid.Ticks.Window;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.locks.LockSupport;
+import java.util.function.Predicate;
+
+/** Issues the IDs of one tag. All methods are safe for concurrent use. */
+public final class Tag {
+    private static final long BATCH = 100_000; // IDs that a room issues at once
+    private static final long AHEAD = 10_000; // ms by which the clock may be ahead of a room's
+    private static final long NEVER = Long.MAX_VALUE;
+
+    private final String name;
+    private final MarchClient client;
+    private final String path;
+    private final Link none = Link.of(new Segment(new Part(0, 1, 0, 1), 0, 0, NEVER), 1);
+
+    private volatile Link head = none; // the IDs that next takes
+    // All below is guarded by client.lock.
+    private Deque<Segment> segments = new ArrayDeque<>(); // after the head
+    private volatile boolean timed; // the tag is time-ordered:
+    private Ticks ticks;
+    private Window window = new Window(0, 0, 0);
+    private Room lender; // of the window's worker, and the proof that it is ours
+    private String nonce = "";
+    private long renewAt;
+    private long version; // the newest layout when the window was leased
+    private boolean known; // whether a room has leased anything
+    private boolean leasing;
+    private long target;
+    private long limit;
+    private long ttl; // ns; 0 for no end
+    private long issued; // before the head
+    private long looked; // how many were issued at the last look
+    private long used = now();
+    private long pacedIssued; // when the target was computed
+    private long pacedAt = now();
+    private MarchException failed;
+    private long failedUntil;
+    private long replaceAt;
+    private long pause = SECOND;
+
+    Tag(MarchClient client, String name) {
+        this.client = client;
+        this.name = name;
+        path = "/v1/tags/" + escape(name);
+        target = client.options.minStep;
+    }
+
+    private static String escape(String text) {
+        return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
+    }
+
+    /** Returns the tag's name. */
+    public String name() {
+        return name;
+    }
+
+    /** Returns an ID. It waits only while none is held, for some seconds at most. */
+    public long next() {
+        long id = head.take();
+        return id >= 0 ? id : nextSlowly();
+    }
+
+    private long nextSlowly() {
+        for (;;) {
+            warm();
+            if (timed) {
+                return nextTimed(1).get(0).first();
+            }
+            long id = head.take();
+            if (id >= 0) {
+                return id;
+            }
+        }
+    }
+
+    /** Returns n IDs, 1 to 1,000,000,000, as runs. */
+    public List<Run> nextN(long n) {
+        if (n < 1 || n > MOST) {
+            throw new MarchException(Kind.INVALID, "count: " + n + "; allowed: 1 to " + MOST);
+        }
+        List<Run> runs = new ArrayList<>();
+        client.lock.lock();
+        try {
+            putBack();
+            await(n);
+            while (n > 0 && !timed) {
+                Segment s = segments.removeFirst();
+                runs.addAll(s.head(n).runs());
+                issued += Math.min(n, s.count());
+                if (s.count() > n) {
+                    segments.addFirst(s.rest(n));
+                }
+                n -= Math.min(n, s.count());
+            }
+            promote();
+        } finally {
+            client.lock.unlock();
+        }
+        return n > 0 ? nextTimed(n) : runs;
+    }
+
+    /** Returns an ID as a text, by the tag's format, of a room. */
+    public Text nextText() {
+        Map<String, Object> answer = client.rooms.ask(path + "/next?count=1&texts=true", "", null).body();
+        if (!(answer.get("texts") instanceof List<?> texts) || texts.isEmpty()) {
+            throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts");
+        }
+        List<Run> runs = runsOf(answer);
+        return new Text((String) texts.get(0), runs.isEmpty() ? 0 : runs.get(0).first());
+    }
+
+    /** Returns the ID of a text, of a room. */
+    public long parseText(String text) {
+        return number(client.rooms.ask(path + ":parse?text=" + escape(text), null, null).body(), "id");
+    }
+
+    /** Returns when IDs are held. */
+    public void warm() {
+        client.lock.lock();
+        try {
+            if (head.remaining() == 0) {
+                await(1);
+                promote();
+            }
+        } finally {
+            client.lock.unlock();
+        }
+    }
+
+    /** Returns how many IDs are held. */
+    public long held() {
+        client.lock.lock();
+        try {
+            return heldNow();
+        } finally {
+            client.lock.unlock();
+        }
+    }
+
+    private long heldNow() {
+        return head.remaining() + segments.stream().mapToLong(Segment::count).sum();
+    }
+
+    /** Waits until n IDs are held, or the tag is time-ordered. */
+    private void await(long n) {
+        long giveUp = now() + PATIENCE;
+        for (;;) {
+            long at = now();
+            used = at;
+            MarchException refused = client.refusal(at);
+            boolean ready = timed ? at < failedUntil || System.currentTimeMillis() < window.until() : heldNow() >= n;
+            if (client.closed || refused != null && !ready) {
+                throw refused;
+            } else if (ready) {
+                return;
+            } else if (at < failedUntil) {
+                throw failed.again();
+            } else if (at >= giveUp) {
+                throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": no IDs within 3 s");
+            } else if (leasing) {
+                client.await(giveUp - at);
+            } else if (at < client.retryAt) {
+                client.await(Math.min(giveUp, client.retryAt) - at);
+            } else {
+                lease(Math.max(Math.max(n - heldNow(), need(at)), 1));
+            }
+        }
+    }
+
+    /** Makes the front of the segments the head, if that has no IDs. */
+    private void promote() {
+        if (head.remaining() == 0 && !segments.isEmpty() && !client.closed) {
+            issued += head.segment.count();
+            Segment s = segments.removeFirst();
+            Link next = Link.of(s, Math.max(target / 8, 1));
+            if (next.segment.count() < s.count()) {
+                segments.addFirst(s.rest(next.segment.count()));
+            }
+            head = next;
+        }
+        if (need(now()) > 0) {
+            client.wakeKeeper();
+        }
+    }
+
+    /** Ends the head, and makes a segment of the IDs that are left. */
+    private void putBack() {
+        if (head != none) {
+            Segment rest = head.close();
+            issued += head.segment.count() - rest.count();
+            head = none;
+            if (rest.count() > 0) {
+                segments.addFirst(rest);
+            }
+        }
+    }
+
+    /** Drops segments, at once. */
+    void drop(Predicate<Segment> ends) {
+        if (head != none && ends.test(head.segment)) {
+            putBack();
+        }
+        segments.removeIf(ends);
+    }
+
+    /** Drops the IDs from a limit on. */
+    private void limited(long at) {
+        if (at > 0 && at != limit) {
+            limit = at;
+            putBack();
+            Deque<Segment> below = new ArrayDeque<>();
+            segments.stream().map(s -> s.below(at)).filter(s -> s.count() > 0).forEach(below::add);
+            segments = below;
+        }
+    }
+
+    /** Returns n IDs of a time-ordered tag: of its worker's window, or else of a room. */
+    private List<Run> nextTimed(long n) {
+        List<Run> runs = new ArrayList<>();
+        while (n > 0) {
+            long at;
+            Run run;
+            client.lock.lock();
+            try {
+                await(0);
+                at = System.currentTimeMillis();
+                run = ticks == null || !timed ? null : ticks.take(n, at, window);
+            } finally {
+                client.lock.unlock();
+            }
+            if (run == null) {
+                long count = Math.min(n, BATCH);
+                runs.addAll(runsOf(client.rooms.ask(path + "/next?count=" + count, "", null).body()));
+                n -= count;
+            } else if (run.count() > 0) {
+                runs.add(run);
+                n -= run.count();
+            } else {
+                LockSupport.parkNanos(ticks.left(at) * 1_000_000); // to the end of the tick
+            }
+        }
+        return runs;
+    }
+
+    private static List<Run> runsOf(Map<String, Object> answer) {
+        List<Run> runs = new ArrayList<>();
+        for (Object run : answer.get("runs") instanceof List<?> list ? list : List.of()) {
+            Map<String, Object> fields = object(Map.of("run", run), "run");
+            runs.add(new Run(number(fields, "first"), number(fields, "count"), Math.max(number(fields, "stride"), 1)));
+        }
+        return runs;
+    }
+
+    /** Whether a segment must be replaced: it ends soon, or the room gave up a part of its range. */
+    private boolean old(Segment s, long at) {
+        return s.aging(at, ttl) || client.newest.outdates(s);
+    }
+
+    /** Returns how many IDs to lease now. Of a window it is 1. */
+    private long need(long at) {
+        if (timed) { // after a change of the layout the room may have given up the worker
+            return at >= (version < client.newest.version() ? replaceAt : renewAt) ? 1 : 0;
+        }
+        long held = heldNow();
+        boolean aging = head.remaining() > 0 && old(head.segment, at) || segments.stream().anyMatch(s -> old(s, at));
+        if (aging && at >= replaceAt) {
+            return Math.max(target, Math.min(held, 2 * target));
+        }
+        return held < target ? target : 0;
+    }
+
+    /** Looks after the tag, and returns when to do so again. */
+    long tend(long at) {
+        long total = issued + head.taken();
+        if (total != looked) {
+            looked = total;
+            used = at;
+        }
+        drop(s -> s.until() <= at);
+        long ends = segments.stream().mapToLong(Segment::until).min().orElse(NEVER);
+        ends = head.remaining() > 0 ? Math.min(ends, head.segment.until()) : ends;
+        if (!known || leasing || ttl > 0 && at - used >= ttl) {
+            return ends; // unused: let it end
+        }
+        long may = Math.max(client.retryAt, failedUntil);
+        if (need(at) > 0 && at < may) {
+            return Math.min(ends, may);
+        } else if (need(at) > 0) {
+            lease(need(at));
+            return now() + SECOND / 100;
+        }
+        return Math.min(ends, Math.max(timed ? renewAt : ends - ttl / 3, replaceAt));
+    }
+
+    /** Leases n IDs, or a window, or notes why not. The lock is held, but not while a room is asked. */
+    private void lease(long n) {
+        long asked = Math.min(n, MOST);
+        String proof = UUID.randomUUID().toString();
+        String held = lender == null ? "" : String.format(",\"held\":{\"worker\":\"%d\",\"nonce\":\"%s\"}",
+            window.worker(), nonce);
+        String body = String.format("{\"count\":\"%d\",\"window\":{\"nonce\":\"%s\",\"age\":\"%ds\"%s}}", asked, proof,
+            (now() - client.began) / SECOND, held);
+        leasing = true;
+        replaceAt = now() + Math.min(pause, Math.max(ttl / 6, SECOND / 10));
+        pause = Math.min(2 * pause, 60 * SECOND);
+        client.begins();
+        try {
+            Answer answer;
+            client.lock.unlock();
+            try {
+                answer = client.rooms.ask(path + "/lease", body, lender);
+            } finally {
+                client.lock.lock();
+            }
+            client.answered();
+            if (!client.closed) {
+                accept(answer, asked, proof);
+                known = true;
+                failedUntil = 0;
+            }
+        } catch (MarchException e) {
+            fail(e);
+        } catch (RuntimeException e) {
+            fail(new MarchException(Kind.INTERNAL, "tag " + name + ": an answer makes no sense", SECOND, 0, false, e));
+        } finally {
+            leasing = false;
+            client.changed.signalAll();
+        }
+    }
+
+    private void fail(MarchException e) {
+        if (e.kind() == Kind.UNAVAILABLE && !e.noWindow()) {
+            client.noAnswer(e);
+            return;
+        }
+        failed = e;
+        failedUntil = now() + Math.max(e.retryAfter().toNanos(), e.noWindow() ? pause : 0);
+        timed = e.noWindow() || timed && e.kind() != Kind.NOT_FOUND;
+        limited(e.limit());
+        if (e.kind() == Kind.NOT_FOUND && !known) {
+            client.forget(this); // so that names of no tag do not fill the memory
+        }
+    }
+
+    /** Adds what an answer leases. Its error says why it cannot. */
+    private void accept(Answer answer, long asked, String proof) {
+        Room from = answer.from();
+        if (!from.other && !client.heard(Part.of(object(answer.body(), "serves")))) {
+            client.rooms.avoid(from); // it lags behind, but what it leases is valid
+        }
+        Map<String, Object> time = object(answer.body(), "time");
+        timed = !time.isEmpty();
+        if (timed) {
+            takeWindow(time, from, answer.sent(), proof);
+        } else {
+            takeSegment(answer, asked);
+        }
+    }
+
+    private void takeWindow(Map<String, Object> time, Room from, long sent, String proof) {
+        Map<String, Object> got = object(time, "window");
+        long there = number(got, "nowMs");
+        if (System.currentTimeMillis() - (now() - sent) / 1_000_000 - there > AHEAD) {
+            throw new MarchException(Kind.REFUSED,
+                "tag " + name + ": the clock is ahead of that of the room at " + from.url);
+        }
+        ticks = new Ticks(object(time, "tag"), ticks);
+        window = new Window(number(got, "worker"), number(got, "fromMs"), number(got, "untilMs"));
+        lender = from;
+        nonce = proof;
+        ttl = (window.until() - Math.max(there, window.since())) * 1_000_000;
+        renewAt = now() + ttl / 2;
+        pause = SECOND;
+        version = client.newest.version();
+    }
+
+    private void takeSegment(Answer answer, long asked) {
+        Map<String, Object> body = answer.body();
+        long at = now();
+        ttl = Ticks.nanos(body.get("ttl"));
+        Segment s = Segment.of(object(body, "segment"), asked, ttl > 0 ? answer.sent() + ttl : NEVER);
+        limited(number(body, "limit"));
+        s = limit > 0 ? s.below(limit) : s;
+        if (s.until() <= at) {
+            throw new MarchException(Kind.UNAVAILABLE,
+                "room at " + answer.from().url + ": its answer took longer than " + body.get("ttl"));
+        } else if (s.count() == 0) {
+            throw new MarchException(Kind.EXHAUSTED, "tag " + name + ": no ID is left below the limit " + limit);
+        }
+        if (!old(s, at)) {
+            drop(o -> old(o, at));
+            pause = SECOND;
+            replaceAt = 0;
+        }
+        segments.addLast(s);
+        long taken = issued + head.taken() - pacedIssued;
+        long took = at - pacedAt;
+        if (taken >= target / 8 || took >= 10 * SECOND) { // enough to tell the rate
+            double wanted = taken * 1e9 / Math.max(took, 1_000_000) * client.options.reserve * 8 / 7;
+            wanted = Math.min(Math.max(wanted, target / 2.0), target * 2.0);
+            target = (long) Math.min(Math.max(wanted, client.options.minStep), client.options.maxStep);
+            pacedIssued += taken;
+            pacedAt = at;
+        }
+    }
+}

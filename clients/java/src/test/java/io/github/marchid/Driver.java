@@ -1,0 +1,77 @@
+package io.github.marchid;
+
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+
+/** Takes IDs until its input ends, and writes each run of them; see clients/conformance. */
+public final class Driver {
+    private static volatile boolean stopped;
+
+    public static void main(String[] args) throws IOException, InterruptedException {
+        Map<String, Object> options = Json.object(Map.of("options", Json.parse(args[0])), "options");
+        List<String> tags = strings(options.get("tags"));
+        MarchClient ids = MarchClient.builder(strings(options.get("addresses")).toArray(String[]::new))
+            .fallback(strings(options.get("fallback")).toArray(String[]::new))
+            .tokenFile(Path.of((String) options.get("tokenFile"))).ca(Path.of((String) options.get("ca")))
+            .steps(Json.number(options, "minStep"), MarchClient.MOST).build();
+        tags.forEach(name -> ids.tag(name).warm());
+        Text text = ids.tag((String) options.get("text")).nextText();
+        long parsed = ids.tag((String) options.get("text")).parseText(text.text());
+        say("text " + text.text() + " " + text.id() + " " + parsed);
+        try {
+            ids.next("no-such-tag");
+        } catch (MarchException e) {
+            say("unknown " + kind(e));
+        }
+        List<Thread> threads = new ArrayList<>();
+        for (String name : tags) {
+            threads.add(new Thread(() -> load(name, () -> ids.tag(name).nextN(5))));
+            threads.add(new Thread(() -> load(name, () -> List.of(new Run(ids.next(name), 1, 1)))));
+        }
+        threads.forEach(Thread::start);
+        while (System.in.read() >= 0) {
+            // until the end
+        }
+        stopped = true;
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        ids.close();
+        try {
+            ids.next(tags.get(0));
+        } catch (MarchException e) {
+            say("closed " + kind(e));
+        }
+    }
+
+    private static void load(String name, java.util.function.Supplier<List<Run>> take) {
+        while (!stopped) {
+            try {
+                Thread.sleep(5);
+                for (Run run : take.get()) {
+                    say("id " + name + " " + run.first() + " " + run.count() + " " + run.step());
+                }
+            } catch (MarchException e) {
+                say("error " + name + " " + kind(e) + " " + e.getMessage());
+            } catch (InterruptedException e) {
+                return;
+            }
+        }
+    }
+
+    private static String kind(MarchException e) {
+        return e.kind().name().toLowerCase(Locale.ROOT);
+    }
+
+    private static synchronized void say(String line) {
+        System.out.println(line);
+    }
+
+    private static List<String> strings(Object list) {
+        return ((List<?>) list).stream().map(String.class::cast).toList();
+    }
+}
