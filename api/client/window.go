@@ -496,7 +496,8 @@ func (w *worker) take(d *timed, l lease, nonce string, layout int64) (renewAt ti
 	renewAt = w.client.began.Add(w.mu.renewAt)
 	if ahead := time.Duration(l.sent-got.GetNowMs()) * time.Millisecond; ahead > timeid.DefaultMaxAhead {
 		w.forget() // its IDs would always sort too late
-		return renewAt, allocator.Errorf(allocator.Refused, "the clock is %v ahead of that of the room at %s; allowed: %v",
+		return renewAt, allocator.Errorf(allocator.Refused,
+			"the clock is %v ahead of that of the room at %s; allowed: %v",
 			ahead, l.from.address, timeid.DefaultMaxAhead)
 	}
 	cfg := *l.timed
