@@ -124,10 +124,10 @@ func TestBrokenRunIsChecked(t *testing.T) {
 	events, err := runlog.CreateEvents(dir) // a run makes this file itself, so this run breaks
 	check(err)
 	check(events.Close())
-	callers, err := runlog.Create(dir, runlog.Header{Process: "load-a", Worker: "1"})
+	callers, err := runlog.Create(dir, "load-a-1")
 	check(err)
 	for range 2 {
-		check(callers.Add(runlog.Issued{Room: "a", Instance: "a-0", Tag: "t", Kind: runlog.Batch,
+		check(callers.Add(runlog.Answer{Room: "a", Instance: "a-0", Tag: "t", Kind: runlog.Batch,
 			Runs: []allocator.Run{{First: 77, Count: 1}}}))
 	}
 	check(callers.Close())

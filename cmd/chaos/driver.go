@@ -96,7 +96,7 @@ const limit = 5 * time.Second
 // whose reports whether callers belong to a server: its own callers, or programs with the Go
 // client, which may ask it.
 func whose(s *cluster.Server, who string) bool {
-	return strings.HasPrefix(who, id(s)+" ") || strings.HasPrefix(who, traffic.Who(s.Room, "", ""))
+	return strings.HasPrefix(who, id(s)+" ") || strings.HasPrefix(who, runlog.Who(s.Room, "", ""))
 }
 
 // expected are the callers that should get IDs: all but those of servers that are left out.
@@ -104,8 +104,8 @@ func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
 	who := make(map[string]bool)
 	for _, s := range d.Instances {
 		for _, tag := range d.Tags {
-			who[traffic.Who(s.Room, allocator.Instance(s.ID), tag)] = true
-			who[traffic.Who(s.Room, "", tag)] = true
+			who[runlog.Who(s.Room, allocator.Instance(s.ID), tag)] = true
+			who[runlog.Who(s.Room, "", tag)] = true
 		}
 	}
 	for _, s := range d.Instances {
@@ -279,11 +279,10 @@ func (d *driver) progress(ctx context.Context) (stop func()) {
 
 // line is the progress line.
 func (d *driver) line() string {
-	var ids, failed, twice int64
+	var ids, failed int64
 	for _, count := range d.Counts() {
 		ids += count.IDs
 		failed += count.Failed
-		twice += count.Twice
 	}
 	d.mu.Lock()
 	began, kinds := d.mu.began, len(d.mu.kinds)
@@ -292,8 +291,8 @@ func (d *driver) line() string {
 	if !began.IsZero() {
 		elapsed = time.Since(began).Round(time.Second)
 	}
-	return fmt.Sprintf("%v: %.1f million IDs, %d calls failed, %d twice, %d faults of %d kinds, %d migrations, "+
+	return fmt.Sprintf("%v: %.1f million IDs, %d calls failed, %d faults of %d kinds, %d migrations, "+
 		"%d violations; %s",
-		elapsed, float64(ids)/1e6, failed, twice, d.injected.Load(), kinds, d.migrated.Load(),
+		elapsed, float64(ids)/1e6, failed, d.injected.Load(), kinds, d.migrated.Load(),
 		d.violated.Load(), *d.doing.Load())
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
-	"github.com/march-id/march/cmd/chaos/internal/traffic"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 	"github.com/march-id/march/cmd/internal/proxy"
 	"github.com/march-id/march/internal/crash"
 )
@@ -256,7 +256,7 @@ func (d *driver) cutOff(ctx context.Context, r *rand.Rand) (*injury, error) {
 		for _, tag := range d.Tags {
 			// A strict tag may stop: its layout is not confirmed.
 			if tag != strictTag {
-				unhurt[traffic.Who(s.Room, allocator.Instance(s.ID), tag)] = true
+				unhurt[runlog.Who(s.Room, allocator.Instance(s.ID), tag)] = true
 			}
 		}
 	}

@@ -101,7 +101,7 @@ func (l *Load) kill() error {
 	return err
 }
 
-// Counts returns the counts of all callers so far, by traffic.Who.
+// Counts returns the counts of all callers so far, by runlog.Who.
 func (c *Cluster) Counts() map[string]traffic.Count {
 	counts := make(map[string]traffic.Count)
 	for _, l := range c.Loads {

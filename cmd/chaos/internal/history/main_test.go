@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,27 +133,9 @@ func (r *recorded) wait() (h *history.History) {
 	return h
 }
 
-// layout parses a layout such as "100 a=0-50 b=50-100".
-func layout(tb tb, text string) allocator.Layout {
-	fields := strings.Fields(text)
-	l := allocator.Layout{Ranges: make(map[allocator.Room]allocator.Range)}
-	if _, err := fmt.Sscan(fields[0], &l.Boundary); err != nil {
-		tb.Fatal(err)
-	}
-	for _, field := range fields[1:] {
-		var r allocator.Range
-		room, rest, _ := strings.Cut(field, "=")
-		if _, err := fmt.Sscanf(rest, "%d-%d", &r.Lower, &r.Upper); err != nil {
-			tb.Fatal(err)
-		}
-		l.Ranges[allocator.Room(room)] = r
-	}
-	return l
-}
-
 func (r *recorded) init(text string) {
 	r.tb.Helper()
-	if _, err := r.admin.Init(bg, layout(r.tb, text), "test"); err != nil {
+	if _, err := r.admin.Init(bg, ledgertest.Lay(r.tb, text), "test"); err != nil {
 		r.tb.Fatal(err)
 	}
 }
@@ -163,7 +144,7 @@ func (r *recorded) change(text string) {
 	r.tb.Helper()
 	from, err := r.admin.Ledger.Refresh(bg)
 	if err == nil {
-		_, err = r.admin.ChangeLayout(bg, from, layout(r.tb, text), "test")
+		_, err = r.admin.ChangeLayout(bg, from, ledgertest.Lay(r.tb, text), "test")
 	}
 	if err != nil {
 		r.tb.Fatal(err)

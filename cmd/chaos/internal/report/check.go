@@ -2,25 +2,18 @@ package report
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/march-id/march/cmd/chaos/internal/bits"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 	"github.com/march-id/march/cmd/chaos/internal/leased"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// Directories of a run.
-const (
-	historyDir = "history"
-	bitsDir    = "bits"  // set by the callers
-	checkDir   = "check" // set again from callers' files; removed after the check
-)
+// historyDir is a directory of a run.
+const historyDir = "history"
 
 // Check checks the run in dir with all oracles. Its errors are those of reading the run's
 // files.
@@ -63,9 +56,6 @@ func (c *check) run(ctx context.Context) (err error) {
 	c.told, c.felt = restores(c.events)
 	c.resumed = resumed(c.events, c.felt)
 	if err := c.logs(); err != nil {
-		return err
-	}
-	if err := c.calls(); err != nil {
 		return err
 	}
 	c.etcd()
@@ -214,72 +204,15 @@ func (c *check) leases(lines []leased.Line) {
 	c.r.Refill.Calm, c.r.Refill.Faults = times(calm), times(hurt)
 }
 
-// issued goes through all IDs that callers got.
-func (c *check) issued(ctx context.Context) (err error) {
-	fresh := filepath.Join(c.dir, checkDir)
-	if err := os.RemoveAll(fresh); err != nil {
+// issued goes through all answers that callers got.
+func (c *check) issued(ctx context.Context) error {
+	c.r.FailedCalls = make(map[string]int64)
+	p := newPass(c)
+	if err := p.each(ctx, p.take); err != nil {
 		return err
 	}
-	set, err := bits.Open(fresh, bits.DefaultLimits())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, set.Close(), os.RemoveAll(fresh)) }()
-	p := newPass(c, set)
-	if err := p.run(ctx); err != nil {
-		return err
-	}
-	return c.verdict(set)
-}
-
-// verdict compares the bits that were set now with those that callers set.
-func (c *check) verdict(fresh *bits.Set) error {
-	v, err := fresh.Verdict()
-	if err != nil {
-		return err
-	}
-	c.r.IDs = v.IDs
-	c.r.Planted += v.Planted
-	c.r.Unissued = c.segments.IDs - v.IDs
-	c.twice("", v)
-	for _, missed := range v.Missed {
-		c.r.Checker.add(1, "the bits missed what was planted: "+missed.String())
-	}
-	dir := filepath.Join(c.dir, bitsDir)
-	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-		c.r.Checker.add(1, "callers set no bits: "+dir+" does not exist")
+	if p.end(); c.r.Duplicates.Count == 0 {
 		return nil
 	}
-	live, err := bits.Open(dir, bits.DefaultLimits())
-	if err != nil {
-		return err
-	}
-	lived, err := live.Verdict()
-	if err != nil {
-		return errors.Join(err, live.Close())
-	}
-	c.r.Planted += lived.Planted
-	if c.r.Duplicates.Count == 0 { // otherwise they would be reported twice
-		c.twice("while the run went on: ", lived)
-	}
-	for _, missed := range lived.Missed {
-		c.r.Checker.add(1, "while the run went on, the bits missed what was planted: "+missed.String())
-	}
-	n, first, err := fresh.Missing(live)
-	if n > 0 {
-		c.r.Checker.add(n, fmt.Sprintf("%d IDs that callers wrote down have no bit, the first %v", n, first[0]))
-	}
-	if err == nil {
-		n, first, err = live.Missing(fresh)
-	}
-	if n > 0 && c.ended() {
-		c.r.Checker.add(n, fmt.Sprintf("%d IDs have a bit and no caller wrote them down, the first %v", n, first[0]))
-	}
-	return errors.Join(err, live.Close())
-}
-
-func (c *check) twice(when string, v bits.Verdict) {
-	for _, run := range v.Twice {
-		c.r.Duplicates.add(run.Count, when+run.String())
-	}
+	return p.each(ctx, p.who)
 }

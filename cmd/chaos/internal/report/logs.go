@@ -72,32 +72,22 @@ func (c *check) log(name string, file io.Reader) error {
 	}
 }
 
-// calls counts the calls that failed. A defect in March must never be reported. An answer that
+// failed counts a call that failed. A defect in March must never be reported. An answer that
 // etcd went back, or that a correct request is invalid, may come only during a restore of etcd.
-func (c *check) calls() error {
-	failed, err := runlog.ReadFailed(c.dir)
-	if err != nil {
-		return err
-	}
-	c.r.FailedCalls = make(map[string]int64)
-	for _, f := range failed {
-		c.r.FailedCalls[f.Kind] += f.Count
-		switch f.Kind {
-		case allocator.Internal.Error():
-		case allocator.WentBack.Error(), allocator.Invalid.Error():
-			if c.felt.meet(f.From, f.From) && c.felt.meet(f.To, f.To) ||
-				c.late(f.From, f.To, func(room, id string) bool {
-					return strings.HasPrefix(f.Who, room+"/"+id+" ") || strings.HasPrefix(f.Who, room+"/client ")
-				}) {
-				continue
-			}
-		default:
-			continue
+func (c *check) failed(a runlog.Answer) {
+	c.r.FailedCalls[a.Failed]++
+	switch a.Failed {
+	case allocator.Internal.Error():
+	case allocator.WentBack.Error(), allocator.Invalid.Error():
+		if c.felt.meet(a.Received, a.Received) || c.late(a.Received, a.Received, func(room, id string) bool {
+			return room == string(a.Room) && (a.Instance == "" || id == string(a.Instance))
+		}) {
+			return
 		}
-		c.r.Calls.add(f.Count, fmt.Sprintf("%d failed as %s from %s to %s; %s: %s", f.Count, f.Kind,
-			f.From.Format(stamp), f.To.Format(stamp), f.Who, f.Error))
+	default:
+		return
 	}
-	return nil
+	c.r.Calls.add(1, fmt.Sprintf("%s: a call failed as %s at %s: %s", a.Who(), a.Failed, a.Received.Format(stamp), a.Error))
 }
 
 // alarming says why a line must not appear; empty if it may.

@@ -18,7 +18,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/cmd/chaos/internal/bits"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 	"github.com/march-id/march/internal/testcluster"
@@ -35,7 +34,7 @@ type run struct {
 	store  *ledgertest.Fake
 	admin  *admin.Admin
 	events *runlog.Events
-	bits   *bits.Set
+	fails  int // files of failed calls
 	stop   func()
 	short  bool      // its history was stopped before the end of the run
 	at     time.Time // the time of the last answer: a millisecond apart, an hour ago
@@ -63,8 +62,6 @@ func newRun(t *testing.T) *run {
 	must(t, runlog.Run{Cluster: "default", Kinds: []string{"kill"}, Seed: 7}.Write(r.dir))
 	var err error
 	r.events, err = runlog.CreateEvents(r.dir)
-	must(t, err)
-	r.bits, err = bits.Open(filepath.Join(r.dir, "bits"), bits.DefaultLimits())
 	must(t, err)
 	ctx, cancel := context.WithCancel(bg)
 	var done sync.WaitGroup
@@ -128,7 +125,7 @@ func (r *run) joinFor(tag allocator.Tag, room allocator.Room, name allocator.Ins
 	must(r.t, err)
 	w.source, _, err = w.joined.Source(bg, tag)
 	must(r.t, err)
-	w.file, err = runlog.Create(r.dir, runlog.Header{Process: string(room), Worker: string(name)})
+	w.file, err = runlog.Create(r.dir, fmt.Sprintf("%s-%s-%s", room, name, tag))
 	must(r.t, err)
 	return w
 }
@@ -161,12 +158,10 @@ func (w *worker) answer(run allocator.Run, sent time.Time) {
 	if sent.IsZero() {
 		sent = w.run.at.Add(-time.Microsecond)
 	}
-	must(w.run.t, w.file.Add(runlog.Issued{
+	must(w.run.t, w.file.Add(runlog.Answer{
 		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: w.tag, Kind: runlog.Batch,
 		Runs: []allocator.Run{run},
 	}))
-	_, err := w.run.bits.Add(w.tag, run)
-	must(w.run.t, err)
 }
 
 // end ends the run.
@@ -184,5 +179,4 @@ func (r *run) end(workers ...*worker) {
 	r.events.Add(runlog.Event{What: runlog.Ended, Revision: r.store.Revision(),
 		ClusterID: fmt.Sprintf("%x", ledgertest.ClusterID)})
 	must(r.t, r.events.Close())
-	must(r.t, r.bits.Close())
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/chaos/internal/bits"
 	"github.com/march-id/march/cmd/chaos/internal/leased"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
@@ -20,7 +19,7 @@ import (
 // caller is one caller's file.
 type caller struct {
 	file *runlog.Reader
-	next runlog.Issued
+	next runlog.Answer
 }
 
 // callers are sorted by the times of their next answers.
@@ -43,18 +42,17 @@ func (c *callers) Pop() any {
 // pass goes through all IDs that callers got, in the order of arrival.
 type pass struct {
 	*check
-	set     *bits.Set
+	taken   map[allocator.Tag]*taken
 	finders map[leased.Owner]*leased.Finder
 	growths map[leased.Owner]*growth
 	served  map[leased.Owner]*served // by instance; Tag is empty
 	rooms   map[allocator.Room]*Room
-	plant   *bits.Run // an ID to plant: one that was issued
 	times   *timed
 }
 
-func newPass(c *check, set *bits.Set) *pass {
+func newPass(c *check) *pass {
 	p := &pass{
-		check: c, set: set, finders: make(map[leased.Owner]*leased.Finder), growths: make(map[leased.Owner]*growth),
+		check: c, taken: make(map[allocator.Tag]*taken), finders: make(map[leased.Owner]*leased.Finder), growths: make(map[leased.Owner]*growth),
 		served: make(map[leased.Owner]*served), rooms: make(map[allocator.Room]*Room),
 		times: newTimed(c),
 	}
@@ -68,8 +66,9 @@ func newPass(c *check, set *bits.Set) *pass {
 	return p
 }
 
-func (p *pass) run(ctx context.Context) (err error) {
-	paths, err := filepath.Glob(filepath.Join(p.dir, runlog.Dir, "*"+runlog.Suffix))
+// each calls use with all answers.
+func (p *pass) each(ctx context.Context, use func(runlog.Answer) error) (err error) {
+	paths, err := filepath.Glob(filepath.Join(p.dir, runlog.Dir, "*"))
 	if err != nil {
 		return err
 	}
@@ -91,7 +90,7 @@ func (p *pass) run(ctx context.Context) (err error) {
 			all = append(all, c)
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
+			return errors.Join(err, file.Close())
 		}
 	}
 	heap.Init(&all)
@@ -100,7 +99,7 @@ func (p *pass) run(ctx context.Context) (err error) {
 			return ctx.Err()
 		}
 		c := all[0]
-		if err := p.take(c.next); err != nil {
+		if err := use(c.next); err != nil {
 			return err
 		}
 		if c.next, err = c.file.Next(); errors.Is(err, io.EOF) {
@@ -115,15 +114,24 @@ func (p *pass) run(ctx context.Context) (err error) {
 		}
 		heap.Fix(&all, 0)
 	}
-	return p.end()
+	return nil
 }
 
 // take passes one answer to all oracles.
-func (p *pass) take(i runlog.Issued) error {
+func (p *pass) take(i runlog.Answer) error {
+	if i.Failed != "" {
+		p.failed(i)
+	}
 	if len(i.Runs) == 0 {
 		return nil
 	}
 	p.r.Answers++
+	if p.taken[i.Tag] == nil {
+		p.taken[i.Tag] = &taken{}
+	}
+	for _, run := range i.Runs {
+		p.taken[i.Tag].add(run)
+	}
 	if l, is := p.history.Times[i.Tag]; is {
 		return p.times.take(i, l)
 	}
@@ -140,13 +148,7 @@ func (p *pass) take(i runlog.Issued) error {
 	ids := int64(0)
 	for _, run := range i.Runs {
 		ids += run.Count
-		if _, err := p.set.Add(i.Tag, run); err != nil {
-			return err
-		}
 		p.find(owner, finder, run, version, i)
-	}
-	if p.plant == nil {
-		p.plant = &bits.Run{Tag: i.Tag, First: i.Runs[0].First, Count: 1}
 	}
 	if i.Instance != "" {
 		p.grow(owner, i)
@@ -156,7 +158,7 @@ func (p *pass) take(i runlog.Issued) error {
 }
 
 // find finds the segments of a run.
-func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run, version int64, i runlog.Issued) {
+func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run, version int64, i runlog.Answer) {
 	for run.Count > 0 {
 		found, n, line := finder.Find(run)
 		// A segment is logged before any caller has it; the clock is the same.
@@ -188,7 +190,7 @@ func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run
 // stale reports whether a call asked for an ID of a strict tag when no room or client may have
 // any of its segment any longer: hold after the room lost residues of it. The history sees that
 // slightly later, and no instance confirms such a layout then.
-func (p *pass) stale(i runlog.Issued, line *leased.Line) bool {
+func (p *pass) stale(i runlog.Answer, line *leased.Line) bool {
 	if p.r.Run.Hold <= 0 || !p.history.Strict[i.Tag] {
 		return false
 	}
@@ -200,7 +202,7 @@ func (p *pass) stale(i runlog.Issued, line *leased.Line) bool {
 const stamp = "15:04:05.000"
 
 // grow checks that IDs of an instance grow.
-func (p *pass) grow(owner leased.Owner, i runlog.Issued) {
+func (p *pass) grow(owner leased.Owner, i runlog.Answer) {
 	g := p.growths[owner]
 	if g == nil {
 		g = &growth{}
@@ -218,7 +220,7 @@ func (p *pass) grow(owner leased.Owner, i runlog.Issued) {
 }
 
 // count counts an answer for the tally.
-func (p *pass) count(i runlog.Issued, ids int64) {
+func (p *pass) count(i runlog.Answer, ids int64) {
 	room := p.rooms[i.Room]
 	if room == nil {
 		room = &Room{Name: string(i.Room), last: i.Received}
@@ -242,8 +244,8 @@ func (r *Room) silent(until time.Time) {
 	r.last = until
 }
 
-func (p *pass) end() error {
-	p.times.end()
+// end is called after all answers.
+func (p *pass) end() {
 	for _, e := range slices.Backward(p.events) {
 		if e.What != runlog.Healed { // until then callers ask
 			continue
@@ -259,8 +261,30 @@ func (p *pass) end() error {
 		p.r.Rooms = append(p.r.Rooms, *room)
 	}
 	slices.SortFunc(p.r.Rooms, func(a, b Room) int { return strings.Compare(a.Name, b.Name) })
-	if p.plant == nil {
-		return nil
+	for tag, t := range p.taken {
+		n := t.count()
+		if _, timed := p.history.Times[tag]; !timed {
+			p.r.IDs += n
+		}
+		// An ID of each tag comes twice for this oracle, which must find that.
+		p.r.Planted++
+		if id := t.sorted[len(t.sorted)/2].first; !t.plant(id) {
+			p.r.Checker.add(1, fmt.Sprintf("the oracle of duplicates missed what was planted: tag %s, %d", tag, id))
+		}
+		for _, twice := range t.twice {
+			p.r.Duplicates.Count += twice.count()
+		}
 	}
-	return p.set.Plant(p.plant.Tag, p.plant.First)
+	p.r.Unissued = p.segments.IDs - p.r.IDs
+}
+
+// who is called with all answers again if IDs came twice. It says who got them.
+func (p *pass) who(i runlog.Answer) error {
+	for _, run := range i.Runs {
+		if slices.ContainsFunc(p.taken[i.Tag].twice, func(t interval) bool { return t.meets(run) }) {
+			p.r.Duplicates.add(0, fmt.Sprintf("%s was given %d IDs from %d on at %s, some of which came twice", i.Who(),
+				run.Count, run.First, i.Received.Format(stamp)))
+		}
+	}
+	return nil
 }

@@ -56,7 +56,7 @@ func (r *Report) Print(out io.Writer) error {
 		row("restore", "%s at %s: %s", restore.Kind, restore.Restored.Format(stamp), halted)
 	}
 	row("etcd's history", "went back %d times, %d gaps", r.Lives-1, r.HistoryGaps)
-	row("planted duplicates", "%d, found but for those below", r.Planted)
+	row("planted duplicates", "%d, one of each tag, found but for those below", r.Planted)
 	for _, f := range r.findings() {
 		row(f.name, "%d", f.Count)
 	}

@@ -3,8 +3,8 @@
 //
 // # The oracles
 //
-//   - No ID is issued twice: each ID that a caller was given is a bit (package bits). A
-//     duplicate is planted in each check, and must be found.
+//   - No ID is issued twice: the IDs of each tag that callers were given are sorted. A duplicate
+//     of each tag is planted in each check, and must be found.
 //   - Each ID is of a segment that its instance said it leased (package leased). So it
 //     has a residue of the room's range under the layout of its lease. No caller has it
 //     before the lease.
@@ -17,8 +17,7 @@
 //     the ID was asked for. That is true of rooms and of the Go client, whatever they have
 //     heard, and however long they were stopped.
 //   - A time-ordered ID has a worker that its instance had, by etcd's history, in a window
-//     with all of its tick. No worker, tick and sequence of a tag come twice, whatever the
-//     clocks were. A duplicate is planted here, too.
+//     with all of its tick, whatever the clocks were.
 //   - etcd's own history keeps the rules of the protocol (package history). It has all
 //     leases of the instances, and it goes to the end of the run. It went back in time
 //     only when it was restored in a way by which it forgets.
@@ -70,7 +69,7 @@ type Report struct {
 		Calm   Times `json:"calm"`
 		Faults Times `json:"faults"`
 	} `json:"refill"`
-	FailedCalls map[string]int64 `json:"failed_calls"` // by kind: see runlog.Failed
+	FailedCalls map[string]int64 `json:"failed_calls"` // by kind: see runlog.Answer
 	Unissued    int64            `json:"unissued"`     // leased, and never given to a caller
 	Skipped     int64            `json:"skipped"`      // of a room's range, below its marks, and never leased
 

@@ -32,12 +32,15 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 	defer func() { err = errors.Join(err, file.Close()) }()
 	every := time.Second * streamWindow / time.Duration(max(rate, 1))
 	for ctx.Err() == nil {
-		bad, err := l.stream(ctx, ids, file, name, tag, every)
+		asks := runlog.Answer{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: runlog.Stream}
+		bad, err := l.stream(ctx, ids, file, asks, every)
 		if bad != nil {
 			return bad
 		}
 		if err != nil && ctx.Err() == nil {
-			l.failed(Who(l.Room, name, tag), err)
+			if err := l.failed(file, asks, err); err != nil {
+				return err
+			}
 			pause(ctx, retryPause)
 		}
 	}
@@ -46,8 +49,8 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 
 // stream sends bursts of requests and takes their answers, for streamFor. bad is an error of
 // this program.
-func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *runlog.Writer, name allocator.Instance,
-	tag allocator.Tag, every time.Duration) (bad, err error) {
+func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *runlog.Writer, issued runlog.Answer,
+	every time.Duration) (bad, err error) {
 	// No deadline: it would end the stream in the middle of a burst.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -56,12 +59,12 @@ func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *ru
 		return nil, err
 	}
 	for began := time.Now(); ctx.Err() == nil && time.Since(began) < streamFor; {
-		issued := runlog.Issued{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: runlog.Stream}
+		issued.Sent, issued.Runs = time.Now(), nil
 		hangs := time.AfterFunc(patience, cancel)
 		var group errgroup.Group
 		group.Go(func() error {
 			for range streamWindow {
-				if err := stream.Send(&marchv1.NextRequest{Tag: string(tag)}); err != nil {
+				if err := stream.Send(&marchv1.NextRequest{Tag: string(issued.Tag)}); err != nil {
 					return nil // Recv has the reason
 				}
 			}
@@ -78,7 +81,7 @@ func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *ru
 		hangs.Stop()
 		issued.Received = time.Now()
 		if len(issued.Runs) > 0 {
-			if bad := l.got(file, Who(l.Room, name, tag), issued); bad != nil {
+			if bad := l.got(file, issued); bad != nil {
 				return bad, nil
 			}
 		}
@@ -135,13 +138,12 @@ func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err err
 	if err != nil {
 		return err
 	}
-	who := Who(l.Room, "", tag)
 	for {
 		n, ok := p.wait(ctx)
 		if !ok {
 			return nil
 		}
-		issued := runlog.Issued{Sent: time.Now(), Room: l.Room, Tag: tag, Kind: runlog.Client}
+		issued := runlog.Answer{Sent: time.Now(), Room: l.Room, Tag: tag, Kind: runlog.Client}
 		calling, cancel := context.WithTimeout(ctx, patience)
 		for range n % 100 { // some one by one, the others at once
 			id, one := handle.TryNext()
@@ -154,19 +156,21 @@ func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err err
 		runs, err := handle.NextN(calling, want, nil)
 		cancel()
 		if err == nil {
-			if bad := short(who, want, runs); bad != nil {
+			if bad := short(issued.Who(), want, runs); bad != nil {
 				return bad
 			}
 		}
 		issued.Runs = append(issued.Runs, runs...)
 		issued.Received = time.Now()
 		if len(issued.Runs) > 0 {
-			if err := l.got(file, who, issued); err != nil {
+			if err := l.got(file, issued); err != nil {
 				return err
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			l.failed(who, err)
+			if err := l.failed(file, issued, err); err != nil {
+				return err
+			}
 			pause(ctx, retryPause)
 		}
 	}

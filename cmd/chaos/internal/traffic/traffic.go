@@ -11,10 +11,8 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,12 +22,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/cmd/chaos/internal/bits"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
-
-// BitsDir is the folder of the bits of all IDs, in a run's directory.
-const BitsDir = "bits"
 
 // Config describes the load and its target.
 type Config struct {
@@ -39,8 +33,7 @@ type Config struct {
 	// Instances are the room's, with their addresses.
 	Instances map[allocator.Instance]string
 	Tags      []allocator.Tag
-	// Times are tags of time-ordered IDs. Package report compares their IDs at the end,
-	// because they are too far apart for bits.
+	// Times are tags of time-ordered IDs.
 	Times []allocator.Tag
 	// Rate is how many IDs per second all callers together ask for.
 	Rate int
@@ -52,17 +45,8 @@ type Config struct {
 // Report has the counts so far.
 type Report struct {
 	Time time.Time `json:"time"`
-	// Callers are the callers of each instance and tag; see Who.
+	// Callers are the callers of each instance and tag; see runlog.Who.
 	Callers map[string]Count `json:"callers"`
-}
-
-// Who names the callers of one tag at an instance; if instance is empty, the Go client's at the
-// room.
-func Who(room allocator.Room, instance allocator.Instance, tag allocator.Tag) string {
-	if instance == "" {
-		instance = "client"
-	}
-	return fmt.Sprintf("%s/%s %s", room, instance, tag)
 }
 
 // Count counts the IDs of the callers of one tag at one instance.
@@ -70,7 +54,6 @@ type Count struct {
 	IDs    int64     `json:"ids"`
 	Calls  int64     `json:"calls"`
 	Failed int64     `json:"failed"`
-	Twice  int64     `json:"twice"` // IDs that a caller had got before
 	Last   time.Time `json:"last"`  // of the last IDs
 	Error  string    `json:"error"` // the last one
 }
@@ -81,8 +64,6 @@ const (
 	// retryPause is a caller's pause after an error.
 	retryPause  = 20 * time.Millisecond
 	reportEvery = 50 * time.Millisecond
-	// flushEvery is how often the failed calls are recorded.
-	flushEvery = time.Second
 	// largestBatch bounds the IDs of a call.
 	largestBatch = 1_000
 	// timeBatch is the same for time-ordered IDs: many calls show more than many IDs.
@@ -97,12 +78,11 @@ type counts struct {
 	}
 }
 
-func (c *counts) got(who string, ids, twice int64) {
+func (c *counts) got(who string, ids int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := c.mu.of[who]
 	n.IDs += ids
-	n.Twice += twice
 	n.Calls++
 	n.Last = time.Now()
 	c.mu.of[who] = n
@@ -127,14 +107,6 @@ func (c *counts) report() Report {
 func Run(ctx context.Context, cfg Config) (err error) {
 	l := &load{Config: cfg}
 	l.counts.mu.of = make(map[string]Count)
-	if l.bits, err = bits.Open(filepath.Join(cfg.Dir, BitsDir), bits.DefaultLimits()); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.bits.Close()) }()
-	if l.failures, err = runlog.CreateFailures(cfg.Dir, l.process()); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, l.failures.Close()) }()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.report(ctx) })
 	// Half of the IDs come by batches, and most of the rest by the client: single IDs in
@@ -185,48 +157,28 @@ func Run(ctx context.Context, cfg Config) (err error) {
 
 type load struct {
 	Config
-	counts   counts
-	bits     *bits.Set
-	failures *runlog.Failures
-	planted  atomic.Bool
+	counts counts
 }
 
-// failed counts a failed call.
-func (l *load) failed(who string, err error) {
-	l.counts.failed(who, err)
-	l.failures.Add(kindOf(err), who, err)
+// failed records a call that failed after it was sent.
+func (l *load) failed(file *runlog.Writer, a runlog.Answer, err error) error {
+	a.Received, a.Runs, a.Failed, a.Error = time.Now(), nil, kindOf(err), err.Error()
+	l.counts.failed(a.Who(), err)
+	return file.Add(a)
 }
 
-// got records the IDs that a caller got: in its file, and as bits, which all callers of the run
-// share.
-func (l *load) got(file *runlog.Writer, who string, issued runlog.Issued) error {
-	if err := file.Add(issued); err != nil {
+// got records the IDs that a caller got.
+func (l *load) got(file *runlog.Writer, a runlog.Answer) error {
+	if err := file.Add(a); err != nil {
 		return err
 	}
-	if slices.Contains(l.Times, issued.Tag) {
-		l.counts.got(who, count(issued.Runs), 0)
-		return nil
-	}
-	var twice int64
-	for _, run := range issued.Runs {
-		again, err := l.bits.Add(issued.Tag, run)
-		if err != nil {
-			return err
-		}
-		twice += count(again)
-	}
-	l.counts.got(who, count(issued.Runs), twice)
-	// One ID of each process comes twice for the checker: it must find that.
-	if !l.planted.Swap(true) {
-		return l.bits.Plant(issued.Tag, issued.Runs[0].First)
-	}
+	l.counts.got(a.Who(), count(a.Runs))
 	return nil
 }
 
 func (l *load) report(ctx context.Context) error {
-	ticker, flush := time.NewTicker(reportEvery), time.NewTicker(flushEvery)
+	ticker := time.NewTicker(reportEvery)
 	defer ticker.Stop()
-	defer flush.Stop()
 	encoder := json.NewEncoder(l.Report)
 	for {
 		if err := encoder.Encode(l.counts.report()); err != nil {
@@ -235,21 +187,14 @@ func (l *load) report(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return encoder.Encode(l.counts.report())
-		case <-flush.C:
-			if err := l.failures.Flush(); err != nil {
-				return err
-			}
 		case <-ticker.C:
 		}
 	}
 }
 
-// process is the process's name in its files.
-func (l *load) process() string { return "load-" + string(l.Room) }
-
 // file makes the file of one caller.
 func (l *load) file(worker string) (*runlog.Writer, error) {
-	return runlog.Create(l.Dir, runlog.Header{Process: l.process(), Worker: worker})
+	return runlog.Create(l.Dir, "load-"+string(l.Room)+"-"+worker)
 }
 
 // pacer asks for batches of all sizes at a mean rate.
@@ -301,32 +246,32 @@ func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name al
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	who := Who(l.Room, name, tag)
 	for {
 		n, ok := p.wait(ctx)
 		if !ok {
 			return nil
 		}
-		sent := time.Now()
+		got := runlog.Answer{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: runlog.Batch}
 		// Not ctx: the IDs of the last call must be recorded.
 		calling, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		answer, err := ids.NextBatch(calling, &marchv1.NextBatchRequest{Tag: string(tag), Count: n})
 		cancel()
 		if err != nil {
-			l.failed(who, err)
+			if err := l.failed(file, got, err); err != nil {
+				return err
+			}
 			pause(ctx, retryPause)
 			continue
 		}
-		issued := runlog.Issued{Sent: sent, Received: time.Now(), Room: l.Room, Instance: name,
-			Tag: tag, Kind: runlog.Batch}
+		got.Received = time.Now()
 		for _, run := range answer.GetRuns() {
-			issued.Runs = append(issued.Runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount(),
+			got.Runs = append(got.Runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount(),
 				Stride: run.GetStride()})
 		}
-		if err := short(who, n, issued.Runs); err != nil {
+		if err := short(got.Who(), n, got.Runs); err != nil {
 			return err
 		}
-		if err := l.got(file, who, issued); err != nil {
+		if err := l.got(file, got); err != nil {
 			return err
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -56,36 +55,35 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// Failed calls are counted, and logged by their kind.
-func TestFailedIsWrittenDown(t *testing.T) { synctest.Test(t, failedIsWrittenDown) }
-
-func failedIsWrittenDown(t *testing.T) {
+// Failed calls are counted, and recorded with their kind.
+func TestFailedIsWrittenDown(t *testing.T) {
 	dir := t.TempDir()
-	var err error
 	l := &load{Config: Config{Dir: dir, Room: "a"}}
 	l.counts.mu.of = make(map[string]Count)
-	if l.failures, err = runlog.CreateFailures(dir, "load-a"); err != nil {
+	file, err := l.file("1")
+	if err != nil {
 		t.Fatal(err)
 	}
-	who := Who("a", "a-0", "t")
-	began := time.Now()
-	for range 3 {
-		l.failed(who, api.FromStatus(api.ToStatus(errors.New("a defect"))))
+	asked := runlog.Answer{Sent: time.Unix(1_700_000_000, 0), Room: "a", Instance: "a-0", Tag: "t", Kind: runlog.Batch}
+	for _, text := range []string{"a defect", "another"} {
+		if err := l.failed(file, asked, api.FromStatus(api.ToStatus(errors.New(text)))); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := l.failures.Flush(); err != nil {
+	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l.failed(who, api.FromStatus(api.ToStatus(errors.New("another"))))
-	if err := l.failures.Close(); err != nil {
+	read, err := runlog.Open(filepath.Join(dir, runlog.Dir, "load-a-1"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := runlog.ReadFailed(dir)
-	if err != nil || len(got) != 2 || got[0].Kind != "internal" || got[0].Count != 3 || got[0].Who != who ||
-		got[0].Error != "a defect" ||
-		got[0].From.Before(began) || got[0].To.Before(got[0].From) || got[1].Count != 1 || got[1].Error != "another" {
-		t.Errorf("%s: %+v, %v", filepath.Join(dir, runlog.FailedDir), got, err)
+	defer func() { _ = read.Close() }()
+	got, err := read.Next()
+	if err != nil || got.Failed != "internal" || got.Error != "a defect" || got.Who() != "a/a-0 t" ||
+		got.Received.Before(got.Sent) {
+		t.Errorf("%+v, %v", got, err)
 	}
-	if count := l.counts.mu.of[who]; count.Failed != 4 || count.Error != "another" {
+	if count := l.counts.mu.of["a/a-0 t"]; count.Failed != 2 || count.Error != "another" {
 		t.Errorf("counted %+v", count)
 	}
 }
