@@ -36,7 +36,7 @@ bench: ## measure March against its yardsticks here, in some minutes; Redis and 
 	go run ./cmd/bench $(ARGS)
 
 scale: build ## measure rooms, recovers, moves and writes in etcd with a million tags, a far etcd, and what one caller can take of others (flags in ARGS)
-	go run ./cmd/scale $(ARGS)
+	go run ./cmd/bench scale $(ARGS)
 
 chaos: ## torture a cluster of processes for CHAOS_TIME, and check every ID (flags in ARGS)
 	go build -buildvcs=$(STAMP) -tags chaos -o bin/chaos/ ./cmd/march ./cmd/chaos

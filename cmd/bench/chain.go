@@ -2,353 +2,232 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"sync"
+	"slices"
+	"strconv"
 	"sync/atomic"
-	"testing"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"google.golang.org/grpc"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/embedded"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/api/client"
+	"github.com/march-id/march/internal/testcluster"
 )
-
-// cluster is an etcd in this process, with a layout of two rooms and a tag.
-type cluster struct {
-	dir      string
-	etcd     *embedded.Server
-	endpoint string
-}
 
 const (
 	tag      = "bench"
 	otherTag = "other"
 )
 
-func startCluster(ctx context.Context) (*cluster, error) {
-	dir, err := os.MkdirTemp("", "march-bench-")
-	if err != nil {
-		return nil, err
-	}
-	c := &cluster{dir: dir, endpoint: "unix://" + filepath.Join(dir, "c")}
-	c.etcd, err = embedded.Start(ctx, embedded.Config{Dir: filepath.Join(dir, "data"), Client: c.endpoint,
-		Peer: "unix://" + filepath.Join(dir, "p")})
-	if err != nil {
-		_ = os.RemoveAll(dir)
-		return nil, err
-	}
-	l, _, err := c.ledger()
-	if err != nil {
-		c.close()
-		return nil, err
-	}
-	defer func() { _ = l.Close() }()
-	own := admin.New(l, admin.DefaultConfig())
-	layout, err := allocator.EqualLayout(1000, []allocator.Room{"a", "b"})
-	if err == nil {
-		_, err = own.Init(ctx, layout, "bench")
-	}
-	if err == nil {
-		// No service issues 200 million IDs per second for long, as this benchmark does. A step
-		// must last for some time at that rate; otherwise each refill is a race against etcd.
-		settings := record.DefaultTag()
-		settings.MaxStep = 100_000_000_000
-		_, err = own.CreateTag(ctx, tag, settings, "bench")
-	}
-	if err == nil {
-		_, err = own.CreateTag(ctx, otherTag, record.DefaultTag(), "bench")
-	}
-	if err != nil {
-		c.close()
-		return nil, err
-	}
-	return c, nil
+// cluster starts an etcd in this process, which syncs its log, with a layout of two rooms and two tags.
+func (p *part) cluster() *testcluster.Cluster {
+	etcd := ledgertest.StartEtcd(p, func(cfg *embedded.Config) { cfg.NoSync = false })
+	c := testcluster.Over(p, ledger.DefaultConfig().Cluster, etcd.Store)
+	c.Init(must(allocator.EqualLayout(1000, []allocator.Room{"a", "b"})), "bench")
+	// No service issues 200 million IDs per second for long, as this benchmark does. A step
+	// must last for some time at that rate; otherwise each refill is a race against etcd.
+	c.Tag(func(s *record.TagSettings) { s.MaxStep = 100_000_000_000 }, "bench", tag)
+	c.Tag(nil, "bench", otherTag)
+	return c
 }
 
-func (c *cluster) ledger() (*ledger.Ledger, store.Store, error) {
-	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{c.endpoint}})
-	if err != nil {
-		return nil, nil, err
-	}
-	l, err := ledger.New(etcd, ledger.DefaultConfig())
-	return l, etcd, err
+// chain returns a chain of room a over the real ledger, with its own refiller.
+func (p *part) chain(c *testcluster.Cluster, now func() time.Time) *allocator.Chain {
+	instance := must(c.Ledger().Join(p.ctx, ledger.Registration{Room: "a", Name: "bench", Address: "none"}))
+	source, settings, err := instance.Source(p.ctx, tag)
+	p.check(err)
+	refiller := must(allocator.NewRefiller(allocator.DefaultRefillerConfig(now, rand.Float64)))
+	chain := must(allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: refiller,
+		Settings: settings.Chain()}))
+	p.Cleanup(chain.Close)
+	testcluster.Start(p, func(ctx context.Context) error {
+		_ = refiller.Run(ctx) // until the part ends
+		return nil
+	})
+	return chain
 }
 
-func (c *cluster) close() {
-	c.etcd.Close()
-	_ = os.RemoveAll(c.dir)
-}
-
-// chain is a chain of room a over the real ledger, with its own refiller.
-type chain struct {
-	*allocator.Chain
-	store store.Store
-	stop  func()
-}
-
-func (c *cluster) chain(ctx context.Context, now func() time.Time) (*chain, error) {
-	l, etcd, err := c.ledger()
-	if err != nil {
-		return nil, err
+func chainRows(p *part) {
+	chain := p.chain(p.cluster(), time.Now)
+	next := func() { _ = must(chain.Next(p.ctx)) }
+	runs := make([]allocator.Run, 0, 8)
+	batch := func() (_ int64, err error) {
+		runs, err = chain.NextN(p.ctx, 1000, runs[:0])
+		return 0, err
 	}
-	instance, err := l.Join(ctx, ledger.Registration{Room: "a", Name: "bench", Address: "none"})
-	if err != nil {
-		return nil, err
+	var c counter
+	add := func(goroutines int) func() float64 {
+		return func() float64 { return p.perSecond(goroutines, addLoop(&c)) }
 	}
-	source, settings, err := instance.Source(ctx, tag)
-	if err != nil {
-		return nil, err
+	ours := func(goroutines int) func() float64 {
+		return func() float64 { return p.perSecond(goroutines, chainLoop(p.ctx, chain)) }
 	}
-	refiller, err := allocator.NewRefiller(allocator.DefaultRefillerConfig(now, rand.Float64))
-	if err != nil {
-		return nil, err
-	}
-	ch, err := allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: source, Refiller: refiller,
-		Settings: settings.Chain()})
-	if err != nil {
-		return nil, err
-	}
-	running, cancel := context.WithCancel(ctx)
-	var refilling sync.WaitGroup
-	refilling.Go(func() { _ = refiller.Run(running) })
-	return &chain{Chain: ch, store: etcd, stop: func() {
-		cancel()
-		refilling.Wait()
-		ch.Close()
-		_ = l.Close()
-	}}, nil
-}
-
-// counter is the yardstick, alone in its cache lines.
-type counter struct {
-	_ [128]byte
-	n atomic.Int64
-	_ [128]byte
-}
-
-// perSecond measures how often per second the body of loop runs on n goroutines. loop runs its
-// body in rounds of 1,000 until stop is set.
-func perSecond(d time.Duration, n int, loop func(stop *atomic.Bool) int64) float64 {
-	var stop atomic.Bool
-	var total atomic.Int64
-	var group sync.WaitGroup
-	start := time.Now()
-	for range n {
-		group.Go(func() { total.Add(loop(&stop)) })
-	}
-	time.Sleep(d)
-	stop.Store(true)
-	group.Wait()
-	return float64(total.Load()) / time.Since(start).Seconds()
-}
-
-// The functions that make loops are not inlined: in a large function the compiler inlines less
-// than in a caller's own loop.
-
-//go:noinline
-func addLoop(c *counter) func(*atomic.Bool) int64 {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for !stop.Load() {
-			for range 1000 {
-				sum += c.n.Add(1)
-			}
-			done += 1000
-		}
-		sink.Store(sum)
-		return done
-	}
-}
-
-var sink atomic.Int64
-
-// failure keeps the first error of a loop. Its set must not be inlined into the loop: then
-// every round would allocate the error.
-type failure struct{ first atomic.Pointer[error] }
-
-//go:noinline
-func (f *failure) set(err error) { f.first.CompareAndSwap(nil, &err) }
-
-func (f *failure) get() error {
-	if err := f.first.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
-// nextLoop calls Next the way its documentation shows: TryNext is part of the loop, and Next is
-// called when TryNext finds no ID.
-//
-//go:noinline
-func nextLoop(ctx context.Context, c *allocator.Chain, failed *failure) func(*atomic.Bool) int64 {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for !stop.Load() {
-			for range 1000 {
-				id, ok := c.TryNext()
-				if !ok {
-					var err error
-					if id, err = c.Next(ctx); err != nil {
-						failed.set(err)
-						return done
-					}
-				}
-				sum += id
-			}
-			done += 1000
-		}
-		sink.Store(sum)
-		return done
-	}
-}
-
-// plainLoop calls Next each time.
-//
-//go:noinline
-func plainLoop(ctx context.Context, c *allocator.Chain, failed *failure) func(*atomic.Bool) int64 {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for !stop.Load() {
-			for range 1000 {
-				id, err := c.Next(ctx)
-				if err != nil {
-					failed.set(err)
-					return done
-				}
-				sum += id
-			}
-			done += 1000
-		}
-		sink.Store(sum)
-		return done
-	}
-}
-
-//go:noinline
-func batchLoop(ctx context.Context, c *allocator.Chain, failed *failure) func(*atomic.Bool) int64 {
-	return func(stop *atomic.Bool) (done int64) {
-		runs := make([]allocator.Run, 0, 8)
-		for !stop.Load() {
-			var err error
-			for range 100 {
-				if runs, err = c.NextN(ctx, 1000, runs[:0]); err != nil {
-					failed.set(err)
-					return done
-				}
-			}
-			done += 100_000
-		}
-		return done
-	}
-}
-
-// latencies measures single calls of op and returns the 99.99th percentile, in
-// nanoseconds.
-func latencies(d time.Duration, op func()) float64 {
-	h := hdrhistogram.New(1, int64(time.Minute), 3)
-	for start, last := time.Now(), time.Now(); last.Sub(start) < d; {
-		op()
-		now := time.Now()
-		_ = h.RecordValue(int64(now.Sub(last)))
-		last = now
-	}
-	return float64(h.ValueAtQuantile(99.99))
-}
-
-func chainRows(ctx context.Context, b *bench) error {
-	c, err := startCluster(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	ch, err := c.chain(ctx, time.Now)
-	if err != nil {
-		return err
-	}
-	defer ch.stop()
-
-	one := b.add(row{what: "chain Next, 1 goroutine, vs atomic.Int64.Add", unit: "/s", goal: 0.95})
-	two := b.add(row{what: "chain Next, 2 goroutines, vs contended Add", unit: "/s", goal: 0.90})
-	plain := b.add(row{what: "the same, Next not inlined, 1 goroutine", unit: "/s"})
-	batch := b.add(row{what: "chain NextN(1000), IDs, vs Add", unit: "/s", goal: 100})
-	tail := b.add(row{what: "chain Next p99.99, refilled from etcd, vs Add", unit: "ns", goal: 2, atMost: true})
-	allocs := b.add(row{what: "allocations per chain Next", atMost: true})
-	var failed failure
-	perSecond(2*b.unit, 2, nextLoop(ctx, ch.Chain, &failed)) // let the step grow
-	for range b.rounds {
-		var add counter
-		// Measure yardstick and figure in turn, so that both see the same machine.
-		one.yard = append(one.yard, perSecond(b.unit, 1, addLoop(&add)))
-		one.measured = append(one.measured, perSecond(b.unit, 1, nextLoop(ctx, ch.Chain, &failed)))
-		two.yard = append(two.yard, perSecond(b.unit, 2, addLoop(&add)))
-		two.measured = append(two.measured, perSecond(b.unit, 2, nextLoop(ctx, ch.Chain, &failed)))
-		plain.measured = append(plain.measured, perSecond(b.unit, 1, plainLoop(ctx, ch.Chain, &failed)))
-		batch.measured = append(batch.measured, perSecond(b.unit, 1, batchLoop(ctx, ch.Chain, &failed)))
-		tail.yard = append(tail.yard, latencies(2*b.unit, func() { add.n.Add(1) }))
-		tail.measured = append(tail.measured, latencies(2*b.unit, func() {
-			if _, err := ch.Next(ctx); err != nil {
-				failed.set(err)
-			}
-		}))
-		allocs.measured = append(allocs.measured, testing.AllocsPerRun(100_000, func() { _, _ = ch.Next(ctx) }))
-	}
-	plain.yard, batch.yard = one.yard, one.yard
-	return failed.get()
+	p.during(2*p.unit, 2, chainLoop(p.ctx, chain)) // let the step grow
+	p.measure(p.rounds,
+		&row{what: "chain Next, 1 goroutine, vs atomic.Int64.Add", unit: "/s", goal: 0.95, yard: add(1), march: ours(1)},
+		&row{what: "chain Next, 2 goroutines, vs contended Add", unit: "/s", goal: 0.90, yard: add(2), march: ours(2)},
+		&row{what: "the same, Next not inlined, 1 goroutine", unit: "/s", yard: add(1), march: func() float64 {
+			return p.perSecond(1, callLoop(func() (int64, error) { return chain.Next(p.ctx) }))
+		}},
+		&row{what: "chain NextN(1000), IDs, vs Add", unit: "/s", goal: 100, yard: add(1), march: func() float64 {
+			return 1000 * p.perSecond(1, callLoop(batch))
+		}},
+		&row{what: "chain Next p99.99, refilled from etcd, vs Add", unit: "ns", goal: 2, atMost: true,
+			yard: p.tail(func() { c.n.Add(1) }), march: p.tail(next)},
+		allocations("chain Next", next))
 }
 
 // writeRows counts etcd's writes for six hours of a steady 100,000 IDs/s on
 // one tag, with the clock moved by hand.
-func writeRows(ctx context.Context, b *bench) error {
-	c, err := startCluster(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.close()
+func writeRows(p *part) {
+	c := p.cluster()
 	var elapsed atomic.Int64
 	start := time.Now()
-	ch, err := c.chain(ctx, func() time.Time { return start.Add(time.Duration(elapsed.Load())) })
-	if err != nil {
-		return err
-	}
-	defer ch.stop()
+	chain, etcd := p.chain(c, func() time.Time { return start.Add(time.Duration(elapsed.Load())) }), c.Open(p)
 	const rate, tick = 100_000, 10 * time.Second
 	var first, ids int64
 	var runs []allocator.Run
 	for at := time.Duration(0); at < 7*time.Hour; at += tick {
 		if at == time.Hour { // the steps are steady by now
-			if first, err = revision(ctx, ch.store); err != nil {
-				return err
-			}
-			ids = 0
+			first, ids = p.revision(etcd), 0
 		}
 		n := int64(rate * tick / time.Second)
 		for left := n; left > 0; left -= 1000 {
-			if runs, err = ch.NextN(ctx, 1000, runs[:0]); err != nil {
-				return err
-			}
+			runs = must(chain.NextN(p.ctx, 1000, runs[:0]))
 		}
 		ids += n
 		elapsed.Add(int64(tick))
-		ch.Observe()
+		chain.Observe()
 	}
-	last, err := revision(ctx, ch.store)
-	if err != nil {
-		return err
-	}
-	b.add(row{what: "etcd writes per million IDs, steady 100,000/s",
-		measured: []float64{float64(last-first) / float64(ids) * 1e6}, goal: 1, atMost: true})
-	return nil
+	p.figure(row{what: "etcd writes per million IDs, steady 100,000/s", goal: 1, atMost: true},
+		float64(p.revision(etcd)-first)/float64(ids)*1e6)
 }
 
 // revision returns etcd's revision: it grows by one with each write.
-func revision(ctx context.Context, etcd store.Store) (int64, error) {
-	answer, err := etcd.Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "none"}}}}})
-	return answer.Revision, err
+func (p *part) revision(etcd store.Store) int64 {
+	return must(etcd.Txn(p.ctx,
+		store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "none"}}}}})).Revision
+}
+
+// textRows measures the texts of IDs.
+func textRows(p *part) {
+	key := must(format.NewKey("bench", make([]byte, format.KeySize)))
+	parse := func(description string) *format.Format { return must(format.Parse(description, key)) }
+	radix, opaque := parse("radix62(11)"), parse("opaque(bench, 10^12) | decimal(12)")
+	worst := parse("opaque(bench, 549755813889) | radix62(11)") // 2^39+1: half of all numbers of its bits are outside
+	// texts appends texts of numbers in no order to one buffer, as a server does for its answers.
+	texts := func(largest int64, text func(to []byte, id int64) ([]byte, error)) func() float64 {
+		ids := make([]int64, 1024)
+		for i := range ids {
+			ids[i] = int64(rand.Uint64() % (uint64(largest) + 1))
+		}
+		buffer, at := make([]byte, 0, 64), 0
+		return func() float64 {
+			return p.perSecond(1, callLoop(func() (_ int64, err error) {
+				at++
+				buffer, err = text(buffer[:0], ids[at%1024])
+				return int64(len(buffer)), err
+			}))
+		}
+	}
+	in := func(f *format.Format) func() float64 {
+		return texts(f.Domain().Largest, func(to []byte, id int64) ([]byte, error) {
+			return f.Append(to, format.Value{ID: id})
+		})
+	}
+	each := func(rate func() float64) func() float64 { return func() float64 { return 1e9 / rate() } }
+	buffer := make([]byte, 0, 64)
+	p.measure(p.rounds,
+		&row{what: "texts radix62(11), appended, vs strconv.AppendInt of radix 36", unit: "/s", goal: 1,
+			yard: texts(radix.Domain().Largest, func(to []byte, id int64) ([]byte, error) {
+				return strconv.AppendInt(to, id, 36), nil
+			}), march: in(radix)},
+		&row{what: "time per opaque text of 12 digits", unit: "ns", goal: 500, atMost: true, march: each(in(opaque))},
+		&row{what: "the same, a domain just above a power of 2", unit: "ns", goal: 500, atMost: true,
+			march: each(in(worst))},
+		allocations("text", func() {
+			buffer = must(radix.Append(buffer[:0], format.Value{ID: 1_234_567}))
+			buffer = must(opaque.Append(buffer[:0], format.Value{ID: 1}))
+		}))
+}
+
+// paced is the number of IDs per second at which the client's calls to the room are counted.
+const paced = 10_000_000
+
+// pacedLoop takes IDs of t one by one for four units, paced of them per second, and returns how many it took.
+func (p *part) pacedLoop(t *client.Tag) (ids int64) {
+	for start := time.Now(); time.Since(start) < 4*p.unit; {
+		for due := int64(time.Since(start).Seconds() * paced); ids < due; ids++ {
+			if _, ok := t.TryNext(); !ok {
+				_ = must(t.Next(p.ctx))
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return ids
+}
+
+// client returns a client of a room that holds some tags, and counts its calls.
+func (p *part) client(address string, warm ...string) (ids *client.Client, calls *atomic.Int64) {
+	calls = new(atomic.Int64)
+	ids = must(client.New(p.ctx, client.Options{Addresses: []string{address}, WarmTags: warm,
+		Dial: []grpc.DialOption{grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
+			conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			calls.Add(1)
+			return invoker(ctx, method, req, reply, conn, opts...)
+		})}}))
+	p.Cleanup(ids.Close)
+	return ids, calls
+}
+
+// clientRows measures a client in this process against the chain alone, over a room on
+// loopback, and counts the client's calls to the room.
+func clientRows(p *part) {
+	c := p.cluster()
+	chain := p.chain(c, time.Now)
+	ids, calls := p.client(p.room(c, "served", nil, tag, otherTag).Address, tag, otherTag)
+	t, pace := must(ids.Tag(tag)), must(ids.Tag(otherTag))
+	one := &row{what: "client Next, 1 goroutine, vs the chain's", unit: "/s", goal: 0.95}
+	plain := &row{what: "the same, Next not inlined, vs the chain's", unit: "/s"}
+	loops := []struct {
+		to   *[]float64
+		loop loop
+	}{
+		{&one.yards, chainLoop(p.ctx, chain)}, {&one.measured, clientLoop(p.ctx, t)},
+		{&plain.yards, callLoop(func() (int64, error) { return chain.Next(p.ctx) })},
+		{&plain.measured, callLoop(func() (int64, error) { return t.Next(p.ctx) })},
+	}
+	p.during(2*p.unit, 1, loops[0].loop) // let the steps grow
+	p.during(2*p.unit, 1, loops[1].loop)
+	// Both run the same instructions, and a machine differs more from one second to the next:
+	// use many short rounds, and take turns in going first.
+	const parts = 20
+	for range parts * p.rounds {
+		for _, l := range loops {
+			*l.to = append(*l.to, p.during(p.unit/parts, 1, l.loop))
+		}
+		slices.Reverse(loops)
+	}
+	p.add(one, plain)
+	rate := &row{what: fmt.Sprintf("client paced to %s, IDs", number(paced)), unit: "/s"}
+	rpcs := &row{what: "its calls to the room", unit: "/s", goal: 10, atMost: true}
+	cold := &row{what: "the same, in all, in the first round, from cold", unit: "calls"}
+	for round := range p.rounds {
+		before, start := calls.Load(), time.Now()
+		n, took := float64(p.pacedLoop(pace)), time.Since(start).Seconds()
+		made := float64(calls.Load() - before)
+		if round == 0 {
+			cold.measured = []float64{made}
+		}
+		rate.measured, rpcs.measured = append(rate.measured, n/took), append(rpcs.measured, made/took)
+	}
+	p.add(rate, rpcs, cold)
 }

@@ -2,18 +2,28 @@ package main
 
 import (
 	"context"
-	"sync"
+	"fmt"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/bwmarrin/snowflake"
 	"github.com/sony/sonyflake/v2"
 
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/cmd/internal/load"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
 )
 
 const (
+	timeTag   = "timed"
+	timeTag12 = "timed12" // as in Snowflake
+
 	snowflakeBits = 12 // of sequence, as in Snowflake
 	wideBits      = 22 // of sequence: so many that the generator is the limit and not the bits
 )
@@ -29,174 +39,180 @@ func generator(sequenceBits int, clock func() int64) (*timeid.Generator, error) 
 	})
 }
 
-// givenClock is a clock that is only a variable. A goroutine sets it each ms until stop.
-func givenClock() (clock func() int64, stop func()) {
+// givenClock is a clock that is only a variable. A goroutine sets it each ms.
+func (p *part) givenClock() (clock func() int64) {
 	ms := new(counter)
 	ms.n.Store(time.Now().UnixMilli())
-	var setting sync.WaitGroup
-	over := make(chan struct{})
-	setting.Go(func() {
+	testcluster.Start(p, func(ctx context.Context) error {
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
 			case at := <-tick.C:
 				ms.n.Store(at.UnixMilli())
-			case <-over:
-				return
+			case <-ctx.Done():
+				return nil
 			}
 		}
 	})
-	return ms.n.Load, func() {
-		close(over)
-		setting.Wait()
-	}
+	return ms.n.Load
 }
 
-// callLoop calls next without a pause.
-//
-//go:noinline
-func callLoop(next func() (int64, error), failed *failure) func(*atomic.Bool) int64 {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for !stop.Load() {
-			for range 1000 {
-				id, err := next()
-				if err != nil {
-					failed.set(err)
-					return done
-				}
-				sum += id
-			}
-			done += 1000
-		}
-		sink.Store(sum)
-		return done
-	}
-}
-
-// timeLoop takes IDs of g as a caller in the same process does.
-//
-//go:noinline
-func timeLoop(ctx context.Context, g *timeid.Generator, failed *failure) func(*atomic.Bool) int64 {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for !stop.Load() {
-			for range 1000 {
-				id, ok := g.TryNext()
-				if !ok {
-					var err error
-					if id, err = g.Next(ctx); err != nil {
-						failed.set(err)
-						return done
-					}
-				}
-				sum += id
-			}
-			done += 1000
-		}
-		sink.Store(sum)
-		return done
-	}
-}
-
-// clockAndSwap does the least that a generator with a clock must do for an ID: it reads the
-// clock once, and compares and swaps once.
-func clockAndSwap(c *counter) func() (int64, error) {
-	return func() (int64, error) {
-		now := time.Now().UnixMilli()
-		for {
-			old := c.n.Load()
-			next := max(old+1, now)
-			if c.n.CompareAndSwap(old, next) {
-				return next, nil
-			}
-		}
-	}
-}
-
-// others returns the generators of two well-known packages, with as many bits of sequence as
-// this project's.
-func others() (bwmarrin, sony func() (int64, error), err error) {
+// timeRows measures the generator of time-ordered IDs alone, and against those of two well-known packages with
+// as many bits of sequence.
+func timeRows(p *part) {
+	given := p.givenClock()
 	snowflake.NodeBits, snowflake.StepBits = 0, wideBits // the package's way to set them
-	node, err := snowflake.NewNode(0)
-	if err != nil {
-		return nil, nil, err
-	}
-	flake, err := sonyflake.New(sonyflake.Settings{
+	node := must(snowflake.NewNode(0))
+	bwmarrin := func() (int64, error) { return node.Generate().Int64(), nil }
+	sony := must(sonyflake.New(sonyflake.Settings{
 		BitsSequence: wideBits, BitsMachineID: 1, TimeUnit: time.Millisecond,
 		MachineID: func() (int, error) { return 0, nil },
-	})
-	if err != nil {
-		return nil, nil, err
+	})).NextID
+	// ours returns how many IDs per second a new generator issues.
+	ours := func(goroutines, sequenceBits int, clock func() int64) func() float64 {
+		return func() float64 {
+			g := must(generator(sequenceBits, clock))
+			defer g.Close()
+			return p.perSecond(goroutines, timeLoop(p.ctx, g))
+		}
 	}
-	return func() (int64, error) { return node.Generate().Int64(), nil }, flake.NextID, nil
+	other := func(goroutines int, next func() (int64, error)) func() float64 {
+		return func() float64 { return p.perSecond(goroutines, callLoop(next)) }
+	}
+	limit := func() float64 { return 1000 << snowflakeBits } // per second
+	each := func(rate func() float64) func() float64 { return func() float64 { return 1e9 / rate() } }
+	g := must(generator(wideBits, nil))
+	defer g.Close()
+	p.measure(p.rounds,
+		&row{what: "time IDs, 12 bits of sequence, clock given, vs the bits' limit", unit: "/s", goal: 0.99,
+			yard: limit, march: ours(1, snowflakeBits, func() int64 { return time.Now().UnixMilli() })},
+		&row{what: "the same, real clock", unit: "/s", goal: 0.95, yard: limit, march: ours(1, snowflakeBits, nil)},
+		&row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs bwmarrin/snowflake", unit: "/s", goal: 3,
+			yard: other(1, bwmarrin), march: ours(1, wideBits, given)},
+		&row{what: "the same, 2 goroutines", unit: "/s", goal: 3, yard: other(2, bwmarrin), march: ours(2, wideBits, given)},
+		&row{what: "the same, real clock, 1 goroutine", unit: "/s", yard: other(1, bwmarrin), march: ours(1, wideBits, nil)},
+		&row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs sonyflake v2", unit: "/s", goal: 3,
+			yard: other(1, sony), march: ours(1, wideBits, given)},
+		&row{what: "the same, 2 goroutines", unit: "/s", goal: 3, yard: other(2, sony), march: ours(2, wideBits, given)},
+		&row{what: "the same, real clock, 1 goroutine", unit: "/s", yard: other(1, sony), march: ours(1, wideBits, nil)},
+		&row{what: "time per time ID, 22 bits, real clock, vs one clock read and one compare-and-swap", unit: "ns",
+			goal: 1.2, atMost: true, yard: each(other(1, clockAndSwap())), march: each(ours(1, wideBits, nil))},
+		allocations("time ID", func() { _ = must(g.Next(p.ctx)) }))
 }
 
-// timeRows measures the generator of time-ordered IDs alone.
-func timeRows(ctx context.Context, b *bench) error {
-	given, stop := givenClock()
-	defer stop()
-	bwmarrin, sony, err := others()
-	if err != nil {
-		return err
-	}
-	var failed failure
-	// rate returns how many IDs per second a new generator issues.
-	rate := func(goroutines, sequenceBits int, clock func() int64) float64 {
-		g, err := generator(sequenceBits, clock)
-		if err != nil {
-			failed.set(err)
-			return 0
-		}
-		defer g.Close()
-		return perSecond(b.unit, goroutines, timeLoop(ctx, g, &failed))
-	}
+// timeTagOf returns a tag with some bits of sequence, and workers for both rooms.
+func timeTagOf(timeBits, workerBits, sequenceBits int) record.TimeTag {
+	return record.NewTimeTag(timeid.Layout{
+		TimeBits: timeBits, WorkerBits: workerBits, SequenceBits: sequenceBits, Unit: time.Millisecond,
+		Epoch: timeid.EpochCosId,
+	})
+}
 
-	const limit = 1000 << snowflakeBits // per second
-	limited := b.add(row{what: "time IDs, 12 bits of sequence, clock given, vs the bits' limit",
-		unit: "/s", goal: 0.99})
-	computer := b.add(row{what: "the same, real clock", unit: "/s", goal: 0.95})
-	vsBwmarrin := [2]*row{
-		b.add(row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs bwmarrin/snowflake", unit: "/s", goal: 3}),
-		b.add(row{what: "the same, 2 goroutines", unit: "/s", goal: 3}),
+var wide = timeTagOf(39, 2, wideBits)
+
+// timeCluster is a cluster with the tags of time-ordered IDs.
+func (p *part) timeCluster() *testcluster.Cluster {
+	c := p.cluster()
+	for name, time := range map[allocator.Tag]record.TimeTag{
+		timeTag: wide, timeTag12: timeTagOf(41, 10, snowflakeBits),
+	} {
+		c.Tag(func(s *record.TagSettings) { s.Time = &time }, "bench", name)
 	}
-	clockBwmarrin := b.add(row{what: "the same, real clock, 1 goroutine", unit: "/s"})
-	vsSony := [2]*row{
-		b.add(row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs sonyflake v2", unit: "/s", goal: 3}),
-		b.add(row{what: "the same, 2 goroutines", unit: "/s", goal: 3}),
+	return c
+}
+
+// windows returns the wide tag of an instance of room a, over a real etcd. A nil now is the computer's clock, a
+// nil age the age of the process.
+func (p *part) windows(now func() time.Time, age func() time.Duration) (*room.Windows, *room.TimeTag, store.Store) {
+	c := p.timeCluster()
+	instance := must(c.Ledger().Join(p.ctx, ledger.Registration{Room: "a", Name: "bench", Address: "none"}))
+	cfg := worker.DefaultConfig()
+	cfg.Now, cfg.Elapsed = now, age
+	of := room.WindowsConfig{Workers: must(worker.New(instance, cfg))}
+	if now != nil {
+		of.Clock = func() int64 { return now().UnixMilli() }
 	}
-	clockSony := b.add(row{what: "the same, real clock, 1 goroutine", unit: "/s"})
-	swap := b.add(row{what: "time per time ID, 22 bits, real clock, vs one clock read and one compare-and-swap",
-		unit: "ns", goal: 1.2, atMost: true})
-	allocs := b.add(row{what: "allocations per time ID", atMost: true})
-	for range b.rounds {
-		limited.measured, limited.yard = append(limited.measured, rate(1, snowflakeBits, func() int64 {
-			return time.Now().UnixMilli()
-		})), append(limited.yard, limit)
-		computer.measured, computer.yard = append(computer.measured, rate(1, snowflakeBits, nil)),
-			append(computer.yard, limit)
-		for i := range vsBwmarrin {
-			ours := rate(i+1, wideBits, given)
-			vsBwmarrin[i].measured, vsSony[i].measured = append(vsBwmarrin[i].measured, ours),
-				append(vsSony[i].measured, ours)
-			vsBwmarrin[i].yard = append(vsBwmarrin[i].yard, perSecond(b.unit, i+1, callLoop(bwmarrin, &failed)))
-			vsSony[i].yard = append(vsSony[i].yard, perSecond(b.unit, i+1, callLoop(sony, &failed)))
+	windows := room.NewWindows(of)
+	t := windows.Add(timeTag, wide, nil)
+	p.check(t.Warm(p.ctx))
+	return windows, t, c.Open(p)
+}
+
+// tagRows measures a tag of time-ordered IDs in a room's process, while its worker's window is
+// renewed as often as possible: an instance that always counts as young renews each 1.5 s.
+func tagRows(p *part) {
+	windows, t, etcd := p.windows(nil, func() time.Duration { return 0 })
+	testcluster.Start(p, func(ctx context.Context) error {
+		windows.Run(ctx)
+		return nil
+	})
+	next := func() { _ = must(t.Next(p.ctx)) }
+	var c counter
+	before := p.revision(etcd)
+	p.measure(p.rounds,
+		&row{what: "time tag's Next p99.99, windows renewed from etcd, vs Add with one clock read", unit: "ns", goal: 2,
+			atMost: true, yard: p.tail(func() { sink.Store(time.Now().UnixMilli() + c.n.Add(1)) }), march: p.tail(next)},
+		allocations("time tag's Next", next),
+		&row{what: "writes to etcd in each of those rounds", unit: "writes", march: func() float64 {
+			now := p.revision(etcd)
+			defer func() { before = now }()
+			return float64(now - before)
+		}})
+}
+
+// windowRows counts etcd's writes in six hours of an instance with one width, with the clock
+// moved by hand: for an idle tag, and for one that issues without a pause.
+func windowRows(p *part) {
+	const warm, steady, step = time.Hour, 6 * time.Hour, 10 * time.Second
+	for _, rate := range []int64{1, 1_000_000} {
+		var elapsed atomic.Int64
+		start := time.Now()
+		age := func() time.Duration { return time.Duration(elapsed.Load()) }
+		windows, t, etcd := p.windows(func() time.Time { return start.Add(age()) }, age)
+		var first int64
+		for at := time.Duration(0); at < warm+steady; at += step {
+			if at == warm {
+				first = p.revision(etcd)
+			}
+			_ = must(t.NextN(p.ctx, rate, nil))
+			elapsed.Add(int64(step))
+			windows.Look(p.ctx)
 		}
-		var word counter
-		swap.yard = append(swap.yard, 1e9/perSecond(b.unit, 1, callLoop(clockAndSwap(&word), &failed)))
-		clocked := rate(1, wideBits, nil)
-		swap.measured = append(swap.measured, 1e9/clocked)
-		clockBwmarrin.measured = append(clockBwmarrin.measured, clocked)
-		clockBwmarrin.yard = append(clockBwmarrin.yard, vsBwmarrin[0].yard[len(vsBwmarrin[0].yard)-1])
-		clockSony.measured = append(clockSony.measured, clocked)
-		clockSony.yard = append(clockSony.yard, vsSony[0].yard[len(vsSony[0].yard)-1])
-		g, err := generator(wideBits, nil)
-		if err != nil {
-			return err
-		}
-		allocs.measured = append(allocs.measured, testing.AllocsPerRun(100_000, func() { _, _ = g.Next(ctx) }))
-		g.Close()
+		p.figure(row{
+			what: fmt.Sprintf("etcd writes for windows per hour, instance and width, %s IDs each %v",
+				number(float64(rate)), step), unit: "/h", goal: 13, atMost: true,
+		}, float64(p.revision(etcd)-first)/steady.Hours())
 	}
-	return failed.get()
+}
+
+// timeClientRows measures IDs that a client issues in the caller's process.
+func timeClientRows(p *part) {
+	ids, calls := p.client(p.room(p.timeCluster(), "served", nil, timeTag).Address, timeTag)
+	t := must(ids.Tag(timeTag))
+	var rpcs float64
+	p.measure(p.rounds,
+		&row{what: "client, time per time ID, 22 bits, vs one clock read and one compare-and-swap", unit: "ns", goal: 1.2,
+			atMost: true, yard: func() float64 { return 1e9 / p.perSecond(1, callLoop(clockAndSwap())) },
+			march: func() float64 {
+				before, start := calls.Load(), time.Now()
+				rate := p.perSecond(1, callLoop(func() (int64, error) { return t.Next(p.ctx) }))
+				rpcs = float64(calls.Load()-before) / time.Since(start).Seconds()
+				return 1e9 / rate
+			}},
+		allocations("time ID of the client", func() { _ = must(t.Next(p.ctx)) }),
+		&row{what: "its calls to the room for them", unit: "/s", goal: 10, atMost: true,
+			march: func() float64 { return rpcs }})
+}
+
+// timeCallRows compares Next of a time tag over gRPC with Next of a counter of the same room,
+// in short turns as metricsRows does.
+func timeCallRows(p *part) {
+	conns := p.conns(p.room(p.timeCluster(), "served", nil, tag, timeTag12).Address)
+	r := &row{what: "gRPC Next of a time tag vs of a counter", unit: "/s", goal: 0.95}
+	for range p.rounds {
+		timed, counted := p.sides(load.Unary(conns, timeTag12), load.Unary(conns, tag))
+		r.measured, r.yards = append(r.measured, timed.rate()), append(r.yards, counted.rate())
+	}
+	p.add(r)
 }

@@ -25,7 +25,7 @@ import (
 // proofFolders have the programs and packages that only prove the product, besides test files.
 var proofFolders = []string{
 	".ci", "allocator/ledger/ledgertest", "allocator/ledger/model", "cmd/bench", "cmd/chaos", "cmd/internal",
-	"cmd/mutants", "cmd/scale", "cmd/simulate", "internal/crash", "internal/overlay", "internal/programs",
+	"cmd/mutants", "cmd/simulate", "internal/crash", "internal/overlay", "internal/programs",
 	"internal/race", "internal/sim", "internal/skew", "internal/testcerts", "internal/testcluster",
 	"internal/testreport", "internal/testservers",
 }
@@ -268,7 +268,7 @@ func TestArrows(t *testing.T) {
 // that a fault of the product cannot hide there.
 func proof(pkg string) bool {
 	return slices.ContainsFunc([]string{"allocator/ledger/ledgertest", "allocator/ledger/embedded",
-		"cmd/chaos", "cmd/scale", "cmd/bench"},
+		"cmd/chaos", "cmd/bench"},
 		func(path string) bool { return under(pkg, path) })
 }
 

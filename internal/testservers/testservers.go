@@ -17,12 +17,13 @@ import (
 	"github.com/march-id/march/internal/programs"
 )
 
-// Redis starts a redis-server.
-func Redis(tb testing.TB, port int) {
+// Redis starts a redis-server with more arguments.
+func Redis(tb testing.TB, port int, args ...string) {
 	tb.Helper()
 	server := programs.Find(tb, "redis-server")
-	begin(tb, exec.Command(server, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--save", "", "--dir",
-		tb.TempDir()), syscall.SIGTERM, func() bool {
+	args = append([]string{"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--save", "", "--dir", tb.TempDir()},
+		args...)
+	begin(tb, exec.Command(server, args...), syscall.SIGTERM, func() bool {
 		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			_ = conn.Close()

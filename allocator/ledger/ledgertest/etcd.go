@@ -26,8 +26,8 @@ type Etcd struct {
 	root     string        // the user, and the password, of who sees to the member; empty if it asks for none
 }
 
-// StartEtcd starts a member that lives until the test ends.
-func StartEtcd(tb testing.TB) *Etcd {
+// StartEtcd starts a member that lives until the test ends, with its settings as change modifies them.
+func StartEtcd(tb testing.TB, change ...func(*embedded.Config)) *Etcd {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "march") // short: a unix socket's path is limited
 	if err != nil {
@@ -36,6 +36,9 @@ func StartEtcd(tb testing.TB) *Etcd {
 	e := &Etcd{dir: dir, Endpoint: "unix://" + filepath.Join(dir, "c")}
 	e.config = embedded.Config{Dir: filepath.Join(dir, "data"), Client: e.Endpoint,
 		Peer: "unix://" + filepath.Join(dir, "p"), NoSync: true}
+	for _, f := range change {
+		f(&e.config)
+	}
 	e.Start(tb)
 	tb.Cleanup(func() {
 		e.Stop()

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -22,15 +20,12 @@ const etcdReady = 5 * time.Minute
 // startEtcd starts etcd in a process of its own. Its data is in dir, from before or from a
 // backup. With sync it syncs its log, as in production; a measurement that only fills etcd does
 // not need that. env is added to this program's environment.
-func startEtcd(ctx context.Context, dir, backup string, sync bool, env ...string) (*process, error) {
-	return startChild(ctx, env, "child-etcd", dir, backup, fmt.Sprint(sync))
+func (p *part) startEtcd(dir, backup string, sync bool, env ...string) *process {
+	return p.start(env, "child-etcd", dir, backup, fmt.Sprint(sync))
 }
 
-// childEtcd serves etcd until its standard input ends.
-func childEtcd(args []string) error {
-	if len(args) != 3 {
-		return fmt.Errorf("want DIR BACKUP SYNC, got %q", args)
-	}
+// childEtcd serves etcd.
+func childEtcd(args []string) (address string, answer func(string) reply, end func() error, err error) {
 	dir, backup := args[0], args[1]
 	cfg := embedded.Config{
 		Dir:    filepath.Join(dir, "data"),
@@ -39,21 +34,19 @@ func childEtcd(args []string) error {
 	}
 	if backup != "" {
 		if err := restoreBackup(backup, cfg); err != nil {
-			return err
+			return "", nil, nil, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), etcdReady)
 	defer cancel()
 	server, err := embedded.Start(ctx, cfg)
 	if err != nil {
-		return err
+		return "", nil, nil, err
 	}
-	defer server.Close()
-	if err := json.NewEncoder(os.Stdout).Encode(reply{Address: cfg.Client}); err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, os.Stdin)
-	return err
+	return cfg.Client, func(string) reply { return reply{Error: "no commands"} }, func() error {
+		server.Close()
+		return nil
+	}, nil
 }
 
 // saveBackup saves a backup as `etcdctl snapshot save` does.

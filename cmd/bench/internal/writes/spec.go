@@ -73,7 +73,7 @@ func Build(ctx context.Context) (*Simulation, error) {
 		return nil, err
 	}
 	s := &Simulation{dir}
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", s.program(), "github.com/march-id/march/cmd/scale/internal/writes") //nolint:gosec // this package
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", s.program(), "github.com/march-id/march/cmd/bench/internal/writes") //nolint:gosec // this package
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return nil, errors.Join(fmt.Errorf("build the simulation: %w: %s", err, said), s.Close())
 	}

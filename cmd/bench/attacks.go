@@ -1,17 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
+	"sync"
+	"syscall"
 	"time"
-
-	"github.com/march-id/march/cmd/internal/load"
 )
 
 // attack is what a bad caller does.
@@ -58,75 +54,48 @@ func halfTheProcessors() string { return fmt.Sprint("GOMAXPROCS=", max(1, runtim
 
 // attacks measures a good caller beside each attack, against the same caller alone, and the
 // memory that the room takes.
-func attacks(ctx context.Context, s sizes, add func(row)) error {
-	const (
-		tags      = 10
-		most      = 256 << 20
-		goalTimes = 5
-	)
-	during := time.Duration(s.seconds) * time.Second
+func attacks(p *part) {
+	const tags = 10
+	during := time.Duration(p.seconds) * time.Second
 	for _, a := range attackKinds {
-		p, err := startRoom(ctx, tags, halfTheProcessors())
-		if err != nil {
-			return err
-		}
-		if _, err := p.ask("load"); err != nil {
-			return err
-		}
-		var ratios, p99s []float64
-		var memory int64
+		room := p.startRoom(tags, halfTheProcessors())
+		room.ask("load")
+		times := &row{what: "p99 in the server beside " + a.what + " to alone", goal: 5, atMost: true, unit: "s"}
+		memory := &row{what: "memory of the room beside " + a.what, goal: 256, atMost: true, unit: "MiB"}
+		most := int64(0)
 		var weakest pressure
-		var weak int
-		for len(ratios) < s.rounds && weak < s.rounds {
-			alone, err := timesOf(ctx, p, tags, during)
-			if err != nil {
-				return err
-			}
-			beside, did, resident, err := besideAttack(ctx, p, a.name, tags, during)
-			if err != nil {
-				return err
-			}
+		weak := 0
+		for len(times.measured) < p.rounds && weak < p.rounds {
+			alone := p.times(during, p.caller(room, tags))[0]
+			beside, did, resident := p.besideAttack(room, a.name, tags, during)
 			if !did.reaches(a.least) {
 				weakest, weak = did, weak+1
 				continue
 			}
-			ratios = append(ratios, float64(beside.P99)/float64(alone.P99))
-			p99s = append(p99s, float64(beside.P99)/float64(time.Millisecond))
-			memory = max(memory, resident)
+			times.yards = append(times.yards, alone.P99.Seconds())
+			times.measured = append(times.measured, beside.P99.Seconds())
+			most = max(most, resident)
 		}
-		times := row{what: "p99 in the server beside " + a.what + " to alone", goal: goalTimes, unit: "times"}
-		bytes := row{what: "memory of the room beside " + a.what, goal: most >> 20, unit: "MiB"}
-		if len(ratios) < s.rounds {
+		if memory.measured = []float64{float64(most) / (1 << 20)}; len(times.measured) < p.rounds {
 			times.void = fmt.Sprintf("in %d of %d rounds the attacker did too little: %v; it should do: %v", weak,
-				weak+len(ratios), weakest, a.least)
-			bytes.void = "as above"
-		} else {
-			times.measured, times.note = load.Median(ratios), fmt.Sprintf("%.3g ms", load.Median(p99s))
-			bytes.measured = float64(memory) / (1 << 20)
+				weak+len(times.measured), weakest, a.least)
+			times.measured, memory.measured, memory.void = nil, nil, "as above"
 		}
-		add(times)
-		add(bytes)
-		if err := p.close(); err != nil {
-			return err
-		}
+		p.add(times, memory)
+		p.check(room.close())
 	}
-	return nil
 }
 
 // besideAttack measures a good caller while another process attacks.
-func besideAttack(ctx context.Context, p *process, kind string, busy int,
-	during time.Duration) (r reply, did pressure, resident int64, err error) {
-	attacker, err := startChild(ctx, []string{halfTheProcessors()}, "child-attack", kind, p.Address)
-	if err != nil {
-		return r, did, 0, err
-	}
-	defer func() { err = errors.Join(err, attacker.close()) }()
+func (p *part) besideAttack(room *process, kind string, busy int, during time.Duration) (r reply, did pressure,
+	resident int64) {
+	attacker := p.start([]string{halfTheProcessors()}, "child-attack", kind, room.Address)
 	time.Sleep(2 * time.Second) // the attack is under way
 	watching, watched := make(chan struct{}), make(chan int64, 1)
 	go func() {
 		var most int64
 		for {
-			if now, err := p.resident(); err == nil {
+			if now, err := memory(room.cmd.Process.Pid, "VmRSS:"); err == nil {
 				most = max(most, now)
 			}
 			select {
@@ -137,55 +106,36 @@ func besideAttack(ctx context.Context, p *process, kind string, busy int,
 			}
 		}
 	}()
-	before, err := attacker.ask("counts")
-	if err != nil {
-		return r, did, 0, err
-	}
-	began := time.Now()
-	r, err = timesOf(ctx, p, busy, during)
-	close(watching)
-	resident = <-watched
-	if err != nil {
-		return r, did, 0, err
-	}
-	after, err := attacker.ask("counts")
+	stop := sync.OnceFunc(func() { close(watching) })
+	p.Cleanup(stop)
+	before, began := attacker.ask("counts"), time.Now()
+	r = p.times(during, p.caller(room, busy))[0]
+	stop()
+	after := attacker.ask("counts")
 	took := time.Since(began).Seconds()
 	did.sent, did.answered = float64(after.Sent-before.Sent)/took, float64(after.Answered-before.Answered)/took
 	did.total, did.waiting = after.Sent, after.Sent-after.Answered
-	return r, did, resident, err
+	p.check(attacker.close())
+	return r, did, <-watched
 }
 
-// childAttack attacks the room at an address until its standard input ends. It answers the
-// command counts.
-func childAttack(args []string) error {
-	if len(args) != 2 {
-		return fmt.Errorf("want KIND ADDRESS, got %q", args)
-	}
-	if err := lowest(); err != nil {
-		return err
+// childAttack attacks the room at an address. It answers the command counts.
+func childAttack(args []string) (address string, answer func(string) reply, end func() error, err error) {
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, 19); err != nil {
+		return "", nil, nil, err
 	}
 	i := slices.IndexFunc(attackKinds, func(a attack) bool { return a.name == args[0] })
 	if i < 0 {
-		return fmt.Errorf("unknown attack %q", args[0])
+		return "", nil, nil, fmt.Errorf("unknown attack %q", args[0])
 	}
-	counts := &counts{}
-	failed := make(chan error, 1)
+	counts, failed := &counts{}, make(chan error, 1)
 	go func() { failed <- attackKinds[i].run(context.Background(), counts, args[1]) }() // ends with the process
-	say := json.NewEncoder(os.Stdout)
-	if err := say.Encode(reply{}); err != nil {
-		return err
-	}
-	commands := bufio.NewScanner(os.Stdin)
-	for commands.Scan() {
-		r := reply{Sent: counts.sent.Load(), Answered: counts.answered.Load()}
+	return "", func(string) reply {
 		select {
 		case err := <-failed:
-			r = reply{Error: fmt.Sprintf("the attack ended: %v", err)}
+			return reply{Error: fmt.Sprintf("the attack ended: %v", err)}
 		default:
+			return reply{Sent: counts.sent.Load(), Answered: counts.answered.Load()}
 		}
-		if err := say.Encode(r); err != nil {
-			return err
-		}
-	}
-	return nil
+	}, func() error { return nil }, nil
 }

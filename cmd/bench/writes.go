@@ -1,15 +1,13 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/march-id/march/cmd/scale/internal/writes"
+	"github.com/march-id/march/cmd/bench/internal/writes"
 )
 
 // simulatedTags bounds the simulated active tags. Of more tags only a part is simulated, and
@@ -22,21 +20,16 @@ var perTag = []string{"marks", "tags"}
 // etcdWrites counts the writes of a whole cluster in etcd, in simulated time. A tenth of the
 // tags is active, each in one instance of each room. Idle tags write nothing, so they are left
 // out.
-func etcdWrites(ctx context.Context, s sizes, add func(row)) (err error) {
-	simulation, err := writes.Build(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, simulation.Close()) }()
-	if err := steadyWrites(ctx, simulation, s.tags/10, add); err != nil {
-		return err
-	}
-	return writesSlopes(ctx, simulation, add)
+func etcdWrites(p *part) {
+	simulation := must(writes.Build(p.ctx))
+	p.Cleanup(func() { _ = simulation.Close() })
+	p.steadyWrites(simulation, p.tags/10)
+	p.writesSlopes(simulation)
 }
 
 // steadyWrites counts for ten minutes, and in the busiest minute after a change of one range of
 // two rooms.
-func steadyWrites(ctx context.Context, simulation *writes.Simulation, active int, add func(row)) error {
+func (p *part) steadyWrites(simulation *writes.Simulation, active int) {
 	factor := (active + simulatedTags - 1) / simulatedTags // rounded up, and so are the tags
 	spec := writes.Spec{
 		Rooms: 12, Instances: 100, Tags: (active + factor - 1) / factor, Rate: 10,
@@ -46,15 +39,11 @@ func steadyWrites(ctx context.Context, simulation *writes.Simulation, active int
 		Spread: 686 * time.Second, Settle: 5 * time.Minute,
 		Count: 10 * time.Minute, Move: 12 * time.Minute, // a step and more
 	}
-	say("%d rooms, %d instances, %d active tags in each room, every %dth of them simulated: "+
-		"writes for tags count %[4]d times",
-		spec.Rooms, spec.Instances, spec.Tags*factor, factor)
-	say("callers begin in %v, it settles for %v, %v are counted; then a move, and %v after it", spec.Spread,
+	p.Logf("%d rooms, %d instances, %d active tags in each room, every %dth of them simulated: "+
+		"writes for tags count %[4]d times", spec.Rooms, spec.Instances, spec.Tags*factor, factor)
+	p.Logf("callers begin in %v, it settles for %v, %v are counted; then a move, and %v after it", spec.Spread,
 		spec.Settle, spec.Count, spec.Move)
-	o, err := simulation.Run(ctx, spec)
-	if err != nil {
-		return err
-	}
+	o := must(simulation.Run(p.ctx, spec))
 	weights := make(map[string]int64)
 	for _, kind := range perTag {
 		weights[kind] = int64(factor)
@@ -64,55 +53,40 @@ func steadyWrites(ctx context.Context, simulation *writes.Simulation, active int
 	second := o.Series.Busiest(moved, moved+int(spec.Move/time.Second), 1, weights)
 	peak := writes.Total(writes.Weigh(o.Series.Sum(second, second+1), weights))
 
-	what := fmt.Sprintf("etcd writes, %d rooms, %d instances, %d active tags: ", spec.Rooms,
-		spec.Instances, spec.Tags*factor)
-	sums := writes.Weigh(o.Series.Sum(o.Steady, moved), weights)
 	scaled := fmt.Sprintf("marks of every %dth tag, times %[1]d", factor)
-	add(row{
-		what: what + "steady", measured: rate(writes.Total(sums).Writes, spec.Count), goal: 2200, unit: "writes/s",
-		note: fmt.Sprintf("%s; %s", split(sums, spec.Count), scaled),
-	})
-	sums = writes.Weigh(o.Series.Sum(at, at+60), weights)
-	add(row{
-		what: what + "the busiest minute after a move", measured: rate(writes.Total(sums).Writes, time.Minute),
-		goal: 4000, unit: "writes/s",
-		note: fmt.Sprintf("%s; %s; it begins %d s after the move; the busiest second has %d", split(sums, time.Minute),
-			scaled, at-moved, peak.Writes),
-	})
-	return nil
+	of := func(what string, goal float64, from, to int, note string) {
+		sums, during := writes.Weigh(o.Series.Sum(from, to), weights), time.Duration(to-from)*time.Second
+		p.figure(row{what: fmt.Sprintf("etcd writes, %d rooms, %d instances, %d active tags: %s", spec.Rooms,
+			spec.Instances, spec.Tags*factor, what), goal: goal, atMost: true, unit: "writes/s",
+			note: fmt.Sprintf("%s; %s%s", split(sums, during), scaled, note)}, rate(writes.Total(sums).Writes, during))
+	}
+	of("steady", 2200, o.Steady, moved, "")
+	of("the busiest minute after a move", 4000, at, at+60, fmt.Sprintf(
+		"; it begins %d s after the move; the busiest second has %d", at-moved, peak.Writes))
 }
 
 // writesSlopes measures how the writes grow with instances, and with the (tag, room) pairs in
 // use: tenfold each, compared with linear growth.
-func writesSlopes(ctx context.Context, simulation *writes.Simulation, add func(row)) error {
+func (p *part) writesSlopes(simulation *writes.Simulation) {
 	spec := writes.Spec{
 		Rooms: 10, Tags: 200, Rate: 10, Reserve: 2 * time.Minute,
 		Spread: time.Minute, Settle: time.Minute, Count: 137 * time.Second, // in which each pair uses one step
 	}
-	run := func(instances, tags int) (all writes.Count, err error) {
+	run := func(instances, tags int) writes.Count {
 		spec.Instances, spec.Tags = instances, tags
-		say("%d rooms, %d instances, %d pairs of tag and room, a reserve of %v", spec.Rooms, instances,
+		p.Logf("%d rooms, %d instances, %d pairs of tag and room, a reserve of %v", spec.Rooms, instances,
 			spec.Pairs(), spec.Reserve)
-		o, err := simulation.Run(ctx, spec)
+		o := must(simulation.Run(p.ctx, spec))
 		sums := o.Series.Sum(o.Steady, o.Steady+int(spec.Count/time.Second))
-		if err == nil {
-			say("writes/s: %s", split(sums, spec.Count))
-		}
-		return writes.Total(sums), err
+		p.Logf("writes/s: %s", split(sums, spec.Count))
+		return writes.Total(sums)
 	}
 	var grown []writes.Count
 	for _, instances := range []int{10, 100, 1000} {
-		all, err := run(instances, spec.Tags)
-		if err != nil {
-			return err
-		}
-		grown = append(grown, all)
+		grown = append(grown, run(instances, spec.Tags))
 	}
 	pairs := spec.Pairs()
-	few, err := run(100, spec.Tags/10)
-	if err != nil {
-		return err
-	}
+	few := run(100, spec.Tags/10)
 	for _, of := range []struct {
 		unit string
 		get  func(writes.Count) int64
@@ -122,19 +96,17 @@ func writesSlopes(ctx context.Context, simulation *writes.Simulation, add func(r
 	} {
 		slope := func(from, to writes.Count) float64 { return float64(of.get(to)) / float64(of.get(from)) / 10 }
 		per := func(c writes.Count) float64 { return rate(of.get(c), spec.Count) }
-		add(row{
-			what: fmt.Sprintf("etcd %s, 10, 100, 1000 instances, %d pairs: the steeper slope to linear",
-				of.unit, pairs),
-			measured: max(slope(grown[0], grown[1]), slope(grown[1], grown[2])), goal: 0.99, unit: "times",
+		p.figure(row{
+			what: fmt.Sprintf("etcd %s, 10, 100, 1000 instances, %d pairs: the steeper slope to linear", of.unit, pairs),
+			goal: 0.99, atMost: true, unit: "times",
 			note: fmt.Sprintf("%.4g, %.4g, %.4g %s", per(grown[0]), per(grown[1]), per(grown[2]), of.unit),
-		})
-		add(row{
-			what:     fmt.Sprintf("etcd %s, %d, %d pairs, 100 instances: slope to linear", of.unit, pairs/10, pairs),
-			measured: slope(few, grown[1]), goal: 1, unit: "times",
+		}, max(slope(grown[0], grown[1]), slope(grown[1], grown[2])))
+		p.figure(row{
+			what: fmt.Sprintf("etcd %s, %d, %d pairs, 100 instances: slope to linear", of.unit, pairs/10, pairs),
+			goal: 1, atMost: true, unit: "times",
 			note: fmt.Sprintf("%.4g, %.4g %s", per(few), per(grown[1]), of.unit),
-		})
+		}, slope(few, grown[1]))
 	}
-	return nil
 }
 
 func rate(n int64, during time.Duration) float64 { return float64(n) / during.Seconds() }

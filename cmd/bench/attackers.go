@@ -128,7 +128,7 @@ func messages(p *frameParser, b []byte) (n int64) {
 
 // dialCounted returns a connection of gRPC from an address that counts its messages.
 func dialCounted(counts *counts, address, from string) (*grpc.ClientConn, error) {
-	return dialThrough(address, from, func(conn net.Conn) net.Conn {
+	return dialFrom(address, from, func(conn net.Conn) net.Conn {
 		return &countedConn{Conn: conn, counts: counts, out: fromClient()}
 	})
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -12,7 +11,9 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // The rooms of moves: the range of one never changes, one only grows, and one loses residues in
@@ -25,78 +26,46 @@ const (
 
 // moves measures what 20 moves of the layout cost rooms that lose nothing by them: leases, and
 // writes in etcd.
-func moves(ctx context.Context, s sizes, add func(row)) (err error) {
+func moves(p *part) {
 	const count, every = 20, 50 // every 50th tag is active in the room that loses
-	tags := min(s.tags, 100_000)
-	c, err := startCluster(ctx, s.march, moved(0))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, c.close()) }()
-	if err := c.fill(ctx, tags); err != nil {
-		return err
-	}
-	addresses, err := c.startRooms(ctx, []allocator.Room{same, grows, loses})
-	if err != nil {
-		return err
-	}
+	tags := min(p.tags, 100_000)
+	c := p.processes(moved(0))
+	c.fill(tags)
+	addresses := c.startRooms(same, grows, loses)
 	steps := map[allocator.Room]int{same: 1, grows: 1, loses: every}
-	group, activating := errgroup.WithContext(ctx)
+	group, activating := errgroup.WithContext(p.ctx)
 	for room, step := range steps {
 		group.Go(func() error { return activate(activating, addresses[room], tags, step) })
 	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	group, asking := errgroup.WithContext(ctx)
-	asking, stop := context.WithCancel(asking)
+	p.check(group.Wait())
 	for room, step := range steps {
-		group.Go(func() error { return keepActive(asking, addresses[room], tags, step) })
+		testcluster.Start(p, func(ctx context.Context) error { return keepActive(ctx, addresses[room], tags, step) })
 	}
-	defer func() {
-		stop()
-		err = errors.Join(err, group.Wait())
-	}()
-	before, err := c.settled(ctx)
-	if err != nil {
-		return err
-	}
+	before := c.settled()
 	if n := len(before.marks[same]) + len(before.marks[grows]); n != 2*tags {
-		return fmt.Errorf("%d marks of the rooms that lose nothing, not %d", n, 2*tags)
+		p.Fatalf("%d marks of the rooms that lose nothing, not %d", n, 2*tags)
 	}
-	say("%d tags are active", tags)
+	p.Logf("%d tags are active", tags)
 	began := time.Now()
 	for move := int64(1); move <= count; move++ {
-		if err := c.move(ctx, moved(move)); err != nil {
-			return err
-		}
+		c.move(moved(move))
 	}
 	took := time.Since(began)
-	after, err := c.settled(ctx)
-	if err != nil {
-		return err
-	}
+	after := c.settled()
 	what := fmt.Sprintf("%d moves, %d active tags: ", count, tags)
 	lost := written(before.marks[loses], after.marks[loses])
 	if lost < tags/every {
-		return fmt.Errorf("%d marks of the room that lost were written: it shows nothing", lost)
+		p.Fatalf("%d marks of the room that lost were written: it shows nothing", lost)
 	}
-	add(row{
-		what: what + "tags leased by rooms that lost nothing",
-		measured: float64(written(before.marks[same], after.marks[same]) + written(before.marks[grows],
-			after.marks[grows])),
-		note: fmt.Sprintf("%d by the room that lost; all moves took %.3g s", lost, took.Seconds()),
-	})
-	add(row{what: what + "more keys in etcd", measured: float64(after.keys - before.keys),
-		note: fmt.Sprintf("than %d", before.keys)})
-	add(row{
-		// Numbers have more digits later: versions, revisions, counters of heartbeats.
-		what: what + "more bytes in etcd", measured: float64(after.bytes - before.bytes), goal: 200, unit: "bytes",
-		note: fmt.Sprintf("than %d, without the marks of the room that lost, and layouts/ and audit/ (%d "+
-			"keys, then %d)",
-			before.bytes, before.history, after.history),
-	})
-	return nil
+	p.figure(row{what: what + "tags leased by rooms that lost nothing", atMost: true,
+		note: fmt.Sprintf("%d by the room that lost; all moves took %.3g s", lost, took.Seconds())},
+		float64(written(before.marks[same], after.marks[same])+written(before.marks[grows], after.marks[grows])))
+	p.figure(row{what: what + "more keys in etcd", atMost: true, note: fmt.Sprintf("than %d", before.keys)},
+		float64(after.keys-before.keys))
+	// Numbers have more digits later: versions, revisions, counters of heartbeats.
+	p.figure(row{what: what + "more bytes in etcd", goal: 200, atMost: true, unit: "bytes",
+		note: fmt.Sprintf("than %d, without the marks of the room that lost, and layouts/ and audit/ (%d keys, then %d)",
+			before.bytes, before.history, after.history)}, float64(after.bytes-before.bytes))
 }
 
 // moved is the layout after a number of moves.
@@ -112,7 +81,7 @@ func moved(move int64) allocator.Layout {
 // their target: a second lease follows.
 func activate(ctx context.Context, address string, tags, step int) error {
 	const workers = 32
-	conn, err := dial(address, "127.0.0.1")
+	conn, err := api.Dial(address)
 	if err != nil {
 		return err
 	}
@@ -141,7 +110,7 @@ func activate(ctx context.Context, address string, tags, step int) error {
 // cause a refill.
 func keepActive(ctx context.Context, address string, tags, step int) error {
 	const pause = 5 * time.Second
-	conn, err := dial(address, "127.0.0.1")
+	conn, err := api.Dial(address)
 	if err != nil {
 		return err
 	}
@@ -166,22 +135,15 @@ func keepActive(ctx context.Context, address string, tags, step int) error {
 }
 
 // move changes the layout, and waits until all instances serve it.
-func (c *cluster) move(ctx context.Context, to allocator.Layout) error {
-	from, err := c.admin.Ledger.Refresh(ctx)
-	if err != nil {
-		return err
-	}
-	made, err := c.admin.ChangeLayout(ctx, from, to, "scale")
-	if err != nil {
-		return err
-	}
-	return await(ctx, fmt.Sprintf("all rooms to serve layout version %d", made.Layout.Version), func() (bool, error) {
-		all, _, err := c.admin.Instances(ctx, "")
+func (c *processes) move(to allocator.Layout) {
+	made := must(c.admin.ChangeLayout(c.ctx, must(c.admin.Ledger.Refresh(c.ctx)), to, "scale"))
+	c.await(fmt.Sprintf("all rooms to serve layout version %d", made.Layout.Version), func() bool {
+		all, _, err := c.admin.Instances(c.ctx, "")
 		done := err == nil && len(all) == len(c.rooms)
 		for _, i := range all {
 			done = done && i.Version == made.Layout.Version
 		}
-		return done, err
+		return done
 	})
 }
 
@@ -192,9 +154,9 @@ type contents struct {
 	marks       map[allocator.Room]map[string]int64
 }
 
-func (c *cluster) contents(ctx context.Context) (contents, error) {
+func (c *processes) contents() contents {
 	found := contents{marks: map[allocator.Room]map[string]int64{same: {}, grows: {}, loses: {}}}
-	err := c.each(ctx, prefix, func(kv store.KV) {
+	c.each(prefix, func(kv store.KV) {
 		parts := strings.Split(strings.TrimPrefix(kv.Key, prefix), "/")
 		if parts[0] == "marks" {
 			found.marks[allocator.Room(parts[1])][parts[2]] = kv.ModRevision
@@ -207,23 +169,18 @@ func (c *cluster) contents(ctx context.Context) (contents, error) {
 			found.keys, found.bytes = found.keys+1, found.bytes+len(kv.Key)+len(kv.Value)
 		}
 	})
-	return found, err
+	return found
 }
 
 // settled returns the content of etcd once no room has leased anything for some seconds.
-func (c *cluster) settled(ctx context.Context) (now contents, err error) {
-	err = await(ctx, "rooms to lease no more", func() (bool, error) {
-		before, err := c.contents(ctx)
-		if err != nil {
-			return false, err
-		}
+func (c *processes) settled() (now contents) {
+	c.await("rooms to lease no more", func() bool {
+		before := c.contents()
 		time.Sleep(3 * time.Second)
-		if now, err = c.contents(ctx); err != nil {
-			return false, err
-		}
-		return maps.EqualFunc(before.marks, now.marks, maps.Equal[map[string]int64]), nil
+		now = c.contents()
+		return maps.EqualFunc(before.marks, now.marks, maps.Equal[map[string]int64])
 	})
-	return now, err
+	return now
 }
 
 // written returns how many marks were written between two readings.
