@@ -21,6 +21,9 @@ func TestRunsCoverTheModel(t *testing.T) {
 		}
 	}
 	names := map[string]bool{}
+	if lines := strings.Count(runsText, "\n") - strings.Count(runsText, "#"); len(runs) != lines {
+		t.Errorf("%d lines are %d runs", lines, len(runs))
+	}
 	for _, r := range runs {
 		if names[r.name] {
 			t.Errorf("two runs are named %s", r.name)
@@ -35,9 +38,9 @@ func TestRunsCoverTheModel(t *testing.T) {
 		if r.large {
 			t.Errorf("%s is left out by -quick", r.name)
 		}
-		in := r.file() + " " + r.kind + " " + r.name
+		in := r.file + " " + r.kind + " " + r.name
 		if !inModel[in] {
-			t.Errorf("%s %s is not in %s", r.kind, r.name, r.file())
+			t.Errorf("%s %s is not in %s", r.kind, r.name, r.file)
 		}
 		delete(inModel, in)
 	}

@@ -40,14 +40,14 @@ func (c *checker) check(ctx context.Context, r run) (outcome, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return outcome{}, err
 	}
-	model, err := models.ReadFile(r.file())
+	model, err := models.ReadFile(r.file)
 	if err != nil {
 		return outcome{}, err
 	}
-	if err := os.WriteFile(filepath.Join(dir, r.file()), model, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, r.file), model, 0o600); err != nil {
 		return outcome{}, err
 	}
-	if _, err := execute(ctx, dir, "spin", append(r.defines(), "-a", r.file())...); err != nil {
+	if _, err := execute(ctx, dir, "spin", append(r.defines(), "-a", r.file)...); err != nil {
 		return outcome{}, err
 	}
 	args := []string{"-O1", "-w", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", "-DVECTORSZ=512",
@@ -90,7 +90,7 @@ func (c *checker) replay(ctx context.Context, name string, stdout io.Writer) err
 		return fmt.Errorf("%s %s issues no ID twice: there is nothing to replay", r.kind, r.name)
 	}
 	// Spin's exit code is that of the assertion that fails.
-	said, err := execute(ctx, c.folder(r), "spin", append(r.defines(), "-t", "-T", "-B", r.file())...)
+	said, err := execute(ctx, c.folder(r), "spin", append(r.defines(), "-t", "-T", "-B", r.file)...)
 	if !bytes.Contains(said, []byte("assertion violated")) {
 		return fmt.Errorf("the trail does not lead to the assertion: %w\n%s", err, said)
 	}
