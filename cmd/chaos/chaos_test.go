@@ -127,7 +127,7 @@ func TestBrokenRunIsChecked(t *testing.T) {
 	callers, err := runlog.Create(dir, "load-a-1")
 	check(err)
 	for range 2 {
-		check(callers.Add(runlog.Answer{Room: "a", Instance: "a-0", Tag: "t", Kind: runlog.Batch,
+		check(callers.Add(runlog.Answer{Room: "a", Instance: "a-0", Tag: "t",
 			Runs: []allocator.Run{{First: 77, Count: 1}}}))
 	}
 	check(callers.Close())

@@ -1,5 +1,5 @@
-// Command chaos tortures March. It runs a three-member etcd, rooms, consoles and
-// callers as real processes. Each of their connections has a TCP proxy in it, except
+// Command chaos tortures March. It runs a three-member etcd, rooms and consoles as real
+// processes, and calls them. Each of their connections has a TCP proxy in it, except
 // those of consoles to rooms and those that watch the run. Faults hit them by a seeded
 // schedule, while operators migrate, skip and change tags. At the end the command
 // heals everything and checks the whole record: every ID ever issued, etcd's history,
@@ -43,7 +43,7 @@
 //     restore lost never leased again after march recover: it compared a mod
 //     revision that does not exist (ledger, TestRecoverAfterServing).
 //     chaos --only "restore etcd" --time 150s --seed 6
-//   - Mistakes on purpose in windows (cmd/mutants has them), each made in march by go build
+//   - Mistakes on purpose in windows (cmd/simulate has them), each made in march by go build
 //     -overlay: a generator that does not look at its window, a window that begins below the
 //     end of the one before, a renewal that does not look at the slice.
 //     chaos --only "clock ahead,kill room" --time 20s --seed 5 --march MUTANT

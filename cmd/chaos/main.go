@@ -18,7 +18,6 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdmain"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/chaos/internal/traffic"
 )
 
 // Exit codes.
@@ -64,8 +63,8 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chaos",
 		Short: "Torture March, and check every ID that it issued",
-		Long: `Torture March: run a three-member etcd, rooms, consoles and callers as processes
-here, kill, stop and cut them off from each other in a seeded order, migrate all
+		Long: `Torture March: run a three-member etcd, rooms and consoles as processes
+here, call them, kill, stop and cut them off from each other in a seeded order, migrate all
 the while, then heal everything and check every ID that was issued and what etcd
 kept. Nothing outside of the run's directory is touched; no root is needed.
 
@@ -103,7 +102,7 @@ wrong usage.`,
 	shared.StringVarP(&cfg.output, "output", "o", outputText, "how to print what became of a run: text or json")
 	flags.StringSliceVar(&cfg.only, "only", nil, "only these kinds of faults, separated by commas; "+
 		"see the command faults")
-	cmd.AddCommand(newLoad(), newFaults(stdout), newCheck(&cfg), newMatrix(&cfg))
+	cmd.AddCommand(newFaults(stdout), newCheck(&cfg), newMatrix(&cfg))
 	cmd.InitDefaultCompletionCmd()
 	return cmd
 }
@@ -113,55 +112,6 @@ func none(_ *cobra.Command, args []string) error {
 		return allocator.Errorf(allocator.Invalid, "argument %q; allowed: none", args[0])
 	}
 	return nil
-}
-
-// newLoad makes the process that loads one room.
-func newLoad() *cobra.Command {
-	var cfg traffic.Config
-	var room string
-	var instances map[string]string
-	var tags, times []string
-	cmd := &cobra.Command{
-		Use: "load", Hidden: true, Args: none,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			cfg.Report = os.Stdout
-			if cfg.Room, err = allocator.ParseRoom(room); err != nil {
-				return err
-			}
-			cfg.Instances = make(map[allocator.Instance]string)
-			for name, address := range instances {
-				parsed, err := allocator.ParseInstance(name)
-				if err != nil {
-					return err
-				}
-				cfg.Instances[parsed] = address
-			}
-			for _, tag := range tags {
-				parsed, err := allocator.ParseTag(tag)
-				if err != nil {
-					return err
-				}
-				cfg.Tags = append(cfg.Tags, parsed)
-			}
-			for _, tag := range times {
-				parsed, err := allocator.ParseTag(tag)
-				if err != nil {
-					return err
-				}
-				cfg.Times = append(cfg.Times, parsed)
-			}
-			return traffic.Run(cmd.Context(), cfg)
-		},
-	}
-	flags := cmd.Flags()
-	flags.StringVar(&cfg.Dir, "dir", "", "the run's directory")
-	flags.StringVar(&room, "room", "", "the room")
-	flags.StringToStringVar(&instances, "instances", nil, "its instances, NAME=ADDRESS")
-	flags.StringSliceVar(&tags, "tags", nil, "the tags")
-	flags.StringSliceVar(&times, "times", nil, "the tags of time-ordered IDs")
-	flags.IntVar(&cfg.Rate, "rate", 0, "IDs a second")
-	flags.Uint64Var(&cfg.Seed, "seed", 0, "the seed")
-	return cmd
 }
 
 func newFaults(stdout io.Writer) *cobra.Command {

@@ -1,5 +1,5 @@
 // Package cluster is the cluster that a chaos run hurts: etcd's members, rooms'
-// instances, consoles and callers, each a process, with a proxy.Link in every
+// instances and consoles, each a process, and callers, with a proxy.Link in every
 // connection between them.
 //
 // The cluster keeps its processes alive as a service manager does: it starts a process again
@@ -24,7 +24,7 @@ import (
 type Config struct {
 	// Dir is the run's directory: data, logs, records.
 	Dir string
-	// March and Chaos are the programs; Chaos includes etcd and load.
+	// March and Chaos are the programs; Chaos includes etcd.
 	March, Chaos string
 	// Keys are the keys of March's cluster in etcd.
 	Keys record.Keys
@@ -53,8 +53,8 @@ type Cluster struct {
 	Members   []*Member
 	Instances []*Server
 	Consoles  []*Server
-	Loads     []*Load
 
+	loads []*load
 	ports *ports
 }
 
@@ -93,7 +93,7 @@ func (c *Cluster) make() error {
 			}
 			c.Instances = append(c.Instances, s)
 		}
-		c.Loads = append(c.Loads, c.newLoad(room.Name))
+		c.loads = append(c.loads, c.newLoad(room.Name))
 	}
 	return nil
 }
@@ -117,29 +117,10 @@ func (c *Cluster) StartConsoles() { begin(c.Consoles) }
 // StartRooms starts all instances, and does not wait for them.
 func (c *Cluster) StartRooms() { begin(c.Instances) }
 
-// StartLoads starts the callers.
-func (c *Cluster) StartLoads() error {
-	for _, l := range c.Loads {
-		if err := l.start(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func begin(servers []*Server) {
 	for _, s := range servers {
 		s.begin()
 	}
-}
-
-// StopLoads ends the callers, and waits: then all IDs that they got are on disk.
-func (c *Cluster) StopLoads() error {
-	var errs []error
-	for _, l := range c.Loads {
-		errs = append(errs, l.stop())
-	}
-	return errors.Join(errs...)
 }
 
 // StopServers ends rooms and consoles cleanly.
@@ -156,10 +137,7 @@ const stopWithin = 15 * time.Second
 
 // Close ends all processes that still run, at once.
 func (c *Cluster) Close() error {
-	var errs []error
-	for _, l := range c.Loads {
-		errs = append(errs, l.kill())
-	}
+	errs := []error{c.StopLoads()}
 	for _, s := range c.Servers() {
 		errs = append(errs, s.close())
 	}

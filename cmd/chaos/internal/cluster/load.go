@@ -1,113 +1,61 @@
 package cluster
 
 import (
-	"bufio"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"strings"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/chaos/internal/proc"
 	"github.com/march-id/march/cmd/chaos/internal/traffic"
 )
 
-// Load has the callers of a room.
-type Load struct {
-	*proc.Process
-	Room allocator.Room
-
-	command proc.Command
-	work    sync.WaitGroup
-	mu      struct {
-		sync.Mutex
-		report traffic.Report
-		err    error
-	}
+// load has the callers of a room.
+type load struct {
+	*traffic.Load
+	stop context.CancelFunc
+	work errgroup.Group
 }
 
-func (c *Cluster) newLoad(room allocator.Room) *Load {
-	l := &Load{Process: proc.New(c.logs(), "load-"+string(room)), Room: room}
-	var instances, tags, times []string
+func (c *Cluster) newLoad(room allocator.Room) *load {
+	cfg := traffic.Config{Dir: c.Dir, Room: room, Instances: make(map[allocator.Instance]string), Tags: c.Tags,
+		Times: c.Times, Rate: c.Rate / len(c.Rooms), Seed: c.Seed}
 	for _, s := range c.Instances {
 		if s.Room == room {
-			instances = append(instances, s.ID+"="+s.Reached)
+			cfg.Instances[allocator.Instance(s.ID)] = s.Reached
 		}
 	}
-	for _, tag := range c.Tags {
-		tags = append(tags, string(tag))
-	}
-	for _, tag := range c.Times {
-		times = append(times, string(tag))
-	}
-	l.command = proc.Command{Path: c.Chaos, Args: []string{"load",
-		"--dir", c.Dir, "--room", string(room), "--instances", strings.Join(instances, ","), "--tags",
-		strings.Join(tags, ","), "--times", strings.Join(times, ","),
-		"--rate", fmt.Sprint(c.Rate / len(c.Rooms)), "--seed", fmt.Sprint(c.Seed)}}
-	return l
+	return &load{Load: traffic.New(cfg), stop: func() {}}
 }
 
-func (l *Load) start() error {
-	read, write, err := os.Pipe()
-	if err != nil {
-		return err
+// StartLoads starts the callers.
+func (c *Cluster) StartLoads() {
+	for _, l := range c.loads {
+		var ctx context.Context
+		ctx, l.stop = context.WithCancel(context.Background())
+		l.work.Go(func() error { return l.Run(ctx) })
 	}
-	command := l.command
-	command.Stdout = write
-	err = errors.Join(l.Start(command), write.Close())
-	if err != nil {
-		return errors.Join(err, read.Close())
-	}
-	l.work.Go(func() { l.read(read) })
-	return nil
 }
 
-// read takes reports until the process has ended.
-func (l *Load) read(from *os.File) {
-	defer func() { _ = from.Close() }()
-	lines := bufio.NewScanner(from)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var r traffic.Report
-		err := json.Unmarshal(lines.Bytes(), &r)
-		l.mu.Lock()
-		if err == nil {
-			l.mu.report = r
+// StopLoads ends the callers, and waits: then all IDs that they got are recorded. It may be called again.
+func (c *Cluster) StopLoads() error {
+	var errs []error
+	for _, l := range c.loads {
+		l.stop()
+		if err := l.work.Wait(); err != nil {
+			errs = append(errs, fmt.Errorf("callers of room %s: %w", l.Room, err))
 		}
-		l.mu.err = errors.Join(l.mu.err, err)
-		l.mu.Unlock()
 	}
-}
-
-func (l *Load) stop() error {
-	running := l.Running()
-	err := l.Stop(stopWithin)
-	l.work.Wait()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	err = errors.Join(err, l.mu.err)
-	if how := l.How(); !running || how != "exit status 0" {
-		err = errors.Join(err, fmt.Errorf("%s ended with %q; see %s", l.Name, how, l.Log()))
-	}
-	return err
-}
-
-func (l *Load) kill() error {
-	err := l.Kill()
-	l.work.Wait()
-	return err
+	return errors.Join(errs...)
 }
 
 // Counts returns the counts of all callers so far, by runlog.Who.
 func (c *Cluster) Counts() map[string]traffic.Count {
 	counts := make(map[string]traffic.Count)
-	for _, l := range c.Loads {
-		l.mu.Lock()
-		maps.Copy(counts, l.mu.report.Callers)
-		l.mu.Unlock()
+	for _, l := range c.loads {
+		maps.Copy(counts, l.Counts())
 	}
 	return counts
 }

@@ -42,8 +42,6 @@ type Command struct {
 	Args []string
 	// Env is added to this program's environment.
 	Env []string
-	// Stdout, if set, receives its standard output; otherwise the log does.
-	Stdout *os.File
 	// Piped sends its log through a pipe, so that a limit of LimitFiles does not apply to the
 	// log.
 	Piped bool
@@ -70,9 +68,6 @@ func (p *Process) Start(c Command) error {
 	if c.Piped {
 		piped := struct{ io.Writer }{log} // no *os.File, which the process would get directly
 		cmd.Stdout, cmd.Stderr = piped, piped
-	}
-	if c.Stdout != nil {
-		cmd.Stdout = c.Stdout
 	}
 	cmd.SysProcAttr = attributes()
 	if err := cmd.Start(); err != nil {

@@ -159,7 +159,7 @@ func (w *worker) answer(run allocator.Run, sent time.Time) {
 		sent = w.run.at.Add(-time.Microsecond)
 	}
 	must(w.run.t, w.file.Add(runlog.Answer{
-		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: w.tag, Kind: runlog.Batch,
+		Sent: sent, Received: w.run.at, Room: w.room, Instance: w.name, Tag: w.tag,
 		Runs: []allocator.Run{run},
 	}))
 }

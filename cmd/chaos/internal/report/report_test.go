@@ -336,8 +336,8 @@ func (r *run) failed(kind string, ago time.Duration, n int) {
 	must(r.t, err)
 	at := time.Now().Add(-ago)
 	for range n {
-		must(r.t, file.Add(runlog.Answer{Sent: at, Received: at, Room: "a", Instance: "one", Tag: "t",
-			Kind: runlog.Batch, Failed: kind, Error: kind}))
+		must(r.t, file.Add(runlog.Answer{Sent: at, Received: at, Room: "a", Instance: "one", Tag: "t", Failed: kind,
+			Error: kind}))
 	}
 	must(r.t, file.Close())
 }

@@ -50,7 +50,7 @@ func (w *timer) answer(of *timer, at, sequence, count int64) {
 	must(w.run.t, err)
 	w.run.at = w.run.at.Add(time.Millisecond)
 	must(w.run.t, w.file.Add(runlog.Answer{
-		Sent: w.run.at, Received: w.run.at, Room: w.room, Instance: w.name, Tag: "e", Kind: runlog.Batch,
+		Sent: w.run.at, Received: w.run.at, Room: w.room, Instance: w.name, Tag: "e",
 		Runs: []allocator.Run{{First: first, Count: count}},
 	}))
 }

@@ -22,27 +22,15 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// Kind is the way in which IDs came to a caller.
-type Kind uint8
-
-const (
-	// Batch and Stream are IDService's calls. The IDs that one caller gets of one instance by
-	// them only grow, per tag.
-	Batch Kind = iota + 1
-	Stream
-	// Client is IDs of api/client, from segments leased from any instance of the room: Instance
-	// is empty, and the IDs need not grow.
-	Client
-)
-
 // Answer is the IDs that a caller got in one answer, or in several of a stream; or how a call failed.
 type Answer struct {
 	// Sent is when the first of them was requested, Received when the last came.
 	Sent, Received time.Time
 	Room           allocator.Room
-	Instance       allocator.Instance
-	Tag            allocator.Tag
-	Kind           Kind
+	// Instance is empty for IDs of api/client, from segments leased from any instance of the room: these IDs
+	// need not grow. The others that one caller gets of one instance only grow, per tag.
+	Instance allocator.Instance
+	Tag      allocator.Tag
 	// Runs are in the order in which the IDs came.
 	Runs []allocator.Run
 	// Failed is the way in which the call failed, empty if it did not: the name of an allocator.Kind if

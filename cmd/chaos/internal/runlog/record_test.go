@@ -17,11 +17,11 @@ import (
 var at = time.Unix(1_700_000_000, 123)
 
 var some = []runlog.Answer{
-	{Sent: at, Received: at.Add(time.Millisecond), Room: "a", Instance: "a-0", Tag: "order", Kind: runlog.Batch,
+	{Sent: at, Received: at.Add(time.Millisecond), Room: "a", Instance: "a-0", Tag: "order",
 		Runs: []allocator.Run{{First: 1, Count: 10}, {First: 100, Count: 3}}},
-	{Sent: at.Add(time.Second), Received: at.Add(2 * time.Second), Room: "a", Tag: "item", Kind: runlog.Client,
+	{Sent: at.Add(time.Second), Received: at.Add(2 * time.Second), Room: "a", Tag: "item",
 		Runs: []allocator.Run{{First: allocator.MaxID, Count: 1}}},
-	{Sent: at, Received: at, Room: "b", Instance: "b-1", Tag: "order", Kind: runlog.Stream, Failed: "internal",
+	{Sent: at, Received: at, Room: "b", Instance: "b-1", Tag: "order", Failed: "internal",
 		Error: "a defect"},
 }
 

@@ -23,7 +23,7 @@ const (
 )
 
 // streams is a caller of Stream: one stream after the other, in bursts.
-func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance,
+func (l *Load) streams(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance,
 	tag allocator.Tag, rate int) (err error) {
 	file, err := l.file(fmt.Sprintf("%s-%s-stream", name, tag))
 	if err != nil {
@@ -32,7 +32,7 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 	defer func() { err = errors.Join(err, file.Close()) }()
 	every := time.Second * streamWindow / time.Duration(max(rate, 1))
 	for ctx.Err() == nil {
-		asks := runlog.Answer{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: runlog.Stream}
+		asks := runlog.Answer{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag}
 		bad, err := l.stream(ctx, ids, file, asks, every)
 		if bad != nil {
 			return bad
@@ -49,7 +49,7 @@ func (l *load) streams(ctx context.Context, ids marchv1.IDServiceClient, name al
 
 // stream sends bursts of requests and takes their answers, for streamFor. bad is an error of
 // this program.
-func (l *load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *runlog.Writer, issued runlog.Answer,
+func (l *Load) stream(ctx context.Context, ids marchv1.IDServiceClient, file *runlog.Writer, issued runlog.Answer,
 	every time.Duration) (bad, err error) {
 	// No deadline: it would end the stream in the middle of a burst.
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -118,7 +118,7 @@ func short(who string, want int64, runs []allocator.Run) error {
 }
 
 // client is a program that uses the Go client: it holds segments of its own.
-func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err error) {
+func (l *Load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err error) {
 	file, err := l.file(fmt.Sprintf("%s-client", tag))
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func (l *load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err err
 		if !ok {
 			return nil
 		}
-		issued := runlog.Answer{Sent: time.Now(), Room: l.Room, Tag: tag, Kind: runlog.Client}
+		issued := runlog.Answer{Sent: time.Now(), Room: l.Room, Tag: tag}
 		calling, cancel := context.WithTimeout(ctx, patience)
 		for range n % 100 { // some one by one, the others at once
 			id, one := handle.TryNext()

@@ -1,14 +1,11 @@
 // Package traffic is the load of a chaos run. Its callers ask for IDs by single calls, by
-// streams and by the Go client, and record each ID (package runlog). It runs in a process for
-// each room, and reports several times a second which callers got IDs and which failed.
+// streams and by the Go client, and record each ID (package runlog).
 package traffic
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -38,81 +35,57 @@ type Config struct {
 	// Rate is how many IDs per second all callers together ask for.
 	Rate int
 	Seed uint64
-	// Report receives a Report as a line of JSON several times a second.
-	Report io.Writer
-}
-
-// Report has the counts so far.
-type Report struct {
-	Time time.Time `json:"time"`
-	// Callers are the callers of each instance and tag; see runlog.Who.
-	Callers map[string]Count `json:"callers"`
 }
 
 // Count counts the IDs of the callers of one tag at one instance.
 type Count struct {
-	IDs    int64     `json:"ids"`
-	Calls  int64     `json:"calls"`
-	Failed int64     `json:"failed"`
-	Last   time.Time `json:"last"`  // of the last IDs
-	Error  string    `json:"error"` // the last one
+	IDs    int64
+	Failed int64
+	Last   time.Time // of the last IDs
+	Error  string    // the last one
 }
 
 const (
 	// patience bounds a call.
 	patience = 2 * time.Second
 	// retryPause is a caller's pause after an error.
-	retryPause  = 20 * time.Millisecond
-	reportEvery = 50 * time.Millisecond
+	retryPause = 20 * time.Millisecond
 	// largestBatch bounds the IDs of a call.
 	largestBatch = 1_000
 	// timeBatch is the same for time-ordered IDs: many calls show more than many IDs.
 	timeBatch = 100
 )
 
-// counts are the counts of all callers.
-type counts struct {
+// Load is the callers of a room. Its methods are safe for concurrent use.
+type Load struct {
+	Config
 	mu struct {
 		sync.Mutex
-		of map[string]Count
+		counts map[string]Count
 	}
 }
 
-func (c *counts) got(who string, ids int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.mu.of[who]
-	n.IDs += ids
-	n.Calls++
-	n.Last = time.Now()
-	c.mu.of[who] = n
+// New returns the callers, which Run starts.
+func New(cfg Config) *Load {
+	l := &Load{Config: cfg}
+	l.mu.counts = make(map[string]Count)
+	return l
 }
 
-func (c *counts) failed(who string, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.mu.of[who]
-	n.Failed++
-	n.Error = err.Error()
-	c.mu.of[who] = n
-}
-
-func (c *counts) report() Report {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return Report{Time: time.Now(), Callers: maps.Clone(c.mu.of)}
+// Counts returns the counts so far of the callers of each instance and tag, by runlog.Who.
+func (l *Load) Counts() map[string]Count {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.mu.counts)
 }
 
 // Run makes load until ctx ends.
-func Run(ctx context.Context, cfg Config) (err error) {
-	l := &load{Config: cfg}
-	l.counts.mu.of = make(map[string]Count)
+func (l *Load) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return l.report(ctx) })
 	// Half of the IDs come by batches, and most of the rest by the client: single IDs in
 	// streams cost the most.
-	tags := len(cfg.Tags)
-	instances := slices.Sorted(maps.Keys(cfg.Instances))
+	tags := len(l.Tags)
+	instances := slices.Sorted(maps.Keys(l.Instances))
 	var conns []*grpc.ClientConn
 	defer func() {
 		for _, conn := range conns {
@@ -120,31 +93,31 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 	}()
 	for n, name := range instances {
-		conn, err := api.Dial(cfg.Instances[name],
+		conn, err := api.Dial(l.Instances[name],
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}))
 		if err != nil {
 			return err
 		}
 		conns = append(conns, conn)
 		ids := marchv1.NewIDServiceClient(conn)
-		for i, tag := range cfg.Tags {
-			pace := l.pace(cfg.Rate/2/len(instances)/tags, n*tags+i)
+		for i, tag := range l.Tags {
+			pace := l.pace(l.Rate/2/len(instances)/tags, n*tags+i)
 			group.Go(func() error { return l.batches(ctx, ids, name, tag, pace) })
 		}
-		for i, tag := range cfg.Times {
-			pace := l.pace(cfg.Rate/50/len(instances)/len(cfg.Times), 3000+n*len(cfg.Times)+i)
+		for i, tag := range l.Times {
+			pace := l.pace(l.Rate/50/len(instances)/len(l.Times), 3000+n*len(l.Times)+i)
 			pace.largest = timeBatch
 			group.Go(func() error { return l.batches(ctx, ids, name, tag, pace) })
 		}
-		tag := cfg.Tags[n%tags]
-		group.Go(func() error { return l.streams(ctx, ids, name, tag, cfg.Rate/20/len(instances)) })
+		tag := l.Tags[n%tags]
+		group.Go(func() error { return l.streams(ctx, ids, name, tag, l.Rate/20/len(instances)) })
 	}
-	for i, tag := range cfg.Tags {
-		pace := l.pace(cfg.Rate*9/20/tags, 1000+i)
+	for i, tag := range l.Tags {
+		pace := l.pace(l.Rate*9/20/tags, 1000+i)
 		group.Go(func() error { return l.client(ctx, tag, pace) })
 	}
-	for i, tag := range cfg.Times {
-		pace := l.pace(cfg.Rate/100/len(cfg.Times), 2000+i)
+	for i, tag := range l.Times {
+		pace := l.pace(l.Rate/100/len(l.Times), 2000+i)
 		pace.largest = timeBatch
 		group.Go(func() error { return l.client(ctx, tag, pace) })
 	}
@@ -155,45 +128,37 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return err
 }
 
-type load struct {
-	Config
-	counts counts
-}
-
 // failed records a call that failed after it was sent.
-func (l *load) failed(file *runlog.Writer, a runlog.Answer, err error) error {
+func (l *Load) failed(file *runlog.Writer, a runlog.Answer, err error) error {
 	a.Received, a.Runs, a.Failed, a.Error = time.Now(), nil, kindOf(err), err.Error()
-	l.counts.failed(a.Who(), err)
+	l.count(a)
 	return file.Add(a)
 }
 
 // got records the IDs that a caller got.
-func (l *load) got(file *runlog.Writer, a runlog.Answer) error {
+func (l *Load) got(file *runlog.Writer, a runlog.Answer) error {
 	if err := file.Add(a); err != nil {
 		return err
 	}
-	l.counts.got(a.Who(), count(a.Runs))
+	l.count(a)
 	return nil
 }
 
-func (l *load) report(ctx context.Context) error {
-	ticker := time.NewTicker(reportEvery)
-	defer ticker.Stop()
-	encoder := json.NewEncoder(l.Report)
-	for {
-		if err := encoder.Encode(l.counts.report()); err != nil {
-			return fmt.Errorf("report: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			return encoder.Encode(l.counts.report())
-		case <-ticker.C:
-		}
+// count counts an answer.
+func (l *Load) count(a runlog.Answer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := l.mu.counts[a.Who()]
+	if a.Failed != "" {
+		n.Failed, n.Error = n.Failed+1, a.Error
+	} else {
+		n.IDs, n.Last = n.IDs+count(a.Runs), time.Now()
 	}
+	l.mu.counts[a.Who()] = n
 }
 
 // file makes the file of one caller.
-func (l *load) file(worker string) (*runlog.Writer, error) {
+func (l *Load) file(worker string) (*runlog.Writer, error) {
 	return runlog.Create(l.Dir, "load-"+string(l.Room)+"-"+worker)
 }
 
@@ -205,7 +170,7 @@ type pacer struct {
 	next    time.Time
 }
 
-func (l *load) pace(rate, worker int) *pacer {
+func (l *Load) pace(rate, worker int) *pacer {
 	return &pacer{rand: rand.New(rand.NewPCG(l.Seed, uint64(worker))),
 		rate: float64(max(rate, 1)), largest: largestBatch}
 }
@@ -239,7 +204,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // batches is a caller of NextBatch.
-func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance,
+func (l *Load) batches(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance,
 	tag allocator.Tag, p *pacer) (err error) {
 	file, err := l.file(fmt.Sprintf("%s-%s-batch", name, tag))
 	if err != nil {
@@ -251,7 +216,7 @@ func (l *load) batches(ctx context.Context, ids marchv1.IDServiceClient, name al
 		if !ok {
 			return nil
 		}
-		got := runlog.Answer{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag, Kind: runlog.Batch}
+		got := runlog.Answer{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag}
 		// Not ctx: the IDs of the last call must be recorded.
 		calling, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		answer, err := ids.NextBatch(calling, &marchv1.NextBatchRequest{Tag: string(tag), Count: n})

@@ -58,13 +58,12 @@ func TestShort(t *testing.T) {
 // Failed calls are counted, and recorded with their kind.
 func TestFailedIsWrittenDown(t *testing.T) {
 	dir := t.TempDir()
-	l := &load{Config: Config{Dir: dir, Room: "a"}}
-	l.counts.mu.of = make(map[string]Count)
+	l := New(Config{Dir: dir, Room: "a"})
 	file, err := l.file("1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := runlog.Answer{Sent: time.Unix(1_700_000_000, 0), Room: "a", Instance: "a-0", Tag: "t", Kind: runlog.Batch}
+	asked := runlog.Answer{Sent: time.Unix(1_700_000_000, 0), Room: "a", Instance: "a-0", Tag: "t"}
 	for _, text := range []string{"a defect", "another"} {
 		if err := l.failed(file, asked, api.FromStatus(api.ToStatus(errors.New(text)))); err != nil {
 			t.Fatal(err)
@@ -83,7 +82,7 @@ func TestFailedIsWrittenDown(t *testing.T) {
 		got.Received.Before(got.Sent) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if count := l.counts.mu.of["a/a-0 t"]; count.Failed != 2 || count.Error != "another" {
+	if count := l.Counts()["a/a-0 t"]; count.Failed != 2 || count.Error != "another" {
 		t.Errorf("counted %+v", count)
 	}
 }
