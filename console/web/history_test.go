@@ -75,7 +75,7 @@ func (p *past) GetHistory(_ context.Context, r *marchv1.GetHistoryRequest) (*mar
 func (p *past) GetTag(_ context.Context, r *marchv1.GetTagRequest) (*marchv1.GetTagResponse, error) {
 	start, limit := int64(1), int64(allocator.MaxID)
 	return &marchv1.GetTagResponse{Tag: &marchv1.Tag{
-		Name: r.GetName(), Start: &start, Limit: &limit, Created: timestamppb.Now(),
+		Name: r.GetName(), Start: &start, Limit: &limit, Created: timestamppb.New(time.Unix(1.9e9, 0)),
 		Reserve: durationpb.New(time.Minute),
 		Period: &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 9, TimeZone: "UTC",
 			Current: "2030-01-02", First: 20300102000000001, End: 20300103000000000},
