@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -19,16 +18,7 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// TestMain makes this test program a console if its environment says so, for the tests
-// that kill processes.
 func TestMain(m *testing.M) {
-	if order := os.Getenv(consoleProcess); order != "" {
-		if err := beConsole(order); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	// Tests of processes wait more than they work. So this many run at once, however few
 	// processors there are. A flag overrides it.
 	if err := flag.Set("test.parallel", "8"); err != nil {

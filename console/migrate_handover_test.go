@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"maps"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,6 +60,12 @@ func TestMigrateHandover(t *testing.T) {
 			t.Error("no console was killed")
 		}
 		w.holds(quarter(), 3)
+		by := "migration " + m.GetId()
+		want := map[string]int{"init test": 1, "start migration " + m.GetActor(): 1, "change layout " + by: 2,
+			"end migration " + by: 1}
+		if got := w.audited(second); !maps.Equal(got, want) {
+			t.Errorf("audit: %v, want %v", got, want)
+		}
 		m = w.apply(second, halves(), time.Hour)
 		w.follow(second, m.GetId(), "the next ends", func(m *marchv1.Migration) bool {
 			if err := p.Serve(bg, w.version()); err != nil {
@@ -68,6 +75,20 @@ func TestMigrateHandover(t *testing.T) {
 		})
 		w.holds(halves(), 5)
 	})
+}
+
+// audited counts the audit's entries, by action and actor.
+func (w *world) audited(n *node) map[string]int {
+	w.Helper()
+	r, err := n.ListAudit(bg, &marchv1.ListAuditRequest{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	count := make(map[string]int)
+	for _, e := range r.GetEntries() {
+		count[e.GetAction()+" "+e.GetActor()]++
+	}
+	return count
 }
 
 // TestMigrateInDoubt loses answers to a console's transactions or the transactions

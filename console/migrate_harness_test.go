@@ -151,11 +151,7 @@ type world struct {
 
 func newWorld(tb testing.TB, first *marchv1.Layout) *world {
 	tb.Helper()
-	return worldOver(testcluster.New(tb), first)
-}
-
-func worldOver(c *testcluster.Cluster, first *marchv1.Layout) *world {
-	c.Helper()
+	c := testcluster.New(tb)
 	l, err := api.LayoutFromProto(first)
 	if err != nil {
 		c.Fatal(err)
@@ -171,11 +167,10 @@ func (w *world) ledger(etcd store.Store) *ledger.Ledger {
 
 // node is a running console.
 type node struct {
-	marchv1.ConsoleServiceClient
+	*testcluster.Console
 	*gate
 	metrics *observe.Metrics
 	log     *logged
-	stop    func()
 }
 
 // logged is a console's log.
@@ -218,21 +213,9 @@ func (w *world) nodeOver(etcd store.Store) *node {
 		g = &gate{Store: etcd}
 	}
 	n := &node{gate: g, metrics: observe.New("test", nil), log: &logged{}}
-	cfg := console.DefaultConfig()
-	cfg.Dial, cfg.Metrics, cfg.Logger = testcluster.DialInstance, n.metrics,
-		hclog.New(&hclog.LoggerOptions{Output: n.log})
-	cfg.Ledger, cfg.GRPC = w.ledger(n.gate), testcluster.Listen(w, "")
-	server, err := console.New(cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	stopping, stop := context.WithCancel(bg)
-	n.stop = stop
-	testcluster.Run(w, func(ctx context.Context) error {
-		defer context.AfterFunc(ctx, stop)()
-		return server.Run(stopping)
+	n.Console = w.Console(func(cfg *console.Config) {
+		cfg.Ledger, cfg.Metrics, cfg.Logger = w.ledger(g), n.metrics, hclog.New(&hclog.LoggerOptions{Output: n.log})
 	})
-	n.ConsoleServiceClient = marchv1.NewConsoleServiceClient(testcluster.Dial(w, cfg.GRPC.Addr().String()))
 	return n
 }
 

@@ -153,21 +153,7 @@ func (l *load) migrate(n *node, random *rand.Rand, rooms []allocator.Room) []*ma
 		if err != nil {
 			l.Fatalf("apply: %v", err)
 		}
-		switched := false
-		end := l.follow(n, started.GetMigration().GetId(), "done", func(m *marchv1.Migration) bool {
-			if k := m.GetReached(); k > 0 {
-				last := m.GetMoves()[k-1]
-				switched = switched || last.GetKind() == marchv1.MoveKind_MOVE_KIND_SWITCH
-				if !switched {
-					l.reached.Store(last.GetLayout().GetVersion())
-				}
-			}
-			return m.GetState() == marchv1.MigrationState_MIGRATION_STATE_DONE
-		})
-		last := end.GetMoves()[len(end.GetMoves())-1].GetLayout().GetVersion()
-		l.reached.Store(last)
-		l.ended.Store(last)
-		return end.GetMoves()
+		return l.ends(n, started.GetMigration().GetId(), "done").GetMoves()
 	}
 }
 

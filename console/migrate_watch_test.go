@@ -84,7 +84,7 @@ func TestMigrateWatch(t *testing.T) {
 			last = r.GetMigration()
 			seen[last.GetReached()] = true
 			if waits(last) && last.GetReached() == 1 {
-				other.stop()
+				other.Cancel()
 				for err = nil; err == nil; {
 					_, err = stopped.Recv()
 				}
