@@ -29,7 +29,6 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
@@ -88,7 +87,7 @@ type Config struct {
 	// Dial returns a connection to an instance. Default api.Dial.
 	Dial func(address string, options ...grpc.DialOption) (*grpc.ClientConn, error)
 	// Diagnose answers operators' questions about the process; nil if none are answered.
-	Diagnose *diagnose.Server
+	Diagnose *problem.Host
 	// Metrics, if set, are served at /metrics.
 	Metrics *observe.Metrics
 	// Tracer makes spans; nil makes none.

@@ -16,8 +16,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -49,7 +49,7 @@ type Config struct {
 	// AdminGRPC's own.
 	AdvertiseAdmin string
 	// Diagnose answers operators' questions about the process; nil if none are answered.
-	Diagnose *diagnose.Server
+	Diagnose *problem.Host
 	// Build is the program's version.
 	Build string
 	// Journal is the directory of this instance's journal, from which it sees after

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/testcerts"
 )
 
@@ -83,7 +83,7 @@ func exported(t *testing.T) map[string]bool {
 func ofCertificates(t *testing.T) map[string]bool {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	r.MustRegister(diagnose.New(diagnose.Config{Settings: []*marchv1.Setting{{Name: "tls-ca",
+	r.MustRegister(problem.NewHost(problem.HostConfig{Settings: []*marchv1.Setting{{Name: "tls-ca",
 		Value: testcerts.New(t).Root}}}))
 	families, err := r.Gather()
 	if err != nil {

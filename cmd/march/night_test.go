@@ -37,7 +37,6 @@ import (
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/certs"
-	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/programs"
@@ -208,7 +207,7 @@ func (n *night) start(of string, change func(*night, *room.Config)) {
 		if change != nil {
 			change(n, cfg)
 		}
-		cfg.Diagnose = diagnose.New(diagnose.Config{Build: "v1", Ledger: l, Journal: cfg.Journal, Now: p.now,
+		cfg.Diagnose = problem.NewHost(problem.HostConfig{Build: "v1", Ledger: l, Journal: cfg.Journal, Now: p.now,
 			Settings: []*marchv1.Setting{{Name: "tls-cert", Value: n.certificate}}})
 		p.metrics.Register(cfg.Diagnose)
 	})
@@ -224,7 +223,7 @@ func (n *night) startConsole() {
 	p, l, log := n.open(nightConsole, nil)
 	p.console = n.Console(func(cfg *console.Config) {
 		cfg.Ledger, cfg.Logger, cfg.Metrics = l, log, p.metrics
-		cfg.Diagnose = diagnose.New(diagnose.Config{Build: "v1", Ledger: l, Now: p.now})
+		cfg.Diagnose = problem.NewHost(problem.HostConfig{Build: "v1", Ledger: l, Now: p.now})
 	})
 	p.Process = p.console.Process
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/diagnose"
 	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/smallfile"
 	"github.com/march-id/march/room"
@@ -341,15 +341,15 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 }
 
 // diagnosing returns what tells operators of a server's process.
-func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w watched) *diagnose.Server {
-	cfg := diagnose.Config{Build: build(), Ledger: l, Journal: journal}
+func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w watched) *problem.Host {
+	cfg := problem.HostConfig{Build: build(), Ledger: l, Journal: journal}
 	for _, s := range settledOf(func(visit func(*pflag.Flag)) { visitSettings(cmd, visit) }) {
 		cfg.Settings = append(cfg.Settings, &marchv1.Setting{Name: s.Name, Value: s.Value, Origin: s.Origin})
 	}
 	if w.Metrics != nil {
 		cfg.Metrics = w.Metrics.Gatherer()
 	}
-	d := diagnose.New(cfg)
+	d := problem.NewHost(cfg)
 	if w.Metrics != nil {
 		w.Metrics.Register(d)
 	}

@@ -1,6 +1,6 @@
 // Package problem has the table of what can be wrong with a cluster, an instance, a host or a key: the words, what it
 // does to callers, what to do, and by which command. `/readyz?verbose`, `march status`, `march doctor`, the pages, the
-// logs and the runbook show its rows.
+// logs and the runbook show its rows. Host serves what only a process itself can say of its host.
 package problem
 
 import (

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package diagnose
+package problem
 
 // free knows nothing here.
 func free(string) (int64, bool) { return 0, false }

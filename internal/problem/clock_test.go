@@ -1,4 +1,4 @@
-package diagnose_test
+package problem_test
 
 import (
 	"bufio"
@@ -17,7 +17,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/certs"
-	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/testcerts"
 )
 
@@ -33,7 +33,7 @@ func etcdStatus(t *testing.T, cfg store.EtcdConfig) *marchv1.EtcdStatus {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := diagnose.New(diagnose.Config{Ledger: l}).Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
+	got, err := problem.NewHost(problem.HostConfig{Ledger: l}).Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

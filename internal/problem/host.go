@@ -1,6 +1,4 @@
-// Package diagnose answers operators how a process, its host and its etcd do: for `march
-// doctor` and `march debug bundle`. Rooms and consoles serve it.
-package diagnose
+package problem
 
 import (
 	"bytes"
@@ -25,16 +23,17 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// Server implements marchv1.DiagnoseServiceServer.
-type Server struct {
+// Host answers operators how a process, its host and its etcd do: for `march doctor`, which finds the problems in it, and
+// `march debug bundle`. Rooms and consoles serve it. It implements marchv1.DiagnoseServiceServer.
+type Host struct {
 	marchv1.UnimplementedDiagnoseServiceServer
-	cfg   Config
+	cfg   HostConfig
 	known known
 	mu    sync.Mutex // held while a caller is answered: profiles and syncs cost the others
 }
 
-// Config says what a process is.
-type Config struct {
+// HostConfig says what a process is.
+type HostConfig struct {
 	Build  string
 	Ledger *ledger.Ledger
 	// Journal is the directory of the process's journal; empty for none.
@@ -47,23 +46,23 @@ type Config struct {
 	Now func() time.Time
 }
 
-// New returns a Server.
-func New(cfg Config) *Server {
+// NewHost returns a Host.
+func NewHost(cfg HostConfig) *Host {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Server{cfg: cfg}
+	return &Host{cfg: cfg}
 }
 
-// Register registers the service. A nil Server registers nothing.
-func (s *Server) Register(r grpc.ServiceRegistrar) {
+// Register registers the service. A nil Host registers nothing.
+func (s *Host) Register(r grpc.ServiceRegistrar) {
 	if s != nil {
 		marchv1.RegisterDiagnoseServiceServer(r, s)
 	}
 }
 
 // Diagnose implements marchv1.DiagnoseServiceServer.
-func (s *Server) Diagnose(ctx context.Context, req *marchv1.DiagnoseRequest) (*marchv1.DiagnoseResponse, error) {
+func (s *Host) Diagnose(ctx context.Context, req *marchv1.DiagnoseRequest) (*marchv1.DiagnoseResponse, error) {
 	if !s.mu.TryLock() {
 		return nil, allocator.Errorf(allocator.Unavailable, "diagnose: another caller is being answered: try again")
 	}
@@ -73,7 +72,7 @@ func (s *Server) Diagnose(ctx context.Context, req *marchv1.DiagnoseRequest) (*m
 		Etcd: s.etcd(ctx), Settings: s.cfg.Settings, Certificates: statuses(certificates(s.cfg.Settings)),
 	}
 	if s.cfg.Journal != "" {
-		answer.Journal = journal(s.cfg.Journal)
+		answer.Journal = journalStatus(s.cfg.Journal)
 	}
 	if req.GetMetrics() && s.cfg.Metrics != nil {
 		text, err := metrics(s.cfg.Metrics)
@@ -96,7 +95,7 @@ func (s *Server) Diagnose(ctx context.Context, req *marchv1.DiagnoseRequest) (*m
 }
 
 // etcd asks the member in use.
-func (s *Server) etcd(ctx context.Context) *marchv1.EtcdStatus {
+func (s *Host) etcd(ctx context.Context) *marchv1.EtcdStatus {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Ledger.Patience())
 	defer cancel()
 	began := time.Now()
@@ -123,8 +122,8 @@ func (s *Server) etcd(ctx context.Context) *marchv1.EtcdStatus {
 	return answer
 }
 
-// journal measures the disk of a journal's directory.
-func journal(dir string) *marchv1.JournalStatus {
+// journalStatus measures the disk of a journal's directory.
+func journalStatus(dir string) *marchv1.JournalStatus {
 	answer := &marchv1.JournalStatus{Path: dir}
 	if bytes, ok := free(dir); ok {
 		answer.Free = &bytes

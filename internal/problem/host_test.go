@@ -1,4 +1,4 @@
-package diagnose_test
+package problem_test
 
 import (
 	"crypto/ecdsa"
@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/diagnose"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -33,7 +33,7 @@ func TestDiagnose(t *testing.T) {
 	dir := t.TempDir()
 	counters := prometheus.NewRegistry()
 	counters.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "some_total", Help: "Some."}))
-	server := diagnose.New(diagnose.Config{Build: "v1", Ledger: c.Ledger(), Journal: dir, Metrics: counters})
+	server := problem.NewHost(problem.HostConfig{Build: "v1", Ledger: c.Ledger(), Journal: dir, Metrics: counters})
 
 	got, err := server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
 	if err != nil {
@@ -70,7 +70,7 @@ func TestDiagnose(t *testing.T) {
 func TestJournalGone(t *testing.T) {
 	c := testcluster.New(t)
 	dir := filepath.Join(t.TempDir(), "gone")
-	got, err := diagnose.New(diagnose.Config{Ledger: c.Ledger(), Journal: dir}).Diagnose(t.Context(),
+	got, err := problem.NewHost(problem.HostConfig{Ledger: c.Ledger(), Journal: dir}).Diagnose(t.Context(),
 		&marchv1.DiagnoseRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 	c := testcluster.New(t)
-	server := diagnose.New(diagnose.Config{Ledger: c.Ledger(), Settings: []*marchv1.Setting{
+	server := problem.NewHost(problem.HostConfig{Ledger: c.Ledger(), Settings: []*marchv1.Setting{
 		{Name: "etcd-cert", Value: good}, {Name: "etcd-ca", Value: empty}, {Name: "etcd-key", Value: good},
 		{Name: "tls-cert"}, {Name: "ca", Value: filepath.Join(dir, "gone")},
 	}})

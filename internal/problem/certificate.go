@@ -1,4 +1,4 @@
-package diagnose
+package problem
 
 import (
 	"crypto/x509"
@@ -64,8 +64,8 @@ func statuses(list []certificate) []*marchv1.CertificateStatus {
 }
 
 // Certificates returns the certificates that can be read, without the paths of their files, as
-// they were at most a minute ago. A nil Server has none.
-func (s *Server) Certificates() []*marchv1.CertificateStatus {
+// they were at most a minute ago. A nil Host has none.
+func (s *Host) Certificates() []*marchv1.CertificateStatus {
 	if s == nil {
 		return nil
 	}
@@ -73,7 +73,7 @@ func (s *Server) Certificates() []*marchv1.CertificateStatus {
 }
 
 // readable returns the certificates that can be read, as they were at most a minute ago.
-func (s *Server) readable() []certificate {
+func (s *Host) readable() []certificate {
 	k := &s.known
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -98,13 +98,13 @@ var (
 )
 
 // Describe implements prometheus.Collector: the metrics tell when certificates end.
-func (s *Server) Describe(out chan<- *prometheus.Desc) {
+func (s *Host) Describe(out chan<- *prometheus.Desc) {
 	out <- descBegin
 	out <- descEnd
 }
 
 // Collect implements prometheus.Collector.
-func (s *Server) Collect(out chan<- prometheus.Metric) {
+func (s *Host) Collect(out chan<- prometheus.Metric) {
 	for _, c := range s.readable() {
 		out <- prometheus.MustNewConstMetric(descBegin, prometheus.GaugeValue, float64(c.begins.Unix()), c.GetSetting())
 		out <- prometheus.MustNewConstMetric(descEnd, prometheus.GaugeValue,

@@ -1,6 +1,6 @@
 //go:build unix
 
-package diagnose
+package problem
 
 import "golang.org/x/sys/unix"
 
