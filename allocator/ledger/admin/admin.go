@@ -109,21 +109,10 @@ func (a *Admin) activeOf(ctx context.Context, got [][]store.KV) (record.Migratio
 // Migration returns a migration. Its error is NotFound if there is none with that
 // ID.
 func (a *Admin) Migration(ctx context.Context, id string) (record.Migration, error) {
-	if err := a.Ledger.AttachToRead(ctx); err != nil {
-		return record.Migration{}, err
-	}
 	if _, err := ulid.ParseStrict(id); err != nil {
 		return record.Migration{}, allocator.Errorf(allocator.Invalid,
 			"migration: %q is not an ID of one (26 letters and digits)", id)
 	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Migration(id)))
-	if err != nil {
-		return record.Migration{}, err
-	}
-	kv, ok := answer.One(0)
-	if !ok {
-		return record.Migration{}, allocator.Errorf(allocator.NotFound,
-			"migration %s does not exist; `march migrate list` lists those that do", id)
-	}
-	return a.keys.ParseMigration(kv)
+	return readOne(ctx, a, a.keys.Migration(id), a.keys.ParseMigration, allocator.Errorf(allocator.NotFound,
+		"migration %s does not exist; `march migrate list` lists those that do", id))
 }

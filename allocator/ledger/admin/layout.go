@@ -70,7 +70,7 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 // ChangeLayout makes to the current layout, if from, which Refresh or Layout
 // returned, is still the current one. It sets the version to the next one.
 // Any valid layout may follow any other that leaves the rooms the workers that tags
-// need (CheckSlices). Its errors are Invalid, Refused, Conflict (the layout is no
+// need. Its errors are Invalid, Refused, Conflict (the layout is no
 // longer from), WentBack (no layout changes while leasing is halted) and
 // Unavailable if the outcome is not known.
 func (a *Admin) ChangeLayout(ctx context.Context, from record.Layout, to allocator.Layout,
@@ -80,7 +80,11 @@ func (a *Admin) ChangeLayout(ctx context.Context, from record.Layout, to allocat
 	}
 	next := to
 	next.Version = from.Layout.Version + 1
-	if err := a.CheckSlices(ctx, from.Layout, next); err != nil {
+	needs, err := a.AllNeeds(ctx)
+	if err == nil {
+		err = needs.Check(from.Layout, next)
+	}
+	if err != nil {
 		return record.Layout{}, err
 	}
 	s, err := a.Ledger.CheckNow(ctx)
@@ -173,19 +177,8 @@ func (a *Admin) layoutHasNonce(ctx context.Context, version int64, nonce string)
 // LayoutAt returns the layout with a version. Its error is NotFound if there is
 // none.
 func (a *Admin) LayoutAt(ctx context.Context, version int64) (record.Layout, error) {
-	if err := a.Ledger.AttachToRead(ctx); err != nil {
-		return record.Layout{}, err
-	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.LayoutAt(version)))
-	if err != nil {
-		return record.Layout{}, err
-	}
-	kv, ok := answer.One(0)
-	if !ok {
-		return record.Layout{}, allocator.Errorf(allocator.NotFound,
-			"layout version %d does not exist; `march layout history` lists those that do", version)
-	}
-	return record.DecodeLayout(kv)
+	return readOne(ctx, a, a.keys.LayoutAt(version), record.DecodeLayout, allocator.Errorf(allocator.NotFound,
+		"layout version %d does not exist; `march layout history` lists those that do", version))
 }
 
 // LayoutAfter returns the layout that replaced the one with a version: not always

@@ -9,6 +9,22 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
+// readOne reads a key that is there; otherwise its error is missing.
+func readOne[T any](ctx context.Context, a *Admin, key string, read func(store.KV) (T, error),
+	missing error) (v T, err error) {
+	if err := a.Ledger.AttachToRead(ctx); err != nil {
+		return v, err
+	}
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(key))
+	if err != nil {
+		return v, err
+	}
+	if kv, ok := answer.One(0); ok {
+		return read(kv)
+	}
+	return v, missing
+}
+
 // readPage reads the first n readable values of an interval, or all, and names the
 // unreadable keys before them.
 func readPage[T any](

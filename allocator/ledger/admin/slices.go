@@ -8,17 +8,6 @@ import (
 	"github.com/march-id/march/allocator/plan"
 )
 
-// CheckSlices checks that the layouts of a plan, in their order, leave each room the
-// workers that tags of time-ordered IDs need, as plan.Workers.Check does. It reads all
-// tags. Its errors are Refused, and Unavailable.
-func (a *Admin) CheckSlices(ctx context.Context, from allocator.Layout, layouts ...allocator.Layout) error {
-	needs, err := a.AllNeeds(ctx)
-	if err != nil {
-		return err
-	}
-	return needs.Check(from, layouts...)
-}
-
 // AllNeeds returns what all tags, and pinned instances, need of layouts.
 func (a *Admin) AllNeeds(ctx context.Context) (needs plan.Workers, err error) {
 	if _, err := a.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {

@@ -289,18 +289,7 @@ func (a *Admin) putTag(ctx context.Context, t record.Tag, conds []store.Cond, ac
 
 // Tag returns a tag. Its error is NotFound if the tag does not exist.
 func (a *Admin) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error) {
-	if err := a.Ledger.AttachToRead(ctx); err != nil {
-		return record.Tag{}, err
-	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Tag(name)))
-	if err != nil {
-		return record.Tag{}, err
-	}
-	kv, ok := answer.One(0)
-	if !ok {
-		return record.Tag{}, ledger.UnknownTag(name)
-	}
-	return a.keys.DecodeTag(kv)
+	return readOne(ctx, a, a.keys.Tag(name), a.keys.DecodeTag, ledger.UnknownTag(name))
 }
 
 // Tags returns up to n tags whose names begin with prefix and come after the

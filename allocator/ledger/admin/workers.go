@@ -134,20 +134,11 @@ func Free(w record.Worker, epoch record.Epoch) time.Time {
 }
 
 // Epoch returns the epoch in force, or the halt in its place.
-func (a *Admin) Epoch(ctx context.Context) (e record.Epoch, err error) {
-	if err := a.Ledger.AttachToRead(ctx); err != nil {
+func (a *Admin) Epoch(ctx context.Context) (record.Epoch, error) {
+	return readOne(ctx, a, a.keys.Epoch(), func(kv store.KV) (e record.Epoch, err error) {
+		err = record.Decode(kv, &e)
 		return e, err
-	}
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Epoch()))
-	if err != nil {
-		return e, err
-	}
-	kv, ok := answer.One(0)
-	if !ok {
-		return e, record.Gone(a.keys.Epoch())
-	}
-	err = record.Decode(kv, &e)
-	return e, err
+	}, record.Gone(a.keys.Epoch()))
 }
 
 // SliceUse is the workers of a width that a room may take, and how many of them are in use.
