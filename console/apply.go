@@ -41,15 +41,15 @@ func (s *Server) PlanMigration(ctx context.Context,
 	}
 	answer := operator.PlanToProto(planned)
 	answer.Force = r.GetForce()
-	instances, bad, err := s.instances(ctx)
+	now, err := s.fresh(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if answer.Cluster, err = s.ledger.UUID(ctx); err != nil {
 		return nil, err
 	}
-	answer.Unreadable = passedOver(bad)
-	for _, i := range instances {
+	answer.Unreadable = passedOver(now.BadRooms)
+	for _, i := range now.instances {
 		if slices.ContainsFunc(planned.Moves, func(m plan.Move) bool { return slices.Contains(m.Loses, i.Room) }) {
 			answer.Instances = append(answer.Instances, string(i.ID()))
 			if len(i.Keeps) > 0 {
@@ -67,7 +67,7 @@ func (s *Server) PlanMigration(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	answer.Shards, answer.Warnings = r.GetShards(), slices.Concat(warnings(planned, instances), unreached)
+	answer.Shards, answer.Warnings = r.GetShards(), slices.Concat(warnings(planned, now.instances), unreached)
 	return &marchv1.PlanMigrationResponse{Plan: answer}, nil
 }
 
@@ -190,10 +190,31 @@ func layoutsOf(p plan.Plan) []allocator.Layout {
 
 // targetOf returns the layout that a request asks for.
 func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (allocator.Layout, error) {
-	edited := len(r.GetMove())+len(r.GetAddRoom())+len(r.GetDrain())+len(r.GetReserve())+len(r.GetRelease()) > 0 ||
-		r.GetBoundary() != 0
+	ofRoom := func(edit func(allocator.Room) plan.Edit) func(string) (plan.Edit, error) {
+		return func(text string) (plan.Edit, error) {
+			name, err := allocator.ParseRoom(text)
+			return edit(name), err
+		}
+	}
+	var boundary []string
+	if r.GetBoundary() != 0 {
+		boundary = []string{""}
+	}
+	kinds := []struct {
+		texts []string
+		parse func(string) (plan.Edit, error)
+	}{
+		{r.GetRelease(), ofRoom(plan.Release)},
+		{boundary, func(string) (plan.Edit, error) { return plan.ScaleBoundary(r.GetBoundary()), nil }},
+		{r.GetDrain(), ofRoom(plan.Drain)}, {r.GetMove(), plan.ParseMove}, {r.GetAddRoom(), plan.ParseAddRoom},
+		{r.GetReserve(), plan.ParseReserve},
+	}
+	n := 0
+	for _, kind := range kinds {
+		n += len(kind.texts)
+	}
 	switch {
-	case r.GetTarget() != nil && edited:
+	case r.GetTarget() != nil && n > 0:
 		return allocator.Layout{}, allocator.Errorf(allocator.Invalid,
 			"target: given together with move, add_room, drain, reserve, release or boundary; allowed: "+
 				"either target or these edits")
@@ -203,54 +224,23 @@ func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (alloca
 			return allocator.Layout{}, err
 		}
 		return plan.KeepReserved(current, target)
-	case !edited:
+	case n == 0:
 		return allocator.Layout{}, allocator.Errorf(allocator.Invalid,
 			"target: not given; allowed: a layout, or at least one of move, add_room, drain, reserve, "+
 				"release and boundary")
-	}
-	if n := len(r.GetMove()) + len(r.GetAddRoom()) + len(r.GetDrain()) + len(r.GetReserve()) + len(
-		r.GetRelease()); n > 4*allocator.MaxRooms {
+	case n-len(boundary) > 4*allocator.MaxRooms:
 		return allocator.Layout{}, allocator.Errorf(allocator.Invalid, "%d edits; allowed: up to %d",
-			n, 4*allocator.MaxRooms)
+			n-len(boundary), 4*allocator.MaxRooms)
 	}
 	var edits []plan.Edit
-	for _, text := range r.GetRelease() {
-		name, err := allocator.ParseRoom(text)
-		if err != nil {
-			return allocator.Layout{}, err
+	for _, kind := range kinds {
+		for _, text := range kind.texts {
+			edit, err := kind.parse(text)
+			if err != nil {
+				return allocator.Layout{}, err
+			}
+			edits = append(edits, edit)
 		}
-		edits = append(edits, plan.Release(name))
-	}
-	if r.GetBoundary() != 0 {
-		edits = append(edits, plan.ScaleBoundary(r.GetBoundary()))
-	}
-	for _, room := range r.GetDrain() {
-		name, err := allocator.ParseRoom(room)
-		if err != nil {
-			return allocator.Layout{}, err
-		}
-		edits = append(edits, plan.Drain(name))
-	}
-	for _, text := range r.GetMove() {
-		edit, err := plan.ParseMove(text)
-		if err != nil {
-			return allocator.Layout{}, err
-		}
-		edits = append(edits, edit)
-	}
-	for _, text := range r.GetAddRoom() {
-		edit, err := plan.ParseAddRoom(text)
-		if err != nil {
-			return allocator.Layout{}, err
-		}
-		edits = append(edits, edit)
-	}
-	for _, text := range r.GetReserve() {
-		edit, err := plan.ParseReserve(text)
-		if err != nil {
-			return allocator.Layout{}, err
-		}
-		edits = append(edits, edit)
 	}
 	return plan.Apply(current, edits...)
 }
@@ -325,7 +315,7 @@ func (s *Server) ApplyMigration(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	instances, _, err := s.instances(ctx)
+	instances, err := s.instances(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +329,7 @@ func (s *Server) ApplyMigration(ctx context.Context,
 	}
 	s.log.Info("migration started", "migration", m.ID, "moves", len(m.Moves))
 	s.migrates.Store(true)
-	s.wake()
+	wake(s.woken)
 	answer, err := s.showMigration(ctx, m)
 	return &marchv1.ApplyMigrationResponse{Migration: answer}, err
 }

@@ -82,7 +82,7 @@ func (b *bubble) beating(i *ledger.Instance) {
 // registered returns the instances that a console lists, with ! for the silent.
 func (b *bubble) registered(s *Server) string {
 	b.Helper()
-	list, _, err := s.instances(bg)
+	list, err := s.instances(bg)
 	if err != nil {
 		b.t.Fatal(err)
 	}

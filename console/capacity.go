@@ -18,20 +18,13 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 	if err != nil {
 		return nil, err
 	}
-	size := s.fullness.get().StoreSize
-	_, _, away := s.known.get()
-	if away.IsZero() {
-		if now, err := s.admin.StoreSize(ctx); err == nil {
-			size = now
-		}
-	}
-	f := capacityFacts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: size.Bytes, Quota: size.Quota,
-		MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime(), Trends: &s.trends}
+	now := s.await(ctx, sampleWithin, func(n *snapshot) bool { return n.etcd.Revision > 0 || !n.away.IsZero() })
+	f := capacityFacts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: now.etcd.Bytes,
+		Quota: now.etcd.Quota, MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime(), Trends: now.trends}
 	for _, c := range s.cfg.Diagnose.Certificates() {
 		f.Certificates = append(f.Certificates, processCertificate{Process: "the console", CertificateStatus: c})
 	}
-	now, _ := s.sampled(ctx, 0) // that of the overview
-	for id, told := range now.instances {
+	for id, told := range s.answered(ctx, 0).answers.instances { // those of the overview
 		for _, c := range told.status.GetCertificates() {
 			f.Certificates = append(f.Certificates, processCertificate{Process: string(id), CertificateStatus: c})
 		}
@@ -42,7 +35,7 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 	answer := &marchv1.GetCapacityResponse{}
 	// While etcd does not answer, the list has only the entries that need no etcd. The reserves,
 	// which matter most then, are among them.
-	if away.IsZero() && o.GetLayout() != nil {
+	if now.away.IsZero() && o.GetLayout() != nil {
 		if f.Slices, err = s.slicesIn(ctx, "", admin.AllWidths); err == nil {
 			var found *marchv1.SearchTagsResponse
 			f.Tags, found, err = operator.ScarceTags(func(r *marchv1.SearchTagsRequest) (*marchv1.SearchTagsResponse,

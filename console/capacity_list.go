@@ -27,7 +27,7 @@ type capacityFacts struct {
 	Slices          []*marchv1.WorkerSlice
 	Certificates    []processCertificate
 	AsOf            time.Time // when the rooms were asked
-	Trends          *trends   // how etcd, tags and workers grow
+	Trends          trends    // how etcd, tags and workers grow
 }
 
 // processCertificate is a certificate of a process: an instance, ROOM/NAME, or the console.
@@ -48,28 +48,25 @@ const horizon = 100 * 365 * 24 * time.Hour
 func (f capacityFacts) list(now time.Time) []*marchv1.Capacity {
 	list := slices.Concat(f.reserves(), f.certificates(), f.tags(now))
 	if f.Quota > 0 {
-		c := capacityOf(marchv1.CapacityKind_CAPACITY_KIND_ETCD, "bytes in etcd", f.EtcdSize, f.Quota)
+		c := capacityOf(etcdKind, etcdBytes, f.EtcdSize, f.Quota)
 		c.Note = fmt.Sprintf("its keys are bounded: it has room for at least %d more tags",
 			max(f.Quota-f.EtcdSize, 0)/(etcdPerMark*max(f.Ever, 1)))
-		grow(c, f.Trends.of(now, func() *trend { return &f.Trends.mu.etcd }), now)
+		f.grow(c, now)
 		list = append(list, c)
 	}
 	c := capacityOf(marchv1.CapacityKind_CAPACITY_KIND_ROOMS, "rooms", f.Ever, allocator.MaxRooms)
 	c.Note = "that ever had a range"
 	list = append(list, c)
 	if f.TagsRead {
-		c := capacityOf(marchv1.CapacityKind_CAPACITY_KIND_TAGS, "tags", f.TagsTotal, f.MaxTags)
+		c := capacityOf(tagsKind, allTags, f.TagsTotal, f.MaxTags)
 		c.Note = "the console's --max-tags"
-		grow(c, f.Trends.of(now, func() *trend { return &f.Trends.mu.tags }), now)
+		f.grow(c, now)
 		list = append(list, c)
 	}
 	for _, s := range f.Slices {
-		c := capacityOf(marchv1.CapacityKind_CAPACITY_KIND_WORKERS, fmt.Sprintf("workers of %d bits in room %s",
-			s.GetBits(), s.GetRoom()), s.GetLive(), s.GetUpper()-s.GetLower())
+		c := capacityOf(workersKind, workersOf(s.GetRoom(), int(s.GetBits())), s.GetLive(), s.GetUpper()-s.GetLower())
 		c.Room, c.Note = s.GetRoom(), "with a window now"
-		grow(c, f.Trends.of(now, func() *trend {
-			return f.Trends.mu.workers[workerSlice{s.GetRoom(), s.GetBits()}]
-		}), now)
+		f.grow(c, now)
 		list = append(list, c)
 	}
 	slices.SortStableFunc(list, func(a, b *marchv1.Capacity) int {
@@ -92,8 +89,9 @@ func capacityOf(kind marchv1.CapacityKind, what string, used, of int64) *marchv1
 	return c
 }
 
-// grow adds a growth that was measured, and the date that follows from it.
-func grow(c *marchv1.Capacity, g growth, now time.Time) {
+// grow adds the growth that was measured, and the date that follows from it.
+func (f capacityFacts) grow(c *marchv1.Capacity, now time.Time) {
+	g := f.Trends[c.GetKind()][c.GetWhat()].growth(now)
 	c.Measured = durationpb.New(g.Measured.Truncate(time.Second))
 	if !g.Known {
 		c.Note += fmt.Sprintf("; its growth is known %.0f hours after the console starts", growthNeeds.Hours())

@@ -17,7 +17,7 @@ func TestCapacityList(t *testing.T) {
 	limit, start, end, bits := int64(1100), int64(100), int64(20991231_0000), int32(41)
 	f := capacityFacts{
 		Ever: 3, EtcdSize: 1 << 30, Quota: 2 << 30, TagsRead: true, TagsTotal: 250, MaxTags: 1000, AsOf: now,
-		Trends: &trends{},
+		Trends: trends{},
 		Rooms: []*marchv1.RoomStatus{
 			{Name: "a", Reserve: durationpb.New(10 * time.Minute), ReserveTag: "order"},
 			{Name: "b", Reserve: durationpb.New(5 * time.Minute), ReserveTag: "stock",

@@ -31,8 +31,9 @@ func TestCapacityHasDates(t *testing.T) {
 		s := b.consoleOver(growing{b.Mem.Open(), time.Now()})
 		ctx, stop := context.WithCancel(bg)
 		var work sync.WaitGroup
-		work.Go(func() { s.tend(ctx) })
-		work.Go(func() { s.tags.run(ctx, s.readTags) })
+		work.Go(func() { every(ctx, s.tend) })
+		work.Go(func() { every(ctx, s.readEnds) })
+		work.Go(func() { s.wantsTags.run(ctx, s.readTags) })
 		defer func() { stop(); work.Wait() }()
 
 		ask := func() map[marchv1.CapacityKind]*marchv1.Capacity {

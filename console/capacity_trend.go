@@ -1,10 +1,12 @@
 package console
 
 import (
+	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 const (
@@ -20,27 +22,28 @@ const (
 	growthNeeds = 2 * window * slotFor
 )
 
-// trend is how a quantity changed while it was measured.
+// trend is how a quantity changed while it was measured. It never changes.
 type trend struct {
 	began time.Time // of the first slot
 	peaks []int64   // the largest value of each slot, the oldest first
 	last  int64
 }
 
-// note adds a value.
-func (t *trend) note(now time.Time, value int64) {
-	if t.began.IsZero() {
+// with returns a trend with one more value.
+func (t trend) with(now time.Time, value int64) trend {
+	if len(t.peaks) == 0 {
 		t.began = now
 	}
-	t.last = value
+	t.last, t.peaks = value, slices.Clone(t.peaks)
 	slot := int(now.Sub(t.began) / slotFor)
 	for len(t.peaks) <= slot { // also those in which nothing was measured
 		t.peaks = append(t.peaks, value)
 	}
 	t.peaks[slot] = max(t.peaks[slot], value)
 	if n := len(t.peaks) - mostSlots; n > 0 {
-		t.began, t.peaks = t.began.Add(time.Duration(n)*slotFor), slices.Delete(t.peaks, 0, n)
+		t.began, t.peaks = t.began.Add(time.Duration(n)*slotFor), t.peaks[n:]
 	}
+	return t
 }
 
 // growth is how fast a quantity grows.
@@ -55,8 +58,11 @@ type growth struct {
 
 // growth compares the largest values of the first three hours and of the last three whole
 // ones. A single one that was large, and no longer is, is no growth.
-func (t *trend) growth(now time.Time) growth {
-	g := growth{Measured: now.Sub(t.began)}
+func (t trend) growth(now time.Time) (g growth) {
+	if len(t.peaks) == 0 {
+		return g
+	}
+	g.Measured = now.Sub(t.began)
 	whole := t.peaks[:len(t.peaks)-1] // without the hour that is not over
 	if g.Known = len(whole) >= 2*window; !g.Known {
 		return g
@@ -67,63 +73,37 @@ func (t *trend) growth(now time.Time) growth {
 	return g
 }
 
-// workerSlice is a room's workers of one width.
-type workerSlice struct {
-	Room string
-	Bits int32
+// What is measured, and is in the list of what can run out.
+const (
+	etcdKind    = marchv1.CapacityKind_CAPACITY_KIND_ETCD
+	tagsKind    = marchv1.CapacityKind_CAPACITY_KIND_TAGS
+	workersKind = marchv1.CapacityKind_CAPACITY_KIND_WORKERS
+	etcdBytes   = "bytes in etcd"
+	allTags     = "tags"
+)
+
+func workersOf(room string, bits int) string {
+	return fmt.Sprintf("workers of %d bits in room %s", bits, room)
 }
 
-// trends are those of a cluster, as one console measured them in memory. Methods are safe
-// for concurrent use. The zero value has measured nothing.
-type trends struct {
-	mu struct {
-		sync.Mutex
-		etcd, tags trend
-		workers    map[workerSlice]*trend
-	}
-}
+// trends are those of a cluster, as one console measured them in memory, by kind and quantity. They never change.
+type trends map[marchv1.CapacityKind]map[string]trend
 
-// Etcd notes how many bytes etcd's database has. A smaller one was defragmented, so its
-// measurement begins anew.
-func (t *trends) Etcd(now time.Time, size int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if size < t.mu.etcd.last {
-		t.mu.etcd = trend{}
-	}
-	t.mu.etcd.note(now, size)
-}
-
-// Tags notes how many tags there are.
-func (t *trends) Tags(now time.Time, n int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.mu.tags.note(now, n)
-}
-
-// Workers notes how many workers of each slice have a window. Slices that are missing are
-// forgotten.
-func (t *trends) Workers(now time.Time, live map[workerSlice]int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	maps.DeleteFunc(t.mu.workers, func(s workerSlice, _ *trend) bool { _, there := live[s]; return !there })
-	if t.mu.workers == nil {
-		t.mu.workers = make(map[workerSlice]*trend)
-	}
-	for s, n := range live {
-		if t.mu.workers[s] == nil {
-			t.mu.workers[s] = &trend{}
+// note returns the trends with a value of each quantity of a kind; those that are missing are forgotten. An etcd that
+// is smaller was defragmented, so its measurement begins anew.
+func (t trends) note(now time.Time, kind marchv1.CapacityKind, values map[string]int64) trends {
+	next := make(map[string]trend, len(values))
+	for what, value := range values {
+		was := t[kind][what]
+		if kind == etcdKind && value < was.last {
+			was = trend{}
 		}
-		t.mu.workers[s].note(now, n)
+		next[what] = was.with(now, value)
 	}
-}
-
-// of returns the growth of what a function picks; nothing is picked by nil.
-func (t *trends) of(now time.Time, pick func() *trend) growth {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if trend := pick(); trend != nil && !trend.began.IsZero() {
-		return trend.growth(now)
+	all := maps.Clone(t)
+	if all == nil {
+		all = make(trends)
 	}
-	return growth{}
+	all[kind] = next
+	return all
 }

@@ -15,7 +15,7 @@ var measuredSince = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 // grew by 1 MiB, after what it needed first.
 func measuredFor(hours int) (capacityFacts, time.Time) {
 	f := capacityFacts{Quota: 2 << 30, Ever: 2, TagsRead: true, TagsTotal: 250, MaxTags: 1000,
-		Trends: &trends{}}
+		Trends: trends{}}
 	f.Slices = []*marchv1.WorkerSlice{{Bits: 10, Room: "a", Lower: 100, Upper: 200, Live: 40}}
 	now := measuredSince
 	for minute := range hours*60 + 1 {
@@ -24,13 +24,18 @@ func measuredFor(hours int) (capacityFacts, time.Time) {
 		if minute < 120 { // the first history
 			f.EtcdSize -= int64(120-minute) << 18
 		}
-		f.Trends.Etcd(now, f.EtcdSize)
+		f.measureEtcd(now)
 		if minute%60 == 0 {
-			f.Trends.Tags(now, f.TagsTotal)
+			f.Trends = f.Trends.note(now, tagsKind, map[string]int64{allTags: f.TagsTotal})
 		}
-		f.Trends.Workers(now, map[workerSlice]int64{{Room: "a", Bits: 10}: 40 + int64(minute%7)}) // some come and go
+		live := map[string]int64{workersOf("a", 10): 40 + int64(minute%7)} // some come and go
+		f.Trends = f.Trends.note(now, workersKind, live)
 	}
 	return f, now
+}
+
+func (f *capacityFacts) measureEtcd(now time.Time) {
+	f.Trends = f.Trends.note(now, etcdKind, map[string]int64{etcdBytes: f.EtcdSize})
 }
 
 func capacityIn(t *testing.T, list []*marchv1.Capacity, what string) *marchv1.Capacity {
@@ -76,7 +81,7 @@ func TestGrowthAnew(t *testing.T) {
 	f.EtcdSize = 50 << 20
 	for minute := range 8 * 60 {
 		now = now.Add(time.Minute)
-		f.Trends.Etcd(now, f.EtcdSize)
+		f.measureEtcd(now)
 		if minute == 5*60 {
 			if c := capacityIn(t, f.list(now), "bytes in etcd"); c.Growth != nil {
 				t.Errorf("five hours after it was defragmented: %v", c)
@@ -92,11 +97,11 @@ func TestGrowthAnew(t *testing.T) {
 // TestGrowthOfWeeks: a console that runs for long remembers the last two weeks.
 func TestGrowthOfWeeks(t *testing.T) {
 	f, now := measuredFor(2)
-	f.Trends = &trends{}
+	f.Trends = nil
 	for hour := range 60 * 24 {
 		now = measuredSince.Add(time.Duration(hour) * time.Hour)
 		f.EtcdSize = int64(1<<20) * int64(min(hour, 30*24)) // it grew for 30 days, and then no more
-		f.Trends.Etcd(now, f.EtcdSize)
+		f.measureEtcd(now)
 	}
 	c := capacityIn(t, f.list(now), "bytes in etcd")
 	if c.Growth == nil || c.GetGrowth() != 0 || c.GetMeasured().AsDuration() > 15*24*time.Hour {

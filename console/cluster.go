@@ -2,10 +2,8 @@ package console
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -48,7 +46,7 @@ func (s *Server) UpdateCluster(ctx context.Context,
 // UpgradeCluster implements ConsoleService.
 func (s *Server) UpgradeCluster(ctx context.Context,
 	r *marchv1.UpgradeClusterRequest) (*marchv1.UpgradeClusterResponse, error) {
-	instances, _, err := s.instances(ctx)
+	instances, err := s.instances(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -77,32 +75,13 @@ func clusterToProto(s record.ClusterSettings) *marchv1.Cluster {
 	return &marchv1.Cluster{Journal: marchv1.JournalMode_JOURNAL_MODE_OPTIONAL}
 }
 
-// uuid returns the cluster's uuid, or "" if the identity cannot be read.
-func (s *Server) uuid(ctx context.Context) (string, error) {
-	uuid, err := s.ledger.UUID(ctx)
-	if _, damaged := errors.AsType[*record.KeyError](err); damaged {
-		return "", nil
-	}
-	return uuid, err
-}
-
-// haltAsked is halt. If leasing is halted it asks instances which of them are barred, for within at most.
-func (s *Server) haltAsked(ctx context.Context, within time.Duration) *marchv1.Halt {
-	if _, halted := s.ledger.Halted(); !halted {
+// halt returns why leasing is halted, and the instances that say that a recover has barred them; nil if it is not.
+func (n *snapshot) halt() *marchv1.Halt {
+	if n.halted == nil {
 		return nil
 	}
-	now, _ := s.sampled(ctx, within)
-	return s.halt(now)
-}
-
-// halt returns why leasing is halted, as of the last Refresh, and the instances of a sample that are barred; nil if it
-// is not.
-func (s *Server) halt(now sample) *marchv1.Halt {
-	h, halted := s.ledger.Halted()
-	if !halted {
-		return nil
-	}
-	return &marchv1.Halt{By: h.By, Why: h.Why, Time: timestamppb.New(h.Time), Barred: barred(now)}
+	return &marchv1.Halt{By: n.halted.By, Why: n.halted.Why, Time: timestamppb.New(n.halted.Time),
+		Barred: barred(n.answers)}
 }
 
 // barred returns the instances of a sample that a recover has barred.

@@ -1,11 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/admin"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/throttle"
 )
@@ -53,55 +53,48 @@ func (c *compactions) due(now time.Time, revision int64) (at int64) {
 	return at
 }
 
-// tend asks how large etcd is, and compacts its history, until ctx ends. Each
-// console does this: without it, heartbeats alone fill an etcd that runs with
-// default flags.
-func (s *Server) tend(ctx context.Context) {
-	var c compactions
-	var sizeLog, fullLog throttle.Log
-	every := sizeEvery
-	for {
-		s.lookAtWorkers(ctx)
-		size, err := s.admin.StoreSize(ctx)
-		if err == nil {
-			members := s.ledger.Members(ctx)
-			s.metrics.size(size, members)
-			s.trends.Etcd(time.Now(), size.Bytes)
-			every = sizeEvery
-			if members.Answer < members.All {
-				every = alarmEvery
-			}
-			if p := s.fullness.note(size, members, time.Now(), s.ledger.Etcdctl()); p != nil {
-				if size.NoSpace || size.Corrupt {
-					every = alarmEvery
-				}
-				fullLog.Log(time.Now(), s.log.Warn, p.GetWhat(), "bytes", size.Bytes, "quota", size.Quota,
-					"remedy", problem.Plain(p))
-			}
-			if at := c.due(time.Now(), size.Revision); at > 0 {
-				if err = s.admin.Compact(ctx, at); err == nil {
-					s.log.Debug("etcd's history was compacted", "revision", at)
-				}
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			sizeLog.Log(time.Now(), s.log.Debug, "read or compact etcd's history", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(every):
-		}
-	}
+// tending is what tend remembers. Only tend uses it.
+type tending struct {
+	compactions
+	pause            time.Duration // before the next time
+	sizeLog, fullLog throttle.Log
 }
 
-// size notes how large etcd is.
-func (n *metrics) size(s admin.StoreSize, members store.Members) {
-	n.bytes.Set(float64(s.Bytes))
-	n.quota.Set(float64(s.Quota))
-	n.noSpace.Set(0)
-	if s.NoSpace {
-		n.noSpace.Set(1)
+// tend reads how large etcd is, and compacts its history. Each
+// console does this: without it, heartbeats alone fill an etcd that runs with
+// default flags. It returns the pause before the next time.
+func (s *Server) tend(ctx context.Context) (pause time.Duration) {
+	s.readWorkers(ctx)
+	t := &s.tending
+	t.pause = cmp.Or(t.pause, sizeEvery)
+	size, err := s.admin.StoreSize(ctx)
+	if err == nil {
+		err = s.sized(ctx, size)
 	}
-	n.lost.Set(float64(members.All - members.Answer))
+	if err != nil && ctx.Err() == nil {
+		t.sizeLog.Log(time.Now(), s.log.Debug, "read or compact etcd's history", "error", err)
+	}
+	return t.pause
+}
+
+// sized notes how large etcd is, and compacts its history if that is due.
+func (s *Server) sized(ctx context.Context, size admin.StoreSize) error {
+	t, members := &s.tending, s.ledger.Members(ctx)
+	now := s.publish(func(next *snapshot) {
+		next.etcd = next.etcd.note(size, members, time.Now())
+		next.trends = next.trends.note(time.Now(), etcdKind, map[string]int64{etcdBytes: size.Bytes})
+	})
+	if t.pause = sizeEvery; members.Answer < members.All || size.NoSpace || size.Corrupt {
+		t.pause = alarmEvery
+	}
+	for _, p := range now.etcd.fullness(s.ledger.Etcdctl()) {
+		t.fullLog.Log(time.Now(), s.log.Warn, p.GetWhat(), "bytes", size.Bytes, "quota", size.Quota,
+			"remedy", problem.Plain(p))
+	}
+	at := t.due(time.Now(), size.Revision)
+	if at == 0 {
+		return nil
+	}
+	s.log.Debug("etcd's history is compacted", "revision", at)
+	return s.admin.Compact(ctx, at)
 }

@@ -30,7 +30,7 @@ func TestTendCompacts(t *testing.T) {
 		s := b.consoleOver(compacting{b.Mem.Open(), &n})
 		ctx, stop := context.WithCancel(bg)
 		var work sync.WaitGroup
-		work.Go(func() { s.tend(ctx) })
+		work.Go(func() { every(ctx, s.tend) })
 		defer func() { stop(); work.Wait() }()
 		time.Sleep(119 * time.Minute)
 		if got := n.Load(); got != 0 {

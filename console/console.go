@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -34,6 +35,7 @@ import (
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/throttle"
 )
 
 // Config are the settings of a console.
@@ -116,21 +118,24 @@ type Server struct {
 	health *health.Server
 	texts  *texts.Cache // without a key: rooms have them
 
-	heartbeats heartbeats
-	known      known
-	fullness   fullness
-	workers    workers
-	trends     trends
-	counted    atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
-	met        problem.Log                  // since when problems are
+	last         atomic.Pointer[snapshot] // never nil; publish replaces it
+	mu           sync.Mutex               // held while the next snapshot is made; guards heartbeats
+	heartbeats   heartbeats
+	reads        chan struct{} // has an element for each read of the cluster that is under way
+	wantsAnswers *demand
+	wantsTags    *demand
+	tending      tending
+	forgetLog    throttle.Log
 
-	counts   counts
-	samples  *cache[sample]
-	tags     *cache[*tagIndex]
-	heads    *cache[*tagIndex] // the first tags only
-	reading  atomic.Int64      // tags read so far, of the index being made
-	turn     atomic.Int64      // of the silent instances that are asked in turn
-	metrics  *metrics
+	met     problem.Log                  // since when problems are
+	changes problem.Changes              // only watchProblems uses it
+	counts  counts                       // the costs of plans
+	counted atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
+	reading atomic.Int64                 // tags read so far, of the index being made
+	turn    atomic.Int64                 // of the silent instances that are asked in turn
+
+	migrationsEnded *prometheus.CounterVec
+
 	woken    chan struct{}  // has drive look at once; of size one
 	migrates atomic.Bool    // a migration was under way when drive last looked, or began here since
 	beats    sync.WaitGroup // that drive writes
@@ -203,10 +208,11 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
 		health: health.NewServer(), texts: texts.NewCache(nil),
-		samples: newCache[sample](), tags: newCache[*tagIndex](), heads: newCache[*tagIndex](),
+		reads: make(chan struct{}, 2), wantsAnswers: newDemand(), wantsTags: newDemand(),
 		host: host, process: ulid.Make().String(), stopping: make(chan struct{}), woken: make(chan struct{}, 1),
-		metrics: newMetrics(cfg.Metrics),
 	}
+	s.last.Store(&snapshot{replaced: make(chan struct{})})
+	s.register(cfg.Metrics)
 	s.name = host + "-" + s.process
 	s.rooms.connect, s.rooms.tracer, s.rooms.credentials = cfg.Dial, cfg.Tracer, cfg.Credentials
 	s.ledger.HaltAs("console " + s.name)
@@ -277,20 +283,22 @@ func (s *Server) Run(ctx context.Context) error {
 	background, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { s.drive(background) })
-	work.Go(func() { s.watchSilence(background) })
-	work.Go(func() { s.tend(background) })
+	for _, do := range []func(context.Context) time.Duration{s.watchHealth, s.watchSilence, s.watchProblems, s.tend} {
+		work.Go(func() { every(background, do) })
+	}
+	work.Go(func() {
+		pause(background, endsAfter)
+		every(background, s.readEnds)
+	})
+	work.Go(func() { s.wantsAnswers.run(background, s.readAnswers) })
+	work.Go(func() { s.wantsTags.run(background, s.readTags) })
 	if s.mirror != nil {
 		work.Go(func() { s.mirror.Run(background) })
 		work.Go(func() { s.announce(background) })
 	}
-	work.Go(func() { s.watchHealth(background) })
 	work.Go(func() { s.ledger.WatchMembers(background) })
-	work.Go(func() { s.watchProblems(background) })
 	work.Go(func() { s.cfg.Access.Run(background, operator.Refused(s.admin)) })
 	work.Go(func() { s.logouts.run(background) })
-	work.Go(func() { s.samples.run(background, s.look) })
-	work.Go(func() { s.tags.run(background, s.readTags) })
-	work.Go(func() { s.heads.run(background, s.readHead) })
 	defer s.counts.work.Wait()
 	defer s.counts.stop()
 	defer work.Wait()
@@ -351,27 +359,18 @@ func (s *Server) ready(ctx context.Context) error {
 // healthEvery is how late gRPC's health service may be.
 const healthEvery = time.Second
 
-// watchHealth keeps gRPC's health service up to date until ctx ends.
-func (s *Server) watchHealth(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		}
-		status := healthpb.HealthCheckResponse_SERVING
-		err := s.ready(ctx)
-		if ctx.Err() == nil {
-			s.known.etcd(err == nil, time.Now())
-		}
-		if err != nil {
-			status = healthpb.HealthCheckResponse_NOT_SERVING
-		}
-		s.reportHealth(status)
-		timer.Reset(healthEvery)
+// watchHealth keeps gRPC's health service up to date, and notes since when etcd has not answered. It returns the pause
+// before the next time.
+func (s *Server) watchHealth(ctx context.Context) (pause time.Duration) {
+	status, err := healthpb.HealthCheckResponse_SERVING, s.ready(ctx)
+	if err != nil {
+		status = healthpb.HealthCheckResponse_NOT_SERVING
 	}
+	if was := s.last.Load().away; ctx.Err() == nil && (err == nil) != was.IsZero() {
+		s.publish(func(next *snapshot) { next.etcdAway(err != nil, time.Now()) })
+	}
+	s.reportHealth(status)
+	return healthEvery
 }
 
 // reportHealth tells gRPC's health service.

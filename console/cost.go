@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -195,25 +194,13 @@ func within(seconds float64, rest time.Duration) *durationpb.Duration {
 // rates asks every instance that has a heartbeat for the peak rates of its
 // chains. Those that do not answer are left out: rates are for estimates.
 func (s *Server) rates(ctx context.Context) peaks {
-	instances, _, err := s.instances(ctx)
+	instances, err := s.instances(ctx)
 	if err != nil {
 		return nil
 	}
-	answers := make([][]*marchv1.Chain, len(instances))
-	var asking errgroup.Group
-	asking.SetLimit(askAtOnce)
-	for i, instance := range instances {
-		if instance.Alive {
-			asking.Go(func() error {
-				answers[i] = s.chainsIn(ctx, instance)
-				return nil
-			})
-		}
-	}
-	_ = asking.Wait()
 	rates := make(peaks)
-	for _, chains := range answers {
-		for _, c := range chains {
+	for _, r := range askEach(ctx, s, instances, living(instances), 3*time.Second, busyChains) {
+		for _, c := range r.is {
 			tag, room := allocator.Tag(c.GetTag()), allocator.Room(c.GetRoom())
 			if rates[tag] == nil {
 				rates[tag] = make(map[allocator.Room]float64)
@@ -224,28 +211,12 @@ func (s *Server) rates(ctx context.Context) peaks {
 	return rates
 }
 
-// chainsIn returns the chains of an instance that issue IDs. If the
+// busyChains returns the chains of an instance that issue IDs. If the
 // instance does not answer in time, some are missing.
-func (s *Server) chainsIn(ctx context.Context, i instance) (busy []*marchv1.Chain) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	conn, err := s.rooms.dial(i)
-	if err != nil {
-		return nil
-	}
-	client := marchv1.NewRoomServiceClient(conn)
-	for token := ""; ; {
-		page, err := client.ListChains(ctx, &marchv1.ListChainsRequest{PageSize: 1000, PageToken: token})
-		if err != nil {
-			return busy
-		}
-		for _, c := range page.GetChains() {
-			if c.GetPeak() > 0 {
-				busy = append(busy, c)
-			}
-		}
-		if token = page.GetNextPageToken(); token == "" {
-			return busy
-		}
-	}
+func busyChains(ctx context.Context, of marchv1.RoomServiceClient) (busy []*marchv1.Chain, err error) {
+	err = eachChain(ctx, of, func(page []*marchv1.Chain) bool {
+		busy = append(busy, slices.DeleteFunc(page, func(c *marchv1.Chain) bool { return c.GetPeak() <= 0 })...)
+		return true
+	})
+	return busy, err
 }

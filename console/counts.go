@@ -103,11 +103,19 @@ func (c *counts) enter(ctx context.Context, id, plan string, read readTags) (*co
 	if c.mu.stopped {
 		return nil, allocator.Errorf(allocator.Unavailable, "this console is stopping")
 	}
-	c.tidy()
+	// Failed counts are kept, so that a caller that comes back gets the error.
+	c.mu.all = slices.DeleteFunc(c.mu.all, func(n *count) bool {
+		return n.over() && (time.Since(n.ended) > countKept || errors.Is(n.err, context.Canceled))
+	})
 	n := c.find(id, plan)
 	if n == nil {
-		if err := c.makeRoom(); err != nil {
-			return nil, err
+		if len(c.mu.all) >= maxCounts {
+			first := slices.IndexFunc(c.mu.all, (*count).over)
+			if first < 0 {
+				return nil, allocator.Errorf(allocator.Unavailable,
+					"the costs of %d plans are being counted: try again when one of them has ended", maxCounts)
+			}
+			c.mu.all = slices.Delete(c.mu.all, first, first+1)
 		}
 		n = c.begin(ctx, plan, read)
 	}
@@ -166,35 +174,6 @@ func (c *counts) drop(n *count) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.all = slices.DeleteFunc(c.mu.all, func(of *count) bool { return of == n })
-}
-
-// tidy drops the counts that ended long ago, and those that were cancelled because
-// no caller waited. It keeps failed counts, so that a caller that comes back gets
-// the error.
-func (c *counts) tidy() {
-	c.mu.all = slices.DeleteFunc(c.mu.all, func(n *count) bool {
-		return n.over() && (time.Since(n.ended) > countKept || errors.Is(n.err, context.Canceled))
-	})
-}
-
-// makeRoom drops the oldest costs if there are too many. Its error is Unavailable if
-// none can be dropped.
-func (c *counts) makeRoom() error {
-	if len(c.mu.all) < maxCounts {
-		return nil
-	}
-	first := -1
-	for i, n := range c.mu.all {
-		if n.over() && (first < 0 || n.ended.Before(c.mu.all[first].ended)) {
-			first = i
-		}
-	}
-	if first < 0 {
-		return allocator.Errorf(allocator.Unavailable,
-			"the costs of %d plans are being counted: try again when one of them has ended", maxCounts)
-	}
-	c.mu.all = slices.Delete(c.mu.all, first, first+1)
-	return nil
 }
 
 // stop ends all counts. No new count begins after it.

@@ -69,15 +69,7 @@ func (s *Server) jittered(pause time.Duration) <-chan time.Time {
 // follow hears of a change of a migration, or of the registration of an instance.
 func (s *Server) follow(registration bool) {
 	if !registration || s.migrates.Load() {
-		s.wake()
-	}
-}
-
-// wake has drive look at the migration at once.
-func (s *Server) wake() {
-	select {
-	case s.woken <- struct{}{}:
-	default:
+		wake(s.woken)
 	}
 }
 
@@ -99,17 +91,17 @@ func (s *Server) driveOnce(ctx context.Context) (instances int, err error) {
 	if read || standing.Active { // otherwise one may have begun here since
 		s.migrates.Store(standing.Active)
 	}
-	s.metrics.underWay(m)
 	if !standing.Active {
+		s.drove(record.Migration{}, 0)
 		return 0, nil
 	}
-	list := s.heartbeats.note(standing.Instances, sent, time.Now())
-	s.waitFor(m, list)
+	list := s.sight(standing.Instances, m, sent)
 	// A paused migration ends too when its layout was replaced: resumed, it could not go on.
 	if ended, err := s.endReplaced(ctx, m, standing.State); ended || err != nil {
 		return len(list), err
 	}
 	if m.State == record.Paused {
+		s.drove(m, 0)
 		return len(list), nil
 	}
 	moved, err := s.advance(ctx, m, list, standing.State)
@@ -118,6 +110,18 @@ func (s *Server) driveOnce(ctx context.Context) (instances int, err error) {
 	}
 	// Without an error the migration only waits. An error that was stored before is over then.
 	return len(list), s.noteError(ctx, m, err)
+}
+
+// driving is how the migration under way stood when drive last looked, in the snapshot; zero for none.
+type driving struct {
+	state                record.MigrationState
+	moves, made, waiting int // waiting is how many instances the next move waits for
+}
+
+func (s *Server) drove(m record.Migration, waiting int) {
+	if now := (driving{m.State, len(m.Moves), m.Reached, waiting}); s.last.Load().driving != now {
+		s.publish(func(next *snapshot) { next.driving = now })
+	}
 }
 
 // endReplaced ends a migration at the current layout, if that is not the one that its
@@ -162,7 +166,7 @@ func (s *Server) advance(ctx context.Context, m record.Migration, instances []in
 			blocking++
 		}
 	}
-	s.metrics.waiting.Set(float64(blocking))
+	s.drove(m, blocking)
 	if blocking > 0 {
 		return false, nil
 	}
@@ -178,7 +182,7 @@ func (s *Server) advance(ctx context.Context, m record.Migration, instances []in
 	}
 	crash.Here(crash.AfterMove)
 	move := next.Moves[next.Reached-1]
-	s.metrics.underWay(next)
+	s.drove(next, 0)
 	s.log.Info("migration moved", "migration", m.ID, "move", fmt.Sprintf("%d of %d", next.Reached, len(next.Moves)),
 		"kind", move.Kind, "version", move.Layout.Version)
 	if next.Reached == len(next.Moves) && len(waitingFor(next, instances)) == 0 {
@@ -246,7 +250,7 @@ func (s *Server) end(ctx context.Context, m record.Migration, change func(*recor
 	})
 	if err == nil {
 		s.ended(m)
-		s.metrics.underWay(record.Migration{})
+		s.drove(record.Migration{}, 0)
 	}
 	return err
 }
@@ -254,7 +258,7 @@ func (s *Server) end(ctx context.Context, m record.Migration, change func(*recor
 // ended logs and counts a migration that this console ended.
 func (s *Server) ended(m record.Migration) {
 	if m.State.Ended() {
-		s.metrics.ended.WithLabelValues(string(m.State)).Inc()
+		s.migrationsEnded.WithLabelValues(string(m.State)).Inc()
 		s.log.Info("migration ended", "migration", m.ID, "state", m.State)
 	}
 }

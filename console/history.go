@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator/ledger/record"
@@ -18,52 +17,44 @@ import (
 // mostMigrations bounds the migrations of a history.
 const mostMigrations = 50
 
-// GetHistory implements ConsoleService.
+// GetHistory implements ConsoleService. The migrations are those of its time; while etcd does not answer, those that are
+// known.
 func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (*marchv1.GetHistoryResponse, error) {
 	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
 	if err != nil {
 		return nil, err
 	}
-	v, outage, err := s.viewOrKnown(ctx)
+	now, outage, err := s.shown(ctx)
 	if err != nil {
 		return nil, err
 	}
 	first := minutes.First(time.Now(), back, step)
-	told := s.askHistory(ctx, v.instances, &marchv1.GetInstanceHistoryRequest{Minutes: int32(back), Step: int32(step)}) //nolint:gosec // 1440 at most
-	answer, err := s.history(ctx, v, len(outage) > 0, first)
-	if err != nil {
-		return nil, err
-	}
+	//nolint:gosec // 1440 at most
+	answer := &marchv1.GetHistoryResponse{First: timestamppb.New(first), Step: int32(step)}
 	all := newHistories(first, time.Duration(step)*time.Minute, int(back/step))
-	for _, room := range names(v.record.Layout.Rooms()) {
+	for _, room := range names(now.Layout.Layout.Rooms()) {
 		all.add(room, "", 0, nil)
 	}
-	for i, t := range told {
-		all.addAll(string(v.instances[i].Room), t)
-		if v.instances[i].Alive && t == nil {
-			answer.Silent = append(answer.Silent, string(v.instances[i].ID()))
+	for k, told := range askEach(ctx, s, now.instances, living(now.instances), askTimeout,
+		func(ctx context.Context, to marchv1.RoomServiceClient) (*marchv1.GetInstanceHistoryResponse, error) {
+			//nolint:gosec // 1440 at most
+			return to.GetInstanceHistory(ctx, &marchv1.GetInstanceHistoryRequest{Minutes: int32(back), Step: int32(step)})
+		}) {
+		i := now.instances[k]
+		all.addAll(string(i.Room), told.is)
+		if i.Alive && told.err != nil {
+			answer.Silent = append(answer.Silent, string(i.ID()))
 		}
 	}
-	answer.Step = int32(step) //nolint:gosec // 1440 at most
 	answer.Rooms, answer.Tags = all.rooms(), all.busiest("")
-	return answer, nil
-}
-
-// history begins an answer with the migrations since a time. away says that etcd does not
-// answer; then the migrations are those that are known.
-func (s *Server) history(ctx context.Context, v view, away bool,
-	first time.Time) (*marchv1.GetHistoryResponse, error) {
 	var migrations []record.Migration
-	var err error
-	if !away {
-		migrations, _, err = s.admin.Migrations(ctx, "", mostMigrations)
-	} else if v.migration != nil {
-		migrations = append(migrations, *v.migration)
+	if outage == nil {
+		if migrations, _, err = s.admin.Migrations(ctx, "", mostMigrations); err != nil {
+			return nil, err
+		}
+	} else if now.Migration != nil {
+		migrations = append(migrations, *now.Migration)
 	}
-	if err != nil {
-		return nil, err
-	}
-	answer := &marchv1.GetHistoryResponse{First: timestamppb.New(first)}
 	for _, m := range slices.Backward(migrations) { // the oldest first
 		mark := &marchv1.HistoryMigration{Id: m.ID, Began: timestamppb.New(m.Created),
 			State: api.FromWord[marchv1.MigrationState](string(m.State))}
@@ -75,31 +66,6 @@ func (s *Server) history(ctx context.Context, v view, away bool,
 		}
 	}
 	return answer, nil
-}
-
-// askHistory asks each instance that is alive for its history. The answer is nil of one that did not answer.
-func (s *Server) askHistory(ctx context.Context, instances []instance,
-	r *marchv1.GetInstanceHistoryRequest) []*marchv1.GetInstanceHistoryResponse {
-	told := make([]*marchv1.GetInstanceHistoryResponse, len(instances))
-	var asking errgroup.Group
-	asking.SetLimit(askAtOnce)
-	for k, i := range instances {
-		if !i.Alive {
-			continue
-		}
-		asking.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			if conn, err := s.rooms.dial(i); err == nil {
-				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstanceHistory(ctx, r); err == nil {
-					told[k] = answer
-				}
-			}
-			return nil
-		})
-	}
-	_ = asking.Wait()
-	return told
 }
 
 // histories puts together what instances remember, by room and tag. The history of a whole room has no tag, and that

@@ -22,19 +22,15 @@ import (
 
 // ListRooms implements ConsoleService.
 func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*marchv1.ListRoomsResponse, error) {
-	stored, unusable, err := s.admin.LastLayout(ctx)
+	now, err := s.fresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	instances, _, err := s.instances(ctx)
-	if err != nil {
-		return nil, err
-	}
-	answer := &marchv1.ListRoomsResponse{Problem: textOf(unusable)}
-	for _, room := range stored.Layout.Rooms() {
-		r := stored.Layout.Ranges[room]
+	answer := &marchv1.ListRoomsResponse{Problem: textOf(now.Unusable)}
+	for _, room := range now.Layout.Layout.Rooms() {
+		r := now.Layout.Layout.Ranges[room]
 		p := &marchv1.Room{Name: string(room), Range: &marchv1.Range{Lower: r.Lower, Upper: r.Upper}}
-		for _, i := range instances {
+		for _, i := range now.instances {
 			if i.Room == room {
 				p.Instances++
 				if i.Alive && !i.Unknown {
@@ -59,26 +55,28 @@ func (s *Server) ListInstances(ctx context.Context,
 	}
 	// While etcd is away, the instances that were read last are told: clients that look for their
 	// room find it, and rooms still hold IDs.
-	v, outage, err := s.viewOrKnown(ctx)
+	now, outage, err := s.shown(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var now sample
-	if r.GetStatus() {
-		now, _ = s.sampled(ctx, lookWithin)
+	if r.GetStatus() || now.halted != nil {
+		now = s.answered(ctx, lookWithin)
 	}
 	f := findings{
-		halt: s.haltAsked(ctx, lookWithin), unusable: v.unusable, instances: inRoom(v.instances, room),
-		sample: now, own: s.ownProblems(),
-		forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, v.badRooms), damage: s.damage(""), outage: outage,
+		halt: now.halt(), unusable: now.Unusable, instances: inRoom(now.instances, room),
+		own: s.ownProblems(), forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, now.BadRooms),
+		damage: s.damage(""), outage: outage,
+	}
+	if r.GetStatus() {
+		f.sample = now.answers
 	}
 	answer := &marchv1.ListInstancesResponse{
-		Halt: f.halt, Problem: textOf(v.unusable), Unreadable: passedOver(v.badRooms),
+		Halt: f.halt, Problem: textOf(now.Unusable), Unreadable: passedOver(now.BadRooms),
 		Problems: s.met.Fill(f.problems(), time.Now()),
 	}
 	answer.Instances = instancesToProto(f.instances)
 	for k, i := range f.instances {
-		t, p := now.instances[i.ID()], answer.GetInstances()[k]
+		t, p := f.sample.instances[i.ID()], answer.GetInstances()[k]
 		if p.Status = t.status; t.status != nil && len(t.rates) > 0 {
 			p.Rate = proto.Float64(t.rate())
 		}
@@ -144,59 +142,78 @@ const (
 	askAtOnce  = 32
 )
 
-// chainsOf asks every instance that is alive for its chain of a tag. silent
-// names those that did not answer.
-func (s *Server) chainsOf(ctx context.Context, tag allocator.Tag) (chains []*marchv1.Chain,
-	silent []string, err error) {
-	instances, _, err := s.instances(ctx)
-	if err != nil {
-		return nil, nil, err
+// reply is what an instance answered, or why it did not.
+type reply[T any] struct {
+	is  T
+	err error
+}
+
+var errNotAsked = errors.New("the instance was not asked")
+
+// askEach asks the instances of a list that are at some places, each for within at most. It returns a reply for each
+// instance of the list.
+func askEach[T any](ctx context.Context, s *Server, list []instance, places []int, within time.Duration,
+	question func(context.Context, marchv1.RoomServiceClient) (T, error)) []reply[T] {
+	replies := make([]reply[T], len(list))
+	for k := range replies {
+		replies[k].err = errNotAsked
 	}
-	chains, silent = s.askChains(ctx, instances, tag)
-	return chains, silent, nil
+	var asking errgroup.Group
+	asking.SetLimit(askAtOnce)
+	for _, k := range places {
+		asking.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			conn, err := s.rooms.dial(list[k])
+			if replies[k].err = err; err == nil {
+				replies[k].is, replies[k].err = question(ctx, marchv1.NewRoomServiceClient(conn))
+			}
+			return nil
+		})
+	}
+	_ = asking.Wait()
+	return replies
+}
+
+// living returns the places of the instances that are alive.
+func living(list []instance) (places []int) {
+	for k, i := range list {
+		if i.Alive {
+			places = append(places, k)
+		}
+	}
+	return places
 }
 
 // askChains asks the instances that are alive for their chain of a tag. silent
 // names those that did not answer.
 func (s *Server) askChains(ctx context.Context, instances []instance,
 	tag allocator.Tag) (chains []*marchv1.Chain, silent []string) {
-	answers, failed := make([]*marchv1.Chain, len(instances)), make([]bool, len(instances))
-	var asking errgroup.Group
-	asking.SetLimit(askAtOnce)
-	for i, instance := range instances {
-		if !instance.Alive {
-			failed[i] = true
-			continue
-		}
-		asking.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			var err error
-			answers[i], err = s.askChain(ctx, instance, tag)
-			failed[i] = err != nil && allocator.KindOf(err) != allocator.NotFound
-			return nil
-		})
-	}
-	_ = asking.Wait()
-	for i, instance := range instances {
+	for k, r := range askEach(ctx, s, instances, living(instances), askTimeout,
+		func(ctx context.Context, to marchv1.RoomServiceClient) (*marchv1.GetChainResponse, error) {
+			return to.GetChain(ctx, &marchv1.GetChainRequest{Tag: string(tag)})
+		}) {
 		switch {
-		case answers[i] != nil:
-			chains = append(chains, answers[i])
-		case failed[i]:
-			silent = append(silent, string(instance.Room)+"/"+string(instance.Name))
+		case r.err == nil:
+			chains = append(chains, r.is.GetChain())
+		case allocator.KindOf(r.err) != allocator.NotFound:
+			silent = append(silent, string(instances[k].ID()))
 		}
 	}
 	return chains, silent
 }
 
-// askChain asks an instance over gRPC.
-func (s *Server) askChain(ctx context.Context, i instance, tag allocator.Tag) (*marchv1.Chain, error) {
-	conn, err := s.rooms.dial(i)
-	if err != nil {
-		return nil, err
+// eachChain calls use with the chains of an instance in pages, until it returns false.
+func eachChain(ctx context.Context, of marchv1.RoomServiceClient, use func([]*marchv1.Chain) bool) error {
+	for token := ""; ; {
+		page, err := of.ListChains(ctx, &marchv1.ListChainsRequest{PageSize: 1000, PageToken: token})
+		if err != nil {
+			return err
+		}
+		if token = page.GetNextPageToken(); !use(page.GetChains()) || token == "" {
+			return nil
+		}
 	}
-	answer, err := marchv1.NewRoomServiceClient(conn).GetChain(ctx, &marchv1.GetChainRequest{Tag: string(tag)})
-	return answer.GetChain(), err
 }
 
 // dialer keeps a connection to each instance that was asked.

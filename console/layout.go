@@ -55,27 +55,21 @@ func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*m
 		return nil, allocator.Errorf(allocator.Invalid,
 			"version: %d; allowed: 1 or more, 0 for the current one", r.GetVersion())
 	}
+	now, err := s.fresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if now.halted != nil { // which instances are barred
+		now = s.answered(ctx, lookWithin)
+	}
 	if version := r.GetVersion(); version > 0 {
 		stored, err := s.admin.LayoutAt(ctx, version)
-		if err != nil {
-			return nil, err
-		}
-		uuid, err := s.uuid(ctx)
-		return &marchv1.GetLayoutResponse{Layout: recordToProto(stored), Cluster: uuid,
-			Halt: s.haltAsked(ctx, lookWithin)}, err
+		return &marchv1.GetLayoutResponse{Layout: recordToProto(stored), Cluster: now.UUID, Halt: now.halt()}, err
 	}
-	stored, unusable, err := s.admin.LastLayout(ctx)
-	if err != nil {
-		return nil, err
-	}
-	uuid, err := s.uuid(ctx)
-	if err != nil {
-		return nil, err
-	}
-	f := findings{halt: s.haltAsked(ctx, lookWithin), unusable: unusable, damage: s.damage("")}
+	f := findings{halt: now.halt(), unusable: now.Unusable, damage: s.damage("")}
 	return &marchv1.GetLayoutResponse{
-		Layout: recordToProto(stored), Ever: names(stored.Ever), Cluster: uuid, Halt: f.halt, Problem: textOf(unusable),
-		Problems: s.met.Fill(f.clusterProblems(), time.Now()),
+		Layout: recordToProto(now.Layout), Ever: names(now.Layout.Ever), Cluster: now.UUID, Halt: f.halt,
+		Problem: textOf(now.Unusable), Problems: s.met.Fill(f.clusterProblems(), time.Now()),
 	}, nil
 }
 

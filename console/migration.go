@@ -96,17 +96,18 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest,
 	defer ticker.Stop()
 	var sent *marchv1.Migration
 	for {
-		answer, err := s.showMigration(ctx, m)
+		now, answer, err := s.renewMigration(ctx, m)
 		switch {
 		// An etcd that is away for a moment ends no watch, except before the first answer: until
 		// then the caller does not know whether there is such a migration.
 		case err != nil && (sent == nil || allocator.KindOf(err) != allocator.Unavailable):
 			return err
-		case err == nil && !proto.Equal(answer, sent):
+		case err != nil:
+		case !proto.Equal(answer, sent):
 			if err := stream.Send(&marchv1.WatchMigrationResponse{Migration: answer}); err != nil {
 				return err
 			}
-			sent = answer
+			m, sent = now, answer
 		}
 		if m.State.Ended() {
 			return nil
@@ -118,12 +119,6 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest,
 			return allocator.Errorf(allocator.Unavailable,
 				"this console is stopping; the migration goes on: watch it at another console")
 		case <-ticker.C:
-		}
-		next, err := s.admin.Migration(ctx, m.ID)
-		if err == nil {
-			m = next
-		} else if allocator.KindOf(err) != allocator.Unavailable {
-			return err
 		}
 	}
 }
@@ -194,7 +189,7 @@ func (s *Server) ContinueMigration(ctx context.Context,
 	r *marchv1.ContinueMigrationRequest) (*marchv1.ContinueMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "continue migration", func(m *record.Migration) error {
-		instances, err := s.instancesFor(ctx, *m)
+		instances, err := s.instances(ctx)
 		if err != nil {
 			return err
 		}
@@ -284,14 +279,29 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 
 // showMigration returns m as a message, with the instances that it waits for now.
 func (s *Server) showMigration(ctx context.Context, m record.Migration) (*marchv1.Migration, error) {
-	var instances []instance
-	if !m.State.Ended() {
-		var err error
-		if instances, err = s.instancesFor(ctx, m); err != nil {
-			return nil, err
-		}
+	if m.State.Ended() {
+		return migrationToProto(m, nil), nil
+	}
+	instances, err := s.instances(ctx)
+	if err != nil {
+		return nil, err
 	}
 	return migrationToProto(m, instances), nil
+}
+
+// renewMigration returns m as it is by now, also as a message.
+func (s *Server) renewMigration(ctx context.Context, m record.Migration) (record.Migration, *marchv1.Migration, error) {
+	now, err := s.fresh(ctx)
+	switch {
+	case err != nil:
+		return m, nil, err
+	case now.Migration != nil && now.Migration.ID == m.ID:
+		return *now.Migration, migrationToProto(*now.Migration, now.instances), nil
+	}
+	if m, err = s.admin.Migration(ctx, m.ID); err != nil { // it has ended
+		return m, nil, err
+	}
+	return m, migrationToProto(m, now.instances), nil
 }
 
 // migrationToProto returns m as a message. instances are those of all rooms; none

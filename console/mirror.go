@@ -66,17 +66,13 @@ func (s *Server) announce(ctx context.Context) {
 		return
 	}
 	var log throttle.Log
-	for {
+	every(ctx, func(ctx context.Context) time.Duration {
 		if err := s.admin.Announce(ctx, s.process, s.cfg.Advertise); err != nil && ctx.Err() == nil {
 			log.Log(time.Now(), s.log.Debug, "march recover cannot find this console by itself", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			s.retire(context.WithoutCancel(ctx))
-			return
-		case <-time.After(announceEvery):
-		}
-	}
+		return announceEvery
+	})
+	s.retire(context.WithoutCancel(ctx))
 }
 
 func (s *Server) retire(ctx context.Context) {

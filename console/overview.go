@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -32,7 +31,8 @@ const (
 
 // sample has the answers of all instances at one moment. It is immutable.
 type sample struct {
-	at        time.Time
+	at        time.Time // when the instances were asked
+	came      time.Time // when the last of them had answered
 	instances map[record.InstanceID]told
 	rates     map[allocator.Room][]float64 // the oldest first, the same number for each room; -1 for unknown
 }
@@ -62,37 +62,58 @@ func mean(rates []float64, n int) (mean float64) {
 	return mean
 }
 
-// sampled returns a sample that is no older than sampleAge, or none, after waiting for
-// within at most: older answers may no longer be true.
-func (s *Server) sampled(ctx context.Context, within time.Duration) (sample, time.Time) {
-	now, at, _ := s.samples.get(ctx, sampleAge, within)
-	if time.Since(at) > sampleAge {
-		return sample{}, time.Time{}
+// answered returns the last snapshot after waiting, for within at most, for answers that are no older than sampleAge.
+// Older ones may no longer be true, so it has none then.
+func (s *Server) answered(ctx context.Context, within time.Duration) *snapshot {
+	asked := s.wantsAnswers.ask()
+	now := s.await(ctx, within, func(n *snapshot) bool {
+		return time.Since(n.answers.came) <= sampleAge || n.askedAt.After(asked)
+	})
+	if time.Since(now.answers.came) <= sampleAge {
+		return now
 	}
-	return now, at
+	without := *now
+	without.answers = sample{}
+	return &without
 }
 
-// askAll asks all instances: those in etcd, or those last known while etcd does not
-// answer.
-func (s *Server) askAll(ctx context.Context, before sample) ([]instance, []*marchv1.GetInstanceResponse, error) {
-	v, at, away := s.known.get()
-	if away.IsZero() || at.IsZero() && len(s.cfg.Rooms) == 0 {
-		instances, _, err := s.instances(ctx)
-		if err != nil {
-			return nil, nil, err
+// readAnswers asks all instances: those in etcd, or those last known while etcd does not answer. It returns the pause
+// before the next time.
+func (s *Server) readAnswers(ctx context.Context) (pause time.Duration) {
+	began, now := time.Now(), s.last.Load()
+	if time.Since(now.at) > sampleAge && (now.away.IsZero() || !s.knows(now)) { // no caller has just read them
+		now, _ = s.fresh(ctx)
+	}
+	var answers []*marchv1.GetInstanceResponse
+	var silent []string
+	list, read := now.instances, !now.at.IsZero()
+	given := !read && !now.away.IsZero() && len(s.cfg.Rooms) > 0
+	if read {
+		answers = s.ask(ctx, list, now.answers)
+	} else if given {
+		list, answers, silent = s.askGiven(ctx, now.answers)
+	}
+	s.publish(func(to *snapshot) {
+		if to.askedAt = time.Now(); !read && !given {
+			return
 		}
-		return instances, s.ask(ctx, instances, before), nil
-	}
-	if !at.IsZero() {
-		return v.instances, s.ask(ctx, v.instances, before), nil
-	}
+		to.answers = next(to.answers, list, answers, began)
+		to.answers.came = to.askedAt
+		if to.at.IsZero() {
+			to.instances, to.silent = list, silent
+		}
+	})
+	return max(sampleEvery-time.Since(began), sampleEvery/10)
+}
+
+// askGiven asks at the addresses of Config.Rooms. It returns the instances that answered, and the addresses at which
+// none did.
+func (s *Server) askGiven(ctx context.Context, before sample) (found []instance,
+	answers []*marchv1.GetInstanceResponse, silent []string) {
 	all := make([]instance, len(s.cfg.Rooms))
 	for i, address := range s.cfg.Rooms {
 		all[i].Address, all[i].Alive = address, true
 	}
-	var found []instance
-	var answers []*marchv1.GetInstanceResponse
-	var silent []string
 	told := s.ask(ctx, all, before)
 	if s.cfg.Credentials.TLS != nil { // now that they have a name, each must prove it
 		for i, answer := range told {
@@ -111,12 +132,7 @@ func (s *Server) askAll(ctx context.Context, before sample) ([]instance, []*marc
 		all[i].Build, all[i].Version, all[i].Started = is.GetBuild(), is.GetVersion(), is.GetStarted().AsTime()
 		found, answers = append(found, all[i]), append(answers, answer)
 	}
-	s.known.mu.Lock()
-	defer s.known.mu.Unlock()
-	if s.known.mu.at.IsZero() {
-		s.known.mu.found, s.known.mu.silent = found, silent
-	}
-	return found, answers, nil
+	return found, answers, silent
 }
 
 // nameOf returns the instance that an answer names.
@@ -130,17 +146,6 @@ func nameOf(answer *marchv1.GetInstanceResponse) (allocator.Room, allocator.Inst
 func answersFor(answer *marchv1.GetInstanceResponse, asked instance) bool {
 	room, name := nameOf(answer)
 	return asked.Name == "" || room == asked.Room && name == asked.Name
-}
-
-// look asks all instances.
-func (s *Server) look(ctx context.Context, before sample) (sample, time.Duration, error) {
-	began := time.Now()
-	instances, answers, err := s.askAll(ctx, before)
-	if err != nil {
-		return sample{}, sampleEvery, err
-	}
-	now := next(before, instances, answers, began)
-	return now, max(sampleEvery-time.Since(began), sampleEvery/10), nil
 }
 
 // next returns the sample that follows before. If before is missing or old, the
@@ -224,56 +229,49 @@ func past(room allocator.Room, instances []instance, answers []*marchv1.GetInsta
 // delay the sample.
 func (s *Server) ask(ctx context.Context, instances []instance, before sample) []*marchv1.GetInstanceResponse {
 	answers := make([]*marchv1.GetInstanceResponse, len(instances))
-	var asking errgroup.Group
-	asking.SetLimit(askAtOnce)
-	for _, i := range s.asked(instances, before) {
-		instance := instances[i]
-		asking.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			if conn, err := s.rooms.dial(instance); err == nil {
-				if answer, err := marchv1.NewRoomServiceClient(conn).GetInstance(ctx,
-					&marchv1.GetInstanceRequest{}); err == nil && answersFor(answer, instance) {
-					answers[i] = answer
-				}
-			}
-			return nil
-		})
+	for i, r := range askEach(ctx, s, instances, s.asked(instances, before), askTimeout,
+		func(ctx context.Context, to marchv1.RoomServiceClient) (*marchv1.GetInstanceResponse, error) {
+			return to.GetInstance(ctx, &marchv1.GetInstanceRequest{})
+		}) {
+		if r.err == nil && answersFor(r.is, instances[i]) {
+			answers[i] = r.is
+		}
 	}
-	_ = asking.Wait()
 	return answers
 }
 
 // GetOverview implements ConsoleService.
 func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
-	v, outage, err := s.viewOrKnown(ctx)
+	_, outage, err := s.shown(ctx)
 	if err != nil {
 		return nil, err
 	}
-	now, at := s.sampled(ctx, sampleWithin)
-	f := s.findings(v, s.halt(now), now)
+	now := s.answered(ctx, sampleWithin)
+	f := s.findings(now, outage)
 	f.unreadable = s.withTags(ctx, f.unreadable)
-	if f.outage = outage; outage != nil && v.record.Layout.Version == 0 { // it is not known that there is none
+	if outage != nil && now.Layout.Layout.Version == 0 { // it is not known that there is none
 		f.unusable = nil
 	}
 	answer := &marchv1.GetOverviewResponse{
-		Layout: recordToProto(v.record), Cluster: v.uuid, Ever: names(v.record.Ever), Halt: f.halt,
-		Problem:  textOf(v.unusable),
-		Settings: v.settings, Unreadable: passedOver(v.bad), Migration: f.migration,
+		Layout: recordToProto(now.Layout), Cluster: now.UUID, Ever: names(now.Layout.Ever), Halt: f.halt,
+		Problem: textOf(now.Unusable), Unreadable: passedOver(now.Bad), Migration: f.migration,
 		Problems: s.met.Note(f.problems(), time.Now()), NewestFormats: record.Formats,
 	}
-	if !at.IsZero() {
-		answer.AsOf = timestamppb.New(at)
+	if now.Settings != nil {
+		answer.Settings = clusterToProto(*now.Settings)
 	}
-	rooms := v.record.Layout.Rooms()
-	for _, i := range v.instances {
+	if !now.answers.came.IsZero() {
+		answer.AsOf = timestamppb.New(now.answers.came)
+	}
+	rooms := now.Layout.Layout.Rooms()
+	for _, i := range now.instances {
 		if !slices.Contains(rooms, i.Room) {
 			rooms = append(rooms, i.Room)
 		}
 	}
 	for _, room := range rooms {
 		var held *marchv1.Range
-		if r, ok := v.record.Layout.Ranges[room]; ok {
+		if r, ok := now.Layout.Layout.Ranges[room]; ok {
 			held = &marchv1.Range{Lower: r.Lower, Upper: r.Upper}
 		}
 		answer.Rooms = append(answer.Rooms, f.roomStatus(room, held))
@@ -298,7 +296,7 @@ func (f findings) roomStatus(room allocator.Room, r *marchv1.Range) *marchv1.Roo
 		if i.Unreadable == nil && (p.GetVersion() == 0 || i.Version < p.GetVersion()) {
 			p.Version = i.Version
 		}
-		if !f.up(i) {
+		if !now.up(i) {
 			continue
 		}
 		p.Alive++

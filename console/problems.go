@@ -2,11 +2,12 @@ package console
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
@@ -46,6 +47,75 @@ type findings struct {
 	forgetAfter time.Duration      // a silent instance is forgotten after this
 	unreadable  []record.KeyError
 	damage      func(key string) record.Damage
+}
+
+// findings returns those of a snapshot.
+func (s *Server) findings(now *snapshot, outage []*marchv1.Problem) findings {
+	f := findings{
+		halt: now.halt(), unusable: now.Unusable, outage: outage, etcd: now.etcd, etcdctl: s.ledger.Etcdctl(),
+		workers: now.workers, rooms: now.Layout.Layout.Rooms(), instances: now.instances, sample: now.answers,
+		own: s.ownProblems(), forgetAfter: s.cfg.ForgetAfter, unreadable: now.Bad, damage: s.damage(now.Active),
+	}
+	if now.Migration != nil {
+		f.migration = migrationToProto(*now.Migration, now.instances)
+	}
+	return f
+}
+
+// withTags returns keys that cannot be read together with those of tags and marks, as the index
+// of tags last found them. It waits a moment for an index.
+func (s *Server) withTags(ctx context.Context, bad []record.KeyError) []record.KeyError {
+	if x := s.indexed(ctx, sampleWithin).tags; x != nil {
+		return slices.Concat(bad, x.bad)
+	}
+	return bad
+}
+
+// damage returns a function that says what an unreadable key stops. migration is the
+// one under way, or empty.
+func (s *Server) damage(migration string) func(key string) record.Damage {
+	return func(key string) record.Damage { return s.ledger.Damage(key, migration) }
+}
+
+// problemsEvery is how often a console looks for problems, so that it knows since when
+// each exists.
+const problemsEvery = 10 * time.Second
+
+// watchProblems notes since when problems exist. Where no caller has just had the instances asked, it
+// asks them itself: the log and the alerts are true, also while no page is open. It returns the pause before the next
+// time.
+func (s *Server) watchProblems(ctx context.Context) (pause time.Duration) {
+	now, outage, err := s.shown(ctx)
+	if err != nil {
+		return problemsEvery
+	}
+	if time.Since(now.answers.came) > sampleAge {
+		s.readAnswers(ctx)
+	}
+	now = s.last.Load()
+	f := s.findings(now, outage)
+	s.changes.Write(s.log, lasting(s.met.Note(f.problems(), time.Now())), time.Now())
+	return problemsEvery
+}
+
+// lasting returns a list without instances that have not answered for a moment only: whether they run is soon known.
+func lasting(list []*marchv1.Problem) []*marchv1.Problem {
+	return slices.DeleteFunc(slices.Clone(list), func(p *marchv1.Problem) bool {
+		return p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_NO_ANSWER && p.GetSince() != nil &&
+			time.Since(p.GetSince().AsTime()) < 3*problemsEvery
+	})
+}
+
+// problemLines is the list of problems as /readyz shows it.
+func (s *Server) problemLines(ctx context.Context) []string {
+	answer, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
+	if allocator.KindOf(err) == allocator.Unavailable {
+		return nil // the check of etcd says why
+	}
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return problem.AsLines(answer.GetProblems())
 }
 
 // problems lists the problems, the worst first.
@@ -145,26 +215,9 @@ func (e etcdSize) fullness(etcdctl string) []*marchv1.Problem {
 	return nil
 }
 
-// fullness keeps an etcdSize.
-type fullness struct {
-	mu struct {
-		sync.Mutex
-		etcdSize
-	}
-}
-
-func (f *fullness) get() etcdSize {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.etcdSize
-}
-
-// note stores the size of etcd's database and its alarms, and returns the problem with them;
-// nil for none.
-func (f *fullness) note(size admin.StoreSize, members store.Members, now time.Time, etcdctl string) *marchv1.Problem {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.mu.StoreSize, f.mu.members = size, members
+// note returns the size of etcd's database and its alarms by now, and since when each is as it is.
+func (e etcdSize) note(size admin.StoreSize, members store.Members, now time.Time) etcdSize {
+	e.StoreSize, e.members = size, members
 	since := func(at *time.Time, is bool) {
 		switch {
 		case !is:
@@ -173,20 +226,17 @@ func (f *fullness) note(size admin.StoreSize, members store.Members, now time.Ti
 			*at = now
 		}
 	}
-	since(&f.mu.nearly, size.Quota > 0 && float64(size.Bytes) > nearQuota*float64(size.Quota))
-	since(&f.mu.full, size.NoSpace)
-	since(&f.mu.corrupt, size.Corrupt)
-	since(&f.mu.lost, members.Answer < members.All)
-	for _, p := range f.mu.fullness(etcdctl) {
-		return p
-	}
-	return nil
+	since(&e.nearly, size.Quota > 0 && float64(size.Bytes) > nearQuota*float64(size.Quota))
+	since(&e.full, size.NoSpace)
+	since(&e.corrupt, size.Corrupt)
+	since(&e.lost, members.Answer < members.All)
+	return e
 }
 
 // up reports whether an instance is known to be alive, or answers without heartbeats: it sends none while
 // etcd takes no writes.
-func (f findings) up(i instance) bool {
-	return i.Alive && !i.Unknown || f.sample.instances[i.ID()].status != nil
+func (s sample) up(i instance) bool {
+	return i.Alive && !i.Unknown || s.instances[i.ID()].status != nil
 }
 
 // idleRooms lists rooms with a range that no instance serves.
@@ -194,7 +244,7 @@ func (f findings) idleRooms() []*marchv1.Problem {
 	var list []*marchv1.Problem
 	for _, room := range f.rooms {
 		of := inRoom(f.instances, room)
-		if slices.ContainsFunc(of, func(i instance) bool { return i.Alive || f.up(i) }) {
+		if slices.ContainsFunc(of, func(i instance) bool { return i.Alive || f.sample.up(i) }) {
 			continue
 		}
 		var since time.Time // when the last of its instances fell silent
@@ -248,7 +298,11 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 // stillSo returns the problems of an instance without those that ended since it was asked: whether leasing is halted,
 // and which rooms have a range, this console has read later in etcd itself.
 func (f findings) stillSo(list []*marchv1.Problem) []*marchv1.Problem {
-	return slices.DeleteFunc(slices.Clone(list), func(p *marchv1.Problem) bool {
+	var still []*marchv1.Problem
+	for _, p := range list {
+		still = append(still, proto.CloneOf(p)) // the list of problems changes its own
+	}
+	return slices.DeleteFunc(still, func(p *marchv1.Problem) bool {
 		switch p.GetKind() {
 		case marchv1.ProblemKind_PROBLEM_KIND_HALTED, marchv1.ProblemKind_PROBLEM_KIND_BARRED:
 			return f.outage == nil && f.halt == nil

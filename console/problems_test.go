@@ -217,16 +217,15 @@ func TestProblemsAreBounded(t *testing.T) {
 
 // etcd counts as nearly full from the first sample that shows it until one that does not.
 func TestFullness(t *testing.T) {
-	var f fullness
+	var e etcdSize
 	for minute, test := range []struct {
 		bytes, quota int64
 		since        int // -1 for not nearly full
 	}{{79, 100, -1}, {81, 100, 1}, {90, 100, 1}, {50, 100, -1}, {90, 0, -1}, {99, 100, 5}} {
-		nearly := f.note(admin.StoreSize{Bytes: test.bytes, Quota: test.quota}, store.Members{}, after(minute),
-			"etcdctl") != nil
-		if e := f.get(); nearly != (test.since >= 0) || nearly && !e.nearly.Equal(after(test.since)) ||
-			!nearly && !e.nearly.IsZero() {
-			t.Errorf("minute %d: %t, %+v", minute, nearly, e)
+		e = e.note(admin.StoreSize{Bytes: test.bytes, Quota: test.quota}, store.Members{}, after(minute))
+		if nearly := len(e.problems("etcdctl")) > 0; nearly != (test.since >= 0) ||
+			nearly && !e.nearly.Equal(after(test.since)) || !nearly && !e.nearly.IsZero() {
+			t.Errorf("minute %d: %+v", minute, e)
 		}
 	}
 }

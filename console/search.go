@@ -30,12 +30,10 @@ const (
 	searchWithin = 50 * time.Millisecond
 	// searchAge is the age from which on a search waits for a new index.
 	searchAge = time.Second
-	// maxHead bounds the tags of a head. headWithin is how long a search waits for a
-	// head: the answer must come at once.
+	// maxHead is how many of the first tags a search shows while tags are read for the first time. headWithin is how
+	// long it reads them: the answer must come at once.
 	maxHead    = 1000
 	headWithin = 300 * time.Millisecond
-	// headEvery is how often a head is read anew while tags are read for the first time.
-	headEvery = cacheReadsFor
 	// indexShare bounds the share of the time that is spent on reading tags: a
 	// tenth.
 	indexShare = 10
@@ -46,6 +44,7 @@ const (
 type tagIndex struct {
 	tags []indexed         // by name
 	bad  []record.KeyError // that cannot be read
+	at   time.Time         // when they had been read
 	took time.Duration
 	mu   struct {
 		sync.Mutex
@@ -63,18 +62,45 @@ type indexed struct {
 	lasts float64 // seconds; infinite without a rate
 }
 
-// readTags reads all tags.
-func (s *Server) readTags(ctx context.Context, before *tagIndex) (*tagIndex, time.Duration, error) {
+// indexed returns the last snapshot after waiting, for within at most, for an index that is no older than searchAge, or
+// for one that could not be read.
+func (s *Server) indexed(ctx context.Context, within time.Duration) *snapshot {
+	asked := s.wantsTags.ask()
+	return s.await(ctx, within, func(n *snapshot) bool {
+		return n.tags != nil && time.Since(n.tags.at) <= searchAge || n.searchedAt.After(asked)
+	})
+}
+
+// readTags reads all tags. It returns the pause before the next time.
+func (s *Server) readTags(ctx context.Context) (pause time.Duration) {
 	began := time.Now()
+	x, err := s.newIndex(ctx)
+	now := time.Now()
+	if x.at, x.took = now, now.Sub(began); err != nil {
+		s.log.Debug("tags not read", "error", err)
+	} else if before := s.last.Load().tags; before != nil { // who pages through an order finds the next one sorted
+		for _, by := range before.sorted() {
+			x.order(by)
+		}
+	}
+	s.publish(func(next *snapshot) {
+		if next.searchedAt, next.tagsErr = now, err; err == nil {
+			next.tags = x
+		}
+	})
+	return max(searchAge, (indexShare-1)*x.took)
+}
+
+func (s *Server) newIndex(ctx context.Context) (*tagIndex, error) {
+	x := &tagIndex{}
+	x.mu.orders = make(map[marchv1.TagSort][]int32)
 	s.reading.Store(0)
 	stored, _, err := s.admin.LastLayout(ctx)
 	if err != nil {
-		return nil, time.Second, err
+		return x, err
 	}
 	rates := s.rates(ctx)
-	x := &tagIndex{}
-	x.mu.orders = make(map[marchv1.TagSort][]int32)
-	bad, err := s.admin.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+	x.bad, err = s.admin.EachTagIn(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if len(x.tags) == maxIndexed {
 			return allocator.Errorf(allocator.Refused, "more than %d tags are too many to sort: "+
 				"list tags by the beginning of their names instead (ListTags, `march tag list --prefix`)", maxIndexed)
@@ -83,37 +109,30 @@ func (s *Server) readTags(ctx context.Context, before *tagIndex) (*tagIndex, tim
 		s.reading.Add(1)
 		return nil
 	})
-	x.bad = bad
-	x.took = time.Since(began)
-	if err != nil {
-		s.log.Debug("tags not read", "error", err)
-	} else if before != nil { // callers who page through an order find the next one sorted
-		for _, by := range before.sorted() {
-			x.order(by)
-		}
-	}
-	return x, max(searchAge, (indexShare-1)*x.took), err
+	return x, err
 }
 
-// readHead reads the first tags by name, which are shown while all tags are read for
-// the first time.
-func (s *Server) readHead(ctx context.Context, _ *tagIndex) (*tagIndex, time.Duration, error) {
+// head returns some of the first tags by name, which are shown while all tags are read for
+// the first time; none if they cannot be read at once.
+func (s *Server) head(ctx context.Context, from, n int) (list []*marchv1.TagSummary) {
+	ctx, cancel := context.WithTimeout(ctx, headWithin)
+	defer cancel()
 	stored, err := s.ledger.Refresh(ctx)
 	if err != nil {
-		return nil, time.Second, err
+		return nil
 	}
-	enough := errors.New("enough tags")
-	x := &tagIndex{}
-	_, err = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
-		if x.tags = append(x.tags, newIndexed(t, marks, stored.Layout, nil)); len(x.tags) == maxHead {
+	k, enough := 0, errors.New("enough tags")
+	_, _ = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+		if k >= from {
+			i := newIndexed(t, marks, stored.Layout, nil)
+			list = append(list, i.summary())
+		}
+		if k++; k >= min(from+n, maxHead) {
 			return enough
 		}
 		return nil
 	})
-	if errors.Is(err, enough) {
-		err = nil
-	}
-	return x, headEvery, err
+	return list
 }
 
 // largestNext returns the largest mark of a tag, or its start if there is none.
@@ -222,21 +241,19 @@ func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (
 			len(r.GetSearch()), allocator.MaxNameLength)
 	}
 	within := searchWithin
-	if before := s.tags.before(); before != nil && before.took > within {
+	if before := s.last.Load().tags; before != nil && before.took > within {
 		within = 0 // waiting would not help
 	}
-	x, asOf, err := s.tags.get(ctx, searchAge, within)
-	if asOf.IsZero() {
+	now := s.indexed(ctx, within)
+	x := now.tags
+	if x == nil {
 		answer := &marchv1.SearchTagsResponse{Total: s.reading.Load()}
-		if err == nil && by == marchv1.TagSort_TAG_SORT_NAME && !r.GetDescending() && r.GetSearch() == "" {
-			head, _, _ := s.heads.get(ctx, time.Hour, headWithin) // its error is the same as the index's
-			for i := int(r.GetOffset()); head != nil && i < len(head.tags) && len(answer.GetTags()) < size; i++ {
-				answer.Tags = append(answer.Tags, head.tags[i].summary())
-			}
+		if now.tagsErr == nil && by == marchv1.TagSort_TAG_SORT_NAME && !r.GetDescending() && r.GetSearch() == "" {
+			answer.Tags = s.head(ctx, int(r.GetOffset()), size)
 		}
-		return answer, err
+		return answer, now.tagsErr
 	}
-	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(asOf),
+	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(x.at),
 		Unreadable: passedOver(x.bad)}
 	order, search := x.order(by), strings.ToLower(r.GetSearch()) // names have no large letters
 	at := func(k int) *indexed {

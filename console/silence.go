@@ -2,13 +2,11 @@ package console
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/internal/throttle"
 )
 
 // Each console counts by itself how long instances have been silent, on its
@@ -51,23 +49,19 @@ type instance struct {
 	WaitedSince time.Time
 }
 
-// heartbeats is what a console remembers of heartbeats, and of the migration
-// under way.
+// heartbeats is what a console remembers of heartbeats, and of the migration under way. The server's lock is held.
 type heartbeats struct {
-	mu struct {
-		sync.Mutex
-		seen   map[record.InstanceID]sighting
-		looked time.Time // the last time
-		// limit is how long a heartbeat may stay the same. It falls only after until,
-		// because instances learn later than this console that there are fewer of
-		// them.
-		limit time.Duration
-		until time.Time
+	seen   map[record.InstanceID]sighting
+	looked time.Time // the last time
+	// limit is how long a heartbeat may stay the same. It falls only after until,
+	// because instances learn later than this console that there are fewer of
+	// them.
+	limit time.Duration
+	until time.Time
 
-		migration string // the one under way,
-		reached   int    // the number of its moves made,
-		since     time.Time
-	}
+	migration string    // the one under way,
+	reached   int       // the number of its moves made,
+	since     time.Time // and since when this console has known that
 }
 
 // sighting is a heartbeat, and when this console first saw it; and the same of the version
@@ -91,31 +85,29 @@ func silentAfter(instances int) time.Duration {
 // note takes the records of a read that was sent at sent and answered by now, and
 // returns the instances as this console sees them.
 func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []instance {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	anew := now.Sub(h.mu.looked) > silenceGap
+	anew := now.Sub(h.looked) > silenceGap
 	if anew {
-		h.mu.limit = 0
+		h.limit = 0
 	}
-	h.mu.looked = now
-	if limit := silentAfter(len(records)); limit >= h.mu.limit || now.After(h.mu.until) {
-		h.mu.limit, h.mu.until = limit, now.Add(2*limit+time.Minute)
+	h.looked = now
+	if limit := silentAfter(len(records)); limit >= h.limit || now.After(h.until) {
+		h.limit, h.until = limit, now.Add(2*limit+time.Minute)
 	}
 	seen := make(map[record.InstanceID]sighting, len(records))
 	list := make([]instance, len(records))
 	for k, r := range records {
-		is, ok := h.mu.seen[r.ID()]
+		is, ok := h.seen[r.ID()]
 		switch {
 		case !ok:
 			// A clock that is ahead makes a heartbeat of long ago no recent one.
-			is = sighting{beat: r.Beat, since: now, last: now, old: now.Sub(r.LastSeen).Abs() >= h.mu.limit}
+			is = sighting{beat: r.Beat, since: now, last: now, old: now.Sub(r.LastSeen).Abs() >= h.limit}
 			if !r.LastSeen.IsZero() && r.LastSeen.Before(now) {
 				is.last = r.LastSeen
 			}
 		case is.beat != r.Beat:
 			is.beat, is.since, is.last, is.silent, is.old = r.Beat, now, now, false, false
 		case anew: // nobody looked meanwhile: its silence counts anew, but one that was dead is no longer up
-			is.since, is.old = now, is.old || now.Sub(is.last) >= h.mu.limit
+			is.since, is.old = now, is.old || now.Sub(is.last) >= h.limit
 		}
 		if version := r.Reported(); is.version != version {
 			is.version, is.reported = version, time.Time{}
@@ -124,7 +116,7 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 			}
 		}
 		// The read may have seen the heartbeat as it was at sent. A slow answer is no silence.
-		is.silent = is.silent || sent.Sub(is.since) >= h.mu.limit
+		is.silent = is.silent || sent.Sub(is.since) >= h.limit
 		seen[r.ID()] = is
 		list[k] = instance{Instance: r, Alive: !is.silent, Unknown: !is.silent && is.old, ReportedAt: is.reported}
 		if is.silent {
@@ -134,84 +126,52 @@ func (h *heartbeats) note(records []record.Instance, sent, now time.Time) []inst
 			list[k].Died = is.last
 		}
 	}
-	h.mu.seen = seen
+	h.seen = seen
 	return list
 }
 
-// forget makes the count begin anew.
-func (h *heartbeats) forget() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.mu.seen = nil
-}
-
-// standsSince returns since when this console has known that a migration made its
-// last move. The migration was read before now.
-func (h *heartbeats) standsSince(m record.Migration, now time.Time) time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.mu.migration != m.ID || h.mu.reached != m.Reached {
-		h.mu.migration, h.mu.reached, h.mu.since = m.ID, m.Reached, now
-	}
-	return h.mu.since
-}
-
-// instances returns the registered instances as this console sees them, and the keys
-// among them that cannot be read.
-func (s *Server) instances(ctx context.Context) ([]instance, []record.KeyError, error) {
-	sent := time.Now()
-	records, bad, err := s.admin.Instances(ctx, "")
-	if err != nil {
-		return nil, nil, err
-	}
-	return s.heartbeats.note(records, sent, time.Now()), bad, nil
-}
-
-// instancesFor is instances with WaitedSince set: since when the migration's last
-// move is made and the instance is silent.
-func (s *Server) instancesFor(ctx context.Context, m record.Migration) ([]instance, error) {
-	list, _, err := s.instances(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.waitFor(m, list)
-	return list, nil
-}
-
-func (s *Server) waitFor(m record.Migration, list []instance) {
+// waitFor sets since when a migration waits for each instance of a list that is silent: since it has been, and this
+// console has known that the migration made its last move. The migration was read before now.
+func (h *heartbeats) waitFor(m record.Migration, list []instance, now time.Time) {
 	if m.State.Ended() {
 		return
 	}
-	stands := s.heartbeats.standsSince(m, time.Now())
+	if h.migration != m.ID || h.reached != m.Reached {
+		h.migration, h.reached, h.since = m.ID, m.Reached, now
+	}
 	for k := range list {
 		if i := &list[k]; !i.Alive {
 			i.WaitedSince = i.SilentSince
-			if stands.After(i.WaitedSince) {
-				i.WaitedSince = stands
+			if h.since.After(i.WaitedSince) {
+				i.WaitedSince = h.since
 			}
 		}
 	}
 }
 
-// watchSilence looks for heartbeats, and forgets the instances that have been silent for long, until ctx ends.
-func (s *Server) watchSilence(ctx context.Context) {
-	var failed throttle.Log
-	for {
-		if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
-			failed.Log(time.Now(), s.log.Debug, "could not look for silent instances", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(silenceEvery):
-		}
+// sight notes instances that were read with a migration under way by a read that was sent at sent.
+func (s *Server) sight(records []record.Instance, m record.Migration, sent time.Time) []instance {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	list := s.heartbeats.note(records, sent, now)
+	s.heartbeats.waitFor(m, list, now)
+	return list
+}
+
+// watchSilence looks for heartbeats, and forgets the instances that have been silent for long. It returns the pause
+// before the next time.
+func (s *Server) watchSilence(ctx context.Context) (pause time.Duration) {
+	if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
+		s.forgetLog.Log(time.Now(), s.log.Debug, "could not look for silent instances", "error", err)
 	}
+	return silenceEvery
 }
 
 // forgetSilent forgets the instances that this console has counted as silent for
 // longer than ForgetAfter, without a break.
 func (s *Server) forgetSilent(ctx context.Context) error {
-	list, _, err := s.instances(ctx)
+	list, err := s.instances(ctx)
 	if err != nil {
 		return err
 	}
@@ -221,8 +181,8 @@ func (s *Server) forgetSilent(ctx context.Context) error {
 		}
 		if err := s.admin.ForgetSilent(ctx, i.Instance,
 			"console "+s.name+": silent for "+s.cfg.ForgetAfter.String()); err != nil {
-			// If nothing can be written, heartbeats cannot be written either.
-			s.heartbeats.forget()
+			// If nothing can be written, heartbeats cannot be written either: the count begins anew.
+			s.publish(func(*snapshot) { s.heartbeats.seen = nil })
 			return err
 		}
 	}

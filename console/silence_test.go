@@ -133,7 +133,7 @@ func TestSilenceAmongMany(t *testing.T) {
 	}
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	silent := func(list []record.Instance, after time.Duration) bool {
-		for d := h.mu.looked.Sub(start) + silenceEvery; !h.mu.looked.IsZero() && d < after; d += silenceEvery {
+		for d := h.looked.Sub(start) + silenceEvery; !h.looked.IsZero() && d < after; d += silenceEvery {
 			h.note(list, start.Add(d), start.Add(d))
 		}
 		at := start.Add(after)
@@ -239,7 +239,7 @@ func TestWithoutIsForOneProcessAndOneMove(t *testing.T) {
 		s := b.console()
 		m := b.migrate(0)
 		b.steps(5*time.Second, s)
-		list, _, err := s.instances(bg)
+		list, err := s.instances(bg)
 		if err != nil || len(list) != 1 {
 			t.Fatal(list, err)
 		}
@@ -414,7 +414,7 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 		b.beating(b.join("a", "lives", time.Minute))
 		time.Sleep(time.Hour + 12*time.Second)
 		s := b.console()
-		dead, _, err := s.instances(bg)
+		dead, err := s.instances(bg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -451,13 +451,13 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 			}
 		}
 		shown("at first", "1 of 2 dead:unknown lives:alive, dead's worker unknown")
-		v, err := s.view(bg)
+		list, err := s.instances(bg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := findings{instances: v.instances}
-		f.sample = next(sample{}, v.instances, make([]*marchv1.GetInstanceResponse, 2), time.Now())
-		if all := f.instanceProblemsOf(v.instances[0]); len(all) != 1 || !all[0].GetSince().AsTime().Equal(died) ||
+		f := findings{instances: list}
+		f.sample = next(sample{}, list, make([]*marchv1.GetInstanceResponse, 2), time.Now())
+		if all := f.instanceProblemsOf(list[0]); len(all) != 1 || !all[0].GetSince().AsTime().Equal(died) ||
 			!strings.Contains(all[0].GetWhat(), "not known yet whether it runs") {
 			t.Errorf("its problems: %v, want one since %v", all, died)
 		}

@@ -73,11 +73,11 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 	if err != nil {
 		return nil, err
 	}
-	stored, _, err := s.admin.LastLayout(ctx)
+	now, err := s.fresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	marks, bad, err := s.admin.MarksIn(ctx, stored.Ever, name)
+	marks, bad, err := s.admin.MarksIn(ctx, now.Layout.Ever, name)
 	if err != nil {
 		return nil, err
 	}
@@ -87,8 +87,8 @@ func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1
 		answer.Slices, err = s.slicesIn(ctx, "", tag.Time.WorkerBits)
 		return answer, err
 	}
-	answer.Chains, answer.Silent, err = s.chainsOf(ctx, name)
-	return answer, err
+	answer.Chains, answer.Silent = s.askChains(ctx, now.instances, name)
+	return answer, nil
 }
 
 // marksToProto returns the marks of a tag, by room.
@@ -207,10 +207,11 @@ func (s *Server) addChainEffect(ctx context.Context, change *marchv1.Tag, answer
 	if before == after {
 		return nil
 	}
-	chains, _, err := s.chainsOf(ctx, name)
+	instances, err := s.instances(ctx)
 	if err != nil {
 		return err
 	}
+	chains, _ := s.askChains(ctx, instances, name)
 	var was, is int64
 	for _, c := range chains {
 		was, is = atMost(was, before.Target(c.GetPeak(), time.Now())), atMost(is, after.Target(c.GetPeak(), time.Now()))
@@ -248,7 +249,7 @@ const (
 func (s *Server) behind(ctx context.Context, tag *marchv1.Tag) (behind []string) {
 	ctx, cancel := context.WithTimeout(ctx, followWithin)
 	defer cancel()
-	instances, _, err := s.instances(ctx)
+	instances, err := s.instances(ctx)
 	if err != nil {
 		return []string{"not known: " + err.Error()}
 	}

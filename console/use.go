@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -32,50 +31,33 @@ func (s *Server) GetRoomUse(ctx context.Context, r *marchv1.GetRoomUseRequest) (
 	if err != nil {
 		return nil, err
 	}
-	instances, _, err := s.instances(ctx)
+	instances, err := s.instances(ctx)
 	if err != nil {
 		return nil, err
 	}
-	alive := slices.DeleteFunc(inRoom(instances, room), func(i instance) bool { return !i.Alive })
-	reports := make([]useReport, len(alive))
-	var asking errgroup.Group
-	asking.SetLimit(askAtOnce)
-	for k, i := range alive {
-		reports[k].Instance = string(i.Room) + "/" + string(i.Name)
-		asking.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			defer cancel()
-			reports[k].Answered = s.askUse(ctx, i, &reports[k]) == nil
-			return nil
-		})
+	list := inRoom(instances, room)
+	var reports []useReport
+	for k, r := range askEach(ctx, s, list, living(list), askTimeout, askUse) {
+		if list[k].Alive {
+			r.is.Instance, r.is.Answered = string(list[k].ID()), r.err == nil
+			reports = append(reports, r.is)
+		}
 	}
-	_ = asking.Wait()
 	return &marchv1.GetRoomUseResponse{Use: roomUse(string(room), reports, time.Now())}, nil
 }
 
 // askUse asks an instance for its rates and chains.
-func (s *Server) askUse(ctx context.Context, i instance, report *useReport) error {
-	conn, err := s.rooms.dial(i)
+func askUse(ctx context.Context, of marchv1.RoomServiceClient) (report useReport, err error) {
+	status, err := of.GetInstance(ctx, &marchv1.GetInstanceRequest{})
 	if err != nil {
-		return err
-	}
-	to := marchv1.NewRoomServiceClient(conn)
-	status, err := to.GetInstance(ctx, &marchv1.GetInstanceRequest{})
-	if err != nil {
-		return err
+		return report, err
 	}
 	report.Rates = status.GetRates()
-	for token := ""; len(report.Chains) < mostChains; {
-		page, err := to.ListChains(ctx, &marchv1.ListChainsRequest{PageSize: 1000, PageToken: token})
-		if err != nil {
-			return err
-		}
-		report.Chains = append(report.Chains, page.GetChains()...)
-		if token = page.GetNextPageToken(); token == "" {
-			break
-		}
-	}
-	return nil
+	err = eachChain(ctx, of, func(page []*marchv1.Chain) bool {
+		report.Chains = append(report.Chains, page...)
+		return len(report.Chains) < mostChains
+	})
+	return report, err
 }
 
 // useReport is what an instance remembers of its callers: the tags in memory, which it drops when they were unused for

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -49,17 +46,17 @@ func (s *Server) ListWorkers(ctx context.Context, r *marchv1.ListWorkersRequest)
 	if err != nil {
 		return nil, err
 	}
-	instances, _, err := s.instances(ctx)
+	instances, err := s.instances(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var f findings
 	if slices.ContainsFunc(instances, func(i instance) bool { return i.Unknown }) { // an answer says whether it runs
-		f.sample, _ = s.sampled(ctx, lookWithin)
+		f.sample = s.answered(ctx, lookWithin).answers
 	}
 	owners := make(map[string]instance, len(instances))
 	for _, i := range instances {
-		i.Unknown = i.Unknown && !f.up(i)
+		i.Unknown = i.Unknown && !f.sample.up(i)
 		if owners[i.Incarnation] = i; i.Unreadable != nil { // which process it is is not known
 			owners[string(i.ID())] = i
 		}
@@ -188,60 +185,42 @@ type tagEnd struct {
 	end int64 // Unix ms
 }
 
-// workers keeps a workerUse.
-type workers struct {
-	due time.Time // when ends are to be read, zero before the first look; only lookAtWorkers uses it
-
-	mu struct {
-		sync.Mutex
-		workerUse
-	}
-}
-
-func (w *workers) get() workerUse {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.workerUse
-}
-
-// lookAtWorkers notes how many workers are in use, and each hour when tags end. If etcd
-// does not answer, the earlier values stay.
-func (s *Server) lookAtWorkers(ctx context.Context) {
+// readWorkers reads how many workers are in use. If etcd does not answer, the earlier values stay.
+func (s *Server) readWorkers(ctx context.Context) {
 	stored, _, err := s.admin.LastLayout(ctx)
 	if err != nil {
 		return
 	}
-	if uses, err := s.admin.SliceUses(ctx, stored.Layout); err == nil {
-		s.metrics.shares(uses)
-		s.trends.Workers(time.Now(), liveWorkers(uses))
-		s.workers.mu.Lock()
-		s.workers.mu.slices = uses
-		s.workers.mu.Unlock()
-	}
-	switch now := time.Now(); {
-	case s.workers.due.IsZero():
-		s.workers.due = now.Add(endsAfter)
-	case !now.Before(s.workers.due) && s.lookAtEnds(ctx) == nil:
-		s.workers.due = now.Add(endsEvery)
-	}
-}
-
-// lookAtEnds notes when the time bits of tags end.
-func (s *Server) lookAtEnds(ctx context.Context) error {
-	ends, tags, err := s.readEnds(ctx)
+	uses, err := s.admin.SliceUses(ctx, stored.Layout)
 	if err != nil {
-		return err
+		return
 	}
-	s.trends.Tags(time.Now(), tags)
-	s.metrics.timeEnds(ends, time.Now())
-	s.workers.mu.Lock()
-	defer s.workers.mu.Unlock()
-	s.workers.mu.ends = ends
-	return nil
+	s.publish(func(next *snapshot) {
+		next.workers.slices = uses
+		live := make(map[string]int64, len(uses))
+		for _, u := range uses {
+			live[workersOf(string(u.Room), u.Bits)] = u.Live
+		}
+		next.trends = next.trends.note(time.Now(), workersKind, live)
+	})
 }
 
-// readEnds returns the tags whose time bits end first, and how many tags there are.
-func (s *Server) readEnds(ctx context.Context) (ends []tagEnd, tags int64, err error) {
+// readEnds reads when the time bits of tags end, and how many tags there are. It returns the pause before the next
+// time.
+func (s *Server) readEnds(ctx context.Context) (pause time.Duration) {
+	ends, tags, err := s.timeEnds(ctx)
+	if err != nil {
+		return sizeEvery
+	}
+	s.publish(func(next *snapshot) {
+		next.workers.ends = ends
+		next.trends = next.trends.note(time.Now(), tagsKind, map[string]int64{allTags: tags})
+	})
+	return endsEvery
+}
+
+// timeEnds returns the tags whose time bits end first, and how many tags there are.
+func (s *Server) timeEnds(ctx context.Context) (ends []tagEnd, tags int64, err error) {
 	first := func() {
 		slices.SortFunc(ends, func(a, b tagEnd) int {
 			return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.tag, b.tag))
@@ -261,23 +240,6 @@ func (s *Server) readEnds(ctx context.Context) (ends []tagEnd, tags int64, err e
 	return ends, tags, err
 }
 
-// liveWorkers returns how many workers of each slice have a window.
-func liveWorkers(uses []admin.SliceUse) map[workerSlice]int64 {
-	live := make(map[workerSlice]int64, len(uses))
-	for _, u := range uses {
-		live[workerSlice{Room: string(u.Room), Bits: int32(u.Bits)}] = u.Live //nolint:gosec // below timeid.MaxBits
-	}
-	return live
-}
-
-// shares notes which share of each slice's workers is in use.
-func (n *metrics) shares(uses []admin.SliceUse) {
-	n.workersUsed.Reset()
-	for _, u := range uses {
-		n.workersUsed.WithLabelValues(string(u.Room), strconv.Itoa(u.Bits)).Set(share(u))
-	}
-}
-
 // share returns the share of a slice's workers that are in use. A slice of one worker does not count: its share is
 // always 0 or 1, as its operator knows.
 func share(u admin.SliceUse) float64 {
@@ -285,15 +247,6 @@ func share(u admin.SliceUse) float64 {
 		return 0
 	}
 	return float64(u.Live) / float64(u.Slice.Width())
-}
-
-// timeEnds notes when the first tag ends.
-func (n *metrics) timeEnds(ends []tagEnd, now time.Time) {
-	left := math.Inf(1)
-	if len(ends) > 0 {
-		left = max(time.UnixMilli(ends[0].end).Sub(now).Seconds(), 0)
-	}
-	n.timeLeft.Set(left)
 }
 
 // problems lists tags that end soon, and slices with few workers left.

@@ -1,8 +1,13 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"path"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator/ledger"
@@ -37,6 +42,68 @@ func (a *Admin) Standing(ctx context.Context, instances bool) (s Standing, err e
 	}
 	s.Migration, s.Active, err = a.activeOf(ctx, s.Got)
 	return s, err
+}
+
+// Cluster is what is shown of a cluster, beside its tags and its history. A value that cannot be read is missing, and Bad
+// names its key.
+type Cluster struct {
+	Layout    record.Layout // this and Unusable are as LastLayout returns them
+	Unusable  error
+	UUID      string
+	Settings  *record.ClusterSettings
+	Instances []record.Instance
+	Migration *record.Migration // under way; nil for none
+	Active    string            // the ID of a migration under way that cannot be read
+	Bad       []record.KeyError // by key
+	BadRooms  []record.KeyError // those of Bad that are of instances
+}
+
+// Cluster reads a cluster, to show it. Its errors are those of LastLayout.
+func (a *Admin) Cluster(ctx context.Context) (c Cluster, err error) {
+	pass := func(err error) error {
+		if key, damaged := errors.AsType[*record.KeyError](err); damaged {
+			c.Bad = append(c.Bad, *key)
+			return nil
+		}
+		return err
+	}
+	ops := append(a.readActive(), store.OpGet(a.keys.Settings()))
+	fixed := len(ops)
+	var answer store.Answer
+	var failed error
+	var reading sync.WaitGroup // both reads take one round trip
+	reading.Go(func() { answer, failed = a.Ledger.Gets(ctx, append(ops, a.readInstances("")...)...) })
+	c.Layout, c.Unusable, err = a.LastLayout(ctx)
+	reading.Wait()
+	if err = cmp.Or(err, failed); err != nil {
+		return c, err
+	}
+	_ = pass(c.Unusable) // it may be an error without a key
+	c.UUID, err = a.Ledger.UUID(ctx)
+	if err = pass(err); err != nil {
+		return c, err
+	}
+	settings, err := record.DecodeSettings(answer.Got[fixed-1])
+	if err == nil {
+		c.Settings = &settings
+	} else if err = pass(err); err != nil {
+		return c, err
+	}
+	c.Instances, c.BadRooms = a.instancesOf(answer.Got[fixed:])
+	m, active, err := a.activeOf(ctx, answer.Got)
+	if active {
+		c.Migration = &m
+	}
+	if key, damaged := errors.AsType[*record.KeyError](err); damaged {
+		c.Active = path.Base(key.Key)
+	}
+	if err = pass(err); err != nil {
+		return c, err
+	}
+	c.Bad = append(c.Bad, c.BadRooms...)
+	slices.SortStableFunc(c.Bad, func(a, b record.KeyError) int { return cmp.Compare(a.Key, b.Key) })
+	c.Bad = slices.CompactFunc(c.Bad, func(a, b record.KeyError) bool { return a.Key == b.Key })
+	return c, nil
 }
 
 // followPause is the pause before a watch that ended is begun again.
