@@ -148,7 +148,8 @@ func newConfig(c *common) *cobra.Command {
 
 func newConfigPrint(c *common) *cobra.Command {
 	cmd := command(callRow{
-		use: "print COMMAND [ARGUMENT...]", short: "Print the settings that a command would have, and where each was set",
+		use:   "print COMMAND [ARGUMENT...]",
+		short: "Print the settings that a command would have, and where each was set",
 		long: `Print the settings that a command would have, and where each was set: by a flag,
 in the environment, in a line of the file that --config names, or nowhere
 ("default"). Users and passwords in URLs are hidden. It also names variables of
@@ -402,7 +403,8 @@ func readLayouts(paths []string) (*marchv1.Layout, error) {
 		}
 		room := ofRoom(path, content)
 		if room == nil && len(paths) > 1 {
-			return nil, usagef(`%s: not of one room; allowed: one layout, or files like {"boundary":100,"lower":0,"upper":50}`, path)
+			return nil, usagef(`%s: not of one room; allowed: one layout, or files like `+
+				`{"boundary":100,"lower":0,"upper":50}`, path)
 		}
 		if room != nil {
 			content = room

@@ -217,7 +217,8 @@ func newContextShow(c *common) *cobra.Command {
 	row := callRow{use: "show [NAME]", short: "Show the settings of a context, by default of the one in use"}
 	return contextCommand(row, 0, func(f *contextFile, name string) (bool, error) {
 		if name = cmp.Or(name, c.context, f.InUse()); name == "" {
-			return false, allocator.Errorf(allocator.NotFound, "no context is in use; choose one with `march context use`")
+			return false, allocator.Errorf(allocator.NotFound,
+				"no context is in use; choose one with `march context use`")
 		}
 		settings, err := f.Get(name)
 		if err != nil {
