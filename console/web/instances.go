@@ -1,8 +1,6 @@
 package web
 
-import (
-	marchv1 "github.com/march-id/march/api/march/v1"
-)
+import marchv1 "github.com/march-id/march/api/march/v1"
 
 type instancesView struct {
 	*marchv1.ListInstancesResponse
