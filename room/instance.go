@@ -59,24 +59,7 @@ func (o *operators) GetInstanceHistory(_ context.Context,
 		return nil, err
 	}
 	first, all, tags := o.history.Last(o.instance.Now(), back, step)
-	answer := &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(first), All: seriesToProto(all)}
-	for _, series := range tags {
-		answer.Tags = append(answer.Tags, seriesToProto(series))
-	}
-	return answer, nil
-}
-
-func seriesToProto(s minutes.Series) *marchv1.HistorySeries {
-	p := &marchv1.HistorySeries{Tag: string(s.Tag)}
-	for _, v := range s.Points {
-		p.Rates, p.Reserves, p.Failed = append(p.Rates, float32(v.Rate)), append(p.Reserves, float32(v.Reserve)),
-			append(p.Failed, float32(v.Failed))
-		if s.Tag == "" {
-			p.EtcdLatencies, p.EtcdAway = append(p.EtcdLatencies, float32(v.Latency)),
-				append(p.EtcdAway, float32(v.Away))
-		}
-	}
-	return p
+	return &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(first), All: all, Tags: tags}, nil
 }
 
 // GetChain implements RoomService.

@@ -142,7 +142,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.started = time.Now()
 	s.operators.rates.start(s.started)
-	s.operators.history.Start(s.instance.Now(), 0)
+	s.operators.history.Start(s.instance.Now())
 	defer func() {
 		if err := s.instance.Close(); err != nil {
 			s.log.Warn("journal not closed", "error", err)

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/march-id/march/allocator"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/minutes"
 )
 
@@ -20,16 +22,8 @@ var start = time.Unix(3600*500_000, 0)
 // begun returns a history that has begun at start.
 func begun() *minutes.History {
 	h := &minutes.History{}
-	h.Start(start, 0)
+	h.Start(start)
 	return h
-}
-
-// rates returns the rates of points.
-func rates(points []minutes.Point) (list []float64) {
-	for _, p := range points {
-		list = append(list, p.Rate)
-	}
-	return list
 }
 
 func TestMinute(t *testing.T) {
@@ -46,9 +40,12 @@ func TestMinute(t *testing.T) {
 	}
 	h.End(now, minutes.Reading{Issued: 600, Reserve: unknown}, nil)
 	first, all, tags := h.Last(now, 3, 1)
-	none := minutes.Point{Rate: unknown, Reserve: unknown, Latency: unknown, Failed: unknown, Away: unknown}
-	want := []minutes.Point{none, none, {Rate: 10, Reserve: 31, Latency: float64(float32(.049)), Failed: 2, Away: 10}}
-	if diff := cmp.Diff(want, all.Points); diff != "" || len(tags) != 0 {
+	want := &marchv1.HistorySeries{
+		Rates: []float32{unknown, unknown, 10}, Reserves: []float32{unknown, unknown, 31},
+		EtcdLatencies: []float32{unknown, unknown, .049}, Failed: []float32{unknown, unknown, 2},
+		EtcdAway: []float32{unknown, unknown, 10},
+	}
+	if diff := cmp.Diff(want, all, protocmp.Transform()); diff != "" || len(tags) != 0 {
 		t.Errorf("tags %v, (-want +got)\n%s", tags, diff)
 	}
 	if !first.Equal(now.Add(-3 * time.Minute)) {
@@ -62,23 +59,23 @@ func TestGaps(t *testing.T) {
 	at := func(minute int, issued int64) {
 		h.End(start.Add(time.Duration(minute)*time.Minute), minutes.Reading{Issued: issued, Reserve: unknown}, nil)
 	}
-	last := func(now, minutes int) []float64 {
+	last := func(now, minutes int) []float32 {
 		_, all, _ := h.Last(start.Add(time.Duration(now)*time.Minute), int64(minutes), 1)
-		return rates(all.Points)
+		return all.GetRates()
 	}
 	at(1, 60)
 	at(2, 180)
 	at(5, 540) // 360 IDs in the three minutes that began as the third did
-	if diff := cmp.Diff([]float64{1, 2, 2, unknown, unknown}, last(5, 5)); diff != "" {
+	if diff := cmp.Diff([]float32{1, 2, 2, unknown, unknown}, last(5, 5)); diff != "" {
 		t.Errorf("late (-want +got)\n%s", diff)
 	}
 	at(6, 600)
 	h.End(start.Add(3*time.Minute), minutes.Reading{Issued: 600, Reserve: unknown}, nil) // back by three minutes
 	at(4, 780)
-	if diff := cmp.Diff([]float64{1, 2, 2, 3}, last(4, 4)); diff != "" {
+	if diff := cmp.Diff([]float32{1, 2, 2, 3}, last(4, 4)); diff != "" {
 		t.Errorf("back (-want +got)\n%s", diff)
 	}
-	if diff := cmp.Diff([]float64{3, unknown, unknown}, last(6, 3)); diff != "" {
+	if diff := cmp.Diff([]float32{3, unknown, unknown}, last(6, 3)); diff != "" {
 		t.Errorf("after the clock's minute (-want +got)\n%s", diff)
 	}
 }
@@ -92,7 +89,7 @@ func TestBound(t *testing.T) {
 	}
 	now := start.Add((2*minutes.Kept + 7) * time.Minute)
 	_, all, _ := h.Last(now, minutes.Kept, 1)
-	got := rates(all.Points)
+	got := all.GetRates()
 	// The oldest minute's place is that of the present one.
 	if got[0] != unknown || got[1] != minutes.Kept+9 || got[minutes.Kept-1] != 2*minutes.Kept+7 {
 		t.Errorf("%v ... %v", got[:3], got[minutes.Kept-3:])
@@ -113,10 +110,10 @@ func TestSteps(t *testing.T) {
 	if !first.Equal(start) {
 		t.Errorf("begins at %v, want %v", first, start)
 	}
-	for i, want := range []float64{1, 6, 11} {
-		if p := all.Points[i]; p.Rate != 1 || p.Reserve != want {
-			t.Errorf("point %d: %+v, want the reserve %v", i, p, want)
-		}
+	want := &marchv1.HistorySeries{Rates: []float32{1, 1, 1}, Reserves: []float32{1, 6, 11}}
+	got := &marchv1.HistorySeries{Rates: all.GetRates(), Reserves: all.GetReserves()}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
@@ -137,20 +134,13 @@ func TestTags(t *testing.T) {
 	end()                                               // not in memory
 	end(read("order", 60, 5))
 	_, all, tags := h.Last(start.Add(4*time.Minute), 4, 1)
-	if len(tags) != 1 || tags[0].Tag != "order" {
-		t.Fatalf("got %v", tags)
-	}
-	want := []minutes.Point{
-		{Rate: unknown, Reserve: unknown, Latency: unknown, Failed: unknown, Away: unknown},
-		{Rate: 2, Reserve: 2, Latency: unknown, Failed: 1, Away: unknown},
-		{Rate: 0, Reserve: unknown, Latency: unknown, Failed: 0, Away: unknown},
-		{Rate: 1, Reserve: 2, Latency: unknown, Failed: 0, Away: unknown},
-	}
-	if diff := cmp.Diff(want, tags[0].Points); diff != "" {
+	want := []*marchv1.HistorySeries{{Tag: "order", Rates: []float32{unknown, 2, 0, 1},
+		Reserves: []float32{unknown, 2, unknown, 2}, Failed: []float32{unknown, 1, 0, 0}}}
+	if diff := cmp.Diff(want, tags, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if all.Points[1].Failed != 2 {
-		t.Errorf("%v calls failed, want 2", all.Points[1].Failed)
+	if all.GetFailed()[1] != 2 {
+		t.Errorf("%v calls failed, want 2", all.GetFailed()[1])
 	}
 }
 
@@ -195,7 +185,7 @@ func TestBusiest(t *testing.T) {
 	}
 	end(peaks)
 	_, _, tags := h.Last(start.Add(5*time.Minute), 5, 1)
-	if tags[0].Tag != "much" || tags[0].Points[4].Rate != 1000 || tags[0].Points[3].Rate != unknown {
+	if got := tags[0].GetRates(); tags[0].GetTag() != "much" || got[4] != 1000 || got[3] != unknown {
 		t.Errorf("the busiest is %+v", tags[0])
 	}
 }
