@@ -117,9 +117,8 @@ func readIdentities(path string, content []byte) (*identities, error) {
 	if body == nil && r.Err() == nil {
 		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "the file is empty; allowed: client_cas, issuers")
 	}
-	for _, e := range r.Entries("", body) {
-		switch e.Name {
-		case "issuers":
+	r.Fields("", body, map[string]func(yamlfile.Entry){
+		"issuers": func(e yamlfile.Entry) {
 			for _, node := range r.List("issuers", e.Value) {
 				i := readIssuer(r, node)
 				if slices.ContainsFunc(ids.Issuers, func(o issuerSettings) bool { return o.URL == i.URL }) {
@@ -127,46 +126,31 @@ func readIdentities(path string, content []byte) (*identities, error) {
 				}
 				ids.Issuers = append(ids.Issuers, i)
 			}
-		case "client_cas":
+		},
+		"client_cas": func(e yamlfile.Entry) {
 			for _, node := range r.List("client_cas", e.Value) {
 				ids.CAs = append(ids.CAs, readCA(r, node))
 			}
-		default:
-			r.Unknown("", e, "client_cas", "issuers")
-		}
-	}
+		},
+	})
 	return ids, r.Err()
 }
 
 func readIssuer(r *yamlfile.Reader, node ast.Node) issuerSettings {
 	i := issuerSettings{User: "sub", Groups: "groups", Required: make(map[string]string)}
-	for _, e := range r.Entries("issuers", node) {
-		var to *string
-		switch e.Name {
-		case "url":
-			to = &i.URL
-		case "audience":
-			to = &i.Audience
-		case "ca":
-			to = &i.CA
-		case "user":
-			to = &i.User
-		case "groups":
-			to = &i.Groups
-		case "required":
+	text := func(to *string) func(yamlfile.Entry) { return r.To(to, "issuers", "a text") }
+	r.Fields("issuers", node, map[string]func(yamlfile.Entry){
+		"url": text(&i.URL), "audience": text(&i.Audience), "ca": text(&i.CA), "user": text(&i.User),
+		"groups": text(&i.Groups),
+		"required": func(e yamlfile.Entry) {
 			for _, claim := range r.Entries("issuers.required", e.Value) {
 				i.Required[claim.Name], _ = r.Value("issuers.required", claim.Value, "the claim's value")
 			}
-			continue
-		case "names":
+		},
+		"names": func(e yamlfile.Entry) {
 			i.Names = policy.ReadSubjects(r, "issuers.names", e, policy.JWT, policy.Group)
-			continue
-		default:
-			r.Unknown("issuers", e, "audience", "ca", "groups", "names", "required", "url", "user")
-			continue
-		}
-		*to, _ = r.Value("issuers."+e.Name, e.Value, "a text")
-	}
+		},
+	})
 	at := yamlfile.Of(node)
 	if err := checkIssuer(i.URL); err != nil {
 		r.Refuse(at, "issuers.url: %w", err)
@@ -180,16 +164,12 @@ func readIssuer(r *yamlfile.Reader, node ast.Node) issuerSettings {
 }
 
 func readCA(r *yamlfile.Reader, node ast.Node) (c clientCA) {
-	for _, e := range r.Entries("client_cas", node) {
-		switch e.Name {
-		case "ca":
-			c.CA, _ = r.Value("client_cas.ca", e.Value, "a file")
-		case "names":
+	r.Fields("client_cas", node, map[string]func(yamlfile.Entry){
+		"ca": r.To(&c.CA, "client_cas", "a file"),
+		"names": func(e yamlfile.Entry) {
 			c.Names = policy.ReadSubjects(r, "client_cas.names", e, policy.SPIFFE, policy.DNS)
-		default:
-			r.Unknown("client_cas", e, "ca", "names")
-		}
-	}
+		},
+	})
 	for field, lacks := range map[string]bool{"ca": c.CA == "", "names": c.Names.None()} {
 		if lacks {
 			r.Refuse(yamlfile.Of(node), "client_cas: no %s; a CA has it", field)

@@ -6,6 +6,8 @@ package yamlfile
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -280,4 +282,24 @@ func (r *Reader) List(field string, node ast.Node) []ast.Node {
 	}
 	r.Refuse(Of(node), "%s%s; allowed: a list", named(field), what(node))
 	return nil
+}
+
+// Fields reads what a mapping has, each value by the function of its name, and refuses other names. It returns the
+// names that are there.
+func (r *Reader) Fields(field string, node ast.Node, read map[string]func(Entry)) (seen map[string]bool) {
+	seen = make(map[string]bool)
+	for _, e := range r.Entries(field, node) {
+		if to, known := read[e.Name]; known {
+			seen[e.Name] = true
+			to(e)
+		} else {
+			r.Unknown(field, e, slices.Sorted(maps.Keys(read))...)
+		}
+	}
+	return seen
+}
+
+// To returns a function for Fields that reads a single value.
+func (r *Reader) To(to *string, field, allowed string) func(Entry) {
+	return func(e Entry) { *to, _ = r.Value(Join(field, e.Name), e.Value, allowed) }
 }

@@ -1,3 +1,22 @@
+// Package policy decides which subject may make which call, and how much of it.
+//
+// A policy is one YAML file. Each of its grants gives subjects some roles, in some rooms, for
+// some tags, with quotas. A role is a set of calls. A call is allowed if one grant allows all
+// of it: the call, each room that it concerns and the tag. Nothing is allowed otherwise, so
+// a call that this package does not know is refused.
+//
+// The package knows names only. Package access checks the proof of a
+// name: a certificate or a token.
+//
+// # Invariants
+//
+//  1. Every call of every service is in the table of calls. A test compares the table with
+//     the descriptors.
+//  2. A call that concerns all tags, such as ListTags, needs a grant for all tags; one that
+//     concerns all rooms needs a grant for all rooms.
+//  3. A Policy does not change once it is made. A subject's rights under it are computed
+//     once, so that a check costs no allocation.
+//  4. Quotas count in this process only.
 package policy
 
 import (
@@ -84,18 +103,14 @@ func Parse(path string, content []byte) (*Policy, error) {
 		}
 	}
 	var grants ast.Node
-	for _, e := range r.Entries("", body) {
-		switch e.Name {
-		case "roles":
+	r.Fields("", body, map[string]func(yamlfile.Entry){
+		"roles": func(e yamlfile.Entry) {
 			for _, role := range r.Entries("roles", e.Value) {
 				readRole(r, role, roles)
 			}
-		case "grants":
-			grants = e.Value
-		default:
-			r.Unknown("", e, "grants", "roles")
-		}
-	}
+		},
+		"grants": func(e yamlfile.Entry) { grants = e.Value },
+	})
 	list := r.List("grants", grants)
 	if len(list) > maxGrants {
 		r.Refuse(yamlfile.Of(grants), "grants: %d; allowed: up to %d", len(list), maxGrants)
@@ -134,39 +149,16 @@ func readRole(r *yamlfile.Reader, e yamlfile.Entry, roles map[string][]bool) {
 func readGrant(r *yamlfile.Reader, node ast.Node, roles map[string][]bool) *grant {
 	at := yamlfile.Of(node)
 	g := &grant{line: at.Line, calls: make([]bool, len(table))}
-	seen := make(map[string]bool)
-	for _, e := range r.Entries("grants", node) {
-		seen[e.Name] = true
-		field := "grants." + e.Name
-		switch e.Name {
-		case "subjects":
-			readNames(r, field, e, &g.subjects, checkSubject)
-		case "rooms":
-			readNames(r, field, e, &g.rooms, checkRoom)
-		case "tags":
-			readNames(r, field, e, &g.tags, checkTag)
-		case "roles":
-			for _, node := range r.List(field, e.Value) {
-				role, ok := r.Value(field, node, "a role's name")
-				if !ok {
-					continue
-				}
-				calls, known := roles[role]
-				if !known {
-					r.Refuse(yamlfile.Of(node), "%s: there is no role %q; allowed: %s", field, yamlfile.Short(role),
-						strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
-				}
-				for k, has := range calls {
-					g.calls[k] = g.calls[k] || has
-				}
-				g.roles = append(g.roles, role)
-			}
-		case "quotas":
-			readQuotas(r, e, &g.quotas)
-		default:
-			r.Unknown("grants", e, "quotas", "roles", "rooms", "subjects", "tags")
-		}
+	named := func(field string, to *names, check func(string) error) func(yamlfile.Entry) {
+		return func(e yamlfile.Entry) { readNames(r, "grants."+field, e, to, check) }
 	}
+	seen := r.Fields("grants", node, map[string]func(yamlfile.Entry){
+		"subjects": named("subjects", &g.subjects, checkSubject),
+		"rooms":    named("rooms", &g.rooms, func(text string) error { return checkStars(text, allocator.ParseRoom) }),
+		"tags":     named("tags", &g.tags, func(text string) error { return checkStars(text, allocator.ParseTag) }),
+		"roles":    func(e yamlfile.Entry) { g.readRoles(r, e, roles) },
+		"quotas":   func(e yamlfile.Entry) { readQuotas(r, e, &g.quotas) },
+	})
 	for _, field := range []string{"subjects", "roles"} {
 		if !seen[field] {
 			r.Refuse(at, "grants: no %s; a grant names them", field)
@@ -180,6 +172,24 @@ func readGrant(r *yamlfile.Reader, node ast.Node, roles map[string][]bool) *gran
 	}
 	g.bounded = g.quotas != Quotas{}
 	return g
+}
+
+func (g *grant) readRoles(r *yamlfile.Reader, e yamlfile.Entry, roles map[string][]bool) {
+	for _, node := range r.List("grants.roles", e.Value) {
+		role, ok := r.Value("grants.roles", node, "a role's name")
+		if !ok {
+			continue
+		}
+		calls, known := roles[role]
+		if !known {
+			r.Refuse(yamlfile.Of(node), "grants.roles: there is no role %q; allowed: %s", yamlfile.Short(role),
+				strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
+		}
+		for k, has := range calls {
+			g.calls[k] = g.calls[k] || has
+		}
+		g.roles = append(g.roles, role)
+	}
 }
 
 // readNames reads a list of names and patterns.
@@ -240,10 +250,6 @@ func checkSubject(text string) error {
 		"token:NAME, jwt:SUBJECT, group:NAME, anonymous, and * for every caller with an identity", yamlfile.Short(text))
 }
 
-func checkRoom(text string) error { return checkStars(text, allocator.ParseRoom) }
-
-func checkTag(text string) error { return checkStars(text, allocator.ParseTag) }
-
 // checkStars checks a name in which stars stand for characters.
 func checkStars[T any](text string, parse func(string) (T, error)) error {
 	plain := strings.ReplaceAll(text, "*", "")
@@ -257,36 +263,35 @@ func checkStars[T any](text string, parse func(string) (T, error)) error {
 	return err
 }
 
-func readQuotas(r *yamlfile.Reader, e yamlfile.Entry, q *Quotas) {
-	for _, e := range r.Entries("grants.quotas", e.Value) {
-		var to *int64
-		most := int64(math.MaxInt32)
-		switch e.Name {
-		case "ids_per_second":
-			to, most = &q.IDsPerSecond, maxRate
-		case "tag_ids_per_second":
-			to, most = &q.TagIDsPerSecond, maxRate
-		case "ids_per_lease":
-			to, most = &q.IDsPerLease, maxRate
-		case "tags":
-			to, most = &q.Tags, maxTags
-		case "streams":
-			to = &q.Streams
-		case "workers":
-			to = &q.Workers
-		case "worker_share":
-			to, most = &q.WorkerShare, 100
-		default:
-			r.Unknown("grants.quotas", e, "ids_per_lease", "ids_per_second", "streams", "tag_ids_per_second", "tags",
-				"worker_share", "workers")
-			continue
-		}
-		r.Number("grants.quotas."+e.Name, e.Value, func(n int64) {
-			if n < 1 || n > most {
-				r.Refuse(yamlfile.Of(e.Value), "grants.quotas.%s: %d; allowed: 1 to %d", e.Name, n, most)
-				return
-			}
-			*to = n
-		})
+// quota is a quota of a file.
+type quota struct {
+	name     string
+	to       *int64
+	greatest int64
+}
+
+// all returns the quotas in the order in which they are shown.
+func (q *Quotas) all() []quota {
+	return []quota{
+		{"ids_per_second", &q.IDsPerSecond, maxRate}, {"tag_ids_per_second", &q.TagIDsPerSecond, maxRate},
+		{"ids_per_lease", &q.IDsPerLease, maxRate}, {"tags", &q.Tags, maxTags}, {"streams", &q.Streams, math.MaxInt32},
+		{"workers", &q.Workers, math.MaxInt32}, {"worker_share", &q.WorkerShare, 100},
 	}
+}
+
+func readQuotas(r *yamlfile.Reader, e yamlfile.Entry, quotas *Quotas) {
+	fields := make(map[string]func(yamlfile.Entry))
+	for _, q := range quotas.all() {
+		field := "grants.quotas." + q.name
+		fields[q.name] = func(e yamlfile.Entry) {
+			r.Number(field, e.Value, func(n int64) {
+				if n < 1 || n > q.greatest {
+					r.Refuse(yamlfile.Of(e.Value), "%s: %d; allowed: 1 to %d", field, n, q.greatest)
+					return
+				}
+				*q.to = n
+			})
+		}
+	}
+	r.Fields("grants.quotas", e.Value, fields)
 }
