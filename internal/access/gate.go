@@ -88,7 +88,7 @@ type Gate struct {
 type state struct {
 	policy    *policy.Policy
 	tokens    tokens
-	keys      *keyFile  // of a file; nil for none
+	keys      *issuer   // of a file; nil for none
 	issuers   []*issuer // one of which a token names, if there are several
 	cas       bound
 	unbound   bool // issuers are bound to names, and CAs of clients' certificates are not

@@ -53,24 +53,20 @@ const (
 	maxGroups = 200
 )
 
-// issuer verifies the tokens of an OpenID Connect issuer. It asks the issuer for its keys
+// issuer verifies the tokens of an OpenID Connect issuer. It asks the issuer for its addresses and keys
 // when the first token comes, so that a server starts without it.
 type issuer struct {
 	issuerSettings
 	client *http.Client
+	file   *oidc.StaticKeySet // the keys of a file, instead of the issuer's; nil for none
 	mu     struct {
 		sync.Mutex
-		provider *oidc.Provider // nil before it answered
-		err      error          // of the last try
-		again    time.Time      // when to try again
-	}
-	keys struct {
-		sync.Mutex
-		set    *oidc.StaticKeySet // nil before the issuer gave them
-		at     time.Time          // when it did
-		err    error              // of the last try
-		again  time.Time          // when to try again
-		flight chan struct{}      // closed when the try under way has ended; nil for none
+		provider *oidc.Provider     // its addresses; nil before it gave them
+		keys     *oidc.StaticKeySet // nil before it gave them
+		at       time.Time          // when it did
+		err      error              // of the last try
+		again    time.Time          // when to try again
+		flight   chan struct{}      // closed when the try under way has ended; nil for none
 	}
 }
 
@@ -126,86 +122,76 @@ func (l *limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// provider returns the issuer's addresses. Its error is Unavailable. It asks the issuer again only some seconds after
-// it failed.
-func (i *issuer) provider() (*oidc.Provider, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.mu.provider != nil {
-		return i.mu.provider, nil
-	}
-	if time.Now().Before(i.mu.again) {
-		return nil, i.mu.err
-	}
-	// The context stays with the provider: it has the client, and does not end.
-	p, err := oidc.NewProvider(oidc.ClientContext(context.Background(), i.client), i.URL)
-	if err != nil {
-		i.mu.err = i.away(err)
-		i.mu.again = time.Now().Add(askIssuer)
-		return nil, i.mu.err
-	}
-	i.mu.provider = p
-	return p, nil
-}
-
 func (i *issuer) away(err error) error {
 	return allocator.Errorf(allocator.Unavailable, "the issuer of tokens %s does not answer: %w", i.URL,
 		err)
 }
 
-// ask asks the issuer for its keys.
-func (i *issuer) ask() (*oidc.StaticKeySet, error) {
-	p, err := i.provider()
+// answer returns what the issuer answers to a request. status is 0 if it does not.
+func (i *issuer) answer(r *http.Request) (status int, content []byte, err error) {
+	answer, err := i.client.Do(r)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	content, err = io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: HTTP status %d", r.URL.Path, answer.StatusCode)
+	}
+	return answer.StatusCode, content, err
+}
+
+// ask asks the issuer for its addresses, unless it gave them, and for its keys.
+func (i *issuer) ask(p *oidc.Provider) (*oidc.Provider, *oidc.StaticKeySet, error) {
+	if p == nil {
+		// The context stays with the provider: it has the client, and does not end.
+		var err error
+		if p, err = oidc.NewProvider(oidc.ClientContext(context.Background(), i.client), i.URL); err != nil {
+			return nil, nil, err
+		}
 	}
 	var at struct {
 		Keys string `json:"jwks_uri"`
 	}
 	if err := p.Claims(&at); err != nil {
-		return nil, i.away(err)
+		return p, nil, err
 	}
-	answer, err := i.client.Get(at.Keys)
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, at.Keys, http.NoBody)
 	if err != nil {
-		return nil, i.away(err)
+		return p, nil, err
 	}
-	defer func() { _ = answer.Body.Close() }()
-	content, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("its keys: HTTP status %d", answer.StatusCode)
-	}
+	_, content, err := i.answer(r)
 	if err != nil {
-		return nil, i.away(err)
+		return p, nil, err
 	}
-	set, err := publicKeys(content, true)
-	if err != nil {
-		return nil, i.away(fmt.Errorf("keys: %w", err))
-	}
-	return set, nil
+	keys, err := publicKeys(content, true)
+	return p, keys, err
 }
 
-// fetch asks the issuer for its keys, once for all who wait, and returns when that has ended; or at once, if it failed
+// fetch asks the issuer, once for all who wait, and returns when that has ended; or at once, if it failed
 // in the last seconds.
 func (i *issuer) fetch() <-chan struct{} {
-	i.keys.Lock()
-	defer i.keys.Unlock()
-	if i.keys.flight != nil {
-		return i.keys.flight
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.mu.flight != nil {
+		return i.mu.flight
 	}
 	done := make(chan struct{})
-	if time.Now().Before(i.keys.again) {
+	if time.Now().Before(i.mu.again) {
 		close(done)
 		return done
 	}
-	i.keys.flight = done
+	before := i.mu.provider
+	i.mu.flight = done
 	go func() { // it ends within two times askIssuer
-		set, err := i.ask()
-		i.keys.Lock()
-		defer i.keys.Unlock()
-		if i.keys.err, i.keys.flight = err, nil; err == nil {
-			i.keys.set, i.keys.at = set, time.Now()
+		p, keys, err := i.ask(before)
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.mu.provider, i.mu.err, i.mu.flight = p, nil, nil
+		if err == nil {
+			i.mu.keys, i.mu.at = keys, time.Now()
 		} else {
-			i.keys.again = time.Now().Add(askIssuer)
+			i.mu.err, i.mu.again = i.away(err), time.Now().Add(askIssuer)
 		}
 		close(done)
 	}()
@@ -213,21 +199,40 @@ func (i *issuer) fetch() <-chan struct{} {
 }
 
 // known returns the issuer's keys, how old they are, and why the last try to ask for them failed.
-func (i *issuer) known() (set *oidc.StaticKeySet, age time.Duration, err error) {
-	i.keys.Lock()
-	defer i.keys.Unlock()
-	return i.keys.set, time.Since(i.keys.at), i.keys.err
+func (i *issuer) known() (keys *oidc.StaticKeySet, age time.Duration, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.mu.keys, time.Since(i.mu.at), i.mu.err
+}
+
+// provider returns the issuer's addresses. Its error is Unavailable.
+func (i *issuer) provider() (*oidc.Provider, error) {
+	for asked := false; ; asked = true {
+		i.mu.Lock()
+		p, err := i.mu.provider, i.mu.err
+		i.mu.Unlock()
+		if p != nil {
+			return p, nil
+		}
+		if asked {
+			return nil, err
+		}
+		<-i.fetch()
+	}
 }
 
 // asked are the issuer's keys for one token.
 type asked struct {
 	*issuer
-	away error // why it is not known whether the issuer has the key of the token
+	unsure error // why it is not known whether the issuer has the key of the token
 }
 
 // VerifySignature implements oidc.KeySet. It asks again for keys that are old, meanwhile with the ones that are known,
 // and at once for those of a token that none of them signed.
 func (a *asked) VerifySignature(ctx context.Context, token string) ([]byte, error) {
+	if a.file != nil {
+		return a.file.VerifySignature(ctx, token)
+	}
 	set, age, _ := a.known()
 	wait := set == nil || age > keysMost
 	if age > keysAge {
@@ -254,11 +259,11 @@ func (a *asked) VerifySignature(ctx context.Context, token string) ([]byte, erro
 func (a *asked) until(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
-		_, _, a.away = a.known()
+		_, _, a.unsure = a.known()
 	case <-ctx.Done():
-		a.away = a.issuer.away(ctx.Err())
+		a.unsure = a.away(ctx.Err())
 	}
-	return a.away
+	return a.unsure
 }
 
 // HasIssuer reports whether the gate has an issuer at which browsers log in.
@@ -325,29 +330,26 @@ func issuerOf(token string) string {
 func (i *issuer) verifyFor(ctx context.Context, audience, token string) (*oidc.IDToken, error) {
 	keys := &asked{issuer: i}
 	verified, err := oidc.NewVerifier(i.URL, keys, &oidc.Config{ClientID: audience,
-		SupportedSigningAlgs: algorithms}).Verify(ctx, token)
+		SupportedSigningAlgs: algorithms, SkipIssuerCheck: i.file != nil && i.URL == ""}).Verify(ctx, token)
 	switch {
-	case keys.away != nil:
-		return nil, keys.away
+	case keys.unsure != nil:
+		return nil, keys.unsure
 	case err != nil:
 		return nil, allocator.Errorf(allocator.Unauthenticated, "the token is not valid: %s", reason(err))
 	}
 	return verified, nil
 }
 
-// keyFile verifies tokens with the keys of a JWKS file.
-type keyFile struct{ verifier *oidc.IDTokenVerifier }
-
 // parseKeys reads a JWKS file. from may be empty: then any issuer's tokens count, if the
 // file's keys sign them.
-func parseKeys(path string, content []byte, from, audience string) (*keyFile, error) {
+func parseKeys(path string, content []byte, from, audience string) (*issuer, error) {
 	keys, err := publicKeys(content, false)
 	if err != nil {
 		return nil, allocator.Errorf(allocator.Invalid, "jwks-file: %s: %w", path, err)
 	}
-	return &keyFile{oidc.NewVerifier(from, keys, &oidc.Config{
-		ClientID: audience, SupportedSigningAlgs: algorithms, SkipIssuerCheck: from == "",
-	})}, nil
+	i := &issuer{issuerSettings: byFlags, file: keys}
+	i.URL, i.Audience = from, audience
+	return i, nil
 }
 
 // publicKeys reads a JSON object with a list of keys. Others than public keys are passed over, or refused.
@@ -373,14 +375,6 @@ func publicKeys(content []byte, passOver bool) (*oidc.StaticKeySet, error) {
 		return nil, fmt.Errorf("it has %d keys; allowed: 1 to %d", n, maxIssuerKeys)
 	}
 	return keys, nil
-}
-
-func (f *keyFile) verify(ctx context.Context, token string) (Identity, error) {
-	verified, err := f.verifier.Verify(ctx, token)
-	if err != nil {
-		return Identity{}, allocator.Errorf(allocator.Unauthenticated, "the token is not valid: %s", reason(err))
-	}
-	return byFlags.identity(verified)
 }
 
 // reason returns why a token does not verify. The library's text may quote what the token

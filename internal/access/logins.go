@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -173,19 +172,10 @@ func (i *issuer) userInfo(ctx context.Context, at, token string) (claims map[str
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Accept", "application/json")
-	answer, err := i.client.Do(r)
-	if err != nil {
-		return nil, i.away(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	switch answer.StatusCode {
-	case http.StatusOK:
-	case http.StatusUnauthorized, http.StatusForbidden:
+	status, content, err := i.answer(r)
+	if status == http.StatusUnauthorized || status == http.StatusForbidden {
 		return nil, allocator.Errorf(allocator.Unauthenticated, "the login at the issuer has ended; log in again")
-	default:
-		return nil, i.away(fmt.Errorf("UserInfo: HTTP status %d", answer.StatusCode))
 	}
-	content, err := io.ReadAll(answer.Body)
 	if err == nil {
 		err = json.Unmarshal(content, &claims)
 	}
