@@ -30,10 +30,8 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
-	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
 )
@@ -91,7 +89,7 @@ type Config struct {
 	// Diagnose answers operators' questions about the process; nil if none are answered.
 	Diagnose *problem.Host
 	// Metrics, if set, are served at /metrics.
-	Metrics *observe.Metrics
+	Metrics *serve.Metrics
 	// Tracer makes spans; nil makes none.
 	Tracer trace.TracerProvider
 	// Logger; nil logs nothing.
@@ -230,15 +228,13 @@ func New(cfg Config) (*Server, error) {
 // makeRoutes makes the routes of HTTP. Its error comes from the program's embedded
 // files.
 func (s *Server) makeRoutes() error {
-	console := marchv1.NewConsoleServiceClient(s.cfg.Access.Conn(func(r grpc.ServiceRegistrar) {
-		marchv1.RegisterConsoleServiceServer(r, s)
-	}))
-	calls, err := rest.Console(console, rest.Config{MaxBody: maxRequest, Logger: s.log})
+	conn := s.cfg.Access.Conn(func(r grpc.ServiceRegistrar) { marchv1.RegisterConsoleServiceServer(r, s) })
+	calls, err := serve.ConsoleRoutes(conn, maxRequest, s.log)
 	if err != nil {
 		return err
 	}
 	pages, err := web.New(web.Config{
-		Console: console, Stopping: s.stopping, Dashboard: s.cfg.Dashboard,
+		Console: marchv1.NewConsoleServiceClient(conn), Stopping: s.stopping, Dashboard: s.cfg.Dashboard,
 		Logger:      s.log.Named("web"),
 		Pages:       s.cfg.Metrics.Limit(web.MaxPages, int64(s.cfg.MaxLivePages)),
 		CallerPages: s.cfg.Metrics.Limit(web.MaxCallerPages, int64(s.cfg.MaxCallerLivePages)),
@@ -297,7 +293,7 @@ func (s *Server) Run(ctx context.Context) error {
 		work.Go(func() { s.announce(background) })
 	}
 	work.Go(func() { s.ledger.WatchMembers(background) })
-	work.Go(func() { s.cfg.Access.Run(background, operator.Refused(s.admin)) })
+	work.Go(func() { s.cfg.Access.Run(background, operator.Refused(s.admin, s.cfg.Metrics.AuditFailed)) })
 	work.Go(func() { s.logouts.run(background) })
 	defer s.counts.work.Wait()
 	defer s.counts.stop()

@@ -1,6 +1,6 @@
 // Package console is the operators' service: it shows and changes layouts and
 // tags, lists rooms and instances, and plans, drives and undoes migrations,
-// over gRPC, over HTTP/JSON (package rest), and as pages for a browser (folder
+// over gRPC, over HTTP/JSON (package serve), and as pages for a browser (folder
 // web).
 //
 // A console keeps nothing that it could not read again. Every change goes to etcd through

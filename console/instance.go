@@ -16,8 +16,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/serve"
 )
 
 // ListRooms implements ConsoleService.
@@ -252,7 +252,7 @@ func (d *dialer) dial(i instance) (*grpc.ClientConn, error) {
 		return nil, allocator.Errorf(allocator.Unavailable, "this console has stopped")
 	}
 	// an idle connection is dialled again with the next call
-	options := append(observe.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute))
+	options := append(serve.CallsOut(d.tracer), grpc.WithIdleTimeout(time.Minute))
 	if to.room == "" {
 		options = append(options, d.credentials.Options()...)
 	} else {

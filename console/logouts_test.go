@@ -15,6 +15,7 @@ import (
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/serve"
 )
 
 // site is a console with logins in a bubble.
@@ -41,7 +42,7 @@ func (b *bubble) site(dir string) *site {
 	}
 	mux := http.NewServeMux()
 	s.routes(mux)
-	return &site{b.t, s, gate.HTTP(mux, s.sessions())}
+	return &site{b.t, s, gate.HTTP(mux, s.sessions(), serve.WriteError)}
 }
 
 // send returns where the answer leads, and its cookie.

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 )
 
 // gauge is a metric that is read in the last snapshot.
@@ -115,7 +115,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 }
 
 // register makes the console's metrics, and registers them on m if m is set.
-func (s *Server) register(m *observe.Metrics) {
+func (s *Server) register(m *serve.Metrics) {
 	s.migrationsEnded = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "march_migrations_ended_total", Help: "Migrations that this console ended, by state.",
 	}, []string{"state"})

@@ -19,7 +19,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -169,7 +169,7 @@ func (w *world) ledger(etcd store.Store) *ledger.Ledger {
 type node struct {
 	*testcluster.Console
 	*gate
-	metrics *observe.Metrics
+	metrics *serve.Metrics
 	log     *logged
 }
 
@@ -212,7 +212,7 @@ func (w *world) nodeOver(etcd store.Store) *node {
 	if !ok {
 		g = &gate{Store: etcd}
 	}
-	n := &node{gate: g, metrics: observe.New("test", nil), log: &logged{}}
+	n := &node{gate: g, metrics: serve.NewMetrics("test", nil), log: &logged{}}
 	n.Console = w.Console(func(cfg *console.Config) {
 		cfg.Ledger, cfg.Metrics, cfg.Logger = w.ledger(g), n.metrics, hclog.New(&hclog.LoggerOptions{Output: n.log})
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -60,7 +60,7 @@ func TestProblemsOfTimeTags(t *testing.T) {
 		}
 		live(3, 0, 1, 2, 4, 5, 6, 7) // room a has three of four, room b all
 		live(1, 0, 1)                // slices of one worker
-		s := c.Console(func(cfg *console.Config) { cfg.Metrics = observe.New("test", nil) })
+		s := c.Console(func(cfg *console.Config) { cfg.Metrics = serve.NewMetrics("test", nil) })
 		var got []string
 		testcluster.Await(t, "the problems are told", func() bool {
 			answer, err := s.GetOverview(bg, &marchv1.GetOverviewRequest{})

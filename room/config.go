@@ -16,7 +16,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/worker"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
 )
@@ -117,7 +116,7 @@ type Config struct {
 	// loopback addresses, if HTTP listens on such an address. Default none.
 	AllowedHosts []string
 	// Metrics, if set, are served at /metrics.
-	Metrics *observe.Metrics
+	Metrics *serve.Metrics
 	// MetricsTags is how many tags have series of their own in them; the others
 	// share one. Default 1000.
 	MetricsTags int

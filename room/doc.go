@@ -1,5 +1,5 @@
 // Package room is the room server: one instance of a room, which issues the
-// room's IDs from memory over gRPC and HTTP/JSON (package rest).
+// room's IDs from memory over gRPC and HTTP/JSON (package serve).
 //
 // # Life of an instance
 //

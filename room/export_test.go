@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 )
 
 // Growth exports growth, which measures how fast a mark rises.
@@ -59,7 +59,7 @@ type Unknown struct{ unknown unknown }
 
 // NewUnknown returns an Unknown with a limit for each caller.
 func NewUnknown(most int64) *Unknown {
-	var m *observe.Metrics
+	var m *serve.Metrics
 	u := &Unknown{}
 	u.unknown.init(m.Limit(maxUnknownTags, most), rand.Float64)
 	return u

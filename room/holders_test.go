@@ -19,20 +19,20 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
 // gateOf returns the gate of a room with a policy and lines of tokens.
-func gateOf(t *testing.T, m *observe.Metrics, rules, tokens string) *access.Gate {
+func gateOf(t *testing.T, m *serve.Metrics, rules, tokens string) *access.Gate {
 	t.Helper()
 	gate, _ := changing(t, m, rules, tokens)
 	return gate
 }
 
 // changing is gateOf, and returns what writes another policy, too.
-func changing(t *testing.T, m *observe.Metrics, rules, tokens string) (*access.Gate, func(rules string)) {
+func changing(t *testing.T, m *serve.Metrics, rules, tokens string) (*access.Gate, func(rules string)) {
 	t.Helper()
 	dir := t.TempDir()
 	policy, hashes := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "tokens")
@@ -44,7 +44,7 @@ func changing(t *testing.T, m *observe.Metrics, rules, tokens string) (*access.G
 	}
 	write(policy, rules)
 	write(hashes, "# tokens\n"+tokens)
-	gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a", Metrics: m})
+	gate, err := access.New(access.Config{Policy: policy, Tokens: hashes, Room: "a", Register: m.Register})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -116,7 +116,7 @@ func (c *cluster) launch(in allocator.Room, name allocator.Instance, change func
 		i.store.onTxn(c.onTxn)
 	}
 	i.Room = c.Launch(in, name, func(cfg *room.Config) {
-		metrics := observe.New("test", prometheus.Labels{"room": string(in)})
+		metrics := serve.NewMetrics("test", prometheus.Labels{"room": string(in)})
 		cfg.Ledger = c.LedgerOver(i.store, func(cfg *ledger.Config) {
 			cfg.Observe, cfg.Tracer, cfg.Now = metrics.Transaction, c.tracer, c.now
 		})

@@ -111,8 +111,8 @@ func TestMetrics(t *testing.T) {
 		}
 		for series := range got {
 			name, _, _ := strings.Cut(series, "_")
-			if name != "march" && name != "go" && name != "process" {
-				t.Errorf("%s begins with none of march_, go_ and process_", series)
+			if name != "march" && name != "go" && name != "process" && name != "grpc" && name != "http" {
+				t.Errorf("%s has no name of March, or of the libraries of Prometheus and gRPC", series)
 			}
 		}
 	})

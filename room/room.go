@@ -18,9 +18,9 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
-	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
 )
@@ -186,7 +186,10 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return s.health.watchHealth(background) })
 	work.Go(func() error { s.ledger.WatchMembers(background); return nil })
 	work.Go(func() error { return s.operators.measure(background) })
-	work.Go(func() error { s.cfg.Access.Run(background, operator.Refused(s.admin)); return nil })
+	work.Go(func() error {
+		s.cfg.Access.Run(background, operator.Refused(s.admin, s.cfg.Metrics.AuditFailed))
+		return nil
+	})
 
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
@@ -246,18 +249,17 @@ func (s *Server) Run(ctx context.Context) error {
 // makeRoutes makes the routes of HTTP: those of operators apart if they have an address of
 // their own. Its error comes from the program's embedded files.
 func (s *Server) makeRoutes() (err error) {
-	cfg := rest.Config{MaxBody: maxRequest, Logger: s.log}
 	conn := s.cfg.Access.Conn(func(r grpc.ServiceRegistrar) {
 		marchv1.RegisterIDServiceServer(r, s)
 		marchv1.RegisterRoomServiceServer(r, s)
 	})
 	ids, hot, operators := marchv1.NewIDServiceClient(conn), s.cfg.Access.IDs(s), marchv1.NewRoomServiceClient(conn)
 	if s.cfg.AdminGRPC == nil {
-		s.routes, err = rest.Room(ids, hot, operators, cfg)
+		s.routes, err = serve.RoomRoutes(ids, hot, operators, maxRequest, s.log)
 		return err
 	}
-	if s.routes, err = rest.Room(ids, hot, nil, cfg); err == nil {
-		s.adminRoutes, err = rest.Room(nil, nil, operators, cfg)
+	if s.routes, err = serve.RoomRoutes(ids, hot, nil, maxRequest, s.log); err == nil {
+		s.adminRoutes, err = serve.RoomRoutes(nil, access.Issuer{}, operators, maxRequest, s.log)
 	}
 	return err
 }

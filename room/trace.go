@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 )
 
 // span begins a span of work that callers of a tag wait for, if spans are made, and
@@ -28,7 +28,7 @@ func (p *process) spanOf(ctx context.Context, operation string, of attribute.Key
 	if p.cfg.Tracer == nil {
 		return ctx, func(error) {}
 	}
-	ctx, span := p.cfg.Tracer.Tracer("github.com/march-id/march/room").Start(observe.Incoming(ctx), operation, trace.WithAttributes( //nolint:spancheck // see below
+	ctx, span := p.cfg.Tracer.Tracer("github.com/march-id/march/room").Start(serve.Incoming(ctx), operation, trace.WithAttributes( //nolint:spancheck // see below
 		attribute.String("march.room", string(p.cfg.Room)), attribute.String("march.instance", string(p.cfg.Name)),
 		of,
 	))

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -49,7 +49,7 @@ func traces(t *testing.T, ratio float64) (*receiver, *sdktrace.TracerProvider) {
 	t.Helper()
 	r, server := &receiver{}, grpc.NewServer()
 	collector.RegisterTraceServiceServer(server, r)
-	provider, err := observe.NewTraces(bg, observe.TracesConfig{URL: "http://" + testcluster.Serve(t, server),
+	provider, err := serve.NewTraces(bg, serve.TracesConfig{URL: "http://" + testcluster.Serve(t, server),
 		Ratio: ratio, Service: "march-room", Instance: "a/a1", Build: "test"})
 	if err != nil {
 		t.Fatal(err)

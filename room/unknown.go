@@ -8,7 +8,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -28,7 +27,7 @@ const maxUnknownTags = "unknown-tags"
 // Refused calls, and calls for a name that a caller asks for again and again, are
 // answered slowly: they would otherwise cost as much as good calls.
 type unknown struct {
-	limit *observe.Limit
+	limit *serve.Limit
 	rand  func() float64 // see Config.Rand
 	mu    struct {
 		sync.Mutex
@@ -58,7 +57,7 @@ const (
 	unknownOfAll = 10
 )
 
-func (u *unknown) init(limit *observe.Limit, rand func() float64) {
+func (u *unknown) init(limit *serve.Limit, rand func() float64) {
 	u.limit, u.rand = limit, rand
 	u.mu.tags = make(map[allocator.Tag]time.Time)
 	u.mu.callers = make(map[netip.Addr]*window)

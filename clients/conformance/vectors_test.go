@@ -21,7 +21,7 @@ import (
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/serve"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the vectors of testdata/clients anew")
@@ -247,7 +247,7 @@ func failures() (all []vector) {
 	}
 	answer := func(err error) (int, string, string) {
 		w := httptest.NewRecorder()
-		rest.WriteError(w, err)
+		serve.WriteError(w, err)
 		var line bytes.Buffer
 		_ = json.Compact(&line, w.Body.Bytes())
 		return w.Code, line.String(), w.Header().Get("Retry-After")

@@ -18,7 +18,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
 )
 
@@ -61,7 +61,7 @@ func childRoom(args []string) (address string, answer func(string) reply, end fu
 	c.timed = &timedListener{Listener: listener, caller: goodCaller}
 	cfg.Room, cfg.Name, cfg.GRPC = "a", "a1", c.timed
 	cfg.IdleAfter = 24 * time.Hour
-	cfg.Metrics = observe.New("scale", prometheus.Labels{"room": "a"})
+	cfg.Metrics = serve.NewMetrics("scale", prometheus.Labels{"room": "a"})
 	address = listener.Addr().String()
 	cfg.Advertise = address
 	server, err := room.New(cfg)

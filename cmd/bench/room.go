@@ -33,7 +33,6 @@ import (
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/access/policy"
 	"github.com/march-id/march/internal/certs"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
@@ -48,7 +47,7 @@ func (p *part) room(c *testcluster.Cluster, name allocator.Instance, change func
 	warm ...allocator.Tag) *testcluster.Room {
 	return c.Room("a", name, func(cfg *room.Config) {
 		cfg.HTTP, cfg.WarmTags = testcluster.Listen(p, ""), warm
-		cfg.Metrics = observe.New("bench", prometheus.Labels{"room": "a"})
+		cfg.Metrics = serve.NewMetrics("bench", prometheus.Labels{"room": "a"})
 		if change != nil {
 			change(cfg)
 		}
@@ -64,7 +63,7 @@ func (p *part) conns(address string, opts ...grpc.DialOption) []*grpc.ClientConn
 func (p *part) echo() (conns []*grpc.ClientConn, httpAt string) {
 	cfg := serve.Config{
 		GRPC: testcluster.Listen(p, ""), HTTP: testcluster.Listen(p, ""), Health: health.NewServer(), MaxRequest: 64 << 10,
-		Drain: time.Second, Metrics: observe.New("bench", nil),
+		Drain: time.Second, Metrics: serve.NewMetrics("bench", nil),
 		Register: func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, nil) },
 		Ready:    func(context.Context) []serve.Check { return nil },
 		Routes: func(mux *http.ServeMux) {

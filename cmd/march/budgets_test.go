@@ -161,7 +161,7 @@ var arrows = []struct {
 	not  []string
 }{
 	{"api", []string{"allocator/ledger", "room", "console", "internal", "go.etcd.io"}},
-	{"allocator", []string{"api", "room", "console", "internal/serve", "internal/operator", "internal/observe"}},
+	{"allocator", []string{"api", "room", "console", "internal/serve", "internal/operator"}},
 	{"allocator/plan", []string{"allocator/ledger"}},
 	{"allocator/timeid", []string{"allocator/ledger", "allocator/plan", "allocator/format"}},
 	{"allocator/format", []string{"allocator/ledger", "allocator/plan"}},
@@ -177,7 +177,6 @@ var arrows = []struct {
 	{"room", []string{"console"}},
 	{"console", []string{"room"}},
 	{"internal/serve", []string{"room", "console"}},
-	{"internal/observe", []string{"room", "console"}},
 	{"internal/operator", []string{"room", "console"}},
 }
 

@@ -32,7 +32,7 @@ import (
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/certs"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
 	"github.com/march-id/march/room/tinyid"
 )
@@ -143,7 +143,7 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	cons := watched{Metrics: observe.New(build(), nil)}
+	cons := watched{Metrics: serve.NewMetrics(build(), nil)}
 	l, err := d.openLedger(ctx, cons)
 	if err != nil {
 		return err
@@ -274,7 +274,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 
 // room makes a room's server, at the ports of a slot.
 func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Server, error) {
-	w := watched{Metrics: observe.New(build(), prometheus.Labels{"room": string(name)})}
+	w := watched{Metrics: serve.NewMetrics(build(), prometheus.Labels{"room": string(name)})}
 	l, err := d.openLedger(ctx, w)
 	if err != nil {
 		return nil, err
@@ -468,13 +468,13 @@ func (t *devTLS) Files() *tlsfiles.Files {
 
 // Gate returns what checks the callers of a server, nil for none. room is its room, empty for
 // the console.
-func (t *devTLS) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*access.Gate, error) {
+func (t *devTLS) Gate(room string, metrics *serve.Metrics, log hclog.Logger) (*access.Gate, error) {
 	if t == nil {
 		return nil, nil
 	}
 	return access.New(access.Config{
 		Policy: filepath.Join(t.Dir, "policy.yaml"), Tokens: filepath.Join(t.Dir, "tokens"),
-		Room: room, Metrics: metrics, Logger: log.Named("access"),
+		Room: room, Register: metrics.Register, Logger: log.Named("access"),
 	})
 }
 

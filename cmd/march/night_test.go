@@ -37,9 +37,9 @@ import (
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/certs"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/programs"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -87,7 +87,7 @@ type nightProcess struct {
 	etcd    *nightStore
 	ahead   atomic.Int64 // of its clock, in nanoseconds
 	log     lockedBuffer
-	metrics *observe.Metrics
+	metrics *serve.Metrics
 	room    *testcluster.Room // nil for a console
 	console *testcluster.Console
 	killed  bool
@@ -182,7 +182,7 @@ func newNight(t *testing.T, f fault, in map[string]bool) *night {
 
 // open makes a process's ledger, log and metrics.
 func (n *night) open(name string, labels prometheus.Labels) (*nightProcess, *ledger.Ledger, hclog.Logger) {
-	p := &nightProcess{etcd: &nightStore{Conn: n.Mem.Open()}, metrics: observe.New("v1", labels)}
+	p := &nightProcess{etcd: &nightStore{Conn: n.Mem.Open()}, metrics: serve.NewMetrics("v1", labels)}
 	n.processes[name] = p
 	log := hclog.New(&hclog.LoggerOptions{Output: &p.log, JSONFormat: true, Level: hclog.Info})
 	l := n.LedgerOver(p.etcd, func(cfg *ledger.Config) {
@@ -655,7 +655,7 @@ var faults = []fault{
 	{name: "policy-broken", room: func(n *night, cfg *room.Config) {
 		n.write("policy.yaml", goodPolicy)
 		gate, err := access.New(access.Config{Policy: filepath.Join(n.dir, "policy.yaml"), Room: string(cfg.Room),
-			Metrics: cfg.Metrics, Logger: cfg.Logger})
+			Register: cfg.Metrics.Register, Logger: cfg.Logger})
 		if err != nil {
 			n.Fatal(err)
 		}
@@ -835,7 +835,8 @@ func TestNight(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := make(map[string]bool)
-	for _, name := range regexp.MustCompile(`march_[a-z_]+`).FindAllString(string(rules), -1) {
+	metrics := regexp.MustCompile(`(?:march|grpc_server|http_request)[a-z_]+`)
+	for _, name := range metrics.FindAllString(string(rules), -1) {
 		in[strings.TrimSuffix(name, "_bucket")] = true
 	}
 	firing := make(map[string]bool)

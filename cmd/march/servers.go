@@ -24,7 +24,6 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/smallfile"
@@ -598,7 +597,7 @@ func (f *consolePolicyFlags) options(cfg *console.Config) []option {
 }
 
 // Set sets what the flags ask for in cfg. Its error is Invalid.
-func (f *consolePolicyFlags) Set(cfg *console.Config, metrics *observe.Metrics, log hclog.Logger) (err error) {
+func (f *consolePolicyFlags) Set(cfg *console.Config, metrics *serve.Metrics, log hclog.Logger) (err error) {
 	if f.secret != "" {
 		secret, err := readSecret("oidc-client-secret-file", f.secret)
 		if err != nil {
@@ -641,8 +640,8 @@ func readSecret(setting, path string) ([]byte, error) {
 
 // Gate returns what the flags ask for; nil without a policy. room is the server's room, empty
 // for a console. Its error is Invalid.
-func (f *policyFlags) Gate(room string, metrics *observe.Metrics, log hclog.Logger) (*access.Gate, error) {
-	f.cfg.Room, f.cfg.Metrics, f.cfg.Logger = room, metrics, log.Named("access")
+func (f *policyFlags) Gate(room string, metrics *serve.Metrics, log hclog.Logger) (*access.Gate, error) {
+	f.cfg.Room, f.cfg.Register, f.cfg.Logger = room, metrics.Register, log.Named("access")
 	return access.New(f.cfg)
 }
 

@@ -29,7 +29,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
 )
@@ -56,7 +55,7 @@ type starting struct {
 	Hosts   []string     // by which HTTP may be called
 	Access  *access.Gate // checks callers; nil for none
 	TLS     *tlsfiles.Files
-	Metrics *observe.Metrics
+	Metrics *serve.Metrics
 	Log     hclog.Logger
 }
 
@@ -436,7 +435,7 @@ func (f *clusterFlags) tls(log hclog.Logger) (func(host string) *tls.Config, err
 
 // watched has a server's metrics and traces; the zero value has none.
 type watched struct {
-	Metrics *observe.Metrics
+	Metrics *serve.Metrics
 	Tracer  trace.TracerProvider
 }
 
@@ -467,7 +466,7 @@ func (f *watchFlags) Start(ctx context.Context, build, service, instance string,
 	if !(f.ratio >= 0 && f.ratio <= 1) { // nor NaN
 		return w, stop, invalidf("traces-ratio: %v; allowed: 0 to 1", f.ratio)
 	}
-	w.Metrics = observe.New(build, labels)
+	w.Metrics = serve.NewMetrics(build, labels)
 	if f.traces == "" {
 		return w, stop, nil
 	}
@@ -476,7 +475,7 @@ func (f *watchFlags) Start(ctx context.Context, build, service, instance string,
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		line.Log(time.Now(), log.Warn, "traces not sent: check --traces and its collector", "error", err)
 	}))
-	tracer, err := observe.NewTraces(ctx, observe.TracesConfig{URL: f.traces, Ratio: f.ratio, Service: service,
+	tracer, err := serve.NewTraces(ctx, serve.TracesConfig{URL: f.traces, Ratio: f.ratio, Service: service,
 		Instance: instance, Build: build})
 	if err != nil {
 		return w, stop, fmt.Errorf("traces: %w", err)

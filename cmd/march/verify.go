@@ -19,8 +19,8 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/verify"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/problem"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
 	"github.com/march-id/march/internal/words"
 )
@@ -166,7 +166,7 @@ type auditLine struct {
 }
 
 // openAuditLog returns what adds entries to a file, or to standard output; nil for no name. Its error is Invalid.
-func openAuditLog(name, cluster string, metrics *observe.Metrics,
+func openAuditLog(name, cluster string, metrics *serve.Metrics,
 	log hclog.Logger) (func(string, *record.AuditEntry, bool), error) {
 	out := os.Stdout
 	switch name {

@@ -19,7 +19,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 )
 
 // past is a console with a fixed history: of three rooms, with an outage and a migration.
@@ -95,7 +95,7 @@ func pastPages(t *testing.T, rooms ...string) string {
 // servePages serves pages until the test ends, ten at once, and returns where.
 func servePages(t *testing.T, cfg web.Config) string {
 	t.Helper()
-	var limits *observe.Metrics
+	var limits *serve.Metrics
 	stopping := make(chan struct{})
 	cfg.Stopping, cfg.Pages, cfg.CallerPages = stopping, limits.Limit(web.MaxPages, 10),
 		limits.Limit(web.MaxCallerPages, 10)

@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -40,7 +39,7 @@ const (
 // live counts the streams of pages that are open: each reads etcd every second
 // or so.
 type live struct {
-	all, callers *observe.Limit
+	all, callers *serve.Limit
 	mu           struct {
 		sync.Mutex
 		open int64

@@ -24,7 +24,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/serve"
 )
 
 // LoginConfig are the settings of logins. The zero value lets operators log in by tokens.
@@ -158,11 +158,11 @@ func (h *Login) Session(r *http.Request) *access.Session {
 // Routes adds the routes of logins to a mux.
 func (h *Login) Routes(mux *http.ServeMux) {
 	guard := http.NewCrossOriginProtection()
-	for pattern, serve := range map[string]http.HandlerFunc{
+	for pattern, answer := range map[string]http.HandlerFunc{
 		"GET /login": h.form, "POST /login": h.byToken, "POST /logout": h.logout,
 		"GET /login/issuer": h.toIssuer, "GET /login/callback": h.fromIssuer,
 	} {
-		mux.Handle(pattern, h.underItsName(guard.Handler(rest.Page("", serve))))
+		mux.Handle(pattern, h.underItsName(guard.Handler(serve.Page("", answer))))
 	}
 }
 
@@ -170,8 +170,8 @@ func (h *Login) Routes(mux *http.ServeMux) {
 // others to the login. Where the policy lets anonymous callers read, they need no login.
 func (h *Login) Pages(next http.Handler) http.Handler {
 	// The guard stands before the form is shown: what another site sent must not become a form of this one.
-	keep := http.NewCrossOriginProtection().Handler(rest.Page("", http.HandlerFunc(h.keep)))
-	ask := rest.Page("", http.HandlerFunc(h.ask))
+	keep := http.NewCrossOriginProtection().Handler(serve.Page("", http.HandlerFunc(h.keep)))
+	ask := serve.Page("", http.HandlerFunc(h.ask))
 	return h.underItsName(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := access.From(r.Context())
 		if s == nil || len(s.Names) > 0 || s.May(marchv1.ConsoleService_GetOverview_FullMethodName) ||
@@ -262,7 +262,7 @@ func (h *Login) show(w http.ResponseWriter, r *http.Request, failed error) {
 	}
 	status := http.StatusOK
 	if failed != nil {
-		v.Err, status = failed.Error(), rest.StatusOf(failed)
+		v.Err, status = failed.Error(), serve.StatusOf(failed)
 	}
 	h.write(w, status, v)
 }

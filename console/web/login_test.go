@@ -30,6 +30,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/serve"
 )
 
 // A token logs a browser in, until it logs out or the token is taken out of the file.
@@ -332,7 +333,7 @@ func visiting(t *testing.T, test func(t *testing.T, v *visit)) {
 		mux.Handle("/", h.Pages(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, "page of ", access.From(r.Context()).Name())
 		})))
-		test(t, &visit{t, i, gate.HTTP(mux, h.Session), make(map[string]*http.Cookie)})
+		test(t, &visit{t, i, gate.HTTP(mux, h.Session, serve.WriteError), make(map[string]*http.Cookie)})
 	})
 }
 
@@ -554,7 +555,7 @@ func newSite(t *testing.T, change func(*web.LoginConfig, *access.Config)) *site 
 	mux.Handle("/", h.Pages(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, "page of ", access.From(r.Context()).Name())
 	})))
-	s.Config.Handler = s.gate.HTTP(mux, h.Session)
+	s.Config.Handler = s.gate.HTTP(mux, h.Session, serve.WriteError)
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	s.client = s.browser()

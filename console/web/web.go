@@ -13,7 +13,7 @@
 //     page's stream, at /live and the page's address, sends that part and then the lines
 //     of it that differ, and the browser merges it in (march.js; htmx, hx-sse). An event's
 //     id is a digest of the part. So a browser that comes back is not sent a part that it has.
-//  3. There is no inline script or style: the policy (see rest.Page) forbids both. The
+//  3. There is no inline script or style: the policy (see serve.Page) forbids both. The
 //     numbers of a drawing are attributes of SVG.
 //  4. No field that a user fills in is in a live part: the text that a user types must
 //     not change meanwhile.
@@ -40,8 +40,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/observe"
-	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/serve"
 )
 
 //go:embed templates
@@ -55,7 +54,7 @@ type Config struct {
 	Stopping <-chan struct{}
 	// Pages and CallerPages bound the pages that browsers keep up to date at once,
 	// of all callers and of one. They must be set.
-	Pages, CallerPages *observe.Limit
+	Pages, CallerPages *serve.Limit
 	// Dashboard is the address of the shipped dashboard in a Grafana; empty for none.
 	Dashboard string
 	// Logger; nil logs nothing.
@@ -167,10 +166,10 @@ func (c *call) query() url.Values {
 // Routes adds the pages to a mux.
 func (h *Handler) Routes(mux *http.ServeMux) {
 	guard := http.NewCrossOriginProtection()
-	stream := func(pattern string, serve http.Handler) {
-		mux.Handle(pattern, guard.Handler(rest.Page("connect-src 'self'; script-src 'self'; ", serve)))
+	stream := func(pattern string, answer http.Handler) {
+		mux.Handle(pattern, guard.Handler(serve.Page("connect-src 'self'; script-src 'self'; ", answer)))
 	}
-	handle := func(pattern string, serve http.HandlerFunc) { stream(pattern, compressed(serve)) }
+	handle := func(pattern string, answer http.HandlerFunc) { stream(pattern, compressed(answer)) }
 	for _, p := range h.pages {
 		if p.path == "" {
 			continue
@@ -250,7 +249,7 @@ func (h *Handler) render(p *page, c *call) ([]byte, int) {
 	f, err := h.frame(p, c)
 	status := http.StatusOK
 	if err = cmp.Or(err, c.err); err != nil {
-		status = rest.StatusOf(err)
+		status = serve.StatusOf(err)
 	}
 	var text bytes.Buffer
 	if err := p.text.ExecuteTemplate(&text, "frame", f); err != nil {

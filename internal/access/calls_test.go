@@ -64,6 +64,9 @@ func ask(ctx context.Context, t *testing.T, conn grpc.ClientConnInterface,
 	if !m.IsStreamingServer() {
 		return conn.Invoke(ctx, name, message(t, m, tag), out.New().Interface())
 	}
+	if c, is := conn.(*access.Conn); is {
+		return c.Stream(ctx, name, message(t, m, tag), func(any) error { return nil })
+	}
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true,
 		ClientStreams: m.IsStreamingClient()}, name)
 	if err != nil {

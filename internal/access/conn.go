@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"io"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -13,7 +12,6 @@ import (
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access/policy"
-	"github.com/march-id/march/internal/rest"
 )
 
 // Conn calls services of this process as a client calls them over a network: each call passes the
@@ -42,22 +40,15 @@ func (g *Gate) Conn(register func(grpc.ServiceRegistrar)) *Conn {
 
 // RegisterService implements grpc.ServiceRegistrar.
 func (c *Conn) RegisterService(d *grpc.ServiceDesc, service any) {
-	var check grpc.UnaryServerInterceptor
-	if c.gate != nil {
-		check = c.gate.Unary
-	}
 	for _, m := range d.Methods {
 		c.unary["/"+d.ServiceName+"/"+m.MethodName] = func(ctx context.Context, decode func(any) error) (any, error) {
-			return m.Handler(service, ctx, decode, check)
+			return m.Handler(service, ctx, decode, c.gate.Unary)
 		}
 	}
 	for _, m := range d.Streams {
 		info := &grpc.StreamServerInfo{FullMethod: "/" + d.ServiceName + "/" + m.StreamName,
 			IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams}
 		c.streams[info.FullMethod] = func(s grpc.ServerStream) error {
-			if c.gate == nil {
-				return m.Handler(service, s)
-			}
 			return c.gate.Stream(service, s, info, m.Handler)
 		}
 	}
@@ -101,134 +92,76 @@ func transfer(to, from any) {
 	proto.Merge(to.(proto.Message), from.(proto.Message)) //nolint:errcheck // services have no other messages
 }
 
-// NewStream implements grpc.ClientConnInterface for a call with one request and many answers.
-func (c *Conn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string,
+// NewStream implements grpc.ClientConnInterface: no call has it, as Stream has the calls with many answers.
+func (c *Conn) NewStream(_ context.Context, _ *grpc.StreamDesc, method string,
 	_ ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, notServed(method)
+}
+
+// Stream makes a call with one request and many answers, which it gives to send. It returns when the service does.
+func (c *Conn) Stream(ctx context.Context, method string, request any, send func(any) error) error {
 	serve, served := c.streams[method]
 	if !served {
-		return nil, notServed(method)
+		return notServed(method)
 	}
 	ctx, err := c.arrives(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &answers{ctx: ctx, serve: serve, next: make(chan any), ended: make(chan struct{})}, nil
+	return serve(&answers{ctx: ctx, request: request, send: send})
 }
 
-// answers is a call with one request and many answers, as the caller has it. The service runs from
-// CloseSend until it returns, at the latest soon after ctx ends.
+// answers is a call with one request and many answers, as the service has it.
 type answers struct {
-	grpc.ClientStream // nil: there are no headers
-	ctx               context.Context
-	serve             stream
-	request           any
-	next              chan any
-	ended             chan struct{}
-	err               error // why it ended, and
-	panicked          any   // what the service panicked with, nil for nothing: both once ended is closed
-}
-
-// Context implements grpc.ClientStream.
-func (a *answers) Context() context.Context { return a.ctx }
-
-// SendMsg implements grpc.ClientStream.
-func (a *answers) SendMsg(m any) error {
-	a.request = m
-	return nil
-}
-
-// CloseSend implements grpc.ClientStream: it begins the call.
-func (a *answers) CloseSend() error {
-	go func() {
-		defer close(a.ended)
-		defer func() { a.panicked = recover() }()
-		a.err = a.serve(answering{a: a, ctx: a.ctx})
-	}()
-	return nil
-}
-
-// RecvMsg implements grpc.ClientStream. A panic of the service goes on here, where the caller's
-// server answers it like any other.
-func (a *answers) RecvMsg(m any) error {
-	select {
-	case answer := <-a.next:
-		transfer(m, answer)
-		return nil
-	case <-a.ended:
-	}
-	switch {
-	case a.panicked != nil:
-		panic(a.panicked)
-	case a.err != nil:
-		return a.err
-	}
-	return io.EOF
-}
-
-// answering is the same call, as the service has it.
-type answering struct {
 	grpc.ServerStream // nil: there are no headers
-	a                 *answers
 	ctx               context.Context
+	request           any
+	send              func(any) error
 }
 
 // Context implements grpc.ServerStream.
-func (s answering) Context() context.Context { return s.ctx }
+func (a *answers) Context() context.Context { return a.ctx }
 
 // RecvMsg implements grpc.ServerStream.
-func (s answering) RecvMsg(m any) error {
-	transfer(m, s.a.request)
+func (a *answers) RecvMsg(m any) error {
+	transfer(m, a.request)
 	return nil
 }
 
 // SendMsg implements grpc.ServerStream.
-func (s answering) SendMsg(m any) error {
-	select {
-	case s.a.next <- m:
-		return nil
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
-	}
+func (a *answers) SendMsg(m any) error { return a.send(m) }
+
+// Issuer issues IDs for the hot route of HTTP. The zero value is that of a server without the route.
+type Issuer struct {
+	Next      func(context.Context, *marchv1.NextRequest) (*marchv1.NextResponse, error)
+	NextBatch func(context.Context, *marchv1.NextBatchRequest) (*marchv1.NextBatchResponse, error)
 }
 
 // IDs returns an issuer whose calls the gate checks, for the subject of their context, without
 // the copies of a Conn.
-func (g *Gate) IDs(i rest.Issuer) rest.Issuer {
+func (g *Gate) IDs(i marchv1.IDServiceServer) Issuer {
+	return Issuer{checked(g, marchv1.IDService_Next_FullMethodName, i.Next),
+		checked(g, marchv1.IDService_NextBatch_FullMethodName, i.NextBatch)}
+}
+
+func checked[Q, A any](g *Gate, method string, call func(context.Context, *Q) (*A, error)) func(context.Context,
+	*Q) (*A, error) {
 	if g == nil {
-		return i
+		return call
 	}
-	return checkedIssuer{g, i}
-}
-
-type checkedIssuer struct {
-	gate   *Gate
-	issuer rest.Issuer
-}
-
-// Next implements rest.Issuer.
-func (c checkedIssuer) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextResponse, error) {
-	if err := c.check(ctx, marchv1.IDService_Next_FullMethodName, r); err != nil {
-		return nil, err
+	rule := policy.CallOf(method)
+	return func(ctx context.Context, request *Q) (*A, error) {
+		p := of(ctx)
+		if p == nil {
+			return nil, errUnproven
+		}
+		s, err := g.fresh(ctx, p.subject, p.credentials)
+		if err == nil {
+			err = g.checkMessage(ctx, s, rule, request)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return call(ctx, request)
 	}
-	return c.issuer.Next(ctx, r)
-}
-
-// NextBatch implements rest.Issuer.
-func (c checkedIssuer) NextBatch(ctx context.Context, r *marchv1.NextBatchRequest) (*marchv1.NextBatchResponse, error) {
-	if err := c.check(ctx, marchv1.IDService_NextBatch_FullMethodName, r); err != nil {
-		return nil, err
-	}
-	return c.issuer.NextBatch(ctx, r)
-}
-
-func (c checkedIssuer) check(ctx context.Context, method string, message any) error {
-	p := of(ctx)
-	if p == nil {
-		return errUnproven
-	}
-	s, err := c.gate.fresh(ctx, p.subject, p.credentials)
-	if err != nil {
-		return err
-	}
-	return c.gate.checkMessage(ctx, s, policy.CallOf(method), message)
 }

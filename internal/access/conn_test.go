@@ -3,7 +3,6 @@ package access_test
 import (
 	"context"
 	"errors"
-	"io"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -13,28 +12,25 @@ import (
 )
 
 // watched is a console whose migrations are watched: "two" has two lines, "panics" panics after
-// its first one, and any other lasts until its caller goes.
+// these, and any other lasts until its caller goes.
 type watched struct {
 	marchv1.UnimplementedConsoleServiceServer
-	left chan struct{} // closed when a watch that lasts ends
 }
 
-func (s watched) WatchMigration(r *marchv1.WatchMigrationRequest,
+func (watched) WatchMigration(r *marchv1.WatchMigrationRequest,
 	stream marchv1.ConsoleService_WatchMigrationServer) error {
-	line := &marchv1.WatchMigrationResponse{Migration: &marchv1.Migration{Id: r.GetId()}}
 	for range 2 {
+		line := &marchv1.WatchMigrationResponse{Migration: &marchv1.Migration{Id: r.GetId()}}
 		if err := stream.Send(line); err != nil {
-			close(s.left)
 			return err
 		}
-		if r.GetId() == "panics" {
-			panic("it broke")
-		}
 	}
-	if r.GetId() == "two" {
+	switch r.GetId() {
+	case "two":
 		return nil
+	case "panics":
+		panic("it broke")
 	}
-	defer close(s.left)
 	<-stream.Context().Done()
 	return context.Cause(stream.Context())
 }
@@ -42,37 +38,34 @@ func (s watched) WatchMigration(r *marchv1.WatchMigrationRequest,
 // A call with many answers in the server's own process ends as its service does: well, with the
 // end of the caller's context, or with the service's panic.
 func TestConnStreams(t *testing.T) {
-	service := watched{left: make(chan struct{})}
-	console := marchv1.NewConsoleServiceClient((*access.Gate)(nil).Conn(func(r grpc.ServiceRegistrar) {
-		marchv1.RegisterConsoleServiceServer(r, service)
-	}))
-	watch := func(ctx context.Context, id string, n int) grpc.ServerStreamingClient[marchv1.WatchMigrationResponse] {
-		answers, err := console.WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: id})
-		if err != nil {
-			t.Fatal(err)
+	conn := (*access.Gate)(nil).Conn(func(r grpc.ServiceRegistrar) {
+		marchv1.RegisterConsoleServiceServer(r, watched{})
+	})
+	n := 0
+	watch := func(id string) error {
+		ctx, cancel := context.WithCancel(bg)
+		defer cancel()
+		n = 0
+		return conn.Stream(ctx, marchv1.ConsoleService_WatchMigration_FullMethodName,
+			&marchv1.WatchMigrationRequest{Id: id}, func(answer any) error {
+				if line, ok := answer.(*marchv1.WatchMigrationResponse); !ok || line.GetMigration().GetId() != id {
+					t.Errorf("%s: %v", id, answer)
+				}
+				if n++; n == 2 && id == "lasts" {
+					cancel()
+				}
+				return nil
+			})
+	}
+	for id, want := range map[string]error{"two": nil, "lasts": context.Canceled} {
+		if err := watch(id); !errors.Is(err, want) || n != 2 {
+			t.Errorf("%s: %v after %d answers", id, err, n)
 		}
-		for range n {
-			if line, err := answers.Recv(); err != nil || line.GetMigration().GetId() != id {
-				t.Fatalf("%s: %v, %v", id, line, err)
-			}
-		}
-		return answers
 	}
-	if _, err := watch(bg, "two", 2).Recv(); !errors.Is(err, io.EOF) {
-		t.Errorf("at the end: %v", err)
-	}
-	ctx, cancel := context.WithCancel(bg)
-	lasts := watch(ctx, "lasts", 2)
-	cancel()
-	if _, err := lasts.Recv(); !errors.Is(err, context.Canceled) {
-		t.Errorf("after the caller's end: %v", err)
-	}
-	<-service.left
 	defer func() {
-		if p := recover(); p != "it broke" {
-			t.Errorf("the caller saw the panic %v", p)
+		if p := recover(); p != "it broke" || n != 2 {
+			t.Errorf("the caller saw the panic %v after %d answers", p, n)
 		}
 	}()
-	_, err := watch(bg, "panics", 1).Recv()
-	t.Errorf("after a panic: %v", err)
+	t.Errorf("after a panic: %v", watch("panics"))
 }

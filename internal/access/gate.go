@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/access/policy"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/throttle"
 )
 
@@ -40,8 +40,8 @@ type Config struct {
 	Room string
 	// Transport reaches the issuer; nil is the default one.
 	Transport http.RoundTripper
-	// Metrics may be nil.
-	Metrics *observe.Metrics
+	// Register shows metrics; nil shows none.
+	Register func(...prometheus.Collector)
 	// Logger; nil logs nothing.
 	Logger hclog.Logger
 }
@@ -104,7 +104,7 @@ func New(cfg Config) (*Gate, error) {
 	if err := cfg.Validate(); err != nil || cfg.Policy == "" {
 		return nil, err
 	}
-	g := &Gate{cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Metrics)}
+	g := &Gate{cfg: cfg, log: cfg.Logger, metrics: newMetrics(cfg.Register)}
 	if g.log == nil {
 		g.log = hclog.NewNullLogger()
 	}

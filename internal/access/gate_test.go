@@ -18,7 +18,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/access/policy"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 )
 
 func serverTLS(w *world) credentials.TransportCredentials { return credentials.NewTLS(w.ca.server()) }
@@ -178,10 +178,10 @@ func TestWrongTokensOfManyAddresses(t *testing.T) {
 func TestReload(t *testing.T) {
 	w := newWorld(t)
 	var log bytes.Buffer
-	m := observe.New("test", nil)
+	m := serve.NewMetrics("test", nil)
 	var err error
 	if w.gate, err = access.New(access.Config{
-		Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Metrics: m,
+		Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Register: m.Register,
 		Logger: hclog.New(&hclog.LoggerOptions{Output: &log}),
 	}); err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func TestReload(t *testing.T) {
 }
 
 // metric returns the value of a metric; those of one name are summed.
-func metric(t *testing.T, m *observe.Metrics, name string) string {
+func metric(t *testing.T, m *serve.Metrics, name string) string {
 	t.Helper()
 	families, err := m.Gatherer().Gather()
 	if err != nil {
@@ -265,7 +265,7 @@ func TestHTTP(t *testing.T) {
 			return nil
 		}
 		return &access.Session{Names: []string{"jwt:alice"}, Expires: time.Now().Add(time.Hour)}
-	})
+	}, serve.WriteError)
 	for _, c := range []struct {
 		path, token, cookie string
 		status              int
@@ -307,9 +307,9 @@ func refusalsAreTold(t *testing.T, w *world) {
 	t.Helper()
 	var log bytes.Buffer
 	var err error
-	m := observe.New("test", nil)
-	w.gate, err = access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Metrics: m,
-		Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
+	m := serve.NewMetrics("test", nil)
+	w.gate, err = access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"),
+		Register: m.Register, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 func (g *Gate) Unary(ctx context.Context, message any, info *grpc.UnaryServerInfo,
 	handler grpc.UnaryHandler) (any, error) {
 	call := policy.CallOf(info.FullMethod)
-	if call != nil && call.Open() {
+	if g == nil || call != nil && call.Open() {
 		return handler(ctx, message)
 	}
 	s, c, err := g.identify(ctx, call, "")
@@ -56,7 +56,7 @@ func (g *Gate) caller(ctx context.Context) (s *Subject, c Credentials, err error
 func (g *Gate) Stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	call := policy.CallOf(info.FullMethod)
-	if call != nil && call.Open() {
+	if g == nil || call != nil && call.Open() {
 		return handler(server, stream)
 	}
 	s, c, err := g.identify(stream.Context(), call, "")
@@ -66,7 +66,7 @@ func (g *Gate) Stream(server any, stream grpc.ServerStream, info *grpc.StreamSer
 	if !s.caller.May(call) { // before anything is read
 		return g.Check(stream.Context(), s, policy.Request{Call: call})
 	}
-	ctx, lasting := g.last(stream.Context(), proven{s, c}, call)
+	ctx, lasting := g.last(stream.Context(), s, c, call)
 	guarded := &guardedStream{ServerStream: stream, ctx: with(ctx, s, c), gate: g, lasting: lasting, subject: s,
 		credentials: c, asked: policy.Request{Call: call}, answers: !info.IsClientStream}
 	defer guarded.close()

@@ -1,19 +1,20 @@
 package access
 
 import (
+	"crypto/x509"
 	"net"
 	"net/http"
 	"strings"
 
 	"github.com/march-id/march/internal/access/policy"
-	"github.com/march-id/march/internal/rest"
 )
 
 // HTTP returns a handler that finds out the subject of each request, for Conn and IDs, and
 // checks /metrics. Health checks need no identity. session returns the login
 // of a browser, nil for none; it may be nil. Only pages take a login: programs, which call
-// /v1/, give a token or a certificate with each request.
-func (g *Gate) HTTP(next http.Handler, session func(*http.Request) *Session) http.Handler {
+// /v1/, give a token or a certificate with each request. refuse answers with an error.
+func (g *Gate) HTTP(next http.Handler, session func(*http.Request) *Session,
+	refuse func(http.ResponseWriter, error)) http.Handler {
 	if g == nil {
 		return next
 	}
@@ -24,69 +25,49 @@ func (g *Gate) HTTP(next http.Handler, session func(*http.Request) *Session) htt
 			next.ServeHTTP(w, r)
 			return
 		}
-		ctx, on := r.Context(), connectionOf(r)
-		p, err := on.remembered(g, r), error(nil)
-		if p == nil {
-			p, err = g.prove(r, session)
-			on.remember(r, p)
+		s, c, err := g.prove(r, session)
+		if err != nil {
+			g.refused(r.Context(), unknown, nil, "", err)
+		} else if path == "/metrics" {
+			err = g.Check(r.Context(), s, policy.Request{Call: metrics})
 		}
 		if err != nil {
-			g.refused(ctx, unknown, nil, "", err)
-		} else if path == "/metrics" {
-			err = g.Check(ctx, p.subject, policy.Request{Call: metrics})
-		}
-		switch {
-		case err != nil:
 			w.Header().Set("Cache-Control", "no-store")
-			rest.WriteError(w, err)
-		case on != nil && issues(r):
-			on.serving.Store(p)
-			next.ServeHTTP(w, r)
-			on.serving.Store(nil)
-		default:
-			known := r.WithContext(with(ctx, p.subject, p.credentials))
-			next.ServeHTTP(w, known)
-			r.Pattern = known.Pattern // for metrics and traces
+			refuse(w, err)
+			return
 		}
+		known := r.WithContext(with(r.Context(), s, c))
+		next.ServeHTTP(w, known)
+		r.Pattern = known.Pattern // for metrics and traces
 	})
 }
 
-// prove returns the caller of a request; nil with an error, which is that of Authenticate.
-func (g *Gate) prove(r *http.Request, session func(*http.Request) *Session) (*proven, error) {
-	c, err := ofRequest(r)
-	if err != nil {
-		return nil, err
+// prove returns the caller of a request. Its errors are those of Authenticate.
+func (g *Gate) prove(r *http.Request, session func(*http.Request) *Session) (s *Subject, c Credentials, err error) {
+	if c, err = ofRequest(r); err != nil {
+		return nil, c, err
 	}
 	if path := r.URL.Path; session != nil && c.Token == "" && c.Certificate == nil &&
 		!strings.HasPrefix(path, "/v1/") && path != "/metrics" {
 		c.Session = session(r)
 	}
-	s, err := g.Authenticate(r.Context(), c)
+	s, err = g.Authenticate(r.Context(), c)
 	if err != nil && c.Session != nil { // the login has ended: the page asks for another one
 		c.Session = nil
-		s, err = g.current.Load().anonymous, nil
+		return g.current.Load().anonymous, c, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &proven{s, c}, nil
+	return s, c, err
 }
 
 // ofRequest returns the credentials of a request over HTTP.
-func ofRequest(r *http.Request) (c Credentials, err error) {
+func ofRequest(r *http.Request) (Credentials, error) {
+	var chains [][]*x509.Certificate
 	if r.TLS != nil {
-		c.verifiedBy(r.TLS.VerifiedChains)
+		chains = r.TLS.VerifiedChains
 	}
-	c.Address = r.RemoteAddr
-	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		c.Address = host
+	address, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		address = r.RemoteAddr
 	}
-	switch given := r.Header["Authorization"]; len(given) {
-	case 0:
-	case 1:
-		c.Token, err = bearer(given[0])
-	default:
-		err = givenTwice(len(given))
-	}
-	return c, err
+	return credentialsOf(address, chains, r.Header["Authorization"])
 }

@@ -27,7 +27,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/access/policy"
-	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/serve"
 )
 
 // badTokens are tokens that prove nothing, by what is wrong with them.
@@ -99,6 +99,26 @@ func TestBadTokens(t *testing.T) {
 	}
 }
 
+// badCertificates are certificates that prove nothing, or no right, by what is wrong with them.
+func (w *world) badCertificates() map[string]badCertificate {
+	wrong := newAuthority(w.t)
+	wrong.cert.RawSubject = w.ca.cert.RawSubject // so that the client sends it
+	return map[string]badCertificate{
+		"wrong CA":           {wrong.pair("spiffe://prod/shop", time.Time{}), codes.Unavailable, 0},
+		"expired":            {w.ca.pair("spiffe://prod/shop", time.Now().Add(-time.Minute)), codes.Unavailable, 0},
+		"of no name":         {w.ca.pair("", time.Time{}), codes.Unauthenticated, 401},
+		"of another name":    {w.ca.pair("spiffe://prod/shopping", time.Time{}), codes.PermissionDenied, 403},
+		"of a longer name":   {w.ca.pair("viewer.prod.evil", time.Time{}), codes.PermissionDenied, 403},
+		"of a name as a URI": {w.ca.pair("https://viewer.prod", time.Time{}), codes.Unauthenticated, 401},
+	}
+}
+
+type badCertificate struct {
+	pair   tls.Certificate
+	want   codes.Code
+	status int // over HTTP; 0 for no handshake
+}
+
 // Certificates that prove nothing are refused by every call.
 func TestBadCertificates(t *testing.T) {
 	w := newWorld(t)
@@ -107,19 +127,7 @@ func TestBadCertificates(t *testing.T) {
 		return w.dial(address, &tls.Config{RootCAs: w.ca.pool(), Certificates: []tls.Certificate{pair}})
 	}
 	good := with(w.ca.pair("spiffe://prod/shop", time.Time{}))
-	wrong := newAuthority(t)
-	wrong.cert.RawSubject = w.ca.cert.RawSubject // so that the client sends it
-	for name, c := range map[string]struct {
-		pair tls.Certificate
-		want codes.Code
-	}{
-		"wrong CA":           {wrong.pair("spiffe://prod/shop", time.Time{}), codes.Unavailable}, // no handshake
-		"expired":            {w.ca.pair("spiffe://prod/shop", time.Now().Add(-time.Minute)), codes.Unavailable},
-		"of no name":         {w.ca.pair("", time.Time{}), codes.Unauthenticated},
-		"of another name":    {w.ca.pair("spiffe://prod/shopping", time.Time{}), codes.PermissionDenied},
-		"of a longer name":   {w.ca.pair("viewer.prod.evil", time.Time{}), codes.PermissionDenied},
-		"of a name as a URI": {w.ca.pair("https://viewer.prod", time.Time{}), codes.Unauthenticated},
-	} {
+	for name, c := range w.badCertificates() {
 		conn := with(c.pair)
 		for _, m := range methods() {
 			if err := ask(bg, t, conn, m, "order"); status.Code(err) != c.want {
@@ -218,16 +226,15 @@ func (deadlines) SetWriteDeadline(time.Time) error { return nil }
 // muxes returns the routes of a room and of a console, of which no call is implemented.
 func (w *world) muxes() map[string]*http.ServeMux {
 	w.t.Helper()
-	cfg := rest.Config{MaxBody: 1 << 20, Logger: hclog.NewNullLogger()}
 	muxes := map[string]*http.ServeMux{"room": http.NewServeMux(), "console": http.NewServeMux()}
 	conn := w.gate.Conn(plainly)
-	room, err := rest.Room(marchv1.NewIDServiceClient(conn), w.gate.IDs(marchv1.UnimplementedIDServiceServer{}),
-		marchv1.NewRoomServiceClient(conn), cfg)
+	room, err := serve.RoomRoutes(marchv1.NewIDServiceClient(conn), w.gate.IDs(marchv1.UnimplementedIDServiceServer{}),
+		marchv1.NewRoomServiceClient(conn), 1<<20, hclog.NewNullLogger())
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	room(muxes["room"])
-	console, err := rest.Console(marchv1.NewConsoleServiceClient(conn), cfg)
+	console, err := serve.ConsoleRoutes(conn, 1<<20, hclog.NewNullLogger())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -248,7 +255,7 @@ func TestEveryRoute(t *testing.T) {
 		// a login to the page counts for no program
 		h := w.gate.HTTP(muxes[r.server], func(*http.Request) *access.Session {
 			return &access.Session{Names: []string{"token:root"}, Expires: time.Now().Add(time.Hour)}
-		})
+		}, serve.WriteError)
 		send := func(authorization string) (int, string) {
 			w.gate.ForgetAttempts()
 			request := httptest.NewRequest(r.method, r.path, strings.NewReader(r.body))
@@ -291,23 +298,13 @@ func TestEveryRoute(t *testing.T) {
 // Every route of HTTP over TLS refuses certificates that prove nothing.
 func TestEveryRouteWithBadCertificates(t *testing.T) {
 	w := newWorld(t)
-	wrong := newAuthority(t)
-	wrong.cert.RawSubject = w.ca.cert.RawSubject // so that the client sends it
 	muxes, all := w.muxes(), routes(t)
 	for server, mux := range muxes {
-		s := httptest.NewUnstartedServer(w.gate.HTTP(mux, nil))
+		s := httptest.NewUnstartedServer(w.gate.HTTP(mux, nil, serve.WriteError))
 		s.TLS, s.Config.ErrorLog = w.ca.server(), log.New(io.Discard, "", 0)
 		s.StartTLS()
 		t.Cleanup(s.Close)
-		for name, c := range map[string]struct {
-			pair tls.Certificate
-			code int // 0 for no handshake
-		}{
-			"wrong CA":        {wrong.pair("spiffe://prod/shop", time.Time{}), 0},
-			"expired":         {w.ca.pair("spiffe://prod/shop", time.Now().Add(-time.Minute)), 0},
-			"of no name":      {w.ca.pair("", time.Time{}), http.StatusUnauthorized},
-			"of another name": {w.ca.pair("spiffe://prod/shopping", time.Time{}), http.StatusForbidden},
-		} {
+		for name, c := range w.badCertificates() {
 			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: w.ca.pool(),
 				Certificates: []tls.Certificate{c.pair}}}
 			t.Cleanup(transport.CloseIdleConnections)
@@ -322,13 +319,13 @@ func TestEveryRouteWithBadCertificates(t *testing.T) {
 				}
 				answer, err := transport.RoundTrip(request)
 				if err != nil {
-					if c.code != 0 {
+					if c.status != 0 {
 						t.Errorf("a certificate %s, %s %s: %v", name, r.method, r.path, err)
 					}
 					continue
 				}
-				if answer.StatusCode != c.code {
-					t.Errorf("a certificate %s, %s %s: %s, want %d", name, r.method, r.path, answer.Status, c.code)
+				if answer.StatusCode != c.status {
+					t.Errorf("a certificate %s, %s %s: %s, want %d", name, r.method, r.path, answer.Status, c.status)
 				}
 				_ = answer.Body.Close()
 			}

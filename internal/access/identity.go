@@ -73,24 +73,19 @@ type Credentials struct {
 	known  bool                  // the token was good before, so it is no guess
 }
 
-// proven is a caller: the subject, and the credentials that prove it. It does not change.
+// proven is a context that has its caller: one allocation for each call. It does not change.
 type proven struct {
-	subject     *Subject
-	credentials Credentials
-}
-
-// held is a context that has its caller: one allocation for each call.
-type held struct {
 	context.Context
-	proven proven
+	subject     *Subject
+	credentials Credentials // that prove it
 }
 
 // Value implements context.Context.
-func (h *held) Value(key any) any {
+func (p *proven) Value(key any) any {
 	if _, ok := key.(provenKey); ok {
-		return &h.proven
+		return p
 	}
-	return h.Context.Value(key)
+	return p.Context.Value(key)
 }
 
 // provenKey is the key of a context's caller, which is a *proven.
@@ -111,7 +106,7 @@ func (g *Gate) Login(ctx context.Context, c Credentials) (context.Context, error
 }
 
 func with(ctx context.Context, s *Subject, c Credentials) context.Context {
-	return &held{ctx, proven{s, c}}
+	return &proven{ctx, s, c}
 }
 
 // of returns a context's caller; nil if there is none.
@@ -164,40 +159,36 @@ func ofCertificate(c *x509.Certificate) (Identity, error) {
 // wrapped is a connection's AuthInfo around that of TLS.
 type wrapped interface{ Unwrap() credentials.AuthInfo }
 
-// verified notes the client certificate of a connection that TLS has verified.
-func (c *Credentials) verified(info credentials.AuthInfo) {
-	if w, ok := info.(wrapped); ok {
-		info = w.Unwrap()
+// ofCall returns the credentials of a call over gRPC.
+func ofCall(ctx context.Context) (Credentials, error) {
+	var chains [][]*x509.Certificate
+	if p, ok := peer.FromContext(ctx); ok {
+		info := p.AuthInfo
+		if w, ok := info.(wrapped); ok {
+			info = w.Unwrap()
+		}
+		if tls, ok := info.(credentials.TLSInfo); ok {
+			chains = tls.State.VerifiedChains
+		}
 	}
-	if tls, ok := info.(credentials.TLSInfo); ok {
-		c.verifiedBy(tls.State.VerifiedChains)
-	}
+	return credentialsOf(addressOf(ctx), chains, metadata.ValueFromIncomingContext(ctx, "authorization"))
 }
 
-func (c *Credentials) verifiedBy(chains [][]*x509.Certificate) {
+// credentialsOf returns the credentials of a caller at an address: of its certificate, as TLS verified it, and of the
+// headers Authorization that it gave.
+func credentialsOf(address string, chains [][]*x509.Certificate, given []string) (c Credentials, err error) {
+	c.Address = address
 	if len(chains) > 0 && len(chains[0]) > 0 {
 		c.Certificate, c.chains = chains[0][0], chains
 	}
-}
-
-// ofCall returns the credentials of a call over gRPC.
-func ofCall(ctx context.Context) (c Credentials, err error) {
-	if p, ok := peer.FromContext(ctx); ok {
-		c.verified(p.AuthInfo)
-		c.Address = host(p.Addr)
-	}
-	switch given := metadata.ValueFromIncomingContext(ctx, "authorization"); len(given) {
+	switch len(given) {
 	case 0:
 	case 1:
 		c.Token, err = bearer(given[0])
 	default:
-		err = givenTwice(len(given))
+		err = allocator.Errorf(allocator.Unauthenticated, "authorization: given %d times; allowed: once", len(given))
 	}
 	return c, err
-}
-
-func givenTwice(times int) error {
-	return allocator.Errorf(allocator.Unauthenticated, "authorization: given %d times; allowed: once", times)
 }
 
 // bearer returns the token of an Authorization header.

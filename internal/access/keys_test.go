@@ -25,6 +25,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/serve"
 )
 
 // moody is an issuer as its callers find it: it answers, or does what mood says.
@@ -257,7 +258,7 @@ func TestGoodTokenWhileTheIssuerHangs(t *testing.T) {
 		token := w.issuer.lasting("alice")
 		h := w.gate.HTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusOK)
-		}), nil)
+		}), nil, serve.WriteError)
 		overHTTP := func() *httptest.ResponseRecorder {
 			r := httptest.NewRequest(http.MethodPost, "/v1/tags/order/next", http.NoBody)
 			r.Header.Set("Authorization", "Bearer "+token)

@@ -19,7 +19,8 @@ type lasting struct {
 	call    *policy.Call
 	tag     atomic.Pointer[string] // of the last request; nil while there is none
 	end     context.CancelCauseFunc
-	checked proven // as Run found it last; its own
+	subject *Subject // as Run found it last; its own
+	given   Credentials
 }
 
 // allLasting are the calls that last.
@@ -32,9 +33,9 @@ type allLasting struct {
 
 // last begins a call that lasts. Its context ends when the caller has lost the right to it, and
 // then Lost has the reason. The call must be given to over.
-func (g *Gate) last(ctx context.Context, p proven, call *policy.Call) (context.Context, *lasting) {
+func (g *Gate) last(ctx context.Context, s *Subject, c Credentials, call *policy.Call) (context.Context, *lasting) {
 	ctx, end := context.WithCancelCause(ctx)
-	l := &lasting{call: call, end: end, checked: p}
+	l := &lasting{call: call, end: end, subject: s, given: c}
 	g.lasting.mu.Lock()
 	defer g.lasting.mu.Unlock()
 	if g.lasting.mu.open == nil {
@@ -93,7 +94,7 @@ func (a *allLasting) all() []*lasting {
 // endLost ends each call that its caller has lost the right to.
 func (g *Gate) endLost(ctx context.Context) {
 	for _, l := range g.lasting.all() {
-		before := l.checked.subject
+		before := l.subject
 		if before.current(g.current.Load()) {
 			continue
 		}
@@ -116,11 +117,11 @@ func (g *Gate) endLost(ctx context.Context) {
 
 // stillMay returns nil if the caller of a call may go on with it.
 func (g *Gate) stillMay(ctx context.Context, l *lasting) error {
-	now, given := g.current.Load(), l.checked.credentials
+	now, given := g.current.Load(), l.given
 	given.known = true
 	found, err := g.Authenticate(ctx, given)
 	if allocator.KindOf(err) == allocator.Unavailable { // its issuer is away: what it has proven holds until it ends
-		found, err = g.subject(now, l.checked.subject.Identity), nil
+		found, err = g.subject(now, l.subject.Identity), nil
 		if found.expired(time.Now()) {
 			err = allocator.Errorf(allocator.Unauthenticated, "the proof of %s expired at %s", found.Name(),
 				found.Expires.UTC().Format(time.RFC3339))
@@ -129,7 +130,7 @@ func (g *Gate) stillMay(ctx context.Context, l *lasting) error {
 	if err != nil {
 		return err
 	}
-	l.checked.subject = found
+	l.subject = found
 	tag := l.tag.Load()
 	if tag == nil {
 		if found.caller.May(l.call) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/access/policy"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/throttle"
 	"github.com/march-id/march/internal/words"
 )
@@ -87,17 +86,22 @@ func (g *Gate) refused(ctx context.Context, subject string, call *policy.Call, t
 	l.add(r)
 }
 
-// network returns an address, of IPv6 with the last 64 bits as zeros: a caller has all of these.
+// Network returns the address for which a caller is counted: an IPv4 address, or of IPv6 the network of 64 bits, as
+// one machine has all addresses of it.
+func Network(at netip.Addr) netip.Addr {
+	at = at.Unmap().WithZone("")
+	if within, err := at.Prefix(64); err == nil && at.Is6() {
+		return within.Addr()
+	}
+	return at
+}
+
+// network is Network of a text.
 func network(address string) string {
-	at, err := netip.ParseAddr(address)
-	if err != nil || at.Unmap().Is4() {
-		return address
+	if at, err := netip.ParseAddr(address); err == nil {
+		return Network(at).String()
 	}
-	within, err := at.WithZone("").Prefix(64)
-	if err != nil {
-		return address
-	}
-	return within.String()
+	return address
 }
 
 // add counts a refusal, perhaps with others. The lock is held.
@@ -173,7 +177,6 @@ func (g *Gate) drain(ctx context.Context, now time.Time, audit func(context.Cont
 	list := l.take(now)
 	for k, r := range list {
 		if err := audit(ctx, r); err != nil && ctx.Err() == nil {
-			g.cfg.Metrics.AuditFailed("etcd")
 			l.line.Log(now, g.log.Warn, "refused attempt not in the audit", "error", err)
 			l.again(list[k:])
 			return
@@ -192,21 +195,17 @@ func (l *refusals) again(list []Refusal) {
 	}
 }
 
-// metrics are the gate's metrics; nil for none.
+// metrics are the gate's metrics.
 type metrics struct {
 	refusals *prometheus.CounterVec
-	bad      prometheus.Gauge
-	at       prometheus.Gauge
+	bad, at  prometheus.Gauge
 }
 
-// ShowMetrics adds the metrics of a server without a policy, so that alerts can rest on them.
-func ShowMetrics(m *observe.Metrics) { newMetrics(m) }
+// ShowMetrics shows the metrics of a server without a policy, so that alerts can rest on them.
+func ShowMetrics(register func(...prometheus.Collector)) { newMetrics(register) }
 
-func newMetrics(m *observe.Metrics) *metrics {
-	if m == nil {
-		return nil
-	}
-	g := &metrics{
+func newMetrics(register func(...prometheus.Collector)) *metrics {
+	m := &metrics{
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "march_access_refused_total",
 			Help: "Calls that were refused for want of an identity, a right or a quota, by reason.",
@@ -221,30 +220,14 @@ func newMetrics(m *observe.Metrics) *metrics {
 		}),
 	}
 	for _, kind := range []allocator.Kind{allocator.Denied, allocator.Unauthenticated, allocator.TooMany} {
-		g.refusals.WithLabelValues(kind.Error())
+		m.refusals.WithLabelValues(kind.Error())
 	}
-	m.Register(g.refusals, g.bad, g.at)
-	return g
+	if register != nil {
+		register(m.refusals, m.bad, m.at)
+	}
+	return m
 }
 
-func (m *metrics) refused(kind allocator.Kind) {
-	if m != nil {
-		m.refusals.WithLabelValues(kind.Error()).Inc()
-	}
-}
+func (m *metrics) refused(kind allocator.Kind) { m.refusals.WithLabelValues(kind.Error()).Inc() }
 
-func (m *metrics) loaded(at time.Time) {
-	if m != nil {
-		m.at.Set(float64(at.Unix()))
-	}
-}
-
-func (m *metrics) broken(is bool) {
-	if m == nil {
-		return
-	}
-	m.bad.Set(0)
-	if is {
-		m.bad.Set(1)
-	}
-}
+func (m *metrics) loaded(at time.Time) { m.at.Set(float64(at.Unix())) }

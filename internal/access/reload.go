@@ -115,7 +115,7 @@ func (g *Gate) Reload(now time.Time) {
 	if replaced {
 		g.metrics.loaded(now)
 	}
-	g.metrics.broken(len(g.brokenFiles()) > 0)
+	g.metrics.bad.Set(float64(min(len(g.brokenFiles()), 1)))
 }
 
 // mend notes that the file's last content is in force.

@@ -65,10 +65,10 @@ func MadeBy(actor string, starter func(migration string) (string, error)) string
 	return actor
 }
 
-// Refused records an attempt that was refused in the audit.
-func Refused(a *admin.Admin) func(context.Context, access.Refusal) error {
-	return func(ctx context.Context, r access.Refusal) error {
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+// Refused records an attempt that was refused in the audit. If etcd does not take it, failed counts that.
+func Refused(a *admin.Admin, failed func(to string)) func(context.Context, access.Refusal) error {
+	return func(until context.Context, r access.Refusal) error {
+		ctx, cancel := context.WithTimeout(until, 2*time.Second)
 		defer cancel()
 		action, object := "refused", "calls/"
 		if r.Call != "" {
@@ -79,8 +79,12 @@ func Refused(a *admin.Admin) func(context.Context, access.Refusal) error {
 		} else if r.Tag != "" {
 			action += " of tag " + r.Tag
 		}
-		return a.Record(ctx, r.Subject+" from "+r.Address,
+		err := a.Record(ctx, r.Subject+" from "+r.Address,
 			fmt.Sprintf("%s (%s, %d times)", action, r.Why, r.Times), object)
+		if err != nil && until.Err() == nil {
+			failed("etcd")
+		}
+		return err
 	}
 }
 

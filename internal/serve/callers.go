@@ -31,13 +31,7 @@ func callerAt(at net.Addr) netip.Addr {
 	if !ok {
 		return netip.Addr{}
 	}
-	ip := tcp.AddrPort().Addr().Unmap().WithZone("")
-	if ip.Is6() {
-		if network, err := ip.Prefix(64); err == nil {
-			return network.Addr()
-		}
-	}
-	return ip
+	return access.Network(tcp.AddrPort().Addr())
 }
 
 // callers counts the open connections and streams of each caller.
@@ -137,27 +131,24 @@ func (c *callers) bar(conn *connection, now time.Time) {
 	_ = conn.Close()
 }
 
-// Describe implements prometheus.Collector.
-func (c *callers) Describe(out chan<- *prometheus.Desc) {
-	out <- descConnections
-	out <- descStreams
-}
-
-var (
-	descConnections = prometheus.NewDesc("march_connections", "Open connections, gRPC and HTTP.", nil, nil)
-	descStreams     = prometheus.NewDesc("march_streams", "Calls and streams under way over gRPC.", nil, nil)
-)
-
-// Collect implements prometheus.Collector.
-func (c *callers) Collect(out chan<- prometheus.Metric) {
-	c.mu.Lock()
-	open, streams := c.mu.open, int64(0)
-	for _, who := range c.mu.by {
-		streams += who.streams.Load()
+// metrics returns the metrics of what is open.
+func (c *callers) metrics() []prometheus.Collector {
+	gauge := func(name, help string, read func() int64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return float64(read())
+		})
 	}
-	c.mu.Unlock()
-	out <- prometheus.MustNewConstMetric(descConnections, prometheus.GaugeValue, float64(open))
-	out <- prometheus.MustNewConstMetric(descStreams, prometheus.GaugeValue, float64(streams))
+	return []prometheus.Collector{
+		gauge("march_connections", "Open connections, gRPC and HTTP.", func() int64 { return int64(c.mu.open) }),
+		gauge("march_streams", "Calls and streams under way over gRPC.", func() (n int64) {
+			for _, who := range c.mu.by {
+				n += who.streams.Load()
+			}
+			return n
+		}),
+	}
 }
 
 // listener accepts connections within the limits.
@@ -217,8 +208,7 @@ func (c *connection) Close() error {
 // connections is free once c is closed, even if the one below was closed before.
 func (c *connection) NetConn() net.Conn { return c.Conn }
 
-// peers makes a connection's peer known to HTTP's handlers, as gRPC does to its
-// own. A gate may remember the connection's caller.
+// peers makes a connection's peer known to HTTP's handlers, as gRPC does to its own.
 func peers(ctx context.Context, conn net.Conn) context.Context {
-	return access.Connection(peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()}))
+	return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
 }

@@ -30,7 +30,6 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -55,7 +54,7 @@ func limited(t *testing.T, change func(*serve.Limits)) *running {
 	return startWith(t, func(cfg *serve.Config) {
 		cfg.Limits = serve.DefaultLimits()
 		change(&cfg.Limits)
-		cfg.Metrics = observe.New("test", nil)
+		cfg.Metrics = serve.NewMetrics("test", nil)
 	})
 }
 

@@ -2,11 +2,24 @@ package serve
 
 import (
 	"net"
+	"net/http"
 	"net/netip"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
 )
+
+// Traced has spans for requests.
+var Traced = traced
+
+// Counted returns the interceptors of a server of these services, and what it puts around the handlers of HTTP.
+func Counted(m *Metrics, services map[string]grpc.ServiceInfo) (grpc.UnaryServerInterceptor,
+	grpc.StreamServerInterceptor, func(http.Handler) http.Handler) {
+	c := &calls{log: hclog.NewNullLogger(), requests: newRequests(m)}
+	c.requests.serves(services)
+	return c.unary, c.stream, c.requests.http
+}
 
 // CallerAt returns the caller at an address.
 var CallerAt = callerAt

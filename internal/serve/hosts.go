@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/internal/rest"
 )
 
 // Any site can point its own name at this machine (DNS rebinding). For the browser, a
@@ -55,7 +54,7 @@ func GuardHosts(at net.Addr, allowed []string, next http.Handler) http.Handler {
 		message := fmt.Sprintf("host: %.100q; allowed: localhost and loopback addresses, "+
 			"as this server listens on %s alone, and names given by --allowed-hosts", r.Host, tcp.IP)
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
-			rest.Refuse(w, http.StatusMisdirectedRequest, codes.PermissionDenied, message)
+			WriteError(w, &refusal{http.StatusMisdirectedRequest, codes.PermissionDenied, message})
 			return
 		}
 		http.Error(w, message, http.StatusMisdirectedRequest)
@@ -86,4 +85,18 @@ func canonical(name string) string {
 		return ip.Unmap().String()
 	}
 	return strings.TrimSuffix(strings.ToLower(name), ".")
+}
+
+// Page sets the headers of a page's answers. sources are where its policy lets more come from than pictures and style
+// sheets of its own.
+func Page(sources string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := w.Header()
+		head.Set("Content-Security-Policy", "default-src 'none'; "+sources+
+			"style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		head.Set("X-Content-Type-Options", "nosniff")
+		head.Set("Referrer-Policy", "same-origin")
+		head.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
 }

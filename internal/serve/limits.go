@@ -1,8 +1,11 @@
 package serve
 
 import (
+	"cmp"
+
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/internal/observe"
 )
 
 // Limits bound how much of a server callers may use at once. A caller is an IPv4
@@ -40,24 +43,24 @@ func DefaultLimits() Limits {
 // maxLimit bounds every limit.
 const maxLimit = 10_000_000
 
+// named are the limits with their names, as flags and metrics have them.
+func (l Limits) named() []namedLimit {
+	return []namedLimit{{"connections", l.Connections}, {"caller-connections", l.CallerConnections},
+		{"connection-streams", l.ConnectionStreams}, {"caller-streams", l.CallerStreams},
+		{"caller-open-streams", l.OpenStreams}, {"resets", l.Resets}}
+}
+
+type namedLimit struct {
+	name string
+	most int
+}
+
 // Validate checks that each limit is from 1 to 10,000,000. Its error is Invalid.
-func (l Limits) Validate() error {
-	for _, field := range []struct {
-		name  string
-		value int
-	}{
-		{maxConnections, l.Connections},
-		{maxCallerConnections, l.CallerConnections},
-		{maxConnectionStreams, l.ConnectionStreams},
-		{maxCallerStreams, l.CallerStreams},
-		{maxOpenStreams, l.OpenStreams},
-		{maxResets, l.Resets},
-	} {
-		if err := CheckLimit(field.name, field.value); err != nil {
-			return err
-		}
+func (l Limits) Validate() (err error) {
+	for _, n := range l.named() {
+		err = cmp.Or(err, CheckLimit(n.name, n.most))
 	}
-	return nil
+	return err
 }
 
 // CheckLimit checks that the limit of a name is from 1 to 10,000,000. Its error
@@ -69,28 +72,51 @@ func CheckLimit(name string, value int) error {
 	return nil
 }
 
-// The names of the limits, as flags and metrics have them.
-const (
-	maxConnections       = "connections"
-	maxCallerConnections = "caller-connections"
-	maxConnectionStreams = "connection-streams"
-	maxCallerStreams     = "caller-streams"
-	maxOpenStreams       = "caller-open-streams"
-	maxResets            = "resets"
-)
-
 // limits are Limits with the metrics of each.
 type limits struct {
-	connections, callerConnections, connectionStreams, callerStreams, openStreams, resets *observe.Limit
+	connections, callerConnections, connectionStreams, callerStreams, openStreams, resets *Limit
 }
 
-func newLimits(l Limits, m *observe.Metrics) limits {
-	return limits{
-		connections:       m.Limit(maxConnections, int64(l.Connections)),
-		callerConnections: m.Limit(maxCallerConnections, int64(l.CallerConnections)),
-		connectionStreams: m.Limit(maxConnectionStreams, int64(l.ConnectionStreams)),
-		callerStreams:     m.Limit(maxCallerStreams, int64(l.CallerStreams)),
-		openStreams:       m.Limit(maxOpenStreams, int64(l.OpenStreams)),
-		resets:            m.Limit(maxResets, int64(l.Resets)),
+func newLimits(of Limits, m *Metrics) (l limits) {
+	to := []**Limit{&l.connections, &l.callerConnections, &l.connectionStreams, &l.callerStreams, &l.openStreams,
+		&l.resets}
+	for i, n := range of.named() {
+		*to[i] = m.Limit(n.name, int64(n.most))
 	}
+	return l
+}
+
+// Limit is a limit on how much of a server callers may use. All limits of the
+// program use this type, so each has a metric and an error of the same form.
+type Limit struct {
+	name    string // the flag's name without --max-
+	most    int64
+	refused prometheus.Counter // nil without metrics
+}
+
+// Limit returns a limit, and adds metrics of it and of its refusals. m may be nil.
+func (m *Metrics) Limit(name string, most int64) *Limit {
+	l := &Limit{name: name, most: most}
+	if m != nil {
+		m.limits.WithLabelValues(name).Set(float64(most))
+		l.refused = m.refused.WithLabelValues(name)
+	}
+	return l
+}
+
+// Most returns the bound.
+func (l *Limit) Most() int64 { return l.most }
+
+// Count counts a refusal.
+func (l *Limit) Count() {
+	if l.refused != nil {
+		l.refused.Inc()
+	}
+}
+
+// Refuse counts a refusal and returns the caller's error, which is TooMany. what
+// names the objects that are too many.
+func (l *Limit) Refuse(what string) error {
+	l.Count()
+	return allocator.OverLimit(what, l.most, l.name)
 }

@@ -41,6 +41,7 @@ func TestLimits(t *testing.T) {
 		"HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n":                      " 200 ",
 		"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n": " 405 ",
 		"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n":                    " 404 ",
+		"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n":                 " 421 ",
 		"GET /../livez HTTP/1.1\r\nHost: localhost\r\n\r\n":            " 30",
 		"\x00\xff\r\n\r\n": " 400 ",
 	} {

@@ -4,6 +4,33 @@
 // where it has a certificate (tls.go). A server that listens on a loopback address answers
 // no HTTP request under a foreign name (hosts.go). A server that stops lets the calls under
 // way finish.
+//
+// # Life of a request over HTTP/JSON
+//
+//  1. The OpenAPI 3 document defines the routes, their methods, parameters and bodies. It
+//     is generated from the protos and from api/march/v1/http.yaml, and GET
+//     /v1/openapi.json answers it. Anything that it does not name is an error and not
+//     ignored (check.go): an unknown parameter, a parameter that is given twice, a
+//     body that is no JSON object.
+//  2. grpc-gateway, in this process, turns the request into a message, calls the
+//     service, and turns the answer back. Such a call does not pass through the gRPC
+//     server and its interceptors, so rest.go does their work: it words errors as
+//     package api defines them, names the caller for the audit, bounds the body and
+//     the time, and recovers from panics.
+//  3. Two routes do not use the gateway: POST /v1/tags/{tag}/next, for speed
+//     (next.go), and the watch of a migration, as the gateway has no streams in
+//     process (watch.go).
+//
+// # Invariants of HTTP/JSON
+//
+//  1. A request that may issue IDs or change anything is never a GET, and every answer
+//     says Cache-Control: no-store. So no proxy or cache repeats or keeps an ID.
+//  2. Such a request is refused if a browser sends it for a page of another origin
+//     (http.CrossOriginProtection). No CORS header is ever sent. A page whose own name
+//     leads to this machine is refused, too (hosts.go).
+//  3. Every error is a JSON object of the form march.v1.Error, except if net/http
+//     refuses a request before it is read (a malformed line or header).
+//  4. Integers of 64 bits are JSON strings, as everywhere in March.
 package serve
 
 import (
@@ -11,7 +38,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,13 +46,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
-	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/observe"
 )
 
 // Config are the settings of a server.
@@ -50,7 +73,7 @@ type Config struct {
 	Problems func(context.Context) []string
 	// Metrics counts calls, and /metrics shows it in Prometheus's formats; nil for
 	// none.
-	Metrics *observe.Metrics
+	Metrics *Metrics
 	// Tracer makes a span of each call, except of those that issue IDs; nil makes
 	// none.
 	Tracer trace.TracerProvider
@@ -109,69 +132,60 @@ const maxHeader = 16 << 10
 
 // NewHTTP returns a server of HTTP with the bounds that all servers here have. Its handlers
 // know the peer, as those of gRPC do.
-func NewHTTP(handler http.Handler) *http.Server {
+func NewHTTP(handler http.Handler) *http.Server { return newHTTP(handler, nil) }
+
+// newHTTP is NewHTTP with the callers' log; nil is the one of the process.
+func newHTTP(handler http.Handler, c *callers) *http.Server {
 	return &http.Server{
 		Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
-		ConnContext: peers, ErrorLog: log.New(doorErrors{}, "", 0),
+		ConnContext: peers, ErrorLog: log.New(httpErrors{c}, "", 0),
 	}
 }
 
 // Run serves until ctx ends, then lets the calls under way finish, for Drain at
 // most, and returns nil; or it returns the error of a listener that failed.
 func Run(ctx context.Context, cfg Config) error {
-	failed := &failures{log: cfg.Logger}
-	if failed.log == nil {
-		failed.log = hclog.NewNullLogger()
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
 	}
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = DefaultLimits()
 	}
-	limits := newLimits(cfg.Limits, cfg.Metrics)
-	callers := newCallers(limits, failed.log)
-	var requests *observe.Requests
-	var options []grpc.ServerOption
-	if cfg.Metrics != nil { // first, and so outside the interceptor that turns errors into statuses
-		cfg.Metrics.Register(callers, newBroken(cfg.TLS))
+	callers := newCallers(newLimits(cfg.Limits, cfg.Metrics), cfg.Logger)
+	calls := &calls{log: cfg.Logger}
+	if cfg.Metrics != nil {
+		calls.requests = newRequests(cfg.Metrics)
+		cfg.Metrics.Register(append(callers.metrics(), newBroken(cfg.TLS))...)
 		if cfg.Access == nil {
-			access.ShowMetrics(cfg.Metrics)
+			access.ShowMetrics(cfg.Metrics.Register)
 		}
-		requests = observe.NewRequests(cfg.Metrics)
-		options = append(options, grpc.ChainUnaryInterceptor(requests.Unary),
-			grpc.ChainStreamInterceptor(requests.Stream))
 	}
-	if cfg.Tracer != nil {
-		options = append(options, grpc.StatsHandler(observe.Calls(cfg.Tracer, untraced)))
-	}
-	options = append(options,
-		grpc.ChainUnaryInterceptor(asks, failed.unary),
-		grpc.ChainStreamInterceptor(asksStream, failed.stream),
-	)
-	if cfg.Access != nil {
-		options = append(options, grpc.ChainUnaryInterceptor(cfg.Access.Unary),
-			grpc.ChainStreamInterceptor(cfg.Access.Stream))
-	}
-	options = append(options,
-		grpc.ChainStreamInterceptor(callers.bound),
+	options := []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(calls.unary, cfg.Access.Unary),
+		grpc.ChainStreamInterceptor(calls.stream, cfg.Access.Stream, callers.bound),
 		grpc.MaxRecvMsgSize(cfg.MaxRequest),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
 			PermitWithoutStream: true}),
-		grpc.ConnectionTimeout(10*time.Second),
+		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.MaxHeaderListSize(maxHeader),
 		grpc.MaxConcurrentStreams(uint32(cfg.Limits.ConnectionStreams)),
 		// gRPC would let them grow to 16 MiB, which are a million requests that wait.
-		grpc.StaticStreamWindowSize(64<<10),
-		grpc.StaticConnWindowSize(1<<20),
+		grpc.StaticStreamWindowSize(64 << 10),
+		grpc.StaticConnWindowSize(1 << 20),
 		grpc.ReadBufferSize(mostRead),
 		grpc.Creds(newWatched(cfg.TLS)),
 		grpc.InTapHandle(admit),
 		grpc.WaitForHandlers(true), // Stop too: no call outlives Run
-	)
+	}
+	if cfg.Tracer != nil {
+		options = append(options, callsIn(cfg.Tracer))
+	}
 	serve, serving := errgroup.WithContext(ctx)
 	sides := cfg.sides()
 	for _, s := range sides { // all, before any of them serves
-		s.make(cfg, options, requests, callers)
+		s.make(cfg, options, calls.requests, callers)
 	}
 	for _, s := range sides {
 		serve.Go(func() error { return s.serveGRPC(callers) })
@@ -180,7 +194,7 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 	}
 	for _, d := range cfg.Doors {
-		serve.Go(func() error { return d.Run(serving, securedDoor(&listener{d.Listener, callers}, d.TLS)) })
+		serve.Go(func() error { return d.Run(serving, secured(&listener{d.Listener, callers}, d.TLS, d.TLS.Server)) })
 	}
 	<-serving.Done()
 
@@ -196,28 +210,4 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	ending.Wait()
 	return serve.Wait()
-}
-
-// untraced reports whether calls of a method have no span: calls that answer from
-// memory, because a span would cost more than the rest. Work that they wait for has
-// spans of its own.
-func untraced(fullMethod string) bool {
-	switch fullMethod {
-	case marchv1.IDService_Next_FullMethodName, marchv1.IDService_NextBatch_FullMethodName,
-		marchv1.IDService_NextMany_FullMethodName,
-		marchv1.IDService_Lease_FullMethodName, marchv1.IDService_Stream_FullMethodName,
-		healthpb.Health_Check_FullMethodName, healthpb.Health_Watch_FullMethodName:
-		return true
-	}
-	return false
-}
-
-// untracedPath is untraced for requests over HTTP.
-func untracedPath(path string) bool {
-	switch path {
-	case "/livez", "/readyz", "/metrics":
-		return true
-	}
-	return strings.HasPrefix(path, "/v1/tags/") && (strings.HasSuffix(path, "/next") ||
-		strings.HasSuffix(path, "/lease"))
 }

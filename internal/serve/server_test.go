@@ -44,6 +44,8 @@ func (s *slow) Next(ctx context.Context, r *marchv1.NextRequest) (*marchv1.NextR
 		return &marchv1.NextResponse{Id: 1}, nil
 	case "bad":
 		return nil, allocator.Errorf(allocator.Invalid, "tag: bad")
+	case "lost":
+		return nil, errors.New("a bug")
 	}
 	defer s.ended.Add(1)
 	s.begun <- struct{}{}

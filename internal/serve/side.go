@@ -3,15 +3,12 @@ package serve
 import (
 	"context"
 	"errors"
-	"log"
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
-
-	"github.com/march-id/march/internal/observe"
 )
 
 // side is a server over gRPC and HTTP. There is one for callers and one for operators, or one
@@ -47,7 +44,7 @@ func (cfg Config) sides() []*side {
 	return []*side{callers}
 }
 
-func (s *side) make(cfg Config, options []grpc.ServerOption, requests *observe.Requests, callers *callers) {
+func (s *side) make(cfg Config, options []grpc.ServerOption, requests *requests, callers *callers) {
 	s.grpc = grpc.NewServer(options...)
 	s.at.Register(s.grpc)
 	healthpb.RegisterHealthServer(s.grpc, cfg.Health)
@@ -55,11 +52,10 @@ func (s *side) make(cfg Config, options []grpc.ServerOption, requests *observe.R
 		reflection.Register(s.grpc)
 	}
 	if requests != nil {
-		requests.Serves(s.grpc.GetServiceInfo())
+		requests.serves(s.grpc.GetServiceInfo())
 	}
-	s.http = NewHTTP(s.handler(cfg, requests))
+	s.http = newHTTP(s.handler(cfg, requests), callers)
 	s.http.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: cfg.Limits.ConnectionStreams}
-	s.http.ErrorLog = log.New(&httpErrors{callers}, "", 0)
 }
 
 func (s *side) serveGRPC(callers *callers) error {
@@ -75,11 +71,11 @@ func (s *side) serveHTTP(callers *callers, cfg Config) error {
 	if cfg.Windows {
 		more = []string{"h2"}
 	}
-	err := s.http.Serve(secured(&listener{s.at.HTTP, callers}, cfg.TLS, more...))
-	if !errors.Is(err, http.ErrServerClosed) {
-		return err
+	err := s.http.Serve(secured(&listener{s.at.HTTP, callers}, cfg.TLS, cfg.TLS.ServerOptional, more...))
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // end lets the calls under way finish until a context ends.
@@ -93,7 +89,7 @@ func (s *side) end(draining context.Context) {
 }
 
 // handler serves /livez and /readyz, and to operators /metrics.
-func (s *side) handler(cfg Config, requests *observe.Requests) http.Handler {
+func (s *side) handler(cfg Config, requests *requests) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", answer("livez", func(context.Context) []Check { return []Check{{Name: "ping"}} }, nil))
 	mux.HandleFunc("GET /readyz", answer("readyz", cfg.Ready, cfg.Problems))
@@ -104,15 +100,15 @@ func (s *side) handler(cfg Config, requests *observe.Requests) http.Handler {
 	if s.at.Routes != nil {
 		s.at.Routes(mux)
 	}
-	h := requireCertificate(cfg.TLS, cfg.Access.HTTP(mux, cfg.Sessions))
+	h := requireCertificate(cfg.TLS, cfg.Access.HTTP(mux, cfg.Sessions, WriteError))
 	if s.at.HTTP != nil {
 		h = GuardHosts(s.at.HTTP.Addr(), cfg.AllowedHosts, h)
 	}
 	if requests != nil {
-		h = requests.HTTP(h)
+		h = requests.http(h)
 	}
 	if cfg.Tracer != nil {
-		h = observe.HTTP(cfg.Tracer, h, untracedPath)
+		h = traced(cfg.Tracer, h)
 	}
 	return h
 }

@@ -158,21 +158,6 @@ func (c *call) ask() {
 	}
 }
 
-// asks notes the requests of calls.
-func asks(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	callOf(ctx).ask()
-	return handler(ctx, request)
-}
-
-// asksStream notes streams that the server refused: their clients did not give them up.
-func asksStream(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	err := handler(server, stream)
-	if stream.Context().Err() == nil {
-		callOf(stream.Context()).ask()
-	}
-	return err
-}
-
 // bound bounds the streams of each caller, and has streams take turns. It comes after the gate: a subject that
 // has proven its identity is a caller wherever it is, and any other caller is an address. Health checks are as
 // many as connections, and idle.

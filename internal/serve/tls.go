@@ -13,7 +13,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/rest"
 )
 
 // newBroken returns a metric of whether the files of a server's certificate can be used. files
@@ -30,26 +29,16 @@ func newBroken(files *tlsfiles.Files) prometheus.Collector {
 	})
 }
 
-// secured returns a listener of HTTP that speaks TLS if there is a certificate; more are protocols besides HTTP/1.1.
-// It takes clients without a certificate, too: health checks need none, and
-// requireCertificate refuses other requests of theirs.
-func secured(l net.Listener, files *tlsfiles.Files, more ...string) net.Listener {
+// secured returns a listener that speaks TLS if there is a certificate; more are protocols besides HTTP/1.1.
+func secured(l net.Listener, files *tlsfiles.Files, serves func(...string) *tls.Config, more ...string) net.Listener {
 	if !files.Serves() {
 		return l
 	}
-	return tls.NewListener(l, files.ServerOptional(append(more, "http/1.1")...))
-}
-
-// securedDoor returns a door's listener that speaks TLS if there is a certificate.
-func securedDoor(l net.Listener, files *tlsfiles.Files) net.Listener {
-	if !files.Serves() {
-		return l
-	}
-	return tls.NewListener(l, files.Server("http/1.1"))
+	return tls.NewListener(l, serves(append(more, "http/1.1")...))
 }
 
 // requireCertificate returns a handler that passes requests to next. Where clients must have
-// a certificate it refuses those without one, except for health checks.
+// a certificate it refuses those without one, except for health checks: TLS takes clients without a certificate, too.
 func requireCertificate(files *tlsfiles.Files, next http.Handler) http.Handler {
 	if !files.RequiresClient() {
 		return next
@@ -59,7 +48,7 @@ func requireCertificate(files *tlsfiles.Files, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		rest.WriteError(w, allocator.Errorf(allocator.Unauthenticated,
+		WriteError(w, allocator.Errorf(allocator.Unauthenticated,
 			"this server takes clients with a certificate only (--tls-client-auth), and this one gave none"))
 	})
 }
@@ -69,31 +58,22 @@ func (c *callers) handshake(from string, err any) {
 	c.shaken.Log(time.Now(), c.log.Warn, "TLS handshake failed", "caller", from, "error", err)
 }
 
-// doorErrors writes the lines that net/http logs of a door, which has no logger.
-type doorErrors struct{}
-
-// Write implements io.Writer. Each port scan fails a handshake: such lines are left out.
-func (doorErrors) Write(line []byte) (int, error) {
-	if !bytes.HasPrefix(line, []byte(handshakeFailed)) {
-		log.Print(string(line))
-	}
-	return len(line), nil
-}
-
-// handshakeFailed begins net/http's line about a handshake.
-const handshakeFailed = "http: TLS handshake error from "
-
-// httpErrors writes the lines that net/http logs.
+// httpErrors writes the lines that net/http logs: to the log of the callers, or of the process for a door, which has
+// none.
 type httpErrors struct{ callers *callers }
 
 // Write implements io.Writer.
-func (h *httpErrors) Write(line []byte) (int, error) {
+func (h httpErrors) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
-	if failed, ok := strings.CutPrefix(text, handshakeFailed); ok {
-		from, why, _ := strings.Cut(failed, ": ")
+	failed, is := strings.CutPrefix(text, "http: TLS handshake error from ")
+	switch from, why, _ := strings.Cut(failed, ": "); {
+	case is && h.callers == nil: // each port scan fails a handshake
+	case is:
 		h.callers.handshake(from, why)
-		return len(line), nil
+	case h.callers == nil:
+		log.Print(text)
+	default:
+		h.callers.log.Error("HTTP", "error", text)
 	}
-	h.callers.log.Error("HTTP", "error", text)
 	return len(line), nil
 }

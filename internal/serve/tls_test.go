@@ -21,7 +21,6 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/certs"
-	"github.com/march-id/march/internal/observe"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
@@ -132,7 +131,7 @@ func TestAdmin(t *testing.T) {
 	admin := testcluster.Listen(t, "")
 	adminHTTP := testcluster.Listen(t, "")
 	r := startWith(t, func(cfg *serve.Config) {
-		cfg.Metrics = observe.New("test", nil)
+		cfg.Metrics = serve.NewMetrics("test", nil)
 		cfg.Routes = func(mux *http.ServeMux) { mux.HandleFunc("/ids", func(http.ResponseWriter, *http.Request) {}) }
 		cfg.Admin = serve.Admin{
 			GRPC: admin, HTTP: adminHTTP,
@@ -228,7 +227,7 @@ func TestTLSRenewedUnderLoad(t *testing.T) {
 // A metric tells whether the files of the certificate cannot be used.
 func TestTLSBrokenMetric(t *testing.T) {
 	f := newTLSFolder(t)
-	files, m := f.open(t, nil), observe.New("test", nil)
+	files, m := f.open(t, nil), serve.NewMetrics("test", nil)
 	r := startWith(t, func(cfg *serve.Config) { cfg.TLS, cfg.Metrics = files, m })
 	if _, err := r.over(t, files).Next(bg, &marchv1.NextRequest{Tag: "fast"}); err != nil { // it has begun
 		t.Error(err)

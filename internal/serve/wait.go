@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"errors"
-	"log"
 	"net"
 	"net/http"
 	"time"
@@ -29,21 +28,13 @@ func Wait(ctx context.Context, cfg Config, until func(context.Context) error) er
 			http.Error(w, "not ready: "+oneLine(Failed(cfg.Ready(r.Context())).Error()), http.StatusServiceUnavailable)
 		})
 	}
-	waiting := &side{at: Admin{HTTP: cfg.HTTP, Routes: cfg.Routes}, operators: true}
 	kept := &keptListener{Listener: cfg.HTTP}
-	h := &http.Server{
-		Handler: waiting.handler(cfg, nil), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
-	}
+	waiting := &side{at: Admin{HTTP: kept, Routes: cfg.Routes}, operators: true}
 	callers := newCallers(newLimits(DefaultLimits(), nil), cfg.Logger)
-	h.ErrorLog = log.New(&httpErrors{callers}, "", 0)
+	h := newHTTP(waiting.handler(cfg, nil), callers)
+	waiting.http = h
 	work, working := errgroup.WithContext(ctx)
-	work.Go(func() error {
-		if err := h.Serve(secured(&listener{kept, callers}, cfg.TLS)); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	work.Go(func() error { return waiting.serveHTTP(callers, cfg) })
 	work.Go(func() error {
 		err := until(working)
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

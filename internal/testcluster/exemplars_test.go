@@ -10,7 +10,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/internal/observe"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
@@ -23,11 +23,11 @@ func TestExemplars(t *testing.T) {
 		c.Init(testcluster.Halves(), "test")
 		c.Tag(nil, "test", "order")
 		in := c.Room("a", "a1", func(cfg *room.Config) {
-			cfg.HTTP, cfg.Metrics = testcluster.Listen(c, ""), observe.New("test", nil)
+			cfg.HTTP, cfg.Metrics = testcluster.Listen(c, ""), serve.NewMetrics("test", nil)
 			cfg.Tracer = sdktrace.NewTracerProvider()
 		})
 		over := c.Console(func(cfg *console.Config) {
-			cfg.Metrics, cfg.Tracer = observe.New("test", nil), sdktrace.NewTracerProvider()
+			cfg.Metrics, cfg.Tracer = serve.NewMetrics("test", nil), sdktrace.NewTracerProvider()
 		})
 		for _, request := range []struct{ server, method, path, route string }{
 			{in.HTTP, http.MethodPost, "/v1/tags/order/next", "POST /v1/tags/{tag}/next"},
@@ -52,7 +52,7 @@ func TestExemplars(t *testing.T) {
 				return answer.Header.Get("Content-Type"), string(text)
 			}
 			asks(request.method, request.path, "traceparent", "00-"+trace+"-b7ad6b7169203331-01")
-			exemplar := regexp.MustCompile(`(?m)^march_http_request_seconds_bucket{.*route="` +
+			exemplar := regexp.MustCompile(`(?m)^http_request_duration_seconds_bucket{.*handler="` +
 				regexp.QuoteMeta(request.route) + `".*} [0-9]+ # {trace_id="` + trace + `"} `)
 			// The answer comes before its time is noted.
 			testcluster.Await(t, "the exemplar of "+request.route, func() bool {

@@ -20,7 +20,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/rest"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -87,7 +86,7 @@ func NewHTTP(system string, handler http.Handler) *HTTP {
 // before Run; a nil gate changes nothing. hosts are the names, besides localhost, by which a door on a loopback
 // address may be called.
 func (d *HTTP) Guard(gate *access.Gate, hosts []string) {
-	d.handler, d.hosts = gate.HTTP(d.handler, nil), hosts
+	d.handler, d.hosts = gate.HTTP(d.handler, nil, serve.WriteError), hosts
 }
 
 // Metrics returns what the door counts.
@@ -154,7 +153,7 @@ func (d *HTTP) Run(ctx context.Context, l net.Listener) error {
 // Retry-After where the caller may: proxies go by both.
 func StatusOf(w http.ResponseWriter, err error, own int) int {
 	switch {
-	case !rest.RetryAfter(w, err):
+	case !serve.RetryAfter(w, err):
 		return own
 	case allocator.KindOf(err) == allocator.TooMany:
 		return http.StatusTooManyRequests

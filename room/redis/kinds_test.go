@@ -16,7 +16,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/machine"
 	"github.com/march-id/march/api"
-	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room/cosid"
 	"github.com/march-id/march/room/door"
 	"github.com/march-id/march/room/leaf"
@@ -69,7 +69,7 @@ func TestEveryKind(t *testing.T) {
 	rows[allocator.Internal].check(t, "no kind", errors.New("why"))
 	waits := &allocator.WaitError{After: 2500 * time.Millisecond, Err: allocator.Errorf(allocator.TooMany, "why")}
 	for path, by := range map[string]http.Handler{"/ids": cosid.New(fails{err: waits}, nil),
-		"/v1": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { rest.WriteError(w, waits) })} {
+		"/v1": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { serve.WriteError(w, waits) })} {
 		if _, after := answered(t, "GET", path, by); after != "3" {
 			t.Errorf("%s: a caller that is to wait 2.5 s: Retry-After: %q", path, after)
 		}
@@ -83,7 +83,7 @@ func (want kinds) check(t *testing.T, what string, err error) {
 		t.Fatal(newErr)
 	}
 	tiny, cos := tinyid.New(fails{err: err}, tinyid.AnyToken("good")), cosid.New(fails{err: err}, noMachines{err})
-	var rested http.HandlerFunc = func(w http.ResponseWriter, _ *http.Request) { rest.WriteError(w, err) }
+	var rested http.HandlerFunc = func(w http.ResponseWriter, _ *http.Request) { serve.WriteError(w, err) }
 	const machines = "/machines/ns?instanceId=one&stable=false&machineBit=10"
 	for _, asked := range []struct {
 		method, path string

@@ -1,4 +1,4 @@
-package rest
+package serve
 
 import (
 	"errors"
@@ -16,7 +16,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/observe"
 )
 
 // refusal is an error of HTTP itself, with its own status.
@@ -28,28 +27,20 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.message }
 
-// Refuse answers with an error of HTTP itself, as march.v1.Error.
-func Refuse(w http.ResponseWriter, with int, is codes.Code, message string) {
-	writeError(w, &refusal{with, is, message})
-}
-
 // refuse answers with an error, and logs an unforeseen one (api.Unforeseen).
-func (h *handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+func (h *rest) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if api.Unforeseen(err) {
 		if _, refused := errors.AsType[*refusal](err); !refused {
-			h.failed.Log(time.Now(), h.cfg.Logger.Error, "request failed",
-				append(observe.TraceID(r.Context()), "method", r.Method, "path", r.URL.Path, "error", err)...)
+			h.failed.Log(time.Now(), h.log.Error, "request failed",
+				append(traceID(r.Context()), "method", r.Method, "path", r.URL.Path, "error", err)...)
 		}
 	}
-	writeError(w, err)
+	WriteError(w, err)
 }
 
-// WriteError answers with an error, as all routes of the API do.
-func WriteError(w http.ResponseWriter, err error) { writeError(w, err) }
-
-// writeError answers with an error in package api's form and with StatusOf's
-// status.
-func writeError(w http.ResponseWriter, err error) {
+// WriteError answers with an error in package api's form and with StatusOf's
+// status, as all routes of the API do.
+func WriteError(w http.ResponseWriter, err error) {
 	with, answer := errorOf(err)
 	body, bad := newCodec(false).Marshal(answer)
 	if bad != nil { // not UTF-8, which package api prevents

@@ -1,4 +1,4 @@
-package rest
+package serve
 
 import (
 	"encoding/json"
@@ -136,7 +136,7 @@ func (r *route) match(segments []string, verb string) (map[string]string, bool) 
 }
 
 // find returns the route of an escaped path.
-func (h *handler) find(path string) (r *route, values map[string]string) {
+func (h *rest) find(path string) (r *route, values map[string]string) {
 	path, verb, colon := strings.Cut(path, ":")
 	if colon && verb == "" {
 		return nil, nil

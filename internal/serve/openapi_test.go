@@ -1,4 +1,4 @@
-package rest_test
+package serve_test
 
 import (
 	"fmt"
@@ -14,21 +14,22 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/serve"
 )
 
 // unimplemented is both servers' routes, with services that only say which of
 // their methods was called.
 func unimplemented(t *testing.T) map[string]*http.ServeMux {
 	t.Helper()
-	cfg := rest.Config{MaxBody: maxBody, Logger: hclog.NewNullLogger()}
 	ids := marchv1.UnimplementedIDServiceServer{}
 	conn := inProcess(ids, marchv1.UnimplementedRoomServiceServer{}, marchv1.UnimplementedConsoleServiceServer{})
-	room, err := rest.Room(marchv1.NewIDServiceClient(conn), ids, marchv1.NewRoomServiceClient(conn), cfg)
+	room, err := serve.RoomRoutes(marchv1.NewIDServiceClient(conn), (*access.Gate)(nil).IDs(ids),
+		marchv1.NewRoomServiceClient(conn), maxBody, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
-	console, err := rest.Console(marchv1.NewConsoleServiceClient(conn), cfg)
+	console, err := serve.ConsoleRoutes(conn, maxBody, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}

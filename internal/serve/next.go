@@ -1,22 +1,27 @@
-package rest
+package serve
 
 import (
+	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
+	"sync"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/access"
 )
+
+const nextPath = "/v1/tags/{tag}/next"
 
 // next serves POST /v1/tags/{tag}/next: one ID or, with ?count=, that many IDs as runs;
 // with &contiguous=true as one run, and with &texts=true with their texts. It is the hot
 // route, so it uses no reflection, timers and log lines. Its answers are march.v1.Issued.
-func (h *handler) next(ids Issuer) http.Handler {
+func (h *rest) next(ids access.Issuer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		batch, err := parseBatch(r.URL.RawQuery)
+		batch, err := h.parseBatch(r.URL.RawQuery)
 		if err == nil && r.Body != nil && r.Body != http.NoBody {
 			err = h.emptyBody(w, r)
 		}
@@ -52,8 +57,8 @@ func (h *handler) next(ids Issuer) http.Handler {
 	})
 }
 
-func (h *handler) emptyBody(w http.ResponseWriter, r *http.Request) error {
-	_, fields, err := readBody(w, r, h.cfg.MaxBody)
+func (h *rest) emptyBody(w http.ResponseWriter, r *http.Request) error {
+	_, fields, err := readBody(w, r, h.maxBody)
 	if err == nil {
 		err = refuseFields(fields)
 	}
@@ -62,39 +67,20 @@ func (h *handler) emptyBody(w http.ResponseWriter, r *http.Request) error {
 
 // parseBatch returns the batch of a query, without its tag, or nil for an empty query.
 // NextBatch checks the bounds of the count.
-func parseBatch(query string) (*marchv1.NextBatchRequest, error) {
+func (h *rest) parseBatch(query string) (*marchv1.NextBatchRequest, error) {
 	if query == "" {
 		return nil, nil
 	}
-	values, err := url.ParseQuery(query)
+	values, err := h.routes[nextPath].methods[http.MethodPost].checkQuery(query)
 	if err != nil {
-		return nil, allocator.Errorf(allocator.Invalid, "query: %w", err)
+		return nil, err
 	}
-	for name, given := range values {
-		switch {
-		case name != "count" && name != "contiguous" && name != "texts":
-			return nil, allocator.Errorf(allocator.Invalid,
-				"query: unknown parameter %.100q; allowed: contiguous, count, texts", name)
-		case len(given) != 1:
-			return nil, allocator.Errorf(allocator.Invalid, "%s: given %d times; allowed: once", name, len(given))
-		}
+	count, err := strconv.ParseInt(values.Get("count"), 10, 64)
+	if err != nil {
+		return nil, allocator.Errorf(allocator.Invalid, "count: none; allowed: 1 to %d", api.MaxBatch)
 	}
-	batch := &marchv1.NextBatchRequest{}
-	for name, to := range map[string]*bool{"contiguous": &batch.Contiguous, "texts": &batch.Texts} {
-		switch given := values.Get(name); given {
-		case "", "false":
-		case "true":
-			*to = true
-		default:
-			return nil, allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: true or false", name, given)
-		}
-	}
-	given := values.Get("count")
-	batch.Count, err = strconv.ParseInt(given, 10, 64)
-	if err != nil || strconv.FormatInt(batch.Count, 10) != given { // as check.go has it
-		return nil, allocator.Errorf(allocator.Invalid, "count: %.100q; allowed: 1 to %d", given, api.MaxBatch)
-	}
-	return batch, nil
+	return &marchv1.NextBatchRequest{Count: count, Contiguous: values.Get("contiguous") == "true",
+		Texts: values.Get("texts") == "true"}, nil
 }
 
 func appendBatch(answer *marchv1.NextBatchResponse) []byte {
@@ -151,4 +137,48 @@ func appendText(b []byte, text string) []byte {
 // appendNumber appends n as a string of JSON.
 func appendNumber(b []byte, n int64) []byte {
 	return append(strconv.AppendInt(append(b, '"'), n, 10), '"')
+}
+
+// lateDeadline is a context that ends when its parent does, or callTimeout after the
+// first call of Done. On the hot path nothing waits for its end, and an unused timer
+// would cost more than the rest of the call.
+type lateDeadline struct {
+	context.Context // the request's
+	mu              struct {
+		sync.Mutex
+		timer  context.Context // nil before the first call of Done
+		cancel context.CancelFunc
+	}
+}
+
+// Done begins the time.
+func (d *lateDeadline) Done() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.timer == nil {
+		d.mu.timer, d.mu.cancel = context.WithTimeout(d.Context, callTimeout)
+	}
+	return d.mu.timer.Done()
+}
+
+func (d *lateDeadline) Err() error { return d.current().Err() }
+
+func (d *lateDeadline) Deadline() (time.Time, bool) { return d.current().Deadline() }
+
+func (d *lateDeadline) current() context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.timer != nil {
+		return d.mu.timer
+	}
+	return d.Context
+}
+
+// stop stops the timer.
+func (d *lateDeadline) stop() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.timer != nil {
+		d.mu.cancel()
+	}
 }

@@ -1,8 +1,9 @@
-package observe
+package serve
 
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
@@ -15,8 +16,11 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
+
+	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 // TracesConfig are the settings of traces.
@@ -44,7 +48,7 @@ func NewTraces(ctx context.Context, cfg TracesConfig) (*sdktrace.TracerProvider,
 	}
 	return sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(exporter),
-		sdktrace.WithSampler(sdktrace.ParentBased(callers{sdktrace.TraceIDRatioBased(cfg.Ratio)})),
+		sdktrace.WithSampler(sdktrace.ParentBased(ofCallers{sdktrace.TraceIDRatioBased(cfg.Ratio)})),
 		sdktrace.WithResource(resource.NewSchemaless(
 			attribute.String("service.name", cfg.Service), attribute.String("service.instance.id", cfg.Instance),
 			attribute.String("service.version", cfg.Build),
@@ -52,33 +56,67 @@ func NewTraces(ctx context.Context, cfg TracesConfig) (*sdktrace.TracerProvider,
 	), nil
 }
 
-// callers drops traces that would begin with a call to etcd: such a call is a
+// ofCallers drops traces that would begin with a call to etcd: such a call is a
 // heartbeat or a check for changes, and no caller waits for it.
-type callers struct{ sdktrace.Sampler }
+type ofCallers struct{ sdktrace.Sampler }
 
 // ShouldSample implements sdktrace.Sampler.
-func (c callers) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
+func (c ofCallers) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
 	if p.Kind == trace.SpanKindClient {
 		return sdktrace.SamplingResult{Decision: sdktrace.Drop}
 	}
 	return c.Sampler.ShouldSample(p)
 }
 
-// Calls returns the option that makes spans of the calls that a gRPC server
-// answers, except of those that unwanted names: a span costs more than issuing an
-// ID.
-func Calls(tracer trace.TracerProvider, unwanted func(fullMethod string) bool) stats.Handler {
-	return otelgrpc.NewServerHandler(
-		otelgrpc.WithTracerProvider(tracer),
-		otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),
-		otelgrpc.WithPropagators(propagation.TraceContext{}),
-		otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool { return !unwanted(info.FullMethodName) }),
-	)
+// grpcSpans are the options of spans of calls over gRPC.
+func grpcSpans(tracer trace.TracerProvider, more ...otelgrpc.Option) []otelgrpc.Option {
+	return append(more, otelgrpc.WithTracerProvider(tracer), otelgrpc.WithPropagators(propagation.TraceContext{}),
+		otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()))
 }
 
-// HTTP returns handler with a span for each request, except for those that unwanted
-// names. These are still part of the trace that the caller named.
-func HTTP(tracer trace.TracerProvider, handler http.Handler, unwanted func(path string) bool) http.Handler {
+// callsIn returns the option that makes spans of the calls that a gRPC server answers, except of those that are
+// untraced.
+func callsIn(tracer trace.TracerProvider) grpc.ServerOption {
+	return grpc.StatsHandler(otelgrpc.NewServerHandler(grpcSpans(tracer,
+		otelgrpc.WithFilter(func(info *stats.RPCTagInfo) bool { return !untraced(info.FullMethodName) }))...))
+}
+
+// CallsOut returns options that make spans of the calls of a gRPC client, and send
+// the trace's ID to its server; none if tracer is nil.
+func CallsOut(tracer trace.TracerProvider) []grpc.DialOption {
+	if tracer == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(grpcSpans(tracer)...))}
+}
+
+// untraced reports whether calls of a method have no span: calls that answer from
+// memory, because a span would cost more than the rest. Work that they wait for has
+// spans of its own.
+func untraced(fullMethod string) bool {
+	switch fullMethod {
+	case marchv1.IDService_Next_FullMethodName, marchv1.IDService_NextBatch_FullMethodName,
+		marchv1.IDService_NextMany_FullMethodName,
+		marchv1.IDService_Lease_FullMethodName, marchv1.IDService_Stream_FullMethodName,
+		healthpb.Health_Check_FullMethodName, healthpb.Health_Watch_FullMethodName:
+		return true
+	}
+	return false
+}
+
+// untracedPath is untraced for requests over HTTP.
+func untracedPath(path string) bool {
+	switch path {
+	case "/livez", "/readyz", "/metrics":
+		return true
+	}
+	return strings.HasPrefix(path, "/v1/tags/") && (strings.HasSuffix(path, "/next") ||
+		strings.HasSuffix(path, "/lease"))
+}
+
+// traced returns handler with a span for each request, except for those to untraced paths. These are still part of
+// the trace that the caller named.
+func traced(tracer trace.TracerProvider, handler http.Handler) http.Handler {
 	spans := otelhttp.NewHandler(handler, "HTTP",
 		otelhttp.WithTracerProvider(tracer),
 		otelhttp.WithMeterProvider(metricnoop.NewMeterProvider()),
@@ -91,7 +129,7 @@ func HTTP(tracer trace.TracerProvider, handler http.Handler, unwanted func(path 
 		}),
 	)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !unwanted(r.URL.Path) {
+		if !untracedPath(r.URL.Path) {
 			spans.ServeHTTP(w, r)
 			return
 		}
@@ -101,19 +139,6 @@ func HTTP(tracer trace.TracerProvider, handler http.Handler, unwanted func(path 
 		}
 		handler.ServeHTTP(w, r)
 	})
-}
-
-// CallsOut returns options that make spans of the calls of a gRPC client, and send
-// the trace's ID to its server; none if tracer is nil.
-func CallsOut(tracer trace.TracerProvider) []grpc.DialOption {
-	if tracer == nil {
-		return nil
-	}
-	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(
-		otelgrpc.WithTracerProvider(tracer),
-		otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),
-		otelgrpc.WithPropagators(propagation.TraceContext{}),
-	))}
 }
 
 // Incoming returns ctx as part of the trace that the caller of a gRPC method named,
@@ -135,9 +160,9 @@ func Incoming(ctx context.Context) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, carrier)
 }
 
-// TraceID returns the ID of ctx's trace as a pair for the log, or nil if it has
+// traceID returns the ID of ctx's trace as a pair for the log, or nil if it has
 // none.
-func TraceID(ctx context.Context) []any {
+func traceID(ctx context.Context) []any {
 	if id := trace.SpanContextFromContext(ctx).TraceID(); id.IsValid() {
 		return []any{"trace_id", id.String()}
 	}

@@ -1,4 +1,4 @@
-package rest
+package serve
 
 import (
 	"encoding/json"
@@ -30,7 +30,7 @@ type checked struct {
 
 // check checks a request by the document. If the method is not allowed, the result
 // still has the route.
-func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error) {
+func (h *rest) check(w http.ResponseWriter, r *http.Request) (checked, error) {
 	path := r.URL.EscapedPath()
 	c := checked{method: r.Method}
 	if c.route, c.values = h.find(path); c.route == nil {
@@ -62,7 +62,7 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error)
 		return c, err
 	}
 	var fields map[string]json.RawMessage
-	if c.body, fields, err = readBody(w, r, h.cfg.MaxBody); err != nil {
+	if c.body, fields, err = readBody(w, r, h.maxBody); err != nil {
 		return c, err
 	}
 	if !op.body {
@@ -81,7 +81,7 @@ func (h *handler) check(w http.ResponseWriter, r *http.Request) (checked, error)
 			return c, allocator.Errorf(allocator.Invalid, "query: %.100q beside a body; allowed: a body alone",
 				r.URL.RawQuery)
 		}
-		h.inQuery.Log(time.Now(), h.cfg.Logger.Warn, "fields of a request came in its URL, which others on the way "+
+		h.inQuery.Log(time.Now(), h.log.Warn, "fields of a request came in its URL, which others on the way "+
 			"write to their logs; the next version takes them in the body alone, as JSON", "path", c.route.path)
 		c.body, err = bodyOf(query)
 	}

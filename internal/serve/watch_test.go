@@ -1,4 +1,4 @@
-package rest_test
+package serve_test
 
 import (
 	"bufio"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/serve"
 
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -63,8 +63,7 @@ func serveMigrations(t *testing.T, write time.Duration) (*migrations, *httptest.
 	t.Helper()
 	m := &migrations{pause: 2 * limit, gone: make(chan struct{})}
 	conn := inProcess(marchv1.UnimplementedIDServiceServer{}, marchv1.UnimplementedRoomServiceServer{}, m)
-	routes, err := rest.Console(marchv1.NewConsoleServiceClient(conn),
-		rest.Config{MaxBody: maxBody, Logger: hclog.NewNullLogger()})
+	routes, err := serve.ConsoleRoutes(conn, maxBody, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package rest_test
+package serve_test
 
 import (
 	"context"
@@ -8,7 +8,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/serve"
 )
 
 type one struct {
@@ -27,8 +28,7 @@ func (*discard) WriteHeader(int)             {}
 
 // BenchmarkNext measures the cost of the hot route beyond net/http's own.
 func BenchmarkNext(b *testing.B) {
-	routes, err := rest.Room(nil, one{}, nil,
-		rest.Config{MaxBody: 1000, Logger: hclog.NewNullLogger()})
+	routes, err := serve.RoomRoutes(nil, (*access.Gate)(nil).IDs(one{}), nil, 1000, hclog.NewNullLogger())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -42,5 +42,25 @@ func BenchmarkNext(b *testing.B) {
 	for b.Loop() {
 		clear(w.h)
 		mux.ServeHTTP(w, r)
+	}
+}
+
+// BenchmarkHTTP measures the cost of counting and timing a request, beyond the mux.
+func BenchmarkHTTP(b *testing.B) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/tags/{tag}/next", func(http.ResponseWriter, *http.Request) {})
+	_, _, count := serve.Counted(serve.NewMetrics("test", nil), nil)
+	r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/tags/order/next", http.NoBody)
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := &discard{http.Header{}}
+	for name, h := range map[string]http.Handler{"mux": mux, "counted": count(mux)} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				h.ServeHTTP(w, r)
+			}
+		})
 	}
 }

@@ -1,4 +1,4 @@
-package rest_test
+package serve_test
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/rest"
+	"github.com/march-id/march/internal/serve"
 )
 
 const maxBody = 1000
@@ -126,8 +126,8 @@ func (s *room) GetChain(ctx context.Context, r *marchv1.GetChainRequest) (*march
 	return nil, status.Error(codes.Unavailable, "from elsewhere")
 }
 
-// served is the routes of a room.
-type served struct {
+// routed is the routes of a room.
+type routed struct {
 	*http.ServeMux
 	ids  *ids
 	room *room
@@ -143,12 +143,12 @@ func inProcess(i marchv1.IDServiceServer, r marchv1.RoomServiceServer, c marchv1
 	})
 }
 
-func serveRoom(t testing.TB) *served {
+func serveRoom(t testing.TB) *routed {
 	t.Helper()
-	s := &served{ServeMux: http.NewServeMux(), ids: &ids{}, room: &room{}, log: &bytes.Buffer{}}
+	s := &routed{ServeMux: http.NewServeMux(), ids: &ids{}, room: &room{}, log: &bytes.Buffer{}}
 	conn := inProcess(s.ids, s.room, marchv1.UnimplementedConsoleServiceServer{})
-	routes, err := rest.Room(marchv1.NewIDServiceClient(conn), s.ids, marchv1.NewRoomServiceClient(conn),
-		rest.Config{MaxBody: maxBody, Logger: hclog.New(&hclog.LoggerOptions{Output: s.log})})
+	routes, err := serve.RoomRoutes(marchv1.NewIDServiceClient(conn), (*access.Gate)(nil).IDs(s.ids),
+		marchv1.NewRoomServiceClient(conn), maxBody, hclog.New(&hclog.LoggerOptions{Output: s.log}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func serveRoom(t testing.TB) *served {
 }
 
 // do sends a request, such as "POST /path body", with headers such as "Name: value".
-func (s *served) do(line string, headers ...string) *httptest.ResponseRecorder {
+func (s *routed) do(line string, headers ...string) *httptest.ResponseRecorder {
 	method, rest, _ := strings.Cut(line, " ")
 	target, body, _ := strings.Cut(rest, " ")
 	r := httptest.NewRequest(method, target, strings.NewReader(body))

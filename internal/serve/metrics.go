@@ -1,26 +1,25 @@
-// Package observe exports a server's metrics to Prometheus and its traces over OTLP.
-//
-// Every metric's name begins with march_, but for those of Go's runtime and of the process, which have the names of
-// Prometheus' own libraries. A time that was measured in a sampled trace has that trace as its exemplar. Every label's
-// values come from a closed set: the methods and codes of the API, the Kinds of errors, the routes, and as many tags as
-// an operator allows (package room). Nothing is registered outside the Metrics that a server is given, so a process may
-// run several servers.
-//
-// A server that is given no Metrics and no tracer installs nothing, so they cost nothing while they are off.
-package observe
+package serve
 
 import (
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 )
 
-// Metrics is the registry of one server's metrics.
+// Metrics is the registry of one server's metrics. Nothing is registered outside it, so a process may run several
+// servers. Names begin with march_, but for what the libraries of Prometheus and of the gRPC ecosystem name: Go's
+// runtime, the process, and calls. A time that was measured in a sampled trace has that trace as its exemplar. Every
+// label's values come from a closed set: the methods and codes of the API, the Kinds of errors, the routes, and as many
+// tags as an operator allows (package room).
 type Metrics struct {
 	registry *prometheus.Registry
 	labelled prometheus.Registerer // puts the server's own labels on everything
@@ -49,9 +48,9 @@ func seconds(name, help string) prometheus.HistogramOpts {
 	}
 }
 
-// New returns the metrics of one server, with those that all servers have: of the
+// NewMetrics returns the metrics of one server, with those that all servers have: of the
 // program's build, its process and Go's runtime. Every metric has labels.
-func New(build string, labels prometheus.Labels) *Metrics {
+func NewMetrics(build string, labels prometheus.Labels) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.labelled = prometheus.WrapRegistererWith(labels, m.registry)
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -65,27 +64,95 @@ func New(build string, labels prometheus.Labels) *Metrics {
 		Name: "march_etcd_failures_total", Help: "Transactions that failed, by the kind of error.",
 	}, []string{"kind"})
 	m.etcdFailures.WithLabelValues(allocator.Unavailable.Error())
-	m.limits, m.refused = newLimits()
+	m.limits = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "march_limit", Help: "The limits on how much callers may use, by the name of the flag that sets each " +
+			"(--max-NAME).",
+	}, []string{"limit"})
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "march_limit_refused_total", Help: "Refusals because a limit was reached, by limit.",
+	}, []string{"limit"})
 	m.auditFailed = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "march_audit_failed_total",
 		Help: "Entries of the audit that could not be written, by where to: refusals to etcd, all to the log.",
 	}, []string{"to"})
 	m.auditFailed.WithLabelValues("etcd")
 	m.auditFailed.WithLabelValues("log")
-	m.Register(info, m.etcdSeconds, m.etcdFailures, m.limits, m.refused, m.auditFailed)
-	// The names march_go_* and march_process_* are those of the version before: they go with the next one.
-	for _, r := range []prometheus.Registerer{m.labelled, prometheus.WrapRegistererWithPrefix("march_", m.labelled)} {
-		r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	}
+	m.Register(info, m.etcdSeconds, m.etcdFailures, m.limits, m.refused, m.auditFailed,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // Register adds collectors. It panics where two have metrics of one name: a
-// mistake in the program.
-func (m *Metrics) Register(list ...prometheus.Collector) { m.labelled.MustRegister(list...) }
+// mistake in the program. m may be nil.
+func (m *Metrics) Register(list ...prometheus.Collector) {
+	if m != nil {
+		m.labelled.MustRegister(list...)
+	}
+}
 
 // Gatherer returns the metrics for reading.
-func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
+func (m *Metrics) Gatherer() prometheus.Gatherer { return prometheus.GathererFunc(m.gather) }
+
+// gather also shows the metrics that this version renamed under the names of the version before, which go with the next
+// one.
+func (m *Metrics) gather() ([]*dto.MetricFamily, error) {
+	families, err := m.registry.Gather()
+	for _, f := range families {
+		name := formerly[f.GetName()]
+		if strings.HasPrefix(f.GetName(), "go_") || strings.HasPrefix(f.GetName(), "process_") {
+			name = "march_" + f.GetName()
+		}
+		if name == "" {
+			continue
+		}
+		former := &dto.MetricFamily{Name: &name, Help: f.Help, Type: f.Type} //nolint:protogetter // pointers
+		known := make(map[string]*dto.Counter)
+		for _, m := range f.GetMetric() {
+			m, _ = proto.Clone(m).(*dto.Metric)
+			m.Label = formerLabels(m.GetLabel())
+			labels := (&dto.Metric{Label: m.GetLabel()}).String()
+			if c := known[labels]; c != nil { // of another status of the class
+				*c.Value += m.GetCounter().GetValue()
+				continue
+			}
+			known[labels] = m.GetCounter()
+			former.Metric = append(former.Metric, m)
+		}
+		families = append(families, former)
+	}
+	slices.SortFunc(families, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return families, err
+}
+
+var formerly = map[string]string{
+	"grpc_server_handled_total": "march_requests_total", "grpc_server_handling_seconds": "march_request_seconds",
+	"http_requests_total": "march_http_requests_total", "http_request_duration_seconds": "march_http_request_seconds",
+}
+
+// formerLabels changes labels, which are in the order of their names, into those of the version before.
+func formerLabels(labels []*dto.LabelPair) []*dto.LabelPair {
+	method := ""
+	labels = slices.DeleteFunc(labels, func(l *dto.LabelPair) bool {
+		switch l.GetName() {
+		case "grpc_code":
+			*l.Name = "code"
+		case "grpc_method":
+			method = l.GetValue()
+			return true
+		case "grpc_service":
+			*l.Name, *l.Value = "method", l.GetValue()+"/"+method
+		case "grpc_type":
+			return true
+		case "handler":
+			*l.Name = "route"
+		case "code":
+			*l.Name, *l.Value = "class", l.GetValue()[:1]+"xx"
+		}
+		return false
+	})
+	slices.SortFunc(labels, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return labels
+}
 
 // Transaction counts a transaction with etcd; it fits ledger.Config.Observe.
 func (m *Metrics) Transaction(took time.Duration, err error) {

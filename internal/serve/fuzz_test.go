@@ -1,4 +1,4 @@
-package rest_test
+package serve_test
 
 import (
 	"bufio"
