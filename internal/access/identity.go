@@ -3,7 +3,6 @@ package access
 import (
 	"context"
 	"crypto/x509"
-	"net"
 	"strings"
 	"time"
 
@@ -199,15 +198,4 @@ func bearer(header string) (string, error) {
 			"authorization: a scheme that is not Bearer; allowed: Bearer TOKEN")
 	}
 	return strings.TrimSpace(header[len(scheme):]), nil
-}
-
-// host returns an address without its port.
-func host(at net.Addr) string {
-	if tcp, ok := at.(*net.TCPAddr); ok {
-		return tcp.IP.String()
-	}
-	if at == nil {
-		return ""
-	}
-	return at.String()
 }

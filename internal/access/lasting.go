@@ -25,10 +25,8 @@ type lasting struct {
 
 // allLasting are the calls that last.
 type allLasting struct {
-	mu struct {
-		sync.Mutex
-		open map[*lasting]struct{}
-	}
+	sync.Mutex
+	open map[*lasting]struct{}
 }
 
 // last begins a call that lasts. Its context ends when the caller has lost the right to it, and
@@ -36,12 +34,12 @@ type allLasting struct {
 func (g *Gate) last(ctx context.Context, s *Subject, c Credentials, call *policy.Call) (context.Context, *lasting) {
 	ctx, end := context.WithCancelCause(ctx)
 	l := &lasting{call: call, end: end, subject: s, given: c}
-	g.lasting.mu.Lock()
-	defer g.lasting.mu.Unlock()
-	if g.lasting.mu.open == nil {
-		g.lasting.mu.open = make(map[*lasting]struct{})
+	g.lasting.Lock()
+	defer g.lasting.Unlock()
+	if g.lasting.open == nil {
+		g.lasting.open = make(map[*lasting]struct{})
 	}
-	g.lasting.mu.open[l] = struct{}{}
+	g.lasting.open[l] = struct{}{}
 	return ctx, l
 }
 
@@ -52,9 +50,9 @@ func (g *Gate) over(ctx context.Context, l *lasting, err error) error {
 		err = why
 	}
 	l.end(nil)
-	g.lasting.mu.Lock()
-	defer g.lasting.mu.Unlock()
-	delete(g.lasting.mu.open, l)
+	g.lasting.Lock()
+	defer g.lasting.Unlock()
+	delete(g.lasting.open, l)
 	return err
 }
 
@@ -84,16 +82,12 @@ func Lost(ctx context.Context) error {
 	return nil
 }
 
-// all returns the calls that last, in no order.
-func (a *allLasting) all() []*lasting {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Collect(maps.Keys(a.mu.open))
-}
-
 // endLost ends each call that its caller has lost the right to.
 func (g *Gate) endLost(ctx context.Context) {
-	for _, l := range g.lasting.all() {
+	g.lasting.Lock()
+	all := slices.Collect(maps.Keys(g.lasting.open))
+	g.lasting.Unlock()
+	for _, l := range all {
 		before := l.subject
 		if before.current(g.current.Load()) {
 			continue

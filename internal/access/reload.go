@@ -153,27 +153,18 @@ func (g *Gate) Problems() []*marchv1.Problem {
 
 func (g *Gate) brokenFiles() (list []*marchv1.Problem) {
 	for _, f := range g.files {
-		if p := f.problem(); p != nil {
-			list = append(list, p)
+		f.mu.Lock()
+		err, since := f.mu.err, f.mu.since
+		f.mu.Unlock()
+		if err == nil {
+			continue
 		}
+		command := ""
+		if f.flag == "policy" {
+			command = "march policy validate " + f.path
+		}
+		list = append(list, problem.New(problem.Rights, f.path, since, "path", f.path, "flag", f.flag,
+			"why", fmt.Sprintf("%.300s", err), "command", command))
 	}
 	return list
-}
-
-// problem returns why the file is broken, or nil if it is not.
-func (f *file) problem() *marchv1.Problem {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mu.err == nil {
-		return nil
-	}
-	return problem.New(problem.Rights, f.path, f.mu.since, "path", f.path, "flag", f.flag,
-		"why", fmt.Sprintf("%.300s", f.mu.err), "command", command(f))
-}
-
-func command(f *file) string {
-	if f.flag == "policy" {
-		return "march policy validate " + f.path
-	}
-	return ""
 }

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"google.golang.org/grpc/peer"
@@ -86,8 +87,12 @@ func one(name string) []string {
 
 // addressOf returns where a call comes from, without the port.
 func addressOf(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok {
-		return host(p.Addr)
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return ""
 	}
-	return ""
+	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
+		return tcp.IP.String()
+	}
+	return p.Addr.String()
 }

@@ -108,16 +108,10 @@ func (c *callers) leave(at netip.Addr, who *caller) {
 		time.AfterFunc(2*barredFor, func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			c.forget(at, who, time.Now())
+			if c.mu.by[at] == who && who.connections == 0 && who.barred.Load() <= time.Now().UnixNano() {
+				delete(c.mu.by, at)
+			}
 		})
-	}
-}
-
-// forget drops a caller without connections that is not barred. The callers' lock
-// is held.
-func (c *callers) forget(at netip.Addr, who *caller, now time.Time) {
-	if c.mu.by[at] == who && who.connections == 0 && who.barred.Load() <= now.UnixNano() {
-		delete(c.mu.by, at)
 	}
 }
 

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,8 +134,8 @@ func (p *parameter) check(value string) error {
 	if enum := p.Schema.Enum; enum != nil && !slices.Contains(enum, value) {
 		return allocator.Errorf(allocator.Invalid, "%s: %.100q; allowed: %s", p.Name, value, strings.Join(enum, ", "))
 	}
-	bits := p.bits()
-	if bits == 0 {
+	bits, isNumber := map[string]int{"int64": 64, "int32": 32}[p.Schema.Format]
+	if !isNumber {
 		return nil
 	}
 	n, err := strconv.ParseInt(value, 10, bits)
@@ -173,16 +174,11 @@ func (op *operation) checkQuery(raw string) (url.Values, error) {
 func unknownParameter(name string, known map[string]*parameter) error {
 	var names []string
 	for _, p := range known {
-		if !slices.Contains(names, p.Name) {
-			names = append(names, p.Name)
-		}
+		names = append(names, p.Name)
 	}
 	slices.Sort(names)
-	allowed := "no parameter"
-	if len(names) > 0 {
-		allowed = strings.Join(names, ", ")
-	}
-	return allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: %s", name, allowed)
+	return allocator.Errorf(allocator.Invalid, "query: unknown parameter %.100q; allowed: %s", name,
+		cmp.Or(strings.Join(slices.Compact(names), ", "), "no parameter"))
 }
 
 // checkActor checks that gRPC accepts the actor as metadata.

@@ -55,11 +55,11 @@ march_etcd_failures_total{kind="unavailable"} 0
 func TestRequests(t *testing.T) {
 	m := serve.NewMetrics("test", prometheus.Labels{"room": "a"})
 	unary, stream, counted := serve.Counted(m, map[string]grpc.ServiceInfo{"s": {Methods: []grpc.MethodInfo{
-		{Name: "Unary"}, {Name: "Stream", IsServerStream: true}}}})
+		{Name: "Unary"}, {Name: "Many", IsServerStream: true}}}})
 	for _, err := range []error{nil, nil, status.Error(codes.NotFound, "x"), status.Error(99, "x"), errors.New("x")} {
 		_, _ = unary(bg, nil, &grpc.UnaryServerInfo{FullMethod: "/s/Unary"},
 			func(context.Context, any) (any, error) { return nil, err })
-		_ = stream(nil, noStream{}, &grpc.StreamServerInfo{FullMethod: "/s/Stream"},
+		_ = stream(nil, noStream{}, &grpc.StreamServerInfo{FullMethod: "/s/Many"},
 			func(any, grpc.ServerStream) error { return err })
 	}
 	mux := http.NewServeMux()
@@ -80,13 +80,13 @@ func TestRequests(t *testing.T) {
 	if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(`
 # HELP grpc_server_handled_total Calls over gRPC that ended, by method and code. A stream is one.
 # TYPE grpc_server_handled_total counter
-grpc_server_handled_total{grpc_code="Internal",grpc_method="Stream",grpc_service="s",grpc_type="server_stream",room="a"} 1
+grpc_server_handled_total{grpc_code="Internal",grpc_method="Many",grpc_service="s",grpc_type="server_stream",room="a"} 1
 grpc_server_handled_total{grpc_code="Internal",grpc_method="Unary",grpc_service="s",grpc_type="unary",room="a"} 1
-grpc_server_handled_total{grpc_code="NotFound",grpc_method="Stream",grpc_service="s",grpc_type="server_stream",room="a"} 1
+grpc_server_handled_total{grpc_code="NotFound",grpc_method="Many",grpc_service="s",grpc_type="server_stream",room="a"} 1
 grpc_server_handled_total{grpc_code="NotFound",grpc_method="Unary",grpc_service="s",grpc_type="unary",room="a"} 1
-grpc_server_handled_total{grpc_code="OK",grpc_method="Stream",grpc_service="s",grpc_type="server_stream",room="a"} 2
+grpc_server_handled_total{grpc_code="OK",grpc_method="Many",grpc_service="s",grpc_type="server_stream",room="a"} 2
 grpc_server_handled_total{grpc_code="OK",grpc_method="Unary",grpc_service="s",grpc_type="unary",room="a"} 2
-grpc_server_handled_total{grpc_code="Unknown",grpc_method="Stream",grpc_service="s",grpc_type="server_stream",room="a"} 1
+grpc_server_handled_total{grpc_code="Unknown",grpc_method="Many",grpc_service="s",grpc_type="server_stream",room="a"} 1
 grpc_server_handled_total{grpc_code="Unknown",grpc_method="Unary",grpc_service="s",grpc_type="unary",room="a"} 1
 # HELP http_requests_total Requests over HTTP that were answered, by route and status.
 # TYPE http_requests_total counter
@@ -103,13 +103,13 @@ march_http_requests_total{class="4xx",room="a",route="GET /v1/{tag}"} 2
 march_http_requests_total{class="4xx",room="a",route="none"} 2
 # HELP march_requests_total Calls over gRPC that ended, by method and code. A stream is one.
 # TYPE march_requests_total counter
-march_requests_total{code="Internal",method="s/Stream",room="a"} 1
+march_requests_total{code="Internal",method="s/Many",room="a"} 1
 march_requests_total{code="Internal",method="s/Unary",room="a"} 1
-march_requests_total{code="NotFound",method="s/Stream",room="a"} 1
+march_requests_total{code="NotFound",method="s/Many",room="a"} 1
 march_requests_total{code="NotFound",method="s/Unary",room="a"} 1
-march_requests_total{code="OK",method="s/Stream",room="a"} 2
+march_requests_total{code="OK",method="s/Many",room="a"} 2
 march_requests_total{code="OK",method="s/Unary",room="a"} 2
-march_requests_total{code="Unknown",method="s/Stream",room="a"} 1
+march_requests_total{code="Unknown",method="s/Many",room="a"} 1
 march_requests_total{code="Unknown",method="s/Unary",room="a"} 1
 `), "grpc_server_handled_total", "http_requests_total", "march_requests_total", "march_http_requests_total"); err != nil {
 		t.Error(err)

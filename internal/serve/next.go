@@ -156,7 +156,7 @@ func (d *lateDeadline) Done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mu.timer == nil {
-		d.mu.timer, d.mu.cancel = context.WithTimeout(d.Context, callTimeout)
+		d.mu.timer, d.mu.cancel = context.WithTimeout(d.Context, callTimeout) //nolint:fatcontext // once
 	}
 	return d.mu.timer.Done()
 }

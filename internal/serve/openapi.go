@@ -37,17 +37,6 @@ type parameter struct {
 	} `json:"schema"`
 }
 
-// bits returns how many bits an integer has, 0 for other types.
-func (p *parameter) bits() int {
-	switch p.Schema.Format {
-	case "int64":
-		return 64
-	case "int32":
-		return 32
-	}
-	return 0
-}
-
 // parseDocument returns the routes of a generated OpenAPI document, by path.
 func parseDocument(generated []byte) (map[string]*route, error) {
 	var document struct {

@@ -60,10 +60,7 @@ func (s *side) make(cfg Config, options []grpc.ServerOption, requests *requests,
 
 func (s *side) serveGRPC(callers *callers) error {
 	// The context may end before this begins: then the error is ErrServerStopped.
-	if err := s.grpc.Serve(&listener{s.at.GRPC, callers}); !errors.Is(err, grpc.ErrServerStopped) {
-		return err
-	}
-	return nil
+	return stopped(s.grpc.Serve(&listener{s.at.GRPC, callers}), grpc.ErrServerStopped)
 }
 
 func (s *side) serveHTTP(callers *callers, cfg Config) error {
@@ -71,8 +68,13 @@ func (s *side) serveHTTP(callers *callers, cfg Config) error {
 	if cfg.Windows {
 		more = []string{"h2"}
 	}
-	err := s.http.Serve(secured(&listener{s.at.HTTP, callers}, cfg.TLS, cfg.TLS.ServerOptional, more...))
-	if errors.Is(err, http.ErrServerClosed) {
+	return stopped(s.http.Serve(secured(&listener{s.at.HTTP, callers}, cfg.TLS, cfg.TLS.ServerOptional, more...)),
+		http.ErrServerClosed)
+}
+
+// stopped returns why a server ended, nil if it was stopped.
+func stopped(err, good error) error {
+	if errors.Is(err, good) {
 		return nil
 	}
 	return err

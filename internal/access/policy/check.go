@@ -62,7 +62,7 @@ func (g *grant) grants(names []string) bool {
 		return g.subjects.exact[Anonymous]
 	}
 	for _, name := range names {
-		if g.subjects.match(name) {
+		if g.subjects.Match(name) {
 			return true
 		}
 	}
@@ -200,7 +200,7 @@ func (g *grant) covers(r *Request) bool {
 func (g *grant) coversTag(r *Request) bool {
 	switch r.Call.tags {
 	case named:
-		return g.tags.match(r.Tag)
+		return g.tags.Match(r.Tag)
 	case all:
 		return g.tags.all
 	}
@@ -211,12 +211,12 @@ func (g *grant) coversRooms(r *Request) bool {
 	if g.rooms.all {
 		return true
 	}
-	if r.Room != "" && !g.rooms.match(r.Room) || r.Call.rooms == all {
+	if r.Room != "" && !g.rooms.Match(r.Room) || r.Call.rooms == all {
 		return false
 	}
 	if r.Call.rooms == named {
 		for _, room := range r.Rooms {
-			if !g.rooms.match(room) {
+			if !g.rooms.Match(room) {
 				return false
 			}
 		}

@@ -63,7 +63,7 @@ type Policy struct {
 // grant allows some subjects something.
 type grant struct {
 	line                  int
-	subjects, tags, rooms names
+	subjects, tags, rooms Names
 	roles                 []string
 	calls                 []bool // by a call's index
 	quotas                Quotas
@@ -149,7 +149,7 @@ func readRole(r *yamlfile.Reader, e yamlfile.Entry, roles map[string][]bool) {
 func readGrant(r *yamlfile.Reader, node ast.Node, roles map[string][]bool) *grant {
 	at := yamlfile.Of(node)
 	g := &grant{line: at.Line, calls: make([]bool, len(table))}
-	named := func(field string, to *names, check func(string) error) func(yamlfile.Entry) {
+	named := func(field string, to *Names, check func(string) error) func(yamlfile.Entry) {
 		return func(e yamlfile.Entry) { readNames(r, "grants."+field, e, to, check) }
 	}
 	seen := r.Fields("grants", node, map[string]func(yamlfile.Entry){
@@ -193,7 +193,7 @@ func (g *grant) readRoles(r *yamlfile.Reader, e yamlfile.Entry, roles map[string
 }
 
 // readNames reads a list of names and patterns.
-func readNames(r *yamlfile.Reader, field string, e yamlfile.Entry, to *names, check func(string) error) {
+func readNames(r *yamlfile.Reader, field string, e yamlfile.Entry, to *Names, check func(string) error) {
 	list := r.List(field, e.Value)
 	if len(list) == 0 && e.Value != nil {
 		r.Refuse(e.At, "%s: none; allowed: at least one name", field)
@@ -216,7 +216,7 @@ func readNames(r *yamlfile.Reader, field string, e yamlfile.Entry, to *names, ch
 
 // ReadSubjects reads a list of subjects' names and patterns, of some forms such as JWT.
 func ReadSubjects(r *yamlfile.Reader, field string, e yamlfile.Entry, forms ...string) (n Names) {
-	readNames(r, field, e, &n.of, func(text string) error { return checkForm(text, forms) })
+	readNames(r, field, e, &n, func(text string) error { return checkForm(text, forms) })
 	return n
 }
 

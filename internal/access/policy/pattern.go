@@ -47,27 +47,21 @@ func (p *pattern) match(name string) bool {
 	return strings.HasSuffix(name, p.rest[last])
 }
 
-// Names are names that a proof may give.
-type Names struct{ of names }
-
-// AnyName are all names.
-var AnyName = Names{names{all: true}}
-
-// Match reports whether a name is one of them.
-func (n Names) Match(name string) bool { return n.of.match(name) }
-
-// None reports whether there is no name.
-func (n Names) None() bool { return len(n.of.texts) == 0 }
-
-// names is a set of names and patterns.
-type names struct {
+// Names is a set of names and patterns.
+type Names struct {
 	all      bool
 	exact    map[string]bool
 	patterns []pattern
 	texts    []string // as they were written
 }
 
-func (n *names) add(text string) {
+// AnyName are all names.
+var AnyName = Names{all: true}
+
+// None reports whether a list has no name.
+func (n *Names) None() bool { return len(n.texts) == 0 }
+
+func (n *Names) add(text string) {
 	n.texts = append(n.texts, text)
 	switch p := compile(text); {
 	case p.any():
@@ -82,8 +76,8 @@ func (n *names) add(text string) {
 	}
 }
 
-// match reports whether a name is in the set. It allocates nothing.
-func (n *names) match(name string) bool {
+// Match reports whether a name is in the set. It allocates nothing.
+func (n *Names) Match(name string) bool {
 	if n.all || n.exact != nil && n.exact[name] {
 		return true
 	}
