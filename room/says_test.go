@@ -52,13 +52,9 @@ func (s *issued) addID(id int64) { s.add(&marchv1.Run{First: id, Count: 1}) }
 // its room, and in the room's range of the layout of that era.
 func (c *cluster) verify(all ...*issued) {
 	c.Helper()
-	dump, err := c.Admin.Ledger.Cluster().Dump(bg)
+	layouts, _, err := ledgertest.Stored(bg, c.Open(c), "default")
 	if err != nil {
-		c.Fatalf("dump: %v", err)
-	}
-	layouts := make(map[int64]allocator.Layout)
-	for _, r := range dump.History {
-		layouts[r.Layout.Version] = r.Layout
+		c.Fatalf("layouts: %v", err)
 	}
 	eras, err := ledgertest.Eras(bg, c.Open(c), "default")
 	if err != nil {

@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"bytes"
-	"context"
 	"strings"
 	"testing"
 
@@ -110,8 +109,4 @@ func TestLeasableBeforeAnythingWasRead(t *testing.T) {
 	}
 	_, err := l.Refresh(bg)
 	ledgertest.WantKind(t, err, allocator.Refused, "march layout init")
-	_, err = l.Cluster().Dump(context.Background())
-	if err != nil {
-		t.Errorf("dump of nothing: %v", err)
-	}
 }

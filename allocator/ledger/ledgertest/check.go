@@ -49,18 +49,11 @@ func CheckCluster(tb TB, etcd store.Store, cluster string, issued Issued) {
 	for _, problem := range report.Problems {
 		tb.Errorf("check of cluster %s: verify: %s", cluster, problem)
 	}
-	d, err := l.Cluster().Dump(ctx)
-	if err != nil {
-		tb.Errorf("check of cluster %s: %v", cluster, err)
-		if d == nil {
-			return
-		}
-	}
-	eras, err := Eras(ctx, etcd, cluster)
+	problems, err := Uncovered(ctx, etcd, cluster, issued)
 	if err != nil {
 		tb.Errorf("check of cluster %s: %v", cluster, err)
 	}
-	for _, problem := range Verify(d, eras, issued) {
+	for _, problem := range problems {
 		tb.Errorf("check of cluster %s: %s", cluster, problem)
 	}
 }
@@ -156,11 +149,16 @@ func (a AllEras) Add(tag allocator.Tag, room allocator.Room, mark record.Mark) {
 	}
 }
 
-// Verify is the pure part of CheckCluster: it returns what is wrong.
-func Verify(d *record.Dump, eras AllEras, issued Issued) []string {
-	v := &verifier{dump: d, eras: eras, layouts: make(map[int64]allocator.Layout), problems: verify.DumpProblems(d)}
-	for _, r := range d.History {
-		v.layouts[r.Layout.Version] = r.Layout
+// Uncovered returns what is wrong with segments that were issued: those that lie in no era, and IDs that were issued
+// twice.
+func Uncovered(ctx context.Context, etcd store.Store, cluster string, issued Issued) ([]string, error) {
+	eras, err := Eras(ctx, etcd, cluster)
+	if err != nil {
+		return nil, err
+	}
+	v := &verifier{eras: eras}
+	if v.layouts, v.next, err = Stored(ctx, etcd, cluster); err != nil {
+		return nil, err
 	}
 	epochs := make(map[string]bool)
 	for _, rooms := range eras {
@@ -174,15 +172,45 @@ func Verify(d *record.Dump, eras AllEras, issued Issued) []string {
 	for tag, rooms := range issued {
 		v.issued(tag, rooms)
 	}
-	return v.problems
+	return v.problems, nil
 }
 
 type verifier struct {
-	dump     *record.Dump
 	eras     AllEras
 	epochs   int // how many epochs the eras are of
 	layouts  map[int64]allocator.Layout
+	next     map[MarkOf]int64
 	problems []string
+}
+
+// MarkOf names a mark.
+type MarkOf struct {
+	Tag  allocator.Tag
+	Room allocator.Room
+}
+
+// Stored returns the history of layouts, by version, and how far marks are. Keys that cannot be read are verify's.
+func Stored(ctx context.Context, etcd store.Store,
+	cluster string) (layouts map[int64]allocator.Layout, next map[MarkOf]int64, err error) {
+	reader, err := record.NewReader(cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, err := etcd.Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: reader.All()}}}})
+	if err != nil {
+		return nil, nil, err
+	}
+	layouts, next = make(map[int64]allocator.Layout), make(map[MarkOf]int64)
+	for _, kv := range answer.Got[0] {
+		switch e, err := reader.Entry(kv); {
+		case err != nil:
+		case e.Mark != nil:
+			next[MarkOf{e.Tag, e.Room}] = e.Mark.Next
+		case e.Kind == "layouts":
+			layouts[e.Version] = e.Layout.Layout
+		}
+	}
+	return layouts, next, nil
 }
 
 func (v *verifier) add(format string, args ...any) {
@@ -227,8 +255,8 @@ func (v *verifier) lostUpTo(tag allocator.Tag, room allocator.Room, id int64) in
 	})
 	i := slices.IndexFunc(eras, func(e record.Era) bool { return e.End > id })
 	switch {
-	case i < 0 && id < v.dump.Marks[tag][room].Next:
-		return v.dump.Marks[tag][room].Next
+	case i < 0 && id < v.next[MarkOf{tag, room}]:
+		return v.next[MarkOf{tag, room}]
 	case i > 0 && id < eras[i].First && eras[i-1].Epoch != eras[i].Epoch, i == 0 && id < eras[0].First && v.epochs > 1:
 		return eras[i].First
 	}

@@ -51,6 +51,16 @@ func NewFake(tb TB) *Fake {
 	return m
 }
 
+// Holding returns a store that has these keys at a revision, in an etcd cluster.
+func Holding(kvs []store.KV, revision int64, etcd uint64) store.Store {
+	m := NewFake(nil)
+	m.mu.data.rev, m.mu.id = revision, etcd
+	for _, kv := range kvs {
+		m.mu.data.set(kv.Key, version{rev: kv.ModRevision, value: kv.Value})
+	}
+	return m.Open()
+}
+
 // Open returns a connection, with faults of its own.
 func (m *Fake) Open() *Conn { return &Conn{m: m, done: make(chan struct{})} }
 

@@ -24,6 +24,10 @@ func Lay(tb TB, text string) allocator.Layout {
 		if _, scanErr := fmt.Sscanf(rng, "%d-%d", &r.Lower, &r.Upper); scanErr != nil {
 			err = scanErr
 		}
+		if reserved, is := strings.CutPrefix(room, "!"); is {
+			l.Reserved = map[allocator.Room]allocator.Range{allocator.Room(reserved): r}
+			continue
+		}
 		l.Ranges[allocator.Room(room)] = r
 	}
 	if err != nil {

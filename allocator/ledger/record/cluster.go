@@ -76,17 +76,6 @@ func (c *Cluster) try(ctx context.Context, txn store.Txn) (store.Answer, error) 
 	return answer, err
 }
 
-// Dump reads the whole cluster in one transaction. It is for tests and for checks of the
-// whole cluster, not for serving. Its error names each key and value that is not a
-// cluster's; the Dump has what could be read.
-func (c *Cluster) Dump(ctx context.Context) (*Dump, error) {
-	answer, err := c.Gets(ctx, store.OpGetPrefix(string(c.Keys)))
-	if err != nil {
-		return nil, err
-	}
-	return c.Keys.Dump(answer.Revision, answer.Got[0])
-}
-
 // Status asks the etcd server that answers about itself, for TryTimeout at most.
 func (c *Cluster) Status(ctx context.Context) (store.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.TryTimeout)

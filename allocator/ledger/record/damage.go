@@ -13,17 +13,13 @@ type Damage struct {
 	Command string // applies the remedy; empty if no command does
 }
 
-const (
-	allLeasing = "all leasing, in every room"
-	onlyLists  = "nothing; lists pass it over"
-	oldKey     = "leave it, or delete the key"
-	fromBackup = "put the value of a backup back"
-)
-
 // Says returns, in one line, why the key cannot be read and what that stops.
 func (d Damage) Says(why error) string {
 	return Cut(strings.ReplaceAll(why.Error(), "\n", "; ")) + "; it stops " + d.Stops
 }
+
+// maxProblem bounds the text of a problem, in bytes: it may quote a value.
+const maxProblem = 300
 
 // Cut cuts a text to maxProblem.
 func Cut(text string) string {
@@ -33,90 +29,80 @@ func Cut(text string) string {
 	return text
 }
 
-// damaged is a damaged key, with what decides its effect.
-type damaged struct {
-	KeyParts
-	object    string // the key without the cluster's prefix
-	inForce   int64  // the version of the layout in force
-	migration string // the one that is under way
-}
+const (
+	allLeasing = "all leasing, in every room"
+	onlyLists  = "nothing; lists pass it over"
+	oldKey     = "leave it, or delete the key"
+	fromBackup = "put the value of a backup back"
+	forgetIt   = "march instance forget {room} {instance}"
+)
 
-// always has the damage of kinds whose keys all stop the same.
-func always(stops, remedy, command string) func(damaged) Damage {
-	return func(damaged) Damage { return Damage{stops, remedy, command} }
-}
-
-func damagedByRecover(of damaged) Damage {
-	return Damage{allLeasing, "recover, which writes a new " + of.Kind, "march recover"}
-}
-
-func damagedTag(of damaged) Damage {
-	return Damage{fmt.Sprintf("leasing of tag %s, in every room", of.Tag),
-		"put the value back that the audit has for it", "march audit list -o json --to " + of.object}
-}
-
-func damagedMark(of damaged) Damage {
-	return Damage{
-		fmt.Sprintf("leasing of tag %s in room %s, in every room at its first lease under a new layout, and recover",
-			of.Tag, of.Room),
+// damages has the damage of each kind of key. {tag}, {room}, {instance} and {worker} stand for those of the key, {key}
+// for the key without the cluster's prefix. A row with a slash has another effect than the other keys of its kind: see
+// Keys.Damage.
+var damages = map[string]Damage{
+	"": {"nothing; lists name it", "delete the key, if no newer version of March wrote it", ""},
+	"identity": {allLeasing + ", and every change by a console; no process starts, and recover does not run",
+		fromBackup + ": the cluster's uuid must be the same", ""},
+	"epoch":  {allLeasing, "recover, which writes a new epoch", "march recover"},
+	"layout": {allLeasing, "recover, which writes a new layout", "march recover"},
+	"answered": {"nothing; instances that have not entered the epoch count as left out of the last recover: " +
+		"they drop what they hold and compare their marks", "leave it: the next recover writes it again", ""},
+	"beat": {allLeasing + ", and every change by a console", "if etcd was certainly not restored, delete the key: " +
+		"it is written again at once; or else recover", "march recover"},
+	"settings": {allLeasing, fmt.Sprintf("put {%q:%d,%q:%q,%q:%q} there, or %q if no journal is required",
+		"format", baseFormat, "journal", journalRequired, "nonce", "", journalOptional), ""},
+	"migration": {"migrations: the one that is under way does not go on, and no other starts", fmt.Sprintf(
+		"put {%q:%d,%q:%q} there, of the running one in the list of migrations; delete the key if there is none",
+		"format", baseFormat, "name", "ID"), "march migrate list"},
+	"layouts":           {"`march id decode` for IDs that were leased under it", fromBackup, ""},
+	"layouts/in force":  {allLeasing, "put the value of key layout there", ""},
+	"layouts/before it": {allLeasing, fromBackup, ""},
+	"tags": {"leasing of tag {tag}, in every room", "put the value back that the audit has for it",
+		"march audit list -o json --to {key}"},
+	"marks": {"leasing of tag {tag} in room {room}, in every room at its first lease under a new layout, and recover",
 		fmt.Sprintf("put {%q:%d,%q:%q} there, with N above every ID of the tag that any room may have leased", "format",
-			baseFormat, "next", "N"), "",
-	}
+			baseFormat, "next", "N"), ""},
+	"rooms": {"leasing by instance {room}/{instance}, its heartbeats, and migrations that wait for it",
+		"forget the instance, which then registers again", forgetIt},
+	"alive": {"nothing; instance {room}/{instance} writes it again, if it runs", "if it stays, forget the instance",
+		forgetIt},
+	"consoles": {"nothing; `march recover` asks this console only if it is named (--console)",
+		"delete the key: a console that runs writes it again", ""},
+	"windows": damagedWorker, "workers": damagedWorker,
+	"clients": damagedMachine, "machines": damagedMachine,
+	"migrations": {onlyLists, oldKey, ""},
+	"migrations/under way": {"migrations: this one is under way and does not go on, and no other starts",
+		fromBackup + "; or delete it and the key migration: the layout stays as it is", ""},
+	"audit": {onlyLists, oldKey, ""}, "refusals": {onlyLists, oldKey, ""},
+	"oldest": {"nothing but `march audit verify`, and the removal of old entries of the audit",
+		"delete the key: the next process that removes old entries writes it again", "march audit verify"},
 }
 
-func damagedRegistration(of damaged) Damage {
-	return Damage{
-		fmt.Sprintf("leasing by instance %s/%s, its heartbeats, and migrations that wait for it", of.Room, of.Instance),
-		"forget the instance, which then registers again", of.forget(),
-	}
-}
-
-func damagedWorker(of damaged) Damage {
-	return Damage{
-		fmt.Sprintf("taking and renewing worker %v; rooms take other workers, while there are any", of.Worker),
+var (
+	damagedWorker = Damage{"taking and renewing worker {worker}; rooms take other workers, while there are any",
 		fmt.Sprintf("put the value of another worker there, with %q in Unix ms above every ID's time that the worker "+
-			"may have issued: now and %v", "until", LongestWindow), "",
+			"may have issued: now and %v", "until", LongestWindow), ""}
+	damagedMachine = Damage{"machine ID {worker} of CosId's clients: no client gets it, and its client's guard " +
+		"fails; the other numbers go on", fromBackup, ""}
+)
+
+// Damage returns the Damage of an unreadable key, given the version of the layout in force, 0 if that is not known, and
+// the migration that is under way. Processes read the layout of that version and the one before it. The script
+// damage.txt of package ledger compares it with the behaviour of a cluster.
+func (k Keys) Damage(key string, version int64, migration string) Damage {
+	p, _ := k.Parse(key)
+	row := p.Kind
+	switch {
+	case row == "layouts" && p.version == version:
+		row += "/in force"
+	case row == "layouts" && p.version == version-1:
+		row += "/before it"
+	case row == "migrations" && p.ulid == migration:
+		row += "/under way"
 	}
+	fill := strings.NewReplacer("{tag}", string(p.Tag), "{room}", string(p.Room), "{instance}", string(p.Instance),
+		"{worker}", p.Worker.String(), "{key}", strings.TrimPrefix(key, string(k)))
+	d := damages[row]
+	return Damage{fill.Replace(d.Stops), fill.Replace(d.Remedy), fill.Replace(d.Command)}
 }
-
-func damagedMachine(of damaged) Damage {
-	return Damage{
-		fmt.Sprintf("machine ID %v of CosId's clients: no client gets it, and its client's guard fails; "+
-			"the other numbers go on", of.Worker),
-		fromBackup, "",
-	}
-}
-
-func damagedHeartbeat(of damaged) Damage {
-	return Damage{
-		fmt.Sprintf("nothing; instance %s/%s writes it again, if it runs", of.Room, of.Instance),
-		"if it stays, forget the instance", of.forget(),
-	}
-}
-
-func (of damaged) forget() string {
-	return fmt.Sprintf("march instance forget %s %s", of.Room, of.Instance)
-}
-
-func damagedMigration(of damaged) Damage {
-	if of.ulid == of.migration {
-		return Damage{"migrations: this one is under way and does not go on, and no other starts",
-			fromBackup + "; or delete it and the key migration: the layout stays as it is", ""}
-	}
-	return Damage{onlyLists, oldKey, ""}
-}
-
-// damagedHistory returns what a damaged layout of the history stops. Processes read the layout
-// of the current version and the one before it.
-func damagedHistory(of damaged) Damage {
-	switch of.version {
-	case of.inForce:
-		return Damage{allLeasing, "put the value of key layout there", ""}
-	case of.inForce - 1:
-		return Damage{allLeasing, fromBackup, ""}
-	}
-	return Damage{"`march id decode` for IDs that were leased under it", fromBackup, ""}
-}
-
-// maxProblem bounds the text of a problem, in bytes: it may quote a value.
-const maxProblem = 300

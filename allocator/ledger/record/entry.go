@@ -1,6 +1,8 @@
 package record
 
 import (
+	"time"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -18,6 +20,11 @@ func NewReader(cluster string) (*Reader, error) {
 // All is the interval of all keys of the cluster.
 func (r *Reader) All() store.Interval {
 	return store.Interval{Key: string(r.keys), End: store.PrefixEnd(string(r.keys))}
+}
+
+// Cluster returns a reader of the cluster in a store.
+func (r *Reader) Cluster(etcd store.Store) *Cluster {
+	return &Cluster{Store: etcd, Keys: r.keys, TryTimeout: time.Minute}
 }
 
 // Epoch returns the key of the epoch in force, or of the halt.
@@ -86,9 +93,4 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 		e.Migration = &v
 	}
 	return e, err
-}
-
-// Dump decodes the keys and values of one snapshot: see Cluster.Dump.
-func (r *Reader) Dump(revision int64, kvs []store.KV) (*Dump, error) {
-	return r.keys.Dump(revision, kvs)
 }

@@ -2,7 +2,6 @@ package record
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -13,67 +12,39 @@ import (
 type kind struct {
 	name  string // the first part of its keys
 	parts []part // the other parts; none if the kind has a single key
-
-	kept   bool // a key of the kind, once written, is never deleted
-	passes bool // its keys only say that something lives or is under way
+	read  func(KeyParts, store.KV) (any, error)
 
 	byRoom    bool // rooms write its keys: each its own ones if the keys name a room
 	byConsole bool // consoles write its keys
+	kept      bool // a key of the kind, once written, is never deleted
+	passes    bool // its keys only say that something lives or is under way
 	old       bool // no room writes its keys once the formats of generation 2 are turned on
-
-	read   func(KeyParts, store.KV) (any, error)
-	damage func(damaged) Damage
 }
 
-// kinds are all kinds of keys.
+// kinds are all kinds of keys. What a damaged key stops is in damages.
 var kinds = []kind{
-	{name: "identity", byConsole: true, kept: true, read: reads[Identity], damage: always(
-		allLeasing+", and every change by a console; no process starts, and recover does not run",
-		fromBackup+": the cluster's uuid must be the same", "")},
-	{name: "epoch", byRoom: true, byConsole: true, kept: true, read: reads[Epoch], damage: damagedByRecover},
-	{name: "layout", byConsole: true, kept: true, read: readLayout, damage: damagedByRecover},
-	{name: "answered", read: reads[Answered], damage: always(
-		"nothing; instances that have not entered the epoch count as left out of the last recover: "+
-			"they drop what they hold and compare their marks",
-		"leave it: the next recover writes it again", "")},
-	{name: "beat", byRoom: true, byConsole: true, passes: true, read: reads[Beat], damage: always(
-		allLeasing+", and every change by a console",
-		"if etcd was certainly not restored, delete the key: it is written again at once; or else recover",
-		"march recover")},
-	{name: "settings", byConsole: true, read: reads[ClusterSettings], damage: always(allLeasing, fmt.Sprintf(
-		"put {%q:%d,%q:%q,%q:%q} there, or %q if no journal is required",
-		"format", baseFormat, "journal", journalRequired, "nonce", "", journalOptional), "")},
-	{name: "migration", byConsole: true, passes: true, read: reads[ActiveMigration], damage: always(
-		"migrations: the one that is under way does not go on, and no other starts", fmt.Sprintf(
-			"put {%q:%d,%q:%q} there, of the running one in the list of migrations; delete the key if there is none",
-			"format", baseFormat, "name", "ID"), "march migrate list")},
-	{name: "layouts", byConsole: true, parts: []part{ofVersion}, read: readLayout, damage: damagedHistory},
-	{name: "tags", byConsole: true, parts: []part{ofTag}, read: readTag, damage: damagedTag},
-	{name: "marks", byRoom: true, byConsole: true, parts: []part{ofRoom, ofTag}, kept: true,
-		read: readMark, damage: damagedMark},
-	{name: "rooms", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, read: readInstance,
-		damage: damagedRegistration},
-	{name: "alive", byRoom: true, byConsole: true, parts: []part{ofRoom, ofInstance}, passes: true,
-		read: reads[Heartbeat], damage: damagedHeartbeat},
-	{name: "consoles", byConsole: true, parts: []part{ofULID}, passes: true, read: reads[Console], damage: always(
-		"nothing; `march recover` asks this console only if it is named (--console)",
-		"delete the key: a console that runs writes it again", "")},
-	{name: "windows", byRoom: true, parts: []part{ofRoom, ofWidth, ofNumber}, kept: true,
-		read: readWindow, damage: damagedWorker},
-	{name: "clients", byRoom: true, parts: []part{ofRoom, ofWidth, ofNumber}, kept: true,
-		read: reads[Machine], damage: damagedMachine},
-	{name: "workers", byRoom: true, old: true, parts: []part{ofWidth, ofNumber}, kept: true,
-		read: reads[Worker], damage: damagedWorker},
-	{name: "machines", byRoom: true, old: true, parts: []part{ofWidth, ofNumber}, kept: true,
-		read: reads[Machine], damage: damagedMachine},
-	{name: "migrations", byConsole: true, parts: []part{ofULID}, read: readMigration, damage: damagedMigration},
-	{name: "audit", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit,
-		damage: always(onlyLists, oldKey, "")},
-	{name: "refusals", byRoom: true, byConsole: true, parts: []part{ofULID}, read: readAudit,
-		damage: always(onlyLists, oldKey, "")},
-	{name: "oldest", byRoom: true, byConsole: true, parts: []part{ofRing}, read: reads[Oldest], damage: always(
-		"nothing but `march audit verify`, and the removal of old entries of the audit",
-		"delete the key: the next process that removes old entries writes it again", "march audit verify")},
+	{name: "identity", read: reads[Identity], byConsole: true, kept: true},
+	{name: "epoch", read: reads[Epoch], byRoom: true, byConsole: true, kept: true},
+	{name: "layout", read: readLayout, byConsole: true, kept: true},
+	{name: "answered", read: reads[Answered]},
+	{name: "beat", read: reads[Beat], byRoom: true, byConsole: true, passes: true},
+	{name: "settings", read: reads[ClusterSettings], byConsole: true},
+	{name: "migration", read: reads[ActiveMigration], byConsole: true, passes: true},
+	{name: "layouts", parts: []part{ofVersion}, read: readLayout, byConsole: true},
+	{name: "tags", parts: []part{ofTag}, read: readTag, byConsole: true},
+	{name: "marks", parts: []part{ofRoom, ofTag}, read: readMark, byRoom: true, byConsole: true, kept: true},
+	{name: "rooms", parts: []part{ofRoom, ofInstance}, read: readInstance, byRoom: true, byConsole: true},
+	{name: "alive", parts: []part{ofRoom, ofInstance}, read: reads[Heartbeat], byRoom: true, byConsole: true,
+		passes: true},
+	{name: "consoles", parts: []part{ofULID}, read: reads[Console], byConsole: true, passes: true},
+	{name: "windows", parts: []part{ofRoom, ofWidth, ofNumber}, read: readWindow, byRoom: true, kept: true},
+	{name: "clients", parts: []part{ofRoom, ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true},
+	{name: "workers", parts: []part{ofWidth, ofNumber}, read: reads[Worker], byRoom: true, kept: true, old: true},
+	{name: "machines", parts: []part{ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true, old: true},
+	{name: "migrations", parts: []part{ofULID}, read: readMigration, byConsole: true},
+	{name: "audit", parts: []part{ofULID}, read: readAudit, byRoom: true, byConsole: true},
+	{name: "refusals", parts: []part{ofULID}, read: readAudit, byRoom: true, byConsole: true},
+	{name: "oldest", parts: []part{ofRing}, read: reads[Oldest], byRoom: true, byConsole: true},
 }
 
 // kindOf returns the kind of a key by its beginning, the zero kind if there is none.
@@ -147,17 +118,6 @@ func (k Keys) Known() (all []string) {
 		all = append(all, string(k)+is.name)
 	}
 	return all
-}
-
-// Damage returns the Damage of an unreadable key, given the version of the layout in force, 0
-// if that is not known. The script damage.txt of package ledger compares it with the behaviour of a
-// cluster.
-func (k Keys) Damage(key string, version int64, migration string) Damage {
-	p, err := k.Parse(key)
-	if err != nil {
-		return Damage{"nothing; lists name it", "delete the key, if no newer version of March wrote it", ""}
-	}
-	return k.kindOf(key).damage(damaged{p, key[len(k):], version, migration})
 }
 
 // ParseAudit reads an audit entry. Its error is a KeyError.

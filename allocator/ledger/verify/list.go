@@ -22,18 +22,19 @@ type listed struct {
 // most lists have only one.
 func (v *verification) lists(ctx context.Context) error {
 	k := v.cluster.Keys
+	readable := func(kv store.KV) { v.read(kv) }
 	all := []listed{
 		{k.Registrations(""), v.page, v.registration},
-		{k.Heartbeats(""), v.page, v.check},
-		{k.Consoles(), v.page, v.check},
+		{k.Heartbeats(""), v.page, readable},
+		{k.Consoles(), v.page, readable},
 		{k.Windows(""), v.page, v.worker},
 		{k.Workers(), v.page, v.worker},
-		{k.Clients(""), v.page, v.check},
-		{k.Machines(), v.page, v.check},
-		{k.Migrations(), min(v.page, migrationPage), v.check},
-		{k.Audits(), v.page, v.check},
-		{k.Refusals(), v.page, v.check},
-		{k.Oldest(""), v.page, v.check},
+		{k.Clients(""), v.page, readable},
+		{k.Machines(), v.page, readable},
+		{k.Migrations(), min(v.page, migrationPage), readable},
+		{k.Audits(), v.page, readable},
+		{k.Refusals(), v.page, readable},
+		{k.Oldest(""), v.page, readable},
 	}
 	ops := v.historyOps() // in one snapshot with the registrations, which name layouts
 	for _, list := range all {
@@ -86,19 +87,11 @@ func (v *verification) rest(ctx context.Context, list listed, lo string) error {
 	}
 }
 
-// check adds kv where its key or its value cannot be read.
-func (v *verification) check(kv store.KV) {
-	if _, _, err := v.cluster.Keys.Read(kv); err != nil {
-		v.unreadable(kv.Key, err)
-	}
-}
-
 // registration checks an instance.
 func (v *verification) registration(kv store.KV) {
 	v.report.Instances++
-	i, err := v.cluster.Keys.ParseInstance(kv)
-	if err != nil {
-		v.unreadable(kv.Key, err)
+	i, readable := v.read(kv).(record.Instance)
+	if !readable {
 		return
 	}
 	if i.Unconfirmed {

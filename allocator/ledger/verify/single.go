@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"slices"
 
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -17,47 +18,33 @@ func (v *verification) singles(ctx context.Context) error {
 		return err
 	}
 	v.tookHistory(answer)
-	v.epoch(answer.Got[2])
-	if v.report.Settings, err = record.DecodeSettings(answer.Got[3]); err != nil {
-		v.unreadable(k.Settings(), err)
+	if len(answer.Got[2]) == 0 {
+		v.missing(k.Epoch())
 	}
-	v.readable(answer.Got[4], &record.Beat{})
-	v.readable(answer.Got[5], &record.Answered{})
-	var active record.ActiveMigration
-	if v.readable(answer.Got[6], &active) {
-		v.active = active.Name
+	for _, kv := range slices.Concat(answer.Got[2:]...) {
+		switch value := v.read(kv).(type) {
+		case record.Epoch:
+			v.epochID = value.InForce()
+			if value.Epoch == "" && value.Halted == nil {
+				v.unreadable(kv.Key, record.NoEpoch(kv.Key))
+			} else if value.Halted != nil {
+				v.report.Halt = *value.Halted
+			}
+		case record.ClusterSettings:
+			v.report.Settings = value
+		case record.ActiveMigration:
+			v.active = value.Name
+		}
 	}
 	return nil
 }
 
-// readable decodes the value that was found for a key. It reports whether there was
-// one that can be read.
-func (v *verification) readable(found []store.KV, into record.Value) bool {
-	if len(found) == 0 {
-		return false
-	}
-	err := record.Decode(found[0], into)
+// read returns the value of a key. If that cannot be read, it adds the key, and returns nil.
+func (v *verification) read(kv store.KV) any {
+	_, value, err := v.cluster.Keys.Read(kv)
 	if err != nil {
-		v.unreadable(found[0].Key, err)
+		v.unreadable(kv.Key, err)
+		return nil
 	}
-	return err == nil
-}
-
-// epoch checks the epoch, or the halt.
-func (v *verification) epoch(found []store.KV) {
-	key := v.cluster.Keys.Epoch()
-	if len(found) == 0 {
-		v.missing(key)
-		return
-	}
-	var e record.Epoch
-	if !v.readable(found, &e) {
-		return
-	}
-	v.epochID = e.InForce()
-	if e.Epoch == "" && e.Halted == nil {
-		v.unreadable(key, record.NoEpoch(key))
-	} else if e.Halted != nil {
-		v.report.Halt = *e.Halted
-	}
+	return value
 }

@@ -11,8 +11,7 @@ import (
 )
 
 // checker checks the rules that a cluster must keep. It is pure: it takes the values that
-// were read, and calls add with each problem. It is the only checker, used for a live
-// cluster (Run) and for a Dump (DumpProblems).
+// were read, and calls add with each problem.
 type checker struct {
 	add func(format string, args ...any)
 
@@ -159,33 +158,4 @@ func (c *checker) disjoint(tag allocator.Tag, all []leasedEra) {
 		}
 		open = append(open, b)
 	}
-}
-
-// DumpProblems returns the broken rules of a cluster's dump.
-func DumpProblems(d *record.Dump) []string {
-	var problems []string
-	c := &checker{add: func(format string, args ...any) {
-		problems = append(problems, fmt.Sprintf(format, args...))
-	}}
-	if d.UUID == "" || d.ClusterID == 0 {
-		c.add("identity %q in etcd cluster %x", d.UUID, d.ClusterID)
-	}
-	for _, r := range d.History {
-		c.version(r)
-	}
-	c.current(d.Layout)
-	if d.Audits < min(len(d.History), record.MaxAudits) {
-		c.add("%d layouts, but %d audit entries", len(d.History), d.Audits)
-	}
-	for _, name := range slices.Sorted(maps.Keys(d.Marks)) {
-		s := tagState{marks: make(map[allocator.Room]markState, len(d.Marks[name]))}
-		if t, ok := d.Tags[name]; ok {
-			s.settings = &t
-		}
-		for room, mark := range d.Marks[name] {
-			s.marks[room] = markState{Mark: mark}
-		}
-		c.tag(name, s)
-	}
-	return problems
 }

@@ -179,7 +179,16 @@ func (v *verification) chunk(ctx context.Context, lo string) (tags map[allocator
 
 // take adds a mark, or settings, to the state of its tag.
 func (v *verification) take(tags map[allocator.Tag]*tagState, kv store.KV) {
-	key, err := v.cluster.Keys.Parse(kv.Key)
+	key, value, err := v.cluster.Keys.Read(kv)
+	t, isTag := value.(record.Tag)
+	switch {
+	case isTag && err == nil && !t.Deleted.IsZero():
+		return
+	case key.Kind == "tags":
+		v.report.Tags++
+	case key.Kind == "marks":
+		v.report.Marks++
+	}
 	if err != nil {
 		v.unreadable(kv.Key, err)
 		return
@@ -189,25 +198,11 @@ func (v *verification) take(tags map[allocator.Tag]*tagState, kv store.KV) {
 		s = &tagState{marks: make(map[allocator.Room]markState)}
 		tags[key.Tag] = s
 	}
-	if key.Kind == "tags" {
-		t, err := v.cluster.Keys.DecodeTag(kv)
-		if allocator.KindOf(err) == allocator.NotFound { // it was deleted
-			return
-		}
-		v.report.Tags++
-		if err != nil {
-			v.unreadable(kv.Key, err)
-			return
-		}
+	if isTag {
 		s.settings = &t
 		return
 	}
-	v.report.Marks++
-	mark, err := record.DecodeMark(kv)
-	if err != nil {
-		v.unreadable(kv.Key, err)
-		return
-	}
+	mark, _ := value.(record.Mark)
 	v.report.Eras += int64(len(mark.Eras))
 	s.marks[key.Room] = markState{Mark: mark, revision: kv.ModRevision}
 }

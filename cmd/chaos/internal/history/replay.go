@@ -1,12 +1,15 @@
 package history
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/verify"
 	"github.com/march-id/march/allocator/timeid"
 )
@@ -284,14 +287,19 @@ func (r *replay) endLife(until time.Time) {
 			report.Until = until
 		}
 	}
-	dump, err := r.reader.Dump(r.s.revision, r.s.all())
-	if err != nil {
-		r.problem("values", r.s.revision, "%v", err)
-	}
-	if dump.Layout.Layout.Version == 0 && len(dump.History) == 0 {
+	kvs := r.s.all()
+	identity := r.reader.All().Key + "identity"
+	at := slices.IndexFunc(kvs, func(kv store.KV) bool { return kv.Key == identity })
+	var id record.Identity
+	if at < 0 || record.Decode(kvs[at], &id) != nil {
 		return // there was no cluster yet
 	}
-	for _, problem := range verify.DumpProblems(dump) {
+	etcd := ledgertest.Holding(kvs, r.s.revision, id.ClusterID)
+	report, err := verify.Run(context.Background(), r.reader.Cluster(etcd), verify.Options{})
+	if err != nil {
+		r.problem("whole", r.s.revision, "%v", err)
+	}
+	for _, problem := range report.Problems {
 		r.problem("whole", r.s.revision, "%s", problem)
 	}
 }
