@@ -50,13 +50,6 @@ func (l *Ledger) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.
 	return oldest
 }
 
-// spareAudits notes how many entries of a ring may be written before they are counted again.
-func (l *Ledger) spareAudits(ring string, n int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.spare[ring] = n
-}
-
 // auditBound returns the number of audit entries at which the oldest are removed, and
 // how many may be written before the next count.
 func (l *Ledger) auditBound() (bound, slack int64) {
@@ -74,7 +67,9 @@ func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 		bound = l.bounds.migrations
 	case ring:
 		bound, slack = l.auditBound()
-		if !l.auditsFull(kind) {
+		spare := int64(0) // how many may be written before they are counted again
+		l.with(func() { l.mu.spare[kind]--; spare = l.mu.spare[kind] })
+		if spare >= 0 {
 			return nil
 		}
 	}
@@ -96,7 +91,7 @@ func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 	}
 	oldest = oldest[:gone]
 	if ring {
-		l.spareAudits(kind, min(slack, bound-(count+1-int64(len(oldest)))))
+		l.with(func() { l.mu.spare[kind] = min(slack, bound-(count+1-int64(len(oldest)))) })
 	}
 	ops := make([]store.Op, len(oldest))
 	for i, kv := range oldest {
@@ -135,15 +130,6 @@ func (l *Ledger) noteOldest(ctx context.Context, ring, removed, left string) boo
 	return err == nil && answer.Succeeded
 }
 
-// auditsFull reports whether the entries of a ring must be counted before another one is
-// written.
-func (l *Ledger) auditsFull(ring string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.spare[ring]--
-	return l.mu.spare[ring] < 0
-}
-
 // takeoversEvery is the least time between two audit entries of workers that a process
 // takes over: a room that lends workers to callers may take hundreds a second.
 const takeoversEvery = 10 * time.Second
@@ -151,23 +137,15 @@ const takeoversEvery = 10 * time.Second
 // auditsOwner reports whether taking a worker must be audited: its last window is another
 // instance's, and the last such entry is not too recent. A renewal, and the next process of the
 // same instance, do not change the owner.
-func (i *Instance) auditsOwner(last record.Worker) bool {
-	if last.Incarnation == "" || last.ID() == record.NewInstanceID(i.room, i.name) {
+func (m *memory) auditsOwner(last record.Worker) bool {
+	if last.Incarnation == "" || last.ID() == record.NewInstanceID(m.room, m.name) {
 		return false
 	}
-	now := i.ledger.now()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	since := now.Sub(i.mu.audited)
+	now := m.ledger.now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	since := now.Sub(m.mu.audited)
 	return since < 0 || since >= takeoversEvery // below 0 if the clock went back
-}
-
-// auditedOwner notes that the change of a worker's owner was audited.
-func (i *Instance) auditedOwner() {
-	now := i.ledger.now()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.mu.audited = now
 }
 
 // countAudits reads how many audit entries there are, for countedAudits. A caller that
@@ -182,5 +160,27 @@ func (l *Ledger) countAudits() store.Op {
 // writes since then may have reached the bound.
 func (l *Ledger) countedAudits(n int64) {
 	bound, slack := l.auditBound()
-	l.spareAudits(l.keys.Audits(), max(min(slack, bound-n), 0))
+	l.with(func() { l.mu.spare[l.keys.Audits()] = max(min(slack, bound-n), 0) })
+}
+
+// PinAnew pins this ledger to the etcd cluster that answers, even if the identity has
+// another one, as a recover does. It reads the identity and also in one transaction, and
+// returns the identity with the ID of that etcd cluster; the answer has the identity's key
+// first. Its errors are those of the read, a KeyError, and Refused: if there is no
+// cluster, with the zero identity, or if it is another one than configured.
+func (l *Ledger) PinAnew(ctx context.Context, also ...store.Op) (id record.Identity, answer store.Answer, err error) {
+	ops := append([]store.Op{store.OpGet(l.keys.Identity())}, also...)
+	if answer, err = l.Gets(ctx, append(ops, l.countAudits())...); err != nil {
+		return id, answer, err
+	}
+	kv, ok := answer.One(0)
+	if !ok {
+		return id, answer, l.noIdentity(ctx, nothingToRecover)
+	}
+	if err := record.Decode(kv, &id); err != nil {
+		return record.Identity{}, answer, err
+	}
+	l.countedAudits(answer.Counts[len(ops)])
+	id.ClusterID = answer.ClusterID
+	return id, answer, l.pin(id, answer.ClusterID)
 }

@@ -11,12 +11,7 @@
 //
 // # Keys
 //
-// All keys are under /march/<cluster>/. Values are JSON, with int64 as strings. Each
-// value carries a format number: the lowest format that can hold it. A reader that
-// needs a value of an unknown format fails; a reader that lists values passes over it
-// and names its key. Unknown fields are kept when a value is written again. In marks,
-// workers, machines, layouts and the epoch, which say which IDs may be issued, an unknown
-// field is refused. So two versions of the program can run beside each other.
+// All keys are under /march/<cluster>/. Package record says how values are written and read.
 //
 //	identity                     the cluster's uuid and the ID of its etcd cluster
 //	epoch                        128 random bits, compared by every lease, and the margin total; or halted
@@ -28,7 +23,7 @@
 //	tags/<tag>                   a tag's settings
 //	marks/<room>/<tag>           what a room leased of a tag: the next ID not yet leased, and the latest 8 eras
 //	rooms/<room>/<instance>      an instance's registration
-//	alive/<room>/<instance>      its heartbeat: a plain key, see heartbeat.go
+//	alive/<room>/<instance>      its heartbeat: a plain key, see presence.go
 //	windows/<room>/<bits>/<number>  a room's window of a worker of time-ordered IDs, see package worker
 //	clients/<room>/<bits>/<number>  a room's client of a machine ID of CosId, see package machine
 //	workers/, machines/          the same of all rooms, as they were written before formats 2
@@ -120,7 +115,7 @@
 //     broke, and before a lease that comes more than 5 s after the last probe.
 //  3. The first sign is a suspicion. It stops leasing in this process at once. A second
 //     probe, in the order of all writes, clears the suspicion up or confirms it. If it
-//     confirms it, the process halts leasing for all (barrier.go): it writes the halt over
+//     confirms it, the process halts leasing for all (probe.go): it writes the halt over
 //     the very epoch that it probed. Another uuid or etcd cluster stops only the
 //     instance that meets it. A console does the same, and probes before it moves the
 //     layout or forgets an instance. Of the operator's commands only `march halt` and
@@ -129,12 +124,12 @@
 //     no instance is forgotten. An instance that stops stays registered. Recover has to
 //     know of all of them.
 //  5. A process that starts without its predecessor's journal records that in its
-//     registration (rejoin.go): the predecessor counts as not answered. An instance
-//     probes if its heartbeat is gone, or is an earlier one of its own (rejoin.go).
+//     registration (presence.go): the predecessor counts as not answered. An instance
+//     probes if its heartbeat is gone, or is an earlier one of its own (presence.go).
 //  6. Recover (package recovery) asks all instances that it can learn of before it changes
 //     anything. It goes on without an instance only if the operator names it. Then it
 //     writes a halt of its own over any other, and asks again, with a barrier
-//     (barrier.go). An instance accepts the barrier if its own etcd shows exactly that
+//     (restore.go). An instance accepts the barrier if its own etcd shows exactly that
 //     halt. From then on it takes no answer to a request that it sent before, and
 //     leases nothing under an epoch that it has seen. Recover raises each mark that a
 //     memory knows to be higher, in the room that leased, and confirms all answers.
@@ -144,7 +139,7 @@
 //     too, if the clock of recover's host goes right (recovery/decide.go). The margin is
 //     for the instances that recover went on without, in steps. The floor adds it to
 //     each mark of an older total, so recover writes no mark for it.
-//  8. An instance enters a new epoch before it leases under it (enter.go): its journal has
+//  8. An instance enters a new epoch before it leases under it (restore.go): its journal has
 //     the epoch then. If the list names the process that leased last, and the halt stopped
 //     the last epoch that the instance entered, it keeps all. If the halt stopped another
 //     one, it drops the segments that it holds. If the list does not name that process, it
@@ -173,11 +168,10 @@
 //
 //  1. What this process knows, and its log: trace.go, epoch_clock.go, unconfirmed.go, state.go,
 //     contact.go.
-//  2. Transactions and their bounds: ledger.go, bounds.go.
-//  3. What an instance remembers, and its heartbeat: windows.go, memory.go, heartbeat.go, journal.go.
-//  4. What it does when etcd may have gone back: barrier.go, probe.go, rejoin.go, trouble.go,
-//     seen.go, enter.go.
-//  5. The state under which leasing is allowed, and its end: leasable.go, halt.go.
-//  6. The life of an instance: own_marks.go, presence.go, leave.go.
-//  7. Leases: footing.go of workers, lease.go of IDs.
+//  2. Transactions and their bounds, and probes of etcd: ledger.go, bounds.go, probe.go.
+//  3. What an instance remembers, and its presence in etcd: memory.go, trouble.go, presence.go.
+//  4. How it goes back in time with etcd: restore.go.
+//  5. The state under which leasing is allowed, and its end: leasable.go.
+//  6. The life of an instance, joining and leaving: instance.go.
+//  7. Leases: claim.go, lease.go of IDs, window.go of workers.
 package ledger

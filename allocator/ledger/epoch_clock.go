@@ -10,20 +10,10 @@ import (
 )
 
 // Revisions repeat after etcd was restored from a backup. So what a process
-// remembers of revisions belongs to an epoch. Epochs are random. Evidence that etcd
-// went back in time is
+// remembers of revisions belongs to an epoch. Epochs are random. What is evidence that etcd
+// went back in time is in doc.go. A halt counts as an epoch of its own.
 //
-//   - an epoch that is in force again after another one,
-//   - an epoch that was never seen, with a layout version that is not above the
-//     highest known: every recover writes a version above all that it can learn of,
-//     so this epoch is an old one that the process missed,
-//   - a revision below one that was seen under the same epoch,
-//   - a mark below what this process leased or read (memory.go),
-//   - a raft index below the beat's (probe.go).
-//
-// A halt counts as an epoch of its own.
-//
-// Each of these may be seen wrongly once: answers overtake each other, and an etcd
+// Evidence may be seen wrongly once: answers overtake each other, and an etcd
 // below 3.6.9 answered reads from the past. A wrong halt is an outage, a missed one
 // a duplicate. So evidence is a suspicion first. A suspicion stops leasing here at
 // once, which costs little. Only a second probe, which goes through etcd's
@@ -172,14 +162,6 @@ func (l *Ledger) suspect(why string, marks map[string]int64) {
 		said.Warn("etcd may have gone back in time: nothing is leased until that is cleared up", "why", why)
 	}
 	l.mu.clock.suspect(why, marks)
-}
-
-// seenUnder returns the highest revision that was seen under an epoch, and whether that
-// is the epoch in force.
-func (l *Ledger) seenUnder(epoch string) (revision int64, in bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.clock.seen, l.mu.clock.current == epoch
 }
 
 // uncheck makes the next lease probe first, for example because the connection

@@ -22,7 +22,7 @@ func (l *Ledger) Uncheck() { l.uncheck() }
 func (l *Ledger) Suspect() { l.suspect("a test says so", nil) }
 
 // Beat sends a heartbeat.
-func (i *Instance) Beat(ctx context.Context) error { return i.send(ctx) }
+func (i *Instance) Beat(ctx context.Context) error { return i.presence.send(ctx) }
 
 // Keep lowers how many layouts, migrations and audit entries are kept.
 func (l *Ledger) Keep(layouts, migrations, audits int64) {
@@ -40,7 +40,7 @@ func (i *Instance) Watched(registrations []store.KV) { i.watched(registrations) 
 func NextLease(layout record.Layout, e record.Epoch, t record.Tag, room allocator.Room, mark record.Mark,
 	marks map[allocator.Room]record.Mark, n int64, now time.Time) (allocator.Segment, int64, error) {
 	s := &State{epoch: e.Epoch, margins: e.Margins(), layout: layout}
-	source := &tagSource{instance: &Instance{room: room}, name: t.Name, mark: mark}
+	source := &tagSource{instance: &Instance{process: process{room: room}}, name: t.Name, mark: mark}
 	source.setTerms(t.Terms())
 	terms, _ := t.Terms().At(now)
 	source.floor = &floor{Floor: layout.Floor(room, s.margins, terms, marks)}

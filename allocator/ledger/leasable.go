@@ -78,22 +78,16 @@ func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error)
 		}
 	}
 	flight.gaveUp = over(ctx)
-	s, flight.err = l.probed(err)
+	l.with(func() {
+		l.mu.flight, l.mu.lastProbe = nil, time.Now()
+		if err == nil {
+			s, err = l.mu.state, l.refusal()
+		}
+		flight.err = err
+	})
 	close(flight.done)
 	l.beatOn(ctx, probed) // no other lease waits for it
 	return s, flight.err
-}
-
-// probed notes that the probe that leases wait for has ended, with an error or nil. It
-// returns the state, and why nothing can be leased under it.
-func (l *Ledger) probed(err error) (*State, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.flight, l.mu.lastProbe = nil, time.Now()
-	if err != nil {
-		return nil, err
-	}
-	return l.mu.state, l.refusal()
 }
 
 // haltedProbeEvery is how long after a probe another one is made while leasing is halted:
@@ -111,20 +105,16 @@ func (l *Ledger) waits() bool {
 // enter makes the instance of this process enter the epoch in force, if it has not
 // yet.
 func (l *Ledger) enter(ctx context.Context) error {
-	if i := l.toEnter(); i != nil {
-		return i.enter(ctx)
+	var i *Instance
+	l.with(func() {
+		if l.mu.instance != nil && !l.mu.instance.admission.in(l.mu.clock.began) {
+			i = l.mu.instance
+		}
+	})
+	if i == nil {
+		return nil
 	}
-	return nil
-}
-
-// toEnter returns the instance if it has not entered the epoch in force, else nil.
-func (l *Ledger) toEnter() *Instance {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if i := l.mu.instance; i != nil && !i.admission.in(l.mu.clock.began) {
-		return i
-	}
-	return nil
+	return i.enter(ctx)
 }
 
 // onlyEnters reports whether nothing but entering the epoch is left to do before a lease: a process that starts has
@@ -185,23 +175,6 @@ func (l *Ledger) Leasable() error {
 	return l.refusal()
 }
 
-// Refresh reads epoch and layout and adopts them. It does not adopt an invalid
-// layout: it returns the last good one, which stays for serving (the zero record if
-// there is none), together with an *UnusableError, and Leasable returns why nothing
-// is leased.
-func (l *Ledger) Refresh(ctx context.Context) (record.Layout, error) {
-	return l.probe(ctx, false, l.Read)
-}
-
-// RefreshTo is Refresh for a caller that wrote the layout itself, in this version,
-// which saves a second probe. 0 stands for the version that was last read.
-func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, error) {
-	if version != 0 {
-		l.expectVersion(version)
-	}
-	return l.Refresh(ctx)
-}
-
 // Run watches epoch, layout and its history, settings, tags and registrations until ctx
 // ends, and then returns nil. It keeps Layout current, and calls onTag, from one
 // goroutine, with each tag that has new settings or was deleted. A watch may have missed
@@ -227,22 +200,18 @@ func (l *Ledger) Run(ctx context.Context, onTag func(TagChange), unleased func()
 // readTags reads tags, and calls onTag with each that is there. A tag that is not there, which an
 // etcd that went back in time may lack, shows nothing: one that was deleted leaves a tombstone.
 func (l *Ledger) readTags(ctx context.Context, tags []allocator.Tag, onTag func(TagChange)) error {
-	for page := range slices.Chunk(tags, keysAtOnce) {
-		ops := make([]store.Op, len(page))
-		for k, tag := range page {
-			ops[k] = store.OpGet(l.keys.Tag(tag))
-		}
-		answer, err := l.Gets(ctx, ops...)
-		if err != nil {
-			return err
-		}
-		for k, tag := range page {
-			if kv, there := answer.One(k); there {
+	keys := make([]string, len(tags))
+	for k, tag := range tags {
+		keys[k] = l.keys.Tag(tag)
+	}
+	return l.readKeys(ctx, keys, func(_ []string, _ sentAt, answer store.Answer) error {
+		for _, kv := range slices.Concat(answer.Got...) {
+			if tag, err := l.keys.ParseTag(kv.Key); err == nil {
 				onTag(l.tagChange(tag, kv))
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // watch reads the state, then follows what changes after it, until an error.
@@ -266,7 +235,8 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange), unleased func
 		{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())},
 		{Key: l.keys.Registrations(""), End: store.PrefixEnd(l.keys.Registrations(""))},
 	}
-	i := l.instance()
+	var i *Instance
+	l.with(func() { i = l.mu.instance })
 	if i != nil {
 		for _, prefix := range []string{l.keys.Windows(i.room), l.keys.Workers()} {
 			within = append(within, store.Interval{Key: prefix, End: store.PrefixEnd(prefix)})
@@ -335,3 +305,89 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange), unleased func
 		}
 	}
 }
+
+// Halted returns the halt that is in force as this process knows it, if one is.
+func (l *Ledger) Halted() (record.Halt, bool) {
+	s, _ := l.State()
+	if s.halted == nil {
+		return record.Halt{}, false
+	}
+	return *s.halted, true
+}
+
+// HaltAs makes this process probe etcd as an instance does. If the process sees etcd go
+// back in time, it halts leasing under the name by. An instance's Join calls it. A console
+// calls it because it moves layouts and forgets instances, and may be the only process
+// that lived through a restore. It must be called before anything else.
+func (l *Ledger) HaltAs(by string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.haltsAs = by
+}
+
+// Check probes whether etcd went back in time, if the last probe is too old, or soon will be, or a
+// suspicion came up since. Its error is the reason why nothing can be leased at present,
+// or why the probe failed.
+func (l *Ledger) Check(ctx context.Context) error {
+	_, err := l.leasable(ctx, true)
+	return err
+}
+
+// CheckNow is Check with a probe of its own, even if the last probe was a moment ago. It
+// is for changes that take effect as soon as they are written. (A lease counts only if
+// its answer came over the probed connection.) It returns the state as
+// LeasableState does.
+func (l *Ledger) CheckNow(ctx context.Context) (*State, error) {
+	l.uncheck()
+	return l.LeasableState(ctx)
+}
+
+// Checked is what CheckWith read.
+type Checked struct {
+	State *State
+	Got   [][]store.KV // of each operation
+	probe *probeResult
+}
+
+// CheckWith is CheckNow that reads more keys in the snapshot of its probe, one in any case. It is no error that
+// nothing can be leased under the state. A caller that changes something with what it read writes the beat afterwards
+// (Beat), so that the change does not wait for it.
+func (l *Ledger) CheckWith(ctx context.Context, ops ...store.Op) (c Checked, err error) {
+	c.probe, _, err = l.look(ctx, l.haltsAs() != "", l.Try, ops...)
+	if c.probe == nil {
+		return c, err
+	}
+	c.Got = c.probe.more
+	c.State, _ = l.State()
+	return c, nil
+}
+
+// Beat writes the beat that is due by what CheckWith read.
+func (l *Ledger) Beat(ctx context.Context, c Checked) { l.beatOn(ctx, c.probe) }
+
+// Halt stops all leasing, in all rooms, until `march recover` begins a new epoch. Rooms
+// may still issue the IDs that they hold. If leasing is halted already, that halt stays.
+// Its errors are Unavailable, and the reason if the epoch cannot be read.
+func (l *Ledger) Halt(ctx context.Context, by, why string) (record.Halt, error) {
+	for range haltAttempts {
+		if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
+			return record.Halt{}, err
+		}
+		s, _ := l.State()
+		switch {
+		case s.halted != nil:
+			return *s.halted, nil
+		case s.raw == nil:
+			return record.Halt{}, s.Refusal()
+		}
+		if _, err := l.HaltOver(ctx, s.raw, 0, by, why); err != nil && allocator.KindOf(err) != allocator.Conflict {
+			return record.Halt{}, err
+		}
+	}
+	return record.Halt{}, allocator.Errorf(allocator.Conflict,
+		"leasing is not halted: other processes changed the epoch %d times meanwhile; try again", haltAttempts)
+}
+
+// haltAttempts bounds how often Halt starts over because another process changed
+// the epoch just then.
+const haltAttempts = 5

@@ -7,10 +7,10 @@ import (
 	"unique"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/period"
-	"github.com/march-id/march/internal/crash"
 )
 
 // tagSource leases segments of one tag to one instance: an allocator.Source. It
@@ -251,7 +251,7 @@ func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.
 	now time.Time) (int64, error) {
 	terms, present := t.Terms().At(now)
 	source := &tagSource{
-		instance: &Instance{room: room}, name: t.Name,
+		instance: &Instance{process: process{room: room}}, name: t.Name,
 		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.margins, terms, marks)},
 	}
 	source.setTerms(terms)
@@ -305,6 +305,20 @@ func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
 	return t.TagSettings, nil
 }
 
+// TimeTagError is the error of leasing a segment of a tag with time-ordered IDs. Its Kind
+// is Invalid.
+type TimeTagError struct {
+	Tag      allocator.Tag
+	Settings record.TagSettings // Time is not nil
+}
+
+func (e *TimeTagError) Error() string {
+	return "tag " + string(e.Tag) + " is of kind time: its IDs follow the clock, and no segment of them is leased"
+}
+
+// Unwrap returns the Kind.
+func (e *TimeTagError) Unwrap() error { return allocator.Invalid }
+
 // UnknownTag returns the NotFound error for a tag that does not exist.
 func UnknownTag(name allocator.Tag) error {
 	return allocator.Errorf(allocator.NotFound,
@@ -321,32 +335,33 @@ func (s *tagSource) value() []byte {
 
 func (s *tagSource) markKey() string { return s.instance.ledger.keys.Mark(s.instance.room, s.name) }
 
-// conditional returns a transaction that does nothing yet, on the conditions of a lease:
-// epoch, layout, tag, mark and registration are as known. If one of them is not, the
-// answer has tag, mark and registration as they are now.
-func (s *tagSource) conditional(state *State) store.Txn {
-	registration := s.instance.registered()
-	tag, mark := s.instance.ledger.keys.Tag(s.name), s.markKey()
-	txn := store.Txn{
-		If: append(s.instance.ledger.Holds(state), store.Cond{Key: tag, ModRevision: s.tagRevision},
-			store.Unchanged(registration)),
-		Else: []store.Op{store.OpGet(tag), store.OpGet(mark), store.OpGet(registration.Key)},
+// claim returns what raises the mark over a segment.
+func (s *tagSource) claim(state *State, mark record.Mark) claim {
+	i, version := s.instance, state.layout.Layout.Version
+	c := claim{
+		state: state, was: store.KV{Key: s.markKey(), ModRevision: s.revision},
+		also: []store.Cond{{Key: i.ledger.keys.Tag(s.name), ModRevision: s.tagRevision}},
+		then: []store.Op{store.OpPut(s.markKey(), mark.Encode())},
+		note: journal.Record{Marks: []journal.Mark{{Tag: s.name, Next: mark.Next, Version: version}}},
+		sends: func() bool {
+			i.sends(s.name, mark.Next, state.margins.Total)
+			return false
+		},
+		accepts: func(revision int64) bool {
+			i.accepts(s.name, revision, version, mark.Next)
+			return true
+		},
+		learns: s.learn,
 	}
-	if s.revision == 0 {
-		txn.If = append(txn.If, store.Absent(mark))
-	} else {
-		txn.If = append(txn.If, store.Cond{Key: mark, ModRevision: s.revision, Value: s.value()})
+	if s.revision != 0 {
+		c.was.Value = s.value()
 	}
-	return txn
+	return c
 }
 
-// learn stores the values in the answer to a conditional transaction whose condition did
-// not hold.
-func (s *tagSource) learn(ctx context.Context, answer store.Answer, before sentAt) error {
-	if err := s.instance.checkRegistration(ctx, answer.Got[2]); err != nil {
-		return err
-	}
-	if _, err := s.remember(answer.Got[0], answer.Got[1]); err != nil {
+// learn stores the values in the answer to a refused claim.
+func (s *tagSource) learn(ctx context.Context, before sentAt, answer store.Answer) error {
+	if _, err := s.remember(answer.Got[2], answer.Got[1]); err != nil {
 		return err
 	}
 	// The floor was computed from the old mark and settings.
@@ -363,46 +378,24 @@ func (s *tagSource) learn(ctx context.Context, answer store.Answer, before sentA
 // known. False without an error means that they were not; the source then has the new
 // ones.
 func (s *tagSource) stillHolds(ctx context.Context, state *State) (bool, error) {
-	before := s.instance.ledger.before()
-	answer, err := s.instance.ledger.Read(ctx, s.conditional(state))
+	before, c := s.instance.ledger.before(), s.claim(state, s.mark)
+	answer, err := s.instance.ledger.Read(ctx, s.instance.conditional(c))
 	if err != nil || answer.Succeeded {
 		return err == nil, err
 	}
-	return false, s.learn(ctx, answer, before)
+	return false, s.instance.refused(ctx, c, before, answer)
 }
 
 // commit raises the mark over seg. It reports whether seg is ours; false without an
 // error means that a known value was out of date.
 func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg allocator.Segment) (bool, error) {
-	l := s.instance.ledger
 	mark := s.mark.Leased(state.stamp(), state.margins.Total, base, seg)
-	txn := s.conditional(state)
-	txn.Then = []store.Op{store.OpPut(s.markKey(), mark.Encode())}
-
-	if err := s.instance.journalReady(); err != nil {
-		return false, s.instance.noted(err)
-	}
-	s.instance.sends(s.name, mark.Next, state.margins.Total)
-	before := l.before() // the request is sent: answers may overtake each other
-	crash.Here(crash.BeforeLease)
-	answer, err := l.Try(ctx, txn)
-	crash.Here(crash.AfterLease)
-	// If the process crashes here, or the answer is lost, the mark may stand above
-	// IDs that no instance holds: a gap.
-	if err != nil {
-		return false, s.instance.noted(err)
-	}
-	if !answer.Succeeded {
-		return false, s.learn(ctx, answer, before)
-	}
-	if ours, err := s.instance.accept(before, answer, s.name, seg.Version, mark.Next); err != nil || !ours {
-		s.known = false // the mark was raised
+	c := s.claim(state, mark)
+	s.known = false // unless an answer shows the mark
+	revision, ours, err := s.instance.claim(ctx, c)
+	if err != nil || !ours {
 		return false, err
 	}
-	if err := s.instance.journalLease(ctx, state, s.name, mark.Next); err != nil {
-		return false, s.instance.noted(err)
-	}
-	s.mark, s.revision, s.raw, s.floor = mark, answer.Revision, "", nil
-	l.confirmLayout(state.layout.Layout, before.at)
+	s.known, s.mark, s.revision, s.raw, s.floor = true, mark, revision, "", nil
 	return true, nil
 }

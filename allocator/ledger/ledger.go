@@ -129,6 +129,13 @@ func New(etcd store.Store, cfg Config) (*Ledger, error) {
 	return l, nil
 }
 
+// with calls do under the lock.
+func (l *Ledger) with(do func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	do()
+}
+
 // Close closes the store.
 func (l *Ledger) Close() error { return l.store.Close() }
 
@@ -258,6 +265,29 @@ func (l *Ledger) Gets(ctx context.Context, ops ...store.Op) (store.Answer, error
 	return l.Read(ctx, store.Txn{Then: ops})
 }
 
+// keysAtOnce is how many keys readKeys reads in one transaction.
+const keysAtOnce = 100
+
+// readKeys reads keys, and calls use with each page of them, what they showed, and what was known before.
+func (l *Ledger) readKeys(ctx context.Context, keys []string,
+	use func(page []string, before sentAt, answer store.Answer) error) error {
+	for page := range slices.Chunk(keys, keysAtOnce) {
+		ops := make([]store.Op, len(page))
+		for k, key := range page {
+			ops[k] = store.OpGet(key)
+		}
+		before := l.before()
+		answer, err := l.Gets(ctx, ops...)
+		if err == nil {
+			err = use(page, before, answer)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Attach reads the cluster's identity, once. Its errors are Refused if there is no
 // cluster yet, or it is another than configured.
 func (l *Ledger) Attach(ctx context.Context) error {
@@ -287,15 +317,8 @@ func (l *Ledger) expects(layout []store.KV) int64 {
 	if len(layout) == 0 || json.Unmarshal(layout[0].Value, &v) != nil || v.Version < 1 {
 		return 0
 	}
-	l.expectVersion(v.Version)
+	l.with(func() { l.mu.version = v.Version })
 	return v.Version
-}
-
-// expectVersion notes the version that the next probe assumes for the layout.
-func (l *Ledger) expectVersion(version int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.version = version
 }
 
 // AttachToRead is Attach for processes that only read. It is no error if the identity
@@ -313,9 +336,7 @@ func (l *Ledger) pin(id record.Identity, clusterID uint64) error {
 	if err := id.Check(l.keys, l.cfg.UUID, clusterID); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.identity = id
+	l.with(func() { l.mu.identity = id })
 	return nil
 }
 
@@ -334,10 +355,9 @@ func (l *Ledger) Identity(ctx context.Context) (record.Identity, error) {
 }
 
 // pinned returns the identity with which answers are compared, zero before Attach.
-func (l *Ledger) pinned() record.Identity {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.identity
+func (l *Ledger) pinned() (id record.Identity) {
+	l.with(func() { id = l.mu.identity })
+	return id
 }
 
 // UUID returns the cluster's uuid. Its errors are Attach's.

@@ -49,6 +49,23 @@ func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layo
 	return stored, err
 }
 
+// Refresh reads epoch and layout and adopts them. It does not adopt an invalid
+// layout: it returns the last good one, which stays for serving (the zero record if
+// there is none), together with an *UnusableError, and Leasable returns why nothing
+// is leased.
+func (l *Ledger) Refresh(ctx context.Context) (record.Layout, error) {
+	return l.probe(ctx, false, l.Read)
+}
+
+// RefreshTo is Refresh for a caller that wrote the layout itself, in this version,
+// which saves a second probe. 0 stands for the version that was last read.
+func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, error) {
+	if version != 0 {
+		l.with(func() { l.mu.version = version })
+	}
+	return l.Refresh(ctx)
+}
+
 // beatOn writes the beat that is due by the result of a probe, nil for none. The next probe writes it if that fails.
 func (l *Ledger) beatOn(ctx context.Context, s *probeResult) {
 	if txn := l.nextBeat(s); len(txn.Then) > 0 {
@@ -107,13 +124,68 @@ func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) erro
 	return err
 }
 
+// HaltOver writes a halt over the epoch's value, if that is still in force, and returns
+// the key as it wrote it. A value that cannot be read counts as an epoch without a name
+// and margins. The operations in also are done in the same transaction. Its errors are
+// Conflict and Unavailable. Only a recover writes a halt over another halt. The
+// halt has the value's margin total, or the given one if that is larger: a recover knows it from a memory.
+func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, total int64, by, why string,
+	also ...store.Op) (store.KV, error) {
+	var was record.Epoch
+	if err := record.Decode(store.KV{Key: l.keys.Epoch(), Value: epoch}, &was); err != nil {
+		was = record.Epoch{}
+	}
+	v := record.Halt{By: by, Why: why, Time: l.now(), Nonce: record.RandomHex(), Stopped: was.InForce()}
+	value := record.Encode(&record.Epoch{MarginTotal: max(was.MarginTotal, total), NotBefore: was.NotBefore,
+		MarginEnds: was.MarginEnds, Halted: &v})
+	txn := store.Txn{
+		If:   []store.Cond{store.HasValue(l.keys.Epoch(), epoch)},
+		Then: append(also, store.OpPut(l.keys.Epoch(), value), l.audit(by, "halt", l.keys.Epoch(), epoch, value)),
+	}
+	answer, err := l.Try(ctx, txn.With(l.MakeRoom(ctx)))
+	if err == nil && answer.Succeeded {
+		level := hclog.Error
+		if l.haltsAs() == "" { // an operator's command prints it itself
+			level = hclog.Info
+		}
+		l.log.Log(level, "leasing is halted", "by", by, "why", why)
+		return store.KV{Key: l.keys.Epoch(), Value: value, ModRevision: answer.Revision}, nil
+	}
+	var kv store.KV
+	err = store.Outcome(answer, err, func() bool {
+		check, err := l.Gets(ctx, store.OpGet(l.keys.Epoch()))
+		kv, _ = check.FirstIfAny()
+		return err == nil && string(kv.Value) == string(value)
+	}, allocator.Errorf(allocator.Conflict, "another process changed the epoch just now"))
+	if err != nil {
+		return store.KV{}, err
+	}
+	return kv, nil
+}
+
+// haltsAs returns the name under which this process halts leasing if it sees etcd go
+// back in time. It is empty if the process only reports that.
+func (l *Ledger) haltsAs() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.haltsAs
+}
+
+// ordered returns a transaction that reads in the order of all writes. Its condition
+// never holds, so it deletes nothing. But etcd puts a transaction that might write
+// into the order of all writes, which it does not always do with reads.
+func (l *Ledger) ordered(gets ...store.Op) store.Txn {
+	return store.Txn{If: []store.Cond{store.Absent(l.keys.Identity())},
+		Then: []store.Op{{Delete: l.keys.Beat()}}, Else: gets}
+}
+
 // probeOnce sends one probe. It returns nil if the answers were not of one member
 // over one connection.
 func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender, more []store.Op) (*probeResult, error) {
 	s := &probeResult{before: l.before()}
 	s.certain = s.before.suspicion != nil
 	s.full = full || s.certain && l.haltsAs() != ""
-	s.version = l.historyVersion()
+	l.with(func() { s.version = l.mu.version })
 	gets := []store.Op{
 		store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Layout()), l.historyAt(s.version),
 		store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Beat()), store.OpGet(l.keys.Settings()),
@@ -173,13 +245,6 @@ func (l *Ledger) historyAt(version int64) store.Op {
 	return store.Op{Get: &store.Get{Interval: within, Limit: 4}}
 }
 
-// historyVersion returns the version of the layout that was read last.
-func (l *Ledger) historyVersion() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.version
-}
-
 // otherVersion reports whether the layout that s saw has another version than s
 // assumed, and notes that version.
 func (l *Ledger) otherVersion(s *probeResult) bool {
@@ -193,7 +258,14 @@ func (l *Ledger) askStatus(ctx context.Context, s *probeResult) (early func() st
 	if !s.full {
 		return nil, func() {}
 	}
-	if pinged := l.lastPing(); pinged.Connection != 0 {
+	var pinged store.Status // what Ping was answered, if that is not old; it counts once
+	l.with(func() {
+		if allocator.Elapsed(l.mu.pingedAt, time.Now()) < checkFor {
+			pinged = l.mu.pinged
+		}
+		l.mu.pinged = store.Status{}
+	})
+	if pinged.Connection != 0 {
 		return func() store.Status { return pinged }, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -212,17 +284,6 @@ func (l *Ledger) status(ctx context.Context, s *probeResult, early store.Status)
 	return l.Cluster().Status(ctx)
 }
 
-// lastPing returns what Ping was answered last, if that is not old. It counts once.
-func (l *Ledger) lastPing() (pinged store.Status) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if allocator.Elapsed(l.mu.pingedAt, time.Now()) < checkFor {
-		pinged = l.mu.pinged
-	}
-	l.mu.pinged = store.Status{}
-	return pinged
-}
-
 // nextOf returns a mark's next, or the end of a worker's window; 0 if there is none. An
 // unreadable value is not evidence: no lease relies on it.
 func (l *Ledger) nextOf(found []store.KV) int64 {
@@ -237,6 +298,16 @@ func (l *Ledger) nextOf(found []store.KV) int64 {
 		return allocator.MaxID
 	}
 	return mark.Next
+}
+
+// untilOf returns the end of a worker's window, or 0. An unreadable worker is not
+// evidence: no lease relies on it.
+func untilOf(kv store.KV) int64 {
+	var w record.Worker
+	if err := record.Decode(kv, &w); err != nil {
+		return allocator.MaxID
+	}
+	return w.Until
 }
 
 // readIdentity reads identity and beat. Its error is Refused if another cluster

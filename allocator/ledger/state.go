@@ -98,11 +98,11 @@ func (l *Ledger) Revision() int64 {
 	return s.revision
 }
 
-// stateAt returns the state, and the epochSeq of the epoch in force.
-func (l *Ledger) stateAt() (*State, int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.state, l.mu.clock.epochSeq
+// epoch returns the epoch in force as this process knows it, empty where there
+// is none.
+func (l *Ledger) epoch() string {
+	s, _ := l.State()
+	return s.epoch
 }
 
 // Layout returns the layout as this process knows it, and a channel that is
@@ -345,11 +345,4 @@ func (l *Ledger) refusal() error {
 		return allocator.Errorf(allocator.Refused, "%w", &UnconfirmedError{i.room, i.name})
 	}
 	return nil
-}
-
-// instance returns the instance of this process, nil for none.
-func (l *Ledger) instance() *Instance {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.instance
 }

@@ -46,14 +46,14 @@ const failuresLast = 10 * time.Second
 
 // Trouble returns why this instance cannot lease any tag: for example leasing is
 // halted, the journal cannot be written, or etcd takes no writes.
-func (i *Instance) Trouble() Trouble {
-	l := i.ledger
-	journal := i.journalReady()
-	i.mu.Lock()
-	defer i.mu.Unlock()
+func (m *memory) Trouble() Trouble {
+	l := m.ledger
+	journal := m.journalReady()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	leases, beats := &i.memory.leases, &i.memory.beats
+	leases, beats, probes := &m.mu.leases, &m.mu.beats, &m.mu.probes
 	if leases.err != nil && allocator.Elapsed(leases.last, time.Now()) > failuresLast {
 		*leases = failures{}
 	}
@@ -61,7 +61,7 @@ func (i *Instance) Trouble() Trouble {
 	if errors.Is(err, errEntering) {
 		err = nil
 	}
-	switch probes := &i.memory.probes; {
+	switch {
 	case err != nil && (l.mu.state.halted != nil || leases.err == nil && beats.err == nil && probes.err == nil):
 		return Trouble{Err: err}
 	case journal != nil:
@@ -83,11 +83,11 @@ func (i *Instance) Trouble() Trouble {
 }
 
 // noted notes that no lease of any tag can be made because of err, and returns err.
-func (i *Instance) noted(err error) error {
+func (m *memory) noted(err error) error {
 	if err != nil && !errors.Is(err, errEntering) {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		i.memory.leases.note(time.Now(), err)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.mu.leases.note(time.Now(), err)
 	}
 	return err
 }
@@ -95,23 +95,23 @@ func (i *Instance) noted(err error) error {
 // noteProbe notes the outcome of a probe. In an idle instance nothing else shows that a
 // lease would fail because a key cannot be read. Errors that Leasable returns need no
 // note.
-func (i *Instance) noteProbe(err error) {
+func (m *memory) noteProbe(err error) {
 	_, unusable := errors.AsType[*UnusableError](err)
 	if _, damaged := errors.AsType[*record.KeyError](err); !damaged || unusable {
 		err = nil
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.memory.probes.note(time.Now(), err)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.probes.note(time.Now(), err)
 }
 
 // noteBeat notes the outcome of a heartbeat.
-func (i *Instance) noteBeat(err error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.memory.beats.note(time.Now(), err)
-	if err == nil && allocator.KindOf(i.memory.leases.err) == allocator.Unavailable {
-		i.memory.leases = failures{} // etcd takes writes again, and the next lease may be far away
+func (m *memory) noteBeat(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.beats.note(time.Now(), err)
+	if err == nil && allocator.KindOf(m.mu.leases.err) == allocator.Unavailable {
+		m.mu.leases = failures{} // etcd takes writes again, and the next lease may be far away
 	}
 }
 
@@ -192,5 +192,7 @@ func (i *Instance) WrongRights() (missing, more []store.Right) {
 // Damage returns what a key that cannot be read stops, and what to do about it.
 // migration is the ID of the migration that is under way, empty for none.
 func (l *Ledger) Damage(key, migration string) record.Damage {
-	return l.keys.Damage(key, l.historyVersion(), migration)
+	var version int64
+	l.with(func() { version = l.mu.version })
+	return l.keys.Damage(key, version, migration)
 }

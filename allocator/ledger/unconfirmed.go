@@ -97,15 +97,15 @@ func (e *UnconfirmedError) Error() string {
 }
 
 // startUnconfirmed makes this process an unconfirmed one.
-func (i *Instance) startUnconfirmed() {
-	l := i.ledger
-	i.mu.Lock()
-	defer i.mu.Unlock()
+func (m *memory) startUnconfirmed() {
+	l := m.ledger
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i.memory.unconfirmed = true
-	i.admission.set(true)
-	i.admission.confirmOptional(l.mu.state)
+	m.mu.unconfirmed = true
+	m.admission.set(true)
+	m.admission.confirmOptional(l.mu.state)
 }
 
 // Unconfirmed reports whether this process leases nothing because it started without its
@@ -123,9 +123,9 @@ func (l *Ledger) unconfirmed() bool {
 
 // confirmMarks ends that this process is unconfirmed. A caller that holds the lock gives
 // lines that it writes later.
-func (i *Instance) confirmMarks(said *pending.Lines, by string) {
-	if i.admission.set(false) {
+func (m *memory) confirmMarks(said *pending.Lines, by string) {
+	if m.admission.set(false) {
 		said.Add(hclog.Info,
-			"an instance's marks are confirmed: it leases", "instance", i.name, "room", i.room, "by", by)
+			"an instance's marks are confirmed: it leases", "instance", m.name, "room", m.room, "by", by)
 	}
 }

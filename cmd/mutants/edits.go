@@ -9,23 +9,20 @@ import (
 // segmentEdits are the edits of leases of segments, and of the code that relies on them.
 var segmentEdits = []overlay.Edit{
 	{
-		File: "allocator/ledger/lease.go",
+		File: "allocator/ledger/claim.go",
 		From: `	return txn
 `,
-		To: `	if mutant("no-layout") {
+		To: `	switch segment := len(c.also) > 0; { // otherwise it is a window
+	case segment && mutant("no-layout"), !segment && mutant("window-no-layout"):
 		txn.If = append(txn.If[:1:1], txn.If[2:]...)
-	}
-	if mutant("no-epoch") {
+	case segment && mutant("no-epoch"):
 		txn.If = append(txn.If[:0:0], txn.If[1:]...)
-	}
-	if mutant("no-mark") {
-		txn.If = append(txn.If[:4:4], txn.If[5:]...)
-	}
-	if mutant("no-registration") {
-		txn.If = append(txn.If[:3:3], txn.If[4:]...)
-	}
-	if mutant("no-tag") {
+	case segment && mutant("no-registration"):
 		txn.If = append(txn.If[:2:2], txn.If[3:]...)
+	case segment && mutant("no-mark"), !segment && mutant("window-no-key"):
+		txn.If = append(txn.If[:3:3], txn.If[4:]...)
+	case segment && mutant("no-tag"):
+		txn.If = txn.If[:4:4]
 	}
 	return txn
 `,
@@ -42,8 +39,8 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/lease.go",
-		From: `s.floor = mark, answer.Revision, "", nil`,
-		To:   `s.floor = mark, answer.Revision, "", mutated("floor-before-layout", nil, s.floor)`,
+		From: `s.floor = true, mark, revision, "", nil`,
+		To:   `s.floor = true, mark, revision, "", mutated("floor-before-layout", nil, s.floor)`,
 	},
 	{
 		File: "allocator/ledger/lease.go",
@@ -95,23 +92,24 @@ var segmentEdits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/ledger/lease.go",
+		File: "allocator/ledger/claim.go",
 		From: `	if !answer.Succeeded {
-		return false, s.learn(`,
-		To: `	if !answer.Succeeded && !(mutant("retry-is-success") && len(answer.Got[1]) > 0 && bytes.Equal(answer.Got[1][0].Value, mark.Encode())) {
-		return false, s.learn(`,
+		return 0, false, i.refused(`,
+		To: `	if !answer.Succeeded && !(mutant("retry-is-success") && len(c.also) > 0 && len(answer.Got[1]) > 0 &&
+		string(answer.Got[1][0].Value) == string(c.then[0].Put.Value)) {
+		return 0, false, i.refused(`,
 	},
 	{
-		File: "allocator/ledger/lease.go",
+		File: "allocator/ledger/claim.go",
 		From: `	if err != nil {
-		return false, s.instance.noted(err)
+		return 0, false, i.noted(err)
 	}
 	if !answer.Succeeded`,
 		To: `	if err != nil {
-		if mutant("unknown-is-success") {
-			return true, nil
+		if mutant("unknown-is-success") && len(c.also) > 0 {
+			return 0, true, nil
 		}
-		return false, s.instance.noted(err)
+		return 0, false, i.noted(err)
 	}
 	if !answer.Succeeded`,
 	},
@@ -182,7 +180,7 @@ var segmentEdits = []overlay.Edit{
 		To:   `if !chain.Gated() || mutant("whole-hold-for-clients") {`,
 	},
 	{
-		File: "allocator/ledger/heartbeat.go",
+		File: "allocator/ledger/presence.go",
 		From: `return copied, nil`,
 		To:   `return mutated("copy-unseen", copied, missing), nil`,
 	},
@@ -192,17 +190,17 @@ var segmentEdits = []overlay.Edit{
 		To:   `if blocking > 0 && !mutant("moves-unreported") {`,
 	},
 	{
-		File: "allocator/ledger/recovery/marks.go",
-		From: `			mark = mark.Raised(to.next)
+		File: "allocator/ledger/recovery/raise.go",
+		From: `	mark = mark.Raised(to.next)
 `,
-		To: `			mark = mark.Raised(to.next)
-			if len(mark.Eras) > 0 && mutant("raise-takes-total") {
-				mark.Total = r.report.Total
-			}
+		To: `	mark = mark.Raised(to.next)
+	if len(mark.Eras) > 0 && mutant("raise-takes-total") {
+		mark.Total = r.report.Total
+	}
 `,
 	},
 	{
-		File: "allocator/ledger/recovery/marks.go",
+		File: "allocator/ledger/recovery/raise.go",
 		From: `max(mark.Total, min(to.total, r.found.epoch.MarginTotal))`,
 		To: `mutated("raise-above-the-halt", mutated("raise-keeps-total", max(mark.Total, min(to.total,
 	r.found.epoch.MarginTotal)), mark.Total), max(mark.Total, to.total))`,
@@ -218,12 +216,12 @@ var segmentEdits = []overlay.Edit{
 		To:   `p.Total = r.mu.total + mutated("no-margin", p.Margin, 0)`,
 	},
 	{
-		File: "allocator/ledger/barrier.go",
+		File: "allocator/ledger/restore.go",
 		From: `case q.Barrier == nil:`,
 		To:   `case q.Barrier == nil || mutant("no-barrier"):`,
 	},
 	{
-		File: "allocator/ledger/barrier.go",
+		File: "allocator/ledger/restore.go",
 		From: `	ctx, cancel := context.WithTimeout(ctx, l.tryFor())
 `,
 		To: `	if mutant("barrier-unseen") {
@@ -234,9 +232,9 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/recovery/ask.go",
-		From: `		sequence := r.higherSequence()
+		From: `		r.with(func() { before = r.mu.learned })
 `,
-		To: `		sequence := r.higherSequence()
+		To: `		r.with(func() { before = r.mu.learned })
 		if mutant("unconfirmed-answers") {
 			return nil
 		}
@@ -266,24 +264,24 @@ var segmentEdits = []overlay.Edit{
 		To:   `version > t.version || mutant("missed-epoch") {`,
 	},
 	{
-		File: "allocator/ledger/enter.go",
+		File: "allocator/ledger/restore.go",
 		From: `	if keeps {
 		return known, true`,
 		To: `	if keeps || mutant("all-answered") {
 		return known, true`,
 	},
 	{
-		File: "allocator/ledger/enter.go",
+		File: "allocator/ledger/restore.go",
 		From: `raising = floor < own.leased`,
 		To:   `raising = floor < own.leased && !mutant("orphan-raises-nothing")`,
 	},
 	{
-		File: "allocator/ledger/enter.go",
+		File: "allocator/ledger/restore.go",
 		From: `op.Get.At = s.began`,
 		To:   `op.Get.At = mutated("present-floor", s.began, 0)`,
 	},
 	{
-		File: "allocator/ledger/enter.go",
+		File: "allocator/ledger/restore.go",
 		From: `		for _, r := range raises {
 `,
 		To: `		for _, r := range raises {
@@ -310,11 +308,11 @@ var segmentEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/lease.go",
-		From: `s.name, mark.Next); err`,
-		To:   `s.name, mutated("journal-late", mark.Next, s.mark.Next)); err`,
+		From: `Next: mark.Next, Version`,
+		To:   `Next: mutated("journal-late", mark.Next, s.mark.Next), Version`,
 	},
 	{
-		File: "allocator/ledger/memory.go",
+		File: "allocator/ledger/claim.go",
 		From: `case answer.Revision <= before.seen:`,
 		To:   `case answer.Revision <= before.seen && !mutant("no-revision-check"):`,
 	},

@@ -57,13 +57,9 @@ var mirrorEdits = []overlay.Edit{
 	} else if b.life = cmp.Or(`,
 	},
 	{
-		File: "allocator/ledger/recovery/mirrors.go",
-		From: `		txn.If = append(txn.If, store.Absent(r.keys.Tag(name)))
-`,
-		To: `		if !mutant("tombstone-over-a-living-tag") {
-			txn.If = append(txn.If, store.Absent(r.keys.Tag(name)))
-		}
-`,
+		File: "allocator/ledger/recovery/raise.go",
+		From: `b.life != "" && !there {`,
+		To:   `b.life != "" && (!there || mutant("tombstone-over-a-living-tag")) {`,
 	},
 	{
 		File: "allocator/ledger/recovery/mirrors.go",

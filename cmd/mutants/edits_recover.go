@@ -5,29 +5,29 @@ import "github.com/march-id/march/internal/overlay"
 // recoverEdits are the edits of recover, of entering an epoch and of leaving.
 var recoverEdits = []overlay.Edit{
 	{
-		File: "allocator/ledger/enter.go",
-		From: `from := max(slices.Index(m.incarnations, m.leaser), 0)`,
-		To:   `from := mutated("answer-of-the-one-before", max(slices.Index(m.incarnations, m.leaser), 0), 0)`,
+		File: "allocator/ledger/restore.go",
+		From: `from := max(slices.Index(m.incarnations, m.mu.leaser), 0)`,
+		To:   `from := mutated("answer-of-the-one-before", max(slices.Index(m.incarnations, m.mu.leaser), 0), 0)`,
 	},
 	{
-		File: "allocator/ledger/enter.go",
-		From: `keeps = known && len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped`,
+		File: "allocator/ledger/restore.go",
+		From: `keeps = known && len(m.mu.epochs) > 0 && m.mu.epochs[len(m.mu.epochs)-1] == s.ended.Stopped`,
 		To: `keeps = known && (mutant("not-in-the-stopped-epoch") ||
-			len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped)`,
+			len(m.mu.epochs) > 0 && m.mu.epochs[len(m.mu.epochs)-1] == s.ended.Stopped)`,
 	},
 	{
-		File: "allocator/ledger/enter.go",
-		From: `m.raises, m.uncompared = s.epoch, !known,`,
-		To:   `m.raises, m.uncompared = s.epoch, !known || mutant("known-raises"),`,
+		File: "allocator/ledger/restore.go",
+		From: `m.mu.raises, m.mu.uncompared = s.epoch, !known,`,
+		To:   `m.mu.raises, m.mu.uncompared = s.epoch, !known || mutant("known-raises"),`,
 	},
 	{
-		File: "allocator/ledger/enter.go",
+		File: "allocator/ledger/restore.go",
 		From: `	if err := i.compareAll(ctx, s); err != nil {
 		return err
 	}
 `,
 		To: `	if mutant("epoch-journaled-first") {
-		if err := i.journalEpoch(ctx, s); err != nil {
+		if err := i.toJournal(ctx, s, journal.Record{}); err != nil {
 			return err
 		}
 	}
@@ -38,30 +38,32 @@ var recoverEdits = []overlay.Edit{
 	},
 	{
 		File: "allocator/ledger/memory.go",
-		From: `	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, journal.Record{})); err != nil {`,
-		To: `	if mutant("epoch-not-journaled") {
+		From: `	if err := m.journal.Append(context.WithoutCancel(ctx), m.toNote(state, r, lease)); err != nil {`,
+		To: `	if !lease && mutant("epoch-not-journaled") {
 		return nil
 	}
-	if err := i.journal.Append(context.WithoutCancel(ctx), i.toNote(state, journal.Record{})); err != nil {`,
+	if err := m.journal.Append(context.WithoutCancel(ctx), m.toNote(state, r, lease)); err != nil {`,
 	},
 	{
-		File: "allocator/ledger/lease.go",
+		File: "allocator/ledger/claim.go",
 		From: ` != nil {
-		return false, s.instance.noted(err)
+			return 0, false, i.noted(err)
+		}
 	}
-	s.mark, s.revision`,
+	l.confirmLayout`,
 		To: ` != nil && !mutant("journal-failed") {
-		return false, s.instance.noted(err)
+			return 0, false, i.noted(err)
+		}
 	}
-	s.mark, s.revision`,
+	l.confirmLayout`,
 	},
 	{
-		File: "allocator/ledger/leave.go",
-		From: `len(chain) == 0 || i.ledger.Check(ctx) != nil {
+		File: "allocator/ledger/instance.go",
+		From: `len(chain) == 0 || m.ledger.Check(ctx) != nil {
 		return nil
 	}
 `,
-		To: `len(chain) == 0 || i.ledger.Check(ctx) != nil {
+		To: `len(chain) == 0 || m.ledger.Check(ctx) != nil {
 		return nil
 	}
 	if mutant("covers-unseen") {
@@ -70,9 +72,9 @@ var recoverEdits = []overlay.Edit{
 `,
 	},
 	{
-		File: "allocator/ledger/leave.go",
-		From: `if !i.sentChecked(before) {`,
-		To:   `if !i.sentChecked(before) && !mutant("leave-unchecked") {`,
+		File: "allocator/ledger/presence.go",
+		From: `if !p.sentChecked(before) {`,
+		To:   `if !p.sentChecked(before) && !mutant("leave-unchecked") {`,
 	},
 	{
 		File: "allocator/ledger/recovery/stored.go",

@@ -46,7 +46,7 @@ var windowEdits = []overlay.Edit{
 		To:   `case over && n.Ours.Stamp != f.Stamp && !mutant("goes-on-over-others"):`,
 	},
 	{
-		File: "allocator/ledger/footing.go",
+		File: "allocator/ledger/window.go",
 		From: `l.keys.Numbers(answer.Got[1:], workers)`,
 		To: `l.keys.Numbers(mutated("key-of-before-ignored", mutated("own-rooms-keys", answer.Got[1:], answer.Got[1:2]),
 			answer.Got[1:len(answer.Got)-1]), workers)`,
@@ -83,7 +83,7 @@ var windowEdits = []overlay.Edit{
 		To:   `slices.Concat(v.conds, mutated("client-own-key-only", unchanged, unchanged[:1])),`,
 	},
 	{
-		File: "allocator/ledger/footing.go",
+		File: "allocator/ledger/window.go",
 		From: `case goes && (!own.held || own.worker.From != w.From):`,
 		To:   `case goes && (!own.held || own.worker.From != w.From && !mutant("lowered-by-another")):`,
 	},
@@ -93,26 +93,12 @@ var windowEdits = []overlay.Edit{
 		To:   `!slice.Contains(held.id.Number) && !mutant("slice-not-compared") {`,
 	},
 	{
-		File: "allocator/ledger/footing.go",
-		From: `append(l.Holds(f.state), store.Unchanged(registration), unchanged),`,
-		To: `slices.Concat(mutated("window-no-layout", l.Holds(f.state), l.Holds(f.state)[:1]),
-			mutated("window-no-key", []store.Cond{store.Unchanged(registration), unchanged}, []store.Cond{store.Unchanged(registration)})),`,
-	},
-	{
-		File: "allocator/ledger/footing.go",
-		From: `	"context"
-	"strconv"`,
-		To: `	"context"
-	"slices"
-	"strconv"`,
-	},
-	{
 		File: "allocator/ledger/record/number.go",
 		From: `if n.KV.ModRevision != 0 {`,
 		To:   `if n.KV.ModRevision != 0 && !mutant("own-by-another-room") {`,
 	},
 	{
-		File: "allocator/ledger/recovery/workers.go",
+		File: "allocator/ledger/recovery/raise.go",
 		From: `w.Until > n.Ours.Until`,
 		To:   `w.Until > mutated("raised-by-another-room", n.Ours.Until, n.Last().Until)`,
 	},
@@ -122,12 +108,12 @@ var windowEdits = []overlay.Edit{
 		To:   `return w.FreeOf == notBefore || w.FreeOf > 0 && mutant("free-of-another") ||`,
 	},
 	{
-		File: "allocator/ledger/recovery/workers.go",
+		File: "allocator/ledger/recovery/raise.go",
 		From: `w.Until == n.Last().Until && !over`,
 		To:   `(w.Until == n.Last().Until && !over || mutant("freed-by-one-before"))`,
 	},
 	{
-		File: "allocator/ledger/recovery/workers.go",
+		File: "allocator/ledger/recovery/raise.go",
 		From: `w.Incarnation == l.Incarnation && w.From`,
 		To:   `(w.Incarnation == l.Incarnation || mutant("freed-by-one-before")) && w.From`,
 	},
@@ -139,12 +125,12 @@ var windowEdits = []overlay.Edit{
 			}`,
 	},
 	{
-		File: "allocator/ledger/windows.go",
-		From: `own.worker.Until > m.barred.Since.Add(2*record.MaxAhead).UnixMilli()`,
-		To:   `(own.worker.Until > m.barred.Since.Add(2*record.MaxAhead).UnixMilli() || mutant("freed-when-over"))`,
+		File: "allocator/ledger/memory.go",
+		From: `own.worker.Until > m.mu.barred.Since.Add(2*record.MaxAhead).UnixMilli()`,
+		To:   `(own.worker.Until > m.mu.barred.Since.Add(2*record.MaxAhead).UnixMilli() || mutant("freed-when-over"))`,
 	},
 	{
-		File: "allocator/ledger/footing.go",
+		File: "allocator/ledger/window.go",
 		From: `NotBefore: state.notBefore,`,
 		To:   `NotBefore: mutated("not-before-ignored", state.notBefore, 0),`,
 	},

@@ -26,7 +26,7 @@ func (r *run) takeJournals(ctx context.Context) error {
 			return allocator.Errorf(allocator.Invalid, "the journal of %s is of cluster %s; this is cluster %s",
 				m.ID(), m.UUID, r.report.UUID)
 		}
-		if err := r.compare(ctx, m.Room, m.Marks); err != nil {
+		if err := r.compare(ctx, "", m.Room, m.Marks); err != nil {
 			return err
 		}
 		r.take(m)
@@ -84,7 +84,8 @@ const barrierTries = 60
 // ask asks the process at an address. Its error is of the store, and ends the recover.
 func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Barrier) error {
 	place := r.place(s)
-	before := r.lastAnswer(place)
+	var before *answer
+	r.with(func() { before = r.mu.answers[place] })
 	q := record.Question{UUID: r.report.UUID, Barrier: barrier}
 	if before != nil {
 		q.After = before.sequence
@@ -94,7 +95,7 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 		if r.cfg.Named && room != s.Room {
 			return allocator.Errorf(allocator.Invalid, "the answer is of room %s", room)
 		}
-		failed = r.compare(ctx, room, marks)
+		failed = r.compare(ctx, "", room, marks)
 		return failed
 	}
 	ask := func() (record.Memory, error) {
@@ -128,13 +129,6 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 		r.answered(place, m)
 	}
 	return nil
-}
-
-// lastAnswer returns the last answer of the process at a place, nil for none.
-func (r *run) lastAnswer(place string) *answer {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.answers[place]
 }
 
 // answered notes that the process at a place answered with a memory.
@@ -249,9 +243,8 @@ func (r *run) unnamed() (all []Lost) {
 
 // askOperator has the operator decide of each instance that did not answer, before anything is changed.
 func (r *run) askOperator(ctx context.Context) error {
-	r.mu.Lock()
-	lost := r.unnamed()
-	r.mu.Unlock()
+	var lost []Lost
+	r.with(func() { lost = r.unnamed() })
 	for _, l := range lost {
 		off, err := r.cfg.Off(ctx, r.report, l)
 		switch {
@@ -271,7 +264,8 @@ func (r *run) askOperator(ctx context.Context) error {
 // the memory of its earlier processes is not missing. The caller holds mu.
 func (r *run) missNamed() {
 	for _, id := range r.named() {
-		if slices.ContainsFunc(r.report.Missing, func(m Missing) bool { return m.ID == id }) || r.covers(id) {
+		missing := slices.ContainsFunc(r.report.Missing, func(m Missing) bool { return m.ID == id })
+		if missing || r.answersWith(id, true) {
 			continue
 		}
 		r.report.Missing = append(r.report.Missing, Missing{ID: id, Without: true,
@@ -279,21 +273,13 @@ func (r *run) missNamed() {
 	}
 }
 
-// covers reports whether an instance answered with the memory of its earlier processes. The caller
-// holds mu.
-func (r *run) covers(id record.InstanceID) bool {
-	for _, a := range r.mu.answers {
-		if a.id == id && !a.first {
-			return true
-		}
-	}
-	return false
-}
-
 // answers reports whether a process of an instance answered. The caller holds mu.
-func (r *run) answers(id record.InstanceID) bool {
+func (r *run) answers(id record.InstanceID) bool { return r.answersWith(id, false) }
+
+// answersWith is answers, of a process with the memory of earlier ones perhaps. The caller holds mu.
+func (r *run) answersWith(id record.InstanceID, earlier bool) bool {
 	for _, a := range r.mu.answers {
-		if a.id == id {
+		if a.id == id && !(earlier && a.first) {
 			return true
 		}
 	}
@@ -349,7 +335,8 @@ func (r *run) confirmAnswers(ctx context.Context) error {
 			return err
 		}
 		r.progress("confirming the answers", 0, 0)
-		sequence := r.higherSequence()
+		var before, after int // how often a memory had a higher mark than was known
+		r.with(func() { before = r.mu.learned })
 		if err := r.askAll(ctx, r.barrier()); err != nil {
 			return err
 		}
@@ -359,10 +346,10 @@ func (r *run) confirmAnswers(ctx context.Context) error {
 		if err := r.complete(); err != nil {
 			return err
 		}
-		if r.higherSequence() == sequence {
+		if r.with(func() { after = r.mu.learned }); before == after {
 			return nil
 		}
-		if err := r.raise(ctx); err != nil {
+		if err := r.raiseMarks(ctx); err != nil {
 			return err
 		}
 		if err := r.raiseWorkers(ctx); err != nil {
@@ -384,11 +371,4 @@ func (r *run) auditBarred() store.Op {
 	}
 	list, _ := json.Marshal(v) // encoding texts cannot fail
 	return r.audit("bar instances", r.found.epochKV.Key, nil, list)
-}
-
-// higherSequence returns how often a memory had a higher mark than was known before.
-func (r *run) higherSequence() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.mu.learned
 }

@@ -47,10 +47,11 @@ func (r *run) decide(ctx context.Context) error {
 // chooseBounds chooses the margin, and when windows may begin. It returns the lost instances of
 // which no mirror saw all, if the operator gave no margin.
 func (r *run) chooseBounds() (unseen []record.InstanceID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tellNotBefore()
-	return r.chooseMargin()
+	r.with(func() {
+		r.tellNotBefore()
+		unseen = r.chooseMargin()
+	})
+	return unseen
 }
 
 // longestTick is the longest unit of time-ordered IDs.
@@ -114,13 +115,6 @@ func (r *run) tellNotBefore() int64 {
 		r.report.NotBefore = time.UnixMilli(at)
 	}
 	return at
-}
-
-// chooseNotBefore is tellNotBefore for a caller without the lock.
-func (r *run) chooseNotBefore() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.tellNotBefore()
 }
 
 // tags returns the walk over all tags.

@@ -4,8 +4,8 @@
 // A restored etcd has forgotten leases, so its marks are too low: a lease by them would
 // issue IDs again. The instances that made those leases remember them. Recovery asks each
 // instance, raises the marks, and begins a new epoch, under which leasing goes on. Package
-// ledger has what instances do meanwhile: the barrier (barrier.go) and the way into the
-// new epoch (enter.go). DESIGN 3.4 is the design of record.
+// ledger has what instances do meanwhile: the barrier and the way into the
+// new epoch (restore.go). DESIGN 3.4 is the design of record.
 //
 // # Steps
 //
@@ -42,5 +42,5 @@
 // A run that breaks off leaves leasing halted at worst, and may be repeated.
 //
 // One risk remains: an instance that did not answer issues the IDs that it holds until it
-// next reaches etcd; see enter.go of package ledger, and docs/restore.md.
+// next reaches etcd; see restore.go of package ledger, and docs/restore.md.
 package recovery

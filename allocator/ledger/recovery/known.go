@@ -32,7 +32,7 @@ func (r *run) take(m record.Memory) {
 		r.mu.version, r.mu.latest = m.Version, m.Latest
 	}
 	r.mu.total = max(r.mu.total, m.MarginTotal)
-	r.takeWorkers(m)
+	r.takeWorkers(m.Workers, m.NotBefore)
 	r.mu.extremes = r.mu.extremes.After(record.Layout{Layout: m.Layout, NarrowestRange: m.NarrowestRange,
 		LargestBoundary: m.LargestBoundary, Formats: m.Formats})
 	if m.Layout.Version > r.mu.layout.Version {

@@ -91,7 +91,9 @@ func (r *run) askMirrors(ctx context.Context) error {
 	group, asking := errgroup.WithContext(ctx)
 	group.SetLimit(mirrorsAtOnce)
 	for _, w := range all {
-		if r.asksMirror(w.Name) {
+		var asked, answered bool
+		r.with(func() { _, asked = r.mu.witnesses[w.Name]; _, answered = r.mu.ticks[w.Name] })
+		if answered || !asked {
 			group.Go(func() error { return r.askMirror(asking, w) })
 		}
 	}
@@ -105,25 +107,10 @@ func (r *run) askMirrors(ctx context.Context) error {
 	return r.checkMirrored(ctx)
 }
 
-// asksMirror reports whether a mirror was not asked yet, or answered before.
-func (r *run) asksMirror(name string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, asked := r.mu.witnesses[name]
-	_, answered := r.mu.ticks[name]
-	return answered || !asked
-}
-
-// mirrorTick returns the last answer of a mirror, and whether there is one.
-func (r *run) mirrorTick(name string) (a mirror.Answer, answered bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	a, answered = r.mu.ticks[name]
-	return a, answered
-}
-
 func (r *run) askMirror(ctx context.Context, w Witness) error {
-	before, answered := r.mirrorTick(w.Name)
+	var before mirror.Answer
+	var answered bool
+	r.with(func() { before, answered = r.mu.ticks[w.Name] })
 	q := mirror.Question{UUID: r.report.UUID, After: before.Tick}
 	var failed error
 	use := func(p mirror.Part) error {
@@ -171,7 +158,7 @@ func (r *run) takePart(ctx context.Context, name string, p mirror.Part) error {
 		for i, tag := range p.Marks.Tags {
 			marks[i] = record.RememberedMark{Tag: tag, Next: p.Marks.Next[i], Total: p.Marks.Total[i]}
 		}
-		if err := r.compareAs(ctx, name, p.Marks.Room, marks); err != nil {
+		if err := r.compare(ctx, name, p.Marks.Room, marks); err != nil {
 			return err
 		}
 	}
@@ -232,7 +219,7 @@ func (r *run) takeRest(name string, rest *mirror.Rest) {
 	}
 	r.mu.witnesses[name] = w
 	r.mu.total = max(r.mu.total, rest.Total)
-	r.takeWorkers(record.Memory{Workers: rest.Workers, NotBefore: rest.NotBefore})
+	r.takeWorkers(rest.Workers, rest.NotBefore)
 	for _, c := range rest.Machines {
 		if was, known := r.mu.machines[c.WorkerIn]; !known || c.Last > was.Last {
 			r.mu.machines[c.WorkerIn] = c.Machine
@@ -268,28 +255,12 @@ type mirroredIn struct {
 
 // compareTags compares what a mirror saw of tags with the store's tags, and keeps what is more.
 func (r *run) compareTags(ctx context.Context, by string, t *mirror.TagBounds) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(pagesAtOnce)
-	for from := 0; from < len(t.Tags); from += marksPage {
-		to := min(from+marksPage, len(t.Tags))
-		group.Go(func() error {
-			ops := make([]store.Op, 0, to-from)
-			for _, tag := range t.Tags[from:to] {
-				ops = append(ops, store.OpGet(r.keys.Tag(tag)))
-			}
-			reply, err := r.gets(ctx, ops...)
-			if err != nil {
-				return err
-			}
-			for k := range ops {
-				if err := r.keepBounds(by, t, from+k, reply.Got[k]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+	all := make([]int, len(t.Tags))
+	for at := range all {
+		all[at] = at
 	}
-	return group.Wait()
+	key := func(at int) string { return r.keys.Tag(t.Tags[at]) }
+	return each(ctx, r, all, key, func(at int, found []store.KV) error { return r.keepBounds(by, t, at, found) })
 }
 
 // keepBounds keeps a mirror's bounds of a tag if the store's tag has less, or if the store has no
@@ -340,29 +311,19 @@ func (r *run) keepBounds(by string, t *mirror.TagBounds, at int, found []store.K
 // mirrors alone raise by more than max_jump.
 func (r *run) checkMirrored(ctx context.Context) error {
 	r.report.Jumps = nil
-	for page := range slices.Chunk(r.mirroredMarks(), marksPage) {
-		ops := make([]store.Op, len(page))
-		for k, at := range page {
-			ops[k] = store.OpGet(r.keys.Tag(at.tag))
-		}
-		reply, err := r.gets(ctx, ops...)
-		if err != nil {
-			return err
-		}
-		for k, at := range page {
-			tag := record.Tag{TagSettings: record.TagSettings{MaxJump: math.MaxInt64}}
-			if kv, there := reply.One(k); there {
-				if tag, err = r.keys.DecodeLife(kv); err != nil || tag.Time != nil {
-					continue
-				}
-			}
-			if err := r.checkMark(at, tag); err != nil {
-				return err
+	mirrored := r.higherMarks(func(h reached) bool { return h.by != "" && h.next > h.known })
+	key := func(at roomTag) string { return r.keys.Tag(at.tag) }
+	err := each(ctx, r, mirrored, key, func(at roomTag, found []store.KV) (err error) {
+		tag := record.Tag{TagSettings: record.TagSettings{MaxJump: math.MaxInt64}}
+		if len(found) > 0 {
+			if tag, err = r.keys.DecodeLife(found[0]); err != nil || tag.Time != nil {
+				return nil //nolint:nilerr // nothing is leased of it: see listUnreadable
 			}
 		}
-	}
+		return r.checkMark(at, tag)
+	})
 	slices.Sort(r.report.Jumps)
-	return nil
+	return err
 }
 
 func (r *run) checkMark(at roomTag, tag record.Tag) error {
@@ -379,155 +340,6 @@ func (r *run) checkMark(at roomTag, tag record.Tag) error {
 			fmt.Sprintf("%s/%s from %d to %d (%s)", at.room, at.tag, h.known, h.next, h.by))
 	}
 	return nil
-}
-
-// mirroredMarks returns the marks that a mirror knows higher than store and memories, sorted.
-func (r *run) mirroredMarks() (all []roomTag) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for at, h := range r.mu.higher {
-		if h.by != "" && h.next > h.known {
-			all = append(all, at)
-		}
-	}
-	slices.SortFunc(all, func(a, b roomTag) int {
-		return cmp.Or(cmp.Compare(a.room, b.room), cmp.Compare(a.tag, b.tag))
-	})
-	return all
-}
-
-// skipOf returns a tag's skip of a room, or of all rooms.
-func skipOf(t record.Tag, room allocator.Room) int64 {
-	if room == "" {
-		return t.Skip
-	}
-	return t.Skips[room]
-}
-
-// raiseTags raises the largest steps and the skips of tags to what mirrors saw: d of a margin
-// follows from the step, and lost leases lie above the skips. A tag of which the store has no key
-// it puts back as a tombstone.
-func (r *run) raiseTags(ctx context.Context) error {
-	r.mu.Lock()
-	var names, gone []allocator.Tag
-	for _, name := range slices.Sorted(maps.Keys(r.mu.bounds)) {
-		if r.mu.bounds[name].life != "" {
-			gone = append(gone, name)
-		} else {
-			names = append(names, name)
-		}
-	}
-	upgraded := r.mu.extremes.Upgraded()
-	r.mu.Unlock()
-	for page := range slices.Chunk(gone, store.MaxOps/2) {
-		if !upgraded {
-			break // older programs would not read it
-		}
-		if err := r.putBack(ctx, page); err != nil {
-			return err
-		}
-		r.report.PutBack = append(r.report.PutBack, page...)
-	}
-	for _, name := range names {
-		if err := r.raiseTag(ctx, name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// putBack writes the tombstones of tags that mirrors saw and of which the store has no key. One
-// that was created meanwhile stays.
-func (r *run) putBack(ctx context.Context, names []allocator.Tag) error {
-	txn := store.Txn{If: []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value)}}
-	for _, name := range names {
-		r.mu.Lock()
-		b := r.mu.bounds[name]
-		r.mu.Unlock()
-		t, err := r.keys.Lost(name, b.life, b.step, b.least, r.cluster.Now())
-		if err != nil {
-			return allocator.Errorf(allocator.Refused, "a mirror has a damaged tag: %w", err)
-		}
-		txn.If = append(txn.If, store.Absent(r.keys.Tag(name)))
-		txn.Then = append(txn.Then, store.OpPut(r.keys.Tag(name), t.Encode(record.RandomHex())))
-	}
-	for range raiseAttempts {
-		reply, err := r.l.Try(ctx, txn)
-		if err == nil && !reply.Succeeded && len(names) > 1 {
-			half := len(names) / 2
-			return cmp.Or(r.putBack(ctx, names[:half]), r.putBack(ctx, names[half:]))
-		}
-		if err == nil || allocator.KindOf(err) != allocator.Unavailable {
-			return err
-		}
-		if !store.Pause(ctx) {
-			return brokenOff(ctx)
-		}
-	}
-	return allocator.Errorf(allocator.Unavailable, "%d deleted tags could not be put back in %d tries; check etcd",
-		len(names), raiseAttempts)
-}
-
-func (r *run) raiseTag(ctx context.Context, name allocator.Tag) error {
-	for range raiseAttempts {
-		reply, err := r.gets(ctx, store.OpGet(r.keys.Tag(name)))
-		if err != nil {
-			return err
-		}
-		kv, there := reply.One(0)
-		if !there {
-			return nil
-		}
-		tag, err := r.keys.DecodeLife(kv)
-		if err != nil {
-			return nil //nolint:nilerr // nothing is leased of it: see listUnreadable
-		}
-		if !r.raisedTag(&tag) {
-			return nil
-		}
-		reply, err = r.l.Try(ctx, store.Txn{
-			If:   []store.Cond{store.HasValue(r.found.epochKV.Key, r.found.epochKV.Value), store.Unchanged(kv)},
-			Then: []store.Op{store.OpPut(kv.Key, tag.Encode(record.RandomHex()))},
-		})
-		if err == nil && reply.Succeeded {
-			return nil
-		}
-		if err != nil && allocator.KindOf(err) != allocator.Unavailable {
-			return err
-		}
-		if !store.Pause(ctx) {
-			return brokenOff(ctx)
-		}
-	}
-	return allocator.Errorf(allocator.Unavailable, "tag %s could not be raised in %d tries; check etcd", name,
-		raiseAttempts)
-}
-
-// raisedTag raises a tag's settings, and reports whether that changed them.
-func (r *run) raisedTag(tag *record.Tag) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b := r.mu.bounds[tag.Name]
-	changed := b.step > tag.LargestStep
-	tag.LargestStep = max(tag.LargestStep, b.step)
-	tag.Skips = maps.Clone(tag.Skips)
-	for room, to := range b.skips {
-		if to <= skipOf(*tag, room) {
-			continue
-		}
-		switch changed = true; {
-		case room == "":
-			tag.Skip = to
-			continue
-		case tag.Skips == nil:
-			tag.Skips = make(record.Skips)
-		}
-		tag.Skips[room] = to
-	}
-	if b.least > tag.LeastEver() && r.mu.extremes.Upgraded() {
-		tag.Least, changed = b.least, true
-	}
-	return changed
 }
 
 // lost returns the instances that recover goes on without, once each. The caller holds mu.

@@ -87,7 +87,7 @@ func (r *run) bar(ctx context.Context) error {
 	if err := r.complete(); err != nil {
 		return err
 	}
-	if err := r.raise(ctx); err != nil {
+	if err := r.raiseMarks(ctx); err != nil {
 		return err
 	}
 	if err := r.raiseWorkers(ctx); err != nil {
@@ -96,7 +96,7 @@ func (r *run) bar(ctx context.Context) error {
 	if err := r.confirmAnswers(ctx); err != nil {
 		return err
 	}
-	r.begins = r.chooseNotBefore() // all answers are confirmed by now
+	r.with(func() { r.begins = r.tellNotBefore() }) // all answers are confirmed by now
 	if err := r.freeWorkers(ctx); err != nil {
 		return err
 	}

@@ -120,6 +120,13 @@ type stored struct {
 	status       store.Status
 }
 
+// with calls do under the lock.
+func (r *run) with(do func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	do()
+}
+
 // audit returns the operation that records a change by the operator.
 func (r *run) audit(action, object string, from, to []byte) store.Op {
 	return r.keys.Audited(r.cluster.Now(), r.cfg.Actor, action, object, from, to)
@@ -148,9 +155,7 @@ func brokenOff(ctx context.Context) error {
 }
 
 func (r *run) unreadable(key string, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.unreadable[key] = err
+	r.with(func() { r.mu.unreadable[key] = err })
 }
 
 // gets reads keys in one transaction. Once recover has halted leasing, it does so under

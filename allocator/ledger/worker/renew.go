@@ -133,7 +133,9 @@ func (w *Workers) GiveBack(ctx context.Context, held *Worker, used int64) (err e
 	held.renewing.Lock()
 	defer held.renewing.Unlock()
 	_ = held.loses(errGivenBack)
-	if !w.has(held) {
+	has := false
+	w.with(func() { has = w.mu.held[held.id] == held })
+	if !has {
 		return nil // its window ended, and another Take may have the number
 	}
 	defer func() {

@@ -83,7 +83,7 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 		From: from, Until: end(now, from, length, 2*w.cfg.Reserve, r.Tick), Stamp: f.Stamp, Clock: max(now, 0),
 		Caller: r.Caller,
 	}
-	w.noteTake(c.WorkerID, from)
+	w.with(func() { w.mu.unknownTakes[c.WorkerID] = from })
 	done, err := i.PutWorker(ctx, f, c.Number, lease, false)
 	// If the answer is lost here, the key may have this incarnation, and no generator has the
 	// window: the next Take goes on with it.
@@ -93,7 +93,10 @@ func (w *Workers) take(ctx context.Context, r Request) (*Worker, error) {
 	taken := &Worker{request: r, id: c.WorkerID, taken: w.cfg.Elapsed()}
 	taken.leased(now, lease.Window())
 	kept = true
-	w.keep(taken)
+	w.with(func() {
+		w.mu.held[taken.id] = taken
+		delete(w.mu.unknownTakes, taken.id)
+	})
 	w.cfg.Logger.Info("worker taken", "worker", c.WorkerID.String(), "from", lease.From, "until", lease.Until, "caller",
 		r.Caller, "before", string(c.by))
 	return taken, nil
@@ -127,31 +130,5 @@ func (w *Workers) slice(f ledger.Footing, r Request) (allocator.Range, error) {
 	return slice, nil
 }
 
-// noteTake notes that a Take is about to write a window of a worker.
-func (w *Workers) noteTake(id record.WorkerID, from int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.mu.unknownTakes[id] = from
-}
-
-// keep notes that this process has a worker.
-func (w *Workers) keep(taken *Worker) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.mu.held[taken.id] = taken
-	delete(w.mu.unknownTakes, taken.id)
-}
-
-// has reports whether this process has a worker.
-func (w *Workers) has(held *Worker) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.held[held.id] == held
-}
-
 // unclaim notes that no Take is under way for a worker.
-func (w *Workers) unclaim(id record.WorkerID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.mu.held, id)
-}
+func (w *Workers) unclaim(id record.WorkerID) { w.with(func() { delete(w.mu.held, id) }) }

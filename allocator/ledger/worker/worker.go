@@ -84,6 +84,13 @@ type Workers struct {
 	}
 }
 
+// with calls do under the lock.
+func (w *Workers) with(do func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	do()
+}
+
 // New returns the Workers of an instance. Its error is Invalid.
 func New(i Instance, cfg Config) (*Workers, error) {
 	if err := cfg.Validate(); err != nil {

@@ -3,14 +3,143 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
+	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
+
+// Where etcd went back in time, leasing is halted for all. A recover asks instances for their memories, bars them, and
+// begins a new epoch, which each instance enters.
+
+// Barred is the recover that has barred an instance. The zero value is none.
+type Barred struct {
+	By    string    // the operator
+	Since time.Time // by the instance's clock
+	nonce string
+}
+
+// Memory returns all that this instance remembers. Where the question has a barrier
+// that the instance accepts, no answer to a transaction that was sent before is
+// accepted from then on, and nothing is leased under an epoch that the instance has
+// seen. An instance accepts a barrier only if its own etcd shows exactly that halt,
+// in the order of all writes. So a rehearsal on a copy, a late request or a call
+// from elsewhere bars no instance.
+func (m *memory) Memory(ctx context.Context, q record.Question) record.Memory {
+	l := m.ledger
+	var shown halted
+	var err error
+	if q.Barrier != nil {
+		shown, err = l.showsHalt(ctx, *q.Barrier)
+	}
+	answer := m.answer(q, shown, err)
+	answer.SortMarks() // not under the lock: there may be a million
+	return answer
+}
+
+// answer answers a question. If the question has a barrier, shown is the halt that
+// etcd shows, and err why it shows none.
+func (m *memory) answer(q record.Question, shown halted, err error) record.Memory {
+	now := m.ledger.now() // after etcd showed the halt: keepAnswered relies on that
+	var said pending.Lines
+	defer said.Write(m.ledger.log)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ledger.mu.Lock()
+	defer m.ledger.mu.Unlock()
+	unbarred := ""
+	switch {
+	case q.Barrier == nil:
+	case err != nil:
+		unbarred = err.Error()
+	case !m.bar(&said, now, shown):
+		unbarred = "another epoch came into force meanwhile"
+	}
+	answer := m.remembered(q.After)
+	answer.Barred, answer.Unbarred = q.Barrier != nil && unbarred == "", unbarred
+	return answer
+}
+
+// bar sets the instance's epoch to the halt that was shown. Leases that were sent under
+// the epoch before are lost. If that epoch is in force again later, this is evidence that
+// etcd went back. It returns false if another epoch came into force after that halt. The
+// caller holds both locks.
+func (m *memory) bar(said *pending.Lines, now time.Time, h halted) bool {
+	l, id := m.ledger, haltID(h.value.Nonce)
+	t := &l.mu.clock
+	if t.current != id && t.knows(id) {
+		return false
+	}
+	if t.current != id {
+		t.turn(id, h.revision)
+	}
+	if l.mu.identity.ClusterID != h.clusterID {
+		said.Warn("a recover moves the cluster to another etcd cluster", "etcd_cluster_id",
+			fmt.Sprintf("%x", h.clusterID))
+		l.mu.identity.ClusterID = h.clusterID
+	}
+	if m.mu.barred.nonce != h.value.Nonce {
+		m.mu.barred = Barred{By: h.value.By, Since: now, nonce: h.value.Nonce}
+		said.Warn("barred by a recover: nothing is leased until it has begun a new epoch", "by", h.value.By)
+	}
+	return true
+}
+
+// halted is a halt as etcd showed it.
+type halted struct {
+	value     record.Halt
+	clusterID uint64
+	revision  int64
+}
+
+// showsHalt reads the epoch in the order of all writes, and returns the halt that a
+// barrier names. Its error says that etcd shows something else.
+func (l *Ledger) showsHalt(ctx context.Context, b record.Barrier) (h halted, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.tryFor())
+	defer cancel()
+	// Not by Try, which would refuse an answer from an etcd cluster that is new to
+	// this process.
+	answer, err := l.store.Txn(ctx, l.ordered(store.OpGet(l.keys.Epoch()), store.OpGet(l.keys.Identity())))
+	if err != nil {
+		return h, err
+	}
+	if len(answer.Got) != 2 || len(answer.Got[0]) == 0 || len(answer.Got[1]) == 0 {
+		return h, allocator.Errorf(allocator.Refused, "the etcd of this instance holds no cluster under %s", l.keys)
+	}
+	var e record.Epoch
+	var id record.Identity
+	if err := errors.Join(record.Decode(answer.Got[0][0], &e), record.Decode(answer.Got[1][0], &id)); err != nil {
+		return h, err
+	}
+	switch {
+	case id.UUID != l.pinned().UUID:
+		return h, allocator.Errorf(allocator.Refused, "the etcd of this instance holds cluster %s", id.UUID)
+	case answer.ClusterID != b.ClusterID:
+		return h, allocator.Errorf(allocator.Refused,
+			"the instance is connected to etcd cluster %x, the recover works on %x", answer.ClusterID, b.ClusterID)
+	case e.Halted == nil || e.Halted.Nonce != b.Nonce:
+		return h, allocator.Errorf(allocator.Refused,
+			"the etcd of this instance does not show the halt of that recover")
+	}
+	return halted{*e.Halted, answer.ClusterID, answer.Revision}, nil
+}
+
+// Barred returns the recover that has barred this instance, if one has.
+func (m *memory) Barred() (Barred, bool) {
+	l := m.ledger
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := m.mu.barred
+	return b, b.nonce != "" && l.mu.clock.current == haltID(b.nonce)
+}
 
 // An instance that meets a new epoch enters it first. Until then it leases nothing under
 // the epoch, and journals nothing of it. It has entered when its journal has the epoch.
@@ -47,22 +176,6 @@ type Orphan struct {
 	Began int64 // the least ID from which another room may have leased since
 }
 
-// OnDrop sets a function that is called when all segments and workers must be dropped.
-// This is so if a recover went on without this instance. It is also so if the
-// registration is gone without evidence that etcd went back in time, for example after
-// an operator's forget: migrations did not wait for the instance meanwhile. OnDrop
-// must be called before Run and the first Source.
-func (i *Instance) OnDrop(drop func(why string)) { i.drop = drop }
-
-// OnPeriod sets a function that is called before a lease that opens a tag's next period for
-// the room, by now, a reading of this process's clock. Its error is the lease's: it may refuse a
-// clock that is ahead. It is set before the first lease.
-func (i *Instance) OnPeriod(opens func(ctx context.Context, now time.Time) error) { i.opens = opens }
-
-// OnOrphan sets a function that is called with each tag of which IDs may have been
-// issued twice. It must be called before Run.
-func (i *Instance) OnOrphan(alarm func(Orphan)) { i.alarm = alarm }
-
 // enterPage bounds how many keys are compared or written at once: etcd takes 128
 // operations in one transaction.
 const enterPage = 120
@@ -70,11 +183,16 @@ const enterPage = 120
 // enter makes this instance enter the epoch in force. Its errors are Unavailable,
 // after which the next call continues, and WentBack if it halted leasing.
 func (i *Instance) enter(ctx context.Context) error {
-	s, epochSeq := i.ledger.stateAt()
+	l := i.ledger
+	var s *State
+	var epochSeq int64
+	l.with(func() { s, epochSeq = l.mu.state, l.mu.clock.epochSeq })
 	if s.epoch == "" || s.problem != nil {
 		return nil // refusal returns why nothing is leased
 	}
-	if !i.comparing(s.epoch) {
+	compares := false // under this epoch already
+	i.with(func() { compares = i.memory.mu.cutOff == s.epoch })
+	if !compares {
 		answered, err := i.answered(ctx, s)
 		if err != nil {
 			return err
@@ -85,44 +203,37 @@ func (i *Instance) enter(ctx context.Context) error {
 		return err
 	}
 	// From here on a crash leaves the instance in the epoch.
-	if err := i.journalEpoch(ctx, s); err != nil {
+	if err := i.toJournal(ctx, s, journal.Record{}); err != nil {
 		return err
 	}
 	i.entered(s, epochSeq)
 	return nil
 }
 
-// comparing reports whether the instance compares its leases under an epoch already.
-func (i *Instance) comparing(epoch string) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.memory.cutOff == epoch
-}
-
 // entered notes that the instance is in the epoch of s, if epochSeq is that of the epoch
 // in force. Revisions begin anew with an epoch, so earlier revisions of marks and workers no
 // longer mean anything.
-func (i *Instance) entered(s *State, epochSeq int64) {
-	l, m := i.ledger, &i.memory
-	i.mu.Lock()
-	defer i.mu.Unlock()
+func (m *memory) entered(s *State, epochSeq int64) {
+	l := m.ledger
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.clock.epochSeq != epochSeq {
 		return
 	}
 	m.keepAnswered(s)
-	i.admission.enter(l.mu.clock.began)
-	m.cutOff, m.uncompared, m.barred = "", nil, Barred{}
-	if !slices.Contains(m.epochs, s.epoch) {
-		m.epochs = append(slices.Clone(m.epochs), s.epoch)
+	m.admission.enter(l.mu.clock.began)
+	m.mu.cutOff, m.mu.uncompared, m.mu.barred = "", nil, Barred{}
+	if !slices.Contains(m.mu.epochs, s.epoch) {
+		m.mu.epochs = append(slices.Clone(m.mu.epochs), s.epoch)
 	}
-	for _, own := range m.marks {
+	for _, own := range m.mu.marks {
 		own.revision, own.shown = 0, false
 	}
-	for id, own := range m.windows {
+	for id, own := range m.mu.windows {
 		own.revision = 0
-		m.windows[id] = own
+		m.mu.windows[id] = own
 	}
 }
 
@@ -170,33 +281,32 @@ func (i *Instance) meet(s *State, answered []string) {
 // met notes what is to be compared under the epoch of s, and reports whether the instance is
 // known to the epoch, and whether it keeps what it holds. If it does not, or leased nothing,
 // it forgets the marks that it only read: under another epoch they mean nothing.
-func (i *Instance) met(s *State, answered []string) (known, keeps bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	m := &i.memory
-	if m.leaser != "" {
+func (m *memory) met(s *State, answered []string) (known, keeps bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.leaser != "" {
 		known = m.knownBy(answered)
-		keeps = known && len(m.epochs) > 0 && m.epochs[len(m.epochs)-1] == s.ended.Stopped
+		keeps = known && len(m.mu.epochs) > 0 && m.mu.epochs[len(m.mu.epochs)-1] == s.ended.Stopped
 	}
 	if keeps {
 		return known, true
 	}
-	for tag, own := range m.marks {
+	for tag, own := range m.mu.marks {
 		if own.leased == 0 {
-			delete(m.marks, tag)
+			delete(m.mu.marks, tag)
 		}
 	}
-	if m.leaser == "" {
+	if m.mu.leaser == "" {
 		return false, true // it holds nothing
 	}
-	m.cutOff, m.raises, m.uncompared = s.epoch, !known, slices.Sorted(maps.Keys(m.marks))
+	m.mu.cutOff, m.mu.raises, m.mu.uncompared = s.epoch, !known, slices.Sorted(maps.Keys(m.mu.marks))
 	return known, false
 }
 
 // knownBy reports whether a list of processes has the leaser, or a later process, which had
 // the leaser's memory. The caller holds the lock.
-func (m *instanceMemory) knownBy(answered []string) bool {
-	from := max(slices.Index(m.incarnations, m.leaser), 0)
+func (m *memory) knownBy(answered []string) bool {
+	from := max(slices.Index(m.incarnations, m.mu.leaser), 0)
 	return slices.ContainsFunc(m.incarnations[from:], func(incarnation string) bool {
 		return slices.Contains(answered, incarnation)
 	})
@@ -215,9 +325,13 @@ var errEpochChanged = &allocator.Error{Kind: allocator.Unavailable, Msg: "the ep
 // compareAll compares the tags that met noted. After an error the next call
 // continues.
 func (i *Instance) compareAll(ctx context.Context, s *State) error {
-	most := max(1, enterPage/(len(s.layout.Ever)+1))
+	m, most := &i.memory, max(1, enterPage/(len(s.layout.Ever)+1))
 	for compared := 0; ; {
-		page := i.uncompared(compared, most)
+		var page []allocator.Tag
+		m.with(func() {
+			m.mu.uncompared = m.mu.uncompared[compared:]
+			page = m.mu.uncompared[:min(most, len(m.mu.uncompared))]
+		})
 		if len(page) == 0 {
 			return nil
 		}
@@ -226,15 +340,6 @@ func (i *Instance) compareAll(ctx context.Context, s *State) error {
 		}
 		compared = len(page)
 	}
-}
-
-// uncompared returns the next page of tags to compare, after the first few were compared.
-func (i *Instance) uncompared(compared, most int) []allocator.Tag {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	m := &i.memory
-	m.uncompared = m.uncompared[compared:]
-	return m.uncompared[:min(most, len(m.uncompared))]
 }
 
 // compare compares this instance's leases of some tags with the marks of all rooms. If the
@@ -275,7 +380,11 @@ func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) 
 func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, found [][]store.KV,
 	revision int64) (bool, error) {
 	l := i.ledger
-	own, epochs, raising := i.leased(tag)
+	m := &i.memory
+	var own ownMark
+	var epochs []string // that the instance was in
+	var raising bool
+	m.with(func() { own, epochs, raising = m.mark(tag), m.mu.epochs, m.mu.raises })
 	var terms record.Numbers
 	var none record.Mark
 	if len(found[0]) > 0 {
@@ -336,8 +445,12 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 		}
 		revision, next = answer.Revision, max(next, own.leased)
 	}
-	i.compared(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version,
-		total: own.total})
+	// The end of the instance's leases stays: a later recover may go on without this instance again.
+	m.with(func() {
+		m.mu.sequence++
+		m.setMark(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version,
+			total: own.total, sequence: m.mu.sequence})
+	})
 	if began >= 0 && i.alarm != nil {
 		i.alarm(Orphan{Tag: tag, Below: own.leased, Began: began})
 	}
@@ -378,24 +491,6 @@ func (l *Ledger) floorAtBegin(ctx context.Context, s *State, tag allocator.Tag) 
 		return 0, nil //nolint:nilerr // raising the marks is always safe
 	}
 	return layout.Floor("", s.margins, t.Terms(), marks).Least, nil
-}
-
-// leased returns this instance's memory of a tag's mark, the epochs that it was in, and
-// whether it raises marks.
-func (i *Instance) leased(tag allocator.Tag) (own ownMark, epochs []string, raises bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.memory.mark(tag), i.memory.epochs, i.memory.raises
-}
-
-// compared remembers a mark that was compared. The end of the instance's leases stays: a
-// later recover may go on without this instance again.
-func (i *Instance) compared(tag allocator.Tag, own ownMark) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.memory.sequence++
-	own.sequence = i.memory.sequence
-	i.memory.setMark(tag, own)
 }
 
 type raise struct {

@@ -1,0 +1,468 @@
+package ledger
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// Registration is the description that an instance registers.
+type Registration struct {
+	Room    allocator.Room
+	Name    allocator.Instance // stable over restarts: a host or pod name
+	Address string             // where it serves gRPC, host:port
+	// AdminAddress is where it answers operators' calls; empty if at Address.
+	AdminAddress string
+	Build        string // the program's version
+	// Journal is the directory of the instance's journal. Empty for none: the
+	// memory of the instance then ends with the process.
+	Journal string
+	// RequireJournal makes this instance lease nothing without its journal until
+	// its marks are confirmed, as ClusterSettings does for all. Unlike that
+	// setting, a restored etcd cannot have forgotten it.
+	RequireJournal bool
+	// Hold is how long clients may use the segments that they lease from the
+	// instance. It is also how long a strict instance may go on issuing IDs of a
+	// layout after that was last confirmed.
+	Hold time.Duration
+	// Pin is the number of the instance's workers of time-ordered IDs, as operators chose
+	// it (worker.Pin); nil for none.
+	Pin *int64
+	// Keeps names the instance's doors whose clients keep IDs.
+	Keeps []string
+}
+
+// ID returns the instance's name in the cluster.
+func (r Registration) ID() record.InstanceID { return record.NewInstanceID(r.Room, r.Name) }
+
+// process is this process of an instance, and its view of etcd.
+type process struct {
+	ledger      *Ledger
+	room        allocator.Room
+	name        allocator.Instance
+	incarnation string
+}
+
+// Layout returns the layout as this process knows it, and a channel that is closed when
+// it knows another one.
+func (p process) Layout() (record.Layout, <-chan struct{}) { return p.ledger.Layout() }
+
+// Room returns the room that the instance serves.
+func (p process) Room() allocator.Room { return p.room }
+
+// Name returns the instance's name, which is stable over restarts.
+func (p process) Name() allocator.Instance { return p.name }
+
+// Incarnation returns the name of this process, which no other process has.
+func (p process) Incarnation() string { return p.incarnation }
+
+// Now returns the time by the ledger's clock, in whole ms.
+func (p process) Now() time.Time { return p.ledger.now() }
+
+// EtcdTime returns the time by the clock of the member of etcd that answers, give or take unsure. Nothing that makes
+// IDs unique rests on it.
+func (p process) EtcdTime(ctx context.Context) (at time.Time, unsure time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.ledger.tryFor())
+	defer cancel()
+	clock, err := store.ReadClock(ctx, p.ledger.store)
+	return time.Now().Add(clock.Ahead), clock.Unsure, err
+}
+
+// Instance is this process's registration in a room. The process leases through it.
+//
+// A registration goes at a clean Leave, by an operator's forget, or after a day of
+// silence; a shorter silence does not mean that the instance is gone. presence.go
+// handles a registration or a heartbeat that was changed.
+//
+// An Instance is composed of its presence in etcd and its memory; the Ledger owns the process's knowledge of etcd. Each
+// has a lock of its own. The order of locks is the presence's, the memory's, the ledger's, the admission's, the
+// journal's. A method that takes a lock holds it to its end; no lock is held while etcd or the disk answers, nor while
+// a function that a caller gave is called: a Logger may block, too (see package pending).
+type Instance struct {
+	process
+	memory
+	presence presence
+	changed  func(TagChange)                        // see OnTag; nil for none
+	alarm    func(Orphan)                           // see OnOrphan; nil for none
+	opens    func(context.Context, time.Time) error // see OnPeriod; nil for none
+	rights   atomic.Pointer[rights]                 // in etcd, which it lacks; nil before it asked
+}
+
+// Join registers this process, in place of an earlier one of the same name,
+// which leases nothing from then on. Its errors are Refused (no cluster, or a
+// journal that cannot be used) and Unavailable.
+func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
+	if err := l.Attach(ctx); err != nil {
+		return nil, err
+	}
+	l.HaltAs("instance " + string(r.Room) + "/" + string(r.Name))
+	i := &Instance{process: process{ledger: l, room: r.Room, name: r.Name, incarnation: record.RandomHex()}}
+	p, m := &i.presence, &i.memory
+	p.process, p.memory, p.resolving = i.process, m, make(chan struct{}, 1)
+	m.process, m.admission.demands = i.process, r.RequireJournal
+	if err := m.begin(ctx, r.Journal); err != nil {
+		return nil, err
+	}
+	l.with(func() { l.mu.instance = i })
+	joined := false
+	defer func() {
+		if !joined {
+			_ = i.Close()
+		}
+	}()
+	found := p.found()
+	probed, stored, err := l.look(ctx, true, l.Read, found[:len(found)-1]...) // the epoch it reads anyway
+	if err != nil {
+		return nil, err
+	}
+	if err := i.confirmInEmpty(ctx); err != nil {
+		return nil, err
+	}
+	started := l.now()
+	p.mu.serves = stored.Layout.Version
+	p.mu.value = record.Registration{
+		Incarnation: i.incarnation, Address: r.Address, AdminAddress: r.AdminAddress, Build: r.Build,
+		Formats: record.Formats,
+		Hold:    record.DurationOf(r.Hold), Pin: r.Pin, Keeps: r.Keeps,
+	}
+	there, beat := store.Answer{Got: append(probed.more, probed.answer.Got[0])}, l.nextBeat(probed)
+	for k := range joinAttempts {
+		epochSeq := l.before().epochSeq
+		// Write over the present value, and over no later one: a first try whose
+		// answer was lost must not arrive after a second one and replace it.
+		if k > 0 {
+			if there, err = l.Gets(ctx, found...); err != nil {
+				return nil, err
+			}
+			beat = store.Txn{}
+		}
+		if err := m.loadPredecessor(ctx, there.Got[0]); err != nil {
+			return nil, err
+		}
+		p.mu.value.Started, p.mu.value.Version, p.mu.alone = started, p.mu.serves, time.Time{}
+		if err := p.replaces(there.Got[0]); err != nil {
+			return nil, err
+		}
+		p.mu.value.Unconfirmed = l.Unconfirmed()
+		switch done, err := p.register(ctx, there, epochSeq, beat); {
+		case len(beat.Then) > 0 && allocator.KindOf(err) == allocator.Denied: // it may not write a beat
+		case err != nil:
+			return nil, err
+		case done:
+			joined = true
+			return i, nil
+		}
+	}
+	return nil, allocator.Errorf(allocator.Unavailable,
+		"other processes registered as instance %s of room %s at each try: give every process its own name (--name)",
+		r.Name, r.Room)
+}
+
+// confirmInEmpty confirms this process if nothing was ever leased in the store.
+func (i *Instance) confirmInEmpty(ctx context.Context) error {
+	l := i.ledger
+	if !l.Unconfirmed() {
+		return nil
+	}
+	s, _ := l.State()
+	if s.Refusal() != nil {
+		return nil // a later start, or an operator, confirms it
+	}
+	marks := store.OpGetPrefix(l.keys.Marks(""))
+	marks.Get.Limit = 1
+	answer, err := l.Try(ctx, store.Txn{If: l.Holds(s), Then: []store.Op{marks}})
+	if err != nil {
+		return err
+	}
+	if answer.Succeeded && len(answer.Got[0]) == 0 {
+		var said pending.Lines
+		i.memory.confirmMarks(&said, "a store in which nothing was ever leased")
+		said.Write(l.log)
+	}
+	return nil
+}
+
+// OnTag sets a function that is called with a tag's settings when a lease finds that
+// they have changed since the lease before: a watch may miss a change. OnTag must be
+// called before the first Source.
+func (i *Instance) OnTag(told func(TagChange)) { i.changed = told }
+
+// OnDrop sets a function that is called when all segments and workers must be dropped.
+// This is so if a recover went on without this instance. It is also so if the
+// registration is gone without evidence that etcd went back in time, for example after
+// an operator's forget: migrations did not wait for the instance meanwhile. OnDrop
+// must be called before Run and the first Source.
+func (i *Instance) OnDrop(drop func(why string)) { i.memory.drop = drop }
+
+// OnPeriod sets a function that is called before a lease that opens a tag's next period for
+// the room, by now, a reading of this process's clock. Its error is the lease's: it may refuse a
+// clock that is ahead. It is set before the first lease.
+func (i *Instance) OnPeriod(opens func(ctx context.Context, now time.Time) error) { i.opens = opens }
+
+// OnOrphan sets a function that is called with each tag of which IDs may have been
+// issued twice. It must be called before Run.
+func (i *Instance) OnOrphan(alarm func(Orphan)) { i.alarm = alarm }
+
+// OnLostWorkers sets a function that is called when a window of this process has ended at once,
+// because its key is no longer what the process wrote: HoldsWorker then says which one. Before the
+// window is over, only another process's mistake, or an attack with etcd's rights, changes such a
+// key. Call OnLostWorkers before Run.
+func (i *Instance) OnLostWorkers(lost func()) { i.memory.lostWorkers = lost }
+
+// Version returns the layout version that this process serves.
+func (i *Instance) Version() (version int64) {
+	i.presence.with(func() { version = i.presence.mu.serves })
+	return version
+}
+
+// Serve reports that this instance serves the layout of a version: of segments from
+// before that layout it issues only those that the layout keeps (Part.Keeps). It may
+// be called again after an error.
+func (i *Instance) Serve(ctx context.Context, version int64) error {
+	p := &i.presence
+	var lost error
+	p.with(func() { p.mu.serves, lost = version, p.mu.lost })
+	if lost != nil {
+		return lost
+	}
+	return p.serve(ctx)
+}
+
+// Run sends heartbeats until ctx ends, and returns nil then. It returns a
+// Refused error as soon as another process has registered under the name, or a
+// copy of this one runs: the process must stop issuing.
+func (i *Instance) Run(ctx context.Context) error {
+	watching, stop := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	watchers.Go(func() { i.watchRegistrations(watching) })
+	watchers.Go(func() { i.memory.compareOwn(watching) })
+	defer watchers.Wait()
+	defer stop()
+	l, p := i.ledger, &i.presence
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var due time.Time // of the next heartbeat
+	epochSeq := l.before().epochSeq
+	for {
+		_, adopted := l.State()
+		if now := l.before().epochSeq; now != epochSeq {
+			epochSeq = now // a restored etcd may have forgotten us: register again before `march recover` asks
+			due = time.Time{}
+			timer.Reset(0)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-adopted:
+			continue
+		case <-timer.C:
+			epochSeq = l.before().epochSeq
+		}
+		// Ahead of need, so that leases hardly ever wait for a probe. An idle room probes, too.
+		i.memory.noteProbe(l.Check(ctx))
+		if left := time.Until(due); left > 0 {
+			timer.Reset(min(left, l.nextCheck()))
+			continue
+		}
+		err := p.send(ctx)
+		if err != nil && allocator.KindOf(err) == allocator.Refused {
+			return err
+		}
+		if ctx.Err() == nil {
+			i.memory.noteBeat(err)
+		}
+		var pause time.Duration
+		var alone time.Time // the served version must still be written after that
+		p.with(func() { pause, alone = HeartbeatInterval(p.mu.beat.instances), p.mu.alone })
+		if left := time.Until(alone); !alone.IsZero() && left <= 0 {
+			_ = p.serve(ctx) // otherwise with the next heartbeat
+		} else if !alone.IsZero() {
+			pause = min(pause, left)
+		}
+		due = time.Now().Add(pause)
+		if pause == heartbeatEvery { // many instances would read too much
+			pause = min(pause, l.nextCheck())
+		}
+		timer.Reset(pause)
+	}
+}
+
+// Leave removes the registration and the heartbeat: a clean stop. Nothing may be
+// leased after it. If etcd went back in time, or leasing is halted, the
+// registration stays, and the error says so: `march recover` has to know of this
+// instance.
+//
+// A missing registration may also come from an operator's forget. So Leave first
+// writes into the registration that the instance leaves in good order, for processes
+// that watch it. That write compares a last heartbeat, which counted as a lease
+// does. So each store that shows that the instance left also has all its leases, and
+// those of the earlier processes that it covers.
+func (i *Instance) Leave(ctx context.Context) error {
+	covers := i.memory.covered(ctx)
+	for range joinAttempts {
+		state, err := i.ledger.LeasableState(ctx)
+		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout does not stop a leave
+			return err
+		}
+		if state == nil {
+			state, _ = i.ledger.State()
+		}
+		if done, err := i.presence.leave(ctx, state, covers); err != nil || done {
+			return err
+		}
+	}
+	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, "+
+		"was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
+}
+
+// Close closes the journal, after the last lease.
+func (i *Instance) Close() error {
+	if i.memory.journal == nil {
+		return nil
+	}
+	return i.memory.journal.Close()
+}
+
+// registrationsEvery is how often an instance reads which processes are registered, in
+// case the watch, which is faster, missed some.
+const registrationsEvery = time.Minute
+
+// watchRegistrations notes which processes are registered until ctx ends.
+func (i *Instance) watchRegistrations(ctx context.Context) {
+	ticker := time.NewTicker(registrationsEvery)
+	defer ticker.Stop()
+	epochSeq := i.ledger.before().epochSeq - 1
+	for {
+		_, adopted := i.ledger.State()
+		if now := i.ledger.before().epochSeq; now != epochSeq {
+			epochSeq = now
+			i.seeRegistered(ctx)
+			i.askRights(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-adopted:
+		case <-ticker.C:
+			i.seeRegistered(ctx)
+			i.askRights(ctx)
+		}
+	}
+}
+
+const (
+	// compareEvery is how far apart the pages are that compareOwn compares: 5,000 marks a second.
+	compareEvery = 20 * time.Millisecond
+	// comparePause is the pause before another try.
+	comparePause = 5 * time.Second
+)
+
+// compareOwn compares the marks that the instance remembers at its start, which are
+// its journal's, with those in etcd, once. A mark in etcd that is below one of them
+// is evidence, even if no caller asks for its tag again. compareOwn works in pages,
+// at a bounded rate, until ctx ends.
+func (m *memory) compareOwn(ctx context.Context) {
+	tags := m.unshown()
+	for len(tags) > 0 {
+		page, wait := tags[:min(keysAtOnce, len(tags))], compareEvery
+		if m.ledger.Check(ctx) == nil && m.compareMarks(ctx, page) {
+			tags = tags[len(page):]
+		} else {
+			wait = comparePause // Check confirms a suspicion, or clears it up
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// unshown returns the tags of marks that no answer showed so far as they are remembered, sorted.
+func (m *memory) unshown() []allocator.Tag {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	tags := make([]allocator.Tag, 0, len(m.mu.marks))
+	for tag, own := range m.mu.marks {
+		if !own.shown {
+			tags = append(tags, tag)
+		}
+	}
+	slices.Sort(tags)
+	return tags
+}
+
+// compareMarks reads the marks of some tags, and compares them with what the instance
+// remembers. It returns false if a mark has to be read again.
+func (m *memory) compareMarks(ctx context.Context, tags []allocator.Tag) bool {
+	marks, all := make([]string, len(tags)), true
+	for k, tag := range tags {
+		marks[k] = m.ledger.keys.Mark(m.room, tag)
+	}
+	err := m.ledger.readKeys(ctx, marks, func(page []string, before sentAt, answer store.Answer) error {
+		for k, mark := range page {
+			next := m.ledger.nextOf(answer.Got[k])
+			if next == allocator.MaxID {
+				continue // it cannot be read, or is at its end, so no IDs of it are leased
+			}
+			key, _ := m.ledger.keys.Parse(mark)
+			all = m.compareMark(before, answer, key.Tag, next) && all
+		}
+		return nil
+	})
+	return err == nil && all
+}
+
+// maxCovers bounds how many earlier processes a leaving one covers: the latest.
+const maxCovers = 100
+
+// covered returns the earlier processes of this instance whose leases etcd has: those with whose
+// memory this process began, if answers that count show all of it.
+func (m *memory) covered(ctx context.Context) []string {
+	chain := m.incarnations[:len(m.incarnations)-1]
+	ctx, cancel := context.WithTimeout(ctx, m.ledger.Patience()) // to see marks and windows
+	defer cancel()
+	if len(chain) == 0 || m.ledger.Check(ctx) != nil {
+		return nil
+	}
+	if !m.compareMarks(ctx, m.unshown()) || len(m.unshown()) > 0 || !m.windowsShown(ctx) {
+		return nil
+	}
+	return slices.Clone(chain[max(len(chain)-maxCovers, 0):])
+}
+
+// windowsShown reads the workers that this instance remembers, and reports whether etcd has each
+// window that was accepted.
+func (m *memory) windowsShown(ctx context.Context) bool {
+	l, accepted := m.ledger, make(map[record.WorkerID]int64)
+	var workers []string
+	m.with(func() {
+		for id, own := range m.mu.windows {
+			if own.worker.Until > 0 {
+				accepted[id] = own.worker.Until
+				workers = append(workers, l.keys.Window(m.room, id), l.keys.Worker(id))
+			}
+		}
+	})
+	err := l.readKeys(ctx, workers, func(_ []string, before sentAt, answer store.Answer) (err error) {
+		l.with(func() {
+			if !l.mu.clock.shows(before, answer) {
+				err = errEpochChanged
+			}
+		})
+		for _, kv := range slices.Concat(answer.Got...) {
+			if key, _ := l.keys.Parse(kv.Key); untilOf(kv) >= accepted[key.Worker] {
+				delete(accepted, key.Worker)
+			}
+		}
+		return err
+	})
+	return err == nil && len(accepted) == 0
+}
