@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/machine"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
@@ -98,19 +99,27 @@ func duration(text string) time.Duration {
 
 // script is the state of one file.
 type script struct {
-	t       *testing.T
-	c       *cluster
-	dir     string               // of journals
-	live    map[string]*scripted // by their handles
-	lives   map[string]int
-	names   map[string]string // of incarnations
-	backups map[string]int64
-	spoilt  map[string][]byte // values before the first put or drop
-	clock   *wall             // of the cluster
-	began   time.Time         // what it showed at first
-	mirrors map[string]*seen
-	workers map[record.WorkerID]string // those with a random number, by the names that they were taken by
-	written []store.KV                 // registrations since the last command
+	t         *testing.T
+	c         *cluster
+	dir       string               // of journals
+	live      map[string]*scripted // by their handles
+	lives     map[string]int
+	names     map[string]string // of incarnations
+	backups   map[string]int64
+	nonce     string // of the last question
+	meanwhile struct {
+		key      string
+		commands []string
+	}
+	said     []string          // by commands meanwhile
+	spoilt   map[string][]byte // values before the first put or drop
+	clock    *wall             // of the cluster
+	began    time.Time         // what it showed at first
+	mirrors  map[string]*seen
+	consoles map[string]*ledger.Ledger
+	by       *ledger.Ledger             // of the console that does the command, nil for none
+	workers  map[record.WorkerID]string // those with a random number, by the names that they were taken by
+	written  []store.KV                 // registrations since the last command
 
 	migration record.Migration
 }
@@ -119,15 +128,16 @@ type script struct {
 type scripted struct {
 	*process
 
-	handle  string
-	began   time.Time
-	ahead   time.Duration // of its clock
-	callers int64         // see worker.Config
-	pinned  time.Duration
-	workers *worker.Workers
-	taken   map[string]*worker.Worker
-	watches bool
-	notes   []string // what the process reported since the last command
+	handle   string
+	began    time.Time
+	ahead    time.Duration // of its clock
+	callers  int64         // see worker.Config
+	pinned   time.Duration
+	workers  *worker.Workers
+	taken    map[string]*worker.Worker
+	machines *machine.Machines
+	watches  bool
+	notes    []string // what the process reported since the last command
 }
 
 func (s *script) end() {
@@ -152,6 +162,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		s.written = nil
 		var notes []string
+		for _, said := range s.said {
+			if said != "" {
+				notes = append(notes, "\n  meanwhile: "+said)
+			}
+		}
+		s.said = nil
 		for _, p := range s.live {
 			for _, note := range p.notes {
 				notes = append(notes, "\n  "+p.handle+" "+note)
@@ -177,7 +193,11 @@ func (s *script) do(line string) string {
 		return ""
 	}
 	s.c.TB = s.t
-	s.c.Admin = manage(ledgertest.Open(s.t, s.c.Mem.Open(), s.clock.config)) // which remembers nothing
+	l := s.by
+	if l == nil {
+		l = ledgertest.Open(s.t, s.c.Mem.Open(), s.clock.config) // which remembers nothing
+	}
+	s.c.Admin = manage(l)
 	var all []string
 	for _, v := range verbs {
 		all = append(all, v.usage+": "+v.does)
@@ -203,7 +223,8 @@ func (s *script) begin(a args) {
 	}
 	*s = script{t: s.t, dir: s.t.TempDir(), live: map[string]*scripted{}, lives: map[string]int{},
 		names: map[string]string{}, backups: map[string]int64{}, spoilt: map[string][]byte{},
-		mirrors: map[string]*seen{}, workers: map[record.WorkerID]string{}, clock: at(s.t, "2026-11-22T12:00:00Z")}
+		mirrors: map[string]*seen{}, consoles: map[string]*ledger.Ledger{}, workers: map[record.WorkerID]string{},
+		clock: at(s.t, "2026-11-22T12:00:00Z")}
 	s.began = s.clock.Time
 	s.c = &cluster{memcluster.NewOf(s.t, a.rest(0), formats, s.clock.config)}
 }
@@ -321,6 +342,12 @@ type registrations struct {
 
 func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	answer, err := r.Store.Txn(ctx, txn)
+	if key := r.s.meanwhile.key; key != "" && ledgertest.PutsUnder(key)(txn) {
+		r.s.meanwhile.key = ""
+		for _, command := range r.s.meanwhile.commands {
+			r.s.said = append(r.s.said, r.s.do(strings.TrimSpace(command)))
+		}
+	}
 	for _, op := range txn.Then {
 		if err == nil && answer.Succeeded && op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+"rooms/") {
 			r.s.written = append(r.s.written,

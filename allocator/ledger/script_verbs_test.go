@@ -14,6 +14,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/machine"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -95,6 +96,31 @@ func init() {
 			}
 			return "by none", nil
 		})},
+		{"question P NONCE", "asks it with the barrier of a halt: of the one in force, or kept from before",
+			on(func(s *script, p *scripted, a args) (string, error) {
+				switch a[0] {
+				case "halt":
+					s.nonce = value[record.Epoch](s.c, "epoch").Halted.Nonce
+				case "kept":
+				default:
+					s.nonce = a[0]
+				}
+				b := &record.Barrier{Nonce: s.nonce, ClusterID: ledgertest.ClusterID}
+				m := p.Memory(bg, record.Question{Barrier: b})
+				text := "barred"
+				if !m.Barred {
+					text = "not barred: " + m.Unbarred
+				}
+				for _, mark := range m.Marks {
+					text += fmt.Sprintf("; %s up to %d", mark.Tag, mark.Next)
+				}
+				return text, nil
+			})},
+		{"meanwhile KEY COMMAND [; COMMAND]", "once a process has written such a key, before it has the answer",
+			func(s *script, a args) (string, error) {
+				s.meanwhile.key, s.meanwhile.commands = a[0], strings.Split(a.rest(1), ";")
+				return "", nil
+			}},
 		{"ahead P TIME", "its clock is ahead by that",
 			on(func(_ *script, p *scripted, a args) (string, error) { p.ahead = duration(a[0]); return "", nil })},
 		{"suspect P", "it looks at etcd before its next lease",
@@ -115,6 +141,14 @@ func init() {
 			})},
 		{"window P W", "the worker's last window in etcd",
 			on(func(s *script, p *scripted, a args) (string, error) { return s.stored(p.taken[a[0]].ID()), nil })},
+		{"distribute P CLIENT BITS [guard=TIME|forever] [stable]", "gives a client of CosId a machine ID; " +
+			"says when it was in use last", on((*script).distribute)},
+		{"guard P CLIENT", "a client goes on with its machine ID",
+			on(func(s *script, p *scripted, a args) (string, error) { return "", s.machines(p).Guard(bg, client(a)) })},
+		{"revert P CLIENT [stable]", "a client has ended",
+			on(func(s *script, p *scripted, a args) (string, error) {
+				return "", s.machines(p).Revert(bg, client(a))
+			})},
 		{"backup NAME", "of etcd",
 			func(s *script, a args) (string, error) { s.backups[a[0]] = s.c.Mem.Revision(); return "", nil }},
 		{"restore NAME [bump=N] [etcd=N]", "the backup, perhaps into an etcd cluster with another ID",
@@ -276,6 +310,30 @@ func init() {
 			return "", s.c.Admin.Forget(bg, allocator.Room(a[0]), allocator.Instance(a[1]), "ann")
 		}},
 		{"instances", "the registered instances, with the layouts that they reported", (*script).instances},
+		{"forget-silent ROOM NAME", "forgets an instance as it was seen", func(s *script, a args) (string, error) {
+			all, _, err := s.c.Admin.Instances(bg, allocator.Room(a[0]))
+			for _, i := range all {
+				if i.Name == allocator.Instance(a[1]) {
+					err = s.c.Admin.ForgetSilent(bg, i, "ann")
+				}
+			}
+			return "", err
+		}},
+		{"console X", "a console looks at etcd, and remembers what it saw", func(s *script, a args) (string, error) {
+			l := ledgertest.Open(s.t, s.c.Mem.Open(), s.clock.config)
+			s.consoles[a[0]] = l
+			l.HaltAs("console " + a[0])
+			return "", l.Check(bg)
+		}},
+		{"by X COMMAND", "the console does a command of an operator", func(s *script, a args) (string, error) {
+			s.by = s.consoles[a[0]]
+			defer func() { s.by = nil }()
+			return s.do(a.rest(1)), nil
+		}},
+		{"check-now", "looks at etcd", func(s *script, _ args) (string, error) {
+			_, err := s.c.Admin.Ledger.CheckNow(bg)
+			return "", err
+		}},
 		{"halt WHY", "ann halts leasing", func(s *script, a args) (string, error) {
 			_, err := s.c.Admin.Ledger.Halt(bg, "ann", a.rest(0))
 			return "", err
@@ -288,10 +346,10 @@ func init() {
 		}},
 		{"recover [without=A,B] [stopped=A,B] [margin=N] [journal=A,B] [mirror=M] " +
 			"[layout=known|stored|undecided|LAYOUT] [skip-tag=T] [dry] [alone] [away=A,B] [named] [answers=A:B] " +
-			"[silent=A:N] [fails=KEY] [during=VERB:WORD]",
+			"[silent=A:N] [fails=KEY] [during=VERB:WORD] [copy]",
 			"asks all processes that run; alone: none of them; away: not these; answers: B is at A's address; " +
 				"silent: A does not confirm the N-th time; fails: nothing is written to keys with that beginning; " +
-				"during: what happens before the first question",
+				"during: what happens before the first question; copy: of a copy of etcd, as a rehearsal",
 			(*script).recover},
 		{"mirror NAME", "a console begins to mirror the cluster", func(s *script, a args) (string, error) {
 			s.mirrors[a[0]] = s.c.mirror()
@@ -559,6 +617,9 @@ func (s *script) recover(a args) (string, error) {
 	}
 	s.disturb(&cfg, a)
 	conn := s.c.Mem.Open()
+	if a.has("copy") {
+		conn = s.c.Mem.Copy(ledgertest.ClusterID, 1000).Open()
+	}
 	if key := a.value("fails"); key != "" {
 		conn.Fate(func(txn store.Txn) (fate ledgertest.Fate) {
 			if ledgertest.PutsUnder(key)(txn) {
@@ -617,6 +678,7 @@ func (s *script) reported(r *recovery.Report, err error) string {
 	}
 	some(r.Raised, "marks raised")
 	some(r.Workers, "workers raised")
+	some(r.Machines, "machine IDs put back")
 	if len(r.Layout.Ranges) > 0 && !r.Layout.Equal(r.Stored.Layout) {
 		more = append(more, fmt.Sprintf("layout %v, stored was version %d, known version %d", r.Layout.Ranges,
 			r.Stored.Layout.Version, r.Known.Version))
@@ -697,6 +759,35 @@ func (s *script) take(p *scripted, a args) (string, error) {
 	}
 	s.workers[w.ID()] = a[0]
 	return said, nil
+}
+
+// machines returns what gives the machine IDs of a process.
+func (s *script) machines(p *scripted) *machine.Machines {
+	if p.machines == nil {
+		p.machines = machine.New(p.Ledger, p.Room(), "cosid")
+		p.machines.Runs = func() time.Duration { return s.clock.Sub(p.began) }
+	}
+	return p.machines
+}
+
+func client(a args) machine.Client {
+	return machine.Client{Namespace: "ns", Instance: a[0], Stable: a.has("stable")}
+}
+
+func (s *script) distribute(p *scripted, a args) (string, error) {
+	guard := time.Minute
+	switch text := a.value("guard"); text {
+	case "":
+	case "forever":
+		guard = machine.Forever
+	default:
+		guard = duration(text)
+	}
+	n, last, err := s.machines(p).Distribute(bg, client(a), int(number(a[1])), guard)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d, in use at %s", n, s.since(last)), nil
 }
 
 // window returns the window that a process has.

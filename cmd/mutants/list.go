@@ -198,8 +198,8 @@ var mistakes = []mistake{
 			"between them"},
 	{name: "client-of-another-room",
 		what: "a room takes another one's word that its client of a machine ID has ended, " +
-			"or that a client has the number of another one", pkg: "./allocator/ledger/machine",
-		test: "TestNoRoomGivesAnotherOnesMachineAway", because: "the simulation's rooms do not lie"},
+			"or that a client has the number of another one", pkg: "./allocator/ledger",
+		test: "TestScripts", because: "the simulation's rooms do not lie"},
 	{name: "client-own-key-only", what: "who gives a machine ID compares its own room's key only",
 		pkg: "./allocator/ledger/machine", test: "TestManyAtOnce",
 		because: "the simulation has no clients of CosId"},

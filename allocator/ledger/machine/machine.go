@@ -69,7 +69,8 @@ type Machines struct {
 	room     allocator.Room // whose keys are written
 	reserved allocator.Room // the name of the layout's reserved range
 
-	runs func() time.Duration // how long this process has run, by the monotonic clock
+	// Runs returns how long this process has run. New sets it to count by the monotonic clock.
+	Runs func() time.Duration
 
 	mu struct {
 		sync.Mutex
@@ -86,7 +87,7 @@ type name struct{ namespace, instance string }
 // holding is the holder of a client's numbers.
 type holding struct {
 	by    string        // the name of the holder
-	since time.Duration // of the last call, by runs
+	since time.Duration // of the last call, by Runs
 }
 
 // seen is since when a key has not changed, as far as this process knows.
@@ -99,13 +100,13 @@ type seen struct {
 func New(l *ledger.Ledger, room, reserved allocator.Room) *Machines {
 	began := time.Now()
 	m := &Machines{ledger: l, cluster: l.Cluster(), room: room, reserved: reserved,
-		runs: func() time.Duration { return time.Since(began) }}
+		Runs: func() time.Duration { return time.Since(began) }}
 	m.mu.seen, m.mu.of = make(map[string]seen), make(map[name]holding)
 	return m
 }
 
 // elapsed is how long this process has run while etcd answered it.
-func (m *Machines) elapsed() time.Duration { return m.runs() - m.ledger.Contact().Outages }
+func (m *Machines) elapsed() time.Duration { return m.Runs() - m.ledger.Contact().Outages }
 
 // under forgets what was seen under another epoch.
 func (m *Machines) under(epoch string) {
@@ -309,7 +310,7 @@ func (v view) choose(c Client, slice allocator.Range, bits int, guard time.Durat
 func (m *Machines) holds(c Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mu.of[name{c.Namespace, c.Instance}] = holding{c.By.Name, m.runs()}
+	m.mu.of[name{c.Namespace, c.Instance}] = holding{c.By.Name, m.Runs()}
 }
 
 // another returns nil if the holder of a client may hold one more number of a slice. The error is TooMany. A client of
@@ -342,7 +343,7 @@ func (m *Machines) another(v view, c Client, slice allocator.Range, bits int) er
 		}
 	}
 	for of, holding := range m.mu.of {
-		if !there[of] && m.runs()-holding.since > writing {
+		if !there[of] && m.Runs()-holding.since > writing {
 			delete(m.mu.of, of)
 		}
 	}
