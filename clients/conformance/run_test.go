@@ -49,7 +49,8 @@ var clients = []struct {
 }{
 	{"python", "../python", []string{"python3"}, nil, map[string][]string{
 		"driver": {"python3", "tests/driver.py"}, "bench": {"python3", "tests/bench.py"},
-		"service": {"python3", "example/service.py"}, "unit": {"python3", "-m", "unittest", "discover", "-s", "tests"}}},
+		"service": {"python3", "example/service.py"},
+		"unit":    {"python3", "-m", "unittest", "discover", "-s", "tests"}}},
 	{"node", "../node", []string{"node"}, nil, map[string][]string{
 		"driver": {"node", "test/driver.js"}, "bench": {"node", "test/bench.js"},
 		"service": {"node", "example/service.js"}, "unit": {"node", "--test", "test/vectors.test.js"}}},

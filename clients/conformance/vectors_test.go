@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"sort"
 	"strconv"
 	"testing"
 	"time"
@@ -111,20 +112,11 @@ func segments(t *testing.T) (all []vector) {
 		}
 		for _, limit := range []int64{1, s.First, s.First + 1, s.At(s.Count / 2), s.At(s.Count/2) + 1, s.Last(),
 			s.Last() + 1, allocator.MaxID} {
-			n := int64(0) // the number of IDs below the limit, by halving
-			for low, high := int64(0), s.Count; ; {
-				if n = (low + high) / 2; low == high {
-					break
-				}
-				if s.At(n) < limit {
-					low = n + 1
-				} else {
-					high = n
-				}
-			}
-			below = append(below, [2]string{number(limit), number(n)})
+			n := sort.Search(int(s.Count), func(k int) bool { return s.At(int64(k)) >= limit })
+			below = append(below, [2]string{number(limit), strconv.Itoa(n)})
 		}
-		all = append(all, vector{"segment": message(t, api.SegmentToProto(s)), "at": ids, "runs": parts, "below": below})
+		all = append(all, vector{"segment": message(t, api.SegmentToProto(s)), "at": ids, "runs": parts,
+			"below": below})
 	}
 	return all
 }
@@ -161,8 +153,8 @@ func windows(t *testing.T) (all []vector) {
 			Worker: 513},
 		{Layout: timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 2, Unit: time.Millisecond, Epoch: epoch,
 			Order: timeid.WorkerLast}, Worker: 1023},
-		{Layout: timeid.Layout{TimeBits: 39, WorkerBits: 16, SequenceBits: 8, Unit: 10 * time.Millisecond, Epoch: epoch},
-			Worker: 7, Sequence: timeid.Carry},
+		{Layout: timeid.Layout{TimeBits: 39, WorkerBits: 16, SequenceBits: 8, Unit: 10 * time.Millisecond,
+			Epoch: epoch}, Worker: 7, Sequence: timeid.Carry},
 		{Layout: timeid.Layout{TimeBits: 31, WorkerBits: 10, SequenceBits: 3, Unit: time.Second, Epoch: epoch},
 			Worker: 0, Sequence: timeid.Carry, CarryTo: 5},
 	} {
@@ -200,8 +192,9 @@ func windows(t *testing.T) (all []vector) {
 			}
 			takes = append(takes, take)
 		}
+		window := &marchv1.WorkerWindow{Worker: tag.Worker, FromMs: tag.Window.From, UntilMs: tag.Window.Until}
 		all = append(all, vector{"tag": message(t, api.TimeTagToProto(tag)), "takes": takes,
-			"window": message(t, &marchv1.WorkerWindow{Worker: tag.Worker, FromMs: tag.Window.From, UntilMs: tag.Window.Until})})
+			"window": message(t, window)})
 	}
 	return all
 }
