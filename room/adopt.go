@@ -131,6 +131,11 @@ func (s *Server) renewCold(ctx context.Context, c *counter, part allocator.Part)
 		if s.tags.counter(string(c.Tag())) != c {
 			return nil, allocator.ErrClosed // it went meanwhile: who waits for the tag looks again
 		}
+		leave, err := s.tags.enter(ctx, c.Tag())
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
 		return s.tags.readTag(ctx, c.Tag())
 	})
 	switch {

@@ -167,6 +167,11 @@ func (m *tags) loadOnce(ctx context.Context, name allocator.Tag) (issuer, error)
 func (m *tags) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err error) {
 	ctx, end := m.span(ctx, "room.load", name)
 	defer func() { end(err) }()
+	leave, err := m.enter(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	tag, err := m.readTag(ctx, name)
 	if !m.cfg.CreateTags || tag != nil || allocator.KindOf(err) != allocator.NotFound {
 		return tag, err
@@ -193,13 +198,8 @@ func (m *tags) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err e
 
 // readTag reads a tag of any kind and puts its issuer into memory, in the place of one that is there. A time-ordered
 // one stays there even if no worker is to be had for it: its next caller tries again. A tag that changed meanwhile is
-// read again. m.loading lets only one readTag of a tag run.
+// read again. m.loading lets only one readTag of a tag run, and the caller holds one of the slots (tags.enter).
 func (m *tags) readTag(ctx context.Context, name allocator.Tag) (issuer, error) {
-	leave, err := m.enter(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
 	for {
 		m.begin(name)
 		tag, err := m.readIssuer(ctx, name)
