@@ -17,8 +17,8 @@ import (
 // mostMigrations bounds the migrations of a history.
 const mostMigrations = 50
 
-// GetHistory implements ConsoleService. The migrations are those of its time; while etcd does not answer, those that are
-// known.
+// GetHistory implements ConsoleService. The migrations are those of its time; while etcd does not answer, those that
+// are known.
 func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (*marchv1.GetHistoryResponse, error) {
 	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
 	if err != nil {
@@ -38,7 +38,8 @@ func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (
 	for k, told := range askEach(ctx, s, now.instances, living(now.instances), askTimeout,
 		func(ctx context.Context, to marchv1.RoomServiceClient) (*marchv1.GetInstanceHistoryResponse, error) {
 			//nolint:gosec // 1440 at most
-			return to.GetInstanceHistory(ctx, &marchv1.GetInstanceHistoryRequest{Minutes: int32(back), Step: int32(step)})
+			q := &marchv1.GetInstanceHistoryRequest{Minutes: int32(back), Step: int32(step)}
+			return to.GetInstanceHistory(ctx, q)
 		}) {
 		i := now.instances[k]
 		all.addAll(string(i.Room), told.is)

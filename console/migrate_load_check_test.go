@@ -194,8 +194,8 @@ type tally struct {
 	ids                  int64
 }
 
-// check checks that no ID came twice, and every failed call. The load has stopped. Chaos checks besides that each ID was
-// its room's when it was issued.
+// check checks that no ID came twice, and every failed call. The load has stopped. Chaos checks besides that each ID
+// was its room's when it was issued.
 func (l *load) check() tally {
 	l.Helper()
 	dump, err := l.Admin.Ledger.Cluster().Dump(bg)

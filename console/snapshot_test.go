@@ -85,8 +85,8 @@ func TestCallsShareAReadOfTheCluster(t *testing.T) {
 	})
 }
 
-// While etcd does not answer, each part of the snapshot ages by itself: the cluster stays as it was and says as of when,
-// and answers that are too old are unknown, not 0.
+// While etcd does not answer, each part of the snapshot ages by itself: the cluster stays as it was and says as of
+// when, and answers that are too old are unknown, not 0.
 func TestSnapshotAgesPartByPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBubble(t)

@@ -44,8 +44,8 @@ func (a *Admin) Standing(ctx context.Context, instances bool) (s Standing, err e
 	return s, err
 }
 
-// Cluster is what is shown of a cluster, beside its tags and its history. A value that cannot be read is missing, and Bad
-// names its key.
+// Cluster is what is shown of a cluster, beside its tags and its history. A value that cannot be read is missing, and
+// Bad names its key.
 type Cluster struct {
 	Layout    record.Layout // this and Unusable are as LastLayout returns them
 	Unusable  error
