@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -198,12 +199,12 @@ type tally struct {
 // was its room's when it was issued.
 func (l *load) check() tally {
 	l.Helper()
-	dump, err := l.Admin.Ledger.Cluster().Dump(bg)
+	history, _, err := l.Admin.Layouts(bg, 0, record.MaxLayouts)
 	if err != nil {
 		l.Fatal(err)
 	}
 	layouts := make(map[int64]allocator.Layout)
-	for _, r := range dump.History {
+	for _, r := range history {
 		layouts[r.Layout.Version] = r.Layout
 	}
 	for _, text := range l.mu.refused {
