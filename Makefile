@@ -27,7 +27,7 @@ simulate: ## simulate whole clusters under faults, 1,000 seeds of them (flags in
 	go run ./cmd/simulate $(ARGS)
 
 mutants: ## make mistakes on purpose, and see that the simulation finds each (flags in ARGS)
-	go run ./cmd/mutants $(ARGS)
+	go run ./cmd/simulate mutants $(ARGS)
 
 fuzz: ## fuzz each codec and parser, and the simulation, for FUZZ_TIME each
 	.ci/fuzz $(FUZZ_TIME)

@@ -25,7 +25,7 @@ import (
 // proofFolders have the programs and packages that only prove the product, besides test files.
 var proofFolders = []string{
 	".ci", "allocator/ledger/ledgertest", "allocator/ledger/model", "cmd/bench", "cmd/chaos", "cmd/internal",
-	"cmd/mutants", "cmd/simulate", "internal/crash", "internal/overlay", "internal/programs",
+	"cmd/simulate", "internal/crash", "internal/overlay", "internal/programs",
 	"internal/race", "internal/sim", "internal/skew", "internal/testcerts", "internal/testcluster",
 	"internal/testreport", "internal/testservers",
 }

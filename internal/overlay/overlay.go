@@ -17,18 +17,51 @@ import (
 // order.
 type Edit struct {
 	File string // its path
-	From string // must be there once; empty for a file that is not there yet
+	From string // must be there once; empty for the whole file, which need not be there yet
 	To   string
 }
 
-// Write writes the files that edits change to a directory, and returns the file to
-// give to go build -overlay. Its error names an edit with a From that is not there once.
-func Write(dir string, edits []Edit) (file string, err error) {
+// Parse reads a patch: for each file "--- " and its path, and hunks of whole lines, each below a line that
+// begins with "@@" and may say more. As there are no numbers of lines, the lines of a hunk must be in the
+// file once, and stay right when other lines come and go. What stands before the first file is the head.
+func Parse(patch string) (head string, edits []Edit) {
+	file, from, to := "", "", ""
+	flush := func() {
+		if from != to {
+			edits = append(edits, Edit{file, "\n" + from, "\n" + to})
+		}
+		from, to = "", ""
+	}
+	for line := range strings.Lines(patch) {
+		path, isFile := strings.CutPrefix(line, "--- ")
+		switch {
+		case isFile:
+			flush()
+			file = strings.TrimSpace(path)
+		case file == "":
+			head += line
+		case strings.HasPrefix(line, "@@"):
+			flush()
+		case line[0] == '-':
+			from += line[1:]
+		case line[0] == '+':
+			to += line[1:]
+		default:
+			from, to = from+line[1:], to+line[1:]
+		}
+	}
+	flush()
+	return head, edits
+}
+
+// Apply returns the files that edits change, by their absolute paths. Its error names an edit with a From
+// that is not there once.
+func Apply(edits []Edit) (map[string]string, error) {
 	texts := make(map[string]string)
 	for _, e := range edits {
 		path, err := filepath.Abs(e.File)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		if e.From == "" {
 			texts[path] = e.To
@@ -37,15 +70,25 @@ func Write(dir string, edits []Edit) (file string, err error) {
 		if _, read := texts[path]; !read {
 			text, err := os.ReadFile(path) //nolint:gosec // the caller's own
 			if err != nil {
-				return "", err
+				return nil, err
 			}
 			texts[path] = string(text)
 		}
 		if n := strings.Count(texts[path], e.From); n != 1 {
-			return "", fmt.Errorf("%s: %q is there %d times, want once: change the edit as the source did",
+			return nil, fmt.Errorf("%s: %q is there %d times, want once: change the edit as the source did",
 				e.File, e.From, n)
 		}
 		texts[path] = strings.Replace(texts[path], e.From, e.To, 1)
+	}
+	return texts, nil
+}
+
+// Write writes the files that edits change to a directory, and returns the file to
+// give to go build -overlay.
+func Write(dir string, edits []Edit) (file string, err error) {
+	texts, err := Apply(edits)
+	if err != nil {
+		return "", err
 	}
 	replaced := make(map[string]string, len(texts))
 	for path, text := range texts {
