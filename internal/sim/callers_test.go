@@ -20,9 +20,15 @@ type caller struct {
 	clock  *wallClock
 	began  time.Time
 	lender *process // of loan; nil before the first
-	loan   room.Loan
+	loan   loan
 	proof  string
 	makers map[allocator.Tag]*timeid.Generator
+}
+
+// loan is a worker that an instance lent, with its window as it was then.
+type loan struct {
+	Worker int64
+	Window timeid.Window
 }
 
 // callers keeps one such process running in a room: it ends now and then, and gives nothing back.
@@ -66,10 +72,11 @@ func (c *caller) ask(d dice, in allocator.Room, tag timeTag) error {
 	ctx, cancel := context.WithTimeout(context.Background(), d.between(200*time.Millisecond, 2*time.Second))
 	defer cancel()
 	tags := p.timed.tags.Load()
-	loan, err := tags.Lend(ctx, tags.get(ctx, tag), ask) // also without a worker for the instance
+	lent, err := tags.Lend(ctx, tags.get(ctx, tag), ask) // also without a worker for the instance
 	if err != nil || d.chance(10) {                      // the answer is lost
 		return err
 	}
+	loan := loan{lent.ID().Number, lent.Window()}
 	if c.lender != p || c.loan.Worker != loan.Worker || loan.Window.From > c.loan.Window.Until {
 		for _, g := range c.makers {
 			g.Close()
