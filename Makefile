@@ -18,7 +18,7 @@ test: ## run the tests; needs Chromium, and installs it if it can (STRICT=1: non
 
 # The simulation lets one goroutine run at a time, and proof programs start processes: there the detector finds nothing.
 race: ## run all tests but those that start processes, the long ones shortened, under the race detector; needs gcc
-	go test -race -short -vet=off -timeout 15m $$(go list ./... | grep -v -e /cmd/bench -e /cmd/mutants -e /cmd/scale -e /cmd/simulate -e /internal/sim)
+	go test -race -short -vet=off -timeout 15m $$(go list ./... | grep -v -e /cmd/bench -e /cmd/simulate -e /internal/sim)
 
 model: ## check the model of the protocol, and that its mutants are caught; needs spin and gcc (flags in ARGS)
 	@STRICT=1 .ci/programs spin gcc

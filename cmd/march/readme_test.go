@@ -126,7 +126,7 @@ var readmeOthers = []struct {
 	offset      int
 	start       func(testing.TB, int)
 }{
-	{"127.0.0.1:6379", "127.0.0.1:%d", 37, testservers.Redis},
+	{"127.0.0.1:6379", "127.0.0.1:%d", 37, func(tb testing.TB, port int) { testservers.Redis(tb, port) }},
 	{"127.0.0.1:5432", "127.0.0.1:%d", 38, testservers.Postgres},
 	{"-h 127.0.0.1 -P 3306", "-h 127.0.0.1 -P %d", 39, testservers.MySQL},
 }
