@@ -320,7 +320,7 @@ func (p *presence) send(ctx context.Context) error {
 			})
 			return nil
 		}
-		if what, again, err := p.examineAndTake(answer, epochSeq); err != nil || what != stands || again {
+		if what, again, err := p.examineAndTake(answer, epochSeq, false); err != nil || what != stands || again {
 			if err := p.resolve(ctx); err != nil {
 				return err
 			}
@@ -434,7 +434,7 @@ func (p *presence) resolve(ctx context.Context) error {
 				"etcd has no key %s, or no %s: its data is gone, or it is another cluster's",
 				l.keys.Identity(), l.keys.Epoch())
 		}
-		what, again, err := p.examineAndTake(there, epochSeq)
+		what, again, err := p.examineAndTake(there, epochSeq, true)
 		switch {
 		case err != nil:
 			return err
@@ -466,9 +466,11 @@ func (p *presence) resolve(ctx context.Context) error {
 }
 
 // examineAndTake returns the state of our keys, and accepts them if they stand. again is true if
-// this process has registered under another epoch than that of epochSeq. Its error
-// means that the registration is no longer ours, or cannot be read.
-func (p *presence) examineAndTake(there store.Answer, epochSeq int64) (what finding, again bool, err error) {
+// this process has registered under another epoch than that of epochSeq, or if the registration is
+// older than the known one, and was not read in the order of all writes. Its error means that the
+// registration is no longer ours, or cannot be read.
+func (p *presence) examineAndTake(there store.Answer, epochSeq int64,
+	ordered bool) (what finding, again bool, err error) {
 	var said pending.Lines
 	defer said.Write(p.ledger.log)
 	p.mu.Lock()
@@ -478,8 +480,10 @@ func (p *presence) examineAndTake(there store.Answer, epochSeq int64) (what find
 	}
 	what, err = p.examine(there.Got[0], there.Got[1])
 	again = p.mu.epochSeq != epochSeq
-	if err == nil && what == stands && !again && there.Got[0][0].ModRevision >= p.mu.kv.ModRevision {
-		p.take(&said, there.Got[0][0], there.Got[1])
+	if err == nil && what == stands && !again {
+		if again = !ordered && there.Got[0][0].ModRevision < p.mu.kv.ModRevision; !again {
+			p.take(&said, there.Got[0][0], there.Got[1])
+		}
 	}
 	return what, again, err
 }
@@ -649,6 +653,10 @@ func (l *Ledger) parseRegistrations(found []store.KV, epoch string) []record.See
 	return all
 }
 
+// fewSeen is how many processes are searched for without an index: a watch reports one
+// at a time, also if a thousand register or serve a new layout.
+const fewSeen = 4
+
 // see notes processes that are registered under an epoch.
 func (m *memory) see(all []record.SeenInstance, epoch string) {
 	var said pending.Lines
@@ -660,15 +668,31 @@ func (m *memory) see(all []record.SeenInstance, epoch string) {
 		m.mu.seenUnder, seen = epoch, nil
 	}
 	seen = slices.Clone(seen)
+	var places map[record.SeenInstance]bool // by all fields except Left; nil if a search is cheaper
+	if len(all) > fewSeen {
+		places = make(map[record.SeenInstance]bool, len(seen))
+		for _, s := range seen {
+			s.Left = 0
+			places[s] = true
+		}
+	}
 	var changed []record.SeenInstance
 	for k, s := range all {
-		known := slices.ContainsFunc(seen, func(o record.SeenInstance) bool { o.Left = s.Left; return o == s })
+		name := s
+		name.Left = 0
+		known := places[name]
+		if places == nil {
+			known = slices.ContainsFunc(seen, func(o record.SeenInstance) bool { o.Left = 0; return o == name })
+		}
 		// Of the processes that a leave covers only those are noted that are known already. Recover
 		// asks for the leaver, which has their memory. Up to 100 others with each leave would push
 		// processes out of the list that recover must ask.
 		covered := s.Left != 0 && k+1 < len(all) && all[k+1].ID() == s.ID() && all[k+1].Left == s.Left
 		if !known && !covered {
 			seen, changed = append(seen, s), append(changed, s)
+			if places != nil {
+				places[name] = true
+			}
 		}
 		if s.Left == 0 {
 			continue

@@ -96,7 +96,8 @@ func init() {
 			}
 			return "by none", nil
 		})},
-		{"question P NONCE", "asks it with the barrier of a halt: of the one in force, or kept from before",
+		{"question P NONCE [etcd=N]", "asks it with the barrier of a halt: of the one in force, or kept from before; " +
+			"etcd: of a recover that works on another etcd cluster",
 			on(func(s *script, p *scripted, a args) (string, error) {
 				switch a[0] {
 				case "halt":
@@ -106,6 +107,9 @@ func init() {
 					s.nonce = a[0]
 				}
 				b := &record.Barrier{Nonce: s.nonce, ClusterID: ledgertest.ClusterID}
+				if text := a.value("etcd"); text != "" {
+					b.ClusterID = uint64(number(text)) //nolint:gosec // small
+				}
 				m := p.Memory(bg, record.Question{Barrier: b})
 				text := "barred"
 				if !m.Barred {

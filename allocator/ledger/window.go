@@ -148,7 +148,8 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, n record.Number, w 
 	}
 	_, done, err = i.claim(ctx, c)
 	if done && audits {
-		i.with(func() { i.memory.mu.audited = l.now() })
+		now := l.now() // not under the lock: it is a caller's function
+		i.with(func() { i.memory.mu.audited = now })
 	}
 	return done, err
 }

@@ -26,13 +26,13 @@ type Point struct {
 
 // The names of the points.
 const (
-	BeforeLease = "before-lease" // a segment is computed, the transaction not sent
+	BeforeLease = "before-lease" // a segment or a window is computed, the transaction not sent
 	AfterLease  = "after-lease"  // the transaction is done; no memory has it
 	BeforeUse   = "before-use"   // the segment is ours, and remembered; the chain does not have it
 	BeforeReply = "before-reply" // IDs are taken from the chain; the caller does not have them
 	AfterChange = "after-change" // a layout is changed; its caller does not know
 	AfterMove   = "after-move"   // a move of a migration is made; nothing else is noted of it
-	AfterRaise  = "after-raise"  // a recover raised some marks, and goes on with others
+	AfterRaise  = "after-raise"  // a recover raised some keys, marks say, and goes on with others
 )
 
 // Points returns all points.
