@@ -3,6 +3,9 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"io/fs"
 	"net/http"
@@ -16,11 +19,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/words"
@@ -632,4 +637,81 @@ func TestProseDefaults(t *testing.T) {
 	if found < 5 {
 		t.Errorf("%d defaults found", found)
 	}
+}
+
+// TestConfigDefaults compares the defaults that the comments of a server's settings state with
+// those of its flags, and the comments of a time tag's settings with the generator's.
+func TestConfigDefaults(t *testing.T) {
+	t.Parallel()
+	for _, server := range []struct {
+		name, file string
+		least      int
+	}{{"room", "../../room/config.go", 7}, {"console", "../../console/console.go", 1}} {
+		cmd, _, err := newRoot(io.Discard, io.Discard).Find([]string{server.name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		compared := 0
+		for field, stated := range statedDefaults(t, server.file) {
+			f := cmd.Flag(kebab(field))
+			if f == nil {
+				continue // not a flag, or one of another name
+			}
+			compared++
+			if !sameDefault(f, stated) {
+				t.Errorf("%s: %s: default %s, but --%s has %s", server.file, field, stated, f.Name, f.DefValue)
+			}
+		}
+		if compared < server.least {
+			t.Errorf("%s: %d defaults compared", server.file, compared)
+		}
+	}
+	stated := statedDefaults(t, "../../allocator/timeid/config.go")
+	if got := stated["RandomBelow"]; got != strconv.Itoa(timeid.DefaultRandomBelow) {
+		t.Errorf("timeid.Config.RandomBelow: default %q, want %d", got, timeid.DefaultRandomBelow)
+	}
+	proto := readDocument(t, "api/march/v1/tag.proto")
+	_, message, _ := strings.Cut(proto, "\nmessage TimeTag")
+	for field, want := range map[string]string{
+		"random_below": "Default " + strconv.Itoa(timeid.DefaultRandomBelow) + ".",
+		"max_wait":     "Default " + strings.Replace(timeid.DefaultMaxWait.String(), "ms", " ms", 1) + ".",
+	} {
+		comment, _, ok := strings.Cut(message, " "+field+" = ")
+		if start := strings.LastIndex(comment, ";"); !ok || !strings.Contains(comment[start+1:], want) {
+			t.Errorf("tag.proto: the comment of %s does not say %q", field, want)
+		}
+	}
+}
+
+// statedDefaults returns the defaults that comments in a file's struct types state as numbers, by field.
+func statedDefaults(t *testing.T, file string) map[string]string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := regexp.MustCompile(`\bdefault ` + amount + `[.;:,]`)
+	stated := make(map[string]string)
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if field, ok := n.(*ast.Field); ok && field.Doc != nil && len(field.Names) == 1 {
+			text := strings.ToLower(strings.Join(strings.Fields(field.Doc.Text()), " "))
+			if m := number.FindStringSubmatch(text); m != nil {
+				stated[field.Names[0].Name] = strings.TrimRight(m[1], ".")
+			}
+		}
+		return true
+	})
+	return stated
+}
+
+// kebab returns the flag's name of a field: MaxUnknownTags is max-unknown-tags.
+func kebab(field string) string {
+	var b strings.Builder
+	for i, r := range field {
+		if i > 0 && unicode.IsUpper(r) {
+			b.WriteByte('-')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }

@@ -97,3 +97,52 @@ func TestWithoutSecrets(t *testing.T) {
 		}
 	}
 }
+
+// TestSettingsAreSafe: no flag for a single use of a command is a setting, and every flag of a
+// server is one.
+func TestSettingsAreSafe(t *testing.T) {
+	settings := settingNames(newRoot(io.Discard, io.Discard))
+	known := make(map[string]bool, len(settings))
+	for _, name := range settings {
+		known[name] = true
+	}
+	for _, name := range []string{"count", "to", "step", "force", "version", "of", "prefix", "limit", "start"} {
+		if known[name] {
+			t.Errorf("--%s can be set in the environment", name)
+		}
+	}
+	for _, name := range []string{"console", "room", "timeout", "output", "log-level", "etcd", "grpc", "http",
+		"name", "data-dir", "rooms"} {
+		if !known[name] {
+			t.Errorf("--%s cannot be set in the environment", name)
+		}
+	}
+}
+
+// Before, the help took words between back quotes in a flag's description for the name of its
+// value: --cluster-uuid march layout show.
+func TestFlagsNameTheirValues(t *testing.T) {
+	seen := make(map[string]int)
+	eachCommand(newRoot(io.Discard, io.Discard), func(cmd *cobra.Command) {
+		cmd.InitDefaultHelpFlag()
+		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+			flags.VisitAll(func(f *pflag.Flag) {
+				name, usage := pflag.UnquoteUsage(f)
+				seen[name]++
+				switch name {
+				case "", "string", "strings", "stringArray", "int", "int32", "float", "duration":
+				default:
+					t.Errorf("%s --%s shows %q as its value", cmd.CommandPath(), f.Name, name)
+				}
+				if usage == "" && !f.Hidden || strings.Contains(usage, "`") {
+					t.Errorf("%s --%s: %q", cmd.CommandPath(), f.Name, usage)
+				}
+			})
+		}
+	})
+	for _, name := range []string{"", "string", "strings", "int", "duration"} {
+		if seen[name] == 0 {
+			t.Errorf("no flag has a value called %q", name)
+		}
+	}
+}
