@@ -94,7 +94,7 @@ func (s *Server) readAnswers(ctx context.Context) (pause time.Duration) {
 		list, answers, silent = s.askGiven(ctx, now.answers)
 	}
 	s.publish(func(to *snapshot) {
-		if to.askedAt = time.Now(); !read && !given {
+		if to.askedAt = time.Now(); !read && !given || to.answers.at.After(began) { // or later answers overtook these
 			return
 		}
 		to.answers = next(to.answers, list, answers, began)

@@ -36,6 +36,7 @@ type cluster struct {
 	instances []instance   // as this console sees them; before the first read, those that answered at Config.Rooms
 	halted    *record.Halt // nil if leasing is not
 	at        time.Time    // when it was read; zero before the first read
+	sent      time.Time    // when the read began that read it
 	// When the last read began and ended, and why it failed.
 	tried, ended time.Time
 	err          error
@@ -97,7 +98,7 @@ func (s *Server) readCluster(ctx context.Context) (*snapshot, error) {
 	}
 	return s.publish(func(next *snapshot) {
 		now := time.Now()
-		if next.tried.After(sent) { // a later read overtook this one
+		if next.sent.After(sent) || err != nil && next.tried.After(sent) { // a later read overtook this one
 			return
 		}
 		next.tried, next.ended, next.err = sent, now, err
@@ -107,7 +108,7 @@ func (s *Server) readCluster(ctx context.Context) (*snapshot, error) {
 			}
 			return
 		}
-		next.Cluster, next.at, next.away, next.silent, next.halted = read, now, time.Time{}, nil, nil
+		next.Cluster, next.at, next.sent, next.away, next.silent, next.halted = read, now, sent, time.Time{}, nil, nil
 		if halt, halted := s.ledger.Halted(); halted {
 			next.halted = &halt
 		}
