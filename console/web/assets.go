@@ -83,11 +83,11 @@ var zips = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 func compressed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Vary", "Accept-Encoding")
-		zip, ok := zips.Get().(*gzip.Writer)
-		if !ok || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			next.ServeHTTP(w, r)
 			return
 		}
+		zip, _ := zips.Get().(*gzip.Writer)
 		defer zips.Put(zip)
 		zip.Reset(w)
 		w.Header().Set("Content-Encoding", "gzip")

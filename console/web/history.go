@@ -256,7 +256,7 @@ func (h *Handler) tagChart(c *call, tag string, colour palette) *chart {
 	r := h.hour.get(hourFor, func() (*marchv1.GetHistoryResponse, error) {
 		return h.console.GetHistory(c.Context(), &marchv1.GetHistoryRequest{Minutes: tagMinutes, Step: 1})
 	})
-	if r == nil {
+	if r == nil || time.Since(r.GetFirst().AsTime()) > (tagMinutes+2)*time.Minute { // it could not be read since
 		return nil
 	}
 	var lines []line

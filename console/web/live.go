@@ -34,6 +34,9 @@ const (
 	// retryAfter is how soon a browser comes back after a stream ended, in
 	// milliseconds.
 	retryAfter = 500
+	// linesHeader is the header with which march.js says that it takes lines that changed. The march.js of the version
+	// before is in pages that stay open over an upgrade: it would not show them, and say that the page is live.
+	linesHeader = "March-Lines"
 )
 
 // live counts the streams of pages that are open: each reads etcd every second
@@ -163,6 +166,7 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 	defer work.Wait()
 	defer stop()
 	sent := r.Header.Get("Last-Event-ID")
+	byLine := r.Header.Get(linesHeader) != ""
 	var has []string // the lines that the browser has; nil if that is not known
 	ticks := time.NewTimer(0)
 	defer ticks.Stop()
@@ -178,7 +182,7 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 				err = send("id: %s\n%s\n", e.id, e.event(has))
 				sent = e.id
 			}
-			if e.name == "" {
+			if e.name == "" && byLine {
 				has = e.lines
 			}
 		case <-ticks.C:

@@ -69,6 +69,7 @@
     say("trouble", `This console answers, but does not keep this page up to date now (status ${e.detail.status}). ${stood()}; reload it to see changes.`);
   });
   // The console sends all lines of the live part, and then those that changed, each with its number.
+  document.addEventListener("htmx:config:request", (e) => { e.detail.ctx.request.headers["March-Lines"] = "1"; });
   let lines = [];
   document.addEventListener("htmx:sse:before:message", (e) => {
     const message = e.detail.message, sent = message.data.split("\n");
