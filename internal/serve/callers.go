@@ -2,7 +2,9 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
+	"net/http"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -136,7 +138,7 @@ func (c *callers) metrics() []prometheus.Collector {
 	}
 	return []prometheus.Collector{
 		gauge("march_connections", "Open connections, gRPC and HTTP.", func() int64 { return int64(c.mu.open) }),
-		gauge("march_streams", "Calls and streams under way over gRPC.", func() (n int64) {
+		gauge("march_streams", "Calls and streams under way over gRPC, and requests over HTTP/2.", func() (n int64) {
 			for _, who := range c.mu.by {
 				n += who.streams.Load()
 			}
@@ -202,7 +204,36 @@ func (c *connection) Close() error {
 // connections is free once c is closed, even if the one below was closed before.
 func (c *connection) NetConn() net.Conn { return c.Conn }
 
-// peers makes a connection's peer known to HTTP's handlers, as gRPC does to its own.
+// connectionKey is the key of a request's connection in its context.
+type connectionKey struct{}
+
+// peers makes a connection and its peer known to HTTP's handlers, as gRPC does to its own.
 func peers(ctx context.Context, conn net.Conn) context.Context {
-	return peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: conn.RemoteAddr()})
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	if c, ok := conn.(*connection); ok {
+		ctx = context.WithValue(ctx, connectionKey{}, c)
+	}
+	return ctx
+}
+
+// bounded returns a handler that passes requests to next. Those over HTTP/2 are many at once on a connection, so it
+// counts them with their caller's calls over gRPC.
+func bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor < 2 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if c, ok := r.Context().Value(connectionKey{}).(*connection); ok {
+			defer c.who.streams.Add(-1)
+			if limit := c.callers.limits.callerStreams; c.who.streams.Add(1) > limit.Most() {
+				WriteError(w, limit.Refuse("calls and streams under way of one caller"))
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/netip"
@@ -19,6 +20,16 @@ func Counted(m *Metrics, services map[string]grpc.ServiceInfo) (grpc.UnaryServer
 	c := &calls{log: hclog.NewNullLogger(), requests: newRequests(m)}
 	c.requests.serves(services)
 	return c.unary, c.stream, c.requests.http
+}
+
+// Bounded serves a connection whose caller may have so many requests over HTTP/2 under way.
+func Bounded(most int, next http.Handler) http.Handler {
+	limits := DefaultLimits()
+	limits.CallerStreams = most
+	conn := &connection{callers: newCallers(newLimits(limits, nil), hclog.NewNullLogger()), who: &caller{}}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		bounded(next).ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), connectionKey{}, conn)))
+	})
 }
 
 // CallerAt returns the caller at an address.

@@ -20,8 +20,8 @@ type Limits struct {
 	// gRPC connection; clients learn of it and wait. Each stream costs about
 	// 15 KiB. Default 1,000.
 	ConnectionStreams int
-	// CallerStreams bounds those of one caller, over all its gRPC connections.
-	// Default 10,000.
+	// CallerStreams bounds those of one caller, over all its gRPC connections, together with its requests over
+	// HTTP/2. Default 10,000.
 	CallerStreams int
 	// OpenStreams bounds the open streams of one caller, which here is a subject where the
 	// caller has proven its identity. An eager stream takes as much of a server as it can get. Default 32.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
@@ -54,8 +55,10 @@ func (s *side) make(cfg Config, options []grpc.ServerOption, requests *requests,
 	if requests != nil {
 		requests.serves(s.grpc.GetServiceInfo())
 	}
-	s.http = newHTTP(s.handler(cfg, requests), callers)
-	s.http.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: cfg.Limits.ConnectionStreams}
+	s.http = newHTTP(bounded(s.handler(cfg, requests)), callers)
+	// net/http would read frames of 1 MiB, and keep a connection for ever whose client reads nothing.
+	s.http.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: cfg.Limits.ConnectionStreams, MaxReadFrameSize: 16 << 10,
+		MaxReceiveBufferPerStream: 64 << 10, WriteByteTimeout: 30 * time.Second}
 }
 
 func (s *side) serveGRPC(callers *callers) error {
