@@ -118,8 +118,8 @@ func TestHeartbeatUnderEachFault(t *testing.T) {
 	}
 }
 
-// Most of etcd's members went back to before the last write of a registration, and nothing shows that: the instance goes
-// on with the registration that is there.
+// Most of etcd's members went back to before the last write of a registration, and nothing shows that: the instance
+// goes on with the registration that is there.
 func TestRegistrationThatWentBack(t *testing.T) {
 	c := newCluster(t, "10 a=0-5 b=5-10")
 	for name, goesOn := range map[string]func(p *process){

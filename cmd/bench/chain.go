@@ -72,7 +72,8 @@ func chainRows(p *part) {
 	}
 	p.during(2*p.unit, 2, chainLoop(p.ctx, chain)) // let the step grow
 	p.measure(p.rounds,
-		&row{what: "chain Next, 1 goroutine, vs atomic.Int64.Add", unit: "/s", goal: 0.95, yard: add(1), march: ours(1)},
+		&row{what: "chain Next, 1 goroutine, vs atomic.Int64.Add", unit: "/s", goal: 0.95,
+			yard: add(1), march: ours(1)},
 		&row{what: "chain Next, 2 goroutines, vs contended Add", unit: "/s", goal: 0.90, yard: add(2), march: ours(2)},
 		&row{what: "the same, Next not inlined, 1 goroutine", unit: "/s", yard: add(1), march: func() float64 {
 			return p.perSecond(1, callLoop(func() (int64, error) { return chain.Next(p.ctx) }))

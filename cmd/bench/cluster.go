@@ -230,7 +230,7 @@ func (p *part) leased(tags int, rooms ...allocator.Room) *processes {
 }
 
 // lease makes a room issue an ID of a tag.
-func (p *part) lease(address string, tag allocator.Tag) *marchv1.NextResponse {
-	return must(marchv1.NewIDServiceClient(p.dial(address)).Next(p.ctx, &marchv1.NextRequest{Tag: string(tag)},
+func (p *part) lease(address string, tag allocator.Tag) {
+	_ = must(marchv1.NewIDServiceClient(p.dial(address)).Next(p.ctx, &marchv1.NextRequest{Tag: string(tag)},
 		grpc.WaitForReady(true)))
 }

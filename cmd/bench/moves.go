@@ -64,7 +64,7 @@ func moves(p *part) {
 		float64(after.keys-before.keys))
 	// Numbers have more digits later: versions, revisions, counters of heartbeats.
 	p.figure(row{what: what + "more bytes in etcd", goal: 200, atMost: true, unit: "bytes",
-		note: fmt.Sprintf("than %d, without the marks of the room that lost, and layouts/ and audit/ (%d keys, then %d)",
+		note: fmt.Sprintf("than %d, without marks of the room that lost, and layouts/ and audit/ (%d keys, then %d)",
 			before.bytes, before.history, after.history)}, float64(after.bytes-before.bytes))
 }
 

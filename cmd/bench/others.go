@@ -122,8 +122,8 @@ func doorRows(p *part) {
 	at := must(net.ResolveTCPAddr("tcp", d.Redis.Addr().String())).Port
 	single := &row{what: "door for Redis, INCR, 50 clients", unit: "/s", goal: 0.95,
 		yard: rate(redis, 1, 50_000, &tail.yards), march: rate(at, 1, 50_000, &tail.measured)}
-	piped := &row{what: "door for Redis, INCR, pipelines of 16", unit: "/s", goal: 1, yard: rate(redis, 16, 500_000, nil),
-		march: rate(at, 16, 500_000, nil)}
+	piped := &row{what: "door for Redis, INCR, pipelines of 16", unit: "/s", goal: 1,
+		yard: rate(redis, 16, 500_000, nil), march: rate(at, 16, 500_000, nil)}
 	p.measure(p.rounds, single, piped)
 	p.add(tail)
 }
@@ -147,7 +147,8 @@ func webDoorRows(p *part) {
 		{"CosId, a segment of 20", "PATCH", "/segments/bench/" + doorKey + "?step=20", d.CosID},
 	} {
 		rows = append(rows, &row{what: "door for " + r.what, unit: "/s", goal: 0.9,
-			yard: p.requests(r.method, empty, "/empty", ""), march: p.requests(r.method, r.at.Addr().String(), r.path, "")})
+			yard:  p.requests(r.method, empty, "/empty", ""),
+			march: p.requests(r.method, r.at.Addr().String(), r.path, "")})
 	}
 	p.measure(p.rounds, rows...)
 }

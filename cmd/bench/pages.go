@@ -61,7 +61,8 @@ func pages(p *part) {
 	}, nil)
 	var plan *marchv1.Plan
 	longest("plan (PlanMigration)", func() {
-		plan = must(console.client.PlanMigration(p.ctx, &marchv1.PlanMigrationRequest{Move: []string{"a:50-100=b"}})).GetPlan()
+		plan = must(console.client.PlanMigration(p.ctx,
+			&marchv1.PlanMigrationRequest{Move: []string{"a:50-100=b"}})).GetPlan()
 		if len(plan.GetMoves()) != 2 {
 			p.Fatalf("%d moves, not 2", len(plan.GetMoves()))
 		}

@@ -55,15 +55,16 @@ func (p *part) room(c *testcluster.Cluster, name allocator.Instance, change func
 }
 
 // conns returns two connections to a server.
-func (p *part) conns(address string, opts ...grpc.DialOption) []*grpc.ClientConn {
-	return []*grpc.ClientConn{testcluster.Dial(p, address, opts...), testcluster.Dial(p, address, opts...)}
+func (p *part) conns(address string) []*grpc.ClientConn {
+	return []*grpc.ClientConn{testcluster.Dial(p, address), testcluster.Dial(p, address)}
 }
 
 // echo starts a server with the settings of a room that does nothing: its answers are empty.
 func (p *part) echo() (conns []*grpc.ClientConn, httpAt string) {
 	cfg := serve.Config{
-		GRPC: testcluster.Listen(p, ""), HTTP: testcluster.Listen(p, ""), Health: health.NewServer(), MaxRequest: 64 << 10,
-		Drain: time.Second, Metrics: serve.NewMetrics("bench", nil),
+		GRPC: testcluster.Listen(p, ""), HTTP: testcluster.Listen(p, ""), Health: health.NewServer(),
+		MaxRequest: 64 << 10,
+		Drain:      time.Second, Metrics: serve.NewMetrics("bench", nil),
 		Register: func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, nil) },
 		Ready:    func(context.Context) []serve.Check { return nil },
 		Routes: func(mux *http.ServeMux) {
@@ -349,8 +350,8 @@ func accessRows(p *part) {
 			march: p.requests("POST", open.HTTP, httpNext, bearer)},
 		&row{what: "gRPC Next with a token and a policy vs without", unit: "/s", yard: p.calls(load.Unary(before, tag)),
 			march: p.calls(load.Unary(with, tag))},
-		&row{what: "Stream with a token and a policy vs without", unit: "/s", yard: p.streams(load.Streams(before, tag)),
-			march: p.streams(load.Streams(with, tag))})
+		&row{what: "Stream with a token and a policy vs without", unit: "/s",
+			yard: p.streams(load.Streams(before, tag)), march: p.streams(load.Streams(with, tag))})
 }
 
 // mtls is a room with TLS, client certificates and a policy. The certificate of the room is that
@@ -419,12 +420,13 @@ func renewalRows(p *part) {
 				again := &reconnecting{m: m, open: make([]*grpc.ClientConn, workers)}
 				var work errgroup.Group
 				work.Go(func() (err error) {
-					calls, err = load.Run(p.ctx, load.Config{Workers: workers, Duration: during, New: func(i int) load.Caller {
+					mixed := func(i int) load.Caller {
 						if i%2 == 0 {
 							return kept(i)
 						}
 						return again.caller(i)
-					}})
+					}
+					calls, err = load.Run(p.ctx, load.Config{Workers: workers, Duration: during, New: mixed})
 					return err
 				})
 				work.Go(func() (err error) {
@@ -447,7 +449,8 @@ func renewalRows(p *part) {
 				}
 				return calls.CallsPerSecond() + streamed.CallsPerSecond()
 			}},
-		&row{what: "of these, calls of Next", unit: "/s", march: func() float64 { return calls.CallsPerSecond() }},
+		&row{what: "of these, calls of Next", unit: "/s",
+			march: func() float64 { return float64(calls.Calls) / calls.Elapsed.Seconds() }},
 		&row{what: "of these calls, failed", atMost: true,
 			march: func() float64 { return float64(calls.Errors + streamed.Errors) }})
 }

@@ -90,12 +90,16 @@ func timeRows(p *part) {
 		&row{what: "the same, real clock", unit: "/s", goal: 0.95, yard: limit, march: ours(1, snowflakeBits, nil)},
 		&row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs bwmarrin/snowflake", unit: "/s", goal: 3,
 			yard: other(1, bwmarrin), march: ours(1, wideBits, given)},
-		&row{what: "the same, 2 goroutines", unit: "/s", goal: 3, yard: other(2, bwmarrin), march: ours(2, wideBits, given)},
-		&row{what: "the same, real clock, 1 goroutine", unit: "/s", yard: other(1, bwmarrin), march: ours(1, wideBits, nil)},
+		&row{what: "the same, 2 goroutines", unit: "/s", goal: 3,
+			yard: other(2, bwmarrin), march: ours(2, wideBits, given)},
+		&row{what: "the same, real clock, 1 goroutine", unit: "/s",
+			yard: other(1, bwmarrin), march: ours(1, wideBits, nil)},
 		&row{what: "time IDs, 22 bits, clock given, 1 goroutine, vs sonyflake v2", unit: "/s", goal: 3,
 			yard: other(1, sony), march: ours(1, wideBits, given)},
-		&row{what: "the same, 2 goroutines", unit: "/s", goal: 3, yard: other(2, sony), march: ours(2, wideBits, given)},
-		&row{what: "the same, real clock, 1 goroutine", unit: "/s", yard: other(1, sony), march: ours(1, wideBits, nil)},
+		&row{what: "the same, 2 goroutines", unit: "/s", goal: 3,
+			yard: other(2, sony), march: ours(2, wideBits, given)},
+		&row{what: "the same, real clock, 1 goroutine", unit: "/s",
+			yard: other(1, sony), march: ours(1, wideBits, nil)},
 		&row{what: "time per time ID, 22 bits, real clock, vs one clock read and one compare-and-swap", unit: "ns",
 			goal: 1.2, atMost: true, yard: each(other(1, clockAndSwap())), march: each(ours(1, wideBits, nil))},
 		allocations("time ID", func() { _ = must(g.Next(p.ctx)) }))
@@ -152,7 +156,8 @@ func tagRows(p *part) {
 	before := p.revision(etcd)
 	p.measure(p.rounds,
 		&row{what: "time tag's Next p99.99, windows renewed from etcd, vs Add with one clock read", unit: "ns", goal: 2,
-			atMost: true, yard: p.tail(func() { sink.Store(time.Now().UnixMilli() + c.n.Add(1)) }), march: p.tail(next)},
+			atMost: true, yard: p.tail(func() { sink.Store(time.Now().UnixMilli() + c.n.Add(1)) }),
+			march: p.tail(next)},
 		allocations("time tag's Next", next),
 		&row{what: "writes to etcd in each of those rounds", unit: "writes", march: func() float64 {
 			now := p.revision(etcd)
@@ -192,8 +197,8 @@ func timeClientRows(p *part) {
 	t := must(ids.Tag(timeTag))
 	var rpcs float64
 	p.measure(p.rounds,
-		&row{what: "client, time per time ID, 22 bits, vs one clock read and one compare-and-swap", unit: "ns", goal: 1.2,
-			atMost: true, yard: func() float64 { return 1e9 / p.perSecond(1, callLoop(clockAndSwap())) },
+		&row{what: "client, time per time ID, 22 bits, vs one clock read and one compare-and-swap", unit: "ns",
+			goal: 1.2, atMost: true, yard: func() float64 { return 1e9 / p.perSecond(1, callLoop(clockAndSwap())) },
 			march: func() float64 {
 				before, start := calls.Load(), time.Now()
 				rate := p.perSecond(1, callLoop(func() (int64, error) { return t.Next(p.ctx) }))

@@ -33,7 +33,8 @@ func trips(p *part) {
 		return room.AskMarks(ctx, conn, q, use)
 	}
 	n := c.trips(func(l *ledger.Ledger) {
-		r := must(recovery.Run(p.ctx, l, recovery.Config{Actor: "scale", Apply: true, Ask: ask, Wait: time.Millisecond}))
+		r := must(recovery.Run(p.ctx, l,
+			recovery.Config{Actor: "scale", Apply: true, Ask: ask, Wait: time.Millisecond}))
 		if r.Raised != int64(3*len(c.rooms)) {
 			p.Fatalf("%d marks were raised, not 3 in each room", r.Raised)
 		}

@@ -97,7 +97,7 @@ func (p *part) writesSlopes(simulation *writes.Simulation) {
 		slope := func(from, to writes.Count) float64 { return float64(of.get(to)) / float64(of.get(from)) / 10 }
 		per := func(c writes.Count) float64 { return rate(of.get(c), spec.Count) }
 		p.figure(row{
-			what: fmt.Sprintf("etcd %s, 10, 100, 1000 instances, %d pairs: the steeper slope to linear", of.unit, pairs),
+			what: fmt.Sprintf("etcd %s, 10, 100, 1000 instances, %d pairs: steeper slope to linear", of.unit, pairs),
 			goal: 0.99, atMost: true, unit: "times",
 			note: fmt.Sprintf("%.4g, %.4g, %.4g %s", per(grown[0]), per(grown[1]), per(grown[2]), of.unit),
 		}, max(slope(grown[0], grown[1]), slope(grown[1], grown[2])))

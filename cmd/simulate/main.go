@@ -23,12 +23,11 @@ func main() { os.Exit(exitCode(os.Args[1:])) }
 func exitCode(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := error(nil)
+	run := func() error { return simulate(ctx, args) }
 	if len(args) > 0 && args[0] == "mutants" {
-		err = mutants(ctx, args[1:], os.Stdout)
-	} else {
-		err = simulate(ctx, args)
+		run = func() error { return mutants(ctx, args[1:], os.Stdout) }
 	}
+	err := run()
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0

@@ -151,7 +151,8 @@ func cut(text string) (*source, error) {
 	for _, d := range file.Decls {
 		if d, ok := d.(*ast.FuncDecl); ok {
 			from, to := int(d.Name.Pos()-file.FileStart), int(d.End()-file.FileStart)
-			s.between, s.funcs, s.decls = append(s.between, text[end:from]), append(s.funcs, text[from:to]), append(s.decls, d)
+			s.between, s.funcs = append(s.between, text[end:from]), append(s.funcs, text[from:to])
+			s.decls = append(s.decls, d)
 			end = to
 		}
 	}

@@ -18,7 +18,8 @@ func TestMistakesAreTheEdits(t *testing.T) {
 		t.Error(err)
 	}
 	for _, m := range all {
-		if m.breaks == "" || len(m.edits) == 0 || (m.pkg == "") != (m.test == "") || (m.pkg == "") != (m.because == "") {
+		pkg := m.pkg == ""
+		if m.breaks == "" || len(m.edits) == 0 || pkg != (m.test == "") || pkg != (m.because == "") {
 			t.Errorf("%+v: want what it breaks, edits, and a test with its package and why the simulation "+
 				"cannot see it, or none of these", m)
 		}

@@ -10,7 +10,7 @@
 //	go test ./internal/sim -fuzz FuzzSimulation -parallel 1    # scripts instead of seeds
 //	go test ./internal/sim -run TestSimulation -with FAULT     # seeds that all have a fault, and often
 //	go test ./internal/sim -run TestRestoreMatrix              # restores without other faults, and what each promises
-//	make mutants                                               # shows that it finds mistakes: see cmd/simulate/mistakes
+//	make mutants                                               # shows that it finds those of cmd/simulate/mistakes
 //
 // A seed decides everything: the faults and how often they come, the layouts, rooms,
 // tags and holds, each action of each process and its time, and the fate of every

@@ -60,7 +60,7 @@ type Cluster struct {
 
 // Cluster reads a cluster, to show it. Its errors are those of LastLayout.
 func (a *Admin) Cluster(ctx context.Context) (c Cluster, err error) {
-	pass := func(err error) error {
+	passed := func(err error) error {
 		if key, damaged := errors.AsType[*record.KeyError](err); damaged {
 			c.Bad = append(c.Bad, *key)
 			return nil
@@ -75,19 +75,19 @@ func (a *Admin) Cluster(ctx context.Context) (c Cluster, err error) {
 	reading.Go(func() { answer, failed = a.Ledger.Gets(ctx, append(ops, a.readInstances("")...)...) })
 	c.Layout, c.Unusable, err = a.LastLayout(ctx)
 	reading.Wait()
-	if err = cmp.Or(err, failed); err != nil {
-		return c, err
+	if either := cmp.Or(err, failed); either != nil {
+		return c, either
 	}
-	_ = pass(c.Unusable) // it may be an error without a key
+	_ = passed(c.Unusable) // it may be an error without a key
 	c.UUID, err = a.Ledger.UUID(ctx)
-	if err = pass(err); err != nil {
-		return c, err
+	if fatal := passed(err); fatal != nil {
+		return c, fatal
 	}
 	settings, err := record.DecodeSettings(answer.Got[fixed-1])
 	if err == nil {
 		c.Settings = &settings
-	} else if err = pass(err); err != nil {
-		return c, err
+	} else if fatal := passed(err); fatal != nil {
+		return c, fatal
 	}
 	c.Instances, c.BadRooms = a.instancesOf(answer.Got[fixed:])
 	m, active, err := a.activeOf(ctx, answer.Got)
@@ -97,8 +97,8 @@ func (a *Admin) Cluster(ctx context.Context) (c Cluster, err error) {
 	if key, damaged := errors.AsType[*record.KeyError](err); damaged {
 		c.Active = path.Base(key.Key)
 	}
-	if err = pass(err); err != nil {
-		return c, err
+	if fatal := passed(err); fatal != nil {
+		return c, fatal
 	}
 	c.Bad = append(c.Bad, c.BadRooms...)
 	slices.SortStableFunc(c.Bad, func(a, b record.KeyError) int { return cmp.Compare(a.Key, b.Key) })

@@ -87,7 +87,8 @@ func (c *check) failed(a runlog.Answer) {
 	default:
 		return
 	}
-	c.r.Calls.add(1, fmt.Sprintf("%s: a call failed as %s at %s: %s", a.Who(), a.Failed, a.Received.Format(stamp), a.Error))
+	c.r.Calls.add(1, fmt.Sprintf("%s: a call failed as %s at %s: %s",
+		a.Who(), a.Failed, a.Received.Format(stamp), a.Error))
 }
 
 // alarming says why a line must not appear; empty if it may.

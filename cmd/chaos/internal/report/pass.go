@@ -52,7 +52,8 @@ type pass struct {
 
 func newPass(c *check) *pass {
 	p := &pass{
-		check: c, taken: make(map[allocator.Tag]*taken), finders: make(map[leased.Owner]*leased.Finder), growths: make(map[leased.Owner]*growth),
+		check: c, taken: make(map[allocator.Tag]*taken),
+		finders: make(map[leased.Owner]*leased.Finder), growths: make(map[leased.Owner]*growth),
 		served: make(map[leased.Owner]*served), rooms: make(map[allocator.Room]*Room),
 		times: newTimed(c),
 	}

@@ -36,7 +36,8 @@ func (t *taken) add(run allocator.Run) {
 
 // sort joins the intervals that touch, and finds what is in more than one.
 func (t *taken) sort() {
-	all := append(t.sorted, t.added...)
+	all := slices.Grow(t.sorted, len(t.added))
+	all = append(all, t.added...)
 	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.first, b.first) })
 	joined := all[:0]
 	for _, next := range all {

@@ -86,7 +86,8 @@ func TestTornAndWrong(t *testing.T) {
 		if !errors.Is(err, io.EOF) || len(got) < before || len(got) == len(some) {
 			t.Fatalf("%d of %d bytes: %d records, %v", n, len(whole), len(got), err)
 		}
-		if diff := cmp.Diff(append([]runlog.Answer{}, some[:len(got)]...), append([]runlog.Answer{}, got...)); diff != "" {
+		want := append([]runlog.Answer{}, some[:len(got)]...)
+		if diff := cmp.Diff(want, append([]runlog.Answer{}, got...)); diff != "" {
 			t.Fatal(diff)
 		}
 		before = len(got)
