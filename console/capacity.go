@@ -18,9 +18,15 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 	if err != nil {
 		return nil, err
 	}
-	now := s.await(ctx, sampleWithin, func(n *snapshot) bool { return n.etcd.Revision > 0 || !n.away.IsZero() })
-	f := capacityFacts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: now.etcd.Bytes,
-		Quota: now.etcd.Quota, MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime(), Trends: now.trends}
+	now := s.last.Load()
+	size := now.etcd.StoreSize
+	if now.away.IsZero() {
+		if read, err := s.admin.StoreSize(ctx); err == nil {
+			size = read
+		}
+	}
+	f := capacityFacts{Rooms: o.GetRooms(), Ever: int64(len(o.GetEver())), EtcdSize: size.Bytes,
+		Quota: size.Quota, MaxTags: s.admin.MaxTags(), AsOf: o.GetAsOf().AsTime(), Trends: now.trends}
 	for _, c := range s.cfg.Diagnose.Certificates() {
 		f.Certificates = append(f.Certificates, processCertificate{Process: "the console", CertificateStatus: c})
 	}

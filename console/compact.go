@@ -72,6 +72,7 @@ func (s *Server) tend(ctx context.Context) (pause time.Duration) {
 		err = s.sized(ctx, size)
 	}
 	if err != nil && ctx.Err() == nil {
+		t.pause = alarmEvery
 		t.sizeLog.Log(time.Now(), s.log.Debug, "read or compact etcd's history", "error", err)
 	}
 	return t.pause
