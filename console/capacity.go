@@ -30,8 +30,8 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 	for _, c := range s.cfg.Diagnose.Certificates() {
 		f.Certificates = append(f.Certificates, processCertificate{Process: "the console", CertificateStatus: c})
 	}
-	for id, told := range s.answered(ctx, 0).answers.instances { // those of the overview
-		for _, c := range told.status.GetCertificates() {
+	for id, answered := range s.answered(ctx, 0).answers.instances { // those of the overview
+		for _, c := range answered.status.GetCertificates() {
 			f.Certificates = append(f.Certificates, processCertificate{Process: string(id), CertificateStatus: c})
 		}
 	}

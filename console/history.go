@@ -35,15 +35,15 @@ func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (
 	for _, room := range names(now.Layout.Layout.Rooms()) {
 		all.add(room, "", 0, nil)
 	}
-	for k, told := range askEach(ctx, s, now.instances, living(now.instances), askTimeout,
+	for k, answered := range askEach(ctx, s, now.instances, living(now.instances), askTimeout,
 		func(ctx context.Context, to marchv1.RoomServiceClient) (*marchv1.GetInstanceHistoryResponse, error) {
 			//nolint:gosec // 1440 at most
 			q := &marchv1.GetInstanceHistoryRequest{Minutes: int32(back), Step: int32(step)}
 			return to.GetInstanceHistory(ctx, q)
 		}) {
 		i := now.instances[k]
-		all.addAll(string(i.Room), told.is)
-		if i.Alive && told.err != nil {
+		all.addAll(string(i.Room), answered.is)
+		if i.Alive && answered.err != nil {
 			answer.Silent = append(answer.Silent, string(i.ID()))
 		}
 	}

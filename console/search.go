@@ -78,7 +78,7 @@ func (s *Server) readTags(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	if x.at, x.took = now, now.Sub(began); err != nil {
 		s.log.Debug("tags not read", "error", err)
-	} else if before := s.last.Load().tags; before != nil { // who pages through an order finds the next one sorted
+	} else if before := s.last.Load().tags; before != nil { // the next page of an order finds it sorted
 		for _, by := range before.sorted() {
 			x.order(by)
 		}

@@ -129,7 +129,7 @@ func (s *Server) renewCold(ctx context.Context, c *counter, part allocator.Part)
 	defer cancel()
 	_, err, _ := s.tags.loading.Do(string(c.Tag()), func() (any, error) {
 		if s.tags.counter(string(c.Tag())) != c {
-			return nil, allocator.ErrClosed // it went meanwhile: who waits for the tag looks again
+			return nil, allocator.ErrClosed // it went meanwhile: callers that wait for the tag look again
 		}
 		leave, err := s.tags.enter(ctx, c.Tag())
 		if err != nil {

@@ -30,13 +30,13 @@ func (p *periods) init() {
 }
 
 // add notes the period of a tag whose chain is being made; zero is none.
-func (p *periods) add(its period.Period, now time.Time) {
+func (p *periods) add(of period.Period, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, known := p.mu.now[its]; known || its == (period.Period{}) {
+	if _, known := p.mu.now[of]; known || of == (period.Period{}) {
 		return
 	}
-	p.mu.now[its] = its.At(now)
+	p.mu.now[of] = of.At(now)
 	select {
 	case p.added <- struct{}{}:
 	default:
@@ -54,10 +54,10 @@ func (p *periods) turned(now time.Time) (turned map[period.Period]period.Span, a
 	defer p.mu.Unlock()
 	again = lookAgain
 	turned = make(map[period.Period]period.Span)
-	for its, last := range p.mu.now {
-		span := its.At(now)
+	for of, last := range p.mu.now {
+		span := of.At(now)
 		if span.First != last.First {
-			turned[its], p.mu.now[its] = span, span
+			turned[of], p.mu.now[of] = span, span
 		}
 		again = min(again, max(span.Ends.Sub(now), time.Millisecond))
 	}

@@ -168,7 +168,7 @@ func (i *issuer) ask(p *oidc.Provider) (*oidc.Provider, *oidc.StaticKeySet, erro
 	return p, keys, err
 }
 
-// fetch asks the issuer, once for all who wait, and returns when that has ended; or at once, if it failed
+// fetch asks the issuer, once for all callers that wait, and returns when that has ended; or at once, if it failed
 // in the last seconds.
 func (i *issuer) fetch() <-chan struct{} {
 	i.mu.Lock()
