@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest/rules"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -80,110 +79,4 @@ func (m *Fake) writes(reader *record.Reader, ops []store.Op) (writes []rules.Wri
 		writes = append(writes, rules.Write{KV: kv, Entry: entry})
 	}
 	return writes
-}
-
-// before is what a cluster has in the store before a transaction: rules.Before. It reads
-// what is asked for, as each transaction needs little of it.
-type before struct {
-	reader *record.Reader
-	prefix string
-	data   *mvcc
-	read   map[string]record.Entry // what was read so far as it is now
-}
-
-// now returns what a key says; zero where it is not there, or cannot be read.
-func (b before) now(key string) record.Entry {
-	e, known := b.read[key]
-	if !known {
-		e = b.at(key, b.data.rev)
-		b.read[key] = e
-	}
-	return e
-}
-
-// at returns what a key said at a revision; zero where it was not there, or could not be
-// read.
-func (b before) at(key string, rev int64) record.Entry {
-	v, there := b.data.at(b.prefix+key, rev)
-	if !there {
-		return record.Entry{}
-	}
-	e, err := b.reader.Entry(store.KV{Key: b.prefix + key, Value: v.value, ModRevision: v.rev})
-	if err != nil {
-		return record.Entry{}
-	}
-	return e
-}
-
-func (b before) Get(key string) (store.KV, bool) {
-	v, there := b.data.at(key, b.data.rev)
-	if !there {
-		return store.KV{}, false
-	}
-	return store.KV{Key: key, Value: v.value, ModRevision: v.rev}, true
-}
-
-func (b before) Older(prefix, key string) (older []string) {
-	kvs, _ := b.data.get(store.Get{Interval: store.Interval{Key: prefix, End: key}}, b.data.rev)
-	for _, kv := range kvs {
-		older = append(older, kv.Key)
-	}
-	return older
-}
-
-func (b before) Epoch() record.Epoch {
-	if e := b.now("epoch"); e.Epoch != nil {
-		return *e.Epoch
-	}
-	return record.Epoch{}
-}
-
-func (b before) Layout() record.Layout {
-	if e := b.now("layout"); e.Layout != nil {
-		return *e.Layout
-	}
-	return record.Layout{}
-}
-
-func (b before) Tag(tag allocator.Tag) (record.Tag, bool) {
-	if e := b.now("tags/" + string(tag)); e.Stored != nil {
-		return *e.Stored, true
-	}
-	return record.Tag{}, false
-}
-
-func (b before) Mark(room allocator.Room, tag allocator.Tag) record.Mark {
-	if e := b.now("marks/" + string(room) + "/" + string(tag)); e.Mark != nil {
-		return *e.Mark
-	}
-	return record.Mark{}
-}
-
-// Floor implements rules.Before by what the marks were when the later of layout and epoch
-// was written.
-func (b before) Floor(tag allocator.Tag) int64 {
-	layout := b.Layout()
-	epoch, _ := b.Get(b.prefix + "epoch")
-	began := max(layout.Revision, epoch.ModRevision)
-	marks := make(map[allocator.Room]record.Mark, len(layout.Ever))
-	for _, room := range layout.Ever {
-		if e := b.at("marks/"+string(room)+"/"+string(tag), began); e.Mark != nil {
-			marks[room] = *e.Mark
-		}
-	}
-	e := b.Epoch()
-	return rules.Floor(layout, e.Margins(), b.at("tags/"+string(tag), began).Stored, marks)
-}
-
-func (b before) Registered(room allocator.Room) bool {
-	prefix := b.prefix + "rooms/" + string(room) + "/"
-	kvs, _ := b.data.get(store.Get{Interval: store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}}, b.data.rev)
-	return len(kvs) > 0
-}
-
-func (b before) WasInForce(epoch string) bool {
-	return slices.ContainsFunc(b.data.versions[b.prefix+"epoch"], func(v version) bool {
-		e := b.at("epoch", v.rev)
-		return e.Epoch != nil && e.Epoch.Epoch == epoch
-	})
 }

@@ -131,14 +131,14 @@ func Read(dir, cluster string) (*History, error) {
 		return nil, err
 	}
 	r := &replay{reader: reader, h: &History{Strict: make(map[allocator.Tag]bool),
-		Times: make(map[allocator.Tag]timeid.Layout)}, epochs: make(map[string]bool)}
+		Times: make(map[allocator.Tag]timeid.Layout)}, s: ledgertest.NewReplay(reader)}
 	if _, err := read(dir, func(l line) error {
 		r.take(l)
 		return nil
 	}); err != nil {
 		return nil, err
 	}
-	if r.s != nil {
+	if len(r.h.Lives) > 0 {
 		r.confirm()
 		r.endLife(time.Time{})
 	}
@@ -178,10 +178,9 @@ func (h *History) Keeps(version int64, room allocator.Room, seg allocator.Segmen
 type replay struct {
 	reader  *record.Reader
 	h       *History
-	epochs  map[string]bool // all that were ever in force
-	s       *state          // nil before the first life
-	pending []line          // changes that are not yet confirmed to be of this life
-	checks  []line          // checks that showed revisions which are not recorded yet
+	s       *ledgertest.Replay
+	pending []line // changes that are not yet confirmed to be of this life
+	checks  []line // checks that showed revisions which are not recorded yet
 }
 
 func (r *replay) life() *Life { return &r.h.Lives[len(r.h.Lives)-1] }
@@ -209,14 +208,15 @@ func (r *replay) problem(rule string, revision int64, format string, args ...any
 func (r *replay) take(l line) {
 	switch l.What {
 	case whatLife:
-		if r.s != nil {
+		if len(r.h.Lives) > 0 {
 			r.dropDoubtful(l.Revision)
 			r.confirm()
 			r.endLife(r.life().Checked)
 		}
 		r.h.Lives = append(r.h.Lives, Life{Why: l.Why, Cluster: l.ClusterID, Began: l.Time, First: l.Revision,
 			Last: l.Revision, Shown: l.Revision, Checked: l.Time, Known: l.Time})
-		r.s, r.checks = newState(l.Revision), nil
+		r.s.Restart()
+		r.checks = nil
 		r.load(l)
 	case whatGap:
 		r.confirm()
@@ -287,19 +287,19 @@ func (r *replay) endLife(until time.Time) {
 			report.Until = until
 		}
 	}
-	kvs := r.s.all()
+	kvs := r.s.All()
 	identity := r.reader.All().Key + "identity"
 	at := slices.IndexFunc(kvs, func(kv store.KV) bool { return kv.Key == identity })
 	var id record.Identity
 	if at < 0 || record.Decode(kvs[at], &id) != nil {
 		return // there was no cluster yet
 	}
-	etcd := ledgertest.Holding(kvs, r.s.revision, id.ClusterID)
+	etcd := ledgertest.Holding(kvs, r.s.Revision(), id.ClusterID)
 	report, err := verify.Run(context.Background(), r.reader.Cluster(etcd), verify.Options{})
 	if err != nil {
-		r.problem("whole", r.s.revision, "%v", err)
+		r.problem("whole", r.s.Revision(), "%v", err)
 	}
 	for _, problem := range report.Problems {
-		r.problem("whole", r.s.revision, "%s", problem)
+		r.problem("whole", r.s.Revision(), "%s", problem)
 	}
 }

@@ -1,46 +1,53 @@
 package history
 
 import (
+	"slices"
 	"time"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest/rules"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// before is the content of etcd before a transaction: rules.Before.
-type before struct {
-	*state
-	epochs map[string]bool // all that were ever in force
-}
-
-func (b before) Get(key string) (store.KV, bool) {
-	k, there := b.kvs[key]
-	return k.ledger(), there
-}
-
-func (b before) Older(prefix, key string) (older []string) {
-	for other := range b.kvs {
-		if len(other) > len(prefix) && other[:len(prefix)] == prefix && other < key {
-			older = append(older, other)
+// load loads a snapshot, the keys after changes that were not seen.
+func (r *replay) load(l line) {
+	var kvs []store.KV
+	for _, k := range l.KVs {
+		e, err := r.reader.Entry(k.ledger())
+		if err != nil {
+			r.problem("values", k.Revision, "%v", err)
+			continue
+		}
+		kvs = append(kvs, k.ledger())
+		r.settings(e)
+		r.window(k.Revision, e)
+		switch {
+		case e.Registration != nil:
+			r.report(l.Time, e)
+		case e.Kind == "layout":
+			r.h.Layouts = append(r.h.Layouts, Layout{len(r.h.Lives) - 1, l.Time, k.Revision, *e.Layout})
+		case e.Kind == "epoch":
+			r.h.Epochs = append(r.h.Epochs, Epoch{len(r.h.Lives) - 1, l.Time, *e.Epoch})
 		}
 	}
-	return older
+	r.s.Load(kvs, l.Revision)
 }
 
-func (b before) Epoch() record.Epoch   { return b.epoch }
-func (b before) Layout() record.Layout { return b.layout }
-
-func (b before) Tag(tag allocator.Tag) (record.Tag, bool) {
-	t, there := b.tags[tag]
-	return t, there
+// gap loads a snapshot after changes that were not seen: marks have not fallen. (If a key is
+// gone that is never deleted, it is another life.)
+func (r *replay) gap(l line) {
+	life, were := r.life(), r.s.All()
+	life.Gaps = append(life.Gaps, Gap{r.s.Revision(), l.Revision})
+	life.Checked, life.Known, life.Last = l.Time, l.Time, l.Revision
+	r.load(l)
+	now := r.s.Before()
+	for _, kv := range were {
+		if e, err := r.reader.Entry(kv); err == nil && e.Mark != nil && now.Mark(e.Room, e.Tag).Next < e.Mark.Next {
+			r.problem("mark fell", l.Revision, "tag %s room %s: next %d, it was %d", e.Tag, e.Room,
+				now.Mark(e.Room, e.Tag).Next, e.Mark.Next)
+		}
+	}
 }
-
-func (b before) Mark(room allocator.Room, tag allocator.Tag) record.Mark { return b.marks[tag][room] }
-func (b before) Floor(tag allocator.Tag) int64                           { return b.floors[tag] }
-func (b before) Registered(room allocator.Room) bool                     { return len(b.registered[room]) > 0 }
-func (b before) WasInForce(epoch string) bool                            { return b.epochs[epoch] }
 
 // transaction compares the writes of one transaction with the rules, and applies them.
 func (r *replay) transaction(at time.Time, kvs []kv) {
@@ -55,7 +62,7 @@ func (r *replay) transaction(at time.Time, kvs []kv) {
 		}
 		writes = append(writes, rules.Write{KV: k.ledger(), Entry: e})
 	}
-	was := before{r.s, r.epochs}
+	was := r.s.Before()
 	for _, broken := range rules.Check(r.reader, was, writes) {
 		r.problem(broken.Rule, revision, "%s", broken.Text)
 	}
@@ -64,23 +71,18 @@ func (r *replay) transaction(at time.Time, kvs []kv) {
 			r.note(at, was, w)
 		}
 	}
-	adopted := false
+	r.s.Apply(writes)
 	for _, w := range writes {
-		r.s.apply(kv{w.Key, string(w.Value), w.ModRevision}, w.Entry)
 		r.settings(w.Entry)
-		adopted = adopted || w.Kind == "layout" || w.Epoch != nil && w.Epoch.Epoch != ""
 		if w.Kind == "rooms" {
 			r.report(at, w.Entry)
 		}
-	}
-	if adopted {
-		r.s.adopted()
 	}
 	r.life().Last = max(r.life().Last, revision)
 }
 
 // note adds the writes of a transaction to the history.
-func (r *replay) note(at time.Time, was before, w rules.Write) {
+func (r *replay) note(at time.Time, was rules.Before, w rules.Write) {
 	life := len(r.h.Lives) - 1
 	r.window(w.ModRevision, w.Entry)
 	switch w.Kind {
@@ -88,9 +90,6 @@ func (r *replay) note(at time.Time, was before, w rules.Write) {
 		r.h.Layouts = append(r.h.Layouts, Layout{life, at, w.ModRevision, *w.Entry.Layout})
 	case "epoch":
 		r.h.Epochs = append(r.h.Epochs, Epoch{life, at, *w.Entry.Epoch})
-		if w.Entry.Epoch.Epoch != "" {
-			r.epochs[w.Entry.Epoch.Epoch] = true
-		}
 	case "migrations":
 		kv, there := was.Get(w.Key)
 		earlier, err := r.reader.Entry(kv)
@@ -108,5 +107,26 @@ func (r *replay) note(at time.Time, was before, w rules.Write) {
 			rise.Floor = rules.Least(was, w.Room, w.Entry.Tag, rise.NewEra, earlier, now.Next)
 		}
 		r.h.Rises = append(r.h.Rises, rise)
+	}
+}
+
+// report stores an instance's report of its layout.
+func (r *replay) report(at time.Time, e record.Entry) {
+	life := len(r.h.Lives) - 1
+	for i := range slices.Backward(r.h.Reports) {
+		last := &r.h.Reports[i]
+		if last.Room == e.Room && last.Instance == e.Instance {
+			if last.Life == life && last.Until.IsZero() {
+				if e.Registration != nil && e.Registration.Version == last.Version {
+					return // the report continues
+				}
+				last.Until = at
+			}
+			break
+		}
+	}
+	if e.Registration != nil {
+		r.h.Reports = append(r.h.Reports, Report{Life: life, Room: e.Room, Instance: e.Instance,
+			Version: e.Registration.Version, From: at})
 	}
 }
