@@ -16,9 +16,12 @@ dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARG
 test: ## run the tests; needs Chromium, and installs it if it can (STRICT=1: none may be missing; LIVE=1: those too that need other systems' programs or build another version, and more seeds, tags and IDs; flags and packages in ARGS)
 	@.ci/test $(ARGS)
 
+# In these hours and days pass, by the same goroutines as in other tests: a third of the detector's time.
+LONGEST = ^(TestNight|TestRestoreOverMidnight|TestMigrationOverMidnight|TestTellsThatItIsNotReady|TestALeapWithTwoInstancesIsShown|TestTimeTagsWithoutWorker|TestMigrationsUnderLoad|TestProblemsOfTimeTags|TestListTags)$$
+
 # The simulation lets one goroutine run at a time, and proof programs start processes: there the detector finds nothing.
-race: ## run all tests but those that start processes, the long ones shortened, under the race detector; needs gcc
-	go test -race -short -vet=off -timeout 15m $$(go list ./... | grep -v -e /cmd/bench -e /cmd/simulate -e /internal/sim)
+race: ## run all tests but those that start processes and the longest, under the race detector; needs gcc
+	go test -race -short -vet=off -timeout 15m -skip '$(LONGEST)' $$(go list ./... | grep -v -e /cmd/bench -e /cmd/simulate -e /internal/sim)
 
 model: ## check the model of the protocol, and that its mutants are caught; needs spin and gcc (flags in ARGS)
 	@STRICT=1 .ci/programs spin gcc

@@ -2,9 +2,13 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -41,6 +45,7 @@ type sample struct {
 type told struct {
 	status *marchv1.InstanceStatus // nil if it did not answer
 	mute   time.Time               // since when it has not answered, zero if it did
+	why    string                  // why it did not answer, empty if it did
 	rates  []float64               // IDs per second as it remembers them, the oldest first; none if unknown
 }
 
@@ -84,7 +89,7 @@ func (s *Server) readAnswers(ctx context.Context) (pause time.Duration) {
 	if time.Since(now.at) > sampleAge && (now.away.IsZero() || !s.knows(now)) { // no caller has just read them
 		now, _ = s.fresh(ctx)
 	}
-	var answers []*marchv1.GetInstanceResponse
+	var answers []answer
 	var silent []string
 	list, read := now.instances, !now.at.IsZero()
 	given := !read && !now.away.IsZero() && len(s.cfg.Rooms) > 0
@@ -108,29 +113,29 @@ func (s *Server) readAnswers(ctx context.Context) (pause time.Duration) {
 
 // askGiven asks at the addresses of Config.Rooms. It returns the instances that answered, and the addresses at which
 // none did.
-func (s *Server) askGiven(ctx context.Context, before sample) (found []instance,
-	answers []*marchv1.GetInstanceResponse, silent []string) {
+func (s *Server) askGiven(ctx context.Context, before sample) (found []instance, answers []answer,
+	silent []string) {
 	all := make([]instance, len(s.cfg.Rooms))
 	for i, address := range s.cfg.Rooms {
 		all[i].Address, all[i].Alive = address, true
 	}
 	told := s.ask(ctx, all, before)
 	if s.cfg.Credentials.TLS != nil { // now that they have a name, each must prove it
-		for i, answer := range told {
-			all[i].Room, all[i].Name = nameOf(answer)
-			all[i].Alive = answer != nil
+		for i, a := range told {
+			all[i].Room, all[i].Name = nameOf(a.is)
+			all[i].Alive = a.err == nil
 		}
 		told = s.ask(ctx, all, before)
 	}
-	for i, answer := range told {
-		is := answer.GetStatus()
+	for i, a := range told {
+		is := a.is.GetStatus()
 		if is == nil {
 			silent = append(silent, all[i].Address)
 			continue
 		}
-		all[i].Room, all[i].Name = nameOf(answer)
+		all[i].Room, all[i].Name = nameOf(a.is)
 		all[i].Build, all[i].Version, all[i].Started = is.GetBuild(), is.GetVersion(), is.GetStarted().AsTime()
-		found, answers = append(found, all[i]), append(answers, answer)
+		found, answers = append(found, all[i]), append(answers, a)
 	}
 	return found, answers, silent
 }
@@ -141,24 +146,21 @@ func nameOf(answer *marchv1.GetInstanceResponse) (allocator.Room, allocator.Inst
 	return allocator.Room(is.GetRoom()), allocator.Instance(is.GetInstance())
 }
 
-// answersFor reports whether an answer is of the instance that was asked. Another one may have its address since, and
-// would be taken for a dead one that answers.
-func answersFor(answer *marchv1.GetInstanceResponse, asked instance) bool {
-	room, name := nameOf(answer)
-	return asked.Name == "" || room == asked.Room && name == asked.Name
-}
+// answer is an instance's own status, or why it told none.
+type answer = reply[*marchv1.GetInstanceResponse]
 
 // next returns the sample that follows before. If before is missing or old, the
 // past rates come from the instances, which remember them. So a console that just
 // started shows the same rates as others.
-func next(before sample, instances []instance, answers []*marchv1.GetInstanceResponse, at time.Time) sample {
+func next(before sample, instances []instance, answers []answer, at time.Time) sample {
 	now := sample{at: at, instances: make(map[record.InstanceID]told, len(instances)),
 		rates: make(map[allocator.Room][]float64)}
 	rates := make(map[allocator.Room]float64)
 	for i, instance := range instances {
-		t := told{status: answers[i].GetStatus(), rates: answers[i].GetRates()}
+		t := told{status: answers[i].is.GetStatus(), rates: answers[i].is.GetRates()}
 		was := before.instances[instance.ID()]
 		if t.status == nil {
+			t.why = whyOf(answers[i].err)
 			if t.mute = at; !was.mute.IsZero() && at.Sub(before.at) < 2*problemsEvery { // it was asked all the time
 				t.mute = was.mute
 			}
@@ -188,8 +190,8 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 		length = len(list)
 	}
 	if before.at.IsZero() {
-		for _, answer := range answers {
-			length = max(length, len(answer.GetRates())-1)
+		for _, a := range answers {
+			length = max(length, len(a.is.GetRates())-1)
 		}
 	}
 	for room, rate := range rates {
@@ -207,13 +209,13 @@ func next(before sample, instances []instance, answers []*marchv1.GetInstanceRes
 
 // past returns the n rates of a room before the present one, as its instances
 // remember them; -1 where none does.
-func past(room allocator.Room, instances []instance, answers []*marchv1.GetInstanceResponse, n int) []float64 {
+func past(room allocator.Room, instances []instance, answers []answer, n int) []float64 {
 	list := slices.Repeat([]float64{-1}, n)
 	for i, instance := range instances {
 		if instance.Room != room {
 			continue
 		}
-		own := answers[i].GetRates()
+		own := answers[i].is.GetRates()
 		for k := range n {
 			if at := len(own) - 1 - n + k; at >= 0 {
 				list[k] = max(list[k], 0) + own[at]
@@ -223,21 +225,31 @@ func past(room allocator.Room, instances []instance, answers []*marchv1.GetInsta
 	return list
 }
 
-// ask asks instances for their status; nil stands for one that does not answer. It also asks
+// ask asks instances for their status. It also asks
 // silent instances: while etcd takes no writes no instance sends heartbeats, and they still
 // answer. Of the silent instances that did not answer before it asks few, so that they do not
-// delay the sample.
-func (s *Server) ask(ctx context.Context, instances []instance, before sample) []*marchv1.GetInstanceResponse {
-	answers := make([]*marchv1.GetInstanceResponse, len(instances))
-	for i, r := range askEach(ctx, s, instances, s.asked(instances, before), askTimeout,
+// delay the sample. An answer of another instance, which may have the address since, is none: it would be taken for
+// that of a dead one.
+func (s *Server) ask(ctx context.Context, instances []instance, before sample) []answer {
+	answers := askEach(ctx, s, instances, s.asked(instances, before), askTimeout,
 		func(ctx context.Context, to marchv1.RoomServiceClient) (*marchv1.GetInstanceResponse, error) {
 			return to.GetInstance(ctx, &marchv1.GetInstanceRequest{})
-		}) {
-		if r.err == nil && answersFor(r.is, instances[i]) {
-			answers[i] = r.is
+		})
+	for i, asked := range instances {
+		if room, name := nameOf(answers[i].is); answers[i].err == nil && asked.Name != "" &&
+			(room != asked.Room || name != asked.Name) {
+			answers[i] = answer{err: fmt.Errorf("instance %s/%s answers there", room, name)}
 		}
 	}
 	return answers
+}
+
+// whyOf says in words for operators why an instance did not answer, without the words of gRPC.
+func whyOf(err error) string {
+	if status.Code(err) == codes.DeadlineExceeded && !strings.Contains(err.Error(), "connection error") {
+		return fmt.Sprintf("no answer within %v", askTimeout)
+	}
+	return allocator.ConnectionText(status.Convert(err).Message())
 }
 
 // GetOverview implements ConsoleService.

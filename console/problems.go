@@ -229,7 +229,7 @@ func (e etcdSize) note(size admin.StoreSize, members store.Members, now time.Tim
 	since(&e.nearly, size.Quota > 0 && float64(size.Bytes) > nearQuota*float64(size.Quota))
 	since(&e.full, size.NoSpace)
 	since(&e.corrupt, size.Corrupt)
-	since(&e.lost, members.Answer < members.All)
+	since(&e.lost, 0 < members.Answer && members.Answer < members.All) // etcd answers: where none does, it was not asked
 	return e
 }
 
@@ -285,9 +285,10 @@ func (f findings) instanceProblemsOf(i instance) []*marchv1.Problem {
 	case told.status != nil:
 		list = f.stillSo(ownProblems(id, told.status))
 	case asked && i.Unknown:
-		list = append(list, problem.New(problem.Unheard, id, i.Died, "address", i.Operators()))
+		list = append(list, problem.New(problem.Unheard, id, i.Died, "address", i.Operators(), "why", told.why))
 	case asked:
-		list = append(list, problem.New(problem.NoAnswer, id, told.mute, "address", i.Operators()))
+		list = append(list, problem.New(problem.NoAnswer, id, told.mute, "address", i.Operators(),
+			"why", told.why))
 	}
 	if i.Unconfirmed {
 		list = problem.Unique(append(list, problem.New(problem.Unconfirmed, id, i.Started)))

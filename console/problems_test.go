@@ -228,6 +228,12 @@ func TestFullness(t *testing.T) {
 			t.Errorf("minute %d: %+v", minute, e)
 		}
 	}
+	for _, answer := range []int{0, 1, 2} { // where none answers, etcd's answers came another way
+		e = etcdSize{}.note(admin.StoreSize{}, store.Members{All: 2, Answer: answer}, when)
+		if (len(e.problems("etcdctl")) > 0) != (answer == 1) {
+			t.Errorf("%d of 2 members answer: %v", answer, e.problems("etcdctl"))
+		}
+	}
 }
 
 // An instance whose registration cannot be read serves no known layout. The room shows the

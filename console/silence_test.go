@@ -456,7 +456,7 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := findings{instances: list}
-		f.sample = next(sample{}, list, make([]*marchv1.GetInstanceResponse, 2), time.Now())
+		f.sample = next(sample{}, list, make([]answer, 2), time.Now())
 		if all := f.instanceProblemsOf(list[0]); len(all) != 1 || !all[0].GetSince().AsTime().Equal(died) ||
 			!strings.Contains(all[0].GetWhat(), "not known yet whether it runs") {
 			t.Errorf("its problems: %v, want one since %v", all, died)

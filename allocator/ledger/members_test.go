@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +60,9 @@ func TestMembers(t *testing.T) {
 	first.list = []*etcdserverpb.Member{{ID: 1, Name: "etcd-1", ClientURLs: []string{"http://" + one}},
 		{ID: 2, Name: "etcd-2", ClientURLs: []string{"http://" + two}},
 		{ID: 3, Name: "etcd-3", ClientURLs: []string{"http://" + away}}}
+	users := ledgertest.StartEtcd(t)
+	users.RequireCredentials(t) // it tells its status to users alone, and calls its address by another text
+	other := strings.Replace(users.Endpoint, "unix://", "unix:///", 1) // the same file
 	given := " at the addresses that were given (etcd's own list could not be read)"
 	for _, test := range []struct {
 		endpoints []string
@@ -66,17 +70,27 @@ func TestMembers(t *testing.T) {
 	}{
 		{[]string{lost, away, "127.0.0.1:2"}, "1 of 3 members answers" + given + ", no leader"},
 		{[]string{whole}, "1 of 1 members answers"},
+		{[]string{other}, "1 of 1 members answers"},
 		{[]string{away, "127.0.0.1:2"}, "none of 2 members answers"},
 		{[]string{away}, "its member does not answer"},
 		{[]string{one}, "2 of 3 members answer, not etcd-3, no leader"},
 		{[]string{one, two}, "2 of 3 members answer, not etcd-3, no leader"},
 		{[]string{one, away}, "2 of 3 members answer, not etcd-3, no leader"},
 	} {
-		s, err := store.NewEtcd(store.EtcdConfig{Endpoints: test.endpoints})
+		cfg := store.EtcdConfig{Endpoints: test.endpoints}
+		if test.endpoints[0] == other {
+			cfg.Username, cfg.Password = "root", "root"
+		}
+		s, err := store.NewEtcd(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		if cfg.Username != "" {
+			if _, err := s.Status(ctx); err != nil { // now it has a connection whose user may read the list
+				t.Fatal(err)
+			}
+		}
 		got := store.ReadMembers(ctx, s).String()
 		cancel()
 		if got != test.want {

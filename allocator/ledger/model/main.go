@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"text/tabwriter"
@@ -52,6 +53,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags := flag.NewFlagSet("model", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, "leave out the largest configurations; all mutants and limits run")
+	part := flags.String("part", "1/1", "run all configurations, but only this `part` of the mutants and limits: 2/3 is the "+
+		"second of three")
 	only := flags.String("only", "", "run only the configuration, mutant or limit with this `name`")
 	replay := flags.String("replay", "",
 		"run the mutant or limit with this `name` and print, step by step, how an ID is issued twice")
@@ -63,6 +66,11 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 			return err
 		}
 		return errUsage // the flag package has printed the reason
+	}
+	var of, parts int
+	if n, _ := fmt.Sscanf(*part, "%d/%d", &of, &parts); n != 2 || of < 1 || of > parts {
+		_, _ = fmt.Fprintln(stderr, "model: -part 1/3, 2/3 or 3/3, say")
+		return errUsage
 	}
 	if flags.NArg() > 0 || *memory < 1 || *atOnce < 1 || *timeout <= 0 {
 		_, _ = fmt.Fprintln(stderr, "model: no arguments but flags; -memory, -at-once and -timeout above 0")
@@ -81,7 +89,19 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	return c.all(ctx, todo, *atOnce, stdout, stderr)
+	broken, all := 0, len(todo)
+	todo = slices.DeleteFunc(todo, func(r run) bool {
+		if r.kind != holds && *only == "" {
+			broken++
+			return broken%parts != of-1
+		}
+		return false
+	})
+	if err := c.all(ctx, todo, *atOnce, stdout, stderr); err != nil || len(todo) == all {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "NOT RUN: the other %d mutants and limits; make model runs all\n", all-len(todo))
+	return err
 }
 
 // selected returns the runs that the flags choose.

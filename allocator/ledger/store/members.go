@@ -95,14 +95,12 @@ func (e *etcd) Members(ctx context.Context) Members {
 	if len(list) > 0 {
 		var away []string
 		for _, member := range list {
-			here := func(address string) bool {
-				k := slices.Index(e.cfg.Endpoints, address)
-				return k >= 0 && given[k].answers
-			}
-			if seen[member.ID] || slices.ContainsFunc(member.ClientURLs, here) {
+			if seen[member.ID] {
 				continue
 			}
-			if note(e.askAll(ctx, member.ClientURLs)); !seen[member.ID] {
+			refuses := func(a said) bool { return a.answers && a.id == 0 }
+			own := e.askAll(ctx, member.ClientURLs)
+			if note(own); !seen[member.ID] && !slices.ContainsFunc(own, refuses) {
 				away = append(away, cmp.Or(member.Name, fmt.Sprintf("%x", member.ID)))
 			}
 		}
