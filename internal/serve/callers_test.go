@@ -237,7 +237,7 @@ func TestCallerStreams(t *testing.T) {
 	}
 	err := r.callFrom(t, "127.0.0.1", "fast")
 	if status.Code(err) != codes.ResourceExhausted || !errors.Is(api.FromStatus(err), allocator.TooMany) ||
-		!strings.Contains(err.Error(), "allowed: 2 (--max-caller-streams)") {
+		api.RetryAfter(err) != time.Second || !strings.Contains(err.Error(), "allowed: 2 (--max-caller-streams)") {
 		t.Errorf("the third: %v", err)
 	}
 	if err := r.callFrom(t, other, "fast"); err != nil {
