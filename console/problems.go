@@ -229,7 +229,7 @@ func (e etcdSize) note(size admin.StoreSize, members store.Members, now time.Tim
 	since(&e.nearly, size.Quota > 0 && float64(size.Bytes) > nearQuota*float64(size.Quota))
 	since(&e.full, size.NoSpace)
 	since(&e.corrupt, size.Corrupt)
-	since(&e.lost, 0 < members.Answer && members.Answer < members.All) // etcd answers: where none does, it was not asked
+	since(&e.lost, 0 < members.Answer && members.Answer < members.All) // where none does, etcd was not asked
 	return e
 }
 

@@ -61,8 +61,8 @@ func TestMembers(t *testing.T) {
 		{ID: 2, Name: "etcd-2", ClientURLs: []string{"http://" + two}},
 		{ID: 3, Name: "etcd-3", ClientURLs: []string{"http://" + away}}}
 	users := ledgertest.StartEtcd(t)
-	users.RequireCredentials(t)                                        // it tells its status to users alone, and calls its address by another text
-	other := strings.Replace(users.Endpoint, "unix://", "unix:///", 1) // the same file
+	users.RequireCredentials(t)                                        // it tells its status to users alone
+	other := strings.Replace(users.Endpoint, "unix://", "unix:///", 1) // as it does not call itself
 	given := " at the addresses that were given (etcd's own list could not be read)"
 	for _, test := range []struct {
 		endpoints []string

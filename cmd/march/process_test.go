@@ -155,8 +155,9 @@ func poll(deadline time.Time, done func() bool) error {
 	return nil
 }
 
-// patience is how long a test waits for what takes milliseconds on an idle machine: so long that only what hangs reaches
-// it, on a machine, too, whose disk takes a second for each write of etcd. The test's own deadline may come before.
+// patience is how long a test waits for what takes milliseconds on an idle machine: so long that only what hangs
+// reaches it, on a machine, too, whose disk takes a second for each write of etcd. The test's own deadline may come
+// before.
 func patience(t *testing.T) time.Time {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Minute)

@@ -261,7 +261,8 @@ var Table = [cases]Row{
 	NoHeartbeats: {Kind: noHeartbeats, What: "instance {of} sends no heartbeats, but answers", Warning: true,
 		Remedy: "It runs: do not forget it. See its log for why it writes nothing to etcd.", Page: instancePage},
 	NoAnswer: {Kind: noAnswer, What: "instance {of} does not answer at {address}", Warning: true,
-		Effect: "This console got: {why}. The instance sent heartbeats until a moment ago, so it runs or has just ended.",
+		Effect: "This console got: {why}. Until a moment ago the instance sent heartbeats, so it runs or has just " +
+			"ended.",
 		Remedy: "Check its process, the network from this console to it, and its certificate.",
 		Page:   instancePage},
 	Unheard: {Kind: noAnswer, Warning: true,
