@@ -119,8 +119,8 @@ func TestBrokenRunIsChecked(t *testing.T) {
 		}
 	}
 	check(runlog.Run{Cluster: clusterName}.Write(dir))
-	check(os.Mkdir(filepath.Join(dir, "history"), 0o700))
-	check(os.WriteFile(filepath.Join(dir, "history", "history.log"), nil, 0o600))
+	check(os.Mkdir(filepath.Join(dir, runlog.Dir), 0o700))
+	check(os.WriteFile(filepath.Join(dir, runlog.Dir, runlog.EtcdsHistory), nil, 0o600))
 	events, err := runlog.CreateEvents(dir) // a run makes this file itself, so this run breaks
 	check(err)
 	check(events.Close())

@@ -26,7 +26,7 @@ func (d *driver) follow() {
 			Username: cluster.Root, Password: cluster.Password})
 		if err == nil {
 			err = history.Follow(d.background, history.Config{Store: etcd, Cluster: clusterName,
-				Dir: filepath.Join(d.Dir, "history"), Logger: d.log.Named("history")})
+				Dir: filepath.Join(d.Dir, runlog.Dir), Logger: d.log.Named("history")})
 			err = errors.Join(err, etcd.Close())
 		}
 		if err != nil {

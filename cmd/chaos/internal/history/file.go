@@ -1,22 +1,15 @@
 package history
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
-
-// fileName is the file of a history in its directory.
-const fileName = "history.log"
 
 // The kinds of lines of the file.
 const (
@@ -49,69 +42,26 @@ func (k kv) ledger() store.KV {
 	return store.KV{Key: k.Key, Value: []byte(k.Value), ModRevision: k.Revision}
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// encode returns a line: its checksum, a space, JSON.
-func (l line) encode() ([]byte, error) {
-	text, err := json.Marshal(l)
-	if err != nil {
-		return nil, err
-	}
-	return fmt.Appendf(nil, "%08x %s\n", crc32.Checksum(text, castagnoli), text), nil
-}
-
-func decode(text []byte) (line, error) {
-	var l line
-	sum, text, ok := bytes.Cut(text, []byte(" "))
-	if !ok || string(sum) != fmt.Sprintf("%08x", crc32.Checksum(text, castagnoli)) {
-		return l, errors.New("bad checksum")
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&l); err != nil {
-		return l, err
-	}
-	switch l.What {
-	case whatLife, whatGap, whatChanges, whatChecked:
-		return l, nil
-	}
-	return l, fmt.Errorf("%q; allowed: life, gap, changes, checked", l.What)
-}
-
-// read calls use with every line of the history in dir. A last line without an end was written
-// by a recorder that was killed; whole is the size without it.
-func read(dir string, use func(line) error) (whole int64, err error) {
-	file, err := os.Open(filepath.Join(dir, fileName))
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = file.Close() }()
-	in := bufio.NewReaderSize(file, 1<<20)
-	for number := 1; ; number++ {
-		text, err := in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			return whole, nil
+// read calls use with every line of the history in dir, and returns where the last one ends.
+func read(dir string, use func(line) error) (end int64, err error) {
+	first := true
+	return runlog.Read(filepath.Join(dir, runlog.EtcdsHistory), func(l line) error {
+		switch l.What {
+		case whatLife, whatGap, whatChanges, whatChecked:
+		default:
+			return fmt.Errorf("%q; allowed: life, gap, changes, checked", l.What)
 		}
-		if err != nil {
-			return whole, err
+		if first && l.What != whatLife {
+			return fmt.Errorf("a history begins with a life, not with %s", l.What)
 		}
-		l, err := decode(bytes.TrimSuffix(text, []byte("\n")))
-		if err == nil && number == 1 && l.What != whatLife {
-			err = fmt.Errorf("a history begins with a life, not with %s", l.What)
-		}
-		if err == nil {
-			err = use(l)
-		}
-		if err != nil {
-			return whole, fmt.Errorf("%s: line %d: %w", file.Name(), number, err)
-		}
-		whole += int64(len(text))
-	}
+		first = false
+		return use(l)
+	})
 }
 
 // log is a history that is being written.
 type log struct {
-	file *os.File
+	file *runlog.Writer
 	keys map[string]kv // the present keys
 	seen int64         // the highest recorded revision
 	live bool          // a life has begun,
@@ -127,23 +77,15 @@ func openLog(dir string) (*log, error) {
 		return nil, err
 	}
 	l := &log{keys: make(map[string]kv)}
-	whole, err := read(dir, func(line line) error {
+	end, err := read(dir, func(line line) error {
 		l.take(line)
 		return nil
 	})
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	if l.file, err = os.OpenFile(filepath.Join(dir, fileName), os.O_WRONLY|os.O_CREATE, 0o640); err != nil {
-		return nil, err
-	}
-	if err = l.file.Truncate(whole); err == nil {
-		_, err = l.file.Seek(whole, io.SeekStart)
-	}
-	if err != nil {
-		return nil, errors.Join(err, l.file.Close())
-	}
-	return l, nil
+	l.file, err = runlog.Append(filepath.Join(dir, runlog.EtcdsHistory), end)
+	return l, err
 }
 
 // take stores the content of a line.
@@ -170,11 +112,7 @@ func (l *log) take(line line) {
 // add appends a line.
 func (l *log) add(line line) error {
 	line.Time = time.Now()
-	text, err := line.encode()
-	if err != nil {
-		return err
-	}
-	if _, err := l.file.Write(text); err != nil {
+	if err := l.file.Add(line); err != nil {
 		return err
 	}
 	l.take(line)

@@ -16,7 +16,7 @@ import (
 type Config struct {
 	// Cluster is March's name in etcd.
 	Cluster string
-	// Dir is the history's own directory.
+	// Dir is the folder of the run's log.
 	Dir string
 	// Store is etcd, without a proxy in between. It is not closed.
 	Store store.Store

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/history"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // The ledger's history breaks no rule, under any layouts, while transactions are lost, late,
@@ -170,12 +171,12 @@ func TestFollowAgain(t *testing.T) {
 	r.lease(a, 20)
 	_ = r.read()
 	r.stop()
-	path := filepath.Join(r.dir, "history.log")
+	path := filepath.Join(r.dir, runlog.EtcdsHistory)
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, append(content, "0123abcd {\"ti"...), 0o600); err != nil {
+	if err := os.WriteFile(path, append(content, `{"ti`...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.lease(a, 30)
@@ -191,7 +192,7 @@ func TestFollowAgain(t *testing.T) {
 	if content, err = os.ReadFile(path); err != nil {
 		t.Fatal(err)
 	}
-	content[len(content)/2] ^= 1
+	content[len(content)/2] = 0
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}

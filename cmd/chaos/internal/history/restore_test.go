@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/history"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
 // A restored etcd begins another life, even if the restore is hidden: revisions may be raised,
@@ -186,7 +187,7 @@ func (r *recorded) shown(revision int64) {
 	r.tb.Helper()
 	want := fmt.Sprintf(`"shown":"%d"`, revision)
 	r.await(fmt.Sprintf("a check at revision %d", revision), func() bool {
-		content, err := os.ReadFile(filepath.Join(r.dir, "history.log"))
+		content, err := os.ReadFile(filepath.Join(r.dir, runlog.EtcdsHistory))
 		return err == nil && strings.Contains(string(content), want)
 	})
 }

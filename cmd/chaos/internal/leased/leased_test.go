@@ -52,7 +52,7 @@ func start(tb tb, dir string) *cluster {
 	ctx, cancel := context.WithCancel(bg)
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: filepath.Join(dir, "history"),
+		if err := history.Follow(ctx, history.Config{Cluster: "default", Dir: filepath.Join(dir, "log"),
 			Store: c.store.Open(), CheckEvery: 20 * time.Millisecond}); err != nil {
 			tb.Errorf("follow: %v", err)
 		}
@@ -84,7 +84,7 @@ func equal(tb tb, boundary int64, rooms ...allocator.Room) allocator.Layout {
 func (c *cluster) read() *history.History {
 	want := c.store.Revision()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
-		h, err := history.Read(filepath.Join(c.dir, "history"), "default")
+		h, err := history.Read(filepath.Join(c.dir, "log"), "default")
 		if err == nil && len(h.Lives) > 0 && h.Lives[len(h.Lives)-1].Last >= want {
 			return h
 		}

@@ -12,9 +12,6 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// historyDir is a directory of a run.
-const historyDir = "history"
-
 // Check checks the run in dir with all oracles. Its errors are those of reading the run's
 // files.
 func Check(ctx context.Context, dir string) (*Report, error) {
@@ -44,7 +41,7 @@ func (c *check) run(ctx context.Context) (err error) {
 	if c.events, err = runlog.ReadEvents(c.dir); err != nil {
 		return err
 	}
-	if c.history, err = history.Read(filepath.Join(c.dir, historyDir), c.r.Run.Cluster); err != nil {
+	if c.history, err = history.Read(filepath.Join(c.dir, runlog.Dir), c.r.Run.Cluster); err != nil {
 		return err
 	}
 	lines, err := leased.Read(c.dir)

@@ -94,7 +94,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func (r *run) history() string { return filepath.Join(r.dir, "history") }
+func (r *run) history() string { return filepath.Join(r.dir, runlog.Dir) }
 
 // recorded waits until the history has all of etcd's revisions.
 func (r *run) recorded() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,7 @@ import (
 
 // caller is one caller's file.
 type caller struct {
-	file *runlog.Reader
+	file *runlog.Reader[runlog.Answer]
 	next runlog.Answer
 }
 
@@ -69,7 +68,7 @@ func newPass(c *check) *pass {
 
 // each calls use with all answers.
 func (p *pass) each(ctx context.Context, use func(runlog.Answer) error) (err error) {
-	paths, err := filepath.Glob(filepath.Join(p.dir, runlog.Dir, "*"))
+	paths, err := runlog.Callers(p.dir)
 	if err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func (p *pass) each(ctx context.Context, use func(runlog.Answer) error) (err err
 		}
 	}()
 	for _, path := range paths {
-		file, openErr := runlog.Open(path)
+		file, openErr := runlog.Open[runlog.Answer](path)
 		if openErr != nil {
 			return openErr
 		}

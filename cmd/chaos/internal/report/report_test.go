@@ -149,7 +149,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 				return &r.Rules
 			},
 			after: func(r run3) {
-				path := filepath.Join(r.history(), "history.log")
+				path := filepath.Join(r.history(), runlog.EtcdsHistory)
 				content, err := os.ReadFile(path)
 				must(r.t, err)
 				must(r.t, os.WriteFile(path, reborn(r.t, content), 0o600))
@@ -245,7 +245,7 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 				return &r.Checker
 			},
 			after: func(r run3) {
-				path := filepath.Join(r.dir, "events.jsonl")
+				path := filepath.Join(r.dir, runlog.Dir, runlog.Faults)
 				events, err := os.ReadFile(path)
 				must(r.t, err)
 				must(r.t, os.WriteFile(path, []byte(strings.Replace(string(events), `"cluster_id":"`,
@@ -320,7 +320,7 @@ func (r *run) behind() string {
 // restored adds the events of a restore some time ago, and of a recover ten seconds later.
 func (r *run) restored(e runlog.Event, ago time.Duration) {
 	r.t.Helper()
-	file, err := os.OpenFile(filepath.Join(r.dir, "events.jsonl"), os.O_APPEND|os.O_WRONLY, 0o600)
+	file, err := os.OpenFile(filepath.Join(r.dir, runlog.Dir, runlog.Faults), os.O_APPEND|os.O_WRONLY, 0o600)
 	must(r.t, err)
 	e.What, e.Time = runlog.Restoring, time.Now().Add(-ago)
 	must(r.t, json.NewEncoder(file).Encode(e))

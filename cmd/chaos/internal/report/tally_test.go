@@ -123,7 +123,7 @@ func TestWeak(t *testing.T) {
 			t.Errorf("%v: weak for %q; want %q", test.length, weak, test.want)
 		}
 	}
-	must(t, os.Remove(filepath.Join(r.dir, "events.jsonl")))
+	must(t, os.Remove(filepath.Join(r.dir, runlog.Dir, runlog.Faults)))
 	events, err := runlog.CreateEvents(r.dir)
 	must(t, err)
 	events.Add(runlog.Event{What: runlog.Restored, Kind: "plain"})

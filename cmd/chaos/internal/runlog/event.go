@@ -2,12 +2,9 @@ package runlog
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 )
 
@@ -63,25 +60,12 @@ type Event struct {
 }
 
 // Events writes the events of a run. Its methods are safe for concurrent use.
-type Events struct {
-	mu struct {
-		sync.Mutex
-		file *os.File
-		err  error
-	}
-}
-
-const eventsFile, runFile = "events.jsonl", "run.json"
+type Events struct{ *Writer }
 
 // CreateEvents makes the file of events of the run in dir.
 func CreateEvents(dir string) (*Events, error) {
-	file, err := os.OpenFile(filepath.Join(dir, eventsFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o640)
-	if err != nil {
-		return nil, err
-	}
-	e := &Events{}
-	e.mu.file = file
-	return e, nil
+	w, err := create(dir, Faults)
+	return &Events{w}, err
 }
 
 // Add writes an event, with the present time if it has none. Close returns its errors.
@@ -89,42 +73,20 @@ func (e *Events) Add(event Event) {
 	if event.Time.IsZero() {
 		event.Time = time.Now()
 	}
-	line, err := json.Marshal(event)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err == nil {
-		_, err = e.mu.file.Write(append(line, '\n'))
-	}
-	e.mu.err = errors.Join(e.mu.err, err)
+	_ = e.Writer.Add(event)
 }
 
-// Close closes the file.
-func (e *Events) Close() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return errors.Join(e.mu.err, e.mu.file.Close())
+// ReadEvents reads the events of the run in dir.
+func ReadEvents(dir string) (events []Event, err error) {
+	_, err = Read(filepath.Join(dir, Dir, Faults), func(e Event) error {
+		events = append(events, e)
+		return nil
+	})
+	return events, err
 }
 
-// ReadEvents reads the events of the run in dir. A torn last line is left out.
-func ReadEvents(dir string) ([]Event, error) {
-	file, err := os.Open(filepath.Join(dir, eventsFile))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	var events []Event
-	for decoder := json.NewDecoder(file); ; {
-		var event Event
-		err := decoder.Decode(&event)
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return events, nil
-		case err != nil:
-			return nil, fmt.Errorf("%s: event %d: %w", eventsFile, len(events)+1, err)
-		}
-		events = append(events, event)
-	}
-}
+// runFile describes the run, in its directory.
+const runFile = "run.json"
 
 // Run describes a run.
 type Run struct {

@@ -159,7 +159,7 @@ func (l *Load) count(a runlog.Answer) {
 
 // file makes the file of one caller.
 func (l *Load) file(worker string) (*runlog.Writer, error) {
-	return runlog.Create(l.Dir, "load-"+string(l.Room)+"-"+worker)
+	return runlog.Create(l.Dir, string(l.Room)+"-"+worker)
 }
 
 // pacer asks for batches of all sizes at a mean rate.

@@ -72,7 +72,7 @@ func TestFailedIsWrittenDown(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	read, err := runlog.Open(filepath.Join(dir, runlog.Dir, "load-a-1"))
+	read, err := runlog.Open[runlog.Answer](filepath.Join(dir, runlog.Dir, "caller-a-1.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
