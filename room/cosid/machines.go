@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -123,37 +124,21 @@ func guardOf(r *http.Request) (time.Duration, error) {
 	return d, nil
 }
 
+var isoDuration = regexp.MustCompile(`^P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+\.?\d*|\.\d+)S)?)?$`)
+
 // parseDuration reads a duration as Java's Duration.toString writes it, which is PT with
 // hours, minutes and seconds, and days before the T. It saturates at machine.Forever: CosId's
 // own one for ever is longer than a time.Duration has room for.
 func parseDuration(text string) (time.Duration, bool) {
-	rest, ok := strings.CutPrefix(strings.ToUpper(text), "P")
-	if !ok || len(text) > 40 {
-		return 0, false
-	}
-	days, times, timed := strings.Cut(rest, "T")
-	if timed == (times == "") || days == "" && !timed {
+	text = strings.ToUpper(text)
+	parts := isoDuration.FindStringSubmatch(text)
+	if parts == nil || len(text) > 40 || strings.HasSuffix(text, "P") || strings.HasSuffix(text, "T") {
 		return 0, false
 	}
 	total := 0.0
-	for _, part := range []struct{ text, units string }{{days, "D"}, {times, "HMS"}} {
-		for part.text != "" {
-			at := strings.IndexAny(part.text, part.units)
-			if at < 1 || strings.ContainsAny(part.text[:at], "EXPNI_+-") ||
-				at > 0 && strings.Contains(part.text[:at], ".") && part.text[at] != 'S' {
-				return 0, false
-			}
-			n, err := strconv.ParseFloat(part.text[:at], 64)
-			if err != nil {
-				return 0, false
-			}
-			total += n * map[byte]float64{'D': 86400, 'H': 3600, 'M': 60, 'S': 1}[part.text[at]]
-			part.units = part.units[strings.IndexByte(part.units, part.text[at])+1:]
-			part.text = part.text[at+1:]
-			if part.text != "" && part.units == "" {
-				return 0, false
-			}
-		}
+	for k, seconds := range []float64{86400, 3600, 60, 1} {
+		n, _ := strconv.ParseFloat(parts[k+1], 64) // 0 where there is none
+		total += n * seconds
 	}
 	// A float64 does not have each nanosecond; a guard needs no more than milliseconds.
 	if ns := total * float64(time.Second); ns < math.MaxInt64-float64(time.Hour) {

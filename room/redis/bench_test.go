@@ -48,7 +48,7 @@ type sink struct{ net.Conn }
 // nothing.
 func BenchmarkIncr(b *testing.B) {
 	d := New(Config{Room: &anyTag{}})
-	c := &conn{door: d, net: sink{}, ctx: b.Context(), protocol: 3}
+	c := &conn{door: d, net: sink{}, ctx: b.Context(), output: output{protocol: 3}}
 	command := []byte("*2\r\n$4\r\nINCR\r\n$5\r\norder\r\n")
 	b.ReportAllocs()
 	for b.Loop() {
@@ -63,7 +63,7 @@ func BenchmarkIncr(b *testing.B) {
 // Neither a goroutine nor a loop allocates for an INCR.
 func TestIncrAllocatesNothing(t *testing.T) {
 	d := New(Config{Room: &anyTag{}})
-	c := &conn{door: d, net: sink{}, ctx: t.Context(), protocol: 3}
+	c := &conn{door: d, net: sink{}, ctx: t.Context(), output: output{protocol: 3}}
 	command := []byte("*2\r\n$4\r\nINCR\r\n$9\r\norder:IDs\r\n")
 	for name, answer := range map[string]func() bool{
 		"goroutine": func() bool { return c.answerAll() == nil },

@@ -160,7 +160,7 @@ type conn struct {
 
 	in   []byte   // the bytes that were read; parsing begins at the front
 	args [][]byte // of the current command; they point into in
-	out  []byte
+	output
 
 	key string // of the last command, and its tag; kept because the next command often has the same key
 	tag string
@@ -171,12 +171,11 @@ type conn struct {
 	patience          time.Duration
 	moved             bool // a command was answered since then
 
-	id       int64
-	name     string
-	protocol int // 2 or 3
-	quits    bool
-	queue    *queue // of a transaction, nil outside
-	ok, bad  int    // commands since the last flush
+	id    int64
+	name  string
+	quits bool
+	queue *queue // of a transaction, nil outside
+	ok    int    // commands since the last flush
 
 	// loop serves the connection while the client counts; nil if there is none that can.
 	loop   *loop
@@ -213,7 +212,7 @@ func (d *Door) newConn(ctx context.Context, nc net.Conn, loops func() []*loop) *
 	anonymous := peer.NewContext(ctx, peerOf(ctx, nc))
 	c := &conn{
 		door: d, accepted: nc, ctx: anonymous, anonymous: anonymous,
-		in: make([]byte, 0, firstBuffer), id: d.ids.Add(1), protocol: 2,
+		in: make([]byte, 0, firstBuffer), id: d.ids.Add(1), output: output{protocol: 2},
 	}
 	if tcpOf(nc) != nil {
 		if all := loops(); len(all) > 0 {
@@ -403,50 +402,55 @@ func peerOf(ctx context.Context, nc net.Conn) *peer.Peer {
 	return p
 }
 
-// The forms of answers.
-
-func (c *conn) simple(text string) { c.out = append(append(append(c.out, '+'), text...), "\r\n"...) }
-
-func (c *conn) number(n int64) { c.line(':', n) }
-
-func (c *conn) line(kind byte, n int64) {
-	c.out = append(strconv.AppendInt(append(c.out, kind), n, 10), "\r\n"...)
+// output has the answers that a client has not been sent yet, in the form of its protocol.
+type output struct {
+	protocol int // 2 or 3
+	out      []byte
+	bad      int // commands that failed since the last flush
 }
 
-func (c *conn) bulk(text string) {
-	c.line('$', int64(len(text)))
-	c.out = append(append(c.out, text...), "\r\n"...)
+func (o *output) simple(text string) { o.out = append(append(append(o.out, '+'), text...), "\r\n"...) }
+
+func (o *output) number(n int64) { o.line(':', n) }
+
+func (o *output) line(kind byte, n int64) {
+	o.out = append(strconv.AppendInt(append(o.out, kind), n, 10), "\r\n"...)
 }
 
-func (c *conn) array(n int) { c.line('*', int64(n)) }
+func (o *output) bulk(text string) {
+	o.line('$', int64(len(text)))
+	o.out = append(append(o.out, text...), "\r\n"...)
+}
 
-func (c *conn) null() {
-	if c.protocol == 3 {
-		c.out = append(c.out, "_\r\n"...)
+func (o *output) array(n int) { o.line('*', int64(n)) }
+
+func (o *output) null() {
+	if o.protocol == 3 {
+		o.out = append(o.out, "_\r\n"...)
 	} else {
-		c.out = append(c.out, "$-1\r\n"...)
+		o.out = append(o.out, "$-1\r\n"...)
 	}
 }
 
 // pairs begins a map of n.
-func (c *conn) pairs(n int) {
-	if c.protocol == 3 {
-		c.line('%', int64(n))
+func (o *output) pairs(n int) {
+	if o.protocol == 3 {
+		o.line('%', int64(n))
 	} else {
-		c.array(2 * n)
+		o.array(2 * n)
 	}
 }
 
 // fail answers an error. The first word of its text is the code that clients check.
-func (c *conn) fail(text string) {
-	c.bad++
-	c.out = append(c.out, '-')
+func (o *output) fail(text string) {
+	o.bad++
+	o.out = append(o.out, '-')
 	for i := range len(text) {
 		if b := text[i]; b >= ' ' { // the error is one line
-			c.out = append(c.out, b)
+			o.out = append(o.out, b)
 		} else {
-			c.out = append(c.out, ' ')
+			o.out = append(o.out, ' ')
 		}
 	}
-	c.out = append(c.out, "\r\n"...)
+	o.out = append(o.out, "\r\n"...)
 }
