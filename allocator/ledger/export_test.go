@@ -41,7 +41,7 @@ func NextLease(layout record.Layout, e record.Epoch, t record.Tag, room allocato
 	marks map[allocator.Room]record.Mark, n int64, now time.Time) (allocator.Segment, int64, error) {
 	s := &State{epoch: e.Epoch, margins: e.Margins(), layout: layout}
 	source := &tagSource{instance: &Instance{process: process{room: room}}, name: t.Name, mark: mark}
-	source.setTerms(t.Terms())
+	source.terms = t.Terms()
 	terms, _ := t.Terms().At(now)
 	source.floor = &floor{Floor: layout.Floor(room, s.margins, terms, marks)}
 	base, seg, _, err := source.next(s, n, now)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"time"
-	"unique"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/journal"
@@ -16,16 +15,15 @@ import (
 // tagSource leases segments of one tag to one instance: an allocator.Source. It
 // remembers what it read and what its own last transaction wrote, so that a
 // cold chain costs one read and one write, and a steady one a write per
-// segment. A room has one for each tag in memory, so it keeps numbers, and
-// makes keys and values when it needs them.
+// segment. A room has one for each tag in memory, so it makes keys and values
+// when it needs them.
 type tagSource struct {
 	instance *Instance
 	name     allocator.Tag
 
 	known       bool  // the fields below are as last read or written
 	tagRevision int64 // of the tag's key
-	numbers     unique.Handle[record.Numbers]
-	skips       map[allocator.Room]int64 // see record.Terms
+	terms       record.Terms
 	mark        record.Mark
 	revision    int64  // of the mark's key; 0 if there is none yet
 	raw         string // the mark's stored value, if encoding the mark would give another one
@@ -39,13 +37,6 @@ type floor struct {
 	record.Floor
 	stamp record.Stamp
 }
-
-// terms returns the tag's settings that leases follow, as setTerms last set them.
-func (s *tagSource) terms() record.Terms {
-	return record.Terms{Numbers: s.numbers.Value(), Skips: s.skips}
-}
-
-func (s *tagSource) setTerms(t record.Terms) { s.numbers, s.skips = unique.Make(t.Numbers), t.Skips }
 
 // Source reads a tag and returns the source of its segments for this instance.
 // Its errors, and the source's, are NotFound (no such tag), NoRange, Exhausted,
@@ -120,7 +111,7 @@ func (s *tagSource) attempt(ctx context.Context, n int64,
 	stamp := state.stamp()
 	// If the tag sets max_skew, each lease needs the other rooms' marks.
 	needsFloor := s.mark.Stamp != stamp && (s.floor == nil || s.floor.stamp != stamp)
-	if !s.known || s.terms().MaxSkew > 0 || needsFloor {
+	if !s.known || s.terms.MaxSkew > 0 || needsFloor {
 		if _, err := s.read(ctx, state); err != nil || !s.known {
 			return seg, false, err
 		}
@@ -183,7 +174,7 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 			}
 		}
 	}
-	terms, _ := s.terms().At(s.instance.Now())
+	terms, _ := s.terms.At(s.instance.Now())
 	s.floor = &floor{state.layout.Floor(s.instance.room, state.margins, terms, marks), state.stamp()}
 	s.known = true
 	return settings, nil
@@ -195,7 +186,7 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 // full.
 func (s *tagSource) next(state *State, n int64, now time.Time) (base int64,
 	seg allocator.Segment, opens bool, err error) {
-	terms, present := s.terms().At(now)
+	terms, present := s.terms.At(now)
 	base, span, opens, err := s.base(state, terms, present)
 	if err != nil {
 		return base, seg, false, err
@@ -254,7 +245,7 @@ func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.
 		instance: &Instance{process: process{room: room}}, name: t.Name,
 		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.margins, terms, marks)},
 	}
-	source.setTerms(terms)
+	source.terms = terms
 	base, _, _, err := source.base(s, terms, present)
 	return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 }
@@ -263,7 +254,7 @@ func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.
 // is Refused if a single room causes that, with leases more than max_jump above
 // those of all others.
 func (s *tagSource) raise(base, to int64) (int64, error) {
-	if allowed, f := s.terms().MaxJump, s.floor; to > base && f.Jump > allowed && !f.Alone {
+	if allowed, f := s.terms.MaxJump, s.floor; to > base && f.Jump > allowed && !f.Alone {
 		return 0, allocator.Errorf(allocator.Refused,
 			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): "+
 				"if this is not a mistake, agree with `march tag update %s --max-jump %d`",
@@ -290,7 +281,7 @@ func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
 		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})
 	}
 	s.tagRevision = tag[0].ModRevision
-	s.setTerms(t.Terms())
+	s.terms = t.Terms()
 	s.mark, s.revision, s.raw = record.Mark{}, 0, ""
 	if len(mark) > 0 {
 		if s.mark, err = record.DecodeMark(mark[0]); err != nil {

@@ -253,8 +253,7 @@ type Terms struct {
 	present int64 // the first ID of the present period; see At
 }
 
-// Numbers are the terms without the skips. Most tags have equal ones, so sources can share one
-// copy.
+// Numbers are the terms without the skips.
 type Numbers struct {
 	Start, Limit           int64
 	MaxJump, MaxSkew       int64
