@@ -127,21 +127,22 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 func (s *Server) renewCold(ctx context.Context, c *counter, part allocator.Part) {
 	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
 	defer cancel()
-	_, err, _ := s.tags.loading.Do(string(c.Tag()), func() (any, error) {
-		if s.tags.counter(string(c.Tag())) != c {
+	l := s.tags.share(c.Tag(), func(l *load) (issuer, error) {
+		if s.tags.counter(string(l.name)) != c {
 			return nil, allocator.ErrClosed // it went meanwhile: callers that wait for the tag look again
 		}
-		leave, err := s.tags.enter(ctx, c.Tag())
+		leave, err := s.tags.enter(ctx, l.name)
 		if err != nil {
 			return nil, err
 		}
 		defer leave()
-		return s.tags.readTag(ctx, c.Tag())
+		return s.tags.readTag(ctx, l)
 	})
+	<-l.done
 	switch {
-	case err != nil && allocator.KindOf(err) == allocator.Unavailable:
+	case l.err != nil && allocator.KindOf(l.err) == allocator.Unavailable:
 		c.Renew(part) // its segments serve callers while etcd is away
-	case err != nil: // its next caller gets the reason
+	case l.err != nil: // its next caller gets the reason
 		s.tags.remove(c.Tag(), c)
 	}
 }

@@ -22,9 +22,13 @@ type counter struct {
 	tally
 	text   *texts.Text   // how its IDs are texts; nil for a tag without a format. It does not change
 	period period.Period // zero for none. It does not change
-	growth growth
-	space  space  // guarded by growth
-	shown  uint32 // the number of the first scrape that may show it, 0 for none yet; guarded by tour
+	shown  uint32        // the number of the first scrape that may show it, 0 for none yet; guarded by tour
+
+	mu struct {
+		sync.Mutex
+		space  space
+		growth growth
+	}
 }
 
 // space is the interval of a tag's IDs: of a tag with a period, that of the period that is
@@ -49,15 +53,22 @@ func usable(tag string, text *texts.Text) error {
 // setSpace sets the tag's space. It is called before any other method, and when the
 // space has changed.
 func (c *counter) setSpace(s space) {
-	c.growth.Lock()
-	defer c.growth.Unlock()
-	c.space = s
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.space = s
 }
 
 func (c *counter) getSpace() space {
-	c.growth.Lock()
-	defer c.growth.Unlock()
-	return c.space
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.space
+}
+
+// leased notes a leased segment by its last ID.
+func (c *counter) leased(last int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.growth.note(time.Now(), last)
 }
 
 // Text implements issuer.
@@ -150,12 +161,14 @@ func (c *counter) used(s allocator.Status) float64 {
 // recent rate, or infinity. A tag with a period counts anew before that, or reaches the end
 // of its period.
 func (c *counter) lasts(s allocator.Status, now time.Time) float64 {
-	all := c.getSpace()
+	c.mu.Lock()
+	all, rate := c.mu.space, c.mu.growth.rate(now, s.Last)
+	c.mu.Unlock()
 	left := all.limit - s.Last - 1
 	if left <= 0 {
 		return 0 // at any rate, and 0/0 is not a number
 	}
-	lasts := float64(left) / c.growth.rate(now, s.Last)
+	lasts := float64(left) / rate
 	if !all.ends.IsZero() && lasts > all.ends.Sub(now).Seconds() {
 		return math.Inf(1)
 	}
@@ -167,7 +180,6 @@ func (c *counter) lasts(s allocator.Status, now time.Time) float64 {
 // the first ten minutes, because a chain's first segments come in quick succession
 // and last for long.
 type growth struct {
-	sync.Mutex
 	from, next         int64 // a mark's height at two times
 	fromTime, nextTime time.Time
 }
@@ -179,8 +191,6 @@ const (
 
 // note notes a leased segment by its last ID.
 func (g *growth) note(now time.Time, last int64) {
-	g.Lock()
-	defer g.Unlock()
 	switch {
 	case g.fromTime.IsZero():
 		g.from, g.next, g.fromTime, g.nextTime = last, last, now, now
@@ -189,17 +199,8 @@ func (g *growth) note(now time.Time, last int64) {
 	}
 }
 
-// restart forgets what was noted, because the mark has jumped.
-func (g *growth) restart() {
-	g.Lock()
-	defer g.Unlock()
-	g.fromTime = time.Time{}
-}
-
 // rate returns by how much the mark rose per second.
 func (g *growth) rate(now time.Time, last int64) float64 {
-	g.Lock()
-	defer g.Unlock()
 	since := now.Sub(g.fromTime)
 	if g.fromTime.IsZero() || since < growthLeast {
 		return 0

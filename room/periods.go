@@ -128,13 +128,14 @@ func (m *tags) turn(c *counter, span period.Span) {
 
 // begin has a chain lease and issue IDs of a period, or of a later one, from now on.
 func (c *counter) begin(span period.Span) {
-	was := c.getSpace()
-	start := max(was.start, span.First)
-	if was.limit > span.End { // turned back
+	limit := min(c.Limited(), span.End)
+	c.mu.Lock()
+	start := max(c.mu.space.start, span.First)
+	if c.mu.space.limit > span.End { // turned back
 		start = span.First
 	}
-	c.setSpace(space{start, min(c.Limited(), span.End), span.Ends})
-	c.growth.restart()
+	c.mu.space, c.mu.growth = space{start, limit, span.Ends}, growth{} // the mark jumps
+	c.mu.Unlock()
 	c.Unskip(span.First)
 	c.Skip(span.First)
 }

@@ -227,7 +227,7 @@ func (s *Server) Run(ctx context.Context) error {
 	// a heartbeat would find the registration lost.
 	stop()
 	lost := work.Wait()
-	s.tags.loads.end()
+	s.tags.endLoads()
 	if lost != nil {
 		return lost
 	}

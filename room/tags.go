@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/singleflight"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -28,22 +26,21 @@ type tags struct {
 	*process
 	refiller  *allocator.Refiller
 	texts     *texts.Cache
-	loads     loads              // the work that makes issuers
-	loading   singleflight.Group // of issuers being made, by tag
+	loading   sync.WaitGroup     // of loads
 	slots     chan struct{}      // one token for each tag that is being read
 	prescaled chan allocator.Tag // tags whose issuers to make before their first caller
 	stale     chan struct{}      // a strict tag found its layout not confirmed
 	unknown   unknown
-	deleted   deletedTimes
 	damaged   damaged
 	tour      tour
 	periods   periods
 	mu        struct {
 		sync.RWMutex
-		tags    map[allocator.Tag]issuer
-		index   index                          // of the same issuers
-		timed   int                            // how many of them are a TimeTag
-		reading map[allocator.Tag]*atomic.Bool // tags that are being read: whether they changed meanwhile
+		tags  map[allocator.Tag]issuer
+		index index // of the same issuers
+		timed int   // how many of them are a TimeTag
+		loads map[allocator.Tag]*load
+		ended bool // no load begins any more
 	}
 }
 
@@ -53,7 +50,7 @@ func (m *tags) init(p *process, refiller *allocator.Refiller) {
 	m.prescaled, m.stale = make(chan allocator.Tag, maxPrescaled), make(chan struct{}, 1)
 	m.unknown.init(p.cfg.Metrics.Limit(maxUnknownTags, int64(p.cfg.MaxUnknownTags)), p.cfg.Rand)
 	m.periods.init()
-	m.mu.tags, m.mu.reading = make(map[allocator.Tag]issuer), make(map[allocator.Tag]*atomic.Bool)
+	m.mu.tags, m.mu.loads = make(map[allocator.Tag]issuer), make(map[allocator.Tag]*load)
 }
 
 // inMemory returns a tag's issuer, or nil if it is not in memory.
@@ -92,55 +89,63 @@ func (m *tags) load(ctx context.Context, name string) (issuer, error) {
 	if err := m.unknown.ask(ctx, tag); err != nil {
 		return nil, err
 	}
-	// A caller may have an earlier deadline than the work that it shares, which has a goroutine of its own.
-	loaded := m.loading.DoChan(name, func() (any, error) {
-		if !m.loads.begin() {
-			return nil, errStopping
-		}
-		defer m.loads.work.Done()
-		return m.loadOnce(ctx, tag)
-	})
+	// A caller may have an earlier deadline than the work that it shares.
+	l := m.share(tag, func(l *load) (issuer, error) { return m.loadOnce(ctx, l) })
 	select {
 	case <-ctx.Done():
 		return nil, allocator.Errorf(allocator.Unavailable,
 			"tag %s was not read from etcd before the caller's deadline: %w", tag, context.Cause(ctx))
-	case r := <-loaded:
-		made, _ := r.Val.(issuer) // nil with an error
-		return made, r.Err
+	case <-l.done:
+		return l.tag, l.err
 	}
 }
 
-// loads is the work that makes issuers. It goes on when its callers give up, and ends with the server.
-type loads struct {
-	mu struct {
-		sync.Mutex
-		ended bool
-	}
-	work sync.WaitGroup
+// load is the work that reads one tag and makes its issuer, for all callers that wait for it.
+type load struct {
+	name    allocator.Tag
+	changed atomic.Bool   // the tag changed since it was last read
+	done    chan struct{} // closed when tag and err are there
+	tag     issuer
+	err     error
 }
 
-// begin counts some work, and returns false once end was called.
-func (l *loads) begin() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.mu.ended {
-		l.work.Add(1)
+// share returns the load of a tag that is under way, or else begins one that does work. It goes on when its callers
+// give up, and ends with the server: after endLoads it has failed.
+func (m *tags) share(name allocator.Tag, work func(*load) (issuer, error)) *load {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.mu.loads[name]; l != nil {
+		return l
 	}
-	return !l.mu.ended
+	l := &load{name: name, done: make(chan struct{})}
+	if m.mu.ended {
+		l.err = errStopping
+		close(l.done)
+		return l
+	}
+	m.mu.loads[name] = l
+	m.loading.Go(func() {
+		l.tag, l.err = work(l)
+		m.mu.Lock()
+		delete(m.mu.loads, name)
+		m.mu.Unlock()
+		close(l.done)
+	})
+	return l
 }
 
-// end waits for what has begun, and lets nothing more begin.
-func (l *loads) end() {
-	l.mu.Lock()
-	l.mu.ended = true
-	l.mu.Unlock()
-	l.work.Wait()
+// endLoads waits for the loads under way, and lets no more begin.
+func (m *tags) endLoads() {
+	m.mu.Lock()
+	m.mu.ended = true
+	m.mu.Unlock()
+	m.loading.Wait()
 }
 
 // loadOnce puts a cold tag into memory for all callers that wait for it. It goes on when
 // ctx ends, for ledger.LongestWork at most and not after the server has ended. It notes a tag that does not exist.
-func (m *tags) loadOnce(ctx context.Context, name allocator.Tag) (issuer, error) {
-	if tag := m.inMemory(string(name)); tag != nil {
+func (m *tags) loadOnce(ctx context.Context, l *load) (issuer, error) {
+	if tag := m.inMemory(string(l.name)); tag != nil {
 		return tag, nil
 	}
 	// The work keeps the first caller's span and address, and not its deadline: other callers
@@ -149,41 +154,41 @@ func (m *tags) loadOnce(ctx context.Context, name allocator.Tag) (issuer, error)
 	defer cancel()
 	defer context.AfterFunc(m.background, cancel)()
 	changes := m.unknown.changes() // before the read: the tag may be created after it
-	tag, err := m.makeTag(ctx, name)
-	m.damaged.note(name, err)
+	tag, err := m.makeTag(ctx, l)
+	m.damaged.note(l.name, err)
 	switch away := m.ledger.Contact().Away; {
 	case err == nil:
 		return tag, nil
 	case allocator.KindOf(err) == allocator.NotFound:
-		m.unknown.add(serve.Caller(ctx), name, time.Now(), changes)
-		return nil, ledger.UnknownTag(name)
+		m.unknown.add(serve.Caller(ctx), l.name, time.Now(), changes)
+		return nil, ledger.UnknownTag(l.name)
 	case allocator.KindOf(err) == allocator.Unavailable && !away.IsZero():
-		return nil, &allocator.AwayError{Tag: name, Since: away, Err: err}
+		return nil, &allocator.AwayError{Tag: l.name, Since: away, Err: err}
 	}
 	return nil, err
 }
 
 // makeTag reads a tag and puts it into memory. With Config.CreateTags it creates a tag that does not exist.
-func (m *tags) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err error) {
-	ctx, end := m.span(ctx, "room.load", name)
+func (m *tags) makeTag(ctx context.Context, l *load) (_ issuer, err error) {
+	ctx, end := m.span(ctx, "room.load", l.name)
 	defer func() { end(err) }()
-	leave, err := m.enter(ctx, name)
+	leave, err := m.enter(ctx, l.name)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	tag, err := m.readTag(ctx, name)
+	tag, err := m.readTag(ctx, l)
 	if !m.cfg.CreateTags || tag != nil || allocator.KindOf(err) != allocator.NotFound {
 		return tag, err
 	}
-	switch timed, deletedErr := m.deleted.has(ctx, m.admin, name); {
-	case deletedErr != nil:
-		return nil, deletedErr
-	case timed:
-		return nil, err // as a counter its IDs would be quite others
+	if stored, _ := m.ledger.Layout(); !stored.Upgraded() { // since the upgrade a tombstone refuses what follows
+		deleted, deletedErr := m.admin.DeletedTimeTags(ctx)
+		if deletedErr != nil || deleted[l.name] {
+			return nil, cmp.Or(deletedErr, err) // as a counter its IDs would be quite others
+		}
 	}
 	// Two instances may create the tag at once: the second one reads what the first one made.
-	_, createErr := m.admin.CreateTag(ctx, name, record.DefaultTag(), "room "+string(m.cfg.Room))
+	_, createErr := m.admin.CreateTag(ctx, l.name, record.DefaultTag(), "room "+string(m.cfg.Room))
 	switch allocator.KindOf(createErr) {
 	case allocator.Exists:
 	case allocator.Refused:
@@ -193,20 +198,20 @@ func (m *tags) makeTag(ctx context.Context, name allocator.Tag) (_ issuer, err e
 			return nil, createErr
 		}
 	}
-	return m.readTag(ctx, name)
+	return m.readTag(ctx, l)
 }
 
 // readTag reads a tag of any kind and puts its issuer into memory, in the place of one that is there. A time-ordered
 // one stays there even if no worker is to be had for it: its next caller tries again. A tag that changed meanwhile is
-// read again. m.loading lets only one readTag of a tag run, and the caller holds one of the slots (tags.enter).
-func (m *tags) readTag(ctx context.Context, name allocator.Tag) (issuer, error) {
+// read again. The caller holds one of the slots (tags.enter).
+func (m *tags) readTag(ctx context.Context, l *load) (issuer, error) {
 	for {
-		m.begin(name)
-		tag, err := m.readIssuer(ctx, name)
-		switch current := m.end(name, tag); {
-		case err != nil:
+		l.changed.Store(false)
+		tag, err := m.readIssuer(ctx, l.name)
+		if err != nil {
 			return nil, err
-		case !current:
+		}
+		if !m.put(l, tag) {
 			tag.Close()
 			continue
 		}
@@ -222,34 +227,26 @@ func (m *tags) readTag(ctx context.Context, name allocator.Tag) (issuer, error) 
 	}
 }
 
-// begin notes that a tag is being read, until end.
-func (m *tags) begin(name allocator.Tag) {
+// put puts the issuer that was made of a tag as it was read into memory. One that is there is closed: a call that finds
+// it closed looks the tag up again, and finds the new one. put returns false, and puts nothing there, if the tag changed
+// since it was read: no one would tell the issuer.
+func (m *tags) put(l *load, tag issuer) bool {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.reading[name] = new(atomic.Bool)
-}
-
-// end puts the issuer that was made of a tag as it was read into memory, if there is one. One that is there is closed.
-// A call that finds it closed looks the tag up again, and finds the new one. end returns false, and puts nothing there,
-// if the tag changed since begin: no one would tell the issuer.
-func (m *tags) end(name allocator.Tag, tag issuer) (current bool) {
-	m.mu.Lock()
-	changed, old := m.mu.reading[name].Load(), m.mu.tags[name]
-	delete(m.mu.reading, name)
-	if puts := !changed && tag != nil; puts {
-		m.unknown.found(name)
-		if old != nil {
-			old.Close()
-		}
-		m.set(name, tag)
-	} else {
-		old = nil
+	if l.changed.Load() {
+		m.mu.Unlock()
+		return false
 	}
+	old := m.mu.tags[l.name]
+	m.unknown.found(l.name)
+	if old != nil {
+		old.Close()
+	}
+	m.set(l.name, tag)
 	m.mu.Unlock()
 	if old != nil {
 		m.tour.finish(old)
 	}
-	return !changed
+	return true
 }
 
 // set makes tag the issuer of a name, none for nil. The lock is held.
@@ -337,7 +334,7 @@ func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, 
 	r.tags.damaged.note(r.chain.Tag(), err)
 	if err == nil {
 		crash.Here(crash.BeforeUse)
-		r.chain.growth.note(time.Now(), seg.Last())
+		r.chain.leased(seg.Last())
 	}
 	if r.tags.metrics != nil {
 		r.tags.metrics.refilled(err)
@@ -362,12 +359,12 @@ func (m *tags) enter(ctx context.Context, tag allocator.Tag) (leave func(), err 
 	}
 }
 
-// changed returns a tag's issuer, as inMemory does. A read of the tag that is under way notes the change.
+// changed returns a tag's issuer, as inMemory does. A load of the tag that is under way notes the change.
 func (m *tags) changed(name allocator.Tag) issuer {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if read := m.mu.reading[name]; read != nil {
-		read.Store(true)
+	if l := m.mu.loads[name]; l != nil {
+		l.changed.Store(true)
 	}
 	return m.mu.tags[name]
 }
@@ -409,9 +406,6 @@ func (m *tags) dropIDs() int64 {
 func (m *tags) tagChanged(change ledger.TagChange) {
 	m.unknown.changed(change.Name)
 	m.damaged.note(change.Name, change.Err)
-	if change.Settings == nil && change.Err == nil {
-		m.deleted.changed()
-	}
 	tag := m.changed(change.Name)
 	switch {
 	case tag != nil && change.Settings == nil:
@@ -480,7 +474,7 @@ func (m *tags) unleased() (names []allocator.Tag) {
 	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return slices.AppendSeq(names, maps.Keys(m.mu.reading))
+	return slices.AppendSeq(names, maps.Keys(m.mu.loads))
 }
 
 // issuersOf is counters for a kind of issuer.
