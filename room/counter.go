@@ -22,7 +22,7 @@ type counter struct {
 	tally
 	text   *texts.Text   // how its IDs are texts; nil for a tag without a format. It does not change
 	period period.Period // zero for none. It does not change
-	shown  uint32        // the number of the first scrape that may show it, 0 for none yet; guarded by tour
+	shown  uint32        // the number of the first scrape that may show it, 0 for none yet; guarded by scan
 
 	mu struct {
 		sync.Mutex
@@ -112,7 +112,7 @@ func (c *counter) CloseUnused(after time.Duration) bool {
 
 // report implements issuer.
 func (c *counter) report(m *tags, r *round, now time.Time) {
-	t := &m.tour
+	t := &m.scan
 	status := m.statusOf(c.Chain)
 	found := seen{c, status, t.see(c, c.totalsOf(status))}
 	r.add(found)

@@ -67,7 +67,7 @@ func NewUnknown(most int64) *Unknown {
 
 // Look reports whether a tag may be read.
 func (u *Unknown) Look(caller netip.Addr, tag allocator.Tag, now time.Time) (late bool, err error) {
-	return u.unknown.look(caller, tag, now)
+	return u.unknown.check(caller, tag, now)
 }
 
 // Add notes that a tag was read and does not exist.

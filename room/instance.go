@@ -27,7 +27,7 @@ type operators struct {
 
 // GetInstance implements RoomService.
 func (o *operators) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*marchv1.GetInstanceResponse, error) {
-	last, contact := o.tags.look(), o.ledger.Contact()
+	last, contact := o.tags.currentRound(), o.ledger.Contact()
 	counters, _ := o.tags.size()
 	p := &marchv1.InstanceStatus{
 		Room: string(o.cfg.Room), Instance: string(o.cfg.Name), Build: o.cfg.Build, Started: timestamppb.New(o.started),

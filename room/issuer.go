@@ -32,7 +32,7 @@ type issuer interface {
 	// update applies a tag's changed settings. It returns false if the issuer cannot go on with
 	// them, as that of a tag that was deleted and made anew.
 	update(m *tags, settings record.TagSettings) (keeps bool, err error)
-	// report adds the issuer to a round of the tour, whose lock is held.
+	// report adds the issuer to a round of the scan, whose lock is held.
 	report(m *tags, r *round, now time.Time)
 	counts() *tally
 	totals() totals
@@ -44,7 +44,7 @@ type issuer interface {
 // tally has what an issuer of any kind counts, and what was read of it.
 type tally struct {
 	asked atomic.Int64 // requests for its IDs, failed ones included
-	seen  totals       // its totals when the tour last saw it; guarded by tour
+	seen  totals       // its totals when the scan last saw it; guarded by scan
 }
 
 func (t *tally) ask()           { t.asked.Add(1) }

@@ -44,7 +44,7 @@ func newMetrics(s *Server) *metrics {
 				"they are in march_chain_dropped_ids_total, too.",
 		}),
 	}
-	s.tags.tour.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*counter]totals)}
+	s.tags.scan.own = &own{limit: s.cfg.MetricsTags, chains: make(map[*counter]totals)}
 	m.results.WithLabelValues(resultOK)
 	m.results.WithLabelValues(allocator.Unavailable.Error())
 	s.cfg.Metrics.Register(m, m.results, m.orphans, m.skipped)
@@ -154,7 +154,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 
 // collectTimeOrdered sends the metrics of time-ordered IDs, all tags together, and of their workers.
 func (m *metrics) collectTimeOrdered(out chan<- prometheus.Metric, tags int) {
-	t, ahead := m.server.tags.tour.timeOrdered()
+	t, ahead := m.server.tags.scan.timeOrdered()
 	w := m.server.windows.status()
 	gauge(out, "time_tags", "Tags of time-ordered IDs in memory.", float64(tags))
 	total(out, "time_requests_total", "Requests for time-ordered IDs, failed ones included.", float64(t.asked))
@@ -212,7 +212,7 @@ func oneIfNil(err error) float64 {
 	return 1
 }
 
-// own is the set of chains with series of their own. It is guarded by the tour; nil
+// own is the set of chains with series of their own. It is guarded by the scan; nil
 // without metrics.
 type own struct {
 	limit   int
@@ -278,10 +278,10 @@ func (o *own) remove(c *counter, last totals) {
 // chains less all that own series have or had. So each ID is counted in one series,
 // and no counter falls when a tag gets or loses its own.
 func (m *tags) scrape() (list []seen, others state, rest totals) {
-	t := &m.tour
-	last := m.look()
+	t := &m.scan
+	last := m.currentRound()
 	if last.gave {
-		last = m.look() // without the chains that have just got series of their own
+		last = m.currentRound() // without the chains that have just got series of their own
 	}
 	others = last.others
 	t.Lock()

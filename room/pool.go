@@ -96,7 +96,7 @@ func (p *pool) takeFor(ctx context.Context, settings record.TimeTag) error {
 	err := p.take(ctx, settings)
 	if err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) {
 		p.failed, p.after, p.cut = failed, after, true
-		p.windows.look()
+		p.windows.wakeUp()
 	}
 	return err
 }
@@ -208,9 +208,9 @@ func plus(past, last timeid.Stats) timeid.Stats {
 	return last
 }
 
-// look renews the worker's window when half of it has passed, and exchanges a lost
+// renewDue renews the worker's window when half of it has passed, and exchanges a lost
 // worker.
-func (p *pool) look(ctx context.Context) {
+func (p *pool) renewDue(ctx context.Context) {
 	defer p.lock()()
 	if p.ended || time.Now().Before(p.after) {
 		return

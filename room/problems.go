@@ -71,7 +71,7 @@ func (h *health) problemsOf(lacks string) []*marchv1.Problem {
 		list = append(list, p)
 	}
 	list = append(list, problem.Safety("instance "+h.id(), h.id(), h.cfg.Insecure, h.cfg.TLS.Broken())...)
-	return h.met.Note(problem.Group(list), time.Now())
+	return h.firstSeen.Note(problem.Group(list), time.Now())
 }
 
 // causes lists what keeps this instance from leasing, the worst first.
@@ -180,7 +180,7 @@ func (h *health) damagedTags() (list []*marchv1.Problem) {
 
 // usedUp lists the tags in use that have no ID left.
 func (h *health) usedUp() (list []*marchv1.Problem) {
-	for _, c := range h.tags.tour.lastRound().used {
+	for _, c := range h.tags.scan.lastRound().used {
 		row := problem.TagUsedUp
 		if c.chain.period != (period.Period{}) {
 			row = problem.PeriodUsedUp
@@ -194,7 +194,7 @@ func (h *health) usedUp() (list []*marchv1.Problem) {
 
 // early lists the tags that lease in a period that has not begun by this instance's clock.
 func (h *health) early() (list []*marchv1.Problem) {
-	for _, c := range h.tags.tour.lastRound().early {
+	for _, c := range h.tags.scan.lastRound().early {
 		span, _ := c.chain.period.Of(c.status.Last)
 		if !span.Begins.After(h.instance.Now()) {
 			continue

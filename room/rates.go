@@ -83,9 +83,9 @@ func (o *operators) measure(ctx context.Context) error {
 }
 
 // remember adds the present state to the history, and that of the busiest tags where a
-// minute has ended. It visits no chains: the tour does.
+// minute has ended. It visits no chains: the scan does.
 func (o *operators) remember(now time.Time) {
-	last := o.tags.tour.lastRound()
+	last := o.tags.scan.lastRound()
 	contact := o.ledger.Contact()
 	r := minutes.Reading{Issued: o.issued.Load(), Reserve: minutes.Unknown, Latency: contact.Latency,
 		Away: !contact.Away.IsZero()}

@@ -26,9 +26,9 @@ var (
 // health says whether the instance is ready, and what its problems are.
 type health struct {
 	*process
-	tags *tags
-	grpc *grpchealth.Server
-	met  problem.Log // since when each problem exists
+	tags      *tags
+	grpc      *grpchealth.Server
+	firstSeen problem.Log // since when each problem exists
 }
 
 // status says whether the instance serves calls.
@@ -121,7 +121,7 @@ func (h *health) checkCounters() (ids serve.Check, lacks string) {
 	if why == nil {
 		return ids, ""
 	}
-	r := h.tags.look()
+	r := h.tags.currentRound()
 	lasts := ""
 	if r.busy {
 		lasts = fmt.Sprintf(", for %v", short(r.longest))

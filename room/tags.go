@@ -32,7 +32,7 @@ type tags struct {
 	stale     chan struct{}      // a strict tag found its layout not confirmed
 	unknown   unknown
 	damaged   damaged
-	tour      tour
+	scan      scan
 	periods   periods
 	mu        struct {
 		sync.RWMutex
@@ -244,7 +244,7 @@ func (m *tags) put(l *load, tag issuer) bool {
 	m.set(l.name, tag)
 	m.mu.Unlock()
 	if old != nil {
-		m.tour.finish(old)
+		m.scan.finish(old)
 	}
 	return true
 }
@@ -385,7 +385,7 @@ func (m *tags) forget(name allocator.Tag, tag issuer) {
 	}
 	m.mu.Unlock()
 	if was {
-		m.tour.finish(tag)
+		m.scan.finish(tag)
 	}
 }
 
@@ -397,7 +397,7 @@ func (m *tags) dropIDs() int64 {
 		m.remove(c.Tag(), c)
 	}
 	m.windows.Drop()
-	return m.tour.totals().dropped
+	return m.scan.totals().dropped
 }
 
 // tagChanged applies a change of a tag that the ledger saw. An issuer in memory gets the new settings, and that

@@ -207,7 +207,7 @@ func (t *TimeTag) with(ctx context.Context, g *timeid.Generator, use func(*timei
 		if !errors.As(err, &outside) {
 			return err
 		}
-		t.pool.windows.look()
+		t.pool.windows.wakeUp()
 		d, waits := begins(outside)
 		if !waits || waited+d > 2*longestTick {
 			return err
@@ -332,7 +332,7 @@ func (t *TimeTag) update(_ *tags, settings record.TagSettings) (keeps bool, err 
 
 // report implements issuer.
 func (t *TimeTag) report(m *tags, r *round, _ time.Time) {
-	m.tour.see(t, t.totals())
+	m.scan.see(t, t.totals())
 	r.ahead = max(r.ahead, t.Stats().Ahead)
 }
 

@@ -74,7 +74,7 @@ func (w *window) at(now time.Time) *window {
 // ask returns nil if a caller may have a tag read, NotFound if the tag is known not
 // to exist, and TooMany if the caller asked for too many such tags.
 func (u *unknown) ask(ctx context.Context, tag allocator.Tag) error {
-	late, err := u.look(serve.Caller(ctx), tag, time.Now())
+	late, err := u.check(serve.Caller(ctx), tag, time.Now())
 	if !late {
 		return err
 	}
@@ -89,8 +89,8 @@ func (u *unknown) ask(ctx context.Context, tag allocator.Tag) error {
 	return err
 }
 
-// look is ask without the delay; late says that the answer must be delayed.
-func (u *unknown) look(caller netip.Addr, tag allocator.Tag, now time.Time) (late bool, err error) {
+// check is ask without the delay; late says that the answer must be delayed.
+func (u *unknown) check(caller netip.Addr, tag allocator.Tag, now time.Time) (late bool, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	until, known := u.mu.tags[tag]

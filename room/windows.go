@@ -114,21 +114,21 @@ func (w *Windows) Add(name allocator.Tag, settings record.TimeTag, text *texts.T
 	return tag
 }
 
-// look makes Run look after the workers now.
-func (w *Windows) look() {
+// wakeUp makes Run look after the workers now.
+func (w *Windows) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-// lookEvery is how often Run checks whether a window has to be renewed. The
+// renewEvery is how often Run checks whether a window has to be renewed. The
 // shortest window is three seconds.
-const lookEvery = 250 * time.Millisecond
+const renewEvery = 250 * time.Millisecond
 
 // Run renews windows until ctx ends.
 func (w *Windows) Run(ctx context.Context) {
-	ticker := time.NewTicker(lookEvery)
+	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
 	for {
 		select {
@@ -145,7 +145,7 @@ func (w *Windows) Run(ctx context.Context) {
 func (w *Windows) Look(ctx context.Context) {
 	var looks sync.WaitGroup
 	for _, p := range w.pools() {
-		looks.Go(func() { p.look(ctx) })
+		looks.Go(func() { p.renewDue(ctx) })
 	}
 	if w.ClockOff() != 0 { // to see when it is right again: windows are renewed too seldom for that
 		looks.Go(func() { _ = w.cfg.Workers.CheckClock(ctx, time.UnixMilli(w.now())) })
@@ -201,7 +201,7 @@ func (w *Windows) drop(lost func(*pool) bool) {
 			}
 		}
 	}
-	w.look()
+	w.wakeUp()
 }
 
 // Close ends all generators, and gives the workers back. After an error a worker's

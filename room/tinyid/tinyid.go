@@ -119,8 +119,8 @@ func parameters(r *http.Request) (door.Query, error) {
 	return door.Query(r.Form.Encode()), err
 }
 
-// usual is the room that an answer most often needs, in bytes.
-const usual = 128
+// typical is the room that an answer most often needs, in bytes.
+const typical = 128
 
 // answer returns the body that answers a request. Its error is Unauthenticated for a wrong
 // token, and Denied for one that may not take IDs of the key.
@@ -134,7 +134,7 @@ func (t *tinyid) answer(ctx context.Context, do call, asked request, key, token 
 		return nil, err
 	}
 	asked.tag = string(tag)
-	b := make([]byte, 0, usual)
+	b := make([]byte, 0, typical)
 	if asked.simple {
 		return do(t, ctx, asked, b)
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/march-id/march/internal/minutes"
 )
 
-// tour visits all issuers, a few at a time: it looks after each, and adds up their
+// scan visits all issuers, a few at a time: it looks after each, and adds up their
 // values. A room may have a million tags, so no work that a caller waits for, or
 // that runs every second, visits all of them.
 //
-// With at most fewTags the values of the tour are current. With more they are
+// With at most fewTags the values of the scan are current. With more they are
 // those of the last round, 10 s old at most; only the number of issued IDs is
 // always current (Server.issued).
-type tour struct {
+type scan struct {
 	sync.Mutex
 	last  round  // the last complete round
 	sum   totals // of all counters as they were last seen, removed ones included
@@ -34,14 +34,14 @@ type walk struct {
 }
 
 const (
-	tourEvery = 100 * time.Millisecond
+	scanEvery = 100 * time.Millisecond
 	// fewTags tags are visited in a second, more in up to ten.
 	fewTags = 10_000
-	// tourStep is how many tags are visited under the lock at once.
-	tourStep = 256
+	// scanStep is how many tags are visited under the lock at once.
+	scanStep = 256
 )
 
-// round has the values that one round of a tour found.
+// round has the values that one round of a scan found.
 type round struct {
 	held    int64
 	free    bool              // a chain without a gate holds an ID
@@ -132,7 +132,7 @@ func busiest(list []seen, n int) []seen {
 }
 
 // see adds what an issuer counted since it was last seen, and returns its totals. The lock is held.
-func (t *tour) see(tag issuer, now totals) totals {
+func (t *scan) see(tag issuer, now totals) totals {
 	seen, sum := tag.counts(), &t.sum
 	if _, is := tag.(*TimeTag); is {
 		sum = &t.timed
@@ -143,7 +143,7 @@ func (t *tour) see(tag issuer, now totals) totals {
 }
 
 // finish adds the last totals of an issuer that was removed.
-func (t *tour) finish(tag issuer) {
+func (t *scan) finish(tag issuer) {
 	t.Lock()
 	defer t.Unlock()
 	last := t.see(tag, tag.totals())
@@ -153,21 +153,21 @@ func (t *tour) finish(tag issuer) {
 }
 
 // totals returns those of all counters.
-func (t *tour) totals() totals {
+func (t *scan) totals() totals {
 	t.Lock()
 	defer t.Unlock()
 	return t.sum
 }
 
 // timeOrdered returns the totals of all time-ordered tags, and how far their IDs are ahead of the clock.
-func (t *tour) timeOrdered() (totals, time.Duration) {
+func (t *scan) timeOrdered() (totals, time.Duration) {
 	t.Lock()
 	defer t.Unlock()
 	return t.timed, t.last.ahead
 }
 
 // lastRound returns the last complete round.
-func (t *tour) lastRound() round {
+func (t *scan) lastRound() round {
 	t.Lock()
 	defer t.Unlock()
 	return t.last
@@ -176,9 +176,9 @@ func (t *tour) lastRound() round {
 // visit adds up to n more issuers to a walk's round, to its end, and calls care for each. It calls
 // care without the lock.
 func (m *tags) visit(w *walk, n int, care func(tagged)) {
-	list := make([]tagged, 0, tourStep)
-	for over := false; n > 0 && !over; n -= tourStep {
-		list, over = m.visitPage(w, min(n, tourStep), list[:0])
+	list := make([]tagged, 0, scanStep)
+	for over := false; n > 0 && !over; n -= scanStep {
+		list, over = m.visitPage(w, min(n, scanStep), list[:0])
 		for _, found := range list {
 			care(found)
 		}
@@ -188,7 +188,7 @@ func (m *tags) visit(w *walk, n int, care func(tagged)) {
 // visitPage adds the next n issuers to a walk's round and appends them to list. It returns over if
 // the round has ended, which is then the last round.
 func (m *tags) visitPage(w *walk, n int, list []tagged) (_ []tagged, over bool) {
-	t := &m.tour
+	t := &m.scan
 	t.Lock()
 	defer t.Unlock()
 	if w.at == "" {
@@ -208,10 +208,10 @@ func (m *tags) visitPage(w *walk, n int, list []tagged) (_ []tagged, over bool) 
 	return list, true
 }
 
-// look returns the last round. With few tags it makes a new one.
-func (m *tags) look() round {
+// currentRound returns the last round. With few tags it makes a new one.
+func (m *tags) currentRound() round {
 	if counters, timed := m.size(); counters+timed > fewTags {
-		return m.tour.lastRound()
+		return m.scan.lastRound()
 	}
 	var w walk
 	m.visit(&w, 2*fewTags, func(tagged) {})
@@ -222,7 +222,7 @@ func (m *tags) look() round {
 // those that are too slow to look at themselves, and drops issuers unused for long.
 func (m *tags) sweep(ctx context.Context) error {
 	var w walk
-	return every(ctx, tourEvery, func() {
+	return every(ctx, scanEvery, func() {
 		counters, timed := m.size()
 		n := counters + timed
 		m.visit(&w, max(min(n, fewTags)/10, n/100)+1, func(found tagged) {
