@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -194,6 +195,26 @@ func Again(err error) bool {
 		return true
 	}
 	return allocator.KindOf(err) == allocator.TooMany
+}
+
+// elsewhere are the kinds of errors after which another instance may succeed: one that knows a room's range, has IDs
+// left or has not seen that etcd went back.
+var elsewhere = []allocator.Kind{allocator.Unavailable, allocator.TooMany, allocator.WentBack, allocator.NoRange}
+
+// Elsewhere reports whether another instance may succeed where one has answered with err.
+func Elsewhere(err error) bool {
+	return NoWindow(err) || slices.Contains(elsewhere, allocator.KindOf(err))
+}
+
+// Foremost returns the kind of a call that failed at several instances, whatever the order of their errors: the first
+// of those after which another instance may succeed.
+func Foremost(failures []error) allocator.Kind {
+	for _, kind := range elsewhere {
+		if slices.ContainsFunc(failures, func(err error) bool { return allocator.KindOf(err) == kind }) {
+			return kind
+		}
+	}
+	return allocator.KindOf(errors.Join(failures...))
 }
 
 // message returns err's message in a form that a status can carry: gRPC drops

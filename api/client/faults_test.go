@@ -223,6 +223,7 @@ func TestFallback(t *testing.T) {
 		}
 		for n, f := range []fault{
 			faults["away"], faults["hang, happened"],
+			answers(allocator.Errorf(allocator.WentBack, "leasing is halted")),
 			answers(allocator.Errorf(allocator.NoRange, "room a has no range in layout version 1")),
 		} {
 			a.fault(f)
@@ -257,8 +258,8 @@ func TestRefusals(t *testing.T) {
 		fronts := []*front{newFront(t, a), newFront(t, a)}
 		ids := newClient(t, quick(fronts[0].address, fronts[1].address))
 		for _, kind := range []allocator.Kind{
-			allocator.Exhausted, allocator.NotFound, allocator.Refused, allocator.WentBack, allocator.Denied,
-			allocator.Unauthenticated, allocator.Invalid,
+			allocator.Exhausted, allocator.NotFound, allocator.Refused, allocator.Denied, allocator.Unauthenticated,
+			allocator.Invalid,
 		} {
 			before := fronts[0].calls() + fronts[1].calls()
 			for _, f := range fronts {

@@ -27,7 +27,7 @@ type pool struct {
 	log     hclog.Logger
 	timeout time.Duration
 	dial    []grpc.DialOption
-	lost    chan struct{} // holds a token after no endpoint answered
+	lost    chan struct{} // holds a token after no endpoint answered, or the layout changed
 
 	mu struct {
 		sync.Mutex
@@ -134,6 +134,14 @@ func (p *pool) close() {
 	}
 }
 
+// askConsole has the discovery, if there is one, ask a console soon.
+func (p *pool) askConsole() {
+	select {
+	case p.lost <- struct{}{}:
+	default:
+	}
+}
+
 func closeAll(conns []*grpc.ClientConn) {
 	for _, conn := range conns {
 		_ = conn.Close()
@@ -163,7 +171,7 @@ func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
 			err = allocator.Errorf(allocator.Unavailable, "room at %s: no answer within %v", e.address, p.timeout)
 		case !elsewhere(err):
 			return nil, allocator.Errorf(allocator.KindOf(err), "room at %s: %w", e.address, err)
-		case api.NoWindow(err), allocator.KindOf(err) == allocator.NoRange, allocator.KindOf(err) == allocator.TooMany:
+		case api.Elsewhere(err):
 			err = allocator.Errorf(allocator.KindOf(err), "room at %s: %w", e.address, err)
 		default:
 			err = allocator.Errorf(allocator.Unavailable, "room at %s: %w", e.address, err)
@@ -196,32 +204,21 @@ func ask[Q, A any](ctx context.Context, p *pool, what string,
 	return answer, err
 }
 
-// elsewhere reports whether another instance may succeed.
+// elsewhere reports whether another instance may succeed: also where the server ended the call, for example because it
+// stops.
 func elsewhere(err error) bool {
-	if api.NoWindow(err) {
-		return true
-	}
-	switch allocator.KindOf(err) {
-	case allocator.Unavailable, allocator.NoRange, allocator.TooMany:
-		return true
-	case allocator.Internal: // the server ended the call, for example because it stops
-		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	}
-	return false
+	return api.Elsewhere(err) || allocator.KindOf(err) == allocator.Internal &&
+		(errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// together returns one error for the failures of all endpoints, whatever their
-// order: Unavailable if any is; otherwise TooMany if any is; and NoRange only if all
-// are.
+// together returns one error for the failures of all endpoints.
 func together(failures []error) error {
-	kind, messages := allocator.NoRange, make([]string, len(failures))
+	messages := make([]string, len(failures))
 	for i, err := range failures {
 		messages[i] = err.Error()
-		if k := allocator.KindOf(err); k != allocator.NoRange && kind != allocator.Unavailable {
-			kind = k
-		}
 	}
-	return &allocator.Error{Kind: kind, Msg: strings.Join(messages, "; "), Err: errors.Join(failures...)}
+	return &allocator.Error{Kind: api.Foremost(failures), Msg: strings.Join(messages, "; "),
+		Err: errors.Join(failures...)}
 }
 
 // order returns all endpoints in the order in which to ask them.
@@ -259,10 +256,7 @@ func (p *pool) answered(e *endpoint, failures []error) {
 	defer p.mu.Unlock()
 	before := p.mu.answers
 	if e == nil {
-		select {
-		case p.lost <- struct{}{}:
-		default:
-		}
+		p.askConsole()
 	} else if !slices.Contains(p.mu.endpoints, e) {
 		return // it went meanwhile
 	}

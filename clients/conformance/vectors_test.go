@@ -35,7 +35,7 @@ func TestVectors(t *testing.T) {
 	t.Parallel()
 	for name, vectors := range map[string][]vector{
 		"segments": segments(t), "layouts": layouts(t), "windows": windows(t), "runs": runs(t), "ttl": ttls(),
-		"errors": failures(),
+		"errors": failures(), "together": togethers(),
 	} {
 		var want bytes.Buffer
 		want.WriteString("[\n")
@@ -230,6 +230,22 @@ func ttls() (all []vector) {
 	return all
 }
 
+// togethers are the kinds of the errors of several instances that a call asked, and of the call's own error.
+func togethers() (all []vector) {
+	for _, kinds := range [][]allocator.Kind{
+		{allocator.NoRange}, {allocator.WentBack}, {allocator.NoRange, allocator.WentBack},
+		{allocator.WentBack, allocator.TooMany, allocator.NoRange}, {allocator.TooMany, allocator.Unavailable},
+		{allocator.NoRange, allocator.NoRange},
+	} {
+		names, failures := []string{}, []error{}
+		for _, kind := range kinds {
+			names, failures = append(names, kind.Error()), append(failures, allocator.Errorf(kind, "a room"))
+		}
+		all = append(all, vector{"failures": names, "kind": api.Foremost(failures).Error()})
+	}
+	return all
+}
+
 // failures are answers of rooms and of proxies that are no success: of which kind the error is, whether another
 // instance may succeed, and when to try again.
 func failures() (all []vector) {
@@ -246,14 +262,12 @@ func failures() (all []vector) {
 		return w.Code, line.String(), w.Header().Get("Retry-After")
 	}
 	for kind := range allocator.Kinds {
-		status, body, after := answer(allocator.Errorf(kind, "tag order: what happened"))
-		switch name := kind.Error(); kind {
-		case allocator.Exists, allocator.Conflict: // of no call of a client
-		case allocator.Unavailable, allocator.TooMany, allocator.WentBack, allocator.NoRange:
-			add(status, body, after, name, true, 0)
-		default:
-			add(status, body, after, name, false, 0)
+		if kind == allocator.Exists || kind == allocator.Conflict { // of no call of a client
+			continue
 		}
+		err := allocator.Errorf(kind, "tag order: what happened")
+		status, body, after := answer(err)
+		add(status, body, after, kind.Error(), api.Elsewhere(err), 0)
 	}
 	status, body, after := answer(&allocator.LimitError{Limit: 5000, Err: allocator.Errorf(allocator.Exhausted, "all")})
 	add(status, body, after, "exhausted", false, 5000)

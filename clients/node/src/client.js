@@ -29,10 +29,9 @@ export class Client {
       throw new MarchError("invalid",
         `allowed: 1 <= minStep <= maxStep <= ${MOST}, reserve >= 1000, timeout > 0 (both in ms)`);
     }
-    // What all tags share. away: since when no room answers (0: one does), with which error; when one is asked
-    // again, and the pause then. newest is the own room's part of the newest layout that an answer named.
-    this.#c = { reserve, minStep, maxStep, began: now(), closed: false, newest: new Part(), away: 0, error: undefined,
-      retryAt: 0, pause: 0, rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }),
+    // What all tags share. newest is the own room's part of the newest layout that an answer named.
+    this.#c = { reserve, minStep, maxStep, began: now(), closed: false, newest: new Part(),
+      rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }),
       look: () => this.#look(), forget: (name) => this.#tags.delete(name) };
   }
 
@@ -92,10 +91,12 @@ export class Tag {
   #looked = 0; // how many were issued at the last look
   #used = now();
   #paced = [0, now()]; // when the target was computed: IDs issued, and the time
+  #failing = 0; // since when leases fail, 0 while they do not: with which error, when to ask again, the pause then
   #failed;
-  #failedUntil = 0;
-  #replaceAt = 0;
-  #pause = 1000;
+  #retryAt = 0;
+  #pause = 0;
+  #replaceAt = 0; // when to replace segments, or to ask for a worker, again; and the pause then
+  #again = 1000;
 
   constructor(shared, name) {
     this.name = name;
@@ -177,19 +178,16 @@ export class Tag {
 
   /** #turn begins the next run of consecutive IDs, and returns false if there is none. */
   #turn() {
-    let s = this.#segments[0];
-    if (s?.count === 0) {
-      this.#segments.shift();
-      s = this.#segments[0];
-    }
+    const at = now();
+    this.#drop((s) => s.until <= at || s.count === 0);
+    const s = this.#segments[0];
     if (s === undefined) return false;
     const [run, rest] = s.split(Math.min(s.consecutive, Math.max(Math.floor(this.#target / 8), 1)));
     this.#id = run.first;
     this.#left = run.count;
     this.#issued += run.count;
     this.#segments[0] = rest;
-    const at = now();
-    const n = this.#leasing === undefined && at >= this.#c.retryAt && at >= this.#failedUntil ? this.#need(at) : 0;
+    const n = this.#leasing === undefined && at >= this.#retryAt ? this.#need(at) : 0;
     if (n > 0) this.#lease(n);
     return true;
   }
@@ -202,13 +200,16 @@ export class Tag {
       const at = now();
       this.#used = at;
       if (c.closed) throw new MarchError("closed", "the client was closed");
-      if (this.#timed ? at < this.#failedUntil || Date.now() < this.#window.until : this.held >= n) return;
-      if (at < this.#failedUntil) throw this.#failed;
-      if (c.away && at - c.away >= PATIENCE) throw c.error;
-      if (at >= giveUp) throw new MarchError("unavailable", `tag ${this.name}: no IDs within ${PATIENCE} ms`);
-      if (this.#leasing === undefined && at >= c.retryAt) this.#lease(Math.max(n - this.held, this.#need(at), 1));
+      this.#drop((s) => s.until <= at);
+      if (this.#timed ? at < this.#retryAt || Date.now() < this.#window.until : this.held >= n) return;
+      const failed = this.#failing > 0 ? this.#failed : undefined;
+      if (at < this.#retryAt && (!failed?.temporary || at - this.#failing >= PATIENCE)) throw failed;
+      if (at >= giveUp) {
+        throw failed ?? new MarchError("unavailable", `tag ${this.name}: no IDs within ${PATIENCE} ms`);
+      }
+      if (this.#leasing === undefined && at >= this.#retryAt) this.#lease(Math.max(n - this.held, this.#need(at), 1));
       const pause = new AbortController();
-      const until = this.#leasing ? giveUp : Math.min(giveUp, c.retryAt);
+      const until = this.#leasing ? giveUp : Math.min(giveUp, this.#retryAt);
       await Promise.race([sleep(Math.max(until - at, 1), undefined, { signal: pause.signal }).catch(() => {}),
         ...(this.#leasing ? [this.#leasing] : [])]);
       pause.abort();
@@ -269,7 +270,6 @@ export class Tag {
 
   /** _tend looks after the tag, and returns when to do so again. */
   _tend(at) {
-    const c = this.#c;
     if (this.#issued - this.#left !== this.#looked) {
       this.#looked = this.#issued - this.#left;
       this.#used = at;
@@ -278,9 +278,8 @@ export class Tag {
     const ends = Math.min(...this.#segments.map((s) => s.until));
     const unused = this.#ttl > 0 && at - this.#used >= this.#ttl;
     if (!this.#known || this.#leasing || unused) return ends; // unused: let it end
-    const may = Math.max(c.retryAt, this.#failedUntil);
     if (this.#need(at) > 0) {
-      if (at < may) return Math.min(ends, may);
+      if (at < this.#retryAt) return Math.min(ends, this.#retryAt);
       this.#lease(this.#need(at));
       return ends; // the end of the lease looks again
     }
@@ -290,9 +289,8 @@ export class Tag {
   /** #lease begins to lease n IDs, or a window, or notes why not. */
   #lease(n) {
     const c = this.#c;
-    this.#replaceAt = now() + Math.min(this.#pause, Math.max(this.#ttl / 6, 100));
-    this.#pause = Math.min(2 * this.#pause, 60_000);
-    if (c.away) c.retryAt = now() + c.pause; // until then no other tag asks
+    this.#replaceAt = now() + Math.min(this.#again, Math.max(this.#ttl / 6, 100));
+    this.#again = Math.min(2 * this.#again, 60_000);
     this.#leasing = this.#ask(Math.min(n, MOST)).catch((error) => {
       this.#fail(error instanceof MarchError ? error : new MarchError("internal",
         `tag ${this.name}: an answer makes no sense: ${error.message}`, 1000, { cause: error }));
@@ -308,7 +306,6 @@ export class Tag {
     if (this.#held) window.held = { worker: String(this.#window.worker), nonce: this.#held.nonce };
     const { answer, from, sent } = await c.rooms.ask(`${this.#path}/lease`,
       { body: { count: String(n), window }, prefer: this.#held?.from });
-    c.away = c.retryAt = c.pause = 0;
     if (c.closed) return;
     const serves = new Part(answer.serves);
     if (!from.other && serves.version > c.newest.version) c.newest = serves;
@@ -317,7 +314,7 @@ export class Tag {
     if (this.#timed) this.#takeWindow(answer.time, from, sent, window.nonce);
     else this.#takeSegment(answer, from, sent, n);
     this.#known = true;
-    this.#failedUntil = 0;
+    this.#failing = this.#retryAt = this.#pause = 0;
   }
 
   #takeWindow({ tag, window }, from, sent, nonce) {
@@ -330,7 +327,7 @@ export class Tag {
     this.#held = { from, nonce };
     this.#ttl = until - Math.max(there, since);
     this.#renewAt = now() + this.#ttl / 2;
-    this.#pause = 1000;
+    this.#again = 1000;
     this.#version = this.#c.newest.version;
   }
 
@@ -346,7 +343,7 @@ export class Tag {
     if (s.count === 0) throw new MarchError("exhausted", `tag ${this.name}: no ID is left below ${this.#limit}`);
     if (!this.#old(s, at)) {
       this.#drop((old) => this.#old(old, at));
-      this.#pause = 1000;
+      this.#again = 1000;
       this.#replaceAt = 0;
     }
     this.#segments.push(s);
@@ -360,17 +357,16 @@ export class Tag {
   }
 
   #fail(error) {
-    const [c, at] = [this.#c, now()];
-    if (error.kind === "unavailable" && !error.noWindow) {
-      Object.assign(c, { away: c.away || at, error, pause: clamp(2 * c.pause, 20, 500) });
-      c.retryAt = at + c.pause * (0.5 + Math.random() / 2);
-      return;
-    }
+    const at = now();
+    this.#failing ||= at;
     this.#failed = error;
-    this.#failedUntil = at + Math.max(error.retryAfter, error.noWindow ? this.#pause : 0);
+    this.#pause = clamp(2 * this.#pause, 20, 500);
+    const short = error.kind === "unavailable" && !error.noWindow;
+    this.#retryAt = at + (short ? this.#pause * (0.5 + Math.random() / 2)
+      : Math.max(error.retryAfter, error.noWindow ? this.#again : 0));
     this.#timed = error.noWindow || this.#timed && error.kind !== "not_found";
     this.#limited(error.limit);
-    if (error.kind === "not_found" && !this.#known) c.forget(this.name); // names of no tag do not fill the memory
+    if (error.kind === "not_found" && !this.#known) this.#c.forget(this.name); // names of no tag do not fill the memory
   }
 
   /** #limited drops the IDs from a limit on. */

@@ -49,6 +49,16 @@ export function errorOf(status, body, retryAfter, name = "room") {
   return error;
 }
 
+/** together returns the error of a call after the failures of several instances. */
+export function together(failures) {
+  if (failures.length === 1) return failures[0];
+  const kind = ELSEWHERE.find((k) => failures.some((e) => e.kind === k)) ?? failures[0].kind;
+  const error = new MarchError(kind, failures.map((e) => e.message).join("; "),
+    Math.max(...failures.map((e) => e.retryAfter)));
+  error.noWindow = failures.every((e) => e.noWindow);
+  return error;
+}
+
 let skew = 0;
 const began = Date.now() - performance.now();
 
@@ -95,12 +105,7 @@ export class Rooms {
       }
       if (now() - start >= TRIES * this.#options.timeout) break;
     }
-    if (failures.length === 1) throw failures[0];
-    const kind = ELSEWHERE.find((k) => failures.some((e) => e.kind === k)) ?? failures[0].kind;
-    const error = new MarchError(kind, failures.map((e) => e.message).join("; "),
-      Math.max(...failures.map((e) => e.retryAfter)));
-    error.noWindow = failures.every((e) => e.noWindow);
-    throw error;
+    throw together(failures);
   }
 
   /** avoid asks a room only after all others, for a while. */
@@ -121,7 +126,11 @@ export class Rooms {
     }
     let status, text, after;
     try { // the files as they are now: calls are few
-      if (tokenFile) headers.Authorization = `Bearer ${(await readFile(tokenFile, "utf8")).trim()}`;
+      if (tokenFile) {
+        const token = (await readFile(tokenFile, "utf8")).trim();
+        if (!/^[!-~]+$/.test(token)) throw new MarchError("unauthenticated", `${tokenFile}: no token of one word`);
+        headers.Authorization = `Bearer ${token}`;
+      }
       const [caPem, certPem, keyPem] = await Promise.all([ca, cert, key].map((file) => file && readFile(file)));
       ({ status, text, after } = await new Promise((resolve, reject) => {
         const request = (from.secure ? https : http).request(from.url + path, { method, headers, ca: caPem,
@@ -135,6 +144,7 @@ export class Rooms {
         request.on("error", reject).end(body === undefined ? undefined : JSON.stringify(body));
       }));
     } catch (error) {
+      if (error instanceof MarchError) throw error;
       const late = ["AbortError", "TimeoutError"].includes(error.name);
       const why = late ? `no answer within ${timeout} ms` : error.message || error.code;
       throw new MarchError("unavailable", `${name}: ${why}`, 1000, { cause: error });

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { Part, Run, Segment, Ticks, seconds } from "../src/ids.js";
-import { errorOf } from "../src/rooms.js";
+import { MarchError, errorOf, together } from "../src/rooms.js";
 
 const vectors = (name) =>
   JSON.parse(readFileSync(new URL(`../../../testdata/clients/${name}.json`, import.meta.url), "utf8"));
@@ -64,5 +64,11 @@ test("errors", () => {
     const e = errorOf(v.status, v.body, v.retryAfter);
     assert.deepEqual([e.kind, e.elsewhere, e.retryAfter / 1000, String(e.limit)],
       [v.kind, v.elsewhere, v.againSeconds, v.limit], JSON.stringify(v));
+  }
+});
+
+test("together", () => {
+  for (const v of vectors("together")) {
+    assert.equal(together(v.failures.map((kind) => new MarchError(kind, "a room"))).kind, v.kind, JSON.stringify(v));
   }
 });

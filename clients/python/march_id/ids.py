@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import Any, Iterator, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,10 @@ class Segment(Part):
         residues = min(max(limit % self.boundary, self.lower), self.upper) - self.first % self.boundary
         return self.split(max(blocks * (self.upper - self.lower) + residues, 0))[0]
 
-    def runs(self) -> Iterator[range]:
-        """The IDs as runs of consecutive ones."""
-        first, left, width = self.first, self.count, self.upper - self.lower
-        while left:
-            n = left if width == self.boundary else min(left, self.upper - first % self.boundary)
-            yield range(first, first + n)
-            first, left = first + n + self.boundary - width, left - n
+    def consecutive(self) -> int:
+        """How many of the first IDs are consecutive."""
+        whole = self.upper - self.lower == self.boundary
+        return self.count if whole else min(self.count, self.upper - self.first % self.boundary)
 
 
 def part_of(message: Optional[Mapping[str, Any]]) -> Part:

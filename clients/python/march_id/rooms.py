@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import enum
-import http.client
 import json
 import random
 import ssl
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from urllib.parse import urlsplit
 
 AVOID = 5.0  # seconds for which an instance that failed is asked only after all others
 TRIES = 3  # how many hanging instances a call waits for
@@ -20,6 +19,12 @@ TRIES = 3  # how many hanging instances a call waits for
 class Kind(enum.Enum):
     """What a caller can do about an error."""
 
+    # Another instance may succeed. Of the failures of several the first of these is the call's.
+    UNAVAILABLE = "unavailable"  # no room has IDs now, and none are held: try again
+    TOO_MANY = "too_many"  # a limit of the server is reached: try again
+    WENT_BACK = "went_back"  # leasing is halted: try again
+    NO_RANGE = "no_range"  # the room has no range: try again
+    # Every instance would answer the same.
     INTERNAL = "internal"  # a defect
     INVALID = "invalid"  # the request can never succeed as it is
     NOT_FOUND = "not_found"  # there is no such tag
@@ -28,14 +33,9 @@ class Kind(enum.Enum):
     DENIED = "denied"  # the caller lacks the right
     UNAUTHENTICATED = "unauthenticated"  # no valid token or certificate
     CLOSED = "closed"  # the client was closed
-    # Another instance may succeed. Of the failures of several the first of these is the call's.
-    UNAVAILABLE = "unavailable"  # no room has IDs now, and none are held: try again
-    TOO_MANY = "too_many"  # a limit of the server is reached: try again
-    WENT_BACK = "went_back"  # leasing is halted: try again
-    NO_RANGE = "no_range"  # the room has no range: try again
 
 
-ELSEWHERE = (Kind.UNAVAILABLE, Kind.TOO_MANY, Kind.WENT_BACK, Kind.NO_RANGE)
+ELSEWHERE = list(Kind)[:4]
 # What a status means without March's reason: it is a proxy's, or HTTP's own.
 STATUSES = {400: Kind.INVALID, 401: Kind.UNAUTHENTICATED, 403: Kind.DENIED, 429: Kind.TOO_MANY,
             **dict.fromkeys((408, 499, 502, 503, 504), Kind.UNAVAILABLE)}
@@ -44,11 +44,12 @@ STATUSES = {400: Kind.INVALID, 401: Kind.UNAUTHENTICATED, 403: Kind.DENIED, 429:
 class MarchError(Exception):
     """An error of March. retry_after is how many seconds to wait before another try."""
 
-    def __init__(self, kind: Kind, message: str, retry_after: float = 1.0) -> None:
+    def __init__(self, kind: Kind, message: str, retry_after: float = 1.0, limit: int = 0,
+                 no_window: bool = False) -> None:
         super().__init__(message)
         self.kind, self.retry_after = kind, retry_after
-        self.limit = 0  # of an exhausted tag, where it is known
-        self.no_window = False  # no worker is free for a time-ordered tag: rooms still issue its IDs
+        self.limit = limit  # of an exhausted tag, where it is known
+        self.no_window = no_window  # no worker is free for a time-ordered tag: rooms still issue its IDs
 
     @property
     def temporary(self) -> bool:
@@ -67,23 +68,29 @@ def error_of(status: int, body: bytes, retry_after: Optional[str] = None, room: 
     except (ValueError, TypeError):
         answer = {}
     reason, metadata = answer.get("reason"), answer.get("metadata") or {}
-    kind = {k.value: k for k in Kind}.get(reason) if reason else STATUSES.get(status)
-    error = MarchError(kind or Kind.INTERNAL, f"{room}: {answer.get('message') or f'HTTP status {status}'}",
-                       max(1.0, float(retry_after)) if (retry_after or "").isdigit() else 1.0)
-    error.limit, error.no_window = int(metadata.get("limit", 0)), metadata.get("window") == "none"
-    return error
+    kind = {k.value: k for k in Kind}.get(reason, Kind.INTERNAL) if reason else STATUSES.get(status, Kind.INTERNAL)
+    return MarchError(kind, f"{room}: {answer.get('message') or f'HTTP status {status}'}",
+                      max(1.0, float(retry_after)) if (retry_after or "").isdigit() else 1.0,
+                      int(metadata.get("limit", 0)), metadata.get("window") == "none")
+
+
+def together(failures: Sequence[MarchError]) -> MarchError:
+    """The error of a call after the failures of several instances."""
+    kind = next((k for k in ELSEWHERE if any(e.kind is k for e in failures)), failures[0].kind)
+    return MarchError(kind, "; ".join(map(str, failures)), max(e.retry_after for e in failures),
+                      no_window=all(e.no_window for e in failures))
 
 
 class Room:
     """The address of an instance, or of several instances of one room."""
 
     def __init__(self, url: str, other: bool) -> None:
-        parts = urllib.parse.urlsplit(url)
+        parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise MarchError(Kind.INVALID, f"address: {url!r}; allowed: http://HOST:PORT, https://HOST:PORT")
-        self.url, self.other, self.avoid_until = url.rstrip("/"), other, 0.0
-        here = parts.hostname in ("localhost", "::1") or parts.hostname.startswith("127.")
-        self.may_have_token = here or parts.scheme == "https"
+        self.url, self.other, self.avoid_until = url, other, 0.0
+        self.secure, self.host, self.port = parts.scheme == "https", parts.hostname, parts.port
+        self.may_have_token = self.secure or self.host in ("localhost", "::1") or self.host.startswith("127.")
 
 
 class Rooms:
@@ -98,8 +105,7 @@ class Rooms:
         self._rooms += [Room(a, True) for a in fallback]
         self._answers: Optional[Room] = None  # the one that answered last
         self._timeout, self._token_file, self._tls = timeout, token_file, tls
-        self._plain = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        self._opener()  # so that a file that cannot be used is an error at once
+        self._context()  # so that a file that cannot be used is an error at once
 
     def ask(self, path: str, body: Optional[Mapping[str, Any]] = None, prefer: Optional[Room] = None,
             method: str = "POST") -> Tuple[Dict[str, Any], Room, float]:
@@ -120,44 +126,48 @@ class Rooms:
                 failures.append(error)
             if now() - began >= TRIES * self._timeout:
                 break
-        kind = next((k for k in ELSEWHERE if any(e.kind is k for e in failures)), failures[0].kind)
-        both = MarchError(kind, "; ".join(map(str, failures)), max(e.retry_after for e in failures))
-        both.no_window = all(e.no_window for e in failures)
-        raise both
+        raise together(failures)
 
     def avoid(self, room: Room) -> None:
         """Asks a room only after all others, for a while."""
         room.avoid_until = now() + AVOID
 
     def _call(self, room: Room, method: str, path: str, body: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-        name, headers = f"room at {room.url}", {"Content-Type": "application/json"}
+        name = f"room at {room.url}"
         try:
-            if self._token_file and not room.may_have_token:
-                raise MarchError(Kind.UNAUTHENTICATED, f"{name}: no TLS, so the token is not sent")
-            if self._token_file:
-                with open(self._token_file, encoding="ascii") as file:
-                    headers["Authorization"] = "Bearer " + file.read().strip()
-            data = None if body is None else json.dumps(body).encode()
-            request = urllib.request.Request(room.url + path, data, headers, method=method)
-            opener = self._opener() if room.url.startswith("https:") else self._plain
-            with opener.open(request, timeout=self._timeout) as answer:
-                return dict(json.loads(answer.read()))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise error_of(error.code, error.read(), error.headers.get("Retry-After"), name) from None
-        except (OSError, http.client.HTTPException) as error:
+            connection = (HTTPSConnection(room.host, room.port, timeout=self._timeout, context=self._context())
+                          if room.secure else HTTPConnection(room.host, room.port, timeout=self._timeout))
+            with closing(connection):
+                connection.request(method, path, json.dumps(body) if body else None, self._headers(room))
+                answer = connection.getresponse()
+                text = answer.read()
+            if answer.status != 200:
+                raise error_of(answer.status, text, answer.getheader("Retry-After"), name)
+            return dict(json.loads(text))
+        except (OSError, HTTPException) as error:
             raise MarchError(Kind.UNAVAILABLE, f"{name}: {error}") from error
         except ValueError as error:
             raise MarchError(Kind.INTERNAL, f"{name}: its answer makes no sense: {error}") from error
 
-    def _opener(self) -> urllib.request.OpenerDirector:
-        """An opener with the files of TLS as they are now: leases are few."""
+    def _headers(self, room: Room) -> Dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        if self._token_file:
+            if not room.may_have_token:
+                raise MarchError(Kind.UNAUTHENTICATED, f"room at {room.url}: no TLS, so the token is not sent")
+            with open(self._token_file, "rb") as file:
+                token = file.read().strip()
+            if not token or min(token) <= 32 or max(token) >= 127:  # http.client's error would have its text
+                raise MarchError(Kind.UNAUTHENTICATED, f"{self._token_file}: no token of one word")
+            headers["Authorization"] = "Bearer " + token.decode()
+        return headers
+
+    def _context(self) -> ssl.SSLContext:
+        """The files of TLS as they are now: leases are few."""
         ca, cert, key = self._tls
         context = ssl.create_default_context(cafile=ca)
         if cert:
             context.load_cert_chain(cert, key)
-        https = urllib.request.HTTPSHandler(context=context)
-        return urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
+        return context
 
 
 _BOOT = getattr(time, "CLOCK_BOOTTIME", None)

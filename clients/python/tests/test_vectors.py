@@ -4,11 +4,10 @@ import json
 import math
 import pathlib
 import unittest
-from itertools import islice
 from typing import Any, List
 
 from march_id.ids import Ticks, part_of, seconds, segment_of
-from march_id.rooms import error_of
+from march_id.rooms import Kind, MarchError, error_of, together
 
 VECTORS = pathlib.Path(__file__).parents[3] / "testdata" / "clients"
 
@@ -23,8 +22,10 @@ class Vectors(unittest.TestCase):
             s = segment_of(v["segment"], 10**9)
             for k, want in zip(v["at"][::2], v["at"][1::2]):
                 self.assertEqual(str(s.at(int(k))), want, v)
-            runs = [[str(r.start), str(len(r))] for r in islice(s.runs(), len(v["runs"]))]
-            self.assertEqual(runs, v["runs"])
+            rest = s
+            for run in v["runs"]:
+                self.assertEqual([str(rest.first), str(rest.consecutive())], run)
+                rest = rest.split(rest.consecutive())[1]
             for limit, count in v["below"]:
                 self.assertEqual(s.below(int(limit)).count, int(count), (v["segment"], limit))
             head, rest = s.split(s.count // 3)
@@ -57,6 +58,11 @@ class Vectors(unittest.TestCase):
             e = error_of(v["status"], v["body"].encode(), v["retryAfter"])
             self.assertEqual((e.kind.value, e.elsewhere(), e.retry_after, e.limit),
                              (v["kind"], v["elsewhere"], v["againSeconds"], int(v["limit"])), v)
+
+    def test_together(self) -> None:
+        for v in vectors("together"):
+            failures = [MarchError(Kind(kind), "a room") for kind in v["failures"]]
+            self.assertEqual(together(failures).kind.value, v["kind"], v)
 
 
 if __name__ == "__main__":

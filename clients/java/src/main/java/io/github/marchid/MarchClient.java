@@ -17,7 +17,6 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
@@ -36,7 +35,6 @@ import javax.net.ssl.TrustManagerFactory;
  */
 public final class MarchClient implements AutoCloseable {
     static final long MOST = 1_000_000_000; // IDs of a lease
-    static final long PATIENCE = 3 * SECOND; // for which callers wait for rooms; later ones get the error at once
 
     final Builder options;
     final Rooms rooms;
@@ -46,10 +44,6 @@ public final class MarchClient implements AutoCloseable {
     private final Map<String, Tag> tags = new ConcurrentHashMap<>();
     boolean closed;
     Part newest = Part.NONE; // the own room's part of the newest layout that an answer named
-    long retryAt; // while no room answers: when one is asked again
-    private MarchException away; // why no room answers; null while one does,
-    private long awaySince;
-    private long pause;
     private boolean look; // whether the keeper should look at once
     private Thread keeper;
 
@@ -85,36 +79,6 @@ public final class MarchClient implements AutoCloseable {
         } finally {
             lock.unlock();
         }
-    }
-
-    /** Returns why a caller does not wait: the client was closed, or no room has answered for long. */
-    MarchException refusal(long at) {
-        if (closed) {
-            return new MarchException(Kind.CLOSED, "the client was closed");
-        }
-        return away != null && at - awaySince >= PATIENCE ? away.again() : null;
-    }
-
-    /** Notes that a lease begins. Until it ends, no other tag asks rooms that do not answer. */
-    void begins() {
-        if (away != null) {
-            retryAt = now() + pause;
-        }
-    }
-
-    /** Notes that no room answers. */
-    void noAnswer(MarchException why) {
-        awaySince = away == null ? now() : awaySince;
-        away = why;
-        pause = Math.min(Math.max(2 * pause, SECOND / 50), SECOND / 2);
-        retryAt = now() + (long) (pause * ThreadLocalRandom.current().nextDouble(0.5, 1));
-    }
-
-    /** Notes that a room answers. */
-    void answered() {
-        away = null;
-        retryAt = 0;
-        pause = 0;
     }
 
     /** Notes the own room's part of a layout, and returns whether it is the newest. */

@@ -102,12 +102,17 @@ final class Rooms {
                 break;
             }
         }
+        throw together(failures);
+    }
+
+    /** The error of a call after the failures of several instances. */
+    static MarchException together(List<MarchException> failures) {
         MarchException first = Collections.min(failures, Comparator.comparingInt(
             e -> ELSEWHERE.contains(e.kind()) ? ELSEWHERE.indexOf(e.kind()) : ELSEWHERE.size()));
         if (failures.size() == 1) {
-            throw first;
+            return first;
         }
-        throw new MarchException(first.kind(),
+        return new MarchException(first.kind(),
             failures.stream().map(Throwable::getMessage).collect(Collectors.joining("; ")),
             failures.stream().mapToLong(e -> e.retryAfter().toNanos()).max().orElse(SECOND), 0,
             failures.stream().allMatch(MarchException::noWindow), first);
@@ -126,7 +131,11 @@ final class Rooms {
             if (tokenFile != null && !room.mayHaveToken) {
                 throw new MarchException(Kind.UNAUTHENTICATED, name + ": no TLS, so the token is not sent");
             } else if (tokenFile != null) {
-                request.header("Authorization", "Bearer " + Files.readString(tokenFile).strip());
+                String token = Files.readString(tokenFile).strip();
+                if (!token.matches("[!-~]+")) { // the JDK's error would have its text
+                    throw new MarchException(Kind.UNAUTHENTICATED, tokenFile + ": no token of one word");
+                }
+                request.header("Authorization", "Bearer " + token);
             }
             if (body != null) {
                 request.POST(body.isEmpty() ? BodyPublishers.noBody() : BodyPublishers.ofString(body));

@@ -3,7 +3,6 @@ package io.github.marchid;
 import static io.github.marchid.Json.number;
 import static io.github.marchid.Json.object;
 import static io.github.marchid.MarchClient.MOST;
-import static io.github.marchid.MarchClient.PATIENCE;
 import static io.github.marchid.Rooms.SECOND;
 import static io.github.marchid.Rooms.now;
 
@@ -20,11 +19,13 @@ import java.util.Deque;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Predicate;
 
 /** Issues the IDs of one tag. All methods are safe for concurrent use. */
 public final class Tag {
+    private static final long PATIENCE = 3 * SECOND; // for which callers wait for rooms; later ones get the error
     private static final long BATCH = 100_000; // IDs that a room issues at once
     private static final long AHEAD = 10_000; // ms by which the clock may be ahead of a room's
     private static final long NEVER = Long.MAX_VALUE;
@@ -54,10 +55,12 @@ public final class Tag {
     private long used = now();
     private long pacedIssued; // when the target was computed
     private long pacedAt = now();
-    private MarchException failed;
-    private long failedUntil;
-    private long replaceAt;
-    private long pause = SECOND;
+    private MarchException failed; // why leases fail; null while they do not,
+    private long failing; // since when,
+    private long retryAt; // when to ask again,
+    private long pause; // and for how long to wait then
+    private long replaceAt; // when to replace segments, or to ask for a worker, again,
+    private long again = SECOND; // and for how long to wait then
 
     Tag(MarchClient client, String name) {
         this.client = client;
@@ -168,20 +171,19 @@ public final class Tag {
         for (;;) {
             long at = now();
             used = at;
-            MarchException refused = client.refusal(at);
-            boolean ready = timed ? at < failedUntil || System.currentTimeMillis() < window.until() : heldNow() >= n;
-            if (client.closed || refused != null && !ready) {
-                throw refused;
-            } else if (ready) {
+            if (client.closed) {
+                throw new MarchException(Kind.CLOSED, "the client was closed");
+            } else if (timed ? at < retryAt || System.currentTimeMillis() < window.until() : heldNow() >= n) {
                 return;
-            } else if (at < failedUntil) {
+            } else if (at < retryAt && (!failed.temporary() || at - failing >= PATIENCE)) {
                 throw failed.again();
             } else if (at >= giveUp) {
-                throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": no IDs within 3 s");
+                throw failed != null ? failed.again()
+                    : new MarchException(Kind.UNAVAILABLE, "tag " + name + ": no IDs within 3 s");
             } else if (leasing) {
                 client.await(giveUp - at);
-            } else if (at < client.retryAt) {
-                client.await(Math.min(giveUp, client.retryAt) - at);
+            } else if (at < retryAt) {
+                client.await(Math.min(giveUp, retryAt) - at);
             } else {
                 lease(Math.max(Math.max(n - heldNow(), need(at)), 1));
             }
@@ -303,12 +305,11 @@ public final class Tag {
         if (!known || leasing || ttl > 0 && at - used >= ttl) {
             return ends; // unused: let it end
         }
-        long may = Math.max(client.retryAt, failedUntil);
-        if (need(at) > 0 && at < may) {
-            return Math.min(ends, may);
+        if (need(at) > 0 && at < retryAt) {
+            return Math.min(ends, Math.max(retryAt, at + SECOND / 2)); // one of many tags
         } else if (need(at) > 0) {
             lease(need(at));
-            return now() + SECOND / 100;
+            return now() + (failed == null ? SECOND / 100 : SECOND / 2);
         }
         return Math.min(ends, Math.max(timed ? renewAt : ends - ttl / 3, replaceAt));
     }
@@ -322,9 +323,8 @@ public final class Tag {
         String body = String.format("{\"count\":\"%d\",\"window\":{\"nonce\":\"%s\",\"age\":\"%ds\"%s}}", asked, proof,
             (now() - client.began) / SECOND, held);
         leasing = true;
-        replaceAt = now() + Math.min(pause, Math.max(ttl / 6, SECOND / 10));
-        pause = Math.min(2 * pause, 60 * SECOND);
-        client.begins();
+        replaceAt = now() + Math.min(again, Math.max(ttl / 6, SECOND / 10));
+        again = Math.min(2 * again, 60 * SECOND);
         try {
             Answer answer;
             client.lock.unlock();
@@ -333,11 +333,12 @@ public final class Tag {
             } finally {
                 client.lock.lock();
             }
-            client.answered();
             if (!client.closed) {
                 accept(answer, asked, proof);
                 known = true;
-                failedUntil = 0;
+                failed = null;
+                retryAt = 0;
+                pause = 0;
             }
         } catch (MarchException e) {
             fail(e);
@@ -350,12 +351,12 @@ public final class Tag {
     }
 
     private void fail(MarchException e) {
-        if (e.kind() == Kind.UNAVAILABLE && !e.noWindow()) {
-            client.noAnswer(e);
-            return;
-        }
+        failing = failed == null ? now() : failing;
         failed = e;
-        failedUntil = now() + Math.max(e.retryAfter().toNanos(), e.noWindow() ? pause : 0);
+        pause = Math.min(Math.max(2 * pause, SECOND / 50), SECOND / 2);
+        boolean brief = e.kind() == Kind.UNAVAILABLE && !e.noWindow();
+        retryAt = now() + (brief ? (long) (pause * ThreadLocalRandom.current().nextDouble(0.5, 1))
+            : Math.max(e.retryAfter().toNanos(), e.noWindow() ? again : 0));
         timed = e.noWindow() || timed && e.kind() != Kind.NOT_FOUND;
         limited(e.limit());
         if (e.kind() == Kind.NOT_FOUND && !known) {
@@ -391,7 +392,7 @@ public final class Tag {
         nonce = proof;
         ttl = (window.until() - Math.max(there, window.since())) * 1_000_000;
         renewAt = now() + ttl / 2;
-        pause = SECOND;
+        again = SECOND;
         version = client.newest.version();
     }
 
@@ -410,7 +411,7 @@ public final class Tag {
         }
         if (!old(s, at)) {
             drop(o -> old(o, at));
-            pause = SECOND;
+            again = SECOND;
             replaceAt = 0;
         }
         segments.addLast(s);

@@ -49,6 +49,11 @@ public final class VectorsTest {
                 List.of(e.kind().name().toLowerCase(Locale.ROOT), String.valueOf(e.elsewhere()),
                     String.valueOf(e.retryAfter().toSeconds()), String.valueOf(e.limit())));
         }
+        for (Map<String, Object> v : vectors("together")) {
+            List<MarchException> failures = ((List<?>) v.get("failures")).stream()
+                .map(kind -> new MarchException(MarchException.Kind.of((String) kind, 0), "a room")).toList();
+            same(v, v.get("kind"), Rooms.together(failures).kind().name().toLowerCase(Locale.ROOT));
+        }
         System.out.println("ok, " + checked + " checks");
     }
 
