@@ -26,6 +26,33 @@ type Segment struct {
 // time-ordered IDs whose worker is last are further apart.
 type Run struct{ First, Count, Stride int64 }
 
+// IDs yields the IDs of the run.
+func (r Run) IDs() iter.Seq[int64] {
+	return func(yield func(int64) bool) {
+		for k := range r.Count {
+			if !yield(r.First + k*max(r.Stride, 1)) {
+				return
+			}
+		}
+	}
+}
+
+// Runs are IDs, in the order in which they are issued.
+type Runs []Run
+
+// IDs yields the IDs of all runs.
+func (rs Runs) IDs() iter.Seq[int64] {
+	return func(yield func(int64) bool) {
+		for _, r := range rs {
+			for id := range r.IDs() {
+				if !yield(id) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Segment returns the first n IDs of room that are at least base and below
 // limit, or as many as there are. n must be at least 1, base at least 0. Its
 // errors are NoRange (the room has no range in l) and Exhausted (no ID is
@@ -152,8 +179,8 @@ func (s Segment) Runs() iter.Seq[Run] {
 func (s Segment) IDs() iter.Seq[int64] {
 	return func(yield func(int64) bool) {
 		for run := range s.Runs() {
-			for k := range run.Count {
-				if !yield(run.First + k) {
+			for id := range run.IDs() {
+				if !yield(id) {
 					return
 				}
 			}

@@ -29,6 +29,7 @@ type Client struct {
 	stop     context.CancelFunc
 	work     sync.WaitGroup
 	newest   atomic.Pointer[allocator.Part] // the own room's part of the newest layout that an answer named; never nil
+	layout   atomic.Pointer[Layout]         // of a console; nil before Layout is called
 	poke     chan struct{}                  // holds a token if the keeper should look at once
 
 	mu struct {
@@ -81,7 +82,7 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	c.work.Go(func() { _ = refiller.Run(c.running) }) // it returns nil
 	c.work.Go(func() { c.keep(c.running) })
 	if c.discover != nil {
-		c.work.Go(func() { c.discover.poll(c.running) })
+		c.work.Go(func() { c.discover.poll(c.running, c.followLayout) })
 	}
 
 	warming, warmed := errgroup.WithContext(ctx)
@@ -149,8 +150,8 @@ func (c *Client) Next(ctx context.Context, tag string) (id int64, err error) {
 
 // NextN returns n IDs of a tag, 1 to 2^40, as runs; see Tag.NextN. Its errors are Next's
 // and Invalid.
-func (c *Client) NextN(ctx context.Context, tag string, n int64) (runs []allocator.Run, err error) {
-	return with(c, tag, func(t *Tag) ([]allocator.Run, error) { return t.NextN(ctx, n, nil) })
+func (c *Client) NextN(ctx context.Context, tag string, n int64) (Runs, error) {
+	return with(c, tag, func(t *Tag) (Runs, error) { return t.NextN(ctx, n, nil) })
 }
 
 // NextRun returns n consecutive IDs of a tag; see Tag.NextRun.
@@ -359,6 +360,7 @@ func (c *Client) heard(part allocator.Part) (current bool) {
 				c.log.Info("layout changed: the client replaces segments that are out of the room's range",
 					"version", part.Version, "before", newest.Version)
 				c.wakeKeeper()
+				c.pool.askConsole()
 			}
 			return true
 		}

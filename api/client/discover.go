@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -75,9 +76,11 @@ func (d *Discover) validate() error {
 // discovery asks consoles for the addresses of a pool.
 type discovery struct {
 	Discover
-	pool     *pool
-	consoles []*grpc.ClientConn // the one that answered last comes first; only ask uses it
-	seed     maphash.Seed       // each client takes other instances of a large room
+	pool *pool
+	seed maphash.Seed // each client takes other instances of a large room
+
+	mu       sync.Mutex
+	consoles []*grpc.ClientConn // the one that answered last comes first
 }
 
 func newDiscovery(opts Options, p *pool) (*discovery, error) {
@@ -97,8 +100,8 @@ func newDiscovery(opts Options, p *pool) (*discovery, error) {
 
 func (d *discovery) close() { closeAll(d.consoles) }
 
-// poll asks until ctx ends. It must be the only caller of ask then.
-func (d *discovery) poll(ctx context.Context) {
+// poll asks until ctx ends, and calls also each time.
+func (d *discovery) poll(ctx context.Context, also func(context.Context)) {
 	for {
 		pause := time.Duration(float64(d.Every) * (1 + discoverJitter*(2*rand.Float64()-1)))
 		select {
@@ -116,26 +119,44 @@ func (d *discovery) poll(ctx context.Context) {
 			d.pool.log.Debug("no console tells the room's addresses: the client stays with those it has",
 				"room", d.Room, "error", err)
 		}
+		also(ctx)
 	}
 }
 
-// ask asks one console after the other, and gives the pool the addresses. Its error is
-// Unavailable if none answers, or if the pool has no address then.
+// ask asks for the instances, and gives the pool the addresses. Its error is Unavailable if no console answers, or if
+// the pool has no address then.
 func (d *discovery) ask(ctx context.Context) error {
+	answer, err := askConsoles(ctx, d, marchv1.ConsoleServiceClient.ListInstances, &marchv1.ListInstancesRequest{})
+	if err != nil {
+		return err
+	}
+	return d.tell(answer.GetInstances())
+}
+
+// askConsoles sends a request to one console after the other, and returns the first answer. Its error is Unavailable.
+func askConsoles[Q, A any](ctx context.Context, d *discovery,
+	method func(marchv1.ConsoleServiceClient, context.Context, Q, ...grpc.CallOption) (A, error),
+	request Q) (none A, _ error) {
+	d.mu.Lock()
+	consoles := slices.Clone(d.consoles)
+	d.mu.Unlock()
 	var failures []error
-	for i, conn := range d.consoles {
+	for i, conn := range consoles {
 		asking, cancel := context.WithTimeout(ctx, d.pool.timeout)
-		answer, err := marchv1.NewConsoleServiceClient(conn).ListInstances(asking, &marchv1.ListInstancesRequest{})
+		answer, err := method(marchv1.NewConsoleServiceClient(conn), asking, request)
 		cancel()
 		if err != nil {
 			failures = append(failures, allocator.Errorf(allocator.Unavailable,
 				"console at %s: %w", conn.Target(), err))
 			continue
 		}
-		d.consoles[0], d.consoles[i] = d.consoles[i], d.consoles[0]
-		return d.tell(answer.GetInstances())
+		consoles[0], consoles[i] = consoles[i], consoles[0]
+		d.mu.Lock()
+		d.consoles = consoles
+		d.mu.Unlock()
+		return answer, nil
 	}
-	return together(failures)
+	return none, together(failures)
 }
 
 // tell gives the pool the addresses of live instances.

@@ -27,6 +27,19 @@
 //
 //	run, err := ids.NextRun(ctx, "order", 10) // run.First to run.First+9
 //
+// Of many IDs NextN returns the runs:
+//
+//	runs, err := ids.NextN(ctx, "order", 1000)
+//	...
+//	for id := range runs.IDs() {
+//
+// # Tests and metrics
+//
+// A service that takes an [Issuer] instead of a *Client can be tested with package clienttest, which asks no room, and
+// with the module github.com/march-id/march/marchtest, which runs a cluster in the test's process. Errors have the
+// kinds that stand here: errors.Is(err, client.Exhausted). Packages clientprom and clientotel show metrics, and
+// Options.Slog gets what the client logs.
+//
 // # Finding the room
 //
 // With Options.Discover a client asks a console where the instances of its room are, and again
@@ -36,6 +49,8 @@
 //	ids, err := client.New(ctx, client.Options{Discover: &client.Discover{
 //		Consoles: []string{"127.0.0.1:7001"}, Room: "eu-1", Fallback: []string{"us-1"},
 //	}})
+//
+// Such a client can tell of which room an ID is, too: RoomOf and Decode work on the layout that it keeps.
 //
 // # TLS
 //

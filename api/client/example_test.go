@@ -94,6 +94,47 @@ func ExampleClient_NextN() {
 	// 201 from 1000
 }
 
+// Runs yield their IDs.
+func ExampleRuns() {
+	ctx := context.Background()
+	ids, err := client.New(ctx, client.Options{Addresses: []string{exampleRoom()}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer ids.Close()
+	runs, err := ids.NextN(ctx, "line", 3)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for id := range runs.IDs() {
+		fmt.Println(id)
+	}
+	// Output:
+	// 1
+	// 2
+	// 3
+}
+
+// A segment for another process, which issues its IDs itself, until its end.
+func ExampleClient_Lease() {
+	ctx := context.Background()
+	ids, err := client.New(ctx, client.Options{Addresses: []string{exampleRoom()}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer ids.Close()
+	segment, err := ids.Lease(ctx, "parcel", 700)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(segment.Count, "IDs, the last is", segment.Last(), segment.Until.After(time.Now()))
+	// Output: 700 IDs, the last is 1200 true
+}
+
 // The kind of an error says what went wrong.
 func ExampleClient_Next_errors() {
 	ctx := context.Background()
@@ -105,11 +146,11 @@ func ExampleClient_Next_errors() {
 	defer ids.Close()
 	_, err = ids.Next(ctx, "No Such Tag")
 	switch {
-	case errors.Is(err, allocator.Invalid):
+	case errors.Is(err, client.Invalid):
 		fmt.Println("invalid:", err)
-	case errors.Is(err, allocator.NotFound):
+	case errors.Is(err, client.NotFound):
 		fmt.Println("no such tag:", err)
-	case errors.Is(err, allocator.Unavailable):
+	case errors.Is(err, client.Unavailable):
 		fmt.Println("try again later:", err)
 	}
 	// Output: invalid: tag: "No Such Tag" begins with "N"; allowed: [a-z0-9][a-z0-9._-]{0,62}

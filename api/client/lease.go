@@ -52,6 +52,19 @@ func (t *Tag) lease(ctx context.Context, n int64, window *marchv1.WindowRequest,
 	return l, nil
 }
 
+// Lease returns a segment of up to n IDs of a tag, 1 to 1,000,000,000, of a room: for a caller that issues them itself,
+// in another process say. None of them may be issued from the segment's Until on, and none is of what the client
+// holds. Its errors are Next's; Invalid (n); and Refused for a tag of time-ordered IDs.
+func (c *Client) Lease(ctx context.Context, tag string, n int64) (Segment, error) {
+	if n < 1 || n > api.MaxLease {
+		return Segment{}, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, int64(api.MaxLease))
+	}
+	return with(c, tag, func(t *Tag) (Segment, error) {
+		l, err := t.lease(ctx, n, nil, nil, func(*endpoint, error) {})
+		return l.seg, t.ofClient(err)
+	})
+}
+
 // read checks the answer to a request for n IDs that was sent at a time.
 func (l *lease) read(answer *marchv1.LeaseResponse, n int64, sent time.Time) (err error) {
 	l.serves, l.limit = api.PartFromProto(answer.GetServes()), answer.GetLimit()

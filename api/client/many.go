@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/texts"
@@ -99,11 +100,7 @@ func (t *Tag) take(ctx context.Context, n int64) (taken TagIDs, err error) {
 		return taken, err
 	}
 	taken = TagIDs{Tag: string(t.name), IDs: make([]int64, 0, n)}
-	for _, run := range runs {
-		for k := range run.Count {
-			taken.IDs = append(taken.IDs, run.First+k*max(run.Stride, 1))
-		}
-	}
+	taken.IDs = slices.AppendSeq(taken.IDs, runs.IDs())
 	if text := t.text.Load(); text != nil {
 		if taken.Texts, err = text.OfRuns(runs); err != nil {
 			return taken, t.ofText(err)

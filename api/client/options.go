@@ -2,6 +2,7 @@ package client
 
 import (
 	"cmp"
+	"log/slog"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -51,8 +52,10 @@ type Options struct {
 	OpaqueKeys []format.Key
 	// Timeout is how long one instance may take to answer. Default 2 s.
 	Timeout time.Duration
-	// Logger; nil logs nothing.
+	// Logger gets what the client logs. Default nil: Slog gets it.
 	Logger hclog.Logger
+	// Slog gets what the client logs, if Logger is nil. Default nil: the client logs nothing.
+	Slog *slog.Logger
 	// TLS has the CAs of servers and the own certificate, from files that are followed while the
 	// client runs (tlsfiles.Open). A server's certificate must name the host that the client
 	// calls. Default nil: connections have no TLS.
@@ -126,7 +129,10 @@ func (o Options) Validate() error {
 func (o Options) withDefaults() Options {
 	o.Reserve, o.Timeout = cmp.Or(o.Reserve, DefaultReserve), cmp.Or(o.Timeout, DefaultTimeout)
 	o.MinStep, o.MaxStep = cmp.Or(o.MinStep, DefaultMinStep), cmp.Or(o.MaxStep, DefaultMaxStep)
-	if o.Logger == nil {
+	switch {
+	case o.Logger == nil && o.Slog != nil:
+		o.Logger = ofSlog(o.Slog)
+	case o.Logger == nil:
 		o.Logger = hclog.NewNullLogger()
 	}
 	return o

@@ -76,9 +76,9 @@ func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 // a run are consecutive, unless it has a Stride. For time-ordered IDs n is at most the
 // number that one worker has in a second. Runs that NextN appended before an error are
 // lost, a gap. Its errors are Next's and Invalid.
-func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (_ []allocator.Run, err error) {
-	return byKind(t, func() ([]allocator.Run, error) { return t.chain.NextN(ctx, n, dst) },
-		func(d *timed) ([]allocator.Run, error) { return d.nextN(ctx, n, dst) })
+func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (Runs, error) {
+	return byKind(t, func() (Runs, error) { return t.chain.NextN(ctx, n, dst) },
+		func(d *timed) (Runs, error) { return d.nextN(ctx, n, dst) })
 }
 
 // NextRun returns n consecutive IDs, 1 to 100,000: of what the client holds, or else of the
