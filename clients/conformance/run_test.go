@@ -439,6 +439,10 @@ func TestServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// .ci/run tests the Go service in a module of its own.
+	if text, err := os.ReadFile("../go/example/service.go"); err != nil || !bytes.Contains(page, text) {
+		t.Errorf("docs/clients.md has not the whole of service.go: %v", err)
+	}
 	cluster := testcluster.NewFake(t)
 	cluster.Init(testcluster.Halves(), "test")
 	cluster.Tag(nil, "test", "order")
