@@ -168,7 +168,11 @@ func ConnectionText(text string) string {
 	if why, err := strconv.QuotedPrefix(quoted); err == nil {
 		text, _ = strconv.Unquote(why)
 	}
-	return strings.TrimPrefix(strings.TrimPrefix(text, "transport: "), "Error while dialing: ")
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "transport: "), "Error while dialing: ")
+	if strings.HasPrefix(text, "error reading server preface") {
+		text += ": a server that asks for TLS ends a plain connection so"
+	}
+	return text
 }
 
 // KindOf returns the Kind of the first classified error in err's tree, from

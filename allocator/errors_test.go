@@ -69,3 +69,18 @@ func TestErrorOfTwoCauses(t *testing.T) {
 		t.Errorf("%v lacks a cause", err)
 	}
 }
+
+// gRPC's own words of a connection that failed do not tell an operator what to do.
+func TestConnectionText(t *testing.T) {
+	for text, want := range map[string]string{
+		"no such tag": "no such tag",
+		`last: connection error: desc = "transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection ` +
+			`refused"`: "dial tcp 127.0.0.1:1: connect: connection refused",
+		`connection error: desc = "error reading server preface: EOF"`: "error reading server preface: EOF: a server " +
+			"that asks for TLS ends a plain connection so",
+	} {
+		if got := allocator.ConnectionText(text); got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	}
+}
