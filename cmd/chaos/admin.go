@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
@@ -33,7 +34,7 @@ const askWithin = 3 * time.Second
 func (a *admin) call(ctx context.Context, use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 	if a.conns == nil {
 		for _, s := range a.cluster.Consoles {
-			conn, err := api.Dial(s.GRPC)
+			conn, err := api.Dial(s.GRPC, a.cluster.Credentials().Options()...)
 			if err != nil {
 				return err
 			}
@@ -95,6 +96,11 @@ func (a *admin) init(ctx context.Context) error {
 		case skewTag:
 			settings.MaxSkew = ptr(int64(5_000_000))
 		}
+		all = append(all, settings)
+	}
+	for _, tag := range a.cluster.Others {
+		settings := proto.CloneOf(others[tag])
+		settings.Name, settings.Reserve, settings.MaxStep = string(tag), durationpb.New(startReserve), ptr(int64(10_000))
 		all = append(all, settings)
 	}
 	for _, tag := range a.cluster.Times {

@@ -24,7 +24,14 @@
 // run can mount such a disk as root on Linux, with loop devices. On other machines the log says
 // that the run has no faults of the disk.
 //
-// Two tags have time-ordered IDs: one counts ms, the other one seconds. Faults set the clocks
+// Callers take IDs in each way that March has, by single calls, batches, contiguous ones, of several tags at
+// once, by streams, by the Go client with segments and windows that it was lent, and at the doors for Redis,
+// Leaf, TinyId and CosId, of tags with periods, with plain and with opaque texts, which they compare.
+//
+// Rooms, consoles and their callers speak TLS, with certificates that end after five minutes and are renewed
+// each half a minute. etcd asks each process for its own user.
+//
+// Three tags have time-ordered IDs: one counts ms, one seconds, and one has the worker last. Faults set the clocks
 // of instances wrong, too (package skew). The check compares the IDs with the windows of
 // workers in etcd's history. The run does not measure how long their callers wait: after some
 // restores, no window begins for 20 minutes.

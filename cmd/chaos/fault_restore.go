@@ -234,6 +234,7 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 	args := append([]string{"recover", "--etcd", strings.Join(d.Endpoints(), ","), "--quiet", "--yes", "--wait", "3s",
 		"--timeout", "3s", "--layout", "known"}, d.AsOperator()...)
+	args = append(args, "--tls-ca", d.CA())
 	for _, s := range d.Consoles {
 		args = append(args, "--console", s.GRPC)
 	}

@@ -266,7 +266,7 @@ func (d *driver) cutOff(ctx context.Context, r *rand.Rand) (*injury, error) {
 
 // reserveOf asks an instance how long its IDs last, for the tag of which it has the least.
 func reserveOf(ctx context.Context, d *driver, s *cluster.Server) (time.Duration, error) {
-	conn, err := api.Dial(s.GRPC)
+	conn, err := api.Dial(s.GRPC, d.Credentials().Options()...)
 	if err != nil {
 		return 0, err
 	}

@@ -91,7 +91,7 @@ func (d *driver) lives(ctx context.Context) error {
 
 // leases waits until an instance has leased a segment of each tag.
 func (d *driver) leases(ctx context.Context, s *cluster.Server) error {
-	conn, err := api.Dial(s.GRPC)
+	conn, err := api.Dial(s.GRPC, d.Credentials().Options()...)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,13 +20,16 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/disk"
 	"github.com/march-id/march/cmd/chaos/internal/report"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
+	"github.com/march-id/march/cmd/chaos/internal/traffic"
 )
 
 // The processes of a run. One room has a single instance, which cannot hide behind another.
@@ -35,8 +40,20 @@ var (
 		"event": {Preset: "cosid"},
 		"trace": {TimeBits: 31, WorkerBits: 4, SequenceBits: 20, Unit: durationpb.New(time.Second),
 			EpochMs: ptr(int64(timeid.EpochCosId)), Rollback: marchv1.RollbackPolicy_ROLLBACK_POLICY_OFFSET},
+		"tail": {TimeBits: 42, WorkerBits: 9, SequenceBits: 12, Order: marchv1.WorkerOrder_WORKER_ORDER_LAST,
+			EpochMs: ptr(int64(timeid.EpochCosId))},
+	}
+	// others are asked for at a lower rate, and no promise of times is measured of them.
+	others = map[allocator.Tag]*marchv1.Tag{
+		"day":        {Period: &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 10}},
+		"invoice":    {Format: ptr("prefix(INV-) | radix62(11)")},
+		"secret":     {Format: ptr("opaque(" + keyName + ", 10^18) | decimal(18)")},
+		traffic.Door: {},
 	}
 )
+
+// keyName names the key of opaque texts.
+const keyName = "chaos"
 
 // strictTag is the tag with strict_retract: it stops rather than go on under a layout that was
 // not confirmed recently.
@@ -90,10 +107,22 @@ func (c *config) produce(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	key, keyFile, err := c.key()
+	if err != nil {
+		return err
+	}
+	written := make(map[allocator.Tag]*texts.Text)
+	for tag, settings := range others {
+		if strings.Contains(settings.GetFormat(), keyName) {
+			settings.KeyCheck = ptr(key.CheckValue())
+		}
+		written[tag] = texts.New(settings.GetFormat(), settings.GetKeyCheck(), []format.Key{key})
+	}
 	cl, err := cluster.New(cluster.Config{
 		Keys: keys, Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles,
 		Tags:  tags,
-		Times: slices.Sorted(maps.Keys(times)), Rate: c.rate, Seed: c.seed,
+		Times: slices.Sorted(maps.Keys(times)), Others: slices.Sorted(maps.Keys(others)), Texts: written,
+		Key: key, KeyFile: keyFile, Rate: c.rate, Seed: c.seed,
 		Events: events,
 	})
 	if err != nil {
@@ -118,6 +147,16 @@ func (c *config) produce(ctx context.Context) (err error) {
 		return err
 	}
 	return nil
+}
+
+// key makes a key of opaque texts, and its file.
+func (c *config) key() (key format.Key, file string, err error) {
+	secret := sha256.Sum256([]byte("chaos"))
+	if key, err = format.NewKey(keyName, secret[:]); err != nil {
+		return key, "", err
+	}
+	file = filepath.Join(c.dir, "opaque.key")
+	return key, file, os.WriteFile(file, hex.AppendEncode(nil, secret[:]), 0o600)
 }
 
 // build builds march with its crash points.
@@ -169,7 +208,7 @@ func (d *driver) start(ctx context.Context) error {
 	}
 	d.StartRooms()
 	for _, s := range d.Instances {
-		if err := cluster.Poll(ctx, s.Name+" to be ready", func() bool { return ready(ctx, s) }); err != nil {
+		if err := cluster.Poll(ctx, s.Name+" to be ready", func() bool { return d.ready(ctx, s) }); err != nil {
 			return err
 		}
 	}
@@ -210,7 +249,7 @@ func (d *driver) describe() error {
 	for _, s := range d.Consoles {
 		r.Consoles = append(r.Consoles, s.ID)
 	}
-	for _, tag := range d.Tags {
+	for _, tag := range slices.Concat(d.Tags, d.Others) {
 		r.Tags = append(r.Tags, string(tag))
 	}
 	for _, tag := range d.Times {

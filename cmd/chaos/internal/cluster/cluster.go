@@ -12,10 +12,14 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/texts"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 	"github.com/march-id/march/cmd/internal/proxy"
 )
@@ -34,6 +38,10 @@ type Config struct {
 	Members, Consoles int
 	Tags              []allocator.Tag
 	Times             []allocator.Tag // tags of time-ordered IDs
+	Others            []allocator.Tag // counters with periods, with texts or of doors
+	Texts             map[allocator.Tag]*texts.Text
+	Key               format.Key // of opaque texts
+	KeyFile           string     // its file
 	// Rate is how many IDs per second all callers together ask for.
 	Rate int
 	Seed uint64
@@ -54,13 +62,18 @@ type Cluster struct {
 	Instances []*Server
 	Consoles  []*Server
 
-	loads []*load
-	ports *ports
+	// TLS has the CA, and the certificate of callers.
+	TLS *tlsfiles.Files
+
+	loads        []*load
+	ports        *ports
+	renewing     sync.WaitGroup
+	stopRenewing context.CancelFunc
 }
 
 // New makes a cluster without starting its processes.
 func New(cfg Config) (*Cluster, error) {
-	c := &Cluster{Config: cfg, ports: newPorts()}
+	c := &Cluster{Config: cfg, ports: newPorts(), stopRenewing: func() {}}
 	if err := c.make(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -93,6 +106,11 @@ func (c *Cluster) make() error {
 			}
 			c.Instances = append(c.Instances, s)
 		}
+	}
+	if err := c.certify(); err != nil {
+		return err
+	}
+	for _, room := range c.Rooms {
 		c.loads = append(c.loads, c.newLoad(room.Name))
 	}
 	return nil
@@ -137,6 +155,8 @@ const stopWithin = 15 * time.Second
 
 // Close ends all processes that still run, at once.
 func (c *Cluster) Close() error {
+	c.stopRenewing()
+	c.renewing.Wait()
 	errs := []error{c.StopLoads()}
 	for _, s := range c.Servers() {
 		errs = append(errs, s.close())

@@ -28,10 +28,13 @@ type Server struct {
 	Callers *proxy.Link
 	// Reached is the address of that link.
 	Reached string
+	// Doors are the addresses of a room's doors, by their names, without a link in between.
+	Doors map[string]string
 
 	listeners []*proxy.Listener
 	etcd      []string // the addresses of its links to the members
 	user      []string // the flags of its user in etcd
+	more      []string // the flags of its certificate, of its doors and of the key of opaque texts
 	march     string
 	journal   string // the directory of journals
 	clock     string // the file of its clock: package skew
@@ -70,6 +73,11 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 	if room != "" {
 		name = string(room) + "." + id
 	}
+	s.more = []string{"--tls-cert", filepath.Join(c.certs(), name+".pem"), "--tls-key",
+		filepath.Join(c.certs(), name+"-key.pem"), "--tls-client-ca", c.CA()}
+	if room == "" {
+		s.more = append(s.more, "--tls-ca", c.CA())
+	}
 	s.keeper = newKeeper(proc.New(c.logs(), name), c.Events, s.command)
 	link := func(target string) (*proxy.Link, string, error) {
 		l := proxy.New(target)
@@ -88,6 +96,14 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 		s.Etcd, s.etcd = append(s.Etcd, l), append(s.etcd, address)
 	}
 	if room != "" {
+		s.Doors = make(map[string]string)
+		for _, door := range []string{"redis", "leaf", "tinyid", "cosid"} {
+			if s.Doors[door], err = c.ports.free(); err != nil {
+				return nil, errors.Join(err, s.close())
+			}
+			s.more = append(s.more, "--"+door, s.Doors[door])
+		}
+		s.more = append(s.more, "--tls-doors=false", "--tinyid-tokens", c.tokens(), "--opaque-key", c.Key.Name()+"="+c.KeyFile)
 		if s.Callers, s.Reached, err = link(s.GRPC); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
@@ -102,7 +118,7 @@ func (s *Server) command() proc.Command {
 	}
 	args = append(args, "--etcd", strings.Join(s.etcd, ","), "--grpc", s.GRPC, "--http", s.HTTP, "--drain", Drain,
 		"--log-format", "json", "--log-level", "debug")
-	args = append(args, s.user...)
+	args = append(append(args, s.user...), s.more...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return proc.Command{Path: s.march, Args: args, Env: append(slices.Clone(s.mu.env),

@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/cmd/chaos/internal/traffic"
 )
 
 // Root is etcd's own user, and Password the password of all users.
@@ -15,6 +16,9 @@ const Root, Password = "root", "chaos"
 
 // passwordFile is the file with Password, for the programs.
 func (c *Cluster) passwordFile() string { return filepath.Join(c.Dir, "etcd.password") }
+
+// tokens is the file of the tokens of TinyId's callers.
+func (c *Cluster) tokens() string { return filepath.Join(c.Dir, "tinyid.tokens") }
 
 // AsOperator returns the flags of an operator's command that calls etcd.
 func (c *Cluster) AsOperator() []string { return c.as(c.Keys.OperatorRole()) }
@@ -27,6 +31,9 @@ func (c *Cluster) as(role record.Role) []string {
 // room, one for consoles and one for operators.
 func (c *Cluster) RequireUsers(ctx context.Context) error {
 	if err := os.WriteFile(c.passwordFile(), []byte(Password), 0o600); err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.tokens(), []byte(traffic.Token+" *\n"), 0o600); err != nil {
 		return err
 	}
 	client, err := c.Members[0].Etcd()

@@ -124,9 +124,10 @@ func (l *Load) client(ctx context.Context, tag allocator.Tag, p *pacer) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	opts := client.Options{Reserve: 2 * time.Second, MaxStep: 1_000_000, Timeout: time.Second}
+	opts := client.Options{Reserve: 2 * time.Second, MaxStep: 1_000_000, Timeout: time.Second, OpaqueKeys: l.Keys,
+		TLS: l.TLS}
 	for _, address := range l.Instances {
-		opts.Addresses = append(opts.Addresses, address)
+		opts.Addresses = append(opts.Addresses, address.GRPC)
 	}
 	slices.Sort(opts.Addresses)
 	ids, err := client.New(ctx, opts)

@@ -1,37 +1,47 @@
-// Package traffic is the load of a chaos run. Its callers ask for IDs by single calls, by
-// streams and by the Go client, and record each ID (package runlog).
+// Package traffic is the load of a chaos run. Its callers ask for IDs in each way that March has: by
+// the rows of a table, and by streams. They record each ID (package runlog).
 package traffic
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/format"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
-	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
+
+// Addresses are where callers reach an instance: over gRPC, and at its doors by their names.
+type Addresses struct {
+	GRPC  string
+	Doors map[string]string
+}
 
 // Config describes the load and its target.
 type Config struct {
 	// Dir is the run's directory.
 	Dir  string
 	Room allocator.Room
-	// Instances are the room's, with their addresses.
-	Instances map[allocator.Instance]string
+	// Instances are the room's.
+	Instances map[allocator.Instance]Addresses
 	Tags      []allocator.Tag
-	// Times are tags of time-ordered IDs.
-	Times []allocator.Tag
+	// Times are tags of time-ordered IDs, Others counters with periods, with texts or of doors.
+	Times, Others []allocator.Tag
+	// Texts has how the IDs of some tags are texts, and Keys the keys of these.
+	Texts map[allocator.Tag]*texts.Text
+	Keys  []format.Key
+	TLS   *tlsfiles.Files
 	// Rate is how many IDs per second all callers together ask for.
 	Rate int
 	Seed uint64
@@ -52,8 +62,8 @@ const (
 	retryPause = 20 * time.Millisecond
 	// largestBatch bounds the IDs of a call.
 	largestBatch = 1_000
-	// timeBatch is the same for time-ordered IDs: many calls show more than many IDs.
-	timeBatch = 100
+	// smallBatch is the same where many calls show more than many IDs.
+	smallBatch = 100
 )
 
 // Load is the callers of a room. Its methods are safe for concurrent use.
@@ -69,6 +79,7 @@ type Load struct {
 func New(cfg Config) *Load {
 	l := &Load{Config: cfg}
 	l.mu.counts = make(map[string]Count)
+	redis.SetLogger(silent{})
 	return l
 }
 
@@ -84,42 +95,39 @@ func (l *Load) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	// Half of the IDs come by batches, and most of the rest by the client: single IDs in
 	// streams cost the most.
-	tags := len(l.Tags)
 	instances := slices.Sorted(maps.Keys(l.Instances))
-	var conns []*grpc.ClientConn
+	var places []*place
 	defer func() {
-		for _, conn := range conns {
-			err = errors.Join(err, conn.Close())
+		for _, at := range places {
+			err = errors.Join(err, at.close())
 		}
 	}()
 	for n, name := range instances {
-		conn, err := api.Dial(l.Instances[name],
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}))
+		at, err := newPlace(name, l.Instances[name], api.Credentials{TLS: l.TLS})
 		if err != nil {
 			return err
 		}
-		conns = append(conns, conn)
-		ids := marchv1.NewIDServiceClient(conn)
-		for i, tag := range l.Tags {
-			pace := l.pace(l.Rate/2/len(instances)/tags, n*tags+i)
-			group.Go(func() error { return l.batches(ctx, ids, name, tag, pace) })
-		}
-		for i, tag := range l.Times {
-			pace := l.pace(l.Rate/50/len(instances)/len(l.Times), 3000+n*len(l.Times)+i)
-			pace.largest = timeBatch
-			group.Go(func() error { return l.batches(ctx, ids, name, tag, pace) })
-		}
-		tag := l.Tags[n%tags]
-		group.Go(func() error { return l.streams(ctx, ids, name, tag, l.Rate/20/len(instances)) })
+		places = append(places, at)
+		tag := l.Tags[n%len(l.Tags)]
+		group.Go(func() error { return l.streams(ctx, at.ids, name, tag, l.Rate/20/len(instances)) })
 	}
-	for i, tag := range l.Tags {
-		pace := l.pace(l.Rate*9/20/tags, 1000+i)
-		group.Go(func() error { return l.client(ctx, tag, pace) })
-	}
-	for i, tag := range l.Times {
-		pace := l.pace(l.Rate/100/len(l.Times), 2000+i)
-		pace.largest = timeBatch
-		group.Go(func() error { return l.client(ctx, tag, pace) })
+	for k, row := range callers {
+		tags, of := row.tags(l.Config), places
+		if row.ask == nil { // the Go client's, for the whole room
+			of = places[:1]
+		}
+		for n, at := range of {
+			for i, tag := range tags {
+				pace := l.pace(l.Rate*row.share/1000/len(of)/len(tags), 1000*k+n*len(tags)+i)
+				pace.largest = row.largest
+				group.Go(func() error {
+					if row.ask == nil {
+						return l.client(ctx, tag, pace)
+					}
+					return l.asks(ctx, row, at, tag, pace)
+				})
+			}
+		}
 	}
 	err = group.Wait()
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
@@ -135,8 +143,17 @@ func (l *Load) failed(file *runlog.Writer, a runlog.Answer, err error) error {
 	return file.Add(a)
 }
 
-// got records the IDs that a caller got.
+// got records the IDs that a caller got. The log has runs of consecutive IDs only.
 func (l *Load) got(file *runlog.Writer, a runlog.Answer) error {
+	if slices.ContainsFunc(a.Runs, func(run allocator.Run) bool { return run.Stride > 1 }) {
+		var single []allocator.Run
+		for _, run := range a.Runs {
+			for k := range run.Count {
+				single = appendID(single, run.First+k*max(run.Stride, 1))
+			}
+		}
+		a.Runs = single
+	}
 	if err := file.Add(a); err != nil {
 		return err
 	}
@@ -172,7 +189,7 @@ type pacer struct {
 
 func (l *Load) pace(rate, worker int) *pacer {
 	return &pacer{rand: rand.New(rand.NewPCG(l.Seed, uint64(worker))),
-		rate: float64(max(rate, 1)), largest: largestBatch}
+		rate: float64(max(rate, 1))}
 }
 
 // wait waits for a caller's next turn and returns how many IDs to ask for. A caller that was
@@ -200,44 +217,5 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-time.After(d):
 		return true
-	}
-}
-
-// batches is a caller of NextBatch.
-func (l *Load) batches(ctx context.Context, ids marchv1.IDServiceClient, name allocator.Instance,
-	tag allocator.Tag, p *pacer) (err error) {
-	file, err := l.file(fmt.Sprintf("%s-%s-batch", name, tag))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	for {
-		n, ok := p.wait(ctx)
-		if !ok {
-			return nil
-		}
-		got := runlog.Answer{Sent: time.Now(), Room: l.Room, Instance: name, Tag: tag}
-		// Not ctx: the IDs of the last call must be recorded.
-		calling, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		answer, err := ids.NextBatch(calling, &marchv1.NextBatchRequest{Tag: string(tag), Count: n})
-		cancel()
-		if err != nil {
-			if err := l.failed(file, got, err); err != nil {
-				return err
-			}
-			pause(ctx, retryPause)
-			continue
-		}
-		got.Received = time.Now()
-		for _, run := range answer.GetRuns() {
-			got.Runs = append(got.Runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount(),
-				Stride: run.GetStride()})
-		}
-		if err := short(got.Who(), n, got.Runs); err != nil {
-			return err
-		}
-		if err := l.got(file, got); err != nil {
-			return err
-		}
 	}
 }

@@ -1,0 +1,268 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/chaos/internal/runlog"
+)
+
+// caller is a way in which callers ask for IDs: one for each of its tags, at each instance.
+type caller struct {
+	name    string
+	tags    func(Config) []allocator.Tag
+	share   int   // of the rate, in thousandths, of all these callers
+	largest int64 // how many IDs it asks for at most
+	ask     ask   // nil for the Go client
+}
+
+// ask asks for a number of IDs of a tag, and returns those of each tag that it got.
+type ask func(ctx context.Context, l *Load, at *place, tag allocator.Tag, n int64) (ids, error)
+
+type ids map[allocator.Tag][]allocator.Run
+
+func counters(c Config) []allocator.Tag { return c.Tags }
+func times(c Config) []allocator.Tag    { return c.Times }
+func others(c Config) []allocator.Tag   { return c.Others }
+func doors(Config) []allocator.Tag      { return []allocator.Tag{Door} }
+func allCounts(c Config) []allocator.Tag {
+	return append(append([]allocator.Tag{}, c.Tags...), c.Others...)
+}
+
+// Door is the tag of the doors' callers: one of Others.
+const Door allocator.Tag = "door"
+
+var callers = []caller{
+	{"batch", counters, 500, largestBatch, batch},
+	{"client", counters, 430, largestBatch, nil},
+	{"batch", times, 20, smallBatch, batch},
+	{"client", times, 10, smallBatch, nil},
+	{"batch", others, 10, smallBatch, batch},
+	{"client", others, 5, smallBatch, nil},
+	{"one", allCounts, 2, 1, one},
+	{"contiguous", allCounts, 5, smallBatch, contiguous},
+	{"many", allCounts, 5, smallBatch, many},
+	{"redis", doors, 1, 1, incr},
+	{"leaf", doors, 1, 1, web("leaf", "/api/segment/get/%s?n=%d")},
+	{"tinyid", doors, 1, smallBatch, web("tinyid", "/tinyid/id/nextIdSimple?token="+Token+"&bizType=%s&batchSize=%d")},
+	{"cosid", doors, 1, 1, web("cosid", "/ids/%s?n=%d")},
+}
+
+// Token is what TinyId's callers prove their right by.
+const Token = "chaos"
+
+// place is an instance, as its callers reach it.
+type place struct {
+	name  allocator.Instance
+	conn  *grpc.ClientConn
+	ids   marchv1.IDServiceClient
+	doors map[string]string
+	redis *redis.Client
+}
+
+func newPlace(name allocator.Instance, at Addresses, as api.Credentials) (*place, error) {
+	conn, err := api.Dial(at.GRPC, append(as.Options(),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}))...)
+	if err != nil {
+		return nil, err
+	}
+	return &place{name: name, conn: conn, ids: marchv1.NewIDServiceClient(conn), doors: at.Doors,
+		redis: redis.NewClient(&redis.Options{Addr: at.Doors["redis"], MaxRetries: -1, ReadTimeout: patience})}, nil
+}
+
+func (p *place) close() error { return errors.Join(p.conn.Close(), p.redis.Close()) }
+
+// silent keeps go-redis from printing what the log has, too.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// wrong is an answer that no correct March gives. It ends the run.
+type wrong struct{ error }
+
+// asks is a caller of a row: it asks, records, and asks again.
+func (l *Load) asks(ctx context.Context, row caller, at *place, tag allocator.Tag, p *pacer) (err error) {
+	file, err := l.file(fmt.Sprintf("%s-%s-%s", at.name, tag, row.name))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	for {
+		n, ok := p.wait(ctx)
+		if !ok {
+			return nil
+		}
+		got := runlog.Answer{Sent: time.Now(), Room: l.Room, Instance: at.name, Tag: tag}
+		// Not ctx: the IDs of the last call must be recorded.
+		calling, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		answer, err := row.ask(calling, l, at, tag, n)
+		cancel()
+		if bad := (wrong{}); errors.As(err, &bad) {
+			return fmt.Errorf("%s, %s: %w", got.Who(), row.name, bad.error)
+		}
+		if err != nil {
+			if err := l.failed(file, got, err); err != nil {
+				return err
+			}
+			pause(ctx, retryPause)
+			continue
+		}
+		got.Received = time.Now()
+		for got.Tag, got.Runs = range answer {
+			if err := l.got(file, got); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func one(ctx context.Context, l *Load, at *place, tag allocator.Tag, _ int64) (ids, error) {
+	answer, err := at.ids.Next(ctx, &marchv1.NextRequest{Tag: string(tag)})
+	if err != nil {
+		return nil, err
+	}
+	return l.read(tag, 1, answer)
+}
+
+// read returns the IDs of answers, after it compared their texts.
+func (l *Load) read(tag allocator.Tag, n int64, answers ...*marchv1.NextResponse) (ids, error) {
+	var runs []allocator.Run
+	var written []string
+	for _, answer := range answers {
+		runs = appendID(runs, answer.GetId())
+		if answer.GetText() != "" {
+			written = append(written, answer.GetText())
+		}
+	}
+	return ids{tag: runs}, l.check(tag, n, runs, written)
+}
+
+// check compares an answer with what was asked for, and its texts with its IDs.
+func (l *Load) check(tag allocator.Tag, n int64, runs []allocator.Run, written []string) error {
+	if got := count(runs); got != n {
+		return wrong{fmt.Errorf("asked for %d IDs and got %d", n, got)}
+	}
+	text, k := l.Texts[tag], 0
+	for _, run := range runs {
+		for i := range run.Count {
+			if text == nil {
+				break
+			}
+			id := run.First + i*max(run.Stride, 1)
+			want, err := text.Append(nil, id)
+			if err != nil || k >= len(written) || written[k] != string(want) {
+				return wrong{fmt.Errorf("ID %d is %q; want %q, %w", id, written, want, err)}
+			}
+			k++
+		}
+	}
+	if k != len(written) {
+		return wrong{fmt.Errorf("%d texts of %d IDs", len(written), k)}
+	}
+	return nil
+}
+
+func batch(ctx context.Context, l *Load, at *place, tag allocator.Tag, n int64) (ids, error) {
+	return l.batch(ctx, at, &marchv1.NextBatchRequest{Tag: string(tag), Count: n, Texts: l.Texts[tag] != nil})
+}
+
+// contiguous asks for IDs in one run. A room's range may be narrower than they are many.
+func contiguous(ctx context.Context, l *Load, at *place, tag allocator.Tag, n int64) (ids, error) {
+	request := &marchv1.NextBatchRequest{Tag: string(tag), Count: n, Texts: l.Texts[tag] != nil, Contiguous: true}
+	got, err := l.batch(ctx, at, request)
+	if err != nil && allocator.KindOf(err) == allocator.Invalid && n > 1 {
+		request.Count = 1
+		got, err = l.batch(ctx, at, request)
+	}
+	if err == nil && len(got[tag]) != 1 {
+		err = wrong{fmt.Errorf("%d runs of contiguous IDs", len(got[tag]))}
+	}
+	return got, err
+}
+
+func (l *Load) batch(ctx context.Context, at *place, request *marchv1.NextBatchRequest) (ids, error) {
+	answer, err := at.ids.NextBatch(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	var runs []allocator.Run
+	for _, run := range answer.GetRuns() {
+		runs = append(runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount(), Stride: run.GetStride()})
+	}
+	tag := allocator.Tag(request.GetTag())
+	return ids{tag: runs}, l.check(tag, request.GetCount(), runs, answer.GetTexts())
+}
+
+// many asks for IDs of two tags in one call.
+func many(ctx context.Context, l *Load, at *place, tag allocator.Tag, n int64) (ids, error) {
+	request := &marchv1.NextManyRequest{Tags: []*marchv1.TagCount{{Tag: string(tag), Count: n}}}
+	if tag != Door {
+		request.Tags = append(request.Tags, &marchv1.TagCount{Tag: string(Door), Count: 1})
+	}
+	answer, err := at.ids.NextMany(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	all := make(ids)
+	for i, asked := range request.GetTags() {
+		got, err := l.read(allocator.Tag(asked.GetTag()), asked.GetCount(), answer.GetTags()[i].GetIds()...)
+		if err != nil {
+			return nil, err
+		}
+		for tag, runs := range got {
+			all[tag] = runs
+		}
+	}
+	return all, nil
+}
+
+// incr is a caller of the door for Redis.
+func incr(ctx context.Context, _ *Load, at *place, tag allocator.Tag, _ int64) (ids, error) {
+	id, err := at.redis.Incr(ctx, string(tag)).Result()
+	return ids{tag: {{First: id, Count: 1}}}, err
+}
+
+// web returns a caller of a door over HTTP, which answers IDs with commas in between.
+func web(door, path string) ask {
+	return func(ctx context.Context, l *Load, at *place, tag allocator.Tag, n int64) (ids, error) {
+		url := "http://" + at.doors[door] + fmt.Sprintf(path, tag, n)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = answer.Body.Close() }()
+		body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+		if err != nil {
+			return nil, err
+		}
+		if answer.StatusCode != http.StatusOK {
+			return nil, fmt.Errorf("%s: %s: %.200s", door, answer.Status, body)
+		}
+		var runs []allocator.Run
+		for word := range strings.SplitSeq(strings.TrimSpace(string(body)), ",") {
+			id, err := strconv.ParseInt(word, 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %.200s: %w", door, body, err)
+			}
+			runs = appendID(runs, id)
+		}
+		return ids{tag: runs}, l.check(tag, n, runs, nil)
+	}
+}
