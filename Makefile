@@ -1,5 +1,5 @@
 # Each target has a line of help after ##; the first target prints them.
-.PHONY: help dev test race model simulate mutants fuzz bench scale doors chaos chaos-matrix migrations build dist image generate protos lint ci zones
+.PHONY: help dev test race model simulate mutants fuzz bench scale doors chaos chaos-matrix chaos-report migrations build dist image generate protos lint ci zones
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -49,6 +49,10 @@ chaos: ## torture a cluster of processes for CHAOS_TIME, and check every ID (fla
 chaos-matrix: ## take etcd back in time in every way, in ten minutes (flags in ARGS)
 	go build -buildvcs=$(STAMP) -tags chaos -o bin/chaos/ ./cmd/march ./cmd/chaos
 	bin/chaos/chaos matrix --march bin/chaos/march $(ARGS)
+
+chaos-report: ## the same as chaos, and keep its report in docs/chaos.txt (flags in ARGS)
+	go build -buildvcs=$(STAMP) -tags chaos -o bin/chaos/ ./cmd/march ./cmd/chaos
+	bin/chaos/chaos --march bin/chaos/march --time $(CHAOS_TIME) $(ARGS) >docs/chaos.txt
 
 migrations: ## migrate 100 times under load, and measure what callers notice
 	go test ./console -run 'TestMigrationsUnderLoad|TestMigrateManyActiveTags|TestMigrateCostsTheSame|TestMovesCostWhatIsLost' -v -timeout 30m -migrations 100

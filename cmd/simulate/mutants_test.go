@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -45,6 +47,44 @@ func isTest(t *testing.T, pkg, name string) bool {
 		}
 	}
 	return false
+}
+
+// The page on the proof names commands that exist, and as many mistakes as there are.
+func TestProofPage(t *testing.T) {
+	all, err := readMistakes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir("../..")
+	read := func(file string) string {
+		text, err := os.ReadFile(file) //nolint:gosec // of this repository
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	page, makefile := read("docs/proof.md"), read("Makefile")
+	if want := fmt.Sprintf("| %d mistakes, all found", len(all)); !strings.Contains(page, want) {
+		t.Errorf("docs/proof.md has another number of mistakes; want %q", want)
+	}
+	commands := regexp.MustCompile("`(make|go test) ([^`]+)`").FindAllStringSubmatch(page, -1)
+	for _, c := range commands {
+		words := strings.Fields(c[2])
+		switch {
+		case c[1] == "make" && !strings.Contains(makefile, "\n"+words[0]+":"):
+			t.Errorf("make has no target %s", words[0])
+		case c[1] == "go test" && (len(words) != 3 || words[1] != "-run" || !isTest(t, words[0], words[2])):
+			t.Errorf("go test %s: no such test", c[2])
+		}
+	}
+	if len(commands) < 10 {
+		t.Errorf("docs/proof.md has %d commands", len(commands))
+	}
+	for _, m := range regexp.MustCompile(`\]\((\.\./[^)#]+)`).FindAllStringSubmatch(page, -1) {
+		if _, err := os.Stat(filepath.Join("docs", m[1])); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestFound(t *testing.T) {
