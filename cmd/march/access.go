@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
 	"github.com/march-id/march/allocator"
@@ -27,6 +25,7 @@ import (
 	"github.com/march-id/march/internal/certs"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/smallfile"
+	"github.com/march-id/march/internal/yamlfile"
 )
 
 // certified is the file of `march certs`: what a cluster has. The texts are host names and addresses.
@@ -129,14 +128,7 @@ var partName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 // readCertified returns the certificates that a file asks for. Its errors are Invalid.
 func readCertified(path string, content []byte) (all []wanted, err error) {
 	var file certified
-	err = yaml.NewDecoder(bytes.NewReader(content), yaml.Strict()).Decode(&file)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, invalidf("%s: %s", path, yaml.FormatError(err, false, true))
-	}
-	var wrong []error
-	refuse := func(format string, args ...any) {
-		wrong = append(wrong, invalidf(path+": "+format, args...))
-	}
+	f := yamlfile.Read(path, content, &file)
 	if file.Cluster == "" {
 		file.Cluster = "default"
 	}
@@ -145,23 +137,24 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 		return nil, err
 	}
 	if !serve.HostName.MatchString(file.Domain) {
-		refuse("domain: %.100q; allowed: a name such as example.com", file.Domain)
+		f.Refuse("domain", "domain: %.100q; allowed: a name such as example.com", file.Domain)
 	}
 	add := func(ca, dir, field, name string, hosts []string, leaf certs.Leaf) {
+		at := field + "." + name
 		if !partName.MatchString(name) {
-			refuse("%s: %.100q; allowed: 1 to 63 of a-z, 0-9, dot, dash and underscore", field, name)
+			f.Refuse(at, "%s: %.100q; allowed: 1 to 63 of a-z, 0-9, dot, dash and underscore", field, name)
 		}
 		for _, host := range hosts {
 			if net.ParseIP(host) == nil && !serve.HostName.MatchString(strings.TrimPrefix(host, "*.")) {
-				refuse("%s.%s: %.100q; allowed: host names and IP addresses, without a port", field, name, host)
+				f.Refuse(at, "%s: %.100q; allowed: host names and IP addresses, without a port", at, host)
 			}
 		}
 		leaf.Hosts = hosts
 		all = append(all, wanted{ca, dir, name, leaf})
 	}
 	server := func(ca, dir, field, name string, hosts []string, leaf certs.Leaf) {
-		if len(hosts) == 0 {
-			refuse("%s.%s: no host; allowed: one or more, by which it is called", field, name)
+		if at := field + "." + name; len(hosts) == 0 {
+			f.Refuse(at, "%s: no host; allowed: one or more, by which it is called", at)
 		}
 		add(ca, dir, field, name, hosts, leaf)
 	}
@@ -179,7 +172,7 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 	for _, name := range sortedKeys(file.Rooms) {
 		room, err := allocator.ParseRoom(name)
 		if err != nil {
-			refuse("rooms: %w", err)
+			f.Refuse("rooms."+name, "rooms: %w", err)
 			continue
 		}
 		if len(file.Etcd) > 0 {
@@ -202,10 +195,10 @@ func readCertified(path string, content []byte) (all []wanted, err error) {
 	slices.SortFunc(all, compareFiles)
 	for i := range all[min(1, len(all)):] {
 		if compareFiles(all[i], all[i+1]) == 0 {
-			refuse("%s: given twice; allowed: once", all[i].file())
+			f.Refuse("", "%s: given twice; allowed: once", all[i].file())
 		}
 	}
-	return all, errors.Join(wrong...)
+	return all, f.Err()
 }
 
 func (c wanted) file() string { return filepath.Join(c.dir, c.name+".pem") }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -260,139 +261,79 @@ type manifest struct {
 	Layout *marchv1.Layout // nil where the file has none
 	Tags   []*marchv1.Tag  // sorted by name, with defaults spelled out
 
-	path   string
-	places map[string]yamlfile.Position // of fields, by names such as tags.order.start
+	file *yamlfile.File
 }
 
 // parseManifest reads a file. path is its name in messages. The error is Invalid, and names each
 // mistake with its line and column.
 func parseManifest(path string, content []byte) (*manifest, error) {
-	r := yamlfile.NewReader(path)
-	m := &manifest{path: path, places: make(map[string]yamlfile.Position)}
-	if len(content) > maxManifest {
-		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "%d bytes; allowed: up to %d", len(content), maxManifest)
-		return nil, r.Err()
+	var from struct {
+		Layout *layoutState        `yaml:"layout"`
+		Tags   map[string]*fileTag `yaml:"tags"`
 	}
-	body := r.Parse(content)
-	if body == nil && r.Err() == nil {
-		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "the file is empty; allowed: layout, tags")
+	m := &manifest{file: yamlfile.Read(path, content, &from)}
+	if m.Layout = from.Layout.message(); m.Layout != nil && !m.file.Wrong("layout") {
+		m.checkLayout()
 	}
-	for _, e := range r.Entries("", body) {
-		switch m.places[e.Name] = e.At; e.Name {
-		case "layout":
-			m.layout(r, e)
-		case "tags":
-			for _, e := range r.Entries("tags", e.Value) {
-				m.tag(r, e)
-			}
-		default:
-			r.Unknown("", e, "layout", "tags")
+	for _, name := range sortedKeys(from.Tags) {
+		at := tagsPath + yamlfile.Short(name)
+		if _, err := allocator.ParseTag(name); err != nil {
+			m.file.Refuse(at, "tags: %w", err)
+		} else if full, err := completeTag(from.Tags[name].Tag); err != nil && !m.file.Wrong(at) {
+			m.refuse(m.file, name, err)
+		} else if err == nil {
+			full.Name = name
+			m.Tags = append(m.Tags, full)
 		}
 	}
-	if err := r.Err(); err != nil {
+	if err := m.file.Err(); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(m.Tags, func(a, b *marchv1.Tag) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	return m, nil
 }
 
-func (m *manifest) layout(r *yamlfile.Reader, e yamlfile.Entry) {
-	before := r.Mistakes()
-	l := &marchv1.Layout{Rooms: make(map[string]*marchv1.Range)}
-	for _, e := range r.Entries("layout", e.Value) {
-		switch e.Name {
-		case "boundary":
-			r.Number("layout.boundary", e.Value, func(n int64) { l.Boundary = n })
-		case "rooms":
-			for _, e := range r.Entries("layout.rooms", e.Value) {
-				field := "layout.rooms." + yamlfile.Short(e.Name)
-				m.places[field] = e.At
-				l.Rooms[e.Name] = readRange(r, field, e)
-			}
-		case "reserved":
-			l.Reserved = make(map[string]*marchv1.Range)
-			for _, e := range r.Entries("layout.reserved", e.Value) {
-				l.Reserved[e.Name] = readRange(r, "layout.reserved."+yamlfile.Short(e.Name), e)
-			}
-		default:
-			r.Unknown("layout", e, "boundary", "rooms", "reserved")
-		}
-	}
-	m.Layout = l
-	if r.Mistakes() > before {
-		return
-	}
-	answer, err := operator.ValidateLayout(l)
+func (m *manifest) checkLayout() {
+	answer, err := operator.ValidateLayout(m.Layout)
 	if err != nil {
-		r.Refuse(e.At, "layout: %w", err)
-		return
+		m.file.Refuse("layout", "layout: %w", err)
 	}
 	for i, text := range answer.GetProblems() {
-		where := e.At
+		at := "layout"
 		if i < len(answer.GetDetails()) && len(answer.GetDetails()[i].GetRooms()) > 0 {
-			if p, ok := m.places["layout.rooms."+answer.GetDetails()[i].GetRooms()[0]]; ok {
-				where = p
-			}
+			at = "layout.rooms." + answer.GetDetails()[i].GetRooms()[0]
 		}
-		r.Refuse(where, "layout: %s", yamlfile.Short(text))
+		m.file.Refuse(at, "layout: %s", yamlfile.Short(text))
 	}
 }
 
-func readRange(r *yamlfile.Reader, field string, e yamlfile.Entry) *marchv1.Range {
-	g := &marchv1.Range{}
-	for _, e := range r.Entries(field, e.Value) {
-		switch e.Name {
-		case "lower":
-			r.Number(field+".lower", e.Value, func(n int64) { g.Lower = n })
-		case "upper":
-			r.Number(field+".upper", e.Value, func(n int64) { g.Upper = n })
-		default:
-			r.Unknown(field, e, "lower", "upper")
-		}
-	}
-	return g
-}
-
-// tag reads a tag, and sets the defaults of what it does not have.
-func (m *manifest) tag(r *yamlfile.Reader, e yamlfile.Entry) {
-	before := r.Mistakes()
-	name, err := allocator.ParseTag(e.Name)
-	if err != nil {
-		r.Refuse(e.At, "tags: %w", err)
-		return
-	}
-	field := "tags." + e.Name
-	m.places[field] = e.At
-	t := &marchv1.Tag{Name: e.Name}
-	m.settings(r, t, field, "", r.Entries(field, e.Value))
-	if r.Mistakes() > before {
-		return
-	}
-	full, err := completeTag(t)
-	if err != nil {
-		m.refuse(r, field, err)
-		return
-	}
-	full.Name = string(name)
-	m.Tags = append(m.Tags, full)
-}
+// tagsPath begins the path of a tag in a file.
+const tagsPath = "tags."
 
 // refuse notes the error of a tag's settings at the setting that the error begins with.
-func (m *manifest) refuse(r *yamlfile.Reader, field string, err error) {
-	where := m.places[field]
+func (m *manifest) refuse(f *yamlfile.File, tag string, err error) {
+	at := tagsPath + tag
 	begin, _, _ := strings.Cut(err.Error(), ":")
-	for _, sub := range []string{field + "." + begin, field + ".time." + begin, field + ".period." +
-		strings.TrimPrefix(begin, "period_"), field + ".period", field + ".time"} {
-		if p, ok := m.places[sub]; ok {
-			where = p
-			break
+	for _, field := range []string{begin, "time." + begin, "period." + strings.TrimPrefix(begin, "period_"), "period",
+		"time"} {
+		if f.Has(at + "." + field) {
+			f.Refuse(at+"."+field, "%s%s: %w", tagsPath, tag, err)
+			return
 		}
 	}
-	r.Refuse(where, "%s: %w", field, err)
+	f.Refuse(at, "%s: %w", at, err)
 }
 
-// settings reads settings of a tag: those whose keys have a prefix, such as time., below the others.
-func (m *manifest) settings(r *yamlfile.Reader, t *marchv1.Tag, tag, prefix string, entries []yamlfile.Entry) {
+// fileTag is a tag of a file, with the settings that the file has.
+type fileTag struct{ *marchv1.Tag }
+
+// ReadYAML implements yamlfile.Value.
+func (t *fileTag) ReadYAML(f *yamlfile.File, at string, node ast.Node) {
+	t.Tag = &marchv1.Tag{}
+	t.read(f, "", f.Entries(at, node))
+}
+
+// read reads settings: those whose keys have a prefix, such as time., below the others.
+func (t *fileTag) read(f *yamlfile.File, prefix string, entries []yamlfile.Entry) {
 	known := make(map[string]setting.Setting)
 	var names []string
 	for _, s := range setting.Keys(setting.Any) {
@@ -403,26 +344,15 @@ func (m *manifest) settings(r *yamlfile.Reader, t *marchv1.Tag, tag, prefix stri
 		}
 	}
 	for _, e := range entries {
-		path := prefix + e.Name
-		field := yamlfile.Join(tag, path)
-		m.places[field] = e.At
-		s, ok := known[path]
-		switch {
+		switch s, ok := known[prefix+e.Name]; {
 		case ok:
-			text, ok := r.Value(field, e.Value, s.Allowed())
-			if !ok {
-				continue
-			}
-			if err := s.Set(t, text); err != nil {
-				r.Refuse(yamlfile.Of(e.Value), "%s: %w", field, err)
-			}
+			f.Text(e.At, e.Value, s.Allowed(), func(text string) error { return s.Set(t, text) })
 		case !slices.Contains(names, e.Name):
-			delete(m.places, field)
-			r.Unknown(strings.TrimSuffix(tag+"."+prefix, "."), e, slices.Compact(names)...)
+			f.Unknown(e, slices.Compact(names)...)
 		default: // a message of its own, also if it is empty
-			f := t.ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(e.Name))
-			t.ProtoReflect().Mutable(f)
-			m.settings(r, t, tag, e.Name+".", r.Entries(field, e.Value))
+			m := t.ProtoReflect()
+			m.Mutable(m.Descriptor().Fields().ByName(protoreflect.Name(e.Name)))
+			t.read(f, e.Name+".", f.Entries(e.At, e.Value))
 		}
 	}
 }
@@ -453,17 +383,17 @@ type layoutChange struct {
 	To   *layoutState `json:"to"`
 }
 
-// layoutState is a layout in a manifestDiff's JSON.
+// layoutState is a layout in a file, and in a manifestDiff's JSON.
 type layoutState struct {
-	Boundary int64                 `json:"boundary,string"`
-	Rooms    map[string]rangeState `json:"rooms"`
-	Reserved map[string]rangeState `json:"reserved,omitempty"`
+	Boundary int64                 `json:"boundary,string" yaml:"boundary"`
+	Rooms    map[string]rangeState `json:"rooms" yaml:"rooms"`
+	Reserved map[string]rangeState `json:"reserved,omitempty" yaml:"reserved"`
 }
 
 // rangeState is the range of a room: [Lower, Upper).
 type rangeState struct {
-	Lower int64 `json:"lower,string"`
-	Upper int64 `json:"upper,string"`
+	Lower int64 `json:"lower,string" yaml:"lower"`
+	Upper int64 `json:"upper,string" yaml:"upper"`
 }
 
 type tagChange struct {
@@ -502,7 +432,7 @@ func (d manifestDiff) SameLayout(other manifestDiff) bool {
 // must change to be as m asks for. With prune the tags go that m does not have. The error
 // is Invalid, and names each setting that cannot be changed.
 func (m *manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool) (manifestDiff, error) {
-	r := yamlfile.NewReader(m.path)
+	f := m.file.Again()
 	d := manifestDiff{Tags: []tagChange{}}
 	if m.Layout != nil {
 		change := layoutChange{From: layoutStateOf(layout), To: layoutStateOf(m.Layout)}
@@ -521,7 +451,7 @@ func (m *manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 		t, there := have[want.GetName()]
 		if !there {
 			d.Tags = append(d.Tags, createdTag(want))
-		} else if change := m.updated(r, t, want); len(change.Fields) > 0 {
+		} else if change := m.updated(f, t, want); len(change.Fields) > 0 {
 			d.Tags = append(d.Tags, change)
 		}
 		delete(have, want.GetName())
@@ -533,7 +463,7 @@ func (m *manifest) Diff(layout *marchv1.Layout, tags []*marchv1.Tag, prune bool)
 		}
 	}
 	slices.SortStableFunc(d.Tags, func(a, b tagChange) int { return strings.Compare(a.Tag, b.Tag) })
-	return d, r.Err()
+	return d, f.Err()
 }
 
 func layoutStateOf(l *marchv1.Layout) *layoutState {
@@ -546,6 +476,24 @@ func layoutStateOf(l *marchv1.Layout) *layoutState {
 	}
 	for name, g := range l.GetReserved() {
 		out.Reserved[name] = rangeState{g.GetLower(), g.GetUpper()}
+	}
+	return out
+}
+
+// message returns the layout as a message; nil for none.
+func (l *layoutState) message() *marchv1.Layout {
+	if l == nil {
+		return nil
+	}
+	out := &marchv1.Layout{Boundary: l.Boundary, Rooms: make(map[string]*marchv1.Range)}
+	for name, g := range l.Rooms {
+		out.Rooms[name] = &marchv1.Range{Lower: g.Lower, Upper: g.Upper}
+	}
+	if l.Reserved != nil {
+		out.Reserved = make(map[string]*marchv1.Range)
+	}
+	for name, g := range l.Reserved {
+		out.Reserved[name] = &marchv1.Range{Lower: g.Lower, Upper: g.Upper}
 	}
 	return out
 }
@@ -564,11 +512,10 @@ func createdTag(want *marchv1.Tag) tagChange {
 }
 
 // updated returns the settings of a tag that change; it refuses those that cannot.
-func (m *manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) tagChange {
+func (m *manifest) updated(f *yamlfile.File, have, want *marchv1.Tag) tagChange {
 	change := tagChange{Tag: want.GetName(), Action: "update", want: want, revision: have.GetRevision()}
-	tag := "tags." + want.GetName()
 	if was, is := setting.KindOf(have), setting.KindOf(want); was != is {
-		m.refuse(r, tag, invalidf("time: a tag keeps its kind: this one is a %s tag, and the file has a %s tag", was,
+		m.refuse(f, want.GetName(), invalidf("time: a tag keeps its kind: this one is a %s tag, and the file has a %s tag", was,
 			is))
 		return change
 	}
@@ -577,13 +524,13 @@ func (m *manifest) updated(r *yamlfile.Reader, have, want *marchv1.Tag) tagChang
 		change.Fields = append(change.Fields, fieldChange{s.Path, s.From, s.To})
 		if s.Fixed {
 			refused = true
-			m.refuse(r, tag, invalidf("%s: %s; allowed: %s, as it cannot be changed",
+			m.refuse(f, want.GetName(), invalidf("%s: %s; allowed: %s, as it cannot be changed",
 				s.Path, cmp.Or(s.To, "none"), cmp.Or(s.From, "none")))
 		}
 	}
 	if !refused && len(change.Fields) > 0 {
 		if err := changeable(have, want); err != nil {
-			m.refuse(r, tag, err)
+			m.refuse(f, want.GetName(), err)
 		}
 	}
 	return change

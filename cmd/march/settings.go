@@ -242,29 +242,36 @@ func (s value) set(f *pflag.Flag) error {
 	return nil
 }
 
-// parseSettings reads a YAML mapping of known names to values or lists of them. Values stay as they are written: a room
-// named 007 is not room 7.
-func parseSettings(path string, content []byte, known []string) (map[string]value, error) {
-	r := yamlfile.NewReader(path)
-	settings := make(map[string]value)
-	for _, e := range r.Entries("", r.Parse(content)) {
-		if !slices.Contains(known, e.Name) {
-			r.Refuse(e.At, "there is no setting %q; known: %s", yamlfile.Short(e.Name), strings.Join(known, ", "))
-			continue
-		}
-		list, isList := e.Value.(*ast.SequenceNode)
-		nodes := []ast.Node{e.Value}
-		if isList {
-			nodes = list.Values
-		}
-		at := fmt.Sprintf("%s:%d", path, e.At.Line)
-		s := value{make([]string, len(nodes)), isList, e.At.Line, at + ": " + e.Name, at}
-		for i, node := range nodes {
-			s.Values[i], _ = r.Value(e.Name, node, "a value or a list of values")
-		}
-		settings[e.Name] = s
+// ReadYAML implements yamlfile.Value. Values stay as they are written: a room named 007 is not room 7.
+func (s *value) ReadYAML(f *yamlfile.File, at string, node ast.Node) {
+	list, isList := node.(*ast.SequenceNode)
+	nodes := []ast.Node{node}
+	if isList {
+		nodes = list.Values
 	}
-	return settings, r.Err()
+	s.List, s.Line = isList, f.Line(at)
+	for _, node := range nodes {
+		f.Text(at, node, "a value or a list of values", func(text string) error {
+			s.Values = append(s.Values, text)
+			return nil
+		})
+	}
+}
+
+// parseSettings reads a YAML mapping of known names to values or lists of them.
+func parseSettings(path string, content []byte, known []string) (map[string]value, error) {
+	var settings map[string]value
+	f := yamlfile.Read(path, content, &settings)
+	for name, s := range settings {
+		if !slices.Contains(known, name) {
+			f.Refuse(yamlfile.Short(name), "there is no setting %q; known: %s", yamlfile.Short(name),
+				strings.Join(known, ", "))
+		}
+		s.origin = fmt.Sprintf("%s:%d", path, s.Line)
+		s.field = s.origin + ": " + name
+		settings[name] = s
+	}
+	return settings, f.Err()
 }
 
 // notAllowed returns the error of a value that a flag does not take. field is the

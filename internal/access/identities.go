@@ -4,11 +4,10 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/access/policy"
@@ -18,18 +17,22 @@ import (
 
 // identities are the issuers and the CAs of a file, each with the names that it may give.
 type identities struct {
-	Issuers []issuerSettings
-	CAs     []clientCA
+	Issuers []issuerSettings `yaml:"issuers"`
+	CAs     []clientCA       `yaml:"client_cas"`
 }
 
 // issuerSettings are what a file says of an issuer.
 type issuerSettings struct {
-	URL, Audience string
-	CA            string            // file with the CAs of the issuer's certificate; empty for the system's
-	Roots         []byte            // that file's content
-	User, Groups  string            // the claims with the subject and its groups
-	Required      map[string]string // claims that a token must have
-	Names         policy.Names      // that its tokens may give
+	URL      string `yaml:"url"`
+	Audience string `yaml:"audience"`
+	// CA is a file with the CAs of the issuer's certificate, empty for the system's, and Roots its content.
+	CA    string `yaml:"ca"`
+	Roots []byte
+	// User and Groups are the claims with the subject and its groups.
+	User     string            `yaml:"user"`
+	Groups   string            `yaml:"groups"`
+	Required map[string]string `yaml:"required" allowed:"the claim's value"` // claims that a token must have
+	Names    policy.Names      `yaml:"names"`                                // that its tokens may give
 }
 
 // byFlags are the settings of an issuer that flags name, and of the keys in a file.
@@ -37,8 +40,8 @@ var byFlags = issuerSettings{User: "sub", Groups: "groups", Names: policy.AnyNam
 
 // clientCA is what a file says of a CA of clients' certificates.
 type clientCA struct {
-	CA    string
-	Names policy.Names // that its certificates may give
+	CA    string       `yaml:"ca" allowed:"a file"`
+	Names policy.Names `yaml:"names"` // that its certificates may give
 	keys  []string     // the public keys of the file's certificates
 }
 
@@ -111,71 +114,38 @@ func parseIdentities(path string, content []byte) (*identities, error) {
 
 // readIdentities reads a file of identities without the files that it names. Its error is Invalid.
 func readIdentities(path string, content []byte) (*identities, error) {
-	r := yamlfile.NewReader(path)
 	ids := &identities{}
-	body := r.Parse(content)
-	if body == nil && r.Err() == nil {
-		r.Refuse(yamlfile.Position{Line: 1, Column: 1}, "the file is empty; allowed: client_cas, issuers")
-	}
-	r.Fields("", body, map[string]func(yamlfile.Entry){
-		"issuers": func(e yamlfile.Entry) {
-			for _, node := range r.List("issuers", e.Value) {
-				i := readIssuer(r, node)
-				if slices.ContainsFunc(ids.Issuers, func(o issuerSettings) bool { return o.URL == i.URL }) {
-					r.Refuse(yamlfile.Of(node), "issuers.url: %q is there twice; allowed: once", yamlfile.Short(i.URL))
-				}
-				ids.Issuers = append(ids.Issuers, i)
+	f := yamlfile.Read(path, content, ids)
+	lacks := func(at, list, of string, is map[string]bool) {
+		for field, lacks := range is {
+			if lacks {
+				f.Refuse(at+"."+field, "%s: no %s; %s has it", list, field, of)
 			}
-		},
-		"client_cas": func(e yamlfile.Entry) {
-			for _, node := range r.List("client_cas", e.Value) {
-				ids.CAs = append(ids.CAs, readCA(r, node))
-			}
-		},
-	})
-	return ids, r.Err()
-}
-
-func readIssuer(r *yamlfile.Reader, node ast.Node) issuerSettings {
-	i := issuerSettings{User: "sub", Groups: "groups", Required: make(map[string]string)}
-	text := func(to *string) func(yamlfile.Entry) { return r.To(to, "issuers", "a text") }
-	r.Fields("issuers", node, map[string]func(yamlfile.Entry){
-		"url": text(&i.URL), "audience": text(&i.Audience), "ca": text(&i.CA), "user": text(&i.User),
-		"groups": text(&i.Groups),
-		"required": func(e yamlfile.Entry) {
-			for _, claim := range r.Entries("issuers.required", e.Value) {
-				i.Required[claim.Name], _ = r.Value("issuers.required", claim.Value, "the claim's value")
-			}
-		},
-		"names": func(e yamlfile.Entry) {
-			i.Names = policy.ReadSubjects(r, "issuers.names", e, policy.JWT, policy.Group)
-		},
-	})
-	at := yamlfile.Of(node)
-	if err := checkIssuer(i.URL); err != nil {
-		r.Refuse(at, "issuers.url: %w", err)
-	}
-	for field, lacks := range map[string]bool{"audience": i.Audience == "", "names": i.Names.None()} {
-		if lacks {
-			r.Refuse(at, "issuers: no %s; an issuer has it", field)
 		}
 	}
-	return i
-}
-
-func readCA(r *yamlfile.Reader, node ast.Node) (c clientCA) {
-	r.Fields("client_cas", node, map[string]func(yamlfile.Entry){
-		"ca": r.To(&c.CA, "client_cas", "a file"),
-		"names": func(e yamlfile.Entry) {
-			c.Names = policy.ReadSubjects(r, "client_cas.names", e, policy.SPIFFE, policy.DNS)
-		},
-	})
-	for field, lacks := range map[string]bool{"ca": c.CA == "", "names": c.Names.None()} {
-		if lacks {
-			r.Refuse(yamlfile.Of(node), "client_cas: no %s; a CA has it", field)
+	for k := range ids.Issuers {
+		i, at := &ids.Issuers[k], fmt.Sprintf("issuers[%d]", k)
+		if !f.Has(at + ".user") {
+			i.User = byFlags.User
 		}
+		if !f.Has(at + ".groups") {
+			i.Groups = byFlags.Groups
+		}
+		if err := checkIssuer(i.URL); err != nil {
+			f.Refuse(at+".url", "issuers.url: %w", err)
+		}
+		if slices.ContainsFunc(ids.Issuers[:k], func(o issuerSettings) bool { return o.URL == i.URL }) {
+			f.Refuse(at+".url", "issuers.url: %q is there twice; allowed: once", yamlfile.Short(i.URL))
+		}
+		lacks(at, "issuers", "an issuer", map[string]bool{"audience": i.Audience == "", "names": i.Names.None()})
+		i.Names.CheckForms(f, at+".names", "issuers.names", policy.JWT, policy.Group)
 	}
-	return c
+	for k := range ids.CAs {
+		c, at := &ids.CAs[k], fmt.Sprintf("client_cas[%d]", k)
+		lacks(at, "client_cas", "a CA", map[string]bool{"ca": c.CA == "", "names": c.Names.None()})
+		c.Names.CheckForms(f, at+".names", "client_cas.names", policy.SPIFFE, policy.DNS)
+	}
+	return ids, f.Err()
 }
 
 // bound are the CAs of clients' certificates with the names that each may give; none where any may give all.

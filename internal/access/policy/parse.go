@@ -20,6 +20,7 @@
 package policy
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -72,29 +73,37 @@ type grant struct {
 
 // Quotas bound what each subject of a grant may use; 0 is no bound.
 type Quotas struct {
-	IDsPerSecond    int64 // of all tags
-	TagIDsPerSecond int64 // of each tag
-	IDsPerLease     int64 // of one call
-	Tags            int64 // that were asked for within an hour
-	Streams         int64 // open at once
-	Workers         int64 // held at once, and as many machine IDs
-	WorkerShare     int64 // in percent of what it holds and what is free
+	IDsPerSecond    int64 `yaml:"ids_per_second"`     // of all tags
+	TagIDsPerSecond int64 `yaml:"tag_ids_per_second"` // of each tag
+	IDsPerLease     int64 `yaml:"ids_per_lease"`      // of one call
+	Tags            int64 `yaml:"tags"`               // that were asked for within an hour
+	Streams         int64 `yaml:"streams"`            // open at once
+	Workers         int64 `yaml:"workers"`            // held at once, and as many machine IDs
+	WorkerShare     int64 `yaml:"worker_share"`       // in percent of what it holds and what is free
+}
+
+// file is what a policy's file has.
+type file struct {
+	Roles  map[string][]string `yaml:"roles" allowed:"a call such as IDService/Next"`
+	Grants []fileGrant         `yaml:"grants"`
+}
+
+type fileGrant struct {
+	Subjects Names    `yaml:"subjects"`
+	Rooms    Names    `yaml:"rooms"`
+	Tags     Names    `yaml:"tags"`
+	Roles    []string `yaml:"roles" allowed:"a role's name"`
+	Quotas   Quotas   `yaml:"quotas"`
 }
 
 // Parse reads a policy. path is its name in messages. The error is Invalid, and shows each
 // mistake with its line and a caret.
 func Parse(path string, content []byte) (*Policy, error) {
-	r := yamlfile.NewReader(path)
-	top := yamlfile.Position{Line: 1, Column: 1}
 	if len(content) > MaxFile {
-		r.Refuse(top, "%d bytes; allowed: up to %d", len(content), MaxFile)
-		return nil, r.Err()
+		return nil, allocator.Errorf(allocator.Invalid, "%s: %d bytes; allowed: up to %d", path, len(content), MaxFile)
 	}
-	body := r.Parse(content)
-	if body == nil && r.Err() == nil {
-		r.Refuse(top, "the file is empty; allowed: grants, roles")
-	}
-	p := &Policy{}
+	var from file
+	f := yamlfile.Read(path, content, &from)
 	roles := make(map[string][]bool)
 	for _, role := range []string{Viewer, Issuer, Operator, Admin} {
 		roles[role] = make([]bool, len(table))
@@ -102,122 +111,102 @@ func Parse(path string, content []byte) (*Policy, error) {
 			roles[role][k] = has(role, &table[k])
 		}
 	}
-	var grants ast.Node
-	r.Fields("", body, map[string]func(yamlfile.Entry){
-		"roles": func(e yamlfile.Entry) {
-			for _, role := range r.Entries("roles", e.Value) {
-				readRole(r, role, roles)
+	for _, name := range slices.Sorted(maps.Keys(from.Roles)) {
+		at := "roles." + yamlfile.Short(name)
+		if _, is := roles[name]; is {
+			f.Refuse(at, "%s: this role is built in; allowed: another name", at)
+			continue
+		}
+		roles[name] = make([]bool, len(table))
+		for i, text := range from.Roles[name] {
+			found := callsLike(text)
+			if len(found) == 0 {
+				f.Refuse(element(at, i), "%s: there is no call %q; allowed: names such as IDService/Next, Next or "+
+					"ConsoleService/Get*", at, yamlfile.Short(text))
 			}
-		},
-		"grants": func(e yamlfile.Entry) { grants = e.Value },
-	})
-	list := r.List("grants", grants)
-	if len(list) > maxGrants {
-		r.Refuse(yamlfile.Of(grants), "grants: %d; allowed: up to %d", len(list), maxGrants)
-		return nil, r.Err()
+			for _, c := range found {
+				roles[name][c.index] = true
+			}
+		}
 	}
-	for _, node := range list {
-		p.grants = append(p.grants, readGrant(r, node, roles))
+	if n := len(from.Grants); n > maxGrants {
+		f.Refuse("grants", "grants: %d; allowed: up to %d", n, maxGrants)
+		return nil, f.Err()
 	}
-	return p, r.Err()
+	p := &Policy{}
+	for i := range from.Grants {
+		p.grants = append(p.grants, from.Grants[i].read(f, element("grants", i), roles))
+	}
+	return p, f.Err()
 }
 
-// readRole reads a role of the file's own.
-func readRole(r *yamlfile.Reader, e yamlfile.Entry, roles map[string][]bool) {
-	if _, is := roles[e.Name]; is {
-		r.Refuse(e.At, "roles.%s: this role is built in; allowed: another name", yamlfile.Short(e.Name))
-		return
-	}
-	calls := make([]bool, len(table))
-	for _, node := range r.List("roles."+yamlfile.Short(e.Name), e.Value) {
-		text, ok := r.Value("roles", node, "a call such as IDService/Next")
-		if !ok {
-			continue
-		}
-		found := callsLike(text)
-		if len(found) == 0 {
-			r.Refuse(yamlfile.Of(node), "roles.%s: there is no call %q; allowed: names such as IDService/Next, "+
-				"Next or ConsoleService/Get*", yamlfile.Short(e.Name), yamlfile.Short(text))
-		}
-		for _, c := range found {
-			calls[c.index] = true
-		}
-	}
-	roles[e.Name] = calls
-}
+// element is the path of an element of a list.
+func element(at string, i int) string { return fmt.Sprintf("%s[%d]", at, i) }
 
-func readGrant(r *yamlfile.Reader, node ast.Node, roles map[string][]bool) *grant {
-	at := yamlfile.Of(node)
-	g := &grant{line: at.Line, calls: make([]bool, len(table))}
-	named := func(field string, to *Names, check func(string) error) func(yamlfile.Entry) {
-		return func(e yamlfile.Entry) { readNames(r, "grants."+field, e, to, check) }
-	}
-	seen := r.Fields("grants", node, map[string]func(yamlfile.Entry){
-		"subjects": named("subjects", &g.subjects, checkSubject),
-		"rooms":    named("rooms", &g.rooms, func(text string) error { return checkStars(text, allocator.ParseRoom) }),
-		"tags":     named("tags", &g.tags, func(text string) error { return checkStars(text, allocator.ParseTag) }),
-		"roles":    func(e yamlfile.Entry) { g.readRoles(r, e, roles) },
-		"quotas":   func(e yamlfile.Entry) { readQuotas(r, e, &g.quotas) },
-	})
+// read checks what the file has of a grant.
+func (from *fileGrant) read(f *yamlfile.File, at string, roles map[string][]bool) *grant {
+	g := &grant{line: f.Line(at), calls: make([]bool, len(table)), subjects: from.Subjects, rooms: from.Rooms,
+		tags: from.Tags, roles: from.Roles, quotas: from.Quotas, bounded: from.Quotas != Quotas{}}
 	for _, field := range []string{"subjects", "roles"} {
-		if !seen[field] {
-			r.Refuse(at, "grants: no %s; a grant names them", field)
+		if !f.Has(at + "." + field) {
+			f.Refuse(at+"."+field, "grants: no %s; a grant names them", field)
 		}
 	}
-	if !seen["rooms"] {
-		g.rooms.add("*")
-	}
-	if !seen["tags"] {
-		g.tags.add("*")
-	}
-	g.bounded = g.quotas != Quotas{}
-	return g
-}
-
-func (g *grant) readRoles(r *yamlfile.Reader, e yamlfile.Entry, roles map[string][]bool) {
-	for _, node := range r.List("grants.roles", e.Value) {
-		role, ok := r.Value("grants.roles", node, "a role's name")
-		if !ok {
-			continue
+	g.subjects.check(f, at+".subjects", "grants.subjects", checkSubject)
+	for field, names := range map[string]*Names{"rooms": &g.rooms, "tags": &g.tags} {
+		if !f.Has(at + "." + field) {
+			names.add("*")
 		}
+	}
+	g.rooms.check(f, at+".rooms", "grants.rooms", func(text string) error {
+		return checkStars(text, allocator.ParseRoom)
+	})
+	g.tags.check(f, at+".tags", "grants.tags", func(text string) error { return checkStars(text, allocator.ParseTag) })
+	for i, role := range g.roles {
 		calls, known := roles[role]
 		if !known {
-			r.Refuse(yamlfile.Of(node), "grants.roles: there is no role %q; allowed: %s", yamlfile.Short(role),
+			f.Refuse(element(at+".roles", i), "grants.roles: there is no role %q; allowed: %s", yamlfile.Short(role),
 				strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
 		}
 		for k, has := range calls {
 			g.calls[k] = g.calls[k] || has
 		}
-		g.roles = append(g.roles, role)
+	}
+	for _, q := range g.quotas.all() {
+		if at := at + ".quotas." + q.name; f.Has(at) && (*q.to < 1 || *q.to > q.greatest) {
+			f.Refuse(at, "grants.quotas.%s: %d; allowed: 1 to %d", q.name, *q.to, q.greatest)
+		}
+	}
+	return g
+}
+
+// ReadYAML implements yamlfile.Value.
+func (n *Names) ReadYAML(f *yamlfile.File, at string, node ast.Node) {
+	var texts []string
+	f.Value(at, node, &texts, "a name, in quotes if it has a colon")
+	for _, text := range texts {
+		n.add(text)
 	}
 }
 
-// readNames reads a list of names and patterns.
-func readNames(r *yamlfile.Reader, field string, e yamlfile.Entry, to *Names, check func(string) error) {
-	list := r.List(field, e.Value)
-	if len(list) == 0 && e.Value != nil {
-		r.Refuse(e.At, "%s: none; allowed: at least one name", field)
+// check refuses names and patterns of a field of a file.
+func (n *Names) check(f *yamlfile.File, at, field string, check func(text string) error) {
+	if n.None() && f.Has(at) {
+		f.Refuse(at, "%s: none; allowed: at least one name", field)
 	}
-	for _, node := range list {
-		text, ok := r.Value(field, node, "a name, in quotes if it has a colon")
-		if !ok {
-			continue
-		}
+	for i, text := range n.texts {
 		if err := check(text); err != nil {
-			r.Refuse(yamlfile.Of(node), "%s: %w", field, err)
-			continue
+			f.Refuse(element(at, i), "%s: %w", field, err)
 		}
-		to.add(text)
 	}
-	if n := len(to.patterns); n > maxPatterns {
-		r.Refuse(e.At, "%s: %d names with a star; allowed: up to %d", field, n, maxPatterns)
+	if k := len(n.patterns); k > maxPatterns {
+		f.Refuse(at, "%s: %d names with a star; allowed: up to %d", field, k, maxPatterns)
 	}
 }
 
-// ReadSubjects reads a list of subjects' names and patterns, of some forms such as JWT.
-func ReadSubjects(r *yamlfile.Reader, field string, e yamlfile.Entry, forms ...string) (n Names) {
-	readNames(r, field, e, &n, func(text string) error { return checkForm(text, forms) })
-	return n
+// CheckForms refuses subjects' names and patterns that are not of some forms such as JWT.
+func (n *Names) CheckForms(f *yamlfile.File, at, field string, forms ...string) {
+	n.check(f, at, field, func(text string) error { return checkForm(text, forms) })
 }
 
 func checkForm(text string, forms []string) error {
@@ -277,21 +266,4 @@ func (q *Quotas) all() []quota {
 		{"ids_per_lease", &q.IDsPerLease, maxRate}, {"tags", &q.Tags, maxTags}, {"streams", &q.Streams, math.MaxInt32},
 		{"workers", &q.Workers, math.MaxInt32}, {"worker_share", &q.WorkerShare, 100},
 	}
-}
-
-func readQuotas(r *yamlfile.Reader, e yamlfile.Entry, quotas *Quotas) {
-	fields := make(map[string]func(yamlfile.Entry))
-	for _, q := range quotas.all() {
-		field := "grants.quotas." + q.name
-		fields[q.name] = func(e yamlfile.Entry) {
-			r.Number(field, e.Value, func(n int64) {
-				if n < 1 || n > q.greatest {
-					r.Refuse(yamlfile.Of(e.Value), "%s: %d; allowed: 1 to %d", field, n, q.greatest)
-					return
-				}
-				*q.to = n
-			})
-		}
-	}
-	r.Fields("grants.quotas", e.Value, fields)
 }
