@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,10 +18,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/smallfile"
+	"github.com/march-id/march/internal/yamlfile"
 )
 
 // newContext is `march context`. root has all other commands: a context may have the settings of
@@ -242,9 +242,9 @@ func newContextShow(c *common) *cobra.Command {
 // settings name the files of those.
 type contextFile struct {
 	// Current is the context that was chosen; empty for none.
-	Current string `json:"current,omitempty"`
+	Current string `json:"current,omitempty" yaml:"current"`
 	// Contexts are values of settings, by the name of the context.
-	Contexts map[string]map[string]string `json:"contexts"`
+	Contexts map[string]map[string]string `json:"contexts" yaml:"contexts"`
 	// Running are the contexts of every march dev that runs, the oldest first. They are not in the file.
 	Running []runningContext `json:"-"`
 }
@@ -287,10 +287,8 @@ func loadContexts(path string) (*contextFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(content, []byte("\uFEFF"))))
-	d.DisallowUnknownFields()
-	if err := d.Decode(file); err != nil {
-		return nil, invalidf("context: %s: not a file of contexts: %w; mend or remove it", path, err)
+	if err := yamlfile.Read(path, content, file).Err(); err != nil { // JSON is YAML
+		return nil, invalidf("context: %s: not a file of contexts; mend or remove it: %w", path, err)
 	}
 	if file.Contexts == nil {
 		file.Contexts = make(map[string]map[string]string)
@@ -399,21 +397,21 @@ func (f *contextFile) Remove(name string) error {
 	return nil
 }
 
-// runningContext is the context of a march dev that runs: a file beside the file of contexts. Of a process that was
-// killed the file stays, until the next one at its ports: it is no context while nothing listens where its console was.
+// runningContext is the context of a march dev that runs: a file beside the file of contexts, with another one that the
+// process has locked. The system takes the lock away however the process ends: the context ends then, too.
 type runningContext struct {
 	Name     string            `json:"-"`
 	Since    time.Time         `json:"since"`
 	Settings map[string]string `json:"settings"`
 }
 
-const (
-	// contextOfDev is the name of the file, by the first port of the cluster, and devContext that of the context. No
-	// context of the other file can have such a name.
-	contextOfDev, devContext = "dev-%d.json", "dev:%d"
-	// connectsWithin bounds how long commands wait for a console to accept a connection.
-	connectsWithin = time.Second
-)
+// The names of these files, by the first port of the cluster, and of the context. No context of the other file can have
+// such a name.
+const contextOfDev, lockOfDev, devContext = "dev-%d.json", "dev-%d.lock", "dev:%d"
+
+func lockContext(dir string, base int) (*fileutil.LockedFile, error) {
+	return fileutil.TryLockFile(filepath.Join(dir, fmt.Sprintf(lockOfDev, base)), os.O_RDWR|os.O_CREATE, 0o600)
+}
 
 // announceContext offers the context of a cluster until stop is called. base is the cluster's first port, which
 // the calling process must listen at: no other process offers a context of that name then. Its error is Invalid.
@@ -422,35 +420,48 @@ func announceContext(base int, settings map[string]string) (name string, stop fu
 	if err != nil {
 		return "", nil, err
 	}
+	dir := filepath.Dir(path)
 	content, err := json.Marshal(runningContext{Since: time.Now(), Settings: settings})
-	at := filepath.Join(filepath.Dir(path), fmt.Sprintf(contextOfDev, base))
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(at), contextsDirMode)
+		err = os.MkdirAll(dir, contextsDirMode)
 	}
+	var lock *fileutil.LockedFile
+	for tries := 0; err == nil && lock == nil; tries++ {
+		if lock, err = lockContext(dir, base); errors.Is(err, fileutil.ErrLocked) && tries < 100 {
+			time.Sleep(10 * time.Millisecond) // a command has it for a moment, to see whether this cluster runs
+			err = nil
+		}
+	}
+	at := filepath.Join(dir, fmt.Sprintf(contextOfDev, base))
 	if err == nil {
 		err = smallfile.Replace(at, content)
 	}
 	if err != nil {
 		return "", nil, invalidf("context: %w", err)
 	}
-	return fmt.Sprintf(devContext, base), func() { _ = os.Remove(at) }, nil
+	return fmt.Sprintf(devContext, base), func() { _ = errors.Join(os.Remove(at), lock.Close()) }, nil
 }
 
-// runningContexts returns the contexts of the clusters that run, by their files in a directory, the oldest first.
+// runningContexts returns the contexts of the clusters that run, by their files in a directory, the oldest first. It
+// removes the files of processes that were killed.
 func runningContexts(dir string) (all []runningContext) {
 	entries, _ := os.ReadDir(dir)
 	for _, entry := range entries {
 		var base int
+		_, _ = fmt.Sscanf(entry.Name(), contextOfDev, &base)
+		if entry.Name() != fmt.Sprintf(contextOfDev, base) {
+			continue
+		}
+		at := filepath.Join(dir, entry.Name())
+		lock, err := lockContext(dir, base)
+		if err == nil { // no process has it
+			_ = errors.Join(os.Remove(at), lock.Close())
+		}
+		if !errors.Is(err, fileutil.ErrLocked) {
+			continue
+		}
 		var r runningContext
-		if n, _ := fmt.Sscanf(entry.Name(), contextOfDev, &base); n != 1 {
-			continue
-		}
-		content, err := smallfile.Read("context", filepath.Join(dir, entry.Name()), maxContexts)
-		if err != nil || json.Unmarshal(content, &r) != nil {
-			continue
-		}
-		if conn, err := net.DialTimeout("tcp", r.Settings["console"], connectsWithin); err == nil {
-			_ = conn.Close()
+		if content, err := smallfile.Read("context", at, maxContexts); err == nil && json.Unmarshal(content, &r) == nil {
 			r.Name = fmt.Sprintf(devContext, base)
 			all = append(all, r)
 		}

@@ -1,8 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,11 +47,11 @@ func TestFoldedCommand(t *testing.T) {
 func TestContextFileRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "contexts.json")
 	for content, want := range map[string]string{
-		`{"contexts":{"Prod":{}}}`:            `"Prod"`,
-		`{"contexts":{"prod":{"console":1}}}`: "not a file of contexts",
-		`{"others":{}}`:                       "others",
-		`{`:                                   "mend or remove it",
-		strings.Repeat(" ", 1<<20+1):          "has more than 1048576 bytes",
+		`{"contexts":{"Prod":{}}}`:             `"Prod"`,
+		`{"contexts":{"prod":{"console":[]}}}`: "not a file of contexts",
+		`{"others":{}}`:                        "others",
+		`{`:                                    "mend or remove it",
+		strings.Repeat(" ", 1<<20+1):           "has more than 1048576 bytes",
 	} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -85,18 +86,21 @@ func TestContextsOfRunningClusters(t *testing.T) {
 		}
 		return f
 	}
+	// kill leaves the file behind, as a process does that is killed. Another program may listen at its port then.
 	begin := func(base int) (stop, kill func()) {
 		t.Helper()
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of a test
+		_, stop, err := announceContext(base, map[string]string{"console": "127.0.0.1:1"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = l.Close() })
-		_, stop, err = announceContext(base, map[string]string{"console": l.Addr().String()})
-		if err != nil {
-			t.Fatal(err)
+		return stop, func() {
+			at := filepath.Join(filepath.Dir(path), fmt.Sprintf(contextOfDev, base))
+			content, err := os.ReadFile(at) //nolint:gosec // of this test
+			stop()
+			if err := errors.Join(err, os.WriteFile(at, content, 0o600)); err != nil {
+				t.Fatal(err)
+			}
 		}
-		return stop, func() { _ = l.Close() }
 	}
 	stopFirst, _ := begin(7100)
 	_, killSecond := begin(7000)
