@@ -95,6 +95,7 @@ type common struct {
 
 	stdout, stderr io.Writer
 	network        connector // to servers; nil is net.Dialer's
+	within         *within   // march dev, of a server in its process; nil for one of its own
 
 	// commands returns all commands, with their flags bound to c: the settings of one are those of a run of it.
 	commands func(c *common) *cobra.Command

@@ -8,33 +8,30 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/certs"
-	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
-	"github.com/march-id/march/room/tinyid"
 )
 
 // devToken is what clients of TinyId send to march dev.
@@ -143,20 +140,7 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	cons := watched{Metrics: serve.NewMetrics(build(), nil)}
-	l, err := d.openLedger(ctx, cons)
-	if err != nil {
-		return err
-	}
-	// A new data directory has no layout, and Refresh refuses it as it refuses a layout that cannot be
-	// used. Init tells the two apart: it makes no layout where there is one.
-	stored, err := l.Refresh(ctx)
-	if err != nil && errors.Is(err, allocator.Refused) {
-		made, initErr := admin.New(l, admin.DefaultConfig()).Init(ctx, layout, "march dev")
-		if initErr == nil || allocator.KindOf(initErr) != allocator.Exists {
-			stored, err = made, initErr
-		}
-	}
+	stored, names, slots, err := d.first(ctx, layout)
 	if err == nil {
 		err = d.data.Finish()
 	}
@@ -167,7 +151,7 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 		d.log.Warn("--rooms and --boundary are ignored, because the data directory already has a layout", "data_dir",
 			d.data.Dir, "version", stored.Layout.Version)
 	}
-	return d.serve(ctx, etcd, l, cons, stored)
+	return d.serve(ctx, etcd, names, slots, stored)
 }
 
 func (d *dev) startEtcd(ctx context.Context) (*embedded.Server, error) {
@@ -198,66 +182,66 @@ func (d *dev) etcdLogger() hclog.Logger {
 	return d.log.Named("etcd")
 }
 
-// openLedger opens a ledger with its own connection, as a separate process would.
-func (d *dev) openLedger(ctx context.Context, w watched) (*ledger.Ledger, error) {
-	endpoints := []string{d.ports.Address(portEtcdClient)}
-	cfg := ledger.DefaultConfig()
-	cfg.Etcdctl = "etcdctl --endpoints=" + endpoints[0]
-	var err error
-	if cfg.Audited, err = openAuditLog(d.auditLog, cfg.Cluster, w.Metrics, d.log); err != nil {
-		return nil, err
-	}
-	l, err := newLedger(store.EtcdConfig{Endpoints: endpoints, Logger: d.log}, cfg, w, d.log)
+// first returns the layout in the data directory, with its rooms and their slots. A new one gets the layout first.
+func (d *dev) first(ctx context.Context, layout allocator.Layout) (stored record.Layout, names []allocator.Room,
+	slots map[allocator.Room]int, err error) {
+	cluster := clusterFlags{endpoints: []string{d.ports.Address(portEtcdClient)}, cluster: "default",
+		auditLog: d.auditLog, MaxTags: admin.DefaultConfig().MaxTags}
+	l, err := cluster.Open(ctx, watched{}, d.log)
 	if err != nil {
-		return nil, err
+		return stored, nil, nil, err
 	}
-	d.closers = append(d.closers, func() { _ = l.Close() })
-	return l, (&clusterFlags{endpoints: endpoints}).Ping(ctx, l)
+	defer func() { _ = l.Close() }()
+	// A new data directory has no layout, and Refresh refuses it as it refuses a layout that cannot be
+	// used. Init tells the two apart: it makes no layout where there is one.
+	stored, err = l.Refresh(ctx)
+	if err != nil && errors.Is(err, allocator.Refused) {
+		made, initErr := admin.New(l, admin.DefaultConfig()).Init(ctx, layout, "march dev")
+		if initErr == nil || allocator.KindOf(initErr) != allocator.Exists {
+			stored, err = made, initErr
+		}
+	}
+	if err == nil {
+		names, slots, err = devSlots(ctx, l, stored, d.data.Dir)
+	}
+	return stored, names, slots, err
 }
 
-// serve runs the console and an instance of each room.
-func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger, w watched,
-	stored record.Layout) error {
-	names, slots, err := devSlots(ctx, l, stored, d.data.Dir)
-	if err != nil {
-		return err
-	}
+// serve runs the console and an instance of each room by their commands.
+func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocator.Room, slots map[allocator.Room]int,
+	stored record.Layout) (err error) {
 	if d.secured {
 		if d.tls, err = makeDevTLS(filepath.Join(d.data.Dir, "tls"), names, d.hosts); err != nil {
 			return err
 		}
 	}
-	consoleConfig := console.DefaultConfig()
-	consoleConfig.Ledger, consoleConfig.Logger, consoleConfig.Metrics = l, d.log.Named("console"), w.Metrics
-	consoleConfig.Admin, consoleConfig.AllowedHosts = w.Admin(admin.DefaultConfig().MaxTags), d.hosts
-	if err := cmp.Or(d.ports.Take("console gRPC", portConsoleGRPC, &consoleConfig.GRPC),
-		d.ports.Take("console HTTP", portConsoleHTTP, &consoleConfig.HTTP)); err != nil {
+	tokens := filepath.Join(d.data.Dir, "tinyid-tokens")
+	if err := os.WriteFile(tokens, []byte(devToken+" *\n"), 0o600); err != nil {
 		return err
 	}
-	consoleConfig.MirrorTags, consoleConfig.Advertise = 100_000, consoleConfig.GRPC.Addr().String()
-	consoleConfig.Diagnose = diagnosing(d.cmd, l, "", w)
-	if consoleConfig.Access, err = d.tls.Gate("", w.Metrics, d.log); err != nil {
-		return err
-	}
-	consoleConfig.TLS = d.tls.Files()
-	consoleConfig.Credentials.TLS = consoleConfig.TLS
-	consoleConfig.Login.Lasts = 12 * time.Hour // a working day: nothing here is worth a second login
-	cons, err := console.New(consoleConfig)
-	if err != nil {
-		return err
-	}
-	servers, rooms := []runner{cons}, []*room.Server{}
-	for _, name := range names {
-		server, err := d.room(ctx, slots[name], name)
-		if err != nil {
-			return err
-		}
-		servers, rooms = append(servers, server), append(rooms, server)
-	}
-	d.ports.FreeAll() // those of rooms that the layout does not have
 	group, ctx := errgroup.WithContext(ctx)
-	for _, server := range servers {
-		group.Go(func() error { return server.Run(ctx) })
+	begun := make(chan runner, 1+len(names))
+	run := func(what string, command func(*common) *cobra.Command, args ...string) {
+		listen := func(where, address, _ string) (net.Listener, error) {
+			_, port, _ := strings.Cut(where, " ")
+			return d.ports.Take(what+" "+port, address)
+		}
+		cmd := command(&common{output: "text", logLevel: cmp.Or(d.common.logLevel, "warn"),
+			logFormat: d.common.logFormat, stdout: io.Discard, stderr: d.common.stderr, within: &within{listen, begun}})
+		args = append(append(args, "--etcd", d.ports.Address(portEtcdClient), "--audit-log", d.auditLog,
+			"--allowed-hosts", strings.Join(d.hosts, ",")), d.tls.Servers()...)
+		group.Go(func() error {
+			cmd.SetContext(ctx)
+			if err := cmd.ParseFlags(args); err != nil {
+				return err
+			}
+			return cmd.RunE(cmd, cmd.Flags().Args())
+		})
+	}
+	run("console", newConsole, slices.Concat([]string{"--grpc", d.ports.Address(portConsoleGRPC), "--http",
+		d.ports.Address(portConsoleHTTP)}, d.tls.Console())...)
+	for _, name := range names {
+		run("room "+string(name), newRoom, d.roomArgs(name, slots[name], tokens)...)
 	}
 	// Rooms go on without etcd. In march dev it cannot come back, so its end is the end of all.
 	group.Go(func() error {
@@ -268,51 +252,50 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, l *ledger.Ledger
 			return fmt.Errorf("etcd stopped: %w", err)
 		}
 	})
-	group.Go(func() error { return d.announce(ctx, rooms, names, slots, stored) })
+	group.Go(func() error { return d.announce(ctx, begun, names, slots, stored) })
 	return group.Wait()
 }
 
-// room makes a room's server, at the ports of a slot.
-func (d *dev) room(ctx context.Context, i int, name allocator.Room) (*room.Server, error) {
-	w := watched{Metrics: serve.NewMetrics(build(), prometheus.Labels{"room": string(name)})}
-	l, err := d.openLedger(ctx, w)
-	if err != nil {
-		return nil, err
+// roomArgs are the arguments of a room at the ports of a slot.
+func (d *dev) roomArgs(name allocator.Room, slot int, tokens string) []string {
+	journal := d.data.Journal()
+	if d.data.Temporary {
+		journal = "off" // it is for the next process, and a temporary directory has none
 	}
-	cfg := room.DefaultConfig()
-	if cfg.OpaqueKeys, err = readKeys(d.opaqueKeys); err != nil {
-		return nil, err
+	args := []string{string(name), "--name", "dev", "--create-tags", "--journal", journal,
+		"--drain", "2s", // ^C ends march dev soon, also while a client streams
+		"--grpc", d.ports.Address(portRoomGRPC + slot), "--http", d.ports.Address(portRoomHTTP + slot),
+		"--leaf-snowflake", string(d.doors.snowflake), "--cosid-machines", string(d.doors.machines),
+		"--tinyid-tokens", tokens}
+	for _, key := range d.opaqueKeys {
+		args = append(args, "--opaque-key", key)
 	}
-	cfg.Room, cfg.Name, cfg.Ledger, cfg.Build = name, "dev", l, build()
-	if err := d.ports.TakeRoom(i, &cfg); err != nil {
-		return nil, err
+	if d.ports.Admin {
+		args = append(args, "--admin-grpc", d.ports.Address(portAdminGRPC+slot), "--admin-http",
+			d.ports.Address(portAdminHTTP+slot))
 	}
-	cfg.Doors.LeafSnowflake, cfg.Doors.CosIDMachines = d.doors.snowflake, d.doors.machines
-	cfg.Doors.TinyIDTokens = tinyid.AnyToken(devToken)
-	cfg.Admin = w.Admin(admin.DefaultConfig().MaxTags)
-	cfg.CreateTags, cfg.Metrics, cfg.AllowedHosts = true, w.Metrics, d.hosts
-	// A journal is for the next process, and a temporary directory has none.
-	if !d.data.Temporary {
-		cfg.Journal = d.data.Journal()
+	for k, kind := range doorKinds {
+		if d.ports.Doors[k] {
+			args = append(args, "--"+kind.Flag, d.ports.Address(doorPort(k)+slot))
+		}
 	}
-	cfg.Diagnose = diagnosing(d.cmd, l, cfg.Journal, w)
-	cfg.TLS = d.tls.Files()
-	if cfg.Access, err = d.tls.Gate(string(name), w.Metrics, d.log); err != nil {
-		return nil, err
-	}
-	cfg.Drain = 2 * time.Second // ^C ends march dev soon, also while a client streams
-	cfg.Logger = d.log.Named("room")
-	return room.New(cfg)
+	return args
 }
 
 // announce prints the addresses of all servers once all rooms are ready, so that the commands
 // which it shows work at once, and a script can wait for its lines.
-func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []allocator.Room, slots map[allocator.Room]int,
-	stored record.Layout) error {
+func (d *dev) announce(ctx context.Context, begun <-chan runner, names []allocator.Room,
+	slots map[allocator.Room]int, stored record.Layout) error {
 	ready := time.NewTicker(5 * time.Millisecond)
 	defer ready.Stop()
-	for _, r := range rooms {
-		for r.Ready() != nil {
+	for range 1 + len(names) {
+		var server runner
+		select {
+		case <-ctx.Done():
+			return nil
+		case server = <-begun:
+		}
+		for r, is := server.(*room.Server); is && r.Ready() != nil; {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -320,13 +303,14 @@ func (d *dev) announce(ctx context.Context, rooms []*room.Server, names []alloca
 			}
 		}
 	}
+	d.ports.FreeAll() // those of rooms that the layout does not have
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
 	if base := d.ports.Base; !d.cmd.Flags().Changed("base-port") && base != devBasePort {
 		put(w, "Ports from %d on are in use by another program, so these begin at %d.\n\n", devBasePort, base)
 	}
-	d.ports.Lines(w, urlScheme(d.tls.Files()), names, slots, stored.Layout)
+	d.ports.Lines(w, urlScheme(d.secured), names, slots, stored.Layout)
 	if d.data.Temporary {
 		put(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.data.Dir)
 	} else {
@@ -405,10 +389,7 @@ grants:
 `
 
 // devTLS is a folder with what was made. A nil TLS is a cluster without it.
-type devTLS struct {
-	Dir   string
-	files *tlsfiles.Files
-}
+type devTLS struct{ Dir string }
 
 // makeDevTLS makes a folder, and writes over what is there. hosts are names, besides localhost, by
 // which the servers may be called.
@@ -424,8 +405,7 @@ func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, er
 	if err != nil {
 		return nil, err
 	}
-	root, err := ca.WriteCA(dir, "ca")
-	if err != nil {
+	if _, err := ca.WriteCA(dir, "ca"); err != nil {
 		return nil, err
 	}
 	server := certs.Leaf{
@@ -435,8 +415,7 @@ func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, er
 	for _, room := range rooms {
 		server.URIs = append(server.URIs, "spiffe://dev"+tlsfiles.Instance(string(room), "dev")[0])
 	}
-	pair, err := ca.Write(dir, "server", server)
-	if err != nil {
+	if _, err := ca.Write(dir, "server", server); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"operator", "service"} {
@@ -454,28 +433,25 @@ func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, er
 			return nil, err
 		}
 	}
-	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "tls", CA: root, ClientCA: root, Cert: pair.Cert, Key: pair.Key})
-	return &devTLS{Dir: dir, files: files}, err
+	return &devTLS{dir}, nil
 }
 
-// Files returns the servers' TLS, nil for none.
-func (t *devTLS) Files() *tlsfiles.Files {
+// Servers are the arguments of all servers.
+func (t *devTLS) Servers() []string {
 	if t == nil {
 		return nil
 	}
-	return t.files
+	at := func(name string) string { return filepath.Join(t.Dir, name) }
+	return []string{"--tls-client-ca", at("ca.pem"), "--tls-cert", at("server.pem"), "--tls-key", at("server-key.pem"),
+		"--policy", at("policy.yaml"), "--tokens", at("tokens")}
 }
 
-// Gate returns what checks the callers of a server, nil for none. room is its room, empty for
-// the console.
-func (t *devTLS) Gate(room string, metrics *serve.Metrics, log hclog.Logger) (*access.Gate, error) {
+// Console are further arguments of the console, which calls the rooms.
+func (t *devTLS) Console() []string {
 	if t == nil {
-		return nil, nil
+		return nil
 	}
-	return access.New(access.Config{
-		Policy: filepath.Join(t.Dir, "policy.yaml"), Tokens: filepath.Join(t.Dir, "tokens"),
-		Room: room, Register: metrics.Register, Logger: log.Named("access"),
-	})
+	return []string{"--tls-ca", filepath.Join(t.Dir, "ca.pem")}
 }
 
 // Settings are those with which commands call as the operator; none without TLS.

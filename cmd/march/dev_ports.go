@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 
@@ -20,7 +21,6 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/room"
 )
 
 // mostDevRooms is how many ports lie between the rooms' gRPC and HTTP ports.
@@ -51,10 +51,12 @@ const (
 // devPorts are march dev's ports. All are opened before anything runs, so that
 // march dev stops early if one of them is in use.
 type devPorts struct {
-	Base      int
-	Admin     bool                 // whether rooms have ports of their own for operators
-	Doors     [len(doorKinds)]bool // which of them each room has
-	listeners map[int]net.Listener // by offset from base, until taken
+	Base  int
+	Admin bool                 // whether rooms have ports of their own for operators
+	Doors [len(doorKinds)]bool // which of them each room has
+
+	mu        sync.Mutex
+	listeners map[string]net.Listener // by address, until taken
 }
 
 // slotsOf returns the slot of each room, the number of its ports. It is below
@@ -150,7 +152,7 @@ func (p *devPorts) Address(offset int) string {
 // Open opens all ports. rooms is the expected number of rooms. A layout on disk may
 // have another number; Take then reports ports in use.
 func (p *devPorts) Open(rooms int) error {
-	p.listeners = make(map[int]net.Listener)
+	p.listeners = make(map[string]net.Listener)
 	for _, port := range p.all() {
 		for i := range max(port.rooms, 1) {
 			what := port.what
@@ -159,15 +161,15 @@ func (p *devPorts) Open(rooms int) error {
 			}
 			l, err := listen(what, p.Address(port.offset+i), "base-port")
 			if err == nil {
-				p.listeners[port.offset+i] = l
+				p.listeners[p.Address(port.offset+i)] = l
 			} else if port.rooms == 0 || i < rooms {
 				return err
 			}
 		}
 	}
 	for _, port := range []int{portEtcdClient, portEtcdPeer} { // etcd opens them itself
-		_ = p.listeners[port].Close()
-		delete(p.listeners, port)
+		_ = p.listeners[p.Address(port)].Close()
+		delete(p.listeners, p.Address(port))
 	}
 	return nil
 }
@@ -187,44 +189,26 @@ func (p *devPorts) OpenFree() error {
 	return taken
 }
 
-// Take gives a server a listener, which the server closes. Its error is Refused if the port was in use.
-func (p *devPorts) Take(what string, offset int, to *net.Listener) error {
-	l := p.listeners[offset]
+// Take returns the listener of an address to the server that it is for. Its error is Refused if the port was in use.
+func (p *devPorts) Take(what, address string) (net.Listener, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.listeners[address]
 	if l == nil {
-		return refusedf("%s: %s is in use; choose others with --base-port", what, p.Address(offset))
+		return nil, refusedf("%s: %s is in use; choose others with --base-port", what, address)
 	}
-	delete(p.listeners, offset)
-	*to = l
-	return nil
+	delete(p.listeners, address)
+	return l, nil
 }
 
 // FreeAll closes every listener that was not taken.
 func (p *devPorts) FreeAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, l := range p.listeners {
 		_ = l.Close()
 	}
 	clear(p.listeners)
-}
-
-// TakeRoom gives a room the listeners of its slot.
-func (p *devPorts) TakeRoom(slot int, cfg *room.Config) (err error) {
-	take := func(what string, offset int, to *net.Listener) {
-		if err == nil {
-			err = p.Take(fmt.Sprintf("room %s %s", cfg.Room, what), offset+slot, to)
-		}
-	}
-	take("gRPC", portRoomGRPC, &cfg.GRPC)
-	take("HTTP", portRoomHTTP, &cfg.HTTP)
-	if p.Admin {
-		take("admin gRPC", portAdminGRPC, &cfg.AdminGRPC)
-		take("admin HTTP", portAdminHTTP, &cfg.AdminHTTP)
-	}
-	for k, kind := range doorKinds {
-		if p.Doors[k] {
-			take(kind.System, doorPort(k), kind.Listener(&cfg.Doors))
-		}
-	}
-	return err
 }
 
 // doorPort is the port of the first room's door of a kind, an index in doorKinds.

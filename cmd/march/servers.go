@@ -51,7 +51,7 @@ func newServer(c *common, what string) server {
 	if err != nil {
 		hostname = ""
 	}
-	return server{common: c, start: starting{What: what}, hostname: hostname}
+	return server{common: c, start: starting{What: what, within: c.within}, hostname: hostname}
 }
 
 // options returns the settings that both have.
@@ -81,7 +81,10 @@ func (s *server) open(cmd *cobra.Command, instance string, labels prometheus.Lab
 			s.log.Warn("a secret is not private", "setting", setting.Name, "why", why)
 		}
 	}
-	s.watched, s.stops = watched, []func(){stop, s.rereadLevel(cmd, s.log, hclog.Info)}
+	s.watched, s.stops = watched, []func(){stop}
+	if s.start.within == nil && !s.checkOnly {
+		s.stops = append(s.stops, s.rereadLevel(cmd, s.log, hclog.Info))
+	}
 	s.ledger, err = s.cluster.Ledger(watched, s.log)
 	return err
 }
@@ -251,7 +254,7 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 		// Only now, because port 0 stands for any free one.
 		cfg.Advertise = advertised(cfg.Advertise, l.GRPC, r.hostname)
 		cfg.AdvertiseAdmin = advertised(cfg.AdvertiseAdmin, l.AdminGRPC, r.hostname)
-		if err := r.doors.Open(&cfg.Doors); err != nil {
+		if err := r.doors.Open(&r.start, &cfg.Doors); err != nil {
 			return nil, err
 		}
 		return room.New(*cfg)
@@ -332,8 +335,8 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 		cfg.Diagnose = diagnosing(cmd, s.ledger, "", s.watched)
 		cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
 		cfg.Advertise = advertised(cfg.Advertise, l.GRPC, s.hostname)
-		if h := l.HTTP; h != nil {
-			put(s.stderr, "the console's page: %s://%s/\n", urlScheme(cfg.TLS), h.Addr())
+		if h := l.HTTP; h != nil && s.start.within == nil {
+			put(s.stderr, "the console's page: %s://%s/\n", urlScheme(cfg.TLS.Serves()), h.Addr())
 		}
 		return console.New(*cfg)
 	}))
@@ -474,8 +477,8 @@ func (s *serverTLS) Calls(own *tlsfiles.Files) *tlsfiles.Files {
 }
 
 // urlScheme is that of a server's URLs.
-func urlScheme(own *tlsfiles.Files) string {
-	if own.Serves() {
+func urlScheme(secured bool) string {
+	if secured {
 		return "https"
 	}
 	return "http"
@@ -717,12 +720,12 @@ func (f *doorFlags) At(doors *room.Doors) (list []listenAddress) {
 }
 
 // Open opens the doors. The caller closes them where no server did.
-func (f *doorFlags) Open(doors *room.Doors) (err error) {
+func (f *doorFlags) Open(s *starting, doors *room.Doors) (err error) {
 	for k, kind := range doorKinds {
 		if f.addresses[k] == "" {
 			continue
 		}
-		if *kind.Listener(doors), err = listen("room "+kind.System, f.addresses[k], kind.Flag); err != nil {
+		if *kind.Listener(doors), err = s.listen("room "+kind.System, f.addresses[k], kind.Flag); err != nil {
 			return err
 		}
 	}

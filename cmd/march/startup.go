@@ -57,6 +57,13 @@ type starting struct {
 	TLS     *tlsfiles.Files
 	Metrics *serve.Metrics
 	Log     hclog.Logger
+	within  *within // nil in a process of its own
+}
+
+// within is march dev, in whose process a server runs. It has the listeners, and receives what has begun.
+type within struct {
+	listen func(what, address, flag string) (net.Listener, error)
+	begun  chan<- runner
 }
 
 // listeners are a server's; nil for an address that it does not have.
@@ -77,7 +84,11 @@ func (s *starting) Run(ctx context.Context, build func(listeners) (runner, error
 	var l listeners
 	var err error
 	end := func() {}
-	up := sync.OnceFunc(func() { end = supervise(ctx, s.Log) })
+	up := sync.OnceFunc(func() {
+		if s.within == nil {
+			end = supervise(ctx, s.Log)
+		}
+	})
 	defer func() { end() }()
 	l.HTTP, err = s.await(ctx, up)
 	// Nothing listens for gRPC before, so callers are refused at once and ask another server.
@@ -90,7 +101,7 @@ func (s *starting) Run(ctx context.Context, build func(listeners) (runner, error
 		{&l.AdminHTTP, " admin HTTP", s.AdminHTTP, "admin-http"},
 	} {
 		if err == nil && *open.to == nil && open.at != "" {
-			*open.to, err = listen(s.What+open.what, open.at, open.flag)
+			*open.to, err = s.listen(s.What+open.what, open.at, open.flag)
 		}
 	}
 	if err != nil {
@@ -102,6 +113,9 @@ func (s *starting) Run(ctx context.Context, build func(listeners) (runner, error
 	if err != nil {
 		l.close()
 		return err
+	}
+	if s.within != nil {
+		s.within.begun <- running
 	}
 	return running.Run(ctx)
 }
@@ -131,7 +145,7 @@ func (s *starting) await(ctx context.Context, up func()) (net.Listener, error) {
 	var h net.Listener
 	if s.HTTP != "" {
 		var err error
-		if h, err = listen(s.What+" HTTP", s.HTTP, "http"); err != nil {
+		if h, err = s.listen(s.What+" HTTP", s.HTTP, "http"); err != nil {
 			return nil, err
 		}
 	}
@@ -204,6 +218,14 @@ func (w *waiting) sinceText() string { return w.since.UTC().Format(time.RFC3339)
 // checks is what readiness rests on.
 func (w *waiting) checks(context.Context) []serve.Check {
 	return []serve.Check{{Name: w.on(), Err: fmt.Errorf("waiting since %s: %w", w.sinceText(), *w.missing.Load())}}
+}
+
+// listen opens a listener, where the process does not have it already.
+func (s *starting) listen(what, address, flag string) (net.Listener, error) {
+	if s.within != nil {
+		return s.within.listen(what, address, flag)
+	}
+	return listen(what, address, flag)
 }
 
 // listen opens a listener; flag is what changes its address.
