@@ -84,6 +84,9 @@ func (s *server) open(cmd *cobra.Command, instance string, labels prometheus.Lab
 	s.watched, s.stops = watched, []func(){stop}
 	if s.start.within == nil && !s.checkOnly {
 		s.stops = append(s.stops, s.rereadLevel(cmd, s.log, hclog.Info))
+		for _, name := range unknownVariables(cmd.Root()) {
+			s.log.Warn("there is no setting of this variable of the environment", "variable", name)
+		}
 	}
 	s.ledger, err = s.cluster.Ledger(watched, s.log)
 	return err
@@ -130,7 +133,9 @@ func newRoom(c *common) *cobra.Command {
 may have as many instances as you like, each with a name of its own (--name) that
 stays the same over restarts. SIGTERM stops it: calls under way are answered first.`,
 		example: `  march room eu-1 --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --grpc 0.0.0.0:7010 --advertise "$(hostname -f):7010"`,
-	}, exactly("a room's name"), func(cmd *cobra.Command, args []string) error { return r.run(cmd, args[0]) })
+	}, exactly("a room's name"), func(cmd *cobra.Command, args []string) error {
+		return whence(cmd, r.run(cmd, args[0]))
+	})
 	return addOptions(cmd, r.settings()...)
 }
 
@@ -276,7 +281,7 @@ func newConsole(c *common) *cobra.Command {
 browsers (--http). A console keeps no data: run any number of them for one
 cluster, anywhere.`,
 		example: `  march console --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379`,
-	}, noArgs, func(cmd *cobra.Command, _ []string) error { return s.run(cmd) })
+	}, noArgs, func(cmd *cobra.Command, _ []string) error { return whence(cmd, s.run(cmd)) })
 	return addOptions(cmd, s.settings()...)
 }
 

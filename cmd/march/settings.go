@@ -336,6 +336,20 @@ func required(cmd *cobra.Command, flag string) error {
 	return usagef("%s: must be given; see `%s --help`", flag, cmd.CommandPath())
 }
 
+// whence adds to a server's error of a setting where its value was set, if that was not a flag. Most values are checked
+// by the server that takes them, which does not know.
+func whence(cmd *cobra.Command, err error) error {
+	if allocator.KindOf(err) != allocator.Invalid {
+		return err
+	}
+	name, _, _ := strings.Cut(err.Error(), ":")
+	f := cmd.Flags().Lookup(strings.TrimSuffix(name, " endpoints")) // of etcd
+	if f == nil || len(f.Annotations[originNote]) == 0 {
+		return err
+	}
+	return fmt.Errorf("%s: %w", strings.TrimPrefix(f.Annotations[originNote][0], "environment "), err)
+}
+
 // rereadLevel sets the log's level from the settings file again at each SIGHUP. The
 // function that it returns ends that.
 func (c *common) rereadLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Level) (stop func()) {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -143,6 +144,57 @@ func TestFlagsNameTheirValues(t *testing.T) {
 	for _, name := range []string{"", "string", "strings", "int", "duration"} {
 		if seen[name] == 0 {
 			t.Errorf("no flag has a value called %q", name)
+		}
+	}
+}
+
+// TestInputsAreCheckedAlike: a value that is not allowed is refused before anything listens or is asked, whether it is of
+// a flag, of the environment or of a file, and the error names where it stands.
+func TestInputsAreCheckedAlike(t *testing.T) {
+	for _, row := range []struct{ setting, value, says string }{
+		{"etcd", "host", `etcd endpoints: "host"; allowed: host:port or http(s)://host:port`},
+		{"etcd", "::1:2379", `etcd endpoints: "::1:2379"; allowed: `},
+		{"etcd", "etcd://", `etcd endpoints: "etcd://"; allowed: `},
+		{"etcd", "127.0.0.1:99999", `etcd endpoints: "127.0.0.1:99999"; allowed: `},
+		{"grpc", "22150", `grpc: "22150"; allowed: HOST:PORT`},
+		{"grpc", "", `grpc: ""; allowed: HOST:PORT`},
+		{"http", "127.0.0.1:99999", `http: "127.0.0.1:99999"; allowed: HOST:PORT`},
+		{"redis", "6379", `redis: "6379"; allowed: HOST:PORT`},
+		{"advertise", "host", `advertise: "host"; allowed: HOST:PORT`},
+		{"max-tags", "010", `: "010"; allowed: a whole number up to 9223372036854775807, without leading zeros`},
+		{"max-tags", "0x10", `: "0x10"; allowed: a whole number`},
+		{"max-tags", "0", `max-tags: 0; allowed: 1 or more`},
+		{"hold", "1ms", `hold: 1ms; allowed: 1s to `},
+		{"hold", "60", `: "60"; allowed: a duration such as `},
+		{"traces-ratio", "2", `traces-ratio: 2; allowed: 0 to 1`},
+		{"traces", "otel:4317", `traces: "otel:4317"; allowed: http://HOST:PORT`},
+		{"wait-for-etcd", "maybe", `: "maybe"; allowed: true or false`},
+		{"worker", "first", `worker: "first"; allowed: `},
+		{"leaf-snowflake", "No", `: tag: "No" begins with "N"; allowed: `},
+		{"tls-client-auth", "never", `: "never"; allowed: optional, required`},
+	} {
+		file := filepath.Join(t.TempDir(), "room.yaml")
+		if err := os.WriteFile(file, []byte(row.setting+": "+strconv.Quote(row.value)+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, source := range []struct {
+			args, env []string
+			names     string
+		}{
+			{[]string{"--" + row.setting + "=" + row.value}, nil, "march config validate: " + row.setting},
+			{nil, []string{variable(row.setting), row.value}, "march config validate: " + variable(row.setting) + ": "},
+			{[]string{"--config", file}, nil, "march config validate: " + file + ":1: " + row.setting},
+		} {
+			if source.env != nil {
+				t.Setenv(source.env[0], source.env[1])
+			}
+			_, stderr, code := march(t, append([]string{"config", "validate", "room", "eu-1"}, source.args...)...)
+			if code != exitUsage || !strings.HasPrefix(stderr, source.names) || !strings.Contains(stderr, row.says) {
+				t.Errorf("%s %q: exit code %d, %s; want %s", source.names, row.value, code, stderr, row.says)
+			}
+			if source.env != nil {
+				_ = os.Unsetenv(source.env[0]) // t.Setenv puts it back
+			}
 		}
 	}
 }
