@@ -109,10 +109,9 @@ cluster. All files have the mode 0600.`,
 			return err
 		}
 		return c.print(done, func(w *tabwriter.Writer) {
-			put(w, "FILE\tDONE\tENDS\n")
-			for _, m := range done {
-				put(w, "%s\t%s\t%s\n", m.File, m.Done, m.Ends.UTC().Format(time.RFC3339))
-			}
+			table(w, "FILE\tDONE\tENDS", done, func(m made) []any {
+				return []any{m.File, m.Done, m.Ends.UTC().Format(time.RFC3339)}
+			})
 		})
 	})
 	flags := cmd.Flags()
@@ -403,31 +402,20 @@ one name, so that the new one is in use before the old one goes.`,
 }
 
 // appendLine adds a line to a file. A last line that has no end gets one.
-func appendLine(path, line string) (err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+func appendLine(path, line string) error {
+	before, err := os.ReadFile(path) //nolint:gosec // that the operator names
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return invalidf("tokens: %w", err)
+	}
+	if n := len(before); n > 0 && before[n-1] != '\n' {
+		line = "\n" + line
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return invalidf("tokens: %w", err)
 	}
-	defer func() {
-		if closed := f.Close(); err == nil {
-			err = closed
-		}
-	}()
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return err
-	}
-	if size > 0 {
-		last := make([]byte, 1)
-		if _, err := f.ReadAt(last, size-1); err != nil {
-			return err
-		}
-		if last[0] != '\n' {
-			line = "\n" + line
-		}
-	}
 	_, err = f.WriteString(line + "\n")
-	return err
+	return errors.Join(err, f.Close())
 }
 
 func newPolicy(c *common) *cobra.Command {

@@ -485,17 +485,14 @@ func (l *layoutState) message() *marchv1.Layout {
 	if l == nil {
 		return nil
 	}
-	out := &marchv1.Layout{Boundary: l.Boundary, Rooms: make(map[string]*marchv1.Range)}
-	for name, g := range l.Rooms {
-		out.Rooms[name] = &marchv1.Range{Lower: g.Lower, Upper: g.Upper}
+	ranges := func(of map[string]rangeState) map[string]*marchv1.Range {
+		out := make(map[string]*marchv1.Range, len(of))
+		for name, g := range of {
+			out[name] = &marchv1.Range{Lower: g.Lower, Upper: g.Upper}
+		}
+		return out
 	}
-	if l.Reserved != nil {
-		out.Reserved = make(map[string]*marchv1.Range)
-	}
-	for name, g := range l.Reserved {
-		out.Reserved[name] = &marchv1.Range{Lower: g.Lower, Upper: g.Upper}
-	}
-	return out
+	return &marchv1.Layout{Boundary: l.Boundary, Rooms: ranges(l.Rooms), Reserved: ranges(l.Reserved)}
 }
 
 // changesOf returns the settings that differ in tags of one kind.

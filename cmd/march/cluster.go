@@ -264,8 +264,7 @@ func (c *common) validateFile() error {
 	}
 	var errs []error
 	said := make(map[string]bool)
-	var visit func(cmd *cobra.Command)
-	visit = func(cmd *cobra.Command) {
+	for _, cmd := range tree(root) {
 		cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
 			s, ok := file[f.Name]
 			if !ok {
@@ -276,11 +275,7 @@ func (c *common) validateFile() error {
 				errs = append(errs, err)
 			}
 		})
-		for _, child := range cmd.Commands() {
-			visit(child)
-		}
 	}
-	visit(root)
 	if err := errors.Join(errs...); err != nil {
 		return usageError{err}
 	}

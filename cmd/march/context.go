@@ -158,21 +158,14 @@ func newContextAdd(c *common, root *cobra.Command) *cobra.Command {
 		})
 	})
 	cmd.Flags().BoolVar(&inUse, "use", false, "also make it the context in use")
-	var visit func(*cobra.Command)
-	visit = func(of *cobra.Command) {
+	for _, of := range tree(root)[1:] {
 		of.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if known[f.Name] == nil && f.Name != "output" && of != root {
+			if known[f.Name] == nil && f.Name != "output" && !isServer(of) {
 				known[f.Name] = f
 				cmd.Flags().String(f.Name, "", f.Usage)
 			}
 		})
-		for _, child := range of.Commands() {
-			if !isServer(child) {
-				visit(child)
-			}
-		}
 	}
-	visit(root)
 	return cmd
 }
 

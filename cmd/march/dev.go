@@ -238,8 +238,8 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocato
 			return cmd.RunE(cmd, cmd.Flags().Args())
 		})
 	}
-	run("console", newConsole, slices.Concat([]string{"--grpc", d.ports.Address(portConsoleGRPC), "--http",
-		d.ports.Address(portConsoleHTTP)}, d.tls.Console())...)
+	run("console", newConsole, "--grpc", d.ports.Address(portConsoleGRPC), "--http", d.ports.Address(portConsoleHTTP),
+		"--tls-ca", d.tls.Settings()["tls-ca"])
 	for _, name := range names {
 		run("room "+string(name), newRoom, d.roomArgs(name, slots[name], tokens)...)
 	}
@@ -262,22 +262,12 @@ func (d *dev) roomArgs(name allocator.Room, slot int, tokens string) []string {
 	if d.data.Temporary {
 		journal = "off" // it is for the next process, and a temporary directory has none
 	}
-	args := []string{string(name), "--name", "dev", "--create-tags", "--journal", journal,
+	args := append(d.ports.Args(slot), string(name), "--name", "dev", "--create-tags", "--journal", journal,
 		"--drain", "2s", // ^C ends march dev soon, also while a client streams
-		"--grpc", d.ports.Address(portRoomGRPC + slot), "--http", d.ports.Address(portRoomHTTP + slot),
 		"--leaf-snowflake", string(d.doors.snowflake), "--cosid-machines", string(d.doors.machines),
-		"--tinyid-tokens", tokens}
+		"--tinyid-tokens", tokens)
 	for _, key := range d.opaqueKeys {
 		args = append(args, "--opaque-key", key)
-	}
-	if d.ports.Admin {
-		args = append(args, "--admin-grpc", d.ports.Address(portAdminGRPC+slot), "--admin-http",
-			d.ports.Address(portAdminHTTP+slot))
-	}
-	for k, kind := range doorKinds {
-		if d.ports.Doors[k] {
-			args = append(args, "--"+kind.Flag, d.ports.Address(doorPort(k)+slot))
-		}
 	}
 	return args
 }
@@ -444,14 +434,6 @@ func (t *devTLS) Servers() []string {
 	at := func(name string) string { return filepath.Join(t.Dir, name) }
 	return []string{"--tls-client-ca", at("ca.pem"), "--tls-cert", at("server.pem"), "--tls-key", at("server-key.pem"),
 		"--policy", at("policy.yaml"), "--tokens", at("tokens")}
-}
-
-// Console are further arguments of the console, which calls the rooms.
-func (t *devTLS) Console() []string {
-	if t == nil {
-		return nil
-	}
-	return []string{"--tls-ca", filepath.Join(t.Dir, "ca.pem")}
 }
 
 // Settings are those with which commands call as the operator; none without TLS.

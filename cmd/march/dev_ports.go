@@ -112,25 +112,36 @@ func devSlots(ctx context.Context, l *ledger.Ledger, stored record.Layout,
 // devPort is a port, or one for each of several rooms.
 type devPort struct {
 	what   string
-	offset int // from the base port
-	rooms  int // 0 for a port of the cluster
+	flag   string // of its server
+	offset int    // from the base port
+	rooms  int    // 0 for a port of the cluster
 }
 
 // all returns the ports that the cluster has.
 func (p *devPorts) all() []devPort {
-	list := []devPort{{"console HTTP", portConsoleHTTP, 0}, {"console gRPC", portConsoleGRPC, 0},
-		{"etcd client", portEtcdClient, 0}, {"etcd peer", portEtcdPeer, 0}, {"gRPC", portRoomGRPC, mostDevRooms},
-		{"HTTP", portRoomHTTP, mostDevRooms}}
+	list := []devPort{{"console HTTP", "http", portConsoleHTTP, 0}, {"console gRPC", "grpc", portConsoleGRPC, 0},
+		{"etcd client", "", portEtcdClient, 0}, {"etcd peer", "", portEtcdPeer, 0},
+		{"gRPC", "grpc", portRoomGRPC, mostDevRooms}, {"HTTP", "http", portRoomHTTP, mostDevRooms}}
 	for k, kind := range doorKinds {
 		if p.Doors[k] {
-			list = append(list, devPort{kind.System, doorPort(k), mostDevRooms})
+			list = append(list, devPort{kind.System, kind.Flag, doorPort(k), mostDevRooms})
 		}
 	}
 	if p.Admin {
-		list = append(list, devPort{"admin gRPC", portAdminGRPC, mostDevRooms},
-			devPort{"admin HTTP", portAdminHTTP, mostDevRooms})
+		list = append(list, devPort{"admin gRPC", "admin-grpc", portAdminGRPC, mostDevRooms},
+			devPort{"admin HTTP", "admin-http", portAdminHTTP, mostDevRooms})
 	}
 	return list
+}
+
+// Args are the arguments with the addresses of a room at a slot.
+func (p *devPorts) Args(slot int) (args []string) {
+	for _, port := range p.all() {
+		if port.rooms > 0 {
+			args = append(args, "--"+port.flag, p.Address(port.offset+slot))
+		}
+	}
+	return args
 }
 
 // Check checks --base-port.

@@ -614,11 +614,11 @@ const amount = `([0-9][0-9,.]*(?: ?(?:ms|s|seconds?|m|minutes?|h|hours?))?)`
 func TestProseDefaults(t *testing.T) {
 	t.Parallel()
 	flags := make(map[string][]*pflag.Flag)
-	eachCommand(newRoot(io.Discard, io.Discard), func(cmd *cobra.Command) {
+	for _, cmd := range tree(newRoot(io.Discard, io.Discard)) {
 		for _, set := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
 			set.VisitAll(func(f *pflag.Flag) { flags[f.Name] = append(flags[f.Name], f) })
 		}
-	})
+	}
 	found := 0
 	for _, path := range append(documents(t), "DESIGN.md") {
 		text := readDocument(t, path)

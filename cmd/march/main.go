@@ -99,14 +99,17 @@ found, 4 conflict or exists already, 5 unavailable.`,
 	root.AddCommand(newContext(c, root))
 	acceptGone(root)
 	decimals(root)
-	root.SetHelpCommand(newHelp(root))
+	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	for _, cmd := range root.Commands() {
-		if cmd.Name() == "completion" { // cobra's own: it takes any argument for help
+	for _, cmd := range root.Commands() { // cobra's own take any argument for help
+		switch cmd.Name() {
+		case "completion":
 			cmd.RunE, cmd.Args = help, noArgs
 			for _, shell := range cmd.Commands() {
 				shell.Args = noArgs
 			}
+		case "help":
+			cmd.RunE, cmd.Long = helpOf, ""
 		}
 	}
 	return root
@@ -123,44 +126,35 @@ func (d wholeNumber) Set(text string) error {
 }
 
 // decimals makes the flags of whole numbers decimal.
-func decimals(cmd *cobra.Command) {
-	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
-		flags.VisitAll(func(f *pflag.Flag) {
-			if strings.HasPrefix(f.Value.Type(), "int") {
-				f.Value = wholeNumber{f.Value}
-			}
-		})
-	}
-	for _, child := range cmd.Commands() {
-		decimals(child)
+func decimals(root *cobra.Command) {
+	for _, cmd := range tree(root) {
+		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+			flags.VisitAll(func(f *pflag.Flag) {
+				if strings.HasPrefix(f.Value.Type(), "int") {
+					f.Value = wholeNumber{f.Value}
+				}
+			})
+		}
 	}
 }
 
-// newHelp is `march help COMMAND`. It refuses words that are not commands.
-func newHelp(root *cobra.Command) *cobra.Command {
-	return &cobra.Command{
-		Use:   "help [command]",
-		Short: "Help about any command",
-		RunE: func(_ *cobra.Command, args []string) error {
-			cmd, rest, err := root.Find(args)
-			if err != nil || len(rest) > 0 {
-				return usagef("there is no command %q; see `%s --help`", strings.Join(args, " "), cmd.CommandPath())
-			}
-			cmd.InitDefaultHelpFlag()
-			return cmd.Help()
-		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string,
-			begin string) (names []string, _ cobra.ShellCompDirective) {
-			if cmd, _, err := root.Find(args); err == nil {
-				for _, child := range cmd.Commands() {
-					if child.IsAvailableCommand() && strings.HasPrefix(child.Name(), begin) {
-						names = append(names, cobra.CompletionWithDesc(child.Name(), child.Short))
-					}
-				}
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
-		},
+// tree returns a command and all below it.
+func tree(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
+	for _, child := range cmd.Commands() {
+		all = append(all, tree(child)...)
 	}
+	return all
+}
+
+// helpOf is `march help COMMAND`. It refuses words that are not commands.
+func helpOf(cmd *cobra.Command, args []string) error {
+	of, rest, err := cmd.Root().Find(args)
+	if err != nil || len(rest) > 0 {
+		return usagef("there is no command %q; see `%s --help`", strings.Join(args, " "), of.CommandPath())
+	}
+	of.InitDefaultHelpFlag()
+	return of.Help()
 }
 
 func newVersion(c *common) *cobra.Command {
@@ -194,11 +188,10 @@ func newMan() *cobra.Command {
 }
 
 // hostFlags replaces the defaults that depend on the host by words, so that a page is the same on any host.
-func hostFlags(cmd *cobra.Command) {
-	if f := cmd.PersistentFlags().Lookup("name"); f != nil && cmd.Name() == "room" {
-		f.DefValue = "the host's name"
-	}
-	for _, child := range cmd.Commands() {
-		hostFlags(child)
+func hostFlags(root *cobra.Command) {
+	for _, cmd := range tree(root) {
+		if f := cmd.PersistentFlags().Lookup("name"); f != nil && cmd.Name() == "room" {
+			f.DefValue = "the host's name"
+		}
 	}
 }

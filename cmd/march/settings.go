@@ -297,15 +297,13 @@ func allowed(f *pflag.Flag) string {
 	return "a " + f.Value.Type()
 }
 
-func settingNames(cmd *cobra.Command) []string {
-	var names []string
-	cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Name != "config" {
-			names = append(names, f.Name)
-		}
-	})
-	for _, child := range cmd.Commands() {
-		names = append(names, settingNames(child)...)
+func settingNames(root *cobra.Command) (names []string) {
+	for _, cmd := range tree(root) {
+		cmd.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "config" {
+				names = append(names, f.Name)
+			}
+		})
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

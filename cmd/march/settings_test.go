@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
@@ -42,7 +41,7 @@ func FuzzSettings(f *testing.F) {
 			if s.Line < 1 || len(s.Values) == 0 && !s.List {
 				t.Errorf("%s: %+v", name, s)
 			}
-			eachCommand(root, func(cmd *cobra.Command) {
+			for _, cmd := range tree(root) {
 				visitSettings(cmd, func(f *pflag.Flag) {
 					if f.Name == name {
 						if err := s.set(f); err != nil {
@@ -50,7 +49,7 @@ func FuzzSettings(f *testing.F) {
 						}
 					}
 				})
-			})
+			}
 		}
 	})
 }
@@ -124,7 +123,7 @@ func TestSettingsAreSafe(t *testing.T) {
 // value: --cluster-uuid march layout show.
 func TestFlagsNameTheirValues(t *testing.T) {
 	seen := make(map[string]int)
-	eachCommand(newRoot(io.Discard, io.Discard), func(cmd *cobra.Command) {
+	for _, cmd := range tree(newRoot(io.Discard, io.Discard)) {
 		cmd.InitDefaultHelpFlag()
 		for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
 			flags.VisitAll(func(f *pflag.Flag) {
@@ -140,7 +139,7 @@ func TestFlagsNameTheirValues(t *testing.T) {
 				}
 			})
 		}
-	})
+	}
 	for _, name := range []string{"", "string", "strings", "int", "duration"} {
 		if seen[name] == 0 {
 			t.Errorf("no flag has a value called %q", name)

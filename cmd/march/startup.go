@@ -331,7 +331,7 @@ func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 	if f.MaxTags < 1 {
 		return nil, invalidf("max-tags: %d; allowed: 1 or more", f.MaxTags)
 	}
-	cfg := store.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log}
+	cfg := store.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log, Tracer: w.Tracer}
 	if f.passwordFile != "" {
 		cfg.ReadPassword = passwordFile(f.passwordFile)
 		if _, err := cfg.ReadPassword(); err != nil { // not only when it is first asked for
@@ -344,10 +344,25 @@ func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 	}
 	own := ledger.DefaultConfig()
 	own.Cluster, own.UUID, own.Etcdctl, own.EtcdUser = f.cluster, f.uuid, f.etcdctl(), f.user
+	own.Logger, own.Tracer = log.Named("ledger"), w.Tracer
+	if w.Metrics != nil {
+		own.Observe = w.Metrics.Transaction
+	}
 	if own.Audited, err = openAuditLog(f.auditLog, f.cluster, w.Metrics, log); err != nil {
 		return nil, err
 	}
-	return newLedger(cfg, own, w, log)
+	etcd, err := store.NewEtcd(cfg)
+	if err != nil {
+		return nil, err
+	}
+	l, err := ledger.New(etcd, own)
+	if err != nil {
+		return nil, errors.Join(err, etcd.Close())
+	}
+	if w.Metrics != nil {
+		w.Metrics.Ledger(l)
+	}
+	return l, nil
 }
 
 // etcdctl returns the command that asks the same etcd. It has no user: how many members answer is told without one, and
@@ -375,27 +390,6 @@ func shownEndpoints(endpoints []string) []string {
 // that it refuses.
 func (w watched) Admin(maxTags int64) admin.Config {
 	return admin.Config{MaxTags: maxTags, TooManyTags: w.Metrics.Limit(admin.MaxTags, maxTags).Count}
-}
-
-// newLedger returns a ledger on an etcd; nothing has been asked of it.
-func newLedger(to store.EtcdConfig, cfg ledger.Config, w watched, log hclog.Logger) (*ledger.Ledger, error) {
-	to.Tracer = w.Tracer
-	etcd, err := store.NewEtcd(to)
-	if err != nil {
-		return nil, err
-	}
-	cfg.Logger, cfg.Tracer = log.Named("ledger"), w.Tracer
-	if w.Metrics != nil {
-		cfg.Observe = w.Metrics.Transaction
-	}
-	l, err := ledger.New(etcd, cfg)
-	if err != nil {
-		return nil, errors.Join(err, etcd.Close())
-	}
-	if w.Metrics != nil {
-		w.Metrics.Ledger(l)
-	}
-	return l, nil
 }
 
 // roomNeeds checks that an instance can register: that etcd has the cluster, is not full, and lets the instance write.
