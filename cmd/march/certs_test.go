@@ -148,16 +148,17 @@ func testCerts(t *testing.T) {
 func TestCertsRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"":                                    `domain: ""; allowed: a name such as example.com`,
+		"":                                    "certs.yaml:1:1: the file is empty; allowed: cluster, ",
+		"cluster: x\n":                        `domain: ""; allowed: a name such as example.com`,
 		"domain: a b\n":                       `domain: "a b"`,
-		"domain: x\nroom: {}\n":               `unknown field "room"`,
+		"domain: x\nroom: {}\n":               "certs.yaml:2:1: there is no field room; allowed: cluster, ",
 		"domain: x\nrooms: {EU: {a: [b]}}\n":  `room: "EU"`,
 		"domain: x\nrooms: {eu: {a: []}}\n":   "rooms.eu.a: no host",
 		"domain: x\nconsoles: {../x: [b]}\n":  `consoles: "../x"; allowed`,
 		"domain: x\netcd: {a: ['b:2379']}\n":  `etcd.a: "b:2379"; allowed: host names and IP addresses, without a port`,
 		"domain: x\nservices: [shop, shop]\n": "services/shop.pem: given twice",
 		"domain: x\ncluster: a/b\n":           `cluster: "a/b"`,
-		"domain: [\n":                         "certs.yaml: ",
+		"domain: [\n":                         "certs.yaml:1:9: not YAML: ",
 	} {
 		all, err := readCertified("certs.yaml", []byte(text))
 		if allocator.KindOf(err) != allocator.Invalid || !strings.Contains(err.Error(), want) {

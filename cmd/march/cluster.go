@@ -161,7 +161,7 @@ command after it, and those of print before it.`,
 		if err != nil {
 			return err
 		}
-		settings := settledOf(func(visit func(*pflag.Flag)) { visitSettings(of, visit) })
+		settings := settledOf(of)
 		return c.print(settings, func(w *tabwriter.Writer) {
 			put(w, "SETTING\tVALUE\tFROM\n")
 			for _, s := range settings {

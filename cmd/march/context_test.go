@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -63,6 +64,20 @@ func TestContextFileRefused(t *testing.T) {
 	}
 	if err := checkContextName(strings.Repeat("a", 64)); allocator.KindOf(err) != allocator.Invalid {
 		t.Errorf("a name of 64: %v", err)
+	}
+}
+
+// What a context has is read as it was written: JSON is YAML, with other rules for what stands in quotes.
+func TestContextFileIsReadAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "contexts.json")
+	f := &contextFile{Contexts: map[string]map[string]string{"007": {"tls-ca": "/a <b>&'\"\\ é😀\u2028\t#: {[~", "room": "1e3"},
+		"true": {"console": "", "etcd": strings.Repeat("x ", 500) + "\n"}}}
+	if err := f.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	again, err := loadContexts(path)
+	if err != nil || !reflect.DeepEqual(again.Contexts, f.Contexts) {
+		t.Errorf("%q, %v", again, err)
 	}
 }
 

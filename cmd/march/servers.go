@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -76,7 +75,7 @@ func (s *server) open(cmd *cobra.Command, instance string, labels prometheus.Lab
 	if err != nil {
 		return err
 	}
-	for _, setting := range settledOf(func(visit func(*pflag.Flag)) { visitSettings(cmd, visit) }) {
+	for _, setting := range settledOf(cmd) {
 		if why := smallfile.Exposed(setting.Value); why != "" && secretFile.MatchString(setting.Name) {
 			s.log.Warn("a secret is not private", "setting", setting.Name, "why", why)
 		}
@@ -350,7 +349,7 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 // diagnosing returns what tells operators of a server's process.
 func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w watched) *problem.Host {
 	cfg := problem.HostConfig{Build: build(), Ledger: l, Journal: journal}
-	for _, s := range settledOf(func(visit func(*pflag.Flag)) { visitSettings(cmd, visit) }) {
+	for _, s := range settledOf(cmd) {
 		cfg.Settings = append(cfg.Settings, &marchv1.Setting{Name: s.Name, Value: s.Value, Origin: s.Origin})
 	}
 	if w.Metrics != nil {

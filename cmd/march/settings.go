@@ -432,10 +432,9 @@ type settled struct {
 	Origin string `json:"origin"`
 }
 
-// settledOf returns the settings that visit visits, in the order of their names.
-func settledOf(visit func(func(*pflag.Flag))) []settled {
-	var list []settled
-	visit(func(f *pflag.Flag) {
+// settledOf returns the settings of a command, in the order of their names.
+func settledOf(cmd *cobra.Command) (list []settled) {
+	visitSettings(cmd, func(f *pflag.Flag) {
 		s := settled{Name: f.Name, Value: f.Value.String(), Origin: "default"}
 		if values, ok := f.Value.(pflag.SliceValue); ok {
 			s.Value = strings.Join(values.GetSlice(), ",")
