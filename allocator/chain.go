@@ -105,7 +105,9 @@ func (c *Chain) Init(cfg ChainConfig) error {
 	}
 	c.tag, c.source, c.refiller, c.gate, c.unordered = cfg.Tag, cfg.Source, cfg.Refiller, cfg.Gate, cfg.Unordered
 	c.head.Store(spentLink())
-	c.setFront(spentLink())
+	if c.gate != nil {
+		c.gated.Store(spentLink())
+	}
 	c.mu.settings = cfg.Settings
 	c.mu.last = -1
 	now := c.now()

@@ -132,7 +132,7 @@ func million(p *part) {
 	after, resident := large.ask("memory"), large.resident()
 	per := func(bytes float64) float64 { return bytes / float64(p.tags) }
 	p.figure(row{
-		what: "memory per idle tag in a room", goal: 1536, atMost: true, unit: "bytes",
+		what: "memory per idle tag in a room", goal: 2048, atMost: true, unit: "bytes",
 		note: fmt.Sprintf("in use after a collection; the process grew by %.4g bytes a tag, "+
 			"with what loading left free in the heap's pages", per(float64(resident-residentBefore))),
 	}, per(float64(after.Heap)-float64(before.Heap)))
