@@ -227,9 +227,9 @@ func (m *tags) readTag(ctx context.Context, l *load) (issuer, error) {
 	}
 }
 
-// put puts the issuer that was made of a tag as it was read into memory. One that is there is closed: a call that finds
-// it closed looks the tag up again, and finds the new one. put returns false, and puts nothing there, if the tag changed
-// since it was read: no one would tell the issuer.
+// put puts the issuer that was made of a tag as it was read into memory. One that is there is closed: a call that
+// finds it closed looks the tag up again, and finds the new one. put returns false, and puts nothing there, if the tag
+// changed since it was read: no one would tell the issuer.
 func (m *tags) put(l *load, tag issuer) bool {
 	m.mu.Lock()
 	if l.changed.Load() {

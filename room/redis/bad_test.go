@@ -118,8 +118,8 @@ func TestBadStreams(t *testing.T) {
 		s.send.Reset(b)
 		for _, s := range []*script{s, looped} {
 			from.last.Store(0)
-			c := &conn{door: d, accepted: s, net: s, ctx: t.Context(), anonymous: t.Context(), output: output{protocol: 2},
-				in: make([]byte, 0, 512)}
+			c := &conn{door: d, accepted: s, net: s, ctx: t.Context(), anonymous: t.Context(),
+				output: output{protocol: 2}, in: make([]byte, 0, 512)}
 			if s == looped {
 				c.in = append(c.in, b...)
 				c.countOnly()
