@@ -17,4 +17,15 @@
 //
 // If changes were compacted before Follow saw them, there is a gap: marks may have moved any
 // number of times meanwhile, but never down.
+//
+// # Segments
+//
+// An instance logs a segment before a caller gets an ID of it. Match compares these segments with etcd's
+// history, and with each other:
+//
+//   - Each segment of an instance must be a rise of a mark in the history, and no two instances
+//     have the same rise.
+//   - No two segments share an ID, over all instances, rooms and lives of etcd.
+//   - A rise without an instance is a gap. Either some instance logged a failed transaction
+//     that took effect all the same, or the instance died in between.
 package history

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/march-id/march/cmd/chaos/internal/history"
-	"github.com/march-id/march/cmd/chaos/internal/leased"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
@@ -27,7 +26,7 @@ type check struct {
 	r        *Report
 	events   []runlog.Event
 	history  *history.History
-	segments *leased.Segments
+	segments *history.Segments
 	faults   spans
 	// told and felt are the times of restores; see restores.
 	told, felt spans
@@ -44,11 +43,11 @@ func (c *check) run(ctx context.Context) (err error) {
 	if c.history, err = history.Read(filepath.Join(c.dir, runlog.Dir), c.r.Run.Cluster); err != nil {
 		return err
 	}
-	lines, err := leased.Read(c.dir)
+	lines, err := history.ReadLeases(c.dir)
 	if err != nil {
 		return err
 	}
-	c.segments = leased.Match(lines, c.history)
+	c.segments = history.Match(lines, c.history)
 	c.happened()
 	c.told, c.felt = restores(c.events)
 	c.resumed = resumed(c.events, c.felt)
@@ -176,7 +175,7 @@ func (c *check) last() {
 }
 
 // leases counts the leases in the instances' logs.
-func (c *check) leases(lines []leased.Line) {
+func (c *check) leases(lines []history.Line) {
 	s := c.segments
 	c.r.Segments = s.Leased
 	c.r.Transactions = Transactions{
@@ -191,7 +190,7 @@ func (c *check) leases(lines []leased.Line) {
 	var calm, hurt []time.Duration
 	for _, l := range lines {
 		switch {
-		case l.Outcome != leased.Leased:
+		case l.Outcome != history.Leased:
 		case c.faults.meet(l.Time.Add(-l.Took), l.Time):
 			hurt = append(hurt, l.Took)
 		default:

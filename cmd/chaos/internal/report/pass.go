@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/chaos/internal/leased"
+	"github.com/march-id/march/cmd/chaos/internal/history"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
@@ -42,9 +42,9 @@ func (c *callers) Pop() any {
 type pass struct {
 	*check
 	taken   map[allocator.Tag]*taken
-	finders map[leased.Owner]*leased.Finder
-	growths map[leased.Owner]*growth
-	served  map[leased.Owner]*served // by instance; Tag is empty
+	finders map[history.Owner]*history.Finder
+	growths map[history.Owner]*growth
+	served  map[history.Owner]*served // by instance; Tag is empty
 	rooms   map[allocator.Room]*Room
 	times   *timed
 }
@@ -52,12 +52,12 @@ type pass struct {
 func newPass(c *check) *pass {
 	p := &pass{
 		check: c, taken: make(map[allocator.Tag]*taken),
-		finders: make(map[leased.Owner]*leased.Finder), growths: make(map[leased.Owner]*growth),
-		served: make(map[leased.Owner]*served), rooms: make(map[allocator.Room]*Room),
+		finders: make(map[history.Owner]*history.Finder), growths: make(map[history.Owner]*growth),
+		served: make(map[history.Owner]*served), rooms: make(map[allocator.Room]*Room),
 		times: newTimed(c),
 	}
 	for _, report := range c.history.Reports {
-		o := leased.Owner{Room: report.Room, Instance: report.Instance}
+		o := history.Owner{Room: report.Room, Instance: report.Instance}
 		if p.served[o] == nil {
 			p.served[o] = &served{}
 		}
@@ -135,14 +135,14 @@ func (p *pass) take(i runlog.Answer) error {
 	if l, is := p.history.Times[i.Tag]; is {
 		return p.times.take(i, l)
 	}
-	owner := leased.Owner{Room: i.Room, Instance: i.Instance, Tag: i.Tag}
+	owner := history.Owner{Room: i.Room, Instance: i.Instance, Tag: i.Tag}
 	finder := p.finders[owner]
 	if finder == nil {
 		finder = p.segments.Finder(owner)
 		p.finders[owner] = finder
 	}
 	version := int64(0) // IDs must not be of layouts before it
-	if s := p.served[leased.Owner{Room: i.Room, Instance: i.Instance}]; s != nil {
+	if s := p.served[history.Owner{Room: i.Room, Instance: i.Instance}]; s != nil {
 		version = s.at(i.Sent)
 	}
 	ids := int64(0)
@@ -158,24 +158,24 @@ func (p *pass) take(i runlog.Answer) error {
 }
 
 // find finds the segments of a run.
-func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run, version int64, i runlog.Answer) {
+func (p *pass) find(owner history.Owner, finder *history.Finder, run allocator.Run, version int64, i runlog.Answer) {
 	for run.Count > 0 {
 		found, n, line := finder.Find(run)
 		// A segment is logged before any caller has it; the clock is the same.
-		if found == leased.Within && i.Received.Before(line.Time) {
+		if found == history.Within && i.Received.Before(line.Time) {
 			p.r.Early.add(n, fmt.Sprintf("%v was given %d at %s, and %v was leased at %s", owner, run.First,
 				i.Received.Format(stamp), line.Segment, line.Time.Format(stamp)))
 		}
-		if found == leased.Within && p.stale(i, line) {
+		if found == history.Within && p.stale(i, line) {
 			p.r.Stale.add(n, fmt.Sprintf("%v issued %d to a call of %s: it is of %v, which the room lost at %s",
 				owner, run.First, i.Sent.Format(stamp), line.Segment,
 				p.history.Taken(owner.Room, line.Segment, i.Sent).Format(stamp)))
 		}
 		switch {
-		case found == leased.Nowhere:
+		case found == history.Nowhere:
 			p.r.NotLeased.add(n, fmt.Sprintf("%v was given %d at %s, which is of no segment of its", owner,
 				run.First, i.Received.Format(stamp)))
-		case found == leased.Foreign:
+		case found == history.Foreign:
 			p.r.WrongRoom.add(n, fmt.Sprintf("%v was given %d at %s, residue %d, out of %v", owner, run.First,
 				i.Received.Format(stamp), run.First%line.Segment.Boundary, line.Segment))
 		case line.Segment.Version < version && !p.history.Keeps(version, owner.Room, line.Segment):
@@ -190,7 +190,7 @@ func (p *pass) find(owner leased.Owner, finder *leased.Finder, run allocator.Run
 // stale reports whether a call asked for an ID of a strict tag when no room or client may have
 // any of its segment any longer: hold after the room lost residues of it. The history sees that
 // slightly later, and no instance confirms such a layout then.
-func (p *pass) stale(i runlog.Answer, line *leased.Line) bool {
+func (p *pass) stale(i runlog.Answer, line *history.Line) bool {
 	if p.r.Run.Hold <= 0 || !p.history.Strict[i.Tag] {
 		return false
 	}
@@ -202,7 +202,7 @@ func (p *pass) stale(i runlog.Answer, line *leased.Line) bool {
 const stamp = "15:04:05.000"
 
 // grow checks that IDs of an instance grow.
-func (p *pass) grow(owner leased.Owner, i runlog.Answer) {
+func (p *pass) grow(owner history.Owner, i runlog.Answer) {
 	g := p.growths[owner]
 	if g == nil {
 		g = &growth{}

@@ -5,7 +5,7 @@
 //
 //   - No ID is issued twice: the IDs of each tag that callers were given are sorted. A duplicate
 //     of each tag is planted in each check, and must be found.
-//   - Each ID is of a segment that its instance said it leased (package leased). So it
+//   - Each ID is of a segment that its instance said it leased (package history). So it
 //     has a residue of the room's range under the layout of its lease. No caller has it
 //     before the lease.
 //   - IDs of one instance grow, per tag: an ID that was asked for after another had come

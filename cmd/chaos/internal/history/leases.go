@@ -1,13 +1,4 @@
-// Package leased reads from the instances' own logs which instance leased which segment. An
-// instance logs a segment before a caller gets an ID of it. The package compares the segments
-// with etcd's history, and with each other.
-//
-//   - Each segment of an instance must be a rise of a mark in the history, and no two instances
-//     have the same rise.
-//   - No two segments share an ID, over all instances, rooms and lives of etcd.
-//   - A rise without an instance is a gap. Either some instance logged a failed transaction
-//     that took effect all the same, or the instance died in between.
-package leased
+package history
 
 import (
 	"bufio"
@@ -72,8 +63,8 @@ type logged struct {
 	Error    string    `json:"error"`
 }
 
-// Read reads the lines of all instances of a run, from the logs in its directory.
-func Read(dir string) ([]Line, error) {
+// ReadLeases reads the lines of all instances of a run, from the logs in its directory.
+func ReadLeases(dir string) ([]Line, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "logs", "*.log"))
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package leased
+package history
 
 import (
 	"cmp"
@@ -9,20 +9,19 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/cmd/chaos/internal/history"
 )
 
 // Segments are the leased segments by instance, compared with the history.
 type Segments struct {
 	Leased, Lost, Refused int // by the instances' logs
 
-	Applied []Line         // lost, by the instance's log, but in the history
-	GivenUp []Line         // refused, by the instance's log, but in the history: sent twice, or not trusted
-	Orphans []history.Rise // in no instance's log: an instance died
-	Unseen  int            // leased while the history has a gap, or after its end
-	Past    int            // the part of Unseen after the end of the last life
-	IDs     int64          // of all leases
-	Skipped int64          // of a room's range, below its marks, and never leased
+	Applied []Line // lost, by the instance's log, but in the history
+	GivenUp []Line // refused, by the instance's log, but in the history: sent twice, or not trusted
+	Orphans []Rise // in no instance's log: an instance died
+	Unseen  int    // leased while the history has a gap, or after its end
+	Past    int    // the part of Unseen after the end of the last life
+	IDs     int64  // of all leases
+	Skipped int64  // of a room's range, below its marks, and never leased
 
 	Problems []string
 	More     int // further problems
@@ -30,9 +29,6 @@ type Segments struct {
 	owners map[Owner][]*Line // the leases of each, by first ID
 	rooms  map[Owner][]*Line // the same for all instances of a room; Instance is empty
 }
-
-// maxProblems bounds Problems.
-const maxProblems = 1000
 
 func (s *Segments) problem(format string, args ...any) {
 	if len(s.Problems) == maxProblems {
@@ -50,7 +46,7 @@ type place struct {
 }
 
 // Match compares the instances' logs with the history.
-func Match(lines []Line, h *history.History) *Segments {
+func Match(lines []Line, h *History) *Segments {
 	s := &Segments{owners: make(map[Owner][]*Line), rooms: make(map[Owner][]*Line)}
 	rises := make(map[place][]int) // more than one if revisions repeat after a restore
 	for i, rise := range h.Rises {
@@ -106,7 +102,7 @@ func Match(lines []Line, h *history.History) *Segments {
 
 // passed returns how many IDs of the room's range a rise passed, leased or not: from the mark
 // on, or from the first leased ID if there was no mark.
-func passed(rise history.Rise) int64 {
+func passed(rise Rise) int64 {
 	from := rise.Was
 	if from == 0 {
 		from = rise.Mark.Last().First
@@ -123,7 +119,7 @@ func sortByFirst(lines []*Line) {
 }
 
 // fits reports whether a rise may have leased a segment.
-func fits(rise history.Rise, l *Line) bool {
+func fits(rise Rise, l *Line) bool {
 	least, _ := rise.Least()
 	seg := l.Segment
 	return rise.Room == l.Room && rise.Tag == l.Tag && rise.Next == seg.Last()+1 && least <= seg.First &&
@@ -134,7 +130,7 @@ func fits(rise history.Rise, l *Line) bool {
 }
 
 // match finds the rise of a segment that an instance leased.
-func (s *Segments) match(l *Line, h *history.History, rises map[place][]int, taken map[int]*Line) {
+func (s *Segments) match(l *Line, h *History, rises map[place][]int, taken map[int]*Line) {
 	candidates := rises[place{l.Room, l.Tag, l.Revision}]
 	for _, i := range candidates {
 		if !fits(h.Rises[i], l) || h.Rises[i].Mark.Stamp.Epoch != l.Epoch {
@@ -171,7 +167,7 @@ const slack = 5 * time.Second
 // unseen reports whether a lease may have been made while the history has not seen the writes:
 // at the end of a life, cut off by a restore or by the end of the run; before the first reading
 // of a life; in a gap. past says that it was at the end of the last life.
-func unseen(h *history.History, l *Line) (missed, past bool) {
+func unseen(h *History, l *Line) (missed, past bool) {
 	for i, life := range h.Lives {
 		last := i+1 == len(h.Lives)
 		within := last || l.Time.Before(h.Lives[i+1].Began.Add(slack))
@@ -196,7 +192,7 @@ func unseen(h *history.History, l *Line) (missed, past bool) {
 
 // unclaimed finds, for the rises without an instance, the lines of instances that failed to
 // lease them. Each line fits at most one rise.
-func (s *Segments) unclaimed(lines []*Line, h *history.History, taken map[int]*Line, use func(*Line)) {
+func (s *Segments) unclaimed(lines []*Line, h *History, taken map[int]*Line, use func(*Line)) {
 	type end struct {
 		room allocator.Room
 		tag  allocator.Tag
