@@ -17,11 +17,11 @@ test: ## run the tests; needs Chromium, and installs it if it can (STRICT=1: non
 	@.ci/test $(ARGS)
 
 # In these hours and days pass, by the same goroutines as in other tests: a third of the detector's time.
-LONGEST = ^(TestNight|TestRestoreOverMidnight|TestMigrationOverMidnight|TestTellsThatItIsNotReady|TestALeapWithTwoInstancesIsShown|TestTimeTagsWithoutWorker|TestMigrationsUnderLoad|TestProblemsOfTimeTags|TestListTags)$$
+LONGEST = ^(TestRestoreOverMidnight|TestMigrationOverMidnight|TestTellsThatItIsNotReady|TestALeapWithTwoInstancesIsShown|TestTimeTagsWithoutWorker|TestMigrationsUnderLoad|TestProblemsOfTimeTags|TestListTags)$$
 
-# The simulation lets one goroutine run at a time, and proof programs start processes: there the detector finds nothing.
-race: ## run all tests but those that start processes and the longest, under the race detector; needs gcc
-	go test -race -short -vet=off -timeout 15m -skip '$(LONGEST)' $$(go list ./... | grep -v -e /cmd/bench -e /cmd/simulate -e /internal/sim)
+# The simulation lets one goroutine run at a time, and programs' tests start processes: there the detector finds nothing.
+race: ## run all tests but the programs' and the longest under the race detector; needs gcc
+	go test -race -short -vet=off -timeout 15m -skip '$(LONGEST)' $$(go list ./... | grep -v -e /cmd/ -e /internal/sim)
 
 model: ## check the model of the protocol, and that its mutants are caught; needs spin and gcc (flags in ARGS)
 	@STRICT=1 .ci/programs spin gcc
