@@ -41,6 +41,8 @@ type tags struct {
 		timed int   // how many of them are a TimeTag
 		loads map[allocator.Tag]*load
 		ended bool // no load begins any more
+		// deleted has the tags of time-ordered IDs that were deleted, as far as a load read it.
+		deleted map[allocator.Tag]bool
 	}
 }
 
@@ -51,6 +53,7 @@ func (m *tags) init(p *process, refiller *allocator.Refiller) {
 	m.unknown.init(p.cfg.Metrics.Limit(maxUnknownTags, int64(p.cfg.MaxUnknownTags)), p.cfg.Rand)
 	m.periods.init()
 	m.mu.tags, m.mu.loads = make(map[allocator.Tag]issuer), make(map[allocator.Tag]*load)
+	m.mu.deleted = make(map[allocator.Tag]bool)
 }
 
 // inMemory returns a tag's issuer, or nil if it is not in memory.
@@ -103,6 +106,7 @@ func (m *tags) load(ctx context.Context, name string) (issuer, error) {
 // load is the work that reads one tag and makes its issuer, for all callers that wait for it.
 type load struct {
 	name    allocator.Tag
+	reading atomic.Bool   // it has one of the slots (tags.enter)
 	changed atomic.Bool   // the tag changed since it was last read
 	done    chan struct{} // closed when tag and err are there
 	tag     issuer
@@ -112,12 +116,18 @@ type load struct {
 // share returns the load of a tag that is under way, or else begins one that does work. It goes on when its callers
 // give up, and ends with the server: after endLoads it has failed.
 func (m *tags) share(name allocator.Tag, work func(*load) (issuer, error)) *load {
+	m.mu.RLock() // the others' Next go on beside it
+	l := m.mu.loads[name]
+	m.mu.RUnlock()
+	if l != nil {
+		return l
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if l := m.mu.loads[name]; l != nil {
 		return l
 	}
-	l := &load{name: name, done: make(chan struct{})}
+	l = &load{name: name, done: make(chan struct{})}
 	if m.mu.ended {
 		l.err = errStopping
 		close(l.done)
@@ -183,7 +193,11 @@ func (m *tags) makeTag(ctx context.Context, l *load) (_ issuer, err error) {
 	}
 	if stored, _ := m.ledger.Layout(); !stored.Upgraded() { // since the upgrade a tombstone refuses what follows
 		deleted, deletedErr := m.admin.DeletedTimeTags(ctx)
-		if deletedErr != nil || deleted[l.name] {
+		m.mu.Lock()
+		maps.Copy(m.mu.deleted, deleted) // the audit log forgets
+		was := m.mu.deleted[l.name]
+		m.mu.Unlock()
+		if deletedErr != nil || was {
 			return nil, cmp.Or(deletedErr, err) // as a counter its IDs would be quite others
 		}
 	}
@@ -206,6 +220,7 @@ func (m *tags) makeTag(ctx context.Context, l *load) (_ issuer, err error) {
 // read again. The caller holds one of the slots (tags.enter).
 func (m *tags) readTag(ctx context.Context, l *load) (issuer, error) {
 	for {
+		l.reading.Store(true)
 		l.changed.Store(false)
 		tag, err := m.readIssuer(ctx, l.name)
 		if err != nil {
@@ -466,15 +481,21 @@ func (m *tags) counters(after allocator.Tag, n int) (list []*counter, more bool)
 	return issuersOf[*counter](m, after, n)
 }
 
-// unleased returns the time-ordered tags in memory, and the tags that are being read.
+// unleased returns the tags that are being read, and the time-ordered tags in memory: in this order, as a tag goes from
+// those to these.
 func (m *tags) unleased() (names []allocator.Tag) {
+	m.mu.RLock()
+	for name, l := range m.mu.loads {
+		if l.reading.Load() {
+			names = append(names, name)
+		}
+	}
+	m.mu.RUnlock()
 	list, _ := issuersOf[*TimeTag](m, "", math.MaxInt)
 	for _, t := range list {
 		names = append(names, t.name)
 	}
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return slices.AppendSeq(names, maps.Keys(m.mu.loads))
+	return names
 }
 
 // issuersOf is counters for a kind of issuer.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
@@ -293,6 +294,38 @@ func TestDeletedTimeTagsAreNotMade(t *testing.T) {
 		a.await("the tag back", func() bool { return !gone(a, "event") })
 		if tag, err := c.Admin.Tag(bg, "event"); err != nil || tag.Time == nil {
 			t.Errorf("%+v, %v", tag, err)
+		}
+	})
+}
+
+// A room remembers longer than the audit log which tags of time-ordered IDs were deleted: before the upgrade no
+// tombstone says so.
+func TestDeletedTimeTagsAreRemembered(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := &cluster{Cluster: testcluster.New(t)}
+		cfg := admin.DefaultConfig()
+		cfg.Formats = 1
+		c.Admin = admin.New(c.Ledger(), cfg)
+		c.Init(testcluster.Halves(), "test")
+		c.tag(timed(cosid), "event")
+		a := c.start("a", "a1", func(cfg *room.Config) { cfg.CreateTags = true })
+		a.mustNext("event")
+		if err := c.Admin.DeleteTag(bg, "event", "test"); err != nil {
+			t.Fatal(err)
+		}
+		a.await("gone", func() bool {
+			_, err := a.next("event")
+			return allocator.KindOf(api.FromStatus(err)) == allocator.NotFound
+		})
+		for i := range 1000 {
+			if _, err := c.Admin.CreateTag(bg, allocator.Tag(fmt.Sprintf("t%d", i)), record.DefaultTag(),
+				"test"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(11 * time.Second) // now the memory of unknown tags does not answer
+		if id, err := a.next("event"); err == nil {
+			t.Errorf("the deleted tag was made a counter: ID %d", id)
 		}
 	})
 }

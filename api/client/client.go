@@ -360,7 +360,9 @@ func (c *Client) heard(part allocator.Part) (current bool) {
 				c.log.Info("layout changed: the client replaces segments that are out of the room's range",
 					"version", part.Version, "before", newest.Version)
 				c.wakeKeeper()
-				c.pool.askConsole()
+				if c.layout.Load() != nil { // which a program routes by
+					c.pool.askConsole()
+				}
 			}
 			return true
 		}

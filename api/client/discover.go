@@ -98,7 +98,11 @@ func newDiscovery(opts Options, p *pool) (*discovery, error) {
 	return d, nil
 }
 
-func (d *discovery) close() { closeAll(d.consoles) }
+func (d *discovery) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	closeAll(d.consoles)
+}
 
 // poll asks until ctx ends, and calls also each time.
 func (d *discovery) poll(ctx context.Context, also func(context.Context)) {
@@ -112,7 +116,7 @@ func (d *discovery) poll(ctx context.Context, also func(context.Context)) {
 			select { // not at once again
 			case <-ctx.Done():
 				return
-			case <-time.After(discoverPause):
+			case <-time.After(time.Duration(float64(discoverPause) * (1 + rand.Float64()))):
 			}
 		}
 		if err := d.ask(ctx); err != nil && ctx.Err() == nil {
@@ -133,7 +137,7 @@ func (d *discovery) ask(ctx context.Context) error {
 	return d.tell(answer.GetInstances())
 }
 
-// askConsoles sends a request to one console after the other, and returns the first answer. Its error is Unavailable.
+// askConsoles sends a request to one console after the other, and returns the first answer. Its Kind is that of the consoles' errors.
 func askConsoles[Q, A any](ctx context.Context, d *discovery,
 	method func(marchv1.ConsoleServiceClient, context.Context, Q, ...grpc.CallOption) (A, error),
 	request Q) (none A, _ error) {
@@ -146,7 +150,7 @@ func askConsoles[Q, A any](ctx context.Context, d *discovery,
 		answer, err := method(marchv1.NewConsoleServiceClient(conn), asking, request)
 		cancel()
 		if err != nil {
-			failures = append(failures, allocator.Errorf(allocator.Unavailable,
+			failures = append(failures, allocator.Errorf(allocator.KindOf(api.FromStatus(err)),
 				"console at %s: %w", conn.Target(), err))
 			continue
 		}

@@ -74,10 +74,22 @@ func TestLayout(t *testing.T) {
 			got != (client.Place{Version: 2, Block: 2, Residue: 69, Room: "b"}) {
 			t.Errorf("%+v, %v", got, err)
 		}
-		_, err := ids.Decode(t.Context(), -1)
+		mine, err := ids.Layout(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(mine.Ranges)
+		if got, err := ids.RoomOf(t.Context(), 269); err != nil || got != "b" {
+			t.Errorf("after the caller changed what it got: %q, %v", got, err)
+		}
+		_, err = ids.Decode(t.Context(), -1)
 		ledgertest.WantKind(t, err, client.Invalid, "id: -1")
 		_, err = newClient(t, client.Options{Addresses: []string{a.address}}).RoomOf(t.Context(), 1)
 		ledgertest.WantKind(t, err, client.Refused, "Options.Discover")
+		ids.Close()
+		if _, err := ids.RoomOf(t.Context(), 269); err != error(client.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
 	})
 }
 

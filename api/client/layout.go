@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"maps"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -18,42 +19,53 @@ type Place struct {
 
 // Layout returns the cluster's layout, which the client keeps. It asks a console the first time. Later the client
 // follows changes each Discover.Every, and within some seconds if a lease shows that there was one. Its errors are
-// Refused without Options.Discover, and Unavailable.
+// Refused without Options.Discover, the consoles', and ErrClosed.
 func (c *Client) Layout(ctx context.Context) (Layout, error) {
-	if kept := c.layout.Load(); kept != nil {
-		return *kept, nil
-	}
-	if c.discover == nil {
-		return Layout{}, allocator.Errorf(allocator.Refused, "the client knows no console; give it Options.Discover")
-	}
-	l, err := c.readLayout(ctx)
-	if err == nil {
-		c.layout.Store(&l)
-	}
+	l, err := c.keptLayout(ctx)
+	l.Ranges = maps.Clone(l.Ranges) // the caller's
 	return l, err
 }
 
-// readLayout asks the consoles for the layout.
+func (c *Client) keptLayout(ctx context.Context) (Layout, error) {
+	switch kept := c.layout.Load(); {
+	case c.closed():
+		return Layout{}, ErrClosed
+	case kept != nil:
+		return *kept, nil
+	case c.discover == nil:
+		return Layout{}, allocator.Errorf(allocator.Refused, "the client knows no console; give it Options.Discover")
+	}
+	return c.readLayout(ctx)
+}
+
+// readLayout asks the consoles for the layout, and keeps it. One that is newer stays.
 func (c *Client) readLayout(ctx context.Context) (Layout, error) {
 	answer, err := askConsoles(ctx, c.discover, marchv1.ConsoleServiceClient.GetLayout, &marchv1.GetLayoutRequest{})
-	if err != nil {
+	switch {
+	case c.closed():
+		return Layout{}, ErrClosed
+	case err != nil:
 		return Layout{}, err
 	}
 	l, err := api.LayoutFromProto(answer.GetLayout().GetLayout())
 	if err != nil {
 		return Layout{}, allocator.Errorf(allocator.Internal, "a console's answer makes no sense: %w", err)
 	}
-	return l, nil
+	for {
+		kept := c.layout.Load()
+		if kept != nil && kept.Version >= l.Version {
+			return *kept, nil
+		}
+		if c.layout.CompareAndSwap(kept, &l) {
+			return l, nil
+		}
+	}
 }
 
 // followLayout reads the layout again if it is kept. What is kept stays where no console answers.
 func (c *Client) followLayout(ctx context.Context) {
-	kept := c.layout.Load()
-	if kept == nil {
-		return
-	}
-	if l, err := c.readLayout(ctx); err == nil && l.Version >= kept.Version {
-		c.layout.Store(&l)
+	if c.layout.Load() != nil {
+		_, _ = c.readLayout(ctx)
 	}
 }
 
@@ -63,7 +75,7 @@ func (c *Client) Decode(ctx context.Context, id int64) (Place, error) {
 	if id < 0 {
 		return Place{}, allocator.Errorf(allocator.Invalid, "id: %d; allowed: 0 to %d", id, int64(allocator.MaxID))
 	}
-	l, err := c.Layout(ctx)
+	l, err := c.keptLayout(ctx)
 	if err != nil {
 		return Place{}, err
 	}

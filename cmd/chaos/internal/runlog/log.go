@@ -145,11 +145,11 @@ func Read[T any](path string, use func(T) error) (offset int64, err error) {
 		if errors.Is(err, io.EOF) {
 			return offset, nil
 		}
-		if err == nil {
-			err = use(line)
-		}
 		if err != nil {
 			return offset, err
+		}
+		if err := use(line); err != nil {
+			return offset, fmt.Errorf("%s: line %d: %w", path, r.lines, err)
 		}
 		offset = r.Offset()
 	}
