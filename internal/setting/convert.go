@@ -42,7 +42,7 @@ func ToProto(t record.Tag) *marchv1.Tag {
 		return p
 	}
 	for _, row := range table {
-		if row.of == nil {
+		if row.of == nil || row.Kind == Timed {
 			continue
 		}
 		m, f := row.field(p, true)
@@ -114,7 +114,7 @@ func Apply(p *marchv1.Tag, s *record.TagSettings) error {
 	return apply(p, s)
 }
 
-// apply copies what p has, but for the settings of time-ordered IDs.
+// apply copies what p has, but for the layout of time-ordered IDs.
 func apply(p *marchv1.Tag, s *record.TagSettings) error {
 	if p.Format != nil {
 		f, err := format.Parse(p.GetFormat())
@@ -139,18 +139,35 @@ func apply(p *marchv1.Tag, s *record.TagSettings) error {
 		if !m.Has(f) {
 			continue
 		}
+		var d time.Duration
+		if f.Message() != nil {
+			given, _ := m.Get(f).Message().Interface().(*durationpb.Duration)
+			var err error
+			if d, err = Duration(row.Name(), given); err != nil {
+				return err
+			}
+		}
 		switch to := row.of(s).(type) {
 		case *int64:
-			*to = m.Get(f).Int()
+			if *to = d.Milliseconds(); f.Message() == nil {
+				*to = m.Get(f).Int()
+			}
 		case *bool:
 			*to = m.Get(f).Bool()
 		case *record.Duration:
-			given, _ := m.Get(f).Message().Interface().(*durationpb.Duration)
-			d, err := Duration(row.Path, given)
-			if err != nil {
-				return err
-			}
 			*to = record.DurationOf(d)
+		case *timeid.Sequence:
+			sequence, err := timeid.ParseSequence(api.Word(p.GetTime().GetSequence()))
+			if err != nil {
+				return api.NotAllowed(row.Name(), p.GetTime().GetSequence())
+			}
+			*to, s.Time.CarryTo, s.Time.RandomBelow = sequence, 0, 0
+		case *timeid.Rollback:
+			rollback, err := timeid.ParseRollback(api.Word(p.GetTime().GetRollback()))
+			if err != nil {
+				return api.NotAllowed(row.Name(), p.GetTime().GetRollback())
+			}
+			*to = rollback
 		}
 	}
 	return nil
@@ -189,7 +206,7 @@ func Duration(field string, p *durationpb.Duration) (time.Duration, error) {
 	return p.AsDuration(), nil
 }
 
-// newTime returns the settings in a message. Its errors are Invalid; TimeTag checks
+// newTime returns the layout in a message, with default policies. Its errors are Invalid; TimeTag checks
 // the bounds of numbers.
 func newTime(p *marchv1.TimeTag) (*record.TimeTag, error) {
 	layout := timeid.Layout{
@@ -239,40 +256,7 @@ func newTime(p *marchv1.TimeTag) (*record.TimeTag, error) {
 	}
 	t := record.NewTimeTag(layout)
 	t.Sequence = sequence
-	return &t, changeTime(p, &t)
-}
-
-// changeTime copies the policies that p has to t: policies may change later. Its errors
-// are Invalid.
-func changeTime(p *marchv1.TimeTag, t *record.TimeTag) error {
-	if s := p.GetSequence(); s != 0 {
-		sequence, err := timeid.ParseSequence(api.Word(s))
-		if err != nil {
-			return api.NotAllowed("sequence", s)
-		}
-		t.Sequence, t.CarryTo, t.RandomBelow = sequence, 0, 0
-	}
-	if p.GetCarryTo() != 0 {
-		t.CarryTo = p.GetCarryTo()
-	}
-	if p.GetRandomBelow() != 0 {
-		t.RandomBelow = p.GetRandomBelow()
-	}
-	if r := p.GetRollback(); r != 0 {
-		rollback, err := timeid.ParseRollback(api.Word(r))
-		if err != nil {
-			return api.NotAllowed("rollback", r)
-		}
-		t.Rollback = rollback
-	}
-	if p.GetMaxWait() != nil {
-		wait, err := Duration("max_wait", p.GetMaxWait())
-		if err != nil {
-			return err
-		}
-		t.MaxWaitMS = wait.Milliseconds()
-	}
-	return nil
+	return &t, nil
 }
 
 // applyTime is apply for the settings of time-ordered IDs: a tag keeps its kind and the
@@ -289,5 +273,5 @@ func applyTime(p *marchv1.TimeTag, s *record.TagSettings) error {
 	}
 	t := *s.Time
 	s.Time = &t
-	return changeTime(p, &t)
+	return nil
 }

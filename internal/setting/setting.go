@@ -37,7 +37,7 @@ type Setting struct {
 	parts   []string                          // the paths of the fields that make up a value such as 41/10/12
 	part    bool                              // one of them: it has a key in files only
 	read    func(text string) (string, error) // another form of a value; its error lacks the setting's name
-	of      func(*record.TagSettings) any     // the field of the record: *int64, *bool or *record.Duration
+	of      func(*record.TagSettings) any     // the field of the record
 	effect  effect
 }
 

@@ -68,16 +68,21 @@ var table = []Setting{
 		Help: "with bits: whether the worker is in the middle or last",
 		read: func(text string) (string, error) { return strings.TrimPrefix(text, api.OrderPrefix), nil }},
 	{Path: "time.sequence", Kind: Timed, preset: "reset", effect: sequenceEffect,
+		of: func(s *record.TagSettings) any { return &s.Time.Sequence },
 		Help: "a tick begins at sequence 0 (reset), above the last one (carry) or at random; by default " +
 			"as a preset has it"},
 	{Path: "time.carry_to", Kind: Timed, preset: "half of all sequences", effect: sequenceEffect,
+		of: func(s *record.TagSettings) any { return &s.Time.CarryTo },
 		Help: "with the sequence carry: a tick that ends at this sequence or above is followed by one " +
 			"that begins at 1"},
 	{Path: "time.random_below", Kind: Timed, preset: strconv.Itoa(timeid.DefaultRandomBelow), effect: sequenceEffect,
+		of:   func(s *record.TagSettings) any { return &s.Time.RandomBelow },
 		Help: "with the sequence random: the bound below which a tick's first sequence lies"},
 	{Path: "time.rollback", Kind: Timed, preset: "wait", effect: rollbackEffect,
+		of:   func(s *record.TagSettings) any { return &s.Time.Rollback },
 		Help: "if the clock went back, calls wait until it has caught up, go on ahead of it (offset), or fail"},
 	{Path: "time.max_wait", Kind: Timed, preset: fmt.Sprint(timeid.DefaultMaxWait), effect: rollbackEffect,
+		of:   func(s *record.TagSettings) any { return &s.Time.MaxWaitMS },
 		Help: "how long a call waits for a clock that went back"},
 }
 
