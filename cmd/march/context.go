@@ -454,7 +454,8 @@ func runningContexts(dir string) (all []runningContext) {
 			continue
 		}
 		var r runningContext
-		if content, err := smallfile.Read("context", at, maxContexts); err == nil && json.Unmarshal(content, &r) == nil {
+		content, err := smallfile.Read("context", at, maxContexts)
+		if err == nil && json.Unmarshal(content, &r) == nil {
 			r.Name = fmt.Sprintf(devContext, base)
 			all = append(all, r)
 		}

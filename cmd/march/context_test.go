@@ -70,8 +70,10 @@ func TestContextFileRefused(t *testing.T) {
 // What a context has is read as it was written: JSON is YAML, with other rules for what stands in quotes.
 func TestContextFileIsReadAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "contexts.json")
-	f := &contextFile{Contexts: map[string]map[string]string{"007": {"tls-ca": "/a <b>&'\"\\ é😀\u2028\t#: {[~", "room": "1e3"},
-		"true": {"console": "", "etcd": strings.Repeat("x ", 500) + "\n"}}}
+	f := &contextFile{Contexts: map[string]map[string]string{
+		"007":  {"tls-ca": "/a <b>&'\"\\ é😀\u2028\t#: {[~", "room": "1e3"},
+		"true": {"console": "", "etcd": strings.Repeat("x ", 500) + "\n"},
+	}}
 	if err := f.Save(path); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
-// Package yamlfile reads YAML files of operators into Go values: settings, a cluster's file, a policy, contexts. It takes
-// texts and numbers as they are written, refuses what a value has no place for, and collects all mistakes instead of
-// the first one. Each mistake is Invalid, says what is allowed, and shows its line with a caret below.
+// Package yamlfile reads YAML files of operators into Go values: settings, a cluster's file, a policy, contexts. It
+// takes texts and numbers as they are written, refuses what a value has no place for, and collects all mistakes instead
+// of the first one. Each mistake is Invalid, says what is allowed, and shows its line with a caret below.
 //
 // It walks the tree of goccy's parser. goccy's own strict decoder stops at the first mistake, takes 010 for 8, and its
 // errors speak of Go's types.
@@ -156,7 +156,7 @@ func (f *File) caret(at position) string {
 		}
 		return c
 	}, f.lines[at.line-1])
-	return "\n  " + strings.TrimRight(line[:min(len(line), most)], " ") + "\n  " + strings.Repeat(" ", at.column-1) + "^"
+	return fmt.Sprintf("\n  %s\n  %*s", strings.TrimRight(line[:min(len(line), most)], " "), at.column, "^")
 }
 
 // parse returns the file's only document; nil if the file is empty.

@@ -26,8 +26,8 @@ type whole struct {
 func TestRead(t *testing.T) {
 	t.Parallel()
 	var got whole
-	f := yamlfile.Read("f", []byte("\uFEFFtitle: 007\nparts:\n- {size: 10, names: 1e3}\n- names: [yes, ~x]\nnamed: {a.b: {}}\n"),
-		&got)
+	f := yamlfile.Read("f", []byte("\uFEFFtitle: 007\nparts:\n- {size: 10, names: 1e3}\n- names: [yes, ~x]\n"+
+		"named: {a.b: {}}\n"), &got)
 	want := whole{Title: "007", Parts: []part{{10, []string{"1e3"}}, {0, []string{"yes", "~x"}}},
 		Named: map[string]*part{"a.b": {}}}
 	if f.Err() != nil || !reflect.DeepEqual(got, want) {
@@ -43,7 +43,8 @@ func TestRead(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	t.Parallel()
 	var got whole
-	f := yamlfile.Read("f", []byte("named: {a: {size: 010}}\ntitel: x\nparts: [{names: [a, {b: c}], size: 5}, 7]\n"), &got)
+	f := yamlfile.Read("f", []byte("named: {a: {size: 010}}\ntitel: x\n"+
+		"parts: [{names: [a, {b: c}], size: 5}, 7]\n"), &got)
 	f.Refuse("parts[0].size", "parts.size: 5; allowed: 6")
 	f.Refuse("parts[0].names[1]", "not said")
 	f.Refuse("parts[1].names", "not said")
