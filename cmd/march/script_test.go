@@ -67,7 +67,7 @@ func TestScript(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ports": cmdPorts, "etcd": cmdEtcd, "stop-etcd": cmdStopEtcd, "ca": cmdCA, "cert": cmdCert, "put": cmdPut,
 			"mute": cmdMute, "start": cmdStart, "await": cmdAwait,
-			"end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
+			"signal": cmdSignal, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
 			"eventually": cmdEventually, "try": cmdTry, "distinct": cmdDistinct,
 			"residues": cmdResidues, "max": cmdMax,
 		},
@@ -213,7 +213,13 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(p.await(scriptDeadline(), args[1]))
 }
 
-var signals = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL}
+var signals = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL,
+	"HUP": syscall.SIGHUP}
+
+func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 2 && of(ts).processes[args[0]] != nil, "signal NAME SIGNAL")
+	ts.Check(of(ts).processes[args[0]].cmd.Process.Signal(signals[args[1]]))
+}
 
 func cmdEnd(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) == 3, "end NAME SIGNAL CODE")

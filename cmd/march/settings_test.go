@@ -54,33 +54,6 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
-// TestGoneSettings: flags of the version before are accepted, in the environment and in files too, and stderr has
-// what stands in their place; others are not named.
-func TestGoneSettings(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "console.yaml")
-	const before = "prometheus: http://prometheus:9090\nprometheus-cluster: c\nmax-busy-streams: 5\n"
-	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("MARCH_MAX_STREAM_ANSWERS", "7")
-	_, stderr, code := march(t, "config", "validate", "console", "--config", file, "--insecure",
-		"--prometheus-ca", "ca.pem", "--dashboard", "https://grafana.example.com/d/march")
-	for _, name := range []string{"prometheus", "prometheus-cluster", "prometheus-ca", "max-busy-streams",
-		"max-stream-answers"} {
-		want := "march console: --" + name + " has no effect, and goes with the next version: "
-		if !strings.Contains(stderr, want) {
-			t.Errorf("stderr does not have %q:\n%s", want, stderr)
-		}
-	}
-	if code != exitOK || strings.Contains(stderr, "prometheus-token-file") {
-		t.Errorf("exit code %d\n%s", code, stderr)
-	}
-	_, stderr, code = march(t, "config", "validate", "console", "--dashboard", "grafana/d/march")
-	if code != exitUsage || !strings.Contains(stderr, `dashboard: "grafana/d/march"; allowed: `) {
-		t.Errorf("a wrong dashboard: exit code %d\n%s", code, stderr)
-	}
-}
-
 func TestWithoutSecrets(t *testing.T) {
 	for text, want := range map[string]string{
 		"http://a:b@c/d":          "http://hidden@c/d",
@@ -181,7 +154,8 @@ func TestInputsAreCheckedAlike(t *testing.T) {
 			names     string
 		}{
 			{[]string{"--" + row.setting + "=" + row.value}, nil, "march config validate: " + row.setting},
-			{nil, []string{variable(row.setting), row.value}, "march config validate: " + variable(row.setting) + ": "},
+			{nil, []string{variable(row.setting), row.value},
+				"march config validate: " + variable(row.setting) + ": "},
 			{[]string{"--config", file}, nil, "march config validate: " + file + ":1: " + row.setting},
 		} {
 			if source.env != nil {
