@@ -512,8 +512,8 @@ func createdTag(want *marchv1.Tag) tagChange {
 func (m *manifest) updated(f *yamlfile.File, have, want *marchv1.Tag) tagChange {
 	change := tagChange{Tag: want.GetName(), Action: "update", want: want, revision: have.GetRevision()}
 	if was, is := setting.KindOf(have), setting.KindOf(want); was != is {
-		m.refuse(f, want.GetName(), invalidf("time: a tag keeps its kind: this one is a %s tag, and the file has a %s tag", was,
-			is))
+		m.refuse(f, want.GetName(), invalidf("time: a tag keeps its kind: this one is a %s tag, and the file has a %s "+
+			"tag", was, is))
 		return change
 	}
 	refused := false

@@ -39,7 +39,8 @@ type File struct {
 	path     string
 	lines    []string
 	places   map[string]position // of fields: where the name stands, or where the element of a list begins
-	wrong    map[string]bool     // fields that cannot be read: true, and those with one inside: false
+	wrong    map[string]bool     // the fields that cannot be read
+	around   map[string]bool     // the fields that have one of these inside
 	mistakes []mistake
 }
 
@@ -58,7 +59,8 @@ type Value interface {
 // tag allowed says which values a field has. An empty file is refused where a struct is to be read. path is the file's
 // name in messages.
 func Read(path string, content []byte, into any) *File {
-	f := &File{path: path, places: make(map[string]position), wrong: make(map[string]bool)}
+	f := &File{path: path, places: make(map[string]position), wrong: make(map[string]bool),
+		around: make(map[string]bool)}
 	body := f.parse(content)
 	to := reflect.ValueOf(into).Elem()
 	switch {
@@ -74,7 +76,7 @@ func Read(path string, content []byte, into any) *File {
 
 // Again returns the file without its mistakes, for another check of it.
 func (f *File) Again() *File {
-	return &File{path: f.path, lines: f.lines, places: f.places, wrong: make(map[string]bool)}
+	return &File{path: f.path, lines: f.lines, places: f.places}
 }
 
 // Has reports whether the file has a field.
@@ -99,10 +101,7 @@ func (f *File) Err() error {
 }
 
 // Wrong reports whether a field, or one inside of it, could not be read.
-func (f *File) Wrong(at string) bool {
-	_, wrong := f.wrong[at]
-	return wrong
-}
+func (f *File) Wrong(at string) bool { return f.wrong[at] || f.around[at] }
 
 // Refuse notes a mistake in what a field has, unless the field, one inside of it or one around it could not be read.
 func (f *File) Refuse(at, format string, args ...any) {
@@ -119,7 +118,7 @@ func (f *File) Refuse(at, format string, args ...any) {
 func (f *File) unread(at string, where position, format string, args ...any) {
 	f.wrong[at] = true
 	for around, is := outer(at); is; around, is = outer(around) {
-		f.wrong[around] = f.wrong[around] // one inside of it, and maybe the field itself
+		f.around[around] = true
 	}
 	f.add(where, format, args...)
 }
